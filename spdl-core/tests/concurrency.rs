@@ -72,6 +72,7 @@ impl Drop for Bound {
 
 // Threads of a stage's own.
 
+// feature: C05
 #[test]
 fn a_stage_with_a_thread_of_its_own_lives_on_it_from_making_to_dropping() {
     within_seconds(60, || {
@@ -138,6 +139,7 @@ fn a_fill_and_a_gathering_stage_can_have_threads_of_their_own() {
     });
 }
 
+// promise: R24
 #[test]
 fn a_panic_on_a_threads_own_stage_fails_the_item_and_the_thread_goes_on() {
     within_seconds(60, || {
@@ -179,6 +181,7 @@ fn a_factory_that_fails_on_its_thread_is_an_ordinary_error() {
     });
 }
 
+// feature: B03
 #[test]
 fn an_async_stage_has_no_threads_to_choose() {
     let builder = PipelineBuilder::new(numbers(1))
@@ -300,6 +303,7 @@ impl CpuExecutor for Pool {
     }
 }
 
+// feature: C05
 #[test]
 fn the_whole_pipeline_can_compute_on_a_pool_of_the_callers() {
     within_seconds(60, || {
@@ -326,6 +330,7 @@ fn the_whole_pipeline_can_compute_on_a_pool_of_the_callers() {
     });
 }
 
+// feature: C05
 #[test]
 fn a_stage_can_compute_on_a_pool_of_the_callers_and_takes_no_more_than_its_concurrency() {
     within_seconds(60, || {
@@ -354,6 +359,7 @@ fn a_stage_can_compute_on_a_pool_of_the_callers_and_takes_no_more_than_its_concu
     });
 }
 
+// feature: C05
 #[test]
 fn a_pool_outlives_its_pipelines_however_they_end() {
     within_seconds(60, || {
@@ -397,6 +403,7 @@ impl CpuExecutor for Drops {
     }
 }
 
+// feature: C05
 #[test]
 fn a_pool_that_drops_work_ends_the_pipeline_with_an_error() {
     within_seconds(60, || {
@@ -423,6 +430,7 @@ fn a_pool_that_drops_work_ends_the_pipeline_with_an_error() {
 }
 
 #[cfg(feature = "rayon")]
+// feature: C05
 #[test]
 fn rayon_can_compute_while_it_does_other_things() {
     within_seconds(60, || {
@@ -491,6 +499,7 @@ fn settles(turnstile: &Turnstile, at: usize) {
     settle(&|| turnstile.inside(), at);
 }
 
+// promise: CORE3
 #[test]
 fn workers_come_and_go_while_the_pipeline_runs() {
     within_seconds(100, || {
@@ -548,6 +557,7 @@ fn up_and_down(control: &Control, inside: &dyn Fn() -> usize, let_through: &dyn 
     let_through(1000);
 }
 
+// promise: CORE3
 #[test]
 fn a_stages_concurrency_goes_up_and_down_while_it_runs() {
     within_seconds(100, || {
@@ -576,6 +586,7 @@ fn a_stages_concurrency_goes_up_and_down_while_it_runs() {
     });
 }
 
+// promise: CORE3
 #[test]
 fn an_async_stages_concurrency_goes_up_and_down_while_it_runs() {
     within_seconds(100, || {
@@ -609,6 +620,7 @@ fn an_async_stages_concurrency_goes_up_and_down_while_it_runs() {
     });
 }
 
+// promise: CORE3
 #[test]
 fn the_workers_of_a_pool_of_the_callers_are_bounded_while_it_runs() {
     within_seconds(100, || {
@@ -660,6 +672,7 @@ fn what_has_no_concurrency_to_change_says_so() {
     });
 }
 
+// promise: CORE3
 #[test]
 fn workers_that_come_and_go_a_thousand_times_leave_nothing_behind() {
     within_seconds(100, || {
@@ -689,6 +702,7 @@ fn workers_that_come_and_go_a_thousand_times_leave_nothing_behind() {
 
 // Who goes first.
 
+// feature: C04, C07
 #[test]
 fn a_worker_takes_the_work_nearest_to_the_consumer_first() {
     within_seconds(60, || {
@@ -714,6 +728,7 @@ fn a_worker_takes_the_work_nearest_to_the_consumer_first() {
     });
 }
 
+// feature: C04
 #[test]
 fn a_slow_stage_leaves_workers_to_the_others() {
     within_seconds(60, || {
@@ -748,6 +763,7 @@ fn a_slow_stage_leaves_workers_to_the_others() {
     });
 }
 
+// feature: C04
 #[test]
 fn a_stage_that_is_full_gives_its_worker_to_those_behind_it() {
     within_seconds(60, || {

@@ -45,6 +45,7 @@ fn gated(count: i64) -> (Gate, Pipeline<i64>) {
     (gate, pipeline.build().unwrap())
 }
 
+// feature: L05
 #[test]
 fn asking_without_waiting_starts_the_work_and_says_whether_there_is_something() {
     within_seconds(60, || {
@@ -66,6 +67,7 @@ fn asking_without_waiting_starts_the_work_and_says_whether_there_is_something() 
     });
 }
 
+// feature: L04
 #[test]
 fn waiting_a_while_waits_that_long_and_can_go_on() {
     within_seconds(60, || {
@@ -81,6 +83,7 @@ fn waiting_a_while_waits_that_long_and_can_go_on() {
     });
 }
 
+// feature: L04
 #[test]
 fn an_item_that_comes_ends_the_wait_at_once() {
     within_seconds(60, || {
@@ -96,6 +99,7 @@ fn an_item_that_comes_ends_the_wait_at_once() {
     });
 }
 
+// feature: L04
 #[test]
 fn a_failed_or_ended_pipeline_says_so_in_every_way_of_asking() {
     within_seconds(60, || {
@@ -153,6 +157,7 @@ fn an_error_before_the_first_item_of_an_epoch_is_told_by_that_epoch() {
     });
 }
 
+// feature: L06
 #[test]
 fn no_epoch_follows_the_end_of_a_pipeline_that_ends_in_the_middle_of_one() {
     within_seconds(60, || {
@@ -177,6 +182,7 @@ fn no_epoch_follows_the_end_of_a_pipeline_that_ends_in_the_middle_of_one() {
     });
 }
 
+// feature: L04, L10
 #[test]
 fn a_check_is_made_while_waiting_and_its_error_comes_back_and_the_pipeline_goes_on() {
     within_seconds(60, || {
@@ -213,6 +219,7 @@ fn a_check_is_not_made_for_an_item_that_is_there() {
 
 // The end.
 
+// feature: L02
 #[test]
 fn stopping_with_time_enough_joins_every_thread() {
     within_seconds(60, || {
@@ -239,6 +246,7 @@ fn stopping_with_time_enough_joins_every_thread() {
     });
 }
 
+// feature: L02
 #[test]
 fn stopping_waits_no_longer_than_it_may_and_dropping_does_not_wait_after_that() {
     within_seconds(60, || {
@@ -272,6 +280,7 @@ fn stopping_waits_no_longer_than_it_may_and_dropping_does_not_wait_after_that() 
     });
 }
 
+// feature: L01
 #[test]
 fn stopping_before_the_start_and_after_the_end_is_fine() {
     within_seconds(60, || {
@@ -310,6 +319,7 @@ impl Stage<i64> for Busy {
     }
 }
 
+// feature: L02
 #[test]
 fn stopping_wakes_everything_that_waits() {
     within_seconds(60, || {
@@ -374,6 +384,7 @@ fn a_consumer_that_waits_in_another_thread_is_told_of_the_end() {
     });
 }
 
+// feature: L08
 #[test]
 fn a_pipeline_goes_from_thread_to_thread() {
     within_seconds(60, || {
@@ -461,6 +472,7 @@ mod in_a_fork {
         });
     }
 
+    // promise: R8
     #[test]
     fn the_parents_pipeline_goes_on_and_one_not_started_runs_in_the_fork() {
         within_seconds(60, || {
@@ -474,6 +486,7 @@ mod in_a_fork {
     }
 }
 
+// feature: L06
 #[test]
 fn a_stream_wakes_its_task_and_ends() {
     within_seconds(60, || {
@@ -496,6 +509,7 @@ fn a_stream_wakes_its_task_and_ends() {
 
 // Beside the pipeline.
 
+// feature: B11, C10, S08
 #[test]
 fn a_background_task_runs_beside_the_pipeline_and_ends_with_it() {
     within_seconds(60, || {
@@ -535,6 +549,7 @@ fn a_background_task_runs_beside_the_pipeline_and_ends_with_it() {
     });
 }
 
+// feature: S03
 #[test]
 fn a_listener_of_intervals_that_panics_ends_the_pipeline_with_an_error() {
     within_seconds(60, || {
@@ -553,6 +568,7 @@ fn a_listener_of_intervals_that_panics_ends_the_pipeline_with_an_error() {
     });
 }
 
+// feature: S03
 #[test]
 fn the_last_interval_comes_at_the_end_also_of_a_run_shorter_than_one() {
     within_seconds(60, || {
@@ -577,6 +593,7 @@ impl AsyncStage<i64> for Nap {
     }
 }
 
+// feature: B08, L09
 #[test]
 fn not_consuming_is_a_pause_that_loses_nothing() {
     within_seconds(60, || {

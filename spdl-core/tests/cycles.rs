@@ -1,6 +1,8 @@
 //! Pipelines that end in every way, over and over: nothing stays behind.
 //!
 //! `SPDL_CYCLES` says how often (default 700); `cargo xtask soak` runs 10,000.
+
+// promise of this file: R5
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
@@ -360,6 +362,7 @@ fn quiet_meant_panics() {
     }));
 }
 
+// feature: L07
 #[test]
 fn no_ending_leaves_anything_behind() {
     let cycles = match std::env::var("SPDL_CYCLES") {

@@ -1,4 +1,6 @@
 //! The order of very many items takes no memory for them, and begins anywhere at once.
+
+// promise of this file: R13, CORE7
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::alloc::System;

@@ -31,6 +31,7 @@ fn alone(test: impl FnOnce() + Send + 'static) {
     assert_eq!(spdl_threads(), Vec::<String>::new(), "threads stayed behind");
 }
 
+// feature: B01, F11
 #[test]
 fn nothing_runs_before_the_first_item_is_asked_for() {
     alone(|| {
@@ -51,6 +52,7 @@ fn nothing_runs_before_the_first_item_is_asked_for() {
     });
 }
 
+// feature: L03
 #[test]
 fn a_pipeline_can_be_dropped_at_any_moment() {
     alone(|| {
@@ -101,6 +103,7 @@ impl AsyncStage<i64> for Forever {
     }
 }
 
+// feature: C09
 #[test]
 fn a_wait_that_never_ends_is_dropped_with_the_pipeline() {
     alone(|| {
@@ -118,6 +121,7 @@ fn a_wait_that_never_ends_is_dropped_with_the_pipeline() {
     });
 }
 
+// feature: L02
 #[test]
 fn stop_ends_the_iteration_and_may_be_called_twice() {
     alone(|| {
@@ -131,6 +135,7 @@ fn stop_ends_the_iteration_and_may_be_called_twice() {
     });
 }
 
+// feature: L07
 #[test]
 fn an_idle_pipeline_winds_down_quickly() {
     alone(|| {
@@ -155,6 +160,7 @@ fn an_idle_pipeline_winds_down_quickly() {
     });
 }
 
+// feature: L09
 #[test]
 fn an_idle_pipeline_uses_no_cpu() {
     alone(|| {
@@ -219,11 +225,13 @@ fn naps_side_by_side(runtime: Option<Arc<dyn Runtime>>) {
     assert!(start.elapsed() < Duration::from_millis(800), "{:?}", start.elapsed());
 }
 
+// feature: C08
 #[test]
 fn an_async_stage_waits_for_many_items_at_once() {
     alone(|| naps_side_by_side(None));
 }
 
+// feature: C08
 #[test]
 fn a_runtime_can_be_shared_and_outlives_its_pipelines() {
     alone(|| {
@@ -234,6 +242,7 @@ fn a_runtime_can_be_shared_and_outlives_its_pipelines() {
 }
 
 #[cfg(feature = "tokio")]
+// feature: C08
 #[test]
 fn tokio_can_be_the_runtime() {
     alone(|| {
@@ -243,6 +252,7 @@ fn tokio_can_be_the_runtime() {
     });
 }
 
+// feature: B08, C01
 #[test]
 fn backpressure_bounds_what_is_made_ahead() {
     alone(|| {
@@ -320,6 +330,7 @@ fn drop_last_leaves_short_batches_out_and_counts_them() {
     });
 }
 
+// feature: L08, S03
 #[test]
 fn statistics_tell_what_happened() {
     alone(|| {
@@ -389,6 +400,7 @@ fn a_stage_that_waits_for_room_is_not_busy() {
     });
 }
 
+// feature: S05
 #[test]
 fn a_slow_consumer_finds_everything_ready() {
     alone(|| {

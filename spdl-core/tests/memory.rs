@@ -2,6 +2,8 @@
 //! for ever, and everything is given back.
 //!
 //! Most items here only say how much they hold, so that tests can run side by side.
+
+// promise of this file: R4
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(clippy::print_stdout, reason = "the figures of a run are worth reading")]
 

@@ -186,6 +186,7 @@ fn what_an_aggregator_cannot_flush_is_left_out_and_counted() {
     });
 }
 
+// promise: R24
 #[test]
 fn a_function_that_panics_over_an_items_size_fails_that_item() {
     within_seconds(20, || {
@@ -221,6 +222,7 @@ impl Drop for Touchy {
     }
 }
 
+// promise: R24
 #[test]
 fn an_item_that_panics_when_it_is_dropped_keeps_nobody_from_winding_down() {
     // In a process of its own, since it counts threads: cargo runs this file's tests side by side.

@@ -1,4 +1,6 @@
 //! Every call of the driver may fail: that is an error with its kind, and nothing is left behind.
+
+// promise of this file: G11
 #![cfg(feature = "testing")]
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 

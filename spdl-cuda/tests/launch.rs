@@ -1,5 +1,7 @@
 //! Kernels are started behind all that they need, nothing they use is touched before they are done, and
 //! nobody waits for that.
+
+// promise of this file: DEV3
 #![cfg(feature = "testing")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -1,5 +1,7 @@
 //! Without a driver, and with one that cannot be used, there are errors that say what to do, at once.
 
+// promise of this file: G10
+
 use std::error::Error;
 use std::time::{Duration, Instant};
 

@@ -1,5 +1,7 @@
 //! JPEGs by a stand-in for nvJPEG, which needs no device: who decodes what and where to, and what
 //! becomes of an image, or a call, that fails.
+
+// promise of this file: G5
 #![cfg(all(feature = "testing", unix))]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

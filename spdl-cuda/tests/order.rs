@@ -1,4 +1,7 @@
 //! Nothing is overwritten or read too early, whatever streams do when, and nobody waits for that.
+
+// feature of this file: C03
+// promise of this file: DEV3, R13
 #![cfg(feature = "testing")]
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -119,6 +122,7 @@ fn run(seed: u64) {
     assert_eq!(driver.live_resources(), LiveResources::default(), "seed {seed}");
 }
 
+// promise: G1
 #[test]
 fn g1_no_schedule_of_streams_overwrites_or_reads_a_batch_too_early() {
     let threads = std::thread::available_parallelism().map_or(2, |count| count.get()).min(8) as u64;
@@ -172,6 +176,7 @@ fn use_everything(driver: &FakeDriver) -> usize {
     driver.order_calls()
 }
 
+// promise: G1
 #[test]
 fn g1_every_record_and_wait_is_needed_and_the_driver_reports_each_that_is_left_out() {
     let driver = FakeDriver::new(1, Schedule::Held);
@@ -332,6 +337,7 @@ fn a_buffer_that_is_written_behind_the_back_of_its_copy_is_noticed_untold() {
     assert_eq!(driver.violations()[0].kind, ViolationKind::HostDuringCopy);
 }
 
+// promise: G2
 #[test]
 fn g2_in_the_steady_state_nobody_waits_and_nothing_is_allocated() {
     let driver = FakeDriver::new(1, Schedule::Held);
@@ -359,6 +365,7 @@ fn g2_in_the_steady_state_nobody_waits_and_nothing_is_allocated() {
     assert_eq!(driver.calls_of("cuEventSynchronize"), 0);
 }
 
+// promise: G9
 #[test]
 fn g9_there_are_never_more_slabs_than_batches_were_held_at_once_and_two() {
     for depth in 0..6 {
@@ -380,6 +387,7 @@ fn g9_there_are_never_more_slabs_than_batches_were_held_at_once_and_two() {
     }
 }
 
+// promise: G9
 #[test]
 fn slabs_of_sizes_that_are_gone_are_freed_when_their_readers_are_done() {
     let driver = FakeDriver::new(1, Schedule::Held);
@@ -412,6 +420,7 @@ fn a_slab_is_not_freed_while_a_batch_that_nobody_wants_is_still_copied_into_it()
     assert_eq!(driver.violations(), []);
 }
 
+// promise: G9
 #[test]
 fn where_the_device_is_full_slabs_of_other_sizes_make_room() {
     let driver = FakeDriver::new(1, Schedule::Held);
@@ -557,6 +566,7 @@ fn memory_that_is_not_locked_is_held_until_its_copy_is_done_as_well() {
     assert_eq!(pool.statistics().live_bytes, 0);
 }
 
+// promise: DEV2
 #[test]
 fn a_graph_that_somebody_captures_is_not_broken_off_and_the_thread_is_left_as_it_was() {
     let driver = FakeDriver::new(1, Schedule::Held);

@@ -1,4 +1,6 @@
 //! A whole pipeline that ends on a device, with all its threads.
+
+// promise of this file: G1
 #![cfg(feature = "testing")]
 
 mod common;

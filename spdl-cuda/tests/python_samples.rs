@@ -1,5 +1,7 @@
 //! Samples of images in an upload: started behind what brings and writes them, and nothing that they use is
 //! touched before they are done.
+
+// promise of this file: DEV1
 #![cfg(all(feature = "testing", feature = "python"))]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -1,5 +1,7 @@
 //! The whole way from files to batches, down to the calls of C: with a libcuda that has no device but
 //! runs the kernels on the host, and a stand-in for nvJPEG. What comes out is what the host makes.
+
+// promise of this file: G7
 #![cfg(all(feature = "testing", unix))]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -151,6 +153,7 @@ fn g5_normalised_planes_are_those_of_the_bytes() {
     }
 }
 
+// promise: G11
 #[test]
 fn g11_any_call_of_c_may_fail_and_nothing_stays() {
     let (Some(cuda), nvjpeg) = (cuda(), nvjpeg()) else { return };

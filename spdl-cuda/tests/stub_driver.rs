@@ -122,6 +122,7 @@ fn there_and_back(search: &Search) -> Result<()> {
     Ok(())
 }
 
+// promise: DEV1
 #[test]
 fn batches_go_there_and_back_through_the_calls_of_c_and_nothing_stays() {
     let stub = Stub::compile(&[]);
@@ -174,6 +175,7 @@ fn the_device_is_described_and_listed() {
     assert_eq!(error.kind(), ErrorKind::InvalidArgument);
 }
 
+// promise: G11
 #[test]
 fn g11_any_call_of_c_may_fail_and_nothing_stays() {
     let stub = Stub::compile(&[]);
@@ -208,6 +210,7 @@ fn g11_any_call_of_c_may_fail_and_nothing_stays() {
     }
 }
 
+// promise: G10
 #[test]
 fn g10_a_driver_that_lacks_a_function_is_too_old_and_the_function_is_named() {
     let stub = Stub::compile(&["-DWITHOUT_cuStreamWaitEvent"]);
@@ -222,6 +225,7 @@ fn g10_a_driver_that_lacks_a_function_is_too_old_and_the_function_is_named() {
     assert_eq!(stub.calls(), 0, "none was called");
 }
 
+// promise: G10
 #[test]
 fn g10_a_driver_of_an_older_cuda_is_refused_with_both_versions() {
     let stub = Stub::compile(&["-DVERSION=11040"]);
@@ -232,6 +236,7 @@ fn g10_a_driver_of_an_older_cuda_is_refused_with_both_versions() {
     assert_eq!(stub.calls(), 0, "none was called");
 }
 
+// promise: G10
 #[test]
 fn g10_a_driver_that_does_not_start_says_why() {
     let stub = Stub::compile(&[]);

@@ -1,4 +1,6 @@
 //! What caches promise: hits, limits, and no wrong byte whatever happens to their users.
+
+// promise of this file: DATA5
 #![cfg(feature = "cache")]
 #![expect(clippy::unwrap_used, reason = "a test may panic, in its helpers as well")]
 
@@ -429,6 +431,7 @@ fn a_file_that_changes_is_read_again_and_its_old_bytes_go() {
 }
 
 #[cfg(feature = "testing")]
+// promise: DATA1
 #[test]
 fn a_cached_fetcher_keeps_the_contract() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,5 +1,7 @@
 //! The fuzz targets of `spdl-io` as ordinary tests.
 
+// promise of this file: R1, R19
+
 #[path = "../../fuzz/tests.rs"]
 mod fuzz;
 #[path = "../fuzz/src/lib.rs"]

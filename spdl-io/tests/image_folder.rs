@@ -1,4 +1,6 @@
 //! What an image folder makes of every kind of tree and name.
+
+// feature of this file: Q07
 #![expect(clippy::unwrap_used, reason = "helpers of tests, where a panic is the report")]
 
 use std::fs;

@@ -1,4 +1,6 @@
 //! Local files keep the contract of a fetcher, and the promises of their own.
+
+// promise of this file: DATA9
 #![cfg(feature = "local")]
 #![expect(clippy::unwrap_used, reason = "helpers of tests, where a panic is the report")]
 
@@ -14,6 +16,7 @@ fn read_error(path: &Path) -> spdl_core::Error {
 }
 
 #[cfg(feature = "testing")]
+// promise: DATA1
 #[test]
 fn local_files_keep_the_contract() {
     use spdl_io::testing::{contract_objects, fetcher_contract};
@@ -158,6 +161,7 @@ fn listing(fetcher: &LocalFetcher, folder: &Path) -> Vec<Key> {
     objects.unwrap().into_iter().map(|object| object.key).collect()
 }
 
+// promise: DATA2, R15
 #[test]
 fn a_file_that_changes_while_it_is_read_piece_by_piece_is_noticed() {
     let folder = tempfile::tempdir().unwrap();

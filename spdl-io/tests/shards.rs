@@ -1,4 +1,6 @@
 //! Shards: what is written, and what an interruption leaves.
+
+// promise of this file: DATA8
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on should panic")]
 
 use std::collections::BTreeMap;
@@ -353,6 +355,7 @@ fn a_set_without_samples_says_what_was_left_out() {
 }
 
 #[cfg(unix)]
+// promise: R19
 #[test]
 fn links_in_the_folder_lead_no_byte_elsewhere() {
     let (folder, elsewhere) = (TempDir::new().unwrap(), TempDir::new().unwrap());

@@ -1,5 +1,7 @@
 //! The fuzz targets of `spdl-media` as ordinary tests.
 
+// promise of this file: R1
+
 #[path = "../../fuzz/tests.rs"]
 mod fuzz;
 #[path = "../fuzz/src/lib.rs"]

@@ -1,6 +1,8 @@
 //! Files that stand for far more than they are: refused at once, in little memory.
 //!
 //! This is a program of its own, as its allocator counts.
+
+// promise of this file: R3
 #![cfg(all(
     feature = "jpeg",
     feature = "png",

@@ -274,6 +274,7 @@ def names():
     return sorted(named), len(os.listdir("/proc/self/fd"))
 
 
+# promise: R7
 @pytest.mark.parametrize("arena", [ring, pool])
 def test_a01_a02_nothing_is_left_whoever_is_killed(arena):
     list(of(work.samples, 1, SIZE, arena=arena()))

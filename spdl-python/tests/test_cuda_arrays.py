@@ -1,5 +1,7 @@
 """Arrays on a device, as other libraries take them."""
 
+# promise of this file: DEV1, PY3
+
 import gc
 import os
 import sys

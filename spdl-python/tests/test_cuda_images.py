@@ -1,5 +1,7 @@
 """JPEGs that are decoded on a device."""
 
+# promise of this file: DEV1
+
 import threading
 import time
 

@@ -1,5 +1,7 @@
 """Image loaders whose batches go to a device."""
 
+# promise of this file: DEV1
+
 import gc
 import os
 import signal
@@ -196,6 +198,7 @@ INHERITED = {
 }
 
 
+# promise: R8
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 @pytest.mark.parametrize("inherited", INHERITED)
 def test_in_a_fork_there_is_a_typed_error_and_what_it_inherited_is_left_alone(

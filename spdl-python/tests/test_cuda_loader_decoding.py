@@ -1,5 +1,7 @@
 """Image loaders whose images are decoded on a device."""
 
+# promise of this file: DEV1
+
 import warnings
 
 import numpy

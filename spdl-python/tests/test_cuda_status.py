@@ -1,5 +1,7 @@
 """What there is of CUDA, and what happens where there is nothing."""
 
+# promise of this file: DEV1
+
 import doctest
 import inspect
 import os

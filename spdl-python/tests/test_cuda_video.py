@@ -1,5 +1,7 @@
 """Videos that are decoded on a device."""
 
+# promise of this file: DEV1
+
 import doctest
 import importlib
 import time

@@ -388,6 +388,7 @@ def test_d02_a_process_that_dies_is_an_error():
         list(batches)
 
 
+# promise: R7
 def test_d02_a_process_that_is_killed_is_told_with_its_number_and_the_signal():
     batches = iter(get(Killed(), 1, sum, num_workers=2, multiprocessing_context="fork"))
     with pytest.raises(BrokenProcessPool) as raised:
@@ -422,6 +423,7 @@ def test_d02_leaving_the_loop_ends_the_processes():
     wait_until(lambda: not set(multiprocessing.active_children()) - before)
 
 
+# promise: R7
 @pytest.mark.parametrize("context", ["forkserver", "spawn", "fork"])
 def test_d02_processes_end_with_their_parent_that_was_killed(context):
     done = script(

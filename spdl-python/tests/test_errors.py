@@ -1,5 +1,7 @@
 """What goes wrong, and how it is told."""
 
+# promise of this file: R10
+
 import errno
 import os
 import pickle

@@ -156,6 +156,7 @@ def test_neither_loaders_nor_epochs_leave_a_thread_or_a_file(server, name):
     assert descriptors() <= files
 
 
+# promise: R8
 @pytest.mark.parametrize("name", ["a.tar", "mds/index.json"])
 @pytest.mark.parametrize("cache", ["None", "sys.argv[2]"])
 def test_a_fork_makes_epochs_of_its_own_from_a_loader_it_was_given(server, tmp_path, name, cache):
@@ -185,6 +186,7 @@ def test_a_fork_makes_epochs_of_its_own_from_a_loader_it_was_given(server, tmp_p
     assert_ends_well(script, f"{server.address}/{name}", tmp_path / "cache")
 
 
+# promise: R8
 def test_a_fork_reads_a_list_of_addresses_with_connections_of_its_own(server, tmp_path):
     rows = "".join(f"{server.address}/{name}?width=5,7\n" for name in server.names)
     (tmp_path / "list.csv").write_text(rows)
@@ -207,6 +209,7 @@ def test_a_fork_reads_a_list_of_addresses_with_connections_of_its_own(server, tm
     assert_ends_well(script, tmp_path / "list.csv")
 
 
+# promise: R8
 def test_a_fork_may_let_go_of_a_loader_whose_threads_it_has_not(server):
     script = """
         import os, sys, warnings, spdl_rs

@@ -4,6 +4,8 @@ A signal is heard between two steps of Python, wherever that is: in the loop, or
 loader. Loops are interrupted many times here, and gone on with from the state that they left.
 """
 
+# promise of this file: R6
+
 import contextlib
 import functools
 import random
@@ -123,6 +125,7 @@ def test_images_that_a_loop_has_had_and_what_is_left_are_all_and_nothing_twice(m
         interrupts += more
 
 
+# promise: R6
 def test_batches_on_a_device_that_a_loop_has_had_and_what_is_left_are_all_and_nothing_twice(
     many, stub
 ):

@@ -4,6 +4,8 @@ Python hears a signal behind a call, or where a function begins. There the profi
 so it can raise what Ctrl-C does, at one such place after the other.
 """
 
+# promise of this file: R6
+
 import functools
 import os
 import signal

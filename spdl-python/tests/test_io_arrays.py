@@ -1,5 +1,7 @@
 """Arrays are handed to other libraries without a copy, and live as long as anybody uses them."""
 
+# promise of this file: PY3
+
 import doctest
 import gc
 import importlib

@@ -112,6 +112,7 @@ def test_a_process_may_end_with_a_loader_whose_workers_are_asleep(loader):
     assert python(WORKERS_ASLEEP.format(loader=loader)) == ""
 
 
+# promise: R8
 @pytest.mark.parametrize("loader", ["torchs", "spdls"])
 def test_a_fork_gets_an_error_for_an_epoch_and_can_begin_another(loader):
     program = (

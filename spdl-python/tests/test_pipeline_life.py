@@ -413,6 +413,7 @@ time.sleep(0.1)
     assert ("are under way still" in errors) == may_crash, errors
 
 
+# promise: R8
 def test_l07_a_fork_ends_as_its_parent_does():
     text = """
 import os
@@ -691,6 +692,7 @@ def test_l10_after_ctrl_c_the_pipeline_winds_down():
     assert_no_threads()
 
 
+# promise: R8
 def test_a_fork_gets_an_error_and_can_build_a_pipeline_of_its_own():
     text = """
 import os, warnings

@@ -425,6 +425,7 @@ def test_w13_python_ends_with_a_region_amid_its_work(op):
     wait_until(lambda: all(gone(int(pid)) for pid in done.stdout.split()), 5)
 
 
+# promise: R7
 def test_w13_the_processes_of_a_region_end_with_their_parent_that_was_killed():
     done = script(
         """

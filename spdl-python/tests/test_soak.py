@@ -4,6 +4,8 @@ Each test runs in a Python of its own. How many times is up to SPDL_CYCLES (200)
 `cargo xtask soak` takes 10,000 and 200.
 """
 
+# promise of this file: R5, R6
+
 import json
 import os
 import signal

@@ -148,6 +148,7 @@ def test_x01_every_start_method_will_do(method):
     assert (done.stdout, done.stderr) == ("[0, 1, 2]\n", "")
 
 
+# promise: R8
 def test_x01_the_start_method_is_not_fork_unless_asked_for():
     done = script(
         """
@@ -319,6 +320,7 @@ def test_w13_python_ends_though_a_pipeline_waits_for_a_process():
     wait_until(lambda: gone(int(pid)), 5)
 
 
+# promise: R7
 @pytest.mark.parametrize("method", ["forkserver", "spawn", "fork"])
 def test_w13_a_process_ends_with_its_parent_that_was_killed(method):
     done = script(
@@ -359,6 +361,7 @@ def test_w13_the_process_itself_does_not_hear_ctrl_c():
     assert len(list(pids)) == 80
 
 
+# promise: R8
 def test_x01_a_fork_has_no_say_in_the_process():
     done = script(
         """
@@ -377,6 +380,7 @@ def test_x01_a_fork_has_no_say_in_the_process():
     assert (done.stdout, done.stderr) == ("1 [0, 1, 2]\n", "")
 
 
+# promise: R8
 @pytest.mark.parametrize("ending", ["iterator.close()", "del iterator", "del held, iterator"])
 def test_x01_a_fork_that_lets_go_of_an_iteration_does_not_end_it(ending):
     done = script(
@@ -395,6 +399,7 @@ def test_x01_a_fork_that_lets_go_of_an_iteration_does_not_end_it(ending):
     assert (done.stdout, done.stderr) == ("0 True\n", "")
 
 
+# promise: R8
 def test_x01_a_fork_takes_no_items_of_an_iteration():
     done = script(
         """

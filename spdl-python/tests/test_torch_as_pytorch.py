@@ -1,5 +1,7 @@
 """`spdl_rs.torch.DataLoader` beside PyTorch's own: the same arguments, the same batches."""
 
+# promise of this file: PY1
+
 import itertools
 import random
 import threading

@@ -1,5 +1,7 @@
 """`state_dict` and `load_state_dict` of `spdl_rs.torch.DataLoader`: the rest is the same rest."""
 
+# promise of this file: PY2
+
 import functools
 import io
 import itertools

@@ -326,6 +326,7 @@ def test_statistics_can_be_asked_for_while_another_thread_waits(stuck):
     assert batches.stats()["consumer"]["items"] == 1
 
 
+# promise: R8
 def test_a_fork_gets_an_error_for_the_old_iterator_and_can_make_new_ones(many):
     script = """
         import os, sys, warnings, spdl_rs

@@ -4,8 +4,9 @@
 //! an ID by a comment line above it, `// feature: B03, L04` or `// promise: R11` (`#` in Python). The
 //! line `// promise of this file: R25` attaches all tests of a file. The name of a Python test that
 //! begins with an ID, such as `test_b03_none_drops_the_item`, attaches it to that feature, unless
-//! its comment is `# feature: none` (or `# feature of this file: none`): such tests exercise only a
-//! refusal or a stub. Tests marked `xfail` are not attached.
+//! its comment is `# feature: none` (or `# feature of this file: none`), because it exercises only a
+//! stub. A test whose name contains `refuse` is not attached to a feature, and a test marked `xfail`
+//! is not attached at all.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -240,14 +241,12 @@ fn scan(text: &str, is_python: bool) -> Result<Vec<(Kind, String, String)>> {
                 .collect();
             is_test |= is_python && name.starts_with("test_");
             ensure!(is_test || above.is_empty(), "the function {name:?} is not a test");
-            if is_python
-                && let Some(id) = name.get(5..8).map(str::to_ascii_uppercase)
-                && is_test
-                && is_id(&id)
-                && id.trim_end_matches(|letter: char| letter.is_ascii_digit()).len() == 1
-                && !(excluded || is_excluded)
-            {
-                above.push((Kind::Feature, id));
+            if is_python && is_test && !(excluded || is_excluded) {
+                above.extend(id_in_name(&name));
+            }
+            // The test of a refusal does not exercise the feature.
+            if name.contains("refuse") {
+                above.retain(|(kind, _)| *kind == Kind::Promise);
             }
             if is_test && !is_expected_failure {
                 above.extend(of_file.iter().cloned());
@@ -263,6 +262,18 @@ fn scan(text: &str, is_python: bool) -> Result<Vec<(Kind, String, String)>> {
     }
     ensure!(above.is_empty(), "no test follows the comment on {above:?}");
     Ok(found)
+}
+
+/// The ID that the name of a Python test begins with: `test_b03_…` or `test_promise_g12_…`.
+fn id_in_name(name: &str) -> Option<(Kind, String)> {
+    let name = name.strip_prefix("test_")?;
+    let (kind, rest) = match name.strip_prefix("promise_") {
+        Some(rest) => (Kind::Promise, rest),
+        None => (Kind::Feature, name),
+    };
+    let id = rest.split('_').next().unwrap_or_default().to_ascii_uppercase();
+    let letters = id.trim_end_matches(|letter: char| letter.is_ascii_digit());
+    (is_id(&id) && letters.len() == 1).then_some((kind, id))
 }
 
 /// The kind, whether it is about the file, and the IDs of a comment that attaches tests.
@@ -434,8 +445,10 @@ def test_ctrl_c():
 @pytest.mark.xfail
 def test_b04_not_yet():
 # feature: none
-def test_b05_is_refused():
+def test_b05_is_a_stub():
     async def test_c01_waits():
+def test_b06_twice_is_refused():
+def test_promise_g12_exits():
 def helper_b06():
 ";
         let expected =

@@ -1,5 +1,7 @@
 //! What messages tell to run is run as it stands there.
 
+// promise of this file: CLI3
+
 use std::fs;
 use std::path::Path;
 

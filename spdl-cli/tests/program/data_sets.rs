@@ -1,5 +1,7 @@
 //! `spdl bench` on data sets of every kind, here and in stores, and with a cache.
 
+// promise of this file: DATA7, R21
+
 use std::ffi::OsStr;
 use std::fs;
 use std::path::Path;

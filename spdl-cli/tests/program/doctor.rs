@@ -1,5 +1,7 @@
 //! `spdl doctor`: what is missing is named with what to do, and is no failure.
 
+// promise of this file: G10
+
 use serde_json::Value;
 
 use crate::common::{Run, finish, spdl};

@@ -1,5 +1,7 @@
 //! `spdl pack`: what is written, and that interruptions change no byte of it.
 
+// promise of this file: DATA8
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};

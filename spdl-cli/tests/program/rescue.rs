@@ -1,5 +1,7 @@
 //! What is whole of a damaged set: `spdl pack` makes a sound one of it, and `spdl cat` reads it.
 
+// promise of this file: CLI3
+
 use std::fs;
 use std::path::{Path, PathBuf};
 

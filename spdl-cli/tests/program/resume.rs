@@ -68,6 +68,7 @@ fn random(state: &mut u64, most: u64) -> u64 {
     (mixed ^ (mixed >> 31)) % (most + 1)
 }
 
+// promise: R11
 #[test]
 fn runs_that_are_killed_at_any_moment_go_on_to_the_same_checksum() {
     const KILLS: u32 = 200;
@@ -233,6 +234,7 @@ fn ranks(folder: &Folder, steps: &[usize]) -> Vec<PathBuf> {
     steps.iter().enumerate().map(rank).collect()
 }
 
+// promise: CORE6
 #[test]
 fn verify_order_tells_what_is_missing_and_what_was_done_twice() {
     let folder = Folder::new();

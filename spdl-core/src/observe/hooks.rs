@@ -657,6 +657,7 @@ mod tests {
         assert!(*longest.0.lock() >= nap);
     }
 
+    // feature: S07
     #[test]
     fn without_hooks_the_item_is_not_even_looked_at() {
         struct Unseen;

@@ -724,6 +724,7 @@ pipeline of Vec<[u8; 3]>
     }
 
     #[cfg(feature = "serde")]
+    // feature: B12
     #[test]
     fn a_definition_comes_back_from_json() {
         let example = example();

@@ -6,6 +6,8 @@
 //! seed of its graph and the schedule; `SPDL_GRAPH=SEED SPDL_SCHEDULE=SCHEDULE` with the name of the
 //! test tries just those again.
 
+// promise of this file: R18
+
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 

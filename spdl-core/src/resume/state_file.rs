@@ -745,6 +745,7 @@ mod tests {
         assert_eq!(names, 2, "nothing else is left");
     }
 
+    // promise: R11
     #[test]
     fn of_a_damaged_file_the_one_before_is_taken() {
         let folder = tempfile::tempdir().unwrap();
@@ -795,6 +796,7 @@ mod tests {
         assert!(error.to_string().contains("run.state"), "{error}");
     }
 
+    // promise: R11
     #[test]
     fn every_change_of_a_digit_is_seen() {
         let folder = tempfile::tempdir().unwrap();
@@ -850,6 +852,7 @@ mod tests {
         assert_eq!(file.load().unwrap(), state);
     }
 
+    // promise: R11
     #[test]
     fn a_damaged_file_never_takes_the_place_of_a_sound_one() {
         let folder = tempfile::tempdir().unwrap();

@@ -279,6 +279,7 @@ mod tests {
         }
     }
 
+    // feature: Q03
     #[test]
     fn the_sampler_decides_how_many_items_come() {
         let numbers = || DatasetSource::new((0..10).collect::<Vec<u32>>());
@@ -293,6 +294,7 @@ mod tests {
         assert_eq!(wrong.open(Cursor::default()).err().unwrap().kind(), ErrorKind::InvalidArgument);
     }
 
+    // feature: E04
     #[test]
     fn epochs_differ_and_hold_every_item_once() {
         let source = DatasetSource::new((0..100).collect::<Vec<_>>()).shuffled(3);

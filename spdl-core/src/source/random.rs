@@ -101,6 +101,7 @@ mod tests {
         assert_ne!(purpose_number(stage_number("fetch"), "/retry"), stage_number("fetch"));
     }
 
+    // promise: R14
     #[test]
     fn every_part_of_the_identity_changes_the_stream() {
         let id = SampleId { epoch: 0, index: 0 };
@@ -113,6 +114,7 @@ mod tests {
         assert_ne!(base, first(1, id, "b"));
     }
 
+    // promise: CORE7
     #[test]
     fn draws_are_uniform_across_samples() {
         // The first draw of 60,000 neighbouring samples into 6 bins: each holds 10,000 ± 5 sigma.
@@ -127,6 +129,7 @@ mod tests {
         }
     }
 
+    // promise: R14
     #[test]
     fn of_a_million_draws_no_two_are_equal_and_no_streams_go_together() {
         const SAMPLES: u64 = 6250;

@@ -349,6 +349,7 @@ mod tests {
     }
 
     proptest! {
+        // feature: Q01
         #[test]
         fn ranks_share_the_rest_of_an_epoch(
             len in 0..60u64, world in 1..9u64, kind in prop::sample::select(&KINDS[..]),

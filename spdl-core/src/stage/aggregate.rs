@@ -450,6 +450,7 @@ mod tests {
         assert_eq!(left_out(&mut stage), 0);
     }
 
+    // feature: B14
     #[test]
     fn stages_of_one_factory_share_no_items() {
         let factory = || Batcher::new(3, false);

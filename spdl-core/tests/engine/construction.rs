@@ -52,6 +52,7 @@ fn sorted<T: Ord>(mut items: Vec<T>) -> Vec<T> {
 
 // Sources.
 
+// feature: B02
 #[test]
 fn an_iterator_is_a_source_and_may_block_on_a_thread_of_its_own() {
     within_seconds(30, || {
@@ -69,6 +70,7 @@ fn an_iterator_is_a_source_and_may_block_on_a_thread_of_its_own() {
     });
 }
 
+// feature: B02
 #[test]
 fn a_stream_is_a_source_whose_errors_are_failures_of_items() {
     within_seconds(30, || {
@@ -84,6 +86,7 @@ fn a_stream_is_a_source_whose_errors_are_failures_of_items() {
     });
 }
 
+// feature: B02, M07
 #[test]
 fn a_pipeline_is_a_source_whose_end_by_error_is_fatal() {
     within_seconds(30, || {
@@ -131,6 +134,7 @@ fn a_source_of_one_pass_is_refused_for_several_epochs() {
 
 // Stages that change how many items there are.
 
+// feature: B03, B05
 #[test]
 fn stages_map_filter_multiply_flatten_and_wait() {
     within_seconds(30, || {
@@ -146,6 +150,7 @@ fn stages_map_filter_multiply_flatten_and_wait() {
     });
 }
 
+// feature: B03, C09
 #[test]
 fn what_a_generator_yields_goes_on_at_once() {
     within_seconds(30, || {
@@ -177,6 +182,7 @@ fn what_a_generator_yields_goes_on_at_once() {
     });
 }
 
+// feature: B03
 #[test]
 fn items_that_a_generator_yields_before_its_error_are_kept() {
     within_seconds(30, || {
@@ -192,6 +198,7 @@ fn items_that_a_generator_yields_before_its_error_are_kept() {
     });
 }
 
+// feature: B03
 #[test]
 fn a_filtered_item_is_no_failure() {
     within_seconds(30, || {
@@ -207,6 +214,7 @@ fn a_filtered_item_is_no_failure() {
 
 // Batches and aggregates.
 
+// feature: B04
 #[test]
 fn the_rest_of_every_epoch_is_a_short_batch_or_left_out_and_counted() {
     within_seconds(30, || {
@@ -243,6 +251,7 @@ impl Aggregator<u64> for Sum {
     }
 }
 
+// feature: B14
 #[test]
 fn an_aggregator_is_fresh_in_every_epoch_and_every_build() {
     within_seconds(30, || {
@@ -290,6 +299,7 @@ impl Aggregator<u64> for Everything {
     }
 }
 
+// feature: B04
 #[test]
 fn an_aggregate_is_made_in_one_place_whatever_the_threads() {
     within_seconds(30, || {
@@ -309,6 +319,7 @@ fn an_aggregate_is_made_in_one_place_whatever_the_threads() {
     });
 }
 
+// feature: B04
 #[test]
 fn a_batch_of_nothing_is_refused() {
     let error = PipelineBuilder::new(numbers(5)).batch("batch", 0, false).build().unwrap_err();
@@ -317,6 +328,7 @@ fn a_batch_of_nothing_is_refused() {
 
 // Merges.
 
+// feature: M01
 #[test]
 fn a_merge_by_arrival_loses_nothing_and_waits_for_nobody() {
     within_seconds(30, || {
@@ -338,6 +350,7 @@ fn a_merge_by_arrival_loses_nothing_and_waits_for_nobody() {
     });
 }
 
+// feature: M01
 #[test]
 fn a_merge_by_arrival_starves_no_branch() {
     within_seconds(30, || {
@@ -352,6 +365,7 @@ fn a_merge_by_arrival_starves_no_branch() {
     });
 }
 
+// feature: M02, Q04
 #[test]
 fn round_robin_takes_turns_and_leaves_out_what_has_ended() {
     within_seconds(30, || {
@@ -366,6 +380,7 @@ fn round_robin_takes_turns_and_leaves_out_what_has_ended() {
     });
 }
 
+// feature: M02
 #[test]
 fn a_weighted_merge_is_a_function_of_the_seed() {
     within_seconds(60, || {
@@ -411,6 +426,7 @@ impl MergePolicy for FiveAnEpoch {
     }
 }
 
+// feature: M02
 #[test]
 fn a_policy_of_the_users_may_end_an_epoch_early() {
     within_seconds(30, || {
@@ -448,6 +464,7 @@ impl MergePolicy for Undecided {
     }
 }
 
+// feature: M02
 #[test]
 fn a_policy_that_chooses_what_is_not_there_or_panics_ends_the_pipeline() {
     within_seconds(30, || {
@@ -467,6 +484,7 @@ fn a_policy_that_chooses_what_is_not_there_or_panics_ends_the_pipeline() {
     });
 }
 
+// feature: M03
 #[test]
 fn a_merge_never_mixes_epochs_though_branches_differ_in_depth_and_length() {
     within_seconds(60, || {
@@ -528,6 +546,7 @@ fn endless_and_failing() -> [PipelineBuilder<i64>; 2] {
     ]
 }
 
+// feature: F09
 #[test]
 fn a_branch_that_fails_cancels_the_others_and_its_error_comes_once() {
     within_seconds(60, || {
@@ -571,6 +590,7 @@ fn a_merge_of_no_branches_is_refused() {
     assert_eq!(error.kind(), ErrorKind::InvalidArgument);
 }
 
+// feature: M02
 #[test]
 fn a_zip_pairs_epoch_by_epoch_and_counts_what_is_left_out() {
     within_seconds(30, || {
@@ -625,6 +645,7 @@ fn expected_of_routes(numbers: std::ops::Range<i64>) -> Vec<i64> {
     numbers.flat_map(of).collect()
 }
 
+// feature: M04
 #[test]
 fn each_item_goes_down_the_path_that_the_router_chooses() {
     within_seconds(60, || {
@@ -639,6 +660,7 @@ fn each_item_goes_down_the_path_that_the_router_chooses() {
     });
 }
 
+// feature: M04
 #[test]
 fn a_route_can_restore_order_whatever_its_paths_make_of_the_items() {
     within_seconds(60, || {
@@ -650,6 +672,7 @@ fn a_route_can_restore_order_whatever_its_paths_make_of_the_items() {
     });
 }
 
+// feature: M06
 #[test]
 fn a_path_that_is_held_up_holds_up_no_other() {
     within_seconds(30, || {
@@ -704,6 +727,7 @@ fn a_path_may_gather_what_it_gets_epoch_by_epoch() {
     });
 }
 
+// feature: M04
 #[test]
 fn a_router_that_chooses_no_path_ends_the_pipeline_even_under_skip() {
     within_seconds(30, || {
@@ -727,6 +751,7 @@ fn a_router_that_chooses_no_path_ends_the_pipeline_even_under_skip() {
     });
 }
 
+// feature: F05
 #[test]
 fn a_failure_on_a_path_ends_an_ordered_route_at_its_place_whatever_the_threads() {
     within_seconds(60, || {
@@ -767,6 +792,7 @@ fn a_failure_on_a_path_ends_an_ordered_route_at_its_place_whatever_the_threads()
     });
 }
 
+// feature: F05
 #[test]
 fn what_is_behind_a_failure_in_front_of_a_route_is_delivered() {
     within_seconds(60, || {
@@ -794,6 +820,7 @@ fn what_is_behind_a_failure_in_front_of_a_route_is_delivered() {
     });
 }
 
+// feature: F09
 #[test]
 fn a_failure_on_a_path_cancels_a_source_that_is_silent() {
     within_seconds(30, || {
@@ -843,6 +870,7 @@ fn a_router_that_fails_at_an_item_fails_that_item() {
     });
 }
 
+// feature: B13
 #[test]
 fn a_route_inside_a_path_and_behind_a_merge_works() {
     within_seconds(60, || {
@@ -887,6 +915,7 @@ fn a_route_inside_a_path_and_behind_a_merge_works() {
     });
 }
 
+// feature: M04
 #[test]
 fn a_route_with_no_paths_is_refused() {
     let none: [spdl_core::pipeline::Path<i64, i64>; 0] = [];
@@ -895,6 +924,7 @@ fn a_route_with_no_paths_is_refused() {
     assert_eq!((error.kind(), error.stage()), (ErrorKind::InvalidArgument, Some("route")));
 }
 
+// feature: M05
 #[test]
 fn lists_are_routed_in_parts_and_put_together_in_their_order() {
     within_seconds(60, || {
@@ -956,6 +986,7 @@ fn even_and_odd(
         .deterministic()
 }
 
+// feature: M05
 #[test]
 fn where_a_path_drops_its_part_the_rest_of_the_list_goes_on() {
     within_seconds(30, || {
@@ -969,6 +1000,7 @@ fn where_a_path_drops_its_part_the_rest_of_the_list_goes_on() {
     });
 }
 
+// feature: M05
 #[test]
 fn a_path_that_makes_another_number_of_items_ends_the_pipeline() {
     within_seconds(30, || {
@@ -985,6 +1017,7 @@ fn a_path_that_makes_another_number_of_items_ends_the_pipeline() {
     });
 }
 
+// feature: M05
 #[test]
 fn a_router_of_lists_that_miscounts_ends_the_pipeline() {
     within_seconds(30, || {
@@ -1026,6 +1059,7 @@ fn a_path_of_lists_that_puts_lists_together_is_an_error_not_a_mixture() {
 
 // What is refused.
 
+// feature: B09
 #[test]
 fn settings_of_the_whole_pipeline_are_refused_on_a_branch() {
     let whole = || PipelineBuilder::new(numbers(3));
@@ -1042,6 +1076,7 @@ fn settings_of_the_whole_pipeline_are_refused_on_a_branch() {
     }
 }
 
+// feature: B09, M01
 #[test]
 fn names_are_unique_in_all_branches_and_those_that_are_given_by_us_make_room() {
     within_seconds(30, || {
@@ -1068,6 +1103,7 @@ fn names_are_unique_in_all_branches_and_those_that_are_given_by_us_make_room() {
 
 // Epochs.
 
+// feature: L06
 #[test]
 fn an_iterator_of_an_epoch_ends_with_it_and_the_next_one_goes_on() {
     within_seconds(30, || {
@@ -1097,6 +1133,7 @@ fn an_iterator_of_an_epoch_ends_with_it_and_the_next_one_goes_on() {
     });
 }
 
+// feature: E01
 #[test]
 fn an_epoch_of_which_nothing_is_left_is_an_empty_one() {
     within_seconds(30, || {
@@ -1112,6 +1149,7 @@ fn an_epoch_of_which_nothing_is_left_is_an_empty_one() {
     });
 }
 
+// feature: E01, Q06
 #[test]
 fn epochs_without_end_go_on_until_the_consumer_has_enough() {
     within_seconds(60, || {
@@ -1126,6 +1164,7 @@ fn epochs_without_end_go_on_until_the_consumer_has_enough() {
     });
 }
 
+// feature: E01
 #[test]
 fn a_source_that_has_no_more_ends_a_run_without_end() {
     within_seconds(30, || {
@@ -1154,6 +1193,7 @@ impl Stage<u64> for CountEpoch {
     }
 }
 
+// feature: E02, F08
 #[test]
 fn every_instance_of_a_stage_is_told_of_the_end_of_every_epoch_before_it_sees_the_next() {
     within_seconds(60, || {
@@ -1179,6 +1219,7 @@ fn every_instance_of_a_stage_is_told_of_the_end_of_every_epoch_before_it_sees_th
     });
 }
 
+// feature: E04
 #[test]
 fn a_shuffled_source_has_another_order_in_each_epoch_and_the_same_in_each_run() {
     within_seconds(30, || {
@@ -1213,6 +1254,7 @@ fn everything() -> PipelineBuilder<Vec<u64>> {
         .epochs(0..)
 }
 
+// feature: B01, B09, B12
 #[test]
 fn a_definition_tells_stages_types_settings_and_places() {
     let definition = everything().definition();
@@ -1298,7 +1340,9 @@ fn a_definition_tells_what_watches_and_what_orders_the_pipeline() {
     }
 }
 
+// promise: CORE2
 #[cfg(feature = "serde")]
+// feature: B12
 #[test]
 fn a_definition_comes_back_from_json() {
     let definition = everything().definition();
@@ -1308,6 +1352,7 @@ fn a_definition_comes_back_from_json() {
     assert_eq!(back.to_string(), definition.to_string());
 }
 
+// feature: E02
 #[test]
 fn a_fill_behind_a_merge_keeps_epochs_apart_and_batches_full() {
     within_seconds(30, || {

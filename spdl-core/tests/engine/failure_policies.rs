@@ -58,6 +58,7 @@ fn an_exceeded_budget_says_once_what_failed_last_and_what_caused_it() {
     });
 }
 
+// feature: F02
 #[test]
 fn stages_without_a_budget_of_their_own_share_that_of_the_pipeline() {
     within_seconds(60, || {
@@ -76,6 +77,7 @@ fn stages_without_a_budget_of_their_own_share_that_of_the_pipeline() {
     });
 }
 
+// feature: F04
 #[test]
 fn a_budget_of_a_stages_own_is_neither_shared_nor_charged_to_the_pipelines() {
     within_seconds(60, || {
@@ -96,6 +98,7 @@ fn a_budget_of_a_stages_own_is_neither_shared_nor_charged_to_the_pipelines() {
     });
 }
 
+// feature: F03
 #[test]
 fn a_share_says_nothing_before_the_hundredth_item() {
     within_seconds(60, || {
@@ -116,6 +119,7 @@ fn a_share_says_nothing_before_the_hundredth_item() {
     });
 }
 
+// feature: F03
 #[test]
 fn a_share_that_is_just_kept_is_kept_however_items_are_taken() {
     within_seconds(100, || {
@@ -153,6 +157,7 @@ fn a_share_that_is_just_kept_is_kept_however_items_are_taken() {
     });
 }
 
+// feature: F03
 #[test]
 fn a_share_is_judged_at_the_end_where_failures_came_too_early_to_judge() {
     within_seconds(60, || {
@@ -173,6 +178,7 @@ fn a_share_is_judged_at_the_end_where_failures_came_too_early_to_judge() {
     });
 }
 
+// feature: F03
 #[test]
 fn a_share_that_makes_no_sense_is_refused_when_the_pipeline_is_built() {
     for wrong in [0.0, -0.1, 1.01, f64::NAN, f64::INFINITY] {
@@ -205,6 +211,7 @@ fn fails_at_300(threads: usize) -> Pipeline<i64> {
     builder.threads(threads).deterministic().build().unwrap()
 }
 
+// feature: C03, F05
 #[test]
 fn in_order_all_that_was_in_front_of_a_failure_is_delivered_and_nothing_behind_it() {
     within_seconds(100, || {
@@ -216,6 +223,7 @@ fn in_order_all_that_was_in_front_of_a_failure_is_delivered_and_nothing_behind_i
     });
 }
 
+// feature: C03
 #[test]
 fn in_order_nothing_behind_a_failure_is_delivered_of_items_that_are_taken_together() {
     within_seconds(100, || {
@@ -230,6 +238,7 @@ fn in_order_nothing_behind_a_failure_is_delivered_of_items_that_are_taken_togeth
     });
 }
 
+// feature: C03, F05
 #[test]
 fn in_order_a_failure_that_waits_does_the_same() {
     within_seconds(100, || {
@@ -248,6 +257,7 @@ fn in_order_a_failure_that_waits_does_the_same() {
     });
 }
 
+// feature: C03, F02
 #[test]
 fn in_order_the_budget_is_spent_in_the_order_of_the_items() {
     within_seconds(100, || {
@@ -269,6 +279,7 @@ fn in_order_the_budget_is_spent_in_the_order_of_the_items() {
     });
 }
 
+// feature: F05
 #[test]
 fn what_is_behind_a_failure_is_finished_and_delivered_in_any_order() {
     within_seconds(60, || {
@@ -296,6 +307,7 @@ fn what_is_behind_a_failure_is_finished_and_delivered_in_any_order() {
     });
 }
 
+// feature: F07
 #[test]
 fn failures_of_two_stages_come_as_one_error_with_both() {
     within_seconds(60, || {
@@ -346,6 +358,7 @@ impl Source for Broken {
     }
 }
 
+// feature: F06
 #[test]
 fn a_fatal_failure_ends_the_pipeline_whatever_the_policy() {
     within_seconds(60, || {
@@ -376,6 +389,7 @@ fn a_fatal_failure_ends_the_pipeline_whatever_the_policy() {
 
 // Who is told.
 
+// promise: CORE4, R9
 #[test]
 fn each_dropped_sample_is_told_once_as_it_is_dropped() {
     within_seconds(60, || {
@@ -418,6 +432,7 @@ fn each_dropped_sample_is_told_once_as_it_is_dropped() {
     });
 }
 
+// promise: CORE4
 #[test]
 fn a_listener_that_fails_or_panics_ends_the_pipeline() {
     within_seconds(60, || {
@@ -442,6 +457,7 @@ fn a_listener_that_fails_or_panics_ends_the_pipeline() {
 }
 
 #[cfg(feature = "serde")]
+// promise: CORE4, R9
 #[test]
 fn the_quarantine_list_has_a_line_for_each_dropped_sample() {
     use spdl_core::observe::Quarantine;
@@ -466,6 +482,7 @@ fn the_quarantine_list_has_a_line_for_each_dropped_sample() {
     });
 }
 
+// promise: R9
 #[cfg(feature = "serde")]
 #[test]
 fn a_quarantine_list_that_cannot_be_written_ends_the_pipeline_unless_it_is_lenient() {
@@ -492,6 +509,7 @@ fn a_quarantine_list_that_cannot_be_written_ends_the_pipeline_unless_it_is_lenie
 
 // Panics and bad luck.
 
+// feature: F01
 #[test]
 fn a_function_that_asks_an_ended_iterator_is_an_ordinary_failure() {
     within_seconds(60, || {
@@ -532,6 +550,7 @@ fn quick() -> Retry {
     Retry::default().attempts(4).first_delay(Duration::from_micros(200)).jitter(0.0)
 }
 
+// promise: CORE4
 #[test]
 fn a_stage_that_computes_tries_again_what_is_transient() {
     within_seconds(60, || {
@@ -573,6 +592,7 @@ impl AsyncStage<i64> for Ask {
     }
 }
 
+// promise: CORE4
 #[test]
 fn a_stage_that_waits_tries_again_what_is_transient() {
     within_seconds(60, || {
@@ -626,6 +646,7 @@ fn while_a_stage_waits_to_try_again_its_worker_works_nearer_to_the_consumer() {
     });
 }
 
+// promise: CORE4
 #[test]
 fn a_wait_to_try_again_ends_with_the_pipeline() {
     within_seconds(60, || {
@@ -682,6 +703,7 @@ impl Stage<i64> for HalfWay {
     }
 }
 
+// promise: CORE4
 #[test]
 fn outputs_of_an_attempt_that_failed_do_not_come_twice() {
     within_seconds(60, || {

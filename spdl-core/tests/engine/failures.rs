@@ -1,4 +1,6 @@
 //! Failures: what is delivered, what is reported, and what ends the pipeline.
+
+// promise of this file: G11
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -38,6 +40,8 @@ fn raise_ends_the_pipeline_with_the_error_and_its_place() {
     });
 }
 
+// promise: R9
+// feature: F01
 #[test]
 fn skip_drops_counts_and_lists() {
     within_seconds(60, || {
@@ -59,6 +63,7 @@ fn skip_drops_counts_and_lists() {
     });
 }
 
+// feature: F02
 #[test]
 fn one_failure_over_the_budget_ends_the_pipeline() {
     within_seconds(60, || {
@@ -78,6 +83,7 @@ fn one_failure_over_the_budget_ends_the_pipeline() {
     });
 }
 
+// promise: R24
 #[test]
 fn a_panic_is_an_error_and_the_stage_goes_on_with_a_new_instance() {
     within_seconds(60, || {
@@ -105,6 +111,7 @@ fn a_panic_is_an_error_and_the_stage_goes_on_with_a_new_instance() {
     });
 }
 
+// promise: R24
 #[test]
 fn a_panic_in_a_fill_leaves_its_slot_to_the_next_sample() {
     within_seconds(60, || {
@@ -121,6 +128,7 @@ fn a_panic_in_a_fill_leaves_its_slot_to_the_next_sample() {
     });
 }
 
+// feature: F11
 #[test]
 fn a_failing_constructor_is_an_ordinary_error() {
     within_seconds(60, || {
@@ -231,6 +239,7 @@ impl Source for Faulty {
     }
 }
 
+// feature: F06
 #[test]
 fn a_source_fails_by_the_same_rules() {
     within_seconds(60, || {
@@ -255,6 +264,8 @@ fn a_source_fails_by_the_same_rules() {
     });
 }
 
+// promise: R10
+// feature: F07
 #[test]
 fn errors_and_drops_name_the_key() {
     within_seconds(60, || {
@@ -322,6 +333,7 @@ impl Source for Nameless {
     }
 }
 
+// promise: R24
 #[test]
 fn a_panic_while_naming_an_item_is_an_error() {
     within_seconds(60, || {
@@ -365,6 +377,7 @@ impl Drop for DiesBadly {
     }
 }
 
+// promise: R24
 #[test]
 fn a_panic_in_a_destructor_ends_the_pipeline_and_does_not_hang_it() {
     within_seconds(60, || {
@@ -380,6 +393,7 @@ fn a_panic_in_a_destructor_ends_the_pipeline_and_does_not_hang_it() {
     });
 }
 
+// feature: B09
 #[test]
 fn a_description_that_makes_no_sense_is_refused() {
     let twice =

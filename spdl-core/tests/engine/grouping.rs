@@ -166,6 +166,7 @@ fn what_cannot_be_packed_is_dropped_by_policy_and_the_rest_is_not_disturbed() {
     });
 }
 
+// promise: R24
 #[test]
 fn a_panic_loses_what_is_held_and_no_more() {
     within_seconds(60, || {

@@ -98,6 +98,7 @@ fn number_layout() -> BatchLayout {
     BatchLayout::new(8, fields)
 }
 
+// feature: S01
 #[test]
 fn each_kind_of_stage_tells_of_its_life_and_of_each_item() {
     within_seconds(20, || {
@@ -123,6 +124,7 @@ fn each_kind_of_stage_tells_of_its_life_and_of_each_item() {
     });
 }
 
+// feature: S01
 #[test]
 fn a_pipeline_that_is_dropped_still_tells_of_every_end() {
     within_seconds(20, || {
@@ -153,6 +155,7 @@ fn compute_slowly(n: i64) -> Result<i64> {
     Ok(n)
 }
 
+// feature: F10
 #[test]
 fn a_hook_that_refuses_an_item_makes_it_fail() {
     within_seconds(20, || {
@@ -173,6 +176,8 @@ fn a_hook_that_refuses_an_item_makes_it_fail() {
     });
 }
 
+// promise: R24
+// feature: F10
 #[test]
 fn a_hook_that_refuses_or_panics_at_the_start_of_a_stage_ends_the_pipeline() {
     within_seconds(20, || {
@@ -200,6 +205,8 @@ fn a_hook_that_refuses_or_panics_at_the_start_of_a_stage_ends_the_pipeline() {
     });
 }
 
+// promise: R24
+// feature: F10
 #[test]
 fn a_hook_that_panics_at_an_item_is_an_error_in_every_kind_of_stage() {
     within_seconds(30, || {
@@ -223,6 +230,8 @@ fn a_hook_that_panics_at_an_item_is_an_error_in_every_kind_of_stage() {
     });
 }
 
+// promise: R24
+// feature: F10
 #[test]
 fn a_hook_that_panics_at_the_end_of_a_stage_is_an_error_after_all_items() {
     within_seconds(20, || {
@@ -240,6 +249,7 @@ fn a_hook_that_panics_at_the_end_of_a_stage_is_an_error_after_all_items() {
     });
 }
 
+// feature: S02, S06
 #[test]
 fn stages_are_told_apart_by_pipeline_position_and_kind() {
     #[derive(Debug, Default)]
@@ -278,6 +288,8 @@ fn stages_are_told_apart_by_pipeline_position_and_kind() {
     });
 }
 
+// promise: CORE2
+// feature: S03
 #[test]
 fn intervals_of_a_running_pipeline_add_up_to_its_statistics() {
     within_seconds(20, || {
@@ -327,6 +339,7 @@ fn intervals_of_a_running_pipeline_add_up_to_its_statistics() {
     });
 }
 
+// feature: S05
 #[test]
 fn each_put_and_get_of_a_queue_has_its_wait() {
     within_seconds(20, || {

@@ -1,4 +1,7 @@
 //! Order: which items come out, and when.
+
+// feature of this file: C03
+// promise of this file: DEV3, R13
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::time::{Duration, Instant};
@@ -32,6 +35,7 @@ fn a_deterministic_pipeline_keeps_the_order_of_its_source() {
     });
 }
 
+// feature: C02
 #[test]
 fn completion_order_holds_nothing_back_and_loses_nothing() {
     within_seconds(60, || {

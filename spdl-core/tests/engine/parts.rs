@@ -225,6 +225,7 @@ fn lengths(lengths: &'static [u64]) -> PipelineBuilder<usize> {
         .on_error(OnError::SKIP)
 }
 
+// promise: R24
 #[test]
 fn a_panic_with_nothing_held_leaves_the_epoch_whole() {
     within_seconds(60, || {

@@ -27,6 +27,8 @@ fn done(profile: &Profile, stage: &str) -> (u64, usize) {
     (stage.rates.iter().map(|rate| rate.items).sum(), stage.rates.len())
 }
 
+// promise: CORE1
+// feature: T01
 #[test]
 fn each_stage_is_measured_alone_with_each_concurrency() {
     within_seconds(60, || {
@@ -57,6 +59,8 @@ fn each_stage_is_measured_alone_with_each_concurrency() {
     });
 }
 
+// promise: CORE1
+// feature: T01
 #[test]
 fn failed_items_are_dropped_whatever_the_policy() {
     within_seconds(60, || {
@@ -71,6 +75,8 @@ fn failed_items_are_dropped_whatever_the_policy() {
     });
 }
 
+// promise: CORE1
+// feature: T01
 #[test]
 fn paths_and_merges_do_not_hold_a_profile_up() {
     within_seconds(60, || {
@@ -95,6 +101,8 @@ fn paths_and_merges_do_not_hold_a_profile_up() {
     });
 }
 
+// promise: CORE1
+// feature: T01
 #[test]
 fn options_that_make_no_sense_are_refused() {
     for options in [options(0, &[1]), options(10, &[]), options(10, &[2, 0])] {

@@ -1,5 +1,7 @@
 //! A run in any order, recorded and run again: the same samples, in the same order, with the same
 //! random numbers.
+
+// promise of this file: CORE5
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::sync::Arc;

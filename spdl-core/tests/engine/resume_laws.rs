@@ -1,5 +1,8 @@
 //! The laws of going on: for any graph, order, division and failure policy, wherever a run is
 //! broken off, the same suffix comes, and all ranks together deliver each sample once.
+
+// feature of this file: Q08
+// promise of this file: R14
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -443,6 +446,7 @@ proptest! {
     #![proptest_config(config(80))]
 
     /// Three generations and a last one, each on other threads and queues.
+    // promise: R12
     #[test]
     fn every_rank_goes_on_with_the_same_suffix_three_generations_deep(
         graph in graphs(),
@@ -517,6 +521,7 @@ proptest! {
     #![proptest_config(config(60))]
 
     /// From the state of all ranks, or, as long as their number stays, each from its own.
+    // promise: R13
     #[test]
     fn ranks_of_changing_worlds_deliver_every_sample_once(
         graph in graphs(),
@@ -610,6 +615,7 @@ proptest! {
 
     /// As long as all ranks are in step, what they take together is the one order of the epoch,
     /// whatever their number.
+    // promise: R13
     #[test]
     fn changing_worlds_keep_the_sequence(
         data in prop::sample::select(DATA.to_vec()),
@@ -664,6 +670,7 @@ proptest! {
     #![proptest_config(config(60))]
 
     /// Runs that a failure ends, by any policy; some of what failed succeeds in the next one.
+    // promise: R12
     #[test]
     fn what_a_failure_ended_goes_on_without_loss(
         graph in graphs(),
@@ -755,6 +762,7 @@ fn what_a_cut_item_has_given_in_front_of_a_short_last_sequence_comes_again() {
     });
 }
 
+// promise: CORE6
 #[test]
 fn what_became_of_samples_is_counted_once_whatever_the_ranks() {
     within_seconds(60, || {

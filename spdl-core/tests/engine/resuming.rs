@@ -1,5 +1,7 @@
 //! A run that is broken off and gone on with: the same samples, the same suffix, none lost, none
 //! twice, for any graph and at any point.
+
+// promise of this file: R12
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::BTreeMap;
@@ -310,6 +312,7 @@ fn histogram<'a>(seen: impl IntoIterator<Item = &'a (u64, Seen)>) -> BTreeMap<(i
 proptest! {
     #![proptest_config(ProptestConfig { cases: 40, ..ProptestConfig::default() })]
 
+    // promise: R13
     #[test]
     fn a_run_goes_on_with_other_numbers_of_ranks(
         items in 0..150i64,
@@ -741,6 +744,7 @@ impl Source for Counting {
     }
 }
 
+// feature: Q01
 #[test]
 fn a_source_that_only_counts_is_divided_and_resumed() {
     let ranks = |len, world, remainder| -> Vec<Vec<u64>> {
@@ -809,6 +813,7 @@ fn a_replayed_run_is_resumed_in_its_recorded_order() {
     });
 }
 
+// promise: CORE5
 #[test]
 fn samples_and_steps_are_skipped_when_asked() {
     let build = || plain(12).batch("batch", 2, false);
@@ -864,6 +869,7 @@ fn all_differ<T>(drawn: impl IntoIterator<Item = (T, u64)>) -> bool {
     random.len() == count
 }
 
+// promise: R14
 #[test]
 fn every_piece_and_every_list_has_random_numbers_of_its_own() {
     let cut = |name, by| {
@@ -989,6 +995,7 @@ impl Source for Muddled {
     }
 }
 
+// promise: CORE6
 #[test]
 fn an_epoch_that_does_not_add_up_is_an_error_at_its_end() {
     let mut pipeline = PipelineBuilder::new(Muddled).deterministic().epochs(0..2).build().unwrap();
@@ -1121,6 +1128,7 @@ fn one_of_equal_ranks_speaks_for_all() {
     assert_eq!((rank(0), rank(1)), (vec![12, 14, 16, 18], vec![13, 15, 17, 19]));
 }
 
+// promise: CORE6
 #[test]
 fn an_audit_of_states_tells_what_is_missing_and_repeated() {
     let mut all = states(2, &[3, 5]);

@@ -68,6 +68,7 @@ fn delivered(waits: bool, failures: usize, threads: usize) -> Vec<u64> {
     items
 }
 
+// promise: R14
 #[test]
 fn an_attempt_draws_the_numbers_of_the_first_one() {
     within_seconds(60, || {

@@ -1,4 +1,6 @@
 //! Slow items: in completion order they hold nothing back, in input order a bounded number.
+
+// feature of this file: C02
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -161,6 +163,7 @@ fn held_up(builder: PipelineBuilder<i64>, gate: &Arc<Gate>) {
     assert_eq!(items, (0..ITEMS).collect::<Vec<_>>());
 }
 
+// feature: C03
 #[test]
 fn in_input_order_a_slow_computation_lets_a_bounded_number_be_done_early() {
     within_seconds(60, || {
@@ -170,6 +173,7 @@ fn in_input_order_a_slow_computation_lets_a_bounded_number_be_done_early() {
     });
 }
 
+// feature: C03
 #[test]
 fn in_input_order_a_slow_wait_lets_a_bounded_number_be_done_early() {
     within_seconds(60, || {

@@ -1,5 +1,7 @@
 //! Photographs become batches on a device, and these are the host's.
 
+// promise of this file: G5
+
 #[path = "../../examples/device_images/host.rs"]
 mod host;
 
@@ -80,6 +82,7 @@ fn images(device: &CudaDevice, transform: &ImageTransform) -> DeviceImages {
         .place(move |width, height, rng| place(&transform, Size::new(width, height), rng))
 }
 
+// promise: G8
 #[test]
 fn g5_g8_photos_decoded_on_the_device_are_those_of_the_host_and_a_damaged_one_is_left_out() {
     let Some(device) = device() else { return };

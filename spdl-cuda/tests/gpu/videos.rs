@@ -24,6 +24,7 @@ const FILES: [(&str, &[u8]); 8] = files![
     "vp8.ivf"
 ];
 
+// promise: DEV4
 #[test]
 fn frames_of_a_device_are_those_of_ffmpeg_bit_by_bit() {
     let Some(device) = device() else { return };

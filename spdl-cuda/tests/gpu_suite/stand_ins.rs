@@ -1,5 +1,7 @@
 //! Measurements that need NVIDIA's libraries, with stand-ins for them.
 
+// promise of this file: DEV5
+
 use std::fs;
 use std::path::Path;
 

@@ -1,5 +1,7 @@
 //! The tests on a device as the program runs them: each for itself.
 
+// promise of this file: DEV5
+
 use std::fs;
 use std::time::{Duration, Instant};
 

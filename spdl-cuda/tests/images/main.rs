@@ -1,5 +1,7 @@
 //! Encoded images become batches on a device: with a stand-in for nvJPEG, and a driver without a device
 //! that finds what is done in no order.
+
+// promise of this file: G5
 #![cfg(all(feature = "testing", unix))]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -1,5 +1,7 @@
 //! Images that need much of the device's memory, and none that is asked for in vain.
 
+// promise of this file: G5
+
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 

@@ -1,5 +1,7 @@
 //! What cannot be is refused, with a word on what was expected.
 
+// promise of this file: G7
+
 use spdl_core::{DType, ErrorKind, Result};
 use spdl_cuda::kernels::{BatchTable, PixelBox, PixelRect, ResizePlan, SampleFormat};
 use spdl_cuda::pixels::{

@@ -1,5 +1,7 @@
 //! Many images become one batch.
 
+// promise of this file: G7
+
 use spdl_core::DType;
 use spdl_cuda::kernels::{BatchTable, Filter, Layout, SampleFormat};
 use spdl_cuda::pixels::{DevicePlane, PixelFormat, SourceImage};

@@ -1,5 +1,7 @@
 //! Where nothing is resized, bytes are the formula's, rounded to the nearest.
 
+// promise of this file: G7
+
 use spdl_core::DType;
 use spdl_cuda::kernels::{ChannelOrder, Filter, Layout, SampleFormat};
 use spdl_cuda::pixels::{ChromaSiting, ColorMatrix, ColorRange, ColorStandard, PixelFormat};

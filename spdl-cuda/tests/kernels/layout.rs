@@ -1,5 +1,7 @@
 //! Where values go, and in which type.
 
+// promise of this file: G7
+
 use half::{bf16, f16};
 use spdl_core::DType;
 use spdl_cuda::kernels::{ChannelOrder, Filter, Layout, SampleFormat};

@@ -1,5 +1,7 @@
 //! What is resized is what PyTorch, `spdl-media` and the definitions say.
 
+// promise of this file: G7
+
 use spdl_core::DType;
 use spdl_cuda::kernels::{Filter, PixelBox, PixelRect, SampleFormat};
 use spdl_cuda::pixels::{ChromaSiting, PixelFormat};

@@ -1,5 +1,7 @@
 //! Decoders: which are made, used again, set to another size, or refused.
 
+// promise of this file: DEV4
+
 use spdl_core::ErrorKind;
 use spdl_cuda::testing::Schedule;
 use spdl_cuda::video::{ChromaFormat, VideoCodec, VideoLimits};

@@ -1,5 +1,7 @@
 //! Whatever fails: a frame, a video, a call, a callback.
 
+// promise of this file: DEV4, G11
+
 use std::sync::Arc;
 
 use spdl_core::{Error, ErrorKind, Result};

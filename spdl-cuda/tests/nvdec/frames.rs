@@ -1,5 +1,7 @@
 //! Frames: in which order they come, what they hold, and that nobody waits for them.
 
+// promise of this file: DEV4
+
 use std::ffi::c_ulonglong;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};

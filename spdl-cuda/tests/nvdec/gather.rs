@@ -1,5 +1,7 @@
 //! Frames that become one array: what is in it, and that nothing is overwritten too early.
 
+// promise of this file: DEV1
+
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 

@@ -1,5 +1,7 @@
 //! Streams cut into packets: as FFmpeg cuts them, and whatever they hold.
 
+// promise of this file: DEV4
+
 use std::fs;
 use std::path::{Path, PathBuf};
 

@@ -1,5 +1,7 @@
 //! Arrays are those that NumPy wrote.
 
+// promise of this file: DATA6
+
 use std::fs;
 use std::path::Path;
 

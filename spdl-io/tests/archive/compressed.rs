@@ -1,5 +1,7 @@
 //! Compressed tar archives as streams.
 
+// promise of this file: DATA6
+
 use std::io::Write;
 
 use spdl_core::{Error, ErrorKind, Result};

@@ -1,5 +1,7 @@
 //! An index finds the members of its archive, and is never believed where it may not be.
 
+// promise of this file: DATA6
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

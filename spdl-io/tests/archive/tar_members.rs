@@ -1,5 +1,7 @@
 //! The rules by which headers become members, each on an archive made for it.
 
+// promise of this file: DATA6
+
 use std::io::Write;
 
 use bytes::Bytes;
@@ -162,6 +164,7 @@ fn a_size_in_the_extended_header_counts_and_hides_nothing() {
     assert_eq!(archive.read().0, [file("a", 1), file("b", 600), file("c", 0)]);
 }
 
+// promise: R19
 #[test]
 fn what_can_be_understood_in_two_ways_is_corrupt() {
     let start = Archive::default;
@@ -431,6 +434,7 @@ fn limits_hold_and_what_follows_a_large_file_is_read() {
     assert_eq!((error.kind(), error.offset()), (ErrorKind::LimitExceeded, Some(0)));
 }
 
+// promise: R19
 #[test]
 fn names_that_try_to_get_out_are_data_like_others() {
     let names = ["/etc/passwd", "../../up", "..\\..\\up", "C:\\up", "a/../../b", "", "./."];

@@ -1,5 +1,7 @@
 //! Zip archives: the lists of other projects' are those of Python, and the rules on damage hold.
 
+// promise of this file: DATA6
+
 use std::io::{Cursor, Write};
 use std::sync::Arc;
 
@@ -211,6 +213,7 @@ fn damaged_data_are_found_by_their_checksum() {
     assert!(error.message().contains("checksum"), "{error}");
 }
 
+// promise: R19
 #[test]
 fn members_that_share_data_are_refused() {
     // The second member is said to be where the first is: what a bomb of overlaps is made of.

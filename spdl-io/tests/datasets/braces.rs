@@ -1,5 +1,7 @@
 //! Patterns stand for the names that shells make of them.
 
+// promise of this file: DATA7
+
 use proptest::prelude::*;
 use spdl_core::ErrorKind;
 use spdl_io::datasets::expand_braces;

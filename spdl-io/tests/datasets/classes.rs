@@ -1,5 +1,7 @@
 //! Labels that are the names of classes.
 
+// promise of this file: DATA7
+
 use std::sync::Arc;
 
 use spdl_core::{ErrorKind, Labeled, block_on};

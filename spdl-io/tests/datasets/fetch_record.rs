@@ -1,5 +1,7 @@
 //! Fields of samples are read by few requests, within limits, and only those that are asked for.
 
+// promise of this file: DATA7
+
 use std::sync::Arc;
 
 use spdl_core::{AsyncStage, ErrorKind, Footprint, Result};

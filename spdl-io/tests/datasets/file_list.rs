@@ -1,5 +1,7 @@
 //! Lists of files are read as they are written, and damage has its byte.
 
+// promise of this file: DATA7
+
 use std::fs;
 use std::sync::Arc;
 

@@ -1,5 +1,7 @@
 //! Members are put together to samples by the rule of webdataset.
 
+// promise of this file: DATA7
+
 use std::sync::Arc;
 
 use proptest::prelude::*;

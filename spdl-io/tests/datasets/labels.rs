@@ -1,5 +1,7 @@
 //! Where labels come from, and what is told where there are none.
 
+// promise of this file: DATA7
+
 use std::fs;
 
 use spdl_core::{ErrorKind, block_on};

@@ -1,3 +1,5 @@
+// promise of this file: DATA7
+
 use spdl_core::{ErrorKind, Labeled, block_on};
 use spdl_io::datasets::{DatasetKind, OpenedDataset};
 use spdl_io::stores::{Address, StoreFactory};

@@ -1,5 +1,7 @@
 //! Shards of a store: read once, by few requests, and by an index only where that agrees.
 
+// promise of this file: DATA7
+
 use std::sync::Arc;
 
 use spdl_core::{Dataset, ErrorKind, block_on};

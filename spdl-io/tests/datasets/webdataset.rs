@@ -1,5 +1,7 @@
 //! Shards of this machine: what webdataset reads in them, and what is damaged.
 
+// promise of this file: DATA7
+
 use std::fs;
 use std::sync::Arc;
 
@@ -194,6 +196,7 @@ fn an_error_names_the_shard_the_member_and_the_byte() {
     assert_eq!(error.offset(), Some(3 * 512), "{error}");
 }
 
+// promise: R20
 #[test]
 fn a_pickle_is_never_read_and_its_bytes_only_where_that_is_said() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,5 +1,7 @@
 //! A disk that fails: each read, and each change of a file, in turn.
 
+// promise of this file: R25
+
 use std::fs;
 use std::path::Path;
 

@@ -1,5 +1,7 @@
 //! A time of day that jumps by a day, back and forth, each time it is asked for.
 
+// promise of this file: R25
+
 use std::fs;
 use std::time::{Duration, Instant, SystemTime};
 

@@ -1,5 +1,7 @@
 //! A disk without room, of twenty sizes: a small file system in memory, mounted for one process.
 
+// promise of this file: R25
+
 use std::path::Path;
 use std::process::Command;
 

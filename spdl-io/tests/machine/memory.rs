@@ -1,5 +1,7 @@
 //! Little memory left.
 
+// promise of this file: R25
+
 use std::fs::File;
 
 use spdl_io::{ErrorKind, Fetcher, Key, LocalFetcher, block_on};

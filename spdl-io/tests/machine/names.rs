@@ -1,5 +1,7 @@
 //! Names that do not resolve now and then.
 
+// promise of this file: R15
+
 use std::time::{Duration, Instant};
 
 use futures_util::{StreamExt, stream};

@@ -1,5 +1,7 @@
 //! As many files open as the process may have.
 
+// promise of this file: R25
+
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::thread;

@@ -1,5 +1,7 @@
 //! Reads that take long, and those that would never end.
 
+// promise of this file: R25
+
 use std::fs;
 use std::process::Command;
 use std::time::{Duration, Instant};

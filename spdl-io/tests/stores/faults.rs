@@ -1,6 +1,8 @@
 //! Every way to fail, at three rates, with three seeds: what is read is what was stored, or the
 //! error says why not, in time.
 
+// promise of this file: R15
+
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -167,6 +169,7 @@ fn another_version_than_was_asked_for_is_changed_at_once() {
     assert_eq!(server.served().requests, 2);
 }
 
+// promise: DATA2
 #[test]
 fn an_object_that_changes_between_attempts_is_always_noticed() {
     let server = Arc::new(FaultServer::start(objects()));

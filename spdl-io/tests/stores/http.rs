@@ -18,6 +18,7 @@ fn refusal(fetcher: &HttpFetcher) -> Error {
     block_on(fetcher.read(&"a".into(), None)).unwrap_err()
 }
 
+// promise: DATA1
 #[test]
 fn a_web_server_keeps_the_contract() {
     let server = FaultServer::start(contract_objects("folder"));
@@ -54,6 +55,7 @@ fn a_status_is_an_error_of_its_kind_with_the_wait_that_is_asked_for() {
     }
 }
 
+// promise: DATA3
 #[test]
 fn a_broken_answer_is_a_transient_error() {
     let server = FaultServer::start([("a", contents(1, 10_000))]);
@@ -101,6 +103,7 @@ fn a_limit_is_held_before_the_body_is_read() {
     assert!(server.served().bytes < 10_000_000, "all of it was sent");
 }
 
+// promise: DATA2, R15
 #[test]
 fn an_object_that_changes_in_the_middle_is_changed() {
     let server = FaultServer::start([("a", contents(1, 100_000))]);
@@ -148,6 +151,7 @@ fn a_body_without_a_length_is_read_to_its_end() {
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{}", error.report());
 }
 
+// promise: DATA3
 #[test]
 fn a_body_that_ends_with_its_connection_is_refused_as_it_may_be_cut() {
     let url = canned(|_| "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nabcde".to_owned());

@@ -29,6 +29,7 @@ fn anonymous(server: &FaultServer, address: &str) -> Location {
     open(address, options(&server.url()).anonymous(true))
 }
 
+// promise: DATA1
 #[test]
 fn a_real_s3_server_keeps_the_contract() {
     let root = tempfile::tempdir().unwrap();
@@ -48,6 +49,7 @@ fn a_real_s3_server_keeps_the_contract() {
     assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{}", error.report());
 }
 
+// promise: DATA1
 #[test]
 fn stores_keep_the_contract_with_listings_of_many_pages() {
     let server = FaultServer::start(contract_objects("bucket/folder"));

@@ -13,6 +13,7 @@ const CHILD: &str = "SPDL_TEST_SECRETS_CHILD";
 /// The beginning of all that is secret.
 const CANARY: &str = "c4n4ry";
 
+// promise: R21
 #[test]
 fn what_is_secret_appears_in_nothing_that_is_said() {
     let child = Command::new(std::env::current_exe().unwrap())

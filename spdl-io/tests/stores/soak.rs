@@ -1,6 +1,8 @@
 //! All that goes wrong over a network, mixed, for as long as is asked: no wrong byte, and nothing that
 //! grows.
 
+// promise of this file: R15, R17
+
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::ops::Range;

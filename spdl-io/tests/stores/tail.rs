@@ -1,5 +1,7 @@
 //! One request of a hundred is never answered: nobody waits for it.
 
+// promise of this file: R16
+
 use std::time::{Duration, Instant};
 
 use futures_util::{StreamExt, stream};

@@ -1,5 +1,7 @@
 //! Secure connections that end where they must not, and certificates of an authority of one's own.
 
+// promise of this file: R15
+
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;

@@ -1,5 +1,7 @@
 //! Servers whose names lead nowhere, and places where none listens.
 
+// promise of this file: R15
+
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 

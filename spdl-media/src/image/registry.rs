@@ -89,6 +89,7 @@ impl CodecRegistry {
 mod tests {
     use super::*;
 
+    // promise: IMG3
     #[test]
     fn what_is_known_but_not_decoded_is_named_with_the_reason() {
         let message = |bytes: &[u8]| {

@@ -491,6 +491,7 @@ mod tests {
         ImageInfo, Limits, OnTruncated, Orientation, Picture, PixelsMut, PlaneShape, Rect, Size,
     };
 
+    // promise: IMG1
     #[test]
     fn our_codecs_keep_the_contract() {
         let registry = CodecRegistry::with_defaults();
@@ -677,6 +678,7 @@ mod tests {
         codec_contract(&Toy::default(), &[&toy_file()]);
     }
 
+    // promise: IMG1
     #[test]
     fn a_codec_that_breaks_the_contract_is_told_so() {
         for (fault, complaint) in [
@@ -698,6 +700,7 @@ mod tests {
         }
     }
 
+    // promise: IMG1
     #[test]
     fn what_a_codec_of_others_forgets_to_check_is_checked() {
         let region = Rect { left: 2, top: 1, width: 5, height: 4 };

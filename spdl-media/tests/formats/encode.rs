@@ -1,5 +1,7 @@
 //! What the encoders write is read by our decoders and by Pillow, and is as good as libjpeg-turbo's.
 
+// promise of this file: IMG10
+
 use std::io::{Cursor, Write};
 use std::process::{Command, Stdio};
 

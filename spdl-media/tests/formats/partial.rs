@@ -1,5 +1,7 @@
 //! Files that end early: an error, or the rows above, never other pixels.
 
+// promise of this file: R2
+
 use proptest::prelude::*;
 use spdl_core::{ErrorKind, Result};
 use spdl_media::image::{DecodeRequest, Decoded, PixelsMut};

@@ -1,5 +1,7 @@
 //! Pixels of the formats that are not on by default are those of independent decoders.
 
+// promise of this file: IMG2
+
 use spdl_media::{CodecRegistry, Decoder, Limits};
 
 use crate::files::{data, difference, expected, names};

@@ -29,6 +29,7 @@ fn photographs() -> Vec<(String, Vec<u8>)> {
     files
 }
 
+// promise: IMG2
 #[test]
 fn libjpeg_turbo_gives_the_pixels_of_our_decoder() {
     let (mut ours, mut turbo) = (ours(), decoder(TurboJpegCodec, &Limits::default()));
@@ -207,6 +208,7 @@ fn a_smaller_result_is_a_mean_of_the_whole() {
     assert!(pixels == whole.pixels);
 }
 
+// promise: IMG4
 #[test]
 fn planes_of_a_region_outside_are_refused() {
     let region = Rect { left: 1, top: 0, width: 37, height: 29 };

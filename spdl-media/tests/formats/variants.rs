@@ -27,6 +27,7 @@ fn kind_of(encoded: &[u8]) -> Option<ErrorKind> {
     decode_rgb(encoded).err().map(|error| error.kind())
 }
 
+// promise: IMG2
 #[test]
 fn seldom_kinds_have_the_pixels_of_independent_decoders() {
     let mut decoder = Decoder::new(&CodecRegistry::with_defaults(), &Limits::default());
@@ -279,6 +280,7 @@ fn a_damaged_jpeg_in_a_tiff_is_an_error_or_gives_the_rows_above() {
     }
 }
 
+// promise: IMG3
 #[test]
 fn an_old_jpeg_in_a_tiff_whose_tables_are_kept_apart_is_refused_with_the_reason() {
     let mut file = variant("old-jpeg.tiff");
@@ -379,6 +381,7 @@ fn tall_png() -> Vec<u8> {
     file
 }
 
+// promise: IMG4
 #[test]
 fn what_lies_below_a_region_of_a_png_or_tiff_is_read_only_where_it_matters() {
     let limits = Limits::default();

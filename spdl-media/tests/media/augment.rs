@@ -1,5 +1,7 @@
 //! Augmentations give what torchvision gives: see `golden/make_augment_golden.py`.
 
+// promise of this file: IMG8
+
 use std::collections::HashMap;
 use std::io::Read;
 

@@ -1,5 +1,7 @@
 //! Damaged data are typed errors: no panic, no pixels made up, no large allocation, no long wait.
 
+// promise of this file: R1
+
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
 
@@ -150,6 +152,7 @@ fn missing_restart_markers_are_noticed() {
     assert_eq!(kind_of(&without), Some(ErrorKind::Corrupt));
 }
 
+// promise: R3
 #[test]
 fn memory_limits_hold_for_what_a_decoder_takes_beside_the_pixels() {
     // A progressive image needs its coefficients, two bytes each, beside 3 bytes a pixel.
@@ -243,6 +246,7 @@ fn exceptions(table: &str) -> HashMap<&str, (&str, bool)> {
     files
 }
 
+// promise: R1
 #[test]
 fn files_of_other_projects_are_judged_as_pillow_does() {
     let Some(corpora) = files::corpora() else { return };

@@ -1,5 +1,7 @@
 //! Samples: layouts, mirroring, orientation, randomness, and their way through a pipeline.
 
+// promise of this file: IMG7
+
 use bytes::Bytes;
 use spdl_core::observe::Counter;
 use spdl_core::source::Fingerprint;
@@ -405,6 +407,7 @@ fn check_partial(transform: &ImageTransform, file: &[u8], share: f64, name: &str
     written.is_partial() && width > 0 && height > 0
 }
 
+// promise: R2
 #[test]
 fn a_sample_tells_which_part_of_it_is_there() {
     let photo = std::fs::read(crate::files::photos().join("astronaut.jpg")).unwrap();
@@ -459,6 +462,7 @@ fn a_pipeline_counts_the_samples_that_are_not_whole() {
 
 /// The shortcuts against [`ImageTransform::exact`], in dB.
 #[cfg(feature = "encode")]
+// promise: IMG5
 #[test]
 fn shortcuts_stay_close_to_the_exact_sample() {
     use spdl_media::encode::{ImageEncoder, JpegEncoder, Subsampling};

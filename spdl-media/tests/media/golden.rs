@@ -1,5 +1,7 @@
 //! Pixels are those that Pillow gives: see `golden/make_golden.py` for how they were made.
 
+// promise of this file: IMG2, R23
+
 use std::io::Read;
 use std::path::PathBuf;
 

@@ -70,6 +70,7 @@ fn rows(plane: &Plane) -> impl Iterator<Item = &[u8]> {
     (0..plane.shape().area.height).map(|row| plane.row(row))
 }
 
+// promise: IMG2
 #[test]
 fn pixels_and_planes_are_those_of_libjpeg_turbo() {
     for (name, size, rgb, luma) in FILES {
@@ -184,6 +185,7 @@ fn photographs() -> &'static [Photograph] {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
+    // promise: IMG4
     #[test]
     fn planes_of_a_region_are_a_part_of_the_whole(
         file in 0..FILES.len(),
@@ -210,6 +212,7 @@ proptest! {
         }
     }
 
+    // promise: IMG4
     #[test]
     fn pixels_of_a_region_are_a_part_of_the_whole(
         photograph in 0..4usize,
@@ -228,6 +231,7 @@ proptest! {
         }
     }
 
+    // promise: IMG4
     #[test]
     fn planes_of_a_region_of_a_photograph_are_a_part_of_the_whole(
         photograph in 0..4usize,
@@ -314,6 +318,7 @@ fn difference(reduced: &Plane, whole: &Plane) -> (f64, usize) {
     (sum, count)
 }
 
+// promise: IMG5
 #[test]
 fn reduced_photographs_are_those_that_averaging_gives() {
     const LEAST_PSNR: f64 = 40.0;
@@ -346,6 +351,7 @@ fn damaged_below() -> (Vec<u8>, Rect) {
     (damaged, Rect { left: 9, top: 0, width: 100, height: size.height / 2 })
 }
 
+// promise: IMG4
 #[test]
 fn what_lies_below_a_region_is_left_unread_where_the_file_ends_with_its_marker() {
     let (damaged, region) = damaged_below();
@@ -367,6 +373,7 @@ fn what_lies_below_a_region_is_left_unread_where_the_file_ends_with_its_marker()
     }
 }
 
+// promise: IMG4
 #[test]
 fn what_lies_above_a_region_and_before_a_restart_marker_is_left_unread() {
     // 7 coded units a row; an interval has as many, or 5.
@@ -579,6 +586,7 @@ fn scans_without_coefficients_cost_next_to_nothing() {
     assert!(many < one * 3, "{many:?} for blocks without coefficients, {one:?} for one each");
 }
 
+// promise: IMG3
 #[test]
 fn kinds_of_jpeg_that_are_not_read_are_refused_with_the_reason() {
     let file = data("444.jpg");
@@ -739,6 +747,7 @@ fn check_cut(name: &str, encoded: &[u8], cut: usize, region: Option<Rect>) -> u3
     valid
 }
 
+// promise: R2
 #[test]
 fn what_is_left_of_a_cut_file_is_the_same_as_of_the_whole() {
     for (name, size, ..) in FILES {

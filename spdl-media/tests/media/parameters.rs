@@ -1,5 +1,7 @@
 //! What decides a sample is told where a run goes on with something else.
 
+// promise of this file: IMG8
+
 use bytes::Bytes;
 use spdl_core::{
     Batch, BatchLayout, DatasetSource, Labeled, PipelineBuilder, Result, StageOptions, State,

@@ -1,6 +1,8 @@
 //! Resizing: Pillow's pixels, what planes of other resolution become, and the laws that hold
 //! whatever the picture is.
 
+// promise of this file: IMG6
+
 use std::io::Read;
 
 use proptest::prelude::*;

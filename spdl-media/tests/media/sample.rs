@@ -1,5 +1,7 @@
 //! How samples lie in memory, and what is around the image in them.
 
+// promise of this file: IMG7
+
 use half::{bf16, f16};
 use proptest::prelude::*;
 use spdl_core::{DType, Result, SampleId, SampleRng};

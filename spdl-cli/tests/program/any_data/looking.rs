@@ -1,5 +1,7 @@
 //! `spdl ls`, `cat`, `verify` and `stat` of data sets of every kind of this machine.
 
+// promise of this file: CLI1
+
 use super::*;
 
 #[test]

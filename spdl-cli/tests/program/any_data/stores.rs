@@ -1,5 +1,7 @@
 //! The same commands on what lies in stores.
 
+// promise of this file: CLI1, CLI3
+
 use spdl_io::testing::{Fault, FaultPlan, FaultServer};
 
 use super::*;

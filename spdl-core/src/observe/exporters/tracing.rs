@@ -322,6 +322,7 @@ mod tests {
         hook.stage_ended(stage);
     }
 
+    // feature: T06
     #[test]
     fn a_stage_has_a_span_and_each_computed_item_one_inside_it() {
         let log = recorded(Level::TRACE, |hook| run_one(hook, &stage(StageKind::Cpu)));
@@ -380,6 +381,7 @@ mod tests {
         assert_eq!(log.last().map(String::as_str), Some("exit 1"), "{log:?}");
     }
 
+    // feature: T04
     #[test]
     fn failures_are_warnings_and_repeats_are_folded() {
         let log = recorded(Level::WARN, |hook| {

@@ -6,6 +6,8 @@
 //! with the hints of a queue, and instances that know which items they hold. Where workers sleep, a
 //! lost wake-up shows as a deadlock.
 
+// promise of this file: R18
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 

@@ -4,6 +4,8 @@
 //!
 //! A lost wake-up shows as a deadlock, which loom reports with the interleaving that leads to it.
 
+// promise of this file: R18
+
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::Poll;

@@ -959,6 +959,7 @@ mod tests {
     }
 
     proptest! {
+        // feature: Q04
         #[test]
         fn counts_are_those_of_the_items_in_order_of_time(
             parts in parts(), position in 0u64..4000,
@@ -1054,6 +1055,7 @@ mod tests {
         }
     }
 
+    // feature: Q04
     #[test]
     fn proportions_are_exact_for_ever() {
         let mixture = mixture(&[(10, 3.0), (1000, 5.0), (77, 2.0)], Until::Samples(1 << 40));
@@ -1092,6 +1094,7 @@ mod tests {
         assert_ne!(found, next);
     }
 
+    // feature: Q04
     #[test]
     fn mixtures_nest() {
         let text = |until| mixture(&[(30, 2.0), (40, 1.0)], until);
@@ -1187,6 +1190,7 @@ mod tests {
         assert!(mixture(&[1.0, 0.0, 1.0]).is_ok());
     }
 
+    // feature: Q04
     #[test]
     fn mixtures_that_make_no_sense_are_refused() {
         let until = |parts: &[(u64, f64)], until| {

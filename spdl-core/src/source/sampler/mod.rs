@@ -596,6 +596,7 @@ mod tests {
         }
     }
 
+    // feature: E04
     #[test]
     fn a_shuffled_epoch_is_the_permutation_of_seed_and_epoch() {
         let permutation = Permutation::new(1000, 3, 4);

@@ -574,6 +574,7 @@ mod tests {
         (0..items).map(weight).collect()
     }
 
+    // feature: Q02
     #[test]
     fn items_are_those_that_numpy_draws() {
         let mut lines = 0;
@@ -612,6 +613,7 @@ mod tests {
         assert!(lines > 100);
     }
 
+    // feature: Q02
     #[test]
     fn weights_mean_replacement_and_none_mean_none() {
         let weighted = NumpyRandom::new(3).weights([1.0, 1.0, 2.0]).unwrap();
@@ -620,6 +622,7 @@ mod tests {
         assert_eq!(epoch(&plain, 30, 0), epoch(&plain.clone().replace(false), 30, 0));
     }
 
+    // feature: Q02
     #[test]
     fn draws_are_rounded_down_before_they_are_made() {
         let rounded = NumpyRandom::new(0).multiple_of(3).unwrap();
@@ -628,6 +631,7 @@ mod tests {
         assert_eq!(rounded.draws(2).epoch_len(10), Some(0));
     }
 
+    // feature: Q02
     #[test]
     fn the_seed_alone_decides_unless_each_epoch_has_its_own() {
         let same = NumpyRandom::new(3);
@@ -636,6 +640,7 @@ mod tests {
         assert_eq!(epoch(&other, 100, 5), epoch(&NumpyRandom::new(8), 100, 0));
     }
 
+    // feature: Q02
     #[test]
     fn what_numpy_refuses_is_refused() {
         let p = |p: Vec<f64>| NumpyRandom::new(0).probabilities(p);
@@ -671,6 +676,7 @@ mod tests {
     }
 
     proptest! {
+        // feature: Q01
         #[test]
         fn ranks_divide_an_order_in_turn(items in 0u64..60, world_size in 1u64..9, drop: bool) {
             let ranks: Vec<Vec<u64>> = (0..world_size)

@@ -328,6 +328,7 @@ mod tests {
         }
     }
 
+    // feature: Q02
     #[test]
     fn draws_follow_the_weights_in_each_epoch_and_across_epochs() {
         let sampler = Weighted::with_replacement([5.0, 0.0, 1.0, 0.5, 3.5], 100_000, 1).unwrap();
@@ -345,6 +346,7 @@ mod tests {
         assert_ne!(epoch(&sampler, 5, 0), epoch(&sampler, 5, 1));
     }
 
+    // feature: Q02
     #[test]
     fn without_replacement_items_are_drawn_one_after_the_other() {
         let sampler = Weighted::without_replacement([1.0, 2.0, 5.0], 2, 9).unwrap();

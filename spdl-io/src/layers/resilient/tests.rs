@@ -774,6 +774,7 @@ fn latencies(
     (times, setup.statistics())
 }
 
+// promise: R16
 #[test]
 fn a_request_that_is_lost_is_overtaken_by_a_second_one() {
     // One in a hundred falls into a black hole.
@@ -818,6 +819,7 @@ fn a_request_that_is_lost_before_it_is_known_what_is_late_waits_for_what_others_
     assert_eq!(setup.statistics().hedges, 1);
 }
 
+// promise: R16
 #[test]
 fn an_answer_that_has_begun_is_not_asked_for_twice_however_long_it_is_gathered() {
     let requests = AtomicU64::new(0);
@@ -832,6 +834,7 @@ fn an_answer_that_has_begun_is_not_asked_for_twice_however_long_it_is_gathered()
     assert_eq!((statistics.hedges, statistics.requests), (0, 1000), "{statistics:?}");
 }
 
+// promise: R16
 #[test]
 fn when_all_is_slow_there_are_no_second_requests() {
     let (_, before) = latencies(options(), 1000, SECOND, |_| false);
