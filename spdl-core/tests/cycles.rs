@@ -406,6 +406,8 @@ fn no_ending_leaves_anything_behind() {
             rss_growth as f64 / 1024.0,
             rss_growth as f64 / cycles as f64,
         );
+        // The promise R5 is a median of 2 ms. The bound leaves room for a loaded machine and a debug build.
+        assert!(quantile(0.5) < 20.0, "median of {:.2} ms for each cycle", quantile(0.5));
         assert_eq!(after.threads, before.threads, "threads stayed behind");
         assert_eq!(after.files, before.files, "open files stayed behind");
         assert!(heap_growth <= HEAP_SLACK_BYTES, "{heap_growth} B of heap stayed behind");

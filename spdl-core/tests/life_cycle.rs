@@ -154,9 +154,8 @@ fn an_idle_pipeline_winds_down_quickly() {
             })
             .collect();
         times.sort();
-        println!("median wind-down: {:?}", times[50]);
-        // Far above the 2 ms that are promised: this is a test for hangs, not a benchmark.
-        assert!(times[50] < Duration::from_millis(200), "{:?}", times[50]);
+        // The promise R5 is 2 ms. The bound leaves room for a loaded machine and a debug build.
+        assert!(times[50] < Duration::from_millis(20), "median shutdown: {:?}", times[50]);
     });
 }
 

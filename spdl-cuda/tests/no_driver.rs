@@ -32,15 +32,15 @@ fn g10_without_a_driver_a_device_is_a_typed_error_that_says_what_to_do() {
 
 #[test]
 fn g10_the_error_comes_within_five_milliseconds() {
-    // The fastest of a few: the machine may be busy.
     let search = nowhere();
-    let fastest = (0..20).map(|_| {
+    let mut times = [(); 21].map(|()| {
         let start = Instant::now();
         assert!(CudaDevice::open_with(0, &search).is_err());
         start.elapsed()
     });
-    let fastest = fastest.min().unwrap();
-    assert!(fastest < Duration::from_millis(5), "{fastest:?}");
+    times.sort();
+    let median = times[10];
+    assert!(median < Duration::from_millis(5), "{median:?}");
 }
 
 #[test]

@@ -284,9 +284,8 @@ mod tests {
     fn bombs_are_refused_at_once_and_in_little_memory() {
         let limits = Limits::default().max_bytes(MAX_BYTES);
         for (name, file) in bombs() {
-            let mut fastest = Duration::MAX;
-            // The machine may be busy: the fastest counts.
-            for _ in 0..5 {
+            let mut times = [Duration::MAX; 5];
+            for time in &mut times {
                 let mut decoder = decoder(&limits);
                 let started = Instant::now();
                 let used = allocation_counter::measure(|| {
@@ -298,9 +297,10 @@ mod tests {
                     assert_eq!(error.kind(), ErrorKind::LimitExceeded, "{name}: {error}");
                 });
                 assert!(used.bytes_max <= PEAK, "{name}: {} bytes", used.bytes_max);
-                fastest = fastest.min(started.elapsed());
+                *time = started.elapsed();
             }
-            assert!(fastest < Duration::from_millis(20), "{name}: {fastest:?} for two refusals");
+            times.sort();
+            assert!(times[2] < Duration::from_millis(20), "{name}: {:?} for two errors", times[2]);
         }
     }
 

@@ -177,7 +177,7 @@ def test_g09_without_a_device_or_a_library_the_error_says_so_at_once(no_driver, 
             # Before anything is read.
             decode_image_nvjpeg(path)
         times.append(time.perf_counter() - start)
-    assert min(times) < 0.005
+    assert sorted(times)[len(times) // 2] < 0.005
 
 
 def test_g09_without_nvjpeg_the_error_says_what_to_install(decoding, monkeypatch):

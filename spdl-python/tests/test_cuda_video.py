@@ -307,7 +307,7 @@ def test_g06_without_a_device_or_a_library_the_error_says_so_at_once(no_driver):
         with pytest.raises(CudaUnavailable, match="install an NVIDIA driver"):
             decode_packets_nvdec(video(1), codec="h264")
         times.append(time.perf_counter() - start)
-    assert min(times) < 0.005
+    assert sorted(times)[len(times) // 2] < 0.005
 
 
 def test_g06_without_nvcuvid_the_error_says_what_to_do(decoding, monkeypatch):

@@ -40,7 +40,9 @@ fn a_second_request_takes_the_place_of_one_that_is_not_answered() {
     times.sort_unstable();
     let statistics = fetcher.statistics();
     let quantile = |share: f64| times[((times.len() - 1) as f64 * share) as usize];
-    println!("p50 {:?}, p99 {:?}, {statistics:?}", quantile(0.5), quantile(0.99));
+    // 1 % of the first requests get no response. Hedged requests keep p99 far below the 30 s timeout.
+    let (p50, p99) = (quantile(0.5), quantile(0.99));
+    assert!(p99 < Duration::from_secs(3), "p50 {p50:?}, p99 {p99:?}, {statistics:?}");
     // Whoever waited for the first answer would have waited for 30 s.
     assert!(times[times.len() - 1] < stall, "{:?}", times[times.len() - 1]);
     assert_eq!((statistics.stalls, statistics.retries), (0, 0));

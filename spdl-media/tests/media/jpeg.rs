@@ -563,25 +563,24 @@ fn processor_time() -> Duration {
 
 #[test]
 fn scans_without_coefficients_cost_next_to_nothing() {
-    // 65,536 blocks, 14 times: of one coefficient each, or of 63. The best of a few, since others may
-    // use the processor.
-    let least = |first: u8, last: u8| {
+    // 65,536 blocks in 14 scans, of one coefficient each or of 63. The median of 9 decodes counts.
+    let median = |first: u8, last: u8| {
         let mut scans = vec![if first > 0 { [0, 0, 0, 0] } else { [1, 63, 0, 0] }];
         scans.push([first, last, 0, 13]);
         scans.extend((0..13).rev().map(|low| [first, last, low + 1, low]));
         let file = flat_progressive(2048, &scans, false);
         let mut decoder = decoder();
         let mut picture = Picture::new();
-        let times = (0..9).map(|_| {
+        let mut times = [(); 9].map(|()| {
             let started = processor_time();
             decoder.decode_planes(&file, &DecodeRequest::full(), &mut picture).unwrap();
             processor_time() - started
         });
-        let least = times.min().unwrap();
+        times.sort();
         assert!(rows(&picture.planes()[0]).flatten().all(|&sample| sample == 128));
-        least
+        times[4]
     };
-    let (one, many) = (least(0, 0), least(1, 63));
+    let (one, many) = (median(0, 0), median(1, 63));
     println!("{one:?}, {many:?}");
     assert!(many < one * 3, "{many:?} for blocks without coefficients, {one:?} for one each");
 }
