@@ -7,7 +7,7 @@ import sys
 import pytest
 import spdl_rs
 from spdl_rs import compat
-from spdl_rs.io import _absent
+from spdl_rs.io import _missing_names
 
 # The public names of SPDL 0.8.
 UPSTREAM = {
@@ -31,7 +31,7 @@ UPSTREAM = {
         get_ffmpeg_versions set_ffmpeg_log_level trace_counter trace_event trace_gc tracing
     """,
 }
-ADVICE = {"io": _absent.NAMES, "io.utils": _absent.UTILITIES}
+ADVICE = {"io": _missing_names.NAMES, "io.utils": _missing_names.UTILITIES}
 # What has come since is there.
 ABSENT = [
     (module, name)
@@ -91,7 +91,7 @@ def test_what_nobody_has_is_refused_as_python_does():
         exec("from spdl_rs.io import nothing")
 
 
-def test_a_program_that_imports_what_is_absent_ends_with_the_advice():
+def test_a_program_that_imports_what_is_missing_names_ends_with_the_advice():
     program = "from spdl_rs.io import transfer_buffer_cpu as absent, load_audio"
     absent = [name for _, name in ABSENT]
     if not {"load_audio", "transfer_buffer_cpu"} & set(absent):

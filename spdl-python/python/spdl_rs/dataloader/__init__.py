@@ -1,11 +1,11 @@
-"""Loaders, and what helps to measure them.
+"""Data loaders for arbitrary samples, and a loader that measures the cost of data loading.
 
-| loader | for whom |
+| task | use |
 |---|---|
-| `DataLoader` | a source, a function for each item, batches, a function for each batch |
-| `get_pytorch_dataloader` | PyTorch's map-style data sets, with SPDL's defaults |
-| `CacheDataLoader` | who wants to know what loading costs |
-| `spdl_rs.torch.DataLoader` | programs written for PyTorch's `DataLoader` |
+| process a source in threads, in batches | `DataLoader` |
+| load a map-style data set of PyTorch with SPDL's defaults | `get_pytorch_dataloader` |
+| measure how much faster training could be | `CacheDataLoader` |
+| replace PyTorch's `DataLoader` | `spdl_rs.torch.DataLoader` |
 
 >>> from spdl_rs.dataloader import DataLoader
 >>> list(DataLoader("abc", batch_size=2, aggregator="".join, output_order="input"))

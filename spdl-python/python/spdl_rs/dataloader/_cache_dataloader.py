@@ -1,4 +1,4 @@
-"""A loader that gives the same few batches after a while, to see what loading costs."""
+"""A loader that repeats cached batches, to measure the cost of data loading."""
 
 from __future__ import annotations
 
@@ -12,23 +12,22 @@ T = TypeVar("T")
 
 
 class CacheDataLoader(Generic[T]):
-    """Stands for a loader in a training loop, and gives its first batches again after a while.
+    """Wraps a loader and repeats its first batches after a while.
 
-    If the loop is faster from then on, loading holds it up. Each pass begins with the loader anew;
-    see `spdl_rs.pipeline.cache_iterator` for what comes. `len` and all other attributes are those
-    of the loader.
+    If the training loop is faster once batches are repeated, data loading is its bottleneck. Each epoch
+    starts with fresh batches of the loader; see `spdl_rs.pipeline.cache_iterator`. `len` and all other
+    attributes are those of the loader.
 
     Args:
         dl: The loader.
-        num_caches: How many batches are kept, at least 1.
-        return_caches_after: After how many batches of a pass the kept ones come, at least
+        num_caches: How many batches to cache, at least 1.
+        return_caches_after: After how many batches of an epoch the cached ones are repeated, at least
             `num_caches`.
-        stop_after: How many batches a pass has, at least `return_caches_after`; `None`: it does
-            not end.
+        stop_after: How many batches an epoch has, at least `return_caches_after`; `None`: no limit.
 
     Raises:
-        ValueError: A number is less than it may be.
-        TypeError: One is no whole number.
+        ValueError: A number is out of range.
+        TypeError: An argument is not an integer.
 
     >>> loader = CacheDataLoader(["a", "b", "c"], 1, return_caches_after=2, stop_after=5)
     >>> list(loader), len(loader), loader.index("c")
@@ -48,7 +47,7 @@ class CacheDataLoader(Generic[T]):
         self.num_caches, self.return_caches_after, self.stop_after = numbers
 
     def __iter__(self) -> Iterator[T]:
-        """Begins a pass: fresh batches first, then the kept ones."""
+        """Starts an epoch: fresh batches first, then cached ones."""
         return cache_iterator(
             self.dl,
             self.num_caches,
@@ -63,7 +62,7 @@ class CacheDataLoader(Generic[T]):
         return len(self.dl)
 
     def __getattr__(self, name: str) -> Any:
-        # Python asks for `__setstate__` and the like before there is a loader.
+        # Copying and unpickling look up special methods before `dl` exists.
         if name == "dl" or name.startswith("__"):
             raise AttributeError(f"CacheDataLoader has no {name}")
         return getattr(self.dl, name)

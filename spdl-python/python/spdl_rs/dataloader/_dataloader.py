@@ -1,4 +1,4 @@
-"""SPDL's loader: a source, a function for each item, batches, a function for each batch."""
+"""SPDL's `DataLoader`: a source, a function per item, batches, a function per batch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..pipeline import Pipeline, PipelineBuilder
 from ..pipeline.defs._checks import threads
 from ..pipeline.defs._ops import function_of, kind_of, name_of
 from ..usage import log_api_usage_once
-from ._pass import Pass
+from ._epoch_iterator import EpochIterator
 from ._progress import Progress, Tracked, check
 
 T = TypeVar("T")
@@ -20,33 +20,33 @@ U = TypeVar("U")
 
 
 class DataLoader(Generic[U]):
-    """Items of a source, prepared by threads and put together to batches.
+    """Processes the items of a source in threads and groups them into batches.
 
     ```text
     src ──► preprocessor ──► batches ──► aggregator ──► transfer_fn ──► iteration
     ```
 
-    Each `iter(loader)` is a pass through the source, in a pipeline of its own. An item whose
-    function raises is dropped and logged, as in any pipeline; so is one whose function returns
-    `None`.
+    Each `iter(loader)` is one epoch and runs a separate pipeline. If a function raises an exception, its
+    item is dropped and logged, as in any pipeline. Items for which a function returns `None` are dropped
+    too.
 
     Args:
-        src: The items. Iterated in a thread of its own; or an async iterable.
-        preprocessor: Called for each item, by `num_threads` threads; or an async function.
-        batch_size: How many items make a list. `None`: they go on one by one.
-        drop_last: Whether a last list that is not full is left out.
-        aggregator: Called for each list (or item), by `num_threads` threads: collates, say.
-        transfer_fn: Called last, for one batch at a time: moves it to a GPU, say.
-        buffer_size: How many finished batches may wait for whoever iterates.
-        num_threads: How many threads there are.
-        timeout: How many seconds to wait for a batch; `None`: as many as it takes.
-        output_order: `"completion"`: items go on as they get ready. `"input"`: in the order of the
+        src: The items: an iterable, which a dedicated thread iterates, or an async iterable.
+        preprocessor: Called for each item by `num_threads` threads; or an async function.
+        batch_size: The number of items per list. `None`: items are not grouped.
+        drop_last: Whether to leave out an incomplete last list.
+        aggregator: Called for each list (or item) by `num_threads` threads, for example to collate.
+        transfer_fn: Called last, for one batch at a time, for example to move it to a GPU.
+        buffer_size: How many finished batches may wait for the consumer.
+        num_threads: The number of worker threads.
+        timeout: The longest wait for a batch in seconds; `None`: no limit.
+        output_order: `"completion"`: items are forwarded as they complete. `"input"`: in the order of the
             source.
 
     Raises:
-        ValueError, TypeError: An argument is out of range or of the wrong type.
+        ValueError, TypeError: An argument is out of range or has the wrong type.
 
-    Iterating raises `TimeoutError` after `timeout`, and `PipelineFailure` if the source raises.
+    Iteration raises `TimeoutError` after `timeout`, and `PipelineFailure` if the source raises.
 
     >>> from spdl_rs.dataloader import DataLoader
     >>> loader = DataLoader(
@@ -60,7 +60,7 @@ class DataLoader(Generic[U]):
     >>> list(loader), len(loader)
     ([3, 7, 5], 3)
 
-    Where the source has a state, so has the loader: it goes on behind what was iterated.
+    If the source has a state, the loader has one too, and resumes after the delivered batches:
 
     >>> from spdl_rs.source import DistributedRandomSampler
     >>> def make():
@@ -118,31 +118,33 @@ class DataLoader(Generic[U]):
         self._output_order: Literal["completion", "input"] = output_order
         self._progress: Progress | None = None
         self._loaded: dict[str, Any] | None = None
-        # Around these two, which threads that share the loader change.
+        # Protects `_progress` and `_loaded`: threads may share the loader.
         self._lock = ForkSafeLock()
-        # What makes no sense is told now, not when it is iterated.
+        # Builds a pipeline only to report invalid arguments here.
         self._build(None)
 
     def __len__(self) -> int:
-        """How many batches a pass has if no item is dropped.
+        """The number of batches of an epoch if no item is dropped.
 
         Raises:
-            TypeError: The source has no length, or the preprocessor makes several items of one.
+            TypeError: The source has no length, or a function is a generator.
         """
         if not isinstance(self._src, Sized):
             raise TypeError(f"the source, of type {type(self._src).__name__}, has no length")
         if any("iterate" in kind_of(op) for op in self._functions()):
-            raise TypeError("a generator makes any number of items: the length is not known")
+            raise TypeError("the length is unknown: a generator yields any number of items")
         items = len(self._src)
         if self._batch_size is None:
             return items
         return items // self._batch_size if self._drop_last else -(-items // self._batch_size)
 
     def __iter__(self) -> Iterator[U]:
-        """A pass, which begins with the first batch that is asked for. Threads may share it: each
-        batch goes to one of them. Who leaves it does not wait for the functions that are under way.
+        """Creates an iterator over one epoch, which starts when its first batch is requested.
+
+        Threads may share the iterator: each batch goes to one of them. Leaving the iteration does not
+        wait for running functions.
         """
-        return Pass(self._begin, self._timeout)
+        return EpochIterator(self._begin, self._timeout)
 
     def _begin(self) -> tuple[Pipeline[Any], Progress | None]:
         if not hasattr(self._src, "state_dict") or self._why_no_state() is not None:
@@ -150,19 +152,19 @@ class DataLoader(Generic[U]):
         with self._lock.held():
             progress = Progress(self._src, self._loaded)
             pipeline = self._build(progress)
-            # Together: whoever is interrupted has the state of before, or that of this pass.
+            # One statement, so that an interrupt leaves either the old state or that of this epoch.
             self._progress, self._loaded = progress, None
         return pipeline, progress
 
     def state_dict(self) -> dict[str, Any]:
-        """Says how far the pass has come that was begun last, as its consumer saw it.
+        """Returns the state of the epoch that was started last, after its delivered batches.
 
-        Items that were dropped count as given. In `"completion"` order, those that overtook others
-        are listed one by one.
+        Dropped items count as delivered. With `output_order="completion"`, items that were delivered
+        before earlier ones are listed individually.
 
         Raises:
-            TypeError: The source has no `state_dict` and `load_state_dict`, or a function is a
-                generator: which items were given is not known then.
+            TypeError: The source has no `state_dict` and `load_state_dict`, or a function is a generator
+                or async, so that delivered items are unknown.
         """
         self._check_has_state()
         with self._lock.held():
@@ -172,12 +174,14 @@ class DataLoader(Generic[U]):
         return (progress or Progress(self._src)).state_dict()
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Makes the next pass give what was left of that which a state is of. Those after it are
-        whole; so is the next one, if that was at its end.
+        """Makes the next epoch deliver the rest of the epoch of a state.
+
+        Later epochs are complete. If the state was taken at the end of an epoch, the next one is
+        complete as well.
 
         Raises:
-            TypeError: As for `state_dict`, or it is no mapping.
-            ValueError: It is no state of a loader; or what the source raises.
+            TypeError: As for `state_dict`, or `state_dict` is not a mapping.
+            ValueError: `state_dict` is not a state of this class; or what the source raises.
         """
         self._check_has_state()
         check(state_dict)
@@ -195,7 +199,7 @@ class DataLoader(Generic[U]):
             return f"the source, of type {type(self._src).__name__}, has no state"
         for function in self._functions():
             if kind_of(function) != "call":
-                return f"{name_of(function)} is a generator or async: what was given is not known"
+                return f"{name_of(function)} is a generator or async: delivered items are unknown"
         return None
 
     def _check_has_state(self) -> None:

@@ -1,4 +1,4 @@
-"""Batches made in other processes, for code that keeps the GIL."""
+"""Batches loaded by worker processes, for code that holds the GIL."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ from ..pipeline._failures.child_process import (
     exit_code_in_words,
     with_advice,
 )
-from ..pipeline._processes.remote_errors import TravellingError
+from ..pipeline._processes.remote_errors import ExceptionWrapper
 from ..pipeline._processes.worker_process import end_with_parent
 from ..torch._map_style import MapStyleFetch
 from ._thread_workers import ThreadDataLoader
 
-# How long a process of a pool that is broken may take to end.
+# How long a process of a broken pool may take to end.
 _TERMINATION_S = 1.0
 
 
 class ProcessDataLoader(ThreadDataLoader):
-    """The same loader, with a process pool of its own in each epoch.
+    """`ThreadDataLoader` with a process pool for each epoch.
 
-    The data set and `collate_fn` are pickled once, here, and unpickled once in each process. A
-    thread waits for each process.
+    The data set and `collate_fn` are pickled once in this process and unpickled once in each worker
+    process. A thread waits for each process.
     """
 
     def __init__(
         self,
         *arguments: Any,
         context: multiprocessing.context.BaseContext,
-        begin_at_once: int | None,
+        init_concurrency: int | None,
         **options: Any,
     ) -> None:
         check_can_be_imported(context)
         super().__init__(*arguments, **options)
         self._context = context
-        self._begin_at_once = begin_at_once
+        self._init_concurrency = init_concurrency
         batched = self.batch_sampler is not None
         try:
             self._pickled = pickle.dumps(MapStyleFetch(self.dataset, self.collate_fn, batched))
@@ -50,22 +50,22 @@ class ProcessDataLoader(ThreadDataLoader):
             raise _cannot_be_sent(self.dataset, error) from error
 
     def _fetch(self, pin: Callable[[Any], Any] | None) -> Callable[[Any], Any]:
-        turn = None
-        if self._begin_at_once is not None:
-            turn = self._context.BoundedSemaphore(self._begin_at_once)
+        init_semaphore = None
+        if self._init_concurrency is not None:
+            init_semaphore = self._context.BoundedSemaphore(self._init_concurrency)
         executor = ProcessPoolExecutor(
             self.num_workers,
             mp_context=self._context,
             initializer=end_with_parent,
-            initargs=(_begin, (self._pickled, turn)),
+            initargs=(_begin, (self._pickled, init_semaphore)),
         )
-        # A fork copies no thread: better that there are few.
+        # Starts the processes now, before more threads exist: a fork does not copy threads.
         executor.submit(int)
-        return _InPool(executor, pin)
+        return _PoolFetch(executor, pin)
 
 
 def _cannot_be_sent(dataset: Any, error: Exception) -> TypeError:
-    """What is raised where the data set, or else `collate_fn`, cannot be pickled."""
+    """The exception for a data set or a `collate_fn` that cannot be pickled."""
     try:
         pickle.dumps(dataset)
     except Exception:
@@ -73,21 +73,21 @@ def _cannot_be_sent(dataset: Any, error: Exception) -> TypeError:
     else:
         what = "collate_fn"
     return TypeError(
-        f"{what} cannot be pickled, and so not be sent to worker processes ({error}); functions and "
-        "classes must be defined in a module, not within a function, and not be lambdas. Without "
-        "multiprocessing_context workers are threads, which take anything"
+        f"cannot pickle {what} for worker processes: {error}; define functions and classes at the top "
+        "level of a module, not in a function and not as lambdas, or omit multiprocessing_context: "
+        "worker threads need no pickling"
     )
 
 
-class _InPool:
-    """Waits for a process of a pool."""
+class _PoolFetch:
+    """Requests batches from a process pool and waits for them."""
 
     def __init__(self, executor: ProcessPoolExecutor, pin: Callable[[Any], Any] | None) -> None:
         self._executor = executor
         self._pin = pin
-        # A pool that breaks forgets its processes.
+        # A broken pool drops its references to processes.
         self._processes: dict[int, Any] = {}
-        self._has_given = False
+        self._has_results = False
 
     def __call__(self, index: Any) -> Any:
         broken: tuple[BaseException | None] | None = None
@@ -97,61 +97,59 @@ class _InPool:
             self._processes.update(vars(self._executor).get("_processes") or {})
             batch = made.result()
         except BrokenProcessPool as error:
-            # All that waits for the pool raises this same object, and its traceback would hold the
-            # loops in which it was raised before.
+            # All waiting callers receive this same exception object, whose traceback would keep their
+            # frames alive.
             broken, made = (error.__cause__,), None
         if broken is not None:
             raise BrokenProcessPool(self._what_ended()) from broken[0]
-        self._has_given = True
-        if isinstance(batch, TravellingError):
-            raise batch.arrived()
+        self._has_results = True
+        if isinstance(batch, ExceptionWrapper):
+            raise batch.unwrap()
         return batch if self._pin is None else self._pin(batch)
 
     def _what_ended(self) -> str:
-        """Which process is not there any more, and how it ended."""
+        """Describes which processes have ended, and how."""
         processes = dict(self._processes)
         for process in processes.values():
             process.join(_TERMINATION_S)
-        # The pool ends the others with SIGTERM.
+        # The pool terminates the remaining processes with SIGTERM.
         codes = {pid: process.exitcode for pid, process in processes.items()}
-        told = [
-            f"process {pid} {exit_code_in_words(code, at_start=not self._has_given)}"
+        ended = [
+            f"process {pid} {exit_code_in_words(code, at_start=not self._has_results)}"
             for pid, code in codes.items()
             if code not in (None, 0, -signal.SIGTERM)
         ]
-        what = "; ".join(told) or f"one of the processes {list(codes)} was ended"
+        what = "; ".join(ended) or f"one of the processes {list(codes)} ended"
         if -signal.SIGKILL in codes.values():
-            what += ", as the system does where memory runs out"
-        return (
-            f"{what}. It made batches of the loader, which needs all its processes: iterate it anew"
-        )
+            what += " (the system does this if memory runs out)"
+        return f"{what}; the loader needs all its worker processes: create a new iterator"
 
     def close(self) -> None:
         self._executor.shutdown(wait=False, cancel_futures=True)
 
 
 _fetch: MapStyleFetch | Exception | None = None
-"""What a process of a pool makes batches with, or why it cannot."""
+"""The fetch function of a worker process, or why it could not be unpickled."""
 
 
-def _begin(pickled: bytes, turn: Any) -> None:
+def _begin(pickled: bytes, init_semaphore: Any) -> None:
     global _fetch
-    with nullcontext() if turn is None else turn:
+    with nullcontext() if init_semaphore is None else init_semaphore:
         try:
             _fetch = pickle.loads(pickled)
         except AttributeError as error:
             _fetch = with_advice(error)
         except Exception as error:
-            # Of a pool whose initializer fails, nobody would learn why.
+            # Kept for the first request: a failed initializer would break the pool without a reason.
             _fetch = error
 
 
 def _make(index: Any) -> Any:
-    """A batch, or what was raised: of that which the parent cannot read, the pool would break."""
-    assert _fetch is not None, "the initializer ran first"
+    """Returns a batch, or a wrapped exception: one that cannot be unpickled would break the pool."""
+    assert _fetch is not None, "the initializer runs first"
     if isinstance(_fetch, Exception):
-        return TravellingError(_fetch)
+        return ExceptionWrapper(_fetch)
     try:
         return _fetch(index)
     except BaseException as error:
-        return TravellingError(error)
+        return ExceptionWrapper(error)

@@ -1,4 +1,4 @@
-"""Which items of a source a loader has given, though others overtake them."""
+"""The checkpoint state of a loader: which items of a source were delivered, in any order."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from ..source._resumable import check_mapping, or_again, value_of
 _VERSION = 1
 
 
-class Numbered:
-    """An item, or a batch made of some, with their numbers in the order of the source."""
+class NumberedItem:
+    """An item, or a batch of items, with the numbers of its items in the order of the source."""
 
     __slots__ = ("numbers", "value")
 
@@ -24,74 +24,74 @@ class Numbered:
         self.value = value
 
     def __repr__(self) -> str:
-        # As messages show it.
+        # Error messages show the item alone.
         return describe(self.value)
 
 
 class Progress:
-    """How far one pass has come.
+    """Delivered items of one epoch.
 
     Args:
-        source: It has `state_dict` and `load_state_dict`.
-        state: Where it begins; it was loaded into the source already.
+        source: The source, with `state_dict` and `load_state_dict`.
+        state: The state from which the epoch resumes. The source has already loaded it.
     """
 
     def __init__(self, source: Any, state: Mapping[str, Any] | None = None) -> None:
         state = state or {"source": None, "beyond": [], "ended": False}
         self._source = source
-        # A handler of a signal may ask for the state amid the work of its own thread.
+        # Reentrant: a signal handler may request the state while its own thread holds the lock.
         self._lock = threading.RLock()
         self._skipped = frozenset(state["beyond"])
         self._after_end: bool = state["ended"]
-        # Items are numbered from where it begins. Given or dropped were all before this one, and
-        # those in the set; the states are those behind items.
+        # Items are numbered from the start of this epoch. All items before `_given` are delivered or
+        # dropped, and so are those in `_beyond`. `_behind` maps items to the source's state after them.
         self._given = 0
         self._beyond: set[int] = set(self._skipped)
         self._state = state["source"]
         self._behind: dict[int, Any] = {}
         self._ended = False
-        self.just_given: dict[int, tuple[int, ...]] = {}
-        """The numbers of batches that were given and not counted yet, each batch at one of `places`.
-        What one puts in, no signal comes between."""
+        self.delivered: dict[int, tuple[int, ...]] = {}
+        """The numbers of batches that were delivered but not counted yet, by sequence number. An insertion
+        is a single step, which no signal interrupts."""
         self.places = itertools.count()
 
-    def source(self) -> Iterator[Numbered]:
-        """The source's items that are left."""
+    def source(self) -> Iterator[NumberedItem]:
+        """Yields the remaining items of the source."""
         items = or_again(self._source) if self._after_end else iter(self._source)
         for number, item in enumerate(items):
             with self._lock:
                 self._behind[number] = self._source.state_dict()
             if number not in self._skipped:
-                yield Numbered((number,), item)
+                yield NumberedItem((number,), item)
             else:
                 self.done(())
 
     def count(self) -> None:
-        """Counts what was just given. Wherever that is interrupted, nothing is lost of it."""
+        """Counts delivered batches. An interrupt at any point loses nothing."""
         with self._lock:
-            for place, numbers in list(self.just_given.items()):
+            for place, numbers in list(self.delivered.items()):
                 self.done(numbers)
-                del self.just_given[place]
+                del self.delivered[place]
 
     def done(self, numbers: tuple[int, ...]) -> None:
         with self._lock:
             if self._ended:
-                # Another thread came to the end before this one had its item.
+                # Another thread reached the end before this one received its item.
                 return
             self._beyond.update(number for number in numbers if number >= self._given)
             while (given := self._given) in self._beyond and given in self._behind:
                 state = self._behind[given]
-                # Together: behind these no signal is heard.
+                # One statement, which no signal interrupts.
                 self._state, self._after_end, self._given = state, False, given + 1
                 self._beyond.discard(given)
                 self._behind.pop(given, None)
 
     def end(self) -> None:
-        """All was given, but for what is left out at the end."""
+        """Marks all items as delivered, except those left out at the end."""
         with self._lock:
             self.count()
             state, beyond = self._source.state_dict(), set[int]()
-            # Together: behind these no signal is heard.
+            # One statement, which no signal interrupts.
             self._state, self._beyond, self._ended = state, beyond, True
 
     def state_dict(self) -> dict[str, Any]:
@@ -106,29 +106,29 @@ class Progress:
 
 
 def check(state: Mapping[str, Any]) -> None:
-    """Checks that something is a state of a loader.
+    """Checks that `state` is a state of a loader.
 
     Raises:
-        TypeError: It is no mapping.
-        ValueError: It is none, or one of another version.
+        TypeError: `state` is not a mapping.
+        ValueError: `state` has another version or is incomplete.
     """
     check_mapping(state)
     version = value_of(state, "version")
     if version != _VERSION:
-        raise ValueError(f"the state is of version {version!r}; known is {_VERSION}")
+        raise ValueError(f"state version {version!r} is not supported; expected {_VERSION}")
     for key in ("source", "beyond", "ended"):
         value_of(state, key)
 
 
 class Tracked:
-    """Calls a function with what has numbers, and hands those on with the result."""
+    """Wraps a function so that the numbers of items are forwarded with its result."""
 
     def __init__(self, function: Any, progress: Progress) -> None:
         self._function: Callable[[Any], Any] = function_of(function)
         self._progress = progress
 
-    def __call__(self, item: Numbered | list[Numbered]) -> Numbered | None:
-        item = joined(item)
+    def __call__(self, item: NumberedItem | list[NumberedItem]) -> NumberedItem | None:
+        item = merged(item)
         try:
             result = self._function(item.value)
         except BaseException:
@@ -137,12 +137,12 @@ class Tracked:
         if result is None:
             self._progress.done(item.numbers)
             return None
-        return Numbered(item.numbers, result)
+        return NumberedItem(item.numbers, result)
 
 
-def joined(item: Numbered | list[Numbered]) -> Numbered:
-    """A list of items as one."""
-    if isinstance(item, Numbered):
+def merged(item: NumberedItem | list[NumberedItem]) -> NumberedItem:
+    """Merges a list of items into one item."""
+    if isinstance(item, NumberedItem):
         return item
     numbers = tuple(number for each in item for number in each.numbers)
-    return Numbered(numbers, [each.value for each in item])
+    return NumberedItem(numbers, [each.value for each in item])

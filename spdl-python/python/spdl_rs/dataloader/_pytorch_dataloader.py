@@ -1,4 +1,4 @@
-"""A loader with the arguments of PyTorch's, as SPDL has it."""
+"""SPDL's `get_pytorch_dataloader`: a loader with the arguments of PyTorch's."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ V = TypeVar("V")
 
 
 class PyTorchDataLoader(Generic[V]):
-    """Batches of a map-style data set. `get_pytorch_dataloader` makes it.
+    """Batches of a map-style data set, created by `get_pytorch_dataloader`.
 
-    Each `iter(loader)` is an epoch. What the data set raises comes at the place of its batch, with
-    its own type and a note of the sample's index; the next batch follows. (SPDL logs it, and leaves
-    the batch out.)
+    Each `iter(loader)` is one epoch. If the data set raises an exception, `next` raises it in place of the
+    batch, with a note of the sample's index, and iteration continues with the next batch. (SPDL logs the
+    exception and leaves the batch out.)
     """
 
     def __init__(self, loader: DataLoader[V]) -> None:
@@ -35,7 +35,7 @@ class PyTorchDataLoader(Generic[V]):
         self.dataset = loader.dataset
 
     def __len__(self) -> int:
-        """How many batches an epoch has.
+        """The number of batches per epoch.
 
         Raises:
             TypeError: The sampler has no length.
@@ -43,7 +43,7 @@ class PyTorchDataLoader(Generic[V]):
         return len(self._loader)
 
     def __iter__(self) -> Iterator[V]:
-        """Begins an epoch, or goes on with that of a state that was loaded just before."""
+        """Starts an epoch, or resumes the epoch of a state that was just loaded."""
         return iter(self._loader)
 
     def __repr__(self) -> str:
@@ -53,7 +53,7 @@ class PyTorchDataLoader(Generic[V]):
         return _notebook_page.page(repr(self), self.stats(), [], items="batches")
 
     def stats(self) -> Statistics:
-        """What the epoch that was begun last did so far: see `spdl_rs.torch.DataLoader.stats`.
+        """Returns statistics of the epoch that was started last: see `spdl_rs.torch.DataLoader.stats`.
 
         >>> from spdl_rs.dataloader import get_pytorch_dataloader
         >>> loader = get_pytorch_dataloader(range(4), 2, collate_fn=sum)
@@ -63,15 +63,15 @@ class PyTorchDataLoader(Generic[V]):
         return self._loader.stats()
 
     def diagnose(self) -> str:
-        """What limits the rate of the epoch that was begun last, in a sentence or two."""
+        """Describes what limits the throughput of the epoch that was started last."""
         return self._loader.diagnose()
 
     def state_dict(self) -> dict[str, Any]:
-        """Says how far the epoch has come: see `spdl_rs.torch.DataLoader.state_dict`."""
+        """Returns the state of the epoch: see `spdl_rs.torch.DataLoader.state_dict`."""
         return self._loader.state_dict()
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Makes the next epoch the rest of that which a state is of.
+        """Makes the next epoch deliver the rest of the epoch of a state.
 
         Raises:
             TypeError, ValueError: See `spdl_rs.torch.DataLoader.load_state_dict`.
@@ -100,46 +100,46 @@ def get_pytorch_dataloader(
     in_order: bool = False,
     worker_init_concurrency: int | None = None,
 ) -> PyTorchDataLoader[V]:
-    """Makes a loader for a map-style data set, with SPDL's defaults.
+    """Creates a loader for a map-style data set, with SPDL's defaults.
 
-    Workers are threads, which share the data set. With a `multiprocessing_context` they are
-    processes, as SPDL's always are: worth it for data sets that compute in Python itself. Then the
-    data set and `collate_fn` are pickled once, and each process unpickles them.
+    Workers are threads that share the data set. With `multiprocessing_context` they are processes, as
+    always in SPDL, which pays off for data sets that compute in Python code. The data set and
+    `collate_fn` are then pickled once, and each process unpickles them.
 
-    `spdl_rs.torch.DataLoader` is closer to PyTorch's loader: it has iterable data sets too,
-    PyTorch's defaults, and its random orders. (Those of SPDL are others for the same seed.)
+    `spdl_rs.torch.DataLoader` is closer to PyTorch's loader: it supports iterable-style data sets,
+    PyTorch's defaults and PyTorch's random orders. (The orders of SPDL differ for the same seed.)
 
     Args:
-        dataset: What is indexed. With `__getitems__`, for a whole batch at once.
+        dataset: The map-style data set. If it has `__getitems__`, whole batches are requested at once.
         batch_size: Samples per batch. `None`: no batches, or those of `batch_sampler`.
-        shuffle: Whether each epoch has an order of its own, drawn by PyTorch.
-        sampler: Gives indices, in the thread that asks for batches.
-        batch_sampler: Gives lists of indices; not together with `batch_size`, `shuffle`, `sampler` or
+        shuffle: Whether each epoch has a different random order, drawn by PyTorch.
+        sampler: Yields indices, in the thread that requests batches.
+        batch_sampler: Yields lists of indices; excludes `batch_size`, `shuffle`, `sampler` and
             `drop_last`.
-        num_workers: How many threads or processes make batches, at least 1. (0 is 1, with a
+        num_workers: The number of worker threads or processes, at least 1. (0 is treated as 1, with a
             warning.)
         collate_fn: Makes a batch of a list of samples. Default: PyTorch's `default_collate`, or
-            `default_convert` where there are no batches.
-        pin_memory: Whether tensors are moved to pinned memory.
-        drop_last: Whether a last batch that is not full is left out.
-        timeout: How many seconds a batch may take; `None` and 0: as many as it takes.
+            `default_convert` without batches.
+        pin_memory: Whether to move tensors to pinned memory.
+        drop_last: Whether to leave out an incomplete last batch.
+        timeout: The longest wait for a batch in seconds; `None` and 0: no limit.
         worker_init_fn: Must be `None`.
-        multiprocessing_context: A start method (`"fork"`, `"spawn"`, `"forkserver"`) or a context:
-            workers are processes.
+        multiprocessing_context: A start method (`"fork"`, `"spawn"`, `"forkserver"`) or a context for
+            worker processes. `None`: worker threads.
         generator: A `torch.Generator` for random orders.
-        prefetch_factor: How many batches each worker makes ahead, at least 1.
+        prefetch_factor: How many batches each worker prefetches, at least 1.
         persistent_workers: Must be `False`.
         pin_memory_device: Must be `None`.
-        in_order: Whether batches come in the order of their indices, or as they are ready.
-        worker_init_concurrency: How many processes unpickle the data set at once, at least 1;
-            `None`: all.
+        in_order: Whether batches are delivered in the order of their indices, or as they complete.
+        worker_init_concurrency: How many processes may unpickle the data set at the same time, at least
+            1; `None`: all.
 
     Raises:
-        ValueError: Arguments are out of range or do not go together; or the data set is iterated
-            and not indexed.
-        TypeError: An argument is of the wrong type, or the data set cannot be indexed; or what worker
-            processes need cannot be pickled.
-        ModuleNotFoundError: What is asked for needs PyTorch, and that is not installed.
+        ValueError: An argument is out of range, arguments are inconsistent, or the data set is
+            iterable-style.
+        TypeError: An argument has the wrong type, the data set has no `__getitem__`, or an object for
+            worker processes cannot be pickled.
+        ModuleNotFoundError: The arguments need PyTorch, which is not installed.
 
     >>> from spdl_rs.dataloader import get_pytorch_dataloader
     >>> loader = get_pytorch_dataloader(range(7), 3, collate_fn=sum, num_workers=2, in_order=True)
@@ -148,11 +148,11 @@ def get_pytorch_dataloader(
     """
     if is_iterable_style(dataset):
         raise ValueError(
-            "a data set that is iterated is not supported; spdl_rs.torch.DataLoader takes it"
+            "iterable-style data sets are not supported here; use spdl_rs.torch.DataLoader"
         )
     if not (hasattr(type(dataset), "__getitem__") or hasattr(type(dataset), "__getitems__")):
         raise TypeError(
-            f"dataset must have __getitem__ and a length; {type(dataset).__name__!r} objects have not"
+            f"dataset must have __getitem__ and a length, but {type(dataset).__name__!r} has not"
         )
     _check(
         worker_init_fn=worker_init_fn is not None,
@@ -164,7 +164,7 @@ def get_pytorch_dataloader(
     num_workers = whole("num_workers", num_workers, 0, MOST_THREADS)
     prefetch_factor = whole("prefetch_factor", prefetch_factor, 1, MOST_PREFETCHED)
     if worker_init_concurrency is not None:
-        # A semaphore counts no further.
+        # The limit of a semaphore.
         worker_init_concurrency = whole(
             "worker_init_concurrency", worker_init_concurrency, 1, 2**31 - 1
         )
@@ -178,7 +178,7 @@ def get_pytorch_dataloader(
     in_order = flag("in_order", in_order, or_number=True)
     check_context(multiprocessing_context, max(1, num_workers))
     if num_workers == 0:
-        warnings.warn("num_workers=0 is taken as 1", UserWarning, stacklevel=2)
+        warnings.warn("num_workers=0 is treated as 1", UserWarning, stacklevel=2)
         num_workers = 1
     options: dict[str, Any] = {
         "batch_size": 1 if batch_sampler is not None else batch_size,
@@ -196,7 +196,7 @@ def get_pytorch_dataloader(
     }
     if multiprocessing_context is None:
         return PyTorchDataLoader(ThreadDataLoader(dataset, **options))
-    # Pools of processes take a while to import.
+    # Imported lazily: process pools are slow to import.
     from ._process_pool import ProcessDataLoader
 
     context = multiprocessing_context
@@ -204,15 +204,15 @@ def get_pytorch_dataloader(
         context = multiprocessing.get_context(context)
     return PyTorchDataLoader(
         ProcessDataLoader(
-            dataset, context=context, begin_at_once=worker_init_concurrency, **options
+            dataset, context=context, init_concurrency=worker_init_concurrency, **options
         )
     )
 
 
-def _check(**asked: bool) -> None:
-    for name, is_asked in asked.items():
-        if is_asked:
-            raise ValueError(f"{name} is not supported; spdl_rs.torch.DataLoader takes it")
+def _check(**requested: bool) -> None:
+    for name, is_requested in requested.items():
+        if is_requested:
+            raise ValueError(f"{name} is not supported here; use spdl_rs.torch.DataLoader")
 
 
 def _check_order(
@@ -220,13 +220,13 @@ def _check_order(
 ) -> None:
     excluded = {
         "sampler and batch_sampler": sampler is not None and batch_sampler is not None,
-        # As for PyTorch, 1 is the same as nothing said.
+        # As in PyTorch, 1 is the same as the default.
         "batch_size and batch_sampler": batch_size not in (None, 1) and batch_sampler is not None,
         "shuffle and sampler": shuffle and sampler is not None,
         "shuffle and batch_sampler": shuffle and batch_sampler is not None,
         "drop_last and batch_sampler": drop_last and batch_sampler is not None,
         "drop_last and batch_size=None": drop_last and batch_size is None,
     }
-    for names, is_asked in excluded.items():
-        if is_asked:
-            raise ValueError(f"{names} exclude each other")
+    for names, is_given in excluded.items():
+        if is_given:
+            raise ValueError(f"{names} are mutually exclusive")

@@ -1,4 +1,4 @@
-"""Batches made by threads, with the orders of SPDL."""
+"""Batches loaded by threads, with SPDL's random orders."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from ..torch._loader import DataLoader
 
 
 class ThreadDataLoader(DataLoader[Any]):
-    """PyTorch's loader, but for one random number.
+    """`spdl_rs.torch.DataLoader` without PyTorch's base seed.
 
-    At the start of each epoch PyTorch's draws one from the generator that orders are drawn from,
-    and SPDL's does not.
+    At the start of each epoch PyTorch draws one number from the generator that random orders are drawn
+    from. SPDL does not, so its orders differ.
     """
 
     def _draw_seed(self) -> int:

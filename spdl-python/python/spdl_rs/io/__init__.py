@@ -1,4 +1,14 @@
-"""Bytes in memory to arrays: archives, files of NumPy, WAV, images; and arrays to other libraries.
+"""Reading and decoding: archives, NumPy files, WAV, images; and conversion to other libraries.
+
+| task | use |
+|---|---|
+| read files and object stores, decode, augment, batch | `Fetch`, `DecodeImage`, `AugmentImage`, `BatchImages` |
+| choose a crop, or augmentations | `CenterCrop`, `Letterbox`, …; `RandAugment`, `ColorJitter`, … |
+| read tar, zip, npy, npz or WAV from memory | `iter_tarfile`, `iter_zipfile`, `load_npy`, `load_npz`, `load_wav` |
+| share memory with NumPy, PyTorch, JAX, Numba | `to_numpy`, `to_torch`, `to_jax`, `to_numba` |
+| upload to a CUDA device, download | `transfer_tensor`, `transfer_tensor_d2h` |
+| decode JPEG or video on a CUDA device | `decode_image_nvjpeg`, `decode_packets_nvdec`, `nvdec_decoder` |
+
 
 >>> import io, numpy, spdl_rs.io
 >>> file = io.BytesIO()
@@ -9,25 +19,21 @@
 >>> arrays["labels"]
 array([0, 1])
 
-Nothing is copied where that can be avoided: what these functions give are views of what they were
-given, which they keep alive. A view may be written to where its memory may. What is damaged raises a
-`DataError`, which is a `ValueError` too; nothing ends early without saying so.
+Functions avoid copies: their results are views of the given memory, which they keep alive. A view is writable
+if the memory is. Corrupt data raise `DataError`, a subclass of `ValueError`; no function stops early without
+an exception.
 
-`transfer_tensor` puts the arrays of a batch on a CUDA device, `transfer_tensor_d2h` brings them back.
-`decode_image_nvjpeg` and `decode_packets_nvdec` decode JPEGs and videos there.
+`Fetch`, `DecodeImage`, `AugmentImage` and `BatchImages` can be called with one item. As stages of a pipeline
+they run in Rust, without the GIL.
 
-`Fetch`, `DecodeImage`, `AugmentImage` and `BatchImages` are steps from paths and addresses to batches
-of images: functions of one item, and stages that a pipeline runs in Rust, without the GIL. Crops, such
-as `Letterbox`, and augmentations, such as `RandAugment`, say what those do.
-
-Of what SPDL has by names of its own, such as `load_video`, the error says what there is instead.
+Names that SPDL has and this package lacks, such as `load_video`, raise an error that names the alternative.
 """
 
 import importlib
 from typing import TYPE_CHECKING
 
 from .._spdl_rs import Array, WAVHeader
-from . import _absent
+from . import _missing_names
 from ._augmentations import (
     Augmentation,
     AugMix,
@@ -161,4 +167,4 @@ else:
     def __getattr__(name):
         if name == "utils":
             return importlib.import_module(f".{name}", __name__)
-        _absent.refuse(__name__, name, _absent.NAMES)
+        _missing_names.refuse(__name__, name, _missing_names.NAMES)

@@ -1,8 +1,8 @@
-"""Random changes of images, with torchvision's names, parameters, defaults and pixels.
+"""Random augmentations with the names, parameters, defaults and pixel values of torchvision.
 
-They describe what `DecodeImage(augment=...)` and `AugmentImage(...)` do. What is drawn follows
-torchvision's distributions, with random numbers of its own: they depend on the seed, the epoch and
-the place of the item alone.
+They are arguments of `DecodeImage(augment=...)` and `AugmentImage(...)`. Parameters are drawn from the same
+distributions as in torchvision, but with different random numbers, which depend only on the seed, the epoch
+and the position of the item.
 """
 
 from __future__ import annotations
@@ -13,35 +13,35 @@ from typing import Any, Literal, TypeAlias
 
 from .. import _arguments as check
 from .. import _spdl_rs
-from ._described import (
+from ._native_settings import (
     Color,
-    Described,
     Interval,
+    NativeSettings,
     around,
     interval,
     point,
-    put,
-    put_whole,
     sampling,
+    set_frozen,
+    set_whole,
 )
 
 Interpolation: TypeAlias = Literal["nearest", "bilinear"]
 
 
-class Augmentation(Described):
-    """A random change of an image: one of the classes below it.
+class Augmentation(NativeSettings):
+    """Base class of random augmentations.
 
     Raises:
-        TypeError: A parameter is of the wrong type.
-        ValueError: One is out of range (`InvalidArgumentError` is a `ValueError`).
+        TypeError: A parameter has the wrong type.
+        ValueError: A parameter is out of range (`InvalidArgumentError` is a subclass).
     """
 
     def _check(self) -> None:
-        """Has the native module check what it takes."""
+        """Makes the native module check the parameters."""
         for name, value in vars(self).items():
             if isinstance(value, list):
-                # So that it has a hash.
-                put(self, **{name: tuple(value)})
+                # Lists are not hashable.
+                set_frozen(self, **{name: tuple(value)})
         _spdl_rs.ImageAugmenter([self._native()], 0)
 
 
@@ -50,9 +50,10 @@ class ColorJitter(Augmentation):
     """Changes brightness, contrast, saturation and hue, in a random order.
 
     Args:
-        brightness, contrast, saturation: By a factor from `max(0, 1 - number)` to `1 + number`, or
-            from the first to the second of a pair. 0: not at all.
-        hue: By `-number` to `number` turns, 0 to 0.5, or between a pair from -0.5 to 0.5.
+        brightness, contrast, saturation: The factor is drawn from `max(0, 1 - number)` to
+            `1 + number`, or from the given pair. 0: no change.
+        hue: The shift is drawn from `-number` to `number` turns, with a number from 0 to 0.5, or from a
+            pair between -0.5 and 0.5.
 
     >>> from spdl_rs.io import ColorJitter, DecodeImage
     >>> decode = DecodeImage(224, train=True, augment=[ColorJitter(0.4, 0.4, 0.4, hue=0.1)])
@@ -74,11 +75,11 @@ class ColorJitter(Augmentation):
 
 @dataclass(frozen=True)
 class GaussianBlur(Augmentation):
-    """Blurs.
+    """Blurs the image with a Gaussian kernel.
 
     Args:
-        kernel_size: An odd number of pixels, or two, across and down.
-        sigma: The standard deviation in pixels, or the least and the largest.
+        kernel_size: An odd number of pixels, or (width, height).
+        sigma: The standard deviation in pixels, or its minimum and maximum.
     """
 
     kernel_size: int | tuple[int, int]
@@ -98,18 +99,18 @@ class GaussianBlur(Augmentation):
 
 @dataclass(frozen=True)
 class _Chance(Augmentation):
-    """A change that is made or not."""
+    """An augmentation that is applied with probability `p`."""
 
     p: float = 0.5
 
     def __post_init__(self) -> None:
-        put(self, p=check.real("p", self.p))
+        set_frozen(self, p=check.real("p", self.p))
         self._check()
 
 
 @dataclass(frozen=True)
 class RandomGrayscale(_Chance):
-    """Makes the image grey, with probability `p`."""
+    """Converts the image to greyscale, with probability `p`."""
 
     p: float = 0.1
 
@@ -121,60 +122,62 @@ class RandomInvert(_Chance):
 
 @dataclass(frozen=True)
 class RandomEqualize(_Chance):
-    """Spreads the levels of each channel evenly, with probability `p`."""
+    """Equalises the histogram of each channel, with probability `p`."""
 
 
 @dataclass(frozen=True)
 class RandomAutocontrast(_Chance):
-    """Stretches the levels of each channel, with probability `p`."""
+    """Maximises the contrast of each channel, with probability `p`."""
 
 
 @dataclass(frozen=True)
 class RandomPosterize(Augmentation):
-    """Keeps the upper `bits` of each level, 0 to 8, with probability `p`."""
+    """Keeps the upper `bits` bits of each level, 0 to 8, with probability `p`."""
 
     bits: int
     p: float = 0.5
 
     def __post_init__(self) -> None:
-        put(self, bits=check.whole("bits", self.bits, 0, 8), p=check.real("p", self.p))
+        set_frozen(self, bits=check.whole("bits", self.bits, 0, 8), p=check.real("p", self.p))
         self._check()
 
 
 @dataclass(frozen=True)
 class RandomSolarize(Augmentation):
-    """Inverts the levels from `threshold` on, 255 at most, with probability `p`."""
+    """Inverts levels at or above `threshold`, at most 255, with probability `p`."""
 
     threshold: float
     p: float = 0.5
 
     def __post_init__(self) -> None:
-        put(self, threshold=check.real("threshold", self.threshold), p=check.real("p", self.p))
+        set_frozen(
+            self, threshold=check.real("threshold", self.threshold), p=check.real("p", self.p)
+        )
         self._check()
 
 
 @dataclass(frozen=True)
 class RandomAdjustSharpness(Augmentation):
-    """Makes the image sharper, or less sharp where the factor is less than 1, with probability `p`."""
+    """Sharpens the image, or blurs it if the factor is less than 1, with probability `p`."""
 
     sharpness_factor: float
     p: float = 0.5
 
     def __post_init__(self) -> None:
         factor = check.real("sharpness_factor", self.sharpness_factor)
-        put(self, sharpness_factor=factor, p=check.real("p", self.p))
+        set_frozen(self, sharpness_factor=factor, p=check.real("p", self.p))
         self._check()
 
 
 @dataclass(frozen=True)
 class RandomRotation(Augmentation):
-    """Rotates. The size stays: what is turned out of the image is lost.
+    """Rotates the image. The size stays the same; corners that leave the image are cut off.
 
     Args:
-        degrees: By `-number` to `number`, counter-clockwise, or between a pair.
-        interpolation: How levels are read between pixels.
-        center: What stays where it is, in pixels from the upper left corner. `None`: the centre.
-        fill: The colour outside. `None`: black; at edges not quite as with 0, as in torchvision.
+        degrees: Drawn from `-number` to `number`, counter-clockwise, or from the given pair.
+        interpolation: How levels between pixels are computed.
+        center: The centre of rotation in pixels from the upper left corner. `None`: the centre.
+        fill: The colour outside the image. `None`: black, blended at edges, as in torchvision.
     """
 
     degrees: float | Interval
@@ -192,16 +195,16 @@ class RandomRotation(Augmentation):
 
 @dataclass(frozen=True)
 class RandomAffine(Augmentation):
-    """Rotates, shifts, scales and shears.
+    """Rotates, translates, scales and shears the image.
 
     Args:
-        degrees: By `-number` to `number`, clockwise, or between a pair.
-        translate: The largest shifts, across and down, as shares of width and height.
-        scale: The least and the largest factor.
-        shear: Along x by `-number` to `number` degrees, or between a pair; or along x and y, four.
-        interpolation: How levels are read between pixels.
-        fill: The colour outside. `None`: black; at edges not quite as with 0, as in torchvision.
-        center: What stays where it is but for the shift. `None`: the centre.
+        degrees: Drawn from `-number` to `number`, clockwise, or from the given pair.
+        translate: The largest horizontal and vertical shifts, as fractions of width and height.
+        scale: The minimum and maximum factor.
+        shear: Along x from `-number` to `number` degrees, or a pair; or along x and y, four numbers.
+        interpolation: How levels between pixels are computed.
+        fill: The colour outside the image. `None`: black, blended at edges, as in torchvision.
+        center: The fixed point, apart from the shift. `None`: the centre.
     """
 
     degrees: float | Interval
@@ -235,13 +238,13 @@ class RandomAffine(Augmentation):
 
 @dataclass(frozen=True)
 class RandomPerspective(Augmentation):
-    """Looks at the image from another side.
+    """Applies a random perspective transform.
 
     Args:
-        distortion_scale: How far a corner may move, as a share of half the width and height.
-        p: How likely that is done.
-        interpolation: How levels are read between pixels.
-        fill: The colour outside. `None`: black; at edges not quite as with 0, as in torchvision.
+        distortion_scale: How far a corner may move, as a fraction of half the width and height.
+        p: The probability of the transform.
+        interpolation: How levels between pixels are computed.
+        fill: The colour outside the image. `None`: black, blended at edges, as in torchvision.
     """
 
     distortion_scale: float = 0.5
@@ -251,7 +254,7 @@ class RandomPerspective(Augmentation):
 
     def __post_init__(self) -> None:
         distortion = check.real("distortion_scale", self.distortion_scale)
-        put(self, distortion_scale=distortion, p=check.real("p", self.p))
+        set_frozen(self, distortion_scale=distortion, p=check.real("p", self.p))
         self._check()
 
     def _native(self) -> tuple[str, dict[str, Any]]:
@@ -261,13 +264,13 @@ class RandomPerspective(Augmentation):
 
 @dataclass(frozen=True)
 class RandomErasing(Augmentation):
-    """Erases a random rectangle, of the image's levels: before they are normalised.
+    """Erases a random rectangle, before levels are normalised.
 
     Args:
-        p: How likely that is done.
-        scale: The least and the largest share of the area.
-        ratio: The least and the largest height ÷ width.
-        value: The level that is left, or three; or `"random"`.
+        p: The probability of erasing.
+        scale: The minimum and maximum fraction of the area.
+        ratio: The minimum and maximum height ÷ width.
+        value: The level of erased pixels, or three levels; or `"random"`.
     """
 
     p: float = 0.5
@@ -277,7 +280,7 @@ class RandomErasing(Augmentation):
 
     def __post_init__(self) -> None:
         scale, ratio = interval("scale", self.scale), interval("ratio", self.ratio)
-        put(self, p=check.real("p", self.p), scale=scale, ratio=ratio)
+        set_frozen(self, p=check.real("p", self.p), scale=scale, ratio=ratio)
         self._check()
 
     def _native(self) -> tuple[str, dict[str, Any]]:
@@ -296,14 +299,14 @@ class RandomErasing(Augmentation):
 
 @dataclass(frozen=True)
 class RandAugment(Augmentation):
-    """A few operations one after another, all of the same magnitude.
+    """Applies several random operations of the same magnitude.
 
     Args:
-        num_ops: How many.
-        magnitude: Which magnitude, counted from 0.
-        num_magnitude_bins: How many magnitudes there are.
-        interpolation: How levels are read between pixels.
-        fill: The colour outside. `None`: black; at edges not quite as with 0, as in torchvision.
+        num_ops: The number of operations.
+        magnitude: The index of the magnitude, from 0.
+        num_magnitude_bins: The number of magnitudes.
+        interpolation: How levels between pixels are computed.
+        fill: The colour outside the image. `None`: black, blended at edges, as in torchvision.
 
     >>> from spdl_rs.io import DecodeImage, RandAugment
     >>> decode = DecodeImage(224, train=True, augment=[RandAugment(num_ops=2, magnitude=9)])
@@ -316,7 +319,7 @@ class RandAugment(Augmentation):
     fill: Color | None = None
 
     def __post_init__(self) -> None:
-        put_whole(self, "num_ops", "magnitude", "num_magnitude_bins")
+        set_whole(self, "num_ops", "magnitude", "num_magnitude_bins")
         self._check()
 
     def _native(self) -> tuple[str, dict[str, Any]]:
@@ -326,12 +329,12 @@ class RandAugment(Augmentation):
 
 @dataclass(frozen=True)
 class TrivialAugmentWide(Augmentation):
-    """One operation of any magnitude.
+    """Applies one random operation of a random magnitude.
 
     Args:
-        num_magnitude_bins: How many magnitudes there are.
-        interpolation: How levels are read between pixels.
-        fill: The colour outside. `None`: black; at edges not quite as with 0, as in torchvision.
+        num_magnitude_bins: The number of magnitudes.
+        interpolation: How levels between pixels are computed.
+        fill: The colour outside the image. `None`: black, blended at edges, as in torchvision.
     """
 
     num_magnitude_bins: int = 31
@@ -339,7 +342,7 @@ class TrivialAugmentWide(Augmentation):
     fill: Color | None = None
 
     def __post_init__(self) -> None:
-        put_whole(self, "num_magnitude_bins")
+        set_whole(self, "num_magnitude_bins")
         self._check()
 
     def _native(self) -> tuple[str, dict[str, Any]]:
@@ -349,11 +352,11 @@ class TrivialAugmentWide(Augmentation):
 
 @dataclass(frozen=True)
 class AutoAugment(Augmentation):
-    """One pair of operations of those that were found for ImageNet.
+    """Applies a random pair of operations from the policy that was learned for ImageNet.
 
     Args:
-        interpolation: How levels are read between pixels.
-        fill: The colour outside. `None`: black; at edges not quite as with 0, as in torchvision.
+        interpolation: How levels between pixels are computed.
+        fill: The colour outside the image. `None`: black, blended at edges, as in torchvision.
     """
 
     interpolation: Interpolation = "nearest"
@@ -368,16 +371,16 @@ class AutoAugment(Augmentation):
 
 @dataclass(frozen=True)
 class AugMix(Augmentation):
-    """Blends the image with several chains of operations.
+    """Blends the image with the results of several random chains of operations.
 
     Args:
-        severity: How many magnitudes are drawn from, from the weakest on, 1 to 10.
-        mixture_width: How many chains there are.
-        chain_depth: How many operations a chain has; -1: drawn from 1 to 3.
-        alpha: Of the distributions that weights are drawn from; positive.
-        all_ops: Whether brightness, colour, contrast and sharpness are among the operations.
-        interpolation: How levels are read between pixels.
-        fill: The colour outside. `None`: black; at edges not quite as with 0, as in torchvision.
+        severity: The number of magnitudes to draw from, starting with the weakest, 1 to 10.
+        mixture_width: The number of chains.
+        chain_depth: The number of operations per chain; -1: drawn from 1 to 3.
+        alpha: The parameter of the distributions of weights, positive.
+        all_ops: Whether to include brightness, colour, contrast and sharpness.
+        interpolation: How levels between pixels are computed.
+        fill: The colour outside the image. `None`: black, blended at edges, as in torchvision.
     """
 
     severity: int = 3
@@ -389,9 +392,9 @@ class AugMix(Augmentation):
     fill: Color | None = None
 
     def __post_init__(self) -> None:
-        put_whole(self, "severity", "mixture_width")
+        set_whole(self, "severity", "mixture_width")
         check.whole("chain_depth", self.chain_depth, -1, 2**31 - 1)
-        put(
+        set_frozen(
             self, alpha=check.real("alpha", self.alpha), all_ops=check.flag("all_ops", self.all_ops)
         )
         self._check()
@@ -404,11 +407,11 @@ class AugMix(Augmentation):
 
 @dataclass(frozen=True)
 class RandomApply(Augmentation):
-    """Makes other changes, all or none of them.
+    """Applies a list of augmentations with a probability: either all or none of them.
 
     Args:
-        augmentations: One, or several in a row.
-        p: How likely they are made.
+        augmentations: One augmentation, or a list.
+        p: The probability.
 
     >>> from spdl_rs.io import GaussianBlur, RandomApply
     >>> RandomApply([GaussianBlur(9)], p=0.1)
@@ -420,7 +423,7 @@ class RandomApply(Augmentation):
 
     def __post_init__(self) -> None:
         all_of = several("augmentations", self.augmentations)
-        put(self, augmentations=all_of, p=check.real("p", self.p))
+        set_frozen(self, augmentations=all_of, p=check.real("p", self.p))
         self._check()
 
     def _native(self) -> tuple[str, dict[str, Any]]:
@@ -432,7 +435,7 @@ class RandomApply(Augmentation):
 
 
 def several(name: str, value: Any) -> tuple[Augmentation, ...]:
-    """Augmentations in a row."""
+    """Returns a tuple of augmentations."""
     steps = tuple(value) if isinstance(value, (tuple, list)) else (value,)
     for step in steps:
         if not isinstance(step, Augmentation):

@@ -1,4 +1,4 @@
-"""What shows its memory."""
+"""Objects with the buffer protocol."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 if TYPE_CHECKING:
     import numpy.typing
 
-# `collections.abc.Buffer` is of Python 3.12.
+# `collections.abc.Buffer` requires Python 3.12.
 Buffer: TypeAlias = "bytes | bytearray | memoryview | mmap.mmap | numpy.typing.NDArray[Any]"
 
 
 def view_of(data: Buffer) -> memoryview:
-    """The memory of `data`, in its own shape."""
-    # NumPy says in its types that its arrays show their memory from Python 3.12 on.
+    """Returns a view of the memory of `data`, in its shape."""
+    # NumPy's type hints declare the buffer protocol from Python 3.12 on.
     return memoryview(cast("bytes", data))

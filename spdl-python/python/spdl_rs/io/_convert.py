@@ -1,4 +1,4 @@
-"""Arrays of other libraries, in the same memory."""
+"""Zero-copy conversion to arrays of other libraries."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ if TYPE_CHECKING:
     import jax  # pyright: ignore[reportMissingImports]
     import torch  # pyright: ignore[reportMissingImports]
 
-# What `Array` calls the upper halves of `float32`, which NumPy does not have.
+# The dtype name of `Array` for bfloat16, which NumPy does not have.
 _BFLOAT16 = "bfloat16"
 
 
 @runtime_checkable
 class ArrayInterface(Protocol):
-    """What has memory of this machine that NumPy can read, by `__array_interface__`.
+    """An object with host memory that NumPy can read through `__array_interface__`.
 
-    `Array` has it, and so do NumPy's own arrays.
+    `Array` and NumPy arrays implement this protocol.
 
     >>> import numpy
     >>> isinstance(numpy.zeros(3), ArrayInterface), isinstance([1, 2], ArrayInterface)
@@ -29,13 +29,13 @@ class ArrayInterface(Protocol):
 
     @property
     def __array_interface__(self) -> dict[str, Any]:
-        """Address, shape and type, as NumPy's array interface has them, version 3."""
+        """Address, shape and type, as in version 3 of NumPy's array interface."""
         ...
 
 
 @runtime_checkable
 class CUDAArrayInterface(Protocol):
-    """What has memory of an NVIDIA GPU, by `__cuda_array_interface__`.
+    """An object with memory of an NVIDIA GPU, described by `__cuda_array_interface__`.
 
     >>> import numpy
     >>> isinstance(numpy.zeros(3), CUDAArrayInterface)
@@ -44,15 +44,15 @@ class CUDAArrayInterface(Protocol):
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
-        """Address, shape and type, as Numba's CUDA array interface has them."""
+        """Address, shape and type, as in Numba's CUDA array interface."""
         ...
 
 
 def to_numpy(buffer: ArrayInterface) -> numpy.typing.NDArray[Any]:
-    """The same memory as an array of NumPy, which keeps `buffer` alive.
+    """Returns a NumPy array that shares the memory of `buffer` and keeps it alive.
 
-    It may be written to where `buffer` may. NumPy has no `bfloat16`: elements of that type are bytes
-    (`V2`), which `view(ml_dtypes.bfloat16)` makes numbers of, where that package is.
+    The array is writable if `buffer` is. NumPy has no `bfloat16`: such elements become bytes (`V2`), which
+    `view(ml_dtypes.bfloat16)` converts to numbers if that package is installed.
 
     Raises:
         TypeError: `buffer` has no `__array_interface__`.
@@ -68,14 +68,14 @@ def to_numpy(buffer: ArrayInterface) -> numpy.typing.NDArray[Any]:
 
 
 def to_torch(buffer: ArrayInterface | CUDAArrayInterface) -> torch.Tensor:  # pyright: ignore[reportAttributeAccessIssue]
-    """The same memory as a tensor of PyTorch, which keeps `buffer` alive.
+    """Returns a PyTorch tensor that shares the memory of `buffer` and keeps it alive.
 
-    It is on the GPU where `buffer` is. PyTorch has no tensors that cannot be written to: of memory
-    that must not change, such as a view of `bytes`, it warns, and writing to it is a mistake.
+    The tensor is on the device of `buffer`. PyTorch has no read-only tensors: for read-only memory, such
+    as a view of `bytes`, PyTorch warns, and writing to the tensor is an error.
 
     Raises:
-        ValueError: `buffer` is on a GPU and empty.
-        TypeError: It has neither of the two interfaces, or elements that PyTorch does not have.
+        ValueError: `buffer` is an empty array on a GPU.
+        TypeError: `buffer` has neither interface, or PyTorch does not have its element type.
         ImportError: PyTorch is not installed.
     """
     torch = importlib.import_module("torch")
@@ -85,7 +85,7 @@ def to_torch(buffer: ArrayInterface | CUDAArrayInterface) -> torch.Tensor:  # py
         return buffer.to_torch()
     if isinstance(buffer, CUDAArrayInterface):
         if 0 in buffer.__cuda_array_interface__["shape"]:
-            raise ValueError("an empty array on a GPU cannot be handed to PyTorch")
+            raise ValueError("an empty array on a GPU cannot be passed to PyTorch")
         return torch.as_tensor(buffer, device="cuda")
     array = to_numpy(buffer)
     if _is_bfloat16(buffer):
@@ -94,14 +94,14 @@ def to_torch(buffer: ArrayInterface | CUDAArrayInterface) -> torch.Tensor:  # py
 
 
 def to_jax(buffer: ArrayInterface) -> jax.Array:
-    """The same memory as an array of JAX on the CPU, which keeps `buffer` alive.
+    """Returns a JAX array on the CPU that shares the memory of `buffer` and keeps it alive.
 
-    JAX only takes memory as it is that is aligned to 64 bytes, as that of an `Array` is, and copies
-    other. It takes arrays to never change: do not write to `buffer` any more. Without
-    `jax_enable_x64` numbers of 64 bits become such of 32, and are copied.
+    JAX shares memory that is aligned to 64 bytes, as that of `Array` is, and copies other memory. JAX
+    assumes that arrays never change: do not write to `buffer` afterwards. Without `jax_enable_x64`,
+    64-bit numbers are converted to 32-bit ones, which copies.
 
     Raises:
-        TypeError: `buffer` has no `__array_interface__`, or elements that JAX does not have.
+        TypeError: `buffer` has no `__array_interface__`, or JAX does not have its element type.
         ImportError: JAX is not installed.
     """
     jax = importlib.import_module("jax")
@@ -113,13 +113,13 @@ def to_jax(buffer: ArrayInterface) -> jax.Array:
 
 
 def to_numba(buffer: ArrayInterface | CUDAArrayInterface) -> Any:
-    """The same memory as an array that functions compiled by Numba take.
+    """Returns an array for functions compiled by Numba, which shares the memory of `buffer`.
 
-    On the CPU that is an array of NumPy, as of `to_numpy`; on a GPU a `DeviceNDArray`.
+    On the CPU this is a NumPy array, as from `to_numpy`; on a GPU a `DeviceNDArray`.
 
     Raises:
-        TypeError: `buffer` has neither of the two interfaces.
-        ImportError: `buffer` is on a GPU, and Numba is not installed.
+        TypeError: `buffer` has neither interface.
+        ImportError: `buffer` is on a GPU and Numba is not installed.
 
     >>> import spdl_rs.io
     >>> to_numba(spdl_rs.io.Array((2,), "int64"))

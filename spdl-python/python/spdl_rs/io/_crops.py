@@ -1,7 +1,7 @@
-"""Which part of an image becomes the sample of `DecodeImage`.
+"""Crops: which part of an image becomes the sample of `DecodeImage`.
 
-Each does what the transforms of torchvision do that it names. What is drawn follows their
-distributions, with random numbers of its own.
+Each class corresponds to the torchvision transforms that it names. Parameters are drawn from the same
+distributions, with different random numbers.
 """
 
 from __future__ import annotations
@@ -10,23 +10,33 @@ from dataclasses import dataclass
 from typing import Any
 
 from .. import _arguments as check
-from ._described import Color, Described, color, interval, put, size, width_and_height
+from ._native_settings import (
+    Color,
+    NativeSettings,
+    color,
+    interval,
+    set_frozen,
+    size,
+    width_and_height,
+)
 
 
-class Crop(Described):
-    """What `DecodeImage(crop=...)` takes: one of the classes below it."""
+class Crop(NativeSettings):
+    """Base class of crops, for `DecodeImage(crop=...)`."""
 
 
 @dataclass(frozen=True)
 class ResizedCenterCrop(Crop):
-    """Resizes the image in proportion until it just covers a size, and takes the centre (`Resize` and
-    `CenterCrop`). Where that is smaller than the sample, black is around it.
+    """Resizes the image to cover a size, keeping the aspect ratio, and crops the centre.
+
+    Corresponds to `Resize` and `CenterCrop`. If the resized image is smaller than the sample, it is padded
+    with black.
 
     Args:
-        covering: The side of a square, to which the shorter side is resized; or height and width.
+        covering: The length to which the shorter side is resized; or (height, width).
 
     Raises:
-        TypeError, ValueError: It is no such size.
+        TypeError, ValueError: `covering` is not a valid size.
 
     >>> from spdl_rs.io import DecodeImage, Fetch, ResizedCenterCrop
     >>> DecodeImage(48, crop=ResizedCenterCrop(64))(Fetch()("photos/cat/1.png")).shape
@@ -36,7 +46,7 @@ class ResizedCenterCrop(Crop):
     covering: int | tuple[int, int]
 
     def __post_init__(self) -> None:
-        put(self, covering=size("covering", self.covering))
+        set_frozen(self, covering=size("covering", self.covering))
 
     def _native(self) -> tuple[str, dict[str, Any]]:
         return type(self).__name__, {"covering": width_and_height(self.covering)}
@@ -44,14 +54,14 @@ class ResizedCenterCrop(Crop):
 
 @dataclass(frozen=True)
 class RandomResizedCrop(Crop):
-    """Resizes a random part of the image (`RandomResizedCrop`).
+    """Crops a random part of the image and resizes it (`RandomResizedCrop`).
 
     Args:
-        scale: The least and the largest share of the image's area.
-        ratio: The least and the largest width ÷ height.
+        scale: The minimum and maximum fraction of the image's area.
+        ratio: The minimum and maximum width ÷ height.
 
     Raises:
-        TypeError: They are no pairs of numbers. Pairs that make no sense `DecodeImage` refuses.
+        TypeError: An argument is not a pair of numbers. `DecodeImage` refuses invalid ranges.
 
     >>> from spdl_rs.io import DecodeImage, Fetch, RandomResizedCrop
     >>> decode = DecodeImage(32, crop=RandomResizedCrop(scale=(0.5, 1)), horizontal_flip=0.5, seed=3)
@@ -64,12 +74,12 @@ class RandomResizedCrop(Crop):
     ratio: tuple[float, float] = (3 / 4, 4 / 3)
 
     def __post_init__(self) -> None:
-        put(self, scale=interval("scale", self.scale), ratio=interval("ratio", self.ratio))
+        set_frozen(self, scale=interval("scale", self.scale), ratio=interval("ratio", self.ratio))
 
 
 @dataclass(frozen=True)
 class Stretch(Crop):
-    """Resizes all of the image, whatever becomes of its proportions (`Resize` with two sides).
+    """Resizes the whole image without keeping the aspect ratio (`Resize` with two sides).
 
     >>> from spdl_rs.io import DecodeImage, Fetch, Stretch
     >>> DecodeImage((16, 64), crop=Stretch())(Fetch()("photos/cat/1.png")).shape
@@ -79,13 +89,13 @@ class Stretch(Crop):
 
 @dataclass(frozen=True)
 class Letterbox(Crop):
-    """Resizes all of the image, in proportion, in the middle of a colour.
+    """Resizes the whole image, keeping the aspect ratio, and pads it to the sample size.
 
     Args:
-        fill: Red, green and blue, 0 to 255, or one level for all.
+        fill: The colour of the padding: red, green and blue, 0 to 255, or one level for all.
 
     Raises:
-        TypeError, ValueError: It is no colour.
+        TypeError, ValueError: `fill` is not a valid colour.
 
     >>> from spdl_rs.io import DecodeImage, Fetch, Letterbox
     >>> DecodeImage(32, crop=Letterbox(fill=114))(Fetch()("photos/cat/1.png"))[0, 0].tolist()
@@ -95,44 +105,44 @@ class Letterbox(Crop):
     fill: Color = (0, 0, 0)
 
     def __post_init__(self) -> None:
-        put(self, fill=color("fill", self.fill))
+        set_frozen(self, fill=color("fill", self.fill))
 
 
 @dataclass(frozen=True)
 class CenterCrop(Crop):
-    """Takes the centre as it is, in the middle of a colour where the image is smaller (`CenterCrop`).
+    """Crops the centre without resizing, and pads smaller images (`CenterCrop`).
 
     Args:
-        fill: Red, green and blue, 0 to 255, or one level for all.
+        fill: The colour of the padding: red, green and blue, 0 to 255, or one level for all.
 
     Raises:
-        TypeError, ValueError: It is no colour.
+        TypeError, ValueError: `fill` is not a valid colour.
     """
 
     fill: Color = (0, 0, 0)
 
     def __post_init__(self) -> None:
-        put(self, fill=color("fill", self.fill))
+        set_frozen(self, fill=color("fill", self.fill))
 
 
 @dataclass(frozen=True)
 class RandomCrop(Crop):
-    """Takes a random part as it is (`RandomCrop` with `pad_if_needed`).
+    """Crops a random part without resizing (`RandomCrop` with `pad_if_needed`).
 
     Args:
-        padding: Pixels of the colour that are put around the image before: fewer than the sample's
-            shorter side. A smaller image gets as many as it lacks, too.
-        fill: Red, green and blue, 0 to 255, or one level for all.
+        padding: Pixels added on each side before cropping: fewer than the shorter side of the sample.
+            Smaller images are padded to the sample size as well.
+        fill: The colour of the padding: red, green and blue, 0 to 255, or one level for all.
 
     Raises:
-        TypeError, ValueError: They are no such numbers.
+        TypeError, ValueError: An argument is out of range or has the wrong type.
     """
 
     padding: int = 0
     fill: Color = (0, 0, 0)
 
     def __post_init__(self) -> None:
-        put(
+        set_frozen(
             self,
             padding=check.whole("padding", self.padding, 0, 2**32 - 1),
             fill=color("fill", self.fill),

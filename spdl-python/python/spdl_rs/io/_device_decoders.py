@@ -1,4 +1,4 @@
-"""What decodes on a device, and what arrays that come from it have in common."""
+"""Decoders of a CUDA device, and the arrays that they produce."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ from ._transfer import CUDAConfig, _device, _device_of_rank
 if TYPE_CHECKING:
     from ..cuda import DeviceArray
 
-# The default stream of the thread that asks.
+# The per-thread default stream, as numbered by the array API standard.
 _PER_THREAD = 2
 
 
 def decoders_of(config: CUDAConfig | None) -> tuple[_spdl_rs.DeviceDecoders, int]:
-    """The decoders of a device, and the stream that is to wait for what they make. Memory comes from the
-    allocator of `config`.
+    """Returns the decoders of a device and the stream that waits for results.
+
+    Memory comes from the allocator of `config`.
 
     Raises:
         CudaUnavailable: There is no CUDA device.
-        TypeError: `config` is none.
+        TypeError: `config` is not a `CUDAConfig`.
     """
     if config is None:
         return decoders_on(_device_of_rank()), _PER_THREAD
@@ -32,19 +33,18 @@ def decoders_of(config: CUDAConfig | None) -> tuple[_spdl_rs.DeviceDecoders, int
 def decoders_of_array(
     array: DeviceArray, config: CUDAConfig | None
 ) -> tuple[_spdl_rs.DeviceDecoders, int]:
-    """The decoders of the device, and of the allocator, that an array's memory is of; and the stream of
-    `config`.
+    """Returns the decoders of the device and allocator of an array, and the stream of `config`.
 
     Raises:
-        ValueError: `config` is of another device.
-        TypeError: `config` is none.
+        ValueError: `config` is for another device.
+        TypeError: `config` is not a `CUDAConfig`.
     """
     from ..cuda import _devices
 
     memory = array._memory
     if config is not None and checked(config).device_index != memory.ordinal:
         raise ValueError(
-            f"device_config is of CUDA device {config.device_index}, and the array lies on device "
+            f"device_config is for CUDA device {config.device_index}, but the array is on device "
             f"{memory.ordinal}"
         )
     stream = _PER_THREAD if config is None else config.stream
@@ -52,24 +52,24 @@ def decoders_of_array(
 
 
 def checked(config: CUDAConfig) -> CUDAConfig:
-    """What has to come from `cuda_config`."""
+    """Returns `config` if `cuda_config` created it."""
     if not isinstance(config, CUDAConfig):
-        raise TypeError(f"device_config must come from cuda_config, not be {check.shown(config)}")
+        raise TypeError(f"device_config must come from cuda_config, not {check.shown(config)}")
     return config
 
 
 def decoders_on(device: _spdl_rs.CudaDevice) -> _spdl_rs.DeviceDecoders:
-    """The decoders of an opened device."""
+    """Returns the decoders of an opened device."""
     from ..cuda import _devices
 
     return device.decoders(_devices.wheel_folders())
 
 
 def size_of(scale_width: int, scale_height: int) -> tuple[int, int] | None:
-    """Width and height that images are resized to; `None` where both are -1.
+    """Returns the (width, height) to resize to; `None` if both arguments are -1.
 
     Raises:
-        ValueError: One is there without the other, or is out of range.
+        ValueError: Only one argument is given, or one is out of range.
     """
     width = check.whole("scale_width", scale_width, -1, check.MOST_SIDE)
     height = check.whole("scale_height", scale_height, -1, check.MOST_SIDE)
@@ -77,14 +77,14 @@ def size_of(scale_width: int, scale_height: int) -> tuple[int, int] | None:
         return None
     if width < 1 or height < 1:
         raise ValueError(
-            "scale_width and scale_height go together, and are 1 or more: both, or neither, not "
+            "scale_width and scale_height must both be at least 1, or both be omitted, not "
             f"{width} and {height}"
         )
     return width, height
 
 
 def placed(memory: _spdl_rs.DeviceMemory, shape: list[int], dtype: str, stream: int) -> DeviceArray:
-    """An array for which a stream waits."""
+    """Returns an array whose upload the stream waits for."""
     from ..cuda import DeviceArray
 
     memory.wait_on(stream)

@@ -1,4 +1,4 @@
-"""JPEGs that are decoded on a CUDA device."""
+"""Decoding of JPEG on a CUDA device."""
 
 from __future__ import annotations
 
@@ -28,33 +28,32 @@ def decode_image_nvjpeg(
     scale_height: int = -1,
     pix_fmt: Literal["rgb", "bgr", "rgbi", "bgri", "y"] = "rgb",
 ) -> DeviceArray:
-    """Decodes a JPEG on a CUDA device by nvJPEG, or many at once, and returns before they are there.
+    """Decodes one JPEG, or a list, on a CUDA device with nvJPEG. Returns before decoding is complete.
 
-    The result is of `uint8`: `[3, height, width]` for `"rgb"` and `"bgr"`, `[height, width, 3]` for
-    `"rgbi"` and `"bgri"`, `[1, height, width]` for `"y"`, which is the luma of red, green and blue. Of
-    a list, it has one more dimension in front: `[n, 3, height, width]`, say. Images are turned upright,
-    as `DecodeImage` turns them, and resized as that does by its bilinear filter.
+    The result is `uint8`: `[3, height, width]` for `"rgb"` and `"bgr"`, `[height, width, 3]` for `"rgbi"`
+    and `"bgri"`, `[1, height, width]` for `"y"` (luma). A list adds a leading dimension, for example
+    `[n, 3, height, width]`. Images are oriented by their metadata and resized with a bilinear filter, as
+    `DecodeImage` does.
 
-    The images of a list are decoded together, by the engines for JPEGs that some devices have and by the
-    multiprocessors. The stream of `device_config` waits for the result, and nobody else does. Paths are
-    read one after the other; in a pipeline, `Fetch` reads many at once. Damage behind a file's header may
-    go unnoticed.
+    The images of a list are decoded together, by the JPEG engines of the device, if it has any, and by its
+    multiprocessors. Only the stream of `device_config` waits for the result. Paths are read one after the
+    other; in a pipeline, `Fetch` reads them concurrently. Corruption after the header may go undetected.
 
     Args:
-        src: A path or an address, or the bytes of a file; or a list of such.
-        device_config: On which device, as of `cuda_config`. `None`: the device that the environment
-            variable `LOCAL_RANK` numbers, or else device 0, and the default stream of this thread.
-        scale_width, scale_height: What images are resized to, 1 to 16,384 pixels, whatever becomes of their
-            proportions. -1 for both: they keep their size, which is the same for all images of a list.
-        pix_fmt: What the result holds, see above.
+        src: A path or address, or the bytes of a file; or a list of these.
+        device_config: The device and stream, from `cuda_config`. `None`: the device with the number in the
+            environment variable `LOCAL_RANK`, or else device 0, and the per-thread default stream.
+        scale_width, scale_height: The size to resize to, 1 to 16,384 pixels, without keeping the aspect
+            ratio. -1 for both: no resizing; all images of a list must then have the same size.
+        pix_fmt: The pixel format of the result, see above.
 
     Raises:
-        CudaUnavailable: There is no CUDA device, or no nvJPEG.
-        CudaError: The device's memory is full, or it fails for another reason.
-        DataError: An image is damaged, or no JPEG that the device decodes; `error.key` says which:
-            `image 3`, with its path where it has one. The others of the list are lost with it.
-        ValueError: The list is empty, its images differ in size, or an argument is out of range.
-        TypeError: An argument is of the wrong type.
+        CudaUnavailable: There is no CUDA device, or nvJPEG is not available.
+        CudaError: The device memory is full, or the device fails for another reason.
+        DataError: An image is corrupt, or not a JPEG that the device can decode. `error.key` is, for
+            example, `image 3`, followed by its path if known. The other images of the list are lost.
+        ValueError: The list is empty, image sizes differ, or an argument is out of range.
+        TypeError: An argument has the wrong type.
 
     >>> from spdl_rs.io import cuda_config, decode_image_nvjpeg
     >>> files = ["photos/dog/1.jpg", "photos/dog/2.jpg"]
@@ -69,7 +68,7 @@ def decode_image_nvjpeg(
     is_list = isinstance(src, (list, tuple))
     sources: list[Any] = list(src) if isinstance(src, (list, tuple)) else [src]
     if not sources:
-        raise ValueError("src must be an image, or a list of one or more, not an empty list")
+        raise ValueError("src must be an image, or a list of at least one, not an empty list")
     decoders, stream = decoders_of(device_config)
     names = [_name(at, source, is_list) for at, source in enumerate(sources)]
     encoded = [_encoded(source) for source in sources]
@@ -85,26 +84,27 @@ def load_image_batch_nvjpeg(
     height: int | None = None,
     pix_fmt: Literal["rgb", "bgr", "rgbi", "bgri", "y"] = "rgb",
 ) -> DeviceArray:
-    """The same as `decode_image_nvjpeg` of a list: `[n, 3, height, width]`, say.
+    """Decodes a list of JPEGs as `decode_image_nvjpeg` does, for example to `[n, 3, height, width]`.
 
     Args:
         srcs: Paths, addresses, or the bytes of files.
-        device_config, pix_fmt: As of `decode_image_nvjpeg`.
-        width, height: What images are resized to. `None` for both: they keep their size, which is the same
-            for all.
+        device_config, pix_fmt: As for `decode_image_nvjpeg`.
+        width, height: The size to resize to. `None` for both: no resizing; all images must have the same
+            size.
 
     Raises:
-        TypeError: `srcs` is one image, or no list; as of `decode_image_nvjpeg`.
+        TypeError: `srcs` is not a list.
+        CudaUnavailable, CudaError, DataError, ValueError: As for `decode_image_nvjpeg`.
     """
     if isinstance(srcs, (str, bytes, bytearray, memoryview, os.PathLike)):
         raise TypeError(
-            f"srcs must be a list of images, not one, of type {type(srcs).__name__}: give a list of it, or "
-            "give it to decode_image_nvjpeg"
+            f"srcs must be a list of images, not one image of type {type(srcs).__name__}; pass a list, or "
+            "call decode_image_nvjpeg"
         )
     sources = check.listed("srcs", srcs, "a list of paths, addresses or bytes")
     if (width is None) != (height is None):
         raise ValueError(
-            f"width and height go together: both, or neither, not {width} and {height}"
+            f"width and height must both be given or both be omitted, not {width} and {height}"
         )
     return decode_image_nvjpeg(
         sources,
@@ -120,12 +120,12 @@ def _is_path(source: Any) -> bool:
 
 
 def _encoded(source: Any) -> Any:
-    """The bytes of a file."""
+    """Returns the bytes of an image."""
     return Fetch()(source) if _is_path(source) else source
 
 
 def _name(at: int, source: Any, is_list: bool) -> str:
-    """What an image is called where it fails."""
+    """Returns the name of an image in error messages."""
     path = without_secrets(os.fspath(source)) if _is_path(source) else ""
     if not is_list:
         return path or "bytes"

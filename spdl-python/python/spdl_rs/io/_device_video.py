@@ -1,4 +1,4 @@
-"""Videos that are decoded on a CUDA device, by NVDEC."""
+"""Decoding of video on a CUDA device with NVDEC."""
 
 from __future__ import annotations
 
@@ -21,26 +21,25 @@ Codec: TypeAlias = Literal[
     "h264", "hevc", "h265", "vp8", "vp9", "av1", "mpeg1video", "mpeg2video", "mpeg4"
 ]
 
-_ALL = 2**63 - 1
-_MOST_CROPPED = 2**24
-# Codes of `matrix_coefficients` (ITU-T H.273) that are matrices of luma and two differences.
+_UNLIMITED = 2**63 - 1
+_MAX_CROP = 2**24
+# `matrix_coefficients` (ITU-T H.273) of matrices with one luma and two colour-difference components.
 _MATRICES = (1, 2, 4, 5, 6, 7, 9)
 _BYTES = (bytes, bytearray, memoryview)
 
 
 class NvDecDecoder:
-    """Decodes videos on a CUDA device, one after the other; made by `nvdec_decoder`.
+    """A video decoder on a CUDA device, created by `nvdec_decoder`. Decodes one video after the other.
 
-    `init_buffer` says how many frames an array holds at most. `decode_packets` takes packets and gives the
-    frames that have come so far, `flush` ends the video and gives the last ones; `streaming_decode_packets`
-    does both. Frames come in the order in which they are shown, some packets later than theirs. Their
-    arrays are for the stream of the `device_config`, which waits for them; nobody else does.
+    `decode_packets` decodes packets and returns the frames that are complete; `flush` ends the video and
+    returns the last frames. `streaming_decode_packets` does both. `init_buffer` limits the number of frames
+    per array. Frames are returned in presentation order, some packets later. Only the stream of the
+    `device_config` waits for the arrays.
 
-    A frame that the device calls damaged raises `CorruptError`, with its number in `error.key`; nothing is
-    made up. The other frames can still be taken, by `flush` say. Any other error ends the video: make another
-    decoder then.
+    A corrupt frame raises `CorruptError` with its number in `error.key`; no pixels are made up. The other
+    frames remain available, for example through `flush`. After any other error the decoder is unusable.
 
-    Threads may not share a decoder's video; each has a decoder of its own, and all share what is expensive.
+    Each thread needs its own `NvDecDecoder`. Native decoders are shared between them.
     """
 
     def __init__(
@@ -50,71 +49,69 @@ class NvDecDecoder:
         stream: int,
     ) -> None:
         self._decoder = decoder
-        self._wanted = wanted
+        self._output = wanted
         self._stream = stream
-        self._most = _ALL
+        self._max_frames = _UNLIMITED
 
     def init_buffer(self, num_frames: int) -> None:
-        """Says how many frames an array holds at most. The video so far has ended then, and its frames that
-        nobody has taken are let go of.
+        """Sets the largest number of frames per array. Discards the current video.
 
-        Nothing is allocated: memory is taken for as many frames as there are.
+        Nothing is allocated here: each array takes memory for its frames only.
 
         Raises:
-            ValueError: `num_frames` is below 1.
+            ValueError: `num_frames` is less than 1.
         """
-        self._most = check.whole("num_frames", num_frames, 1, _ALL)
+        self._max_frames = check.whole("num_frames", num_frames, 1, _UNLIMITED)
         self._decoder.forget()
 
     def decode_packets(self, packets: VideoData) -> DeviceArray | None:
-        """Takes packets; gives frames that are decoded, in one array.
+        """Decodes packets. Returns complete frames as one array.
 
         Args:
-            packets: The bytes of a stream: H.264 or HEVC with start codes (annex B), or an IVF file. Or
-                packets, one picture each: bytes, or pairs of those and a timestamp.
+            packets: The bytes of a stream: H.264 or HEVC with start codes (Annex B), or an IVF file. Or an
+                iterable of packets, one picture each: bytes, or pairs of bytes and a timestamp.
 
         Returns:
-            `uint8 [n, height * 3 / 2, width]` for `pix_fmt="nv12"` (`uint16` for videos of more than 8 bits,
-            with the bits at the top), `uint8 [n, 3, height, width]` for `"rgb"` and `"bgr"`. `None`
-            where no frame has come yet. Where there are more than `init_buffer` said, they stay for the
+            `uint8 [n, height * 3 / 2, width]` for `pix_fmt="nv12"` (`uint16` for videos with more than 8
+            bits, aligned to the most significant bit), `uint8 [n, 3, height, width]` for `"rgb"` and
+            `"bgr"`. `None` if no frame is complete. Frames beyond the limit of `init_buffer` stay for the
             next call.
 
         Raises:
-            UnsupportedError: The device does not decode this video, or its frames are no NV12.
-            CorruptError: A frame is damaged, or the video contradicts itself.
+            UnsupportedError: The device cannot decode this video, or its frames are not NV12.
+            CorruptError: A frame or the stream is corrupt.
             LimitExceededError: The frames are too large.
-            CudaError: The device's memory is full, or it fails for another reason.
-            ValueError: Frames differ in size, or the crop leaves nothing of them.
-            TypeError: A packet is none.
+            CudaError: The device memory is full, or the device fails for another reason.
+            ValueError: Frame sizes differ, or the crop removes the whole frame.
+            TypeError: A packet has the wrong type.
         """
         for _ in self._pushed(packets):
             pass
         return self._taken()
 
     def flush(self) -> DeviceArray | None:
-        """Ends the video, and gives its last frames, as `decode_packets` does. Packets of another video of
-        this codec may follow.
+        """Ends the video and returns its last frames. Another video of the same codec may follow.
 
         Raises:
-            As of `decode_packets`.
+            The exceptions of `decode_packets`.
         """
         self._decoder.finish()
         return self._taken()
 
     def streaming_decode_packets(self, packets: VideoData) -> Iterator[DeviceArray]:
-        """Decodes a whole video; gives arrays of as many frames as `init_buffer` said, and what is left.
+        """Decodes a whole video. Yields arrays with the number of frames set by `init_buffer`.
 
-        Packets are taken as arrays are asked for, so that only few frames are in memory. Whoever stops before
-        the last array ends the video, and its other frames are let go of; so does what `packets` raises.
+        The last array holds the rest. Packets are taken as arrays are requested, so that few frames are in
+        memory. If the consumer stops early, or `packets` raises, the other frames are discarded.
 
         Raises:
-            As of `decode_packets`, while it is iterated. Behind `CorruptError` the other frames can still be
-            taken, by `flush`.
+            The exceptions of `decode_packets`, during iteration. After `CorruptError`, `flush` still
+            returns the other frames.
         """
         try:
             for waiting in self._pushed(packets):
-                while waiting >= self._most:
-                    waiting -= self._most
+                while waiting >= self._max_frames:
+                    waiting -= self._max_frames
                     frames = self._taken()
                     if frames is not None:
                         yield frames
@@ -128,7 +125,7 @@ class NvDecDecoder:
             raise
 
     def _pushed(self, packets: VideoData) -> Iterator[int]:
-        """How many frames are there, after each packet."""
+        """Decodes packets. Yields the number of complete frames after each."""
         if isinstance(packets, _BYTES):
             whole = memoryview(packets).cast("B")
             for start, end, timestamp in self._decoder.cut(packets):
@@ -137,8 +134,8 @@ class NvDecDecoder:
         try:
             several = iter(packets)
         except TypeError:
-            wanted = "bytes, or packets one by one"
-            raise TypeError(f"packets must be {wanted}, not {check.shown(packets)}") from None
+            expected = "bytes, or an iterable of packets"
+            raise TypeError(f"packets must be {expected}, not {check.shown(packets)}") from None
         for packet in several:
             data, timestamp = packet if isinstance(packet, tuple) else (packet, None)
             if timestamp is not None:
@@ -146,7 +143,7 @@ class NvDecDecoder:
             yield self._decoder.push(data, timestamp)
 
     def _taken(self) -> DeviceArray | None:
-        taken = self._decoder.take(self._most, self._wanted)
+        taken = self._decoder.take(self._max_frames, self._output)
         if taken is None:
             return None
         memory, shape, is_wide = taken
@@ -166,26 +163,24 @@ def nvdec_decoder(
     scale_height: int = -1,
     pix_fmt: Literal["nv12", "rgb", "bgr"] = "nv12",
 ) -> NvDecDecoder:
-    """A decoder of videos on a CUDA device.
+    """Creates a video decoder on a CUDA device.
 
     Args:
-        device_config: On which device, and for which stream, as of `cuda_config`. `None`: the device that
-            the environment variable `LOCAL_RANK` numbers, or else device 0, and the default stream of this
-            thread.
-        codec: How the video is coded. What a device decodes of it shows when its headers are read.
-        use_cache: Whether decoders of videos that have ended are used for this one, where they are of
-            nearly the same size, and the other way round: to make one takes a while.
-        crop_left, crop_top, crop_right, crop_bottom: Columns and rows that are cut off, before all else.
-        scale_width, scale_height: What is left is resized to this, with `"rgb"` and `"bgr"`. -1 for both: it
-            keeps its size.
-        pix_fmt: What frames become. `"nv12"`: as they are decoded, with sides that are even. `"rgb"` and
-            `"bgr"`: planes of colours, by the matrix and the range that the video says.
+        device_config: The device and stream, from `cuda_config`. `None`: the device with the number in the
+            environment variable `LOCAL_RANK`, or else device 0, and the per-thread default stream.
+        codec: The codec of the video. Whether the device supports the video is known after its headers.
+        use_cache: Whether to reuse native decoders of finished videos of similar size, and to keep this one
+            for reuse. Creating a decoder is slow.
+        crop_left, crop_top, crop_right, crop_bottom: Columns and rows to cut off, before resizing.
+        scale_width, scale_height: The size to resize to, for `"rgb"` and `"bgr"`. -1 for both: no resizing.
+        pix_fmt: The pixel format of the result. `"nv12"`: as decoded, with even width and height. `"rgb"`
+            and `"bgr"`: planar, converted with the matrix and the range of the video.
 
     Raises:
-        CudaUnavailable: There is no CUDA device, or no NVDEC.
-        CudaError: The driver refuses for another reason.
-        ValueError: An argument is out of range, or frames of NV12 are to be resized.
-        TypeError: An argument is of the wrong type.
+        CudaUnavailable: There is no CUDA device, or NVDEC is not available.
+        CudaError: A call of the driver failed for another reason.
+        ValueError: An argument is out of range, or NV12 frames are to be resized.
+        TypeError: An argument has the wrong type.
 
     >>> decoder = nvdec_decoder(cuda_config(0), "h264", pix_fmt="rgb")  # doctest: +SKIP
     >>> decoder.init_buffer(32)  # doctest: +SKIP
@@ -195,7 +190,7 @@ def nvdec_decoder(
     (7, 3, 1080, 1920)
     >>> nvdec_decoder(None, "h264", scale_width=320, scale_height=240)
     Traceback (most recent call last):
-    ValueError: frames of NV12 are not resized: scale_width goes with pix_fmt="rgb"
+    ValueError: NV12 frames cannot be resized: scale_width requires pix_fmt="rgb"
     """
     check.choice("pix_fmt", pix_fmt, ("nv12", "rgb", "bgr"))
     check.flag("use_cache", use_cache)
@@ -203,11 +198,11 @@ def nvdec_decoder(
         raise TypeError(f'codec must be "h264" or another name, not {check.shown(codec)}')
     sides = {"left": crop_left, "top": crop_top, "right": crop_right, "bottom": crop_bottom}
     left, top, right, bottom = (
-        check.whole(f"crop_{side}", count, 0, _MOST_CROPPED) for side, count in sides.items()
+        check.whole(f"crop_{side}", count, 0, _MAX_CROP) for side, count in sides.items()
     )
     size = size_of(scale_width, scale_height)
     if size is not None and pix_fmt == "nv12":
-        raise ValueError('frames of NV12 are not resized: scale_width goes with pix_fmt="rgb"')
+        raise ValueError('NV12 frames cannot be resized: scale_width requires pix_fmt="rgb"')
     decoders, stream = decoders_of(device_config)
     decoder = _spdl_rs.VideoDecoder(decoders, codec, use_cache)
     return NvDecDecoder(decoder, (pix_fmt, (left, top, right, bottom), size), stream)
@@ -228,23 +223,23 @@ def decode_packets_nvdec(
 ) -> DeviceArray:
     """Decodes a whole video on a CUDA device: `uint8 [frames, 3, height, width]`.
 
-    Colours follow the matrix and the range that the video says; where it says none, BT.709 from 720 rows
-    on, and BT.601 below. Samples of 8 to 12 bits, 4:2:0 and 4:4:4 become what they are worth, and odd sides
-    stay whole.
+    Colours are converted with the matrix and the range of the video; if the video does not specify them,
+    with BT.709 for 720 rows or more, and BT.601 below. Samples of 8 to 12 bits, 4:2:0 and 4:4:4 are
+    supported, and odd sizes are kept.
 
-    All frames are in the device's memory at once. For longer videos, see
+    All frames are in device memory at the same time. For long videos use
     `NvDecDecoder.streaming_decode_packets`.
 
     Args:
-        packets: As of `NvDecDecoder.decode_packets`.
-        device_config, crop_left, crop_top, crop_right, crop_bottom, scale_width, scale_height: As of
+        packets: As for `NvDecDecoder.decode_packets`.
+        device_config, crop_left, crop_top, crop_right, crop_bottom, scale_width, scale_height: As for
             `nvdec_decoder`.
-        codec: How it is coded. `None`: as the IVF file says, which `packets` is then.
+        codec: The codec. `None`: `packets` is an IVF file, which names its codec.
         pix_fmt: `"rgb"` or `"bgr"`.
 
     Raises:
         ValueError: `codec` is missing, the video has no frame, or an argument is out of range.
-        As of `nvdec_decoder` and `NvDecDecoder.decode_packets`.
+        The exceptions of `nvdec_decoder` and `NvDecDecoder.decode_packets`.
 
     >>> frames = decode_packets_nvdec(file.read(), codec="hevc", pix_fmt="bgr")  # doctest: +SKIP
     >>> frames.shape  # doctest: +SKIP
@@ -266,7 +261,7 @@ def decode_packets_nvdec(
         pass
     frames = decoder.flush()
     if frames is None:
-        raise ValueError("the packets hold no frame")
+        raise ValueError("the packets contain no frame")
     return frames
 
 
@@ -278,34 +273,32 @@ def nv12_to_rgb(
     full_range: bool = False,
     sync: bool = False,
 ) -> DeviceArray:
-    """Makes colours of frames of NV12 on a CUDA device: planes of red, green and blue, `uint8`.
+    """Converts NV12 frames on a CUDA device to planes of red, green and blue, `uint8`.
 
-    Every byte is the nearest to what the definition of the matrix gives, also at the edges. (SPDL's own
-    multiplies chroma by 255 / 219 where limited range has 255 / 224, so that its colours are 2.3 % too
-    strong: up to 5 levels.)
+    Each level is rounded to the nearest result of the exact matrix, also at edges. (SPDL scales limited-range
+    chroma by 255 / 219 instead of 255 / 224, so its colours are 2.3 % too strong, up to 5 levels.)
 
     Args:
-        buf: `uint8 [height * 3 / 2, width]`, or `[n, height * 3 / 2, width]`, with even sides: luma, and
-            below it rows of Cb and Cr side by side. Or `uint16`, as of videos with more than 8 bits, with the
-            bits at the top. They are taken as 16 bits, of which 65,535 is white with `full_range`; that of 10
-            bits is 65,472, so that colours are up to 0.1 % too dark, which is a level here and there. Without
-            `full_range` samples of any number of bits are taken for what they are worth.
-        device_config: For which stream the result is; what that was told so far, to write `buf` say, is done
-            before. `None`: the default stream of this thread. Its allocator is not asked: memory comes from
-            where that of `buf` does.
-        coeff: The matrix, as `matrix_coefficients` of ITU-T H.273: 1 is BT.709; 5 and 6 BT.601; 4 FCC; 7 SMPTE
-            240M; 9 BT.2020; 2, not known, BT.709 from 720 rows on and BT.601 below.
-        full_range: Whether all codes are used, and not 16 to 235 and 240.
-        sync: Whether to wait until it is done.
+        buf: `uint8 [height * 3 / 2, width]`, or `[n, height * 3 / 2, width]`, with even width and height:
+            luma, followed by rows of interleaved Cb and Cr. Or `uint16`, for videos with more than 8 bits,
+            aligned to the most significant bit. With `full_range`, 65,535 is white, whereas white in 10 bits
+            is 65,472, so colours may be one level too dark. Without `full_range` any bit depth is exact.
+        device_config: The stream that waits for the result. Work queued on it so far, for example writing
+            `buf`, is completed first. `None`: the per-thread default stream. Its allocator is not used:
+            memory comes from the allocator of `buf`.
+        coeff: The matrix, as `matrix_coefficients` of ITU-T H.273: 1 BT.709; 5 and 6 BT.601; 4 FCC; 7 SMPTE
+            240M; 9 BT.2020; 2 (unspecified) BT.709 for 720 rows or more, else BT.601.
+        full_range: Whether samples use the full range, instead of 16 to 235 (luma) and 16 to 240 (chroma).
+        sync: Whether to wait for completion.
 
     Returns:
         `uint8 [3, height, width]`, or `[n, 3, height, width]`.
 
     Raises:
-        CudaError: The device's memory is full, or it fails for another reason.
-        ValueError: `buf` is no array of this kind, `coeff` no such matrix, or `buf` on another device
-            than `device_config` says.
-        TypeError: `buf` is no `DeviceArray`.
+        CudaError: The device memory is full, or the device fails for another reason.
+        ValueError: `buf` has another shape or type, `coeff` is not supported, or `buf` is on another
+            device than that of `device_config`.
+        TypeError: `buf` is not a `DeviceArray`.
 
     >>> nv12 = transfer_tensor(numpy.zeros((48, 64), "u1"))  # doctest: +SKIP
     >>> nv12_to_rgb(nv12, coeff=6).shape  # doctest: +SKIP
@@ -322,7 +315,7 @@ def nv12_to_bgr(
     full_range: bool = False,
     sync: bool = False,
 ) -> DeviceArray:
-    """The same as `nv12_to_rgb`, with the planes in the order blue, green, red."""
+    """Converts NV12 frames as `nv12_to_rgb` does, to planes of blue, green and red."""
     return _converted(buf, device_config, coeff, full_range, sync, "bgr")
 
 
@@ -342,11 +335,11 @@ def _converted(
         raise ValueError(f"coeff must be one of {_MATRICES}, not {coeff}")
     full_range = check.flag("full_range", full_range)
     frames = (1, *buf.shape) if buf.ndim == 2 else buf.shape
-    is_sound = buf.dtype in ("uint8", "uint16") and len(frames) == 3 and buf.size > 0
-    if not is_sound or frames[1] % 3 or frames[2] % 2:
+    is_valid = buf.dtype in ("uint8", "uint16") and len(frames) == 3 and buf.size > 0
+    if not is_valid or frames[1] % 3 or frames[2] % 2:
         raise ValueError(
-            "buf must be uint8 or uint16 [height * 3 / 2, width] with even sides, or several such "
-            f"frames, not {buf.dtype} {list(buf.shape)}"
+            "buf must be uint8 or uint16 [height * 3 / 2, width] with even width and height, or several "
+            f"such frames, not {buf.dtype} {list(buf.shape)}"
         )
     decoders, stream = decoders_of_array(buf, config)
     memory, shape = decoders.nv12(
@@ -365,8 +358,8 @@ def _converted(
 
 
 def _codec(packets: Any) -> Any:
-    """The codec that an IVF file says."""
+    """Returns the codec in the header of an IVF file."""
     found = _spdl_rs.VideoDecoder.codec_of_ivf(packets) if isinstance(packets, _BYTES) else None
     if found is None:
-        raise ValueError('codec must be "h264", say: only IVF files say it themselves')
+        raise ValueError('codec is required, for example "h264": only IVF files name their codec')
     return found

@@ -1,4 +1,4 @@
-"""Arrays that NumPy saved."""
+"""Arrays in NumPy's file formats, `.npy` and `.npz`."""
 
 from __future__ import annotations
 
@@ -14,38 +14,38 @@ from .._errors import CorruptError, UnsupportedError
 from ._buffer import Buffer, view_of
 from ._zip import member, opened
 
-# Where a `.npy` file says of which version it is.
+# The offset of the format version in a `.npy` file.
 _VERSION_OFFSET = 6
 
 
 class UnsupportedTypeError(UnsupportedError, TypeError):
-    """Arrays of such elements are not read."""
+    """The element type of an array is not supported."""
 
 
-# Tracebacks shall show the name by which users catch it.
+# Tracebacks show the public name, by which users catch the exception.
 UnsupportedTypeError.__module__ = "spdl_rs.io"
 
 
 def load_npy(data: Buffer, *, copy: bool = False) -> numpy.typing.NDArray[Any]:
-    """The array in a `.npy` file, as `numpy.save` writes it.
+    """Returns the array in a `.npy` file, as `numpy.save` writes it.
 
-    Types, byte order and the order of Fortran are as `numpy.load` gives them. Arrays of Python objects
-    are refused, as reading them would run code of the file; and so are those of records.
+    Element type, byte order and Fortran order are preserved, as by `numpy.load`. Arrays of Python objects
+    are refused, because unpickling can execute code from the file. Arrays of records are refused too.
 
     Args:
-        data: The file: `bytes` or anything else that shows its memory. What is behind the array is
-            not looked at.
-        copy: Whether the array gets memory of its own. If not, it is a view of `data`, which it keeps
-            alive, and may be written to where `data` may.
+        data: The file: `bytes` or another object with the buffer protocol. Bytes after the array are
+            ignored.
+        copy: Whether to copy the array. If `False`, the array is a view that keeps `data` alive and is
+            writable if `data` is.
 
     Raises:
-        TruncatedError: The file is cut, be it in the elements.
-        CorruptError: It is no `.npy` file, or its header is malformed.
-        UnsupportedTypeError: The elements are objects or records. It is a `TypeError`, too.
-        UnsupportedError: The version is later than 3.
-        LimitExceededError: The header has more than 64 KiB, or 64 dimensions.
-        TypeError: `data` does not show its memory.
-        ValueError: That is not in one piece. The errors about data are of this type, too.
+        TruncatedError: The file is truncated.
+        CorruptError: The data are not a `.npy` file, or the header is malformed.
+        UnsupportedTypeError: The elements are objects or records. It is a subclass of `TypeError`.
+        UnsupportedError: The format version is later than 3.
+        LimitExceededError: The header exceeds 64 KiB, or the array has more than 64 dimensions.
+        TypeError: `data` does not support the buffer protocol.
+        ValueError: `data` is not contiguous. All errors about data are subclasses of `ValueError`.
 
     >>> import io, numpy
     >>> file = io.BytesIO()
@@ -62,12 +62,13 @@ def load_npy(data: Buffer, *, copy: bool = False) -> numpy.typing.NDArray[Any]:
         raise UnsupportedTypeError(str(error), kind=error.kind, offset=error.offset) from None
     shape, dtype = header.shape, _dtype(header.dtype)
     try:
-        # This keeps a `memoryview` of the data, so that a `bytearray` cannot move it.
+        # The array keeps a `memoryview` of the data, so that a `bytearray` cannot be resized.
         flat = numpy.frombuffer(view_of(data), dtype, math.prod(shape), header.offset)
         array = flat.reshape(shape, order=header.order)
     except ValueError as error:
-        # More dimensions than this NumPy has, or empty and too large in another.
-        raise CorruptError(f"NumPy has no arrays of {shape}: {error}", kind="corrupt") from error
+        # Too many dimensions for this NumPy version, or an empty array with a dimension that is too large.
+        message = f"NumPy does not support arrays of shape {shape}: {error}"
+        raise CorruptError(message, kind="corrupt") from error
     return array.copy(order="K") if copy else array
 
 
@@ -75,34 +76,33 @@ def _dtype(descr: str) -> numpy.dtype[Any]:
     try:
         return numpy.dtype(descr)
     except TypeError as error:
-        # A unit of time that there is not, or a number that this machine does not have.
-        message = f"elements of type {descr!r}: {error}"
+        # An invalid unit of time, or a number format that this machine does not have.
+        message = f"unsupported element type {descr!r}: {error}"
         raise UnsupportedTypeError(message, kind="unsupported") from error
 
 
 class NpzFile(Mapping[str, "numpy.typing.NDArray[Any]"]):
     """The arrays in a `.npz` file by name, as `numpy.savez` and `numpy.savez_compressed` write it.
 
-    A mapping that reads an array when it is asked for it. Names are with or without their `.npy`.
-    Of an array that is stored as it is, this gives a view of `data`, which it keeps alive; one that
-    is compressed gets memory of its own each time. Both are compared with their checksums. Other
-    threads may run meanwhile, and ask for arrays too.
+    A mapping that reads each array on access. Names may omit the suffix `.npy`. An uncompressed array is a
+    view that keeps `data` alive; a compressed one is decompressed into new memory on each access. CRC-32
+    checksums are verified. Reads release the GIL and are thread-safe.
 
     Args:
-        data: The file: `bytes` or anything else that shows its memory.
-        max_uncompressed_bytes: The most that all compressed arrays together may be once they are
-            decompressed, by what the file says. Default: 1 GiB.
+        data: The file: `bytes` or another object with the buffer protocol.
+        max_uncompressed_bytes: The limit of the total size of all compressed arrays after decompression,
+            according to the archive. Default: 1 GiB.
 
     Raises:
-        TruncatedError: The file is cut, or no zip archive.
-        CorruptError: Its list of arrays is damaged.
-        LimitExceededError: There is more in it than `max_uncompressed_bytes`.
-        TypeError: `data` does not show its memory.
-        ValueError: That is not in one piece. The errors about data are of this type, too.
+        TruncatedError: The file is truncated, or not a zip archive.
+        CorruptError: The central directory is corrupt.
+        LimitExceededError: The archive exceeds `max_uncompressed_bytes`.
+        TypeError: `data` does not support the buffer protocol.
+        ValueError: `data` is not contiguous. All errors about data are subclasses of `ValueError`.
 
-    Asking for an array raises `KeyError` where there is none of that name, and else what `load_npy`
-    does; `CorruptError` where it contradicts its checksum; and `UnsupportedError` where it is
-    compressed by something else than DEFLATE, or encrypted.
+    Access raises `KeyError` if there is no array of that name, `CorruptError` if the checksum does not match,
+    `UnsupportedError` if the array is encrypted or not compressed with DEFLATE, and the exceptions of
+    `load_npy`.
 
     >>> import io, numpy
     >>> file = io.BytesIO()
@@ -117,13 +117,13 @@ class NpzFile(Mapping[str, "numpy.typing.NDArray[Any]"]):
     """
 
     files: list[str]
-    """The names, without their `.npy`."""
+    """The names, without the suffix `.npy`."""
 
     def __init__(self, data: Buffer, *, max_uncompressed_bytes: int = 1 << 30) -> None:
         self._directory = opened(data, max_uncompressed_bytes, "arrays")
-        # An archive is not empty, so that this can be done.
+        # Never empty, so `cast` succeeds.
         self._data = view_of(data).cast("B")
-        # Of several with the same name the directory gives the last.
+        # If a name is repeated, the directory returns the last member.
         self._names = set(self._directory.names())
         self.files = [name.removesuffix(".npy") for name in dict.fromkeys(self._directory.names())]
 
@@ -146,7 +146,7 @@ class NpzFile(Mapping[str, "numpy.typing.NDArray[Any]"]):
         return f"NpzFile({len(self)} arrays)"
 
     def _name(self, key: str) -> str | None:
-        """The name in the archive, if there is one."""
+        """Returns the name of the member, if it exists."""
         for name in (key, f"{key}.npy"):
             if name in self._names:
                 return name
@@ -154,7 +154,7 @@ class NpzFile(Mapping[str, "numpy.typing.NDArray[Any]"]):
 
 
 def load_npz(data: Buffer, *, max_uncompressed_bytes: int = 1 << 30) -> NpzFile:
-    """The arrays in a `.npz` file, by name: `NpzFile(data)`, which see for arguments and errors.
+    """Returns the arrays in a `.npz` file by name: see `NpzFile` for arguments and exceptions.
 
     >>> import io, numpy
     >>> file = io.BytesIO()

@@ -1,4 +1,4 @@
-"""The steps from a path to a batch: for a single call, or as native stages of a pipeline."""
+"""Operators from paths to batches of images: callable with one item, native as pipeline stages."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from .. import _spdl_rs
 from .._arguments import MOST_SIDE, choice, flag, layout, real, reals, whole
 from .._secrets import without_secrets
 from .._spdl_rs import Array
-from ._alike import not_alike, odd_ones
 from ._augmentations import Augmentation, several
+from ._batch_check import mismatch_message, mismatched
 from ._buffer import Buffer
 from ._crops import Crop
-from ._described import put, size, width_and_height
+from ._native_settings import set_frozen, size, width_and_height
 
 Path: TypeAlias = "str | bytes | os.PathLike[str]"
 Encoded: TypeAlias = "Buffer | Array"
@@ -32,30 +32,30 @@ Labels: TypeAlias = "numpy.typing.NDArray[numpy.int64]"
 
 @dataclass(frozen=True)
 class Fetch:
-    """Reads a file, or an object of a store: a path or an address becomes its bytes, `uint8 [size]`.
+    """Reads a file, or an object of a store: from a path or an address to bytes, `uint8 [size]`.
 
-    A text with `://` in it is an address: `https:` and `http:`, `s3:`, `gs:`, `az:` or `file:`. What
-    fails for a moment is tried again for a while. Credentials are found where each store's own tools
-    find them; passwords and signatures in addresses are never shown.
+    Strings that contain `://` are addresses: `https:`, `http:`, `s3:`, `gs:`, `az:` or `file:`. Transient
+    failures are retried. Credentials come from the environment, as for the command-line tools of each
+    store. Passwords and signatures in addresses are never printed.
 
-    In `PipelineBuilder.pipe` it runs without the GIL. How many reads are under way it finds out by
-    trying; `concurrency` says it once for all. What is handed on to `DecodeImage` never passes through
-    Python. A pair of a path and a label, a whole number, becomes a pair of bytes and that label.
+    As a stage (`PipelineBuilder.pipe`) it runs without the GIL. The number of concurrent reads adapts to
+    the throughput, unless `concurrency` fixes it. Bytes go to a following `DecodeImage` without passing
+    through Python. A pair of a path and an integer label becomes a pair of bytes and label.
 
-    Connections are kept for the next read of the same store, except where an address holds a
-    password or a signature.
+    Connections are kept for further reads from the same store, unless the address contains a password or
+    a signature.
 
     Args:
-        max_bytes: What is larger is refused, before it is read. Default: 1 GiB.
+        max_bytes: Larger files are refused before they are read. Default: 1 GiB.
 
     Raises:
-        TypeError: `max_bytes` is no whole number.
-        ValueError: It is not in 1 to 2**64 - 1.
+        TypeError: `max_bytes` is not an integer.
+        ValueError: `max_bytes` is not in 1 to 2**64 - 1.
 
-    A call raises `NotFoundError`, `PermissionDeniedError` or `IoError` for what cannot be read,
-    `UnavailableError` or `TimedOutError` where a store did not answer in time, `LimitExceededError`
-    for what is too large, each with the path or the address in `error.key`; and `TypeError` for what
-    is neither. In a pipeline these are failures of the stage.
+    A call raises `NotFoundError`, `PermissionDeniedError` or `IoError` if the file cannot be read,
+    `UnavailableError` or `TimedOutError` if a store does not respond in time, and `LimitExceededError` if
+    the file is too large. `error.key` is the path or address. Other types raise `TypeError`. In a
+    pipeline these are failures of the stage.
 
     >>> from spdl_rs.io import Fetch
     >>> data = Fetch()("photos/cat/1.png")
@@ -67,14 +67,14 @@ class Fetch:
     max_bytes: int = 1 << 30
 
     def __post_init__(self) -> None:
-        put(self, max_bytes=whole("max_bytes", self.max_bytes, 1, 2**64 - 1))
+        set_frozen(self, max_bytes=whole("max_bytes", self.max_bytes, 1, 2**64 - 1))
 
     @overload
     def __call__(self, item: Path, /) -> Bytes: ...
     @overload
     def __call__(self, item: tuple[Path, SupportsIndex], /) -> tuple[Bytes, int]: ...
     def __call__(self, item: Any, /) -> Any:
-        """Reads one file or object. Ctrl-C is heard meanwhile."""
+        """Reads one file or object. Handles Ctrl-C while it waits."""
         path, *label = _parts(item)
         data = numpy.asarray(_reader(self.max_bytes).read(path))
         return (data, *label) if label else data
@@ -82,52 +82,49 @@ class Fetch:
 
 @dataclass(frozen=True, repr=False)
 class DecodeImage:
-    """Decodes, crops and resizes an image, as `ImageLoader` does: bytes become pixels.
+    """Decodes, crops and resizes an image, as `ImageLoader` does: from bytes to pixels.
 
-    They are `uint8 [size, size, 3]`, RGB (`layout="nhwc-u8"`), or `float32 [3, size, size]`,
-    normalised (`layout="nchw-f32"`), and so on for the other layouts of `ImageLoader`.
+    The result is `uint8 [size, size, 3]`, RGB (`layout="nhwc-u8"`), or `float32 [3, size, size]`,
+    normalised (`layout="nchw-f32"`), or one of the other layouts of `ImageLoader`.
 
-    The image is turned upright, cropped and resized in one, mirrored, changed by the augmentations,
-    and then normalised and laid out.
+    Steps: orientation from the metadata, crop and resize in one pass, flip, augmentations, normalisation.
 
-    In `PipelineBuilder.pipe` it runs on threads of its own, without the GIL; `concurrency` says how
-    many, and as many as this process may use CPUs is the default. It takes bytes from `Fetch` right
-    in front of it, or else from Python: `bytes` without a copy, other buffers with one. Where
-    `aggregate(BatchImages(...))` is right behind it, each image is written straight into its place in
-    the batch. A pair of bytes and a label becomes a pair of pixels and that label.
+    As a stage (`PipelineBuilder.pipe`) it runs on native threads, without the GIL. `concurrency` is their
+    number; the default is the number of CPUs that this process may use. Input comes from a preceding
+    `Fetch` or from Python: `bytes` without a copy, other buffers with one. Before
+    `aggregate(BatchImages(...))`, images are written directly into their slots of the batch. A pair of
+    bytes and a label becomes a pair of pixels and label.
 
-    What is random is drawn from `seed`, from the epoch, and from the place of the item in the source:
-    the same as `ImageLoader(..., shuffle=False, seed=seed)` draws there.
+    Random numbers depend on `seed`, the epoch and the position of the item in the source. They are the
+    same as in `ImageLoader(..., shuffle=False, seed=seed)`.
 
     Args:
-        size: The side of the square images in pixels, 1 to 16,384; or their height and width.
-        train: Whether to augment: see `ImageLoader`. The arguments behind it say more than this one.
+        size: Width and height of the result in pixels, 1 to 16,384; or (height, width).
+        train: Whether to augment: see `ImageLoader`. The arguments below override it.
         layout: As for `ImageLoader`.
-        seed: Decides all augmentation, 0 to 2**64 - 1.
-        crop: Which part of the image is seen. `None`: `RandomResizedCrop()` with `train`, and else the
-            centre of the image, resized until it just covers `size / 0.875`.
-        horizontal_flip: How often a sample is mirrored left to right, 0 to 1. `None`: half of the time
-            with `train`, else never.
-        vertical_flip: How often it is mirrored top to bottom, 0 to 1.
-        filter: How pixels are weighed: `"nearest"`, `"area"`, `"bilinear"`, `"bicubic"` or
-            `"lanczos3"`.
+        seed: Determines all random numbers, 0 to 2**64 - 1.
+        crop: The part of the image to use. `None`: `RandomResizedCrop()` with `train`, else the centre of
+            the image, resized to cover `size / 0.875`.
+        horizontal_flip: The probability of a horizontal flip, 0 to 1. `None`: 0.5 with `train`, else 0.
+        vertical_flip: The probability of a vertical flip, 0 to 1.
+        filter: The interpolation: `"nearest"`, `"area"`, `"bilinear"`, `"bicubic"` or `"lanczos3"`.
         color: `"rgb"`, `"bgr"`, or `"grey"` with one channel.
-        mean, std: Of red, green and blue, as shares of 255, where the layout is normalised; of grey,
-            the first. Default: ImageNet's.
-        exact: Whether images are decoded at full size and to RGB before they are resized: slower,
-            and within a level of 255 of what Pillow gives.
-        on_truncated: What happens to a file that ends early. `"error"`: it is damaged. `"partial"`:
-            what there is of the image is used, the rest is black.
-        augment: Random changes of the resized image, such as `ColorJitter` or `RandAugment`: one, or
-            several in a row.
+        mean, std: Mean and standard deviation of red, green and blue, as fractions of 255, for normalised
+            layouts; for grey, the first is used. Default: those of ImageNet.
+        exact: Whether to decode at full size and convert to RGB before resizing: slower, and within one
+            level (of 255) of Pillow.
+        on_truncated: What to do if a file is truncated. `"error"`: raise `TruncatedError`. `"partial"`:
+            missing rows are filled with black.
+        augment: Augmentations of the resized image, such as `ColorJitter` or `RandAugment`: one, or a
+            list.
 
     Raises:
-        ValueError: An argument is out of range (`InvalidArgumentError` is one, too).
-        NotImplementedError: `layout` is of `bf16`.
-        TypeError: An argument is of the wrong type.
+        ValueError: An argument is out of range (`InvalidArgumentError` is a subclass).
+        NotImplementedError: `layout` requires `bf16`.
+        TypeError: An argument has the wrong type.
 
-    A call raises `DataError` for what is no image, with `"bytes"` in `error.key`, or in a pipeline the
-    path that was fetched; and `TypeError` for what has no bytes.
+    A call raises `DataError` if the bytes cannot be decoded, and `TypeError` for objects without the
+    buffer protocol. `error.key` is `"bytes"`, or in a pipeline the path that was fetched.
 
     >>> from spdl_rs.io import ColorJitter, DecodeImage, Fetch, Letterbox
     >>> pixels = DecodeImage(32)(Fetch()("photos/cat/1.png"))
@@ -136,10 +133,9 @@ class DecodeImage:
     >>> decode = DecodeImage((24, 32), crop=Letterbox(), color="grey", augment=ColorJitter(0.4))
     >>> decode(Fetch()("photos/cat/1.png")).shape
     (24, 32, 1)
-    >>> DecodeImage(32)(b"no image")
+    >>> DecodeImage(32)(b"no image")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    spdl_rs.UnsupportedError: bytes: not an image of a known format: it starts with "no image"; \
-known are jpeg, png, webp, gif, bmp, tiff
+    spdl_rs.UnsupportedError: bytes: not an image of a known format: ...
     """
 
     size: int | tuple[int, int] = 224
@@ -163,12 +159,14 @@ known are jpeg, png, webp, gif, bmp, tiff
     def __post_init__(self) -> None:
         layout(self.layout)
         if self.crop is not None and not isinstance(self.crop, Crop):
-            raise TypeError(f"crop must be one of spdl_rs.io, such as Stretch(), not {self.crop!r}")
+            raise TypeError(
+                f"crop must be a crop of spdl_rs.io, such as Stretch(), not {self.crop!r}"
+            )
         choice("filter", self.filter, ("nearest", "area", "bilinear", "bicubic", "lanczos3"))
         choice("color", self.color, ("rgb", "bgr", "grey"))
         choice("on_truncated", self.on_truncated, ("error", "partial"))
         flip = self.horizontal_flip
-        put(
+        set_frozen(
             self,
             size=size("size", self.size, MOST_SIDE),
             train=flag("train", self.train),
@@ -180,7 +178,7 @@ known are jpeg, png, webp, gif, bmp, tiff
             exact=flag("exact", self.exact),
             augment=several("augment", self.augment),
         )
-        # What Python does not know of sizes, layouts and numbers is told now.
+        # The native module checks the remaining conditions.
         self._native()
 
     @overload
@@ -193,15 +191,14 @@ known are jpeg, png, webp, gif, bmp, tiff
         """Decodes one image.
 
         Args:
-            item: The bytes, or a pair of them and a label.
-            epoch, index: Which numbers to draw where something is random: those of this place in this
-                epoch.
+            item: The bytes, or a pair of bytes and a label.
+            epoch, index: Select the random numbers: those of this position in this epoch.
         """
         return self._drawn(item, _draws(self._draws, epoch, index))
 
     @property
     def _draws(self) -> tuple[int, str]:
-        """Whose random numbers are drawn: the seed, and the name of the stage."""
+        """The seed and the stage name that select the random numbers."""
         return self.seed, "decode"
 
     def _drawn(self, item: Any, draws: _spdl_rs.Draws) -> Any:
@@ -218,26 +215,26 @@ known are jpeg, png, webp, gif, bmp, tiff
 
 @dataclass(frozen=True)
 class AugmentImage:
-    """Changes decoded images at random: `uint8 [height, width, 3]`, RGB, become as many others.
+    """Augments decoded images: `uint8 [height, width, 3]`, RGB, to the same shape.
 
-    `DecodeImage(augment=...)` does the same in the threads that decode, also for images that are
-    normalised: take that, if all come from there. This is for images from elsewhere, and for changes
-    that take longer than decoding: in `PipelineBuilder.pipe` it has threads of its own, without the
-    GIL, and takes images from `DecodeImage` right in front of it without Python. Then
-    `aggregate(BatchImages(...))` right behind it runs in Rust, too. A pair of pixels and a label
-    becomes a pair of other pixels and that label.
+    `DecodeImage(augment=...)` does the same in the decoding threads, also for normalised layouts. Prefer
+    it if all images come from there. `AugmentImage` is for images from other sources, and for
+    augmentations that take longer than decoding: as a stage (`PipelineBuilder.pipe`) it has separate
+    native threads, without the GIL, and takes images of a preceding `DecodeImage` without Python. A
+    following `aggregate(BatchImages(...))` then runs in Rust as well. A pair of pixels and a label becomes
+    a pair of pixels and label.
 
-    What is random is drawn from `seed`, from the epoch, and from the place of the item in the source.
+    Random numbers depend on `seed`, the epoch and the position of the item in the source.
 
     Args:
-        augmentations: What is done: `ColorJitter(...)`, say, or several in a row.
-        seed: Decides what is drawn, 0 to 2**64 - 1.
+        augmentations: One augmentation, for example `ColorJitter(...)`, or a list.
+        seed: Determines the random numbers, 0 to 2**64 - 1.
 
     Raises:
-        TypeError: An argument is of the wrong type.
+        TypeError: An argument has the wrong type.
         ValueError: `seed` is out of range.
 
-    A call raises `TypeError` for what is not `uint8`, and `ValueError` for another shape.
+    A call raises `TypeError` for types other than `uint8`, and `ValueError` for other shapes.
 
     >>> from spdl_rs.io import AugmentImage, RandomInvert
     >>> AugmentImage(RandomInvert(p=1))(numpy.full((2, 2, 3), 5, "u1"))[0, 0].tolist()
@@ -250,7 +247,7 @@ class AugmentImage:
 
     def __post_init__(self) -> None:
         steps = several("augmentations", self.augmentations)
-        put(self, augmentations=steps, seed=whole("seed", self.seed, 0, 2**64 - 1))
+        set_frozen(self, augmentations=steps, seed=whole("seed", self.seed, 0, 2**64 - 1))
         self._native()
 
     @overload
@@ -260,23 +257,23 @@ class AugmentImage:
         self, item: tuple[Pixels, SupportsIndex], /, *, epoch: int = 0, index: int = 0
     ) -> tuple[Pixels, int]: ...
     def __call__(self, item: Any, /, *, epoch: int = 0, index: int = 0) -> Any:
-        """Gives a changed copy of one image.
+        """Returns an augmented copy of one image.
 
         Args:
-            item: The pixels, or a pair of them and a label.
-            epoch, index: Which numbers to draw: those of this place in this epoch.
+            item: The pixels, or a pair of pixels and a label.
+            epoch, index: Select the random numbers: those of this position in this epoch.
         """
         return self._drawn(item, _draws(self._draws, epoch, index))
 
     @property
     def _draws(self) -> tuple[int, str]:
-        """Whose random numbers are drawn: the seed, and the name of the stage."""
+        """The seed and the stage name that select the random numbers."""
         return self.seed, "augment"
 
     def _drawn(self, item: Any, draws: _spdl_rs.Draws) -> Any:
         pixels, *label = _parts(item)
-        changed = numpy.asarray(self._native().apply(pixels, draws))
-        return (changed, *label) if label else changed
+        augmented = numpy.asarray(self._native().apply(pixels, draws))
+        return (augmented, *label) if label else augmented
 
     def _native(self) -> _spdl_rs.ImageAugmenter:
         return _augmenter(self)
@@ -284,26 +281,26 @@ class AugmentImage:
 
 @dataclass(frozen=True)
 class BatchImages:
-    """Puts images side by side: `[...]` each become `[N, ...]`; labels become `int64 [N]`.
+    """Stacks images into batches: from `[...]` each to `[N, ...]`; labels become `int64 [N]`.
 
-    `PipelineBuilder.aggregate` takes it. Right behind `pipe(DecodeImage(...))` it runs without the
-    GIL, and nothing is copied; elsewhere it stacks the arrays that Python functions give. Items are
-    images, or pairs of an image and its label: then it gives a pair of arrays. Either all items of a
-    pipeline have a label, or none has.
+    Pass it to `PipelineBuilder.aggregate`. Directly after `pipe(DecodeImage(...))` it runs without the GIL
+    and without copies. Elsewhere it stacks arrays from Python functions. Items are images, or pairs of an
+    image and a label; batches are then pairs of arrays. Either all items of a pipeline have a label, or
+    none.
 
     Args:
-        batch_size: Images per batch, at least 1. An image that fails leaves its place to the next
-            one, so that only the last batch of an epoch may be smaller.
-        drop_last: Whether that one is left out.
+        batch_size: Images per batch, at least 1. The next image takes the slot of a failed one, so only
+            the last batch of an epoch may be smaller.
+        drop_last: Whether to leave out an incomplete last batch.
 
     Raises:
-        TypeError: `batch_size` is no whole number, or `drop_last` is not `True` or `False`.
+        TypeError: `batch_size` is not an integer, or `drop_last` is not `True` or `False`.
         ValueError: `batch_size` is less than 1.
 
-    Called with a list, it stacks that; it raises `ValueError` where the list is empty, where images are
-    of different shapes or types, and where only some have labels. In a pipeline, those images of a full
-    batch are dropped that are not like most of it, which is one failure; the others wait for more. At
-    the end of an epoch that ends the pipeline.
+    A call with a list stacks that list. `ValueError` is raised if the list is empty, if shapes or types
+    differ, or if only some images have labels. In a pipeline, images of a full batch that differ from the
+    majority are dropped, which counts as one failure; the others stay for the next batch. At the end of an
+    epoch such a difference ends the pipeline.
 
     >>> from spdl_rs.io import BatchImages, DecodeImage, Fetch
     >>> from spdl_rs.pipeline import PipelineBuilder
@@ -334,37 +331,37 @@ class BatchImages:
 
     def __post_init__(self) -> None:
         batch_size = whole("batch_size", self.batch_size, 1, 2**63 - 1)
-        put(self, batch_size=batch_size, drop_last=flag("drop_last", self.drop_last))
+        set_frozen(self, batch_size=batch_size, drop_last=flag("drop_last", self.drop_last))
 
     def __call__(self, items: Sequence[Any], /) -> Any:
         """Stacks a list of images, or of pairs of an image and a label."""
         if not isinstance(items, Sequence):
             raise TypeError(
-                f"BatchImages takes a list of images, not {type(items).__name__}; in a pipeline it "
-                f"belongs into aggregate, which makes lists: .aggregate({self!r})"
+                f"BatchImages takes a list of images, not {type(items).__name__}; in a pipeline, pass "
+                f"it to aggregate, which makes lists: .aggregate({self!r})"
             )
         parts = [_parts(item) for item in items]
         if not parts:
-            raise ValueError("there are no images to make a batch of")
-        odd = odd_ones(parts)
-        if odd:
-            raise ValueError(not_alike(parts, odd))
+            raise ValueError("cannot make a batch of no images")
+        mismatches = mismatched(parts)
+        if mismatches:
+            raise ValueError(mismatch_message(parts, mismatches))
         return _stacked(parts)
 
     def accumulate(self, item: Any) -> Any | None:
-        """Takes an image in. Returns a batch where one is full, else `None`.
+        """Adds an image. Returns a batch if one is complete, else `None`.
 
         Raises:
-            TypeError: It is a pair, but not of an image and a label.
-            ValueError: Of a full batch, some images are not like the others. These are dropped; the
-                others wait for more.
+            TypeError: The item is a tuple, but not a pair of an image and a label.
+            ValueError: Some images of a complete batch differ from the majority. They are dropped; the
+                others stay for the next batch.
         """
         _parts(item)
         self._items.append(item)
         return self._take() if len(self._items) >= self.batch_size else None
 
     def flush(self) -> Any | None:
-        """Returns what is held at the end of an epoch, if anything is and is wanted, else `None`."""
+        """Returns an incomplete batch at the end of an epoch, or `None`."""
         if self._items and not self.drop_last:
             return self._take()
         self._items.clear()
@@ -374,11 +371,11 @@ class BatchImages:
         items = self._items.copy()
         self._items.clear()
         parts = [_parts(item) for item in items]
-        odd = odd_ones(parts)
-        if odd:
-            dropped = set(odd)
+        mismatches = mismatched(parts)
+        if mismatches:
+            dropped = set(mismatches)
             self._items.extend(item for at, item in enumerate(items) if at not in dropped)
-            raise ValueError(not_alike(parts, odd))
+            raise ValueError(mismatch_message(parts, mismatches))
         return _stacked(parts)
 
 
@@ -413,24 +410,24 @@ def _augmenter(of: AugmentImage) -> _spdl_rs.ImageAugmenter:
     return _spdl_rs.ImageAugmenter([step._native() for step in steps], of.seed)
 
 
-def _draws(of: tuple[int, str], epoch: int, index: int) -> _spdl_rs.Draws:
-    seed, stage = of
+def _draws(stream: tuple[int, str], epoch: int, index: int) -> _spdl_rs.Draws:
+    seed, stage = stream
     epoch, index = whole("epoch", epoch, 0, 2**63), whole("index", index, 0, 2**63)
     return _spdl_rs.Draws(seed, epoch, index, stage)
 
 
 def _repr(of: Any, *always: str) -> str:
-    """As that of a dataclass, without the settings that nobody has changed."""
-    told = [
+    """The `repr` of a dataclass, without parameters that have their default value."""
+    shown = [
         f"{field.name}={getattr(of, field.name)!r}"
         for field in dataclasses.fields(of)
         if field.name in always or getattr(of, field.name) != field.default
     ]
-    return f"{type(of).__name__}({', '.join(told)})"
+    return f"{type(of).__name__}({', '.join(shown)})"
 
 
 def _stacked(parts: Sequence[tuple[Any, ...]]) -> Any:
-    """A batch of what is alike."""
+    """Stacks matching images into a batch."""
     images = numpy.stack([numpy.asarray(part[0]) for part in parts])
     if len(parts[0]) == 1:
         return images
@@ -438,14 +435,16 @@ def _stacked(parts: Sequence[tuple[Any, ...]]) -> Any:
 
 
 def _parts(item: Any) -> tuple[Any, ...]:
-    """A value, or a value and its label."""
+    """Splits an item into a value, or a value and its label."""
     if not isinstance(item, tuple):
         return (item,)
     if len(item) != 2:
-        raise TypeError(f"a pair of a value and its label is needed, not {len(item)} values")
+        raise TypeError(
+            f"an item must be a value or a pair of value and label, not {len(item)} values"
+        )
     value, label = item
     try:
         return value, operator.index(label)
     except TypeError:
         shown = without_secrets(repr(label))
-        raise TypeError(f"a label must be a whole number of 64 bits, not {shown}") from None
+        raise TypeError(f"a label must be a 64-bit integer, not {shown}") from None

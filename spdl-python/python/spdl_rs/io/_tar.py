@@ -1,4 +1,4 @@
-"""Tar archives, file by file."""
+"""Iteration over the members of tar archives."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ._buffer import Buffer
 
 
 class SupportsRead(Protocol):
-    """What has a method `read`: at most so many bytes, and none at the end."""
+    """An object with a method `read` that returns at most `size` bytes, and none at the end."""
 
     def read(self, size: int, /) -> bytes: ...
 
@@ -26,35 +26,34 @@ def iter_tarfile(
 def iter_tarfile(
     src: Buffer | SupportsRead, *, accept_missing_end: bool = False
 ) -> Iterator[tuple[str, memoryview]] | Iterator[tuple[str, bytes]]:
-    """The files of a tar archive, in their order: pairs of a name and the contents.
+    """Yields the files of a tar archive in order, as pairs of name and contents.
 
-    Folders, symbolic links, devices and pipes are passed over. Old and new archives are read, with
-    the long names and large sizes of ustar, GNU and pax; compressed ones are not, but what
-    decompresses them (`gzip.open`) can be given as `src`.
+    Directories, symbolic links, devices and FIFOs are skipped. Old tar, ustar, GNU and pax formats are
+    supported, with long names and large sizes. Compressed archives are not supported directly; pass a
+    decompressing file object, such as `gzip.open(...)`.
 
     Args:
-        src: The archive. Of `bytes`, and of all that shows its memory as they do (`bytearray`,
-            `memoryview`, `mmap`, arrays of NumPy), the contents are views, `memoryview`, that keep
-            it alive; nothing is copied. Of an object with a method `read`, which is called for a
-            few bytes at a time, they are `bytes`; it need not be able to seek, and is read to its
-            end.
-        accept_missing_end: Whether the archive may end without its end marker, as some programs
-            write it. If not, that is a `TruncatedError` behind the last file: the archive may have
-            been cut there.
+        src: The archive. For `bytes` and other objects with the buffer protocol (`bytearray`,
+            `memoryview`, `mmap`, NumPy arrays), contents are `memoryview`s that keep it alive, without
+            copies. For an object with a method `read`, contents are `bytes`; the object is read
+            sequentially to its end and need not support seeking.
+        accept_missing_end: Whether the archive may lack the end-of-archive marker, which some programs do
+            not write. If `False`, a missing marker raises `TruncatedError` after the last file, because
+            the archive may be truncated.
 
-    Names are text; bytes in them that are no UTF-8 are kept as `os.fsdecode` does. They are data, and
-    no paths: one may be absolute, or climb with `..`.
+    Names are decoded as `os.fsdecode` does. Treat them as data, not as paths: they may be absolute or contain
+    `..`.
 
     Raises:
-        TruncatedError: The archive is cut. What is before that was given.
-        CorruptError: It is damaged, or no tar archive. What is before that was given.
-        UnsupportedError: A hard link or a sparse file, whose contents are elsewhere or not in one
-            piece. The next call of `next` gives the file behind it.
-        TypeError: `src` is neither of the two, or its `read` gives no `bytes`.
-        ValueError: The memory of `src` is not in one piece. The errors about data are of this type,
-            too.
+        TruncatedError: The archive is truncated. Earlier files have been yielded.
+        CorruptError: The archive is corrupt, or not a tar archive. Earlier files have been yielded.
+        UnsupportedError: The member is a hard link or a sparse file. The next call of `next` returns the
+            following file.
+        TypeError: `src` has another type, or its `read` does not return `bytes`.
+        ValueError: The memory of `src` is not contiguous. All errors about data are subclasses of
+            `ValueError`.
 
-    What `read` raises comes through.
+    Exceptions of `read` are propagated.
 
     >>> import io, tarfile
     >>> file = io.BytesIO()

@@ -1,4 +1,4 @@
-"""Arrays from the host to a CUDA device, and back; alone, or as many as a batch holds."""
+"""Host-to-device and device-to-host transfers of arrays and batches."""
 
 from __future__ import annotations
 
@@ -21,55 +21,54 @@ if TYPE_CHECKING:
     from ..cuda import DeviceArray
     from ..cuda._allocators import Allocator, AllocatorLike
 
-# As the driver aligns memory: each array of a batch can be used as if it were alone.
+# The alignment of the driver: each array of a batch can be used like a separate allocation.
 _ALIGNMENT = 256
 _BFLOAT16 = "bfloat16"
-# Numbers that devices and DLPack have.
+# NumPy kinds of numbers that DLPack supports.
 _KINDS = "biufc"
 
 
 @dataclasses.dataclass(frozen=True)
 class CUDAConfig:
-    """On which device arrays are put, and which stream uses them there; made by `cuda_config`."""
+    """A device, the stream that uses its arrays, and an allocator; created by `cuda_config`."""
 
     device_index: int
     """The number of the device."""
     stream: int
-    """The stream that waits for the copies, as the array API numbers it."""
+    """The stream that waits for transfers, numbered as in the array API standard."""
     allocator: Allocator | None = None
-    """The two functions that memory of the device comes from; `None`: the driver's."""
+    """The two functions of the allocator of device memory; `None`: the driver."""
 
 
 def cuda_config(
     device_index: int, *, stream: int = 2, allocator: AllocatorLike | None = None
 ) -> CUDAConfig:
-    """On which device arrays are put, and which stream uses them there.
+    """Selects a device, the stream that uses its arrays, and an allocator.
 
-    Memory comes from a pool, so that nothing is allocated for each array. It is used again once its
-    consumers are done with it, and given back to `allocator` when there is more of it than was ever held
-    at once, when the device is full, and by `spdl_rs.cuda.release`. Each allocator has a pool of its own
-    until then.
+    Memory comes from a pool, so arrays need no separate allocations. Memory is recycled after its consumers
+    have finished. The pool returns memory to `allocator` if it exceeds the peak use, if the device is full,
+    and on `spdl_rs.cuda.release`. Each allocator has a separate pool.
 
     Args:
         device_index: The number of the device, from 0.
-        stream: The stream that is to wait for the copies: 1 is the legacy default stream, 2 the default
-            stream of the thread that asks for the copy, larger numbers are streams, which have to exist
-            as long as the arrays.
-        allocator: Who allocates the device's memory. `None`: the driver. `"torch"`: the caching allocator
-            of PyTorch, which then knows of it. Or two functions, `(allocate, free)`:
+        stream: The stream that waits for transfers: 1 is the legacy default stream, 2 the per-thread default
+            stream of the calling thread, larger numbers are stream handles. A stream must exist as long as
+            the arrays.
+        allocator: The allocator of device memory. `None`: the driver. `"torch"`: PyTorch's caching
+            allocator. Or two functions, `(allocate, free)`:
 
-            - `allocate(size, device, stream)` returns the address of at least so many bytes of the
-              device of that number, a multiple of 256. They are first used on `stream`, a number.
-              Where there are none, it raises `MemoryError`, or what is called `OutOfMemoryError`: what
-              the pool has no use for is freed then, and it is asked once more;
-            - `free(address)` takes them back. All work with them is done by then.
+            - `allocate(size, device, stream)` returns the address of at least `size` bytes on the device
+              with that number, a multiple of 256. `stream` is the handle of the stream that uses the memory
+              first. If no memory is left, the function raises `MemoryError` or an exception class named
+              `OutOfMemoryError`; the pool then frees unused memory and calls it once more.
+            - `free(address)` frees the memory. All work on it is done by then.
 
-            They are called by any thread. Memory that is in use while Python ends is not given back.
+            Any thread may call them. Memory in use during interpreter finalization is not freed.
 
     Raises:
         ImportError: `allocator` is `"torch"`, and PyTorch is not installed.
-        TypeError: `allocator` is none.
-        ValueError: A number is out of range. 0 is no stream, as it may mean either default one.
+        TypeError: `allocator` is not an allocator.
+        ValueError: A number is out of range. Stream 0 is ambiguous and refused.
 
     >>> cuda_config(1).device_index
     1
@@ -78,23 +77,23 @@ def cuda_config(
     number = check.whole("stream", stream, 1, 2**63 - 1)
     if allocator is None:
         return CUDAConfig(index, number)
-    # Not imported before: who stays on the host need not wait for it.
+    # Imported lazily: users without CUDA do not need it.
     from ..cuda._allocators import functions_of
 
     return CUDAConfig(index, number, functions_of(allocator))
 
 
 def cpu_storage(size: int, *, pin_memory: bool = True, device_index: int = 0) -> Array:
-    """Bytes of the host, `uint8 [size]`, which `numpy.asarray` reads and writes in place.
+    """Allocates host memory, `uint8 [size]`, which `numpy.asarray` reads and writes in place.
 
     Args:
-        size: How many.
-        pin_memory: Whether a device copies from them directly. Such memory is used again once it is let
-            go of.
+        size: The size in bytes.
+        pin_memory: Whether to allocate pinned memory, which a device reads directly. Pinned memory is
+            recycled.
         device_index: The number of that device.
 
     Raises:
-        CudaUnavailable: Memory is to be pinned, and there is no device.
+        CudaUnavailable: `pin_memory` is set, and there is no CUDA device.
 
     >>> cpu_storage(100, pin_memory=False).shape
     (100,)
@@ -106,20 +105,20 @@ def cpu_storage(size: int, *, pin_memory: bool = True, device_index: int = 0) ->
 
 
 def transfer_buffer(buffer: ArrayInterface, *, device_config: CUDAConfig) -> DeviceArray:
-    """Starts to copy an array to a device, and returns at once.
+    """Starts the upload of an array to a device, and returns immediately.
 
-    `buffer` may be changed as soon as this returns: it is first copied to pinned memory.
+    `buffer` may be modified after the call: it is copied to pinned memory first.
 
     Args:
-        buffer: An array of numbers of the host: NumPy's, an `Array`, or what else has
+        buffer: A host array of numbers: a NumPy array, an `Array`, or an object with
             `__array_interface__`.
-        device_config: Where to, as of `cuda_config`. Its stream waits for the copy.
+        device_config: The device and stream, from `cuda_config`. The stream waits for the upload.
 
     Raises:
         CudaUnavailable: There is no CUDA device.
-        CudaError: The device's memory is full, the driver refuses for another reason, or the allocator
-            has raised something: that is the cause.
-        TypeError: `buffer` is no array, or not one of numbers.
+        CudaError: The device memory is full, a call of the driver failed, or the allocator raised an
+            exception, which is the `__cause__`.
+        TypeError: `buffer` is not an array of numbers.
     """
     if not isinstance(buffer, ArrayInterface):
         raise TypeError(f"{type(buffer).__name__} has no __array_interface__")
@@ -132,16 +131,16 @@ def transfer_buffer(buffer: ArrayInterface, *, device_config: CUDAConfig) -> Dev
 def transfer_buffer_cpu(
     buffer: DeviceArray, *, stream: Any | None = None
 ) -> numpy.typing.NDArray[Any]:
-    """A copy of a `DeviceArray` on the host, behind all that `stream` was told so far; it waits.
+    """Copies a `DeviceArray` to the host, after all work queued on `stream` so far. Blocks.
 
     Args:
         buffer: The array.
-        stream: A number as of `cuda_config`, or a stream of PyTorch's or CuPy's. `None`: the legacy
-            default stream.
+        stream: A number as for `cuda_config`, or a stream of PyTorch or CuPy. `None`: the legacy default
+            stream.
 
     Raises:
-        CudaError: The copy failed.
-        TypeError: `buffer` is no `DeviceArray`.
+        CudaError: The transfer failed.
+        TypeError: `buffer` is not a `DeviceArray`.
     """
     from ..cuda import DeviceArray
 
@@ -151,30 +150,30 @@ def transfer_buffer_cpu(
 
 
 def transfer_tensor(batch: Any, /, *, num_caches: int = 4, device: str | None = None) -> Any:
-    """Puts all arrays of a batch on a CUDA device, in one copy, and returns at once.
+    """Uploads all arrays of a batch to a CUDA device in one transfer, and returns immediately.
 
-    The batch may hold lists, tuples, named tuples, dictionaries (`defaultdict` and the like, too) and
-    data classes, in one another. What comes is of the same shape: in place of each array of NumPy, and
-    of each `Array`, there is a `DeviceArray`; in place of each tensor of PyTorch on the CPU, there is a
-    tensor on the device. All else is left as it is. The batch may be changed as soon as this returns.
+    The batch may consist of nested lists, tuples, named tuples, dictionaries (also `defaultdict` and similar
+    types) and data classes. The result has the same structure. NumPy arrays and `Array`s become
+    `DeviceArray`s; PyTorch tensors on the CPU become tensors on the device. Other values are unchanged. The
+    batch may be modified after the call.
 
-    Such a tensor is for the stream that is PyTorch's current one in this thread, mostly the default one.
-    Who works on another stream gives arrays of NumPy, and takes the `DeviceArray`s there, by `to_torch`.
+    Tensors are for PyTorch's current stream of the calling thread, usually the default stream. To use another
+    stream, pass NumPy arrays and call `to_torch` of the `DeviceArray`s on that stream.
 
-    It is a stage of a pipeline too, for the thread of which nobody waits: `.pipe(transfer_tensor)`.
+    The function can also be a stage of a pipeline: `.pipe(transfer_tensor)`.
 
     Args:
-        batch: What holds the arrays.
-        num_caches: Nothing. It is there since `spdl` has it, where that many batches are kept, lest
-            their memory be overwritten. Here memory is used again when its consumers are done.
-        device: `"cuda:1"`, say. `None`: the device that the environment variable `LOCAL_RANK`
-            numbers, or else device 0.
+        batch: The batch.
+        num_caches: Ignored. In `spdl`, that many batches are kept alive so that their memory is not
+            overwritten. Here memory is recycled after its consumers have finished.
+        device: For example `"cuda:1"`. `None`: the device with the number in the environment variable
+            `LOCAL_RANK`, or else device 0.
 
     Raises:
         CudaUnavailable: There is no CUDA device.
-        CudaError: The device's memory is full, or the driver refuses for another reason.
-        RuntimeError: `LOCAL_RANK` names a device that does not exist.
-        TypeError: An array is not of numbers.
+        CudaError: The device memory is full, or a call of the driver failed.
+        RuntimeError: `LOCAL_RANK` is not the number of a device.
+        TypeError: The element type of an array is not numeric.
     """
     check.whole("num_caches", num_caches, 0, 2**63 - 1)
     return _placed(batch, device)
@@ -188,21 +187,20 @@ def transfer_tensor_h2d(
     stream: int | Any | None = None,
     producer_event: int | Any | None = None,
 ) -> Any:
-    """The same as `transfer_tensor`, for a stream, and behind an event.
+    """Uploads a batch as `transfer_tensor` does, for a stream and after an event.
 
     Args:
-        batch: What holds the arrays, as of `transfer_tensor`.
-        device: As of `transfer_tensor`.
-        stream: A stream that waits for the copies, beside those for which the arrays are taken later: a
-            number as of `cuda_config`, or a stream of PyTorch's or CuPy's. It has to exist as long as
-            the arrays.
-        producer_event: An event of PyTorch's or CuPy's, or its number. The batch is read once that has
-            been reached: where a device still writes it, to pinned memory say. This waits for it, without
-            the GIL, and hears Ctrl-C.
+        batch: As for `transfer_tensor`.
+        device: As for `transfer_tensor`.
+        stream: A stream that waits for the upload, in addition to streams that import the arrays later: a
+            number as for `cuda_config`, or a stream of PyTorch or CuPy. It must exist as long as the arrays.
+        producer_event: An event of PyTorch or CuPy, or its handle. The batch is read after the event
+            completes, for example because a device still writes to its pinned memory. The call waits for
+            the event without the GIL, and handles Ctrl-C.
 
     Raises:
-        CudaError, CudaUnavailable, RuntimeError: As of `transfer_tensor`.
-        TypeError, ValueError: `stream` is no stream, or `producer_event` no event; as of
+        CudaError, CudaUnavailable, RuntimeError: As for `transfer_tensor`.
+        TypeError, ValueError: `stream` is not a stream, or `producer_event` is not an event; and as for
             `transfer_tensor`.
     """
     from ..cuda import _device_array
@@ -220,20 +218,20 @@ def transfer_tensor_d2h(
     stream: int | Any | None = None,
     producer_event: int | Any | None = None,
 ) -> Any:
-    """A copy of a batch on the host: in place of each `DeviceArray`, there is an array of NumPy.
+    """Copies a batch to the host: `DeviceArray`s become NumPy arrays. Blocks until all copies are complete.
 
-    Tensors of PyTorch are left to PyTorch. It waits until the last array is there.
+    PyTorch tensors are not copied; use PyTorch for them.
 
     Args:
-        batch: What holds the arrays, as of `transfer_tensor`.
-        device: `"cuda:1"`, say: arrays on other devices are left as they are. `None`: those on all.
-        stream: The copies come behind what this stream was told so far; see `transfer_buffer_cpu`.
-        producer_event: An event of PyTorch's or CuPy's, or its number: the copies come behind all that
-            was told before it was recorded, and behind no stream but one that is given, too.
+        batch: As for `transfer_tensor`.
+        device: For example `"cuda:1"`: arrays on other devices are left unchanged. `None`: all devices.
+        stream: The copies start after the work queued on this stream; see `transfer_buffer_cpu`.
+        producer_event: An event of PyTorch or CuPy, or its handle: the copies start after the work that the
+            event recorded, and wait for no stream unless `stream` is given.
 
     Raises:
-        CudaError: A copy failed.
-        TypeError, ValueError: `stream` is no stream, `producer_event` no event, or `device` no device.
+        CudaError: A transfer failed.
+        TypeError, ValueError: `stream`, `producer_event` or `device` is invalid.
     """
     from ..cuda import DeviceArray, _devices
 
@@ -251,7 +249,7 @@ def transfer_tensor_d2h(
 def _placed(
     batch: Any, device: str | None, stream: int | None = None, event: int | None = None
 ) -> Any:
-    """The batch, put on a device once `event` has been reached, for `stream` among others."""
+    """Uploads a batch after `event`, for `stream` and for the streams of its consumers."""
     arrays = list(_leaves(batch))
     target = _device_of_rank() if device is None else _named(device)
     if not arrays:
@@ -260,7 +258,7 @@ def _placed(
         target.wait_for_event(event)
     on_devices = _uploaded(arrays, target)
     if stream is not None:
-        # All are in the same memory.
+        # All arrays share one allocation.
         on_devices[0]._memory.wait_on(stream)
     placed = iter(on_devices)
 
@@ -276,7 +274,7 @@ def _device(index: int, allocator: Allocator | None = None) -> _spdl_rs.CudaDevi
 
 
 def _named(device: str, allocator: Allocator | None = None) -> _spdl_rs.CudaDevice:
-    # Not imported before: who stays on the host need not wait for it.
+    # Imported lazily: users without CUDA do not need it.
     from ..cuda import _devices
 
     return _devices.opened(device, allocator)
@@ -285,16 +283,16 @@ def _named(device: str, allocator: Allocator | None = None) -> _spdl_rs.CudaDevi
 def _device_of_rank() -> _spdl_rs.CudaDevice:
     rank = os.environ.get("LOCAL_RANK", "0")
     if not rank.isdecimal():
-        raise RuntimeError(f"LOCAL_RANK is {rank!r}, which numbers no device")
+        raise RuntimeError(f"LOCAL_RANK is {rank!r}, which is not the number of a device")
     from ..cuda import _devices
 
     opened = _devices.opened_before(int(rank))
     if opened is not None:
-        # To count them, the driver is loaded: not for every batch.
+        # Counting devices loads the driver, which is too slow for each batch.
         return opened
     count = _spdl_rs.CudaDevice.count()
     if 0 < count <= int(rank):
-        raise RuntimeError(f"LOCAL_RANK is {rank}, and there are {count} devices")
+        raise RuntimeError(f"LOCAL_RANK is {rank}, but there are {count} CUDA devices")
     return _named(f"cuda:{int(rank)}")
 
 
@@ -306,12 +304,12 @@ def _is_torch(value: Any) -> bool:
 def _is_of_host(value: Any) -> bool:
     if _is_torch(value):
         return value.device.type == "cpu"
-    # Numbers of NumPy's have the interface, but are no arrays.
+    # NumPy scalars have the array interface too, but are not uploaded.
     return isinstance(value, (numpy.ndarray, Array))
 
 
 def _viewed(value: Any) -> tuple[numpy.typing.NDArray[Any], str]:
-    """An array as NumPy has it, and the name of the type of its elements."""
+    """Returns a NumPy view of an array, and the name of its element type."""
     dtype = getattr(value, "dtype", None)
     if _is_torch(value):
         value = value.detach()
@@ -323,12 +321,12 @@ def _viewed(value: Any) -> tuple[numpy.typing.NDArray[Any], str]:
         if str(dtype) == _BFLOAT16:
             return array.view("i2"), _BFLOAT16
     if array.dtype.kind not in _KINDS or array.dtype.itemsize > 16:
-        raise TypeError(f"an array of {array.dtype} cannot be put on a device")
+        raise TypeError(f"an array of {array.dtype} cannot be uploaded to a device")
     return array, array.dtype.newbyteorder("=").name
 
 
 def _uploaded(values: list[Any], device: _spdl_rs.CudaDevice) -> list[DeviceArray]:
-    """All arrays, put on the device by one copy."""
+    """Uploads arrays in one transfer."""
     from ..cuda import DeviceArray
 
     arrays = [_viewed(value) for value in values]
@@ -347,14 +345,16 @@ def _uploaded(values: list[Any], device: _spdl_rs.CudaDevice) -> list[DeviceArra
 
 
 def _write(staging: _spdl_rs.Staging, offset: int, array: numpy.typing.NDArray[Any]) -> None:
-    """Copies an array in the byte order of the machine, the last index fastest. Views of `staging` end
-    here: nobody may have one when it is sent."""
+    """Copies an array to the staging buffer, C-contiguous and in native byte order.
+
+    The view of `staging` must end here, because none may exist when the buffer is sent.
+    """
     room = numpy.asarray(staging)[offset : offset + array.nbytes]
     room.view(array.dtype.newbyteorder("=")).reshape(array.shape)[...] = array
 
 
 def _leaves(batch: Any) -> Iterator[Any]:
-    """The arrays of the host, in the order in which they stand there."""
+    """Yields the host arrays of a batch in order."""
     if _is_of_host(batch):
         yield batch
     elif isinstance(batch, (list, tuple)):
@@ -369,12 +369,12 @@ def _leaves(batch: Any) -> Iterator[Any]:
 
 
 def _arguments_of(batch: Any) -> list[str]:
-    """The fields of a data class that it is made of."""
+    """Returns the fields of a data class that its constructor takes."""
     return [field.name for field in dataclasses.fields(batch) if field.init]
 
 
 def _rebuilt(batch: Any, is_leaf: Callable[[Any], bool], change: Callable[[Any], Any]) -> Any:
-    """The same with each leaf changed, in the order in which they stand there."""
+    """Returns a copy of a nested batch with each leaf replaced, in order."""
     if is_leaf(batch):
         return change(batch)
 

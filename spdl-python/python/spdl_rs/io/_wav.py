@@ -10,22 +10,22 @@ import numpy.typing
 from .._spdl_rs import WAVHeader
 from ._buffer import Buffer, view_of
 
-# Which NumPy does not have.
+# NumPy has no 24-bit integers.
 _24_BITS = "<i3"
 
 
 def parse_wav(data: Buffer) -> WAVHeader:
-    """What a WAV file says of its samples.
+    """Returns the header of a WAV file.
 
     Args:
-        data: The file: `bytes` or anything else that shows its memory.
+        data: The file: `bytes` or another object with the buffer protocol.
 
     Raises:
-        TruncatedError: The file is cut, be it in the samples.
-        CorruptError: It is no WAV file, or contradicts itself.
-        UnsupportedError: It has the most significant byte first (RIFX).
-        TypeError: `data` does not show its memory.
-        ValueError: That is not in one piece. The errors about data are of this type, too.
+        TruncatedError: The file is truncated, in the header or in the samples.
+        CorruptError: The data are not a WAV file, or inconsistent.
+        UnsupportedError: The byte order is big-endian (RIFX).
+        TypeError: `data` does not support the buffer protocol.
+        ValueError: `data` is not contiguous. All errors about data are subclasses of `ValueError`.
 
     >>> import io, wave
     >>> file = io.BytesIO()
@@ -43,33 +43,31 @@ def load_wav(
     time_offset_seconds: float | None = None,
     duration_seconds: float | None = None,
 ) -> numpy.typing.NDArray[Any]:
-    """The samples of a WAV file, or of a stretch of it: `[frames, channels]`.
+    """Returns the samples of a WAV file, or of a part of it: `[frames, channels]`.
 
-    They are as they are stored, a view of `data`, which they keep alive, and may be written to where
-    `data` may:
+    Samples keep their type. The array is a view that keeps `data` alive and is writable if `data` is:
 
     - PCM: `uint8` (silence is 128), `int16`, and `int32`;
-    - PCM of 24 bits, which NumPy does not have: `int32`, of which they are the upper bits, so that
-      full scale stays full scale. These are a copy, in memory of its own;
+    - 24-bit PCM: `int32`, shifted to the upper bits, so that full scale is preserved. This is a copy, because
+      NumPy has no 24-bit integers;
     - floating point: `float32` and `float64`.
 
-    Files of the formats RIFF, RF64 and BW64 are read, also where their format is "extensible". Where
-    the size of the samples was not known when the file was written, they go to the end of the file.
+    Supported containers are RIFF, RF64 and BW64, with plain or extensible format chunks. If the header does not
+    give the size of the samples, they extend to the end of the file.
 
     Args:
-        data: The file: `bytes` or anything else that shows its memory.
-        time_offset_seconds: Where the stretch starts. Default: with the first frame.
-        duration_seconds: How long it is. Default: to the end. A stretch that is longer ends with the
-            file. Each boundary is the frame that begins there, or last before it.
+        data: The file: `bytes` or another object with the buffer protocol.
+        time_offset_seconds: The start of the part. Default: the first frame.
+        duration_seconds: The length of the part. Default: to the end of the file, which also limits longer
+            durations. Boundaries are rounded down to whole frames.
 
     Raises:
-        TruncatedError: The file is cut, be it in the samples.
-        CorruptError: It is no WAV file, or contradicts itself.
-        UnsupportedError: The samples are others: A-law, µ-law, ADPCM and so on.
-        InvalidArgumentError: A time is negative or no finite number, or the stretch starts behind the
-            last frame.
-        TypeError: `data` does not show its memory.
-        ValueError: That is not in one piece. The errors above are of this type, too.
+        TruncatedError: The file is truncated, in the header or in the samples.
+        CorruptError: The data are not a WAV file, or inconsistent.
+        UnsupportedError: The sample format is not supported: A-law, µ-law, ADPCM and so on.
+        InvalidArgumentError: A time is negative or not finite, or the part starts after the last frame.
+        TypeError: `data` does not support the buffer protocol.
+        ValueError: `data` is not contiguous. All errors above are subclasses of `ValueError`.
 
     >>> import io, wave
     >>> file = io.BytesIO()
@@ -86,6 +84,6 @@ def load_wav(
     if dtype == _24_BITS:
         widened = header._widened(data, start, frames)
         return numpy.asarray(widened).view("<i4").reshape(shape)
-    # This keeps a `memoryview` of the data, so that a `bytearray` cannot move it.
+    # The array keeps a `memoryview` of the data, so that a `bytearray` cannot be resized.
     samples = numpy.frombuffer(view_of(data), dtype, frames * header.num_channels, start)
     return samples.reshape(shape)

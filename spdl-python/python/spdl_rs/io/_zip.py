@@ -1,4 +1,4 @@
-"""Zip archives, file by file."""
+"""Iteration over the members of zip archives."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from ._buffer import Buffer, view_of
 def iter_zipfile(
     src: Buffer, *, max_uncompressed_bytes: int = 1 << 30
 ) -> Iterator[tuple[str, memoryview]]:
-    """The files of a zip archive, in the order of its directory: pairs of a name and the contents.
+    """Yields the files of a zip archive in the order of its central directory, as pairs of name and contents.
 
-    Folders are passed over. Of several files with one name there is the last. Names are data, and no
-    paths: one may be absolute, or climb with `..`.
+    Directories are skipped. If a name is repeated, only the last member counts. Treat names as data, not as
+    paths: they may be absolute or contain `..`.
 
     Args:
-        src: The archive: `bytes` or anything else that shows its memory. Contents that are stored as
-            they are are views that keep it alive; nothing is copied.
-        max_uncompressed_bytes: The most that all compressed files together may be once they are
-            decompressed, by what the archive says. Default: 1 GiB.
+        src: The archive: `bytes` or another object with the buffer protocol. Contents of uncompressed
+            members are views that keep it alive, without copies.
+        max_uncompressed_bytes: The limit of the total size of all compressed files after decompression,
+            according to the archive. Default: 1 GiB.
 
     Raises:
-        TruncatedError: The archive is cut, or none.
-        CorruptError: It is damaged, or a file contradicts its checksum. What is before that was given.
-        UnsupportedError: A file is compressed by something else than DEFLATE, or encrypted.
-        LimitExceededError: There is more in it than `max_uncompressed_bytes`.
-        TypeError: `src` does not show its memory.
-        ValueError: That is not in one piece. The errors about data are of this type, too.
+        TruncatedError: The archive is truncated, or not a zip archive.
+        CorruptError: The archive is corrupt, or a checksum does not match. Earlier files have been yielded.
+        UnsupportedError: A file is encrypted, or not compressed with DEFLATE.
+        LimitExceededError: The archive exceeds `max_uncompressed_bytes`.
+        TypeError: `src` does not support the buffer protocol.
+        ValueError: `src` is not contiguous. All errors about data are subclasses of `ValueError`.
 
     >>> import io, zipfile
     >>> file = io.BytesIO()
@@ -43,29 +43,31 @@ def iter_zipfile(
     cat/1.txt b'meow'
     """
     directory = opened(src, max_uncompressed_bytes, "files")
-    # An archive is not empty, so that this can be done.
+    # Never empty, so `cast` succeeds.
     data = view_of(src).cast("B")
     names = dict.fromkeys(directory.names())
     return ((name, member(directory, data, name)) for name in names)
 
 
 def opened(data: Buffer, max_uncompressed_bytes: int, kind: str) -> _spdl_rs.ZipDirectory:
-    """The directory of an archive that is not larger than is allowed."""
+    """Opens the central directory of an archive within the size limit."""
     if max_uncompressed_bytes < 0:
-        raise ValueError(f"max_uncompressed_bytes must not be negative: {max_uncompressed_bytes}")
+        raise ValueError(
+            f"max_uncompressed_bytes must not be negative, not {max_uncompressed_bytes}"
+        )
     directory = _spdl_rs.ZipDirectory(data)
     claimed = directory.inflated_bytes()
     if claimed > max_uncompressed_bytes:
         raise LimitExceededError(
-            f"the compressed {kind} hold {claimed} bytes, and max_uncompressed_bytes allows "
-            f"{max_uncompressed_bytes}",
+            f"the compressed {kind} expand to {claimed} bytes, more than "
+            f"max_uncompressed_bytes={max_uncompressed_bytes}",
             kind="limit-exceeded",
         )
     return directory
 
 
 def member(directory: _spdl_rs.ZipDirectory, data: memoryview, name: str) -> memoryview:
-    """The contents of a file of this name: a view of the archive's bytes, or of memory of its own."""
+    """Returns the contents of a member: a view of the archive, or decompressed bytes."""
     stored = directory.stored(name)
     if stored is None:
         return view_of(numpy.asarray(directory.inflated(name)))
@@ -73,7 +75,7 @@ def member(directory: _spdl_rs.ZipDirectory, data: memoryview, name: str) -> mem
     contents = data[start:end]
     if zlib.crc32(contents) != checksum:
         raise CorruptError(
-            f"{name}: its checksum is not {checksum:08x}, as it should be",
+            f"{name}: checksum mismatch: the archive specifies {checksum:08x}",
             kind="corrupt",
             key=name,
             offset=start,

@@ -1,4 +1,4 @@
-"""Traces: what ran when, on which thread.
+"""Tracing: records which work ran when and on which thread, for viewers such as Perfetto.
 
 >>> import json
 >>> from spdl_rs.io.utils import trace_event, tracing
@@ -12,7 +12,7 @@
 
 from typing import TYPE_CHECKING
 
-from .. import _absent
+from .. import _missing_names
 from ._tracing import trace_counter, trace_event, trace_gc, tracing
 
 __all__ = ["trace_counter", "trace_event", "trace_gc", "tracing"]
@@ -20,4 +20,4 @@ __all__ = ["trace_counter", "trace_event", "trace_gc", "tracing"]
 if not TYPE_CHECKING:
 
     def __getattr__(name):
-        _absent.refuse(__name__, name, _absent.UTILITIES)
+        _missing_names.refuse(__name__, name, _missing_names.UTILITIES)

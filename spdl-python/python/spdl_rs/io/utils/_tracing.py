@@ -1,4 +1,4 @@
-"""Traces in the trace event format: JSON that Perfetto shows."""
+"""Recording of traces in the Trace Event Format, which Perfetto opens."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _LOGGER = logging.getLogger("spdl_rs.io")
 Output: TypeAlias = "int | str | bytes | os.PathLike[str] | os.PathLike[bytes]"
 
 _COUNTERS = 8
-_MOST_KIB = 1 << 22
-_PAUSE = 0.01
+_MAX_BUFFER_KIB = 1 << 22
+_RETRY_INTERVAL_S = 0.01
 
 
 @contextlib.contextmanager
@@ -33,28 +33,27 @@ def tracing(
     process_name: str | None = None,
     enable: bool = True,
 ) -> Iterator[None]:
-    """Records what happens in this process while the `with` block runs.
+    """Records a trace of this process while the `with` block runs.
 
-    Recorded are each item of each stage of pipelines and loaders, how long sources take to make one
-    and consumers wait for one, and what `trace_event`, `trace_counter` and `trace_gc` tell; also of
-    pipelines that were started before. Where nothing is recorded, all of this costs next to nothing.
+    A trace contains each item of each stage of pipelines and loaders, the time that sources take per item, the
+    time that consumers wait, and the events of `trace_event`, `trace_counter` and `trace_gc`. Pipelines that
+    were started earlier are included. Without a recording, trace points cost almost nothing.
 
-    The file is JSON in the trace event format, which [Perfetto](https://ui.perfetto.dev) and
-    `chrome://tracing` open. Of a process that is killed, the file is there up to the last second, and
-    Perfetto opens it, though its last bracket is missing. Worker processes are not recorded.
+    The file is JSON in the Trace Event Format, for [Perfetto](https://ui.perfetto.dev) and
+    `chrome://tracing`. If the process is killed, the file contains all but about the last second; Perfetto
+    opens it despite the missing closing bracket. Worker processes are not recorded.
 
     Args:
-        output: A path, whose file is written anew; or the descriptor of an open file, which stays
-            open.
-        buffer_size: How many KiB may wait to be written, 1 to 2**22. What finds no room is left out,
-            and how much that was is logged at the end.
-        process_name: What the process is called. Default: the program (`sys.argv[0]`).
-        enable: `False`: nothing is recorded, and `output` not touched.
+        output: A path, whose file is overwritten; or the descriptor of an open file, which stays open.
+        buffer_size: The size of the buffer for unwritten events in KiB, 1 to 2**22. Events that do not fit
+            are dropped; their number is logged at the end.
+        process_name: The name of the process in the trace. Default: the program (`sys.argv[0]`).
+        enable: `False`: nothing is recorded, and `output` is not touched.
 
     Raises:
-        RuntimeError: A trace is being recorded already.
-        OSError: `output` cannot be written. Told at the end, where that happens in between.
-        TypeError, ValueError: `buffer_size` is no whole number, or out of range.
+        RuntimeError: A trace is already being recorded.
+        OSError: `output` cannot be written. Errors during the recording are raised at its end.
+        TypeError, ValueError: `buffer_size` is not an integer or out of range.
 
     >>> from spdl_rs.io.utils import tracing
     >>> from spdl_rs.pipeline import PipelineBuilder
@@ -66,7 +65,7 @@ def tracing(
     if not enable:
         yield
         return
-    size = whole("buffer_size", buffer_size, 1, _MOST_KIB)
+    size = whole("buffer_size", buffer_size, 1, _MAX_BUFFER_KIB)
     program = sys.argv[0] if sys.argv else ""
     recording = _Recording(output, size * 1024, process_name or program or "python")
     try:
@@ -76,15 +75,15 @@ def tracing(
 
 
 class trace_event(contextlib.ContextDecorator):
-    """Tells a trace what runs in a `with` block, or in a function that it decorates.
+    """Records a `with` block, or calls of a decorated function, as an event of the trace.
 
-    In coroutines it may reach over an `await`: what runs meanwhile is shown beside it.
+    In coroutines the block may contain `await`; work of other coroutines is shown next to it.
 
     Args:
-        name: What it is called.
+        name: The name of the event.
 
     Raises:
-        TypeError: `name` is no `str`.
+        TypeError: `name` is not a `str`.
 
     >>> from spdl_rs.io.utils import trace_event
     >>> with trace_event("forward"):
@@ -116,27 +115,27 @@ class trace_event(contextlib.ContextDecorator):
         if self._began is None:
             return
         entered = _entered()
-        # One that was entered meanwhile, by another coroutine, and not left, is no part of this.
+        # Events of other coroutines that were entered meanwhile are not nested in this one.
         nested = bool(entered) and entered[-1] is self
         with contextlib.suppress(ValueError):
             entered.remove(self)
         _spdl_rs.Trace.span(self._name, self._began, nested, [])
 
     def _recreate_cm(self) -> trace_event:
-        # Each call of a decorated function is an event of its own.
+        # Each call of a decorated function is a separate event.
         return trace_event(self._name)
 
 
 def trace_counter(i: SupportsIndex, val: int | float) -> None:
-    """Tells a trace the value of a counter, which is shown as a curve over time.
+    """Records the value of a counter, which viewers show as a curve over time.
 
     Args:
-        i: Which counter, 0 to 7.
-        val: Its value. What is no number (NaN) or infinite is left out.
+        i: The number of the counter, 0 to 7.
+        val: The value. NaN and infinite values are ignored.
 
     Raises:
         ValueError: `i` is out of range.
-        TypeError: `i` is no whole number, or `val` no number.
+        TypeError: `i` is not an integer, or `val` is not a number.
 
     >>> from spdl_rs.io.utils import trace_counter
     >>> trace_counter(0, 2.5)
@@ -145,23 +144,22 @@ def trace_counter(i: SupportsIndex, val: int | float) -> None:
 
 
 def trace_gc() -> None:
-    """Tells traces from now on when Python's garbage collector runs. Calling it again changes
-    nothing."""
+    """Records runs of Python's garbage collector in all traces from now on. Repeated calls have no effect."""
     if _collected not in gc.callbacks:
         gc.callbacks.append(_collected)
 
 
-class _Entered(threading.local):
+class _ThreadState(threading.local):
     def __init__(self) -> None:
         self.events: list[trace_event] = []
         self.collecting: int | None = None
 
 
-_local = _Entered()
+_local = _ThreadState()
 
 
 def _entered() -> list[trace_event]:
-    """The events of this thread that are under way, the innermost last."""
+    """Returns the open events of this thread, the innermost last."""
     return _local.events
 
 
@@ -174,17 +172,17 @@ def _collected(phase: str, info: dict[str, int]) -> None:
 
 
 class _Recording:
-    """A trace that is being recorded, and the thread that writes it."""
+    """A recording in progress, and its writer thread."""
 
     def __init__(self, output: Output, capacity: int, process_name: str) -> None:
-        # First of all: another one may be writing to the same file.
+        # First: raises if another recording is in progress, before the file is truncated.
         self._trace = _spdl_rs.Trace(process_name, capacity)
         self._process = os.getpid()
         self._failure: OSError | None = None
         self._ended = False
         try:
             is_descriptor = isinstance(output, int)
-            # Without a buffer, a process that is forked meanwhile has nothing of it.
+            # Unbuffered, so that a forked child has no unwritten data.
             self._file = open(output, "wb", buffering=0, closefd=not is_descriptor)  # noqa: SIM115
             self._thread = threading.Thread(target=self._write, name="spdl_trace", daemon=True)
             self._thread.start()
@@ -194,10 +192,10 @@ class _Recording:
         atexit.register(self.end)
 
     def end(self) -> None:
-        """Writes the rest.
+        """Ends the recording and writes the remaining events.
 
         Raises:
-            OSError: Something could not be written.
+            OSError: A write failed.
         """
         if self._process != os.getpid() or self._ended:
             return
@@ -207,14 +205,14 @@ class _Recording:
         try:
             self._thread.join()
         finally:
-            # Also where somebody who is tired of waiting has pressed Ctrl-C.
+            # Also if Ctrl-C interrupts the wait.
             dropped = self._trace.close()
             with self._file:
                 self._put(b"\n]\n")
         if dropped:
             _LOGGER.warning(
-                "the trace lacks %d events, which came faster than they could be written: give "
-                "tracing a larger buffer_size",
+                "the trace lacks %d events, because the buffer was full; increase buffer_size of "
+                "tracing",
                 dropped,
             )
         if self._failure is not None:
@@ -230,8 +228,8 @@ class _Recording:
             while rest and self._failure is None:
                 written = self._file.write(rest)
                 if written is None:
-                    # A descriptor that does not block has no room.
-                    time.sleep(_PAUSE)
+                    # A non-blocking descriptor has no room.
+                    time.sleep(_RETRY_INTERVAL_S)
                 else:
                     rest = rest[written:]
         except OSError as error:

@@ -52,7 +52,7 @@ def cannot_be_sent(error: Exception) -> TypeError:
     return TypeError(f"an item cannot be pickled, and so not be sent to another process: {error}")
 
 
-class TravellingError:
+class ExceptionWrapper:
     """An exception as bytes.
 
     What cannot be pickled, or not be read back, arrives as a `RuntimeError` that says its type and
@@ -65,7 +65,7 @@ class TravellingError:
         if isinstance(error, PipelineFailure):
             # Of several exceptions, one that cannot travel takes no others with it.
             parts = zip(stages_of(error), error.exceptions, strict=True)
-            self._parts = [(stage, TravellingError(part)) for stage, part in parts]
+            self._parts = [(stage, ExceptionWrapper(part)) for stage, part in parts]
             self._pickled = b""
         else:
             self._parts = []
@@ -76,7 +76,7 @@ class TravellingError:
         except Exception:
             self._words = f"{_name(type(error))}, which cannot be told in words"
 
-    def arrived(self) -> BaseException:
+    def unwrap(self) -> BaseException:
         """The exception, with the traceback of the other process as its cause."""
         error: BaseException
         if self._parts:
@@ -91,8 +91,8 @@ class TravellingError:
         return error
 
 
-def _exception(part: TravellingError) -> Exception:
-    error = part.arrived()
+def _exception(part: ExceptionWrapper) -> Exception:
+    error = part.unwrap()
     return error if isinstance(error, Exception) else RuntimeError(repr(error))
 
 

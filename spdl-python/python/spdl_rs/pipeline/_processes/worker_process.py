@@ -32,7 +32,7 @@ from .._failures.child_process import check_can_be_imported, exit_code_in_words,
 from .._failures.failure import Cancelled
 from . import exit as exit  # its function at exit must run after ours
 from .remote_errors import (
-    TravellingError,
+    ExceptionWrapper,
     WorkerError,
     WorkerTimeoutError,
     pickled_for_another_process,
@@ -41,7 +41,7 @@ from .remote_errors import (
 _END = "end"
 """What the parent sends to end a worker; in the worker, what is received last."""
 FAILED = "failed"
-"""What a worker sends, with a `TravellingError`, before it ends early."""
+"""What a worker sends, with a `ExceptionWrapper`, before it ends early."""
 
 # How long a worker may take to end by itself, and then by SIGTERM.
 _GRACE_S = 0.7
@@ -211,7 +211,7 @@ class WorkerProcess:
         self._heard = True
         message = pickle.loads(pickled)
         if message[0] == FAILED:
-            error = message[1].arrived()
+            error = message[1].unwrap()
             if isinstance(error, Exception):
                 raise error
             raise WorkerError(f"{self.name} was ended by {error!r}") from error
@@ -359,7 +359,7 @@ def _main(connection: Connection, cargo: _Cargo, shared: Any) -> None:
         pass
     except BaseException as error:
         with contextlib.suppress(ParentGone):
-            parent.send((FAILED, TravellingError(error)))
+            parent.send((FAILED, ExceptionWrapper(error)))
         raise SystemExit(1) from None
 
 

@@ -325,7 +325,7 @@ class Region(Cancellable):
     def _item_failed(
         self, worker: WorkerProcess, place: str, travelling: Any, item: str, tried: dict[str, int]
     ) -> None:
-        error = travelling.arrived()
+        error = travelling.unwrap()
         outermost, _, inner = of_local(place)[0].partition(".")
         stage = self._stages.get(int(outermost))
         own = stage.max_failures if isinstance(stage, PipeConfig) and not inner else None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from .._failures import failure as _failure
 from .._failures.stage_names import of_pipeline
-from .._processes.remote_errors import TravellingError
+from .._processes.remote_errors import ExceptionWrapper
 from ..defs._configs import PipelineConfig, SinkConfig, SourceConfig, StageConfig
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ class _Worker:
 
     def _item_failed(self, error: BaseException, place: str, item: str) -> None:
         """Tells the parent, who counts and logs for all processes of the region."""
-        message = ("item-failed", place, TravellingError(error), item, self._tried())
+        message = ("item-failed", place, ExceptionWrapper(error), item, self._tried())
         with contextlib.suppress(Exception):
             self._parent.send(message)
 

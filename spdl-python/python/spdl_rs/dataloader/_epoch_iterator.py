@@ -1,4 +1,4 @@
-"""One pass of a loader, which several threads may share."""
+"""The iterator over one epoch of a `DataLoader`. Threads may share it."""
 
 from __future__ import annotations
 
@@ -9,20 +9,21 @@ from typing import Any, Generic, TypeVar
 from .._errors import interrupted
 from .._locks import ForkSafeLock
 from ..pipeline import Pipeline, PipelineFailure
-from ._progress import Progress, joined
+from ._progress import Progress, merged
 
 U = TypeVar("U")
 
 
-class Pass(Generic[U]):
-    """Gives the batches of one pass, each to one of the threads that ask. It begins with the first.
+class EpochIterator(Generic[U]):
+    """Delivers the batches of one epoch, each to one of the calling threads.
 
-    Who leaves it, by `break` or Ctrl-C say, does not wait for the functions that are under way. A
-    batch that Ctrl-C keeps from a loop is not counted as given; the pass is over then, and says so.
+    The pipeline starts with the first request. Leaving the iteration, for example by `break` or Ctrl-C,
+    does not wait for running functions. A batch that was lost because of Ctrl-C does not count as
+    delivered; the iterator then raises `StoppedError`.
 
     Args:
-        begin: Makes its pipeline, and what is told of how far it comes.
-        timeout: How many seconds to wait for a batch; `None`: as many as it takes.
+        begin: Creates the pipeline, and the progress of the epoch if the source has a state.
+        timeout: The longest wait for a batch in seconds; `None`: no limit.
     """
 
     def __init__(
@@ -38,18 +39,18 @@ class Pass(Generic[U]):
         self._is_left = False
         self._has_ended = False
         self._is_interrupted = False
-        self._beginning = ForkSafeLock()
+        self._begin_lock = ForkSafeLock()
 
-    def __iter__(self) -> Pass[U]:
+    def __iter__(self) -> EpochIterator[U]:
         return self
 
     def __next__(self) -> U:
         """Waits for the next batch.
 
         Raises:
-            TimeoutError: It was not ready in time. The pass is over then.
-            PipelineFailure: The source raised.
-            StoppedError: It was left by Ctrl-C before.
+            TimeoutError: The batch was not ready in time. The iterator is closed.
+            PipelineFailure: The source raised an exception.
+            StoppedError: Ctrl-C has interrupted an earlier call.
         """
         try:
             pipeline = self._begun()
@@ -61,10 +62,10 @@ class Pass(Generic[U]):
             if progress is None:
                 return next(self._items)
             progress.count()
-            item = joined(next(self._items))
+            item = merged(next(self._items))
             place = next(progress.places)
-            # Python hears signals behind calls. There is none from here to the loop.
-            progress.just_given[place] = item.numbers
+            # Python handles signals after calls. No call follows until the loop has the batch.
+            progress.delivered[place] = item.numbers
             return item.value
         except StopIteration:
             if self._is_interrupted:
@@ -90,27 +91,27 @@ class Pass(Generic[U]):
             self.close()
 
     def close(self) -> None:
-        """Ends the pass. Functions that are under way are not waited for.
+        """Stops the pipeline without waiting for running functions.
 
         Raises:
-            PipelineFailure: The source has raised, and nobody has been told yet.
+            PipelineFailure: The source has raised an exception that was not reported yet.
         """
-        with self._beginning.held():
+        with self._begin_lock.held():
             self._is_left = True
         if self._pipeline is not None:
             with contextlib.suppress(TimeoutError):
                 self._pipeline.stop(timeout=0)
 
     def __del__(self) -> None:
-        # Nobody is there to be told.
+        # A finalizer cannot report failures.
         with contextlib.suppress(PipelineFailure):
             self.close()
 
     def _begun(self) -> Pipeline[Any] | None:
-        """`None` where it was left before it began."""
-        with self._beginning.held():
+        """Returns the pipeline. `None` if the iterator was closed before it started."""
+        with self._begin_lock.held():
             if self._pipeline is None and not self._is_left:
-                # Where it does not begin, it never does: the loader has the state.
+                # If Ctrl-C interrupts the start, the iterator stays closed; the loader keeps the state.
                 self._is_left = True
                 try:
                     pipeline, self._progress = self._begin()

@@ -1,4 +1,4 @@
-"""Names of SPDL that are not here, and what to do instead."""
+"""Names of SPDL that this package lacks, with alternatives for error messages."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from types import FrameType
 from typing import NoReturn
 
 _IMAGES = (
-    "spdl_rs.io.DecodeImage(size)(data) gives the pixels of an image, and "
-    ".pipe(Fetch()).pipe(DecodeImage(size)).aggregate(BatchImages(n)) batches of them"
+    "use spdl_rs.io.DecodeImage(size)(data) for one image, and "
+    ".pipe(Fetch()).pipe(DecodeImage(size)).aggregate(BatchImages(n)) for batches"
 )
-_WRITING = "audio, video and images cannot be encoded yet; Pillow writes images of arrays"
+_WRITING = "audio, video and images cannot be encoded yet; use Pillow to write images"
 _VIDEO = "video cannot be decoded yet"
-_AUDIO = "audio can be read from WAV files only yet: load_wav"
+_AUDIO = "audio can only be read from WAV files yet: use load_wav"
 _MEDIA = f"{_VIDEO}, and {_AUDIO}"
-_DEVICE = "transfer_tensor and transfer_buffer give arrays of spdl_rs.cuda.DeviceArray"
-_PINNED = "cpu_storage gives pinned memory, as an array of NumPy"
+_DEVICE = "transfer_tensor and transfer_buffer return spdl_rs.cuda.DeviceArray instead"
+_PINNED = "cpu_storage returns pinned memory as a NumPy array"
 _VIDEO_ON_GPU = "nvdec_decoder(...).streaming_decode_packets decodes H.264 and HEVC with start codes, and IVF files"
-_FFMPEG = "this package has no FFmpeg in it: its settings and filters have no counterpart"
+_FFMPEG = "this package does not contain FFmpeg, so its settings and filters have no counterpart"
 
 
 def _each(advice: str, names: str) -> dict[str, str]:
@@ -49,38 +49,39 @@ NAMES: Mapping[str, str] = {
         "get_video_filter_desc",
     ),
     **_each(
-        "arrays of NumPy go where SPDL has buffers; to_numpy, to_torch and to_jax take them",
+        "NumPy arrays replace the buffers of SPDL; to_numpy, to_torch and to_jax convert them",
         "CPUBuffer convert_array",
     ),
     **_each(_PINNED, "CPUStorage"),
     **_each(_DEVICE, "CUDABuffer"),
     **_each(_VIDEO_ON_GPU, "streaming_load_video_nvdec"),
 }
-"""What `spdl.io` has, and `spdl_rs.io` has not: a name, and what is said to whoever asks for it."""
+"""Names of `spdl.io` that `spdl_rs.io` lacks, with the advice of the error message."""
 
 UTILITIES: Mapping[str, str] = _each(
     _FFMPEG,
     "built_with_cuda built_with_nvcodec built_with_nvjpeg get_ffmpeg_filters get_ffmpeg_log_level "
     "get_ffmpeg_versions set_ffmpeg_log_level",
 )
-"""The same of `spdl.io.utils`."""
+"""Names of `spdl.io.utils` that `spdl_rs.io.utils` lacks."""
 
 
 def refuse(module: str, name: str, absent: Mapping[str, str]) -> NoReturn:
-    """Says that a module has no such attribute, and what to do where SPDL has it. To be called by the
-    module's `__getattr__` alone.
+    """Raises the exception for a missing attribute. Only for `__getattr__` of a module.
+
+    If SPDL has the name, the message gives an alternative.
 
     Raises:
-        ImportError: It is asked for by `from … import …`, which would tell no other reason.
-        AttributeError: Else.
+        ImportError: The caller is `from … import …`, which would hide the message of an AttributeError.
+        AttributeError: Otherwise.
     """
     if name not in absent:
         raise AttributeError(f"module {module!r} has no attribute {name!r}", name=name)
-    advice = f"which SPDL has: {absent[name]}"
+    advice = f"which exists in SPDL: {absent[name]}"
     if _is_imported(sys._getframe(2)):
         raise ImportError(f"cannot import name {name!r} from {module!r}, {advice}", name=module)
     raise AttributeError(f"module {module!r} has no attribute {name!r}, {advice}", name=name)
 
 
-def _is_imported(asker: FrameType) -> bool:
-    return asker.f_code.co_code[asker.f_lasti] == opmap["IMPORT_FROM"]
+def _is_imported(caller: FrameType) -> bool:
+    return caller.f_code.co_code[caller.f_lasti] == opmap["IMPORT_FROM"]
