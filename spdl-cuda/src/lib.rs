@@ -1,14 +1,12 @@
-//! CUDA devices as the place where batches go.
+//! CUDA devices for SPDL: uploads of batches, decoding with nvJPEG and NVDEC, and image kernels.
 //!
-//! Nothing of CUDA is needed to build this crate, or to run a program that holds it: the driver is
-//! looked for when a device is asked for. [`status`] tells what is there, and what to do about the
-//! rest; [`choose_device`] takes the host where there is no device.
+//! The crate needs nothing of CUDA to build, or to run on a machine without a device. It opens the driver
+//! and NVIDIA's libraries at run time.
 //!
 //! ```
 //! use spdl_cuda::{CudaDevice, Search, status};
 //!
-//! let status = status(&Search::default());
-//! println!("{status}");
+//! println!("{}", status(&Search::default()));
 //! match CudaDevice::open(0) {
 //!     Ok(device) => println!("{:?}", device.description()?),
 //!     Err(error) => println!("batches stay on the host: {}", error.report()),
@@ -16,41 +14,91 @@
 //! # Ok::<(), spdl_core::Error>(())
 //! ```
 //!
-//! A batch goes to the device while the step before it still runs, and nobody waits for it:
+//! | task | item |
+//! |---|---|
+//! | find out which parts of CUDA are available | [`status`] |
+//! | use a device if there is one, otherwise the host | [`choose_device`] |
+//! | upload the batches of a pipeline | [`CudaDevice`], with `PipelineBuilder::upload` |
+//! | read a batch on the stream of a training step | [`CudaMemory::wait_on`] |
+//! | take device memory from a training framework | [`CudaDevice::set_allocator`] |
+//! | make batches of image files on the device | `DeviceImages`, feature `images` |
+//! | decode JPEGs on the device | `NvJpeg`, feature `images` |
+//! | crop, resize and normalise images on the device | `kernels::ImageKernels`, feature `images` |
+//! | decode videos on the device | [`NvDec`] |
+//! | test without a device | `testing::FakeDriver`, feature `testing` |
+//!
+//! The example `device_images` is a complete program. The terms are in the
+//! [glossary](https://github.com/spdl-rs/spdl/blob/main/docs/glossary.md).
+//!
+//! # Order of accesses
+//!
+//! A batch is uploaded while the previous training step runs. Streams wait for events on the device; the
+//! host never blocks.
 //!
 //! ```text
-//!  pinned buffer ──copy stream──► slab ──event──► consumer's stream ──event──► slab is free
+//!  pinned buffer ──copy stream──► slab ──event──► stream of the consumer ──event──► slab is reused
 //!       ▲                │
-//!       └──event, asked──┘        an event is waited for by streams, never by the host
+//!       └─────event──────┘
 //! ```
 //!
-//! | order | kept by |
+//! | guarantee | mechanism |
 //! |---|---|
-//! | a buffer is written again only when its copy is done | [`CudaDevice`] holds it until the event behind the copy has been reached, and asks for that at the next upload |
-//! | a consumer reads only what has arrived | [`CudaMemory::wait_on`] |
-//! | a slab is overwritten only when its consumers have read it | dropping [`CudaMemory`] records an event on each of their streams; the next copy into the slab is put behind those |
+//! | a pinned buffer is reused only after its copy | [`CudaDevice`] holds the buffer until the event after the copy completes |
+//! | a consumer reads only uploaded bytes | [`CudaMemory::wait_on`] |
+//! | a slab is overwritten only after its consumers have read it | dropping [`CudaMemory`] records an event on each of their streams, and the next write waits for those events |
 //!
-//! [`DeviceImages`] makes such batches of image files: JPEGs are decoded on the device, by [`NvJpeg`], and
-//! [`kernels`] make samples of them there. The example `device_images` is a whole program.
+//! The fake driver of `testing` detects violations of these guarantees.
 //!
-//! `testing` holds a driver without a device, which finds whatever breaks one of these.
+//! # Modules
+//!
+//! Each module imports only modules above it in this list:
+//!
+//! | module | content |
+//! |---|---|
+//! | [`libraries`] | search for NVIDIA's libraries |
+//! | [`driver`] | the CUDA driver API and its errors |
+//! | [`runtime`] | devices, memory, streams, events |
+//! | [`pixels`] | formats of decoded images in device memory |
+//! | `kernels` | image kernels (feature `images`) |
+//! | `jpeg` | nvJPEG (feature `images`) |
+//! | [`video`] | NVDEC |
+//! | `images` | pipeline stages for images (feature `images`) |
+//! | `python` | DLPack, streams and allocators as numbers (feature `python`) |
+//! | `testing` | the fake driver (feature `testing`) |
 #![deny(unsafe_op_in_unsafe_fn)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+#[cfg_attr(
+    not(feature = "images"),
+    allow(dead_code, unused_imports, reason = "`jpeg`, `kernels` and `images` use the rest")
+)]
 pub mod driver;
+#[cfg(feature = "images")]
 pub mod images;
+#[cfg(feature = "images")]
 pub mod jpeg;
+#[cfg(feature = "images")]
 pub mod kernels;
 pub mod libraries;
+#[cfg_attr(
+    not(feature = "images"),
+    allow(dead_code, unused_imports, reason = "`jpeg`, `kernels` and `images` use the rest")
+)]
 pub mod pixels;
 #[cfg(feature = "python")]
 pub mod python;
+#[cfg_attr(
+    not(feature = "images"),
+    allow(dead_code, unused_imports, reason = "`jpeg`, `kernels` and `images` use the rest")
+)]
 pub mod runtime;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 pub mod video;
 
+#[cfg(feature = "images")]
 pub use crate::images::DeviceImages;
+#[cfg(feature = "images")]
 pub use crate::jpeg::NvJpeg;
 pub use crate::libraries::Search;
 pub use crate::runtime::{

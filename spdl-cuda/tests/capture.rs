@@ -89,12 +89,15 @@ fn the_default_stream_is_told_nothing_while_the_stream_of_a_thread_that_waits_fo
     assert_eq!(driver.violations(), []);
 }
 
-#[cfg(feature = "python")]
+#[cfg(all(feature = "images", feature = "python"))]
 #[test]
 fn a_stream_that_is_captured_is_told_nothing_where_samples_are_to_be_made_behind_it() {
     use spdl_core::Device;
-    use spdl_cuda::kernels::{ImageKernels, PixelBox, ResizePlan, SampleFormat};
+    use spdl_cuda::kernels::{ImageKernels, ResizePlan};
     use spdl_cuda::pixels::{DevicePlane, SourceImage};
+    use spdl_media::Size;
+    use spdl_media::image::CropBox;
+    use spdl_media::transform::TensorSpec;
 
     let (driver, device) = fake();
     driver.run_kernels_by(common::simple_kernel::run);
@@ -102,9 +105,9 @@ fn a_stream_that_is_captured_is_told_nothing_where_samples_are_to_be_made_behind
     let upload = device.upload(common::assemble(&driver, &device, 1, LEN).unwrap()).unwrap();
     let plane = DevicePlane { address: upload.memory.address() as u64, pitch: 12 };
     let image = SourceImage::rgb8(4, 4, plane).unwrap();
-    let whole = PixelBox { left: 0.0, top: 0.0, width: 4.0, height: 4.0 };
-    let images = [(image, ResizePlan::new(whole, 4, 4))];
-    let format = SampleFormat::new(4, 4);
+    let whole = CropBox { left: 0.0, top: 0.0, width: 4.0, height: 4.0 };
+    let images = [(image, ResizePlan::new(whole, Size::new(4, 4)))];
+    let format = TensorSpec::new(Size::new(4, 4));
     let make = |stream: &ConsumerStream| {
         let after = Some(stream);
         spdl_cuda::python::samples_of(&device, &kernels, &upload, &images, &format, after)

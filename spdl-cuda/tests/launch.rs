@@ -2,7 +2,7 @@
 //! nobody waits for that.
 
 // promise of this file: DEV3
-#![cfg(feature = "testing")]
+#![cfg(all(feature = "images", feature = "testing"))]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
@@ -13,11 +13,14 @@ use std::sync::{Arc, Mutex};
 use common::{Chance, own, simple_kernel};
 use spdl_core::memory::DeviceMemory;
 use spdl_core::{DType, Device, ErrorKind, Result};
-use spdl_cuda::kernels::{ImageKernels, PixelBox, ResizePlan, SampleBatch, SampleFormat};
+use spdl_cuda::kernels::{ImageKernels, ResizePlan, SampleBatch};
 use spdl_cuda::pixels::{DevicePlane, SourceImage};
 use spdl_cuda::runtime::DeviceAllocator;
 use spdl_cuda::testing::{FakeDriver, KernelRead, LiveResources, Schedule, ViolationKind};
 use spdl_cuda::{ConsumerStream, CudaDevice, CudaMemory};
+use spdl_media::image::CropBox;
+use spdl_media::transform::TensorSpec;
+use spdl_media::{ImageTransform, Size};
 
 /// With those of `order.rs` and `images`, more than the promise G1 names.
 const SCHEDULES: u64 = 20_000;
@@ -33,8 +36,8 @@ fn device(schedule: Schedule) -> (FakeDriver, CudaDevice) {
     (driver, device)
 }
 
-fn format() -> SampleFormat {
-    SampleFormat::new(SIDE, SIDE)
+fn format() -> TensorSpec {
+    TensorSpec::new(Size::new(SIDE, SIDE))
 }
 
 /// An image whose first byte is `number`.
@@ -49,8 +52,8 @@ fn push(batch: &mut SampleBatch, memory: &Arc<CudaMemory>) -> Result<()> {
     let plane = DevicePlane { address: memory.address() as u64, pitch: 3 * u64::from(SIDE) };
     let image = SourceImage::rgb8(SIDE, SIDE, plane)?;
     let side = f64::from(SIDE);
-    let whole = PixelBox { left: 0.0, top: 0.0, width: side, height: side };
-    batch.push(memory, &image, &ResizePlan::new(whole, SIDE, SIDE))
+    let whole = CropBox { left: 0.0, top: 0.0, width: side, height: side };
+    batch.push(memory, &image, &ResizePlan::new(whole, Size::new(SIDE, SIDE)))
 }
 
 fn launch(kernels: &ImageKernels, images: &[Arc<CudaMemory>]) -> Result<Box<CudaMemory>> {
@@ -288,7 +291,14 @@ fn b2_memory_of_more_than_4_gibibytes_is_asked_for_whole() {
     let kernels = ImageKernels::new(&device).unwrap();
     let addresses = Arc::new(Addresses::default());
     device.set_allocator(addresses.clone());
-    drop(kernels.batch(&SampleFormat::new(224, 224).dtype(DType::F32), 8000).unwrap());
+    drop(
+        kernels
+            .batch(
+                &(*ImageTransform::with_size(Size::new(224, 224)).dtype(DType::F32).tensor()),
+                8000,
+            )
+            .unwrap(),
+    );
     let bytes = 224 * 224 * 3 * 4 * 8000;
     let asked = addresses.0.lock().unwrap().clone();
     assert!(asked.len() == 1 && (bytes..bytes + bytes / 8).contains(&asked[0]), "{asked:?}");
@@ -332,8 +342,8 @@ fn what_cannot_be_launched_is_refused_and_the_next_batch_is_made() {
     // One pixel beyond the memory.
     let plane = DevicePlane { address: image.address() as u64 + 1, pitch: 6 };
     let beyond = SourceImage::rgb8(SIDE, SIDE, plane).unwrap();
-    let whole = PixelBox { left: 0.0, top: 0.0, width: 2.0, height: 2.0 };
-    refused(batch.push(&image, &beyond, &ResizePlan::new(whole, SIDE, SIDE)));
+    let whole = CropBox { left: 0.0, top: 0.0, width: 2.0, height: 2.0 };
+    refused(batch.push(&image, &beyond, &ResizePlan::new(whole, Size::new(SIDE, SIDE))));
     let other = CudaDevice::on(driver.clone(), 0).unwrap();
     refused(push(&mut batch, &send(&driver, &other, 1).unwrap()));
     refused(kernels.launch(kernels.batch(&format(), 1).unwrap()).map(drop));
@@ -343,7 +353,9 @@ fn what_cannot_be_launched_is_refused_and_the_next_batch_is_made() {
     let foreign = ImageKernels::new(&other).unwrap();
     refused(foreign.launch(batch).map(drop));
     refused(kernels.batch(&format(), 0).map(drop));
-    refused(kernels.batch(&format().dtype(DType::I64), 1).map(drop));
+    let mut integers = format();
+    integers.format.dtype = DType::I64;
+    refused(kernels.batch(&integers, 1).map(drop));
     refused(kernels.batch(&format(), usize::MAX).map(drop));
     drop(kernels.batch(&format(), 1).unwrap());
     launch(&kernels, &[image]).unwrap();

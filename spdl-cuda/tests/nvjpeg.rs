@@ -2,7 +2,7 @@
 //! becomes of an image, or a call, that fails.
 
 // promise of this file: G5
-#![cfg(all(feature = "testing", unix))]
+#![cfg(all(feature = "images", feature = "testing", unix))]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
@@ -22,7 +22,7 @@ fn device() -> (FakeDriver, CudaDevice) {
 
 fn path(image: &DecodedJpeg) -> Option<JpegBackend> {
     match image {
-        DecodedJpeg::Decoded { path, .. } => Some(*path),
+        DecodedJpeg::Decoded { backend, .. } => Some(*backend),
         _ => None,
     }
 }
@@ -54,16 +54,18 @@ fn each_image_goes_to_what_decodes_it_and_has_a_place_of_its_own() {
     let paths: Vec<_> = batch.images.iter().map(path).collect();
     let (engine, hybrid) = (Some(JpegBackend::Hardware), Some(JpegBackend::Hybrid));
     assert_eq!(paths, [engine, hybrid, hybrid, hybrid, None, None]);
-    assert!(matches!(&batch.images[4], DecodedJpeg::ForHost(header) if header.width == 14));
+    assert!(
+        matches!(&batch.images[4], DecodedJpeg::Unsupported(header) if header.size.width == 14)
+    );
     let DecodedJpeg::Failed(error) = &batch.images[5] else { panic!("{:?}", batch.images[5]) };
     assert_eq!(error.kind(), ErrorKind::Corrupt);
 
     let address = spdl_core::memory::DeviceMemory::address(&batch.memory);
     let mut expected = Vec::new();
     for (image, encoded) in batch.images.iter().zip(&encoded) {
-        if let DecodedJpeg::Decoded { offset, header, path, .. } = image {
+        if let DecodedJpeg::Decoded { offset, header, backend: path, .. } = image {
             let name = if *path == JpegBackend::Hardware { "engine" } else { "image" };
-            let pitch = header.width as usize * 3;
+            let pitch = header.size.width as usize * 3;
             expected.push((name.to_owned(), address + offset, pitch, encoded.len()));
         }
     }

@@ -2,7 +2,7 @@
 //! touched before they are done.
 
 // promise of this file: DEV1
-#![cfg(all(feature = "testing", feature = "python"))]
+#![cfg(all(feature = "images", feature = "testing", feature = "python"))]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
@@ -10,11 +10,14 @@ mod common;
 use common::{own, simple_kernel};
 use spdl_core::memory::{DeviceMemory, Upload};
 use spdl_core::{Device, ErrorKind, Result};
-use spdl_cuda::kernels::{ImageKernels, PixelBox, ResizePlan, SampleFormat};
+use spdl_cuda::kernels::{ImageKernels, ResizePlan};
 use spdl_cuda::pixels::{DevicePlane, SourceImage};
 use spdl_cuda::python::{cuda_memory, samples_of};
 use spdl_cuda::testing::{FakeDriver, LiveResources, Schedule};
 use spdl_cuda::{CudaDevice, CudaMemory};
+use spdl_media::Size;
+use spdl_media::image::CropBox;
+use spdl_media::transform::TensorSpec;
 
 const SIDE: u32 = 2;
 const BYTES: usize = 12;
@@ -37,17 +40,17 @@ fn send(driver: &FakeDriver, device: &CudaDevice, number: u8) -> Result<Upload> 
 
 fn images(upload: &Upload, behind: usize) -> Vec<(SourceImage, ResizePlan)> {
     let side = f64::from(SIDE);
-    let whole = PixelBox { left: 0.0, top: 0.0, width: side, height: side };
+    let whole = CropBox { left: 0.0, top: 0.0, width: side, height: side };
     let image = |at: usize| {
         let address = (upload.memory.address() + behind + at * BYTES) as u64;
         let plane = DevicePlane { address, pitch: 3 * u64::from(SIDE) };
         SourceImage::rgb8(SIDE, SIDE, plane).unwrap()
     };
-    [0, 1].map(|at| (image(at), ResizePlan::new(whole, SIDE, SIDE))).to_vec()
+    [0, 1].map(|at| (image(at), ResizePlan::new(whole, Size::new(SIDE, SIDE)))).to_vec()
 }
 
 fn make(device: &CudaDevice, kernels: &ImageKernels, upload: &Upload) -> Result<Box<CudaMemory>> {
-    let format = SampleFormat::new(SIDE, SIDE);
+    let format = TensorSpec::new(Size::new(SIDE, SIDE));
     let made = samples_of(device, kernels, upload, &images(upload, 0), &format, None)?;
     Ok(own(made.memory))
 }
@@ -87,7 +90,7 @@ fn g1_what_the_stream_was_told_before_is_done_first() {
         let memory = cuda_memory(&upload).unwrap();
         memory.wait_on(&stream).unwrap();
         driver.write_by_kernel(&stream, memory.address(), 2 * BYTES, 77);
-        let format = SampleFormat::new(SIDE, SIDE);
+        let format = TensorSpec::new(Size::new(SIDE, SIDE));
         let samples =
             samples_of(&device, &kernels, &upload, &images(&upload, 0), &format, Some(&stream));
         let samples = own(samples.unwrap().memory);
@@ -105,7 +108,7 @@ fn images_outside_of_the_upload_or_of_the_device_are_refused() {
     let (driver, device) = device(Schedule::Prompt);
     let kernels = ImageKernels::new(&device).unwrap();
     let upload = send(&driver, &device, 1).unwrap();
-    let format = SampleFormat::new(SIDE, SIDE);
+    let format = TensorSpec::new(Size::new(SIDE, SIDE));
     let outside = images(&upload, 1);
     let error = samples_of(&device, &kernels, &upload, &outside, &format, None).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidArgument);

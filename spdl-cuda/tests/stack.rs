@@ -1,13 +1,11 @@
-//! The whole way from files to batches, down to the calls of C: with a libcuda that has no device but
-//! runs the kernels on the host, and a stand-in for nvJPEG. What comes out is what the host makes.
+//! From files to batches through C stubs: a `libcuda` that runs the kernels on the host, and an nvJPEG that
+//! writes known pixels. The samples must equal those of the host.
 
 // promise of this file: G7
-#![cfg(all(feature = "testing", unix))]
+#![cfg(all(feature = "images", feature = "testing", unix))]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
-#[path = "../examples/device_images/host.rs"]
-mod host;
 #[path = "common/jpegs_with_pixels.rs"]
 mod jpegs_with_pixels;
 
@@ -16,16 +14,16 @@ use std::ffi::c_int;
 use bytes::Bytes;
 use common::cuda_stub::{Cuda, cuda};
 use common::nvjpeg_stub::{self, Stub};
-use host::{MediaDecoder, place};
 use jpegs_with_pixels::{jpeg, picture};
 use spdl_core::stage::DeviceBatch;
 use spdl_core::{Batch, BatchLayout, DType, DatasetSource, Labeled, PipelineBuilder, Result};
 use spdl_cuda::jpeg::JpegBackend;
-use spdl_cuda::kernels::{Layout, SampleFormat};
 use spdl_cuda::libraries::Library;
 use spdl_cuda::{CudaDevice, CudaMemory, DeviceImages, Search};
 use spdl_media::encode::{ImageEncoder, PngEncoder};
-use spdl_media::{CodecRegistry, FillImage, ImageTransform, Limits, Mode, Size, image_fields};
+use spdl_media::{
+    CodecRegistry, FillImage, ImageTransform, Layout, Limits, Mode, Size, image_fields,
+};
 
 const SEED: u64 = 5;
 const STAGE: &str = "decode";
@@ -63,10 +61,7 @@ fn by_host(transform: &ImageTransform, files: &[Labeled<Bytes>]) -> Vec<Batch> {
 }
 
 fn images(device: &CudaDevice, nvjpeg: &Stub, transform: ImageTransform) -> DeviceImages {
-    DeviceImages::new(device, SampleFormat::new(40, 32), 6)
-        .search(nvjpeg.search())
-        .host_decoder(|| Ok(Box::new(MediaDecoder::new()?)))
-        .place(move |width, height, rng| place(&transform, Size::new(width, height), rng))
+    DeviceImages::new(device, transform, 6).search(nvjpeg.search())
 }
 
 fn by_device(images: &DeviceImages, files: &[Labeled<Bytes>]) -> Result<Vec<DeviceBatch>> {
@@ -134,12 +129,9 @@ fn g5_normalised_planes_are_those_of_the_bytes() {
     let (device, files) = (open(cuda).unwrap(), files());
     let transform = transform(Mode::Train);
     let bytes = by_device(&images(&device, &nvjpeg, transform.clone()), &files).unwrap();
-    let format = SampleFormat::new(40, 32).layout(Layout::Nchw).dtype(DType::F32);
-    let planes = DeviceImages::new(&device, format.normalization([0.0; 3], [1.0 / 255.0; 3]), 6)
-        .search(nvjpeg.search())
-        .host_decoder(|| Ok(Box::new(MediaDecoder::new()?)))
-        .place(move |width, height, rng| place(&transform, Size::new(width, height), rng));
-    let planes = by_device(&planes, &files).unwrap();
+    let transform = transform.layout(Layout::Nchw).dtype(DType::F32);
+    let transform = transform.normalization([0.0; 3], [1.0 / 255.0; 3]);
+    let planes = by_device(&images(&device, &nvjpeg, transform), &files).unwrap();
     for (bytes, planes) in bytes.iter().zip(&planes) {
         assert_eq!(planes.array("images").unwrap().shape()[1..], [3, 32, 40]);
         let (bytes, planes) =

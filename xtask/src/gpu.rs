@@ -180,7 +180,14 @@ fn build(workspace: &Workspace, words: &[&str], dev: bool) -> Result<PathBuf> {
     let mut cargo = cargo();
     cargo
         .args(words)
-        .args(["-p", "spdl-cuda", "--message-format", "json-render-diagnostics"])
+        .args([
+            "-p",
+            "spdl-cuda",
+            "--features",
+            "images",
+            "--message-format",
+            "json-render-diagnostics",
+        ])
         .current_dir(&workspace.root)
         .stderr(std::process::Stdio::inherit());
     if !dev {

@@ -1,23 +1,18 @@
-//! Image files become batches on a CUDA device: JPEGs are decoded there by nvJPEG, all else here, and a
-//! kernel crops, resizes, mirrors and normalises all of a batch at once.
+//! Batches of image files on a CUDA device. nvJPEG decodes JPEGs, the host decodes other formats, and one
+//! kernel launch per batch crops, resizes, flips and normalises.
 //!
 //! ```sh
-//! cargo run --release -p spdl-cuda --example device_images -- photos/*
+//! cargo run --release -p spdl-cuda --features images --example device_images -- photos/*
 //! ```
 #![expect(clippy::print_stdout, reason = "a program for a terminal")]
-
-mod host;
 
 use std::env;
 use std::fs;
 
 use bytes::Bytes;
 use spdl_core::{DType, DatasetSource, Labeled, OnError, PipelineBuilder, Result};
-use spdl_cuda::kernels::{Layout, SampleFormat};
 use spdl_cuda::{ConsumerStream, CudaDevice, CudaMemory, DeviceImages};
-use spdl_media::{ImageTransform, Mode, Size};
-
-use crate::host::{MediaDecoder, place};
+use spdl_media::{ImageTransform, Layout, Mode};
 
 const SIDE: u32 = 224;
 
@@ -39,11 +34,9 @@ fn main() -> Result<()> {
     let pipeline =
         PipelineBuilder::new(files).on_error(OnError::SKIP).deterministic().map("read", read);
 
-    let transform = ImageTransform::new(SIDE).mode(Mode::Train);
-    let format = SampleFormat::new(SIDE, SIDE).layout(Layout::Nchw).dtype(DType::F16);
-    let images = DeviceImages::new(&device, format, 32)
-        .host_decoder(|| Ok(Box::new(MediaDecoder::new()?)))
-        .place(move |width, height, rng| place(&transform, Size::new(width, height), rng));
+    let transform =
+        ImageTransform::new(SIDE).mode(Mode::Train).layout(Layout::Nchw).dtype(DType::F16);
+    let images = DeviceImages::new(&device, transform, 32);
     let mut pipeline = images.attach(pipeline, "decode")?.build()?;
 
     // The stream of the training step.
@@ -56,7 +49,7 @@ fn main() -> Result<()> {
             }
             println!("{name}: {} {:?}", array.dtype(), array.shape());
         }
-        // What is told to `stream` from here on reads them; nothing has waited.
+        // Kernels on `stream` can read the arrays from here on. The host has not waited.
     }
     println!("{:#?}", images.statistics());
     for dropped in &pipeline.statistics().dropped {

@@ -103,7 +103,7 @@ fn rate(
         times.push(before.elapsed().as_secs_f64());
         for image in &decoded.images {
             match image {
-                DecodedJpeg::Decoded { path: JpegBackend::Hardware, .. } => paths[0] += 1,
+                DecodedJpeg::Decoded { backend: JpegBackend::Hardware, .. } => paths[0] += 1,
                 DecodedJpeg::Decoded { .. } => paths[1] += 1,
                 _ => paths[2] += 1,
             }
@@ -173,18 +173,18 @@ fn damaged(image: &Bytes, number: usize) -> (Bytes, bool) {
 /// was decoded the same way is the same to the last bit.
 fn apart([one, other]: [&DecodedJpeg; 2], [pixels, others]: [&[u8]; 2]) -> Option<f64> {
     let (
-        DecodedJpeg::Decoded { offset, header, path },
-        DecodedJpeg::Decoded { offset: at, path: by, .. },
+        DecodedJpeg::Decoded { offset, header, backend },
+        DecodedJpeg::Decoded { offset: at, backend: other_backend, .. },
     ) = (one, other)
     else {
         return None;
     };
-    let len = header.width as usize * header.height as usize * 3;
+    let len = header.size.pixels() as usize * 3;
     let (pixels, others) = (&pixels[*offset..][..len], &others[*at..][..len]);
     let sum: u64 =
         pixels.iter().zip(others).map(|(one, other)| u64::from(one.abs_diff(*other))).sum();
     let mean = sum as f64 / len as f64;
-    Some(if path == by && sum > 0 { f64::INFINITY } else { mean })
+    Some(if backend == other_backend && sum > 0 { f64::INFINITY } else { mean })
 }
 
 /// G5: one in ten is cut off or overwritten, in its header or behind it, and spoils no other.
@@ -211,7 +211,7 @@ fn damage(
     let failed = |at: usize| matches!(decoded.images[at], DecodedJpeg::Failed(_));
     let is_spoilt = |at: &usize| {
         let images = [&decoded.images[*at], &expected.images[*at]];
-        if let [DecodedJpeg::ForHost(_), DecodedJpeg::ForHost(_)] = images {
+        if let [DecodedJpeg::Unsupported(_), DecodedJpeg::Unsupported(_)] = images {
             return false;
         }
         apart(images, [&found, &without]).is_none_or(|mean| mean > MOST_MEAN_DIFFERENCE)

@@ -5,9 +5,7 @@ use std::time::Instant;
 
 use spdl_core::DType;
 use spdl_cuda::CudaDevice;
-use spdl_cuda::kernels::{
-    BatchTable, Launch, Layout, PixelBox, ResizePlan, SampleFormat, module_for,
-};
+use spdl_cuda::kernels::{BatchTable, Launch, ResizePlan, module_for};
 use spdl_cuda::pixels::{
     ColorMatrix, ColorRange, ColorStandard, DevicePlane, PixelFormat, SourceImage,
 };
@@ -16,6 +14,9 @@ use crate::Outcome;
 use crate::copies::{median, said};
 use crate::lines::Measuring;
 use crate::raw::{Driver, Host, HostKind, Memory, Module, Raw, Stream};
+use spdl_media::image::CropBox;
+use spdl_media::transform::TensorSpec;
+use spdl_media::{ImageTransform, Layout, Size};
 
 pub(crate) fn measure(measuring: &Measuring) -> Outcome {
     let driver = Driver::open()?;
@@ -85,7 +86,7 @@ fn exactness(measuring: &Measuring, bench: &Bench) -> Outcome {
         address: source.address + (at * plane) as u64,
         pitch: u64::from(width),
     });
-    let format = SampleFormat::new(width, height);
+    let format = TensorSpec::new(Size::new(width, height));
     let standards = [
         ("BT.601", ColorStandard::BT601),
         ("BT.709", ColorStandard::BT709),
@@ -138,7 +139,8 @@ fn speed(measuring: &Measuring, bench: &Bench) -> Outcome {
         ("bf16 NCHW", DType::BF16, Layout::Nchw),
         ("f32 NCHW", DType::F32, Layout::Nchw),
     ] {
-        let format = SampleFormat::new(224, 224).dtype(dtype).layout(layout);
+        let format =
+            *ImageTransform::with_size(Size::new(224, 224)).dtype(dtype).layout(layout).tensor();
         let sample = format.bytes();
         let output = bench.driver.memory(count * sample as usize)?;
         let mut table = BatchTable::new(&format).map_err(said)?;
@@ -170,8 +172,8 @@ fn speed(measuring: &Measuring, bench: &Bench) -> Outcome {
 }
 
 fn whole(width: u32, height: u32, to_width: u32, to_height: u32) -> ResizePlan {
-    let part = PixelBox { left: 0.0, top: 0.0, width: f64::from(width), height: f64::from(height) };
-    ResizePlan::new(part, to_width, to_height)
+    let part = CropBox { left: 0.0, top: 0.0, width: f64::from(width), height: f64::from(height) };
+    ResizePlan::new(part, Size::new(to_width, to_height))
 }
 
 fn noise(bytes: usize) -> Vec<u8> {

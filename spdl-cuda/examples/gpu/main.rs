@@ -15,8 +15,6 @@ mod consumer;
 mod copies;
 mod exits;
 mod faults;
-#[path = "../device_images/host.rs"]
-mod host;
 mod images;
 mod jpeg;
 mod kernels;

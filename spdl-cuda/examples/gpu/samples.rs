@@ -5,16 +5,15 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use spdl_core::{DType, Dataset, DatasetSource, Labeled, PipelineBuilder};
-use spdl_cuda::kernels::{Layout, SampleFormat};
 use spdl_cuda::{ConsumerStream, CudaDevice, CudaMemory, DeviceImages};
-use spdl_media::{ImageTransform, Size};
+use spdl_media::ImageTransform;
 
 use crate::Outcome;
 use crate::copies::said;
-use crate::host::{MediaDecoder, place};
 use crate::images::cpu_seconds;
 use crate::lines::Measuring;
 use crate::raw::Driver;
+use spdl_media::Layout;
 
 pub(crate) const WORK: &str = "decode, resize to 224 and normalise";
 
@@ -92,15 +91,12 @@ fn rate(
     until: f64,
 ) -> Result<(f64, f64), String> {
     let device = CudaDevice::open(0).map_err(said)?;
-    let transform = ImageTransform::new(SIDE);
     let scaled = |values: [f32; 3]| values.map(|value| value / 255.0);
-    let format = SampleFormat::new(SIDE, SIDE)
+    let transform = ImageTransform::new(SIDE)
         .layout(Layout::Nchw)
         .dtype(DType::F16)
         .normalization(scaled([123.675, 116.28, 103.53]), scaled([58.395, 57.12, 57.375]));
-    let stages = DeviceImages::new(&device, format, size)
-        .host_decoder(|| Ok(Box::new(MediaDecoder::new()?)))
-        .place(move |width, height, rng| place(&transform, Size::new(width, height), rng));
+    let stages = DeviceImages::new(&device, transform, size);
     let files = PipelineBuilder::new(DatasetSource::new(Endless(images.to_vec())));
     let pipeline = stages.attach(files, "decode").map_err(said)?;
     let mut pipeline = pipeline.build().map_err(said)?;

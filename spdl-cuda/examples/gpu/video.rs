@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use spdl_core::{DType, ErrorKind, Result};
-use spdl_cuda::kernels::{ImageKernels, Layout, PixelBox, ResizePlan, SampleFormat};
+use spdl_cuda::kernels::{ImageKernels, ResizePlan};
 use spdl_cuda::pixels::{ColorMatrix, ColorRange, ColorStandard};
 use spdl_cuda::video::{ChromaFormat, VideoCodec, VideoFrame};
 use spdl_cuda::{CudaDevice, NvDec};
@@ -22,6 +22,9 @@ use crate::lines::Measuring;
 use crate::raw::Driver;
 use crate::videos::{Expected, decode, expected, hash, packets, taken};
 use crate::{Outcome, together};
+use spdl_media::image::CropBox;
+use spdl_media::transform::TensorSpec;
+use spdl_media::{ImageTransform, Layout, Size};
 
 /// So many videos at the same time, by a thread each.
 const STREAMS: [usize; 3] = [1, 4, 16];
@@ -247,14 +250,17 @@ fn sound_frames(frames: &[VideoFrame], video: &Expected<'_>) -> Result<usize> {
 }
 
 /// Who gets the frames: nobody, or the kernels, which make samples for training of them.
-struct Consumer(Option<(ImageKernels, SampleFormat, Vec<VideoFrame>)>);
+struct Consumer(Option<(ImageKernels, TensorSpec, Vec<VideoFrame>)>);
 
 impl Consumer {
     fn new(device: &CudaDevice, with_samples: bool) -> Result<Consumer> {
         if !with_samples {
             return Ok(Consumer(None));
         }
-        let format = SampleFormat::new(224, 224).layout(Layout::Nchw).dtype(DType::F16);
+        let format = *ImageTransform::with_size(Size::new(224, 224))
+            .layout(Layout::Nchw)
+            .dtype(DType::F16)
+            .tensor();
         Ok(Consumer(Some((ImageKernels::new(device)?, format, Vec::new()))))
     }
 
@@ -267,13 +273,13 @@ impl Consumer {
         let mut batch = kernels.batch(format, BATCH)?;
         for frame in frames.drain(..) {
             let image = frame.image(matrix_of(&frame)?)?;
-            let whole = PixelBox {
+            let whole = CropBox {
                 left: 0.0,
                 top: 0.0,
                 width: f64::from(frame.width),
                 height: f64::from(frame.height),
             };
-            let plan = ResizePlan::new(whole, 224, 224);
+            let plan = ResizePlan::new(whole, Size::new(224, 224));
             batch.push(&Arc::new(frame.memory), &image, &plan)?;
         }
         kernels.launch(batch).map(drop)

@@ -6,7 +6,6 @@
 #![forbid(unsafe_code)]
 
 use spdl_core::{Error, ErrorKind};
-use spdl_cuda::jpeg::JpegHeader;
 use spdl_cuda::video::{AccessUnits, IvfFile, VideoCodec};
 
 /// Damage is told by one of four kinds.
@@ -42,21 +41,6 @@ pub fn annexb(stream: &[u8]) {
             }
             None => assert!(limited.next().is_none()),
         }
-    }
-}
-
-/// The header of a JPEG, by which nvJPEG is given its place: what it says can be, and is the same again.
-pub fn jpeg_header(file: &[u8]) {
-    match JpegHeader::parse(file) {
-        Ok(header) => {
-            let pixels = u64::from(header.width) * u64::from(header.height);
-            assert!(pixels > 0 && header.rgb_bytes() == 3 * pixels);
-            assert!((1..=8).contains(&header.orientation));
-            assert!(JpegHeader::parse_within(file, pixels).is_ok());
-            let error = JpegHeader::parse_within(file, pixels - 1).expect_err("that is too few");
-            assert_eq!(error.kind(), ErrorKind::LimitExceeded);
-        }
-        Err(error) => check(&error),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Groups of prepared images to pixels on the device.
+//! Second stage: groups of JPEGs through nvJPEG, and uploads of pixels from the host.
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -7,75 +7,77 @@ use std::sync::Arc;
 use bytes::Bytes;
 use spdl_core::memory::{DeviceMemory, HostBuffer};
 use spdl_core::{Device, Error, ErrorKind, Result, SampleId, Stage, StageContext};
+use spdl_media::Size;
+use spdl_media::formats::jpeg::JpegHeader;
+use spdl_media::image::ImageInfo;
 
-use super::device_images::{DeviceImages, HostImage};
-use super::prepare::{Host, PreparedImage, Source};
-use super::statistics::{Books, FallbackReason};
-use crate::jpeg::{DecodedJpeg, JpegBackend, JpegHeader, NvJpeg};
+use super::host::HostDecoder;
+use super::options::ImageOptions;
+use super::prepare::{ImageSource, PreparedImage};
+use super::statistics::{FallbackReason, ImageCounters};
+use crate::jpeg::{DecodedJpeg, JpegBackend, NvJpeg, rgb_bytes};
 use crate::kernels::ResizePlan;
 use crate::pixels::{DevicePlane, SourceImage};
 use crate::runtime::{CudaDevice, CudaMemory};
 
-/// Which part of the device's memory the pixels of a group take at most, where nothing else was said: one
-/// in this many. They stay until the batch is made, and others are decoded meanwhile.
-const PARTS_OF_MEMORY: u64 = 16;
+/// By default, the pixels of a group take at most one part in this many of the device memory. They exist
+/// until the batch is launched, while further groups are decoded.
+const MEMORY_FRACTION: u64 = 16;
 
-/// An image on the device, or why it is not.
+/// An image in device memory, or the error of the image.
 pub(super) struct DecodedImage {
     pub(super) id: SampleId,
     pub(super) label: i64,
-    pub(super) pixels: Result<Pixels>,
+    pub(super) image: Result<DeviceImage>,
 }
 
-/// Pixels on the device, or on their way there, and what becomes of them.
-pub(super) struct Pixels {
+/// Pixels in device memory, and the plan for their sample. The decoding may be in flight.
+pub(super) struct DeviceImage {
     pub(super) memory: Arc<CudaMemory>,
     pub(super) image: SourceImage,
     pub(super) plan: ResizePlan,
 }
 
-/// Decodes groups on the device, and what it refuses on the host.
-pub(super) struct Decode {
+/// The stage.
+pub(super) struct DecodeStage {
     nvjpeg: Option<NvJpeg>,
-    /// How many bytes of pixels are decoded at once, at most, unless they are of one image.
-    most_bytes: u64,
-    host: Host,
+    /// Maximum bytes of pixels per call of nvJPEG, unless a single image has more.
+    max_bytes: u64,
+    host: HostDecoder,
     device: CudaDevice,
-    books: Arc<Books>,
+    counters: Arc<ImageCounters>,
 }
 
-/// What nvJPEG has made of an image, if it was asked.
-enum Answer {
-    /// It lies there.
-    Here(Arc<CudaMemory>, usize),
-    /// Why it does not.
+/// The outcome of nvJPEG for an image.
+enum NvJpegOutcome {
+    /// The pixels are in this memory, at this offset.
+    Decoded(Arc<CudaMemory>, usize),
     Refused(Option<Error>),
-    /// There is no room for it.
     TooLarge(Error),
-    NotAsked,
+    NotAJpeg,
 }
 
-impl Decode {
-    pub(super) fn new(images: &DeviceImages, nvjpeg: Option<NvJpeg>) -> Result<Decode> {
-        let device = images.device.clone();
-        let most_bytes = match images.group_bytes {
+impl DecodeStage {
+    pub(super) fn new(options: &ImageOptions, nvjpeg: Option<NvJpeg>) -> Result<DecodeStage> {
+        let device = options.device.clone();
+        let max_bytes = match options.group_bytes {
             Some(bytes) => bytes,
-            None => device.description()?.memory_bytes as u64 / PARTS_OF_MEMORY,
+            None => device.description()?.memory_bytes as u64 / MEMORY_FRACTION,
         };
-        let books = Arc::clone(&images.books);
-        Ok(Decode { nvjpeg, most_bytes, host: Host::new(images)?, device, books })
+        let counters = Arc::clone(&options.counters);
+        Ok(DecodeStage { nvjpeg, max_bytes, host: HostDecoder::new(options), device, counters })
     }
 
-    /// A group in parts of which each may be decoded at once.
-    fn parts_of(&self, group: Vec<PreparedImage>) -> VecDeque<Vec<PreparedImage>> {
+    /// Splits a group into parts within `max_bytes`.
+    fn split(&self, group: Vec<PreparedImage>) -> VecDeque<Vec<PreparedImage>> {
         let mut parts = VecDeque::new();
         let (mut part, mut bytes) = (Vec::new(), 0_u64);
         for image in group {
             let more = match &image.source {
-                Source::Jpeg { header, .. } => header.rgb_bytes(),
-                Source::Pixels { .. } => 0,
+                ImageSource::Jpeg { header, .. } => rgb_bytes(header),
+                ImageSource::Pixels { .. } => 0,
             };
-            if bytes > 0 && bytes.saturating_add(more) > self.most_bytes {
+            if bytes > 0 && bytes.saturating_add(more) > self.max_bytes {
                 parts.push_back(std::mem::take(&mut part));
                 bytes = 0;
             }
@@ -86,137 +88,131 @@ impl Decode {
         parts
     }
 
-    /// Starts to decode the JPEGs of a part of a group; an answer for each of its images. `None` where
-    /// there is no room on the device for all of them, but may be for half of them.
-    fn ask_or_halve(&mut self, part: &[PreparedImage]) -> Result<Option<Vec<Answer>>> {
-        match self.ask(part) {
-            Ok(answers) => Ok(Some(answers)),
+    /// Starts nvJPEG for a part of a group. Returns `None` if device memory is exhausted and the part can
+    /// be split further.
+    fn decode_part(&mut self, part: &[PreparedImage]) -> Result<Option<Vec<NvJpegOutcome>>> {
+        match self.decode_jpegs(part) {
+            Ok(outcomes) => Ok(Some(outcomes)),
             Err(error) if error.kind() != ErrorKind::LimitExceeded || error.is_fatal() => {
                 Err(error)
             }
             Err(_) if part.len() > 1 => Ok(None),
-            Err(error) => Ok(Some(vec![Answer::TooLarge(error)])),
+            Err(error) => Ok(Some(vec![NvJpegOutcome::TooLarge(error)])),
         }
     }
 
-    /// Starts to decode the JPEGs among these images; an answer for each of them.
-    fn ask(&mut self, group: &[PreparedImage]) -> Result<Vec<Answer>> {
-        let jpegs = group.iter().enumerate().filter_map(|(at, image)| match &image.source {
-            Source::Jpeg { encoded, header } => Some((at, encoded.clone(), *header)),
-            Source::Pixels { .. } => None,
+    /// Starts nvJPEG for the JPEGs among the images, and returns the outcome of each image.
+    fn decode_jpegs(&mut self, part: &[PreparedImage]) -> Result<Vec<NvJpegOutcome>> {
+        let jpegs = part.iter().enumerate().filter_map(|(at, image)| match &image.source {
+            ImageSource::Jpeg { encoded, header } => Some((at, encoded.clone(), *header)),
+            ImageSource::Pixels { .. } => None,
         });
         let jpegs: Vec<(usize, Bytes, JpegHeader)> = jpegs.collect();
-        let mut answers: Vec<Answer> = group.iter().map(|_| Answer::NotAsked).collect();
+        let mut outcomes: Vec<NvJpegOutcome> =
+            part.iter().map(|_| NvJpegOutcome::NotAJpeg).collect();
         let Some(nvjpeg) = self.nvjpeg.as_mut().filter(|_| !jpegs.is_empty()) else {
-            return Ok(answers);
+            return Ok(outcomes);
         };
         let encoded: Vec<Bytes> = jpegs.iter().map(|(_, encoded, _)| encoded.clone()).collect();
         let headers = jpegs.iter().map(|(.., header)| Ok(*header)).collect();
         let decoded = nvjpeg.decode_parsed(&encoded, headers)?;
         let memory = Arc::new(decoded.memory);
         for ((at, ..), image) in jpegs.iter().zip(decoded.images) {
-            answers[*at] = match image {
-                DecodedJpeg::Decoded { offset, path, .. } => {
-                    self.books.decoded(path);
-                    Answer::Here(Arc::clone(&memory), offset)
+            outcomes[*at] = match image {
+                DecodedJpeg::Decoded { offset, backend, .. } => {
+                    self.counters.count_decoded(backend);
+                    NvJpegOutcome::Decoded(Arc::clone(&memory), offset)
                 }
-                DecodedJpeg::ForHost(_) => Answer::Refused(None),
-                DecodedJpeg::Failed(error) => Answer::Refused(Some(error)),
+                DecodedJpeg::Unsupported(_) => NvJpegOutcome::Refused(None),
+                DecodedJpeg::Failed(error) => NvJpegOutcome::Refused(Some(error)),
             };
         }
-        Ok(answers)
+        Ok(outcomes)
     }
 
-    /// What becomes of an image. What fails here fails alone, where batches are made, unless the device is
-    /// lost.
-    fn decoded(&mut self, image: PreparedImage, answer: Answer) -> Result<DecodedImage> {
+    /// Completes an image. Its error fails only this image, in the next stage, unless the error is fatal.
+    fn complete(&mut self, image: PreparedImage, outcome: NvJpegOutcome) -> Result<DecodedImage> {
         let PreparedImage { id, key, label, source, plan } = image;
-        let pixels = match self.place(source, plan, answer) {
+        let image = match self.device_image(source, plan, outcome) {
             Err(error) if error.is_fatal() => return Err(error),
             Err(error) => Err(match key {
                 Some(key) => error.with_key(key),
                 None => error,
             }),
-            Ok(pixels) => Ok(pixels),
+            Ok(image) => Ok(image),
         };
-        Ok(DecodedImage { id, label, pixels })
+        Ok(DecodedImage { id, label, image })
     }
 
-    fn place(&mut self, source: Source, plan: ResizePlan, answer: Answer) -> Result<Pixels> {
-        match (source, answer) {
-            (Source::Jpeg { header, .. }, Answer::Here(memory, offset)) => {
-                pixels(memory, offset, header.width, header.height, plan)
+    fn device_image(
+        &mut self,
+        source: ImageSource,
+        plan: ResizePlan,
+        outcome: NvJpegOutcome,
+    ) -> Result<DeviceImage> {
+        match (source, outcome) {
+            (ImageSource::Jpeg { header, .. }, NvJpegOutcome::Decoded(memory, offset)) => {
+                rgb_image(memory, offset, header.size, plan)
             }
-            (Source::Jpeg { encoded, header }, answer) => {
-                let (reason, error) = match answer {
-                    Answer::TooLarge(error) => (FallbackReason::TooLarge, Some(error)),
-                    Answer::Refused(error) => (FallbackReason::Refused, error),
+            (ImageSource::Jpeg { encoded, header }, outcome) => {
+                let (reason, error) = match outcome {
+                    NvJpegOutcome::TooLarge(error) => (FallbackReason::TooLarge, Some(error)),
+                    NvJpegOutcome::Refused(error) => (FallbackReason::Refused, error),
                     _ => (FallbackReason::Refused, None),
                 };
-                let (decoded, stored) = self.host.decode(&encoded, reason, error)?;
-                let JpegHeader { width, height, orientation, .. } = header;
-                if stored != (HostImage { width, height, orientation }) {
+                let (pixels, info) = self.host.decode(&encoded, reason, error)?;
+                // A registered codec may parse the header in its own way.
+                if info != ImageInfo::new(header.size, header.orientation) {
                     let message = format!(
-                        "two readers of the header disagree: {width} x {height} pixels with the \
-                         orientation {orientation}, and {stored:?}"
+                        "inconsistent JPEG header: {} pixels with orientation {} for the device, {} \
+                         pixels with orientation {} for the host",
+                        header.size,
+                        header.orientation.exif(),
+                        info.size,
+                        info.orientation.exif()
                     );
-                    self.books.failed();
+                    self.counters.count_failure();
                     return Err(Error::new(ErrorKind::Corrupt, message));
                 }
-                self.upload(decoded, width, height, plan)
+                self.upload(pixels, header.size, plan)
             }
-            (Source::Pixels { pixels, width, height }, _) => {
-                self.upload(pixels, width, height, plan)
-            }
+            (ImageSource::Pixels { pixels, size }, _) => self.upload(pixels, size, plan),
         }
     }
 
-    /// Puts what the host has decoded on the device, and counts it.
-    fn upload(
-        &self,
-        decoded: HostBuffer,
-        width: u32,
-        height: u32,
-        plan: ResizePlan,
-    ) -> Result<Pixels> {
-        let uploaded = self.try_upload(decoded, width, height, plan);
+    /// Uploads pixels from the host, and counts the image.
+    fn upload(&self, pixels: HostBuffer, size: Size, plan: ResizePlan) -> Result<DeviceImage> {
+        let uploaded = self.try_upload(pixels, size, plan);
         match &uploaded {
-            Ok(_) => self.books.decoded(JpegBackend::Host),
-            Err(_) => self.books.failed(),
+            Ok(_) => self.counters.count_decoded(JpegBackend::Host),
+            Err(_) => self.counters.count_failure(),
         }
         uploaded
     }
 
-    fn try_upload(
-        &self,
-        decoded: HostBuffer,
-        width: u32,
-        height: u32,
-        plan: ResizePlan,
-    ) -> Result<Pixels> {
-        let memory: Box<dyn Any> = self.device.upload(decoded)?.memory;
+    fn try_upload(&self, pixels: HostBuffer, size: Size, plan: ResizePlan) -> Result<DeviceImage> {
+        let memory: Box<dyn Any> = self.device.upload(pixels)?.memory;
         let memory = memory.downcast::<CudaMemory>().map_err(|_| {
-            Error::new(ErrorKind::Internal, "a CUDA device has made memory that is not its own")
+            Error::new(ErrorKind::Internal, "the upload of a CUDA device returned other memory")
         })?;
-        pixels(Arc::from(memory), 0, width, height, plan)
+        rgb_image(Arc::from(memory), 0, size, plan)
     }
 }
 
-/// Rows of RGB in memory of the device.
-fn pixels(
+/// Interleaved RGB in device memory.
+fn rgb_image(
     memory: Arc<CudaMemory>,
     offset: usize,
-    width: u32,
-    height: u32,
+    size: Size,
     plan: ResizePlan,
-) -> Result<Pixels> {
+) -> Result<DeviceImage> {
     let address = (memory.address() + offset) as u64;
-    let plane = DevicePlane { address, pitch: 3 * u64::from(width) };
-    let image = SourceImage::rgb8(width, height, plane)?;
-    Ok(Pixels { memory, image, plan })
+    let plane = DevicePlane { address, pitch: 3 * u64::from(size.width) };
+    let image = SourceImage::rgb8(size.width, size.height, plane)?;
+    Ok(DeviceImage { memory, image, plan })
 }
 
-impl Stage<Vec<PreparedImage>> for Decode {
+impl Stage<Vec<PreparedImage>> for DecodeStage {
     type Out = DecodedImage;
 
     fn process(
@@ -224,15 +220,15 @@ impl Stage<Vec<PreparedImage>> for Decode {
         group: Vec<PreparedImage>,
         cx: &mut StageContext<'_, DecodedImage>,
     ) -> Result<()> {
-        let mut parts = self.parts_of(group);
+        let mut parts = self.split(group);
         while let Some(mut part) = parts.pop_front() {
-            let Some(answers) = self.ask_or_halve(&part)? else {
+            let Some(outcomes) = self.decode_part(&part)? else {
                 parts.push_front(part.split_off(part.len() / 2));
                 parts.push_front(part);
                 continue;
             };
-            for (image, answer) in part.into_iter().zip(answers) {
-                cx.emit(self.decoded(image, answer)?)?;
+            for (image, outcome) in part.into_iter().zip(outcomes) {
+                cx.emit(self.complete(image, outcome)?)?;
             }
         }
         Ok(())

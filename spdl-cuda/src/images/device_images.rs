@@ -1,259 +1,190 @@
-//! Encoded images to batches on the device: JPEGs are decoded there, all else on the host, and the
-//! kernels make samples of both.
-//!
-//! ```text
-//!            header, crop                                         one launch for all
-//!  Labeled<Bytes> ──► PreparedImage ──► group ──► DecodedImage ──► batch ──► DeviceBatch
-//!            CPU threads  │                        ▲
-//!                         └─ no JPEG of the device's kind: decoded here, copied there
-//! ```
-//!
-//! An image that cannot be decoded fails alone, as in batches of the host: the pipeline's policy says
-//! what follows, and the next image takes its place.
+//! Attaches the image stages to a pipeline.
 
 use std::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use spdl_core::stage::DeviceBatch;
-use spdl_core::{Error, ErrorKind, Labeled, PipelineBuilder, Result, SampleRng, StageOptions};
+use spdl_core::{Error, ErrorKind, Labeled, PipelineBuilder, Result, StageOptions};
+use spdl_media::{CodecRegistry, ImageTransform, Limits};
 
-use super::batch::Batches;
-use super::decode::Decode;
-use super::orientation::Placed;
-use super::prepare::Prepare;
-use super::statistics::{Books, ImageStatistics};
+use super::batch::BatchAggregator;
+use super::decode::DecodeStage;
+use super::options::ImageOptions;
+use super::prepare::PrepareStage;
+use super::statistics::ImageStatistics;
 use crate::jpeg::{JpegBackend, NvJpeg, NvJpegLibrary};
-use crate::kernels::{BatchTable, Filter, ImageKernels, SampleFormat};
+use crate::kernels::{ImageKernels, filter_code};
 use crate::libraries::Search;
 use crate::runtime::CudaDevice;
-
-/// What the header of an image file says that the host decodes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct HostImage {
-    /// Columns as stored.
-    pub width: u32,
-    /// Rows as stored.
-    pub height: u32,
-    /// How EXIF says it is to be turned, 1 to 8; 1 is upright.
-    pub orientation: u8,
-}
-
-/// Decodes the images that the device does not decode. One instance per worker.
-pub trait HostDecoder: Send + 'static {
-    /// Reads the header.
-    ///
-    /// # Errors
-    /// Whatever keeps it from being decoded.
-    fn inspect(&mut self, encoded: &[u8]) -> Result<HostImage>;
-
-    /// Decodes it as it is stored, to rows of red, green and blue bytes without gaps, as many as
-    /// [`inspect`](HostDecoder::inspect) said. They hold arbitrary bytes at first.
-    ///
-    /// # Errors
-    /// Whatever keeps it from being decoded. Then what was written is not used.
-    fn decode(&mut self, encoded: &[u8], pixels: &mut [u8]) -> Result<()>;
-}
-
-type MakeHostDecoder = dyn Fn() -> Result<Box<dyn HostDecoder>> + Send + Sync;
-pub(super) type Place = dyn Fn(u32, u32, SampleRng) -> Result<Placed> + Send + Sync;
 
 /// Stages from encoded images to batches on a device; see [`attach`](DeviceImages::attach).
 ///
 /// ```no_run
 /// use bytes::Bytes;
-/// use spdl_core::{DatasetSource, Labeled, PipelineBuilder, Result};
 /// use spdl_core::stage::DeviceBatch;
-/// use spdl_cuda::kernels::SampleFormat;
-/// use spdl_cuda::images::Placed;
+/// use spdl_core::{DType, Labeled, PipelineBuilder};
 /// use spdl_cuda::{CudaDevice, DeviceImages};
+/// use spdl_media::{ImageTransform, Layout, Mode};
 ///
 /// # fn files() -> PipelineBuilder<Labeled<Bytes>> { unimplemented!() }
 /// let device = CudaDevice::open(0)?;
-/// let images = DeviceImages::new(&device, SampleFormat::new(224, 224), 32)
-///     // All of each image, whatever becomes of its proportions: the default.
-///     .place(|width, height, _rng| Ok(Placed::whole(width, height)));
+/// let transform = ImageTransform::new(224).mode(Mode::Train).layout(Layout::Nchw).dtype(DType::F16);
+/// let images = DeviceImages::new(&device, transform, 32);
 /// let pipeline = images.attach(files(), "decode")?.build()?;
 /// for batch in pipeline {
 ///     let batch: DeviceBatch = batch?;
-///     // `images`, `[len, 224, 224, 3]`, and `labels`, `[len]`.
+///     // `images`, `[len, 3, 224, 224]`, and `labels`, `[len]`.
 /// }
 /// println!("{:?}", images.statistics());
 /// # Ok::<(), spdl_core::Error>(())
 /// ```
 #[derive(Clone)]
-pub struct DeviceImages {
-    pub(super) device: CudaDevice,
-    pub(super) format: SampleFormat,
-    pub(super) batch_size: usize,
-    pub(super) drop_last: bool,
-    group: usize,
-    pub(super) group_bytes: Option<u64>,
-    pub(super) filter: Filter,
-    only: Option<JpegBackend>,
-    search: Search,
-    pub(super) place: Arc<Place>,
-    host_decoder: Option<Arc<MakeHostDecoder>>,
-    pub(super) books: Arc<Books>,
-}
+pub struct DeviceImages(ImageOptions);
 
 impl DeviceImages {
-    /// Batches of `batch_size` samples of this format. All of each image becomes its sample, unless
-    /// [`place`](DeviceImages::place) says otherwise; images that the device does not decode fail,
-    /// unless there is a [decoder on the host](DeviceImages::host_decoder).
-    pub fn new(device: &CudaDevice, format: SampleFormat, batch_size: usize) -> DeviceImages {
-        DeviceImages {
+    /// Batches of `batch_size` samples that `transform` defines.
+    ///
+    /// The device decodes JPEGs. The host decodes all other images, with the default codecs and limits of
+    /// `spdl-media`; see [`host_decoder`](DeviceImages::host_decoder).
+    pub fn new(device: &CudaDevice, transform: ImageTransform, batch_size: usize) -> DeviceImages {
+        DeviceImages(ImageOptions {
             device: device.clone(),
-            format,
+            transform,
             batch_size,
             drop_last: false,
             group: batch_size,
             group_bytes: None,
-            filter: Filter::default(),
             only: None,
             search: Search::default(),
-            place: Arc::new(|width, height, _| Ok(Placed::whole(width, height))),
-            host_decoder: None,
-            books: Arc::default(),
-        }
+            host: Some((CodecRegistry::with_defaults(), Limits::default())),
+            counters: Arc::default(),
+        })
     }
 
-    /// Which part of an upright image, of so many columns and rows, becomes the sample. The random
-    /// numbers are the sample's own in the stage that [`attach`](DeviceImages::attach) names: where the
-    /// host's stage has that name, both draw the same.
+    /// Sets the codecs and limits for images that the device does not decode: other formats, colour
+    /// spaces and coding processes, and JPEGs that nvJPEG refuses.
     #[must_use]
-    pub fn place(
-        mut self,
-        place: impl Fn(u32, u32, SampleRng) -> Result<Placed> + Send + Sync + 'static,
-    ) -> Self {
-        self.place = Arc::new(place);
+    pub fn host_decoder(mut self, codecs: CodecRegistry, limits: Limits) -> Self {
+        self.0.host = Some((codecs, limits));
         self
     }
 
-    /// Decodes with these what the device does not: other formats, colours and codings, and JPEGs that
-    /// nvJPEG refuses. One is made for each worker.
+    /// Disables decoding on the host: images that the device does not decode fail.
     #[must_use]
-    pub fn host_decoder(
-        mut self,
-        make: impl Fn() -> Result<Box<dyn HostDecoder>> + Send + Sync + 'static,
-    ) -> Self {
-        self.host_decoder = Some(Arc::new(make));
+    pub fn without_host_decoder(mut self) -> Self {
+        self.0.host = None;
         self
     }
 
-    /// How pixels are weighed. Default: [`Filter::Bilinear`].
-    #[must_use]
-    pub fn filter(mut self, filter: Filter) -> Self {
-        self.filter = filter;
-        self
-    }
-
-    /// Whether a short last batch is left out. Default: no. What is left out is counted.
+    /// Whether an incomplete last batch is left out, and counted. Default: no.
     #[must_use]
     pub fn drop_last(mut self, drop_last: bool) -> Self {
-        self.drop_last = drop_last;
+        self.0.drop_last = drop_last;
         self
     }
 
-    /// How many images are given to nvJPEG at once, at least 1. Default: as many as a batch has.
+    /// The number of images per call of nvJPEG, at least 1. Default: the batch size.
     #[must_use]
     pub fn group(mut self, images: usize) -> Self {
-        self.group = images;
+        self.0.group = images;
         self
     }
 
-    /// How many bytes the pixels of a group have at most, three for each pixel. Default: a sixteenth of the
-    /// device's memory. A group with more is decoded in parts, and so is one for which the device has no
-    /// memory left. An image for which it has none alone is decoded by the host, and
-    /// [counted](super::FallbackReason::TooLarge); as its pixels need as much of the device's memory, it fails then,
-    /// unless some has become free meanwhile.
+    /// Maximum bytes of pixels per call of nvJPEG, 3 for each pixel. Default: a sixteenth of the device
+    /// memory.
     ///
-    /// The pixels of a batch's images lie on the device until all of them are there.
+    /// A larger group is decoded in parts, and so is a group for which device memory is exhausted. If the
+    /// memory is too small for a single image, the host decodes it and the fallback is
+    /// [counted](super::FallbackReason::TooLarge). The upload of its pixels needs as much memory, and
+    /// fails unless some was freed meanwhile.
+    ///
+    /// The pixels of a batch are in device memory until all its images are decoded.
     #[must_use]
     pub fn group_bytes(mut self, bytes: u64) -> Self {
-        self.group_bytes = Some(bytes);
+        self.0.group_bytes = Some(bytes);
         self
     }
 
-    /// Decodes JPEGs this way alone, so that pixels are the same on every run: see [`NvJpeg`].
+    /// Restricts nvJPEG to one backend, for reproducible pixels: see [`NvJpeg`].
     #[must_use]
-    pub fn only(mut self, path: JpegBackend) -> Self {
-        self.only = Some(path);
+    pub fn only(mut self, backend: JpegBackend) -> Self {
+        self.0.only = Some(backend);
         self
     }
 
-    /// Where nvJPEG is searched for. Where there is none, the host decodes everything.
+    /// Places to search for nvJPEG. Without nvJPEG, the host decodes all images.
     #[must_use]
     pub fn search(mut self, search: Search) -> Self {
-        self.search = search;
+        self.0.search = search;
         self
     }
 
-    /// Who has decoded how many images so far, and why not the device. Clones count together.
+    /// Counts of images by decoder, and reasons for fallbacks. Clones share the counts.
     pub fn statistics(&self) -> ImageStatistics {
-        self.books.read()
+        self.0.counters.read()
     }
 
-    /// Adds the stages to a pipeline. `options` are those of the first one, which reads headers and
-    /// draws crops on CPU threads, and decodes there what the device does not. The others are called
-    /// `group`, `nvjpeg` and `batch`; what fails in them follows the policy of the
-    /// [pipeline](PipelineBuilder::on_error).
+    /// Adds the stages to a pipeline.
+    ///
+    /// `options` are those of the first stage, which parses headers and draws crops on CPU threads, and
+    /// decodes images that the device does not decode. Crops equal those of a stage of the host with the
+    /// same name. The other stages are `group`, `nvjpeg` and `batch`; their failures follow the
+    /// [policy of the pipeline](PipelineBuilder::on_error).
     ///
     /// # Errors
-    /// `InvalidArgument` where such samples or batches cannot be; as of [`ImageKernels::new`].
+    /// `InvalidArgument` for a batch size or group of 0, and for an invalid transform; `Unsupported` for
+    /// filters other than bilinear and bicubic; as for [`ImageKernels::new`].
     #[track_caller]
     pub fn attach(
         &self,
         pipeline: PipelineBuilder<Labeled<Bytes>>,
         options: impl Into<StageOptions>,
     ) -> Result<PipelineBuilder<DeviceBatch>> {
-        BatchTable::new(&self.format)?;
-        let (group, batch_size) = (self.group, self.batch_size);
+        let settings = &self.0;
+        settings.transform.validate()?;
+        filter_code(settings.transform.resize_filter())?;
+        let (group, batch_size) = (settings.group, settings.batch_size);
         if group == 0 || batch_size == 0 {
-            let message = "a batch, or a group, of 0 images was asked for; the least is 1";
+            let message =
+                format!("invalid batch size {batch_size} or group {group}: expected at least 1");
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         }
-        let kernels = Arc::new(ImageKernels::new(&self.device)?);
-        let has_nvjpeg = self.only != Some(JpegBackend::Host)
-            && match NvJpegLibrary::open(&self.search) {
+        let kernels = Arc::new(ImageKernels::new(&settings.device)?);
+        let has_nvjpeg = settings.only != Some(JpegBackend::Host)
+            && match NvJpegLibrary::open(&settings.search) {
                 Ok(_) => true,
                 Err(missing) => {
-                    self.books.set_missing(missing.to_string());
+                    settings.counters.set_missing(missing.to_string());
                     false
                 }
             };
-        let (first, second, third) = (self.clone(), self.clone(), self.clone());
+        let (first, second, third) = (settings.clone(), settings.clone(), settings.clone());
         Ok(pipeline
-            .stage(options, move || Prepare::new(&first, has_nvjpeg))
+            .stage(options, move || Ok(PrepareStage::new(&first, has_nvjpeg)))
             .batch("group", group, false)
             .stage(StageOptions::new("nvjpeg").concurrency(1), move || {
-                Decode::new(&second, second.nvjpeg(has_nvjpeg)?)
+                let nvjpeg = if has_nvjpeg { Some(nvjpeg(&second)?) } else { None };
+                DecodeStage::new(&second, nvjpeg)
             })
-            .aggregate("batch", move || Ok(Batches::new(&third, &kernels))))
+            .aggregate("batch", move || Ok(BatchAggregator::new(&third, &kernels))))
     }
+}
 
-    fn nvjpeg(&self, is_there: bool) -> Result<Option<NvJpeg>> {
-        if !is_there {
-            return Ok(None);
-        }
-        let decoder = NvJpeg::new_with(&self.device, &self.search)?;
-        Ok(Some(match self.only {
-            Some(only) => decoder.only(only),
-            None => decoder,
-        }))
-    }
-
-    pub(super) fn make_host_decoder(&self) -> Result<Option<Box<dyn HostDecoder>>> {
-        self.host_decoder.as_ref().map(|make| make()).transpose()
-    }
+fn nvjpeg(options: &ImageOptions) -> Result<NvJpeg> {
+    let decoder = NvJpeg::new_with(&options.device, &options.search)?;
+    Ok(match options.only {
+        Some(only) => decoder.only(only),
+        None => decoder,
+    })
 }
 
 impl fmt::Debug for DeviceImages {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("DeviceImages")
-            .field("device", &self.device)
-            .field("format", &self.format)
-            .field("batch_size", &self.batch_size)
+            .field("device", &self.0.device)
+            .field("transform", &self.0.transform)
+            .field("batch_size", &self.0.batch_size)
             .finish_non_exhaustive()
     }
 }

@@ -1,12 +1,23 @@
-//! Stages from encoded images to batches of samples on a device.
+//! Pipeline stages from encoded images to batches of samples on a device.
+//!
+//! ```text
+//!               decode                    group            nvjpeg               batch
+//! Labeled<Bytes> ──► PreparedImage ──────► Vec ──► DecodedImage ──────► DeviceBatch
+//!        headers, crops, on CPU threads             pixels on the device   one kernel launch per batch
+//!        other formats are decoded here
+//! ```
+//!
+//! A failed image does not affect the others, as in batches of the host. The failure policy of the
+//! pipeline applies to it, and the next image takes its slot.
 //!
 //! | file | content |
 //! |---|---|
-//! | `device_images.rs` | [`DeviceImages`]: options, and the stages of a pipeline |
-//! | `prepare.rs` | first stage, on CPU threads: headers, crops, decoding on the host |
-//! | `decode.rs` | second stage: groups of JPEGs through nvJPEG |
-//! | `batch.rs` | third stage: one kernel launch per batch |
-//! | `orientation.rs` | [`Placed`]: crop of the upright image, as a plan for the stored one |
+//! | `device_images.rs` | [`DeviceImages`]: attaches the stages to a pipeline |
+//! | `options.rs` | the settings that the stages share |
+//! | `prepare.rs` | stage `decode`: headers, crops, fallback to the host |
+//! | `decode.rs` | stage `nvjpeg`: groups of JPEGs through nvJPEG |
+//! | `batch.rs` | stage `batch`: one kernel launch per batch |
+//! | `host.rs` | decoding on the host with `spdl-media` |
 //! | `statistics.rs` | [`ImageStatistics`]: images per decoder, reasons for fallbacks |
 //!
 //! Imports `jpeg`, `kernels`, `pixels`, `runtime` and `libraries`.
@@ -14,10 +25,10 @@
 mod batch;
 mod decode;
 mod device_images;
-mod orientation;
+mod host;
+mod options;
 mod prepare;
 mod statistics;
 
-pub use self::device_images::{DeviceImages, HostDecoder, HostImage};
-pub use self::orientation::Placed;
+pub use self::device_images::DeviceImages;
 pub use self::statistics::{FallbackReason, ImageStatistics};

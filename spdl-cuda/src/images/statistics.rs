@@ -1,33 +1,35 @@
-//! Who has decoded how many images.
+//! Counts of decoded images by decoder, and of fallbacks to the host by reason.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use crate::jpeg::{BackendSet, JpegBackend, JpegColor, JpegHeader};
-use spdl_core::ErrorKind;
+use spdl_core::{ErrorKind, Result};
+use spdl_media::formats::jpeg::JpegHeader;
 
-/// Why the device does not decode an image.
+use crate::jpeg::{BackendSet, JpegBackend, is_grey_or_ycbcr};
+
+/// The reason why the device does not decode an image.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum FallbackReason {
-    /// It is no JPEG.
+    /// The file is not a JPEG.
     OtherFormat,
-    /// It is a JPEG whose header is damaged.
+    /// The header of the JPEG is corrupt or truncated.
     DamagedHeader,
-    /// It is coded in a way that the device does not know, or has more than 8 bits.
+    /// nvJPEG does not support the coding process, or more than 8 bits per sample.
     Coding,
-    /// It is neither grey nor YCbCr: CMYK, say.
+    /// The colour space is neither grey nor YCbCr: CMYK, for example.
     Color,
-    /// nvJPEG refuses it.
+    /// nvJPEG refused the image.
     Refused,
-    /// The device has no memory left for it.
+    /// Device memory is too small for the image.
     TooLarge,
-    /// There is no nvJPEG, or it is not to be used.
+    /// nvJPEG is missing, or disabled.
     NoDecoder,
 }
 
 impl FallbackReason {
-    /// All of them, in their order.
+    /// All reasons.
     pub const ALL: [FallbackReason; 7] = [
         FallbackReason::OtherFormat,
         FallbackReason::DamagedHeader,
@@ -38,7 +40,7 @@ impl FallbackReason {
         FallbackReason::NoDecoder,
     ];
 
-    /// A short name, which stays.
+    /// A short name, stable across versions.
     pub fn as_str(self) -> &'static str {
         match self {
             FallbackReason::OtherFormat => "other-format",
@@ -51,10 +53,10 @@ impl FallbackReason {
         }
     }
 
-    /// Why the device is not even asked; `None` where it is.
+    /// The reason by the header; `None` if nvJPEG is to decode the image.
     pub(super) fn of(
         encoded: &[u8],
-        header: &spdl_core::Result<JpegHeader>,
+        header: &Result<JpegHeader>,
         has_nvjpeg: bool,
     ) -> Option<FallbackReason> {
         if !has_nvjpeg {
@@ -65,39 +67,42 @@ impl FallbackReason {
             Err(error) if error.kind() == ErrorKind::Unsupported => Some(FallbackReason::Coding),
             Err(_) => Some(FallbackReason::DamagedHeader),
             Ok(header) => {
-                let ways = BackendSet::of(header);
-                if ways.hardware || ways.hybrid {
+                let backends = BackendSet::of(header, encoded);
+                if backends.hardware || backends.hybrid {
                     return None;
                 }
-                let plain = matches!(header.color, JpegColor::Grey | JpegColor::YCbCr);
-                Some(if plain { FallbackReason::Coding } else { FallbackReason::Color })
+                Some(if is_grey_or_ycbcr(header) {
+                    FallbackReason::Coding
+                } else {
+                    FallbackReason::Color
+                })
             }
         }
     }
 }
 
-/// Who has decoded how many images.
+/// Counts of images by the decoder that decoded them.
 #[non_exhaustive]
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ImageStatistics {
-    /// By the device's engines.
+    /// Images decoded by the hardware backend of nvJPEG.
     pub hardware: u64,
-    /// By the CPU and the device's multiprocessors.
+    /// Images decoded by the hybrid backend of nvJPEG.
     pub hybrid: u64,
-    /// By the host alone, and put on the device.
+    /// Images decoded by the host, and uploaded.
     pub host: u64,
-    /// Why the device did not decode images, and how many, whether the host could or not. Those with
-    /// none are left out.
+    /// Images that the device did not decode, by reason, whether the host decoded them or not. Reasons
+    /// without images are omitted.
     pub fallbacks: Vec<(FallbackReason, u64)>,
-    /// Images that nobody could decode, and those that the host has decoded but for whose pixels the device
-    /// has no memory.
+    /// Images that failed: neither the device nor the host decoded them, or device memory was too small
+    /// for the pixels from the host.
     pub failed: u64,
-    /// Why there is no nvJPEG.
+    /// The reason why nvJPEG is missing.
     pub missing: Option<String>,
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Books {
+pub(super) struct ImageCounters {
     hardware: AtomicU64,
     hybrid: AtomicU64,
     host: AtomicU64,
@@ -106,9 +111,9 @@ pub(super) struct Books {
     missing: Mutex<Option<String>>,
 }
 
-impl Books {
-    pub(super) fn decoded(&self, path: JpegBackend) {
-        let count = match path {
+impl ImageCounters {
+    pub(super) fn count_decoded(&self, backend: JpegBackend) {
+        let count = match backend {
             JpegBackend::Hardware => &self.hardware,
             JpegBackend::Hybrid => &self.hybrid,
             JpegBackend::Host => &self.host,
@@ -116,16 +121,16 @@ impl Books {
         count.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(super) fn fell_back(&self, reason: FallbackReason) {
+    pub(super) fn count_fallback(&self, reason: FallbackReason) {
         self.fallbacks[reason as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(super) fn failed(&self) {
+    pub(super) fn count_failure(&self) {
         self.failed.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(super) fn set_missing(&self, why: String) {
-        *self.missing.lock().unwrap_or_else(PoisonError::into_inner) = Some(why);
+    pub(super) fn set_missing(&self, reason: String) {
+        *self.missing.lock().unwrap_or_else(PoisonError::into_inner) = Some(reason);
     }
 
     pub(super) fn read(&self) -> ImageStatistics {

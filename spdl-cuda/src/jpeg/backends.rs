@@ -1,4 +1,4 @@
-//! The two ways in which a device decodes JPEGs: what each of them needs.
+//! The hardware and the hybrid backend of nvJPEG, with their decode states.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -11,41 +11,42 @@ use super::library::{
 };
 use crate::runtime::{ComputeStream, Context, DeviceInner, Event};
 
-/// How many images are decoded one by one at the same time, at first and at most. Each takes memory
-/// for itself; where there are no more, the host waits.
-const IMAGES_AT_ONCE: usize = 8;
-const MOST_IMAGES_AT_ONCE: usize = 64;
+/// Initial and maximum number of states of the hybrid backend, one per image in flight. Each state holds
+/// device and pinned memory. If all are in use, the host waits for the oldest.
+const INITIAL_HYBRID_STATES: usize = 8;
+const MAX_HYBRID_STATES: usize = 64;
 
-/// How many batches the engines have at the same time, at most. Where all are under way, the host waits
-/// for the first of them.
-const MOST_BATCHES_AT_ONCE: usize = 8;
+/// Maximum number of states of the hardware backend, one per batch in flight. If all are in use, the host
+/// waits for the oldest.
+const MAX_HARDWARE_STATES: usize = 8;
 
-/// The device's engines. Fields are dropped in their order.
+/// The JPEG engines of the device. Fields are dropped in their order.
 pub(super) struct HardwareBackend {
-    /// Those that were not used for the longest time first.
+    /// Least recently used first.
     pub(super) states: VecDeque<HardwareState>,
-    /// How many there are.
+    /// Number of states that exist.
     made: usize,
     pub(super) parsed: ParsedJpeg,
+    /// Number of engines, and of cores per engine.
     pub(super) engines: (u32, u32),
     pub(super) codec: Codec,
     pub(super) stream: ComputeStream,
 }
 
-/// What the engines decode one batch with.
+/// The state of one batch.
 pub(super) struct HardwareState {
     pub(super) state: BatchState,
-    /// For how many images it is prepared.
+    /// The number of images that the state is initialised for.
     pub(super) prepared: usize,
-    /// Behind its last batch.
+    /// Completes with its last batch.
     pub(super) busy: Option<Arc<Event>>,
 }
 
-/// The CPU and the multiprocessors.
+/// Entropy decoding on the CPU, the rest on the multiprocessors. Fields are dropped in their order.
 pub(super) struct HybridBackend {
-    /// Those that were not used for the longest time first.
+    /// Least recently used first.
     pub(super) states: VecDeque<(ImageState, Option<Arc<Event>>)>,
-    /// How many there are.
+    /// Number of states that exist.
     made: usize,
     pub(super) decoder: ImageDecoder,
     pub(super) codec: Codec,
@@ -53,7 +54,7 @@ pub(super) struct HybridBackend {
 }
 
 impl HardwareBackend {
-    /// `None` where the device has no engines for JPEGs.
+    /// Returns `None` if the device has no JPEG engines.
     pub(super) fn new(
         library: &NvJpegLibrary,
         device: &DeviceInner,
@@ -74,22 +75,21 @@ impl HardwareBackend {
         Ok(Some(HardwareBackend { states, made: 1, parsed, engines, codec, stream }))
     }
 
-    /// What the next batch is decoded with, once its last one is done.
+    /// Returns the state for the next batch. The caller waits for its last batch.
     pub(super) fn take_state(&mut self, context: &Context, doing: &str) -> Result<HardwareState> {
         let busy = self.states.front().and_then(|state| state.busy.as_ref());
         let is_free = busy.map_or(Ok(true), |busy| busy.is_complete());
-        if !is_free.map_err(|error| context.error(error, doing))?
-            && self.made < MOST_BATCHES_AT_ONCE
+        if !is_free.map_err(|error| context.error(error, doing))? && self.made < MAX_HARDWARE_STATES
         {
-            // Where there is no memory for one more, one batch comes after the other.
+            // Without memory for another state, the next batch waits for a used one.
             if let Ok(state) = context.run(doing, |_| Ok(self.codec.batch_state()))? {
                 self.made += 1;
                 return Ok(HardwareState { state, prepared: 0, busy: None });
             }
         }
-        self.states.pop_front().ok_or_else(|| {
-            Error::new(ErrorKind::Internal, "there is nothing to decode a batch with")
-        })
+        self.states
+            .pop_front()
+            .ok_or_else(|| Error::new(ErrorKind::Internal, "no decode state for a batch of JPEGs"))
     }
 }
 
@@ -101,12 +101,12 @@ impl HybridBackend {
     ) -> NvJpegResult<HybridBackend> {
         let codec = Codec::new(library, &device.context, NvJpegBackend::Hybrid)?;
         let decoder = codec.image_decoder()?;
-        let states = (0..IMAGES_AT_ONCE).map(|_| Ok((codec.image_state(&decoder)?, None)));
+        let states = (0..INITIAL_HYBRID_STATES).map(|_| Ok((codec.image_state(&decoder)?, None)));
         let states = states.collect::<NvJpegResult<_>>()?;
-        Ok(HybridBackend { states, made: IMAGES_AT_ONCE, decoder, codec, stream })
+        Ok(HybridBackend { states, made: INITIAL_HYBRID_STATES, decoder, codec, stream })
     }
 
-    /// What the next image is decoded with, and the event to wait for before, unless it was reached.
+    /// Returns the state for the next image, and the event to wait for before its use, if any.
     pub(super) fn take_state(
         &mut self,
         context: &Context,
@@ -119,21 +119,22 @@ impl HybridBackend {
             Some((_, None)) => true,
             None => false,
         };
-        if !is_free && self.made < MOST_IMAGES_AT_ONCE {
+        if !is_free && self.made < MAX_HYBRID_STATES {
             let made = context.run(doing, |_| Ok(self.codec.image_state(&self.decoder)))?;
             match made {
                 Ok(state) => {
                     self.made += 1;
                     return Ok((state, None));
                 }
-                // There is no memory for one more: then one after the other.
+                // Without memory for another state, the image waits for a used one.
                 Err(_) if !self.states.is_empty() => {}
                 Err(error) => return Err(error.into_error(doing)),
             }
         }
-        let (state, busy) = self.states.pop_front().ok_or_else(|| {
-            Error::new(ErrorKind::Internal, "there is nothing to decode an image with")
-        })?;
+        let (state, busy) = self
+            .states
+            .pop_front()
+            .ok_or_else(|| Error::new(ErrorKind::Internal, "no decode state for a JPEG"))?;
         Ok((state, busy.filter(|_| !is_free)))
     }
 }

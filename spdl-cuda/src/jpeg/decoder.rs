@@ -1,4 +1,4 @@
-//! Batches of JPEGs to pixels in the memory of a device.
+//! Decoding of batches of JPEGs into device memory.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -7,13 +7,15 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use spdl_core::{Error, ErrorKind, Result};
+use spdl_media::formats::jpeg::JpegHeader;
 
 use super::backends::{HardwareBackend, HardwareState, HybridBackend};
+use super::decoded::DecodedJpegs;
 use super::error::NvJpegResult;
-use super::header::JpegHeader;
-use super::image::{PendingImage, at_path, place};
+use super::header::{BackendSet, parse_header};
+use super::image::{PendingImage, assign_offsets, assigned_to};
 use super::library::{NvJpegLibrary, OutputPlanes};
-use super::load_balance::{BackendSet, JpegBackend, LoadBalancer};
+use super::load_balance::{JpegBackend, LoadBalancer};
 use super::timings::Timings;
 use crate::driver::{DriverResult, MemoryAccess};
 use crate::libraries::Search;
@@ -21,77 +23,67 @@ use crate::runtime::{
     ComputeStream, CudaDevice, CudaMemory, DeviceInner, Event, SizeEstimator, Slab,
 };
 
-/// Who does the work, for drivers that check who uses what.
+/// The name of the library in reports of the fake driver.
 const LIBRARY: &str = "nvJPEG";
 
 /// Decodes JPEGs on a device, with nvJPEG.
 ///
-/// What a header says is read on the CPU first. Then each image goes to the engines for JPEGs that some
-/// devices have, or to the device's multiprocessors after the CPU has undone its Huffman codes. Which of
-/// the two follows from how fast each was of late, so that both finish together; the device's own timers
-/// tell that, without waiting. An image that fails spoils no other. Damage behind the header may go
-/// unnoticed: then that image's pixels are wrong, and no other's. Nothing waits until the pixels are there; [`DecodedJpegs::memory`] says when.
+/// The CPU parses the headers. Each image then goes to the hardware backend, if the device has JPEG
+/// engines, or to the hybrid backend: Huffman decoding on the CPU, the rest on the multiprocessors. The
+/// decoder measures the throughput of both with CUDA events, and distributes the images so that both
+/// finish together.
 ///
-/// The two ways may differ in the last bit of a sample, as they have transforms of their own: where
-/// pixels are to be the same on every run, let only one of them be used
-/// ([`only`](NvJpeg::only)).
+/// A failed image does not affect the others. Corruption after the header may go undetected; the pixels
+/// of that image are then wrong. [`decode`](NvJpeg::decode) does not wait for the pixels: consumers wait
+/// on [`DecodedJpegs::memory`].
 ///
-/// One decoder is for one thread at a time. Several decode at the same time.
+/// The backends may differ in the last bit of a value, because their inverse DCTs differ. For
+/// reproducible pixels, select one backend with [`only`](NvJpeg::only).
+///
+/// One decoder serves one thread at a time. Several decoders work concurrently.
+///
+/// ```no_run
+/// use spdl_cuda::jpeg::DecodedJpeg;
+/// use spdl_cuda::{CudaDevice, NvJpeg};
+///
+/// let device = CudaDevice::open(0)?;
+/// let mut decoder = NvJpeg::new(&device)?;
+/// let batch = decoder.decode(&[std::fs::read("cat.jpg")?.into()])?;
+/// for image in &batch.images {
+///     match image {
+///         DecodedJpeg::Decoded { header, offset, .. } => println!("{} at {offset}", header.size),
+///         other => println!("not decoded: {other:?}"),
+///     }
+/// }
+/// # Ok::<(), spdl_core::Error>(())
+/// ```
 pub struct NvJpeg {
-    /// Both are left as they are where the device may still use them.
+    /// Both are leaked if the device may still use them.
     hybrid: ManuallyDrop<HybridBackend>,
     hardware: ManuallyDrop<Option<HardwareBackend>>,
-    shares: LoadBalancer,
+    balancer: LoadBalancer,
     timings: Timings,
     slab_sizes: SizeEstimator,
     only: Option<JpegBackend>,
-    /// What is decoded now, and the event behind it.
-    held: VecDeque<(Arc<Event>, Vec<Bytes>)>,
+    /// Encoded images in use by work in flight, each batch with the event after it.
+    in_flight: VecDeque<(Arc<Event>, Vec<Bytes>)>,
     device: Arc<DeviceInner>,
     library: NvJpegLibrary,
 }
 
-/// Images in the memory of a device, or on their way there.
-#[derive(Debug)]
-pub struct DecodedJpegs {
-    /// What they lie in; its streams wait for them with [`CudaMemory::wait_on`].
-    pub memory: CudaMemory,
-    /// What became of each image, in their order.
-    pub images: Vec<DecodedJpeg>,
-}
-
-/// What became of an image.
-#[non_exhaustive]
-#[derive(Debug)]
-pub enum DecodedJpeg {
-    /// It lies in the batch's memory: rows of RGB, one byte for each, without gaps.
-    Decoded {
-        /// Where it begins, in bytes.
-        offset: usize,
-        /// What its header says. It is not turned yet.
-        header: JpegHeader,
-        /// What has decoded it.
-        path: JpegBackend,
-    },
-    /// It is sound as far as its header tells, but of a kind that the device does not decode.
-    ForHost(JpegHeader),
-    /// It is damaged, or too large.
-    Failed(Error),
-}
-
 impl NvJpeg {
-    /// A decoder on this device. The library is searched for in the usual places.
+    /// Creates a decoder on a device, with nvJPEG from its default location.
     ///
     /// # Errors
-    /// `Unsupported` where there is no nvJPEG, with what to do; what the library or the driver says.
+    /// `Unsupported` if nvJPEG is missing, with a remedy; errors of nvJPEG and of the driver.
     pub fn new(device: &CudaDevice) -> Result<NvJpeg> {
         NvJpeg::new_with(device, &Search::default())
     }
 
-    /// The same, with places where to search.
+    /// [`new`](NvJpeg::new) with places to search for nvJPEG.
     ///
     /// # Errors
-    /// As of [`new`](NvJpeg::new).
+    /// As for [`new`](NvJpeg::new).
     pub fn new_with(device: &CudaDevice, search: &Search) -> Result<NvJpeg> {
         let library = NvJpegLibrary::open(search).map_err(|missing| {
             let message =
@@ -100,7 +92,7 @@ impl NvJpeg {
         })?;
         let device = Arc::clone(device.inner());
         let context = &device.context;
-        let doing = "start nvJPEG";
+        let doing = "initialise nvJPEG";
         let made = |made: NvJpegResult<_>| made.map_err(|error| error.into_error(doing));
         let hybrid_stream = ComputeStream::new(context)?;
         let hybrid =
@@ -113,77 +105,76 @@ impl NvJpeg {
         Ok(NvJpeg {
             hybrid: ManuallyDrop::new(hybrid),
             hardware: ManuallyDrop::new(hardware),
-            shares: LoadBalancer::new(),
+            balancer: LoadBalancer::new(),
             timings: Timings::default(),
             slab_sizes: SizeEstimator::default(),
             only: None,
-            held: VecDeque::new(),
+            in_flight: VecDeque::new(),
             library,
             device,
         })
     }
 
-    /// The library's version, as in 13.3.2.
+    /// The version of nvJPEG, for example `[13, 3, 2]`.
     pub fn version(&self) -> [i32; 3] {
         self.library.version()
     }
 
-    /// How many engines for JPEGs the device has, and how many images each decodes at once; 0 and 0
-    /// where it has none.
+    /// The number of JPEG engines, and of cores per engine; 0 and 0 if the device has none.
     pub fn engines(&self) -> (u32, u32) {
         self.hardware.as_ref().map_or((0, 0), |hardware| hardware.engines)
     }
 
-    /// Lets images go this way alone; those that it does not take are
-    /// [for the host](DecodedJpeg::ForHost). With [`JpegBackend::Host`], that is all of them.
+    /// Restricts decoding to one backend. Images that it does not decode are
+    /// [unsupported](super::DecodedJpeg::Unsupported): with [`JpegBackend::Host`], all of them.
     #[must_use]
-    pub fn only(mut self, path: JpegBackend) -> Self {
-        self.only = Some(path);
+    pub fn only(mut self, backend: JpegBackend) -> Self {
+        self.only = Some(backend);
         self
     }
 
-    /// The share of pixels that goes to the engines, of those that could go either way, by what was
-    /// measured so far. It says something only where there are engines.
-    pub fn engines_share(&self) -> f64 {
-        self.shares.shares()[0]
+    /// The share of pixels that the hardware backend gets, among images that both backends decode.
+    /// Meaningful only on a device with JPEG engines.
+    pub fn hardware_share(&self) -> f64 {
+        self.balancer.shares()[0]
     }
 
-    /// Starts to decode images. Those that need the CPU first have been through it when this returns.
+    /// Starts to decode images. The CPU part of the hybrid backend is complete on return.
     ///
     /// # Errors
-    /// What the device fails with, whatever the image. Damage is told for each image alone.
+    /// Failures of the device. Failures of single images are in [`DecodedJpegs::images`].
     pub fn decode(&mut self, encoded: &[Bytes]) -> Result<DecodedJpegs> {
-        let headers = encoded.iter().map(|bytes| JpegHeader::parse(bytes)).collect();
+        let headers = encoded.iter().map(|bytes| parse_header(bytes)).collect();
         self.decode_parsed(encoded, headers)
     }
 
-    /// The same where headers were read before.
+    /// [`decode`](NvJpeg::decode) with parsed headers.
     pub(crate) fn decode_parsed(
         &mut self,
         encoded: &[Bytes],
         headers: Vec<Result<JpegHeader>>,
     ) -> Result<DecodedJpegs> {
         let doing = "decode JPEGs on the device";
-        self.let_go_of_finished().map_err(|error| self.device.context.error(error, doing))?;
-        let mut images = self.judge(encoded, headers, doing)?;
-        let len = place(&mut images);
+        self.release_completed().map_err(|error| self.device.context.error(error, doing))?;
+        let mut images = self.assign(encoded, headers, doing)?;
+        let len = assign_offsets(&mut images);
         let slab = self.take_slab(len.max(1))?;
         if let Err(error) = self.wait_for(&slab) {
-            // Nothing was started with it, and the next batch could not wait for it either.
+            // A wait that fails now would fail for the next batch, too.
             self.device.slabs.withhold(slab);
             return Err(self.device.context.error(error, doing));
         }
         match self.start(encoded, &mut images, &slab, doing) {
-            Ok(decoded) => self.deliver(encoded, images, slab, len, decoded),
+            Ok(decoded) => self.finish(encoded, images, slab, len, decoded),
             Err(error) => {
-                self.abandon(encoded, slab);
+                self.release_after_failure(encoded, slab);
                 Err(error)
             }
         }
     }
 
-    /// What is to become of each image.
-    fn judge(
+    /// Assigns a backend to each image.
+    fn assign(
         &mut self,
         encoded: &[Bytes],
         headers: Vec<Result<JpegHeader>>,
@@ -193,48 +184,50 @@ impl NvJpeg {
         for (bytes, header) in encoded.iter().zip(headers) {
             images.push(match header {
                 Ok(header) => {
-                    let mut ways = BackendSet::of(&header);
-                    ways.hardware &= self.only.is_none_or(|only| only == JpegBackend::Hardware);
-                    ways.hybrid &= self.only.is_none_or(|only| only == JpegBackend::Hybrid);
-                    ways.hardware &= self.engines_take(bytes, &header, ways.hardware, doing)?;
-                    PendingImage::Assigned { offset: 0, header, path: JpegBackend::Host, ways }
+                    let is_allowed = |backend| self.only.is_none_or(|only| only == backend);
+                    let mut backends = BackendSet::of(&header, bytes);
+                    backends.hybrid &= is_allowed(JpegBackend::Hybrid);
+                    backends.hardware = backends.hardware
+                        && is_allowed(JpegBackend::Hardware)
+                        && self.hardware_supports(bytes, &header, doing)?;
+                    let backend = JpegBackend::Host;
+                    PendingImage::Assigned { offset: 0, header, backend, backends }
                 }
                 Err(error) => PendingImage::Failed(error),
             });
         }
-        let known: Vec<(u64, BackendSet)> =
-            images.iter().map(PendingImage::size_and_ways).collect();
-        for (image, chosen) in images.iter_mut().zip(self.shares.assign(&known)) {
-            if let PendingImage::Assigned { path, .. } = image {
-                *path = chosen;
+        let sizes: Vec<(u64, BackendSet)> =
+            images.iter().map(PendingImage::bytes_and_backends).collect();
+        for (image, assigned) in images.iter_mut().zip(self.balancer.assign(&sizes)) {
+            if let PendingImage::Assigned { backend, .. } = image {
+                *backend = assigned;
             }
         }
         Ok(images)
     }
 
-    /// Whether the library, too, says that the engines decode it, and how large it is.
-    fn engines_take(
+    /// Whether nvJPEG confirms the size of the header, and supports the image on the engines.
+    fn hardware_supports(
         &mut self,
         encoded: &[u8],
         header: &JpegHeader,
-        may: bool,
         doing: &str,
     ) -> Result<bool> {
-        let Some(hardware) = self.hardware.as_mut().filter(|_| may) else { return Ok(false) };
+        let Some(hardware) = &mut *self.hardware else { return Ok(false) };
         let HardwareBackend { codec, parsed, .. } = hardware;
-        let taken = self.device.context.run(doing, |_| {
-            // SAFETY: what is parsed is asked about at once, and not used again.
+        let supported = self.device.context.run(doing, |_| {
+            // SAFETY: `parsed` is only used while `encoded` exists.
             let parse = unsafe { codec.parse(encoded, parsed) };
             Ok(parse.and_then(|()| {
-                let size = [header.width, header.height];
-                Ok(codec.is_of_size(parsed, size)? && codec.engines_take(parsed)?)
+                let size = [header.size.width, header.size.height];
+                Ok(codec.is_of_size(parsed, size)? && codec.hardware_supports(parsed)?)
             }))
         })?;
-        // What it does not understand goes where the reason is found.
-        Ok(taken.unwrap_or(false))
+        // The hybrid backend reports why nvJPEG cannot parse an image.
+        Ok(supported.unwrap_or(false))
     }
 
-    /// Memory for images of so many bytes; where the device has none to spare, none to spare is taken.
+    /// Returns a slab for `bytes` bytes, with spare room if the device has the memory.
     fn take_slab(&mut self, bytes: usize) -> Result<Slab> {
         let size = self.slab_sizes.size_for(bytes);
         self.device.slabs.take(size).or_else(|error| {
@@ -246,7 +239,7 @@ impl NvJpeg {
         })
     }
 
-    /// Lets both streams wait until the slab may be written.
+    /// Makes both streams wait until the slab may be written.
     fn wait_for(&self, slab: &Slab) -> DriverResult<()> {
         self.streams().try_for_each(|stream| {
             let pending_for: Vec<_> = slab.pending_for(stream.handle()).cloned().collect();
@@ -254,7 +247,7 @@ impl NvJpeg {
         })
     }
 
-    /// Starts all of it; returns the event behind it.
+    /// Starts the decoding, and returns an event that completes with it.
     fn start(
         &mut self,
         encoded: &[Bytes],
@@ -266,7 +259,7 @@ impl NvJpeg {
         let device_error = |error| context.error(error, doing);
         self.start_hardware(encoded, images, slab, doing)?;
         self.start_hybrid(encoded, images, slab, doing)?;
-        // The last stream waits for the other, and the event is behind both.
+        // The hybrid stream waits for the hardware stream, so that the last event is after both.
         if let Some(hardware) = &*self.hardware {
             let event = Event::new(&context).map_err(device_error)?;
             hardware.stream.record(&event).map_err(device_error)?;
@@ -282,7 +275,7 @@ impl NvJpeg {
         hardware.into_iter().chain([&self.hybrid.stream])
     }
 
-    /// What the engines refuse goes the other way, where each image is judged alone.
+    /// Starts the hardware backend. If nvJPEG refuses the batch, its images go to the hybrid backend.
     fn start_hardware(
         &mut self,
         encoded: &[Bytes],
@@ -291,7 +284,7 @@ impl NvJpeg {
         doing: &str,
     ) -> Result<()> {
         let Some(hardware) = &mut *self.hardware else { return Ok(()) };
-        let chosen: Vec<usize> = at_path(images, JpegBackend::Hardware).collect();
+        let chosen: Vec<usize> = assigned_to(images, JpegBackend::Hardware).collect();
         if chosen.is_empty() {
             return Ok(());
         }
@@ -316,15 +309,15 @@ impl NvJpeg {
         let attempt = context
             .attempt(|driver| {
                 if prepared != chosen.len() {
-                    // SAFETY: its last batch is done.
+                    // SAFETY: the last batch of the state is done.
                     if let Err(error) = unsafe { codec.prepare(&mut state, chosen.len()) } {
                         return Ok(Err(error));
                     }
                     prepared = chosen.len();
                 }
-                // SAFETY: the images are held until the event behind this is reached, and so is the
-                // slab, in which each has a place as large as its header says, by the library's own
-                // reading, too. The state's last batch is done, and it waits for this one.
+                // SAFETY: the images and the slab exist until the event after this work completes. In the
+                // slab, each image has as much memory as its header requires, and nvJPEG has confirmed
+                // the size. The last batch of the state is done.
                 let started =
                     unsafe { codec.decode_batch(&mut state, &data, &mut planes, stream.handle()) };
                 if started.is_ok() {
@@ -333,12 +326,12 @@ impl NvJpeg {
                 Ok(started)
             })
             .and_then(|started| {
-                // Also after a failure: the device may be at work with it.
+                // After a failure, too: the device may use the state.
                 let done = Event::new(context)?;
                 stream.record(&done)?;
                 Ok((started, Arc::new(done)))
             });
-        // Without an event everything is waited for before anybody comes back to it: `abandon`.
+        // Without an event, `release_after_failure` waits for the whole stream.
         let busy = attempt.as_ref().ok().map(|(_, done)| Arc::clone(done));
         let is_prepared = matches!(&attempt, Ok((Ok(()), _)));
         prepared = if is_prepared { prepared } else { 0 };
@@ -348,7 +341,7 @@ impl NvJpeg {
             Ok(()) => self.timings.end(begin, stream, JpegBackend::Hardware, &written),
             Err(error) => {
                 for at in chosen {
-                    images[at].go_the_other_way(&error);
+                    images[at].fall_back_to_hybrid(&error);
                 }
             }
         }
@@ -362,7 +355,7 @@ impl NvJpeg {
         slab: &Slab,
         doing: &str,
     ) -> Result<()> {
-        let chosen: Vec<usize> = at_path(images, JpegBackend::Hybrid).collect();
+        let chosen: Vec<usize> = assigned_to(images, JpegBackend::Hybrid).collect();
         if chosen.is_empty() {
             return Ok(());
         }
@@ -379,9 +372,9 @@ impl NvJpeg {
                     if let Some(busy) = &busy {
                         busy.wait()?;
                     }
-                    // SAFETY: the image is held until the event behind this is reached, and so is the
-                    // slab, in which it has a place as large as its header says; what the state did
-                    // before is done.
+                    // SAFETY: the image and the slab exist until the event after this work completes. In
+                    // the slab, the image has as much memory as its header requires. The last image of
+                    // the state is done.
                     let started = unsafe {
                         codec.decode_image(
                             decoder,
@@ -402,12 +395,12 @@ impl NvJpeg {
                     stream.record(&done)?;
                     Ok((started, Arc::new(done)))
                 });
-            // Also after a failure: the device may be at work with it.
+            // After a failure, too: the device may use the state.
             let done = attempt.as_ref().ok().map(|(_, done)| Arc::clone(done));
             states.push_back((state, done));
             let (started, _) = attempt.map_err(|error| context.error(error, doing))?;
             if let Err(error) = started {
-                if !error.blames_the_image() {
+                if !error.is_fault_of_image() {
                     return Err(error.into_error(doing));
                 }
                 images[at] = PendingImage::Failed(error.into_error("decode this JPEG"));
@@ -419,7 +412,7 @@ impl NvJpeg {
         Ok(())
     }
 
-    fn deliver(
+    fn finish(
         &mut self,
         encoded: &[Bytes],
         images: Vec<PendingImage>,
@@ -428,14 +421,14 @@ impl NvJpeg {
         decoded: Arc<Event>,
     ) -> Result<DecodedJpegs> {
         slab.record_write(self.hybrid.stream.handle(), &decoded);
-        self.held.push_back((Arc::clone(&decoded), encoded.to_vec()));
+        self.in_flight.push_back((Arc::clone(&decoded), encoded.to_vec()));
         let memory = CudaMemory::new(Arc::clone(&self.device), slab, len, decoded);
-        let images = images.into_iter().map(PendingImage::delivered).collect();
+        let images = images.into_iter().map(PendingImage::into_decoded).collect();
         Ok(DecodedJpegs { memory, images })
     }
 
-    /// After a failure: nothing is let go while the device may use it.
-    fn abandon(&mut self, encoded: &[Bytes], slab: Slab) {
+    /// Releases resources after a failure, or leaks them if the device may still use them.
+    fn release_after_failure(&mut self, encoded: &[Bytes], slab: Slab) {
         if self.synchronize() {
             self.device.slabs.recycle(slab);
         } else {
@@ -444,32 +437,32 @@ impl NvJpeg {
         }
     }
 
-    /// Waits until both streams are done. Whether they are.
+    /// Waits for both streams, and returns whether all work has completed.
     fn synchronize(&self) -> bool {
         self.streams().all(ComputeStream::synchronize)
     }
 
-    fn let_go_of_finished(&mut self) -> DriverResult<()> {
-        while let Some((decoded, _)) = self.held.front() {
+    fn release_completed(&mut self) -> DriverResult<()> {
+        while let Some((decoded, _)) = self.in_flight.front() {
             if !decoded.is_complete()? {
                 break;
             }
-            self.held.pop_front();
+            self.in_flight.pop_front();
         }
-        self.timings.learn(&mut self.shares)
+        self.timings.update(&mut self.balancer)
     }
 }
 
 impl Drop for NvJpeg {
     fn drop(&mut self) {
         if !self.synchronize() {
-            // Whether the device still uses them, nobody knows.
-            std::mem::forget(std::mem::take(&mut self.held));
+            // The device may still use the encoded images, so they are leaked.
+            std::mem::forget(std::mem::take(&mut self.in_flight));
             return;
         }
-        // SAFETY: it is not used again.
+        // SAFETY: the field is not used again.
         unsafe { ManuallyDrop::drop(&mut self.hybrid) };
-        // SAFETY: it is not used again.
+        // SAFETY: the field is not used again.
         unsafe { ManuallyDrop::drop(&mut self.hardware) };
     }
 }

@@ -1,4 +1,4 @@
-//! What the library's statuses mean: the kind of error, whether the image is to blame.
+//! `nvjpegStatus_t` codes: their names and error kinds, and which of them are faults of the image.
 
 use std::fmt;
 
@@ -7,17 +7,17 @@ use spdl_core::{Error, ErrorKind};
 /// `NVJPEG_STATUS_BAD_JPEG`.
 pub(crate) const BAD_JPEG: i32 = 3;
 
-/// What a call of the library ended with, unless with success.
+/// A failed call of nvJPEG.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NvJpegError {
-    /// The function.
+    /// The name of the function.
     pub call: &'static str,
-    /// What it returned, a number of `nvjpegStatus_t`.
+    /// The returned `nvjpegStatus_t`.
     pub status: i32,
 }
 
 impl NvJpegError {
-    /// What the library calls the status; `NVJPEG_STATUS` where it is newer than this program.
+    /// The name of the status; `NVJPEG_STATUS` if the status is unknown.
     pub fn name(&self) -> &'static str {
         match self.status {
             1 => "NVJPEG_STATUS_NOT_INITIALIZED",
@@ -34,12 +34,12 @@ impl NvJpegError {
         }
     }
 
-    /// Whether the image is to blame, and nothing else.
-    pub fn blames_the_image(&self) -> bool {
+    /// Whether the image is the cause, not the device or the program.
+    pub fn is_fault_of_image(&self) -> bool {
         matches!(self.status, 3 | 4 | 10)
     }
 
-    /// The error of the project for this one. `doing` ends a sentence that begins with "cannot".
+    /// Converts to the error of `spdl-core`. `doing` completes the message "cannot …".
     pub(crate) fn into_error(self, doing: &str) -> Error {
         let kind = match self.status {
             3 => ErrorKind::Corrupt,

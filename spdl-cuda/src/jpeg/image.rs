@@ -1,99 +1,106 @@
-//! What becomes of each image of a batch: who decodes it, and where it goes.
+//! The images of a batch during decoding: the backend and the output address of each.
 
 use spdl_core::Error;
+use spdl_media::formats::jpeg::JpegHeader;
 
-use super::decoder::DecodedJpeg;
+use super::decoded::DecodedJpeg;
 use super::error::NvJpegError;
-use super::header::JpegHeader;
+use super::header::{BackendSet, rgb_bytes};
 use super::library::OutputPlanes;
-use super::load_balance::{BackendSet, JpegBackend};
+use super::load_balance::JpegBackend;
 use crate::driver::MemoryAccess;
 use crate::runtime::Slab;
 
-/// Where an image of a batch begins: at multiples of this many bytes.
+/// Alignment of the first pixel of each image, in bytes.
 const ALIGNMENT: usize = 256;
 
-/// An image on its way.
+/// An image of a batch, before and during decoding.
 pub(super) enum PendingImage {
-    Assigned { offset: usize, header: JpegHeader, path: JpegBackend, ways: BackendSet },
+    Assigned { offset: usize, header: JpegHeader, backend: JpegBackend, backends: BackendSet },
     Failed(Error),
 }
 
 impl PendingImage {
-    pub(super) fn size_and_ways(&self) -> (u64, BackendSet) {
+    /// The bytes of its pixels, and the backends that decode it.
+    pub(super) fn bytes_and_backends(&self) -> (u64, BackendSet) {
         match self {
-            PendingImage::Assigned { header, ways, .. } => (header.rgb_bytes(), *ways),
+            PendingImage::Assigned { header, backends, .. } => (rgb_bytes(header), *backends),
             PendingImage::Failed(_) => (0, BackendSet { hardware: false, hybrid: false }),
         }
     }
 
-    /// Its width and height, by its header.
+    /// Width and height of the header.
     pub(super) fn size(&self) -> [u32; 2] {
         match self {
-            PendingImage::Assigned { header, .. } => [header.width, header.height],
+            PendingImage::Assigned { header, .. } => [header.size.width, header.size.height],
             PendingImage::Failed(_) => [0; 2],
         }
     }
 
-    /// Where it goes.
+    /// The output planes in `slab`.
     pub(super) fn planes(&self, slab: &Slab) -> OutputPlanes {
         match self {
             PendingImage::Assigned { offset, header, .. } => {
                 let address = slab.memory.address.0 + *offset as u64;
-                OutputPlanes::interleaved(address, header.width as usize * 3)
+                OutputPlanes::interleaved(address, header.size.width as usize * 3)
             }
             PendingImage::Failed(_) => OutputPlanes::interleaved(0, 0),
         }
     }
 
-    /// What of the slab it becomes.
+    /// The range of `slab` that the decoding writes.
     pub(super) fn written(&self, slab: &Slab) -> MemoryAccess {
         match self {
             PendingImage::Assigned { offset, header, .. } => {
-                MemoryAccess::written(slab.memory.address.0 + *offset as u64, header.rgb_bytes())
+                MemoryAccess::written(slab.memory.address.0 + *offset as u64, rgb_bytes(header))
             }
             PendingImage::Failed(_) => MemoryAccess::written(slab.memory.address.0, 0),
         }
     }
 
-    pub(super) fn go_the_other_way(&mut self, error: &NvJpegError) {
-        if let PendingImage::Assigned { path, ways, .. } = self {
-            if ways.hybrid {
-                *path = JpegBackend::Hybrid;
+    /// Assigns the hybrid backend after the hardware backend failed, or fails with `error`.
+    pub(super) fn fall_back_to_hybrid(&mut self, error: &NvJpegError) {
+        if let PendingImage::Assigned { backend, backends, .. } = self {
+            if backends.hybrid {
+                *backend = JpegBackend::Hybrid;
             } else {
                 *self = PendingImage::Failed(error.into_error("decode this JPEG"));
             }
         }
     }
 
-    pub(super) fn delivered(self) -> DecodedJpeg {
+    pub(super) fn into_decoded(self) -> DecodedJpeg {
         match self {
             PendingImage::Failed(error) => DecodedJpeg::Failed(error),
-            PendingImage::Assigned { header, path: JpegBackend::Host, .. } => {
-                DecodedJpeg::ForHost(header)
+            PendingImage::Assigned { header, backend: JpegBackend::Host, .. } => {
+                DecodedJpeg::Unsupported(header)
             }
-            PendingImage::Assigned { offset, header, path, .. } => {
-                DecodedJpeg::Decoded { offset, header, path }
+            PendingImage::Assigned { offset, header, backend, .. } => {
+                DecodedJpeg::Decoded { offset, header, backend }
             }
         }
     }
 }
 
-pub(super) fn at_path(images: &[PendingImage], wanted: JpegBackend) -> impl Iterator<Item = usize> {
-    let is_it = move |image: &PendingImage| matches!(image, PendingImage::Assigned { path, .. } if *path == wanted);
-    images.iter().enumerate().filter(move |(_, image)| is_it(image)).map(|(at, _)| at)
+/// The positions of the images that are assigned to a backend.
+pub(super) fn assigned_to(
+    images: &[PendingImage],
+    wanted: JpegBackend,
+) -> impl Iterator<Item = usize> {
+    let is_wanted = move |image: &PendingImage| matches!(image, PendingImage::Assigned { backend, .. } if *backend == wanted);
+    images.iter().enumerate().filter(move |(_, image)| is_wanted(image)).map(|(at, _)| at)
 }
 
-/// Gives each image that the device decodes a place; the bytes of all of them.
-pub(super) fn place(images: &mut [PendingImage]) -> usize {
+/// Sets the output offset of each image that the device decodes, and returns the total size in bytes.
+pub(super) fn assign_offsets(images: &mut [PendingImage]) -> usize {
     let mut end = 0_usize;
     for image in images {
-        if let PendingImage::Assigned { offset, header, path, .. } = image
-            && *path != JpegBackend::Host
+        if let PendingImage::Assigned { offset, header, backend, .. } = image
+            && *backend != JpegBackend::Host
         {
             *offset = end;
-            // At most 2^28 pixels: it fits.
-            end += (header.rgb_bytes() as usize).next_multiple_of(ALIGNMENT);
+            // No overflow: an image has at most 2^28 pixels.
+            end += (rgb_bytes(header) as usize).next_multiple_of(ALIGNMENT);
         }
     }
     end

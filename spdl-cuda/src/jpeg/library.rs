@@ -1,5 +1,5 @@
-//! nvJPEG as far as this crate calls it: its functions, by the declarations of `nvjpeg.h` 13.3, and what
-//! they make.
+//! `libnvjpeg`, opened at run time: the functions that this crate calls, as declared in `nvjpeg.h` 13.3,
+//! and owned objects of the library.
 
 use std::ffi::{c_int, c_uchar, c_uint, c_void};
 use std::fmt;
@@ -11,10 +11,10 @@ use crate::driver::StreamHandle;
 use crate::libraries::{Library, LibraryLocation, LibraryNotFound, Search, SharedLibrary};
 use crate::runtime::Context;
 
-/// Objects of the library, known only by their address.
+/// A pointer to an opaque object of the library.
 pub(crate) type NvJpegHandle = NonNull<c_void>;
 
-/// Where the planes of an image go: `nvjpegImage_t`.
+/// `nvjpegImage_t`: the output planes of an image.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(crate) struct OutputPlanes {
@@ -23,7 +23,7 @@ pub(crate) struct OutputPlanes {
 }
 
 impl OutputPlanes {
-    /// One plane of interleaved RGB, at an address of the device.
+    /// One plane of interleaved RGB at a device address.
     pub(crate) fn interleaved(address: u64, pitch: usize) -> OutputPlanes {
         let mut channel = [ptr::null_mut(); 4];
         channel[0] = ptr::without_provenance_mut(address as usize);
@@ -42,7 +42,7 @@ pub(crate) enum NvJpegBackend {
 /// `NVJPEG_OUTPUT_RGBI`.
 const INTERLEAVED_RGB: c_int = 5;
 
-/// Declares the functions that are looked up when the library is opened, all or none.
+/// Declares the functions, which are resolved together when the library is opened.
 macro_rules! functions {
     ($($field:ident = $name:literal: fn($($argument:ty),*);)*) => {
         #[derive(Clone, Copy)]
@@ -50,18 +50,18 @@ macro_rules! functions {
             $($field: unsafe extern "C" fn($($argument),*) -> c_int,)*
         }
 
-        /// What the library calls them.
+        /// The symbol of each function.
         mod name {
             $(#[allow(non_upper_case_globals, dead_code, reason = "named like the field")]
             pub(super) const $field: &str = $name;)*
         }
 
         impl NvJpegFunctions {
-            /// The first that is missing is named.
-            fn of(library: &SharedLibrary) -> Result<NvJpegFunctions, &'static str> {
+            /// Resolves all functions, or returns the name of the first missing one.
+            fn resolve(library: &SharedLibrary) -> Result<NvJpegFunctions, &'static str> {
                 Ok(NvJpegFunctions {
                     $(
-                        // SAFETY: the type is that of the library's declaration.
+                        // SAFETY: the type is that of `nvjpeg.h`.
                         $field: unsafe { library.function($name) }.ok_or($name)?,
                     )*
                 })
@@ -110,57 +110,62 @@ functions! {
         fn(*mut c_void, *mut c_void, *mut c_void, *mut OutputPlanes, *mut c_void);
 }
 
-/// The opened library. It stays open for ever.
+/// The loaded library, which is never unloaded.
 #[derive(Clone)]
 pub(crate) struct NvJpegLibrary {
     functions: Arc<NvJpegFunctions>,
     version: [i32; 3],
-    found: LibraryLocation,
+    location: LibraryLocation,
 }
 
-/// What a status means as a result.
-fn checked(call: &'static str, status: c_int) -> NvJpegResult<()> {
+/// Converts a status to a result.
+fn check(call: &'static str, status: c_int) -> NvJpegResult<()> {
     if status == 0 { Ok(()) } else { Err(NvJpegError { call, status }) }
 }
 
-/// What a call that makes an object has made.
-fn made(call: &'static str, status: c_int, object: *mut c_void) -> NvJpegResult<NvJpegHandle> {
-    checked(call, status)?;
-    // A library that says it has made something and gives nothing has an error of its own.
+/// Checks a call that creates an object.
+fn check_created(
+    call: &'static str,
+    status: c_int,
+    object: *mut c_void,
+) -> NvJpegResult<NvJpegHandle> {
+    check(call, status)?;
+    // Success without an object is an internal error of the library.
     NonNull::new(object).ok_or(NvJpegError { call, status: 8 })
 }
 
 impl NvJpegLibrary {
-    /// Opens it where `search` finds it. Needs no device.
+    /// Opens the library. Needs no device.
     pub(crate) fn open(search: &Search) -> Result<NvJpegLibrary, LibraryNotFound> {
-        let (library, found) = search.open(Library::NvJpeg)?;
+        let (library, location) = search.open(Library::NvJpeg)?;
         let refused = |reason| LibraryNotFound { library: Library::NvJpeg, reason };
-        let functions = NvJpegFunctions::of(&library)
-            .map_err(|missing| refused(format!("{found} has no {missing}: it is too old")))?;
+        let functions = NvJpegFunctions::resolve(&library).map_err(|missing| {
+            refused(format!("{location} is too old: missing function {missing}"))
+        })?;
         let mut version = [0; 3];
         for (property, number) in (0..).zip(&mut version) {
-            // SAFETY: the number is one that it may write to.
+            // SAFETY: the pointer is to a variable that lives during the call.
             let status = unsafe { (functions.get_property)(property, number) };
-            checked(name::get_property, status).map_err(|error| refused(error.to_string()))?;
+            check(name::get_property, status).map_err(|error| refused(error.to_string()))?;
         }
-        Ok(NvJpegLibrary { functions: Arc::new(functions), version, found })
+        Ok(NvJpegLibrary { functions: Arc::new(functions), version, location })
     }
 
-    /// As in 13.3.2.
+    /// For example `[13, 3, 2]`.
     pub(crate) fn version(&self) -> [i32; 3] {
         self.version
     }
 }
 
-/// Something that the library has made: destroyed when it is dropped, in the context of its device.
+/// An object of the library, destroyed on drop in the context of its device.
 pub(crate) struct NvJpegObject {
     handle: NvJpegHandle,
     destroy: unsafe extern "C" fn(*mut c_void) -> c_int,
     context: Arc<Context>,
 }
 
-// SAFETY: what the library makes belongs to no thread; calls with one object are made by one at a time,
-// since they need it exclusively or are documented to be safe (those with the library's handle).
+// SAFETY: objects of the library are not bound to a thread. Calls on one object do not run concurrently:
+// they need exclusive access, or are documented as thread-safe (those with the library handle).
 unsafe impl Send for NvJpegObject {}
 // SAFETY: as above.
 unsafe impl Sync for NvJpegObject {}
@@ -174,7 +179,7 @@ impl NvJpegObject {
 impl Drop for NvJpegObject {
     fn drop(&mut self) {
         self.context.release(|_| {
-            // SAFETY: it is alive, and nobody uses it again. A failure is no news to who lets go.
+            // SAFETY: the object exists and is not used again. A destructor cannot return a failure.
             let _ = unsafe { (self.destroy)(self.raw()) };
             Ok(())
         });
@@ -183,26 +188,26 @@ impl Drop for NvJpegObject {
 
 impl fmt::Debug for NvJpegObject {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Object({:p})", self.raw())
+        write!(f, "NvJpegObject({:p})", self.raw())
     }
 }
 
-/// A stream as the library wants it.
+/// The `cudaStream_t` of a stream.
 fn cuda_stream(stream: &StreamHandle) -> *mut c_void {
     ptr::without_provenance_mut(stream.0)
 }
 
-/// Calls a function of the library with a current context. Its name is that of the error.
+/// Calls a function of the library with a current context. An error carries the name of the function.
 macro_rules! call {
     ($library:expr, $field:ident($($argument:expr),* $(,)?)) => {{
-        // SAFETY: objects are alive and of the kind that the function wants; pointers are to variables
-        // that live during the call, or to what the caller of the method answers for.
+        // SAFETY: objects exist and have the type that the function expects. Pointers are to variables
+        // that live during the call, or the caller of the method upholds its contract.
         let status = unsafe { ($library.functions.$field)($($argument),*) };
-        checked(name::$field, status)
+        check(name::$field, status)
     }};
 }
 
-/// The library with a handle for one way to decode. All methods need the device's current context.
+/// A library handle for one backend. All methods need the context of the device to be current.
 #[derive(Debug)]
 pub(crate) struct Codec {
     library: NvJpegLibrary,
@@ -210,15 +215,16 @@ pub(crate) struct Codec {
     context: Arc<Context>,
 }
 
-/// A parsed image.
+/// `nvjpegJpegStream_t`: a parsed image.
 #[derive(Debug)]
 pub(crate) struct ParsedJpeg(NvJpegObject);
 
-/// What decodes one batch at a time on the engines.
+/// `nvjpegJpegState_t` of the hardware backend, for one batch at a time.
 #[derive(Debug)]
 pub(crate) struct BatchState(NvJpegObject);
 
-/// What decodes one image at a time, with memory of its own. Fields are dropped in their order.
+/// `nvjpegJpegState_t` of the hybrid backend with its buffers, for one image at a time. Fields are
+/// dropped in their order.
 #[derive(Debug)]
 pub(crate) struct ImageState {
     state: NvJpegObject,
@@ -226,7 +232,7 @@ pub(crate) struct ImageState {
     parsed: ParsedJpeg,
 }
 
-/// The decoder of single images, and how it is to write them.
+/// `nvjpegJpegDecoder_t` and `nvjpegDecodeParams_t`, for single images.
 #[derive(Debug)]
 pub(crate) struct ImageDecoder {
     decoder: NvJpegObject,
@@ -234,7 +240,7 @@ pub(crate) struct ImageDecoder {
 }
 
 impl Codec {
-    /// Fails with 7 or 9 where the device has no such engines.
+    /// Fails with status 7 or 9 if the device has no JPEG engines.
     pub(crate) fn new(
         library: &NvJpegLibrary,
         context: &Arc<Context>,
@@ -242,8 +248,8 @@ impl Codec {
     ) -> NvJpegResult<Codec> {
         let mut handle = ptr::null_mut();
         let (no_allocator, no_flags) = (ptr::null_mut(), 0);
-        // SAFETY: the pointer is to a variable that lives during the call; the library allocates by
-        // itself where it is given no allocators.
+        // SAFETY: the pointer is to a variable that lives during the call. Without allocators, the
+        // library uses its own.
         let status = unsafe {
             (library.functions.create)(
                 backend as c_int,
@@ -253,7 +259,7 @@ impl Codec {
                 &mut handle,
             )
         };
-        let handle = made(name::create, status, handle)?;
+        let handle = check_created(name::create, status, handle)?;
         let destroy = library.functions.destroy;
         let handle = NvJpegObject { handle, destroy, context: Arc::clone(context) };
         Ok(Codec { library: library.clone(), handle, context: Arc::clone(context) })
@@ -267,11 +273,11 @@ impl Codec {
     ) -> NvJpegResult<NvJpegObject> {
         let mut object = ptr::null_mut();
         let status = make(&mut object);
-        let handle = made(call, status, object)?;
+        let handle = check_created(call, status, object)?;
         Ok(NvJpegObject { handle, destroy, context: Arc::clone(&self.context) })
     }
 
-    /// How many engines for JPEGs the device has, and how many images each decodes at once.
+    /// The number of JPEG engines, and of cores per engine.
     pub(crate) fn engines(&self) -> NvJpegResult<(u32, u32)> {
         let (mut engines, mut cores) = (0, 0);
         call!(self.library, hardware_info(self.handle.raw(), &mut engines, &mut cores))?;
@@ -281,16 +287,16 @@ impl Codec {
     pub(crate) fn parsed_jpeg(&self) -> NvJpegResult<ParsedJpeg> {
         let functions = &*self.library.functions;
         let parsed = self.object(name::stream_create, functions.stream_destroy, |object| {
-            // SAFETY: the handle is alive, the pointer to a variable.
+            // SAFETY: the handle exists, and the pointer is to a variable.
             unsafe { (functions.stream_create)(self.handle.raw(), object) }
         })?;
         Ok(ParsedJpeg(parsed))
     }
 
-    /// Reads the header of an image.
+    /// Parses the header of an image.
     ///
     /// # Safety
-    /// `encoded` exists until what was parsed is no longer used.
+    /// `encoded` exists until `parsed` is no longer used.
     pub(crate) unsafe fn parse(&self, encoded: &[u8], parsed: &mut ParsedJpeg) -> NvJpegResult<()> {
         let (no_metadata, no_copy) = (0, 0);
         call!(
@@ -306,16 +312,16 @@ impl Codec {
         )
     }
 
-    /// Whether the library, too, reads this width and height: it writes as many pixels as it reads of.
+    /// Whether the library parsed this width and height, which decide how much it writes.
     pub(crate) fn is_of_size(&self, parsed: &ParsedJpeg, size: [u32; 2]) -> NvJpegResult<bool> {
         let [mut width, mut height] = [0; 2];
         call!(self.library, stream_size(parsed.0.raw(), &mut width, &mut height))?;
         Ok([width, height] == size)
     }
 
-    /// Whether the engines decode it.
-    pub(crate) fn engines_take(&self, parsed: &ParsedJpeg) -> NvJpegResult<bool> {
-        // 0 is yes.
+    /// Whether the hardware backend supports the image.
+    pub(crate) fn hardware_supports(&self, parsed: &ParsedJpeg) -> NvJpegResult<bool> {
+        // 0 means supported.
         let mut answer = 1;
         call!(self.library, batched_supported(self.handle.raw(), parsed.0.raw(), &mut answer))?;
         Ok(answer == 0)
@@ -324,16 +330,16 @@ impl Codec {
     pub(crate) fn batch_state(&self) -> NvJpegResult<BatchState> {
         let functions = &*self.library.functions;
         let state = self.object(name::state_create, functions.state_destroy, |object| {
-            // SAFETY: the handle is alive, the pointer to a variable.
+            // SAFETY: the handle exists, and the pointer is to a variable.
             unsafe { (functions.state_create)(self.handle.raw(), object) }
         })?;
         Ok(BatchState(state))
     }
 
-    /// Prepares for batches of `count` images, also after one that failed.
+    /// Initialises a state for batches of `count` images. Needed again after a failed batch.
     ///
     /// # Safety
-    /// All that was decoded with `state` before is done.
+    /// All earlier work with `state` has completed.
     pub(crate) unsafe fn prepare(&self, state: &mut BatchState, count: usize) -> NvJpegResult<()> {
         let count = c_int::try_from(count).unwrap_or(c_int::MAX);
         let one_thread = 1;
@@ -349,12 +355,12 @@ impl Codec {
         )
     }
 
-    /// Decodes a batch of as many images as it was [prepared](Codec::prepare) for, as work of a stream.
+    /// Queues the decoding of a batch of as many images as the state is [prepared](Codec::prepare) for.
     ///
     /// # Safety
-    /// Until that work is done the encoded images and the planes exist, the planes are as large as the
-    /// library [reads](Codec::is_of_size) the images to be, and nothing else is decoded with `state`; all
-    /// that was decoded with it before is done.
+    /// Until that work completes, the encoded images and the planes exist, and `state` is not used for
+    /// other images. The planes have the size that the library [parsed](Codec::is_of_size). All earlier
+    /// work with `state` has completed.
     pub(crate) unsafe fn decode_batch(
         &self,
         state: &mut BatchState,
@@ -380,7 +386,7 @@ impl Codec {
     pub(crate) fn image_decoder(&self) -> NvJpegResult<ImageDecoder> {
         let functions = &*self.library.functions;
         let decoder = self.object(name::decoder_create, functions.decoder_destroy, |object| {
-            // SAFETY: the handle is alive, the pointer to a variable.
+            // SAFETY: the handle exists, and the pointer is to a variable.
             unsafe {
                 (functions.decoder_create)(
                     self.handle.raw(),
@@ -402,11 +408,11 @@ impl Codec {
         let functions = &*self.library.functions;
         let handle = self.handle.raw();
         let state = self.object(name::decoder_state_create, functions.state_destroy, |object| {
-            // SAFETY: both are alive, the pointer is to a variable.
+            // SAFETY: both exist, and the pointer is to a variable.
             unsafe { (functions.decoder_state_create)(handle, decoder.decoder.raw(), object) }
         })?;
         let pinned = self.object(name::pinned_create, functions.pinned_destroy, |object| {
-            // SAFETY: the handle is alive; without an allocator the library has its own.
+            // SAFETY: the handle exists; without an allocator, the library uses its own.
             unsafe { (functions.pinned_create)(handle, ptr::null_mut(), object) }
         })?;
         let device = self.object(name::device_create, functions.device_destroy, |object| {
@@ -418,12 +424,13 @@ impl Codec {
         Ok(ImageState { state, _buffers: [pinned, device], parsed: self.parsed_jpeg()? })
     }
 
-    /// Decodes an image: what the CPU does of it at once, the rest as work of a stream. One that the
-    /// library reads to have another width and height than `size` is damaged.
+    /// Decodes an image: the CPU part during the call, the rest as queued work.
+    ///
+    /// Fails with `NVJPEG_STATUS_BAD_JPEG` if the library parses another width or height than `size`.
     ///
     /// # Safety
-    /// Until that work is done the encoded image and the plane exist, the plane is as large as `size`
-    /// says, and nothing else is decoded with `state`.
+    /// Until that work completes, the encoded image and a plane of `size` exist, and `state` is not used
+    /// for other images.
     pub(crate) unsafe fn decode_image(
         &self,
         decoder: &ImageDecoder,
@@ -434,7 +441,7 @@ impl Codec {
         stream: &StreamHandle,
     ) -> NvJpegResult<()> {
         let (handle, engine) = (self.handle.raw(), decoder.decoder.raw());
-        // SAFETY: the caller keeps it.
+        // SAFETY: the caller keeps the image.
         unsafe { self.parse(encoded, &mut state.parsed)? };
         if !self.is_of_size(&state.parsed, size)? {
             return Err(NvJpegError { call: name::stream_size, status: BAD_JPEG });
@@ -451,6 +458,6 @@ impl Codec {
 impl fmt::Debug for NvJpegLibrary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [major, minor, patch] = self.version;
-        write!(f, "nvJPEG {major}.{minor}.{patch} at {}", self.found)
+        write!(f, "nvJPEG {major}.{minor}.{patch} at {}", self.location)
     }
 }

@@ -3,17 +3,19 @@
 //! | file | content |
 //! |---|---|
 //! | `decoder.rs` | [`NvJpeg`]: batches of JPEGs to pixels in device memory |
-//! | `header.rs` | [`JpegHeader`]: frame header, components and EXIF orientation |
-//! | `load_balance.rs` | which backend decodes which image |
+//! | `decoded.rs` | [`DecodedJpegs`]: the outcome of each image of a batch |
+//! | `header.rs` | [`parse_header`], and which backends decode an image |
+//! | `load_balance.rs` | distribution of images over the backends by measured throughput |
 //! | `backends.rs` | the hardware and the hybrid backend, and their states |
 //! | `image.rs` | the backend and the output address of each image of a batch |
-//! | `timings.rs` | throughput of the backends, measured with CUDA events |
+//! | `timings.rs` | duration of the work of the backends, measured with CUDA events |
 //! | `library.rs` | `libnvjpeg`, opened at run time |
 //! | `error.rs` | [`NvJpegError`]: `nvjpegStatus_t` codes |
 //!
-//! Imports `runtime`, `driver` and `libraries`.
+//! Imports `runtime`, `driver` and `libraries`; headers are parsed by `spdl-media`.
 
 mod backends;
+mod decoded;
 mod decoder;
 mod error;
 mod header;
@@ -22,9 +24,10 @@ mod library;
 mod load_balance;
 mod timings;
 
-pub use decoder::{DecodedJpeg, DecodedJpegs, NvJpeg};
-pub use error::NvJpegError;
-pub use header::{JpegCoding, JpegColor, JpegHeader, Subsampling};
-pub(crate) use library::NvJpegLibrary;
-pub(crate) use load_balance::BackendSet;
-pub use load_balance::JpegBackend;
+pub use self::decoded::{DecodedJpeg, DecodedJpegs};
+pub use self::decoder::NvJpeg;
+pub use self::error::NvJpegError;
+pub use self::header::parse_header;
+pub(crate) use self::header::{BackendSet, is_grey_or_ycbcr, rgb_bytes};
+pub(crate) use self::library::NvJpegLibrary;
+pub use self::load_balance::JpegBackend;

@@ -1,4 +1,4 @@
-//! How long each path takes, by the device's own clock; nobody waits to hear it.
+//! Duration of the work of each backend, measured with CUDA events, without blocking.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -7,35 +7,35 @@ use super::load_balance::{JpegBackend, LoadBalancer};
 use crate::driver::{DriverResult, MemoryAccess, NOT_SUPPORTED};
 use crate::runtime::{ComputeStream, Context, Event};
 
-/// Work between two timers of a stream.
+/// Work of a stream between two timing events.
 #[derive(Debug)]
 struct Timing {
     begin: Event,
     end: Event,
-    path: JpegBackend,
-    /// Of pixels.
+    backend: JpegBackend,
+    /// Bytes of decoded pixels.
     bytes: u64,
 }
 
-/// What is measured now.
+/// Measurements in flight.
 #[derive(Debug, Default)]
 pub(super) struct Timings(VecDeque<Timing>);
 
 impl Timings {
-    /// Sets a timer behind what is in a stream. `None` where there are none: then nothing is measured,
-    /// and everything else goes on.
+    /// Records the begin of a measurement. `None` if the driver fails: decoding continues without a
+    /// measurement.
     pub(super) fn begin(&self, context: &Arc<Context>, stream: &ComputeStream) -> Option<Event> {
         let begin = Event::with_timing(context).ok()?;
         stream.record(&begin).ok()?;
         Some(begin)
     }
 
-    /// Sets one behind the work that has written this.
+    /// Records the end of a measurement, after the work that writes `written`.
     pub(super) fn end(
         &mut self,
         begin: Option<Event>,
         stream: &ComputeStream,
-        path: JpegBackend,
+        backend: JpegBackend,
         written: &[MemoryAccess],
     ) {
         let bytes = written.iter().map(|touched| touched.bytes).sum();
@@ -45,19 +45,19 @@ impl Timings {
             Ok(end)
         });
         if let Ok(end) = end {
-            self.0.push_back(Timing { begin, end, path, bytes });
+            self.0.push_back(Timing { begin, end, backend, bytes });
         }
     }
 
-    /// Tells of what is done.
-    pub(super) fn learn(&mut self, shares: &mut LoadBalancer) -> DriverResult<()> {
+    /// Passes completed measurements to the load balancer.
+    pub(super) fn update(&mut self, balancer: &mut LoadBalancer) -> DriverResult<()> {
         while let Some(timing) = self.0.front() {
             if !timing.end.is_complete()? {
                 break;
             }
             match timing.end.seconds_since(&timing.begin) {
-                Ok(seconds) => shares.learn(timing.path, timing.bytes, seconds),
-                // A driver that measures no time.
+                Ok(seconds) => balancer.record(timing.backend, timing.bytes, seconds),
+                // The driver cannot measure time.
                 Err(error) if error.code == NOT_SUPPORTED => {}
                 Err(error) => return Err(error),
             }

@@ -1,9 +1,9 @@
-//! The kernels on a device: loaded once, then started for a batch at a time, and nobody waits.
+//! The kernels of a device: loaded once, then launched per batch, without blocking.
 //!
 //! ```text
-//!  sources ──event──┐
-//!  table, pinned ──copy──► kernels ──► slab of samples ──event──► consumer's stream
-//!                              └─event─► sources and table are free
+//!  images ────event────┐
+//!  pinned table ──copy──► kernels ──► slab of samples ──event──► stream of the consumer
+//!                             └──event──► images and table may be reused
 //! ```
 
 use std::fmt;
@@ -11,11 +11,11 @@ use std::sync::Arc;
 
 use spdl_core::Result;
 use spdl_core::memory::Upload;
+use spdl_media::transform::TensorSpec;
 
 use super::invalid;
 use super::modules::module_for;
 use super::plan::ResizePlan;
-use super::sample::SampleFormat;
 use super::table::{BatchTable, ENTRY_BYTES, KERNELS, Launch};
 use crate::driver::{
     Driver, DriverResult, FunctionHandle, LaunchDimensions, MemoryAccess, ModuleHandle,
@@ -26,64 +26,67 @@ use crate::runtime::{
     CopyFence, CopyStream, CudaDevice, CudaMemory, DeviceInner, Event, Slab, describe,
 };
 
-/// The kernels of this module on a device, with a stream of their own.
+/// The image kernels of a device, with a dedicated stream.
 ///
 /// ```no_run
 /// use std::sync::Arc;
 /// use spdl_cuda::CudaDevice;
 /// # use spdl_cuda::CudaMemory;
-/// use spdl_cuda::kernels::{ImageKernels, PixelBox, ResizePlan, SampleFormat};
+/// use spdl_cuda::kernels::{ImageKernels, ResizePlan};
 /// use spdl_cuda::pixels::{DevicePlane, SourceImage};
 /// # fn decoded() -> Arc<CudaMemory> { unimplemented!() }
 /// use spdl_core::memory::DeviceMemory;
+/// use spdl_media::transform::TensorSpec;
+/// use spdl_media::{Orientation, Size};
 ///
 /// let device = CudaDevice::open(0)?;
 /// let kernels = ImageKernels::new(&device)?;
-/// let mut batch = kernels.batch(&SampleFormat::new(224, 224), 32)?;
-/// // Rows of RGB in memory of the device: a decoder's, or uploaded.
+/// let (stored, sample) = (Size::new(500, 375), Size::new(224, 224));
+/// let mut batch = kernels.batch(&TensorSpec::new(sample), 32)?;
+/// // Interleaved RGB in device memory: decoded there, or uploaded.
 /// let memory = decoded();
 /// let plane = DevicePlane { address: memory.address() as u64, pitch: 3 * 500 };
 /// let image = SourceImage::rgb8(500, 375, plane)?;
-/// let whole = PixelBox { left: 0.0, top: 0.0, width: 500.0, height: 375.0 };
-/// batch.push(&memory, &image, &ResizePlan::new(whole, 224, 224))?;
+/// let plan = ResizePlan::whole(stored, Orientation::Upright, sample);
+/// batch.push(&memory, &image, &plan)?;
 /// let upload = kernels.launch(batch)?;
 /// # Ok::<(), spdl_core::Error>(())
 /// ```
 pub struct ImageKernels {
     functions: [FunctionHandle; KERNELS.len()],
-    /// `None` only once it is unloaded.
+    /// `None` only during drop.
     module: Option<ModuleHandle>,
     architecture: &'static str,
-    /// Where tables are copied and kernels run. It holds the host memory that tables lie in.
+    /// The stream of table copies and kernels. It holds the host memory of the tables.
     stream: CopyStream,
     device: Arc<DeviceInner>,
 }
 
-/// Samples of a batch that are to be made in one go; see [`ImageKernels::batch`].
+/// The images of a batch before its launch; see [`ImageKernels::batch`].
 pub struct SampleBatch {
-    format: SampleFormat,
+    format: TensorSpec,
     table: BatchTable,
-    room: usize,
-    /// `None` only once it is launched.
+    capacity: usize,
+    /// `None` only after the launch.
     output: Option<Slab>,
     sources: Vec<Arc<CudaMemory>>,
     reads: Vec<MemoryAccess>,
     device: Arc<DeviceInner>,
 }
 
-/// Samples that are being made.
+/// A launched batch.
 pub(crate) struct StartedBatch {
     pub(crate) memory: CudaMemory,
-    /// Behind the kernels: nothing that they read is read after it.
+    /// Completes after the kernels: they read nothing later.
     pub(crate) done: Arc<Event>,
 }
 
 impl ImageKernels {
-    /// Loads the kernels that were compiled for the device, or lets the driver compile them.
+    /// Loads the kernels for a device. The driver compiles the PTX if there is no cubin for the device.
     ///
     /// # Errors
-    /// `Unsupported` for a device of compute capability below 7.5, and where the driver would have to
-    /// compile them and cannot; what the driver says.
+    /// `Unsupported` for a compute capability below 7.5, or if the driver cannot compile the PTX; errors
+    /// of the driver.
     pub fn new(device: &CudaDevice) -> Result<ImageKernels> {
         let device = Arc::clone(device.inner());
         let context = &device.context;
@@ -96,12 +99,12 @@ impl ImageKernels {
         let stream = CopyStream::new(context)?;
         let image = module.image();
         let (handle, functions) = context.run(doing, |driver| {
-            // SAFETY: the image is a whole cubin, or PTX with a zero byte at its end.
+            // SAFETY: the image is a complete cubin, or PTX with a terminating NUL.
             let handle = unsafe { driver.load_module(&image)? };
             match functions(driver, &handle) {
                 Ok(functions) => Ok((handle, functions)),
                 Err(error) => {
-                    // SAFETY: none of its kernels was started.
+                    // SAFETY: none of its kernels was launched.
                     let _ = unsafe { driver.unload_module(handle) };
                     Err(error)
                 }
@@ -111,51 +114,58 @@ impl ImageKernels {
         Ok(ImageKernels { functions, module, architecture, stream, device })
     }
 
-    /// What the kernels were compiled for: `sm_90`, or `compute_75` where the driver has compiled them.
+    /// The architecture of the kernels, for example `sm_90`; `compute_75` if the driver compiled the PTX.
     pub fn architecture(&self) -> &'static str {
         self.architecture
     }
 
-    /// A batch with room for so many samples of this format. Samples are added one by one; those that
-    /// are there when it is [launched](ImageKernels::launch) are the batch.
+    /// Creates an empty batch for up to `capacity` samples. [`launch`](ImageKernels::launch) makes the
+    /// samples that were added.
     ///
     /// # Errors
-    /// `InvalidArgument` where such samples cannot be, or for a batch of none; `LimitExceeded` where
-    /// the device has no memory for it.
-    pub fn batch(&self, format: &SampleFormat, room: usize) -> Result<SampleBatch> {
+    /// `InvalidArgument` for an invalid format or a capacity of 0; `LimitExceeded` if device memory is
+    /// exhausted.
+    pub fn batch(&self, format: &TensorSpec, capacity: usize) -> Result<SampleBatch> {
         let table = BatchTable::new(format)?;
-        let bytes = usize::try_from(format.bytes()).ok().and_then(|bytes| bytes.checked_mul(room));
+        let bytes =
+            usize::try_from(format.bytes()).ok().and_then(|bytes| bytes.checked_mul(capacity));
         let Some(bytes) = bytes.filter(|&bytes| bytes > 0) else {
-            return Err(invalid(format!("there can be no batch of {room} such samples")));
+            return Err(invalid(format!(
+                "invalid batch of {capacity} samples of {} bytes",
+                format.bytes()
+            )));
         };
         self.device.context.check("make samples of a batch")?;
         let output = Some(self.device.slabs.take(bytes)?);
         let (sources, reads) = (Vec::new(), Vec::new());
-        let (format, device) = (format.clone(), Arc::clone(&self.device));
-        Ok(SampleBatch { format, table, room, output, sources, reads, device })
+        let device = Arc::clone(&self.device);
+        Ok(SampleBatch { format: *format, table, capacity, output, sources, reads, device })
     }
 
-    /// Starts to make the samples, behind all that brings their images, and returns at once. The
-    /// images' memory is free when the samples are made, whoever drops it before.
+    /// Queues the kernels after the work that writes the images, and returns immediately. The memory of
+    /// the images is kept until the kernels complete.
     ///
     /// # Errors
-    /// `InvalidArgument` for a batch without samples, or of another device; what the driver says.
+    /// `InvalidArgument` for an empty batch, or a batch of another device; errors of the driver.
     pub fn launch(&self, batch: SampleBatch) -> Result<Upload> {
-        let StartedBatch { memory, done } = self.launch_behind(batch, &[])?;
+        let StartedBatch { memory, done } = self.launch_after(batch, &[])?;
         Ok(Upload { memory: Box::new(memory), ready: Box::new(CopyFence(done)) })
     }
 
-    /// The same, behind these events, too: of what brings images that are no [`CudaMemory`].
-    pub(crate) fn launch_behind(
+    /// [`launch`](ImageKernels::launch), also after the events `after`, for images outside of
+    /// [`CudaMemory`].
+    pub(crate) fn launch_after(
         &self,
         mut batch: SampleBatch,
-        behind: &[Arc<Event>],
+        after: &[Arc<Event>],
     ) -> Result<StartedBatch> {
         let doing = "make samples of a batch";
         let context = &self.device.context;
         let len = batch.len() * batch.format.bytes() as usize;
         if len == 0 || !Arc::ptr_eq(&self.device, &batch.device) {
-            return Err(invalid("expected samples on the device of the kernels".to_owned()));
+            return Err(invalid(
+                "expected a batch with samples, on the device of the kernels".to_owned(),
+            ));
         }
         context.check(doing)?;
         let failed = |error| context.error(error, doing);
@@ -163,14 +173,14 @@ impl ImageKernels {
         let done = Arc::new(Event::new(context).map_err(failed)?);
         let emptied = BatchTable::new(&batch.format)?;
         let (entries, launches) = std::mem::replace(&mut batch.table, emptied).finish();
-        // Always as long as for a full batch, so that the same memory is used again.
-        let table_bytes = batch.room * ENTRY_BYTES;
+        // The size of a full batch, so that the same memory is reused.
+        let table_bytes = batch.capacity * ENTRY_BYTES;
         let mut host = self.device.buffers.take(table_bytes)?;
         host[..entries.len()].copy_from_slice(&entries);
         let mut table = self.device.slabs.take(table_bytes)?;
         let Some(mut output) = batch.output.take() else {
             self.device.slabs.recycle(table);
-            return Err(invalid("the batch was launched before".to_owned()));
+            return Err(invalid("the batch was already launched".to_owned()));
         };
         let stream = self.stream.handle();
         let written = MemoryAccess::written(output.memory.address.0, len as u64);
@@ -180,25 +190,25 @@ impl ImageKernels {
                 driver.wait_event(stream, event.handle())?;
             }
             has_waited = true;
-            for event in batch.sources.iter().map(|source| source.ready()).chain(behind) {
+            for event in batch.sources.iter().map(|source| source.ready()).chain(after) {
                 driver.wait_event(stream, event.handle())?;
             }
             let address = table.memory.address;
-            // SAFETY: both are as long, and held until the event behind this is reached: the host's
-            // by the stream, the slab since it is only written and freed behind that event.
+            // SAFETY: both are long enough, and exist until `done` completes: the stream holds the host
+            // buffer, and the slab is written or freed only after that event.
             unsafe { driver.copy_to_device(address, host.as_ptr(), entries.len(), stream)? };
             for launch in &launches {
-                // SAFETY: as above; so are the images, and the slab for the samples.
-                unsafe { self.start(driver, launch, address.0, &batch.reads, written)? };
+                // SAFETY: as above, for the images and the slab of the samples, too.
+                unsafe { self.launch_kernel(driver, launch, address.0, &batch.reads, written)? };
             }
             driver.record_event(done.handle(), stream)
         });
         if let Err(error) = started {
-            let is_over = self.stream.recycle_or_withhold(host);
+            let is_done = self.stream.recycle_or_withhold(host);
             for slab in [output, table] {
-                self.device.slabs.recycle_after_failure(slab, is_over && has_waited);
+                self.device.slabs.recycle_after_failure(slab, is_done && has_waited);
             }
-            if !is_over {
+            if !is_done {
                 batch.sources.iter().for_each(|source| source.record_unknown_use());
             }
             return Err(failed(error));
@@ -212,11 +222,12 @@ impl ImageKernels {
         Ok(StartedBatch { memory, done })
     }
 
-    /// Starts a kernel.
+    /// Queues a kernel.
     ///
     /// # Safety
-    /// The table lies, or will lie, at `table`; what its entries tell exists until the kernel has ended.
-    unsafe fn start(
+    /// When the kernel runs, the table is at `table`. The images and outputs of its entries exist until
+    /// the kernel has ended.
+    unsafe fn launch_kernel(
         &self,
         driver: &dyn Driver,
         launch: &Launch,
@@ -225,15 +236,16 @@ impl ImageKernels {
         written: MemoryAccess,
     ) -> DriverResult<()> {
         let (offset, bytes) = launch.part();
-        let mut touched = vec![MemoryAccess::read(table + offset, bytes), written];
-        touched.extend_from_slice(reads);
-        let shape = LaunchDimensions { grid: launch.grid, block: launch.block, shared_bytes: 0 };
+        let mut accesses = vec![MemoryAccess::read(table + offset, bytes), written];
+        accesses.extend_from_slice(reads);
+        let dimensions =
+            LaunchDimensions { grid: launch.grid, block: launch.block, shared_bytes: 0 };
         let argument = launch.argument(table).to_ne_bytes();
         let at = KERNELS.iter().position(|name| *name == launch.function()).unwrap_or(0);
         let stream: &StreamHandle = self.stream.handle();
-        // SAFETY: the kernel has one argument, the address of its part of the table; the rest is up to
-        // the caller.
-        unsafe { driver.launch(&self.functions[at], shape, &[&argument], &touched, stream) }
+        // SAFETY: the only argument of the kernel is the address of its part of the table. The caller
+        // guarantees the rest.
+        unsafe { driver.launch(&self.functions[at], dimensions, &[&argument], &accesses, stream) }
     }
 }
 
@@ -244,9 +256,9 @@ fn functions(driver: &dyn Driver, module: &ModuleHandle) -> DriverResult<[Functi
 
 impl Drop for ImageKernels {
     fn drop(&mut self) {
-        // Where a kernel may still run, its code stays.
+        // If a kernel may still run, its code stays loaded.
         let Some(module) = self.module.take().filter(|_| self.stream.synchronize()) else { return };
-        // SAFETY: no kernel of it runs, and its functions are dropped with this.
+        // SAFETY: no kernel of the module runs, and its functions are dropped with it.
         self.device.context.release(|driver| unsafe { driver.unload_module(module) });
     }
 }
@@ -258,21 +270,21 @@ impl fmt::Debug for ImageKernels {
 }
 
 impl SampleBatch {
-    /// How many samples there are.
+    /// The number of samples.
     pub fn len(&self) -> usize {
         self.table.len()
     }
 
-    /// Whether there are none.
+    /// Whether the batch has no samples.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Adds the sample of an image in `memory`, behind those that are there.
+    /// Adds the sample of an image in `memory`.
     ///
     /// # Errors
-    /// `InvalidArgument` where there is no room left, where the image does not lie in this memory, or
-    /// this on another device; and as of [`BatchTable::push`].
+    /// `InvalidArgument` if the batch is full, the image is not inside `memory`, or `memory` is on another
+    /// device; otherwise as for [`BatchTable::push`].
     pub fn push(
         &mut self,
         memory: &Arc<CudaMemory>,
@@ -286,10 +298,10 @@ impl SampleBatch {
         };
         if !memory.is_of(&self.device) || !image.extents().all(is_inside) {
             return Err(invalid(format!(
-                "the image does not lie in the {len} bytes at {start:#x} of the kernels' device"
+                "invalid image: outside of the {len} bytes at {start:#x} on the device of the kernels"
             )));
         }
-        // SAFETY: the memory is kept until the kernels are done with it.
+        // SAFETY: the batch keeps the memory until the kernels complete.
         unsafe { self.push_foreign(image, plan)? };
         if !self.sources.iter().any(|source| Arc::ptr_eq(source, memory)) {
             self.sources.push(Arc::clone(memory));
@@ -297,26 +309,26 @@ impl SampleBatch {
         Ok(())
     }
 
-    /// Adds the sample of an image that lies in memory of somebody else.
+    /// Adds the sample of an image in memory that this batch does not keep.
     ///
     /// # Errors
-    /// As of [`push`](SampleBatch::push).
+    /// As for [`push`](SampleBatch::push).
     ///
     /// # Safety
-    /// The image lies there from the events on that it is launched behind, and until the kernels are
-    /// [done](StartedBatch::done).
+    /// The image exists from the completion of the events of [`ImageKernels::launch_after`] until the
+    /// kernels are [done](StartedBatch::done).
     pub(crate) unsafe fn push_foreign(
         &mut self,
         image: &SourceImage,
         plan: &ResizePlan,
     ) -> Result<()> {
         let at = self.len();
-        let output = self.output.as_ref().filter(|_| at < self.room);
+        let output = self.output.as_ref().filter(|_| at < self.capacity);
         let Some(output) = output else {
-            return Err(invalid(format!("a batch of {} samples has no room for more", self.room)));
+            return Err(invalid(format!("the batch is full: it has {} samples", self.capacity)));
         };
-        let place = output.memory.address.0 + at as u64 * self.format.bytes();
-        self.table.push(image, plan, place)?;
+        let sample = output.memory.address.0 + at as u64 * self.format.bytes();
+        self.table.push(image, plan, sample)?;
         self.reads
             .extend(image.extents().map(|(address, bytes)| MemoryAccess::read(address, bytes)));
         Ok(())
@@ -325,7 +337,7 @@ impl SampleBatch {
 
 impl Drop for SampleBatch {
     fn drop(&mut self) {
-        // Nothing was told to use it.
+        // No work uses the slab.
         if let Some(output) = self.output.take() {
             self.device.slabs.recycle(output);
         }
@@ -334,6 +346,6 @@ impl Drop for SampleBatch {
 
 impl fmt::Debug for SampleBatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "SampleBatch({} of {} samples, {:?})", self.len(), self.room, self.format)
+        write!(f, "SampleBatch({} of {} samples, {:?})", self.len(), self.capacity, self.format)
     }
 }

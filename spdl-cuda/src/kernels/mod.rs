@@ -1,23 +1,41 @@
-//! Images in a device's memory become samples of a batch, in one launch for all of them: crop, resize,
-//! turn and mirror, colour, normalise, lay out.
+//! CUDA kernels that turn images in device memory into samples of a batch, in one launch per batch.
 //!
-//! The kernels are in `kernels/image.cu`; here is what they are told, and what is checked before.
-//! [`ImageKernels`] loads and starts them. Who has a driver of his own loads the [`module_for`] its
-//! device, copies [`BatchTable::finish`]'s bytes to it, and starts each [`Launch`]:
+//! A kernel crops, resizes, transposes, flips, converts colours, normalises and lays out. Formats and
+//! filters are those of `spdl-media`.
+//!
+//! | file | content |
+//! |---|---|
+//! | `launch.rs` | [`ImageKernels`], [`SampleBatch`]: load the kernels, queue a batch |
+//! | `table.rs` | [`BatchTable`]: the kernel arguments of all images of a batch |
+//! | `plan.rs` | [`ResizePlan`]: from a part of a stored image to a sample |
+//! | `modules.rs` | [`module_for`]: the compiled kernels for a device |
+//!
+//! The source of the kernels is `kernels/image.cu`. Imports `pixels`, `runtime` and `driver`.
+//!
+//! # Use with another CUDA library
+//!
+//! [`ImageKernels`] loads and launches the kernels. Programs with their own driver bindings load the
+//! module of [`module_for`], copy the bytes of [`BatchTable::finish`] to the device, and start each
+//! [`Launch`]:
 //!
 //! ```
 //! use spdl_core::DType;
-//! use spdl_cuda::kernels::{BatchTable, Layout, PixelBox, ResizePlan, SampleFormat, module_for};
+//! use spdl_cuda::kernels::{BatchTable, ResizePlan, module_for};
 //! use spdl_cuda::pixels::{DevicePlane, SourceImage};
+//! use spdl_media::image::CropBox;
+//! use spdl_media::transform::TensorSpec;
+//! use spdl_media::{Layout, SampleFormat, Size};
 //!
-//! // Two decoded images, and where their samples lie in the batch; the addresses are the driver's.
-//! let format = SampleFormat::new(224, 224).layout(Layout::Nchw).dtype(DType::F16);
+//! // Two decoded images, and their samples in the batch; the addresses come from the driver.
+//! let size = Size::new(224, 224);
+//! let format = SampleFormat { layout: Layout::Nchw, dtype: DType::F16 };
+//! let format = TensorSpec { format, ..TensorSpec::new(size) };
 //! let mut table = BatchTable::new(&format)?;
 //! for (slot, (width, height)) in [(500, 375), (640, 427)].into_iter().enumerate() {
 //!     let plane = DevicePlane { address: 0x7000_0000 + slot as u64 * 0x10_0000, pitch: 2048 };
 //!     let image = SourceImage::rgb8(width, height, plane)?;
-//!     let part = PixelBox { left: 20.0, top: 10.0, width: 300.0, height: 300.0 };
-//!     let plan = ResizePlan::new(part, 224, 224).mirrored(slot == 1);
+//!     let crop = CropBox { left: 20.0, top: 10.0, width: 300.0, height: 300.0 };
+//!     let plan = ResizePlan::new(crop, size).horizontal_flip(slot == 1);
 //!     table.push(&image, &plan, 0x8000_0000 + slot as u64 * format.bytes())?;
 //! }
 //! let (bytes, launches) = table.finish();
@@ -30,28 +48,27 @@
 //! # Ok::<(), spdl_core::Error>(())
 //! ```
 //!
-//! # What comes out
+//! # Accuracy
 //!
-//! Positions are weighed as Pillow weighs them, which is PyTorch's `antialias=True`. Each component
-//! goes straight from its own resolution to the target's, and colours are converted after that.
-//! Nothing is rounded in between: bytes are rounded once, at the end, and other types only to their
-//! own precision. So bytes are within one level of PyTorch's and of `spdl-media`'s, which round
-//! between the two passes as well; other types are within 10⁻³ of PyTorch's with floating point.
-//! Where nothing is resized, bytes are the formula's of the colour matrix, rounded to the nearest, on
-//! every input.
+//! The filter weights are those of Pillow, which are those of PyTorch with `antialias=True`. Each plane
+//! is resized directly from its own resolution, and colours are converted afterwards. Bytes are rounded
+//! once, at the end; other types are only rounded to their own precision.
+//!
+//! Bytes differ by at most one level from PyTorch and from `spdl-media`, which also round between the two
+//! passes. Other types differ by at most 10⁻³ from PyTorch in floating point. Without resizing, bytes are
+//! the exact result of the colour matrix, rounded to nearest.
 
 mod launch;
 mod modules;
 mod plan;
-mod sample;
 mod table;
 
 use spdl_core::{Error, ErrorKind};
 
 pub use self::launch::{ImageKernels, SampleBatch};
 pub use self::modules::{Module, module_for};
-pub use self::plan::{Filter, PixelBox, PixelRect, ResizePlan};
-pub use self::sample::{ChannelOrder, Layout, SampleFormat};
+pub use self::plan::ResizePlan;
+pub(crate) use self::table::filter_code;
 pub use self::table::{BatchTable, Launch};
 
 fn invalid(message: String) -> Error {

@@ -1,10 +1,10 @@
-//! The compiled kernels, and which of them a device can run.
+//! The compiled kernels, and the choice of a module for a device.
 
 use std::borrow::Cow;
 
 use spdl_core::{Error, ErrorKind, Result};
 
-/// The kernels compiled for some devices; see [`module_for`].
+/// The kernels compiled for one architecture; see [`module_for`].
 #[derive(Clone, Copy, Debug)]
 pub struct Module {
     architecture: &'static str,
@@ -12,7 +12,7 @@ pub struct Module {
     is_text: bool,
 }
 
-/// Those that `cargo xtask kernels` makes.
+/// A module that `cargo xtask kernels` compiles.
 macro_rules! module {
     ($architecture:literal, $ending:literal) => {
         Module {
@@ -28,24 +28,23 @@ macro_rules! module {
     };
 }
 
-/// Machine code runs on devices of the same major version and the same minor one or a later one.
+/// Machine code. A cubin runs on devices of the same major version and at least its minor version.
 const CUBINS: [(u32, u32, Module); 4] = [
     (7, 5, module!("sm_75", "cubin")),
     (8, 0, module!("sm_80", "cubin")),
     (9, 0, module!("sm_90", "cubin")),
     (10, 0, module!("sm_100", "cubin")),
 ];
-/// For all others: the driver compiles it.
+/// For other devices: PTX, which the driver compiles.
 const PTX: (u32, u32, Module) = (7, 5, module!("compute_75", "ptx"));
 
 impl Module {
-    /// What it was compiled for: `sm_90`, or `compute_75` for PTX, which the driver compiles when it
-    /// loads it.
+    /// The architecture: for example `sm_90`, or `compute_75` for PTX, which the driver compiles on load.
     pub fn architecture(&self) -> &'static str {
         self.architecture
     }
 
-    /// What the driver's `cuModuleLoadData` takes; PTX with the NUL at its end.
+    /// The image for `cuModuleLoadData`; PTX with a terminating NUL.
     pub fn image(&self) -> Cow<'static, [u8]> {
         if self.is_text {
             Cow::Owned([self.content, b"\0"].concat())
@@ -70,8 +69,7 @@ pub fn module_for(major: u32, minor: u32) -> Result<Module> {
     Err(Error::new(
         ErrorKind::Unsupported,
         format!(
-            "a device of compute capability {major}.{minor} cannot run the image kernels; they \
-             need {}.{} or newer (Turing)",
+            "unsupported compute capability {major}.{minor}: the image kernels need {}.{} or newer (Turing)",
             PTX.0, PTX.1
         ),
     ))
@@ -82,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_device_gets_machine_code_of_its_generation_else_ptx() {
+    fn a_device_gets_a_cubin_of_its_architecture_or_ptx() {
         let architecture = |major, minor| module_for(major, minor).unwrap().architecture();
         for (major, minor, expected) in [
             (7, 5, "sm_75"),
@@ -105,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn modules_are_what_the_driver_loads() {
+    fn modules_are_elf_or_ptx() {
         for (_, _, module) in CUBINS {
             assert!(module.image().starts_with(b"\x7fELF"), "{}", module.architecture());
         }

@@ -1,137 +1,173 @@
-//! Which part of an image becomes which target.
+//! From a part of a stored image to a sample: crop box, size, filter, orientation and flips.
 
-use spdl_core::Result;
+use spdl_core::{Error, ErrorKind, Result};
+use spdl_media::image::CropBox;
+use spdl_media::transform::Placement;
+use spdl_media::{Orientation, Rect, ResizeFilter, Size};
 
 use super::invalid;
 use crate::pixels::{MAX_SIDE, SourceImage};
 
-/// How pixels are weighed. Both are stretched by a reduction, so that every pixel counts.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Filter {
-    /// A triangle, one pixel to each side.
-    #[default]
-    Bilinear,
-    /// Keys' cubic with a = −½, two pixels to each side.
-    Bicubic,
-}
-
-/// A rectangle whose sides may lie between pixels: pixel `(x, y)` covers `[x, x+1) × [y, y+1)`.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct PixelBox {
-    /// Distance of the left side from the image's.
-    pub left: f64,
-    /// Distance of the upper side from the image's.
-    pub top: f64,
-    /// Extent to the right.
-    pub width: f64,
-    /// Extent downwards.
-    pub height: f64,
-}
-
-/// A rectangle of whole pixels.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PixelRect {
-    /// Distance of the left side from the image's.
-    pub left: u32,
-    /// Distance of the upper side from the image's.
-    pub top: u32,
-    /// Extent to the right.
-    pub width: u32,
-    /// Extent downwards.
-    pub height: u32,
-}
-
-/// Which part of an image becomes the sample, and how: it is resized first, then rows and columns are
-/// exchanged, then it is mirrored. The eight orientations of EXIF are the last three in all their
-/// combinations.
+/// How a part of a stored image becomes a sample.
+///
+/// The part is resized, then transposed, then flipped. The eight EXIF orientations are the combinations
+/// of the last two.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ResizePlan {
-    pub(super) source: PixelBox,
-    pub(super) bounds: Option<PixelRect>,
-    pub(super) width: u32,
-    pub(super) height: u32,
-    pub(super) filter: Filter,
-    pub(super) transposed: bool,
-    pub(super) mirrored: bool,
-    pub(super) upended: bool,
+    pub(super) source: CropBox,
+    pub(super) bounds: Option<Rect>,
+    pub(super) size: Size,
+    pub(super) filter: ResizeFilter,
+    pub(super) transpose: bool,
+    pub(super) horizontal_flip: bool,
+    pub(super) vertical_flip: bool,
 }
 
 impl ResizePlan {
-    /// `source` becomes `width` × `height` pixels, with the bilinear filter, neither turned nor
-    /// mirrored. These are pixels of the stored image: where rows and columns are exchanged, the
-    /// sample has `height` columns.
-    pub fn new(source: PixelBox, width: u32, height: u32) -> Self {
+    /// Resizes `source` to `size` with the bilinear filter, without transposition and flips.
+    ///
+    /// Both are in the coordinates of the stored image: after a transposition, the sample has the width
+    /// and height of `size` exchanged.
+    pub fn new(source: CropBox, size: Size) -> Self {
         ResizePlan {
             source,
             bounds: None,
-            width,
-            height,
-            filter: Filter::default(),
-            transposed: false,
-            mirrored: false,
-            upended: false,
+            size,
+            filter: ResizeFilter::default(),
+            transpose: false,
+            horizontal_flip: false,
+            vertical_flip: false,
         }
     }
 
-    /// The pixels that the filter may see. Default: those that `source` touches, as if they had been
-    /// cut out first.
+    /// Resizes a whole stored image to an upright sample.
+    pub fn whole(stored: Size, orientation: Orientation, sample: Size) -> Self {
+        let upright = Rect::full(orientation.apply(stored));
+        ResizePlan::upright(upright.into(), upright, stored, orientation, sample)
+    }
+
+    /// The plan for the placement of an upright image in its sample.
+    ///
+    /// # Errors
+    /// `Unsupported` if the placed image does not cover the whole sample.
+    pub fn of_placement(
+        placement: &Placement,
+        stored: Size,
+        orientation: Orientation,
+        sample: Size,
+    ) -> Result<Self> {
+        if placement.target != Rect::full(sample) {
+            let message = format!(
+                "the device cannot pad an image: it covers {:?} of a sample of {sample} pixels",
+                placement.target
+            );
+            return Err(Error::new(ErrorKind::Unsupported, message));
+        }
+        let Placement { source, bounds, mirrored, upended, .. } = *placement;
+        let mut plan = ResizePlan::upright(source, bounds, stored, orientation, sample);
+        plan.horizontal_flip ^= mirrored;
+        plan.vertical_flip ^= upended;
+        Ok(plan)
+    }
+
+    /// Resizes a part of the upright image.
+    fn upright(
+        source: CropBox,
+        bounds: Rect,
+        stored: Size,
+        orientation: Orientation,
+        sample: Size,
+    ) -> Self {
+        let transpose = orientation.swaps_sides();
+        let (from_right, from_bottom) = orientation.mirrors();
+        let mut plan =
+            ResizePlan::new(orientation.box_to_stored(source, stored), orientation.apply(sample));
+        plan.bounds = Some(stored_rect(bounds, stored, orientation));
+        plan.transpose = transpose;
+        (plan.horizontal_flip, plan.vertical_flip) =
+            if transpose { (from_bottom, from_right) } else { (from_right, from_bottom) };
+        plan
+    }
+
+    /// The pixels that the filter may read. Default: the pixels that the source touches, as if they had
+    /// been cropped first.
     #[must_use]
-    pub fn bounds(mut self, bounds: PixelRect) -> Self {
+    pub fn bounds(mut self, bounds: Rect) -> Self {
         self.bounds = Some(bounds);
         self
     }
 
-    /// How pixels are weighed. Default: [`Filter::Bilinear`].
+    /// The resize filter: bilinear or bicubic. Default: [`ResizeFilter::Bilinear`].
     #[must_use]
-    pub fn filter(mut self, filter: Filter) -> Self {
+    pub fn filter(mut self, filter: ResizeFilter) -> Self {
         self.filter = filter;
         self
     }
 
     /// Whether rows become columns. Default: no.
     #[must_use]
-    pub fn transposed(mut self, transposed: bool) -> Self {
-        self.transposed = transposed;
+    pub fn transpose(mut self, transpose: bool) -> Self {
+        self.transpose = transpose;
         self
     }
 
     /// Whether the sample is mirrored left to right. Default: no.
     #[must_use]
-    pub fn mirrored(mut self, mirrored: bool) -> Self {
-        self.mirrored = mirrored;
+    pub fn horizontal_flip(mut self, flip: bool) -> Self {
+        self.horizontal_flip = flip;
         self
     }
 
     /// Whether the sample is mirrored top to bottom. Default: no.
     #[must_use]
-    pub fn upended(mut self, upended: bool) -> Self {
-        self.upended = upended;
+    pub fn vertical_flip(mut self, flip: bool) -> Self {
+        self.vertical_flip = flip;
         self
     }
 
-    /// What the plan says for each axis of `image`.
+    /// The source range on each axis of `image`.
     pub(super) fn spans(&self, image: &SourceImage) -> Result<[AxisSpan; 2]> {
-        let PixelBox { left, top, width, height } = self.source;
-        let bounds = |bound: fn(&PixelRect) -> (u32, u32)| self.bounds.as_ref().map(bound);
-        let across =
-            AxisSpan::new(left, width, bounds(|rect| (rect.left, rect.width)), image.width);
-        let down = AxisSpan::new(top, height, bounds(|rect| (rect.top, rect.height)), image.height);
-        match (across, down) {
-            (Some(across), Some(down)) => Ok([across, down]),
+        let CropBox { left, top, width, height } = self.source;
+        let bounds = |bound: fn(&Rect) -> (u32, u32)| self.bounds.as_ref().map(bound);
+        let x = AxisSpan::new(left, width, bounds(|rect| (rect.left, rect.width)), image.width);
+        let y = AxisSpan::new(top, height, bounds(|rect| (rect.top, rect.height)), image.height);
+        match (x, y) {
+            (Some(x), Some(y)) => Ok([x, y]),
             _ => Err(invalid(format!(
-                "expected a part of an image of {} x {} pixels, found {:?} with the bounds {:?}",
-                image.width, image.height, self.source, self.bounds
+                "invalid crop {:?} with bounds {:?}: not inside the image of {}x{} pixels",
+                self.source, self.bounds, image.width, image.height
             ))),
         }
     }
 }
 
-/// A part of one axis of an image.
+/// The stored rectangle of a rectangle of the upright image. If it is not inside the image, neither is
+/// the result, which [`ResizePlan::spans`] refuses.
+fn stored_rect(upright: Rect, stored: Size, orientation: Orientation) -> Rect {
+    let Rect { left, top, width, height } = upright;
+    let (left, top, width, height) = if orientation.swaps_sides() {
+        (top, left, height, width)
+    } else {
+        (left, top, width, height)
+    };
+    let (from_right, from_bottom) = orientation.mirrors();
+    let from_end = |side: u32, start: u32, extent: u32| {
+        side.checked_sub(start).and_then(|rest| rest.checked_sub(extent)).unwrap_or(u32::MAX)
+    };
+    Rect {
+        left: if from_right { from_end(stored.width, left, width) } else { left },
+        top: if from_bottom { from_end(stored.height, top, height) } else { top },
+        width,
+        height,
+    }
+}
+
+/// A source range on one axis.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AxisSpan {
     pub(super) start: f64,
     pub(super) extent: f64,
-    /// The first pixel that the filter may see, and the one behind the last.
+    /// The pixels that the filter may read: from `first` to before `end`.
     pub(super) first: u32,
     pub(super) end: u32,
 }
@@ -139,13 +175,13 @@ pub(super) struct AxisSpan {
 impl AxisSpan {
     fn new(start: f64, extent: f64, bounds: Option<(u32, u32)>, length: u32) -> Option<Self> {
         let farthest = 2.0 * f64::from(MAX_SIDE);
-        let is_sound = start.abs() <= farthest && extent > 0.0 && extent <= farthest;
-        if !is_sound {
+        let is_valid = start.abs() <= farthest && extent > 0.0 && extent <= farthest;
+        if !is_valid {
             return None;
         }
         let last = f64::from(length) - 1.0;
         let (first, count) = bounds.unwrap_or_else(|| {
-            // Cut to the image: numbers outside become its first or last pixel.
+            // Clamped to the image: at least its first or last pixel.
             let first = start.floor().clamp(0.0, last);
             let end = (start + extent).ceil().clamp(first + 1.0, last + 1.0);
             (first as u32, (end - first) as u32)
@@ -153,5 +189,92 @@ impl AxisSpan {
         let end = first.checked_add(count)?;
         let is_inside = count > 0 && end <= length;
         is_inside.then_some(AxisSpan { start, extent, first, end })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pixel_of_the_upright_image_is_read_where_it_is_stored() {
+        let stored = Size::new(7, 5);
+        for orientation in Orientation::ALL {
+            let upright = orientation.apply(stored);
+            let (width, height) = (upright.width, upright.height);
+            for (x, y) in (0..height).flat_map(|y| (0..width).map(move |x| (x, y))) {
+                let bounds = Rect { left: x, top: y, width: 1, height: 1 };
+                let placement = Placement {
+                    source: bounds.into(),
+                    bounds,
+                    target: Rect { left: 0, top: 0, width: 1, height: 1 },
+                    mirrored: false,
+                    upended: false,
+                };
+                let sample = Size::new(1, 1);
+                let plan =
+                    ResizePlan::of_placement(&placement, stored, orientation, sample).unwrap();
+                let (left, top) = orientation.point_to_stored(x, y, stored);
+                let pixel = Rect { left, top, width: 1, height: 1 };
+                assert_eq!(plan.source, pixel.into(), "{orientation:?}, pixel {x}, {y}");
+                assert_eq!(plan.bounds, Some(pixel), "{orientation:?}, pixel {x}, {y}");
+            }
+        }
+    }
+
+    #[test]
+    fn an_orientation_is_a_transposition_and_flips() {
+        // EXIF 2.32, 4.6.4: transpose, horizontal flip, vertical flip.
+        let expected = [
+            (false, false, false),
+            (false, true, false),
+            (false, true, true),
+            (false, false, true),
+            (true, false, false),
+            (true, true, false),
+            (true, true, true),
+            (true, false, true),
+        ];
+        for (orientation, expected) in Orientation::ALL.into_iter().zip(expected) {
+            let plan = ResizePlan::whole(Size::new(4, 3), orientation, Size::new(8, 6));
+            let found = (plan.transpose, plan.horizontal_flip, plan.vertical_flip);
+            assert_eq!(found, expected, "{orientation:?}");
+            assert_eq!(plan.size, orientation.apply(Size::new(8, 6)));
+            assert_eq!(plan.source, Rect::full(Size::new(4, 3)).into());
+        }
+    }
+
+    #[test]
+    fn two_flips_cancel() {
+        let (stored, sample) = (Size::new(4, 3), Size::new(8, 6));
+        let whole = Rect::full(stored);
+        let placement = Placement {
+            source: whole.into(),
+            bounds: whole,
+            target: Rect::full(sample),
+            mirrored: true,
+            upended: false,
+        };
+        let flipped = Orientation::FlippedHorizontally;
+        let plan = ResizePlan::of_placement(&placement, stored, flipped, sample).unwrap();
+        assert_eq!(plan, ResizePlan::whole(stored, Orientation::Upright, sample));
+    }
+
+    #[test]
+    fn a_padded_sample_is_unsupported() {
+        let placement = Placement {
+            source: Rect::full(Size::new(4, 2)).into(),
+            bounds: Rect::full(Size::new(4, 2)),
+            target: Rect { left: 0, top: 2, width: 8, height: 4 },
+            mirrored: false,
+            upended: false,
+        };
+        let plan = ResizePlan::of_placement(
+            &placement,
+            Size::new(4, 2),
+            Orientation::Upright,
+            Size::new(8, 8),
+        );
+        assert_eq!(plan.unwrap_err().kind(), ErrorKind::Unsupported);
     }
 }

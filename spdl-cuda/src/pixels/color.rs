@@ -157,7 +157,7 @@ impl ColorMatrix {
     }
 
     /// The same for codes that are so many times as large.
-    pub(crate) fn enlarged(&self, times: f64) -> Self {
+    pub(crate) fn scaled(&self, times: f64) -> Self {
         ColorMatrix {
             matrix: self.matrix.map(|row| row.map(|factor| factor / times)),
             zero: self.zero.map(|zero| zero * times),

@@ -3,6 +3,7 @@
 
 mod allocator;
 mod dlpack;
+#[cfg(feature = "images")]
 mod samples;
 
 use std::any::Any;
@@ -13,6 +14,7 @@ use spdl_core::{Error, ErrorKind, Result};
 use crate::runtime::{ConsumerEvent, ConsumerStream, CudaDevice, CudaMemory};
 pub use allocator::{AllocatorFunctions, allocator_of};
 pub use dlpack::{DlpackTensor, DlpackType, WithoutPython, dlpack_device};
+#[cfg(feature = "images")]
 pub use samples::samples_of;
 
 /// The CUDA memory of an upload, where it is of that kind.

@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use spdl_core::memory::Upload;
 use spdl_core::{Error, ErrorKind, Result};
+use spdl_media::transform::TensorSpec;
 
 use super::cuda_memory;
-use crate::kernels::{ImageKernels, ResizePlan, SampleFormat};
+use crate::kernels::{ImageKernels, ResizePlan};
 use crate::pixels::SourceImage;
 use crate::runtime::{ConsumerStream, CopyFence, CudaDevice, Event};
 
@@ -21,7 +22,7 @@ pub fn samples_of(
     kernels: &ImageKernels,
     upload: &Upload,
     images: &[(SourceImage, ResizePlan)],
-    format: &SampleFormat,
+    format: &TensorSpec,
     after: Option<&ConsumerStream>,
 ) -> Result<Upload> {
     let doing = "make samples of a batch";
@@ -55,7 +56,7 @@ pub fn samples_of(
         })?;
         behind.push(Arc::new(told));
     }
-    match kernels.launch_behind(batch, &behind) {
+    match kernels.launch_after(batch, &behind) {
         Ok(launched) => {
             memory.record_use(&launched.done);
             Ok(Upload {

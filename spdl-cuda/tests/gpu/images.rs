@@ -2,20 +2,13 @@
 
 // promise of this file: G5
 
-#[path = "../../examples/device_images/host.rs"]
-mod host;
-
 use bytes::Bytes;
-use host::{MediaDecoder, place};
 use spdl_core::stage::DeviceBatch;
 use spdl_core::{Batch, BatchLayout, DatasetSource, Labeled, OnError, PipelineBuilder, Result};
 use spdl_cuda::jpeg::JpegBackend;
-use spdl_cuda::kernels::SampleFormat;
 use spdl_cuda::{CudaDevice, CudaMemory, DeviceImages};
 use spdl_media::encode::{ImageEncoder, JpegEncoder, PngEncoder};
-use spdl_media::{
-    CodecRegistry, Decoder, FillImage, ImageTransform, Limits, Mode, Size, image_fields,
-};
+use spdl_media::{CodecRegistry, Decoder, FillImage, ImageTransform, Limits, Mode, image_fields};
 
 use super::device;
 
@@ -76,10 +69,7 @@ fn host_bytes(batch: &DeviceBatch, name: &str) -> Vec<u8> {
 }
 
 fn images(device: &CudaDevice, transform: &ImageTransform) -> DeviceImages {
-    let transform = transform.clone();
-    DeviceImages::new(device, SampleFormat::new(SIDE, SIDE), BATCH)
-        .host_decoder(|| Ok(Box::new(MediaDecoder::new()?)))
-        .place(move |width, height, rng| place(&transform, Size::new(width, height), rng))
+    DeviceImages::new(device, transform.clone(), BATCH)
 }
 
 // promise: G8

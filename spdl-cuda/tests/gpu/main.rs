@@ -1,5 +1,6 @@
 //! The same on a device, where there is one. `cargo xtask gpu` brings this program to machines that have
 //! one and no cargo.
+#![cfg(feature = "images")]
 #![expect(clippy::print_stdout, reason = "what is skipped is said")]
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 

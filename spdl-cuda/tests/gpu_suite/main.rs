@@ -1,7 +1,7 @@
 //! The program of `cargo xtask gpu`, on a driver without a device: what it runs, writes and says.
 
 // promise of this file: DEV5
-#![cfg(unix)]
+#![cfg(all(feature = "images", unix))]
 #![expect(clippy::print_stdout, reason = "what is skipped is said")]
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -1,8 +1,7 @@
-//! Encoded images become batches on a device: with a stand-in for nvJPEG, and a driver without a device
-//! that finds what is done in no order.
+//! Batches of encoded images on the fake driver, with an nvJPEG stub.
 
 // promise of this file: G5
-#![cfg(all(feature = "testing", unix))]
+#![cfg(all(feature = "images", feature = "testing", unix))]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 #[path = "../common/mod.rs"]
@@ -14,39 +13,59 @@ use common::nvjpeg_stub::{jpeg, stub};
 use common::simple_kernel::{self, decoded_byte};
 use spdl_core::memory::DeviceMemory;
 use spdl_core::stage::DeviceBatch;
-use spdl_core::{
-    DatasetSource, Error, ErrorKind, Labeled, OnError, PipelineBuilder, Result, StageOptions,
-};
-use spdl_cuda::images::{FallbackReason, HostDecoder, HostImage, ImageStatistics, Placed};
+use spdl_core::{DatasetSource, Error, ErrorKind, Labeled, OnError, PipelineBuilder, Result};
+use spdl_cuda::images::{FallbackReason, ImageStatistics};
 use spdl_cuda::jpeg::JpegBackend;
-use spdl_cuda::kernels::SampleFormat;
 use spdl_cuda::testing::{FakeDriver, KernelRead, LiveResources, Schedule};
 use spdl_cuda::{ConsumerStream, CudaDevice, CudaMemory, DeviceImages, NvJpeg, Search};
+use spdl_media::image::{DecodeRequest, Decoded, ImageCodec, ImageDecoder, ImageInfo, PixelsMut};
+use spdl_media::{CodecRegistry, Crop, ImageTransform, Limits, Orientation, ResizeFilter, Size};
 
 const SIDE: u32 = 4;
 const SAMPLE: usize = (SIDE * SIDE * 3) as usize;
-/// What the host makes of every image.
+/// Every byte of the pixels that the host decodes.
 const HOST: u8 = 222;
 
-/// Decodes what begins with "GIF" and JPEGs that are not `BAD!`.
+/// Decodes files that start with "GIF", and JPEGs that do not end with "BAD!".
+#[derive(Debug)]
 struct Host;
 
-impl HostDecoder for Host {
-    fn inspect(&mut self, encoded: &[u8]) -> Result<HostImage> {
+impl ImageCodec for Host {
+    fn name(&self) -> &'static str {
+        "fake"
+    }
+
+    fn sniff(&self, _: &[u8]) -> bool {
+        true
+    }
+
+    fn decoder(&self, _: &Limits) -> Result<Box<dyn ImageDecoder>> {
+        Ok(Box::new(Host))
+    }
+}
+
+impl ImageDecoder for Host {
+    fn inspect(&mut self, encoded: &[u8]) -> Result<ImageInfo> {
         if encoded.ends_with(b"BAD!") || encoded.is_empty() {
             return Err(Error::new(ErrorKind::Corrupt, "this image is bad"));
         }
         if encoded.starts_with(b"GIF") {
-            return Ok(HostImage { width: 3, height: 2, orientation: 5 });
+            return Ok(ImageInfo::new(Size::new(3, 2), Orientation::Transposed));
         }
-        let header = spdl_cuda::jpeg::JpegHeader::parse(encoded)?;
-        let spdl_cuda::jpeg::JpegHeader { width, height, orientation, .. } = header;
-        Ok(HostImage { width, height, orientation })
+        let header = spdl_cuda::jpeg::parse_header(encoded)?;
+        Ok(ImageInfo::new(header.size, header.orientation))
     }
 
-    fn decode(&mut self, _: &[u8], pixels: &mut [u8]) -> Result<()> {
-        pixels.fill(HOST);
-        Ok(())
+    fn decode_into(
+        &mut self,
+        _: &[u8],
+        _: &DecodeRequest,
+        mut out: PixelsMut<'_>,
+    ) -> Result<Decoded> {
+        for row in 0..out.size().height {
+            out.row_mut(row).fill(HOST);
+        }
+        Ok(Decoded::new(out.size()))
     }
 }
 
@@ -80,10 +99,15 @@ fn image(number: usize) -> (Vec<u8>, Option<u8>) {
     }
 }
 
+/// The whole image, without a crop.
+fn transform() -> ImageTransform {
+    ImageTransform::new(SIDE).crop(Crop::Stretch)
+}
+
 fn images(device: &CudaDevice, search: Search) -> DeviceImages {
-    DeviceImages::new(device, SampleFormat::new(SIDE, SIDE), 8)
-        .host_decoder(|| Ok(Box::new(Host)))
-        .search(search)
+    let mut codecs = CodecRegistry::new();
+    codecs.register(Host);
+    DeviceImages::new(device, transform(), 8).host_decoder(codecs, Limits::default()).search(search)
 }
 
 fn files(numbers: impl Iterator<Item = usize>) -> PipelineBuilder<Labeled<Bytes>> {
@@ -211,9 +235,9 @@ fn an_image_that_fails_is_named_with_what_is_wrong() {
         assert_eq!(error.kind(), kind, "{}", error.report());
     }
     // Without a decoder on the host, nvJPEG's word is the last one.
-    let alone = DeviceImages::new(&device, SampleFormat::new(SIDE, SIDE), 8).search(stub.search());
-    for (number, expected) in [(13, "NVJPEG_STATUS_BAD_JPEG"), (5, "this is no JPEG"), (9, "Color")]
-    {
+    let alone = DeviceImages::new(&device, transform(), 8).without_host_decoder();
+    let alone = alone.search(stub.search());
+    for (number, expected) in [(13, "NVJPEG_STATUS_BAD_JPEG"), (5, "not a JPEG"), (9, "(color)")] {
         let pipeline = alone.attach(files(number..number + 1), "decode").unwrap();
         let error = pipeline.build().unwrap().next().unwrap().unwrap_err();
         assert!(error.report().contains(expected), "{}", error.report());
@@ -276,42 +300,30 @@ fn g10_without_nvjpeg_the_host_decodes_everything_and_the_reason_is_told() {
 }
 
 #[test]
-fn what_is_seen_of_an_image_is_drawn_with_the_samples_own_numbers() {
-    let stub = stub();
-    let (driver, device) = fake(Schedule::Prompt);
-    let drawn = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
-    let places = std::sync::Arc::clone(&drawn);
-    let images = images(&device, stub.search()).place(move |width, height, mut rng| {
-        places.lock().unwrap().push((width, height, rng.next_u64()));
-        if width == 2 {
-            return Err(Error::new(ErrorKind::User, "a GIF"));
-        }
-        Ok(Placed::whole(width, height))
-    });
-    let pipeline = images.attach(files(5..7).seed(3), StageOptions::new("decode")).unwrap();
-    let error = run(&driver, pipeline).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::User);
-    let id = spdl_core::SampleId { epoch: 0, index: 0 };
-    let mut expected = spdl_core::SampleRng::new(3, id, "decode");
-    // The GIF has 3 x 2 pixels, and is turned. The next image may come first.
-    let of_gif = (2, 3, expected.next_u64());
-    let drawn = drawn.lock().unwrap();
-    assert!(drawn.contains(&of_gif), "{of_gif:?} of {drawn:?}");
+fn invalid_settings_are_refused_before_anything_runs() {
+    let (_, device) = fake(Schedule::Prompt);
+    let filter = transform().filter(ResizeFilter::Lanczos3);
+    let wrong = [
+        (DeviceImages::new(&device, transform(), 0), ErrorKind::InvalidArgument),
+        (DeviceImages::new(&device, transform(), 1).group(0), ErrorKind::InvalidArgument),
+        (DeviceImages::new(&device, ImageTransform::new(0), 1), ErrorKind::InvalidArgument),
+        (DeviceImages::new(&device, filter, 1), ErrorKind::Unsupported),
+    ];
+    for (images, kind) in wrong {
+        let error = images.attach(files(0..1), "decode").map(drop).unwrap_err();
+        assert_eq!(error.kind(), kind);
+    }
 }
 
 #[test]
-fn what_cannot_be_is_refused_before_anything_runs() {
+fn a_padded_sample_fails_alone() {
+    let stub = stub();
     let (_, device) = fake(Schedule::Prompt);
-    let format = SampleFormat::new(SIDE, SIDE);
-    let wrong = [
-        DeviceImages::new(&device, format.clone(), 0),
-        DeviceImages::new(&device, format, 1).group(0),
-        DeviceImages::new(&device, SampleFormat::new(0, 4), 1),
-    ];
-    for images in wrong {
-        let error = images.attach(files(0..1), "decode").map(drop).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::InvalidArgument);
-    }
+    let letterbox = ImageTransform::new(SIDE).crop(Crop::Letterbox { fill: [0; 3] });
+    let images = DeviceImages::new(&device, letterbox, 8).search(stub.search());
+    let pipeline = images.attach(files(0..1), "decode").unwrap();
+    let error = pipeline.build().unwrap().next().unwrap().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported, "{}", error.report());
 }
 
 /// Batches of JPEGs of changing sizes, decoded and read, one after the other.

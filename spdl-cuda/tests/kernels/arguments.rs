@@ -3,10 +3,13 @@
 // promise of this file: G7
 
 use spdl_core::{DType, ErrorKind, Result};
-use spdl_cuda::kernels::{BatchTable, PixelBox, PixelRect, ResizePlan, SampleFormat};
+use spdl_cuda::kernels::{BatchTable, ResizePlan};
 use spdl_cuda::pixels::{
     ColorMatrix, ColorRange, ColorStandard, DevicePlane, PixelFormat, SourceImage,
 };
+use spdl_media::image::CropBox;
+use spdl_media::transform::TensorSpec;
+use spdl_media::{ImageTransform, Rect, Size};
 
 fn assert_refused<T: std::fmt::Debug>(result: Result<T>, words: &str) {
     let error = result.unwrap_err();
@@ -71,10 +74,10 @@ fn a_matrix_is_for_samples_of_its_size() {
 #[test]
 fn parts_outside_the_image_are_refused() {
     let image = SourceImage::rgb8(50, 40, plane(150)).unwrap();
-    let mut table = BatchTable::new(&SampleFormat::new(8, 8)).unwrap();
-    let part = |left, top, width, height| PixelBox { left, top, width, height };
+    let mut table = BatchTable::new(&TensorSpec::new(Size::new(8, 8))).unwrap();
+    let part = |left, top, width, height| CropBox { left, top, width, height };
     let mut push = |plan: &ResizePlan| table.push(&image, plan, 64);
-    assert!(push(&ResizePlan::new(part(0.0, 0.0, 50.0, 40.0), 8, 8)).is_ok());
+    assert!(push(&ResizePlan::new(part(0.0, 0.0, 50.0, 40.0), Size::new(8, 8))).is_ok());
     for source in [
         part(f64::NAN, 0.0, 1.0, 1.0),
         part(0.0, f64::INFINITY, 1.0, 1.0),
@@ -83,18 +86,18 @@ fn parts_outside_the_image_are_refused() {
         part(0.0, 0.0, 1e300, 1.0),
         part(-1e300, 0.0, 1.0, 1.0),
     ] {
-        assert_refused(push(&ResizePlan::new(source, 8, 8)), "expected a part of an image");
+        assert_refused(push(&ResizePlan::new(source, Size::new(8, 8))), "invalid crop");
     }
     for (left, top, width, height) in
         [(0, 0, 51, 40), (0, 0, 0, 40), (50, 0, 1, 40), (0, 1, 50, 40), (0, u32::MAX, 50, 2)]
     {
-        let plan = ResizePlan::new(part(0.0, 0.0, 50.0, 40.0), 8, 8).bounds(PixelRect {
+        let plan = ResizePlan::new(part(0.0, 0.0, 50.0, 40.0), Size::new(8, 8)).bounds(Rect {
             left,
             top,
             width,
             height,
         });
-        assert_refused(push(&plan), "50 x 40 pixels");
+        assert_refused(push(&plan), "50x40 pixels");
     }
     assert_eq!(table.len(), 1);
 }
@@ -102,29 +105,33 @@ fn parts_outside_the_image_are_refused() {
 #[test]
 fn targets_are_samples_of_the_batch() {
     let image = SourceImage::rgb8(50, 40, plane(150)).unwrap();
-    let source = PixelBox { left: 0.0, top: 0.0, width: 50.0, height: 40.0 };
-    let format = SampleFormat::new(8, 6).dtype(DType::F32);
+    let source = CropBox { left: 0.0, top: 0.0, width: 50.0, height: 40.0 };
+    let format = *ImageTransform::with_size(Size::new(8, 6)).dtype(DType::F32).tensor();
     let mut table = BatchTable::new(&format).unwrap();
-    assert_refused(table.push(&image, &ResizePlan::new(source, 6, 8), 64), "6 x 8 pixels");
-    let turned = ResizePlan::new(source, 6, 8).transposed(true);
+    assert_refused(table.push(&image, &ResizePlan::new(source, Size::new(6, 8)), 64), "6x8 pixels");
+    let turned = ResizePlan::new(source, Size::new(6, 8)).transpose(true);
     assert!(table.push(&image, &turned, 64).is_ok());
-    let plan = ResizePlan::new(source, 8, 6);
-    assert_refused(table.push(&image, &plan, 66), "found 0x42");
+    let plan = ResizePlan::new(source, Size::new(8, 6));
+    assert_refused(table.push(&image, &plan, 66), "0x42");
     assert_refused(table.push(&image, &plan, 0), "found 0x0");
-    assert_refused(table.push(&image, &plan, u64::MAX - 3), "found 0xfffffffffffffffc");
+    assert_refused(table.push(&image, &plan, u64::MAX - 3), "0xfffffffffffffffc");
 }
 
 #[test]
 fn samples_that_cannot_be_are_refused() {
-    let new = |format: &SampleFormat| BatchTable::new(format);
-    assert_refused(new(&SampleFormat::new(0, 8)), "0 x 8 pixels");
-    assert_refused(new(&SampleFormat::new(8, 16_385)), "expected 1 to 16384");
-    let largest = SampleFormat::new(u32::MAX, u32::MAX);
+    let new = |format: &TensorSpec| BatchTable::new(format);
+    assert_refused(new(&TensorSpec::new(Size::new(0, 8))), "0x8");
+    assert_refused(new(&TensorSpec::new(Size::new(8, 16_385))), "from 1 to 16384");
+    let largest = TensorSpec::new(Size::new(u32::MAX, u32::MAX));
     assert_eq!(largest.bytes(), u64::MAX);
-    assert_refused(new(&largest), "expected 1 to 16384");
-    assert_refused(new(&SampleFormat::new(8, 8).dtype(DType::I64)), "found int64");
+    assert_refused(new(&largest), "from 1 to 16384");
+    assert_refused(
+        new(&(*ImageTransform::with_size(Size::new(8, 8)).dtype(DType::I64).tensor())),
+        "int64",
+    );
     for (mean, std) in [(0.5, 0.0), (0.5, -1.0), (f32::NAN, 1.0), (0.5, f32::NAN), (0.5, 1e-45)] {
-        let format = SampleFormat::new(8, 8).normalization([mean; 3], [std; 3]);
+        let format =
+            *ImageTransform::with_size(Size::new(8, 8)).normalization([mean; 3], [std; 3]).tensor();
         assert_refused(new(&format), "standard deviations");
     }
 }

@@ -3,23 +3,25 @@
 // promise of this file: G7
 
 use spdl_core::DType;
-use spdl_cuda::kernels::{BatchTable, Filter, Layout, SampleFormat};
+use spdl_cuda::kernels::BatchTable;
 use spdl_cuda::pixels::{DevicePlane, PixelFormat, SourceImage};
 
 use crate::host::{Memory, UNWRITTEN, run_plan};
 use crate::picture::{Colors, Picture};
 use crate::reference::Case;
+use spdl_media::transform::TensorSpec;
+use spdl_media::{ImageTransform, Layout, ResizeFilter, Size};
 
 /// Pictures that differ in everything, and what becomes of each.
 fn mixed() -> Vec<(Picture, Case, bool)> {
     [
-        (PixelFormat::Rgb8, (500, 375), 8, Filter::Bilinear, false),
-        (PixelFormat::Nv12, (33, 17), 8, Filter::Bicubic, false),
-        (PixelFormat::P016, (64, 120), 10, Filter::Bilinear, true),
-        (PixelFormat::Rgb8, (1, 1), 8, Filter::Bicubic, true),
-        (PixelFormat::Yuv444P16, (90, 71), 12, Filter::Bilinear, false),
-        (PixelFormat::Yuv420, (250, 131), 8, Filter::Bicubic, true),
-        (PixelFormat::Yuv444, (41, 40), 8, Filter::Bilinear, false),
+        (PixelFormat::Rgb8, (500, 375), 8, ResizeFilter::Bilinear, false),
+        (PixelFormat::Nv12, (33, 17), 8, ResizeFilter::Bicubic, false),
+        (PixelFormat::P016, (64, 120), 10, ResizeFilter::Bilinear, true),
+        (PixelFormat::Rgb8, (1, 1), 8, ResizeFilter::Bicubic, true),
+        (PixelFormat::Yuv444P16, (90, 71), 12, ResizeFilter::Bilinear, false),
+        (PixelFormat::Yuv420, (250, 131), 8, ResizeFilter::Bicubic, true),
+        (PixelFormat::Yuv444, (41, 40), 8, ResizeFilter::Bilinear, false),
     ]
     .into_iter()
     .map(|(format, (width, height), bits, filter, transposed)| {
@@ -33,7 +35,10 @@ fn mixed() -> Vec<(Picture, Case, bool)> {
 
 #[test]
 fn each_image_of_a_batch_is_what_it_is_alone_and_nothing_else_is_written() {
-    let format = SampleFormat::new(50, 30).layout(Layout::Nchw).dtype(DType::BF16);
+    let format = *ImageTransform::with_size(Size::new(50, 30))
+        .layout(Layout::Nchw)
+        .dtype(DType::BF16)
+        .tensor();
     let bytes = format.bytes();
     let images = mixed();
     let mut memory = Memory::default();
@@ -43,7 +48,7 @@ fn each_image_of_a_batch_is_what_it_is_alone_and_nothing_else_is_written() {
     let slots = [1, 2, 3, 5, 6, 7, 8];
     let batch = memory.add_output(10 * bytes);
     for ((source, (_, case, transposed)), slot) in sources.iter().zip(&images).zip(slots) {
-        let plan = case.plan().transposed(*transposed);
+        let plan = case.plan().transpose(*transposed);
         table.push(source, &plan, batch + slot * bytes).unwrap();
     }
     assert_eq!(table.len(), images.len());
@@ -53,7 +58,7 @@ fn each_image_of_a_batch_is_what_it_is_alone_and_nothing_else_is_written() {
         assert!(slot(free).iter().all(|&byte| byte == UNWRITTEN), "{free}");
     }
     for ((picture, case, transposed), at) in images.iter().zip(slots) {
-        let plan = case.plan().transposed(*transposed);
+        let plan = case.plan().transpose(*transposed);
         let alone = run_plan(picture, case, &plan, &format).unwrap();
         assert!(slot(at) == alone, "{at}");
     }
@@ -61,9 +66,9 @@ fn each_image_of_a_batch_is_what_it_is_alone_and_nothing_else_is_written() {
 
 #[test]
 fn a_kernel_that_reads_beyond_its_image_or_writes_beyond_the_batch_is_noticed() {
-    let format = SampleFormat::new(50, 30);
+    let format = TensorSpec::new(Size::new(50, 30));
     let picture = Picture::noise(PixelFormat::Rgb8, 41, 40, 8, Colors::VIDEO);
-    let plan = Case::whole(&picture, 50, 30, Filter::Bilinear).plan();
+    let plan = Case::whole(&picture, 50, 30, ResizeFilter::Bilinear).plan();
     for (missing, of) in [(1, "READ"), (0, "WRITE")] {
         let mut memory = Memory::default();
         let address = memory.add(vec![7; 3 * 41 * 40 - missing]);
@@ -78,13 +83,13 @@ fn a_kernel_that_reads_beyond_its_image_or_writes_beyond_the_batch_is_noticed() 
 
 #[test]
 fn images_that_are_read_alike_share_a_launch() {
-    let format = SampleFormat::new(50, 30);
+    let format = TensorSpec::new(Size::new(50, 30));
     let mut memory = Memory::default();
     let mut table = BatchTable::new(&format).unwrap();
     assert!(table.is_empty());
     for (picture, case, transposed) in mixed() {
         let image = picture.upload(&mut memory);
-        table.push(&image, &case.plan().transposed(transposed), 64).unwrap();
+        table.push(&image, &case.plan().transpose(transposed), 64).unwrap();
     }
     let (bytes, launches) = table.finish();
     let launched: Vec<_> = launches.iter().map(|l| (l.function(), l.grid, l.argument(0))).collect();
@@ -109,8 +114,8 @@ fn a_launch_has_no_more_images_than_a_grid_can() {
     let mut memory = Memory::default();
     let picture = Picture::noise(PixelFormat::Rgb8, 1, 1, 8, Colors::JPEG);
     let image = picture.upload(&mut memory);
-    let plan = Case::whole(&picture, 1, 1, Filter::Bilinear).plan();
-    let mut table = BatchTable::new(&SampleFormat::new(1, 1)).unwrap();
+    let plan = Case::whole(&picture, 1, 1, ResizeFilter::Bilinear).plan();
+    let mut table = BatchTable::new(&TensorSpec::new(Size::new(1, 1))).unwrap();
     for _ in 0..65_537 {
         table.push(&image, &plan, 64).unwrap();
     }

@@ -3,12 +3,13 @@
 // promise of this file: G7
 
 use spdl_core::DType;
-use spdl_cuda::kernels::{ChannelOrder, Filter, Layout, SampleFormat};
 use spdl_cuda::pixels::{ChromaSiting, ColorMatrix, ColorRange, ColorStandard, PixelFormat};
 
 use crate::host::{floats, run_one};
 use crate::picture::{BT601, BT709, BT2020, Colors, Picture, noise};
 use crate::reference::Case;
+use spdl_media::transform::TensorSpec;
+use spdl_media::{ImageTransform, Layout, ResizeFilter, SampleColor, Size};
 
 const RANGES: [ColorRange; 2] = [ColorRange::Limited, ColorRange::Full];
 
@@ -21,7 +22,9 @@ fn all_colors() -> impl Iterator<Item = Colors> {
 /// Compares every byte of a picture that keeps its size.
 fn assert_exact(picture: &Picture, case: &Case) {
     let (width, height) = (picture.width(), picture.height());
-    let Some(found) = run_one(picture, case, &SampleFormat::new(width, height)) else { return };
+    let Some(found) = run_one(picture, case, &TensorSpec::new(Size::new(width, height))) else {
+        return;
+    };
     let expected = case.nearest_bytes(picture);
     assert_eq!(found.len(), 3 * expected.len());
     for (at, (pixel, nearest)) in found.as_chunks::<3>().0.iter().zip(&expected).enumerate() {
@@ -34,7 +37,7 @@ fn assert_exact(picture: &Picture, case: &Case) {
 }
 
 fn same_size(picture: &Picture) -> Case {
-    Case::whole(picture, picture.width(), picture.height(), Filter::Bilinear)
+    Case::whole(picture, picture.width(), picture.height(), ResizeFilter::Bilinear)
 }
 
 #[test]
@@ -100,7 +103,7 @@ fn rgb_of_the_same_size_is_copied() {
     for (width, height) in [(1, 1), (7, 5), (321, 241)] {
         let picture = Picture::noise(PixelFormat::Rgb8, width, height, 8, Colors::JPEG);
         assert_exact(&picture, &same_size(&picture));
-        assert_exact(&picture, &Case { filter: Filter::Bicubic, ..same_size(&picture) });
+        assert_exact(&picture, &Case { filter: ResizeFilter::Bicubic, ..same_size(&picture) });
     }
 }
 
@@ -143,7 +146,10 @@ fn grey_stays_grey_from_black_to_white() {
 /// What is luma of red, green and blue: bytes are within rounding of 64 bits.
 fn assert_grey(picture: &Picture, layout: Layout) {
     let (width, height) = (picture.width(), picture.height());
-    let format = SampleFormat::new(width, height).order(ChannelOrder::Grey).layout(layout);
+    let format = *ImageTransform::with_size(Size::new(width, height))
+        .color(SampleColor::Grey)
+        .layout(layout)
+        .tensor();
     assert_eq!(format.bytes(), u64::from(width * height));
     let case = same_size(picture);
     let Some(found) = run_one(picture, &case, &format) else { return };
@@ -165,18 +171,16 @@ fn grey_is_the_luma_of_red_green_and_blue_in_one_channel() {
             assert_grey(&Picture::noise(format, 33, 17, bits, Colors::VIDEO), layout);
         }
     }
-    let format = SampleFormat::new(5, 4).order(ChannelOrder::Grey);
-    assert_eq!(format.shape(), [4, 5, 1]);
-    assert_eq!(format.layout(Layout::Nchw).shape(), [1, 4, 5]);
 }
 
 #[test]
 fn normalised_grey_has_the_first_mean_and_deviation() {
     let picture = Picture::noise(PixelFormat::Rgb8, 8, 6, 8, Colors::JPEG);
-    let format = SampleFormat::new(8, 6)
-        .order(ChannelOrder::Grey)
+    let format = *ImageTransform::with_size(Size::new(8, 6))
+        .color(SampleColor::Grey)
         .dtype(DType::F32)
-        .normalization([0.5, 0.1, 0.2], [0.25, 0.3, 0.4]);
+        .normalization([0.5, 0.1, 0.2], [0.25, 0.3, 0.4])
+        .tensor();
     let Some(found) = run_one(&picture, &same_size(&picture), &format) else { return };
     let expected = same_size(&picture).colors(&picture, false);
     for (value, [red, green, blue]) in floats(&found).into_iter().zip(expected) {

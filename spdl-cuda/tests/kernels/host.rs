@@ -9,10 +9,12 @@ use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
 
 use spdl_core::DType;
-use spdl_cuda::kernels::{BatchTable, ResizePlan, SampleFormat};
+use spdl_cuda::kernels::{BatchTable, ResizePlan};
 
 use crate::picture::Picture;
 use crate::reference::Case;
+use spdl_media::transform::TensorSpec;
+use spdl_media::{ImageTransform, Size};
 
 /// What memory holds before it is written.
 pub(crate) const UNWRITTEN: u8 = 0xA5;
@@ -141,7 +143,7 @@ fn program() -> Option<&'static Program> {
 }
 
 /// Makes a sample of one picture.
-pub(crate) fn run_one(picture: &Picture, case: &Case, format: &SampleFormat) -> Option<Vec<u8>> {
+pub(crate) fn run_one(picture: &Picture, case: &Case, format: &TensorSpec) -> Option<Vec<u8>> {
     run_plan(picture, case, &case.plan(), format)
 }
 
@@ -150,7 +152,7 @@ pub(crate) fn run_plan(
     picture: &Picture,
     case: &Case,
     plan: &ResizePlan,
-    format: &SampleFormat,
+    format: &TensorSpec,
 ) -> Option<Vec<u8>> {
     let mut memory = Memory::default();
     let image = picture.upload(&mut memory).siting(case.siting);
@@ -161,8 +163,11 @@ pub(crate) fn run_plan(
 }
 
 /// Values from 0 to 255 of 32 bits, as they are.
-pub(crate) fn plain(width: u32, height: u32) -> SampleFormat {
-    SampleFormat::new(width, height).dtype(DType::F32).normalization([0.0; 3], [1.0 / 255.0; 3])
+pub(crate) fn plain(width: u32, height: u32) -> TensorSpec {
+    *ImageTransform::with_size(Size::new(width, height))
+        .dtype(DType::F32)
+        .normalization([0.0; 3], [1.0 / 255.0; 3])
+        .tensor()
 }
 
 /// Values of 32 bits.

@@ -4,12 +4,13 @@
 
 use half::{bf16, f16};
 use spdl_core::DType;
-use spdl_cuda::kernels::{ChannelOrder, Filter, Layout, SampleFormat};
 use spdl_cuda::pixels::PixelFormat;
 
 use crate::host::{run_one, run_plan};
 use crate::picture::{Colors, Picture};
 use crate::reference::Case;
+use spdl_media::transform::TensorSpec;
+use spdl_media::{ImageTransform, Layout, ResizeFilter, SampleColor, Size};
 
 const MEAN: [f32; 3] = [0.485, 0.456, 0.406];
 const STD: [f32; 3] = [0.229, 0.224, 0.225];
@@ -32,23 +33,24 @@ fn normalized(value: f32, channel: usize, mean: [f32; 3], std: [f32; 3]) -> f32 
 fn every_type_layout_and_order_holds_the_same_values() {
     let (width, height) = (45, 22);
     let picture = Picture::noise(PixelFormat::Rgb8, width, height, 8, Colors::JPEG);
-    let case = Case::whole(&picture, width, height, Filter::Bilinear);
+    let case = Case::whole(&picture, width, height, ResizeFilter::Bilinear);
     for dtype in [DType::F32, DType::F16, DType::BF16] {
         for layout in [Layout::Nhwc, Layout::Nchw] {
-            for order in [ChannelOrder::Rgb, ChannelOrder::Bgr] {
-                let format = SampleFormat::new(width, height)
+            for order in [SampleColor::Rgb, SampleColor::Bgr] {
+                let format = *ImageTransform::with_size(Size::new(width, height))
                     .dtype(dtype)
                     .layout(layout)
-                    .order(order)
-                    .normalization(MEAN, STD);
+                    .color(order)
+                    .normalization(MEAN, STD)
+                    .tensor();
                 let Some(found) = run_one(&picture, &case, &format) else { return };
                 for pixel in 0..(width * height) as usize {
                     for channel in 0..3 {
                         let value = f32::from(picture.components[channel].values[pixel]);
                         let place = match order {
-                            ChannelOrder::Rgb => channel,
-                            ChannelOrder::Bgr => 2 - channel,
-                            ChannelOrder::Grey => unreachable!("it has one channel"),
+                            SampleColor::Rgb => channel,
+                            SampleColor::Bgr => 2 - channel,
+                            SampleColor::Grey => unreachable!("it has one channel"),
                         };
                         let at = match layout {
                             Layout::Nhwc => 3 * pixel + place,
@@ -67,7 +69,7 @@ fn every_type_layout_and_order_holds_the_same_values() {
 #[test]
 fn small_and_large_values_are_rounded_as_ieee_754_says() {
     let picture = Picture::noise(PixelFormat::Rgb8, 64, 64, 8, Colors::JPEG);
-    let case = Case::whole(&picture, 64, 64, Filter::Bilinear);
+    let case = Case::whole(&picture, 64, 64, ResizeFilter::Bilinear);
     // Subnormal and vanishing halves, halves beyond the largest, and those in between.
     let scales = [1e-6, 1.000_001e-5, 0.229, 3e3, 1e4, 3e5, 1e8].map(|std| (0.2, std));
     // Black lies in the middle between two halves or two bfloats, also subnormal ones.
@@ -76,7 +78,10 @@ fn small_and_large_values_are_rounded_as_ieee_754_says() {
     for (mean, std) in [&scales[..], &middles, &subnormal].concat() {
         for dtype in [DType::F16, DType::BF16] {
             let (means, stds) = ([mean; 3], [std; 3]);
-            let format = SampleFormat::new(64, 64).dtype(dtype).normalization(means, stds);
+            let format = *ImageTransform::with_size(Size::new(64, 64))
+                .dtype(dtype)
+                .normalization(means, stds)
+                .tensor();
             let Some(found) = run_one(&picture, &case, &format) else { return };
             for (pixel, found) in found.as_chunks::<6>().0.iter().enumerate() {
                 for channel in 0..3 {
@@ -97,15 +102,16 @@ fn small_and_large_values_are_rounded_as_ieee_754_says() {
 fn samples_are_turned_and_mirrored_in_all_eight_ways() {
     let picture = Picture::noise(PixelFormat::Rgb8, 50, 70, 8, Colors::JPEG);
     let (width, height) = (39, 21);
-    let case = Case::whole(&picture, width, height, Filter::Bicubic);
-    let Some(upright) = run_one(&picture, &case, &SampleFormat::new(width, height)) else {
+    let case = Case::whole(&picture, width, height, ResizeFilter::Bicubic);
+    let Some(upright) = run_one(&picture, &case, &TensorSpec::new(Size::new(width, height))) else {
         return;
     };
     for turn in 0..8 {
         let [transposed, mirrored, upended] = [1, 2, 4].map(|bit| turn & bit != 0);
-        let plan = case.plan().transposed(transposed).mirrored(mirrored).upended(upended);
+        let plan =
+            case.plan().transpose(transposed).horizontal_flip(mirrored).vertical_flip(upended);
         let (columns, rows) = if transposed { (height, width) } else { (width, height) };
-        let format = SampleFormat::new(columns, rows);
+        let format = TensorSpec::new(Size::new(columns, rows));
         let found = run_plan(&picture, &case, &plan, &format).unwrap();
         for y in 0..rows {
             for x in 0..columns {

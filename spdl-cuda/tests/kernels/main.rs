@@ -1,5 +1,6 @@
 //! The kernels, compiled for the host and run under sanitizers, against numbers of 64 bits, PyTorch and
 //! `spdl-media`.
+#![cfg(feature = "images")]
 
 #[cfg(test)]
 mod arguments;

@@ -1,25 +1,27 @@
 //! What is to come out, in numbers of 64 bits, by the definitions.
 
-use spdl_cuda::kernels::{Filter, PixelBox, PixelRect, ResizePlan};
+use spdl_cuda::kernels::ResizePlan;
 use spdl_cuda::pixels::{ChromaSiting, ColorRange, PixelFormat};
 
 use crate::picture::{Picture, Samples};
+use spdl_media::image::CropBox;
+use spdl_media::{Rect, ResizeFilter, Size};
 
 /// What becomes of a picture.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Case {
-    pub(crate) source: PixelBox,
-    pub(crate) bounds: Option<PixelRect>,
+    pub(crate) source: CropBox,
+    pub(crate) bounds: Option<Rect>,
     pub(crate) width: u32,
     pub(crate) height: u32,
-    pub(crate) filter: Filter,
+    pub(crate) filter: ResizeFilter,
     pub(crate) siting: ChromaSiting,
 }
 
 impl Case {
     /// The whole picture becomes one of this size.
-    pub(crate) fn whole(picture: &Picture, width: u32, height: u32, filter: Filter) -> Self {
-        let source = PixelBox {
+    pub(crate) fn whole(picture: &Picture, width: u32, height: u32, filter: ResizeFilter) -> Self {
+        let source = CropBox {
             left: 0.0,
             top: 0.0,
             width: picture.width().into(),
@@ -33,7 +35,8 @@ impl Case {
     }
 
     pub(crate) fn plan(&self) -> ResizePlan {
-        let plan = ResizePlan::new(self.source, self.width, self.height).filter(self.filter);
+        let plan =
+            ResizePlan::new(self.source, Size::new(self.width, self.height)).filter(self.filter);
         match self.bounds {
             Some(bounds) => plan.bounds(bounds),
             None => plan,
@@ -64,7 +67,7 @@ impl Case {
             ChromaSiting::Left => (true, false),
             ChromaSiting::TopLeft => (true, true),
         };
-        let PixelBox { left, top, width, height } = self.source;
+        let CropBox { left, top, width, height } = self.source;
         let bounds = self.bounds;
         let x = Positions {
             part: (left, width),
@@ -117,7 +120,7 @@ struct Positions {
     /// Whether a sample lies on the first of its two pixels, not between them.
     beside: bool,
     target: u32,
-    filter: Filter,
+    filter: ResizeFilter,
 }
 
 impl Positions {
@@ -145,10 +148,12 @@ impl Positions {
         let weight = |sample: u32| {
             let x = ((self.middle(sample) - middle) / stretch).abs();
             match self.filter {
-                Filter::Bilinear => (1.0 - x).max(0.0),
-                Filter::Bicubic if x < 1.0 => 1.5 * x.powi(3) - 2.5 * x.powi(2) + 1.0,
-                Filter::Bicubic if x < 2.0 => -0.5 * x.powi(3) + 2.5 * x.powi(2) - 4.0 * x + 2.0,
-                Filter::Bicubic => 0.0,
+                ResizeFilter::Bilinear => (1.0 - x).max(0.0),
+                ResizeFilter::Bicubic if x < 1.0 => 1.5 * x.powi(3) - 2.5 * x.powi(2) + 1.0,
+                ResizeFilter::Bicubic if x < 2.0 => {
+                    -0.5 * x.powi(3) + 2.5 * x.powi(2) - 4.0 * x + 2.0
+                }
+                _ => 0.0,
             }
         };
         let seen = from / step..(from + count).div_ceil(step);

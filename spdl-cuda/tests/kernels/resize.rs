@@ -3,7 +3,6 @@
 // promise of this file: G7
 
 use spdl_core::DType;
-use spdl_cuda::kernels::{Filter, PixelBox, PixelRect, SampleFormat};
 use spdl_cuda::pixels::{ChromaSiting, PixelFormat};
 use spdl_media::image::{ColorModel, PlaneShape};
 use spdl_media::{
@@ -14,8 +13,10 @@ use spdl_media::{
 use crate::host::{floats, plain, run_one};
 use crate::picture::{Colors, Picture, noise};
 use crate::reference::Case;
+use spdl_media::image::CropBox;
+use spdl_media::transform::TensorSpec;
 
-const FILTERS: [Filter; 2] = [Filter::Bilinear, Filter::Bicubic];
+const FILTERS: [ResizeFilter; 2] = [ResizeFilter::Bilinear, ResizeFilter::Bicubic];
 const FORMATS: [(PixelFormat, u32); 6] = [
     (PixelFormat::Rgb8, 8),
     (PixelFormat::Nv12, 8),
@@ -39,7 +40,9 @@ fn assert_defined(picture: &Picture, case: &Case) {
             picture.format
         );
     }
-    let Some(found) = run_one(picture, case, &SampleFormat::new(width, height)) else { return };
+    let Some(found) = run_one(picture, case, &TensorSpec::new(Size::new(width, height))) else {
+        return;
+    };
     let expected = case.colors(picture, true).into_iter().flatten();
     for (at, (found, expected)) in found.into_iter().zip(expected).enumerate() {
         let expected = expected.clamp(0.0, 255.0);
@@ -87,13 +90,9 @@ fn parts_of_images_are_resized_within_their_bounds() {
             ] {
                 for siting in [ChromaSiting::Left, ChromaSiting::Center, ChromaSiting::TopLeft] {
                     let (left, top, width, height) = source;
-                    let bounds = bounds.map(|(left, top, width, height)| PixelRect {
-                        left,
-                        top,
-                        width,
-                        height,
-                    });
-                    let source = PixelBox { left, top, width, height };
+                    let bounds =
+                        bounds.map(|(left, top, width, height)| Rect { left, top, width, height });
+                    let source = CropBox { left, top, width, height };
                     let case = Case { source, bounds, width: 40, height: 23, filter, siting };
                     assert_defined(&picture, &case);
                 }
@@ -111,13 +110,16 @@ fn a_large_reduction_counts_every_pixel() {
 }
 
 /// What PyTorch makes of noise: bytes of the kind `u8`, or 32 bits of the kind `f32`.
-fn golden(kind: &str) -> impl Iterator<Item = ((u32, u32), (u32, u32), Filter, &'static [u8])> {
+fn golden(
+    kind: &str,
+) -> impl Iterator<Item = ((u32, u32), (u32, u32), ResizeFilter, &'static [u8])> {
     const LIST: &str = include_str!("golden/torch.tsv");
     const CONTENT: &[u8] = include_bytes!("golden/torch.bin");
     LIST.lines().filter_map(move |line| {
         let fields: Vec<&str> = line.split('\t').collect();
         let number = |at: usize| fields[at].parse::<u32>().unwrap();
-        let filter = if fields[0] == "bicubic" { Filter::Bicubic } else { Filter::Bilinear };
+        let filter =
+            if fields[0] == "bicubic" { ResizeFilter::Bicubic } else { ResizeFilter::Bilinear };
         let content = &CONTENT[number(6) as usize..][..number(7) as usize];
         let sizes = ((number(2), number(3)), (number(4), number(5)));
         (fields[1] == kind).then_some((sizes.0, sizes.1, filter, content))
@@ -134,7 +136,7 @@ fn g8_bytes_are_within_one_level_of_pytorchs() {
     for (size, target, filter, expected) in golden("u8") {
         let picture = golden_picture(size);
         let case = Case::whole(&picture, target.0, target.1, filter);
-        let format = SampleFormat::new(target.0, target.1);
+        let format = TensorSpec::new(Size::new(target.0, target.1));
         let Some(found) = run_one(&picture, &case, &format) else { return };
         assert_eq!(found.len(), expected.len());
         let largest = found.iter().zip(expected).map(|(a, b)| a.abs_diff(*b)).max();
@@ -151,9 +153,10 @@ fn g8_f16_and_f32_are_within_a_thousandth_of_pytorchs() {
         let picture = golden_picture(size);
         let case = Case::whole(&picture, target.0, target.1, filter);
         for (dtype, tolerance) in [(DType::F16, 1e-3), (DType::F32, 1e-5)] {
-            let format = SampleFormat::new(target.0, target.1)
+            let format = *ImageTransform::with_size(Size::new(target.0, target.1))
                 .dtype(dtype)
-                .normalization([0.0; 3], [1.0; 3]);
+                .normalization([0.0; 3], [1.0; 3])
+                .tensor();
             let Some(found) = run_one(&picture, &case, &format) else { return };
             let found: Vec<f32> = match dtype {
                 DType::F16 => {
@@ -208,13 +211,9 @@ fn on_the_host(picture: &Picture, case: &Case) -> Vec<u8> {
             }
         }
     }
-    let filter = match case.filter {
-        Filter::Bilinear => ResizeFilter::Bilinear,
-        Filter::Bicubic => ResizeFilter::Bicubic,
-    };
     let transform = ImageTransform::with_size(Size::new(case.width, case.height))
         .crop(Crop::Stretch)
-        .filter(filter);
+        .filter(case.filter);
     let mut fill = FillImage::new(&CodecRegistry::new(), &transform, &Limits::default()).unwrap();
     let mut sample = vec![0; (3 * case.width * case.height) as usize];
     let rng = || unreachable!("nothing is random");
@@ -230,7 +229,7 @@ fn bytes_are_within_one_level_of_those_of_the_host() {
         for filter in FILTERS {
             let picture = golden_picture(size);
             let case = Case::whole(&picture, target.0, target.1, filter);
-            let format = SampleFormat::new(target.0, target.1);
+            let format = TensorSpec::new(Size::new(target.0, target.1));
             let Some(found) = run_one(&picture, &case, &format) else { return };
             let expected = on_the_host(&picture, &case);
             let largest = found.iter().zip(&expected).map(|(a, b)| a.abs_diff(*b)).max();
@@ -248,7 +247,9 @@ fn jpegs_planes_are_within_two_levels_of_the_host_which_rounds_them_to_bytes() {
     });
     for filter in FILTERS {
         let case = Case::whole(&picture, 100, 80, filter);
-        let Some(found) = run_one(&picture, &case, &SampleFormat::new(100, 80)) else { return };
+        let Some(found) = run_one(&picture, &case, &TensorSpec::new(Size::new(100, 80))) else {
+            return;
+        };
         let expected = on_the_host(&picture, &case);
         let largest = found.iter().zip(&expected).map(|(a, b)| a.abs_diff(*b)).max();
         assert!(largest <= Some(2), "{filter:?}: {largest:?}");

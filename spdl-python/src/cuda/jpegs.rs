@@ -6,10 +6,11 @@ use bytes::Bytes;
 use pyo3::prelude::*;
 use spdl_core::memory::Upload;
 use spdl_core::{Error, ErrorKind, Result};
-use spdl_cuda::images::Placed;
-use spdl_cuda::jpeg::{DecodedJpeg, DecodedJpegs, JpegColor, JpegHeader};
-use spdl_cuda::kernels::Filter;
+use spdl_cuda::jpeg::{DecodedJpeg, DecodedJpegs, parse_header};
+use spdl_cuda::kernels::ResizePlan;
 use spdl_cuda::pixels::{DevicePlane, SourceImage};
+use spdl_media::Size;
+use spdl_media::formats::jpeg::{JpegColor, JpegHeader};
 
 use super::decoders::Decoders;
 use super::memory::DeviceMemory;
@@ -59,16 +60,14 @@ fn decode(
     for (at, image) in images.into_iter().enumerate() {
         let (offset, header) = match image {
             DecodedJpeg::Decoded { offset, header, .. } => (offset, header),
-            DecodedJpeg::ForHost(header) => return Err(refused(&header).with_key(name(at))),
+            DecodedJpeg::Unsupported(header) => return Err(refused(&header).with_key(name(at))),
             DecodedJpeg::Failed(error) => return Err(error.with_key(name(at))),
             _ => return Err(Error::new(ErrorKind::Internal, "no answer").with_key(name(at))),
         };
-        let placed = Placed::whole(header.upright_size().0, header.upright_size().1);
-        let stored = (header.width, header.height);
-        let plan = placed.plan(header.orientation, stored, format.size(), Filter::default());
+        let plan = ResizePlan::whole(header.size, header.orientation, format.size);
         let address = (spdl_core::memory::DeviceMemory::address(&*memory) + offset) as u64;
-        let plane = DevicePlane { address, pitch: 3 * u64::from(header.width) };
-        let image = SourceImage::rgb8(header.width, header.height, plane)?;
+        let plane = DevicePlane { address, pitch: 3 * u64::from(header.size.width) };
+        let image = SourceImage::rgb8(header.size.width, header.size.height, plane)?;
         batch.push(&memory, &image, &plan).map_err(|error| error.with_key(name(at)))?;
     }
     let shape = shape_of(batch.len(), &format);
@@ -77,33 +76,36 @@ fn decode(
 
 /// The size that all of them have.
 fn common_size(encoded: &[Bytes], names: &[String]) -> Result<(u32, u32)> {
-    let mut first: Option<(u32, u32)> = None;
+    let mut first: Option<Size> = None;
     for (bytes, name) in encoded.iter().zip(names) {
-        let header = JpegHeader::parse(bytes).map_err(|error| error.with_key(name.as_str()))?;
-        let (width, height) = header.upright_size();
+        let header = parse_header(bytes).map_err(|error| error.with_key(name.as_str()))?;
+        let size = header.upright_size();
         match first {
-            Some(before) if before != (width, height) => {
+            Some(before) if before != size => {
                 let message = format!(
-                    "it has {width} x {height} pixels, and those before it {} x {}: images of several \
-                     sizes become one array with scale_width and scale_height",
-                    before.0, before.1
+                    "it has {} x {} pixels, and those before it {} x {}: images of several sizes become one \
+                     array with scale_width and scale_height",
+                    size.width, size.height, before.width, before.height
                 );
                 let error = Error::new(ErrorKind::InvalidArgument, message);
                 return Err(error.with_key(name.as_str()));
             }
             Some(_) => {}
-            None => first = Some((width, height)),
+            None => first = Some(size),
         }
     }
-    first.ok_or_else(|| Error::new(ErrorKind::InvalidArgument, "there are no images"))
+    let size = first.map(|size| (size.width, size.height));
+    size.ok_or_else(|| Error::new(ErrorKind::InvalidArgument, "there are no images"))
 }
 
 /// Why a sound JPEG is not decoded on a device.
 fn refused(header: &JpegHeader) -> Error {
-    let what = match header.color {
+    let what = match header.color() {
         _ if header.precision != 8 => format!("it has {} bits a sample", header.precision),
-        JpegColor::Rgb => "its planes are red, green and blue".to_owned(),
-        JpegColor::Cmyk => "its colours are those of a printer (CMYK)".to_owned(),
+        Some(JpegColor::Rgb) => "its planes are red, green and blue".to_owned(),
+        Some(JpegColor::Cmyk | JpegColor::Ycck) => {
+            "its colours are those of a printer (CMYK)".to_owned()
+        }
         _ => "it is coded as few are".to_owned(),
     };
     let message =

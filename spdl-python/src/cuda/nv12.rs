@@ -2,10 +2,11 @@
 
 use spdl_core::memory::Upload;
 use spdl_core::{Error, ErrorKind, Result};
-use spdl_cuda::kernels::{PixelBox, ResizePlan};
+use spdl_cuda::kernels::ResizePlan;
 use spdl_cuda::pixels::{DevicePlane, PixelFormat, SourceImage};
 use spdl_cuda::python::{samples_of, stream_of_array_api};
 use spdl_cuda::video::VideoColor;
+use spdl_media::{Orientation, Size};
 
 use super::decoders::Decoders;
 use super::pixels::{format_of, matrix_of, shape_of};
@@ -37,7 +38,7 @@ pub(super) fn convert(
     let pitch = u64::from(width) * sample;
     let luma = pitch * u64::from(height);
     let matrix = matrix_of(color, height, bits)?;
-    let source = PixelBox { left: 0.0, top: 0.0, width: width.into(), height: height.into() };
+    let size = Size::new(width, height);
     let start = (upload.memory.address() as u64).checked_add(offset as u64);
     let images = (0..count as u64).map(|at| {
         let begin = at.checked_mul(luma / 2 * 3).and_then(|at| start?.checked_add(at));
@@ -49,7 +50,7 @@ pub(super) fn convert(
         let planes =
             [DevicePlane { address, pitch }, DevicePlane { address: address + luma, pitch }];
         let image = SourceImage::yuv(format, width, height, &planes, matrix)?;
-        Ok((image, ResizePlan::new(source, width, height)))
+        Ok((image, ResizePlan::whole(size, Orientation::Upright, size)))
     });
     let images = images.collect::<Result<Vec<_>>>()?;
     let samples = format_of(pix_fmt, (width, height))?;

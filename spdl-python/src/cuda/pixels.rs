@@ -1,9 +1,10 @@
 //! What SPDL calls the formats of pixels, and matrices of colours.
 
 use spdl_core::{Error, ErrorKind, Result};
-use spdl_cuda::kernels::{ChannelOrder, Layout, SampleFormat};
 use spdl_cuda::pixels::{ColorMatrix, ColorRange, ColorStandard};
 use spdl_cuda::video::VideoColor;
+use spdl_media::transform::TensorSpec;
+use spdl_media::{Layout, SampleColor, Size};
 
 /// From how many rows on a video that does not say so has the colours of high definition.
 const HIGH_DEFINITION: u32 = 720;
@@ -14,23 +15,25 @@ const UNKNOWN_MATRIX: u8 = 2;
 ///
 /// # Errors
 /// `InvalidArgument` for another one.
-pub(super) fn format_of(pix_fmt: &str, (width, height): (u32, u32)) -> Result<SampleFormat> {
-    let (layout, order) = match pix_fmt {
-        "rgb" => (Layout::Nchw, ChannelOrder::Rgb),
-        "bgr" => (Layout::Nchw, ChannelOrder::Bgr),
-        "rgbi" => (Layout::Nhwc, ChannelOrder::Rgb),
-        "bgri" => (Layout::Nhwc, ChannelOrder::Bgr),
-        "y" => (Layout::Nchw, ChannelOrder::Grey),
+pub(super) fn format_of(pix_fmt: &str, (width, height): (u32, u32)) -> Result<TensorSpec> {
+    let (layout, color) = match pix_fmt {
+        "rgb" => (Layout::Nchw, SampleColor::Rgb),
+        "bgr" => (Layout::Nchw, SampleColor::Bgr),
+        "rgbi" => (Layout::Nhwc, SampleColor::Rgb),
+        "bgri" => (Layout::Nhwc, SampleColor::Bgr),
+        "y" => (Layout::Nchw, SampleColor::Grey),
         other => {
             let message = format!("there is no format of pixels called {other:?}");
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         }
     };
-    Ok(SampleFormat::new(width, height).layout(layout).order(order))
+    let mut format = TensorSpec { color, ..TensorSpec::new(Size::new(width, height)) };
+    format.format.layout = layout;
+    Ok(format)
 }
 
 /// The shape of a batch of so many samples.
-pub(super) fn shape_of(len: usize, format: &SampleFormat) -> Vec<usize> {
+pub(super) fn shape_of(len: usize, format: &TensorSpec) -> Vec<usize> {
     [&[len][..], &format.shape()].concat()
 }
 

@@ -8,9 +8,10 @@ use pyo3::prelude::*;
 use spdl_core::memory::Upload;
 use spdl_core::{Error, ErrorKind, Result};
 use spdl_cuda::NvDec;
-use spdl_cuda::kernels::{PixelBox, PixelRect, ResizePlan};
+use spdl_cuda::kernels::ResizePlan;
 use spdl_cuda::pixels::PixelFormat;
 use spdl_cuda::video::{AccessUnits, FrameCrop, IvfFile, VideoCodec, VideoFrame, VideoStream};
+use spdl_media::{Rect, Size};
 
 use super::decoders::{Decoders, DeviceDecoders};
 use super::lent::Lent;
@@ -274,14 +275,8 @@ fn rgb(
         }
         let matrix = matrix_of(frame.color, frame.height, frame.bits)?;
         let image = frame.image(matrix)?;
-        let part = PixelRect { left: crop.left, top: crop.top, width, height };
-        let source = PixelBox {
-            left: part.left.into(),
-            top: part.top.into(),
-            width: width.into(),
-            height: height.into(),
-        };
-        let plan = ResizePlan::new(source, size.0, size.1).bounds(part);
+        let part = Rect { left: crop.left, top: crop.top, width, height };
+        let plan = ResizePlan::new(part.into(), Size::new(size.0, size.1)).bounds(part);
         batch.push(&Arc::new(frame.memory), &image, &plan)?;
     }
     let shape = shape_of(batch.len(), &format);

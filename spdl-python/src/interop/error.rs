@@ -57,7 +57,7 @@ pub(crate) fn report_with_advice(error: &Error) -> String {
 fn is_of_cuda(error: &Error) -> bool {
     let is_of_nvjpeg = |cause: &(dyn StdError + 'static)| {
         let failure = cause.downcast_ref::<NvJpegError>();
-        failure.is_some_and(|failure| !failure.blames_the_image())
+        failure.is_some_and(|failure| !failure.is_fault_of_image())
     };
     causes(error).any(|cause| {
         cause.is::<DriverError>()
