@@ -19,8 +19,3 @@ fn annexb_streams() {
 fn ivf_files() {
     fuzz("ivf", &files("tests/data/video", &["ivf"]), targets::ivf);
 }
-
-#[test]
-fn jpeg_headers() {
-    fuzz("jpeg_header", &files("../spdl-media/tests/data", &["jpg"]), targets::jpeg_header);
-}

@@ -75,6 +75,11 @@ fn jpeg_decoder() {
 }
 
 #[test]
+fn jpeg_headers() {
+    fuzz("jpeg_header", &images(&["jpg"]), targets::jpeg_header);
+}
+
+#[test]
 fn jpeg_regions_are_parts_of_the_whole() {
     fuzz("jpeg_region", &images(&["jpg"]), |file| targets::compare_parts("jpeg", file));
 }

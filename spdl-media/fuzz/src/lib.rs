@@ -10,6 +10,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use spdl_core::{Error, ErrorKind, Result, SampleId, SampleRng};
 use spdl_media::audio::{WavHeader, WavSample};
+use spdl_media::formats::jpeg::JpegHeader;
 use spdl_media::image::{
     ColorModel, DecodeRequest, ImageCodec, ImageDecoder, Picture, PixelsMut, Plane, PlaneShape,
     SNIFF_BYTES,
@@ -260,6 +261,20 @@ fn compare_planes(all: &Plane, part: &Plane) {
             let Some(expected) = full.chunks(shape.channels).nth(x) else { continue };
             assert_eq!(sample, expected, "column {x}, row {y} of {shape:?} and {whole:?}");
         }
+    }
+}
+
+/// The header of a JPEG as public data: its values are in range, and the decoder agrees with them.
+pub fn jpeg_header(file: &[u8]) {
+    let header = JpegHeader::parse(file);
+    check_kind(header.as_ref().err());
+    let Ok(header) = header else { return };
+    assert!(header.size.pixels() > 0);
+    assert!((1..=4).contains(&header.components().len()));
+    assert!(header.data_offset <= file.len());
+    let mut decoder = codec_of("jpeg").decoder(&limits()).expect("a decoder");
+    if let Ok(info) = decoder.inspect(file) {
+        assert_eq!((info.size, info.orientation), (header.size, header.orientation));
     }
 }
 
