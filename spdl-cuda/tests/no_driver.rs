@@ -19,6 +19,7 @@ fn nowhere() -> Search {
         .fold(Search::default(), |search, library| search.at(library, "no-such-folder/library.so"))
 }
 
+// promise: G10
 #[test]
 fn g10_without_a_driver_a_device_is_a_typed_error_that_says_what_to_do() {
     let error = CudaDevice::open_with(3, &nowhere()).unwrap_err();
@@ -30,6 +31,7 @@ fn g10_without_a_driver_a_device_is_a_typed_error_that_says_what_to_do() {
     assert!(error.report().contains("no-such-folder/library.so"), "{}", error.report());
 }
 
+// promise: G10
 #[test]
 fn g10_the_error_comes_within_five_milliseconds() {
     let search = nowhere();
@@ -43,6 +45,7 @@ fn g10_the_error_comes_within_five_milliseconds() {
     assert!(median < Duration::from_millis(5), "{median:?}");
 }
 
+// promise: G10
 #[test]
 fn g10_the_status_names_each_part_with_its_reason_and_its_remedy() {
     let status = status(&nowhere());
@@ -67,6 +70,7 @@ fn g10_the_status_names_each_part_with_its_reason_and_its_remedy() {
     assert_eq!(table.lines().filter(|line| line.contains(" missing ")).count(), 5, "{table}");
 }
 
+// promise: G10
 #[test]
 fn g10_auto_falls_back_to_the_host_counts_that_and_says_it_once() {
     let chosen = [(); 3].map(|()| choose_device("auto", &nowhere()).unwrap());

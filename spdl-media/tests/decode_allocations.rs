@@ -1,6 +1,8 @@
 //! What decoding takes from the heap once its memory has grown: nothing.
 //!
 //! Alone in its binary, since the count is the whole process's.
+
+// promise of this file: IMG9
 #![cfg(feature = "jpeg")]
 
 use std::alloc::System;

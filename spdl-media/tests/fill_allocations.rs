@@ -1,6 +1,8 @@
 //! A worker that has seen images of a size allocates nothing for the next of it, and does not keep
 //! forever what one large image has needed.
 
+// promise of this file: IMG9
+
 use std::alloc::System;
 use std::sync::Mutex;
 

@@ -1,5 +1,7 @@
 """The programs in pages of Markdown: each is run by a test."""
 
+# feature of this file: U06
+
 import importlib.util
 import pathlib
 import re

@@ -273,7 +273,8 @@ fn id_in_name(name: &str) -> Option<(Kind, String)> {
     };
     let id = rest.split('_').next().unwrap_or_default().to_ascii_uppercase();
     let letters = id.trim_end_matches(|letter: char| letter.is_ascii_digit());
-    (is_id(&id) && letters.len() == 1).then_some((kind, id))
+    let is_own = letters.len() == 1 && (kind == Kind::Promise || id.len() == 3);
+    (is_id(&id) && is_own).then_some((kind, id))
 }
 
 /// The kind, whether it is about the file, and the IDs of a comment that attaches tests.

@@ -1,6 +1,6 @@
 //! What messages tell to run is run as it stands there.
 
-// promise of this file: CLI3
+// promise of this file: CLI3, CLI2
 
 use std::fs;
 use std::path::Path;

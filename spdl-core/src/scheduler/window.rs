@@ -203,6 +203,7 @@ mod tests {
         }
     }
 
+    // promise: DATA4
     #[test]
     fn latency_is_hidden_by_as_many_as_that_takes() {
         // 2,000 a second at 30 ms take 60.
@@ -211,6 +212,7 @@ mod tests {
         assert_eq!(sizes, [16, 24, 36, 54, 81, 71, 63, 60]);
     }
 
+    // promise: DATA4
     #[test]
     fn what_gains_nothing_is_taken_back() {
         // The store gives 1,000 a second, which 30 keep busy.
@@ -222,11 +224,13 @@ mod tests {
         assert!(sizes.len() < 40, "{}", sizes.len());
     }
 
+    // promise: DATA4
     #[test]
     fn it_stays_where_nobody_waits() {
         assert_eq!(World::new(0.001, 1e9, 500.0).run(10_000), [16]);
     }
 
+    // promise: DATA4
     #[test]
     fn it_shrinks_when_less_is_wanted_for_long_but_never_below_the_first_size() {
         let mut world = World::new(0.030, 1e9, 2_000.0);
@@ -237,6 +241,7 @@ mod tests {
         assert_eq!(world.window.size(), 16);
     }
 
+    // promise: DATA4
     #[test]
     fn failures_make_it_smaller() {
         let mut world = World::new(0.030, 1e9, 1e6);
@@ -248,6 +253,7 @@ mod tests {
         assert!(world.window.size() < before / 2, "{}", world.window.size());
     }
 
+    // promise: DATA4
     #[test]
     fn it_has_an_end() {
         let mut world = World::new(1.0, 1e9, 1e9);

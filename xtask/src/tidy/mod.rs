@@ -386,6 +386,7 @@ mod tests {
         assert_eq!(core_tree(&[]).len(), 1);
     }
 
+    // promise: R22
     #[test]
     fn unsafe_code_must_be_forbidden_not_just_mentioned() {
         assert!(unsafe_code("a", "//! Docs.\n#![forbid(unsafe_code)]\n").is_none());
