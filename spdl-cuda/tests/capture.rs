@@ -20,7 +20,7 @@ fn fake() -> (FakeDriver, CudaDevice) {
 fn assert_says_what_to_do(error: &Error) {
     assert_eq!(error.kind(), ErrorKind::InvalidArgument);
     assert!(!error.is_fatal());
-    assert!(error.message().contains("while a CUDA graph is captured"), "{error}");
+    assert!(error.message().contains("during the capture of a CUDA graph"), "{error}");
     assert!(error.report().contains("cuStreamIsCapturing"), "{}", error.report());
 }
 

@@ -319,7 +319,7 @@ fn a_device_gets_kernels_that_it_runs_or_an_error_that_says_what_it_lacks() {
     }
     let lacks = [
         (7, 0, None, "need 7.5 or newer"),
-        (12, 1, Some(221), "the driver's compiler of PTX is missing"),
+        (12, 1, Some(221), "the PTX compiler of the driver is missing"),
         (12, 1, Some(222), "install a newer NVIDIA driver"),
         (12, 1, Some(223), "unset CUDA_DISABLE_PTX_JIT"),
     ];

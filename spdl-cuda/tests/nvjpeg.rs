@@ -156,7 +156,7 @@ fn g11_memory_that_a_batch_cannot_wait_for_is_not_tried_again() {
     driver.fail_next("cuStreamWaitEvent", 907);
     let error = decoder.decode(&encoded).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidArgument);
-    assert!(error.message().contains("while a CUDA graph is captured"), "{error}");
+    assert!(error.message().contains("during the capture of a CUDA graph"), "{error}");
     let slabs = device.statistics().slabs;
     let bytes = (slabs.live_bytes, slabs.free_bytes, slabs.withheld_bytes);
     assert_eq!(bytes, (0, 0, before.free_bytes));

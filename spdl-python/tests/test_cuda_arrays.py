@@ -212,7 +212,7 @@ def test_a_stream_that_is_captured_into_a_graph_is_told_nothing_and_the_error_sa
     if stream == LEGACY:
         uses.append(lambda: unused.__cuda_array_interface__)
     for use in uses:
-        with pytest.raises(InvalidArgumentError, match="while a CUDA graph is captured"):
+        with pytest.raises(InvalidArgumentError, match="during the capture of a CUDA graph"):
             use()
     del used
     gc.collect()

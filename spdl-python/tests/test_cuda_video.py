@@ -104,7 +104,7 @@ def test_g05_sizes_and_crops_are_checked(nvcuvid):
         nvdec_decoder(None, 4)
     with pytest.raises(ValueError, match="pix_fmt must be"):
         nvdec_decoder(None, "h264", pix_fmt="yuv444")
-    with pytest.raises(ValueError, match="nothing is left of a frame of 64 x 48"):
+    with pytest.raises(ValueError, match="of a frame of 64x48 pixels: no pixels remain"):
         decode_packets_nvdec(video(1), codec="h264", crop_left=32, crop_right=32)
 
 
@@ -125,10 +125,10 @@ def test_g06_frames_of_nv12_are_cropped_at_even_places(nvcuvid):
     luma, chroma = whole[4 : HEIGHT - 8, 2:-6], whole[HEIGHT + 2 : -4, 2:-6]
     assert_same(decoder.decode_packets(video(1)), numpy.concatenate([luma, chroma])[None])
     decoder = nvdec_decoder(None, "h264", crop_left=1, crop_right=1)
-    with pytest.raises(ValueError, match="even columns"):
+    with pytest.raises(ValueError, match="even numbers"):
         decoder.decode_packets(video(1))
     decoder = nvdec_decoder(None, "h264", crop_right=1)
-    with pytest.raises(UnsupportedError, match="a side is odd"):
+    with pytest.raises(UnsupportedError, match="even sides"):
         decoder.decode_packets(video(1))
 
 
@@ -220,7 +220,7 @@ def test_g06_frames_that_wait_for_the_end_come_with_flush(nvcuvid):
 def test_g06_a_damaged_frame_is_an_error_and_the_others_are_there(nvcuvid):
     decoder = nvdec_decoder(None, "h264", pix_fmt="rgb")
     packets = [headers(WIDTH, HEIGHT), shown(0), shown(1, status=8), shown(2)]
-    with pytest.raises(CorruptError, match="damaged") as raised:
+    with pytest.raises(CorruptError, match="corrupt frame") as raised:
         decoder.decode_packets(packets)
     assert raised.value.key.startswith("frame 1,")
     assert decoder.flush().shape[0] == 2
@@ -239,7 +239,7 @@ def test_g06_what_the_device_does_not_decode_is_refused(nvcuvid):
     assert spdl_rs.cuda.video_statistics()["unsupported_videos"] == 2
     # 4:4:4 is no NV12, and has colours.
     packets = video(1, codec=HEVC, chroma=3)
-    with pytest.raises(UnsupportedError, match="no NV12"):
+    with pytest.raises(UnsupportedError, match="expected NV12"):
         nvdec_decoder(None, "hevc").decode_packets(packets)
     assert decode_packets_nvdec(packets, codec="hevc").shape == (1, 3, HEIGHT, WIDTH)
 

@@ -24,7 +24,7 @@ fn a_machine_without_cuda_is_told_what_to_do_and_that_all_else_works() {
     assert_eq!((run.code, run.stderr.as_str()), (0, ""));
     let text = run.stdout;
     assert!(text.starts_with("CUDA: not available"), "{text}");
-    assert!(text.contains("SPDL_CUDA_DRIVER says so: nowhere/libcuda.so"), "{text}");
+    assert!(text.contains("SPDL_CUDA_DRIVER: nowhere/libcuda.so"), "{text}");
     assert!(text.contains("install an NVIDIA driver"), "{text}");
 }
 

@@ -71,7 +71,7 @@ fn note_capabilities(measuring: &Measuring, decoders: &NvDec) {
                 |(chroma, bits)| match decoders.capability(codec, chroma, bits) {
                     Ok(told) if told.supported => format!(
                         "{chroma} of {bits} bits by {} engines, to {} x {}",
-                        told.engines, told.largest.0, told.largest.1
+                        told.engines, told.max_size.0, told.max_size.1
                     ),
                     Ok(_) => format!("no {chroma} of {bits} bits"),
                     Err(error) => error.report(),

@@ -1,4 +1,4 @@
-//! Streams of H.264 and HEVC with start codes (annex B), cut into packets of one picture each.
+//! Annex B byte streams of H.264 and HEVC, split into access units.
 
 use std::iter::FusedIterator;
 
@@ -6,11 +6,12 @@ use spdl_core::{Error, ErrorKind, Result};
 
 use super::format::VideoCodec;
 
-/// The most bytes of a packet.
-const LARGEST_PACKET: usize = 1 << 28;
+/// Default maximum size of a packet in bytes.
+const MAX_PACKET_BYTES: usize = 1 << 28;
 
-/// The packets of an H.264 or HEVC stream with start codes: each one picture (a frame or a field) with
-/// what belongs to it. Nothing is copied.
+/// Splits an H.264 or HEVC stream with start codes into access units, without copies.
+///
+/// Each packet is one picture (a frame or a field) with its parameter sets and other NAL units.
 ///
 /// ```
 /// use spdl_cuda::video::{AccessUnits, VideoCodec};
@@ -29,117 +30,118 @@ const LARGEST_PACKET: usize = 1 << 28;
 pub struct AccessUnits<'a> {
     stream: &'a [u8],
     syntax: Syntax,
-    /// Where the packet that comes next begins.
+    /// Start of the next packet.
     start: usize,
-    /// Where the unit that is looked at next has its start code.
+    /// Start code of the next NAL unit.
     unit: Option<StartCode>,
-    most_bytes: usize,
+    max_bytes: usize,
 }
 
-/// The two standards, whose units have different headers.
+/// The NAL unit syntax.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Syntax {
     H264,
     Hevc,
 }
 
-/// Three bytes, with the zeros before them that belong to the unit behind them.
+/// A start code of 3 bytes, or 4 with a leading zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct StartCode {
     begin: usize,
     end: usize,
 }
 
-/// What a unit is for the cut between pictures.
+/// The role of a NAL unit for the boundaries between pictures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Role {
-    /// A slice of a picture, the first one or another.
+enum UnitRole {
+    /// A slice of a picture.
     Slice { is_first: bool },
-    /// What comes before the first slice of a picture, such as parameter sets.
+    /// A unit before the first slice of a picture, such as a parameter set.
     Before,
-    /// Whatever may follow a slice.
+    /// A unit that may follow a slice.
     Other,
 }
 
 impl<'a> AccessUnits<'a> {
-    /// Cuts a stream.
+    /// Splits a stream.
     ///
     /// # Errors
-    /// `InvalidArgument` for a codec whose streams have no such start codes, or are cut by their
-    /// container; `Corrupt` where the stream does not begin with one.
+    /// `InvalidArgument` for codecs other than H.264 and HEVC; `Corrupt` if the stream does not start with
+    /// a start code.
     pub fn new(stream: &'a [u8], codec: VideoCodec) -> Result<Self> {
         let syntax = match codec {
             VideoCodec::H264 => Syntax::H264,
             VideoCodec::Hevc => Syntax::Hevc,
             other => {
-                let message = format!("expected a stream of H.264 or HEVC, found one of {other}");
+                let message =
+                    format!("unsupported codec {other}: Annex B streams are H.264 or HEVC");
                 return Err(Error::new(ErrorKind::InvalidArgument, message));
             }
         };
         let unit = start_code(stream, 0);
         let begins = unit.is_some_and(|unit| stream[..unit.begin].iter().all(|byte| *byte == 0));
         if !begins && !stream.is_empty() {
-            let message = "the stream does not begin with a start code; if it comes from an MP4 or \
-                           Matroska file, its lengths have to be made start codes first";
+            let message = "no start code at the begin of the stream; convert the length-prefixed units of \
+                           MP4 and Matroska files to Annex B first";
             return Err(Error::new(ErrorKind::Corrupt, message));
         }
-        Ok(AccessUnits { stream, syntax, start: 0, unit, most_bytes: LARGEST_PACKET })
+        Ok(AccessUnits { stream, syntax, start: 0, unit, max_bytes: MAX_PACKET_BYTES })
     }
 
-    /// The most bytes of a packet; 2²⁸ unless it is said.
+    /// Sets the maximum size of a packet. Default: 2²⁸ bytes.
     #[must_use]
-    pub fn packet_bytes(mut self, most: usize) -> Self {
-        self.most_bytes = most;
+    pub fn packet_bytes(mut self, max: usize) -> Self {
+        self.max_bytes = max;
         self
     }
 
-    fn role(&self, unit: StartCode) -> Role {
+    fn role(&self, unit: StartCode) -> UnitRole {
         let byte = |at: usize| self.stream.get(unit.end + at).copied();
         match (self.syntax, byte(0)) {
-            (_, None) => Role::Other,
+            (_, None) => UnitRole::Other,
             (Syntax::H264, Some(header)) => match header & 31 {
-                // The slice's first macroblock is number 0, in one bit.
+                // `first_mb_in_slice` is 0, which is coded as a single bit.
                 1 | 2 | 5 => {
-                    Role::Slice { is_first: byte(1).is_some_and(|first| first & 0x80 != 0) }
+                    UnitRole::Slice { is_first: byte(1).is_some_and(|first| first & 0x80 != 0) }
                 }
-                6..=9 | 14..=18 => Role::Before,
-                _ => Role::Other,
+                6..=9 | 14..=18 => UnitRole::Before,
+                _ => UnitRole::Other,
             },
             (Syntax::Hevc, Some(header)) => {
-                // Units of other layers belong to the picture of the lowest one.
+                // Units of enhancement layers belong to the picture of the base layer.
                 let layer = (header & 1) << 5 | byte(1).unwrap_or(0) >> 3;
                 match header >> 1 & 63 {
-                    _ if layer > 0 => Role::Other,
+                    _ if layer > 0 => UnitRole::Other,
                     0..=31 => {
-                        Role::Slice { is_first: byte(2).is_some_and(|first| first & 0x80 != 0) }
+                        UnitRole::Slice { is_first: byte(2).is_some_and(|first| first & 0x80 != 0) }
                     }
-                    32..=35 | 39 | 41..=44 | 48..=55 => Role::Before,
-                    _ => Role::Other,
+                    32..=35 | 39 | 41..=44 | 48..=55 => UnitRole::Before,
+                    _ => UnitRole::Other,
                 }
             }
         }
     }
 
-    /// Where the packet ends that begins at `start`.
+    /// The end of the packet that starts at `start`.
     ///
-    /// Units that can only stand before a picture belong to the next one, once its first slice shows that
-    /// there is one: some stand between the slices of a picture as well.
+    /// Units before a picture belong to the next picture only if its first slice follows, because some of
+    /// them also occur between the slices of a picture.
     fn end(&mut self) -> usize {
         let mut has_slice = false;
         let mut next_picture = None;
         while let Some(unit) = self.unit {
             match self.role(unit) {
-                Role::Slice { is_first: true } if has_slice => {
+                UnitRole::Slice { is_first: true } if has_slice => {
                     return next_picture.unwrap_or(unit.begin);
                 }
-                Role::Slice { .. } => {
+                UnitRole::Slice { .. } => {
                     has_slice = true;
                     next_picture = None;
                 }
-                Role::Before if has_slice => {
+                UnitRole::Before if has_slice => {
                     next_picture.get_or_insert(unit.begin);
                 }
-                Role::Before | Role::Other => {}
+                UnitRole::Before | UnitRole::Other => {}
             }
             self.unit = start_code(self.stream, unit.end);
         }
@@ -157,9 +159,12 @@ impl<'a> Iterator for AccessUnits<'a> {
         let (start, end) = (self.start, self.end());
         self.start = end;
         let packet = &self.stream[start..end];
-        if packet.len() > self.most_bytes {
-            let message =
-                format!("a picture takes {} bytes; the limit is {}", packet.len(), self.most_bytes);
+        if packet.len() > self.max_bytes {
+            let message = format!(
+                "access unit of {} bytes exceeds the limit of {} bytes",
+                packet.len(),
+                self.max_bytes
+            );
             self.start = self.stream.len();
             let error = Error::new(ErrorKind::LimitExceeded, message);
             return Some(Err(error.with_offset(start as u64)));
@@ -170,7 +175,7 @@ impl<'a> Iterator for AccessUnits<'a> {
 
 impl FusedIterator for AccessUnits<'_> {}
 
-/// The next start code from `from` on.
+/// Finds the next start code from `from` on.
 fn start_code(stream: &[u8], from: usize) -> Option<StartCode> {
     let rest = stream.get(from..)?;
     let mut at = 0;
@@ -181,7 +186,7 @@ fn start_code(stream: &[u8], from: usize) -> Option<StartCode> {
                 let has_zero = begin > from && stream[begin - 1] == 0;
                 return Some(StartCode { begin: begin - usize::from(has_zero), end });
             }
-            // No start code begins before a byte that is none of its own.
+            // No start code contains such a byte.
             [_, _, 2..=255] => at += 3,
             [_, 1..=255, _] => at += 2,
             _ => at += 1,
@@ -209,7 +214,7 @@ mod tests {
     const SEI: &[u8] = &[0x06, 5];
 
     #[test]
-    fn a_picture_begins_with_its_first_slice_or_what_stands_before_it() {
+    fn an_access_unit_starts_with_the_units_before_its_first_slice() {
         let slices = stream(&[SPS, FIRST, OTHER, OTHER, FIRST, FIRST]);
         assert_eq!(lengths(&slices, VideoCodec::H264), [7 + 6 + 12, 6, 6]);
         let with_headers = stream(&[SPS, FIRST, SEI, SPS, FIRST, OTHER]);
@@ -217,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_between_the_slices_of_a_picture_does_not_cut_it() {
+    fn units_between_slices_do_not_split_a_picture() {
         // A prefix unit (14) before each slice, and parameter sets behind the last picture.
         let prefix: &[u8] = &[0x6e, 0];
         let units = stream(&[prefix, FIRST, prefix, OTHER, prefix, FIRST, SPS]);
@@ -228,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn hevc_has_other_units_and_layers_above_the_first_cut_nothing() {
+    fn hevc_enhancement_layers_do_not_split_a_picture() {
         let slice = |kind: u8, layer: u8, first: u8| vec![kind << 1, layer << 3 | 1, first];
         let (vps, idr, trail) = (vec![64, 1, 9], slice(19, 0, 0x80), slice(1, 0, 0x80));
         let (other, layer, suffix) = (slice(1, 0, 0), slice(1, 1, 0x80), slice(40, 0, 0));
@@ -237,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn start_codes_of_three_bytes_do_and_zeros_before_one_go_with_it() {
+    fn start_codes_have_three_or_four_bytes() {
         let bytes = [0, 0, 1, 0x41, 0x80, 0, 0, 0, 1, 0x41, 0x80, 0, 0, 1, 0x41, 0x80];
         assert_eq!(lengths(&bytes, VideoCodec::H264), [5, 6, 5]);
         // No byte is lost, also where there are more zeros.
@@ -246,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_such_stream_is_an_error_that_says_what_to_do() {
+    fn other_streams_are_errors() {
         let kind = |stream: &[u8], codec| AccessUnits::new(stream, codec).unwrap_err().kind();
         let lengths = [0, 0, 0, 5, 0x65, 0x88, 1, 2, 3];
         assert_eq!(kind(&lengths, VideoCodec::H264), ErrorKind::Corrupt);
@@ -256,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn a_picture_beyond_the_limit_is_an_error_and_the_end() {
+    fn an_access_unit_beyond_the_limit_is_the_last_error() {
         let units = stream(&[FIRST, FIRST, OTHER, FIRST]);
         let mut packets = AccessUnits::new(&units, VideoCodec::H264).unwrap().packet_bytes(6);
         assert_eq!(packets.next().unwrap().unwrap().len(), 6);

@@ -1,7 +1,7 @@
-//! What `cuviddec.h` and `nvcuvid.h` declare, as far as it is used here: by the headers of the Video
-//! Codec SDK 11.1, whose fields newer ones have kept. Types are named as there, without the prefix.
+//! Declarations of `cuviddec.h` and `nvcuvid.h` of the Video Codec SDK 11.1. Later versions keep the fields.
 //!
-//! What the library fills in holds plain numbers: newer ones know values that this program does not.
+//! Types have the names of the headers without their prefix. Fields that the library fills in are plain
+//! numbers, because later versions add values.
 
 use std::ffi::{c_int, c_uint, c_ulong, c_ulonglong, c_void};
 
@@ -19,24 +19,24 @@ pub(crate) mod codec {
     pub(crate) const AV1: c_int = 11;
 }
 
-/// `CUVID_PKT_ENDOFSTREAM`: nothing comes after this packet.
+/// `CUVID_PKT_ENDOFSTREAM`: the last packet.
 pub(crate) const PACKET_END_OF_STREAM: c_ulong = 1;
 /// `CUVID_PKT_TIMESTAMP`: the packet has a timestamp.
 pub(crate) const PACKET_TIMESTAMP: c_ulong = 2;
-/// `CUVID_PKT_DISCONTINUITY`: what comes does not go on where the last packet ended.
+/// `CUVID_PKT_DISCONTINUITY`: the packet does not continue the previous one.
 pub(crate) const PACKET_DISCONTINUITY: c_ulong = 4;
 
-/// `cudaVideoCreate_PreferCUVID`: the engines for video, directly.
+/// `cudaVideoCreate_PreferCUVID`: use the NVDEC engines.
 pub(crate) const CREATE_PREFER_ENGINES: c_ulong = 4;
-/// `cudaVideoDeinterlaceMode_Weave`: frames as they were coded.
+/// `cudaVideoDeinterlaceMode_Weave`: no deinterlacing.
 pub(crate) const DEINTERLACE_WEAVE: c_int = 0;
 
 /// `cuvidDecodeStatus_Error`.
 pub(crate) const STATUS_ERROR: c_int = 8;
-/// `cuvidDecodeStatus_Error_Concealed`: there are pixels, but some were made up.
+/// `cuvidDecodeStatus_Error_Concealed`.
 pub(crate) const STATUS_CONCEALED: c_int = 9;
 
-/// Part of a picture, in pixels: the right and the lower border are outside of it.
+/// A rectangle in pixels; `right` and `bottom` are exclusive.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub(crate) struct Rectangle<T> {
@@ -46,7 +46,7 @@ pub(crate) struct Rectangle<T> {
     pub(crate) bottom: T,
 }
 
-/// `CUVIDDECODECAPS`: what is asked about, and the answer.
+/// `CUVIDDECODECAPS`: query and result.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub(crate) struct DecodeCaps {
@@ -95,7 +95,7 @@ pub(crate) struct DecodeCreateInfo {
     pub(crate) reserved_2: [c_ulong; 4],
 }
 
-/// The beginning of `CUVIDPICPARAMS`, which the parser fills in and the decoder reads. It is longer.
+/// The first fields of `CUVIDPICPARAMS`, which the parser fills in and the decoder reads.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct PicParams {
@@ -153,10 +153,10 @@ pub(crate) struct ReconfigureDecoderInfo {
     pub(crate) reserved_2: [c_uint; 11],
 }
 
-/// `CUVIDEOFORMAT`: what the parser has read of a stream.
+/// `CUVIDEOFORMAT`: a sequence header.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
-pub(crate) struct VideoFormat {
+pub(crate) struct CuVideoFormat {
     pub(crate) codec: c_int,
     pub(crate) frame_rate_numerator: c_uint,
     pub(crate) frame_rate_denominator: c_uint,
@@ -188,7 +188,7 @@ pub(crate) struct SourceDataPacket {
     pub(crate) timestamp: i64,
 }
 
-/// `CUVIDPARSERDISPINFO`: a picture whose turn it is to be shown.
+/// `CUVIDPARSERDISPINFO`: a picture for output.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub(crate) struct ParserDispInfo {
@@ -199,7 +199,7 @@ pub(crate) struct ParserDispInfo {
     pub(crate) timestamp: i64,
 }
 
-/// Something for the parser to call.
+/// A callback of the parser.
 pub(crate) type Callback<T> = unsafe extern "system" fn(*mut c_void, *mut T) -> c_int;
 
 /// `CUVIDPARSERPARAMS`.
@@ -215,7 +215,7 @@ pub(crate) struct ParserParams {
     pub(crate) flags: c_uint,
     pub(crate) reserved_1: [c_uint; 4],
     pub(crate) user_data: *mut c_void,
-    pub(crate) on_sequence: Option<Callback<VideoFormat>>,
+    pub(crate) on_sequence: Option<Callback<CuVideoFormat>>,
     pub(crate) on_decode: Option<Callback<PicParams>>,
     pub(crate) on_display: Option<Callback<ParserDispInfo>>,
     pub(crate) on_operating_point: Option<Callback<c_void>>,
@@ -292,7 +292,7 @@ mod tests {
             "ulNumDecodeSurfaces" decode_surfaces 16, "display_area" display_area 68,
             "target_rect" target_rectangle 76, "reserved2" reserved_2 84
         } 128
-        "CUVIDEOFORMAT" VideoFormat {
+        "CUVIDEOFORMAT" CuVideoFormat {
             "frame_rate.numerator" frame_rate_numerator 4,
             "frame_rate.denominator" frame_rate_denominator 8,
             "progressive_sequence" progressive_sequence 12,

@@ -1,4 +1,4 @@
-//! A decoder of the library's, with the stream on which its pictures come out.
+//! A hardware decoder of nvcuvid, with its output stream.
 
 use std::ffi::{c_int, c_uint, c_ulong};
 use std::fmt;
@@ -17,52 +17,52 @@ use crate::driver::DriverResult;
 use crate::pixels::PixelFormat;
 use crate::runtime::{ComputeStream, Context};
 
-/// How many surfaces may be mapped at a time. One is; the other is written meanwhile.
+/// Number of output surfaces: one is mapped while the other is written.
 const OUTPUT_SURFACES: c_ulong = 2;
 
-/// What became of a picture.
+/// The decode status of a picture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PictureStatus {
-    /// It is sound, or the device does not say for this codec.
-    NotDamaged,
-    /// It is damaged, and part of it is made up.
+    /// Decoded without errors, or the device reports no status for this codec.
+    Success,
+    /// Decoded with concealed errors.
     Concealed,
-    /// It is damaged.
-    Damaged,
+    /// Not decoded.
+    Failed,
 }
 
-/// A decoder for videos of one kind, one at a time.
+/// A decoder with a fixed configuration, for one video at a time.
 ///
-/// All that its surfaces are read by goes to its own stream, which the library writes them on: so no
-/// surface is written again too early, and nobody waits for that.
+/// All reads of its surfaces are queued on its stream, on which the library writes them. So a surface is
+/// not overwritten early, and the host does not wait.
 pub(crate) struct Decoder {
     handle: NvcuvidHandle,
-    kind: DecoderConfig,
-    /// The size for which it is configured.
+    config: DecoderConfig,
+    /// The configured picture size.
     coded_size: (u32, u32),
     stream: ComputeStream,
     library: NvcuvidLibrary,
     context: Arc<Context>,
-    /// It is used by the decoder, and outlives it.
+    /// Used by the decoder, and outlives it.
     lock: Arc<ContextLock>,
 }
 
-// SAFETY: a decoder belongs to no thread; one at a time calls for it, since it is used exclusively.
+// SAFETY: a decoder is not bound to a thread, and exclusive access prevents concurrent calls.
 unsafe impl Send for Decoder {}
 
-/// The library's number for how pixels come out.
+/// The `cudaVideoSurfaceFormat` of a pixel format.
 fn output_format(format: PixelFormat) -> c_int {
     match format {
         PixelFormat::P016 => 1,
         PixelFormat::Yuv444 => 2,
         PixelFormat::Yuv444P16 => 3,
-        // What else there is does not come out of decoders.
+        // Decoders do not output the others.
         PixelFormat::Nv12 | PixelFormat::Rgb8 | PixelFormat::Yuv420 => 0,
     }
 }
 
-/// Whether the device has this among its output formats.
-pub(crate) fn comes_out(format: PixelFormat, mask: u16) -> bool {
+/// Whether the mask of output formats contains a pixel format.
+pub(crate) fn supports_output(format: PixelFormat, mask: u16) -> bool {
     mask & (1 << output_format(format)) != 0
 }
 
@@ -71,7 +71,7 @@ impl Decoder {
         library: &NvcuvidLibrary,
         lock: &Arc<ContextLock>,
         context: &Arc<Context>,
-        kind: DecoderConfig,
+        config: DecoderConfig,
         format: PixelFormat,
         coded_size: (u32, u32),
     ) -> Result<Decoder> {
@@ -80,14 +80,14 @@ impl Decoder {
         let mut info = DecodeCreateInfo {
             width,
             height,
-            decode_surfaces: c_ulong::from(kind.surfaces),
-            codec: kind.codec.code(),
-            chroma_format: kind.chroma.code(),
+            decode_surfaces: c_ulong::from(config.surfaces),
+            codec: config.codec.code(),
+            chroma_format: config.chroma.code(),
             creation_flags: CREATE_PREFER_ENGINES,
-            bit_depth_minus_8: c_ulong::from(kind.bits - 8),
+            bit_depth_minus_8: c_ulong::from(config.bits - 8),
             intra_decode_only: 0,
-            max_width: c_ulong::from(kind.largest.0),
-            max_height: c_ulong::from(kind.largest.1),
+            max_width: c_ulong::from(config.max_size.0),
+            max_height: c_ulong::from(config.max_size.1),
             reserved_1: 0,
             display_area: Rectangle::default(),
             output_format: output_format(format),
@@ -100,13 +100,13 @@ impl Decoder {
             enable_histogram: 0,
             reserved_2: [0; 4],
         };
-        let handle = context.run("make a video decoder", |_| {
+        let handle = context.run("create a video decoder", |_| {
             // SAFETY: the decoder holds the lock.
             unsafe { library.create_decoder(&mut info) }
         })?;
         Ok(Decoder {
             handle,
-            kind,
+            config,
             coded_size,
             stream,
             library: library.clone(),
@@ -115,12 +115,13 @@ impl Decoder {
         })
     }
 
-    pub(crate) fn kind(&self) -> DecoderConfig {
-        self.kind
+    pub(crate) fn config(&self) -> DecoderConfig {
+        self.config
     }
 
-    /// Makes it one for pictures of this size, which its kind allows. Whether that was needed.
-    pub(crate) fn configure(&mut self, coded_size: (u32, u32)) -> DriverResult<bool> {
+    /// Reconfigures the decoder for pictures of this size, within its configuration. Returns whether the
+    /// size changed.
+    pub(crate) fn reconfigure(&mut self, coded_size: (u32, u32)) -> DriverResult<bool> {
         if coded_size == self.coded_size {
             return Ok(false);
         }
@@ -130,11 +131,11 @@ impl Decoder {
             height,
             target_width: width,
             target_height: height,
-            decode_surfaces: self.kind.surfaces,
+            decode_surfaces: self.config.surfaces,
             ..ReconfigureDecoderInfo::default()
         };
         self.context.attempt(|_| {
-            // SAFETY: it is alive, and frames are unmapped where they were mapped.
+            // SAFETY: the decoder exists, and no surface is mapped, because a surface borrows the decoder.
             unsafe { self.library.reconfigure_decoder(self.handle, &mut info) }
         })?;
         self.coded_size = coded_size;
@@ -144,14 +145,13 @@ impl Decoder {
     /// Starts to decode a picture.
     ///
     /// # Safety
-    /// It is the picture about which the parser is calling.
+    /// `picture` is the argument of a callback of the parser.
     pub(crate) unsafe fn decode(&mut self, picture: *mut PicParams) -> DriverResult<()> {
-        // SAFETY: it is alive; the caller answers for the picture.
+        // SAFETY: the decoder exists; the caller guarantees the picture.
         self.context.attempt(|_| unsafe { self.library.decode_picture(self.handle, picture) })
     }
 
-    /// Waits until a picture is decoded, and puts it where work of its
-    /// [stream](Surface::stream) can read it.
+    /// Waits until a picture is decoded, and maps it for work on its [stream](Surface::stream).
     pub(crate) fn map(&mut self, shown: &ParserDispInfo) -> DriverResult<Surface<'_>> {
         let mut processing = ProcParams {
             progressive_frame: shown.progressive_frame,
@@ -173,22 +173,22 @@ impl Decoder {
         };
         let index = shown.picture_index;
         let (address, pitch) = self.context.attempt(|_| {
-            // SAFETY: the decoder is alive, and so is its stream.
+            // SAFETY: the decoder and its stream exist.
             unsafe { self.library.map_frame(self.handle, index, &mut processing) }
         })?;
         Ok(Surface { decoder: self, address, pitch, is_mapped: true })
     }
 
-    /// What became of a picture that was decoded.
+    /// The decode status of a picture.
     pub(crate) fn status(&self, index: c_int) -> PictureStatus {
-        // SAFETY: it is alive.
-        let told =
+        // SAFETY: the decoder exists.
+        let status =
             self.context.attempt(|_| unsafe { self.library.decode_status(self.handle, index) });
-        match told {
-            Ok(STATUS_ERROR) => PictureStatus::Damaged,
+        match status {
+            Ok(STATUS_ERROR) => PictureStatus::Failed,
             Ok(STATUS_CONCEALED) => PictureStatus::Concealed,
-            // It is not told for all codecs, and that it is not is no failure of the picture.
-            Ok(_) | Err(_) => PictureStatus::NotDamaged,
+            // Not all codecs report a status; the missing status is not an error of the picture.
+            Ok(_) | Err(_) => PictureStatus::Success,
         }
     }
 }
@@ -196,11 +196,11 @@ impl Decoder {
 impl Drop for Decoder {
     fn drop(&mut self) {
         if !self.stream.synchronize() {
-            // Whether the device still reads its surfaces, nobody knows. They stay, and so does the lock.
+            // The device may still read the surfaces, so decoder and lock are leaked.
             std::mem::forget(Arc::clone(&self.lock));
             return;
         }
-        // SAFETY: it is alive, nobody uses it again, and all work with its surfaces is done.
+        // SAFETY: the decoder exists, is not used again, and all work on its surfaces has completed.
         self.context.release(|_| unsafe { self.library.destroy_decoder(self.handle) });
     }
 }
@@ -208,11 +208,12 @@ impl Drop for Decoder {
 impl fmt::Debug for Decoder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (width, height) = self.coded_size;
-        write!(f, "Decoder({} {width} x {height})", self.kind.codec)
+        write!(f, "Decoder({} {width}x{height})", self.config.codec)
     }
 }
 
-/// A picture where work of a stream can read it, until this is dropped: what they were told before is done first.
+/// A mapped output surface. The library writes to it again only after all work that was queued on the
+/// stream before the unmapping.
 pub(crate) struct Surface<'a> {
     decoder: &'a mut Decoder,
     pub(crate) address: u64,
@@ -221,17 +222,17 @@ pub(crate) struct Surface<'a> {
 }
 
 impl Surface<'_> {
-    /// What reads it goes here.
+    /// The stream for reads of the surface.
     pub(crate) fn stream(&self) -> &ComputeStream {
         &self.decoder.stream
     }
 
-    /// What became of its picture, now that it is decoded.
+    /// The decode status of its picture.
     pub(crate) fn status(&self, index: c_int) -> PictureStatus {
         self.decoder.status(index)
     }
 
-    /// Gives it back.
+    /// Unmaps the surface.
     pub(crate) fn unmap(mut self) -> DriverResult<()> {
         self.unmap_once()
     }
@@ -241,14 +242,14 @@ impl Surface<'_> {
             return Ok(());
         }
         let Decoder { context, library, handle, .. } = &*self.decoder;
-        // SAFETY: the decoder is alive, and this is mapped.
+        // SAFETY: the decoder exists, and the surface is mapped.
         context.attempt(|_| unsafe { library.unmap_frame(*handle, self.address) })
     }
 }
 
 impl Drop for Surface<'_> {
     fn drop(&mut self) {
-        // There was an error already: with it the decoder is done for.
+        // Only after another error, with which the decoder is no longer used.
         let _ = self.unmap_once();
     }
 }

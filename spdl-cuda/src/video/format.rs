@@ -1,14 +1,14 @@
-//! What a video is: its codec, its size, how its pixels are coded.
+//! The format of a video: codec, size, chroma format, bit depth and colour.
 
 use std::ffi::c_int;
 use std::fmt;
 
 use spdl_core::{Error, ErrorKind, Result};
 
-use super::bindings::{self, codec};
+use super::bindings::{CuVideoFormat, codec};
 use crate::pixels::PixelFormat;
 
-/// How a video is coded.
+/// A video codec.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum VideoCodec {
@@ -18,72 +18,72 @@ pub enum VideoCodec {
     Mpeg2,
     /// MPEG-4, part 2.
     Mpeg4,
-    /// H.264 (AVC), with start codes (annex B).
+    /// H.264 (AVC), as Annex B byte stream.
     H264,
-    /// H.265 (HEVC), with start codes (annex B).
+    /// H.265 (HEVC), as Annex B byte stream.
     Hevc,
     /// VP8.
     Vp8,
     /// VP9.
     Vp9,
-    /// AV1, as open bitstream units.
+    /// AV1, as open bitstream units (OBU).
     Av1,
 }
 
-/// How many samples of chroma there are.
+/// The chroma subsampling.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ChromaFormat {
-    /// None: grey.
+    /// 4:0:0: luma only.
     Monochrome,
-    /// Half as many as of luma on both axes.
+    /// 4:2:0: half resolution on both axes.
     Yuv420,
-    /// Half as many across.
+    /// 4:2:2: half horizontal resolution.
     Yuv422,
-    /// As many.
+    /// 4:4:4: full resolution.
     Yuv444,
 }
 
-/// What a stream says of its colours, in codes of ITU-T H.273.
+/// The colour description of a stream, in codes of ITU-T H.273.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VideoColor {
-    /// Which red, green and blue are meant.
+    /// `colour_primaries`.
     pub primaries: u8,
-    /// From light to numbers.
+    /// `transfer_characteristics`.
     pub transfer: u8,
-    /// From red, green and blue to luma and chroma; for
-    /// [`ColorStandard::of_video`](crate::kernels::ColorStandard::of_video).
+    /// `matrix_coefficients`, for
+    /// [`ColorStandard::of_video`](crate::pixels::ColorStandard::of_video).
     pub matrix: u8,
-    /// Whether every code is used, as JPEG does.
+    /// Whether the values use the full range, as in JPEG.
     pub full_range: bool,
 }
 
-/// What the stream says of itself, from some frame on.
+/// The format in a sequence header.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VideoFormat {
-    /// How it is coded.
+    /// The codec.
     pub codec: VideoCodec,
-    /// How many samples of chroma there are.
+    /// The chroma subsampling.
     pub chroma: ChromaFormat,
-    /// Bits of a sample.
+    /// Bits per sample.
     pub bits: u32,
-    /// What is to be seen, in pixels: width and height.
+    /// Width and height of the display area in pixels.
     pub size: (u32, u32),
-    /// Where that begins in what is coded: columns and rows to be cut off before it.
+    /// Column and row of the coded picture at which the display area begins.
     pub origin: (u32, u32),
-    /// What is coded, in pixels: width and height.
+    /// Width and height of the coded picture in pixels.
     pub coded_size: (u32, u32),
-    /// Frames in so many seconds, where the stream says so.
+    /// Frames per seconds, as a fraction, if known.
     pub frame_rate: Option<(u32, u32)>,
-    /// Its colours.
+    /// The colour description.
     pub color: VideoColor,
-    /// How many pictures the decoder has to hold at the least.
-    pub(crate) least_surfaces: u32,
+    /// Minimum number of decode surfaces.
+    pub(crate) min_surfaces: u32,
 }
 
 impl VideoCodec {
-    /// All of them.
+    /// All codecs.
     pub const ALL: [VideoCodec; 8] = [
         VideoCodec::Mpeg1,
         VideoCodec::Mpeg2,
@@ -95,7 +95,7 @@ impl VideoCodec {
         VideoCodec::Av1,
     ];
 
-    /// The library's number for it.
+    /// The `cudaVideoCodec`.
     pub(crate) fn code(self) -> c_int {
         match self {
             VideoCodec::Mpeg1 => codec::MPEG1,
@@ -126,7 +126,7 @@ impl fmt::Display for VideoCodec {
 }
 
 impl ChromaFormat {
-    /// The library's number for it.
+    /// The `cudaVideoChromaFormat`.
     pub(crate) fn code(self) -> c_int {
         match self {
             ChromaFormat::Monochrome => 0,
@@ -154,50 +154,49 @@ impl fmt::Display for ChromaFormat {
 }
 
 impl VideoFormat {
-    /// What the parser tells, checked.
+    /// Validates the format from the parser.
     ///
     /// # Errors
-    /// `Corrupt` for what no stream can be, `Unsupported` for what this crate does not know.
-    pub(crate) fn read(codec: VideoCodec, told: &bindings::VideoFormat) -> Result<VideoFormat> {
-        if told.codec != codec.code() {
-            let code = told.codec;
-            return Err(corrupt(codec, format!("its headers are those of another codec ({code})")));
+    /// `Corrupt` for inconsistent values, `Unsupported` for valid ones that this crate does not support.
+    pub(crate) fn read(codec: VideoCodec, raw: &CuVideoFormat) -> Result<VideoFormat> {
+        if raw.codec != codec.code() {
+            let code = raw.codec;
+            return Err(corrupt(codec, format!("sequence header of codec {code}")));
         }
-        let Some(chroma) = ChromaFormat::of(told.chroma_format) else {
-            let code = told.chroma_format;
-            return Err(corrupt(codec, format!("there is no chroma format {code}")));
+        let Some(chroma) = ChromaFormat::of(raw.chroma_format) else {
+            let code = raw.chroma_format;
+            return Err(corrupt(codec, format!("chroma format {code}")));
         };
-        let bits = 8 + u32::from(told.bit_depth_luma_minus_8);
-        let chroma_bits = 8 + u32::from(told.bit_depth_chroma_minus_8);
+        let bits = 8 + u32::from(raw.bit_depth_luma_minus_8);
+        let chroma_bits = 8 + u32::from(raw.bit_depth_chroma_minus_8);
         if bits > 16 {
-            return Err(corrupt(codec, format!("its samples have {bits} bits")));
+            return Err(corrupt(codec, format!("{bits} bits per sample")));
         }
         if chroma != ChromaFormat::Monochrome && bits != chroma_bits {
             let message = format!(
-                "cannot decode this {codec} video on the device: luma has {bits} bits and chroma \
-                 {chroma_bits}"
+                "unsupported {codec} video: luma has {bits} bits per sample, and chroma {chroma_bits}"
             );
             return Err(Error::new(ErrorKind::Unsupported, message));
         }
-        let coded_size = (told.coded_width, told.coded_height);
-        let area = told.display_area;
+        let coded_size = (raw.coded_width, raw.coded_height);
+        let area = raw.display_area;
         let across = visible(area.left, area.right, coded_size.0);
         let down = visible(area.top, area.bottom, coded_size.1);
         let (Some((left, width)), Some((top, height))) = (across, down) else {
             let message = format!(
-                "of {} x {} pixels, columns {} to {} and rows {} to {} are to be seen",
-                coded_size.0, coded_size.1, area.left, area.right, area.top, area.bottom
+                "display area of columns {} to {} and rows {} to {} in a coded size of {}x{}",
+                area.left, area.right, area.top, area.bottom, coded_size.0, coded_size.1
             );
             return Err(corrupt(codec, message));
         };
         if chroma != ChromaFormat::Yuv444 && (left % 2 == 1 || top % 2 == 1) {
             let message = format!(
-                "cannot decode this {codec} video on the device: it is cut at column {left} and row \
-                 {top}, in the middle of a sample of chroma"
+                "unsupported {codec} video: the display area starts at column {left} and row {top}, inside \
+                 a chroma sample"
             );
             return Err(Error::new(ErrorKind::Unsupported, message));
         }
-        let rate = (told.frame_rate_numerator, told.frame_rate_denominator);
+        let rate = (raw.frame_rate_numerator, raw.frame_rate_denominator);
         Ok(VideoFormat {
             codec,
             chroma,
@@ -207,16 +206,16 @@ impl VideoFormat {
             coded_size,
             frame_rate: Some(rate).filter(|rate| rate.0 > 0 && rate.1 > 0),
             color: VideoColor {
-                primaries: told.color_primaries,
-                transfer: told.transfer_characteristics,
-                matrix: told.matrix_coefficients,
-                full_range: told.signal_flags & 8 != 0,
+                primaries: raw.color_primaries,
+                transfer: raw.transfer_characteristics,
+                matrix: raw.matrix_coefficients,
+                full_range: raw.signal_flags & 8 != 0,
             },
-            least_surfaces: u32::from(told.min_decode_surfaces).max(1),
+            min_surfaces: u32::from(raw.min_decode_surfaces).max(1),
         })
     }
 
-    /// How its pixels come out of the decoder; `None` for 4:2:2. Grey comes with chroma that is neutral.
+    /// The output format of the decoder; `None` for 4:2:2. Monochrome video has neutral chroma.
     pub fn pixel_format(&self) -> Option<PixelFormat> {
         match (self.chroma, self.bits > 8) {
             (ChromaFormat::Monochrome | ChromaFormat::Yuv420, false) => Some(PixelFormat::Nv12),
@@ -228,23 +227,23 @@ impl VideoFormat {
     }
 }
 
-/// Where the visible part begins on an axis, and how long it is.
+/// Start and extent of the display area on an axis.
 fn visible(first: c_int, end: c_int, coded: u32) -> Option<(u32, u32)> {
     let (first, end) = (u32::try_from(first).ok()?, u32::try_from(end).ok()?);
     (first < end && end <= coded).then(|| (first, end - first))
 }
 
 fn corrupt(codec: VideoCodec, what: String) -> Error {
-    Error::new(ErrorKind::Corrupt, format!("this {codec} video contradicts itself: {what}"))
+    Error::new(ErrorKind::Corrupt, format!("corrupt {codec} video: {what}"))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::bindings::Rectangle;
+    use super::super::bindings::Rectangle;
     use super::*;
 
-    fn told() -> bindings::VideoFormat {
-        bindings::VideoFormat {
+    fn raw() -> CuVideoFormat {
+        CuVideoFormat {
             codec: codec::HEVC,
             coded_width: 1920,
             coded_height: 1088,
@@ -255,18 +254,18 @@ mod tests {
             signal_flags: 5 | 8,
             matrix_coefficients: 9,
             min_decode_surfaces: 6,
-            ..bindings::VideoFormat::default()
+            ..CuVideoFormat::default()
         }
     }
 
     #[test]
-    fn a_sequence_header_says_size_bits_chroma_and_colours() {
-        let format = VideoFormat::read(VideoCodec::Hevc, &told()).unwrap();
+    fn the_format_has_size_bits_chroma_and_colours() {
+        let format = VideoFormat::read(VideoCodec::Hevc, &raw()).unwrap();
         assert_eq!((format.size, format.coded_size), ((1920, 1080), (1920, 1088)));
         assert_eq!(format.frame_rate, Some((30_000, 1001)));
         assert_eq!((format.color.matrix, format.color.full_range), (9, true));
         assert_eq!(format.pixel_format(), Some(PixelFormat::Nv12));
-        let limited = bindings::VideoFormat { signal_flags: 7, ..told() };
+        let limited = CuVideoFormat { signal_flags: 7, ..raw() };
         assert!(!VideoFormat::read(VideoCodec::Hevc, &limited).unwrap().color.full_range);
         for (bits, chroma, expected) in [
             (2, 1, PixelFormat::P016),
@@ -275,32 +274,29 @@ mod tests {
             (2, 3, PixelFormat::Yuv444P16),
             (0, 0, PixelFormat::Nv12),
         ] {
-            let told = bindings::VideoFormat {
+            let raw = CuVideoFormat {
                 bit_depth_luma_minus_8: bits,
                 bit_depth_chroma_minus_8: bits,
                 chroma_format: chroma,
-                ..told()
+                ..raw()
             };
-            let format = VideoFormat::read(VideoCodec::Hevc, &told).unwrap();
+            let format = VideoFormat::read(VideoCodec::Hevc, &raw).unwrap();
             assert_eq!((format.bits, format.pixel_format()), (u32::from(bits) + 8, Some(expected)));
         }
     }
 
     #[test]
-    fn what_no_stream_can_be_is_an_error() {
-        let area = |left, top, right, bottom| bindings::VideoFormat {
+    fn inconsistent_values_are_errors() {
+        let area = |left, top, right, bottom| CuVideoFormat {
             display_area: Rectangle { left, top, right, bottom },
-            ..told()
+            ..raw()
         };
         let wrong = [
-            (ErrorKind::Corrupt, bindings::VideoFormat { codec: -7, ..told() }),
-            (ErrorKind::Corrupt, bindings::VideoFormat { chroma_format: 4, ..told() }),
-            (ErrorKind::Corrupt, bindings::VideoFormat { bit_depth_luma_minus_8: 255, ..told() }),
-            (
-                ErrorKind::Unsupported,
-                bindings::VideoFormat { bit_depth_chroma_minus_8: 2, ..told() },
-            ),
-            (ErrorKind::Corrupt, bindings::VideoFormat { coded_width: 0, ..told() }),
+            (ErrorKind::Corrupt, CuVideoFormat { codec: -7, ..raw() }),
+            (ErrorKind::Corrupt, CuVideoFormat { chroma_format: 4, ..raw() }),
+            (ErrorKind::Corrupt, CuVideoFormat { bit_depth_luma_minus_8: 255, ..raw() }),
+            (ErrorKind::Unsupported, CuVideoFormat { bit_depth_chroma_minus_8: 2, ..raw() }),
+            (ErrorKind::Corrupt, CuVideoFormat { coded_width: 0, ..raw() }),
             (ErrorKind::Corrupt, area(-2, 0, 1920, 1080)),
             (ErrorKind::Corrupt, area(0, 0, 1921, 1080)),
             (ErrorKind::Corrupt, area(0, 1080, 1920, 0)),
@@ -308,8 +304,8 @@ mod tests {
             (ErrorKind::Corrupt, area(i32::MIN, 0, i32::MAX, 1080)),
             (ErrorKind::Unsupported, area(1, 0, 1920, 1080)),
         ];
-        for (kind, told) in wrong {
-            let error = VideoFormat::read(VideoCodec::Hevc, &told).unwrap_err();
+        for (kind, raw) in wrong {
+            let error = VideoFormat::read(VideoCodec::Hevc, &raw).unwrap_err();
             assert_eq!(error.kind(), kind, "{error}");
         }
     }

@@ -1,4 +1,4 @@
-//! A decoded frame in the device's memory, and how it gets there from the decoder's surface.
+//! A decoded frame in device memory, and its layout in surfaces of the decoder.
 
 use spdl_core::memory::DeviceMemory;
 use spdl_core::{Error, ErrorKind, Result};
@@ -8,48 +8,49 @@ use crate::driver::{DeviceAddress, Memcpy2D};
 use crate::pixels::{ColorMatrix, DevicePlane, PixelFormat, SourceImage};
 use crate::runtime::CudaMemory;
 
-/// A frame in the memory of a device, or on its way there: the visible part, whole also where sides are
-/// odd, rows without gaps, one plane behind the other.
+/// A decoded frame in device memory. The copy out of the decoder may be in flight.
+///
+/// The memory holds the display area, also with odd sides: its planes in order, without padding between
+/// rows.
 #[non_exhaustive]
 #[derive(Debug)]
 pub struct VideoFrame {
-    /// What it lies in; its streams wait for it with [`CudaMemory::wait_on`].
+    /// The memory of the pixels. Streams wait for the pixels with [`CudaMemory::wait_on`].
     pub memory: CudaMemory,
-    /// What its planes hold.
+    /// The pixel format.
     pub format: PixelFormat,
-    /// Bits of a sample; those of more than 8 are at the top of two bytes.
+    /// Bits per sample. More than 8 bits are the most significant bits of 2 bytes.
     pub bits: u32,
-    /// Its width in pixels.
+    /// Width in pixels.
     pub width: u32,
-    /// Its height in pixels.
+    /// Height in pixels.
     pub height: u32,
-    /// Where its planes are: luma; Cb and Cr side by side, or one behind the other.
+    /// The planes: luma, then interleaved Cb and Cr, or Cb and Cr separately.
     pub planes: Vec<FramePlane>,
-    /// What the stream says of its colours.
+    /// The colour description of the stream.
     pub color: VideoColor,
-    /// That of its packet. Where that had none, what the library makes of the frame rate.
+    /// The timestamp of its packet, or one that nvcuvid computes from the frame rate.
     pub timestamp: i64,
-    /// Which frame of the stream it is, in the order in which they are shown, counted from 0. Damaged ones
-    /// count.
+    /// The number of the frame in display order, from 0, including corrupt frames.
     pub number: u64,
 }
 
 /// A plane of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FramePlane {
-    /// Where it begins in the frame's memory, in bytes.
+    /// Offset in the memory of the frame, in bytes.
     pub offset: usize,
-    /// From a row to the next one, in bytes.
+    /// Distance between rows in bytes.
     pub pitch: usize,
-    /// How many rows there are.
+    /// Number of rows.
     pub rows: usize,
 }
 
 impl VideoFrame {
-    /// For the kernels, which make samples of it, with the matrix from luma and chroma to colours.
+    /// The frame as a source image of the kernels, with a colour matrix.
     ///
     /// # Errors
-    /// `InvalidArgument` where the matrix is for samples of another size.
+    /// `InvalidArgument` if the matrix has another bit depth.
     pub fn image(&self, matrix: ColorMatrix) -> Result<SourceImage> {
         let start = self.memory.address() as u64;
         let planes: Vec<DevicePlane> = self
@@ -64,28 +65,28 @@ impl VideoFrame {
     }
 }
 
-/// Where the planes of a video's frames are, in the decoder's surfaces and where they are copied to.
+/// The layout of the planes in decoder surfaces and in frames.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct FrameLayout {
     pub(crate) format: PixelFormat,
     pub(crate) planes: Vec<FramePlane>,
-    /// For each plane, the row of the surface where it begins.
+    /// First row of each plane in the surface.
     first_rows: Vec<usize>,
-    /// Where its visible part begins in each row, in bytes.
+    /// First byte of the display area in each row.
     first_byte: usize,
-    /// How long a frame is, in bytes.
+    /// Size of a frame in bytes.
     pub(crate) bytes: usize,
 }
 
 impl FrameLayout {
-    /// `None` where the video's pixels cannot come out of a decoder, or are more than there can be.
+    /// Returns `None` if decoders do not output the format, or the size overflows.
     pub(crate) fn of(video: &VideoFormat) -> Option<FrameLayout> {
         let format = video.pixel_format()?;
         let sample = usize::try_from(format.sample_bytes()).ok()?;
         let side = |number: u32| usize::try_from(number).ok();
         let (width, height) = (side(video.size.0)?, side(video.size.1)?);
         let (left, top) = (side(video.origin.0)?, side(video.origin.1)?);
-        // Surfaces have an even number of rows of luma, whatever the video has.
+        // Surfaces have an even number of luma rows.
         let surface_rows = side(video.coded_size.1)?.checked_next_multiple_of(2)?;
         let luma = (width.checked_mul(sample)?, height, top);
         let (chroma, count) = if format.is_subsampled() {
@@ -111,10 +112,10 @@ impl FrameLayout {
         Some(layout)
     }
 
-    /// From a surface to memory that is as long as a frame.
+    /// The copies from a surface to the memory of a frame.
     ///
     /// # Errors
-    /// `Internal` where the rows of the surface are shorter than the video's.
+    /// `Internal` if the pitch of the surface is too small.
     pub(crate) fn copies(
         &self,
         surface: u64,
@@ -126,7 +127,7 @@ impl FrameLayout {
         let copies = planes.map(|(plane, first)| {
             if self.first_byte + plane.pitch > from_pitch {
                 let message = format!(
-                    "the video decoder's surface has rows of {pitch} bytes, expected {} at least",
+                    "surface of the video decoder has a pitch of {pitch} bytes: expected at least {}",
                     self.first_byte + plane.pitch
                 );
                 return Err(Error::new(ErrorKind::Internal, message));
@@ -160,7 +161,7 @@ mod tests {
             coded_size: (64, 49),
             frame_rate: None,
             color: VideoColor { primaries: 2, transfer: 2, matrix: 2, full_range: false },
-            least_surfaces: 4,
+            min_surfaces: 4,
         }
     }
 
@@ -169,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn odd_sides_keep_the_last_column_and_row_and_their_chroma() {
+    fn odd_sides_keep_the_last_column_and_row() {
         let layout = FrameLayout::of(&video(ChromaFormat::Yuv420, 8, (31, 17), (0, 0))).unwrap();
         let plane = |offset, pitch, rows| FramePlane { offset, pitch, rows };
         assert_eq!(layout.planes, [plane(0, 31, 17), plane(31 * 17, 32, 9)]);
@@ -180,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_to_be_seen_is_cut_off_in_every_plane() {
+    fn every_plane_is_cropped_to_the_display_area() {
         let layout = FrameLayout::of(&video(ChromaFormat::Yuv420, 10, (32, 16), (6, 4))).unwrap();
         assert_eq!(layout.format, PixelFormat::P016);
         let copies = layout.copies(0, 512, DeviceAddress(0)).unwrap();
@@ -194,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_surface_with_rows_too_short_is_an_error_and_read_nowhere() {
+    fn a_surface_with_a_small_pitch_is_an_error() {
         let layout = FrameLayout::of(&video(ChromaFormat::Yuv420, 8, (31, 17), (2, 0))).unwrap();
         let error = layout.copies(0, 33, DeviceAddress(0)).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Internal);

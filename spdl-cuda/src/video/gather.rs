@@ -1,34 +1,34 @@
-//! Frames that lie one by one become one array, as they are or cropped.
+//! Copies frames, whole or cropped, into one array.
 
 use std::sync::Arc;
 
 use spdl_core::memory::{DeviceMemory, Upload};
 use spdl_core::{Error, ErrorKind, Result};
 
-use super::engine::NvDec;
 use super::frame::VideoFrame;
+use super::nvdec::NvDec;
 use crate::driver::{DeviceAddress, Memcpy2D};
 use crate::pixels::PixelFormat;
 use crate::runtime::{CopyFence, CudaMemory, DeviceInner, Event};
 
-/// How many columns and rows are cut off on each side.
+/// The number of columns and rows to crop on each side.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FrameCrop {
-    /// From the left.
+    /// Columns on the left.
     pub left: u32,
-    /// From the top.
+    /// Rows at the top.
     pub top: u32,
-    /// From the right.
+    /// Columns on the right.
     pub right: u32,
-    /// From the bottom.
+    /// Rows at the bottom.
     pub bottom: u32,
 }
 
 impl FrameCrop {
-    /// What is left of a frame of so many columns and rows.
+    /// Width and height of a cropped frame.
     ///
     /// # Errors
-    /// `InvalidArgument` where that is nothing.
+    /// `InvalidArgument` if no pixels remain.
     pub fn size(&self, (width, height): (u32, u32)) -> Result<(u32, u32)> {
         let rest = |all: u32, first: u32, last: u32| {
             all.checked_sub(first).and_then(|rest| rest.checked_sub(last)).filter(|rest| *rest > 0)
@@ -38,8 +38,8 @@ impl FrameCrop {
         columns.zip(rows).ok_or_else(|| {
             let FrameCrop { left, top, right, bottom } = *self;
             let message = format!(
-                "nothing is left of a frame of {width} x {height} pixels without {left} columns at the \
-                 left, {right} at the right, {top} rows at the top and {bottom} at the bottom"
+                "invalid crop of a frame of {width}x{height} pixels: no pixels remain without {left} columns \
+                 on the left, {right} on the right, {top} rows at the top and {bottom} at the bottom"
             );
             Error::new(ErrorKind::InvalidArgument, message)
         })
@@ -47,18 +47,19 @@ impl FrameCrop {
 }
 
 impl NvDec {
-    /// Starts to copy frames of NV12 or P016 into one array, and returns at once: luma, and below it half as
-    /// many rows of Cb and Cr side by side, all of the width that is left; frame behind frame. The frames'
-    /// own memory is free when they are copied.
+    /// Queues copies of NV12 or P016 frames into one array, and returns immediately.
+    ///
+    /// Each frame has the luma rows, then half as many rows of interleaved Cb and Cr, of the cropped width.
+    /// The memory of the frames is kept until the copies complete.
     ///
     /// # Errors
-    /// `InvalidArgument` for no frame, for frames that differ, for a crop that leaves nothing or begins at an
-    /// odd column or row; `Unsupported` for frames of another format, and where an odd number of columns or
-    /// rows is left; `LimitExceeded` where the device has no memory for it; what the driver says.
+    /// `InvalidArgument` without frames, for frames of different formats or sizes, and for a crop that leaves
+    /// no pixels or starts at an odd column or row; `Unsupported` for other pixel formats, and for an odd
+    /// cropped width or height; `LimitExceeded` if device memory is exhausted; errors of the driver.
     pub fn gather(&self, frames: &[VideoFrame], crop: FrameCrop) -> Result<Upload> {
         let device = self.device();
         let Some(first) = frames.first() else {
-            return Err(invalid("there is no frame to be copied".to_owned()));
+            return Err(invalid("expected at least one frame".to_owned()));
         };
         let (width, height) = checked_size(first, crop)?;
         let is_alike = |frame: &VideoFrame| {
@@ -66,7 +67,7 @@ impl NvDec {
         };
         if let Some(other) = frames.iter().find(|frame| !is_alike(frame)) {
             return Err(invalid(format!(
-                "frame {} has {} x {} pixels of {:?}, and frame {} has {} x {} of {:?}",
+                "frames of different formats: frame {} has {}x{} pixels of {:?}, and frame {} has {}x{} of {:?}",
                 first.number,
                 first.width,
                 first.height,
@@ -78,14 +79,14 @@ impl NvDec {
             )));
         }
         if frames.iter().any(|frame| !frame.memory.is_of(device)) {
-            return Err(invalid("a frame lies on another device".to_owned()));
+            return Err(invalid("a frame is on another device".to_owned()));
         }
         let sample = first.format.sample_bytes() as usize;
         let (row, rows) = (width as usize * sample, height as usize / 2 * 3);
         let frame_bytes = row.checked_mul(rows);
         let bytes = frame_bytes.and_then(|bytes| bytes.checked_mul(frames.len()));
         let (Some(frame_bytes), Some(bytes)) = (frame_bytes, bytes) else {
-            let message = "so many frames are too large for this machine";
+            let message = "the array of frames exceeds the address space";
             return Err(Error::new(ErrorKind::LimitExceeded, message));
         };
         let copies = |to: DeviceAddress| {
@@ -101,27 +102,27 @@ impl NvDec {
     }
 }
 
-/// The columns and rows that are left, both even.
+/// Width and height after the crop, both even.
 fn checked_size(frame: &VideoFrame, crop: FrameCrop) -> Result<(u32, u32)> {
     let (width, height) = crop.size((frame.width, frame.height))?;
     if !matches!(frame.format, PixelFormat::Nv12 | PixelFormat::P016) {
-        let message = format!("frames of {:?} are no NV12, whatever is cut off", frame.format);
+        let message = format!("unsupported pixel format {:?}: expected NV12 or P016", frame.format);
         return Err(Error::new(ErrorKind::Unsupported, message));
     }
     if crop.left % 2 == 1 || crop.top % 2 == 1 {
         return Err(invalid(format!(
-            "chroma has half as many samples, so NV12 is cut at even columns and rows, not at {} and {}",
+            "invalid crop at column {} and row {}: NV12 needs even numbers, because chroma has half the resolution",
             crop.left, crop.top
         )));
     }
     if width % 2 == 1 || height % 2 == 1 {
-        let message = format!("{width} x {height} pixels of NV12 are no array, as a side is odd");
+        let message = format!("unsupported size {width}x{height}: an NV12 array needs even sides");
         return Err(Error::new(ErrorKind::Unsupported, message));
     }
     Ok((width, height))
 }
 
-/// Both planes of a frame to where they belong: rows of `row` bytes, `height` of them for luma.
+/// The copies of both planes of a frame, with rows of `row` bytes and `height` luma rows.
 fn plane_copies(
     frame: &VideoFrame,
     crop: FrameCrop,
@@ -130,7 +131,7 @@ fn plane_copies(
 ) -> [Memcpy2D; 2] {
     let sample = frame.format.sample_bytes() as usize;
     let from = frame.memory.address();
-    // A pair of Cb and Cr takes as many bytes as its two samples of luma.
+    // A pair of Cb and Cr takes as many bytes as two luma samples.
     [(0, crop.top as usize, height, 0), (1, crop.top as usize / 2, height / 2, height)].map(
         |(plane, above, rows, first_row)| {
             let plane = frame.planes[plane];
@@ -147,7 +148,7 @@ fn plane_copies(
     )
 }
 
-/// Copies out of frames into memory of so many bytes, behind what brings the frames.
+/// Queues copies from frames into new memory, after the work that writes the frames.
 fn copy(
     device: &Arc<DeviceInner>,
     frames: &[VideoFrame],
@@ -170,16 +171,16 @@ fn copy(
             driver.wait_event(stream, event.handle())?;
         }
         for copy in copies(output.memory.address) {
-            // SAFETY: the rows lie in the frame, whose memory is used for nothing else before the event
-            // behind this, and in the slab, which is only written and freed behind it.
+            // SAFETY: the rows are inside the frame and inside the slab. Both exist until `done`
+            // completes, and are not written before.
             unsafe { driver.copy_rows(&copy, stream)? };
         }
         driver.record_event(done.handle(), stream)
     });
     if let Err(error) = started {
-        let is_over = uploads.synchronize();
-        slabs.recycle_after_failure(output, is_over && has_waited);
-        if !is_over {
+        let is_done = uploads.synchronize();
+        slabs.recycle_after_failure(output, is_done && has_waited);
+        if !is_done {
             frames.iter().for_each(|frame| frame.memory.record_unknown_use());
         }
         return Err(context.error(error, doing));

@@ -1,4 +1,4 @@
-//! IVF files: the smallest container there is, for VP8, VP9 and AV1.
+//! IVF files: a minimal container for VP8, VP9 and AV1.
 
 use std::iter::FusedIterator;
 
@@ -6,12 +6,12 @@ use spdl_core::{Error, ErrorKind, Result};
 
 use super::format::VideoCodec;
 
-/// The most bytes of a packet.
-const LARGEST_PACKET: usize = 1 << 28;
-/// What comes before each packet: its length and its timestamp.
+/// Default maximum size of a packet in bytes.
+const MAX_PACKET_BYTES: usize = 1 << 28;
+/// Size of the frame header: length and timestamp.
 const PACKET_HEADER: usize = 12;
 
-/// The packets of an IVF file. Nothing is copied.
+/// Iterates over the packets of an IVF file, without copies.
 ///
 /// ```
 /// use spdl_cuda::video::{IvfFile, VideoCodec};
@@ -29,35 +29,38 @@ const PACKET_HEADER: usize = 12;
 #[derive(Clone, Debug)]
 pub struct IvfFile<'a> {
     file: &'a [u8],
-    /// Where the next packet begins, with its header.
+    /// Offset of the next frame header.
     at: usize,
     codec: VideoCodec,
     size: (u32, u32),
     ticks: (u32, u32),
-    most_bytes: usize,
+    max_bytes: usize,
 }
 
 /// A packet of an IVF file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IvfPacket<'a> {
-    /// What is to be decoded.
+    /// The encoded picture.
     pub data: &'a [u8],
-    /// When it is to be shown, in ticks of the [file](IvfFile::ticks).
+    /// The presentation time in [ticks](IvfFile::ticks).
     pub timestamp: i64,
 }
 
 impl<'a> IvfFile<'a> {
-    /// Reads the header of a file.
+    /// Parses the file header.
     ///
     /// # Errors
-    /// `Corrupt` where it is no IVF file, `Truncated` where it ends in its header, `Unsupported` for
-    /// another codec.
+    /// `Corrupt` without the signature, `Truncated` if the file ends inside the header, `Unsupported` for
+    /// other codecs.
     pub fn new(file: &'a [u8]) -> Result<Self> {
         if !file.starts_with(b"DKIF") {
-            return Err(Error::new(ErrorKind::Corrupt, "an IVF file begins with \"DKIF\""));
+            return Err(Error::new(
+                ErrorKind::Corrupt,
+                "signature \"DKIF\" not found: not an IVF file",
+            ));
         }
         let header = file.first_chunk::<32>().ok_or_else(|| {
-            let message = format!("the file ends in its header, at {} of 32 bytes", file.len());
+            let message = format!("IVF header is truncated: {} of 32 bytes", file.len());
             Error::new(ErrorKind::Truncated, message)
         })?;
         let short = |at: usize| u16::from_le_bytes([header[at], header[at + 1]]);
@@ -70,15 +73,15 @@ impl<'a> IvfFile<'a> {
             b"AV01" => VideoCodec::Av1,
             other => {
                 let other = other.escape_ascii();
-                let message = format!("the file holds \"{other}\"; expected VP80, VP90 or AV01");
+                let message = format!("unsupported codec \"{other}\": expected VP80, VP90 or AV01");
                 return Err(Error::new(ErrorKind::Unsupported, message));
             }
         };
         let (version, at) = (short(4), usize::from(short(6)));
         if version != 0 || at < header.len() {
             let message = format!(
-                "expected an IVF file of version 0 with a header of 32 bytes at least, found version \
-                 {version} and {at} bytes"
+                "unsupported IVF version {version} with a header of {at} bytes: expected version 0 with at \
+                 least 32 bytes"
             );
             return Err(Error::new(ErrorKind::Unsupported, message));
         }
@@ -88,50 +91,51 @@ impl<'a> IvfFile<'a> {
             codec,
             size: (u32::from(short(12)), u32::from(short(14))),
             ticks: (long(16), long(20)),
-            most_bytes: LARGEST_PACKET,
+            max_bytes: MAX_PACKET_BYTES,
         })
     }
 
-    /// The most bytes of a packet; 2²⁸ unless it is said.
+    /// Sets the maximum size of a packet. Default: 2²⁸ bytes.
     #[must_use]
-    pub fn packet_bytes(mut self, most: usize) -> Self {
-        self.most_bytes = most;
+    pub fn packet_bytes(mut self, max: usize) -> Self {
+        self.max_bytes = max;
         self
     }
 
-    /// How the video is coded.
+    /// The codec.
     pub fn codec(&self) -> VideoCodec {
         self.codec
     }
 
-    /// Width and height in pixels, as the file says. Those of frames may be others.
+    /// Width and height in pixels of the file header. Frames may differ.
     pub fn size(&self) -> (u32, u32) {
         self.size
     }
 
-    /// So many ticks of timestamps in so many seconds, as the file says.
+    /// Ticks of timestamps per seconds, as a fraction, of the file header.
     pub fn ticks(&self) -> (u32, u32) {
         self.ticks
     }
 
     fn packet(&self, rest: &'a [u8]) -> Result<IvfPacket<'a>> {
         let truncated = |expected: usize, what: &str| {
-            let message = format!("the file ends in {what}: {} of {expected} bytes", rest.len());
+            let message = format!("{what} is truncated: {} of {expected} bytes", rest.len());
             Error::new(ErrorKind::Truncated, message)
         };
         let (length, after) = rest
             .split_first_chunk::<4>()
-            .ok_or_else(|| truncated(PACKET_HEADER, "the header of a packet"))?;
+            .ok_or_else(|| truncated(PACKET_HEADER, "IVF frame header"))?;
         let (timestamp, data) = after
             .split_first_chunk::<8>()
-            .ok_or_else(|| truncated(PACKET_HEADER, "the header of a packet"))?;
+            .ok_or_else(|| truncated(PACKET_HEADER, "IVF frame header"))?;
         let length = usize::try_from(u32::from_le_bytes(*length)).unwrap_or(usize::MAX);
-        if length > self.most_bytes {
-            let message = format!("a packet has {length} bytes; the limit is {}", self.most_bytes);
+        if length > self.max_bytes {
+            let message =
+                format!("packet of {length} bytes exceeds the limit of {} bytes", self.max_bytes);
             return Err(Error::new(ErrorKind::LimitExceeded, message));
         }
         let expected = length.saturating_add(PACKET_HEADER);
-        let data = data.get(..length).ok_or_else(|| truncated(expected, "a packet"))?;
+        let data = data.get(..length).ok_or_else(|| truncated(expected, "IVF frame"))?;
         Ok(IvfPacket { data, timestamp: i64::from_le_bytes(*timestamp) })
     }
 }
@@ -145,7 +149,7 @@ impl<'a> Iterator for IvfFile<'a> {
         let packet = self.packet(rest);
         self.at = match &packet {
             Ok(packet) => start + PACKET_HEADER + packet.data.len(),
-            // Where the next one would begin, nobody knows.
+            // The start of the next packet is unknown.
             Err(_) => self.file.len(),
         };
         Some(packet.map_err(|error| error.with_offset(start as u64)))
@@ -172,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_come_with_their_timestamps() {
+    fn packets_have_their_timestamps() {
         let file = file(b"AV01", &[(b"one", -1), (b"", 0), (b"three", 1 << 40)]);
         let packets = IvfFile::new(&file).unwrap();
         assert_eq!((packets.codec(), packets.size()), (VideoCodec::Av1, (320, 240)));
@@ -183,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_cut_gives_its_whole_packets_and_then_an_error_and_nothing_more() {
+    fn a_truncated_file_gives_its_complete_packets_and_an_error() {
         let file = file(b"VP80", &[(b"one", 0), (b"two", 1)]);
         for length in 0..file.len() {
             let mut packets = match IvfFile::new(&file[..length]) {
@@ -207,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_header_cannot_say_is_an_error() {
+    fn invalid_headers_are_errors() {
         let with = |at: usize, byte: u8| {
             let mut file = file(b"VP90", &[]);
             file[at] = byte;

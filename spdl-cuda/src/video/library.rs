@@ -1,5 +1,4 @@
-//! libnvcuvid as far as this crate calls it. All its calls need a current context, and return codes of
-//! the driver.
+//! `libnvcuvid`, opened at run time. All calls need a current context, and return `CUresult` codes.
 
 use std::ffi::{c_int, c_uint, c_ulonglong, c_void};
 use std::fmt;
@@ -14,26 +13,26 @@ use crate::driver::{DriverError, DriverResult};
 use crate::libraries::{Library, LibraryLocation, LibraryNotFound, Search, SharedLibrary};
 use crate::runtime::Context;
 
-/// Objects of the library, known only by their address.
+/// A pointer to an opaque object of the library.
 pub(crate) type NvcuvidHandle = NonNull<c_void>;
 
-/// What the library says it has made, but has not.
+/// `CUDA_ERROR_UNKNOWN`, for success without an object.
 const UNKNOWN: u32 = 999;
 
-/// Declares the functions that are looked up when the library is opened, all or none.
+/// Declares the functions, which are resolved together when the library is opened.
 macro_rules! functions {
     ($($name:ident($($argument:ty),*);)*) => {
-        #[allow(non_snake_case, reason = "these are the names of the functions")]
+        #[allow(non_snake_case, reason = "the names of the functions")]
         #[derive(Clone, Copy)]
         struct NvcuvidFunctions {
             $($name: unsafe extern "system" fn($($argument),*) -> u32,)*
         }
 
         impl NvcuvidFunctions {
-            /// The first that is missing is named.
-            fn of(library: &SharedLibrary) -> Result<NvcuvidFunctions, &'static str> {
+            /// Resolves all functions, or returns the name of the first missing one.
+            fn resolve(library: &SharedLibrary) -> Result<NvcuvidFunctions, &'static str> {
                 Ok(NvcuvidFunctions {
-                    // SAFETY: the types are those that the library's headers declare.
+                    // SAFETY: the types are those of the headers of the library.
                     $($name: unsafe { library.function(stringify!($name)) }
                         .ok_or(stringify!($name))?,)*
                 })
@@ -58,72 +57,72 @@ functions! {
     cuvidDestroyVideoParser(*mut c_void);
 }
 
-/// The opened library. It stays open for ever.
+/// The loaded library, which is never unloaded.
 #[derive(Clone)]
 pub(crate) struct NvcuvidLibrary {
     functions: Arc<NvcuvidFunctions>,
-    found: LibraryLocation,
+    location: LibraryLocation,
 }
 
-/// Calls a function of the library. Its name is that of the error.
+/// Calls a function of the library. An error carries the name of the function.
 macro_rules! call {
     ($library:ident.$name:ident($($argument:expr),* $(,)?)) => {{
-        // SAFETY: pointers are to variables of the right type that live during the call, or what the
-        // caller of the method answers for; handles are alive, as nobody has given them back.
+        // SAFETY: pointers are to variables of the right type that live during the call, or the caller
+        // of the method upholds its contract.
         let code = unsafe { ($library.functions.$name)($($argument),*) };
-        checked(stringify!($name), code)
+        check(stringify!($name), code)
     }};
 }
 
-fn checked(call: &'static str, code: u32) -> DriverResult<()> {
+fn check(call: &'static str, code: u32) -> DriverResult<()> {
     if code == 0 { Ok(()) } else { Err(DriverError { call, code }) }
 }
 
-/// What a call that makes an object has made.
-fn made(
+/// Checks a call that creates an object.
+fn check_created(
     call: &'static str,
-    made: DriverResult<()>,
+    created: DriverResult<()>,
     object: *mut c_void,
 ) -> DriverResult<NvcuvidHandle> {
-    made?;
+    created?;
     NonNull::new(object).ok_or(DriverError { call, code: UNKNOWN })
 }
 
 impl NvcuvidLibrary {
-    /// Opens it where `search` finds it. Needs no device.
+    /// Opens the library. Needs no device.
     pub(crate) fn open(search: &Search) -> Result<NvcuvidLibrary, LibraryNotFound> {
-        let (library, found) = search.open(Library::Nvcuvid)?;
-        let functions = NvcuvidFunctions::of(&library).map_err(|missing| LibraryNotFound {
+        let (library, location) = search.open(Library::Nvcuvid)?;
+        let functions = NvcuvidFunctions::resolve(&library).map_err(|missing| LibraryNotFound {
             library: Library::Nvcuvid,
-            reason: format!("{found} has no {missing}: it is too old"),
+            reason: format!("{location} is too old: missing function {missing}"),
         })?;
-        Ok(NvcuvidLibrary { functions: Arc::new(functions), found })
+        Ok(NvcuvidLibrary { functions: Arc::new(functions), location })
     }
 
-    /// What the device decodes, of what `caps` asks about.
+    /// Fills in the capabilities for the codec, chroma format and bit depth of `caps`.
     pub(crate) fn decoder_caps(&self, caps: &mut DecodeCaps) -> DriverResult<()> {
         call!(self.cuvidGetDecoderCaps(caps))
     }
 
     /// # Safety
-    /// The lock in `info` is alive for as long as the decoder is.
+    /// The lock in `info` outlives the decoder.
     pub(crate) unsafe fn create_decoder(
         &self,
         info: &mut DecodeCreateInfo,
     ) -> DriverResult<NvcuvidHandle> {
         let mut decoder = ptr::null_mut();
         let created = call!(self.cuvidCreateDecoder(&mut decoder, info));
-        made("cuvidCreateDecoder", created, decoder)
+        check_created("cuvidCreateDecoder", created, decoder)
     }
 
     /// # Safety
-    /// The decoder is alive, and not used again; nothing under way uses its surfaces.
+    /// The decoder exists and is not used again. No work in flight uses its surfaces.
     pub(crate) unsafe fn destroy_decoder(&self, decoder: NvcuvidHandle) -> DriverResult<()> {
         call!(self.cuvidDestroyDecoder(decoder.as_ptr()))
     }
 
     /// # Safety
-    /// The decoder is alive, and none of its surfaces is mapped.
+    /// The decoder exists, and none of its surfaces is mapped.
     pub(crate) unsafe fn reconfigure_decoder(
         &self,
         decoder: NvcuvidHandle,
@@ -133,7 +132,7 @@ impl NvcuvidLibrary {
     }
 
     /// # Safety
-    /// The decoder is alive, and the picture is what a parser of the library is calling about.
+    /// The decoder exists, and the picture is the argument of a callback of a parser of the library.
     pub(crate) unsafe fn decode_picture(
         &self,
         decoder: NvcuvidHandle,
@@ -142,10 +141,10 @@ impl NvcuvidLibrary {
         call!(self.cuvidDecodePicture(decoder.as_ptr(), picture))
     }
 
-    /// What became of a picture.
+    /// The decode status of a picture.
     ///
     /// # Safety
-    /// The decoder is alive.
+    /// The decoder exists.
     pub(crate) unsafe fn decode_status(
         &self,
         decoder: NvcuvidHandle,
@@ -160,11 +159,10 @@ impl NvcuvidLibrary {
         Ok(status.status)
     }
 
-    /// Waits for the picture to be decoded, and puts it where kernels can read it: the address and the
-    /// pitch of its first plane.
+    /// Waits until the picture is decoded, and maps it. Returns address and pitch of its first plane.
     ///
     /// # Safety
-    /// The decoder and the stream in `processing` are alive.
+    /// The decoder and the stream in `processing` exist.
     pub(crate) unsafe fn map_frame(
         &self,
         decoder: NvcuvidHandle,
@@ -183,7 +181,7 @@ impl NvcuvidLibrary {
     }
 
     /// # Safety
-    /// The decoder is alive, and this is mapped.
+    /// The decoder exists, and the frame is mapped.
     pub(crate) unsafe fn unmap_frame(
         &self,
         decoder: NvcuvidHandle,
@@ -193,20 +191,20 @@ impl NvcuvidLibrary {
     }
 
     /// # Safety
-    /// The callbacks may be called with the user data until the parser is destroyed.
+    /// Until the parser is destroyed, the callbacks may be called with the user data.
     pub(crate) unsafe fn create_parser(
         &self,
         params: &mut ParserParams,
     ) -> DriverResult<NvcuvidHandle> {
         let mut parser = ptr::null_mut();
         let created = call!(self.cuvidCreateVideoParser(&mut parser, params));
-        made("cuvidCreateVideoParser", created, parser)
+        check_created("cuvidCreateVideoParser", created, parser)
     }
 
-    /// Reads a packet, and calls back.
+    /// Parses a packet, and calls the callbacks.
     ///
     /// # Safety
-    /// The parser is alive, and nobody else uses it; the payload lives during the call.
+    /// The parser exists and is not used concurrently. The payload exists during the call.
     pub(crate) unsafe fn parse(
         &self,
         parser: NvcuvidHandle,
@@ -216,7 +214,7 @@ impl NvcuvidLibrary {
     }
 
     /// # Safety
-    /// The parser is alive, and not used again.
+    /// The parser exists and is not used again.
     pub(crate) unsafe fn destroy_parser(&self, parser: NvcuvidHandle) -> DriverResult<()> {
         call!(self.cuvidDestroyVideoParser(parser.as_ptr()))
     }
@@ -224,18 +222,18 @@ impl NvcuvidLibrary {
 
 impl fmt::Debug for NvcuvidLibrary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "nvcuvid at {}", self.found)
+        write!(f, "nvcuvid at {}", self.location)
     }
 }
 
-/// What the library's decoders of a context share, so that several threads may use it at a time.
+/// `CUvideoctxlock`: serialises the use of a context by decoders of several threads.
 pub(crate) struct ContextLock {
     handle: NvcuvidHandle,
     library: NvcuvidLibrary,
     context: Arc<Context>,
 }
 
-// SAFETY: it is a lock, made to be used by several threads.
+// SAFETY: the lock exists for concurrent use.
 unsafe impl Send for ContextLock {}
 // SAFETY: as above.
 unsafe impl Sync for ContextLock {}
@@ -249,7 +247,7 @@ impl ContextLock {
             let mut lock = ptr::null_mut();
             let context = ptr::without_provenance_mut(context.raw());
             let created = call!(library.cuvidCtxLockCreate(&mut lock, context));
-            made("cuvidCtxLockCreate", created, lock)
+            check_created("cuvidCtxLockCreate", created, lock)
         })?;
         Ok(ContextLock { handle, library: library.clone(), context: Arc::clone(context) })
     }

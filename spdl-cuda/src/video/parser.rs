@@ -1,5 +1,6 @@
-//! The library's parser, and the functions that it calls. None of them unwinds into it: an error, also a
-//! panic, stays in a slot until the call of the parser has returned.
+//! The parser of nvcuvid and its callbacks.
+//!
+//! No callback unwinds into the library. An error or a panic is stored until the parser call returns.
 
 use std::any::Any;
 use std::ffi::{c_int, c_ulong, c_void};
@@ -10,44 +11,44 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use spdl_core::{Error, ErrorKind, Result};
 
 use super::bindings::{
-    PACKET_DISCONTINUITY, PACKET_END_OF_STREAM, PACKET_TIMESTAMP, ParserDispInfo, ParserParams,
-    PicParams, SourceDataPacket, VideoFormat,
+    CuVideoFormat, PACKET_DISCONTINUITY, PACKET_END_OF_STREAM, PACKET_TIMESTAMP, ParserDispInfo,
+    ParserParams, PicParams, SourceDataPacket,
 };
 use super::library::{NvcuvidHandle, NvcuvidLibrary};
 use super::session::Session;
 use crate::runtime::Context;
 
-/// How many pictures may be decoded before the first of them has to be shown.
+/// Maximum number of pictures between decode and output.
 const DISPLAY_DELAY: u32 = 4;
-/// Pictures are decoded whatever is wrong with them, and then it is told.
+/// Error threshold in percent: all pictures are decoded, and errors are reported per frame.
 const DECODE_ALL: u32 = 100;
-/// What a callback returns where it has failed.
+/// The return value of a failed callback.
 const FAILED: c_int = 0;
 
-/// What the parser's calls reach, by its address.
+/// The user data of the callbacks.
 struct Callbacks {
     session: Mutex<Session>,
     /// The first failure of a callback.
     failure: Mutex<Option<Error>>,
 }
 
-/// A parser with the video that it reads. Fields are dropped in their order.
+/// A parser with the state of its video. Fields are dropped in their order.
 pub(crate) struct Parser {
     handle: ParserHandle,
-    /// Also the parser's, by its address.
+    /// The parser holds its address.
     callbacks: Arc<Callbacks>,
     context: Arc<Context>,
     library: NvcuvidLibrary,
 }
 
-/// Destroyed when it is dropped, before what it calls.
+/// Destroys the parser on drop, before its callbacks.
 struct ParserHandle {
     handle: NvcuvidHandle,
     context: Arc<Context>,
     library: NvcuvidLibrary,
 }
 
-// SAFETY: a parser belongs to no thread; one at a time calls it, since it is used exclusively.
+// SAFETY: a parser is not bound to a thread, and exclusive access prevents concurrent calls.
 unsafe impl Send for ParserHandle {}
 
 impl Parser {
@@ -61,7 +62,7 @@ impl Parser {
             Arc::new(Callbacks { session: Mutex::new(session), failure: Mutex::default() });
         let mut params = ParserParams {
             codec,
-            // The first headers say how many.
+            // The sequence callback returns the actual number.
             max_decode_surfaces: 1,
             clock_rate: 0,
             error_threshold: DECODE_ALL,
@@ -76,8 +77,8 @@ impl Parser {
             reserved_2: [ptr::null_mut(); 6],
             extended_format: ptr::null_mut(),
         };
-        let handle = context.run("start to parse a video", |_| {
-            // SAFETY: the callbacks' data live longer than the parser, and may be shared by threads.
+        let handle = context.run("create a video parser", |_| {
+            // SAFETY: the user data outlive the parser, and are `Sync`.
             unsafe { library.create_parser(&mut params) }
         })?;
         let (library, context) = (library.clone(), Arc::clone(context));
@@ -86,31 +87,31 @@ impl Parser {
         Ok(Parser { handle, callbacks, context, library })
     }
 
-    /// What it reads into.
+    /// The state of the video.
     pub(crate) fn session(&mut self) -> MutexGuard<'_, Session> {
         self.callbacks.session.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reads a packet.
+    /// Parses a packet.
     pub(crate) fn push(
         &mut self,
         packet: &[u8],
         timestamp: Option<i64>,
-        follows_on: bool,
+        is_continuous: bool,
     ) -> Result<()> {
         let timed = if timestamp.is_some() { PACKET_TIMESTAMP } else { 0 };
-        let flags = timed | if follows_on { 0 } else { PACKET_DISCONTINUITY };
+        let flags = timed | if is_continuous { 0 } else { PACKET_DISCONTINUITY };
         self.parse(packet, flags, timestamp.unwrap_or(0))
     }
 
-    /// Says that nothing comes any more: all pictures are shown.
+    /// Signals the end of the stream, which outputs all pictures.
     pub(crate) fn finish(&mut self) -> Result<()> {
         self.parse(&[], PACKET_END_OF_STREAM, 0)
     }
 
     fn parse(&mut self, payload: &[u8], flags: c_ulong, timestamp: i64) -> Result<()> {
         let payload_size = c_ulong::try_from(payload.len()).map_err(|_| {
-            let message = format!("a packet of {} bytes is too large", payload.len());
+            let message = format!("packet of {} bytes is too large", payload.len());
             Error::new(ErrorKind::LimitExceeded, message)
         })?;
         let mut packet = SourceDataPacket {
@@ -120,10 +121,10 @@ impl Parser {
             timestamp,
         };
         let parsed = self.context.attempt(|_| {
-            // SAFETY: the parser is alive and used exclusively, and the payload lives during the call.
+            // SAFETY: the parser exists and is used exclusively, and the payload exists during the call.
             unsafe { self.library.parse(self.handle.handle, &mut packet) }
         });
-        // What a callback says is the reason for what the library says.
+        // The failure of a callback is the cause of the error of the library.
         let failure = self.callbacks.failure().take();
         match failure {
             Some(failure) => Err(failure),
@@ -134,7 +135,7 @@ impl Parser {
 
 impl Drop for ParserHandle {
     fn drop(&mut self) {
-        // SAFETY: it is alive, and nobody uses it again.
+        // SAFETY: the parser exists and is not used again.
         self.context.release(|_| unsafe { self.library.destroy_parser(self.handle) });
     }
 }
@@ -145,19 +146,19 @@ impl Callbacks {
     }
 }
 
-/// Does the work of a callback, and keeps what goes wrong with it.
+/// Runs a callback, and stores its error or panic.
 ///
 /// # Safety
-/// `user_data` is null, or the address of the parser's [`Callbacks`].
+/// `user_data` is null, or the address of the [`Callbacks`] of the parser.
 unsafe fn guarded(
     user_data: *mut c_void,
     work: impl FnOnce(&mut Session) -> Result<c_int>,
 ) -> c_int {
-    // SAFETY: the caller says so; they live until the parser is destroyed.
+    // SAFETY: the caller guarantees the address, and the callbacks outlive the parser.
     let Some(callbacks) = (unsafe { user_data.cast::<Callbacks>().as_ref() }) else {
         return FAILED;
     };
-    // Nothing is done behind a failure: the decoder may be that of other headers.
+    // After a failure, the decoder may belong to another sequence.
     if callbacks.failure().is_some() {
         return FAILED;
     }
@@ -166,14 +167,14 @@ unsafe fn guarded(
             Ok(session) => session,
             Err(TryLockError::Poisoned(session)) => session.into_inner(),
             Err(TryLockError::WouldBlock) => {
-                let message = "the video parser calls while a call of its is answered";
+                let message = "the video parser made a nested callback";
                 return Err(Error::new(ErrorKind::Internal, message));
             }
         };
         work(&mut session)
     }));
     let failure = match done {
-        Ok(Ok(answer)) => return answer,
+        Ok(Ok(result)) => return result,
         Ok(Err(error)) => error,
         Err(panic) => panicked(panic),
     };
@@ -181,49 +182,50 @@ unsafe fn guarded(
     FAILED
 }
 
-/// The error for a panic. What was thrown is never dropped, since that might panic again.
+/// The error for a panic. The payload is leaked, because its drop might panic again.
 fn panicked(panic: Box<dyn Any + Send>) -> Error {
-    let words = panic.downcast_ref::<&str>().map(|words| (*words).to_owned());
-    let words = words.or_else(|| panic.downcast_ref::<String>().cloned());
+    let message = panic.downcast_ref::<&str>().map(|message| (*message).to_owned());
+    let message = message.or_else(|| panic.downcast_ref::<String>().cloned());
     std::mem::forget(panic);
-    let words = words.unwrap_or_else(|| "no words".to_owned());
-    Error::new(ErrorKind::Panicked, format!("decoding a video panicked: {words}"))
+    let message = message.unwrap_or_else(|| "no message".to_owned());
+    Error::new(ErrorKind::Panicked, format!("the video decoder panicked: {message}"))
 }
 
-/// What the parser gives a callback.
+/// The argument of a callback.
 ///
 /// # Safety
-/// It is null, or lives during the callback, in which it is used.
-unsafe fn given<'a, T>(told: *mut T) -> Result<&'a T> {
-    // SAFETY: the caller says so.
-    let told = unsafe { told.as_ref() };
-    told.ok_or_else(|| Error::new(ErrorKind::Internal, "the video parser calls about nothing"))
+/// `argument` is null, or valid during the callback.
+unsafe fn checked<'a, T>(argument: *mut T) -> Result<&'a T> {
+    // SAFETY: the caller guarantees it.
+    let argument = unsafe { argument.as_ref() };
+    argument
+        .ok_or_else(|| Error::new(ErrorKind::Internal, "the video parser passed a null pointer"))
 }
 
-unsafe extern "system" fn on_sequence(user_data: *mut c_void, told: *mut VideoFormat) -> c_int {
-    // SAFETY: the parser has made it.
-    let told = unsafe { given(told) };
-    // SAFETY: the parser gives what it was made with.
-    unsafe { guarded(user_data, |session| session.sequence(told?)) }
+unsafe extern "system" fn on_sequence(user_data: *mut c_void, format: *mut CuVideoFormat) -> c_int {
+    // SAFETY: the parser provides the format.
+    let format = unsafe { checked(format) };
+    // SAFETY: the parser passes the user data that it was created with.
+    unsafe { guarded(user_data, |session| session.sequence(format?)) }
 }
 
 unsafe extern "system" fn on_decode(user_data: *mut c_void, picture: *mut PicParams) -> c_int {
     let decode = |session: &mut Session| {
-        // SAFETY: the parser is calling about the picture.
+        // SAFETY: the picture is the argument of this callback.
         unsafe { session.decode(picture) }
     };
-    // SAFETY: the parser gives what it was made with.
+    // SAFETY: the parser passes the user data that it was created with.
     unsafe { guarded(user_data, decode) }
 }
 
 unsafe extern "system" fn on_display(user_data: *mut c_void, shown: *mut ParserDispInfo) -> c_int {
-    // At the end of a stream some parsers say that nothing is shown any more.
+    // Some parsers pass null at the end of the stream.
     if shown.is_null() {
         return 1;
     }
-    // SAFETY: the parser has made it.
-    let shown = unsafe { given(shown) };
-    // SAFETY: the parser gives what it was made with.
+    // SAFETY: the parser provides the picture.
+    let shown = unsafe { checked(shown) };
+    // SAFETY: the parser passes the user data that it was created with.
     unsafe { guarded(user_data, |session| session.display(shown?)) }
 }
 
@@ -232,7 +234,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_callback_without_data_fails_and_touches_nothing() {
+    fn a_callback_without_user_data_fails() {
         // SAFETY: null is allowed.
         assert_eq!(unsafe { on_sequence(ptr::null_mut(), ptr::null_mut()) }, FAILED);
         // SAFETY: as above.
@@ -243,11 +245,11 @@ mod tests {
     }
 
     #[test]
-    fn whatever_is_thrown_becomes_an_error_with_its_words() {
+    fn a_panic_becomes_an_error_with_its_message() {
         let thrown = [
             (Box::new("of a slice") as Box<dyn Any + Send>, "panicked: of a slice"),
             (Box::new("of a string".to_owned()), "panicked: of a string"),
-            (Box::new(7), "panicked: no words"),
+            (Box::new(7), "panicked: no message"),
         ];
         for (thrown, words) in thrown {
             let error = panicked(thrown);

@@ -1,4 +1,4 @@
-//! What happens when the parser calls: decoders are made, pictures decoded, frames brought out.
+//! The callbacks of the parser: create decoders, decode pictures, output frames.
 
 use std::collections::VecDeque;
 use std::ffi::c_int;
@@ -7,65 +7,68 @@ use std::sync::atomic::Ordering;
 
 use spdl_core::{Error, ErrorKind, Result};
 
-use super::bindings::{self, ParserDispInfo, PicParams};
+use super::bindings::{CuVideoFormat, ParserDispInfo, PicParams};
 use super::decoder::{Decoder, PictureStatus, Surface};
-use super::engine::NvDecInner;
+use super::decoders::SharedDecoders;
 use super::format::{VideoCodec, VideoFormat};
 use super::frame::{FrameLayout, VideoFrame};
-use super::stream::VideoLimits;
+use super::limits::VideoLimits;
 use crate::runtime::{CudaMemory, DeviceInner, Event};
 
-/// What the parser is told where a callback has done its work; where it has not, 0.
-const DONE: c_int = 1;
+/// The return value of a successful callback; 0 after a failure.
+const SUCCESS: c_int = 1;
 
-/// Failures of the library by which a picture is refused, and nothing else: a wrong value, image or
-/// source, and what the device does not do.
-const REFUSES_THE_PICTURE: [u32; 4] = [1, 200, 300, 801];
+/// `CUresult` codes that fail only the picture: invalid value, image or source, and not supported.
+const PICTURE_ERRORS: [u32; 4] = [1, 200, 300, 801];
 
-/// A video under way.
+/// The state of a video.
 pub(crate) struct Session {
     codec: VideoCodec,
     limits: VideoLimits,
     current: Option<ActiveSequence>,
-    /// In the order in which they are shown.
+    /// Decoded frames in display order.
     frames: VecDeque<Result<VideoFrame>>,
-    /// How many were shown so far.
-    shown: u64,
-    /// Whether something has failed that the decoder had part in: it is not used again.
+    /// Number of frames that were output.
+    output_count: u64,
+    /// Whether decoding failed: the decoder is not reused.
     pub(crate) is_broken: bool,
-    engine: Arc<NvDecInner>,
+    decoders: Arc<SharedDecoders>,
 }
 
-/// What its headers have said, and what was made for that.
+/// The current coded video sequence and its decoder.
 struct ActiveSequence {
     video: VideoFormat,
     layout: FrameLayout,
-    /// By the parser's index.
-    pictures: Vec<Picture>,
+    /// By picture index of the parser.
+    pictures: Vec<PictureState>,
     decoder: Decoder,
 }
 
-/// What is known of one of the decoder's pictures.
+/// The state of a decode surface.
 #[derive(Clone, Debug)]
-enum Picture {
-    /// It was never decoded.
+enum PictureState {
+    /// Never decoded.
     Empty,
-    /// It is being decoded, or is already.
+    /// Decoded, or decoding in flight.
     Decoded,
-    /// The decoder has refused it.
-    Refused(Error),
+    /// The decoder failed.
+    Failed(Error),
 }
 
 impl Session {
-    pub(crate) fn new(engine: &Arc<NvDecInner>, codec: VideoCodec, limits: VideoLimits) -> Session {
+    pub(crate) fn new(
+        decoders: &Arc<SharedDecoders>,
+        codec: VideoCodec,
+        limits: VideoLimits,
+    ) -> Session {
         Session {
             codec,
             limits,
             current: None,
             frames: VecDeque::new(),
-            shown: 0,
+            output_count: 0,
             is_broken: false,
-            engine: Arc::clone(engine),
+            decoders: Arc::clone(decoders),
         }
     }
 
@@ -77,133 +80,136 @@ impl Session {
         self.frames.pop_front()
     }
 
-    /// The stream has headers, again or for the first time. How many pictures the parser is to count with.
-    pub(crate) fn sequence(&mut self, told: &bindings::VideoFormat) -> Result<c_int> {
-        let video = VideoFormat::read(self.codec, told)?;
+    /// Handles a sequence header: sets up the decoder. Returns its number of decode surfaces.
+    pub(crate) fn sequence(&mut self, format: &CuVideoFormat) -> Result<c_int> {
+        let video = VideoFormat::read(self.codec, format)?;
         self.limits.check(&video)?;
-        let kind = self.engine.kind_for(&video)?;
+        let config = self.decoders.config_for(&video)?;
         let layout = FrameLayout::of(&video).ok_or_else(|| {
-            let message = format!("a frame of {} x {} pixels", video.size.0, video.size.1);
-            Error::new(ErrorKind::LimitExceeded, format!("{message} is too large for this machine"))
+            let (width, height) = video.size;
+            let message = format!("frame of {width}x{height} pixels exceeds the address space");
+            Error::new(ErrorKind::LimitExceeded, message)
         })?;
-        let mut pictures = vec![Picture::Empty; kind.surfaces as usize];
+        let mut pictures = vec![PictureState::Empty; config.surfaces as usize];
         let decoder = match self.current.take() {
             Some(ActiveSequence { mut decoder, video: before, pictures: decoded, .. })
-                if decoder.kind() == kind =>
+                if decoder.config() == config =>
             {
                 if before.coded_size == video.coded_size {
-                    // Some may still wait to be shown.
+                    // Decoded pictures may still wait for output.
                     pictures = decoded;
                 }
-                self.engine.configure(&mut decoder, &video)?;
+                self.decoders.reconfigure(&mut decoder, &video)?;
                 decoder
             }
             other => {
                 if let Some(ActiveSequence { decoder, .. }) = other {
-                    self.engine.cache.give_back(decoder.kind(), decoder);
+                    self.decoders.cache.put(decoder.config(), decoder);
                 }
-                self.engine.decoder(kind, &video)?
+                self.decoders.decoder(config, &video)?
             }
         };
         self.current = Some(ActiveSequence { video, layout, pictures, decoder });
-        Ok(c_int::try_from(kind.surfaces).unwrap_or(c_int::MAX))
+        Ok(c_int::try_from(config.surfaces).unwrap_or(c_int::MAX))
     }
 
-    /// A picture is to be decoded.
+    /// Decodes a picture.
     ///
     /// # Safety
-    /// The parser is calling about this picture.
+    /// `picture` is the argument of the callback of the parser.
     pub(crate) unsafe fn decode(&mut self, picture: *mut PicParams) -> Result<c_int> {
-        // SAFETY: the parser has made it, and it lives during the call.
-        let told = unsafe { picture.as_ref() };
-        let told = told.ok_or_else(|| wrong_call("decodes no picture"))?;
-        let (index, is_second_field) = (told.picture_index, told.second_field != 0);
+        // SAFETY: the parser provides the picture, which exists during the call.
+        let params = unsafe { picture.as_ref() };
+        let params = params.ok_or_else(|| parser_error("passed no picture to decode"))?;
+        let (index, is_second_field) = (params.picture_index, params.second_field != 0);
         let (current, at) = self.picture(index)?;
-        // SAFETY: the caller says so.
+        // SAFETY: the caller guarantees it.
         let decoded = unsafe { current.decoder.decode(picture) };
-        let place = &mut current.pictures[at];
+        let state = &mut current.pictures[at];
         match decoded {
-            // A frame is no better than its first field.
-            Ok(()) if is_second_field && matches!(place, Picture::Refused(_)) => {}
-            Ok(()) => *place = Picture::Decoded,
-            Err(error) if REFUSES_THE_PICTURE.contains(&error.code) => {
+            // If the first field failed, the frame failed.
+            Ok(()) if is_second_field && matches!(state, PictureState::Failed(_)) => {}
+            Ok(()) => *state = PictureState::Decoded,
+            Err(error) if PICTURE_ERRORS.contains(&error.code) => {
                 let message = "the device cannot decode this frame";
-                *place =
-                    Picture::Refused(Error::new(ErrorKind::Corrupt, message).with_source(error));
+                *state = PictureState::Failed(
+                    Error::new(ErrorKind::Corrupt, message).with_source(error),
+                );
             }
             Err(error) => {
-                return Err(self.engine.device.context.error(error, "decode a video"));
+                return Err(self.decoders.device.context.error(error, "decode a video"));
             }
         }
-        Ok(DONE)
+        Ok(SUCCESS)
     }
 
-    /// A picture's turn has come to be shown.
+    /// Outputs a picture in display order.
     pub(crate) fn display(&mut self, shown: &ParserDispInfo) -> Result<c_int> {
-        if self.frames.len() >= self.limits.most_waiting_frames {
+        if self.frames.len() >= self.limits.max_waiting_frames {
             let message = format!(
-                "{} frames wait to be taken, which is the limit: take them after each packet, and push \
-                 packets of one frame",
+                "limit of {} waiting frames exceeded: take the frames after each packet, and push packets \
+                 of one frame",
                 self.frames.len()
             );
             return Err(Error::new(ErrorKind::LimitExceeded, message));
         }
-        let number = self.shown;
-        let engine = Arc::clone(&self.engine);
+        let number = self.output_count;
+        let decoders = Arc::clone(&self.decoders);
         let (current, at) = self.picture(shown.picture_index)?;
         let frame = match &current.pictures[at] {
-            Picture::Decoded => current.bring(&engine.device, shown, number)?,
-            Picture::Refused(error) => Err(error.clone()),
-            Picture::Empty => Err(damaged("it was never decoded")),
+            PictureState::Decoded => current.output(&decoders.device, shown, number)?,
+            PictureState::Failed(error) => Err(error.clone()),
+            PictureState::Empty => Err(corrupt_frame("it was never decoded")),
         };
-        let counts = &engine.counts;
-        let counter = if frame.is_ok() { &counts.frames } else { &counts.damaged };
+        let counters = &decoders.counters;
+        let counter = if frame.is_ok() { &counters.frames } else { &counters.damaged };
         counter.fetch_add(1, Ordering::Relaxed);
-        let what = format!("frame {number}, timestamp {}", shown.timestamp);
-        self.shown += 1;
-        self.frames.push_back(frame.map_err(|error| error.with_key(what)));
-        Ok(DONE)
+        let key = format!("frame {number}, timestamp {}", shown.timestamp);
+        self.output_count += 1;
+        self.frames.push_back(frame.map_err(|error| error.with_key(key)));
+        Ok(SUCCESS)
     }
 
-    /// Where a picture of the parser's is.
+    /// The sequence, and the position of a picture index in it.
     fn picture(&mut self, index: c_int) -> Result<(&mut ActiveSequence, usize)> {
         let current = self.current.as_mut();
-        let current = current.ok_or_else(|| wrong_call("has pictures before it has headers"))?;
+        let current =
+            current.ok_or_else(|| parser_error("passed a picture before a sequence header"))?;
         let at = usize::try_from(index).ok().filter(|at| *at < current.pictures.len());
         match at {
             Some(at) => Ok((current, at)),
             None => {
                 let count = current.pictures.len();
-                Err(wrong_call(&format!("has a picture {index}, of {count}")))
+                Err(parser_error(&format!("passed picture {index} of {count}")))
             }
         }
     }
 }
 
 impl ActiveSequence {
-    /// Brings a picture out. What fails inside is the frame's alone, and what fails outside the video's.
-    fn bring(
+    /// Copies a picture out of the decoder. The inner error fails the frame, the outer one the video.
+    fn output(
         &mut self,
         device: &Arc<DeviceInner>,
         shown: &ParserDispInfo,
         number: u64,
     ) -> Result<Result<VideoFrame>> {
         let context = &device.context;
-        let doing = "bring a frame out of the video decoder";
+        let doing = "output a frame of the video decoder";
         let device_error = |error| context.error(error, doing);
         let surface = self.decoder.map(shown).map_err(device_error)?;
-        let flaw = match surface.status(shown.picture_index) {
-            PictureStatus::NotDamaged => None,
-            PictureStatus::Concealed => Some("part of it would have to be made up"),
-            PictureStatus::Damaged => Some("it cannot be decoded"),
+        let defect = match surface.status(shown.picture_index) {
+            PictureStatus::Success => None,
+            PictureStatus::Concealed => Some("part of it was concealed"),
+            PictureStatus::Failed => Some("decoding failed"),
         };
-        if let Some(flaw) = flaw {
+        if let Some(defect) = defect {
             surface.unmap().map_err(device_error)?;
-            return Ok(Err(damaged(flaw)));
+            return Ok(Err(corrupt_frame(defect)));
         }
         let memory = copy_out(device, &surface, &self.layout, doing)?;
-        // The copy may not have run yet. This assumes that the library puts what it writes to the surface
-        // next behind all that the stream was told before: the one it was mapped with.
+        // The copy may still be queued. nvcuvid orders the next write to the surface after all work that is
+        // queued on the output stream of the mapping.
         surface.unmap().map_err(device_error)?;
         Ok(Ok(VideoFrame {
             memory,
@@ -219,7 +225,7 @@ impl ActiveSequence {
     }
 }
 
-/// Copies a frame from its surface to memory of its own, on the stream of the surface.
+/// Queues the copy of a frame from its surface to a slab, on the stream of the surface.
 fn copy_out(
     device: &Arc<DeviceInner>,
     surface: &Surface<'_>,
@@ -240,32 +246,31 @@ fn copy_out(
     let mut has_waited = false;
     let started = context.run(doing, |driver| {
         let stream = surface.stream().handle();
-        // What was written there last, and by whom, may have been read by nobody.
-        for used in slab.pending_for(stream) {
-            driver.wait_event(stream, used.handle())?;
+        for event in slab.pending_for(stream) {
+            driver.wait_event(stream, event.handle())?;
         }
         has_waited = true;
         for copy in &copies {
-            // SAFETY: the slab is as long as the layout says, and only written and freed behind the
-            // event; what the library writes to the surface next comes behind this, on this stream.
+            // SAFETY: the slab has the size of the layout, and is written or freed only after `copied`.
+            // The library writes to the surface only after this copy, which is on the output stream.
             unsafe { driver.copy_rows(copy, stream)? };
         }
         driver.record_event(copied.handle(), stream)
     });
     if let Err(error) = started {
-        let is_over = surface.stream().synchronize();
-        slabs.recycle_after_failure(slab, is_over && has_waited);
+        let is_done = surface.stream().synchronize();
+        slabs.recycle_after_failure(slab, is_done && has_waited);
         return Err(error);
     }
     slab.record_write(surface.stream().handle(), &copied);
     Ok(CudaMemory::new(Arc::clone(device), slab, layout.bytes, copied))
 }
 
-fn damaged(how: &str) -> Error {
-    Error::new(ErrorKind::Corrupt, format!("this frame is damaged: {how}"))
+fn corrupt_frame(defect: &str) -> Error {
+    Error::new(ErrorKind::Corrupt, format!("corrupt frame: {defect}"))
 }
 
-fn wrong_call(what: &str) -> Error {
+fn parser_error(what: &str) -> Error {
     Error::new(ErrorKind::Internal, format!("the video parser {what}"))
 }
 
@@ -274,7 +279,7 @@ impl Drop for Session {
         if let Some(ActiveSequence { decoder, .. }) = self.current.take()
             && !self.is_broken
         {
-            self.engine.cache.give_back(decoder.kind(), decoder);
+            self.decoders.cache.put(decoder.config(), decoder);
         }
     }
 }

@@ -97,9 +97,9 @@ impl DeviceDecoders {
             statistics.frames,
             statistics.damaged_frames,
             statistics.unsupported_videos,
-            statistics.decoders_made,
+            statistics.decoders_created,
             statistics.decoders_reused,
-            statistics.decoders_configured,
+            statistics.decoders_reconfigured,
         ])
     }
 }
