@@ -30,7 +30,7 @@ use crate::tools::Workspace;
   cargo xtask features --missing                      rows without a test, or partly working
   cargo xtask features --group B,L                    only pipelines
   cargo xtask features --results target/xtask-logs    and the failures of the last test run")]
-pub(crate) struct Arguments {
+pub(crate) struct FeaturesArguments {
     /// Print only IDs with these prefixes; write nothing
     #[arg(long, value_name = "A,B", value_delimiter = ',')]
     group: Vec<String>,
@@ -98,7 +98,7 @@ struct Row {
 /// Test names by the row that they belong to.
 type Tests = BTreeMap<(Kind, String), BTreeSet<String>>;
 
-pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<ExitCode> {
+pub(crate) fn run(workspace: &Workspace, arguments: &FeaturesArguments) -> Result<ExitCode> {
     let rows = rows(workspace)?;
     let tests = tests(workspace, &rows)?;
     let page = page(&rows, &tests);

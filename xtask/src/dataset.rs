@@ -3,7 +3,7 @@
 //! Each picture is a pure function of (recipe, seed, index), so any number of threads writes the
 //! same bytes. A picture is drawn in this order: photograph and size, crop, resize, grain, JPEG
 //! encoding. Sizes, sampling and bytes per pixel follow the set described in the baselines: the
-//! cost of decoding a JPEG is mostly entropy decoding, so a set with too few bytes would flatter us.
+//! cost of decoding a JPEG is mostly entropy decoding, so a set with too few bytes would show a higher speed.
 
 use std::f64::consts::TAU;
 use std::fs;
@@ -22,19 +22,19 @@ use zune_jpeg::zune_core::bytestream::ZCursor;
 use zune_jpeg::zune_core::colorspace::ColorSpace;
 use zune_jpeg::zune_core::options::DecoderOptions;
 
-/// Raised whenever the same settings would give other bytes, so that old data sets are not reused.
+/// Incremented when the same settings give other bytes, so that old data sets are not reused.
 const RECIPE_VERSION: u64 = 1;
 
-/// What the pictures are like.
+/// Sizes of the pictures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shape {
-    /// Those of ImageNet: about 470 x 390 pixels and 100 KB.
+    /// As in ImageNet: about 470 x 390 pixels and 100 KB.
     Imagenet,
-    /// As cameras and telephones make them: 2 to 12 megapixels.
+    /// As from cameras and phones: 2 to 12 megapixels.
     Photographs,
 }
 
-/// What the user chooses.
+/// Settings of the user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Settings {
     pub(crate) shape: Shape,
@@ -51,15 +51,15 @@ pub(crate) struct Picture {
     pub(crate) height: u16,
 }
 
-/// Makes the data set below `parent`, or finds the one made before; says which, and returns its folder.
+/// Creates or reuses the data set below `parent`, prints which, and returns its folder.
 pub(crate) fn prepare(photos: &Path, parent: &Path, settings: Settings) -> Result<PathBuf> {
     let (folder, is_new) = find_or_make(photos, parent, settings)?;
     let name = folder.file_name().unwrap_or_default().to_string_lossy();
-    println!("data set {name}: made{}", if is_new { "" } else { " before" });
+    println!("data set {name}: {}", if is_new { "created" } else { "reused" });
     Ok(folder)
 }
 
-/// The data set's folder below `parent`, and whether it was made just now.
+/// The folder of the data set below `parent`, and whether it was created now.
 pub(crate) fn find_or_make(
     photos: &Path,
     parent: &Path,
@@ -153,7 +153,7 @@ impl Photograph {
     }
 }
 
-/// Everything that pictures are made from.
+/// Inputs of all pictures.
 pub(crate) struct Recipe {
     settings: Settings,
     photographs: Vec<Photograph>,
@@ -211,12 +211,12 @@ impl Recipe {
         Ok(())
     }
 
-    /// Where picture `index` lies in the data set: classes take turns.
+    /// The path of picture `index`; classes alternate.
     fn path(&self, index: u32) -> PathBuf {
         PathBuf::from(class_name(index % self.settings.classes)).join(format!("{index:06}.jpg"))
     }
 
-    /// Makes picture `index`.
+    /// Renders picture `index`.
     pub(crate) fn picture(&self, index: u32, resizer: &mut Resizer) -> Result<Picture> {
         let mut random = Random::new(self.settings.seed, u64::from(index));
         // A class always shows the same photograph, so that a classifier has something to learn.
@@ -363,7 +363,7 @@ fn brightness_of(pixels: &[u8]) -> Vec<u8> {
 
 /// SplitMix64 (Steele, Lea and Flood, 2014), one stream per picture.
 ///
-/// Not the library's generator: the tools must build and report even when the library does not.
+/// Not the library's generator, because this crate must build if the library does not.
 struct Random(u64);
 
 impl Random {

@@ -1,4 +1,4 @@
-//! `cargo xtask demo`: the main job, on photographs, from nothing.
+//! `cargo xtask demo`: from photographs to training batches.
 
 use anyhow::{Result, ensure};
 use clap::{Args, ValueEnum};
@@ -6,25 +6,24 @@ use clap::{Args, ValueEnum};
 use crate::dataset::{self, Settings, Shape};
 use crate::tools::{Output, Workspace, cargo, command};
 
-/// Build a data set of JPEGs, load it as training batches, and show how well that went.
+/// Create a data set of JPEGs, load it as training batches, and report the speed.
 ///
-/// The data set is made by seeded crops of the photographs in assets/photos, with the sizes and
-/// bytes of ImageNet. It is kept under target/demo and used again for the same settings. Then `spdl`
-/// is built in release mode and run on it; its report, one self-contained HTML file, is written to
-/// target/demo/report.html.
+/// The data set consists of seeded crops of the photographs in assets/photos, with the sizes and
+/// bytes of ImageNet. It is kept in target/demo and reused for the same settings. Then the command
+/// builds `spdl` in release mode and runs it; the report is target/demo/report.html.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   cargo xtask demo
   cargo xtask demo --images 200 --classes 10      a quick look
   cargo xtask demo --mode eval --epochs 1         resize and centre crop, as for validation")]
-pub(crate) struct Arguments {
+pub(crate) struct DemoArguments {
     /// Number of images in the data set
     #[arg(long, default_value_t = 2000)]
     images: u32,
     /// Number of classes, one folder each
     #[arg(long, default_value_t = 50)]
     classes: u32,
-    /// How often the data set is read
+    /// Number of epochs
     #[arg(long, default_value_t = 3)]
     epochs: u32,
     /// Seed of the data set and of the run
@@ -35,7 +34,7 @@ pub(crate) struct Arguments {
     mode: Mode,
 }
 
-/// How images are cut to one size.
+/// How images are cropped to one size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Mode {
     Train,
@@ -51,9 +50,9 @@ impl Mode {
     }
 }
 
-pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<()> {
+pub(crate) fn run(workspace: &Workspace, arguments: &DemoArguments) -> Result<()> {
     let folder = workspace.target.join("demo");
-    let Arguments { images, classes, seed, epochs, mode } = *arguments;
+    let DemoArguments { images, classes, seed, epochs, mode } = *arguments;
     let settings = Settings { shape: Shape::Imagenet, images, classes, seed };
     let data = dataset::prepare(&workspace.root.join("assets/photos"), &folder, settings)?;
 
@@ -76,7 +75,7 @@ pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
-/// Builds the `spdl` program as users get it.
+/// Builds the `spdl` program in release mode.
 pub(crate) fn build_spdl(workspace: &Workspace) -> Result<()> {
     Output::Terminal
         .run(cargo().args(["build", "--release", "-p", "spdl-cli"]).current_dir(&workspace.root))

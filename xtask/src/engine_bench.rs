@@ -6,35 +6,35 @@ use clap::Args;
 
 use crate::tools::{Output, Workspace, cargo};
 
-/// What the scheduler costs: ns per item and stage, beside plain channels in the same run.
+/// Measure the overhead of the scheduler in ns per item and stage, against plain channels.
 ///
 /// Identity stages over small integers, concurrency 2, 2 worker threads, 1 and 3 stages, both
-/// orders, default and other queue sizes. The cases take turns; medians and minima are shown. Also:
-/// heap allocations per item, the time to the first item and to stop, and what an idle pipeline
-/// uses.
+/// orders, default and other queue sizes. Cases are interleaved; medians and minima are shown. Also
+/// heap allocations per item, the time to the first item and to stop, and the CPU use of an idle
+/// pipeline.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   cargo xtask bench overhead
   cargo xtask bench overhead --json     [{stages, concurrency, order, ns_per_item_stage}]")]
 pub(crate) struct Overhead {
-    /// Items of a run [default: 1000000]
+    /// Items per run [default: 1000000]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     items: Option<u64>,
-    /// Runs of each case [default: 5]
+    /// Runs per case [default: 5]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     rounds: Option<u64>,
-    /// Only the cases with default queues, as a JSON list
+    /// Print the cases with default queues as a JSON list
     #[arg(long)]
     json: bool,
-    /// Everything as a JSON object
+    /// Print all results as a JSON object
     #[arg(long, conflicts_with = "json")]
     json_all: bool,
 }
 
-/// How well waiting scales: sleeping stages, 2 to 256 items in flight and 1 to 64 workers.
+/// Measure scaling with sleeping stages, 2 to 256 items in flight and 1 to 64 workers.
 ///
-/// Efficiency is the ideal time over the measured one. A second table has shorter sleeps, beside
-/// bare threads that sleep as often, and shows where the scheduler's own cost starts to show.
+/// Efficiency is the ideal time divided by the measured time. A second table compares shorter sleeps
+/// with bare threads.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   cargo xtask bench scaling
@@ -43,45 +43,45 @@ pub(crate) struct Scaling {
     /// How long an item sleeps in the first table, in milliseconds [default: 10]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     sleep_ms: Option<u64>,
-    /// As a JSON object
+    /// Print a JSON object
     #[arg(long)]
     json: bool,
 }
 
-/// What slow items do to the consumer: 1 % of them take 50 times as long as the others.
+/// Measure the effect of stragglers: 1 % of the items take 50 times as long as the others.
 ///
-/// The consumer's wait, p50 and p99, in completion order and in input order, for a consumer that
-/// always waits and for one that works between two batches.
+/// Shows the wait of the consumer, p50 and p99, in completion order and in input order, with and
+/// without work between two batches.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   cargo xtask bench stragglers
   cargo xtask bench stragglers --batches 1000")]
 pub(crate) struct Stragglers {
-    /// Batches of a run [default: 250]
+    /// Batches per run [default: 250]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     batches: Option<u64>,
-    /// As a JSON list
+    /// Print a JSON list
     #[arg(long)]
     json: bool,
 }
 
-/// What saving the state of a run costs: the call, the size, and the throughput.
+/// Measure the cost of checkpoint states: time of the call, size, and throughput.
 ///
-/// A pipeline of 100 µs a sample is asked for its state after each batch of 32, in both orders: not
-/// at all, asked alone, written beside the run, written while the consumer waits. Each run is
-/// compared with one beside it that saves nothing.
+/// A pipeline of 100 µs per sample saves its state after each batch of 32, in both orders: not at
+/// all, in memory, to a file in the background, to a file while the consumer waits. Each run is
+/// compared with an interleaved run without states.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   cargo xtask bench saving
   cargo xtask bench saving --batches 2000")]
 pub(crate) struct Saving {
-    /// Batches of a run [default: 100]
+    /// Batches per run [default: 100]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     batches: Option<u64>,
-    /// Pairs of runs of each case [default: 25]
+    /// Pairs of runs per case [default: 25]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     rounds: Option<u64>,
-    /// As a JSON list
+    /// Print a JSON list
     #[arg(long)]
     json: bool,
 }
@@ -107,7 +107,7 @@ pub(crate) fn saving(workspace: &Workspace, arguments: &Saving) -> Result<()> {
     run(workspace, "saving", &words(&numbers, &[("--json", arguments.json)]))
 }
 
-/// What is set, as words of a command line. What is not set is left to the example's own default.
+/// The options that are set, as arguments.
 fn words(numbers: &[(&str, Option<u64>)], switches: &[(&str, bool)]) -> Vec<String> {
     let numbers = numbers
         .iter()
@@ -116,7 +116,7 @@ fn words(numbers: &[(&str, Option<u64>)], switches: &[(&str, bool)]) -> Vec<Stri
     numbers.flatten().chain(switches).collect()
 }
 
-/// Builds the example, which is said on standard error, and runs it; standard output is its own.
+/// Builds and runs an example; only the example writes to standard output.
 fn run(workspace: &Workspace, example: &str, words: &[String]) -> Result<()> {
     Output::Terminal.run(
         cargo()

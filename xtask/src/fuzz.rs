@@ -1,4 +1,4 @@
-//! `cargo xtask fuzz`: libFuzzer on everything that reads files of others.
+//! `cargo xtask fuzz`: libFuzzer on all parsers of untrusted files.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::{self, File};
@@ -15,39 +15,38 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use crate::steps::Counts;
 use crate::tools::{Output, Workspace, cargo_tool, command, require_programs};
 
-/// Let libFuzzer look for files that our decoders and readers cannot stand.
+/// Run libFuzzer on decoders and readers.
 ///
-/// Every target (one for each format, for what is made of images, and for archives) is built with
-/// cargo-fuzz, which is installed into target/tools, and runs for the given time on the small files
-/// of the repository and on the files of ../shared/corpora where that is; what it learns stays in
-/// target/fuzz/corpus. The fuzzer's unstable flags are allowed for this build alone, so the stable
-/// toolchain will do. A C++ compiler is needed for libFuzzer itself.
+/// cargo-fuzz, installed into target/tools, builds each target. Seeds are small files of the
+/// repository and of ../shared/corpora if present; the corpus is kept in target/fuzz/corpus. The
+/// stable toolchain suffices: this build alone enables unstable flags. libFuzzer needs a C++
+/// compiler.
 ///
-/// What it finds is written to target/fuzz/artifacts, and printed with the command that repeats it;
-/// then the command fails.
+/// Findings are written to target/fuzz/artifacts and printed with the command that reproduces them;
+/// then the command fails. `cargo xtask test` runs the same targets as ordinary tests.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   cargo xtask fuzz
   cargo xtask fuzz --seconds 3600 --jobs 8 --all-formats    over night
   cargo xtask fuzz --target png --sanitizer none    faster; finds less in unsafe code
   cargo xtask fuzz --target png --input FILE        one file, as often as a finding needs")]
-pub(crate) struct Arguments {
+pub(crate) struct FuzzArguments {
     /// How long each target runs
     #[arg(long, value_name = "N", default_value_t = 60)]
     seconds: u64,
-    /// Only this target; may be given several times
+    /// Run only this target; may be repeated
     #[arg(long, value_name = "NAME")]
     target: Vec<String>,
-    /// Targets that run at a time [default: CPUs]
+    /// Number of concurrent targets [default: CPUs]
     #[arg(long, value_name = "J")]
     jobs: Option<NonZeroUsize>,
-    /// What watches over memory
+    /// Memory checker
     #[arg(long, value_enum, default_value_t = Sanitizer::Address)]
     sanitizer: Sanitizer,
-    /// Run the one target on this file alone
+    /// Run the target on this file only
     #[arg(long, value_name = "FILE")]
     input: Option<PathBuf>,
-    /// Also the formats that decoders of other crates read: JPEG XL, OpenEXR, the rarer ones
+    /// Include formats of third-party decoders: JPEG XL, OpenEXR and others
     #[arg(long)]
     all_formats: bool,
     /// List the targets
@@ -55,12 +54,12 @@ pub(crate) struct Arguments {
     list: bool,
 }
 
-/// What watches over memory while a target runs.
+/// Memory checker of a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Sanitizer {
-    /// AddressSanitizer: reads and writes beyond what was allocated
+    /// AddressSanitizer: detects accesses out of bounds
     Address,
-    /// Nothing
+    /// No checker
     None,
 }
 
@@ -75,27 +74,26 @@ impl Sanitizer {
 
 const CARGO_FUZZ: (&str, &str) = ("cargo-fuzz", "0.13.2");
 
-/// The packages that have targets, in a folder `fuzz` of theirs. No two targets have one name.
+/// The packages with fuzz targets, in their folder `fuzz`. Names of targets are unique.
 pub(crate) const PACKAGES: [&str; 3] = ["spdl-media", "spdl-io", "spdl-cuda"];
 
-/// The features of `spdl-io` that read files of others, by our own code at least in part.
+/// The features of `spdl-io` that parse untrusted files.
 const OF_FILES: &str = "spdl-io/parquet,spdl-io/zip";
 
-/// Features that need more than gcc and rustup.
+/// Features that need additional build tools, and features without parsers.
 const LEFT_OUT_FEATURES: [&str; 3] = ["default", "testing", "turbojpeg"];
 
-/// Features whose parsers are those of other crates, which take minutes to build; and encoders, which
-/// read nothing.
+/// Features of third-party parsers, which take minutes to build, and of encoders.
 const OF_OTHERS: [&str; 6] = ["encode", "exr", "jxl", "more-formats", "webp-lossy", "zune-jpeg"];
 
-/// One input may take this long, and this much memory.
+/// Limits of one input.
 const TIMEOUT_S: u32 = 10;
 const MEMORY_MIB: u32 = 1024;
 
-/// Larger seeds cost more time than they teach.
+/// Size limit of seeds.
 const LARGEST_SEED: u64 = 64 << 10;
 
-pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<ExitCode> {
+pub(crate) fn run(workspace: &Workspace, arguments: &FuzzArguments) -> Result<ExitCode> {
     let all = targets(workspace)?;
     if arguments.list {
         for name in all {
@@ -104,14 +102,14 @@ pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<ExitCo
         return Ok(ExitCode::SUCCESS);
     }
     for name in &arguments.target {
-        ensure!(all.contains(name), "no target is named {name:?}; there are {}", all.join(", "));
+        ensure!(all.contains(name), "unknown target {name:?}; the targets are: {}", all.join(", "));
     }
     let chosen = if arguments.target.is_empty() { all } else { arguments.target.clone() };
     let output = &mut Output::Terminal;
     require_programs(output, "libFuzzer", &["g++"])?;
     let built = build(workspace, output, arguments.sanitizer, arguments.all_formats)?;
     if let Some(input) = &arguments.input {
-        let [target] = &chosen[..] else { bail!("--input wants exactly one --target") };
+        let [target] = &chosen[..] else { bail!("--input needs exactly one --target") };
         let mut again = command(built.join(target));
         again.args(limits()).arg(input);
         output.run(&mut again)?;
@@ -147,7 +145,7 @@ pub(crate) fn soak(workspace: &Workspace, output: &mut Output) -> Result<Counts>
     Ok(counts)
 }
 
-fn counted(runs: &[Run]) -> Counts {
+fn counted(runs: &[FuzzRun]) -> Counts {
     let mut counts = Counts::default();
     for run in runs {
         let has_run = run.executions.parse::<u64>().is_ok_and(|executions| executions > 0);
@@ -159,7 +157,7 @@ fn counted(runs: &[Run]) -> Counts {
     counts
 }
 
-/// The names of the targets: each is a file.
+/// The names of the targets: one file each.
 fn targets(workspace: &Workspace) -> Result<Vec<String>> {
     let mut names = Vec::new();
     for package in PACKAGES {
@@ -177,7 +175,7 @@ fn targets(workspace: &Workspace) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// Builds all targets, and returns the folder with the programs.
+/// Builds all targets and returns the folder of the programs.
 fn build(
     workspace: &Workspace,
     output: &mut Output,
@@ -203,14 +201,14 @@ fn build(
                 .arg(&target)
                 .args(["--sanitizer", sanitizer.name()])
                 .args(["--features", &features])
-                // The fuzzer's instrumentation and the sanitizer are flags of the nightly compiler.
+                // Instrumentation and sanitizers are unstable flags.
                 .env("RUSTC_BOOTSTRAP", "1")
                 .env_remove("CARGO_TARGET_DIR")
                 .env_remove("RUSTFLAGS")
                 .current_dir(&folder),
         )?;
     }
-    // cargo-fuzz names the platform, always, and builds optimised.
+    // cargo-fuzz builds in release mode, in a folder named after the platform.
     for entry in fs::read_dir(&target)? {
         let programs = entry?.path().join("release");
         if programs.join("any").is_file() && programs.parent() != Some(&target) {
@@ -220,8 +218,9 @@ fn build(
     bail!("cargo-fuzz built no programs in {}", target.display())
 }
 
-/// The targets are no part of the workspace, but are to be built with its versions: its lock file is
-/// copied whenever it has changed, and cargo adds to the copy what the targets need beside it.
+/// Copies the workspace's lock file to a package outside of the workspace, if it has changed.
+///
+/// Cargo adds the other dependencies of that package to the copy.
 pub(crate) fn lock_versions(
     workspace: &Workspace,
     package: &str,
@@ -238,7 +237,7 @@ pub(crate) fn lock_versions(
     Ok(())
 }
 
-/// The features of `spdl-media` that build everywhere, as words for `--features`.
+/// The features of `spdl-media` for the fuzz targets, in the syntax of `--features`.
 fn features(workspace: &Workspace, all_formats: bool) -> String {
     let media = workspace.packages.iter().find(|package| package["name"] == "spdl-media");
     let names = media.and_then(|package| package["features"].as_object());
@@ -249,13 +248,13 @@ fn features(workspace: &Workspace, all_formats: bool) -> String {
     chosen.map(|name| format!("spdl-media/{name}")).collect::<Vec<_>>().join(",")
 }
 
-/// What a target did.
-struct Run {
+/// Result of one target.
+struct FuzzRun {
     target: String,
     executions: String,
     per_second: String,
     coverage: String,
-    /// What was found, and how to see it again.
+    /// The finding, with the command that reproduces it.
     finding: Option<String>,
 }
 
@@ -267,7 +266,7 @@ fn limits() -> [String; 3] {
     ]
 }
 
-/// Runs the targets, several at a time, and tells what came of each, in their order.
+/// Runs the targets, `jobs` at a time, and returns their results in order.
 fn fuzz_all(
     workspace: &Workspace,
     built: &Path,
@@ -275,7 +274,7 @@ fn fuzz_all(
     seconds: u64,
     jobs: usize,
     shows_progress: bool,
-) -> Result<Vec<Run>> {
+) -> Result<Vec<FuzzRun>> {
     let folder = workspace.target.join("fuzz");
     let seeds = folder.join("seeds");
     make_seeds(workspace, &seeds)?;
@@ -315,7 +314,7 @@ fn fuzz_all(
     Ok(targets.iter().filter_map(|target| done.remove(target)).collect())
 }
 
-/// A target that runs. It is ended when it is dropped before its time.
+/// A running target, which is killed when dropped.
 struct Fuzzer {
     target: String,
     child: Child,
@@ -357,11 +356,11 @@ impl Fuzzer {
         Ok(Fuzzer { target: target.to_owned(), child, log, artifacts })
     }
 
-    fn finish(&self, succeeded: bool) -> Result<Run> {
+    fn finish(&self, succeeded: bool) -> Result<FuzzRun> {
         let text =
             fs::read(&self.log).with_context(|| format!("cannot read {}", self.log.display()))?;
         let text = String::from_utf8_lossy(&text);
-        Ok(Run {
+        Ok(FuzzRun {
             target: self.target.clone(),
             executions: word_after(&text, "stat::number_of_executed_units:"),
             per_second: word_after(&text, "stat::average_exec_per_sec:"),
@@ -390,20 +389,19 @@ impl Fuzzer {
 
 impl Drop for Fuzzer {
     fn drop(&mut self) {
-        // One that has ended by itself is none any more.
+        // The process may have ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// The last word that stands after `label`.
+/// The word after the last occurrence of `label`.
 fn word_after(text: &str, label: &str) -> String {
     let after = text.rsplit_once(label).map_or("", |(_, after)| after);
     after.split_whitespace().next().unwrap_or("?").to_owned()
 }
 
-/// Makes a folder with the images that the targets start from, those of each format in one of its
-/// own: those of the repository's tests, and those of the corpora where they are.
+/// Copies seeds into one folder per format: files of the repository's tests, and of the corpora.
 fn make_seeds(workspace: &Workspace, folder: &Path) -> Result<()> {
     if folder.exists() {
         fs::remove_dir_all(folder)
@@ -430,7 +428,7 @@ fn make_seeds(workspace: &Workspace, folder: &Path) -> Result<()> {
         let own = workspace.root.join("spdl-media/tests").join(own);
         for entry in fs::read_dir(&own).with_context(|| format!("cannot list {}", own.display()))? {
             let path = entry?.path();
-            // Pixels and tables that belong to pictures are none.
+            // Expected pixels and tables are not seeds.
             if !path.extension().is_some_and(|extension| extension == "rgb" || extension == "tsv") {
                 copy(&path, None)?;
             }
@@ -442,7 +440,7 @@ fn make_seeds(workspace: &Workspace, folder: &Path) -> Result<()> {
     {
         copy(&entry?.path(), None)?;
     }
-    // Their content does not tell what they are.
+    // The contents of these files do not identify the format.
     for (format, own) in [("mds", "mds/plain"), ("parquet", "parquet"), ("tfrecord", "tfrecord")] {
         let own = workspace.root.join("spdl-io/tests/data").join(own);
         for entry in fs::read_dir(&own).with_context(|| format!("cannot list {}", own.display()))? {
@@ -463,19 +461,19 @@ fn make_seeds(workspace: &Workspace, folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// How files of each format start: the name of the format is that of its target.
+/// Signatures by format; the name of the format is also that of its target.
 const SIGNATURES: [(&str, &[&[u8]]); 15] = [
     ("annexb", &[b"\0\0\0\x01"]),
     ("bmp", &[b"BM"]),
     ("gif", &[b"GIF8"]),
     ("ivf", &[b"DKIF"]),
     ("jpeg", &[b"\xFF\xD8\xFF"]),
-    // Told by the folder they come from.
+    // Identified by their folder.
     ("mds", &[]),
     ("npy", &[b"\x93NUMPY"]),
     ("parquet", &[b"PAR1"]),
     ("png", &[b"\x89PNG"]),
-    // Told by what stands further behind.
+    // Identified by a signature at offset 257.
     ("tar", &[]),
     ("tfrecord", &[]),
     ("tiff", &[b"II*\0", b"MM\0*"]),
@@ -484,7 +482,7 @@ const SIGNATURES: [(&str, &[&[u8]]); 15] = [
     ("zip", &[b"PK\x03\x04", b"PK\x05\x06"]),
 ];
 
-/// The folder of the seeds of all other formats.
+/// The folder for seeds of all other formats.
 const OTHER: &str = "other";
 
 fn format_of(file: &[u8]) -> Option<&'static str> {
@@ -498,7 +496,7 @@ fn format_of(file: &[u8]) -> Option<&'static str> {
     SIGNATURES.iter().find(|(_, starts)| is_it(starts)).map(|(format, _)| *format)
 }
 
-/// The folders below `seeds` that a target starts from: those of the formats in its name, or all.
+/// The seed folders of a target: those of the formats in its name, or all.
 fn seeds_of(target: &str, seeds: &Path) -> Vec<PathBuf> {
     let all = || SIGNATURES.iter().map(|(format, _)| *format).chain([OTHER]);
     let own: Vec<_> =
@@ -507,13 +505,13 @@ fn seeds_of(target: &str, seeds: &Path) -> Vec<PathBuf> {
     chosen.into_iter().map(|format| seeds.join(format)).collect()
 }
 
-fn table(runs: &[Run]) -> String {
+fn table(runs: &[FuzzRun]) -> String {
     let row = |columns: [&str; 5]| {
         let [target, executions, per_second, coverage, result] = columns;
         format!("{target:<14} {executions:>12} {per_second:>8} {coverage:>10}  {result}\n")
     };
     let mut text = row(["target", "executions", "per s", "coverage", "result"]);
-    for Run { target, executions, per_second, coverage, finding } in runs {
+    for FuzzRun { target, executions, per_second, coverage, finding } in runs {
         let result = finding.as_deref().unwrap_or("nothing found");
         text.push_str(&row([target, executions, per_second, coverage, result]));
     }
@@ -526,7 +524,7 @@ mod tests {
 
     use super::*;
 
-    fn fuzzer(script: &str, folder: &Path) -> Run {
+    fn fuzzer(script: &str, folder: &Path) -> FuzzRun {
         let log = folder.join("log");
         let file = File::create(&log).unwrap();
         let mut child = Command::new("sh").args(["-c", script]).stderr(file).spawn().unwrap();
@@ -563,7 +561,7 @@ mod tests {
 
     #[test]
     fn a_target_fails_by_a_finding_and_without_a_run() {
-        let run = |executions: &str, finding: Option<&str>| Run {
+        let run = |executions: &str, finding: Option<&str>| FuzzRun {
             target: format!("after {executions}"),
             executions: executions.into(),
             per_second: "1".into(),

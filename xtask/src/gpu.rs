@@ -1,4 +1,4 @@
-//! `cargo xtask gpu`: tests and measurements on a CUDA device, of this machine or another one.
+//! `cargo xtask gpu`: tests and measurements on a CUDA device of this or another machine.
 
 use std::env;
 use std::ffi::OsString;
@@ -17,13 +17,13 @@ use crate::wheel;
 
 /// Run the tests that need a CUDA device, and measure copies, decoders, kernels and training on it.
 ///
-/// Where there is no device, `SKIPPED: no GPU` is printed with the reason; with SPDL_REQUIRE_GPU=1 that
-/// is an error. Else a folder is packed, target/gpu, and its program `run` does all the work: each
-/// measurement has its share of the time, results are written as they come (results/results.jsonl) and
-/// shown as a table at the end.
+/// Without a device, the command prints `SKIPPED: no GPU` with the reason; with SPDL_REQUIRE_GPU=1 it
+/// fails. Otherwise it packs the folder target/gpu and runs its program `run`. Each measurement has a
+/// share of the time. Results are written immediately to results/results.jsonl and shown as a table
+/// at the end.
 ///
-/// With --pack nothing is run. The folder is for another machine, which needs a driver, and PyTorch for
-/// what is compared with it, but neither cargo nor a network.
+/// With --pack, nothing is run. The other machine needs a driver, and PyTorch for comparisons, but
+/// neither cargo nor a network.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   cargo xtask gpu
@@ -31,40 +31,40 @@ use crate::wheel;
   cargo xtask gpu --pack gpu-pack        for a machine with a GPU; prints what to run there
 
 The measurements are described by: target/gpu/run --help")]
-pub(crate) struct Arguments {
-    /// Write everything that another machine needs into this folder, and run nothing
+pub(crate) struct GpuArguments {
+    /// Write a pack for another machine into this folder; run nothing
     #[arg(long, value_name = "FOLDER", conflicts_with_all = ["only", "minutes", "out", "python", "tiny"])]
     pack: Option<PathBuf>,
-    /// Run only these, with commas between: tests, g1 to g8
+    /// Run only these, separated by commas: tests, g1 to g8
     #[arg(long, value_name = "NAMES")]
     only: Option<String>,
-    /// Time for all of them together, in minutes [default: 9]
+    /// Total time in minutes [default: 9]
     #[arg(long, value_name = "N")]
     minutes: Option<f64>,
-    /// Where results are written [default: target/gpu/results]
+    /// Folder for results [default: target/gpu/results]
     #[arg(long, value_name = "FOLDER")]
     out: Option<PathBuf>,
     /// An interpreter with PyTorch [default: python3]
     #[arg(long, value_name = "PROGRAM")]
     python: Option<String>,
-    /// The smallest sizes: whether everything works, not how fast
+    /// Use the smallest sizes, to check that everything works
     #[arg(long)]
     tiny: bool,
-    /// Without optimisation: to try this command itself
+    /// Build without optimisation, to test this command
     #[arg(long)]
     dev: bool,
 }
 
-/// A pack has to be smaller than this: what carries it to another machine may take no more.
+/// Size limit of a pack.
 const MOST_BYTES: u64 = 64 << 20;
 
-/// What is packed of NVIDIA's: machines with PyTorch seldom have it.
+/// NVIDIA's library in the pack, which machines with PyTorch rarely have.
 const NVJPEG: &str = "nvidia-nvjpeg>=13,<14";
 
 /// The images that are decoded, some 100 KB each.
 const IMAGES: Settings = Settings { shape: Shape::Imagenet, images: 64, classes: 8, seed: 0 };
 
-pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<ExitCode> {
+pub(crate) fn run(workspace: &Workspace, arguments: &GpuArguments) -> Result<ExitCode> {
     let output = &mut Output::Terminal;
     if let Some(folder) = &arguments.pack {
         pack(workspace, output, folder, arguments.dev)?;
@@ -80,13 +80,13 @@ pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<ExitCo
     let folder = workspace.target.join("gpu");
     pack(workspace, output, &folder, arguments.dev)?;
     let status = command(folder.join("run")).args(words(arguments)).status();
-    let succeeded = status.context("cannot run what was packed")?.success();
+    let succeeded = status.context("cannot run the packed program")?.success();
     Ok(if succeeded { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// What the packed program is told.
-fn words(arguments: &Arguments) -> Vec<OsString> {
-    let Arguments { only, minutes, out, python, tiny, .. } = arguments;
+/// Arguments of the packed program.
+fn words(arguments: &GpuArguments) -> Vec<OsString> {
+    let GpuArguments { only, minutes, out, python, tiny, .. } = arguments;
     let options = [
         ("--only", only.clone().map(OsString::from)),
         ("--minutes", minutes.map(|minutes| minutes.to_string().into())),
@@ -97,8 +97,7 @@ fn words(arguments: &Arguments) -> Vec<OsString> {
     given.flatten().chain(tiny.then(|| "--tiny".into())).collect()
 }
 
-/// Why there can be no device, where that is plain without asking a driver: nothing has to be built
-/// then.
+/// Why there is no device, if that is known without a driver call.
 fn no_device(devices: &Path, driver: Option<OsString>) -> Option<String> {
     // Of the driver for Linux, and for Linux under Windows.
     let files = ["nvidiactl", "dxg"];
@@ -108,7 +107,7 @@ fn no_device(devices: &Path, driver: Option<OsString>) -> Option<String> {
     is_plain.then(|| "this machine has neither /dev/nvidiactl nor /dev/dxg".to_owned())
 }
 
-/// Builds all that a bare machine needs, into `folder`.
+/// Builds the pack into `folder`.
 fn pack(workspace: &Workspace, output: &mut Output, folder: &Path, dev: bool) -> Result<()> {
     make_empty(folder)?;
     let program = build(workspace, &["build", "--example", "gpu"], dev)?;
@@ -134,7 +133,7 @@ fn check_size(bytes: u64) -> Result<()> {
     Ok(())
 }
 
-/// Prints what the parts of a pack take; returns the sum, in bytes.
+/// Prints the sizes of the parts of a pack; returns the sum in bytes.
 fn report(folder: &Path) -> Result<u64> {
     let mut total = 0;
     let mut entries: Vec<_> = fs::read_dir(folder)?.collect::<Result<_, _>>()?;
@@ -156,7 +155,7 @@ fn bytes_of(path: &Path) -> Result<u64> {
     fs::read_dir(path)?.map(|entry| bytes_of(&entry?.path())).sum()
 }
 
-/// An empty folder. One that is there must be a pack, or empty: nothing else is removed.
+/// An empty folder. An existing folder is removed only if it is empty or a pack.
 fn make_empty(folder: &Path) -> Result<()> {
     let shown = folder.display();
     if let Ok(mut entries) = fs::read_dir(folder) {
@@ -175,7 +174,7 @@ fn make_empty(folder: &Path) -> Result<()> {
     fs::create_dir_all(folder.join("tests")).with_context(|| format!("cannot create {shown}"))
 }
 
-/// Has cargo build one program of spdl-cuda, and returns its path.
+/// Builds one program of spdl-cuda and returns its path.
 fn build(workspace: &Workspace, words: &[&str], dev: bool) -> Result<PathBuf> {
     let mut cargo = cargo();
     cargo
@@ -197,28 +196,28 @@ fn build(workspace: &Workspace, words: &[&str], dev: bool) -> Result<PathBuf> {
     let built = cargo.output().context("cannot run cargo")?;
     ensure!(built.status.success(), "cargo {} failed", words.join(" "));
     let text = String::from_utf8_lossy(&built.stdout);
-    executable(&text).with_context(|| format!("cargo {} made no program", words.join(" ")))
+    executable(&text).with_context(|| format!("cargo {} built no program", words.join(" ")))
 }
 
-/// The program named gpu among what cargo says that it made.
+/// The path of the program `gpu` in cargo's messages.
 fn executable(messages: &str) -> Option<PathBuf> {
     let messages = messages.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     let made = messages.filter(|message| message["target"]["name"] == "gpu");
     made.filter_map(|message| message["executable"].as_str().map(PathBuf::from)).next_back()
 }
 
-/// Copies a program, without names and lines: a panic says where it was without them.
+/// Copies a program without symbols and line tables, which panic messages do not need.
 fn copy_program(from: &Path, to: &Path) -> Result<()> {
     fs::copy(from, to)
         .with_context(|| format!("cannot copy {} to {}", from.display(), to.display()))?;
     let stripped = Command::new("strip").arg("--strip-all").arg(to).status();
     if !stripped.is_ok_and(|status| status.success()) {
-        println!("{} is larger than it need be: there is no strip here", to.display());
+        println!("{} is not stripped, because `strip` is not installed", to.display());
     }
     Ok(())
 }
 
-/// Copies the files of a folder, and of those below it, whose names have one of these endings.
+/// Copies the files of a folder with one of these endings, recursively.
 fn copy_tree(from: &Path, to: &Path, endings: &[&str]) -> Result<()> {
     fs::create_dir_all(to).with_context(|| format!("cannot create {}", to.display()))?;
     for entry in fs::read_dir(from).with_context(|| format!("cannot list {}", from.display()))? {
@@ -233,7 +232,7 @@ fn copy_tree(from: &Path, to: &Path, endings: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// The wheel, and NVIDIA's decoder, as a folder that Python finds them in.
+/// Installs the wheel and NVIDIA's decoder into a folder for `PYTHONPATH`.
 fn install_packages(
     workspace: &Workspace,
     output: &mut Output,
@@ -255,7 +254,7 @@ fn install_packages(
     Ok(())
 }
 
-/// The commit, and whether the tree is as it says.
+/// The commit, and whether the working tree has changes.
 fn commit(workspace: &Workspace) -> String {
     let git = |words: &[&str]| {
         let output = command("git").args(words).current_dir(&workspace.root).output().ok()?;
@@ -329,7 +328,7 @@ mod tests {
 
     #[test]
     fn only_what_is_set_is_handed_on() {
-        let arguments = Arguments {
+        let arguments = GpuArguments {
             pack: None,
             only: Some("g1,g2".to_owned()),
             minutes: Some(2.5),

@@ -11,31 +11,31 @@ use serde_json::Value;
 use crate::tools::{Output, Workspace, command};
 use crate::venv::Venv;
 
-/// Compile the CUDA kernels of spdl-cuda, and tell the registers and spills of each.
+/// Compile the CUDA kernels of spdl-cuda and report registers and spills of each.
 ///
-/// NVRTC does it, which needs neither a device nor a CUDA toolkit: it comes as a Python wheel of 90 MB
-/// and is kept in target/venv-kernels. What it makes is kept in the repository, in
-/// spdl-cuda/kernels/built, so that nobody else needs it. A kernel that spills registers is an error.
+/// NVRTC, a Python wheel of 90 MB in target/venv-kernels, needs neither a device nor a CUDA toolkit.
+/// The compiled kernels are committed in spdl-cuda/kernels/built, so that builds do not need NVRTC. A
+/// kernel that spills registers is an error.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   cargo xtask kernels              after a change of spdl-cuda/kernels
   cargo xtask kernels --check      whether the repository has what NVRTC makes now")]
-pub(crate) struct Arguments {
-    /// Write nothing into the repository: compare what is there
+pub(crate) struct KernelsArguments {
+    /// Compare with the compiled kernels of the repository; write nothing
     #[arg(long)]
     check: bool,
 }
 
-/// The oldest that knows all of the architectures: drivers run the machine code of any CUDA 12 from
-/// 525 on, and compile PTX that is not newer than they are.
+/// The oldest version that supports all architectures. Drivers from 525 on run machine code of any
+/// CUDA 12 and compile PTX of their own version or older.
 const NVRTC: &str = "nvidia-cuda-nvrtc-cu12==12.8.93";
-/// Machine code, and PTX for what is newer.
+/// Machine code, and PTX for newer devices.
 const ARCHITECTURES: [&str; 5] = ["sm_75", "sm_80", "sm_90", "sm_100", "compute_75"];
 const SOURCES: &str = "spdl-cuda/kernels";
 const BUILT: &str = "spdl-cuda/kernels/built";
 const REPORT: &str = "report.tsv";
 
-/// What the compiler says of a kernel.
+/// Resources of a kernel, as reported by the compiler.
 #[derive(Debug, PartialEq)]
 struct Kernel {
     name: String,
@@ -44,7 +44,7 @@ struct Kernel {
     spilled_bytes: u32,
 }
 
-pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<()> {
+pub(crate) fn run(workspace: &Workspace, arguments: &KernelsArguments) -> Result<()> {
     let output = &mut Output::Terminal;
     let venv = Venv::prepare(workspace, output, "venv-kernels", &[NVRTC])?;
     let folder = workspace.target.join("kernels");
@@ -80,10 +80,10 @@ pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
-/// A line for each kernel and architecture, behind two on what they were made of.
+/// Two lines on source and compiler, then a line for each kernel and architecture.
 ///
 /// # Errors
-/// Where a kernel spills registers.
+/// If a kernel spills registers.
 fn report(told: &Value, hash: &str) -> Result<String> {
     let mut report = format!("source\t{hash}\nnvrtc\t{}\n", told["nvrtc"].as_str().unwrap_or("?"));
     report.push_str("architecture\tkernel\tregisters\tshared bytes\tspilled bytes\n");
@@ -91,7 +91,7 @@ fn report(told: &Value, hash: &str) -> Result<String> {
         let log = told["logs"][architecture].as_str().unwrap_or_default();
         let kernels = kernels(log)?;
         if architecture.starts_with("sm_") && kernels.is_empty() {
-            bail!("the compiler says nothing of the kernels for {architecture}:\n{log}");
+            bail!("the compiler log for {architecture} lists no kernels:\n{log}");
         }
         for Kernel { name, registers, shared_bytes, spilled_bytes } in kernels {
             ensure!(
@@ -107,7 +107,7 @@ fn report(told: &Value, hash: &str) -> Result<String> {
     Ok(report)
 }
 
-/// The kernels that the assembler of machine code tells of, in the order of their names.
+/// The kernels in the log of the assembler, sorted by name.
 fn kernels(log: &str) -> Result<Vec<Kernel>> {
     let mut kernels = Vec::<Kernel>::new();
     for line in log.lines() {
@@ -128,7 +128,7 @@ fn kernels(log: &str) -> Result<Vec<Kernel>> {
         }
     }
     if let Some(kernel) = kernels.iter().find(|kernel| kernel.registers == 0) {
-        bail!("the compiler does not tell the registers of {}:\n{log}", kernel.name);
+        bail!("the compiler log lacks the registers of {}:\n{log}", kernel.name);
     }
     kernels.sort_by(|a, b| a.name.cmp(&b.name));
     Ok(kernels)
@@ -141,10 +141,10 @@ fn compare(made: &Path, built: &Path) -> Result<()> {
     for file in &expected {
         ensure!(
             fs::read(made.join(file))? == fs::read(built.join(file))?,
-            "{BUILT}/{file} is not what NVRTC makes of the source; run: cargo xtask kernels"
+            "{BUILT}/{file} differs from the output of NVRTC; run: cargo xtask kernels"
         );
     }
-    println!("{BUILT} has what NVRTC makes of the source");
+    println!("{BUILT} is up to date");
     Ok(())
 }
 
@@ -157,21 +157,21 @@ fn files(folder: &Path) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// A sentence where the compiled kernels are not those of the source.
+/// A message if the compiled kernels are older than the source.
 pub(crate) fn stale(root: &Path) -> Result<Option<String>> {
     let hash = hash_of_sources(&root.join(SOURCES))?;
     let report = fs::read_to_string(root.join(BUILT).join(REPORT)).unwrap_or_default();
     let is_fresh = report.lines().next() == Some(&format!("source\t{hash}"));
-    let sentence = || format!("{BUILT} is not of {SOURCES} as it is; run: cargo xtask kernels");
+    let sentence = || format!("{BUILT} is out of date with {SOURCES}; run: cargo xtask kernels");
     Ok((!is_fresh).then(sentence))
 }
 
-/// A hash (FNV-1a) of all that the compiler reads, and of how it is called.
+/// A hash (FNV-1a) of the inputs and the arguments of the compiler.
 fn hash_of_sources(folder: &Path) -> Result<String> {
     let is_compiled = |name: &str| {
         let path = PathBuf::from(name);
         let ending = path.extension().is_some_and(|e| ["cu", "h", "py"].iter().any(|of| e == *of));
-        // That one is for the host.
+        // The shim compiles the kernels for the host.
         ending && name != "host_shim.h"
     };
     let mut hash = 0xcbf2_9ce4_8422_2325_u64;

@@ -1,8 +1,8 @@
 //! Development tasks of SPDL in Rust: `cargo xtask demo`, `test`, `soak`, `wheel`, `bench`, `corpus`,
-//! `fuzz`, `features`, `kernels`, `gpu`.
+//! `fuzz`, `features`, `tidy`, `kernels`, `gpu`.
 //!
-//! Each task does all its own set-up below `target/` and says what it installs. The tasks depend on
-//! no crate of the workspace, so that they build, and can report, when one of those does not.
+//! Each task does its set-up below `target/` and reports what it installs. This crate depends on no
+//! other crate of the workspace, so that it builds if one of those does not.
 
 #![forbid(unsafe_code)]
 #![expect(clippy::print_stdout, reason = "this program's results are what it prints")]
@@ -34,24 +34,25 @@ use crate::tools::Workspace;
 
 /// Development tasks of SPDL in Rust.
 ///
-/// Every task does its own set-up below target/ and says what it installs. A fresh machine needs
-/// rustup, gcc and Python 3.10 or newer.
+/// Each task does its set-up below target/ and reports what it installs. A new machine needs rustup,
+/// gcc and Python 3.10 or newer.
 #[derive(Debug, Parser)]
 #[command(
     name = "cargo xtask",
     bin_name = "cargo xtask",
     disable_help_subcommand = true,
     after_help = "Examples:
-  cargo xtask demo                  see 2,000 JPEGs become training batches, with a report
-  cargo xtask test                  everything that must hold before a change is merged
-  cargo xtask test --only clippy    one step of it
-  cargo xtask soak                  the long versions of tests, and faults for half an hour
+  cargo xtask demo                  load 2,000 JPEGs as training batches, with a report
+  cargo xtask test                  all checks that must pass before a change is merged
+  cargo xtask test --only clippy    one step
+  cargo xtask soak                  long versions of tests, fuzzing, network faults
   cargo xtask wheel                 the Python wheel, in target/wheels
   cargo xtask bench images          speed against the usual Python loaders
-  cargo xtask corpus DIR            every file of a folder through every decoder, in child processes
-  cargo xtask fuzz                  a minute of every fuzz target
-  cargo xtask features              which of upstream's features work here, by their tests
-  cargo xtask kernels               the CUDA kernels, compiled for devices
+  cargo xtask corpus DIR            run all decoders on all files of a folder, in child processes
+  cargo xtask fuzz                  run each fuzz target for a minute
+  cargo xtask features              which features and promises have tests
+  cargo xtask tidy                  layers, words, names and other rules
+  cargo xtask kernels               compile the CUDA kernels
   cargo xtask gpu                   tests and measurements that need a CUDA device
   cargo xtask bench overhead        what the scheduler costs per item and stage
   cargo xtask bench tar             tar shards against webdataset and upstream
@@ -65,18 +66,18 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Task {
-    Demo(demo::Arguments),
-    Test(test::Arguments),
-    Soak(soak::Arguments),
-    Wheel(wheel::Arguments),
+    Demo(demo::DemoArguments),
+    Test(test::TestArguments),
+    Soak(soak::SoakArguments),
+    Wheel(wheel::WheelArguments),
     #[command(subcommand)]
     Bench(bench::Benchmark),
-    Corpus(corpus::Arguments),
-    Fuzz(fuzz::Arguments),
-    Gpu(gpu::Arguments),
-    Kernels(kernels::Arguments),
-    Features(acceptance::Arguments),
-    Tidy(tidy::Arguments),
+    Corpus(corpus::CorpusArguments),
+    Fuzz(fuzz::FuzzArguments),
+    Gpu(gpu::GpuArguments),
+    Kernels(kernels::KernelsArguments),
+    Features(acceptance::FeaturesArguments),
+    Tidy(tidy::TidyArguments),
 }
 
 fn main() -> ExitCode {

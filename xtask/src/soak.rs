@@ -27,7 +27,7 @@ use crate::{fuzz, test, wheel};
   cargo xtask soak --only cycles          one step
   cargo xtask soak --list
   SPDL_CYCLES=100000 cargo test -p spdl-core --release --test cycles     by hand")]
-pub(crate) struct Arguments {
+pub(crate) struct SoakArguments {
     /// Repeat rounds until this many minutes have passed
     #[arg(long, value_name = "N", default_value_t = 0)]
     minutes: u64,
@@ -62,7 +62,7 @@ const STEPS: [Step; 9] = [
 /// Time limit of a step.
 const STEP_LIMIT: Duration = Duration::from_secs(2 * 60 * 60);
 
-pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<ExitCode> {
+pub(crate) fn run(workspace: &Workspace, arguments: &SoakArguments) -> Result<ExitCode> {
     if arguments.list {
         steps::list(&STEPS);
         return Ok(ExitCode::SUCCESS);

@@ -31,7 +31,7 @@ use crate::{acceptance, corpus, dataset, fuzz, tidy, wheel};
   cargo xtask test
   cargo xtask test --list
   cargo xtask test --only fmt clippy tidy     the quick ones, before a commit")]
-pub(crate) struct Arguments {
+pub(crate) struct TestArguments {
     /// Run only these steps
     #[arg(long, value_name = "STEP", num_args = 1..)]
     only: Vec<String>,
@@ -70,7 +70,7 @@ const STEP_LIMIT: Duration = Duration::from_secs(30 * 60);
 /// Minimum number of loom models.
 const LOOM_MODELS: u64 = 35;
 
-pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<ExitCode> {
+pub(crate) fn run(workspace: &Workspace, arguments: &TestArguments) -> Result<ExitCode> {
     if arguments.list {
         steps::list(&STEPS);
         return Ok(ExitCode::SUCCESS);

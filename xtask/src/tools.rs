@@ -1,4 +1,4 @@
-//! The repository's places, running of commands, and installing of tools below `target/`.
+//! Paths of the repository, commands, and installation of tools below `target/`.
 
 use std::collections::HashMap;
 use std::env;
@@ -13,19 +13,19 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
-/// Where things are.
+/// Paths and packages of the workspace.
 #[derive(Clone, Debug)]
 pub(crate) struct Workspace {
     /// The folder with the root `Cargo.toml`.
     pub(crate) root: PathBuf,
-    /// Cargo's target folder, wherever the user has put it.
+    /// Cargo's target folder, as the user configured it.
     pub(crate) target: PathBuf,
     /// The workspace's members as `cargo metadata --no-deps` describes them.
     pub(crate) packages: Vec<Value>,
 }
 
 impl Workspace {
-    /// Asks cargo.
+    /// Runs `cargo metadata`.
     pub(crate) fn find() -> Result<Self> {
         let manifest = env::var_os("CARGO_MANIFEST_DIR")
             .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from)
@@ -53,19 +53,20 @@ impl Workspace {
         self.target.join(profile_folder).join(format!("{name}{}", env::consts::EXE_SUFFIX))
     }
 
-    /// A path below the target folder as a user would type it, relative to the root where possible.
+    /// A path relative to the root if it is below the root.
     pub(crate) fn shown(&self, path: &Path) -> String {
         path.strip_prefix(&self.root).unwrap_or(path).display().to_string()
     }
 }
 
-/// The cargo that runs this program, without what it tells its children about this package.
+/// The cargo that runs this program, without the variables that it sets for this package.
 pub(crate) fn cargo() -> Command {
     clean(Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into())))
 }
 
-/// A command without the variables that `cargo run` sets for its child: build scripts that look
-/// at them would take every crate for `xtask`, and be built again on the next plain `cargo build`.
+/// A command without the variables that `cargo run` sets for its child.
+///
+/// Build scripts that read these variables would run again on the next plain `cargo build`.
 pub(crate) fn command(program: impl AsRef<OsStr>) -> Command {
     clean(Command::new(program))
 }
@@ -77,19 +78,19 @@ fn clean(mut command: Command) -> Command {
             command.env_remove(name.as_ref());
         }
     }
-    // A virtual environment of the user's must not leak into ours.
+    // An active virtual environment of the user must not affect ours.
     command.env_remove("VIRTUAL_ENV").env_remove("PYTHONHOME").env_remove("PYTHONPATH");
     command
 }
 
-/// Where commands write to: the terminal, or a step's log.
+/// The output of commands: the terminal, or the log of a step.
 pub(crate) enum Output {
     Terminal,
     Log { file: File, path: PathBuf, deadline: Instant },
 }
 
 impl Output {
-    /// A new, empty log; its commands are ended when `limit` has passed.
+    /// A new, empty log. Its commands are killed after `limit`.
     pub(crate) fn log(path: PathBuf, limit: Duration) -> Result<Self> {
         let file = File::options()
             .create(true)
@@ -101,18 +102,18 @@ impl Output {
         Ok(Output::Log { file, path, deadline: Instant::now() + limit })
     }
 
-    /// Tells what is being done and why.
+    /// Prints or logs a line.
     pub(crate) fn say(&mut self, text: &str) {
         match self {
             Output::Terminal => println!("{text}"),
             Output::Log { file, .. } => {
-                // A log that cannot be written to shows up when the next command is run.
+                // An unwritable log fails the next command.
                 let _ = writeln!(file, "{text}");
             }
         }
     }
 
-    /// What was written to a log so far.
+    /// The contents of the log.
     pub(crate) fn text(&self) -> Result<String> {
         match self {
             Output::Terminal => Ok(String::new()),
@@ -127,7 +128,7 @@ impl Output {
         Ok(())
     }
 
-    /// Runs a command and returns how it ended, and what it wrote when it writes to a log.
+    /// Runs a command and returns its exit status and, for a log, its output.
     pub(crate) fn run_and_read(&mut self, command: &mut Command) -> Result<(ExitStatus, String)> {
         let start = match self {
             Output::Terminal => 0,
@@ -167,7 +168,7 @@ impl Output {
                     if Instant::now() >= *deadline {
                         end_with_descendants(child.id());
                         child.wait()?;
-                        bail!("`{described}` did not end in time and was stopped");
+                        bail!("`{described}` exceeded its time limit and was killed");
                     }
                     thread::sleep(Duration::from_millis(20));
                 }
@@ -176,7 +177,7 @@ impl Output {
     }
 }
 
-/// A command as one would type it.
+/// A command as a shell line.
 pub(crate) fn describe(command: &Command) -> String {
     let program = Path::new(command.get_program()).file_name().unwrap_or_default();
     let mut text = program.to_string_lossy().into_owned();
@@ -187,13 +188,13 @@ pub(crate) fn describe(command: &Command) -> String {
     text
 }
 
-/// A process and all it has started, from `/proc`; only itself where there is no such folder.
+/// A process and its descendants, from `/proc`; only the process itself without `/proc`.
 pub(crate) fn with_descendants(process: u32) -> Vec<u32> {
     let mut children = HashMap::<u32, Vec<u32>>::new();
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
         let Ok(id) = entry.file_name().to_string_lossy().parse::<u32>() else { continue };
         let Ok(stat) = fs::read_to_string(entry.path().join("stat")) else { continue };
-        // "id (name) state parent …"; the name may hold spaces and brackets.
+        // "id (name) state parent …"; the name may contain spaces and parentheses.
         let parent = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(1));
         if let Some(parent) = parent.and_then(|parent| parent.parse().ok()) {
             children.entry(parent).or_default().push(id);
@@ -228,13 +229,13 @@ pub(crate) fn cpu_time_of_children() -> Duration {
 
 fn end_with_descendants(process: u32) {
     let ids = with_descendants(process).into_iter().map(|id| id.to_string());
-    // A process that has ended meanwhile makes `kill` complain, which does not matter.
+    // `kill` reports an error for processes that have ended meanwhile.
     let _ = Command::new("kill").arg("-9").args(ids).stderr(Stdio::null()).status();
 }
 
 /// Installs a cargo subcommand of one exact version below `target/tools`, and returns its path.
 ///
-/// It is built without optimisation: it runs for seconds, and would take minutes longer to build.
+/// Built without optimisation: the tool runs for seconds, an optimised build takes minutes longer.
 pub(crate) fn cargo_tool(
     workspace: &Workspace,
     output: &mut Output,
@@ -257,7 +258,7 @@ pub(crate) fn cargo_tool(
             .arg("--target-dir")
             .arg(&build)
             .arg(name)
-            // Line tables of four hundred crates would be written for nothing.
+            // These tools are not debugged.
             .env("CARGO_PROFILE_DEV_DEBUG", "0")
             .current_dir(&workspace.root),
     )?;
@@ -265,19 +266,19 @@ pub(crate) fn cargo_tool(
     Ok(program)
 }
 
-/// Makes sure of these programs, from Debian's packages of the same names.
+/// Ensures that these programs exist; installs Debian's packages of the same names if necessary.
 ///
 /// # Errors
-/// Says what to run where they are missing and may not be installed.
+/// If a program is missing and cannot be installed; the message contains the command to run.
 pub(crate) fn require_programs(output: &mut Output, what_for: &str, names: &[&str]) -> Result<()> {
     let missing: Vec<&str> = names.iter().copied().filter(|name| !has_program(name)).collect();
     if missing.is_empty() {
         return Ok(());
     }
-    let why = format!("{what_for} needs {}, which is not here", missing.join(" and "));
+    let why = format!("{what_for} needs {}, which is not installed", missing.join(" and "));
     install_packages(output, &why, &missing)?;
     match missing.iter().find(|name| !has_program(name)) {
-        Some(name) => bail!("the package {name} is installed, yet there is no program {name}"),
+        Some(name) => bail!("the package {name} is installed, but there is no program {name}"),
         None => Ok(()),
     }
 }
@@ -288,7 +289,7 @@ fn has_program(name: &str) -> bool {
     command.status().is_ok_and(|status| status.success())
 }
 
-/// Installs Debian packages where that needs no password.
+/// Installs Debian packages if this process is root's.
 pub(crate) fn install_packages(output: &mut Output, why: &str, packages: &[&str]) -> Result<()> {
     let by_hand = format!("apt-get update && apt-get install -y {}", packages.join(" "));
     let is_root = Command::new("id")
@@ -296,7 +297,7 @@ pub(crate) fn install_packages(output: &mut Output, why: &str, packages: &[&str]
         .output()
         .is_ok_and(|output| output.stdout.trim_ascii() == b"0");
     if !(is_root && has_program("apt-get")) {
-        bail!("{why}; as root run: {by_hand}");
+        bail!("{why}; run as root: {by_hand}");
     }
     output.say(&format!("{why}; running: {by_hand}"));
     output.run(command("apt-get").args(["update", "-qq"]))?;

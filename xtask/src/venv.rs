@@ -125,23 +125,23 @@ impl Venv {
 }
 
 /// Capability of a Python interpreter.
-enum Python {
+enum Interpreter {
     Absent,
     TooOld,
     WithoutVenv,
     Usable,
 }
 
-fn inspect_python(program: impl AsRef<OsStr>) -> Python {
+fn inspect_python(program: impl AsRef<OsStr>) -> Interpreter {
     let script = format!(
         "import sys\nif sys.version_info < {OLDEST_PYTHON:?}: sys.exit(3)\nimport venv\nfrom ensurepip import version"
     );
     let status = Command::new(program).args(["-c", &script]).stderr(Stdio::null()).status();
     match status.map(|status| status.code()) {
-        Ok(Some(0)) => Python::Usable,
-        Ok(Some(3)) => Python::TooOld,
-        Ok(Some(1)) => Python::WithoutVenv,
-        _ => Python::Absent,
+        Ok(Some(0)) => Interpreter::Usable,
+        Ok(Some(3)) => Interpreter::TooOld,
+        Ok(Some(1)) => Interpreter::WithoutVenv,
+        _ => Interpreter::Absent,
     }
 }
 
@@ -155,12 +155,13 @@ fn find_python(output: &mut Output) -> Result<PathBuf> {
         .chain(["/usr/bin/python3".to_owned()])
         .collect();
     let usable =
-        || candidates.iter().find(|program| matches!(inspect_python(program), Python::Usable));
+        || candidates.iter().find(|program| matches!(inspect_python(program), Interpreter::Usable));
     if let Some(program) = usable() {
         return Ok(program.into());
     }
-    let without_venv =
-        candidates.iter().find(|program| matches!(inspect_python(program), Python::WithoutVenv));
+    let without_venv = candidates
+        .iter()
+        .find(|program| matches!(inspect_python(program), Interpreter::WithoutVenv));
     let Some(without_venv) = without_venv else {
         let (major, minor) = OLDEST_PYTHON;
         bail!("no Python {major}.{minor} or newer found; on Debian: apt-get install python3-venv");
@@ -182,7 +183,7 @@ pub(crate) fn other_python(venv: &Venv) -> Option<PathBuf> {
     (10..=20)
         .map(|minor| PathBuf::from(format!("python3.{minor}")))
         .chain(installed.into_iter().flatten().flatten().map(|it| it.path().join("bin/python3")))
-        .filter(|program| matches!(inspect_python(program), Python::Usable))
+        .filter(|program| matches!(inspect_python(program), Interpreter::Usable))
         .filter_map(|program| Some((version(&program)?, program)))
         .filter(|(version, _)| *version != usual)
         .max()

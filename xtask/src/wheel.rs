@@ -22,7 +22,7 @@ use crate::venv::{self, Venv};
   cargo xtask wheel --dev             faster to build, slower to run
   cargo xtask wheel --free-threaded   for python3.14t, which cannot load abi3 wheels
   pip install target/wheels/*.whl")]
-pub(crate) struct Arguments {
+pub(crate) struct WheelArguments {
     /// Build with the dev profile
     #[arg(long)]
     dev: bool,
@@ -41,7 +41,7 @@ const OLDEST_FREE_THREADED: (u32, u32) = (3, 14);
 /// Environment variable with the path of a free-threaded Python.
 const FREE_THREADED_PYTHON: &str = "SPDL_FREE_THREADED_PYTHON";
 
-pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<()> {
+pub(crate) fn run(workspace: &Workspace, arguments: &WheelArguments) -> Result<()> {
     let output = &mut Output::Terminal;
     let wheel = if arguments.free_threaded {
         let python = free_threaded_python()?;

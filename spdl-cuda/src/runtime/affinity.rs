@@ -70,11 +70,11 @@ fn parse_list(text: &str) -> Option<Vec<usize>> {
 ///
 /// If it may use none of them, or only them, `work` runs on the calling thread.
 pub(crate) fn on_cpus<T: Send>(cpus: &[usize], work: impl FnOnce() -> T + Send) -> T {
-    affinity::on_cpus(cpus, work)
+    platform::on_cpus(cpus, work)
 }
 
 #[cfg(target_os = "linux")]
-mod affinity {
+mod platform {
     use std::panic::resume_unwind;
     use std::thread;
 
@@ -111,7 +111,7 @@ mod affinity {
 }
 
 #[cfg(not(target_os = "linux"))]
-mod affinity {
+mod platform {
     pub(super) fn on_cpus<T: Send>(_: &[usize], work: impl FnOnce() -> T + Send) -> T {
         work()
     }
@@ -145,10 +145,10 @@ mod tests {
     #[cfg(target_os = "linux")]
     #[test]
     fn work_runs_on_the_cpus_and_the_caller_keeps_its_affinity() {
-        let before = affinity::usable();
+        let before = platform::usable();
         let here = std::thread::current().id();
         let done =
-            |cpus: &[usize]| on_cpus(cpus, || (affinity::usable(), std::thread::current().id()));
+            |cpus: &[usize]| on_cpus(cpus, || (platform::usable(), std::thread::current().id()));
         if before.len() > 1 {
             let (cpus, thread) = done(&[before[1], usize::MAX]);
             assert_eq!(cpus, [before[1]]);
@@ -158,6 +158,6 @@ mod tests {
         for all_or_none in [&before[..], &[], &[usize::MAX]] {
             assert_eq!(done(all_or_none), (before.clone(), here));
         }
-        assert_eq!(affinity::usable(), before);
+        assert_eq!(platform::usable(), before);
     }
 }

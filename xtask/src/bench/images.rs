@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 use clap::{Args, ValueEnum};
 
 use super::contest::{self, Contestant};
-use super::peers::{self, Peer, Task};
+use super::peers::{self, Peer, PeerTask};
 use super::{plot, promises, shares, table};
 use crate::dataset::{self, Settings, Shape};
 use crate::demo::{Mode, build_spdl};
@@ -122,7 +122,7 @@ pub(super) fn run(workspace: &Workspace, arguments: &Images) -> Result<()> {
         (false, []) => &Peer::DEFAULT[..],
         (false, peers) => peers,
     };
-    let task = Task {
+    let task = PeerTask {
         data: &data,
         mode: arguments.mode.name(),
         epochs: arguments.epochs,

@@ -94,7 +94,7 @@ impl Peer {
 }
 
 /// What every peer is told.
-pub(crate) struct Task<'a> {
+pub(crate) struct PeerTask<'a> {
     pub(crate) data: &'a Path,
     pub(crate) mode: &'static str,
     pub(crate) epochs: u32,
@@ -107,7 +107,7 @@ pub(crate) struct Task<'a> {
 pub(crate) fn prepare(
     workspace: &Workspace,
     chosen: &[Peer],
-    task: &Task<'_>,
+    task: &PeerTask<'_>,
 ) -> Result<Vec<Contestant>> {
     let mut contestants = Vec::new();
     for &peer in chosen {
@@ -126,7 +126,11 @@ pub(crate) fn prepare(
 }
 
 /// The interpreter that a peer is installed for.
-pub(crate) fn interpreter(workspace: &Workspace, peer: Peer, task: &Task<'_>) -> Result<PathBuf> {
+pub(crate) fn interpreter(
+    workspace: &Workspace,
+    peer: Peer,
+    task: &PeerTask<'_>,
+) -> Result<PathBuf> {
     if let Some(python) = task.torch_python.filter(|_| peer.needs_torch()) {
         return Ok(python.to_owned());
     }
@@ -146,7 +150,12 @@ fn runs(python: &Path, code: &str) -> bool {
     status.is_ok_and(|status| status.success())
 }
 
-fn contestant(workspace: &Workspace, peer: Peer, python: PathBuf, task: &Task<'_>) -> Contestant {
+fn contestant(
+    workspace: &Workspace,
+    peer: Peer,
+    python: PathBuf,
+    task: &PeerTask<'_>,
+) -> Contestant {
     let (script, extra) = peer.script();
     let script = workspace.root.join("xtask/peers").join(script).display().to_string();
     let data = task.data.display().to_string();

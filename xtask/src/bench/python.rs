@@ -9,7 +9,7 @@ use clap::Args;
 use serde_json::Value;
 
 use super::contest::{self, Contestant, median};
-use super::peers::{self, Peer, Task};
+use super::peers::{self, Peer, PeerTask};
 use super::{plot, table};
 use crate::dataset::{self, Settings, Shape};
 use crate::demo::build_spdl;
@@ -97,7 +97,7 @@ pub(super) fn run(workspace: &Workspace, arguments: &Python) -> Result<()> {
     ];
     let mut functions = vec![script(FUNCTIONS, "functions.py", &python, &["spdl_rs"])];
     if !arguments.no_peers {
-        let task = Task {
+        let task = PeerTask {
             data: &data,
             mode: "eval",
             epochs: arguments.epochs,

@@ -8,7 +8,7 @@ use anyhow::{Result, ensure};
 use clap::Args;
 
 use super::contest::{self, Contestant};
-use super::tar_shards::{self, Shape};
+use super::tar_shards::{self, TarShape};
 use super::{peers, plot, table};
 use crate::tools::{Output, Workspace, cargo};
 use crate::venv::Venv;
@@ -63,7 +63,7 @@ const TIMES_UPSTREAM: f64 = 2.0;
 struct Set {
     name: &'static str,
     title: &'static str,
-    shape: Shape,
+    shape: TarShape,
     epochs: u32,
 }
 
@@ -71,13 +71,13 @@ const SETS: [Set; 2] = [
     Set {
         name: "large",
         title: "Samples of about 100 KB",
-        shape: Shape { shards: 8, samples_per_shard: 1250, bytes: 100_000 },
+        shape: TarShape { shards: 8, samples_per_shard: 1250, bytes: 100_000 },
         epochs: 3,
     },
     Set {
         name: "small",
         title: "Samples of about 2 KB",
-        shape: Shape { shards: 8, samples_per_shard: 6250, bytes: 2_000 },
+        shape: TarShape { shards: 8, samples_per_shard: 6250, bytes: 2_000 },
         epochs: 1,
     },
 ];
@@ -120,15 +120,15 @@ pub(super) fn run(workspace: &Workspace, arguments: &Tar) -> Result<()> {
 }
 
 /// An interpreter, and the versions of what matters in it.
-struct Peer {
+struct TarPeer {
     python: PathBuf,
     versions: String,
 }
 
 struct Peers {
-    webdataset: Option<Peer>,
-    torch: Option<Peer>,
-    upstream: Option<Peer>,
+    webdataset: Option<TarPeer>,
+    torch: Option<TarPeer>,
+    upstream: Option<TarPeer>,
 }
 
 fn installed(workspace: &Workspace, torch: bool) -> Peers {
@@ -138,7 +138,7 @@ fn installed(workspace: &Workspace, torch: bool) -> Peers {
             Ok(venv) => {
                 let python = venv.python();
                 let versions = peers::versions(&python, packages);
-                Some(Peer { python, versions })
+                Some(TarPeer { python, versions })
             }
             Err(error) => {
                 println!("SKIPPED: {what}: {error:#}");
@@ -183,8 +183,8 @@ fn contestants(
         ours(STREAM_IN_THREADS, format!("stream:{threads}")),
         ours(SLICE_IN_THREADS, format!("slice:{threads}")),
     ];
-    let mut others = |peer: &Option<Peer>, name: &'static str, script: &str, way: String| {
-        if let Some(Peer { python, versions }) = peer {
+    let mut others = |peer: &Option<TarPeer>, name: &'static str, script: &str, way: String| {
+        if let Some(TarPeer { python, versions }) = peer {
             let script = workspace.root.join("xtask/peers").join(script).display().to_string();
             let mut contestant = Contestant::new(name, python.clone(), words(vec![script, way]));
             contestant.versions.clone_from(versions);
@@ -256,7 +256,7 @@ fn section(
     verdicts: &[(bool, String)],
     contestants: &[Contestant],
 ) -> String {
-    let Shape { shards, samples_per_shard, .. } = set.shape;
+    let TarShape { shards, samples_per_shard, .. } = set.shape;
     let mut text = format!(
         "\n## {}\n\n{shards} shards of {samples_per_shard} samples, {} samples per run.\n\n\
          ![Bar chart of the rates]({plot})\n\n{table}\nPromises:\n\n",

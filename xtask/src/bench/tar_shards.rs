@@ -8,14 +8,14 @@ use anyhow::{Context, Result};
 
 /// What the shards hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Shape {
+pub(super) struct TarShape {
     pub(super) shards: usize,
     pub(super) samples_per_shard: usize,
     /// The mean length of a `jpg`; each has between half and one and a half of it.
     pub(super) bytes: usize,
 }
 
-impl Shape {
+impl TarShape {
     pub(super) fn samples(self) -> usize {
         self.shards * self.samples_per_shard
     }
@@ -23,7 +23,7 @@ impl Shape {
 
 /// The shards in `folder`, which are written unless they are there: members `000000.jpg` and
 /// `000000.cls`, and so on, in the format ustar. The same shape gives the same bytes.
-pub(super) fn prepare(folder: &Path, shape: Shape) -> Result<Vec<PathBuf>> {
+pub(super) fn prepare(folder: &Path, shape: TarShape) -> Result<Vec<PathBuf>> {
     let stamp = folder.join("shape.txt");
     let wanted = format!("{shape:?}");
     let shards: Vec<PathBuf> =
@@ -37,7 +37,7 @@ pub(super) fn prepare(folder: &Path, shape: Shape) -> Result<Vec<PathBuf>> {
             .with_context(|| format!("cannot remove {}", folder.display()))?;
     }
     fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
-    let mut random = Random(1);
+    let mut random = RandomBytes(1);
     let noise: Vec<u8> = (0..2 * shape.bytes).map(|_| random.below(256) as u8).collect();
     for (number, shard) in shards.iter().enumerate() {
         let file = File::create(shard);
@@ -63,9 +63,9 @@ fn append(tar: &mut tar::Builder<impl Write>, name: &str, data: &[u8]) -> Result
 }
 
 /// Numbers that look random: Marsaglia's xorshift of 64 bits.
-struct Random(u64);
+struct RandomBytes(u64);
 
-impl Random {
+impl RandomBytes {
     fn below(&mut self, limit: usize) -> usize {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -81,7 +81,7 @@ mod tests {
     #[test]
     fn shards_are_the_same_each_time_and_written_once() {
         let folder = tempfile::tempdir().unwrap();
-        let shape = Shape { shards: 2, samples_per_shard: 3, bytes: 1000 };
+        let shape = TarShape { shards: 2, samples_per_shard: 3, bytes: 1000 };
         let shards = prepare(&folder.path().join("a"), shape).unwrap();
         assert_eq!((shards.len(), shape.samples()), (2, 6));
         let mut names = Vec::new();
@@ -99,7 +99,7 @@ mod tests {
         fs::write(&shards[1], "mine").unwrap();
         prepare(&folder.path().join("a"), shape).unwrap();
         assert_eq!(fs::read(&shards[1]).unwrap(), b"mine");
-        prepare(&folder.path().join("a"), Shape { bytes: 1001, ..shape }).unwrap();
+        prepare(&folder.path().join("a"), TarShape { bytes: 1001, ..shape }).unwrap();
         assert_ne!(fs::read(&shards[1]).unwrap(), b"mine");
     }
 }

@@ -10,21 +10,21 @@ use serde_json::{Value, json};
 
 use super::worker::{Outcome, Verdict};
 
-/// Files that are rightly judged otherwise, with the reasons.
+/// Files with a justified difference, with the reason.
 const EXCEPTIONS: &str = include_str!("../../../spdl-media/tests/agreement_exceptions.tsv");
 
-/// A file that one of the two accepts and the other refuses.
+/// A file that only one of the two accepts.
 #[derive(Debug)]
 struct Exception {
     file: String,
     format: String,
     ours: String,
     pillows: String,
-    /// The class of [`EXCEPTIONS`] that it belongs to.
+    /// Its class in [`EXCEPTIONS`].
     class: Option<String>,
 }
 
-/// How many files there are, how many are judged alike, and how many of the others are listed.
+/// Number of files, of agreements, and of listed differences.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Count {
     all: u64,
@@ -38,7 +38,7 @@ pub(crate) struct Agreement {
     exceptions: Vec<Exception>,
 }
 
-/// By file: its class, and whether it is we who accept it.
+/// By file: its class, and whether our decoder accepts it.
 fn listed(exceptions: &str) -> Result<HashMap<&str, (&str, bool)>> {
     let mut classes = HashMap::new();
     let mut files = HashMap::new();
@@ -51,14 +51,15 @@ fn listed(exceptions: &str) -> Result<HashMap<&str, (&str, bool)>> {
                 let ours = classes.get(class).with_context(|| format!("no class {class}"))?;
                 files.insert(path, (class, *ours));
             }
-            _ => anyhow::bail!("an odd line in the list of exceptions: {line}"),
+            _ => anyhow::bail!("invalid line in the list of exceptions: {line:?}"),
         }
     }
     Ok(files)
 }
 
-/// Compares our verdicts, by path below `folder`, with the tables in it. Left out are files that the
-/// tables do not know, and formats of which no decoder of ours claims any file.
+/// Compares our results, by path below `folder`, with its tables.
+///
+/// Files that the tables lack, and formats without a decoder of ours, are left out.
 pub(crate) fn compare(folder: &Path, verdicts: &BTreeMap<&str, &Verdict>) -> Result<Agreement> {
     let read = |name: &str| {
         fs::read_to_string(folder.join(name))
@@ -78,14 +79,14 @@ fn compare_tables(
     let mut judged = HashMap::new();
     for line in oracle.lines().skip(1) {
         let fields: Vec<&str> = line.split('\t').collect();
-        ensure!(fields.len() >= 4, "an odd line in ORACLE_pillow.tsv: {line}");
+        ensure!(fields.len() >= 4, "invalid line in ORACLE_pillow.tsv: {line:?}");
         judged.insert(fields[0], (fields[2] == "ok", fields[3]));
     }
     let mut files = Vec::new();
     for line in manifest.lines().skip(1) {
         let fields: Vec<&str> = line.split('\t').collect();
         let [corpus, format, _, hash, _, path] = fields[..] else {
-            anyhow::bail!("an odd line in MANIFEST.tsv: {line}");
+            anyhow::bail!("invalid line in MANIFEST.tsv: {line:?}");
         };
         if let Some(&judgement) = judged.get(hash) {
             let file = format!("{corpus}/files/{path}");
@@ -94,7 +95,7 @@ fn compare_tables(
     }
     let known: BTreeSet<&str> =
         files.iter().filter(|file| file.1.is_some()).map(|file| file.0).collect();
-    ensure!(!known.is_empty(), "the tables know none of these files");
+    ensure!(!known.is_empty(), "the tables list none of these files");
     let mut agreement = Agreement::default();
     for (format, verdict, (accepted, words), file) in files {
         if !known.contains(format) {
@@ -122,12 +123,12 @@ fn compare_tables(
 }
 
 impl Count {
-    /// The share that is judged alike.
+    /// Share of agreements.
     fn percent(self) -> f64 {
         if self.all == 0 { 100.0 } else { 100.0 * self.alike as f64 / self.all as f64 }
     }
 
-    /// The same without those that are listed.
+    /// The same without listed differences.
     fn percent_of_others(self) -> f64 {
         Count { all: self.all - self.listed, ..self }.percent()
     }

@@ -1,5 +1,4 @@
-//! `cargo xtask corpus`: every file of a folder through every decoder that claims it, in child
-//! processes that may crash.
+//! `cargo xtask corpus`: runs decoders on all files of a folder, in child processes.
 
 mod agreement;
 #[path = "../../../fuzz/mutate.rs"]
@@ -26,40 +25,40 @@ use self::worker::{Allowance, Outcome, Verdict, Worker};
 use crate::steps::Counts;
 use crate::tools::{Output, Workspace, cargo};
 
-/// Give every file of a folder to every decoder that claims it, in child processes.
+/// Run every decoder that claims a file on all files of a folder, in child processes.
 ///
-/// Each file is inspected, decoded whole, in part, into planes, smaller, with leave to be cut off,
-/// and made into a training sample. A child may use 1 GiB of address space, and 10 s of CPU time for
-/// a request to a decoder; it checks integer overflow and debug assertions. With --mutants every
-/// file that a decoder claims is also tried in that many damaged copies, the same for the same seed.
+/// Each file is inspected, decoded whole, in part, into planes, reduced and if truncated, and
+/// converted to a training sample. A child is limited to 1 GiB of address space and 10 s of CPU time
+/// per request; it checks integer overflow and debug assertions. With --mutants, each claimed file is
+/// also tried in that many damaged copies, which depend on the seed only.
 ///
-/// The table counts, by decoder, what decodes and which kinds of errors there are. What may never
-/// happen is listed with the command that repeats it: panics (caught or not), aborts, hangs, more
-/// memory than allowed, and answers that contradict each other. Any of these makes the command fail.
+/// The table counts decoded files and kinds of errors by decoder. Panics, aborts, hangs, excess of
+/// memory and contradicting results are listed with the command that reproduces them, and make the
+/// command fail.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   cargo xtask corpus ../shared/corpora
   cargo xtask corpus ../shared/corpora --mutants 20 --seed 7
-  cargo xtask corpus ../shared/corpora --pillow       and whom Pillow would refuse
+  cargo xtask corpus ../shared/corpora --pillow       compare with Pillow
   cargo xtask corpus broken.png                       one file
   cargo xtask corpus broken.bin --decoder png         one that no longer looks like its format")]
-pub(crate) struct Arguments {
-    /// A folder, with all below it, or one file
+pub(crate) struct CorpusArguments {
+    /// A folder, searched recursively, or one file
     #[arg(value_name = "DIR")]
     path: PathBuf,
-    /// Damaged copies of each file that a decoder claims
+    /// Damaged copies per claimed file
     #[arg(long, value_name = "N", default_value_t = 0)]
     mutants: u32,
     /// Seed of the damage
     #[arg(long, value_name = "S", default_value_t = 0)]
     seed: u64,
-    /// Child processes at a time [default: CPUs]
+    /// Concurrent child processes [default: CPUs]
     #[arg(long, value_name = "J")]
     jobs: Option<NonZeroUsize>,
-    /// Only this decoder, also for files that it does not claim
+    /// Use only this decoder, also for files that it does not claim
     #[arg(long, value_name = "NAME")]
     decoder: Option<String>,
-    /// Compare with what Pillow accepts, told in DIR/ORACLE_pillow.tsv and DIR/MANIFEST.tsv
+    /// Compare with Pillow's results in DIR/ORACLE_pillow.tsv and DIR/MANIFEST.tsv
     #[arg(long)]
     pillow: bool,
     /// CPU time of one request, in seconds
@@ -73,7 +72,7 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<ExitCode> {
+pub(crate) fn run(workspace: &Workspace, arguments: &CorpusArguments) -> Result<ExitCode> {
     let mut build = cargo();
     build
         .args(["build", "--quiet", "--profile", "corpus", "-p", "spdl-media"])
@@ -81,7 +80,7 @@ pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<ExitCo
         .current_dir(&workspace.root);
     Output::Terminal.run(&mut build)?;
     let program = workspace.program("corpus/examples", WORKER);
-    let settings = Settings {
+    let settings = CorpusSettings {
         mutants: arguments.mutants,
         seed: arguments.seed,
         jobs: arguments.jobs,
@@ -109,10 +108,10 @@ pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<ExitCo
     Ok(if results.failures().next().is_none() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// A step of `cargo xtask test`: the small files of the repository, much damaged, and the corpora
-/// where they are, a little.
+/// A step of `cargo xtask test`: the small files of the repository with many mutants, and the corpora,
+/// if present, with one mutant each.
 pub(crate) fn test(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
-    // Just what the tests have built: decoders are optimised there, and every check is on.
+    // The build of the tests: decoders are optimised, and all checks are enabled.
     let mut build = cargo();
     build
         .args(["build", "--quiet", "--workspace", "--exclude", "spdl-python"])
@@ -131,7 +130,7 @@ pub(crate) fn test(workspace: &Workspace, output: &mut Output) -> Result<Counts>
             counts.add(Counts::one_skipped("corpora not present"));
             continue;
         }
-        let settings = Settings { mutants, ..Settings::default() };
+        let settings = CorpusSettings { mutants, ..CorpusSettings::default() };
         let results = try_all(workspace, &program, &folder, &settings)?;
         output.say(&results.text());
         let failed = results.failures().next().is_some() || results.trials.is_empty();
@@ -140,28 +139,28 @@ pub(crate) fn test(workspace: &Workspace, output: &mut Output) -> Result<Counts>
     Ok(counts)
 }
 
-/// The example that tries files in a process of its own.
+/// The example that decodes files in a separate process.
 const WORKER: &str = "corpus_worker";
 
-/// Decoders that no registry has by itself.
+/// Decoders that default registries lack.
 const ON_REQUEST: [&str; 2] = ["turbojpeg", "zune-jpeg"];
 
-/// What is tried, and how.
+/// Settings of a run.
 #[derive(Clone, Debug)]
-struct Settings {
+struct CorpusSettings {
     mutants: u32,
     seed: u64,
     jobs: Option<NonZeroUsize>,
-    /// Empty: those that claim the file.
+    /// Empty for the decoders that claim the file.
     decoder: String,
     seconds: u64,
     memory_mib: u64,
 }
 
-impl Default for Settings {
+impl Default for CorpusSettings {
     fn default() -> Self {
         let decoder = String::new();
-        Settings { mutants: 0, seed: 0, jobs: None, decoder, seconds: 10, memory_mib: 1024 }
+        CorpusSettings { mutants: 0, seed: 0, jobs: None, decoder, seconds: 10, memory_mib: 1024 }
     }
 }
 
@@ -172,16 +171,16 @@ struct Subject {
     mutant: Option<u32>,
 }
 
-/// What one decoder made of a subject.
+/// Result of one decoder on one subject.
 #[derive(Debug)]
 struct Trial {
     subject: Subject,
     verdict: Verdict,
-    /// Where a copy of a failing mutant lies.
+    /// Path of the copy of a failing mutant.
     copy: Option<PathBuf>,
 }
 
-/// All that was found.
+/// Results of all subjects.
 #[derive(Debug)]
 struct Results {
     root: PathBuf,
@@ -196,7 +195,7 @@ fn try_all(
     workspace: &Workspace,
     program: &Path,
     path: &Path,
-    settings: &Settings,
+    settings: &CorpusSettings,
 ) -> Result<Results> {
     let start = Instant::now();
     let (root, names) = files_below(path)?;
@@ -263,8 +262,9 @@ fn try_all(
     Ok(Results { root, names, trials, unclaimed, seconds: start.elapsed().as_secs_f64() })
 }
 
-/// Runs `work` on every subject, on as many threads as there are jobs, each with a child process.
-/// The results come in the order of the subjects.
+/// Runs `work` on every subject, with one thread and one child process per job.
+///
+/// Results are in the order of the subjects.
 fn run_jobs(
     what: &str,
     allowance: &Allowance,
@@ -314,7 +314,7 @@ fn run_jobs(
     Ok(found.into_iter().flat_map(|(_, trials)| trials).collect())
 }
 
-/// The files of a folder and of all below it, sorted; one empty name where `path` is a file.
+/// The files of a folder, recursively and sorted; one empty name if `path` is a file.
 fn files_below(path: &Path) -> Result<(PathBuf, Vec<String>)> {
     let metadata = fs::metadata(path).with_context(|| format!("cannot find {}", path.display()))?;
     if metadata.is_file() {
@@ -348,7 +348,7 @@ fn digest(text: &str) -> u64 {
     })
 }
 
-/// How many failures are listed one by one.
+/// The maximum number of listed failures.
 const LISTED: usize = 100;
 
 impl Results {
@@ -356,8 +356,7 @@ impl Results {
         self.trials.iter().filter(|trial| trial.verdict.outcome.is_failure())
     }
 
-    /// By name of a file that is not damaged, what the first of its decoders made of it that a user
-    /// gets without asking.
+    /// By name of an undamaged file, the result of the first decoder of the default registry.
     fn of_files(&self) -> BTreeMap<&str, &Verdict> {
         let is_asked_for = |verdict: &Verdict| ON_REQUEST.contains(&verdict.decoder.as_str());
         let mut verdicts = BTreeMap::new();
@@ -371,7 +370,7 @@ impl Results {
         verdicts
     }
 
-    /// By decoder, and by whether it is of damaged copies, how often each outcome was seen.
+    /// Number of each outcome, by decoder and by whether the file is a mutant.
     fn counts(&self) -> BTreeMap<(&str, bool), BTreeMap<Outcome, u64>> {
         let mut counts: BTreeMap<_, BTreeMap<_, _>> = BTreeMap::new();
         for Trial { subject, verdict, .. } in &self.trials {
@@ -430,7 +429,7 @@ impl Results {
         }
     }
 
-    /// The command that shows a trial once more.
+    /// The command that reproduces a trial.
     fn again(&self, trial: &Trial) -> String {
         let name = &self.names[trial.subject.file];
         let path = match &trial.copy {

@@ -1,4 +1,4 @@
-//! A child process that decodes what it is given, and the watch over it.
+//! A child process that decodes files, and its watchdog.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
@@ -12,7 +12,7 @@ use anyhow::{Context, Result};
 
 use crate::tools::command;
 
-/// What came of a file in one decoder. Later ones are worse: the worst of all requests counts.
+/// Outcome of a file in one decoder, in order of severity; the most severe of all requests counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Outcome {
     Ok,
@@ -20,13 +20,13 @@ pub(crate) enum Outcome {
     Corrupt,
     Unsupported,
     LimitExceeded,
-    /// Answers that contradict each other, or an error that blames the caller.
+    /// Contradicting results, or an error of a kind that blames the caller.
     Inconsistent,
     /// A panic, caught.
     Panic,
-    /// More memory than allowed, which ended the process.
+    /// The process exceeded its memory limit.
     OverLimit,
-    /// More time than allowed.
+    /// The request exceeded its time limit.
     Hang,
     /// The process died for another reason.
     Abort,
@@ -61,7 +61,7 @@ impl Outcome {
         }
     }
 
-    /// Whether no decoder may ever do this.
+    /// Whether this outcome is a failure.
     pub(crate) fn is_failure(self) -> bool {
         self >= Outcome::Inconsistent
     }
@@ -71,33 +71,32 @@ impl Outcome {
     }
 }
 
-/// What a decoder made of a file.
+/// Result of a decoder on a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Verdict {
     pub(crate) decoder: String,
     pub(crate) outcome: Outcome,
-    /// The request that ended so.
+    /// The request with this outcome.
     pub(crate) request: String,
     pub(crate) message: String,
 }
 
-/// How a child is started and what it may use.
+/// Limits of a child process.
 #[derive(Clone, Debug)]
 pub(crate) struct Allowance {
     pub(crate) program: PathBuf,
     pub(crate) memory_bytes: u64,
-    /// For one request to one decoder. CPU time where the system tells it, so that a busy machine
-    /// makes no hangs.
+    /// Time limit of one request: CPU time if the system reports it, so that a busy machine causes no
+    /// timeouts.
     pub(crate) time: Duration,
-    /// Where children write what they have to say beside their answers.
+    /// File for the standard error of children.
     pub(crate) folder: PathBuf,
 }
 
-/// Wall-clock time, as a multiple of the allowed CPU time, after which a request that burns no CPU
-/// hangs, too.
+/// Wall-clock limit as a multiple of the CPU limit, for requests that use no CPU.
 const WALL_FACTOR: u32 = 6;
 
-/// A child process, started again whenever a file has ended it.
+/// A child process, restarted after each crash.
 pub(crate) struct Worker {
     allowance: Allowance,
     errors: PathBuf,
@@ -116,8 +115,8 @@ impl Worker {
         Worker { allowance: allowance.clone(), errors, child: None }
     }
 
-    /// What the decoders make of `file`: those with these names, with commas between them, or
-    /// those that claim it where `decoders` is empty.
+    /// Results of the named decoders (separated by commas) on `file`; of those that claim it if
+    /// `decoders` is empty.
     pub(crate) fn judge(&mut self, file: &[u8], decoders: &str) -> Result<Vec<Verdict>> {
         let verdicts = self.judge_once(file, decoders)?;
         let ended = verdicts.iter().any(|verdict| verdict.outcome.ends_process());
@@ -184,7 +183,7 @@ impl Worker {
         Running::start(&mut child, errors)
     }
 
-    /// How a process that ended by itself did so.
+    /// Outcome of a process that has exited.
     fn cause_of_death(&self, mut running: Running) -> Result<(Outcome, String)> {
         let status = running.child.wait()?;
         let text = fs::read(&self.errors).unwrap_or_default();
@@ -247,7 +246,7 @@ fn pass_on(output: impl BufRead, sender: &Sender<String>) {
 #[derive(Default)]
 struct Verdicts {
     all: Vec<Verdict>,
-    /// The decoder and the request that are under way.
+    /// The current decoder and request.
     current: Option<(String, String)>,
 }
 
@@ -274,7 +273,7 @@ impl Verdicts {
         }
     }
 
-    /// The request that is under way has ended so.
+    /// Ends the current request with this outcome.
     fn end(&mut self, outcome: Outcome, message: &str) {
         let (decoder, request) = self.current.take().unwrap_or_default();
         let verdict = Verdict { decoder, outcome, request, message: message.to_owned() };
@@ -299,7 +298,7 @@ impl Verdicts {
 
 /// The CPU time that a process has used, from `/proc`; see proc(5).
 fn cpu_time(process: u32) -> Option<Duration> {
-    /// The kernel counts in hundredths of a second, whatever its own clock is.
+    /// The kernel reports units of 1/100 s.
     const TICKS_PER_SECOND: u64 = 100;
     let stat =
         fs::read_to_string(Path::new("/proc").join(process.to_string()).join("stat")).ok()?;

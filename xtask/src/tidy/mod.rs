@@ -28,7 +28,7 @@ use crate::{acceptance, kernels};
   cargo xtask tidy
   cargo xtask tidy --all --only spdl-io     also findings that the baseline allows
   cargo xtask tidy --shrink                 lower the limits of the baseline")]
-pub(crate) struct Arguments {
+pub(crate) struct TidyArguments {
     /// Print findings that the baseline allows
     #[arg(long)]
     all: bool,
@@ -74,7 +74,7 @@ const NOT_IN_CORE: [&str; 16] = [
     "zune-core",
 ];
 
-pub(crate) fn run(workspace: &Workspace, arguments: &Arguments) -> Result<ExitCode> {
+pub(crate) fn run(workspace: &Workspace, arguments: &TidyArguments) -> Result<ExitCode> {
     let counted = counted_findings(workspace)?;
     let baseline = baseline(workspace)?;
     if arguments.shrink {
