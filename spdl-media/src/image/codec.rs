@@ -1,4 +1,4 @@
-//! The contract of a codec: who knows a format, and who decodes it in a worker.
+//! The traits of a codec, and the requests and results of a decode.
 
 use std::fmt::Debug;
 
@@ -9,46 +9,48 @@ use super::limits::Limits;
 use super::picture::Picture;
 use super::pixels::PixelsMut;
 
-/// How many bytes of a file [`ImageCodec::sniff`] is shown, or fewer where the file is shorter.
+/// The number of leading bytes of a file that [`ImageCodec::sniff`] receives, fewer for a shorter
+/// file.
 pub const SNIFF_BYTES: usize = 64;
 
-/// A format: recognises its files and makes decoders. One instance is shared by all workers; it
-/// may carry a device or a pool.
+/// An image format: recognises its files and creates decoders.
+///
+/// All workers share one instance. A codec may own a device or a pool.
 pub trait ImageCodec: Debug + Send + Sync + 'static {
-    /// The format's short name, as it appears in messages: `jpeg`.
+    /// The short name of the format, as in error messages: `jpeg`.
     fn name(&self) -> &'static str;
 
-    /// Whether a file that starts like this (its first [`SNIFF_BYTES`] bytes) is of this format.
+    /// Whether a file with these first bytes (at most [`SNIFF_BYTES`]) has this format.
     fn sniff(&self, head: &[u8]) -> bool;
 
-    /// Makes a decoder. Called once per worker, and again after a panic.
+    /// Creates a decoder. Called once per worker, and again after a panic.
     ///
     /// # Errors
-    /// Whatever keeps the decoder from being made: a device that is not there, say.
+    /// Any failure to create the decoder, such as a missing device.
     fn decoder(&self, limits: &Limits) -> Result<Box<dyn ImageDecoder>>;
 }
 
-/// Decodes images one after another in one worker, and keeps its scratch memory between them.
+/// Decodes images in one worker, and keeps scratch memory between images.
 ///
-/// No call depends on an earlier one: each is given the whole file. Whatever the bytes are, a
-/// decoder answers with pixels or a typed error: `Truncated` where the data end early, `Corrupt`
-/// where they contradict their format, `Unsupported`, or `LimitExceeded`; never with pixels made
-/// up for missing data. A panic is caught by [`Decoder`](crate::Decoder), which then makes a new
-/// one of these.
+/// Calls are independent; each one receives the whole file. For any input, a decoder returns pixels
+/// or one of these errors: `Truncated` if the data end early, `Corrupt` if they violate the format,
+/// `Unsupported`, `LimitExceeded`. A decoder never invents missing pixels.
+/// [`Decoder`](crate::Decoder) catches panics and creates a new decoder.
 pub trait ImageDecoder: Send {
-    /// Reads the header alone.
+    /// Parses the header only.
     ///
     /// # Errors
-    /// As above; the limits hold already here.
+    /// See the trait. The limits apply to the header as well.
     fn inspect(&mut self, encoded: &[u8]) -> Result<ImageInfo>;
 
-    /// Writes what `request` asks for into `out`, as stored (the orientation is not applied), and
-    /// says what it wrote. Whether a file is cut off never depends on the region; other damage that
-    /// the region does not need may go unnoticed, except where the request is
-    /// [`exact`](DecodeRequest::exact). After an error `out` holds anything.
+    /// Decodes what `request` selects into `out`, as stored: the orientation is not applied.
+    ///
+    /// Truncation is detected whatever the region. Other corruption outside the region may go
+    /// unnoticed, unless the request is [`exact`](DecodeRequest::exact). After an error, the
+    /// content of `out` is unspecified.
     ///
     /// # Errors
-    /// As above; `InvalidArgument` where the region is not inside the image or `out` has another
+    /// See the trait. `InvalidArgument` if the region is not inside the image, or `out` has another
     /// size than the region.
     fn decode_into(
         &mut self,
@@ -57,11 +59,11 @@ pub trait ImageDecoder: Send {
         out: PixelsMut<'_>,
     ) -> Result<Decoded>;
 
-    /// Writes what `request` asks for into `picture`, in whatever planes cost least: they are
-    /// resized, and turned into RGB only then. The picture holds the region, and may hold more
-    /// around it; smaller by 2, 4 or 8 where [`DecodeRequest::at_least`] allowed that.
+    /// Decodes what `request` selects into `picture`, in the planes that are cheapest to produce.
     ///
-    /// What is there by default decodes to RGB.
+    /// The planes are resized before conversion to RGB. The picture holds the region and may hold
+    /// more around it. With [`DecodeRequest::at_least`], the picture may be smaller by a factor of
+    /// 2, 4 or 8. The default implementation decodes to RGB.
     ///
     /// # Errors
     /// As [`decode_into`](Self::decode_into).
@@ -79,13 +81,13 @@ pub trait ImageDecoder: Send {
     }
 }
 
-/// What a header tells.
+/// Facts from the header of an image.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ImageInfo {
     /// Width and height as stored.
     pub size: Size,
-    /// How to turn it upright.
+    /// The orientation, as in EXIF.
     pub orientation: Orientation,
 }
 
@@ -95,13 +97,13 @@ impl ImageInfo {
         ImageInfo { size, orientation }
     }
 
-    /// Width and height once upright.
+    /// Width and height of the upright image.
     pub fn upright_size(&self) -> Size {
         self.orientation.apply(self.size)
     }
 }
 
-/// What a decoder is asked for. The default is the whole image.
+/// Options of one decode. Default: the whole image at full size.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DecodeRequest {
     region: Option<Rect>,
@@ -110,14 +112,14 @@ pub struct DecodeRequest {
     exact: bool,
 }
 
-/// What becomes of an image whose data end early.
+/// What to do with a truncated image.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum OnTruncated {
-    /// It is an error of the kind `Truncated`.
+    /// Fail with an error of the kind `Truncated`.
     #[default]
     Error,
-    /// The rows that could be decoded are delivered, those below are black, and
-    /// [`Decoded::rows_valid`] tells how many those are; an error where there is none.
+    /// Return the decoded rows and fill the missing rows with black; [`Decoded::rows_valid`] is the
+    /// number of decoded rows. Fail if no row can be decoded.
     Partial,
 }
 
@@ -127,106 +129,106 @@ impl DecodeRequest {
         DecodeRequest::default()
     }
 
-    /// Asks for this part of the stored image alone. Every decoder honours it; some are faster so.
+    /// Selects a region of the stored image. Every decoder supports it; some decode faster.
     #[must_use]
     pub fn region(mut self, region: Rect) -> Self {
         self.region = Some(region);
         self
     }
 
-    /// Allows a result that is smaller by 2, 4 or 8, as long as it is not smaller than this. A
-    /// decoder may ignore it, and says in [`Decoded`] what it did.
+    /// Allows a result that is smaller by a factor of 2, 4 or 8, but not smaller than this size. A
+    /// decoder may ignore the option; [`Decoded`] has the actual size.
     #[must_use]
     pub fn at_least(mut self, smallest: Size) -> Self {
         self.smallest = Some(smallest);
         self
     }
 
-    /// What becomes of data that end early. Default: an error.
+    /// What to do with a truncated image. Default: [`OnTruncated::Error`].
     #[must_use]
     pub fn on_truncated(mut self, on_truncated: OnTruncated) -> Self {
         self.on_truncated = on_truncated;
         self
     }
 
-    /// Asks for every pixel as decoding the whole file gives it, and for every error that this
-    /// finds: no smaller result, and nothing of the file left unread. Default: no.
+    /// Requires the pixels and the errors of a full decode: no smaller result, and the whole file
+    /// is read. Default: no.
     #[must_use]
     pub fn exact(mut self, exact: bool) -> Self {
         self.exact = exact;
         self
     }
 
-    /// What becomes of data that end early.
+    /// What to do with a truncated image.
     pub fn truncation(&self) -> OnTruncated {
         self.on_truncated
     }
 
-    /// Whether the whole file is to be read, and nothing left out.
+    /// Whether the result must equal a full decode.
     pub fn is_exact(&self) -> bool {
         self.exact
     }
 
-    /// The part of a stored image of this size that is asked for.
+    /// The requested region of a stored image of this size.
     pub fn region_of(&self, size: Size) -> Rect {
         self.region.unwrap_or(Rect::full(size))
     }
 
-    /// The same, once it is known to lie in the image.
+    /// The requested region, checked to be inside the image.
     ///
     /// # Errors
-    /// `InvalidArgument` where it does not.
+    /// `InvalidArgument` if the region is not inside the image.
     pub fn region_within(&self, size: Size) -> Result<Rect> {
         let region = self.region_of(size);
         if !region.is_within(size) {
             return Err(Error::new(
                 ErrorKind::InvalidArgument,
-                format!("the region {region:?} is not inside an image of {size} pixels"),
+                format!("region {region:?} is not inside the image of {size} pixels"),
             ));
         }
         Ok(region)
     }
 
-    /// The smallest result that would do; `None` where it must be of full size.
+    /// The minimum size of a reduced result; `None` if the result must have full size.
     pub fn smallest(&self) -> Option<Size> {
         self.smallest.filter(|_| !self.exact)
     }
 
-    /// The region, once it is known to lie in the image and to fit `out`.
+    /// The requested region, checked to be inside the image and to have the size of `out`.
     ///
     /// # Errors
-    /// `InvalidArgument` where it does not.
+    /// `InvalidArgument` if the region is not inside the image, or `out` has another size.
     pub fn checked_region(&self, size: Size, out: &PixelsMut<'_>) -> Result<Rect> {
         let region = self.region_within(size)?;
         if out.size() != region.size() {
             return Err(Error::new(
                 ErrorKind::InvalidArgument,
-                format!("room for {} pixels was expected, found {}", region.size(), out.size()),
+                format!("output of {} pixels for a region of {} pixels", out.size(), region.size()),
             ));
         }
         Ok(region)
     }
 }
 
-/// What a decoder wrote.
+/// The outcome of a decode.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Decoded {
-    /// The size of the result, at the upper left of the output: the region's, or smaller by 2, 4
-    /// or 8 where [`DecodeRequest::at_least`] allowed that.
+    /// The size of the result, at the top left of the output: the size of the region, or smaller by
+    /// 2, 4 or 8 with [`DecodeRequest::at_least`].
     pub size: Size,
-    /// How many rows of it, from the top, hold what the file says: all of them, except with
+    /// The number of leading rows that were decoded. Less than the height only with
     /// [`OnTruncated::Partial`].
     pub rows_valid: u32,
 }
 
 impl Decoded {
-    /// A whole result of this size.
+    /// A complete result of this size.
     pub fn new(size: Size) -> Self {
         Decoded { size, rows_valid: size.height }
     }
 
-    /// A result of which only the first rows could be decoded.
+    /// A result with `rows_valid` decoded rows.
     pub fn partial(size: Size, rows_valid: u32) -> Self {
         Decoded { size, rows_valid }
     }

@@ -1,4 +1,4 @@
-//! From the bytes of a file to RGB pixels, whatever the format.
+//! Decoding with the codecs of a registry.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -11,7 +11,7 @@ use super::picture::Picture;
 use super::pixels::{CHANNELS, PixelsMut};
 use super::registry::CodecRegistry;
 
-/// A decoded image: RGB, 8 bits, interleaved, rows without gaps.
+/// A decoded image: interleaved RGB, 8 bits per channel, no padding between rows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Image {
     /// Width and height.
@@ -20,10 +20,10 @@ pub struct Image {
     pub pixels: Vec<u8>,
 }
 
-/// Decodes images of all formats of a registry, one after another.
+/// Decodes images of every format of a registry.
 ///
-/// One per worker: it keeps the decoder of each format it has met, with its scratch memory. A panic
-/// inside a decoder becomes an error of kind `Panicked`, and that decoder is made anew.
+/// Create one per worker: it keeps the decoder of each format, with its scratch memory. A panic
+/// inside a decoder becomes an error of the kind `Panicked`; the next image uses a new decoder.
 ///
 /// ```no_run
 /// use spdl_media::{CodecRegistry, Decoder, Limits};
@@ -35,7 +35,7 @@ pub struct Image {
 pub struct Decoder {
     registry: CodecRegistry,
     limits: Limits,
-    /// The decoder of each codec of the registry, once needed.
+    /// The decoder of each codec of the registry, created on first use.
     decoders: Vec<Option<Box<dyn ImageDecoder>>>,
 }
 
@@ -46,13 +46,13 @@ impl Decoder {
         Decoder { registry: registry.clone(), limits: limits.clone(), decoders }
     }
 
-    /// Reads the header alone.
+    /// Parses the header only.
     ///
     /// # Errors
-    /// `Unsupported` for an unknown format, and what [`ImageDecoder::inspect`] may answer.
+    /// `Unsupported` for an unknown format, and the errors of [`ImageDecoder::inspect`].
     pub fn inspect(&mut self, encoded: &[u8]) -> Result<ImageInfo> {
         let info = self.with_decoder(encoded, |decoder| decoder.inspect(encoded))?;
-        // Codecs check it too, but those of others may forget.
+        // Third-party codecs may forget these checks.
         self.limits.check_size(info.size)?;
         self.limits.check_ratio(encoded.len(), info.size)?;
         Ok(info)
@@ -61,19 +61,19 @@ impl Decoder {
     /// Decodes into the caller's memory, as stored: the orientation is not applied.
     ///
     /// # Errors
-    /// `Unsupported` for an unknown format, and what [`ImageDecoder::decode_into`] may answer.
+    /// `Unsupported` for an unknown format, and the errors of [`ImageDecoder::decode_into`].
     pub fn decode_into(
         &mut self,
         encoded: &[u8],
         request: &DecodeRequest,
         out: PixelsMut<'_>,
     ) -> Result<Decoded> {
-        // The image is not smaller than what is wanted of it.
+        // The image is at least as large as the requested region.
         self.limits.check_ratio(encoded.len(), out.size())?;
         self.with_decoder(encoded, |decoder| decoder.decode_into(encoded, request, out))
     }
 
-    /// Decodes into planes that are to be resized.
+    /// Decodes into planes, for resizing.
     ///
     /// # Errors
     /// As [`decode_into`](Decoder::decode_into).
@@ -85,28 +85,29 @@ impl Decoder {
     ) -> Result<Decoded> {
         let decoded =
             self.with_decoder(encoded, |it| it.decode_planes(encoded, request, picture))?;
-        // Codecs check it before, but those of others may forget.
+        // Third-party codecs may forget these checks.
         self.limits.check_size(picture.image())?;
         self.limits.check_ratio(encoded.len(), picture.image())?;
         let region = request.region_within(picture.image())?;
         if !picture.holds(region) {
-            let message = format!("the decoder's planes do not hold the region {region:?}");
+            let message =
+                format!("the decoder returned planes without the requested region {region:?}");
             return Err(Error::new(ErrorKind::Corrupt, message));
         }
         Ok(decoded)
     }
 
-    /// Decodes a whole image, upright.
+    /// Decodes a whole image and applies its orientation.
     ///
     /// # Errors
     /// As [`decode_into`](Decoder::decode_into).
     pub fn decode_rgb(&mut self, encoded: &[u8]) -> Result<Image> {
         let info = self.inspect(encoded)?;
         let stored = self.decode(encoded, info.size)?;
-        turn_upright(stored, info.orientation, &self.limits)
+        apply_orientation(stored, info.orientation, &self.limits)
     }
 
-    /// Decodes a whole image as it is stored, whatever its orientation.
+    /// Decodes a whole image as stored, without its orientation.
     ///
     /// # Errors
     /// As [`decode_into`](Decoder::decode_into).
@@ -116,7 +117,7 @@ impl Decoder {
     }
 
     fn decode(&mut self, encoded: &[u8], size: Size) -> Result<Image> {
-        let mut pixels = zeros(size)?;
+        let mut pixels = allocate(size)?;
         let out = PixelsMut::new(&mut pixels, size)?;
         self.decode_into(encoded, &DecodeRequest::full(), out)?;
         Ok(Image { size, pixels })
@@ -130,8 +131,7 @@ impl Decoder {
         let at = self.registry.position(encoded)?;
         let codec = self.registry.get(at);
         let slot = &mut self.decoders[at];
-        // A decoder that panicked is dropped with whatever state it was in, so nothing broken is
-        // seen again: that is what `AssertUnwindSafe` asserts.
+        // `AssertUnwindSafe` holds because a decoder that panicked is dropped with its state.
         let outcome = catch_unwind(AssertUnwindSafe(|| {
             if slot.is_none() {
                 *slot = Some(codec.decoder(&self.limits)?);
@@ -165,20 +165,24 @@ impl std::fmt::Debug for Decoder {
     }
 }
 
-/// Memory for RGB pixels.
-fn zeros(size: Size) -> Result<Vec<u8>> {
+/// Zeroed memory for RGB pixels.
+fn allocate(size: Size) -> Result<Vec<u8>> {
     let bytes = size.pixels() as usize * CHANNELS;
-    // Zeroed memory can only be asked for by a call that aborts where there is none; so ask first,
-    // which touches nothing.
+    // Allocating zeroed memory aborts on failure. This reservation detects the failure and touches
+    // no memory.
     Vec::<u8>::new().try_reserve_exact(bytes).map_err(|_| {
-        let message = format!("the system has no {bytes} bytes of memory for {size} pixels");
+        let message = format!("cannot allocate {bytes} bytes for an image of {size} pixels");
         Error::new(ErrorKind::LimitExceeded, message)
     })?;
     Ok(vec![0; bytes])
 }
 
-/// Turns an image: where it keeps its sides, in its own memory.
-fn turn_upright(mut stored: Image, orientation: Orientation, limits: &Limits) -> Result<Image> {
+/// Applies an orientation; in place unless rows and columns are exchanged.
+fn apply_orientation(
+    mut stored: Image,
+    orientation: Orientation,
+    limits: &Limits,
+) -> Result<Image> {
     let (width, height) = (stored.size.width as usize, stored.size.height as usize);
     let row_bytes = width * CHANNELS;
     let (pixels, _) = stored.pixels.as_chunks_mut::<CHANNELS>();
@@ -196,13 +200,13 @@ fn turn_upright(mut stored: Image, orientation: Orientation, limits: &Limits) ->
     Ok(stored)
 }
 
-/// Turns an image on its side, square by square, so that neither rows nor columns are far apart.
+/// Applies an orientation that exchanges rows and columns, in tiles for cache locality.
 fn transpose(stored: &Image, orientation: Orientation, limits: &Limits) -> Result<Image> {
-    const SIDE: usize = 32;
+    const TILE: usize = 32;
     let bytes = stored.pixels.len() as u64;
     limits.check_bytes(bytes.saturating_mul(2), stored.size)?;
     let size = orientation.apply(stored.size);
-    let mut pixels = zeros(size)?;
+    let mut pixels = allocate(size)?;
     let (source, _) = stored.pixels.as_chunks::<CHANNELS>();
     let (target, _) = pixels.as_chunks_mut::<CHANNELS>();
     let stride = stored.size.width as usize;
@@ -211,11 +215,11 @@ fn transpose(stored: &Image, orientation: Orientation, limits: &Limits) -> Resul
         let (x, y) = orientation.point_to_stored(x as u32, y as u32, stored.size);
         y as usize * stride + x as usize
     };
-    for top in (0..height).step_by(SIDE) {
-        for left in (0..width).step_by(SIDE) {
-            let right = width.min(left + SIDE);
-            for y in top..height.min(top + SIDE) {
-                // Along a row of the result, a column of what is stored, down or up.
+    for top in (0..height).step_by(TILE) {
+        for left in (0..width).step_by(TILE) {
+            let right = width.min(left + TILE);
+            for y in top..height.min(top + TILE) {
+                // A row of the result is a column of the stored image, read down or up.
                 let (first, last) = (at(left, y), at(right - 1, y));
                 let row = &mut target[y * width + left..y * width + right];
                 if first <= last {
@@ -236,13 +240,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_image_is_turned_as_its_orientation_says() {
+    fn the_orientation_is_applied() {
         for (width, height) in [(1, 1), (1, 5), (7, 1), (37, 70), (64, 33), (6, 4)] {
             let size = Size::new(width, height);
             let pixels: Vec<u8> = (0..width * height * 3).map(|at| (at % 251) as u8).collect();
             for orientation in Orientation::ALL {
                 let stored = Image { size, pixels: pixels.clone() };
-                let turned = turn_upright(stored, orientation, &Limits::default()).unwrap();
+                let turned = apply_orientation(stored, orientation, &Limits::default()).unwrap();
                 assert_eq!(turned.size, orientation.apply(size));
                 let found = turned.pixels.chunks(3);
                 let places = (0..turned.size.height)
@@ -257,12 +261,12 @@ mod tests {
     }
 
     #[test]
-    fn an_image_that_is_turned_on_its_side_takes_memory_twice() {
+    fn exchanging_rows_and_columns_needs_twice_the_memory() {
         let size = Size::new(10, 20);
         let limits = Limits::default().max_bytes(10 * 20 * 3 * 2 - 1);
         let image = || Image { size, pixels: vec![0; 10 * 20 * 3] };
         for orientation in Orientation::ALL {
-            let outcome = turn_upright(image(), orientation, &limits);
+            let outcome = apply_orientation(image(), orientation, &limits);
             let kind = outcome.err().map(|error| error.kind());
             let expected = orientation.swaps_sides().then_some(ErrorKind::LimitExceeded);
             assert_eq!(kind, expected, "{orientation:?}");

@@ -1,4 +1,4 @@
-//! The one thing read from EXIF: the orientation.
+//! The orientation tag of an EXIF block (EXIF 2.32, 4.6.4).
 
 use super::geometry::Orientation;
 
@@ -7,14 +7,15 @@ const TYPE_SHORT: u16 = 3;
 const TYPE_LONG: u16 = 4;
 const ENTRY_BYTES: usize = 12;
 
-/// The orientation that an EXIF block (a TIFF structure, with or without `Exif\0\0` before it)
-/// tells of; `Upright` where it tells none or is damaged, for metadata must not cost a picture.
+/// The orientation in an EXIF block: a TIFF structure, with or without the prefix `Exif\0\0`.
+/// `Upright` if the tag is missing or the block is corrupt, so that bad metadata never fails an
+/// image.
 pub(crate) fn orientation(exif: &[u8]) -> Orientation {
     let tiff = exif.strip_prefix(b"Exif\0\0").unwrap_or(exif);
-    find(tiff).and_then(Orientation::from_exif).unwrap_or_default()
+    find_tag(tiff).and_then(Orientation::from_exif).unwrap_or_default()
 }
 
-fn find(tiff: &[u8]) -> Option<u16> {
+fn find_tag(tiff: &[u8]) -> Option<u16> {
     let little = match tiff.get(..4)? {
         b"II*\0" => true,
         b"MM\0*" => false,
@@ -35,7 +36,7 @@ fn find(tiff: &[u8]) -> Option<u16> {
         if short(at)? == TAG_ORIENTATION {
             return match (short(at + 2)?, long(at + 4)?) {
                 (TYPE_SHORT, 1) => short(at + 8),
-                // Against the standard, but written, and read by others.
+                // The standard requires SHORT; some writers use LONG, and other readers accept it.
                 (TYPE_LONG, 1) => u16::try_from(long(at + 8)?).ok(),
                 _ => None,
             };

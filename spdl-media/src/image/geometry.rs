@@ -1,4 +1,4 @@
-//! Sizes, rectangles, and the eight ways in which a camera may have been held.
+//! Sizes, rectangles, crop boxes, and EXIF orientations.
 
 use std::fmt;
 
@@ -17,12 +17,12 @@ impl Size {
         Size { width, height }
     }
 
-    /// How many pixels that is.
+    /// The number of pixels.
     pub fn pixels(self) -> u64 {
         u64::from(self.width) * u64::from(self.height)
     }
 
-    /// The same with width and height exchanged.
+    /// Width and height exchanged.
     pub const fn transposed(self) -> Self {
         Size { width: self.height, height: self.width }
     }
@@ -41,9 +41,9 @@ pub struct Rect {
     pub left: u32,
     /// The first row.
     pub top: u32,
-    /// Columns.
+    /// The number of columns.
     pub width: u32,
-    /// Rows.
+    /// The number of rows.
     pub height: u32,
 }
 
@@ -53,12 +53,12 @@ impl Rect {
         Rect { left: 0, top: 0, width: size.width, height: size.height }
     }
 
-    /// Its width and height.
+    /// Width and height.
     pub const fn size(self) -> Size {
         Size { width: self.width, height: self.height }
     }
 
-    /// Whether it holds at least one pixel and lies within an image of this size.
+    /// Whether the rectangle holds at least one pixel and lies within an image of this size.
     pub fn is_within(self, size: Size) -> bool {
         let inside = |start: u32, extent: u32, limit: u32| {
             extent > 0 && start.checked_add(extent).is_some_and(|end| end <= limit)
@@ -67,12 +67,12 @@ impl Rect {
     }
 }
 
-/// A rectangle whose sides may lie between pixels: pixel `(x, y)` covers `[x, x+1) × [y, y+1)`.
+/// A rectangle at sub-pixel positions: pixel `(x, y)` covers `[x, x+1) × [y, y+1)`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CropBox {
-    /// Distance of the left side from the image's left side.
+    /// Distance from the left edge of the image.
     pub left: f64,
-    /// Distance of the upper side from the image's upper side.
+    /// Distance from the top edge of the image.
     pub top: f64,
     /// Extent to the right.
     pub width: f64,
@@ -91,32 +91,32 @@ impl From<Rect> for CropBox {
     }
 }
 
-/// How stored rows and columns become an upright image: the EXIF tag `Orientation`, 1 to 8.
+/// The EXIF tag `Orientation`, 1 to 8: how the stored rows and columns become the upright image.
 ///
-/// "Stored" is what the file holds, "upright" what a viewer shows.
+/// "Stored" means as in the file, "upright" as a viewer displays it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Orientation {
     /// 1: stored upright.
     #[default]
     Upright,
-    /// 2: mirrored left to right.
+    /// 2: flipped horizontally.
     FlippedHorizontally,
-    /// 3: upside down.
+    /// 3: rotated by 180 degrees.
     Rotated180,
-    /// 4: mirrored top to bottom.
+    /// 4: flipped vertically.
     FlippedVertically,
-    /// 5: rows and columns exchanged.
+    /// 5: transposed; rows and columns are exchanged.
     Transposed,
-    /// 6: must be turned clockwise by 90 degrees to be upright.
+    /// 6: upright after a clockwise rotation by 90 degrees.
     Rotated90,
-    /// 7: mirrored at the other diagonal.
+    /// 7: mirrored at the anti-diagonal.
     Transversed,
-    /// 8: must be turned clockwise by 270 degrees to be upright.
+    /// 8: upright after a clockwise rotation by 270 degrees.
     Rotated270,
 }
 
 impl Orientation {
-    /// All eight, in the order of their EXIF numbers.
+    /// All orientations, in the order of their EXIF numbers.
     pub const ALL: [Orientation; 8] = [
         Orientation::Upright,
         Orientation::FlippedHorizontally,
@@ -138,18 +138,18 @@ impl Orientation {
         Orientation::ALL.iter().position(|&other| other == self).map_or(1, |at| at as u16 + 1)
     }
 
-    /// Whether width and height change places.
+    /// Whether width and height are exchanged.
     pub fn swaps_sides(self) -> bool {
         use Orientation::*;
         matches!(self, Transposed | Rotated90 | Transversed | Rotated270)
     }
 
-    /// The size of the upright image whose stored size this is, and the other way round.
+    /// The upright size of an image of this stored size, and vice versa.
     pub fn apply(self, size: Size) -> Size {
         if self.swaps_sides() { size.transposed() } else { size }
     }
 
-    /// Where a box of the upright image lies in the stored one.
+    /// The stored position of a box of the upright image.
     pub fn box_to_stored(self, upright: CropBox, stored: Size) -> CropBox {
         let (from_right, from_bottom) = self.mirrors();
         let CropBox { left, top, width, height } = if self.swaps_sides() {

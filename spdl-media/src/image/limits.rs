@@ -1,15 +1,14 @@
-//! How large an image may be before its decoder refuses it.
+//! Limits on image size, memory, frames and compression ratio.
 
 use spdl_core::{Error, ErrorKind, Result};
 
 use super::geometry::Size;
 use super::pixels::CHANNELS;
 
-/// Bounds that a decoder checks from the header, before it allocates.
+/// Limits that a decoder checks from the header, before any allocation.
 ///
-/// They decide which images are decoded and which fail, and so which a failure policy drops, but not
-/// what a sample looks like, nor where it comes. So they are no part of what a resumed run must
-/// share, and may be raised for the rest of a run that failed on them.
+/// Limits decide which images fail. They never change pixels or the order of samples, so they are
+/// not part of the pipeline fingerprint. A resumed run may raise them.
 ///
 /// ```
 /// use spdl_media::Limits;
@@ -20,7 +19,7 @@ use super::pixels::CHANNELS;
 pub struct Limits {
     max_pixels: u64,
     max_bytes: u64,
-    /// What buffers that exist already take of `max_bytes`.
+    /// The part of `max_bytes` that existing buffers use.
     used_bytes: u64,
     max_frames: u64,
     max_ratio: u64,
@@ -28,13 +27,14 @@ pub struct Limits {
     strict: bool,
 }
 
-/// What an image may always decode to, however few bytes it is stored in: a picture of one colour
-/// is small in any format.
+/// Decoded bytes that are accepted at any compression ratio. An image of one colour is small in
+/// every format.
 const RATIO_FREE_BYTES: u64 = 1 << 20;
 
 impl Default for Limits {
-    /// 178,956,970 pixels (where Pillow, too, speaks of a bomb), 1 GiB of working memory, 100,000
-    /// frames, 100,000 decoded bytes for each encoded one, 4 files inside one another, strict.
+    /// 178,956,970 pixels (the limit of Pillow's decompression bomb check), 1 GiB of working
+    /// memory, 100,000 frames, 100,000 decoded bytes per encoded byte, 4 levels of nested files,
+    /// strict.
     fn default() -> Self {
         Limits {
             max_pixels: 178_956_970,
@@ -49,73 +49,75 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// The most pixels of one image. Default: 178,956,970.
+    /// The maximum number of pixels of one image. Default: 178,956,970.
     #[must_use]
     pub fn max_pixels(mut self, max_pixels: u64) -> Self {
         self.max_pixels = max_pixels;
         self
     }
 
-    /// The most bytes that decoding one image may use: the pixels that are asked for, as RGB or in
-    /// planes, and all that a decoder allocates beside them, together. Default: 1 GiB.
+    /// The maximum number of bytes that decoding one image may use: the requested pixels or planes,
+    /// and all scratch memory. Default: 1 GiB.
     #[must_use]
     pub fn max_bytes(mut self, max_bytes: u64) -> Self {
         self.max_bytes = max_bytes;
         self
     }
 
-    /// The most frames of an animation (APNG, GIF, WebP), though only the first is decoded: what
-    /// has more is refused. Default: 100,000.
+    /// The maximum number of frames of an animation (APNG, GIF, WebP). Only the first frame is
+    /// decoded, but an animation with more frames is an error. Default: 100,000.
     #[must_use]
     pub fn max_frames(mut self, max_frames: u64) -> Self {
         self.max_frames = max_frames;
         self
     }
 
-    /// The most bytes of RGB pixels that one encoded byte may stand for, on average over the file.
-    /// Images of up to 1 MiB of pixels are let through whatever their ratio. Default: 100,000, as
-    /// sound files of one colour come near to that: an empty mask of 1 bit as PNG has 25,000, an
-    /// empty page as TIFF 97,000.
+    /// The maximum ratio of decoded RGB bytes to encoded bytes. Images of up to 1 MiB of pixels
+    /// pass at any ratio.
+    ///
+    /// Default: 100,000. Valid files of one colour reach a similar ratio: 25,000 for an empty 1-bit
+    /// mask as PNG, 97,000 for an empty page as TIFF.
     #[must_use]
     pub fn max_ratio(mut self, max_ratio: u64) -> Self {
         self.max_ratio = max_ratio;
         self
     }
 
-    /// How many files may lie inside one another: a PNG inside an icon makes 2. Default: 4.
+    /// The maximum depth of nested files: a PNG inside an icon has depth 2. Default: 4.
     #[must_use]
     pub fn max_depth(mut self, max_depth: u32) -> Self {
         self.max_depth = max_depth;
         self
     }
 
-    /// Whether damage is an error that other readers only warn of. Default: yes. If not:
+    /// Whether corruption that other decoders only warn about is an error. Default: yes. If not:
     ///
-    /// - PNG: wrong checksums are let through;
-    /// - JPEG: a progressive file may lack the scan of a component's DC values, which are then 0;
-    /// - `TurboJpegCodec` and `ZuneJpegCodec` let through what their libraries warn of, and those
-    ///   make up what is missing.
+    /// - PNG: wrong checksums are ignored.
+    /// - JPEG: a progressive file may lack the DC scan of a component; its DC coefficients are then
+    ///   0.
+    /// - `TurboJpegCodec` and `ZuneJpegCodec` ignore the warnings of their libraries, which make up
+    ///   missing pixels.
     ///
-    /// All other damage is an error in either case, and so are data that end early.
+    /// All other corruption, and every truncated file, is an error in either case.
     #[must_use]
     pub fn strict(mut self, strict: bool) -> Self {
         self.strict = strict;
         self
     }
 
-    /// Whether damage is an error that other readers only warn of.
+    /// Whether corruption that other decoders only warn about is an error.
     pub fn is_strict(&self) -> bool {
         self.strict
     }
 
-    /// The bytes that one image may use, less those that [`after`](Self::after) counted.
+    /// The remaining bytes of `max_bytes`, after the buffers counted by [`after`](Self::after).
     pub fn bytes(&self) -> u64 {
         self.max_bytes.saturating_sub(self.used_bytes)
     }
 
-    /// The limits for what else is allocated beside a buffer of so many bytes: how a decode keeps
-    /// account of all its buffers. Each is checked by [`check_bytes`](Self::check_bytes) against
-    /// what those before it left.
+    /// The limits that remain after the allocation of a buffer of `bytes`. A decoder counts all its
+    /// buffers in this way: [`check_bytes`](Self::check_bytes) compares each one with the remaining
+    /// bytes.
     ///
     /// ```
     /// use spdl_media::{Limits, Size};
@@ -127,98 +129,107 @@ impl Limits {
     /// ```
     ///
     /// # Errors
-    /// `LimitExceeded` where the buffer itself is too much.
+    /// `LimitExceeded` if the buffer itself exceeds the remaining bytes.
     pub fn after(&self, bytes: u64, size: Size) -> Result<Limits> {
         self.check_bytes(bytes, size)?;
         Ok(Limits { used_bytes: self.used_bytes.saturating_add(bytes), ..self.clone() })
     }
 
-    /// Checks an image's size.
+    /// Checks the size of an image.
     ///
     /// # Errors
-    /// `Corrupt` where a side is 0, `LimitExceeded` where the image is too large.
+    /// `Corrupt` if width or height is 0; `LimitExceeded` if the image is too large.
     pub fn check_size(&self, size: Size) -> Result<()> {
         if size.pixels() == 0 {
             return Err(Error::new(
                 ErrorKind::Corrupt,
-                format!("the header says {size} pixels; an image has at least one"),
+                format!("invalid image size {size} in the header: width and height must not be 0"),
             ));
         }
         self.check_pixels(size.pixels(), size)?;
-        // Whatever else there is: a part of it may be all that is asked for.
+        // The memory of the RGB pixels counts even if only a region is requested.
         let bytes = size.pixels().saturating_mul(CHANNELS as u64);
         if bytes > self.max_bytes { Err(self.too_much_memory(size, bytes)) } else { Ok(()) }
     }
 
-    /// Checks how many pixels are decoded in all for an image of this size, where it consists of
-    /// others.
+    /// Checks the total number of pixels to decode for an image that is composed of several.
     ///
     /// # Errors
-    /// `LimitExceeded` where those are too many.
+    /// `LimitExceeded` if there are too many pixels.
     pub fn check_pixels(&self, pixels: u64, size: Size) -> Result<()> {
         if pixels > self.max_pixels {
-            return Err(self.exceeded(size, format!("{} pixels", self.max_pixels)));
+            return Err(self.exceeded(size, "max_pixels", format!("{} pixels", self.max_pixels)));
         }
         Ok(())
     }
 
-    /// Checks how many frames an animation has.
+    /// Checks the number of frames of an animation.
     ///
     /// # Errors
-    /// `LimitExceeded` where those are too many.
+    /// `LimitExceeded` if there are too many frames.
     pub fn check_frames(&self, frames: u64) -> Result<()> {
         if frames > self.max_frames {
-            let message = format!("an animation exceeds {} frames", self.max_frames);
+            let message = format!(
+                "the animation has more than {} frames; raise Limits::max_frames to decode it",
+                self.max_frames
+            );
             return Err(Error::new(ErrorKind::LimitExceeded, message));
         }
         Ok(())
     }
 
-    /// Checks an image's size against that of its file.
+    /// Checks the compression ratio of an image.
     ///
     /// # Errors
-    /// `LimitExceeded` where the file is too small for so many pixels.
+    /// `LimitExceeded` if the file is too small for this number of pixels.
     pub fn check_ratio(&self, encoded_bytes: usize, size: Size) -> Result<()> {
         let decoded = size.pixels().saturating_mul(CHANNELS as u64);
         let allowed = (encoded_bytes as u64).saturating_mul(self.max_ratio);
         if decoded > allowed.max(RATIO_FREE_BYTES) {
             let limit = format!(
-                "{} times the size of its file ({decoded} bytes from {encoded_bytes})",
+                "{} decoded bytes per encoded byte ({decoded} bytes from {encoded_bytes})",
                 self.max_ratio
             );
-            return Err(self.exceeded(size, limit));
+            return Err(self.exceeded(size, "max_ratio", limit));
         }
         Ok(())
     }
 
-    /// Checks how deep files are nested: 1 is the file itself.
+    /// Checks the depth of nested files: 1 is the file itself.
     ///
     /// # Errors
-    /// `LimitExceeded` where that is too deep.
+    /// `LimitExceeded` if the nesting is too deep.
     pub fn check_depth(&self, depth: u32) -> Result<()> {
         if depth > self.max_depth {
-            let message = format!("more than {} files lie inside one another", self.max_depth);
+            let message = format!(
+                "more than {} nested files; raise Limits::max_depth to decode the file",
+                self.max_depth
+            );
             return Err(Error::new(ErrorKind::LimitExceeded, message));
         }
         Ok(())
     }
 
-    /// Checks the working memory that an image of this size needs, beside what
-    /// [`after`](Self::after) counted.
+    /// Checks the working memory for an image of this size, added to the buffers counted by
+    /// [`after`](Self::after).
     ///
     /// # Errors
-    /// `LimitExceeded` where that is too much.
+    /// `LimitExceeded` if the sum exceeds `max_bytes`.
     pub fn check_bytes(&self, bytes: u64, size: Size) -> Result<()> {
         let sum = self.used_bytes.saturating_add(bytes);
         if sum > self.max_bytes { Err(self.too_much_memory(size, sum)) } else { Ok(()) }
     }
 
     fn too_much_memory(&self, size: Size, needed: u64) -> Error {
-        self.exceeded(size, format!("{} bytes of memory (it needs {needed})", self.max_bytes))
+        let limit = format!("{} bytes of memory ({needed} bytes needed)", self.max_bytes);
+        self.exceeded(size, "max_bytes", limit)
     }
 
-    fn exceeded(&self, size: Size, limit: String) -> Error {
-        Error::new(ErrorKind::LimitExceeded, format!("an image of {size} pixels exceeds {limit}"))
+    fn exceeded(&self, size: Size, option: &str, limit: String) -> Error {
+        let message = format!(
+            "an image of {size} pixels exceeds the limit of {limit}; raise Limits::{option} to decode it"
+        );
+        Error::new(ErrorKind::LimitExceeded, message)
     }
 }
 

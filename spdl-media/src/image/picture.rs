@@ -1,11 +1,11 @@
-//! A decoded image, or a part of one, as its decoder has it: planes that may differ in resolution.
+//! Decoded planes of an image or a region, whose resolutions may differ.
 
 use spdl_core::{Error, ErrorKind, Result};
 
 use super::geometry::{Rect, Size};
 use super::pixels::{CHANNELS, PixelsMut};
 
-/// What the planes of a [`Picture`] stand for.
+/// The colour model of the planes of a [`Picture`].
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum ColorModel {
@@ -14,73 +14,76 @@ pub enum ColorModel {
     Rgb,
     /// One plane: grey.
     Grey,
-    /// Three planes: luma, blue and red difference (ITU-R BT.601, full range, 128 is none), of
-    /// which the last two may have fewer samples.
+    /// Three planes: luma Y, and the colour differences Cb and Cr (ITU-R BT.601, full range,
+    /// neutral at 128). Cb and Cr may be subsampled.
     YCbCr,
 }
 
-/// Samples of one component, or of several that are interleaved.
+/// The samples of one component, or of several interleaved components.
 #[derive(Clone, Debug, Default)]
 pub struct Plane {
     samples: Vec<u8>,
     shape: PlaneShape,
 }
 
-/// How a [`Plane`] lies in memory and in the image.
+/// Memory layout, position and subsampling of a [`Plane`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PlaneShape {
-    /// Bytes of a position: 3 for interleaved RGB, else 1.
+    /// Samples per position: 3 for interleaved RGB, otherwise 1.
     pub channels: usize,
-    /// Which positions of the component are here, counted from the component's upper left corner.
+    /// The positions that the plane holds, counted from the top left corner of the component.
     pub area: Rect,
-    /// Image pixels that a position covers: side by side, and on top of each other.
+    /// Image pixels per position, horizontally: 1, or more for a subsampled component.
     pub across: u32,
-    /// See [`across`](Self::across).
+    /// Image pixels per position, vertically.
     pub down: u32,
-    /// Bytes from the start of one row to the start of the next.
+    /// The distance between the starts of two rows, in bytes.
     pub stride: usize,
 }
 
 impl Plane {
-    /// How it lies in memory and in the image.
+    /// Memory layout, position and subsampling.
     pub fn shape(&self) -> PlaneShape {
         self.shape
     }
 
-    /// A row of the plane: 0 is the first of [`PlaneShape::area`].
+    /// A row of the plane: row 0 is the first row of [`PlaneShape::area`].
     ///
     /// # Panics
-    /// Where there is no such row.
+    /// If `row` is not less than the height of the area.
     pub fn row(&self, row: u32) -> &[u8] {
         let width = self.shape.area.width as usize * self.shape.channels;
         &self.samples[row as usize * self.shape.stride..][..width]
     }
 
-    /// All samples, rows [`PlaneShape::stride`] bytes apart; what lies between rows means nothing.
+    /// All samples, with rows [`PlaneShape::stride`] bytes apart. Padding between rows has no
+    /// meaning.
     pub fn samples(&self) -> &[u8] {
         &self.samples
     }
 
-    /// The same, to be written.
+    /// All samples, mutable.
     pub fn samples_mut(&mut self) -> &mut [u8] {
         &mut self.samples
     }
 
-    /// Takes another shape. The samples are those of before, or zeros: they are to be written.
+    /// Changes the shape. The caller must write all samples; their values are unspecified.
     fn reshape(&mut self, shape: PlaneShape) -> Result<()> {
         let area = shape.area;
         let row = (area.width as usize).saturating_mul(shape.channels);
         let bytes = (area.height as usize).checked_mul(shape.stride);
-        let sound = row > 0 && shape.stride >= row && shape.across > 0 && shape.down > 0;
-        let Some(bytes) = bytes.filter(|&bytes| sound && bytes > 0) else {
-            let message = format!("impossible plane of a picture: {shape:?}");
+        let is_valid = row > 0 && shape.stride >= row && shape.across > 0 && shape.down > 0;
+        let Some(bytes) = bytes.filter(|&bytes| is_valid && bytes > 0) else {
+            let message = format!(
+                "invalid plane shape {shape:?}: expected non-empty rows that do not overlap"
+            );
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         };
         if self.samples.capacity() < bytes {
-            // Nothing of what is there is needed, so it is not carried along.
+            // Dropping the old buffer first avoids copying its content.
             self.samples = Vec::new();
             self.samples.try_reserve_exact(bytes).map_err(|_| {
-                let message = format!("the system has no {bytes} bytes of memory for a picture");
+                let message = format!("cannot allocate {bytes} bytes for a decoded picture");
                 Error::new(ErrorKind::LimitExceeded, message)
             })?;
         }
@@ -92,8 +95,7 @@ impl Plane {
     }
 }
 
-/// A part of an image as its decoder has it, before it is resized: RGB, or planes that may differ
-/// in resolution. Its memory is kept from image to image.
+/// Decoded planes of an image or a region, before resizing. Reuse keeps the memory.
 ///
 /// ```
 /// use spdl_media::image::{ColorModel, Picture};
@@ -112,31 +114,35 @@ pub struct Picture {
 }
 
 impl Picture {
-    /// Without memory.
+    /// An empty picture; allocates nothing.
     pub fn new() -> Self {
         Picture::default()
     }
 
-    /// Prepares for `region` of an image of the size `image`, as interleaved RGB at full size.
+    /// Prepares one plane of interleaved RGB at full resolution, for `region` of an image of size
+    /// `image`.
     ///
     /// # Errors
-    /// `LimitExceeded` where the system has no such memory.
+    /// `LimitExceeded` if the allocation fails.
     pub fn start_rgb(&mut self, image: Size, region: Rect) -> Result<()> {
         let stride = region.width as usize * CHANNELS;
         let shape = PlaneShape { channels: CHANNELS, area: region, across: 1, down: 1, stride };
         self.start(image, ColorModel::Rgb, &[shape])
     }
 
-    /// Prepares for planes of these shapes, one for [`ColorModel::Rgb`] and [`ColorModel::Grey`],
-    /// three for [`ColorModel::YCbCr`].
+    /// Prepares planes of these shapes: one for [`ColorModel::Rgb`] and [`ColorModel::Grey`], three
+    /// for [`ColorModel::YCbCr`].
     ///
     /// # Errors
-    /// `InvalidArgument` for another number of planes, or an impossible shape; `LimitExceeded` where
-    /// the system has no such memory.
+    /// `InvalidArgument` for another number of planes or an invalid shape; `LimitExceeded` if an
+    /// allocation fails.
     pub fn start(&mut self, image: Size, color: ColorModel, shapes: &[PlaneShape]) -> Result<()> {
         if shapes.len() != color.planes() {
-            let message =
-                format!("expected {} planes for {color:?}, found {}", color.planes(), shapes.len());
+            let message = format!(
+                "a {color:?} picture needs {} planes, got {}",
+                color.planes(),
+                shapes.len()
+            );
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         }
         self.color = color;
@@ -144,7 +150,7 @@ impl Picture {
         self.planes.iter_mut().zip(shapes).try_for_each(|(plane, shape)| plane.reshape(*shape))
     }
 
-    /// What the planes stand for.
+    /// The colour model of the planes.
     pub fn color(&self) -> ColorModel {
         self.color
     }
@@ -154,7 +160,7 @@ impl Picture {
         self.image
     }
 
-    /// Whether all of its planes have all samples of a part of the image.
+    /// Whether every plane holds all samples of a region of the image.
     pub fn holds(&self, region: Rect) -> bool {
         let holds = |start: u32, count: u32, from: u32, have: u32, step: u32| {
             let end = u64::from(start) + u64::from(count);
@@ -167,34 +173,34 @@ impl Picture {
         })
     }
 
-    /// One or three planes.
+    /// The planes: one or three.
     pub fn planes(&self) -> &[Plane] {
         &self.planes[..self.color.planes()]
     }
 
-    /// The same, to be written.
+    /// The planes, mutable.
     pub fn planes_mut(&mut self) -> &mut [Plane] {
         &mut self.planes[..self.color.planes()]
     }
 
-    /// How many bytes its planes take.
+    /// The number of bytes that the current planes need.
     pub(crate) fn needed_bytes(&self) -> usize {
         let bytes = |plane: &Plane| plane.shape.area.height as usize * plane.shape.stride;
         self.planes().iter().map(bytes).sum()
     }
 
-    /// How many bytes it holds, for these planes and for earlier ones.
+    /// The number of bytes allocated, for these planes and earlier ones.
     pub(crate) fn held_bytes(&self) -> usize {
         self.planes.iter().map(|plane| plane.samples.capacity()).sum()
     }
 
-    /// The interleaved RGB pixels, to be written.
+    /// The interleaved RGB pixels, mutable.
     ///
     /// # Errors
-    /// `InvalidArgument` where it has other planes.
+    /// `InvalidArgument` if the picture is not RGB.
     pub fn rgb_mut(&mut self) -> Result<PixelsMut<'_>> {
         if self.color != ColorModel::Rgb {
-            let message = format!("expected RGB pixels, found {:?}", self.color);
+            let message = format!("cannot use a {:?} picture as interleaved RGB", self.color);
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         }
         let plane = &mut self.planes[0];
@@ -204,7 +210,7 @@ impl Picture {
 }
 
 impl ColorModel {
-    /// How many planes there are.
+    /// The number of planes.
     pub fn planes(self) -> usize {
         match self {
             ColorModel::Rgb | ColorModel::Grey => 1,
@@ -218,7 +224,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn planes_are_as_many_as_the_color_model_has() {
+    fn the_color_model_decides_the_number_of_planes() {
         let mut picture = Picture::new();
         let area = Rect::full(Size::new(4, 4));
         let shape = PlaneShape { channels: 1, area, across: 1, down: 1, stride: 8 };

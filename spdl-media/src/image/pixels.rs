@@ -1,4 +1,4 @@
-//! Memory of the caller's that a decoder writes pixels into.
+//! The caller's memory that a decoder writes RGB pixels into.
 
 use std::fmt;
 
@@ -6,10 +6,11 @@ use spdl_core::{Error, ErrorKind, Result};
 
 use super::geometry::{Rect, Size};
 
-/// The bytes of one interleaved RGB pixel.
+/// Bytes of one interleaved RGB pixel.
 pub(crate) const CHANNELS: usize = 3;
 
-/// A place for RGB pixels, 8 bits each, interleaved: rows of `width` × 3 bytes, `stride` apart.
+/// A mutable view of interleaved RGB pixels, 8 bits per channel: rows of `width` × 3 bytes,
+/// `stride` bytes apart.
 ///
 /// ```
 /// use spdl_media::image::PixelsMut;
@@ -27,19 +28,19 @@ pub struct PixelsMut<'a> {
 }
 
 impl<'a> PixelsMut<'a> {
-    /// Rows without gaps between them.
+    /// A view without padding between rows.
     ///
     /// # Errors
-    /// `InvalidArgument` where `bytes` is too short or a side is 0.
+    /// `InvalidArgument` if `bytes` is too short, or width or height is 0.
     pub fn new(bytes: &'a mut [u8], size: Size) -> Result<Self> {
         let stride = (size.width as usize).saturating_mul(CHANNELS);
         PixelsMut::with_stride(bytes, size, stride)
     }
 
-    /// Rows that start `stride` bytes after one another.
+    /// A view whose rows start `stride` bytes apart.
     ///
     /// # Errors
-    /// `InvalidArgument` where `bytes` is too short, rows would overlap, or a side is 0.
+    /// `InvalidArgument` if `bytes` is too short, rows overlap, or width or height is 0.
     pub fn with_stride(bytes: &'a mut [u8], size: Size, stride: usize) -> Result<Self> {
         let row = (size.width as usize).saturating_mul(CHANNELS);
         let needed = (size.height as usize)
@@ -52,19 +53,19 @@ impl<'a> PixelsMut<'a> {
             None => Err(Error::new(
                 ErrorKind::InvalidArgument,
                 format!(
-                    "{size} RGB pixels with rows {stride} bytes apart do not fit {} bytes",
+                    "buffer of {} bytes does not hold {size} RGB pixels with a stride of {stride} bytes",
                     bytes.len()
                 ),
             )),
         }
     }
 
-    /// Its width and height.
+    /// Width and height.
     pub fn size(&self) -> Size {
         self.size
     }
 
-    /// The bytes from the start of one row to the start of the next.
+    /// The distance between the starts of two rows, in bytes.
     pub fn stride(&self) -> usize {
         self.stride
     }
@@ -72,20 +73,20 @@ impl<'a> PixelsMut<'a> {
     /// The `width` × 3 bytes of a row.
     ///
     /// # Panics
-    /// Where there is no such row.
+    /// If `row` is not less than the height.
     pub fn row_mut(&mut self, row: u32) -> &mut [u8] {
         assert!(row < self.size.height, "row {row} of {}", self.size);
         let start = row as usize * self.stride;
         &mut self.bytes[start..start + self.size.width as usize * CHANNELS]
     }
 
-    /// All rows as one slice, where no gaps lie between them.
+    /// All rows as one slice; `None` if there is padding between rows.
     pub fn as_contiguous_mut(&mut self) -> Option<&mut [u8]> {
         let row = self.size.width as usize * CHANNELS;
         (self.stride == row).then(|| &mut self.bytes[..row * self.size.height as usize])
     }
 
-    /// A part of it, which lies inside.
+    /// A view of a rectangle inside this view.
     #[cfg_attr(
         not(all(feature = "tiff", feature = "jpeg")),
         allow(dead_code, reason = "for JPEG in TIFF")
@@ -93,13 +94,14 @@ impl<'a> PixelsMut<'a> {
     pub(crate) fn part_mut(&mut self, part: Rect) -> Result<PixelsMut<'_>> {
         let start = part.top as usize * self.stride + part.left as usize * CHANNELS;
         if !part.is_within(self.size) {
-            let message = format!("the part {part:?} is not inside {} pixels", self.size);
+            let message =
+                format!("rectangle {part:?} is not inside the image of {} pixels", self.size);
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         }
         PixelsMut::with_stride(&mut self.bytes[start..], part.size(), self.stride)
     }
 
-    /// The same place, borrowed for a shorter time.
+    /// The same view with a shorter lifetime.
     pub fn reborrow(&mut self) -> PixelsMut<'_> {
         PixelsMut { bytes: self.bytes, size: self.size, stride: self.stride }
     }

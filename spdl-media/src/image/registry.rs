@@ -1,15 +1,16 @@
-//! Which codecs there are. A value that the program builds; nothing registers itself.
+//! Codec selection by file content.
 
 use std::sync::Arc;
 
 use spdl_core::{Error, ErrorKind, Result};
 
 use super::codec::{ImageCodec, SNIFF_BYTES};
-use super::unsupported::why_not;
+use super::unsupported::unsupported_format;
 
-/// The codecs of a program. Files are matched by content, never by name.
+/// The codecs of a program, selected by the first bytes of a file, never by its name.
 ///
-/// Cheap to clone: the codecs are shared.
+/// The program builds the registry; codecs do not register themselves. Clones are cheap: they share
+/// the codecs.
 ///
 /// ```
 /// # #[cfg(feature = "png")] {
@@ -26,31 +27,31 @@ pub struct CodecRegistry {
 }
 
 impl CodecRegistry {
-    /// No codecs.
+    /// An empty registry.
     pub fn new() -> Self {
         CodecRegistry::default()
     }
 
-    /// These codecs, tried in this order.
+    /// A registry that tries these codecs in this order.
     pub(crate) fn with_codecs(codecs: Vec<Arc<dyn ImageCodec>>) -> Self {
         CodecRegistry { codecs }
     }
 
-    /// Adds a codec. It is asked before those that are there, so it may take a format over.
+    /// Adds a codec. It takes precedence over the codecs registered before.
     pub fn register(&mut self, codec: impl ImageCodec) -> &mut Self {
         self.codecs.insert(0, Arc::new(codec));
         self
     }
 
-    /// The codecs, in the order in which they are asked.
+    /// The codecs, in order of precedence.
     pub fn codecs(&self) -> impl Iterator<Item = &Arc<dyn ImageCodec>> {
         self.codecs.iter()
     }
 
-    /// The codec of a file, by how it starts.
+    /// The codec whose signature matches the first bytes of a file.
     ///
     /// # Errors
-    /// `Truncated` for an empty file, `Unsupported` where no codec knows the content.
+    /// `Truncated` for an empty file; `Unsupported` if no codec matches.
     pub fn find(&self, encoded: &[u8]) -> Result<&Arc<dyn ImageCodec>> {
         self.position(encoded).map(|at| &self.codecs[at])
     }
@@ -61,15 +62,15 @@ impl CodecRegistry {
         }
         let head = &encoded[..encoded.len().min(SNIFF_BYTES)];
         self.codecs.iter().position(|codec| codec.sniff(head)).ok_or_else(|| {
-            if let Some(reason) = why_not(head) {
-                return Error::new(ErrorKind::Unsupported, format!("the file is {reason}"));
+            if let Some(reason) = unsupported_format(head) {
+                return Error::new(ErrorKind::Unsupported, reason);
             }
             let known: Vec<_> = self.codecs.iter().map(|codec| codec.name()).collect();
             let start = head[..head.len().min(8)].escape_ascii();
             Error::new(
                 ErrorKind::Unsupported,
                 format!(
-                    "not an image of a known format: it starts with \"{start}\"; known are {}",
+                    "unknown image format: the file starts with \"{start}\"; registered codecs: {}",
                     if known.is_empty() { "none".into() } else { known.join(", ") }
                 ),
             )
@@ -91,18 +92,18 @@ mod tests {
 
     // promise: IMG3
     #[test]
-    fn what_is_known_but_not_decoded_is_named_with_the_reason() {
+    fn errors_name_known_formats_without_a_codec() {
         let message = |bytes: &[u8]| {
             let error = CodecRegistry::new().find(bytes).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Unsupported);
             error.message().to_owned()
         };
         assert!(message(b"\0\0\0\x20ftypavif\0\0\0\0").contains("AVIF"));
-        // Of this kind by its second name; what follows the names is none.
+        // The second brand is the first compatible brand; data after the box do not count.
         assert!(message(b"\0\0\0\x18ftypmif1\0\0\0\0mif1avifmiaf").contains("AVIF"));
         assert!(message(b"\0\0\0\x14ftypmif1\0\0\0\0mif1avifmiaf").contains("HEIF"));
         assert!(message(b"\0\0\0\x20ftypheic\0\0\0\0").contains("HEIF"));
-        assert!(message(b"\0\0\0\x20ftypisom\0\0\0\0").contains("known format"));
+        assert!(message(b"\0\0\0\x20ftypisom\0\0\0\0").contains("unknown image format"));
         assert!(message(b"\0\0\0\x0CJXL \r\n\x87\n").contains("`jxl`"));
         assert!(message(b"\x76\x2F\x31\x01\x02").contains("`exr`"));
         assert!(message(b"farbfeld").contains("`more-formats`"));

@@ -1,26 +1,26 @@
-//! How long memory is kept that an image of unusual size has needed.
+//! When scratch memory is released after an unusually large image.
 
-/// Up to so many bytes are always kept.
-const KEPT: usize = 32 << 20;
-/// How many times what is needed may be kept.
-const SPARE: usize = 4;
-/// Of what is remembered, such a part is forgotten with every image.
-const FORGOTTEN: usize = 16;
+/// Scratch memory of up to this many bytes is always kept.
+const ALWAYS_KEPT: usize = 32 << 20;
+/// Scratch memory may exceed the recent need by this factor.
+const MAX_EXCESS: usize = 4;
+/// Divisor of the exponential decay of the recent need, per image.
+const DECAY: usize = 16;
 
-/// Remembers how much memory images have needed lately, to tell what is too much to keep.
+/// Tracks the recent memory need and decides when to release scratch memory.
 #[derive(Debug, Default)]
 pub(crate) struct Retention {
-    /// What the largest of the last images has needed; less for one that was long ago.
+    /// The decaying maximum of bytes that recent images needed.
     recent: usize,
 }
 
 impl Retention {
-    /// Whether `held` bytes are to be given back after an image that has needed `needed` of them:
-    /// more than 32 MiB, and more than four times what the last images have needed. One large image
-    /// among small ones is forgotten after some twenty.
+    /// Whether `held` bytes should be released after an image that needed `needed` bytes: if they
+    /// exceed 32 MiB and four times the recent need. One large image among small ones decays within
+    /// about twenty images.
     pub(crate) fn is_excess(&mut self, needed: usize, held: usize) -> bool {
-        self.recent = needed.max(self.recent - self.recent / FORGOTTEN);
-        held > KEPT && held / SPARE > self.recent
+        self.recent = needed.max(self.recent - self.recent / DECAY);
+        held > ALWAYS_KEPT && held / MAX_EXCESS > self.recent
     }
 }
 
@@ -31,7 +31,7 @@ mod tests {
     const MIB: usize = 1 << 20;
 
     #[test]
-    fn what_one_large_image_has_needed_is_given_back_after_some_small_ones() {
+    fn memory_of_one_large_image_is_released_after_some_small_ones() {
         let mut retention = Retention::default();
         assert!(!retention.is_excess(400 * MIB, 400 * MIB));
         let after = (1..100).find(|_| retention.is_excess(MIB, 400 * MIB)).unwrap();
@@ -39,7 +39,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_needed_now_and_then_is_kept() {
+    fn memory_that_is_needed_regularly_is_kept() {
         let mut retention = Retention::default();
         for image in 0..1000 {
             let needed = if image % 10 == 0 { 400 * MIB } else { MIB };
@@ -48,7 +48,7 @@ mod tests {
     }
 
     #[test]
-    fn a_little_is_always_kept() {
+    fn little_memory_is_always_kept() {
         let mut retention = Retention::default();
         assert!((0..1000).all(|_| !retention.is_excess(10, 32 * MIB)));
     }

@@ -1,12 +1,11 @@
-//! What several kernels do with vectors.
+//! Vector operations that several kernels share.
 
 use fearless_simd::i16x8;
 use fearless_simd::prelude::*;
 
-/// Exchanges rows and columns of 8 × 8 values: three times, upper and lower half are shuffled into
-/// each other.
+/// Transposes 8 × 8 values: three rounds interleave the upper and the lower half of the rows.
 #[inline(always)]
-pub(crate) fn transpose<S: Simd>(mut rows: [i16x8<S>; 8]) -> [i16x8<S>; 8] {
+pub(crate) fn transpose_8x8<S: Simd>(mut rows: [i16x8<S>; 8]) -> [i16x8<S>; 8] {
     for _ in 0..3 {
         let (a, b) = rows[0].interleave(rows[4]);
         let (c, d) = rows[1].interleave(rows[5]);
@@ -29,7 +28,7 @@ mod tests {
             std::array::from_fn(|y| std::array::from_fn(|x| (10 * y + x) as i16));
         let mut found = [[0i16; 8]; 8];
         dispatch!(Level::new(), simd => {
-            let rows = transpose(std::array::from_fn(|y| i16x8::from_slice(simd, &values[y])));
+            let rows = transpose_8x8(std::array::from_fn(|y| i16x8::from_slice(simd, &values[y])));
             for (row, place) in rows.into_iter().zip(&mut found) {
                 row.store_slice(place);
             }

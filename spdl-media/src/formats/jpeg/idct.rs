@@ -10,7 +10,7 @@ use fearless_simd::{i16x8, i16x16, i32x8, u8x16};
 use super::header::BLOCK;
 use super::huffman::Coefficients;
 use super::scan::Quantization;
-use crate::image::simd::transpose;
+use crate::image::simd::transpose_8x8;
 
 const FRACTION_BITS: u32 = 13;
 /// Additional bits that are kept between the two passes.
@@ -73,8 +73,8 @@ pub(super) fn inverse<S: Simd>(
         [scaled(0), scaled(1), scaled(2), scaled(3), scaled(4), scaled(5), scaled(6), scaled(7)];
     // Down the columns, then along the rows; `transform` works on columns, eight at once.
     let rows = transform::<S, { FRACTION_BITS - PASS_BITS }>(simd, rows);
-    let rows = transform::<S, { FRACTION_BITS + PASS_BITS + 3 }>(simd, transpose(rows));
-    samples(simd, transpose(rows))
+    let rows = transform::<S, { FRACTION_BITS + PASS_BITS + 3 }>(simd, transpose_8x8(rows));
+    samples(simd, transpose_8x8(rows))
 }
 
 #[inline(always)]
@@ -98,9 +98,9 @@ pub(super) fn inverse_low<S: Simd>(
     let scaled = |row: usize| scaled(simd, block, quantization, row);
     let rows = [scaled(0), scaled(1), scaled(2), scaled(3)];
     let [a, b, c, d, e, f, g, h] = transform_low::<S, { FRACTION_BITS - PASS_BITS }>(simd, rows);
-    let [a, b, c, d, ..] = transpose([a, b, c, d, e, f, g, h]);
+    let [a, b, c, d, ..] = transpose_8x8([a, b, c, d, e, f, g, h]);
     let rows = transform_low::<S, { FRACTION_BITS + PASS_BITS + 3 }>(simd, [a, b, c, d]);
-    samples(simd, transpose(rows))
+    samples(simd, transpose_8x8(rows))
 }
 
 /// Two rows of samples.
@@ -125,7 +125,7 @@ pub(super) fn inverse_half<S: Simd>(
     // The fifth falls out of the means.
     let rows = [scaled(0), scaled(1), scaled(2), scaled(3), zero, scaled(5), scaled(6), scaled(7)];
     let [a, b, c, d] = halve::<S, { FRACTION_BITS - PASS_BITS }>(simd, rows);
-    let rows = transpose([a, b, c, d, zero, zero, zero, zero]);
+    let rows = transpose_8x8([a, b, c, d, zero, zero, zero, zero]);
     let [a, b, c, d] = halve::<S, { FRACTION_BITS + PASS_BITS + 3 }>(simd, rows);
     let (left, right) = (in_range(simd, a, b), in_range(simd, c, d));
     std::array::from_fn(|y| [left[y], left[BLOCK + y], right[y], right[BLOCK + y]])
@@ -143,7 +143,7 @@ pub(super) fn inverse_quarter<S: Simd>(
     let zero = i16x8::splat(simd, 0);
     let rows = [scaled(0), scaled(1), zero, scaled(3), zero, scaled(5), zero, scaled(7)];
     let [a, b] = quarter::<S, { FRACTION_BITS - PASS_BITS }>(simd, rows);
-    let rows = transpose([a, b, zero, zero, zero, zero, zero, zero]);
+    let rows = transpose_8x8([a, b, zero, zero, zero, zero, zero, zero]);
     let [a, b] = quarter::<S, { FRACTION_BITS + PASS_BITS + 3 }>(simd, rows);
     let samples = in_range(simd, a, b);
     std::array::from_fn(|y| [samples[y], samples[BLOCK + y]])

@@ -11,7 +11,7 @@ use fearless_simd::{i16x8, i16x16, i16x32, i32x16, u8x16, u8x32, u16x16};
 
 use super::axis::Axis;
 use crate::image::CHANNELS;
-use crate::image::simd::transpose;
+use crate::image::simd::transpose_8x8;
 
 /// Columns that are computed at once, and lines that become columns together.
 pub(super) const LANES: usize = 32;
@@ -58,7 +58,7 @@ pub(super) fn lines_to_columns<S: Simd>(simd: S, lines: [&[u8]; LANES], woven: &
         for (group, lines) in groups.iter().enumerate() {
             let pairs: [i16x8<S>; BLOCK] =
                 std::array::from_fn(|line| load_pairs(simd, lines[line], at * BLOCK_BYTES));
-            for (row, pairs) in transpose(pairs).into_iter().enumerate() {
+            for (row, pairs) in transpose_8x8(pairs).into_iter().enumerate() {
                 store_pairs(pairs, &mut block[row * WOVEN + group * BLOCK_BYTES..]);
             }
         }
@@ -78,7 +78,7 @@ pub(super) fn columns_to_lines<S: Simd>(simd: S, columns: &[u8], woven: &mut [i1
                 let start = row * LANES + group * BLOCK_BYTES;
                 u8x16::from_slice(simd, &block[start..start + BLOCK_BYTES]).bitcast()
             });
-            for (row, pairs) in transpose(pairs).into_iter().enumerate() {
+            for (row, pairs) in transpose_8x8(pairs).into_iter().enumerate() {
                 store_pairs(pairs, &mut woven[(group * BLOCK + row) * stride + at * BLOCK_BYTES..]);
             }
         }
