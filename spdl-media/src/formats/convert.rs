@@ -1,34 +1,34 @@
-//! Pixels of any kind to RGB.
+//! Conversion of decoded samples to RGB.
 
 use crate::image::{CHANNELS, PixelsMut, Rect, Size};
 
-/// How the samples of a pixel become red, green and blue.
+/// The sample layout of a decoded pixel, with its size in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Pixel {
-    /// Grey, and whatever follows it: repeated.
+pub(super) enum PixelLayout {
+    /// Grey, followed by samples that are dropped (alpha).
     Grey(usize),
-    /// Red, green, blue, and whatever follows: the rest is dropped.
+    /// Red, green, blue, followed by samples that are dropped (alpha).
     Rgb(usize),
 }
 
-impl Pixel {
+impl PixelLayout {
     pub(super) fn bytes(self) -> usize {
         match self {
-            Pixel::Grey(bytes) | Pixel::Rgb(bytes) => bytes,
+            PixelLayout::Grey(bytes) | PixelLayout::Rgb(bytes) => bytes,
         }
     }
 
-    /// Writes one row; `source` holds as many pixels as `target`.
+    /// Converts one row; `source` and `target` hold the same number of pixels.
     pub(super) fn copy_row(self, source: &[u8], target: &mut [u8]) {
         let (target, _) = target.as_chunks_mut::<CHANNELS>();
         match self {
-            Pixel::Rgb(CHANNELS) => target.as_flattened_mut().copy_from_slice(source),
-            Pixel::Rgb(bytes) => {
+            PixelLayout::Rgb(CHANNELS) => target.as_flattened_mut().copy_from_slice(source),
+            PixelLayout::Rgb(bytes) => {
                 for (pixel, place) in source.chunks_exact(bytes).zip(target) {
                     place.copy_from_slice(&pixel[..CHANNELS]);
                 }
             }
-            Pixel::Grey(bytes) => {
+            PixelLayout::Grey(bytes) => {
                 for (pixel, place) in source.chunks_exact(bytes).zip(target) {
                     *place = [pixel[0]; CHANNELS];
                 }
@@ -36,7 +36,7 @@ impl Pixel {
         }
     }
 
-    /// Writes a region of an image whose rows lie without gaps in `source`.
+    /// Converts a region of an image without padding between rows.
     pub(super) fn copy_region(
         self,
         source: &[u8],

@@ -1,18 +1,18 @@
-//! JPEG XL through the `jxl-oxide` crate: the first frame.
+//! The first frame of a JPEG XL image, by the crate `jxl-oxide`.
 
 use std::error::Error as StdError;
 
 use jxl_oxide::{AllocTracker, InitializeResult, JxlImage, JxlThreadPool, PixelFormat};
 use spdl_core::{Error, ErrorKind, Result};
 
-use super::convert::Pixel;
-use super::failure;
-use super::frame::{Format, Job, reserve};
+use super::adapter::{DecodeJob, FormatReader, reserve};
+use super::convert::PixelLayout;
+use super::errors;
 use crate::image::{Decoded, ImageInfo, Limits, Orientation, Size};
 
 const CODESTREAM: &[u8] = &[0xFF, 0x0A];
 const CONTAINER: &[u8] = b"\0\0\0\x0CJXL \r\n\x87\n";
-/// How much is read before it is asked whether the first frame is there.
+/// Bytes passed to the crate before each check whether the first frame is complete.
 const STEP: usize = 1 << 12;
 
 /// JPEG XL.
@@ -22,21 +22,21 @@ pub(super) struct Jxl {
     scratch: Vec<u8>,
 }
 
-/// A file up to where its header was complete.
-pub(super) struct Opened<'a> {
+/// A file whose header was parsed.
+pub(super) struct JxlFile<'a> {
     image: JxlImage,
     rest: &'a [u8],
 }
 
-impl Format for Jxl {
+impl FormatReader for Jxl {
     const NAME: &'static str = "jxl";
-    type File<'a> = Opened<'a>;
+    type File<'a> = JxlFile<'a>;
 
     fn sniff(head: &[u8]) -> bool {
         head.starts_with(CODESTREAM) || head.starts_with(CONTAINER)
     }
 
-    fn open<'a>(encoded: &'a [u8], limits: &Limits) -> Result<(Opened<'a>, ImageInfo)> {
+    fn open<'a>(encoded: &'a [u8], limits: &Limits) -> Result<(JxlFile<'a>, ImageInfo)> {
         let bytes = usize::try_from(limits.bytes()).unwrap_or(usize::MAX);
         let mut image = JxlImage::builder()
             .pool(JxlThreadPool::none())
@@ -46,47 +46,48 @@ impl Format for Jxl {
         loop {
             let until = encoded.len().min(at + STEP);
             if until == at {
-                return Err(cut(encoded.len()));
+                return Err(truncated(encoded.len()));
             }
             let used = image.feed_bytes(&encoded[at..until]).map_err(error)?;
             if used == 0 {
-                return Err(cut(encoded.len()));
+                return Err(truncated(encoded.len()));
             }
             at += used;
             match image.try_init().map_err(error)? {
                 InitializeResult::NeedMoreData(more) => image = more,
                 InitializeResult::Initialized(image) => {
-                    // The crate turns pictures upright by itself.
+                    // The crate applies the orientation.
                     let size = Size::new(image.width(), image.height());
                     let info = ImageInfo::new(size, Orientation::Upright);
-                    return Ok((Opened { image, rest: &encoded[at..] }, info));
+                    return Ok((JxlFile { image, rest: &encoded[at..] }, info));
                 }
             }
         }
     }
 
-    fn decode(&mut self, file: Opened<'_>, job: Job<'_>) -> Result<Decoded> {
-        let Opened { mut image, mut rest } = file;
+    fn decode(&mut self, file: JxlFile<'_>, job: DecodeJob<'_>) -> Result<Decoded> {
+        let JxlFile { mut image, mut rest } = file;
         let pixel = match image.pixel_format() {
-            PixelFormat::Gray | PixelFormat::Graya => Pixel::Grey(1),
-            PixelFormat::Rgb | PixelFormat::Rgba => Pixel::Rgb(3),
+            PixelFormat::Gray | PixelFormat::Graya => PixelLayout::Grey(1),
+            PixelFormat::Rgb | PixelFormat::Rgba => PixelLayout::Rgb(3),
             other => {
-                let message = format!("JPEG XL pixels of the kind {other:?} are not supported");
+                let message =
+                    format!("unsupported JPEG XL pixel format {other:?}: expected grey or RGB");
                 return Err(Error::new(ErrorKind::Unsupported, message));
             }
         };
         while image.num_loaded_keyframes() == 0 {
             if image.is_loading_done() || rest.is_empty() {
-                return Err(cut(job.encoded.len()));
+                return Err(truncated(job.encoded.len()));
             }
             let used = image.feed_bytes(&rest[..rest.len().min(STEP)]).map_err(error)?;
             if used == 0 {
-                return Err(cut(job.encoded.len()));
+                return Err(truncated(job.encoded.len()));
             }
             rest = &rest[used..];
             job.limits.check_frames(image.num_loaded_frames() as u64)?;
         }
-        // The crate calculates with floats, of four channels at most.
+        // The crate computes with up to four channels of `f32`.
         let bytes = job.info.size.pixels() * pixel.bytes() as u64;
         let floats = job.info.size.pixels() * 4 * size_of::<f32>() as u64;
         job.limits.check_bytes(floats + bytes, job.info.size)?;
@@ -94,7 +95,10 @@ impl Format for Jxl {
         let mut stream = frame.stream_no_alpha();
         let found = (Size::new(stream.width(), stream.height()), stream.channels() as usize);
         if found != (job.info.size, pixel.bytes()) {
-            return Err(failure::corrupt(Self::NAME, format!("a frame of {found:?}")));
+            return Err(errors::corrupt(
+                Self::NAME,
+                format!("frame of {found:?} in an image of {}", job.info.size),
+            ));
         }
         let limits = job.limits.after(floats, job.info.size)?;
         reserve(&mut self.scratch, bytes, &limits, job.info.size)?;
@@ -109,18 +113,22 @@ impl Format for Jxl {
     }
 }
 
-fn cut(length: usize) -> Error {
-    Error::new(ErrorKind::Truncated, "the JPEG XL data end early").with_offset(length as u64)
+fn truncated(length: usize) -> Error {
+    Error::new(
+        ErrorKind::Truncated,
+        "truncated JPEG XL: the data end before the first frame is complete",
+    )
+    .with_offset(length as u64)
 }
 
 fn error(error: Box<dyn StdError + Send + Sync>) -> Error {
-    // The kinds of error are those of crates below; their words are what they have in common.
+    // The underlying errors come from several crates; the text is their only common part.
     let words = error.to_string();
     if words.contains("out of memory") || words.contains("too large") {
-        failure::limit_exceeded(Jxl::NAME)
+        errors::limit_exceeded(Jxl::NAME)
     } else if words.contains("not supported") || words.contains("unsupported") {
-        failure::unsupported(Jxl::NAME, words)
+        errors::unsupported(Jxl::NAME, words)
     } else {
-        failure::corrupt(Jxl::NAME, words)
+        errors::corrupt(Jxl::NAME, words)
     }
 }

@@ -1,4 +1,18 @@
-//! The codecs of this crate, one file (or folder) a format.
+//! The codecs of this crate, one file or folder per format.
+//!
+//! | file | content |
+//! |---|---|
+//! | `jpeg` | the JPEG decoder of this crate, and the header parser of all JPEG decoders |
+//! | `turbojpeg`, `zune_jpeg` | JPEG by libjpeg-turbo and by the crate `zune-jpeg` |
+//! | `png`, `webp`, `jxl` | formats that other crates decode |
+//! | `gif`, `bmp` | formats that this crate decodes |
+//! | `tiff` | TIFF, by the crate `tiff`, with the CCITT and JPEG decoders of this crate |
+//! | `image_crate` | rare formats, by the crate `image` |
+//! | `adapter` | limits, regions and truncation, shared by all codecs except JPEG |
+//! | `convert` | conversion of decoded samples to RGB |
+//! | `errors` | errors of decoder crates as errors of `spdl-core` |
+//!
+//! Imports: [`image`](crate::image).
 
 use std::sync::Arc;
 
@@ -6,29 +20,27 @@ use spdl_core::Result;
 
 use crate::image::{CodecRegistry, Decoder, Image, ImageCodec, Limits};
 
+#[cfg_attr(
+    not(all(feature = "png", feature = "webp", feature = "gif")),
+    allow(dead_code, reason = "other formats do not use all of it")
+)]
+mod adapter;
 #[cfg(feature = "bmp")]
 mod bmp;
-#[cfg(feature = "tiff")]
-mod ccitt;
 #[cfg_attr(
     not(all(feature = "png", feature = "bmp", feature = "tiff")),
-    allow(dead_code, reason = "no format but these needs all of it")
+    allow(dead_code, reason = "other formats do not use all of it")
 )]
 mod convert;
 #[cfg_attr(
     not(all(feature = "png", feature = "bmp", feature = "tiff")),
-    allow(dead_code, reason = "no format but these needs all of it")
+    allow(dead_code, reason = "other formats do not use all of it")
 )]
-mod failure;
-#[cfg_attr(
-    not(all(feature = "png", feature = "webp", feature = "gif")),
-    allow(dead_code, reason = "no format but these needs all of it")
-)]
-mod frame;
+mod errors;
 #[cfg(feature = "gif")]
 mod gif;
 #[cfg(any(feature = "more-formats", feature = "exr"))]
-mod image_formats;
+mod image_crate;
 #[cfg(any(feature = "jpeg", feature = "turbojpeg", feature = "zune-jpeg"))]
 pub mod jpeg;
 #[cfg(feature = "jxl")]
@@ -50,18 +62,19 @@ pub use turbojpeg::TurboJpegCodec;
 pub use zune_jpeg::ZuneJpegCodec;
 
 impl CodecRegistry {
-    /// All codecs that this build has, one a format, each where its feature is on: `jpeg`, `png`,
-    /// `webp`, `gif`, `bmp`, `tiff`; `jxl`; `exr`; `pnm`, `qoi`, `dds`, `hdr`, `ico`, `farbfeld` and
-    /// `tga` with the feature `more-formats`. Other decoders of JPEG are registered by the program:
-    /// see [`register`](CodecRegistry::register).
+    /// All codecs of this build, one per format.
+    ///
+    /// The cargo features decide which: `jpeg`, `png`, `webp`, `gif`, `bmp`, `tiff`, `jxl`, `exr`,
+    /// and `more-formats` for `pnm`, `qoi`, `dds`, `hdr`, `ico`, `farbfeld` and `tga`.
+    /// [`register`](CodecRegistry::register) adds other JPEG decoders.
     pub fn with_defaults() -> Self {
         CodecRegistry::with_codecs(all())
     }
 }
 
-/// Decodes one image, upright, with all codecs of this build and default limits.
+/// Decodes one image with all codecs of this build and default limits, and applies its orientation.
 ///
-/// Many images decode faster with one [`Decoder`].
+/// For many images, one [`Decoder`] is faster.
 ///
 /// # Errors
 /// As [`Decoder::decode_into`].
@@ -87,28 +100,28 @@ fn all() -> Vec<Arc<dyn ImageCodec>> {
         #[cfg(feature = "jxl")]
         codec::<jxl::Jxl>(),
         #[cfg(feature = "exr")]
-        codec::<image_formats::ThroughImage<image_formats::Exr>>(),
+        codec::<image_crate::ImageCrateFormat<image_crate::Exr>>(),
         #[cfg(feature = "more-formats")]
-        codec::<image_formats::ThroughImage<image_formats::Pnm>>(),
+        codec::<image_crate::ImageCrateFormat<image_crate::Pnm>>(),
         #[cfg(feature = "more-formats")]
-        codec::<image_formats::ThroughImage<image_formats::Qoi>>(),
+        codec::<image_crate::ImageCrateFormat<image_crate::Qoi>>(),
         #[cfg(feature = "more-formats")]
-        codec::<image_formats::ThroughImage<image_formats::Dds>>(),
+        codec::<image_crate::ImageCrateFormat<image_crate::Dds>>(),
         #[cfg(feature = "more-formats")]
-        codec::<image_formats::ThroughImage<image_formats::Hdr>>(),
+        codec::<image_crate::ImageCrateFormat<image_crate::Hdr>>(),
         #[cfg(feature = "more-formats")]
-        codec::<image_formats::ThroughImage<image_formats::Ico>>(),
+        codec::<image_crate::ImageCrateFormat<image_crate::Ico>>(),
         #[cfg(feature = "more-formats")]
-        codec::<image_formats::ThroughImage<image_formats::Farbfeld>>(),
+        codec::<image_crate::ImageCrateFormat<image_crate::Farbfeld>>(),
         #[cfg(feature = "more-formats")]
-        codec::<image_formats::ThroughImage<image_formats::Tga>>(),
+        codec::<image_crate::ImageCrateFormat<image_crate::Tga>>(),
     ]
 }
 
 #[cfg_attr(
     not(all(feature = "png", feature = "webp", feature = "gif")),
-    allow(dead_code, reason = "no format but these needs all of it")
+    allow(dead_code, reason = "other formats do not use all of it")
 )]
-fn codec<F: frame::Format>() -> Arc<dyn ImageCodec> {
-    Arc::new(frame::FormatCodec::<F>::new())
+fn codec<F: adapter::FormatReader>() -> Arc<dyn ImageCodec> {
+    Arc::new(adapter::FormatCodec::<F>::new())
 }

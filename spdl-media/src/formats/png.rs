@@ -1,28 +1,28 @@
-//! PNG through the `png` crate, row by row.
+//! PNG by the crate `png`, row by row.
 
 use std::io::Cursor;
 
 use png::{BitDepth, ColorType, DecodingError, Reader, Transformations};
 use spdl_core::{Error, ErrorKind, Result};
 
-use super::convert::Pixel;
-use super::failure;
-use super::frame::{Format, Job, reserve};
+use super::adapter::{DecodeJob, FormatReader, reserve};
+use super::convert::PixelLayout;
+use super::errors;
 use crate::image::{Decoded, ImageInfo, Limits, Orientation, Size, exif};
 
 const SIGNATURE: &[u8] = b"\x89PNG\r\n\x1a\n";
-/// A chunk's length and kind come before its content, a checksum comes behind it.
-const CHUNK_HEAD: usize = 8;
-const CHECKSUM: usize = 4;
+/// The length and type of a chunk, before its data; the CRC follows the data.
+const CHUNK_HEADER: usize = 8;
+const CRC: usize = 4;
 
-/// PNG, all colour types and depths.
+/// PNG, all colour types and bit depths.
 #[derive(Default)]
 pub(super) struct Png {
-    /// The whole image where it is interlaced, or a row.
+    /// The whole image if it is interlaced, otherwise a row.
     scratch: Vec<u8>,
 }
 
-impl Format for Png {
+impl FormatReader for Png {
     const NAME: &'static str = "png";
     type File<'a> = Reader<Cursor<&'a [u8]>>;
 
@@ -31,18 +31,18 @@ impl Format for Png {
     }
 
     fn open<'a>(encoded: &'a [u8], limits: &Limits) -> Result<(Self::File<'a>, ImageInfo)> {
-        // Its buffer for a chunk grows by copies, and what is copied is there twice.
+        // The chunk buffer of the crate grows by copies, which need the memory twice.
         let bytes = usize::try_from(limits.bytes() / 2).unwrap_or(usize::MAX);
         let mut decoder =
             png::Decoder::new_with_limits(Cursor::new(encoded), png::Limits { bytes });
         decoder.ignore_checksums(!limits.is_strict());
-        // Nobody reads them, and a few bytes of them may inflate to gigabytes.
+        // This crate ignores these chunks; a few bytes of them may inflate to gigabytes.
         decoder.set_ignore_text_chunk(true);
         decoder.set_ignore_iccp_chunk(true);
         let header = decoder.read_header_info().map_err(error)?;
         let size = Size::new(header.width, header.height);
         limits.check_size(size)?;
-        // Grey of 16 bits is kept: its values are cut at 255, not divided.
+        // 16-bit grey saturates at 255 instead of being divided.
         let wide_grey =
             (header.color_type, header.bit_depth) == (ColorType::Grayscale, BitDepth::Sixteen);
         decoder.set_transformations(if wide_grey {
@@ -62,32 +62,35 @@ impl Format for Png {
     }
 
     fn inspect(encoded: &[u8], limits: &Limits) -> Result<ImageInfo> {
-        match inspect(encoded, limits)? {
+        match scan_chunks(encoded, limits)? {
             Some(info) => Ok(info),
-            // Its reader says what is wrong.
+            // The full parser reports the error.
             None => Png::open(encoded, limits).map(|(_, info)| info),
         }
     }
 
-    fn decode(&mut self, mut reader: Self::File<'_>, mut job: Job<'_>) -> Result<Decoded> {
+    fn decode(&mut self, mut reader: Self::File<'_>, mut job: DecodeJob<'_>) -> Result<Decoded> {
         let (color, depth) = reader.output_color_type();
         let wide = depth == BitDepth::Sixteen;
         let pixel = match color {
-            ColorType::Grayscale if wide => Pixel::Grey(2),
-            ColorType::Grayscale => Pixel::Grey(1),
-            ColorType::GrayscaleAlpha => Pixel::Grey(2),
-            ColorType::Rgb => Pixel::Rgb(3),
-            ColorType::Rgba => Pixel::Rgb(4),
+            ColorType::Grayscale if wide => PixelLayout::Grey(2),
+            ColorType::Grayscale => PixelLayout::Grey(1),
+            ColorType::GrayscaleAlpha => PixelLayout::Grey(2),
+            ColorType::Rgb => PixelLayout::Rgb(3),
+            ColorType::Rgba => PixelLayout::Rgb(4),
             ColorType::Indexed => {
-                return Err(Error::new(ErrorKind::Corrupt, "a PNG palette was not applied"));
+                return Err(Error::new(
+                    ErrorKind::Corrupt,
+                    "corrupt PNG: palette indices without a palette",
+                ));
             }
         };
         let saturates = wide && color == ColorType::Grayscale;
         if reader.info().interlaced {
             let bytes =
-                reader.output_buffer_size().ok_or_else(|| failure::limit_exceeded(Self::NAME))?;
+                reader.output_buffer_size().ok_or_else(|| errors::limit_exceeded(Self::NAME))?;
             reserve(&mut self.scratch, bytes as u64, job.limits, job.info.size)?;
-            reader.next_frame(&mut self.scratch).map_err(|reason| judged(error(reason), &job))?;
+            reader.next_frame(&mut self.scratch).map_err(|reason| classify(error(reason), &job))?;
             if saturates {
                 saturate(&mut self.scratch);
             }
@@ -98,8 +101,7 @@ impl Format for Png {
         let columns = job.columns();
         let bytes = columns.start * pixel.bytes()..columns.end * pixel.bytes();
         let rows = job.region.top..job.region.top + job.region.height;
-        // What lies below is read only to find whether the file is cut, which it is not if it ends
-        // as it should.
+        // Rows below the region only serve to detect truncation, which a final IEND chunk excludes.
         let end = match job.exact || !has_end(job.encoded) {
             true => job.info.size.height,
             false => rows.end,
@@ -111,14 +113,16 @@ impl Format for Png {
             let row = match reader.next_row() {
                 Ok(Some(row)) => row,
                 Ok(None) => {
-                    let message =
-                        format!("the PNG data end after {y} of {} rows", job.info.size.height);
-                    let reason = judged(Error::new(ErrorKind::Truncated, message), &job);
-                    return job.ended_after(y, reason);
+                    let message = format!(
+                        "truncated PNG: the image data end after {y} of {} rows",
+                        job.info.size.height
+                    );
+                    let reason = classify(Error::new(ErrorKind::Truncated, message), &job);
+                    return job.truncated_after(y, reason);
                 }
                 Err(reason) => {
-                    let reason = judged(error(reason), &job);
-                    return job.ended_after(y, reason);
+                    let reason = classify(error(reason), &job);
+                    return job.truncated_after(y, reason);
                 }
             };
             if !rows.contains(&y) {
@@ -142,11 +146,12 @@ impl Format for Png {
     }
 }
 
-/// Reads the chunks before the pixels; `None` where something is odd about them.
-fn inspect(encoded: &[u8], limits: &Limits) -> Result<Option<ImageInfo>> {
+/// Parses the chunks before the image data; `None` if they are irregular.
+fn scan_chunks(encoded: &[u8], limits: &Limits) -> Result<Option<ImageInfo>> {
     let (mut size, mut orientation) = (None, Orientation::Upright);
     let Some(mut rest) = encoded.strip_prefix(SIGNATURE) else { return Ok(None) };
-    while let Some((&[a, b, c, d, ref kind @ ..], behind)) = rest.split_first_chunk::<CHUNK_HEAD>()
+    while let Some((&[a, b, c, d, ref kind @ ..], behind)) =
+        rest.split_first_chunk::<CHUNK_HEADER>()
     {
         let length = u32::from_be_bytes([a, b, c, d]) as usize;
         let Some(content) = behind.get(..length) else { return Ok(None) };
@@ -168,23 +173,23 @@ fn inspect(encoded: &[u8], limits: &Limits) -> Result<Option<ImageInfo>> {
             (b"IDAT", Some(size)) => return Ok(Some(ImageInfo::new(size, orientation))),
             _ => {}
         }
-        rest = behind.get(length + CHECKSUM..).unwrap_or_default();
+        rest = behind.get(length + CRC..).unwrap_or_default();
     }
     Ok(None)
 }
 
-/// Whether the file ends with the chunk that ends a PNG, so that nothing of it is missing. A few
-/// bytes may follow, and any number of zeros.
+/// Whether the file ends with an IEND chunk, so that it is not truncated. A few bytes or any number
+/// of zeros may follow.
 fn has_end(encoded: &[u8]) -> bool {
-    const FEW: usize = 32;
+    const MAX_TRAILING: usize = 32;
     const END: &[u8] = b"\0\0\0\0IEND\xAE\x42\x60\x82";
     let end = encoded.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1);
-    let tail = &encoded[end.saturating_sub(END.len() + FEW)..end];
+    let tail = &encoded[end.saturating_sub(END.len() + MAX_TRAILING)..end];
     tail.windows(END.len()).any(|window| window == END)
 }
 
-/// Data that end early in a file that does not are damaged, not cut.
-fn judged(error: Error, job: &Job<'_>) -> Error {
+/// Image data that end early in a file with an IEND chunk are corrupt, not truncated.
+fn classify(error: Error, job: &DecodeJob<'_>) -> Error {
     match error.kind() {
         ErrorKind::Truncated if has_end(job.encoded) => {
             Error::new(ErrorKind::Corrupt, error.message().to_owned())
@@ -193,7 +198,7 @@ fn judged(error: Error, job: &Job<'_>) -> Error {
     }
 }
 
-/// A saturated value takes the place of the upper byte, which the conversion copies.
+/// The saturated value replaces the upper byte, which the conversion copies.
 fn saturate(samples: &mut [u8]) {
     for sample in samples.chunks_exact_mut(2) {
         sample[0] = if sample[0] > 0 { 255 } else { sample[1] };
@@ -202,10 +207,10 @@ fn saturate(samples: &mut [u8]) {
 
 fn error(error: DecodingError) -> Error {
     match error {
-        DecodingError::IoError(error) => failure::read_error(Png::NAME, error),
-        DecodingError::LimitsExceeded => failure::limit_exceeded(Png::NAME),
+        DecodingError::IoError(error) => errors::read_error(Png::NAME, error),
+        DecodingError::LimitsExceeded => errors::limit_exceeded(Png::NAME),
         error @ (DecodingError::Format(_) | DecodingError::Parameter(_)) => {
-            failure::corrupt(Png::NAME, error)
+            errors::corrupt(Png::NAME, error)
         }
     }
 }

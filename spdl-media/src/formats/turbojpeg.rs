@@ -1,15 +1,15 @@
-//! JPEG through libjpeg-turbo, by the `turbojpeg` crate.
+//! JPEG by libjpeg-turbo, through the crate `turbojpeg`.
 //!
-//! Only what the crate offers without `unsafe` is used: it checks what the C library answers, and
-//! that the output is large enough for the scale that was accepted.
+//! Only the safe API of the crate is used: the crate checks the results of the C library, and that
+//! the output is large enough for the scale.
 
 use spdl_core::{Error, ErrorKind, Result};
 use turbojpeg::{Colorspace, DecompressHeader, Decompressor, PixelFormat, ScalingFactor, Subsamp};
 
-use super::convert::{Pixel, cmyk_to_rgb};
-use super::failure;
-use super::frame::reserve;
-use super::jpeg::{Header, max_visits};
+use super::adapter::reserve;
+use super::convert::{PixelLayout, cmyk_to_rgb};
+use super::errors;
+use super::jpeg::{Header, max_block_visits};
 use crate::image::{
     CHANNELS, ColorModel, DecodeRequest, Decoded, ImageCodec, ImageDecoder, ImageInfo, Limits,
     Picture, PixelsMut, PlaneShape, Rect, Size,
@@ -17,20 +17,19 @@ use crate::image::{
 
 const NAME: &str = "turbojpeg";
 
-/// The most scans of a progressive image, each of which walks over all of it. Encoders use up to
-/// about a dozen; of a large image fewer are allowed, see [`max_visits`].
+/// The maximum number of scans of a progressive image, each of which visits all blocks. Encoders
+/// use up to about a dozen. Large images may have fewer, see [`max_block_visits`].
 const MAX_SCANS: u64 = 500;
 
-/// JPEG by libjpeg-turbo: baseline, progressive, lossless, Huffman and arithmetic coding, 8 bits.
+/// JPEG by libjpeg-turbo: baseline, progressive, lossless; Huffman and arithmetic coding; 8 bits.
 ///
-/// Its pixels are those of the default codec, to the last bit. The C library is built with the
-/// feature `turbojpeg`, from source that comes with the crate of that name; this needs cmake, and
-/// on x86 nasm: without it the build fails, for the library would do without SIMD.
+/// The pixels are bit-identical to those of the default codec. The feature `turbojpeg` builds the C
+/// library from the source in the crate `turbojpeg`. The build needs cmake, and nasm on x86: it
+/// fails without nasm, since the library would lack SIMD.
 ///
-/// It decodes whole images: of smaller regions the rest is thrown away. Results that are smaller by
-/// 2, 4 or 8 cost less; [`decode_planes`](ImageDecoder::decode_planes) gives luma and the colour
-/// differences apart. Files that end early are an error whatever was asked for: the library does not
-/// tell how far it came.
+/// The codec always decodes the whole image and crops it for a region. Results reduced by 2, 4 or 8
+/// are faster. [`decode_planes`](ImageDecoder::decode_planes) returns luma and chroma planes.
+/// Truncated files are always an error: the library does not report the number of decoded rows.
 ///
 /// ```
 /// use spdl_media::formats::TurboJpegCodec;
@@ -65,7 +64,7 @@ fn new_library() -> Result<Decompressor> {
 struct TurboJpegDecoder {
     limits: Limits,
     library: Decompressor,
-    /// The whole image, where it cannot be decoded straight into the caller's memory.
+    /// The whole image, if it cannot be decoded directly into the caller's memory.
     scratch: Vec<u8>,
 }
 
@@ -78,26 +77,26 @@ impl TurboJpegDecoder {
         Ok(markers)
     }
 
-    /// Replaces the library's state after an error: what a damaged file leaves in it may make it
-    /// refuse the next one.
-    fn renew_after<T>(&mut self, outcome: Result<T>) -> Result<T> {
+    /// Replaces the library's state after an error: the remains of a corrupt file can make it
+    /// reject the next file.
+    fn reset_after_error<T>(&mut self, outcome: Result<T>) -> Result<T> {
         if outcome.is_err() {
             self.library = new_library()?;
         }
         outcome
     }
 
-    /// Reads the header in the library, and sets the scale.
+    /// Parses the header in the library, and sets the scale.
     fn begin(&mut self, encoded: &[u8], markers: &Header, factor: u32) -> Result<DecompressHeader> {
         let size = markers.info().size;
         self.limits.check_bytes(markers.coefficient_bytes(), size)?;
         let blocks = markers.blocks().max(1);
-        let scans = (max_visits(blocks, encoded.len() as u64) / blocks).min(MAX_SCANS);
+        let scans = (max_block_visits(blocks, encoded.len() as u64) / blocks).min(MAX_SCANS);
         self.library.set_scan_limit(scans as u32).map_err(error)?;
         let header = self.library.read_header(encoded).map_err(error)?;
         if (header.width, header.height) != dimensions(size) {
             let found = (header.width, header.height);
-            return Err(failure::corrupt(NAME, format!("a second frame header, of {found:?}")));
+            return Err(errors::corrupt(NAME, format!("second frame header with size {found:?}")));
         }
         let scale = match factor {
             2 => ScalingFactor::ONE_HALF,
@@ -109,46 +108,48 @@ impl TurboJpegDecoder {
         Ok(header)
     }
 
-    /// What becomes of what the library says after it wrote all pixels.
-    fn judge(
+    /// Classifies a warning or error of the library after it wrote all pixels.
+    fn classify(
         &self,
         encoded: &[u8],
         markers: &Header,
         outcome: turbojpeg::Result<()>,
     ) -> Result<()> {
         let Err(reason) = outcome.map_err(error) else { return Ok(()) };
-        // It tells of the first thing that it noticed; missing data may have been the second.
+        // The library reports only the first problem, which may hide a truncation.
         markers.check_end(encoded)?;
-        // Corrupt data are a warning to it, after which it goes on.
+        // Corrupt data are a warning for the library, which then continues.
         if self.limits.is_strict() || !reason.message().contains("Corrupt JPEG data") {
             return Err(reason);
         }
         Ok(())
     }
 
-    /// Decodes the whole image into the scratch memory, smaller by `factor`. What a pixel is there.
+    /// Decodes the whole image, reduced by `factor`, into the scratch memory. Returns its pixel
+    /// layout.
     fn decode_whole(
         &mut self,
         encoded: &[u8],
         markers: &Header,
         header: &DecompressHeader,
         size: Size,
-    ) -> Result<Pixel> {
-        let format = if stores_inks(header) { PixelFormat::CMYK } else { PixelFormat::RGB };
+    ) -> Result<PixelLayout> {
+        let format = if is_cmyk(header) { PixelFormat::CMYK } else { PixelFormat::RGB };
         let bytes = size.pixels() * format.size() as u64;
         reserve(&mut self.scratch, bytes, &self.limits, markers.info().size)?;
         let stride = size.width as usize * format.size();
         let outcome =
             self.library.decompress(encoded, image(&mut self.scratch, size, stride, format));
-        self.judge(encoded, markers, outcome)?;
-        if stores_inks(header) {
+        self.classify(encoded, markers, outcome)?;
+        if is_cmyk(header) {
             for pixel in self.scratch.as_chunks_mut::<4>().0 {
-                // They are stored inverted, as Adobe's programs do and all readers expect.
+                // The inks are stored inverted, as Adobe's programs write them and all decoders
+                // expect.
                 let [red, green, blue] = cmyk_to_rgb(pixel.map(|stored| 255 - stored));
                 *pixel = [red, green, blue, 0];
             }
         }
-        Ok(Pixel::Rgb(format.size()))
+        Ok(PixelLayout::Rgb(format.size()))
     }
 
     fn write_pixels(
@@ -161,14 +162,14 @@ impl TurboJpegDecoder {
         let size = markers.info().size;
         let region = request.checked_region(size, &out)?;
         let whole = region == Rect::full(size);
-        let factor = if whole { smaller_by(request, size) } else { 1 };
+        let factor = if whole { reduction_factor(request, size) } else { 1 };
         let header = self.begin(encoded, &markers, factor)?;
-        let direct = whole && factor == 1 && !stores_inks(&header);
+        let direct = whole && factor == 1 && !is_cmyk(&header);
         if let Some(target) = out.as_contiguous_mut().filter(|_| direct) {
             let stride = size.width as usize * CHANNELS;
             let target = image(target, size, stride, PixelFormat::RGB);
             let outcome = self.library.decompress(encoded, target);
-            self.judge(encoded, &markers, outcome)?;
+            self.classify(encoded, &markers, outcome)?;
             return Ok(Decoded::new(size));
         }
         let size = scaled(size, factor);
@@ -193,7 +194,7 @@ impl TurboJpegDecoder {
         let markers = self.open(encoded)?;
         let size = markers.info().size;
         let region = request.region_within(size)?;
-        let factor = smaller_by(request, region.size());
+        let factor = reduction_factor(request, region.size());
         let header = self.begin(encoded, &markers, factor)?;
         let sampling = header.subsamp;
         let color = match header.colorspace {
@@ -214,9 +215,9 @@ impl TurboJpegDecoder {
         let planes = turbojpeg::YuvImage { pixels, width, align: 1, height, subsamp: sampling };
         let (luma, difference) = (planes.y_size(), planes.uv_size());
         let outcome = self.library.decompress_to_yuv(encoded, planes);
-        self.judge(encoded, &markers, outcome)?;
+        self.classify(encoded, &markers, outcome)?;
 
-        // The library fills planes up to whole units of colour; what is beyond the image is left.
+        // The library pads planes to whole MCUs; the padding is dropped.
         let (across, down) = sampling.size();
         let (across, down) = (factor * across as u32, factor * down as u32);
         let planes =
@@ -253,7 +254,7 @@ impl ImageDecoder for TurboJpegDecoder {
         out: PixelsMut<'_>,
     ) -> Result<Decoded> {
         let outcome = self.write_pixels(encoded, request, out);
-        self.renew_after(outcome)
+        self.reset_after_error(outcome)
     }
 
     fn decode_planes(
@@ -263,16 +264,16 @@ impl ImageDecoder for TurboJpegDecoder {
         picture: &mut Picture,
     ) -> Result<Decoded> {
         let outcome = self.write_planes(encoded, request, picture);
-        self.renew_after(outcome)
+        self.reset_after_error(outcome)
     }
 }
 
-fn stores_inks(header: &DecompressHeader) -> bool {
+fn is_cmyk(header: &DecompressHeader) -> bool {
     matches!(header.colorspace, Colorspace::CMYK | Colorspace::YCCK)
 }
 
-/// By how much a result of this size may be made smaller.
-fn smaller_by(request: &DecodeRequest, size: Size) -> u32 {
+/// The reduction factor for a result of at least the requested size.
+fn reduction_factor(request: &DecodeRequest, size: Size) -> u32 {
     let Some(smallest) = request.smallest() else { return 1 };
     let large_enough =
         |factor| size.width / factor >= smallest.width && size.height / factor >= smallest.height;
@@ -297,22 +298,22 @@ fn image(
     turbojpeg::Image { pixels, width, pitch, height, format }
 }
 
-/// The library tells what is wrong in words alone.
+/// The library reports errors as text only.
 fn error(error: turbojpeg::Error) -> Error {
     let words = error.to_string();
     let has = |part: &str| words.contains(part);
     if has("Premature end") {
-        Error::new(ErrorKind::Truncated, format!("the JPEG data end early: {words}"))
+        Error::new(ErrorKind::Truncated, format!("truncated JPEG: {words}"))
     } else if has("more than") && has("scans") {
         Error::new(
             ErrorKind::LimitExceeded,
-            format!("more than size and data account for: {words}"),
+            format!("too many scans for the image and file size: {words}"),
         )
     } else if has("Insufficient memory") {
-        failure::limit_exceeded(NAME)
+        errors::limit_exceeded(NAME)
     } else if has("nsupported") || has("not supported") || has("precision") {
-        failure::unsupported(NAME, words)
+        errors::unsupported(NAME, words)
     } else {
-        failure::corrupt(NAME, words)
+        errors::corrupt(NAME, words)
     }
 }

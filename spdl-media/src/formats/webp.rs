@@ -1,27 +1,27 @@
-//! WebP through the `image-webp` crate.
+//! WebP by the crate `image-webp`.
 
 use std::io::Cursor;
 
 use image_webp::{DecodingError, WebPDecoder};
 use spdl_core::{Error, ErrorKind, Result};
 
-use super::convert::Pixel;
-use super::failure;
-use super::frame::{Format, Job, reserve};
+use super::adapter::{DecodeJob, FormatReader, reserve};
+use super::convert::PixelLayout;
+use super::errors;
 use crate::image::{Decoded, ImageInfo, Limits, Orientation, Size, exif};
 
-/// What a pixel takes in the crate while it is decoded: twice RGBA. It allocates that without asking
-/// whether there is memory.
+/// The memory of the crate per pixel during a decode: RGBA twice. The crate allocates it without a
+/// check.
 const BYTES_PER_PIXEL: u64 = 4 + 4;
 
 /// WebP, lossy and lossless.
 #[derive(Default)]
 pub(super) struct Webp {
-    /// The whole image, where it cannot be decoded straight into the caller's memory.
+    /// The whole image, if the output is not contiguous RGB of the whole image.
     scratch: Vec<u8>,
 }
 
-impl Format for Webp {
+impl FormatReader for Webp {
     const NAME: &'static str = "webp";
     type File<'a> = WebPDecoder<Cursor<&'a [u8]>>;
 
@@ -30,13 +30,15 @@ impl Format for Webp {
     }
 
     fn open<'a>(encoded: &'a [u8], limits: &Limits) -> Result<(Self::File<'a>, ImageInfo)> {
-        // The crate takes missing lossless data for zeros.
+        // The crate reads missing lossless data as zeros.
         if let Some(length) = encoded.get(4..8).and_then(|bytes| bytes.first_chunk()) {
             let expected = u64::from(u32::from_le_bytes(*length)) + 8;
             if (encoded.len() as u64) < expected {
                 return Err(Error::new(
                     ErrorKind::Truncated,
-                    format!("expected {expected} bytes of webp data"),
+                    format!(
+                        "truncated webp: the RIFF header declares {expected} bytes, the file has {} bytes", encoded.len()
+                    ),
                 )
                 .with_offset(encoded.len() as u64));
             }
@@ -54,17 +56,17 @@ impl Format for Webp {
         Ok((decoder, ImageInfo::new(size, orientation)))
     }
 
-    fn decode(&mut self, mut decoder: Self::File<'_>, mut job: Job<'_>) -> Result<Decoded> {
+    fn decode(&mut self, mut decoder: Self::File<'_>, mut job: DecodeJob<'_>) -> Result<Decoded> {
         let needed = job.info.size.pixels().saturating_mul(BYTES_PER_PIXEL);
         let limits = job.limits.after(needed, job.info.size)?;
         let decoded = job.done();
-        let pixel = Pixel::Rgb(if decoder.has_alpha() { 4 } else { 3 });
-        if let Some(target) = job.whole_output().filter(|_| pixel == Pixel::Rgb(3)) {
+        let pixel = PixelLayout::Rgb(if decoder.has_alpha() { 4 } else { 3 });
+        if let Some(target) = job.whole_output().filter(|_| pixel == PixelLayout::Rgb(3)) {
             decoder.read_image(target).map_err(error)?;
             return Ok(decoded);
         }
         let bytes =
-            decoder.output_buffer_size().ok_or_else(|| failure::limit_exceeded(Self::NAME))?;
+            decoder.output_buffer_size().ok_or_else(|| errors::limit_exceeded(Self::NAME))?;
         reserve(&mut self.scratch, bytes as u64, &limits, job.info.size)?;
         decoder.read_image(&mut self.scratch).map_err(error)?;
         pixel.copy_region(&self.scratch, job.info.size, job.region, job.out);
@@ -76,7 +78,7 @@ impl Format for Webp {
     }
 }
 
-/// Counts the frames, by the chunks that hold them, before the crate walks over all of them.
+/// Counts the frames by their ANMF chunks, before the crate parses all of them.
 fn check_frames(encoded: &[u8], limits: &Limits) -> Result<()> {
     const CHUNK_HEADER: usize = 8;
     let (mut at, mut frames) = (12, 0);
@@ -87,7 +89,7 @@ fn check_frames(encoded: &[u8], limits: &Limits) -> Result<()> {
         }
         let [.., a, b, c, d] = *header;
         let length = u32::from_le_bytes([a, b, c, d]) as usize;
-        // Chunks start at even addresses.
+        // Chunks are padded to even sizes.
         at = at.saturating_add(CHUNK_HEADER).saturating_add(length.saturating_add(length % 2));
     }
     Ok(())
@@ -95,10 +97,10 @@ fn check_frames(encoded: &[u8], limits: &Limits) -> Result<()> {
 
 fn error(error: DecodingError) -> Error {
     match error {
-        DecodingError::IoError(error) => failure::read_error(Webp::NAME, error),
+        DecodingError::IoError(error) => errors::read_error(Webp::NAME, error),
         DecodingError::MemoryLimitExceeded | DecodingError::ImageTooLarge => {
-            failure::limit_exceeded(Webp::NAME)
+            errors::limit_exceeded(Webp::NAME)
         }
-        error => failure::corrupt(Webp::NAME, error),
+        error => errors::corrupt(Webp::NAME, error),
     }
 }

@@ -1,4 +1,4 @@
-//! JPEG through the `zune-jpeg` crate.
+//! JPEG by the crate `zune-jpeg`.
 
 use spdl_core::{Error, ErrorKind, Result};
 use zune_jpeg::JpegDecoder;
@@ -7,17 +7,17 @@ use zune_jpeg::zune_core::bytestream::{ZByteIoError, ZCursor};
 use zune_jpeg::zune_core::colorspace::ColorSpace;
 use zune_jpeg::zune_core::options::DecoderOptions;
 
-use super::convert::Pixel;
-use super::failure;
-use super::frame::{Format, FormatCodec, Job, reserve};
+use super::adapter::{DecodeJob, FormatCodec, FormatReader, reserve};
+use super::convert::PixelLayout;
+use super::errors;
 use super::jpeg::Header;
 use crate::image::{Decoded, ImageCodec, ImageDecoder, ImageInfo, Limits};
 
-/// JPEG by the crate `zune-jpeg`: a mature decoder in Rust, baseline and progressive.
+/// JPEG by the crate `zune-jpeg`, a pure-Rust decoder: baseline and progressive.
 ///
-/// Its pixels differ from libjpeg-turbo's, which those of the default codec are equal to, by a few
-/// levels of 255. It decodes whole images only: of smaller regions the rest is thrown away, results
-/// are of full size, and files that end early are an error whatever was asked for.
+/// The pixels differ by a few levels of 255 from those of libjpeg-turbo and of the default codec.
+/// The codec always decodes the whole image at full size and crops it for a region. Truncated files
+/// are always an error.
 ///
 /// ```
 /// use spdl_media::formats::ZuneJpegCodec;
@@ -46,11 +46,11 @@ impl ImageCodec for ZuneJpegCodec {
 
 #[derive(Default)]
 struct Zune {
-    /// The whole image, where it cannot be decoded straight into the caller's memory.
+    /// The whole image, if it cannot be decoded directly into the caller's memory.
     scratch: Vec<u8>,
 }
 
-impl Format for Zune {
+impl FormatReader for Zune {
     const NAME: &'static str = "zune-jpeg";
     type File<'a> = Header;
 
@@ -64,7 +64,7 @@ impl Format for Zune {
         Ok((header, info))
     }
 
-    fn decode(&mut self, header: Header, mut job: Job<'_>) -> Result<Decoded> {
+    fn decode(&mut self, header: Header, mut job: DecodeJob<'_>) -> Result<Decoded> {
         header.check_end(job.encoded)?;
         job.limits.check_bytes(header.coefficient_bytes(), job.info.size)?;
         let size = job.info.size;
@@ -75,10 +75,10 @@ impl Format for Zune {
             .jpeg_set_out_colorspace(ColorSpace::RGB);
         let mut decoder = JpegDecoder::new_with_options(ZCursor::new(job.encoded), options);
         decoder.decode_headers().map_err(error)?;
-        let bytes = size.pixels() * Pixel::Rgb(3).bytes() as u64;
+        let bytes = size.pixels() * PixelLayout::Rgb(3).bytes() as u64;
         let color = decoder.output_colorspace();
         if color != Some(ColorSpace::RGB) || decoder.output_buffer_size() != Some(bytes as usize) {
-            let message = format!("a JPEG whose pixels become {color:?} is not supported");
+            let message = format!("unsupported JPEG with output colour space {color:?}");
             return Err(Error::new(ErrorKind::Unsupported, message));
         }
         if let Some(target) = job.whole_output() {
@@ -88,7 +88,7 @@ impl Format for Zune {
         reserve(&mut self.scratch, bytes, job.limits, job.info.size)?;
         decoder.decode_into(&mut self.scratch).map_err(error)?;
         let decoded = job.done();
-        Pixel::Rgb(3).copy_region(&self.scratch, size, job.region, job.out);
+        PixelLayout::Rgb(3).copy_region(&self.scratch, size, job.region, job.out);
         Ok(decoded)
     }
 }
@@ -98,8 +98,8 @@ fn error(error: DecodeErrors) -> Error {
         DecodeErrors::ExhaustedData | DecodeErrors::IoErrors(ZByteIoError::NotEnoughBytes(..)) => {
             Error::new(ErrorKind::Truncated, "the JPEG data end early")
         }
-        DecodeErrors::LargeDimensions(_) => failure::limit_exceeded(Zune::NAME),
-        error @ DecodeErrors::Unsupported(_) => failure::unsupported(Zune::NAME, error),
-        error => failure::corrupt(Zune::NAME, error),
+        DecodeErrors::LargeDimensions(_) => errors::limit_exceeded(Zune::NAME),
+        error @ DecodeErrors::Unsupported(_) => errors::unsupported(Zune::NAME, error),
+        error => errors::corrupt(Zune::NAME, error),
     }
 }

@@ -210,7 +210,7 @@ pub(in crate::formats) struct Header {
 
 /// How many visits of a block all scans of a file may cost, whose coded units have so many `blocks`.
 /// Real files have about ten scans; where they have more, their data grow with them.
-pub(in crate::formats) fn max_visits(blocks: u64, encoded_bytes: u64) -> u64 {
+pub(in crate::formats) fn max_block_visits(blocks: u64, encoded_bytes: u64) -> u64 {
     const VISITS_OF_A_BLOCK: u64 = 32;
     const VISITS_OF_A_BYTE: u64 = 8;
     blocks * VISITS_OF_A_BLOCK + encoded_bytes * VISITS_OF_A_BYTE

@@ -66,7 +66,7 @@ pub(super) use self::decoder::decoder_of_tiff_parts;
 #[cfg(any(feature = "turbojpeg", feature = "zune-jpeg"))]
 pub(super) use self::header::Header;
 #[cfg(feature = "turbojpeg")]
-pub(super) use self::header::max_visits;
+pub(super) use self::header::max_block_visits;
 
 fn corrupt(message: impl Into<String>, offset: usize) -> Error {
     Error::new(ErrorKind::Corrupt, message).with_offset(offset as u64)

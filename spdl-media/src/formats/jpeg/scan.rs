@@ -6,8 +6,8 @@ use spdl_core::{Error, ErrorKind, Result};
 use super::arithmetic;
 use super::bits::{Bits, EntropyReader, Window};
 use super::header::{
-    BLOCK_AREA, Coding, EntropyCoding, Frame, Header, MAX_COMPONENTS, Next, RST0, Scan, max_visits,
-    read_between_scans, skip_restarts,
+    BLOCK_AREA, Coding, EntropyCoding, Frame, Header, MAX_COMPONENTS, Next, RST0, Scan,
+    max_block_visits, read_between_scans, skip_restarts,
 };
 use super::huffman::{BadCode, Coefficients, HuffmanTable, RUN_OF_16};
 use super::stored::{Ac, Kept, Stored};
@@ -55,7 +55,7 @@ pub(super) struct Work {
 impl Work {
     fn new(frame: &Frame, encoded: &[u8]) -> Self {
         let blocks: usize = frame.components.iter().map(|component| component.blocks()).sum();
-        let visits = max_visits(blocks as u64, encoded.len() as u64);
+        let visits = max_block_visits(blocks as u64, encoded.len() as u64);
         // Blocks hold no more than 63, and scans tell of each three times in real files.
         let coefficients = visits + 192 * blocks as u64;
         Work { visits, coefficients }

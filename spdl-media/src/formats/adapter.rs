@@ -1,5 +1,4 @@
-//! What codecs around the decoders of other crates have in common: the header is read, the limits
-//! are checked, the region is; only then pixels are made.
+//! The steps that all codecs except JPEG share: parse the header, check limits and region, decode.
 
 use std::fmt::{self, Debug};
 use std::marker::PhantomData;
@@ -11,57 +10,56 @@ use crate::image::{
     Picture, PixelsMut, Rect, Size,
 };
 
-/// A format that the decoder of another crate reads. The value is its scratch memory.
-pub(super) trait Format: Default + Send + 'static {
+/// A format whose decoder writes rows of RGB. The value is the scratch memory.
+pub(super) trait FormatReader: Default + Send + 'static {
     /// See [`ImageCodec::name`].
     const NAME: &'static str;
-    /// A file whose header was read.
+    /// A file whose header was parsed.
     type File<'a>;
 
     /// See [`ImageCodec::sniff`].
     fn sniff(head: &[u8]) -> bool;
 
-    /// Reads the header. It allocates next to nothing, or checks the limits before; the size is
-    /// checked against them after.
+    /// Parses the header. The implementation checks the limits before each large allocation; the
+    /// caller checks the image size.
     fn open<'a>(encoded: &'a [u8], limits: &Limits) -> Result<(Self::File<'a>, ImageInfo)>;
 
-    /// Reads no more than the size and the orientation, where that is less work than
-    /// [`open`](Self::open); the size is checked after.
+    /// Parses size and orientation only, if that is cheaper than [`open`](Self::open).
     fn inspect(encoded: &[u8], limits: &Limits) -> Result<ImageInfo> {
         Self::open(encoded, limits).map(|(_, info)| info)
     }
 
-    /// Writes the region of the image.
-    fn decode(&mut self, file: Self::File<'_>, job: Job<'_>) -> Result<Decoded>;
+    /// Decodes the region of the request.
+    fn decode(&mut self, file: Self::File<'_>, job: DecodeJob<'_>) -> Result<Decoded>;
 
-    /// The bytes of its scratch memory.
+    /// The size of the scratch memory in bytes.
     fn scratch_bytes(&self) -> usize {
         0
     }
 }
 
-/// What a decoder keeps of its scratch memory from image to image, at most.
+/// The maximum scratch memory that a decoder keeps between images.
 const KEPT_BYTES: usize = 32 << 20;
 
-/// What is to be decoded, checked.
-pub(super) struct Job<'a> {
+/// A validated decode request.
+pub(super) struct DecodeJob<'a> {
     pub(super) encoded: &'a [u8],
     pub(super) info: ImageInfo,
     pub(super) region: Rect,
     pub(super) on_truncated: OnTruncated,
-    /// Whether nothing may be left unread.
+    /// Whether the whole file must be read.
     pub(super) exact: bool,
-    /// For what is allocated beside `out`, which they count already.
+    /// The limits that remain after the allocation of `out`.
     pub(super) limits: &'a Limits,
-    /// As large as the region.
+    /// Has the size of the region.
     pub(super) out: PixelsMut<'a>,
 }
 
-impl Job<'_> {
-    /// The answer where the data of an image ended after `rows` of its rows, for which `error` is
-    /// the reason: a part of the region, black below, where that was asked for and there is one.
-    /// The rows above are those that `out` holds.
-    pub(super) fn ended_after(mut self, rows: u32, error: Error) -> Result<Decoded> {
+impl DecodeJob<'_> {
+    /// The result for image data that end after `rows` rows because of `error`: a partial result
+    /// with black rows below if the request allows that, otherwise `error`. `out` holds the decoded
+    /// rows.
+    pub(super) fn truncated_after(mut self, rows: u32, error: Error) -> Result<Decoded> {
         let valid = rows.saturating_sub(self.region.top).min(self.region.height);
         if !self.may_be_partial(&error) || valid == 0 {
             return Err(error);
@@ -72,29 +70,29 @@ impl Job<'_> {
         Ok(Decoded::partial(self.region.size(), valid))
     }
 
-    /// Whether the rows before this error are wanted.
+    /// Whether the request accepts a partial result after this error.
     pub(super) fn may_be_partial(&self, error: &Error) -> bool {
         self.on_truncated == OnTruncated::Partial && error.kind() == ErrorKind::Truncated
     }
 
-    /// The whole output as one slice, where the region is the image and no gaps lie between rows.
+    /// The whole output as one slice, if the region is the whole image and there is no padding.
     pub(super) fn whole_output(&mut self) -> Option<&mut [u8]> {
         let whole = self.region == Rect::full(self.info.size);
         self.out.as_contiguous_mut().filter(|_| whole)
     }
 
-    /// The index of the first and the last pixel, plus 1, that is wanted of a row.
+    /// The columns of the region.
     pub(super) fn columns(&self) -> std::ops::Range<usize> {
         self.region.left as usize..(self.region.left + self.region.width) as usize
     }
 
-    /// Everything was written.
+    /// The complete result.
     pub(super) fn done(&self) -> Decoded {
         Decoded::new(self.region.size())
     }
 }
 
-/// The codec of a [`Format`].
+/// The codec of a [`FormatReader`].
 pub(super) struct FormatCodec<F>(PhantomData<fn() -> F>);
 
 impl<F> FormatCodec<F> {
@@ -103,13 +101,13 @@ impl<F> FormatCodec<F> {
     }
 }
 
-impl<F: Format> Debug for FormatCodec<F> {
+impl<F: FormatReader> Debug for FormatCodec<F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "codec of {}", F::NAME)
+        write!(f, "FormatCodec({})", F::NAME)
     }
 }
 
-impl<F: Format> ImageCodec for FormatCodec<F> {
+impl<F: FormatReader> ImageCodec for FormatCodec<F> {
     fn name(&self) -> &'static str {
         F::NAME
     }
@@ -128,7 +126,7 @@ struct FormatDecoder<F> {
     format: F,
 }
 
-impl<F: Format> FormatDecoder<F> {
+impl<F: FormatReader> FormatDecoder<F> {
     fn check(&self, encoded: &[u8], size: Size) -> Result<()> {
         self.limits.check_size(size)?;
         self.limits.check_ratio(encoded.len(), size)
@@ -140,7 +138,7 @@ impl<F: Format> FormatDecoder<F> {
         Ok((file, info))
     }
 
-    fn decode(&mut self, file: F::File<'_>, job: Job<'_>) -> Result<Decoded> {
+    fn decode(&mut self, file: F::File<'_>, job: DecodeJob<'_>) -> Result<Decoded> {
         let encoded = job.encoded;
         let outcome = self.format.decode(file, job).map_err(|error| located(error, encoded));
         if self.format.scratch_bytes() > KEPT_BYTES {
@@ -150,8 +148,7 @@ impl<F: Format> FormatDecoder<F> {
     }
 }
 
-/// An error that says where: data that end early do so at the end of the file, where nothing else
-/// is known.
+/// Adds the file length as the offset of a truncation error without an offset.
 fn located(error: Error, encoded: &[u8]) -> Error {
     match (error.kind(), error.offset()) {
         (ErrorKind::Truncated, None) => error.with_offset(encoded.len() as u64),
@@ -159,12 +156,12 @@ fn located(error: Error, encoded: &[u8]) -> Error {
     }
 }
 
-/// The bytes of so many pixels as RGB.
+/// The size of RGB pixels in bytes.
 fn rgb_bytes(size: Size) -> u64 {
     size.pixels().saturating_mul(CHANNELS as u64)
 }
 
-impl<F: Format> ImageDecoder for FormatDecoder<F> {
+impl<F: FormatReader> ImageDecoder for FormatDecoder<F> {
     fn inspect(&mut self, encoded: &[u8]) -> Result<ImageInfo> {
         let outcome = F::inspect(encoded, &self.limits);
         let info = outcome.map_err(|error| located(error, encoded))?;
@@ -183,7 +180,7 @@ impl<F: Format> ImageDecoder for FormatDecoder<F> {
         let region = request.checked_region(info.size, &out)?;
         let (on_truncated, exact) = (request.truncation(), request.is_exact());
         let limits = &limits;
-        self.decode(file, Job { encoded, info, region, on_truncated, exact, limits, out })
+        self.decode(file, DecodeJob { encoded, info, region, on_truncated, exact, limits, out })
     }
 
     fn decode_planes(
@@ -198,12 +195,11 @@ impl<F: Format> ImageDecoder for FormatDecoder<F> {
         picture.start_rgb(info.size, region)?;
         let out = picture.rgb_mut()?;
         let (on_truncated, exact) = (request.truncation(), request.is_exact());
-        self.decode(file, Job { encoded, info, region, on_truncated, exact, limits, out })
+        self.decode(file, DecodeJob { encoded, info, region, on_truncated, exact, limits, out })
     }
 }
 
-/// Makes `scratch` hold `bytes` bytes for an image of this size, once it is known that they may be
-/// used.
+/// Resizes `scratch` to `bytes` bytes, after a check of the limits.
 pub(super) fn reserve(
     scratch: &mut Vec<u8>,
     bytes: u64,
@@ -212,16 +208,16 @@ pub(super) fn reserve(
 ) -> Result<()> {
     limits.check_bytes(bytes, size)?;
     let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
-    let far_too_large = scratch.capacity() > KEPT_BYTES && scratch.capacity() / 4 > bytes;
-    if scratch.capacity() < bytes || far_too_large {
-        // Nothing of what is there is needed, so it is not carried along.
+    let is_excessive = scratch.capacity() > KEPT_BYTES && scratch.capacity() / 4 > bytes;
+    if scratch.capacity() < bytes || is_excessive {
+        // Dropping the old buffer first avoids copying its content.
         *scratch = Vec::new();
         scratch.try_reserve_exact(bytes).map_err(|_| {
-            let message = format!("the system has no {bytes} bytes of memory for an image");
+            let message = format!("cannot allocate {bytes} bytes for an image");
             Error::new(ErrorKind::LimitExceeded, message)
         })?;
     }
-    // What was there before is as good as zeros: decoders write all of it, or fail.
+    // The values do not matter: decoders write every byte or fail.
     scratch.resize(bytes, 0);
     Ok(())
 }

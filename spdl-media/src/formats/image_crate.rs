@@ -1,7 +1,7 @@
-//! Formats that are rarely met in data sets, through the `image` crate.
+//! Formats that are rare in data sets, by the crate `image`.
 //!
-//! Their pixels are those of its `to_rgb8`: alpha is dropped, grey is repeated, 16 bits are scaled
-//! to 8, and floats are cut to 0 to 1 before they become 0 to 255.
+//! The pixels are those of its `to_rgb8`: alpha is dropped, grey is repeated, 16 bits are scaled to
+//! 8, and floats are clamped to 0 to 1 and scaled to 0 to 255.
 
 use std::io::Cursor;
 use std::marker::PhantomData;
@@ -9,31 +9,31 @@ use std::marker::PhantomData;
 use image::{DynamicImage, ImageDecoder, ImageError, ImageFormat, ImageReader};
 use spdl_core::{Error, Result};
 
-use super::convert::Pixel;
-use super::failure;
-use super::frame::{Format, Job};
+use super::adapter::{DecodeJob, FormatReader};
+use super::convert::PixelLayout;
+use super::errors;
 use crate::image::{Decoded, ImageInfo, Limits, Orientation, Size};
 
-/// One of the formats.
-pub(super) trait Kind: Send + 'static {
+/// A format of the crate `image`.
+pub(super) trait ImageCrateKind: Send + 'static {
     const NAME: &'static str;
     const FORMAT: ImageFormat;
-    /// Whether its pictures are files of other formats.
+    /// Whether its files contain files of other formats.
     const NESTS: bool = false;
 
     fn sniff(head: &[u8]) -> bool;
 }
 
-/// A format by its [`Kind`].
-pub(super) struct ThroughImage<K>(PhantomData<fn() -> K>);
+/// The reader of an [`ImageCrateKind`].
+pub(super) struct ImageCrateFormat<K>(PhantomData<fn() -> K>);
 
-impl<K> Default for ThroughImage<K> {
+impl<K> Default for ImageCrateFormat<K> {
     fn default() -> Self {
-        ThroughImage(PhantomData)
+        ImageCrateFormat(PhantomData)
     }
 }
 
-impl<K: Kind> Format for ThroughImage<K> {
+impl<K: ImageCrateKind> FormatReader for ImageCrateFormat<K> {
     const NAME: &'static str = K::NAME;
     type File<'a> = Box<dyn ImageDecoder + 'a>;
 
@@ -41,10 +41,10 @@ impl<K: Kind> Format for ThroughImage<K> {
         K::sniff(head)
     }
 
-    fn open<'a>(encoded: &'a [u8], own: &Limits) -> Result<(Self::File<'a>, ImageInfo)> {
-        own.check_depth(1 + u32::from(K::NESTS))?;
+    fn open<'a>(encoded: &'a [u8], media_limits: &Limits) -> Result<(Self::File<'a>, ImageInfo)> {
+        media_limits.check_depth(1 + u32::from(K::NESTS))?;
         let mut limits = image::Limits::no_limits();
-        limits.max_alloc = Some(own.bytes());
+        limits.max_alloc = Some(media_limits.bytes());
         let mut reader = ImageReader::with_format(Cursor::new(encoded), K::FORMAT);
         reader.limits(limits);
         let decoder = reader.into_decoder().map_err(|reason| error(K::NAME, reason))?;
@@ -53,28 +53,31 @@ impl<K: Kind> Format for ThroughImage<K> {
         Ok((Box::new(decoder), info))
     }
 
-    fn decode(&mut self, decoder: Self::File<'_>, job: Job<'_>) -> Result<Decoded> {
+    fn decode(&mut self, decoder: Self::File<'_>, job: DecodeJob<'_>) -> Result<Decoded> {
         let size = job.info.size;
-        let bytes = size.pixels() * Pixel::Rgb(3).bytes() as u64;
+        let bytes = size.pixels() * PixelLayout::Rgb(3).bytes() as u64;
         job.limits.check_bytes(decoder.total_bytes().saturating_add(bytes), size)?;
         let image = DynamicImage::from_decoder(decoder).map_err(|reason| error(K::NAME, reason))?;
         let image = image.into_rgb8();
         if image.dimensions() != (size.width, size.height) {
             let found = image.dimensions();
-            return Err(failure::corrupt(K::NAME, format!("a picture of {found:?} in {size}")));
+            return Err(errors::corrupt(
+                K::NAME,
+                format!("decoded size {found:?} differs from the header's {size}"),
+            ));
         }
         let decoded = job.done();
-        Pixel::Rgb(3).copy_region(image.as_raw(), size, job.region, job.out);
+        PixelLayout::Rgb(3).copy_region(image.as_raw(), size, job.region, job.out);
         Ok(decoded)
     }
 }
 
 fn error(name: &str, error: ImageError) -> Error {
     match error {
-        ImageError::IoError(error) => failure::read_error(name, error),
-        ImageError::Limits(_) => failure::limit_exceeded(name),
-        error @ ImageError::Unsupported(_) => failure::unsupported(name, error),
-        error => failure::corrupt(name, error),
+        ImageError::IoError(error) => errors::read_error(name, error),
+        ImageError::Limits(_) => errors::limit_exceeded(name),
+        error @ ImageError::Unsupported(_) => errors::unsupported(name, error),
+        error => errors::corrupt(name, error),
     }
 }
 
@@ -83,7 +86,7 @@ fn error(name: &str, error: ImageError) -> Error {
 pub(super) struct Exr;
 
 #[cfg(feature = "exr")]
-impl Kind for Exr {
+impl ImageCrateKind for Exr {
     const NAME: &'static str = "exr";
     const FORMAT: ImageFormat = ImageFormat::OpenExr;
 
@@ -99,12 +102,12 @@ pub(super) use more::{Dds, Farbfeld, Hdr, Ico, Pnm, Qoi, Tga};
 mod more {
     use image::ImageFormat;
 
-    use super::Kind;
+    use super::ImageCrateKind;
 
-    /// Netpbm's bitmaps, greymaps, pixmaps and arbitrary maps.
+    /// Netpbm: PBM, PGM, PPM and PAM.
     pub(in super::super) struct Pnm;
 
-    impl Kind for Pnm {
+    impl ImageCrateKind for Pnm {
         const NAME: &'static str = "pnm";
         const FORMAT: ImageFormat = ImageFormat::Pnm;
 
@@ -113,10 +116,10 @@ mod more {
         }
     }
 
-    /// The Quite OK Image format.
+    /// QOI, the Quite OK Image format.
     pub(in super::super) struct Qoi;
 
-    impl Kind for Qoi {
+    impl ImageCrateKind for Qoi {
         const NAME: &'static str = "qoi";
         const FORMAT: ImageFormat = ImageFormat::Qoi;
 
@@ -125,10 +128,10 @@ mod more {
         }
     }
 
-    /// Truevision's format. It has no signature: its header is looked at as a whole.
+    /// Truevision TGA. Without a signature, the plausibility of the whole header decides.
     pub(in super::super) struct Tga;
 
-    impl Kind for Tga {
+    impl ImageCrateKind for Tga {
         const NAME: &'static str = "tga";
         const FORMAT: ImageFormat = ImageFormat::Tga;
 
@@ -148,10 +151,10 @@ mod more {
         }
     }
 
-    /// DirectDraw surfaces.
+    /// DirectDraw surfaces (DDS).
     pub(in super::super) struct Dds;
 
-    impl Kind for Dds {
+    impl ImageCrateKind for Dds {
         const NAME: &'static str = "dds";
         const FORMAT: ImageFormat = ImageFormat::Dds;
 
@@ -160,10 +163,10 @@ mod more {
         }
     }
 
-    /// Radiance's pictures of high dynamic range.
+    /// Radiance HDR.
     pub(in super::super) struct Hdr;
 
-    impl Kind for Hdr {
+    impl ImageCrateKind for Hdr {
         const NAME: &'static str = "hdr";
         const FORMAT: ImageFormat = ImageFormat::Hdr;
 
@@ -172,16 +175,16 @@ mod more {
         }
     }
 
-    /// Windows icons: the largest of their pictures.
+    /// Windows icons (ICO), the largest picture.
     pub(in super::super) struct Ico;
 
-    impl Kind for Ico {
+    impl ImageCrateKind for Ico {
         const NAME: &'static str = "ico";
         const FORMAT: ImageFormat = ImageFormat::Ico;
         const NESTS: bool = true;
 
         fn sniff(head: &[u8]) -> bool {
-            // The reserved byte of the first entry tells it from other files that start so.
+            // The reserved byte of the first entry excludes other files with these first bytes.
             head.starts_with(&[0, 0, 1, 0]) && head.get(4..6) != Some(&[0, 0]) && head.len() >= 22
         }
     }
@@ -189,7 +192,7 @@ mod more {
     /// farbfeld.
     pub(in super::super) struct Farbfeld;
 
-    impl Kind for Farbfeld {
+    impl ImageCrateKind for Farbfeld {
         const NAME: &'static str = "farbfeld";
         const FORMAT: ImageFormat = ImageFormat::Farbfeld;
 

@@ -1,0 +1,299 @@
+//! CCITT fax decoding of bilevel images: ITU-T T.4 (group 3, one- and two-dimensional), T.6 (group
+//! 4), and modified Huffman coding without EOL codes (TIFF compression 2).
+
+use fax::BitReader;
+use fax::maps::{Mode, black, mode, white};
+
+/// The coding scheme of the rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum CcittScheme {
+    /// One-dimensional, without EOL codes; each row starts at a byte boundary.
+    ModifiedHuffman,
+    /// One-dimensional with EOL codes. If `two_dimensional` is set, a tag bit after each EOL
+    /// selects one- or two-dimensional coding of the next row.
+    Group3 { two_dimensional: bool },
+    /// Two-dimensional coding of every row.
+    Group4,
+}
+
+/// Why a row cannot be decoded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum CcittError {
+    /// The data end, or an end-of-data code follows.
+    EndOfData,
+    /// No code word matches the data.
+    InvalidCode,
+}
+
+/// Decodes rows of `width` pixels into packed bits, most significant bit first, 1 for black. An
+/// error includes the number of complete rows.
+pub(super) fn decode(
+    data: &[u8],
+    lsb_first: bool,
+    scheme: CcittScheme,
+    width: u32,
+    rows: &mut [u8],
+) -> Result<(), (usize, CcittError)> {
+    let mut bits = CcittBitReader { data, at: 0, lsb_first };
+    // The changing elements of the reference row and the coding row: at even indices from white to
+    // black.
+    let (mut reference, mut current) = (Vec::new(), Vec::new());
+    let row_bytes = (width as usize).div_ceil(8).max(1);
+    for (index, row) in rows.chunks_exact_mut(row_bytes).enumerate() {
+        current.clear();
+        let outcome = match scheme {
+            CcittScheme::ModifiedHuffman => {
+                bits.at = bits.at.next_multiple_of(8);
+                read_one_dimensional(&mut bits, width, &mut current)
+            }
+            CcittScheme::Group3 { two_dimensional } => bits.skip_eol().and_then(|()| {
+                if two_dimensional && !bits.next_bit() {
+                    read_two_dimensional(&mut bits, width, &reference, &mut current)
+                } else {
+                    read_one_dimensional(&mut bits, width, &mut current)
+                }
+            }),
+            CcittScheme::Group4 => read_two_dimensional(&mut bits, width, &reference, &mut current),
+        };
+        if let Err(error) = outcome {
+            return Err((index, if bits.is_at_end() { CcittError::EndOfData } else { error }));
+        }
+        if bits.is_beyond() {
+            return Err((index, CcittError::EndOfData));
+        }
+        row.fill(0);
+        for run in current.chunks(2) {
+            let end = run.get(1).copied().unwrap_or(width);
+            set_bits(row, run[0] as usize, end as usize);
+        }
+        std::mem::swap(&mut reference, &mut current);
+    }
+    Ok(())
+}
+
+/// Sets the bits of the pixels `start..end`.
+fn set_bits(row: &mut [u8], start: usize, end: usize) {
+    for x in start..end {
+        if x % 8 == 0 && x + 8 <= end {
+            row[x / 8] = 0xFF;
+        } else {
+            row[x / 8] |= 0x80 >> (x % 8);
+        }
+    }
+}
+
+/// One-dimensional coding: runs of alternating colour, white first.
+fn read_one_dimensional(
+    bits: &mut CcittBitReader<'_>,
+    width: u32,
+    changes: &mut Vec<u32>,
+) -> Result<(), CcittError> {
+    let (mut at, mut is_black) = (0, false);
+    while at < width {
+        at = at.saturating_add(read_run(bits, is_black)?).min(width);
+        changes.push(at);
+        is_black = !is_black;
+    }
+    Ok(())
+}
+
+/// The length of a run: make-up codes for multiples of 64, and a terminating code.
+fn read_run(bits: &mut CcittBitReader<'_>, is_black: bool) -> Result<u32, CcittError> {
+    let mut sum = 0u32;
+    loop {
+        let code = if is_black { black::decode(bits) } else { white::decode(bits) };
+        let length = u32::from(code.ok_or(CcittError::InvalidCode)?);
+        sum = sum.saturating_add(length);
+        if length < 64 {
+            return Ok(sum);
+        }
+    }
+}
+
+/// Two-dimensional coding, relative to the reference row (T.4, 4.2; T.6, 2.2).
+fn read_two_dimensional(
+    bits: &mut CcittBitReader<'_>,
+    width: u32,
+    reference: &[u32],
+    changes: &mut Vec<u32>,
+) -> Result<(), CcittError> {
+    let (mut at, mut is_black) = (0, false);
+    let (mut is_start, mut index) = (true, 0);
+    while at < width {
+        // b1: the first changing element of the reference row to the right, of opposite colour.
+        while index > 0 && reference.get(index - 1).is_some_and(|&change| change > at) {
+            index -= 1;
+        }
+        while reference.get(index).is_some_and(|&change| change < at || (change == at && !is_start))
+            || index % 2 != usize::from(is_black)
+        {
+            index += 1;
+        }
+        let change = |index: usize| reference.get(index).copied().unwrap_or(width);
+        match mode::decode(bits).ok_or(CcittError::InvalidCode)? {
+            Mode::Pass => at = change(index + 1),
+            Mode::Horizontal => {
+                for is_black in [is_black, !is_black] {
+                    at = at.saturating_add(read_run(bits, is_black)?).min(width);
+                    changes.push(at);
+                }
+            }
+            Mode::Vertical(by) => {
+                let next = change(index).saturating_add_signed(by.into()).min(width);
+                if next < at {
+                    return Err(CcittError::InvalidCode);
+                }
+                at = next;
+                changes.push(at);
+                is_black = !is_black;
+            }
+            Mode::EOF => return Err(CcittError::EndOfData),
+            // Uncompressed mode, which no known encoder writes.
+            Mode::Extension => return Err(CcittError::InvalidCode),
+        }
+        is_start = false;
+    }
+    Ok(())
+}
+
+/// A bit reader; zeros follow the data.
+struct CcittBitReader<'a> {
+    data: &'a [u8],
+    /// The position in bits.
+    at: usize,
+    lsb_first: bool,
+}
+
+impl CcittBitReader<'_> {
+    fn is_beyond(&self) -> bool {
+        self.at > 8 * self.data.len()
+    }
+
+    /// Whether the remaining bits may be a truncated code word.
+    fn is_at_end(&self) -> bool {
+        const LONGEST_CODE: usize = 13;
+        self.at + LONGEST_CODE > 8 * self.data.len()
+    }
+
+    fn byte(&self, at: usize) -> u32 {
+        let byte = self.data.get(at).copied().unwrap_or(0);
+        u32::from(if self.lsb_first { byte.reverse_bits() } else { byte })
+    }
+
+    /// The next 16 bits.
+    fn peek_16(&self) -> u32 {
+        let at = self.at / 8;
+        let bytes = self.byte(at) << 16 | self.byte(at + 1) << 8 | self.byte(at + 2);
+        bytes >> (8 - self.at % 8) & 0xFFFF
+    }
+
+    fn next_bit(&mut self) -> bool {
+        let bit = self.peek_16() >> 15 == 1;
+        self.at += 1;
+        bit
+    }
+
+    /// Skips an EOL code (11 or more zeros and a one) before a row, if present. Two EOL codes mean
+    /// end of data.
+    fn skip_eol(&mut self) -> Result<(), CcittError> {
+        let is_eol = |bits: &Self| bits.peek_16() >> 5 == 0;
+        if is_eol(self) {
+            while !self.next_bit() {
+                if self.is_beyond() {
+                    return Err(CcittError::EndOfData);
+                }
+            }
+            if is_eol(self) {
+                return Err(CcittError::EndOfData);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl BitReader for CcittBitReader<'_> {
+    type Error = std::convert::Infallible;
+
+    fn peek(&self, bits: u8) -> Option<u16> {
+        16u32.checked_sub(bits.into()).map(|beyond| (self.peek_16() >> beyond) as u16)
+    }
+
+    fn consume(&mut self, bits: u8) -> Result<(), Self::Error> {
+        self.at += usize::from(bits);
+        Ok(())
+    }
+
+    fn bits_to_byte_boundary(&self) -> u8 {
+        (self.at.next_multiple_of(8) - self.at) as u8
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Bits as a text of `0` and `1`, filled up with zeros.
+    fn packed(text: &str) -> Vec<u8> {
+        let bits: Vec<u8> = text.bytes().filter(|byte| *byte != b' ').map(|b| b - b'0').collect();
+        let byte = |bits: &[u8]| bits.iter().rev().fold(0, |byte, bit| byte >> 1 | bit << 7);
+        bits.chunks(8).map(byte).collect()
+    }
+
+    fn read(
+        text: &str,
+        scheme: CcittScheme,
+        rows: usize,
+    ) -> (Vec<u8>, Result<(), (usize, CcittError)>) {
+        let mut found = vec![0xAA; rows];
+        let outcome = decode(&packed(text), false, scheme, 8, &mut found);
+        (found, outcome)
+    }
+
+    const MARK: &str = "000000000001";
+    // By table 2 of T.4: 3 white, 2 black, 3 white.
+    const ROW: &str = "1000 11 1000";
+
+    #[test]
+    fn rows_are_those_that_the_recommendations_describe() {
+        let lines = format!("{MARK} {ROW} 0000 {MARK} {ROW}");
+        let found = read(&lines, CcittScheme::Group3 { two_dimensional: false }, 2);
+        assert_eq!(found, (vec![0b0001_1000; 2], Ok(())));
+        // The second row: both changes lie one further to the right, and the end as before.
+        let lines = format!("{MARK} 1 {ROW} {MARK} 0 011 011 1");
+        let found = read(&lines, CcittScheme::Group3 { two_dimensional: true }, 2);
+        assert_eq!(found, (vec![0b0001_1000, 0b0000_1100], Ok(())));
+        // A row of runs, one that passes the black of the last, one that ends where it did not.
+        let found = read("001 1000 11 1 0001 1", CcittScheme::Group4, 2);
+        assert_eq!(found, (vec![0b0001_1000, 0], Ok(())));
+        let found = read(&format!("{ROW} 000000 {ROW}"), CcittScheme::ModifiedHuffman, 2);
+        assert_eq!(found, (vec![0b0001_1000; 2], Ok(())));
+    }
+
+    #[test]
+    fn what_ends_early_or_means_nothing_is_told_with_the_rows_before() {
+        let group3 = CcittScheme::Group3 { two_dimensional: false };
+        let end = MARK.repeat(6);
+        let found = read(&format!("{MARK} {ROW} {end}"), group3, 3);
+        assert_eq!((found.0[0], found.1), (0b0001_1000, Err((1, CcittError::EndOfData))));
+        assert_eq!(read(&format!("{MARK} {ROW}"), group3, 3).1, Err((1, CcittError::EndOfData)));
+        assert_eq!(
+            read(&format!("00000000{}", "1".repeat(40)), group3, 1).1,
+            Err((0, CcittError::InvalidCode))
+        );
+        assert_eq!(
+            read("000000000001 000000000001", CcittScheme::Group4, 1).1,
+            Err((0, CcittError::EndOfData))
+        );
+        assert_eq!(read("", CcittScheme::Group4, 1).1, Err((0, CcittError::EndOfData)));
+    }
+
+    #[test]
+    fn the_lowest_bit_may_come_first() {
+        let mut data = packed(&format!("{MARK} {ROW}"));
+        data.iter_mut().for_each(|byte| *byte = byte.reverse_bits());
+        let mut found = [0; 1];
+        let scheme = CcittScheme::Group3 { two_dimensional: false };
+        decode(&data, true, scheme, 8, &mut found).unwrap();
+        assert_eq!(found, [0b0001_1000]);
+    }
+}

@@ -1,0 +1,46 @@
+//! Errors of TIFF decoding.
+
+use spdl_core::{Error, ErrorKind};
+
+use super::super::errors;
+
+pub(super) const NAME: &str = "tiff";
+
+/// An error after `rows` complete rows.
+pub(super) struct RowError {
+    pub(super) rows: u32,
+    pub(super) error: Error,
+}
+
+impl From<Error> for RowError {
+    fn from(error: Error) -> Self {
+        RowError { rows: 0, error }
+    }
+}
+
+/// Data that end early in a complete chunk are corrupt, not truncated. Otherwise the same error
+/// would go unnoticed for a region without the chunk.
+pub(super) fn classify(error: Error, is_there: bool) -> Error {
+    match (error.kind(), error.offset()) {
+        (ErrorKind::Truncated, offset) if is_there => {
+            let damaged = Error::new(ErrorKind::Corrupt, error.message().to_owned());
+            offset.map_or(damaged.clone(), |offset| damaged.with_offset(offset))
+        }
+        _ => error,
+    }
+}
+
+/// An error of the crate `tiff` as an error of `spdl-core`.
+pub(super) fn convert_error(error: tiff::TiffError) -> Error {
+    use tiff::TiffError::*;
+    match error {
+        IoError(error) => errors::read_error(NAME, error),
+        LimitsExceeded | IntSizeError => errors::limit_exceeded(NAME),
+        error @ UnsupportedError(_) => errors::unsupported(NAME, error),
+        error => errors::corrupt(NAME, error),
+    }
+}
+
+pub(super) fn unsupported(what: &str) -> Error {
+    Error::new(ErrorKind::Unsupported, format!("unsupported: {what}"))
+}

@@ -1,0 +1,101 @@
+//! YCbCr coefficients and reference values.
+
+use spdl_core::Result;
+use tiff::decoder::ifd::Value;
+use tiff::tags::Tag;
+
+use super::super::errors;
+use super::directory::Reader;
+use super::errors::{NAME, convert_error};
+use super::tags::{LUMA_COEFFICIENTS, REFERENCE_BLACK_WHITE};
+use crate::image::CHANNELS;
+
+/// The meaning of stored YCbCr values.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct YCbCrCoefficients {
+    /// The luma coefficients of red, green and blue.
+    pub(super) parts: [f32; CHANNELS],
+    /// Reference black and white of Y, Cb and Cr: the stored value of 0, and of 1 (of ½ for the
+    /// differences).
+    pub(super) range: [[f32; 2]; CHANNELS],
+}
+
+impl YCbCrCoefficients {
+    /// ITU-R BT.601, full range.
+    pub(super) const JPEG: YCbCrCoefficients = YCbCrCoefficients {
+        parts: [0.299, 0.587, 0.114],
+        range: [[0.0, 255.0], [128.0, 255.0], [128.0, 255.0]],
+    };
+
+    pub(super) fn read(decoder: &mut Reader<'_>) -> Result<YCbCrCoefficients> {
+        let mut luma = YCbCrCoefficients::JPEG;
+        if let Some(parts) = numbers(decoder, LUMA_COEFFICIENTS)? {
+            luma.parts = parts;
+        }
+        if let Some([a, b, c, d, e, f]) = numbers(decoder, REFERENCE_BLACK_WHITE)? {
+            luma.range = [[a, b], [c, d], [e, f]];
+        }
+        let is_valid = luma.parts[1] != 0.0 && luma.range.iter().all(|[none, all]| none != all);
+        match is_valid {
+            true => Ok(luma),
+            false => Err(errors::corrupt(
+                NAME,
+                "invalid YCbCr coefficients or reference black and white",
+            )),
+        }
+    }
+
+    /// Whether the values are those of JPEG. Stored fractions have few digits.
+    #[cfg(feature = "jpeg")]
+    pub(super) fn is_jpeg(&self) -> bool {
+        let near = |a: &f32, b: &f32, most: f32| (a - b).abs() < most;
+        let YCbCrCoefficients { parts, range } = YCbCrCoefficients::JPEG;
+        self.parts.iter().zip(&parts).all(|(a, b)| near(a, b, 1e-3))
+            && self.range.iter().flatten().zip(range.iter().flatten()).all(|(a, b)| near(a, b, 0.5))
+    }
+
+    /// The formulas of TIFF 6.0, section 21. As in libtiff, the normalised values are truncated to
+    /// integers first.
+    pub(super) fn rgb(&self, stored: [u8; CHANNELS]) -> [u8; CHANNELS] {
+        let scales = [255.0, 127.0, 127.0];
+        let [y, cb, cr] = std::array::from_fn(|at| {
+            let [none, all] = self.range[at];
+            ((f32::from(stored[at]) - none) * scales[at] / (all - none)).trunc()
+        });
+        let [red_part, green_part, blue_part] = self.parts;
+        let red = y + cr * (2.0 - 2.0 * red_part);
+        let blue = y + cb * (2.0 - 2.0 * blue_part);
+        let green = (y - red_part * red - blue_part * blue) / green_part;
+        // A cast from `f32` saturates.
+        [red, green, blue].map(|value| (value + 0.5).floor() as u8)
+    }
+}
+
+/// The numbers of a tag; `None` if the tag is missing.
+pub(super) fn numbers<const N: usize>(
+    decoder: &mut Reader<'_>,
+    tag: u16,
+) -> Result<Option<[f32; N]>> {
+    let tag = Tag::from_u16_exhaustive(tag);
+    let Some(Value::List(values)) = decoder.find_tag(tag).map_err(convert_error)? else {
+        return Ok(None);
+    };
+    let mut numbers = [0.0; N];
+    if values.len() != N {
+        let message = format!("tag {tag:?} has {} values: expected {N}", values.len());
+        return Err(errors::corrupt(NAME, message));
+    }
+    for (number, value) in numbers.iter_mut().zip(values) {
+        *number = match value {
+            Value::Rational(above, below) if below > 0 => above as f32 / below as f32,
+            Value::Float(value) if value.is_finite() => value,
+            Value::Short(value) => f32::from(value),
+            Value::Unsigned(value) => value as f32,
+            other => {
+                let message = format!("invalid value {other:?} of tag {tag:?}");
+                return Err(errors::corrupt(NAME, message));
+            }
+        };
+    }
+    Ok(Some(numbers))
+}
