@@ -1,5 +1,5 @@
-//! Arithmetic-coded data: binary decisions with adaptive probabilities, and the coefficients that
-//! they tell of (ITU-T T.81, annex D, F.1.4, F.2.4 and G.1.3).
+//! Arithmetic decoding: adaptive binary decisions, and coefficients from them (ITU-T T.81, annex D,
+//! F.1.4, F.2.4 and G.1.3).
 
 use spdl_core::Error;
 
@@ -9,9 +9,8 @@ use super::stored::{Ac, Stored};
 use super::tables::Tables;
 use super::{corrupt, truncated};
 
-/// For each state: how likely the less probable decision is, and the states that follow it and the
-/// more probable one; `true` where the two then change places (T.81, table D.3). The last state
-/// stays as it is: both decisions are as likely.
+/// Qe, next state after the less and the more probable symbol, and whether the symbols are
+/// exchanged (T.81, table D.3). The last state is fixed at equal probabilities.
 #[rustfmt::skip]
 const STATES: [(u16, u8, u8, bool); 114] = [
     (0x5A1D, 1, 1, true), (0x2586, 14, 2, false), (0x1114, 16, 3, false), (0x080B, 18, 4, false),
@@ -53,18 +52,19 @@ const STATES: [(u16, u8, u8, bool); 114] = [
     (0x5A10, 110, 111, true), (0x5522, 112, 109, false), (0x59EB, 112, 111, true),
     (0x5A1D, 113, 113, false),
 ];
-/// The state that stays as it is.
+/// The state of fixed, equal probabilities.
 const EVEN: u8 = 113;
 
-/// The standard has four of either kind; a number in a file has room for 16, and libjpeg takes all.
+/// The standard defines four tables of each kind. The marker has room for 16, and libjpeg accepts
+/// all.
 const TABLES: usize = 16;
 
-/// What the marker DAC sets: where contexts are told apart (T.81, B.2.4.3).
+/// The conditioning of a DAC segment (T.81, B.2.4.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Conditioning {
-    /// Up to which logarithm a difference of DC values is small, and above which it is large.
+    /// Bounds L and U of small and large DC differences.
     pub(super) dc: [(u8, u8); TABLES],
-    /// The last of the AC coefficients of low frequency.
+    /// Kx: the last AC coefficient of low frequency.
     pub(super) ac: [u8; TABLES],
 }
 
@@ -74,21 +74,21 @@ impl Default for Conditioning {
     }
 }
 
-/// A decision's statistics: the state, and the more probable decision in the highest bit.
+/// A statistics bin: the state, and the more probable symbol in the highest bit.
 type Bin = u8;
 
 const MORE_PROBABLE: u8 = 0x80;
 
-/// Reads decisions (T.81, D.2).
+/// The arithmetic decoder (T.81, D.2).
 struct Decisions<'a> {
     encoded: &'a [u8],
     at: usize,
-    /// The code register: the part that is compared with the interval lies in the upper 16 bits.
+    /// The code register; its upper 16 bits are compared with the interval.
     code: u32,
     interval: u32,
-    /// How many bits of the code register's lower part are still data.
+    /// The number of valid bits in the lower part of the code register.
     count: u32,
-    /// Whether bytes were wanted where the file ends without a marker.
+    /// Whether the decoder read beyond the end of a file without a marker.
     is_cut: bool,
 }
 
@@ -100,7 +100,7 @@ impl<'a> Decisions<'a> {
         decisions
     }
 
-    /// Starts anew with the data that follow.
+    /// Initialises the decoder at the current offset.
     fn begin(&mut self) {
         self.code = 0;
         for _ in 0..2 {
@@ -111,8 +111,7 @@ impl<'a> Decisions<'a> {
         self.count = 0;
     }
 
-    /// The next byte of the data. Encoders leave out zeros before a marker, so there are as many of
-    /// them as wanted.
+    /// The next byte. Encoders omit zeros before a marker, so zeros follow the data.
     fn byte(&mut self) -> u32 {
         match self.encoded.get(self.at..) {
             Some(&[first, ..]) if first != 0xFF => {
@@ -135,14 +134,14 @@ impl<'a> Decisions<'a> {
         0
     }
 
-    /// Passes over what is left before the next marker, and reads that; `None` at the end.
+    /// Skips to the next marker and reads it; `None` at the end of the file.
     fn next_marker(&mut self) -> Option<u8> {
         let found = find_marker(self.encoded, self.at);
         self.at = found.map_or(self.encoded.len(), |(_, end)| end);
         found.map(|(marker, _)| marker)
     }
 
-    /// The next decision.
+    /// Decodes a decision.
     #[inline]
     fn take(&mut self, bin: &mut Bin) -> bool {
         let (less, after_less, after_more, swaps) = STATES[usize::from(*bin & !MORE_PROBABLE)];
@@ -153,7 +152,7 @@ impl<'a> Decisions<'a> {
         if !is_upper && self.interval >= 0x8000 {
             return more != 0;
         }
-        // The larger part belongs to the more probable decision.
+        // The larger subinterval belongs to the more probable symbol.
         let is_more = is_upper == (self.interval < less);
         if is_upper {
             self.code -= self.interval << 16;
@@ -178,12 +177,12 @@ impl<'a> Decisions<'a> {
         decision != 0
     }
 
-    /// A decision that is as likely as its opposite.
+    /// Decodes a decision of equal probabilities.
     fn even(&mut self) -> bool {
         self.take(&mut { EVEN })
     }
 
-    /// The bits of a magnitude below its highest, which is `top` (T.81, figures F.23 and F.24).
+    /// The bits of a magnitude below its highest bit `top` (T.81, figures F.23 and F.24).
     fn magnitude(&mut self, top: u32, bin: &mut Bin) -> i32 {
         let (mut value, mut bit) = (top, top >> 1);
         while bit > 0 {
@@ -196,23 +195,23 @@ impl<'a> Decisions<'a> {
     }
 }
 
-/// The data tell of more coefficients than a block has, or of larger ones than there can be.
+/// More coefficients than a block has, or a coefficient that is too large.
 struct BadData;
 
-/// From where on magnitudes of AC coefficients have their bins, in low and high frequencies; and
-/// how far behind are those of their lower bits.
+/// The first bins of AC magnitudes of low and high frequency, and of DC magnitudes; and the
+/// distance to the bins of their lower bits.
 const LOW_MAGNITUDES: usize = 189;
 const HIGH_MAGNITUDES: usize = 217;
 const DC_MAGNITUDES: usize = 20;
 const LOWER_BITS: usize = 14;
-/// The highest bit of a magnitude that there can be.
+/// The highest valid bit of a magnitude.
 const MAX_TOP: u32 = 1 << 14;
 
-/// The statistics of a scan, and what is carried from block to block.
+/// The statistics of a scan, and state that continues from block to block.
 struct Statistics {
     dc: [[Bin; 64]; TABLES],
     ac: [[Bin; 256]; TABLES],
-    /// Per component: the last DC value, and which bins its next difference has.
+    /// The previous DC value of each component, and the context of its next difference.
     predictions: [i32; MAX_COMPONENTS],
     contexts: [usize; MAX_COMPONENTS],
 }
@@ -227,7 +226,7 @@ impl Statistics {
         }
     }
 
-    /// A block's DC value (T.81, F.1.4.1 and figure F.19).
+    /// Decodes a DC value (T.81, F.1.4.1 and figure F.19).
     fn read_dc(
         &mut self,
         decisions: &mut Decisions<'_>,
@@ -266,7 +265,7 @@ impl Statistics {
         Ok(*prediction)
     }
 
-    /// The coefficients of a band, where none of it is known (T.81, F.1.4.2 and figure F.20).
+    /// Decodes the first scan of a band (T.81, F.1.4.2 and figure F.20).
     fn read_band(
         &mut self,
         decisions: &mut Decisions<'_>,
@@ -302,7 +301,7 @@ impl Statistics {
                     at += 1;
                 }
             }
-            // One bit has none below it.
+            // Values below 2 have no lower bits.
             let value = if top < 2 {
                 top as i32 + 1
             } else {
@@ -315,7 +314,7 @@ impl Statistics {
         Ok(())
     }
 
-    /// One more bit of a band (T.81, G.1.3.3 and figure G.11).
+    /// Decodes a refinement scan of a band (T.81, G.1.3.3 and figure G.11).
     fn refine_band(
         &mut self,
         decisions: &mut Decisions<'_>,
@@ -325,7 +324,7 @@ impl Statistics {
     ) -> Result<(), BadData> {
         let bins = &mut self.ac[part.ac];
         let bit = 1i16 << scan.low;
-        // Before the last coefficient that is known, a block cannot end.
+        // The block cannot end before the last known non-zero coefficient.
         let known = block.nonzero(1, scan.last).checked_ilog2().map_or(0, |last| last as usize);
         let mut k = scan.first;
         while k <= scan.last {
@@ -356,8 +355,8 @@ impl Statistics {
     }
 }
 
-/// Reads a scan whose data start at `data` into the coefficients of the image. Says where it came
-/// to; and where it fails, after how many rows of units, or of a lone component's blocks.
+/// Decodes a scan into the stored coefficients. Returns the offset after it. An error includes the
+/// number of complete rows of MCUs, or of blocks of a single component.
 pub(super) fn read_scan(
     encoded: &[u8],
     data: usize,
@@ -378,7 +377,8 @@ fn read_rows(
     tables: &Tables,
     (stored, work): (&mut Stored, &mut Work),
 ) -> Result<(), (usize, Error)> {
-    // A lone component's unit is one block, and only blocks with samples of the image are coded.
+    // A single component has one block per MCU, and only blocks with samples of the image are
+    // coded.
     let (alone, rows, units) = match scan.components[..] {
         [part] => {
             let component = &frame.components[part.component];
@@ -426,7 +426,7 @@ fn read_rows(
     Ok(())
 }
 
-/// Reads a block's part of a scan. Says how many AC coefficients that told of.
+/// Decodes a block of a scan. Returns the number of its non-zero AC coefficients.
 fn read_block(
     decisions: &mut Decisions<'_>,
     statistics: &mut Statistics,
@@ -467,9 +467,9 @@ fn bad_data(decisions: &Decisions<'_>, missing: usize) -> Error {
     if decisions.is_cut {
         return ends_early(decisions, missing);
     }
-    corrupt("the arithmetic-coded JPEG data tell of what a block cannot hold", decisions.at)
+    corrupt("corrupt JPEG: invalid arithmetic-coded coefficient", decisions.at)
 }
 
 fn ends_early(decisions: &Decisions<'_>, missing: usize) -> Error {
-    truncated(format!("the JPEG data end {missing} rows of blocks early"), decisions.at)
+    truncated(format!("truncated JPEG: {missing} rows of blocks are missing"), decisions.at)
 }

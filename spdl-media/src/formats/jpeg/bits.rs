@@ -1,18 +1,18 @@
-//! Entropy-coded data: without the bytes that are stuffed into them, and bit by bit.
+//! Entropy-coded data without stuffed bytes, read as bits.
 
 use fearless_simd::prelude::*;
 use fearless_simd::{Level, dispatch, u8x32};
 
 use super::header::find_marker;
 
-/// How much of the data lies ready at once; more would leave the nearest cache.
+/// Bytes of unstuffed data in the window; a larger window exceeds the L1 cache.
 const WINDOW: usize = 8 << 10;
-/// What a coded unit takes at most: 10 blocks of 64 codes with their values, 31 bits each.
+/// The maximum size of an MCU: 10 blocks of 64 codes with values of 31 bits each.
 const UNIT_BYTES: usize = 10 * 64 * 31 / 8 + 64;
-/// What is read at once.
+/// Bytes loaded per refill.
 const WORD: usize = 8;
 
-/// Memory for a part of the data.
+/// Memory for a window of unstuffed data.
 #[derive(Debug)]
 pub(super) struct Window(Box<[u8; WINDOW + WORD]>);
 
@@ -22,36 +22,36 @@ impl Default for Window {
     }
 }
 
-/// Reads the data of a scan, up to the next marker.
+/// Reads the entropy-coded data of a scan, up to the next marker.
 #[derive(Debug)]
 pub(super) struct EntropyReader<'a> {
     encoded: &'a [u8],
     window: &'a mut Window,
-    /// How many bytes of the window are data; [`WORD`] bytes behind them may be read.
+    /// The number of data bytes in the window; [`WORD`] readable zero bytes follow.
     filled: usize,
-    /// Where the window's first byte is in the file.
+    /// The file offset of the first byte of the window.
     start: usize,
-    /// The first byte of the file that is not yet in the window.
+    /// The file offset of the first byte after the window.
     source: usize,
-    /// Whether the data end with the window: `source` is that of a marker, or the file's end.
+    /// Whether `source` is the offset of a marker or the end of the file.
     ended: bool,
     position: Position,
     level: Level,
 }
 
-/// Where reading has come to.
+/// The position of the bit reader.
 #[derive(Clone, Copy, Debug, Default)]
 struct Position {
-    /// The first byte of the window that is not yet in `bits`; beyond its end there are zeros.
+    /// The first byte of the window that is not in `bits`. Zeros follow the data.
     at: usize,
-    /// The next bits, from the highest on. Below the `count` bits lie zeros, or a part of what
-    /// comes next.
+    /// The next bits, most significant first. Below the `count` valid bits are zeros, or bits of
+    /// the next bytes.
     bits: u64,
     count: u32,
 }
 
 impl<'a> EntropyReader<'a> {
-    /// Reads `encoded` from the byte `at` on.
+    /// Reads `encoded` from the offset `at`.
     pub(super) fn new(encoded: &'a [u8], at: usize, window: &'a mut Window, level: Level) -> Self {
         let mut reader = EntropyReader {
             encoded,
@@ -67,7 +67,7 @@ impl<'a> EntropyReader<'a> {
         reader
     }
 
-    /// The next bits: enough for a coded unit, and zeros where the data end.
+    /// A bit reader with enough data for an MCU. Zeros follow the end of the data.
     #[inline(always)]
     pub(super) fn bits(&mut self) -> Bits<'_> {
         if self.position.at + UNIT_BYTES > self.filled && !self.ended {
@@ -76,19 +76,19 @@ impl<'a> EntropyReader<'a> {
         Bits { data: &self.window.0[..self.filled + WORD], position: self.position }
     }
 
-    /// Takes note of what was read of [`bits`](Self::bits).
+    /// Stores the position of the reader of [`bits`](Self::bits).
     #[inline(always)]
     pub(super) fn set_position(&mut self, position: BitPosition) {
         self.position = position.0;
     }
 
-    /// Whether bits were read that are not there.
+    /// Whether more bits were read than exist.
     #[inline(always)]
     pub(super) fn is_overrun(&self) -> bool {
         self.is_beyond(0)
     }
 
-    /// Whether so few bits are left that a code may have been cut.
+    /// Whether the remaining bits may be a truncated code.
     pub(super) fn is_at_end(&self) -> bool {
         self.ended && self.is_beyond(16)
     }
@@ -98,21 +98,22 @@ impl<'a> EntropyReader<'a> {
         8 * self.position.at + more > 8 * self.filled + self.position.count as usize
     }
 
-    /// Where reading has come to in the file, or a few bytes further; no marker lies before.
+    /// The approximate file offset of the position: at most a few bytes later, and before the next
+    /// marker.
     pub(super) fn offset(&self) -> usize {
         self.start + self.stuffed_length(self.position.at.min(self.filled))
     }
 
-    /// How many bytes of the file the first bytes of the window were.
+    /// The size in the file of the first `length` bytes of the window.
     fn stuffed_length(&self, length: usize) -> usize {
-        // Every 0xFF among the data is followed by a stuffed zero. Few are counted at a time, as
-        // many counters as fit a register.
+        // A stuffed zero follows every 0xFF. Short parts keep the counters in bytes, so that they
+        // vectorise.
         let stuffed = |part: &[u8]| part.iter().map(|&byte| u8::from(byte == 0xFF)).sum::<u8>();
         let parts = self.window.0[..length].chunks(128);
         length + parts.map(|part| usize::from(stuffed(part))).sum::<usize>()
     }
 
-    /// Moves what is left to the start of the window, and fills up the rest.
+    /// Moves the remaining data to the start of the window, and refills it.
     #[inline(never)]
     fn fill(&mut self) {
         let done = self.position.at.min(self.filled);
@@ -145,7 +146,7 @@ impl<'a> EntropyReader<'a> {
         self.window.0[self.filled..][..WORD].fill(0);
     }
 
-    /// Passes over what is left before the next marker, and reads that; `None` at the end.
+    /// Skips to the next marker and reads it; `None` at the end of the file.
     pub(super) fn next_marker(&mut self) -> Option<u8> {
         let marker = self.find_marker();
         self.source = marker.map_or(self.encoded.len(), |(_, end)| end);
@@ -155,18 +156,18 @@ impl<'a> EntropyReader<'a> {
         marker.map(|(marker, _)| marker)
     }
 
-    /// The marker at which reading stopped, or would; `None` at the end of the file.
+    /// The next marker; `None` at the end of the file.
     pub(super) fn peek_marker(&self) -> Option<u8> {
         self.find_marker().map(|(marker, _)| marker)
     }
 
-    /// The next marker, and where it ends.
+    /// The next marker, and the offset after it.
     fn find_marker(&self) -> Option<(u8, usize)> {
         find_marker(self.encoded, self.source)
     }
 }
 
-/// Copies the bytes before the first 0xFF, or as many as fit; says how many.
+/// Copies the bytes before the first 0xFF, as many as fit. Returns their number.
 #[inline(always)]
 fn copy_plain<S: Simd>(simd: S, from: &[u8], to: &mut [u8]) -> usize {
     const WIDE: usize = 32;
@@ -185,7 +186,7 @@ fn copy_plain<S: Simd>(simd: S, from: &[u8], to: &mut [u8]) -> usize {
         let word = u64::from_le_bytes([
             from[0], from[1], from[2], from[3], from[4], from[5], from[6], from[7],
         ]);
-        // A byte of 0xFF is a zero byte of the complement; the lowest that is found is right.
+        // A byte 0xFF is a zero byte of the complement. The lowest match is exact.
         let found = (!word).wrapping_sub(0x0101_0101_0101_0101) & word & 0x8080_8080_8080_8080;
         if found != 0 {
             return copied + found.trailing_zeros() as usize / 8;
@@ -202,14 +203,14 @@ fn copy_plain<S: Simd>(simd: S, from: &[u8], to: &mut [u8]) -> usize {
     copied
 }
 
-/// The next bits of the data.
+/// Reads bits of the data.
 #[derive(Debug)]
 pub(super) struct Bits<'a> {
     data: &'a [u8],
     position: Position,
 }
 
-/// Where reading bits has come to.
+/// The position of a [`BitReader`].
 pub(super) struct BitPosition(Position);
 
 impl Bits<'_> {
@@ -218,7 +219,7 @@ impl Bits<'_> {
         BitPosition(self.position)
     }
 
-    /// Makes sure of 56 bits.
+    /// Fills the bit buffer to at least 56 bits.
     #[inline(always)]
     pub(super) fn refill(&mut self) {
         let Position { at, bits, count } = &mut self.position;
@@ -229,24 +230,24 @@ impl Bits<'_> {
         *count |= 56;
     }
 
-    /// The next bits, the first of them highest.
+    /// The next bits, the first one most significant.
     #[inline(always)]
     pub(super) fn peek(&self) -> u64 {
         self.position.bits
     }
 
-    /// Passes over bits; no more than were made sure of.
+    /// Skips bits; at most the number of valid bits.
     #[inline(always)]
     pub(super) fn consume(&mut self, count: u32) {
         self.position.bits <<= count;
         self.position.count -= count;
     }
 
-    /// The next bits as a number; 16 at most.
+    /// The next bits as a number; at most 16.
     #[inline(always)]
     pub(super) fn take(&mut self, count: u32) -> u32 {
         self.refill();
-        // Two shifts, since one by 64 is none.
+        // Two shifts, because a shift by 64 is undefined.
         let bits = (self.position.bits >> 1 >> (63 - count)) as u32;
         self.consume(count);
         bits

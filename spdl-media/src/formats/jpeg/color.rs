@@ -1,38 +1,38 @@
-//! From samples of components to RGB: upsampling and colour conversion.
+//! Chroma upsampling and colour conversion to RGB.
 //!
-//! The arithmetic is libjpeg's: triangle filters where chroma has half the resolution, and 16-bit
-//! fixed point for the conversion of ITU-R BT.601 (full range).
+//! The arithmetic is that of libjpeg: triangle filters for chroma of half resolution, and 16-bit
+//! fixed point for the conversion from ITU-R BT.601 (full range).
 
 use std::ops::Range;
 
 use super::header::Color;
 use crate::image::CHANNELS;
 
-/// Memory for a row of each component, and for what is between.
+/// Memory for an upsampled row of each component, and intermediate sums.
 #[derive(Debug, Default)]
 pub(super) struct Scratch {
     pub(super) lines: [Vec<u8>; 4],
     pub(super) sums: Vec<u16>,
 }
 
-/// How a component's samples become as many as there are pixels.
+/// The upsampling of a component to image resolution.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Upsampling {
-    /// They are.
+    /// The component has full resolution.
     #[default]
     None,
-    /// Twice as many in each row: a triangle filter.
+    /// Horizontally by 2, with a triangle filter.
     Across,
-    /// Twice as many rows: a triangle filter.
+    /// Vertically by 2, with a triangle filter.
     Down,
-    /// Both.
+    /// Horizontally and vertically by 2, with a triangle filter.
     Both,
-    /// Each sample is repeated.
+    /// By repetition of samples.
     Repeat { across: usize, down: usize },
 }
 
 impl Upsampling {
-    /// By how much wider and higher the image is than the component, and how wide that is.
+    /// The upsampling for these ratios of image to component, for a component of this width.
     pub(super) fn choose(across: usize, down: usize, width: usize) -> Self {
         match (across, down) {
             (1, 1) => Upsampling::None,
@@ -43,12 +43,12 @@ impl Upsampling {
         }
     }
 
-    /// Whether a row needs samples of the rows above and below.
+    /// Whether an image row needs samples of neighbouring sample rows.
     pub(super) fn looks_around(self) -> bool {
         matches!(self, Upsampling::Down | Upsampling::Both)
     }
 
-    /// How many rows share a row of samples.
+    /// The number of image rows per sample row.
     #[inline(always)]
     pub(super) fn down(self) -> usize {
         match self {
@@ -59,14 +59,14 @@ impl Upsampling {
     }
 }
 
-/// Repeats each sample.
+/// Repeats each sample `across` times.
 #[inline(always)]
 pub(super) fn repeat(row: &[u8], across: usize, columns: &Range<usize>, out: &mut Vec<u8>) {
     out.clear();
     out.extend(columns.clone().map(|x| row[x / across]));
 }
 
-/// Three parts of the nearer row and one of the farther; `lower` rounds the other way.
+/// Weights ¾ for the nearer row and ¼ for the farther; `lower` selects the rounding.
 #[inline(always)]
 pub(super) fn mix_down(
     near: &[u8],
@@ -83,10 +83,11 @@ pub(super) fn mix_down(
     );
 }
 
-/// Two pixels from each sample: three parts of it and one of its neighbour to the left, then to the
-/// right; at the image's edges it is its own neighbour. `TWO_ROWS` mixes rows likewise before.
+/// Two pixels per sample: weights ¾ for the sample and ¼ for its left, then its right neighbour. At
+/// the image edges the sample itself is the neighbour. `TWO_ROWS` first interpolates vertically in
+/// the same way.
 ///
-/// Starts at the pair that holds the first of `columns`.
+/// The output starts at the pixel pair with the first of `columns`.
 #[inline(always)]
 pub(super) fn mix_across<const TWO_ROWS: bool>(
     near: &[u8],
@@ -110,7 +111,7 @@ pub(super) fn mix_across<const TWO_ROWS: bool>(
         sums.push(sum((&near[end - 1], &far[end - 1])));
     }
     let (shift, left_bias, right_bias) = if TWO_ROWS { (4, 8, 7) } else { (2, 1, 2) };
-    // `resize` only when it grows: what is there is written over.
+    // `resize` only when it grows: old values are overwritten.
     out.resize(2 * (end - first), 0);
     let (pairs, _) = out.as_chunks_mut::<2>();
     let neighbours = sums.iter().zip(&sums[1..]).zip(&sums[2..]);
@@ -143,7 +144,7 @@ fn rgb(y: u8, cb: u8, cr: u8) -> [u8; CHANNELS] {
     ]
 }
 
-/// What is seen of an ink (both as stored: inverted) on paper, in Pillow's integer arithmetic.
+/// The RGB channel for an ink and black, both stored inverted, in Pillow's integer arithmetic.
 #[inline(always)]
 fn print(ink: u8, black: u8) -> u8 {
     let (ink, white) = (255 - u32::from(ink), u32::from(black));
@@ -151,7 +152,7 @@ fn print(ink: u8, black: u8) -> u8 {
     white.saturating_sub(((product >> 8) + product) >> 8) as u8
 }
 
-/// Writes a row of RGB pixels.
+/// Converts a row to RGB.
 #[inline(always)]
 pub(super) fn convert(color: Color, lines: [&[u8]; 4], out: &mut [u8]) {
     let (pixels, _) = out.as_chunks_mut::<CHANNELS>();

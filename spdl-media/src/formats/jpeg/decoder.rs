@@ -1,4 +1,4 @@
-//! The decoder: rows of coded units, one by one, to RGB or to planes.
+//! The codec: decodes MCU rows to RGB or to planes.
 
 use std::ops::Range;
 
@@ -17,7 +17,7 @@ use crate::image::{
     OnTruncated, Picture, PixelsMut,
 };
 
-/// JPEG, sequential and progressive.
+/// JPEG: sequential and progressive DCT.
 #[derive(Debug)]
 pub(in crate::formats) struct JpegCodec;
 
@@ -35,13 +35,13 @@ impl ImageCodec for JpegCodec {
     }
 }
 
-/// A decoder of parts of a TIFF, whose inks are stored as they are.
+/// A decoder of JPEG streams in TIFF, whose CMYK is not inverted.
 #[cfg(feature = "tiff")]
 pub(in crate::formats) fn decoder_of_tiff_parts(limits: &Limits) -> impl ImageDecoder + use<> {
     JpegDecoder::new(limits, Color::PlainCmyk)
 }
 
-/// What the processor can do, up to AVX2: rows of eight coefficients do not fill wider registers.
+/// The SIMD level, at most AVX2: rows of eight coefficients do not fill wider registers.
 fn level() -> Level {
     let level = Level::new();
     #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
@@ -51,9 +51,9 @@ fn level() -> Level {
 
 struct JpegDecoder {
     limits: Limits,
-    /// What four components are that are no luma and chroma.
+    /// The colour space of four components without a YCCK transform.
     inks: Color,
-    /// What the processor can do.
+    /// The SIMD level.
     level: Level,
     window: Window,
     scans: Scans,
@@ -153,14 +153,14 @@ impl JpegDecoder {
 
     fn check(&self, encoded: &[u8], header: &Header) -> Result<()> {
         if header.frame.coding == Coding::Lossless {
-            return Err(unsupported("a lossless JPEG", header.data));
+            return Err(unsupported("unsupported JPEG: lossless process", header.data));
         }
         self.limits.check_size(header.frame.size)?;
         self.limits.check_ratio(encoded.len(), header.frame.size)
     }
 }
 
-/// What is to be decoded, and how.
+/// A decode request with its context.
 struct Task<'a> {
     encoded: &'a [u8],
     header: &'a Header,
@@ -169,25 +169,25 @@ struct Task<'a> {
     level: Level,
 }
 
-/// Decodes an image row of units by row of units.
+/// Decodes an image by MCU rows.
 struct Rows<'a> {
     task: Task<'a>,
     scans: &'a mut Scans,
-    /// Where the image has one scan, which is read while it is drawn.
+    /// The reader of a single scan; `None` if all scans were decoded before.
     reader: Option<EntropyReader<'a>>,
-    /// Rows that are still to be read.
+    /// The rows still to decode.
     remaining: Range<usize>,
-    /// Rows that are to be drawn.
+    /// The rows of the region.
     wanted: Range<usize>,
-    /// Rows that have all their coefficients.
+    /// The number of rows with all coefficients.
     complete: usize,
-    /// Why the rows ended early.
+    /// Why rows of the region are missing.
     cut: Option<Error>,
 }
 
 impl<'a> Rows<'a> {
-    /// Prepares to draw the rows of units that are wanted. Those above must be read, those below
-    /// only to find whether the file is cut.
+    /// Prepares to decode the MCU rows of the region. Rows above must be read; rows below only
+    /// serve to detect truncation.
     fn begin(
         task: Task<'a>,
         scans: &'a mut Scans,
@@ -218,14 +218,14 @@ impl<'a> Rows<'a> {
                 _ => [Kept::All; MAX_COMPONENTS],
             };
             let (complete, cut) = scans.read_all(encoded, header, window, kept, lenience, level)?;
-            // Below the region nothing is missing.
+            // Only missing rows of the region matter.
             (None, wanted.clone(), complete, cut.filter(|_| complete < wanted.end))
         };
         Ok(Rows { task, scans, reader, remaining, wanted, complete, cut })
     }
 
-    /// Draws the next wanted row, where `surfaces` says, and tells which that was; `None` after the
-    /// last one, or where the data end early and that is allowed.
+    /// Decodes the next row of the region into the given outputs, and returns its index. `None`
+    /// after the last row, or after an accepted truncation.
     fn draw_next<'s>(
         &mut self,
         surfaces: impl FnOnce(usize) -> Surfaces<'s>,
@@ -257,7 +257,7 @@ impl<'a> Rows<'a> {
                     if !allowed {
                         return Err(error);
                     }
-                    // Below the region nothing is missing.
+                    // Only missing rows of the region matter.
                     if row < self.wanted.end {
                         self.cut = Some(error);
                     }
@@ -268,12 +268,12 @@ impl<'a> Rows<'a> {
         Ok(None)
     }
 
-    /// Whether wanted rows are missing.
+    /// Whether rows of the region are missing.
     fn is_cut(&self) -> bool {
         self.cut.is_some()
     }
 
-    /// Refuses an image of which not a row is valid.
+    /// Returns the truncation error if no row is valid.
     fn check_valid(self, rows: u32) -> Result<()> {
         match self.cut {
             Some(error) if rows == 0 => Err(error),
@@ -282,16 +282,16 @@ impl<'a> Rows<'a> {
     }
 }
 
-/// Whether the file has its end marker, so that nothing of it is missing. A few bytes may follow,
-/// and any number of zeros.
+/// Whether the file ends with an EOI marker, so that it is not truncated. A few bytes or any number
+/// of zeros may follow.
 fn has_end_marker(encoded: &[u8], data: usize) -> bool {
-    const FEW: usize = 32;
+    const MAX_TRAILING: usize = 32;
     let end = encoded.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1);
-    let tail = encoded.get(data.max(end.saturating_sub(FEW))..end).unwrap_or_default();
+    let tail = encoded.get(data.max(end.saturating_sub(MAX_TRAILING))..end).unwrap_or_default();
     tail.windows(2).any(|pair| pair == [0xFF, 0xD9])
 }
 
-/// What the planes of an image stand for, where they are delivered as they are stored.
+/// The colour model of the planes, if they are returned without conversion.
 fn planes_of(frame: &Frame, color: Color) -> Option<ColorModel> {
     match color {
         Color::Grey => Some(ColorModel::Grey),

@@ -1,4 +1,4 @@
-//! Markers: what stands before the entropy-coded data, and between its scans.
+//! Markers: the frame header, scan headers, and the segments between scans.
 
 use std::ops::{Deref, DerefMut};
 
@@ -7,13 +7,13 @@ use spdl_core::Result;
 use super::{corrupt, truncated, unsupported};
 use crate::image::{ImageInfo, Orientation, Size, exif};
 
-/// The side of a block of samples.
+/// Samples on a side of a block.
 pub(super) const BLOCK: usize = 8;
-/// A block's coefficients.
+/// Coefficients of a block.
 pub(super) const BLOCK_AREA: usize = BLOCK * BLOCK;
-/// The most components of an image that can become RGB.
+/// The maximum number of components that can be converted to RGB.
 pub(super) const MAX_COMPONENTS: usize = 4;
-/// The most blocks of a minimum coded unit (ITU-T T.81, B.2.3).
+/// The maximum number of blocks of an MCU (ITU-T T.81, B.2.3).
 const MAX_BLOCKS_IN_UNIT: usize = 10;
 
 pub(super) const RST0: u8 = 0xD0;
@@ -27,8 +27,8 @@ const APP0: u8 = 0xE0;
 const APP1: u8 = 0xE1;
 const APP14: u8 = 0xEE;
 
-/// The order in which a block's coefficients are stored: row × 8 + column of each. What lies
-/// beyond the block goes to a place behind it.
+/// The zigzag order: the index (row × 8 + column) of each stored coefficient. Positions beyond the
+/// block map to a spare position after it.
 pub(super) const ZIGZAG: [u8; 2 * BLOCK_AREA] = zigzag();
 
 const fn zigzag() -> [u8; 2 * BLOCK_AREA] {
@@ -51,47 +51,47 @@ const fn zigzag() -> [u8; 2 * BLOCK_AREA] {
     order
 }
 
-/// How coefficients are spread over scans.
+/// The coding process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Coding {
-    /// Baseline and extended: each scan has its components' coefficients whole.
+    /// Baseline and extended sequential DCT: each scan has all coefficients of its components.
     Sequential,
-    /// Each scan has some coefficients, or some of their bits.
+    /// Progressive DCT: each scan has a band of coefficients, or some of their bits.
     Progressive,
-    /// Samples, not coefficients.
+    /// Lossless: samples instead of coefficients.
     Lossless,
 }
 
-/// How coefficients become bits.
+/// The entropy coding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum EntropyCoding {
     Huffman,
     Arithmetic,
 }
 
-/// A colour component.
+/// A component of the frame.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Component {
     pub(super) id: u8,
     /// The sampling factors as stored, horizontal and vertical.
     pub(super) sampling: (u8, u8),
-    /// Blocks of a coded unit side by side: the horizontal sampling factor.
+    /// The horizontal sampling factor: blocks of an MCU horizontally.
     pub(super) across: usize,
-    /// Blocks of a coded unit on top of each other: the vertical sampling factor.
+    /// The vertical sampling factor: blocks of an MCU vertically.
     pub(super) down: usize,
     pub(super) quantization: usize,
-    /// Samples of a row and of a column that belong to the image.
+    /// Width and height of the component in samples.
     pub(super) width: usize,
     pub(super) height: usize,
-    /// Blocks of a row and of a column that hold those samples.
+    /// Blocks per row and per column that hold samples of the image.
     pub(super) blocks_wide: usize,
     pub(super) blocks_high: usize,
-    /// The same, filled up to whole coded units.
+    /// Blocks per row and per column, padded to whole MCUs.
     pub(super) padded_wide: usize,
     pub(super) padded_high: usize,
 }
 
-/// What the frame header tells.
+/// The frame header.
 #[derive(Clone, Debug)]
 pub(super) struct Frame {
     pub(super) coding: Coding,
@@ -102,29 +102,29 @@ pub(super) struct Frame {
     pub(super) precision: u8,
     pub(super) size: Size,
     pub(super) components: PerComponent<Component>,
-    /// The largest sampling factors.
+    /// The maximum sampling factors.
     pub(super) across: usize,
     pub(super) down: usize,
-    /// Coded units of a row and of a column.
+    /// MCUs per row, and rows of MCUs.
     pub(super) units_wide: usize,
     pub(super) units_high: usize,
 }
 
 impl Component {
-    /// Blocks of all coded units.
+    /// The number of blocks of all MCUs.
     pub(super) fn blocks(&self) -> usize {
         self.padded_wide * self.padded_high
     }
 }
 
 impl Frame {
-    /// How many rows of the image a row of coded units holds.
+    /// The image rows of a row of MCUs.
     pub(super) fn unit_height(&self) -> usize {
         self.down * BLOCK
     }
 }
 
-/// One thing for each component, without memory of its own.
+/// One value per component, without an allocation.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct PerComponent<T> {
     items: [T; MAX_COMPONENTS],
@@ -132,7 +132,7 @@ pub(super) struct PerComponent<T> {
 }
 
 impl<T> PerComponent<T> {
-    /// Adds one; more than there may be are left out, which those who read headers see to.
+    /// Appends a value. Header parsing has checked the number of components.
     fn push(&mut self, item: T) {
         if let Some(place) = self.items.get_mut(self.count) {
             *place = item;
@@ -156,7 +156,7 @@ impl<T> DerefMut for PerComponent<T> {
     }
 }
 
-/// A component's part in a scan.
+/// A component of a scan, with its entropy coding tables.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ScanComponent {
     pub(super) component: usize,
@@ -164,42 +164,43 @@ pub(super) struct ScanComponent {
     pub(super) ac: usize,
 }
 
-/// What a scan header tells.
+/// The scan header.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Scan {
     pub(super) components: PerComponent<ScanComponent>,
-    /// The first and the last coefficient, in zigzag order.
+    /// Spectral selection: the first and the last coefficient, in zigzag order.
     pub(super) first: usize,
     pub(super) last: usize,
-    /// How many low bits the scan before left out (0: there was none), and this one leaves out.
+    /// Successive approximation: the bit position of the previous scan (0 if there was none), and
+    /// of this scan.
     pub(super) high: u32,
     pub(super) low: u32,
 }
 
-/// How components become RGB.
+/// The colour space of the stored components.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Color {
     Grey,
     Rgb,
     YCbCr,
-    /// Inks, stored inverted, as Adobe's programs do and all readers expect.
+    /// CMYK, stored inverted, as Adobe's programs write it and all decoders expect.
     Cmyk,
-    /// The same, whose first three inks are stored as Y, Cb, Cr.
+    /// CMYK whose first three components are stored as Y, Cb, Cr; stored inverted.
     Ycck,
-    /// Inks as they are: 0 for none.
+    /// CMYK, not inverted: 0 is no ink.
     #[cfg_attr(not(feature = "tiff"), allow(dead_code, reason = "only TIFF has it"))]
     PlainCmyk,
 }
 
-/// What takes the content of markers that mean nothing to a header: which, and where it stands.
+/// Receives each table segment: marker, content, offset.
 pub(in crate::formats) type OnTable<'a> = &'a mut dyn FnMut(u8, &[u8], usize) -> Result<()>;
 
-/// Everything before the first scan's data.
+/// Everything before the entropy-coded data of the first scan.
 #[derive(Debug)]
 pub(in crate::formats) struct Header {
     pub(super) frame: Frame,
     pub(super) scan: Scan,
-    /// Where the first scan's data start.
+    /// The offset of the entropy-coded data of the first scan.
     pub(super) data: usize,
     pub(super) orientation: Orientation,
     /// Whether there is a JFIF APP0 marker.
@@ -208,15 +209,15 @@ pub(in crate::formats) struct Header {
     pub(super) adobe: Option<u8>,
 }
 
-/// How many visits of a block all scans of a file may cost, whose coded units have so many `blocks`.
-/// Real files have about ten scans; where they have more, their data grow with them.
+/// The maximum number of block visits over all scans of a file. Usual files have about ten scans;
+/// with more scans, their size grows.
 pub(in crate::formats) fn max_block_visits(blocks: u64, encoded_bytes: u64) -> u64 {
     const VISITS_OF_A_BLOCK: u64 = 32;
     const VISITS_OF_A_BYTE: u64 = 8;
     blocks * VISITS_OF_A_BLOCK + encoded_bytes * VISITS_OF_A_BYTE
 }
 
-/// What stands between two scans.
+/// What follows a scan.
 pub(super) enum Next {
     Scan { scan: Scan, data: usize },
     EndOfImage,
@@ -238,7 +239,7 @@ impl Header {
     ) -> Result<Header> {
         let start = &encoded[..encoded.len().min(2)];
         if start.len() < 2 && [0xFF, SOI].starts_with(start) {
-            return Err(truncated("JPEG ends inside the SOI marker", encoded.len()));
+            return Err(truncated("truncated JPEG: the file ends inside the SOI marker", encoded.len()));
         }
         if start != [0xFF, SOI] {
             return Err(corrupt("SOI marker not found: not a JPEG", 0));
@@ -253,12 +254,12 @@ impl Header {
         loop {
             let at = markers.at;
             let Some(marker) = markers.next() else {
-                return Err(truncated("the JPEG header ends early", encoded.len()));
+                return Err(truncated("truncated JPEG: the file ends before the first scan", encoded.len()));
             };
             match marker {
                 0xC0..=0xCF if marker != DHT && marker != DAC && marker != 0xC8 => {
                     if frame.is_some() {
-                        return Err(corrupt("a second JPEG frame header; expected one", at));
+                        return Err(corrupt("corrupt JPEG: second frame header", at));
                     }
                     let (coding, entropy) = match marker {
                         0xC0 | 0xC1 => (Coding::Sequential, EntropyCoding::Huffman),
@@ -267,7 +268,7 @@ impl Header {
                         0xCA => (Coding::Progressive, EntropyCoding::Arithmetic),
                         0xC3 => (Coding::Lossless, EntropyCoding::Huffman),
                         0xCB => (Coding::Lossless, EntropyCoding::Arithmetic),
-                        _ => return Err(unsupported("a hierarchical JPEG", at)),
+                        _ => return Err(unsupported("unsupported JPEG: hierarchical process", at)),
                     };
                     let segment = markers.segment()?;
                     let mut read = read_frame(segment, precisions, coding, entropy, at)?;
@@ -277,17 +278,17 @@ impl Header {
                 SOS => {
                     let segment = markers.segment()?;
                     let Some(frame) = frame else {
-                        return Err(corrupt("a JPEG scan before the frame header", at));
+                        return Err(corrupt("corrupt JPEG: SOS marker before the frame header", at));
                     };
                     let scan = read_scan(segment, &frame, at)?;
                     let (data, orientation) = (markers.at, orientation.unwrap_or_default());
                     return Ok(Header { frame, scan, data, orientation, jfif, adobe });
                 }
-                EOI => return Err(corrupt("the JPEG holds no image data", at)),
+                EOI => return Err(corrupt("corrupt JPEG: EOI marker before the first scan", at)),
                 APP0 => jfif |= markers.segment()?.starts_with(b"JFIF\0"),
                 APP1 => {
                     let segment = markers.segment()?;
-                    // Others go on where the first one ends; none starts anew.
+                    // Further EXIF segments continue the first one.
                     if orientation.is_none() && segment.starts_with(b"Exif\0\0") {
                         orientation = Some(exif::orientation(segment));
                     }
@@ -307,13 +308,13 @@ impl Header {
         ImageInfo::new(self.frame.size, self.orientation)
     }
 
-    /// The blocks of all coded units.
+    /// The number of blocks of all MCUs.
     pub(in crate::formats) fn blocks(&self) -> u64 {
         self.frame.components.iter().map(|component| component.blocks() as u64).sum()
     }
 
-    /// What the coefficients of the whole image take, where a decoder has to keep them all because
-    /// they come in several scans; else 0.
+    /// The memory for the coefficients of the whole image, which a decoder needs for several scans;
+    /// otherwise 0.
     pub(in crate::formats) fn coefficient_bytes(&self) -> u64 {
         let at_once = self.scan.components.len() == self.frame.components.len();
         match self.frame.coding {
@@ -322,20 +323,20 @@ impl Header {
         }
     }
 
-    /// Whether the last scan is followed by the end-of-image marker: where it is not, the data were
-    /// cut off. Decoders that make up what is missing do not tell.
+    /// Checks that an EOI marker follows the last scan. Decoders that make up missing data do not
+    /// report truncation.
     pub(in crate::formats) fn check_end(&self, encoded: &[u8]) -> Result<()> {
         let mut markers = Markers { encoded, at: self.data };
         loop {
             match markers.next() {
-                None => return Err(truncated("the JPEG data end early", encoded.len())),
+                None => return Err(truncated("truncated JPEG: no EOI marker", encoded.len())),
                 Some(EOI) => return Ok(()),
                 Some(marker) => markers.table(marker, markers.at, &mut |_, _, _| Ok(()))?,
             }
         }
     }
 
-    /// How components become RGB: by the rules of libjpeg, which everyone follows.
+    /// The colour space of the components, by the rules of libjpeg.
     pub(super) fn color(&self) -> Result<Color> {
         let components = &self.frame.components;
         let ids = components.iter().map(|component| component.id);
@@ -346,12 +347,12 @@ impl Header {
             (3, _) => Ok(Color::YCbCr),
             (4, None | Some(0)) => Ok(Color::Cmyk),
             (4, Some(_)) => Ok(Color::Ycck),
-            (count, _) => Err(unsupported(format!("a JPEG of {count} components"), 0)),
+            (count, _) => Err(unsupported(format!("unsupported JPEG with {count} components"), 0)),
         }
     }
 }
 
-/// Reads what stands from `at` up to the next scan's data.
+/// Parses the segments from `at` to the entropy-coded data of the next scan.
 pub(super) fn read_between_scans(
     encoded: &[u8],
     at: usize,
@@ -369,15 +370,15 @@ pub(super) fn read_between_scans(
                 return Ok(Next::Scan { scan, data: markers.at });
             }
             Some(0xC0..=0xC3 | 0xC5..=0xC7 | 0xC9..=0xCB | 0xCD..=0xCF) => {
-                return Err(corrupt("a second JPEG frame header; expected one", at));
+                return Err(corrupt("corrupt JPEG: second frame header", at));
             }
             Some(marker) => markers.table(marker, at, on_table)?,
         }
     }
 }
 
-/// The first marker from `at` on, and where it ends. Bytes that belong to none are passed over, and
-/// so is 0xFF that stands for itself, with a zero behind it.
+/// The first marker from `at`, and the offset after it. Skips stray bytes and stuffed zeros after
+/// 0xFF.
 pub(super) fn find_marker(encoded: &[u8], mut at: usize) -> Option<(u8, usize)> {
     loop {
         at += find_ff(encoded.get(at..)?)?;
@@ -389,18 +390,18 @@ pub(super) fn find_marker(encoded: &[u8], mut at: usize) -> Option<(u8, usize)> 
     }
 }
 
-/// Where the first byte 0xFF is.
+/// The position of the first byte 0xFF.
 fn find_ff(bytes: &[u8]) -> Option<usize> {
     const WIDE: usize = 64;
-    // Without a way out, so that it becomes a few comparisons of many bytes.
+    // Without an early exit, the compiler vectorises the comparison.
     let has = |part: &[u8; WIDE]| part.iter().fold(0, |any, &byte| any | u8::from(byte == 0xFF));
     let (parts, _) = bytes.as_chunks::<WIDE>();
     let start = WIDE * parts.iter().take_while(|part| has(part) == 0).count();
     bytes[start..].iter().position(|&byte| byte == 0xFF).map(|found| start + found)
 }
 
-/// Where the data start behind the first `count` restart markers from `at` on; `None` where another
-/// marker stands among them, or one of another number than it should have.
+/// The offset after the next `count` restart markers. `None` if another marker precedes them, or if
+/// their numbers are out of order.
 pub(super) fn skip_restarts(encoded: &[u8], mut at: usize, count: usize) -> Option<usize> {
     for number in 0..count {
         let (marker, end) = find_marker(encoded, at)?;
@@ -412,36 +413,36 @@ pub(super) fn skip_restarts(encoded: &[u8], mut at: usize, count: usize) -> Opti
     Some(at)
 }
 
-/// Walks from marker to marker.
+/// Iterates over markers.
 struct Markers<'a> {
     encoded: &'a [u8],
     at: usize,
 }
 
 impl<'a> Markers<'a> {
-    /// The next marker. Bytes that belong to none are passed over, as all readers do.
+    /// The next marker. Stray bytes are skipped, as in other decoders.
     fn next(&mut self) -> Option<u8> {
         let found = find_marker(self.encoded, self.at);
         self.at = found.map_or(self.encoded.len(), |(_, end)| end);
         found.map(|(marker, _)| marker)
     }
 
-    /// The content of the marker that was just met.
+    /// The segment of the current marker.
     fn segment(&mut self) -> Result<&'a [u8]> {
         let rest = &self.encoded[self.at..];
         let Some(length) = rest.first_chunk() else {
-            return Err(truncated("the file ends inside a JPEG marker", self.encoded.len()));
+            return Err(truncated("truncated JPEG: the file ends inside a segment length", self.encoded.len()));
         };
         let length = usize::from(u16::from_be_bytes(*length));
         if length < 2 {
             return Err(corrupt(
-                format!("a JPEG segment of {length} bytes; expected 2 at least"),
+                format!("corrupt JPEG: segment length {length}: expected at least 2"),
                 self.at,
             ));
         }
         let Some(segment) = rest.get(2..length) else {
             return Err(truncated(
-                format!("the file ends inside a JPEG segment of {length} bytes"),
+                format!("truncated JPEG: the file ends inside a segment of {length} bytes"),
                 self.encoded.len(),
             ));
         };
@@ -449,9 +450,9 @@ impl<'a> Markers<'a> {
         Ok(segment)
     }
 
-    /// Reads what may be a table.
+    /// Passes a table segment to `on_table`.
     fn table(&mut self, marker: u8, at: usize, on_table: OnTable<'_>) -> Result<()> {
-        // These stand alone: nothing follows them.
+        // Markers without a segment.
         if matches!(marker, 0x01 | 0xD0..=0xD7 | SOI) {
             return Ok(());
         }
@@ -467,21 +468,21 @@ fn read_frame(
     at: usize,
 ) -> Result<Frame> {
     let [bits, h0, h1, w0, w1, count, ref rest @ ..] = *segment else {
-        return Err(corrupt("a JPEG frame header that is too short", at));
+        return Err(corrupt("corrupt JPEG: frame header too short", at));
     };
     if !precisions.contains(&bits) {
-        return Err(unsupported(format!("a JPEG of {bits} bits a sample; expected 8"), at));
+        return Err(unsupported(format!("unsupported JPEG with {bits} bits per sample: expected 8"), at));
     }
     let size = Size::new(u16::from_be_bytes([w0, w1]).into(), u16::from_be_bytes([h0, h1]).into());
     let count = usize::from(count);
     if rest.len() != 3 * count || count == 0 {
-        return Err(corrupt(format!("a JPEG frame header of {count} components"), at));
+        return Err(corrupt(format!("corrupt JPEG: {count} components do not match the length of the frame header"), at));
     }
     if count > MAX_COMPONENTS {
-        return Err(unsupported(format!("a JPEG of {count} components"), at));
+        return Err(unsupported(format!("unsupported JPEG with {count} components"), at));
     }
     if size.pixels() == 0 {
-        return Err(corrupt(format!("a JPEG of {size} pixels"), at));
+        return Err(corrupt(format!("corrupt JPEG: invalid size {size}"), at));
     }
     let mut components = PerComponent::<Component>::default();
     for part in rest.chunks_exact(3) {
@@ -489,7 +490,7 @@ fn read_frame(
         let quantization = usize::from(part[2]);
         if !(1..=4).contains(&across) || !(1..=4).contains(&down) || quantization > 3 {
             return Err(corrupt(
-                format!("JPEG sampling {across}x{down} with table {quantization}"),
+                format!("corrupt JPEG: sampling factors {across}x{down} with quantisation table {quantization}"),
                 at,
             ));
         }
@@ -502,7 +503,7 @@ fn read_frame(
             ..Component::default()
         });
     }
-    // A lone component has no others to be sampled against: its unit is one block (A.2.2).
+    // A single component is not interleaved: its MCU is one block (A.2.2).
     if let [component] = &mut *components {
         (component.across, component.down) = (1, 1);
     }
@@ -513,7 +514,7 @@ fn read_frame(
     let units_high = height.div_ceil(down * BLOCK);
     for component in components.iter_mut() {
         if across % component.across != 0 || down % component.down != 0 {
-            return Err(unsupported("JPEG sampling factors that do not divide each other", at));
+            return Err(unsupported("unsupported JPEG: sampling factors that do not divide the maximum", at));
         }
         component.width = (width * component.across).div_ceil(across);
         component.height = (height * component.down).div_ceil(down);
@@ -539,7 +540,7 @@ fn read_frame(
 fn read_scan(segment: &[u8], frame: &Frame, at: usize) -> Result<Scan> {
     let count = usize::from(*segment.first().unwrap_or(&0));
     if !(1..=MAX_COMPONENTS).contains(&count) || segment.len() != 4 + 2 * count {
-        return Err(corrupt(format!("a JPEG scan header of {count} components"), at));
+        return Err(corrupt(format!("corrupt JPEG: {count} components do not match the length of the scan header"), at));
     }
     let mut components = PerComponent::<ScanComponent>::default();
     for part in segment[1..1 + 2 * count].chunks_exact(2) {
@@ -547,11 +548,11 @@ fn read_scan(segment: &[u8], frame: &Frame, at: usize) -> Result<Scan> {
         let taken =
             |found: usize| components.iter().any(|other: &ScanComponent| other.component == found);
         let Some(component) = position.filter(|&found| !taken(found)) else {
-            return Err(corrupt(format!("a JPEG scan of the unknown component {}", part[0]), at));
+            return Err(corrupt(format!("corrupt JPEG: scan of unknown or repeated component {}", part[0]), at));
         };
         let (dc, ac) = (usize::from(part[1] >> 4), usize::from(part[1] & 15));
         if frame.entropy == EntropyCoding::Huffman && (dc > 3 || ac > 3) {
-            return Err(corrupt(format!("a JPEG scan with the tables {dc} and {ac}"), at));
+            return Err(corrupt(format!("corrupt JPEG: scan with Huffman tables {dc} and {ac}: expected 0 to 3"), at));
         }
         components.push(ScanComponent { component, dc, ac });
     }
@@ -560,14 +561,14 @@ fn read_scan(segment: &[u8], frame: &Frame, at: usize) -> Result<Scan> {
         component.across * component.down
     };
     if count > 1 && components.iter().map(blocks).sum::<usize>() > MAX_BLOCKS_IN_UNIT {
-        return Err(corrupt("a JPEG scan of too many blocks a unit", at));
+        return Err(corrupt("corrupt JPEG: more than 10 blocks per MCU", at));
     }
     let parameters = &segment[1 + 2 * count..];
     let (first, last) = (usize::from(parameters[0]), usize::from(parameters[1]));
     let (high, low) = (u32::from(parameters[2] >> 4), u32::from(parameters[2] & 15));
     match frame.coding {
-        // Odd values are met in files that everyone reads, and mean nothing; those of lossless files
-        // are their decoders' business.
+        // Sequential files with invalid values exist, and all decoders ignore the values. Decoders
+        // of lossless files parse them themselves.
         Coding::Sequential | Coding::Lossless => {
             Ok(Scan { components, first: 0, last: 63, high: 0, low: 0 })
         }
@@ -576,7 +577,7 @@ fn read_scan(segment: &[u8], frame: &Frame, at: usize) -> Result<Scan> {
                 if first == 0 { last == 0 } else { last >= first && last < 64 && count == 1 };
             if !band || low > 13 || (high != 0 && high != low + 1) {
                 return Err(corrupt(
-                    format!("a progressive JPEG scan of {first} to {last}, bits {high} to {low}"),
+                    format!("corrupt JPEG: invalid progressive scan of coefficients {first} to {last}, bits {high} to {low}"),
                     at,
                 ));
             }

@@ -1,40 +1,40 @@
-//! Huffman codes: tables that answer for several at once.
+//! Huffman decoding with lookup tables for several codes at a time.
 
 use super::bits::Bits;
 use super::header::{BLOCK_AREA, ZIGZAG};
 
-/// Codes up to this length are found in one look.
+/// Codes of up to this length are decoded by one lookup.
 const LOOK: u32 = 11;
-/// The places of a table that is looked up by so many bits.
+/// Entries of a lookup table with [`LOOK`] index bits.
 const PLACES: usize = 1 << LOOK;
-/// How many bits are looked at where blocks are passed over.
+/// Index bits of the table that skips coefficients.
 const SKIP_LOOK: u32 = 13;
 const SKIP_PLACES: usize = 1 << SKIP_LOOK;
-/// A run of zeros that no value follows.
+/// ZRL: a run of 16 zeros without a value.
 pub(super) const RUN_OF_16: usize = 15;
 
-/// A Huffman table for run-and-size symbols.
+/// A Huffman table of run/size symbols.
 #[derive(Clone, Debug)]
 pub(super) struct HuffmanTable {
-    /// For each start of [`LOOK`] bits the code's length (8 bits) and symbol (8 bits); 0 where the
+    /// The length (8 bits) and symbol (8 bits) of the code at the start of [`LOOK`] bits; 0 if the
     /// code is longer.
     look: Box<[u16; PLACES]>,
-    /// The first 16-bit prefix that is beyond the codes of each length.
+    /// The first 16-bit prefix after the codes of each length.
     limit: [u32; 17],
-    /// What to add to a code of each length to find its symbol; wraps.
+    /// The difference of symbol index and code for each length; wraps around.
     offset: [u32; 17],
-    /// How many codes there are of each length, and their symbols in order.
+    /// The number of codes of each length, and their symbols in order.
     counts: [u8; 16],
     symbols: [u8; 256],
     built: bool,
     defined: bool,
 }
 
-/// No code of the table starts like the data.
+/// No code matches the data.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BadCode;
 
-/// What a code says: a run of zeros, and how many bits of a value follow.
+/// A run/size symbol: a run of zeros, and the number of bits of the value that follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Symbol(u8);
 
@@ -49,7 +49,7 @@ impl Symbol {
         u32::from(self.0 & 15)
     }
 
-    /// Whether it ends the block (in progressive scans: the band).
+    /// Whether the symbol is EOB, or EOBn in progressive scans.
     #[inline(always)]
     pub(super) fn is_end(self) -> bool {
         self.size() == 0 && self.run() != RUN_OF_16
@@ -71,7 +71,8 @@ impl Default for HuffmanTable {
 }
 
 impl HuffmanTable {
-    /// Forgets that it was set; what was built is kept, for most files have the same tables.
+    /// Marks the table as undefined. The lookup table is kept, because most files use the same
+    /// codes.
     pub(super) fn clear(&mut self) {
         self.defined = false;
     }
@@ -80,8 +81,8 @@ impl HuffmanTable {
         self.defined
     }
 
-    /// Sets the table: how many codes there are of each length, and their symbols in order. Says
-    /// whether it changed; `None` where there is no such table.
+    /// Builds the table from the number of codes of each length and their symbols. Returns whether
+    /// it changed; `None` if the code is invalid.
     pub(super) fn build(&mut self, counts: &[u8; 16], symbols: &[u8], is_dc: bool) -> Option<bool> {
         self.defined = false;
         if symbols.len() > 256 || (is_dc && symbols.iter().any(|&symbol| symbol > 15)) {
@@ -118,15 +119,15 @@ impl HuffmanTable {
         Some(true)
     }
 
-    /// The code that starts with these bits, highest first, of which `count` are known: its length
-    /// and symbol. `None` where they do not tell.
+    /// The code at the start of `count` known bits: length and symbol. `None` if the bits do not
+    /// determine it.
     fn known(&self, bits: u32, count: u32) -> Option<(u32, Symbol)> {
         let found = self.look[(bits >> (32 - LOOK)) as usize];
         let length = u32::from(found >> 8);
         (length > 0 && length <= count).then_some((length, Symbol(found as u8)))
     }
 
-    /// Finds the code that the data start with: its length and symbol.
+    /// Decodes the code at the start of the bits: length and symbol.
     #[inline(always)]
     fn find(&self, bits: u64) -> Result<(u32, Symbol), BadCode> {
         let found = self.look[(bits >> (64 - LOOK)) as usize];
@@ -136,7 +137,7 @@ impl HuffmanTable {
         Ok((u32::from(found >> 8), Symbol(found as u8)))
     }
 
-    /// The same for a code that is longer than [`LOOK`]; `None` where no code fits.
+    /// Decodes a code longer than [`LOOK`]; `None` if no code matches.
     #[cold]
     fn find_long(&self, bits: u64) -> Option<(u32, Symbol)> {
         let prefix = (bits >> 48) as u32;
@@ -145,7 +146,7 @@ impl HuffmanTable {
         Some((length, Symbol(self.symbols[index as usize & 255])))
     }
 
-    /// The next code.
+    /// The next symbol.
     #[inline(always)]
     pub(super) fn read(&self, bits: &mut Bits<'_>) -> Result<Symbol, BadCode> {
         bits.refill();
@@ -154,7 +155,7 @@ impl HuffmanTable {
         Ok(symbol)
     }
 
-    /// The next code, with its value where it has one (0 bits: 0).
+    /// The next symbol with its value (0 if it has no value bits).
     #[inline(always)]
     pub(super) fn read_value(&self, bits: &mut Bits<'_>) -> Result<(Symbol, i32), BadCode> {
         bits.refill();
@@ -165,24 +166,23 @@ impl HuffmanTable {
     }
 }
 
-/// The value that the first `size` bits stand for (ITU-T T.81, F.2.2.1): without a branch, for
-/// which way it would go nobody can tell.
+/// The value of the first `size` bits (ITU-T T.81, F.2.2.1), without an unpredictable branch.
 #[inline(always)]
 fn value(bits: u64, size: u32) -> i32 {
-    // Negative values are stored as the complement of their magnitude, and start with a 0.
+    // Negative values are stored as the complement of their magnitude, with a leading 0.
     let complement = !(bits as i64 >> 63);
-    // Two shifts, since one by 64 is none.
+    // Two shifts, because a shift by 64 is undefined.
     let magnitude = ((bits as i64 ^ complement) as u64 >> 1 >> (63 - size)) as i32;
     (magnitude ^ complement as i32) - complement as i32
 }
 
-/// A block's coefficients while they are read, row by row: the first 64; what lies beyond is
-/// written where data are damaged, or where a look tells of fewer values than it might.
+/// The coefficients of a block during decoding, in row order: the first 64. The rest absorbs writes
+/// of corrupt data and of incomplete lookups.
 pub(super) type Coefficients = [i16; 256];
 
-/// A Huffman table for the AC coefficients of sequential scans.
+/// A Huffman table of AC coefficients of sequential scans.
 ///
-/// One look at the next bits tells of two values, or of as many runs as fit.
+/// One lookup decodes two coefficients, or skips as many as fit.
 #[derive(Clone, Debug)]
 pub(super) struct AcTable {
     pub(super) codes: HuffmanTable,
@@ -206,17 +206,16 @@ impl Default for AcTable {
     }
 }
 
-/// What a look tells of the next two coefficients: the first one's run and value, and the second
-/// one's distance from the start and its size, for its value may lie beyond the bits that were
-/// looked at. Where there is only one, it is the second, and the first a zero that another value
-/// takes the place of.
+/// The result of a lookup for two coefficients: run and value of the first, distance and size of
+/// the second, whose value bits may follow the lookup bits. A single coefficient is stored as the
+/// second; the first is then a zero that is overwritten.
 #[derive(Clone, Copy)]
 struct Pair(u32);
 
 impl Pair {
     /// The block ends after the first coefficient, or before it.
     const END: u32 = 1 << 6;
-    /// A longer code comes first, or none.
+    /// The first code is longer than the lookup, or invalid.
     const LONG: u32 = 1 << 7;
 
     fn new(length: u32, run: usize, value: i32, distance: usize, size: u32) -> Self {
@@ -224,13 +223,13 @@ impl Pair {
         Pair(value | (distance as u32) << 16 | (run as u32) << 12 | size << 8 | length)
     }
 
-    /// The bits of both, also of the second one's value.
+    /// The bits of both codes and values.
     #[inline(always)]
     fn length(self) -> u32 {
         self.0 & 63
     }
 
-    /// The bits of the second one's value.
+    /// The bits of the second value.
     #[inline(always)]
     fn size(self) -> u32 {
         self.0 >> 8 & 15
@@ -252,15 +251,14 @@ impl Pair {
     }
 }
 
-/// What a look tells of the next coefficients, where their values do not matter: over how many
-/// bits and places they reach.
+/// The result of a lookup that skips coefficients: bits and coefficients.
 #[derive(Clone, Copy)]
 struct Skip(u16);
 
 impl Skip {
-    /// The block ends after them.
+    /// The block ends after these coefficients.
     const END: u16 = 1 << 6;
-    /// A longer code comes first, or none.
+    /// The first code is longer than the lookup, or invalid.
     const LONG: u16 = 1 << 7;
 
     #[inline(always)]
@@ -274,18 +272,18 @@ impl Skip {
     }
 }
 
-/// What comes after a look.
+/// What to do after a lookup.
 enum Then {
-    /// The coefficient at this place.
+    /// Continue with the coefficient at this index.
     Go(usize),
-    /// Nothing: coefficients from this place on are zero.
+    /// The block ends; coefficients from this index on are zero.
     End(usize),
-    /// What the table does not tell.
+    /// Decode a single code.
     Step,
 }
 
 impl AcTable {
-    /// Sets the table; says whether that is possible.
+    /// Builds the table; returns whether the code is valid.
     pub(super) fn build(&mut self, counts: &[u8; 16], symbols: &[u8]) -> bool {
         let changed = self.codes.build(counts, symbols, false);
         if changed != Some(false) {
@@ -296,7 +294,7 @@ impl AcTable {
         changed.is_some()
     }
 
-    /// Prepares to read blocks, and to skip them: without that, both go code by code.
+    /// Builds the lookup tables. Without them, blocks are decoded code by code.
     pub(super) fn prepare(&mut self) {
         let AcTable { codes, .. } = self;
         if !self.pairs_known {
@@ -313,8 +311,8 @@ impl AcTable {
         }
     }
 
-    /// Reads the coefficients of a block but the first, which are zeros before; those behind
-    /// `wanted` may be left out. Says from where on all are zero, or not wanted.
+    /// Decodes the AC coefficients of a zeroed block; those after `wanted` may be skipped. Returns
+    /// the index from which coefficients are zero or not needed.
     #[inline(always)]
     pub(super) fn read_block(
         &self,
@@ -325,7 +323,7 @@ impl AcTable {
         let mut at = 1;
         while at <= wanted {
             bits.refill();
-            // Two looks take 2 × (11 + 15) bits at most, of 56; to skip, 2 × (13 + 15).
+            // Two lookups use at most 2 × (11 + 15) of 56 bits; skipping uses 2 × (13 + 15).
             let mut then = self.read_pair(bits, block, at);
             if let Then::Go(next) = then {
                 at = next;
@@ -352,7 +350,7 @@ impl AcTable {
         Ok(at)
     }
 
-    /// Reads what a look tells.
+    /// Decodes by a lookup of two coefficients.
     #[inline(always)]
     fn read_pair(&self, bits: &mut Bits<'_>, block: &mut Coefficients, at: usize) -> Then {
         let pair = Pair(self.pairs[(bits.peek() >> (64 - LOOK)) as usize]);
@@ -364,7 +362,7 @@ impl AcTable {
             bits.consume(pair.length());
             return Then::Go(second + 1);
         }
-        // Where the first coefficient fills the block, the second code is the next block's.
+        // If the first coefficient completes the block, the second code belongs to the next block.
         if pair.0 & Pair::LONG != 0 || second >= BLOCK_AREA {
             return Then::Step;
         }
@@ -372,7 +370,7 @@ impl AcTable {
         Then::End(if pair.0 & Pair::END != 0 { second } else { BLOCK_AREA })
     }
 
-    /// Passes over the coefficients of a block from `at` on.
+    /// Skips the coefficients of a block from `at` on.
     #[inline(always)]
     pub(super) fn skip_block(&self, bits: &mut Bits<'_>, mut at: usize) -> Result<(), BadCode> {
         loop {
@@ -399,7 +397,7 @@ impl AcTable {
         }
     }
 
-    /// Passes over what a look tells.
+    /// Skips by a lookup.
     #[inline(always)]
     fn skip(&self, bits: &mut Bits<'_>, at: usize) -> Then {
         let skip = Skip(self.skips[(bits.peek() >> (64 - SKIP_LOOK)) as usize]);
@@ -417,9 +415,9 @@ impl AcTable {
     }
 }
 
-/// What [`LOOK`] bits, the highest of `bits`, tell of two coefficients.
+/// The entry for [`LOOK`] bits, the upper bits of `bits`.
 fn pair_of(codes: &HuffmanTable, bits: u32) -> Pair {
-    /// The largest size of a value that fits the table.
+    /// The maximum size of a value that fits the entry.
     const MAX_SIZE: u32 = 7;
     let Some((length, first)) = codes.known(bits, LOOK) else { return Pair(Pair::LONG) };
     if first.is_end() {
@@ -441,7 +439,7 @@ fn pair_of(codes: &HuffmanTable, bits: u32) -> Pair {
     Pair::new(used, 0, 0, run, size)
 }
 
-/// What [`SKIP_LOOK`] bits, the highest of `bits`, tell of as many coefficients as possible.
+/// The entry for [`SKIP_LOOK`] bits, the upper bits of `bits`.
 fn skip_of(codes: &HuffmanTable, bits: u32) -> Skip {
     let (mut used, mut distance) = (0, 0);
     while used < SKIP_LOOK {

@@ -1,8 +1,8 @@
-//! The inverse cosine transform of 8 × 8 coefficients.
+//! The inverse DCT of 8 × 8 coefficients.
 //!
-//! Loeffler, Ligtenberg and Moschytz, "Practical fast 1-D DCT algorithms with 11 multiplications"
-//! (ICASSP 1989), in 13-bit fixed point with the roundings of libjpeg's accurate integer transform,
-//! so that every sample is equal to that library's.
+//! The algorithm is by Loeffler, Ligtenberg and Moschytz, "Practical fast 1-D DCT algorithms with
+//! 11 multiplications" (ICASSP 1989). It uses 13-bit fixed point with the rounding of libjpeg's
+//! accurate integer transform, so that every sample is identical.
 
 use fearless_simd::prelude::*;
 use fearless_simd::{i16x8, i16x16, i32x8, u8x16};
@@ -13,11 +13,11 @@ use super::scan::Quantization;
 use crate::image::simd::transpose_8x8;
 
 const FRACTION_BITS: u32 = 13;
-/// Additional bits that are kept between the two passes.
+/// Additional fraction bits between the two passes.
 const PASS_BITS: u32 = 2;
-/// The coefficients of the first four diagonals, which lie in four rows and four columns.
+/// The number of coefficients of the first four diagonals, in four rows and four columns.
 pub(super) const LOW: usize = 10;
-/// The middle of the range of samples.
+/// The middle of the sample range.
 const MIDDLE: u8 = 128;
 
 /// A constant in fixed point.
@@ -40,7 +40,7 @@ const F2_562: i16 = fixed(2.562_915_447);
 const F3_072: i16 = fixed(3.072_711_026);
 const ONE: i16 = 1 << FRACTION_BITS;
 
-/// A row of the block's coefficients, times their steps.
+/// A row of dequantised coefficients.
 #[inline(always)]
 fn scaled<S: Simd>(
     simd: S,
@@ -52,8 +52,7 @@ fn scaled<S: Simd>(
     load(block) * load(quantization)
 }
 
-/// The sample of a block of which only the first coefficient matters: what both passes come down
-/// to.
+/// The sample value of a block with only a DC coefficient: both passes reduce to this.
 #[inline(always)]
 pub(super) fn flat(block: &Coefficients, quantization: &Quantization) -> u8 {
     let dc = i32::from(block[0].wrapping_mul(quantization[0]));
@@ -61,7 +60,7 @@ pub(super) fn flat(block: &Coefficients, quantization: &Quantization) -> u8 {
     (value + i32::from(MIDDLE)).clamp(0, 255) as u8
 }
 
-/// Turns coefficients into 8 rows of 8 samples.
+/// The inverse DCT to 8 × 8 samples.
 #[inline(always)]
 pub(super) fn inverse<S: Simd>(
     simd: S,
@@ -71,7 +70,7 @@ pub(super) fn inverse<S: Simd>(
     let scaled = |row: usize| scaled(simd, block, quantization, row);
     let rows =
         [scaled(0), scaled(1), scaled(2), scaled(3), scaled(4), scaled(5), scaled(6), scaled(7)];
-    // Down the columns, then along the rows; `transform` works on columns, eight at once.
+    // Columns first, then rows; `transform` processes eight columns.
     let rows = transform::<S, { FRACTION_BITS - PASS_BITS }>(simd, rows);
     let rows = transform::<S, { FRACTION_BITS + PASS_BITS + 3 }>(simd, transpose_8x8(rows));
     samples(simd, transpose_8x8(rows))
@@ -87,8 +86,8 @@ fn samples<S: Simd>(simd: S, rows: [i16x8<S>; BLOCK]) -> [[u8; BLOCK]; BLOCK] {
     samples
 }
 
-/// The same where only the first [`LOW`] coefficients in coded order are not zero: those of four
-/// rows and four columns.
+/// [`inverse`] if only the first [`LOW`] coefficients in zigzag order are non-zero: four rows and
+/// four columns.
 #[inline(always)]
 pub(super) fn inverse_low<S: Simd>(
     simd: S,
@@ -103,7 +102,7 @@ pub(super) fn inverse_low<S: Simd>(
     samples(simd, transpose_8x8(rows))
 }
 
-/// Two rows of samples.
+/// Converts two rows of samples to the range of bytes.
 #[inline(always)]
 fn in_range<S: Simd>(simd: S, a: i16x8<S>, b: i16x8<S>) -> [u8; 2 * BLOCK] {
     let bytes: u8x16<S> = a.saturating_narrow(b).bitcast();
@@ -112,8 +111,8 @@ fn in_range<S: Simd>(simd: S, a: i16x8<S>, b: i16x8<S>) -> [u8; 2 * BLOCK] {
     samples
 }
 
-/// Turns coefficients into 4 rows of 4 samples: the means of the squares of four that
-/// [`inverse`] gives, but for rounding.
+/// The inverse DCT to 4 × 4 samples: the means of 2 × 2 samples of [`inverse`], except for
+/// rounding.
 #[inline(always)]
 pub(super) fn inverse_half<S: Simd>(
     simd: S,
@@ -122,7 +121,7 @@ pub(super) fn inverse_half<S: Simd>(
 ) -> [[u8; 4]; 4] {
     let scaled = |row: usize| scaled(simd, block, quantization, row);
     let zero = i16x8::splat(simd, 0);
-    // The fifth falls out of the means.
+    // The fifth coefficient cancels out in the means.
     let rows = [scaled(0), scaled(1), scaled(2), scaled(3), zero, scaled(5), scaled(6), scaled(7)];
     let [a, b, c, d] = halve::<S, { FRACTION_BITS - PASS_BITS }>(simd, rows);
     let rows = transpose_8x8([a, b, c, d, zero, zero, zero, zero]);
@@ -131,8 +130,8 @@ pub(super) fn inverse_half<S: Simd>(
     std::array::from_fn(|y| [left[y], left[BLOCK + y], right[y], right[BLOCK + y]])
 }
 
-/// Turns coefficients into 2 rows of 2 samples: the means of the squares of sixteen that
-/// [`inverse`] gives, but for rounding.
+/// The inverse DCT to 2 × 2 samples: the means of 4 × 4 samples of [`inverse`], except for
+/// rounding.
 #[inline(always)]
 pub(super) fn inverse_quarter<S: Simd>(
     simd: S,
@@ -149,7 +148,7 @@ pub(super) fn inverse_quarter<S: Simd>(
     std::array::from_fn(|y| [samples[y], samples[BLOCK + y]])
 }
 
-/// Two rows, value beside value, to be multiplied by two factors and summed.
+/// Interleaves two rows, for multiplication by two factors and summation.
 #[inline(always)]
 fn paired<S: Simd>(a: i16x8<S>, b: i16x8<S>) -> i16x16<S> {
     let (low, high) = a.interleave(b);
@@ -194,7 +193,7 @@ fn transform<S: Simd, const SHIFT: u32>(simd: S, rows: [i16x8<S>; BLOCK]) -> [i1
     sums::<S, SHIFT>(even, odd)
 }
 
-/// [`transform`] where the last four rows are zero: what is multiplied by them falls out.
+/// [`transform`] if the last four rows are zero.
 #[inline(always)]
 fn transform_low<S: Simd, const SHIFT: u32>(simd: S, rows: [i16x8<S>; 4]) -> [i16x8<S>; BLOCK] {
     let [r0, r1, r2, r3] = rows;
@@ -227,9 +226,9 @@ fn sums<S: Simd, const SHIFT: u32>(even: [i32x8<S>; 4], odd: [i32x8<S>; 4]) -> [
     [o0, o1, o2, o3, o4, o5, o6, o7]
 }
 
-/// The means of pairs of what [`transform`] gives. In its sum of waves the mean of two neighbours is
-/// the wave between them, times the cosine of half their distance:
-/// √2 · cos(kπ/16) · cos((2j+1)kπ/8) for coefficient k and mean j.
+/// The means of pairs of the results of [`transform`]. The mean of two neighbouring samples of a
+/// cosine is the cosine between them, times the cosine of half their distance: √2 · cos(kπ/16) ·
+/// cos((2j+1)kπ/8) for coefficient k and mean j.
 #[inline(always)]
 fn halve<S: Simd, const SHIFT: u32>(simd: S, rows: [i16x8<S>; BLOCK]) -> [i16x8<S>; 4] {
     let [r0, r1, r2, r3, _, r5, r6, r7] = rows;
@@ -250,8 +249,8 @@ fn halve<S: Simd, const SHIFT: u32>(simd: S, rows: [i16x8<S>; BLOCK]) -> [i16x8<
     [o0, o1, o2, o3]
 }
 
-/// The means of fours of what [`transform`] gives:
-/// √2 · cos(kπ/16) · cos(kπ/8) · cos((2j+1)kπ/4) for coefficient k and mean j.
+/// The means of four results of [`transform`]: √2 · cos(kπ/16) · cos(kπ/8) · cos((2j+1)kπ/4) for
+/// coefficient k and mean j.
 #[inline(always)]
 fn quarter<S: Simd, const SHIFT: u32>(simd: S, rows: [i16x8<S>; BLOCK]) -> [i16x8<S>; 2] {
     let [r0, r1, _, r3, _, r5, _, r7] = rows;
@@ -301,7 +300,7 @@ mod tests {
         samples
     }
 
-    /// Blocks as they are met, the more of them zero the earlier.
+    /// Typical blocks, with increasing numbers of non-zero coefficients.
     fn blocks() -> impl Iterator<Item = [i16; BLOCK * BLOCK]> {
         let mut state = 1u64;
         let mut next = move |range: i64| {
@@ -335,7 +334,7 @@ mod tests {
             for &place in &ZIGZAG[LOW..BLOCK * BLOCK] {
                 block[usize::from(place)] = 0;
             }
-            // Large ones too, which are out of range.
+            // Includes values out of range.
             for factor in [1, 7] {
                 let large = block.map(|it| it * factor);
                 let (coefficients, steps) = (spread(&large), [1; BLOCK * BLOCK]);
@@ -353,7 +352,7 @@ mod tests {
             let squares = whole[y * side..][..side].iter().flat_map(|row| &row[x * side..][..side]);
             let clipped = squares.clone().any(|&value| value <= 0.0 || value >= 255.0);
             let mean = squares.sum::<f64>() / (side * side) as f64;
-            // Where samples are out of range, their mean is not that of the samples in range.
+            // If samples are clipped, the mean may differ.
             assert!(clipped || (f64::from(sample) - mean).abs() <= 1.0, "{sample} {mean}");
             !clipped
         };

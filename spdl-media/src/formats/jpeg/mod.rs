@@ -1,28 +1,45 @@
-//! JPEG: a decoder of our own, sequential and progressive, 8 bits, Huffman- or arithmetic-coded.
+//! JPEG: the decoder of this crate, and the header parser of all JPEG decoders.
+//!
+//! The decoder supports sequential and progressive processes, Huffman and arithmetic coding, and 8
+//! bits per sample.
 //!
 //! ```text
-//! header ──► entropy-coded data ──► coefficients ──► inverse DCT ──► planes of the caller's, or
-//! markers    without stuffing,      of one block     8, 4, 2 or 1    two rows of units ──► RGB,
-//! tables     a window at a time     (or of the       samples a side  row by row, upsampled and
-//!                                   image, where it                  converted
-//!                                   has many scans)
+//! header ──► entropy decoding ──► coefficients ──► inverse DCT ──► planes of the caller, or
+//! markers    without stuffed      of one block,    8, 4, 2 or 1    two MCU rows ──► upsampling,
+//! tables     bytes, by windows    or of the image  samples a side  colour conversion, RGB rows
+//!                                 (several scans)
 //! ```
 //!
-//! One look at the data tells of two coefficients, and of as many as fit where a block is not wanted;
-//! nothing depends on which way a branch goes but the end of a block.
+//! | file | content |
+//! |---|---|
+//! | `header` | markers, frame and scan headers |
+//! | `inspect` | the header as public data |
+//! | `tables` | quantisation and Huffman tables, restart interval, arithmetic conditioning |
+//! | `bits` | entropy-coded data without stuffed bytes, as bits |
+//! | `huffman` | Huffman decoding by lookup tables |
+//! | `arithmetic` | arithmetic decoding |
+//! | `scan` | scans, MCUs, restart markers, progressive passes |
+//! | `budget` | limits on scans and coefficients, and restart marker checks |
+//! | `coefficients` | the coefficients of images with several scans |
+//! | `idct` | the inverse DCT, at full or reduced size |
+//! | `output` | which blocks a region needs, and where their samples are stored |
+//! | `row_buffer` | a ring buffer of two MCU rows, for RGB output |
+//! | `color` | chroma upsampling and colour conversion |
+//! | `decoder` | the codec |
 //!
-//! Where the file ends with its marker, so that nothing can be missing, not all is read: not what
-//! lies below the wanted region, nor above it before the last restart marker there, nor, of a
-//! component of a progressive file whose blocks become one sample each, more than their means.
-//! Without an end marker all is read, and a file that is cut is an error whatever the region.
+//! One table lookup decodes up to two coefficients, or as many as fit in a block outside the
+//! region. The only unpredictable branch is the end of a block.
 //!
-//! Arithmetic-coded files are rare: their coefficients are always kept, and then drawn.
+//! If the file ends with an EOI marker, it is complete, and the decoder skips data: below the
+//! region; above it up to the last restart marker; and, in progressive files, the AC scans of
+//! components whose blocks become one sample. Otherwise the whole file is read, so that truncation
+//! is an error whatever the region.
 //!
-//! The decoder's own arithmetic is that of libjpeg's accurate integer DCT, triangle ("fancy")
-//! upsampling and 16-bit fixed-point colour conversion, so that results are equal to what
-//! libjpeg-turbo, and with it Pillow, OpenCV and torchvision, give.
+//! Arithmetic-coded files are rare: their coefficients are always stored before the inverse DCT.
 //!
-//! The header is read by one parser, whichever decoder of JPEG was built.
+//! The arithmetic is that of libjpeg's accurate integer DCT, triangle ("fancy") upsampling and
+//! 16-bit fixed-point colour conversion. Results are bit-identical to libjpeg-turbo, and so to
+//! Pillow, OpenCV and torchvision.
 
 #[cfg(feature = "jpeg")]
 mod arithmetic;
@@ -34,7 +51,7 @@ mod color;
 mod decoder;
 #[cfg_attr(
     not(all(feature = "jpeg", feature = "turbojpeg", feature = "zune-jpeg")),
-    allow(dead_code, reason = "no decoder but these needs all of it")
+    allow(dead_code, reason = "other decoders do not use all of it")
 )]
 mod header;
 #[cfg(feature = "jpeg")]

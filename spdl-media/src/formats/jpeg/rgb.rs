@@ -1,4 +1,4 @@
-//! Component planes: a ring of two rows of coded units, drawn at one end and read at the other.
+//! A ring buffer of two MCU rows: written by the inverse DCT, read by upsampling.
 
 use std::ops::Range;
 
@@ -11,19 +11,19 @@ use super::stored::resize;
 use super::surface::{Side, Surface, Surfaces, Wanted};
 use crate::image::{PixelsMut, Rect};
 
-/// Rows of coded units that are kept: the rows at the seam of two need samples of both.
+/// MCU rows in the ring buffer: image rows at their boundary need samples of both.
 const RING: usize = 2;
 
-/// The samples of the rows of units that are being worked on.
+/// The samples of the current MCU rows.
 #[derive(Debug, Default)]
 pub(super) struct Planes {
-    /// One for each component; the others are not used.
+    /// One per component; the rest is unused.
     planes: [Plane; MAX_COMPONENTS],
-    /// Rows of units that the region needs: first, and one beyond the last.
+    /// The MCU rows of the region: the first, and one past the last.
     units: (usize, usize),
-    /// Image rows that were passed.
+    /// The number of image rows converted so far.
     emitted: usize,
-    /// Whether a row needs samples of the rows above and below.
+    /// Whether an image row needs samples of neighbouring sample rows.
     looks_around: bool,
     scratch: color::Scratch,
 }
@@ -32,7 +32,7 @@ pub(super) struct Planes {
 struct Plane {
     samples: Vec<u8>,
     stride: usize,
-    /// Sample rows in the ring.
+    /// The number of sample rows in the ring buffer.
     rows: usize,
     wanted: Wanted,
     upsampling: Upsampling,
@@ -47,7 +47,7 @@ impl Plane {
 }
 
 impl Planes {
-    /// Prepares for an image of which `region` is wanted.
+    /// Prepares for `region` of an image.
     pub(super) fn prepare(&mut self, frame: &Frame, region: Rect) -> Result<()> {
         self.emitted = 0;
         self.looks_around = false;
@@ -59,7 +59,7 @@ impl Planes {
             self.looks_around |= plane.upsampling.looks_around();
             plane.stride = component.padded_wide * BLOCK;
             plane.rows = RING * component.down * BLOCK;
-            // Only grows: what is there is drawn over.
+            // Grows only; old samples are overwritten.
             let bytes = (plane.stride * plane.rows).max(plane.samples.len());
             resize(&mut plane.samples, bytes, 0)?;
             self.units.0 = self.units.0.min(plane.wanted.rows.start / component.down);
@@ -68,18 +68,18 @@ impl Planes {
         Ok(())
     }
 
-    /// The rows of units that the region needs: first, and one beyond the last.
+    /// The MCU rows of the region.
     pub(super) fn rows(&self) -> Range<usize> {
         self.units.0..self.units.1
     }
 
-    /// Where row `row` of units is drawn.
+    /// The destination of MCU row `row`.
     pub(super) fn surfaces(&mut self, frame: &Frame, row: usize) -> Surfaces<'_> {
         let mut surfaces = Surfaces::default();
         for ((surface, plane), component) in
             surfaces.iter_mut().zip(&mut self.planes).zip(frame.components.iter())
         {
-            // The first row of blocks is where the ring has come to.
+            // The first block row of this position in the ring buffer.
             let top = (row * component.down).wrapping_sub(row % RING * component.down);
             *surface = Some(Surface {
                 samples: &mut plane.samples,
@@ -94,12 +94,12 @@ impl Planes {
         surfaces
     }
 
-    /// How many rows of the image, from the top, were passed.
+    /// The number of image rows, from the top, converted so far.
     pub(super) fn emitted(&self) -> usize {
         self.emitted
     }
 
-    /// Writes the image rows that can be made now that row `row` of units is drawn.
+    /// Converts the image rows that are complete after MCU row `row`.
     pub(super) fn emit(
         &mut self,
         frame: &Frame,
@@ -111,7 +111,7 @@ impl Planes {
     ) {
         let end = match row + 1 == frame.units_high {
             true => frame.size.height as usize,
-            // The last row waits for the samples below it.
+            // The last row needs the samples below it.
             false => (row + 1) * frame.unit_height() - usize::from(self.looks_around),
         };
         let (top, bottom) = (region.top as usize, (region.top + region.height) as usize);
@@ -146,7 +146,7 @@ impl Planes {
 }
 
 impl Plane {
-    /// The samples of an image row at these columns.
+    /// The samples of an image row for these columns.
     #[inline(always)]
     fn upsampled<'a>(
         &'a self,
@@ -159,7 +159,8 @@ impl Plane {
         let last = component.height - 1;
         let row = |row: usize| self.row(row.min(last), component.width);
         let near = y / self.upsampling.down();
-        // Of two rows that share a sample row, the upper is mixed with the one above.
+        // Of two image rows that share a sample row, the upper one is interpolated with the sample
+        // row above.
         let far = if y.is_multiple_of(2) { near.saturating_sub(1) } else { near + 1 };
         match self.upsampling {
             Upsampling::None => return &row(y)[columns.clone()],
@@ -174,7 +175,7 @@ impl Plane {
                 color::mix_across::<true>(row(near), row(far), columns, memory, sums);
             }
         }
-        // Samples were made in pairs.
+        // Samples are produced in pairs.
         let skip = match self.upsampling {
             Upsampling::Across | Upsampling::Both => columns.start % 2,
             _ => 0,

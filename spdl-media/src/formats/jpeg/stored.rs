@@ -1,63 +1,63 @@
-//! The coefficients of images whose blocks come in several scans.
+//! The coefficients of images with several scans.
 
 use spdl_core::{Error, ErrorKind, Result};
 
 use super::header::{BLOCK_AREA, Frame, MAX_COMPONENTS, ZIGZAG};
 use crate::image::{Limits, Size};
 
-/// A block's coefficients, row by row, not yet multiplied by their quantization.
+/// The coefficients of a block in row order, before dequantisation.
 pub(super) type Block = [i16; BLOCK_AREA];
 
-/// Which coefficients of a component matter.
+/// The coefficients of a component that are needed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Kept {
     #[default]
     All,
-    /// A block becomes one sample: those of AC need not even be read.
+    /// A block becomes one sample: AC coefficients are not even decoded.
     Dc,
 }
 
-/// All blocks of an image.
+/// The coefficients of an image.
 #[derive(Debug, Default)]
 pub(super) struct Stored {
     components: [StoredComponent; MAX_COMPONENTS],
     lately: Lately,
 }
 
-/// All blocks of a component, row by row, as many as its coded units have.
+/// The coefficients of a component, row by row, padded to whole MCUs.
 #[derive(Debug, Default)]
 pub(super) struct StoredComponent {
-    /// The first coefficient of each block.
+    /// The DC coefficient of each block.
     dc: Vec<i16>,
-    /// The others, of blocks of which `nonzero` tells any; else what a former image left there. Empty
-    /// where only the first ones are kept.
+    /// The AC coefficients of blocks with a non-zero bit in `nonzero`; the content of other blocks
+    /// is unspecified. Empty if only DC coefficients are kept.
     blocks: Vec<Block>,
-    /// Which of a block's coefficients are not zero: a bit for each, in coded order.
+    /// One bit per non-zero coefficient of a block, in zigzag order.
     nonzero: Vec<u64>,
 }
 
-/// How much memory the last images needed.
+/// The memory need of recent images.
 #[derive(Debug, Default)]
 struct Lately {
     images: u32,
     most: usize,
 }
 
-/// After so many images it is looked whether memory is far larger than they needed.
+/// The number of images between checks for excessive memory.
 const IMAGES: u32 = 64;
-/// Memory is given back where it is so many times larger.
+/// Memory is released if it exceeds the recent need by this factor.
 const FAR_LARGER: usize = 4;
-/// What may always be kept.
+/// Memory of up to this many bytes is always kept.
 const FREE_BYTES: usize = 1 << 20;
 const BYTES_OF_AC: usize = size_of::<Block>() + size_of::<u64>();
 
 impl Stored {
-    /// Takes note of an image that needs no stored coefficients.
+    /// Records an image that needs no coefficient buffer.
     pub(super) fn pass(&mut self) {
         self.note(0);
     }
 
-    /// Makes all coefficients of an image zero.
+    /// Sets all coefficients of an image to zero.
     pub(super) fn begin(
         &mut self,
         frame: &Frame,
@@ -71,7 +71,7 @@ impl Stored {
         self.reserve(counts, limits, frame.size)
     }
 
-    /// Makes room for so many blocks of each component, and for so many that are kept whole.
+    /// Allocates DC and AC coefficients, for the given number of blocks of each component.
     fn reserve(
         &mut self,
         counts: [(usize, usize); MAX_COMPONENTS],
@@ -83,7 +83,7 @@ impl Stored {
         let needed: usize = needed.sum();
         limits.check_bytes(needed as u64, size)?;
         self.note(needed);
-        // What is large enough stays, and counts as it is.
+        // Buffers that are large enough are reused and counted with their capacity.
         let kept = self.components.iter().zip(counts).map(|(it, counts)| it.bytes_for(counts));
         if limits.check_bytes(kept.sum::<usize>() as u64, size).is_err() {
             self.components = Default::default();
@@ -98,7 +98,7 @@ impl Stored {
         Ok(())
     }
 
-    /// Gives memory back that is far larger than any of the last images needed.
+    /// Releases memory that is far larger than the recent need.
     fn note(&mut self, needed: usize) {
         self.lately.most = self.lately.most.max(needed);
         self.lately.images += 1;
@@ -110,7 +110,7 @@ impl Stored {
         }
     }
 
-    /// The bytes of memory that are kept.
+    /// The allocated memory in bytes.
     fn held(&self) -> usize {
         self.components.iter().map(|it| it.bytes_for((0, 0))).sum()
     }
@@ -127,7 +127,7 @@ impl Stored {
 }
 
 impl StoredComponent {
-    /// The bytes of memory once there is room for so many blocks.
+    /// The allocated memory in bytes, once it holds this number of blocks.
     fn bytes_for(&self, (all, whole): (usize, usize)) -> usize {
         self.dc.capacity().max(all) * size_of::<i16>()
             + self.nonzero.capacity().max(whole) * size_of::<u64>()
@@ -139,14 +139,14 @@ impl StoredComponent {
         &mut self.dc[at]
     }
 
-    /// The AC coefficients of a block of which they are kept.
+    /// The AC coefficients of a block.
     #[inline(always)]
     pub(super) fn ac(&mut self, at: usize) -> Ac<'_> {
         Ac { block: &mut self.blocks[at], nonzero: &mut self.nonzero[at] }
     }
 
-    /// Copies a block; says from where on, in coded order, all is zero. Of a block without AC
-    /// coefficients only the first is copied.
+    /// Copies a block. Returns the index, in zigzag order, from which all coefficients are zero.
+    /// Without AC coefficients, only DC is copied.
     #[inline(always)]
     pub(super) fn copy(&self, at: usize, block: &mut [i16]) -> usize {
         let nonzero = self.nonzero.get(at).copied().unwrap_or(0);
@@ -158,14 +158,14 @@ impl StoredComponent {
     }
 }
 
-/// The AC coefficients of a block, by their places in coded order.
+/// The AC coefficients of a block, by their index in zigzag order.
 pub(super) struct Ac<'a> {
     block: &'a mut Block,
     nonzero: &'a mut u64,
 }
 
 impl Ac<'_> {
-    /// Which coefficients of these places are not zero, a bit for each.
+    /// One bit per non-zero coefficient from `first` to `last`.
     #[inline(always)]
     pub(super) fn nonzero(&self, first: usize, last: usize) -> u64 {
         *self.nonzero & band(first, last)
@@ -176,13 +176,13 @@ impl Ac<'_> {
         if *self.nonzero >> at & 1 == 0 { 0 } else { self.block[usize::from(ZIGZAG[at])] }
     }
 
-    /// A coefficient that is not zero, and stays so.
+    /// A coefficient that is known to be non-zero.
     #[inline(always)]
     pub(super) fn known(&mut self, at: usize) -> &mut i16 {
         &mut self.block[usize::from(ZIGZAG[at])]
     }
 
-    /// Sets a coefficient; of places behind the block the value goes where nobody looks.
+    /// Sets a coefficient. Beyond the block, the value is discarded.
     #[inline(always)]
     pub(super) fn set(&mut self, at: usize, value: i16) {
         if *self.nonzero == 0 {
@@ -192,35 +192,35 @@ impl Ac<'_> {
         *self.nonzero |= u64::from(value != 0) << (at & 63);
     }
 
-    /// Sets all of them, of which those from `zero_from` on, in coded order, are zero.
+    /// Sets all coefficients, which are zero from `zero_from` on, in zigzag order.
     #[inline(always)]
     pub(super) fn replace(&mut self, block: &[i16], zero_from: usize) {
         *self.nonzero = if zero_from > 1 { band(1, zero_from.min(BLOCK_AREA) - 1) } else { 0 };
         self.block.copy_from_slice(&block[..BLOCK_AREA]);
     }
 
-    /// Makes all of them zero.
+    /// Sets all coefficients to zero.
     #[inline(always)]
     pub(super) fn clear(&mut self) {
         *self.nonzero = 0;
     }
 }
 
-/// A bit for each of the places from `first` to `last`.
+/// A mask of the bits from `first` to `last`.
 #[inline(always)]
 fn band(first: usize, last: usize) -> u64 {
     u64::MAX << first & u64::MAX >> (BLOCK_AREA - 1 - last)
 }
 
-/// Makes `memory` so long, and no longer: what `Vec::resize` takes may be twice as much, and it
-/// aborts where there is none. What is there already stays.
+/// Sets the length of `memory` exactly. `Vec::resize` may allocate twice as much, and aborts on
+/// failure. Existing values remain.
 pub(super) fn resize<T: Copy>(memory: &mut Vec<T>, length: usize, value: T) -> Result<()> {
     if memory.capacity() < length {
-        // Nothing of what is there is needed, so it is not carried along.
+        // Dropping the old buffer first avoids copying its content.
         *memory = Vec::new();
         memory.try_reserve_exact(length).map_err(|_| {
             let bytes = length.saturating_mul(size_of::<T>());
-            let message = format!("the system has no {bytes} bytes of memory for a JPEG");
+            let message = format!("cannot allocate {bytes} bytes to decode a JPEG");
             Error::new(ErrorKind::LimitExceeded, message)
         })?;
     }

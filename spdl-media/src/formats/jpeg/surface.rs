@@ -1,4 +1,4 @@
-//! Where the samples of components go: which blocks are wanted, and how large they become.
+//! Which blocks of each component a region needs, and where their samples are stored.
 
 use std::ops::Range;
 
@@ -11,7 +11,7 @@ use super::scan::Quantization;
 use super::stored::Kept;
 use crate::image::{Picture, PlaneShape, Rect, Size};
 
-/// The blocks of a component that a region needs: columns and rows of them.
+/// Columns and rows of blocks of a component that a region needs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Wanted {
     pub(super) columns: Range<usize>,
@@ -19,8 +19,7 @@ pub(super) struct Wanted {
 }
 
 impl Wanted {
-    /// What `region` of the image needs of a component, with the samples around it that upsampling
-    /// mixes in.
+    /// The blocks of a component for `region` of the image, with the neighbours for upsampling.
     pub(super) fn of(frame: &Frame, component: &Component, region: Rect) -> Self {
         let (across, down) = (frame.across / component.across, frame.down / component.down);
         let columns = needed_samples(region.left, region.width, across, component.width);
@@ -30,17 +29,16 @@ impl Wanted {
     }
 }
 
-/// The samples of a component that `extent` pixels from `start` on depend on, where `ratio` pixels
-/// share a sample.
+/// The samples of a component for `extent` pixels from `start`, with one sample per `ratio` pixels.
 fn needed_samples(start: u32, extent: u32, ratio: usize, limit: usize) -> Range<usize> {
-    // Only where pixels share samples are those beside them mixed in.
+    // Upsampling needs neighbours only if pixels share samples.
     let around = usize::from(ratio > 1);
     let first = (start as usize / ratio).saturating_sub(around);
     let end = (start + extent - 1) as usize / ratio + 1 + around;
     first..end.min(limit)
 }
 
-/// How many samples a block becomes on each side.
+/// Samples on a side of the output of a block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Side {
     #[default]
@@ -61,31 +59,32 @@ impl Side {
         }
     }
 
-    /// The last coefficient in coded order that matters.
+    /// The last coefficient, in zigzag order, that affects the output.
     #[inline(always)]
     fn last_coefficient(self) -> usize {
         if self == Side::One { 0 } else { BLOCK_AREA - 1 }
     }
 }
 
-/// Which samples of each component are delivered, and where they go.
+/// The samples of each component to decode, and their planes.
 pub(super) struct PlaneLayout {
-    /// Of the result, and how many pixels of the image share one of its pixels on each side.
+    /// The size of the result.
     pub(super) size: Size,
+    /// The reduction factor of the result.
     scale: u32,
     pub(super) shapes: [PlaneShape; MAX_COMPONENTS],
     wanted: [Wanted; MAX_COMPONENTS],
     sides: [Side; MAX_COMPONENTS],
-    /// How many rows of the result's are not the same without the samples below them.
+    /// 1 if the last row of the result depends on samples below it.
     looks_down: u32,
 }
 
 impl PlaneLayout {
-    /// The samples that `region` needs, at the smallest scale that gives `smallest` pixels.
+    /// The samples for `region`, at the largest reduction that gives at least `smallest` pixels.
     pub(super) fn choose(frame: &Frame, region: Rect, smallest: Option<Size>) -> Self {
         let reduced =
             |scale: u32| Size::new(region.width.div_ceil(scale), region.height.div_ceil(scale));
-        // A part of a sample is none: what it is reduced with may lie outside the region.
+        // A partial pixel does not count: its samples may lie outside the region.
         let fits = |&scale: &u32| {
             smallest.is_some_and(|it| {
                 it.width <= region.width / scale && it.height <= region.height / scale
@@ -102,8 +101,8 @@ impl PlaneLayout {
         };
         for (at, component) in frame.components.iter().enumerate() {
             let (across, down) = (frame.across / component.across, frame.down / component.down);
-            // Where pixels share samples, those need not become fewer by as much; and none becomes
-            // fewer than the result has pixels.
+            // A subsampled component needs less reduction, and never becomes smaller than the
+            // result.
             let shrunk = (scale as usize / across.max(down)).max(1);
             let side = match shrunk {
                 8 => Side::One,
@@ -141,7 +140,7 @@ impl PlaneLayout {
         self.sides.map(|side| if side == Side::One { Kept::Dc } else { Kept::All })
     }
 
-    /// The rows of units that are needed.
+    /// The rows of MCUs that are needed.
     pub(super) fn rows(&self, frame: &Frame) -> Range<usize> {
         let rows = |(wanted, component): (&Wanted, &Component)| {
             (wanted.rows.start / component.down, wanted.rows.end.div_ceil(component.down))
@@ -170,8 +169,8 @@ impl PlaneLayout {
         surfaces
     }
 
-    /// Makes black what lies below the first `drawn` rows of units, and says how many rows of the
-    /// result do not depend on it.
+    /// Fills the samples below the first `drawn` MCU rows with black. Returns the number of rows of
+    /// the result that do not depend on them.
     pub(super) fn blacken(
         &self,
         frame: &Frame,
@@ -193,39 +192,39 @@ impl PlaneLayout {
     }
 }
 
-/// The place of a component's samples.
+/// The destination of the samples of a component.
 pub(super) struct Surface<'a> {
     pub(super) samples: &'a mut [u8],
-    /// Bytes from row to row: as many as the samples of all wanted columns, at least.
+    /// The distance between rows in bytes: at least the samples of all needed columns.
     pub(super) stride: usize,
-    /// Rows of samples there is room for, where these are fewer than the blocks have.
+    /// The number of sample rows, if there are fewer than the blocks have.
     pub(super) height: usize,
-    /// The blocks that are drawn.
+    /// The blocks to write.
     pub(super) wanted: Wanted,
-    /// The column of blocks at the start of each row of samples.
+    /// The block column at the start of each sample row.
     pub(super) left: usize,
-    /// The row of blocks at the start of `samples`; wraps.
+    /// The block row at the start of `samples`; wraps around.
     pub(super) top: usize,
     pub(super) side: Side,
 }
 
-/// A place for each component.
+/// The destination of each component.
 pub(super) type Surfaces<'a> = [Option<Surface<'a>>; MAX_COMPONENTS];
 
 impl Surface<'_> {
-    /// Whether a block is drawn.
+    /// Whether a block is needed.
     #[inline(always)]
     pub(super) fn wants(&self, column: usize, row: usize) -> bool {
         self.wanted.columns.contains(&column) && self.wanted.rows.contains(&row)
     }
 
-    /// The last coefficient in coded order that matters.
+    /// The last coefficient, in zigzag order, that affects the output.
     #[inline(always)]
     pub(super) fn last_coefficient(&self) -> usize {
         self.side.last_coefficient()
     }
 
-    /// Draws a block that is wanted, of which coefficients are zero from `zero_from` on.
+    /// Writes the samples of a needed block whose coefficients are zero from `zero_from` on.
     #[inline(always)]
     pub(super) fn draw<S: Simd>(
         &mut self,
@@ -264,7 +263,7 @@ impl Surface<'_> {
     }
 }
 
-/// Writes the samples of a block, as many rows as there is room for.
+/// Stores the samples of a block, at most `rows` rows.
 #[inline(always)]
 fn put<const SIDE: usize>(
     target: &mut [u8],
