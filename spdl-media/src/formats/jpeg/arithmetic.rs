@@ -1,11 +1,11 @@
-//! Arithmetic decoding: adaptive binary decisions, and coefficients from them (ITU-T T.81, annex D,
+//! Arithmetic decoding: adaptive binary decoder, and coefficients from them (ITU-T T.81, annex D,
 //! F.1.4, F.2.4 and G.1.3).
 
 use spdl_core::Error;
 
+use super::coefficients::{AcBlock, CoefficientBuffer};
 use super::header::{Coding, Frame, MAX_COMPONENTS, Scan, ScanComponent, find_marker};
-use super::scan::{NoRestart, Work};
-use super::stored::{Ac, Stored};
+use super::scan::{RestartError, WorkBudget};
 use super::tables::Tables;
 use super::{corrupt, truncated};
 
@@ -53,7 +53,7 @@ const STATES: [(u16, u8, u8, bool); 114] = [
     (0x5A1D, 113, 113, false),
 ];
 /// The state of fixed, equal probabilities.
-const EVEN: u8 = 113;
+const FIXED: u8 = 113;
 
 /// The standard defines four tables of each kind. The marker has room for 16, and libjpeg accepts
 /// all.
@@ -80,7 +80,7 @@ type Bin = u8;
 const MORE_PROBABLE: u8 = 0x80;
 
 /// The arithmetic decoder (T.81, D.2).
-struct Decisions<'a> {
+struct ArithmeticDecoder<'a> {
     encoded: &'a [u8],
     at: usize,
     /// The code register; its upper 16 bits are compared with the interval.
@@ -89,15 +89,15 @@ struct Decisions<'a> {
     /// The number of valid bits in the lower part of the code register.
     count: u32,
     /// Whether the decoder read beyond the end of a file without a marker.
-    is_cut: bool,
+    is_truncated: bool,
 }
 
-impl<'a> Decisions<'a> {
+impl<'a> ArithmeticDecoder<'a> {
     fn new(encoded: &'a [u8], at: usize) -> Self {
-        let mut decisions =
-            Decisions { encoded, at, code: 0, interval: 0, count: 0, is_cut: false };
-        decisions.begin();
-        decisions
+        let mut decoder =
+            ArithmeticDecoder { encoded, at, code: 0, interval: 0, count: 0, is_truncated: false };
+        decoder.begin();
+        decoder
     }
 
     /// Initialises the decoder at the current offset.
@@ -126,10 +126,10 @@ impl<'a> Decisions<'a> {
                         return 0xFF;
                     }
                     Some(_) => {}
-                    None => self.is_cut = true,
+                    None => self.is_truncated = true,
                 }
             }
-            None => self.is_cut = true,
+            None => self.is_truncated = true,
         }
         0
     }
@@ -143,7 +143,7 @@ impl<'a> Decisions<'a> {
 
     /// Decodes a decision.
     #[inline]
-    fn take(&mut self, bin: &mut Bin) -> bool {
+    fn decode(&mut self, bin: &mut Bin) -> bool {
         let (less, after_less, after_more, swaps) = STATES[usize::from(*bin & !MORE_PROBABLE)];
         let less = u32::from(less);
         let more = *bin & MORE_PROBABLE;
@@ -178,15 +178,15 @@ impl<'a> Decisions<'a> {
     }
 
     /// Decodes a decision of equal probabilities.
-    fn even(&mut self) -> bool {
-        self.take(&mut { EVEN })
+    fn decode_fixed(&mut self) -> bool {
+        self.decode(&mut { FIXED })
     }
 
     /// The bits of a magnitude below its highest bit `top` (T.81, figures F.23 and F.24).
     fn magnitude(&mut self, top: u32, bin: &mut Bin) -> i32 {
         let (mut value, mut bit) = (top, top >> 1);
         while bit > 0 {
-            if self.take(bin) {
+            if self.decode(bin) {
                 value |= bit;
             }
             bit >>= 1;
@@ -196,7 +196,7 @@ impl<'a> Decisions<'a> {
 }
 
 /// More coefficients than a block has, or a coefficient that is too large.
-struct BadData;
+struct InvalidData;
 
 /// The first bins of AC magnitudes of low and high frequency, and of DC magnitudes; and the
 /// distance to the bins of their lower bits.
@@ -229,26 +229,26 @@ impl Statistics {
     /// Decodes a DC value (T.81, F.1.4.1 and figure F.19).
     fn read_dc(
         &mut self,
-        decisions: &mut Decisions<'_>,
+        decoder: &mut ArithmeticDecoder<'_>,
         part: &ScanComponent,
         conditioning: &Conditioning,
-    ) -> Result<i32, BadData> {
+    ) -> Result<i32, InvalidData> {
         let bins = &mut self.dc[part.dc];
         let prediction = &mut self.predictions[part.component];
         let context = &mut self.contexts[part.component];
         let start = *context;
-        if !decisions.take(&mut bins[start]) {
+        if !decoder.decode(&mut bins[start]) {
             *context = 0;
             return Ok(*prediction);
         }
-        let negative = decisions.take(&mut bins[start + 1]);
+        let negative = decoder.decode(&mut bins[start + 1]);
         let mut at = start + 2 + usize::from(negative);
-        let mut top = u32::from(decisions.take(&mut bins[at]));
+        let mut top = u32::from(decoder.decode(&mut bins[at]));
         if top > 0 {
             at = DC_MAGNITUDES;
-            while decisions.take(&mut bins[at]) {
+            while decoder.decode(&mut bins[at]) {
                 if top == MAX_TOP {
-                    return Err(BadData);
+                    return Err(InvalidData);
                 }
                 top <<= 1;
                 at += 1;
@@ -260,7 +260,7 @@ impl Statistics {
             _ if top > 1 << large >> 1 => 12 + 4 * usize::from(negative),
             _ => 4 + 4 * usize::from(negative),
         };
-        let difference = decisions.magnitude(top, &mut bins[at + LOWER_BITS]);
+        let difference = decoder.magnitude(top, &mut bins[at + LOWER_BITS]);
         *prediction = prediction.wrapping_add(if negative { -difference } else { difference });
         Ok(*prediction)
     }
@@ -268,34 +268,34 @@ impl Statistics {
     /// Decodes the first scan of a band (T.81, F.1.4.2 and figure F.20).
     fn read_band(
         &mut self,
-        decisions: &mut Decisions<'_>,
+        decoder: &mut ArithmeticDecoder<'_>,
         part: &ScanComponent,
         conditioning: &Conditioning,
         (scan, first): (&Scan, usize),
-        block: &mut Ac<'_>,
-    ) -> Result<(), BadData> {
+        block: &mut AcBlock<'_>,
+    ) -> Result<(), InvalidData> {
         let bins = &mut self.ac[part.ac];
         let mut k = first;
         while k <= scan.last {
-            if decisions.take(&mut bins[3 * (k - 1)]) {
+            if decoder.decode(&mut bins[3 * (k - 1)]) {
                 break;
             }
-            while !decisions.take(&mut bins[3 * (k - 1) + 1]) {
+            while !decoder.decode(&mut bins[3 * (k - 1) + 1]) {
                 k += 1;
                 if k > scan.last {
-                    return Err(BadData);
+                    return Err(InvalidData);
                 }
             }
-            let negative = decisions.even();
+            let negative = decoder.decode_fixed();
             let mut at = 3 * (k - 1) + 2;
-            let mut top = u32::from(decisions.take(&mut bins[at]));
-            if top > 0 && decisions.take(&mut bins[at]) {
+            let mut top = u32::from(decoder.decode(&mut bins[at]));
+            if top > 0 && decoder.decode(&mut bins[at]) {
                 top = 2;
                 let is_low = k <= usize::from(conditioning.ac[part.ac]);
                 at = if is_low { LOW_MAGNITUDES } else { HIGH_MAGNITUDES };
-                while decisions.take(&mut bins[at]) {
+                while decoder.decode(&mut bins[at]) {
                     if top == MAX_TOP {
-                        return Err(BadData);
+                        return Err(InvalidData);
                     }
                     top <<= 1;
                     at += 1;
@@ -305,7 +305,7 @@ impl Statistics {
             let value = if top < 2 {
                 top as i32 + 1
             } else {
-                decisions.magnitude(top, &mut bins[at + LOWER_BITS])
+                decoder.magnitude(top, &mut bins[at + LOWER_BITS])
             };
             let value = if negative { -value } else { value };
             block.set(k, (value << scan.low) as i16);
@@ -317,36 +317,36 @@ impl Statistics {
     /// Decodes a refinement scan of a band (T.81, G.1.3.3 and figure G.11).
     fn refine_band(
         &mut self,
-        decisions: &mut Decisions<'_>,
+        decoder: &mut ArithmeticDecoder<'_>,
         part: &ScanComponent,
         scan: &Scan,
-        block: &mut Ac<'_>,
-    ) -> Result<(), BadData> {
+        block: &mut AcBlock<'_>,
+    ) -> Result<(), InvalidData> {
         let bins = &mut self.ac[part.ac];
         let bit = 1i16 << scan.low;
         // The block cannot end before the last known non-zero coefficient.
         let known = block.nonzero(1, scan.last).checked_ilog2().map_or(0, |last| last as usize);
         let mut k = scan.first;
         while k <= scan.last {
-            if k > known && decisions.take(&mut bins[3 * (k - 1)]) {
+            if k > known && decoder.decode(&mut bins[3 * (k - 1)]) {
                 break;
             }
             loop {
                 if block.get(k) != 0 {
-                    if decisions.take(&mut bins[3 * (k - 1) + 2]) {
+                    if decoder.decode(&mut bins[3 * (k - 1) + 2]) {
                         let coefficient = block.known(k);
                         let change = if *coefficient < 0 { -bit } else { bit };
                         *coefficient = coefficient.wrapping_add(change);
                     }
                     break;
                 }
-                if decisions.take(&mut bins[3 * (k - 1) + 1]) {
-                    block.set(k, if decisions.even() { -bit } else { bit });
+                if decoder.decode(&mut bins[3 * (k - 1) + 1]) {
+                    block.set(k, if decoder.decode_fixed() { -bit } else { bit });
                     break;
                 }
                 k += 1;
                 if k > scan.last {
-                    return Err(BadData);
+                    return Err(InvalidData);
                 }
             }
             k += 1;
@@ -363,19 +363,19 @@ pub(super) fn read_scan(
     frame: &Frame,
     scan: &Scan,
     tables: &Tables,
-    (stored, work): (&mut Stored, &mut Work),
+    (stored, work): (&mut CoefficientBuffer, &mut WorkBudget),
 ) -> (usize, Result<(), (usize, Error)>) {
-    let mut decisions = Decisions::new(encoded, data);
-    let outcome = read_rows(&mut decisions, frame, scan, tables, (stored, work));
-    (decisions.at, outcome)
+    let mut decoder = ArithmeticDecoder::new(encoded, data);
+    let outcome = read_rows(&mut decoder, frame, scan, tables, (stored, work));
+    (decoder.at, outcome)
 }
 
 fn read_rows(
-    decisions: &mut Decisions<'_>,
+    decoder: &mut ArithmeticDecoder<'_>,
     frame: &Frame,
     scan: &Scan,
     tables: &Tables,
-    (stored, work): (&mut Stored, &mut Work),
+    (stored, work): (&mut CoefficientBuffer, &mut WorkBudget),
 ) -> Result<(), (usize, Error)> {
     // A single component has one block per MCU, and only blocks with samples of the image are
     // coded.
@@ -384,7 +384,7 @@ fn read_rows(
             let component = &frame.components[part.component];
             (true, component.blocks_high, component.blocks_wide)
         }
-        _ => (false, frame.units_high, frame.units_wide),
+        _ => (false, frame.mcu_rows, frame.mcus_per_row),
     };
     let mut statistics = Statistics::new();
     let mut until_restart = tables.restart_interval;
@@ -394,12 +394,12 @@ fn read_rows(
         for unit in 0..units {
             if tables.restart_interval > 0 {
                 if until_restart == 0 {
-                    let found = decisions.next_marker();
-                    NoRestart::check(restarts, found)
-                        .map_err(|fault| (row, fault.into_error(decisions.at, rows - row)))?;
+                    let found = decoder.next_marker();
+                    RestartError::check(restarts, found)
+                        .map_err(|fault| (row, fault.into_error(decoder.at, rows - row)))?;
                     restarts = (restarts + 1) % 8;
                     statistics = Statistics::new();
-                    decisions.begin();
+                    decoder.begin();
                     until_restart = tables.restart_interval;
                 }
                 until_restart -= 1;
@@ -411,65 +411,65 @@ fn read_rows(
                 for y in row * down..(row + 1) * down {
                     for x in unit * across..(unit + 1) * across {
                         let place = (&mut *stored, y * component.padded_wide + x);
-                        read_block(decisions, &mut statistics, part, frame, scan, tables, place)
+                        read_block(decoder, &mut statistics, part, frame, scan, tables, place)
                             .map(|count| coefficients += u64::from(count))
-                            .map_err(|BadData| (row, bad_data(decisions, rows - row)))?;
+                            .map_err(|InvalidData| (row, invalid_data(decoder, rows - row)))?;
                     }
                 }
             }
         }
-        if decisions.is_cut {
-            return Err((row, ends_early(decisions, rows - row)));
+        if decoder.is_truncated {
+            return Err((row, truncation(decoder, rows - row)));
         }
-        work.coefficients(coefficients, decisions.at).map_err(|error| (row, error))?;
+        work.coefficients(coefficients, decoder.at).map_err(|error| (row, error))?;
     }
     Ok(())
 }
 
 /// Decodes a block of a scan. Returns the number of its non-zero AC coefficients.
 fn read_block(
-    decisions: &mut Decisions<'_>,
+    decoder: &mut ArithmeticDecoder<'_>,
     statistics: &mut Statistics,
     part: &ScanComponent,
     frame: &Frame,
     scan: &Scan,
     tables: &Tables,
-    (stored, at): (&mut Stored, usize),
-) -> Result<u32, BadData> {
+    (stored, at): (&mut CoefficientBuffer, usize),
+) -> Result<u32, InvalidData> {
     let conditioning = &tables.conditioning;
     let stored = stored.component_mut(part.component);
     let first = match (frame.coding, scan.first, scan.high) {
         (Coding::Sequential | Coding::Lossless, ..) => {
-            *stored.dc_mut(at) = statistics.read_dc(decisions, part, conditioning)? as i16;
+            *stored.dc_mut(at) = statistics.read_dc(decoder, part, conditioning)? as i16;
             stored.ac(at).clear();
             1
         }
         (Coding::Progressive, 0, 0) => {
-            let value = statistics.read_dc(decisions, part, conditioning)?;
+            let value = statistics.read_dc(decoder, part, conditioning)?;
             *stored.dc_mut(at) = (value << scan.low) as i16;
             return Ok(0);
         }
         (Coding::Progressive, 0, _) => {
-            *stored.dc_mut(at) |= i16::from(decisions.even()) << scan.low;
+            *stored.dc_mut(at) |= i16::from(decoder.decode_fixed()) << scan.low;
             return Ok(0);
         }
         (Coding::Progressive, first, _) => first,
     };
     let mut block = stored.ac(at);
     match scan.high {
-        0 => statistics.read_band(decisions, part, conditioning, (scan, first), &mut block)?,
-        _ => statistics.refine_band(decisions, part, scan, &mut block)?,
+        0 => statistics.read_band(decoder, part, conditioning, (scan, first), &mut block)?,
+        _ => statistics.refine_band(decoder, part, scan, &mut block)?,
     }
     Ok(block.nonzero(first, scan.last).count_ones())
 }
 
-fn bad_data(decisions: &Decisions<'_>, missing: usize) -> Error {
-    if decisions.is_cut {
-        return ends_early(decisions, missing);
+fn invalid_data(decoder: &ArithmeticDecoder<'_>, missing: usize) -> Error {
+    if decoder.is_truncated {
+        return truncation(decoder, missing);
     }
-    corrupt("corrupt JPEG: invalid arithmetic-coded coefficient", decisions.at)
+    corrupt("corrupt JPEG: invalid arithmetic-coded coefficient", decoder.at)
 }
 
-fn ends_early(decisions: &Decisions<'_>, missing: usize) -> Error {
-    truncated(format!("truncated JPEG: {missing} rows of blocks are missing"), decisions.at)
+fn truncation(decoder: &ArithmeticDecoder<'_>, missing: usize) -> Error {
+    truncated(format!("truncated JPEG: {missing} rows of blocks are missing"), decoder.at)
 }

@@ -8,17 +8,17 @@ use super::header::find_marker;
 /// Bytes of unstuffed data in the window; a larger window exceeds the L1 cache.
 const WINDOW: usize = 8 << 10;
 /// The maximum size of an MCU: 10 blocks of 64 codes with values of 31 bits each.
-const UNIT_BYTES: usize = 10 * 64 * 31 / 8 + 64;
+const MAX_MCU_BYTES: usize = 10 * 64 * 31 / 8 + 64;
 /// Bytes loaded per refill.
 const WORD: usize = 8;
 
 /// Memory for a window of unstuffed data.
 #[derive(Debug)]
-pub(super) struct Window(Box<[u8; WINDOW + WORD]>);
+pub(super) struct EntropyWindow(Box<[u8; WINDOW + WORD]>);
 
-impl Default for Window {
+impl Default for EntropyWindow {
     fn default() -> Self {
-        Window(Box::new([0; WINDOW + WORD]))
+        EntropyWindow(Box::new([0; WINDOW + WORD]))
     }
 }
 
@@ -26,7 +26,7 @@ impl Default for Window {
 #[derive(Debug)]
 pub(super) struct EntropyReader<'a> {
     encoded: &'a [u8],
-    window: &'a mut Window,
+    window: &'a mut EntropyWindow,
     /// The number of data bytes in the window; [`WORD`] readable zero bytes follow.
     filled: usize,
     /// The file offset of the first byte of the window.
@@ -35,13 +35,13 @@ pub(super) struct EntropyReader<'a> {
     source: usize,
     /// Whether `source` is the offset of a marker or the end of the file.
     ended: bool,
-    position: Position,
+    position: BitPosition,
     level: Level,
 }
 
 /// The position of the bit reader.
 #[derive(Clone, Copy, Debug, Default)]
-struct Position {
+struct BitPosition {
     /// The first byte of the window that is not in `bits`. Zeros follow the data.
     at: usize,
     /// The next bits, most significant first. Below the `count` valid bits are zeros, or bits of
@@ -52,7 +52,12 @@ struct Position {
 
 impl<'a> EntropyReader<'a> {
     /// Reads `encoded` from the offset `at`.
-    pub(super) fn new(encoded: &'a [u8], at: usize, window: &'a mut Window, level: Level) -> Self {
+    pub(super) fn new(
+        encoded: &'a [u8],
+        at: usize,
+        window: &'a mut EntropyWindow,
+        level: Level,
+    ) -> Self {
         let mut reader = EntropyReader {
             encoded,
             window,
@@ -60,7 +65,7 @@ impl<'a> EntropyReader<'a> {
             start: at,
             source: at,
             ended: false,
-            position: Position::default(),
+            position: BitPosition::default(),
             level,
         };
         reader.fill();
@@ -69,16 +74,16 @@ impl<'a> EntropyReader<'a> {
 
     /// A bit reader with enough data for an MCU. Zeros follow the end of the data.
     #[inline(always)]
-    pub(super) fn bits(&mut self) -> Bits<'_> {
-        if self.position.at + UNIT_BYTES > self.filled && !self.ended {
+    pub(super) fn bits(&mut self) -> BitReader<'_> {
+        if self.position.at + MAX_MCU_BYTES > self.filled && !self.ended {
             self.fill();
         }
-        Bits { data: &self.window.0[..self.filled + WORD], position: self.position }
+        BitReader { data: &self.window.0[..self.filled + WORD], position: self.position }
     }
 
     /// Stores the position of the reader of [`bits`](Self::bits).
     #[inline(always)]
-    pub(super) fn set_position(&mut self, position: BitPosition) {
+    pub(super) fn set_position(&mut self, position: BitReaderPosition) {
         self.position = position.0;
     }
 
@@ -150,7 +155,7 @@ impl<'a> EntropyReader<'a> {
     pub(super) fn next_marker(&mut self) -> Option<u8> {
         let marker = self.find_marker();
         self.source = marker.map_or(self.encoded.len(), |(_, end)| end);
-        (self.start, self.filled, self.position) = (self.source, 0, Position::default());
+        (self.start, self.filled, self.position) = (self.source, 0, BitPosition::default());
         self.ended = false;
         self.fill();
         marker.map(|(marker, _)| marker)
@@ -205,24 +210,24 @@ fn copy_plain<S: Simd>(simd: S, from: &[u8], to: &mut [u8]) -> usize {
 
 /// Reads bits of the data.
 #[derive(Debug)]
-pub(super) struct Bits<'a> {
+pub(super) struct BitReader<'a> {
     data: &'a [u8],
-    position: Position,
+    position: BitPosition,
 }
 
 /// The position of a [`BitReader`].
-pub(super) struct BitPosition(Position);
+pub(super) struct BitReaderPosition(BitPosition);
 
-impl Bits<'_> {
+impl BitReader<'_> {
     #[inline(always)]
-    pub(super) fn position(self) -> BitPosition {
-        BitPosition(self.position)
+    pub(super) fn position(self) -> BitReaderPosition {
+        BitReaderPosition(self.position)
     }
 
     /// Fills the bit buffer to at least 56 bits.
     #[inline(always)]
     pub(super) fn refill(&mut self) {
-        let Position { at, bits, count } = &mut self.position;
+        let BitPosition { at, bits, count } = &mut self.position;
         let next = self.data.get(*at..).and_then(|rest| rest.first_chunk());
         let word = next.map_or(0, |next| u64::from_be_bytes(*next));
         *bits |= word >> *count;
@@ -260,7 +265,7 @@ mod tests {
 
     /// Reads all whole bytes.
     fn read(encoded: &[u8], from: usize) -> (Vec<u8>, Option<u8>) {
-        let mut window = Window::default();
+        let mut window = EntropyWindow::default();
         let mut reader = EntropyReader::new(encoded, from, &mut window, Level::new());
         let mut found = Vec::new();
         loop {
@@ -301,7 +306,7 @@ mod tests {
 
     #[test]
     fn the_end_is_where_a_code_may_be_cut() {
-        let mut window = Window::default();
+        let mut window = EntropyWindow::default();
         let mut reader = EntropyReader::new(&[1, 2, 3], 0, &mut window, Level::new());
         let mut ends = Vec::new();
         for _ in 0..25 {
@@ -321,7 +326,7 @@ mod tests {
     fn offsets_are_those_of_the_file() {
         let mut encoded: Vec<u8> = [0xFF, 0, 1].repeat(WINDOW);
         encoded.extend([0xFF, 0xD0, 5, 6, 0xFF, 0xD9]);
-        let mut window = Window::default();
+        let mut window = EntropyWindow::default();
         let mut reader = EntropyReader::new(&encoded, 0, &mut window, Level::new());
         let mut last = 0;
         for byte in 1..2 * WINDOW {

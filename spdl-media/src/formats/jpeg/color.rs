@@ -10,7 +10,7 @@ use crate::image::CHANNELS;
 
 /// Memory for an upsampled row of each component, and intermediate sums.
 #[derive(Debug, Default)]
-pub(super) struct Scratch {
+pub(super) struct UpsamplingScratch {
     pub(super) lines: [Vec<u8>; 4],
     pub(super) sums: Vec<u16>,
 }
@@ -22,9 +22,9 @@ pub(super) enum Upsampling {
     #[default]
     None,
     /// Horizontally by 2, with a triangle filter.
-    Across,
+    Horizontal,
     /// Vertically by 2, with a triangle filter.
-    Down,
+    Vertical,
     /// Horizontally and vertically by 2, with a triangle filter.
     Both,
     /// By repetition of samples.
@@ -36,24 +36,24 @@ impl Upsampling {
     pub(super) fn choose(across: usize, down: usize, width: usize) -> Self {
         match (across, down) {
             (1, 1) => Upsampling::None,
-            (2, 1) if width > 2 => Upsampling::Across,
-            (1, 2) => Upsampling::Down,
+            (2, 1) if width > 2 => Upsampling::Horizontal,
+            (1, 2) => Upsampling::Vertical,
             (2, 2) if width > 2 => Upsampling::Both,
             _ => Upsampling::Repeat { across, down },
         }
     }
 
     /// Whether an image row needs samples of neighbouring sample rows.
-    pub(super) fn looks_around(self) -> bool {
-        matches!(self, Upsampling::Down | Upsampling::Both)
+    pub(super) fn needs_context_rows(self) -> bool {
+        matches!(self, Upsampling::Vertical | Upsampling::Both)
     }
 
     /// The number of image rows per sample row.
     #[inline(always)]
     pub(super) fn down(self) -> usize {
         match self {
-            Upsampling::None | Upsampling::Across => 1,
-            Upsampling::Down | Upsampling::Both => 2,
+            Upsampling::None | Upsampling::Horizontal => 1,
+            Upsampling::Vertical | Upsampling::Both => 2,
             Upsampling::Repeat { down, .. } => down,
         }
     }
@@ -68,7 +68,7 @@ pub(super) fn repeat(row: &[u8], across: usize, columns: &Range<usize>, out: &mu
 
 /// Weights ¾ for the nearer row and ¼ for the farther; `lower` selects the rounding.
 #[inline(always)]
-pub(super) fn mix_down(
+pub(super) fn upsample_vertical(
     near: &[u8],
     far: &[u8],
     lower: usize,
@@ -89,7 +89,7 @@ pub(super) fn mix_down(
 ///
 /// The output starts at the pixel pair with the first of `columns`.
 #[inline(always)]
-pub(super) fn mix_across<const TWO_ROWS: bool>(
+pub(super) fn upsample_horizontal<const TWO_ROWS: bool>(
     near: &[u8],
     far: &[u8],
     columns: &Range<usize>,
@@ -146,7 +146,7 @@ fn rgb(y: u8, cb: u8, cr: u8) -> [u8; CHANNELS] {
 
 /// The RGB channel for an ink and black, both stored inverted, in Pillow's integer arithmetic.
 #[inline(always)]
-fn print(ink: u8, black: u8) -> u8 {
+fn cmyk_channel(ink: u8, black: u8) -> u8 {
     let (ink, white) = (255 - u32::from(ink), u32::from(black));
     let product = ink * white + 128;
     white.saturating_sub(((product >> 8) + product) >> 8) as u8
@@ -180,13 +180,13 @@ pub(super) fn convert(color: Color, lines: [&[u8]; 4], out: &mut [u8]) {
                     Color::Ycck => rgb(a, b, c).map(|value| 255 - value),
                     _ => [a, b, c],
                 };
-                *pixel = inks.map(|ink| print(ink, black));
+                *pixel = inks.map(|ink| cmyk_channel(ink, black));
             }
         }
         Color::PlainCmyk => {
             let inks = first.iter().zip(second).zip(third).zip(fourth);
             for (pixel, (((&a, &b), &c), &black)) in pixels.iter_mut().zip(inks) {
-                *pixel = [a, b, c].map(|ink| print(255 - ink, 255 - black));
+                *pixel = [a, b, c].map(|ink| cmyk_channel(255 - ink, 255 - black));
             }
         }
     }

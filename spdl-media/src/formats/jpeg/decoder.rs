@@ -1,16 +1,16 @@
-//! The codec: decodes MCU rows to RGB or to planes.
+//! The codec: decodes MCU rows to RGB or to row_buffer.
 
 use std::ops::Range;
 
 use fearless_simd::Level;
 use spdl_core::{Error, ErrorKind, Result};
 
-use super::bits::{EntropyReader, Window};
+use super::bits::{EntropyReader, EntropyWindow};
+use super::coefficients::CoefficientSet;
 use super::header::{self, Coding, Color, EntropyCoding, Frame, Header, MAX_COMPONENTS};
-use super::rgb::Planes;
-use super::scan::Scans;
-use super::stored::Kept;
-use super::surface::{PlaneLayout, Surfaces};
+use super::output::{ComponentOutputs, PlaneLayout};
+use super::row_buffer::RowBuffer;
+use super::scan::ScanDecoder;
 use super::unsupported;
 use crate::image::{
     CHANNELS, ColorModel, DecodeRequest, Decoded, ImageCodec, ImageDecoder, ImageInfo, Limits,
@@ -52,12 +52,12 @@ fn level() -> Level {
 struct JpegDecoder {
     limits: Limits,
     /// The colour space of four components without a YCCK transform.
-    inks: Color,
+    four_component_color: Color,
     /// The SIMD level.
     level: Level,
-    window: Window,
-    scans: Scans,
-    planes: Planes,
+    window: EntropyWindow,
+    scans: ScanDecoder,
+    row_buffer: RowBuffer,
 }
 
 impl ImageDecoder for JpegDecoder {
@@ -77,15 +77,16 @@ impl ImageDecoder for JpegDecoder {
         let frame = &header.frame;
         let region = request.checked_region(frame.size, &out)?;
         let limits = &self.limits.after(region.size().pixels() * CHANNELS as u64, frame.size)?;
-        let JpegDecoder { level, planes, .. } = self;
-        planes.prepare(frame, region)?;
-        let task = Task { encoded, header: &header, request, limits, level: *level };
-        let kept = [Kept::All; MAX_COMPONENTS];
-        let mut rows = Rows::begin(task, &mut self.scans, &mut self.window, planes.rows(), kept)?;
-        while let Some(row) = rows.draw_next(|row| planes.surfaces(frame, row))? {
-            planes.emit(frame, row, region, color, &mut out, *level);
+        let JpegDecoder { level, row_buffer, .. } = self;
+        row_buffer.prepare(frame, region)?;
+        let task = DecodeTask { encoded, header: &header, request, limits, level: *level };
+        let kept = [CoefficientSet::All; MAX_COMPONENTS];
+        let mut rows =
+            McuRows::begin(task, &mut self.scans, &mut self.window, row_buffer.rows(), kept)?;
+        while let Some(row) = rows.decode_next(|row| row_buffer.outputs(frame, row))? {
+            row_buffer.emit(frame, row, region, color, &mut out, *level);
         }
-        let valid = (planes.emitted() as u32).saturating_sub(region.top).min(region.height);
+        let valid = (row_buffer.emitted() as u32).saturating_sub(region.top).min(region.height);
         rows.check_valid(valid)?;
         (valid..region.height).for_each(|row| out.row_mut(row).fill(0));
         Ok(Decoded::partial(region.size(), valid))
@@ -100,7 +101,7 @@ impl ImageDecoder for JpegDecoder {
         let (header, color) = self.read_header(encoded)?;
         let frame = &header.frame;
         let region = request.region_within(frame.size)?;
-        let Some(color) = planes_of(frame, color) else {
+        let Some(color) = color_model(frame, color) else {
             picture.start_rgb(frame.size, region)?;
             return self.decode_into(encoded, request, picture.rgb_mut()?);
         };
@@ -109,16 +110,16 @@ impl ImageDecoder for JpegDecoder {
         let bytes = shapes.iter().map(|it| it.stride as u64 * u64::from(it.area.height)).sum();
         let limits = &self.limits.after(bytes, frame.size)?;
         picture.start(frame.size, color, shapes)?;
-        let task = Task { encoded, header: &header, request, limits, level: self.level };
+        let task = DecodeTask { encoded, header: &header, request, limits, level: self.level };
         let (wanted, kept) = (layout.rows(frame), layout.kept());
-        let mut rows = Rows::begin(task, &mut self.scans, &mut self.window, wanted, kept)?;
+        let mut rows = McuRows::begin(task, &mut self.scans, &mut self.window, wanted, kept)?;
         let mut drawn = 0;
-        while let Some(row) = rows.draw_next(|_| layout.surfaces(picture))? {
+        while let Some(row) = rows.decode_next(|_| layout.outputs(picture))? {
             drawn = row + 1;
         }
         let size = layout.size;
-        let valid = match rows.is_cut() {
-            true => layout.blacken(frame, region, drawn, picture),
+        let valid = match rows.is_truncated() {
+            true => layout.fill_missing(frame, region, drawn, picture),
             false => size.height,
         };
         rows.check_valid(valid)?;
@@ -127,14 +128,14 @@ impl ImageDecoder for JpegDecoder {
 }
 
 impl JpegDecoder {
-    fn new(limits: &Limits, inks: Color) -> Self {
+    fn new(limits: &Limits, four_component_color: Color) -> Self {
         JpegDecoder {
             limits: limits.clone(),
-            inks,
+            four_component_color,
             level: level(),
-            window: Window::default(),
-            scans: Scans::default(),
-            planes: Planes::default(),
+            window: EntropyWindow::default(),
+            scans: ScanDecoder::default(),
+            row_buffer: RowBuffer::default(),
         }
     }
 
@@ -145,7 +146,7 @@ impl JpegDecoder {
             Header::read(encoded, &mut |marker, segment, at| tables.read(marker, segment, at))?;
         self.check(encoded, &header)?;
         let color = match header.color()? {
-            Color::Cmyk => self.inks,
+            Color::Cmyk => self.four_component_color,
             color => color,
         };
         Ok((header, color))
@@ -161,7 +162,7 @@ impl JpegDecoder {
 }
 
 /// A decode request with its context.
-struct Task<'a> {
+struct DecodeTask<'a> {
     encoded: &'a [u8],
     header: &'a Header,
     request: &'a DecodeRequest,
@@ -170,9 +171,9 @@ struct Task<'a> {
 }
 
 /// Decodes an image by MCU rows.
-struct Rows<'a> {
-    task: Task<'a>,
-    scans: &'a mut Scans,
+struct McuRows<'a> {
+    task: DecodeTask<'a>,
+    scans: &'a mut ScanDecoder,
     /// The reader of a single scan; `None` if all scans were decoded before.
     reader: Option<EntropyReader<'a>>,
     /// The rows still to decode.
@@ -182,71 +183,73 @@ struct Rows<'a> {
     /// The number of rows with all coefficients.
     complete: usize,
     /// Why rows of the region are missing.
-    cut: Option<Error>,
+    truncation: Option<Error>,
 }
 
-impl<'a> Rows<'a> {
-    /// Prepares to decode the MCU rows of the region. Rows above must be read; rows below only
+impl<'a> McuRows<'a> {
+    /// Prepares to decode the MCU rows of the region. McuRows above must be read; rows below only
     /// serve to detect truncation.
     fn begin(
-        task: Task<'a>,
-        scans: &'a mut Scans,
-        window: &'a mut Window,
+        task: DecodeTask<'a>,
+        scans: &'a mut ScanDecoder,
+        window: &'a mut EntropyWindow,
         wanted: Range<usize>,
-        kept: [Kept; MAX_COMPONENTS],
+        kept: [CoefficientSet; MAX_COMPONENTS],
     ) -> Result<Self> {
-        let Task { encoded, header, request, limits, level } = task;
+        let DecodeTask { encoded, header, request, limits, level } = task;
         let frame = &header.frame;
         let all = request.is_exact() || !has_end_marker(encoded, header.data);
         let single = (frame.coding, frame.entropy) == (Coding::Sequential, EntropyCoding::Huffman)
             && header.scan.components.len() == frame.components.len();
-        let (reader, remaining, complete, cut) = if single {
+        let (reader, remaining, complete, truncation) = if single {
             scans.begin_single(frame, &header.scan)?;
             let (rows, data) = match all {
-                true => (0..frame.units_high, header.data),
+                true => (0..frame.mcu_rows, header.data),
                 false => {
                     let (start, data) = scans.skip_rows(encoded, header, wanted.start);
                     (start..wanted.end, data)
                 }
             };
             let reader = EntropyReader::new(encoded, data, window, level);
-            (Some(reader), rows, frame.units_high, None)
+            (Some(reader), rows, frame.mcu_rows, None)
         } else {
             let lenience = (limits, request.truncation());
             let kept = match (all, frame.coding) {
                 (false, Coding::Progressive) => kept,
-                _ => [Kept::All; MAX_COMPONENTS],
+                _ => [CoefficientSet::All; MAX_COMPONENTS],
             };
-            let (complete, cut) = scans.read_all(encoded, header, window, kept, lenience, level)?;
+            let (complete, truncation) =
+                scans.read_all(encoded, header, window, kept, lenience, level)?;
             // Only missing rows of the region matter.
-            (None, wanted.clone(), complete, cut.filter(|_| complete < wanted.end))
+            (None, wanted.clone(), complete, truncation.filter(|_| complete < wanted.end))
         };
-        Ok(Rows { task, scans, reader, remaining, wanted, complete, cut })
+        Ok(McuRows { task, scans, reader, remaining, wanted, complete, truncation })
     }
 
     /// Decodes the next row of the region into the given outputs, and returns its index. `None`
     /// after the last row, or after an accepted truncation.
-    fn draw_next<'s>(
+    fn decode_next<'s>(
         &mut self,
-        surfaces: impl FnOnce(usize) -> Surfaces<'s>,
+        outputs: impl FnOnce(usize) -> ComponentOutputs<'s>,
     ) -> Result<Option<usize>> {
-        let Task { header, level, .. } = self.task;
+        let DecodeTask { header, level, .. } = self.task;
         let frame = &header.frame;
         let Some(reader) = &mut self.reader else {
             let row = self.remaining.next().filter(|&row| row < self.complete);
             if let Some(row) = row {
-                self.scans.draw_stored_row(frame, row, &mut surfaces(row), level);
+                self.scans.write_stored_row(frame, row, &mut outputs(row), level);
             }
             return Ok(row);
         };
-        let mut surfaces = Some(surfaces);
+        let mut outputs = Some(outputs);
         for row in self.remaining.by_ref() {
             let wanted = self.wanted.contains(&row);
-            let mut place = match surfaces.take_if(|_| wanted) {
-                Some(surfaces) => surfaces(row),
-                None => Surfaces::default(),
+            let mut place = match outputs.take_if(|_| wanted) {
+                Some(outputs) => outputs(row),
+                None => ComponentOutputs::default(),
             };
-            let outcome = self.scans.draw_row(frame, &header.scan, row, reader, &mut place, level);
+            let outcome =
+                self.scans.decode_row(frame, &header.scan, row, reader, &mut place, level);
             match outcome {
                 Ok(()) if wanted => return Ok(Some(row)),
                 Ok(()) => {}
@@ -259,7 +262,7 @@ impl<'a> Rows<'a> {
                     }
                     // Only missing rows of the region matter.
                     if row < self.wanted.end {
-                        self.cut = Some(error);
+                        self.truncation = Some(error);
                     }
                     return Ok(None);
                 }
@@ -269,13 +272,13 @@ impl<'a> Rows<'a> {
     }
 
     /// Whether rows of the region are missing.
-    fn is_cut(&self) -> bool {
-        self.cut.is_some()
+    fn is_truncated(&self) -> bool {
+        self.truncation.is_some()
     }
 
     /// Returns the truncation error if no row is valid.
     fn check_valid(self, rows: u32) -> Result<()> {
-        match self.cut {
+        match self.truncation {
             Some(error) if rows == 0 => Err(error),
             _ => Ok(()),
         }
@@ -291,8 +294,8 @@ fn has_end_marker(encoded: &[u8], data: usize) -> bool {
     tail.windows(2).any(|pair| pair == [0xFF, 0xD9])
 }
 
-/// The colour model of the planes, if they are returned without conversion.
-fn planes_of(frame: &Frame, color: Color) -> Option<ColorModel> {
+/// The colour model of the row_buffer, if they are returned without conversion.
+fn color_model(frame: &Frame, color: Color) -> Option<ColorModel> {
     match color {
         Color::Grey => Some(ColorModel::Grey),
         Color::YCbCr => {

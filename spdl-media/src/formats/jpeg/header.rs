@@ -9,12 +9,12 @@ use crate::image::{ImageInfo, Orientation, Size, exif};
 
 /// Samples on a side of a block.
 pub(super) const BLOCK: usize = 8;
-/// Coefficients of a block.
+/// WorkBlock of a block.
 pub(super) const BLOCK_AREA: usize = BLOCK * BLOCK;
 /// The maximum number of components that can be converted to RGB.
 pub(super) const MAX_COMPONENTS: usize = 4;
 /// The maximum number of blocks of an MCU (ITU-T T.81, B.2.3).
-const MAX_BLOCKS_IN_UNIT: usize = 10;
+const MAX_BLOCKS_PER_MCU: usize = 10;
 
 pub(super) const RST0: u8 = 0xD0;
 const SOF0: u8 = 0xC0;
@@ -106,8 +106,8 @@ pub(super) struct Frame {
     pub(super) across: usize,
     pub(super) down: usize,
     /// MCUs per row, and rows of MCUs.
-    pub(super) units_wide: usize,
-    pub(super) units_high: usize,
+    pub(super) mcus_per_row: usize,
+    pub(super) mcu_rows: usize,
 }
 
 impl Component {
@@ -119,7 +119,7 @@ impl Component {
 
 impl Frame {
     /// The image rows of a row of MCUs.
-    pub(super) fn unit_height(&self) -> usize {
+    pub(super) fn mcu_height(&self) -> usize {
         self.down * BLOCK
     }
 }
@@ -239,7 +239,10 @@ impl Header {
     ) -> Result<Header> {
         let start = &encoded[..encoded.len().min(2)];
         if start.len() < 2 && [0xFF, SOI].starts_with(start) {
-            return Err(truncated("truncated JPEG: the file ends inside the SOI marker", encoded.len()));
+            return Err(truncated(
+                "truncated JPEG: the file ends inside the SOI marker",
+                encoded.len(),
+            ));
         }
         if start != [0xFF, SOI] {
             return Err(corrupt("SOI marker not found: not a JPEG", 0));
@@ -254,7 +257,10 @@ impl Header {
         loop {
             let at = markers.at;
             let Some(marker) = markers.next() else {
-                return Err(truncated("truncated JPEG: the file ends before the first scan", encoded.len()));
+                return Err(truncated(
+                    "truncated JPEG: the file ends before the first scan",
+                    encoded.len(),
+                ));
             };
             match marker {
                 0xC0..=0xCF if marker != DHT && marker != DAC && marker != 0xC8 => {
@@ -278,7 +284,10 @@ impl Header {
                 SOS => {
                     let segment = markers.segment()?;
                     let Some(frame) = frame else {
-                        return Err(corrupt("corrupt JPEG: SOS marker before the frame header", at));
+                        return Err(corrupt(
+                            "corrupt JPEG: SOS marker before the frame header",
+                            at,
+                        ));
                     };
                     let scan = read_scan(segment, &frame, at)?;
                     let (data, orientation) = (markers.at, orientation.unwrap_or_default());
@@ -431,7 +440,10 @@ impl<'a> Markers<'a> {
     fn segment(&mut self) -> Result<&'a [u8]> {
         let rest = &self.encoded[self.at..];
         let Some(length) = rest.first_chunk() else {
-            return Err(truncated("truncated JPEG: the file ends inside a segment length", self.encoded.len()));
+            return Err(truncated(
+                "truncated JPEG: the file ends inside a segment length",
+                self.encoded.len(),
+            ));
         };
         let length = usize::from(u16::from_be_bytes(*length));
         if length < 2 {
@@ -471,12 +483,18 @@ fn read_frame(
         return Err(corrupt("corrupt JPEG: frame header too short", at));
     };
     if !precisions.contains(&bits) {
-        return Err(unsupported(format!("unsupported JPEG with {bits} bits per sample: expected 8"), at));
+        return Err(unsupported(
+            format!("unsupported JPEG with {bits} bits per sample: expected 8"),
+            at,
+        ));
     }
     let size = Size::new(u16::from_be_bytes([w0, w1]).into(), u16::from_be_bytes([h0, h1]).into());
     let count = usize::from(count);
     if rest.len() != 3 * count || count == 0 {
-        return Err(corrupt(format!("corrupt JPEG: {count} components do not match the length of the frame header"), at));
+        return Err(corrupt(
+            format!("corrupt JPEG: {count} components do not match the length of the frame header"),
+            at,
+        ));
     }
     if count > MAX_COMPONENTS {
         return Err(unsupported(format!("unsupported JPEG with {count} components"), at));
@@ -490,7 +508,9 @@ fn read_frame(
         let quantization = usize::from(part[2]);
         if !(1..=4).contains(&across) || !(1..=4).contains(&down) || quantization > 3 {
             return Err(corrupt(
-                format!("corrupt JPEG: sampling factors {across}x{down} with quantisation table {quantization}"),
+                format!(
+                    "corrupt JPEG: sampling factors {across}x{down} with quantisation table {quantization}"
+                ),
                 at,
             ));
         }
@@ -510,18 +530,21 @@ fn read_frame(
     let across = components.iter().map(|component| component.across).max().unwrap_or(1);
     let down = components.iter().map(|component| component.down).max().unwrap_or(1);
     let (width, height) = (size.width as usize, size.height as usize);
-    let units_wide = width.div_ceil(across * BLOCK);
-    let units_high = height.div_ceil(down * BLOCK);
+    let mcus_per_row = width.div_ceil(across * BLOCK);
+    let mcu_rows = height.div_ceil(down * BLOCK);
     for component in components.iter_mut() {
         if across % component.across != 0 || down % component.down != 0 {
-            return Err(unsupported("unsupported JPEG: sampling factors that do not divide the maximum", at));
+            return Err(unsupported(
+                "unsupported JPEG: sampling factors that do not divide the maximum",
+                at,
+            ));
         }
         component.width = (width * component.across).div_ceil(across);
         component.height = (height * component.down).div_ceil(down);
         component.blocks_wide = component.width.div_ceil(BLOCK);
         component.blocks_high = component.height.div_ceil(BLOCK);
-        component.padded_wide = units_wide * component.across;
-        component.padded_high = units_high * component.down;
+        component.padded_wide = mcus_per_row * component.across;
+        component.padded_high = mcu_rows * component.down;
     }
     Ok(Frame {
         coding,
@@ -532,15 +555,18 @@ fn read_frame(
         components,
         across,
         down,
-        units_wide,
-        units_high,
+        mcus_per_row,
+        mcu_rows,
     })
 }
 
 fn read_scan(segment: &[u8], frame: &Frame, at: usize) -> Result<Scan> {
     let count = usize::from(*segment.first().unwrap_or(&0));
     if !(1..=MAX_COMPONENTS).contains(&count) || segment.len() != 4 + 2 * count {
-        return Err(corrupt(format!("corrupt JPEG: {count} components do not match the length of the scan header"), at));
+        return Err(corrupt(
+            format!("corrupt JPEG: {count} components do not match the length of the scan header"),
+            at,
+        ));
     }
     let mut components = PerComponent::<ScanComponent>::default();
     for part in segment[1..1 + 2 * count].chunks_exact(2) {
@@ -548,11 +574,17 @@ fn read_scan(segment: &[u8], frame: &Frame, at: usize) -> Result<Scan> {
         let taken =
             |found: usize| components.iter().any(|other: &ScanComponent| other.component == found);
         let Some(component) = position.filter(|&found| !taken(found)) else {
-            return Err(corrupt(format!("corrupt JPEG: scan of unknown or repeated component {}", part[0]), at));
+            return Err(corrupt(
+                format!("corrupt JPEG: scan of unknown or repeated component {}", part[0]),
+                at,
+            ));
         };
         let (dc, ac) = (usize::from(part[1] >> 4), usize::from(part[1] & 15));
         if frame.entropy == EntropyCoding::Huffman && (dc > 3 || ac > 3) {
-            return Err(corrupt(format!("corrupt JPEG: scan with Huffman tables {dc} and {ac}: expected 0 to 3"), at));
+            return Err(corrupt(
+                format!("corrupt JPEG: scan with Huffman tables {dc} and {ac}: expected 0 to 3"),
+                at,
+            ));
         }
         components.push(ScanComponent { component, dc, ac });
     }
@@ -560,7 +592,7 @@ fn read_scan(segment: &[u8], frame: &Frame, at: usize) -> Result<Scan> {
         let component = &frame.components[part.component];
         component.across * component.down
     };
-    if count > 1 && components.iter().map(blocks).sum::<usize>() > MAX_BLOCKS_IN_UNIT {
+    if count > 1 && components.iter().map(blocks).sum::<usize>() > MAX_BLOCKS_PER_MCU {
         return Err(corrupt("corrupt JPEG: more than 10 blocks per MCU", at));
     }
     let parameters = &segment[1 + 2 * count..];
@@ -577,7 +609,9 @@ fn read_scan(segment: &[u8], frame: &Frame, at: usize) -> Result<Scan> {
                 if first == 0 { last == 0 } else { last >= first && last < 64 && count == 1 };
             if !band || low > 13 || (high != 0 && high != low + 1) {
                 return Err(corrupt(
-                    format!("corrupt JPEG: invalid progressive scan of coefficients {first} to {last}, bits {high} to {low}"),
+                    format!(
+                        "corrupt JPEG: invalid progressive scan of coefficients {first} to {last}, bits {high} to {low}"
+                    ),
                     at,
                 ));
             }

@@ -1,6 +1,6 @@
 //! Huffman decoding with lookup tables for several codes at a time.
 
-use super::bits::Bits;
+use super::bits::BitReader;
 use super::header::{BLOCK_AREA, ZIGZAG};
 
 /// Codes of up to this length are decoded by one lookup.
@@ -11,7 +11,7 @@ const PLACES: usize = 1 << LOOK;
 const SKIP_LOOK: u32 = 13;
 const SKIP_PLACES: usize = 1 << SKIP_LOOK;
 /// ZRL: a run of 16 zeros without a value.
-pub(super) const RUN_OF_16: usize = 15;
+pub(super) const ZRL_RUN: usize = 15;
 
 /// A Huffman table of run/size symbols.
 #[derive(Clone, Debug)]
@@ -32,7 +32,7 @@ pub(super) struct HuffmanTable {
 
 /// No code matches the data.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct BadCode;
+pub(super) struct InvalidCode;
 
 /// A run/size symbol: a run of zeros, and the number of bits of the value that follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,7 +52,7 @@ impl Symbol {
     /// Whether the symbol is EOB, or EOBn in progressive scans.
     #[inline(always)]
     pub(super) fn is_end(self) -> bool {
-        self.size() == 0 && self.run() != RUN_OF_16
+        self.size() == 0 && self.run() != ZRL_RUN
     }
 }
 
@@ -129,10 +129,10 @@ impl HuffmanTable {
 
     /// Decodes the code at the start of the bits: length and symbol.
     #[inline(always)]
-    fn find(&self, bits: u64) -> Result<(u32, Symbol), BadCode> {
+    fn find(&self, bits: u64) -> Result<(u32, Symbol), InvalidCode> {
         let found = self.look[(bits >> (64 - LOOK)) as usize];
         if found == 0 {
-            return self.find_long(bits).ok_or(BadCode);
+            return self.find_long(bits).ok_or(InvalidCode);
         }
         Ok((u32::from(found >> 8), Symbol(found as u8)))
     }
@@ -148,7 +148,7 @@ impl HuffmanTable {
 
     /// The next symbol.
     #[inline(always)]
-    pub(super) fn read(&self, bits: &mut Bits<'_>) -> Result<Symbol, BadCode> {
+    pub(super) fn read(&self, bits: &mut BitReader<'_>) -> Result<Symbol, InvalidCode> {
         bits.refill();
         let (length, symbol) = self.find(bits.peek())?;
         bits.consume(length);
@@ -157,7 +157,10 @@ impl HuffmanTable {
 
     /// The next symbol with its value (0 if it has no value bits).
     #[inline(always)]
-    pub(super) fn read_value(&self, bits: &mut Bits<'_>) -> Result<(Symbol, i32), BadCode> {
+    pub(super) fn read_value(
+        &self,
+        bits: &mut BitReader<'_>,
+    ) -> Result<(Symbol, i32), InvalidCode> {
         bits.refill();
         let (length, symbol) = self.find(bits.peek())?;
         let value = value(bits.peek() << length, symbol.size());
@@ -178,7 +181,7 @@ fn value(bits: u64, size: u32) -> i32 {
 
 /// The coefficients of a block during decoding, in row order: the first 64. The rest absorbs writes
 /// of corrupt data and of incomplete lookups.
-pub(super) type Coefficients = [i16; 256];
+pub(super) type WorkBlock = [i16; 256];
 
 /// A Huffman table of AC coefficients of sequential scans.
 ///
@@ -186,10 +189,10 @@ pub(super) type Coefficients = [i16; 256];
 #[derive(Clone, Debug)]
 pub(super) struct AcTable {
     pub(super) codes: HuffmanTable,
-    /// See [`Pair`].
+    /// See [`PairEntry`].
     pairs: Box<[u32; PLACES]>,
     pairs_known: bool,
-    /// See [`Skip`].
+    /// See [`SkipEntry`].
     skips: Box<[u16; SKIP_PLACES]>,
     skips_known: bool,
 }
@@ -198,9 +201,9 @@ impl Default for AcTable {
     fn default() -> Self {
         AcTable {
             codes: HuffmanTable::default(),
-            pairs: Box::new([Pair::LONG; PLACES]),
+            pairs: Box::new([PairEntry::LONG; PLACES]),
             pairs_known: false,
-            skips: Box::new([Skip::LONG; SKIP_PLACES]),
+            skips: Box::new([SkipEntry::LONG; SKIP_PLACES]),
             skips_known: false,
         }
     }
@@ -210,9 +213,9 @@ impl Default for AcTable {
 /// the second, whose value bits may follow the lookup bits. A single coefficient is stored as the
 /// second; the first is then a zero that is overwritten.
 #[derive(Clone, Copy)]
-struct Pair(u32);
+struct PairEntry(u32);
 
-impl Pair {
+impl PairEntry {
     /// The block ends after the first coefficient, or before it.
     const END: u32 = 1 << 6;
     /// The first code is longer than the lookup, or invalid.
@@ -220,7 +223,7 @@ impl Pair {
 
     fn new(length: u32, run: usize, value: i32, distance: usize, size: u32) -> Self {
         let value = (value as u32) << 24;
-        Pair(value | (distance as u32) << 16 | (run as u32) << 12 | size << 8 | length)
+        PairEntry(value | (distance as u32) << 16 | (run as u32) << 12 | size << 8 | length)
     }
 
     /// The bits of both codes and values.
@@ -253,9 +256,9 @@ impl Pair {
 
 /// The result of a lookup that skips coefficients: bits and coefficients.
 #[derive(Clone, Copy)]
-struct Skip(u16);
+struct SkipEntry(u16);
 
-impl Skip {
+impl SkipEntry {
     /// The block ends after these coefficients.
     const END: u16 = 1 << 6;
     /// The first code is longer than the lookup, or invalid.
@@ -273,7 +276,7 @@ impl Skip {
 }
 
 /// What to do after a lookup.
-enum Then {
+enum LookupOutcome {
     /// Continue with the coefficient at this index.
     Go(usize),
     /// The block ends; coefficients from this index on are zero.
@@ -287,8 +290,8 @@ impl AcTable {
     pub(super) fn build(&mut self, counts: &[u8; 16], symbols: &[u8]) -> bool {
         let changed = self.codes.build(counts, symbols, false);
         if changed != Some(false) {
-            self.pairs.fill(Pair::LONG);
-            self.skips.fill(Skip::LONG);
+            self.pairs.fill(PairEntry::LONG);
+            self.skips.fill(SkipEntry::LONG);
             (self.pairs_known, self.skips_known) = (false, false);
         }
         changed.is_some()
@@ -316,23 +319,23 @@ impl AcTable {
     #[inline(always)]
     pub(super) fn read_block(
         &self,
-        bits: &mut Bits<'_>,
-        block: &mut Coefficients,
+        bits: &mut BitReader<'_>,
+        block: &mut WorkBlock,
         wanted: usize,
-    ) -> Result<usize, BadCode> {
+    ) -> Result<usize, InvalidCode> {
         let mut at = 1;
         while at <= wanted {
             bits.refill();
             // Two lookups use at most 2 × (11 + 15) of 56 bits; skipping uses 2 × (13 + 15).
             let mut then = self.read_pair(bits, block, at);
-            if let Then::Go(next) = then {
+            if let LookupOutcome::Go(next) = then {
                 at = next;
                 then = self.read_pair(bits, block, at);
             }
             match then {
-                Then::Go(next) => at = next,
-                Then::End(end) => return Ok(end),
-                Then::Step => {
+                LookupOutcome::Go(next) => at = next,
+                LookupOutcome::End(end) => return Ok(end),
+                LookupOutcome::Step => {
                     let (symbol, value) = self.codes.read_value(bits)?;
                     if symbol.is_end() {
                         return Ok(at);
@@ -341,7 +344,7 @@ impl AcTable {
                     block[usize::from(ZIGZAG[at & 127])] = value as i16;
                     at += 1;
                     if at >= BLOCK_AREA {
-                        return if at > BLOCK_AREA { Err(BadCode) } else { Ok(at) };
+                        return if at > BLOCK_AREA { Err(InvalidCode) } else { Ok(at) };
                     }
                 }
             }
@@ -352,45 +355,54 @@ impl AcTable {
 
     /// Decodes by a lookup of two coefficients.
     #[inline(always)]
-    fn read_pair(&self, bits: &mut Bits<'_>, block: &mut Coefficients, at: usize) -> Then {
-        let pair = Pair(self.pairs[(bits.peek() >> (64 - LOOK)) as usize]);
+    fn read_pair(
+        &self,
+        bits: &mut BitReader<'_>,
+        block: &mut WorkBlock,
+        at: usize,
+    ) -> LookupOutcome {
+        let pair = PairEntry(self.pairs[(bits.peek() >> (64 - LOOK)) as usize]);
         let second = at + pair.distance();
         block[usize::from(ZIGZAG[(at + pair.run()) & 127])] = pair.value();
         let value = value(bits.peek() << (pair.length() - pair.size()), pair.size());
         block[usize::from(ZIGZAG[second & 127])] = value as i16;
-        if pair.0 & (Pair::END | Pair::LONG) == 0 && second < BLOCK_AREA - 1 {
+        if pair.0 & (PairEntry::END | PairEntry::LONG) == 0 && second < BLOCK_AREA - 1 {
             bits.consume(pair.length());
-            return Then::Go(second + 1);
+            return LookupOutcome::Go(second + 1);
         }
         // If the first coefficient completes the block, the second code belongs to the next block.
-        if pair.0 & Pair::LONG != 0 || second >= BLOCK_AREA {
-            return Then::Step;
+        if pair.0 & PairEntry::LONG != 0 || second >= BLOCK_AREA {
+            return LookupOutcome::Step;
         }
         bits.consume(pair.length());
-        Then::End(if pair.0 & Pair::END != 0 { second } else { BLOCK_AREA })
+        LookupOutcome::End(if pair.0 & PairEntry::END != 0 { second } else { BLOCK_AREA })
     }
 
     /// Skips the coefficients of a block from `at` on.
     #[inline(always)]
-    pub(super) fn skip_block(&self, bits: &mut Bits<'_>, mut at: usize) -> Result<(), BadCode> {
+    pub(super) fn skip_block(
+        &self,
+        bits: &mut BitReader<'_>,
+        mut at: usize,
+    ) -> Result<(), InvalidCode> {
         loop {
             bits.refill();
             let mut then = self.skip(bits, at);
-            if let Then::Go(next) = then {
+            if let LookupOutcome::Go(next) = then {
                 at = next;
                 then = self.skip(bits, at);
             }
             match then {
-                Then::Go(next) => at = next,
-                Then::End(_) => return Ok(()),
-                Then::Step => {
+                LookupOutcome::Go(next) => at = next,
+                LookupOutcome::End(_) => return Ok(()),
+                LookupOutcome::Step => {
                     let (symbol, _) = self.codes.read_value(bits)?;
                     if symbol.is_end() {
                         return Ok(());
                     }
                     at += symbol.run() + 1;
                     if at >= BLOCK_AREA {
-                        return if at > BLOCK_AREA { Err(BadCode) } else { Ok(()) };
+                        return if at > BLOCK_AREA { Err(InvalidCode) } else { Ok(()) };
                     }
                 }
             }
@@ -399,29 +411,30 @@ impl AcTable {
 
     /// Skips by a lookup.
     #[inline(always)]
-    fn skip(&self, bits: &mut Bits<'_>, at: usize) -> Then {
-        let skip = Skip(self.skips[(bits.peek() >> (64 - SKIP_LOOK)) as usize]);
+    fn skip(&self, bits: &mut BitReader<'_>, at: usize) -> LookupOutcome {
+        let skip = SkipEntry(self.skips[(bits.peek() >> (64 - SKIP_LOOK)) as usize]);
         let next = at + skip.distance();
-        if skip.0 & (Skip::END | Skip::LONG) == 0 && next < BLOCK_AREA {
+        if skip.0 & (SkipEntry::END | SkipEntry::LONG) == 0 && next < BLOCK_AREA {
             bits.consume(skip.length());
-            return Then::Go(next);
+            return LookupOutcome::Go(next);
         }
-        let whole = if skip.0 & Skip::END != 0 { next < BLOCK_AREA } else { next == BLOCK_AREA };
-        if skip.0 & Skip::LONG != 0 || !whole {
-            return Then::Step;
+        let whole =
+            if skip.0 & SkipEntry::END != 0 { next < BLOCK_AREA } else { next == BLOCK_AREA };
+        if skip.0 & SkipEntry::LONG != 0 || !whole {
+            return LookupOutcome::Step;
         }
         bits.consume(skip.length());
-        Then::End(next)
+        LookupOutcome::End(next)
     }
 }
 
 /// The entry for [`LOOK`] bits, the upper bits of `bits`.
-fn pair_of(codes: &HuffmanTable, bits: u32) -> Pair {
+fn pair_of(codes: &HuffmanTable, bits: u32) -> PairEntry {
     /// The maximum size of a value that fits the entry.
     const MAX_SIZE: u32 = 7;
-    let Some((length, first)) = codes.known(bits, LOOK) else { return Pair(Pair::LONG) };
+    let Some((length, first)) = codes.known(bits, LOOK) else { return PairEntry(PairEntry::LONG) };
     if first.is_end() {
-        return Pair(Pair::new(length, 0, 0, 0, 0).0 | Pair::END);
+        return PairEntry(PairEntry::new(length, 0, 0, 0, 0).0 | PairEntry::END);
     }
     let (run, size) = (first.run(), first.size());
     let used = length + size;
@@ -432,27 +445,27 @@ fn pair_of(codes: &HuffmanTable, bits: u32) -> Pair {
                 true => (run + 1, 0),
                 false => (run + 1 + second.run(), second.size()),
             };
-            let pair = Pair::new(used + length + size, run, first_value, distance, size);
-            return Pair(pair.0 | if second.is_end() { Pair::END } else { 0 });
+            let pair = PairEntry::new(used + length + size, run, first_value, distance, size);
+            return PairEntry(pair.0 | if second.is_end() { PairEntry::END } else { 0 });
         }
     }
-    Pair::new(used, 0, 0, run, size)
+    PairEntry::new(used, 0, 0, run, size)
 }
 
 /// The entry for [`SKIP_LOOK`] bits, the upper bits of `bits`.
-fn skip_of(codes: &HuffmanTable, bits: u32) -> Skip {
+fn skip_of(codes: &HuffmanTable, bits: u32) -> SkipEntry {
     let (mut used, mut distance) = (0, 0);
     while used < SKIP_LOOK {
         let Some((length, symbol)) = codes.known(bits << used, SKIP_LOOK - used) else { break };
         if symbol.is_end() {
-            return Skip((distance as u16) << 8 | Skip::END | (used + length) as u16);
+            return SkipEntry((distance as u16) << 8 | SkipEntry::END | (used + length) as u16);
         }
         used += length + symbol.size();
         distance += symbol.run() + 1;
     }
     match used {
-        0 => Skip(Skip::LONG),
-        _ => Skip((distance as u16) << 8 | used as u16),
+        0 => SkipEntry(SkipEntry::LONG),
+        _ => SkipEntry((distance as u16) << 8 | used as u16),
     }
 }
 
@@ -461,7 +474,7 @@ mod tests {
     use fearless_simd::Level;
     use proptest::prelude::*;
 
-    use super::super::bits::{EntropyReader, Window};
+    use super::super::bits::{EntropyReader, EntropyWindow};
     use super::*;
 
     /// Codes of random lengths for random symbols, some of which are the same.
@@ -490,13 +503,13 @@ mod tests {
 
     /// What the blocks of data are, or where no code fits; each starts with a bit of another kind.
     fn blocks(table: &AcTable, data: &[u8], skips: u64) -> Vec<Option<Vec<i16>>> {
-        let mut window = Window::default();
+        let mut window = EntropyWindow::default();
         let mut reader = EntropyReader::new(data, 0, &mut window, Level::new());
         let mut found = Vec::new();
         for number in 0..64 {
             let mut bits = reader.bits();
             let start = bits.take(1) as i16;
-            let mut block: Coefficients = [0; _];
+            let mut block: WorkBlock = [0; _];
             let outcome = match skips >> number & 1 {
                 0 => table.read_block(&mut bits, &mut block, BLOCK_AREA - 1).map(|zero_from| {
                     assert!(block[..BLOCK_AREA].iter().all(|&it| it == 0) || zero_from > 1);

@@ -8,7 +8,7 @@ use fearless_simd::prelude::*;
 use fearless_simd::{i16x8, i16x16, i32x8, u8x16};
 
 use super::header::BLOCK;
-use super::huffman::Coefficients;
+use super::huffman::WorkBlock;
 use super::scan::Quantization;
 use crate::image::simd::transpose_8x8;
 
@@ -44,7 +44,7 @@ const ONE: i16 = 1 << FRACTION_BITS;
 #[inline(always)]
 fn scaled<S: Simd>(
     simd: S,
-    block: &Coefficients,
+    block: &WorkBlock,
     quantization: &Quantization,
     row: usize,
 ) -> i16x8<S> {
@@ -54,7 +54,7 @@ fn scaled<S: Simd>(
 
 /// The sample value of a block with only a DC coefficient: both passes reduce to this.
 #[inline(always)]
-pub(super) fn flat(block: &Coefficients, quantization: &Quantization) -> u8 {
+pub(super) fn flat(block: &WorkBlock, quantization: &Quantization) -> u8 {
     let dc = i32::from(block[0].wrapping_mul(quantization[0]));
     let value = ((dc << PASS_BITS) + 16) >> (PASS_BITS + 3);
     (value + i32::from(MIDDLE)).clamp(0, 255) as u8
@@ -64,7 +64,7 @@ pub(super) fn flat(block: &Coefficients, quantization: &Quantization) -> u8 {
 #[inline(always)]
 pub(super) fn inverse<S: Simd>(
     simd: S,
-    block: &Coefficients,
+    block: &WorkBlock,
     quantization: &Quantization,
 ) -> [[u8; BLOCK]; BLOCK] {
     let scaled = |row: usize| scaled(simd, block, quantization, row);
@@ -91,7 +91,7 @@ fn samples<S: Simd>(simd: S, rows: [i16x8<S>; BLOCK]) -> [[u8; BLOCK]; BLOCK] {
 #[inline(always)]
 pub(super) fn inverse_low<S: Simd>(
     simd: S,
-    block: &Coefficients,
+    block: &WorkBlock,
     quantization: &Quantization,
 ) -> [[u8; BLOCK]; BLOCK] {
     let scaled = |row: usize| scaled(simd, block, quantization, row);
@@ -116,7 +116,7 @@ fn in_range<S: Simd>(simd: S, a: i16x8<S>, b: i16x8<S>) -> [u8; 2 * BLOCK] {
 #[inline(always)]
 pub(super) fn inverse_half<S: Simd>(
     simd: S,
-    block: &Coefficients,
+    block: &WorkBlock,
     quantization: &Quantization,
 ) -> [[u8; 4]; 4] {
     let scaled = |row: usize| scaled(simd, block, quantization, row);
@@ -135,7 +135,7 @@ pub(super) fn inverse_half<S: Simd>(
 #[inline(always)]
 pub(super) fn inverse_quarter<S: Simd>(
     simd: S,
-    block: &Coefficients,
+    block: &WorkBlock,
     quantization: &Quantization,
 ) -> [[u8; 2]; 2] {
     let scaled = |row: usize| scaled(simd, block, quantization, row);
@@ -271,8 +271,8 @@ mod tests {
     use super::super::header::ZIGZAG;
     use super::*;
 
-    fn spread(block: &[i16; BLOCK * BLOCK]) -> Coefficients {
-        let mut coefficients: Coefficients = [0; _];
+    fn spread(block: &[i16; BLOCK * BLOCK]) -> WorkBlock {
+        let mut coefficients: WorkBlock = [0; _];
         coefficients[..BLOCK * BLOCK].copy_from_slice(block);
         coefficients
     }

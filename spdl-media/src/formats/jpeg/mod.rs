@@ -46,6 +46,8 @@ mod arithmetic;
 #[cfg(feature = "jpeg")]
 mod bits;
 #[cfg(feature = "jpeg")]
+mod coefficients;
+#[cfg(feature = "jpeg")]
 mod color;
 #[cfg(feature = "jpeg")]
 mod decoder;
@@ -61,13 +63,11 @@ mod idct;
 #[cfg(feature = "jpeg")]
 mod inspect;
 #[cfg(feature = "jpeg")]
-mod rgb;
+mod output;
+#[cfg(feature = "jpeg")]
+mod row_buffer;
 #[cfg(feature = "jpeg")]
 mod scan;
-#[cfg(feature = "jpeg")]
-mod stored;
-#[cfg(feature = "jpeg")]
-mod surface;
 #[cfg(feature = "jpeg")]
 mod tables;
 

@@ -1,17 +1,17 @@
-//! Scans: from entropy-coded data to coefficients.
+//! ScanDecoder: from entropy-coded data to coefficients.
 
 use fearless_simd::{Level, Simd, dispatch};
 use spdl_core::{Error, ErrorKind, Result};
 
 use super::arithmetic;
-use super::bits::{Bits, EntropyReader, Window};
+use super::bits::{BitReader, EntropyReader, EntropyWindow};
+use super::coefficients::{AcBlock, CoefficientBuffer, CoefficientSet};
 use super::header::{
     BLOCK_AREA, Coding, EntropyCoding, Frame, Header, MAX_COMPONENTS, Next, RST0, Scan,
     max_block_visits, read_between_scans, skip_restarts,
 };
-use super::huffman::{BadCode, Coefficients, HuffmanTable, RUN_OF_16};
-use super::stored::{Ac, Kept, Stored};
-use super::surface::Surfaces;
+use super::huffman::{HuffmanTable, InvalidCode, WorkBlock, ZRL_RUN};
+use super::output::ComponentOutputs;
 use super::tables::Tables;
 use super::{corrupt, truncated};
 use crate::image::{Limits, OnTruncated};
@@ -19,46 +19,46 @@ use crate::image::{Limits, OnTruncated};
 /// What each coefficient is multiplied by, modulo 2¹⁶.
 pub(super) type Quantization = [i16; BLOCK_AREA];
 
-/// Decodes scans, and keeps tables and memory.
+/// Decodes scans. Keeps tables and memory between images.
 #[derive(Debug, Default)]
-pub(super) struct Scans {
+pub(super) struct ScanDecoder {
     pub(super) tables: Tables,
-    /// All blocks of the image, where it has many scans.
-    stored: Stored,
-    /// Per component: as they were when its first scan began.
+    /// The coefficients of an image with several scans.
+    stored: CoefficientBuffer,
+    /// The quantisation table of each component at the start of its first scan.
     quantization: [Option<Quantization>; MAX_COMPONENTS],
-    state: State,
+    state: ScanState,
 }
 
-/// What is carried from block to block.
+/// ScanState that continues from block to block.
 #[derive(Clone, Copy, Debug, Default)]
-struct State {
-    /// The last DC value of each component.
+struct ScanState {
+    /// The previous DC value of each component.
     predictions: [i32; MAX_COMPONENTS],
-    /// How many more blocks have no coefficients left in this band.
+    /// The remaining blocks of an end-of-band run.
     end_of_band_run: u32,
-    /// Coded units until the next restart marker.
+    /// MCUs until the next restart marker.
     until_restart: usize,
-    /// Restart markers met so far, modulo 8.
+    /// The number of restart markers so far, modulo 8.
     restarts: u8,
-    /// The first coded unit of the next row that is read: 0, but where rows above were left out.
+    /// The first MCU of the next row to decode: 0, unless previous rows were skipped.
     first_unit: usize,
 }
 
 /// What scans may still cost. Each walks over all blocks of its components, however few bytes it has,
 /// and arithmetic-coded data go on where there are no bytes at all.
-pub(super) struct Work {
+pub(super) struct WorkBudget {
     visits: u64,
     coefficients: u64,
 }
 
-impl Work {
+impl WorkBudget {
     fn new(frame: &Frame, encoded: &[u8]) -> Self {
         let blocks: usize = frame.components.iter().map(|component| component.blocks()).sum();
         let visits = max_block_visits(blocks as u64, encoded.len() as u64);
         // Blocks hold no more than 63, and scans tell of each three times in real files.
         let coefficients = visits + 192 * blocks as u64;
-        Work { visits, coefficients }
+        WorkBudget { visits, coefficients }
     }
 
     /// Takes note of a scan before it is read.
@@ -73,7 +73,7 @@ impl Work {
         self.visits = self.visits.checked_sub(blocks as u64).ok_or_else(|| {
             Error::new(
                 ErrorKind::LimitExceeded,
-                "more scans of a JPEG than its size and data account for",
+                "too many scans for the size of the JPEG image and file",
             )
             .with_offset(at as u64)
         })?;
@@ -85,7 +85,7 @@ impl Work {
         self.coefficients = self.coefficients.checked_sub(count).ok_or_else(|| {
             Error::new(
                 ErrorKind::LimitExceeded,
-                "more coefficients of a JPEG than its size and data account for",
+                "too many coefficients for the size of the JPEG image and file",
             )
             .with_offset(at as u64)
         })?;
@@ -93,36 +93,37 @@ impl Work {
     }
 }
 
-impl Scans {
-    /// Prepares for an image whose only scan is read row by row.
+impl ScanDecoder {
+    /// Prepares for an image with a single scan, which is decoded row by row.
     pub(super) fn begin_single(&mut self, frame: &Frame, scan: &Scan) -> Result<()> {
         self.quantization = [None; MAX_COMPONENTS];
-        self.stored.pass();
+        self.stored.record_unused();
         self.begin(frame, scan)
     }
 
-    /// Leaves out what lies before the row `wanted` of units, and before a restart marker, where
-    /// nothing depends on what was before. Says which row is to be read next, and where its data are.
+    /// Skips restart intervals that end before the MCU row `wanted`. Returns the next row to
+    /// decode, and the offset of its data.
     pub(super) fn skip_rows(
         &mut self,
         encoded: &[u8],
         header: &Header,
         wanted: usize,
     ) -> (usize, usize) {
-        let units_wide = header.frame.units_wide;
+        let mcus_per_row = header.frame.mcus_per_row;
         let interval = self.tables.restart_interval;
-        let restarts = (wanted * units_wide).checked_div(interval).unwrap_or(0);
+        let restarts = (wanted * mcus_per_row).checked_div(interval).unwrap_or(0);
         let Some(data) = skip_restarts(encoded, header.data, restarts) else {
-            // What is wrong with them is told by whoever reads them.
+            // Entropy decoding reports what is wrong.
             return (0, header.data);
         };
         self.state.restarts = (restarts % 8) as u8;
-        self.state.first_unit = restarts * interval % units_wide;
-        (restarts * interval / units_wide, data)
+        self.state.first_unit = restarts * interval % mcus_per_row;
+        (restarts * interval / mcus_per_row, data)
     }
 
     fn begin(&mut self, frame: &Frame, scan: &Scan) -> Result<()> {
-        self.state = State { until_restart: self.tables.restart_interval, ..State::default() };
+        self.state =
+            ScanState { until_restart: self.tables.restart_interval, ..ScanState::default() };
         self.keep_quantization(frame, scan)?;
         for part in scan.components.iter() {
             if frame.entropy == EntropyCoding::Arithmetic {
@@ -133,7 +134,7 @@ impl Scans {
             if (needs_dc && !self.tables.dc[part.dc].is_defined())
                 || (needs_ac && !self.tables.ac[part.ac].codes.is_defined())
             {
-                return Err(corrupt("a JPEG Huffman table is missing, or none that can be", 0));
+                return Err(corrupt("corrupt JPEG: missing or invalid Huffman table", 0));
             }
             if frame.coding == Coding::Sequential {
                 self.tables.ac[part.ac].prepare();
@@ -142,98 +143,104 @@ impl Scans {
         Ok(())
     }
 
-    /// Keeps the quantization tables of components as they are when their first scan begins.
+    /// Stores the quantisation tables as they are at the start of a component's first scan.
     fn keep_quantization(&mut self, frame: &Frame, scan: &Scan) -> Result<()> {
         for part in scan.components.iter() {
             let number = frame.components[part.component].quantization;
             let slot = &mut self.quantization[part.component];
             *slot = slot.or(self.tables.quantization[number]);
             if slot.is_none() {
-                return Err(corrupt(format!("the JPEG quantization table {number} is missing"), 0));
+                return Err(corrupt(
+                    format!("corrupt JPEG: missing quantisation table {number}"),
+                    0,
+                ));
             }
         }
         Ok(())
     }
 
-    /// Reads row `row` of units of an image's only scan, and draws the blocks that are wanted.
-    pub(super) fn draw_row(
+    /// Decodes MCU row `row` of a single scan, and writes the samples of the needed blocks.
+    pub(super) fn decode_row(
         &mut self,
         frame: &Frame,
         scan: &Scan,
         row: usize,
         reader: &mut EntropyReader<'_>,
-        surfaces: &mut Surfaces<'_>,
+        outputs: &mut ComponentOutputs<'_>,
         level: Level,
     ) -> Result<()> {
-        let Scans { tables, quantization, state, .. } = self;
+        let ScanDecoder { tables, quantization, state, .. } = self;
         let outcome = dispatch!(level, simd => {
             let blocks =
-                Drawn { simd, tables, quantization, surfaces, block: &mut [0; _] };
+                SingleScanBlocks { simd, tables, quantization, outputs, block: &mut [0; _] };
             for_each_block(frame, scan, row, reader, state, tables.restart_interval, blocks)
         });
-        outcome.map_err(|fault| fault.into_error(reader, frame.units_high - row))
+        outcome.map_err(|error| error.into_error(reader, frame.mcu_rows - row))
     }
 
-    /// Draws the wanted blocks of row `row` of units of an image whose scans were all read.
-    pub(super) fn draw_stored_row(
+    /// Writes the samples of the needed blocks of MCU row `row`, from stored coefficients.
+    pub(super) fn write_stored_row(
         &self,
         frame: &Frame,
         row: usize,
-        surfaces: &mut Surfaces<'_>,
+        outputs: &mut ComponentOutputs<'_>,
         level: Level,
     ) {
-        dispatch!(level, simd => self.draw_stored(simd, frame, row, surfaces));
+        dispatch!(level, simd => self.write_stored(simd, frame, row, outputs));
     }
 
     #[inline(always)]
-    fn draw_stored<S: Simd>(
+    fn write_stored<S: Simd>(
         &self,
         simd: S,
         frame: &Frame,
         row: usize,
-        surfaces: &mut Surfaces<'_>,
+        outputs: &mut ComponentOutputs<'_>,
     ) {
-        let mut block: Coefficients = [0; _];
+        let mut block: WorkBlock = [0; _];
         for (at, component) in frame.components.iter().enumerate() {
             let Some(quantization) = &self.quantization[at] else { continue };
-            let Some(surface) = &mut surfaces[at] else { continue };
+            let Some(output) = &mut outputs[at] else { continue };
             let stored = self.stored.component(at);
-            let wanted = surface.wanted.clone();
+            let wanted = output.wanted.clone();
             let rows = row * component.down..(row + 1) * component.down;
             for y in rows.filter(|y| wanted.rows.contains(y)) {
                 for x in wanted.columns.clone() {
                     let zero_from = stored.copy(y * component.padded_wide + x, &mut block);
-                    surface.draw(simd, (x, y), &block, zero_from, quantization);
+                    output.write_block(simd, (x, y), &block, zero_from, quantization);
                 }
             }
         }
     }
 
-    /// Reads all scans of an image, or those with coefficients that are `kept`. Says how many of its
-    /// rows of units, from the top, have all their coefficients: all of them, except where the data
-    /// end early and `on_truncated` allows that; then it also says where they end.
+    /// Decodes all scans of an image, or those with the coefficients in `kept`. Returns the number
+    /// of complete MCU rows. That is every row, unless the data are truncated and `on_truncated`
+    /// accepts it; then the error is returned as well.
     pub(super) fn read_all(
         &mut self,
         encoded: &[u8],
         header: &Header,
-        window: &mut Window,
-        kept: [Kept; MAX_COMPONENTS],
+        window: &mut EntropyWindow,
+        kept: [CoefficientSet; MAX_COMPONENTS],
         (limits, on_truncated): (&Limits, OnTruncated),
         level: Level,
     ) -> Result<(usize, Option<Error>)> {
         let frame = &header.frame;
         self.stored.begin(frame, kept, limits)?;
         self.quantization = [None; MAX_COMPONENTS];
-        let mut work = Work::new(frame, encoded);
+        let mut work = WorkBudget::new(frame, encoded);
 
-        // How many low bits of each coefficient are still unknown; `None`: all.
-        let mut unknown: Unknown = [[None; BLOCK_AREA]; _];
+        // The number of unknown low bits of each coefficient; `None` if all bits are unknown.
+        let mut unknown: UnknownBits = [[None; BLOCK_AREA]; _];
         let (mut scan, mut data) = (header.scan, header.data);
         loop {
             work.scan(frame, &scan, data)?;
             check_order(frame, &scan, &unknown, data)?;
             let is_skipped = scan.first > 0
-                && scan.components.iter().all(|part| kept[part.component] == Kept::Dc);
+                && scan
+                    .components
+                    .iter()
+                    .all(|part| kept[part.component] == CoefficientSet::DcOnly);
             let (end, outcome) = match frame.entropy {
                 _ if is_skipped => {
                     self.keep_quantization(frame, &scan)?;
@@ -247,7 +254,7 @@ impl Scans {
                 }
                 EntropyCoding::Arithmetic => {
                     self.begin(frame, &scan)?;
-                    let Scans { tables, stored, .. } = self;
+                    let ScanDecoder { tables, stored, .. } = self;
                     let stored = (stored, &mut work);
                     arithmetic::read_scan(encoded, data, frame, &scan, tables, stored)
                 }
@@ -258,7 +265,7 @@ impl Scans {
             if let Err((rows, error)) = outcome {
                 let partial = on_truncated == OnTruncated::Partial
                     && error.kind() == ErrorKind::Truncated
-                    && is_sharp(frame, &unknown);
+                    && is_complete(frame, &unknown);
                 let rows = match scan.components[..] {
                     [part] => rows / frame.components[part.component].down,
                     _ => rows,
@@ -271,30 +278,33 @@ impl Scans {
                 Next::Scan { scan: next, data: start } => (scan, data) = (next, start),
                 Next::EndOfImage => {
                     self.check_complete(frame, &unknown, limits, end)?;
-                    return Ok((frame.units_high, None));
+                    return Ok((frame.mcu_rows, None));
                 }
                 Next::EndOfData => {
-                    if is_sharp(frame, &unknown) {
-                        return Ok((frame.units_high, None));
+                    if is_complete(frame, &unknown) {
+                        return Ok((frame.mcu_rows, None));
                     }
-                    return Err(truncated("the JPEG ends before its last scan", encoded.len()));
+                    return Err(truncated(
+                        "truncated JPEG: the file ends before the last scan",
+                        encoded.len(),
+                    ));
                 }
             }
         }
     }
 
-    /// A file may end with an image that is less than sharp, but not without a colour.
+    /// A file may lack the last progressive scans, but not the first scan of a component.
     fn check_complete(
         &self,
         frame: &Frame,
-        unknown: &Unknown,
+        unknown: &UnknownBits,
         limits: &Limits,
         end: usize,
     ) -> Result<()> {
         for (component, bits) in unknown[..frame.components.len()].iter().enumerate() {
             if self.quantization[component].is_none() || (bits[0].is_none() && limits.is_strict()) {
                 return Err(corrupt(
-                    format!("the JPEG ends without a scan of component {component}"),
+                    format!("corrupt JPEG: EOI marker before a scan of component {component}"),
                     end,
                 ));
             }
@@ -302,7 +312,7 @@ impl Scans {
         Ok(())
     }
 
-    /// Reads one scan of several; where that fails, says how many rows were read.
+    /// Decodes one of several scans. An error includes the number of complete rows.
     fn read_scan(
         &mut self,
         frame: &Frame,
@@ -312,41 +322,41 @@ impl Scans {
     ) -> Result<(), (usize, Error)> {
         let rows = match scan.components[..] {
             [part] => frame.components[part.component].blocks_high,
-            _ => frame.units_high,
+            _ => frame.mcu_rows,
         };
-        let Scans { tables, stored, state, .. } = self;
+        let ScanDecoder { tables, stored, state, .. } = self;
         let interval = tables.restart_interval;
         for row in 0..rows {
             let outcome = dispatch!(level, _simd => match frame.coding {
                 Coding::Sequential | Coding::Lossless => {
-                    let blocks = Whole { tables, stored, frame };
+                    let blocks = SequentialBlocks { tables, stored, frame };
                     for_each_block(frame, scan, row, reader, state, interval, blocks)
                 }
                 Coding::Progressive => {
-                    let blocks = Part { tables, stored, scan, frame };
+                    let blocks = ProgressiveBlocks { tables, stored, scan, frame };
                     for_each_block(frame, scan, row, reader, state, interval, blocks)
                 }
             });
-            outcome.map_err(|fault| (row, fault.into_error(reader, rows - row)))?;
+            outcome.map_err(|error| (row, error.into_error(reader, rows - row)))?;
         }
         Ok(())
     }
 }
 
-/// How many low bits of each coefficient of each component are still unknown; `None`: all.
-type Unknown = [[Option<u32>; BLOCK_AREA]; MAX_COMPONENTS];
+/// The number of unknown low bits of each coefficient of each component; `None` if all bits are
+/// unknown.
+type UnknownBits = [[Option<u32>; BLOCK_AREA]; MAX_COMPONENTS];
 
-/// Refuses a scan of what is known already, or that leaves bits out between what was known and what
-/// it tells.
-fn check_order(frame: &Frame, scan: &Scan, unknown: &Unknown, at: usize) -> Result<()> {
+/// Checks that a progressive scan continues the previous ones.
+fn check_order(frame: &Frame, scan: &Scan, unknown: &UnknownBits, at: usize) -> Result<()> {
     let expected = (scan.high > 0).then_some(scan.high);
     for part in scan.components.iter() {
         let known = &unknown[part.component][scan.first..=scan.last];
         if known.iter().any(|&low| low != expected) {
             return Err(corrupt(
                 format!(
-                    "a JPEG scan of coefficients {} to {} of component {}, bits {} to {}, which does \
-                     not follow on those before it",
+                    "corrupt JPEG: progressive scan of coefficients {} to {} of component {}, bits {} \
+                     to {}, does not continue the previous scans",
                     scan.first, scan.last, frame.components[part.component].id, scan.high, scan.low
                 ),
                 at,
@@ -357,176 +367,189 @@ fn check_order(frame: &Frame, scan: &Scan, unknown: &Unknown, at: usize) -> Resu
 }
 
 /// Whether all bits of all coefficients are known.
-fn is_sharp(frame: &Frame, unknown: &Unknown) -> bool {
+fn is_complete(frame: &Frame, unknown: &UnknownBits) -> bool {
     unknown[..frame.components.len()].iter().flatten().all(|&bits| bits == Some(0))
 }
 
-/// Where a block belongs, and its tables.
+/// The position of a block, and its tables.
 #[derive(Clone, Copy)]
-struct Place {
+struct BlockPosition {
     component: usize,
-    /// Its column and row among the component's blocks.
+    /// Column and row among the blocks of the component.
     column: usize,
     row: usize,
     dc: usize,
     ac: usize,
 }
 
-/// Why a row could not be read.
-enum Fault {
-    /// The data match no code, or a run of zeros leaves the block.
-    BadCode,
-    /// The data end, or a marker stands where there should be data.
+/// Why an MCU row cannot be decoded.
+enum ScanError {
+    /// No Huffman code matches, or a run of zeros exceeds the block.
+    InvalidCode,
+    /// The data end, or a marker interrupts them.
     Overrun,
-    NoRestart(NoRestart),
+    RestartError(RestartError),
 }
 
-/// Another marker, or none, where this restart marker should be.
-pub(super) struct NoRestart {
+/// Another marker, or no marker, instead of the expected restart marker.
+pub(super) struct RestartError {
     expected: u8,
     found: Option<u8>,
 }
 
-impl NoRestart {
-    /// Whether `found` is the restart marker that comes after so many others, modulo 8.
+impl RestartError {
+    /// Checks that `found` is restart marker number `restarts` (modulo 8).
     pub(super) fn check(restarts: u8, found: Option<u8>) -> Result<(), Self> {
         let expected = RST0 + restarts;
-        if found == Some(expected) { Ok(()) } else { Err(NoRestart { expected, found }) }
+        if found == Some(expected) { Ok(()) } else { Err(RestartError { expected, found }) }
     }
 
     pub(super) fn into_error(self, at: usize, missing: usize) -> Error {
         match self {
-            NoRestart { found: None, .. } => {
-                truncated(format!("the JPEG data end {missing} rows of blocks early"), at)
+            RestartError { found: None, .. } => {
+                truncated(format!("truncated JPEG: {missing} rows of blocks are missing"), at)
             }
-            NoRestart { expected, found: Some(found) } => corrupt(
-                format!("expected the JPEG restart marker {expected:#04x}, found {found:#04x}"),
+            RestartError { expected, found: Some(found) } => corrupt(
+                format!(
+                    "corrupt JPEG: marker {found:#04x} instead of restart marker {expected:#04x}"
+                ),
                 at,
             ),
         }
     }
 }
 
-impl From<BadCode> for Fault {
-    fn from(_: BadCode) -> Self {
-        Fault::BadCode
+impl From<InvalidCode> for ScanError {
+    fn from(_: InvalidCode) -> Self {
+        ScanError::InvalidCode
     }
 }
 
-impl Fault {
-    /// Data that end in front of an end marker are damaged, not cut: a part of the image, for which
-    /// the rest need not be read, tells the same of whether a file is cut.
+impl ScanError {
+    /// Data that end before an EOI marker are corrupt, not truncated. Otherwise decoding a region,
+    /// which does not read all data, would disagree with decoding the whole image.
     fn into_error(self, reader: &EntropyReader<'_>, missing: usize) -> Error {
         let at = reader.offset();
         match self {
-            Fault::BadCode if !reader.is_at_end() => {
-                corrupt("the JPEG data match no code of their Huffman table", at)
+            ScanError::InvalidCode if !reader.is_at_end() => {
+                corrupt("corrupt JPEG: invalid Huffman code", at)
             }
-            Fault::BadCode | Fault::Overrun => match reader.peek_marker() {
-                None => truncated(format!("the JPEG data end {missing} rows of blocks early"), at),
+            ScanError::InvalidCode | ScanError::Overrun => match reader.peek_marker() {
+                None => {
+                    truncated(format!("truncated JPEG: {missing} rows of blocks are missing"), at)
+                }
                 Some(marker) => corrupt(
-                    format!("the JPEG marker {marker:#04x} stands {missing} rows of blocks early"),
+                    format!(
+                        "corrupt JPEG: marker {marker:#04x} before the last {missing} rows of blocks"
+                    ),
                     at,
                 ),
             },
-            Fault::NoRestart(fault) => fault.into_error(at, missing),
+            ScanError::RestartError(error) => error.into_error(at, missing),
         }
     }
 }
 
-/// Reads the blocks of a kind of scan. A trait, since closures cannot be told to be inlined, and
-/// only what is inlined is compiled for the processor at hand.
-trait BlockReader {
-    fn read(&mut self, place: Place, bits: &mut Bits<'_>, state: &mut State)
-    -> Result<(), BadCode>;
+/// Decodes the blocks of one kind of scan. A trait, because closures cannot be forced inline, and
+/// only inlined code is compiled for the SIMD level.
+trait BlockDecoder {
+    fn read(
+        &mut self,
+        position: BlockPosition,
+        bits: &mut BitReader<'_>,
+        state: &mut ScanState,
+    ) -> Result<(), InvalidCode>;
 }
 
-/// Blocks of an image's only scan, which are drawn at once, or not wanted.
-struct Drawn<'a, 's, S> {
+/// Blocks of a single scan: written immediately, or skipped.
+struct SingleScanBlocks<'a, 's, S> {
     simd: S,
     tables: &'a Tables,
     quantization: &'a [Option<Quantization>; MAX_COMPONENTS],
-    surfaces: &'a mut Surfaces<'s>,
-    /// Zeros between blocks.
-    block: &'a mut Coefficients,
+    outputs: &'a mut ComponentOutputs<'s>,
+    /// All zeros between blocks.
+    block: &'a mut WorkBlock,
 }
 
-impl<S: Simd> BlockReader for Drawn<'_, '_, S> {
+impl<S: Simd> BlockDecoder for SingleScanBlocks<'_, '_, S> {
     #[inline(always)]
     fn read(
         &mut self,
-        place: Place,
-        bits: &mut Bits<'_>,
-        state: &mut State,
-    ) -> Result<(), BadCode> {
-        let Place { component, column, row, dc, ac } = place;
+        position: BlockPosition,
+        bits: &mut BitReader<'_>,
+        state: &mut ScanState,
+    ) -> Result<(), InvalidCode> {
+        let BlockPosition { component, column, row, dc, ac } = position;
         let ac = &self.tables.ac[ac];
         let dc = read_dc(bits, &self.tables.dc[dc], &mut state.predictions[component])?;
-        let surface = match &mut self.surfaces[component] {
-            Some(surface) if surface.wants(column, row) => surface,
+        let output = match &mut self.outputs[component] {
+            Some(output) if output.needs(column, row) => output,
             _ => return ac.skip_block(bits, 1),
         };
-        let zero_from = ac.read_block(bits, self.block, surface.last_coefficient())?;
+        let zero_from = ac.read_block(bits, self.block, output.last_coefficient())?;
         self.block[0] = dc;
         if let Some(quantization) = &self.quantization[component] {
-            surface.draw(self.simd, (column, row), self.block, zero_from, quantization);
+            output.write_block(self.simd, (column, row), self.block, zero_from, quantization);
         }
         self.block[..BLOCK_AREA].fill(0);
         Ok(())
     }
 }
 
-/// Blocks of a sequential scan of several.
-struct Whole<'a> {
+/// Blocks of a sequential scan, one of several.
+struct SequentialBlocks<'a> {
     tables: &'a Tables,
-    stored: &'a mut Stored,
+    stored: &'a mut CoefficientBuffer,
     frame: &'a Frame,
 }
 
-impl BlockReader for Whole<'_> {
+impl BlockDecoder for SequentialBlocks<'_> {
     #[inline(always)]
     fn read(
         &mut self,
-        place: Place,
-        bits: &mut Bits<'_>,
-        state: &mut State,
-    ) -> Result<(), BadCode> {
-        let mut block: Coefficients = [0; _];
-        block[0] =
-            read_dc(bits, &self.tables.dc[place.dc], &mut state.predictions[place.component])?;
-        let zero_from = self.tables.ac[place.ac].read_block(bits, &mut block, BLOCK_AREA - 1)?;
-        let stored = self.stored.component_mut(place.component);
-        let at = place.index(self.frame);
+        position: BlockPosition,
+        bits: &mut BitReader<'_>,
+        state: &mut ScanState,
+    ) -> Result<(), InvalidCode> {
+        let mut block: WorkBlock = [0; _];
+        block[0] = read_dc(
+            bits,
+            &self.tables.dc[position.dc],
+            &mut state.predictions[position.component],
+        )?;
+        let zero_from = self.tables.ac[position.ac].read_block(bits, &mut block, BLOCK_AREA - 1)?;
+        let stored = self.stored.component_mut(position.component);
+        let at = position.index(self.frame);
         *stored.dc_mut(at) = block[0];
         stored.ac(at).replace(&block, zero_from);
         Ok(())
     }
 }
 
-/// Some coefficients, or some of their bits.
-struct Part<'a> {
+/// Blocks of a progressive scan.
+struct ProgressiveBlocks<'a> {
     tables: &'a Tables,
-    stored: &'a mut Stored,
+    stored: &'a mut CoefficientBuffer,
     scan: &'a Scan,
     frame: &'a Frame,
 }
 
-impl BlockReader for Part<'_> {
+impl BlockDecoder for ProgressiveBlocks<'_> {
     #[inline(always)]
     fn read(
         &mut self,
-        place: Place,
-        bits: &mut Bits<'_>,
-        state: &mut State,
-    ) -> Result<(), BadCode> {
+        position: BlockPosition,
+        bits: &mut BitReader<'_>,
+        state: &mut ScanState,
+    ) -> Result<(), InvalidCode> {
         let scan = self.scan;
-        let stored = self.stored.component_mut(place.component);
-        let at = place.index(self.frame);
+        let stored = self.stored.component_mut(position.component);
+        let at = position.index(self.frame);
         let run = &mut state.end_of_band_run;
         match (scan.first, scan.high) {
             (0, 0) => {
-                let prediction = &mut state.predictions[place.component];
-                read_dc(bits, &self.tables.dc[place.dc], prediction)?;
+                let prediction = &mut state.predictions[position.component];
+                read_dc(bits, &self.tables.dc[position.dc], prediction)?;
                 *stored.dc_mut(at) = (*prediction << scan.low) as i16;
                 Ok(())
             }
@@ -534,36 +557,37 @@ impl BlockReader for Part<'_> {
                 *stored.dc_mut(at) |= (bits.take(1) << scan.low) as i16;
                 Ok(())
             }
-            (_, 0) => read_band(bits, &self.tables.ac[place.ac].codes, scan, run, stored.ac(at)),
-            _ => refine_band(bits, &self.tables.ac[place.ac].codes, scan, run, stored.ac(at)),
+            (_, 0) => read_band(bits, &self.tables.ac[position.ac].codes, scan, run, stored.ac(at)),
+            _ => refine_band(bits, &self.tables.ac[position.ac].codes, scan, run, stored.ac(at)),
         }
     }
 }
 
-impl Place {
-    /// Its number among the component's blocks.
+impl BlockPosition {
+    /// The index among the blocks of the component.
     #[inline(always)]
     fn index(&self, frame: &Frame) -> usize {
         self.row * frame.components[self.component].padded_wide + self.column
     }
 }
 
-/// Walks over the blocks of a scan's row in their coded order, and over restart markers.
+/// Decodes the blocks of an MCU row in coded order, with restart markers.
 #[inline(always)]
 fn for_each_block(
     frame: &Frame,
     scan: &Scan,
     row: usize,
     reader: &mut EntropyReader<'_>,
-    state: &mut State,
+    state: &mut ScanState,
     restart_interval: usize,
-    mut blocks: impl BlockReader,
-) -> Result<(), Fault> {
-    // A lone component's unit is one block, and only blocks with samples of the image are coded.
+    mut blocks: impl BlockDecoder,
+) -> Result<(), ScanError> {
+    // A single component has one block per MCU, and only blocks with samples of the image are
+    // coded.
     let alone = scan.components.len() == 1;
     let units = match scan.components[..] {
         [part] => frame.components[part.component].blocks_wide,
-        _ => frame.units_wide,
+        _ => frame.mcus_per_row,
     };
     for unit in std::mem::take(&mut state.first_unit)..units {
         if restart_interval > 0 {
@@ -580,14 +604,14 @@ fn for_each_block(
             let (across, down) = if alone { (1, 1) } else { (component.across, component.down) };
             for y in 0..down {
                 for x in 0..across {
-                    let place = Place {
+                    let position = BlockPosition {
                         component: part.component,
                         column: unit * across + x,
                         row: row * down + y,
                         dc: part.dc,
                         ac: part.ac,
                     };
-                    outcome = blocks.read(place, &mut bits, state);
+                    outcome = blocks.read(position, &mut bits, state);
                     if outcome.is_err() {
                         break 'unit;
                     }
@@ -598,42 +622,42 @@ fn for_each_block(
         reader.set_position(position);
         outcome?;
         if reader.is_overrun() {
-            return Err(Fault::Overrun);
+            return Err(ScanError::Overrun);
         }
     }
     Ok(())
 }
 
 #[cold]
-fn restart(reader: &mut EntropyReader<'_>, state: &mut State) -> Result<(), Fault> {
-    NoRestart::check(state.restarts, reader.next_marker()).map_err(Fault::NoRestart)?;
+fn restart(reader: &mut EntropyReader<'_>, state: &mut ScanState) -> Result<(), ScanError> {
+    RestartError::check(state.restarts, reader.next_marker()).map_err(ScanError::RestartError)?;
     state.restarts = (state.restarts + 1) % 8;
     state.predictions = [0; MAX_COMPONENTS];
     state.end_of_band_run = 0;
     Ok(())
 }
 
-/// A block's first coefficient, which is stored as the difference to the last one's.
+/// The DC coefficient, coded as the difference to the previous one.
 #[inline(always)]
 fn read_dc(
-    bits: &mut Bits<'_>,
+    bits: &mut BitReader<'_>,
     table: &HuffmanTable,
     prediction: &mut i32,
-) -> Result<i16, BadCode> {
+) -> Result<i16, InvalidCode> {
     let (_, difference) = table.read_value(bits)?;
     *prediction = prediction.wrapping_add(difference);
     Ok(*prediction as i16)
 }
 
-/// The first scan of a band of coefficients (G.1.2.2).
+/// The first scan of a band of AC coefficients (G.1.2.2).
 #[inline(always)]
 fn read_band(
-    bits: &mut Bits<'_>,
+    bits: &mut BitReader<'_>,
     table: &HuffmanTable,
     scan: &Scan,
     end_of_band_run: &mut u32,
-    mut block: Ac<'_>,
-) -> Result<(), BadCode> {
+    mut block: AcBlock<'_>,
+) -> Result<(), InvalidCode> {
     if *end_of_band_run > 0 {
         *end_of_band_run -= 1;
         return Ok(());
@@ -654,18 +678,18 @@ fn read_band(
         block.set(at, (value << scan.low) as i16);
         at += 1;
     }
-    if at > scan.last + 1 { Err(BadCode) } else { Ok(()) }
+    if at > scan.last + 1 { Err(InvalidCode) } else { Ok(()) }
 }
 
-/// A later scan of a band: one more bit of what is there, and what becomes visible (G.1.2.3).
+/// A refinement scan of a band: one more bit of known coefficients, and new ones (G.1.2.3).
 #[inline(always)]
 fn refine_band(
-    bits: &mut Bits<'_>,
+    bits: &mut BitReader<'_>,
     table: &HuffmanTable,
     scan: &Scan,
     end_of_band_run: &mut u32,
-    mut block: Ac<'_>,
-) -> Result<(), BadCode> {
+    mut block: AcBlock<'_>,
+) -> Result<(), InvalidCode> {
     let bit = 1i16 << scan.low;
     let mut at = scan.first;
     if *end_of_band_run == 0 {
@@ -673,7 +697,7 @@ fn refine_band(
             let symbol = table.read(bits)?;
             let run = symbol.run();
             let value = match symbol.size() {
-                0 if run != RUN_OF_16 => {
+                0 if run != ZRL_RUN => {
                     *end_of_band_run = (1 << run) + bits.take(run as u32);
                     break;
                 }
@@ -685,9 +709,9 @@ fn refine_band(
                         -bit
                     }
                 }
-                _ => return Err(BadCode),
+                _ => return Err(InvalidCode),
             };
-            // The run counts zeros only; what is not zero is refined on the way.
+            // The run counts zeros only; non-zero coefficients are refined on the way.
             let mut zeros = run;
             while at <= scan.last {
                 if block.get(at) != 0 {
@@ -701,7 +725,7 @@ fn refine_band(
             }
             if value != 0 {
                 if at > scan.last {
-                    return Err(BadCode);
+                    return Err(InvalidCode);
                 }
                 block.set(at, value);
             }
@@ -723,7 +747,7 @@ fn refine_band(
 
 /// Adds the next bit to a coefficient, away from zero.
 #[inline(always)]
-fn refine(bits: &mut Bits<'_>, coefficient: &mut i16, bit: i16) {
+fn refine(bits: &mut BitReader<'_>, coefficient: &mut i16, bit: i16) {
     if bits.take(1) == 1 && *coefficient & bit == 0 {
         *coefficient = coefficient.wrapping_add(if *coefficient >= 0 { bit } else { -bit });
     }

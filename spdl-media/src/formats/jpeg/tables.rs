@@ -35,7 +35,9 @@ impl Tables {
                     self.restart_interval = usize::from(u16::from_be_bytes([high, low]));
                     Ok(())
                 }
-                _ => Err(corrupt("corrupt JPEG: invalid length of the restart interval segment", at)),
+                _ => {
+                    Err(corrupt("corrupt JPEG: invalid length of the restart interval segment", at))
+                }
             },
             _ => Ok(()),
         }
@@ -99,7 +101,12 @@ fn read_conditioning(segment: &[u8], tables: &mut Tables, at: usize) -> Result<(
             _ => false,
         };
         if !is_valid {
-            return Err(corrupt(format!("corrupt JPEG: invalid arithmetic conditioning {value} of table {kind:#04x}"), at));
+            return Err(corrupt(
+                format!(
+                    "corrupt JPEG: invalid arithmetic conditioning {value} of table {kind:#04x}"
+                ),
+                at,
+            ));
         }
         match kind >> 4 {
             0 => tables.conditioning.dc[slot] = (low, high),

@@ -10,23 +10,23 @@ pub(super) type Block = [i16; BLOCK_AREA];
 
 /// The coefficients of a component that are needed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Kept {
+pub(super) enum CoefficientSet {
     #[default]
     All,
     /// A block becomes one sample: AC coefficients are not even decoded.
-    Dc,
+    DcOnly,
 }
 
 /// The coefficients of an image.
 #[derive(Debug, Default)]
-pub(super) struct Stored {
-    components: [StoredComponent; MAX_COMPONENTS],
-    lately: Lately,
+pub(super) struct CoefficientBuffer {
+    components: [ComponentCoefficients; MAX_COMPONENTS],
+    recent: RecentNeed,
 }
 
 /// The coefficients of a component, row by row, padded to whole MCUs.
 #[derive(Debug, Default)]
-pub(super) struct StoredComponent {
+pub(super) struct ComponentCoefficients {
     /// The DC coefficient of each block.
     dc: Vec<i16>,
     /// The AC coefficients of blocks with a non-zero bit in `nonzero`; the content of other blocks
@@ -38,7 +38,7 @@ pub(super) struct StoredComponent {
 
 /// The memory need of recent images.
 #[derive(Debug, Default)]
-struct Lately {
+struct RecentNeed {
     images: u32,
     most: usize,
 }
@@ -51,22 +51,22 @@ const FAR_LARGER: usize = 4;
 const FREE_BYTES: usize = 1 << 20;
 const BYTES_OF_AC: usize = size_of::<Block>() + size_of::<u64>();
 
-impl Stored {
+impl CoefficientBuffer {
     /// Records an image that needs no coefficient buffer.
-    pub(super) fn pass(&mut self) {
-        self.note(0);
+    pub(super) fn record_unused(&mut self) {
+        self.record_need(0);
     }
 
     /// Sets all coefficients of an image to zero.
     pub(super) fn begin(
         &mut self,
         frame: &Frame,
-        kept: [Kept; MAX_COMPONENTS],
+        kept: [CoefficientSet; MAX_COMPONENTS],
         limits: &Limits,
     ) -> Result<()> {
         let counts: [(usize, usize); MAX_COMPONENTS] = std::array::from_fn(|at| {
             let blocks = frame.components.get(at).map_or(0, |part| part.blocks());
-            (blocks, if kept[at] == Kept::All { blocks } else { 0 })
+            (blocks, if kept[at] == CoefficientSet::All { blocks } else { 0 })
         });
         self.reserve(counts, limits, frame.size)
     }
@@ -82,7 +82,7 @@ impl Stored {
             counts.iter().map(|&(all, whole)| all * size_of::<i16>() + whole * BYTES_OF_AC);
         let needed: usize = needed.sum();
         limits.check_bytes(needed as u64, size)?;
-        self.note(needed);
+        self.record_need(needed);
         // Buffers that are large enough are reused and counted with their capacity.
         let kept = self.components.iter().zip(counts).map(|(it, counts)| it.bytes_for(counts));
         if limits.check_bytes(kept.sum::<usize>() as u64, size).is_err() {
@@ -99,14 +99,14 @@ impl Stored {
     }
 
     /// Releases memory that is far larger than the recent need.
-    fn note(&mut self, needed: usize) {
-        self.lately.most = self.lately.most.max(needed);
-        self.lately.images += 1;
-        if self.lately.images == IMAGES {
-            if self.held() > FREE_BYTES.max(FAR_LARGER * self.lately.most) {
+    fn record_need(&mut self, needed: usize) {
+        self.recent.most = self.recent.most.max(needed);
+        self.recent.images += 1;
+        if self.recent.images == IMAGES {
+            if self.held() > FREE_BYTES.max(FAR_LARGER * self.recent.most) {
                 self.components = Default::default();
             }
-            self.lately = Lately::default();
+            self.recent = RecentNeed::default();
         }
     }
 
@@ -116,17 +116,17 @@ impl Stored {
     }
 
     #[inline(always)]
-    pub(super) fn component(&self, component: usize) -> &StoredComponent {
+    pub(super) fn component(&self, component: usize) -> &ComponentCoefficients {
         &self.components[component]
     }
 
     #[inline(always)]
-    pub(super) fn component_mut(&mut self, component: usize) -> &mut StoredComponent {
+    pub(super) fn component_mut(&mut self, component: usize) -> &mut ComponentCoefficients {
         &mut self.components[component]
     }
 }
 
-impl StoredComponent {
+impl ComponentCoefficients {
     /// The allocated memory in bytes, once it holds this number of blocks.
     fn bytes_for(&self, (all, whole): (usize, usize)) -> usize {
         self.dc.capacity().max(all) * size_of::<i16>()
@@ -141,8 +141,8 @@ impl StoredComponent {
 
     /// The AC coefficients of a block.
     #[inline(always)]
-    pub(super) fn ac(&mut self, at: usize) -> Ac<'_> {
-        Ac { block: &mut self.blocks[at], nonzero: &mut self.nonzero[at] }
+    pub(super) fn ac(&mut self, at: usize) -> AcBlock<'_> {
+        AcBlock { block: &mut self.blocks[at], nonzero: &mut self.nonzero[at] }
     }
 
     /// Copies a block. Returns the index, in zigzag order, from which all coefficients are zero.
@@ -159,12 +159,12 @@ impl StoredComponent {
 }
 
 /// The AC coefficients of a block, by their index in zigzag order.
-pub(super) struct Ac<'a> {
+pub(super) struct AcBlock<'a> {
     block: &'a mut Block,
     nonzero: &'a mut u64,
 }
 
-impl Ac<'_> {
+impl AcBlock<'_> {
     /// One bit per non-zero coefficient from `first` to `last`.
     #[inline(always)]
     pub(super) fn nonzero(&self, first: usize, last: usize) -> u64 {
@@ -234,14 +234,14 @@ mod tests {
 
     const SIZE: Size = Size { width: 1, height: 1 };
 
-    fn reserve(stored: &mut Stored, counts: [usize; 2], limits: &Limits) -> Result<()> {
+    fn reserve(stored: &mut CoefficientBuffer, counts: [usize; 2], limits: &Limits) -> Result<()> {
         let [first, second] = counts.map(|count| (count, count));
         stored.reserve([first, second, (0, 0), (0, 0)], limits, SIZE)
     }
 
     #[test]
     fn memory_grows_to_what_is_needed_and_no_further() {
-        let mut stored = Stored::default();
+        let mut stored = CoefficientBuffer::default();
         for count in [1000, 1001, 1500, 1501, 3000] {
             reserve(&mut stored, [count, 0], &Limits::default()).unwrap();
             assert_eq!(stored.held(), count * (2 + BYTES_OF_AC), "{count} blocks");
@@ -257,7 +257,7 @@ mod tests {
 
     #[test]
     fn what_former_images_left_counts_against_the_limit() {
-        let mut stored = Stored::default();
+        let mut stored = CoefficientBuffer::default();
         let limits = Limits::default().max_bytes(2000 * (2 + BYTES_OF_AC as u64));
         reserve(&mut stored, [2000, 0], &limits).unwrap();
         reserve(&mut stored, [0, 2000], &limits).unwrap();
@@ -267,26 +267,26 @@ mod tests {
 
     #[test]
     fn memory_is_given_back_where_the_last_images_needed_far_less() {
-        let mut stored = Stored::default();
+        let mut stored = CoefficientBuffer::default();
         let large = 4 * FREE_BYTES / BYTES_OF_AC;
         reserve(&mut stored, [large, 0], &Limits::default()).unwrap();
         // Where one of so many images is large, it stays.
         for round in 0..3 {
             for _ in 1..IMAGES {
-                stored.pass();
+                stored.record_unused();
             }
             assert!(stored.held() > FREE_BYTES, "{round}");
             reserve(&mut stored, [large, 0], &Limits::default()).unwrap();
         }
         for _ in 0..2 * IMAGES {
-            stored.pass();
+            stored.record_unused();
         }
         assert_eq!(stored.held(), 0);
     }
 
     #[test]
     fn what_a_former_image_left_in_a_block_is_not_seen() {
-        let mut stored = Stored::default();
+        let mut stored = CoefficientBuffer::default();
         let mut block = [9; BLOCK_AREA];
         reserve(&mut stored, [1, 0], &Limits::default()).unwrap();
         stored.component_mut(0).ac(0).replace(&[5; BLOCK_AREA], BLOCK_AREA);

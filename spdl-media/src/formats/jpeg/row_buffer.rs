@@ -5,10 +5,10 @@ use std::ops::Range;
 use fearless_simd::{Level, dispatch};
 use spdl_core::Result;
 
+use super::coefficients::resize;
 use super::color::{self, Upsampling};
 use super::header::{BLOCK, Color, Component, Frame, MAX_COMPONENTS};
-use super::stored::resize;
-use super::surface::{Side, Surface, Surfaces, Wanted};
+use super::output::{BlockRange, BlockScale, ComponentOutput, ComponentOutputs};
 use crate::image::{PixelsMut, Rect};
 
 /// MCU rows in the ring buffer: image rows at their boundary need samples of both.
@@ -16,29 +16,29 @@ const RING: usize = 2;
 
 /// The samples of the current MCU rows.
 #[derive(Debug, Default)]
-pub(super) struct Planes {
+pub(super) struct RowBuffer {
     /// One per component; the rest is unused.
-    planes: [Plane; MAX_COMPONENTS],
+    planes: [ComponentRing; MAX_COMPONENTS],
     /// The MCU rows of the region: the first, and one past the last.
     units: (usize, usize),
     /// The number of image rows converted so far.
     emitted: usize,
     /// Whether an image row needs samples of neighbouring sample rows.
-    looks_around: bool,
-    scratch: color::Scratch,
+    needs_context_rows: bool,
+    scratch: color::UpsamplingScratch,
 }
 
 #[derive(Debug, Default)]
-struct Plane {
+struct ComponentRing {
     samples: Vec<u8>,
     stride: usize,
     /// The number of sample rows in the ring buffer.
     rows: usize,
-    wanted: Wanted,
+    wanted: BlockRange,
     upsampling: Upsampling,
 }
 
-impl Plane {
+impl ComponentRing {
     /// A sample row, counted from the top of the image.
     #[inline(always)]
     fn row(&self, row: usize, width: usize) -> &[u8] {
@@ -46,17 +46,17 @@ impl Plane {
     }
 }
 
-impl Planes {
+impl RowBuffer {
     /// Prepares for `region` of an image.
     pub(super) fn prepare(&mut self, frame: &Frame, region: Rect) -> Result<()> {
         self.emitted = 0;
-        self.looks_around = false;
+        self.needs_context_rows = false;
         self.units = (usize::MAX, 0);
         for (plane, component) in self.planes.iter_mut().zip(frame.components.iter()) {
             let (across, down) = (frame.across / component.across, frame.down / component.down);
             plane.upsampling = Upsampling::choose(across, down, component.width);
-            plane.wanted = Wanted::of(frame, component, region);
-            self.looks_around |= plane.upsampling.looks_around();
+            plane.wanted = BlockRange::of(frame, component, region);
+            self.needs_context_rows |= plane.upsampling.needs_context_rows();
             plane.stride = component.padded_wide * BLOCK;
             plane.rows = RING * component.down * BLOCK;
             // Grows only; old samples are overwritten.
@@ -74,24 +74,24 @@ impl Planes {
     }
 
     /// The destination of MCU row `row`.
-    pub(super) fn surfaces(&mut self, frame: &Frame, row: usize) -> Surfaces<'_> {
-        let mut surfaces = Surfaces::default();
-        for ((surface, plane), component) in
-            surfaces.iter_mut().zip(&mut self.planes).zip(frame.components.iter())
+    pub(super) fn outputs(&mut self, frame: &Frame, row: usize) -> ComponentOutputs<'_> {
+        let mut outputs = ComponentOutputs::default();
+        for ((output, plane), component) in
+            outputs.iter_mut().zip(&mut self.planes).zip(frame.components.iter())
         {
             // The first block row of this position in the ring buffer.
             let top = (row * component.down).wrapping_sub(row % RING * component.down);
-            *surface = Some(Surface {
+            *output = Some(ComponentOutput {
                 samples: &mut plane.samples,
                 stride: plane.stride,
                 height: plane.rows,
                 wanted: plane.wanted.clone(),
                 left: 0,
                 top,
-                side: Side::Eight,
+                side: BlockScale::Eight,
             });
         }
-        surfaces
+        outputs
     }
 
     /// The number of image rows, from the top, converted so far.
@@ -109,10 +109,10 @@ impl Planes {
         out: &mut PixelsMut<'_>,
         level: Level,
     ) {
-        let end = match row + 1 == frame.units_high {
+        let end = match row + 1 == frame.mcu_rows {
             true => frame.size.height as usize,
             // The last row needs the samples below it.
-            false => (row + 1) * frame.unit_height() - usize::from(self.looks_around),
+            false => (row + 1) * frame.mcu_height() - usize::from(self.needs_context_rows),
         };
         let (top, bottom) = (region.top as usize, (region.top + region.height) as usize);
         let (from, to) = (self.emitted.max(top), end.min(bottom));
@@ -134,7 +134,7 @@ impl Planes {
         let columns = region.left as usize..(region.left + region.width) as usize;
         for y in rows {
             let target = out.row_mut((y - region.top as usize) as u32);
-            let Planes { planes, scratch, .. } = self;
+            let RowBuffer { planes, scratch, .. } = self;
             let mut lines: [&[u8]; 4] = [&[]; 4];
             let parts = planes.iter().zip(frame.components.iter()).zip(&mut scratch.lines);
             for (((plane, component), memory), line) in parts.zip(&mut lines) {
@@ -145,7 +145,7 @@ impl Planes {
     }
 }
 
-impl Plane {
+impl ComponentRing {
     /// The samples of an image row for these columns.
     #[inline(always)]
     fn upsampled<'a>(
@@ -167,17 +167,19 @@ impl Plane {
             Upsampling::Repeat { across, .. } => {
                 color::repeat(row(near), across, columns, memory);
             }
-            Upsampling::Across => {
-                color::mix_across::<false>(row(near), row(near), columns, memory, sums);
+            Upsampling::Horizontal => {
+                color::upsample_horizontal::<false>(row(near), row(near), columns, memory, sums);
             }
-            Upsampling::Down => color::mix_down(row(near), row(far), y % 2, columns, memory),
+            Upsampling::Vertical => {
+                color::upsample_vertical(row(near), row(far), y % 2, columns, memory)
+            }
             Upsampling::Both => {
-                color::mix_across::<true>(row(near), row(far), columns, memory, sums);
+                color::upsample_horizontal::<true>(row(near), row(far), columns, memory, sums);
             }
         }
         // Samples are produced in pairs.
         let skip = match self.upsampling {
-            Upsampling::Across | Upsampling::Both => columns.start % 2,
+            Upsampling::Horizontal | Upsampling::Both => columns.start % 2,
             _ => 0,
         };
         &memory[skip..][..columns.len()]

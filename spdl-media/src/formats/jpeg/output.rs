@@ -4,28 +4,28 @@ use std::ops::Range;
 
 use fearless_simd::Simd;
 
+use super::coefficients::CoefficientSet;
 use super::header::{BLOCK, BLOCK_AREA, Component, Frame, MAX_COMPONENTS};
-use super::huffman::Coefficients;
+use super::huffman::WorkBlock;
 use super::idct;
 use super::scan::Quantization;
-use super::stored::Kept;
 use crate::image::{Picture, PlaneShape, Rect, Size};
 
 /// Columns and rows of blocks of a component that a region needs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Wanted {
+pub(super) struct BlockRange {
     pub(super) columns: Range<usize>,
     pub(super) rows: Range<usize>,
 }
 
-impl Wanted {
+impl BlockRange {
     /// The blocks of a component for `region` of the image, with the neighbours for upsampling.
     pub(super) fn of(frame: &Frame, component: &Component, region: Rect) -> Self {
         let (across, down) = (frame.across / component.across, frame.down / component.down);
         let columns = needed_samples(region.left, region.width, across, component.width);
         let rows = needed_samples(region.top, region.height, down, component.height);
         let blocks = |samples: Range<usize>| samples.start / BLOCK..samples.end.div_ceil(BLOCK);
-        Wanted { columns: blocks(columns), rows: blocks(rows) }
+        BlockRange { columns: blocks(columns), rows: blocks(rows) }
     }
 }
 
@@ -40,7 +40,7 @@ fn needed_samples(start: u32, extent: u32, ratio: usize, limit: usize) -> Range<
 
 /// Samples on a side of the output of a block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Side {
+pub(super) enum BlockScale {
     #[default]
     Eight,
     Four,
@@ -48,21 +48,21 @@ pub(super) enum Side {
     One,
 }
 
-impl Side {
+impl BlockScale {
     #[inline(always)]
     pub(super) fn samples(self) -> usize {
         match self {
-            Side::Eight => 8,
-            Side::Four => 4,
-            Side::Two => 2,
-            Side::One => 1,
+            BlockScale::Eight => 8,
+            BlockScale::Four => 4,
+            BlockScale::Two => 2,
+            BlockScale::One => 1,
         }
     }
 
     /// The last coefficient, in zigzag order, that affects the output.
     #[inline(always)]
     fn last_coefficient(self) -> usize {
-        if self == Side::One { 0 } else { BLOCK_AREA - 1 }
+        if self == BlockScale::One { 0 } else { BLOCK_AREA - 1 }
     }
 }
 
@@ -73,10 +73,10 @@ pub(super) struct PlaneLayout {
     /// The reduction factor of the result.
     scale: u32,
     pub(super) shapes: [PlaneShape; MAX_COMPONENTS],
-    wanted: [Wanted; MAX_COMPONENTS],
-    sides: [Side; MAX_COMPONENTS],
+    wanted: [BlockRange; MAX_COMPONENTS],
+    sides: [BlockScale; MAX_COMPONENTS],
     /// 1 if the last row of the result depends on samples below it.
-    looks_down: u32,
+    context_rows: u32,
 }
 
 impl PlaneLayout {
@@ -97,7 +97,7 @@ impl PlaneLayout {
             shapes: Default::default(),
             wanted: Default::default(),
             sides: Default::default(),
-            looks_down: 0,
+            context_rows: 0,
         };
         for (at, component) in frame.components.iter().enumerate() {
             let (across, down) = (frame.across / component.across, frame.down / component.down);
@@ -105,12 +105,12 @@ impl PlaneLayout {
             // result.
             let shrunk = (scale as usize / across.max(down)).max(1);
             let side = match shrunk {
-                8 => Side::One,
-                4 => Side::Two,
-                2 => Side::Four,
-                _ => Side::Eight,
+                8 => BlockScale::One,
+                4 => BlockScale::Two,
+                2 => BlockScale::Four,
+                _ => BlockScale::Eight,
             };
-            let wanted = Wanted::of(frame, component, region);
+            let wanted = BlockRange::of(frame, component, region);
             let scaled = |samples: usize| (samples * side.samples()).div_ceil(BLOCK);
             let (left, top) =
                 (wanted.columns.start * side.samples(), wanted.rows.start * side.samples());
@@ -128,7 +128,7 @@ impl PlaneLayout {
                 down: (down * shrunk) as u32,
                 stride: wanted.columns.len() * side.samples(),
             };
-            layout.looks_down |= u32::from(down * shrunk > scale as usize);
+            layout.context_rows |= u32::from(down * shrunk > scale as usize);
             layout.wanted[at] = wanted;
             layout.sides[at] = side;
         }
@@ -136,13 +136,15 @@ impl PlaneLayout {
     }
 
     /// The coefficients that are needed.
-    pub(super) fn kept(&self) -> [Kept; MAX_COMPONENTS] {
-        self.sides.map(|side| if side == Side::One { Kept::Dc } else { Kept::All })
+    pub(super) fn kept(&self) -> [CoefficientSet; MAX_COMPONENTS] {
+        self.sides.map(|side| {
+            if side == BlockScale::One { CoefficientSet::DcOnly } else { CoefficientSet::All }
+        })
     }
 
     /// The rows of MCUs that are needed.
     pub(super) fn rows(&self, frame: &Frame) -> Range<usize> {
-        let rows = |(wanted, component): (&Wanted, &Component)| {
+        let rows = |(wanted, component): (&BlockRange, &Component)| {
             (wanted.rows.start / component.down, wanted.rows.end.div_ceil(component.down))
         };
         let parts = self.wanted.iter().zip(frame.components.iter()).map(rows);
@@ -151,12 +153,12 @@ impl PlaneLayout {
         start..end
     }
 
-    pub(super) fn surfaces<'p>(&self, picture: &'p mut Picture) -> Surfaces<'p> {
-        let mut surfaces = Surfaces::default();
-        let places = surfaces.iter_mut().zip(picture.planes_mut());
-        for (at, (surface, plane)) in places.enumerate() {
+    pub(super) fn outputs<'p>(&self, picture: &'p mut Picture) -> ComponentOutputs<'p> {
+        let mut outputs = ComponentOutputs::default();
+        let places = outputs.iter_mut().zip(picture.planes_mut());
+        for (at, (output, plane)) in places.enumerate() {
             let shape = &self.shapes[at];
-            *surface = Some(Surface {
+            *output = Some(ComponentOutput {
                 samples: plane.samples_mut(),
                 stride: shape.stride,
                 height: shape.area.height as usize,
@@ -166,12 +168,12 @@ impl PlaneLayout {
                 side: self.sides[at],
             });
         }
-        surfaces
+        outputs
     }
 
     /// Fills the samples below the first `drawn` MCU rows with black. Returns the number of rows of
     /// the result that do not depend on them.
-    pub(super) fn blacken(
+    pub(super) fn fill_missing(
         &self,
         frame: &Frame,
         region: Rect,
@@ -187,34 +189,34 @@ impl PlaneLayout {
                 missing.fill(if at == 0 { 0 } else { 128 });
             }
         }
-        let pixels = ((drawn * frame.unit_height()) as u32).saturating_sub(region.top);
-        (pixels / self.scale).saturating_sub(self.looks_down).min(self.size.height)
+        let pixels = ((drawn * frame.mcu_height()) as u32).saturating_sub(region.top);
+        (pixels / self.scale).saturating_sub(self.context_rows).min(self.size.height)
     }
 }
 
 /// The destination of the samples of a component.
-pub(super) struct Surface<'a> {
+pub(super) struct ComponentOutput<'a> {
     pub(super) samples: &'a mut [u8],
     /// The distance between rows in bytes: at least the samples of all needed columns.
     pub(super) stride: usize,
     /// The number of sample rows, if there are fewer than the blocks have.
     pub(super) height: usize,
     /// The blocks to write.
-    pub(super) wanted: Wanted,
+    pub(super) wanted: BlockRange,
     /// The block column at the start of each sample row.
     pub(super) left: usize,
     /// The block row at the start of `samples`; wraps around.
     pub(super) top: usize,
-    pub(super) side: Side,
+    pub(super) side: BlockScale,
 }
 
 /// The destination of each component.
-pub(super) type Surfaces<'a> = [Option<Surface<'a>>; MAX_COMPONENTS];
+pub(super) type ComponentOutputs<'a> = [Option<ComponentOutput<'a>>; MAX_COMPONENTS];
 
-impl Surface<'_> {
+impl ComponentOutput<'_> {
     /// Whether a block is needed.
     #[inline(always)]
-    pub(super) fn wants(&self, column: usize, row: usize) -> bool {
+    pub(super) fn needs(&self, column: usize, row: usize) -> bool {
         self.wanted.columns.contains(&column) && self.wanted.rows.contains(&row)
     }
 
@@ -226,11 +228,11 @@ impl Surface<'_> {
 
     /// Writes the samples of a needed block whose coefficients are zero from `zero_from` on.
     #[inline(always)]
-    pub(super) fn draw<S: Simd>(
+    pub(super) fn write_block<S: Simd>(
         &mut self,
         simd: S,
         (column, row): (usize, usize),
-        block: &Coefficients,
+        block: &WorkBlock,
         zero_from: usize,
         quantization: &Quantization,
     ) {
@@ -243,29 +245,33 @@ impl Surface<'_> {
         if zero_from <= 1 {
             let value = idct::flat(block, quantization);
             return match self.side {
-                Side::Eight => put(target, stride, rows, [[value; 8]; 8]),
-                Side::Four => put(target, stride, rows, [[value; 4]; 4]),
-                Side::Two => put(target, stride, rows, [[value; 2]; 2]),
-                Side::One => put(target, stride, rows, [[value]]),
+                BlockScale::Eight => store(target, stride, rows, [[value; 8]; 8]),
+                BlockScale::Four => store(target, stride, rows, [[value; 4]; 4]),
+                BlockScale::Two => store(target, stride, rows, [[value; 2]; 2]),
+                BlockScale::One => store(target, stride, rows, [[value]]),
             };
         }
         match self.side {
-            Side::Eight if zero_from <= idct::LOW => {
-                put(target, stride, rows, idct::inverse_low(simd, block, quantization));
+            BlockScale::Eight if zero_from <= idct::LOW => {
+                store(target, stride, rows, idct::inverse_low(simd, block, quantization));
             }
-            Side::Eight => put(target, stride, rows, idct::inverse(simd, block, quantization)),
-            Side::Four => put(target, stride, rows, idct::inverse_half(simd, block, quantization)),
-            Side::Two => {
-                put(target, stride, rows, idct::inverse_quarter(simd, block, quantization))
+            BlockScale::Eight => {
+                store(target, stride, rows, idct::inverse(simd, block, quantization))
             }
-            Side::One => put(target, stride, rows, [[idct::flat(block, quantization)]]),
+            BlockScale::Four => {
+                store(target, stride, rows, idct::inverse_half(simd, block, quantization))
+            }
+            BlockScale::Two => {
+                store(target, stride, rows, idct::inverse_quarter(simd, block, quantization))
+            }
+            BlockScale::One => store(target, stride, rows, [[idct::flat(block, quantization)]]),
         }
     }
 }
 
 /// Stores the samples of a block, at most `rows` rows.
 #[inline(always)]
-fn put<const SIDE: usize>(
+fn store<const SIDE: usize>(
     target: &mut [u8],
     stride: usize,
     rows: usize,
