@@ -3,11 +3,11 @@
 
 use spdl_core::Error;
 
+use super::budget::{RestartError, WorkBudget};
 use super::coefficients::{AcBlock, CoefficientBuffer};
+use super::errors::{corrupt, truncated};
 use super::header::{Coding, Frame, MAX_COMPONENTS, Scan, ScanComponent, find_marker};
-use super::scan::{RestartError, WorkBudget};
-use super::tables::Tables;
-use super::{corrupt, truncated};
+use super::tables::{CONDITIONING_TABLES, Conditioning, Tables};
 
 /// Qe, next state after the less and the more probable symbol, and whether the symbols are
 /// exchanged (T.81, table D.3). The last state is fixed at equal probabilities.
@@ -54,25 +54,6 @@ const STATES: [(u16, u8, u8, bool); 114] = [
 ];
 /// The state of fixed, equal probabilities.
 const FIXED: u8 = 113;
-
-/// The standard defines four tables of each kind. The marker has room for 16, and libjpeg accepts
-/// all.
-const TABLES: usize = 16;
-
-/// The conditioning of a DAC segment (T.81, B.2.4.3).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Conditioning {
-    /// Bounds L and U of small and large DC differences.
-    pub(super) dc: [(u8, u8); TABLES],
-    /// Kx: the last AC coefficient of low frequency.
-    pub(super) ac: [u8; TABLES],
-}
-
-impl Default for Conditioning {
-    fn default() -> Self {
-        Conditioning { dc: [(0, 1); _], ac: [5; _] }
-    }
-}
 
 /// A statistics bin: the state, and the more probable symbol in the highest bit.
 type Bin = u8;
@@ -209,8 +190,8 @@ const MAX_TOP: u32 = 1 << 14;
 
 /// The statistics of a scan, and state that continues from block to block.
 struct Statistics {
-    dc: [[Bin; 64]; TABLES],
-    ac: [[Bin; 256]; TABLES],
+    dc: [[Bin; 64]; CONDITIONING_TABLES],
+    ac: [[Bin; 256]; CONDITIONING_TABLES],
     /// The previous DC value of each component, and the context of its next difference.
     predictions: [i32; MAX_COMPONENTS],
     contexts: [usize; MAX_COMPONENTS],
@@ -219,8 +200,8 @@ struct Statistics {
 impl Statistics {
     const fn new() -> Self {
         Statistics {
-            dc: [[0; 64]; TABLES],
-            ac: [[0; 256]; TABLES],
+            dc: [[0; 64]; CONDITIONING_TABLES],
+            ac: [[0; 256]; CONDITIONING_TABLES],
             predictions: [0; MAX_COMPONENTS],
             contexts: [0; MAX_COMPONENTS],
         }

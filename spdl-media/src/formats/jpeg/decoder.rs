@@ -7,11 +7,11 @@ use spdl_core::{Error, ErrorKind, Result};
 
 use super::bits::{EntropyReader, EntropyWindow};
 use super::coefficients::CoefficientSet;
+use super::errors::unsupported;
 use super::header::{self, Coding, Color, EntropyCoding, Frame, Header, MAX_COMPONENTS};
 use super::output::{ComponentOutputs, PlaneLayout};
 use super::row_buffer::RowBuffer;
 use super::scan::ScanDecoder;
-use super::unsupported;
 use crate::image::{
     CHANNELS, ColorModel, DecodeRequest, Decoded, ImageCodec, ImageDecoder, ImageInfo, Limits,
     OnTruncated, Picture, PixelsMut,

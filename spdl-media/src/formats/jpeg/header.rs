@@ -4,7 +4,7 @@ use std::ops::{Deref, DerefMut};
 
 use spdl_core::Result;
 
-use super::{corrupt, truncated, unsupported};
+use super::errors::{corrupt, truncated, unsupported};
 use crate::image::{ImageInfo, Orientation, Size, exif};
 
 /// Samples on a side of a block.
@@ -50,6 +50,10 @@ const fn zigzag() -> [u8; 2 * BLOCK_AREA] {
     }
     order
 }
+
+/// The quantisation steps of a block in row order, modulo 2¹⁶.
+#[cfg(feature = "jpeg")]
+pub(super) type Quantization = [i16; BLOCK_AREA];
 
 /// The coding process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

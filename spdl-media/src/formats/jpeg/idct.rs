@@ -8,8 +8,8 @@ use fearless_simd::prelude::*;
 use fearless_simd::{i16x8, i16x16, i32x8, u8x16};
 
 use super::header::BLOCK;
+use super::header::Quantization;
 use super::huffman::WorkBlock;
-use super::scan::Quantization;
 use crate::image::simd::transpose_8x8;
 
 const FRACTION_BITS: u32 = 13;

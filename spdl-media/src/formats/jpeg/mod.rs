@@ -12,6 +12,7 @@
 //!
 //! | file | content |
 //! |---|---|
+//! | `errors` | errors with file offsets |
 //! | `header` | markers, frame and scan headers |
 //! | `inspect` | the header as public data |
 //! | `tables` | quantisation and Huffman tables, restart interval, arithmetic conditioning |
@@ -46,11 +47,14 @@ mod arithmetic;
 #[cfg(feature = "jpeg")]
 mod bits;
 #[cfg(feature = "jpeg")]
+mod budget;
+#[cfg(feature = "jpeg")]
 mod coefficients;
 #[cfg(feature = "jpeg")]
 mod color;
 #[cfg(feature = "jpeg")]
 mod decoder;
+mod errors;
 #[cfg_attr(
     not(all(feature = "jpeg", feature = "turbojpeg", feature = "zune-jpeg")),
     allow(dead_code, reason = "other decoders do not use all of it")
@@ -71,8 +75,6 @@ mod scan;
 #[cfg(feature = "jpeg")]
 mod tables;
 
-use spdl_core::{Error, ErrorKind};
-
 #[cfg(feature = "jpeg")]
 pub use self::inspect::{JpegColor, JpegComponent, JpegHeader, JpegProcess};
 
@@ -84,15 +86,3 @@ pub(super) use self::decoder::decoder_of_tiff_parts;
 pub(super) use self::header::Header;
 #[cfg(feature = "turbojpeg")]
 pub(super) use self::header::max_block_visits;
-
-fn corrupt(message: impl Into<String>, offset: usize) -> Error {
-    Error::new(ErrorKind::Corrupt, message).with_offset(offset as u64)
-}
-
-fn truncated(message: impl Into<String>, offset: usize) -> Error {
-    Error::new(ErrorKind::Truncated, message).with_offset(offset as u64)
-}
-
-fn unsupported(message: impl Into<String>, offset: usize) -> Error {
-    Error::new(ErrorKind::Unsupported, message).with_offset(offset as u64)
-}

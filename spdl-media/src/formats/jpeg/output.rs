@@ -5,10 +5,10 @@ use std::ops::Range;
 use fearless_simd::Simd;
 
 use super::coefficients::CoefficientSet;
+use super::header::Quantization;
 use super::header::{BLOCK, BLOCK_AREA, Component, Frame, MAX_COMPONENTS};
 use super::huffman::WorkBlock;
 use super::idct;
-use super::scan::Quantization;
 use crate::image::{Picture, PlaneShape, Rect, Size};
 
 /// Columns and rows of blocks of a component that a region needs.

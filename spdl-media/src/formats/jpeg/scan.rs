@@ -1,23 +1,21 @@
-//! ScanDecoder: from entropy-coded data to coefficients.
+//! Scans: from entropy-coded data to coefficients.
 
 use fearless_simd::{Level, Simd, dispatch};
 use spdl_core::{Error, ErrorKind, Result};
 
 use super::arithmetic;
 use super::bits::{BitReader, EntropyReader, EntropyWindow};
+use super::budget::{RestartError, WorkBudget};
 use super::coefficients::{AcBlock, CoefficientBuffer, CoefficientSet};
+use super::errors::{corrupt, truncated};
 use super::header::{
-    BLOCK_AREA, Coding, EntropyCoding, Frame, Header, MAX_COMPONENTS, Next, RST0, Scan,
-    max_block_visits, read_between_scans, skip_restarts,
+    BLOCK_AREA, Coding, EntropyCoding, Frame, Header, MAX_COMPONENTS, Next, Quantization, Scan,
+    read_between_scans, skip_restarts,
 };
 use super::huffman::{HuffmanTable, InvalidCode, WorkBlock, ZRL_RUN};
 use super::output::ComponentOutputs;
 use super::tables::Tables;
-use super::{corrupt, truncated};
 use crate::image::{Limits, OnTruncated};
-
-/// What each coefficient is multiplied by, modulo 2¹⁶.
-pub(super) type Quantization = [i16; BLOCK_AREA];
 
 /// Decodes scans. Keeps tables and memory between images.
 #[derive(Debug, Default)]
@@ -43,54 +41,6 @@ struct ScanState {
     restarts: u8,
     /// The first MCU of the next row to decode: 0, unless previous rows were skipped.
     first_unit: usize,
-}
-
-/// What scans may still cost. Each walks over all blocks of its components, however few bytes it has,
-/// and arithmetic-coded data go on where there are no bytes at all.
-pub(super) struct WorkBudget {
-    visits: u64,
-    coefficients: u64,
-}
-
-impl WorkBudget {
-    fn new(frame: &Frame, encoded: &[u8]) -> Self {
-        let blocks: usize = frame.components.iter().map(|component| component.blocks()).sum();
-        let visits = max_block_visits(blocks as u64, encoded.len() as u64);
-        // Blocks hold no more than 63, and scans tell of each three times in real files.
-        let coefficients = visits + 192 * blocks as u64;
-        WorkBudget { visits, coefficients }
-    }
-
-    /// Takes note of a scan before it is read.
-    fn scan(&mut self, frame: &Frame, scan: &Scan, at: usize) -> Result<()> {
-        let blocks = match scan.components[..] {
-            [part] => {
-                let component = &frame.components[part.component];
-                component.blocks_wide * component.blocks_high
-            }
-            _ => scan.components.iter().map(|part| frame.components[part.component].blocks()).sum(),
-        };
-        self.visits = self.visits.checked_sub(blocks as u64).ok_or_else(|| {
-            Error::new(
-                ErrorKind::LimitExceeded,
-                "too many scans for the size of the JPEG image and file",
-            )
-            .with_offset(at as u64)
-        })?;
-        Ok(())
-    }
-
-    /// Takes note of AC coefficients that arithmetic-coded data told of.
-    pub(super) fn coefficients(&mut self, count: u64, at: usize) -> Result<()> {
-        self.coefficients = self.coefficients.checked_sub(count).ok_or_else(|| {
-            Error::new(
-                ErrorKind::LimitExceeded,
-                "too many coefficients for the size of the JPEG image and file",
-            )
-            .with_offset(at as u64)
-        })?;
-        Ok(())
-    }
 }
 
 impl ScanDecoder {
@@ -389,34 +339,6 @@ enum ScanError {
     /// The data end, or a marker interrupts them.
     Overrun,
     RestartError(RestartError),
-}
-
-/// Another marker, or no marker, instead of the expected restart marker.
-pub(super) struct RestartError {
-    expected: u8,
-    found: Option<u8>,
-}
-
-impl RestartError {
-    /// Checks that `found` is restart marker number `restarts` (modulo 8).
-    pub(super) fn check(restarts: u8, found: Option<u8>) -> Result<(), Self> {
-        let expected = RST0 + restarts;
-        if found == Some(expected) { Ok(()) } else { Err(RestartError { expected, found }) }
-    }
-
-    pub(super) fn into_error(self, at: usize, missing: usize) -> Error {
-        match self {
-            RestartError { found: None, .. } => {
-                truncated(format!("truncated JPEG: {missing} rows of blocks are missing"), at)
-            }
-            RestartError { expected, found: Some(found) } => corrupt(
-                format!(
-                    "corrupt JPEG: marker {found:#04x} instead of restart marker {expected:#04x}"
-                ),
-                at,
-            ),
-        }
-    }
 }
 
 impl From<InvalidCode> for ScanError {

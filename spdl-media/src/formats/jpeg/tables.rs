@@ -2,14 +2,31 @@
 
 use spdl_core::Result;
 
-use super::arithmetic::Conditioning;
-use super::corrupt;
-use super::header::{BLOCK_AREA, DAC, DHT, ZIGZAG};
+use super::errors::corrupt;
+use super::header::{BLOCK_AREA, DAC, DHT, Quantization, ZIGZAG};
 use super::huffman::{AcTable, HuffmanTable};
-use super::scan::Quantization;
 
 const DQT: u8 = 0xDB;
 const DRI: u8 = 0xDD;
+
+/// The standard defines four tables of each kind. The marker has room for 16, and libjpeg accepts
+/// all.
+pub(super) const CONDITIONING_TABLES: usize = 16;
+
+/// The conditioning of a DAC segment (T.81, B.2.4.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Conditioning {
+    /// Bounds L and U of small and large DC differences.
+    pub(super) dc: [(u8, u8); CONDITIONING_TABLES],
+    /// Kx: the last AC coefficient of low frequency.
+    pub(super) ac: [u8; CONDITIONING_TABLES],
+}
+
+impl Default for Conditioning {
+    fn default() -> Self {
+        Conditioning { dc: [(0, 1); _], ac: [5; _] }
+    }
+}
 
 /// The tables that scans use.
 #[derive(Debug, Default)]
