@@ -38,7 +38,7 @@ def batches(options):
     left = len(options.files) * options.epochs
     while left > 0:
         pictures, labels = pipeline.run()
-        # The reader begins anew in the last batch, which is cut here.
+        # The reader begins anew in the last batch, which is truncated here.
         here = min(left, common.BATCH)
         yield np.asarray(pictures.as_tensor())[:here], np.asarray(labels.as_tensor())[:here, 0]
         left -= here

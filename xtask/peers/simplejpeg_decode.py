@@ -1,8 +1,8 @@
 """libjpeg-turbo (simplejpeg) alone: whole decodes, in a pool of threads, of files in memory.
 
 No loader: the bound for those that decode whole images with it. Neither reading nor resizing nor
-batching is counted, so the crop that is asked for makes no difference. Each thread decodes into
-memory of its own, again and again: none is taken from the system meanwhile.
+batching is counted, so the requested crop makes no difference. Each thread reuses one separate
+buffer, so that nothing is allocated meanwhile.
 """
 
 import os

@@ -1,6 +1,6 @@
 """SPDL in Python and C++: a pipeline with an image a stage, as its documentation shows.
 
-Frames are cut, scaled and converted by FFmpeg's filters.
+Frames are cropped, scaled and converted by FFmpeg's filters.
 """
 
 import random

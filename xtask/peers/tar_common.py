@@ -39,7 +39,7 @@ def grouped(members):
 
 
 def in_threads(threads, shards, read):
-    """The sum of what `read(shard)` says of each shard."""
+    """The sum of the results of `read(shard)`."""
     if threads == 1:
         found = [read(shard) for shard in shards]
     else:
@@ -50,7 +50,7 @@ def in_threads(threads, shards, read):
 
 
 def measure(run):
-    """Calls `run()`, which says how many samples, how many bytes, and when the first was there."""
+    """Calls `run()`, which returns the numbers of samples and bytes, and the time of the first sample."""
     cpu_start, start = _cpu_seconds(), time.perf_counter()
     samples, size, first = run()
     seconds = time.perf_counter() - start

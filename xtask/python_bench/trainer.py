@@ -1,9 +1,9 @@
 """A training loop that holds the GIL half of the time, and how much a loader beside it slows it down.
 
 Each step computes in pure Python for about 5 ms, which is a fixed number of operations, and then waits
-for 5 ms without the GIL, as for an accelerator. Beside it: nothing; a loader in this process, whose
-batches a thread takes as fast as they come; or the same work in a process of its own, which costs the
-machine as much, but no GIL.
+for 5 ms without the GIL, as for an accelerator. Concurrently runs nothing; a loader in this process, whose
+batches a thread consumes without a pause; or the same work in a separate process, which uses as much
+CPU, but not the GIL.
 """
 
 import argparse

@@ -27,7 +27,7 @@ pub(crate) struct KernelsArguments {
 }
 
 /// The oldest version that supports all architectures. Drivers from 525 on run machine code of any
-/// CUDA 12 and compile PTX of their own version or older.
+/// CUDA 12 and compile PTX of the same or an older version.
 const NVRTC: &str = "nvidia-cuda-nvrtc-cu12==12.8.93";
 /// Machine code, and PTX for newer devices.
 const ARCHITECTURES: [&str; 5] = ["sm_75", "sm_80", "sm_90", "sm_100", "compute_75"];

@@ -1,4 +1,4 @@
-//! Programs that are measured in turns: how fast, at what cost, and what others did meanwhile.
+//! Interleaved measurements of programs: rate, CPU time, memory, and other load of the machine.
 
 use std::fs;
 use std::io::Read;
@@ -18,16 +18,16 @@ pub(crate) struct Contestant {
     pub(crate) name: &'static str,
     program: PathBuf,
     arguments: Vec<String>,
-    /// The packages that it is made of, with their versions; empty for ours.
+    /// Its packages with versions; empty for ours.
     pub(crate) versions: String,
-    /// Whether an epoch behind the first one is what counts, of which the median is taken.
+    /// Whether the median of the epochs after the first one counts.
     warm: bool,
     pub(crate) runs: Vec<Run>,
-    /// What it printed in each run.
+    /// Its output in each run.
     pub(crate) reports: Vec<Value>,
 }
 
-/// What one run of a contestant took.
+/// Measurements of one run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Run {
     pub(crate) samples: u64,
@@ -35,7 +35,7 @@ pub(crate) struct Run {
     pub(crate) cpu_s_per_1000: f64,
     pub(crate) first_batch_ms: f64,
     pub(crate) peak_memory_bytes: u64,
-    /// The share of all CPU time that others took meanwhile.
+    /// Share of all CPU time that other processes used meanwhile.
     pub(crate) foreign_cpu: f64,
 }
 
@@ -51,7 +51,7 @@ impl Contestant {
         Contestant { name, program, arguments, versions, warm: false, runs, reports }
     }
 
-    /// What counts is the median of the epochs behind the first. It tells `epoch_starts_s`.
+    /// The median of the epochs after the first one counts. The program prints `epoch_starts_s`.
     pub(crate) fn warm(self) -> Self {
         Contestant { warm: true, ..self }
     }
@@ -65,16 +65,17 @@ impl Contestant {
         median(self.of(Run::samples_per_s))
     }
 
-    /// The median of the ratios of this one's rates to another's: neighbours in time are compared,
-    /// so that a slow minute of the machine hits both.
+    /// The median ratio of rates to those of another contestant in the same round, so that a slow
+    /// period of the machine affects both.
     pub(crate) fn ratio_to(&self, other: &Contestant) -> f64 {
         let pairs = self.runs.iter().zip(&other.runs);
         median(pairs.map(|(own, other)| own.samples_per_s() / other.samples_per_s()).collect())
     }
 }
 
-/// Runs all contestants, each once to warm up and then `repeats` times, in turns. Those that do not
-/// get through the warm-up are taken out, with the reason; ours, the first, must.
+/// Runs all contestants once to warm up, then `repeats` times, interleaved.
+///
+/// Contestants that fail the warm-up are removed, with the reason; ours, the first, must pass.
 pub(crate) fn measure_all(contestants: &mut Vec<Contestant>, repeats: u32) -> Result<()> {
     let mut at = 0;
     while at < contestants.len() {
@@ -127,7 +128,7 @@ impl Contestant {
         let number = |key: &str| {
             result[key].as_f64().with_context(|| format!("{} reports no {key}", self.name))
         };
-        // Loaders of images call them that.
+        // Image loaders use this name.
         let samples = result["samples"].as_u64().or_else(|| result["images"].as_u64());
         let samples = samples.with_context(|| format!("{}: no samples", self.name))?;
         ensure!(samples > 0, "{} delivered nothing", self.name);
@@ -154,7 +155,7 @@ impl Contestant {
     }
 }
 
-/// Runs a command; returns what it printed and the peak of its processes' memory.
+/// Runs a command; returns its output and the peak memory of its processes.
 fn run_and_watch(command: &mut Command) -> Result<(String, u64)> {
     let described = describe(command);
     let mut child = command.spawn().with_context(|| format!("cannot run `{described}`"))?;
@@ -176,8 +177,7 @@ fn run_and_watch(command: &mut Command) -> Result<(String, u64)> {
     Ok((text?, peak))
 }
 
-/// The proportional share: pages that several processes share are divided among them, so that they
-/// count once in a sum.
+/// Proportional set size: a page shared by several processes counts once in the sum.
 fn memory_of(process: u32) -> u64 {
     let sums = fs::read_to_string(format!("/proc/{process}/smaps_rollup")).unwrap_or_default();
     let line = sums.lines().find_map(|line| line.strip_prefix("Pss:"));
@@ -185,7 +185,7 @@ fn memory_of(process: u32) -> u64 {
     1024 * kib.unwrap_or(0)
 }
 
-/// How the machine's CPUs have spent their time so far, in ticks. All zero where `/proc` is absent.
+/// CPU times of the machine in ticks; zero without `/proc`.
 #[derive(Clone, Copy, Debug, Default)]
 struct CpuTicks {
     all: u64,
@@ -200,10 +200,10 @@ impl CpuTicks {
         CpuTicks::read(&stat, &own)
     }
 
-    /// Reads `/proc/stat` and a process's own `stat`; see proc(5).
+    /// Reads `/proc/stat` and `stat` of this process; see proc(5).
     fn read(stat: &str, own: &str) -> Self {
-        // user, nice, system, idle, waiting for disks, interrupts (2), stolen by other machines; the
-        // two after these are guests', which user and nice hold already.
+        // user, nice, system, idle, iowait, irq, softirq, steal; user and nice include the guest times
+        // after these.
         let line = stat.lines().next().unwrap_or_default();
         let ticks: Vec<u64> =
             line.split_whitespace().skip(1).take(8).filter_map(|word| word.parse().ok()).collect();

@@ -1,4 +1,4 @@
-//! `cargo xtask bench images`: JPEG files to batches, beside the usual Python loaders.
+//! `cargo xtask bench images`: JPEG files to batches, against the usual Python loaders.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,15 +16,14 @@ use crate::tools::Workspace;
 
 /// JPEG files to batches of 32 x 224 x 224 x 3 unsigned bytes, against the usual Python loaders.
 ///
-/// Each peer does the same work on the same files, but for two that are marked: libjpeg-turbo alone
-/// only decodes (whole, from memory), and tf.data without antialiasing looks different. Peers are
-/// installed below target/, each set in an environment of its own; what cannot be installed or run
-/// is named with the reason. The contestants take turns (A B C A B C) after one warm-up each; medians
-/// are shown. A peer's time counts from building its loader to its last batch, with the start of its
-/// workers and without imports. Memory is the peak of the sum over its processes, shared pages
-/// counted once (PSS), sampled every 100 ms.
+/// Each peer does the same work on the same files, except two marked ones: libjpeg-turbo only decodes
+/// (whole files in memory), and tf.data without antialiasing gives other pixels. Peers are installed
+/// into separate environments below target/; a peer that cannot be installed or run is listed with
+/// the reason. Runs are interleaved (A B C A B C) after one warm-up each; medians are shown. The time
+/// of a peer includes the start of its workers, but no imports. Memory is the peak of the
+/// proportional set size (PSS) of its processes, sampled every 100 ms.
 ///
-/// The table, a plot and where our time goes are written to docs/benchmarks.
+/// The table, a plot and the shares of our time are written to docs/benchmarks.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   cargo xtask bench images
@@ -34,20 +33,19 @@ use crate::tools::Workspace;
   cargo xtask bench images --peers libjpeg-turbo,spdl,dali
   cargo xtask bench images --data /data/imagenet/val --epochs 1 --out imagenet.md")]
 pub(crate) struct Images {
-    /// Number of images in the demo data set, made when it is not there [default: 2000, of
-    /// photographs 100]
+    /// Number of images in the demo data set [default: 2000, or 100 photographs]
     #[arg(long, conflicts_with = "data", value_parser = clap::value_parser!(u32).range(1..))]
     images: Option<u32>,
-    /// A demo data set of photographs, 2 to 12 megapixels each, instead of images like ImageNet's
+    /// Use photographs of 2 to 12 megapixels instead of images with the sizes of ImageNet
     #[arg(long, conflicts_with = "data")]
     photos: bool,
-    /// A folder of class folders with JPEGs, instead of the demo data set
+    /// Use a folder of class folders with JPEGs instead of the demo data set
     #[arg(long, value_name = "PATH")]
     data: Option<PathBuf>,
     /// Runs of each contestant
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     repeats: u32,
-    /// How often the data set is read in a run
+    /// Epochs per run
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..))]
     epochs: u32,
     /// eval: resize and centre crop; train: random crop and flip
@@ -56,29 +54,29 @@ pub(crate) struct Images {
     /// Threads or processes of each peer [default: CPUs + 1, the best in our scans]
     #[arg(long)]
     workers: Option<usize>,
-    /// The peers [default: libjpeg-turbo,pillow,simplejpeg]
+    /// Peers [default: libjpeg-turbo,pillow,simplejpeg]
     #[arg(long, value_name = "A,B", value_delimiter = ',', value_enum)]
     peers: Vec<Peer>,
-    /// All peers
+    /// Use all peers
     #[arg(long, conflicts_with = "peers")]
     all_peers: bool,
-    /// An interpreter that can import torch, torchvision, numpy and PIL, instead of installing them
+    /// Use an interpreter with torch, torchvision, numpy and PIL instead of installing them
     #[arg(long, value_name = "PROGRAM")]
     torch_python: Option<PathBuf>,
-    /// Fail where a figure that we promise is missed or was not measured
+    /// Fail if a promised figure is missed or was not measured
     #[arg(long, conflicts_with = "data")]
     check: bool,
-    /// With --check, only name what was not measured
+    /// With --check, do not fail for figures that were not measured
     #[arg(long, requires = "check")]
     allow_unmeasured: bool,
-    /// The Markdown file; the plot lies beside it [default: images-MODE.md or photos-MODE.md
+    /// The Markdown file; the plot has the same name [default: images-MODE.md or photos-MODE.md
     /// in docs/benchmarks]
     #[arg(long, value_name = "FILE", conflicts_with = "print_only")]
     out: Option<PathBuf>,
     /// Write no files
     #[arg(long)]
     print_only: bool,
-    /// Do not measure where our time goes
+    /// Do not measure the shares of our time
     #[arg(long)]
     no_shares: bool,
 }

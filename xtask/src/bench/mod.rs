@@ -1,4 +1,4 @@
-//! `cargo xtask bench`: our speed beside that of others, in one interleaved run.
+//! `cargo xtask bench`: speed against other loaders, in interleaved runs.
 
 mod contest;
 mod images;
@@ -19,7 +19,7 @@ use clap::Subcommand;
 use crate::engine_bench::{self, Overhead, Saving, Scaling, Stragglers};
 use crate::tools::Workspace;
 
-/// Measure our speed, on this machine, beside that of others in the same run.
+/// Measure speed on this machine against other loaders in the same run.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Benchmark {
     Images(images::Images),

@@ -1,4 +1,4 @@
-//! The loaders that ours is compared with: what they need, and how each is installed below target/.
+//! The loaders to compare with: their requirements and their installation below target/.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -10,7 +10,7 @@ use super::contest::Contestant;
 use crate::tools::{Output, Workspace, command, install_packages};
 use crate::venv::Venv;
 
-/// A loader of others.
+/// A third-party loader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Peer {
     /// libjpeg-turbo alone: whole decodes of files in memory, no resize, no batch
@@ -19,7 +19,7 @@ pub(crate) enum Peer {
     Pillow,
     /// libjpeg-turbo (simplejpeg) and OpenCV's area filter in a pool of threads
     Simplejpeg,
-    /// The same, reduced by libjpeg-turbo's inverse transform as far as the size allows
+    /// The same, with reduced decoding by libjpeg-turbo
     SimplejpegScaled,
     /// Pillow in torch's DataLoader
     TorchPillow,
@@ -27,16 +27,16 @@ pub(crate) enum Peer {
     Torchvision,
     /// tf.data with decode_and_crop_jpeg and an antialiasing resize
     Tensorflow,
-    /// The same without antialiasing, which is less work and looks different
+    /// The same without antialiasing, which is less work and gives other pixels
     TensorflowAliased,
-    /// SPDL in Python and C++, an image a stage, as its documentation shows
+    /// SPDL in Python and C++, one image per stage call, as in its documentation
     Spdl,
     /// NVIDIA's DALI on the CPU
     Dali,
 }
 
 impl Peer {
-    /// Those that are small to install.
+    /// Peers with small packages.
     pub(crate) const DEFAULT: [Peer; 3] = [Peer::LibjpegTurbo, Peer::Pillow, Peer::Simplejpeg];
 
     pub(crate) fn name(self) -> &'static str {
@@ -54,7 +54,7 @@ impl Peer {
         }
     }
 
-    /// Its script in `xtask/peers`, and the words that it gets beside the usual ones.
+    /// Its script in `xtask/peers`, with additional arguments.
     fn script(self) -> (&'static str, &'static [&'static str]) {
         match self {
             Peer::LibjpegTurbo => ("simplejpeg_decode.py", &[]),
@@ -70,8 +70,7 @@ impl Peer {
         }
     }
 
-    /// The environment below target/ that it lives in. Large ones have their own, so that none
-    /// chooses the versions of another.
+    /// Its environment below target/. Large peers have separate ones, because versions conflict.
     fn environment(self) -> (&'static str, &'static [&'static str]) {
         match self {
             Peer::LibjpegTurbo | Peer::Pillow | Peer::Simplejpeg | Peer::SimplejpegScaled => {
@@ -93,17 +92,17 @@ impl Peer {
     }
 }
 
-/// What every peer is told.
+/// Settings of all peers.
 pub(crate) struct PeerTask<'a> {
     pub(crate) data: &'a Path,
     pub(crate) mode: &'static str,
     pub(crate) epochs: u32,
     pub(crate) workers: usize,
-    /// An interpreter that may have torch, to be taken instead of installing it.
+    /// An interpreter with torch, used instead of installing it.
     pub(crate) torch_python: Option<&'a Path>,
 }
 
-/// The peers that can be installed or found here; says which cannot, and why.
+/// The installed peers; prints the others with the reason.
 pub(crate) fn prepare(
     workspace: &Workspace,
     chosen: &[Peer],
@@ -125,7 +124,7 @@ pub(crate) fn prepare(
     Ok(contestants)
 }
 
-/// The interpreter that a peer is installed for.
+/// The interpreter with a peer installed.
 pub(crate) fn interpreter(
     workspace: &Workspace,
     peer: Peer,
@@ -138,7 +137,7 @@ pub(crate) fn interpreter(
     let output = &mut Output::Terminal;
     let python = Venv::prepare(workspace, output, name, packages)?.python();
     if peer == Peer::Spdl && !runs(&python, "import spdl.io; spdl.io.demux_config()") {
-        // Its wheel holds no FFmpeg, and loads the system's.
+        // Its wheel loads the FFmpeg of the system.
         install_packages(output, "upstream's wheel holds no FFmpeg", &["ffmpeg"])?;
     }
     Ok(python)
@@ -165,7 +164,7 @@ fn contestant(
     Contestant::new(peer.name(), python, words)
 }
 
-/// `Pillow 13.0.0, numpy 2.4.6`: those of the packages that are there.
+/// Versions of the installed packages, such as `Pillow 13.0.0, numpy 2.4.6`.
 pub(super) fn versions(python: &Path, packages: &[&str]) -> String {
     const SCRIPT: &str = "\
 import importlib.metadata as metadata, sys

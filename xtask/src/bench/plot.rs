@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 pub(crate) struct Bar {
     pub(crate) label: String,
     pub(crate) value: f64,
-    /// The smallest and the largest of the runs.
+    /// Smallest and largest value of the runs.
     pub(crate) range: (f64, f64),
     /// Drawn in the highlight colour.
     pub(crate) ours: bool,
@@ -84,7 +84,7 @@ pub(crate) fn bars_in_order(title: &str, unit: &str, bars: &[Bar], decimals: usi
     svg
 }
 
-/// The distance of the axis' numbers: 1, 2 or 5 times a power of ten, four to ten of them.
+/// Distance of the axis labels: 1, 2 or 5 times a power of ten; four to ten labels.
 fn tick(longest: f64) -> f64 {
     let rough = (longest / 5.0).max(f64::MIN_POSITIVE);
     let power = 10f64.powf(rough.log10().floor());

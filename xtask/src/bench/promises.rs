@@ -1,4 +1,4 @@
-//! What we promise of the image path, compared with what was measured.
+//! Promised and measured figures of the image path.
 
 use anyhow::{Result, ensure};
 
@@ -8,17 +8,17 @@ use super::peers::Peer;
 use super::shares::medians;
 use crate::demo::Mode;
 
-/// At least so many times as fast as another.
+/// Minimum ratio of rates.
 struct Faster {
     than: &'static str,
     times: f64,
 }
 
-/// The most CPU time, as a share of what another takes.
+/// Maximum ratio of CPU times.
 const MOST_CPU_OF_SPDL: f64 = 0.6;
-/// The most memory, in bytes.
+/// Maximum memory in bytes.
 const MOST_MEMORY: f64 = 100e6;
-/// Partial decoding makes training faster than it would be with whole images, at least so many times.
+/// Minimum speed-up of training by partial decoding.
 const LEAST_GAIN_OF_PARTIAL: f64 = 1.2;
 
 fn ratios(photos: bool, mode: Mode) -> Vec<Faster> {
@@ -37,8 +37,8 @@ fn ratios(photos: bool, mode: Mode) -> Vec<Faster> {
     peers.into_iter().map(|(peer, times)| Faster { than: peer.name(), times }).collect()
 }
 
-/// Says each promise with what was measured, and returns how many were not. The first contestant is
-/// ours.
+/// Prints each promise with the measured figure; returns the number of promises without one. The
+/// first contestant is ours.
 pub(super) fn check(
     photos: bool,
     mode: Mode,

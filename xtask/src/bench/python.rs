@@ -1,4 +1,4 @@
-//! `cargo xtask bench python`: the Python package beside our program, torch's loader and upstream's.
+//! `cargo xtask bench python`: the Python package against our program, torch's loader and upstream.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -16,11 +16,11 @@ use crate::demo::build_spdl;
 use crate::tools::{Output, Workspace};
 use crate::wheel;
 
-/// `spdl_rs` beside our program, torchvision in torch's DataLoader, and upstream's SPDL.
+/// `spdl_rs` against our program, torchvision in torch's DataLoader, and upstream's SPDL.
 ///
-/// Three questions, each measured in turns (A B C A B C) after one warm-up each: how many images
-/// `ImageLoader` delivers; what an item costs in a pipeline of Python functions; and how much a training
-/// loop that holds the GIL loses to a loader beside it.
+/// Three measurements, interleaved (A B C A B C) after one warm-up each: the rate of `ImageLoader`; the
+/// cost per item of a pipeline of Python functions; and the slowdown of a training loop that holds the
+/// GIL while a loader runs.
 ///
 /// The tables and a plot are written to docs/benchmarks.
 #[derive(Debug, Args)]
@@ -32,16 +32,16 @@ pub(crate) struct Python {
     /// Runs of each contestant
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     repeats: u32,
-    /// How often the data set is read in a run
+    /// Epochs per run
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..))]
     epochs: u32,
-    /// Do not install torch, torchvision and upstream's package; what they are compared by is not measured
+    /// Do not install torch, torchvision and upstream's package; skip their measurements
     #[arg(long)]
     no_peers: bool,
-    /// An interpreter that can import torch, torchvision, numpy and PIL, instead of installing them
+    /// Use an interpreter with torch, torchvision, numpy and PIL instead of installing them
     #[arg(long, value_name = "PROGRAM")]
     torch_python: Option<PathBuf>,
-    /// Fail where a figure that we promise is missed or was not measured
+    /// Fail if a promised figure is missed or was not measured
     #[arg(long)]
     check: bool,
     /// Write no files
@@ -59,18 +59,18 @@ const ALONE: &str = "alone";
 
 /// Processes of torch's loader.
 const WORKERS: usize = 2;
-/// At least so many times the rate of others.
+/// Minimum ratios of rates.
 const OF_PROGRAM: f64 = 0.95;
 const OF_TORCHVISION: f64 = 1.5;
 const OF_UPSTREAM: f64 = 2.5;
-/// At most so much of the memory of torch's loader.
+/// Maximum ratio of memory to torch's loader.
 const OF_TORCH_MEMORY: f64 = 0.2;
-/// At most so many milliseconds from the first line of a program to the first batch.
+/// Maximum time from the start of a program to the first batch, in milliseconds.
 const FIRST_BATCH_MS: f64 = 300.0;
-/// At most so many microseconds for an item and stage.
+/// Maximum time per item and stage, in microseconds.
 const ITEM_US: f64 = 5.0;
 const STAGES: f64 = 3.0;
-/// What the training loop keeps of its speed, of that beside another process.
+/// Minimum speed of the training loop, relative to a loader in another process.
 const OF_TRAINER: f64 = 0.97;
 
 pub(super) fn run(workspace: &Workspace, arguments: &Python) -> Result<()> {
@@ -167,7 +167,7 @@ pub(super) fn run(workspace: &Workspace, arguments: &Python) -> Result<()> {
     Ok(())
 }
 
-/// One question, and those who answer it.
+/// One measurement and its contestants.
 struct Part<'a> {
     title: &'static str,
     note: &'static str,
@@ -175,7 +175,7 @@ struct Part<'a> {
     contestants: &'a [Contestant],
 }
 
-/// What is promised, what was measured, and whether it holds. What was not measured does not.
+/// Promised and measured figures, and whether each promise holds; one without a measurement does not.
 fn verdicts(
     images: &[Contestant],
     functions: &[Contestant],

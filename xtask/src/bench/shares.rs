@@ -1,4 +1,4 @@
-//! Where the time of one image goes.
+//! Shares of the time per image.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -8,8 +8,9 @@ use anyhow::ensure;
 
 use crate::tools::{Output, Workspace, cargo, command};
 
-/// Where the time of one image goes, by the example `decode_speed` of `spdl-media` on one thread:
-/// its figures. `None`, with the reason printed, where it does not run.
+/// Figures of the example `decode_speed` of `spdl-media` on one thread.
+///
+/// Prints the reason and returns `None` if the example fails.
 pub(super) fn measure(workspace: &Workspace, data: &Path) -> Option<String> {
     let mut build = cargo();
     build.args(["build", "--release", "-p", "spdl-media", "--example", "decode_speed"]);
@@ -28,8 +29,7 @@ pub(super) fn measure(workspace: &Workspace, data: &Path) -> Option<String> {
     }
 }
 
-/// The steps of `decode_speed` from which shares follow: what each does beyond the one before. All
-/// decode the whole image.
+/// The steps of `decode_speed`, each with the work that it adds. All decode the whole image.
 type Steps = [(&'static str, &'static str); 3];
 
 const ENTROPY: &str = "entropy, skipped";
@@ -44,8 +44,7 @@ const TO_BATCH: Steps = [
     ("fill eval, whole", "crop, resize, colour, writing"),
 ];
 
-/// The names and medians of lines such as `planes, region   123.4   120.1`: the name, the median and
-/// the least, in µs.
+/// Names and medians of lines such as `planes, region   123.4   120.1`: name, median and minimum in µs.
 pub(super) fn medians(text: &str) -> Vec<(String, f64)> {
     let mut figures = Vec::new();
     for line in text.lines() {
@@ -63,7 +62,7 @@ fn find(figures: &[(String, f64)], name: &str) -> Option<f64> {
     figures.iter().find(|(found, _)| found == name).map(|(_, time)| *time)
 }
 
-/// What each step adds; nothing where one was not measured.
+/// The time that each step adds; empty if a step was not measured.
 fn added(title: &str, steps: Steps, figures: &[(String, f64)]) -> String {
     let [Some(first), Some(second), Some(whole)] = steps.map(|(step, _)| find(figures, step))
     else {
@@ -119,7 +118,7 @@ mod tests {
         ] {
             assert!(tables.contains(row), "{row} in {tables}");
         }
-        // An older or newer tool: its own words remain.
+        // Unknown steps keep their names.
         assert_eq!(table("decode 9"), "```text\ndecode 9\n```\n");
     }
 }

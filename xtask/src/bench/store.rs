@@ -1,4 +1,4 @@
-//! `cargo xtask bench store`: a store far away, beside the same files on this machine.
+//! `cargo xtask bench store`: a store with latency, against the same files on this machine.
 
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader};
@@ -17,12 +17,11 @@ use crate::tools::{Output, Workspace, cargo, command};
 
 /// Images of a store with latency to batches, against the same files on this machine.
 ///
-/// `spdl bench`, told nothing of how many requests to have under way, reads a folder; the same files from an S3 server
-/// on loopback whose answers come late; and from one that never answers some of the requests. All decode
-/// on as many threads as there are CPUs, but for one: that is left to what a network costs, and to the
-/// servers, which are processes of their own on the last CPU. Contestants take turns (A B C A B C) after
-/// one warm-up each. What counts is the median of the epochs behind the first, in which the number of
-/// requests under way is found.
+/// `spdl bench`, without a set number of requests in flight, reads a folder; the same files from an S3
+/// server on loopback with delayed responses; and from one that never responds to some requests. All
+/// decode on all CPUs but one, which is left to the servers, which are separate processes, and to the
+/// network. Runs are interleaved (A B C A B C) after one warm-up each. The median of the epochs after
+/// the first one counts; the first epoch determines the number of requests in flight.
 ///
 /// The table and a plot are written to docs/benchmarks.
 #[derive(Debug, Args)]
@@ -34,13 +33,13 @@ pub(crate) struct Store {
     /// Runs of each contestant
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     repeats: u32,
-    /// How often the data set is read in a run
+    /// Epochs per run
     #[arg(long, default_value_t = 6, value_parser = clap::value_parser!(u32).range(2..=64))]
     epochs: u32,
-    /// Milliseconds that each answer of the stores comes late
+    /// Delay of each response in milliseconds
     #[arg(long, value_name = "MS", default_value_t = 30)]
     latency: u32,
-    /// Fail where a figure that we promise is missed
+    /// Fail if a promised figure is missed
     #[arg(long)]
     check: bool,
     /// Write no files
@@ -54,12 +53,12 @@ const LOSSY: &str = "a store that loses 1 % of the requests";
 const BUCKET: &str = "bucket";
 const LOST: f64 = 0.01;
 
-/// At least so much of the rate of files of this machine, and of that of a store that loses nothing.
+/// Minimum ratios to the rate of local files, and to that of a store without lost requests.
 const OF_LOCAL: f64 = 0.95;
 const OF_CLEAN: f64 = 0.95;
-/// At most so many times the median time of a read.
+/// Maximum ratio of p99 to the median time of a read.
 const P99_TO_P50: f64 = 3.0;
-/// At most so many requests more than there are reads.
+/// Maximum share of additional requests.
 const MORE_REQUESTS: f64 = 0.05;
 
 pub(super) fn run(workspace: &Workspace, arguments: &Store) -> Result<()> {
@@ -141,22 +140,22 @@ fn numbers(list: &str) -> Vec<usize> {
     ranges.flatten().collect()
 }
 
-/// A store in a process of its own.
+/// A store in a separate process.
 struct Server {
     process: Child,
-    /// It ends when this does.
+    /// The server exits when this pipe is closed.
     input: Option<ChildStdin>,
     output: BufReader<std::process::ChildStdout>,
     url: String,
 }
 
-/// What a server has done.
+/// Statistics of a server.
 struct Served {
     requests: u64,
 }
 
 impl Served {
-    /// How many requests came for each read, less the one there must be. Listings are in it.
+    /// Requests per read beyond the first, including listings.
     fn more_than(&self, reads: u64) -> f64 {
         self.requests as f64 / reads as f64 - 1.0
     }
@@ -186,7 +185,7 @@ impl Server {
         let output = process.stdout.take().context("the server's output is not captured")?;
         let mut server =
             Server { process, input, output: BufReader::new(output), url: String::new() };
-        server.url = server.line().context("the server tells no address")?;
+        server.url = server.line().context("the server prints no address")?;
         Ok(server)
     }
 
@@ -197,12 +196,12 @@ impl Server {
         Ok(line.trim().to_owned())
     }
 
-    /// What `env` is given, so that the loader finds it.
+    /// Environment variables of the loader.
     fn environment(&self) -> Vec<String> {
         let variables = [
             ("AWS_ENDPOINT_URL", self.url.as_str()),
             ("AWS_ALLOW_HTTP", "true"),
-            ("AWS_ACCESS_KEY_ID", "somebody"),
+            ("AWS_ACCESS_KEY_ID", "example"),
             ("AWS_SECRET_ACCESS_KEY", "nothing secret"),
             ("AWS_REGION", "nowhere-1"),
         ];
@@ -212,20 +211,20 @@ impl Server {
     fn stop(mut self) -> Result<Served> {
         drop(self.input.take());
         let told: Value = serde_json::from_str(&self.line()?)?;
-        let requests = told["requests"].as_u64().context("the server tells no requests")?;
+        let requests = told["requests"].as_u64().context("the server reports no requests")?;
         Ok(Served { requests })
     }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It may have ended already.
+        // The process may have ended.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
 }
 
-/// How a contestant's reads went, as medians over its runs.
+/// Times of reads, as medians over the runs.
 #[derive(Clone, Copy)]
 struct Reads {
     p50_ms: f64,
@@ -263,8 +262,8 @@ fn reads_table(contestants: &[Contestant]) -> String {
     text
 }
 
-/// What is promised, what was measured, and whether it holds. The last two are the shares of requests
-/// beyond one for each read.
+/// Promised and measured figures, and whether each promise holds. The last two are the shares of
+/// additional requests.
 fn verdicts(contestants: &[Contestant], clean_more: f64, lossy_more: f64) -> Vec<(bool, String)> {
     let [local, store, lossy] = contestants else { return Vec::new() };
     let said = |kept: bool, line: String| {

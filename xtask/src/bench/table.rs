@@ -1,4 +1,4 @@
-//! What the pages of benchmarks are made of: tables, bars, and what they were measured on.
+//! Parts of benchmark pages: tables, bars, and the description of the machine.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -40,7 +40,7 @@ pub(super) fn of_medians(contestants: &[Contestant], unit: &str) -> String {
     text
 }
 
-/// Two digits behind the point, and two that are not zeros.
+/// At least two decimals and two significant digits.
 fn significant(value: f64) -> String {
     if value < 0.1 { format!("{value:.4}") } else { format!("{value:.2}") }
 }
@@ -69,14 +69,14 @@ pub(super) fn versions(contestants: &[Contestant]) -> String {
     others.map(|contestant| format!("- {}: {}\n", contestant.name, contestant.versions)).collect()
 }
 
-/// What the system calls the CPU.
+/// The CPU model.
 pub(super) fn cpu_model() -> String {
     let cpu = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let cpu = cpu.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
     cpu.map_or("unknown CPU", |(_, name)| name.trim()).to_owned()
 }
 
-/// Writes a page, and says so.
+/// Writes a page and prints its path.
 pub(super) fn write(path: &Path, text: &str) -> Result<()> {
     fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
     println!("written to {}", path.display());
@@ -105,7 +105,7 @@ pub(super) mod tests {
 
     #[test]
     fn ratios_are_medians_of_neighbouring_runs() {
-        // The machine was slow in the second round, which hit both.
+        // The machine was slow in the second round, for both.
         let ours = contestant("ours", &[1.0, 4.0, 1.0]);
         let peer = contestant("peer", &[2.0, 8.0, 2.0]);
         let table = of_medians(&[ours, peer], "samples/s");

@@ -1,4 +1,4 @@
-//! `cargo xtask bench tar`: samples of tar shards, not decoded, beside webdataset and upstream's SPDL.
+//! `cargo xtask bench tar`: samples of tar shards without decoding, against webdataset and upstream.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -15,11 +15,11 @@ use crate::venv::Venv;
 
 /// Tar shards to samples, without decoding, against webdataset and upstream's `iter_tarfile`.
 ///
-/// All read the same shards from the page cache, each in one process, in turns (A B C A B C) after
-/// one warm-up each; medians are shown. Ours is there as a user writes it, a pipeline over a
-/// `WebDataset`, which gives samples of any order, fields decoded; and as `TarStream` and `TarSlice`,
-/// which read from front to end as `iter_tarfile` does, on one thread and on as many as there are
-/// CPUs. So is upstream's. Peers are installed below target/; what cannot be is named with the reason.
+/// All read the same shards from the page cache, each in one process, interleaved (A B C A B C) after
+/// one warm-up each; medians are shown. Ours runs as a pipeline over a `WebDataset`, with samples in
+/// any order and decoded fields; and as `TarStream` and `TarSlice`, which read sequentially like
+/// `iter_tarfile`, on one thread and on all CPUs. Peers are installed below target/; a peer that
+/// cannot be installed is listed with the reason.
 ///
 /// The tables and plots are written to docs/benchmarks.
 #[derive(Debug, Args)]
@@ -31,10 +31,10 @@ pub(crate) struct Tar {
     /// Runs of each contestant
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     repeats: u32,
-    /// Also webdataset in torch's DataLoader, with two workers
+    /// Include webdataset in torch's DataLoader with two workers
     #[arg(long)]
     torch: bool,
-    /// Fail where a figure that we promise is missed or was not measured
+    /// Fail if a promised figure is missed or was not measured
     #[arg(long)]
     check: bool,
     /// Write no files
@@ -55,7 +55,7 @@ const UPSTREAM: [&str; 4] = [
     "iter_tarfile of bytes, a thread a CPU",
 ];
 
-/// At least so many times as fast as webdataset, and as upstream's fastest.
+/// Minimum ratios of rates to webdataset and to upstream's fastest.
 const TIMES_WEBDATASET: f64 = 5.0;
 const TIMES_UPSTREAM: f64 = 2.0;
 
@@ -119,7 +119,7 @@ pub(super) fn run(workspace: &Workspace, arguments: &Tar) -> Result<()> {
     Ok(())
 }
 
-/// An interpreter, and the versions of what matters in it.
+/// An interpreter with the versions of its relevant packages.
 struct TarPeer {
     python: PathBuf,
     versions: String,
@@ -147,7 +147,7 @@ fn installed(workspace: &Workspace, torch: bool) -> Peers {
         }
     };
     if !torch {
-        println!("SKIPPED: {WEBDATASET_TORCH}: torch is gigabytes; --torch installs it");
+        println!("SKIPPED: {WEBDATASET_TORCH}: torch takes gigabytes; --torch installs it");
     }
     Peers {
         webdataset: prepare(WEBDATASET, "venv-bench-tar", &["webdataset"]),
@@ -202,7 +202,7 @@ fn contestants(
     all
 }
 
-/// What is promised, what was measured, and whether it holds. What was not measured does not.
+/// Promised and measured figures, and whether each promise holds; one without a measurement does not.
 fn verdicts(contestants: &[Contestant]) -> Vec<(bool, String)> {
     let named = |name: &str| contestants.iter().find(|contestant| contestant.name == name);
     let said = |kept: bool, line: String| {

@@ -1,4 +1,4 @@
-//! Tar shards to read in a benchmark: pictures and classes, of no meaning.
+//! Tar shards for benchmarks, with random pictures and classes.
 
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-/// What the shards hold.
+/// Contents of the shards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TarShape {
     pub(super) shards: usize,
     pub(super) samples_per_shard: usize,
-    /// The mean length of a `jpg`; each has between half and one and a half of it.
+    /// Mean length of a `jpg`; lengths vary by up to 50 %.
     pub(super) bytes: usize,
 }
 
@@ -21,8 +21,8 @@ impl TarShape {
     }
 }
 
-/// The shards in `folder`, which are written unless they are there: members `000000.jpg` and
-/// `000000.cls`, and so on, in the format ustar. The same shape gives the same bytes.
+/// Writes the shards to `folder` unless they exist: members `000000.jpg`, `000000.cls` and so on, in
+/// ustar format. The same shape gives the same bytes.
 pub(super) fn prepare(folder: &Path, shape: TarShape) -> Result<Vec<PathBuf>> {
     let stamp = folder.join("shape.txt");
     let wanted = format!("{shape:?}");
@@ -62,7 +62,7 @@ fn append(tar: &mut tar::Builder<impl Write>, name: &str, data: &[u8]) -> Result
     Ok(())
 }
 
-/// Numbers that look random: Marsaglia's xorshift of 64 bits.
+/// Pseudo-random numbers: Marsaglia's 64-bit xorshift.
 struct RandomBytes(u64);
 
 impl RandomBytes {
@@ -95,7 +95,7 @@ mod tests {
         let bytes = fs::read(&shards[1]).unwrap();
         let other = prepare(&folder.path().join("b"), shape).unwrap();
         assert_eq!(fs::read(&other[1]).unwrap(), bytes);
-        // What is there is kept; another shape is written anew.
+        // Existing shards are kept; another shape is written again.
         fs::write(&shards[1], "mine").unwrap();
         prepare(&folder.path().join("a"), shape).unwrap();
         assert_eq!(fs::read(&shards[1]).unwrap(), b"mine");

@@ -75,7 +75,7 @@ fn compare_tables(
     verdicts: &BTreeMap<&str, &Verdict>,
 ) -> Result<Agreement> {
     let listed = listed(exceptions)?;
-    // By hash: what Pillow says.
+    // By hash: Pillow's result.
     let mut judged = HashMap::new();
     for line in oracle.lines().skip(1) {
         let fields: Vec<&str> = line.split('\t').collect();

@@ -123,8 +123,7 @@ impl Worker {
         let may_be_history = verdicts
             .iter()
             .any(|verdict| matches!(verdict.outcome, Outcome::OverLimit | Outcome::Hang));
-        // The files before may have left the process with scattered memory, or the machine was
-        // busy: a process of its own decides.
+        // Earlier files may have fragmented the memory, or the machine was busy: a new process decides.
         if ended && may_be_history { self.judge_once(file, decoders) } else { Ok(verdicts) }
     }
 
@@ -188,7 +187,7 @@ impl Worker {
         let status = running.child.wait()?;
         let text = fs::read(&self.errors).unwrap_or_default();
         let text = String::from_utf8_lossy(&text);
-        // What Rust says when the system has no more memory.
+        // Rust's messages on failed allocations.
         let out_of_memory = text
             .lines()
             .find(|line| line.contains("memory allocation of") && line.contains("failed"));
@@ -358,7 +357,7 @@ echo done; cat > /dev/null";
     #[test]
     fn after_a_crash_the_next_file_gets_a_new_child() {
         let folder = tempfile::tempdir().unwrap();
-        // Its first life ends at once.
+        // The first process exits immediately.
         let script = r#"mark="$0.mark"
 printf 'begin\tpng\tdecode\n'
 if [ ! -e "$mark" ]; then touch "$mark"; kill -SEGV $$; fi
