@@ -90,7 +90,7 @@ pub(super) fn run(workspace: &Workspace, arguments: &Images) -> Result<()> {
     let workers = arguments.workers.unwrap_or(cpus + 1);
     ensure!(
         arguments.data.is_none() || arguments.out.is_some() || arguments.print_only,
-        "for a data set of your own, say where to write (--out FILE), or --print-only"
+        "--data needs --out FILE or --print-only"
     );
     let data = match &arguments.data {
         Some(data) => fs::canonicalize(data)
