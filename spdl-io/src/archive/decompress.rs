@@ -1,22 +1,21 @@
-//! Compressed archives as streams of what is inside.
+//! [`Decompress`]: gzip and Zstandard streams.
 
 use std::fmt;
 use std::io::{self, BufRead, BufReader, Read};
 
 use spdl_core::{Error, ErrorKind, Result};
 
-/// The size of the buffer before the decompressor, in bytes.
+/// The size of the input buffer, in bytes.
 const BUFFER: usize = 64 << 10;
 
-/// What may always come out, however little went in.
+/// Output up to this size is exempt from the ratio limit, in bytes.
 const RATIO_FREE_BYTES: u64 = 64 << 20;
 
-/// The bytes of a stream, decompressed if they are compressed: for a
-/// [`TarStream`](super::TarStream) over `.tar`, `.tar.gz` or `.tar.zst`.
+/// A reader that decompresses gzip and Zstandard, and passes other data through.
 ///
-/// Several members of gzip, or frames of Zstandard, one behind the other are one stream. A stream
-/// that is cut is `Truncated`, one that is damaged `Corrupt`: as the cause of an [`io::Error`],
-/// which `TarStream` takes out again.
+/// For a [`TarStream`](super::TarStream) over `.tar`, `.tar.gz` or `.tar.zst`. Consecutive gzip members or
+/// Zstandard frames are one stream. A truncated stream is `Truncated`, a damaged one is `Corrupt`: as the
+/// source of an [`io::Error`], which `TarStream` unwraps.
 ///
 /// ```no_run
 /// use spdl_io::archive::{Decompress, DecompressLimits, TarStream};
@@ -34,14 +33,14 @@ pub struct Decompress<R: Read> {
 }
 
 enum Decoder<R: Read> {
-    Plain(Counted<R>),
+    Plain(CountingReader<R>),
     #[cfg(feature = "gzip")]
-    Gzip(Box<flate2::bufread::MultiGzDecoder<Counted<R>>>),
+    Gzip(Box<flate2::bufread::MultiGzDecoder<CountingReader<R>>>),
     #[cfg(feature = "zstd")]
-    Zstd(zstd::stream::read::Decoder<'static, Counted<R>>),
+    Zstd(zstd::stream::read::Decoder<'static, CountingReader<R>>),
 }
 
-/// How much may come out of a compressed stream.
+/// Limits on the output of [`Decompress`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DecompressLimits {
     max_bytes: u64,
@@ -49,23 +48,23 @@ pub struct DecompressLimits {
 }
 
 impl Default for DecompressLimits {
-    /// 1 TiB, and 1,000 bytes for each compressed one.
+    /// 1 TiB, and 1,000 output bytes per input byte.
     fn default() -> Self {
         DecompressLimits { max_bytes: 1 << 40, max_ratio: 1_000 }
     }
 }
 
 impl DecompressLimits {
-    /// The most bytes that may come out. Default: 1 TiB. A stream is never in memory as a whole, so
-    /// this is a bound on time.
+    /// Sets the maximum output, in bytes. Default: 1 TiB. The stream is never in memory as a whole, so
+    /// this limits time.
     #[must_use]
     pub fn max_bytes(mut self, max_bytes: u64) -> Self {
         self.max_bytes = max_bytes;
         self
     }
 
-    /// The most bytes that may come out for each that went in, on average so far; 64 MiB may always
-    /// come out. Default: 1,000.
+    /// Sets the maximum ratio of output to input, over the stream so far. The first 64 MiB of output are
+    /// exempt. Default: 1,000.
     #[must_use]
     pub fn max_ratio(mut self, max_ratio: u64) -> Self {
         self.max_ratio = max_ratio;
@@ -78,21 +77,21 @@ impl DecompressLimits {
         if output <= allowed {
             return Ok(());
         }
-        let message = format!("more than {allowed} bytes come out of {input} compressed ones");
+        let message =
+            format!("{input} compressed bytes expand to more than the limit of {allowed} bytes");
         Err(Error::new(ErrorKind::LimitExceeded, message).with_offset(input))
     }
 }
 
-/// How streams of each kind start.
+/// The magic numbers of the formats.
 const GZIP: &[u8] = &[0x1F, 0x8B];
 const ZSTD: &[u8] = &[0x28, 0xB5, 0x2F, 0xFD];
 
 impl<R: Read> Decompress<R> {
-    /// Looks at the first bytes of a stream, and decompresses it if they are those of gzip or
-    /// Zstandard. A stream of neither comes out as it is.
+    /// Detects the format by the first bytes of the stream.
     ///
     /// # Errors
-    /// What the reader answers; `Unsupported` where the feature `gzip` or `zstd` is missing.
+    /// The errors of the reader; `Unsupported` if the feature `gzip` or `zstd` is missing.
     pub fn detect(reader: R, limits: DecompressLimits) -> Result<Self> {
         let mut start = [0; 4];
         let mut len = 0;
@@ -113,7 +112,7 @@ impl<R: Read> Decompress<R> {
         } else {
             &[]
         };
-        let reader = Counted {
+        let reader = CountingReader {
             start: io::Cursor::new(start),
             reader: BufReader::with_capacity(BUFFER, reader),
             count: 0,
@@ -127,16 +126,15 @@ impl<R: Read> Decompress<R> {
             _ => {
                 let (name, feature) =
                     if kind == GZIP { ("gzip", "gzip") } else { ("Zstandard", "zstd") };
-                let message = format!(
-                    "compressed by {name}, which this build cannot read (feature {feature})"
-                );
+                let message =
+                    format!("cannot decompress {name}: this build lacks the feature `{feature}`");
                 return Err(Error::new(ErrorKind::Unsupported, message).with_offset(0));
             }
         };
         Ok(Decompress { decoder, limits, output: 0 })
     }
 
-    /// How many bytes of the stream were used so far.
+    /// The number of input bytes consumed so far.
     pub fn input_bytes(&self) -> u64 {
         match &self.decoder {
             Decoder::Plain(reader) => reader.count,
@@ -175,23 +173,21 @@ impl<R: Read> Decoder<R> {
     }
 }
 
-/// An error of a decompressor with its kind.
+/// Maps an error of a decompressor to a kind.
 fn typed(error: io::Error, offset: u64) -> io::Error {
     let (kind, message) = match error.kind() {
         io::ErrorKind::Interrupted => return error,
         io::ErrorKind::UnexpectedEof => {
-            (ErrorKind::Truncated, "the compressed stream is cut".to_owned())
+            (ErrorKind::Truncated, "the compressed stream ends early".to_owned())
         }
         io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData => {
-            (ErrorKind::Corrupt, format!("the compressed stream is damaged: {error}"))
+            (ErrorKind::Corrupt, format!("corrupt compressed stream: {error}"))
         }
-        // What the library for Zstandard finds has no kind of its own.
+        // The Zstandard library reports all its errors as `Other`.
         io::ErrorKind::Other if error.to_string().contains("too much memory") => {
-            (ErrorKind::LimitExceeded, format!("the compressed stream cannot be read: {error}"))
+            (ErrorKind::LimitExceeded, format!("cannot decompress the stream: {error}"))
         }
-        io::ErrorKind::Other => {
-            (ErrorKind::Corrupt, format!("the compressed stream is damaged: {error}"))
-        }
+        io::ErrorKind::Other => (ErrorKind::Corrupt, format!("corrupt compressed stream: {error}")),
         _ => return error,
     };
     io::Error::other(Error::new(kind, message).with_offset(offset))
@@ -200,7 +196,7 @@ fn typed(error: io::Error, offset: u64) -> io::Error {
 impl<R: Read> fmt::Debug for Decompress<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kind = match &self.decoder {
-            Decoder::Plain(_) => "as it is",
+            Decoder::Plain(_) => "plain",
             #[cfg(feature = "gzip")]
             Decoder::Gzip(_) => "gzip",
             #[cfg(feature = "zstd")]
@@ -210,14 +206,14 @@ impl<R: Read> fmt::Debug for Decompress<R> {
     }
 }
 
-/// A reader whose first bytes were looked at, and that counts what is used.
-struct Counted<R> {
+/// A reader that starts with the bytes read for detection, and counts consumed bytes.
+struct CountingReader<R> {
     start: io::Cursor<Vec<u8>>,
     reader: BufReader<R>,
     count: u64,
 }
 
-impl<R: Read> BufRead for Counted<R> {
+impl<R: Read> BufRead for CountingReader<R> {
     fn fill_buf(&mut self) -> io::Result<&[u8]> {
         if self.start.position() < self.start.get_ref().len() as u64 {
             return self.start.fill_buf();
@@ -235,10 +231,10 @@ impl<R: Read> BufRead for Counted<R> {
     }
 }
 
-impl<R: Read> Read for Counted<R> {
+impl<R: Read> Read for CountingReader<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let mut there = self.fill_buf()?;
-        let read = there.read(buffer)?;
+        let mut buffered = self.fill_buf()?;
+        let read = buffered.read(buffer)?;
         self.consume(read);
         Ok(read)
     }

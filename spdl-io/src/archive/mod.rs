@@ -1,22 +1,29 @@
-//! Archives: many files in one, and their members by name or one after another.
+//! Tar and zip archives, and NumPy files.
 //!
-//! | what | in memory | as a stream | by ranges of a store | by an index |
+//! | format | in memory | as a stream | by range requests | by an index |
 //! |---|---|---|---|---|
 //! | tar | [`TarSlice`] | [`TarStream`] | [`TarRanges`] | [`TarIndex`] |
-//! | tar, compressed | | [`TarStream`] over [`Decompress`] | | |
-//! | zip (feature `zip`) | `ZipSlice` | | `ZipRanges` | its own: `ZipDirectory` |
+//! | compressed tar | | [`TarStream`] over [`Decompress`] | | |
+//! | zip (feature `zip`) | `ZipSlice` | | `ZipRanges` | `ZipDirectory` |
 //! | `.npy`; `.npz` (feature `zip`) | [`NpyArray`]; `NpzArchive` | | [`NpyHeader`]; `ZipDirectory` | |
 //!
-//! Names of members are data: nothing here writes a file by such a name, or opens one. What can be
-//! understood in two ways (two names or two sizes for one member, members inside one another) is
-//! `Corrupt`, as that is how one archive shows different members to different programs.
+//! - The names of members are data. They are never used as paths.
+//! - An ambiguous archive is `Corrupt`: two names or two sizes for one member, or overlapping members.
+//!   Such an archive shows different members to different programs.
+//! - Data in memory may be a mapped file, for example by the crate `memmap2`. Members are views without
+//!   copies. This crate maps no files, because truncating a mapped file kills the process.
+//! - The error for a damaged archive holds the offset of the damage. The members of a tar archive before
+//!   the damage are returned first.
 //!
-//! What is in memory may be a file that is mapped, by the crate `memmap2` say: members are views of it,
-//! without copies. Nothing here maps files by itself, as a mapped file that somebody cuts short ends the
-//! process.
+//! | file or folder | what it holds |
+//! |---|---|
+//! | `tar/` | headers, pax extended headers, the parser, and its three readers |
+//! | `tar_index` | [`TarIndex`]: the members of a tar archive by number and by name |
+//! | `decompress` | [`Decompress`]: gzip and Zstandard |
+//! | `zip/` | central directory, local headers, and the readers |
+//! | `npy_header`, `npy` | [`NpyHeader`]; [`NpyArray`] and `NpzArchive` |
 //!
-//! A damaged archive is an error with the byte at which the damage is. Of a tar archive, what comes
-//! before it is delivered first.
+//! Imports: `fetch`, `files`.
 
 mod decompress;
 mod npy;

@@ -1,4 +1,4 @@
-//! Arrays of NumPy: `.npy`, and with the feature `zip` also `.npz`.
+//! [`NpyArray`] (`.npy`), and `NpzArchive` (`.npz`, feature `zip`).
 
 use std::fmt;
 
@@ -7,21 +7,21 @@ use spdl_core::memory::BufferPool;
 use spdl_core::{Array, DType, Error, ErrorKind, Result};
 
 use super::NpyHeader;
-use super::npy_header::unknown_elements;
+use super::npy_header::unsupported_element;
 
-/// The type of the elements of a [`NpyArray`]: numbers in the order of this machine.
+/// The element type of a [`NpyArray`], in native byte order.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum NpyType {
-    /// A truth value: one byte, 0 or 1.
+    /// A boolean: one byte, 0 or 1.
     Bool,
-    /// A signed integer of so many bytes: 1, 2, 4 or 8.
+    /// A signed integer with a size of 1, 2, 4 or 8 bytes.
     Int(u8),
-    /// An unsigned integer of so many bytes: 1, 2, 4 or 8.
+    /// An unsigned integer with a size of 1, 2, 4 or 8 bytes.
     UInt(u8),
-    /// A floating-point number of so many bytes: 2, 4 or 8.
+    /// A floating-point number with a size of 2, 4 or 8 bytes.
     Float(u8),
-    /// Two floating-point numbers, of so many bytes together: 8 or 16.
+    /// A complex number with a size of 8 or 16 bytes.
     Complex(u8),
 }
 
@@ -35,7 +35,7 @@ impl NpyType {
         }
     }
 
-    /// The same type of an [`Array`], where it has one: `uint8`, `int64`, `float16` and `float32`.
+    /// The corresponding type of an [`Array`], for `uint8`, `int64`, `float16` and `float32`.
     pub fn dtype(self) -> Option<DType> {
         match self {
             NpyType::UInt(1) => Some(DType::U8),
@@ -46,7 +46,7 @@ impl NpyType {
         }
     }
 
-    /// The type by NumPy's letter and size.
+    /// The type for NumPy's type character and size.
     pub(super) fn of(letter: u8, size: &[u8]) -> Option<Self> {
         let size = match size {
             [digit @ b'1'..=b'8'] => digit - b'0',
@@ -65,7 +65,7 @@ impl NpyType {
 }
 
 impl fmt::Display for NpyType {
-    /// NumPy's name: `float32`.
+    /// NumPy's name, such as `float32`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = match self {
             NpyType::Bool => return f.write_str("bool"),
@@ -78,11 +78,11 @@ impl fmt::Display for NpyType {
     }
 }
 
-/// An array as a `.npy` file of version 1, 2 or 3 holds it. The elements are a part of the file, not
-/// a copy, but where their bytes had to be put into this machine's order.
+/// An array of a `.npy` file of version 1, 2 or 3.
 ///
-/// Arrays of Python objects are refused: reading them would run code that the file brings along. So
-/// are those of records, texts and times, as `Unsupported`.
+/// The elements share the memory of the file, unless their byte order must be swapped. Arrays of Python
+/// objects are `Unsupported`, because reading them executes code from the file. So are structured arrays,
+/// and arrays of strings and times.
 ///
 /// ```
 /// # let mut file = b"\x93NUMPY\x01\x00\x76\x00".to_vec();
@@ -105,12 +105,13 @@ pub struct NpyArray {
 }
 
 impl NpyArray {
-    /// Reads a file that holds one array.
+    /// Reads a file with one array.
     ///
     /// # Errors
-    /// `Truncated` where it is cut; `Corrupt` where it is no such file, its header is malformed, or
-    /// something is left over; `Unsupported` for elements that are no numbers, and later versions;
-    /// `LimitExceeded` for a header of more than 64 KiB or 64 dimensions.
+    /// - `Truncated` if the file ends early.
+    /// - `Corrupt` if the file is not a `.npy` file, its header is malformed, or data follow the array.
+    /// - `Unsupported` for elements that are not numbers, and for unknown versions.
+    /// - `LimitExceeded` for a header of more than 64 KiB, and for more than 64 dimensions.
     pub fn from_bytes(file: impl Into<Bytes>) -> Result<Self> {
         let mut rest = file.into();
         let len = rest.len();
@@ -118,25 +119,24 @@ impl NpyArray {
         if rest.is_empty() {
             return Ok(array);
         }
-        let message = format!("{} bytes are behind the array", rest.len());
+        let message = format!("{} unexpected bytes after the array", rest.len());
         Err(corrupt(message, len - rest.len()))
     }
 
-    /// Reads the first of several arrays that were written one behind the other, and leaves the
-    /// rest.
+    /// Reads the first of several concatenated arrays, and removes it from `file`.
     ///
     /// # Errors
-    /// As [`from_bytes`](Self::from_bytes); the bytes are as they were.
+    /// The errors of [`from_bytes`](Self::from_bytes). `file` is then unchanged.
     pub fn take(file: &mut Bytes) -> Result<Self> {
         let header = NpyHeader::read(file.len() as u64, |range| {
             Ok(file.slice(range.start as usize..range.end as usize))
         })?;
         let element = header.element().ok_or_else(|| {
-            let message = unknown_elements(header.descr().as_bytes());
+            let message = unsupported_element(header.descr().as_bytes());
             let error = Error::new(ErrorKind::Unsupported, message);
             error.with_offset(header.descr_offset as u64)
         })?;
-        // Both lie within the file, which is in memory.
+        // Lossless: the file is in memory.
         let (start, end) = (header.data_range().start as usize, header.data_range().end as usize);
         let data = file.slice(start..end);
         let data = if header.is_big_endian() == cfg!(target_endian = "big") || element.size() == 1 {
@@ -149,11 +149,10 @@ impl NpyArray {
         Ok(NpyArray { element, shape, is_fortran_order, data })
     }
 
-    /// An array of elements that are stored otherwise: in the order of C, the least significant byte
-    /// first.
+    /// An array from raw elements in C order and little-endian byte order.
     ///
     /// # Errors
-    /// `Corrupt` where there are more or fewer bytes than elements need.
+    /// `Corrupt` if the number of bytes does not match the shape.
     pub(crate) fn from_little_endian(
         element: NpyType,
         shape: Vec<usize>,
@@ -162,42 +161,46 @@ impl NpyArray {
         let bytes =
             shape.iter().try_fold(element.size(), |bytes, &extent| bytes.checked_mul(extent));
         if bytes != Some(data.len()) {
-            let message = format!("{} bytes for an array of {element} {shape:?}", data.len());
+            let message = format!(
+                "{} bytes do not match an array of type {element} and shape {shape:?}",
+                data.len()
+            );
             return Err(Error::new(ErrorKind::Corrupt, message));
         }
         let data = if cfg!(target_endian = "big") { swapped(&data, element) } else { data };
         Ok(NpyArray { element, shape, is_fortran_order: false, data })
     }
 
-    /// The type of the elements.
+    /// The element type.
     pub fn element(&self) -> NpyType {
         self.element
     }
 
-    /// The extent of each dimension; none for a single number.
+    /// The extent of each dimension; empty for a scalar.
     pub fn shape(&self) -> &[usize] {
         &self.shape
     }
 
-    /// Whether the first index is the one that changes fastest (the order of Fortran), not the last.
+    /// Whether the elements are in Fortran order: the first index changes fastest.
     pub fn is_fortran_order(&self) -> bool {
         self.is_fortran_order
     }
 
-    /// The elements, in the order that [`is_fortran_order`](Self::is_fortran_order) says, their bytes
-    /// in that of this machine. They start at any address.
+    /// The elements in native byte order, in C or [Fortran order](Self::is_fortran_order). Their address
+    /// is not aligned.
     pub fn data(&self) -> &Bytes {
         &self.data
     }
 
-    /// A copy as an array of the pipeline, in the order of C: the last index changes fastest.
+    /// A copy as an [`Array`] in C order.
     ///
     /// # Errors
-    /// `Unsupported` where [`NpyType::dtype`] has no such type; `LimitExceeded` where there is no
-    /// memory for it; `InvalidArgument` where it is empty, and its other extents are absurd.
+    /// - `Unsupported` if [`NpyType::dtype`] is `None`.
+    /// - `LimitExceeded` if the memory cannot be allocated.
+    /// - `InvalidArgument` if the array is empty and another extent is out of range.
     pub fn to_array(&self, pool: &BufferPool) -> Result<Array> {
         let dtype = self.element.dtype().ok_or_else(|| {
-            let message = format!("there are no arrays of {} in a pipeline", self.element);
+            let message = format!("arrays of {} are not supported in a pipeline", self.element);
             Error::new(ErrorKind::Unsupported, message)
         })?;
         let mut array = Array::new(dtype, self.shape.clone(), pool.take(self.data.len())?)?;
@@ -230,7 +233,7 @@ impl fmt::Debug for NpyArray {
     }
 }
 
-/// The bytes of each number in the other order.
+/// The elements with swapped byte order.
 fn swapped(data: &[u8], element: NpyType) -> Bytes {
     let size = match element {
         NpyType::Complex(size) => usize::from(size) / 2,
@@ -260,10 +263,10 @@ pub struct NpzArchive(super::ZipSlice);
 
 #[cfg(feature = "zip")]
 impl NpzArchive {
-    /// Reads the list of arrays, within default limits.
+    /// Reads the list of arrays, with default limits.
     ///
     /// # Errors
-    /// As [`ZipSlice::new`](super::ZipSlice::new).
+    /// The errors of [`ZipSlice::new`](super::ZipSlice::new).
     pub fn new(file: impl Into<Bytes>) -> Result<Self> {
         super::ZipSlice::new(file).map(NpzArchive)
     }
@@ -274,14 +277,14 @@ impl NpzArchive {
         names.filter_map(|name| name.strip_suffix(".npy"))
     }
 
-    /// An array by its name.
+    /// The array with this name.
     ///
     /// # Errors
-    /// `NotFound`; as [`NpyArray::from_bytes`] and [`ZipSlice::data`](super::ZipSlice::data).
+    /// `NotFound`; the errors of [`NpyArray::from_bytes`] and [`ZipSlice::data`](super::ZipSlice::data).
     pub fn get(&self, name: &str) -> Result<NpyArray> {
         let key = crate::fetch::Key::from(format!("{name}.npy"));
         let entry = self.0.find(&key).ok_or_else(|| {
-            Error::new(ErrorKind::NotFound, "there is no such array").with_key(key.display_name())
+            Error::new(ErrorKind::NotFound, "array not found").with_key(key.display_name())
         })?;
         let array = NpyArray::from_bytes(self.0.data(entry)?);
         array.map_err(|error| error.with_key(key.display_name()))

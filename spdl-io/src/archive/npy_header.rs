@@ -1,4 +1,4 @@
-//! What a `.npy` file says of its array, before the elements.
+//! [`NpyHeader`]: the header of a `.npy` file.
 
 use std::ops::Range;
 
@@ -8,15 +8,14 @@ use spdl_core::{Error, ErrorKind, Result};
 use super::NpyType;
 use super::npy::corrupt;
 
-/// The longest header that is read, in bytes. NumPy refuses more than 10,000 itself.
+/// The maximum length of a header, in bytes. NumPy refuses more than 10,000.
 const MAX_HEADER: u64 = 64 << 10;
-/// More dimensions than this NumPy does not have.
+/// NumPy's maximum number of dimensions.
 const MAX_DIMENSIONS: usize = 64;
-/// The bytes before the header itself: magic, version and length, at most.
-const START: u64 = 12;
+/// The maximum length of magic string, version and header length, in bytes.
+const PREFIX: u64 = 12;
 
-/// The header of a `.npy` file of version 1, 2 or 3, wherever the file lies: only its first bytes
-/// are read.
+/// The header of a `.npy` file of version 1, 2 or 3. Only the start of the file is read.
 ///
 /// ```
 /// # let mut file = b"\x93NUMPY\x01\x00\x76\x00".to_vec();
@@ -33,7 +32,7 @@ const START: u64 = 12;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NpyHeader {
     descr: String,
-    /// Where in the file the type stands.
+    /// The offset of the element type in the file.
     pub(super) descr_offset: usize,
     element: Option<NpyType>,
     is_big_endian: bool,
@@ -43,54 +42,55 @@ pub struct NpyHeader {
 }
 
 impl NpyHeader {
-    /// Reads the header of a file of `len` bytes. `read` is asked for parts of it: the first few
-    /// bytes, then the header.
+    /// Reads the header of a file of `len` bytes. `read` returns byte ranges of the file.
     ///
     /// # Errors
-    /// `Truncated` where the file is cut, be it in the elements; `Corrupt` where it is no such file,
-    /// or its header is malformed; `Unsupported` for arrays of Python objects or records, and later
-    /// versions; `LimitExceeded` for a header of more than 64 KiB or 64 dimensions; what `read`
-    /// answers.
+    /// - `Truncated` if the file ends early, in the header or in the elements.
+    /// - `Corrupt` if the file is not a `.npy` file, or if its header is malformed.
+    /// - `Unsupported` for arrays of Python objects, structured arrays, and unknown versions.
+    /// - `LimitExceeded` for a header of more than 64 KiB, and for more than 64 dimensions.
+    /// - The errors of `read`.
     pub fn read(len: u64, mut read: impl FnMut(Range<u64>) -> Result<Bytes>) -> Result<Self> {
-        let cut = |what: &str| {
-            let message = format!("the file ends inside {what}");
+        let truncated = |what: &str| {
+            let message = format!("the .npy file ends inside {what}");
             Error::new(ErrorKind::Truncated, message).with_offset(len)
         };
-        let first = read(0..len.min(START))?;
+        let first = read(0..len.min(PREFIX))?;
         let magic = b"\x93NUMPY";
         if !first.starts_with(&magic[..first.len().min(magic.len())]) {
-            return Err(corrupt("this is no .npy file", 0));
+            return Err(corrupt("not a .npy file: magic string not found", 0));
         }
-        let version = first.get(6..8).ok_or_else(|| cut("its first bytes"))?;
+        let version = first.get(6..8).ok_or_else(|| truncated("the format version"))?;
         let (start, header_len) = match version {
             [1, 0] => (10, first.get(8..10)),
             [2 | 3, 0] => (12, first.get(8..12)),
             other => {
-                let message = format!("version {}.{} of .npy", other[0], other[1]);
+                let message = format!("unsupported .npy version {}.{}", other[0], other[1]);
                 return Err(Error::new(ErrorKind::Unsupported, message).with_offset(6));
             }
         };
-        let header_len = header_len.ok_or_else(|| cut("its first bytes"))?;
+        let header_len = header_len.ok_or_else(|| truncated("the header length"))?;
         let header_len =
             header_len.iter().rev().fold(0_u64, |len, &byte| len << 8 | u64::from(byte));
         if header_len > MAX_HEADER {
-            let message = format!("a header of {header_len} bytes, of {MAX_HEADER} allowed");
+            let message =
+                format!("header of {header_len} bytes exceeds the limit of {MAX_HEADER} bytes");
             return Err(Error::new(ErrorKind::LimitExceeded, message).with_offset(8));
         }
         let data_start = start + header_len;
         if data_start > len {
-            return Err(cut("its header"));
+            return Err(truncated("the header"));
         }
         let text = read(start..data_start)?;
-        let Fields { descr, is_fortran_order, shape } =
-            Literal { text: &text, at: 0, start: start as usize }.header()?;
+        let NpyFields { descr, is_fortran_order, shape } =
+            HeaderParser { text: &text, at: 0, start: start as usize }.header()?;
         let bytes = shape.iter().try_fold(descr.item_size as u64, |bytes, &extent| {
             bytes.checked_mul(u64::try_from(extent).ok()?)
         });
-        // Where one extent is 0, the others may be anything.
+        // If one extent is 0, the product of the others may overflow.
         let bytes = if shape.contains(&0) { Some(0) } else { bytes };
         let data_end = bytes.and_then(|bytes| bytes.checked_add(data_start));
-        let data_end = data_end.filter(|&end| end <= len).ok_or_else(|| cut("its data"))?;
+        let data_end = data_end.filter(|&end| end <= len).ok_or_else(|| truncated("the data"))?;
         Ok(NpyHeader {
             descr: descr.text,
             descr_offset: descr.offset,
@@ -102,46 +102,45 @@ impl NpyHeader {
         })
     }
 
-    /// NumPy's code of the type of the elements: byte order, kind and size, `<f4` say. It is one of
-    /// numbers, of texts (`S`, `U`), of bytes (`V`), or of times (`M8[s]`, `m8[s]`), all of a fixed
-    /// size.
+    /// NumPy's type string: byte order, kind and size, such as `<f4`. The kinds are numbers, strings (`S`,
+    /// `U`), bytes (`V`) and times (`M8[s]`, `m8[s]`), all of a fixed size.
     pub fn descr(&self) -> &str {
         &self.descr
     }
 
-    /// The type of the elements, where they are numbers that [`NpyArray`](super::NpyArray) holds.
+    /// The element type; `None` if [`NpyArray`](super::NpyArray) does not support it.
     pub fn element(&self) -> Option<NpyType> {
         self.element
     }
 
-    /// Whether the most significant byte of an element comes first.
+    /// Whether the elements are big-endian.
     pub fn is_big_endian(&self) -> bool {
         self.is_big_endian
     }
 
-    /// Whether the first index is the one that changes fastest (the order of Fortran), not the last.
+    /// Whether the elements are in Fortran order: the first index changes fastest.
     pub fn is_fortran_order(&self) -> bool {
         self.is_fortran_order
     }
 
-    /// The extent of each dimension; none for a single element.
+    /// The extent of each dimension; empty for a scalar.
     pub fn shape(&self) -> &[usize] {
         &self.shape
     }
 
-    /// Where in the file the elements are. What is behind them is not looked at.
+    /// The byte range of the elements in the file. The file may continue after it.
     pub fn data_range(&self) -> Range<u64> {
         self.data.clone()
     }
 }
 
-struct Fields {
+struct NpyFields {
     descr: Descr,
     is_fortran_order: bool,
     shape: Vec<usize>,
 }
 
-/// The type of the elements.
+/// The element type.
 struct Descr {
     text: String,
     offset: usize,
@@ -150,17 +149,16 @@ struct Descr {
     is_big_endian: bool,
 }
 
-/// The header: a dictionary as Python writes it, of three known keys. It is read letter by letter,
-/// and never evaluated.
-struct Literal<'a> {
+/// A parser for the header: a Python dictionary literal with three known keys.
+struct HeaderParser<'a> {
     text: &'a [u8],
     at: usize,
-    /// Where in the file the text starts.
+    /// The offset of `text` in the file.
     start: usize,
 }
 
-impl<'a> Literal<'a> {
-    fn header(mut self) -> Result<Fields> {
+impl<'a> HeaderParser<'a> {
+    fn header(mut self) -> Result<NpyFields> {
         let (mut descr, mut order, mut shape) = (None, None, None);
         self.expect(b'{')?;
         while !self.next_is(b'}') {
@@ -169,12 +167,12 @@ impl<'a> Literal<'a> {
             self.expect(b':')?;
             let is_new = match key {
                 b"descr" => descr.replace(self.descr()?).is_none(),
-                b"fortran_order" => order.replace(self.truth()?).is_none(),
+                b"fortran_order" => order.replace(self.boolean()?).is_none(),
                 b"shape" => shape.replace(self.shape()?).is_none(),
                 _ => false,
             };
             if !is_new {
-                return Err(corrupt("a key that is unknown or there twice", self.start + at));
+                return Err(corrupt("unknown or duplicate key in the header", self.start + at));
             }
             if !self.next_is(b',') {
                 self.expect(b'}')?;
@@ -187,14 +185,14 @@ impl<'a> Literal<'a> {
         }
         match (descr, order, shape) {
             (Some(descr), Some(is_fortran_order), Some(shape)) => {
-                Ok(Fields { descr, is_fortran_order, shape })
+                Ok(NpyFields { descr, is_fortran_order, shape })
             }
-            _ => Err(corrupt("the header lacks descr, fortran_order or shape", self.start)),
+            _ => Err(corrupt("the header has no descr, fortran_order or shape", self.start)),
         }
     }
 
     fn malformed(&self) -> Error {
-        corrupt("the header of this array is malformed", self.start + self.at)
+        corrupt("malformed .npy header", self.start + self.at)
     }
 
     fn skip_spaces(&mut self) {
@@ -202,7 +200,7 @@ impl<'a> Literal<'a> {
         self.at += self.text[self.at..].iter().take_while(spaces).count();
     }
 
-    /// Whether this letter is next; if so, it is passed over.
+    /// Consumes `letter` if it is next.
     fn next_is(&mut self, letter: u8) -> bool {
         self.skip_spaces();
         let is_it = self.text.get(self.at) == Some(&letter);
@@ -214,7 +212,7 @@ impl<'a> Literal<'a> {
         if self.next_is(letter) { Ok(()) } else { Err(self.malformed()) }
     }
 
-    /// A text in quotation marks, with nothing escaped.
+    /// A string literal without escapes.
     fn string(&mut self) -> Result<&'a [u8]> {
         self.skip_spaces();
         let quote = self.text.get(self.at).copied().filter(|&quote| matches!(quote, b'\'' | b'"'));
@@ -226,7 +224,7 @@ impl<'a> Literal<'a> {
         Ok(&rest[..len])
     }
 
-    fn truth(&mut self) -> Result<bool> {
+    fn boolean(&mut self) -> Result<bool> {
         self.skip_spaces();
         for (word, value) in [(&b"True"[..], true), (b"False", false)] {
             if self.text[self.at..].starts_with(word) {
@@ -244,7 +242,7 @@ impl<'a> Literal<'a> {
         self.skip_spaces();
         let offset = self.start + self.at;
         if matches!(self.text.get(self.at), Some(b'[' | b'(')) {
-            return unsupported("an array of records".to_owned(), offset);
+            return unsupported("structured arrays are not supported".to_owned(), offset);
         }
         let text = self.string()?;
         let (order, rest) = match text {
@@ -252,7 +250,8 @@ impl<'a> Literal<'a> {
             rest => (b'=', rest),
         };
         if let [b'O', ..] = rest {
-            let message = "an array of Python objects: reading it would run code of the file";
+            let message = "arrays of Python objects are not supported: reading them executes \
+                code from the file";
             return unsupported(message.to_owned(), offset);
         }
         let element = rest.split_first().and_then(|(&letter, size)| NpyType::of(letter, size));
@@ -262,7 +261,7 @@ impl<'a> Literal<'a> {
                 let is_big_endian = order == b'>' || (order != b'<' && cfg!(target_endian = "big"));
                 Ok(Descr { text: text.to_owned(), offset, element, item_size, is_big_endian })
             }
-            _ => unsupported(unknown_elements(text), offset),
+            _ => unsupported(unsupported_element(text), offset),
         }
     }
 
@@ -276,12 +275,12 @@ impl<'a> Literal<'a> {
             let value = std::str::from_utf8(digits).ok().and_then(|text| text.parse().ok());
             shape.push(value.ok_or_else(|| self.malformed())?);
             if shape.len() > MAX_DIMENSIONS {
-                let message = format!("an array of more than {MAX_DIMENSIONS} dimensions");
+                let message = format!("more than {MAX_DIMENSIONS} dimensions");
                 let error = Error::new(ErrorKind::LimitExceeded, message);
                 return Err(error.with_offset((self.start + self.at) as u64));
             }
             self.at += digits.len();
-            // Python 2 marks long numbers.
+            // Python 2 writes long integers with the suffix L.
             self.at += usize::from(self.text.get(self.at) == Some(&b'L'));
             if !self.next_is(b',') {
                 self.expect(b')')?;
@@ -292,12 +291,12 @@ impl<'a> Literal<'a> {
     }
 }
 
-/// That the elements are of a type that is not known.
-pub(super) fn unknown_elements(descr: &[u8]) -> String {
-    format!("elements of type '{}'", descr.escape_ascii())
+/// The message for an unsupported element type.
+pub(super) fn unsupported_element(descr: &[u8]) -> String {
+    format!("unsupported element type '{}'", descr.escape_ascii())
 }
 
-/// The size of elements that are no numbers, or such as not every machine has.
+/// The size of elements that are not numbers, and of extended-precision numbers.
 fn item_size(descr: &[u8]) -> Option<usize> {
     let (&letter, rest) = descr.split_first()?;
     let digits = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
@@ -308,7 +307,7 @@ fn item_size(descr: &[u8]) -> Option<usize> {
         (b'U', 1.., b"") => size.checked_mul(4),
         (b'f', 12 | 16, b"") | (b'c', 24 | 32, b"") => Some(size),
         (b'M' | b'm', 8, b"") => Some(size),
-        // `[s]`, `[25us]`.
+        // A unit such as `[s]` or `[25us]`.
         (b'M' | b'm', 8, [b'[', unit @ .., b']']) if unit.iter().all(u8::is_ascii_alphanumeric) => {
             Some(size)
         }

@@ -1,4 +1,4 @@
-//! Where the members of a tar archive lie, found once and kept beside it.
+//! [`TarIndex`]: the members of a tar archive, stored in a file next to it.
 
 use std::fs::{self, File};
 use std::hash::{BuildHasher, RandomState};
@@ -17,13 +17,13 @@ use super::{TarEntry, TarKind, TarOptions};
 use crate::fetch::{Fetcher, Key};
 use crate::files::os_error;
 
-/// The members of a tar archive by number, in the order of the archive, and by name.
+/// The members of a tar archive by number, in archive order, and by name.
 ///
-/// It is made by one walk over the headers, and saved beside the archive as `SHARD.tar.idx`. A saved
-/// index that is of another state of the archive (by its size, and by its modification time or
-/// entity tag), of other options or another version, or damaged, is made anew, never believed.
+/// The index is built by one pass over the headers, and saved next to the archive as `SHARD.tar.idx`. A
+/// saved index is rebuilt if it is damaged, has another version, was built with other options, or if the
+/// size, the modification time or the entity tag of the archive differ.
 ///
-/// In memory a member takes 32 bytes and its name; from the first look-up by name on, 8 to 16 more.
+/// Memory use per member: 32 bytes and the name; 8 to 16 bytes more after the first lookup by name.
 ///
 /// ```
 /// use spdl_io::archive::TarIndex;
@@ -37,48 +37,52 @@ use crate::files::os_error;
 /// # Ok::<(), spdl_core::Error>(())
 /// ```
 ///
-/// # The file
+/// # File format
 ///
-/// Numbers are little-endian. A header of 80 bytes:
+/// Numbers are little-endian. The header has 80 bytes:
 ///
-/// | at | bytes | what |
+/// | offset | bytes | content |
 /// |---|---|---|
 /// | 0 | 8 | `SPDL-TAR` |
 /// | 8 | 4 | version: 1 |
-/// | 12 | 4 | options: 1 where a missing end is accepted; 2 and 4 for what is behind the end: refuse, continue |
+/// | 12 | 4 | option bits: 1 for [`TarOptions::accept_missing_end`]; 2 for [`AfterEnd::Refuse`](super::AfterEnd::Refuse), 4 for [`AfterEnd::Continue`](super::AfterEnd::Continue) |
 /// | 16 | 8 | size of the archive in bytes |
-/// | 24 | 8 | its modification time: whole seconds since 1970, signed; −2⁶³ where unknown |
-/// | 32 | 4 | and nanoseconds |
-/// | 36 | 4 | length of its entity tag in bytes; 2³² − 1 where there is none |
+/// | 24 | 8 | modification time of the archive: seconds since 1970, signed; −2⁶³ if unknown |
+/// | 32 | 4 | nanoseconds of the modification time |
+/// | 36 | 4 | length of the entity tag in bytes; 2³² − 1 if there is none |
 /// | 40 | 8 | number of members |
-/// | 48 | 8 | number of links among them |
+/// | 48 | 8 | number of links |
 /// | 56 | 8 | length of all names in bytes |
 /// | 64 | 8 | length of all link targets in bytes |
 /// | 72 | 8 | 0 |
 ///
-/// then the entity tag; 32 bytes a member: offset of its data (8), their length (8), modification
-/// time in seconds (8; −2⁶³ where unknown), end of its name among the names (4), its kind as tar's
-/// letter (1), and the blocks of 512 bytes before its data that belong to it (3); 8 bytes a link: the
-/// number of the member, and the end of its target among the targets; all names; all targets; and
-/// the XXH3 sum of 128 bits of everything before.
+/// After the header:
+///
+/// 1. The entity tag.
+/// 2. 32 bytes per member: offset of the data (8), size of the data (8), modification time in seconds (8;
+///    −2⁶³ if unknown), end of the name in the list of names (4), type flag (1), number of 512-byte
+///    header blocks before the data (3).
+/// 3. 8 bytes per link: the number of the member, and the end of its target in the list of targets.
+/// 4. All names, then all link targets.
+/// 5. The XXH3-128 hash of all preceding bytes.
 pub struct TarIndex {
     stamp: ArchiveStamp,
     options: u32,
-    members: Vec<Member>,
+    members: Vec<IndexMember>,
     names: Vec<u8>,
     links: Vec<Link>,
     targets: Vec<u8>,
-    by_name: OnceLock<ByName>,
+    by_name: OnceLock<NameTable>,
 }
 
 #[derive(Clone, Copy)]
-struct Member {
+struct IndexMember {
     data_offset: u64,
     size: u64,
-    /// [`UNKNOWN_TIME`] where it is not known.
+    /// [`UNKNOWN_TIME`] if unknown.
     mtime: i64,
     name_end: u32,
-    /// The kind in the lowest 8 bits; the blocks before the data above it.
+    /// The type flag in the lowest 8 bits, and the number of header blocks above them.
     kind_and_blocks: u32,
 }
 
@@ -98,8 +102,7 @@ const LINK: usize = 8;
 const SUM: usize = 16;
 const NO_TAG: u32 = u32::MAX;
 
-/// Which state of an archive is meant: that of this size, and changed at this time or having this
-/// entity tag.
+/// The state of an archive: size, and modification time or entity tag.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ArchiveStamp {
     size: u64,
@@ -109,29 +112,29 @@ pub struct ArchiveStamp {
 }
 
 impl ArchiveStamp {
-    /// An archive of `size` bytes, of which nothing else is known.
+    /// An archive of `size` bytes with unknown modification time and entity tag.
     pub fn new(size: u64) -> Self {
         ArchiveStamp { size, modified: None, entity_tag: None }
     }
 
-    /// The state in which a file of this machine is now.
+    /// The current state of a local file.
     ///
     /// # Errors
-    /// What the operating system answers; `InvalidArgument` where it is no file.
+    /// The errors of the operating system; `InvalidArgument` if the path is not a regular file.
     pub fn of_file(path: impl AsRef<Path>) -> Result<Self> {
         let key = Key::from_path(&path);
-        let failed = |error| os_error("cannot look at this archive", &key, error);
+        let failed = |error| os_error("cannot read the metadata of the archive", &key, error);
         let metadata = fs::metadata(&path).map_err(failed)?;
         if !metadata.is_file() {
-            let error = Error::new(ErrorKind::InvalidArgument, "an archive is a regular file");
+            let error = Error::new(ErrorKind::InvalidArgument, "the archive is not a regular file");
             return Err(error.with_key(key.display_name()));
         }
         let stamp = ArchiveStamp::new(metadata.len());
-        // Where the system has no such times, the size is all there is.
+        // If the system does not support modification times, compare the size only.
         Ok(metadata.modified().map_or(stamp.clone(), |time| stamp.modified(time)))
     }
 
-    /// Says when it was changed.
+    /// Sets the modification time.
     #[must_use]
     pub fn modified(mut self, time: SystemTime) -> Self {
         let split = |duration: std::time::Duration| {
@@ -147,7 +150,7 @@ impl ArchiveStamp {
         self
     }
 
-    /// Says the tag by which a store knows this state of it.
+    /// Sets the entity tag.
     #[must_use]
     pub fn entity_tag(mut self, tag: impl Into<String>) -> Self {
         self.entity_tag = Some(tag.into());
@@ -161,19 +164,19 @@ impl ArchiveStamp {
 }
 
 impl TarIndex {
-    /// The index of an archive of this machine: the one beside it, if that is of this state of it;
-    /// else a new one, which is saved beside it where the folder may be written.
+    /// Opens the index of a local archive. If the saved index is missing or stale, builds a new one and
+    /// saves it, if the folder is writable.
     ///
     /// # Errors
-    /// As [`build`](Self::build).
+    /// The errors of [`build`](Self::build).
     pub fn open(archive: impl AsRef<Path>) -> Result<Self> {
         TarIndex::open_with(archive, TarOptions::default())
     }
 
-    /// The same with options of the caller's.
+    /// [`open`](Self::open) with options.
     ///
     /// # Errors
-    /// As [`build`](Self::build).
+    /// The errors of [`build`](Self::build).
     pub fn open_with(archive: impl AsRef<Path>, options: TarOptions) -> Result<Self> {
         let archive = archive.as_ref();
         let stamp = ArchiveStamp::of_file(archive)?;
@@ -181,17 +184,17 @@ impl TarIndex {
             return Ok(index);
         }
         let index = TarIndex::build(archive, options)?;
-        // An index that cannot be kept is as good for this run.
+        // Saving is optional.
         let _ = index.save(TarIndex::path_of(archive));
         Ok(index)
     }
 
-    /// Makes the index of an archive of this machine. Only the headers are read, and what lies
-    /// between them where that is little.
+    /// Builds the index of a local archive. Reads the headers, and small gaps between them.
     ///
     /// # Errors
-    /// Those of the archive's headers; `Truncated` where it is cut; what the operating system
-    /// answers; `Io` where it changes meanwhile.
+    /// - The errors of [`TarParser`](super::TarParser) and of the operating system.
+    /// - `Truncated` if the archive ends early.
+    /// - `Io` if the archive changes during the pass.
     pub fn build(archive: impl AsRef<Path>, options: TarOptions) -> Result<Self> {
         match TarIndex::build_until_damage(archive, options)? {
             (index, None) => Ok(index),
@@ -199,8 +202,8 @@ impl TarIndex {
         }
     }
 
-    /// The same, of the members before a damage of the headers, and that damage. The data of the last
-    /// member may be cut.
+    /// [`build`](Self::build) that returns the members before a damaged header, and its error. The data of
+    /// the last member may be truncated.
     pub(crate) fn build_until_damage(
         archive: impl AsRef<Path>,
         options: TarOptions,
@@ -209,7 +212,7 @@ impl TarIndex {
         let key = Key::from_path(archive);
         let stamp = ArchiveStamp::of_file(archive)?;
         let mut file = File::open(archive)
-            .map_err(|error| os_error("cannot open this archive", &key, error))?;
+            .map_err(|error| os_error("cannot open the archive", &key, error))?;
         let mut index = TarIndex::empty(stamp.clone(), options);
         let mut walk = HeaderWalk::new(stamp.size, options, WindowSizes::LOCAL);
         let damage = loop {
@@ -222,22 +225,23 @@ impl TarIndex {
                     let read = file.seek(SeekFrom::Start(range.start));
                     let read = read.and_then(|_| (&file).take(len).read_to_end(bytes));
                     read.map(|_| ())
-                        .map_err(|error| os_error("cannot read this archive", &key, error))
+                        .map_err(|error| os_error("cannot read the archive", &key, error))
                 })?,
             }
         };
         if ArchiveStamp::of_file(archive)? != stamp {
-            let error = Error::new(ErrorKind::Io, "the archive changed while it was read");
+            let error = Error::new(ErrorKind::Io, "the archive changed while it was being indexed");
             return Err(error.with_key(key.display_name()));
         }
         index.shrink();
         Ok((index, damage))
     }
 
-    /// Makes the index of an archive in a store, by reading ranges of it.
+    /// Builds the index of an archive in a store, by range requests.
     ///
     /// # Errors
-    /// Those of the archive's headers; `Truncated` where it is cut; what the fetcher answers.
+    /// The errors of [`TarParser`](super::TarParser) and of the fetcher; `Truncated` if the archive ends
+    /// early.
     pub async fn fetch(
         fetcher: Arc<dyn Fetcher>,
         key: Key,
@@ -250,8 +254,8 @@ impl TarIndex {
         }
     }
 
-    /// The same, of the members before a damage of the headers, and that damage. The data of the last
-    /// member may be cut.
+    /// [`fetch`](Self::fetch) that returns the members before a damaged header, and its error. The data of
+    /// the last member may be truncated.
     pub(crate) async fn fetch_until_damage(
         fetcher: Arc<dyn Fetcher>,
         key: Key,
@@ -272,11 +276,10 @@ impl TarIndex {
         Ok((index, damage))
     }
 
-    /// Makes an index of entries that were read otherwise, in the order of the archive.
+    /// Builds an index from entries in archive order.
     ///
     /// # Errors
-    /// The first error among the entries; `InvalidArgument` where they do not follow each other, or
-    /// lie behind the archive's end.
+    /// The first error of the entries; `InvalidArgument` if they overlap, or exceed the archive.
     pub fn from_entries(
         entries: impl IntoIterator<Item = Result<TarEntry>>,
         stamp: ArchiveStamp,
@@ -287,7 +290,7 @@ impl TarIndex {
         for entry in entries {
             let entry = entry?;
             if entry.header_offset < end || entry.data_range().end > index.stamp.size {
-                let message = "the entries are not those of one archive in their order";
+                let message = "entries overlap, are not in archive order, or exceed the archive";
                 return Err(Error::new(ErrorKind::InvalidArgument, message)
                     .with_key(entry.key.display_name())
                     .with_offset(entry.header_offset));
@@ -299,7 +302,7 @@ impl TarIndex {
         Ok(index)
     }
 
-    /// Where the index of an archive is saved: `.idx` is added to its name.
+    /// The path of the index of an archive: the path of the archive with the suffix `.idx`.
     pub fn path_of(archive: impl AsRef<Path>) -> PathBuf {
         let mut path = archive.as_ref().as_os_str().to_owned();
         path.push(".idx");
@@ -320,12 +323,12 @@ impl TarIndex {
 
     fn push(&mut self, entry: &TarEntry) -> Result<()> {
         let too_much = |what: &str| {
-            let message = format!("the archive has more {what} than an index can hold");
+            let message = format!("the archive has too many {what} for an index");
             Error::new(ErrorKind::LimitExceeded, message).with_offset(entry.header_offset)
         };
         let blocks = (entry.data_offset - entry.header_offset) / BLOCK;
         if blocks >= 1 << 24 {
-            return Err(too_much("headers before one member"));
+            return Err(too_much("extended headers"));
         }
         let number = u32::try_from(self.members.len()).ok().filter(|&number| number < u32::MAX);
         let number = number.ok_or_else(|| too_much("members"))?;
@@ -336,7 +339,7 @@ impl TarIndex {
             let target_end = u32::try_from(self.targets.len()).map_err(|_| too_much("links"))?;
             self.links.push(Link { member: number, target_end });
         }
-        self.members.push(Member {
+        self.members.push(IndexMember {
             data_offset: entry.data_offset,
             size: entry.size,
             mtime: entry.mtime.unwrap_or(UNKNOWN_TIME),
@@ -346,7 +349,6 @@ impl TarIndex {
         Ok(())
     }
 
-    /// Gives back what was reserved and is not needed.
     fn shrink(&mut self) {
         self.members.shrink_to_fit();
         self.names.shrink_to_fit();
@@ -354,7 +356,7 @@ impl TarIndex {
         self.targets.shrink_to_fit();
     }
 
-    /// The number of members, folders and links included.
+    /// The number of members, including directories and links.
     pub fn len(&self) -> usize {
         self.members.len()
     }
@@ -364,30 +366,30 @@ impl TarIndex {
         self.members.is_empty()
     }
 
-    /// Which state of the archive it is of.
+    /// The state of the indexed archive.
     pub fn stamp(&self) -> &ArchiveStamp {
         &self.stamp
     }
 
-    /// The name of a member; `None` where there are fewer.
+    /// The name of a member; `None` if `number` is out of range.
     pub fn name(&self, number: usize) -> Option<&[u8]> {
         let end = self.members.get(number)?.name_end;
         let start = number.checked_sub(1).map_or(0, |before| self.members[before].name_end);
         self.names.get(start as usize..end as usize)
     }
 
-    /// Where a member's data lie in the archive, in bytes; `None` where there are fewer members.
+    /// The byte range of a member's data in the archive; `None` if `number` is out of range.
     pub fn data_range(&self, number: usize) -> Option<Range<u64>> {
         let member = self.members.get(number)?;
         Some(member.data_offset..member.data_offset.saturating_add(member.size))
     }
 
-    /// What a member is; `None` where there are fewer.
+    /// The type of a member; `None` if `number` is out of range.
     pub fn kind(&self, number: usize) -> Option<TarKind> {
-        self.members.get(number).map(Member::kind)
+        self.members.get(number).map(IndexMember::kind)
     }
 
-    /// A member; `None` where there are fewer.
+    /// A member; `None` if `number` is out of range.
     pub fn entry(&self, number: usize) -> Option<TarEntry> {
         let member = self.members.get(number)?;
         Some(TarEntry {
@@ -401,29 +403,30 @@ impl TarIndex {
         })
     }
 
-    /// All members, in the order of the archive.
+    /// All members, in archive order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = TarEntry> + '_ {
-        // A number below the length has an entry.
+        // Each number below the length has an entry.
         (0..self.len()).map(|number| self.entry(number).unwrap_or_else(|| unreachable!()))
     }
 
-    /// The file to read for a member: itself, or what its hard link leads to.
+    /// The file to read for a member: the member, or the target of its hard link.
     ///
     /// # Errors
-    /// `InvalidArgument` for a number beyond the last, and for what is no file; `Unsupported` for
-    /// sparse files, symbolic links and members of an unknown kind; `NotFound` for a hard link to
-    /// nothing that came before it.
+    /// - `InvalidArgument` if `number` is out of range, or if the member is not a file.
+    /// - `Unsupported` for sparse files, symbolic links and members of unknown type.
+    /// - `NotFound` for a hard link whose target is not an earlier member.
     pub fn file(&self, number: usize) -> Result<TarEntry> {
         let Some(mut entry) = self.entry(number) else {
-            let message = format!("there is no member {number} among {}", self.len());
+            let message =
+                format!("member {number} is out of range: the archive has {}", self.len());
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         };
         if entry.kind == TarKind::HardLink {
             let at = self.links.partition_point(|link| (link.member as usize) < number);
-            let file = self.by_name().hard_links.get(at).copied().unwrap_or(NOWHERE);
+            let file = self.by_name().hard_links.get(at).copied().unwrap_or(NO_MEMBER);
             entry = self.entry(file as usize).ok_or_else(|| {
                 let target = entry.link_target.as_ref().map(Key::to_string).unwrap_or_default();
-                let message = format!("a hard link to {target}, which is not in front of it");
+                let message = format!("target {target} of a hard link is not an earlier member");
                 Error::new(ErrorKind::NotFound, message)
                     .with_key(entry.key.display_name())
                     .with_offset(entry.header_offset)
@@ -433,12 +436,12 @@ impl TarIndex {
         Ok(entry)
     }
 
-    /// The number of the member with this name; of several, the last, as that is the one which is
-    /// left when an archive is unpacked. The first call takes time for each member.
+    /// The number of the last member with this name, which is the one that remains after extraction. The
+    /// first call builds a table of all names.
     pub fn find(&self, name: &[u8]) -> Option<usize> {
         let by_name = self.by_name();
         match by_name.slot(self, name) {
-            (_, NOWHERE) => None,
+            (_, NO_MEMBER) => None,
             (_, number) => Some(number as usize),
         }
     }
@@ -449,8 +452,8 @@ impl TarIndex {
         self.targets.get(start as usize..self.links[at].target_end as usize)
     }
 
-    fn by_name(&self) -> &ByName {
-        self.by_name.get_or_init(|| ByName::new(self))
+    fn by_name(&self) -> &NameTable {
+        self.by_name.get_or_init(|| NameTable::new(self))
     }
 }
 
@@ -460,7 +463,7 @@ impl std::fmt::Debug for TarIndex {
     }
 }
 
-impl Member {
+impl IndexMember {
     fn kind(&self) -> TarKind {
         match self.kind_and_blocks as u8 {
             b'0' => TarKind::File,
@@ -490,36 +493,36 @@ fn letter(kind: TarKind) -> u8 {
     }
 }
 
-/// No member: there are fewer than this.
-const NOWHERE: u32 = u32::MAX;
+/// Not a member number.
+const NO_MEMBER: u32 = u32::MAX;
 
-/// A table of the names' hashes, with a seed of its own: names that collide cannot be prepared.
-struct ByName {
+/// A hash table of names, with open addressing and a random seed against crafted collisions.
+struct NameTable {
     seed: RandomState,
-    /// The number of a member, or [`NOWHERE`], where the hash of its name says, or behind.
+    /// Member numbers, or [`NO_MEMBER`].
     slots: Vec<u32>,
-    /// For each link, the file that a hard link leads to, or [`NOWHERE`].
+    /// For each link, the target of a hard link, or [`NO_MEMBER`].
     hard_links: Vec<u32>,
 }
 
-impl ByName {
+impl NameTable {
     fn new(index: &TarIndex) -> Self {
         let slots = (index.len().saturating_mul(2)).next_power_of_two().max(2);
-        let mut by_name = ByName {
+        let mut by_name = NameTable {
             seed: RandomState::new(),
-            slots: vec![NOWHERE; slots],
+            slots: vec![NO_MEMBER; slots],
             hard_links: Vec::new(),
         };
         for number in 0..index.len() {
             if let Some(target) = index.target(number) {
                 let found = match index.members[number].kind() {
                     TarKind::HardLink => by_name.slot(index, target).1,
-                    _ => NOWHERE,
+                    _ => NO_MEMBER,
                 };
-                // What it leads to came before, and if that is a link, too, is known already.
+                // The target is an earlier member; if that is a link, its target is known.
                 let at = index.links.binary_search_by_key(&found, |link| link.member);
                 let file = match at {
-                    Ok(at) => by_name.hard_links.get(at).copied().unwrap_or(NOWHERE),
+                    Ok(at) => by_name.hard_links.get(at).copied().unwrap_or(NO_MEMBER),
                     Err(_) => found,
                 };
                 by_name.hard_links.push(file);
@@ -530,14 +533,14 @@ impl ByName {
         by_name
     }
 
-    /// The slot of a name, and the number in it; an empty one where there is no such name. There is
-    /// always an empty one, as there are twice as many slots as members.
+    /// The slot of a name and the number in it, or the empty slot for a new name. An empty slot always
+    /// exists, because there are twice as many slots as members.
     fn slot(&self, index: &TarIndex, name: &[u8]) -> (usize, u32) {
         let mask = self.slots.len() - 1;
         let mut slot = self.seed.hash_one(name) as usize & mask;
         loop {
             let number = self.slots[slot];
-            if number == NOWHERE || index.name(number as usize) == Some(name) {
+            if number == NO_MEMBER || index.name(number as usize) == Some(name) {
                 return (slot, number);
             }
             slot = (slot + 1) & mask;
@@ -545,10 +548,9 @@ impl ByName {
     }
 }
 
-/// Reading and writing of the file.
+/// Reading and writing of the index file.
 impl TarIndex {
-    /// The bytes of the file, for a store of your own; [`save`](Self::save) writes it on this
-    /// machine.
+    /// The content of the index file. [`save`](Self::save) writes it to a local path.
     pub fn to_bytes(&self) -> Vec<u8> {
         let tag = self.stamp.entity_tag.as_deref();
         let (seconds, nanos) = self.stamp.modified.unwrap_or((UNKNOWN_TIME, 0));
@@ -592,26 +594,28 @@ impl TarIndex {
         bytes
     }
 
-    /// Reads the bytes of a file.
+    /// Parses the content of an index file.
     ///
     /// # Errors
-    /// `Corrupt` and `Truncated` where it is damaged; `Unsupported` where it is of another version;
-    /// `InvalidArgument` where it is of another state of the archive, or of other options.
+    /// - `Corrupt` or `Truncated` if the file is damaged.
+    /// - `Unsupported` for another version.
+    /// - `InvalidArgument` if the state of the archive or the options differ.
     pub fn from_bytes(bytes: &[u8], stamp: &ArchiveStamp, options: TarOptions) -> Result<Self> {
-        let mut fields = Fields { bytes, at: 0 };
+        let mut fields = IndexReader { bytes, at: 0 };
         if fields.take(8)? != MAGIC {
-            return Err(damaged("this is no index of a tar archive", 0));
+            return Err(damaged("not a tar index: magic string not found", 0));
         }
         let version = fields.u32()?;
         if version != VERSION {
-            let message = format!("an index of version {version}; this program knows {VERSION}");
+            let message =
+                format!("unsupported tar index version {version}; expected version {VERSION}");
             return Err(Error::new(ErrorKind::Unsupported, message).with_offset(8));
         }
         let content = bytes.len().checked_sub(SUM).filter(|&content| content >= HEADER);
-        let content = content.ok_or_else(|| fields.cut())?;
+        let content = content.ok_or_else(|| fields.truncated())?;
         let sum = XxHash3_128::oneshot(&bytes[..content]);
         if bytes[content..] != sum.to_le_bytes() {
-            return Err(damaged("the checksum of this index is wrong", content));
+            return Err(damaged("tar index checksum mismatch", content));
         }
         fields.bytes = &bytes[..content];
         let (saved_options, size) = (fields.u32()?, fields.u64()?);
@@ -619,7 +623,7 @@ impl TarIndex {
         let [members, links, names, targets, reserved] =
             [fields.count()?, fields.count()?, fields.count()?, fields.count()?, fields.count()?];
         if reserved != 0 {
-            return Err(damaged("what is 0 in this version of an index is not", HEADER - 8));
+            return Err(damaged("reserved field of the tar index is not 0", HEADER - 8));
         }
         let entity_tag = match tag_len {
             NO_TAG => None,
@@ -631,10 +635,12 @@ impl TarIndex {
             entity_tag,
         };
         if saved != *stamp {
-            return Err(stale(format!("this index is of {saved:?}, the archive is {stamp:?}")));
+            return Err(stale(format!(
+                "the tar index is stale: it describes {saved:?}, but the archive is {stamp:?}"
+            )));
         }
         if saved_options != options.bits() {
-            return Err(stale("this index was made with other options".to_owned()));
+            return Err(stale("the tar index was built with other options".to_owned()));
         }
         let mut index = TarIndex::empty(saved, options);
         index.read_members(fields.array(members, MEMBER)?, names)?;
@@ -643,14 +649,14 @@ impl TarIndex {
         index.targets = fields.take(targets)?.to_vec();
         match fields.at == content {
             true => Ok(index),
-            false => Err(damaged("this index holds more than it says", fields.at)),
+            false => Err(damaged("unexpected data at the end of the tar index", fields.at)),
         }
     }
 
-    /// Which state of an archive the bytes of a file say they are of, unchecked; `None` where they are
-    /// no such file.
+    /// The state of the archive that an index file describes, without validation; `None` if the bytes are
+    /// not an index file.
     pub fn claimed_stamp(bytes: &[u8]) -> Option<ArchiveStamp> {
-        let mut fields = Fields { bytes, at: 16 };
+        let mut fields = IndexReader { bytes, at: 16 };
         let (size, seconds) = (fields.u64().ok()?, fields.u64().ok()? as i64);
         let (nanos, tag_len) = (fields.u32().ok()?, fields.u32().ok()?);
         fields.at = HEADER;
@@ -666,8 +672,8 @@ impl TarIndex {
         self.members.reserve_exact(bytes.len() / MEMBER);
         let (mut end, mut name_end) = (0, 0);
         for (number, bytes) in bytes.chunks_exact(MEMBER).enumerate() {
-            let mut fields = Fields { bytes, at: 0 };
-            let member = Member {
+            let mut fields = IndexReader { bytes, at: 0 };
+            let member = IndexMember {
                 data_offset: fields.u64()?,
                 size: fields.u64()?,
                 mtime: fields.u64()? as i64,
@@ -684,52 +690,54 @@ impl TarIndex {
                 && member.name_end >= name_end
                 && member.name_end as usize <= names;
             if !fits {
-                return Err(damaged("a member of this index cannot be", HEADER + number * MEMBER));
+                let at = HEADER + number * MEMBER;
+                return Err(damaged("invalid member record in the tar index", at));
             }
             (end, name_end) = (data_end.unwrap_or(u64::MAX), member.name_end);
             self.members.push(member);
         }
         match name_end as usize == names {
             true => Ok(()),
-            false => Err(damaged("this index holds names of no member", HEADER)),
+            false => Err(damaged("names without a member in the tar index", HEADER)),
         }
     }
 
     fn read_links(&mut self, bytes: &[u8], targets: usize) -> Result<()> {
         self.links.reserve_exact(bytes.len() / LINK);
         let mut target_end = 0;
-        let is_link =
-            |member: &Member| matches!(member.kind(), TarKind::HardLink | TarKind::SymbolicLink);
-        // Each link among the members, in their order, and nothing else.
+        let is_link = |member: &IndexMember| {
+            matches!(member.kind(), TarKind::HardLink | TarKind::SymbolicLink)
+        };
+        // There must be one record for each member that is a link, in the same order.
         let mut of_members = self.members.iter().enumerate().filter(|(_, member)| is_link(member));
         for bytes in bytes.chunks_exact(LINK) {
-            let mut fields = Fields { bytes, at: 0 };
+            let mut fields = IndexReader { bytes, at: 0 };
             let link = Link { member: fields.u32()?, target_end: fields.u32()? };
             let number = of_members.next().map(|(number, _)| number);
             let fits = number == Some(link.member as usize)
                 && link.target_end >= target_end
                 && link.target_end as usize <= targets;
             if !fits {
-                return Err(damaged("a link of this index cannot be", HEADER));
+                return Err(damaged("invalid link record in the tar index", HEADER));
             }
             target_end = link.target_end;
             self.links.push(link);
         }
         match of_members.next().is_none() && target_end as usize == targets {
             true => Ok(()),
-            false => Err(damaged("the links of this index are not those of its members", HEADER)),
+            false => Err(damaged("link records do not match the members of the tar index", HEADER)),
         }
     }
 
-    /// Writes the file, whole or not at all: to another name first, which then becomes `path`.
+    /// Writes the index file atomically: to a temporary file, which is renamed to `path`.
     ///
     /// # Errors
-    /// What the operating system answers.
+    /// The errors of the operating system.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let path = path.as_ref();
         let key = Key::from_path(path);
-        let failed = |error: io::Error| os_error("cannot save this index", &key, error);
+        let failed = |error: io::Error| os_error("cannot save the tar index", &key, error);
         let mut temporary = path.as_os_str().to_owned();
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         temporary.push(format!(".{}-{number}.tmp", std::process::id()));
@@ -743,10 +751,10 @@ impl TarIndex {
         written.map_err(failed)
     }
 
-    /// Reads the file beside an archive of this machine, where it is of this state of the archive.
+    /// Reads the index file of a local archive.
     ///
     /// # Errors
-    /// As [`from_bytes`](Self::from_bytes), and what the operating system answers.
+    /// The errors of [`from_bytes`](Self::from_bytes) and of the operating system.
     pub fn load(
         archive: impl AsRef<Path>,
         stamp: &ArchiveStamp,
@@ -754,46 +762,46 @@ impl TarIndex {
     ) -> Result<Self> {
         let path = TarIndex::path_of(archive);
         let key = Key::from_path(&path);
-        let failed = |error| os_error("cannot read this index", &key, error);
+        let failed = |error| os_error("cannot read the tar index", &key, error);
         let file = File::open(&path).map_err(failed)?;
         let metadata = file.metadata().map_err(failed)?;
-        // A member takes 512 bytes of the archive at least, and fewer here, but for its name, which
-        // is in both.
-        let most = stamp.size.saturating_add(1 << 16);
-        if !metadata.is_file() || metadata.len() > most {
-            let error = damaged("this is no index of an archive of that size", 0);
+        // A member takes less space in the index than in the archive.
+        let max_len = stamp.size.saturating_add(1 << 16);
+        if !metadata.is_file() || metadata.len() > max_len {
+            let error = damaged("the tar index is too large for its archive", 0);
             return Err(error.with_key(key.display_name()));
         }
-        // Times are coarse: an archive that is written again within the same instant looks alike.
+        // Modification times are coarse: two writes in the same tick cannot be distinguished.
         let saved = metadata.modified().ok();
         let saved = saved.and_then(|time| ArchiveStamp::new(0).modified(time).modified);
         if saved.is_some() && saved <= stamp.modified {
-            let error = stale("this index is not younger than its archive".to_owned());
+            let error = stale("the tar index is not newer than its archive".to_owned());
             return Err(error.with_key(key.display_name()));
         }
         let mut bytes = Vec::new();
-        file.take(most).read_to_end(&mut bytes).map_err(failed)?;
+        file.take(max_len).read_to_end(&mut bytes).map_err(failed)?;
         TarIndex::from_bytes(&bytes, stamp, options)
             .map_err(|error| error.with_key(key.display_name()))
     }
 }
 
-/// The numbers of a file, one after another.
-struct Fields<'a> {
+/// A reader of the fields of an index file.
+struct IndexReader<'a> {
     bytes: &'a [u8],
     at: usize,
 }
 
-impl<'a> Fields<'a> {
+impl<'a> IndexReader<'a> {
     fn take(&mut self, len: usize) -> Result<&'a [u8]> {
         let taken = self.at.checked_add(len).and_then(|end| self.bytes.get(self.at..end));
-        let taken = taken.ok_or_else(|| self.cut())?;
+        let taken = taken.ok_or_else(|| self.truncated())?;
         self.at += len;
         Ok(taken)
     }
 
-    fn cut(&self) -> Error {
-        Error::new(ErrorKind::Truncated, "this index is cut").with_offset(self.bytes.len() as u64)
+    fn truncated(&self) -> Error {
+        let error = Error::new(ErrorKind::Truncated, "the tar index ends early");
+        error.with_offset(self.bytes.len() as u64)
     }
 
     fn u32(&mut self) -> Result<u32> {
@@ -808,11 +816,11 @@ impl<'a> Fields<'a> {
 
     fn count(&mut self) -> Result<usize> {
         let count = self.u64()?;
-        usize::try_from(count).map_err(|_| self.cut())
+        usize::try_from(count).map_err(|_| self.truncated())
     }
 
     fn array(&mut self, count: usize, size: usize) -> Result<&'a [u8]> {
-        let len = count.checked_mul(size).ok_or_else(|| self.cut())?;
+        let len = count.checked_mul(size).ok_or_else(|| self.truncated())?;
         self.take(len)
     }
 }

@@ -107,7 +107,7 @@ async fn read_extents(
     let sizes = extents.iter().filter_map(|(_, extent)| extent.size());
     let known = sizes.fold(0, u64::saturating_add);
     let too_large = |bytes: u64| {
-        let message = format!("sample has {bytes} bytes, more than the limit of {max_bytes}");
+        let message = format!("sample of {bytes} bytes exceeds the limit of {max_bytes} bytes");
         Error::new(ErrorKind::LimitExceeded, message).with_key(sample.display_name())
     };
     if known > max_bytes {

@@ -82,7 +82,7 @@ type NameAndContents<'py> = (Bound<'py, PyAny>, Bound<'py, PyAny>);
 impl TarFiles {
     fn next<'py>(&mut self, py: Python<'py>) -> PyResult<Option<NameAndContents<'py>>> {
         while let Some(entry) = self.entry(py)? {
-            if entry.is_no_file() {
+            if entry.is_not_a_file() {
                 continue;
             }
             entry.check_readable().map_err(|error| to_exception(py, &error))?;
@@ -149,7 +149,7 @@ impl TarFiles {
         };
         if there < range.end {
             self.end();
-            return Err(to_exception(py, &entry.data_cut(there)));
+            return Err(to_exception(py, &entry.truncated(there)));
         }
         Ok(data)
     }

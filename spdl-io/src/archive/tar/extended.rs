@@ -1,78 +1,89 @@
-//! The records of extended headers (pax): lines of `length key=value`.
+//! The records of pax extended headers: lines of the form `length key=value`.
 
 use spdl_core::Result;
 
 use super::header::corrupt;
 
-/// What the extended headers before a member say of it; or, of the global ones, of all that follow.
+/// The values of the extended headers of one member, or of the global extended headers.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Extended {
-    pub(super) path: Said<Vec<u8>>,
-    pub(super) link_path: Said<Vec<u8>>,
-    pub(super) size: Said<u64>,
-    pub(super) mtime: Said<i64>,
-    /// Whether the data are stored without their holes, by one of several conventions.
+pub(super) struct PaxValues {
+    pub(super) path: PaxValue<Vec<u8>>,
+    pub(super) link_path: PaxValue<Vec<u8>>,
+    pub(super) size: PaxValue<u64>,
+    pub(super) mtime: PaxValue<i64>,
+    /// Whether the member is a sparse file, by one of several conventions.
     pub(super) is_sparse: bool,
-    /// The name, where the header before it has a made-up one.
-    pub(super) sparse_name: Said<Vec<u8>>,
+    /// The name of a sparse file, whose header holds a generated one.
+    pub(super) sparse_name: PaxValue<Vec<u8>>,
 }
 
-/// A value that an extended header may give. `Some(None)` is an empty one, which takes back what
-/// was said before; and a time that is none.
-pub(super) type Said<T> = Option<Option<T>>;
+/// The value of a pax record. `Some(None)` is an empty record, which removes an earlier value, or an
+/// invalid time.
+pub(super) type PaxValue<T> = Option<Option<T>>;
 
-/// Whether a record that repeats another may say something else.
+/// How to handle two records with the same key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Repeats {
-    /// For one member: programs disagree on which of two is meant, so none is.
+pub(super) enum DuplicateRecords {
+    /// For one member: conflicting records are an error, because programs disagree on which one counts.
     MustAgree,
-    /// For all that follow: the last one counts, and an empty one takes the others back.
+    /// For global headers: the last record counts; an empty one removes the value.
     Replace,
 }
 
-impl Extended {
-    /// Adds the records of one extended header, whose data lie at byte `offset` of the archive.
+impl PaxValues {
+    /// Adds the records of one extended header, whose data start at `offset` of the archive.
     ///
     /// # Errors
-    /// `Corrupt` where they are no records, or contradict earlier ones.
-    pub(super) fn add(&mut self, data: &[u8], offset: u64, repeats: Repeats) -> Result<()> {
+    /// `Corrupt` for malformed or conflicting records.
+    pub(super) fn add(
+        &mut self,
+        data: &[u8],
+        offset: u64,
+        duplicates: DuplicateRecords,
+    ) -> Result<()> {
         let mut rest = data;
-        // Some programs fill up with zero bytes.
+        // Some programs pad with zero bytes.
         while !rest.is_empty() && !rest.iter().all(|&byte| byte == 0) {
             let at = offset + (data.len() - rest.len()) as u64;
             let (key, value, len) = record(rest)
-                .ok_or_else(|| corrupt("a record of an extended header is malformed", at))?;
-            self.set(key, value, at, repeats)?;
+                .ok_or_else(|| corrupt("malformed record in a pax extended header", at))?;
+            self.set(key, value, at, duplicates)?;
             rest = &rest[len..];
         }
         Ok(())
     }
 
-    fn set(&mut self, key: &[u8], value: &[u8], offset: u64, repeats: Repeats) -> Result<()> {
+    fn set(
+        &mut self,
+        key: &[u8],
+        value: &[u8],
+        offset: u64,
+        duplicates: DuplicateRecords,
+    ) -> Result<()> {
         let name = key.escape_ascii();
         match key {
-            b"path" => put(&mut self.path, name_of(key, value, offset)?, &name, offset, repeats),
+            b"path" => put(&mut self.path, name_of(key, value, offset)?, &name, offset, duplicates),
             b"linkpath" => {
-                put(&mut self.link_path, name_of(key, value, offset)?, &name, offset, repeats)
+                put(&mut self.link_path, name_of(key, value, offset)?, &name, offset, duplicates)
             }
             b"GNU.sparse.name" => {
-                put(&mut self.sparse_name, name_of(key, value, offset)?, &name, offset, repeats)
+                put(&mut self.sparse_name, name_of(key, value, offset)?, &name, offset, duplicates)
             }
             b"size" => {
                 let size = match value {
                     [] => None,
                     digits => Some(decimal(digits).ok_or_else(|| {
                         let value = value.escape_ascii();
-                        corrupt(format!("an extended header says size={value}"), offset)
+                        corrupt(format!("invalid size={value} in a pax extended header"), offset)
                     })?),
                 };
-                put(&mut self.size, size, &name, offset, repeats)
+                put(&mut self.size, size, &name, offset, duplicates)
             }
             b"mtime" => {
                 self.mtime = Some(seconds(value));
                 Ok(())
             }
-            // Solaris keeps the holes in a record of its own.
+            // Solaris stores the holes in a separate record.
             b"SUN.holesdata" => {
                 self.is_sparse = true;
                 Ok(())
@@ -85,35 +96,36 @@ impl Extended {
     }
 }
 
-/// Puts a value where there may be one already.
+/// Sets a value, which may exist already.
 fn put<T: PartialEq>(
-    slot: &mut Said<T>,
+    slot: &mut PaxValue<T>,
     value: Option<T>,
     name: &impl std::fmt::Display,
     offset: u64,
-    repeats: Repeats,
+    duplicates: DuplicateRecords,
 ) -> Result<()> {
-    if repeats == Repeats::MustAgree && slot.as_ref().is_some_and(|said| *said != value) {
-        let message = format!("extended headers say two different things about {name}");
+    let conflicts = slot.as_ref().is_some_and(|existing| *existing != value);
+    if duplicates == DuplicateRecords::MustAgree && conflicts {
+        let message = format!("conflicting values of {name} in pax extended headers");
         return Err(corrupt(message, offset));
     }
     *slot = Some(value);
     Ok(())
 }
 
-/// The value as a name; `None` where it is empty.
+/// The value as a name; `None` if it is empty.
 fn name_of(key: &[u8], value: &[u8], offset: u64) -> Result<Option<Vec<u8>>> {
     if value.contains(&0) {
-        // Some programs would end the name there, and others not.
-        let message = format!("the record {} holds a zero byte", key.escape_ascii());
+        // Programs disagree on whether the name ends there.
+        let message = format!("NUL byte in pax record {}", key.escape_ascii());
         return Err(corrupt(message, offset));
     }
     Ok((!value.is_empty()).then(|| value.to_vec()))
 }
 
-/// The first record: its key, its value, and its length in bytes.
+/// The key, the value and the length in bytes of the first record.
 fn record(bytes: &[u8]) -> Option<(&[u8], &[u8], usize)> {
-    // No length of a record that fits memory has more digits.
+    // A `u64` has at most 20 digits.
     let space = bytes.iter().take(20).position(|&byte| byte == b' ')?;
     let len = usize::try_from(decimal(&bytes[..space])?).ok()?;
     let [content @ .., b'\n'] = bytes.get(space + 1..len)? else { return None };
@@ -122,7 +134,7 @@ fn record(bytes: &[u8]) -> Option<(&[u8], &[u8], usize)> {
     (!key.is_empty()).then_some((key, value, len))
 }
 
-/// A number of digits and nothing else.
+/// A decimal number without a sign.
 fn decimal(digits: &[u8]) -> Option<u64> {
     if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
         return None;
@@ -130,7 +142,7 @@ fn decimal(digits: &[u8]) -> Option<u64> {
     std::str::from_utf8(digits).ok()?.parse().ok()
 }
 
-/// Whole seconds of a time such as `-1.5`, which is half a second after second -2.
+/// The seconds of a time, rounded down: `-1.5` is -2.
 fn seconds(text: &[u8]) -> Option<i64> {
     let text = std::str::from_utf8(text).ok()?;
     let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
@@ -150,15 +162,15 @@ mod tests {
 
     use super::*;
 
-    fn read(data: &[u8]) -> Result<Extended> {
-        let mut extended = Extended::default();
-        extended.add(data, 0, Repeats::MustAgree)?;
+    fn read(data: &[u8]) -> Result<PaxValues> {
+        let mut extended = PaxValues::default();
+        extended.add(data, 0, DuplicateRecords::MustAgree)?;
         Ok(extended)
     }
 
     #[test]
     fn records_are_read_by_their_length() {
-        // A line break and an equals sign in a value are part of it.
+        // A value may contain line breaks and equals signs.
         let extended = read(b"16 path=a=b\nc d\n12 size=123\n20 comment=whatever\n").unwrap();
         assert_eq!(extended.path, Some(Some(b"a=b\nc d".to_vec())));
         assert_eq!(extended.size, Some(Some(123)));
@@ -167,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_record_is_corrupt_where_it_stands() {
+    fn malformed_records_are_corrupt_at_their_offset() {
         let malformed: [&[u8]; 10] = [
             b"8 path=ab\n",
             b"99 path=a\n",
@@ -188,14 +200,14 @@ mod tests {
     }
 
     #[test]
-    fn two_records_may_not_contradict_each_other_but_where_they_are_global() {
+    fn conflicting_records_are_an_error_unless_they_are_global() {
         assert!(read(b"9 size=1\n9 size=1\n").is_ok());
         assert_eq!(read(b"9 size=1\n9 size=2\n").err().unwrap().kind(), ErrorKind::Corrupt);
         assert_eq!(read(b"9 path=a\n9 path=b\n").err().unwrap().kind(), ErrorKind::Corrupt);
-        let mut global = Extended::default();
-        global.add(b"11 path=ab\n9 path=b\n", 0, Repeats::Replace).unwrap();
+        let mut global = PaxValues::default();
+        global.add(b"11 path=ab\n9 path=b\n", 0, DuplicateRecords::Replace).unwrap();
         assert_eq!(global.path, Some(Some(b"b".to_vec())));
-        global.add(b"8 path=\n", 0, Repeats::Replace).unwrap();
+        global.add(b"8 path=\n", 0, DuplicateRecords::Replace).unwrap();
         assert_eq!(global.path, Some(None));
     }
 

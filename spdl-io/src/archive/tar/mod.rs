@@ -1,4 +1,11 @@
-//! Tar archives: what their members are, and how they are read.
+//! Tar archives: their members, the parser, and its readers.
+//!
+//! | file | what it holds |
+//! |---|---|
+//! | `header`, `extended` | one header block; pax extended headers |
+//! | `parser` | [`TarParser`]: a state machine without I/O |
+//! | `slice`, `stream` | [`TarSlice`], [`TarStream`]: the parser over memory, and over a stream |
+//! | `walk`, `ranges` | the parser over a file or object that is read in parts; [`TarRanges`] |
 
 mod extended;
 mod header;
@@ -22,37 +29,35 @@ pub use slice::TarSlice;
 pub use stream::TarStream;
 pub(super) use walk::{HeaderWalk, Step, WindowSizes};
 
-/// One member of a tar archive, as its headers describe it.
+/// One member of a tar archive, from its headers.
 #[non_exhaustive]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TarEntry {
-    /// Its name, byte for byte as stored; it may be empty, absolute, or climb with `..`, and is
-    /// never used as a path here.
+    /// The name, as stored. It may be empty, absolute, or contain `..`. Never use it as a path.
     pub key: Key,
-    /// What it is.
+    /// The type.
     pub kind: TarKind,
-    /// What a link leads to; `None` for all else.
+    /// The target of a link; `None` for other types.
     pub link_target: Option<Key>,
-    /// The length of its data in the archive, in bytes.
+    /// The size of the data in the archive, in bytes.
     pub size: u64,
-    /// Where in the archive its first header starts, that of a long name included.
+    /// The offset of the first header of the member, including extended headers.
     pub header_offset: u64,
-    /// Where in the archive its data start.
+    /// The offset of the data.
     pub data_offset: u64,
-    /// When it was changed, in whole seconds since 1970, rounded down; `None` where that was not
-    /// said in an understandable way.
+    /// The modification time, in seconds since 1970, rounded down; `None` if it is missing or invalid.
     pub mtime: Option<i64>,
 }
 
 impl TarEntry {
-    /// Where in the archive its data lie.
+    /// The byte range of the data in the archive.
     pub fn data_range(&self) -> Range<u64> {
         self.data_offset..self.data_offset.saturating_add(self.size)
     }
 
-    /// Whether a reader of files passes over it: what is no file, and has no data that would be
-    /// missed. A hard link is a file, whose data are elsewhere.
-    pub fn is_no_file(&self) -> bool {
+    /// Whether a reader of files skips the member: it is not a file and has no data. A hard link counts as
+    /// a file.
+    pub fn is_not_a_file(&self) -> bool {
         match self.kind {
             TarKind::File | TarKind::HardLink | TarKind::Sparse => false,
             TarKind::Other(_) => self.size == 0,
@@ -60,36 +65,35 @@ impl TarEntry {
         }
     }
 
-    /// The error where an archive of this length ends inside the data of this member: `Truncated`.
-    pub fn data_cut(&self, archive_len: u64) -> Error {
-        let there = archive_len.saturating_sub(self.data_offset).min(self.size);
+    /// The `Truncated` error for an archive of `archive_len` bytes that ends inside the data.
+    pub fn truncated(&self, archive_len: u64) -> Error {
+        let available = archive_len.saturating_sub(self.data_offset).min(self.size);
         let message =
-            format!("the archive ends after {there} of this member's {} bytes", self.size);
+            format!("the archive ends after {available} of {} bytes of this member", self.size);
         Error::new(ErrorKind::Truncated, message)
             .with_key(self.key.display_name())
             .with_offset(archive_len)
     }
 
-    /// Refuses what has no data that could be read as a file's.
+    /// Checks that the data can be read as those of a file.
     ///
     /// # Errors
-    /// `Unsupported` for sparse files, links and members of an unknown kind; `InvalidArgument` for
-    /// what is no file.
+    /// `Unsupported` for sparse files, links and members of unknown type; `InvalidArgument` for other
+    /// members that are not files.
     pub fn check_readable(&self) -> Result<()> {
         let (kind, message) = match (self.kind, &self.link_target) {
             (TarKind::File, _) => return Ok(()),
-            (TarKind::Sparse, _) => (
-                ErrorKind::Unsupported,
-                "a sparse file, whose holes are not filled here".to_owned(),
-            ),
+            (TarKind::Sparse, _) => {
+                (ErrorKind::Unsupported, "sparse files are not supported".to_owned())
+            }
             (TarKind::Other(_), _) => {
-                (ErrorKind::Unsupported, format!("{}, which cannot be read", self.kind))
+                (ErrorKind::Unsupported, format!("cannot read {}", self.kind))
             }
             (_, Some(target)) => {
-                let message = format!("{} to {target}, with no data of its own", self.kind);
+                let message = format!("cannot read {} to {target}: it has no data", self.kind);
                 (ErrorKind::Unsupported, message)
             }
-            _ => (ErrorKind::InvalidArgument, format!("{}, which has no data", self.kind)),
+            _ => (ErrorKind::InvalidArgument, format!("cannot read {}: it has no data", self.kind)),
         };
         Err(Error::new(kind, message)
             .with_key(self.key.display_name())
@@ -97,27 +101,27 @@ impl TarEntry {
     }
 }
 
-/// What a member of a tar archive is.
+/// The type of a tar member.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TarKind {
     /// A file with its data.
     File,
-    /// Another name of a file that came before. Reading it is `Unsupported`.
+    /// A hard link to an earlier file. Reading it is `Unsupported`.
     HardLink,
-    /// A link by name.
+    /// A symbolic link.
     SymbolicLink,
-    /// A device that is read byte by byte.
+    /// A character device.
     CharacterDevice,
-    /// A device that is read block by block.
+    /// A block device.
     BlockDevice,
-    /// A folder.
+    /// A directory.
     Directory,
-    /// A pipe with a name.
+    /// A named pipe.
     Fifo,
-    /// A file that is stored without its holes. Reading it is `Unsupported`.
+    /// A sparse file. Reading it is `Unsupported`.
     Sparse,
-    /// Something else, by its letter: a volume's label is `V`. Reading it is `Unsupported`.
+    /// Another type, by its type flag, such as `V` for a volume label. Reading it is `Unsupported`.
     Other(u8),
 }
 
@@ -129,11 +133,11 @@ impl fmt::Display for TarKind {
             TarKind::SymbolicLink => "a symbolic link",
             TarKind::CharacterDevice => "a character device",
             TarKind::BlockDevice => "a block device",
-            TarKind::Directory => "a folder",
-            TarKind::Fifo => "a pipe",
+            TarKind::Directory => "a directory",
+            TarKind::Fifo => "a named pipe",
             TarKind::Sparse => "a sparse file",
             TarKind::Other(flag) => {
-                return write!(f, "a member of the kind '{}'", flag.escape_ascii());
+                return write!(f, "a member of type '{}'", flag.escape_ascii());
             }
         })
     }
@@ -143,13 +147,13 @@ impl fmt::Display for TarKind {
 #[non_exhaustive]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TarFile {
-    /// What its headers say.
+    /// The member.
     pub entry: TarEntry,
-    /// Its contents.
+    /// The content.
     pub data: Bytes,
 }
 
-/// What a reader of tar archives allows.
+/// Limits and options of tar readers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TarOptions {
     max_extension_bytes: usize,
@@ -158,23 +162,23 @@ pub struct TarOptions {
     after_end: AfterEnd,
 }
 
-/// What becomes of bytes behind an archive's end marker: two zero blocks.
+/// How to handle data after the end-of-archive marker, which is two zero blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum AfterEnd {
-    /// They are not looked at, as GNU tar does it. A lone zero block, too, is an end.
+    /// Ignore the data, like GNU tar. A single zero block also ends the archive.
     #[default]
     Ignore,
-    /// Zero bytes fill the archive up; others, also behind a lone zero block, are `Corrupt`. Where
-    /// archives may have been joined, this finds them.
+    /// Accept zero padding only. Other data, also after a single zero block, is `Corrupt`. This detects
+    /// concatenated archives.
     Refuse,
-    /// Archives that were joined are read as one: zero blocks are passed over, as by GNU tar's
-    /// `--ignore-zeros`. The end of the last one need not have a marker.
+    /// Read concatenated archives as one: zero blocks are skipped, like GNU tar's `--ignore-zeros`. The
+    /// last archive needs no marker.
     Continue,
 }
 
 impl Default for TarOptions {
-    /// 16 MiB for an extended header, 1 GiB for a file; the end marker must be there, and what
-    /// follows it is not looked at.
+    /// 16 MiB per extended header, 1 GiB per file. The end-of-archive marker is required; data after it
+    /// are ignored.
     fn default() -> Self {
         TarOptions {
             max_extension_bytes: 16 << 20,
@@ -186,37 +190,37 @@ impl Default for TarOptions {
 }
 
 impl TarOptions {
-    /// The most bytes of one header of names and records before a member. Default: 16 MiB.
+    /// Sets the maximum size of an extended header, in bytes. Default: 16 MiB.
     #[must_use]
     pub fn max_extension_bytes(mut self, max_extension_bytes: usize) -> Self {
         self.max_extension_bytes = max_extension_bytes;
         self
     }
 
-    /// The most bytes of one file that is read into memory. Larger ones are `LimitExceeded`, and
-    /// those behind them can still be read. Default: 1 GiB.
+    /// Sets the maximum size of a file that is read into memory, in bytes. A larger file is
+    /// `LimitExceeded`; the following files can still be read. Default: 1 GiB.
     #[must_use]
     pub fn max_file_bytes(mut self, max_file_bytes: u64) -> Self {
         self.max_file_bytes = max_file_bytes;
         self
     }
 
-    /// Whether an archive may end behind any member. If not, one that ends without its end marker is
-    /// `Truncated`, once all its members are delivered: it may have been cut there. Default: no.
+    /// Sets whether the end-of-archive marker may be missing. If not, an archive without it is `Truncated`
+    /// after its last member. Default: false.
     #[must_use]
     pub fn accept_missing_end(mut self, accept: bool) -> Self {
         self.missing_end = accept;
         self
     }
 
-    /// What becomes of bytes behind the end marker. Default: they are not looked at.
+    /// Sets how to handle data after the end-of-archive marker. Default: [`AfterEnd::Ignore`].
     #[must_use]
     pub fn after_end(mut self, after_end: AfterEnd) -> Self {
         self.after_end = after_end;
         self
     }
 
-    /// What of it decides which members there are.
+    /// The options that determine the list of members, as bits.
     pub(super) fn bits(&self) -> u32 {
         let after_end = match self.after_end {
             AfterEnd::Ignore => 0,
@@ -234,17 +238,19 @@ impl TarOptions {
         self.missing_end
     }
 
-    fn behind_end(&self) -> AfterEnd {
+    fn after_end_marker(&self) -> AfterEnd {
         self.after_end
     }
 
-    /// Refuses a file that is too large to be read.
+    /// Checks the size limit of a file.
     fn check_file(&self, entry: &TarEntry) -> Result<()> {
         if entry.size <= self.max_file_bytes {
             return Ok(());
         }
-        let message =
-            format!("holds {} bytes, but at most {} are allowed", entry.size, self.max_file_bytes);
+        let message = format!(
+            "size of {} bytes exceeds the limit of {} bytes",
+            entry.size, self.max_file_bytes
+        );
         Err(Error::new(ErrorKind::LimitExceeded, message)
             .with_key(entry.key.display_name())
             .with_offset(entry.header_offset))

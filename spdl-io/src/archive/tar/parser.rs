@@ -1,20 +1,21 @@
-//! The walk over an archive's headers, without any reading of its own.
+//! [`TarParser`]: a state machine over the headers of an archive, without I/O.
 
 use std::ops::Range;
 
 use spdl_core::{Error, ErrorKind, Result};
 
-use super::extended::{Extended, Repeats, Said};
-use super::header::{BLOCK, Header, corrupt, until_zero};
+use super::extended::{DuplicateRecords, PaxValue, PaxValues};
+use super::header::{BLOCK, TarHeader, corrupt, until_zero};
 use super::{AfterEnd, TarEntry, TarKind, TarOptions};
 use crate::fetch::Key;
 
-/// Reads the headers of a tar archive, wherever its bytes come from: it says which bytes it
-/// [`wants`](TarParser::wants), is [given](TarParser::supply) them, and says what they are. It never
-/// wants the data of members.
+/// A parser for the headers of a tar archive that performs no I/O.
+///
+/// [`wants`](TarParser::wants) returns the next byte range to read; [`supply`](TarParser::supply) parses
+/// those bytes. The parser never requests the data of members.
 ///
 /// [`TarSlice`](super::TarSlice), [`TarStream`](super::TarStream) and
-/// [`TarRanges`](super::TarRanges) drive it over bytes in memory, a stream, and ranges of an object.
+/// [`TarRanges`](super::TarRanges) drive it over memory, a stream, and range requests.
 ///
 /// ```
 /// use spdl_io::archive::{TarEvent, TarOptions, TarParser};
@@ -22,7 +23,7 @@ use crate::fetch::Key;
 /// let mut parser = TarParser::new(TarOptions::default());
 /// loop {
 ///     let wanted = parser.wants();
-///     // Here is the place to seek, to skip or to fetch.
+///     // Seek, skip or fetch here.
 ///     match parser.supply(&archive[wanted.start as usize..wanted.end as usize])? {
 ///         TarEvent::More => {}
 ///         TarEvent::Entry(entry) => println!("{}: {:?}", entry.key, entry.data_range()),
@@ -34,43 +35,44 @@ use crate::fetch::Key;
 #[derive(Debug)]
 pub struct TarParser {
     options: TarOptions,
-    state: State,
-    /// Where the bytes start that are wanted.
+    state: ParserState,
+    /// The offset of the next bytes to read.
     offset: u64,
-    /// What the headers before the next member say of it.
-    pending: Pending,
-    global: Extended,
+    /// The extended headers before the next member.
+    pending: PendingHeaders,
+    global: PaxValues,
 }
 
+/// What the next bytes are.
 #[derive(Debug)]
-enum State {
-    /// A header, or the zero block that starts the end marker.
+enum ParserState {
+    /// A header, or the first zero block of the end-of-archive marker.
     Header,
-    /// The block behind a zero block.
+    /// The block after a zero block.
     SecondZeroBlock,
-    /// More of the end, where nothing may follow it.
-    BehindEnd,
-    /// The data of a header that belongs to the next member, or to all that follow.
+    /// Padding after the end-of-archive marker.
+    AfterEnd,
+    /// The data of an extended header.
     Extension { flag: u8, size: usize },
-    /// A block with more of the map of a sparse file.
+    /// A further block with the map of a sparse file.
     SparseMap(TarEntry),
-    /// There is nothing more to be known.
+    /// Nothing: the archive ended, or an error occurred.
     Done,
 }
 
 #[derive(Debug, Default)]
-struct Pending {
-    /// Where the first header is that belongs to the next member.
+struct PendingHeaders {
+    /// The offset of the first header of the next member.
     start: Option<u64>,
-    extended: Option<Extended>,
+    extended: Option<PaxValues>,
     long_name: Option<Vec<u8>>,
     long_link: Option<Vec<u8>>,
 }
 
-/// What a [`TarParser`] made of the bytes it was given.
+/// The result of [`TarParser::supply`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TarEvent {
-    /// Nothing yet: it wants more.
+    /// The parser needs more bytes.
     More,
     /// A member.
     Entry(TarEntry),
@@ -79,84 +81,92 @@ pub enum TarEvent {
 }
 
 impl TarParser {
-    /// At the first byte of an archive.
+    /// A parser at the start of an archive.
     pub fn new(options: TarOptions) -> Self {
         TarParser {
             options,
-            state: State::Header,
+            state: ParserState::Header,
             offset: 0,
-            pending: Pending::default(),
-            global: Extended::default(),
+            pending: PendingHeaders::default(),
+            global: PaxValues::default(),
         }
     }
 
-    /// One that wants nothing more.
+    /// A parser at the end of an archive.
     pub(super) fn ended() -> Self {
-        TarParser { state: State::Done, ..TarParser::new(TarOptions::default()) }
+        TarParser { state: ParserState::Done, ..TarParser::new(TarOptions::default()) }
     }
 
-    /// The bytes of the archive that it wants next: never behind those it wanted before, and as many
-    /// as [`TarOptions::max_extension_bytes`] at most. None behind the end, and after an error.
+    /// The next byte range to read.
+    ///
+    /// Ranges are in increasing order, and at most [`TarOptions::max_extension_bytes`] long. The range is
+    /// empty at the end, and after an error.
     pub fn wants(&self) -> Range<u64> {
         let len = match self.state {
-            State::Extension { size, .. } => size,
-            State::Done => 0,
+            ParserState::Extension { size, .. } => size,
+            ParserState::Done => 0,
             _ => BLOCK,
         };
         self.offset..self.offset.saturating_add(len as u64)
     }
 
-    /// Takes the bytes that it [`wants`](TarParser::wants).
+    /// Parses the bytes of the range that [`wants`](TarParser::wants) returned.
     ///
     /// # Errors
-    /// `Corrupt` where they are no tar header, contradict one another, or can be understood in two
-    /// ways; `LimitExceeded` for a header with more data than is allowed; `InvalidArgument` where
-    /// they are not as many as were wanted. There is no going on after an error.
+    /// After an error, the parser is at its end.
+    ///
+    /// - `Corrupt` for invalid, contradictory or ambiguous headers.
+    /// - `LimitExceeded` for an extended header above the limit.
+    /// - `InvalidArgument` for a different number of bytes.
     pub fn supply(&mut self, bytes: &[u8]) -> Result<TarEvent> {
         let wanted = self.wants();
         let len = wanted.end - wanted.start;
         if bytes.len() as u64 != len {
-            let message = format!("{} bytes of an archive were given for {len}", bytes.len());
+            let message = format!("expected {len} bytes of the archive, got {}", bytes.len());
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         }
-        match std::mem::replace(&mut self.state, State::Done) {
-            State::Header => self.header(block(bytes)?),
-            State::SecondZeroBlock => self.behind_zero_block(block(bytes)?),
-            State::BehindEnd => self.behind_end(bytes),
-            State::Extension { flag, size } => self.extension(flag, size, bytes),
-            State::SparseMap(entry) => self.sparse_map(entry, bytes),
-            State::Done => Ok(TarEvent::End),
+        match std::mem::replace(&mut self.state, ParserState::Done) {
+            ParserState::Header => self.header(block(bytes)?),
+            ParserState::SecondZeroBlock => self.after_zero_block(block(bytes)?),
+            ParserState::AfterEnd => self.after_end(bytes),
+            ParserState::Extension { flag, size } => self.extension(flag, size, bytes),
+            ParserState::SparseMap(entry) => self.sparse_map(entry, bytes),
+            ParserState::Done => Ok(TarEvent::End),
         }
     }
 
-    /// Takes what there is of the bytes that it [`wants`](TarParser::wants), where the archive ends
-    /// before the last of them.
+    /// Ends the archive inside the range that [`wants`](TarParser::wants) returned. `rest` is the
+    /// available part of that range.
     ///
     /// # Errors
-    /// `Truncated` where the archive may not end here: within a header or before a member, and
-    /// without the end marker unless [`TarOptions::accept_missing_end`] says so.
+    /// `Truncated` if the archive ends within a header, between an extended header and its member, or
+    /// without the end-of-archive marker, unless [`TarOptions::accept_missing_end`] is set.
     pub fn finish(&mut self, rest: &[u8]) -> Result<()> {
         let end = self.offset.saturating_add(rest.len() as u64);
         let truncated = |message: &str| {
             Err(Error::new(ErrorKind::Truncated, message.to_owned()).with_offset(end))
         };
-        match std::mem::replace(&mut self.state, State::Done) {
-            State::Done => Ok(()),
-            State::Extension { .. } => truncated("the archive ends inside an extended header"),
-            State::SparseMap(_) => truncated("the archive ends inside the map of a sparse file"),
-            State::SecondZeroBlock | State::BehindEnd => {
-                self.behind_end(rest)?;
-                self.state = State::Done;
+        match std::mem::replace(&mut self.state, ParserState::Done) {
+            ParserState::Done => Ok(()),
+            ParserState::Extension { .. } => {
+                truncated("the archive ends inside an extended header")
+            }
+            ParserState::SparseMap(_) => {
+                truncated("the archive ends inside the map of a sparse file")
+            }
+            ParserState::SecondZeroBlock | ParserState::AfterEnd => {
+                self.after_end(rest)?;
+                self.state = ParserState::Done;
                 Ok(())
             }
-            State::Header if !is_zero(rest) => truncated("the archive ends inside a header"),
-            State::Header if self.pending.start.is_some() => {
-                truncated("the archive ends before the member that its last header belongs to")
+            ParserState::Header if !is_zero(rest) => truncated("the archive ends inside a header"),
+            ParserState::Header if self.pending.start.is_some() => {
+                truncated("the archive ends between an extended header and its member")
             }
-            State::Header if self.options.accepts_missing_end() => Ok(()),
-            State::Header => truncated(
-                "the archive ends without its end marker, so it may be cut; copy it again from \
-                 where it came",
+            ParserState::Header if self.options.accepts_missing_end() => Ok(()),
+            ParserState::Header => truncated(
+                "end-of-archive marker not found: the archive may be truncated; copy it again from \
+                 its source",
             ),
         }
     }
@@ -165,57 +175,58 @@ impl TarParser {
         let offset = self.offset;
         if is_zero(block) {
             if let Some(start) = self.pending.start {
-                let message = "the archive ends before the member that this header belongs to";
+                let message = "the archive ends between this extended header and its member";
                 return Err(corrupt(message, start));
             }
-            self.offset = self.behind(offset, BLOCK as u64)?;
-            self.state = match self.options.behind_end() {
+            self.offset = self.advance(offset, BLOCK as u64)?;
+            self.state = match self.options.after_end_marker() {
                 AfterEnd::Continue => {
-                    // That there was a marker is enough.
+                    // A marker was found; the last archive needs none.
                     self.options = self.options.accept_missing_end(true);
-                    State::Header
+                    ParserState::Header
                 }
-                AfterEnd::Ignore | AfterEnd::Refuse => State::SecondZeroBlock,
+                AfterEnd::Ignore | AfterEnd::Refuse => ParserState::SecondZeroBlock,
             };
             return Ok(TarEvent::More);
         }
-        let header = Header::parse(block, offset)?;
-        let data = self.behind(offset, BLOCK as u64)?;
+        let header = TarHeader::parse(block, offset)?;
+        let data = self.advance(offset, BLOCK as u64)?;
         let flag = header.type_flag();
         if let b'x' | b'X' | b'g' | b'L' | b'K' = flag {
             let size = header.size()?;
             let limit = self.options.extension_limit();
             if size > limit as u64 {
-                let message = format!("an extended header holds {size} bytes, of {limit} allowed");
+                let message =
+                    format!("extended header of {size} bytes exceeds the limit of {limit} bytes");
                 return Err(Error::new(ErrorKind::LimitExceeded, message).with_offset(offset));
             }
             if flag != b'g' {
                 self.pending.start.get_or_insert(offset);
             }
             self.offset = data;
-            self.state = State::Extension { flag, size: size as usize };
+            self.state = ParserState::Extension { flag, size: size as usize };
             return Ok(TarEvent::More);
         }
         let entry = self.entry(&header, data)?;
         if flag == b'S' && header.has_more_sparse_map() {
             self.offset = data;
-            self.state = State::SparseMap(entry);
+            self.state = ParserState::SparseMap(entry);
             return Ok(TarEvent::More);
         }
         self.member(entry)
     }
 
-    /// Puts together what is said of a member, whose data start at `data_offset`.
-    fn entry(&mut self, header: &Header<'_>, data_offset: u64) -> Result<TarEntry> {
+    /// Combines the headers of a member whose data start at `data_offset`.
+    fn entry(&mut self, header: &TarHeader<'_>, data_offset: u64) -> Result<TarEntry> {
         let offset = self.offset;
         let pending = std::mem::take(&mut self.pending);
         let local = pending.extended.unwrap_or_default();
-        let path = said(&local.path, &self.global.path);
-        let link_path = said(&local.link_path, &self.global.link_path);
+        let path = effective(&local.path, &self.global.path);
+        let link_path = effective(&local.link_path, &self.global.link_path);
         agree(path, pending.long_name.as_ref(), "name", offset)?;
         agree(link_path, pending.long_link.as_ref(), "link target", offset)?;
         let is_sparse = local.is_sparse || self.global.is_sparse;
-        let sparse_name = said(&local.sparse_name, &self.global.sparse_name);
+        let sparse_name = effective(&local.sparse_name, &self.global.sparse_name);
 
         let key = match sparse_name.or(path).or(pending.long_name.as_ref()) {
             Some(name) => Key::from_bytes(name),
@@ -228,7 +239,7 @@ impl TarParser {
         let is_folder_by_name = key.as_bytes().last() == Some(&b'/');
         let kind = match flag {
             b'0' | 0 | b'7' if is_sparse => TarKind::Sparse,
-            // How folders were told before there was a letter for them.
+            // Before POSIX, a trailing slash marked a directory.
             b'0' | 0 | b'7' if is_folder_by_name => TarKind::Directory,
             b'0' | 0 | b'7' => TarKind::File,
             b'1' => TarKind::HardLink,
@@ -240,8 +251,8 @@ impl TarParser {
             b'S' => TarKind::Sparse,
             other => TarKind::Other(other),
         };
-        let said_size = said(&local.size, &self.global.size).copied();
-        let size = size_of_data(header, said_size, kind, offset)
+        let pax_size = effective(&local.size, &self.global.size).copied();
+        let size = size_of_data(header, pax_size, kind, offset)
             .map_err(|error| error.with_key(key.display_name()))?;
         let link_target = match kind {
             TarKind::HardLink | TarKind::SymbolicLink => {
@@ -250,7 +261,7 @@ impl TarParser {
             }
             _ => None,
         };
-        let said_mtime = local.mtime.or(self.global.mtime);
+        let pax_mtime = local.mtime.or(self.global.mtime);
         Ok(TarEntry {
             key,
             kind,
@@ -258,22 +269,22 @@ impl TarParser {
             size,
             header_offset: pending.start.unwrap_or(offset),
             data_offset,
-            mtime: said_mtime.unwrap_or_else(|| header.mtime()),
+            mtime: pax_mtime.unwrap_or_else(|| header.mtime()),
         })
     }
 
-    /// Goes on behind a member's data.
+    /// Returns a member, and continues after its data.
     fn member(&mut self, entry: TarEntry) -> Result<TarEvent> {
-        self.offset = self.behind_data(entry.data_offset, entry.size)?;
-        self.state = State::Header;
+        self.offset = self.advance_over_data(entry.data_offset, entry.size)?;
+        self.state = ParserState::Header;
         Ok(TarEvent::Entry(entry))
     }
 
     fn sparse_map(&mut self, mut entry: TarEntry, block: &[u8]) -> Result<TarEvent> {
-        self.offset = self.behind(self.offset, BLOCK as u64)?;
+        self.offset = self.advance(self.offset, BLOCK as u64)?;
         entry.data_offset = self.offset;
         if block.get(504).is_some_and(|&more| more != 0) {
-            self.state = State::SparseMap(entry);
+            self.state = ParserState::SparseMap(entry);
             return Ok(TarEvent::More);
         }
         self.member(entry)
@@ -282,71 +293,77 @@ impl TarParser {
     fn extension(&mut self, flag: u8, size: usize, data: &[u8]) -> Result<TarEvent> {
         let offset = self.offset;
         match flag {
-            b'g' => self.global.add(data, offset, Repeats::Replace)?,
+            b'g' => self.global.add(data, offset, DuplicateRecords::Replace)?,
             b'L' => put_name(&mut self.pending.long_name, data, "name", offset)?,
             b'K' => put_name(&mut self.pending.long_link, data, "link target", offset)?,
             _ => {
                 let extended = self.pending.extended.get_or_insert_default();
-                extended.add(data, offset, Repeats::MustAgree)?;
+                extended.add(data, offset, DuplicateRecords::MustAgree)?;
             }
         }
-        self.offset = self.behind_data(offset, size as u64)?;
-        self.state = State::Header;
+        self.offset = self.advance_over_data(offset, size as u64)?;
+        self.state = ParserState::Header;
         Ok(TarEvent::More)
     }
 
-    fn behind_zero_block(&mut self, block: &[u8; BLOCK]) -> Result<TarEvent> {
-        if !is_zero(block) && self.options.behind_end() == AfterEnd::Refuse {
-            let message = "a zero block, and then more: the end marker is two zero blocks";
+    fn after_zero_block(&mut self, block: &[u8; BLOCK]) -> Result<TarEvent> {
+        if !is_zero(block) && self.options.after_end_marker() == AfterEnd::Refuse {
+            let message = "data after a single zero block: the end-of-archive marker is two zero \
+                blocks";
             return Err(corrupt(message, self.offset));
         }
-        self.behind_end(block)
+        self.after_end(block)
     }
 
-    fn behind_end(&mut self, bytes: &[u8]) -> Result<TarEvent> {
-        if self.options.behind_end() != AfterEnd::Refuse {
+    fn after_end(&mut self, bytes: &[u8]) -> Result<TarEvent> {
+        if self.options.after_end_marker() != AfterEnd::Refuse {
             return Ok(TarEvent::End);
         }
         if let Some(at) = bytes.iter().position(|&byte| byte != 0) {
             let offset = self.offset + at as u64;
-            return Err(corrupt("there are bytes behind the end marker", offset));
+            return Err(corrupt("data after the end-of-archive marker", offset));
         }
-        self.offset = self.behind(self.offset, bytes.len() as u64)?;
-        self.state = State::BehindEnd;
+        self.offset = self.advance(self.offset, bytes.len() as u64)?;
+        self.state = ParserState::AfterEnd;
         Ok(TarEvent::More)
     }
 
-    /// The offset so many bytes on.
-    fn behind(&self, offset: u64, len: u64) -> Result<u64> {
+    /// `offset + len`.
+    fn advance(&self, offset: u64, len: u64) -> Result<u64> {
         offset.checked_add(len).ok_or_else(|| {
-            corrupt(format!("{len} bytes of data end where no file does"), self.offset)
+            corrupt(format!("size of {len} bytes exceeds the range of file offsets"), self.offset)
         })
     }
 
-    /// The offset of the block behind so many bytes of data.
-    fn behind_data(&self, offset: u64, len: u64) -> Result<u64> {
-        let end = self.behind(offset, len)?;
+    /// The offset of the block after `len` bytes of data.
+    fn advance_over_data(&self, offset: u64, len: u64) -> Result<u64> {
+        let end = self.advance(offset, len)?;
         let padding = (BLOCK as u64 - end % BLOCK as u64) % BLOCK as u64;
-        self.behind(end, padding)
+        self.advance(end, padding)
     }
 }
 
-/// The value of the member's own extended header, or else that of the global ones.
-fn said<'a, T>(local: &'a Said<T>, global: &'a Said<T>) -> Option<&'a T> {
+/// The value of the member's extended header, or else of the global ones.
+fn effective<'a, T>(local: &'a PaxValue<T>, global: &'a PaxValue<T>) -> Option<&'a T> {
     local.as_ref().or(global.as_ref()).and_then(Option::as_ref)
 }
 
-/// How many bytes of data lie behind a header.
+/// The size of the data after a header.
 ///
-/// Programs disagree on whether the size counts where a member has no data by its kind: those that
-/// skip them and those that do not go on at different places, and see different members.
-fn size_of_data(header: &Header<'_>, said: Option<u64>, kind: TarKind, offset: u64) -> Result<u64> {
+/// Programs disagree on whether a size counts for member types without data. Readers that skip the data
+/// and readers that do not would see different members, so such a size is an error.
+fn size_of_data(
+    header: &TarHeader<'_>,
+    pax_size: Option<u64>,
+    kind: TarKind,
+    offset: u64,
+) -> Result<u64> {
     let in_header = header.size()?;
-    let size = said.unwrap_or(in_header);
+    let size = pax_size.unwrap_or(in_header);
     match kind {
-        // Here they agree: old programs note how much room a folder takes, and GNU's `D` has data.
+        // Programs agree here: old ones store the size of a directory; GNU's `D` has data.
         TarKind::Directory if header.type_flag() == b'5' => Ok(0),
-        TarKind::HardLink if said.is_none_or(|size| size == 0) => Ok(0),
+        TarKind::HardLink if pax_size.is_none_or(|size| size == 0) => Ok(0),
         TarKind::HardLink
         | TarKind::SymbolicLink
         | TarKind::CharacterDevice
@@ -355,21 +372,21 @@ fn size_of_data(header: &Header<'_>, said: Option<u64>, kind: TarKind, offset: u
             if size != 0 =>
         {
             let message = format!(
-                "{kind} with {size} bytes of data: where the next member starts is ambiguous"
+                "{kind} with {size} bytes of data: the start of the next member is ambiguous"
             );
             Err(corrupt(message, offset))
         }
         TarKind::Directory if header.type_flag() == 0 && size != 0 => {
             let message = format!(
-                "a folder with {size} bytes of data: where the next member starts is ambiguous"
+                "a directory with {size} bytes of data: the start of the next member is ambiguous"
             );
             Err(corrupt(message, offset))
         }
-        // A size that the header's field can hold is written there, or left out.
-        _ if said.is_some_and(|said| in_header != 0 && in_header != said && said < 1 << 33) => {
+        // A size that fits the header field must be stored there, or be omitted there.
+        _ if pax_size.is_some_and(|pax| in_header != 0 && in_header != pax && pax < 1 << 33) => {
             let message = format!(
-                "its header says {in_header} bytes of data, its extended header {size}: \
-                 where the next member starts is ambiguous"
+                "the size is {in_header} bytes in the header but {size} in the extended header: \
+                 the start of the next member is ambiguous"
             );
             Err(corrupt(message, offset))
         }
@@ -377,7 +394,7 @@ fn size_of_data(header: &Header<'_>, said: Option<u64>, kind: TarKind, offset: u
     }
 }
 
-/// Refuses two names for one thing: an extended header's and one of GNU.
+/// Checks that a pax record and a GNU header do not conflict.
 fn agree(
     extended: Option<&Vec<u8>>,
     long: Option<&Vec<u8>>,
@@ -387,18 +404,18 @@ fn agree(
     match (extended, long) {
         (Some(extended), Some(long)) if extended != long => {
             let (extended, long) = (extended.escape_ascii(), long.escape_ascii());
-            let message = format!("a member has two {what}s, \"{extended}\" and \"{long}\"");
+            let message = format!("conflicting {what}s of a member: \"{extended}\" and \"{long}\"");
             Err(corrupt(message, offset))
         }
         _ => Ok(()),
     }
 }
 
-/// Takes the data of a header that holds a long name.
+/// Stores the data of a GNU long-name header.
 fn put_name(slot: &mut Option<Vec<u8>>, data: &[u8], what: &str, offset: u64) -> Result<()> {
     let name = until_zero(data);
     if name.is_empty() {
-        return Err(corrupt(format!("a long {what} is empty"), offset));
+        return Err(corrupt(format!("empty GNU long {what}"), offset));
     }
     agree(slot.as_ref(), Some(&name.to_vec()), what, offset)?;
     *slot = Some(name.to_vec());
@@ -409,10 +426,10 @@ fn is_zero(bytes: &[u8]) -> bool {
     bytes.iter().all(|&byte| byte == 0)
 }
 
-/// The block that was asked for.
+/// The bytes as one block.
 fn block(bytes: &[u8]) -> Result<&[u8; BLOCK]> {
     bytes.try_into().map_err(|_| {
-        let message = format!("{} bytes are no block", bytes.len());
+        let message = format!("expected a block of {BLOCK} bytes, got {}", bytes.len());
         Error::new(ErrorKind::Internal, message)
     })
 }

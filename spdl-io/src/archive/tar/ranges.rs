@@ -1,4 +1,4 @@
-//! A tar archive in a store, of which only the headers are read.
+//! [`TarRanges`]: a tar archive in a store, read by range requests.
 
 use std::sync::Arc;
 
@@ -10,9 +10,10 @@ use spdl_core::Result;
 use super::{HeaderWalk, Step, TarEntry, TarOptions, WindowSizes};
 use crate::fetch::{Fetcher, Key};
 
-/// The members of a tar archive that a [`Fetcher`] reads by ranges: each header, and the data of
-/// those members that are asked for. Where members are smaller than 1 MiB, 8 MiB are read at a time,
-/// as that is faster than one request for each.
+/// The members of a tar archive in a store, read by range requests.
+///
+/// Headers are read, and the data of requested members. For members smaller than 1 MiB, one request reads
+/// 8 MiB, which is faster than one request per header.
 ///
 /// ```
 /// # use std::sync::Arc;
@@ -41,13 +42,12 @@ pub struct TarRanges {
 }
 
 impl TarRanges {
-    /// The members of the archive that is stored under `key` and holds `len` bytes, within default
-    /// limits.
+    /// The archive `key` of `len` bytes, with default limits.
     pub fn new(fetcher: Arc<dyn Fetcher>, key: Key, len: u64) -> Self {
         TarRanges::with_options(fetcher, key, len, TarOptions::default())
     }
 
-    /// The members of the archive that is stored under `key` and holds `len` bytes.
+    /// The archive `key` of `len` bytes.
     pub fn with_options(
         fetcher: Arc<dyn Fetcher>,
         key: Key,
@@ -61,9 +61,9 @@ impl TarRanges {
     /// The next entry; `None` at the end.
     ///
     /// # Errors
-    /// As those of [`TarParser`](super::TarParser); `Truncated` where the data of the last entry are
-    /// cut; what the fetcher answers, after which the call may be repeated. After damage there is nothing
-    /// more.
+    /// - The errors of [`TarParser`](super::TarParser), after which the archive ends.
+    /// - `Truncated` if the archive ends inside the data of the last entry.
+    /// - The errors of the fetcher, after which the call may be repeated.
     pub async fn next_entry(&mut self) -> Result<Option<TarEntry>> {
         self.step().await.map_err(|error| error.with_key(self.key.display_name()))
     }
@@ -71,13 +71,13 @@ impl TarRanges {
     /// The data of a file.
     ///
     /// # Errors
-    /// As those of [`TarSlice::data`](super::TarSlice::data), and what the fetcher answers.
+    /// The errors of [`TarSlice::data`](super::TarSlice::data) and of the fetcher.
     pub async fn data(&self, entry: &TarEntry) -> Result<Bytes> {
         entry.check_readable()?;
         self.options.check_file(entry)?;
         let range = entry.data_range();
         if range.end > self.len {
-            return Err(entry.data_cut(self.len));
+            return Err(entry.truncated(self.len));
         }
         match self.walk.get(&range) {
             Some(bytes) => Ok(Bytes::copy_from_slice(bytes)),
@@ -85,7 +85,7 @@ impl TarRanges {
         }
     }
 
-    /// The entries as a stream: those before a damage, then the error, and nothing more.
+    /// The entries as a stream. It ends after the first error.
     pub fn into_stream(self) -> impl Stream<Item = Result<TarEntry>> + Send {
         stream::unfold(self, |mut archive| async {
             let entry = archive.next_entry().await.transpose()?;
@@ -93,7 +93,7 @@ impl TarRanges {
         })
     }
 
-    /// Whether the last error was the archive's own, and not its fetcher's.
+    /// Whether the last error concerns the archive and not the fetcher.
     pub(crate) fn is_damaged(&self) -> bool {
         self.walk.is_damaged()
     }

@@ -1,14 +1,14 @@
-//! A tar archive in memory, or mapped into it.
+//! [`TarSlice`]: a tar archive in memory.
 
 use bytes::Bytes;
 use spdl_core::{Error, ErrorKind, Result};
 
 use super::{TarEntry, TarEvent, TarFile, TarOptions, TarParser};
 
-/// The members of a tar archive that lies in memory; nothing is copied.
+/// The members of a tar archive in memory, without copies.
 ///
-/// An iterator over the entries: those before a damage, then the error, and nothing more. An entry
-/// whose data are cut is delivered; reading them, and the next entry, are `Truncated`.
+/// An iterator over the entries, which ends after the first error. An entry whose data are truncated is
+/// returned; reading its data, and the next entry, are `Truncated`.
 ///
 /// ```
 /// use spdl_io::archive::TarSlice;
@@ -25,12 +25,12 @@ pub struct TarSlice {
     archive: Bytes,
     parser: TarParser,
     options: TarOptions,
-    /// That the archive ends inside the data of the last entry.
-    cut: Option<Error>,
+    /// The error if the archive ends inside the data of the last entry.
+    truncation: Option<Error>,
 }
 
 impl TarSlice {
-    /// The members of an archive, within default limits.
+    /// The members of an archive, with default limits.
     pub fn new(archive: impl Into<Bytes>) -> Self {
         TarSlice::with_options(archive, TarOptions::default())
     }
@@ -38,15 +38,16 @@ impl TarSlice {
     /// The members of an archive.
     pub fn with_options(archive: impl Into<Bytes>, options: TarOptions) -> Self {
         let parser = TarParser::new(options);
-        TarSlice { archive: archive.into(), parser, options, cut: None }
+        TarSlice { archive: archive.into(), parser, options, truncation: None }
     }
 
-    /// The data of a file: a part of the archive, not a copy of it.
+    /// The data of a file, as a view of the archive.
     ///
     /// # Errors
-    /// `Truncated` where the archive ends inside them; `Unsupported` for sparse files, links and
-    /// members of an unknown kind; `InvalidArgument` for what is no file; `LimitExceeded` for a file
-    /// larger than [`TarOptions::max_file_bytes`].
+    /// - `Truncated` if the archive ends inside the data.
+    /// - `Unsupported` for sparse files, links and members of unknown type.
+    /// - `InvalidArgument` for other members that are not files.
+    /// - `LimitExceeded` for a file above [`TarOptions::max_file_bytes`].
     pub fn data(&self, entry: &TarEntry) -> Result<Bytes> {
         entry.check_readable()?;
         self.options.check_file(entry)?;
@@ -56,23 +57,24 @@ impl TarSlice {
             (Ok(start), Ok(end)) if start <= end && end <= len => {
                 Ok(self.archive.slice(start..end))
             }
-            _ => Err(entry.data_cut(len as u64)),
+            _ => Err(entry.truncated(len as u64)),
         }
     }
 
-    /// The files with their data, and an error for each that cannot be read: folders, symbolic
-    /// links, devices, pipes and labels are passed over, hard links and sparse files are
-    /// `Unsupported`. After damage there is nothing more.
+    /// The files with their data, and an error for each file that cannot be read.
+    ///
+    /// Directories, symbolic links, devices, pipes and labels are skipped. Hard links and sparse files are
+    /// `Unsupported`. The iterator ends after an error of the archive.
     pub fn files(mut self) -> impl Iterator<Item = Result<TarFile>> + Send {
         std::iter::from_fn(move || {
             loop {
                 match self.next()? {
-                    Ok(entry) if entry.is_no_file() => {}
+                    Ok(entry) if entry.is_not_a_file() => {}
                     Ok(entry) => {
                         let data = self.data(&entry);
                         if data.as_ref().is_err_and(|error| error.kind() == ErrorKind::Truncated) {
-                            // It was said here; it need not be said again.
-                            self.cut = None;
+                            // The truncation is reported here, so not again by the next entry.
+                            self.truncation = None;
                             self.archive.clear();
                             self.parser = TarParser::ended();
                         }
@@ -85,7 +87,7 @@ impl TarSlice {
     }
 
     fn step(&mut self) -> Result<Option<TarEntry>> {
-        if let Some(error) = self.cut.take() {
+        if let Some(error) = self.truncation.take() {
             self.parser = TarParser::ended();
             return Err(error);
         }
@@ -101,7 +103,7 @@ impl TarSlice {
                     TarEvent::End => return Ok(None),
                     TarEvent::Entry(entry) => {
                         if entry.data_range().end > len as u64 {
-                            self.cut = Some(entry.data_cut(len as u64));
+                            self.truncation = Some(entry.truncated(len as u64));
                         }
                         return Ok(Some(entry));
                     }
@@ -110,7 +112,7 @@ impl TarSlice {
         }
     }
 
-    /// The archive ends before all that is wanted is there.
+    /// Ends an archive that has only a part of the requested range.
     fn end(&mut self, start: usize) -> Result<Option<TarEntry>> {
         let rest = self.archive.get(start..).unwrap_or_default();
         let len = self.archive.len() as u64;
@@ -118,7 +120,7 @@ impl TarSlice {
     }
 }
 
-/// A cut archive ends where it ends, also where that is inside the padding of a member.
+/// Sets the offset of a truncation error to the end of the archive, also inside padding.
 pub(super) fn at_end(error: Error, archive_len: u64) -> Error {
     match error.kind() {
         ErrorKind::Truncated => error.with_offset(archive_len),

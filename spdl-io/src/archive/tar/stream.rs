@@ -1,4 +1,4 @@
-//! A tar archive that comes as a stream.
+//! [`TarStream`]: a tar archive that is read sequentially.
 
 use std::io::{self, BufRead, BufReader, Read};
 
@@ -8,18 +8,16 @@ use spdl_core::{Error, ErrorKind, Result};
 use super::slice::at_end;
 use super::{TarEntry, TarEvent, TarFile, TarOptions, TarParser};
 
-/// The size of the buffer between the stream and the archive, in bytes. Larger pieces are read
-/// without it.
+/// The size of the read buffer, in bytes. Larger reads bypass it.
 const BUFFER: usize = 64 << 10;
 
-/// Memory is asked for in this step while data come in, in bytes: what a damaged header claims is
-/// not believed before it is there.
-const STEP: u64 = 1 << 20;
+/// The maximum initial allocation for a file, in bytes. The size in a corrupt header may be wrong.
+const MAX_INITIAL_BYTES: u64 = 1 << 20;
 
-/// The members of a tar archive that is read from its start to its end, once, without seeking.
+/// The members of a tar archive, read once from start to end, without seeking.
 ///
-/// Memory is needed for one file at a time, and only for those whose data are asked for. What is
-/// behind the end marker is read, too, and thrown away: a compressed stream has its checksum there.
+/// Uses memory for one file at a time, and only for requested data. Data after the end-of-archive marker
+/// are read and discarded, because a compressed stream has its checksum there.
 ///
 /// ```
 /// use spdl_io::archive::TarStream;
@@ -37,16 +35,16 @@ pub struct TarStream<R> {
     reader: BufReader<R>,
     parser: TarParser,
     options: TarOptions,
-    /// How many bytes were read.
+    /// The number of bytes read so far.
     position: u64,
-    /// The last entry, and whether its data were given out.
+    /// The last entry, and whether its data were read.
     entry: Option<(TarEntry, bool)>,
-    /// The bytes that the parser is given.
-    piece: Vec<u8>,
+    /// The bytes for the parser.
+    block: Vec<u8>,
 }
 
 impl<R: Read> TarStream<R> {
-    /// The members of an archive, within default limits. The reader need not be buffered.
+    /// The members of an archive, with default limits. The reader need not be buffered.
     pub fn new(reader: R) -> Self {
         TarStream::with_options(reader, TarOptions::default())
     }
@@ -59,15 +57,18 @@ impl<R: Read> TarStream<R> {
             options,
             position: 0,
             entry: None,
-            piece: Vec::new(),
+            block: Vec::new(),
         }
     }
 
-    /// The next entry; `None` at the end. What was not read of the last one's data is passed over.
+    /// The next entry; `None` at the end. Unread data of the last entry are skipped.
     ///
     /// # Errors
-    /// As those of [`TarParser`]; `Truncated` where the data of the last entry are cut; what the
-    /// reader answers, with its kind. After an error there is nothing more.
+    /// The archive ends after an error.
+    ///
+    /// - The errors of [`TarParser`].
+    /// - `Truncated` if the archive ends inside the data of the last entry.
+    /// - The errors of the reader.
     pub fn next_entry(&mut self) -> Result<Option<TarEntry>> {
         let entry = self.step();
         if entry.is_err() {
@@ -76,16 +77,16 @@ impl<R: Read> TarStream<R> {
         entry
     }
 
-    /// The data of the entry that [`next_entry`](Self::next_entry) gave last.
+    /// The data of the last entry.
     ///
     /// # Errors
-    /// As those of [`TarSlice::data`](super::TarSlice::data), and what the reader answers;
-    /// `InvalidArgument` where there is no entry, and where its data were taken before.
+    /// The errors of [`TarSlice::data`](super::TarSlice::data) and of the reader; `InvalidArgument` if
+    /// there is no entry, or if its data were read already.
     pub fn data(&mut self) -> Result<Bytes> {
         let refuse = |message: &str| Err(Error::new(ErrorKind::InvalidArgument, message));
         let entry = match &mut self.entry {
-            None => return refuse("there is no member whose data could be read"),
-            Some((_, true)) => return refuse("the data of this member were taken before"),
+            None => return refuse("no current member: call `next_entry` first"),
+            Some((_, true)) => return refuse("the data of this member were read already"),
             Some((entry, taken)) => {
                 entry.check_readable()?;
                 self.options.check_file(entry)?;
@@ -100,12 +101,12 @@ impl<R: Read> TarStream<R> {
         data
     }
 
-    /// The files with their data, as [`TarSlice::files`](super::TarSlice::files) gives them.
+    /// The files with their data: see [`TarSlice::files`](super::TarSlice::files).
     pub fn files(mut self) -> impl Iterator<Item = Result<TarFile>> {
         std::iter::from_fn(move || {
             loop {
                 match self.next_entry().transpose()? {
-                    Ok(entry) if entry.is_no_file() => {}
+                    Ok(entry) if entry.is_not_a_file() => {}
                     Ok(entry) => {
                         return Some(self.data().map(|data| TarFile { entry, data }));
                     }
@@ -124,21 +125,21 @@ impl<R: Read> TarStream<R> {
         if let Some((entry, _)) = self.entry.take() {
             self.skip_to(entry.data_range().end)?;
             if self.position < entry.data_range().end {
-                return Err(entry.data_cut(self.position));
+                return Err(entry.truncated(self.position));
             }
         }
         loop {
             let wanted = self.parser.wants();
-            // Padding behind data.
+            // Skip padding.
             self.skip_to(wanted.start)?;
             let len = (wanted.end - wanted.start) as usize;
-            self.read_piece(len)?;
-            if self.piece.len() < len {
+            self.read_block(len)?;
+            if self.block.len() < len {
                 let position = self.position;
-                let end = self.parser.finish(&self.piece);
+                let end = self.parser.finish(&self.block);
                 return end.map(|()| None).map_err(|error| at_end(error, position));
             }
-            match self.parser.supply(&self.piece)? {
+            match self.parser.supply(&self.block)? {
                 TarEvent::More => {}
                 TarEvent::End => return self.drain().map(|()| None),
                 TarEvent::Entry(entry) => {
@@ -149,45 +150,45 @@ impl<R: Read> TarStream<R> {
         }
     }
 
-    /// Reads what is behind the end marker, so that a decompressor gets to the checksum at its end.
+    /// Reads to the end, so that a decompressor verifies its checksum.
     fn drain(&mut self) -> Result<()> {
         self.skip_to(u64::MAX)
     }
 
-    /// Reads so many bytes, or those that are left.
-    fn read_piece(&mut self, len: usize) -> Result<()> {
-        self.piece.clear();
-        let read = self.reader.by_ref().take(len as u64).read_to_end(&mut self.piece);
-        self.position += self.piece.len() as u64;
+    /// Reads up to `len` bytes into `block`.
+    fn read_block(&mut self, len: usize) -> Result<()> {
+        self.block.clear();
+        let read = self.reader.by_ref().take(len as u64).read_to_end(&mut self.block);
+        self.position += self.block.len() as u64;
         read.map(|_| ()).map_err(|error| failed(error, self.position))
     }
 
     fn read_data(&mut self, entry: &TarEntry) -> Result<Bytes> {
         let mut data = Vec::new();
-        let reserved = data.try_reserve_exact(entry.size.min(STEP) as usize);
-        reserved.map_err(|_| {
-            let message = format!("cannot get memory for {} bytes", entry.size.min(STEP));
+        let initial = entry.size.min(MAX_INITIAL_BYTES);
+        data.try_reserve_exact(initial as usize).map_err(|_| {
+            let message = format!("cannot allocate {initial} bytes");
             Error::new(ErrorKind::LimitExceeded, message).with_key(entry.key.display_name())
         })?;
         let read = self.reader.by_ref().take(entry.size).read_to_end(&mut data);
         self.position += data.len() as u64;
         read.map_err(|error| failed(error, self.position).with_key(entry.key.display_name()))?;
         if (data.len() as u64) < entry.size {
-            return Err(entry.data_cut(self.position));
+            return Err(entry.truncated(self.position));
         }
         Ok(data.into())
     }
 
-    /// Passes over what lies before a byte of the archive, or all there is.
+    /// Skips to an offset, or to the end.
     fn skip_to(&mut self, offset: u64) -> Result<()> {
         while self.position < offset {
-            let there = match self.reader.fill_buf() {
+            let available = match self.reader.fill_buf() {
                 Ok([]) => break,
                 Ok(bytes) => bytes.len(),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(error) => return Err(failed(error, self.position)),
             };
-            let step = (offset - self.position).min(there as u64);
+            let step = (offset - self.position).min(available as u64);
             self.reader.consume(step as usize);
             self.position += step;
         }
@@ -195,11 +196,11 @@ impl<R: Read> TarStream<R> {
     }
 }
 
-/// The error of a reader. One of ours that was passed through it stays what it is.
+/// The error of a reader. An [`Error`] inside the [`io::Error`] is unwrapped.
 fn failed(error: io::Error, position: u64) -> Error {
-    let ours = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>());
-    match ours {
-        Some(ours) => ours.clone(),
+    let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>());
+    match inner {
+        Some(inner) => inner.clone(),
         None => Error::from(error).with_offset(position),
     }
 }

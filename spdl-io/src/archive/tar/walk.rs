@@ -1,4 +1,4 @@
-//! From header to header through an archive of which any part can be read.
+//! [`HeaderWalk`]: the headers of an archive with random access, such as a file or an object.
 
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -8,21 +8,21 @@ use spdl_core::{Error, ErrorKind, Result};
 use super::slice::at_end;
 use super::{TarEntry, TarEvent, TarOptions, TarParser};
 
-/// The headers of an archive of known length. It says what to read; who drives it reads.
+/// Walks over the headers of an archive of known length, without I/O. The caller reads.
 #[derive(Debug)]
 pub(crate) struct HeaderWalk {
     parser: TarParser,
     window: Window,
     len: u64,
-    /// That the archive ends inside the data of the last entry.
-    cut: Option<Error>,
+    /// The error if the archive ends inside the data of the last entry.
+    truncation: Option<Error>,
     is_damaged: bool,
 }
 
-/// What is to be done next.
+/// The next action of the caller.
 #[derive(Debug)]
 pub(crate) enum Step {
-    /// To read this part of the archive, [put](HeaderWalk::put) it there, and step again.
+    /// Read this range of the archive, pass it to [`put`](HeaderWalk::put), and step again.
     Read(Range<u64>),
     Entry(TarEntry),
     End,
@@ -31,10 +31,10 @@ pub(crate) enum Step {
 impl HeaderWalk {
     pub(crate) fn new(len: u64, options: TarOptions, sizes: WindowSizes) -> Self {
         let (parser, window) = (TarParser::new(options), Window::new(sizes));
-        HeaderWalk { parser, window, len, cut: None, is_damaged: false }
+        HeaderWalk { parser, window, len, truncation: None, is_damaged: false }
     }
 
-    /// The part of the archive that was read last, as far as it is inside `range`.
+    /// The bytes of `range`, if the last read contains it.
     pub(crate) fn get(&self, range: &Range<u64>) -> Option<&[u8]> {
         self.window.get(range)
     }
@@ -48,21 +48,21 @@ impl HeaderWalk {
         step
     }
 
-    /// Whether a step found the archive to be damaged.
+    /// Whether a step returned an error of the archive.
     pub(crate) fn is_damaged(&self) -> bool {
         self.is_damaged
     }
 
     fn try_step(&mut self) -> Result<Step> {
-        if let Some(error) = self.cut.take() {
+        if let Some(error) = self.truncation.take() {
             return Err(error);
         }
         loop {
             let wanted = self.parser.wants();
             let Some(bytes) = self.window.get(&wanted) else {
-                let there = wanted.start.min(self.len)..wanted.end.min(self.len);
-                let Some(rest) = self.window.get(&there).filter(|_| there != wanted) else {
-                    return match there.is_empty() {
+                let existing = wanted.start.min(self.len)..wanted.end.min(self.len);
+                let Some(rest) = self.window.get(&existing).filter(|_| existing != wanted) else {
+                    return match existing.is_empty() {
                         true => self.end(&[]),
                         false => Ok(Step::Read(self.window.next(&wanted, self.len))),
                     };
@@ -75,7 +75,7 @@ impl HeaderWalk {
                 TarEvent::End => return Ok(Step::End),
                 TarEvent::Entry(entry) => {
                     if entry.data_range().end > self.len {
-                        self.cut = Some(entry.data_cut(self.len));
+                        self.truncation = Some(entry.truncated(self.len));
                     }
                     return Ok(Step::Entry(entry));
                 }
@@ -87,8 +87,7 @@ impl HeaderWalk {
         self.parser.finish(rest).map(|()| Step::End).map_err(|error| at_end(error, self.len))
     }
 
-    /// Takes the part of the archive that a [`Step::Read`] asked for; `read` appends it to what it
-    /// is given.
+    /// Stores the range of a [`Step::Read`]; `read` appends its bytes to the buffer.
     pub(crate) fn put(
         &mut self,
         range: &Range<u64>,
@@ -98,45 +97,45 @@ impl HeaderWalk {
         self.window.bytes.clear();
         let started = Instant::now();
         read(&mut self.window.bytes)?;
-        let (came, wanted) = (self.window.bytes.len() as u64, range.end - range.start);
-        self.window.is_slow = started.elapsed() > SLOW + Duration::from_nanos(came);
-        if came == wanted {
+        let (received, wanted) = (self.window.bytes.len() as u64, range.end - range.start);
+        self.window.is_slow = started.elapsed() > SLOW + Duration::from_nanos(received);
+        if received == wanted {
             return Ok(());
         }
-        let message = format!("{came} bytes came where {wanted} of the archive were asked for");
+        let message = format!("expected {wanted} bytes of the archive, got {received}");
         Err(Error::new(ErrorKind::Io, message).with_offset(range.start))
     }
 }
 
-/// A part of an archive in memory. Where members are small, headers lie close together, and large
-/// parts are read one behind the other; where they are large, only what is around the headers.
+/// The part of an archive that was read last. Small members are read sequentially, in large reads; for
+/// large members, only the headers are read.
 #[derive(Debug)]
 struct Window {
     sizes: WindowSizes,
-    /// Whether the last read was slow, so that the bytes had to come from a disk.
+    /// Whether the last read was slow: the data were not in the page cache.
     is_slow: bool,
     start: u64,
     bytes: Vec<u8>,
 }
 
-/// A read that takes longer than this, and a nanosecond for each byte, waits for a disk.
+/// A read is slow if it takes longer than this plus 1 ns per byte.
 const SLOW: Duration = Duration::from_micros(50);
 
-/// How much is read at a time.
+/// Sizes of reads, in bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WindowSizes {
-    /// A gap up to this size is read and thrown away, as that costs less than another read.
+    /// The maximum gap between headers that is read and discarded, which costs less than another read.
     pub(crate) small_gap: u64,
-    /// The same where reads are slow, as disks take the longer for each than for more bytes.
+    /// The same for slow reads, whose latency outweighs the additional bytes.
     pub(crate) small_gap_if_slow: u64,
-    /// How much is read where the gap was small.
+    /// The size of a read after a small gap.
     pub(crate) sequential: u64,
-    /// How much is read where it was large: a header, and those of a long name before it.
+    /// The size of a read after a large gap: a header with its extended headers.
     pub(crate) hop: u64,
 }
 
 impl WindowSizes {
-    /// For files of this machine: in the page cache, a read costs as much as a copy of some KB.
+    /// For local files: a read from the page cache costs as much as copying a few KB.
     pub(crate) const LOCAL: WindowSizes = WindowSizes {
         small_gap: 4 << 10,
         small_gap_if_slow: 128 << 10,
@@ -144,7 +143,7 @@ impl WindowSizes {
         hop: 4 << 10,
     };
 
-    /// For stores that answer after some milliseconds.
+    /// For stores with a latency of milliseconds.
     pub(crate) const REMOTE: WindowSizes = WindowSizes {
         small_gap: 1 << 20,
         small_gap_if_slow: 1 << 20,
@@ -158,23 +157,23 @@ impl Window {
         Window { sizes, is_slow: false, start: 0, bytes: Vec::new() }
     }
 
-    /// The bytes of a part of the archive, where they are there.
+    /// The bytes of a range, if the window contains it.
     fn get(&self, range: &Range<u64>) -> Option<&[u8]> {
         let start = usize::try_from(range.start.checked_sub(self.start)?).ok()?;
         let end = usize::try_from(range.end.checked_sub(self.start)?).ok()?;
         self.bytes.get(start..end)
     }
 
-    /// Which part of an archive of `len` bytes to read, so that `wanted` is in it as far as the
-    /// archive goes. Empty where it starts at the end, or behind.
+    /// The next range to read of an archive of `len` bytes. It contains `wanted`, up to the end of the
+    /// archive, and is empty at the end.
     fn next(&self, wanted: &Range<u64>, len: u64) -> Range<u64> {
-        let here = self.start + self.bytes.len() as u64;
-        let gap = wanted.start.saturating_sub(here);
+        let end = self.start + self.bytes.len() as u64;
+        let gap = wanted.start.saturating_sub(end);
         let small = match self.is_slow {
             true => self.sizes.small_gap_if_slow,
             false => self.sizes.small_gap,
         };
-        let is_close = here > 0 && gap <= small;
+        let is_close = end > 0 && gap <= small;
         let size = if is_close { self.sizes.sequential } else { self.sizes.hop };
         let start = wanted.start.min(len);
         start..wanted.start.saturating_add(size).max(wanted.end).min(len)
@@ -203,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wanted_is_read_as_far_as_there_is_something() {
+    fn reads_stop_at_the_end_of_the_archive() {
         let window = Window::new(SIZES);
         assert_eq!(window.next(&(7..50), 10_000), 7..50);
         assert_eq!(window.next(&(7..50), 20), 7..20);

@@ -1,4 +1,4 @@
-//! The central directory of a zip archive: its records, and the members that they name.
+//! [`ZipDirectory`]: the central directory of a zip archive.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -7,19 +7,19 @@ use std::ops::Range;
 use bytes::Bytes;
 use spdl_core::{Error, ErrorKind, Result};
 
-use super::end::{End, tail};
-use super::entry::{LOCAL, ZipEntry, ZipKind, ZipMethod, ZipOptions};
+use super::end::{EndRecord, tail};
+use super::entry::{LOCAL, OVERLAP, ZipEntry, ZipKind, ZipMethod, ZipOptions};
 use super::numbers::{corrupt, crc32, number, u16_at, u32_at};
 use crate::fetch::Key;
 
-/// A record of the central directory, without name, extra fields and comment.
+/// The size of a central directory record without name, extra fields and comment, in bytes.
 const CENTRAL: usize = 46;
 const CENTRAL_SIGNATURE: u32 = 0x0201_4B50;
 
-/// The members of a zip archive, wherever it lies: only its directory is read.
+/// The members of a zip archive. Only the central directory is read.
 ///
-/// Members that overlap, lie behind the directory, or are more or fewer than the archive says, make
-/// the whole archive `Corrupt`.
+/// An archive is `Corrupt` if members overlap, lie after the central directory, or if their number differs
+/// from the end-of-central-directory record.
 ///
 /// ```
 /// use spdl_io::archive::{ZipDirectory, ZipOptions};
@@ -40,17 +40,17 @@ pub struct ZipDirectory {
 }
 
 impl ZipDirectory {
-    /// Reads the directory of an archive of `len` bytes. `read` is asked for parts of it.
+    /// Reads the central directory of an archive of `len` bytes. `read` returns byte ranges of it.
     ///
     /// # Errors
-    /// As [`ZipSlice::new`](super::ZipSlice::new), and what `read` answers.
+    /// The errors of [`ZipSlice::new`](super::ZipSlice::new) and of `read`.
     pub fn read(
         len: u64,
         options: ZipOptions,
         mut read: impl FnMut(Range<u64>) -> Result<Bytes>,
     ) -> Result<Self> {
         let tail = tail(len);
-        let end = End::find(&read(tail.clone())?, tail.start, len)?;
+        let end = EndRecord::find(&read(tail.clone())?, tail.start, len)?;
         let end = match end.far_record() {
             Some(range) => end.with_record(&read(range.clone())?, range.start)?,
             None => end,
@@ -59,21 +59,21 @@ impl ZipDirectory {
         ZipDirectory::parse(&read(range.clone())?, &end, range, options)
     }
 
-    /// The members, in the order of the directory.
+    /// The members, in the order of the central directory.
     pub fn entries(&self) -> &[ZipEntry] {
         &self.entries
     }
 
-    /// The member with this name; of several, the last.
+    /// The last member with this name.
     pub fn find(&self, name: &Key) -> Option<&ZipEntry> {
         self.entries.get(*self.by_name.get(name)?)
     }
 
-    /// Where in the archive the data of a member are, as they are stored. `read` is asked for the
-    /// header in front of them. Nobody has compared them with [`ZipEntry::crc32`] then.
+    /// The byte range of the stored data of a member. `read` returns the local header. The data are not
+    /// checked against [`ZipEntry::crc32`].
     ///
     /// # Errors
-    /// As [`ZipSlice::data`](super::ZipSlice::data), and what `read` answers.
+    /// The errors of [`ZipSlice::data`](super::ZipSlice::data) and of `read`.
     pub fn stored_range(
         &self,
         entry: &ZipEntry,
@@ -84,15 +84,14 @@ impl ZipDirectory {
         let start = entry.check_local(&read(span.start..header.min(span.end))?)?;
         let start = span.start + start as u64;
         let end = start.checked_add(entry.compressed_size).filter(|&end| end <= span.end);
-        let end =
-            end.ok_or_else(|| entry.corrupt("reaches into the next member or the directory"))?;
+        let end = end.ok_or_else(|| entry.corrupt(OVERLAP))?;
         Ok(start..end)
     }
 
-    /// The data of a member, decompressed. `read` is asked for their part of the archive.
+    /// The uncompressed data of a member. `read` returns byte ranges of the archive.
     ///
     /// # Errors
-    /// As [`ZipSlice::data`](super::ZipSlice::data), and what `read` answers.
+    /// The errors of [`ZipSlice::data`](super::ZipSlice::data) and of `read`.
     pub fn data(
         &self,
         entry: &ZipEntry,
@@ -111,11 +110,11 @@ impl fmt::Debug for ZipDirectory {
 impl ZipDirectory {
     pub(super) fn parse(
         bytes: &Bytes,
-        end: &End,
+        end: &EndRecord,
         range: Range<u64>,
         options: ZipOptions,
     ) -> Result<Self> {
-        // What stands before an archive (a program that unpacks it, say) shifts all of it.
+        // Data before the archive, such as a self-extracting program, shift all offsets.
         let shift = range.start - end.directory_offset;
         let mut entries = Vec::new();
         let mut at = 0;
@@ -123,20 +122,23 @@ impl ZipDirectory {
             let offset = range.start + at as u64;
             let record = bytes.slice(at..);
             if record.len() < CENTRAL || u32_at(&record, 0) != CENTRAL_SIGNATURE {
-                return Err(corrupt("a record of the zip directory is damaged", offset));
+                return Err(corrupt("invalid record in the zip central directory", offset));
             }
             let lens = [28, 30, 32].map(|at| usize::from(u16_at(&record, at)));
             let len = CENTRAL + lens.iter().sum::<usize>();
             if record.len() < len {
-                return Err(corrupt("a record of the zip directory reaches past its end", offset));
+                return Err(corrupt("record exceeds the zip central directory", offset));
             }
             entries.push(central_record(&record.slice(..len), lens, shift, offset)?);
             at += len;
         }
-        // The count of the short record goes around at 65,536.
+        // The count of the plain record has 16 bits and wraps around.
         let count = entries.len() as u64;
         if count != end.count && (count < 0x1_0000 || count & 0xFFFF != end.count) {
-            let message = format!("a zip archive of {} members lists {count}", end.count);
+            let message = format!(
+                "the zip central directory lists {count} members, but its end record states {}",
+                end.count
+            );
             return Err(corrupt(message, range.start));
         }
         check_overlap(&mut entries, range.start)?;
@@ -146,18 +148,18 @@ impl ZipDirectory {
     }
 }
 
-/// Refuses members that lie in each other, and finds out where each ends at most.
+/// Checks that members do not overlap, and sets the limit of each.
 fn check_overlap(entries: &mut [ZipEntry], directory: u64) -> Result<()> {
     let mut order: Vec<usize> = (0..entries.len()).collect();
     order.sort_unstable_by_key(|&at| std::cmp::Reverse(entries[at].header_offset));
     let mut limit = directory;
     for at in order {
         let entry = &mut entries[at];
-        let least = (LOCAL + entry.raw_name.len()) as u64;
-        let end = entry.header_offset.checked_add(least);
+        let min_header = (LOCAL + entry.raw_name.len()) as u64;
+        let end = entry.header_offset.checked_add(min_header);
         let end = end.and_then(|end| end.checked_add(entry.compressed_size));
         if end.is_none_or(|end| end > limit) {
-            return Err(entry.corrupt("reaches into the next member or the directory"));
+            return Err(entry.corrupt(OVERLAP));
         }
         entry.limit = limit;
         limit = entry.header_offset;
@@ -165,7 +167,7 @@ fn check_overlap(entries: &mut [ZipEntry], directory: u64) -> Result<()> {
     Ok(())
 }
 
-/// Reads one record of the central directory, which stands at `offset`.
+/// Parses the central directory record at `offset`.
 fn central_record(
     record: &Bytes,
     [name_len, extra_len, _]: [usize; 3],
@@ -177,15 +179,15 @@ fn central_record(
     let extra = extra_fields(extra, offset)?;
     let flags = u16_at(record, 8);
     if flags & 1 << 13 != 0 {
-        let message = "a zip archive with an encrypted directory";
+        let message = "encrypted zip central directories are not supported";
         return Err(Error::new(ErrorKind::Unsupported, message).with_offset(offset));
     }
     let key = name_of(&raw_name, &extra, flags & 1 << 11 != 0, offset)?;
     let mut sizes = [number(record, 24, 4), number(record, 20, 4), number(record, 42, 4)];
     let mut disk = u64::from(u16_at(record, 34));
-    let too_short = || corrupt("a zip member lacks its sizes of 64 bits", offset);
+    let too_short = || corrupt("missing sizes in the Zip64 extra field", offset);
     if sizes.contains(&0xFFFF_FFFF) || disk == 0xFFFF {
-        // Those that do not fit stand here, in this order.
+        // The Zip64 extra field holds only the values that do not fit, in this order.
         let mut long = field_of(&extra, 1).ok_or_else(too_short)?;
         let mut next = |len: usize| {
             let (value, rest) = long.split_at_checked(len)?;
@@ -200,11 +202,11 @@ fn central_record(
         }
     }
     if disk != 0 {
-        let message = "a zip archive in several parts";
+        let message = "multi-part zip archives are not supported";
         return Err(Error::new(ErrorKind::Unsupported, message).with_offset(offset));
     }
     let [size, compressed_size, header_offset] = sizes;
-    // Unix keeps the mode of a file here.
+    // On Unix, the external attributes hold the file mode.
     let is_of_unix = record[5] == 3;
     let is_link = is_of_unix && u32_at(record, 38) >> 28 == 0o12;
     let kind = match (key.as_bytes().last(), is_link) {
@@ -212,9 +214,9 @@ fn central_record(
         (_, true) => ZipKind::SymbolicLink,
         _ => ZipKind::File,
     };
-    let header_offset = header_offset
-        .checked_add(shift)
-        .ok_or_else(|| corrupt("a zip member starts where no file goes", offset))?;
+    let header_offset = header_offset.checked_add(shift).ok_or_else(|| {
+        corrupt("offset of a zip member exceeds the range of file offsets", offset)
+    })?;
     Ok(ZipEntry {
         key,
         kind,
@@ -233,14 +235,14 @@ fn central_record(
     })
 }
 
-/// The extra fields of a record: numbers and contents.
+/// The extra fields of a record: identifiers and contents.
 fn extra_fields(mut extra: &[u8], offset: u64) -> Result<Vec<(u16, &[u8])>> {
     let mut fields = Vec::new();
-    // Fewer bytes than a field has fill some archives up.
+    // Some archives end with padding shorter than a field header.
     while extra.len() >= 4 {
         let (id, len) = (u16_at(extra, 0), usize::from(u16_at(extra, 2)));
         let content = extra.get(4..4 + len).ok_or_else(|| {
-            corrupt(format!("an extra field ({id:#06x}) of a zip member is cut"), offset)
+            corrupt(format!("truncated extra field {id:#06x} of a zip member"), offset)
         })?;
         fields.push((id, content));
         extra = &extra[4 + len..];
@@ -248,30 +250,29 @@ fn extra_fields(mut extra: &[u8], offset: u64) -> Result<Vec<(u16, &[u8])>> {
     Ok(fields)
 }
 
-/// The content of the first extra field with this number.
+/// The content of the first extra field with this identifier.
 fn field_of<'a>(fields: &[(u16, &'a [u8])], wanted: u16) -> Option<&'a [u8]> {
     fields.iter().find(|(id, _)| *id == wanted).map(|(_, content)| *content)
 }
 
-/// The name in UTF-8: as stored, from the field that gives it for old programs' sake, or from code
-/// page 437.
+/// The name in UTF-8: as stored, from the Info-ZIP Unicode path extra field, or from code page 437.
 fn name_of(raw: &[u8], extra: &[(u16, &[u8])], is_utf8: bool, offset: u64) -> Result<Key> {
     let utf8 = match field_of(extra, 0x7075) {
         _ if is_utf8 => Some(raw),
-        // It belongs to the name whose checksum it has.
+        // The field is valid if its checksum matches the stored name.
         Some([1, rest @ ..]) if rest.len() >= 4 && u32_at(rest, 0) == crc32(raw) => {
             Some(&rest[4..])
         }
         _ => None,
     };
     if utf8.unwrap_or(raw).contains(&0) {
-        // Some programs would end it there, and others not.
-        return Err(corrupt("the name of a zip member holds a zero byte", offset));
+        // Programs disagree on whether the name ends there.
+        return Err(corrupt("NUL byte in the name of a zip member", offset));
     }
     if let Some(utf8) = utf8 {
-        return std::str::from_utf8(utf8).map(Key::from).map_err(|_| {
-            corrupt("the name of a zip member is said to be UTF-8, and is not", offset)
-        });
+        return std::str::from_utf8(utf8)
+            .map(Key::from)
+            .map_err(|_| corrupt("invalid UTF-8 in the name of a zip member", offset));
     }
     let decode = |&byte: &u8| match byte {
         0..=0x7F => char::from(byte),

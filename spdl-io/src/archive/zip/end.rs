@@ -1,4 +1,4 @@
-//! The records at the end of a zip archive, which say where its directory is.
+//! The end-of-central-directory records of a zip archive.
 
 use std::ops::Range;
 
@@ -7,38 +7,37 @@ use spdl_core::{Error, ErrorKind, Result};
 use super::entry::ZipOptions;
 use super::numbers::{corrupt, number, u16_at, u32_at};
 
-/// The record at the end of an archive, without its comment.
+/// The size of the end-of-central-directory record without its comment, in bytes.
 const END: usize = 22;
 const END_SIGNATURE: u32 = 0x0605_4B50;
-/// What says where the record with numbers of 64 bits is; it stands right before the end.
+/// The size of the Zip64 end-of-central-directory locator, directly before the end record, in bytes.
 const LOCATOR: usize = 20;
 const LOCATOR_SIGNATURE: u32 = 0x0706_4B50;
 const END_64: usize = 56;
 const END_64_SIGNATURE: u32 = 0x0606_4B50;
-/// How much of an archive's end may have to be looked at: the longest comment, and what is before.
+/// The maximum size of the end records and the comment, in bytes.
 const TAIL: u64 = (LOCATOR + END + 0xFFFF + END_64) as u64;
 
-/// The part of an archive of this length that holds its end.
+/// The byte range of an archive of `len` bytes that holds the end records.
 pub(super) fn tail(len: u64) -> Range<u64> {
     len.saturating_sub(TAIL)..len
 }
 
-/// What the end of an archive says of its directory.
+/// The location of the central directory, from the end-of-central-directory records.
 #[derive(Clone, Debug)]
-pub(super) struct End {
-    /// Where the directory ends: where the records of the end start.
+pub(super) struct EndRecord {
+    /// The end of the central directory, which is the start of the end records.
     directory_end: u64,
     directory_size: u64,
-    /// As stored: counted from the start of the archive, before which there may be other bytes.
+    /// As stored: relative to the start of the archive, which other data may precede.
     pub(super) directory_offset: u64,
     pub(super) count: u64,
-    /// Where the record with numbers of 64 bits may be, that has not been seen yet, and what the
-    /// short record says.
+    /// The byte range of the Zip64 record, if it still must be read.
     far_record: Option<Range<u64>>,
 }
 
-impl End {
-    /// Looks for the end in the last bytes of an archive, which start at `start`.
+impl EndRecord {
+    /// Finds the record in the last bytes of an archive, which start at `start`.
     pub(super) fn find(tail: &[u8], start: u64, len: u64) -> Result<Self> {
         let signature = END_SIGNATURE.to_le_bytes();
         let fits = |&at: &usize| {
@@ -47,7 +46,7 @@ impl End {
         };
         let last = tail.len().checked_sub(END);
         let at = last.and_then(|last| (0..=last).rev().find(fits)).ok_or_else(|| {
-            let message = "there is no end of a zip archive: this is none, or it is cut";
+            let message = "end-of-central-directory record not found: not a zip file, or truncated";
             Error::new(ErrorKind::Truncated, message).with_offset(len)
         })?;
         let record = &tail[at..];
@@ -55,10 +54,10 @@ impl End {
         let disks = [u16_at(record, 4), u16_at(record, 6)];
         let counts = [u16_at(record, 8), u16_at(record, 10)];
         if counts[0] != counts[1] || disks.iter().any(|&disk| disk != 0 && disk != 0xFFFF) {
-            let message = "a zip archive in several parts";
+            let message = "multi-part zip archives are not supported";
             return Err(Error::new(ErrorKind::Unsupported, message).with_offset(offset));
         }
-        let end = End {
+        let end = EndRecord {
             directory_end: offset,
             directory_size: number(record, 12, 4),
             directory_offset: number(record, 16, 4),
@@ -70,10 +69,10 @@ impl End {
             Some(locator) if u32_at(locator, 0) == LOCATOR_SIGNATURE => {
                 let locator_offset = offset - LOCATOR as u64;
                 if u32_at(locator, 16) > 1 {
-                    let message = "a zip archive in several parts";
+                    let message = "multi-part zip archives are not supported";
                     return Err(Error::new(ErrorKind::Unsupported, message).with_offset(offset));
                 }
-                // Right before the locator, but where it has been extended.
+                // The record precedes the locator directly, unless it has an extensible data sector.
                 let near = (at - LOCATOR).checked_sub(END_64).map(|at| &tail[at..at + END_64]);
                 match near {
                     Some(near) if u32_at(near, 0) == END_64_SIGNATURE => {
@@ -84,7 +83,7 @@ impl End {
                         let stated_end = stated.checked_add(END_64 as u64);
                         match stated_end.filter(|&end| end <= locator_offset) {
                             Some(stated_end) => {
-                                Ok(End { far_record: Some(stated..stated_end), ..end })
+                                Ok(EndRecord { far_record: Some(stated..stated_end), ..end })
                             }
                             None => end.without_record(locator_offset),
                         }
@@ -95,28 +94,30 @@ impl End {
         }
     }
 
-    /// What has to be read for the record with numbers of 64 bits.
+    /// The byte range to read for the Zip64 record.
     pub(super) fn far_record(&self) -> Option<Range<u64>> {
         self.far_record.clone()
     }
 
-    /// The short end alone, where what looks like a long one is none. A name may look like it.
+    /// The plain record alone, if the data at the place of the Zip64 record are something else. A file
+    /// name may look like a locator.
     fn without_record(self, offset: u64) -> Result<Self> {
         let needs_it = self.count == 0xFFFF
             || self.directory_size == 0xFFFF_FFFF
             || self.directory_offset == 0xFFFF_FFFF;
         if needs_it {
-            return Err(corrupt("the long end of a zip archive is missing", offset));
+            let message = "Zip64 end-of-central-directory record not found";
+            return Err(corrupt(message, offset));
         }
-        Ok(End { far_record: None, ..self })
+        Ok(EndRecord { far_record: None, ..self })
     }
 
-    /// Takes the record with numbers of 64 bits in, which stands at `offset`.
+    /// Applies the Zip64 record at `offset`.
     pub(super) fn with_record(self, record: &[u8], offset: u64) -> Result<Self> {
         if record.len() < END_64 || u32_at(record, 0) != END_64_SIGNATURE {
             return self.without_record(offset);
         }
-        let end = End {
+        let end = EndRecord {
             directory_end: offset,
             directory_size: number(record, 40, 8),
             directory_offset: number(record, 48, 8),
@@ -124,30 +125,31 @@ impl End {
             far_record: None,
         };
         if number(record, 24, 8) != end.count {
-            let message = "a zip archive in several parts";
+            let message = "multi-part zip archives are not supported";
             return Err(Error::new(ErrorKind::Unsupported, message).with_offset(offset));
         }
-        // The short record says the same, or that it cannot.
-        let agrees = |short: u64, long: u64, cannot: u64| short == long || short == cannot;
+        // The plain record holds the same values, or the marker for a Zip64 value.
+        let agrees = |plain: u64, zip64: u64, marker: u64| plain == zip64 || plain == marker;
         if !agrees(self.count, end.count, 0xFFFF)
             || !agrees(self.directory_size, end.directory_size, 0xFFFF_FFFF)
             || !agrees(self.directory_offset, end.directory_offset, 0xFFFF_FFFF)
         {
-            return Err(corrupt("the two ends of a zip archive contradict each other", offset));
+            let message = "the Zip64 and the plain end-of-central-directory record disagree";
+            return Err(corrupt(message, offset));
         }
         Ok(end)
     }
 
-    /// Where the directory is.
+    /// The byte range of the central directory.
     pub(super) fn directory(&self, options: &ZipOptions) -> Result<Range<u64>> {
         let start = self.directory_end.checked_sub(self.directory_size);
         let start = start.filter(|&start| start >= self.directory_offset).ok_or_else(|| {
-            let message = "the directory of a zip archive does not fit before its end";
+            let message = "invalid size or offset of the zip central directory";
             corrupt(message, self.directory_end)
         })?;
         if self.directory_size > options.max_directory_bytes {
             let message = format!(
-                "the directory of a zip archive holds {} bytes, of {} allowed",
+                "zip central directory of {} bytes exceeds the limit of {} bytes",
                 self.directory_size, options.max_directory_bytes
             );
             return Err(Error::new(ErrorKind::LimitExceeded, message).with_offset(start));

@@ -1,5 +1,4 @@
-//! A member of a zip archive: what is known of it, and its data out of the part of the archive that
-//! holds them.
+//! [`ZipEntry`]: a member of a zip archive, its local header and its data.
 
 use std::ops::Range;
 
@@ -9,63 +8,65 @@ use spdl_core::{Error, ErrorKind, Result};
 use super::numbers::{corrupt, crc32, number, u16_at, u32_at};
 use crate::fetch::Key;
 
-/// A header before a member's data, without name and extra fields.
+/// The size of a local header without name and extra fields, in bytes.
 pub(super) const LOCAL: usize = 30;
 const LOCAL_SIGNATURE: u32 = 0x0403_4B50;
-/// No deflated byte stands for more than this many.
+/// The message for a member that overlaps the next one or the central directory.
+pub(super) const OVERLAP: &str = "the member overlaps the next member or the central directory";
+/// The maximum compression ratio of DEFLATE.
 const MAX_DEFLATE_RATIO: u64 = 1_032;
 
-/// One member of a zip archive, as the central directory describes it.
+/// One member of a zip archive, from the central directory.
 #[non_exhaustive]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ZipEntry {
-    /// Its name in UTF-8; that of old archives is decoded from code page 437. It may be absolute, or
-    /// climb with `..`, and is never used as a path here.
+    /// The name in UTF-8. Names of old archives are decoded from code page 437. It may be absolute, or
+    /// contain `..`. Never use it as a path.
     pub key: Key,
-    /// What it is.
+    /// The type.
     pub kind: ZipKind,
-    /// The length of its data in bytes.
+    /// The uncompressed size of the data, in bytes.
     pub size: u64,
-    /// Their length in the archive in bytes.
+    /// The compressed size of the data, in bytes.
     pub compressed_size: u64,
-    /// Where in the archive its local header starts.
+    /// The offset of the local header.
     pub header_offset: u64,
-    /// How the data are stored.
+    /// The compression method.
     pub method: ZipMethod,
-    /// Whether they are encrypted. Reading them is `Unsupported`.
+    /// Whether the data are encrypted. Reading them is `Unsupported`.
     pub is_encrypted: bool,
     pub(super) crc32: u32,
-    /// The name as stored.
+    /// The name, as stored.
     pub(super) raw_name: Bytes,
-    /// Where the next member, or the directory, starts.
+    /// The start of the next member, or of the central directory.
     pub(super) limit: u64,
 }
 
-/// What a member of a zip archive is.
+/// The type of a zip member.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ZipKind {
     /// A file with its data.
     File,
-    /// A folder: its name ends with a slash.
+    /// A directory: the name ends with a slash.
     Directory,
-    /// A link by name, which is its data.
+    /// A symbolic link. The data are its target.
     SymbolicLink,
 }
 
-/// How the data of a member are stored.
+/// The compression method of a zip member.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ZipMethod {
-    /// As they are.
+    /// No compression.
     Stored,
-    /// By DEFLATE.
+    /// DEFLATE.
     Deflated,
-    /// By another method, of this number. Reading them is `Unsupported`.
+    /// Another method, by its number. Reading the data is `Unsupported`.
     Other(u16),
 }
 
-/// What a reader of zip archives allows.
+/// Limits of zip readers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ZipOptions {
     pub(super) max_directory_bytes: u64,
@@ -80,7 +81,7 @@ impl Default for ZipOptions {
 }
 
 impl ZipOptions {
-    /// The most bytes of the central directory, of which there are 46 and a name for each member.
+    /// Sets the maximum size of the central directory, in bytes. Each member takes 46 bytes and its name.
     /// Default: 256 MiB.
     #[must_use]
     pub fn max_directory_bytes(mut self, max_directory_bytes: u64) -> Self {
@@ -88,7 +89,7 @@ impl ZipOptions {
         self
     }
 
-    /// The most bytes of one file that is read into memory, once decompressed. Default: 1 GiB.
+    /// Sets the maximum uncompressed size of a file, in bytes. Default: 1 GiB.
     #[must_use]
     pub fn max_file_bytes(mut self, max_file_bytes: u64) -> Self {
         self.max_file_bytes = max_file_bytes;
@@ -97,7 +98,7 @@ impl ZipOptions {
 }
 
 impl ZipEntry {
-    /// The checksum that the data should have, once decompressed: CRC-32.
+    /// The expected CRC-32 of the uncompressed data.
     pub fn crc32(&self) -> u32 {
         self.crc32
     }
@@ -106,47 +107,48 @@ impl ZipEntry {
         corrupt(message, self.header_offset).with_key(self.key.display_name())
     }
 
-    /// What has to be read for the data: the local header and all that may belong to it.
+    /// The byte range to read for the data, including the local header.
     pub(super) fn check(&self, options: &ZipOptions) -> Result<Range<u64>> {
         let refuse = |kind: ErrorKind, message: String| {
             let error = Error::new(kind, message).with_key(self.key.display_name());
             Err(error.with_offset(self.header_offset))
         };
         if self.is_encrypted {
-            return refuse(ErrorKind::Unsupported, "is encrypted".to_owned());
+            let message = "encrypted zip members are not supported";
+            return refuse(ErrorKind::Unsupported, message.to_owned());
         }
         if self.size > options.max_file_bytes {
             let limit = options.max_file_bytes;
-            let message = format!("holds {} bytes, but at most {limit} are allowed", self.size);
+            let message = format!("size of {} bytes exceeds the limit of {limit} bytes", self.size);
             return refuse(ErrorKind::LimitExceeded, message);
         }
-        let can_be = match self.method {
+        let is_possible = match self.method {
             ZipMethod::Stored => self.size == self.compressed_size,
             ZipMethod::Deflated => {
                 self.size <= self.compressed_size.saturating_mul(MAX_DEFLATE_RATIO)
             }
             ZipMethod::Other(method) => {
-                let message = format!("is compressed by method {method}, which is not known here");
+                let message = format!("unsupported zip compression method {method}");
                 return refuse(ErrorKind::Unsupported, message);
             }
         };
-        if !can_be {
+        if !is_possible {
             let (size, compressed) = (self.size, self.compressed_size);
-            let message = format!("cannot be {size} bytes, stored as {compressed}");
+            let message = format!(
+                "impossible sizes: {compressed} compressed bytes for {size} uncompressed bytes"
+            );
             return Err(self.corrupt(message));
         }
-        let most = (LOCAL + self.raw_name.len() + 0xFFFF) as u64 + self.compressed_size;
-        Ok(self.header_offset..self.limit.min(self.header_offset.saturating_add(most)))
+        let max_len = (LOCAL + self.raw_name.len() + 0xFFFF) as u64 + self.compressed_size;
+        Ok(self.header_offset..self.limit.min(self.header_offset.saturating_add(max_len)))
     }
 
-    /// Takes the data out of the part of the archive that [`check`](Self::check) asked for.
+    /// The data, from the byte range that [`check`](Self::check) returned.
     pub(super) fn extract(&self, span: Bytes) -> Result<Bytes> {
         let start = self.check_local(&span)?;
         let compressed = usize::try_from(self.compressed_size).ok();
         let end = compressed.and_then(|len| start.checked_add(len));
-        let end = end
-            .filter(|&end| end <= span.len())
-            .ok_or_else(|| self.corrupt("reaches into the next member or the directory"))?;
+        let end = end.filter(|&end| end <= span.len()).ok_or_else(|| self.corrupt(OVERLAP))?;
         let stored = span.slice(start..end);
         let data = match self.method {
             ZipMethod::Deflated => self.inflate(&stored)?,
@@ -154,16 +156,16 @@ impl ZipEntry {
         };
         let crc = crc32(&data);
         if crc != self.crc32 {
-            let message = format!("has the checksum {crc:08x} and should have {:08x}", self.crc32);
+            let message = format!("CRC-32 mismatch: expected {:08x}, got {crc:08x}", self.crc32);
             return Err(self.corrupt(message));
         }
         Ok(data)
     }
 
-    /// Compares the local header with the directory. Returns where the data start.
+    /// Checks the local header against the central directory. Returns the offset of the data.
     pub(super) fn check_local(&self, span: &[u8]) -> Result<usize> {
         if span.len() < LOCAL || u32_at(span, 0) != LOCAL_SIGNATURE {
-            return Err(self.corrupt("has no local header where the directory says"));
+            return Err(self.corrupt("local header not found at its offset"));
         }
         let (name_len, extra_len) = (usize::from(u16_at(span, 26)), usize::from(u16_at(span, 28)));
         let flags = u16_at(span, 6);
@@ -173,13 +175,15 @@ impl ZipEntry {
             ZipMethod::Other(other) => other,
         };
         if span.get(LOCAL..LOCAL + name_len) != Some(&self.raw_name[..]) {
-            return Err(self.corrupt("has another name in its local header"));
+            return Err(self.corrupt("local header and central directory disagree on the name"));
         }
         if u16_at(span, 8) != method || (flags & 1 != 0) != self.is_encrypted {
-            return Err(self.corrupt("is stored otherwise by its local header"));
+            let message =
+                "local header and central directory disagree on compression or encryption";
+            return Err(self.corrupt(message));
         }
-        // Where data were written before their size was known, it stands behind them.
-        let is_behind = flags & 1 << 3 != 0;
+        // With this flag, a data descriptor after the data holds size and checksum.
+        let has_descriptor = flags & 1 << 3 != 0;
         let values = [
             (number(span, 14, 4), u64::from(self.crc32), false),
             (number(span, 18, 4), self.compressed_size, true),
@@ -187,10 +191,11 @@ impl ZipEntry {
         ];
         for (local, central, may_be_long) in values {
             let agrees = local == central
-                || (is_behind && local == 0)
+                || (has_descriptor && local == 0)
                 || (may_be_long && local == 0xFFFF_FFFF);
             if !agrees {
-                return Err(self.corrupt("has another size or checksum in its local header"));
+                let message = "local header and central directory disagree on size or checksum";
+                return Err(self.corrupt(message));
             }
         }
         Ok(LOCAL + name_len + extra_len)
@@ -198,12 +203,12 @@ impl ZipEntry {
 
     fn inflate(&self, stored: &[u8]) -> Result<Bytes> {
         let no_memory = || {
-            let message = format!("cannot get memory for {} bytes", self.size);
+            let message = format!("cannot allocate {} bytes", self.size);
             Error::new(ErrorKind::LimitExceeded, message).with_key(self.key.display_name())
         };
         let len = usize::try_from(self.size).map_err(|_| no_memory())?;
         let mut data = Vec::new();
-        // One byte more shows that there is more.
+        // One additional byte detects data beyond the stated size.
         data.try_reserve_exact(len + 1).map_err(|_| no_memory())?;
         let mut inflate = flate2::Decompress::new(false);
         let status = inflate.decompress_vec(stored, &mut data, flate2::FlushDecompress::Finish);
@@ -213,8 +218,8 @@ impl ZipEntry {
             {
                 Ok(data.into())
             }
-            Ok(_) => Err(self.corrupt(format!("does not decompress to {len} bytes"))),
-            Err(error) => Err(self.corrupt("cannot be decompressed").with_source(error)),
+            Ok(_) => Err(self.corrupt(format!("the data do not decompress to {len} bytes"))),
+            Err(error) => Err(self.corrupt("cannot decompress the data").with_source(error)),
         }
     }
 }

@@ -1,5 +1,12 @@
-//! Zip archives, member by member in any order, by their central directory: in memory ([`ZipSlice`]), and
-//! by ranges of a store ([`ZipRanges`]).
+//! Zip archives: random access to members by the central directory.
+//!
+//! | file | what it holds |
+//! |---|---|
+//! | `mod` | the readers: [`ZipSlice`] in memory, [`ZipRanges`] by range requests |
+//! | `directory` | [`ZipDirectory`]: the central directory |
+//! | `end` | end-of-central-directory records, including Zip64 |
+//! | `entry` | [`ZipEntry`], local headers, decompression, [`ZipOptions`] |
+//! | `numbers` | little-endian numbers and CRC-32 |
 
 mod directory;
 mod end;
@@ -14,7 +21,7 @@ use bytes::Bytes;
 use spdl_core::{Error, ErrorKind, Result};
 
 pub use self::directory::ZipDirectory;
-use self::end::{End, tail};
+use self::end::{EndRecord, tail};
 pub use self::entry::{ZipEntry, ZipKind, ZipMethod, ZipOptions};
 use self::numbers::corrupt;
 use crate::fetch::{Fetcher, Key};
@@ -37,19 +44,20 @@ pub struct ZipSlice {
 }
 
 impl ZipSlice {
-    /// Reads the directory of an archive, within default limits.
+    /// Reads the central directory of an archive, with default limits.
     ///
     /// # Errors
-    /// `Corrupt` and `Truncated` where this is no zip archive or its directory is damaged;
-    /// `Unsupported` for one in several parts; `LimitExceeded`.
+    /// - `Corrupt` or `Truncated` if this is not a zip archive, or if its central directory is damaged.
+    /// - `Unsupported` for a multi-part archive.
+    /// - `LimitExceeded` for a central directory above [`ZipOptions::max_directory_bytes`].
     pub fn new(archive: impl Into<Bytes>) -> Result<Self> {
         ZipSlice::with_options(archive, ZipOptions::default())
     }
 
-    /// Reads the directory of an archive.
+    /// Reads the central directory of an archive.
     ///
     /// # Errors
-    /// As [`new`](Self::new).
+    /// The errors of [`new`](Self::new).
     pub fn with_options(archive: impl Into<Bytes>, options: ZipOptions) -> Result<Self> {
         let archive = archive.into();
         let read = |range| part(&archive, range);
@@ -57,35 +65,35 @@ impl ZipSlice {
         Ok(ZipSlice { archive, directory })
     }
 
-    /// The members, in the order of the directory.
+    /// The members, in the order of the central directory.
     pub fn entries(&self) -> &[ZipEntry] {
         &self.directory.entries
     }
 
-    /// The member with this name; of several, the last.
+    /// The last member with this name.
     pub fn find(&self, name: &Key) -> Option<&ZipEntry> {
         self.directory.find(name)
     }
 
-    /// The data of a member of this archive: a part of it where they are stored as they are.
+    /// The data of a member. Stored data are a view of the archive.
     ///
     /// # Errors
-    /// `Corrupt` where they contradict their checksum, their size or the directory; `Unsupported`
-    /// where they are encrypted, or compressed by something else than DEFLATE; `LimitExceeded` for a
-    /// file larger than [`ZipOptions::max_file_bytes`].
+    /// - `Corrupt` if the data contradict the checksum, the size or the central directory.
+    /// - `Unsupported` for encrypted members, and for compression methods other than DEFLATE.
+    /// - `LimitExceeded` for a file above [`ZipOptions::max_file_bytes`].
     pub fn data(&self, entry: &ZipEntry) -> Result<Bytes> {
-        let behind = |_| entry.corrupt("lies behind the end of the archive");
-        self.directory.data(entry, |range| part(&self.archive, range).map_err(behind))
+        let out_of_range = |_| entry.corrupt("the member exceeds the archive");
+        self.directory.data(entry, |range| part(&self.archive, range).map_err(out_of_range))
     }
 }
 
-/// A part of an archive in memory.
+/// A byte range of an archive in memory.
 fn part(archive: &Bytes, range: Range<u64>) -> Result<Bytes> {
     match (usize::try_from(range.start), usize::try_from(range.end)) {
         (Ok(start), Ok(end)) if start <= end && end <= archive.len() => {
             Ok(archive.slice(start..end))
         }
-        _ => Err(corrupt("the archive ends before that", archive.len() as u64)),
+        _ => Err(corrupt("byte range exceeds the zip archive", archive.len() as u64)),
     }
 }
 
@@ -95,8 +103,7 @@ impl fmt::Debug for ZipSlice {
     }
 }
 
-/// A zip archive that a [`Fetcher`] reads by ranges: its directory, and those members that are asked
-/// for, each by one request.
+/// A zip archive in a store, read by range requests: the central directory, then one request per member.
 #[derive(Debug)]
 pub struct ZipRanges {
     fetcher: Arc<dyn Fetcher>,
@@ -105,52 +112,52 @@ pub struct ZipRanges {
 }
 
 impl ZipRanges {
-    /// Reads the directory of the archive that is stored under `key` and holds `len` bytes.
+    /// Reads the central directory of the archive `key` of `len` bytes.
     ///
     /// # Errors
-    /// As [`ZipSlice::new`], and what the fetcher answers.
+    /// The errors of [`ZipSlice::new`] and of the fetcher.
     pub async fn open(
         fetcher: Arc<dyn Fetcher>,
         key: Key,
         len: u64,
         options: ZipOptions,
     ) -> Result<Self> {
-        let named = |error: Error| error.with_key(key.display_name());
+        let with_key = |error: Error| error.with_key(key.display_name());
         let tail = tail(len);
         let bytes = fetch(&*fetcher, &key, tail.clone()).await?;
-        let end = End::find(&bytes, tail.start, len).map_err(named)?;
+        let end = EndRecord::find(&bytes, tail.start, len).map_err(with_key)?;
         let end = match end.far_record() {
             Some(range) => {
                 let bytes = fetch(&*fetcher, &key, range.clone()).await?;
-                end.with_record(&bytes, range.start).map_err(named)?
+                end.with_record(&bytes, range.start).map_err(with_key)?
             }
             None => end,
         };
-        let range = end.directory(&options).map_err(named)?;
+        let range = end.directory(&options).map_err(with_key)?;
         let bytes = if tail.start <= range.start {
             let at = |offset: u64| (offset - tail.start) as usize;
             bytes.slice(at(range.start)..at(range.end))
         } else {
             fetch(&*fetcher, &key, range.clone()).await?
         };
-        let directory = ZipDirectory::parse(&bytes, &end, range, options).map_err(named)?;
+        let directory = ZipDirectory::parse(&bytes, &end, range, options).map_err(with_key)?;
         Ok(ZipRanges { fetcher, key, directory })
     }
 
-    /// The members, in the order of the directory.
+    /// The members, in the order of the central directory.
     pub fn entries(&self) -> &[ZipEntry] {
         &self.directory.entries
     }
 
-    /// The member with this name; of several, the last.
+    /// The last member with this name.
     pub fn find(&self, name: &Key) -> Option<&ZipEntry> {
         self.directory.find(name)
     }
 
-    /// The data of a member of this archive. They are decompressed where the future is polled.
+    /// The data of a member. Decompression runs on the thread that polls the future.
     ///
     /// # Errors
-    /// As [`ZipSlice::data`], and what the fetcher answers.
+    /// The errors of [`ZipSlice::data`] and of the fetcher.
     pub async fn data(&self, entry: &ZipEntry) -> Result<Bytes> {
         let range = entry.check(&self.directory.options)?;
         entry.extract(fetch(&*self.fetcher, &self.key, range).await?)
@@ -161,7 +168,7 @@ async fn fetch(fetcher: &dyn Fetcher, key: &Key, range: Range<u64>) -> Result<By
     let wanted = range.end - range.start;
     let bytes = fetcher.read(key, Some(range)).await?;
     if bytes.len() as u64 != wanted {
-        let message = format!("{} bytes came for a range of {wanted}", bytes.len());
+        let message = format!("expected {wanted} bytes of the zip archive, got {}", bytes.len());
         return Err(Error::new(ErrorKind::Io, message).with_key(key.display_name()));
     }
     Ok(bytes)

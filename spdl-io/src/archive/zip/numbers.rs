@@ -1,8 +1,8 @@
-//! Numbers and checksums of a zip archive's records.
+//! Little-endian numbers and CRC-32 of zip records.
 
 use spdl_core::{Error, ErrorKind};
 
-/// Numbers of a record, least byte first. What is not there is 0: lengths are checked before.
+/// A little-endian number of a record; 0 if out of range, because callers check lengths.
 pub(super) fn number(bytes: &[u8], at: usize, len: usize) -> u64 {
     let bytes = bytes.get(at..at + len).unwrap_or_default();
     bytes.iter().rev().fold(0, |value, &byte| value << 8 | u64::from(byte))
