@@ -172,7 +172,7 @@ fn what_can_be_understood_in_two_ways_is_corrupt() {
     start().extended(b'x', &[("size", "3")]).file("a", b"1234").refused(
         corrupt,
         1024,
-        "where the next member starts is ambiguous",
+        "the start of the next member is ambiguous",
     );
     start()
         .extended(b'x', &[("path", "a")])
@@ -347,7 +347,7 @@ fn sizes_that_no_archive_can_have_are_corrupt() {
     Archive::default()
         .extended(b'x', &[("size", "18446744073709551615")])
         .header(b'0', "a", 0)
-        .refused(ErrorKind::Corrupt, 1024, "where no file does");
+        .refused(ErrorKind::Corrupt, 1024, "exceeds the range of file offsets");
 }
 
 #[test]
@@ -383,7 +383,7 @@ fn every_cut_is_told_and_what_came_before_is_delivered() {
 #[test]
 fn an_end_without_its_marker_is_accepted_on_demand_only() {
     let archive = Archive::default().file("a", b"123");
-    archive.refused(ErrorKind::Truncated, 1024, "without its end marker");
+    archive.refused(ErrorKind::Truncated, 1024, "end-of-archive marker not found");
     let options = TarOptions::default().accept_missing_end(true);
     assert_eq!(archive.read_with(options).0, [file("a", 3)]);
     assert!(archive.read_with(options).1.is_none());

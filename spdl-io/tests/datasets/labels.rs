@@ -208,7 +208,7 @@ fn a_label_column_that_a_list_has_not_is_refused() {
     let (_folder, data) = open_with("l.csv", &list("path,class\n1.jpg,dog\n"), &options);
     let error = data.unwrap().check_field("label").unwrap_err();
     assert!(
-        error.message().contains("no sample has a field \"label\"; there are class, file"),
+        error.message().contains("no sample has a field \"label\": the fields are class, file"),
         "{error}"
     );
 }
