@@ -1,4 +1,4 @@
-//! The bytes of an image file become a sample in its place in a batch.
+//! Decodes and transforms one image into its slot of a batch.
 
 use bytes::Bytes;
 use spdl_core::observe::Counter;
@@ -16,25 +16,24 @@ use crate::image::{
 use crate::transform::SampleColor;
 use crate::transform::{
     ImageTransform, Placement, ResizeRequest, ResizedPlanes, Resizer, Sample, SampleFormat,
-    SampleWriter, needed_region, reach,
+    SampleWriter, filter_reach, needed_region,
 };
 
-/// Field 0 of the layout: the pixels.
+/// Field 0 of the batch layout: the pixels.
 const IMAGES: usize = 0;
-/// Field 1: the class.
+/// Field 1 of the batch layout: the class label.
 const LABELS: usize = 1;
 
-/// Decodes, turns upright, crops, resizes, mirrors and lays out one image, straight into its slot.
+/// Decodes, crops, resizes, flips, normalises and lays out one image, directly in its batch slot.
 ///
-/// One per worker: it keeps decoders and scratch memory. Once it has seen images of the largest size,
-/// it allocates nothing itself, and neither does this crate's JPEG decoder; the libraries behind some
-/// other formats do, for every image. What one image much larger than the others has needed is given
-/// back after some twenty of them. The batch must have the fields of
-/// [`image_fields`](crate::image_fields) for the same transform.
+/// Create one per worker: it keeps decoders and scratch memory. After the largest image, this type
+/// and the JPEG decoder of this crate allocate nothing; some libraries for other formats allocate
+/// per image. Memory for an unusually large image is released after about twenty smaller ones. The
+/// batch must have the [`image_fields`](crate::image_fields) of the same transform.
 ///
-/// With [`OnTruncated::Partial`](crate::OnTruncated::Partial) a sample may be black in part:
-/// [`write`](FillImage::write) tells which part is not, and
-/// [`count_partial`](FillImage::count_partial) counts such samples in a pipeline.
+/// With [`OnTruncated::Partial`](crate::OnTruncated::Partial), a part of a sample may be black:
+/// [`write`](FillImage::write) returns the valid part, and
+/// [`count_partial`](FillImage::count_partial) counts such samples.
 ///
 /// ```
 /// use spdl_core::BatchLayout;
@@ -55,14 +54,14 @@ pub struct FillImage {
     retention: Retention,
     partial_samples: Counter,
     resizer: Resizer,
-    /// The part of the image as it is seen in the sample.
+    /// The resized, upright part of the image.
     resized: ResizedPlanes,
     writer: SampleWriter,
     #[cfg(feature = "augment")]
     augmentation: Option<Augmentation>,
 }
 
-/// Random changes of a sample before it is laid out.
+/// Augmentation before normalisation and layout.
 #[cfg(feature = "augment")]
 struct Augmentation {
     augmenter: Augmenter,
@@ -71,39 +70,39 @@ struct Augmentation {
     writer: SampleWriter,
 }
 
-/// What was written to a sample.
+/// The valid part of a written sample.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Written {
     /// The size of the sample.
     pub size: Size,
-    /// The part of the sample, as it is laid out, that shows what the file says. All of it, except
-    /// where the data end early and [`OnTruncated::Partial`](crate::OnTruncated::Partial) allows that:
-    /// then what else there is of the image is black, or mixed with black. It may be empty. Where the
-    /// image was turned or mirrored, it need not be at the top.
+    /// The rectangle of the sample that shows decoded pixels: the whole sample, unless the file is
+    /// truncated and [`OnTruncated::Partial`](crate::OnTruncated::Partial) accepts that. The rest
+    /// of the image is black or blended with black. The rectangle may be empty. Because of
+    /// orientation and flips, it need not be at the top.
     pub valid: Rect,
 }
 
 impl Written {
-    /// Whether a part of the sample shows nothing because its data end early.
+    /// Whether a part of the sample is missing because the file is truncated.
     pub fn is_partial(&self) -> bool {
         self.valid != Rect::full(self.size)
     }
 }
 
-/// What of a stored image becomes the sample, and how it is turned.
-struct Plan {
+/// Which part of the stored image becomes the sample, and how.
+struct FillPlan {
     placement: Placement,
     orientation: Orientation,
     stored: Size,
-    /// What is resized, in the stored image.
+    /// The part to resize, in the stored image.
     source: CropBox,
-    /// What of the stored image has influence.
+    /// The pixels of the stored image that may influence the result.
     bounds: Rect,
 }
 
 impl FillImage {
-    /// A worker's own transform.
+    /// Creates the decoder and transform of one worker.
     ///
     /// # Errors
     /// As [`ImageTransform::validate`].
@@ -127,9 +126,9 @@ impl FillImage {
         })
     }
 
-    /// Changes samples at random once they are resized and mirrored, and before they are normalised
-    /// and laid out: the whole sample, with what is around the image. The random numbers are the
-    /// sample's own, and follow those that the crop was drawn with.
+    /// Augments samples after resize and flips, before normalisation and layout. The whole sample
+    /// is augmented, with the fill colour around the image. The random generator of the sample
+    /// continues after the draws of the crop.
     ///
     /// ```
     /// use spdl_core::StageOptions;
@@ -137,7 +136,7 @@ impl FillImage {
     /// use spdl_media::{CodecRegistry, FillImage, ImageTransform, Limits, Mode};
     /// let transform = ImageTransform::new(224).mode(Mode::Train);
     /// let augmenter = Augmenter::new().then(TrivialAugmentWide::new());
-    /// // For the stage: so a run that is resumed with others is told what differs.
+    /// // A run that resumes with other parameters reports the difference.
     /// let decode = StageOptions::new("decode")
     ///     .parameters(transform.parameters())
     ///     .parameters(augmenter.parameters());
@@ -160,9 +159,8 @@ impl FillImage {
         Ok(self)
     }
 
-    /// Counts with `counter` the samples that [`write`](FillImage::write) and the pipeline's stage
-    /// deliver though their data end early: those that are [partial](Written::is_partial). All
-    /// workers may count with clones of one counter.
+    /// Counts samples that are [partial](Written::is_partial) with `counter`. Clones of one counter
+    /// serve all workers.
     ///
     /// ```
     /// use spdl_core::observe::Counter;
@@ -176,8 +174,8 @@ impl FillImage {
     ///         .count_partial(counter.clone()))
     /// };
     /// # let _: spdl_core::Result<FillImage> = factory();
-    /// // Once the pipeline has run:
-    /// println!("{} samples are not whole", partial.get());
+    /// // After the run:
+    /// println!("{} samples are partial", partial.get());
     /// ```
     #[must_use]
     pub fn count_partial(mut self, counter: Counter) -> Self {
@@ -185,11 +183,12 @@ impl FillImage {
         self
     }
 
-    /// Writes `encoded` to `sample`, with `rng` for what is random in the transform. Tells which
-    /// part of the sample shows what the file says.
+    /// Decodes and transforms `encoded` into `sample`, with random numbers from `rng`. Returns the
+    /// valid part of the sample.
     ///
     /// # Errors
-    /// As [`Decoder::decode_planes`]; `InvalidArgument` where `sample` has not the transform's size
+    /// As [`Decoder::decode_planes`]; `InvalidArgument` if `sample` has another size or data type
+    /// than the transform.
     /// or type.
     pub fn write(
         &mut self,
@@ -197,24 +196,24 @@ impl FillImage {
         sample: Sample<'_>,
         rng: impl FnOnce() -> SampleRng,
     ) -> Result<Written> {
-        self.check_room(&sample)?;
+        self.check_sample(&sample)?;
         let info = self.decoder.inspect(encoded)?;
         let mut rng = self.draws().then(rng);
         let placement = self.transform.place_with(info.upright_size(), rng.as_mut());
-        self.write_plan(encoded, sample, &Plan::new(&info, placement), rng)
+        self.write_plan(encoded, sample, &FillPlan::new(&info, placement), rng)
     }
 
-    /// Writes `encoded` to a field of a slot, as [`write`](FillImage::write) does with the random
-    /// numbers of the context: for a [`Fill`] of yours that writes other fields too. Two of them that
-    /// are given the same context, as an image and its mask, draw the same crop and the same
-    /// mirroring, where both have the same [`Crop`](crate::Crop) and flips, and their images are of
-    /// one size.
+    /// [`write`](FillImage::write) into a field of a slot, with the random generator of the
+    /// context. Use it in a custom [`Fill`] that writes other fields as well.
+    ///
+    /// Two calls with the same context, for an image and its mask, draw the same crop and flips if
+    /// [`Crop`](crate::Crop), flip probabilities and image sizes are equal.
     ///
     /// # Errors
-    /// As for [`write`](FillImage::write) and [`check_field`](FillImage::check_field).
+    /// As [`write`](FillImage::write) and [`check_field`](FillImage::check_field).
     ///
     /// # Panics
-    /// Where the layout has no such field.
+    /// If the layout has no such field.
     pub fn write_field(
         &mut self,
         encoded: &[u8],
@@ -232,29 +231,29 @@ impl FillImage {
         self.write(encoded, sample, || cx.rng())
     }
 
-    /// Checks that a field is as samples are: their type and their shape.
+    /// Checks that a field has the data type and shape of the samples.
     ///
     /// # Errors
-    /// `InvalidArgument`, with what both are, where it is not.
+    /// `InvalidArgument` if it differs.
     pub fn check_field(&self, field: &Field) -> Result<()> {
         let format = self.transform.sample_format();
         let shape = self.transform.tensor().shape();
         if (field.dtype, &field.shape[..]) == (format.dtype, &shape[..]) {
             return Ok(());
         }
-        Err(mismatch(format!(
-            "the transform gives {} {shape:?} ({format}, {} pixels), but the field {:?} of the batch \
-             is {} {:?}; make the layout with `image_fields` of the same transform, or set the \
-             transform's `format`, `color` or size",
-            format.dtype,
-            self.transform.size(),
+        Err(invalid(format!(
+            "field {:?} of the batch is {} {:?}, but the transform produces {} {shape:?} ({format}, {} \
+                 pixels); create the layout with `image_fields` of the same transform, or change its \
+                 format, color or size",
             field.name,
             field.dtype,
-            field.shape
+            field.shape,
+            format.dtype,
+            self.transform.size()
         )))
     }
 
-    /// Whether anything of a sample is random.
+    /// Whether a sample needs random numbers.
     fn draws(&self) -> bool {
         #[cfg(feature = "augment")]
         if self.augmentation.is_some() {
@@ -263,12 +262,11 @@ impl FillImage {
         self.transform.is_random()
     }
 
-    /// Writes this part of `encoded`, resized, to the whole of `sample`, whatever the transform
-    /// crops, and without augmentations. `crop` lies in the upright image; what is outside has no
-    /// influence.
+    /// Resizes the rectangle `crop` of the upright image to the whole `sample`. The crop and
+    /// augmentations of the transform are not used, and pixels outside `crop` have no influence.
     ///
     /// # Errors
-    /// As [`write`](FillImage::write); `InvalidArgument` where `crop` is not inside the image.
+    /// As [`write`](FillImage::write); `InvalidArgument` if `crop` is not inside the image.
     pub fn write_crop(
         &mut self,
         encoded: &[u8],
@@ -276,25 +274,24 @@ impl FillImage {
         crop: Rect,
         mirrored: bool,
     ) -> Result<Written> {
-        self.check_room(&sample)?;
+        self.check_sample(&sample)?;
         let info = self.decoder.inspect(encoded)?;
         if !crop.is_within(info.upright_size()) {
             return Err(Error::new(
                 ErrorKind::InvalidArgument,
-                format!("{crop:?} is not inside an image of {} pixels", info.upright_size()),
+                format!("crop {crop:?} is not inside the image of {} pixels", info.upright_size()),
             ));
         }
         let placement = Placement { mirrored, ..Placement::part(crop, self.transform.size()) };
-        self.write_plan(encoded, sample, &Plan::new(&info, placement), None)
+        self.write_plan(encoded, sample, &FillPlan::new(&info, placement), None)
     }
 
-    /// Writes an image that is decoded already to `sample`, with `rng` for what is random in the
-    /// transform. `picture` is as stored, and must be turned by `orientation`; what it does not hold
-    /// of its image has no influence.
+    /// Transforms a decoded image into `sample`, with random numbers from `rng`. `picture` is as
+    /// stored, with this `orientation`; missing parts of the image have no influence.
     ///
     /// # Errors
-    /// `InvalidArgument` where `sample` has not the transform's size or type, or where the picture
-    /// holds nothing of what is to be seen.
+    /// `InvalidArgument` if `sample` has another size or data type than the transform, or the
+    /// picture holds nothing of the crop.
     pub fn write_picture(
         &mut self,
         picture: &Picture,
@@ -302,18 +299,23 @@ impl FillImage {
         sample: Sample<'_>,
         rng: impl FnOnce() -> SampleRng,
     ) -> Result<()> {
-        self.check_room(&sample)?;
+        self.check_sample(&sample)?;
         let info = ImageInfo::new(picture.image(), orientation);
         let mut rng = self.draws().then(rng);
         let placement = self.transform.place_with(info.upright_size(), rng.as_mut());
-        let request = Plan::new(&info, placement).resize_request(&self.transform);
+        let request = FillPlan::new(&info, placement).resize_request(&self.transform);
         self.resizer.resize(picture, &request, &mut self.resized)?;
-        self.lay_out(placement.target_once_mirrored(&self.transform), sample, rng)
+        self.write_resized(placement.flipped_target(&self.transform), sample, rng)
     }
 
-    /// Writes the resized planes to their place in the sample, changed where `rng` is given and
-    /// there are augmentations.
-    fn lay_out(&mut self, target: Rect, sample: Sample<'_>, rng: Option<SampleRng>) -> Result<()> {
+    /// Writes the resized planes to `target` in the sample, augmented if there is an augmentation
+    /// and `rng` is given.
+    fn write_resized(
+        &mut self,
+        target: Rect,
+        sample: Sample<'_>,
+        rng: Option<SampleRng>,
+    ) -> Result<()> {
         #[cfg(feature = "augment")]
         if let (Some(augmentation), Some(mut rng)) = (&mut self.augmentation, rng) {
             let Augmentation { augmenter, pixels, writer } = augmentation;
@@ -331,7 +333,7 @@ impl FillImage {
         &mut self,
         encoded: &[u8],
         sample: Sample<'_>,
-        plan: &Plan,
+        plan: &FillPlan,
         rng: Option<SampleRng>,
     ) -> Result<Written> {
         let stored = plan.stored;
@@ -348,7 +350,7 @@ impl FillImage {
         if self.retention.is_excess(self.picture.needed_bytes(), self.picture.held_bytes()) {
             self.picture = Picture::new();
         }
-        self.lay_out(plan.placement.target_once_mirrored(&self.transform), sample, rng)?;
+        self.write_resized(plan.placement.flipped_target(&self.transform), sample, rng)?;
         let written = plan.written(&self.transform, region, decoded);
         self.partial_samples.add(written.is_partial().into());
         Ok(written)
@@ -358,7 +360,7 @@ impl FillImage {
         &mut self.decoder
     }
 
-    /// Samples of another size from now on, and nothing else changed.
+    /// Changes the sample size only.
     pub(crate) fn set_size(&mut self, size: Size) -> Result<()> {
         if self.transform.size() != size {
             self.transform = self.transform.clone().resized_to(size);
@@ -368,7 +370,7 @@ impl FillImage {
         Ok(())
     }
 
-    fn check_room(&self, sample: &Sample<'_>) -> Result<()> {
+    fn check_sample(&self, sample: &Sample<'_>) -> Result<()> {
         let expected = self.transform.tensor().values() as usize;
         let format = self.transform.sample_format();
         let found = SampleFormat { dtype: sample.dtype(), ..format };
@@ -376,7 +378,7 @@ impl FillImage {
             return Err(Error::new(
                 ErrorKind::InvalidArgument,
                 format!(
-                    "expected room for {expected} values as {format}, found {} as {found}",
+                    "cannot write {expected} values of {format} to {} values of {found}",
                     sample.len()
                 ),
             ));
@@ -385,21 +387,21 @@ impl FillImage {
     }
 }
 
-/// Whether there are fields for the images and for the labels, and no other.
+/// Checks that the batch has two fields: images and labels.
 fn check_count(fields: &[Field]) -> Result<()> {
     if fields.len() == LABELS + 1 {
         return Ok(());
     }
     let names: Vec<&str> = fields.iter().map(|field| &*field.name).collect();
-    Err(mismatch(format!(
-        "`FillImage` writes images and labels, two fields, but the batch has {}: {}; a `Fill` of \
-         yours that calls `FillImage::write_field` writes others too",
+    Err(invalid(format!(
+        "`FillImage` writes two fields, images and labels, but the batch has {}: {}; to write \
+             other fields, call `FillImage::write_field` from a custom `Fill`",
         names.len(),
         names.join(", ")
     )))
 }
 
-fn mismatch(message: String) -> Error {
+fn invalid(message: String) -> Error {
     Error::new(ErrorKind::InvalidArgument, message)
 }
 
@@ -415,7 +417,7 @@ impl Fill<Labeled<Bytes>> for FillImage {
         slot.set(LABELS, item.label)
     }
 
-    /// As [`check_field`](FillImage::check_field) of the first; the second is an `i64`.
+    /// Checks that the first field holds the samples, and the second one an `i64` label.
     fn check_fields(&self, fields: &[Field]) -> Result<()> {
         check_count(fields)?;
         self.check_field(&fields[IMAGES])?;
@@ -423,22 +425,22 @@ impl Fill<Labeled<Bytes>> for FillImage {
         if labels.dtype == DType::I64 && labels.shape.is_empty() {
             return Ok(());
         }
-        Err(mismatch(format!(
-            "a label is one {}, but the field {:?} of the batch is {} {:?}",
-            DType::I64,
+        Err(invalid(format!(
+            "field {:?} of the batch is {} {:?}, but a label is one {}",
             labels.name,
             labels.dtype,
-            labels.shape
+            labels.shape,
+            DType::I64
         )))
     }
 }
 
-impl Plan {
+impl FillPlan {
     fn new(info: &ImageInfo, placement: Placement) -> Self {
         let ImageInfo { size: stored, orientation } = *info;
-        // Whole pixels stay whole.
+        // Whole pixels remain whole.
         let bounds = orientation.box_to_stored(placement.bounds.into(), stored);
-        Plan {
+        FillPlan {
             placement,
             orientation,
             stored,
@@ -452,21 +454,21 @@ impl Plan {
         }
     }
 
-    /// What must be decoded, and how small it may be: so many times as large as what it is resized
-    /// to as its filter wants.
+    /// The region to decode, and the minimum size of a reduced result: the target size times the
+    /// minimum ratio of the filter.
     fn decode_request(&self, transform: &ImageTransform) -> DecodeRequest {
         let target = self.orientation.apply(self.placement.target.size());
         let needed = needed_region(self.source, target, transform.resize_filter(), self.stored);
         let axis = |needed: (u32, u32), bounds: (u32, u32)| {
             let first = needed.0.max(bounds.0);
             let end = (needed.0 + needed.1).min(bounds.0 + bounds.1);
-            // A box of no width at a bound's edge could leave nothing.
+            // An empty box at an edge of the bounds must not give an empty region.
             (first.min(bounds.0 + bounds.1 - 1), end.saturating_sub(first).max(1))
         };
         let bounds = self.bounds;
         let (left, width) = axis((needed.left, needed.width), (bounds.left, bounds.width));
         let (top, height) = axis((needed.top, needed.height), (bounds.top, bounds.height));
-        let ratio = transform.resize_filter().least_ratio();
+        let ratio = transform.resize_filter().min_decode_ratio();
         let smallest = |region: u32, target: u32, source: f64| {
             let resized = f64::from(region) * f64::from(target) / source;
             ((resized * ratio).ceil() as u32).clamp(1, region)
@@ -482,7 +484,7 @@ impl Plan {
             .exact(transform.is_exact())
     }
 
-    /// Which part of the sample is as it should be where `region` was decoded to that.
+    /// The valid part of the sample, given the decoded rows of `region`.
     fn written(&self, transform: &ImageTransform, region: Rect, decoded: Decoded) -> Written {
         let size = transform.size();
         let whole = Written { size, valid: Rect::full(size) };
@@ -490,12 +492,12 @@ impl Plan {
             return whole;
         }
         let target = self.orientation.apply(self.placement.target.size());
-        // In pixels of the stored image: the first row that is not there, and how far a filter looks
-        // beyond the middle of a pixel.
+        // In pixels of the stored image: the first missing row, and the distance that a filter
+        // reaches from the centre of a pixel.
         let scale = f64::from(region.height) / f64::from(decoded.size.height);
         let end = f64::from(region.top) + f64::from(decoded.rows_valid) * scale;
         let per_row = self.source.height / f64::from(target.height);
-        let reach = reach(per_row, transform.resize_filter());
+        let reach = filter_reach(per_row, transform.resize_filter());
         let rows = (end - reach - self.source.top) / per_row + 0.5;
         let rows = (rows.floor().max(0.0) as u32).min(target.height);
         if rows == target.height {
@@ -531,8 +533,8 @@ impl Plan {
 }
 
 impl Placement {
-    /// Where the image is in the sample in the end.
-    fn target_once_mirrored(&self, transform: &ImageTransform) -> Rect {
+    /// The rectangle of the image in the sample after flips.
+    fn flipped_target(&self, transform: &ImageTransform) -> Rect {
         let Rect { left, top, width, height } = self.target;
         let sample = transform.size();
         Rect {
@@ -570,7 +572,7 @@ mod tests {
             .filter(ResizeFilter::Area)
             .on_truncated(OnTruncated::Partial);
         let none = || unreachable!("nothing is random");
-        let plan = Plan::new(&info, transform.place(info.upright_size(), none));
+        let plan = FillPlan::new(&info, transform.place(info.upright_size(), none));
         let request = plan.decode_request(&transform);
         let region = Rect { left: 48, top: 0, width: 300, height: 300 };
         assert_eq!(request.region_of(stored), region);
@@ -588,13 +590,13 @@ mod tests {
         // A part that nothing else has influence on is all of what is decoded, however far the
         // filter looks.
         let part = Rect { left: 10, top: 120, width: 200, height: 160 };
-        let plan = Plan::new(&info, Placement::part(part, transform.size()));
+        let plan = FillPlan::new(&info, Placement::part(part, transform.size()));
         let wide = transform.clone().filter(ResizeFilter::Lanczos3);
         let region = Rect { left: 120, top: 90, width: 160, height: 200 };
         assert_eq!(plan.decode_request(&wide).region_of(stored), region);
         // Nothing is asked for that is larger than the region.
         let larger = ImageTransform::new(900).crop(Crop::Stretch);
-        let plan = Plan::new(&info, larger.place(info.upright_size(), none));
+        let plan = FillPlan::new(&info, larger.place(info.upright_size(), none));
         assert_eq!(plan.decode_request(&larger).smallest(), Some(stored));
     }
 }

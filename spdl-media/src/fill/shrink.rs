@@ -1,4 +1,4 @@
-//! Images no larger than they are needed.
+//! Reduces large images.
 
 use spdl_core::Result;
 
@@ -6,10 +6,9 @@ use super::image::FillImage;
 use crate::image::{CodecRegistry, Image, Limits, Rect, Size};
 use crate::transform::{Crop, ImageTransform, ResizeFilter, Sample};
 
-/// Decodes images and makes the large ones smaller, once, for all that is to come: for a data set
-/// that is written anew, or for a cache of decoded samples.
+/// Decodes images and reduces large ones, for a rewritten data set or a cache of decoded samples.
 ///
-/// One per worker: it keeps decoders and scratch memory.
+/// Create one per worker: it keeps decoders and scratch memory.
 ///
 /// ```
 /// # #[cfg(feature = "jpeg")] {
@@ -18,7 +17,7 @@ use crate::transform::{Crop, ImageTransform, ResizeFilter, Sample};
 /// let mut shrink = Shrink::to_shorter_side(16, &CodecRegistry::with_defaults(), &Limits::default())?;
 /// let small = shrink.image(photo)?;
 /// assert_eq!(small.size.width.min(small.size.height), 16);
-/// // What is small enough keeps its size.
+/// // Smaller images keep their size.
 /// assert_eq!(shrink.size(Size::new(10, 300)), Size::new(10, 300));
 /// # }
 /// # Ok::<(), spdl_core::Error>(())
@@ -31,15 +30,16 @@ pub struct Shrink {
 }
 
 impl Shrink {
-    /// Where the shorter side has more than `side` pixels, it gets so many.
+    /// Reduces images whose shorter side has more than `side` pixels to that length.
     ///
     /// # Errors
-    /// `InvalidArgument` where `side` is 0 or more than a [transform](ImageTransform::validate) allows.
+    /// `InvalidArgument` if `side` is 0 or exceeds the maximum of a
+    /// [transform](ImageTransform::validate).
     pub fn to_shorter_side(side: u32, registry: &CodecRegistry, limits: &Limits) -> Result<Self> {
         Shrink::new(side, false, registry, limits)
     }
 
-    /// Where the longer side has more than `side` pixels, it gets so many.
+    /// Reduces images whose longer side has more than `side` pixels to that length.
     ///
     /// # Errors
     /// As [`to_shorter_side`](Shrink::to_shorter_side).
@@ -48,13 +48,13 @@ impl Shrink {
     }
 
     fn new(side: u32, longer: bool, registry: &CodecRegistry, limits: &Limits) -> Result<Self> {
-        // The whole image, each pixel from the full decode.
+        // The whole image from a full decode.
         let transform =
             ImageTransform::new(side).crop(Crop::Stretch).filter(ResizeFilter::Bicubic).exact(true);
         Ok(Shrink { fill: FillImage::new(registry, &transform, limits)?, side, longer })
     }
 
-    /// The size that an image of this size gets: in proportion, rounded, at least 1 pixel.
+    /// The reduced size of an image: same aspect ratio, rounded, at least 1 pixel.
     pub fn size(&self, image: Size) -> Size {
         let (shorter, longer) = (image.width.min(image.height), image.width.max(image.height));
         let given = if self.longer { longer } else { shorter };
@@ -68,7 +68,7 @@ impl Shrink {
         Size::new(scaled(image.width), scaled(image.height))
     }
 
-    /// The size that a file's image has, and the one it gets, both upright. Reads the header alone.
+    /// The upright size of the image in a file, and its reduced size. Parses the header only.
     ///
     /// # Errors
     /// As [`Decoder::inspect`](crate::Decoder::inspect).
@@ -77,11 +77,11 @@ impl Shrink {
         Ok((size, self.size(size)))
     }
 
-    /// The image of a file, upright, and no larger than it is to be.
+    /// Decodes an image upright, and reduces it if it is too large.
     ///
     /// # Errors
-    /// As [`Decoder::decode_into`](crate::Decoder::decode_into); `InvalidArgument` where a side of what
-    /// was made smaller has more than 16,384 pixels still.
+    /// As [`Decoder::decode_into`](crate::Decoder::decode_into); `InvalidArgument` if a side of the
+    /// reduced image exceeds 16,384 pixels.
     pub fn image(&mut self, encoded: &[u8]) -> Result<Image> {
         let (from, size) = self.sizes(encoded)?;
         if size == from {

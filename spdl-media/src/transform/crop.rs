@@ -1,4 +1,4 @@
-//! Which part of an upright image is seen where in its sample.
+//! Which part of an image becomes the sample, and its place in the sample.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,25 +7,24 @@ use spdl_core::{Error, ErrorKind, Result, SampleRng};
 
 use crate::image::{CropBox, Rect, Size};
 
-/// The share of the resized image that the centre crop of [`Mode::Eval`] keeps, of each side.
+/// The fraction of width and height that the centre crop of [`Mode::Eval`] keeps.
 pub const EVAL_CROP_FRACTION: f64 = 0.875;
-/// The share of the image's area that a crop of [`Mode::Train`] covers.
+/// The range of the area of a [`Mode::Train`] crop, as a fraction of the image.
 pub const TRAIN_AREA: (f64, f64) = (0.08, 1.0);
-/// The range of width ÷ height of a crop of [`Mode::Train`], drawn uniformly in its logarithm.
+/// The range of width ÷ height of a [`Mode::Train`] crop, log-uniform.
 pub const TRAIN_ASPECT: (f64, f64) = (3.0 / 4.0, 4.0 / 3.0);
-/// How often a random part is drawn anew where it does not fit the image.
+/// The maximum number of draws for a random crop that fits the image.
 const ATTEMPTS: u32 = 10;
 const BLACK: [u8; 3] = [0; 3];
 
-/// What the pictures are for: how most train and evaluate on ImageNet.
+/// The usual crop and flip for training or evaluation on ImageNet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Mode {
-    /// The same every time: resized to just cover round(size ÷ 0.875), then the centre. For a
-    /// square, that is the shorter side.
+    /// Deterministic: resize so that the image covers round(size ÷ 0.875), then crop the centre.
     #[default]
     Eval,
-    /// Different every time: a random part (area 8 % to 100 %, aspect 3:4 to 4:3), mirrored with
-    /// probability ½. A function of the sample's identity and the seed only.
+    /// Random: crop 8 % to 100 % of the area with an aspect ratio of 3:4 to 4:3, and flip
+    /// horizontally with probability ½. The draw depends on the seed and the sample only.
     Train,
 }
 
@@ -47,59 +46,59 @@ impl FromStr for Mode {
             "train" => Ok(Mode::Train),
             _ => Err(Error::new(
                 ErrorKind::InvalidArgument,
-                format!("expected a mode, \"train\" or \"eval\", found {name:?}"),
+                format!("unknown mode {name:?}: expected \"train\" or \"eval\""),
             )),
         }
     }
 }
 
-/// Which part of an image becomes the sample. The names in parentheses are the transforms of
-/// torchvision that do the same. Colours are red, green and blue.
+/// Which part of an image becomes the sample. The torchvision equivalents are in parentheses. Fill
+/// colours are red, green, blue.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Crop {
-    /// The image is resized, in proportion, until it just covers this size; the centre is taken
-    /// (`Resize`, `CenterCrop`). With a square, its side is what the shorter side is resized to.
-    /// Where the result is smaller than the sample, black is around it.
+    /// Resize, keeping the aspect ratio, so that the image just covers a size; then crop the centre
+    /// (`Resize`, `CenterCrop`). If the result is smaller than the sample, the rest is black.
     ResizedCenter {
-        /// What the resized image covers: one of its sides is this one's, the other may be longer.
+        /// The size to cover: one side of the resized image is equal, the other equal or longer.
+        /// For a square, the shorter side of the image is resized to its side.
         covering: Size,
     },
-    /// A random part, resized (`RandomResizedCrop`): area and aspect ratio are drawn until the part
-    /// fits the image, 10 times at most; then it is the largest at the centre whose aspect ratio is
-    /// in the range. What is outside of it has no influence.
+    /// Crop a random rectangle and resize it (`RandomResizedCrop`). Area and aspect ratio are drawn
+    /// until the rectangle fits, at most 10 times. After that, the largest centred rectangle with
+    /// an aspect ratio in range is used. Pixels outside the rectangle have no influence.
     RandomResized {
-        /// The least and the largest share of the image's area (`scale`).
+        /// Minimum and maximum area as a fraction of the image (`scale`).
         area: (f64, f64),
-        /// The least and the largest width ÷ height (`ratio`), drawn uniformly in its logarithm.
+        /// Minimum and maximum width ÷ height (`ratio`), log-uniform.
         aspect: (f64, f64),
     },
-    /// All of it, whatever becomes of its proportions (`Resize` with two sides).
+    /// Resize the whole image, ignoring the aspect ratio (`Resize` with two sides).
     Stretch,
-    /// All of it, as large as its proportions allow, in the middle of this colour. Smaller images
-    /// are enlarged.
+    /// Resize the whole image as large as possible, keeping the aspect ratio, centred on a fill
+    /// colour. Smaller images are enlarged.
     Letterbox {
-        /// What is around it.
+        /// The fill colour.
         fill: [u8; 3],
     },
-    /// The centre, not resized, in the middle of this colour where the image is smaller
-    /// (`CenterCrop`).
+    /// Crop the centre without a resize (`CenterCrop`). A smaller image is centred on a fill
+    /// colour.
     Center {
-        /// What is around it.
+        /// The fill colour.
         fill: [u8; 3],
     },
-    /// A random part, not resized (`RandomCrop` with `pad_if_needed`).
+    /// Crop a random rectangle without a resize (`RandomCrop` with `pad_if_needed`).
     Random {
-        /// How much is put around the image before, in pixels on each side: less than the sample's
-        /// shorter side. A smaller image gets as much as it lacks, too.
+        /// Padding on each side in pixels, less than the shorter side of the sample. A smaller
+        /// image is padded further, as needed.
         padding: u32,
-        /// What is put there.
+        /// The fill colour.
         fill: [u8; 3],
     },
 }
 
-/// Which part of an upright image is seen where in its sample: what a transform did, for whoever
-/// has to move boxes or points with it.
+/// The part of an upright image that a transform used, and its place in the sample. Use it to
+/// transform boxes or key points.
 ///
 /// ```
 /// use spdl_media::{Crop, ImageTransform, Rect, Size};
@@ -110,20 +109,20 @@ pub enum Crop {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Placement {
-    /// The part of the upright image that is seen, in its pixels.
+    /// The part of the upright image, in pixels.
     pub source: CropBox,
-    /// The part of the upright image that has influence on it.
+    /// The pixels of the upright image that may influence the result.
     pub bounds: Rect,
-    /// Where it is in the sample, before mirroring.
+    /// The rectangle in the sample, before flips.
     pub target: Rect,
-    /// Whether the whole sample is then mirrored left to right.
+    /// Whether the whole sample is then flipped horizontally.
     pub mirrored: bool,
-    /// Whether the whole sample is then mirrored top to bottom.
+    /// Whether the whole sample is then flipped vertically.
     pub upended: bool,
 }
 
-/// A part of one axis, and where it goes.
-struct Span {
+/// The source and target interval of one axis.
+struct AxisPlacement {
     source: (f64, f64),
     target: (u32, u32),
 }
@@ -141,7 +140,7 @@ impl Crop {
         matches!(self, Crop::RandomResized { .. } | Crop::Random { .. })
     }
 
-    /// The colour where the image is not.
+    /// The colour outside the image.
     pub(crate) fn fill(&self) -> [u8; 3] {
         match *self {
             Crop::Letterbox { fill } | Crop::Center { fill } | Crop::Random { fill, .. } => fill,
@@ -150,30 +149,34 @@ impl Crop {
     }
 
     pub(crate) fn validate(&self, sample: Size) -> Result<()> {
-        let unsound = match *self {
+        let fault = match *self {
             Crop::ResizedCenter { covering } => {
                 let sides = 1..=1 << 20;
                 let sound = sides.contains(&covering.width) && sides.contains(&covering.height);
-                (!sound).then(|| "expected sides of 1 to 2^20 pixels".to_owned())
+                (!sound).then(|| "expected width and height from 1 to 2^20".to_owned())
             }
             Crop::RandomResized { area, aspect } => {
-                unsound_range("area", area).or_else(|| unsound_range("aspect", aspect))
+                invalid_range("area", area).or_else(|| invalid_range("aspect", aspect))
             }
             Crop::Random { padding, .. } => {
                 let sound = padding < sample.width.min(sample.height);
                 (!sound).then(|| {
-                    format!("the sample, {sample} pixels, is to be larger than the padding")
+                    format!(
+                        "width and height of the sample {sample} must be greater than the padding"
+                    )
                 })
             }
             Crop::Stretch | Crop::Letterbox { .. } | Crop::Center { .. } => None,
         };
-        match unsound {
+        match fault {
             None => Ok(()),
-            Some(why) => Err(Error::new(ErrorKind::InvalidArgument, format!("{self:?}: {why}"))),
+            Some(why) => {
+                Err(Error::new(ErrorKind::InvalidArgument, format!("invalid crop {self:?}: {why}")))
+            }
         }
     }
 
-    /// What is seen of an upright image, not mirrored.
+    /// The placement of an upright image, without flips.
     pub(crate) fn place(
         &self,
         image: Size,
@@ -191,14 +194,14 @@ impl Crop {
                 Placement::part(random_part(image, area, aspect, rng), sample)
             }
             (Crop::Random { padding, .. }, Some(rng)) => {
-                // Drawn in this order, as torchvision does: first from the top.
+                // The vertical position first, as torchvision draws it.
                 let y = random_span(image.height, sample.height, padding, rng);
                 let x = random_span(image.width, sample.width, padding, rng);
                 Placement::new(image, x, y)
             }
             (Crop::Letterbox { .. }, _) => {
                 let fitted = fit(image, sample);
-                let span = |side: u32, fitted: u32, sample: u32| Span {
+                let span = |side: u32, fitted: u32, sample: u32| AxisPlacement {
                     source: (0.0, f64::from(side)),
                     target: ((sample - fitted) / 2, fitted),
                 };
@@ -218,7 +221,7 @@ impl Crop {
 }
 
 impl Placement {
-    /// A part of the image, as if it were an image of its own, becomes the whole sample.
+    /// A rectangle that becomes the whole sample; pixels outside it have no influence.
     pub(crate) fn part(part: Rect, sample: Size) -> Self {
         Placement {
             source: part.into(),
@@ -229,8 +232,8 @@ impl Placement {
         }
     }
 
-    /// The filter may look beyond the part, as it does when a whole image is resized first.
-    fn new(image: Size, x: Span, y: Span) -> Self {
+    /// The filter may use pixels outside the source interval, as after a resize of the whole image.
+    fn new(image: Size, x: AxisPlacement, y: AxisPlacement) -> Self {
         Placement {
             source: CropBox {
                 left: x.source.0,
@@ -251,17 +254,18 @@ impl Placement {
     }
 }
 
-/// What is wrong with a range that a number is drawn from.
-fn unsound_range(name: &str, (low, high): (f64, f64)) -> Option<String> {
+/// An error message for an invalid range.
+fn invalid_range(name: &str, (low, high): (f64, f64)) -> Option<String> {
     if low > high {
-        return Some(format!("{name} ends at {high}, before it starts at {low}"));
+        return Some(format!("{name} range {low} to {high} is empty"));
     }
     let sound = low > 0.0 && high < 1e6;
-    (!sound).then(|| format!("{name} is {low} to {high}; expected more than 0 and less than 10^6"))
+    (!sound)
+        .then(|| format!("{name} range {low} to {high}: expected values above 0 and below 10^6"))
 }
 
-/// The size to which an image is resized that is to cover another: the longer side is cut to whole
-/// pixels, as torchvision does.
+/// The size of an image resized to cover another size. The longer side is rounded down, as
+/// torchvision does.
 fn cover(image: Size, covering: Size) -> Size {
     let [w, h] = [image.width, image.height].map(u64::from);
     let [cw, ch] = [covering.width, covering.height].map(u64::from);
@@ -273,7 +277,7 @@ fn cover(image: Size, covering: Size) -> Size {
     }
 }
 
-/// The size to which an image is resized that is to lie within another, rounded to whole pixels.
+/// The size of an image resized to fit into another size, rounded to whole pixels.
 fn fit(image: Size, within: Size) -> Size {
     let [w, h] = [image.width, image.height].map(f64::from);
     let [ww, wh] = [within.width, within.height].map(f64::from);
@@ -285,30 +289,33 @@ fn fit(image: Size, within: Size) -> Size {
     }
 }
 
-/// The centre `sample` pixels of `side` pixels that are resized to `resized`: sampling the part
-/// directly gives the same without the resized image between. The offset is rounded to even, as
-/// torchvision's `CenterCrop` does.
-fn centre_of_resized(side: u32, resized: u32, sample: u32) -> Span {
+/// The centre `sample` pixels of an axis of `side` pixels that is resized to `resized`, without the
+/// resized image as an intermediate. The offset is rounded to even, as torchvision's `CenterCrop`
+/// does.
+fn centre_of_resized(side: u32, resized: u32, sample: u32) -> AxisPlacement {
     let source_per_pixel = f64::from(side) / f64::from(resized);
     if resized < sample {
-        return Span { source: (0.0, f64::from(side)), target: ((sample - resized) / 2, resized) };
+        return AxisPlacement {
+            source: (0.0, f64::from(side)),
+            target: ((sample - resized) / 2, resized),
+        };
     }
     let offset = (f64::from(resized - sample) / 2.0).round_ties_even();
-    Span {
+    AxisPlacement {
         source: (offset * source_per_pixel, f64::from(sample) * source_per_pixel),
         target: (0, sample),
     }
 }
 
-/// A random place of `sample` pixels on an axis of `side` pixels with `padding` at both ends.
-fn random_span(side: u32, sample: u32, padding: u32, rng: &mut SampleRng) -> Span {
+/// A random interval of `sample` pixels on an axis of `side` pixels, with `padding` at both ends.
+fn random_span(side: u32, sample: u32, padding: u32, rng: &mut SampleRng) -> AxisPlacement {
     let [side, sample, padding] = [side, sample, padding].map(i64::from);
     let missing = (sample - side - 2 * padding).max(0);
     let before = padding + missing;
     let padded = side + 2 * before;
     let start = rng.below((padded - sample) as u64 + 1) as i64 - before;
     let (first, end) = (start.max(0), (start + sample).min(side));
-    Span {
+    AxisPlacement {
         source: (first as f64, (end - first) as f64),
         target: ((first - start) as u32, (end - first) as u32),
     }
@@ -380,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_resized_to_less_than_the_sample_lies_in_its_middle() {
+    fn an_image_smaller_than_the_sample_is_centred() {
         // 100 x 50 becomes 40 x 20; of 30 x 31, rows 5 to 25 are seen.
         let crop = Crop::ResizedCenter { covering: square(20) };
         let placement = place(crop, Size::new(100, 50), Size::new(30, 31), 0);
@@ -434,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn impossible_crops_are_refused() {
+    fn invalid_crops_are_rejected() {
         let valid = |crop: Crop| crop.validate(Size::new(8, 9)).is_ok();
         assert!(valid(Crop::Random { padding: 7, fill: BLACK }));
         assert!(!valid(Crop::Random { padding: 8, fill: BLACK }));
@@ -451,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn mode_names_are_read_as_they_are_written() {
+    fn mode_names_round_trip() {
         for mode in [Mode::Eval, Mode::Train] {
             assert_eq!(mode.to_string().parse::<Mode>().unwrap(), mode);
         }
@@ -512,7 +519,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_drawn_of_a_seed_stays_the_same() {
+    fn draws_of_a_seed_never_change() {
         // Runs of older builds go on with the same parts: area, aspect, top, left, in this order, and
         // sides rounded to the nearest.
         let parts = parts((0.1, 0.3), (0.5, 2.0));
@@ -530,7 +537,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_seen_lies_inside_image_and_sample(
+        fn placements_lie_inside_image_and_sample(
             w in 1u32..3000, h in 1u32..3000, sample in (1u32..600, 1u32..600), seed: u64,
             crop in 0usize..6, padding: u32,
         ) {

@@ -7,10 +7,10 @@ use super::format::{Layout, Normalization, SampleColor, SampleFormat, TensorSpec
 use super::resize::ResizeFilter;
 use crate::image::{OnTruncated, Size};
 
-/// From an image of any size to a sample of one size: which part is taken, how it is resized,
-/// mirrored, and laid out.
+/// The transform from an image of any size to a sample of one size.
 ///
-/// The order is: turn upright, crop and resize in one, mirror, change the channels, normalise.
+/// Order of operations: apply the EXIF orientation, crop and resize in one step, flip, convert the
+/// channels, normalise.
 ///
 /// ```
 /// use spdl_core::DType;
@@ -38,12 +38,12 @@ pub struct ImageTransform {
 }
 
 impl ImageTransform {
-    /// Samples of `side` × `side` pixels, in the mode `eval`, RGB, as `nhwc-u8`.
+    /// Samples of `side` × `side` pixels, mode [`Mode::Eval`], RGB, `nhwc-u8`.
     pub fn new(side: u32) -> Self {
         ImageTransform::with_size(Size::new(side, side))
     }
 
-    /// Samples of this width and height, in the mode `eval`, RGB, as `nhwc-u8`.
+    /// Samples of this width and height, mode [`Mode::Eval`], RGB, `nhwc-u8`.
     pub fn with_size(size: Size) -> Self {
         ImageTransform {
             tensor: TensorSpec::new(size),
@@ -55,14 +55,13 @@ impl ImageTransform {
         }
     }
 
-    /// All settings of the transform, by name, for
-    /// [`StageOptions::parameters`](spdl_core::StageOptions::parameters): so a run that is resumed
-    /// with another transform is told what differs.
+    /// All settings of the transform by name, for
+    /// [`StageOptions::parameters`](spdl_core::StageOptions::parameters). A run that resumes with
+    /// another transform reports the difference.
     ///
-    /// Augmentations are told by their own
-    /// [`Augmenter::parameters`](crate::augment::Augmenter::parameters), behind these. Not told are the
-    /// registered codecs, and the [`Limits`](crate::Limits): those decide which images fail, not what
-    /// a sample looks like.
+    /// [`Augmenter::parameters`](crate::augment::Augmenter::parameters) lists the augmentations.
+    /// The registered codecs and the [`Limits`](crate::Limits) are not included: they decide which
+    /// images fail, not the pixels of a sample.
     ///
     /// ```
     /// use spdl_core::StageOptions;
@@ -96,14 +95,13 @@ impl ImageTransform {
         .chain(is_normalised.then(|| ("std", format!("{std:?}"))))
     }
 
-    /// The same for another size.
+    /// The same transform with another sample size.
     pub(crate) fn resized_to(mut self, size: Size) -> Self {
         self.tensor.size = size;
         self
     }
 
-    /// What ImageNet is trained and evaluated with: sets [`crop`](Self::crop) and
-    /// [`horizontal_flip`](Self::horizontal_flip), and mirrors nothing top to bottom. Default:
+    /// Sets [`crop`](Self::crop) and the flips to the usual values for ImageNet. Default:
     /// [`Mode::Eval`].
     #[must_use]
     pub fn mode(mut self, mode: Mode) -> Self {
@@ -114,43 +112,43 @@ impl ImageTransform {
         self
     }
 
-    /// Which part of the image is taken. Default: that of [`Mode::Eval`].
+    /// Which part of the image becomes the sample. Default: that of [`Mode::Eval`].
     #[must_use]
     pub fn crop(mut self, crop: Crop) -> Self {
         self.crop = crop;
         self
     }
 
-    /// How often a sample is mirrored left to right, from 0 to 1 (`RandomHorizontalFlip`). Default:
-    /// 0.
+    /// The probability of a horizontal flip, 0 to 1 (`RandomHorizontalFlip`). Default: 0.
     #[must_use]
     pub fn horizontal_flip(mut self, probability: f64) -> Self {
         self.flips.0 = probability;
         self
     }
 
-    /// How often a sample is mirrored top to bottom, from 0 to 1 (`RandomVerticalFlip`). Default: 0.
+    /// The probability of a vertical flip, 0 to 1 (`RandomVerticalFlip`). Default: 0.
     #[must_use]
     pub fn vertical_flip(mut self, probability: f64) -> Self {
         self.flips.1 = probability;
         self
     }
 
-    /// How pixels are weighed. Default: [`ResizeFilter::Bilinear`].
+    /// The resize filter. Default: [`ResizeFilter::Bilinear`].
     #[must_use]
     pub fn filter(mut self, filter: ResizeFilter) -> Self {
         self.filter = filter;
         self
     }
 
-    /// In which order the values lie in memory. Default: [`Layout::Nhwc`].
+    /// The memory order of the values. Default: [`Layout::Nhwc`].
     #[must_use]
     pub fn layout(mut self, layout: Layout) -> Self {
         self.tensor.format.layout = layout;
         self
     }
 
-    /// The type of the values: `U8` (0 to 255), or `F16`, `BF16` or `F32`, normalised. Default: `U8`.
+    /// The data type of the values: `U8` (0 to 255), or `F16`, `BF16` or `F32`, normalised.
+    /// Default: `U8`.
     #[must_use]
     pub fn dtype(mut self, dtype: DType) -> Self {
         self.tensor.format.dtype = dtype;
@@ -164,40 +162,40 @@ impl ImageTransform {
         self
     }
 
-    /// Which channels there are, and in which order. Default: [`SampleColor::Rgb`].
+    /// The channels and their order. Default: [`SampleColor::Rgb`].
     #[must_use]
     pub fn color(mut self, color: SampleColor) -> Self {
         self.tensor.color = color;
         self
     }
 
-    /// The mean and standard deviation of normalised values, for red, green and blue, as shares of
-    /// 255; of grey, the first of each. Default: ImageNet's.
+    /// Mean and standard deviation for red, green and blue, as fractions of 255; grey uses the
+    /// first of each. Default: those of ImageNet.
     ///
-    /// A byte becomes `value · scale + offset`, multiplied and added in `f32` with a rounding after
-    /// each, where `scale` is 1 ÷ (255 · std) and `offset` is −mean ÷ std, both computed in `f64`
-    /// and rounded to `f32`. `F16` and `BF16` are that, rounded to the nearest (ties to even). So a
-    /// normalised sample tells the bytes of the plain one, to the last bit.
+    /// A byte becomes `value · scale + offset`, computed in `f32` with one rounding after the
+    /// multiplication and one after the addition. `scale` is 1 ÷ (255 · std) and `offset` is −mean
+    /// ÷ std, both computed in `f64` and rounded to `f32`. `F16` and `BF16` are rounded from `f32`
+    /// to nearest, ties to even.
     #[must_use]
     pub fn normalization(mut self, mean: [f32; 3], std: [f32; 3]) -> Self {
         self.tensor.normalization = Normalization { mean, std };
         self
     }
 
-    /// Whether images are decoded at full size and to RGB before they are resized. Default: no.
+    /// Whether images are decoded at full size and converted to RGB before the resize. Default: no.
     ///
-    /// Otherwise the chroma of JPEG, of which there may be less than of luma, goes straight to the
-    /// sample's size, and JPEG may be decoded at a half, a quarter or an eighth of its size: with the
-    /// bilinear filter where that is 1.5 times what it is resized to or more, with the bicubic one and
-    /// Lanczos' where it is 1.75 times, never with the others. That is much faster, and not the same
-    /// to the last bit: the PSNR is 40 dB or more on photographs, with the area filter 38 dB.
+    /// Otherwise, JPEG luma and chroma planes are resized separately, and large JPEGs are decoded
+    /// at ½, ¼ or ⅛ size. Reduced decoding requires that the reduced image is still 1.5 times the
+    /// target size for the bilinear filter, or 1.75 times for bicubic and Lanczos; the other
+    /// filters never use it. The result is much faster but not bit-identical: the PSNR on
+    /// photographs is at least 40 dB, with the area filter 38 dB.
     #[must_use]
     pub fn exact(mut self, exact: bool) -> Self {
         self.exact = exact;
         self
     }
 
-    /// What becomes of images whose data end early. Default: [`OnTruncated::Error`].
+    /// What to do with truncated images. Default: [`OnTruncated::Error`].
     #[must_use]
     pub fn on_truncated(mut self, on_truncated: OnTruncated) -> Self {
         self.on_truncated = on_truncated;
@@ -209,32 +207,32 @@ impl ImageTransform {
         self.tensor.size
     }
 
-    /// Which part of the image is taken.
+    /// Which part of the image becomes the sample.
     pub fn cropping(&self) -> Crop {
         self.crop
     }
 
-    /// How the values lie in memory.
+    /// Memory order and data type of the values.
     pub fn sample_format(&self) -> SampleFormat {
         self.tensor.format
     }
 
-    /// Which channels there are.
+    /// The channels and their order.
     pub fn sample_color(&self) -> SampleColor {
         self.tensor.color
     }
 
-    /// What weighs the pixels.
+    /// The resize filter.
     pub fn resize_filter(&self) -> ResizeFilter {
         self.filter
     }
 
-    /// Whether images are decoded at full size and to RGB.
+    /// Whether images are decoded at full size and converted to RGB before the resize.
     pub fn is_exact(&self) -> bool {
         self.exact
     }
 
-    /// What becomes of images whose data end early.
+    /// What to do with truncated images.
     pub fn truncation(&self) -> OnTruncated {
         self.on_truncated
     }
@@ -244,21 +242,21 @@ impl ImageTransform {
         &self.tensor
     }
 
-    /// Which part of an upright image of this size is seen where in its sample. `rng` is called
-    /// where something is random. An image without pixels counts as one of one pixel.
+    /// The placement of an upright image of this size in its sample. Calls `rng` only if the
+    /// transform is random. A width or height of 0 counts as 1.
     pub fn place(&self, image: Size, rng: impl FnOnce() -> SampleRng) -> Placement {
         let mut rng = self.is_random().then(rng);
         self.place_with(image, rng.as_mut())
     }
 
-    /// Whether [`place`](Self::place) draws anything.
+    /// Whether [`place`](Self::place) draws random numbers.
     pub(crate) fn is_random(&self) -> bool {
         let (horizontal, vertical) = self.flips;
         self.crop.is_random() || horizontal > 0.0 || vertical > 0.0
     }
 
-    /// The same with a generator that goes on being used; it must be there where the transform is
-    /// random.
+    /// [`place`](Self::place) with a generator that the caller continues to use. The generator is
+    /// required if the transform is random.
     pub(crate) fn place_with(&self, image: Size, rng: Option<&mut SampleRng>) -> Placement {
         let image = Size::new(image.width.max(1), image.height.max(1));
         let mut rng = rng.filter(|_| self.is_random());
@@ -289,7 +287,7 @@ impl ImageTransform {
     }
 }
 
-/// The fields of a batch of such samples: `images`, and `labels` (`i64`, a number each).
+/// The fields of a batch: `images`, and `labels` (`i64`, one number per sample).
 pub fn image_fields(transform: &ImageTransform) -> Vec<Field> {
     vec![
         Field::new("images", transform.tensor.format.dtype, &transform.tensor.shape()),
@@ -304,7 +302,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn impossible_samples_are_refused() {
+    fn invalid_samples_are_rejected() {
         let new = ImageTransform::new;
         assert!(new(224).validate().is_ok());
         assert!(new(0).validate().is_err());
@@ -325,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn samples_are_mirrored_as_often_as_was_asked_for() {
+    fn samples_are_flipped_with_the_given_probabilities() {
         let transform = ImageTransform::new(8).mode(Mode::Train).vertical_flip(0.25);
         let (mut mirrored, mut upended) = (0, 0);
         for index in 0..10_000 {

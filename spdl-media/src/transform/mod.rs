@@ -24,5 +24,5 @@ pub use image_transform::{ImageTransform, image_fields};
 pub use resize::ResizeFilter;
 pub use sample::Sample;
 
-pub(crate) use resize::{ResizeRequest, ResizedPlanes, Resizer, needed_region, reach};
+pub(crate) use resize::{ResizeRequest, ResizedPlanes, Resizer, filter_reach, needed_region};
 pub(crate) use sample::SampleWriter;

@@ -1,4 +1,4 @@
-//! Planes of the sample's size become values in the batch: colour, order, normalisation, type.
+//! Writes resized planes as sample values: colour conversion, channel order, normalisation, type.
 
 use fearless_simd::prelude::*;
 use fearless_simd::{Level, dispatch, i16x16, i16x32, i32x16, u8x16};
@@ -12,12 +12,12 @@ use super::resize::ResizedPlanes;
 use crate::image::CHANNELS;
 use crate::image::{ColorModel, Rect, Size};
 
-/// Pixels that are converted at once.
+/// Pixels per vector operation.
 const LANES: usize = 16;
-/// Values after which the channels of interleaved pixels are in step with the lanes again.
+/// Interleaved values after which channels and lanes align again.
 const PERIOD: usize = CHANNELS * LANES;
 
-/// Where a sample's values go: as many as the transform's layout says, of its type.
+/// The destination of the values of a sample, by data type.
 #[derive(Debug)]
 pub enum Sample<'a> {
     /// [`DType::U8`]
@@ -50,40 +50,40 @@ impl Sample<'_> {
     }
 }
 
-/// Writes samples of one transform, and keeps memory for a row.
+/// Writes samples of one transform. Keeps memory for a row.
 #[derive(Debug)]
 pub(crate) struct SampleWriter {
     level: Level,
-    format: Format,
-    row: Row,
+    format: WriterFormat,
+    row: RowBuffers,
 }
 
-/// What a sample looks like.
+/// Facts from the transform, prepared for the kernels.
 #[derive(Debug)]
-struct Format {
+struct WriterFormat {
     size: Size,
     layout: Layout,
     color: SampleColor,
     fill: [u8; CHANNELS],
-    /// Of each channel by itself, in the order in which they are delivered.
+    /// Per output channel.
     channels: [ScaleOffset; CHANNELS],
-    /// Of interleaved ones.
+    /// For interleaved channels.
     interleaved: ScaleOffset,
 }
 
-/// `value × scale + offset` for a period of values.
+/// `value × scale + offset`, repeated for a period of values.
 #[derive(Clone, Debug)]
 struct ScaleOffset {
     scale: [f32; PERIOD],
     offset: [f32; PERIOD],
 }
 
-/// A row of the sample.
+/// Memory for a row of the sample.
 #[derive(Debug, Default)]
-struct Row {
+struct RowBuffers {
     /// Red, green, blue.
     components: [Vec<u8>; CHANNELS],
-    /// In another order.
+    /// Interleaved.
     bytes: Vec<u8>,
     floats: Vec<f32>,
 }
@@ -100,7 +100,7 @@ impl SampleWriter {
         };
         SampleWriter {
             level: Level::new(),
-            format: Format {
+            format: WriterFormat {
                 size,
                 layout: transform.sample_format().layout,
                 color,
@@ -108,7 +108,7 @@ impl SampleWriter {
                 channels: std::array::from_fn(|channel| normalization(&|_| channel)),
                 interleaved: normalization(&|at| at % CHANNELS),
             },
-            row: Row {
+            row: RowBuffers {
                 components: std::array::from_fn(|_| vec![0; padded]),
                 bytes: vec![0; padded * CHANNELS],
                 floats: vec![0.0; padded * CHANNELS],
@@ -116,10 +116,10 @@ impl SampleWriter {
         }
     }
 
-    /// Writes `planes` to where `target` says, and the fill colour around it.
+    /// Writes `planes` into the rectangle `target`, and the fill colour outside it.
     ///
     /// # Errors
-    /// `InvalidArgument` where `target` is not of the planes' size or not inside the sample.
+    /// `InvalidArgument` if `target` has another size than the planes, or is not inside the sample.
     pub(crate) fn write(
         &mut self,
         planes: &ResizedPlanes,
@@ -130,13 +130,13 @@ impl SampleWriter {
             return Err(Error::new(
                 ErrorKind::InvalidArgument,
                 format!(
-                    "{} pixels cannot be at {target:?} of a sample of {}",
+                    "cannot place {} pixels at {target:?} in a sample of {} pixels",
                     planes.size(),
                     self.format.size
                 ),
             ));
         }
-        self.write_from(&Source::Planes(planes, target), sample);
+        self.write_from(&SampleSource::Planes(planes, target), sample);
         Ok(())
     }
 
@@ -144,10 +144,10 @@ impl SampleWriter {
     #[cfg(feature = "augment")]
     pub(crate) fn write_pixels(&mut self, pixels: &[u8], sample: Sample<'_>) {
         debug_assert_eq!(pixels.len(), self.format.size.pixels() as usize * CHANNELS);
-        self.write_from(&Source::Pixels(pixels), sample);
+        self.write_from(&SampleSource::Pixels(pixels), sample);
     }
 
-    fn write_from(&mut self, source: &Source<'_>, sample: Sample<'_>) {
+    fn write_from(&mut self, source: &SampleSource<'_>, sample: Sample<'_>) {
         let SampleWriter { level, format, row } = self;
         let level = *level;
         match sample {
@@ -167,29 +167,30 @@ impl SampleWriter {
     }
 }
 
-/// What a sample is made of.
-enum Source<'a> {
-    /// Resized planes, and their place in the sample.
+/// The input of a sample.
+enum SampleSource<'a> {
+    /// Resized planes, and their rectangle in the sample.
     Planes(&'a ResizedPlanes, Rect),
     /// Interleaved RGB of the sample's size.
     #[cfg(feature = "augment")]
     Pixels(&'a [u8]),
 }
 
-impl Source<'_> {
-    /// Writes red, green and blue of a row of the sample; 16 values more may be overwritten.
+impl SampleSource<'_> {
+    /// Writes red, green and blue of a row of the sample; up to 16 bytes after the row may be
+    /// overwritten.
     #[inline(always)]
     fn write_row<S: Simd>(
         &self,
         simd: S,
         row: u32,
-        format: &Format,
+        format: &WriterFormat,
         components: &mut [Vec<u8>; CHANNELS],
     ) {
         let (planes, target) = match *self {
-            Source::Planes(planes, target) => (planes, target),
+            SampleSource::Planes(planes, target) => (planes, target),
             #[cfg(feature = "augment")]
-            Source::Pixels(pixels) => {
+            SampleSource::Pixels(pixels) => {
                 let bytes = format.size.width as usize * CHANNELS;
                 let (pixels, _) = pixels[row as usize * bytes..][..bytes].as_chunks::<CHANNELS>();
                 for (channel, line) in components.iter_mut().enumerate() {
@@ -236,7 +237,7 @@ impl Source<'_> {
     }
 }
 
-/// Every other value of a pair of factors.
+/// Alternates two factors.
 const fn pairs(first: i16, second: i16) -> [i16; 2 * LANES] {
     let mut all = [first; 2 * LANES];
     let mut at = 1;
@@ -254,12 +255,12 @@ const fn fixed(value: f64) -> i32 {
 
 const HALF: i32 = 1 << 15;
 const ONE: i32 = 1 << 16;
-// Factors beyond 16 bits are a whole number and a rest: the sums are the same to the last bit.
+// A factor beyond 16 bits is split into an integer and a rest; the sum is exact.
 const RED: [i16; 2 * LANES] = pairs(0, (fixed(1.402) - ONE) as i16);
 const GREEN: [i16; 2 * LANES] = pairs(-fixed(0.344_14) as i16, (ONE - fixed(0.714_14)) as i16);
 const BLUE: [i16; 2 * LANES] = pairs((fixed(1.772) - 2 * ONE) as i16, 0);
 
-/// YCbCr to RGB as libjpeg has it: ITU-R BT.601, full range, in 16-bit fixed point.
+/// YCbCr to RGB as in libjpeg: ITU-R BT.601, full range, 16-bit fixed point.
 #[inline(always)]
 fn write_rgb<S: Simd>(simd: S, source: [&[u8]; CHANNELS], out: [&mut [u8]; CHANNELS]) {
     let [luma, blueness, redness] = source.map(|line| line.as_chunks::<LANES>().0);
@@ -274,7 +275,7 @@ fn write_rgb<S: Simd>(simd: S, source: [&[u8]; CHANNELS], out: [&mut [u8]; CHANN
     let sources = luma.iter().zip(blueness).zip(redness);
     let places = red.iter_mut().zip(green).zip(blue);
     for (((y, cb), cr), ((red, green), blue)) in sources.zip(places) {
-        // Around zero, so that cutting to the range of a byte is a signed one.
+        // Centred at zero, so that saturation to bytes is signed.
         let y = widen(y) - middle;
         let (cb, cr) = (widen(cb) - middle, widen(cr) - middle);
         let (low, high) = cb.interleave(cr);
@@ -294,8 +295,8 @@ fn write_rgb<S: Simd>(simd: S, source: [&[u8]; CHANNELS], out: [&mut [u8]; CHANN
     }
 }
 
-/// For output block `block` of 16 bytes of interleaved pixels, which pixel of a channel goes to each
-/// byte; 255 where another channel does.
+/// For output block `block` of 16 interleaved bytes, the pixel of `channel` that each byte holds;
+/// 255 for bytes of other channels.
 const fn spread(block: usize, channel: usize) -> [u8; LANES] {
     let mut indices = [255; LANES];
     let mut at = 0;
@@ -315,7 +316,7 @@ const SPREAD: [[[u8; LANES]; CHANNELS]; 3] = [
     [spread(2, 0), spread(2, 1), spread(2, 2)],
 ];
 
-/// Three lines, value beside value.
+/// Interleaves three rows.
 #[inline(always)]
 fn interleave<S: Simd>(simd: S, lines: [&[u8]; CHANNELS], out: &mut [u8]) {
     let [a, b, c] = lines.map(|line| line.as_chunks::<LANES>());
@@ -335,9 +336,9 @@ fn interleave<S: Simd>(simd: S, lines: [&[u8]; CHANNELS], out: &mut [u8]) {
     }
 }
 
-/// Pillow's grey (ITU-R BT.601 luma in 16-bit fixed point), over the red.
+/// Grey as in Pillow (ITU-R BT.601 luma, 16-bit fixed point), in place of red.
 #[inline(always)]
-fn to_grey(components: &mut [Vec<u8>; CHANNELS], width: usize) {
+fn convert_to_grey(components: &mut [Vec<u8>; CHANNELS], width: usize) {
     let [red, green, blue] = components;
     for ((red, &green), &blue) in red[..width].iter_mut().zip(&*green).zip(&*blue) {
         let sum = 19_595 * u32::from(*red) + 38_470 * u32::from(green) + 7_471 * u32::from(blue);
@@ -345,12 +346,12 @@ fn to_grey(components: &mut [Vec<u8>; CHANNELS], width: usize) {
     }
 }
 
-/// A type of the values.
-trait Value: Sized {
-    /// Converts values; `floats` is memory for as many.
+/// A data type of sample values.
+trait SampleValue: Sized {
+    /// Converts values; `floats` is scratch memory of the same length.
     fn convert(bytes: &[u8], normalization: &ScaleOffset, floats: &mut [f32], out: &mut [Self]);
 
-    /// Converts three lines to interleaved values; `bytes` is memory for as many.
+    /// Converts three rows to interleaved values; `bytes` is scratch memory.
     #[inline(always)]
     fn convert_interleaved<S: Simd>(
         simd: S,
@@ -366,7 +367,7 @@ trait Value: Sized {
     }
 }
 
-impl Value for u8 {
+impl SampleValue for u8 {
     #[inline(always)]
     fn convert(bytes: &[u8], _: &ScaleOffset, _: &mut [f32], out: &mut [u8]) {
         out.copy_from_slice(bytes);
@@ -385,7 +386,7 @@ impl Value for u8 {
     }
 }
 
-impl Value for f32 {
+impl SampleValue for f32 {
     #[inline(always)]
     fn convert(bytes: &[u8], normalization: &ScaleOffset, _: &mut [f32], out: &mut [f32]) {
         let ScaleOffset { scale, offset } = normalization;
@@ -396,7 +397,7 @@ impl Value for f32 {
                 place[at] = f32::from(period[at]) * scale[at] + offset[at];
             }
         }
-        // What is left, in whole chunks while there are any.
+        // The rest, in chunks of one vector.
         let chunks = rest.chunks(LANES).zip(rest_places.chunks_mut(LANES));
         for ((chunk, place), at) in chunks.zip((0..PERIOD).step_by(LANES)) {
             let (scale, offset) = (&scale[at..at + LANES], &offset[at..at + LANES]);
@@ -409,7 +410,7 @@ impl Value for f32 {
     }
 }
 
-impl Value for f16 {
+impl SampleValue for f16 {
     #[inline(always)]
     fn convert(bytes: &[u8], normalization: &ScaleOffset, floats: &mut [f32], out: &mut [f16]) {
         let floats = &mut floats[..out.len()];
@@ -418,13 +419,13 @@ impl Value for f16 {
     }
 }
 
-impl Value for bf16 {
+impl SampleValue for bf16 {
     #[inline(always)]
     fn convert(bytes: &[u8], normalization: &ScaleOffset, floats: &mut [f32], out: &mut [bf16]) {
         let floats = &mut floats[..out.len()];
         f32::convert(bytes, normalization, &mut [], floats);
         for (place, float) in out.iter_mut().zip(floats) {
-            // To the nearest, ties to even. Values are numbers: their transform was validated.
+            // To nearest, ties to even. Values are finite, because the transform was validated.
             let bits = float.to_bits();
             *place = bf16::from_bits(((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16) as u16);
         }
@@ -432,14 +433,14 @@ impl Value for bf16 {
 }
 
 #[inline(always)]
-fn write_rows<S: Simd, T: Value>(
+fn write_rows<S: Simd, T: SampleValue>(
     simd: S,
-    source: &Source<'_>,
-    format: &Format,
-    memory: &mut Row,
+    source: &SampleSource<'_>,
+    format: &WriterFormat,
+    memory: &mut RowBuffers,
     out: &mut [T],
 ) {
-    let Row { components, bytes, floats } = memory;
+    let RowBuffers { components, bytes, floats } = memory;
     let (width, height) = (format.size.width as usize, format.size.height as usize);
     for row in 0..height {
         source.write_row(simd, row as u32, format, components);
@@ -447,7 +448,7 @@ fn write_rows<S: Simd, T: Value>(
             SampleColor::Rgb => &[0, 1, 2],
             SampleColor::Bgr => &[2, 1, 0],
             SampleColor::Grey => {
-                to_grey(components, width);
+                convert_to_grey(components, width);
                 &[0]
             }
         };

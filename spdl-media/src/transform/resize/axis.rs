@@ -1,51 +1,51 @@
-//! Which positions of a source axis a position of the target is made of, and their weights.
+//! The source positions and weights of each target position along one axis.
 
 use std::ops::Range;
 
-use super::ResizeFilter;
+use super::filter::ResizeFilter;
 
-/// The most bits after the point: with more, a sum of weighted bytes would not fit 32 bits.
+/// The maximum number of fraction bits: with more, a weighted sum of bytes would exceed 32 bits.
 const MAX_BITS: u32 = 22;
-/// The largest weight in 16 bits, less the unit by which rounding may exceed it.
+/// The maximum weight in 16 bits, less 1 for rounding.
 const MAX_WEIGHT: f64 = i16::MAX as f64 - 1.0;
-/// A weight that rounding makes nothing of.
+/// Weights below this become 0 after rounding.
 const NEGLIGIBLE: f64 = 1e-8;
 
-/// What an axis is made for. Positions are counted over the whole component, not the part of it that
-/// is at hand, so that rounding does not depend on that part.
+/// The parameters of an axis. Positions count over the whole component, not only the decoded part,
+/// so that rounding does not depend on that part.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct AxisRequest {
-    /// Where the part of the source that becomes the target begins.
+    /// The start of the source interval.
     pub(super) start: f64,
-    /// How long it is.
+    /// The length of the source interval.
     pub(super) extent: f64,
-    /// The positions that the filter may see. Not empty.
+    /// The positions that the filter may use; not empty.
     pub(super) first: u32,
     pub(super) end: u32,
-    /// The first position that is at hand.
+    /// The first decoded position.
     pub(super) origin: u32,
-    /// How many positions the target has. Not 0.
+    /// The number of target positions; not 0.
     pub(super) target: usize,
     pub(super) filter: ResizeFilter,
-    /// How many positions the source has, where those of the target are counted from its other end.
+    /// The number of source positions, if target positions count from the other end.
     pub(super) turned: Option<u32>,
-    /// Whether the target's positions are put down in reverse.
+    /// Whether target positions are stored in reverse.
     pub(super) reversed: bool,
 }
 
-/// The part of a source that becomes a target, measured from a whole position near its start.
-struct Part {
+/// The source interval, relative to an integer position near its start.
+struct SourceInterval {
     start: f64,
-    /// Per position of the target.
+    /// Source positions per target position.
     scale: f64,
-    /// The positions that the filter may see.
+    /// The positions that the filter may use.
     bounds: Range<i64>,
 }
 
 impl AxisRequest {
-    /// The part, and the position from which it is measured: counted from the end of the source that
-    /// comes first in the turned image, so that ties fall as they do there.
-    fn part(&self) -> (Part, i64) {
+    /// The interval, and the position to which it is relative. It counts from the end of the source
+    /// that comes first in the upright image, so that ties round as they do there.
+    fn interval(&self) -> (SourceInterval, i64) {
         let (start, first, end) = match self.turned {
             None => (self.start, i64::from(self.first), i64::from(self.end)),
             Some(length) => (
@@ -55,7 +55,7 @@ impl AxisRequest {
             ),
         };
         let base = start.floor();
-        let part = Part {
+        let part = SourceInterval {
             start: start - base,
             scale: self.extent / self.target as f64,
             bounds: first - base as i64..end - base as i64,
@@ -63,84 +63,83 @@ impl AxisRequest {
         (part, base as i64)
     }
 
-    /// About how many bytes the weights take.
+    /// The approximate memory of the weights in bytes.
     pub(super) fn bytes(&self) -> u64 {
         let stretch = (self.extent / self.target as f64).max(1.0);
         let window = (2.0 * self.filter.support() * stretch + 2.0)
             .min(f64::from(self.end - self.first) + 2.0);
         let bytes = (size_of::<f64>() + size_of::<i32>()) as f64;
-        // Numbers beyond the range become the largest.
+        // A cast from `f64` saturates.
         (window * self.target as f64 * bytes) as u64
     }
 }
 
-/// A resizing along one axis, as the kernel takes it: positions of the source in pairs, counted
-/// from the first that is needed, and the same number of pairs for each position of the target.
+/// The resize of one axis in the form of the kernel: pairs of source positions, counted from the
+/// first one needed, and the same number of pairs for each target position.
 #[derive(Debug, Default)]
 pub(super) struct Axis {
-    /// The positions of the source that have weight.
+    /// The source positions with non-zero weights.
     pub(super) source: Range<usize>,
-    /// Bits after the point of a weight.
+    /// Fraction bits of a weight.
     pub(super) bits: u32,
-    /// How many pairs make a position of the target.
+    /// Pairs per target position.
     pub(super) pairs: usize,
-    /// For each position of the target, the first of its pairs.
+    /// The first pair of each target position.
     pub(super) first_pairs: Vec<u32>,
-    /// For each of its pairs, two weights: the lower 16 bits are those of the earlier position.
+    /// Two weights per pair: the lower 16 bits belong to the first position.
     pub(super) weights: Vec<i32>,
-    /// Whether the source completes the last positions of the target first.
+    /// Whether the source completes the last target positions first.
     descends: bool,
-    /// What it was made for.
+    /// The parameters of the current weights.
     request: Option<AxisRequest>,
-    /// The positions that each of the target's looks at.
+    /// The source positions of each target position.
     windows: Vec<(i64, i64)>,
     /// The weights of all windows.
     exact: Vec<f64>,
 }
 
 impl Axis {
-    /// How many pairs of the source there are.
+    /// The number of source pairs.
     pub(super) fn source_pairs(&self) -> usize {
         self.source.len().div_ceil(2)
     }
 
-    /// How many bytes it takes.
+    /// The memory of the current weights in bytes.
     pub(super) fn bytes(&self) -> usize {
         self.exact.len() * size_of::<f64>() + self.weights.len() * size_of::<i32>()
     }
 
-    /// How many bytes it holds, now or from before.
+    /// The allocated memory in bytes.
     pub(super) fn held_bytes(&self) -> usize {
         self.exact.capacity() * size_of::<f64>() + self.weights.capacity() * size_of::<i32>()
     }
 
-    /// How many positions of the target, in the order in which the source completes them, are known
-    /// once its first `pairs` are there; `done` of them were before.
+    /// The number of target positions, in the order of completion, that the first `pairs` source
+    /// pairs complete; `done` of them were complete before.
     pub(super) fn ready(&self, done: usize, pairs: usize) -> usize {
         let rest = self.in_order(done..self.first_pairs.len());
         done + rest.take_while(|&first| first + self.pairs <= pairs).count()
     }
 
-    /// How many pairs of the source must be kept where `step` come at a time, and each position of
-    /// the target is computed as soon as it is known: a whole number of steps.
+    /// The number of source pairs to keep if `step` arrive at a time and each target position is
+    /// computed on completion: a multiple of `step`.
     pub(super) fn kept_pairs(&self, step: usize) -> usize {
         let (mut known, mut kept) = (0, 1);
         for first in self.in_order(0..self.first_pairs.len()) {
-            // Positions wait for those before them.
+            // A position waits for those before it.
             known = (first + self.pairs).div_ceil(step).max(known);
             kept = kept.max(known - first / step);
         }
         kept * step
     }
 
-    /// The positions of the target with these numbers in the order in which the source completes
-    /// them.
+    /// The target positions with these indices in the order of completion.
     pub(super) fn positions(&self, numbers: Range<usize>) -> Range<usize> {
         let all = self.first_pairs.len();
         if self.descends { all - numbers.end..all - numbers.start } else { numbers }
     }
 
-    /// The first pairs of these.
+    /// The first pairs of these positions.
     fn in_order(&self, numbers: Range<usize>) -> impl Iterator<Item = usize> {
         let first_pairs = &self.first_pairs[self.positions(numbers)];
         let (mut ascending, mut descending) = (first_pairs.iter(), first_pairs.iter().rev());
@@ -150,20 +149,20 @@ impl Axis {
         })
     }
 
-    /// Makes it anew, unless it was made for the same.
+    /// Computes the weights, unless they are for the same parameters.
     pub(super) fn prepare(&mut self, request: &AxisRequest) {
         if self.request.as_ref() == Some(request) {
             return;
         }
         self.request = None;
-        let (part, base) = request.part();
+        let (part, base) = request.interval();
         self.windows.clear();
         self.exact.clear();
         match request.filter {
-            ResizeFilter::Nearest => self.choose(&part, request.target),
-            filter => self.weigh(&part, request.target, filter),
+            ResizeFilter::Nearest => self.compute_nearest(&part, request.target),
+            filter => self.compute_weights(&part, request.target, filter),
         }
-        self.place(base, request);
+        self.rebase(base, request);
         self.quantize();
         if request.reversed {
             self.first_pairs.reverse();
@@ -175,9 +174,9 @@ impl Axis {
         self.request = Some(*request);
     }
 
-    /// One position for each of the target's.
-    fn choose(&mut self, part: &Part, target: usize) {
-        let Part { start, scale, bounds } = part;
+    /// Nearest neighbour: one source position per target position.
+    fn compute_nearest(&mut self, part: &SourceInterval, target: usize) {
+        let SourceInterval { start, scale, bounds } = part;
         self.windows.extend((0..target).map(|at| {
             let middle = start + (at as f64 + 0.5) * scale;
             let position = (middle.floor() as i64).clamp(bounds.start, bounds.end - 1);
@@ -187,8 +186,8 @@ impl Axis {
     }
 
     /// Pillow's windows and weights.
-    fn weigh(&mut self, part: &Part, target: usize, filter: ResizeFilter) {
-        let Part { start, scale, bounds } = part;
+    fn compute_weights(&mut self, part: &SourceInterval, target: usize, filter: ResizeFilter) {
+        let SourceInterval { start, scale, bounds } = part;
         let stretch = scale.max(1.0);
         let support = filter.support() * stretch;
         let per_stretch = 1.0 / stretch;
@@ -201,7 +200,7 @@ impl Axis {
             let before = self.exact.len();
             let distance = |position: i64| (position as f64 - middle + 0.5) * per_stretch;
             match filter {
-                // The common one by itself, so that its loop is a tight one.
+                // A separate loop for the most common filter, which the compiler optimises.
                 ResizeFilter::Bilinear => {
                     self.exact
                         .extend((from..to).map(|p| ResizeFilter::Bilinear.weight(distance(p))));
@@ -213,7 +212,7 @@ impl Axis {
             let window = if sum > 0.0 {
                 let per_sum = 1.0 / sum;
                 weights.iter_mut().for_each(|weight| *weight *= per_sum);
-                // What has no weight at the ends would cost as much as the others.
+                // Zero weights at the ends of a window would cost as much as others.
                 let negligible = |weight: &&f64| weight.abs() < NEGLIGIBLE;
                 let ahead = weights.iter().take_while(negligible).count();
                 let behind = weights.iter().rev().take_while(negligible).count();
@@ -229,8 +228,8 @@ impl Axis {
         }
     }
 
-    /// Counts the positions of the source from the first that is at hand.
-    fn place(&mut self, base: i64, request: &AxisRequest) {
+    /// Makes the windows relative to the first decoded position.
+    fn rebase(&mut self, base: i64, request: &AxisRequest) {
         let origin = i64::from(request.origin);
         let mut rest = &mut self.exact[..];
         for window in &mut self.windows {
@@ -247,7 +246,7 @@ impl Axis {
         }
     }
 
-    /// Brings windows to pairs and weights to 16 bits.
+    /// Converts windows to pairs, and weights to 16 bits.
     fn quantize(&mut self) {
         let from = self.windows.iter().map(|window| window.0).min().unwrap_or(0);
         let to = self.windows.iter().map(|window| window.1).max().unwrap_or(1);
@@ -269,7 +268,7 @@ impl Axis {
         {
             let first = pairs_of(window).0.min(last_first);
             self.first_pairs.push(first as u32);
-            // Rounding the running sum keeps the sum of the weights: what is even stays so.
+            // Rounding the running sum preserves the sum of the weights.
             let (mut sum, mut rounded) = (0.0, 0);
             let offset = (window.0 - from) as usize - 2 * first;
             let length = (window.1 - window.0) as usize;

@@ -1,10 +1,15 @@
-//! A part of a picture becomes planes of another size, upright: Pillow's filters, by a kernel of our
-//! own.
+//! Resizes a part of a picture to upright planes of the sample's size, with Pillow's filters.
 //!
-//! Each plane goes straight from its own resolution to the target's: chroma is never upsampled to
-//! the image's size first. As Pillow does, the upright image is resized in width first, rounded to
-//! bytes, and then in height. Turning and mirroring cost nothing: rows become columns on the way
-//! anyhow, and mirrored axes are written in reverse.
+//! Each plane is resized from its own resolution: chroma is not upsampled first. As in Pillow, the
+//! upright image is resized horizontally first, rounded to bytes, and then vertically. Orientation
+//! and flips cost nothing: the first pass transposes, and flipped axes are written in reverse.
+//!
+//! | file | content |
+//! |---|---|
+//! | `filter` | the filters and their weights |
+//! | `axis` | the weights of each target position along one axis |
+//! | `kernel` | weighted sums and transposition with vector instructions |
+//! | `passes` | the two passes over a plane, with bounded memory |
 
 mod axis;
 mod filter;
@@ -16,28 +21,28 @@ use spdl_core::{Error, ErrorKind, Result};
 
 use self::axis::{Axis, AxisRequest};
 pub use self::filter::ResizeFilter;
-use self::kernel::LANES;
-use self::passes::{Passes, Scratch, grow};
+use self::kernel::padded;
+use self::passes::{ResizePasses, ResizeScratch, grow};
 use crate::image::{CHANNELS, Retention};
 use crate::image::{ColorModel, CropBox, Limits, Orientation, Picture, PlaneShape, Rect, Size};
 
-/// What is made of a picture.
+/// A resize of one picture.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ResizeRequest {
     /// The part of the stored image that becomes the target, in image pixels.
     pub(crate) source: CropBox,
-    /// The part of it that the filter may see, in image pixels.
+    /// The image pixels that the filter may use.
     pub(crate) bounds: Rect,
-    /// How it is turned.
+    /// The orientation of the stored image.
     pub(crate) orientation: Orientation,
-    /// Whether it is mirrored left to right once upright, and top to bottom.
+    /// Whether the upright result is flipped horizontally, and vertically.
     pub(crate) mirrored: (bool, bool),
-    /// The size of the result, upright.
+    /// The size of the upright result.
     pub(crate) target: Size,
     pub(crate) filter: ResizeFilter,
 }
 
-/// The result: a plane for each component, all of the same size.
+/// The result: one plane per component, all of the same size.
 #[derive(Debug, Default)]
 pub(crate) struct ResizedPlanes {
     color: ColorModel,
@@ -46,7 +51,7 @@ pub(crate) struct ResizedPlanes {
 }
 
 impl ResizedPlanes {
-    /// What the planes stand for; RGB is three planes here.
+    /// The colour model; RGB has three planes here.
     pub(crate) fn color(&self) -> ColorModel {
         self.color
     }
@@ -55,26 +60,26 @@ impl ResizedPlanes {
         self.size
     }
 
-    /// A row of a component, and what fills it up to a multiple of 16 bytes.
+    /// A row of a component, padded to a multiple of 16 bytes.
     pub(crate) fn padded_row(&self, component: usize, row: u32) -> &[u8] {
         let width = self.size.width as usize;
         &self.planes[component][row as usize * padded(width)..][..width.next_multiple_of(16)]
     }
 }
 
-/// The most pixels that a position of a plane covers on either axis: those of 4:1:1, or of 4:2:2 at
-/// half the size.
-const COARSEST: f64 = 4.0;
+/// The maximum number of image pixels per plane position on either axis: 4:1:1, or 4:2:2 decoded at
+/// half size.
+const MAX_PIXELS_PER_POSITION: f64 = 4.0;
 
-/// How far from the middle of a pixel of the target a filter looks, in pixels of the image, of which
-/// `scale` make one of the target. Where planes have less resolution, it reaches farther.
-pub(crate) fn reach(scale: f64, filter: ResizeFilter) -> f64 {
-    let reduced = |by: &f64| by * filter.least_ratio() <= scale;
+/// The distance from the centre of a target pixel at which the filter may still use image pixels.
+/// `scale` is the number of image pixels per target pixel. Subsampled planes extend the distance.
+pub(crate) fn filter_reach(scale: f64, filter: ResizeFilter) -> f64 {
+    let reduced = |by: &f64| by * filter.min_decode_ratio() <= scale;
     let reduction = [8.0, 4.0, 2.0].into_iter().find(reduced).unwrap_or(1.0);
-    filter.support() * scale.max(COARSEST * reduction)
+    filter.support() * scale.max(MAX_PIXELS_PER_POSITION * reduction)
 }
 
-/// The whole pixels that resizing `source` to `target` (as stored) looks at.
+/// The image pixels that may influence a resize of `source` to `target` (as stored).
 pub(crate) fn needed_region(
     source: CropBox,
     target: Size,
@@ -83,8 +88,8 @@ pub(crate) fn needed_region(
 ) -> Rect {
     let axis = |start: f64, extent: f64, target: u32, limit: u32| {
         let scale = extent / f64::from(target);
-        // From the middle of the outermost pixel, rounded outwards.
-        let reach = (reach(scale, filter) - scale / 2.0).max(0.0);
+        // From the centre of the outermost target pixel, rounded outwards.
+        let reach = (filter_reach(scale, filter) - scale / 2.0).max(0.0);
         let limit = f64::from(limit);
         let first = (start - reach).floor().clamp(0.0, limit - 1.0);
         let end = (start + extent + reach).ceil().clamp(first + 1.0, limit);
@@ -95,27 +100,23 @@ pub(crate) fn needed_region(
     Rect { left, top, width, height }
 }
 
-/// Resizes pictures, and keeps what it has computed for the last: the weights, which are the same
-/// for images of the same size, and its scratch memory.
+/// Resizes pictures. Keeps scratch memory, and the weights of the last image, which images of the
+/// same size share.
 #[derive(Debug)]
 pub(crate) struct Resizer {
     level: Level,
     limits: Limits,
-    /// Luma, or all components; chroma.
+    /// Luma or all components; chroma.
     axes: [Axes; 2],
-    scratch: Scratch,
+    scratch: ResizeScratch,
     retention: Retention,
 }
 
-/// Of the stored picture: along its rows, and down its columns.
+/// The axes of the stored picture: horizontal and vertical.
 #[derive(Debug, Default)]
 struct Axes {
     across: Axis,
     down: Axis,
-}
-
-fn padded(columns: usize) -> usize {
-    columns.next_multiple_of(LANES)
 }
 
 impl Resizer {
@@ -124,16 +125,16 @@ impl Resizer {
             level: Level::new(),
             limits: limits.clone(),
             axes: Default::default(),
-            scratch: Scratch::default(),
+            scratch: ResizeScratch::default(),
             retention: Retention::default(),
         }
     }
 
-    /// Writes what `request` asks for of `picture` to `resized`.
+    /// Resizes `picture` into `resized`.
     ///
     /// # Errors
-    /// `InvalidArgument` where the picture does not hold the bounds; `LimitExceeded` where what is
-    /// between takes more than the limits allow, or than the system has.
+    /// `InvalidArgument` if the picture does not hold the bounds; `LimitExceeded` if scratch memory
+    /// exceeds the limits, or an allocation fails.
     pub(crate) fn resize(
         &mut self,
         picture: &Picture,
@@ -174,7 +175,8 @@ impl Resizer {
             let (own, rest) = outputs.split_at_mut(shape.channels);
             outputs = rest;
             let swapped = request.orientation.swaps_sides();
-            let passes = Passes { plane, across, down, swapped, width: target.width as usize };
+            let passes =
+                ResizePasses { plane, across, down, swapped, width: target.width as usize };
             if is_new {
                 needed[kind] = passes.bytes();
                 needed[kind] += across.bytes() + down.bytes();
@@ -188,7 +190,7 @@ impl Resizer {
         let held = held.sum::<usize>() + self.scratch.held_bytes();
         if self.retention.is_excess(needed[0] + needed[1], held) {
             self.axes = Default::default();
-            self.scratch = Scratch::default();
+            self.scratch = ResizeScratch::default();
         }
         Ok(())
     }
@@ -219,15 +221,15 @@ impl Axes {
                     area: (u32, u32),
                     (image, pixels): (u32, u32),
                     (target, turned, reversed): (u32, bool, bool)| {
-            // Outwards: a position counts where any of its pixels does.
+            // Rounded outwards: a position counts if any of its pixels does.
             let first = (bounds.0 / pixels).max(area.0);
             let end = bounds
                 .0
                 .saturating_add(bounds.1)
                 .div_ceil(pixels)
                 .min(area.0.saturating_add(area.1));
-            let sound = start.is_finite() && extent > 0.0 && extent.is_finite() && target > 0;
-            (first < end && sound).then(|| AxisRequest {
+            let is_valid = start.is_finite() && extent > 0.0 && extent.is_finite() && target > 0;
+            (first < end && is_valid).then(|| AxisRequest {
                 start: start / f64::from(pixels),
                 extent: extent / f64::from(pixels),
                 first,
@@ -249,8 +251,8 @@ impl Axes {
             return Err(Error::new(
                 ErrorKind::InvalidArgument,
                 format!(
-                    "cannot resize {:?} of an image of {} pixels to {}: a plane of the picture \
-                     holds {area:?} alone",
+                    "cannot resize {:?} of an image of {} pixels to {}: a plane of the picture only \
+                     holds {area:?}",
                     request.source,
                     picture.image(),
                     request.target

@@ -1,9 +1,8 @@
-//! The two passes of resizing a plane: first along the upright image's width, then along its height.
+//! The two passes over a plane: first along the width of the upright image, then along its height.
 //!
-//! 32 lines of the plane at a time go through both. Of what lies between, as much is kept as the
-//! filters still look at: each position of a target is computed once its source is there, and what
-//! none of the others needs any more is overwritten. So memory follows from the target and from how
-//! far the filters reach, not from the size of the image.
+//! Both passes process 32 rows of the plane at a time. A target position is computed as soon as its
+//! source is complete, and source rows are overwritten when no target position needs them. So
+//! memory depends on the target size and the filter support, not on the image size.
 
 use std::ops::Range;
 
@@ -12,46 +11,46 @@ use spdl_core::{Error, ErrorKind, Result};
 
 use super::axis::Axis;
 use super::kernel::{
-    LANES, WOVEN, Woven, columns_to_lines, lines_to_columns, weave, weave_channel, weigh,
+    InterleavedRows, LANES, PAIR_VALUES, columns_to_lines, convolve, interleave_channel,
+    interleave_rows, lines_to_columns, padded,
 };
-use super::padded;
 use crate::image::{CHANNELS, Plane};
 
-/// Positions along a line that are taken at once: what becomes of them stays in a core's cache.
+/// Positions of a row per step, so that intermediate data stay in the cache.
 const CHUNK: usize = 512;
-/// Pairs of lines that go through both passes together.
+/// Pairs of rows that both passes process together.
 const LINE_PAIRS: usize = LANES / 2;
-/// Pairs come to the first pass in blocks of so many.
+/// Pairs per block of the first pass.
 const BLOCK_PAIRS: usize = 8;
 
 /// Memory between the passes.
 #[derive(Debug, Default)]
-pub(super) struct Scratch {
-    /// A chunk of some lines of interleaved pixels, component by component.
+pub(super) struct ResizeScratch {
+    /// A chunk of rows of interleaved pixels, separated into components.
     separated: Vec<u8>,
-    /// For the components, or for all in turn: the woven columns that the first pass looks at.
-    woven_columns: [Vec<i16>; CHANNELS],
-    /// What it makes of them.
+    /// The interleaved columns of the first pass, per component, or shared by all components.
+    interleaved_columns: [Vec<i16>; CHANNELS],
+    /// The result of the first pass.
     columns: [Vec<u8>; CHANNELS],
-    /// For each component, the woven rows that the second pass looks at.
-    woven_rows: [Vec<i16>; CHANNELS],
+    /// The interleaved rows of the second pass, per component.
+    interleaved_rows: [Vec<i16>; CHANNELS],
 }
 
-impl Scratch {
-    /// How many bytes it holds.
+impl ResizeScratch {
+    /// The allocated memory in bytes.
     pub(super) fn held_bytes(&self) -> usize {
         let bytes = self.columns.iter().chain([&self.separated]).map(Vec::capacity);
-        let woven = self.woven_columns.iter().chain(&self.woven_rows);
-        bytes.sum::<usize>() + woven.map(Vec::capacity).sum::<usize>() * size_of::<i16>()
+        let interleaved = self.interleaved_columns.iter().chain(&self.interleaved_rows);
+        bytes.sum::<usize>() + interleaved.map(Vec::capacity).sum::<usize>() * size_of::<i16>()
     }
 }
 
-/// So many values of a buffer that grows where it must.
+/// The first `length` values of a buffer, which grows if needed.
 pub(super) fn grow<T: Clone + Default>(buffer: &mut Vec<T>, length: usize) -> Result<&mut [T]> {
     if buffer.len() < length {
         buffer.try_reserve_exact(length - buffer.len()).map_err(|_| {
             let bytes = length.saturating_mul(size_of::<T>());
-            let message = format!("the system has no {bytes} bytes of memory to resize a picture");
+            let message = format!("cannot allocate {bytes} bytes to resize an image");
             Error::new(ErrorKind::LimitExceeded, message)
         })?;
         buffer.resize(length, T::default());
@@ -59,34 +58,34 @@ pub(super) fn grow<T: Clone + Default>(buffer: &mut Vec<T>, length: usize) -> Re
     Ok(&mut buffer[..length])
 }
 
-/// A plane and what it becomes.
-pub(super) struct Passes<'a> {
+/// The passes over one plane.
+pub(super) struct ResizePasses<'a> {
     pub(super) plane: &'a Plane,
-    /// Along the plane's rows, and down its columns.
+    /// The axes along rows and columns of the plane.
     pub(super) across: &'a Axis,
     pub(super) down: &'a Axis,
-    /// Whether the rows become columns of the target.
+    /// Whether rows become columns of the target.
     pub(super) swapped: bool,
-    /// Of the target.
+    /// The width of the target.
     pub(super) width: usize,
 }
 
-/// How much memory the passes take.
-struct Room {
-    /// How many rings of woven columns there are: one for each component, or one for all in turn.
+/// The buffer sizes of the passes.
+struct BufferSizes {
+    /// The number of ring buffers of interleaved columns: one per component, or one shared.
     rings: usize,
-    /// Values of such a ring.
-    woven_columns: usize,
+    /// Values of such a ring buffer.
+    interleaved_columns: usize,
     columns: usize,
     separated: usize,
-    /// Rows of a ring of woven rows.
+    /// Rows of a ring buffer of interleaved rows.
     kept_rows: usize,
     /// Values of such a row.
     row: usize,
 }
 
-impl Passes<'_> {
-    /// Those of the first pass and of the second.
+impl ResizePasses<'_> {
+    /// The axes of the first and the second pass.
     fn axes(&self) -> (&Axis, &Axis) {
         if self.swapped { (self.down, self.across) } else { (self.across, self.down) }
     }
@@ -95,7 +94,7 @@ impl Passes<'_> {
         self.plane.shape().channels
     }
 
-    fn room(&self) -> Room {
+    fn sizes(&self) -> BufferSizes {
         let (first, second) = self.axes();
         let whole = first.source.len() <= CHUNK;
         let separated = self.channels() > 1 && !self.swapped;
@@ -104,9 +103,9 @@ impl Passes<'_> {
         } else {
             first.kept_pairs(CHUNK / 2)
         };
-        Room {
+        BufferSizes {
             rings: if whole { 1 } else { self.channels() },
-            woven_columns: kept_columns * WOVEN,
+            interleaved_columns: kept_columns * PAIR_VALUES,
             columns: self.width.next_multiple_of(BLOCK_PAIRS) * LANES,
             separated: if separated { CHANNELS * LANES * first.source.len().min(CHUNK) } else { 0 },
             kept_rows: second.kept_pairs(LINE_PAIRS),
@@ -114,32 +113,33 @@ impl Passes<'_> {
         }
     }
 
-    /// How many bytes of [`Scratch`] they take.
+    /// The memory that the passes use of [`ResizeScratch`], in bytes.
     pub(super) fn bytes(&self) -> usize {
-        let room = self.room();
-        let of_columns = room.rings * (room.woven_columns * size_of::<i16>() + room.columns);
-        let of_rows = self.channels() * room.kept_rows * room.row * size_of::<i16>();
-        of_columns + of_rows + room.separated
+        let sizes = self.sizes();
+        let of_columns =
+            sizes.rings * (sizes.interleaved_columns * size_of::<i16>() + sizes.columns);
+        let of_rows = self.channels() * sizes.kept_rows * sizes.row * size_of::<i16>();
+        of_columns + of_rows + sizes.separated
     }
 
-    /// Writes a plane for each channel, rows a whole number of 32 bytes apart.
+    /// Writes one plane per channel, with rows a multiple of 32 bytes apart.
     #[inline(always)]
     pub(super) fn run<S: Simd>(
         self,
         simd: S,
-        scratch: &mut Scratch,
+        scratch: &mut ResizeScratch,
         outputs: &mut [Vec<u8>],
     ) -> Result<()> {
         let (first, second) = self.axes();
-        let room = self.room();
-        let Scratch { separated, woven_columns, columns, woven_rows } = scratch;
-        let separated = grow(separated, room.separated)?;
-        for ring in 0..room.rings {
-            grow(&mut woven_columns[ring], room.woven_columns)?;
-            grow(&mut columns[ring], room.columns)?;
+        let sizes = self.sizes();
+        let ResizeScratch { separated, interleaved_columns, columns, interleaved_rows } = scratch;
+        let separated = grow(separated, sizes.separated)?;
+        for ring in 0..sizes.rings {
+            grow(&mut interleaved_columns[ring], sizes.interleaved_columns)?;
+            grow(&mut columns[ring], sizes.columns)?;
         }
-        for ring in &mut woven_rows[..outputs.len()] {
-            grow(ring, room.kept_rows * room.row)?;
+        for ring in &mut interleaved_rows[..outputs.len()] {
+            grow(ring, sizes.kept_rows * sizes.row)?;
         }
         let stride = padded(self.width);
         let mut rows_done = 0;
@@ -152,44 +152,47 @@ impl Passes<'_> {
                 let pairs = chunk.len().div_ceil(2);
                 let ready = first.ready(columns_done, pair + pairs);
                 let is_last = chunk.end == first.source.end;
-                if room.separated > 0 {
+                if sizes.separated > 0 {
                     self.separate(&lines, &chunk, separated);
                 }
-                for (component, woven_rows) in woven_rows[..outputs.len()].iter_mut().enumerate() {
-                    let ring = component.min(room.rings - 1);
-                    let woven = &mut woven_columns[ring][..room.woven_columns];
-                    let columns = &mut columns[ring][..room.columns];
-                    let at = pair * WOVEN % woven.len();
-                    let place = &mut woven[at..][..pairs.next_multiple_of(BLOCK_PAIRS) * WOVEN];
+                for (component, interleaved_rows) in
+                    interleaved_rows[..outputs.len()].iter_mut().enumerate()
+                {
+                    let ring = component.min(sizes.rings - 1);
+                    let interleaved = &mut interleaved_columns[ring][..sizes.interleaved_columns];
+                    let columns = &mut columns[ring][..sizes.columns];
+                    let at = pair * PAIR_VALUES % interleaved.len();
+                    let place =
+                        &mut interleaved[at..][..pairs.next_multiple_of(BLOCK_PAIRS) * PAIR_VALUES];
                     if self.swapped {
-                        self.weave_tile(&lines, &chunk, component, place);
+                        self.interleave_tile(&lines, &chunk, component, place);
                     } else {
                         let lines = self.lines(&lines, &chunk, component, separated);
                         lines_to_columns(simd, lines, place);
                     }
-                    let woven = Woven { values: woven, stride: WOVEN };
-                    weigh(simd, first, columns_done..ready, woven, LANES, columns, LANES);
+                    let interleaved = InterleavedRows { values: interleaved, stride: PAIR_VALUES };
+                    convolve(simd, first, columns_done..ready, interleaved, LANES, columns, LANES);
                     if is_last {
-                        let at = block * LINE_PAIRS % room.kept_rows * room.row;
-                        let place = &mut woven_rows[at..][..LINE_PAIRS * room.row];
-                        columns_to_lines(simd, columns, place, room.row);
+                        let at = block * LINE_PAIRS % sizes.kept_rows * sizes.row;
+                        let place = &mut interleaved_rows[at..][..LINE_PAIRS * sizes.row];
+                        columns_to_lines(simd, columns, place, sizes.row);
                     }
                 }
                 columns_done = ready;
             }
             let pairs = (lines.end - second.source.start).div_ceil(2);
             let ready = second.ready(rows_done, pairs);
-            for (woven, output) in woven_rows.iter().zip(&mut *outputs) {
-                let values = &woven[..room.kept_rows * room.row];
-                let woven = Woven { values, stride: room.row };
-                weigh(simd, second, rows_done..ready, woven, stride, output, stride);
+            for (interleaved, output) in interleaved_rows.iter().zip(&mut *outputs) {
+                let values = &interleaved[..sizes.kept_rows * sizes.row];
+                let interleaved = InterleavedRows { values, stride: sizes.row };
+                convolve(simd, second, rows_done..ready, interleaved, stride, output, stride);
             }
             rows_done = ready;
         }
         Ok(())
     }
 
-    /// Each component of some rows' pixels by itself.
+    /// Separates the components of some rows.
     #[inline(always)]
     fn separate(&self, rows: &Range<usize>, columns: &Range<usize>, separated: &mut [u8]) {
         let length = columns.len();
@@ -208,7 +211,7 @@ impl Passes<'_> {
         }
     }
 
-    /// A part of some rows of a component, the last of them again and again where there are no more.
+    /// Parts of rows of a component; the last row repeats if there are fewer than 32.
     #[inline(always)]
     fn lines<'a>(
         &'a self,
@@ -228,26 +231,26 @@ impl Passes<'_> {
         })
     }
 
-    /// Some columns of some rows, of which two at a time are woven.
+    /// Interleaves some columns of pairs of rows.
     #[inline(always)]
-    fn weave_tile(
+    fn interleave_tile(
         &self,
         columns: &Range<usize>,
         rows: &Range<usize>,
         component: usize,
-        woven: &mut [i16],
+        interleaved: &mut [i16],
     ) {
         let channels = self.channels();
         let tile = columns.start * channels..columns.end * channels;
-        let (places, _) = woven.as_chunks_mut::<WOVEN>();
+        let (places, _) = interleaved.as_chunks_mut::<PAIR_VALUES>();
         for (place, upper) in places.iter_mut().zip(rows.clone().step_by(2)) {
             let lower = (upper + 1).min(rows.end - 1);
             let [upper, lower] =
                 [upper, lower].map(|row| &self.plane.row(row as u32)[tile.clone()]);
             if channels == 1 {
-                weave(upper, lower, place);
+                interleave_rows(upper, lower, place);
             } else {
-                weave_channel(upper, lower, component, place);
+                interleave_channel(upper, lower, component, place);
             }
         }
     }
