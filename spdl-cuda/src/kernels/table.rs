@@ -174,7 +174,7 @@ impl TableEntry<'_> {
         output: u64,
     ) {
         for component in 0..3 {
-            let (plane, sample, step) = image.format.place(component);
+            let (plane, sample, step) = image.format.component_layout(component);
             let plane = image.planes[plane];
             self.u64(plane.address + sample * image.format.sample_bytes());
             self.u64(plane.pitch);

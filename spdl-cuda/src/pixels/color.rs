@@ -1,10 +1,10 @@
-//! From luma and chroma to red, green and blue.
+//! Colour matrices: from Y'CbCr to RGB.
 
 use spdl_core::{Error, ErrorKind, Result};
 
 use super::invalid;
 
-/// The shares of red and blue in luma; green has the rest.
+/// The luma coefficients Kr and Kb of a colour standard; Kg = 1 − Kr − Kb.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ColorStandard {
     kr: f64,
@@ -12,32 +12,31 @@ pub struct ColorStandard {
 }
 
 impl ColorStandard {
-    /// ITU-R BT.601: JPEG, and video of standard definition.
+    /// ITU-R BT.601: JPEG and standard-definition video.
     pub const BT601: ColorStandard = ColorStandard { kr: 0.299, kb: 0.114 };
-    /// ITU-R BT.709: video of high definition.
+    /// ITU-R BT.709: high-definition video.
     pub const BT709: ColorStandard = ColorStandard { kr: 0.2126, kb: 0.0722 };
-    /// ITU-R BT.2020 with non-constant luminance: video of ultra high definition.
+    /// ITU-R BT.2020 with non-constant luminance: ultra-high-definition video.
     pub const BT2020: ColorStandard = ColorStandard { kr: 0.2627, kb: 0.0593 };
 
-    /// A standard with these shares of red and blue.
+    /// A standard with these coefficients.
     ///
     /// # Errors
-    /// `InvalidArgument` where a share, or what is left for green, is not above 0.
+    /// `InvalidArgument` unless `kr`, `kb` and 1 − `kr` − `kb` are positive.
     pub fn new(kr: f64, kb: f64) -> Result<Self> {
         if kr > 0.0 && kb > 0.0 && kr + kb < 1.0 {
             return Ok(ColorStandard { kr, kb });
         }
         Err(invalid(format!(
-            "expected shares of red and blue above 0 that leave some for green, found {kr} and {kb}"
+            "invalid luma coefficients {kr} and {kb}: expected positive numbers with a sum below 1"
         )))
     }
 
-    /// That of a video stream's `matrix_coefficients` (ITU-T H.273).
+    /// The standard of the `matrix_coefficients` of a video stream (ITU-T H.273).
     ///
     /// # Errors
-    /// `Unsupported` where the code stands for no matrix of this form (RGB, YCgCo, constant luminance
-    /// and others), or says that it is not known (2): the caller must decide then, usually for BT.709
-    /// from 720 rows on and BT.601 below.
+    /// `Unsupported` for codes without such a matrix (RGB, YCgCo, constant luminance and others), and for 2,
+    /// "unspecified": the caller then chooses, usually BT.709 from 720 rows on and BT.601 below.
     pub fn of_video(matrix_coefficients: u8) -> Result<Self> {
         match matrix_coefficients {
             1 => Ok(ColorStandard::BT709),
@@ -47,15 +46,14 @@ impl ColorStandard {
             9 => Ok(ColorStandard::BT2020),
             other => {
                 let what = match other {
-                    0 => "red, green and blue",
-                    2 => "a matrix that is not known",
+                    0 => "RGB",
+                    2 => "unspecified",
                     8 => "YCgCo",
                     10 => "BT.2020 with constant luminance",
-                    _ => "no matrix that is supported",
+                    _ => "unknown",
                 };
                 let message = format!(
-                    "cannot convert the colours of a video: its matrix_coefficients are {other}, \
-                     which is {what}; expected 1, 4, 5, 6, 7 or 9"
+                    "unsupported matrix_coefficients {other} ({what}) of a video: expected 1, 4, 5, 6, 7 or 9"
                 );
                 Err(Error::new(ErrorKind::Unsupported, message))
             }
@@ -63,22 +61,22 @@ impl ColorStandard {
     }
 }
 
-/// Which codes stand for black and white.
+/// The range of code values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ColorRange {
-    /// Luma from 16 to 235 and chroma from 16 to 240, in steps of 2^(bits − 8): most video.
+    /// Luma 16 to 235 and chroma 16 to 240, times 2^(bits − 8): most video.
     Limited,
-    /// Every code: JPEG, and some video.
+    /// All codes: JPEG and some video.
     Full,
 }
 
-/// How components become red, green and blue, 0 to 255: `matrix · (component − zero)`, in codes.
+/// The conversion to RGB from 0 to 255: `matrix · (component − zero)`, with components as codes.
 ///
 /// ```
 /// use spdl_cuda::pixels::{ColorMatrix, ColorRange, ColorStandard};
 /// let matrix = ColorMatrix::new(ColorStandard::BT709, ColorRange::Limited, 10)?;
 /// assert_eq!(matrix.zero(), [64.0, 512.0, 512.0]);
-/// // From black to white: 876 steps of luma.
+/// // From black to white are 876 codes of luma.
 /// assert!((matrix.matrix()[0][0] * 876.0 - 255.0).abs() < 1e-9);
 /// # Ok::<(), spdl_core::Error>(())
 /// ```
@@ -90,13 +88,13 @@ pub struct ColorMatrix {
 }
 
 impl ColorMatrix {
-    /// The matrix of a standard for components of so many bits.
+    /// The matrix of a standard for components of `bits` bits.
     ///
     /// # Errors
-    /// `InvalidArgument` where `bits` is not in 8 to 16.
+    /// `InvalidArgument` if `bits` is not in 8 to 16.
     pub fn new(standard: ColorStandard, range: ColorRange, bits: u32) -> Result<Self> {
         if !(8..=16).contains(&bits) {
-            return Err(invalid(format!("expected components of 8 to 16 bits, found {bits}")));
+            return Err(invalid(format!("invalid bit depth {bits}: expected 8 to 16")));
         }
         let step = f64::from(1u32 << (bits - 8));
         let codes = f64::from((1u32 << bits) - 1);
@@ -119,19 +117,19 @@ impl ColorMatrix {
         })
     }
 
-    /// JPEG's: BT.601, full range, 8 bits.
+    /// The matrix of JPEG: BT.601, full range, 8 bits.
     pub fn jpeg() -> Self {
         let matrix = ColorMatrix::new(ColorStandard::BT601, ColorRange::Full, 8);
         matrix.unwrap_or_else(|_| unreachable!("8 bits are within bounds"))
     }
 
-    /// Red, green and blue of 8 bits, as they are.
+    /// The identity, for RGB of 8 bits.
     pub(crate) fn rgb() -> Self {
         let matrix = [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]];
         ColorMatrix { matrix, zero: [0.0; 3], bits: 8 }
     }
 
-    /// The same with the luma of red, green and blue in place of each of them.
+    /// This matrix followed by the conversion to BT.601 luma, in all three rows.
     pub(crate) fn grey(&self) -> Self {
         let ColorStandard { kr, kb } = ColorStandard::BT601;
         let [red, green, blue] = self.matrix;
@@ -141,22 +139,22 @@ impl ColorMatrix {
         ColorMatrix { matrix: [luma; 3], ..*self }
     }
 
-    /// A row each for red, green and blue, with the factors of luma, Cb and Cr.
+    /// Rows for red, green and blue, with the factors of luma, Cb and Cr.
     pub fn matrix(&self) -> [[f64; 3]; 3] {
         self.matrix
     }
 
-    /// The codes of luma, Cb and Cr that stand for black.
+    /// The codes of black: luma, Cb and Cr.
     pub fn zero(&self) -> [f64; 3] {
         self.zero
     }
 
-    /// How many bits a component has.
+    /// Bits per component.
     pub fn bits(&self) -> u32 {
         self.bits
     }
 
-    /// The same for codes that are so many times as large.
+    /// The matrix for codes that are multiplied by `times`.
     pub(crate) fn scaled(&self, times: f64) -> Self {
         ColorMatrix {
             matrix: self.matrix.map(|row| row.map(|factor| factor / times)),

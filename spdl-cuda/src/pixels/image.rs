@@ -1,33 +1,35 @@
-//! Images in a device's memory.
+//! Images in device memory.
 
 use spdl_core::Result;
 
 use super::color::ColorMatrix;
 use super::invalid;
 
-/// The largest side of an image: positions and sums of them fit 32 bits.
+/// Maximum width and height: positions and their sums fit in 32 bits.
 pub(crate) const MAX_SIDE: u32 = 1 << 24;
 
-/// What the planes of an image hold. Samples of more than 8 bits are two bytes, the lower first, with
-/// their bits at the top, as decoders of video on the device write them.
+/// The pixel format of an image.
+///
+/// Samples of more than 8 bits have 2 bytes, little-endian, with the value in the most significant bits, as
+/// NVDEC writes them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PixelFormat {
-    /// One plane: red, green, blue, one byte each.
+    /// One plane of interleaved RGB, one byte per sample.
     Rgb8,
-    /// Two planes: luma; Cb and Cr side by side, half as many on both axes.
+    /// Two planes: luma, and interleaved Cb and Cr in half resolution on both axes.
     Nv12,
-    /// The same with two bytes for each sample: P010, P012 and P016.
+    /// `Nv12` with 2 bytes per sample: P010, P012 and P016.
     P016,
-    /// Three planes: luma, Cb and Cr, the latter half as many on both axes.
+    /// Three planes: luma, and Cb and Cr in half resolution on both axes.
     Yuv420,
-    /// Three planes: luma, Cb and Cr, as many of each.
+    /// Three planes of full resolution: luma, Cb and Cr.
     Yuv444,
-    /// The same with two bytes for each sample.
+    /// `Yuv444` with 2 bytes per sample.
     Yuv444P16,
 }
 
 impl PixelFormat {
-    /// How many planes there are.
+    /// The number of planes.
     pub fn planes(self) -> usize {
         match self {
             PixelFormat::Rgb8 => 1,
@@ -36,7 +38,7 @@ impl PixelFormat {
         }
     }
 
-    /// How many bytes a sample takes.
+    /// Bytes per sample.
     pub fn sample_bytes(self) -> u64 {
         match self {
             PixelFormat::P016 | PixelFormat::Yuv444P16 => 2,
@@ -44,14 +46,13 @@ impl PixelFormat {
         }
     }
 
-    /// Whether there are half as many samples of chroma on both axes; where the image has an odd
-    /// number of columns or rows, the last one has its own.
+    /// Whether chroma has half the resolution on both axes, rounded up for odd sides.
     pub fn is_subsampled(self) -> bool {
         matches!(self, PixelFormat::Nv12 | PixelFormat::P016 | PixelFormat::Yuv420)
     }
 
-    /// In which plane a component is, at which sample, and how far it is to the next one.
-    pub(crate) fn place(self, component: usize) -> (usize, u64, u64) {
+    /// The plane of a component, its first sample, and the distance between its samples.
+    pub(crate) fn component_layout(self, component: usize) -> (usize, u64, u64) {
         match self {
             PixelFormat::Rgb8 => (0, component as u64, 3),
             PixelFormat::Nv12 | PixelFormat::P016 if component > 0 => (1, component as u64 - 1, 2),
@@ -59,7 +60,7 @@ impl PixelFormat {
         }
     }
 
-    /// How many samples a row of a plane has.
+    /// Samples per row of a plane.
     fn row(self, plane: usize, width: u32) -> u64 {
         let width = u64::from(width);
         match self {
@@ -71,32 +72,30 @@ impl PixelFormat {
     }
 }
 
-/// A plane in a device's memory.
+/// A plane in device memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DevicePlane {
-    /// The address of its first sample.
+    /// Address of the first sample.
     pub address: u64,
-    /// From a row to the next one, in bytes.
+    /// Distance between rows in bytes.
     pub pitch: u64,
 }
 
-/// Where the samples of chroma lie, if there are fewer of them than of luma.
+/// The position of subsampled chroma relative to luma (`chroma_sample_loc_type` of ITU-T H.273).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum ChromaSiting {
-    /// Across, on every second sample of luma; down, in the middle between two. What H.264, HEVC and
-    /// VP9 say where they say nothing (H.273's type 0). The default for NV12 and P016.
+    /// Type 0: horizontally on every second luma sample, vertically between two. The default of H.264, HEVC
+    /// and VP9, and here for NV12 and P016.
     #[default]
     Left,
-    /// In the middle of four samples of luma: JPEG (H.273's type 1). The default for
-    /// [`PixelFormat::Yuv420`].
+    /// Type 1: in the centre of four luma samples, as in JPEG. The default for [`PixelFormat::Yuv420`].
     Center,
-    /// On every second sample of luma on both axes (H.273's type 2): most HDR video.
+    /// Type 2: on every second luma sample on both axes, as in most HDR video.
     TopLeft,
 }
 
 impl ChromaSiting {
-    /// How far chroma lies from the middle of its samples of luma on each axis, in samples of chroma
-    /// by which positions grow.
+    /// Offset of chroma positions from the centre of their luma samples, in chroma samples.
     pub(crate) fn shifts(self) -> (f64, f64) {
         match self {
             ChromaSiting::Center => (0.0, 0.0),
@@ -106,7 +105,7 @@ impl ChromaSiting {
     }
 }
 
-/// An image in a device's memory, as it was decoded.
+/// A decoded image in device memory.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SourceImage {
     pub(crate) format: PixelFormat,
@@ -118,22 +117,21 @@ pub struct SourceImage {
 }
 
 impl SourceImage {
-    /// Interleaved red, green and blue bytes.
+    /// An image of interleaved RGB bytes.
     ///
     /// # Errors
-    /// `InvalidArgument` where a side is not in 1 to 16,777,216, rows overlap, or there can be no such
-    /// memory.
+    /// `InvalidArgument` if a side is not in 1 to 16,777,216, rows overlap, or the plane exceeds the address
+    /// space.
     pub fn rgb8(width: u32, height: u32, plane: DevicePlane) -> Result<Self> {
         SourceImage::new(PixelFormat::Rgb8, width, height, &[plane], None)
     }
 
-    /// Luma and chroma, with their matrix. [`siting`](Self::siting) is the format's default.
+    /// An image of luma and chroma with a colour matrix, and the default [`siting`](Self::siting).
     ///
     /// # Errors
-    /// `InvalidArgument` where a side is not in 1 to 16,777,216, the format has another number of
-    /// planes or is RGB, rows overlap, there can be no such memory, samples of two bytes begin at odd
-    /// addresses, or the matrix is for samples of another size: 8 bits for formats of one byte, 9 to 16
-    /// for those of two.
+    /// `InvalidArgument` if a side is not in 1 to 16,777,216, the format is RGB or has another number of
+    /// planes, rows overlap, a plane exceeds the address space, 2-byte samples are not aligned, or the bit
+    /// depth of the matrix does not fit: 8 for formats with 1 byte per sample, 9 to 16 for 2 bytes.
     pub fn yuv(
         format: PixelFormat,
         width: u32,
@@ -142,12 +140,15 @@ impl SourceImage {
         color: ColorMatrix,
     ) -> Result<Self> {
         if format == PixelFormat::Rgb8 {
-            return Err(invalid("Rgb8 has no luma and chroma; use `SourceImage::rgb8`".to_owned()));
+            return Err(invalid(
+                "invalid format Rgb8: it has no luma and chroma; use `SourceImage::rgb8`"
+                    .to_owned(),
+            ));
         }
         let is_wide = format.sample_bytes() > 1;
         if is_wide != (color.bits() > 8) {
             return Err(invalid(format!(
-                "{format:?} has {} bits, but the colour matrix is for {}",
+                "invalid colour matrix: {format:?} has {} bits, and the matrix is for {}",
                 if is_wide { "9 to 16" } else { "8" },
                 color.bits()
             )));
@@ -165,37 +166,37 @@ impl SourceImage {
         let sides = 1..=MAX_SIDE;
         if !sides.contains(&width) || !sides.contains(&height) {
             return Err(invalid(format!(
-                "the image has {width} x {height} pixels; expected 1 to {MAX_SIDE} for each side"
+                "invalid image size {width}x{height}: expected sides from 1 to {MAX_SIDE}"
             )));
         }
         if planes.len() != format.planes() {
             return Err(invalid(format!(
-                "{format:?} has {} planes, found {}",
+                "invalid planes: {format:?} has {} planes, found {}",
                 format.planes(),
                 planes.len()
             )));
         }
         let bytes = format.sample_bytes();
         for (at, plane) in planes.iter().enumerate() {
-            let least = format.row(at, width) * bytes;
+            let min_pitch = format.row(at, width) * bytes;
             let DevicePlane { address, pitch } = *plane;
-            if pitch < least || i64::try_from(pitch).is_err() {
+            if pitch < min_pitch || i64::try_from(pitch).is_err() {
                 return Err(invalid(format!(
-                    "plane {at} of {format:?}: rows are {pitch} bytes apart, but take {least}"
+                    "invalid pitch {pitch} of plane {at} of {format:?}: a row has {min_pitch} bytes"
                 )));
             }
             let rows = u64::from(height);
             let end = pitch.checked_mul(rows).and_then(|bytes| address.checked_add(bytes));
             if end.is_none() {
                 return Err(invalid(format!(
-                    "plane {at} of {format:?}: {rows} rows that are {pitch} bytes apart do not fit \
-                     into the memory behind {address:#x}"
+                    "plane {at} of {format:?} with {rows} rows and pitch {pitch} at {address:#x} exceeds \
+                     the address space"
                 )));
             }
             if address == 0 || address % bytes != 0 || pitch % bytes != 0 {
                 return Err(invalid(format!(
-                    "plane {at} of {format:?}: expected an address and a pitch that are multiples \
-                     of {bytes}, found {address:#x} and {pitch}"
+                    "invalid address {address:#x} or pitch {pitch} of plane {at} of {format:?}: expected \
+                     multiples of {bytes}"
                 )));
             }
         }
@@ -208,7 +209,7 @@ impl SourceImage {
         Ok(SourceImage { format, width, height, planes, color, siting })
     }
 
-    /// The memory that it lies in: where each plane begins, and how many bytes it takes.
+    /// Address and size in bytes of each plane.
     pub(crate) fn extents(&self) -> impl Iterator<Item = (u64, u64)> {
         (0..self.format.planes()).map(|at| {
             let is_halved = at > 0 && self.format.is_subsampled();
@@ -219,7 +220,7 @@ impl SourceImage {
         })
     }
 
-    /// Where the samples of chroma lie; of no influence where there are as many as of luma.
+    /// Sets the chroma siting. No effect without chroma subsampling.
     #[must_use]
     pub fn siting(mut self, siting: ChromaSiting) -> Self {
         self.siting = siting;

@@ -1,36 +1,37 @@
-//! Memory of a device from functions of a training framework's.
+//! Device memory from the allocator functions of a training framework.
 
 use std::fmt;
 use std::sync::Arc;
 
-use crate::runtime::DeviceAllocator;
 use spdl_core::Result;
 
-/// The functions of an allocator, as a binding is told of them.
+use crate::runtime::DeviceAllocator;
+
+/// The functions of an allocator, as a binding calls them.
 pub trait AllocatorFunctions: fmt::Debug + Send + Sync + 'static {
-    /// So many bytes, by their address.
+    /// Allocates `bytes` bytes and returns their address.
     ///
     /// # Errors
-    /// As of [`DeviceAllocator::allocate`].
+    /// As for [`DeviceAllocator::allocate`].
     fn allocate(&self, bytes: usize) -> Result<u64>;
 
-    /// Takes them back. All work with them is done.
+    /// Frees memory. All work on it has completed.
     fn free(&self, address: u64);
 }
 
-/// An allocator of these functions.
+/// Creates an allocator from functions.
 ///
-/// An address is all that they tell, so this trusts it to be what [`DeviceAllocator`] asks for, as a
-/// library would in C. That is why it is only there for bindings, which cannot know better.
+/// The functions return plain addresses, which are trusted to satisfy the contract of
+/// [`DeviceAllocator`], as in C. Therefore this function exists only for bindings.
 pub fn allocator_of(functions: impl AllocatorFunctions) -> Arc<dyn DeviceAllocator> {
-    Arc::new(Trusted(functions))
+    Arc::new(TrustedAllocator(functions))
 }
 
 #[derive(Debug)]
-struct Trusted<F>(F);
+struct TrustedAllocator<F>(F);
 
-// SAFETY: whoever names the functions says so.
-unsafe impl<F: AllocatorFunctions> DeviceAllocator for Trusted<F> {
+// SAFETY: the provider of the functions guarantees the contract.
+unsafe impl<F: AllocatorFunctions> DeviceAllocator for TrustedAllocator<F> {
     fn allocate(&self, bytes: usize) -> Result<u64> {
         self.0.allocate(bytes)
     }

@@ -1,4 +1,4 @@
-//! Tensors of DLPack, and the capsules in which Python hands them over.
+//! DLPack tensors, and the Python capsules that carry them.
 
 use std::ffi::{CStr, c_void};
 use std::process;
@@ -11,30 +11,30 @@ use pyo3::types::PyCapsule;
 use spdl_core::memory::{Space, Upload};
 use spdl_core::{Error, ErrorKind, Result};
 
-/// What capsules of DLPack are called until somebody takes the tensor out of them.
+/// The name of a DLPack capsule until a consumer takes the tensor.
 const CAPSULE: &CStr = c"dltensor";
-/// The same, for tensors that say of which version they are.
+/// The same for versioned tensors.
 const VERSIONED_CAPSULE: &CStr = c"dltensor_versioned";
 
-/// The version that is written into tensors.
+/// The DLPack version of the tensors.
 const VERSION: (u32, u32) = (1, 0);
 
-/// The type of an element, as DLPack writes it.
+/// `DLDataType`: the type of an element.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DlpackType {
-    /// 0 signed, 1 unsigned, 2 float, 4 bfloat, 5 complex, 6 bool.
+    /// `DLDataTypeCode`: 0 signed, 1 unsigned, 2 float, 4 bfloat, 5 complex, 6 bool.
     pub code: u8,
-    /// The size of an element in bits.
+    /// Bits per element.
     pub bits: u8,
-    /// 1, but for vectors.
+    /// Lanes of a vector type; 1 for scalars.
     pub lanes: u16,
 }
 
-/// A dense array in memory that was sent to a device, to be handed to another library.
+/// A dense array in uploaded memory, for another library.
 ///
-/// It keeps the memory. Whoever takes it by its address calls its `deleter`, from any thread; nothing
-/// of Python's is needed for that.
+/// The tensor keeps the memory. Its consumer calls the `deleter`, from any thread and without the Python
+/// interpreter.
 #[derive(Debug)]
 pub struct DlpackTensor {
     upload: Arc<Upload>,
@@ -43,8 +43,9 @@ pub struct DlpackTensor {
     dtype: DlpackType,
 }
 
+/// `DLTensor`.
 #[repr(C)]
-struct Tensor {
+struct DlTensor {
     data: *mut c_void,
     device_type: i32,
     device_id: i32,
@@ -57,45 +58,46 @@ struct Tensor {
 
 /// `DLManagedTensor`.
 #[repr(C)]
-struct Managed {
-    tensor: Tensor,
+struct DlManagedTensor {
+    tensor: DlTensor,
     context: *mut c_void,
-    deleter: unsafe extern "C" fn(*mut Managed),
-    kept: Kept,
+    deleter: unsafe extern "C" fn(*mut DlManagedTensor),
+    owner: TensorOwner,
 }
 
 /// `DLManagedTensorVersioned`.
 #[repr(C)]
-struct ManagedVersioned {
+struct DlManagedTensorVersioned {
     version: (u32, u32),
     context: *mut c_void,
-    deleter: unsafe extern "C" fn(*mut ManagedVersioned),
+    deleter: unsafe extern "C" fn(*mut DlManagedTensorVersioned),
     flags: u64,
-    tensor: Tensor,
-    kept: Kept,
+    tensor: DlTensor,
+    owner: TensorOwner,
 }
 
-/// Calls a function while Python is free for other threads, and then takes it again, unless it ends.
-pub type WithoutPython = fn(Python<'_>, Box<dyn FnOnce() + Send>);
+/// Calls a function while the thread is detached from the Python interpreter. Attaches again afterwards,
+/// unless the interpreter is shutting down.
+pub type DetachFn = fn(Python<'_>, Box<dyn FnOnce() + Send>);
 
-/// What a tensor points to.
-struct Kept {
-    /// `None` only once it is let go of.
+/// The resources of a tensor.
+struct TensorOwner {
+    /// `None` only after the release.
     upload: Option<Arc<Upload>>,
     _shape: Vec<i64>,
     _strides: Vec<i64>,
-    /// The process that made it.
+    /// The process that created the tensor.
     process: u32,
-    /// By which a capsule drops the memory.
-    without_python: WithoutPython,
+    /// Drops the memory of an unused capsule.
+    detach: DetachFn,
 }
 
-impl Kept {
-    /// Lets go of the memory. Who has the last hold on it is to drop it.
-    fn let_go(&mut self) -> Option<Upload> {
+impl TensorOwner {
+    /// Releases the memory. Returns the upload if this was its last owner.
+    fn release(&mut self) -> Option<Upload> {
         let upload = self.upload.take()?;
         if process::id() != self.process {
-            // In a fork the driver does nothing, and what threads had locked stays locked.
+            // In a forked process the driver is unusable, and locks of other threads stay locked.
             std::mem::forget(upload);
             return None;
         }
@@ -103,17 +105,17 @@ impl Kept {
     }
 }
 
-impl Drop for Kept {
+impl Drop for TensorOwner {
     fn drop(&mut self) {
-        drop(self.let_go());
+        drop(self.release());
     }
 }
 
 impl DlpackTensor {
-    /// The array of this shape that begins `offset` bytes into the memory.
+    /// A tensor of this shape, `offset` bytes into the memory.
     ///
     /// # Errors
-    /// `InvalidArgument` where it does not lie within.
+    /// `InvalidArgument` if the tensor exceeds the memory.
     pub fn new(
         upload: Arc<Upload>,
         offset: usize,
@@ -125,20 +127,22 @@ impl DlpackTensor {
         let end = bytes.and_then(|bytes| bytes.checked_add(offset));
         let len = upload.memory.len();
         if end.is_none_or(|end| end > len) || !dtype.bits.is_multiple_of(8) {
-            let message =
-                format!("{shape:?} elements from byte {offset} on are more than {len} bytes");
+            let message = format!(
+                "invalid tensor of shape {shape:?} at offset {offset}: it exceeds the {len} bytes of \
+                 the memory"
+            );
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         }
-        // They fit: none is larger than the memory, or the array is empty.
+        // No overflow: no extent exceeds the memory, or the array is empty.
         let shape = shape.iter().map(|&extent| i64::try_from(extent).unwrap_or(i64::MAX)).collect();
         Ok(DlpackTensor { upload, offset, shape, dtype })
     }
 
-    /// A capsule that holds it; with a version, where `versioned` says so.
+    /// Moves the tensor into a capsule, with a version if `versioned`.
     ///
-    /// No step of Python's lies between the making of the tensor and the capsule's having it, so that
-    /// nothing can be raised there. Where nobody takes the tensor out, the capsule drops it by
-    /// `without_python`, so that other threads of Python run meanwhile.
+    /// No Python code runs between the creation of the tensor and of the capsule, so no exception can leak
+    /// the tensor. If no consumer takes the tensor, the capsule drops it through `detach`, so that other
+    /// Python threads run meanwhile.
     ///
     /// # Errors
     /// `MemoryError`.
@@ -146,43 +150,44 @@ impl DlpackTensor {
         self,
         py: Python<'py>,
         versioned: bool,
-        without_python: WithoutPython,
+        detach: DetachFn,
     ) -> PyResult<Bound<'py, PyCapsule>> {
         let (tensor, name) = match versioned {
-            true => (self.into_versioned(without_python).cast(), VERSIONED_CAPSULE),
-            false => (self.into_unversioned(without_python).cast::<c_void>(), CAPSULE),
+            true => (self.into_versioned(detach).cast(), VERSIONED_CAPSULE),
+            false => (self.into_unversioned(detach).cast::<c_void>(), CAPSULE),
         };
-        // SAFETY: `destroy` takes what capsules of these names hold, from any thread.
+        // SAFETY: `destroy` accepts the content of capsules of these names, from any thread.
         let made =
             unsafe { PyCapsule::new_with_pointer_and_destructor(py, tensor, name, Some(destroy)) };
         made.inspect_err(|_| {
-            // SAFETY: it was made above under this name, and no capsule has it.
-            drop(unsafe { kept_in(tensor.as_ptr(), versioned) });
+            // SAFETY: the tensor was created above, and no capsule owns it.
+            drop(unsafe { into_owner(tensor.as_ptr(), versioned) });
         })
     }
 
-    fn into_unversioned(self, without_python: WithoutPython) -> NonNull<Managed> {
-        let (tensor, kept) = self.parts(without_python);
+    fn into_unversioned(self, detach: DetachFn) -> NonNull<DlManagedTensor> {
+        let (tensor, owner) = self.parts(detach);
         let context = std::ptr::null_mut();
-        let managed = Box::new(Managed { tensor, context, deleter: delete, kept });
+        let managed = Box::new(DlManagedTensor { tensor, context, deleter: delete, owner });
         NonNull::from(Box::leak(managed))
     }
 
-    fn into_versioned(self, without_python: WithoutPython) -> NonNull<ManagedVersioned> {
-        const NEITHER_READ_ONLY_NOR_COPIED: u64 = 0;
-        let (tensor, kept) = self.parts(without_python);
-        let managed = Box::new(ManagedVersioned {
+    fn into_versioned(self, detach: DetachFn) -> NonNull<DlManagedTensorVersioned> {
+        /// Neither read-only nor copied.
+        const NO_FLAGS: u64 = 0;
+        let (tensor, owner) = self.parts(detach);
+        let managed = Box::new(DlManagedTensorVersioned {
             version: VERSION,
             context: std::ptr::null_mut(),
             deleter: delete_versioned,
-            flags: NEITHER_READ_ONLY_NOR_COPIED,
+            flags: NO_FLAGS,
             tensor,
-            kept,
+            owner,
         });
         NonNull::from(Box::leak(managed))
     }
 
-    fn parts(self, without_python: WithoutPython) -> (Tensor, Kept) {
+    fn parts(self, detach: DetachFn) -> (DlTensor, TensorOwner) {
         let DlpackTensor { upload, offset, mut shape, dtype } = self;
         let (device_type, device_id) = dlpack_device(upload.memory.space());
         let mut strides = vec![1_i64; shape.len()];
@@ -193,87 +198,84 @@ impl DlpackTensor {
             true => std::ptr::null_mut(),
             false => std::ptr::with_exposed_provenance_mut(upload.memory.address() + offset),
         };
-        let tensor = Tensor {
+        let tensor = DlTensor {
             data,
             device_type,
             device_id,
-            // Nobody has more dimensions than that; NumPy knows 64.
             dimensions: i32::try_from(shape.len()).unwrap_or(i32::MAX),
             dtype,
-            // Vectors stay where they are when they are moved.
+            // Moving a vector does not move its elements.
             shape: shape.as_mut_ptr(),
             strides: strides.as_mut_ptr(),
             byte_offset: 0,
         };
-        let kept = Kept {
+        let owner = TensorOwner {
             upload: Some(upload),
             _shape: shape,
             _strides: strides,
             process: process::id(),
-            without_python,
+            detach,
         };
-        (tensor, kept)
+        (tensor, owner)
     }
 }
 
-unsafe extern "C" fn delete(tensor: *mut Managed) {
-    // SAFETY: `into_unversioned` made it, and whoever calls this had the only one.
-    drop(unsafe { kept_in(tensor.cast(), false) });
+unsafe extern "C" fn delete(tensor: *mut DlManagedTensor) {
+    // SAFETY: `into_unversioned` created the tensor, and the consumer calls the deleter once.
+    drop(unsafe { into_owner(tensor.cast(), false) });
 }
 
-unsafe extern "C" fn delete_versioned(tensor: *mut ManagedVersioned) {
-    // SAFETY: `into_versioned` made it, and whoever calls this had the only one.
-    drop(unsafe { kept_in(tensor.cast(), true) });
+unsafe extern "C" fn delete_versioned(tensor: *mut DlManagedTensorVersioned) {
+    // SAFETY: `into_versioned` created the tensor, and the consumer calls the deleter once.
+    drop(unsafe { into_owner(tensor.cast(), true) });
 }
 
-/// Takes a tensor apart.
+/// Frees a tensor, and returns its resources.
 ///
 /// # Safety
-/// It was made by `into_versioned` or by `into_unversioned`, as `versioned` says, and nobody uses it
-/// any more.
-unsafe fn kept_in(tensor: *mut c_void, versioned: bool) -> Kept {
+/// `into_versioned` (if `versioned`) or `into_unversioned` created the tensor, and it is not used again.
+unsafe fn into_owner(tensor: *mut c_void, versioned: bool) -> TensorOwner {
     if versioned {
-        // SAFETY: the caller says so.
-        let managed = unsafe { Box::from_raw(tensor.cast::<ManagedVersioned>()) };
-        return managed.kept;
+        // SAFETY: the caller guarantees it.
+        let managed = unsafe { Box::from_raw(tensor.cast::<DlManagedTensorVersioned>()) };
+        return managed.owner;
     }
     // SAFETY: as above.
-    let managed = unsafe { Box::from_raw(tensor.cast::<Managed>()) };
-    managed.kept
+    let managed = unsafe { Box::from_raw(tensor.cast::<DlManagedTensor>()) };
+    managed.owner
 }
 
-/// The destructor of capsules. It runs no code of Python's, and does not touch the exception that may
-/// be under way.
+/// The destructor of capsules. Runs no Python code, and does not touch a pending exception.
 unsafe extern "C" fn destroy(capsule: *mut ffi::PyObject) {
-    // SAFETY: Python calls this for a capsule of ours.
-    let Some(mut kept) = (unsafe { untaken(capsule) }) else { return };
-    // Where others have the memory, there is nothing to be done, and no need to let anybody run.
-    let Some(last) = kept.let_go() else { return };
-    // SAFETY: Python calls destructors from threads that run Python.
+    // SAFETY: Python calls this destructor for a capsule of this module.
+    let Some(mut owner) = (unsafe { unconsumed(capsule) }) else { return };
+    // If the memory has other owners, there is nothing to drop, and no need to detach.
+    let Some(last) = owner.release() else { return };
+    // SAFETY: Python calls destructors on attached threads.
     let py = unsafe { Python::assume_attached() };
-    (kept.without_python)(py, Box::new(move || drop(last)));
+    (owner.detach)(py, Box::new(move || drop(last)));
 }
 
-/// What a capsule of ours holds that nobody has taken out.
+/// The resources of a capsule whose tensor no consumer has taken.
 ///
 /// # Safety
-/// Python calls the destructor of this capsule.
-unsafe fn untaken(capsule: *mut ffi::PyObject) -> Option<Kept> {
+/// Called from the destructor of a capsule of this module.
+unsafe fn unconsumed(capsule: *mut ffi::PyObject) -> Option<TensorOwner> {
     for (name, versioned) in [(CAPSULE, false), (VERSIONED_CAPSULE, true)] {
-        // SAFETY: the caller has the capsule, and runs Python.
+        // SAFETY: the capsule exists, and the thread is attached.
         if unsafe { ffi::PyCapsule_IsValid(capsule, name.as_ptr()) } == 0 {
             continue;
         }
         // SAFETY: as above.
         let tensor = unsafe { ffi::PyCapsule_GetPointer(capsule, name.as_ptr()) };
-        // SAFETY: capsules of this name and destructor hold such a tensor; who takes one out renames
-        // the capsule.
-        return Some(unsafe { kept_in(tensor, versioned) });
+        // SAFETY: capsules of this name and destructor hold such a tensor. A consumer renames the capsule
+        // when it takes the tensor.
+        return Some(unsafe { into_owner(tensor, versioned) });
     }
     None
 }
 
-/// A space, as DLPack names it: the kind of device, and its number.
+/// The `DLDevice` of a memory space: device type and ordinal.
 pub fn dlpack_device(space: Space) -> (i32, i32) {
     const CPU: i32 = 1;
     const CUDA: i32 = 2;
@@ -292,7 +294,7 @@ mod tests {
 
     const F32: DlpackType = DlpackType { code: 2, bits: 32, lanes: 1 };
 
-    fn at_once(_: Python<'_>, work: Box<dyn FnOnce() + Send>) {
+    fn immediately(_: Python<'_>, work: Box<dyn FnOnce() + Send>) {
         work();
     }
 
@@ -302,26 +304,26 @@ mod tests {
     }
 
     #[test]
-    fn a_tensor_keeps_its_memory_until_its_deleter_is_called_on_any_thread() {
+    fn a_tensor_keeps_its_memory_until_its_deleter_is_called() {
         let pool = BufferPool::new();
         let upload = upload(&pool, 1024);
         let address = upload.memory.address();
         let tensor = DlpackTensor::new(Arc::clone(&upload), 256, &[2, 3, 4], F32).unwrap();
         drop(upload);
-        let raw = tensor.into_unversioned(at_once).as_ptr().expose_provenance();
+        let raw = tensor.into_unversioned(immediately).as_ptr().expose_provenance();
         std::thread::spawn(move || {
-            let raw = std::ptr::with_exposed_provenance_mut::<Managed>(raw);
-            // SAFETY: it is what `into_unversioned` made.
+            let raw = std::ptr::with_exposed_provenance_mut::<DlManagedTensor>(raw);
+            // SAFETY: `into_unversioned` created it.
             let managed = unsafe { &*raw };
-            let Tensor { data, dimensions, shape, strides, .. } = managed.tensor;
+            let DlTensor { data, dimensions, shape, strides, .. } = managed.tensor;
             assert_eq!((data.addr(), dimensions), (address + 256, 3));
-            // SAFETY: they are as long as there are dimensions.
+            // SAFETY: both have one element per dimension.
             let shape = unsafe { std::slice::from_raw_parts(shape, 3) };
-            // SAFETY: see above.
+            // SAFETY: as above.
             let strides = unsafe { std::slice::from_raw_parts(strides, 3) };
             assert_eq!((shape, strides), (&[2, 3, 4][..], &[12, 4, 1][..]));
             assert_eq!((managed.tensor.device_type, managed.tensor.dtype), (1, F32));
-            // SAFETY: nobody uses it any more.
+            // SAFETY: the tensor is not used again.
             unsafe { (managed.deleter)(raw) };
         })
         .join()
@@ -330,23 +332,23 @@ mod tests {
     }
 
     #[test]
-    fn a_versioned_tensor_says_its_version_and_lies_where_c_expects_it() {
+    fn a_versioned_tensor_has_the_layout_of_c() {
         let pool = BufferPool::new();
         let tensor = DlpackTensor::new(upload(&pool, 4), 0, &[], F32).unwrap();
-        let raw = tensor.into_versioned(at_once).as_ptr();
-        // SAFETY: it is what `into_versioned` made.
+        let raw = tensor.into_versioned(immediately).as_ptr();
+        // SAFETY: `into_versioned` created it.
         let managed = unsafe { &*raw };
         assert_eq!((managed.version, managed.flags, managed.tensor.dimensions), (VERSION, 0, 0));
-        assert_eq!(std::mem::offset_of!(ManagedVersioned, tensor), 32);
-        assert_eq!(std::mem::offset_of!(Managed, deleter), 56);
-        assert_eq!(std::mem::offset_of!(Tensor, byte_offset), 40);
-        // SAFETY: nobody uses it any more.
+        assert_eq!(std::mem::offset_of!(DlManagedTensorVersioned, tensor), 32);
+        assert_eq!(std::mem::offset_of!(DlManagedTensor, deleter), 56);
+        assert_eq!(std::mem::offset_of!(DlTensor, byte_offset), 40);
+        // SAFETY: the tensor is not used again.
         unsafe { (managed.deleter)(raw) };
         assert_eq!(pool.statistics().live_bytes, 0);
     }
 
     #[test]
-    fn an_array_outside_of_its_memory_is_refused_and_an_empty_one_has_no_address() {
+    fn a_tensor_outside_of_its_memory_is_refused_and_an_empty_one_has_no_address() {
         let upload = upload(&BufferPool::new(), 100);
         let new =
             |offset, shape: &[usize]| DlpackTensor::new(Arc::clone(&upload), offset, shape, F32);
@@ -357,7 +359,7 @@ mod tests {
             let error = new(offset, shape).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{offset} {shape:?}");
         }
-        let (tensor, _kept) = new(0, &[0, 5]).unwrap().parts(at_once);
+        let (tensor, _owner) = new(0, &[0, 5]).unwrap().parts(immediately);
         assert!(tensor.data.is_null());
     }
 }

@@ -1,5 +1,13 @@
-//! What Python's protocols need: tensors of DLPack in capsules, streams and events that are told as
-//! numbers, and functions of Python's that allocate.
+//! Support for Python bindings: DLPack capsules, streams and events as numbers, allocator functions.
+//!
+//! | file | content |
+//! |---|---|
+//! | `mod.rs` | conversions of streams, events, uploads and memory |
+//! | `dlpack.rs` | [`DlpackTensor`]: DLPack tensors in capsules |
+//! | `allocator.rs` | [`allocator_of`]: an allocator from functions |
+//! | `samples.rs` | `samples_of`: samples of images in an upload (feature `images`) |
+//!
+//! Imports `kernels`, `pixels` and `runtime`.
 
 mod allocator;
 mod dlpack;
@@ -11,56 +19,53 @@ use std::any::Any;
 use spdl_core::memory::Upload;
 use spdl_core::{Error, ErrorKind, Result};
 
-use crate::runtime::{ConsumerEvent, ConsumerStream, CudaDevice, CudaMemory};
-pub use allocator::{AllocatorFunctions, allocator_of};
-pub use dlpack::{DlpackTensor, DlpackType, WithoutPython, dlpack_device};
+pub use self::allocator::{AllocatorFunctions, allocator_of};
+pub use self::dlpack::{DetachFn, DlpackTensor, DlpackType, dlpack_device};
 #[cfg(feature = "images")]
-pub use samples::samples_of;
+pub use self::samples::samples_of;
+use crate::runtime::{ConsumerEvent, ConsumerStream, CudaDevice, CudaMemory};
 
-/// The CUDA memory of an upload, where it is of that kind.
+/// The CUDA memory of an upload; `None` if the upload is to another kind of device.
 pub fn cuda_memory(upload: &Upload) -> Option<&CudaMemory> {
     (&*upload.memory as &dyn Any).downcast_ref()
 }
 
-/// The device that memory is of.
+/// The device of memory.
 pub fn device_of(memory: &CudaMemory) -> CudaDevice {
     CudaDevice::of_inner(memory.device())
 }
 
-/// Whether memory is of this device: another opening of it has memory of its own.
+/// Whether memory belongs to this [`CudaDevice`]. A second `open` of the same ordinal has separate memory.
 pub fn is_memory_of(memory: &CudaMemory, device: &CudaDevice) -> bool {
     memory.is_of(device.inner())
 }
 
-/// A stream as the Python array API standard writes it for CUDA; see
-/// [`ConsumerStream::from_array_api`].
+/// The stream of a `__dlpack__(stream=…)` argument; see [`ConsumerStream::from_array_api`].
 ///
-/// A number is all that Python's protocols tell, so this trusts it to be a stream of the device that
-/// stays until what it is used with is dropped, as a library would in C. That is why it is only there
-/// for bindings, which cannot know better.
+/// Python's protocols pass plain numbers. The number is trusted to be a stream of the device that exists as
+/// long as the memory it is used with, as in C. Therefore this function exists only for bindings.
 ///
 /// # Errors
 /// `InvalidArgument` for 0 and for numbers below −1.
 pub fn stream_of_array_api(stream: Option<i64>) -> Result<Option<ConsumerStream>> {
-    // SAFETY: whoever calls this from Python says that it is such a stream.
+    // SAFETY: the Python caller guarantees that the number is such a stream.
     unsafe { ConsumerStream::from_array_api(stream) }
 }
 
-/// An event by its number, as PyTorch's `cuda_event` and CuPy's `ptr` tell it. This trusts the number as
-/// [`stream_of_array_api`] does.
+/// The event of a number, such as `cuda_event` of PyTorch and `ptr` of CuPy. The number is trusted, as in
+/// [`stream_of_array_api`].
 ///
 /// # Errors
 /// `InvalidArgument` for 0.
 pub fn event_of_number(event: u64) -> Result<ConsumerEvent> {
     match usize::try_from(event) {
-        // SAFETY: whoever calls this from Python says that it is an event.
+        // SAFETY: the Python caller guarantees that the number is an event.
         Ok(event @ 1..) => Ok(unsafe { ConsumerEvent::from_raw(event) }),
-        _ => Err(Error::new(ErrorKind::InvalidArgument, format!("{event} is no CUDA event"))),
+        _ => Err(Error::new(ErrorKind::InvalidArgument, format!("invalid CUDA event {event}"))),
     }
 }
 
-/// The number of the stream on which batches are copied to the device: for allocators that ask on which
-/// stream memory is used first.
+/// The `CUstream` of uploads, for allocators that need the stream of the first use of their memory.
 pub fn copy_stream(device: &CudaDevice) -> usize {
     device.inner().uploads.handle().0
 }

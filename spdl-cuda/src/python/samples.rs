@@ -1,4 +1,4 @@
-//! Samples of images that lie in memory of which Python has the upload.
+//! Samples of images in an upload that Python owns.
 
 use std::sync::Arc;
 
@@ -11,12 +11,13 @@ use crate::kernels::{ImageKernels, ResizePlan};
 use crate::pixels::SourceImage;
 use crate::runtime::{ConsumerStream, CopyFence, CudaDevice, Event};
 
-/// Starts to make a batch of samples of images in an upload, behind all that `after` was told so far, and
-/// returns at once. The upload may be let go of then.
+/// Queues the kernels for a batch of images in an upload, after all work queued on `after`.
+///
+/// Returns immediately; the upload may be dropped then.
 ///
 /// # Errors
-/// `InvalidArgument` where the memory is not this device's, an image does not lie in it, or `after` is
-/// captured into a graph; as of [`ImageKernels::launch`].
+/// `InvalidArgument` if the memory belongs to another device, an image exceeds the memory, or `after` is
+/// being captured into a graph; otherwise as for [`ImageKernels::launch`].
 pub fn samples_of(
     device: &CudaDevice,
     kernels: &ImageKernels,
@@ -29,7 +30,7 @@ pub fn samples_of(
     let context = &device.inner().context;
     let memory = cuda_memory(upload).filter(|memory| memory.is_of(device.inner()));
     let memory = memory.ok_or_else(|| {
-        let message = format!("the images do not lie in memory of device {}", device.ordinal());
+        let message = format!("the images are not in memory of CUDA device {}", device.ordinal());
         Error::new(ErrorKind::InvalidArgument, message)
     })?;
     let mut batch = kernels.batch(format, images.len())?;
@@ -39,24 +40,23 @@ pub fn samples_of(
             address >= start && address.checked_add(bytes).is_some_and(|end| end - start <= len)
         });
         if !is_inside {
-            let message =
-                format!("an image does not lie in the {len} bytes that it is said to be in");
+            let message = format!("invalid image: it exceeds the {len} bytes of the upload");
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         }
-        // SAFETY: it lies in the memory, which is there when the copy to it is done, by the event below,
-        // and is not used for anything else before the kernels are done: it is told so.
+        // SAFETY: the image is inside the memory, which is written when `ready` completes, the first
+        // event below. `record_use` keeps the memory from reuse until the kernels complete.
         unsafe { batch.push_foreign(image, plan)? };
     }
-    let mut behind = vec![Arc::clone(memory.ready())];
+    let mut after_events = vec![Arc::clone(memory.ready())];
     if let Some(stream) = after {
-        let told = Event::new(context).map_err(|error| context.error(error, doing))?;
+        let queued = Event::new(context).map_err(|error| context.error(error, doing))?;
         context.run(doing, |driver| {
             stream.check_not_captured(driver)?;
-            driver.record_event(told.handle(), stream.handle())
+            driver.record_event(queued.handle(), stream.handle())
         })?;
-        behind.push(Arc::new(told));
+        after_events.push(Arc::new(queued));
     }
-    match kernels.launch_after(batch, &behind) {
+    match kernels.launch_after(batch, &after_events) {
         Ok(launched) => {
             memory.record_use(&launched.done);
             Ok(Upload {
@@ -65,7 +65,7 @@ pub fn samples_of(
             })
         }
         Err(error) => {
-            // Whether a kernel was started, nobody knows.
+            // A kernel may have been launched before the failure.
             memory.record_unknown_use();
             Err(error)
         }

@@ -24,15 +24,18 @@ fn plane(pitch: u64) -> DevicePlane {
 #[test]
 fn planes_that_cannot_hold_the_image_are_refused() {
     assert!(SourceImage::rgb8(5, 4, plane(15)).is_ok());
-    assert_refused(SourceImage::rgb8(5, 4, plane(14)), "rows are 14 bytes apart, but take 15");
-    assert_refused(SourceImage::rgb8(5, 4, plane(u64::MAX)), "apart");
-    assert_refused(SourceImage::rgb8(0, 4, plane(15)), "0 x 4 pixels");
-    assert_refused(SourceImage::rgb8(5, 1 << 25, plane(15)), "expected 1 to 16777216");
+    assert_refused(
+        SourceImage::rgb8(5, 4, plane(14)),
+        "invalid pitch 14 of plane 0 of Rgb8: a row has 15 bytes",
+    );
+    assert_refused(SourceImage::rgb8(5, 4, plane(u64::MAX)), "invalid pitch");
+    assert_refused(SourceImage::rgb8(0, 4, plane(15)), "invalid image size 0x4");
+    assert_refused(SourceImage::rgb8(5, 1 << 25, plane(15)), "from 1 to 16777216");
     let nowhere = DevicePlane { address: 0, pitch: 15 };
-    assert_refused(SourceImage::rgb8(5, 4, nowhere), "found 0x0");
+    assert_refused(SourceImage::rgb8(5, 4, nowhere), "invalid address 0x0");
     for (address, pitch) in [(u64::MAX - 10, 15), (0x1000, i64::MAX as u64)] {
         let beyond = DevicePlane { address, pitch };
-        assert_refused(SourceImage::rgb8(5, 4, beyond), "do not fit into the memory behind");
+        assert_refused(SourceImage::rgb8(5, 4, beyond), "exceeds the address space");
     }
     let jpeg = ColorMatrix::jpeg();
     let yuv = |format, planes: &[DevicePlane], color| SourceImage::yuv(format, 5, 4, planes, color);
@@ -60,14 +63,14 @@ fn a_matrix_is_for_samples_of_its_size() {
     let wide = ColorMatrix::new(ColorStandard::BT709, ColorRange::Limited, 10).unwrap();
     let planes = [plane(64); 3];
     let image = |format, color| SourceImage::yuv(format, 5, 4, &planes, color);
-    assert_refused(image(PixelFormat::Yuv444, wide), "has 8 bits, but the colour matrix is for 10");
+    assert_refused(image(PixelFormat::Yuv444, wide), "Yuv444 has 8 bits, and the matrix is for 10");
     assert_refused(image(PixelFormat::Yuv444P16, ColorMatrix::jpeg()), "has 9 to 16 bits");
     for bits in [0, 7, 17, 99] {
         let matrix = ColorMatrix::new(ColorStandard::BT709, ColorRange::Full, bits);
-        assert_refused(matrix, &format!("found {bits}"));
+        assert_refused(matrix, &format!("bit depth {bits}"));
     }
     for (kr, kb) in [(0.0, 0.1), (0.6, 0.4), (f64::NAN, 0.1), (0.1, -0.1)] {
-        assert_refused(ColorStandard::new(kr, kb), "above 0");
+        assert_refused(ColorStandard::new(kr, kb), "positive numbers");
     }
 }
 
@@ -113,7 +116,7 @@ fn targets_are_samples_of_the_batch() {
     assert!(table.push(&image, &turned, 64).is_ok());
     let plan = ResizePlan::new(source, Size::new(8, 6));
     assert_refused(table.push(&image, &plan, 66), "0x42");
-    assert_refused(table.push(&image, &plan, 0), "found 0x0");
+    assert_refused(table.push(&image, &plan, 0), "address 0x0");
     assert_refused(table.push(&image, &plan, u64::MAX - 3), "0xfffffffffffffffc");
 }
 
