@@ -82,7 +82,7 @@ def tell_pytorch() -> None:
 
 
 def _instead_of_pytorchs() -> Any:
-    # This runs with the globals of PyTorch's module, where a process has its information.
-    from . import get_worker_info
+    # PyTorch's function runs this code with the globals of its own module: imports must be absolute.
+    from spdl_rs.torch import get_worker_info
 
     return get_worker_info() or _worker_info  # noqa: F821  # pyright: ignore
