@@ -1,38 +1,38 @@
-//! What mixes the samples of a batch: mixup and CutMix.
+//! Augmentations that mix the samples of a batch: Mixup and CutMix.
 
 use half::{bf16, f16};
 use spdl_core::memory::{BufferPool, Element};
 use spdl_core::source::Fingerprint;
 use spdl_core::{Array, Batch, DType, Error, ErrorKind, Result, SampleRng, Stage, StageContext};
 
+use super::checks::check;
 use super::draw::{beta, check_alpha};
-use super::functional::check;
 use super::setting::{Setting, stage_parameters};
 use crate::image::{CHANNELS, Rect, Size};
 
-/// The fields that are mixed, by their names.
+/// The names of the mixed fields.
 const IMAGES: &str = "images";
 const LABELS: &str = "labels";
 
-/// Blends every image of a batch with the one before it (the first with the last), and their labels
-/// in the same proportion, which is drawn from Beta(alpha, alpha) once for a batch (Zhang et al.
-/// 2018, arXiv:1710.09412).
+/// Blends each image of a batch with the previous one (the first with the last), and their labels
+/// in the same ratio (Zhang et al. 2018, arXiv:1710.09412).
 ///
-/// `images` are `f32`, `f16`, `bf16` or `u8`: all but `f32` are computed in `f32` and rounded to the
-/// nearest, ties to even. `labels` become `f32 [batch, classes]`: each class's part. They may be so
-/// before, for one mix after another.
+/// The ratio is drawn from Beta(alpha, alpha) once per batch. `images` are `f32`, `f16`, `bf16` or
+/// `u8`; types other than `f32` are computed in `f32` and rounded to nearest, ties to even.
+/// `labels` become `f32 [batch, classes]`, the weight of each class. They may have that form
+/// before, so that mixing stages can be chained.
 ///
 /// ```
 /// # use spdl_core::{Batch, PipelineBuilder, Result, SampleRng, StageOptions};
 /// # use spdl_media::augment::Mixup;
-/// // In a pipeline; a run that is resumed with another alpha is told so.
+/// In a pipeline. A run that resumes with another alpha reports the difference.
 /// # fn stage(builder: PipelineBuilder<Batch>) -> Result<PipelineBuilder<Batch>> {
 /// let mixup = Mixup::new(1000, 0.2)?;
 /// let options = StageOptions::new("mixup").parameters(mixup.parameters());
 /// let builder = builder.stage(options, move || Ok(mixup.clone()));
 /// # Ok(builder)
 /// # }
-/// // By hand:
+/// Without a pipeline:
 /// # fn mixed(batch: Batch) -> Result<Batch> {
 /// let mut rng = SampleRng::new(7, batch.ids()[0], "mixup");
 /// Mixup::new(1000, 0.2)?.apply(batch, &mut rng)
@@ -45,23 +45,24 @@ pub struct Mixup {
 }
 
 impl Mixup {
-    /// For labels of 0 to `classes` − 1. torchvision's default alpha is 1.
+    /// For labels from 0 to `classes` − 1. torchvision's default alpha is 1.
     ///
     /// # Errors
-    /// `InvalidArgument` where there are no classes, or alpha is not a positive number.
+    /// `InvalidArgument` if `classes` is 0, or alpha is not a positive number.
     pub fn new(classes: usize, alpha: f64) -> Result<Self> {
         check_alpha(alpha)?;
         Ok(Mixup { alpha, labels: SoftLabels::new(classes)? })
     }
 
-    /// Its name and all settings, for [`StageOptions::parameters`](spdl_core::StageOptions::parameters):
-    /// so a run that is resumed with others is told what differs.
+    /// The name and all settings, for
+    /// [`StageOptions::parameters`](spdl_core::StageOptions::parameters). A run that resumes with
+    /// other settings reports the difference.
     pub fn parameters(&self) -> impl Iterator<Item = (String, String)> {
         let Mixup { alpha, labels } = self;
         stage_parameters(&labels.fingerprint("Mixup", *alpha))
     }
 
-    /// Draws the proportion, and mixes.
+    /// Draws the ratio and mixes.
     ///
     /// # Errors
     /// As [`mix`](Mixup::mix).
@@ -69,11 +70,11 @@ impl Mixup {
         self.mix(batch, beta(rng, self.alpha))
     }
 
-    /// Mixes `own` of each sample with 1 − `own` of the one before it.
+    /// Blends `own` of each sample with 1 − `own` of the previous one.
     ///
     /// # Errors
-    /// `InvalidArgument` where the batch has no `images` of these types, or no `labels` as said
-    /// above; the message names the sample.
+    /// `InvalidArgument` if the batch has no `images` of these types, or no valid `labels`; the
+    /// message names the sample.
     pub fn mix(&mut self, mut batch: Batch, own: f64) -> Result<Batch> {
         let soft = self.labels.mixed(&batch, own)?;
         let (own, other) = (own as f32, (1.0 - own) as f32);
@@ -90,17 +91,21 @@ impl Mixup {
             DType::U8 => blend(images, |own: u8, before| {
                 mixed(own.into(), before.into()).round_ties_even() as u8
             })?,
-            found => return Err(unfit(&format!("of u8, f16, bf16 or f32, found {found}"))),
+            found => {
+                return Err(invalid_images(&format!(
+                    "data type {found}: expected u8, f16, bf16 or f32"
+                )));
+            }
         }
         batch.replace(LABELS, soft)?;
         Ok(batch)
     }
 }
 
-/// Replaces every row by what `blend` makes of its elements and those of the row before; that of the
+/// Replaces each row by `blend` of its elements and those of the previous row; the row before the
 /// first is the last.
 fn blend<T: Element + Copy + Default>(array: &mut Array, blend: impl Fn(T, T) -> T) -> Result<()> {
-    /// Elements of all rows that are blended together, so that little must be remembered.
+    /// Elements of all rows that are blended in one step; bounds the scratch memory.
     const SPAN: usize = 1024;
     let rows = array.shape().first().copied().unwrap_or(0);
     let elements = array.as_mut_slice::<T>()?;
@@ -110,7 +115,7 @@ fn blend<T: Element + Copy + Default>(array: &mut Array, blend: impl Fn(T, T) ->
         let span = SPAN.min(row - start);
         let last = &mut last[..span];
         last.copy_from_slice(&elements[(rows - 1) * row + start..][..span]);
-        // From the last row on, the one before is always as it was.
+        // From the last row, so that the previous row is still unchanged.
         for at in (1..rows).rev() {
             let (before, own) = elements.split_at_mut(at * row);
             let before = &before[(at - 1) * row + start..][..span];
@@ -125,13 +130,12 @@ fn blend<T: Element + Copy + Default>(array: &mut Array, blend: impl Fn(T, T) ->
     Ok(())
 }
 
-/// Puts a rectangle of the image before it into every image of a batch (the last one's into the
-/// first), and mixes the labels by area. The area's share is drawn from Beta(alpha, alpha) once for
-/// a batch, its place uniformly; what would reach beyond the image is cut off (Yun et al. 2019,
-/// arXiv:1905.04899).
+/// Copies a rectangle of the previous image into each image of a batch (from the last into the
+/// first), and mixes the labels by area (Yun et al. 2019, arXiv:1905.04899).
 ///
-/// `images` are `[batch, channels, height, width]` or `[batch, height, width, channels]`, of any type,
-/// with 3 channels or 1; `labels` are as for [`Mixup`], and so is the stage.
+/// The area fraction is drawn from Beta(alpha, alpha) once per batch, the position uniformly. The
+/// rectangle is clipped to the image. `images` are `[batch, channels, height, width]` or `[batch,
+/// height, width, channels]` of any type, with 3 channels or 1; `labels` are as for [`Mixup`].
 #[derive(Clone, Debug)]
 pub struct CutMix {
     alpha: f64,
@@ -140,10 +144,10 @@ pub struct CutMix {
 }
 
 impl CutMix {
-    /// For labels of 0 to `classes` − 1. torchvision's default alpha is 1.
+    /// For labels from 0 to `classes` − 1. torchvision's default alpha is 1.
     ///
     /// # Errors
-    /// `InvalidArgument` where there are no classes, or alpha is not a positive number.
+    /// `InvalidArgument` if `classes` is 0, or alpha is not a positive number.
     pub fn new(classes: usize, alpha: f64) -> Result<Self> {
         check_alpha(alpha)?;
         Ok(CutMix { alpha, labels: SoftLabels::new(classes)?, last: Vec::new() })
@@ -155,20 +159,20 @@ impl CutMix {
         stage_parameters(&labels.fingerprint("CutMix", *alpha))
     }
 
-    /// Draws the rectangle, and mixes.
+    /// Draws the rectangle and mixes.
     ///
     /// # Errors
     /// As [`mix`](CutMix::mix).
     pub fn apply(&mut self, mut batch: Batch, rng: &mut SampleRng) -> Result<Batch> {
-        let size = Planes::of(images(&mut batch)?)?.size;
+        let size = BatchImageLayout::of(images(&mut batch)?)?.size;
         let own = beta(rng, self.alpha);
         let x = rng.below(u64::from(size.width)) as u32;
         let y = rng.below(u64::from(size.height)) as u32;
         self.mix(batch, CutMix::cut_box(own, (x, y), size))
     }
 
-    /// The rectangle that is taken from another image: `own` is the share that stays, 0 to 1, before
-    /// what reaches beyond the image is cut off; `center` is the column and row of its middle.
+    /// The rectangle to copy from the previous image. `own` is the area fraction that remains, 0 to
+    /// 1, before clipping; `center` is the column and row of the centre.
     pub fn cut_box(own: f64, center: (u32, u32), size: Size) -> Rect {
         let half = 0.5 * (1.0 - own).max(0.0).sqrt();
         let axis = |center: u32, side: u32| {
@@ -181,17 +185,17 @@ impl CutMix {
         Rect { left, top, width, height }
     }
 
-    /// Puts `rect` of the image before it into every image. An empty one changes nothing but the
-    /// labels' type.
+    /// Copies `rect` of the previous image into each image. An empty rectangle only converts the
+    /// labels.
     ///
     /// # Errors
-    /// `InvalidArgument` where the batch has no `images` or `labels` as said above, or the rectangle
-    /// is not inside the images.
+    /// `InvalidArgument` if the batch has no valid `images` or `labels`, or the rectangle is not
+    /// inside the images.
     pub fn mix(&mut self, mut batch: Batch, rect: Rect) -> Result<Batch> {
-        let planes = Planes::of(images(&mut batch)?)?;
+        let planes = BatchImageLayout::of(images(&mut batch)?)?;
         let empty = rect.width == 0 || rect.height == 0;
         check(empty || rect.is_within(planes.size), || {
-            format!("{rect:?} is not inside images of {}", planes.size)
+            format!("rectangle {rect:?} is not inside the images of {} pixels", planes.size)
         })?;
         let own = 1.0 - rect.size().pixels() as f64 / planes.size.pixels() as f64;
         let soft = self.labels.mixed(&batch, own)?;
@@ -203,29 +207,29 @@ impl CutMix {
     }
 }
 
-/// How the images of a batch lie in memory.
-pub(super) struct Planes {
+/// The memory layout of the images of a batch.
+pub(super) struct BatchImageLayout {
     pub(super) size: Size,
     /// 3 or 1.
     pub(super) channels: usize,
-    /// As many as channels, or one in which those are interleaved.
+    /// The number of planes: one per channel, or one with interleaved channels.
     planes: usize,
-    /// From one column to the next.
+    /// The distance between columns in bytes.
     pixel_bytes: usize,
 }
 
-impl Planes {
-    /// Which dimension is the channels' is told by its length, 3 or else 1; where both are, bytes
-    /// are interleaved and numbers are not, as most write them.
+impl BatchImageLayout {
+    /// The channel dimension has length 3, otherwise 1. If both dimensions match, `u8` counts as
+    /// interleaved and other types as planar, which is the usual convention.
     pub(super) fn of(images: &Array) -> Result<Self> {
-        let unfit = || {
-            unfit(&format!(
-                "[batch, channels, height, width] or [batch, height, width, channels] with 3 \
-                 channels or 1, found {:?}",
+        let invalid = || {
+            invalid_images(&format!(
+                "shape {:?}: expected [batch, channels, height, width] or [batch, height, width, \
+                 channels] with 3 channels or 1",
                 images.shape()
             ))
         };
-        let [_, first, middle, last] = *images.shape() else { return Err(unfit()) };
+        let [_, first, middle, last] = *images.shape() else { return Err(invalid()) };
         let interleaved = |channels: usize| match (first == channels, last == channels) {
             (true, true) => Some(images.dtype() == DType::U8),
             (planar, interleaved) => (planar || interleaved).then_some(interleaved),
@@ -233,19 +237,19 @@ impl Planes {
         let found = [CHANNELS, 1]
             .into_iter()
             .find_map(|channels| interleaved(channels).map(|interleaved| (channels, interleaved)));
-        let Some((channels, interleaved)) = found else { return Err(unfit()) };
+        let Some((channels, interleaved)) = found else { return Err(invalid()) };
         let side = |side: usize| u32::try_from(side).unwrap_or(u32::MAX);
         let bytes = images.dtype().size();
         Ok(if interleaved {
             let size = Size::new(side(middle), side(first));
-            Planes { size, channels, planes: 1, pixel_bytes: channels * bytes }
+            BatchImageLayout { size, channels, planes: 1, pixel_bytes: channels * bytes }
         } else {
             let size = Size::new(side(last), side(middle));
-            Planes { size, channels, planes: channels, pixel_bytes: bytes }
+            BatchImageLayout { size, channels, planes: channels, pixel_bytes: bytes }
         })
     }
 
-    /// Writes to a rectangle of one image what `value` gives for each channel.
+    /// Fills a rectangle of one image with `value` of each channel.
     pub(super) fn fill<T: Element>(
         &self,
         image: &mut [T],
@@ -266,7 +270,7 @@ impl Planes {
         }
     }
 
-    /// Copies the rectangle of every image to the next one.
+    /// Copies the rectangle of each image to the next image.
     fn roll(&self, images: &mut Array, rect: Rect, last: &mut Vec<u8>) {
         let count = images.shape()[0];
         let bytes = images.as_bytes_mut();
@@ -291,14 +295,14 @@ impl Planes {
 }
 
 pub(super) fn images(batch: &mut Batch) -> Result<&mut Array> {
-    batch.array_mut(IMAGES).ok_or_else(|| unfit("a field of that name, found none"))
+    batch.array_mut(IMAGES).ok_or_else(|| invalid_images("missing field"))
 }
 
-pub(super) fn unfit(what: &str) -> Error {
-    Error::new(ErrorKind::InvalidArgument, format!("expected images {what}"))
+pub(super) fn invalid_images(what: &str) -> Error {
+    Error::new(ErrorKind::InvalidArgument, format!("cannot augment field \"images\": {what}"))
 }
 
-/// Labels as parts of classes.
+/// Labels as class weights.
 #[derive(Clone, Debug)]
 struct SoftLabels {
     classes: usize,
@@ -307,11 +311,11 @@ struct SoftLabels {
 
 impl SoftLabels {
     fn new(classes: usize) -> Result<Self> {
-        check(classes > 0, || "expected a class or more, found none".into())?;
+        check(classes > 0, || "invalid number of classes 0: expected at least 1".into())?;
         Ok(SoftLabels { classes, pool: BufferPool::new() })
     }
 
-    /// Of an augmentation that mixes them with this alpha.
+    /// The fingerprint of a mixing augmentation with this alpha.
     fn fingerprint(&self, kind: &str, alpha: f64) -> Fingerprint {
         let SoftLabels { classes, pool: _ } = self;
         Fingerprint::default()
@@ -320,16 +324,17 @@ impl SoftLabels {
             .with("classes", classes.text())
     }
 
-    /// `own` of each sample's classes and 1 − `own` of those before it.
+    /// Mixes `own` of each label with 1 − `own` of the previous one.
     fn mixed(&self, batch: &Batch, own: f64) -> Result<Array> {
         let classes = self.classes;
         let (own, other) = (own as f32, (1.0 - own) as f32);
-        let unfit = |found: String| {
-            let message =
-                format!("expected labels as i64 [batch] or f32 [batch, {classes}], found {found}");
+        let invalid = |found: String| {
+            let message = format!(
+                "cannot mix field \"labels\": {found}: expected i64 [batch] or f32 [batch, {classes}]"
+            );
             Error::new(ErrorKind::InvalidArgument, message)
         };
-        let Some(labels) = batch.array(LABELS) else { return Err(unfit("none".into())) };
+        let Some(labels) = batch.array(LABELS) else { return Err(invalid("missing".into())) };
         let shape = vec![batch.len(), classes];
         let bytes = batch.len().saturating_mul(classes).saturating_mul(size_of::<f32>());
         let mut soft = Array::new(DType::F32, shape, self.pool.take(bytes)?)?;
@@ -342,8 +347,9 @@ impl SoftLabels {
                     let class = usize::try_from(*label).ok().filter(|&class| class < classes);
                     let Some(class) = class else {
                         let message = format!(
-                            "label {label} of {} is none of the {classes} classes, counted from 0",
-                            batch.ids()[at]
+                            "label {label} of {} is out of range: expected 0 to {}",
+                            batch.ids()[at],
+                            classes - 1
                         );
                         return Err(Error::new(ErrorKind::InvalidArgument, message));
                     };
@@ -359,13 +365,13 @@ impl SoftLabels {
                     *part = before * other + label * own;
                 }
             }
-            (dtype, shape) => return Err(unfit(format!("{dtype} {shape:?}"))),
+            (dtype, shape) => return Err(invalid(format!("{dtype} {shape:?}"))),
         }
         Ok(soft)
     }
 }
 
-/// Mixes by random numbers of the batch's first sample in this stage.
+/// Uses the random numbers of the first sample of the batch.
 impl Stage<Batch> for Mixup {
     type Out = Batch;
 
@@ -375,7 +381,8 @@ impl Stage<Batch> for Mixup {
     }
 }
 
-/// Mixes by random numbers of the batch's first sample in this stage.
+/// Uses the random numbers of the first sample of the batch. ~
+/// batch.ids()[at]~>                            batch.ids()[at], ~
 impl Stage<Batch> for CutMix {
     type Out = Batch;
 

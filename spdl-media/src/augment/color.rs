@@ -1,15 +1,17 @@
-//! Random colours, sharpness and blur.
+//! Random colour changes, sharpness and blur.
 
 use spdl_core::source::Fingerprint;
 use spdl_core::{Result, SampleRng};
 
+use super::augmenter::Augment;
+use super::checks::{check, check_factor, check_probability, check_range};
 use super::draw::{shuffle, uniform};
-use super::functional::{self, check, check_factor, check_kernel};
+use super::functional::{self, check_kernel};
+use super::image::{ImageMut, Scratch};
 use super::setting::fingerprint_of;
-use super::{Augment, ImageMut, Scratch, check_probability, check_range};
 
-/// Changes brightness, contrast, saturation and hue, in a random order, each by a factor (a turn,
-/// for the hue) that is drawn uniformly. What is not given is not changed.
+/// Changes brightness, contrast, saturation and hue in a random order, each by a uniform random
+/// factor (for hue, a fraction of a turn). Properties without a range stay unchanged.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ColorJitter {
     brightness: Option<(f64, f64)>,
@@ -24,55 +26,55 @@ impl ColorJitter {
         ColorJitter::default()
     }
 
-    /// Brightness by a factor from 1 − `amount` (0 at least) to 1 + `amount`.
+    /// Brightness factor from max(0, 1 − `amount`) to 1 + `amount`.
     #[must_use]
     pub fn brightness(self, amount: f64) -> Self {
         let (low, high) = around_one(amount);
         self.brightness_between(low, high)
     }
 
-    /// Brightness by a factor from `low` to `high`; both 0 or more.
+    /// Brightness factor from `low` to `high`, both at least 0.
     #[must_use]
     pub fn brightness_between(mut self, low: f64, high: f64) -> Self {
         self.brightness = Some((low, high));
         self
     }
 
-    /// Contrast by a factor from 1 − `amount` (0 at least) to 1 + `amount`.
+    /// Contrast factor from max(0, 1 − `amount`) to 1 + `amount`.
     #[must_use]
     pub fn contrast(self, amount: f64) -> Self {
         let (low, high) = around_one(amount);
         self.contrast_between(low, high)
     }
 
-    /// Contrast by a factor from `low` to `high`; both 0 or more.
+    /// Contrast factor from `low` to `high`, both at least 0.
     #[must_use]
     pub fn contrast_between(mut self, low: f64, high: f64) -> Self {
         self.contrast = Some((low, high));
         self
     }
 
-    /// Saturation by a factor from 1 − `amount` (0 at least) to 1 + `amount`.
+    /// Saturation factor from max(0, 1 − `amount`) to 1 + `amount`.
     #[must_use]
     pub fn saturation(self, amount: f64) -> Self {
         let (low, high) = around_one(amount);
         self.saturation_between(low, high)
     }
 
-    /// Saturation by a factor from `low` to `high`; both 0 or more.
+    /// Saturation factor from `low` to `high`, both at least 0.
     #[must_use]
     pub fn saturation_between(mut self, low: f64, high: f64) -> Self {
         self.saturation = Some((low, high));
         self
     }
 
-    /// Hue by −`amount` to `amount` turns; 0 to 0.5.
+    /// Hue shift of −`amount` to `amount` turns; 0 to 0.5.
     #[must_use]
     pub fn hue(self, amount: f64) -> Self {
         self.hue_between(-amount, amount)
     }
 
-    /// Hue by `low` to `high` turns; both −0.5 to 0.5.
+    /// Hue shift of `low` to `high` turns; both −0.5 to 0.5.
     #[must_use]
     pub fn hue_between(mut self, low: f64, high: f64) -> Self {
         self.hue = Some((low, high));
@@ -80,7 +82,7 @@ impl ColorJitter {
     }
 }
 
-/// From 1 − `amount` to 1 + `amount`; out of order, for the check to find, where that is negative.
+/// 1 − `amount` to 1 + `amount`. A negative amount gives a reversed range, which the check rejects.
 fn around_one(amount: f64) -> (f64, f64) {
     if amount < 0.0 {
         (1.0 - amount, 1.0 + amount)
@@ -130,7 +132,7 @@ impl Augment for ColorJitter {
     }
 }
 
-/// A change that is made or not: a type with a probability.
+/// A change with a probability.
 macro_rules! random_change {
     (
         $(#[$documentation:meta])*
@@ -146,12 +148,12 @@ macro_rules! random_change {
 
         impl $name {
             #[doc = concat!("With probability ", $probability, ".")]
-            #[allow(clippy::new_without_default, reason = "some have parameters, and all look alike")]
+            #[allow(clippy::new_without_default, reason = "some types have parameters, and all have the same constructor")]
             pub fn new($($field: $type),*) -> Self {
                 $name { $($field,)* probability: $probability }
             }
 
-            #[doc = concat!("How likely it is done, 0 to 1. Default: ", $probability, ".")]
+            #[doc = concat!("The probability, 0 to 1. Default: ", $probability, ".")]
             #[must_use]
             pub fn probability(mut self, probability: f64) -> Self {
                 self.probability = probability;
@@ -187,7 +189,7 @@ macro_rules! random_change {
 }
 
 random_change!(
-    /// Makes the image grey; see [`functional::grayscale`].
+    /// Converts to grey; see [`functional::grayscale`].
     RandomGrayscale(),
     probability 0.1,
     |_, image, _| {
@@ -209,7 +211,7 @@ random_change!(
 );
 
 random_change!(
-    /// Spreads the levels of each channel evenly; see [`functional::equalize`].
+    /// Equalises the histogram of each channel; see [`functional::equalize`].
     RandomEqualize(),
     probability 0.5,
     |_, image, _| {
@@ -220,7 +222,7 @@ random_change!(
 );
 
 random_change!(
-    /// Stretches the levels of each channel; see [`functional::autocontrast`].
+    /// Stretches the contrast of each channel; see [`functional::autocontrast`].
     RandomAutocontrast(),
     probability 0.5,
     |_, image, _| {
@@ -231,25 +233,25 @@ random_change!(
 );
 
 random_change!(
-    /// Keeps the upper `bits` bits of every level, 0 to 8; see [`functional::posterize`].
+    /// Keeps the upper `bits` bits of each level, 0 to 8; see [`functional::posterize`].
     RandomPosterize(bits: u32),
     probability 0.5,
     |this, image, _| functional::posterize(image, this.bits),
-    |this| check(this.bits <= 8, || format!("expected 0 to 8 bits, found {}", this.bits))
+    |this| check(this.bits <= 8, || format!("invalid number of bits {}: expected 0 to 8", this.bits))
 );
 
 random_change!(
-    /// Inverts the levels from `threshold` on, 255 at most; see [`functional::solarize`].
+    /// Inverts levels from `threshold`, at most 255; see [`functional::solarize`].
     RandomSolarize(threshold: f64),
     probability 0.5,
     |this, image, _| functional::solarize(image, this.threshold),
     |this| check(this.threshold <= 255.0, || {
-        format!("expected a threshold of 255 at most, found {}", this.threshold)
+        format!("invalid threshold {}: expected at most 255", this.threshold)
     })
 );
 
 random_change!(
-    /// Makes the image sharper, or less sharp where `factor` is less than 1; see
+    /// Sharpens the image, or smooths it if `factor` is less than 1; see
     /// [`functional::adjust_sharpness`].
     RandomAdjustSharpness(factor: f64),
     probability 0.5,
@@ -257,8 +259,7 @@ random_change!(
     |this| check_factor("sharpness", this.factor)
 );
 
-/// Blurs with a Gaussian whose standard deviation is drawn uniformly; see
-/// [`functional::gaussian_blur`].
+/// Gaussian blur with a uniform random standard deviation; see [`functional::gaussian_blur`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct GaussianBlur {
     kernel: [usize; 2],
@@ -266,19 +267,19 @@ pub struct GaussianBlur {
 }
 
 impl GaussianBlur {
-    /// A square kernel of `kernel` pixels, an odd number; the deviation is 0.1 to 2 pixels.
+    /// A square kernel of `kernel` pixels, an odd number; a standard deviation of 0.1 to 2 pixels.
     pub fn new(kernel: usize) -> Self {
         GaussianBlur { kernel: [kernel; 2], sigma: (0.1, 2.0) }
     }
 
-    /// The size of the kernel across and down, odd numbers.
+    /// Width and height of the kernel, odd numbers.
     #[must_use]
     pub fn kernel(mut self, across: usize, down: usize) -> Self {
         self.kernel = [across, down];
         self
     }
 
-    /// The range of the deviation in pixels. Default: 0.1 to 2.
+    /// The range of the standard deviation in pixels. Default: 0.1 to 2.
     #[must_use]
     pub fn sigma_between(mut self, low: f64, high: f64) -> Self {
         self.sigma = (low, high);

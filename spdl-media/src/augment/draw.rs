@@ -1,29 +1,29 @@
-//! Numbers of other distributions than the uniform one.
+//! Random numbers of non-uniform distributions.
 
 use std::f64::consts::TAU;
 
 use spdl_core::SampleRng;
 
-/// A number from `range`, uniform.
+/// A uniform number from `range`.
 pub(super) fn uniform(rng: &mut SampleRng, range: (f64, f64)) -> f64 {
     rng.range(range.0, range.1)
 }
 
-/// An integer from `low` to `high`, both included; `low` where there is none.
+/// A uniform integer from `low` to `high`, inclusive; `low` if the range is empty.
 pub(super) fn integer(rng: &mut SampleRng, low: i64, high: i64) -> i64 {
     low + rng.below((high - low + 1).max(0) as u64) as i64
 }
 
 /// A standard normal number (Box and Muller 1958).
 pub(super) fn normal(rng: &mut SampleRng) -> f64 {
-    // Not 0, whose logarithm is infinite.
+    // Excludes 0, whose logarithm is infinite.
     let radius = (-2.0 * (1.0 - rng.unit()).ln()).sqrt();
     radius * (TAU * rng.unit()).cos()
 }
 
-/// The logarithm of a number of the gamma distribution with shape `alpha` and scale 1 (Marsaglia
-/// and Tsang, "A simple method for generating gamma variables", 2000). For a small `alpha` the
-/// number itself would often be too small to write.
+/// The logarithm of a gamma-distributed number with shape `alpha` and scale 1 (Marsaglia and Tsang,
+/// "A simple method for generating gamma variables", 2000). The logarithm avoids underflow for a
+/// small `alpha`.
 fn log_gamma(rng: &mut SampleRng, alpha: f64) -> f64 {
     if alpha < 1.0 {
         let uniform = 1.0 - rng.unit();
@@ -40,7 +40,7 @@ fn log_gamma(rng: &mut SampleRng, alpha: f64) -> f64 {
     }
 }
 
-/// Shares whose sum is 1, of the symmetric Dirichlet distribution with `alpha`.
+/// Weights with sum 1 from the symmetric Dirichlet distribution with `alpha`.
 pub(super) fn dirichlet(rng: &mut SampleRng, alpha: f64, shares: &mut [f32]) {
     shares.iter_mut().for_each(|share| *share = log_gamma(rng, alpha) as f32);
     let largest = shares.iter().fold(f32::NEG_INFINITY, |a, &b| a.max(b));
@@ -49,23 +49,23 @@ pub(super) fn dirichlet(rng: &mut SampleRng, alpha: f64, shares: &mut [f32]) {
     shares.iter_mut().for_each(|share| *share /= sum);
 }
 
-/// A share of the distribution Beta(alpha, alpha).
+/// A number from the distribution Beta(alpha, alpha).
 pub(super) fn beta(rng: &mut SampleRng, alpha: f64) -> f64 {
     let (a, b) = (log_gamma(rng, alpha), log_gamma(rng, alpha));
     1.0 / (1.0 + (b - a).exp())
 }
 
-/// Puts a list in any order, each as likely as the others (Fisher and Yates).
+/// A uniform random permutation (Fisher and Yates).
 pub(super) fn shuffle<T>(rng: &mut SampleRng, list: &mut [T]) {
     for last in (1..list.len()).rev() {
         list.swap(last, rng.below(last as u64 + 1) as usize);
     }
 }
 
-/// The alpha of a distribution: positive, and no larger than makes sense.
+/// Checks that alpha is positive and finite.
 pub(super) fn check_alpha(alpha: f64) -> spdl_core::Result<()> {
-    super::check(alpha.is_finite() && alpha > 0.0, || {
-        format!("expected a positive alpha, found {alpha}")
+    super::checks::check(alpha.is_finite() && alpha > 0.0, || {
+        format!("invalid alpha {alpha}: expected a positive number")
     })
 }
 

@@ -5,39 +5,49 @@ use spdl_core::memory::Element;
 use spdl_core::source::Fingerprint;
 use spdl_core::{Array, Batch, DType, Result, SampleRng, Stage, StageContext};
 
-use super::batches::{Planes, images, unfit};
+use super::augmenter::Augment;
+use super::batches::{BatchImageLayout, images, invalid_images};
+use super::checks::{check, check_probability, check_range};
 use super::draw::{integer, normal, uniform};
-use super::functional::check;
-use super::setting::{fingerprint_of, stage_parameters};
-use super::{Augment, ImageMut, Scratch, check_probability, check_range};
+use super::image::{ImageMut, Scratch};
+use super::setting::{Setting, fingerprint_of, stage_parameters};
 use crate::image::{CHANNELS, Rect, Size};
 
-/// How often a rectangle is drawn anew where it does not fit.
+/// The maximum number of draws for a rectangle that fits the image.
 const ATTEMPTS: u32 = 10;
 
-/// What is left in an erased rectangle.
+/// The content of an erased rectangle.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum ErasingValue {
-    /// For each channel: levels from 0 to 255 in an image, numbers as they are in normalised ones. In
-    /// the order of the channels there: of RGB, red, green and blue; of grey, the first.
+    /// A value per channel, in the order of the channels: levels 0 to 255 in an image, or
+    /// normalised numbers. Grey uses the first.
     Constant([f32; 3]),
-    /// For every pixel and channel its own: uniform levels in an image, standard normal numbers in
-    /// normalised ones.
+    /// Random values per pixel and channel: uniform levels in an image, standard normal numbers
+    /// after normalisation.
     Random,
+}
+
+impl Setting for ErasingValue {
+    fn text(&self) -> String {
+        match self {
+            ErasingValue::Constant(value) => value.text(),
+            ErasingValue::Random => "random".into(),
+        }
+    }
 }
 
 /// Erases a random rectangle.
 ///
-/// torchvision's users put it behind the normalisation, where 0 is the mean colour: then it is a stage
-/// on batches, which draws a rectangle for each image, or
-/// [`erase_planes`](RandomErasing::erase_planes) for one image, or [`draw`](RandomErasing::draw) for
-/// data of another kind. As an [`Augment`] it erases levels of an image, where 0 is black.
+/// torchvision users place it after the normalisation, where 0 is the mean colour. There it is a
+/// stage on batches, with a rectangle per image. [`erase_planes`](RandomErasing::erase_planes)
+/// erases in one normalised image, and [`draw`](RandomErasing::draw) only draws the rectangle. As
+/// an [`Augment`] it erases levels of an image, where 0 is black.
 ///
 /// ```
 /// # use spdl_core::{Batch, PipelineBuilder, StageOptions};
 /// # use spdl_media::augment::RandomErasing;
 /// # fn erased(builder: PipelineBuilder<Batch>) -> PipelineBuilder<Batch> {
-/// // Behind the stage that fills normalised batches.
+/// After the stage that fills normalised batches.
 /// let erasing = RandomErasing::new().probability(0.25);
 /// let erase = StageOptions::new("erase").parameters(erasing.parameters());
 /// builder.stage(erase, move || Ok(erasing.clone()))
@@ -52,8 +62,8 @@ pub struct RandomErasing {
 }
 
 impl RandomErasing {
-    /// With probability ½, 2 % to 33 % of the area, height ÷ width from 0.3 to 3.3, zeros.
-    #[allow(clippy::new_without_default, reason = "as the others")]
+    /// Probability ½, 2 % to 33 % of the area, height ÷ width from 0.3 to 3.3, zeros.
+    #[allow(clippy::new_without_default, reason = "consistent with the other augmentations")]
     pub fn new() -> Self {
         RandomErasing {
             probability: 0.5,
@@ -63,42 +73,43 @@ impl RandomErasing {
         }
     }
 
-    /// How likely it is done, 0 to 1. Default: 0.5.
+    /// The probability, 0 to 1. Default: 0.5.
     #[must_use]
     pub fn probability(mut self, probability: f64) -> Self {
         self.probability = probability;
         self
     }
 
-    /// The range of the share of the image's area, 0 to 1. Default: 0.02 to 0.33.
+    /// The range of the area as a fraction of the image, 0 to 1. Default: 0.02 to 0.33.
     #[must_use]
     pub fn area_between(mut self, low: f64, high: f64) -> Self {
         self.area = (low, high);
         self
     }
 
-    /// The range of height ÷ width; positive. Uniform in the logarithm. Default: 0.3 to 3.3.
+    /// The range of height ÷ width, positive; log-uniform. Default: 0.3 to 3.3.
     #[must_use]
     pub fn aspect_between(mut self, low: f64, high: f64) -> Self {
         self.aspect = (low, high);
         self
     }
 
-    /// What is left in the rectangle. Default: zeros.
+    /// The content of the rectangle. Default: zeros.
     #[must_use]
     pub fn value(mut self, value: ErasingValue) -> Self {
         self.value = value;
         self
     }
 
-    /// Its name and all settings, for [`StageOptions::parameters`](spdl_core::StageOptions::parameters)
-    /// of a stage on batches: so a run that is resumed with others is told what differs.
+    /// The name and all settings of a stage on batches, for
+    /// [`StageOptions::parameters`](spdl_core::StageOptions::parameters). A run that resumes with
+    /// other settings reports the difference.
     pub fn parameters(&self) -> impl Iterator<Item = (String, String)> {
         stage_parameters(&Augment::fingerprint(self))
     }
 
-    /// The rectangle to erase in an image of this size; `None` where nothing is erased: by the
-    /// probability, or because none of ten rectangles was smaller than the image.
+    /// The rectangle to erase in an image of this size. `None` by the probability, or if none of
+    /// ten rectangles was smaller than the image.
     pub fn draw(&self, size: Size, rng: &mut SampleRng) -> Option<Rect> {
         if !rng.chance(self.probability) {
             return None;
@@ -119,11 +130,11 @@ impl RandomErasing {
         None
     }
 
-    /// Erases in planes of red, green and blue, `[3, height, width]`, after normalisation. Returns
-    /// what was erased.
+    /// Erases a rectangle in normalised planes of red, green and blue, `[3, height, width]`.
+    /// Returns the rectangle.
     ///
     /// # Errors
-    /// `InvalidArgument` where `planes` is not of that size.
+    /// `InvalidArgument` if `planes` has another length.
     pub fn erase_planes(
         &self,
         planes: &mut [f32],
@@ -131,7 +142,7 @@ impl RandomErasing {
         rng: &mut SampleRng,
     ) -> Result<Option<Rect>> {
         check(planes.len() as u64 == size.pixels().saturating_mul(CHANNELS as u64), || {
-            format!("three planes of {size} are not {} numbers", planes.len())
+            format!("buffer of {} numbers for three planes of {size} pixels", planes.len())
         })?;
         let Some(rect) = self.draw(size, rng) else { return Ok(None) };
         let columns = rect.left as usize..(rect.left + rect.width) as usize;
@@ -152,23 +163,25 @@ impl RandomErasing {
 }
 
 impl RandomErasing {
-    /// Erases in every image of a batch a rectangle of its own, or none. The field `images` is
-    /// `[batch, channels, height, width]` or `[batch, height, width, channels]`, with 3 channels or 1:
-    /// `f32`, `f16` or `bf16` after normalisation, or levels as `u8`.
+    /// Erases a rectangle in each image of a batch, or none. The field `images` is `[batch,
+    /// channels, height, width]` or `[batch, height, width, channels]`, with 3 channels or 1:
+    /// `f32`, `f16` or `bf16` after normalisation, or `u8` levels.
     ///
     /// # Errors
-    /// `InvalidArgument` where the batch has no such field, or the parameters are not sound.
+    /// `InvalidArgument` if the batch has no such field, or a parameter is invalid.
     pub fn erase_batch(&self, mut batch: Batch, rng: &mut SampleRng) -> Result<Batch> {
         self.validate()?;
         let images = images(&mut batch)?;
-        let planes = Planes::of(images)?;
+        let planes = BatchImageLayout::of(images)?;
         match images.dtype() {
             DType::F32 => self.erase(images, &planes, rng, |number| number),
             DType::F16 => self.erase(images, &planes, rng, f16::from_f32),
             DType::BF16 => self.erase(images, &planes, rng, bf16::from_f32),
-            // Numbers become levels by saturation.
+            // A cast to levels saturates.
             DType::U8 => self.erase(images, &planes, rng, |number| number.round() as u8),
-            found => Err(unfit(&format!("of u8, f16, bf16 or f32, found {found}"))),
+            found => {
+                Err(invalid_images(&format!("data type {found}: expected u8, f16, bf16 or f32")))
+            }
         }?;
         Ok(batch)
     }
@@ -176,7 +189,7 @@ impl RandomErasing {
     fn erase<T: Element>(
         &self,
         images: &mut Array,
-        planes: &Planes,
+        planes: &BatchImageLayout,
         rng: &mut SampleRng,
         convert: impl Fn(f32) -> T,
     ) -> Result<()> {
@@ -200,7 +213,7 @@ impl RandomErasing {
     }
 }
 
-/// Erases by random numbers of the batch's first sample in this stage.
+/// Uses the random numbers of the first sample of the batch.
 impl Stage<Batch> for RandomErasing {
     type Out = Batch;
 
@@ -224,7 +237,7 @@ impl Augment for RandomErasing {
         for row in rows.skip(rect.top as usize).take(rect.height as usize) {
             let pixels = &mut row.as_chunks_mut::<CHANNELS>().0[columns.clone()];
             match self.value {
-                // Numbers become levels by saturation: the check has seen them.
+                // A cast to levels saturates; the values are finite.
                 ErasingValue::Constant(value) => {
                     pixels.fill(value.map(|level| level.round() as u8))
                 }
@@ -246,7 +259,7 @@ impl Augment for RandomErasing {
         check_range("aspect ratios", self.aspect, f64::MIN_POSITIVE, f64::INFINITY)?;
         match self.value {
             ErasingValue::Constant(value) => check(value.iter().all(|it| it.is_finite()), || {
-                format!("expected finite values to erase with, found {value:?}")
+                format!("invalid erasing value {value:?}: expected finite numbers")
             }),
             ErasingValue::Random => Ok(()),
         }

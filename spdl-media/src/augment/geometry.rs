@@ -3,13 +3,15 @@
 use spdl_core::source::Fingerprint;
 use spdl_core::{Result, SampleRng};
 
+use super::augmenter::Augment;
+use super::checks::{check, check_probability, check_range};
 use super::draw::{integer, uniform};
-use super::functional::{self, Affine, Interpolation, check};
+use super::functional::{self, Affine, Interpolation};
+use super::image::{ImageMut, Scratch};
 use super::setting::fingerprint_of;
-use super::{Augment, ImageMut, Scratch, check_probability, check_range};
 
-/// Rotates by an angle that is drawn uniformly; see [`functional::rotate`]. The size stays: what is
-/// turned out of the image is lost.
+/// Rotates by a uniform random angle; see [`functional::rotate`]. The size does not change: corners
+/// are cropped.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RandomRotation {
     degrees: (f64, f64),
@@ -19,7 +21,7 @@ pub struct RandomRotation {
 }
 
 impl RandomRotation {
-    /// From −`degrees` to `degrees` around the centre, the nearest pixels, outside black.
+    /// From −`degrees` to `degrees` around the centre, nearest neighbour, black outside.
     pub fn new(degrees: f64) -> Self {
         RandomRotation::between(-degrees, degrees)
     }
@@ -34,21 +36,21 @@ impl RandomRotation {
         }
     }
 
-    /// How levels are read between pixels. Default: [`Interpolation::Nearest`].
+    /// The interpolation. Default: [`Interpolation::Nearest`].
     #[must_use]
     pub fn interpolation(mut self, interpolation: Interpolation) -> Self {
         self.interpolation = interpolation;
         self
     }
 
-    /// What stays where it is, in pixels from the upper left corner. Default: the image's centre.
+    /// The centre of rotation, in pixels from the top left corner. Default: the image centre.
     #[must_use]
     pub fn center(mut self, x: f64, y: f64) -> Self {
         self.center = Some([x, y]);
         self
     }
 
-    /// The colour outside; see [`functional::affine`]. Default: `Some([0, 0, 0])`.
+    /// The colour outside the image; see [`functional::affine`]. Default: `Some([0, 0, 0])`.
     #[must_use]
     pub fn fill(mut self, fill: Option<[u8; 3]>) -> Self {
         self.fill = fill;
@@ -79,11 +81,11 @@ impl Augment for RandomRotation {
 
 fn check_center(center: Option<[f64; 2]>) -> Result<()> {
     check(center.is_none_or(|center| center.iter().all(|number| number.is_finite())), || {
-        format!("expected a centre of finite numbers, found {center:?}")
+        format!("invalid centre {center:?}: expected finite numbers")
     })
 }
 
-/// Rotates, shifts, scales and shears by what is drawn uniformly; see [`functional::affine`].
+/// Rotates, translates, scales and shears by uniform random amounts; see [`functional::affine`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct RandomAffine {
     degrees: (f64, f64),
@@ -96,8 +98,7 @@ pub struct RandomAffine {
 }
 
 impl RandomAffine {
-    /// Rotates by −`degrees` to `degrees` around the centre, and nothing else; the nearest pixels,
-    /// outside black.
+    /// Rotates by −`degrees` to `degrees` around the centre; nearest neighbour, black outside.
     pub fn new(degrees: f64) -> Self {
         RandomAffine {
             degrees: (-degrees, degrees),
@@ -117,7 +118,7 @@ impl RandomAffine {
         self
     }
 
-    /// The largest shifts, as shares of the width and the height, 0 to 1. Shifts are whole pixels.
+    /// The maximum translation as fractions of width and height, 0 to 1, rounded to whole pixels.
     /// Default: none.
     #[must_use]
     pub fn translate(mut self, across: f64, down: f64) -> Self {
@@ -132,7 +133,7 @@ impl RandomAffine {
         self
     }
 
-    /// Shears along x by −`degrees` to `degrees`. Default: not at all.
+    /// Shear along x by −`degrees` to `degrees`. Default: none.
     #[must_use]
     pub fn shear(self, degrees: f64) -> Self {
         self.shear_between((-degrees, degrees), (0.0, 0.0))
@@ -145,22 +146,21 @@ impl RandomAffine {
         self
     }
 
-    /// How levels are read between pixels. Default: [`Interpolation::Nearest`].
+    /// The interpolation. Default: [`Interpolation::Nearest`].
     #[must_use]
     pub fn interpolation(mut self, interpolation: Interpolation) -> Self {
         self.interpolation = interpolation;
         self
     }
 
-    /// What stays where it is but for the shift, in pixels from the upper left corner. Default: the
-    /// image's centre.
+    /// The centre of rotation, in pixels from the top left corner. Default: the image centre.
     #[must_use]
     pub fn center(mut self, x: f64, y: f64) -> Self {
         self.center = Some([x, y]);
         self
     }
 
-    /// The colour outside; see [`functional::affine`]. Default: `Some([0, 0, 0])`.
+    /// The colour outside the image; see [`functional::affine`]. Default: `Some([0, 0, 0])`.
     #[must_use]
     pub fn fill(mut self, fill: Option<[u8; 3]>) -> Self {
         self.fill = fill;
@@ -203,7 +203,7 @@ impl Augment for RandomAffine {
     fn validate(&self) -> Result<()> {
         check_range("degrees", self.degrees, f64::NEG_INFINITY, f64::INFINITY)?;
         check(self.translate.iter().all(|share| (0.0..=1.0).contains(share)), || {
-            format!("expected shifts as shares from 0 to 1, found {:?}", self.translate)
+            format!("invalid translation {:?}: expected fractions from 0 to 1", self.translate)
         })?;
         check_range("scales", self.scale, f64::MIN_POSITIVE, f64::INFINITY)?;
         for range in self.shear {
@@ -213,7 +213,7 @@ impl Augment for RandomAffine {
     }
 }
 
-/// Looks at the image from another side: its corners are moved inwards by random whole pixels; see
+/// Perspective distortion: moves the corners inwards by random whole pixels; see
 /// [`functional::perspective`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct RandomPerspective {
@@ -224,7 +224,7 @@ pub struct RandomPerspective {
 }
 
 impl RandomPerspective {
-    /// A distortion of ½ with probability ½, interpolated, outside black.
+    /// A distortion of ½ with probability ½, bilinear, black outside.
     #[allow(clippy::new_without_default, reason = "as the others")]
     pub fn new() -> Self {
         RandomPerspective {
@@ -235,28 +235,29 @@ impl RandomPerspective {
         }
     }
 
-    /// How far a corner may move, as a share of half the width and height, 0 to 1. Default: 0.5.
+    /// The maximum shift of a corner, as a fraction of half the width and height, 0 to 1. Default:
+    /// 0.5.
     #[must_use]
     pub fn distortion(mut self, distortion: f64) -> Self {
         self.distortion = distortion;
         self
     }
 
-    /// How likely it is done, 0 to 1. Default: 0.5.
+    /// The probability, 0 to 1. Default: 0.5.
     #[must_use]
     pub fn probability(mut self, probability: f64) -> Self {
         self.probability = probability;
         self
     }
 
-    /// How levels are read between pixels. Default: [`Interpolation::Bilinear`].
+    /// The interpolation. Default: [`Interpolation::Bilinear`].
     #[must_use]
     pub fn interpolation(mut self, interpolation: Interpolation) -> Self {
         self.interpolation = interpolation;
         self
     }
 
-    /// The colour outside; see [`functional::affine`]. Default: `Some([0, 0, 0])`.
+    /// The colour outside the image; see [`functional::affine`]. Default: `Some([0, 0, 0])`.
     #[must_use]
     pub fn fill(mut self, fill: Option<[u8; 3]>) -> Self {
         self.fill = fill;
@@ -290,7 +291,7 @@ impl Augment for RandomPerspective {
             [corner(false, false), corner(true, false), corner(true, true), corner(false, true)];
         let (right, bottom) = (right as f64, bottom as f64);
         let start = [[0.0, 0.0], [right, 0.0], [right, bottom], [0.0, bottom]];
-        // Where corners fall together, as in a single row, there is nothing to look at from aside.
+        // If corners coincide, as in a single row, there is no perspective transform.
         let Ok(coefficients) = functional::perspective_coefficients(&start, &end) else {
             return Ok(());
         };
@@ -304,7 +305,7 @@ impl Augment for RandomPerspective {
     fn validate(&self) -> Result<()> {
         check_probability(self.probability)?;
         check((0.0..=1.0).contains(&self.distortion), || {
-            format!("expected a distortion from 0 to 1, found {}", self.distortion)
+            format!("invalid distortion {}: expected 0 to 1", self.distortion)
         })
     }
 }

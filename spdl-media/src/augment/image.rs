@@ -1,4 +1,4 @@
-//! What augmentations work on, and the memory that they work in.
+//! The image that augmentations change, and their scratch memory.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use spdl_core::{Error, ErrorKind, Result};
 
 use crate::image::{CHANNELS, Image, Size};
 
-/// An image that is changed in place: interleaved RGB, 8 bits a channel, rows without gaps.
+/// A mutable image: interleaved RGB, 8 bits per channel, no padding between rows.
 ///
 /// ```
 /// use spdl_media::Size;
@@ -23,23 +23,26 @@ pub struct ImageMut<'a> {
 }
 
 impl<'a> ImageMut<'a> {
-    /// An image in the caller's memory: `height` × `width` × 3 bytes.
+    /// A view of the caller's memory: `height` × `width` × 3 bytes.
     ///
     /// # Errors
-    /// `InvalidArgument` where a side is 0, or `pixels` has another length.
+    /// `InvalidArgument` if width or height is 0, or `pixels` has another length.
     pub fn new(pixels: &'a mut [u8], size: Size) -> Result<Self> {
         let expected = usize::try_from(size.pixels())
             .ok()
             .and_then(|pixels| pixels.checked_mul(CHANNELS))
             .filter(|&bytes| bytes > 0);
         if expected != Some(pixels.len()) {
-            let message = format!("{size} RGB pixels are not {} bytes", pixels.len());
+            let message = format!(
+                "buffer of {} bytes for {size} RGB pixels: expected width × height × 3 bytes",
+                pixels.len()
+            );
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         }
         Ok(ImageMut { pixels, size })
     }
 
-    /// The pixels of a decoded image.
+    /// A view of a decoded image.
     ///
     /// # Errors
     /// As [`new`](ImageMut::new).
@@ -47,17 +50,17 @@ impl<'a> ImageMut<'a> {
         ImageMut::new(&mut image.pixels, image.size)
     }
 
-    /// Its width and height.
+    /// Width and height.
     pub fn size(&self) -> Size {
         self.size
     }
 
-    /// `height` × `width` × 3 bytes: red, green, blue, from left to right, from top to bottom.
+    /// The pixels: `height` × `width` × 3 bytes, row by row.
     pub fn pixels(&self) -> &[u8] {
         self.pixels
     }
 
-    /// The same, to be written.
+    /// The pixels, mutable.
     pub fn pixels_mut(&mut self) -> &mut [u8] {
         self.pixels
     }
@@ -69,10 +72,10 @@ impl fmt::Debug for ImageMut<'_> {
     }
 }
 
-/// Memory that is kept from image to image, so that augmentations allocate nothing once images of
-/// their size have gone through.
+/// Scratch memory that is reused from image to image, so that augmentations stop allocating after
+/// the first images.
 ///
-/// What is taken is given back when it is done with, the last first; what is not is only lost.
+/// Return each buffer after use, in reverse order. A buffer that is not returned is simply freed.
 #[derive(Debug, Default)]
 pub struct Scratch {
     bytes: Vec<Vec<u8>>,
@@ -80,31 +83,31 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// Without memory.
+    /// Without buffers.
     pub fn new() -> Self {
         Scratch::default()
     }
 
-    /// `len` bytes that hold anything.
+    /// A buffer of `len` bytes with unspecified content.
     pub fn take_bytes(&mut self, len: usize) -> Vec<u8> {
         let mut bytes = self.bytes.pop().unwrap_or_default();
         bytes.resize(len, 0);
         bytes
     }
 
-    /// Keeps the memory for the next.
+    /// Returns a buffer for reuse.
     pub fn give_bytes(&mut self, bytes: Vec<u8>) {
         self.bytes.push(bytes);
     }
 
-    /// `len` numbers that may be anything.
+    /// A buffer of `len` numbers with unspecified content.
     pub fn take_floats(&mut self, len: usize) -> Vec<f32> {
         let mut floats = self.floats.pop().unwrap_or_default();
         floats.resize(len, 0.0);
         floats
     }
 
-    /// Keeps the memory for the next.
+    /// Returns a buffer for reuse.
     pub fn give_floats(&mut self, floats: Vec<f32>) {
         self.floats.push(floats);
     }

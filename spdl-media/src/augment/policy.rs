@@ -1,47 +1,48 @@
-//! Policies that pick operations and their strength: RandAugment, TrivialAugment, AutoAugment and
-//! AugMix.
+//! Augmentation policies: RandAugment, TrivialAugment, AutoAugment and AugMix.
 
 use spdl_core::source::Fingerprint;
 use spdl_core::{Result, SampleRng};
 
+use super::augmenter::Augment;
+use super::checks::{check, check_probability};
 use super::draw::{check_alpha, dirichlet, integer};
-use super::functional::{self, Affine, Interpolation, check};
-use super::setting::fingerprint_of;
-use super::{Augment, ImageMut, Scratch, check_probability};
+use super::functional::{self, Affine, Interpolation};
+use super::image::{ImageMut, Scratch};
+use super::setting::{Setting, fingerprint_of, settings_by_name};
 use crate::image::Size;
 
-/// What a policy may do to an image. Its strength is a magnitude, whose unit depends on it.
+/// An operation of a policy. The unit of its magnitude depends on the operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Operation {
-    /// Nothing.
+    /// No change.
     Identity,
-    /// Shears along x from the upper left corner; the magnitude is the shear's tangent.
+    /// Shear along x from the top left corner; the magnitude is the tangent.
     ShearX,
-    /// Shears along y from the upper left corner.
+    /// Shear along y from the top left corner; the magnitude is the tangent.
     ShearY,
-    /// Shifts to the right by the whole pixels of the magnitude.
+    /// Translation to the right, in whole pixels.
     TranslateX,
-    /// Shifts down.
+    /// Translation downwards, in whole pixels.
     TranslateY,
-    /// Rotates counter-clockwise by degrees.
+    /// Rotation counter-clockwise, in degrees.
     Rotate,
-    /// Multiplies the brightness by 1 + magnitude.
+    /// Brightness by the factor 1 + magnitude.
     Brightness,
-    /// The saturation.
+    /// Saturation by the factor 1 + magnitude.
     Color,
-    /// The contrast.
+    /// Contrast by the factor 1 + magnitude.
     Contrast,
-    /// The sharpness.
+    /// Sharpness by the factor 1 + magnitude.
     Sharpness,
-    /// Keeps as many bits as the magnitude's integer part says.
+    /// Posterisation to the integer part of the magnitude, in bits.
     Posterize,
-    /// Inverts from a level on, that is a share of 255.
+    /// Solarisation with the magnitude as threshold, as a fraction of 255.
     Solarize,
-    /// Stretches the levels; no magnitude.
+    /// Autocontrast; no magnitude.
     AutoContrast,
-    /// Spreads the levels evenly; no magnitude.
+    /// Histogram equalisation; no magnitude.
     Equalize,
-    /// Inverts all levels; no magnitude.
+    /// Inversion of all levels; no magnitude.
     Invert,
 }
 
@@ -51,10 +52,10 @@ use Operation::{
 };
 
 impl Operation {
-    /// Does it; `fill` is as in [`functional::affine`].
+    /// Applies the operation; `fill` is as in [`functional::affine`].
     ///
     /// # Errors
-    /// `InvalidArgument` for a magnitude that the operation cannot have.
+    /// `InvalidArgument` for an invalid magnitude.
     pub fn apply(
         self,
         image: &mut ImageMut<'_>,
@@ -96,7 +97,7 @@ impl Operation {
         functional::affine(image, &affine, interpolation, fill, scratch)
     }
 
-    /// Whether the magnitude's sign is drawn: half of the time it is negative.
+    /// Whether the sign of the magnitude is random: negative with probability ½.
     pub fn is_signed(self) -> bool {
         match self {
             ShearX | ShearY | TranslateX | TranslateY | Rotate => true,
@@ -106,7 +107,23 @@ impl Operation {
     }
 }
 
-/// What the operations of RandAugment and TrivialAugment are drawn from.
+settings_by_name!(Operation);
+
+impl Setting for PolicyStep {
+    fn text(&self) -> String {
+        let PolicyStep { operation, probability, magnitude } = self;
+        format!("{} {probability} {magnitude}", operation.text())
+    }
+}
+
+impl Setting for Sampling {
+    fn text(&self) -> String {
+        let Sampling { interpolation, fill } = self;
+        format!("{}, outside {}", interpolation.text(), fill.text())
+    }
+}
+
+/// The operations of RandAugment and TrivialAugment.
 const OPERATIONS: [Operation; 14] = [
     Identity,
     ShearX,
@@ -124,7 +141,7 @@ const OPERATIONS: [Operation; 14] = [
     Equalize,
 ];
 
-/// What those of AugMix are drawn from: the first nine where only some are wanted.
+/// The operations of AugMix; without `all_operations`, the first nine.
 const MIXED_OPERATIONS: [Operation; 13] = [
     ShearX,
     ShearY,
@@ -142,34 +159,41 @@ const MIXED_OPERATIONS: [Operation; 13] = [
 ];
 const GEOMETRIC_AND_TONAL: usize = 9;
 
-/// The largest magnitudes of a policy; they rise to it in equal steps from 0.
-struct Space {
+/// The maximum magnitudes of a policy, reached in equal steps from 0.
+struct MagnitudeRange {
     shear: f32,
-    /// Pixels of a side that is this long.
+    /// The translation in pixels, for a side of this length.
     translate: fn(f64) -> f64,
     rotate: f32,
     factor: f32,
-    /// The bits that the weakest posterization keeps, and how many less the strongest does.
+    /// The bits of the weakest posterisation, and how many fewer the strongest keeps.
     posterize: (f32, f32),
 }
 
-const STANDARD: Space = Space {
+const STANDARD: MagnitudeRange = MagnitudeRange {
     shear: 0.3,
     translate: |side| 150.0 / 331.0 * side,
     rotate: 30.0,
     factor: 0.9,
     posterize: (8.0, 4.0),
 };
-const WIDE: Space =
-    Space { shear: 0.99, translate: |_| 32.0, rotate: 135.0, factor: 0.99, posterize: (8.0, 6.0) };
-const MIX: Space = Space { translate: |side| side / 3.0, posterize: (4.0, 4.0), ..STANDARD };
+const WIDE: MagnitudeRange = MagnitudeRange {
+    shear: 0.99,
+    translate: |_| 32.0,
+    rotate: 135.0,
+    factor: 0.99,
+    posterize: (8.0, 6.0),
+};
+const MIX: MagnitudeRange =
+    MagnitudeRange { translate: |side| side / 3.0, posterize: (4.0, 4.0), ..STANDARD };
 
-impl Space {
-    /// The magnitude of step `bin` of `bins`, without its sign; `None` where there is none.
+impl MagnitudeRange {
+    /// The magnitude of step `bin` of `bins`, without its sign; `None` for operations without
+    /// magnitude.
     fn magnitude(&self, operation: Operation, bin: usize, bins: usize, size: Size) -> Option<f64> {
         let last = bins.saturating_sub(1);
         let bin = bin.min(last);
-        // Steps from either end, as torch's `linspace`.
+        // Computed from the nearer end, as torch's `linspace`.
         let step = |from: f32, to: f32| {
             let step = (to - from) / last.max(1) as f32;
             if bin < bins / 2 {
@@ -196,7 +220,7 @@ impl Space {
     }
 }
 
-/// How a policy's operations look up pixels and what is outside.
+/// The interpolation and fill colour of a policy's operations.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Sampling {
     pub(super) interpolation: Interpolation,
@@ -204,7 +228,7 @@ pub(super) struct Sampling {
 }
 
 impl Sampling {
-    /// Draws the sign, and applies.
+    /// Draws the sign and applies the operation.
     fn apply(
         self,
         operation: Operation,
@@ -221,17 +245,17 @@ impl Sampling {
     }
 }
 
-/// The setters that all policies have.
+/// The setters of all policies.
 macro_rules! sampling_setters {
     ($default:literal) => {
-        #[doc = concat!("How levels are read between pixels. Default: `", $default, "`.")]
+        #[doc = concat!("The interpolation. Default: `", $default, "`.")]
         #[must_use]
         pub fn interpolation(mut self, interpolation: Interpolation) -> Self {
             self.sampling.interpolation = interpolation;
             self
         }
 
-        /// The colour outside; see [`functional::affine`]. Default: none, which is black.
+        /// The colour outside the image; see [`functional::affine`]. Default: none, which is black.
         #[must_use]
         pub fn fill(mut self, fill: Option<[u8; 3]>) -> Self {
             self.sampling.fill = fill;
@@ -248,10 +272,10 @@ fn pick(operations: &[Operation], rng: &mut SampleRng) -> Operation {
 }
 
 fn check_bins(bins: usize) -> Result<()> {
-    check(bins >= 2, || format!("expected 2 or more magnitudes, found {bins}"))
+    check(bins >= 2, || format!("invalid number of magnitudes {bins}: expected at least 2"))
 }
 
-/// A few operations one after another, all of the same magnitude (Cubuk et al. 2020,
+/// Applies several operations in sequence, all of the same magnitude (Cubuk et al. 2020,
 /// arXiv:1909.13719).
 #[derive(Clone, Debug, PartialEq)]
 pub struct RandAugment {
@@ -262,27 +286,27 @@ pub struct RandAugment {
 }
 
 impl RandAugment {
-    /// Two operations of magnitude 9 of 0 to 30, the nearest pixels, outside black.
-    #[allow(clippy::new_without_default, reason = "as the others")]
+    /// Two operations of magnitude 9 of 0 to 30, nearest neighbour, black outside.
+    #[allow(clippy::new_without_default, reason = "consistent with the other augmentations")]
     pub fn new() -> Self {
         RandAugment { operations: 2, magnitude: 9, bins: 31, sampling: NEAREST }
     }
 
-    /// How many operations are applied. Default: 2.
+    /// The number of operations. Default: 2.
     #[must_use]
     pub fn operations(mut self, count: usize) -> Self {
         self.operations = count;
         self
     }
 
-    /// Which magnitude, counted from 0; less than there are. Default: 9.
+    /// The index of the magnitude, less than the number of magnitudes. Default: 9.
     #[must_use]
     pub fn magnitude(mut self, magnitude: usize) -> Self {
         self.magnitude = magnitude;
         self
     }
 
-    /// How many magnitudes there are, 2 or more. Default: 31.
+    /// The number of magnitudes, at least 2. Default: 31.
     #[must_use]
     pub fn magnitudes(mut self, bins: usize) -> Self {
         self.bins = bins;
@@ -291,7 +315,7 @@ impl RandAugment {
 
     sampling_setters!("Nearest");
 
-    /// What magnitude number `bin` is for an operation, but for the sign.
+    /// The value of magnitude `bin` for an operation, without sign.
     pub fn magnitude_of(&self, operation: Operation, bin: usize, size: Size) -> Option<f64> {
         STANDARD.magnitude(operation, bin, self.bins, size)
     }
@@ -319,12 +343,12 @@ impl Augment for RandAugment {
     fn validate(&self) -> Result<()> {
         check_bins(self.bins)?;
         check(self.magnitude < self.bins, || {
-            format!("expected a magnitude less than {}, found {}", self.bins, self.magnitude)
+            format!("invalid magnitude {}: expected less than {}", self.magnitude, self.bins)
         })
     }
 }
 
-/// One operation of any magnitude (Müller and Hutter 2021, arXiv:2103.10158).
+/// Applies one operation of random magnitude (Müller and Hutter 2021, arXiv:2103.10158).
 #[derive(Clone, Debug, PartialEq)]
 pub struct TrivialAugmentWide {
     bins: usize,
@@ -332,13 +356,13 @@ pub struct TrivialAugmentWide {
 }
 
 impl TrivialAugmentWide {
-    /// One of 31 magnitudes, the nearest pixels, outside black.
-    #[allow(clippy::new_without_default, reason = "as the others")]
+    /// 31 magnitudes, nearest neighbour, black outside.
+    #[allow(clippy::new_without_default, reason = "consistent with the other augmentations")]
     pub fn new() -> Self {
         TrivialAugmentWide { bins: 31, sampling: NEAREST }
     }
 
-    /// How many magnitudes there are, 2 or more. Default: 31.
+    /// The number of magnitudes, at least 2. Default: 31.
     #[must_use]
     pub fn magnitudes(mut self, bins: usize) -> Self {
         self.bins = bins;
@@ -347,7 +371,7 @@ impl TrivialAugmentWide {
 
     sampling_setters!("Nearest");
 
-    /// What magnitude number `bin` is for an operation, but for the sign.
+    /// The value of magnitude `bin` for an operation, without sign.
     pub fn magnitude_of(&self, operation: Operation, bin: usize, size: Size) -> Option<f64> {
         WIDE.magnitude(operation, bin, self.bins, size)
     }
@@ -378,16 +402,16 @@ impl Augment for TrivialAugmentWide {
 /// A step of an [`AutoAugment`] policy.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PolicyStep {
-    /// What is done.
+    /// The operation.
     pub operation: Operation,
-    /// How likely, 0 to 1.
+    /// The probability, 0 to 1.
     pub probability: f64,
-    /// Which magnitude, 0 to 9; of no meaning where the operation has none.
+    /// The index of the magnitude, 0 to 9; ignored by operations without magnitude.
     pub magnitude: usize,
 }
 
-/// One pair of operations of a list, each with its own probability and magnitude (Cubuk et al. 2019,
-/// arXiv:1805.09501).
+/// Applies a random pair of operations from a list, each with its probability and magnitude (Cubuk
+/// et al. 2019, arXiv:1805.09501).
 #[derive(Clone, Debug, PartialEq)]
 pub struct AutoAugment {
     policies: Vec<[PolicyStep; 2]>,
@@ -395,11 +419,11 @@ pub struct AutoAugment {
 }
 
 impl AutoAugment {
-    /// How many magnitudes there are.
+    /// The number of magnitudes.
     const BINS: usize = 10;
 
-    /// The policies that were found for ImageNet, the nearest pixels, outside black.
-    #[allow(clippy::new_without_default, reason = "as the others")]
+    /// The policies for ImageNet, nearest neighbour, black outside.
+    #[allow(clippy::new_without_default, reason = "consistent with the other augmentations")]
     pub fn new() -> Self {
         let step =
             |(operation, probability, magnitude)| PolicyStep { operation, probability, magnitude };
@@ -407,7 +431,7 @@ impl AutoAugment {
         AutoAugment { policies: policies.collect(), sampling: NEAREST }
     }
 
-    /// Other policies; at least one.
+    /// Replaces the policies; at least one.
     #[must_use]
     pub fn policies(mut self, policies: impl Into<Vec<[PolicyStep; 2]>>) -> Self {
         self.policies = policies.into();
@@ -421,7 +445,7 @@ impl AutoAugment {
         &self.policies
     }
 
-    /// What magnitude number `bin` is for an operation, but for the sign.
+    /// The value of magnitude `bin` for an operation, without sign.
     pub fn magnitude_of(&self, operation: Operation, bin: usize, size: Size) -> Option<f64> {
         STANDARD.magnitude(operation, bin, AutoAugment::BINS, size)
     }
@@ -449,11 +473,13 @@ impl Augment for AutoAugment {
     }
 
     fn validate(&self) -> Result<()> {
-        check(!self.policies.is_empty(), || "expected a policy or more, found none".into())?;
+        check(!self.policies.is_empty(), || {
+            "empty list of policies: expected at least one".into()
+        })?;
         for step in self.policies.iter().flatten() {
             check_probability(step.probability)?;
             check(step.magnitude < AutoAugment::BINS, || {
-                format!("expected a magnitude from 0 to 9, found {}", step.magnitude)
+                format!("invalid magnitude {}: expected 0 to 9", step.magnitude)
             })?;
         }
         Ok(())
@@ -503,14 +529,14 @@ pub struct AugMix {
 }
 
 impl AugMix {
-    /// How many magnitudes there are, of which the severity takes the first.
+    /// The number of magnitudes; the severity limits the range.
     const BINS: usize = 10;
-    /// The longest chain whose length is drawn.
+    /// The maximum length of a chain of random length.
     const MAX_DRAWN_DEPTH: i64 = 3;
 
-    /// Three chains of one to three operations, severity 3, alpha 1, all operations, interpolated,
-    /// outside black.
-    #[allow(clippy::new_without_default, reason = "as the others")]
+    /// Three chains of one to three operations, severity 3, alpha 1, all operations, bilinear,
+    /// black outside.
+    #[allow(clippy::new_without_default, reason = "consistent with the other augmentations")]
     pub fn new() -> Self {
         AugMix {
             severity: 3,
@@ -522,36 +548,35 @@ impl AugMix {
         }
     }
 
-    /// How many magnitudes are drawn from, from the weakest on, 1 to 10. Default: 3.
+    /// The number of magnitudes to draw from, starting with the weakest, 1 to 10. Default: 3.
     #[must_use]
     pub fn severity(mut self, severity: usize) -> Self {
         self.severity = severity;
         self
     }
 
-    /// How many chains there are, 1 or more. Default: 3.
+    /// The number of chains, at least 1. Default: 3.
     #[must_use]
     pub fn mixture_width(mut self, width: usize) -> Self {
         self.width = width;
         self
     }
 
-    /// How many operations a chain has, 1 or more; `None` draws from 1 to 3. Default: `None`.
+    /// The number of operations per chain, at least 1; `None` draws from 1 to 3. Default: `None`.
     #[must_use]
     pub fn chain_depth(mut self, depth: Option<usize>) -> Self {
         self.depth = depth;
         self
     }
 
-    /// The alpha of the distributions (Dirichlet, and Beta) that weights are drawn from; positive.
-    /// Default: 1.
+    /// The alpha of the Dirichlet and Beta distributions of the weights; positive. Default: 1.
     #[must_use]
     pub fn alpha(mut self, alpha: f64) -> Self {
         self.alpha = alpha;
         self
     }
 
-    /// Whether brightness, color, contrast and sharpness are among the operations. Default: yes.
+    /// Whether brightness, color, contrast and sharpness are included. Default: yes.
     #[must_use]
     pub fn all_operations(mut self, all: bool) -> Self {
         self.all_operations = all;
@@ -560,16 +585,17 @@ impl AugMix {
 
     sampling_setters!("Bilinear");
 
-    /// What magnitude number `bin` is for an operation, but for the sign.
+    /// The value of magnitude `bin` for an operation, without sign.
     pub fn magnitude_of(&self, operation: Operation, bin: usize, size: Size) -> Option<f64> {
         MIX.magnitude(operation, bin, AugMix::BINS, size)
     }
 
-    /// Blends the image with as many changed ones as there are `weights`: `shares` are those of the
-    /// image as it is and of the changed ones together, `weights` the parts of these. `change` makes
-    /// the changed images, of which it gets the number. Levels lose their fractions.
+    /// Blends the image with changed copies. `shares` are the weights of the original and of all
+    /// copies together; `weights` has the weight of each copy. `change` produces copy number `n`.
+    /// Results are truncated to integers.
     ///
     /// # Errors
+    /// The errors of `change`.
     /// What `change` answers.
     pub fn mix(
         image: &mut ImageMut<'_>,
@@ -643,10 +669,13 @@ impl Augment for AugMix {
 
     fn validate(&self) -> Result<()> {
         check((1..=AugMix::BINS).contains(&self.severity), || {
-            format!("expected a severity from 1 to 10, found {}", self.severity)
+            format!("invalid severity {}: expected 1 to 10", self.severity)
         })?;
         check(self.width >= 1 && self.depth != Some(0), || {
-            format!("expected chains with operations, found {} of {:?}", self.width, self.depth)
+            format!(
+                "invalid mixture of {} chains of depth {:?}: expected at least 1 of each",
+                self.width, self.depth
+            )
         })?;
         check_alpha(self.alpha)
     }

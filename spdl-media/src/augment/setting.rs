@@ -1,12 +1,11 @@
-//! What decides an augmentation, as texts that stay the same with any compiler.
+//! Settings of augmentations as text, independent of the compiler.
 
 use spdl_core::source::Fingerprint;
 
-use super::policy::Sampling;
-use super::{ErasingValue, Interpolation, Operation, PolicyStep};
+use super::functional::Interpolation;
 
-/// A setting as text. Texts of different values differ, also where they are nested: lists have
-/// brackets around them.
+/// A setting as text. Different values have different texts; lists are in brackets, so that nested
+/// lists differ as well.
 pub(super) trait Setting {
     fn text(&self) -> String;
 }
@@ -22,17 +21,19 @@ macro_rules! settings_as_displayed {
 }
 settings_as_displayed!(bool u8 u32 usize f32 f64);
 
-/// Variants without fields, whose derived `Debug` is their name.
+/// Enums without fields, whose derived `Debug` is the variant name.
 macro_rules! settings_by_name {
     ($($kind:ty)*) => { $(
-        impl Setting for $kind {
+        impl $crate::augment::setting::Setting for $kind {
             fn text(&self) -> String {
                 format!("{self:?}")
             }
         }
     )* };
 }
-settings_by_name!(Interpolation Operation);
+pub(super) use settings_by_name;
+
+settings_by_name!(Interpolation);
 
 impl<T: Setting> Setting for Option<T> {
     fn text(&self) -> String {
@@ -65,30 +66,7 @@ impl<T: Setting> Setting for Vec<T> {
     }
 }
 
-impl Setting for PolicyStep {
-    fn text(&self) -> String {
-        let PolicyStep { operation, probability, magnitude } = self;
-        format!("{} {probability} {magnitude}", operation.text())
-    }
-}
-
-impl Setting for Sampling {
-    fn text(&self) -> String {
-        let Sampling { interpolation, fill } = self;
-        format!("{}, outside {}", interpolation.text(), fill.text())
-    }
-}
-
-impl Setting for ErasingValue {
-    fn text(&self) -> String {
-        match self {
-            ErasingValue::Constant(value) => value.text(),
-            ErasingValue::Random => "random".into(),
-        }
-    }
-}
-
-/// The fingerprint of a type: its name, and all its fields. One that is left out does not compile.
+/// The fingerprint of a type: its name and all its fields. A missing field is a compile error.
 macro_rules! fingerprint_of {
     ($this:expr, $kind:ident { $($field:ident),* $(,)? }) => {{
         let $kind { $($field),* } = $this;
@@ -98,8 +76,8 @@ macro_rules! fingerprint_of {
 }
 pub(super) use fingerprint_of;
 
-/// The parts of `fingerprint` by names that begin with `own`.
-pub(super) fn parts_behind(own: &str, fingerprint: &Fingerprint) -> Vec<(String, String)> {
+/// The parts of `fingerprint`, with names prefixed by `own`.
+pub(super) fn prefixed_parts(own: &str, fingerprint: &Fingerprint) -> Vec<(String, String)> {
     let name = |part: &str| match part {
         "" => own.to_owned(),
         part => format!("{own} {part}"),
@@ -107,7 +85,7 @@ pub(super) fn parts_behind(own: &str, fingerprint: &Fingerprint) -> Vec<(String,
     fingerprint.parts().iter().map(|(part, value)| (name(part), value.clone())).collect()
 }
 
-/// The parts of an augmentation that is a stage of its own, as the stage's parameters.
+/// The parts of an augmentation that is a separate stage, as stage parameters.
 pub(super) fn stage_parameters(
     fingerprint: &Fingerprint,
 ) -> impl Iterator<Item = (String, String)> + use<> {

@@ -1,24 +1,23 @@
-//! Pixels as numbers: blocks that the compiler turns into vectors, and the roundings.
+//! Pixel arithmetic in blocks that the compiler vectorises, and rounding.
 
 use fearless_simd::{Level, Simd};
 
 use crate::image::CHANNELS;
 
-/// Pixels of a block.
+/// Pixels per block.
 pub(super) const BLOCK: usize = 64;
-/// A channel of a block of pixels.
+/// One channel of a block of pixels.
 pub(super) type Channel = [f32; BLOCK];
 
-/// The largest level.
+/// The maximum level.
 pub(super) const MAX: f32 = 255.0;
-/// Added to a number from 0 to 255, it leaves the nearest integer in the lowest bits.
+/// Added to a number from 0 to 255, leaves the nearest integer in the lowest bits.
 const MAGIC: f32 = (1 << 23) as f32;
 
-/// `a × b + c`, rounded once.
+/// `a × b + c` with a single rounding (fused multiply-add).
 ///
-/// Where the processor has no such instruction, numbers of twice the precision stand in. The product
-/// is exact in them; for levels and weights so is the sum, and else it is rounded twice, which makes
-/// a difference about once in 2²⁹.
+/// Without a hardware instruction, the computation uses `f64`. The product is exact; for levels and
+/// weights so is the sum. Otherwise a double rounding makes a difference about once in 2²⁹.
 #[inline(always)]
 pub(super) fn multiply_add<S: Simd>(simd: S, a: f32, b: f32, c: f32) -> f32 {
     if has_fused_multiply_add(simd.level()) {
@@ -39,33 +38,33 @@ fn has_fused_multiply_add(level: Level) -> bool {
     }
 }
 
-/// A whole number from 0 to 2²³ − 1, faster than by a cast, which has to look for others.
+/// Casts a whole number from 0 to 2²³ − 1, without the range checks of a normal cast.
 #[inline(always)]
 pub(super) fn index(value: f32) -> usize {
     ((value + MAGIC).to_bits() - MAGIC.to_bits()) as usize
 }
 
-/// A number from 0 to 255 without its fraction.
+/// Truncates a number from 0 to 255.
 #[inline(always)]
 pub(super) fn truncated(value: f32) -> u8 {
     (value.trunc() + MAGIC).to_bits() as u8
 }
 
-/// The integer nearest to a number from 0 to 255, the even one of two.
+/// Rounds a number from 0 to 255 to the nearest integer, ties to even.
 #[inline(always)]
 pub(super) fn rounded(value: f32) -> u8 {
     (value + MAGIC).to_bits() as u8
 }
 
-/// Between 0 and 255; what is not a number becomes 0.
+/// Clamps to 0 to 255; NaN becomes 0.
 #[inline(always)]
-#[expect(clippy::manual_clamp, reason = "`clamp` keeps what is not a number")]
+#[expect(clippy::manual_clamp, reason = "`clamp` would keep NaN")]
 pub(super) fn clamped(value: f32) -> f32 {
     value.max(0.0).min(MAX)
 }
 
-/// Calls `read` with every block of pixels: its red, green and blue levels. The rest of the last
-/// block is 0.
+/// Calls `read` with the red, green and blue levels of each block of pixels; the last block is
+/// padded with 0.
 #[inline(always)]
 pub(super) fn read_blocks(pixels: &[u8], mut read: impl FnMut(&[Channel; CHANNELS])) {
     let (blocks, rest) = pixels.as_chunks::<{ BLOCK * CHANNELS }>();
@@ -79,14 +78,14 @@ pub(super) fn read_blocks(pixels: &[u8], mut read: impl FnMut(&[Channel; CHANNEL
     }
 }
 
-/// A change of pixels, a block at a time. Not a closure: what those hold is not always compiled for
-/// the processor at hand.
+/// A change of pixels, one block at a time. A trait, because a closure is not always compiled for
+/// the SIMD level.
 pub(super) trait ChangeBlock<S> {
-    /// The changed levels of red, green and blue. Must be `#[inline(always)]`.
+    /// The changed levels of red, green and blue. Implementations must be `#[inline(always)]`.
     fn change(&self, simd: S, block: &[Channel; CHANNELS]) -> [[u8; BLOCK]; CHANNELS];
 }
 
-/// Changes all pixels. The rest of the last block is black.
+/// Changes all pixels; the last block is padded with black.
 #[inline(always)]
 pub(super) fn change_blocks<S: Simd>(simd: S, pixels: &mut [u8], change: &impl ChangeBlock<S>) {
     let (blocks, rest) = pixels.as_chunks_mut::<{ BLOCK * CHANNELS }>();

@@ -1,26 +1,25 @@
-//! Gaussian blur: along the rows, then down the columns.
+//! Gaussian blur: along rows, then along columns.
 
 use fearless_simd::{Level, dispatch};
 use spdl_core::Result;
 
+use super::super::checks::check;
+use super::super::image::{ImageMut, Scratch};
 use super::arithmetic::{clamped, rounded};
-use super::check;
-use crate::augment::{ImageMut, Scratch};
 use crate::image::CHANNELS;
 
-/// Numbers that are summed side by side.
+/// Numbers that are summed in parallel.
 const LANES: usize = 32;
 
-/// Blurs with a Gaussian that is cut off to `kernel` pixels across and down, of the standard
-/// deviations `sigma` in pixels. Beyond its edges the image is mirrored, the outermost pixel not
-/// repeated.
+/// Gaussian blur with a kernel of `kernel` pixels (width, height) and standard deviations `sigma`
+/// in pixels. The image is mirrored at its edges, without repeating the edge pixel.
 ///
-/// Levels may differ from torchvision's by 1 where a sum lies half-way between two: it adds in
-/// another order.
+/// Levels may differ from torchvision's by 1 if a sum lies halfway between two levels, because the
+/// order of additions differs.
 ///
 /// # Errors
-/// `InvalidArgument` where a kernel size is even, or its half is not less than the image's side;
-/// where a deviation is not a positive, finite number.
+/// `InvalidArgument` if a kernel size is even or its half is not less than the image side, or if a
+/// standard deviation is not positive and finite.
 pub fn gaussian_blur(
     image: &mut ImageMut<'_>,
     kernel: [usize; 2],
@@ -31,10 +30,13 @@ pub fn gaussian_blur(
     let sides = [size.width as usize, size.height as usize];
     check_kernel(kernel)?;
     check(kernel[0] / 2 < sides[0] && kernel[1] / 2 < sides[1], || {
-        format!("a kernel of {}x{} pixels is too large for {size}", kernel[0], kernel[1])
+        format!(
+            "blur kernel of {}x{} pixels is too large for an image of {size} pixels",
+            kernel[0], kernel[1]
+        )
     })?;
     check(sigma.iter().all(|sigma| sigma.is_finite() && *sigma > 0.0), || {
-        format!("expected positive standard deviations, found {sigma:?}")
+        format!("invalid standard deviations {sigma:?}: expected positive finite numbers")
     })?;
     let row = sides[0] * CHANNELS;
     let padded = row + (kernel[0] - 1) * CHANNELS;
@@ -66,14 +68,14 @@ pub fn gaussian_blur(
     Ok(())
 }
 
-/// Checks what does not depend on the image.
+/// Checks the kernel size without the image.
 pub(in crate::augment) fn check_kernel(kernel: [usize; 2]) -> Result<()> {
     check(kernel.iter().all(|size| size % 2 == 1), || {
-        format!("expected odd kernel sizes, found {kernel:?}")
+        format!("invalid kernel size {kernel:?}: expected odd numbers")
     })
 }
 
-/// The weights of a Gaussian at whole pixels; their sum is 1.
+/// The weights of a Gaussian at whole pixels, with sum 1.
 fn gaussian(weights: &mut [f32], sigma: f64) {
     let middle = (weights.len() / 2) as f64;
     let weight = |at: usize| (-((at as f64 - middle) / sigma).powi(2) / 2.0).exp();
@@ -83,7 +85,8 @@ fn gaussian(weights: &mut [f32], sigma: f64) {
     }
 }
 
-/// Where the mirrored image has its row or column `at`, which is less than `len` beyond an edge.
+/// The index in the image for index `at`, mirrored at the edges; `at` is less than `len` beyond an
+/// edge.
 #[inline(always)]
 fn mirrored(at: isize, len: usize) -> usize {
     let last = len as isize - 1;
@@ -91,7 +94,7 @@ fn mirrored(at: isize, len: usize) -> usize {
     (if at > last { 2 * last - at } else { at }).max(0) as usize
 }
 
-/// Numbers of a row of pixels, with `margin` mirrored pixels before and after them.
+/// A row as numbers, with `margin` mirrored pixels at both ends.
 #[inline(always)]
 fn mirror_edges(source: &[u8], padded: &mut [f32], margin: usize) {
     let (before, rest) = padded.split_at_mut(margin * CHANNELS);
@@ -108,7 +111,7 @@ fn mirror_edges(source: &[u8], padded: &mut [f32], margin: usize) {
     }
 }
 
-/// Weighs pixels side by side; `padded` is longer than `out` by the weights less one.
+/// Convolves pixels; `padded` is longer than `out` by the number of weights less one.
 #[inline(always)]
 fn convolve(padded: &[f32], weights: &[f32], out: &mut [f32]) {
     let mut start = 0;

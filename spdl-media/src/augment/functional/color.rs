@@ -1,30 +1,30 @@
-//! What changes a pixel's colour by that colour, or by all of the image's.
+//! Colour operations.
 
 use fearless_simd::prelude::*;
 use fearless_simd::{Level, dispatch, f32x8};
 use spdl_core::Result;
 
+use super::super::checks::{check, check_factor};
+use super::super::image::ImageMut;
 use super::arithmetic::{
     BLOCK, ChangeBlock, Channel, MAX, change_blocks, clamped, multiply_add, read_blocks, rounded,
     truncated,
 };
-use super::{check, check_factor};
-use crate::augment::ImageMut;
 use crate::image::CHANNELS;
 
-/// The weights of red, green and blue in grey, as torchvision has them (their sum is 0.9999).
+/// The weights of red, green and blue in grey, as in torchvision (their sum is 0.9999).
 const GREY: [f32; CHANNELS] = [0.2989, 0.587, 0.114];
-/// From 0..=1 to 0..=255, each level an equal part.
+/// Scales 0..=1 to 0..=255 with equal intervals per level.
 const TO_LEVELS: f32 = 255.999;
-/// Pixels whose hue is turned at once.
+/// Pixels per vector operation of the hue shift.
 const LANES: usize = 8;
-/// The levels of a channel.
+/// The number of levels of a channel.
 const LEVELS: usize = 256;
 
-/// Multiplies every level by `factor`: 0 gives black, 1 the image as it is.
+/// Multiplies all levels by `factor`: 0 gives black, 1 the original.
 ///
 /// # Errors
-/// `InvalidArgument` where the factor is negative or not finite.
+/// `InvalidArgument` if the factor is negative or not finite.
 pub fn adjust_brightness(image: &mut ImageMut<'_>, factor: f64) -> Result<()> {
     check_factor("brightness", factor)?;
     let factor = factor as f32;
@@ -36,13 +36,13 @@ pub fn adjust_brightness(image: &mut ImageMut<'_>, factor: f64) -> Result<()> {
     Ok(())
 }
 
-/// Blends the image with its mean grey: 0 gives that grey alone, 1 the image as it is.
+/// Blends the image with its mean grey: 0 gives the mean grey, 1 the original.
 ///
-/// The sum of the grey levels is exact here; torchvision's is rounded where an image has more than
-/// 65,000 pixels, so that levels may differ by 1 there.
+/// The sum of the grey levels is exact here. torchvision's sum is rounded for images of more than
+/// 65,000 pixels, so that levels may differ by 1.
 ///
 /// # Errors
-/// `InvalidArgument` where the factor is negative or not finite.
+/// `InvalidArgument` if the factor is negative or not finite.
 pub fn adjust_contrast(image: &mut ImageMut<'_>, factor: f64) -> Result<()> {
     check_factor("contrast", factor)?;
     let pixels = image.size().pixels();
@@ -61,7 +61,7 @@ pub fn adjust_contrast(image: &mut ImageMut<'_>, factor: f64) -> Result<()> {
 #[inline(always)]
 fn grey_sum<S: Simd>(simd: S, pixels: &[u8]) -> u64 {
     let mut sum = 0;
-    // What is beyond the image is black.
+    // Padding beyond the image is black.
     read_blocks(pixels, |block| {
         let grey = grey_levels(simd, block);
         sum += u64::from(grey.iter().map(|&level| u32::from(rounded(level))).sum::<u32>());
@@ -69,10 +69,10 @@ fn grey_sum<S: Simd>(simd: S, pixels: &[u8]) -> u64 {
     sum
 }
 
-/// Blends every pixel with its own grey: 0 gives a grey image, 1 the image as it is.
+/// Blends each pixel with its grey: 0 gives a grey image, 1 the original.
 ///
 /// # Errors
-/// `InvalidArgument` where the factor is negative or not finite.
+/// `InvalidArgument` if the factor is negative or not finite.
 pub fn adjust_saturation(image: &mut ImageMut<'_>, factor: f64) -> Result<()> {
     check_factor("saturation", factor)?;
     let (own, other) = (factor as f32, (1.0 - factor) as f32);
@@ -101,7 +101,7 @@ impl<S: Simd> ChangeBlock<S> for BlendWithGrey {
     }
 }
 
-/// Makes red, green and blue the same: 0.2989, 0.587 and 0.114 of them, without the fraction.
+/// Converts to grey: 0.2989 red + 0.587 green + 0.114 blue, truncated.
 pub fn grayscale(image: &mut ImageMut<'_>) {
     dispatch!(Level::new(), simd => change_blocks(simd, image.pixels_mut(), &ToGrey));
 }
@@ -120,7 +120,7 @@ impl<S: Simd> ChangeBlock<S> for ToGrey {
     }
 }
 
-/// Grey levels without their fractions.
+/// Grey levels, truncated.
 #[inline(always)]
 fn grey_levels<S: Simd>(simd: S, [red, green, blue]: &[Channel; CHANNELS]) -> Channel {
     let mut grey = [0.0; BLOCK];
@@ -131,22 +131,23 @@ fn grey_levels<S: Simd>(simd: S, [red, green, blue]: &[Channel; CHANNELS]) -> Ch
     grey
 }
 
-/// Turns every pixel's hue by `turn` turns: −0.5 and 0.5 are the complementary colours, 0 none.
+/// Shifts the hue of each pixel by `turn` turns: −0.5 and 0.5 give the complementary colours, 0 the
+/// original.
 ///
 /// # Errors
-/// `InvalidArgument` where the turn is not in −0.5 to 0.5.
+/// `InvalidArgument` if the shift is not in −0.5 to 0.5.
 pub fn adjust_hue(image: &mut ImageMut<'_>, turn: f64) -> Result<()> {
     check((-0.5..=0.5).contains(&turn), || {
-        format!("expected a turn of the hue from -0.5 to 0.5, found {turn}")
+        format!("invalid hue shift {turn}: expected -0.5 to 0.5 turns")
     })?;
-    let turn = TurnHue(turn as f32);
+    let turn = HueShift(turn as f32);
     dispatch!(Level::new(), simd => change_blocks(simd, image.pixels_mut(), &turn));
     Ok(())
 }
 
-struct TurnHue(f32);
+struct HueShift(f32);
 
-impl<S: Simd> ChangeBlock<S> for TurnHue {
+impl<S: Simd> ChangeBlock<S> for HueShift {
     #[inline(always)]
     fn change(&self, simd: S, block: &[Channel; CHANNELS]) -> [[u8; BLOCK]; CHANNELS] {
         let mut changed = [[0; BLOCK]; CHANNELS];
@@ -156,7 +157,7 @@ impl<S: Simd> ChangeBlock<S> for TurnHue {
             let green = f32x8::from_slice(simd, &block[1][start..start + LANES]);
             let blue = f32x8::from_slice(simd, &block[2][start..start + LANES]);
             let unit = 1.0 / MAX;
-            let colors = turned(simd, [red * unit, green * unit, blue * unit], self.0);
+            let colors = shift_hue(simd, [red * unit, green * unit, blue * unit], self.0);
             for channel in 0..CHANNELS {
                 (colors[channel] * TO_LEVELS).store_slice(&mut levels);
                 for lane in 0..LANES {
@@ -168,9 +169,9 @@ impl<S: Simd> ChangeBlock<S> for TurnHue {
     }
 }
 
-/// Colours of 0..=1 by way of hue, saturation and value.
+/// Shifts the hue of colours in 0..=1, by conversion to HSV and back.
 #[inline(always)]
-fn turned<S: Simd>(simd: S, color: [f32x8<S>; CHANNELS], turn: f32) -> [f32x8<S>; CHANNELS] {
+fn shift_hue<S: Simd>(simd: S, color: [f32x8<S>; CHANNELS], turn: f32) -> [f32x8<S>; CHANNELS] {
     let [red, green, blue] = color;
     let (zero, one) = (f32x8::splat(simd, 0.0), f32x8::splat(simd, 1.0));
     let value = red.max(green).max(blue);
@@ -185,7 +186,7 @@ fn turned<S: Simd>(simd: S, color: [f32x8<S>; CHANNELS], turn: f32) -> [f32x8<S>
         from_blue - from_green,
         value.simd_eq(green).select(from_red + 2.0 - from_blue, from_green + 4.0 - from_red),
     );
-    // In turns, and within one.
+    // The hue in turns, 0 to 1.
     let hue = sixths * (1.0 / 6.0) + 1.0;
     let hue = hue - hue.trunc() + turn;
     let rest = hue - hue.trunc();
@@ -198,8 +199,8 @@ fn turned<S: Simd>(simd: S, color: [f32x8<S>; CHANNELS], turn: f32) -> [f32x8<S>
     let falling = ((one - part) * value).max(zero).min(one);
     let rising = ((part + remaining) * value).max(zero).min(one);
     let least = (remaining * value).max(zero).min(one);
-    // A hue that was rounded up to a whole turn is in the first sector again, as what is in none of
-    // the others.
+    // A hue that rounds up to a whole turn belongs to the first sector, like any hue outside the
+    // others.
     let second = sector.simd_eq(f32x8::splat(simd, 1.0));
     let third = sector.simd_eq(f32x8::splat(simd, 2.0));
     let fourth = sector.simd_eq(f32x8::splat(simd, 3.0));
@@ -213,29 +214,29 @@ fn turned<S: Simd>(simd: S, color: [f32x8<S>; CHANNELS], turn: f32) -> [f32x8<S>
     ]
 }
 
-/// Makes of every level its distance from 255.
+/// Replaces each level by 255 minus the level.
 pub fn invert(image: &mut ImageMut<'_>) {
     image.pixels_mut().iter_mut().for_each(|level| *level = !*level);
 }
 
-/// Keeps the upper `bits` bits of every level: 0 gives black, 8 the image as it is.
+/// Keeps the upper `bits` bits of each level: 0 gives black, 8 the original.
 ///
 /// # Errors
 /// `InvalidArgument` for more than 8 bits.
 pub fn posterize(image: &mut ImageMut<'_>, bits: u32) -> Result<()> {
-    check(bits <= 8, || format!("expected 0 to 8 bits, found {bits}"))?;
+    check(bits <= 8, || format!("invalid number of bits {bits}: expected 0 to 8"))?;
     let mask = (0xff00_u32 >> bits) as u8;
     image.pixels_mut().iter_mut().for_each(|level| *level &= mask);
     Ok(())
 }
 
-/// Inverts the levels that are `threshold` or more.
+/// Inverts levels that are at least `threshold`.
 ///
 /// # Errors
-/// `InvalidArgument` where the threshold is above 255 or not a number.
+/// `InvalidArgument` if the threshold is above 255 or NaN.
 pub fn solarize(image: &mut ImageMut<'_>, threshold: f64) -> Result<()> {
     check(threshold <= f64::from(MAX), || {
-        format!("expected a threshold of 255 at most, found {threshold}")
+        format!("invalid threshold {threshold}: expected at most 255")
     })?;
     let least = (threshold as f32).ceil().max(0.0) as u8;
     let invert = |level: &mut u8| *level = if *level >= least { !*level } else { *level };
@@ -243,15 +244,15 @@ pub fn solarize(image: &mut ImageMut<'_>, threshold: f64) -> Result<()> {
     Ok(())
 }
 
-/// Stretches each channel so that its least level becomes 0 and its largest 255. A channel of one
-/// level stays as it is.
+/// Stretches each channel so that its minimum becomes 0 and its maximum 255. A channel with a
+/// single level does not change.
 pub fn autocontrast(image: &mut ImageMut<'_>) {
     dispatch!(Level::new(), simd => stretch(simd, image.pixels_mut()));
 }
 
 #[inline(always)]
 fn stretch<S: Simd>(simd: S, pixels: &mut [u8]) {
-    /// A multiple of the channels, and some vectors.
+    /// A multiple of the channels, and of several vectors.
     const WIDTH: usize = 32 * CHANNELS;
     let (mut least, mut largest) = ([u8::MAX; WIDTH], [0; WIDTH]);
     let (chunks, rest) = pixels.as_chunks::<WIDTH>();
@@ -276,7 +277,7 @@ fn stretch<S: Simd>(simd: S, pixels: &mut [u8]) {
     change_blocks(simd, pixels, &Stretch(scale));
 }
 
-/// What is subtracted from the levels of each channel, and what the rest is divided by.
+/// The offset and divisor of the levels of each channel.
 struct Stretch([(f32, f32); CHANNELS]);
 
 impl<S: Simd> ChangeBlock<S> for Stretch {
@@ -292,10 +293,10 @@ impl<S: Simd> ChangeBlock<S> for Stretch {
     }
 }
 
-/// Spreads the levels of each channel so that all are about as frequent.
+/// Equalises the histogram of each channel.
 pub fn equalize(image: &mut ImageMut<'_>) {
     let pixels = image.size().pixels();
-    // Two histograms: equal neighbours would else wait for each other.
+    // Two histograms, so that equal neighbours do not stall on the same counter.
     let mut counts = [[[0_u32; LEVELS]; CHANNELS]; 2];
     let (pairs, rest) = image.pixels().as_chunks::<{ 2 * CHANNELS }>();
     for pair in pairs {

@@ -1,50 +1,50 @@
-//! What moves pixels: each pixel of the result is looked up somewhere in the image.
+//! Geometric operations: each result pixel is sampled from the image.
 
 use fearless_simd::prelude::*;
 use fearless_simd::{Level, dispatch, f32x4};
 use spdl_core::Result;
 
+use super::super::checks::check;
+use super::super::image::{ImageMut, Scratch};
 use super::arithmetic::{clamped, index, multiply_add, rounded};
-use super::check;
-use crate::augment::{ImageMut, Scratch};
 use crate::image::CHANNELS;
 use crate::image::Size;
 
-/// How a level is read between pixels.
+/// The interpolation between pixels.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Interpolation {
     /// The nearest pixel.
     #[default]
     Nearest,
-    /// The four pixels around, by their distance.
+    /// Bilinear interpolation of four pixels.
     Bilinear,
 }
 
-/// A rotation, scaling and shear around a centre, and a shift.
+/// Rotation, scaling and shear around a centre, and translation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Affine {
-    /// Degrees, clockwise.
+    /// Rotation in degrees, clockwise.
     pub angle: f64,
-    /// Pixels to the right and down.
+    /// Translation in pixels, to the right and downwards.
     pub translate: [f64; 2],
-    /// 1 keeps the size; 2 is twice as large.
+    /// The scale: 1 keeps the size, 2 doubles it.
     pub scale: f64,
-    /// Degrees, along x and along y.
+    /// Shear in degrees, along x and along y.
     pub shear: [f64; 2],
-    /// What stays where it is but for the shift, in pixels from the upper left corner; `None` is
-    /// the centre of the image.
+    /// The fixed point, apart from the translation, in pixels from the top left corner; `None` is
+    /// the image centre.
     pub center: Option<[f64; 2]>,
 }
 
 impl Default for Affine {
-    /// Leaves the image as it is.
+    /// The identity.
     fn default() -> Self {
         Affine { angle: 0.0, translate: [0.0; 2], scale: 1.0, shear: [0.0; 2], center: None }
     }
 }
 
 impl Affine {
-    /// From a place in the result to one in the image, both from the image's centre:
+    /// The matrix from result coordinates to image coordinates, both relative to the image centre:
     /// x = m₀x' + m₁y' + m₂, y = m₃x' + m₄y' + m₅.
     fn inverse_matrix(&self, size: Size) -> [f64; 6] {
         let [cx, cy] = match self.center {
@@ -67,14 +67,14 @@ impl Affine {
     }
 }
 
-/// Rotates, scales, shears and shifts, and keeps the image's size.
+/// Rotates, scales, shears and translates; the size does not change.
 ///
-/// What comes from outside the image is black, blended at the edges where levels are interpolated.
-/// With `fill` it is of that colour, blended with an edge that is black already: as torchvision has
-/// it, whose `fill=None` and `fill=0` differ in this.
+/// Pixels outside the image are black, and bilinear interpolation blends with black at the edges.
+/// With `fill`, the outside has that colour, and the edge pixels, already blended with black, are
+/// blended with it. This is torchvision's behaviour: `fill=None` and `fill=0` differ.
 ///
 /// # Errors
-/// `InvalidArgument` where the scale is not positive, or a number is not finite.
+/// `InvalidArgument` if the scale is not positive, or a number is not finite.
 pub fn affine(
     image: &mut ImageMut<'_>,
     affine: &Affine,
@@ -83,19 +83,21 @@ pub fn affine(
     scratch: &mut Scratch,
 ) -> Result<()> {
     let matrix = affine.inverse_matrix(image.size());
-    let sound = affine.scale > 0.0 && matrix.iter().all(|number| number.is_finite());
-    check(sound, || format!("impossible affine transform: {affine:?}"))?;
-    let grid = Grid::affine(matrix, image.size());
+    let is_valid = affine.scale > 0.0 && matrix.iter().all(|number| number.is_finite());
+    check(is_valid, || {
+        format!("invalid affine transform {affine:?}: expected finite numbers and a positive scale")
+    })?;
+    let grid = SamplingGrid::affine(matrix, image.size());
     resample(image, &grid, interpolation, fill, scratch);
     Ok(())
 }
 
-/// Rotates counter-clockwise by `angle` degrees around `center` (`None`: the image's), and keeps the
-/// image's size. `fill` is as in [`affine`]. Half a turn, and quarter turns of a square, move pixels
-/// as they are.
+/// Rotates counter-clockwise by `angle` degrees around `center` (`None`: the image centre); the
+/// size does not change. `fill` is as in [`affine`]. Rotations by 180 degrees, and by multiples of
+/// 90 degrees for square images, are exact.
 ///
 /// # Errors
-/// `InvalidArgument` where a number is not finite.
+/// `InvalidArgument` if a number is not finite.
 pub fn rotate(
     image: &mut ImageMut<'_>,
     angle: f64,
@@ -112,7 +114,7 @@ pub fn rotate(
     affine(image, &rotation, interpolation, fill, scratch)
 }
 
-/// Whether the angle is half a turn, or a quarter turn of a square image; if so, it is done.
+/// Rotates by 180 degrees, or a square image by multiples of 90 degrees. Returns whether it did.
 fn quarter_turns(image: &mut ImageMut<'_>, angle: f64, scratch: &mut Scratch) -> bool {
     let Size { width, height } = image.size();
     if angle == 180.0 {
@@ -139,12 +141,12 @@ fn quarter_turns(image: &mut ImageMut<'_>, angle: f64, scratch: &mut Scratch) ->
     true
 }
 
-/// Maps the image as a plane in space: the pixel at (x, y) of the result comes from
-/// ((c₀x + c₁y + c₂) ÷ (c₆x + c₇y + 1), (c₃x + c₄y + c₅) ÷ (c₆x + c₇y + 1)), both counted from the
-/// upper left corner. `fill` is as in [`affine`].
+/// Perspective transform: the result pixel at (x, y) is sampled at ((c₀x + c₁y + c₂) ÷ (c₆x + c₇y +
+/// 1), (c₃x + c₄y + c₅) ÷ (c₆x + c₇y + 1)). Coordinates start at the top left corner. `fill` is as
+/// in [`affine`].
 ///
 /// # Errors
-/// `InvalidArgument` where a coefficient is not finite.
+/// `InvalidArgument` if a coefficient is not finite.
 pub fn perspective(
     image: &mut ImageMut<'_>,
     coefficients: &[f64; 8],
@@ -153,19 +155,19 @@ pub fn perspective(
     scratch: &mut Scratch,
 ) -> Result<()> {
     check(coefficients.iter().all(|number| (*number as f32).is_finite()), || {
-        format!("expected finite coefficients, found {coefficients:?}")
+        format!("invalid perspective coefficients {coefficients:?}: expected finite numbers")
     })?;
-    let grid = Grid::perspective(coefficients, image.size());
+    let grid = SamplingGrid::perspective(coefficients, image.size());
     resample(image, &grid, interpolation, fill, scratch);
     Ok(())
 }
 
-/// The coefficients of [`perspective`] that bring the corners `start` to `end`, in pixels.
+/// The coefficients of [`perspective`] that map the corners `start` to `end`, in pixels.
 ///
 /// # Errors
-/// `InvalidArgument` where no plane does: three corners of `end` on a line, say.
+/// `InvalidArgument` if there is no such transform: three corners of `end` on a line, for example.
 pub fn perspective_coefficients(start: &[[f64; 2]; 4], end: &[[f64; 2]; 4]) -> Result<[f64; 8]> {
-    // Two equations for each corner: x(c₆x' + c₇y' + 1) = c₀x' + c₁y' + c₂, and so for y.
+    // Two equations per corner: x(c₆x' + c₇y' + 1) = c₀x' + c₁y' + c₂, and the same for y.
     let mut rows = [[0.0; 9]; 8];
     for (pair, (&[x, y], &[u, v])) in
         rows.as_chunks_mut::<2>().0.iter_mut().zip(start.iter().zip(end))
@@ -175,23 +177,23 @@ pub fn perspective_coefficients(start: &[[f64; 2]; 4], end: &[[f64; 2]; 4]) -> R
     }
     solve(&mut rows).map_or_else(
         || {
-            let message = format!("no perspective brings {start:?} to {end:?}");
+            let message = format!("no perspective transform maps {start:?} to {end:?}");
             check(false, || message).map(|()| [0.0; 8])
         },
-        // torchvision rounds them so, too.
+        // Rounded to `f32`, as in torchvision.
         |solution| Ok(solution.map(|value| f64::from(value as f32))),
     )
 }
 
-/// Solves eight linear equations by elimination with row pivots.
+/// Solves eight linear equations by Gaussian elimination with row pivoting.
 fn solve(rows: &mut [[f64; 9]; 8]) -> Option<[f64; 8]> {
-    /// Below this share of the largest number, a pivot is nothing but rounding.
+    /// A pivot below this fraction of the maximum is rounding noise.
     const NEGLIGIBLE: f64 = 1e-12;
     let largest = rows.as_flattened().iter().fold(0.0_f64, |most, value| most.max(value.abs()));
     for column in 0..8 {
         let magnitude = |row: &usize| rows[*row][column].abs();
         let pivot = (column..8).max_by(|a, b| magnitude(a).total_cmp(&magnitude(b)))?;
-        // Not a number, too, is no pivot.
+        // NaN is not a valid pivot either.
         if magnitude(&pivot) <= NEGLIGIBLE * largest || !magnitude(&pivot).is_finite() {
             return None;
         }
@@ -211,23 +213,22 @@ fn solve(rows: &mut [[f64; 9]; 8]) -> Option<[f64; 8]> {
     solution.iter().all(|value| value.is_finite()).then_some(solution)
 }
 
-/// Where the pixels of the result come from, in single precision and with torchvision's roundings:
-/// the image reaches from −1 to 1.
-struct Grid {
+/// Sampling coordinates in single precision with torchvision's rounding: the image spans −1 to 1.
+struct SamplingGrid {
     size: Size,
-    /// The first pixel's place, in pixels.
+    /// The coordinate of the first pixel, in pixels.
     first: [f32; 2],
-    /// How x, y and 1 make the place, across and down.
+    /// The coefficients of x, y and 1 for the coordinates.
     weights: [[f32; 3]; 2],
-    /// How they make what it is divided by, where it is.
+    /// The coefficients of the denominator, for perspective.
     divisor: Option<[f32; 3]>,
 }
 
-impl Grid {
+impl SamplingGrid {
     fn affine(matrix: [f64; 6], size: Size) -> Self {
         let matrix = matrix.map(|number| number as f32);
         let (width, height) = (size.width as f32, size.height as f32);
-        Grid {
+        SamplingGrid {
             size,
             first: [(1.0 - width) * 0.5, (1.0 - height) * 0.5],
             weights: [
@@ -241,7 +242,7 @@ impl Grid {
     fn perspective(coefficients: &[f64; 8], size: Size) -> Self {
         let [a, b, c, d, e, f, g, h] = coefficients.map(|number| number as f32);
         let (width, height) = (size.width as f32, size.height as f32);
-        Grid {
+        SamplingGrid {
             size,
             first: [0.5; 2],
             weights: [
@@ -252,9 +253,9 @@ impl Grid {
         }
     }
 
-    /// Writes where the pixels of row `y` come from, in pixels.
+    /// Computes the sampling coordinates of row `y`, in pixels.
     #[inline(always)]
-    fn place_row<S: Simd>(&self, simd: S, y: usize, across: &mut [f32], down: &mut [f32]) {
+    fn compute_row<S: Simd>(&self, simd: S, y: usize, across: &mut [f32], down: &mut [f32]) {
         let y = self.first[1] + y as f32;
         let combined = |[along_x, along_y, constant]: [f32; 3], x: f32| {
             multiply_add(simd, y, along_y, x * along_x) + constant
@@ -276,20 +277,20 @@ impl Grid {
 
 fn resample(
     image: &mut ImageMut<'_>,
-    grid: &Grid,
+    grid: &SamplingGrid,
     interpolation: Interpolation,
     fill: Option<[u8; 3]>,
     scratch: &mut Scratch,
 ) {
     let size = image.size();
     let width = size.width as usize;
-    let mut pixels = scratch.take_bytes(Source::bytes(size));
+    let mut pixels = scratch.take_bytes(PaddedImage::bytes(size));
     let mut places = scratch.take_floats(2 * width);
     let (across, down) = places.split_at_mut(width);
     dispatch!(Level::new(), simd => {
-        let source = Source::fill(&mut pixels, image);
+        let source = PaddedImage::fill(&mut pixels, image);
         for (y, out) in image.pixels_mut().chunks_exact_mut(width * CHANNELS).enumerate() {
-            grid.place_row(simd, y, across, down);
+            grid.compute_row(simd, y, across, down);
             let out = out.as_chunks_mut::<CHANNELS>().0.iter_mut();
             let places = out.zip(across.iter().zip(down.iter()));
             match interpolation {
@@ -310,54 +311,54 @@ fn resample(
     scratch.give_bytes(pixels);
 }
 
-/// An image that is read between its pixels, with an edge of nothing around it.
-struct Source<'a> {
-    /// Red, green, blue, and 1 in the image and 0 at its edge.
-    pixels: &'a [[u8; WITH_SHARE]],
-    /// From one row to the next.
+/// An image with a transparent border, for interpolation.
+struct PaddedImage<'a> {
+    /// Red, green, blue, and a coverage of 1 inside the image and 0 in the border.
+    pixels: &'a [[u8; PIXEL_BYTES]],
+    /// The distance between rows.
     stride: usize,
     size: Size,
 }
 
-/// The bytes of a pixel and of what says that it is one.
-const WITH_SHARE: usize = CHANNELS + 1;
-/// Columns and rows of the edge: one before the image, two behind it, of which the last is only
-/// ever read without weight.
-const EDGE: usize = 3;
+/// Bytes of a pixel with its coverage.
+const PIXEL_BYTES: usize = CHANNELS + 1;
+/// Columns and rows of the border: one before the image and two after it, the last of which is only
+/// read with weight 0.
+const BORDER: usize = 3;
 
-impl<'a> Source<'a> {
+impl<'a> PaddedImage<'a> {
     fn bytes(size: Size) -> usize {
-        (size.width as usize + EDGE) * (size.height as usize + EDGE) * WITH_SHARE
+        (size.width as usize + BORDER) * (size.height as usize + BORDER) * PIXEL_BYTES
     }
 
     #[inline(always)]
     fn fill(bytes: &'a mut [u8], image: &ImageMut<'_>) -> Self {
         let size = image.size();
         let width = size.width as usize;
-        let stride = width + EDGE;
-        let pixels = bytes.as_chunks_mut::<WITH_SHARE>().0;
+        let stride = width + BORDER;
+        let pixels = bytes.as_chunks_mut::<PIXEL_BYTES>().0;
         let (before, rest) = pixels.split_at_mut(stride);
         let (inside, after) = rest.split_at_mut(stride * size.height as usize);
-        before.fill([0; WITH_SHARE]);
-        after.fill([0; WITH_SHARE]);
+        before.fill([0; PIXEL_BYTES]);
+        after.fill([0; PIXEL_BYTES]);
         let rows = image.pixels().as_chunks::<CHANNELS>().0.chunks_exact(width);
         for (row, source) in inside.chunks_exact_mut(stride).zip(rows) {
-            row[0] = [0; WITH_SHARE];
-            row[width + 1..].fill([0; WITH_SHARE]);
+            row[0] = [0; PIXEL_BYTES];
+            row[width + 1..].fill([0; PIXEL_BYTES]);
             for (place, &[red, green, blue]) in row[1..].iter_mut().zip(source) {
                 *place = [red, green, blue, 1];
             }
         }
-        Source { pixels, stride, size }
+        PaddedImage { pixels, stride, size }
     }
 
-    /// The number of the pixel at whole numbers, which are at most 1 beyond the image.
+    /// The index of the pixel at integer coordinates, at most 1 beyond the image.
     #[inline(always)]
     fn at(&self, x: f32, y: f32) -> usize {
         index(y + 1.0) * self.stride + index(x + 1.0)
     }
 
-    /// A place of the image, or the edge where it is further away or not a number.
+    /// The coordinates, or a border pixel if they are outside or NaN.
     #[inline(always)]
     fn near(&self, x: f32, y: f32) -> (f32, f32) {
         (x.max(-1.0).min(self.size.width as f32), y.max(-1.0).min(self.size.height as f32))
@@ -392,10 +393,10 @@ impl<'a> Source<'a> {
         sums = levels(simd, b).mul_add_precise(south * west, sums);
         sums = levels(simd, c).mul_add_precise(north * east, sums);
         sums = levels(simd, d).mul_add_precise(north * west, sums);
-        let mut values = [0.0; WITH_SHARE];
+        let mut values = [0.0; PIXEL_BYTES];
         sums.store_slice(&mut values);
         let mut pixel = [0; CHANNELS];
-        // Weights are shares: without a fill there is nothing to clamp.
+        // The weights sum to 1, so that without a fill nothing needs clamping.
         for channel in 0..CHANNELS {
             pixel[channel] = match fill {
                 None => rounded(values[channel]),
@@ -410,7 +411,7 @@ impl<'a> Source<'a> {
 }
 
 #[inline(always)]
-fn levels<S: Simd>(simd: S, pixel: &[u8; WITH_SHARE]) -> f32x4<S> {
+fn levels<S: Simd>(simd: S, pixel: &[u8; PIXEL_BYTES]) -> f32x4<S> {
     let [red, green, blue, share] = *pixel;
     let levels = [f32::from(red), f32::from(green), f32::from(blue), f32::from(share)];
     f32x4::from_slice(simd, &levels)

@@ -1,10 +1,10 @@
-//! What augmentations do to an image once their numbers are drawn.
+//! Image operations with explicit parameters.
 //!
-//! Every function changes an image in place and depends on its arguments alone. Names, parameters
-//! and roundings are those of `torchvision.transforms.v2.functional` on `uint8` tensors, version
-//! 0.29.1, on processors with AVX-512. Results are equal to the last bit in all that is tested, but
-//! for what the functions say. On other processors torchvision itself differs by single levels; these
-//! functions do not.
+//! Each function changes an image in place and depends on its arguments only. Names, parameters and
+//! rounding are those of `torchvision.transforms.v2.functional` 0.29.1 on `uint8` tensors, on
+//! processors with AVX-512. Results are bit-identical in all tests, except where a function says
+//! otherwise. On other processors, torchvision itself differs by single levels; these functions do
+//! not.
 
 mod arithmetic;
 mod blur;
@@ -20,17 +20,3 @@ pub use color::{
 };
 pub use geometry::{Affine, Interpolation, affine, perspective, perspective_coefficients, rotate};
 pub use sharpness::adjust_sharpness;
-
-use spdl_core::{Error, ErrorKind, Result};
-
-/// An error of kind `InvalidArgument` unless `sound`.
-pub(super) fn check(sound: bool, message: impl FnOnce() -> String) -> Result<()> {
-    if sound { Ok(()) } else { Err(Error::new(ErrorKind::InvalidArgument, message())) }
-}
-
-/// Checks a factor that may be any number from 0 on.
-pub(super) fn check_factor(name: &str, factor: f64) -> Result<()> {
-    check(factor.is_finite() && factor >= 0.0, || {
-        format!("expected a {name} factor of 0 or more, found {factor}")
-    })
-}

@@ -1,21 +1,21 @@
-//! Sharpening: what a pixel has over its neighbourhood, more or less of it.
+//! Sharpness: scales the difference between a pixel and its neighbourhood.
 
 use fearless_simd::{Level, Simd, dispatch};
 use spdl_core::Result;
 
+use super::super::checks::check_factor;
+use super::super::image::{ImageMut, Scratch};
 use super::arithmetic::{clamped, multiply_add, truncated};
-use super::check_factor;
-use crate::augment::{ImageMut, Scratch};
 use crate::image::CHANNELS;
 
-/// The weights of a pixel and its eight neighbours in the smoothed image are 5 and 1 each.
+/// The sum of the smoothing weights: 5 for the pixel and 1 for each of eight neighbours.
 const WEIGHTS: u16 = 13;
 
-/// Blends the image with a smoothed one: 0 gives that one alone, 1 the image as it is, 2 twice as
-/// sharp. The outermost pixels, and images of less than three rows or columns, stay as they are.
+/// Blends the image with a smoothed copy: 0 gives the smoothed copy, 1 the original, 2 doubles the
+/// sharpness. The edge pixels, and images with fewer than three rows or columns, do not change.
 ///
 /// # Errors
-/// `InvalidArgument` where the factor is negative or not finite.
+/// `InvalidArgument` if the factor is negative or not finite.
 pub fn adjust_sharpness(
     image: &mut ImageMut<'_>,
     factor: f64,
@@ -57,7 +57,7 @@ fn sharpen_row<S: Simd>(simd: S, around: &[u8], out: &mut [u8], away: f32) {
         }
         let level = columns[1][1][at];
         sum += u16::from(level) * (WEIGHTS - 9);
-        // The weights are odd in number, so that no mean lies half-way between two levels.
+        // The sum of the weights is odd, so that no mean lies halfway between two levels.
         let smooth = (sum + WEIGHTS / 2) / WEIGHTS;
         let difference = f32::from(smooth) - f32::from(level);
         out[at] = truncated(clamped(multiply_add(simd, difference, away, f32::from(level))));

@@ -1,0 +1,205 @@
+//! The trait of an augmentation, and lists of augmentations.
+
+use std::fmt;
+use std::sync::Arc;
+
+use spdl_core::source::Fingerprint;
+use spdl_core::{Result, SampleRng};
+
+use super::checks::check_probability;
+use super::image::{ImageMut, Scratch};
+use super::setting::{Setting, prefixed_parts};
+
+/// A random augmentation of an image.
+///
+/// ```
+/// use spdl_core::{Result, SampleRng};
+/// use spdl_core::source::Fingerprint;
+/// use spdl_media::augment::{Augment, ImageMut, Scratch};
+/// Adds to the red channel, half of the time.
+/// #[derive(Debug)]
+/// struct Redder {
+///     levels: u8,
+/// }
+/// impl Augment for Redder {
+///     fn apply(
+///         &self,
+///         image: &mut ImageMut<'_>,
+///         rng: &mut SampleRng,
+///         _scratch: &mut Scratch,
+///     ) -> Result<()> {
+///         if rng.chance(0.5) {
+///             for red in image.pixels_mut().iter_mut().step_by(3) {
+///                 *red = red.saturating_add(self.levels);
+///             }
+///         }
+///         Ok(())
+///     }
+///
+///     fn fingerprint(&self) -> Fingerprint {
+///         Fingerprint::default().with("", "Redder").with("levels", self.levels.to_string())
+///     }
+/// }
+/// ```
+pub trait Augment: fmt::Debug + Send + Sync + 'static {
+    /// Draws from `rng` and changes the image. Scratch memory comes from `scratch`.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if the parameters do not fit the image.
+    fn apply(
+        &self,
+        image: &mut ImageMut<'_>,
+        rng: &mut SampleRng,
+        scratch: &mut Scratch,
+    ) -> Result<()>;
+
+    /// The name of the augmentation, under the empty key, and every setting that affects the
+    /// result.
+    ///
+    /// A run that resumes with another augmentation reports the difference (see
+    /// [`Augmenter::parameters`]). A setting missing here may change unnoticed. Do not use derived
+    /// `Debug` of types with fields: its text may change with the compiler.
+    fn fingerprint(&self) -> Fingerprint;
+
+    /// Checks the parameters before the first image. Default: valid.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if a parameter is invalid.
+    fn validate(&self) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// A list of augmentations, with their scratch memory; one per worker.
+///
+/// A clone shares the augmentations and has separate scratch memory.
+#[derive(Debug, Default)]
+pub struct Augmenter {
+    steps: Vec<Arc<dyn Augment>>,
+    /// Whether all parameters were checked.
+    validated: bool,
+    scratch: Scratch,
+}
+
+impl Augmenter {
+    /// An empty list, which changes nothing.
+    pub fn new() -> Self {
+        Augmenter::default()
+    }
+
+    /// Appends an augmentation. [`validate`](Augmenter::validate) checks its parameters;
+    /// [`FillImage::augment`](crate::FillImage::augment) calls it.
+    #[must_use]
+    pub fn then(mut self, step: impl Augment) -> Self {
+        self.steps.push(Arc::new(step));
+        self.validated = false;
+        self
+    }
+
+    /// Checks all parameters.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for the first invalid parameter.
+    pub fn validate(&self) -> Result<()> {
+        self.steps.iter().try_for_each(|step| step.validate())
+    }
+
+    /// All augmentations and their settings by name, for
+    /// [`StageOptions::parameters`](spdl_core::StageOptions::parameters) of the stage that applies
+    /// them. A run that resumes with other augmentations reports the difference.
+    ///
+    /// Names count from 1: `augmentation 1` is the name of the first augmentation, `augmentation 1
+    /// brightness` is one of its settings.
+    ///
+    /// ```
+    /// use spdl_core::StageOptions;
+    /// use spdl_media::ImageTransform;
+    /// use spdl_media::augment::{Augmenter, ColorJitter};
+    /// let transform = ImageTransform::new(224);
+    /// let augmenter = Augmenter::new().then(ColorJitter::new().brightness(0.5));
+    /// let parameters: Vec<(String, String)> = augmenter.parameters().collect();
+    /// assert_eq!(parameters[0], ("augmentation 1".into(), "ColorJitter".into()));
+    /// assert_eq!(parameters[1], ("augmentation 1 brightness".into(), "0.5 to 1.5".into()));
+    /// let decode = StageOptions::new("decode")
+    ///     .parameters(transform.parameters())
+    ///     .parameters(augmenter.parameters());
+    /// # let _ = decode;
+    /// ```
+    pub fn parameters(&self) -> impl Iterator<Item = (String, String)> {
+        (1..).zip(&self.steps).flat_map(|(number, step)| {
+            prefixed_parts(&format!("augmentation {number}"), &step.fingerprint())
+        })
+    }
+
+    /// Whether the list is empty.
+    pub fn is_empty(&self) -> bool {
+        self.steps.is_empty()
+    }
+
+    /// Applies all augmentations in order, with one random generator.
+    ///
+    /// # Errors
+    /// As [`validate`](Augmenter::validate), before any change, and as [`Augment::apply`]; then the
+    /// image may be partly changed.
+    pub fn apply(&mut self, image: &mut ImageMut<'_>, rng: &mut SampleRng) -> Result<()> {
+        if !self.validated {
+            self.validate()?;
+            self.validated = true;
+        }
+        self.steps.iter().try_for_each(|step| step.apply(image, rng, &mut self.scratch))
+    }
+}
+
+impl Clone for Augmenter {
+    fn clone(&self) -> Self {
+        let Augmenter { steps, validated, .. } = self;
+        Augmenter { steps: steps.clone(), validated: *validated, scratch: Scratch::new() }
+    }
+}
+
+/// Applies another augmentation with a probability.
+#[derive(Clone, Debug)]
+pub struct RandomApply<A> {
+    augment: A,
+    probability: f64,
+}
+
+impl<A: Augment> RandomApply<A> {
+    /// Applies `augment` with probability ½.
+    pub fn new(augment: A) -> Self {
+        RandomApply { augment, probability: 0.5 }
+    }
+
+    /// The probability, 0 to 1. Default: 0.5.
+    #[must_use]
+    pub fn probability(mut self, probability: f64) -> Self {
+        self.probability = probability;
+        self
+    }
+}
+
+impl<A: Augment> Augment for RandomApply<A> {
+    fn apply(
+        &self,
+        image: &mut ImageMut<'_>,
+        rng: &mut SampleRng,
+        scratch: &mut Scratch,
+    ) -> Result<()> {
+        if rng.chance(self.probability) { self.augment.apply(image, rng, scratch) } else { Ok(()) }
+    }
+
+    fn fingerprint(&self) -> Fingerprint {
+        let RandomApply { augment, probability } = self;
+        let own = Fingerprint::default()
+            .with("", "RandomApply")
+            .with("probability", Setting::text(probability));
+        prefixed_parts("of", &augment.fingerprint())
+            .into_iter()
+            .fold(own, |all, (part, value)| all.with(part, value))
+    }
+
+    fn validate(&self) -> Result<()> {
+        check_probability(self.probability)?;
+        self.augment.validate()
+    }
+}
