@@ -551,7 +551,7 @@ def test_d02_defaults_of_pytorch_are_taken_from_it():
         )
         # As in SPDL: PyTorch's loader draws a number before.
         assert [batch.tolist() for batch in batches] == [order[:4], order[4:8], order[8:]]
-    with pytest.raises(ValueError, match="iterated"):
+    with pytest.raises(ValueError, match="iterable-style"):
         get_pytorch_dataloader(torch.utils.data.ChainDataset([]))
 
 

@@ -149,7 +149,8 @@ def _is_plain(tensor: Any) -> bool:
         and not tensor.requires_grad
         and not tensor.is_quantized
         and tensor.dim() > 0
-        and tensor.nbytes >= LEAST_BYTES
+        # PyTorch 1 has no `nbytes`.
+        and tensor.numel() * tensor.element_size() >= LEAST_BYTES
     )
 
 
