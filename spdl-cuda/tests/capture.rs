@@ -100,7 +100,7 @@ fn a_stream_that_is_captured_is_told_nothing_where_samples_are_to_be_made_behind
     use spdl_media::transform::TensorSpec;
 
     let (driver, device) = fake();
-    driver.run_kernels_by(common::simple_kernel::run);
+    driver.run_kernels_with(common::simple_kernel::run);
     let kernels = ImageKernels::new(&device).unwrap();
     let upload = device.upload(common::assemble(&driver, &device, 1, LEN).unwrap()).unwrap();
     let plane = DevicePlane { address: upload.memory.address() as u64, pitch: 12 };

@@ -31,7 +31,7 @@ const BYTES: usize = 12;
 
 fn device(schedule: Schedule) -> (FakeDriver, CudaDevice) {
     let driver = FakeDriver::new(1, schedule);
-    driver.run_kernels_by(simple_kernel::run);
+    driver.run_kernels_with(simple_kernel::run);
     let device = CudaDevice::on(driver.clone(), 0).unwrap();
     (driver, device)
 }
@@ -168,7 +168,7 @@ fn g1_every_record_and_wait_of_a_launch_is_needed_and_one_that_is_left_out_is_re
     assert!(count > 20, "{count}");
     for left_out in 0..count {
         let (driver, device) = self::device(Schedule::Held);
-        driver.leave_out(left_out);
+        driver.skip_order_call(left_out);
         use_everything(&driver, &device);
         assert!(!driver.violations().is_empty(), "nobody missed record or wait {left_out}");
     }
@@ -372,7 +372,7 @@ fn a_kernel_that_uses_what_it_was_not_said_to_is_reported() {
     let kernels = ImageKernels::new(&device).unwrap();
     let image = send(&driver, &device, 1).unwrap();
     let outside = image.address() as u64 + BYTES as u64;
-    driver.run_kernels_by(move |kernel| {
+    driver.run_kernels_with(move |kernel| {
         kernel.read(outside - 1, 2);
         let (start, _) = kernel.written()[0];
         kernel.write(outside - 12, &[0]);
@@ -381,7 +381,7 @@ fn a_kernel_that_uses_what_it_was_not_said_to_is_reported() {
     launch(&kernels, &[image]).unwrap();
     driver.run_all();
     let kinds: Vec<_> = driver.violations().iter().map(|found| found.kind).collect();
-    assert_eq!(kinds, [ViolationKind::Undeclared; 2]);
+    assert_eq!(kinds, [ViolationKind::UndeclaredAccess; 2]);
 }
 
 #[test]

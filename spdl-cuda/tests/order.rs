@@ -185,7 +185,7 @@ fn g1_every_record_and_wait_is_needed_and_the_driver_reports_each_that_is_left_o
     assert!(count > 20, "{count}");
     for left_out in 0..count {
         let driver = FakeDriver::new(1, Schedule::Held);
-        driver.leave_out(left_out);
+        driver.skip_order_call(left_out);
         use_everything(&driver);
         let violations = driver.violations();
         assert!(!violations.is_empty(), "nobody missed record or wait {left_out} of {count}");
@@ -314,14 +314,14 @@ fn what_goes_wrong_is_called_by_its_name() {
     let address = batch.address();
     // A consumer that does not wait.
     driver.read_by_kernel(&stream, address, LEN);
-    assert_eq!(kinds(), [ViolationKind::ReadBeforeArrival]);
+    assert_eq!(kinds(), [ViolationKind::ReadBeforeWrite]);
     // One that does not tell that it goes on, so that the next batch comes too early.
     drop(batch);
     let _next = send(&driver, &device, 2, LEN).unwrap();
     assert_eq!(kinds()[1..], [ViolationKind::OverwrittenInUse]);
     // And one that reads what is no memory.
     driver.read_by_kernel(&stream, address + (1 << 40), LEN);
-    assert_eq!(kinds()[2..], [ViolationKind::NoSuchMemory]);
+    assert_eq!(kinds()[2..], [ViolationKind::InvalidAddress]);
 }
 
 #[test]
@@ -334,7 +334,7 @@ fn a_buffer_that_is_written_behind_the_back_of_its_copy_is_noticed_untold() {
     // SAFETY: the device holds the buffer, so the memory exists, and reads it only when it is told.
     unsafe { bytes.write(1) };
     driver.run_all();
-    assert_eq!(driver.violations()[0].kind, ViolationKind::HostDuringCopy);
+    assert_eq!(driver.violations()[0].kind, ViolationKind::HostAccessDuringCopy);
 }
 
 // promise: G2
@@ -450,11 +450,11 @@ struct Framework(FakeDriver);
 unsafe impl DeviceAllocator for Framework {
     fn allocate(&self, bytes: usize) -> Result<u64> {
         let none_left = || Error::new(ErrorKind::LimitExceeded, "the framework has no more");
-        self.0.take_memory(bytes).ok_or_else(none_left)
+        self.0.allocate_elsewhere(bytes).ok_or_else(none_left)
     }
 
     fn free(&self, address: u64, _: usize) {
-        self.0.give_memory_back(address);
+        self.0.free_elsewhere(address);
     }
 }
 
@@ -570,7 +570,7 @@ fn memory_that_is_not_locked_is_held_until_its_copy_is_done_as_well() {
 #[test]
 fn a_graph_that_somebody_captures_is_not_broken_off_and_the_thread_is_left_as_it_was() {
     let driver = FakeDriver::new(1, Schedule::Held);
-    driver.set_captured(true);
+    driver.set_foreign_capture(true);
     use_everything(&driver);
     assert_eq!(driver.violations(), []);
     assert!(driver.is_strict());

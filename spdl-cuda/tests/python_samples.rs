@@ -24,7 +24,7 @@ const BYTES: usize = 12;
 
 fn device(schedule: Schedule) -> (FakeDriver, CudaDevice) {
     let driver = FakeDriver::new(1, schedule);
-    driver.run_kernels_by(simple_kernel::run);
+    driver.run_kernels_with(simple_kernel::run);
     let device = CudaDevice::on(driver.clone(), 0).unwrap();
     (driver, device)
 }
@@ -122,7 +122,7 @@ fn images_outside_of_the_upload_or_of_the_device_are_refused() {
 #[test]
 fn g11_any_call_of_the_driver_may_fail_while_samples_are_made() {
     let epoch = |driver: &FakeDriver| -> Result<()> {
-        driver.run_kernels_by(simple_kernel::run);
+        driver.run_kernels_with(simple_kernel::run);
         let device = CudaDevice::on(driver.clone(), 0)?;
         let kernels = ImageKernels::new(&device)?;
         let upload = send(driver, &device, 1)?;

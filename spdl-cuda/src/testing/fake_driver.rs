@@ -1,24 +1,17 @@
-//! A driver without a device, for tests: it does work late, in any order that is allowed, and reports
-//! whatever is done in no order at all.
-//!
-//! Streams are queues. What lies in them is done when the [`Schedule`] says so, as on a device that
-//! is far behind; copies then move real bytes. Apart from that each access is checked when it is
-//! queued: by vector clocks of the streams and the host, two accesses to the same bytes, one of them
-//! a write, have to be in an order that follows from streams, events and what the host has waited
-//! for. So a missing wait is found also in a run where it does no harm.
+//! The fake driver: control by tests, statistics and reports.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::accesses::{AccessKind, Violation};
 use super::kernels::RunningKernel;
 use super::memory;
+use super::race_detector::{AccessKind, Violation};
+use super::state::{FakeState, InjectedFault, Schedule};
 use super::streams::{FakeEvent, StreamOp};
-use super::world::{FakeState, Fault, Schedule};
 use crate::runtime::{ConsumerEvent, ConsumerStream};
 
-/// The calls by which the host waits for the device, or the device for the host.
-const SYNCHRONISING: [&str; 7] = [
+/// The calls that synchronise host and device.
+const SYNCHRONIZING: [&str; 7] = [
     "cuCtxSynchronize",
     "cuEventSynchronize",
     "cuStreamSynchronize",
@@ -28,7 +21,7 @@ const SYNCHRONISING: [&str; 7] = [
     "cuMemHostUnregister",
 ];
 
-/// The calls that take memory, or make something that has to be destroyed.
+/// The calls that allocate memory or create resources.
 const ALLOCATING: [&str; 5] = [
     "cuMemAlloc_v2",
     "cuMemHostRegister_v2",
@@ -37,7 +30,12 @@ const ALLOCATING: [&str; 5] = [
     "cuModuleLoadData",
 ];
 
-/// A driver without a device.
+/// A driver without a device, which runs queued work late and detects races.
+///
+/// Streams are queues, and the [`Schedule`] decides when queued work runs; copies move real bytes. When an
+/// access is queued, it is also checked with vector clocks of the streams and the host: a conflicting
+/// access must be ordered by streams, events or waits of the host. So a missing wait is detected even in a
+/// run in which it causes no error.
 ///
 /// ```
 /// use spdl_core::Device;
@@ -47,7 +45,7 @@ const ALLOCATING: [&str; 5] = [
 /// let driver = FakeDriver::new(1, Schedule::Held);
 /// let device = CudaDevice::on(driver.clone(), 0)?;
 /// let upload = device.upload(device.host_buffer(100)?)?;
-/// assert!(!upload.ready.is_done()?, "nothing is done until somebody waits for it");
+/// assert!(!upload.ready.is_done()?, "queued work runs when the host waits");
 /// upload.ready.wait()?;
 /// drop((upload, device));
 /// assert_eq!(driver.violations(), []);
@@ -57,10 +55,10 @@ const ALLOCATING: [&str; 5] = [
 #[derive(Clone)]
 pub struct FakeDriver(Arc<Mutex<FakeState>>);
 
-/// What was made and not yet destroyed.
+/// Resources that exist.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LiveResources {
-    /// How often primary contexts are retained.
+    /// Retained primary contexts.
     pub contexts: usize,
     /// Current contexts of all threads.
     pub current_contexts: usize,
@@ -68,209 +66,208 @@ pub struct LiveResources {
     pub streams: usize,
     /// Events.
     pub events: usize,
-    /// Pieces of memory of the device.
+    /// Allocations of device memory.
     pub allocations: usize,
-    /// Their bytes.
+    /// Bytes of those allocations.
     pub allocated_bytes: usize,
-    /// Pieces of host memory that are locked.
+    /// Registered host memory ranges.
     pub registrations: usize,
     /// Modules.
     pub modules: usize,
-    /// What could not be destroyed, since the call for that failed. Counted nowhere else.
+    /// Resources whose destroying call failed. They are not counted elsewhere.
     pub abandoned: usize,
 }
 
 impl LiveResources {
-    /// Whether there is nothing, but for what could not be destroyed.
+    /// Whether no resources exist, except abandoned ones.
     pub fn is_empty(&self) -> bool {
         *self == LiveResources { abandoned: self.abandoned, ..LiveResources::default() }
     }
 }
 
-/// What a consumer's kernel has read; there once it has run.
+/// The bytes that a kernel of a consumer reads when it runs.
 #[derive(Clone, Debug)]
 pub struct KernelRead(Arc<Mutex<Option<Vec<u8>>>>);
 
 impl KernelRead {
-    /// The bytes, where the kernel has run.
+    /// The bytes; `None` before the kernel has run.
     pub fn bytes(&self) -> Option<Vec<u8>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
 impl FakeDriver {
-    /// A driver of so many devices.
+    /// A driver with this number of devices.
     pub fn new(devices: usize, schedule: Schedule) -> Self {
         FakeDriver(Arc::new(Mutex::new(FakeState::new(devices, schedule))))
     }
 
-    pub(super) fn world(&self) -> MutexGuard<'_, FakeState> {
+    pub(super) fn state(&self) -> MutexGuard<'_, FakeState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Does all work that is queued and can be done.
+    /// Runs all queued work that can proceed.
     pub fn run_all(&self) {
-        let mut world = self.world();
-        while world.step() {}
+        let mut state = self.state();
+        while state.step() {}
     }
 
-    /// Lets `count` calls fail with `code`, the first of them after `after` more.
+    /// Fails `count` calls with `code`, after `after` further calls.
     pub fn fail_calls(&self, after: usize, count: usize, code: u32) {
-        let mut world = self.world();
-        let first = world.call_count.saturating_add(after);
-        world.fault =
-            Some(Fault { calls: first..first.saturating_add(count), function: None, code });
+        let mut state = self.state();
+        let first = state.call_count.saturating_add(after);
+        state.fault =
+            Some(InjectedFault { calls: first..first.saturating_add(count), function: None, code });
     }
 
-    /// Lets the next call of a function fail with `code`.
+    /// Fails the next call of a function with `code`.
     pub fn fail_next(&self, function: &str, code: u32) {
         let function = Some(function.to_owned());
-        self.world().fault = Some(Fault { calls: 0..usize::MAX, function, code });
+        self.state().fault = Some(InjectedFault { calls: 0..usize::MAX, function, code });
     }
 
-    /// Lets one record or wait do nothing, the one after `after` more: as if the program had
-    /// forgotten it.
-    pub fn leave_out(&self, after: usize) {
-        let mut world = self.world();
-        world.left_out = Some(world.order_count + after);
+    /// Skips one record or wait, after `after` further ones, as if the program had omitted it.
+    pub fn skip_order_call(&self, after: usize) {
+        let mut state = self.state();
+        state.skipped_call = Some(state.order_count + after);
     }
 
-    /// How many records and waits there were.
+    /// The number of records and waits.
     pub fn order_calls(&self) -> usize {
-        self.world().order_count
+        self.state().order_count
     }
 
-    /// The device has this many bytes.
+    /// Sets the device memory in bytes.
     pub fn set_memory(&self, bytes: usize) {
-        self.world().capacity = bytes;
+        self.state().capacity = bytes;
     }
 
-    /// The devices have this compute capability.
+    /// Sets the compute capability of the devices.
     pub fn set_compute_capability(&self, major: i32, minor: i32) {
-        self.world().compute_capability = (major, minor);
+        self.state().compute_capability = (major, minor);
     }
 
-    /// Lets somebody else capture a graph, in the strictest mode, or end that.
-    pub fn set_captured(&self, is_captured: bool) {
-        self.world().is_captured = is_captured;
+    /// Begins or ends a capture by other code, in the global mode.
+    pub fn set_foreign_capture(&self, is_captured: bool) {
+        self.state().is_captured = is_captured;
     }
 
-    /// Lets a stream of somebody else be captured into a graph, or ends that.
+    /// Begins or ends the capture of a consumer stream.
     pub fn set_stream_captured(&self, stream: &ConsumerStream, is_captured: bool) {
-        let mut world = self.world();
-        let stream = world.stream_of(stream.handle().0);
+        let mut state = self.state();
+        let stream = state.stream_of(stream.handle().0);
         if is_captured {
-            world.captured.insert(stream);
+            state.captured.insert(stream);
         } else {
-            world.captured.remove(&stream);
+            state.captured.remove(&stream);
         }
     }
 
-    /// Whether this thread is kept from calls that others' captures do not bear, as it is from the
-    /// start.
+    /// Whether this thread is in the global capture mode, the default, which forbids calls that invalidate
+    /// captures.
     pub fn is_strict(&self) -> bool {
         let thread = std::thread::current().id();
-        self.world().capture_modes.get(&thread).is_none_or(|mode| *mode == 0)
+        self.state().capture_modes.get(&thread).is_none_or(|mode| *mode == 0)
     }
 
-    /// How often a function was called.
+    /// The number of calls of a function.
     pub fn calls_of(&self, function: &str) -> usize {
-        self.world().calls.get(function).copied().unwrap_or(0)
+        self.state().calls.get(function).copied().unwrap_or(0)
     }
 
-    /// How many calls there were.
+    /// The number of all calls.
     pub fn calls(&self) -> usize {
-        self.world().call_count
+        self.state().call_count
     }
 
-    /// How often the host waited for the device, or the device for the host.
+    /// The number of calls that synchronise host and device.
     pub fn synchronisations(&self) -> usize {
-        SYNCHRONISING.iter().map(|function| self.calls_of(function)).sum()
+        SYNCHRONIZING.iter().map(|function| self.calls_of(function)).sum()
     }
 
-    /// How often memory was taken, or something made that has to be destroyed.
+    /// The number of calls that allocate memory or create resources.
     pub fn allocations(&self) -> usize {
         ALLOCATING.iter().map(|function| self.calls_of(function)).sum()
     }
 
-    /// What must not happen, and did.
+    /// The violations so far.
     pub fn violations(&self) -> Vec<Violation> {
-        self.world().violations.clone()
+        self.state().violations.clone()
     }
 
-    /// What was made and not yet destroyed.
+    /// The resources that exist.
     pub fn live_resources(&self) -> LiveResources {
-        let world = self.world();
+        let state = self.state();
         LiveResources {
-            contexts: world.contexts.iter().sum(),
-            current_contexts: world.current.values().map(Vec::len).sum(),
-            streams: world.streams.values().filter(|stream| stream.is_ours).count(),
-            events: world.events.len(),
-            allocations: world.memories.len(),
-            allocated_bytes: world.memories.values().map(|memory| memory.bytes.len()).sum(),
-            registrations: world.locked.len(),
-            modules: world.modules.len(),
-            abandoned: world.abandoned,
+            contexts: state.contexts.iter().sum(),
+            current_contexts: state.current.values().map(Vec::len).sum(),
+            streams: state.streams.values().filter(|stream| stream.is_owned).count(),
+            events: state.events.len(),
+            allocations: state.memories.len(),
+            allocated_bytes: state.memories.values().map(|memory| memory.bytes.len()).sum(),
+            registrations: state.registered.len(),
+            modules: state.modules.len(),
+            abandoned: state.abandoned,
         }
     }
 
-    /// Memory of the device that somebody else takes, by its address.
-    pub fn take_memory(&self, bytes: usize) -> Option<u64> {
-        self.world().allocate(bytes)
+    /// Allocates device memory for other code. Returns the address.
+    pub fn allocate_elsewhere(&self, bytes: usize) -> Option<u64> {
+        self.state().allocate(bytes)
     }
 
-    /// Gives it back.
-    pub fn give_memory_back(&self, address: u64) {
-        self.world().free(address);
+    /// Frees memory of [`allocate_elsewhere`](FakeDriver::allocate_elsewhere).
+    pub fn free_elsewhere(&self, address: u64) {
+        self.state().free(address);
     }
 
-    /// A stream of somebody else, such as a training framework.
+    /// Creates a stream of a consumer.
     pub fn consumer_stream(&self) -> ConsumerStream {
-        let mut world = self.world();
-        let handle = world.new_handle();
-        world.add_stream(handle, false);
+        let mut state = self.state();
+        let handle = state.new_handle();
+        state.add_stream(handle, false);
         ConsumerStream::of(handle)
     }
 
-    /// Ends a stream of somebody else.
+    /// Destroys a stream of a consumer.
     pub fn end_consumer_stream(&self, stream: &ConsumerStream) {
-        self.world().streams.remove(&stream.handle().0);
+        self.state().streams.remove(&stream.handle().0);
     }
 
-    /// An event of somebody else, behind all that is in a stream of theirs now.
+    /// Records a new event on a consumer stream.
     pub fn consumer_event(&self, stream: &ConsumerStream) -> ConsumerEvent {
-        let mut world = self.world();
-        let handle = world.new_handle();
-        world.events.insert(handle, FakeEvent::default());
-        world.record(handle, stream.handle().0);
+        let mut state = self.state();
+        let handle = state.new_handle();
+        state.events.insert(handle, FakeEvent::default());
+        state.record(handle, stream.handle().0);
         ConsumerEvent::of(handle)
     }
 
-    /// Says what kernels that are launched do, and the work that libraries put into streams. Without
-    /// it they do nothing; what they use is checked either way.
-    pub fn run_kernels_by(&self, run: impl FnMut(&mut RunningKernel<'_>) + Send + 'static) {
-        self.world().run_kernel = Some(Box::new(run));
+    /// Sets the function that runs kernels and library work. By default they do nothing. Their declared
+    /// accesses are checked in any case.
+    pub fn run_kernels_with(&self, run: impl FnMut(&mut RunningKernel<'_>) + Send + 'static) {
+        self.state().run_kernel = Some(Box::new(run));
     }
 
-    /// Lets a kernel of a stream read memory of the device.
+    /// Queues a kernel on a consumer stream that reads device memory.
     pub fn read_by_kernel(
         &self,
         stream: &ConsumerStream,
         address: usize,
         bytes: usize,
     ) -> KernelRead {
-        let seen = KernelRead(Arc::default());
-        let (address, place) = (address as u64, seen.clone());
+        let read = KernelRead(Arc::default());
+        let (address, output) = (address as u64, read.clone());
         let work = StreamOp::Look(Box::new(move |memories| {
             let bytes = memory::load(memories, address, bytes).map(<[u8]>::to_vec);
-            *place.0.lock().unwrap_or_else(PoisonError::into_inner) = bytes;
+            *output.0.lock().unwrap_or_else(PoisonError::into_inner) = bytes;
         }));
         let range = address..address + bytes as u64;
-        self.world().enqueue(stream.handle().0, &[(range, AccessKind::KernelReads)], work);
-        seen
+        self.state().enqueue(stream.handle().0, &[(range, AccessKind::KernelReads)], work);
+        read
     }
 
-    /// Lets a kernel of a stream set memory of the device.
+    /// Queues a kernel on a consumer stream that fills device memory.
     pub fn write_by_kernel(
         &self,
         stream: &ConsumerStream,
@@ -281,30 +278,29 @@ impl FakeDriver {
         let to = address as u64;
         let range = to..to + bytes as u64;
         let work = StreamOp::Fill { to, value, bytes };
-        self.world().enqueue(stream.handle().0, &[(range, AccessKind::KernelWrites)], work);
+        self.state().enqueue(stream.handle().0, &[(range, AccessKind::KernelWrites)], work);
     }
 
-    /// Tells that the program writes this memory now. Copies notice it also untold, where the
-    /// bytes change.
+    /// Records a write of the program to host memory. Copies also detect changed bytes without this call.
     pub fn host_writes(&self, memory: &[u8]) {
-        self.world().host_touches(range_of(memory), AccessKind::HostWrites);
+        self.state().record_host_access(range_of(memory), AccessKind::HostWrites);
     }
 
-    /// Tells that the program reads this memory now.
+    /// Records a read of the program from host memory.
     pub fn host_reads(&self, memory: &[u8]) {
-        self.world().host_touches(range_of(memory), AccessKind::HostReads);
+        self.state().record_host_access(range_of(memory), AccessKind::HostReads);
     }
 }
 
 impl fmt::Debug for FakeDriver {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.world().fmt(f)
+        self.state().fmt(f)
     }
 }
 
-/// Whether a call breaks off captures of other threads, unless its thread is in the relaxed mode.
-pub(super) fn disturbs_captures(call: &str) -> bool {
-    SYNCHRONISING.contains(&call) || call == "cuEventQuery"
+/// Whether a call invalidates captures of other threads, unless its thread is in the relaxed mode.
+pub(super) fn invalidates_captures(call: &str) -> bool {
+    SYNCHRONIZING.contains(&call) || call == "cuEventQuery"
 }
 
 fn range_of(memory: &[u8]) -> std::ops::Range<u64> {
@@ -312,17 +308,17 @@ fn range_of(memory: &[u8]) -> std::ops::Range<u64> {
     start..start + memory.len() as u64
 }
 
-/// Reads host memory, as a device does.
+/// Reads host memory, like a device.
 pub(super) fn read_host(address: usize, bytes: usize) -> Vec<u8> {
     let from = std::ptr::with_exposed_provenance::<u8>(address);
-    // SAFETY: who queued the copy promised that this memory exists until the copy is done.
+    // SAFETY: the caller of the copy guarantees that the memory exists until the copy completes.
     unsafe { std::slice::from_raw_parts(from, bytes) }.to_vec()
 }
 
-/// Writes host memory, as a device does.
+/// Writes host memory, like a device.
 pub(super) fn write_host(address: usize, data: &[u8]) {
     let to = std::ptr::with_exposed_provenance_mut::<u8>(address);
-    // SAFETY: who queued the copy promised that this memory exists, and is used by nobody else, until
-    // the copy is done.
+    // SAFETY: the caller of the copy guarantees that the memory exists and is not used by others until the
+    // copy completes.
     unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), to, data.len()) };
 }

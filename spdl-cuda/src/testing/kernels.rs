@@ -1,62 +1,62 @@
-//! What kernels do, and the work of libraries: what tests say they do, and nothing that was not declared.
+//! Kernels and library work: tests define what they do, and undeclared accesses are violations.
 
 use std::fmt;
 
-use super::accesses::{AccessKind, ViolationKind};
 use super::memory::{self, FakeAllocations};
+use super::race_detector::{AccessKind, ViolationKind};
+use super::state::FakeState;
 use super::streams::StreamOp;
-use super::world::FakeState;
 use crate::driver::MemoryAccess;
 
-/// A kernel in a stream, or work that a library has put there.
-pub(super) struct Kernel {
+/// A queued kernel, or queued work of a library.
+pub(super) struct QueuedKernel {
     pub(super) name: String,
-    /// `None` for that of a library.
+    /// `None` for work of a library.
     pub(super) module: Option<usize>,
     pub(super) grid: [u32; 3],
     pub(super) arguments: Vec<Vec<u8>>,
-    pub(super) touched: Vec<MemoryAccess>,
+    pub(super) accesses: Vec<MemoryAccess>,
 }
 
-/// What runs in place of kernels.
+/// The function that runs in place of kernels.
 pub(super) type RunKernel = dyn FnMut(&mut RunningKernel<'_>) + Send;
 
-/// A kernel that runs now, or the work of a library: what it is told, and the memory that it uses.
+/// A running kernel or library work: its arguments and memory.
 pub struct RunningKernel<'a> {
-    kernel: &'a Kernel,
+    kernel: &'a QueuedKernel,
     memories: &'a mut FakeAllocations,
     faults: Vec<String>,
 }
 
 impl RunningKernel<'_> {
-    /// The kernel's name in its module, or that of the library.
+    /// The name of the kernel in its module, or of the library.
     pub fn name(&self) -> &str {
         &self.kernel.name
     }
 
-    /// How many blocks there are on each axis.
+    /// The grid dimensions in blocks.
     pub fn grid(&self) -> [u32; 3] {
         self.kernel.grid
     }
 
-    /// The bytes of an argument; none where there is no such argument.
+    /// The bytes of an argument; empty without such an argument.
     pub fn argument(&self, number: usize) -> &[u8] {
         self.kernel.arguments.get(number).map_or(&[], |bytes| bytes)
     }
 
-    /// What it was said to write: where, and how many bytes.
+    /// The declared writes: address and number of bytes.
     pub fn written(&self) -> Vec<(u64, u64)> {
-        let written = self.kernel.touched.iter().filter(|touched| touched.writes);
-        written.map(|touched| (touched.address.0, touched.bytes)).collect()
+        let written = self.kernel.accesses.iter().filter(|access| access.writes);
+        written.map(|access| (access.address.0, access.bytes)).collect()
     }
 
-    /// Reads memory of the device. What it was not said to use is a violation, and reads as nothing.
+    /// Reads device memory. An undeclared access is a violation, and reads nothing.
     pub fn read(&mut self, address: u64, bytes: usize) -> Vec<u8> {
         self.check(address, bytes, false);
         memory::load(self.memories, address, bytes).map_or_else(Vec::new, <[u8]>::to_vec)
     }
 
-    /// Writes memory of the device. What it was not said to write is a violation.
+    /// Writes device memory. An undeclared access is a violation.
     pub fn write(&mut self, address: u64, data: &[u8]) {
         self.check(address, data.len(), true);
         memory::store(self.memories, address, data);
@@ -64,15 +64,14 @@ impl RunningKernel<'_> {
 
     fn check(&mut self, address: u64, bytes: usize, writes: bool) {
         let end = address.saturating_add(bytes as u64);
-        let is_declared = self.kernel.touched.iter().any(|touched| {
-            let start = touched.address.0;
-            start <= address && end <= start + touched.bytes && (touched.writes || !writes)
+        let is_declared = self.kernel.accesses.iter().any(|access| {
+            let start = access.address.0;
+            start <= address && end <= start + access.bytes && (access.writes || !writes)
         });
         if !is_declared {
             let does = if writes { "writes" } else { "reads" };
             let name = &self.kernel.name;
-            self.faults
-                .push(format!("{name} {does} {address:#x}..{end:#x}, which it was not said to"));
+            self.faults.push(format!("{name} {does} {address:#x}..{end:#x} without declaration"));
         }
     }
 }
@@ -84,20 +83,20 @@ impl fmt::Debug for RunningKernel<'_> {
 }
 
 impl FakeState {
-    pub(super) fn enqueue_kernel(&mut self, kernel: Kernel, stream: usize) {
-        let accesses = kernel.touched.iter().map(|touched| {
-            let start = touched.address.0;
-            let deed =
-                if touched.writes { AccessKind::KernelWrites } else { AccessKind::KernelReads };
-            (start..start + touched.bytes, deed)
+    pub(super) fn enqueue_kernel(&mut self, kernel: QueuedKernel, stream: usize) {
+        let accesses = kernel.accesses.iter().map(|access| {
+            let start = access.address.0;
+            let kind =
+                if access.writes { AccessKind::KernelWrites } else { AccessKind::KernelReads };
+            (start..start + access.bytes, kind)
         });
         let accesses: Vec<_> = accesses.collect();
-        self.enqueue(stream, &accesses, StreamOp::Kernel(kernel));
+        self.enqueue(stream, &accesses, StreamOp::QueuedKernel(kernel));
     }
 
-    pub(super) fn run_kernel(&mut self, kernel: Kernel) {
+    pub(super) fn run_kernel(&mut self, kernel: QueuedKernel) {
         // A byte takes a nanosecond.
-        self.time += kernel.touched.iter().map(|touched| touched.bytes).sum::<u64>() / 1000;
+        self.time += kernel.accesses.iter().map(|access| access.bytes).sum::<u64>() / 1000;
         let Some(mut run) = self.run_kernel.take() else { return };
         let mut running =
             RunningKernel { kernel: &kernel, memories: &mut self.memories, faults: Vec::new() };
@@ -105,7 +104,7 @@ impl FakeState {
         let faults = running.faults;
         self.run_kernel = Some(run);
         for fault in faults {
-            self.violate(ViolationKind::Undeclared, fault);
+            self.violate(ViolationKind::UndeclaredAccess, fault);
         }
     }
 }

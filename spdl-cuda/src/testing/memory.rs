@@ -1,10 +1,10 @@
-//! Memory of the device and of the host: what exists, and who may touch it when.
+//! Device memory and registered host memory, with their accesses.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use super::accesses::{AccessHistory, AccessKind, Ticket, VectorClock, ViolationKind};
-use super::world::FakeState;
+use super::race_detector::{AccessHistory, AccessKind, OperationId, VectorClock, ViolationKind};
+use super::state::FakeState;
 
 pub(super) struct FakeAllocation {
     pub(super) bytes: Vec<u8>,
@@ -14,20 +14,19 @@ pub(super) struct FakeAllocation {
 pub(super) type FakeAllocations = BTreeMap<u64, FakeAllocation>;
 
 impl FakeState {
-    /// Notes that something is done to memory, and checks that it comes after all that it is in
-    /// conflict with.
-    pub(super) fn touch(
+    /// Records an access, and checks that it is ordered after all conflicting accesses.
+    pub(super) fn record_access(
         &mut self,
         clock: &VectorClock,
         range: Range<u64>,
-        deed: AccessKind,
-        ticket: Option<Ticket>,
+        kind: AccessKind,
+        id: Option<OperationId>,
     ) {
         if range.is_empty() {
             return;
         }
         let on_device = !matches!(
-            deed,
+            kind,
             AccessKind::CopyReadsHost
                 | AccessKind::CopyWritesHost
                 | AccessKind::HostReads
@@ -39,30 +38,31 @@ impl FakeState {
                 .filter(|(start, memory)| range.end <= **start + memory.bytes.len() as u64)
                 .map(|(_, memory)| &mut memory.history)
         } else {
-            let locked = self.locked.range_mut(..=range.start as usize).next_back();
-            let locked = locked.filter(|(start, (len, _))| range.end as usize <= **start + len);
-            Some(locked.map_or(&mut self.unlocked, |(_, (_, history))| history))
+            let registered = self.registered.range_mut(..=range.start as usize).next_back();
+            let registered =
+                registered.filter(|(start, (len, _))| range.end as usize <= **start + len);
+            Some(registered.map_or(&mut self.unregistered, |(_, (_, history))| history))
         };
         let Some(history) = history else {
-            let message = format!("{deed} at {:#x}..{:#x}", range.start, range.end);
-            return self.violate(ViolationKind::NoSuchMemory, message);
+            let message = format!("{kind} at {:#x}..{:#x}", range.start, range.end);
+            return self.violate(ViolationKind::InvalidAddress, message);
         };
-        self.violations.extend(history.check(&self.known, clock, &range, deed));
-        if let Some(ticket) = ticket {
-            history.add(clock, range, deed, ticket);
+        self.violations.extend(history.check(&self.known, clock, &range, kind));
+        if let Some(id) = id {
+            history.add(clock, range, kind, id);
         }
     }
 
-    /// Notes that the program reads or writes host memory.
-    pub(super) fn host_touches(&mut self, range: Range<u64>, deed: AccessKind) {
+    /// Records an access of the program to host memory.
+    pub(super) fn record_host_access(&mut self, range: Range<u64>, kind: AccessKind) {
         let known = self.known.clone();
-        self.touch(&known, range, deed, None);
+        self.record_access(&known, range, kind, None);
     }
 
-    /// Checks that nobody uses this locked memory any more.
-    pub(super) fn let_go(&mut self, address: usize) {
-        let Some((len, mut history)) = self.locked.remove(&address) else {
-            return self.violate(ViolationKind::NoSuchMemory, "this memory is not locked");
+    /// Unregisters host memory, and checks that no work uses it.
+    pub(super) fn unregister(&mut self, address: usize) {
+        let Some((len, mut history)) = self.registered.remove(&address) else {
+            return self.violate(ViolationKind::InvalidAddress, "the memory is not registered");
         };
         let range = address as u64..(address + len) as u64;
         let found = history.check(&self.known, &self.known, &range, AccessKind::Release);
@@ -72,7 +72,7 @@ impl FakeState {
     pub(super) fn free(&mut self, address: u64) {
         let len = self.memories.get(&address).map_or(0, |memory| memory.bytes.len());
         let known = self.known.clone();
-        self.touch(&known, address..address + len as u64, AccessKind::Release, None);
+        self.record_access(&known, address..address + len as u64, AccessKind::Release, None);
         self.memories.remove(&address);
     }
 
@@ -82,15 +82,15 @@ impl FakeState {
             return None;
         }
         let address = self.next_address;
-        // Never the same address again, and a gap, so that what is freed stays known to be none.
+        // Addresses are never reused, with gaps, so that accesses to freed memory are detected.
         self.next_address += (bytes as u64).next_multiple_of(4096) + 4096;
         let memory = FakeAllocation { bytes: vec![0xcc; bytes], history: AccessHistory::default() };
         self.memories.insert(address, memory);
         Some(address)
     }
 
-    pub(super) fn is_locked(&self, address: usize, bytes: usize) -> bool {
-        let before = self.locked.range(..=address).next_back();
+    pub(super) fn is_registered(&self, address: usize, bytes: usize) -> bool {
+        let before = self.registered.range(..=address).next_back();
         before.is_some_and(|(start, (len, _))| address + bytes <= start + len)
     }
 
@@ -99,7 +99,7 @@ impl FakeState {
     }
 }
 
-/// Writes bytes of the device. What is no memory was reported when the work was queued.
+/// Writes device memory. Invalid addresses were reported when the work was queued.
 pub(super) fn store(memories: &mut FakeAllocations, to: u64, data: &[u8]) {
     if let Some((start, memory)) = memories.range_mut(..=to).next_back() {
         let at = (to - start) as usize;
@@ -109,7 +109,7 @@ pub(super) fn store(memories: &mut FakeAllocations, to: u64, data: &[u8]) {
     }
 }
 
-/// Bytes of the device.
+/// Reads device memory.
 pub(super) fn load(memories: &FakeAllocations, from: u64, bytes: usize) -> Option<&[u8]> {
     let (start, memory) = memories.range(..=from).next_back()?;
     let at = (from - start) as usize;

@@ -1,28 +1,40 @@
 //! A driver without a device, for tests.
+//!
+//! | file | content |
+//! |---|---|
+//! | `fake_driver.rs` | [`FakeDriver`]: control by tests, statistics and reports |
+//! | `calls.rs` | the driver API of the fake driver |
+//! | `state.rs` | its state; [`Schedule`] |
+//! | `streams.rs` | streams: queues of operations, and their execution |
+//! | `memory.rs` | device memory and registered host memory |
+//! | `kernels.rs` | [`RunningKernel`]: kernels and library work |
+//! | `race_detector.rs` | [`Violation`]: vector clocks, and accesses that no order separates |
+//!
+//! Imports `runtime` and `driver`.
 
-mod accesses;
 mod calls;
 mod fake_driver;
 mod kernels;
 mod memory;
+mod race_detector;
+mod state;
 mod streams;
-mod world;
 
 use std::sync::Arc;
 
 use spdl_core::Result;
 
-pub use self::accesses::{Violation, ViolationKind};
 pub use self::fake_driver::{FakeDriver, KernelRead, LiveResources};
 pub use self::kernels::RunningKernel;
-pub use self::world::Schedule;
+pub use self::race_detector::{Violation, ViolationKind};
+pub use self::state::Schedule;
 use crate::runtime::CudaDevice;
 
 impl CudaDevice {
-    /// Opens a device of a driver that is none, for tests.
+    /// Opens a device of the fake driver.
     ///
     /// # Errors
-    /// What the driver was told to fail with.
+    /// Injected faults.
     pub fn on(driver: FakeDriver, ordinal: u32) -> Result<CudaDevice> {
         CudaDevice::with_driver(Arc::new(driver), ordinal)
     }

@@ -1,19 +1,19 @@
-//! Streams as queues: what comes into them, and when it is done.
+//! Streams: queues of operations, and their execution.
 
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::thread;
 
-use super::accesses::{AccessKind, VectorClock, ViolationKind};
-use super::kernels::Kernel;
+use super::kernels::QueuedKernel;
 use super::memory::{self, FakeAllocations};
-use super::world::{FakeState, Schedule};
+use super::race_detector::{AccessKind, VectorClock, ViolationKind};
+use super::state::{FakeState, Schedule};
 
-/// StreamOp of a stream.
+/// An operation of a stream.
 pub(super) enum StreamOp {
     ToDevice {
         to: u64,
-        from: HostBytes,
+        from: CopySource,
         bytes: usize,
     },
     ToHost {
@@ -26,51 +26,51 @@ pub(super) enum StreamOp {
         value: u8,
         bytes: usize,
     },
-    /// A consumer's, or a copy of rows.
+    /// A kernel of a consumer, or a pitched copy.
     Look(Box<dyn FnOnce(&mut FakeAllocations) + Send>),
-    Kernel(Kernel),
-    /// An event is reached, for the record with this number.
+    QueuedKernel(QueuedKernel),
+    /// Completes the record with this number.
     Record(u64),
-    /// Goes on once that record is reached.
+    /// Blocks the stream until the record completes.
     Wait(u64),
 }
 
-/// What a copy to the device reads.
-pub(super) enum HostBytes {
-    /// The driver has taken a copy already, as it does of memory that is not locked.
+/// The source of a copy to the device.
+pub(super) enum CopySource {
+    /// A copy that the driver made at the call, as for unregistered memory.
     Staged(Vec<u8>),
-    /// It reads when the copy is made, what should still be what it was.
+    /// Registered memory, read when the copy runs, with its content at the time of the call.
     Locked { address: usize, then: Vec<u8> },
 }
 
-/// The default streams: one that waits for all others, and one of each thread.
+/// The legacy default stream, and the per-thread default stream.
 const LEGACY: usize = 1;
 const PER_THREAD: usize = 2;
 
 pub(super) struct FakeStream {
-    /// Its number in clocks.
+    /// Index in vector clocks.
     number: usize,
-    pub(super) is_ours: bool,
+    pub(super) is_owned: bool,
     clock: VectorClock,
     queue: VecDeque<StreamOp>,
 }
 
 #[derive(Default)]
 pub(super) struct FakeEvent {
-    /// The latest record, and what comes before it.
+    /// The latest record, and its clock.
     pub(super) record: Option<(u64, VectorClock)>,
     pub(super) is_timer: bool,
 }
 
 impl FakeState {
-    pub(super) fn add_stream(&mut self, handle: usize, is_ours: bool) {
+    pub(super) fn add_stream(&mut self, handle: usize, is_owned: bool) {
         let number = self.streams.values().map(|stream| stream.number + 1).max().unwrap_or(0);
         let stream =
-            FakeStream { number, is_ours, clock: VectorClock::default(), queue: VecDeque::new() };
+            FakeStream { number, is_owned, clock: VectorClock::default(), queue: VecDeque::new() };
         self.streams.insert(handle, stream);
     }
 
-    /// The stream behind a handle: that of this thread for the default stream of each thread.
+    /// Resolves a handle: the per-thread default stream is that of the calling thread.
     pub(super) fn stream_of(&mut self, handle: usize) -> usize {
         let own = match handle {
             LEGACY => LEGACY,
@@ -88,8 +88,8 @@ impl FakeState {
         own
     }
 
-    /// Whether a stream is captured. `None` for the legacy default stream while one of a thread is, which
-    /// waits for it.
+    /// Whether a stream is under capture. `None` for the legacy default stream during the capture of a
+    /// per-thread default stream, which depends on it.
     pub(super) fn is_capturing(&mut self, handle: usize) -> Option<bool> {
         let stream = self.stream_of(handle);
         let is_captured = |stream: &usize| self.captured.contains(stream);
@@ -99,7 +99,7 @@ impl FakeState {
         Some(is_captured(&stream))
     }
 
-    /// Adds work to a stream; `accesses` is what it does to which memory.
+    /// Queues an operation with its accesses.
     pub(super) fn enqueue(
         &mut self,
         handle: usize,
@@ -112,8 +112,7 @@ impl FakeState {
         self.order_with_threads(handle, false);
     }
 
-    /// What comes into the legacy default stream waits for the default streams of all threads, and they
-    /// wait for it.
+    /// Orders the legacy default stream before and after all per-thread default streams.
     fn order_with_threads(&mut self, handle: usize, before: bool) {
         if handle != LEGACY {
             return;
@@ -129,7 +128,7 @@ impl FakeState {
         }
     }
 
-    /// A record behind what is in a stream now.
+    /// A record after all operations in a stream.
     fn new_record(&mut self, handle: usize) -> (u64, VectorClock) {
         self.records += 1;
         self.pending.insert(self.records);
@@ -143,10 +142,10 @@ impl FakeState {
         let known = &self.known;
         let Some(stream) = self.streams.get_mut(&handle) else { return };
         stream.clock.join(known);
-        let ticket = stream.clock.advance(stream.number);
+        let id = stream.clock.advance(stream.number);
         let clock = stream.clock.clone();
-        for (range, deed) in accesses {
-            self.touch(&clock, range.clone(), *deed, Some(ticket));
+        for (range, kind) in accesses {
+            self.record_access(&clock, range.clone(), *kind, Some(id));
         }
         if let Some(stream) = self.streams.get_mut(&handle) {
             stream.queue.push_back(work);
@@ -172,7 +171,7 @@ impl FakeState {
 
     pub(super) fn wait(&mut self, stream: usize, event: usize) {
         let record = self.events.get(&event).and_then(|event| event.record.clone());
-        // To wait for an event that was never recorded is to wait for nothing.
+        // A wait for an event that was never recorded has no effect.
         let Some((record, clock)) = record else { return };
         let stream = self.stream_of(stream);
         if let Some(stream) = self.streams.get_mut(&stream) {
@@ -181,7 +180,7 @@ impl FakeState {
         self.enqueue(stream, &[], StreamOp::Wait(record));
     }
 
-    /// Whether the event is reached; then the host knows all that is before it to be done.
+    /// Whether an event has completed. If so, the host has observed all work before it.
     pub(super) fn is_complete(&mut self, event: usize) -> bool {
         let Some((record, clock)) = self.events.get(&event).and_then(|event| event.record.clone())
         else {
@@ -197,10 +196,12 @@ impl FakeState {
     /// Whether a kernel of this module is queued.
     pub(super) fn is_queued(&self, module: usize) -> bool {
         let mut queued = self.streams.values().flat_map(|stream| &stream.queue);
-        queued.any(|work| matches!(work, StreamOp::Kernel(kernel) if kernel.module == Some(module)))
+        queued.any(
+            |work| matches!(work, StreamOp::QueuedKernel(kernel) if kernel.module == Some(module)),
+        )
     }
 
-    /// Whether the stream has nothing to do; then the host knows all of it to be done.
+    /// Whether a stream is empty. If so, the host has observed all its work.
     pub(super) fn is_idle(&mut self, handle: usize) -> bool {
         let Some(stream) = self.streams.get(&handle) else { return true };
         let idle = stream.queue.is_empty();
@@ -210,20 +211,20 @@ impl FakeState {
         idle
     }
 
-    /// Does queued work until `done`, as for a host that waits.
+    /// Runs queued work until `done`, for a waiting host.
     pub(super) fn run_until(&mut self, mut done: impl FnMut(&mut FakeState) -> bool) {
         while !done(self) {
             if !self.step() {
-                let message = "the host waits for work that waits for something that never comes";
-                return self.violate(ViolationKind::WaitsForever, message);
+                let message = "the host waits for work that never completes";
+                return self.violate(ViolationKind::Deadlock, message);
             }
         }
     }
 
-    /// Does a little, or nothing, or much, as chance will have it.
+    /// Runs a random amount of queued work.
     pub(super) fn run_some(&mut self) {
         let Schedule::Seeded(seed) = self.schedule else { return };
-        // Some devices are far behind all the time, others nearly keep up.
+        // Depending on the seed, the device lags far behind or nearly keeps up.
         let behind = 2 + (seed % 4) as usize * 3;
         if self.draw(behind) == 0 {
             for _ in 0..=self.draw(8) {
@@ -232,14 +233,14 @@ impl FakeState {
         }
     }
 
-    /// Does one piece of work of any stream that has one to do.
+    /// Runs one operation of a random stream that can proceed.
     pub(super) fn step(&mut self) -> bool {
-        let can_go_on = |stream: &FakeStream| match stream.queue.front() {
+        let can_proceed = |stream: &FakeStream| match stream.queue.front() {
             None => false,
             Some(StreamOp::Wait(record)) => !self.pending.contains(record),
             Some(_) => true,
         };
-        let ready = self.streams.iter().filter(|(_, stream)| can_go_on(stream));
+        let ready = self.streams.iter().filter(|(_, stream)| can_proceed(stream));
         let ready: Vec<usize> = ready.map(|(handle, _)| *handle).collect();
         if ready.is_empty() {
             return false;
@@ -255,24 +256,28 @@ impl FakeState {
     fn execute(&mut self, work: StreamOp) {
         self.time += 1;
         match work {
-            StreamOp::ToDevice { to, from: HostBytes::Staged(data), .. } => self.store(to, &data),
-            StreamOp::ToDevice { to, from: HostBytes::Locked { address, then }, bytes } => {
-                if !self.is_locked(address, bytes) {
-                    return self
-                        .violate(ViolationKind::NoSuchMemory, "a copy reads what was let go");
+            StreamOp::ToDevice { to, from: CopySource::Staged(data), .. } => self.store(to, &data),
+            StreamOp::ToDevice { to, from: CopySource::Locked { address, then }, bytes } => {
+                if !self.is_registered(address, bytes) {
+                    return self.violate(
+                        ViolationKind::InvalidAddress,
+                        "a copy reads unregistered memory",
+                    );
                 }
                 let data = super::fake_driver::read_host(address, bytes);
                 if data != then {
                     let message =
-                        format!("{address:#x}, {bytes} bytes, changed before they were read");
-                    self.violate(ViolationKind::HostDuringCopy, message);
+                        format!("{bytes} bytes at {address:#x} changed before the copy read them");
+                    self.violate(ViolationKind::HostAccessDuringCopy, message);
                 }
                 self.store(to, &data);
             }
             StreamOp::ToHost { to, from, bytes } => {
-                if !self.is_locked(to, bytes) {
-                    return self
-                        .violate(ViolationKind::NoSuchMemory, "a copy writes what was let go");
+                if !self.is_registered(to, bytes) {
+                    return self.violate(
+                        ViolationKind::InvalidAddress,
+                        "a copy writes unregistered memory",
+                    );
                 }
                 if let Some(data) = memory::load(&self.memories, from, bytes) {
                     super::fake_driver::write_host(to, data);
@@ -280,7 +285,7 @@ impl FakeState {
             }
             StreamOp::Fill { to, value, bytes } => self.store(to, &vec![value; bytes]),
             StreamOp::Look(look) => look(&mut self.memories),
-            StreamOp::Kernel(kernel) => self.run_kernel(kernel),
+            StreamOp::QueuedKernel(kernel) => self.run_kernel(kernel),
             StreamOp::Record(record) => {
                 self.pending.remove(&record);
                 if self.timed.remove(&record) {

@@ -166,7 +166,7 @@ fn run(driver: &FakeDriver, pipeline: PipelineBuilder<DeviceBatch>) -> Result<Ve
 
 fn fake(schedule: Schedule) -> (FakeDriver, CudaDevice) {
     let driver = FakeDriver::new(1, schedule);
-    driver.run_kernels_by(simple_kernel::run);
+    driver.run_kernels_with(simple_kernel::run);
     let device = CudaDevice::on(driver.clone(), 0).unwrap();
     (driver, device)
 }
@@ -359,7 +359,7 @@ fn g1_every_record_and_wait_of_nvjpeg_is_needed_and_one_that_is_left_out_is_noti
     let mut unnoticed = Vec::new();
     for left_out in 0..count {
         let (driver, device) = fake(Schedule::Held);
-        driver.leave_out(left_out);
+        driver.skip_order_call(left_out);
         let result = decode(&driver, &device, 8);
         if result.is_ok() && driver.violations().is_empty() {
             unnoticed.push(left_out);
@@ -436,7 +436,7 @@ fn g11_any_call_of_nvjpeg_may_fail_and_nothing_is_left_or_used_too_early() {
 fn g11_any_call_of_the_driver_may_fail_while_batches_are_made() {
     let stub = stub();
     let epoch = |driver: &FakeDriver| {
-        driver.run_kernels_by(simple_kernel::run);
+        driver.run_kernels_with(simple_kernel::run);
         let device = CudaDevice::on(driver.clone(), 0)?;
         let images = images(&device, stub.search());
         let numbers = (0..16).filter(|number| image(*number).1.is_some());

@@ -37,11 +37,11 @@ unsafe impl DeviceAllocator for Meagre {
         }
         self.given.lock().unwrap().push(bytes);
         let none_left = || Error::new(ErrorKind::LimitExceeded, "there is no more");
-        self.driver.take_memory(bytes).ok_or_else(none_left)
+        self.driver.allocate_elsewhere(bytes).ok_or_else(none_left)
     }
 
     fn free(&self, address: u64, _: usize) {
-        self.driver.give_memory_back(address);
+        self.driver.free_elsewhere(address);
     }
 }
 

@@ -171,7 +171,7 @@ fn g11_a_device_that_is_lost_ends_every_video_and_nothing_it_may_use_is_freed() 
     let stub = stub();
     for from in (0..400).step_by(7) {
         let driver = FakeDriver::new(1, Schedule::Held);
-        stub.surfaces(driver.take_memory(1 << 20).unwrap());
+        stub.surfaces(driver.allocate_elsewhere(1 << 20).unwrap());
         driver.fail_calls(from, usize::MAX, 700);
         let lost = CudaDevice::on(driver.clone(), 0)
             .and_then(|device| NvDec::new_with(&device, &stub.search()))

@@ -131,7 +131,7 @@ fn g1_no_schedule_overwrites_a_surface_or_a_frame_too_early() {
 extern "C" fn free_surfaces() {
     let mut writer = WRITER.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(driver) = writer.take() {
-        driver.give_memory_back(1 << 60);
+        driver.free_elsewhere(1 << 60);
     }
 }
 

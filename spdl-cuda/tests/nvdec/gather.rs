@@ -122,7 +122,7 @@ fn g11_any_call_of_the_driver_may_fail_while_frames_are_copied() {
             let (gathered, _) = run(&driver, &decoders, Some((call, code)));
             told += usize::from(gathered.is_err());
             drop((device, decoders));
-            driver.give_memory_back(1 << 60);
+            driver.free_elsewhere(1 << 60);
             driver.run_all();
             assert_eq!(driver.violations(), [], "call {call} with {code}");
         }

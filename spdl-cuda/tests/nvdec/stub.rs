@@ -119,7 +119,7 @@ impl Stub {
     /// A device whose video decoders have surfaces.
     pub(crate) fn device(&self, schedule: Schedule) -> (FakeDriver, CudaDevice, NvDec) {
         let driver = FakeDriver::new(1, schedule);
-        self.surfaces(driver.take_memory(ALL_BYTES).unwrap());
+        self.surfaces(driver.allocate_elsewhere(ALL_BYTES).unwrap());
         let device = CudaDevice::on(driver.clone(), 0).unwrap();
         let decoders = NvDec::new_with(&device, &self.search()).unwrap();
         (driver, device, decoders)

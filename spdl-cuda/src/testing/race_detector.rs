@@ -1,26 +1,26 @@
-//! Who touches which bytes, in which order: vector clocks, and what is wrong by them.
+//! Race detection: vector clocks, and accesses that no order separates.
 
 use std::fmt;
 use std::ops::Range;
 
-/// What a piece of work comes after: of each stream, by its number, how many pieces.
+/// A vector clock: for each stream, the number of operations that are ordered before.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct VectorClock(Vec<u64>);
 
-/// A piece of work: the how manieth of which stream.
+/// An operation: a stream and its sequence number in the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Ticket {
+pub(super) struct OperationId {
     pub(super) stream: usize,
     pub(super) number: u64,
 }
 
 impl VectorClock {
-    /// Whether this comes after that piece of work.
-    pub(super) fn is_after(&self, ticket: Ticket) -> bool {
-        self.0.get(ticket.stream).is_some_and(|&number| number >= ticket.number)
+    /// Whether the clock is ordered after an operation.
+    pub(super) fn is_after(&self, operation: OperationId) -> bool {
+        self.0.get(operation.stream).is_some_and(|&number| number >= operation.number)
     }
 
-    /// Comes after all that `other` comes after.
+    /// Merges another clock: the order of both holds.
     pub(super) fn join(&mut self, other: &VectorClock) {
         if self.0.len() < other.0.len() {
             self.0.resize(other.0.len(), 0);
@@ -30,36 +30,36 @@ impl VectorClock {
         }
     }
 
-    /// The next piece of work of this stream.
-    pub(super) fn advance(&mut self, stream: usize) -> Ticket {
+    /// Adds an operation of a stream.
+    pub(super) fn advance(&mut self, stream: usize) -> OperationId {
         if self.0.len() <= stream {
             self.0.resize(stream + 1, 0);
         }
         self.0[stream] += 1;
-        Ticket { stream, number: self.0[stream] }
+        OperationId { stream, number: self.0[stream] }
     }
 }
 
-/// What somebody did.
+/// The kind of an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AccessKind {
     /// A copy to the device reads host memory.
     CopyReadsHost,
-    /// A copy to the device writes there.
+    /// A copy to the device writes device memory.
     CopyWritesDevice,
-    /// A copy to the host reads memory of the device.
+    /// A copy to the host reads device memory.
     CopyReadsDevice,
-    /// A copy to the host writes there.
+    /// A copy to the host writes host memory.
     CopyWritesHost,
-    /// A kernel reads.
+    /// A kernel reads device memory.
     KernelReads,
-    /// A kernel writes.
+    /// A kernel writes device memory.
     KernelWrites,
     /// The program reads host memory.
     HostReads,
     /// The program writes host memory.
     HostWrites,
-    /// Memory is freed, or let go.
+    /// Memory is freed or unregistered.
     Release,
 }
 
@@ -78,50 +78,50 @@ impl AccessKind {
 impl fmt::Display for AccessKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            AccessKind::CopyReadsHost => "a copy to the device reads the host's memory",
-            AccessKind::CopyWritesDevice => "a copy to the device writes there",
-            AccessKind::CopyReadsDevice => "a copy to the host reads the device's memory",
-            AccessKind::CopyWritesHost => "a copy to the host writes there",
+            AccessKind::CopyReadsHost => "a copy to the device reads host memory",
+            AccessKind::CopyWritesDevice => "a copy to the device writes device memory",
+            AccessKind::CopyReadsDevice => "a copy to the host reads device memory",
+            AccessKind::CopyWritesHost => "a copy to the host writes host memory",
             AccessKind::KernelReads => "a kernel reads",
             AccessKind::KernelWrites => "a kernel writes",
             AccessKind::HostReads => "the program reads",
             AccessKind::HostWrites => "the program writes",
-            AccessKind::Release => "the memory is let go",
+            AccessKind::Release => "the memory is released",
         })
     }
 }
 
-/// What is wrong.
+/// The kind of a violation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ViolationKind {
-    /// A consumer reads what has not arrived, or not in any order with its arrival: a wait is missing.
-    ReadBeforeArrival,
-    /// Memory of the device is written while somebody may still use it.
+    /// A read without order to the write of the same bytes: a wait is missing.
+    ReadBeforeWrite,
+    /// A write to device memory that other work may still use.
     OverwrittenInUse,
-    /// The program writes, or reads, host memory while a copy uses it.
-    HostDuringCopy,
-    /// Memory is freed, or let go, while somebody may still use it.
+    /// The program accesses host memory while a copy uses it.
+    HostAccessDuringCopy,
+    /// Memory is freed or unregistered while other work may still use it.
     ReleasedInUse,
-    /// Memory is used that was freed, or never was any, or past its end.
-    NoSuchMemory,
-    /// A stream, event or context is used that is none, or was destroyed.
-    NoSuchHandle,
-    /// A call breaks off the capture of a graph by somebody else.
-    DisturbsCapture,
-    /// A call that needs a current context was made without.
+    /// An access to memory that is freed, was never allocated, or beyond its end.
+    InvalidAddress,
+    /// The use of an invalid or destroyed stream, event or context.
+    InvalidHandle,
+    /// A call that invalidates a stream capture of other code.
+    InvalidatesCapture,
+    /// A call without the required current context.
     NoCurrentContext,
-    /// The host waits for work that waits for something that never comes.
-    WaitsForever,
-    /// A kernel uses memory that it was not said to use.
-    Undeclared,
+    /// The host waits for work that never completes.
+    Deadlock,
+    /// A kernel accesses memory that its launch did not declare.
+    UndeclaredAccess,
 }
 
-/// Something that must not happen.
+/// A violation of the rules of the driver API, or a race.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
-    /// What is wrong.
+    /// The kind.
     pub kind: ViolationKind,
-    /// What happened, in words for people.
+    /// A description.
     pub message: String,
 }
 
@@ -134,68 +134,68 @@ impl fmt::Display for Violation {
 #[derive(Debug)]
 struct Access {
     range: Range<u64>,
-    deed: AccessKind,
-    ticket: Ticket,
+    kind: AccessKind,
+    id: OperationId,
 }
 
-/// The accesses to a piece of memory that the host does not know to be over. Those it knows of come
-/// before all that is yet to come.
+/// The accesses to a memory range that the host has not observed as complete. Observed accesses are ordered
+/// before all further ones.
 #[derive(Debug, Default)]
 pub(super) struct AccessHistory(Vec<Access>);
 
 impl AccessHistory {
-    /// Forgets what is over, and checks whether `deed` comes after all that it is in conflict with.
+    /// Removes completed accesses, and checks that an access is ordered after all conflicting ones.
     pub(super) fn check(
         &mut self,
         known: &VectorClock,
         clock: &VectorClock,
         range: &Range<u64>,
-        deed: AccessKind,
+        kind: AccessKind,
     ) -> Option<Violation> {
-        self.0.retain(|access| !known.is_after(access.ticket));
+        self.0.retain(|access| !known.is_after(access.id));
         let earlier = self.0.iter().find(|access| {
             let overlaps = access.range.start < range.end && range.start < access.range.end;
-            let conflicts = access.deed.writes() || deed.writes();
-            overlaps && conflicts && !clock.is_after(access.ticket)
+            let conflicts = access.kind.writes() || kind.writes();
+            overlaps && conflicts && !clock.is_after(access.id)
         })?;
         let message = format!(
-            "{deed} ({:#x}..{:#x}) in no order with an earlier one: {} ({:#x}..{:#x}, stream {})",
+            "{kind} ({:#x}..{:#x}) is not ordered after an earlier access: {} ({:#x}..{:#x}, stream {})",
             range.start,
             range.end,
-            earlier.deed,
+            earlier.kind,
             earlier.range.start,
             earlier.range.end,
-            earlier.ticket.stream
+            earlier.id.stream
         );
-        Some(Violation { kind: kind_of(earlier.deed, deed), message })
+        Some(Violation { kind: violation_kind(earlier.kind, kind), message })
     }
 
-    /// Remembers it. What it covers and comes after needs no more remembering.
+    /// Adds an access. Removes the ordered earlier accesses that it covers.
     pub(super) fn add(
         &mut self,
         clock: &VectorClock,
         range: Range<u64>,
-        deed: AccessKind,
-        ticket: Ticket,
+        kind: AccessKind,
+        id: OperationId,
     ) {
         self.0.retain(|access| {
             let covered = range.start <= access.range.start && access.range.end <= range.end;
-            let replaced = deed.writes() || !access.deed.writes();
-            !(covered && replaced && clock.is_after(access.ticket))
+            let replaced = kind.writes() || !access.kind.writes();
+            !(covered && replaced && clock.is_after(access.id))
         });
-        self.0.push(Access { range, deed, ticket });
+        self.0.push(Access { range, kind, id });
     }
 }
 
-fn kind_of(earlier: AccessKind, later: AccessKind) -> ViolationKind {
+fn violation_kind(earlier: AccessKind, later: AccessKind) -> ViolationKind {
     match (earlier, later) {
         (_, AccessKind::Release) => ViolationKind::ReleasedInUse,
-        (_, AccessKind::HostReads | AccessKind::HostWrites) => ViolationKind::HostDuringCopy,
+        (_, AccessKind::HostReads | AccessKind::HostWrites) => ViolationKind::HostAccessDuringCopy,
         (AccessKind::CopyReadsHost | AccessKind::CopyWritesHost, _) => {
-            ViolationKind::HostDuringCopy
+            ViolationKind::HostAccessDuringCopy
         }
         (_, later) if later.writes() => ViolationKind::OverwrittenInUse,
-        _ => ViolationKind::ReadBeforeArrival,
+        _ => ViolationKind::ReadBeforeWrite,
     }
 }
 
@@ -204,7 +204,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn work_of_one_stream_is_in_order_and_that_of_two_only_by_a_join() {
+    fn streams_are_ordered_only_by_a_join() {
         let (mut first, mut second) = (VectorClock::default(), VectorClock::default());
         let one = first.advance(0);
         let two = second.advance(1);
@@ -216,13 +216,13 @@ mod tests {
     }
 
     #[test]
-    fn two_reads_are_no_conflict_and_neither_are_ranges_beside_each_other() {
+    fn reads_and_disjoint_ranges_do_not_conflict() {
         let (known, mut history) = (VectorClock::default(), AccessHistory::default());
         let mut reader = VectorClock::default();
-        let ticket = reader.advance(0);
-        history.add(&reader, 0..10, AccessKind::KernelReads, ticket);
+        let id = reader.advance(0);
+        history.add(&reader, 0..10, AccessKind::KernelReads, id);
         let other = VectorClock::default();
-        let mut check = |range, deed| history.check(&known, &other, &range, deed).map(|v| v.kind);
+        let mut check = |range, kind| history.check(&known, &other, &range, kind).map(|v| v.kind);
         assert_eq!(check(0..10, AccessKind::KernelReads), None);
         assert_eq!(check(10..20, AccessKind::CopyWritesDevice), None);
         let overwritten = Some(ViolationKind::OverwrittenInUse);
@@ -231,14 +231,14 @@ mod tests {
     }
 
     #[test]
-    fn what_the_host_knows_to_be_over_is_forgotten() {
+    fn completed_accesses_are_removed() {
         let mut history = AccessHistory::default();
         let mut copy = VectorClock::default();
-        let ticket = copy.advance(0);
-        history.add(&copy, 0..10, AccessKind::CopyReadsHost, ticket);
+        let id = copy.advance(0);
+        history.add(&copy, 0..10, AccessKind::CopyReadsHost, id);
         let nothing = VectorClock::default();
         let found = history.check(&nothing, &nothing, &(0..1), AccessKind::HostWrites).unwrap();
-        assert_eq!(found.kind, ViolationKind::HostDuringCopy);
+        assert_eq!(found.kind, ViolationKind::HostAccessDuringCopy);
         assert_eq!(history.check(&copy, &copy, &(0..1), AccessKind::HostWrites), None);
         assert_eq!(history.check(&nothing, &nothing, &(0..1), AccessKind::HostWrites), None);
     }

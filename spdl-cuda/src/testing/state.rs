@@ -1,28 +1,28 @@
-//! All that the fake driver knows.
+//! The state of the fake driver.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::ops::Range;
 use std::thread::ThreadId;
 
-use super::accesses::{AccessHistory, VectorClock, Violation, ViolationKind};
 use super::kernels::RunKernel;
 use super::memory::FakeAllocations;
+use super::race_detector::{AccessHistory, VectorClock, Violation, ViolationKind};
 use super::streams::{FakeEvent, FakeStream};
 
-/// When queued work is done.
+/// When queued work runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Schedule {
-    /// At once.
+    /// Immediately.
     Prompt,
-    /// Not before somebody waits for it, or [`run_all`](super::FakeDriver::run_all).
+    /// When the host waits for it, or in [`run_all`](super::FakeDriver::run_all).
     Held,
-    /// Now and then, streams in any order that is allowed, all by this number.
+    /// At random times and in random valid order, from this seed.
     Seeded(u64),
 }
 
-/// Calls that fail: those with these numbers, or the next one of a function.
-pub(super) struct Fault {
+/// Calls that fail: a range of call numbers, or the next call of a function.
+pub(super) struct InjectedFault {
     pub(super) calls: Range<usize>,
     pub(super) function: Option<String>,
     pub(super) code: u32,
@@ -33,45 +33,44 @@ pub(super) struct FakeState {
     pub(super) random: u64,
     pub(super) calls: BTreeMap<&'static str, usize>,
     pub(super) call_count: usize,
-    pub(super) fault: Option<Fault>,
-    /// Records and waits so far, and which of them does nothing.
+    pub(super) fault: Option<InjectedFault>,
+    /// Number of records and waits so far, and which of them is skipped.
     pub(super) order_count: usize,
-    pub(super) left_out: Option<usize>,
+    pub(super) skipped_call: Option<usize>,
     pub(super) contexts: Vec<usize>,
     pub(super) compute_capability: (i32, i32),
     pub(super) current: HashMap<ThreadId, Vec<usize>>,
-    /// Whether somebody captures a graph, and the modes of threads that have set one.
+    /// Whether other code captures a graph, and the capture modes of threads that have set one.
     pub(super) is_captured: bool,
     pub(super) capture_modes: HashMap<ThreadId, i32>,
     pub(super) streams: BTreeMap<usize, FakeStream>,
-    /// Those that are captured into a graph.
+    /// Streams under capture.
     pub(super) captured: BTreeSet<usize>,
-    /// The default streams of threads.
+    /// The per-thread default streams.
     pub(super) thread_streams: HashMap<ThreadId, usize>,
     pub(super) events: BTreeMap<usize, FakeEvent>,
     pub(super) records: u64,
-    /// Records that are not yet reached.
+    /// Records that have not completed.
     pub(super) pending: BTreeSet<u64>,
     pub(super) memories: FakeAllocations,
     pub(super) capacity: usize,
     pub(super) next_address: u64,
-    /// Host memory that is locked: where, how long, who uses it.
-    pub(super) locked: BTreeMap<usize, (usize, AccessHistory)>,
-    /// Accesses to host memory that is not.
-    pub(super) unlocked: AccessHistory,
+    /// Registered host memory by address: length and accesses.
+    pub(super) registered: BTreeMap<usize, (usize, AccessHistory)>,
+    /// Accesses to unregistered host memory.
+    pub(super) unregistered: AccessHistory,
     pub(super) modules: BTreeSet<usize>,
-    /// Functions: the module of each, and its name.
+    /// Functions: module and name.
     pub(super) functions: BTreeMap<usize, (usize, String)>,
-    /// What kernels, and the work of libraries, do. `None`: nothing.
+    /// Runs kernels and library work. `None`: they do nothing.
     pub(super) run_kernel: Option<Box<RunKernel>>,
-    /// How long the device has worked, in microseconds of its own, and when
-    /// records of timers were reached.
+    /// The simulated time in microseconds, and the completion times of timing events.
     pub(super) time: u64,
     pub(super) timed: BTreeSet<u64>,
     pub(super) reached: BTreeMap<u64, u64>,
-    /// What could not be destroyed since the call failed.
+    /// Resources whose destroying call failed.
     pub(super) abandoned: usize,
-    /// What the host knows to be done.
+    /// The work that the host has observed as complete.
     pub(super) known: VectorClock,
     pub(super) handles: usize,
     pub(super) violations: Vec<Violation>,
@@ -87,7 +86,7 @@ impl FakeState {
             call_count: 0,
             fault: None,
             order_count: 0,
-            left_out: None,
+            skipped_call: None,
             contexts: vec![0; devices],
             compute_capability: (9, 0),
             current: HashMap::new(),
@@ -101,10 +100,10 @@ impl FakeState {
             pending: BTreeSet::new(),
             memories: BTreeMap::new(),
             capacity: usize::MAX,
-            // Where no address of the host is.
+            // Outside of all host addresses.
             next_address: 1 << 60,
-            locked: BTreeMap::new(),
-            unlocked: AccessHistory::default(),
+            registered: BTreeMap::new(),
+            unregistered: AccessHistory::default(),
             modules: BTreeSet::new(),
             functions: BTreeMap::new(),
             run_kernel: None,
@@ -118,7 +117,7 @@ impl FakeState {
         }
     }
 
-    /// A number that was never a handle.
+    /// An unused handle.
     pub(super) fn new_handle(&mut self) -> usize {
         self.handles += 1;
         self.handles
@@ -128,7 +127,7 @@ impl FakeState {
         self.violations.push(Violation { kind, message: message.into() });
     }
 
-    /// The next random number (splitmix64).
+    /// The next random number (SplitMix64).
     pub(super) fn draw(&mut self, below: usize) -> usize {
         self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.random;
@@ -140,6 +139,6 @@ impl FakeState {
 
 impl fmt::Debug for FakeState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "World({} calls, {} violations)", self.call_count, self.violations.len())
+        write!(f, "FakeState({} calls, {} violations)", self.call_count, self.violations.len())
     }
 }
