@@ -1,4 +1,10 @@
-//! Audio: what a file says of its samples.
+//! Audio: the header of WAV files.
+//!
+//! | file | content |
+//! |---|---|
+//! | `wav` | sample format and position of the sample data |
+//!
+//! Imports: no other room.
 
 mod wav;
 

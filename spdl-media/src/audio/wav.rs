@@ -1,4 +1,4 @@
-//! WAV files: RIFF, and RF64 for more than 4 GiB.
+//! WAV files: RIFF, and RF64 or BW64 for more than 4 GiB.
 
 use std::fmt;
 use std::ops::Range;
@@ -6,40 +6,40 @@ use std::ops::Range;
 use bytes::Bytes;
 use spdl_core::{Error, ErrorKind, Result};
 
-/// The first bytes of a file: `RIFF`, its size, `WAVE`.
+/// The RIFF header: `RIFF`, size, `WAVE`.
 const START: u64 = 12;
-/// The name and the size of a chunk.
+/// A chunk header: identifier and size.
 const CHUNK: u64 = 8;
-/// What of the chunk `fmt ` is read: all that `WAVE_FORMAT_EXTENSIBLE` has.
+/// The bytes of the chunk `fmt ` to read: up to the length of `WAVE_FORMAT_EXTENSIBLE`.
 const FORMAT: u64 = 40;
 /// The sizes in the chunk `ds64`.
 const LONG_SIZES: u64 = 24;
-/// A file with more chunks than this before its samples is not read.
+/// The maximum number of chunks before the sample data.
 const MAX_CHUNKS: usize = 10_000;
-/// The size of what is longer than its 32 bits can say, or was not known when it was written.
+/// The 32-bit size of a chunk that is too long, or whose size was unknown when it was written.
 const UNKNOWN: u64 = 0xFFFF_FFFF;
 
 const PCM: u16 = 1;
 const FLOAT: u16 = 3;
 const EXTENSIBLE: u16 = 0xFFFE;
-/// A format of 16 bits as the GUID of `WAVE_FORMAT_EXTENSIBLE`: this follows it.
+/// The rest of a `WAVE_FORMAT_EXTENSIBLE` GUID, after the 16-bit format.
 const GUID_TAIL: [u8; 14] = *b"\x00\x00\x00\x00\x10\x00\x80\x00\x00\xAA\x00\x38\x9B\x71";
 
-/// How a WAV file stores one sample of one channel, the least significant byte first.
+/// The sample type of a WAV file, little-endian.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum WavSample {
-    /// Unsigned, 8 bits; silence is 128.
+    /// Unsigned 8 bits; silence is 128.
     U8,
-    /// Signed, 16 bits.
+    /// Signed 16 bits.
     I16,
-    /// Signed, 24 bits in three bytes: [`widen`](WavSample::widen) makes 32 of them.
+    /// Signed 24 bits in three bytes; [`widen`](WavSample::widen) converts to 32 bits.
     I24,
-    /// Signed, 32 bits.
+    /// Signed 32 bits.
     I32,
-    /// IEEE 754 binary32, mostly from −1 to 1.
+    /// IEEE 754 binary32, usually −1 to 1.
     F32,
-    /// IEEE 754 binary64, mostly from −1 to 1.
+    /// IEEE 754 binary64, usually −1 to 1.
     F64,
 }
 
@@ -55,12 +55,12 @@ impl WavSample {
         }
     }
 
-    /// Puts samples of 24 bits into the upper three bytes of samples of 32 bits, the lowest of which
-    /// is 0: full scale stays full scale. Both have the least significant byte first.
+    /// Converts 24-bit samples to 32-bit samples, both little-endian. The value goes into the upper
+    /// three bytes, so that full scale remains full scale.
     ///
     /// # Errors
-    /// `InvalidArgument` where `wide` is not as long as all samples need, or `packed` holds a part
-    /// of one.
+    /// `InvalidArgument` if `wide` does not have 4 bytes per sample, or `packed` ends inside a
+    /// sample.
     ///
     /// ```
     /// let mut wide = [0; 4];
@@ -73,7 +73,7 @@ impl WavSample {
         let (to, left_over) = wide.as_chunks_mut::<4>();
         if from.len() != to.len() || !rest.is_empty() || !left_over.is_empty() {
             let message = format!(
-                "{} bytes of samples of 24 bits do not become {} bytes of 32",
+                "cannot widen {} bytes of 24-bit samples to {} bytes: expected 4 bytes per 3 bytes",
                 packed.len(),
                 wide.len()
             );
@@ -87,7 +87,7 @@ impl WavSample {
 }
 
 impl fmt::Display for WavSample {
-    /// As NumPy names such numbers: `int16`.
+    /// The NumPy name: `int16`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             WavSample::U8 => "uint8",
@@ -100,9 +100,9 @@ impl fmt::Display for WavSample {
     }
 }
 
-/// What a WAV file says of its samples, and where in the file they are.
+/// The header of a WAV file: sample format, and position of the sample data.
 ///
-/// A frame is one sample of each channel; the samples of a frame follow one another.
+/// A frame is one sample of each channel; its samples are adjacent.
 ///
 /// ```
 /// # let mut file = b"RIFF\x2C\0\0\0WAVEfmt \x10\0\0\0\x01\0\x02\0\x40\x1F\0\0\0\x7D\0\0\x04\0\x10\0".to_vec();
@@ -115,18 +115,18 @@ impl fmt::Display for WavSample {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WavHeader {
-    format: Format,
+    format: FormatChunk,
     data: Range<u64>,
 }
 
 /// The chunk `fmt `.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Format {
-    /// Where in the file it is.
+struct FormatChunk {
+    /// The offset in the file.
     offset: u64,
     tag: u16,
-    /// The format that `WAVE_FORMAT_EXTENSIBLE` stands for; else the same as `tag`. `None` where
-    /// that is no format of 16 bits.
+    /// The format that `WAVE_FORMAT_EXTENSIBLE` denotes, otherwise the same as `tag`. `None` if the
+    /// GUID does not denote a 16-bit format.
     subformat: Option<u16>,
     channels: u16,
     sample_rate: u32,
@@ -136,7 +136,7 @@ struct Format {
 }
 
 impl WavHeader {
-    /// Reads the header of a file in memory.
+    /// Parses the header of a file in memory.
     ///
     /// # Errors
     /// As [`read`](Self::read).
@@ -146,16 +146,16 @@ impl WavHeader {
         })
     }
 
-    /// Reads the header of a file of `len` bytes. `read` is asked for parts of it: a few bytes of
-    /// each chunk up to the samples.
+    /// Parses the header of a file of `len` bytes. `read` returns ranges of the file: a few bytes
+    /// of each chunk up to the sample data.
     ///
-    /// Where the size of the samples was not known when the file was written, as by a program that
-    /// writes into a pipe, they go to the end of the file.
+    /// If the size of the sample data is unknown, as in files written to a pipe, the data extend to
+    /// the end of the file.
     ///
     /// # Errors
-    /// `Truncated` where the file is cut, be it in the samples; `Corrupt` where it is no WAV file or
-    /// contradicts itself; `Unsupported` for the most significant byte first (RIFX);
-    /// `LimitExceeded` for more than 10,000 chunks before the samples; what `read` answers.
+    /// `Truncated` if the file is truncated, even inside the sample data; `Corrupt` if it is not a
+    /// WAV file or inconsistent; `Unsupported` for big-endian files (RIFX); `LimitExceeded` for
+    /// more than 10,000 chunks before the sample data; the errors of `read`.
     pub fn read(len: u64, mut read: impl FnMut(Range<u64>) -> Result<Bytes>) -> Result<Self> {
         let start = read(0..len.min(START))?;
         let is_long = check_start(&start, len)?;
@@ -164,34 +164,38 @@ impl WavHeader {
         for _ in 0..MAX_CHUNKS {
             let content = offset.saturating_add(CHUNK);
             if content > len {
-                let what = if format.is_none() { "the format" } else { "the samples" };
-                return Err(cut(&format!("the file ends before {what}"), len));
+                let what = if format.is_none() { "fmt" } else { "data" };
+                return Err(truncated(
+                    &format!("truncated WAV: the file ends before the {what} chunk"),
+                    len,
+                ));
             }
             let chunk = read(offset..content)?;
             let size = u64::from(u32_at(&chunk, 4));
             let mut part = |most: u64| match content.checked_add(size.min(most)) {
                 Some(end) if end <= len => read(content..end),
-                _ => Err(cut("the file ends inside a chunk before the samples", len)),
+                _ => Err(truncated("truncated WAV: the file ends inside a chunk header", len)),
             };
             match chunk.get(..4).unwrap_or_default() {
                 b"fmt " if format.is_some() => {
-                    return Err(corrupt("a second format of the samples", offset));
+                    return Err(corrupt("corrupt WAV: second fmt chunk", offset));
                 }
-                b"fmt " => format = Some(Format::parse(&part(FORMAT)?, content)?),
+                b"fmt " => format = Some(FormatChunk::parse(&part(FORMAT)?, content)?),
                 b"ds64" if is_long && long_data_size.is_none() => {
                     let sizes = part(LONG_SIZES)?;
-                    let size = sizes.get(8..16).ok_or_else(|| {
-                        corrupt("the chunk with the sizes of 64 bits is too short", offset)
-                    })?;
+                    let size = sizes
+                        .get(8..16)
+                        .ok_or_else(|| corrupt("corrupt WAV: ds64 chunk too short", offset))?;
                     long_data_size = Some(number(size));
                 }
                 b"data" => {
-                    let format = format
-                        .ok_or_else(|| corrupt("the samples come before their format", offset))?;
+                    let format = format.ok_or_else(|| {
+                        corrupt("corrupt WAV: data chunk before the fmt chunk", offset)
+                    })?;
                     let size = match long_data_size {
                         _ if size != UNKNOWN => Some(size),
                         None if is_long => {
-                            return Err(corrupt("the sizes of 64 bits are missing", offset));
+                            return Err(corrupt("corrupt WAV: missing ds64 chunk", offset));
                         }
                         long => long,
                     };
@@ -199,29 +203,32 @@ impl WavHeader {
                 }
                 _ => {}
             }
-            // A byte fills chunks of an odd size up.
+            // Chunks are padded to even sizes.
             offset = content.saturating_add(size).saturating_add(size & 1);
         }
-        let message = format!("more than {MAX_CHUNKS} chunks before the samples");
+        let message = format!("WAV file with more than {MAX_CHUNKS} chunks before the data chunk");
         Err(Error::new(ErrorKind::LimitExceeded, message).with_offset(offset))
     }
 
-    /// With `size` bytes of samples, or all there are.
-    fn new(format: Format, start: u64, size: Option<u64>, len: u64) -> Result<Self> {
+    /// The header for `size` bytes of sample data, or for all remaining bytes.
+    fn new(format: FormatChunkChunk, start: u64, size: Option<u64>, len: u64) -> Result<Self> {
         let frame = u64::from(format.block_align);
         let end = match size {
             Some(size) => start.checked_add(size).filter(|&end| end <= len).ok_or_else(|| {
-                let there = len - start;
-                cut(&format!("the file ends after {there} of {size} bytes of samples"), len)
+                let available = len - start;
+                truncated(
+                    &format!("truncated WAV: {available} of {size} bytes in the data chunk"),
+                    len,
+                )
             })?,
-            // What was under way when the pipe broke is no frame.
+            // An incomplete last frame of an interrupted pipe is dropped.
             None if frame > 0 => len - (len - start) % frame,
             None => len,
         };
         Ok(WavHeader { format, data: start..end })
     }
 
-    /// The format as stored: 1 is PCM, 3 floating point, 0xFFFE `WAVE_FORMAT_EXTENSIBLE`.
+    /// The format tag as stored: 1 is PCM, 3 floating point, 0xFFFE `WAVE_FORMAT_EXTENSIBLE`.
     pub fn format(&self) -> u16 {
         self.format.tag
     }
@@ -236,7 +243,7 @@ impl WavHeader {
         self.format.sample_rate
     }
 
-    /// Bytes per second, as stored. Nothing depends on it.
+    /// Bytes per second, as stored; informative only.
     pub fn byte_rate(&self) -> u32 {
         self.format.byte_rate
     }
@@ -246,29 +253,30 @@ impl WavHeader {
         self.format.block_align
     }
 
-    /// The bits of a sample. Where fewer of them are valid, they are the upper ones.
+    /// Bits per sample. If fewer bits are valid, they are the upper ones.
     pub fn bits_per_sample(&self) -> u16 {
         self.format.bits_per_sample
     }
 
-    /// Where in the file the samples are.
+    /// The byte range of the sample data in the file.
     pub fn data_range(&self) -> Range<u64> {
         self.data.clone()
     }
 
-    /// The number of whole frames.
+    /// The number of complete frames.
     pub fn frames(&self) -> u64 {
         let bytes = self.data.end - self.data.start;
         bytes.checked_div(u64::from(self.format.block_align)).unwrap_or(0)
     }
 
-    /// How samples are stored.
+    /// The sample type.
     ///
     /// # Errors
-    /// `Unsupported` for other formats than PCM of 8, 16, 24 or 32 bits and floating point of 32 or
-    /// 64, such as A-law, µ-law and ADPCM; `Corrupt` where the sizes contradict each other.
+    /// `Unsupported` for formats other than PCM of 8, 16, 24 or 32 bits and floating point of 32 or
+    /// 64 bits, such as A-law, µ-law and ADPCM; `Corrupt` if the sizes are inconsistent.
     pub fn sample(&self) -> Result<WavSample> {
-        let Format { offset, subformat, channels, block_align, bits_per_sample, .. } = self.format;
+        let FormatChunk { offset, subformat, channels, block_align, bits_per_sample, .. } =
+            self.format;
         let sample = match (subformat, bits_per_sample) {
             (Some(PCM), 8) => WavSample::U8,
             (Some(PCM), 16) => WavSample::I16,
@@ -277,47 +285,51 @@ impl WavHeader {
             (Some(FLOAT), 32) => WavSample::F32,
             (Some(FLOAT), 64) => WavSample::F64,
             (format, bits) => {
-                let message = format!("samples of {bits} bits, {}", format_name(format));
+                let message = format!("unsupported WAV format: {bits}-bit {}", format_name(format));
                 return Err(Error::new(ErrorKind::Unsupported, message).with_offset(offset));
             }
         };
         if channels == 0 {
-            return Err(corrupt("there are no channels", offset));
+            return Err(corrupt("corrupt WAV: 0 channels", offset));
         }
         if usize::from(block_align) != usize::from(channels) * sample.size() {
-            let message =
-                format!("{block_align} bytes for a frame of {channels} channels of {sample}");
+            let message = format!(
+                "corrupt WAV: block align {block_align} for {channels} channels of {sample}"
+            );
             return Err(corrupt(&message, offset));
         }
         let bytes = self.data.end - self.data.start;
         if !bytes.is_multiple_of(u64::from(block_align)) {
-            let message = format!("{bytes} bytes of samples, which are no whole number of frames");
+            let message =
+                format!("corrupt WAV: {bytes} bytes of samples are not a whole number of frames");
             return Err(corrupt(&message, self.data.start));
         }
         Ok(sample)
     }
 
-    /// The frames of a stretch of time, in seconds: from `offset`, or the start, for `duration`, or
-    /// to the end. Each boundary is the frame that begins at it or last before it; a stretch that is
-    /// too long ends with the file.
+    /// The frames of a time interval, in seconds: from `offset` (default: the start) for `duration`
+    /// (default: to the end). A boundary selects the frame that starts at or before it. The
+    /// interval is clipped to the end of the file.
     ///
     /// # Errors
-    /// `InvalidArgument` where one of them is negative or no finite number, or the stretch starts
-    /// behind the last frame.
+    /// `InvalidArgument` if a value is negative or not finite, or the interval starts after the
+    /// last frame.
     pub fn frames_between(&self, offset: Option<f64>, duration: Option<f64>) -> Result<Range<u64>> {
         let frames = self.frames();
         let invalid = |message: String| Err(Error::new(ErrorKind::InvalidArgument, message));
         for (name, seconds) in [("offset", offset), ("duration", duration)] {
             if let Some(seconds) = seconds.filter(|value| !value.is_finite() || *value < 0.0) {
-                return invalid(format!("{seconds} seconds are no {name}"));
+                return invalid(format!(
+                    "invalid {name} {seconds} s: expected a finite time of at least 0"
+                ));
             }
         }
         let start = self.frame_at(offset.unwrap_or(0.0));
         if start > 0 && start >= frames {
             let seconds = offset.unwrap_or(0.0);
             return invalid(format!(
-                "the stretch starts at {seconds} s, and the file ends before: it has {frames} \
-                 frames, {} a second",
+                "offset {seconds} s is after the end of the file: it has {frames} frames at {} \
+                 frames per second",
                 self.sample_rate()
             ));
         }
@@ -325,31 +337,34 @@ impl WavHeader {
         Ok(start..start.saturating_add(count).min(frames))
     }
 
-    /// The frame that begins at this time or last before it.
+    /// The frame that starts at or before this time.
     fn frame_at(&self, seconds: f64) -> u64 {
         let frame = seconds * f64::from(self.sample_rate());
-        // The time of a frame is rarely a number that floating point has: 0.29 s × 100 Hz is
+        // Times of frames are rarely exact in floating point: 0.29 s × 100 Hz is
         // 28.999999999999996.
         let nearest = frame.round();
         let is_near = (frame - nearest).abs() <= 4.0 * f64::EPSILON * frame;
-        // A conversion of what is too large gives the largest number.
+        // A cast from `f64` saturates.
         if is_near { nearest as u64 } else { frame as u64 }
     }
 }
 
-impl Format {
+impl FormatChunk {
     fn parse(chunk: &[u8], offset: u64) -> Result<Self> {
         if chunk.len() < 16 {
-            let message = format!("a format of {} bytes, of 16 at least", chunk.len());
+            let message =
+                format!("corrupt WAV: fmt chunk of {} bytes: expected at least 16", chunk.len());
             return Err(corrupt(&message, offset));
         }
         let tag = u16_at(chunk, 0);
         let subformat = match chunk.get(24..40) {
             _ if tag != EXTENSIBLE => Some(tag),
             Some(guid) => (guid[2..] == GUID_TAIL).then(|| u16_at(guid, 0)),
-            None => return Err(corrupt("an extensible format that is too short", offset)),
+            None => {
+                return Err(corrupt("corrupt WAV: WAVE_FORMAT_EXTENSIBLE chunk too short", offset));
+            }
         };
-        Ok(Format {
+        Ok(FormatChunk {
             offset,
             tag,
             subformat,
@@ -362,7 +377,7 @@ impl Format {
     }
 }
 
-/// Whether a file with this start has sizes of 64 bits.
+/// Checks the RIFF header. Returns whether sizes have 64 bits.
 fn check_start(start: &[u8], len: u64) -> Result<bool> {
     let wave = start.get(8..).unwrap_or_default();
     let may_be = |name: &[u8; 4]| {
@@ -370,14 +385,14 @@ fn check_start(start: &[u8], len: u64) -> Result<bool> {
     };
     let is_long = may_be(b"RF64") || may_be(b"BW64");
     if may_be(b"RIFX") && start.len() as u64 == START {
-        let message = "a WAV file with the most significant byte first (RIFX)";
+        let message = "unsupported WAV: big-endian (RIFX)";
         return Err(Error::new(ErrorKind::Unsupported, message).with_offset(0));
     }
     if !is_long && !may_be(b"RIFF") {
-        return Err(corrupt("this is no WAV file", 0));
+        return Err(corrupt("RIFF header not found: not a WAV file", 0));
     }
     if (start.len() as u64) < START {
-        return Err(cut("the file ends inside its first bytes", len));
+        return Err(truncated("truncated WAV: the file ends inside the RIFF header", len));
     }
     Ok(is_long)
 }
@@ -391,7 +406,7 @@ fn format_name(format: Option<u16>) -> String {
         Some(7) => "µ-law",
         Some(0x50 | 0x55) => "MPEG",
         Some(other) => return format!("format {other:#06x}"),
-        None => "a format of its own",
+        None => "vendor-specific format",
     };
     name.to_owned()
 }
@@ -400,11 +415,11 @@ fn corrupt(message: &str, offset: u64) -> Error {
     Error::new(ErrorKind::Corrupt, message).with_offset(offset)
 }
 
-fn cut(message: &str, len: u64) -> Error {
+fn truncated(message: &str, len: u64) -> Error {
     Error::new(ErrorKind::Truncated, message).with_offset(len)
 }
 
-/// The least significant byte comes first. What is not there is 0: lengths are checked before.
+/// A little-endian number. Missing bytes count as 0; the callers check lengths.
 fn number(bytes: &[u8]) -> u64 {
     bytes.iter().rev().fold(0, |value, &byte| value << 8 | u64::from(byte))
 }

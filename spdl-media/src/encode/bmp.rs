@@ -1,23 +1,24 @@
-//! Windows bitmaps: pixels as they are, behind a short header.
+//! Windows bitmaps: raw pixels after a short header.
 
 use spdl_core::Result;
 
-use super::{ImageEncoder, check, invalid};
+use super::encoder::{ImageEncoder, check, invalid};
 use crate::image::{CHANNELS, Size};
 
 const NAME: &str = "bmp";
-/// `BITMAPFILEHEADER` and `BITMAPINFOHEADER` of Microsoft's Windows GDI.
+/// `BITMAPFILEHEADER` and `BITMAPINFOHEADER` of the Windows GDI.
 const HEADERS: u32 = 14 + 40;
 
-/// Writes BMP: 24 bits a pixel, from the top down, uncompressed.
+/// Encodes BMP: 24 bits per pixel, top-down, uncompressed.
 ///
-/// For pixels that are read much more often than written, as in a cache: nothing is read faster, and
-/// other programs show it. A file has 54 bytes and, for each row, 3 bytes a pixel and up to 3 more.
+/// For pixels that are read far more often than written, as in a cache: BMP decodes fastest, and
+/// other programs display it. A file has 54 bytes, and per row 3 bytes per pixel and up to 3 bytes
+/// of padding.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BmpEncoder(());
 
 impl BmpEncoder {
-    /// An encoder.
+    /// Creates an encoder.
     pub fn new() -> Self {
         BmpEncoder::default()
     }
@@ -34,7 +35,9 @@ impl ImageEncoder for BmpEncoder {
         let stride = row.next_multiple_of(4);
         let data = stride as u64 * u64::from(size.height);
         let Ok(file) = u32::try_from(data + u64::from(HEADERS)) else {
-            return Err(invalid(format!("a BMP of {size} pixels would be larger than 4 GiB")));
+            return Err(invalid(format!(
+                "cannot encode {size} pixels as BMP: the file would exceed 4 GiB"
+            )));
         };
         let mut encoded = Vec::with_capacity(file as usize);
         encoded.extend_from_slice(b"BM");
@@ -42,7 +45,7 @@ impl ImageEncoder for BmpEncoder {
         for value in [file, 0, HEADERS, HEADERS - 14, size.width] {
             long(&mut encoded, value);
         }
-        // A negative height: the first row is the top one.
+        // A negative height: rows are stored top-down.
         encoded.extend((-i64::from(size.height) as i32).to_le_bytes());
         // One plane of 24 bits.
         encoded.extend([1, 0, 24, 0]);

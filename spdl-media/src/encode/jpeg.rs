@@ -1,28 +1,28 @@
-//! JPEG through the `jpeg-encoder` crate.
+//! JPEG by the crate `jpeg-encoder`.
 
 use jpeg_encoder::{ChromaSubsamplingMethod, ColorType, Encoder, SamplingFactor};
 use spdl_core::Result;
 
-use super::{ImageEncoder, check, failed, invalid};
+use super::encoder::{ImageEncoder, check, failed, invalid};
 use crate::image::Size;
 
 const NAME: &str = "jpeg";
 
-/// How the colour differences of a JPEG are stored.
+/// The chroma subsampling of a JPEG.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Subsampling {
-    /// 4:4:4: for every pixel.
+    /// 4:4:4: full resolution.
     S444,
-    /// 4:2:2: for every two pixels of a row.
+    /// 4:2:2: half the horizontal resolution.
     S422,
-    /// 4:2:0: for every square of two by two pixels.
+    /// 4:2:0: half the horizontal and vertical resolution.
     #[default]
     S420,
 }
 
-/// Writes JPEG: YCbCr, 8 bits, Huffman-coded.
+/// Encodes JPEG: YCbCr, 8 bits, Huffman coding.
 ///
-/// The quantisation tables are those of ITU-T T.81, annex K, scaled by the quality as libjpeg does.
+/// The quantisation tables are those of ITU-T T.81, annex K, scaled by the quality as in libjpeg.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JpegEncoder {
     quality: u8,
@@ -39,34 +39,34 @@ impl Default for JpegEncoder {
 }
 
 impl JpegEncoder {
-    /// Quality 90, 4:2:0, one scan, the Huffman tables of the standard.
+    /// Quality 90, 4:2:0, sequential, standard Huffman tables.
     pub fn new() -> Self {
         JpegEncoder::default()
     }
 
-    /// The quality, from 1 to 100. Default: 90.
+    /// The quality, 1 to 100. Default: 90.
     #[must_use]
     pub fn quality(mut self, quality: u8) -> Self {
         self.quality = quality;
         self
     }
 
-    /// How the colour differences are stored. Default: 4:2:0.
+    /// The chroma subsampling. Default: 4:2:0.
     #[must_use]
     pub fn subsampling(mut self, subsampling: Subsampling) -> Self {
         self.subsampling = subsampling;
         self
     }
 
-    /// Whether the image comes in several scans, from coarse to fine: smaller, and slower to decode.
-    /// Default: no.
+    /// Whether the JPEG is progressive: smaller, but slower to decode. Default: no.
     #[must_use]
     pub fn progressive(mut self, progressive: bool) -> Self {
         self.progressive = progressive;
         self
     }
 
-    /// Whether Huffman tables are made for the image: smaller, and slower to encode. Default: no.
+    /// Whether Huffman tables are optimised for the image: smaller, but slower to encode. Default:
+    /// no.
     #[must_use]
     pub fn optimized(mut self, optimized: bool) -> Self {
         self.optimized = optimized;
@@ -82,7 +82,10 @@ impl ImageEncoder for JpegEncoder {
     fn encode(&self, pixels: &[u8], size: Size) -> Result<Vec<u8>> {
         check(NAME, pixels, size, u16::MAX.into())?;
         if !(1..=100).contains(&self.quality) {
-            return Err(invalid(format!("a JPEG quality is 1 to 100, not {}", self.quality)));
+            return Err(invalid(format!(
+                "invalid JPEG quality {}: expected 1 to 100",
+                self.quality
+            )));
         }
         let mut encoded = Vec::new();
         let mut encoder = Encoder::new(&mut encoded, self.quality);

@@ -1,4 +1,11 @@
-//! From pixels to the bytes of a file, for writers of data sets and for tools.
+//! Image encoders, for dataset writers and tools.
+//!
+//! | file | content |
+//! |---|---|
+//! | `encoder` | the trait of an encoder, and checks of its input |
+//! | `bmp`, `jpeg`, `png`, `webp`, `webp_lossy` | one encoder per format |
+//!
+//! Imports: [`image`](crate::image).
 //!
 //! ```
 //! # #[cfg(feature = "jpeg")] {
@@ -14,75 +21,17 @@
 //! ```
 
 mod bmp;
+mod encoder;
 mod jpeg;
 mod png;
 mod webp;
 #[cfg(feature = "webp-lossy")]
 mod webp_lossy;
 
-use std::fmt::{Debug, Display};
-
-use spdl_core::{Error, ErrorKind, Result};
-
 pub use self::bmp::BmpEncoder;
+pub use self::encoder::ImageEncoder;
 pub use self::jpeg::{JpegEncoder, Subsampling};
 pub use self::png::{PngCompression, PngEncoder};
 pub use self::webp::WebpEncoder;
 #[cfg(feature = "webp-lossy")]
 pub use self::webp_lossy::LossyWebpEncoder;
-use crate::image::{CHANNELS, Image, Size};
-
-/// Writes images of one format. The same pixels and options always give the same bytes.
-pub trait ImageEncoder: Debug + Send + Sync + 'static {
-    /// The short name of the format, and the ending of its files: `jpeg`.
-    fn name(&self) -> &'static str;
-
-    /// Encodes RGB pixels: `height` × `width` × 3 bytes, interleaved, rows without gaps.
-    ///
-    /// # Errors
-    /// `InvalidArgument` where the number of bytes is not that of the size, a side is 0 or larger
-    /// than the format allows, or an option is out of its range; `Unsupported` as the encoder says.
-    fn encode(&self, pixels: &[u8], size: Size) -> Result<Vec<u8>>;
-
-    /// Encodes an image.
-    ///
-    /// # Errors
-    /// As [`encode`](Self::encode).
-    fn encode_image(&self, image: &Image) -> Result<Vec<u8>> {
-        self.encode(&image.pixels, image.size)
-    }
-}
-
-/// Checks what is to be encoded. `largest` is the most that a side may be.
-fn check(name: &str, pixels: &[u8], size: Size, largest: u32) -> Result<()> {
-    check_channels(name, pixels, size, largest, CHANNELS as u64)
-}
-
-/// The same, of pixels with so many channels.
-fn check_channels(
-    name: &str,
-    pixels: &[u8],
-    size: Size,
-    largest: u32,
-    channels: u64,
-) -> Result<()> {
-    if size.pixels() == 0 || size.width.max(size.height) > largest {
-        return Err(invalid(format!("{name} pictures have sides of 1 to {largest}, not {size}")));
-    }
-    let expected = size.pixels().saturating_mul(channels);
-    if pixels.len() as u64 != expected {
-        let found = pixels.len();
-        return Err(invalid(format!("expected {expected} bytes for {size} pixels, found {found}")));
-    }
-    Ok(())
-}
-
-fn invalid(message: String) -> Error {
-    Error::new(ErrorKind::InvalidArgument, message)
-}
-
-/// An error of a crate that encodes. What it was given is sound: it is
-/// something that the crate cannot do.
-fn failed(name: &str, error: impl Display) -> Error {
-    Error::new(ErrorKind::Unsupported, format!("the {name} encoder failed: {error}"))
-}

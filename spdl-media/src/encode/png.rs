@@ -1,38 +1,38 @@
-//! PNG through the `png` crate.
+//! PNG by the crate `png`.
 
 use png::{BitDepth, ColorType, Compression, Encoder};
 use spdl_core::Result;
 
-use super::{ImageEncoder, check, failed};
+use super::encoder::{ImageEncoder, check, failed};
 use crate::image::Size;
 
 const NAME: &str = "png";
 
-/// How hard a PNG is compressed.
+/// The compression level of a PNG.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum PngCompression {
-    /// Quickly.
+    /// Fast.
     Fast,
-    /// About as zlib's level 6.
+    /// Similar to zlib level 6.
     #[default]
     Balanced,
-    /// Much slower, for files that are a little smaller.
+    /// Much slower, for slightly smaller files.
     High,
 }
 
-/// Writes PNG: RGB, 8 bits, lossless.
+/// Encodes PNG: RGB, 8 bits, lossless.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PngEncoder {
     compression: PngCompression,
 }
 
 impl PngEncoder {
-    /// Balanced between speed and size.
+    /// Compression [`PngCompression::Balanced`].
     pub fn new() -> Self {
         PngEncoder::default()
     }
 
-    /// How hard it is compressed. Default: balanced.
+    /// The compression level. Default: balanced.
     #[must_use]
     pub fn compression(mut self, compression: PngCompression) -> Self {
         self.compression = compression;

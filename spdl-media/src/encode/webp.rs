@@ -1,27 +1,28 @@
-//! WebP through the `image-webp` crate.
+//! Lossless WebP by the crate `image-webp`.
 
 use image_webp::{ColorType, WebPEncoder};
 use spdl_core::Result;
 
-use super::{ImageEncoder, check, check_channels, failed};
+use super::encoder::{ImageEncoder, check, check_channels, failed};
 use crate::image::Size;
 
 pub(super) const NAME: &str = "webp";
-/// The most pixels of a side. The format allows one more (RFC 9649, 3.4), which the crate writes, but
-/// reads as none.
+/// The maximum width and height. The format allows one pixel more (RFC 9649, 3.4); the crate writes
+/// such files but cannot read them.
 pub(super) const LARGEST: u32 = (1 << 14) - 1;
 
-/// Writes WebP, lossless. `LossyWebpEncoder` (feature `webp-lossy`) writes lossy WebP.
+/// Encodes lossless WebP. `LossyWebpEncoder` (feature `webp-lossy`) encodes lossy WebP.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WebpEncoder(());
 
 impl WebpEncoder {
-    /// Lossless.
+    /// Creates an encoder.
     pub fn new() -> Self {
         WebpEncoder::default()
     }
 
-    /// Encodes RGB pixels with alpha: `height` × `width` × 4 bytes, interleaved, rows without gaps.
+    /// Encodes RGB pixels with alpha: `height` × `width` × 4 bytes, interleaved, no padding between
+    /// rows.
     ///
     /// # Errors
     /// As [`encode`](ImageEncoder::encode).
@@ -31,7 +32,7 @@ impl WebpEncoder {
     }
 }
 
-/// Encodes pixels that were checked.
+/// Encodes validated pixels.
 fn write(pixels: &[u8], size: Size, color: ColorType) -> Result<Vec<u8>> {
     let mut encoded = Vec::new();
     WebPEncoder::new(&mut encoded)

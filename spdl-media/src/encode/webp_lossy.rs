@@ -1,13 +1,13 @@
-//! Lossy WebP through libwebp, by the `webp` crate.
+//! Lossy WebP by libwebp, through the crate `webp`.
 
 use spdl_core::Result;
 use webp::{Encoder, PixelLayout, WebPConfig};
 
+use super::encoder::{ImageEncoder, check, check_channels, failed, invalid};
 use super::webp::{LARGEST, NAME};
-use super::{ImageEncoder, check, check_channels, failed, invalid};
 use crate::image::Size;
 
-/// Writes WebP, lossy: YUV 4:2:0 of 8 bits (RFC 6386), with alpha beside it where there is some.
+/// Encodes lossy WebP: YUV 4:2:0, 8 bits (RFC 6386), with a separate alpha plane if needed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LossyWebpEncoder {
     quality: u8,
@@ -22,35 +22,37 @@ impl Default for LossyWebpEncoder {
 }
 
 impl LossyWebpEncoder {
-    /// Quality 75, alpha without loss, effort 4: the defaults of libwebp.
+    /// Quality 75, lossless alpha, effort 4: the defaults of libwebp.
     pub fn new() -> Self {
         LossyWebpEncoder::default()
     }
 
-    /// The quality, from 0 to 100. Default: 75.
+    /// The quality, 0 to 100. Default: 75.
     #[must_use]
     pub fn quality(mut self, quality: u8) -> Self {
         self.quality = quality;
         self
     }
 
-    /// The quality of alpha, from 0 to 100; at 100, nothing of it is lost. Default: 100.
+    /// The quality of alpha, 0 to 100; 100 is lossless. Default: 100.
     #[must_use]
     pub fn alpha_quality(mut self, quality: u8) -> Self {
         self.alpha_quality = quality;
         self
     }
 
-    /// From 0, quick, to 6, slow and a little smaller. Default: 4.
+    /// The effort, from 0 (fast) to 6 (slow, slightly smaller files). Default: 4.
     #[must_use]
     pub fn effort(mut self, effort: u8) -> Self {
         self.effort = effort;
         self
     }
 
-    /// Encodes RGB pixels with alpha: `height` × `width` × 4 bytes, interleaved, rows without gaps.
-    /// The colour of pixels that nobody sees (alpha 0) is not kept. Where all alpha is 255, the file
-    /// has none.
+    /// Encodes RGB pixels with alpha: `height` × `width` × 4 bytes, interleaved, no padding between
+    /// rows.
+    ///
+    /// The colour of fully transparent pixels is not preserved. If all pixels are opaque, the file
+    /// has no alpha.
     ///
     /// # Errors
     /// As [`encode`](ImageEncoder::encode).
@@ -59,20 +61,20 @@ impl LossyWebpEncoder {
         self.write(pixels, PixelLayout::Rgba, size)
     }
 
-    /// Encodes pixels that were checked.
+    /// Encodes validated pixels.
     fn write(&self, pixels: &[u8], layout: PixelLayout, size: Size) -> Result<Vec<u8>> {
         let options = [
             ("quality", self.quality, 100),
-            ("quality of alpha", self.alpha_quality, 100),
+            ("alpha quality", self.alpha_quality, 100),
             ("effort", self.effort, 6),
         ];
         for (name, given, most) in options {
             if given > most {
-                return Err(invalid(format!("a WebP {name} is 0 to {most}, not {given}")));
+                return Err(invalid(format!("invalid WebP {name} {given}: expected 0 to {most}")));
             }
         }
         let mut config = WebPConfig::new()
-            .map_err(|()| failed(NAME, "libwebp has another version than its binding"))?;
+            .map_err(|()| failed(NAME, "the version of libwebp does not match its binding"))?;
         config.quality = self.quality.into();
         config.alpha_quality = self.alpha_quality.into();
         config.method = self.effort.into();

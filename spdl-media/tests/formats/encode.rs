@@ -209,13 +209,13 @@ fn lossy_webp_keeps_alpha() {
 
 #[cfg(feature = "webp-lossy")]
 #[test]
-fn options_of_lossy_webp_out_of_range_are_refused() {
+fn lossy_webp_options_out_of_range_are_rejected() {
     let size = Size::new(16, 16);
     let encoder = LossyWebpEncoder::new;
     for (encoder, words) in [
-        (encoder().quality(101), "quality is 0 to 100, not 101"),
-        (encoder().alpha_quality(101), "quality of alpha is 0 to 100, not 101"),
-        (encoder().effort(7), "effort is 0 to 6, not 7"),
+        (encoder().quality(101), "invalid WebP quality 101: expected 0 to 100"),
+        (encoder().alpha_quality(101), "invalid WebP alpha quality 101: expected 0 to 100"),
+        (encoder().effort(7), "invalid WebP effort 7: expected 0 to 6"),
     ] {
         let error = encoder.encode(&[90; 16 * 16 * 3], size).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidArgument);

@@ -246,7 +246,7 @@ fn a_layout_that_does_not_fit_the_transform_is_refused_when_the_pipeline_is_buil
         })
     };
     let transform = ImageTransform::new(SIDE).layout(Layout::Nchw);
-    let given = "gives uint8 [3, 24, 24] (nchw-u8, 24x24 pixels)";
+    let given = "produces uint8 [3, 24, 24] (nchw-u8, 24x24 pixels)";
     for (other, found) in [
         // As many bytes, in another order.
         (transform.clone().layout(Layout::Nhwc), "uint8 [24, 24, 3]"),
@@ -298,7 +298,7 @@ fn a_layout_that_nobody_has_checked_is_refused_with_the_first_image() {
     for (fields, words) in [
         (more, "has 3: images, labels, ages"),
         (fields[..1].to_vec(), "has 1: images"),
-        (image_fields(&transform.clone().layout(Layout::Nchw)), "gives uint8 [24, 24, 3]"),
+        (image_fields(&transform.clone().layout(Layout::Nchw)), "produces uint8 [24, 24, 3]"),
     ] {
         let item = Labeled { value: Bytes::from(data("rgb.png")), label: 3 };
         let transform = transform.clone();
@@ -369,7 +369,7 @@ fn a_field_that_does_not_fit_is_refused_by_whoever_writes_it() {
         .build()
         .unwrap();
     let errors: Vec<_> = pipeline.filter_map(Result::err).collect();
-    assert!(errors[0].to_string().contains("gives uint8 [24, 24, 3]"), "{}", errors[0]);
+    assert!(errors[0].to_string().contains("produces uint8 [24, 24, 3]"), "{}", errors[0]);
 }
 
 /// Checks what is said of samples of a file that is cut off: that part is the whole file's, and what

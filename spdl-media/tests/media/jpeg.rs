@@ -587,18 +587,18 @@ fn scans_without_coefficients_cost_next_to_nothing() {
 
 // promise: IMG3
 #[test]
-fn kinds_of_jpeg_that_are_not_read_are_refused_with_the_reason() {
+fn unsupported_kinds_of_jpeg_are_rejected_with_the_reason() {
     let file = data("444.jpg");
     // Marker, length, bits, sides, the number of components, then three bytes for each.
     let frame = file.windows(2).position(|pair| pair == [0xFF, 0xC0]).unwrap();
     for (changes, words) in [
-        (&[(1, 0xC1), (4, 12)][..], "12 bits a sample; expected 8"),
-        (&[(1, 0xC2), (4, 12)], "12 bits a sample; expected 8"),
-        (&[(1, 0xC3)], "a lossless JPEG"),
-        (&[(1, 0xCB)], "a lossless JPEG"),
-        (&[(1, 0xC5)], "a hierarchical JPEG"),
-        (&[(1, 0xCF)], "a hierarchical JPEG"),
-        (&[(11, 0x31), (14, 0x21)], "sampling factors that do not divide each other"),
+        (&[(1, 0xC1), (4, 12)][..], "12 bits per sample: expected 8"),
+        (&[(1, 0xC2), (4, 12)], "12 bits per sample: expected 8"),
+        (&[(1, 0xC3)], "lossless process"),
+        (&[(1, 0xCB)], "lossless process"),
+        (&[(1, 0xC5)], "hierarchical process"),
+        (&[(1, 0xCF)], "hierarchical process"),
+        (&[(11, 0x31), (14, 0x21)], "sampling factors that do not divide the maximum"),
     ] {
         let mut file = file.clone();
         changes.iter().for_each(|&(at, byte)| file[frame + at] = byte);
