@@ -1,4 +1,4 @@
-"""The data that the examples run on where none is given: what `cargo xtask demo` made last."""
+"""The default data set of the examples: the newest output of `cargo xtask demo`."""
 
 from __future__ import annotations
 
@@ -12,36 +12,36 @@ _REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 class Labeled(NamedTuple):
-    """Images, and the class of each."""
+    """Paths of images, and the class of each."""
 
     paths: list[Path]
     labels: list[int]
 
 
 def folder() -> Path:
-    """A folder with a folder of JPEGs for each class.
+    """Returns a folder with one folder of JPEG files for each class.
 
-    A class shows crops of one photograph. There are 14 of these: with more classes, some cannot be
-    told from each other.
+    The images of a class are crops of one photograph. There are 14 photographs, so with more than
+    14 classes, some classes look the same.
     """
     target = Path(os.environ.get("CARGO_TARGET_DIR", _REPOSITORY / "target"))
     made = sorted(target.glob("demo/data-*"), key=os.path.getmtime)
     if not made:
-        raise SystemExit("say which folder of images; `cargo xtask demo` makes one to try this on")
+        raise SystemExit("no data set: give a folder of images, or run `cargo xtask demo`")
     return made[-1]
 
 
 def labeled(images: Path) -> Labeled:
-    """All images of a folder of class folders; classes are numbered as by `ImageLoader`."""
+    """Lists all images in class folders; classes have the same numbers as in `ImageLoader`."""
     classes = sorted(path for path in images.iterdir() if path.is_dir())
     pairs = [(path, label) for label, name in enumerate(classes) for path in sorted(name.iterdir())]
     if not pairs:
-        raise SystemExit(f"{images} has no folders with images")
+        raise SystemExit(f'"{images}" contains no folders with images')
     return Labeled([path for path, _ in pairs], [label for _, label in pairs])
 
 
 def split(images: Path) -> tuple[Labeled, Labeled]:
-    """Four fifths of the images to train on, and the rest to evaluate on."""
+    """Splits the images into 80 % for training and 20 % for evaluation."""
     everything = labeled(images)
     train, held_out = Labeled([], []), Labeled([], [])
     for number, (path, label) in enumerate(zip(*everything)):
@@ -52,27 +52,27 @@ def split(images: Path) -> tuple[Labeled, Labeled]:
 
 
 def shards(images: Path, count: int = 4) -> str:
-    """Tar shards of the images, as `webdataset` lays them out, made once beside their folder.
+    """Writes the images as tar shards in the WebDataset layout, once, next to their folder.
 
-    `spdl pack FOLDER SHARDS/` does that better, and for every kind of data set.
+    `spdl pack FOLDER SHARDS/` is the general tool for all kinds of data sets.
     """
     place = images.parent / f"shards-of-{images.name}"
     if not place.is_dir():
-        unfinished = images.parent / f".{place.name}"
-        unfinished.mkdir(exist_ok=True)
+        temporary = images.parent / f".{place.name}"
+        temporary.mkdir(exist_ok=True)
         samples = list(zip(*labeled(images)))
         for shard in range(count):
-            with tarfile.open(unfinished / f"shard-{shard}.tar", "w") as archive:
+            with tarfile.open(temporary / f"shard-{shard}.tar", "w") as archive:
                 for number in range(shard, len(samples), count):
                     path, label = samples[number]
                     _add(archive, f"{number:06}{path.suffix}", path.read_bytes())
                     _add(archive, f"{number:06}.cls", b"%d" % label)
-        unfinished.rename(place)
+        temporary.rename(place)
     return str(place / f"shard-{{0..{count - 1}}}.tar")
 
 
 def by_pillow(file: Any, size: int) -> Any:
-    """The centre of an image as Pillow decodes and resizes it: `uint8 [size, size, 3]`."""
+    """Decodes, resizes and centre-crops an image with Pillow: `uint8 [size, size, 3]`."""
     import numpy
     from PIL import Image
 

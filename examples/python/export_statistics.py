@@ -1,12 +1,12 @@
-"""A pipeline's statistics over time: into a database, from there into JSON, and into a picture.
+"""Exports the statistics of a pipeline over time to SQLite, JSON and an SVG chart.
 
     python examples/python/export_statistics.py run statistics.db
     python examples/python/export_statistics.py json statistics.db > statistics.json
     python examples/python/export_statistics.py plot statistics.db statistics.svg
 
-It needs `spdl-rs` and Python's standard library alone. `run` runs a small pipeline, of which each
-stage and each queue adds a row to the database every so often; several runs may share one. In a
-program of yours, give `build` the two arguments that `run` gives it.
+Requires only `spdl-rs`. `run` executes a small pipeline; each stage and each queue inserts one row
+per interval into the database. Several runs can share a database. To record your own pipeline, pass
+`task_hook_factory` and `queue_class` to `build`, as `run` does.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ COLOURS = ["#1b6ca8", "#c8553d", "#3a7d44", "#8e5ea2", "#b8860b", "#444444"]
 
 
 class Database:
-    """A table of rows for stages and one for queues. Any thread may add to it."""
+    """An SQLite database with one table for stages and one for queues. Thread-safe."""
 
     def __init__(self, path: Path) -> None:
         self._lock = threading.Lock()
@@ -68,19 +68,22 @@ class Database:
 
 
 class RecordedStage(TaskStatsHook):
-    """Adds what a stage did in each interval to a database."""
+    """A hook that inserts the statistics of a stage for each interval."""
 
     def __init__(self, info: StageInfo, interval: float, database: Database) -> None:
         super().__init__(info, interval)
         self._database = database
 
     async def interval_stats_callback(self, stats: TaskPerfStats) -> None:
-        # The event loop need not wait for the disk.
+        # Write in a thread, so that the event loop does not wait for the disk.
         await asyncio.to_thread(self._database.add, "stages", str(self.info), stats)
 
 
 class RecordedQueue(StatsQueue):
-    """The same for a queue. The numbers are the engine's own: items pass through no queue of Python's."""
+    """A queue that inserts its statistics for each interval.
+
+    The native engine measures them; items do not pass through a Python queue.
+    """
 
     def __init__(
         self, info: StageInfo, *, buffer_size: int, interval: float, database: Database
@@ -93,7 +96,7 @@ class RecordedQueue(StatsQueue):
 
 
 def run(database: Database, items: int, interval: float) -> None:
-    """A pipeline that has something to tell."""
+    """Runs a small pipeline and records its statistics."""
 
     def fetch(number: int) -> int:
         time.sleep(0.002)
@@ -117,11 +120,11 @@ def run(database: Database, items: int, interval: float) -> None:
     )
     with pipeline.auto_stop():
         batches = sum(1 for _ in pipeline)
-    print(f"{batches} batches; {len(database.rows('stages'))} rows of stages")
+    print(f"{batches} batches; {len(database.rows('stages'))} rows in the table of stages")
 
 
 def plot(database: Database, path: Path) -> None:
-    """Items per second of each queue, as a picture."""
+    """Writes an SVG chart of the items per second of each queue."""
     curves: dict[str, list[tuple[float, float]]] = {}
     for row in database.rows("queues"):
         rate = row["num_items"] / row["elapsed"] if row["elapsed"] else 0.0
@@ -138,7 +141,7 @@ def picture(curves: dict[str, list[tuple[float, float]]]) -> Iterator[str]:
     height = HEIGHT + 20 * len(curves)
     yield f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}">'
     yield '<rect width="100%" height="100%" fill="white"/>'
-    yield f'<text x="{MARGIN}" y="20" font-size="12">items/s, at most {most:,.0f}</text>'
+    yield f'<text x="{MARGIN}" y="20" font-size="12">items/s, maximum {most:,.0f}</text>'
     for at, (name, curve) in enumerate(curves.items()):
         colour = COLOURS[at % len(COLOURS)]
         line = " ".join(
@@ -157,17 +160,20 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     commands = parser.add_subparsers(dest="command", required=True)
-    command = commands.add_parser("run", help="run a pipeline, and record it")
-    command.add_argument("database", type=Path)
-    command.add_argument("--items", type=int, default=2000)
-    command.add_argument("--interval", type=float, default=0.25, help="seconds between two rows")
-    commands.add_parser("json", help="print what is recorded").add_argument("database", type=Path)
-    command = commands.add_parser("plot", help="draw what is recorded")
-    command.add_argument("database", type=Path)
-    command.add_argument("picture", type=Path)
+    command = commands.add_parser("run", help="run a pipeline and record its statistics")
+    command.add_argument("database", type=Path, help="SQLite file; rows are appended")
+    command.add_argument("--items", type=int, default=2000, help="number of items [default: 2000]")
+    command.add_argument(
+        "--interval", type=float, default=0.25, help="seconds between two rows [default: 0.25]"
+    )
+    command = commands.add_parser("json", help="print all recorded rows as JSON")
+    command.add_argument("database", type=Path, help="SQLite file of `run`")
+    command = commands.add_parser("plot", help="write a chart of the throughput of each queue")
+    command.add_argument("database", type=Path, help="SQLite file of `run`")
+    command.add_argument("picture", type=Path, help="SVG file to write")
     options = parser.parse_args()
     if options.command != "run" and not options.database.is_file():
-        raise SystemExit(f"there is no {options.database}; `run` makes one")
+        raise SystemExit(f'"{options.database}" does not exist; create it with `run`')
     with contextlib.closing(Database(options.database)) as database:
         if options.command == "run":
             run(database, options.items, options.interval)

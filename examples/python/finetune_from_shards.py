@@ -1,13 +1,13 @@
-"""Fine-tunes a trained network on other classes, from tar shards; ended in any way, it goes on.
+"""Fine-tunes a trained network on tar shards with JAX, and resumes from a checkpoint.
 
-    cargo xtask demo                            makes a data set to try it on
+    cargo xtask demo                            creates a demo data set
     python examples/python/imagenet_jax.py --save weights.npz
     python examples/python/finetune_from_shards.py --weights weights.npz --checkpoint run.state
     python examples/python/finetune_from_shards.py "https://host/{000..147}.tar" --cache /scratch
 
-It needs `jax` beside `spdl-rs`. Given the same line again after Ctrl-C, a crash or `kill -9`, it
-goes on from the checkpoint: no image is shown twice or left out, and the outcome is that of a run
-which nothing disturbed. Shards may lie on a disk, on a web server or in a store.
+Requires `spdl-rs` and `jax`. After Ctrl-C, a crash or `kill -9`, run the same command again: the
+program resumes from the checkpoint, no image is repeated or skipped, and the result equals that of
+an uninterrupted run. Shards are local files, or URLs of a web server or object store.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ def main() -> None:
     momentum = jax.tree.map(jnp.zeros_like, params)
     step = 0
     if options.checkpoint and options.checkpoint.exists():
-        # Unpickling runs what the file says: load none that you have not written.
+        # Security: unpickling can execute code, so load only your own checkpoints.
         saved = pickle.loads(options.checkpoint.read_bytes())
         params, momentum, step = saved["params"], saved["momentum"], saved["step"]
         loader.load_state_dict(saved["loader"])
-        print(f"goes on in epoch {loader.epoch} after step {step}")
+        print(f"resuming in epoch {loader.epoch} after step {step}")
 
     def save() -> None:
         state = {"params": params, "momentum": momentum, "step": step}
-        # Of the same moment as the weights: batches that were made ahead are made again.
+        # The state matches the weights: prefetched batches are loaded again after a resume.
         write(options.checkpoint, {**state, "loader": loader.state_dict()})
 
     for epoch in range(loader.epoch, options.epochs):
@@ -76,7 +76,7 @@ def main() -> None:
                 f"epoch {epoch}: step {step}, loss {float(jnp.stack(losses).mean()):.4f}; "
                 f"{len(losses) * options.batch_size / seconds:,.0f} images/s, "
                 f"{statistics['consumer']['waited_s'] / seconds:.0%} of the time waited for data; "
-                f"{statistics['dropped_total']} damaged images left out",
+                f"{statistics['dropped_total']} corrupt images dropped",
                 flush=True,
             )
     print(loader.diagnose())
@@ -85,7 +85,7 @@ def main() -> None:
 
 
 def pretrained(options: argparse.Namespace) -> Any:
-    """A network with the weights of another one, but for its last layer."""
+    """Creates a network with the weights of a trained one, and a new last layer."""
     key = jax.random.key(options.seed)
     params = network(key, options.classes)
     if options.weights:
@@ -96,28 +96,30 @@ def pretrained(options: argparse.Namespace) -> Any:
 
 
 def write(path: Path, checkpoint: dict[str, Any]) -> None:
-    """Writes it whole or not at all."""
-    unfinished = path.with_name(f"{path.name}.unfinished")
-    unfinished.write_bytes(pickle.dumps(jax.device_get(checkpoint)))
-    os.replace(unfinished, path)
+    """Replaces the checkpoint file atomically."""
+    temporary = path.with_name(f"{path.name}.partial")
+    temporary.write_bytes(pickle.dumps(jax.device_get(checkpoint)))
+    os.replace(temporary, path)
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("shards", nargs="?", help="tar shards, as shards/shard-{000..147}.tar")
-    parser.add_argument("--weights", type=Path, help="what imagenet_jax.py --save has written")
-    parser.add_argument("--classes", type=int, default=100, help="labels are 0 to CLASSES - 1")
-    parser.add_argument("--checkpoint", type=Path, help="go on from this file, and write it")
-    parser.add_argument("--save-every", type=int, default=10, help="steps between checkpoints")
-    parser.add_argument("--stop-after", type=int, help="end without a word after so many steps")
-    parser.add_argument("--cache", type=Path, help="keep what was read in this folder")
-    parser.add_argument("--epochs", type=int, default=3)
-    parser.add_argument("--batch-size", type=int, default=32)
-    parser.add_argument("--size", type=int, default=64, help="the side of the images in pixels")
-    parser.add_argument("--learning-rate", type=float, default=0.05)
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("shards", nargs="?", help="tar shards, such as shards/shard-{000..147}.tar")
+    parser.add_argument("--weights", type=Path, help="weights written by imagenet_jax.py --save")
+    parser.add_argument("--classes", type=int, default=100, help="number of classes [default: 100]")
+    parser.add_argument("--checkpoint", type=Path, help="resume from this file, and save to it")
+    parser.add_argument(
+        "--save-every", type=int, default=10, help="steps between checkpoints [default: 10]"
+    )
+    parser.add_argument("--stop-after", type=int, help="exit after this step, to test a resume")
+    parser.add_argument("--cache", type=Path, help="cache the images in this folder")
+    parser.add_argument("--epochs", type=int, default=3, help="number of epochs [default: 3]")
+    parser.add_argument("--batch-size", type=int, default=32, help="images per batch [default: 32]")
+    parser.add_argument("--size", type=int, default=64, help="image side in pixels [default: 64]")
+    parser.add_argument("--learning-rate", type=float, default=0.05, help="[default: 0.05]")
+    parser.add_argument("--seed", type=int, default=0, help="seed of order and crops [default: 0]")
     return parser.parse_args()
 
 

@@ -1,12 +1,12 @@
-"""Batches of images by a pipeline of native stages, and what the pipeline says of itself.
+"""Loads image batches with a pipeline of native stages, and prints its statistics.
 
-    cargo xtask demo                            makes a data set to try it on
+    cargo xtask demo                            creates a demo data set
     python examples/python/image_batches.py
     python examples/python/image_batches.py photos --size 224 --train
 
-It needs `spdl-rs` alone. The stages run in Rust, without the GIL; each image is written straight
-into its place in the batch. Functions of yours may stand before, between and behind them. Who has
-none takes `spdl_rs.ImageLoader`, which also shuffles, and goes on where it was.
+Requires only `spdl-rs`. The stages run in Rust without the GIL, and decode each image into its slot
+of the batch. Python functions can be added before, between and after them. Without functions,
+use `spdl_rs.ImageLoader`, which also shuffles and resumes.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ def main() -> None:
 
 
 def show(statistics: Statistics) -> None:
-    """Where the time went, and which stage holds the others back."""
-    print(f"{'stage':<24}{'at once':>8}{'images':>8}{'failed':>8}{'busy':>7}{'median':>11}")
+    """Prints the time spent in each stage, and the bottleneck."""
+    print(f"{'stage':<24}{'workers':>8}{'images':>8}{'failed':>8}{'busy':>7}{'median':>11}")
     for stage in statistics["stages"]:
         print(
             f"{stage['name']:<24}{stage['concurrency']:>8}{stage['items']:>8}{stage['failures']:>8}"
@@ -65,10 +65,10 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("data", nargs="?", type=Path, help="a folder with a folder for each class")
-    parser.add_argument("--batch-size", type=int, default=32)
-    parser.add_argument("--size", type=int, default=224, help="the side of the images in pixels")
-    parser.add_argument("--train", action="store_true", help="random crops, half of them mirrored")
+    parser.add_argument("data", nargs="?", type=Path, help="folder with one folder per class")
+    parser.add_argument("--batch-size", type=int, default=32, help="images per batch [default: 32]")
+    parser.add_argument("--size", type=int, default=224, help="image side in pixels [default: 224]")
+    parser.add_argument("--train", action="store_true", help="random crops and horizontal flips")
     return parser.parse_args()
 
 

@@ -1,11 +1,11 @@
 """Trains a small network on images in class folders with JAX, and evaluates it after each epoch.
 
-    cargo xtask demo                        makes a data set to try it on
+    cargo xtask demo                        creates a demo data set
     python examples/python/imagenet_jax.py
     python examples/python/imagenet_jax.py imagenet/train --val imagenet/val --size 224
 
-It needs `jax` beside `spdl-rs`. Batches come normalised and with the channels last, as JAX likes
-them, and JAX takes their memory as it is. The first epoch's rate includes compiling.
+Requires `spdl-rs` and `jax`. Batches are normalised float32 arrays in NHWC layout, which JAX uses
+without a copy. The rate of the first epoch includes compilation.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def main() -> None:
             params, momentum, loss = train_step(
                 params, momentum, to_jax(images), labels, options.learning_rate
             )
-            # No number yet: JAX computes while the next batch is waited for.
+            # Asynchronous: JAX computes while the next batch is loaded.
             losses.append(loss)
         mean_loss = float(jnp.stack(losses).mean())
         seconds = time.perf_counter() - start
@@ -54,14 +54,14 @@ def main() -> None:
 
 
 def loaders(options: argparse.Namespace) -> tuple[ImageLoader, ImageLoader, int]:
-    """What to train on, what to evaluate on, and how many classes there are."""
+    """Returns the training loader, the evaluation loader, and the number of classes."""
     both: dict[str, Any] = {
         "batch_size": options.batch_size,
         "size": options.size,
         "layout": "nhwc-f32",
         "seed": options.seed,
     }
-    # Batches all of one size: JAX compiles the step once.
+    # With batches of one size, JAX compiles the step only once.
     training: dict[str, Any] = {**both, "train": True, "drop_last": True}
     if options.val:
         train = ImageLoader(options.data, **training)
@@ -73,7 +73,7 @@ def loaders(options: argparse.Namespace) -> tuple[ImageLoader, ImageLoader, int]
 
 
 def network(key: jax.Array, classes: int, channels: tuple[int, ...] = (3, 16, 32, 64)) -> Any:
-    """The parameters: some convolutions that halve the image each, and a linear layer."""
+    """Returns the parameters of a few stride-2 convolutions and a linear layer."""
     keys = jax.random.split(key, len(channels))
     kernels = [
         jax.random.normal(key, (3, 3, inputs, outputs)) * (2 / (9 * inputs)) ** 0.5
@@ -87,7 +87,7 @@ def head(key: jax.Array, inputs: int, classes: int) -> jax.Array:
 
 
 def logits(params: Any, images: jax.Array) -> jax.Array:
-    """`float32 [N, size, size, 3]` to `float32 [N, classes]`."""
+    """Maps `float32 [N, size, size, 3]` to `float32 [N, classes]`."""
     x = images
     for kernel in params["kernels"]:
         dimensions = ("NHWC", "HWIO", "NHWC")
@@ -98,7 +98,7 @@ def logits(params: Any, images: jax.Array) -> jax.Array:
 
 @jax.jit
 def train_step(params: Any, momentum: Any, images: Any, labels: Any, learning_rate: float) -> Any:
-    """A step of gradient descent: parameters, momentum and loss."""
+    """One step of gradient descent; returns parameters, momentum and loss."""
 
     def loss_of(params: Any) -> jax.Array:
         of_classes = jax.nn.log_softmax(logits(params, images))
@@ -116,7 +116,7 @@ def count_right(params: Any, images: Any, labels: Any) -> jax.Array:
 
 
 def evaluate(params: Any, loader: ImageLoader) -> float:
-    """The share of the images whose class is found."""
+    """Returns the accuracy."""
     right = total = 0
     for images, labels in loader:
         right += int(count_right(params, to_jax(images), labels))
@@ -128,17 +128,19 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("data", nargs="?", type=Path, help="a folder with a folder for each class")
-    parser.add_argument("--val", type=Path, help="one to evaluate on, not a fifth of DATA")
-    parser.add_argument("--epochs", type=int, default=3)
-    parser.add_argument("--batch-size", type=int, default=32)
-    parser.add_argument("--size", type=int, default=64, help="the side of the images in pixels")
-    parser.add_argument("--learning-rate", type=float, default=0.05)
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("data", nargs="?", type=Path, help="folder with one folder per class")
+    parser.add_argument("--val", type=Path, help="folder for evaluation [default: 20 %% of DATA]")
+    parser.add_argument("--epochs", type=int, default=3, help="number of epochs [default: 3]")
+    parser.add_argument("--batch-size", type=int, default=32, help="images per batch [default: 32]")
+    parser.add_argument("--size", type=int, default=64, help="image side in pixels [default: 64]")
+    parser.add_argument("--learning-rate", type=float, default=0.05, help="[default: 0.05]")
+    parser.add_argument(
+        "--seed", type=int, default=0, help="seed of weights, order and crops [default: 0]"
+    )
     parser.add_argument("--save", type=Path, help="write the weights to this file (.npz)")
     options = parser.parse_args()
     if options.val and not options.data:
-        parser.error("--val needs DATA")
+        parser.error("--val requires DATA")
     return options
 
 

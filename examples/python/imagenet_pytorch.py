@@ -1,13 +1,13 @@
-"""Trains a small network on images in class folders with PyTorch; evaluates it after each epoch.
+"""Trains a small network on images in class folders with PyTorch, and evaluates it each epoch.
 
-    cargo xtask demo                            makes a data set to try it on
+    cargo xtask demo                            creates a demo data set
     python examples/python/imagenet_pytorch.py
     python examples/python/imagenet_pytorch.py imagenet/train --val imagenet/val --size 224
     torchrun --nproc-per-node 8 examples/python/imagenet_pytorch.py imagenet/train
 
-It needs `torch` beside `spdl-rs`. With `torchrun`, each process is a rank: it has a part of the
-images, and as many batches as the others. Batches come normalised and planar, as PyTorch likes
-them, and PyTorch takes their memory as it is.
+Requires `spdl-rs` and `torch`. With `torchrun`, each process is a rank: each rank loads a part of
+the images, and all ranks have the same number of batches. Batches are normalised float32 arrays in
+NCHW layout, which PyTorch uses without a copy.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def main() -> None:
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-            # No number yet: a GPU computes while the next batch is waited for.
+            # Asynchronous: a GPU computes while the next batch is loaded.
             losses.append(loss.detach())
         mean_loss = float(torch.stack(losses).mean())
         seconds = time.perf_counter() - start
@@ -70,7 +70,7 @@ def main() -> None:
 
 
 def loaders(options: argparse.Namespace) -> tuple[ImageLoader, ImageLoader, int]:
-    """What to train on, what to evaluate on, and how many classes there are."""
+    """Returns the training loader, the evaluation loader, and the number of classes."""
     both: dict[str, Any] = {
         "batch_size": options.batch_size,
         "size": options.size,
@@ -81,9 +81,9 @@ def loaders(options: argparse.Namespace) -> tuple[ImageLoader, ImageLoader, int]
         # Ranks on one machine share its CPUs.
         "threads": max(1, (os.cpu_count() or 1) // int(os.environ.get("LOCAL_WORLD_SIZE", 1))),
     }
-    # All ranks have equally many full batches, so that none waits for another for ever.
+    # All ranks need the same number of batches: each step synchronises the gradients.
     training: dict[str, Any] = {**both, "train": True, "drop_last": True}
-    # To evaluate on each image once, some ranks have one more.
+    # Each image is evaluated exactly once, so some ranks have one image more.
     evaluation: dict[str, Any] = {**both, "remainder": "uneven"}
     if options.val:
         train = ImageLoader(options.data, **training)
@@ -95,7 +95,7 @@ def loaders(options: argparse.Namespace) -> tuple[ImageLoader, ImageLoader, int]
 
 
 def network(classes: int, channels: tuple[int, ...] = (3, 16, 32, 64)) -> nn.Sequential:
-    """Some convolutions that halve the image each, and a linear layer."""
+    """Returns a network of a few stride-2 convolutions and a linear layer."""
     layers: list[nn.Module] = []
     for inputs, outputs in zip(channels, channels[1:]):
         convolution = nn.Conv2d(inputs, outputs, 3, stride=2, padding=1, bias=False)
@@ -106,16 +106,16 @@ def network(classes: int, channels: tuple[int, ...] = (3, 16, 32, 64)) -> nn.Seq
 
 @torch.inference_mode()
 def evaluate(model: nn.Module, loader: ImageLoader, device: torch.device) -> float:
-    """The share of the images, of all ranks, whose class is found."""
+    """Returns the accuracy over all ranks."""
     right_and_total = torch.zeros(2, dtype=torch.int64, device=device)
-    # Ranks may have different numbers of batches here, so they do not compute together.
-    alone = model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model
-    alone.eval()
+    # Ranks may have different numbers of batches here, so use the model without synchronisation.
+    local = model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model
+    local.eval()
     for images, labels in loader:
-        found = alone(torch.from_numpy(images).to(device)).argmax(1).cpu()
+        found = local(torch.from_numpy(images).to(device)).argmax(1).cpu()
         right_and_total[0] += (found == torch.from_numpy(labels)).sum()
         right_and_total[1] += len(labels)
-    alone.train()
+    local.train()
     if WORLD_SIZE > 1:
         distributed.all_reduce(right_and_total)
     right, total = right_and_total.tolist()
@@ -131,17 +131,22 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("data", nargs="?", type=Path, help="a folder with a folder for each class")
-    parser.add_argument("--val", type=Path, help="one to evaluate on, not a fifth of DATA")
-    parser.add_argument("--epochs", type=int, default=3)
-    parser.add_argument("--batch-size", type=int, default=32, help="images per batch and rank")
-    parser.add_argument("--size", type=int, default=64, help="the side of the images in pixels")
-    parser.add_argument("--learning-rate", type=float, default=3e-3)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("data", nargs="?", type=Path, help="folder with one folder per class")
+    parser.add_argument("--val", type=Path, help="folder for evaluation [default: 20 %% of DATA]")
+    parser.add_argument("--epochs", type=int, default=3, help="number of epochs [default: 3]")
+    parser.add_argument(
+        "--batch-size", type=int, default=32, help="images per batch and rank [default: 32]"
+    )
+    parser.add_argument("--size", type=int, default=64, help="image side in pixels [default: 64]")
+    parser.add_argument("--learning-rate", type=float, default=3e-3, help="[default: 0.003]")
+    parser.add_argument(
+        "--seed", type=int, default=0, help="seed of weights, order and crops [default: 0]"
+    )
+    default_device = "cuda" if torch.cuda.is_available() else "cpu"
+    parser.add_argument("--device", default=default_device, help="[default: cuda if available]")
     options = parser.parse_args()
     if options.val and not options.data:
-        parser.error("--val needs DATA")
+        parser.error("--val requires DATA")
     return options
 
 

@@ -1,15 +1,15 @@
-"""From `torch.utils.data.DataLoader` to `spdl_rs`, in two steps, with the rate of each.
+"""Migrates from `torch.utils.data.DataLoader` to `spdl_rs` in two steps, and measures each.
 
-    cargo xtask demo                            makes a data set to try it on
+    cargo xtask demo                            creates a demo data set
     python examples/python/migrate_from_torch_dataloader.py
     python examples/python/migrate_from_torch_dataloader.py photos --workers 8
 
-It needs `torch` and `pillow` beside `spdl-rs`.
+Requires `spdl-rs`, `torch` and `pillow`.
 
-1. Change the import: the same data set, the same batches, threads in place of processes.
-2. Let Rust read, decode and crop: `ImageLoader` in place of the data set.
+1. Change the import: the same dataset and the same batches, with threads instead of processes.
+2. Read, decode and crop in Rust: replace the dataset by `ImageLoader`.
 
-What differs between PyTorch's loader and that of step 1 is told in docs/migrating.md.
+docs/migrating.md lists the differences between PyTorch's loader and the loader of step 1.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from spdl_rs import ImageLoader
 
 
 class Photos(torch.utils.data.Dataset):
-    """What one has: images of files, resized and cropped by Pillow, with their labels."""
+    """The existing dataset: image files, resized and cropped by Pillow, with their labels."""
 
     def __init__(self, images: Path, size: int) -> None:
         self.paths, self.labels = demo_data.labeled(images)
@@ -64,7 +64,7 @@ def main() -> None:
 
 
 def measure(name: str, batches: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> list[int]:
-    """Takes all batches. Prints how fast they came, and returns a sum for each."""
+    """Takes all batches, prints the rate, and returns a checksum for each batch."""
     start, count, sums = time.perf_counter(), 0, []
     for images, labels in batches:
         count += len(labels)
@@ -78,11 +78,13 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("data", nargs="?", type=Path, help="a folder with a folder for each class")
-    parser.add_argument("--batch-size", type=int, default=32)
-    parser.add_argument("--size", type=int, default=224, help="the side of the images in pixels")
-    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("data", nargs="?", type=Path, help="folder with one folder per class")
+    parser.add_argument("--batch-size", type=int, default=32, help="images per batch [default: 32]")
+    parser.add_argument("--size", type=int, default=224, help="image side in pixels [default: 224]")
+    parser.add_argument(
+        "--workers", type=int, default=os.cpu_count() or 1, help="[default: number of CPUs]"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="seed of the order [default: 0]")
     return parser.parse_args()
 
 

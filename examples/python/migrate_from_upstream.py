@@ -1,14 +1,14 @@
-"""From upstream's SPDL to `spdl_rs`, in two steps, with the rate of each.
+"""Migrates a program for upstream SPDL to `spdl_rs` in two steps, and measures each.
 
-    cargo xtask demo                            makes a data set to try it on
+    cargo xtask demo                            creates a demo data set
     python examples/python/migrate_from_upstream.py
     python examples/python/migrate_from_upstream.py photos --threads 8
 
-It needs `pillow` beside `spdl-rs`; SPDL itself need not be installed.
+Requires `spdl-rs` and `pillow`; upstream SPDL need not be installed.
 
-1. Keep the program: `import spdl` gives `spdl_rs`. Here `install` does that from inside;
-   `python -m spdl_rs.compat PROGRAM.py` does it from outside, with the program untouched.
-2. Put native stages, which run without the GIL, in place of functions.
+1. Keep the program: `import spdl` imports `spdl_rs`. This program calls `spdl_rs.compat.install()`;
+   `python -m spdl_rs.compat PROGRAM.py` runs a program without changing it.
+2. Replace Python functions by native stages, which run without the GIL.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from spdl.source.utils import embed_shuffle  # noqa: E402  # pyright: ignore[rep
 def main() -> None:
     options = arguments()
     files = LocalDirectory(options.data or demo_data.folder(), "*/*")
-    for name, build in ("functions of Python", as_it_was), ("native stages", with_native_stages):
-        # The first epoch's order, both times.
+    for name, build in ("Python functions", with_functions), ("native stages", with_native_stages):
+        # Both builds use the order of the first epoch.
         pipeline = build(embed_shuffle(files), options)
         start, images = time.perf_counter(), 0
         with pipeline.auto_stop():
@@ -47,8 +47,8 @@ def main() -> None:
         print(f"    {pipeline.stats()['diagnosis']}")
 
 
-def as_it_was(source: Any, options: argparse.Namespace) -> Any:
-    """What one has. Nothing in it knows of `spdl_rs`."""
+def with_functions(source: Any, options: argparse.Namespace) -> Any:
+    """Builds the existing pipeline, which does not use `spdl_rs`."""
 
     async def read(path: Path) -> bytes:
         return path.read_bytes()
@@ -69,7 +69,7 @@ def as_it_was(source: Any, options: argparse.Namespace) -> Any:
 
 
 def with_native_stages(source: Any, options: argparse.Namespace) -> Any:
-    """The same, in Rust."""
+    """Builds the same pipeline with stages in Rust."""
     return (
         PipelineBuilder()
         .add_source(source)
@@ -85,10 +85,12 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("data", nargs="?", type=Path, help="a folder with a folder for each class")
-    parser.add_argument("--batch-size", type=int, default=32)
-    parser.add_argument("--size", type=int, default=224, help="the side of the images in pixels")
-    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("data", nargs="?", type=Path, help="folder with one folder per class")
+    parser.add_argument("--batch-size", type=int, default=32, help="images per batch [default: 32]")
+    parser.add_argument("--size", type=int, default=224, help="image side in pixels [default: 224]")
+    parser.add_argument(
+        "--threads", type=int, default=os.cpu_count() or 1, help="[default: number of CPUs]"
+    )
     return parser.parse_args()
 
 

@@ -113,7 +113,7 @@ def test_every_program_is_tested():
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_u05_help_says_what_an_example_shows_and_how_to_run_it(name, target):
     printed = run(target, name, "--help")
-    assert f"python examples/python/{name}.py" in printed and "It needs" in printed
+    assert f"python examples/python/{name}.py" in printed and "Requires" in printed
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -121,7 +121,7 @@ def test_u05_an_example_without_data_says_how_to_get_some(name, tmp_path):
     need(*PROGRAMS[name])
     done = call(tmp_path, [EXAMPLES / f"{name}.py"])
     assert done.returncode == 1 and done.stdout == ""
-    assert done.stderr.splitlines()[-1].startswith("say which folder of images; `cargo xtask demo`")
+    assert done.stderr.splitlines()[-1].startswith("no data set: give a folder of images")
 
 
 @pytest.mark.parametrize("name", ["imagenet_jax", "imagenet_pytorch"])
@@ -165,7 +165,7 @@ def test_u05_a_run_that_was_broken_off_goes_on_to_the_same_outcome(target):
     whole = run(target, "finetune_from_shards", *words("whole"))
     broken_off = run(target, "finetune_from_shards", *words("part"), "--stop-after", "3")
     rest = run(target, "finetune_from_shards", *words("part"))
-    assert losses(broken_off) == [] and "goes on in epoch 0 after step 2\n" in rest
+    assert losses(broken_off) == [] and "resuming in epoch 0 after step 2\n" in rest
     # The second epoch is the same; of the first, only the rest is.
     assert losses(rest)[1] == losses(whole)[1] and losses(rest)[0] != losses(whole)[0]
     # And once it has ended, there is nothing left to do.
@@ -184,7 +184,7 @@ def test_u05_programs_of_upstream_and_native_stages_give_all_images(target, imag
     printed = run(target, "migrate_from_upstream")
     count = len(list(images.glob("*/*")))
     told = re.findall(r"^([a-zP ]+): (\d+) images, [\d,]+ images/s$", printed, re.MULTILINE)
-    assert told == [("functions of Python", str(count)), ("native stages", str(count))]
+    assert told == [("Python functions", str(count)), ("native stages", str(count))]
 
 
 @pytest.mark.parametrize("words", [[], ["--train"]])

@@ -1,8 +1,7 @@
-//! Many small objects in one large one, with an index beside it: what ACME Corporation keeps its
-//! photographs in.
+//! A custom fetcher: many small objects packed into one large object, with an index.
 //!
-//! The index is text, a line for each object: where it starts, how long it is, and its name. Both
-//! lie in any storage that reads ranges.
+//! The index is a text with one line per object: offset, length and name. Pack and index are stored in any
+//! storage that supports range requests.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -15,28 +14,31 @@ use spdl_io::{Bytes, Capability, Error, ErrorKind, Fetcher, Key, Result, async_t
 pub struct AcmePack {
     storage: Arc<dyn Fetcher>,
     pack: Key,
-    places: BTreeMap<Key, Range<u64>>,
+    ranges: BTreeMap<Key, Range<u64>>,
 }
 
 impl AcmePack {
-    /// The objects of `pack`, by the index `index`; both are keys of `storage`.
+    /// Opens a pack; `pack` and `index` are keys in `storage`.
     ///
     /// # Errors
-    /// Those of reading the index; `Corrupt` where a line of it is not one.
+    /// Errors of reading the index; `Corrupt` if a line of the index is invalid.
     pub async fn open(storage: Arc<dyn Fetcher>, pack: Key, index: &Key) -> Result<Self> {
         let text = storage.read(index, None).await?;
-        let places = text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
-        let places = places.enumerate().map(|(number, line)| {
-            place(line).ok_or_else(|| {
-                let message = format!("line {} is not `start length name`", number + 1);
+        let lines = text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
+        let ranges = lines.enumerate().map(|(number, line)| {
+            parse_line(line).ok_or_else(|| {
+                let message = format!(
+                    "line {} of the index is invalid: expected `offset length name`",
+                    number + 1
+                );
                 Error::new(ErrorKind::Corrupt, message).with_key(index.display_name())
             })
         });
-        Ok(AcmePack { places: places.collect::<Result<_>>()?, storage, pack })
+        Ok(AcmePack { ranges: ranges.collect::<Result<_>>()?, storage, pack })
     }
 }
 
-fn place(line: &[u8]) -> Option<(Key, Range<u64>)> {
+fn parse_line(line: &[u8]) -> Option<(Key, Range<u64>)> {
     let mut parts = std::str::from_utf8(line).ok()?.splitn(3, ' ');
     let start: u64 = parts.next()?.parse().ok()?;
     let len: u64 = parts.next()?.parse().ok()?;
@@ -51,19 +53,20 @@ impl Fetcher for AcmePack {
 
     async fn read(&self, key: &Key, range: Option<Range<u64>>) -> Result<Bytes> {
         let failed = |kind, message| Error::new(kind, message).with_key(key.display_name());
-        let place = self.places.get(key);
-        let place = place.ok_or_else(|| failed(ErrorKind::NotFound, "not in the pack"))?;
-        let range = range.unwrap_or(0..place.end - place.start);
+        let object = self.ranges.get(key);
+        let object = object.ok_or_else(|| failed(ErrorKind::NotFound, "not in the pack"))?;
+        let range = range.unwrap_or(0..object.end - object.start);
         if range.start > range.end {
             return Err(failed(ErrorKind::InvalidArgument, "the range ends before it starts"));
         }
-        if range.end > place.end - place.start {
-            return Err(failed(ErrorKind::Truncated, "the range reaches past the end"));
+        if range.end > object.end - object.start {
+            return Err(failed(ErrorKind::Truncated, "the range exceeds the object"));
         }
-        let inside = place.start + range.start..place.start + range.end;
-        // Its errors name the pack, not the object; this one names both.
-        self.storage.read(&self.pack, Some(inside)).await.map_err(|error| {
-            failed(error.kind(), "cannot be read out of the pack").with_source(error)
-        })
+        let inside = object.start + range.start..object.start + range.end;
+        // Errors of the storage name the pack, so add the name of the object.
+        self.storage
+            .read(&self.pack, Some(inside))
+            .await
+            .map_err(|error| failed(error.kind(), "cannot read from the pack").with_source(error))
     }
 }

@@ -1,4 +1,4 @@
-//! The pack keeps the contract of a fetcher, and works in a pipeline.
+//! `AcmePack` fulfils the contract of `Fetcher`, and works in a pipeline.
 
 use std::sync::Arc;
 
@@ -26,12 +26,12 @@ fn open() -> Result<AcmePack> {
 }
 
 #[test]
-fn the_pack_keeps_the_contract() {
+fn the_pack_fulfils_the_contract() {
     fetcher_contract(&open().unwrap(), &"photos".into());
 }
 
 #[test]
-fn so_it_does_behind_retries() {
+fn the_pack_with_retries_fulfils_the_contract() {
     let options = ResilientOptions::default();
     let fetcher = Resilient::new(Arc::new(open().unwrap()), options).unwrap();
     fetcher_contract(&fetcher, &"photos".into());
@@ -55,7 +55,7 @@ fn the_pack_feeds_a_pipeline() {
 }
 
 #[test]
-fn an_index_that_is_none_is_an_error() {
+fn an_invalid_index_is_an_error() {
     let storage = storage();
     storage.insert("index", "0 1 a\nnonsense\n");
     let opened = block_on(AcmePack::open(storage, "pack".into(), &"index".into()));
