@@ -42,7 +42,7 @@ fn an_image_that_is_mended_or_left_out_lets_the_same_command_go_on() {
         let (source, set) = (folder.join("my photos"), folder.join("set"));
         let options = ["--shard-samples", "6", "--json"];
         let told = run("pack", &[&source, &set], &options);
-        let words = "mended, or with --on-error skip, the same command goes on from here";
+        let words = "repair it or add --on-error skip, and run the command again";
         assert!(told.code == 1 && told.line().ends_with(words), "{}", told.line());
         let json = if skips {
             run("pack", &[&source, &set], &[&options[..], &["--on-error", "skip"]].concat()).json()
@@ -60,19 +60,19 @@ fn a_set_of_other_options_is_written_to_another_folder_or_over_it() {
     let (source, set) = (folder.join("my photos"), folder.join("set"));
     assert_eq!(run("pack", &[&source, &set], &[]).code, 0);
     let told = run("pack", &[&source, &set], &["--shuffle", "1"]);
-    assert!(told.line().ends_with("give another folder, or --overwrite"), "{}", told.line());
+    assert!(told.line().ends_with("choose another folder, or add --overwrite"), "{}", told.line());
     assert_eq!(run("pack", &[&source, &folder.join("other")], &["--shuffle", "1"]).code, 0);
     assert_eq!(run("pack", &[&source, &set], &["--shuffle", "1", "--overwrite"]).code, 0);
     // A set that lacks a shard.
     fs::remove_file(set.join("shard-000000.tar")).unwrap();
     let told = run("pack", &[&source, &set], &["--shuffle", "1"]);
-    assert!(told.line().ends_with("; --overwrite writes the set anew"), "{}", told.line());
+    assert!(told.line().ends_with("; add --overwrite to replace the set"), "{}", told.line());
     assert_eq!(run("pack", &[&source, &set], &["--shuffle", "1", "--overwrite"]).code, 0);
     assert_eq!(run("verify", &[&set], &[]).code, 0);
     // Where --overwrite does not help, it is not told.
     folder.add("mine/notes.txt", b"mine");
     let told = run("pack", &[&source, &folder.join("mine")], &[]);
-    assert!(told.line().ends_with("; give another folder"), "{}", told.line());
+    assert!(told.line().ends_with("; choose another folder"), "{}", told.line());
 }
 
 #[test]
@@ -90,7 +90,7 @@ fn a_field_that_is_named_as_told_is_the_image() {
     writer.finish(1).unwrap();
     fs::copy(place.join("a-000000.tar"), &data).unwrap();
     let told = run("pack", &[&data, &set], &[]);
-    let words = "none of the fields is known to be an image (picture); --image-field names it";
+    let words = "no field is known to be an image (fields: picture); set --image-field";
     assert_eq!((told.code, told.line()), (2, &*format!("spdl: {words}")));
     assert!(!set.exists(), "nothing is begun");
     let told = run("pack", &[&data, &set], &["--image-field", "picture"]);

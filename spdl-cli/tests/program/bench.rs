@@ -280,7 +280,7 @@ fn a_run_in_which_every_image_fails_has_failed() {
     }
     let run = bench(folder.path(), &["--on-error", "skip"]);
     assert_eq!(run.code, 1);
-    assert!(run.line().contains("none of 4 images could be used"), "{}", run.line());
+    assert!(run.line().contains("all 4 images failed"), "{}", run.line());
     assert!(run.stdout.contains("4 images dropped:"), "{}", run.stdout);
 }
 
@@ -418,7 +418,7 @@ fn the_text_for_people_has_all_parts_and_no_long_lines() {
         "\nsource",
         "\nfetch",
         "\ndecode",
-        "queue behind",
+        "queue after",
         "checksum",
     ] {
         assert!(run.stdout.contains(part), "{part:?} is missing in {}", run.stdout);

@@ -27,7 +27,7 @@ fn packed() -> (Folder, PathBuf) {
 fn bad(path: &Path) -> Value {
     let run = run("verify", path, &["--json"]);
     assert_eq!(run.code, 1, "{}", run.stdout);
-    assert!(run.line().contains("not sound"), "{}", run.line());
+    assert!(run.line().contains("verification failed"), "{}", run.line());
     let json: Value = serde_json::from_str(&run.stdout).unwrap();
     assert_eq!(json["sound"], false);
     json
@@ -92,8 +92,8 @@ fn damage_anywhere_in_a_shard_or_beside_it_is_found() {
     assert!(padding >= offset + bytes, "the image fills its blocks");
     for (at, expected, words) in [
         // In the header of the image: its name.
-        (offset - 512, Some(name.as_str()), "members behind it could not be checked"),
-        (padding, None, "the damage is in headers"),
+        (offset - 512, Some(name.as_str()), "following members could not be checked"),
+        (padding, None, "a header or padding is damaged"),
         (len - 1, None, ""),
     ] {
         flip(&shard, at);
@@ -167,9 +167,9 @@ fn archives_of_others_are_listed_read_and_verified() {
     assert_eq!((&told["sound"], &told["without_checksums"]), (&true.into(), &1.into()));
     let told = run("verify", &archive, &[]);
     let words =
-        "no image is damaged; there are no checksums to compare (other.tar.sums is missing)";
+        "all images are valid; there are no checksums (other.tar.sums is missing)";
     assert!(told.code == 0 && unwrapped(&told.stdout).contains(words), "{}", told.stdout);
-    assert!(!told.stdout.contains("sound"), "{}", told.stdout);
+    assert!(!told.stdout.contains("all valid"), "{}", told.stdout);
     assert_eq!(fs::read_dir(place.path()).unwrap().count(), 1, "no index was written");
 }
 
@@ -182,7 +182,7 @@ fn what_is_not_there_is_told() {
     assert!(told.code == 1 && told.line().contains("the fields png, cls"), "{}", told.line());
     let told = run("cat", &shards, &["no/such.png"]);
     assert!(
-        told.code == 1 && told.line().contains("no such member in 3 archives"),
+        told.code == 1 && told.line().contains("not found in 3 archives"),
         "{}",
         told.line()
     );
@@ -254,7 +254,7 @@ fn a_set_that_is_not_complete_is_told_as_such() {
     journal.write_all(b"x").unwrap();
     for command in ["ls", "verify", "stat"] {
         let told = run(command, &shards, &[]);
-        assert!(told.code == 1 && told.line().contains("not complete"), "{}", told.line());
+        assert!(told.code == 1 && told.line().contains("incomplete"), "{}", told.line());
     }
 }
 
@@ -267,7 +267,7 @@ fn checksums_beside_archives_are_compared_without_a_manifest() {
     let name = format!("{key}.cls");
     let whole = run("verify", &archives[1], &["--json"]).json();
     assert_eq!((&whole["checksums"], &whole["without_checksums"]), (&24.into(), &0.into()));
-    assert!(run("verify", &archives[1], &[]).stdout.contains("all sound"));
+    assert!(run("verify", &archives[1], &[]).stdout.contains("all valid"));
     flip(&archives[1], offset);
     let told = bad(&archives[1]);
     assert_eq!((&told["bad_total"], &told["bad"][0]["key"]), (&1.into(), &name.as_str().into()));
@@ -286,7 +286,7 @@ fn checksums_beside_archives_are_compared_without_a_manifest() {
     // Without any, the rest is compared, and it is told of which archive nothing more is known.
     fs::remove_file(&sums).unwrap();
     let told = run("verify", &shards, &[]);
-    let words = "1 archive has no checksums to compare (shard-000001.tar.sums is missing)";
+    let words = "1 archive has no checksums (shard-000001.tar.sums is missing)";
     assert!(told.code == 0 && unwrapped(&told.stdout).contains(words), "{}", told.stdout);
     assert_eq!(run("verify", &shards, &["--json"]).json()["checksums"], 36);
 }
@@ -299,18 +299,18 @@ fn the_last_line_of_verify_names_what_is_bad() {
     flip(&archives[2], offset + 40);
     for paths in [&archives[..], std::slice::from_ref(&shards)] {
         let told = finish(spdl().arg("verify").args(paths).output().unwrap());
-        let words = "not sound: 1 of 60 members in 3 archives is bad (shard-000002.tar)";
+        let words = "verification failed: 1 of 60 members in 3 archives is invalid (shard-000002.tar)";
         assert!(told.code == 1 && told.line().contains(words), "{}", told.line());
     }
     // A missing shard: its members are not counted as sound ones.
     flip(&archives[2], offset + 40);
     fs::remove_file(&archives[0]).unwrap();
     let told = run("verify", &shards, &[]);
-    assert!(told.line().contains("1 of 3 archives is bad (shard-000000.tar)"), "{}", told.line());
+    assert!(told.line().contains("1 of 3 archives is invalid (shard-000000.tar)"), "{}", told.line());
     let images = Folder::with_images(3, 1);
     images.add("class-0/bad.png", &damaged(1));
     let told = run("verify", images.path(), &[]);
-    let words = "1 of 4 images is bad (";
+    let words = "1 of 4 images is invalid (";
     assert!(told.line().contains(words) && told.line().contains("bad.png"), "{}", told.line());
 }
 
@@ -322,7 +322,7 @@ fn archives_that_a_manifest_does_not_name_are_bad() {
     assert_eq!((&told["bad_total"], &told["bad"][0]["shard"]), (&1.into(), &"stray.tar".into()));
     assert_eq!((&told["archives"], &told["members"]), (&3.into(), &60.into()));
     let told = run("verify", &shards, &[]);
-    assert!(told.line().contains("1 of 4 archives is bad (stray.tar)"), "{}", told.line());
+    assert!(told.line().contains("1 of 4 archives is invalid (stray.tar)"), "{}", told.line());
     // What reads the set leaves it alone.
     let listed = run("ls", &shards, &[]).stdout;
     assert!(!listed.contains("stray"), "{listed}");
@@ -390,7 +390,7 @@ fn what_is_looked_at_is_called_data() {
 fn what_a_manifest_says_is_compared_wherever_it_lies_beside_an_archive() {
     let (_place, shards) = packed();
     let shard = shards.join("shard-000001.tar");
-    let whole = "manifest.json was compared: the size and checksum of each archive";
+    let whole = "compared with manifest.json: size and checksum of each archive";
     for (path, archives) in [(&shards, 3), (&shard, 1)] {
         let json = run("verify", path, &["--json"]).json();
         assert_eq!((&json["archives"], &json["by_manifest"]), (&archives.into(), &archives.into()));
@@ -404,13 +404,13 @@ fn what_a_manifest_says_is_compared_wherever_it_lies_beside_an_archive() {
     fs::copy(&shard, shards.join("stray.tar")).unwrap();
     let both = [&shard, &shards.join("stray.tar")];
     let told = finish(spdl().arg("verify").args(both).output().unwrap());
-    let words = "manifest.json was compared: size and checksum of 1 of 2 archives";
+    let words = "compared with manifest.json: size and checksum of 1 of 2 archives";
     assert!(told.code == 0 && told.stdout.contains(words), "{}", told.stdout);
     // Others call files so, too.
     fs::write(shards.join("manifest.json"), "{}").unwrap();
     let told = run("verify", &shard, &[]);
-    assert!(told.line().contains("manifest.json is not compared: "), "{}", told.line());
-    let none = "no manifest.json beside them was compared";
+    assert!(told.line().contains("ignoring \"") && told.line().contains("manifest.json\": "), "{}", told.line());
+    let none = "no manifest.json was found";
     assert!(told.code == 0 && told.stdout.contains(none), "{}", told.stdout);
 }
 

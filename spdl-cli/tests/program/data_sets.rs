@@ -109,13 +109,13 @@ fn what_makes_no_data_set_is_refused_in_one_line() {
         assert!(run.line().contains("`azure`"), "{}", run.line());
     }
     let run = bench_all(&[join("images")], &["--cache-size", "1MB", "--cache-memory", "1MB"], &[]);
-    assert!(run.code == 2 && run.line().contains("--cache says where"), "{}", run.line());
+    assert!(run.code == 2 && run.line().contains("--cache-size requires --cache"), "{}", run.line());
     let run = bench_all(&[join("images")], &["--cache-pixels", "32"], &[]);
     assert_eq!(run.code, 2);
     assert!(run.line().contains("--cache"), "{}", run.line());
     for option in ["--image-field", "--label-field"] {
         let run = bench_all(&[join("shards")], &[option, "gif"], &[]);
-        let words = format!("spdl: {option} gif: no sample has such a field; there are cls, png");
+        let words = format!("spdl: {option} \"gif\": no sample has this field; the fields are cls, png");
         assert_eq!((run.code, run.line()), (2, &*words));
     }
 }

@@ -213,6 +213,6 @@ fn where_no_server_listens_it_is_told_at_once_and_given_up_soon() {
     assert_ne!(told.code, 0);
     let first = told.stderr.lines().next().unwrap();
     let words = format!("spdl: warning: {address}: cannot connect to the server: ");
-    assert!(first.starts_with(&words) && first.ends_with("; it is tried again"), "{first}");
+    assert!(first.starts_with(&words) && first.ends_with("; retrying"), "{first}");
     assert!(told.stderr.contains("nothing has answered there so far"), "{}", told.stderr);
 }

@@ -53,7 +53,7 @@ fn images_go_over_unchanged_with_their_classes() {
         serde_json::from_slice(&fs::read(shards.join("set/manifest.json")).unwrap()).unwrap();
     assert_eq!(manifest["plan"]["classes"], serde_json::json!(["class-0", "class-1", "class-2"]));
     let again = pack(&source, &shards.join("set"), &[]);
-    assert!(again.stdout.contains("nothing was left to do"), "{}", again.stdout);
+    assert!(again.stdout.contains("already complete"), "{}", again.stdout);
 }
 
 #[test]
@@ -189,7 +189,7 @@ fn what_is_no_image_ends_the_run_or_is_left_out_and_listed() {
     assert!(
         run.line().contains("cannot pack an image")
             && run.line().contains("bad-1.png")
-            && run.line().ends_with("with --on-error skip, the same command goes on from here"),
+            && run.line().ends_with("repair it or add --on-error skip, and run the command again"),
         "{}",
         run.line()
     );
@@ -198,7 +198,7 @@ fn what_is_no_image_ends_the_run_or_is_left_out_and_listed() {
     assert_eq!((&json["samples"], &json["skipped"]), (&8.into(), &2.into()));
     assert_eq!(json["skipped_samples"][0]["key"], "class-0/bad-1.png");
     // How much was left out is told in the same words by what measures.
-    let words = "used      8 of 10 images, 2 left out\n";
+    let words = "used      8 of 10 images, 2 skipped\n";
     let skip = ["--on-error", "skip"];
     let packed = pack(&source, &shards.join("told"), &skip).stdout;
     let measured = self::run("bench", &[source.path()], &skip).stdout;
@@ -207,7 +207,7 @@ fn what_is_no_image_ends_the_run_or_is_left_out_and_listed() {
     empty.add("x.png", &damaged(1));
     let run = pack(&empty, &shards.join("none"), &["--on-error", "skip"]);
     assert_eq!(run.code, 1);
-    assert!(run.stderr.contains("none of 1 images could be used"), "{}", run.stderr);
+    assert!(run.stderr.contains("all 1 images failed"), "{}", run.stderr);
 }
 
 #[test]
@@ -218,10 +218,10 @@ fn other_options_or_images_are_refused_until_they_may_overwrite() {
     let before = files(&set);
     let run = pack(&source, &set, &["--shuffle", "1"]);
     assert_eq!(run.code, 1);
-    let words = [&*set.to_string_lossy(), "without --shuffle; now it is 1", "--overwrite"];
+    let words = [&*set.to_string_lossy(), "without --shuffle, now 1", "--overwrite"];
     assert!(words.iter().all(|words| run.line().contains(words)), "{}", run.line());
     source.add("class-0/more.png", &png(77));
-    assert!(pack(&source, &set, &[]).line().contains("from 8 images; now there are 9"));
+    assert!(pack(&source, &set, &[]).line().contains("from 8 images, now there are 9"));
     assert_eq!(files(&set), before);
     assert_eq!(pack(&source, &set, &["--overwrite"]).code, 0);
     assert_ne!(files(&set), before);
@@ -239,22 +239,22 @@ fn a_set_of_other_options_is_told_by_what_was_typed() {
     let options = ["--max-side", "32", "--quality", "70"];
     assert_eq!(pack(&source, &small, &options).code, 0);
     for (set, arguments, differs) in [
-        (&plain, &["--max-side", "512"][..], "without --max-side; now it is 512"),
-        (&plain, &["--format", "png"], "without --format; now it is png"),
-        (&plain, &["--name", "train"], "with --name shard; now it is train"),
-        (&plain, &["--shard-size", "1MB"], "with --shard-size 256000000; now it is 1000000"),
-        (&plain, &["--shard-samples", "2"], "without --shard-samples; now it is 2"),
-        (&small, &["--max-side", "32"], "with --quality 70; now it is not given"),
-        (&small, &["--max-side", "40", "--quality", "70"], "with --max-side 32; now it is 40"),
+        (&plain, &["--max-side", "512"][..], "without --max-side, now 512"),
+        (&plain, &["--format", "png"], "without --format, now png"),
+        (&plain, &["--name", "train"], "with --name shard, now train"),
+        (&plain, &["--shard-size", "1MB"], "with --shard-size 256000000, now 1000000"),
+        (&plain, &["--shard-samples", "2"], "without --shard-samples, now 2"),
+        (&small, &["--max-side", "32"], "with --quality 70, now without it"),
+        (&small, &["--max-side", "40", "--quality", "70"], "with --max-side 32, now 40"),
         (
             &small,
             &[],
-            "with --max-side 32; now it is not given; and with --quality 70; now it is not given",
+            "with --max-side 32, now without it; with --quality 70, now without it",
         ),
     ] {
         let run = pack(&source, set, arguments);
         let expected = format!(
-            "spdl: the set in {} was packed {differs}; give another folder, or --overwrite",
+            "spdl: the set in {} was packed {differs}; choose another folder, or add --overwrite",
             set.display()
         );
         assert_eq!((run.code, run.line()), (1, &*expected), "{arguments:?}");
@@ -276,13 +276,13 @@ fn what_makes_no_sense_is_refused_before_anything_is_read() {
     }
     for address in ["s3://bucket/set", "gs://b/x", "https://user:secret@host/x", "file://h/x"] {
         let run = pack(&source, Path::new(address), &[]);
-        assert!(run.code == 2 && run.line().contains("a folder of this machine"), "{}", run.line());
+        assert!(run.code == 2 && run.line().contains("must be a local folder"), "{}", run.line());
         assert!(!run.line().contains("secret"), "{}", run.line());
     }
     assert!(fs::read_dir(place.path()).unwrap().next().is_none(), "nothing was written");
     for inside in ["", "shards", "class-0", "new/../shards"] {
         let run = pack(&source, &source.join(inside), &[]);
-        assert!(run.code == 2 && run.line().contains("lies in"), "{}", run.line());
+        assert!(run.code == 2 && run.line().contains("is inside"), "{}", run.line());
     }
     assert_eq!(fs::read_dir(source.path()).unwrap().count(), 2, "nothing was written");
     assert!(!Path::new("s3:").exists());
@@ -296,7 +296,7 @@ fn it_is_told_what_was_not_decoded() {
     let (source, place) = (Folder::with_images(4, 2), Folder::new());
     let told = pack(&source, &place.join("plain"), &[]).stdout;
     let words = format!("`spdl verify {}`", place.join("plain").display());
-    assert!(told.contains(&words) && told.contains("only the headers were read"), "{told}");
+    assert!(told.contains(&words) && told.contains("only the headers of copied images were checked"), "{told}");
     let told = pack(&source, &place.join("jpeg"), &["--format", "jpeg"]).stdout;
     assert!(!told.contains("spdl verify"), "{told}");
 }
@@ -353,11 +353,11 @@ fn a_full_disk_leaves_finished_shards_to_go_on_from() {
     let run = limited(32, shards.path());
     assert_eq!(run.code, 1, "{}", run.stderr);
     assert!(run.line().contains("cannot write this shard"), "{}", run.line());
-    assert!(run.line().contains("; the same command goes on"), "{}", run.line());
+    assert!(run.line().contains("; run the same command again"), "{}", run.line());
     let left: Vec<_> = files(shards.path()).into_keys().collect();
     assert_eq!(left, [PathBuf::from("manifest.journal")], "no partial file is left");
     let told = self::run("verify", &[shards.path()], &[]);
-    assert!(told.code == 1 && told.line().contains("not complete"), "{}", told.line());
+    assert!(told.code == 1 && told.line().contains("incomplete"), "{}", told.line());
     assert_eq!(pack(&source, shards.path(), &options).code, 0);
     assert_eq!(files(shards.path()), files(whole.path()));
 }

@@ -257,7 +257,7 @@ fn verify_order_tells_what_is_missing_and_what_was_done_twice() {
     assert!(run.code == 1 && run.line().contains("82"), "{}", run.line());
     // Rank 0 twice, as where a file was copied to the wrong place.
     let run = verify(&[&states[0], &states[0]], &[]);
-    assert!(run.code == 1 && run.line().contains("more than once"), "{}", run.line());
+    assert!(run.code == 1 && run.line().contains("done more than once"), "{}", run.line());
     assert_eq!(verify(&[], &[]).code, 2);
 }
 
@@ -384,7 +384,7 @@ fn a_change_that_is_meant_is_allowed_by_its_name() {
     let refused = training.run(&other);
     assert_eq!(refused.code, 1);
     let told = refused.line();
-    let words = ["run.state: it is of another run: --size was 32, is 40;", "--allow-change size"];
+    let words = ["run.state: the checkpoint is of a different run: --size was 32, is 40;", "--allow-change size"];
     assert!(words.iter().all(|word| told.contains(word)), "{told}");
     for part in ["size", "stage decode"] {
         let allowed = training.run(&[&other[..], &["--allow-change", part]].concat());
@@ -451,6 +451,6 @@ fn a_place_where_no_state_can_be_saved_is_refused_before_the_run() {
         let run = training.run(&["--save-state", &text(&place)]);
         assert_eq!((run.code, run.stdout.as_str()), (1, ""), "{}", run.stderr);
         let line = run.line();
-        assert!(line.contains("cannot save states") && line.contains(&text(&place)), "{line}");
+        assert!(line.contains("cannot save checkpoints") && line.contains(&text(&place)), "{line}");
     }
 }

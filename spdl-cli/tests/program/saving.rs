@@ -68,7 +68,7 @@ fn only_states_are_replaced() {
         let run = training.run(&["--save-state", place, "--overwrite-state"]);
         assert_eq!((run.code, run.stdout.as_str()), (1, ""), "{place}");
         let line = run.line();
-        assert!(line.contains("cannot save states") && line.contains(place), "{line}");
+        assert!(line.contains("cannot save checkpoints") && line.contains(place), "{line}");
         assert_eq!(fs::symlink_metadata(place).unwrap().file_type(), kind);
         let read = training.run(&["--resume", place]);
         assert!(read.code == 1 && read.line().contains(place), "{}", read.line());
@@ -95,7 +95,7 @@ fn a_run_that_is_not_complete_is_not_begun_anew_unasked() {
     let settings = ["--epochs", "2", "--seed", "3", "--save-state", &file, "--json"];
     let run = training.run(&settings);
     assert_eq!((run.code, run.stdout.as_str()), (1, ""));
-    for words in [&file, "not complete: epoch 0, step", "--auto-resume", "--overwrite-state"] {
+    for words in [&file, "incomplete run, epoch 0, step", "--auto-resume", "--overwrite-state"] {
         assert!(run.line().contains(words), "{}", run.line());
     }
     assert_eq!(StateFile::new(&file).load().unwrap(), before);
@@ -154,7 +154,7 @@ fn where_a_run_goes_on_and_the_whole_of_it_are_told() {
     let state = fs::read(&file).unwrap();
     let run = training.run(&[&settings[..], &["--resume", &file, "--epochs", "3"]].concat());
     assert_eq!(run.code, 0, "{}", run.stderr);
-    let expected = "spdl: goes on in epoch 1 at step 0; 20 of 60 images were done before";
+    let expected = "spdl: resuming in epoch 1 at step 0: 20 of 60 images already done";
     assert_eq!(run.line(), expected);
     for line in
         ["images          38", "images in all   57", "dropped         2", "dropped in all  3"]
@@ -183,7 +183,7 @@ fn a_run_that_is_complete_says_so() {
     let run = training.run(&line);
     assert_eq!(run.code, 0, "{}", run.stderr);
     assert_eq!(run.stderr, "");
-    let told = "already complete: 2 epochs, 40 images delivered, 0 dropped; nothing was left to do";
+    let told = "The run was already complete: 2 epochs, 40 images delivered, 0 dropped.";
     assert!(run.stdout.lines().any(|line| line == told), "{}", run.stdout);
     let sum = format!("checksum  {}", checksum.as_str().unwrap());
     assert!(run.stdout.contains(&sum), "{}", run.stdout);
@@ -262,10 +262,10 @@ fn states_that_all_ranks_go_on_from_are_not_replaced() {
         training.run(&[&resume[..], &shard].concat())
     };
     let run = go_on(&states[0]);
-    assert!(run.code == 2 && run.line().contains("other ranks go on from"), "{}", run.line());
+    assert!(run.code == 2 && run.line().contains("other ranks resume from"), "{}", run.line());
     let run = go_on(&training.file("of3.rank0.state"));
     assert_eq!(run.code, 0, "{}", run.stderr);
-    assert_eq!(run.line(), "spdl: goes on in epoch 1 at step 0; 20 images were done before");
+    assert_eq!(run.line(), "spdl: resuming in epoch 1 at step 0: 20 images already done");
     // With another way to divide what is left, it is another division.
     let uneven = ["--rank", "0", "--world-size", "2", "--remainder", "uneven"];
     let run = training.run(&[&uneven[..], &["--epochs", "2", "--resume", &states[0]]].concat());
@@ -286,7 +286,7 @@ fn what_ranks_leave_out_is_told() {
         bench(folder.path(), &[&["--rank", rank, "--world-size", "3"], more].concat())
     };
     let text = run("0", &[]).stdout;
-    let told = "2 images of each epoch are left out so that all 3 ranks have as many";
+    let told = "2 images of each epoch are left out, so that all 3 ranks have the same number";
     assert!(text.contains(told) && text.contains("rank 0 of 3"), "{text}");
     assert!(run("0", &["--remainder", "pad"]).stdout.contains("1 image of each epoch is repeated"));
     let text = run("0", &["--remainder", "uneven"]).stdout;

@@ -42,7 +42,7 @@ fn states_of_different_runs_are_not_compared() {
         let files = [own.to_str().unwrap(), other.to_str().unwrap()];
         assert!(files.iter().all(|file| run.line().contains(file)), "{}", run.line());
         let line = run.line();
-        assert!(line.contains("these states are of different runs"), "{line}");
+        assert!(line.contains("the checkpoints are of different runs"), "{line}");
         assert!(line.contains(words), "{line}");
     }
 }
@@ -55,18 +55,17 @@ fn what_may_be_the_reason_of_repeated_positions_is_told() {
     let run = verify(&[&of_two, &of_three], &[]);
     assert_eq!(run.code, 1);
     for words in [
-        "34 of epoch 0 were done more than once",
-        "different divisions",
-        "two.state are of \
-        2 ranks",
+        "34 positions of epoch 0 done more than once",
+        "differ in world size or remainder",
+        "two.state are of 2 ranks",
         "three.state are of 3 ranks",
-        "last division only",
+        "only the most recent ones",
     ] {
         assert!(run.line().contains(words), "{words}: {}", run.line());
     }
     let run = verify(&[&of_two, &of_two], &[]);
     let line = run.line();
-    assert!(line.contains("; rank 0 of 2 is in ") && !line.contains("divisions"), "{line}");
+    assert!(line.contains("; rank 0 of 2 is in ") && !line.contains("differ"), "{line}");
 }
 
 #[test]
@@ -85,8 +84,8 @@ fn positions_at_equal_distances_are_told_as_such() {
     // Two of three ranks.
     let one = state(&folder, "of3.state", 5, 2000, (2, 3), 666);
     let told = "epoch 0: 666 of 2000 positions done, 1332 missing: 2 of every 3 from 0 to 1996, none \
-                repeated, left to no rank: 1998..2000\nthe states of ranks 0, 1 of 3 not given: what they \
-                have done is not known\n";
+                repeated, left to no rank: 1998..2000\nno checkpoint given for ranks 0, 1 of 3: their \
+                positions are unknown\n";
     assert_eq!(verify(&[&one], &[]).stdout, told);
     let json: Value = serde_json::from_str(&verify(&[&one], &["--json"]).stdout).unwrap();
     assert_eq!(json["missing"], json!([[0, 1996, 3], [1, 1997, 3]]));
@@ -100,11 +99,11 @@ fn ranks_whose_states_were_not_given_are_told() {
         (0..12).map(|rank| state(&folder, &path(rank), 5, 24, (rank, 12), 2)).collect();
     let all: Vec<_> = states.iter().collect();
     let run = verify(&all, &["--complete"]);
-    assert_eq!((run.code, run.stdout.contains("not given")), (0, false), "{}", run.stdout);
+    assert_eq!((run.code, run.stdout.contains("no checkpoint given")), (0, false), "{}", run.stdout);
     // All that is known is done, and more is not known.
     for (given, told) in [
-        (&all[..11], "the state of rank 11 of 12 not given"),
-        (&all[10..], "the states of ranks 0, 1, 2, 3, 4, 5, 6, 7 … of 12 not given"),
+        (&all[..11], "no checkpoint given for rank 11 of 12"),
+        (&all[10..], "no checkpoint given for ranks 0, 1, 2, 3, 4, 5, 6, 7 … of 12"),
     ] {
         let run = verify(given, &[]);
         assert_eq!(run.code, 0);
@@ -130,7 +129,7 @@ fn ranks_whose_states_were_not_given_are_told() {
     assert_eq!(verify(&[&ended[0], &ended[1]], &["--complete"]).code, 0);
     let run = verify(&[&ended[0]], &["--complete"]);
     assert_eq!(run.code, 1, "{}", run.stdout);
-    assert!(run.line().contains("the state of rank 1 of 2 not given"), "{}", run.line());
+    assert!(run.line().contains("no checkpoint given for rank 1 of 2"), "{}", run.line());
 }
 
 #[test]
@@ -144,7 +143,7 @@ fn nothing_is_expected_behind_the_last_epoch_of_a_run() {
         (json["ended"].clone(), json["over"].clone())
     };
     let run = verify(&[&path], &["--complete"]);
-    assert_eq!((run.code, &*run.stdout), (0, "epoch 1 has ended, the last one of the run\n"));
+    assert_eq!((run.code, &*run.stdout), (0, "epoch 1 is complete, the last epoch of the run\n"));
     assert_eq!(over(), (json!(true), json!(true)));
     // The same state in a run of three epochs.
     let file = StateFile::new(&path);

@@ -26,7 +26,7 @@ fn folders_and_lists_are_listed_read_verified_and_counted() {
     assert_eq!(caption.stdout, "number 4", "{}", caption.stderr);
     let told = run("cat", &list, &[&format!("{name}.nothing")]);
     assert!(
-        told.code == 1 && told.line().contains("no such member in 20 samples"),
+        told.code == 1 && told.line().contains("not found in 20 samples"),
         "{}",
         told.line()
     );
@@ -45,7 +45,7 @@ fn folders_and_lists_are_listed_read_verified_and_counted() {
     folder.add("images/class-0/0003.png", &damaged(1));
     fs::remove_file(folder.join("images/class-0/0006.png")).unwrap();
     let told = run("verify", &list, &[]);
-    assert!(told.code == 1 && told.line().contains("2 of 20 samples are bad ("), "{}", told.line());
+    assert!(told.code == 1 && told.line().contains("2 of 20 samples are invalid ("), "{}", told.line());
     assert!(
         told.line().contains("0003.png") && told.line().contains("0006.png"),
         "{}",
@@ -149,7 +149,7 @@ fn what_a_truncated_shard_never_showed_is_counted() {
         let json: Value = serde_json::from_str(&told.stdout).unwrap();
         assert_eq!((&json["unseen"], &json["archives_without_end"]), (&0.into(), &1.into()));
         let text = lines(run(command, &[&alone], &[]));
-        assert!(text.iter().any(|line| line.contains("how many members it had")), "{text:?}");
+        assert!(text.iter().any(|line| line.contains("its number of members is unknown")), "{text:?}");
     }
     fs::write(&shard, &whole).unwrap();
     let json = run("stat", &[folder.join("set")], &["--json"]).json();

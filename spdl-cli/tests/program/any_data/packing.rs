@@ -288,7 +288,7 @@ fn a_field_that_no_sample_has_is_refused_before_anything_is_written() {
         let told = pack(&[folder.join(data)], &set, &[option, name]);
         let missing = name.rsplit(',').next().unwrap();
         let expected =
-            format!("spdl: {option} {missing}: no sample has such a field; there are {there}");
+            format!("spdl: {option} \"{missing}\": no sample has this field; the fields are {there}");
         assert_eq!((told.code, told.line()), (2, &*expected));
         assert!(!set.exists(), "{data}: nothing is begun");
     }
@@ -305,11 +305,11 @@ fn shards_are_not_written_where_they_come_from() {
     let before = shards(&folder.join("set"));
     for data in ["set", "set/shard-000000.tar", "set/*.tar"] {
         let told = pack(&[folder.join(data)], &folder.join("set"), &["--overwrite"]);
-        assert!(told.code == 2 && told.line().contains(" lies in "), "{data}: {}", told.line());
+        assert!(told.code == 2 && told.line().contains(" is inside "), "{data}: {}", told.line());
     }
     let address = format!("file://{}", folder.join("set").display());
     let told = pack(&[&address], &folder.join("set"), &["--overwrite"]);
-    assert!(told.code == 2 && told.line().contains(" lies in "), "{}", told.line());
+    assert!(told.code == 2 && told.line().contains(" is inside "), "{}", told.line());
     assert_eq!(shards(&folder.join("set")), before);
     let told = pack(&[folder.join("images"), folder.join("set")], &folder.join("no"), &[]);
     assert!(told.code == 1 && told.line().contains("only one folder"), "{}", told.line());
@@ -340,7 +340,7 @@ fn shards_are_not_written_where_links_or_braces_lead() {
         "{way,other}/*.tar",
     ] {
         let told = pack(&[folder.join(data)], &folder.join("set"), &["--overwrite"]);
-        assert!(told.code == 2 && told.line().contains(" lies in "), "{data}: {}", told.line());
+        assert!(told.code == 2 && told.line().contains(" is inside "), "{data}: {}", told.line());
         assert_eq!(shards(&folder.join("set")), before, "{data}");
     }
     // What lies elsewhere may replace them.
@@ -398,7 +398,7 @@ fn a_sample_that_no_shard_can_hold_is_left_out_like_others() {
     let line = told.stderr.lines().last().unwrap();
     assert!(told.code == 1 && line.contains("a.tar:a: the name of a field is not empty"), "{line}");
     assert!(
-        line.ends_with("or with --on-error skip, the same command goes on from here"),
+        line.ends_with("repair it or add --on-error skip, and run the command again"),
         "{line}"
     );
     let json = pack(&[&archive], &folder.join("set"), &["--on-error", "skip", "--json"]).json();
