@@ -1,7 +1,11 @@
 //! Options, value parsers and help texts that several subcommands share.
 
-use clap::ValueEnum;
+use std::thread;
+
 use clap::builder::RangedU64ValueParser;
+use clap::{Args, ValueEnum};
+
+use crate::datasets::input::Fields;
 
 /// The section of `--help` about DATA, for the subcommands that read any data set.
 macro_rules! data_help {
@@ -16,6 +20,41 @@ Data sets, DATA:
     };
 }
 pub(super) use data_help;
+
+/// The options `--image-field` and `--label-field`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct FieldOptions {
+    /// Field of a sample, or column of a list, that holds the image or its file name
+    ///
+    /// By default the program looks for common names, such as jpg, png, image, path.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) image_field: Option<String>,
+
+    /// Field of a sample, or column of a list, that holds the class
+    ///
+    /// By default the program looks for common names, such as cls, label.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) label_field: Option<String>,
+}
+
+impl FieldOptions {
+    /// The values of both options.
+    pub(crate) fn image_and_label(&self) -> Fields<'_> {
+        Fields { image: self.image_field.as_deref(), label: self.label_field.as_deref() }
+    }
+
+    /// The given field names, each with its option.
+    pub(crate) fn named(&self) -> Vec<(&'static str, &str)> {
+        let given = [("--image-field", &self.image_field), ("--label-field", &self.label_field)];
+        given.into_iter().filter_map(|(option, name)| Some((option, name.as_deref()?))).collect()
+    }
+}
+
+/// The number of worker threads: `--threads`, or the number of CPUs available to the process.
+pub(crate) fn worker_threads(threads: Option<u32>) -> usize {
+    let available = || thread::available_parallelism().map_or(1, usize::from);
+    threads.map_or_else(available, |threads| threads as usize)
+}
 
 /// Parses a number from 1 to `most`.
 pub(crate) fn count<T: TryFrom<u64> + Clone + Send + Sync>(most: u64) -> RangedU64ValueParser<T>

@@ -1,16 +1,21 @@
 //! Results on standard output.
 
-use std::io::{ErrorKind, Write};
+use std::io::{self, ErrorKind, Write};
 
 use super::failure::Failure;
 
 /// Writes to standard output; a closed pipe is no error.
 pub(crate) fn print(text: &str) -> Result<(), Failure> {
     let mut stdout = std::io::stdout().lock();
-    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+    check(stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()))
+}
+
+/// Converts the result of a write to standard output; a closed pipe is no error.
+pub(crate) fn check(written: io::Result<()>) -> Result<(), Failure> {
+    match written {
         // The reader, such as `head`, needs no more.
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
-        result => result
+        written => written
             .map_err(|error| Failure::new("cannot write the result", "standard output", error)),
     }
 }

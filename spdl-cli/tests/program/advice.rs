@@ -1,4 +1,4 @@
-//! What messages tell to run is run as it stands there.
+//! Commands that messages advise are executed verbatim.
 
 // promise of this file: CLI3, CLI2
 
@@ -11,7 +11,7 @@ fn run(command: &str, paths: &[&Path], arguments: &[&str]) -> Run {
     finish(spdl().arg(command).args(paths).args(arguments).output().unwrap())
 }
 
-/// 20 images, of which the one at `bad` is none.
+/// A folder of 20 images; the one with the number `bad` is corrupt.
 fn images(bad: u32) -> Folder {
     let folder = Folder::new();
     for number in 0..20 {
@@ -22,28 +22,28 @@ fn images(bad: u32) -> Folder {
 }
 
 #[test]
-fn a_run_that_finished_no_shard_binds_no_other_to_its_options() {
+fn other_options_are_accepted_until_a_shard_is_finished() {
     let folder = images(3);
     let (source, set) = (folder.join("my photos"), folder.join("set"));
-    let told = run("pack", &[&source, &set], &["--max-side", "16"]);
-    assert_eq!(told.code, 1, "{}", told.stdout);
+    let result = run("pack", &[&source, &set], &["--max-side", "16"]);
+    assert_eq!(result.code, 1, "{}", result.stdout);
     assert!(set.join("manifest.journal").exists());
-    // Without the image it is another data set, and these are other options.
+    // Another data set (one image fewer) and other options.
     fs::remove_file(source.join("cat/03.png")).unwrap();
-    let told = run("pack", &[&source, &set], &["--name", "train", "--shuffle", "7", "--json"]);
-    assert_eq!(told.json()["samples"], 19);
+    let result = run("pack", &[&source, &set], &["--name", "train", "--shuffle", "7", "--json"]);
+    assert_eq!(result.json()["samples"], 19);
     assert_eq!(run("verify", &[&set], &[]).code, 0);
 }
 
 #[test]
-fn an_image_that_is_mended_or_left_out_lets_the_same_command_go_on() {
+fn a_failed_pack_resumes_after_repair_or_with_skip() {
     for skips in [false, true] {
         let folder = images(13);
         let (source, set) = (folder.join("my photos"), folder.join("set"));
         let options = ["--shard-samples", "6", "--json"];
-        let told = run("pack", &[&source, &set], &options);
+        let result = run("pack", &[&source, &set], &options);
         let words = "repair it or add --on-error skip, and run the command again";
-        assert!(told.code == 1 && told.line().ends_with(words), "{}", told.line());
+        assert!(result.code == 1 && result.line().ends_with(words), "{}", result.line());
         let json = if skips {
             run("pack", &[&source, &set], &[&options[..], &["--on-error", "skip"]].concat()).json()
         } else {
@@ -55,28 +55,32 @@ fn an_image_that_is_mended_or_left_out_lets_the_same_command_go_on() {
 }
 
 #[test]
-fn a_set_of_other_options_is_written_to_another_folder_or_over_it() {
+fn a_set_with_other_options_needs_another_folder_or_overwrite() {
     let folder = images(99);
     let (source, set) = (folder.join("my photos"), folder.join("set"));
     assert_eq!(run("pack", &[&source, &set], &[]).code, 0);
-    let told = run("pack", &[&source, &set], &["--shuffle", "1"]);
-    assert!(told.line().ends_with("choose another folder, or add --overwrite"), "{}", told.line());
+    let result = run("pack", &[&source, &set], &["--shuffle", "1"]);
+    assert!(
+        result.line().ends_with("choose another folder, or add --overwrite"),
+        "{}",
+        result.line()
+    );
     assert_eq!(run("pack", &[&source, &folder.join("other")], &["--shuffle", "1"]).code, 0);
     assert_eq!(run("pack", &[&source, &set], &["--shuffle", "1", "--overwrite"]).code, 0);
-    // A set that lacks a shard.
+    // A set with a missing shard.
     fs::remove_file(set.join("shard-000000.tar")).unwrap();
-    let told = run("pack", &[&source, &set], &["--shuffle", "1"]);
-    assert!(told.line().ends_with("; add --overwrite to replace the set"), "{}", told.line());
+    let result = run("pack", &[&source, &set], &["--shuffle", "1"]);
+    assert!(result.line().ends_with("; add --overwrite to replace the set"), "{}", result.line());
     assert_eq!(run("pack", &[&source, &set], &["--shuffle", "1", "--overwrite"]).code, 0);
     assert_eq!(run("verify", &[&set], &[]).code, 0);
-    // Where --overwrite does not help, it is not told.
+    // The error does not mention --overwrite if it would not help.
     folder.add("mine/notes.txt", b"mine");
-    let told = run("pack", &[&source, &folder.join("mine")], &[]);
-    assert!(told.line().ends_with("; choose another folder"), "{}", told.line());
+    let result = run("pack", &[&source, &folder.join("mine")], &[]);
+    assert!(result.line().ends_with("; choose another folder"), "{}", result.line());
 }
 
 #[test]
-fn a_field_that_is_named_as_told_is_the_image() {
+fn the_error_for_a_missing_image_field_names_the_option() {
     let folder = Folder::new();
     let (set, data) = (folder.join("set"), folder.join("a.tar"));
     let plan = spdl_io::shards::ShardPlan::new("a");
@@ -89,45 +93,46 @@ fn a_field_that_is_named_as_told_is_the_image() {
     writer.add(0, b"1", &[("picture", &png(1))]).unwrap();
     writer.finish(1).unwrap();
     fs::copy(place.join("a-000000.tar"), &data).unwrap();
-    let told = run("pack", &[&data, &set], &[]);
+    let result = run("pack", &[&data, &set], &[]);
     let words = "no field is known to be an image (fields: picture); set --image-field";
-    assert_eq!((told.code, told.line()), (2, &*format!("spdl: {words}")));
+    assert_eq!((result.code, result.line()), (2, &*format!("spdl: {words}")));
     assert!(!set.exists(), "nothing is begun");
-    let told = run("pack", &[&data, &set], &["--image-field", "picture"]);
-    assert_eq!(told.code, 0, "{}", told.stderr);
+    let result = run("pack", &[&data, &set], &["--image-field", "picture"]);
+    assert_eq!(result.code, 0, "{}", result.stderr);
 }
 
 #[test]
-fn what_was_not_decoded_is_by_the_command_that_is_told() {
+fn the_advised_verify_command_finds_corrupt_images() {
     let folder = images(99);
-    // Its header is whole.
+    // Its header is valid.
     folder.add("my photos/cat/03.png", &damaged(0));
     let (source, set) = (folder.join("my photos"), folder.join("it's $HOME"));
-    let told = run("pack", &[&source, &set], &[]);
-    assert_eq!(told.code, 0, "{}", told.stderr);
-    let verified = by_shell(&command_in(&told.stdout.replace('\n', " ")), &[]);
+    let result = run("pack", &[&source, &set], &[]);
+    assert_eq!(result.code, 0, "{}", result.stderr);
+    let verified = by_shell(&command_in(&result.stdout.replace('\n', " ")), &[]);
     assert!(
         verified.code == 1 && verified.line().contains("1 of 40 members"),
         "{}",
         verified.stderr
     );
-    // With --check it is found at once, and nothing has to be told.
-    let told = run("pack", &[&source, &folder.join("checked")], &["--check"]);
-    assert!(told.code == 1 && told.line().contains("03.png"), "{}", told.line());
-    let told = run("pack", &[&source, &folder.join("checked")], &["--check", "--on-error", "skip"]);
-    assert!(told.code == 0 && !told.stdout.contains("`spdl"), "{}", told.stdout);
+    // With --check, pack itself finds the image.
+    let result = run("pack", &[&source, &folder.join("checked")], &["--check"]);
+    assert!(result.code == 1 && result.line().contains("03.png"), "{}", result.line());
+    let result =
+        run("pack", &[&source, &folder.join("checked")], &["--check", "--on-error", "skip"]);
+    assert!(result.code == 0 && !result.stdout.contains("`spdl"), "{}", result.stdout);
     assert_eq!(run("verify", &[&folder.join("checked")], &[]).code, 0);
 }
 
 #[test]
-fn parts_taken_for_classes_are_told_as_the_shell_takes_them() {
+fn the_warning_about_splits_quotes_paths_for_the_shell() {
     let folder = Folder::new();
     for part in ["train", "val"] {
         folder.add(format!("my photos/{part}/cat/1.png"), &png(1));
     }
-    let told = run("ls", &[&folder.join("my photos")], &[]);
-    let given = told.line().rsplit_once(", give ").unwrap().1;
+    let result = run("ls", &[&folder.join("my photos")], &[]);
+    let given = result.line().rsplit_once(", give ").unwrap().1;
     assert!(given.ends_with("my photos/train'"), "{given}");
-    let told = by_shell(&format!("spdl ls {given}"), &[]);
-    assert_eq!((told.code, told.stdout.lines().count()), (0, 1), "{}", told.stderr);
+    let result = by_shell(&format!("spdl ls {given}"), &[]);
+    assert_eq!((result.code, result.stdout.lines().count()), (0, 1), "{}", result.stderr);
 }

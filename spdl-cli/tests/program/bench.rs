@@ -1,4 +1,4 @@
-//! `spdl bench` from outside: what it prints, what it returns, and that it is the same every time.
+//! `spdl bench`: output, exit codes, and reproducibility.
 
 use std::fs;
 use std::io::Read;
@@ -33,7 +33,7 @@ const KEYS: [&str; 22] = [
 ];
 
 #[test]
-fn the_json_object_has_the_documented_keys_and_sound_values() {
+fn the_json_object_has_the_documented_keys_and_valid_values() {
     let folder = Folder::with_images(50, 3);
     let run = bench(folder.path(), &["--json", "--epochs", "2"]);
     assert_eq!(run.stdout.lines().count(), 1);
@@ -95,7 +95,7 @@ fn the_same_seed_gives_the_same_bytes_for_any_number_of_threads() {
             let one = with(&["--threads", "1"]);
             assert_eq!(with(&["--threads", "2"]), one, "{mode} {layout}");
             assert_eq!(with(&["--threads", "8"]), one, "{mode} {layout}");
-            // How samples are put into batches is no part of what is delivered.
+            // The checksum does not depend on the batch size.
             assert_eq!(with(&["--batch", "7"]), one, "{mode} {layout}");
             let other_seed = with(&["--seed", "1"]);
             assert_eq!(other_seed != one, mode == "train", "{mode} {layout}");
@@ -104,8 +104,8 @@ fn the_same_seed_gives_the_same_bytes_for_any_number_of_threads() {
 }
 
 #[test]
-fn the_seed_decides_the_order_and_the_crops() {
-    // One image has one order; images of one colour have one look.
+fn the_seed_determines_order_and_crops() {
+    // A single image has one order; crops of a flat image look the same.
     let only_crops = Folder::with_images(1, 1);
     let only_order = Folder::new();
     for number in 0..30 {
@@ -122,13 +122,13 @@ fn the_seed_decides_the_order_and_the_crops() {
 }
 
 #[test]
-fn the_checksum_tells_modes_layouts_sizes_pixels_and_labels_apart() {
+fn the_checksum_depends_on_mode_layout_size_pixels_and_labels() {
     let folder = Folder::with_images(20, 2);
     let plain = checksum(&folder, &[]);
     for other in [["--mode", "train"], ["--layout", "nchw-f32"], ["--size", "25"]] {
         assert_ne!(checksum(&folder, &other), plain, "{other:?}");
     }
-    // The same images in the same order, in other classes: only labels differ.
+    // The same images in the same order with other labels.
     let split = |first_of_b: u32| {
         let folder = Folder::new();
         for number in 0..20 {
@@ -142,7 +142,7 @@ fn the_checksum_tells_modes_layouts_sizes_pixels_and_labels_apart() {
 }
 
 #[test]
-fn without_a_checksum_everything_else_is_told() {
+fn no_checksum_leaves_the_other_results_unchanged() {
     let folder = Folder::with_images(20, 2);
     let run = bench(folder.path(), &["--json", "--no-checksum"]);
     let json: Value = serde_json::from_str(&run.stdout).unwrap();
@@ -151,12 +151,12 @@ fn without_a_checksum_everything_else_is_told() {
     assert!(run.code == 0 && !run.stdout.contains("checksum"), "{}", run.stdout);
 }
 
-/// 200 images, every tenth of them damaged, in four ways.
+/// 200 images, every tenth of them corrupt, in four ways.
 fn folder_with_damage() -> (Folder, Vec<String>) {
     let folder = Folder::with_images(200, 5);
     let names: Vec<_> = (0..20).map(|number| image_name(number * 10, 5)).collect();
     for (number, name) in (0..).zip(&names) {
-        // A name of another format must not matter either.
+        // The extension of another format must not matter.
         fs::remove_file(folder.join(name)).unwrap();
         folder.add(name.replace(".png", ".jpg"), &damaged(number));
     }
@@ -164,7 +164,7 @@ fn folder_with_damage() -> (Folder, Vec<String>) {
 }
 
 #[test]
-fn skip_delivers_all_others_and_lists_each_damaged_file() {
+fn skip_delivers_valid_images_and_lists_corrupt_files() {
     let (folder, mut damaged) = folder_with_damage();
     for threads in ["1", "2", "8"] {
         let arguments = ["--json", "--on-error", "skip", "--threads", threads];
@@ -190,19 +190,19 @@ fn skip_delivers_all_others_and_lists_each_damaged_file() {
         assert_eq!(names, damaged);
         let decode = &json["stages"][2];
         assert_eq!((&decode["items"], &decode["failures"]), (&200.into(), &20.into()));
-        // 180 = 11 · 16 + 4: batches are full but the last.
+        // 180 = 11 · 16 + 4: all batches but the last are full.
         assert_eq!(decode["queue"]["items"], 12);
     }
 }
 
 #[test]
-fn cut_images_are_delivered_and_counted_where_that_is_asked_for() {
+fn truncated_images_are_delivered_with_on_truncated_partial() {
     let (folder, _) = folder_with_damage();
     let run = |on_truncated| {
         let arguments = ["--json", "--on-error", "skip", "--on-truncated", on_truncated];
         bench(folder.path(), &arguments).json()
     };
-    // Of the 20 damaged files 5 are cut in their pixels; the others are no images at all.
+    // 5 of the 20 corrupt files are truncated images; the others are not images.
     let (strict, partial) = (run("error"), run("partial"));
     assert_eq!((&strict["images"], &strict["partial"]), (&180.into(), &Value::Null));
     assert_eq!((&partial["images"], &partial["partial"]), (&185.into(), &5.into()));
@@ -217,7 +217,7 @@ fn cut_images_are_delivered_and_counted_where_that_is_asked_for() {
 }
 
 #[test]
-fn skip_tells_people_each_damaged_file_once() {
+fn the_text_lists_each_corrupt_file_once() {
     let (folder, damaged) = folder_with_damage();
     let run = bench(folder.path(), &["--on-error", "skip", "--epochs", "3"]);
     assert_eq!(run.code, 0, "{}", run.stderr);
@@ -230,7 +230,7 @@ fn skip_tells_people_each_damaged_file_once() {
 }
 
 #[test]
-fn many_damaged_files_are_cut_short_for_people_only() {
+fn the_text_limits_the_list_of_corrupt_files() {
     let folder = Folder::with_images(10, 1);
     for number in 0..60 {
         folder.add(format!("class-0/bad-{number}.jpg"), b"");
@@ -243,7 +243,7 @@ fn many_damaged_files_are_cut_short_for_people_only() {
 }
 
 #[test]
-fn raise_stops_at_the_first_damaged_file_and_names_it() {
+fn raise_stops_at_the_first_corrupt_file() {
     for number in 0..4 {
         let folder = Folder::with_images(40, 2);
         folder.add("class-0/0001-bad.jpg", &damaged(number));
@@ -259,9 +259,9 @@ fn raise_stops_at_the_first_damaged_file_and_names_it() {
 }
 
 #[test]
-fn a_file_that_cannot_be_read_is_named() {
+fn the_error_names_an_unreadable_file() {
     let folder = Folder::with_images(10, 1);
-    // Permissions do not keep root from reading; this keeps everybody.
+    // Root ignores permissions, but a dangling link fails for every user.
     std::os::unix::fs::symlink("nowhere", folder.join("class-0/broken.jpg")).unwrap();
     let run = bench(folder.path(), &[]);
     assert_eq!(run.code, 1);
@@ -273,7 +273,7 @@ fn a_file_that_cannot_be_read_is_named() {
 }
 
 #[test]
-fn a_run_in_which_every_image_fails_has_failed() {
+fn a_run_without_valid_images_fails() {
     let folder = Folder::new();
     for number in 0..4 {
         folder.add(format!("class/{number}.jpg"), &damaged(number));
@@ -285,7 +285,7 @@ fn a_run_in_which_every_image_fails_has_failed() {
 }
 
 #[test]
-fn folders_without_images_are_told_in_one_line() {
+fn a_folder_without_images_is_an_error() {
     let folder = Folder::new();
     folder.add("empty/.hidden.jpg", b"");
     folder.add("texts/a/readme.txt", b"nothing to see");
@@ -307,7 +307,7 @@ fn folders_without_images_are_told_in_one_line() {
 }
 
 #[test]
-fn a_command_line_that_makes_no_sense_ends_with_2() {
+fn an_invalid_command_line_exits_with_2() {
     let folder = Folder::with_images(2, 1);
     let path = folder.path().to_str().unwrap();
     let mistakes: [&[&str]; 15] = [
@@ -336,7 +336,7 @@ fn a_command_line_that_makes_no_sense_ends_with_2() {
 }
 
 #[test]
-fn batches_beyond_the_memory_are_refused_at_once() {
+fn batches_larger_than_the_memory_are_an_error() {
     let folder = Folder::with_images(300, 1);
     let sizes = ["--size", "16384", "--batch", "1048576", "--layout", "nchw-f32"];
     let run = finish(spdl().arg("bench").arg(folder.path()).args(sizes).output().unwrap());
@@ -345,12 +345,12 @@ fn batches_beyond_the_memory_are_refused_at_once() {
 }
 
 #[test]
-fn large_files_are_read_a_few_ahead() {
+fn the_memory_budget_limits_prefetch_of_large_files() {
     const SIDE: u32 = 1500;
     const FILE_BYTES: usize = 8 << 20;
     let folder = Folder::new();
     let mut image = encode(SIDE, SIDE, &vec![7; (SIDE * SIDE * 3) as usize]);
-    // Zeros behind an image do not matter. It takes much longer to decode than to read.
+    // Zeros after an image are ignored. Decoding takes much longer than reading.
     image.resize(FILE_BYTES, 0);
     folder.add("00.png", &image);
     for number in 1..40 {
@@ -359,7 +359,7 @@ fn large_files_are_read_a_few_ahead() {
     }
     let json = bench(folder.path(), &["--json", "--threads", "1"]).json();
     assert_eq!(json["images"], 40);
-    // There would be room for sixteen; two of them have sixteen MiB.
+    // The queue has 16 slots, but two of these files already have 16 MiB.
     let queue = &json["stages"][1]["queue"];
     assert_eq!((&json["stages"][1]["name"], &queue["capacity"]), (&"fetch".into(), &16.into()));
     assert!(queue["mean"].as_f64().unwrap() < 6.0, "{queue}");
@@ -386,7 +386,7 @@ fn help_teaches() {
 }
 
 #[test]
-fn the_text_tells_the_rate_of_each_epoch() {
+fn the_text_has_the_rate_of_each_epoch() {
     let folder = Folder::with_images(40, 2);
     let line = |epochs: &str| {
         let run = bench(folder.path(), &["--epochs", epochs]);
@@ -403,7 +403,7 @@ fn the_text_tells_the_rate_of_each_epoch() {
 }
 
 #[test]
-fn the_text_for_people_has_all_parts_and_no_long_lines() {
+fn the_text_has_all_parts_and_no_long_lines() {
     let folder = Folder::with_images(50, 3);
     let run = bench(folder.path(), &["--epochs", "2", "--threads", "2"]);
     assert_eq!((run.code, run.stderr.as_str()), (0, ""), "no progress where there is no terminal");
@@ -430,7 +430,7 @@ fn the_text_for_people_has_all_parts_and_no_long_lines() {
 }
 
 #[test]
-fn a_reader_that_leaves_early_is_no_error() {
+fn a_closed_pipe_is_no_error() {
     let folder = Folder::with_images(20, 1);
     for arguments in [&["--json"][..], &[]] {
         let mut command = spdl();
@@ -445,7 +445,7 @@ fn a_reader_that_leaves_early_is_no_error() {
 }
 
 #[test]
-fn a_full_disk_behind_standard_output_is_an_error() {
+fn a_failed_write_to_standard_output_is_an_error() {
     let Ok(full) = fs::OpenOptions::new().write(true).open("/dev/full") else {
         println!("SKIPPED: there is no /dev/full");
         return;
@@ -459,7 +459,7 @@ fn a_full_disk_behind_standard_output_is_an_error() {
 }
 
 #[test]
-fn odd_images_beside_the_classes_are_warned_of() {
+fn images_outside_class_folders_cause_a_warning() {
     let folder = Folder::with_images(4, 1);
     folder.add("stray.png", &png(0));
     let run = bench(folder.path(), &["--json"]);
@@ -467,10 +467,10 @@ fn odd_images_beside_the_classes_are_warned_of() {
     assert_eq!(run.json()["images"], 4);
 }
 
-/// Each thread has memory of its own to decode in, and fills one more batch; nothing else.
+/// Each thread needs decoder memory and one more batch.
 #[cfg(target_os = "linux")]
 #[test]
-fn a_thread_more_takes_memory_for_its_own_image_and_batch_alone() {
+fn memory_grows_by_one_batch_and_one_decoder_per_thread() {
     let folder = Folder::new();
     let image = encode(640, 480, &[40, 90, 200].repeat(640 * 480));
     for number in 0..256 {
@@ -489,12 +489,12 @@ fn a_thread_more_takes_memory_for_its_own_image_and_batch_alone() {
 }
 
 #[test]
-fn a_pretended_training_tells_how_many_of_its_steps_waited() {
+fn step_ms_counts_the_steps_that_waited() {
     let folder = Folder::with_images(40, 2);
     let options = ["--step-ms", "300", "--epochs", "2"];
     let json = bench(folder.path(), &[&options[..], &["--json"]].concat()).json();
     let steps = &json["steps"];
-    // Three batches an epoch; the first one is waited for in any case.
+    // Three batches per epoch; the first step always waits.
     assert_eq!((&json["step_ms"], &steps["steps"]), (&300.into(), &5.into()));
     assert!(steps["waited"].as_u64() < Some(5), "{steps}");
     assert!(json["seconds"].as_f64() >= Some(5.0 * 0.3), "{}", json["seconds"]);
@@ -507,7 +507,7 @@ fn a_pretended_training_tells_how_many_of_its_steps_waited() {
 }
 
 #[test]
-fn images_without_classes_are_measured_listed_and_told_as_such() {
+fn images_without_classes_are_accepted() {
     let folder = Folder::new();
     for number in 0..10 {
         folder.add(format!("flat/{number}.png"), &png(number));

@@ -1,4 +1,4 @@
-//! Folders of small images, and the program run on them.
+//! Folders of small images, and functions that run the program.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,16 +6,16 @@ use std::process::{Command, Output};
 
 use tempfile::TempDir;
 
-/// A folder that is removed with this value.
+/// A temporary folder.
 pub(crate) struct Folder(TempDir);
 
 impl Folder {
-    /// An empty one.
+    /// Creates an empty folder.
     pub(crate) fn new() -> Self {
         Folder(tempfile::tempdir().unwrap())
     }
 
-    /// One with `images` small images in `classes` classes, all different.
+    /// Creates a folder with `images` different small images in `classes` classes.
     pub(crate) fn with_images(images: u32, classes: u32) -> Self {
         let folder = Folder::new();
         for number in 0..images {
@@ -32,7 +32,7 @@ impl Folder {
         self.path().join(name)
     }
 
-    /// Writes a file, and the folders it lies in.
+    /// Writes a file, and creates its parent folders.
     pub(crate) fn add(&self, name: impl AsRef<Path>, bytes: &[u8]) {
         let path = self.join(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -45,7 +45,7 @@ pub(crate) fn image_name(number: u32, classes: u32) -> String {
     format!("class-{}/{number:04}.png", number % classes)
 }
 
-/// An image of its own for each number, about 40 × 30 pixels.
+/// A different image for each number, about 40 × 30 pixels.
 pub(crate) fn png(number: u32) -> Vec<u8> {
     let (width, height) = (40 + number % 7, 30 + number % 5);
     let pixels: Vec<u8> = (0..height)
@@ -56,13 +56,13 @@ pub(crate) fn png(number: u32) -> Vec<u8> {
     encode(width, height, &pixels)
 }
 
-/// An image of one colour: whatever is cut out of it, and however it is turned, looks the same.
+/// An image of one colour, so that all crops and flips are equal.
 pub(crate) fn flat_png(number: u32) -> Vec<u8> {
     let colour = [number * 3, number * 5, number * 7].map(|value| (value % 256) as u8);
     encode(32, 32, &colour.repeat(32 * 32))
 }
 
-/// An image of these pixels, red, green and blue.
+/// Encodes RGB pixels as PNG.
 pub(crate) fn encode(width: u32, height: u32, pixels: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut encoder = png::Encoder::new(&mut bytes, width, height);
@@ -71,8 +71,8 @@ pub(crate) fn encode(width: u32, height: u32, pixels: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Four ways in which a file is no image, each under a name that says it is: its beginning only,
-/// random bytes, nothing, and text.
+/// Four kinds of invalid image files: a truncated image, random bytes,
+/// an empty file, and text.
 pub(crate) fn damaged(number: u32) -> Vec<u8> {
     match number % 4 {
         0 => {
@@ -85,7 +85,7 @@ pub(crate) fn damaged(number: u32) -> Vec<u8> {
     }
 }
 
-/// What a run of the program gave.
+/// The result of a run of the program.
 pub(crate) struct Run {
     pub(crate) code: i32,
     pub(crate) stdout: String,
@@ -108,10 +108,10 @@ impl Run {
     }
 }
 
-/// The program itself.
+/// The program under test.
 pub(crate) fn spdl() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_spdl"));
-    // With it, the program shows what it keeps to itself otherwise.
+    // The variable enables panic messages of stages.
     command.env_remove("RUST_BACKTRACE");
     command
 }
@@ -123,7 +123,7 @@ pub(crate) fn bench(folder: &Path, arguments: &[&str]) -> Run {
     finish(command.output().unwrap())
 }
 
-/// Runs a command line as it was told, in a shell that knows `spdl`.
+/// Runs a command line in a shell with a function `spdl`.
 pub(crate) fn by_shell(line: &str, environment: &[(&str, String)]) -> Run {
     let script = format!("spdl() {{ \"$SPDL_PROGRAM\" \"$@\"; }}\n{line}");
     let mut shell = Command::new("sh");
@@ -132,7 +132,7 @@ pub(crate) fn by_shell(line: &str, environment: &[(&str, String)]) -> Run {
     finish(shell.output().unwrap())
 }
 
-/// The command line that a text tells to run: what it has between backticks, or on a line of its own.
+/// The command in a message: between backticks, or on a separate indented line.
 pub(crate) fn command_in(text: &str) -> String {
     let of_line = |line: &str| line.strip_prefix("    spdl ").map(|rest| format!("spdl {rest}"));
     let quoted = || {

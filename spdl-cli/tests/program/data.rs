@@ -1,4 +1,4 @@
-//! `spdl ls`, `cat`, `verify` and `stat`: what they tell of shards, archives and folders.
+//! `spdl ls`, `cat`, `verify` and `stat` on shards, archives and folders.
 
 use std::fs;
 use std::io::Write;
@@ -23,7 +23,7 @@ fn packed() -> (Folder, PathBuf) {
     (place, shards)
 }
 
-/// What `spdl verify --json` tells of a set that is not sound.
+/// The output of `spdl verify --json` for a damaged set.
 fn bad(path: &Path) -> Value {
     let run = run("verify", path, &["--json"]);
     assert_eq!(run.code, 1, "{}", run.stdout);
@@ -33,7 +33,7 @@ fn bad(path: &Path) -> Value {
     json
 }
 
-/// A text whose lines were broken to fit.
+/// Text without line breaks.
 fn unwrapped(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
@@ -44,12 +44,12 @@ fn flip(path: &Path, at: usize) {
     fs::write(path, bytes).unwrap();
 }
 
-/// Where the data of the image of sample `number` of a shard lie.
+/// Key, offset and size of the image of sample `number`.
 fn place_of(shard: &Path, number: usize) -> (String, usize, usize) {
     place_of_field(shard, number, "png")
 }
 
-/// The key of a sample, and where the data of a field of it lie.
+/// Key, offset and size of a field of sample `number`.
 fn place_of_field(shard: &Path, number: usize, field: &str) -> (String, usize, usize) {
     let listed = run("ls", shard, &["--json"]).stdout;
     let sample: Value = serde_json::from_str(listed.lines().nth(number).unwrap()).unwrap();
@@ -59,16 +59,16 @@ fn place_of_field(shard: &Path, number: usize, field: &str) -> (String, usize, u
 }
 
 #[test]
-fn one_flipped_byte_is_found_with_the_key_of_its_sample() {
+fn verify_finds_a_flipped_byte_and_its_member() {
     let (_place, shards) = packed();
     assert_eq!(run("verify", &shards, &[]).code, 0);
     let shard = shards.join("shard-000001.tar");
     let (key, offset, bytes) = place_of(&shard, 7);
     for at in [offset, offset + bytes / 2, offset + bytes - 1] {
         flip(&shard, at);
-        let told = bad(&shards);
-        assert_eq!(told["bad_total"], 1, "{told}");
-        let first = &told["bad"][0];
+        let result = bad(&shards);
+        assert_eq!(result["bad_total"], 1, "{result}");
+        let first = &result["bad"][0];
         assert_eq!(first["shard"], "shard-000001.tar");
         assert_eq!(
             (&first["key"], &first["offset"]),
@@ -76,13 +76,13 @@ fn one_flipped_byte_is_found_with_the_key_of_its_sample() {
         );
         flip(&shard, at);
     }
-    let told = run("verify", &shards, &["--json"]).json();
-    assert_eq!((&told["members"], &told["checksums"]), (&60.into(), &60.into()));
-    assert_eq!((&told["images"], &told["archives"]), (&30.into(), &3.into()));
+    let result = run("verify", &shards, &["--json"]).json();
+    assert_eq!((&result["members"], &result["checksums"]), (&60.into(), &60.into()));
+    assert_eq!((&result["images"], &result["archives"]), (&30.into(), &3.into()));
 }
 
 #[test]
-fn damage_anywhere_in_a_shard_or_beside_it_is_found() {
+fn verify_finds_damage_in_headers_padding_and_checksum_files() {
     let (_place, shards) = packed();
     let shard = shards.join("shard-000000.tar");
     let (key, offset, bytes) = place_of(&shard, 3);
@@ -97,11 +97,11 @@ fn damage_anywhere_in_a_shard_or_beside_it_is_found() {
         (len - 1, None, ""),
     ] {
         flip(&shard, at);
-        let told = bad(&shards);
-        assert_eq!(told["bad_total"], 1, "{at}: {told}");
-        let first = &told["bad"][0];
-        assert_eq!(first["key"].as_str(), expected, "{at}: {told}");
-        assert!(first["reason"].as_str().unwrap().contains(words), "{at}: {told}");
+        let result = bad(&shards);
+        assert_eq!(result["bad_total"], 1, "{at}: {result}");
+        let first = &result["bad"][0];
+        assert_eq!(first["key"].as_str(), expected, "{at}: {result}");
+        assert!(first["reason"].as_str().unwrap().contains(words), "{at}: {result}");
         flip(&shard, at);
     }
     let sums = shards.join("shard-000000.tar.sums");
@@ -112,20 +112,20 @@ fn damage_anywhere_in_a_shard_or_beside_it_is_found() {
     fs::write(&shard, &whole[..len / 2]).unwrap();
     assert!(bad(&shards)["bad_total"].as_u64() >= Some(1));
     fs::remove_file(&shard).unwrap();
-    let told = bad(&shards);
+    let result = bad(&shards);
     assert_eq!(
-        (&told["bad"][0]["kind"], &told["archives"]),
+        (&result["bad"][0]["kind"], &result["archives"]),
         (&"not-found".into(), &2.into()),
-        "{told}"
+        "{result}"
     );
     fs::write(&shard, whole).unwrap();
     assert_eq!(run("verify", &shards, &[]).code, 0);
 }
 
 #[test]
-fn a_packed_image_that_cannot_be_decoded_is_found() {
+fn verify_finds_a_corrupt_packed_image() {
     let (source, place) = (Folder::with_images(3, 1), Folder::new());
-    // Its header is whole, so it is packed as it is.
+    // The header is valid, so the image is packed.
     source.add("class-0/cut.png", &damaged(0));
     let shards = place.join("set");
     let mut command = spdl();
@@ -133,19 +133,19 @@ fn a_packed_image_that_cannot_be_decoded_is_found() {
         finish(command.arg("pack").args([source.path(), &shards]).output().unwrap()).code,
         0
     );
-    let told = bad(&shards);
+    let result = bad(&shards);
     assert_eq!(
-        (&told["bad"][0]["key"], &told["bad_total"]),
+        (&result["bad"][0]["key"], &result["bad_total"]),
         (&"class-0/cut.png".into(), &1.into())
     );
-    // In the folder, too.
-    let told = bad(source.path());
-    assert!(told["bad"][0]["key"].as_str().unwrap().ends_with("class-0/cut.png"));
-    assert_eq!((&told["images"], &told["archives"]), (&4.into(), &0.into()));
+    // The folder has the same defect.
+    let result = bad(source.path());
+    assert!(result["bad"][0]["key"].as_str().unwrap().ends_with("class-0/cut.png"));
+    assert_eq!((&result["images"], &result["archives"]), (&4.into(), &0.into()));
 }
 
 #[test]
-fn archives_of_others_are_listed_read_and_verified() {
+fn archives_of_other_programs_are_supported() {
     let (source, place) = (Folder::with_images(4, 2), Folder::new());
     let archive = place.join("other.tar");
     let tar =
@@ -162,32 +162,31 @@ fn archives_of_others_are_listed_read_and_verified() {
     let name = format!("./{}", image_name(2, 2));
     let image = spdl().arg("cat").args([&archive]).arg(&name).output().unwrap();
     assert_eq!(image.stdout, png(2));
-    let told = run("verify", &archive, &["--json"]).json();
-    assert_eq!((&told["images"], &told["checksums"]), (&4.into(), &0.into()));
-    assert_eq!((&told["sound"], &told["without_checksums"]), (&true.into(), &1.into()));
-    let told = run("verify", &archive, &[]);
-    let words =
-        "all images are valid; there are no checksums (other.tar.sums is missing)";
-    assert!(told.code == 0 && unwrapped(&told.stdout).contains(words), "{}", told.stdout);
-    assert!(!told.stdout.contains("all valid"), "{}", told.stdout);
+    let result = run("verify", &archive, &["--json"]).json();
+    assert_eq!((&result["images"], &result["checksums"]), (&4.into(), &0.into()));
+    assert_eq!((&result["sound"], &result["without_checksums"]), (&true.into(), &1.into()));
+    let result = run("verify", &archive, &[]);
+    let words = "all images are valid; there are no checksums (other.tar.sums is missing)";
+    assert!(result.code == 0 && unwrapped(&result.stdout).contains(words), "{}", result.stdout);
+    assert!(!result.stdout.contains("all valid"), "{}", result.stdout);
     assert_eq!(fs::read_dir(place.path()).unwrap().count(), 1, "no index was written");
 }
 
 #[test]
-fn what_is_not_there_is_told() {
+fn missing_members_and_paths_are_errors() {
     let (_place, shards) = packed();
     let key = image_name(4, 3);
     let key = key.trim_end_matches(".png");
-    let told = run("cat", &shards, &[key]);
-    assert!(told.code == 1 && told.line().contains("the fields png, cls"), "{}", told.line());
-    let told = run("cat", &shards, &["no/such.png"]);
+    let result = run("cat", &shards, &[key]);
+    assert!(result.code == 1 && result.line().contains("the fields png, cls"), "{}", result.line());
+    let result = run("cat", &shards, &["no/such.png"]);
     assert!(
-        told.code == 1 && told.line().contains("not found in 3 archives"),
+        result.code == 1 && result.line().contains("not found in 3 archives"),
         "{}",
-        told.line()
+        result.line()
     );
-    let told = run("ls", &shards.join("missing"), &[]);
-    assert!(told.code == 1 && told.line().contains("missing"), "{}", told.line());
+    let result = run("ls", &shards.join("missing"), &[]);
+    assert!(result.code == 1 && result.line().contains("missing"), "{}", result.line());
 }
 
 #[test]
@@ -208,7 +207,7 @@ fn shards_and_samples_are_listed() {
 }
 
 #[test]
-fn a_data_set_is_told_in_numbers_packed_or_not() {
+fn stat_gives_the_same_statistics_for_folder_and_shards() {
     let source = Folder::with_images(30, 3);
     let (_place, shards) = packed();
     let of_shards = run("stat", &shards, &["--json"]).json();
@@ -229,12 +228,12 @@ fn a_data_set_is_told_in_numbers_packed_or_not() {
 }
 
 #[test]
-fn the_page_of_a_data_set_needs_nothing_beside_it() {
+fn the_html_page_of_stat_is_self_contained() {
     let source = Folder::with_images(60, 2);
     source.add("class-1/<b>&\"'.png", &png(99));
     let page = source.join("page.html");
-    let told = run("stat", source.path(), &["--html", page.to_str().unwrap()]);
-    assert_eq!(told.code, 0, "{}", told.stderr);
+    let result = run("stat", source.path(), &["--html", page.to_str().unwrap()]);
+    assert_eq!(result.code, 0, "{}", result.stderr);
     let text = fs::read_to_string(&page).unwrap();
     let xml = text.replacen("<!DOCTYPE html>", "", 1);
     let document = roxmltree::Document::parse(&xml).unwrap();
@@ -248,13 +247,13 @@ fn the_page_of_a_data_set_needs_nothing_beside_it() {
 }
 
 #[test]
-fn a_set_that_is_not_complete_is_told_as_such() {
+fn an_incomplete_set_is_an_error() {
     let (_place, shards) = packed();
     let mut journal = fs::File::create(shards.join("manifest.journal")).unwrap();
     journal.write_all(b"x").unwrap();
     for command in ["ls", "verify", "stat"] {
-        let told = run(command, &shards, &[]);
-        assert!(told.code == 1 && told.line().contains("incomplete"), "{}", told.line());
+        let result = run(command, &shards, &[]);
+        assert!(result.code == 1 && result.line().contains("incomplete"), "{}", result.line());
     }
 }
 
@@ -262,73 +261,88 @@ fn a_set_that_is_not_complete_is_told_as_such() {
 fn checksums_beside_archives_are_compared_without_a_manifest() {
     let (_place, shards) = packed();
     let archives = [0, 1, 2].map(|number| shards.join(format!("shard-{number:06}.tar")));
-    // No decoder sees that a class has changed.
+    // Decoders cannot detect a changed class.
     let (key, offset, _) = place_of_field(&archives[1], 3, "cls");
     let name = format!("{key}.cls");
     let whole = run("verify", &archives[1], &["--json"]).json();
     assert_eq!((&whole["checksums"], &whole["without_checksums"]), (&24.into(), &0.into()));
     assert!(run("verify", &archives[1], &[]).stdout.contains("all valid"));
     flip(&archives[1], offset);
-    let told = bad(&archives[1]);
-    assert_eq!((&told["bad_total"], &told["bad"][0]["key"]), (&1.into(), &name.as_str().into()));
-    // Several, and a folder whose manifest is lost.
+    let result = bad(&archives[1]);
+    assert_eq!(
+        (&result["bad_total"], &result["bad"][0]["key"]),
+        (&1.into(), &name.as_str().into())
+    );
+    // Several archives, and a folder without manifest.
     let several = finish(spdl().arg("verify").args(&archives).output().unwrap());
     assert_eq!(several.code, 1, "{}", several.stdout);
     fs::remove_file(shards.join("manifest.json")).unwrap();
     assert_eq!(bad(&shards)["bad"][0]["key"], name);
-    // Checksums that cannot be read are not taken for none.
+    // An unreadable checksum file is a defect, unlike a missing one.
     let sums = shards.join("shard-000001.tar.sums");
     fs::write(&sums, "no checksums\n").unwrap();
-    let told = bad(&archives[1]);
-    let reason = told["bad"][0]["reason"].as_str().unwrap();
-    assert!(reason.contains("shard-000001.tar.sums"), "{told}");
-    assert_eq!(told["without_checksums"], 0);
-    // Without any, the rest is compared, and it is told of which archive nothing more is known.
+    let result = bad(&archives[1]);
+    let reason = result["bad"][0]["reason"].as_str().unwrap();
+    assert!(reason.contains("shard-000001.tar.sums"), "{result}");
+    assert_eq!(result["without_checksums"], 0);
+    // Without a checksum file, the others are compared, and the archive is named.
     fs::remove_file(&sums).unwrap();
-    let told = run("verify", &shards, &[]);
+    let result = run("verify", &shards, &[]);
     let words = "1 archive has no checksums (shard-000001.tar.sums is missing)";
-    assert!(told.code == 0 && unwrapped(&told.stdout).contains(words), "{}", told.stdout);
+    assert!(result.code == 0 && unwrapped(&result.stdout).contains(words), "{}", result.stdout);
     assert_eq!(run("verify", &shards, &["--json"]).json()["checksums"], 36);
 }
 
 #[test]
-fn the_last_line_of_verify_names_what_is_bad() {
+fn the_error_line_of_verify_summarises_the_defects() {
     let (_place, shards) = packed();
     let archives = [0, 1, 2].map(|number| shards.join(format!("shard-{number:06}.tar")));
     let (_, offset, _) = place_of(&archives[2], 0);
     flip(&archives[2], offset + 40);
     for paths in [&archives[..], std::slice::from_ref(&shards)] {
-        let told = finish(spdl().arg("verify").args(paths).output().unwrap());
-        let words = "verification failed: 1 of 60 members in 3 archives is invalid (shard-000002.tar)";
-        assert!(told.code == 1 && told.line().contains(words), "{}", told.line());
+        let result = finish(spdl().arg("verify").args(paths).output().unwrap());
+        let words =
+            "verification failed: 1 of 60 members in 3 archives is invalid (shard-000002.tar)";
+        assert!(result.code == 1 && result.line().contains(words), "{}", result.line());
     }
-    // A missing shard: its members are not counted as sound ones.
+    // The members of a missing shard do not count as valid.
     flip(&archives[2], offset + 40);
     fs::remove_file(&archives[0]).unwrap();
-    let told = run("verify", &shards, &[]);
-    assert!(told.line().contains("1 of 3 archives is invalid (shard-000000.tar)"), "{}", told.line());
+    let result = run("verify", &shards, &[]);
+    assert!(
+        result.line().contains("1 of 3 archives is invalid (shard-000000.tar)"),
+        "{}",
+        result.line()
+    );
     let images = Folder::with_images(3, 1);
     images.add("class-0/bad.png", &damaged(1));
-    let told = run("verify", images.path(), &[]);
+    let result = run("verify", images.path(), &[]);
     let words = "1 of 4 images is invalid (";
-    assert!(told.line().contains(words) && told.line().contains("bad.png"), "{}", told.line());
+    assert!(
+        result.line().contains(words) && result.line().contains("bad.png"),
+        "{}",
+        result.line()
+    );
 }
 
 #[test]
-fn archives_that_a_manifest_does_not_name_are_bad() {
+fn archives_missing_in_the_manifest_are_defects() {
     let (_place, shards) = packed();
     fs::copy(shards.join("shard-000000.tar"), shards.join("stray.tar")).unwrap();
-    let told = bad(&shards);
-    assert_eq!((&told["bad_total"], &told["bad"][0]["shard"]), (&1.into(), &"stray.tar".into()));
-    assert_eq!((&told["archives"], &told["members"]), (&3.into(), &60.into()));
-    let told = run("verify", &shards, &[]);
-    assert!(told.line().contains("1 of 4 archives is invalid (stray.tar)"), "{}", told.line());
-    // What reads the set leaves it alone.
+    let result = bad(&shards);
+    assert_eq!(
+        (&result["bad_total"], &result["bad"][0]["shard"]),
+        (&1.into(), &"stray.tar".into())
+    );
+    assert_eq!((&result["archives"], &result["members"]), (&3.into(), &60.into()));
+    let result = run("verify", &shards, &[]);
+    assert!(result.line().contains("1 of 4 archives is invalid (stray.tar)"), "{}", result.line());
+    // `ls` ignores the archive.
     let listed = run("ls", &shards, &[]).stdout;
     assert!(!listed.contains("stray"), "{listed}");
 }
 
-/// What `spdl stat` tells of what it cannot read, in all three ways.
+/// The unreadable members in text, JSON and HTML of `spdl stat`.
 fn unreadable(path: &Path, most: usize) -> (Value, String) {
     let place = Folder::new();
     let page = place.join("page.html");
@@ -352,33 +366,33 @@ fn unreadable(path: &Path, most: usize) -> (Value, String) {
 }
 
 #[test]
-fn what_stat_cannot_read_is_named_and_fails() {
+fn stat_lists_unreadable_members_and_fails() {
     let images = Folder::with_images(5, 1);
     for number in 0..25 {
         images.add(format!("class-0/bad-{number:02}.png"), b"This is not an image.\n");
     }
-    let (told, line) = unreadable(images.path(), 20);
-    assert_eq!((&told["unreadable"], &told["samples"]), (&25.into(), &30.into()));
+    let (result, line) = unreadable(images.path(), 20);
+    assert_eq!((&result["unreadable"], &result["samples"]), (&25.into(), &30.into()));
     assert!(line.contains("25 of 30 images cannot be read ("), "{line}");
     assert!(line.contains("bad-00.png") && line.contains("and 22 more"), "{line}");
 
     let (_place, shards) = packed();
     fs::remove_file(shards.join("shard-000001.tar")).unwrap();
-    let (told, line) = unreadable(&shards, 20);
-    assert_eq!((&told["unreadable"], &told["samples"]), (&1.into(), &18.into()));
-    assert_eq!(told["unreadable_members"][0]["kind"], "not-found");
+    let (result, line) = unreadable(&shards, 20);
+    assert_eq!((&result["unreadable"], &result["samples"]), (&1.into(), &18.into()));
+    assert_eq!(result["unreadable_members"][0]["kind"], "not-found");
     assert!(line.contains("1 of 3 archives cannot be read (shard-000001.tar)"), "{line}");
 
     let place = Folder::new();
     place.add("notes.tar", b"This is not an archive.\n");
-    let (told, line) = unreadable(&place.join("notes.tar"), 20);
-    assert_eq!((&told["unreadable"], &told["samples"]), (&1.into(), &0.into()));
+    let (result, line) = unreadable(&place.join("notes.tar"), 20);
+    assert_eq!((&result["unreadable"], &result["samples"]), (&1.into(), &0.into()));
     assert!(line.contains("notes.tar"), "{line}");
     assert_eq!(run("stat", &shards.join("shard-000000.tar"), &[]).code, 0);
 }
 
 #[test]
-fn what_is_looked_at_is_called_data() {
+fn help_names_the_argument_data() {
     for command in ["ls", "cat", "verify", "stat"] {
         let help = finish(spdl().args([command, "--help"]).output().unwrap()).stdout;
         assert!(help.contains("<DATA>") && !help.contains("DST"), "{help}");
@@ -387,7 +401,7 @@ fn what_is_looked_at_is_called_data() {
 }
 
 #[test]
-fn what_a_manifest_says_is_compared_wherever_it_lies_beside_an_archive() {
+fn verify_uses_the_manifest_in_the_folder_of_an_archive() {
     let (_place, shards) = packed();
     let shard = shards.join("shard-000001.tar");
     let whole = "compared with manifest.json: size and checksum of each archive";
@@ -396,25 +410,29 @@ fn what_a_manifest_says_is_compared_wherever_it_lies_beside_an_archive() {
         assert_eq!((&json["archives"], &json["by_manifest"]), (&archives.into(), &archives.into()));
         assert!(run("verify", path, &[]).stdout.contains(whole));
     }
-    // A bit that no member needs.
+    // A bit outside of all members.
     let last = fs::metadata(&shard).unwrap().len() as usize - 1;
     flip(&shard, last);
     assert_eq!(bad(&shard)["bad_total"], 1);
     flip(&shard, last);
     fs::copy(&shard, shards.join("stray.tar")).unwrap();
     let both = [&shard, &shards.join("stray.tar")];
-    let told = finish(spdl().arg("verify").args(both).output().unwrap());
+    let result = finish(spdl().arg("verify").args(both).output().unwrap());
     let words = "compared with manifest.json: size and checksum of 1 of 2 archives";
-    assert!(told.code == 0 && told.stdout.contains(words), "{}", told.stdout);
-    // Others call files so, too.
+    assert!(result.code == 0 && result.stdout.contains(words), "{}", result.stdout);
+    // A file of another program may have this name.
     fs::write(shards.join("manifest.json"), "{}").unwrap();
-    let told = run("verify", &shard, &[]);
-    assert!(told.line().contains("ignoring \"") && told.line().contains("manifest.json\": "), "{}", told.line());
+    let result = run("verify", &shard, &[]);
+    assert!(
+        result.line().contains("ignoring \"") && result.line().contains("manifest.json\": "),
+        "{}",
+        result.line()
+    );
     let none = "no manifest.json was found";
-    assert!(told.code == 0 && told.stdout.contains(none), "{}", told.stdout);
+    assert!(result.code == 0 && result.stdout.contains(none), "{}", result.stdout);
 }
 
-/// Runs `spdl verify` at a terminal; `None` where none can be had.
+/// Runs `spdl verify` in a terminal; `None` if `script` is not available.
 fn at_a_terminal(path: &Path) -> Option<String> {
     let line = "stty cols 100 rows 30; \"$SPDL_PROGRAM\" verify \"$SPDL_DATA\"";
     let mut script = Command::new("script");
@@ -425,17 +443,17 @@ fn at_a_terminal(path: &Path) -> Option<String> {
 }
 
 #[test]
-fn verify_shows_how_far_it_is() {
+fn verify_shows_a_progress_bar_on_a_terminal() {
     let (_place, shards) = packed();
     let images = Folder::with_images(30, 3);
     let archive = shards.join("shard-000001.tar");
     for (path, rate) in [(&*shards, "B/s"), (&archive, "B/s"), (images.path(), "images/s")] {
-        let Some(told) = at_a_terminal(path) else {
+        let Some(result) = at_a_terminal(path) else {
             println!("SKIPPED: script is not there");
             return;
         };
-        assert!(told.contains(rate) && told.contains(" left"), "{told}");
+        assert!(result.contains(rate) && result.contains(" left"), "{result}");
     }
-    // What programs read has no bar in it.
+    // Without a terminal there is no progress bar.
     assert!(run("verify", &shards, &[]).stderr.is_empty());
 }

@@ -1,4 +1,4 @@
-//! `spdl bench` on data sets of every kind, here and in stores, and with a cache.
+//! `spdl bench` on data sets of all kinds, local and remote, and with a cache.
 
 // promise of this file: DATA7, R21
 
@@ -24,7 +24,7 @@ fn checksum(json: &Map<String, Value>) -> String {
     json["checksum"].as_str().unwrap().to_owned()
 }
 
-/// A folder of images, and the same packed in `shards` beside it.
+/// A folder of images, and the same images packed in `shards`.
 fn packed() -> (Folder, Map<String, Value>) {
     let folder = Folder::new();
     for number in 0..IMAGES {
@@ -49,7 +49,7 @@ fn shards(folder: &Path) -> Vec<std::path::PathBuf> {
 }
 
 #[test]
-fn the_same_images_give_the_same_batches_however_they_are_stored() {
+fn all_storage_formats_give_the_same_batches() {
     let (folder, expected) = packed();
     let mut rows = "path,label\n".to_owned();
     for class in 0..CLASSES {
@@ -73,7 +73,7 @@ fn the_same_images_give_the_same_batches_however_they_are_stored() {
             assert_eq!((&json["images"], &json["kind"]), (&IMAGES.into(), &kind.into()));
             let expected = match mode {
                 "eval" => checksum(&expected),
-                // Shuffled, with random crops and flips: the same for the same seed.
+                // Shuffled, with random crops and flips.
                 _ => checksum(&bench_all(&[folder.join("images")], &["--mode", mode], &[]).json()),
             };
             assert_eq!(checksum(&json), expected, "{kind}, {mode}");
@@ -82,14 +82,14 @@ fn the_same_images_give_the_same_batches_however_they_are_stored() {
 }
 
 #[test]
-fn what_makes_no_data_set_is_refused_in_one_line() {
+fn an_invalid_data_set_is_an_error_of_one_line() {
     let (folder, _) = packed();
     folder.add("broken/manifest.json", b"{}");
     folder.add("broken/shard-000000.tar", b"");
     folder.add("notes/readme.md", b"");
     folder.add("empty.tfrecord", b"");
     let join = |name: &str| folder.join(name);
-    for (data, code, told) in [
+    for (data, code, result) in [
         (vec![join("empty.tfrecord")], 1, "holds no samples"),
         (vec![join("absent")], 1, "there is no such file or folder"),
         (vec![join("absent.tar")], 1, "absent.tar"),
@@ -102,32 +102,37 @@ fn what_makes_no_data_set_is_refused_in_one_line() {
     ] {
         let run = bench_all(&data, &[], &[]);
         assert_eq!(run.code, code, "{data:?}: {}", run.stderr);
-        assert!(run.line().contains(told), "{data:?}: {}", run.line());
+        assert!(run.line().contains(result), "{data:?}: {}", run.line());
     }
     if !cfg!(feature = "azure") {
         let run = bench_all(&["az://container/x.tar"], &[], &[]);
         assert!(run.line().contains("`azure`"), "{}", run.line());
     }
     let run = bench_all(&[join("images")], &["--cache-size", "1MB", "--cache-memory", "1MB"], &[]);
-    assert!(run.code == 2 && run.line().contains("--cache-size requires --cache"), "{}", run.line());
+    assert!(
+        run.code == 2 && run.line().contains("--cache-size requires --cache"),
+        "{}",
+        run.line()
+    );
     let run = bench_all(&[join("images")], &["--cache-pixels", "32"], &[]);
     assert_eq!(run.code, 2);
     assert!(run.line().contains("--cache"), "{}", run.line());
     for option in ["--image-field", "--label-field"] {
         let run = bench_all(&[join("shards")], &[option, "gif"], &[]);
-        let words = format!("spdl: {option} \"gif\": no sample has this field; the fields are cls, png");
+        let words =
+            format!("spdl: {option} \"gif\": no sample has this field; the fields are cls, png");
         assert_eq!((run.code, run.line()), (2, &*words));
     }
 }
 
 #[test]
-fn a_shard_that_has_another_size_than_the_manifest_says_is_refused() {
+fn a_shard_with_a_wrong_size_is_an_error() {
     let (folder, _) = packed();
     let set = folder.join("shards");
     let shard = shards(&set).swap_remove(4);
     let whole = fs::read(&shard).unwrap();
     let longer = [&whole[..], &[0; 1024]].concat();
-    // The second is cut between two members, so that its structure alone shows little.
+    // The second one is truncated between two members, so its structure is valid.
     for changed in [&longer[..], &whole[..whole.len() - 1024]] {
         fs::write(&shard, changed).unwrap();
         let run = bench_all(&[&set], &[], &[]);
@@ -137,9 +142,9 @@ fn a_shard_that_has_another_size_than_the_manifest_says_is_refused() {
         for words in [name, &found, &expected, "` tells more"] {
             assert!(run.code == 1 && line.contains(words), "{words:?} is missing in {line}");
         }
-        let told = by_shell(&command_in(line), &[]);
-        assert!(told.code == 1 && told.line().contains(name), "{}", told.stderr);
-        // By itself it is as good as it is.
+        let result = by_shell(&command_in(line), &[]);
+        assert!(result.code == 1 && result.line().contains(name), "{}", result.stderr);
+        // A single shard is accepted without the manifest.
         assert_eq!(bench_all(&[&shard], &["--on-error", "skip"], &[]).code, 0);
     }
     fs::write(&shard, whole).unwrap();
@@ -168,7 +173,7 @@ fn a_cache_gives_the_same_batches_and_reads_each_image_once() {
 }
 
 #[test]
-fn a_file_that_has_changed_is_read_again_and_no_other() {
+fn the_cache_detects_a_changed_file() {
     let (folder, _) = packed();
     let rows = (0..IMAGES).map(|number| format!("images/{},3\n", image_name(number, CLASSES)));
     folder.add("list.csv", rows.collect::<String>().as_bytes());
@@ -186,13 +191,13 @@ fn a_file_that_has_changed_is_read_again_and_no_other() {
         assert_eq!(after["cache"]["misses"], 1, "{data}");
         assert_ne!(checksum(&after), checksum(&before), "{data}");
         assert_eq!(checksum(&after), checksum(&run(&[])), "{data}");
-        // The old version is not kept beside the new one.
+        // The new version replaces the old one in the cache.
         let [disk, disk_before] = [&after, &before].map(|it| it["cache"]["disk_bytes"].as_i64());
         let grown = disk.unwrap() - disk_before.unwrap();
         assert_eq!(grown, png(IMAGES + 1).len() as i64 - old.len() as i64, "{data}");
         fs::write(&changed, old).unwrap();
     }
-    // A class that comes first gives all others another label.
+    // A new first class changes the labels of all others.
     folder.add("images/a new one/1.png", &png(1));
     let arguments = ["--cache", cache.to_str().unwrap()];
     let kept = bench_all(&[folder.join("images")], &arguments, &[]).json();
@@ -201,13 +206,13 @@ fn a_file_that_has_changed_is_read_again_and_no_other() {
 }
 
 #[test]
-fn a_shard_that_has_changed_is_read_again_and_no_other() {
+fn the_cache_detects_a_changed_shard() {
     let (folder, _) = packed();
     let cache = folder.join("cache");
     let arguments = ["--cache", cache.to_str().unwrap()];
     let run = |arguments: &[&str]| bench_all(&[folder.join("shards")], arguments, &[]).json();
     run(&arguments);
-    // An image's bytes change, where they lie does not: the time of the file does.
+    // The bytes of an image change, but not their position; the modification time changes.
     let shard = &shards(&folder.join("shards"))[3];
     let mut bytes = fs::read(shard).unwrap();
     let image = png(3 * 7);
@@ -220,14 +225,14 @@ fn a_shard_that_has_changed_is_read_again_and_no_other() {
 }
 
 #[test]
-fn decoded_images_are_kept_as_they_are_where_they_are_small_enough() {
+fn cache_pixels_reduces_large_images_only() {
     let (folder, _) = packed();
     let arguments = |pixels| ["--cache-memory", "64MB", "--cache-pixels", pixels, "--epochs", "2"];
     let two = bench_all(&[folder.join("images")], &["--epochs", "2"], &[]).json();
     let same = bench_all(&[folder.join("shards")], &arguments("1000"), &[]).json();
     assert_eq!(checksum(&same), checksum(&two));
     assert_eq!(same["cache"]["hits"], IMAGES);
-    // 30 to 34 rows become 20: other pixels, and the same every time.
+    // 30 to 34 rows become 20: other pixels, but reproducible.
     let small = bench_all(&[folder.join("images")], &arguments("20"), &[]).json();
     assert_ne!(checksum(&small), checksum(&two));
     let again = bench_all(&[folder.join("shards")], &arguments("20"), &[]).json();
@@ -236,7 +241,7 @@ fn decoded_images_are_kept_as_they_are_where_they_are_small_enough() {
 }
 
 #[test]
-fn room_for_a_fifth_of_the_data_gives_a_fifth_of_hits_in_each_later_epoch() {
+fn a_cache_for_a_fifth_of_the_data_has_a_fifth_of_hits() {
     let folder = Folder::with_images(600, 3);
     let all = Folder::new();
     let arguments = ["--cache", all.path().to_str().unwrap()];
@@ -256,7 +261,7 @@ fn room_for_a_fifth_of_the_data_gives_a_fifth_of_hits_in_each_later_epoch() {
 
 #[cfg(feature = "parquet")]
 #[test]
-fn images_in_parquet_are_those_in_files() {
+fn parquet_gives_the_same_images_as_files() {
     let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../spdl-io/tests/data/parquet");
     let rows: Vec<Value> =
         serde_json::from_slice(&fs::read(data.join("images.json")).unwrap()).unwrap();
@@ -277,10 +282,10 @@ fn images_in_parquet_are_those_in_files() {
     assert_eq!(checksum(&json), checksum(&expected));
 }
 
-/// As `README.md` and `docs/datasets.md` say it.
+/// As `docs/datasets.md` documents it.
 #[cfg(feature = "parquet")]
 #[test]
-fn rows_of_parquet_are_shuffled_in_an_order_of_their_own() {
+fn parquet_is_shuffled_in_windows() {
     let file = "../spdl-io/tests/data/parquet/images.parquet";
     let data = [Path::new(env!("CARGO_MANIFEST_DIR")).join(file)];
     let folder = Folder::new();
@@ -301,7 +306,7 @@ fn rows_of_parquet_are_shuffled_in_an_order_of_their_own() {
 
 #[cfg(not(feature = "parquet"))]
 #[test]
-fn parquet_names_its_feature() {
+fn the_error_names_the_missing_feature_parquet() {
     let run = bench_all(&["x.parquet"], &[], &[]);
     assert!(run.line().contains("`parquet`"), "{}", run.line());
 }
@@ -390,12 +395,12 @@ mod stores {
         let first = server.served().requests;
         let json = bench_all(&data, &[&arguments[..], &["3"]].concat(), &[]).json();
         assert_eq!(json["cache"]["misses"], 0);
-        // The shards' indices are looked at once more, and no image.
+        // The second run reads the headers of the shards, but no image.
         let second = server.served().requests - first;
         assert!(second < first && second <= 3 * 9, "{first}, then {second}");
     }
 
-    /// A server that gives every request the same answer, and how many there were.
+    /// A server with the same response to every request, and a request counter.
     fn answering(answer: &'static str) -> (String, std::sync::Arc<std::sync::atomic::AtomicU32>) {
         use std::io::{BufRead, BufReader, Write};
         use std::sync::atomic::Ordering;
@@ -416,16 +421,16 @@ mod stores {
 
     #[test]
     fn an_endpoint_that_is_none_is_refused_by_its_name_and_nothing_panics() {
-        for (endpoint, told) in [
+        for (endpoint, result) in [
             ("127.0.0.1:8766", "it has to begin with https:// or http://"),
             ("http://192.0.2.1:9000", "AWS_ALLOW_HTTP=true"),
         ] {
             let run = bench_all(&["s3://b/x/"], &[], &[("AWS_ENDPOINT_URL", endpoint)]);
             assert_eq!(run.code, 1, "{}", run.stderr);
             let line = run.line();
-            assert!(line.contains("AWS_ENDPOINT_URL is") && line.contains(told), "{line}");
+            assert!(line.contains("AWS_ENDPOINT_URL is") && line.contains(result), "{line}");
         }
-        // A header cannot hold it, and what signs does not expect that.
+        // An invalid header value, which the signing code does not expect.
         let (address, _) = answering("HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n");
         let environment = [
             ("AWS_ENDPOINT_URL", &*format!("http://{address}")),
@@ -455,7 +460,7 @@ mod stores {
         assert_eq!(count.load(std::sync::atomic::Ordering::Relaxed), 1);
     }
 
-    /// A server that sends whole files only, whatever range is asked for.
+    /// A server without support for range requests.
     fn without_ranges(file: Vec<u8>) -> String {
         use std::io::{BufRead, BufReader, Write};
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -487,14 +492,14 @@ mod stores {
         let url = without_ranges(fs::read(folder.join("shards/shard-000000.tar")).unwrap());
         let data = format!("{url}/shard-000000.tar");
         let set = folder.join("never");
-        // What reads it whole needs no ranges.
+        // Commands that read whole archives need no ranges.
         for (command, words) in [("verify", "no image is damaged"), ("stat", "samples       7")] {
-            let told = finish(spdl().arg(command).arg(&data).output().unwrap());
+            let result = finish(spdl().arg(command).arg(&data).output().unwrap());
             assert!(
-                told.code == 0 && told.stdout.contains(words),
+                result.code == 0 && result.stdout.contains(words),
                 "{}{}",
-                told.stdout,
-                told.stderr
+                result.stdout,
+                result.stderr
             );
         }
         for command in ["bench", "pack", "ls"] {
@@ -538,7 +543,7 @@ mod stores {
             let run = bench_all(&[data], &[], &environment);
             assert!(run.line().contains(&format!(": {data}")), "{data}: {}", run.line());
         }
-        // Also what fails in the run.
+        // Errors during the run, too.
         server.insert("bucket/images/class-0/bad.png", b"no image".to_vec());
         let run = bench_all(&["s3://bucket/images"], &[], &environment);
         assert!(run.line().contains(": s3://bucket/images/class-0/bad.png: "), "{}", run.line());
@@ -582,9 +587,10 @@ mod stores {
             let data = [format!("{place}/bucket/{name}?signature={SIGNATURE}")];
             let arguments = ["--report", report.to_str().unwrap()];
             let run = bench_all(&data, &arguments, &[("RUST_BACKTRACE", "1")]);
-            let told = fs::read_to_string(&report).unwrap_or_default() + &run.stdout + &run.stderr;
+            let result =
+                fs::read_to_string(&report).unwrap_or_default() + &run.stdout + &run.stderr;
             for secret in [PASSWORD, SIGNATURE] {
-                assert!(!told.contains(secret), "{name}: {told}");
+                assert!(!result.contains(secret), "{name}: {result}");
             }
         }
         assert!(report.exists(), "the first one is a shard");

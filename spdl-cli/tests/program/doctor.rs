@@ -1,4 +1,4 @@
-//! `spdl doctor`: what is missing is named with what to do, and is no failure.
+//! `spdl doctor`: advice for missing libraries, and exit code 0.
 
 // promise of this file: G10
 
@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::common::{Run, finish, spdl};
 
-/// Without a driver, whatever this machine has.
+/// Runs `spdl doctor` without a driver, on any machine.
 fn doctor(more: &[&str]) -> Run {
     finish(
         spdl()
@@ -19,7 +19,7 @@ fn doctor(more: &[&str]) -> Run {
 }
 
 #[test]
-fn a_machine_without_cuda_is_told_what_to_do_and_that_all_else_works() {
+fn doctor_gives_advice_without_cuda() {
     let run = doctor(&[]);
     assert_eq!((run.code, run.stderr.as_str()), (0, ""));
     let text = run.stdout;
@@ -29,7 +29,7 @@ fn a_machine_without_cuda_is_told_what_to_do_and_that_all_else_works() {
 }
 
 #[test]
-fn the_json_names_each_part_with_its_remedy() {
+fn the_json_of_doctor_lists_all_parts() {
     let run = doctor(&["--json"]);
     let object: Value = serde_json::from_str(&run.stdout).unwrap();
     assert_eq!(object["cuda"]["available"], false);

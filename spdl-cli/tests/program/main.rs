@@ -1,4 +1,4 @@
-//! The `spdl` program from outside: run on small folders, as a user would.
+//! Tests of the `spdl` program on small folders.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on should panic")]
 
 mod advice;

@@ -1,4 +1,4 @@
-//! `spdl pack`: what is written, and that interruptions change no byte of it.
+//! `spdl pack`: the output, and that interruptions do not change it.
 
 // promise of this file: DATA8
 
@@ -21,14 +21,14 @@ fn pack(source: &Folder, shards: &Path, arguments: &[&str]) -> Run {
     run("pack", &[source.path(), shards], arguments)
 }
 
-/// All files of a folder but indexes, which hold times.
+/// All files of a folder except indexes, which contain times.
 fn files(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     let entries = entries.filter(|path| path.extension().is_none_or(|ending| ending != "idx"));
     entries.map(|path| (path.file_name().unwrap().into(), fs::read(&path).unwrap())).collect()
 }
 
-/// A program of this machine, where it is there.
+/// Runs another program; `None` if it is not installed.
 fn other(program: &str, arguments: &[&Path]) -> Option<String> {
     let output = Command::new(program).args(arguments).output().ok()?;
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -36,7 +36,7 @@ fn other(program: &str, arguments: &[&Path]) -> Option<String> {
 }
 
 #[test]
-fn images_go_over_unchanged_with_their_classes() {
+fn pack_copies_images_with_their_classes() {
     let (source, shards) = (Folder::with_images(20, 3), Folder::new());
     let json = pack(&source, &shards.join("set"), &["--json"]).json();
     assert_eq!((&json["samples"], &json["shards"]), (&20.into(), &1.into()));
@@ -57,7 +57,7 @@ fn images_go_over_unchanged_with_their_classes() {
 }
 
 #[test]
-fn the_number_of_threads_changes_no_byte() {
+fn the_output_does_not_depend_on_the_number_of_threads() {
     let source = Folder::with_images(60, 2);
     let mut expected = None;
     for threads in ["1", "2", "8"] {
@@ -72,7 +72,7 @@ fn the_number_of_threads_changes_no_byte() {
 }
 
 #[test]
-fn what_is_larger_is_made_smaller_and_all_else_stays() {
+fn max_side_reduces_only_larger_images() {
     let source = Folder::new();
     source.add("small.png", &png(1));
     source.add("large.png", &encode(200, 100, &[90; 200 * 100 * 3]));
@@ -99,7 +99,7 @@ fn what_is_larger_is_made_smaller_and_all_else_stays() {
 }
 
 #[test]
-fn other_programs_read_what_was_written() {
+fn tar_and_python_read_the_shards() {
     let (source, shards) = (Folder::new(), Folder::new());
     let long = format!("{}/{}.png", "l".repeat(120), "n".repeat(150));
     let names = [
@@ -112,7 +112,7 @@ fn other_programs_read_what_was_written() {
         "*?.png",
     ];
     for (number, name) in (0..).zip(names) {
-        // Two folders deep, so that all is in one class.
+        // Two levels deep, so that all images are in one class.
         source.add(Path::new("class").join(name), &png(number));
     }
     assert_eq!(pack(&source, shards.path(), &[]).code, 0);
@@ -133,11 +133,11 @@ with tarfile.open(sys.argv[1]) as archive:
     let path = shards.join("list.py");
     fs::write(&path, script).unwrap();
     let python = std::env::var("SPDL_PYTHON").unwrap_or_else(|_| "python3".to_owned());
-    let Some(told) = other(&python, &[&path, &archive]) else {
+    let Some(result) = other(&python, &[&path, &archive]) else {
         println!("SKIPPED: python3 is not there");
         return;
     };
-    let members: Vec<(String, String)> = serde_json::from_str(&told).unwrap();
+    let members: Vec<(String, String)> = serde_json::from_str(&result).unwrap();
     let hash = |bytes: &[u8]| {
         let copy = shards.join("copy");
         fs::write(&copy, bytes).unwrap();
@@ -154,7 +154,7 @@ with tarfile.open(sys.argv[1]) as archive:
 
 #[cfg(unix)]
 #[test]
-fn names_need_not_be_text() {
+fn names_may_contain_any_bytes() {
     use std::os::unix::ffi::OsStrExt;
     let (source, shards) = (Folder::new(), Folder::new());
     let short = std::ffi::OsStr::from_bytes(b"caf\xe9.png");
@@ -179,7 +179,7 @@ fn names_need_not_be_text() {
 }
 
 #[test]
-fn what_is_no_image_ends_the_run_or_is_left_out_and_listed() {
+fn corrupt_images_end_the_run_or_are_skipped() {
     let (source, shards) = (Folder::with_images(8, 1), Folder::new());
     for number in 1..3 {
         source.add(format!("class-0/bad-{number}.png"), &damaged(number));
@@ -193,14 +193,14 @@ fn what_is_no_image_ends_the_run_or_is_left_out_and_listed() {
         "{}",
         run.line()
     );
-    // The same set goes on, with another policy.
+    // The same set continues with another policy.
     let json = pack(&source, &shards.join("set"), &["--on-error", "skip", "--json"]).json();
     assert_eq!((&json["samples"], &json["skipped"]), (&8.into(), &2.into()));
     assert_eq!(json["skipped_samples"][0]["key"], "class-0/bad-1.png");
-    // How much was left out is told in the same words by what measures.
+    // `pack` and `bench` use the same words for skipped images.
     let words = "used      8 of 10 images, 2 skipped\n";
     let skip = ["--on-error", "skip"];
-    let packed = pack(&source, &shards.join("told"), &skip).stdout;
+    let packed = pack(&source, &shards.join("result"), &skip).stdout;
     let measured = self::run("bench", &[source.path()], &skip).stdout;
     assert!(packed.contains(words) && measured.contains(words), "{packed}{measured}");
     let empty = Folder::new();
@@ -211,7 +211,7 @@ fn what_is_no_image_ends_the_run_or_is_left_out_and_listed() {
 }
 
 #[test]
-fn other_options_or_images_are_refused_until_they_may_overwrite() {
+fn other_options_or_images_require_overwrite() {
     let (source, shards) = (Folder::with_images(8, 1), Folder::new());
     let set = shards.join("set");
     assert_eq!(pack(&source, &set, &[]).code, 0);
@@ -232,7 +232,7 @@ fn other_options_or_images_are_refused_until_they_may_overwrite() {
 }
 
 #[test]
-fn a_set_of_other_options_is_told_by_what_was_typed() {
+fn the_mismatch_error_names_the_options() {
     let (source, shards) = (Folder::with_images(4, 1), Folder::new());
     let (plain, small) = (shards.join("plain"), shards.join("small"));
     assert_eq!(pack(&source, &plain, &[]).code, 0);
@@ -246,11 +246,7 @@ fn a_set_of_other_options_is_told_by_what_was_typed() {
         (&plain, &["--shard-samples", "2"], "without --shard-samples, now 2"),
         (&small, &["--max-side", "32"], "with --quality 70, now without it"),
         (&small, &["--max-side", "40", "--quality", "70"], "with --max-side 32, now 40"),
-        (
-            &small,
-            &[],
-            "with --max-side 32, now without it; with --quality 70, now without it",
-        ),
+        (&small, &[], "with --max-side 32, now without it; with --quality 70, now without it"),
     ] {
         let run = pack(&source, set, arguments);
         let expected = format!(
@@ -262,7 +258,7 @@ fn a_set_of_other_options_is_told_by_what_was_typed() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused_before_anything_is_read() {
+fn invalid_options_fail_before_anything_is_read() {
     let (source, place) = (Folder::with_images(4, 2), Folder::new());
     let set = place.join("set");
     for name in ["a/b", "../x", "", ".x"] {
@@ -292,18 +288,22 @@ fn what_makes_no_sense_is_refused_before_anything_is_read() {
 }
 
 #[test]
-fn it_is_told_what_was_not_decoded() {
+fn the_summary_mentions_images_that_were_not_decoded() {
     let (source, place) = (Folder::with_images(4, 2), Folder::new());
-    let told = pack(&source, &place.join("plain"), &[]).stdout;
+    let result = pack(&source, &place.join("plain"), &[]).stdout;
     let words = format!("`spdl verify {}`", place.join("plain").display());
-    assert!(told.contains(&words) && told.contains("only the headers of copied images were checked"), "{told}");
-    let told = pack(&source, &place.join("jpeg"), &["--format", "jpeg"]).stdout;
-    assert!(!told.contains("spdl verify"), "{told}");
+    assert!(
+        result.contains(&words)
+            && result.contains("only the headers of copied images were checked"),
+        "{result}"
+    );
+    let result = pack(&source, &place.join("jpeg"), &["--format", "jpeg"]).stdout;
+    assert!(!result.contains("spdl verify"), "{result}");
 }
 
 #[cfg(unix)]
 #[test]
-fn a_killed_run_goes_on_to_the_same_bytes() {
+fn a_killed_pack_resumes_to_the_same_bytes() {
     let source = Folder::with_images(120, 3);
     let options = ["--shuffle", "5", "--max-side", "36", "--shard-size", "30kB"];
     let whole = Folder::new();
@@ -312,7 +312,7 @@ fn a_killed_run_goes_on_to_the_same_bytes() {
     let took = start.elapsed();
     let expected = files(whole.path());
     let (mut killed, mut resumed) = (0, 0);
-    // Kills spread over the run; on a busy machine some come too late.
+    // Kills at times spread over the run; on a busy machine some are too late.
     for attempt in 0..60_u32 {
         if killed == 20 {
             break;
@@ -338,7 +338,7 @@ fn a_killed_run_goes_on_to_the_same_bytes() {
 
 #[cfg(unix)]
 #[test]
-fn a_full_disk_leaves_finished_shards_to_go_on_from() {
+fn after_a_full_disk_pack_resumes_from_finished_shards() {
     let (source, whole, shards) = (Folder::with_images(60, 2), Folder::new(), Folder::new());
     let options = ["--shard-size", "60kB"];
     assert_eq!(pack(&source, whole.path(), &options).code, 0);
@@ -356,14 +356,14 @@ fn a_full_disk_leaves_finished_shards_to_go_on_from() {
     assert!(run.line().contains("; run the same command again"), "{}", run.line());
     let left: Vec<_> = files(shards.path()).into_keys().collect();
     assert_eq!(left, [PathBuf::from("manifest.journal")], "no partial file is left");
-    let told = self::run("verify", &[shards.path()], &[]);
-    assert!(told.code == 1 && told.line().contains("incomplete"), "{}", told.line());
+    let result = self::run("verify", &[shards.path()], &[]);
+    assert!(result.code == 1 && result.line().contains("incomplete"), "{}", result.line());
     assert_eq!(pack(&source, shards.path(), &options).code, 0);
     assert_eq!(files(shards.path()), files(whole.path()));
 }
 
 #[test]
-fn nothing_is_written_outside_the_folder() {
+fn pack_writes_only_into_the_output_folder() {
     let (place, source) = (Folder::new(), Folder::with_images(6, 1));
     let before = fs::read_dir(source.join("class-0")).unwrap().count();
     assert_eq!(pack(&source, &place.join("a/b/set"), &[]).code, 0);

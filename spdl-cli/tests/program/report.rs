@@ -25,13 +25,13 @@ fn texts(document: &Document<'_>, name: &str) -> Vec<String> {
 }
 
 #[test]
-fn the_report_is_one_whole_file_with_figures_charts_and_tables() {
+fn the_report_is_one_file_with_figures_charts_and_tables() {
     let folder = Folder::with_images(60, 3);
     let target = Folder::new();
     let path = target.join("report.html");
     let run = bench(folder.path(), &["--epochs", "3", "--report", path.to_str().unwrap()]);
     assert_eq!((run.code, run.stderr.as_str()), (0, ""));
-    assert!(run.stdout.contains(path.to_str().unwrap()), "its path is told");
+    assert!(run.stdout.contains(path.to_str().unwrap()), "its path is result");
     assert_eq!(fs::read_dir(target.path()).unwrap().count(), 1, "nothing else is left");
 
     let html = fs::read_to_string(&path).unwrap();
@@ -41,7 +41,7 @@ fn the_report_is_one_whole_file_with_figures_charts_and_tables() {
     for title in ["Throughput over time", "Service times", "Queues over time", "Settings"] {
         assert!(headings.iter().any(|heading| heading == title), "{title} in {headings:?}");
     }
-    // Those who do not see a chart hear its title and summary.
+    // Screen readers read title and summary.
     for svg in document.descendants().filter(|node| node.has_tag_name(SVG)) {
         let names = svg.attribute("aria-labelledby").unwrap().split(' ');
         for name in names {
@@ -61,7 +61,7 @@ fn the_report_is_one_whole_file_with_figures_charts_and_tables() {
 const SVG: (&str, &str) = ("http://www.w3.org/2000/svg", "svg");
 
 #[test]
-fn hostile_file_names_stay_text() {
+fn markup_in_file_names_is_escaped() {
     let folder = Folder::with_images(20, 1);
     let hostile = "</td><script>alert('&\"')<svg onload=x>\u{202e}gpj\x1b[2J\n.jpg";
     folder.add(format!("class-0/{}", hostile.replace('/', "∕")), b"");
@@ -81,7 +81,7 @@ fn hostile_file_names_stay_text() {
 }
 
 #[test]
-fn json_and_report_go_together() {
+fn json_and_report_can_be_combined() {
     let folder = Folder::with_images(20, 1);
     let path = folder.join("report.html");
     let run = bench(folder.path(), &["--json", "--report", path.to_str().unwrap()]);
@@ -90,7 +90,7 @@ fn json_and_report_go_together() {
 }
 
 #[test]
-fn a_failed_run_leaves_the_old_report() {
+fn a_failed_run_keeps_the_old_report() {
     let folder = Folder::with_images(20, 1);
     folder.add("class-0/bad.jpg", b"");
     let path = folder.join("report.html");
@@ -101,9 +101,9 @@ fn a_failed_run_leaves_the_old_report() {
 }
 
 #[test]
-fn a_report_that_cannot_be_written_is_told_before_the_run() {
+fn an_unwritable_report_fails_before_the_run() {
     let folder = Folder::with_images(4, 1);
-    // The run would fail, too, if it were started.
+    // The run itself would fail, too.
     folder.add("class-0/bad.jpg", b"");
     for place in ["missing/report.html", "class-0", ".."] {
         let run = bench(folder.path(), &["--report", folder.join(place).to_str().unwrap()]);
@@ -113,7 +113,7 @@ fn a_report_that_cannot_be_written_is_told_before_the_run() {
 }
 
 #[test]
-fn a_report_beside_the_working_folder_needs_no_path() {
+fn a_report_may_be_a_bare_file_name() {
     let folder = Folder::with_images(4, 1);
     let mut command = spdl();
     command.current_dir(folder.path()).args(["bench", ".", "--report", "report.html"]);

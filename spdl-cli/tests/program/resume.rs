@@ -1,4 +1,4 @@
-//! Runs that are ended in every way, and gone on from.
+//! Interrupted runs, and their resume.
 
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -10,10 +10,10 @@ use spdl_core::{DatasetSource, PipelineBuilder, Shard, StateFile};
 
 use crate::common::{Folder, Run, bench, finish, image_name, spdl};
 
-/// What decides the batches of these runs.
+/// The options that determine the batches.
 const SETTINGS: [&str; 8] = ["--mode", "train", "--epochs", "3", "--batch", "7", "--size", "32"];
 
-/// A folder of images, and beside it a file for the state.
+/// A folder of images, and a checkpoint file.
 struct Training {
     images: Folder,
     beside: Folder,
@@ -32,7 +32,7 @@ impl Training {
         bench(self.images.path(), &[&SETTINGS[..], &["--json"], more].concat())
     }
 
-    /// Starts a run that saves after every batch, from the saved state where there is one.
+    /// Starts a run that saves after every batch, and resumes if a checkpoint exists.
     fn start(&self) -> Child {
         let mut command = spdl();
         command.arg("bench").arg(self.images.path()).args(SETTINGS).arg("--json");
@@ -43,7 +43,7 @@ impl Training {
         command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
     }
 
-    /// Goes on to the end.
+    /// Resumes and runs to the end.
     fn finish(&self) -> Run {
         finish(self.start().wait_with_output().unwrap())
     }
@@ -60,7 +60,7 @@ fn checksum(run: &Run) -> Value {
     json["checksum"].clone()
 }
 
-/// Numbers from 0 to `most`, of no pattern: SplitMix64.
+/// Random numbers from 0 to `most`, by SplitMix64.
 fn random(state: &mut u64, most: u64) -> u64 {
     *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let mixed = (*state ^ (*state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -70,12 +70,12 @@ fn random(state: &mut u64, most: u64) -> u64 {
 
 // promise: R11
 #[test]
-fn runs_that_are_killed_at_any_moment_go_on_to_the_same_checksum() {
+fn killed_runs_resume_to_the_same_checksum() {
     const KILLS: u32 = 200;
     let training = Training::new(300);
     let beside = text(&training.beside.join("undisturbed.state"));
     let undisturbed = checksum(&training.run(&["--save-state", &beside]));
-    // Not only the same bytes: as many batches, and the same became of each sample.
+    // The same bytes, number of batches, and outcomes of samples.
     let reached = StateFile::new(&beside).load().unwrap();
     assert_eq!((reached.epoch(), reached.steps()), (3, 3 * 43));
     let (mut seed, mut killed, mut advanced, mut ended) = (7, 0, 0, 0);
@@ -89,7 +89,7 @@ fn runs_that_are_killed_at_any_moment_go_on_to_the_same_checksum() {
             killed += 1;
             advanced += u32::from(training.steps() > before);
         } else {
-            // It was done sooner. All of it is there, and the next one begins anew.
+            // The run ended before the kill; the next one starts new.
             assert_eq!(checksum(&finish(run)), undisturbed);
             assert_eq!(StateFile::new(training.state()).load().unwrap(), reached);
             ended += 1;
@@ -105,7 +105,7 @@ fn runs_that_are_killed_at_any_moment_go_on_to_the_same_checksum() {
 }
 
 #[test]
-fn a_signal_ends_a_run_with_its_state_saved() {
+fn a_signal_stops_a_run_and_saves_a_checkpoint() {
     for signal in ["TERM", "INT"] {
         let training = Training::new(300);
         let undisturbed = checksum(&training.run(&[]));
@@ -117,17 +117,17 @@ fn a_signal_ends_a_run_with_its_state_saved() {
         let sent = kill.arg(format!("-{signal}")).arg(child.id().to_string()).status();
         assert!(sent.unwrap().success());
         let output = child.wait_with_output().unwrap();
-        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        let result = String::from_utf8_lossy(&output.stderr).into_owned();
         if output.status.success() {
             println!("SKIPPED: the run was done before SIG{signal} came");
             continue;
         }
         let number = if signal == "TERM" { 15 } else { 2 };
-        assert_eq!(output.status.signal(), Some(number), "{told}");
+        assert_eq!(output.status.signal(), Some(number), "{result}");
         let steps = training.steps();
         let words = [format!("stopped after {steps} batches"), "--resume".into()];
-        assert!(words.iter().all(|word| told.contains(word)), "{told}");
-        // The figures so far are told all the same.
+        assert!(words.iter().all(|word| result.contains(word)), "{result}");
+        // The results so far are printed.
         let json: Value = serde_json::from_slice(&output.stdout).unwrap();
         assert!(json["images"].as_u64().unwrap() > 0);
         assert_eq!(checksum(&training.finish()), undisturbed);
@@ -135,7 +135,7 @@ fn a_signal_ends_a_run_with_its_state_saved() {
 }
 
 #[test]
-fn a_run_that_was_done_has_nothing_left_and_the_same_checksum() {
+fn a_complete_run_resumes_to_the_same_checksum() {
     let training = Training::new(20);
     let undisturbed = checksum(&training.run(&["--save-state", &text(&training.state())]));
     let again = training.finish();
@@ -149,7 +149,7 @@ fn text(path: &Path) -> String {
 }
 
 #[test]
-fn what_does_not_fit_a_state_is_refused_with_what_it_is() {
+fn a_changed_option_prevents_a_resume() {
     let training = Training::new(20);
     let state = text(&training.state());
     assert_eq!(training.run(&["--save-state", &state]).code, 0);
@@ -166,7 +166,7 @@ fn what_does_not_fit_a_state_is_refused_with_what_it_is() {
         let line = run.line();
         assert!(words.iter().all(|word| line.contains(word)), "{line}");
     }
-    // The same number of images, one with another name; then one more.
+    // One renamed image, then one more image.
     std::fs::rename(
         training.images.join("class-0/0000.png"),
         training.images.join("class-0/a.png"),
@@ -180,7 +180,7 @@ fn what_does_not_fit_a_state_is_refused_with_what_it_is() {
 }
 
 #[test]
-fn a_state_without_a_checksum_goes_on_without_one() {
+fn a_checkpoint_without_checksum_requires_no_checksum() {
     let training = Training::new(20);
     let state = text(&training.state());
     assert_eq!(training.run(&["--save-state", &state, "--no-checksum"]).code, 0);
@@ -190,7 +190,7 @@ fn a_state_without_a_checksum_goes_on_without_one() {
 }
 
 #[test]
-fn a_file_that_is_no_state_is_named() {
+fn an_invalid_checkpoint_file_is_an_error() {
     let training = Training::new(2);
     let file = training.beside.join("rubbish");
     std::fs::write(&file, "rubbish").unwrap();
@@ -206,10 +206,10 @@ fn a_file_that_is_no_state_is_named() {
     }
 }
 
-/// After so many steps of each of two or three ranks an epoch is seen to end; one less, and it is not.
+/// The numbers of steps after which the end of an epoch is known, for two and three ranks.
 const ENDS: [usize; 4] = [50, 33, 66, 100];
 
-/// The states of all ranks over 100 positions, after so many steps of each.
+/// Checkpoints of all ranks over 100 positions, after the given steps.
 fn ranks(folder: &Folder, steps: &[usize]) -> Vec<PathBuf> {
     let world = steps.len() as u64;
     let rank = |(rank, &steps): (usize, &usize)| {
@@ -217,7 +217,7 @@ fn ranks(folder: &Folder, steps: &[usize]) -> Vec<PathBuf> {
         let shard = Shard::new(rank as u64, world).unwrap();
         let builder = PipelineBuilder::new(numbers).shard(shard).deterministic().epochs(0..3);
         let mut pipeline = builder.build().unwrap();
-        // Epoch by epoch, so that the last one may be seen to end.
+        // Epoch by epoch, so that the end of the last one is known.
         let mut left = steps;
         while left > 0 {
             let mut epoch = pipeline.next_epoch().unwrap();
@@ -236,7 +236,7 @@ fn ranks(folder: &Folder, steps: &[usize]) -> Vec<PathBuf> {
 
 // promise: CORE6
 #[test]
-fn verify_order_tells_what_is_missing_and_what_was_done_twice() {
+fn verify_order_lists_missing_and_repeated_positions() {
     let folder = Folder::new();
     let verify = |states: &[&PathBuf], more: &[&str]| {
         finish(spdl().arg("verify-order").args(states).args(more).output().unwrap())
@@ -255,7 +255,7 @@ fn verify_order_tells_what_is_missing_and_what_was_done_twice() {
     assert_eq!(json, expected);
     let run = verify(&all, &["--complete"]);
     assert!(run.code == 1 && run.line().contains("82"), "{}", run.line());
-    // Rank 0 twice, as where a file was copied to the wrong place.
+    // Rank 0 twice, as after a copying mistake.
     let run = verify(&[&states[0], &states[0]], &[]);
     assert!(run.code == 1 && run.line().contains("done more than once"), "{}", run.line());
     assert_eq!(verify(&[], &[]).code, 2);
@@ -278,7 +278,7 @@ fn ranks_share_the_images_of_an_epoch() {
 }
 
 #[test]
-fn verify_order_knows_ends_of_epochs_remainders_and_ranks_ahead() {
+fn verify_order_handles_epoch_ends_remainders_and_ranks_ahead() {
     let verify = |steps: &[usize], more: &[&str]| {
         let folder = Folder::new();
         let states = ranks(&folder, steps);
@@ -286,53 +286,53 @@ fn verify_order_knows_ends_of_epochs_remainders_and_ranks_ahead() {
         (run.code, run.stdout.trim_end().to_owned(), run.stderr)
     };
     let complete = |steps: &[usize], words: &str| {
-        let (code, told, error) = verify(steps, &["--complete"]);
-        assert_eq!((code, told.as_str()), (0, words), "{steps:?}: {error}");
+        let (code, result, error) = verify(steps, &["--complete"]);
+        assert_eq!((code, result.as_str()), (0, words), "{steps:?}: {error}");
     };
-    // Three ranks leave one of a hundred. Before the end of the epoch was seen, and behind it.
-    let (code, told, error) = verify(&[32, 32, 32], &["--complete"]);
+    // Three ranks leave one of 100 positions; before and after the end of the epoch.
+    let (code, result, error) = verify(&[32, 32, 32], &["--complete"]);
     let missing = "epoch 0: 96 of 100 positions done, 3 missing: 96..99, none repeated, \
                    left to no rank: 99";
-    assert_eq!((code, told.as_str()), (1, missing), "{error}");
+    assert_eq!((code, result.as_str()), (1, missing), "{error}");
     complete(
         &[33, 33, 33],
         "epoch 0 has ended; nothing of epoch 1 was delivered yet, which has 100 positions",
     );
-    // One rank has ended the epoch, or is some steps into the next one.
+    // One rank has ended the epoch, or has begun the next one.
     for (steps, ahead) in [([32, 33, 32], 1), ([32, 40, 32], 1), ([32, 66, 32], 2)] {
         let words = format!(
             "epoch 0: 97 of 100 positions done, 2 missing: 96, 98, none repeated, left to no rank: \
              99; rank 1 is in epoch {ahead} already"
         );
-        let (code, told, error) = verify(&steps, &[]);
-        assert_eq!((code, told.as_str()), (0, words.as_str()), "{error}");
+        let (code, result, error) = verify(&steps, &[]);
+        assert_eq!((code, result.as_str()), (0, words.as_str()), "{error}");
         assert_eq!(verify(&steps, &["--complete"]).0, 1);
     }
-    let (_, told, _) = verify(&[34, 33, 33], &["--json"]);
-    let json: Value = serde_json::from_str(&told).unwrap();
+    let (_, result, _) = verify(&[34, 33, 33], &["--json"]);
+    let json: Value = serde_json::from_str(&result).unwrap();
     assert_eq!(
         (&json["epoch"], &json["done"], &json["ended"]),
         (&1.into(), &1.into(), &false.into())
     );
-    let (_, told, _) = verify(&[33, 66, 33], &["--json"]);
-    let json: Value = serde_json::from_str(&told).unwrap();
+    let (_, result, _) = verify(&[33, 66, 33], &["--json"]);
+    let json: Value = serde_json::from_str(&result).unwrap();
     assert_eq!(json["ahead"], serde_json::json!([{"rank": 1, "epoch": 2}]));
-    let (_, told, _) = verify(&[33, 33, 33], &["--json"]);
-    let json: Value = serde_json::from_str(&told).unwrap();
+    let (_, result, _) = verify(&[33, 33, 33], &["--json"]);
+    let json: Value = serde_json::from_str(&result).unwrap();
     assert_eq!(
         (&json["ended"], &json["remainder"]),
         (&true.into(), &serde_json::json!([[99, 100]]))
     );
-    // A run that has not begun has ended nothing.
-    let (code, told, _) = verify(&[0, 0], &["--complete"]);
+    // A run that has not begun has ended no epoch.
+    let (code, result, _) = verify(&[0, 0], &["--complete"]);
     assert_eq!(
-        (code, told.as_str()),
+        (code, result.as_str()),
         (1, "epoch 0: 0 of 100 positions done, 100 missing: 0..100, none repeated")
     );
 }
 
 #[test]
-fn the_states_of_all_ranks_go_on_with_another_number_of_ranks() {
+fn the_checkpoints_of_all_ranks_resume_with_another_world_size() {
     let images = Folder::with_images(60, 3);
     let beside = Folder::new();
     let state = |rank: u32| text(&beside.join(format!("rank{rank}.state")));
@@ -349,7 +349,7 @@ fn the_states_of_all_ranks_go_on_with_another_number_of_ranks() {
         assert!(json["checksum"].is_string());
         json["images"].as_u64().unwrap()
     };
-    // Two ranks of one epoch of two.
+    // Two ranks after one of two epochs.
     for rank in 0..2 {
         let more = ["--epochs", "1", "--save-state", &state(rank)];
         assert_eq!(count(&run(2, rank, &more)), 30);
@@ -357,13 +357,13 @@ fn the_states_of_all_ranks_go_on_with_another_number_of_ranks() {
     let both = ["--epochs", "2", "--resume", &state(0), &state(1)];
     let total: u64 = (0..3).map(|rank| count(&run(3, rank, &both))).sum();
     assert_eq!(total, 60, "all of the second epoch");
-    // One line for the first start and for every one after it.
+    // The same command line for the start and for all restarts.
     let new = text(&beside.join("new.state"));
     let line = [&both[..], &["--save-state", &new, "--auto-resume"]].concat();
     assert_eq!(count(&run(3, 0, &line)), 20);
     let again = run(3, 0, &line);
     assert!(again.code == 0 && again.json()["images"] == 0, "{}{}", again.stdout, again.stderr);
-    // One file is not enough, and a state of two runs is none.
+    // One file is not enough, and a repeated file is an error.
     let run_one = run(3, 0, &["--epochs", "2", "--resume", &state(0)]);
     assert_eq!(run_one.code, 2);
     assert!(
@@ -376,16 +376,19 @@ fn the_states_of_all_ranks_go_on_with_another_number_of_ranks() {
 }
 
 #[test]
-fn a_change_that_is_meant_is_allowed_by_its_name() {
+fn allow_change_accepts_a_changed_option() {
     let training = Training::new(20);
     let state = text(&training.state());
     assert_eq!(training.run(&["--save-state", &state]).code, 0);
     let other = ["--resume", &state, "--size", "40"];
     let refused = training.run(&other);
     assert_eq!(refused.code, 1);
-    let told = refused.line();
-    let words = ["run.state: the checkpoint is of a different run: --size was 32, is 40;", "--allow-change size"];
-    assert!(words.iter().all(|word| told.contains(word)), "{told}");
+    let result = refused.line();
+    let words = [
+        "run.state: the checkpoint is of a different run: --size was 32, is 40;",
+        "--allow-change size",
+    ];
+    assert!(words.iter().all(|word| result.contains(word)), "{result}");
     for part in ["size", "stage decode"] {
         let allowed = training.run(&[&other[..], &["--allow-change", part]].concat());
         assert_eq!(allowed.code, 0, "{}", allowed.stderr);
@@ -395,28 +398,28 @@ fn a_change_that_is_meant_is_allowed_by_its_name() {
 }
 
 #[test]
-fn a_folder_smaller_than_a_batch_is_no_change_of_the_batch() {
+fn a_data_set_smaller_than_a_batch_does_not_change_the_batch_size() {
     let training = Training::new(20);
     let state = text(&training.state());
     assert_eq!(training.run(&["--epochs", "1", "--save-state", &state]).code, 0);
     for number in 6..20 {
         std::fs::remove_file(training.images.join(image_name(number, 3))).unwrap();
     }
-    // 6 images, which are fewer than the 7 of a batch.
+    // 6 images, fewer than the batch size 7.
     let refused = training.run(&["--resume", &state]);
-    let told = refused.line();
-    assert!(refused.code == 1 && told.contains("source items was 20, is 6"), "{told}");
-    assert!(!told.contains("batch"), "{told}");
+    let result = refused.line();
+    assert!(refused.code == 1 && result.contains("source items was 20, is 6"), "{result}");
+    assert!(!result.contains("batch"), "{result}");
     let allowed = ["--resume", &state, "--allow-change", "source"];
     let run = training.run(&allowed);
     assert_eq!(run.code, 0, "{}", run.stderr);
-    // Another --batch is a change, whatever the folder has become.
+    // Another --batch is a change for any number of images.
     let other = training.run(&[&allowed[..], &["--batch", "5"]].concat());
     assert!(other.code == 1 && other.line().contains("--batch was 7, is 5"), "{}", other.line());
 }
 
 #[test]
-fn a_damaged_state_is_replaced_by_the_one_before_and_that_is_told() {
+fn a_corrupt_checkpoint_is_replaced_by_the_previous_one() {
     let training = Training::new(60);
     let undisturbed = checksum(&training.run(&[]));
     let state = text(&training.state());
@@ -424,21 +427,21 @@ fn a_damaged_state_is_replaced_by_the_one_before_and_that_is_told() {
     let steps = training.steps();
     std::fs::write(training.state(), "{\"file\":\"spdl st").unwrap();
     let run = training.run(&["--resume", &state]);
-    let told = &run.stderr;
+    let result = &run.stderr;
     for words in ["warning", &state, "ends early", "run.state.previous", "of step"] {
-        assert!(told.contains(words), "{words}: {told}");
+        assert!(result.contains(words), "{words}: {result}");
     }
     assert_eq!(checksum(&run), undisturbed);
     let verify = finish(spdl().args(["verify-order", &state]).output().unwrap());
     assert!(verify.code == 0 && verify.stderr.contains("ends early"), "{}", verify.stderr);
-    // A sound one needs no words.
+    // A valid checkpoint causes no warning.
     assert_eq!(training.run(&["--save-state", &state, "--overwrite-state"]).code, 0);
     assert_eq!(training.steps(), steps);
     assert!(!training.run(&["--resume", &state]).stderr.contains("warning"));
 }
 
 #[test]
-fn a_place_where_no_state_can_be_saved_is_refused_before_the_run() {
+fn an_unwritable_checkpoint_path_fails_before_the_run() {
     let training = Training::new(2);
     let file = training.beside.join("file");
     std::fs::write(&file, "").unwrap();

@@ -1,4 +1,4 @@
-//! The file of a run's state: when it is replaced, when it is not, and what is told of it.
+//! The checkpoint file: when it is replaced, and the messages about it.
 
 use std::fs;
 use std::path::Path;
@@ -10,7 +10,7 @@ use spdl_core::StateFile;
 
 use crate::common::{Folder, Run, bench, finish, image_name, png, spdl};
 
-/// Twenty images in batches of four, and a place beside them.
+/// Twenty images in batches of four, and a folder for other files.
 struct Training {
     images: Folder,
     beside: Folder,
@@ -30,7 +30,7 @@ impl Training {
         bench(self.images.path(), &[&settings[..], more].concat())
     }
 
-    /// Saves the state of a run of two epochs that failed at an image in its first one.
+    /// Saves the checkpoint of a run that failed in the first of two epochs.
     fn break_off(&self, file: &str) {
         let image = self.images.join(image_name(7, 2));
         fs::write(&image, b"no image").unwrap();
@@ -51,7 +51,7 @@ fn names(folder: &Folder) -> Vec<String> {
 }
 
 #[test]
-fn only_states_are_replaced() {
+fn only_checkpoints_are_replaced() {
     let training = Training::new();
     let notes = training.file("notes");
     fs::write(&notes, "dear diary").unwrap();
@@ -73,7 +73,7 @@ fn only_states_are_replaced() {
         let read = training.run(&["--resume", place]);
         assert!(read.code == 1 && read.line().contains(place), "{}", read.line());
     }
-    // A pipe without a name, as of `<(command)`.
+    // An unnamed pipe, as of `<(command)`.
     for [first, second] in [["--resume", "/dev/stdin"], ["--save-state", "/dev/stdin"]] {
         let mut command = spdl();
         command.arg("bench").arg(training.images.path()).args([first, second]);
@@ -86,7 +86,7 @@ fn only_states_are_replaced() {
 }
 
 #[test]
-fn a_run_that_is_not_complete_is_not_begun_anew_unasked() {
+fn an_incomplete_run_is_not_overwritten_by_default() {
     let training = Training::new();
     let undisturbed = training.run(&["--epochs", "2", "--seed", "3", "--json"]).json();
     let file = training.file("run.state");
@@ -99,13 +99,13 @@ fn a_run_that_is_not_complete_is_not_begun_anew_unasked() {
         assert!(run.line().contains(words), "{}", run.line());
     }
     assert_eq!(StateFile::new(&file).load().unwrap(), before);
-    // Also where this run would have fewer epochs, or goes on from elsewhere.
+    // Also with fewer epochs, or with --resume from another file.
     assert_eq!(training.run(&["--save-state", &file]).code, 1);
     let other = training.file("other.state");
     fs::copy(&file, &other).unwrap();
     let elsewhere = [&settings[..], &["--resume", &other]].concat();
     assert_eq!(training.run(&elsewhere).code, 1);
-    // One that cannot be read may be worth something to somebody.
+    // An unreadable checkpoint is not overwritten either.
     let damaged = training.file("damaged.state");
     fs::write(&damaged, "{\"file\":\"spdl state\",").unwrap();
     let run = training.run(&["--save-state", &damaged]);
@@ -113,7 +113,7 @@ fn a_run_that_is_not_complete_is_not_begun_anew_unasked() {
 
     let json = training.run(&[&settings[..], &["--auto-resume"]].concat()).json();
     assert_eq!(json["checksum"], undisturbed["checksum"]);
-    // A complete one may be followed by another.
+    // A complete run may be overwritten.
     assert_eq!(training.run(&settings).json()["images"], 40);
     training.break_off(&training.file("again.state"));
     let again = ["--save-state", &training.file("again.state"), "--overwrite-state", "--json"];
@@ -121,7 +121,7 @@ fn a_run_that_is_not_complete_is_not_begun_anew_unasked() {
 }
 
 #[test]
-fn one_line_begins_and_goes_on() {
+fn one_command_line_starts_and_resumes() {
     let training = Training::new();
     let undisturbed = training.run(&["--epochs", "2", "--seed", "3", "--json"]).json();
     let file = training.file("run.state");
@@ -143,7 +143,7 @@ fn one_line_begins_and_goes_on() {
 }
 
 #[test]
-fn where_a_run_goes_on_and_the_whole_of_it_are_told() {
+fn a_resumed_run_prints_its_position_and_totals() {
     let training = Training::new();
     let file = training.file("run.state");
     let damaged = image_name(5, 2);
@@ -159,7 +159,7 @@ fn where_a_run_goes_on_and_the_whole_of_it_are_told() {
     for line in
         ["images          38", "images in all   57", "dropped         2", "dropped in all  3"]
     {
-        assert!(run.stdout.lines().any(|told| told == line), "{line}: {}", run.stdout);
+        assert!(run.stdout.lines().any(|result| result == line), "{line}: {}", run.stdout);
     }
     fs::write(&file, state).unwrap();
     let run =
@@ -175,7 +175,7 @@ fn where_a_run_goes_on_and_the_whole_of_it_are_told() {
 }
 
 #[test]
-fn a_run_that_is_complete_says_so() {
+fn a_complete_run_is_reported_as_complete() {
     let training = Training::new();
     let file = training.file("run.state");
     let line = ["--epochs", "2", "--save-state", &file, "--auto-resume"];
@@ -183,8 +183,8 @@ fn a_run_that_is_complete_says_so() {
     let run = training.run(&line);
     assert_eq!(run.code, 0, "{}", run.stderr);
     assert_eq!(run.stderr, "");
-    let told = "The run was already complete: 2 epochs, 40 images delivered, 0 dropped.";
-    assert!(run.stdout.lines().any(|line| line == told), "{}", run.stdout);
+    let result = "The run was already complete: 2 epochs, 40 images delivered, 0 dropped.";
+    assert!(run.stdout.lines().any(|line| line == result), "{}", run.stdout);
     let sum = format!("checksum  {}", checksum.as_str().unwrap());
     assert!(run.stdout.contains(&sum), "{}", run.stdout);
     assert!(!run.stdout.contains("too little") && !run.stdout.contains("queue"), "{}", run.stdout);
@@ -192,11 +192,11 @@ fn a_run_that_is_complete_says_so() {
     let json = training.run(&[&line[..], &["--json", "--report", &report]].concat()).json();
     assert_eq!((&json["complete"], &json["checksum"]), (&json!(true), &checksum));
     assert_eq!(json["total"], json!({"images": 40, "dropped": 0}));
-    assert!(fs::read_to_string(report).unwrap().contains(told));
+    assert!(fs::read_to_string(report).unwrap().contains(result));
 }
 
 #[test]
-fn a_state_beyond_the_epochs_asked_for_is_refused() {
+fn a_checkpoint_beyond_the_epochs_is_an_error() {
     let training = Training::new();
     let file = training.file("run.state");
     assert_eq!(training.run(&["--epochs", "2", "--save-state", &file]).code, 0);
@@ -204,7 +204,7 @@ fn a_state_beyond_the_epochs_asked_for_is_refused() {
     assert_eq!(run.code, 2);
     let line = run.line();
     assert!(line.contains("is in epoch 2") && line.contains("beyond --epochs 1"), "{line}");
-    // In the midst of the epoch behind the last one.
+    // In the epoch after the last one.
     let broken = training.file("broken.state");
     training.break_off(&broken);
     let mut value: Value = serde_json::from_str(&fs::read_to_string(&broken).unwrap()).unwrap();
@@ -220,7 +220,7 @@ fn a_state_beyond_the_epochs_asked_for_is_refused() {
 }
 
 #[test]
-fn two_runs_do_not_save_to_one_file() {
+fn two_runs_cannot_save_to_one_file() {
     let training = Training::new();
     let file = training.file("run.state");
     let mut command = spdl();
@@ -247,7 +247,7 @@ fn two_runs_do_not_save_to_one_file() {
 }
 
 #[test]
-fn states_that_all_ranks_go_on_from_are_not_replaced() {
+fn checkpoints_that_all_ranks_resume_from_are_not_replaced() {
     let training = Training::new();
     let states = [0, 1].map(|rank| {
         let file = training.file(&format!("rank{rank}.state"));
@@ -266,28 +266,28 @@ fn states_that_all_ranks_go_on_from_are_not_replaced() {
     let run = go_on(&training.file("of3.rank0.state"));
     assert_eq!(run.code, 0, "{}", run.stderr);
     assert_eq!(run.line(), "spdl: resuming in epoch 1 at step 0: 20 images already done");
-    // With another way to divide what is left, it is another division.
+    // Another --remainder is another division among ranks.
     let uneven = ["--rank", "0", "--world-size", "2", "--remainder", "uneven"];
     let run = training.run(&[&uneven[..], &["--epochs", "2", "--resume", &states[0]]].concat());
     assert_eq!(run.code, 2);
     for words in ["--remainder drop", "--remainder uneven", "all ranks"] {
         assert!(run.line().contains(words), "{}", run.line());
     }
-    // No words of Rust in what is told.
+    // The message contains no Rust names.
     let one_missing = ["--epochs", "2", "--resume", &states[0], &states[0]];
     let run = training.run(&[&one_missing[..], &["--rank", "0", "--world-size", "3"]].concat());
     assert!(run.code == 1 && !run.line().contains("State::"), "{}", run.line());
 }
 
 #[test]
-fn what_ranks_leave_out_is_told() {
+fn the_text_mentions_images_that_no_rank_delivers() {
     let folder = Folder::with_images(20, 2);
     let run = |rank: &str, more: &[&str]| {
         bench(folder.path(), &[&["--rank", rank, "--world-size", "3"], more].concat())
     };
     let text = run("0", &[]).stdout;
-    let told = "2 images of each epoch are left out, so that all 3 ranks have the same number";
-    assert!(text.contains(told) && text.contains("rank 0 of 3"), "{text}");
+    let result = "2 images of each epoch are left out, so that all 3 ranks have the same number";
+    assert!(text.contains(result) && text.contains("rank 0 of 3"), "{text}");
     assert!(run("0", &["--remainder", "pad"]).stdout.contains("1 image of each epoch is repeated"));
     let text = run("0", &["--remainder", "uneven"]).stdout;
     assert!(!text.contains("left out") && !text.contains("repeated"), "{text}");
@@ -303,12 +303,12 @@ fn what_ranks_leave_out_is_told() {
 }
 
 #[test]
-fn no_line_of_help_is_broken_twice() {
+fn help_lines_fit_100_columns() {
     for command in [&["--help"][..], &["bench", "--help"], &["verify-order", "--help"]] {
         let run = finish(spdl().args(command).env("COLUMNS", "200").output().unwrap());
         let long = run.stdout.lines().find(|line| line.chars().count() > 100);
         assert_eq!((run.code, long), (0, None));
-        // A line of one word in the midst of a sentence is what is left of one that was too long.
+        // A line with a single lower-case word is the rest of a line that was wrapped twice.
         for pair in run.stdout.lines().collect::<Vec<_>>().windows(2) {
             let alone = pair[1].trim_end().starts_with(char::is_lowercase)
                 && pair[1].split_whitespace().count() == 1;

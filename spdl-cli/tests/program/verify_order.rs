@@ -1,4 +1,4 @@
-//! `spdl verify-order`: whose states may be compared, and how positions are told.
+//! `spdl verify-order`: compatible checkpoints, and the description of positions.
 
 use std::path::PathBuf;
 
@@ -7,7 +7,7 @@ use spdl_core::{DatasetSource, PipelineBuilder, Shard, StateFile};
 
 use crate::common::{Folder, Run, bench, finish, spdl};
 
-/// Saves the state of a rank of 2,000 or `items` numbers after some steps.
+/// Saves the checkpoint of a rank after some steps.
 fn state(
     folder: &Folder,
     name: &str,
@@ -31,7 +31,7 @@ fn verify(states: &[&PathBuf], more: &[&str]) -> Run {
 }
 
 #[test]
-fn states_of_different_runs_are_not_compared() {
+fn checkpoints_of_different_runs_are_an_error() {
     let folder = Folder::new();
     let own = state(&folder, "a.state", 5, 2000, (0, 2), 10);
     let seed = state(&folder, "b.state", 6, 2000, (1, 2), 10);
@@ -48,7 +48,7 @@ fn states_of_different_runs_are_not_compared() {
 }
 
 #[test]
-fn what_may_be_the_reason_of_repeated_positions_is_told() {
+fn repeated_positions_are_explained() {
     let folder = Folder::new();
     let of_two = state(&folder, "two.state", 5, 2000, (0, 2), 100);
     let of_three = state(&folder, "three.state", 5, 2000, (0, 3), 100);
@@ -69,52 +69,57 @@ fn what_may_be_the_reason_of_repeated_positions_is_told() {
 }
 
 #[test]
-fn positions_at_equal_distances_are_told_as_such() {
+fn periodic_positions_are_described_by_their_step() {
     let folder = Folder::new();
     let states = [
         state(&folder, "0.state", 5, 2000, (0, 2), 64),
         state(&folder, "1.state", 5, 2000, (1, 2), 1000),
     ];
     let states: Vec<_> = states.iter().collect();
-    let told = "epoch 0: 1064 of 2000 positions done, 936 missing: every 2nd from 128 to 1998, none \
+    let result = "epoch 0: 1064 of 2000 positions done, 936 missing: every 2nd from 128 to 1998, none \
                 repeated\n";
-    assert_eq!(verify(&states, &[]).stdout, told);
+    assert_eq!(verify(&states, &[]).stdout, result);
     let json: Value = serde_json::from_str(&verify(&states, &["--json"]).stdout).unwrap();
     assert_eq!(json["missing"], json!([[128, 1999, 2]]));
-    // Two of three ranks.
+    // One of three ranks.
     let one = state(&folder, "of3.state", 5, 2000, (2, 3), 666);
-    let told = "epoch 0: 666 of 2000 positions done, 1332 missing: 2 of every 3 from 0 to 1996, none \
+    let result = "epoch 0: 666 of 2000 positions done, 1332 missing: 2 of every 3 from 0 to 1996, none \
                 repeated, left to no rank: 1998..2000\nno checkpoint given for ranks 0, 1 of 3: their \
                 positions are unknown\n";
-    assert_eq!(verify(&[&one], &[]).stdout, told);
+    assert_eq!(verify(&[&one], &[]).stdout, result);
     let json: Value = serde_json::from_str(&verify(&[&one], &["--json"]).stdout).unwrap();
     assert_eq!(json["missing"], json!([[0, 1996, 3], [1, 1997, 3]]));
 }
 
 #[test]
-fn ranks_whose_states_were_not_given_are_told() {
+fn ranks_without_checkpoint_are_listed() {
     let folder = Folder::new();
     let path = |rank: u64| format!("{rank}.state");
     let states: Vec<_> =
         (0..12).map(|rank| state(&folder, &path(rank), 5, 24, (rank, 12), 2)).collect();
     let all: Vec<_> = states.iter().collect();
     let run = verify(&all, &["--complete"]);
-    assert_eq!((run.code, run.stdout.contains("no checkpoint given")), (0, false), "{}", run.stdout);
-    // All that is known is done, and more is not known.
-    for (given, told) in [
+    assert_eq!(
+        (run.code, run.stdout.contains("no checkpoint given")),
+        (0, false),
+        "{}",
+        run.stdout
+    );
+    // All known positions are done; the others are unknown.
+    for (given, result) in [
         (&all[..11], "no checkpoint given for rank 11 of 12"),
         (&all[10..], "no checkpoint given for ranks 0, 1, 2, 3, 4, 5, 6, 7 … of 12"),
     ] {
         let run = verify(given, &[]);
         assert_eq!(run.code, 0);
-        assert!(run.stdout.contains(told), "{}", run.stdout);
+        assert!(run.stdout.contains(result), "{}", run.stdout);
         let run = verify(given, &["--complete"]);
         assert_eq!(run.code, 1);
         let json = verify(given, &["--json"]).stdout;
         let json: Value = serde_json::from_str(&json).unwrap();
         assert_eq!(json["absent_ranks"], 12 - given.len());
     }
-    // Where the epoch has ended for those that were given, nothing is missing, and all the same.
+    // The epoch has ended for the given ranks, but one rank is missing.
     let ended = ["e0.state", "e1.state"].map(|name| {
         let numbers = DatasetSource::new((0..24).collect::<Vec<u32>>());
         let rank = u64::from(name == "e1.state");
@@ -133,7 +138,7 @@ fn ranks_whose_states_were_not_given_are_told() {
 }
 
 #[test]
-fn nothing_is_expected_behind_the_last_epoch_of_a_run() {
+fn the_last_epoch_of_a_run_has_no_successor() {
     let (images, beside) = (Folder::with_images(6, 2), Folder::new());
     let path = beside.join("run.state");
     let arguments = ["--epochs", "2", "--save-state", path.to_str().unwrap()];
@@ -145,12 +150,12 @@ fn nothing_is_expected_behind_the_last_epoch_of_a_run() {
     let run = verify(&[&path], &["--complete"]);
     assert_eq!((run.code, &*run.stdout), (0, "epoch 1 is complete, the last epoch of the run\n"));
     assert_eq!(over(), (json!(true), json!(true)));
-    // The same state in a run of three epochs.
+    // The same checkpoint in a run of three epochs.
     let file = StateFile::new(&path);
     let mut state = file.load().unwrap();
     state.notes.insert("spdl bench epochs".into(), "3".into());
     file.save(&state).unwrap();
-    let told = "epoch 1 has ended; nothing of epoch 2 was delivered yet, which has 6 positions\n";
-    assert_eq!(verify(&[&path], &[]).stdout, told);
+    let result = "epoch 1 has ended; nothing of epoch 2 was delivered yet, which has 6 positions\n";
+    assert_eq!(verify(&[&path], &[]).stdout, result);
     assert_eq!(over(), (json!(true), json!(false)));
 }

@@ -7,9 +7,8 @@ use clap::{Args, ValueEnum};
 use spdl_core::{Error, ErrorKind, Shard};
 use spdl_media::SampleFormat;
 
-use crate::commands::options::{OnError, count};
+use crate::commands::options::{FieldOptions, OnError, count};
 use crate::datasets::address::{path_or_url, shown};
-use crate::datasets::input::Fields;
 use crate::ui::format::byte_size;
 
 /// Measures how fast a data set becomes training batches, and reports what limits the rate
@@ -237,17 +236,8 @@ pub(crate) struct BenchArguments {
     #[arg(long, value_name = "PART")]
     pub(crate) allow_change: Vec<String>,
 
-    /// Field of a sample, or column of a list, that holds the image or its file name
-    ///
-    /// By default the program looks for common names, such as jpg, png, image, path.
-    #[arg(long, value_name = "NAME")]
-    pub(crate) image_field: Option<String>,
-
-    /// Field of a sample, or column of a list, that holds the class
-    ///
-    /// By default the program looks for common names, such as cls, label.
-    #[arg(long, value_name = "NAME")]
-    pub(crate) label_field: Option<String>,
+    #[command(flatten)]
+    pub(crate) fields_of_sample: FieldOptions,
 
     /// Cache images in this folder, so that each is read from its source only once
     ///
@@ -328,17 +318,6 @@ pub(crate) enum Remainder {
 }
 
 impl BenchArguments {
-    /// The values of `--image-field` and `--label-field`.
-    pub(crate) fn image_and_label(&self) -> Fields<'_> {
-        Fields { image: self.image_field.as_deref(), label: self.label_field.as_deref() }
-    }
-
-    /// The given field names, each with its option.
-    pub(crate) fn named_fields(&self) -> Vec<(&'static str, &str)> {
-        let given = [("--image-field", &self.image_field), ("--label-field", &self.label_field)];
-        given.into_iter().filter_map(|(option, name)| Some((option, name.as_deref()?))).collect()
-    }
-
     /// The rank of this process.
     pub(crate) fn rank(&self) -> u64 {
         self.rank.unwrap_or(0).into()

@@ -32,11 +32,11 @@ impl Images {
         let start = Instant::now();
         let mut opened = InputDataset::open(
             &arguments.data,
-            arguments.image_and_label(),
+            arguments.fields_of_sample.image_and_label(),
             "cannot open the images",
         )?;
-        opened.check_fields(&arguments.named_fields())?;
-        let label = arguments.label_field.as_deref();
+        opened.check_fields(&arguments.fields_of_sample.named())?;
+        let label = arguments.fields_of_sample.label_field.as_deref();
         opened.name_classes(label, "cannot open the images")?;
         opened.warn_of_no_labels();
         let cache = cache(arguments, &arguments.shown())?;
@@ -53,7 +53,8 @@ impl Images {
 
     /// Whether the classes are guessed from the folders in tar shards.
     pub(crate) fn classes_are_folders(&self, arguments: &BenchArguments) -> bool {
-        arguments.label_field.is_none() && self.opened.set.classes_in_folders().is_some()
+        arguments.fields_of_sample.label_field.is_none()
+            && self.opened.set.classes_in_folders().is_some()
     }
 
     pub(crate) fn kind(&self) -> DatasetKind {

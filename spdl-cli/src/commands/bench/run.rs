@@ -1,7 +1,6 @@
 //! Builds the pipeline of `spdl bench` and measures it.
 
 use std::path::Path;
-use std::thread;
 use std::time::{Duration, Instant};
 
 use spdl_core::observe::Counter;
@@ -21,7 +20,7 @@ use super::report;
 use super::resume::{self, EarlierChecksum, ResumePoint, Resumed};
 use super::snapshots::SnapshotThread;
 use super::summary;
-use crate::commands::options::OnError;
+use crate::commands::options::{OnError, worker_threads};
 use crate::ui::failure::Failure;
 use crate::ui::html::file::ReportFile;
 use crate::ui::progress::Progress;
@@ -186,7 +185,7 @@ fn stopped(outcome: &Outcome, signal: i32) -> Failure {
 
 /// Fails if the batches exceed the available memory, before the system kills the process.
 fn check_memory(arguments: &BenchArguments, images_found: u64) -> Result<(), Failure> {
-    let (layout, workers) = (layout(arguments, images_found), worker_threads(arguments));
+    let (layout, workers) = (layout(arguments, images_found), worker_threads(arguments.threads));
     let images = layout.batch_size() as u64;
     match machine::usable_memory() {
         Some(usable) if layout.live_bytes(workers) as u64 > usable => Err(Failure::usage(format!(
@@ -223,11 +222,6 @@ fn transform(arguments: &BenchArguments) -> ImageTransform {
         })
 }
 
-fn worker_threads(arguments: &BenchArguments) -> usize {
-    let available = || thread::available_parallelism().map_or(1, usize::from);
-    arguments.threads.map_or_else(available, |threads| threads as usize)
-}
-
 /// Builds the pipeline: keys ──► fetch (encoded images) ──► decode (pixels and labels of a batch).
 fn build(
     arguments: &BenchArguments,
@@ -236,7 +230,7 @@ fn build(
     partial: &Counter,
 ) -> spdl_core::Result<Pipeline<Batch>> {
     let layout = layout(arguments, images.len());
-    let budget = layout.live_bytes(worker_threads(arguments)).max(Fetch::READ_AHEAD_BYTES);
+    let budget = layout.live_bytes(worker_threads(arguments.threads)).max(Fetch::READ_AHEAD_BYTES);
     let state = state.map(|state| accept_batch_of_images(state, arguments));
     let transform = transform(arguments);
     let registry = CodecRegistry::with_defaults();
@@ -263,7 +257,7 @@ fn build(
             OnError::Skip => spdl_core::OnError::SKIP,
         })
         .deterministic()
-        .threads(worker_threads(arguments))
+        .threads(worker_threads(arguments.threads))
         .shard(arguments.shard()?);
     match state {
         Some(state) => pipeline.resume(state).build(),

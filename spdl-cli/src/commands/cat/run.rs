@@ -18,6 +18,7 @@ use crate::inspection::open;
 use crate::inspection::samples::Samples;
 use crate::ui::failure::Failure;
 use crate::ui::format::{counted, for_shell, printable};
+use crate::ui::stdout;
 
 const WHAT: &str = "cannot read a member";
 
@@ -160,8 +161,8 @@ fn of_archive(archive: &Archive, entry: &TarEntry) -> Result<(), Failure> {
 ///
 /// `whole` holds the archive and the expected size, which detects a truncated archive.
 fn write(name: &str, data: &mut dyn Read, whole: Option<(&str, u64)>) -> Result<(), Failure> {
-    let mut stdout = io::stdout().lock();
-    if stdout.is_terminal() {
+    let mut output = io::stdout().lock();
+    if output.is_terminal() {
         let mut text = Vec::new();
         let place = whole.map_or(name, |(place, _)| place);
         data.read_to_end(&mut text).map_err(|error| Failure::new(WHAT, place, error))?;
@@ -171,23 +172,15 @@ fn write(name: &str, data: &mut dyn Read, whole: Option<(&str, u64)>) -> Result<
             let reason = format!("\"{name}\" is binary data; redirect the output with > FILE");
             return Err(Failure::usage(reason));
         }
-        return finish(stdout.write_all(&text).and_then(|()| stdout.flush()));
+        return stdout::check(output.write_all(&text).and_then(|()| output.flush()));
     }
-    match (io::copy(data, &mut stdout), whole) {
+    match (io::copy(data, &mut output), whole) {
         (Ok(copied), Some((place, size))) if copied < size => {
             let reason =
                 format!("truncated: the archive ends after {copied} of {size} bytes of the member");
             Err(Failure::new(WHAT, place, reason))
         }
-        (Ok(_), _) => finish(stdout.flush()),
-        (Err(error), _) => finish(Err(error)),
-    }
-}
-
-fn finish(written: io::Result<()>) -> Result<(), Failure> {
-    match written {
-        // The reader, such as `head`, needs no more.
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        written => written.map_err(|error| Failure::new("cannot write", "standard output", error)),
+        (Ok(_), _) => stdout::check(output.flush()),
+        (Err(error), _) => stdout::check(Err(error)),
     }
 }

@@ -5,9 +5,8 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use spdl_io::shards::ShardPlan;
 
-use crate::commands::options::{OnError, count, name_of};
+use crate::commands::options::{FieldOptions, OnError, count, name_of};
 use crate::datasets::address::path_or_url;
-use crate::datasets::input::Fields;
 use crate::ui::format::byte_size;
 
 /// Writes a data set of images as tar shards in the WebDataset layout
@@ -121,17 +120,8 @@ pub(crate) struct PackArguments {
     #[arg(long, value_enum)]
     pub(crate) format: Option<OutputFormat>,
 
-    /// Field of a sample, or column of a list, that holds the image or its file name
-    ///
-    /// By default the program looks for common names, such as jpg, png, image, path.
-    #[arg(long, value_name = "NAME")]
-    pub(crate) image_field: Option<String>,
-
-    /// Field of a sample, or column of a list, that holds the class
-    ///
-    /// By default the program looks for common names, such as cls, label.
-    #[arg(long, value_name = "NAME")]
-    pub(crate) label_field: Option<String>,
+    #[command(flatten)]
+    pub(crate) fields_of_sample: FieldOptions,
 
     /// Comma-separated names of the other fields to copy; `--fields ''` for none [default: all]
     #[arg(long, value_name = "NAMES", value_parser = names)]
@@ -198,18 +188,10 @@ pub(crate) enum OutputFormat {
 }
 
 impl PackArguments {
-    /// The values of `--image-field` and `--label-field`.
-    pub(crate) fn image_and_label(&self) -> Fields<'_> {
-        Fields { image: self.image_field.as_deref(), label: self.label_field.as_deref() }
-    }
-
     /// The given field names, each with its option.
     pub(crate) fn named_fields(&self) -> Vec<(&'static str, &str)> {
-        let single = [("--image-field", &self.image_field), ("--label-field", &self.label_field)];
-        let single =
-            single.into_iter().filter_map(|(option, name)| Some((option, name.as_deref()?)));
         let others = self.fields.iter().flatten().map(|name| ("--fields", &**name));
-        single.chain(others).collect()
+        self.fields_of_sample.named().into_iter().chain(others).collect()
     }
 
     /// Whether any image may be encoded.
@@ -230,8 +212,8 @@ impl PackArguments {
         let mut plan = plan.recipe("order", order);
         let fields = self.fields.as_ref().map(|names| names.join(","));
         for (part, value) in [
-            ("image field", self.image_field.as_ref()),
-            ("label field", self.label_field.as_ref()),
+            ("image field", self.fields_of_sample.image_field.as_ref()),
+            ("label field", self.fields_of_sample.label_field.as_ref()),
             ("fields", fields.as_ref()),
         ] {
             plan = match value {

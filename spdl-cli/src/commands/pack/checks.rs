@@ -60,7 +60,7 @@ pub(super) fn an_image_is_known(
     arguments: &PackArguments,
     set: &OpenedDataset,
 ) -> Result<(), Failure> {
-    if arguments.image_field.is_some() {
+    if arguments.fields_of_sample.image_field.is_some() {
         return Ok(());
     }
     let default_fields = set.fetch_labeled();

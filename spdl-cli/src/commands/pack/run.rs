@@ -2,7 +2,6 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::thread;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
@@ -21,7 +20,7 @@ use super::members::Members;
 use super::recode::Recoder;
 use super::source::{PackItem, PackSource};
 use super::{checks, mismatch};
-use crate::commands::options::OnError;
+use crate::commands::options::{OnError, worker_threads};
 use crate::datasets::address::{is_signed, shown};
 use crate::datasets::input::InputDataset;
 use crate::datasets::sample_files::{Sample, SampleReader};
@@ -37,7 +36,10 @@ const SKIPPED_SHOWN: usize = 20;
 pub(crate) fn run(arguments: &PackArguments) -> std::result::Result<(), Failure> {
     checks::command_line(arguments)?;
     let mut opened = open(arguments)?;
-    opened.name_classes(arguments.label_field.as_deref(), "cannot open the images")?;
+    opened.name_classes(
+        arguments.fields_of_sample.label_field.as_deref(),
+        "cannot open the images",
+    )?;
     checks::nothing_is_read_from(&arguments.destination, &opened.set)?;
     opened.check_fields(&arguments.named_fields())?;
     checks::an_image_is_known(arguments, &opened.set)?;
@@ -95,14 +97,17 @@ pub(crate) fn run(arguments: &PackArguments) -> std::result::Result<(), Failure>
 fn open(arguments: &PackArguments) -> std::result::Result<InputDataset, Failure> {
     let what = "cannot open the images";
     if arguments.on_error == OnError::Skip {
-        return InputDataset::open_damaged(&arguments.sources, arguments.image_and_label(), what);
+        return InputDataset::open_damaged(
+            &arguments.sources,
+            arguments.fields_of_sample.image_and_label(),
+            what,
+        );
     }
-    InputDataset::open(&arguments.sources, arguments.image_and_label(), what).map_err(|failure| {
-        match failure.is_about_damage() {
+    InputDataset::open(&arguments.sources, arguments.fields_of_sample.image_and_label(), what)
+        .map_err(|failure| match failure.is_about_damage() {
             true => failure.and("add --on-error skip to pack the valid samples"),
             false => failure,
-        }
-    })
+        })
 }
 
 fn checksums(
@@ -121,7 +126,7 @@ fn checksums(
 
 /// The names of the classes; empty if `--label-field` selects other labels than the default.
 fn names_of_classes<'a>(arguments: &PackArguments, source: &'a PackSource) -> &'a [String] {
-    let Some(label) = &arguments.label_field else { return source.classes() };
+    let Some(label) = &arguments.fields_of_sample.label_field else { return source.classes() };
     let set = &source.opened.set;
     if matches!(set.kind, DatasetKind::Parquet | DatasetKind::FileList) {
         // The names were read from that field.
@@ -233,14 +238,15 @@ fn build(
             None => source.sampler(Limited::positions(Shuffled::new(seed), left)?),
         },
     };
-    let available = || thread::available_parallelism().map_or(1, usize::from);
-    let threads = arguments.threads.map_or_else(available, |threads| threads as usize);
-    let label = arguments.label_field.as_deref().and_then(|it| opened.set.label_field(it));
-    let image = arguments.image_field.as_deref().map(|it| opened.set.image_field(it));
+    let label =
+        arguments.fields_of_sample.label_field.as_deref().and_then(|it| opened.set.label_field(it));
+    let image =
+        arguments.fields_of_sample.image_field.as_deref().map(|it| opened.set.image_field(it));
     let reader = SampleReader::new(&opened.set)
         .with_names(image, label)
         .with_others(arguments.fields.as_deref());
     let kind = opened.set.kind;
+    let threads = worker_threads(arguments.threads);
     let (arguments, checksums) = (arguments.clone(), Arc::new(checksums));
     let encode = move || {
         let (recoder, checksums) = (Recoder::new(&arguments)?, Arc::clone(&checksums));

@@ -1,7 +1,6 @@
 //! Scans a data set and prints its statistics.
 
 use std::sync::Arc;
-use std::thread;
 
 use bytes::Bytes;
 use serde_json::{Value, json};
@@ -13,6 +12,7 @@ use super::arguments::StatArguments;
 use super::report;
 use super::statistics::{ImageFacts, Spread, Summary, measures};
 use super::thumbnails::Thumbnails;
+use crate::commands::options::worker_threads;
 use crate::datasets::address::shown;
 use crate::inspection::data_set::DataSet;
 use crate::inspection::defect::Defect;
@@ -133,8 +133,6 @@ struct ScanResult {
 }
 
 fn scan_all(set: &Arc<DataSet>, arguments: &StatArguments, with_sheet: bool) -> Result<ScanResult> {
-    let available = || thread::available_parallelism().map_or(1, usize::from);
-    let threads = arguments.threads.map_or_else(available, |threads| threads as usize);
     let pipeline = PipelineBuilder::from_iter(scan::scan(set, ChecksumMode::Ignored)?)
         .measured_by(|found| match found {
             ScanItem::Member(member) => member.data.len(),
@@ -150,7 +148,7 @@ fn scan_all(set: &Arc<DataSet>, arguments: &StatArguments, with_sheet: bool) -> 
             _ => 0,
         })
         .deterministic()
-        .threads(threads)
+        .threads(worker_threads(arguments.threads))
         .build()?;
     let mut gathered = ScanResult::default();
     gathered.summary.ends_missing = set.truncated_shards();

@@ -1,7 +1,6 @@
 //! Verifies checksums and decodes images, and prints the result.
 
 use std::sync::Arc;
-use std::thread;
 
 use serde_json::json;
 use spdl_core::{PipelineBuilder, Result, Stage, StageContext};
@@ -11,6 +10,7 @@ use twox_hash::XxHash3_128;
 
 use super::arguments::VerifyArguments;
 use super::rescue;
+use crate::commands::options::worker_threads;
 use crate::datasets::address::shown;
 use crate::inspection::data_set::DataSet;
 use crate::inspection::defect::Defect;
@@ -158,8 +158,6 @@ impl Report {
 
 fn check(set: &Arc<DataSet>, arguments: &VerifyArguments) -> Result<Report> {
     let mut progress = ScanProgress::begin(set, !arguments.json);
-    let available = || thread::available_parallelism().map_or(1, usize::from);
-    let threads = arguments.threads.map_or_else(available, |threads| threads as usize);
     let pipeline = PipelineBuilder::from_iter(scan::scan(set, ChecksumMode::Compared)?)
         .measured_by(|found| match found {
             ScanItem::Member(member) => member.data.len(),
@@ -170,7 +168,7 @@ fn check(set: &Arc<DataSet>, arguments: &VerifyArguments) -> Result<Report> {
             Ok(CheckStage { decoder })
         })
         .deterministic()
-        .threads(threads)
+        .threads(worker_threads(arguments.threads))
         .build()?;
     let mut report = Report { ends_missing: set.truncated_shards(), ..Report::default() };
     if let DataSet::Archives { archives, unlisted, .. } = &**set {

@@ -1,4 +1,4 @@
-//! `spdl pack`, `ls`, `cat`, `verify` and `stat` on data sets of every kind, here and in stores.
+//! `spdl pack`, `ls`, `cat`, `verify` and `stat` on data sets of all kinds, local and remote.
 
 mod looking;
 mod packing;
@@ -23,7 +23,7 @@ fn run<A: AsRef<OsStr>>(command: &str, data: &[A], arguments: &[&str]) -> Run {
     finish(spdl().arg(command).args(data).args(arguments).output().unwrap())
 }
 
-/// Packs into a folder that is not there yet.
+/// Packs into a new folder.
 fn pack(data: &[impl AsRef<OsStr>], set: &Path, arguments: &[&str]) -> Run {
     let mut command = spdl();
     finish(command.arg("pack").args(data).arg(set).args(arguments).output().unwrap())

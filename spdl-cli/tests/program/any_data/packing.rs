@@ -1,11 +1,11 @@
-//! `spdl pack` of data sets of every kind of this machine.
+//! `spdl pack` on local data sets of all kinds.
 
 // promise of this file: CLI1
 
 use super::*;
 
 #[test]
-fn shards_are_packed_anew_to_the_same_bytes_however_they_are_named() {
+fn repacking_gives_the_same_bytes_for_every_form_of_address() {
     let folder = place();
     let expected = shards(&folder.join("set"));
     assert_eq!(expected.len(), 4);
@@ -25,7 +25,7 @@ fn shards_are_packed_anew_to_the_same_bytes_however_they_are_named() {
         assert_eq!((&json["samples"], &json["unchanged"]), (&IMAGES.into(), &IMAGES.into()));
         assert_eq!(shards(&again), expected, "{data:?}");
     }
-    // The names of the classes come with the manifest.
+    // The class names are in the manifest.
     let manifest: Value =
         serde_json::from_slice(&fs::read(folder.join("again-0/manifest.json")).unwrap()).unwrap();
     assert_eq!(manifest["plan"]["classes"], json!(["class-0", "class-1", "class-2"]));
@@ -33,7 +33,7 @@ fn shards_are_packed_anew_to_the_same_bytes_however_they_are_named() {
 }
 
 #[test]
-fn all_fields_of_samples_of_shards_go_over_byte_for_byte() {
+fn repacking_copies_all_fields_unchanged() {
     let folder = Folder::new();
     several_fields(&folder.join("train"));
     let data = [folder.join("train")];
@@ -41,7 +41,7 @@ fn all_fields_of_samples_of_shards_go_over_byte_for_byte() {
     let (before, after) = (contents(&data[0]), contents(&folder.join("same")));
     assert_eq!(before, after);
     assert_eq!(before["x/0003"].len(), 6);
-    // The image alone becomes another one; its name says so.
+    // Only the image is encoded, and its extension changes.
     assert_eq!(pack(&data, &folder.join("small"), &["--max-side", "16"]).code, 0);
     for (key, mut fields) in contents(&folder.join("small")) {
         let image = fields.remove("jpg").expect("an image of 16 pixels");
@@ -50,7 +50,7 @@ fn all_fields_of_samples_of_shards_go_over_byte_for_byte() {
         expected.remove("jpeg");
         assert_eq!(fields, expected, "{key}");
     }
-    // Others are selected by name, as is the image.
+    // Fields are selected by name.
     let select = ["--fields", "txt, json", "--image-field", "seg.png"];
     assert_eq!(pack(&data, &folder.join("some"), &select).code, 0);
     for (key, fields) in contents(&folder.join("some")) {
@@ -58,14 +58,14 @@ fn all_fields_of_samples_of_shards_go_over_byte_for_byte() {
     }
     assert_eq!(pack(&data, &folder.join("none"), &["--fields", ""]).code, 0);
     assert_eq!(contents(&folder.join("none"))["x/0000"].len(), 2);
-    // Another selection is another set.
-    let told = pack(&data, &folder.join("some"), &["--image-field", "seg.png"]);
+    // Another selection gives another set.
+    let result = pack(&data, &folder.join("some"), &["--image-field", "seg.png"]);
     let words = "with --fields json,txt; now it is not given";
-    assert!(told.code == 1 && told.line().contains(words), "{}", told.line());
+    assert!(result.code == 1 && result.line().contains(words), "{}", result.line());
 }
 
 #[test]
-fn rows_of_a_list_become_samples_with_their_columns() {
+fn list_columns_become_fields() {
     let folder = place();
     assert_eq!(pack(&[folder.join("list.csv")], &folder.join("of-list"), &[]).code, 0);
     let (found, expected) = (contents(&folder.join("of-list")), contents(&folder.join("set")));
@@ -81,7 +81,7 @@ fn rows_of_a_list_become_samples_with_their_columns() {
     }
 }
 
-/// The file of TFRecord with one `tf.train.Example` for each list of features.
+/// A TFRecord file with one `tf.train.Example` per list of features.
 fn tfrecord(examples: &[Vec<(&str, Vec<u8>)>]) -> Vec<u8> {
     let checksum = |data: &[u8]| {
         let sum = !data.iter().fold(!0_u32, |sum, &byte| {
@@ -114,7 +114,7 @@ fn tfrecord(examples: &[Vec<(&str, Vec<u8>)>]) -> Vec<u8> {
 }
 
 #[test]
-fn records_of_tensorflow_become_samples_with_their_features() {
+fn tfrecord_features_become_fields() {
     let folder = Folder::new();
     let bytes = |value: &[u8]| {
         let mut length = vec![value.len() as u8 & 127 | 128, (value.len() >> 7) as u8];
@@ -136,8 +136,8 @@ fn records_of_tensorflow_become_samples_with_their_features() {
         .collect();
     folder.add("train-0.tfrecord", &tfrecord(&examples));
     let data = [folder.join("train-0.tfrecord")];
-    let told = pack(&data, &folder.join("set"), &[]);
-    assert_eq!(told.code, 0, "{}", told.stderr);
+    let result = pack(&data, &folder.join("set"), &[]);
+    assert_eq!(result.code, 0, "{}", result.stderr);
     let found = contents(&folder.join("set"));
     for number in 0..3_u32 {
         let fields = &found[&format!("train-0/{number}")];
@@ -150,17 +150,17 @@ fn records_of_tensorflow_become_samples_with_their_features() {
     let name = format!("{}:1", data[0].display());
     let image = spdl().arg("cat").arg(&data[0]).args([&name, "--field", "image/encoded"]).output();
     assert_eq!(image.unwrap().stdout, png(1));
-    let told = run("verify", &data, &["--json"]).json();
-    assert_eq!((&told["members"], &told["images"]), (&12.into(), &3.into()));
+    let result = run("verify", &data, &["--json"]).json();
+    assert_eq!((&result["members"], &result["images"]), (&12.into(), &3.into()));
     assert_eq!(run("stat", &data, &["--json"]).json()["classes"].as_array().unwrap().len(), 3);
 }
 
 #[test]
-fn shards_of_mosaicml_become_samples_with_their_columns() {
+fn mds_columns_become_fields() {
     let data = [Path::new(env!("CARGO_MANIFEST_DIR")).join("../spdl-io/tests/data/mds/plain")];
     let folder = Folder::new();
-    let told = pack(&data, &folder.join("set"), &["--shuffle", "1"]);
-    assert_eq!(told.code, 0, "{}", told.stderr);
+    let result = pack(&data, &folder.join("set"), &["--shuffle", "1"]);
+    assert_eq!(result.code, 0, "{}", result.stderr);
     let found = contents(&folder.join("set"));
     assert_eq!(found.len(), 5);
     let fields = &found["shard_00001/1"];
@@ -169,9 +169,9 @@ fn shards_of_mosaicml_become_samples_with_their_columns() {
     }
     assert_eq!(fields["cls"], b"3", "the number before that of the sample");
     assert_eq!(run("verify", &[folder.join("set")], &[]).code, 0);
-    let told = run("verify", &data, &["--json"]).json();
-    assert_eq!((&told["sound"], &told["images"]), (&true.into(), &5.into()));
-    // Of columns nobody knows the size without reading.
+    let result = run("verify", &data, &["--json"]).json();
+    assert_eq!((&result["sound"], &result["images"]), (&true.into(), &5.into()));
+    // The size of columns is unknown without reading.
     let listed = run("ls", &data, &[]).stdout;
     assert_eq!(listed.lines().count(), 3, "{listed}");
     assert!(listed.contains("shard.00000.mds  3 samples\n"), "{listed}");
@@ -180,14 +180,14 @@ fn shards_of_mosaicml_become_samples_with_their_columns() {
 
 #[cfg(feature = "parquet")]
 #[test]
-fn rows_of_parquet_become_samples_with_their_columns() {
+fn parquet_columns_become_fields() {
     let file = "../spdl-io/tests/data/parquet/images.parquet";
     let data = [Path::new(env!("CARGO_MANIFEST_DIR")).join(file)];
     let rows: Vec<Value> =
         serde_json::from_slice(&fs::read(data[0].with_extension("json")).unwrap()).unwrap();
     let folder = Folder::new();
-    let told = pack(&data, &folder.join("set"), &[]);
-    assert_eq!(told.code, 0, "{}", told.stderr);
+    let result = pack(&data, &folder.join("set"), &[]);
+    assert_eq!(result.code, 0, "{}", result.stderr);
     let found = contents(&folder.join("set"));
     assert_eq!(found.len(), rows.len());
     for (number, row) in rows.iter().enumerate() {
@@ -198,21 +198,21 @@ fn rows_of_parquet_become_samples_with_their_columns() {
         assert_eq!(fields["caption.txt"], row["caption"].as_str().unwrap().as_bytes());
         assert_eq!(fields["image.path.txt"], row["image"]["path"].as_str().unwrap().as_bytes());
     }
-    // By parts: the same samples, and the same ones each time.
+    // Shuffled in windows: the same samples, reproducibly.
     let shuffled = ["--shuffle", "3", "--shard-samples", "4"];
     for set in ["one", "two"] {
         assert_eq!(pack(&data, &folder.join(set), &shuffled).code, 0);
         assert_eq!(contents(&folder.join(set)), found);
     }
     assert_eq!(shards(&folder.join("one")), shards(&folder.join("two")));
-    let told = run("stat", &data, &["--json"]).json();
-    assert_eq!((&told["samples"], &told["formats"]), (&10.into(), &json!({"png": 10})));
-    assert_eq!(told["fields"]["caption"]["members"], 10);
+    let result = run("stat", &data, &["--json"]).json();
+    assert_eq!((&result["samples"], &result["formats"]), (&10.into(), &json!({"png": 10})));
+    assert_eq!(result["fields"]["caption"]["members"], 10);
 }
 
 #[cfg(unix)]
 #[test]
-fn a_killed_run_over_shards_goes_on_to_the_same_bytes() {
+fn a_killed_repack_resumes_to_the_same_bytes() {
     let folder = Folder::new();
     for number in 0..90 {
         folder.add(format!("images/{}", image_name(number, 3)), &png(number));
@@ -243,14 +243,14 @@ fn a_killed_run_over_shards_goes_on_to_the_same_bytes() {
 }
 
 #[test]
-fn samples_without_an_image_or_damaged_are_left_out_by_name_or_end_the_run() {
+fn samples_without_valid_image_are_skipped_or_end_the_run() {
     let folder = place();
     let shard = folder.join("set/shard-000001.tar");
     let whole = fs::read(&shard).unwrap();
     fs::write(&shard, &whole[..whole.len() / 2]).unwrap();
-    let told = pack(&[&shard], &folder.join("cut"), &[]);
-    assert_eq!(told.code, 1);
-    let line = told.stderr.lines().last().unwrap();
+    let result = pack(&[&shard], &folder.join("cut"), &[]);
+    assert_eq!(result.code, 1);
+    let line = result.stderr.lines().last().unwrap();
     assert!(line.contains("cannot pack an image") && line.contains("shard-000001.tar:"), "{line}");
     let json = pack(&[&shard], &folder.join("cut"), &["--on-error", "skip", "--json"]);
     let json: Value = serde_json::from_str(&json.stdout).unwrap();
@@ -260,66 +260,72 @@ fn samples_without_an_image_or_damaged_are_left_out_by_name_or_end_the_run() {
     let list = fs::read_to_string(folder.join("list.csv")).unwrap();
     folder.add("gap.csv", list.replace(",number 0\n", ",\n").as_bytes());
     for (number, (data, arguments, words)) in [
-        // Of a list it is the column that names the files.
+        // For a list, the column of paths.
         ("list.csv", ["--image-field", "caption"], "number 0: cannot open this file"),
-        // The others are names of classes.
+        // Class names are no error.
         ("gap.csv", ["--label-field", "caption"], "expected an integer label, found"),
     ]
     .into_iter()
     .enumerate()
     {
-        let told = pack(&[folder.join(data)], &folder.join(format!("no-{number}")), &arguments);
-        assert!(told.code == 1 && told.line().contains(words), "{}", told.line());
+        let result = pack(&[folder.join(data)], &folder.join(format!("no-{number}")), &arguments);
+        assert!(result.code == 1 && result.line().contains(words), "{}", result.line());
     }
 }
 
 #[test]
-fn a_field_that_no_sample_has_is_refused_before_anything_is_written() {
+fn an_unknown_field_fails_before_anything_is_written() {
     let folder = place();
     for (data, option, name, there) in [
         ("set/*0.tar", "--image-field", "gif", "cls, png"),
         ("set", "--label-field", "klass", "cls, png"),
-        // Where another column is named, the usual one is a field.
+        // If another column is named, the default one is a field.
         ("list.csv", "--label-field", "gif", "caption, file, label"),
         ("list.csv", "--fields", "caption,captoin", "caption, file"),
         ("images", "--fields", "exif", "image"),
     ] {
         let set = folder.join("no");
-        let told = pack(&[folder.join(data)], &set, &[option, name]);
+        let result = pack(&[folder.join(data)], &set, &[option, name]);
         let missing = name.rsplit(',').next().unwrap();
-        let expected =
-            format!("spdl: {option} \"{missing}\": no sample has this field; the fields are {there}");
-        assert_eq!((told.code, told.line()), (2, &*expected));
+        let expected = format!(
+            "spdl: {option} \"{missing}\": no sample has this field; the fields are {there}"
+        );
+        assert_eq!((result.code, result.line()), (2, &*expected));
         assert!(!set.exists(), "{data}: nothing is begun");
     }
-    // One that some samples have is one.
+    // A field that only some samples have is accepted.
     folder.add("mixed.jsonl", b"{\"path\": \"images/class-0/0000.png\"}\n{\"path\": \"images/class-1/0001.png\", \"caption\": \"x\"}\n");
-    let told = pack(&[folder.join("mixed.jsonl")], &folder.join("mixed"), &["--fields", "caption"]);
-    assert_eq!(told.code, 0, "{}", told.stderr);
+    let result =
+        pack(&[folder.join("mixed.jsonl")], &folder.join("mixed"), &["--fields", "caption"]);
+    assert_eq!(result.code, 0, "{}", result.stderr);
     assert_eq!(contents(&folder.join("mixed"))["images/class-1/0001"].len(), 2);
 }
 
 #[test]
-fn shards_are_not_written_where_they_come_from() {
+fn the_output_folder_must_not_contain_the_source() {
     let folder = place();
     let before = shards(&folder.join("set"));
     for data in ["set", "set/shard-000000.tar", "set/*.tar"] {
-        let told = pack(&[folder.join(data)], &folder.join("set"), &["--overwrite"]);
-        assert!(told.code == 2 && told.line().contains(" is inside "), "{data}: {}", told.line());
+        let result = pack(&[folder.join(data)], &folder.join("set"), &["--overwrite"]);
+        assert!(
+            result.code == 2 && result.line().contains(" is inside "),
+            "{data}: {}",
+            result.line()
+        );
     }
     let address = format!("file://{}", folder.join("set").display());
-    let told = pack(&[&address], &folder.join("set"), &["--overwrite"]);
-    assert!(told.code == 2 && told.line().contains(" is inside "), "{}", told.line());
+    let result = pack(&[&address], &folder.join("set"), &["--overwrite"]);
+    assert!(result.code == 2 && result.line().contains(" is inside "), "{}", result.line());
     assert_eq!(shards(&folder.join("set")), before);
-    let told = pack(&[folder.join("images"), folder.join("set")], &folder.join("no"), &[]);
-    assert!(told.code == 1 && told.line().contains("only one folder"), "{}", told.line());
-    let told = finish(spdl().args(["pack", "alone"]).output().unwrap());
-    assert_eq!(told.code, 2, "{}", told.stderr);
+    let result = pack(&[folder.join("images"), folder.join("set")], &folder.join("no"), &[]);
+    assert!(result.code == 1 && result.line().contains("only one folder"), "{}", result.line());
+    let result = finish(spdl().args(["pack", "alone"]).output().unwrap());
+    assert_eq!(result.code, 2, "{}", result.stderr);
 }
 
 #[cfg(unix)]
 #[test]
-fn shards_are_not_written_where_links_or_braces_lead() {
+fn links_and_braces_cannot_hide_the_source_folder() {
     use std::os::unix::fs::symlink;
     let folder = place();
     let shard = folder.join("set/shard-000000.tar");
@@ -339,17 +345,21 @@ fn shards_are_not_written_where_links_or_braces_lead() {
         "list.txt",
         "{way,other}/*.tar",
     ] {
-        let told = pack(&[folder.join(data)], &folder.join("set"), &["--overwrite"]);
-        assert!(told.code == 2 && told.line().contains(" is inside "), "{data}: {}", told.line());
+        let result = pack(&[folder.join(data)], &folder.join("set"), &["--overwrite"]);
+        assert!(
+            result.code == 2 && result.line().contains(" is inside "),
+            "{data}: {}",
+            result.line()
+        );
         assert_eq!(shards(&folder.join("set")), before, "{data}");
     }
-    // What lies elsewhere may replace them.
-    let told = pack(&[folder.join("other")], &folder.join("set"), &["--overwrite"]);
-    assert_eq!(told.code, 0, "{}", told.stderr);
+    // A source elsewhere may replace the set.
+    let result = pack(&[folder.join("other")], &folder.join("set"), &["--overwrite"]);
+    assert_eq!(result.code, 0, "{}", result.stderr);
 }
 
 #[test]
-fn a_field_that_is_chosen_has_its_usual_name_and_others_get_a_number() {
+fn a_selected_field_gets_the_default_name() {
     let folder = place();
     let plan = ShardPlan::new("train").classes(["a", "b"]);
     let Opened::Writing(mut writer) = ShardWriter::open(folder.join("train"), &plan).unwrap()
@@ -361,25 +371,25 @@ fn a_field_that_is_chosen_has_its_usual_name_and_others_get_a_number() {
     writer.finish(1).unwrap();
     let data = [folder.join("train")];
     let of = |set: &str, options: &[&str]| {
-        let told = pack(&data, &folder.join(set), options);
-        assert_eq!(told.code, 0, "{}", told.stderr);
+        let result = pack(&data, &folder.join(set), options);
+        assert_eq!(result.code, 0, "{}", result.stderr);
         let manifest = fs::read(folder.join(set).join("manifest.json")).unwrap();
         let manifest: Value = serde_json::from_slice(&manifest).unwrap();
         (contents(&folder.join(set)).remove("x").unwrap(), manifest["plan"]["classes"].clone())
     };
     let (fields, classes) = of("fine", &["--label-field", "fine"]);
     assert_eq!((&fields["cls"][..], &fields["2.cls"][..]), (&b"7"[..], &b"1"[..]));
-    // The names are those of other labels.
+    // The class names belong to other labels.
     assert_eq!(classes.as_array().map_or(0, Vec::len), 0, "{classes}");
     let (fields, classes) = of("same", &["--label-field", "cls"]);
     assert_eq!((&fields["cls"][..], classes), (&b"1"[..], json!(["a", "b"])));
 }
 
 #[test]
-fn a_sample_that_no_shard_can_hold_is_left_out_like_others() {
+fn an_invalid_sample_is_skipped_or_ends_the_run() {
     let folder = Folder::new();
     folder.add("in/a.png", &png(1));
-    // A field without a name.
+    // A field with an empty name.
     folder.add("in/a.", b"nothing");
     folder.add("in/b.png", &png(2));
     let (archive, names) = (folder.join("a.tar"), ["a.png", "a.", "b.png"]);
@@ -394,9 +404,12 @@ fn a_sample_that_no_shard_can_hold_is_left_out_like_others() {
         println!("SKIPPED: tar is not there");
         return;
     }
-    let told = pack(&[&archive], &folder.join("set"), &[]);
-    let line = told.stderr.lines().last().unwrap();
-    assert!(told.code == 1 && line.contains("a.tar:a: the name of a field is not empty"), "{line}");
+    let result = pack(&[&archive], &folder.join("set"), &[]);
+    let line = result.stderr.lines().last().unwrap();
+    assert!(
+        result.code == 1 && line.contains("a.tar:a: the name of a field is not empty"),
+        "{line}"
+    );
     assert!(
         line.ends_with("repair it or add --on-error skip, and run the command again"),
         "{line}"

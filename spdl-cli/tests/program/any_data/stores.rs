@@ -1,4 +1,4 @@
-//! The same commands on what lies in stores.
+//! The same commands on data in stores.
 
 // promise of this file: CLI1, CLI3
 
@@ -21,7 +21,7 @@ fn serve(folder: &Folder) -> (FaultServer, Vec<(&'static str, String)>) {
 }
 
 #[test]
-fn what_lies_in_a_store_is_packed_to_the_same_bytes_as_files() {
+fn remote_data_packs_to_the_same_bytes_as_local_files() {
     let folder = place();
     let (server, environment) = serve(&folder);
     let url = server.url();
@@ -41,18 +41,18 @@ fn what_lies_in_a_store_is_packed_to_the_same_bytes_as_files() {
         let set = folder.join(format!("of-store-{number}"));
         let mut command = spdl();
         command.arg("pack").arg(&data).arg(&set).args(["--shard-samples", "6"]);
-        let told = finish(command.envs(environment.clone()).output().unwrap());
-        assert_eq!(told.code, 0, "{data}: {}", told.stderr);
+        let result = finish(command.envs(environment.clone()).output().unwrap());
+        assert_eq!(result.code, 0, "{data}: {}", result.stderr);
         assert_eq!(shards(&set), expected, "{data}");
     }
-    // The list's paths are keys of its store.
+    // Paths in the list are keys of its store.
     let data = [format!("{url}/bucket/list.csv")];
     assert_eq!(pack(&data, &folder.join("of-list"), &[]).code, 0);
     assert_eq!(contents(&folder.join("of-list")).len(), IMAGES as usize);
 }
 
 #[test]
-fn a_run_over_a_store_that_was_broken_off_goes_on_to_the_same_bytes() {
+fn an_interrupted_remote_pack_resumes_to_the_same_bytes() {
     let folder = place();
     let (server, environment) = serve(&folder);
     let set = folder.join("of-store");
@@ -64,9 +64,9 @@ fn a_run_over_a_store_that_was_broken_off_goes_on_to_the_same_bytes() {
     };
     let name = "bucket/images/class-1/0013.png";
     server.insert(name, damaged(1));
-    let told = run();
+    let result = run();
     let words = "s3://bucket/images/class-1/0013.png";
-    assert!(told.code == 1 && told.line().contains(words), "{}", told.line());
+    assert!(result.code == 1 && result.line().contains(words), "{}", result.line());
     assert!(set.join("manifest.journal").exists() && set.join("shard-000000.tar").exists());
     server.insert(name, png(13));
     let json = run().json();
@@ -75,7 +75,7 @@ fn a_run_over_a_store_that_was_broken_off_goes_on_to_the_same_bytes() {
 }
 
 #[test]
-fn what_lies_in_a_store_is_listed_read_verified_and_counted() {
+fn remote_data_is_listed_read_verified_and_counted() {
     let folder = place();
     let (server, environment) = serve(&folder);
     let run = |command: &str, data: &str, arguments: &[&str]| {
@@ -89,7 +89,7 @@ fn what_lies_in_a_store_is_listed_read_verified_and_counted() {
     assert!(lines[0].starts_with("s3://bucket/set/shard-000000.tar  6 samples  "), "{listed}");
     let here = super::run("ls", &[folder.join("set")], &["--samples"]).stdout;
     assert_eq!(run("ls", "s3://bucket/set/", &["--samples"]).stdout, here);
-    // Places are those of files, and nothing is read to know them.
+    // Offsets are known without reading the data.
     let [there, here] = [
         run("ls", "s3://bucket/set/shard-000001.tar", &["--samples", "--json"]).stdout,
         super::run("ls", &[folder.join("set/shard-000001.tar")], &["--json"]).stdout,
@@ -105,37 +105,37 @@ fn what_lies_in_a_store_is_listed_read_verified_and_counted() {
         assert_eq!(run("cat", data, &[&format!("{name}.cls")]).stdout, name[6..7]);
     }
     for data in ["s3://bucket/set", "s3://bucket/images", &web] {
-        let told = run("verify", data, &["--json"]).json();
+        let result = run("verify", data, &["--json"]).json();
         let images = if data == web { 6 } else { IMAGES };
-        assert_eq!((&told["images"], &told["sound"]), (&images.into(), &true.into()));
+        assert_eq!((&result["images"], &result["sound"]), (&images.into(), &true.into()));
         assert_eq!(run("stat", data, &["--json"]).json()["samples"], images);
     }
     server.insert("bucket/images/class-0/0003.png", damaged(1));
-    let told = run("verify", "s3://bucket/images", &[]);
+    let result = run("verify", "s3://bucket/images", &[]);
     let words = "1 of 20 images is bad (images/class-0/0003.png)";
-    assert!(told.code == 1 && told.line().contains(words), "{}", told.line());
-    // A shard that is cut: nobody knows how many members there were.
+    assert!(result.code == 1 && result.line().contains(words), "{}", result.line());
+    // A truncated shard: the number of members is unknown.
     let whole = fs::read(folder.join("set/shard-000002.tar")).unwrap();
     server.insert("bucket/cut/a.tar", whole[..whole.len() / 2].to_vec());
     for command in ["verify", "stat"] {
-        let told = run(command, "s3://bucket/cut/a.tar", &["--json"]);
-        let json: Value = serde_json::from_str(&told.stdout).unwrap();
-        assert_eq!((told.code, &json["archives_without_end"]), (1, &1.into()), "{json}");
-        let told = run(command, "s3://bucket/cut/a.tar", &[]).stdout;
-        assert!(told.contains("1 archive is damaged or truncated"), "{told}");
+        let result = run(command, "s3://bucket/cut/a.tar", &["--json"]);
+        let json: Value = serde_json::from_str(&result.stdout).unwrap();
+        assert_eq!((result.code, &json["archives_without_end"]), (1, &1.into()), "{json}");
+        let result = run(command, "s3://bucket/cut/a.tar", &[]).stdout;
+        assert!(result.contains("1 archive is damaged or truncated"), "{result}");
     }
     for command in ["ls", "verify", "stat"] {
-        let told = run(command, "s3://bucket/absent.tar", &[]);
-        let is_named = told.line().contains("s3://bucket/absent.tar");
-        assert!(told.code == 1 && is_named, "{}", told.line());
+        let result = run(command, "s3://bucket/absent.tar", &[]);
+        let is_named = result.line().contains("s3://bucket/absent.tar");
+        assert!(result.code == 1 && is_named, "{}", result.line());
     }
-    let told = run("cat", "s3://bucket/set", &["class-1/0004"]);
-    assert!(told.line().contains("the fields png, cls"), "{}", told.line());
+    let result = run("cat", "s3://bucket/set", &["class-1/0004"]);
+    assert!(result.line().contains("the fields png, cls"), "{}", result.line());
 }
 
-/// A list elsewhere never gets what its rows say of other servers.
+/// A remote list cannot use credentials for other servers.
 #[test]
-fn rows_of_a_list_with_passwords_or_files_of_this_machine_are_refused_without_secrets() {
+fn remote_lists_with_passwords_or_local_files_are_errors() {
     let folder = place();
     let (server, _) = serve(&folder);
     let url = server.url();
@@ -157,29 +157,33 @@ fn rows_of_a_list_with_passwords_or_files_of_this_machine_are_refused_without_se
         for (command, arguments) in
             [("ls", &["--json"][..]), ("verify", &[]), ("stat", &[]), ("bench", &[])]
         {
-            let told = run(command, &[format!("{url}/bucket/lists/{list}")], arguments);
-            let line = told.line();
-            assert!(told.code == 1 && line.contains(words), "{command} {list}: {line}");
+            let result = run(command, &[format!("{url}/bucket/lists/{list}")], arguments);
+            let line = result.line();
+            assert!(result.code == 1 && line.contains(words), "{command} {list}: {line}");
             assert!(line.contains(&format!("/bucket/lists/{list}: ")), "{line}");
-            assert!(!(told.stdout + &told.stderr).contains("canary"), "{list}");
+            assert!(!(result.stdout + &result.stderr).contains("canary"), "{list}");
         }
     }
-    // One of this machine names files of this machine. Not all that looks odd is an address.
+    // A local list may contain local files, also with names that look like URLs.
     folder.add("odd.txt", b"1a://me:canary@other/2.png?sig=canary\n");
-    let told = run("ls", &[folder.join("odd.txt")], &["--json"]);
-    assert!(told.code == 0 && told.stdout.contains("1a://other/2.png?***"), "{}", told.stdout);
-    assert!(!told.stdout.contains("canary"), "{}", told.stdout);
-    let told = run("ls", &[folder.join("lists/elsewhere.csv")], &["--json"]);
-    assert!(told.code == 1 && !told.stderr.contains("canary"), "{}", told.stderr);
+    let result = run("ls", &[folder.join("odd.txt")], &["--json"]);
+    assert!(
+        result.code == 0 && result.stdout.contains("1a://other/2.png?***"),
+        "{}",
+        result.stdout
+    );
+    assert!(!result.stdout.contains("canary"), "{}", result.stdout);
+    let result = run("ls", &[folder.join("lists/elsewhere.csv")], &["--json"]);
+    assert!(result.code == 1 && !result.stderr.contains("canary"), "{}", result.stderr);
     let own = [format!("{url}/bucket/own.csv")];
-    let told = run("verify", &own, &["--json"]).json();
-    assert_eq!((&told["images"], &told["sound"]), (&1.into(), &true.into()));
+    let result = run("verify", &own, &["--json"]).json();
+    assert_eq!((&result["images"], &result["sound"]), (&1.into(), &true.into()));
     let listed = run("ls", &own, &["--json"]).stdout;
     assert!(listed.starts_with("{\"key\":\"bucket/images/class-0/0003.png\""), "{listed}");
 }
 
 #[test]
-fn a_store_that_fails_ends_a_run_that_leaves_out_samples() {
+fn a_store_failure_ends_a_run_with_skip() {
     let folder = place();
     let rows = fs::read_to_string(folder.join("list.csv")).unwrap();
     folder.add("list.csv", (rows + "images/absent.png,0,absent\n").as_bytes());
@@ -192,43 +196,51 @@ fn a_store_that_fails_ends_a_run_that_leaves_out_samples() {
         command.args(["--shard-samples", "6", "--json", "--on-error", "skip"]);
         finish(command.envs(environment.clone()).output().unwrap())
     };
-    let told = run(FaultPlan::script(|request| {
+    let result = run(FaultPlan::script(|request| {
         request.key.ends_with("0016.png").then_some(Fault::InternalError)
     }));
-    let line = told.line();
-    assert!(told.code == 1 && line.ends_with("; run the same command again to continue from here"), "{line}");
+    let line = result.line();
+    assert!(
+        result.code == 1 && line.ends_with("; run the same command again to continue from here"),
+        "{line}"
+    );
     assert!(line.contains("0016.png") && set.join("manifest.journal").exists(), "{line}");
-    // What is not there is left out.
+    // A missing object is skipped.
     let json = run(FaultPlan::none()).json();
     assert_eq!((&json["skipped"], &json["samples"]), (&1.into(), &IMAGES.into()));
 }
 
 #[test]
-fn what_is_damaged_in_a_store_is_told_once_by_its_address_and_the_rest_is_listed() {
+fn ls_reports_remote_damage_once_and_lists_the_rest() {
     let folder = place();
     let mut shard = fs::read(folder.join("set/shard-000001.tar")).unwrap();
     let (server, environment) = serve(&folder);
     let listed = super::run("ls", &[folder.join("set/shard-000001.tar")], &["--json"]).stdout;
     let third: Value = serde_json::from_str(listed.lines().nth(2).unwrap()).unwrap();
     let at = third["fields"]["png"]["offset"].as_u64().unwrap() as usize;
-    // The header of the third sample's image.
+    // The header of the image of the third sample.
     shard[at - 512..at - 400].fill(0xff);
     server.insert("bucket/damaged/a.tar", shard);
     server.insert("bucket/damaged/b.tar", fs::read(folder.join("set/shard-000002.tar")).unwrap());
     for options in [&["--samples"][..], &["--samples", "--json"], &[]] {
         let mut command = spdl();
         command.args(["ls", "s3://bucket/damaged/"]).args(options).envs(environment.clone());
-        let told = finish(command.output().unwrap());
+        let result = finish(command.output().unwrap());
         let words = "s3://bucket/damaged/a.tar";
-        assert_eq!((told.code, told.line().matches(words).count()), (1, 1), "{}", told.line());
-        // Of the first one the sample before the damage may lack members, too.
+        assert_eq!(
+            (result.code, result.line().matches(words).count()),
+            (1, 1),
+            "{}",
+            result.line()
+        );
+        // In the first shard, the sample before the damage may be incomplete.
         let lines = if options.is_empty() { 2 } else { 1 + 6 };
-        assert_eq!(told.stdout.lines().count(), lines, "{}", told.stdout);
+        assert_eq!(result.stdout.lines().count(), lines, "{}", result.stdout);
     }
 }
 
 #[test]
-fn a_set_in_a_store_is_compared_with_its_manifest_and_checksums() {
+fn verify_uses_manifest_and_checksums_in_a_store() {
     let folder = place();
     let (server, environment) = serve(&folder);
     let run = |data: &str, arguments: &[&str]| {
@@ -241,23 +253,23 @@ fn a_set_in_a_store_is_compared_with_its_manifest_and_checksums() {
         "s3://bucket/set".to_owned(),
         "s3://bucket/set/".to_owned(),
         "s3://bucket/set/*.tar".to_owned(),
-        // Its server does not list: the manifest does.
+        // The server cannot list objects, but the manifest lists the shards.
         format!("{web}/"),
         format!("{web}/shard-00000{{0..3}}.tar"),
     ];
     for data in &all {
-        let told = run(data, &["--json"]).json();
+        let result = run(data, &["--json"]).json();
         let compared = ["archives", "checksums", "by_manifest", "without_checksums", "images"];
-        let compared = compared.map(|name| told[name].clone());
+        let compared = compared.map(|name| result[name].clone());
         assert_eq!(compared, [4, 40, 4, 0, 20].map(Value::from), "{data}");
-        let told = run(data, &[]).stdout;
-        assert!(told.contains("40 checksums compared, 20 images decoded, all valid"), "{told}");
+        let result = run(data, &[]).stdout;
+        assert!(result.contains("40 checksums compared, 20 images decoded, all valid"), "{result}");
         assert!(
-            told.contains("compared with manifest.json: size and checksum of each"),
-            "{told}"
+            result.contains("compared with manifest.json: size and checksum of each"),
+            "{result}"
         );
     }
-    // A class that has changed, which no decoder sees; then a header's bit that nobody needs.
+    // A changed class, which decoders cannot detect; then an unused bit of a header.
     let shard = fs::read(folder.join("set/shard-000001.tar")).unwrap();
     let listed = super::run("ls", &[folder.join("set/shard-000001.tar")], &["--json"]).stdout;
     let second: Value = serde_json::from_str(listed.lines().nth(1).unwrap()).unwrap();
@@ -269,28 +281,32 @@ fn a_set_in_a_store_is_compared_with_its_manifest_and_checksums() {
         damaged[at] ^= 1;
         server.insert("bucket/set/shard-000001.tar", damaged);
         for data in &all {
-            let told = run(data, &["--json"]);
-            let told: Value = serde_json::from_str(&told.stdout).unwrap();
-            assert_eq!((&told["bad_total"], &told["bad"][0]["key"]), (&1.into(), &key), "{data}");
-            let archive = told["bad"][0]["shard"].as_str().unwrap();
+            let result = run(data, &["--json"]);
+            let result: Value = serde_json::from_str(&result.stdout).unwrap();
+            assert_eq!(
+                (&result["bad_total"], &result["bad"][0]["key"]),
+                (&1.into(), &key),
+                "{data}"
+            );
+            let archive = result["bad"][0]["shard"].as_str().unwrap();
             assert!(archive.ends_with("shard-000001.tar"), "{archive}");
         }
     }
     server.insert("bucket/set/shard-000001.tar", shard);
-    // One that nobody names, where the store lists.
+    // An unlisted archive, if the store can list objects.
     server.insert("bucket/set/stray.tar", fs::read(folder.join("set/shard-000000.tar")).unwrap());
-    let told = run("s3://bucket/set", &[]);
-    assert!(told.line().contains("1 of 5 archives is invalid (stray.tar)"), "{}", told.line());
+    let result = run("s3://bucket/set", &[]);
+    assert!(result.line().contains("1 of 5 archives is invalid (stray.tar)"), "{}", result.line());
     fs::remove_file(folder.join("set/shard-000002.tar")).unwrap();
     let (_server, environment) = serve(&folder);
     let mut command = spdl();
     command.args(["verify", "s3://bucket/set", "--json"]).envs(environment);
-    let told: Value = serde_json::from_str(&finish(command.output().unwrap()).stdout).unwrap();
-    assert_eq!((&told["unseen"], &told["bad"][0]["kind"]), (&12.into(), &"not-found".into()));
+    let result: Value = serde_json::from_str(&finish(command.output().unwrap()).stdout).unwrap();
+    assert_eq!((&result["unseen"], &result["bad"][0]["kind"]), (&12.into(), &"not-found".into()));
 }
 
 #[test]
-fn what_is_not_compared_in_a_store_is_not_called_sound() {
+fn verify_reports_missing_checksums_in_a_store() {
     let folder = place();
     for number in 0..4 {
         fs::remove_file(folder.join(format!("set/shard-{number:06}.tar.sums"))).unwrap();
@@ -299,21 +315,21 @@ fn what_is_not_compared_in_a_store_is_not_called_sound() {
     let (server, _) = serve(&folder);
     let set = format!("{}/bucket/set/", server.url());
     let data = [format!("{set}shard-00000{{0..3}}.tar")];
-    let told = run("verify", &data, &["--json"]).json();
-    assert_eq!((&told["without_checksums"], &told["checksums"]), (&4.into(), &0.into()));
-    let told = run("verify", &data, &[]).stdout.replace('\n', " ");
+    let result = run("verify", &data, &["--json"]).json();
+    assert_eq!((&result["without_checksums"], &result["checksums"]), (&4.into(), &0.into()));
+    let result = run("verify", &data, &[]).stdout.replace('\n', " ");
     let words = "4 archives have no checksums to compare";
-    assert!(told.contains(words) && !told.contains("all valid"), "{told}");
-    assert!(told.contains("no manifest.json was found"), "{told}");
+    assert!(result.contains(words) && !result.contains("all valid"), "{result}");
+    assert!(result.contains("no manifest.json was found"), "{result}");
 }
 
 #[test]
-fn nothing_is_asked_for_beside_an_address_with_a_signature() {
+fn a_signed_url_causes_no_other_requests() {
     let folder = place();
     let (server, _) = serve(&folder);
     let data = [format!("{}/bucket/set/shard-000000.tar?signature=x", server.url())];
-    let told = run("verify", &data, &["--json"]).json();
-    assert_eq!((&told["without_checksums"], &told["by_manifest"]), (&1.into(), &0.into()));
+    let result = run("verify", &data, &["--json"]).json();
+    assert_eq!((&result["without_checksums"], &result["by_manifest"]), (&1.into(), &0.into()));
     assert_eq!(pack(&data, &folder.join("of-signed"), &[]).code, 0);
     let seen = server.seen();
     let is_beside = |target: &str| target.contains(".sums") || target.contains("/manifest.");
@@ -322,26 +338,26 @@ fn nothing_is_asked_for_beside_an_address_with_a_signature() {
 }
 
 #[test]
-fn a_set_in_a_store_that_is_not_complete_is_told_as_such() {
+fn an_incomplete_remote_set_is_an_error() {
     let folder = place();
     let (server, environment) = serve(&folder);
     let fails = |words: &str| {
         for command in ["verify", "stat"] {
             let mut spdl = spdl();
             spdl.args([command, "s3://bucket/set"]).envs(environment.clone());
-            let told = finish(spdl.output().unwrap());
-            assert!(told.code == 1 && told.line().contains(words), "{}", told.line());
+            let result = finish(spdl.output().unwrap());
+            assert!(result.code == 1 && result.line().contains(words), "{}", result.line());
         }
     };
     server.insert("bucket/set/manifest.journal", b"x".to_vec());
     fails("s3://bucket/set: this set is not complete");
-    // What is no manifest is not taken for none where there are archives.
+    // An invalid manifest beside archives is an error.
     server.insert("bucket/set/manifest.json", b"{}".to_vec());
     fails("cannot open: s3://bucket/set/manifest.json: this is no manifest of shards");
 }
 
 #[test]
-fn parts_taken_for_classes_are_told_by_their_whole_address() {
+fn the_warning_about_splits_gives_the_full_url() {
     let folder = Folder::new();
     for part in ["train", "val"] {
         folder.add(format!("my photos/{part}/cat/1.png"), &png(1));
@@ -349,27 +365,32 @@ fn parts_taken_for_classes_are_told_by_their_whole_address() {
     let (_server, environment) = serve(&folder);
     let mut command = spdl();
     command.args(["ls", "s3://bucket/my photos"]).envs(environment.clone());
-    let told = finish(command.output().unwrap());
+    let result = finish(command.output().unwrap());
     let words = "for one part of the data, give 's3://bucket/my photos/train'";
-    assert!(told.code == 0 && told.line().ends_with(words), "{}", told.line());
-    let address = told.line().rsplit_once(", give ").unwrap().1;
-    let told = by_shell(&format!("spdl ls {address}"), &environment);
-    assert_eq!((told.code, &*told.stdout), (0, "my photos/train/cat/1.png\n"), "{}", told.stderr);
+    assert!(result.code == 0 && result.line().ends_with(words), "{}", result.line());
+    let address = result.line().rsplit_once(", give ").unwrap().1;
+    let result = by_shell(&format!("spdl ls {address}"), &environment);
+    assert_eq!(
+        (result.code, &*result.stdout),
+        (0, "my photos/train/cat/1.png\n"),
+        "{}",
+        result.stderr
+    );
 }
 
 #[test]
-fn what_is_secret_in_an_address_is_in_no_file_and_no_message() {
+fn secrets_of_urls_appear_in_no_file_and_no_message() {
     let folder = place();
     let (server, _) = serve(&folder);
     let host = server.url().replace("http://", "http://me:canary-password-55@");
     let data = format!("{host}/bucket/set/shard-000000.tar?signature=canary-signature-56");
     let set = folder.join("packed");
-    let mut told = String::new();
+    let mut result = String::new();
     let packed = pack(&[&data], &set, &["--json"]);
     assert_eq!(packed.code, 0, "{}", packed.stderr);
-    told += &(packed.stdout + &packed.stderr);
+    result += &(packed.stdout + &packed.stderr);
     for entry in fs::read_dir(&set).unwrap() {
-        told += &String::from_utf8_lossy(&fs::read(entry.unwrap().path()).unwrap());
+        result += &String::from_utf8_lossy(&fs::read(entry.unwrap().path()).unwrap());
     }
     for (command, arguments) in [
         ("ls", &["--samples", "--long"][..]),
@@ -379,12 +400,12 @@ fn what_is_secret_in_an_address_is_in_no_file_and_no_message() {
         ("stat", &["--json"]),
     ] {
         let one = run(command, &[&data], arguments);
-        told += &(one.stdout + &one.stderr);
+        result += &(one.stdout + &one.stderr);
     }
     let page = folder.join("page.html");
     let one = run("stat", &[&data], &["--html", page.to_str().unwrap()]);
-    told += &(one.stdout + &one.stderr + &fs::read_to_string(&page).unwrap());
+    result += &(one.stdout + &one.stderr + &fs::read_to_string(&page).unwrap());
     let absent = data.replace("shard-000000", "absent");
-    told += &run("ls", &[&absent], &[]).stderr;
-    assert!(!told.contains("canary"), "{told}");
+    result += &run("ls", &[&absent], &[]).stderr;
+    assert!(!result.contains("canary"), "{result}");
 }
