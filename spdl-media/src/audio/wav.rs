@@ -211,7 +211,7 @@ impl WavHeader {
     }
 
     /// The header for `size` bytes of sample data, or for all remaining bytes.
-    fn new(format: FormatChunkChunk, start: u64, size: Option<u64>, len: u64) -> Result<Self> {
+    fn new(format: FormatChunk, start: u64, size: Option<u64>, len: u64) -> Result<Self> {
         let frame = u64::from(format.block_align);
         let end = match size {
             Some(size) => start.checked_add(size).filter(|&end| end <= len).ok_or_else(|| {
