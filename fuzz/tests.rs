@@ -56,7 +56,7 @@ pub(crate) fn fuzz(name: &str, seeds: &[Vec<u8>], target: fn(&[u8])) {
     }
     drop(inputs);
     watchdog.join().expect("the watchdog does not panic");
-    println!("{name}: {} seeds, {mutants} mutants", seeds.len());
+    eprintln!("{name}: {} seeds, {mutants} mutants", seeds.len());
 }
 
 /// Ends the process if the target takes too long on one input.

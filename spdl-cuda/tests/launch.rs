@@ -293,10 +293,7 @@ fn b2_memory_of_more_than_4_gibibytes_is_asked_for_whole() {
     device.set_allocator(addresses.clone());
     drop(
         kernels
-            .batch(
-                &(*ImageTransform::with_size(Size::new(224, 224)).dtype(DType::F32).tensor()),
-                8000,
-            )
+            .batch(ImageTransform::with_size(Size::new(224, 224)).dtype(DType::F32).tensor(), 8000)
             .unwrap(),
     );
     let bytes = 224 * 224 * 3 * 4 * 8000;

@@ -28,10 +28,10 @@ fn zip_file() -> Vec<u8> {
     for (name, method) in
         [("a.npy", zip::CompressionMethod::Stored), ("b.npy", zip::CompressionMethod::Deflated)]
     {
-        writer.start_file(name, options.compression_method(method)).unwrap();
-        writer.write_all(&npy_file()).unwrap();
+        writer.start_file(name, options.compression_method(method)).expect("an archive in memory");
+        writer.write_all(&npy_file()).expect("an archive in memory");
     }
-    writer.finish().unwrap().into_inner()
+    writer.finish().expect("an archive in memory").into_inner()
 }
 
 /// A tar archive in GNU's format, with a short and a long member name.
@@ -41,9 +41,9 @@ fn tar_file() -> Vec<u8> {
         let mut header = tar::Header::new_gnu();
         header.set_size(5);
         header.set_cksum();
-        builder.append_data(&mut header, name, &b"hello"[..]).unwrap();
+        builder.append_data(&mut header, name, &b"hello"[..]).expect("an archive in memory");
     }
-    builder.into_inner().unwrap()
+    builder.into_inner().expect("an archive in memory")
 }
 
 #[test]

@@ -129,7 +129,7 @@ fn samples_that_cannot_be_are_refused() {
     assert_eq!(largest.bytes(), u64::MAX);
     assert_refused(new(&largest), "from 1 to 16384");
     assert_refused(
-        new(&(*ImageTransform::with_size(Size::new(8, 8)).dtype(DType::I64).tensor())),
+        new(ImageTransform::with_size(Size::new(8, 8)).dtype(DType::I64).tensor()),
         "int64",
     );
     for (mean, std) in [(0.5, 0.0), (0.5, -1.0), (f32::NAN, 1.0), (0.5, f32::NAN), (0.5, 1e-45)] {

@@ -38,7 +38,7 @@ pub fn tar(file: &[u8]) {
     for after_end in [AfterEnd::Ignore, AfterEnd::Refuse, AfterEnd::Continue] {
         let options = TarOptions::default()
             .after_end(after_end)
-            .accept_missing_end(file.len() % 2 == 0)
+            .accept_missing_end(file.len().is_multiple_of(2))
             .max_extension_bytes(1 << 16);
         let by_slice: Vec<Result<TarEntry>> =
             TarSlice::with_options(archive.clone(), options).collect();
