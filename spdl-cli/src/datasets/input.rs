@@ -1,4 +1,4 @@
-//! What lies at the addresses of a command line, of whatever kind it is, and what reads it.
+//! Opens the data set at the paths and URLs of the command line.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -16,13 +16,13 @@ use super::extensions::more_extensions;
 use crate::ui::failure::Failure;
 use crate::ui::stderr;
 
-/// Samples that are shuffled with each other where shards can only be read as a whole.
+/// The number of samples in a shuffle window of Parquet files.
 const WINDOW: u64 = 10_000;
 
-/// So many names of fields are listed.
+/// Maximum number of field names in a message.
 const FIELDS_SHOWN: usize = 50;
 
-/// The fields of a sample that were named on the command line.
+/// The field names given on the command line.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Fields<'a> {
     pub(crate) image: Option<&'a str>,

@@ -300,7 +300,7 @@ fn a_folder_without_images_is_an_error() {
             let run = bench(&folder.join(path), json);
             assert_eq!((run.code, run.stdout.as_str()), (1, ""), "{path}");
             let line = run.line();
-            assert!(line.starts_with("spdl: cannot open the images: "), "{line}");
+            assert!(line.starts_with("spdl: cannot open the data set: "), "{line}");
             assert!(line.contains(path) && line.contains(reason), "{line}");
         }
     }
@@ -406,7 +406,7 @@ fn the_text_has_the_rate_of_each_epoch() {
 fn the_text_has_all_parts_and_no_long_lines() {
     let folder = Folder::with_images(50, 3);
     let run = bench(folder.path(), &["--epochs", "2", "--threads", "2"]);
-    assert_eq!((run.code, run.stderr.as_str()), (0, ""), "no progress where there is no terminal");
+    assert_eq!((run.code, run.stderr.as_str()), (0, ""), "no progress bar without a terminal");
     for part in [
         "50 images in 3 classes",
         "images/s",
@@ -522,7 +522,11 @@ fn images_without_classes_are_accepted() {
         assert_eq!((&json["images"], &json["labelled"]), (&10.into(), &0.into()));
         let listed = finish(spdl().arg("ls").arg(data).arg("--samples").output().unwrap());
         assert_eq!((listed.code, listed.stdout.lines().count()), (0, 10));
-        let told = finish(spdl().arg("stat").arg(data).output().unwrap());
-        assert!(told.code == 0 && told.stdout.contains("no sample has a class"), "{}", told.stdout);
+        let output = finish(spdl().arg("stat").arg(data).output().unwrap());
+        assert!(
+            output.code == 0 && output.stdout.contains("no sample has a class"),
+            "{}",
+            output.stdout
+        );
     }
 }

@@ -139,8 +139,8 @@ pub(crate) fn command_in(text: &str) -> String {
         let (_, rest) = text.split_once("`spdl ")?;
         Some(format!("spdl {}", rest.split_once('`')?.0))
     };
-    let told = text.lines().find_map(of_line).or_else(quoted);
-    told.unwrap_or_else(|| panic!("no command is told: {text}"))
+    let command = text.lines().find_map(of_line).or_else(quoted);
+    command.unwrap_or_else(|| panic!("no command in: {text}"))
 }
 
 /// The output as text.

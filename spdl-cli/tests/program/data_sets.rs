@@ -439,7 +439,11 @@ mod stores {
         ];
         let run = bench_all(&["s3://b/x/"], &[], &environment);
         assert_eq!(run.code, 1, "{}", run.stderr);
-        assert!(run.stderr.contains("spdl: cannot open the images: s3://b/x/: "), "{}", run.stderr);
+        assert!(
+            run.stderr.contains("spdl: cannot open the data set: s3://b/x/: "),
+            "{}",
+            run.stderr
+        );
     }
 
     #[test]

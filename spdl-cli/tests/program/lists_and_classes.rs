@@ -198,8 +198,7 @@ fn a_rank_without_images_is_an_error_with_advice() {
         let division = ["--rank", "2", "--world-size", "3", "--remainder", remainder];
         let result = run("bench", &list, &division);
         assert_ne!(result.code, 0);
-        let words =
-            "rank 2 of 3 takes none of 2 images, as there are fewer than ranks; --remainder pad";
+        let words = "rank 2 of 3 has no images: the data set has only 2; use --remainder pad";
         assert!(result.stderr.contains(words), "{remainder}: {}", result.stderr);
     }
 }

@@ -1,5 +1,5 @@
 //! Tests of the `spdl` program on small folders.
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on should panic")]
+#![expect(clippy::unwrap_used, reason = "a test that cannot continue should panic")]
 
 mod advice;
 mod any_data;

@@ -333,7 +333,7 @@ fn a_killed_pack_resumes_to_the_same_bytes() {
         assert_eq!(files(shards.path()), expected, "attempt {attempt}");
     }
     assert_eq!(killed, 20, "runs that were killed before their end");
-    assert!(resumed > 3, "only {resumed} runs went on from finished shards");
+    assert!(resumed > 3, "only {resumed} runs resumed from finished shards");
 }
 
 #[cfg(unix)]

@@ -42,7 +42,7 @@ type Damage = fn(&Path);
 const DAMAGE: [(&str, Damage, u64); 8] = [
     ("a shard is missing", |set| fs::remove_file(set.join("shard-000001.tar")).unwrap(), 18),
     (
-        "a shard is cut behind the third of its samples",
+        "a shard is truncated after its third sample",
         |set| {
             let shard = set.join("shard-000001.tar");
             let (_, at) = place_of(&shard, 3, "png");
@@ -79,7 +79,7 @@ const DAMAGE: [(&str, Damage, u64); 8] = [
         29,
     ),
     (
-        "an archive that nobody names",
+        "an unlisted archive",
         |set| {
             fs::copy(set.join("shard-000000.tar"), set.join("stray.tar")).unwrap();
         },
@@ -137,7 +137,7 @@ fn lost_samples_are_counted() {
     fs::remove_file(set.join("shard-000001.tar")).unwrap();
     let new = place.join("new");
     let result = run("pack", &[&set, &new], &[]);
-    assert_eq!(result.code, 1, "a missing shard is an error unless what is damaged is left out");
+    assert_eq!(result.code, 1, "a missing shard is an error without skip");
     let result = run("pack", &[&set, &new], &["--on-error", "skip"]);
     assert!(
         result.stderr.contains("shard-000001.tar: a shard of this set is missing"),
@@ -216,7 +216,7 @@ fn cat_reads_members_after_damage_by_index_and_checksum() {
     fs::write(&shard, whole).unwrap();
     fs::remove_file(set.join("shard-000001.tar.idx")).unwrap();
     let result = finish(read(&behind));
-    let words = "it may lie behind damage in ";
+    let words = "not found, but ";
     assert!(result.code == 1 && result.line().contains(words), "{}", result.line());
     let result = by_shell(&command_in(result.line()), &[]);
     assert!(result.code == 1 && result.line().contains("shard-000001.tar"), "{}", result.stderr);

@@ -100,8 +100,8 @@ fn killed_runs_resume_to_the_same_checksum() {
     }
     assert_eq!(checksum(&training.finish()), undisturbed);
     assert_eq!(StateFile::new(training.state()).load().unwrap(), reached);
-    println!("{killed} kills, {advanced} behind new steps, {ended} ends");
-    assert!(advanced >= 20, "only {advanced} of {killed} kills came behind new steps");
+    println!("{killed} kills, {advanced} after new steps, {ended} ends");
+    assert!(advanced >= 20, "only {advanced} of {killed} kills were after new steps");
 }
 
 #[test]

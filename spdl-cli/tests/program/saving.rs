@@ -157,7 +157,7 @@ fn a_resumed_run_prints_its_position_and_totals() {
     let expected = "spdl: resuming in epoch 1 at step 0: 20 of 60 images already done";
     assert_eq!(run.line(), expected);
     for line in
-        ["images          38", "images in all   57", "dropped         2", "dropped in all  3"]
+        ["images          38", "images, total   57", "dropped         2", "dropped, total  3"]
     {
         assert!(run.stdout.lines().any(|result| result == line), "{line}: {}", run.stdout);
     }

@@ -3,8 +3,8 @@
 use spdl_core::Statistics;
 use spdl_core::observe::{StageKind, StageStatistics};
 
+use super::counter_history::CounterHistory;
 use super::outcome::Outcome;
-use super::recording::CounterHistory;
 use crate::ui::format::{counted, measured, percent, share, time};
 use crate::ui::html::svg::{Area, BOTTOM, Decades, Linear, Series, Svg, figure, measured_tick};
 
@@ -13,18 +13,18 @@ const EPOCHS_MARKED: usize = 12;
 
 /// All charts of a report, each a `<figure>`.
 pub(super) fn all(outcome: &Outcome) -> Vec<String> {
-    let recording = CounterHistory::new(&outcome.snapshots);
+    let history = CounterHistory::new(&outcome.snapshots);
     vec![
-        throughput(outcome, &recording),
+        throughput(outcome, &history),
         busy_overall(&outcome.statistics),
-        busy_over_time(&outcome.statistics, &recording),
+        busy_over_time(&outcome.statistics, &history),
         service_times(&outcome.statistics),
-        queues_over_time(&outcome.statistics, &recording),
+        queues_over_time(&outcome.statistics, &history),
     ]
 }
 
-fn throughput(outcome: &Outcome, recording: &CounterHistory<'_>) -> String {
-    let series = recording.throughput();
+fn throughput(outcome: &Outcome, history: &CounterHistory<'_>) -> String {
+    let series = history.throughput();
     let mean = outcome.images_per_second();
     let (lowest, highest) = range(&series);
     let area = Area { top: 14.0, height: 170.0 };
@@ -33,13 +33,13 @@ fn throughput(outcome: &Outcome, recording: &CounterHistory<'_>) -> String {
     for &tick in &scale.ticks {
         svg.horizontal(area.y(tick / scale.end), &measured_tick(tick));
     }
-    svg.time_axis(&area, recording.length);
+    svg.time_axis(&area, history.length);
     svg.steps(&area, &series, scale.end, 1);
     let epochs = &outcome.delivery.epochs;
     if epochs.len() <= EPOCHS_MARKED {
         let mut free = 0.0;
         for (number, start) in epochs.iter().enumerate().skip(1) {
-            let x = svg.x(start.as_secs_f64() / recording.length.max(f64::MIN_POSITIVE));
+            let x = svg.x(start.as_secs_f64() / history.length.max(f64::MIN_POSITIVE));
             svg.vertical_mark(&area, x);
             if x >= free {
                 svg.text(x, area.top - 4.0, "middle", "tick", &format!("epoch {}", number + 1));
@@ -54,7 +54,7 @@ fn throughput(outcome: &Outcome, recording: &CounterHistory<'_>) -> String {
         &format!("Images per second; the dashed line is the mean, {}.", measured(mean)),
         &format!(
             "Images per second over {} seconds: mean {}, lowest {}, highest {}.",
-            measured(recording.length),
+            measured(history.length),
             measured(mean),
             measured(lowest),
             measured(highest)
@@ -88,15 +88,15 @@ fn busy_overall(statistics: &Statistics) -> String {
     )
 }
 
-fn busy_over_time(statistics: &Statistics, recording: &CounterHistory<'_>) -> String {
+fn busy_over_time(statistics: &Statistics, history: &CounterHistory<'_>) -> String {
     let strips = statistics.stages.iter().enumerate().map(|(at, stage)| Strip {
         name: describe_stage(stage),
         value: format!("mean {}", percent(stage.busy_share(statistics.elapsed))),
-        series: recording.busy(at),
+        series: history.busy(at),
         end: 1.0,
         end_label: "100 %".into(),
     });
-    let (svg, words) = draw_strips(strips.collect(), recording.length);
+    let (svg, words) = draw_strips(strips.collect(), history.length);
     figure(
         "busy-time",
         "Busy share over time",
@@ -106,7 +106,7 @@ fn busy_over_time(statistics: &Statistics, recording: &CounterHistory<'_>) -> St
     )
 }
 
-fn queues_over_time(statistics: &Statistics, recording: &CounterHistory<'_>) -> String {
+fn queues_over_time(statistics: &Statistics, history: &CounterHistory<'_>) -> String {
     let pairs = statistics.stages.iter().zip(&statistics.queues).enumerate();
     let strips = pairs.map(|(at, (stage, queue))| Strip {
         name: format!("after {}", stage.name),
@@ -115,11 +115,11 @@ fn queues_over_time(statistics: &Statistics, recording: &CounterHistory<'_>) -> 
             percent(share(queue.put_wait, statistics.elapsed)),
             percent(share(queue.get_wait, statistics.elapsed))
         ),
-        series: recording.queued(at),
+        series: history.queued(at),
         end: queue.capacity.max(1) as f64,
         end_label: queue.capacity.to_string(),
     });
-    let (svg, words) = draw_strips(strips.collect(), recording.length);
+    let (svg, words) = draw_strips(strips.collect(), history.length);
     figure(
         "queues",
         "Queues over time",

@@ -33,11 +33,11 @@ impl Images {
         let mut opened = InputDataset::open(
             &arguments.data,
             arguments.fields_of_sample.image_and_label(),
-            "cannot open the images",
+            "cannot open the data set",
         )?;
         opened.check_fields(&arguments.fields_of_sample.named())?;
         let label = arguments.fields_of_sample.label_field.as_deref();
-        opened.name_classes(label, "cannot open the images")?;
+        opened.name_classes(label, "cannot open the data set")?;
         opened.warn_of_no_labels();
         let cache = cache(arguments, &arguments.shown())?;
         Ok((Images { opened, cache }, start.elapsed()))

@@ -17,7 +17,7 @@
 //! | `delivery` | the consumer: counts batches, pretends to train |
 //! | `checksum` | the checksum over all delivered elements |
 //! | `resume`, `checkpoints` | reads and writes checkpoint states |
-//! | `snapshots`, `recording` | counters over time, and rates computed from them |
+//! | `snapshots`, `counter_history` | counters over time, and rates computed from them |
 //! | `machine` | CPU time and memory of the process; the machine |
 //! | `outcome` | everything that a run measured |
 //! | `verdict` | the sentence that says what limits the run |
@@ -28,11 +28,12 @@ pub(super) mod arguments;
 mod charts;
 mod checkpoints;
 mod checksum;
+mod counter_history;
 mod delivery;
 mod images;
 mod machine;
 mod outcome;
-mod recording;
+
 mod report;
 mod resume;
 pub(super) mod run;

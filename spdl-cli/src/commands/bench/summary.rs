@@ -1,4 +1,4 @@
-//! What is told: tables for people, one JSON object for programs.
+//! The result of a run as text tables, or as one JSON object.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt::Write as _;

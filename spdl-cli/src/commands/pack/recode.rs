@@ -19,7 +19,7 @@ pub(crate) struct Recoder {
     checks: bool,
 }
 
-/// An image as it is written.
+/// The image of an output sample.
 #[derive(Debug)]
 pub(crate) struct Recoded {
     /// The usual file name extension of its format.

@@ -38,7 +38,7 @@ pub(crate) fn run(arguments: &PackArguments) -> std::result::Result<(), Failure>
     let mut opened = open(arguments)?;
     opened.name_classes(
         arguments.fields_of_sample.label_field.as_deref(),
-        "cannot open the images",
+        "cannot open the data set",
     )?;
     checks::nothing_is_read_from(&arguments.destination, &opened.set)?;
     opened.check_fields(&arguments.named_fields())?;
@@ -95,7 +95,7 @@ pub(crate) fn run(arguments: &PackArguments) -> std::result::Result<(), Failure>
 
 /// Opens the source; with `--on-error skip`, also a packed set with missing or damaged shards.
 fn open(arguments: &PackArguments) -> std::result::Result<InputDataset, Failure> {
-    let what = "cannot open the images";
+    let what = "cannot open the data set";
     if arguments.on_error == OnError::Skip {
         return InputDataset::open_damaged(
             &arguments.sources,

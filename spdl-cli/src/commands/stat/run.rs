@@ -274,7 +274,7 @@ fn as_text(summary: &Summary, classes: &Classes) -> String {
             String::new()
         };
         let mean = summary.samples as f64 / classes.len() as f64;
-        parts.push(format!("{}{more}\nmean {} samples a class", table.draw(), measured(mean)));
+        parts.push(format!("{}{more}\nmean {} samples per class", table.draw(), measured(mean)));
     }
     parts.join("\n\n") + "\n"
 }

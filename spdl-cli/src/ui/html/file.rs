@@ -36,7 +36,7 @@ impl ReportFile {
         hidden.push(path.file_name().unwrap_or(name));
         hidden.push(format!(".{}.unfinished", std::process::id()));
         let temporary = path.with_file_name(hidden);
-        // Remove the file again: an interrupted run then leaves nothing behind.
+        // Remove the file again: an interrupted run then leaves no file.
         let created = create(&temporary).and_then(|_| fs::remove_file(&temporary));
         created.map_err(|error| Failure::new(WHAT, path.display(), error))?;
         Ok(ReportFile { path, temporary: Some(temporary) })

@@ -1,4 +1,4 @@
-//! SVG charts: axes, curves, bars and scales. The colours come from the page's style sheet.
+//! SVG charts: axes, curves, bars and scales. The style sheet of the page defines the colours.
 //!
 //! Charts are 420 units wide, about the width of a phone, and scale up to twice that, so that their
 //! labels stay readable.

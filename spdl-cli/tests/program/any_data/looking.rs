@@ -149,7 +149,7 @@ fn unread_members_of_a_truncated_shard_are_counted() {
             assert_eq!(json["members"], all - 6, "{command}");
             assert_eq!(json["archives_without_end"], 0);
             let text = lines(run(command, &[&data], &[]));
-            let words = "6 members were not seen: behind damage, or in what is missing";
+            let words = "6 members were not read: after damage, or in missing archives";
             assert!(text.iter().any(|line| line == words), "{command}: {text:?}");
         }
     }

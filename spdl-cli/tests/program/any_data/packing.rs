@@ -60,7 +60,7 @@ fn repacking_copies_all_fields_unchanged() {
     assert_eq!(contents(&folder.join("none"))["x/0000"].len(), 2);
     // Another selection gives another set.
     let result = pack(&data, &folder.join("some"), &["--image-field", "seg.png"]);
-    let words = "with --fields json,txt; now it is not given";
+    let words = "with --fields json,txt, now without it";
     assert!(result.code == 1 && result.line().contains(words), "{}", result.line());
 }
 
@@ -239,7 +239,7 @@ fn a_killed_repack_resumes_to_the_same_bytes() {
         resumed += u32::from(json["resumed"] != 0);
         assert_eq!(shards(&set), shards(&folder.join("whole")), "attempt {attempt}");
     }
-    assert!(killed >= 5 && resumed > 0, "{killed} killed, {resumed} went on");
+    assert!(killed >= 5 && resumed > 0, "{killed} killed, {resumed} resumed");
 }
 
 #[test]

@@ -111,26 +111,26 @@ mod tests {
     #[test]
     fn values_over_time_match_the_counters() {
         let snapshots = snapshots();
-        let recording = CounterHistory::new(&snapshots);
-        assert_eq!(recording.length, 10.0);
+        let history = CounterHistory::new(&snapshots);
+        assert_eq!(history.length, 10.0);
         let near = |value: f64, expected: f64| (value - expected).abs() < 1e-6;
-        let throughput = recording.throughput().values;
+        let throughput = history.throughput().values;
         assert!(near(throughput[0], 100.0) && near(*throughput.last().unwrap(), 300.0));
         let mean = throughput.iter().sum::<f64>() / throughput.len() as f64;
         assert!(near(mean, 200.0), "{mean}");
-        let busy = recording.busy(0).values;
+        let busy = history.busy(0).values;
         assert!(near(busy[0], 0.5) && near(*busy.last().unwrap(), 0.0));
-        let queued = recording.queued(0).values;
+        let queued = history.queued(0).values;
         assert!(near(queued[0], 8.0) && near(*queued.last().unwrap(), 0.0));
     }
 
     #[test]
     fn a_run_without_time_or_snapshots_gives_zeros() {
         for snapshots in [vec![], vec![Snapshot::default(); 2]] {
-            let recording = CounterHistory::new(&snapshots);
-            assert_eq!(recording.throughput().values, [0.0]);
-            assert_eq!(recording.busy(0).values, [0.0]);
-            assert_eq!(recording.queued(3).values, [0.0]);
+            let history = CounterHistory::new(&snapshots);
+            assert_eq!(history.throughput().values, [0.0]);
+            assert_eq!(history.busy(0).values, [0.0]);
+            assert_eq!(history.queued(3).values, [0.0]);
         }
     }
 }
