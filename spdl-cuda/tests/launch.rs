@@ -10,7 +10,8 @@ mod common;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
-use common::{Chance, own, simple_kernel};
+use common::simple_kernel::device;
+use common::{Chance, own};
 use spdl_core::memory::DeviceMemory;
 use spdl_core::{DType, Device, ErrorKind, Result};
 use spdl_cuda::kernels::{ImageKernels, ResizePlan, SampleBatch};
@@ -28,13 +29,6 @@ const SCHEDULES: u64 = 20_000;
 /// Images have 2 x 2 pixels, and so have samples.
 const SIDE: u32 = 2;
 const BYTES: usize = 12;
-
-fn device(schedule: Schedule) -> (FakeDriver, CudaDevice) {
-    let driver = FakeDriver::new(1, schedule);
-    driver.run_kernels_with(simple_kernel::run);
-    let device = CudaDevice::on(driver.clone(), 0).unwrap();
-    (driver, device)
-}
 
 fn format() -> TensorSpec {
     TensorSpec::new(Size::new(SIDE, SIDE))

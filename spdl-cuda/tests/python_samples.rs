@@ -7,7 +7,8 @@
 
 mod common;
 
-use common::{own, simple_kernel};
+use common::own;
+use common::simple_kernel::{self, device};
 use spdl_core::memory::{DeviceMemory, Upload};
 use spdl_core::{Device, ErrorKind, Result};
 use spdl_cuda::kernels::{ImageKernels, ResizePlan};
@@ -21,13 +22,6 @@ use spdl_media::transform::TensorSpec;
 
 const SIDE: u32 = 2;
 const BYTES: usize = 12;
-
-fn device(schedule: Schedule) -> (FakeDriver, CudaDevice) {
-    let driver = FakeDriver::new(1, schedule);
-    driver.run_kernels_with(simple_kernel::run);
-    let device = CudaDevice::on(driver.clone(), 0).unwrap();
-    (driver, device)
-}
 
 /// Two images in one upload.
 fn send(driver: &FakeDriver, device: &CudaDevice, number: u8) -> Result<Upload> {

@@ -1,23 +1,32 @@
-//! What a fake device does in place of the kernels: little, but with the memory that they use.
+//! A stand-in for the image kernels on the fake driver, which accesses the same memory.
 
-use spdl_cuda::testing::RunningKernel;
+use spdl_cuda::CudaDevice;
+use spdl_cuda::testing::{FakeDriver, RunningKernel, Schedule};
 
-/// The bytes of an entry of the table, and where in it its fields are.
+/// The size of a table entry, and the offsets of its fields.
 const ENTRY: usize = 392;
 const OUTPUT: usize = 336;
 const SIZE: usize = 368;
+
+/// A device of the fake driver that runs this kernel.
+pub(crate) fn device(schedule: Schedule) -> (FakeDriver, CudaDevice) {
+    let driver = FakeDriver::new(1, schedule);
+    driver.run_kernels_with(run);
+    let device = CudaDevice::on(driver.clone(), 0).expect("no fault is injected");
+    (driver, device)
+}
 
 fn number(entry: &[u8], at: usize) -> u64 {
     entry[at..at + 8].try_into().map_or(0, u64::from_ne_bytes)
 }
 
-/// What the work of a library leaves in an image of so many bytes.
+/// The value of every byte of an image of `bytes` bytes that a library decodes.
 pub(crate) fn decoded_byte(bytes: u64) -> u8 {
     (bytes / 3 % 251) as u8
 }
 
-/// For NHWC bytes without mirroring: every value of a sample becomes the first byte of its image. Work
-/// of libraries fills what it writes with one byte.
+/// Sets every value of a sample (NHWC bytes, no flips) to the first byte of its image. Library work fills
+/// its output with one value.
 pub(crate) fn run(kernel: &mut RunningKernel<'_>) {
     if !kernel.name().starts_with("image_") {
         for (address, bytes) in kernel.written() {

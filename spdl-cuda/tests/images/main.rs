@@ -10,7 +10,7 @@ mod memory;
 
 use bytes::Bytes;
 use common::nvjpeg_stub::{jpeg, stub};
-use common::simple_kernel::{self, decoded_byte};
+use common::simple_kernel::{self, decoded_byte, device as fake};
 use spdl_core::memory::DeviceMemory;
 use spdl_core::stage::DeviceBatch;
 use spdl_core::{DatasetSource, Error, ErrorKind, Labeled, OnError, PipelineBuilder, Result};
@@ -162,13 +162,6 @@ fn run(driver: &FakeDriver, pipeline: PipelineBuilder<DeviceBatch>) -> Result<Ve
         }
     }
     Ok(samples)
-}
-
-fn fake(schedule: Schedule) -> (FakeDriver, CudaDevice) {
-    let driver = FakeDriver::new(1, schedule);
-    driver.run_kernels_with(simple_kernel::run);
-    let device = CudaDevice::on(driver.clone(), 0).unwrap();
-    (driver, device)
 }
 
 #[test]
