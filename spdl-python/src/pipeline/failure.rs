@@ -51,6 +51,11 @@ impl Failure {
         }
     }
 
+    /// Whether the pipeline has failed.
+    pub(super) fn has_occurred(&self) -> bool {
+        !matches!(*lock(&self.error), First::Nothing)
+    }
+
     /// The failure, if there is one. Somebody has been told then.
     pub(super) fn tell(&self, py: Python<'_>) -> Option<PyErr> {
         self.told.store(true, Ordering::SeqCst);
@@ -86,7 +91,7 @@ impl Made {
         static TOLD_AGAIN: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
         let exception = to_failure(py, error);
         let again = TOLD_AGAIN
-            .import(py, "spdl_rs.pipeline._failures.repeated", "TellAgain")
+            .import(py, "spdl_rs.pipeline._failures.repeated", "RepeatedFailure")
             .and_then(|tell_again| tell_again.call1((exception.value(py),)))
             .map(Bound::unbind);
         Made { exception: Mutex::new(Some(exception)), again }

@@ -47,6 +47,8 @@ pub(crate) struct PipelineRun {
     /// Says when the work that `stop` ends is over, where nobody waits for that.
     winding_down: Mutex<Option<WindingDown>>,
     failure: Failure,
+    /// A Python function that is called once, after the run has ended.
+    on_end: Mutex<Option<Py<PyAny>>>,
     monitor: Py<Monitor>,
     continuous: bool,
     home: Home,
@@ -141,10 +143,18 @@ impl PipelineRun {
             ended: AtomicBool::new(false),
             winding_down: Mutex::default(),
             failure: Failure::default(),
+            on_end: Mutex::default(),
             monitor,
             continuous: described.continuous,
             home: Home::here(),
         })
+    }
+
+    /// Sets a function that is called once, after the run has ended, with whether the run has failed.
+    #[pyo3(name = "on_end")]
+    fn set_on_end(&self, call: Py<PyAny>) {
+        let previous = self.on_end().replace(call);
+        drop(previous);
     }
 
     /// Starts the engine.
@@ -182,7 +192,10 @@ impl PipelineRun {
         }
         self.halt(py);
         let deadline = deadline(timeout);
-        let Some(mut winding) = py.detach(|| self.wind_down()) else { return Ok(true) };
+        let Some(mut winding) = py.detach(|| self.wind_down()) else {
+            self.report_end(py)?;
+            return Ok(true);
+        };
         loop {
             let left = left(deadline);
             let slice = SLICE.min(left);
@@ -195,11 +208,14 @@ impl PipelineRun {
             let raised = py.check_signals();
             if left.is_zero() || raised.is_err() {
                 *self.winding_down() = Some(winding);
-                return raised.map(|()| false);
+                raised?;
+                self.report_end(py)?;
+                return Ok(false);
             }
         }
         // A panic has been printed, and there is nothing left to save.
         py.detach(|| winding.thread.map(JoinHandle::join).is_some());
+        self.report_end(py)?;
         Ok(true)
     }
 
@@ -258,6 +274,7 @@ impl PipelineRun {
                 Polled::EpochEnd if self.continuous => return Ok(None),
                 Polled::EpochEnd => {}
                 Polled::End => {
+                    self.report_end(py)?;
                     return self.failure.tell(py).map_or(Ok(None), Err);
                 }
                 Polled::Pending => {
@@ -298,6 +315,19 @@ impl PipelineRun {
                 Polled::End
             }
         }
+    }
+
+    fn on_end(&self) -> MutexGuard<'_, Option<Py<PyAny>>> {
+        self.on_end.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Calls `on_end`, the first time.
+    ///
+    /// # Errors
+    /// What the function raises.
+    fn report_end(&self, py: Python<'_>) -> PyResult<()> {
+        let call = self.on_end().take();
+        call.map_or(Ok(()), |call| call.call1(py, (self.failure.has_occurred(),)).map(drop))
     }
 
     fn run(&self) -> MutexGuard<'_, Option<Run>> {
@@ -362,6 +392,16 @@ impl Drop for PipelineRun {
             // Python is shutting down: nobody is held up.
             end();
         }
+        Python::try_attach(|py| {
+            // The object may be dropped while an exception propagates.
+            let propagating = PyErr::take(py);
+            if let Err(error) = self.report_end(py) {
+                error.write_unraisable(py, None);
+            }
+            if let Some(exception) = propagating {
+                exception.restore(py);
+            }
+        });
     }
 }
 

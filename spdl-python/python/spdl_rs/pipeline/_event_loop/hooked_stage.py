@@ -17,7 +17,7 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 from ..._closing import aclosing, closing
-from .._failures.failure import Cancelled, EndsPipeline
+from .._failures.failure import Cancelled, FatalStageError
 from .._failures.log import log_failure
 from .._hooks.task_hooks import TaskHook, TaskStatsHook
 from .supervisor import Companions, Life, checked
@@ -42,7 +42,7 @@ class HookedStage:
         self._companions = companions
         self._life = Life(name, [hook.stage_hook for hook in hooks])
         companions.add_life(self._life)
-        self._misfit: EndsPipeline | None = None
+        self._misfit: FatalStageError | None = None
         # Those that only measure need no event loop.
         self._meters = [hook for hook in hooks if isinstance(hook, TaskStatsHook)]
         self._only_meters = len(self._meters) == len(hooks) and all(
@@ -105,7 +105,7 @@ class HookedStage:
         """Enters the hooks for an item, on the event loop.
 
         Raises:
-            EndsPipeline: A hook gives no async context manager, and would for no item.
+            FatalStageError: A hook gives no async context manager, and would for no item.
         """
         given = [hook.task_hook(item) for hook in self._hooks]
         try:
@@ -115,7 +115,7 @@ class HookedStage:
                 # Its traceback shows nothing of the user's.
                 error.__traceback__ = None
                 log_failure(self._life.name, error)
-                self._misfit = EndsPipeline(self._life.name, error)
+                self._misfit = FatalStageError(self._life.name, error)
             raise self._misfit from None
         for context in contexts:
             await stack.enter_async_context(context)

@@ -7,7 +7,7 @@ import select
 from typing import TYPE_CHECKING
 
 from ... import _spdl_rs
-from .._failures.failure import EndsPipeline, as_exception
+from .._failures.failure import FatalStageError, as_exception
 from .._failures.log import log_failure
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class EventLoop:
         self._companions = companions
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._unwanted: set[int] = set()
-        self._failure: EndsPipeline | None = None
+        self._failure: FatalStageError | None = None
 
     def __call__(self) -> None:
         try:
@@ -117,7 +117,7 @@ class EventLoop:
         if self._failure is not None:
             return
         failure = as_exception(error)
-        self._failure = EndsPipeline(_NAME, failure)
+        self._failure = FatalStageError(_NAME, failure)
         if self._companions is None:
             log_failure(_NAME, failure)
         else:

@@ -16,7 +16,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import Any, TypeVar
 
 from ..._locks import Latch
-from .._failures.failure import Cancelled, EndsPipeline, as_exception
+from .._failures.failure import Cancelled, FatalStageError, as_exception
 from .._failures.log import log_failure
 from .._failures.tracebacks import shorten
 from .._hooks.background import BackgroundTaskFactory
@@ -44,7 +44,7 @@ class Life:
         """Waits, on any other thread than the event loop's, until all has been entered.
 
         Raises:
-            EndsPipeline: That failed.
+            FatalStageError: That failed.
         """
         self._begun.result()
 
@@ -71,14 +71,14 @@ class Life:
         except BaseException as raised:
             # Nobody cancels a life: it ends by itself, and what is raised is the user's.
             error = as_exception(raised)
-            self.refuse(EndsPipeline(self.name, error))
+            self.refuse(FatalStageError(self.name, error))
             if error is raised:
                 raise
             raise error from raised
         error = RuntimeError("a stage_hook failed, and another one kept that to itself")
-        self.refuse(EndsPipeline(self.name, error))
+        self.refuse(FatalStageError(self.name, error))
 
-    def refuse(self, failure: EndsPipeline) -> None:
+    def refuse(self, failure: FatalStageError) -> None:
         """Tells whoever waits that it has failed, where it has not begun."""
         if not self._begun.done():
             self._begun.set_exception(failure)
@@ -105,7 +105,7 @@ class Companions:
         self._before_the_end: list[concurrent.futures.Future[None]] = []
         self._lock = threading.Lock()
         self._closed = False
-        self._loop_failure: EndsPipeline | None = None
+        self._loop_failure: FatalStageError | None = None
         self.failures: list[tuple[str, Exception]] = []
         """What failed, and of which stage: it ends the pipeline."""
         self.over = Latch()
@@ -130,7 +130,7 @@ class Companions:
         log_failure(name, error)
         self.failures.append((name, error))
 
-    def loop_failed(self, failure: EndsPipeline) -> None:
+    def loop_failed(self, failure: FatalStageError) -> None:
         """Takes in that something ended the event loop that should not have: it goes on, but
         whatever asks for it fails."""
         self.failed(failure.stage, failure.error)
@@ -177,7 +177,7 @@ class Companions:
 
         Raises:
             Cancelled: The pipeline has ended.
-            EndsPipeline: The event loop has failed.
+            FatalStageError: The event loop has failed.
         """
         loop = self.loop
         if self._loop_failure is not None:

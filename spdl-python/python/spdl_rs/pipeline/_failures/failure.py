@@ -1,4 +1,4 @@
-"""What users are told of failures: the log, notes on exceptions, and `PipelineFailure`."""
+"""`PipelineFailure`, notes on exceptions, and reports of failed items and stages."""
 
 from __future__ import annotations
 
@@ -9,26 +9,27 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from ..._errors import StoppedError
 from .child_process import START_UNDER_GUARD
+from .dropped import count_dropped
 from .item_text import describe
 from .log import log_failure
 from .stage_names import of_pipeline
 from .tracebacks import shorten
 
 _STAGE = "Pipeline stage: "
-_WHY_BROKEN = f"What a process of the executor printed may say why. ({START_UNDER_GUARD})"
+_BROKEN_POOL = f"The output of the worker processes may contain the reason. ({START_UNDER_GUARD})"
 
 if sys.version_info >= (3, 11):
 
     class PipelineFailure(ExceptionGroup[Exception]):  # noqa: F821
-        """One or several stages failed for good.
+        """One or more stages failed and ended the pipeline.
 
-        `exceptions` are what was raised, of the types they had; their notes name the stage and
-        the item. `except*` works with it.
+        `exceptions` are the original exceptions. Their notes name the stage and the item. `except*`
+        matches them.
 
-        On Python 3.10 this is a `RuntimeError`, with `exceptions` all the same.
+        On Python 3.10 the class is a `RuntimeError` with the attribute `exceptions`.
 
         Args:
-            errs: Pairs of the name of a stage and its exception.
+            errs: Pairs of a stage name and its exception.
 
         >>> from spdl_rs.pipeline import PipelineFailure
         >>> failure = PipelineFailure([("0:1:decode", ValueError("no image"))])
@@ -37,10 +38,10 @@ if sys.version_info >= (3, 11):
         """
 
         _stages: list[str]
-        _is_of_a_part = False
+        _is_reported = False
 
         if TYPE_CHECKING:
-            # That of the class above takes what `__new__` gives to it.
+            # The constructor of `ExceptionGroup` accepts the arguments of `__new__`.
             def __init__(self, errs: Sequence[tuple[str, Exception]]) -> None: ...
 
         def __new__(cls, errs: Sequence[tuple[str, Exception]]) -> PipelineFailure:
@@ -56,18 +57,18 @@ if sys.version_info >= (3, 11):
 else:
 
     class PipelineFailure(RuntimeError):
-        """One or several stages failed for good.
+        """One or more stages failed and ended the pipeline.
 
-        `exceptions` are what was raised, of the types they had; their notes name the stage and
-        the item. From Python 3.11 on this is an `ExceptionGroup`.
+        `exceptions` are the original exceptions. Their notes name the stage and the item. From Python
+        3.11 on the class is an `ExceptionGroup`.
 
         Args:
-            errs: Pairs of the name of a stage and its exception.
+            errs: Pairs of a stage name and its exception.
         """
 
         exceptions: tuple[Exception, ...]
         _stages: list[str]
-        _is_of_a_part = False
+        _is_reported = False
 
         def __init__(self, errs: Sequence[tuple[str, Exception]]) -> None:
             super().__init__(errs)
@@ -82,13 +83,13 @@ else:
 PipelineFailure.__module__ = "spdl_rs.pipeline"
 
 
-def mark_as_of_a_part(failure: PipelineFailure) -> None:
-    """Says that a failure is that of a part of a pipeline, of which users know nothing."""
-    failure._is_of_a_part = True
+def mark_as_reported(failure: PipelineFailure) -> None:
+    """Marks the failure of an internal part of a pipeline. It was logged where it occurred."""
+    failure._is_reported = True
 
 
 def stages_of(failure: PipelineFailure) -> list[str]:
-    """The stages in which the exceptions of a failure were raised, each `""` where unknown."""
+    """Returns the stage of each exception of a failure; `""` if unknown."""
     return failure._stages
 
 
@@ -104,14 +105,14 @@ def _noted(errs: Sequence[tuple[str, Exception]]) -> list[Exception]:
 
 
 def _note(error: BaseException, stage: str, *more: str) -> None:
-    """Notes the stage on an exception, once: it may be raised again and again."""
+    """Adds notes with the stage to an exception, once: an exception object may be raised repeatedly."""
     notes: list[str] = getattr(error, "__notes__", [])
     if stage and not any(note.startswith(_STAGE) for note in notes):
         _add_notes(error, f"{_STAGE}{stage}", *more)
 
 
 def _add_notes(error: BaseException, *notes: str) -> None:
-    # `add_note` came with Python 3.11; an exception with slots takes no notes before.
+    # `add_note` exists from Python 3.11 on. Before, exceptions with slots cannot have notes.
     try:
         error.__notes__ = [*getattr(error, "__notes__", []), *notes]  # pyright: ignore[reportAttributeAccessIssue]
     except AttributeError:
@@ -119,12 +120,14 @@ def _add_notes(error: BaseException, *notes: str) -> None:
 
 
 class Cancelled(StoppedError):
-    """The pipeline was stopped before the executor began with this."""
+    """The pipeline was stopped before an executor started the call."""
 
 
-class EndsPipeline(Exception):
-    """What a stage raises instead of `error`, where that ends the pipeline whatever its budget.
-    Whoever raises it has it logged."""
+class FatalStageError(Exception):
+    """Raised in a stage instead of `error`, to end the pipeline regardless of its failure budget.
+
+    The code that raises it also logs `error`.
+    """
 
     def __init__(self, stage: str, error: Exception) -> None:
         super().__init__(stage, error)
@@ -133,70 +136,73 @@ class EndsPipeline(Exception):
 
 
 def as_exception(error: BaseException) -> Exception:
-    """What a `PipelineFailure` can hold: the exception, or one that says what else was raised."""
+    """Returns an exception that a `PipelineFailure` can contain.
+
+    Other kinds of `BaseException` become the cause of a `RuntimeError`.
+    """
     if isinstance(error, Exception):
         return error
-    told = RuntimeError(f"the code raised {type(error).__name__}, which is no Exception")
-    told.__cause__ = error
-    return told
+    wrapped = RuntimeError(f"the code raised {type(error).__name__}, which is not an Exception")
+    wrapped.__cause__ = error
+    return wrapped
 
 
-Watch: TypeAlias = Callable[[BaseException, str, str], None]
-_watches: dict[str, Watch] = {}
+FailureListener: TypeAlias = Callable[[BaseException, str, str], None]
+_listeners: dict[str, FailureListener] = {}
 
 
 @contextlib.contextmanager
-def watched(number: int, watch: Watch) -> Iterator[None]:
-    """Tells of failed items of the pipeline with a number, instead of logging them.
+def failures_reported_to(number: int, listener: FailureListener) -> Iterator[None]:
+    """Reports failed items of the pipeline with that number to `listener` instead of the log.
 
-    `watch` is given the exception, the stage's name without the number, and the item as a text.
+    `listener` is called with the exception, the local name of the stage, and a description of the item.
     """
-    _watches[str(number)] = watch
+    _listeners[str(number)] = listener
     try:
         yield
     finally:
-        del _watches[str(number)]
+        del _listeners[str(number)]
 
 
 def item_failed(error: BaseException, stage: str, item: object) -> bool:
-    """Says that a stage failed on an item. The native module calls this.
+    """Reports that a stage failed for an item. The native module calls this function.
 
     Returns:
-        Whether the pipeline ends with it.
+        Whether the failure ends the pipeline.
     """
-    if isinstance(error, EndsPipeline):
+    if isinstance(error, FatalStageError):
         return True
     if isinstance(error, Cancelled):
         return False
     shorten(error)
     number, local = of_pipeline(stage)
-    watch = _watches.get(number)
-    if watch is None:
-        tell_item_failed(error, stage, describe(item))
+    listener = _listeners.get(number)
+    if listener is None:
+        report_item_failed(error, stage, describe(item))
     else:
-        watch(error, local, describe(item))
+        listener(error, local, describe(item))
     return False
 
 
-def tell_item_failed(error: BaseException, stage: str, item: str) -> None:
-    """Notes and logs that a stage failed on an item, of which `item` tells."""
+def report_item_failed(error: BaseException, stage: str, item: str) -> None:
+    """Adds notes to the exception, logs it, and counts the item as dropped."""
     _note(error, stage, f"Item: {item}", *_advice(error))
     log_failure(stage, error, item)
+    count_dropped(stage, error, item)
 
 
 def _advice(error: BaseException) -> list[str]:
-    """What to do about a pool of processes that has broken."""
-    # Whoever has such a pool has imported it.
+    """Returns advice for a broken process pool."""
+    # Not imported: such an exception exists only if the module is imported.
     pools = sys.modules.get("concurrent.futures.process")
-    return [_WHY_BROKEN] if pools and isinstance(error, pools.BrokenProcessPool) else []
+    return [_BROKEN_POOL] if pools and isinstance(error, pools.BrokenProcessPool) else []
 
 
 def stage_failed(error: BaseException, stage: str) -> None:
-    """Says that a source, a router or the end of an epoch failed. The native module calls this."""
-    if isinstance(error, (Cancelled, EndsPipeline)):
+    """Reports that a source, a router or the end of an epoch failed. The native module calls this."""
+    if isinstance(error, (Cancelled, FatalStageError)):
         return
-    if isinstance(error, PipelineFailure) and error._is_of_a_part:
-        # It has been told already.
+    if isinstance(error, PipelineFailure) and error._is_reported:
         return
     shorten(error)
     _note(error, stage)
@@ -204,25 +210,25 @@ def stage_failed(error: BaseException, stage: str) -> None:
 
 
 def _unwrapped(stage: str, error: Exception) -> tuple[str, Exception]:
-    return (error.stage, error.error) if isinstance(error, EndsPipeline) else (stage, error)
+    return (error.stage, error.error) if isinstance(error, FatalStageError) else (stage, error)
 
 
 def from_native(errors: list[tuple[str | None, Exception, str]]) -> PipelineFailure:
-    """Makes the failure of a pipeline: of stages, exceptions, and what the engine says of each."""
-    for _, error, said in errors:
-        # The native module has given it the traceback that it had at first.
+    """Makes the failure of a pipeline from stages, exceptions and the messages of the engine."""
+    for _, error, message in errors:
+        # The native module restored the traceback of each exception.
         shorten(error)
-        budget, over, _ = said.partition("; the last: ")
-        if over:
+        budget, separator, _ = message.partition("; the last: ")
+        if separator:
             _add_notes(error, f"Why the pipeline ends: {budget}")
     return PipelineFailure(_flat([_unwrapped(stage or "", error) for stage, error, _ in errors]))
 
 
 def _flat(errs: list[tuple[str, Exception]]) -> list[tuple[str, Exception]]:
-    """With what failed in parts of the pipeline in place of the parts' failures."""
+    """Replaces failures of internal parts by the exceptions that they contain."""
     flat: list[tuple[str, Exception]] = []
     for stage, error in errs:
-        if isinstance(error, PipelineFailure) and error._is_of_a_part:
+        if isinstance(error, PipelineFailure) and error._is_reported:
             flat.extend(stages_and_errors(error))
         else:
             flat.append((stage, error))
@@ -232,7 +238,7 @@ def _flat(errs: list[tuple[str, Exception]]) -> list[tuple[str, Exception]]:
 def with_others(
     failure: PipelineFailure | None, others: Sequence[tuple[str, Exception]]
 ) -> PipelineFailure | None:
-    """The failure of a pipeline, with what failed beside its stages."""
+    """Adds exceptions of hooks, queues and background tasks to the failure of a pipeline."""
     known = [] if failure is None else list(failure.exceptions)
     more = [pair for pair in others if not any(pair[1] is error for error in known)]
     if not more:
@@ -241,10 +247,10 @@ def with_others(
 
 
 def stages_and_errors(failure: PipelineFailure) -> list[tuple[str, Exception]]:
-    """What `PipelineFailure` was made of."""
+    """Returns the arguments from which a `PipelineFailure` was made."""
     return list(zip(stages_of(failure), failure.exceptions, strict=True))
 
 
 def add_context(error: BaseException, note: str) -> None:
-    """Notes something on an exception that is raised while a pipeline is built."""
+    """Adds a note to an exception."""
     _add_notes(error, note)

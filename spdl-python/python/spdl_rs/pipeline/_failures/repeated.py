@@ -7,7 +7,7 @@ from .failure import PipelineFailure, add_context, stages_and_errors
 _TOLD_BEFORE = "Told before, with its traceback, to whoever asked first."
 
 
-class TellAgain:
+class RepeatedFailure:
     """Makes exceptions that say what one says, and holds nothing of that but types and words: its
     traceback holds whatever the frames hold in which it was raised.
 
@@ -15,7 +15,7 @@ class TellAgain:
         failure: A `PipelineFailure`, or what is no `Exception`.
 
     >>> told = PipelineFailure([("0:1:decode", ValueError("no image"))])
-    >>> TellAgain(told)().exceptions
+    >>> RepeatedFailure(told)().exceptions
     (ValueError('no image'),)
     """
 

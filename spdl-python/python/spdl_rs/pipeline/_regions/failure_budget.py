@@ -9,6 +9,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from .._failures import failure as _failure
+from .._failures.dropped import count_as_part_of
 from .._failures.failure import PipelineFailure
 from .._failures.stage_names import of_local
 from .._run.pipeline import Pipeline, number_of
@@ -39,6 +40,7 @@ class SharedBudget:
         self._tried_elsewhere: weakref.WeakKeyDictionary[Any, dict[str, int]]
         self._tried_elsewhere = weakref.WeakKeyDictionary()
         self._name = ""
+        self._whole: int | None = None
         self._failure: PipelineFailure | None = None
 
     def watch(self, region: Region) -> None:
@@ -48,18 +50,22 @@ class SharedBudget:
     def count(self, pipeline: Pipeline[Any], config: PipelineConfig[Any]) -> None:
         """Counts the failures of a part that runs in this process."""
         self._parts.add(pipeline)
-        self._name = str(number_of(pipeline))
+        number = number_of(pipeline)
+        self._name = str(number)
+        if self._whole is None:
+            self._whole = number
+        else:
+            count_as_part_of(number, self._whole)
         own = _names_with_own_budgets(config.pipes)
 
         def failed(error: BaseException, place: str, item: str) -> None:
             stage = f"{number}:{place}"
-            _failure.tell_item_failed(error, stage, item)
+            _failure.report_item_failed(error, stage, item)
             if of_local(place)[1] not in own:
                 self._failed(error, stage)
 
-        number = number_of(pipeline)
         watching = contextlib.ExitStack()
-        watching.enter_context(_failure.watched(number, failed))
+        watching.enter_context(_failure.failures_reported_to(number, failed))
         weakref.finalize(pipeline, watching.close).atexit = False
 
     def failed_elsewhere(
@@ -82,7 +88,7 @@ class SharedBudget:
             own: The stage's own budget, if it has one.
         """
         stage = f"{self._name}:{place}"
-        _failure.tell_item_failed(error, stage, item)
+        _failure.report_item_failed(error, stage, item)
         with self._lock:
             self._tried_elsewhere[worker] = tried
         if own is None:

@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
-from .._failures.failure import Cancelled, PipelineFailure, mark_as_of_a_part
+from .._failures.failure import Cancelled, PipelineFailure, mark_as_reported
 from .._failures.stage_names import of_local
 from .._run.executors import Cancellable
 from .._run.options import BuildOptions
@@ -191,7 +191,7 @@ class Region(Cancellable):
             yield from self._pass()
         except BaseException as error:
             if isinstance(error, PipelineFailure):
-                mark_as_of_a_part(error)
+                mark_as_reported(error)
                 self._budget.take_failure()
             self._end()
             raise

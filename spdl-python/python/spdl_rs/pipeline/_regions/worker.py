@@ -72,7 +72,10 @@ class _Worker:
             )
             pipeline = task.build(config, num_threads=task.num_threads, stage_id=task.stage_id)
             self._pipeline = pipeline
-            with _failure.watched(number_of(pipeline), self._item_failed), pipeline.auto_stop():
+            with (
+                _failure.failures_reported_to(number_of(pipeline), self._item_failed),
+                pipeline.auto_stop(),
+            ):
                 self._send_all(pipeline)
             for place, items in self._tried().items():
                 self._tried_before[place] = items

@@ -17,6 +17,7 @@ from ... import _notebook_page, _spdl_rs
 from ..._arguments import timeout as checked_timeout
 from ..._locks import ForkSafeLock
 from ..._statistics import Statistics
+from .._failures.dropped import warn_of_dropped
 from .._failures.failure import PipelineFailure
 from .._failures.stage_names import in_plain_words
 from .._processes.exit import end_with_process, start_all, wait_at_exit
@@ -312,6 +313,7 @@ class Pipeline(Generic[T]):
         assembly = self._assemble()
         run = assembly.run
         end_with_process([run, *assembly.inner_runs])
+        run.on_end(functools.partial(warn_of_dropped, self._number))
         try:
             assembly.begin()
             whole: _spdl_rs.PipelineRun | SupervisedRun = run

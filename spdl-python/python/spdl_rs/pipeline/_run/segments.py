@@ -31,7 +31,7 @@ from ... import _spdl_rs
 from ..._closing import aclosing, closing
 from .._failures.failure import (
     Cancelled,
-    EndsPipeline,
+    FatalStageError,
     PipelineFailure,
     stages_and_errors,
 )
@@ -89,7 +89,7 @@ class Pump:
         except PipelineFailure as failure:
             self._companions.failures.extend(stages_and_errors(failure))
             self._put_last()
-        except EndsPipeline:
+        except FatalStageError:
             # That of the event loop, which the companions know.
             pass
         except BaseException as error:
@@ -104,7 +104,7 @@ class Pump:
     def _put_last(self) -> None:
         try:
             self._put(_EOF)
-        except (Cancelled, EndsPipeline):
+        except (Cancelled, FatalStageError):
             pass
         except BaseException:
             # The queue has failed before, which has been told.
@@ -124,7 +124,7 @@ class Relay:
 
     def end(self) -> None:
         """Ends it behind what is in the queue; called by any thread."""
-        with contextlib.suppress(Cancelled, EndsPipeline):
+        with contextlib.suppress(Cancelled, FatalStageError):
             self._companions.ask(self._end, lambda: None, lambda: True)
 
     async def _end(self) -> None:
@@ -333,7 +333,7 @@ class SharedLimits:
         """Counts a call, and its failure.
 
         Raises:
-            EndsPipeline: The budget is used up.
+            FatalStageError: The budget is used up.
         """
         with self._lock:
             self._calls += 1
@@ -344,8 +344,8 @@ class SharedLimits:
                 is_over = 0 <= self._budget < self._failures
             else:
                 is_over = self._calls >= _PROBATION and self._failures > self._budget * self._calls
-        if is_over and not isinstance(error, (EndsPipeline, Cancelled)):
-            raise EndsPipeline(name, error) from error
+        if is_over and not isinstance(error, (FatalStageError, Cancelled)):
+            raise FatalStageError(name, error) from error
 
 
 class CountedAggregator:

@@ -8,7 +8,7 @@ import weakref
 import pytest
 from pipelines import build, refuse, source
 from spdl_rs.pipeline import PipelineFailure
-from spdl_rs.pipeline._failures.repeated import TellAgain
+from spdl_rs.pipeline._failures.repeated import RepeatedFailure
 
 
 async def refuse_async(item):
@@ -91,10 +91,10 @@ class Wordless(Exception):
     ],
 )
 def test_what_cannot_be_made_of_words_is_told_with_its_type(error, kind, words):
-    (again,) = TellAgain(PipelineFailure([("stage", error)]))().exceptions
+    (again,) = RepeatedFailure(PipelineFailure([("stage", error)]))().exceptions
     assert type(again) is kind and words in str(again)
 
 
 def test_what_is_no_exception_of_a_stage_is_told_again_as_it_is():
-    again = TellAgain(SystemExit("enough"))()
+    again = RepeatedFailure(SystemExit("enough"))()
     assert type(again) is SystemExit and "enough" in str(again)
