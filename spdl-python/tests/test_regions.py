@@ -12,7 +12,8 @@ from fractions import Fraction
 import in_processes as work
 import pytest
 from pipelines import assert_no_threads, build, refuse_odd, run, source, threads, wait_until
-from spdl_rs.pipeline import PipelineFailure, WorkerError, _regions, build_pipeline
+from spdl_rs.pipeline import PipelineFailure, WorkerError, build_pipeline
+from spdl_rs.pipeline._regions import regions
 from spdl_rs.pipeline.defs import (
     MAIN_PROCESS,
     InterpreterPoolExecutorConfig,
@@ -287,7 +288,7 @@ def test_f04_stages_in_a_region_have_no_budget_there():
     # A share of what one process tries is not that of all.
     stage = Pipe(work.double, max_failures=Fraction(1, 2))
     (there,) = PathVariants(work.parity, [[stage]]).paths
-    routed = _regions._for_worker(PathVariants(work.parity, [there]))
+    routed = regions._for_worker(PathVariants(work.parity, [there]))
     assert routed.paths[0][0].max_failures == -1
 
 
