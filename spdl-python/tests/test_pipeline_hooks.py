@@ -32,8 +32,8 @@ from spdl_rs.pipeline import (
     TaskStatsHook,
     build_pipeline,
 )
-from spdl_rs.pipeline._event_loop.supervisor import Companions
-from spdl_rs.pipeline._hooks.durations import Durations
+from spdl_rs.pipeline._event_loop.supervisor import LoopSupervisor
+from spdl_rs.pipeline._hooks.durations import DurationHistogram
 from spdl_rs.pipeline._run.supervised_run import SupervisedRun
 from spdl_rs.pipeline.defs import Aggregate, Pipe
 
@@ -430,11 +430,11 @@ def test_l04_a_failure_is_kept_where_the_time_was_too_short_for_the_end():
             if self.failures:
                 raise self.failures.pop()
 
-    companions = Companions([])
-    supervised = SupervisedRun(TellsOnce(), [], companions)
+    supervisor = LoopSupervisor([])
+    supervised = SupervisedRun(TellsOnce(), [], supervisor)
     with pytest.raises(TimeoutError):
         supervised.next(0)
-    companions.close()
+    supervisor.close()
     with pytest.raises(PipelineFailure, match="0:1:op"):
         supervised.next(0)
 
@@ -517,7 +517,7 @@ def test_s03_a_stats_hook_measures_beside_other_hooks():
 
 
 def test_s03_percentiles_are_right_to_a_percent_in_constant_memory():
-    durations = Durations()
+    durations = DurationHistogram()
     assert (durations.mean, durations.percentile(99)) == (0.0, 0.0)
     for at in range(10_000):
         durations.record((at * 7919 % 10_000 + 1) * 1e-4)

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 from pipelines import identity, identity_async, run, source, twice, twice_async
 from spdl_rs.pipeline import TaskHook
-from spdl_rs.pipeline._run.results import Results
+from spdl_rs.pipeline._run.results import ResultCheck
 from spdl_rs.pipeline.defs import Pipe
 
 
@@ -118,6 +118,6 @@ def test_b05_generators_that_are_taken_apart_need_no_word(build, caplog):
 
 def test_b03_what_functions_of_c_and_classes_give_is_not_looked_at():
     for function in (str, len, "".join):
-        assert Results(function, "0:1:op", False).wrap("call", function) is function
+        assert ResultCheck(function, "0:1:op", False).wrap("call", function) is function
     for kind in ("iterate", "iterate-async", "draw"):
-        assert Results(identity, "0:1:op", False).wrap(kind, identity) is identity
+        assert ResultCheck(identity, "0:1:op", False).wrap(kind, identity) is identity

@@ -1,4 +1,14 @@
-"""Pipelines of Python functions, run by Rust threads.
+"""Pipelines of Python functions, run by Rust threads, with the interface of SPDL.
+
+| task | use |
+|---|---|
+| build a pipeline step by step | `PipelineBuilder` |
+| build a pipeline from a configuration | `build_pipeline`, `spdl_rs.pipeline.defs` |
+| iterate, stop, get statistics | `Pipeline` |
+| run code around stages and items, custom queues | `TaskHook`, `AsyncQueue` |
+| run a pipeline or an iterable in another process | `run_pipeline_in_subprocess`, `iterate_in_subprocess` |
+| find the slowest stage | `Pipeline.diagnose`, `profile_pipeline` |
+| change defaults of this process | `spdl_rs.pipeline.config` |
 
 >>> from spdl_rs.pipeline import PipelineBuilder
 >>> pipeline = (
@@ -16,8 +26,10 @@
 [9, 16, 25]
 [36]
 
-The interface is that of SPDL. The GIL is held only inside functions of Python; every wait can be
-interrupted by Ctrl-C.
+The GIL is held only while Python functions run. Ctrl-C interrupts every wait.
+
+Failed items are dropped and logged. The number of failures is unlimited by default; a pipeline that has
+dropped items logs one warning with counts when it ends. `max_failures` of `build` limits failures.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -31,10 +43,7 @@ from ._hooks.background import BackgroundTask, BackgroundTaskFactory
 from ._hooks.markers import is_eof, is_epoch_end
 from ._hooks.task_hooks import TaskHook, TaskPerfStats, TaskStatsHook
 from ._processes.arena import SharedMemoryRingBuffer, SharedMemorySegmentPool
-from ._processes.iterate import (
-    iterate_in_subinterpreter,
-    iterate_in_subprocess,
-)
+from ._processes.iterate import iterate_in_subinterpreter, iterate_in_subprocess
 from ._processes.priority_executor import (
     PriorityExecutorEntrypoint,
     PriorityInterpreterPoolExecutor,
@@ -92,8 +101,8 @@ __all__ = [
     "run_pipeline_in_subprocess",
 ]
 
-# Imported when it is asked for: what needs asyncio takes longer than all else together.
-_LATER = {
+# Imported on first access: asyncio alone takes longer to import than the rest of the package.
+_LAZY = {
     "AsyncQueue": "_hooks.queues",
     "ProcessGroupResourceUsage": "_hooks.process_group",
     "ProcessGroupStatsMonitor": "_hooks.process_group",
@@ -109,8 +118,8 @@ _LATER = {
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _LATER:
+    if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib
 
-    return getattr(importlib.import_module(f"{__name__}.{_LATER[name]}"), name)
+    return getattr(importlib.import_module(f"{__name__}.{_LAZY[name]}"), name)

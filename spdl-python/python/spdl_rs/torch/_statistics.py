@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from .. import _spdl_rs
 from .._statistics import Quantiles, StageStatistics, Statistics
-from ..pipeline._hooks.durations import Durations
+from ..pipeline._hooks.durations import DurationHistogram
 
 Tell: TypeAlias = Callable[[], Statistics]
 """Tells what a worker, or several of one pipeline, did so far."""
@@ -25,7 +25,7 @@ class Meter:
         self._ended: float | None = None
         self._first: float | None = None
         self._failures = 0
-        self._durations = Durations()
+        self._durations = DurationHistogram()
 
     def record(self, seconds: float, failed: bool) -> None:
         """Counts a batch, and how long it took."""
@@ -143,6 +143,6 @@ def _stage(
     }
 
 
-def _quantiles(durations: Durations) -> Quantiles:
+def _quantiles(durations: DurationHistogram) -> Quantiles:
     p50, p90, p99, most = (durations.percentile(percent) * 1e3 for percent in (50, 90, 99, 100))
     return {"p50": p50, "p90": p90, "p99": p99, "max": most}

@@ -1,4 +1,4 @@
-"""Stages with hooks: what is called for each item instead of the stage's own function."""
+"""Stages with hooks: functions that are called within the hooks of their stage."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ..._closing import aclosing, closing
 from .._failures.failure import Cancelled, FatalStageError
 from .._failures.log import log_failure
 from .._hooks.task_hooks import TaskHook, TaskStatsHook
-from .supervisor import Companions, Life, checked
+from .supervisor import Lifespan, LoopSupervisor, checked
 
 _END = object()
 
@@ -28,29 +28,29 @@ _END = object()
 class HookedStage:
     """The hooks of one stage.
 
-    A function that runs on a thread is called there: the thread asks the event loop to enter the
-    hooks, calls the function, and asks it to leave them, in the same task.
+    Functions that run on worker threads stay there: the thread makes the event loop enter the hooks, calls the
+    function, and makes the event loop leave the hooks, in the same asyncio task.
 
     Args:
-        name: The stage's.
-        hooks: The outermost first.
-        companions: What runs the hooks.
+        name: The name of the stage.
+        hooks: The hooks, the outermost first.
+        supervisor: Runs the hooks.
     """
 
-    def __init__(self, name: str, hooks: Sequence[TaskHook], companions: Companions) -> None:
+    def __init__(self, name: str, hooks: Sequence[TaskHook], supervisor: LoopSupervisor) -> None:
         self._hooks = hooks
-        self._companions = companions
-        self._life = Life(name, [hook.stage_hook for hook in hooks])
-        companions.add_life(self._life)
-        self._misfit: FatalStageError | None = None
-        # Those that only measure need no event loop.
+        self._supervisor = supervisor
+        self._lifespan = Lifespan(name, [hook.stage_hook for hook in hooks])
+        supervisor.add_lifespan(self._lifespan)
+        self._wrong_type: FatalStageError | None = None
+        # Hooks that only measure do not need the event loop.
         self._meters = [hook for hook in hooks if isinstance(hook, TaskStatsHook)]
         self._only_meters = len(self._meters) == len(hooks) and all(
             type(hook).task_hook is TaskStatsHook.task_hook for hook in self._meters
         )
 
     def wrap(self, kind: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """What to call instead of a function of this kind."""
+        """Returns the function to call instead of a function of this kind."""
         if kind == "draw":
             return lambda item, draws: self.call(function, item, item, draws)
         if kind == "await":
@@ -62,18 +62,19 @@ class HookedStage:
         return lambda item: self.call(function, item)
 
     def wrap_aggregators(self, make: Callable[[], Any]) -> Callable[[], HookedAggregator]:
-        """What makes aggregators with hooks around each item that they take in."""
+        """Returns a factory of aggregators that enter the hooks for each input item."""
         return lambda: HookedAggregator(self, make())
 
     def call(self, function: Callable[..., Any], item: Any, *arguments: Any) -> Any:
-        """Calls a function on this thread, with `item` or with other arguments, between the hooks.
-        `None` where the function failed, and a hook kept that to itself.
+        """Calls a function on this thread within the hooks, with `item` or with other arguments.
+
+        Returns `None` if the function failed and a hook suppressed the exception.
         """
-        self._life.wait()
+        self._lifespan.wait()
         arguments = arguments or (item,)
         if self._only_meters:
             return self._measure(function, arguments)
-        entered = _Entered(self, item)
+        entered = _HookedCall(self, item)
         if not entered.wait():
             return None
         try:
@@ -102,27 +103,27 @@ class HookedStage:
             meter.record(seconds)
 
     async def enter(self, stack: AsyncExitStack, item: Any) -> None:
-        """Enters the hooks for an item, on the event loop.
+        """Enters the hooks for an item. Runs on the event loop.
 
         Raises:
-            FatalStageError: A hook gives no async context manager, and would for no item.
+            FatalStageError: A hook does not return an async context manager.
         """
-        given = [hook.task_hook(item) for hook in self._hooks]
+        returned = [hook.task_hook(item) for hook in self._hooks]
         try:
-            contexts = [checked(context, "task_hook") for context in given]
+            contexts = [checked(context, "task_hook") for context in returned]
         except TypeError as error:
-            if self._misfit is None:
-                # Its traceback shows nothing of the user's.
+            if self._wrong_type is None:
+                # The traceback contains no frames of the user.
                 error.__traceback__ = None
-                log_failure(self._life.name, error)
-                self._misfit = FatalStageError(self._life.name, error)
-            raise self._misfit from None
+                log_failure(self._lifespan.name, error)
+                self._wrong_type = FatalStageError(self._lifespan.name, error)
+            raise self._wrong_type from None
         for context in contexts:
             await stack.enter_async_context(context)
 
     def _awaiting(self, function: Callable[[Any], Awaitable[Any]]) -> Callable[[Any], Any]:
         async def between_hooks(item: Any) -> Any:
-            await self._life.begun()
+            await self._lifespan.entered()
             result = None
             async with AsyncExitStack() as stack:
                 await self.enter(stack, item)
@@ -135,7 +136,7 @@ class HookedStage:
         def next_of(results: Iterator[Any]) -> Any:
             result = next(results, _END)
             if result is _END and not self._only_meters:
-                # Hooks are told of the end as they are for async iterables.
+                # Hooks see the end as an exception, as for async iterables.
                 raise StopAsyncIteration
             return result
 
@@ -158,7 +159,7 @@ class HookedStage:
                         if not ended:
                             raise
                         return
-                    # A hook may have kept the end to itself.
+                    # A hook may have suppressed the end.
                     if ended or result is _END:
                         return
                     yield result
@@ -167,7 +168,7 @@ class HookedStage:
 
     def _iterating_async(self, function: Callable[[Any], Any]) -> Callable[[Any], Any]:
         async def between_hooks(item: Any) -> AsyncIterator[Any]:
-            await self._life.begun()
+            await self._lifespan.entered()
             async with aclosing(aiter(function(item))) as results:
                 while True:
                     ended, result = False, None
@@ -188,51 +189,51 @@ class HookedStage:
 
         return between_hooks
 
-    def begin(self, entered: _Entered) -> None:
-        """Asks the event loop to enter the hooks."""
-        self._companions.ask(entered.hold, entered.refuse, entered.may_be_cancelled)
+    def begin(self, call: _HookedCall) -> None:
+        """Makes the event loop enter the hooks."""
+        self._supervisor.submit(call.run, call.refuse, call.may_be_cancelled)
 
     @property
     def is_ending(self) -> bool:
-        """Whether what is cancelled is so since the pipeline ends."""
-        return self._companions.is_ending
+        """Whether the pipeline is ending, so that tasks are cancelled for that reason."""
+        return self._supervisor.is_ending
 
 
-class _Entered:
-    """The hooks of a stage around what a thread does for one item."""
+class _HookedCall:
+    """One call of a function on a worker thread, within the hooks of its stage."""
 
     def __init__(self, stage: HookedStage, item: Any) -> None:
         self._stage = stage
         self._item = item
         self._entered: concurrent.futures.Future[bool] = concurrent.futures.Future()
         self._left: concurrent.futures.Future[None] = concurrent.futures.Future()
-        # What the function raised, if anything, once it has been called.
+        # Set after the call, with the exception of the function, if any.
         self._called: concurrent.futures.Future[BaseException | None] = concurrent.futures.Future()
         stage.begin(self)
 
     def wait(self) -> bool:
-        """Waits until the hooks have been entered. Says whether the function is to be called."""
+        """Waits until the hooks are entered. Returns whether to call the function."""
         return self._entered.result()
 
     def leave(self, error: BaseException | None) -> None:
-        """Leaves the hooks after the function was called.
+        """Leaves the hooks after the call.
 
         Raises:
-            BaseException: What the hooks let pass, or raise.
+            BaseException: Exceptions that the hooks raise or propagate.
         """
         self._called.set_result(error)
         self._left.result()
 
     def may_be_cancelled(self) -> bool:
-        """Whether the function has not been called yet. Once it has, the hooks are left."""
+        """Returns whether the function has not been called yet. After the call the hooks must be left."""
         return not self._entered.done()
 
     def refuse(self) -> None:
-        """Says that the pipeline has ended."""
+        """Fails the call because the pipeline has ended."""
         self._entered.set_exception(Cancelled("the pipeline was stopped"))
 
-    async def hold(self) -> None:
-        """Enters the hooks, waits for the function, and leaves them; on the event loop."""
+    async def run(self) -> None:
+        """Enters the hooks, waits for the function, and leaves the hooks. Runs on the event loop."""
         try:
             async with AsyncExitStack() as stack:
                 await self._stage.enter(stack, self._item)
@@ -241,7 +242,7 @@ class _Entered:
                 if error is not None:
                     raise error
         except asyncio.CancelledError as error:
-            # The function, or a hook, may have raised that, too.
+            # The function or a hook may also have raised CancelledError.
             by_pipeline = self._stage.is_ending and not self._called.done()
             self._answer(Cancelled("the pipeline was stopped") if by_pipeline else error)
         except BaseException as error:
@@ -250,7 +251,7 @@ class _Entered:
             self._answer(None)
 
     def _answer(self, error: BaseException | None) -> None:
-        # Where a hook refused, and another one kept that to itself, there is nothing to call.
+        # If a hook failed and another one suppressed the exception, there is nothing to call.
         answer = self._left if self._entered.done() else self._entered
         if error is not None:
             answer.set_exception(error)
@@ -261,7 +262,7 @@ class _Entered:
 
 
 class HookedAggregator:
-    """An aggregator with hooks around each item that it takes in."""
+    """An aggregator that enters the hooks for each input item."""
 
     def __init__(self, stage: HookedStage, aggregator: Any) -> None:
         self._stage = stage

@@ -1,4 +1,4 @@
-"""The event loop of a pipeline with coroutines: the body of its thread."""
+"""The event loop of a pipeline: the main function of its thread."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from .._failures.failure import FatalStageError, as_exception
 from .._failures.log import log_failure
 
 if TYPE_CHECKING:
-    from .supervisor import Companions
+    from .supervisor import LoopSupervisor
 
 _NAME = "the event loop"
 
 
 class EventLoop:
-    """Awaits what comes through an inbox, until that is closed.
+    """Runs the coroutines of a job queue until the queue is closed.
 
-    Where it fails itself, the pipeline fails with whatever asks for it from then on.
+    If the loop itself fails, the pipeline fails, and so do jobs that are submitted later.
 
     Args:
-        inbox: Where it comes from.
-        companions: What else runs meanwhile.
+        jobs: The queue of jobs.
+        supervisor: Runs hooks, queues and background tasks on the same loop.
     """
 
-    def __init__(self, inbox: _spdl_rs.Inbox, companions: Companions | None = None) -> None:
-        self._inbox = inbox
-        self._companions = companions
+    def __init__(self, jobs: _spdl_rs.Inbox, supervisor: LoopSupervisor | None = None) -> None:
+        self._jobs = jobs
+        self._supervisor = supervisor
         self._tasks: dict[int, asyncio.Task[None]] = {}
-        self._unwanted: set[int] = set()
+        self._cancelled: set[int] = set()
         self._failure: FatalStageError | None = None
 
     def __call__(self) -> None:
@@ -40,21 +40,21 @@ class EventLoop:
             self._fail(error)
             self._refuse_all()
         finally:
-            if self._companions is not None:
-                self._companions.close()
+            if self._supervisor is not None:
+                self._supervisor.close()
 
     def _run_loop(self) -> None:
         loop = asyncio.new_event_loop()
         asyncio.set_event_loop(loop)
         try:
-            served = loop.create_task(self._serve(loop))
-            while not served.done():
+            serving = loop.create_task(self._serve(loop))
+            while not serving.done():
                 try:
-                    loop.run_until_complete(served)
+                    loop.run_until_complete(serving)
                 except BaseException as error:
-                    if served.done():
+                    if serving.done():
                         raise
-                    # A task of the user's raised SystemExit, say. The others go on to their ends.
+                    # For example, a task raised SystemExit. Other tasks run to their ends.
                     self._fail(error)
         finally:
             try:
@@ -66,32 +66,32 @@ class EventLoop:
 
     async def _serve(self, loop: asyncio.AbstractEventLoop) -> None:
         closed = loop.create_future()
-        loop.add_reader(self._inbox.fileno(), self._take, loop, closed)
-        if self._companions is not None:
-            self._companions.begin()
+        loop.add_reader(self._jobs.fileno(), self._take, loop, closed)
+        if self._supervisor is not None:
+            self._supervisor.begin()
         try:
             await closed
         finally:
-            loop.remove_reader(self._inbox.fileno())
-            self._unwanted.update(self._tasks)
+            loop.remove_reader(self._jobs.fileno())
+            self._cancelled.update(self._tasks)
             tasks = list(self._tasks.values())
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            if self._companions is not None:
-                await self._companions.end()
+            if self._supervisor is not None:
+                await self._supervisor.end()
 
     def _take(self, loop: asyncio.AbstractEventLoop, closed: asyncio.Future[None]) -> None:
-        jobs, unwanted, end = self._inbox.take()
+        jobs, cancelled, end = self._jobs.take()
         for job in jobs:
             if self._failure is not None:
                 job.fail(self._failure)
             else:
                 self._tasks[job.id] = loop.create_task(self._run(job))
-        for number in unwanted:
+        for number in cancelled:
             task = self._tasks.get(number)
             if task is not None:
-                self._unwanted.add(number)
+                self._cancelled.add(number)
                 task.cancel()
         if end and not closed.done():
             closed.set_result(None)
@@ -100,39 +100,39 @@ class EventLoop:
         try:
             job.done(await job.start())
         except asyncio.CancelledError as cancelled:
-            if job.id in self._unwanted:
+            if job.id in self._cancelled:
                 job.cancel()
             else:
-                error = RuntimeError("a coroutine was cancelled, and not by the pipeline")
+                error = RuntimeError("a coroutine was cancelled, but not by the pipeline")
                 error.__cause__ = cancelled
                 job.fail(error)
         except BaseException as error:
             job.fail(error)
         finally:
             self._tasks.pop(job.id, None)
-            self._unwanted.discard(job.id)
+            self._cancelled.discard(job.id)
 
     def _fail(self, error: BaseException) -> None:
-        """Lets the pipeline fail, with the first failure of the loop."""
+        """Makes the pipeline fail with the first failure of the loop."""
         if self._failure is not None:
             return
         failure = as_exception(error)
         self._failure = FatalStageError(_NAME, failure)
-        if self._companions is None:
+        if self._supervisor is None:
             log_failure(_NAME, failure)
         else:
-            self._companions.loop_failed(self._failure)
+            self._supervisor.loop_failed(self._failure)
 
     def _refuse_all(self) -> None:
-        """Lets all jobs fail until the inbox is closed, where no loop runs."""
-        if self._companions is not None:
-            self._companions.refuse_all()
-        mail = select.poll()
-        mail.register(self._inbox.fileno(), select.POLLIN)
+        """Fails all jobs until the queue is closed, because no loop runs."""
+        if self._supervisor is not None:
+            self._supervisor.refuse_all()
+        readable = select.poll()
+        readable.register(self._jobs.fileno(), select.POLLIN)
         end = False
         while not end:
-            mail.poll()
-            jobs, _, end = self._inbox.take()
+            readable.poll()
+            jobs, _, end = self._jobs.take()
             for job in jobs:
                 if self._failure is not None:
                     job.fail(self._failure)

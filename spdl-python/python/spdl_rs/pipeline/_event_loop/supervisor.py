@@ -1,8 +1,8 @@
-"""What runs on the event loop beside a pipeline: lives of stages and queues, background tasks.
+"""Everything on the event loop except coroutines of stages: hooks, queues, background tasks.
 
 ```text
-begin ── lives entered ── items … ── end of the pipeline ── last reports ── lives left ── over
-         background tasks ─────────── cancelled
+start ── lifespans entered ── items … ── end of the pipeline ── last reports ── lifespans left ── end
+         background tasks ────────────── cancelled
 ```
 """
 
@@ -25,12 +25,12 @@ from .._hooks.task_hooks import not_a_context_manager
 T = TypeVar("T")
 
 
-class Life:
-    """The life of a stage or a queue: what is entered before its first item, and left at the end.
+class Lifespan:
+    """Contexts of a stage or queue, entered before its first item and left at the end.
 
     Args:
-        name: Of the stage or the queue.
-        contexts: Make what is to be entered, the outermost first.
+        name: The name of the stage or queue.
+        contexts: Functions that create the contexts, the outermost first.
     """
 
     def __init__(
@@ -38,142 +38,142 @@ class Life:
     ) -> None:
         self.name = name
         self._contexts = contexts
-        self._begun: concurrent.futures.Future[None] = concurrent.futures.Future()
+        self._entered: concurrent.futures.Future[None] = concurrent.futures.Future()
 
     def wait(self) -> None:
-        """Waits, on any other thread than the event loop's, until all has been entered.
+        """Blocks until all contexts are entered. Not for the thread of the event loop.
 
         Raises:
-            FatalStageError: That failed.
+            FatalStageError: A context failed.
         """
-        self._begun.result()
+        self._entered.result()
 
-    async def begun(self) -> None:
-        """The same on the event loop."""
-        if not self._begun.done():
-            # Waited for in this way, it is not cancelled with whoever waits.
-            await asyncio.wait([asyncio.wrap_future(self._begun)])
-        self._begun.result()
+    async def entered(self) -> None:
+        """Waits on the event loop until all contexts are entered."""
+        if not self._entered.done():
+            # `asyncio.wait` does not cancel the future if the waiting task is cancelled.
+            await asyncio.wait([asyncio.wrap_future(self._entered)])
+        self._entered.result()
 
-    async def live(self, over: asyncio.Event) -> None:
-        """Enters, waits until it is over, and leaves.
+    async def run(self, ended: asyncio.Event) -> None:
+        """Enters the contexts, waits for the end, and leaves them.
 
         Raises:
-            Exception: That of the user's code.
+            Exception: An exception of the user's code.
         """
         try:
             async with AsyncExitStack() as stack:
                 for make in self._contexts:
                     context = checked(make(), "stage_hook")
                     await stack.enter_async_context(context)
-                self._begun.set_result(None)
-                await over.wait()
+                self._entered.set_result(None)
+                await ended.wait()
         except BaseException as raised:
-            # Nobody cancels a life: it ends by itself, and what is raised is the user's.
+            # This task is never cancelled, so any exception is that of the user's code.
             error = as_exception(raised)
             self.refuse(FatalStageError(self.name, error))
             if error is raised:
                 raise
             raise error from raised
-        error = RuntimeError("a stage_hook failed, and another one kept that to itself")
+        error = RuntimeError("a stage_hook failed, and another hook suppressed the exception")
         self.refuse(FatalStageError(self.name, error))
 
     def refuse(self, failure: FatalStageError) -> None:
-        """Tells whoever waits that it has failed, where it has not begun."""
-        if not self._begun.done():
-            self._begun.set_exception(failure)
+        """Fails waiting stages, if the contexts are not entered yet."""
+        if not self._entered.done():
+            self._entered.set_exception(failure)
 
 
-class Companions:
-    """All that runs beside one pipeline.
+class LoopSupervisor:
+    """Runs lifespans, background tasks and submitted coroutines of one pipeline.
 
     Args:
-        background_tasks: Make the tasks.
+        background_tasks: Functions that create background tasks.
     """
 
     def __init__(self, background_tasks: Sequence[BackgroundTaskFactory]) -> None:
         self._background_tasks = background_tasks
-        self._lives: list[Life] = []
-        self._errands: list[Callable[[], Coroutine[Any, Any, None]]] = []
+        self._lifespans: list[Lifespan] = []
+        self._coroutines: list[Callable[[], Coroutine[Any, Any, None]]] = []
         self._loop: concurrent.futures.Future[asyncio.AbstractEventLoop]
         self._loop = concurrent.futures.Future()
         self._tasks: list[asyncio.Task[Any]] = []
-        self._living: list[asyncio.Task[None]] = []
-        self._over: asyncio.Event
-        # What threads have asked for, of which each waits until it has been answered.
-        self._asked: dict[asyncio.Task[None], Callable[[], bool]] = {}
-        self._before_the_end: list[concurrent.futures.Future[None]] = []
+        self._lifespan_tasks: list[asyncio.Task[None]] = []
+        self._pipeline_ended: asyncio.Event
+        # Tasks submitted by threads, each of which waits for its result.
+        self._submitted: dict[asyncio.Task[None], Callable[[], bool]] = {}
+        self._required: list[concurrent.futures.Future[None]] = []
         self._lock = threading.Lock()
         self._closed = False
         self._loop_failure: FatalStageError | None = None
         self.failures: list[tuple[str, Exception]] = []
-        """What failed, and of which stage: it ends the pipeline."""
-        self.over = Latch()
-        """Whether all has ended."""
+        """Exceptions that end the pipeline, with the names of their stages."""
+        self.ended = Latch()
+        """Opened when everything has ended."""
 
-    def add_life(self, life: Life) -> None:
-        """Adds what is entered when the pipeline begins."""
-        self._lives.append(life)
+    def add_lifespan(self, lifespan: Lifespan) -> None:
+        """Adds a lifespan, before the start of the pipeline."""
+        self._lifespans.append(lifespan)
 
-    def add_errand(self, errand: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Adds what runs meanwhile, and is cancelled at the end; whatever it raises is its own."""
-        self._errands.append(errand)
+    def add_coroutine(self, make: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Adds a coroutine that is cancelled at the end. It must handle its exceptions itself."""
+        self._coroutines.append(make)
 
-    def wait_for(self, done: concurrent.futures.Future[None]) -> None:
-        """Keeps the event loop running until this is done."""
-        self._before_the_end.append(done)
+    def wait_before_end(self, done: concurrent.futures.Future[None]) -> None:
+        """Keeps the event loop running until a future is done."""
+        self._required.append(done)
 
-    def failed(self, name: str, raised: BaseException) -> None:
-        """Takes in that something of a stage failed for good."""
+    def add_failure(self, name: str, raised: BaseException) -> None:
+        """Records an exception of a stage that ends the pipeline."""
         error = as_exception(raised)
         shorten(error)
         log_failure(name, error)
         self.failures.append((name, error))
 
     def loop_failed(self, failure: FatalStageError) -> None:
-        """Takes in that something ended the event loop that should not have: it goes on, but
-        whatever asks for it fails."""
-        self.failed(failure.stage, failure.error)
+        """Records a failure of the event loop. The loop continues, but submitted coroutines fail."""
+        self.add_failure(failure.stage, failure.error)
         self._loop_failure = failure
 
     def refuse_all(self) -> None:
-        """Refuses whoever waits for an event loop that does not run."""
+        """Fails all waiting threads, because no event loop runs."""
         failure = self._loop_failure
         if failure is None:
             return
         if not self._loop.done():
             self._loop.set_exception(failure)
-        for life in self._lives:
-            life.refuse(failure)
+        for lifespan in self._lifespans:
+            lifespan.refuse(failure)
 
     def close(self) -> None:
-        """Says that nothing runs any more."""
+        """Reports that everything has ended."""
         with self._lock:
             self._closed = True
-        self.over.open()
+        self.ended.open()
 
     @property
     def is_ending(self) -> bool:
-        """Whether what is cancelled on the event loop is so since the pipeline ends."""
+        """Whether the pipeline is ending, so that tasks are cancelled for that reason."""
         return self._closed
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
-        """The event loop, for other threads; waits for its beginning."""
+        """The event loop. Waits for its start; not for the thread of the event loop."""
         return self._loop.result()
 
-    def ask(
+    def submit(
         self,
-        ask: Callable[[], Coroutine[Any, Any, None]],
+        make: Callable[[], Coroutine[Any, Any, None]],
         refuse: Callable[[], None],
         may_cancel: Callable[[], bool],
     ) -> None:
-        """Runs a coroutine on the event loop, asked by any thread.
+        """Runs a coroutine on the event loop. Thread-safe.
 
         Args:
-            ask: Makes it.
-            refuse: Is called instead, on the event loop, where the pipeline has ended meanwhile.
-            may_cancel: Says at the end of the pipeline whether it is cancelled, or waited for.
+            make: Creates the coroutine.
+            refuse: Called on the event loop instead, if the pipeline ends meanwhile.
+            may_cancel: Returns whether the task may be cancelled at the end of the pipeline. If not, the
+                loop waits for it.
 
         Raises:
             Cancelled: The pipeline has ended.
@@ -187,9 +187,9 @@ class Companions:
             if self._closed:
                 refuse()
                 return
-            task = loop.create_task(ask())
-            self._asked[task] = may_cancel
-            task.add_done_callback(self._asked.pop)
+            task = loop.create_task(make())
+            self._submitted[task] = may_cancel
+            task.add_done_callback(self._submitted.pop)
 
         with self._lock:
             if self._closed:
@@ -197,35 +197,37 @@ class Companions:
             loop.call_soon_threadsafe(begin)
 
     def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Awaits this on the event loop, for a thread that the end of the loop waits for."""
+        """Runs a coroutine on the event loop and waits, for threads that end before the loop."""
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result()
 
     def begin(self) -> None:
-        """Begins, on the event loop."""
+        """Starts everything. Runs on the event loop."""
         loop = asyncio.get_running_loop()
-        self._over = asyncio.Event()
-        self._living = [loop.create_task(life.live(self._over)) for life in self._lives]
+        self._pipeline_ended = asyncio.Event()
+        self._lifespan_tasks = [
+            loop.create_task(lifespan.run(self._pipeline_ended)) for lifespan in self._lifespans
+        ]
         self._tasks = [loop.create_task(self._work(make)) for make in self._background_tasks]
-        self._tasks += [loop.create_task(errand()) for errand in self._errands]
+        self._tasks += [loop.create_task(make()) for make in self._coroutines]
         self._loop.set_result(loop)
 
     async def end(self) -> None:
-        """Ends, on the event loop. What stages do has been cancelled before."""
+        """Ends everything. Runs on the event loop, after coroutines of stages are cancelled."""
         with self._lock:
             self._closed = True
-        # What threads asked for before is refused now.
+        # Submissions that are already scheduled are refused now.
         await asyncio.sleep(0)
-        asked = list(self._asked)
-        await _cancel([*self._tasks, *(task for task in asked if self._asked[task]())])
-        await asyncio.gather(*asked, return_exceptions=True)
-        done = [asyncio.wrap_future(future) for future in self._before_the_end]
+        submitted = list(self._submitted)
+        await _cancel([*self._tasks, *(task for task in submitted if self._submitted[task]())])
+        await asyncio.gather(*submitted, return_exceptions=True)
+        done = [asyncio.wrap_future(future) for future in self._required]
         await asyncio.gather(*done, return_exceptions=True)
-        self._over.set()
-        results = await asyncio.gather(*self._living, return_exceptions=True)
-        for life, result in zip(self._lives, results, strict=True):
+        self._pipeline_ended.set()
+        results = await asyncio.gather(*self._lifespan_tasks, return_exceptions=True)
+        for lifespan, result in zip(self._lifespans, results, strict=True):
             if result is not None:
-                self.failed(life.name, result)
-        self.over.open()
+                self.add_failure(lifespan.name, result)
+        self.ended.open()
 
     async def _work(self, make: BackgroundTaskFactory) -> None:
         name = getattr(make, "__name__", type(make).__name__)
@@ -245,14 +247,14 @@ async def _cancel(tasks: Sequence[asyncio.Task[Any]]) -> None:
 
 
 def checked(context: Any, method: str) -> AbstractAsyncContextManager[Any]:
-    """What a hook gave, where it is what it should be.
+    """Returns `context` if it is an async context manager.
 
     Raises:
-        TypeError: It is no async context manager.
+        TypeError: `context` has another type.
     """
     if hasattr(type(context), "__aenter__") and hasattr(type(context), "__aexit__"):
         return context
     if asyncio.iscoroutine(context):
-        # Nobody awaits it, of which there is nothing more to say.
+        # Avoids the warning about a coroutine that is never awaited.
         context.close()
     raise not_a_context_manager(method, context)

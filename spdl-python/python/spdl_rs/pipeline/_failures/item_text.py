@@ -1,4 +1,4 @@
-"""What messages say of an item."""
+"""Short descriptions of items for messages."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from typing import Any
 
 from ..._secrets import without_secrets
 
-_MOST_CHARACTERS = 200
-# Only so much is looked at: items may be whole batches, and the thread that asks holds the GIL.
-_MOST_OF_TEXT = 4096
-_MOST_KEYS = 1000
-_MOST_BITS = 1000
-_MOST_DEEP = 4
+_MAX_CHARACTERS = 200
+# Limits of the inspected parts: items may be whole batches, and the calling thread holds the GIL.
+_MAX_INSPECTED_CHARACTERS = 4096
+_MAX_KEYS = 1000
+_MAX_BITS = 1000
+_MAX_DEPTH = 4
 
 
 def describe(item: object) -> str:
-    """A short text for an item that may be a whole batch, without the secrets of addresses.
+    """Returns a short description of an item, without passwords and signatures in addresses.
 
     >>> describe({"key": "cat", "jpg": bytes(1000)})
     "{'jpg': <bytes of 1000>, 'key': 'cat'}"
     """
     text = without_secrets(_ITEM_TEXT.repr(item))
-    return text if len(text) <= _MOST_CHARACTERS else text[: _MOST_CHARACTERS - 1] + "…"
+    return text if len(text) <= _MAX_CHARACTERS else text[: _MAX_CHARACTERS - 1] + "…"
 
 
 class _ItemText(reprlib.Repr):
-    """Looks at little of what is large or deep, and copes with what raises."""
+    """A `repr` of bounded cost, even for large, deep or failing objects."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.maxlevel = _MOST_DEEP
+        self.maxlevel = _MAX_DEPTH
 
     def repr1(self, x: Any, level: int) -> str:
         try:
@@ -42,14 +42,14 @@ class _ItemText(reprlib.Repr):
             return f"<{type(x).__name__}>"
 
     def _of_kind(self, x: Any, level: int) -> str:
-        # By type, where reprlib goes by the type's name, which any class may have.
+        # By type: `reprlib` dispatches on type names, which are not unique.
         if isinstance(x, str):
             return self.repr_str(x, level)
         if isinstance(x, (bytes, bytearray, memoryview, array.array)):
             return _of_length(x)
         if isinstance(x, int):
             bits = x.bit_length()
-            return repr(x) if bits <= _MOST_BITS else f"<{type(x).__name__} of {bits} bits>"
+            return repr(x) if bits <= _MAX_BITS else f"<{type(x).__name__} of {bits} bits>"
         if dataclasses.is_dataclass(x) and not isinstance(x, type):
             names = [field.name for field in dataclasses.fields(x) if field.repr]
             return self._fields(x, names, level)
@@ -71,21 +71,21 @@ class _ItemText(reprlib.Repr):
         return f"{type(x).__name__}({', '.join(fields)})"
 
     def _sorted(self, x: Any, level: int) -> str:
-        if len(x) > _MOST_KEYS:
+        if len(x) > _MAX_KEYS:
             return _of_length(x)
         if isinstance(x, dict):
             return self.repr_dict(x, level)
         return self.repr_set(x, level) if isinstance(x, set) else self.repr_frozenset(x, level)
 
     def repr_str(self, x: str, level: int) -> str:
-        text = without_secrets(x[:_MOST_OF_TEXT])
-        if len(x) > _MOST_OF_TEXT:
-            # Not the end, where an address may be cut amid a secret.
+        text = without_secrets(x[:_MAX_INSPECTED_CHARACTERS])
+        if len(x) > _MAX_INSPECTED_CHARACTERS:
+            # The end is omitted: truncation may split a secret, so that it is not recognised.
             return repr(text[: self.maxstring]) + "..."
         return super().repr_str(text, level)
 
     def repr_instance(self, x: Any, level: int) -> str:
-        # Cut only when nothing is secret in it.
+        # Secrets are removed before truncation.
         text = without_secrets(repr(x))
         if len(text) <= self.maxother:
             return text

@@ -1,4 +1,4 @@
-"""Tracebacks without the frames by which a pipeline gets to the user's functions."""
+"""Removal of this package's frames from tracebacks."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ import sysconfig
 import types
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-# What runs functions of the user's. Other parts of the package are what they call.
-_OURS = tuple(os.path.join(_PACKAGE, part) + os.sep for part in ("pipeline", "dataloader", "torch"))
+# Parts of the package that call functions of users. Users call the other parts.
+_CALLERS = tuple(
+    os.path.join(_PACKAGE, part) + os.sep for part in ("pipeline", "dataloader", "torch")
+)
 _STANDARD = sysconfig.get_path("stdlib")
-# What those use of the standard library.
+# Parts of the standard library that these use.
 _BETWEEN = tuple(
     os.path.join(_STANDARD, part)
     for part in ("concurrent" + os.sep, "asyncio" + os.sep, "contextlib.py")
@@ -18,25 +20,24 @@ _BETWEEN = tuple(
 
 
 def shorten(error: BaseException) -> None:
-    """Takes the frames of this package, and of what it uses to wait, off the beginning of a traceback.
+    """Removes frames of this package, and of its executors and event loops, from a traceback.
 
-    What is left begins in a function of the user's. A traceback that is all ours stays as it is: then
-    it is we who failed. But it goes where it tells nothing: where the cause has one that does, or
-    where the exception says by `tells_all` that its words are enough.
+    The result starts in a function of the user. A traceback that contains only frames of this package is kept,
+    unless it is redundant: the exception has a cause with a traceback, or the attribute `tells_all`.
     """
-    first = _first_of_the_users(error.__traceback__)
+    first = _first_user_frame(error.__traceback__)
     if first is not None or error.__cause__ is not None or getattr(error, "tells_all", False):
         error.__traceback__ = first
 
 
-def _first_of_the_users(traceback: types.TracebackType | None) -> types.TracebackType | None:
-    is_ours = False
+def _first_user_frame(traceback: types.TracebackType | None) -> types.TracebackType | None:
+    in_package = False
     while traceback is not None:
         place = traceback.tb_frame.f_code.co_filename
-        # Before the first frame of ours, the standard library's are not of our making.
-        if place.startswith(_OURS):
-            is_ours = True
-        elif not (is_ours and place.startswith(_BETWEEN)):
+        # Standard library frames before the package's first frame belong to the caller.
+        if place.startswith(_CALLERS):
+            in_package = True
+        elif not (in_package and place.startswith(_BETWEEN)):
             return traceback
         traceback = traceback.tb_next
     return None

@@ -1,4 +1,4 @@
-"""What runs beside a pipeline."""
+"""Background tasks of pipelines."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import TypeAlias
 
 
 class BackgroundTask:
-    """Runs beside a pipeline, on its event loop, from its start to its end.
+    """A coroutine that runs on the event loop of a pipeline, from its start to its end.
 
-    What it raises is logged, and ends nothing. At the end of the pipeline it is cancelled.
+    Exceptions are logged and do not end the pipeline. The task is cancelled at the end of the pipeline.
 
     >>> import asyncio
     >>> from spdl_rs.pipeline import BackgroundTask, build_pipeline
@@ -27,9 +27,9 @@ class BackgroundTask:
     """
 
     async def run(self) -> None:
-        """What is to be done."""
+        """The work of the task."""
         raise NotImplementedError(f"{type(self).__name__} does not define run")
 
 
 BackgroundTaskFactory: TypeAlias = Callable[[], BackgroundTask]
-"""Makes a background task, once for each pipeline that is started."""
+"""Creates a background task. Called once for each pipeline that is started."""

@@ -1,4 +1,4 @@
-"""How long something took, many times, in constant memory."""
+"""A histogram of durations in bounded memory."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import math
 _STEPS_PER_OCTAVE = 32
 
 
-class Durations:
-    """Counts durations in buckets, of which each is 2.2 % wider than the one before."""
+class DurationHistogram:
+    """A log-linear histogram of durations. Each bucket is 2.2 % wider than the previous one."""
 
     def __init__(self) -> None:
         self.clear()
@@ -30,11 +30,11 @@ class Durations:
 
     @property
     def mean(self) -> float:
-        """0 where there are none."""
+        """The mean in seconds; 0 if the histogram is empty."""
         return self.total / self.count if self.count else 0.0
 
     def percentile(self, percent: float) -> float:
-        """What `percent` of them do not exceed, to 1.1 %; 0 where there are none."""
+        """Returns a percentile, accurate to 1.1 %; 0 if the histogram is empty."""
         left = math.ceil(self.count * percent / 100)
         for bucket, count in sorted(self._buckets.items()):
             left -= count
@@ -44,8 +44,8 @@ class Durations:
         return 0.0
 
 
-def in_words(seconds: float) -> str:
-    """A duration for people: `1.5 ms`."""
+def format_duration(seconds: float) -> str:
+    """Formats a duration with a unit, for example `1.5 ms`."""
     if seconds >= 1.0:
         return f"{seconds:.1f} s"
     if seconds >= 1e-3:

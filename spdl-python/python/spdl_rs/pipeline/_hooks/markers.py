@@ -1,4 +1,4 @@
-"""What goes through queues beside items."""
+"""Markers in queues: end of data, end of an epoch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class _Marker:
         return self._name
 
     def __reduce__(self) -> str:
-        # Pickled by name, so that it is the same object on the other side.
+        # Pickled by name, so that unpickling returns the same object.
         return self._name
 
 
@@ -22,7 +22,7 @@ _EPOCH_END = _Marker("_EPOCH_END")
 
 
 def is_eof(item: Any) -> bool:
-    """Whether `item` marks the end of all data, in a queue. Never true of what a pipeline gives.
+    """Returns whether an item of a queue marks the end of data. Pipelines never deliver markers.
 
     >>> from spdl_rs.pipeline import is_eof
     >>> is_eof(None)
@@ -32,7 +32,7 @@ def is_eof(item: Any) -> bool:
 
 
 def is_epoch_end(item: Any) -> bool:
-    """Whether `item` marks the end of an epoch, in a queue. Never true of what a pipeline gives.
+    """Returns whether an item of a queue marks the end of an epoch. Pipelines never deliver markers.
 
     >>> from spdl_rs.pipeline import is_epoch_end
     >>> is_epoch_end(0)

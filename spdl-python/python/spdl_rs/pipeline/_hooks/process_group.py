@@ -1,4 +1,4 @@
-"""What all processes of this process group use, read from `/proc`: Linux only."""
+"""Resource usage of the process group, read from `/proc` (Linux only)."""
 
 from __future__ import annotations
 
@@ -20,46 +20,46 @@ from .background import BackgroundTask
 
 @dataclass
 class ProcessGroupResourceUsage:
-    """What the processes of a group use together. `None` is what the system does not tell."""
+    """Resources used by the processes of a group. `None`: unknown."""
 
     pid: int
-    """The process that looks; it belongs to the group."""
+    """The process that reads the values, a member of the group."""
     pgid: int
-    """The group."""
+    """The process group ID."""
     cpu_percent: float | None = None
-    """CPU time since the last look, in percent of one CPU; `None` the first time."""
+    """CPU time since the previous reading, in percent of one CPU; `None` at the first reading."""
     rss_bytes: int | None = None
-    """Memory in use; what several processes share is counted for each."""
+    """Resident set size; shared memory counts for each process."""
     pss_bytes: int | None = None
-    """Memory in use; what several processes share is divided among them."""
+    """Proportional set size; shared memory is divided among its users."""
     private_bytes: int | None = None
-    """Memory that is not shared."""
+    """Private memory."""
     disk_read_bytes: int | None = None
-    """Bytes read from disks so far, by processes that live."""
+    """Bytes that live processes have read from disks."""
     disk_write_bytes: int | None = None
-    """Bytes written to disks so far, by processes that live."""
+    """Bytes that live processes have written to disks."""
     num_procs: int | None = None
-    """How many processes there are."""
+    """The number of processes."""
     net_rx_bytes: int | None = None
-    """Bytes received by this machine, or container, so far, but for those from itself."""
+    """Bytes that this machine or container has received, without the loopback interface."""
     net_tx_bytes: int | None = None
-    """Bytes sent, likewise."""
+    """Bytes that this machine or container has sent, without the loopback interface."""
 
 
 class ProcessGroupReader:
-    """Reads again and again what the process group of this process uses.
+    """Reads the resource usage of the current process group.
 
     Args:
-        proc: Where `/proc` lies.
+        proc: The path of `/proc`.
     """
 
     def __init__(self, proc: str = "/proc") -> None:
         self._proc = proc
-        # CPU seconds of each process, and when that was.
+        # CPU seconds by process, and the time of the reading.
         self._last: tuple[dict[str, float], float] | None = None
 
     def read(self) -> ProcessGroupResourceUsage:
-        """What is used now."""
+        """Returns the current usage."""
         usage = ProcessGroupResourceUsage(os.getpid(), os.getpgrp())
         now, cpu_s, rss = time.monotonic(), dict[str, float](), 0
         pss, private, reads, writes = _Sum(), _Sum(), _Sum(), _Sum()
@@ -89,7 +89,7 @@ class ProcessGroupReader:
         if self._last is None or now <= self._last[1]:
             return None
         before, then = self._last
-        # A process that has ended since takes its time with it: that is no negative time.
+        # Processes that have ended since are ignored, so the difference is never negative.
         used = sum(max(0.0, time - before.get(process, 0.0)) for process, time in cpu_s.items())
         return 100.0 * used / (now - then)
 
@@ -100,7 +100,7 @@ class ProcessGroupReader:
             return
 
     def _stat(self, process: str) -> _Stat | None:
-        # The name of the program, in parentheses, may hold anything.
+        # The program name in parentheses may contain any characters.
         fields = self._text(f"{process}/stat").rpartition(")")[2].split()
         try:
             group, user, system, pages = (int(fields[at]) for at in (2, 11, 12, 21))
@@ -110,7 +110,7 @@ class ProcessGroupReader:
         return _Stat(group, cpu_s, pages * os.sysconf("SC_PAGE_SIZE"))
 
     def _numbers(self, path: str) -> dict[str, int]:
-        """Lines of a name, a colon and a number."""
+        """Parses lines of the form `name: number`."""
         numbers: dict[str, int] = {}
         for line in self._text(path).splitlines():
             name, _, value = line.partition(":")
@@ -134,7 +134,7 @@ class ProcessGroupReader:
             with open(f"{self._proc}/{path}", errors="replace") as file:
                 return file.read()
         except OSError:
-            # It has ended meanwhile, or is another user's.
+            # The process has ended, or belongs to another user.
             return ""
 
 
@@ -146,7 +146,7 @@ class _Stat:
 
 
 class _Sum:
-    """A sum of what is known; `None` where nothing is."""
+    """A sum of known values; `None` if no value is known."""
 
     def __init__(self) -> None:
         self.total: int | None = None
@@ -158,25 +158,26 @@ class _Sum:
 
 _LOGGER = logging.getLogger("spdl_rs.pipeline")
 
-# How long the process may take to end before it is killed.
-_PATIENCE_S = 5.0
+# How long the monitoring process may take to end before it is killed.
+_TERMINATION_TIMEOUT_S = 5.0
 
 UsageCallback: TypeAlias = Callable[[ProcessGroupResourceUsage], Awaitable[None]]
 
 
 class ProcessGroupStatsMonitor(BackgroundTask):
-    """Tells what the processes of this process group use: one rank of several on a machine, say.
+    """Reports the resource usage of the current process group, for example of one rank.
 
-    A process of its own looks, so that it takes nothing from the pipeline, and calls `callback`.
-    It ends with the pipeline. Linux only. In a daemon process of `multiprocessing`, which may have
-    no children, nothing is told.
+    A separate process reads the values and calls `callback`, so that the pipeline is not slowed down. The
+    process ends with the pipeline. Linux only. Has no effect in daemon processes of `multiprocessing`, which
+    cannot have children.
 
     Args:
-        callback: An async function that is given a `ProcessGroupResourceUsage`, in that process.
-        interval: How many seconds there are between two looks.
-        mp_context: How the process is started. Default: as `multiprocessing` does; where that is
-            not by a fork, `callback` is pickled. Safer beside other threads than a fork is
-            `multiprocessing.get_context("spawn")`.
+        callback: An async function that is called with a `ProcessGroupResourceUsage`, in the separate
+            process.
+        interval: Seconds between readings.
+        mp_context: The context that starts the process. Default: that of `multiprocessing`. With start
+            methods other than `fork`, `callback` is pickled. `multiprocessing.get_context("spawn")` is
+            safer than a fork in processes with threads.
 
     Raises:
         ValueError: `interval` is not positive.
@@ -203,23 +204,23 @@ class ProcessGroupStatsMonitor(BackgroundTask):
 
     async def run(self) -> None:
         if multiprocessing.current_process().daemon:
-            _LOGGER.info("a daemon process may have no children: its group is not looked at")
+            _LOGGER.info("resource usage is not monitored: a daemon process cannot have children")
             return
-        # Whoever holds the other end lives; the process ends where nobody does.
+        # `alive` becomes readable when all processes that hold `held` have ended.
         alive, held = self._context.Pipe(duplex=False)
         arguments = (self._callback, self._interval, alive, held, os.getpid())
         process = self._context.Process(
-            target=_look, args=arguments, name="spdl-process-group", daemon=True
+            target=_monitor, args=arguments, name="spdl-process-group", daemon=True
         )
         process.start()
         alive.close()
         try:
             await _end_of(process)
-            _LOGGER.warning("the process that looks at its group ended: %s", process.exitcode)
+            _LOGGER.warning("the monitoring process ended with exit code %s", process.exitcode)
         finally:
             held.close()
             process.terminate()
-            process.join(_PATIENCE_S)
+            process.join(_TERMINATION_TIMEOUT_S)
             if process.is_alive():
                 process.kill()
                 process.join()
@@ -235,28 +236,28 @@ async def _end_of(process: Any) -> None:
         loop.remove_reader(process.sentinel)
 
 
-def _look(
+def _monitor(
     callback: UsageCallback,
     interval: float,
     alive: multiprocessing.connection.Connection,
     held: multiprocessing.connection.Connection,
     parent: int,
 ) -> None:
-    """The body of the process: looks until it is ended, or its parent has."""
+    """The main function of the monitoring process. Ends with its parent."""
     held.close()
-    # Ctrl-C is for the parent, which ends this.
+    # Ctrl-C interrupts the parent, which terminates this process.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     reader = ProcessGroupReader()
     while True:
         try:
-            asyncio.run(_tell(callback, reader.read()))
+            asyncio.run(_report(callback, reader.read()))
         except Exception as error:
             log_failure("the callback of ProcessGroupStatsMonitor", error)
-        # Readable at the end of the parent, and of whoever else holds the other end.
+        # Readable once the parent, and processes that inherited the pipe, have ended.
         if alive.poll(interval) or os.getppid() != parent:
             return
 
 
-async def _tell(callback: UsageCallback, usage: ProcessGroupResourceUsage) -> None:
+async def _report(callback: UsageCallback, usage: ProcessGroupResourceUsage) -> None:
     await callback(usage)

@@ -1,4 +1,4 @@
-"""Code of the user's around the parts of a profile."""
+"""The hook of `profile_pipeline`."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from abc import ABC, abstractmethod
 
 
 class ProfileHook(ABC):
-    """Code of yours around the parts of a profile: to start a profiler of another kind, say.
+    """Custom code around the measurements of a profile, for example to start another profiler.
 
     >>> from contextlib import contextmanager
     >>> from spdl_rs.pipeline import PipelineBuilder, ProfileHook, profile_pipeline
-    >>> class Tell(ProfileHook):
+    >>> class Print(ProfileHook):
     ...     @contextmanager
     ...     def stage_profile_hook(self, stage, concurrency):
     ...         yield
@@ -21,7 +21,7 @@ class ProfileHook(ABC):
     ...         yield
     ...         print("done")
     >>> config = PipelineBuilder().add_source(range(4)).aggregate(2).add_sink().get_config()
-    >>> results = profile_pipeline(config, hook=Tell())
+    >>> results = profile_pipeline(config, hook=Print())
     aggregate 1
     done
     """
@@ -30,13 +30,13 @@ class ProfileHook(ABC):
     def stage_profile_hook(
         self, stage: str, concurrency: int
     ) -> contextlib.AbstractContextManager[None]:
-        """Is entered before a stage runs, and left after it: once for each number of items at once.
+        """Returns a context manager around one run of a stage.
 
         Args:
             stage: The name of the stage.
-            concurrency: How many items it works on at once.
+            concurrency: The number of items that the stage processes at the same time.
         """
 
     @abstractmethod
     def pipeline_profile_hook(self) -> contextlib.AbstractContextManager[None]:
-        """Is entered before all else, and left after it, also where nothing is profiled."""
+        """Returns a context manager around the whole profile, entered even if there is nothing to profile."""

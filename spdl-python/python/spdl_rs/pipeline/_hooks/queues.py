@@ -1,4 +1,4 @@
-"""Queues between stages, as the user sees them."""
+"""Python's view of queues: `AsyncQueue` and `StatsQueue`."""
 
 from __future__ import annotations
 
@@ -11,30 +11,29 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..defs._stage_info import StageInfo
-from .durations import Durations, in_words
+from .durations import DurationHistogram, format_duration
 
 _LOGGER = logging.getLogger("spdl_rs.pipeline")
 
-# What decides which item comes when. A class that changes one of these is used for real.
-_WAYS = (
+# Methods that determine the order and timing of items. If a class overrides one, items go through it.
+_QUEUE_METHODS = (
     *("put", "get", "put_nowait", "get_nowait", "_put", "_get", "_init"),
     *("qsize", "empty", "full", "task_done", "join"),
 )
 
 
 class AsyncQueue(asyncio.Queue[Any]):
-    """A queue behind a stage: what `queue_class` of `build_pipeline` makes.
+    """A queue after a stage, created by the `queue_class` of `build_pipeline`.
 
-    Items pass through native queues as long as a class changes nothing of how a queue works. Where
-    it defines `put` or `get`, say, each item goes through a queue of it, on the pipeline's event
-    loop: slower by far, and stages before and behind it take their items from queues of their own.
-    Only the queues of the main line are made, not those on paths.
+    By default items pass through native queues. If a subclass overrides a method such as `put` or `get`, each
+    item goes through an instance of it, on the event loop of the pipeline. This is much slower, and it
+    divides the pipeline into parts with separate native queues. Stages on paths always use native queues.
 
-    What comes through beside items, `is_eof` and `is_epoch_end` tell.
+    `is_eof` and `is_epoch_end` recognise markers, which are in the queue in addition to items.
 
     Args:
-        info: The stage. The last queue is that of a stage named `sink`.
-        buffer_size: How many items it holds.
+        info: The stage before the queue. For the last queue, a stage named `sink`.
+        buffer_size: The capacity in items.
     """
 
     def __init__(self, info: StageInfo, *, buffer_size: int = 1) -> None:
@@ -43,38 +42,38 @@ class AsyncQueue(asyncio.Queue[Any]):
 
     @property
     def name(self) -> str:
-        """What it is called in the log: `0:1:decode[4]_queue`."""
+        """The name in log lines, for example `0:1:decode[4]_queue`."""
         return f"{self.info}_queue"
 
     @asynccontextmanager
     async def stage_hook(self) -> AsyncIterator[None]:
-        """Is entered before the first item, and left when the pipeline has ended."""
+        """A context that is entered before the first item and left after the end of the pipeline."""
         yield
 
 
 @dataclass
 class QueuePerfStats:
-    """What went through a queue. Times are in seconds."""
+    """Statistics of a queue. Times are in seconds."""
 
     elapsed: float
-    """How long this is about."""
+    """The length of the measured interval."""
     num_items: int
-    """How many items were taken out."""
+    """Items taken from the queue."""
     ave_put_time: float
-    """How long the stage before it had to wait for room, for one item, on average."""
+    """The mean wait of the upstream stage for room, per item."""
     ave_get_time: float
-    """How long the stage behind it had to wait for an item, on average."""
+    """The mean wait of the downstream stage for an item."""
     p90_put_time: float = 0.0
-    """How long it had to wait for room at most, for 90 % of the items."""
+    """The 90th percentile of the wait for room."""
     p99_put_time: float = 0.0
-    """The same for 99 %."""
+    """The 99th percentile of the wait for room."""
     p90_get_time: float = 0.0
-    """How long it had to wait for an item at most, for 90 % of them."""
+    """The 90th percentile of the wait for an item."""
     p99_get_time: float = 0.0
-    """The same for 99 %."""
+    """The 99th percentile of the wait for an item."""
     occupancy_rate: float = 0.0
-    """The share of the time in which it was not empty, in 0..=1. For the last queue: in which an
-    item was ready for your loop."""
+    """The share of time in which the queue was not empty, 0 to 1. For the last queue: in which an item was
+    ready for the consumer."""
 
     @property
     def qps(self) -> float:
@@ -83,30 +82,29 @@ class QueuePerfStats:
 
     def __str__(self) -> str:
         return (
-            f"{self.num_items} items in {in_words(self.elapsed)} ({self.qps:.1f}/s); put waits "
-            f"{in_words(self.ave_put_time)}, get {in_words(self.ave_get_time)}; not empty "
+            f"{self.num_items} items in {format_duration(self.elapsed)} ({self.qps:.1f}/s); put waits "
+            f"{format_duration(self.ave_put_time)}, get {format_duration(self.ave_get_time)}; not empty "
             f"{100 * self.occupancy_rate:.0f} % of the time"
         )
 
 
 class StatsQueue(AsyncQueue):
-    """A queue that measures, and logs that at the end.
+    """A queue that measures waits and throughput, and logs them.
 
-    Where a class changes nothing of how a queue works, the numbers are those of the native queue.
+    Unless a subclass overrides methods of the queue, the values are those of the native queue.
 
     Args:
-        info: The stage. The last queue is that of a stage named `sink`.
-        buffer_size: How many items it holds.
-        interval: After how many seconds `interval_stats_callback` is called each time, and once
-            more at the end with the rest. Where it is not positive, only at the end, with
-            everything. Of several intervals of native queues of a pipeline the shortest is that
-            of all.
+        info: The stage before the queue. For the last queue, a stage named `sink`.
+        buffer_size: The capacity in items.
+        interval: The interval in seconds between calls of `interval_stats_callback`; the last call is at the
+            end. If not positive, there is one call at the end, with the statistics of the whole run. Native
+            queues of a pipeline share the shortest interval.
 
     >>> from spdl_rs.pipeline import PipelineBuilder, StatsQueue
-    >>> class Tell(StatsQueue):
+    >>> class Print(StatsQueue):
     ...     async def interval_stats_callback(self, stats):
     ...         print(self.info.stage_name, stats.num_items)
-    >>> list(PipelineBuilder().add_source("ab").add_sink().build(num_threads=1, queue_class=Tell))
+    >>> list(PipelineBuilder().add_source("ab").add_sink().build(num_threads=1, queue_class=Print))
     sink 2
     ['a', 'b']
     """
@@ -114,51 +112,51 @@ class StatsQueue(AsyncQueue):
     def __init__(self, info: StageInfo, *, buffer_size: int = 1, interval: float = -1) -> None:
         super().__init__(info, buffer_size=buffer_size)
         self.interval = interval
-        # Whether somebody else measures.
+        # Whether the native queue measures.
         self._is_native = False
-        self._began = self._lap_began = time.monotonic()
-        self._puts, self._gets = Durations(), Durations()
-        self._lap_puts, self._lap_gets = Durations(), Durations()
+        self._began = self._interval_began = time.monotonic()
+        self._puts, self._gets = DurationHistogram(), DurationHistogram()
+        self._interval_puts, self._interval_gets = DurationHistogram(), DurationHistogram()
         self._empty_since: float | None = self._began
-        self._empty_s = self._lap_empty_s = 0.0
+        self._empty_s = self._interval_empty_s = 0.0
 
     async def put(self, item: Any) -> None:
-        """Puts an item in, and measures how long that waits."""
+        """Puts an item, and measures the wait."""
         began = time.monotonic()
         await super().put(item)
-        self._record(time.monotonic() - began, self._puts, self._lap_puts)
+        self._record(time.monotonic() - began, self._puts, self._interval_puts)
 
     async def get(self) -> Any:
-        """Takes an item out, and measures how long that waits."""
+        """Takes an item, and measures the wait."""
         began = time.monotonic()
         item = await super().get()
-        self._record(time.monotonic() - began, self._gets, self._lap_gets)
+        self._record(time.monotonic() - began, self._gets, self._interval_gets)
         return item
 
     @asynccontextmanager
     async def stage_hook(self) -> AsyncIterator[None]:
-        """Calls `interval_stats_callback` each interval and at the end."""
+        """Calls `interval_stats_callback` at each interval and at the end."""
         if self._is_native:
             yield
             return
-        from .tasks import every
+        from .tasks import call_periodically
 
-        self._began = self._lap_began = time.monotonic()
+        self._began = self._interval_began = time.monotonic()
         self._empty_since = self._began if self.empty() else None
-        async with every(self.interval, self._tell):
+        async with call_periodically(self.interval, self._report):
             yield
         if self.interval > 0:
             self._log(self._stats(self._began, self._puts, self._gets, self._empty_s))
 
     async def interval_stats_callback(self, stats: QueuePerfStats) -> None:
-        """Is given what was measured in an interval. By default it is logged, at INFO.
+        """Called with the statistics of an interval. The default logs them at level INFO.
 
-        What it raises is logged, but for the last time: there it ends the pipeline with a
+        Exceptions are logged, except in the last call: there they end the pipeline with a
         `PipelineFailure`.
         """
         self._log(stats)
 
-    # `asyncio.Queue` calls these two for whatever goes in and out.
+    # `asyncio.Queue` calls `_put` and `_get` for all items.
     def _put(self, item: Any) -> None:
         self._count_empty()
         self._empty_since = None
@@ -173,23 +171,25 @@ class StatsQueue(AsyncQueue):
         if self._empty_since is not None:
             now = time.monotonic()
             self._empty_s += now - self._empty_since
-            self._lap_empty_s += now - self._empty_since
+            self._interval_empty_s += now - self._empty_since
             self._empty_since = now
 
-    def _record(self, seconds: float, *counts: Durations) -> None:
+    def _record(self, seconds: float, *counts: DurationHistogram) -> None:
         for count in counts:
             count.record(seconds)
 
-    async def _tell(self) -> None:
+    async def _report(self) -> None:
         self._count_empty()
-        stats = self._stats(self._lap_began, self._lap_puts, self._lap_gets, self._lap_empty_s)
-        self._lap_began, self._lap_empty_s = time.monotonic(), 0.0
-        self._lap_puts.clear()
-        self._lap_gets.clear()
+        stats = self._stats(
+            self._interval_began, self._interval_puts, self._interval_gets, self._interval_empty_s
+        )
+        self._interval_began, self._interval_empty_s = time.monotonic(), 0.0
+        self._interval_puts.clear()
+        self._interval_gets.clear()
         await self.interval_stats_callback(stats)
 
     def _stats(
-        self, began: float, puts: Durations, gets: Durations, empty_s: float
+        self, began: float, puts: DurationHistogram, gets: DurationHistogram, empty_s: float
     ) -> QueuePerfStats:
         elapsed = time.monotonic() - began
         return QueuePerfStats(
@@ -208,7 +208,8 @@ class StatsQueue(AsyncQueue):
         _LOGGER.info("[%s] %s", self.name, stats)
 
 
-def is_used_for_real(queue: AsyncQueue) -> bool:
-    """Whether a class changes how a queue works."""
+def carries_items(queue: AsyncQueue) -> bool:
+    """Returns whether items go through this queue, because its class overrides a method."""
     base = StatsQueue if isinstance(queue, StatsQueue) else AsyncQueue
-    return any(getattr(type(queue), way) is not getattr(base, way) for way in _WAYS)
+    methods = _QUEUE_METHODS
+    return any(getattr(type(queue), name) is not getattr(base, name) for name in methods)

@@ -1,4 +1,4 @@
-"""Code of the user's around stages and items."""
+"""Hooks around stages and items, and checks of hooks when a pipeline is built."""
 
 from __future__ import annotations
 
@@ -14,32 +14,31 @@ from typing import Any
 
 from ..._arguments import shown
 from ..defs._stage_info import StageInfo
-from .durations import Durations, in_words
+from .durations import DurationHistogram, format_duration
 
 _LOGGER = logging.getLogger("spdl_rs.pipeline")
 
 
 class TaskHook(ABC):
-    """Is run around a stage and around each of its items, on the pipeline's event loop.
+    """Base class of hooks that run around a stage and around each of its items, on the event loop.
 
-    A hook is made for one stage, by the `task_hook_factory` of `build_pipeline`. Where there are
-    several for a stage, the first one is the outermost. An item that a stage turns into several
-    has its `task_hook` around each of them, and once more around the end, which is a
-    `StopAsyncIteration`: let it pass. What puts items together has it around each that it takes in.
+    The `task_hook_factory` of `build_pipeline` creates hooks for one stage. The first hook of a list is the
+    outermost. If a stage yields several results per item, `task_hook` is entered for each of them, and once
+    more for the end, which raises `StopAsyncIteration`: let it propagate. For aggregators, `task_hook` is
+    entered for each input item.
 
-    `asyncio.Task`s are not cancelled between the two halves of a hook: whatever has been entered
-    is left.
+    A hook that was entered is always left; tasks are not cancelled in between.
 
     >>> from contextlib import asynccontextmanager
     >>> from spdl_rs.pipeline import PipelineBuilder, TaskHook
-    >>> class Tell(TaskHook):
+    >>> class Print(TaskHook):
     ...     @asynccontextmanager
     ...     async def task_hook(self, input_item=None):
     ...         print("before", input_item)
     ...         yield
     ...         print("after", input_item)
     >>> builder = PipelineBuilder().add_source("ab").pipe(str.upper).add_sink()
-    >>> list(builder.build(num_threads=1, task_hook_factory=lambda info: [Tell()]))
+    >>> list(builder.build(num_threads=1, task_hook_factory=lambda info: [Print()]))
     before a
     after a
     before b
@@ -49,61 +48,60 @@ class TaskHook(ABC):
 
     @asynccontextmanager
     async def stage_hook(self) -> AsyncIterator[None]:
-        """Is entered before the stage's first item, and left when the pipeline has ended.
+        """A context that is entered before the first item and left after the end of the pipeline.
 
-        What it raises ends the pipeline with a `PipelineFailure`.
+        An exception ends the pipeline with a `PipelineFailure`.
         """
         yield
 
     @abstractmethod
     def task_hook(self, input_item: Any = None) -> AbstractAsyncContextManager[None]:
-        """Is entered before an item, and left after it.
+        """Returns a context that is entered before an item and left after it.
 
-        What it raises is a failure of the item. So is what the stage raises, which passes through
-        here; where it is not raised again, the item is dropped without one.
+        An exception is a failure of the item. Exceptions of the stage propagate through the context; if it
+        suppresses one, the item is dropped without a failure.
 
         Args:
-            input_item: What the stage was given.
+            input_item: The input of the stage.
         """
 
 
 @dataclass
 class TaskPerfStats:
-    """What a stage did. Times are in seconds, and those of successful calls only."""
+    """Statistics of a stage. Times are in seconds and cover successful calls only."""
 
     num_tasks: int
-    """How many calls there were."""
+    """The number of calls."""
     num_failures: int
-    """How many of them failed."""
+    """The number of failed calls."""
     ave_time: float
-    """How long one took on average."""
+    """The mean time of a call."""
     p90_time: float
-    """How long 90 % of them took at most."""
+    """The 90th percentile of the time of a call."""
     p99_time: float
-    """How long 99 % of them took at most."""
+    """The 99th percentile of the time of a call."""
 
     def __str__(self) -> str:
         return (
-            f"{self.num_tasks} tasks, {self.num_failures} failed; mean {in_words(self.ave_time)}, "
-            f"p90 {in_words(self.p90_time)}, p99 {in_words(self.p99_time)}"
+            f"{self.num_tasks} tasks, {self.num_failures} failed; mean {format_duration(self.ave_time)}, "
+            f"p90 {format_duration(self.p90_time)}, p99 {format_duration(self.p99_time)}"
         )
 
 
 class TaskStatsHook(TaskHook):
-    """Measures how long a stage takes, and logs that at the end.
+    """A hook that measures how long a stage takes per item, and logs the result.
 
     Args:
         info: The stage.
-        interval: After how many seconds `interval_stats_callback` is called each time, and once
-            more at the end with the rest. Where it is not positive, only at the end, with
-            everything.
+        interval: The interval in seconds between calls of `interval_stats_callback`; the last call is at the
+            end. If not positive, there is one call at the end, with the statistics of the whole run.
 
     >>> from spdl_rs.pipeline import PipelineBuilder, TaskStatsHook
-    >>> class Tell(TaskStatsHook):
+    >>> class Print(TaskStatsHook):
     ...     async def interval_stats_callback(self, stats):
     ...         print(self.info.stage_name, stats.num_tasks, stats.num_failures)
     >>> builder = PipelineBuilder().add_source([1, 0]).pipe(lambda n: 1 / n, name="invert")
-    >>> list(builder.add_sink().build(num_threads=1, task_hook_factory=lambda info: [Tell(info)]))
+    >>> list(builder.add_sink().build(num_threads=1, task_hook_factory=lambda info: [Print(info)]))
     invert 2 1
     [1.0]
     """
@@ -114,28 +112,28 @@ class TaskStatsHook(TaskHook):
         self.num_tasks = 0
         self.num_success = 0
         self._lock = threading.Lock()
-        self._all = Durations()
-        self._lap = Durations()
-        self._lap_tasks = 0
+        self._all = DurationHistogram()
+        self._interval_times = DurationHistogram()
+        self._interval_tasks = 0
 
     @property
     def ave_time(self) -> float:
-        """How long a successful call took on average, in seconds."""
+        """The mean time of a successful call, in seconds."""
         return self._all.mean
 
     @asynccontextmanager
     async def stage_hook(self) -> AsyncIterator[None]:
-        """Calls `interval_stats_callback` each interval and at the end."""
-        from .tasks import every
+        """Calls `interval_stats_callback` at each interval and at the end."""
+        from .tasks import call_periodically
 
-        async with every(self.interval, self._tell):
+        async with call_periodically(self.interval, self._report):
             yield
         if self.interval > 0:
             self._log(self._stats(self.num_tasks, self._all))
 
     @asynccontextmanager
     async def task_hook(self, input_item: Any = None) -> AsyncIterator[None]:
-        """Measures a call."""
+        """Measures one call."""
         del input_item
         began = time.monotonic()
         try:
@@ -148,31 +146,31 @@ class TaskStatsHook(TaskHook):
         self.record(time.monotonic() - began)
 
     def record(self, seconds: float | None) -> None:
-        """Counts a call, from any thread; `None` for one that failed."""
+        """Records a call; `None` stands for a failed one. Thread-safe."""
         with self._lock:
             self.num_tasks += 1
-            self._lap_tasks += 1
+            self._interval_tasks += 1
             if seconds is not None:
                 self.num_success += 1
                 self._all.record(seconds)
-                self._lap.record(seconds)
+                self._interval_times.record(seconds)
 
     async def interval_stats_callback(self, stats: TaskPerfStats) -> None:
-        """Is given what was measured in an interval. By default it is logged, at INFO.
+        """Called with the statistics of an interval. The default logs them at level INFO.
 
-        What it raises is logged, but for the last time: there it ends the pipeline with a
+        Exceptions are logged, except in the last call: there they end the pipeline with a
         `PipelineFailure`.
         """
         self._log(stats)
 
-    async def _tell(self) -> None:
+    async def _report(self) -> None:
         with self._lock:
-            stats = self._stats(self._lap_tasks, self._lap)
-            self._lap_tasks = 0
-            self._lap.clear()
+            stats = self._stats(self._interval_tasks, self._interval_times)
+            self._interval_tasks = 0
+            self._interval_times.clear()
         await self.interval_stats_callback(stats)
 
-    def _stats(self, tasks: int, successes: Durations) -> TaskPerfStats:
+    def _stats(self, tasks: int, successes: DurationHistogram) -> TaskPerfStats:
         return TaskPerfStats(
             tasks,
             tasks - successes.count,
@@ -185,7 +183,7 @@ class TaskStatsHook(TaskHook):
         _LOGGER.info("[%s] %s", self.info, stats)
 
 
-# How users write the methods, and what these are called with.
+# The usual signatures of the methods, and the arguments of the pipeline.
 _METHODS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "stage_hook": ("async def stage_hook(self)", ()),
     "task_hook": ("async def task_hook(self, input_item=None)", (None,)),
@@ -194,23 +192,23 @@ _DECORATOR = "contextlib.asynccontextmanager"
 
 
 def hooks_of(factory: Callable[[StageInfo], Iterable[TaskHook]], info: StageInfo) -> list[TaskHook]:
-    """The hooks that a factory gives for a stage.
+    """Returns the hooks for a stage.
 
     Raises:
-        TypeError: The factory cannot be called with a stage, or gives no list of hooks; or a
-            hook's method cannot be called as it is, or is a coroutine function.
-        ValueError: A hook's method is a generator that nobody made a context manager.
+        TypeError: The factory cannot be called with a `StageInfo`, or does not return a list of hooks; or a
+            method of a hook has a wrong signature or is a coroutine function.
+        ValueError: A method of a hook is a generator without the decorator for context managers.
     """
-    said = _does_not_take(factory, (info,))
-    if said is not None:
+    mismatch = _signature_mismatch(factory, (info,))
+    if mismatch is not None:
         raise TypeError(
-            f"task_hook_factory is called with one argument, the StageInfo of the stage {info}; {said}"
+            f"task_hook_factory is called with one argument, the StageInfo of stage {info}, but {mismatch}"
         )
     given: Any = factory(info)
     if isinstance(given, (str, bytes)) or not isinstance(given, Iterable):
         raise TypeError(
-            f"task_hook_factory must give a list of TaskHooks for the stage {info}, [] where it has "
-            f"none, not {shown(given)}"
+            f"task_hook_factory must return a list of TaskHooks for stage {info} ([] for none), "
+            f"not {shown(given)}"
         )
     hooks = list(given)
     for hook in hooks:
@@ -219,58 +217,58 @@ def hooks_of(factory: Callable[[StageInfo], Iterable[TaskHook]], info: StageInfo
 
 
 def not_a_context_manager(method: str, given: Any) -> TypeError:
-    """What is raised where a hook's method gave something else than an async context manager."""
+    """The exception for a method of a hook that did not return an async context manager."""
     signature, _ = _METHODS[method]
     return TypeError(
-        f"{method} must give an async context manager, not {type(given).__name__!r}; write it as "
-        f"`{signature}`, with one yield, and decorate it with {_DECORATOR}"
+        f"{method} must return an async context manager, not {type(given).__name__!r}; define it as "
+        f"`{signature}` with one yield, and decorate it with {_DECORATOR}"
     )
 
 
 def _check(hook: Any, info: StageInfo) -> None:
     if isinstance(hook, type):
         raise TypeError(
-            f"task_hook_factory gave {shown(hook)} for the stage {info}, and no TaskHook; make one of "
-            f"it, as in [{hook.__name__}()]"
+            f"task_hook_factory returned {shown(hook)} for stage {info}, which is not a TaskHook; return "
+            f"an instance, as in [{hook.__name__}()]"
         )
     for name, (signature, arguments) in _METHODS.items():
         method = getattr(hook, name, None)
         if not callable(method):
             raise TypeError(
-                f"task_hook_factory gave {shown(hook)} for the stage {info}, and no TaskHook: it has "
-                f"no method {name}"
+                f"task_hook_factory returned {shown(hook)} for stage {info}, which is not a TaskHook: it "
+                f"has no method {name}"
             )
-        _check_decorated(method, f"{type(hook).__name__}.{name}, of the stage {info},", signature)
-        said = _does_not_take(method, arguments)
-        if said is not None:
-            called_with = "the item" if arguments else "nothing"
+        _check_decorated(method, f"{type(hook).__name__}.{name}, of stage {info},", signature)
+        mismatch = _signature_mismatch(method, arguments)
+        if mismatch is not None:
+            called_with = "one argument, the item" if arguments else "no arguments"
             raise TypeError(
-                f"{type(hook).__name__}.{name}, which task_hook_factory gave for the stage {info}, is "
-                f"called with {called_with}, as in `{signature}`; {said}"
+                f"{type(hook).__name__}.{name}, which task_hook_factory returned for stage {info}, is "
+                f"called with {called_with}, as in `{signature}`, but {mismatch}"
             )
 
 
 def _check_decorated(method: Callable[..., Any], what: str, signature: str) -> None:
     if inspect.isasyncgenfunction(method) or inspect.isgeneratorfunction(method):
         raise ValueError(
-            f"{what} is a generator, and no async context manager; decorate it with {_DECORATOR}"
+            f"{what} is a generator, not an async context manager; decorate it with {_DECORATOR}"
         )
     if inspect.iscoroutinefunction(method):
         raise TypeError(
-            f"{what} is a coroutine function, and no async context manager; write it as "
-            f"`{signature}`, with one yield, and decorate it with {_DECORATOR}"
+            f"{what} is a coroutine function, not an async context manager; define it as "
+            f"`{signature}` with one yield, and decorate it with {_DECORATOR}"
         )
 
 
-def _does_not_take(function: Callable[..., Any], arguments: tuple[Any, ...]) -> str | None:
-    """Why a function cannot be called with these; `None` where it can, or does not tell."""
+def _signature_mismatch(function: Callable[..., Any], arguments: tuple[Any, ...]) -> str | None:
+    """Returns why a function cannot be called with these arguments; `None` if it can, or if unknown."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError, NameError):
-        # Python 3.14 evaluates annotations, whose names may be for type checkers alone.
+        # Python 3.14 evaluates annotations, which may name types that exist for type checkers only.
         return None
     try:
         signature.bind(*arguments)
     except TypeError as error:
-        return f"{signature} does not take that: {error}"
+        return f"its signature is {signature}: {error}"
     return None

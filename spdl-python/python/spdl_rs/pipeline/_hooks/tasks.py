@@ -1,4 +1,4 @@
-"""Tasks of `asyncio` whose failures are logged, and how failures are logged."""
+"""Helpers for asyncio: tasks whose failures are logged, and periodic calls."""
 
 from __future__ import annotations
 
@@ -29,16 +29,15 @@ def create_task(
     suppression_threshold: int = 5,
     suppression_warning_interval: int = 100,
 ) -> asyncio.Task[T]:
-    """Makes a task on the running event loop, as `asyncio.create_task` does, and logs its failure.
+    """Creates a task on the running event loop, like `asyncio.create_task`, and logs its failure.
 
     Args:
-        coro: What to await.
-        name: The task's name.
-        log_cancelled: Whether it is logged where the task is cancelled.
-        suppress_repeated_logs: Whether failures are logged less often where they are raised again
-            and again in the same line.
-        suppression_threshold: How many of these are logged.
-        suppression_warning_interval: After how many more there is a reminder each time.
+        coro: The coroutine.
+        name: The name of the task.
+        log_cancelled: Whether to log that the task was cancelled.
+        suppress_repeated_logs: Whether to log repeated failures at the same line less often.
+        suppression_threshold: How many repeated failures are logged.
+        suppression_warning_interval: After how many more failures a reminder is logged.
 
     Raises:
         RuntimeError: There is no running event loop.
@@ -71,7 +70,7 @@ def create_task(
 
 
 def _is_repeated(error: BaseException, threshold: int, interval: int) -> bool:
-    """Whether a failure has been logged often enough. Logs the reminders."""
+    """Returns whether a failure is suppressed. Logs the reminders."""
     frames = traceback.extract_tb(error.__traceback__)
     if not frames:
         return False
@@ -82,30 +81,32 @@ def _is_repeated(error: BaseException, threshold: int, interval: int) -> bool:
     if count <= threshold:
         return False
     if count == threshold + 1:
-        _LOGGER.warning("errors repeat at %s:%d; no more of them are logged", *place)
+        _LOGGER.warning("repeated errors at %s:%d are no longer logged", *place)
     elif (count - threshold) % max(1, interval) == 0:
-        _LOGGER.warning("there have been %d errors at %s:%d", count, *place)
+        _LOGGER.warning("%d errors so far at %s:%d", count, *place)
     return True
 
 
 @asynccontextmanager
-async def every(interval: float, call: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
-    """Calls every `interval` seconds, where that is positive; and once when the block is left.
+async def call_periodically(
+    interval: float, call: Callable[[], Awaitable[None]]
+) -> AsyncIterator[None]:
+    """Calls a function every `interval` seconds, if positive, and once when the block is left.
 
-    What a call raises is logged; what the last one raises is raised.
+    Exceptions are logged, except in the last call, which raises them.
     """
-    over = asyncio.Event()
+    left = asyncio.Event()
 
     async def repeat() -> None:
         loop = asyncio.get_running_loop()
         due = loop.time() + interval
         while True:
             try:
-                await asyncio.wait_for(over.wait(), max(0.0, due - loop.time()))
+                await asyncio.wait_for(left.wait(), max(0.0, due - loop.time()))
                 return
             except asyncio.TimeoutError:
                 pass
-            # A call that takes longer than the interval is not followed by several at once.
+            # Missed calls are not made up for.
             due = max(due + interval, loop.time())
             try:
                 await call()
@@ -116,7 +117,7 @@ async def every(interval: float, call: Callable[[], Awaitable[None]]) -> AsyncIt
     try:
         yield
     finally:
-        over.set()
+        left.set()
         if calls is not None:
             await calls
         await call()

@@ -25,28 +25,28 @@ from ..defs._configs import (
 )
 from ..defs._executors import PlacementConfig
 from ..defs._stage_info import StageInfo
-from .executors import Cancellable, InExecutor, IterateInExecutor
+from .executors import Cancellable, ExecutorCall, ExecutorIteration
 from .instrumentation import Instrumentation
-from .results import Results
+from .results import ResultCheck
 
 if TYPE_CHECKING:
     from .._event_loop.hooked_stage import HookedStage
-    from .._event_loop.supervisor import Companions
+    from .._event_loop.supervisor import LoopSupervisor
     from .._hooks.queues import AsyncQueue
     from .reporting import Reporter
     from .segments import Relay, SharedLimits
 
-# How many items the queues between stages hold.
+# The capacity of queues between stages.
 _BETWEEN = 2
 
 
 class Assembly:
-    """What one run of a pipeline is made of.
+    """The parts of one run of a pipeline.
 
     Args:
         config: The pipeline.
-        number: Its number in this process.
-        instrumentation: What it has around its stages, and how it is built.
+        number: The number of the pipeline in this process.
+        instrumentation: Build options, hooks and queues.
     """
 
     def __init__(
@@ -58,61 +58,61 @@ class Assembly:
         options = instrumentation.options
         self._number = number
         self._instrumentation = instrumentation
-        self._companions = instrumentation.companions
+        self._supervisor = instrumentation.supervisor
         self._limits: SharedLimits | None = None
-        self._inbox: _spdl_rs.Inbox | None = None
+        self._jobs: _spdl_rs.Inbox | None = None
         self._pools: list[_spdl_rs.Workers] = []
         self.threads: list[tuple[str, Callable[[], None]]] = []
-        """The names of all threads, and what they run."""
+        """The names and main functions of all threads."""
         self.cancellables: list[Cancellable] = []
-        """What waits for others: executors of the user's, and processes."""
+        """Work that waits for others: executors of the user, and regions."""
         self.inner_runs: list[_spdl_rs.PipelineRun] = []
-        """Runs that put what they give into queues of Python's."""
+        """Runs that put their items into Python queues."""
         self._reporters: list[Callable[[], Reporter]] = []
-        self.errands: list[Callable[[], Any]] = []
-        """Coroutines that run on the event loop meanwhile."""
+        self.coroutines: list[Callable[[], Any]] = []
+        """Coroutines that run on the event loop during the run."""
         self.stages_of: dict[CodeType, list[str]] = {}
-        """Of which stages a function of the user's is, by its code."""
-        self._taken_apart: set[str] = set()
-        """The places of stages whose results the next one iterates, or may iterate."""
+        """Names of stages by the code of their functions."""
+        self._iterated: set[str] = set()
+        """Places of stages whose results the next stage iterates, or may iterate."""
         self.called: list[str] = []
-        """The native operators that are called as functions, for hooks or queues of the user's."""
+        """Native operators that are called as functions, because of hooks or queues."""
 
         last = options.stage_id + 1 + len(_stages_of(config))
         self._sink = StageInfo(number, str(last), "sink")
-        if instrumentation.merges or self._is_used_for_real(self._sink, config.sink.buffer_size):
+        if instrumentation.merges or self._carries_items(self._sink, config.sink.buffer_size):
             from .segments import SharedLimits
 
             self._limits = SharedLimits(options.num_threads, options.max_failures)
         graph = self._line(config, "", options.stage_id)
-        if self._companions is not None:
+        if self._supervisor is not None:
             self._event_loop()
         max_failures = options.max_failures if self._limits is None else -1
-        self.run = self._run(graph, self._inbox, config.sink.buffer_size, max_failures)
-        if self._inbox is not None:
-            # Importing asyncio takes longer than all else together.
+        self.run = self._run(graph, self._jobs, config.sink.buffer_size, max_failures)
+        if self._jobs is not None:
+            # Imported lazily: asyncio is slow to import.
             from .._event_loop.loop import EventLoop
 
-            loop = EventLoop(self._inbox, self._companions)
+            loop = EventLoop(self._jobs, self._supervisor)
             self.threads.append(("spdl_event_loop_thread", loop))
 
     def begin(self) -> None:
-        """Prepares the companions, where this is what is run."""
+        """Adds reporting threads and coroutines, if this assembly is started."""
         self.threads += [("spdl_report_thread", make()) for make in self._reporters]
-        if self._companions is not None:
-            for errand in self.errands:
-                self._companions.add_errand(errand)
+        if self._supervisor is not None:
+            for make in self.coroutines:
+                self._supervisor.add_coroutine(make)
 
     def _line(self, config: PipelineConfig[Any], outer: str, first: int) -> _spdl_rs.Graph:
-        """A source and the stages behind it."""
+        """Describes a source and the stages after it."""
         graph, name, info = self._source(config, outer, first)
         is_outermost = not outer
         stages = _stages_of(config)
-        for at, configs in self._pieces(stages, outer, first + 1):
+        for at, configs in self._groups(stages, outer, first + 1):
             if is_outermost and info is not None:
                 graph = self._queue(graph, name, info, _BETWEEN, config)
             places = [f"{outer}{first + 1 + at + more}" for more in range(len(configs))]
-            graph = graph.then([self._piece(configs, places)])
+            graph = graph.then([self._group(configs, places)])
             name = f"{self._number}:{places[-1]}:{configs[-1].name}"
             info = self._info(configs[-1], places[-1])
         if is_outermost:
@@ -149,11 +149,11 @@ class Assembly:
         info: StageInfo,
         continuous: bool,
     ) -> _spdl_rs.Graph:
-        """What a function makes of several runs."""
+        """Describes a custom merge of several runs."""
         from .._hooks.queues import AsyncQueue
-        from .segments import Merging, Relay
+        from .segments import MergeTask, Relay
 
-        companions = self._needed_companions()
+        supervisor = self._needed_supervisor()
         inputs, halts = [], []
         for at, part in enumerate(parts):
             place = StageInfo(self._number, f"{info.stage_id}.{at}", "merge_input")
@@ -161,9 +161,9 @@ class Assembly:
             inputs.append(queue)
             halts.append(self._pump(part, queue).halt)
         output = AsyncQueue(info, buffer_size=_BETWEEN)
-        merging = Merging(op, info, inputs, halts, output, companions)
-        self.errands.append(merging.run)
-        return self._relay(Relay(output, companions), name, continuous)
+        merging = MergeTask(op, info, inputs, halts, output, supervisor)
+        self.coroutines.append(merging.run)
+        return self._relay(Relay(output, supervisor), name, continuous)
 
     def _queue(
         self,
@@ -173,49 +173,49 @@ class Assembly:
         buffer_size: int,
         config: PipelineConfig[Any],
     ) -> _spdl_rs.Graph:
-        """What comes out of the queue behind a stage."""
+        """Describes the queue after a stage."""
         queue = self._instrumentation.queue(info, buffer_size)
-        if queue is not None and self._is_used_for_real(info, buffer_size):
+        if queue is not None and self._carries_items(info, buffer_size):
             from .segments import Relay
 
-            relay = Relay(queue, self._needed_companions())
+            relay = Relay(queue, self._needed_supervisor())
             self._pump(graph, queue, relay)
             return self._relay(relay, f"{name}_queue", is_continuous(config))
         self._instrumentation.watch(name, info, buffer_size)
         return graph
 
-    def _is_used_for_real(self, info: StageInfo, buffer_size: int) -> bool:
-        """Whether items go through a queue of Python's behind a stage."""
+    def _carries_items(self, info: StageInfo, buffer_size: int) -> bool:
+        """Returns whether items go through the Python queue after a stage."""
         queue = self._instrumentation.queue(info, buffer_size)
         if queue is None:
             return False
-        from .._hooks.queues import is_used_for_real
+        from .._hooks.queues import carries_items
 
-        return is_used_for_real(queue)
+        return carries_items(queue)
 
     def _pump(
         self, graph: _spdl_rs.Graph, queue: AsyncQueue, relay: Relay | None = None
     ) -> _spdl_rs.PipelineRun:
-        """Has a run of its own put what it gives into a queue."""
+        """Adds a separate run that puts its items into a queue."""
         from .segments import Pump
 
-        # The inbox is closed by the last run.
+        # The last run closes the job queue.
         run = self._run(graph, None, 1, -1)
         self.inner_runs.append(run)
-        pump = Pump(run, queue, self._needed_companions(), relay)
+        pump = Pump(run, queue, self._needed_supervisor(), relay)
         self.threads.append(("spdl_queue_thread", pump))
         return run
 
     def _relay(self, relay: Relay, name: str, continuous: bool) -> _spdl_rs.Graph:
-        """A source that gives what comes out of a queue."""
+        """Describes a source of the items of a queue."""
         feed = _spdl_rs.Feed(name, relay, continuous, None, _EPOCH_END)
         self.threads.append(("spdl_queue_thread", feed))
         return _spdl_rs.Graph.source(feed)
 
-    def _needed_companions(self) -> Companions:
-        if self._companions is None:
-            raise RuntimeError("nothing was said of queues of Python's")
-        return self._companions
+    def _needed_supervisor(self) -> LoopSupervisor:
+        if self._supervisor is None:
+            raise RuntimeError("internal error: no event loop for Python queues")
+        return self._supervisor
 
     def _run(
         self,
@@ -224,7 +224,7 @@ class Assembly:
         prefetch: int,
         max_failures: int | float,
     ) -> _spdl_rs.PipelineRun:
-        """What runs the stages that were made since the last run, and who tells of it."""
+        """Creates a run of the stages described since the last run, and its reporter."""
         interval = self._instrumentation.interval()
         intervals = None if interval is None else _spdl_rs.Intervals(interval)
         threads, self._pools, pools = self._shared_threads(), [], self._pools
@@ -235,7 +235,7 @@ class Assembly:
         return run
 
     def _shared_threads(self) -> _spdl_rs.Workers:
-        """The threads of a run for stages without threads of their own."""
+        """Creates the worker threads of a run, for stages without separate threads."""
         count = self._instrumentation.options.num_threads
         workers = _spdl_rs.Workers(count)
         self.threads += [(f"spdl_worker_thread_{at}", workers) for at in range(count)]
@@ -246,36 +246,38 @@ class Assembly:
         return StageInfo(self._number, place, config.name, concurrency)
 
     def _stages(self, pipes: Sequence[StageConfig], outer: str) -> list[_spdl_rs.Stage]:
-        # What comes behind the last one stands elsewhere, and may do so.
-        self._taken_apart.add(f"{outer}{len(pipes) - 1}")
+        # The stage after a path is unknown here, and may iterate the results.
+        self._iterated.add(f"{outer}{len(pipes) - 1}")
         return [
-            self._piece(configs, [f"{outer}{at + more}" for more in range(len(configs))])
-            for at, configs in self._pieces(pipes, outer, 0)
+            self._group(configs, [f"{outer}{at + more}" for more in range(len(configs))])
+            for at, configs in self._groups(pipes, outer, 0)
         ]
 
-    def _pieces(
+    def _groups(
         self, stages: Sequence[StageConfig], outer: str, first: int
     ) -> Iterator[tuple[int, Sequence[StageConfig]]]:
-        """The stages, each with its place; together those that are one to the engine."""
-        _native.refuse_misfits(stages)
+        """Groups stages that form one engine stage. Yields positions and groups."""
+        _native.check_compatible(stages)
         for at, after in enumerate(stages[1:]):
             if isinstance(after, DisaggregateConfig):
-                self._taken_apart.add(f"{outer}{first + at}")
-        return _native.pieces(
+                self._iterated.add(f"{outer}{first + at}")
+        return _native.groups(
             stages, lambda at: self._is_called(stages[at], f"{outer}{first + at}")
         )
 
     def _is_called(self, config: StageConfig, place: str) -> bool:
-        """Whether a native operator is called as a function: the user's hooks are run around each
-        call, and what counts for several runs is counted in Python."""
+        """Returns whether a native operator is called as a function.
+
+        This is the case if it has hooks, or if several runs share limits that Python counts.
+        """
         return self._limits is not None or self._hooks(config, place) is not None
 
     def _hooks(self, config: StageConfig, place: str) -> HookedStage | None:
         name = f"{self._number}:{place}:{config.name}"
         return self._instrumentation.hooks(name, self._info(config, place))
 
-    def _piece(self, configs: Sequence[StageConfig], places: list[str]) -> _spdl_rs.Stage:
-        """Stages that are one to the engine: one, or several native ones."""
+    def _group(self, configs: Sequence[StageConfig], places: list[str]) -> _spdl_rs.Stage:
+        """Describes a group: one stage, or several native ones."""
         names = [
             f"{self._number}:{place}:{config.name}"
             for place, config in zip(places, configs, strict=True)
@@ -319,21 +321,21 @@ class Assembly:
         workers: _spdl_rs.Workers | None = None
         draws: tuple[int, str] | None = None
         if _native.is_native(config):
-            # As they do in Rust, they leave the threads of the pipeline to Python's functions.
+            # As in Rust, operators do not occupy the shared worker threads.
             function, draws, concurrency = _native.called(config)
             kind = "call" if draws is None else "draw"
             workers = self._own_threads(concurrency)
         if config.executor is not None:
-            in_executor = IterateInExecutor if kind == "iterate" else InExecutor
-            function = in_executor(config.executor, function)
+            executor_call = ExecutorIteration if kind == "iterate" else ExecutorCall
+            function = executor_call(config.executor, function)
             self.cancellables.append(function)
             workers = self._own_threads(concurrency)
         elif kind == "iterate-async":
-            # They wait for the event loop, and must not keep others from working meanwhile.
+            # They wait for the event loop, so they must not occupy the shared worker threads.
             workers = self._own_threads(concurrency)
-        results = Results(config.op, name, info.stage_id in self._taken_apart)
+        results = ResultCheck(config.op, name, info.stage_id in self._iterated)
         hooks = self._instrumentation.hooks(name, info)
-        # Where nobody else looks at results, that is done natively: it costs each item something.
+        # Otherwise results are checked natively, which is faster.
         natively = kind == "call" and hooks is None and self._limits is None
         if not natively:
             function = results.wrap(kind, function)
@@ -352,7 +354,7 @@ class Assembly:
             workers=workers,
             inbox=self._event_loop() if kind in ("await", "iterate-async") else None,
             draws=draws,
-            look_at=results.look_at if natively else None,
+            look_at=results.check if natively else None,
         )
 
     def _paths(self, config: PathVariantsConfig[Any], name: str, place: str) -> _spdl_rs.Stage:
@@ -362,9 +364,9 @@ class Assembly:
         return _spdl_rs.Stage.route(name, config.router, paths, batched=config.batched, inbox=inbox)
 
     def _event_loop(self) -> _spdl_rs.Inbox:
-        if self._inbox is None:
-            self._inbox = _spdl_rs.Inbox()
-        return self._inbox
+        if self._jobs is None:
+            self._jobs = _spdl_rs.Inbox()
+        return self._jobs
 
     def _own_threads(self, count: int) -> _spdl_rs.Workers:
         workers = _spdl_rs.Workers(count)
@@ -374,12 +376,12 @@ class Assembly:
 
 
 def _stages_of(config: PipelineConfig[Any]) -> list[StageConfig]:
-    """The stages of a pipeline, of which regions have been cut out by now."""
+    """Returns the stages of a pipeline. Regions are already removed."""
     return [stage for stage in config.pipes if not isinstance(stage, PlacementConfig)]
 
 
 def _pristine(aggregator: Aggregator | BatchImages) -> Aggregator | BatchImages:
-    """A copy, so that whatever the user does with the original shows nowhere."""
+    """Copies an aggregator, so that later changes by the user have no effect."""
     try:
         return copy.deepcopy(aggregator)
     except Exception as error:

@@ -1,4 +1,4 @@
-"""Functions that run on an executor of the user's."""
+"""Stages on a `concurrent.futures.Executor` of the user."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ _END = object()
 
 
 class Cancellable(ABC):
-    """What a pipeline is to cancel when it is stopped."""
+    """Work that a pipeline cancels when it is stopped."""
 
     @abstractmethod
     def cancel(self) -> None:
-        """Lets what is under way end soon, and does not wait for it."""
+        """Makes work in progress end soon. Does not wait for it."""
 
 
-class InExecutor(Cancellable):
+class ExecutorCall(Cancellable):
     """Calls a function on an executor, and waits for its result.
 
     Raises:
-        RuntimeError: It has processes, which could not begin.
+        RuntimeError: The executor has processes that cannot start.
     """
 
     def __init__(self, executor: concurrent.futures.Executor, function: Callable[..., Any]) -> None:
@@ -41,7 +41,7 @@ class InExecutor(Cancellable):
         return self._call(self._function, item)
 
     def cancel(self) -> None:
-        """Cancels what has not begun, and begins nothing more."""
+        """Cancels calls that have not started, and refuses further calls."""
         self._cancelled = True
         for future in list(self._waiting):
             future.cancel()
@@ -50,9 +50,9 @@ class InExecutor(Cancellable):
         try:
             future = self._executor.submit(function, *arguments)
         except RuntimeError:
-            # Python lets executors end before pipelines.
+            # At exit, Python shuts executors down before pipelines stop.
             if _executors_have_ended():
-                raise Cancelled("the process ends") from None
+                raise Cancelled("the process is exiting") from None
             raise
         self._waiting.add(future)
         try:
@@ -67,12 +67,12 @@ class InExecutor(Cancellable):
             self._waiting.discard(future)
 
 
-class IterateInExecutor(InExecutor):
-    """Iterates what a function returns, each step on an executor."""
+class ExecutorIteration(ExecutorCall):
+    """Iterates the result of a function. Each step runs on an executor."""
 
     def __call__(self, item: Any) -> Iterator[Any]:
         if _has_own_objects(self._executor):
-            # A generator cannot leave the process, or the interpreter, that made it.
+            # Generators cannot be sent to another process or interpreter.
             yield from self._call(_exhaust, self._function, item)
             return
         with closing(iter(self._call(self._function, item))) as results:
@@ -81,12 +81,12 @@ class IterateInExecutor(InExecutor):
 
 
 def _exhaust(function: Callable[[Any], Iterable[Any]], item: Any) -> list[Any]:
-    # Other interpreters get the code of functions that use no globals, and so need not import this.
+    # Functions without globals are sent to other interpreters by code, without importing this module.
     return list(function(item))
 
 
 def _executors_have_ended() -> bool:
-    """Whether Python ends, and has let all executors of a kind end. It says so nowhere else."""
+    """Returns whether Python has shut down all executors at exit. There is no public API for this."""
     flags = (
         ("concurrent.futures.thread", "_shutdown"),
         ("concurrent.futures.process", "_global_shutdown"),
@@ -95,7 +95,7 @@ def _executors_have_ended() -> bool:
 
 
 def _has_own_objects(executor: concurrent.futures.Executor) -> bool:
-    """Whether its workers share no objects with this interpreter."""
+    """Returns whether workers of the executor share no objects with this interpreter."""
     if getattr(executor, "has_own_objects", False):
         return True
     interpreters = getattr(concurrent.futures, "InterpreterPoolExecutor", ())

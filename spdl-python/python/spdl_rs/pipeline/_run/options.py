@@ -1,4 +1,4 @@
-"""How a pipeline is to be built, beside what it is made of."""
+"""Checked build options, and the defaults of this process."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ def check_options(
     use_thread_output_queue: Any,
     stage_id: Any = 0,
 ) -> None:
-    """Checks what is said to `build_pipeline`.
+    """Checks the arguments of `build_pipeline`.
 
     Raises:
-        TypeError: Something is of the wrong type.
-        ValueError: Something is out of range.
+        TypeError: An argument has the wrong type.
+        ValueError: An argument is out of range.
     """
     threads(num_threads)
     budget(max_failures)
@@ -51,7 +51,7 @@ def check_options(
     if background_tasks is not None:
         if isinstance(background_tasks, (str, bytes)) or not isinstance(background_tasks, Iterable):
             raise TypeError(
-                "background_tasks must be a list of functions that make BackgroundTasks, not "
+                "background_tasks must be a list of functions that create BackgroundTasks, not "
                 f"{shown(background_tasks)}"
             )
         for at, make in enumerate(background_tasks):
@@ -64,19 +64,19 @@ _MOST_STAGE_ID = 2**31 - 1
 
 @dataclass(frozen=True)
 class BuildOptions:
-    """How a pipeline is to be built."""
+    """Options of a pipeline that are not part of its configuration."""
 
     num_threads: int
     max_failures: int | float
-    """As the engine takes it."""
+    """The failure budget, in the engine's form."""
     stage_id: int
     report_stats_interval: float
     hook_factory: TaskHookFactory | None
-    """`None` where no hooks are run."""
+    """`None`: no hooks."""
     logs_stages: bool
-    """Whether the native statistics of stages are logged."""
+    """Whether native statistics of stages are logged."""
     queue_factory: QueueFactory | None
-    """`None` where no queues of Python's are made, and the native statistics are logged."""
+    """`None`: native queues, whose statistics are logged."""
     background_tasks: Sequence[BackgroundTaskFactory]
 
     @staticmethod
@@ -89,7 +89,7 @@ class BuildOptions:
         task_hook_factory: TaskHookFactory | None,
         background_tasks: Sequence[BackgroundTaskFactory] | None,
     ) -> BuildOptions:
-        """Takes the defaults of this process for what is `None`."""
+        """Replaces `None` by the defaults of this process."""
         interval = seconds("report_stats_interval", report_stats_interval)
         hook_class = defaults.hook_class
         hooks = task_hook_factory
@@ -130,7 +130,7 @@ def _default_queues(queue_class: type[Any], interval: float) -> QueueFactory | N
 @dataclass
 class _Defaults:
     hook_class: type[TaskHook] | None = TaskStatsHook
-    # `None` is `StatsQueue`: whoever needs no queue of Python's does not import it.
+    # `None` stands for `StatsQueue`, which is imported only if needed.
     queue_class: type[AsyncQueue] | None = None
     background_tasks: list[BackgroundTaskFactory] | None = None
     build_callback: Callable[[PipelineConfig[Any]], None] | None = None

@@ -1,4 +1,4 @@
-"""A pipeline that can be run."""
+"""`Pipeline`: start, iteration, stop."""
 
 from __future__ import annotations
 
@@ -37,32 +37,33 @@ _numbers = itertools.count()
 
 
 class Pipeline(Generic[T]):
-    """Gives the items that a source and stages make, while these are at work on the next ones.
+    """Runs stages concurrently and delivers their results, from a source to the consumer.
 
     ```text
     source ──► queue ──► stage ──► queue ──► … ──► sink ──► your loop, or get_item
     ```
 
-    `PipelineBuilder.build` and `build_pipeline` make it. It starts with the first item that is
-    asked for, or by `start`. Iterating gives all items, or, where the source is continuous, those
-    of one epoch. Any thread may ask for items, and each item goes to one of them. Leaving a loop
-    does not stop it: the next one goes on where that was left. Queues are bounded, so whoever does
-    not ask for items holds everything up.
+    Created by `PipelineBuilder.build` and `build_pipeline`. The first request for an item starts the pipeline,
+    or `start`. Iteration delivers all items; if the source is continuous, those of one epoch. Any thread may
+    request items, and each item goes to one thread. Leaving a loop does not stop the pipeline: the next loop
+    resumes. Queues are bounded, so a slow consumer causes backpressure.
 
-    It runs once. Where the source is not continuous, a pipeline that has ended gives nothing more,
-    and a loop over it warns of that (`UserWarning`): build another one for another pass, or say
-    `add_source(..., continuous=True)`.
+    A pipeline runs once. If the source is not continuous, a finished pipeline has no more items, and a loop
+    over it issues a `UserWarning`: build another pipeline, or use `add_source(..., continuous=True)`.
 
-    It ends with its data, by `stop`, by Ctrl-C while it is waited for, and when nobody holds it
-    any more. When the process ends, functions that are under way are waited for, for 10 s at most;
-    after 1 s a warning is logged that names them, and those that still compute then get an exception.
+    A pipeline ends with its data, by `stop`, by Ctrl-C during a wait, and when the last reference is dropped.
+    At exit, the process waits at most 10 s for running functions. After 1 s it logs a warning that names
+    them, and functions that still run Python code at the end are interrupted by an exception.
 
-    Items whose function raises are dropped and logged, up to `max_failures`; what ends the pipeline
-    is raised as `PipelineFailure`, behind the items that were finished before. It has no state:
-    loaders have one, and sources that go on where they were left. It cannot be pickled; its
-    configuration can, where its functions can.
+    If a function raises, its item is dropped and logged. The number of failures is unlimited by default, and
+    `max_failures` of `build` limits it. A pipeline that has dropped items logs one warning with their number
+    by stage, and the first failure, when it ends. A failure that ends the pipeline is raised as
+    `PipelineFailure`, after the items that were finished before.
 
-    `print(pipeline)` shows its stages; `stats` and `diagnose` tell what they did.
+    A pipeline has no checkpoint state; loaders and resumable sources have one. A pipeline cannot be pickled;
+    its configuration can, if its functions can.
+
+    `print(pipeline)` shows the stages; `stats` and `diagnose` report statistics.
 
     >>> from spdl_rs.pipeline import PipelineBuilder
     >>> builder = PipelineBuilder().add_source("ab", continuous=True).add_sink()
@@ -83,7 +84,7 @@ class Pipeline(Generic[T]):
         self._number = next(_numbers)
         self._instrumentation = Instrumentation(options, has_merge_op(config))
         self._assemble = functools.partial(Assembly, config, self._number, self._instrumentation)
-        # What cannot be put together is told now, not when it is started.
+        # Reports invalid combinations now, not at the start.
         self._called = self._assemble().called
         self._starting = ForkSafeLock()
         self._run: _spdl_rs.PipelineRun | SupervisedRun | None = None
@@ -92,18 +93,18 @@ class Pipeline(Generic[T]):
         self._late_failure: Callable[[], BaseException | None] | None = None
 
     def start(self, *, timeout: float | None = None, **kwargs: Any) -> None:
-        """Starts the work.
+        """Starts the pipeline.
 
         Args:
-            timeout: Changes nothing: starting does not wait.
+            timeout: Ignored: starting does not wait.
 
         Raises:
-            RuntimeError: It was started already, or stopped.
+            RuntimeError: The pipeline was already started or stopped.
         """
         checked_timeout(timeout)
         if kwargs:
             warnings.warn(
-                f"these arguments have no meaning: {', '.join(kwargs)}", UserWarning, stacklevel=2
+                f"unknown arguments are ignored: {', '.join(kwargs)}", UserWarning, stacklevel=2
             )
         with self._starting.held():
             if self._run is not None:
@@ -111,16 +112,16 @@ class Pipeline(Generic[T]):
             self._start()
 
     def stop(self, *, timeout: float | None = None) -> None:
-        """Ends the work, and waits for the functions that are under way. Items are dropped.
+        """Stops the pipeline and waits for running functions. Unfinished items are dropped.
 
-        Does nothing before the start, or the second time.
+        Has no effect before the start and on repeated calls.
 
         Args:
-            timeout: How many seconds to wait. Default: as long as it takes.
+            timeout: The longest wait in seconds. Default: no limit.
 
         Raises:
-            TimeoutError: Some functions are still under way. Their threads end with them.
-            PipelineFailure: The pipeline has failed, and nobody has been told yet.
+            TimeoutError: Functions are still running. Their threads end when they return.
+            PipelineFailure: The pipeline has failed, and the failure was not raised yet.
         """
         timeout = checked_timeout(timeout)
         run = self._run
@@ -133,7 +134,7 @@ class Pipeline(Generic[T]):
             thread.join(None if deadline is None else max(0.0, deadline - time.monotonic()))
             ended = ended and not thread.is_alive()
         if not ended:
-            raise TimeoutError(f"some functions are still under way after {timeout} s")
+            raise TimeoutError(f"functions of the pipeline are still running after {timeout} s")
         failure = run.take_failure()
         if failure is not None:
             raise failure
@@ -141,14 +142,15 @@ class Pipeline(Generic[T]):
 
     @contextlib.contextmanager
     def auto_stop(self, *, timeout: float | None = None) -> Iterator[None]:
-        """Starts the work, and ends it when the `with` block is left. Left by Ctrl-C, it does not
-        wait for the functions that are under way.
+        """Starts the pipeline, and stops it when the `with` block is left.
+
+        If the block is left by Ctrl-C, it does not wait for running functions.
 
         Args:
             timeout: As for `stop`.
 
         Raises:
-            RuntimeError: It was started already.
+            RuntimeError: The pipeline was already started.
             TimeoutError, PipelineFailure: As for `stop`.
         """
         timeout = checked_timeout(timeout)
@@ -166,18 +168,17 @@ class Pipeline(Generic[T]):
             self.stop(timeout=timeout)
 
     def get_item(self, *, timeout: float | None = None) -> T:
-        """Waits for the next item. Starts the work where that has not been done.
+        """Waits for the next item. Starts the pipeline if necessary.
 
         Args:
-            timeout: How many seconds to wait. Default: as long as it takes.
+            timeout: The longest wait in seconds. Default: no limit.
 
         Raises:
-            EOFError: There is none: the pipeline has ended or was stopped, or an epoch of a
-                continuous one has ended. After the end of an epoch, the next call gives the first
-                item of the next one.
-            TimeoutError: None was ready in time.
+            EOFError: The pipeline has ended or was stopped, or an epoch of a continuous pipeline has ended.
+                After the end of an epoch, the next call returns the first item of the next epoch.
+            TimeoutError: No item was ready in time.
             ValueError: `timeout` is negative.
-            PipelineFailure: The pipeline has failed; all that was finished before was given.
+            PipelineFailure: The pipeline has failed. Items that were finished before have been delivered.
         """
         item = self._started().next(_not_negative(checked_timeout(timeout)))
         if item is None:
@@ -186,10 +187,10 @@ class Pipeline(Generic[T]):
         return cast(T, item[0])
 
     def get_item_nowait(self) -> T:
-        """The next item, where one is ready. Starts the work where that has not been done.
+        """Returns the next item if it is ready. Starts the pipeline if necessary.
 
         Raises:
-            queue.Empty: None is ready.
+            queue.Empty: No item is ready.
             EOFError, PipelineFailure: As for `get_item`.
         """
         try:
@@ -201,14 +202,14 @@ class Pipeline(Generic[T]):
         """Iterates all items, or those of one epoch of a continuous source.
 
         Args:
-            timeout: How many seconds to wait for each.
+            timeout: The longest wait for an item in seconds. Default: no limit.
 
         Raises:
-            TimeoutError, PipelineFailure: As for `get_item`, while it is iterated.
+            TimeoutError, PipelineFailure: As for `get_item`, during the iteration.
             ValueError: `timeout` is negative.
 
         Warns:
-            UserWarning: It had ended before: there are no items.
+            UserWarning: The pipeline has already ended, so there are no items.
         """
         timeout = _not_negative(checked_timeout(timeout))
         run = self._started()
@@ -223,12 +224,11 @@ class Pipeline(Generic[T]):
         return self._then_warning(items) if had_ended else items
 
     def __iter__(self) -> Iterator[T]:
-        """The same, without a timeout."""
+        """Iterates as `get_iterator` does, without a timeout."""
         return self.get_iterator()
 
     def stats(self) -> Statistics:
-        """What was done so far, also after the end: items, failures and times of each stage, and
-        what limits the whole.
+        """Returns statistics so far, also after the end: items, failures and times of each stage.
 
         >>> from spdl_rs.pipeline import PipelineBuilder
         >>> builder = PipelineBuilder().add_source(range(5)).pipe(str).aggregate(2).add_sink()
@@ -242,9 +242,9 @@ class Pipeline(Generic[T]):
         return in_plain_words(monitor.statistics())
 
     def diagnose(self) -> str:
-        """What limits the rate, in a sentence or two, and what to do about it.
+        """Describes what limits the throughput, and what to do.
 
-        It is `stats()["diagnosis"]`.
+        The text is `stats()["diagnosis"]`.
 
         >>> from spdl_rs.pipeline import PipelineBuilder
         >>> pipeline = PipelineBuilder().add_source(range(5)).add_sink().build(num_threads=1)
@@ -255,9 +255,9 @@ class Pipeline(Generic[T]):
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
         raise TypeError(
-            "a Pipeline cannot be pickled or copied, as it has threads and items under way; pickle the "
-            "configuration (PipelineBuilder.get_config()) and build it there with build_pipeline, or "
-            "use run_pipeline_in_subprocess"
+            "a Pipeline cannot be pickled or copied, because it has threads and items in flight; pickle "
+            "its configuration (PipelineBuilder.get_config()) and build it with build_pipeline, or use "
+            "run_pipeline_in_subprocess"
         )
 
     def __repr__(self) -> str:
@@ -266,7 +266,7 @@ class Pipeline(Generic[T]):
     def __str__(self) -> str:
         called = ""
         if self._called:
-            called = f"\nNot in Rust, for hooks or queues of yours: {', '.join(self._called)}"
+            called = f"\nNot run in Rust because of hooks or queues: {', '.join(self._called)}"
         return f"Pipeline {self._number}, {self._state()}\n{self._config!r}{called}"
 
     def _repr_html_(self) -> str:
@@ -285,14 +285,14 @@ class Pipeline(Generic[T]):
         self._raise_late_failure()
 
     def _then_warning(self, items: Iterator[T]) -> Iterator[T]:
-        # What ended with a failure says so itself.
+        # If it ended with a failure, the iteration raises that instead.
         yield from items
         if is_continuous(self._config):
             why = ": it was stopped, or its source can be iterated only once, or is empty"
         else:
             why = "; build another one, or add the source with continuous=True"
         warnings.warn(
-            f"pipeline {self._number} has ended, and has no items for another loop{why}",
+            f"pipeline {self._number} has ended and has no items for another loop{why}",
             UserWarning,
             stacklevel=2,
         )
@@ -317,21 +317,21 @@ class Pipeline(Generic[T]):
         try:
             assembly.begin()
             whole: _spdl_rs.PipelineRun | SupervisedRun = run
-            companions = self._instrumentation.companions
-            if companions is not None:
+            supervisor = self._instrumentation.supervisor
+            if supervisor is not None:
                 from .supervised_run import SupervisedRun
 
-                whole = SupervisedRun(run, assembly.inner_runs, companions)
+                whole = SupervisedRun(run, assembly.inner_runs, supervisor)
             threads = [
                 threading.Thread(target=target, name=name, daemon=True)
                 for name, target in assembly.threads
             ]
             wait_at_exit(threads, assembly.stages_of)
-            # In one step, and with the variables of the caller's context, where threads inherit them.
+            # Without signal handlers, and in a copy of the caller's context, which threads may inherit.
             context = contextvars.copy_context()
             _spdl_rs.uninterrupted(lambda: context.run(start_all, threads))
             run.start()
-            # The run last: other threads take what they find there.
+            # `_run` is set last, because other threads check it.
             self._threads, self._assembly, self._run = threads, assembly, whole
         except BaseException:
             run.stop(0)
@@ -341,27 +341,27 @@ class Pipeline(Generic[T]):
 
 def _not_negative(timeout: float | None) -> float | None:
     if timeout is not None and timeout < 0:
-        raise ValueError(f"timeout must not be negative, and is {timeout}")
+        raise ValueError(f"timeout must not be negative, not {timeout}")
     return timeout
 
 
 def number_of(pipeline: Pipeline[Any]) -> int:
-    """The number with which the names of a pipeline's stages begin."""
+    """Returns the number of a pipeline, with which the names of its stages begin."""
     return pipeline._number
 
 
 def show_as(pipeline: Pipeline[Any], config: PipelineConfig[Any]) -> None:
-    """Shows another configuration than that of which the pipeline was made."""
+    """Makes a pipeline show another configuration than its own."""
     pipeline._config = config
 
 
 def check_at_end(pipeline: Pipeline[Any], late_failure: Callable[[], BaseException | None]) -> None:
-    """Lets a function say at the end of all items whether the pipeline has failed after all."""
+    """Sets a function that is called at the end of all items and may return a failure."""
     pipeline._late_failure = late_failure
 
 
 def halt(pipeline: Pipeline[Any]) -> None:
-    """Lets a pipeline begin nothing more, and does not wait for what is under way."""
+    """Makes a pipeline start nothing new. Does not wait for work in progress."""
     if pipeline._run is not None:
         pipeline._run.halt()
     if pipeline._assembly is not None:

@@ -1,4 +1,4 @@
-"""Native statistics for the log, and for queues of Python's: the body of a thread."""
+"""Periodic statistics for the log and for `StatsQueue`. The main function of a thread."""
 
 from __future__ import annotations
 
@@ -11,56 +11,56 @@ from ... import _spdl_rs
 from ..._statistics import Interval, QueueStatistics, StageStatistics
 from .._failures.log import log_failure
 from .._failures.stage_names import is_or_is_part_of
-from .._hooks.durations import in_words
+from .._hooks.durations import format_duration
 from .._hooks.task_hooks import TaskPerfStats
 from ..defs._stage_info import StageInfo
 
 if TYPE_CHECKING:
-    from .._event_loop.supervisor import Companions
+    from .._event_loop.supervisor import LoopSupervisor
     from .._hooks.queues import QueuePerfStats, StatsQueue
 
 _LOGGER = logging.getLogger("spdl_rs.pipeline")
 
 
 @dataclass
-class Log:
-    """What of a pipeline is logged: stages and queues, by the names of stages in the engine."""
+class LoggedNames:
+    """Stages and queues to log, by the names of their engine stages."""
 
     stages: dict[str, StageInfo] = field(default_factory=dict)
     queues: dict[str, StageInfo] = field(default_factory=dict)
-    """The queues behind these stages."""
+    """The queues after these stages."""
     each_interval: bool = False
-    """Whether that is done each interval, too."""
+    """Whether to log at each interval, in addition to the end."""
 
 
 class Reporter:
-    """Tells what a pipeline does, each interval and at the end.
+    """Reports statistics of a run at each interval and at the end.
 
     Args:
-        intervals: What it does in each.
-        monitor: Says at the end what it did in all.
-        log: What is logged.
-        fed: The queues of Python's to be told, by the names of their stages in the engine.
-        companions: Run what is called.
+        intervals: The statistics of each interval.
+        monitor: The statistics of the whole run.
+        logged: What to log.
+        queues: Python queues to report to, by the names of their engine stages.
+        supervisor: Runs the callbacks of queues.
     """
 
     def __init__(
         self,
         intervals: _spdl_rs.Intervals,
         monitor: _spdl_rs.Monitor,
-        log: Log,
-        fed: dict[str, StatsQueue],
-        companions: Companions | None,
+        logged: LoggedNames,
+        queues: dict[str, StatsQueue],
+        supervisor: LoopSupervisor | None,
     ) -> None:
         self._intervals = intervals
         self._monitor = monitor
-        self._logged = log
-        self._often = {name: queue for name, queue in fed.items() if queue.interval > 0}
-        self._at_the_end = {name: fed[name] for name in fed.keys() - self._often.keys()}
-        self._companions = companions
+        self._logged = logged
+        self._periodic = {name: queue for name, queue in queues.items() if queue.interval > 0}
+        self._at_the_end = {name: queues[name] for name in queues.keys() - self._periodic.keys()}
+        self._supervisor = supervisor
         self._done: concurrent.futures.Future[None] = concurrent.futures.Future()
-        if companions is not None:
-            companions.wait_for(self._done)
+        if supervisor is not None:
+            supervisor.wait_before_end(self._done)
 
     def __call__(self) -> None:
         logged = 0
@@ -69,7 +69,7 @@ class Reporter:
                 if self._logged.each_interval:
                     logged += 1
                     self._log(interval)
-                self._feed(self._often, interval)
+                self._report_to(self._periodic, interval)
             statistics = self._monitor.statistics()
             whole: Interval = {
                 "length_s": statistics["elapsed_s"],
@@ -78,7 +78,7 @@ class Reporter:
             }
             if logged != 1:
                 self._log(whole)
-            self._feed(self._at_the_end, whole)
+            self._report_to(self._at_the_end, whole)
         finally:
             self._done.set_result(None)
 
@@ -88,23 +88,23 @@ class Reporter:
             if info is not None:
                 _LOGGER.info("[%s] %s", info, task_stats(stage))
         for name, info in self._logged.queues.items():
-            queue = queue_behind(name, interval)
+            queue = queue_after(name, interval)
             if queue is not None:
                 _LOGGER.info("[%s_queue] %s", info, _queue_in_words(queue, interval["length_s"]))
 
-    def _feed(self, queues: dict[str, StatsQueue], interval: Interval) -> None:
-        for name, fed in queues.items():
-            queue = queue_behind(name, interval)
-            if queue is not None and self._companions is not None:
+    def _report_to(self, queues: dict[str, StatsQueue], interval: Interval) -> None:
+        for name, python_queue in queues.items():
+            queue = queue_after(name, interval)
+            if queue is not None and self._supervisor is not None:
                 stats = queue_stats(queue, interval["length_s"])
                 try:
-                    self._companions.call(fed.interval_stats_callback(stats))
+                    self._supervisor.call(python_queue.interval_stats_callback(stats))
                 except Exception as error:
-                    log_failure(f"interval_stats_callback of {fed.name}", error)
+                    log_failure(f"interval_stats_callback of {python_queue.name}", error)
 
 
-def queue_behind(name: str, interval: Interval) -> QueueStatistics | None:
-    """The queue behind a stage, which may consist of several of the engine's."""
+def queue_after(name: str, interval: Interval) -> QueueStatistics | None:
+    """Returns the queue after a stage, which may consist of several engine stages."""
     found = None
     for stage, queue in zip(interval["stages"], interval["queues"], strict=False):
         if is_or_is_part_of(stage["name"], name):
@@ -113,7 +113,7 @@ def queue_behind(name: str, interval: Interval) -> QueueStatistics | None:
 
 
 def task_stats(stage: StageStatistics) -> TaskPerfStats:
-    """The native statistics of a stage. Times are those of all calls."""
+    """Converts native statistics of a stage. Times cover all calls, failed ones included."""
     items = stage["items"]
     service = stage["service_ms"]
     mean = stage["busy_s"] / items if items else 0.0
@@ -121,7 +121,7 @@ def task_stats(stage: StageStatistics) -> TaskPerfStats:
 
 
 def queue_stats(queue: QueueStatistics, elapsed: float) -> QueuePerfStats:
-    """The native statistics of a queue."""
+    """Converts native statistics of a queue."""
     from .._hooks.queues import QueuePerfStats
 
     items, puts, gets = queue["items"], queue["wait_per_put_ms"], queue["wait_per_get_ms"]
@@ -142,12 +142,12 @@ def _queue_in_words(queue: QueueStatistics, elapsed: float) -> str:
     items = max(1, queue["items"])
     rate = queue["items"] / elapsed if elapsed else 0.0
     return (
-        f"{queue['items']} items in {in_words(elapsed)} ({rate:.1f}/s); put waits "
-        f"{in_words(queue['put_wait_s'] / items)}, get {in_words(queue['get_wait_s'] / items)}; "
+        f"{queue['items']} items in {format_duration(elapsed)} ({rate:.1f}/s); put waits "
+        f"{format_duration(queue['put_wait_s'] / items)}, get {format_duration(queue['get_wait_s'] / items)}; "
         f"not empty {100 * queue['occupancy']:.0f} % of the time"
     )
 
 
 def wants_log() -> bool:
-    """Whether anybody would see the log."""
+    """Returns whether the log level is enabled."""
     return _LOGGER.isEnabledFor(logging.INFO)

@@ -1,4 +1,4 @@
-"""What a function may give as its result: nothing that is still to be awaited."""
+"""Checks of the results of functions: coroutines and async generators are not items."""
 
 from __future__ import annotations
 
@@ -9,47 +9,46 @@ from typing import Any
 from .._failures.log import log_warning
 from ..defs._ops import where
 
-_UNDECIDED = frozenset((types.CoroutineType, types.AsyncGeneratorType, types.GeneratorType))
-# They give nothing that would have to be awaited, and need not be asked.
+_CHECKED_TYPES = frozenset((types.CoroutineType, types.AsyncGeneratorType, types.GeneratorType))
+# Callables that never return such objects.
 _PLAIN = (type, types.BuiltinFunctionType, types.MethodDescriptorType)
 
 
 class UnusableResultError(TypeError):
-    """A function gave what is no item: something that is still to be awaited."""
+    """A function returned a coroutine or an async generator instead of an item."""
 
     tells_all = True
 
 
-class Results:
-    """Looks at the results of one stage's function.
+class ResultCheck:
+    """Checks the results of the function of one stage.
 
-    Of a function that is wrapped in another one, or applied by a lambda, nobody can tell beforehand
-    that its result is to be awaited or iterated. Coroutines and async generators are refused as they
-    come. Generators go on as items, as any iterable does; that is logged once, unless the next stage
-    takes them apart.
+    For wrapped functions and lambdas it is unknown before the call whether the result must be awaited or
+    iterated. Coroutines and async generators are refused. Generators are passed on as items, like other
+    iterables; this is logged once, unless the next stage iterates them.
 
     Args:
-        op: What the user gave, for messages.
-        stage: Its stage's name.
-        taken_apart: Whether the next stage iterates what it is given.
+        op: The function of the user, for messages.
+        stage: The name of the stage.
+        is_iterated: Whether the next stage iterates the results.
     """
 
-    def __init__(self, op: Any, stage: str, taken_apart: bool) -> None:
+    def __init__(self, op: Any, stage: str, is_iterated: bool) -> None:
         self._op = op
         self._stage = stage
-        self._silent = taken_apart
+        self._silent = is_iterated
 
     def wrap(self, kind: str, function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        """What to call instead of a function of this kind. Its results are items.
+        """Returns a function that checks the results of `function`.
 
-        That raises `UnusableResultError`, a `TypeError`, where a result is none.
+        The returned function raises `UnusableResultError`, a `TypeError`.
         """
         if kind == "await":
 
             async def awaited(item: Any) -> Any:
                 result = await function(item)
-                if type(result) in _UNDECIDED:
-                    self.look_at(result)
+                if type(result) in _CHECKED_TYPES:
+                    self.check(result)
                 return result
 
             return awaited
@@ -58,33 +57,36 @@ class Results:
 
         def called(item: Any) -> Any:
             result = function(item)
-            if type(result) in _UNDECIDED:
-                self.look_at(result)
+            if type(result) in _CHECKED_TYPES:
+                self.check(result)
             return result
 
         return called
 
-    def look_at(self, result: Any) -> None:
-        """Of a coroutine or generator: says what is to be done with it, or raises
-        `UnusableResultError`."""
+    def check(self, result: Any) -> None:
+        """Closes a coroutine, and logs or raises what to change.
+
+        Raises:
+            UnusableResultError: The result is a coroutine or an async generator.
+        """
         if isinstance(result, types.GeneratorType):
             if not self._silent:
                 self._silent = True
                 log_warning(
-                    f"{self._stage}: {where(self._op)} gives generators, which go on as items. To have "
-                    "what they yield go on, put .disaggregate() behind the stage, or give it a "
-                    "generator function: one with `yield from` in it"
+                    f"{self._stage}: {where(self._op)} returns generators, which are passed on as items; "
+                    "to pass on what they yield, add .disaggregate() after the stage, or use a generator "
+                    "function (with `yield from`)"
                 )
             return
         if isinstance(result, types.CoroutineType):
-            # Nobody awaits it, of which there is nothing more to say.
+            # Avoids the warning about a coroutine that is never awaited.
             result.close()
             what, remedy = "a coroutine", "`async def op(item): return await ...`"
         else:
             what = "an async generator"
             remedy = "`async def op(item):` with `async for ...: yield ...` in it"
         raise UnusableResultError(
-            f"{where(self._op)} gave {what}, which is no item; stage {self._stage} could not tell "
-            "beforehand, as of a lambda or a decorated function: give it the async function itself, or "
+            f"{where(self._op)} returned {what}, which is not an item; stage {self._stage} cannot detect "
+            "this in advance for lambdas and decorated functions: pass the async function itself, or "
             f"{remedy}"
         )

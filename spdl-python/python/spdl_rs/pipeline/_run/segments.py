@@ -1,12 +1,12 @@
-"""Pipelines of several runs, with queues of Python's between them.
+"""Pipelines that consist of several native runs, connected by Python queues.
 
 ```text
-run ──► Pump ──► queue ──► Relay ──► run               a queue that works in a way of its own
+run ──► Pump ──► queue ──► Relay ──► run                            a custom queue
 run ──► Pump ──► queue ──┐
-run ──► Pump ──► queue ──┴► op ──► queue ──► Relay ──► run          a function that merges
+run ──► Pump ──► queue ──┴► op ──► queue ──► Relay ──► run          a custom merge function
 ```
 
-The queues are on the event loop; pumps and relays are threads.
+Queues live on the event loop. Pumps and relays are threads.
 """
 
 from __future__ import annotations
@@ -39,37 +39,37 @@ from .._hooks.markers import _EOF, _EPOCH_END
 from ..defs._stage_info import StageInfo
 
 if TYPE_CHECKING:
-    from .._event_loop.supervisor import Companions
+    from .._event_loop.supervisor import LoopSupervisor
     from .._hooks.queues import AsyncQueue
     from ..defs._configs import MergeOp
 
-# From this many calls on a share of failures is judged.
-_PROBATION = 100
+# The number of calls after which a failure budget given as a fraction applies.
+_PROBATION_CALLS = 100
 _END = object()
-# How long a queue that says it is not empty may take to give an item, where no more are put in.
-_PATIENCE_S = 1.0
+# After a failed queue is closed: how long to wait for the items that it still reports.
+_DRAIN_TIMEOUT_S = 1.0
 
 
 class Pump:
-    """Puts what a run gives into a queue: the body of a thread.
+    """Puts the items of a run into a queue. The main function of a thread.
 
     Args:
         run: The run.
         queue: The queue.
-        companions: Are told of failures.
-        relay: Takes what is put in; it ends where the queue does not take its end in.
+        supervisor: Receives failures.
+        relay: The consumer of the queue. It is ended if the end-of-data marker cannot be put.
     """
 
     def __init__(
         self,
         run: _spdl_rs.PipelineRun,
         queue: AsyncQueue,
-        companions: Companions,
+        supervisor: LoopSupervisor,
         relay: Relay | None = None,
     ) -> None:
         self._run = run
         self._queue = queue
-        self._companions = companions
+        self._supervisor = supervisor
         self._relay = relay
 
     def __call__(self) -> None:
@@ -87,19 +87,19 @@ class Pump:
         except Cancelled:
             pass
         except PipelineFailure as failure:
-            self._companions.failures.extend(stages_and_errors(failure))
+            self._supervisor.failures.extend(stages_and_errors(failure))
             self._put_last()
         except FatalStageError:
-            # That of the event loop, which the companions know.
+            # A failure of the event loop, which the supervisor knows already.
             pass
         except BaseException as error:
-            self._companions.failed(self._queue.name, error)
+            self._supervisor.add_failure(self._queue.name, error)
             self._put_last()
         finally:
             self._run.stop()
 
     def _put(self, item: Any) -> None:
-        wait(self._companions, lambda: self._queue.put(item))
+        await_on_loop(self._supervisor, lambda: self._queue.put(item))
 
     def _put_last(self) -> None:
         try:
@@ -107,25 +107,25 @@ class Pump:
         except (Cancelled, FatalStageError):
             pass
         except BaseException:
-            # The queue has failed before, which has been told.
+            # The queue failed before, and that was reported.
             if self._relay is not None:
                 self._relay.end()
 
 
 class Relay:
-    """Gives what comes out of a queue, until its end: a source."""
+    """A source that yields the items of a queue until its end."""
 
-    def __init__(self, queue: AsyncQueue, companions: Companions) -> None:
+    def __init__(self, queue: AsyncQueue, supervisor: LoopSupervisor) -> None:
         self._queue = queue
-        self._companions = companions
-        # On the event loop.
+        self._supervisor = supervisor
+        # Used on the event loop only.
         self._is_ended = False
         self._getting: asyncio.Task[Any] | None = None
 
     def end(self) -> None:
-        """Ends it behind what is in the queue; called by any thread."""
+        """Ends the iteration after the items that are in the queue. Thread-safe."""
         with contextlib.suppress(Cancelled, FatalStageError):
-            self._companions.ask(self._end, lambda: None, lambda: True)
+            self._supervisor.submit(self._end, lambda: None, lambda: True)
 
     async def _end(self) -> None:
         self._is_ended = True
@@ -138,21 +138,21 @@ class Relay:
             try:
                 return await self._queue.get()
             except asyncio.CancelledError:
-                if not self._is_ended or self._companions.is_ending:
+                if not self._is_ended or self._supervisor.is_ending:
                     raise
             finally:
                 self._getting = None
         if self._queue.empty():
             return _EOF
         try:
-            return await asyncio.wait_for(self._queue.get(), _PATIENCE_S)
+            return await asyncio.wait_for(self._queue.get(), _DRAIN_TIMEOUT_S)
         except asyncio.TimeoutError:
             return _EOF
 
     def __iter__(self) -> Iterator[Any]:
         while True:
             try:
-                item = wait(self._companions, self._get)
+                item = await_on_loop(self._supervisor, self._get)
             except Cancelled:
                 return
             if item is _EOF:
@@ -160,8 +160,8 @@ class Relay:
             yield item
 
 
-def wait(companions: Companions, ask: Callable[[], Awaitable[Any]]) -> Any:
-    """Awaits something on the event loop, for a thread.
+def await_on_loop(supervisor: LoopSupervisor, make: Callable[[], Awaitable[Any]]) -> Any:
+    """Awaits something on the event loop, and blocks the calling thread.
 
     Raises:
         Cancelled: The pipeline has ended.
@@ -173,29 +173,29 @@ def wait(companions: Companions, ask: Callable[[], Awaitable[Any]]) -> Any:
 
     async def answer() -> None:
         try:
-            reply.set_result(await ask())
+            reply.set_result(await make())
         except asyncio.CancelledError as error:
-            if companions.is_ending:
+            if supervisor.is_ending:
                 refuse()
             else:
                 reply.set_exception(error)
         except BaseException as error:
             reply.set_exception(error)
 
-    companions.ask(answer, refuse, lambda: True)
+    supervisor.submit(answer, refuse, lambda: True)
     return reply.result()
 
 
-class Merging:
-    """A function of the user's that merges queues into one.
+class MergeTask:
+    """Runs a function of the user that merges queues into one.
 
     Args:
         op: The function.
-        info: What it is told of itself.
-        inputs: The queues that it takes items from.
-        halts: End what puts items into each of them.
-        output: The queue that it puts items into.
-        companions: Are told where it fails.
+        info: The first argument of the function.
+        inputs: The queues that the function takes items from.
+        halts: Functions that stop the producers of these queues.
+        output: The queue that the function puts items into.
+        supervisor: Receives failures.
     """
 
     def __init__(
@@ -205,23 +205,23 @@ class Merging:
         inputs: Sequence[AsyncQueue],
         halts: Sequence[Callable[[], None]],
         output: AsyncQueue,
-        companions: Companions,
+        supervisor: LoopSupervisor,
     ) -> None:
         self._op = op
         self._info = info
         self._inputs = inputs
         self._halts = halts
         self._output = output
-        self._companions = companions
+        self._supervisor = supervisor
 
     async def run(self) -> None:
-        """Runs it. What it leaves in its queues is dropped, and what fills them ended."""
+        """Runs the function. Then stops the producers and drops remaining input items."""
         try:
             await self._op(self._info, list(self._inputs), self._output)
         except BaseException as error:
-            if self._companions.is_ending and isinstance(error, asyncio.CancelledError):
+            if self._supervisor.is_ending and isinstance(error, asyncio.CancelledError):
                 raise
-            self._companions.failed(str(self._info), error)
+            self._supervisor.add_failure(str(self._info), error)
         finally:
             for halt in self._halts:
                 halt()
@@ -239,11 +239,11 @@ async def _drain(queue: AsyncQueue) -> None:
 
 
 class SharedLimits:
-    """What several runs share: how many functions run at once, and the budget of failures.
+    """Limits that several runs share: concurrently running functions, and the failure budget.
 
     Args:
-        num_threads: How many functions run at once that are not async.
-        max_failures: As the engine takes it.
+        num_threads: The number of functions that may run at the same time, async ones excluded.
+        max_failures: The failure budget, in the engine's form.
     """
 
     def __init__(self, num_threads: int, max_failures: int | float) -> None:
@@ -256,7 +256,7 @@ class SharedLimits:
     def wrap(
         self, kind: str, name: str, function: Callable[..., Any], shares_threads: bool
     ) -> Callable[..., Any]:
-        """A function that counts for the limits, instead of one of this kind."""
+        """Returns a function that applies the limits to calls of a function of this kind."""
         if kind == "await":
             return self._awaiting(name, function)
         if kind == "iterate-async":
@@ -268,7 +268,7 @@ class SharedLimits:
     def wrap_aggregators(
         self, name: str, make: Callable[[], Any]
     ) -> Callable[[], CountedAggregator]:
-        """What makes aggregators of which each call counts."""
+        """Returns a factory of aggregators whose calls are counted."""
         return lambda: CountedAggregator(make(), functools.partial(self._counted, name))
 
     def _calling(
@@ -330,10 +330,10 @@ class SharedLimits:
         return self._threads if shares_threads else contextlib.nullcontext()
 
     def _count(self, name: str, error: Exception | None) -> None:
-        """Counts a call, and its failure.
+        """Counts a call and its failure.
 
         Raises:
-            FatalStageError: The budget is used up.
+            FatalStageError: The failure budget is exceeded.
         """
         with self._lock:
             self._calls += 1
@@ -343,13 +343,15 @@ class SharedLimits:
             if isinstance(self._budget, int):
                 is_over = 0 <= self._budget < self._failures
             else:
-                is_over = self._calls >= _PROBATION and self._failures > self._budget * self._calls
+                is_over = (
+                    self._calls >= _PROBATION_CALLS and self._failures > self._budget * self._calls
+                )
         if is_over and not isinstance(error, (FatalStageError, Cancelled)):
             raise FatalStageError(name, error) from error
 
 
 class CountedAggregator:
-    """An aggregator of which each call counts for the limits."""
+    """An aggregator whose calls are counted by `SharedLimits`."""
 
     def __init__(
         self, aggregator: Any, counted: Callable[[], contextlib.AbstractContextManager[None]]

@@ -1,4 +1,4 @@
-"""A run with companions: its end is that of all."""
+"""A run whose end includes that of its event loop."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ from typing import Any
 
 from ... import _spdl_rs
 from ..._statistics import Statistics
-from .._event_loop.supervisor import Companions
+from .._event_loop.supervisor import LoopSupervisor
 from .._failures.failure import PipelineFailure, with_others
 
 
 class SupervisedRun:
-    """A run that has ended when its companions have, and fails where they do.
+    """A run that ends after its event loop, and fails if hooks, queues or the loop fail.
 
     Args:
-        run: The run.
-        inner_runs: What gives it items, the first first.
-        companions: What runs beside it.
+        run: The last run.
+        inner_runs: The runs that produce its items, in order.
+        supervisor: Runs hooks, queues and background tasks.
     """
 
     def __init__(
         self,
         run: _spdl_rs.PipelineRun,
         inner_runs: Sequence[_spdl_rs.PipelineRun],
-        companions: Companions,
+        supervisor: LoopSupervisor,
     ) -> None:
         self._run = run
-        # Not the runs, which end when nobody holds them.
+        # Runs end when they are dropped, so only their monitors are kept.
         self._monitors = [inner.monitor for inner in inner_runs] + [run.monitor]
-        self._companions = companions
-        self._is_told = False
-        # That of the run, where somebody did not wait for the companions to end, too.
+        self._supervisor = supervisor
+        self._is_reported = False
+        # The failure of the run, if a caller did not wait for the event loop to end.
         self._failure: PipelineFailure | None = None
 
     @property
@@ -59,15 +59,15 @@ class SupervisedRun:
         except Exception:
             raise
         except BaseException:
-            # `SystemExit` of a stage, say, has ended the run, and is all that is told.
-            self._is_told = True
+            # For example `SystemExit` of a stage: nothing else is reported.
+            self._is_reported = True
             raise
         left = None if deadline is None else max(0.0, deadline - time.monotonic())
-        if not self._companions.over.wait(left):
+        if not self._supervisor.ended.wait(left):
             self._failure = failure
-            raise TimeoutError(f"what runs beside the pipeline did not end within {timeout} s")
-        self._is_told = True
-        failure = with_others(failure, self._companions.failures)
+            raise TimeoutError(f"the event loop of the pipeline did not end within {timeout} s")
+        self._is_reported = True
+        failure = with_others(failure, self._supervisor.failures)
         if failure is not None:
             raise failure
         return None
@@ -82,18 +82,18 @@ class SupervisedRun:
         return self._run.stop(timeout)
 
     def take_failure(self) -> BaseException | None:
-        """The failure that nobody has been told of yet. To be asked after the end."""
+        """Returns the failure if it was not reported yet. For use after the end."""
         failure = self._run.take_failure()
-        if self._is_told:
+        if self._is_reported:
             return None
-        self._is_told = True
+        self._is_reported = True
         if failure is None or isinstance(failure, PipelineFailure):
-            return with_others(failure, self._companions.failures)
+            return with_others(failure, self._supervisor.failures)
         return failure
 
 
 class _Items:
-    """Gives the items of a run, or of one of its epochs, each to one of the threads that ask."""
+    """Iterates the items of a run, or of one epoch. Thread-safe: each item goes to one thread."""
 
     def __init__(self, run: SupervisedRun, timeout: float | None) -> None:
         self._run = run
@@ -107,7 +107,7 @@ class _Items:
         try:
             item = None if self._is_ended else self._run.next(self._timeout)
         except PipelineFailure as failure:
-            # Where we came from tells nothing; the exceptions in it have tracebacks of their own.
+            # The frames of this method are irrelevant; the contained exceptions have tracebacks.
             raise failure.with_traceback(None) from failure.__cause__
         if item is None:
             self._is_ended = True
@@ -116,13 +116,13 @@ class _Items:
 
 
 class AllMonitors:
-    """What several runs did that follow each other."""
+    """Statistics of consecutive runs."""
 
     def __init__(self, monitors: Sequence[_spdl_rs.Monitor]) -> None:
         self._monitors = monitors
 
     def statistics(self) -> Statistics:
-        """The numbers of the last run, with the stages, queues and failures of all."""
+        """Returns the statistics of the last run, with the stages, queues and failures of all runs."""
         every = [monitor.statistics() for monitor in self._monitors]
         whole = every[-1]
         whole["stages"] = [stage for one in every for stage in one["stages"]]

@@ -1,4 +1,15 @@
-"""The description of pipelines as data: configurations, and functions that make them.
+"""Pipelines as data: configurations, and functions that create them.
+
+| file | content |
+|---|---|
+| `_configs` | configurations of sources, stages, sinks and whole pipelines |
+| `_factories` | `Pipe`, `Aggregate`, `Disaggregate`, `Merge`, `PathVariants` |
+| `_aggregators` | `Aggregator`, `Collate` |
+| `_executors` | configurations of executors, and where stages run |
+| `_native` | which stages run in Rust |
+| `_ops` | kinds and names of functions |
+| `_checks` | checks of arguments |
+| `_stage_info` | `StageInfo` |
 
 >>> from spdl_rs.pipeline import build_pipeline
 >>> from spdl_rs.pipeline.defs import Aggregate, Merge, Pipe, PipelineConfig

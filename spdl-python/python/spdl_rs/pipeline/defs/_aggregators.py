@@ -1,4 +1,4 @@
-"""What makes one item of several."""
+"""Aggregators: several items to one."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ T = TypeVar("T")
 
 
 class Aggregator(ABC):
-    """Makes one item of several, in a way of your own.
+    """Base class of custom aggregators, which combine several items into one.
 
-    A pipeline works on a copy (`copy.deepcopy`) of it, a fresh one for each epoch: nothing of one
-    epoch, or of one pipeline, gets into the next. So the object itself stays as it was made. One
-    that cannot be copied says how by `__deepcopy__`.
+    A pipeline works on copies (`copy.deepcopy`), a new one for each epoch, so state never leaks between
+    epochs or pipelines, and the object itself stays unchanged. Define `__deepcopy__` if the default does
+    not work.
 
     >>> from spdl_rs.pipeline import PipelineBuilder
     >>> from spdl_rs.pipeline.defs import Aggregator
@@ -35,11 +35,11 @@ class Aggregator(ABC):
 
     @abstractmethod
     def accumulate(self, item: Any) -> Any | None:
-        """Takes an item in. Returns an aggregate where one is complete, else `None`."""
+        """Adds an item. Returns an aggregate if one is complete, else `None`."""
 
     @abstractmethod
     def flush(self) -> Any | None:
-        """Returns what is held at the end of an epoch, if anything, else `None`."""
+        """Returns the remaining items at the end of an epoch, or `None`."""
 
 
 class Collate(Aggregator, Generic[T]):
@@ -49,8 +49,8 @@ class Collate(Aggregator, Generic[T]):
         n: Items per list, at least 1.
 
     Raises:
-        TypeError: `n` is no whole number.
-        ValueError: It is less than 1.
+        TypeError: `n` is not an integer.
+        ValueError: `n` is less than 1.
 
     >>> from spdl_rs.pipeline.defs import Collate
     >>> collate = Collate(2)

@@ -1,4 +1,4 @@
-"""Checks of arguments that only pipelines have."""
+"""Checks of arguments that are specific to pipelines."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from ..._arguments import MOST_THREADS, shown, whole
 
 
 def threads(value: Any) -> int:
-    """How many threads a pipeline has.
+    """Returns the number of threads of a pipeline.
 
     Raises:
-        TypeError: It is no whole number.
-        ValueError: It is less than 1, or more than any machine can have.
+        TypeError: `value` is not an integer.
+        ValueError: `value` is out of range.
     """
     return whole("num_threads", value, 1, MOST_THREADS)
 
 
 def budget(value: Any, name: str = "max_failures") -> None:
-    """Checks a budget of failures: a whole number, or a share.
+    """Checks a failure budget: a number of items, or a fraction of them.
 
     Raises:
-        TypeError: It is neither, a float say: whether 0.1 is meant exactly, nobody knows.
-        ValueError: The share is not in (0, 1].
+        TypeError: `value` has another type. Floats are refused because 0.1 is not exact.
+        ValueError: A fraction is not in (0, 1].
     """
     if isinstance(value, bool) or not isinstance(value, (int, Fraction)):
         raise TypeError(
-            f"{name} must be an int (a number of items) or a fractions.Fraction (a share), "
+            f"{name} must be an int (a number of items) or a fractions.Fraction (a share of items), "
             f"not {shown(value)}"
         )
     if isinstance(value, Fraction) and not 0 < value <= 1:
@@ -36,7 +36,7 @@ def budget(value: Any, name: str = "max_failures") -> None:
 
 
 def native_budget(value: int | Fraction) -> int | float:
-    """The same as the engine takes it: a share as a float that is not less."""
+    """Converts a failure budget to the engine's form: a fraction is rounded up to a float."""
     if isinstance(value, Fraction):
         share = float(value)
         return share if share >= value else math.nextafter(share, 2.0)

@@ -1,4 +1,4 @@
-"""Configurations: what a pipeline is made of. They are plain data, and never change."""
+"""Configurations of sources, stages, sinks and pipelines: immutable data."""
 
 from __future__ import annotations
 
@@ -29,15 +29,16 @@ U = TypeVar("U")
 
 @dataclass(frozen=True)
 class SourceConfig(Generic[T]):
-    """Where items come from.
+    """The source of a pipeline.
 
     Args:
-        source: What is iterated, on a thread of its own; an async one on the event loop.
-        continuous: Whether it is iterated again and again. Each pass is an epoch.
+        source: An iterable, which a dedicated thread iterates, or an async iterable, which the event loop
+            iterates.
+        continuous: Whether to iterate the source repeatedly. Each iteration is one epoch.
 
     Raises:
-        ValueError: `source` can be iterated in neither way.
-        TypeError: `continuous` is neither `True` nor `False`.
+        ValueError: `source` is not iterable.
+        TypeError: `continuous` is not `True` or `False`.
     """
 
     source: Iterable[T] | AsyncIterable[T]
@@ -45,7 +46,7 @@ class SourceConfig(Generic[T]):
 
     def __post_init__(self) -> None:
         if not (hasattr(self.source, "__iter__") or hasattr(self.source, "__aiter__")):
-            called = "; give it what the function returns" if callable(self.source) else ""
+            called = "; pass what the function returns" if callable(self.source) else ""
             raise ValueError(
                 "a source must have __iter__ or __aiter__; "
                 f"{type(self.source).__name__!r} objects have neither{called}"
@@ -59,14 +60,14 @@ class SourceConfig(Generic[T]):
 
 @dataclass(frozen=True)
 class PipeConfig(Generic[T, U]):
-    """A stage that calls a function for each item. `Pipe` makes it.
+    """A stage that calls a function for each item, created by `Pipe`.
 
-    `concurrency` is 1 where none is given, or for native operators `None`: as suits the machine.
+    The default of `concurrency` is 1; for native operators it is `None`, which means automatic.
 
     Raises:
-        TypeError: `op` can be neither called nor indexed, or an argument is of the wrong type.
-        ValueError: `concurrency` is less than 1, `output_order` is not known, an async function
-            is given an `executor`, or an async generator `output_order="input"`.
+        TypeError: `op` can neither be called nor indexed, or an argument has the wrong type.
+        ValueError: `concurrency` is less than 1, `output_order` is unknown, `op` is async and an
+            `executor` is given, or `op` is an async generator and `output_order` is `"input"`.
     """
 
     name: str
@@ -79,7 +80,7 @@ class PipeConfig(Generic[T, U]):
     def __post_init__(self) -> None:
         text("the name of a stage", self.name)
         of = f"of stage {self.name!r}"
-        _native.check_is_no_class(self.op)
+        _native.check_is_instance(self.op)
         _ops.function_of(self.op)
         if self.concurrency is not None:
             concurrency = whole(f"concurrency {of}", self.concurrency, wrong_type=ValueError)
@@ -95,13 +96,13 @@ class PipeConfig(Generic[T, U]):
         kind = _ops.kind_of(self.op)
         if self.executor is not None and kind in ("await", "iterate-async"):
             raise ValueError(
-                f"stage {self.name!r} is an async op, which runs on the event loop; it takes no "
+                f"stage {self.name!r} has an async op, which runs on the event loop; remove the "
                 "executor"
             )
         if kind == "iterate-async" and self.output_order == "input":
             raise ValueError(
-                f"stage {self.name!r} is an async generator, whose results cannot keep the order "
-                'of "input"'
+                f"stage {self.name!r} is an async generator, which does not support "
+                'output_order="input"'
             )
         if self.max_failures is not None:
             budget(self.max_failures, f"max_failures {of}")
@@ -125,8 +126,8 @@ class PipeConfig(Generic[T, U]):
 def _check_executor(name: str, executor: Any) -> None:
     if isinstance(executor, ExecutorConfig):
         raise TypeError(
-            f"{name} must be a concurrent.futures.Executor, not the configuration of one; stages "
-            f"are sent to a {type(executor).__name__} by to()"
+            f"{name} must be a concurrent.futures.Executor, not its configuration; use to() to run "
+            f"stages in a {type(executor).__name__}"
         )
     if isinstance(executor, type) or not callable(getattr(executor, "submit", None)):
         raise TypeError(f"{name} must be a concurrent.futures.Executor, not {shown(executor)}")
@@ -134,10 +135,10 @@ def _check_executor(name: str, executor: Any) -> None:
 
 @dataclass(frozen=True)
 class AggregateConfig(Generic[T]):
-    """A stage that makes one item of several. `Aggregate` makes it.
+    """A stage that combines several items into one, created by `Aggregate`.
 
     Raises:
-        TypeError: `op` is no `Aggregator`.
+        TypeError: `op` is not an `Aggregator`.
     """
 
     name: str
@@ -160,7 +161,7 @@ class AggregateConfig(Generic[T]):
 
 @dataclass(frozen=True)
 class DisaggregateConfig(Generic[T]):
-    """A stage that takes lists apart. `Disaggregate` makes it."""
+    """A stage that splits lists into items, created by `Disaggregate`."""
 
     name: str = "disaggregate"
 
@@ -178,12 +179,12 @@ Router: TypeAlias = (
 
 @dataclass(frozen=True)
 class PathVariantsConfig(Generic[T]):
-    """Paths, of which a function chooses one for each item. `PathVariants` makes it.
+    """Alternative paths; a router selects one for each item. Created by `PathVariants`.
 
     Raises:
-        TypeError: `router` cannot be called.
-        ValueError: There are no paths, or one holds something else than stages, or with `batched`
-            an operator that works on single items in Rust.
+        TypeError: `router` is not callable.
+        ValueError: There are no paths, a path contains something other than a stage, or `batched` is set
+            and a path contains a native operator.
     """
 
     name: str
@@ -198,15 +199,15 @@ class PathVariantsConfig(Generic[T]):
         batched = flag(f"batched {of}", self.batched, or_number=True)
         object.__setattr__(self, "batched", batched)
         if not self.paths:
-            raise ValueError(f"paths {of} must hold at least one path")
+            raise ValueError(f"paths {of} must contain at least one path")
         for at, path in enumerate(self.paths):
             for config in path:
                 if not isinstance(config, STAGES):
                     raise ValueError(
-                        f"path {at} holds a {type(config).__name__}; only stages may be on a path"
+                        f"path {at} contains a {type(config).__name__}; a path must contain stages only"
                     )
         if self.batched:
-            _native.refuse_in_lists(self.paths)
+            _native.check_not_batched(self.paths)
 
     def __repr__(self) -> str:
         described = [", ".join(_native.described(path)) for path in self.paths]
@@ -222,10 +223,10 @@ STAGES = (PipeConfig, AggregateConfig, DisaggregateConfig, PathVariantsConfig)
 
 @dataclass(frozen=True)
 class SinkConfig(Generic[T]):
-    """How many finished items may wait for whoever takes them.
+    """The output queue of a pipeline: how many finished items may wait for the consumer.
 
     Raises:
-        ValueError: `buffer_size` is no int, or less than 1.
+        ValueError: `buffer_size` is not an integer, or less than 1.
     """
 
     buffer_size: int
@@ -235,17 +236,17 @@ class SinkConfig(Generic[T]):
         object.__setattr__(self, "buffer_size", buffer_size)
 
 
-# The queues are `spdl_rs.pipeline.AsyncQueue`s.
+# The queues are of type `spdl_rs.pipeline.AsyncQueue`.
 MergeOp: TypeAlias = Callable[[StageInfo, Sequence[Any], Any], Awaitable[None]]
 
 
 @dataclass(frozen=True)
 class MergeConfig:
-    """Several pipelines as a source. `Merge` makes it.
+    """Several pipelines as a source, created by `Merge`.
 
     Raises:
-        TypeError: `op` cannot be called.
-        ValueError: There are none, or some are continuous and some are not.
+        TypeError: `op` is not callable.
+        ValueError: There are no pipelines, or only some of them are continuous.
     """
 
     pipeline_configs: tuple[PipelineConfig[Any], ...]
@@ -258,7 +259,7 @@ class MergeConfig:
             raise ValueError("there must be at least one pipeline to merge")
         continuous = {is_continuous(config) for config in self.pipeline_configs}
         if len(continuous) > 1:
-            raise ValueError("either all of the merged pipelines are continuous, or none is")
+            raise ValueError("merged pipelines must be all continuous or all not continuous")
 
     def __repr__(self) -> str:
         op = "" if self.op is None else f"(op={_ops.where(self.op)})"
@@ -268,15 +269,15 @@ class MergeConfig:
 
 @dataclass(frozen=True)
 class PipelineConfig(Generic[U]):
-    """A whole pipeline.
+    """A complete pipeline.
 
     Args:
-        src: Where items come from: one source, or several pipelines.
-        pipes: The stages, in their order.
-        sink: What is kept ready for whoever takes the items.
+        src: One source, or several merged pipelines.
+        pipes: The stages, in order.
+        sink: The output queue.
 
     Raises:
-        TypeError: A part is none of these.
+        TypeError: A part has the wrong type.
     """
 
     src: SourceConfig[Any] | MergeConfig
@@ -288,7 +289,7 @@ class PipelineConfig(Generic[U]):
             raise TypeError(f"src must be a SourceConfig or a MergeConfig, not {self.src!r}")
         for config in self.pipes:
             if not isinstance(config, (*STAGES, PlacementConfig)):
-                raise TypeError(f"pipes must be stages; {config!r} is none")
+                raise TypeError(f"pipes must contain stages only, not {config!r}")
         if not isinstance(self.sink, SinkConfig):
             raise TypeError(f"sink must be a SinkConfig, not {self.sink!r}")
 
@@ -302,7 +303,7 @@ class PipelineConfig(Generic[U]):
 
 
 def has_regions(config: PipelineConfig[Any]) -> bool:
-    """Whether stages of a pipeline, or of those that it merges, run elsewhere."""
+    """Returns whether any stage, also of merged pipelines, runs in another process."""
     if any(isinstance(stage, PlacementConfig) for stage in config.pipes):
         return True
     src = config.src
@@ -310,12 +311,12 @@ def has_regions(config: PipelineConfig[Any]) -> bool:
 
 
 def check_regions(config: PipelineConfig[Any]) -> None:
-    """Checks the regions of a pipeline: stages that run elsewhere.
+    """Checks the regions of a pipeline, that is, stages that run in other processes.
 
     Raises:
-        ValueError: One is not closed, is empty, or holds a stage that keeps the order of its input,
-            which a region does not have.
-        RuntimeError: One needs interpreters that this Python has not.
+        ValueError: A region is not closed or is empty, or a stage in it requires input order, which
+            regions do not support.
+        RuntimeError: A region requires subinterpreters.
     """
     if isinstance(config.src, MergeConfig):
         for part in config.src.pipeline_configs:
@@ -338,8 +339,8 @@ def check_regions(config: PipelineConfig[Any]) -> None:
 def _refuse_order(stage: StageConfig) -> None:
     if isinstance(stage, PipeConfig) and stage.output_order == "input":
         raise ValueError(
-            f'{stage.name} keeps the order of its input (output_order="input"), which items that '
-            "several processes work on do not have; take it out of the region"
+            f'{stage.name} has output_order="input", which is not supported in a region, because '
+            "several processes share its items; move the stage out of the region"
         )
     if isinstance(stage, PathVariantsConfig):
         for path in stage.paths:
@@ -348,7 +349,7 @@ def _refuse_order(stage: StageConfig) -> None:
 
 
 def is_continuous(config: PipelineConfig[Any]) -> bool:
-    """Whether a pipeline goes through its source again and again."""
+    """Returns whether the pipeline iterates its source repeatedly."""
     src = config.src
     if isinstance(src, MergeConfig):
         return is_continuous(src.pipeline_configs[0])
@@ -356,7 +357,7 @@ def is_continuous(config: PipelineConfig[Any]) -> bool:
 
 
 def has_merge_op(config: PipelineConfig[Any]) -> bool:
-    """Whether functions of the user's merge sources."""
+    """Returns whether functions of the user merge sources."""
     src = config.src
     return isinstance(src, MergeConfig) and (
         src.op is not None or any(has_merge_op(part) for part in src.pipeline_configs)
@@ -364,5 +365,5 @@ def has_merge_op(config: PipelineConfig[Any]) -> bool:
 
 
 def _item(text: str, by: int) -> str:
-    """A point of a list, indented, with all its lines."""
+    """Formats an indented list entry."""
     return " " * by + "- " + text.replace("\n", "\n" + " " * (by + 2))

@@ -1,4 +1,4 @@
-"""Executors as data, and which stages run on them."""
+"""Configurations of executors, and placement of stages on them."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ _START_METHODS = ("fork", "forkserver", "spawn")
 
 @dataclass(frozen=True)
 class ExecutorConfig:
-    """How an executor is to be made.
+    """The configuration of an executor.
 
     Args:
-        max_workers: How many workers it has. Default: one for each CPU.
-        initializer: Called in each worker before all else.
-        initargs: What it is given.
+        max_workers: The number of workers. Default: the number of CPUs.
+        initializer: Called once at the start of each worker.
+        initargs: The arguments of `initializer`.
 
     Raises:
-        ValueError: `max_workers` is no int, or less than 1.
-        TypeError: `initializer` cannot be called.
+        ValueError: `max_workers` is not an integer, or less than 1.
+        TypeError: `initializer` is not callable.
     """
 
     max_workers: int | None = None
@@ -41,17 +41,17 @@ class ExecutorConfig:
 
 @dataclass(frozen=True)
 class ProcessPoolExecutorConfig(ExecutorConfig):
-    """Processes, for `PipelineBuilder.to`.
+    """Worker processes, for `PipelineBuilder.to`.
 
     Args:
-        max_workers: How many. Default: one for each CPU.
-        initializer: Called in each before all else.
-        initargs: What it is given.
+        max_workers: The number of processes. Default: the number of CPUs.
+        initializer: Called once at the start of each process.
+        initargs: The arguments of `initializer`.
         mp_context: The name of a start method. Default: as for `iterate_in_subprocess`.
 
     Raises:
-        ValueError: `max_workers` is no int, or less than 1, or there is no such start method.
-        TypeError: `initializer` cannot be called, or `mp_context` is no text.
+        ValueError: `max_workers` is not an integer, or less than 1, or the start method is unknown.
+        TypeError: `initializer` is not callable, or `mp_context` is not a string.
 
     >>> from spdl_rs.pipeline.defs import ProcessPoolExecutorConfig
     >>> ProcessPoolExecutorConfig(max_workers=2).mp_context is None
@@ -66,7 +66,7 @@ class ProcessPoolExecutorConfig(ExecutorConfig):
             return
         if not isinstance(self.mp_context, str):
             raise TypeError(
-                f"mp_context must be a start method's name, not {shown(self.mp_context)}"
+                f"mp_context must be the name of a start method, not {shown(self.mp_context)}"
             )
         if self.mp_context not in _START_METHODS:
             raise ValueError(
@@ -76,25 +76,24 @@ class ProcessPoolExecutorConfig(ExecutorConfig):
 
 @dataclass(frozen=True)
 class InterpreterPoolExecutorConfig(ExecutorConfig):
-    """Interpreters of this process, for `PipelineBuilder.to`, which refuses them as yet: see
-    `iterate_in_subinterpreter`."""
+    """Subinterpreters, for `PipelineBuilder.to`. Not supported yet: see `iterate_in_subinterpreter`."""
 
 
 def needs_interpreters(what: str, instead: str) -> NoReturn:
-    """Refuses what needs interpreters of their own, and says what to use instead.
+    """Raises the exception for features that need subinterpreters.
 
     Raises:
-        RuntimeError: Python has none.
-        NotImplementedError: It has, which is a `RuntimeError` too.
+        RuntimeError: This Python has no subinterpreters.
+        NotImplementedError: This Python has them, but `spdl_rs` does not support them.
     """
     if sys.version_info < (3, 14):
         version = ".".join(map(str, sys.version_info[:2]))
         raise RuntimeError(
-            f"{what} needs Python 3.14 or newer; this is Python {version}, where {instead} will do"
+            f"{what} requires Python 3.14 or newer, but this is Python {version}; use {instead}"
         )
     raise NotImplementedError(
-        f"{what} is not supported: native code of spdl_rs runs in the main interpreter alone, as "
-        f"all that is made with PyO3; use {instead}"
+        f"{what} is not supported: extension modules built with PyO3 run in the main interpreter "
+        f"only; use {instead}"
     )
 
 
@@ -106,22 +105,22 @@ class _MainProcess(enum.Enum):
 
 
 MAIN_PROCESS: Final = _MainProcess.MAIN_PROCESS
-"""Where stages run that are sent nowhere else: `PipelineBuilder.to(MAIN_PROCESS)`."""
+"""The target of stages that run in this process: `PipelineBuilder.to(MAIN_PROCESS)`."""
 
 Target: TypeAlias = ProcessPoolExecutorConfig | InterpreterPoolExecutorConfig | _MainProcess
 
 
 @dataclass(frozen=True)
 class PlacementConfig:
-    """Where the stages run that follow. `PipelineBuilder.to` makes it.
+    """Where the following stages run. Created by `PipelineBuilder.to`.
 
     Args:
         target: The executor, or `MAIN_PROCESS`.
-        buffer_size: How many items travel at once.
+        buffer_size: The number of items per message between processes.
 
     Raises:
-        TypeError: `target` is neither.
-        ValueError: `buffer_size` is no int, or less than 1.
+        TypeError: `target` has another type.
+        ValueError: `buffer_size` is not an integer, or less than 1.
     """
 
     target: Target
@@ -132,8 +131,8 @@ class PlacementConfig:
             self.target, (ProcessPoolExecutorConfig, InterpreterPoolExecutorConfig, _MainProcess)
         ):
             raise TypeError(
-                "stages are sent to a ProcessPoolExecutorConfig, an InterpreterPoolExecutorConfig "
-                f"or MAIN_PROCESS, and not a live Executor or else: {shown(self.target)}"
+                "stages run on a ProcessPoolExecutorConfig, an InterpreterPoolExecutorConfig or "
+                f"MAIN_PROCESS, not on an Executor object or other value: {shown(self.target)}"
             )
         buffer_size = whole("buffer_size", self.buffer_size, wrong_type=ValueError)
         object.__setattr__(self, "buffer_size", buffer_size)

@@ -1,4 +1,4 @@
-"""Functions that make configurations, with the arguments of the builder's methods."""
+"""Functions that create configurations, with the arguments of `PipelineBuilder`'s methods."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def Pipe(
     output_order: Literal["completion", "input"] = "completion",
     max_failures: int | Fraction | None = None,
 ) -> PipeConfig[Any, Any]:
-    """A stage that calls `op` for each item: see `PipelineBuilder.pipe`.
+    """Returns a stage that calls `op` for each item: see `PipelineBuilder.pipe`.
 
     >>> from spdl_rs.pipeline.defs import Pipe
     >>> Pipe(len, concurrency=2)
@@ -47,7 +47,7 @@ def Pipe(
 def Aggregate(
     input: int | Aggregator | BatchImages, /, *, drop_last: bool = False
 ) -> AggregateConfig[Any]:
-    """A stage that makes one item of several: see `PipelineBuilder.aggregate`.
+    """Returns a stage that combines several items: see `PipelineBuilder.aggregate`.
 
     >>> from spdl_rs.pipeline.defs import Aggregate
     >>> Aggregate(32, drop_last=True)
@@ -56,7 +56,7 @@ def Aggregate(
     if isinstance(input, Aggregator):
         op: Aggregator | BatchImages = input
     elif isinstance(input, SupportsIndex):
-        op = Collate(whole("the size of aggregates", input))
+        op = Collate(whole("the size of an aggregate", input))
     else:
         raise TypeError(
             f"aggregate takes an int, an Aggregator or a BatchImages, not {shown(input)}"
@@ -65,31 +65,30 @@ def Aggregate(
 
 
 def Disaggregate() -> DisaggregateConfig[Any]:
-    """A stage that takes lists apart: see `PipelineBuilder.disaggregate`."""
+    """Returns a stage that splits lists into items: see `PipelineBuilder.disaggregate`."""
     return DisaggregateConfig()
 
 
 def Merge(
     pipeline_configs: Sequence[PipelineConfig[Any]], op: MergeOp | None = None
 ) -> MergeConfig:
-    """The items of several pipelines as a source, as they come, or as a function merges them.
+    """Returns a source of the items of several pipelines, in order of arrival or merged by `op`.
 
-    Their sinks are ignored. The source ends when all of them have ended. Where they are
-    continuous, an epoch ends when that of each has; epochs never mix.
+    The sinks of the pipelines are ignored. The source ends when all pipelines have ended. If they are
+    continuous, an epoch ends when it has ended in each pipeline; epochs are never mixed.
 
     Args:
         pipeline_configs: The pipelines.
-        op: An async function that merges: `op(info, input_queues, output_queue)` is run on the
-            pipeline's event loop, with an `AsyncQueue` for each pipeline. It takes items out of
-            them (`await queue.get()`) and puts what it makes of them into the last one. From each
-            queue comes a marker at the end (`is_eof`), and one at the end of each epoch of
-            continuous pipelines (`is_epoch_end`), which ends an epoch where it is put into the
-            output. When the function returns, the source ends, and so do the pipelines that have
-            not; what it raises ends the whole.
+        op: An async function `op(info, input_queues, output_queue)` that merges items. It runs on the
+            event loop of the pipeline, with one `AsyncQueue` per pipeline. It takes items from the
+            inputs (`await queue.get()`) and puts results into the output. Each input ends with a marker
+            (`is_eof`). In continuous pipelines each epoch ends with a marker (`is_epoch_end`); putting
+            it into the output ends the epoch. When the function returns, the source ends, and pipelines
+            that have not ended are stopped. An exception ends the whole pipeline.
 
     Raises:
-        TypeError: `op` cannot be called.
-        ValueError: There are no pipelines, or some are continuous and some are not.
+        TypeError: `op` is not callable.
+        ValueError: There are no pipelines, or only some of them are continuous.
 
     >>> from spdl_rs.pipeline import build_pipeline, is_eof
     >>> from spdl_rs.pipeline.defs import Merge, PipelineConfig, SinkConfig, SourceConfig
@@ -115,7 +114,7 @@ def PathVariants(
     name: str | None = None,
     batched: bool = False,
 ) -> PathVariantsConfig[Any]:
-    """Paths, of which `router` chooses one for each item: see `PipelineBuilder.path_variants`."""
+    """Returns alternative paths for items: see `PipelineBuilder.path_variants`."""
     name = "path_variants" if name is None else name
     found = listed("paths", paths, "a list of lists of stages")
     stages = [listed(f"path {at}", path, "a list of stages") for at, path in enumerate(found)]

@@ -1,4 +1,4 @@
-"""Which stages run in Rust, without the GIL: operators of `spdl_rs.io`, one behind the other."""
+"""Native stages: operators of `spdl_rs.io` that run in Rust, without the GIL."""
 
 from __future__ import annotations
 
@@ -17,37 +17,37 @@ if TYPE_CHECKING:
 Stage = TypeVar("Stage")
 
 _OPERATORS = (Fetch, DecodeImage, AugmentImage)
-# How many threads read files, where a stage is called for each.
+# The default number of reader threads if `Fetch` is called as a function.
 _READERS = 8
 
-# It cannot be a subclass: `spdl_rs.io` is there without pipelines.
+# Registered rather than derived, because `spdl_rs.io` does not depend on pipelines.
 Aggregator.register(BatchImages)
 
 
 def is_native(config: object) -> bool:
-    """Whether a stage runs in Rust: an operator, but for batches, and not on an executor."""
+    """Returns whether a stage is an operator that runs in Rust (`BatchImages` excluded)."""
     return getattr(config, "executor", None) is None and type(_op(config)) in _OPERATORS
 
 
-def check_is_no_class(op: object) -> None:
-    """Refuses the class of an operator, which would be called with each item.
+def check_is_instance(op: object) -> None:
+    """Refuses the class of an operator, which would be called for each item.
 
     Raises:
-        TypeError: It is one.
+        TypeError: `op` is a class.
     """
     if isinstance(op, type) and issubclass(op, (*_OPERATORS, BatchImages)):
         example = {Fetch: "Fetch()", DecodeImage: "DecodeImage(224)"}.get(op, f"{op.__name__}(...)")
-        raise TypeError(f"{op.__name__} is a class; give an operator made of it, as in {example}")
+        raise TypeError(f"{op.__name__} is a class; pass an instance, for example {example}")
 
 
-def pieces(
+def groups(
     pipes: Sequence[Stage], is_alone: Callable[[int], bool] = lambda at: False
 ) -> Iterator[tuple[int, Sequence[Stage]]]:
-    """The stages, each with its place; native ones together that become one piece.
+    """Groups consecutive native stages that form one engine stage. Yields positions and groups.
 
     Args:
         pipes: The stages.
-        is_alone: Whether the stage at this place is a piece of its own.
+        is_alone: Whether the stage at a position must not be grouped.
     """
     at = 0
     while at < len(pipes):
@@ -62,8 +62,11 @@ def pieces(
 
 
 def called(config: PipeConfig[Any, Any]) -> tuple[Callable[..., Any], tuple[int, str] | None, int]:
-    """What is called for each item where an operator is run as a function: what that is, whose random
-    numbers it is called with, too, and how many threads it has."""
+    """Returns how to run an operator as a Python function.
+
+    The result consists of the function, the seed and stage name of its random numbers if any, and the number
+    of threads.
+    """
     op = config.op
     if isinstance(op, Fetch):
         return op, None, config.concurrency or _READERS
@@ -71,7 +74,7 @@ def called(config: PipeConfig[Any, Any]) -> tuple[Callable[..., Any], tuple[int,
 
 
 def stage(configs: Sequence[Any], names: Sequence[str]) -> _spdl_rs.Stage:
-    """The native description of a piece."""
+    """Returns the native description of a group of stages."""
     fetch = decode = augment = batch = None
     for config, name in zip(configs, names, strict=True):
         op = config.op
@@ -87,20 +90,20 @@ def stage(configs: Sequence[Any], names: Sequence[str]) -> _spdl_rs.Stage:
 
 
 def described(pipes: Sequence[Any]) -> list[str]:
-    """A line for each stage, which says whether it is native."""
+    """Describes each stage in a line, and marks native ones."""
     lines: list[str] = []
-    for _, configs in pieces(pipes):
+    for _, configs in groups(pipes):
         mark = " [native]" if is_native(configs[0]) else ""
         lines.extend(f"{config!r}{mark}" for config in configs)
     return lines
 
 
-def refuse_misfits(pipes: Sequence[StageConfig]) -> None:
-    """Refuses what cannot take what the operator in front of it gives.
+def check_compatible(pipes: Sequence[StageConfig]) -> None:
+    """Refuses stages that cannot process the results of the preceding operator.
 
     Raises:
-        ValueError: Images that are decoded are to be put into batches by `pipe`, or are no pixels
-            that can be changed.
+        ValueError: `BatchImages` is passed to `pipe` after an image operator, or the images have a layout
+            that the following augmentation does not support.
     """
     for config, after in zip(pipes, pipes[1:], strict=False):
         before, op = _op(config), _op(after)
@@ -115,31 +118,31 @@ def refuse_misfits(pipes: Sequence[StageConfig]) -> None:
             and (before.layout, before.color) != ("nhwc-u8", "rgb")
         ):
             raise ValueError(
-                f"AugmentImage changes images of layout nhwc-u8 and color rgb, and {before!r} gives "
-                "others; hand the augmentations to it: DecodeImage(..., augment=[...])"
+                f"AugmentImage requires images with layout nhwc-u8 and color rgb, but {before!r} "
+                "produces others; pass the augmentations to it: DecodeImage(..., augment=[...])"
             )
 
 
-def refuse_in_lists(paths: Sequence[Sequence[StageConfig]]) -> None:
-    """Refuses native stages where items are lists.
+def check_not_batched(paths: Sequence[Sequence[StageConfig]]) -> None:
+    """Refuses native stages on paths whose items are lists.
 
     Raises:
-        ValueError: There is one.
+        ValueError: A path contains a native stage.
     """
     for at, path in enumerate(paths):
         for config in path:
             if is_native(config):
                 op = _op(config)
                 raise ValueError(
-                    f"path {at} holds {op!r}, which works on single items, but with batched=True "
-                    "items are lists; choose a path for each item instead (batched=False), or call "
-                    "it for each element in a function of your own"
+                    f"path {at} contains {op!r}, which processes single items, but with batched=True "
+                    "items are lists; use batched=False, or call the operator for each element in a "
+                    "custom function"
                 )
 
 
-def _joins(piece: Sequence[object], after: object) -> bool:
-    """Whether a stage takes from those in front of it what never was Python's."""
-    ops, op = [type(_op(config)) for config in piece], type(_op(after))
+def _joins(group: Sequence[object], after: object) -> bool:
+    """Returns whether a stage can take native data from the preceding stages."""
+    ops, op = [type(_op(config)) for config in group], type(_op(after))
     if op is BatchImages:
         return DecodeImage in ops and ops[-1] is not BatchImages and not _is_piped(after)
     follows = {Fetch: DecodeImage, DecodeImage: AugmentImage}.get(ops[-1])

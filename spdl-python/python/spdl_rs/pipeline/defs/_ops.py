@@ -1,4 +1,4 @@
-"""What kind of function an op is, and what it is called."""
+"""Inspection of functions: their kind, name and definition."""
 
 from __future__ import annotations
 
@@ -14,24 +14,28 @@ Kind: TypeAlias = Literal["call", "iterate", "await", "iterate-async"]
 
 
 def unwrap(op: Any) -> Any:
-    """The function inside partial applications."""
+    """Returns the function inside `functools.partial` objects."""
     while isinstance(op, functools.partial):
         op = op.func
     return op
 
 
 def name_of(op: Any) -> str:
-    """The name of a function, or else of its class."""
+    """Returns the name of a function, or of the class of another callable."""
     op = unwrap(op)
     name = getattr(op, "__name__", None)
     return name if isinstance(name, str) else type(op).__name__
 
 
 def function_of(op: Any, called: str = "an op") -> Callable[[Any], Any]:
-    """What is called for each item: the op, or its `__getitem__`. In messages it is `called` so.
+    """Returns the function to call for each item: `op`, or its `__getitem__`.
+
+    Args:
+        op: The function or object.
+        called: The name of `op` in messages.
 
     Raises:
-        TypeError: It can be neither called nor indexed, or not with one item.
+        TypeError: `op` can neither be called nor indexed, or does not accept one argument.
     """
     if callable(op):
         _check_takes_one(op)
@@ -39,30 +43,30 @@ def function_of(op: Any, called: str = "an op") -> Callable[[Any], Any]:
     if hasattr(type(op), "__getitem__"):
         return op.__getitem__
     raise TypeError(
-        f"{called} must be callable, or have __getitem__; {type(op).__name__!r} objects are neither"
+        f"{called} must be callable or have __getitem__; {type(op).__name__!r} objects have neither"
     )
 
 
 def _check_takes_one(op: Callable[..., Any]) -> None:
-    """Refuses now what would fail for each item."""
+    """Refuses functions that do not accept one argument."""
     try:
         signature = inspect.signature(op)
     except (TypeError, ValueError, NameError):
-        # Not every function of C tells its own; and Python 3.14 evaluates annotations, whose names may
-        # be for type checkers alone.
+        # Some C functions have no signature. Python 3.14 evaluates annotations, which may name types
+        # that exist for type checkers only.
         return
     try:
         signature.bind(None)
     except TypeError as error:
         raise TypeError(
-            f"{where(op)} is called with one argument, the item, which {signature} does not take: {error}"
+            f"{where(op)} is called with one argument, the item, but its signature is {signature}: {error}"
         ) from None
 
 
 def kind_of(op: Any) -> Kind:
-    """In what way an op gives its results."""
+    """Returns how an op delivers its results."""
     function = unwrap(op)
-    # An object with `__call__` is what that is.
+    # For objects with `__call__`, that method decides.
     method = type(function).__call__ if callable(function) else None
     for candidate in (function, method):
         if inspect.isasyncgenfunction(candidate):
@@ -75,7 +79,7 @@ def kind_of(op: Any) -> Kind:
 
 
 def code_of(op: Any) -> CodeType | None:
-    """What runs, where that is code of Python's: a function's, or that of an object's method."""
+    """Returns the code object that runs, if the op is Python code."""
     function = unwrap(op)
     if not callable(function):
         return _code(getattr(type(function), "__getitem__", None))
@@ -83,7 +87,7 @@ def code_of(op: Any) -> CodeType | None:
 
 
 def where(op: Any) -> str:
-    """File and line of an op's definition, where it has one: `decode at train.py:12`."""
+    """Returns the name of an op, with file and line if known: `decode at train.py:12`."""
     code = _code(unwrap(op))
     name = name_of(op)
     if code is None:
@@ -92,8 +96,8 @@ def where(op: Any) -> str:
 
 
 def _code(function: Any) -> CodeType | None:
-    """The code of a function, or of what it wraps, where that is Python's."""
-    # Of some objects every attribute is there: they wrap something without end.
+    """Returns the code object of a function, or of the function that it wraps."""
+    # `inspect.unwrap` raises ValueError for objects with arbitrary attributes, such as mocks.
     with contextlib.suppress(ValueError):
         function = inspect.unwrap(function)
     code = getattr(function, "__code__", None)

@@ -1,4 +1,4 @@
-"""Which stage of which pipeline."""
+"""The identity of a stage."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class StageInfo:
-    """Which stage of which pipeline. As text it reads `0:1:decode[4]`.
+    """Identifies a stage of a pipeline. `str` returns, for example, `0:1:decode[4]`.
 
     >>> from spdl_rs.pipeline import StageInfo
     >>> print(StageInfo(0, "1", "decode", 4), StageInfo(0, "1", "decode"))
@@ -15,14 +15,14 @@ class StageInfo:
     """
 
     pipeline_id: int
-    """The pipeline's number in this process."""
+    """The number of the pipeline in this process."""
     stage_id: str
-    """The stage's place, counted from the source: `"1"`, or `"1.0.2"` for the third stage on the
-    first path there, or in the first of the pipelines that are merged."""
+    """The place of the stage, counted from the source: `"1"`; or `"1.0.2"` for the third stage of the first
+    path, or of the first merged pipeline."""
     stage_name: str
-    """What the stage is called."""
+    """The name of the stage."""
     concurrency: int | None = None
-    """How many items it works on at once; `None` where that has no meaning."""
+    """The number of items processed at the same time; `None` if not applicable."""
 
     def __str__(self) -> str:
         concurrency = "" if self.concurrency is None else f"[{self.concurrency}]"
