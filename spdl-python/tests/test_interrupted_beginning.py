@@ -201,7 +201,7 @@ def refuse_7():
 
 
 def test_the_end_of_the_process_waits_for_no_thread_that_was_never_started():
-    assert _ending._have_ended([], [threading.Thread(target=int)], time.monotonic())
+    assert _ending._wait_until([], [threading.Thread(target=int)], time.monotonic())
 
 
 def test_a_pipeline_of_handed_in_items_has_no_thread_for_them_and_ends_when_nobody_holds_it():

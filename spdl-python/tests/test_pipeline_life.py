@@ -345,7 +345,7 @@ class Told(logging.StreamHandler):
         super().emit(record)
         over.set()
 logging.getLogger().addHandler(Told())
-_ending._SILENT_SECONDS = 0.0
+_ending._WARN_AFTER_S = 0.0
 """
 
 
@@ -393,7 +393,7 @@ def test_l07_a_process_may_end_at_any_moment(ending):
 def test_l07_a_process_whose_functions_do_not_end_ends_all_the_same(waiting, pressed):
     text = f"""
 from spdl_rs.pipeline._processes import exit as _ending
-_ending._SILENT_SECONDS, _ending.SECONDS = 0.1, {600 if pressed else 0.3}
+_ending._WARN_AFTER_S, _ending.TIMEOUT_S = 0.1, {600 if pressed else 0.3}
 def work(item):
     {waiting}
 builder = PipelineBuilder().add_source(range(9)).pipe(work, concurrency=2)
@@ -418,7 +418,7 @@ def test_l07_a_fork_ends_as_its_parent_does():
     text = """
 import os
 from spdl_rs.pipeline._processes import exit as _ending
-_ending._SILENT_SECONDS, _ending.SECONDS = 0.1, 0.3
+_ending._WARN_AFTER_S, _ending.TIMEOUT_S = 0.1, 0.3
 p = build(lambda item: item)
 p.get_item()
 p.stop()
@@ -444,7 +444,7 @@ def test_l07_no_thread_is_on_its_way_into_python_when_that_ends():
 import atexit
 from spdl_rs.pipeline._processes import exit as _ending
 # As for a pipeline that nobody has ended before.
-atexit.unregister(_ending._end_all)
+atexit.unregister(_ending._stop_all)
 def compute(item):
     for _ in range(1_000_000):
         pass
@@ -512,10 +512,10 @@ def test_l07_at_the_end_of_the_process_pipelines_end_side_by_side(monkeypatch):
     runs = [Waited(asked) for _ in range(5)]
     monkeypatch.setattr(_ending, "_runs", weakref.WeakSet(runs))
     monkeypatch.setattr(_ending, "_threads", weakref.WeakKeyDictionary())
-    monkeypatch.setattr(_ending, "_begun", threading.Event())
-    monkeypatch.setattr(_ending, "_SILENT_SECONDS", 60.0)
+    monkeypatch.setattr(_ending, "_exiting", threading.Event())
+    monkeypatch.setattr(_ending, "_WARN_AFTER_S", 60.0)
     monkeypatch.setattr(_ending, "_spdl_rs", unittest.mock.Mock())
-    _ending._end_all()
+    _ending._stop_all()
     # All are told before any is waited for, and all are waited for until the same moment.
     assert asked[:5] == [0] * 5 and len(asked) == 10
     assert 60 >= asked[5] and asked[5:] == sorted(asked[5:], reverse=True)

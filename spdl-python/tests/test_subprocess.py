@@ -513,7 +513,7 @@ def test_x05_the_state_of_random_numbers_is_handed_over():
 
 def test_w13_what_is_left_at_the_end_of_python_is_closed_without_a_complaint(monkeypatch):
     read, write = os.pipe()
-    memory, handle = SharedMemory(1 << 12, "test"), worker_process._Handle(read)
+    memory, handle = SharedMemory(1 << 12, "test"), worker_process._ProcessHandle(read)
     for module in (shared_memory, worker_process):
         # As Python leaves a module whose end has come.
         monkeypatch.setattr(module, "os", None)

@@ -1,4 +1,4 @@
-"""What holds for all pipelines of this process that are built from now on.
+"""Defaults for all pipelines that this process builds later.
 
 >>> from spdl_rs.pipeline import config
 >>> config.set_default_hook_class(None)
@@ -44,33 +44,33 @@ __all__ = [
 
 
 def set_default_hook_class(hook_class: type[TaskHook] | None = TaskStatsHook) -> None:
-    """Sets which hook stages have where `task_hook_factory` is not given.
+    """Sets the default hook of stages, used if `task_hook_factory` is not given.
 
     Args:
-        hook_class: Is called with a `StageInfo` and the interval of reports. For `TaskStatsHook`
-            itself the native statistics are logged, which cost nothing. `None` is no hook.
+        hook_class: Called with a `StageInfo` and the interval of reports. `TaskStatsHook` stands for native
+            statistics, which are logged at no cost. `None`: no hook.
     """
     defaults.hook_class = hook_class
 
 
 def get_default_hook_class() -> type[TaskHook] | None:
-    """Which hook stages have where `task_hook_factory` is not given."""
+    """Returns the default hook of stages."""
     return defaults.hook_class
 
 
 def set_default_queue_class(queue_class: type[AsyncQueue] | None = None) -> None:
-    """Sets which queues are between stages where `queue_class` is not given.
+    """Sets the default class of queues, used if `queue_class` is not given.
 
     Args:
-        queue_class: Is called with a `StageInfo` and `buffer_size=`, and, where it is a
-            `StatsQueue`, with `interval=`. `None` is `StatsQueue`. For that itself the native
-            statistics are logged, which cost nothing.
+        queue_class: Called with a `StageInfo` and `buffer_size=`, and with `interval=` if it is a
+            `StatsQueue`. `None` means `StatsQueue`, which stands for native statistics that are logged at
+            no cost.
     """
     defaults.queue_class = queue_class
 
 
 def get_default_queue_class() -> type[AsyncQueue]:
-    """Which queues are between stages where `queue_class` is not given."""
+    """Returns the default class of queues."""
     if defaults.queue_class is None:
         from ._hooks.queues import StatsQueue
 
@@ -79,45 +79,44 @@ def get_default_queue_class() -> type[AsyncQueue]:
 
 
 def set_default_background_tasks(tasks: list[BackgroundTaskFactory] | None) -> None:
-    """Sets what runs beside pipelines for which `background_tasks` is not given."""
+    """Sets the default background tasks, used if `background_tasks` is not given."""
     defaults.background_tasks = tasks
 
 
 def get_default_background_tasks() -> list[BackgroundTaskFactory] | None:
-    """What runs beside pipelines for which `background_tasks` is not given."""
+    """Returns the default background tasks."""
     return defaults.background_tasks
 
 
 def set_default_build_callback(callback: Callable[[PipelineConfig[Any]], None] | None) -> None:
-    """Sets what is called with each configuration that is built, before anything is made.
+    """Sets a function that is called with each configuration before the pipeline is created.
 
     Args:
-        callback: What it raises ends the building. `None` is nothing.
+        callback: An exception makes the build fail. `None` removes the callback.
     """
     defaults.build_callback = callback
 
 
 def get_default_build_callback() -> Callable[[PipelineConfig[Any]], None] | None:
-    """What is called with each configuration that is built."""
+    """Returns the function that is called with each configuration."""
     return defaults.build_callback
 
 
 def set_default_profile_hook(hook: ProfileHook | None = None) -> None:
-    """Sets what is entered around profiles for which `hook` is not given. `None` is nothing."""
+    """Sets the default hook of profiles, used if `hook` is not given. `None` removes it."""
     defaults.profile_hook = hook
 
 
 def get_default_profile_hook() -> ProfileHook | None:
-    """What is entered around profiles for which `hook` is not given."""
+    """Returns the default hook of profiles."""
     return defaults.profile_hook
 
 
 def set_default_profile_callback(callback: ProfileCallback | None = None) -> None:
-    """Sets what is given the result of each stage in profiles for which `callback` is not given.
-    `None` is nothing."""
+    """Sets the default callback of profiles, used if `callback` is not given. `None` removes it."""
     defaults.profile_callback = callback
 
 
 def get_default_profile_callback() -> ProfileCallback | None:
-    """What is given the result of each stage where `callback` is not given."""
+    """Returns the default callback of profiles."""
     return defaults.profile_callback

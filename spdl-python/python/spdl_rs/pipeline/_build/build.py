@@ -1,4 +1,4 @@
-"""From a configuration to a pipeline."""
+"""`build_pipeline`: from a configuration to a pipeline."""
 
 from __future__ import annotations
 
@@ -33,39 +33,39 @@ def build_pipeline(
     background_tasks: Sequence[BackgroundTaskFactory] | None = None,
     use_thread_output_queue: bool = False,
 ) -> Pipeline[U]:
-    """Makes the pipeline that a configuration describes. Nothing runs before it is started.
+    """Creates the pipeline that a configuration describes. Nothing runs before it is started.
 
     Args:
         pipeline_cfg: The configuration.
-        num_threads: Threads that all stages share which have no `executor`, at least 1. They run
-            functions that are not async.
-        max_failures: How many items may fail in all stages without a budget of their own, before
-            the pipeline ends with a `PipelineFailure`: a number, or a share (a `Fraction`) of those
-            tried, judged from the 100th on. Negative: any number; failures are logged only.
-        report_stats_interval: After how many seconds the statistics of stages and queues are
-            logged each time, at INFO under `spdl_rs.pipeline`. Where it is not positive, they are
-            logged at the end only. Defaults of `spdl_rs.pipeline.config` are told it.
-        queue_class: Makes the queue behind each stage: an `AsyncQueue`, say a `StatsQueue` of
-            your own. Called with a `StageInfo` and `buffer_size=`. Default: as
-            `config.set_default_queue_class` says; native queues, which are logged.
-        task_hook_factory: Gives the hooks of each stage, for a `StageInfo`: a list of `TaskHook`s.
-            Default: as `config.set_default_hook_class` says; none, and the native statistics are
-            logged. A native operator with hooks is called for each item as a function, which takes
-            the GIL before and after; give it an empty list, and it runs without Python.
+        num_threads: The number of worker threads, at least 1. All stages without an `executor` share them.
+            They run functions that are not async.
+        max_failures: How many items may fail, in all stages without a separate budget, before the pipeline
+            ends with a `PipelineFailure`: a number, or a fraction (`fractions.Fraction`) of the items tried,
+            which applies from the 100th item on. Negative: unlimited. Each failure is logged, and if items
+            were dropped, one warning with their number is logged when the pipeline ends.
+        report_stats_interval: The interval in seconds at which statistics of stages and queues are logged, at
+            level INFO under `spdl_rs.pipeline`. If not positive, they are logged at the end only. The
+            default hooks and queues of `spdl_rs.pipeline.config` receive the interval too.
+        queue_class: Creates the queue after each stage: an `AsyncQueue`, for example a subclass of
+            `StatsQueue`. Called with a `StageInfo` and `buffer_size=`. Default: that of
+            `config.set_default_queue_class`, or native queues, whose statistics are logged.
+        task_hook_factory: Returns a list of `TaskHook`s for a `StageInfo`. Default: that of
+            `config.set_default_hook_class`, or no hooks, and native statistics are logged. A native
+            operator with hooks is called for each item as a function, with the GIL. Return an empty list
+            for it to run without the GIL.
         stage_id: The number of the first stage, in names.
-        background_tasks: Make what runs beside the pipeline: `BackgroundTask`s. Default: as
-            `config.set_default_background_tasks` says; none.
-        use_thread_output_queue: Changes nothing: items are always handed over quickly, and with
-            all statistics.
+        background_tasks: Functions that create `BackgroundTask`s. Default: those of
+            `config.set_default_background_tasks`, or none.
+        use_thread_output_queue: Ignored, for compatibility.
 
     Raises:
-        TypeError: An argument is of the wrong type: `max_failures` a float, say.
+        TypeError: An argument has the wrong type, for example `max_failures` is a float.
         ValueError: An argument is out of range.
 
-    Where the environment variable `SPDL_PIPELINE_DIAGNOSTIC_MODE` is 1, the pipeline is profiled
-    instead of run: see `config.is_diagnostic_mode_enabled`.
+    If the environment variable `SPDL_PIPELINE_DIAGNOSTIC_MODE` is 1, the pipeline is profiled instead of run:
+    see `config.is_diagnostic_mode_enabled`.
 
-    From Python 3.11 on, exceptions that are raised here have the configuration as a note.
+    From Python 3.11 on, exceptions raised here have a note with the configuration.
 
     >>> from spdl_rs.pipeline import build_pipeline
     >>> from spdl_rs.pipeline.defs import PipelineConfig, SinkConfig, SourceConfig
@@ -75,7 +75,7 @@ def build_pipeline(
     """
     try:
         if not isinstance(pipeline_cfg, PipelineConfig):
-            raise TypeError(f"a PipelineConfig is needed, not {shown(pipeline_cfg)}")
+            raise TypeError(f"a PipelineConfig is required, not {shown(pipeline_cfg)}")
         check_options(
             num_threads=num_threads,
             max_failures=max_failures,
@@ -117,8 +117,10 @@ def build_pipeline(
 
 
 def build_unprofiled(pipeline_cfg: PipelineConfig[U], num_threads: int) -> Pipeline[U]:
-    """Makes a pipeline that runs in the diagnostic mode, too: one whose source waits for whoever takes
-    the items cannot be profiled."""
+    """Creates a pipeline that is never profiled, not even in the diagnostic mode.
+
+    Pipelines whose source waits for the consumer cannot be profiled.
+    """
     if defaults.build_callback is not None:
         defaults.build_callback(pipeline_cfg)
     return Pipeline(pipeline_cfg, BuildOptions.of(num_threads, -1, 0, -1.0, None, None, None))

@@ -1,4 +1,4 @@
-"""Pipelines put together step by step."""
+"""`PipelineBuilder`: builds a pipeline step by step."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ U = TypeVar("U")
 
 
 class PipelineBuilder(Generic[T, U]):
-    """Puts a pipeline together: a source, stages, a sink. Nothing runs before `build`.
+    """Builds a pipeline from a source, stages and a sink. Nothing runs before `build`.
 
-    Each method returns the builder itself.
+    Each method returns the builder.
 
     >>> from spdl_rs.pipeline import PipelineBuilder
     >>> builder = PipelineBuilder().add_source(["1", "2", "three"]).pipe(int).add_sink()
@@ -49,20 +49,20 @@ class PipelineBuilder(Generic[T, U]):
     def add_source(
         self, source: Iterable[T] | AsyncIterable[T], *, continuous: bool = False
     ) -> PipelineBuilder[T, U]:
-        """Sets where items come from.
+        """Sets the source of items.
 
-        An iterable is iterated on a thread of its own, which nobody else should do meanwhile; an
-        async iterable on the pipeline's event loop. What it raises ends the pipeline, after what
-        came before has been delivered.
+        A dedicated thread iterates an iterable, which must not be used elsewhere meanwhile. The event loop
+        of the pipeline iterates an async iterable. An exception ends the pipeline, after earlier items are
+        delivered.
 
         Args:
             source: The items.
-            continuous: Whether it is iterated again and again, without end. Each pass is an
-                epoch: iterating the pipeline gives the items of one. Epochs never mix.
+            continuous: Whether to iterate the source repeatedly, without end. Each iteration is one epoch,
+                and iterating the pipeline delivers the items of one epoch. Epochs are never mixed.
 
         Raises:
-            ValueError: There is a source already, or it can be iterated in neither way.
-            TypeError: `continuous` is neither `True` nor `False`.
+            ValueError: The source is already set, or `source` is not iterable.
+            TypeError: `continuous` is not `True` or `False`.
         """
         if self._source is not None:
             raise ValueError("the source is already set")
@@ -82,32 +82,32 @@ class PipelineBuilder(Generic[T, U]):
     ) -> PipelineBuilder[T, U]:
         """Adds a stage that calls a function for each item.
 
-        The function may give its result in any way: return it, yield several (each goes on at
-        once), or do either as an async function. An object with `__getitem__` is indexed with the
-        item. A result of `None` drops the item. What it raises drops the item too, as
-        `max_failures` allows.
+        The function may return its result, yield several results (each is forwarded immediately), or be
+        async. An object with `__getitem__` is indexed with the item. A result of `None` drops the item. If
+        the function raises, the item is dropped too, within the limit of `max_failures`.
 
-        `spdl_rs.io.Fetch` and `DecodeImage` run in Rust, without the GIL, unless they are given an
-        `executor`; one right behind the other, nothing of an item passes through Python between them.
+        `spdl_rs.io.Fetch` and `DecodeImage` run in Rust, without the GIL, unless an `executor` is given.
+        Between consecutive native operators, items do not pass through Python.
 
         Args:
             op: The function.
-            concurrency: How many items it works on at once, at least 1. Default: 1; for native
-                operators, what suits the machine.
-            executor: Runs it there instead of on the pipeline's threads. What a process pool is
-                given and gives is pickled, and a generator is run to its end there first.
-            name: What the stage is called in statistics and messages. Default: the function's
-                name, or that of its class.
-            output_order: `"completion"`: results go on as they get ready. `"input"`: in the order
-                of their items.
-            max_failures: How many items may fail here: a number, a share of those tried (judged
-                from the 100th on), or any number if negative. Default: the pipeline's budget.
+            concurrency: How many items the stage processes at the same time, at least 1. Default: 1; for
+                native operators, automatic.
+            executor: Runs the function, instead of the worker threads of the pipeline. For process pools,
+                items and results are pickled, and generators run to their end before results are
+                returned.
+            name: The name of the stage in statistics and messages. Default: the name of the function, or
+                of its class.
+            output_order: `"completion"`: results are forwarded as they complete. `"input"`: in the order
+                of the input items.
+            max_failures: A separate failure budget: a number of items, a fraction of the items tried (from
+                the 100th on), or unlimited if negative. Default: the budget of the pipeline.
 
         Raises:
-            ValueError: An argument is out of range, or an async function is given what it
-                cannot take: an `executor`, or for an async generator `output_order="input"`.
-            TypeError: `op` is neither function nor container, or cannot be called with one argument;
-                or an argument is of the wrong type.
+            ValueError: An argument is out of range, an async function is combined with an `executor`, or
+                an async generator with `output_order="input"`.
+            TypeError: `op` is neither a function nor a container, or does not accept one argument; or an
+                argument has the wrong type.
 
         >>> from spdl_rs.pipeline import PipelineBuilder
         >>> def spell(word):
@@ -132,22 +132,22 @@ class PipelineBuilder(Generic[T, U]):
     def aggregate(
         self, input: int | Aggregator | BatchImages, /, *, drop_last: bool = False
     ) -> PipelineBuilder[T, U]:
-        """Adds a stage that makes one item of several.
+        """Adds a stage that combines several items into one.
 
         Args:
-            input: How many items make a list, or an `Aggregator` of your own, or
-                `spdl_rs.io.BatchImages`, for arrays instead of lists.
-            drop_last: Whether what is left at the end of an epoch is left out.
+            input: The number of items per list, a custom `Aggregator`, or `spdl_rs.io.BatchImages` for
+                arrays instead of lists.
+            drop_last: Whether to leave out an incomplete aggregate at the end of an epoch.
 
         Raises:
-            TypeError: `input` is neither, or `drop_last` neither `True` nor `False`.
-            ValueError: It is less than 1.
+            TypeError: `input` has another type, or `drop_last` is not `True` or `False`.
+            ValueError: `input` is less than 1.
         """
         self._pipes.append(factories.Aggregate(input, drop_last=drop_last))
         return self
 
     def disaggregate(self) -> PipelineBuilder[T, U]:
-        """Adds a stage that takes lists apart: each element goes on as an item of its own."""
+        """Adds a stage that splits lists: each element becomes an item."""
         self._pipes.append(factories.Disaggregate())
         return self
 
@@ -158,21 +158,23 @@ class PipelineBuilder(Generic[T, U]):
         name: str | None = None,
         batched: bool = False,
     ) -> PipelineBuilder[T, U]:
-        """Sends each item down one of several paths. What they give goes on as it gets ready.
+        """Adds alternative paths. A router selects the path of each item.
+
+        Results of all paths are forwarded as they complete.
 
         Args:
-            router: Gives the number of an item's path, counted from 0; may be async. What it
-                raises, and a number that there is not, ends the pipeline.
-            paths: The stages of each path: `Pipe`, `Aggregate` and so on. Items pass through a
-                path without stages as they are.
-            name: What it is called in statistics and messages.
-            batched: Whether items are lists, of which each element takes a path. Then `router` is
-                given the list and gives a number for each element; each path is given the list of
-                its elements, and must give as many; and the list is put together again.
+            router: Returns the index of the path for an item; may be async. An exception or an invalid
+                index ends the pipeline.
+            paths: The stages of each path: `Pipe`, `Aggregate` and so on. Items pass a path without
+                stages unchanged.
+            name: The name of the stage in statistics and messages.
+            batched: Whether items are lists whose elements are routed separately. Then `router` receives a
+                list and returns an index for each element. Each path receives the list of its elements
+                and must return as many; the results are merged in the original order.
 
         Raises:
-            ValueError: There are no paths, or one holds something else than stages.
-            TypeError: `router` cannot be called, or an argument is of the wrong type.
+            ValueError: There are no paths, or a path contains something other than a stage.
+            TypeError: `router` is not callable, or an argument has the wrong type.
 
         >>> from spdl_rs.pipeline import PipelineBuilder
         >>> from spdl_rs.pipeline.defs import Pipe
@@ -188,33 +190,31 @@ class PipelineBuilder(Generic[T, U]):
         return self
 
     def to(self, target: Target, /, *, buffer_size: int = 1) -> PipelineBuilder[T, U]:
-        """Sends the stages that follow to other processes, up to the next `to`.
+        """Runs the following stages in other processes, up to the next `to`.
 
-        These stages, a region, run one after the other in each of several processes, as a pipeline
-        of its own: an item travels there and its result back, and nothing travels between. So with
-        n processes, n times a stage's `concurrency` run at once. Results come in any order; lists
-        and aggregates are made in each process. The stages' `executor`s are not used. All that the
-        stages are made of must be picklable; and a script must guard its start by
-        `if __name__ == "__main__":`, as for `iterate_in_subprocess`.
+        These stages form a region. Each of several processes runs all of them as one pipeline: an item is
+        sent to a process, and its result is sent back. So n processes run a stage n times its `concurrency`.
+        Results arrive in any order. Lists and aggregates are made within each process. The `executor`s of
+        the stages are not used. All parts of the stages must be picklable, and scripts must start processes
+        under `if __name__ == "__main__":`, as for `iterate_in_subprocess`.
 
-        Failures are as those of other stages: they are logged here, have their type, and count
-        together, whichever process they come from. A process that ends unexpectedly ends the
-        pipeline at once, with a `WorkerError`. Where there are too many failures, what the
-        processes have under way is dropped.
+        Failures are handled as in other stages: they are logged in this process, keep their types, and count
+        together. A process that ends unexpectedly ends the pipeline immediately with a `WorkerError`. If the
+        failure budget is exceeded, items in flight are dropped.
 
-        `stats()` tells of the stages behind the last region; to these, the region is the source.
+        `stats()` covers the stages after the last region, whose source is the region.
 
-        The processes are started with the pipeline and end with it. The random number generators
-        of each are seeded with numbers that follow from those of this process and differ.
+        The processes start and end with the pipeline. The random number generators of each are seeded
+        differently, from the states of this process.
 
         Args:
             target: A `ProcessPoolExecutorConfig`, or `MAIN_PROCESS` for the end of a region.
-            buffer_size: How many items, and results, travel at once, at least 1. More cost less
-                time each, but wait for each other, at most to the end of the epoch.
+            buffer_size: How many items, and results, are sent per message, at least 1. Larger messages cost
+                less per item, but items wait for each other, at most until the end of the epoch.
 
         Raises:
-            TypeError: `target` is none of these.
-            ValueError: `buffer_size` is no int, or less than 1.
+            TypeError: `target` has another type.
+            ValueError: `buffer_size` is not an integer, or less than 1.
 
         >>> from spdl_rs.pipeline import PipelineBuilder
         >>> from spdl_rs.pipeline.defs import MAIN_PROCESS, ProcessPoolExecutorConfig
@@ -228,10 +228,10 @@ class PipelineBuilder(Generic[T, U]):
         return self
 
     def add_sink(self, buffer_size: int = 3) -> PipelineBuilder[T, U]:
-        """Sets how many finished items may wait for whoever takes them, at least 1.
+        """Sets how many finished items may wait for the consumer, at least 1.
 
         Raises:
-            ValueError: There is a sink already, or `buffer_size` is no int or less than 1.
+            ValueError: The sink is already set, or `buffer_size` is not an integer or less than 1.
         """
         if self._sink is not None:
             raise ValueError("the sink is already set")
@@ -239,11 +239,11 @@ class PipelineBuilder(Generic[T, U]):
         return self
 
     def get_config(self) -> configs.PipelineConfig[U]:
-        """What has been put together, as data.
+        """Returns the configuration.
 
         Raises:
-            RuntimeError: There is no source or no sink, or a region needs a newer Python.
-            ValueError: A region (see `to`) is not closed, is empty, or holds a stage with
+            RuntimeError: The source or the sink is missing, or a region requires a newer Python.
+            ValueError: A region (see `to`) is not closed, is empty, or contains a stage with
                 `output_order="input"`.
         """
         if self._source is None:
@@ -266,10 +266,11 @@ class PipelineBuilder(Generic[T, U]):
         use_thread_output_queue: bool = False,
         background_tasks: Sequence[BackgroundTaskFactory] | None = None,
     ) -> Pipeline[U]:
-        """Makes the pipeline: see `build_pipeline`.
+        """Creates the pipeline: see `build_pipeline` for the arguments.
 
         Raises:
-            RuntimeError: There is no source or no sink.
+            RuntimeError: The source or the sink is missing.
+            TypeError, ValueError: As for `build_pipeline`.
         """
         return build_pipeline(
             self.get_config(),

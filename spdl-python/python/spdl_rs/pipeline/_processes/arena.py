@@ -1,7 +1,7 @@
-"""Memory by which the large parts of items get from one process to another.
+"""Shared memory for large items of `iterate_in_subprocess`: a ring buffer and a segment pool.
 
-The process that makes items copies their large parts there, and waits where there is no room. The
-one that takes them tells it what is free again, by the pipe that joins the two.
+The producer process copies large buffers of items into the arena, and waits if there is no room. The consumer
+process reports freed memory through the pipe between the processes.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ import numpy
 
 from ..._arguments import whole
 from . import payloads as _payloads
-from .payloads import Description, Part
+from .payloads import Description, LargeBuffer
 from .shared_memory import SharedMemory
 
 Send: TypeAlias = Callable[[Any], None]
 Wait: TypeAlias = Callable[[float], None]
-"""Waits for what the other process says, for so many seconds at most."""
+"""Waits for messages of the other process, for at most that many seconds."""
 Ticket: TypeAlias = int | None
-"""By which memory is given back; `None`: there is none."""
+"""Identifies memory to free; `None` if an item uses none."""
 Places: TypeAlias = list[tuple[Description, int, int]]
-"""The large parts of an item: what they are, where each begins, and how many bytes it has."""
+"""The large buffers of an item: description, start and size in bytes."""
 
-# Parts begin at multiples of this many bytes.
+# The alignment of buffers in bytes.
 _ALIGNMENT = 64
 _SHUT_DOWN = -1
 
 
 class Arena(ABC):
-    """Memory for one iterable: `iterate_in_subprocess(..., arena=...)`."""
+    """Shared memory for one iterable: `iterate_in_subprocess(..., arena=...)`."""
 
     def __init__(self, size: int, kind: str, acquire_timeout: float) -> None:
         if isinstance(acquire_timeout, bool) or not isinstance(acquire_timeout, (int, float)):
@@ -47,63 +47,62 @@ class Arena(ABC):
 
     @property
     def name(self) -> str:
-        """What the memory is called in the maps of a process. No file has this name."""
+        """The name of the memory in `/proc/<pid>/maps`. It is not the name of a file."""
         return self._memory.name
 
     @property
     def acquire_timeout(self) -> float:
-        """For how many seconds there may be no room."""
+        """How long the producer may wait for room, in seconds."""
         return self._acquire_timeout
 
     def shutdown_arena(self) -> None:
-        """Refuses memory from now on: where items are made, that is a `BufferError`."""
+        """Refuses further allocations: the producer gets a `BufferError`."""
         self._shut_down = True
         if self._send is not None:
             self._send(("free", _SHUT_DOWN))
 
     def close(self) -> None:
-        """Lets go of the memory. Items that lie in it keep it."""
+        """Releases the memory. Items that use it keep it alive."""
         self._memory.close()
 
     def unlink(self) -> None:
-        """Does nothing: the memory has no name in the file system that could be left over."""
+        """Has no effect: the memory has no name in the file system."""
 
     def writer(self) -> Writer:
-        """What makes use of it in the process that makes items.
+        """Returns the allocator for the producer process.
 
         Raises:
-            ValueError: It has been used already, or was shut down.
+            ValueError: The arena was already used, or shut down.
         """
         if self._used or self._shut_down:
-            raise ValueError("an arena serves one iterable only, and none once it is shut down")
+            raise ValueError("an arena can be used for one iterable only, and not after a shutdown")
         self._used = True
         return self._make_writer()
 
     @abstractmethod
     def reader(self, send: Send) -> Reader:
-        """What makes use of it here. `send` tells the other process something, at any time."""
+        """Returns the reader for the consumer process. `send` sends a message to the producer."""
 
     @abstractmethod
     def _make_writer(self) -> Writer: ...
 
 
 class SharedMemoryRingBuffer(Arena):
-    """A ring of memory. The large parts of items are copied into it, and out of it.
+    """A ring buffer. Large buffers of items are copied into it and out of it.
 
-    So items are as they were: nothing refers to the ring.
+    Items are unchanged, and do not refer to the ring buffer.
 
     Args:
-        capacity: How many bytes: enough for the items that wait, `buffer_size + 2` of them.
-        acquire_timeout: For how many seconds the ring may be full before that is an error; 0: not
-            at all.
+        capacity: The size in bytes: enough for the waiting items, `buffer_size + 2` of them.
+        acquire_timeout: How many seconds the ring buffer may be full before an error; 0: no wait.
 
     Raises:
         ValueError: An argument is out of range.
-        TypeError: `acquire_timeout` is no number.
+        TypeError: `acquire_timeout` is not a number.
 
-    What travels by it: `bytes`, `bytearray`, `memoryview`, NumPy arrays and tensors of PyTorch on
-    the CPU, of 4096 bytes or more, wherever they are within an item. Where there is no room in
-    time, or never, the iterable raises a `BufferError`.
+    The arena transfers `bytes`, `bytearray`, `memoryview`, NumPy arrays and PyTorch tensors on the CPU, of 4096
+    bytes or more, anywhere within an item. If there is no room in time, or the capacity is too small, the
+    iterable raises `BufferError`.
 
     >>> import functools
     >>> from spdl_rs.pipeline import SharedMemoryRingBuffer, iterate_in_subprocess
@@ -119,17 +118,17 @@ class SharedMemoryRingBuffer(Arena):
 
     @property
     def capacity(self) -> int:
-        """How many bytes it has."""
+        """The size in bytes."""
         return self._capacity
 
     @property
     def head(self) -> int:
-        """How many bytes were ever taken, gaps included."""
+        """The number of bytes ever allocated, gaps included."""
         return int(_counters(self._memory)[0])
 
     @property
     def tail(self) -> int:
-        """How many bytes were ever given back, gaps included. `head - tail` are in use."""
+        """The number of bytes ever freed, gaps included. `head - tail` bytes are in use."""
         return int(_counters(self._memory)[1])
 
     def reader(self, send: Send) -> Reader:
@@ -141,25 +140,24 @@ class SharedMemoryRingBuffer(Arena):
 
 
 class SharedMemorySegmentPool(Arena):
-    """Segments of memory. The large parts of items are copied into them, and used where they are.
+    """A pool of segments. Large buffers of items are copied into segments and used in place.
 
-    The large parts of an item share a segment, which is free again when nothing refers to any of
-    them any more. Whoever keeps items keeps segments, also over iterations; a fork of the process
-    keeps none, and gives none back.
+    All large buffers of an item share one segment, which is free again once nothing refers to any of them.
+    Items that you keep occupy their segments, also across iterations. A forked child neither keeps nor frees
+    segments.
 
     Args:
-        segment_size: How many bytes a segment has: enough for the large parts of an item, each
-            rounded up to 64 bytes.
-        count: How many segments: `buffer_size + 2`, and one for each item that you keep.
-        acquire_timeout: For how many seconds there may be no free segment before that is an error;
-            0: not at all.
+        segment_size: The size of a segment in bytes: enough for the large buffers of an item, each rounded up
+            to 64 bytes.
+        count: The number of segments: `buffer_size + 2`, and one for each item that you keep.
+        acquire_timeout: How many seconds to wait for a free segment before an error; 0: no wait.
 
     Raises:
         ValueError: An argument is out of range.
-        TypeError: `acquire_timeout` is no number.
+        TypeError: `acquire_timeout` is not a number.
 
-    What travels by it is the same as for `SharedMemoryRingBuffer`; but `bytes` and `bytearray` come
-    as `memoryview`s.
+    The arena transfers the same types as `SharedMemoryRingBuffer`, but `bytes` and `bytearray` become
+    `memoryview`s.
 
     >>> import functools
     >>> from spdl_rs.pipeline import SharedMemorySegmentPool, iterate_in_subprocess
@@ -177,12 +175,12 @@ class SharedMemorySegmentPool(Arena):
 
     @property
     def segment_size(self) -> int:
-        """How many bytes a segment has."""
+        """The size of a segment in bytes."""
         return self._segment_size
 
     @property
     def count(self) -> int:
-        """How many segments there are."""
+        """The number of segments."""
         return self._count
 
     def reader(self, send: Send) -> Reader:
@@ -196,7 +194,7 @@ class SharedMemorySegmentPool(Arena):
 
 
 class Writer(ABC):
-    """Copies the large parts of items into an arena."""
+    """Copies large buffers of items into an arena."""
 
     def __init__(self, memory: SharedMemory, most: int, what: str, timeout: float) -> None:
         self._memory = memory
@@ -206,22 +204,22 @@ class Writer(ABC):
         self._shut_down = False
 
     def write(self, item: Any, wait: Wait) -> tuple[bytes, Places, Ticket]:
-        """Puts an item there: what `Reader.read` needs.
+        """Copies an item into the arena. Returns the arguments of `Reader.read`.
 
         Args:
             item: The item.
-            wait: Waits for what the reader says, and calls `free` with it.
+            wait: Waits for messages of the reader, and calls `free` for them.
 
         Raises:
-            BufferError: There is no room for it.
+            BufferError: There is no room.
             TypeError: The item cannot be pickled.
         """
-        pickled, parts = _payloads.taken_apart(item)
+        pickled, parts = _payloads.split_buffers(item)
         if not parts:
             return pickled, [], None
         size = sum(_aligned(part.size) for part in parts)
         if size > _aligned(self._most):
-            raise BufferError(f"an item needs {size} bytes, more than {self._what}")
+            raise BufferError(f"an item needs {size} bytes, more than the size of {self._what}")
         deadline = time.monotonic() + self._timeout
         while (room := self._room_for(size)) is None and not self._shut_down:
             left = deadline - time.monotonic()
@@ -236,13 +234,13 @@ class Writer(ABC):
         return pickled, self._copy(parts, start), ticket
 
     def free(self, ticket: int) -> None:
-        """Takes back what the reader gives back."""
+        """Frees memory that the reader has released."""
         if ticket == _SHUT_DOWN:
             self._shut_down = True
         else:
-            self._take_back(ticket)
+            self._release(ticket)
 
-    def _copy(self, parts: list[Part], start: int) -> Places:
+    def _copy(self, parts: list[LargeBuffer], start: int) -> Places:
         places: Places = []
         for part in parts:
             part.copy_to(self._memory.bytes(start, part.size))
@@ -252,14 +250,14 @@ class Writer(ABC):
 
     @abstractmethod
     def _room_for(self, size: int) -> tuple[int, int] | None:
-        """Takes room, if there is any: where it begins, and the ticket."""
+        """Allocates memory if there is room. Returns its start and the ticket."""
 
     @abstractmethod
-    def _take_back(self, ticket: int) -> None: ...
+    def _release(self, ticket: int) -> None: ...
 
 
 class RingWriter(Writer):
-    """A ticket says how far the ring is free once it is given back."""
+    """Allocates from a ring buffer. A ticket is the tail position after the item is freed."""
 
     def __init__(self, memory: SharedMemory, capacity: int, timeout: float) -> None:
         super().__init__(memory, capacity, f"the ring of {capacity} bytes", timeout)
@@ -269,7 +267,7 @@ class RingWriter(Writer):
 
     def _room_for(self, size: int) -> tuple[int, int] | None:
         at = self._head % self._capacity
-        # A part is never cut; so what is left at the end may stay empty.
+        # Buffers are contiguous, so a gap may remain at the end.
         gap = self._capacity - at if at + size > self._capacity else 0
         if self._head == self._tail:
             self._head = self._tail = self._head + gap
@@ -279,19 +277,19 @@ class RingWriter(Writer):
         self._head += gap
         start = self._head % self._capacity
         self._head += size
-        self._tell()
+        self._publish()
         return _ALIGNMENT + start, self._head
 
-    def _take_back(self, ticket: int) -> None:
+    def _release(self, ticket: int) -> None:
         self._tail = ticket
-        self._tell()
+        self._publish()
 
-    def _tell(self) -> None:
+    def _publish(self) -> None:
         _counters(self._memory)[:] = self._head, self._tail
 
 
 class PoolWriter(Writer):
-    """A ticket is the number of a segment."""
+    """Allocates from a segment pool. A ticket is the number of a segment."""
 
     def __init__(
         self, memory: SharedMemory, segment_size: int, distance: int, count: int, timeout: float
@@ -308,12 +306,12 @@ class PoolWriter(Writer):
         segment = self._free.pop()
         return segment * self._distance, segment
 
-    def _take_back(self, ticket: int) -> None:
+    def _release(self, ticket: int) -> None:
         self._free.append(ticket)
 
 
 class Reader(ABC):
-    """Puts items together again whose large parts lie in an arena."""
+    """Restores items from an arena."""
 
     def __init__(self, memory: SharedMemory, send: Send) -> None:
         self._memory = memory
@@ -321,14 +319,14 @@ class Reader(ABC):
 
     @abstractmethod
     def read(self, pickled: bytes, places: Places, ticket: Ticket) -> Any:
-        """The item."""
+        """Restores an item."""
 
 
 class RingReader(Reader):
     def read(self, pickled: bytes, places: Places, ticket: Ticket) -> Any:
         parts = [(what, self._memory.bytes(start, size)) for what, start, size in places]
         try:
-            return _payloads.put_together(pickled, parts, copy=True)
+            return _payloads.join_buffers(pickled, parts, copy=True)
         finally:
             if ticket is not None:
                 self._send(("free", ticket))
@@ -341,16 +339,16 @@ class PoolReader(Reader):
 
     def read(self, pickled: bytes, places: Places, ticket: Ticket) -> Any:
         if ticket is None:
-            return _payloads.put_together(pickled, [], copy=True)
+            return _payloads.join_buffers(pickled, [], copy=True)
         begin = ticket * self._distance
         segment = self._memory.bytes(begin, self._distance)
-        # Whatever is made of it refers to this array, and to nothing below it.
+        # All views refer to this array, so it is finalized after the last of them.
         weakref.finalize(segment, self._send, ("free", ticket)).atexit = False
         parts = [
             (what, segment[start - begin : start - begin + size]) for what, start, size in places
         ]
         del segment
-        return _payloads.put_together(pickled, parts, copy=False)
+        return _payloads.join_buffers(pickled, parts, copy=False)
 
 
 def _aligned(size: int) -> int:
@@ -358,5 +356,5 @@ def _aligned(size: int) -> int:
 
 
 def _counters(memory: SharedMemory) -> Any:
-    """The head and the tail of a ring."""
+    """Returns a view of the head and the tail of a ring buffer."""
     return memory.bytes(0, 16).view(numpy.uint64)

@@ -1,4 +1,7 @@
-"""The end of the process: every pipeline ends before, as no thread may ask for the GIL afterwards."""
+"""Exit of the process: stops all pipelines before the interpreter finalizes.
+
+During finalization no thread may acquire the GIL.
+"""
 
 from __future__ import annotations
 
@@ -18,33 +21,33 @@ from ..._locks import ForkSafeLock
 from .._failures.log import log_warning
 
 
-class ProcessEnds(BaseException):
-    """The process ends, and has waited for this function for long enough."""
+class ProcessExit(BaseException):
+    """Raised in a function of a pipeline that still runs at the end of the process."""
 
 
 class _Closes(Protocol):
     def close(self) -> None: ...
 
 
-SECONDS = 10.0
-"""How long functions that are under way are waited for at most."""
-_SILENT_SECONDS = 1.0
-"""After so long it is said what is waited for."""
+TIMEOUT_S = 10.0
+"""The longest wait for running functions."""
+_WARN_AFTER_S = 1.0
+"""The wait after which a warning names the running functions."""
 
 _runs: weakref.WeakSet[_spdl_rs.PipelineRun] = weakref.WeakSet()
 _threads: weakref.WeakKeyDictionary[threading.Thread, Mapping[CodeType, Sequence[str]]]
 _threads = weakref.WeakKeyDictionary()
 _owners: weakref.WeakSet[_Closes] = weakref.WeakSet()
-# Around these, to which any thread may add.
+# Protects the registries above. Any thread may add to them.
 _registry_lock = ForkSafeLock()
 
-_begun = threading.Event()
+_exiting = threading.Event()
 
-_HERE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 
 def end_with_process(runs: Iterable[_spdl_rs.PipelineRun]) -> None:
-    """Takes in what is to be ended."""
+    """Registers runs to be stopped at exit."""
     with _registry_lock.held():
         _runs.update(runs)
 
@@ -52,40 +55,46 @@ def end_with_process(runs: Iterable[_spdl_rs.PipelineRun]) -> None:
 def wait_at_exit(
     threads: Iterable[threading.Thread], stages: Mapping[CodeType, Sequence[str]]
 ) -> None:
-    """Takes in threads to wait for, before they start, and of which stages functions are that they
-    may call."""
+    """Registers threads to wait for at exit, before they start.
+
+    Args:
+        threads: The threads.
+        stages: Names of stages by the code of their functions, for messages.
+    """
     with _registry_lock.held():
         _threads.update(dict.fromkeys(threads, stages))
 
 
 def start_all(threads: Iterable[threading.Thread]) -> None:
-    """Starts threads. Not to be called where signals are heard: `start` waits for each, and if that is
-    interrupted, the thread is there and may be kept from its first step for ever."""
+    """Starts threads. Must not be called where signal handlers run.
+
+    `Thread.start` waits for each thread. If that wait is interrupted, the thread may block forever.
+    """
     for thread in threads:
         thread.start()
 
 
 def end_before(owner: _Closes) -> None:
-    """Takes in what is closed before pipelines are ended, where it is still there."""
+    """Registers an object to be closed at exit before pipelines are stopped, unless it is gone."""
     with _registry_lock.held():
         _owners.add(owner)
 
 
 def has_begun() -> bool:
-    """Whether the process ends, and pipelines with it."""
-    return _begun.is_set()
+    """Returns whether the process is exiting and stops its pipelines."""
+    return _exiting.is_set()
 
 
-def _end_all() -> None:
+def _stop_all() -> None:
     began = time.monotonic()
-    _begun.set()
+    _exiting.set()
     with _registry_lock.held():
         runs, threads, owners = list(_runs), dict(_threads), list(_owners)
-    # Ctrl-C ends a wait, and no more than that: Python ends under threads that go on all the same.
+    # Ctrl-C only ends a wait: the interpreter finalizes anyway.
     with contextlib.suppress(KeyboardInterrupt):
         for owner in owners:
             owner.close()
-    # None waits for another one to end.
+    # All runs are stopped before any is waited for.
     for run in runs:
         run.stop(0)
     with contextlib.suppress(KeyboardInterrupt):
@@ -94,8 +103,8 @@ def _end_all() -> None:
     with contextlib.suppress(KeyboardInterrupt):
         if _spdl_rs.Workers.forbid_python() and sys.version_info < (3, 14):
             log_warning(
-                "functions of pipelines are under way still, and the process does not wait for them "
-                "any longer; if one goes on before it is over, Python up to 3.13 crashes"
+                "functions of pipelines are still running, and the process exits without waiting any longer; "
+                "Python up to 3.13 may crash if one of them resumes during finalization"
             )
 
 
@@ -104,25 +113,25 @@ def _wait_for(
     threads: Mapping[threading.Thread, Mapping[CodeType, Sequence[str]]],
     began: float,
 ) -> None:
-    """Waits for as long as is allowed, and says so."""
-    if not _have_ended(runs, threads, began + _SILENT_SECONDS):
-        waits = "; ".join(_under_way(threads)) or "work of the native module"
+    """Waits for at most `TIMEOUT_S`, and logs a warning if it takes long."""
+    if not _wait_until(runs, threads, began + _WARN_AFTER_S):
+        functions = "; ".join(_running_functions(threads)) or "work of the native module"
         log_warning(
-            f"the process ends, and waits for functions of pipelines that are under way, for "
-            f"{SECONDS:.0f} s at most: {waits}"
+            f"the process is exiting and waits at most {TIMEOUT_S:.0f} s for running functions of "
+            f"pipelines: {functions}"
         )
-        _have_ended(runs, threads, began + SECONDS)
+        _wait_until(runs, threads, began + TIMEOUT_S)
 
 
-def _have_ended(
+def _wait_until(
     runs: Sequence[_spdl_rs.PipelineRun], threads: Iterable[threading.Thread], deadline: float
 ) -> bool:
-    """Waits until then at most."""
+    """Waits until a deadline. Returns whether all runs and threads have ended."""
     ended = True
     for run in runs:
         ended = run.stop(max(0.0, deadline - time.monotonic())) and ended
     for thread in threads:
-        # One that was interrupted before its start has no number, and never had one.
+        # A thread whose start was interrupted may have no identifier.
         if thread.ident is not None:
             thread.join(max(0.0, deadline - time.monotonic()))
             ended = ended and not thread.is_alive()
@@ -130,36 +139,38 @@ def _have_ended(
 
 
 def _interrupt(threads: Iterable[threading.Thread]) -> None:
-    """Raises `ProcessEnds` in functions that are under way, where they run Python code: up to version
-    3.13, Python unwinds threads that run on when it ends, and the native module cannot bear that.
-    Those that wait, for a lock or in a library, hear of it when they come back: in time where that is
-    before Python ends. Where it is while Python ends, nothing helps: only ending the process at once
-    would, and its exit status is not known here."""
+    """Raises `ProcessExit` in functions that still run Python code.
+
+    Up to Python 3.13, the interpreter unwinds threads that run during finalization, which the native module
+    cannot survive. Functions that wait for a lock or in a library receive the exception when they return to
+    Python code. If that happens during finalization, it is too late; only an immediate exit would help, but
+    the exit status is unknown here.
+    """
     numbers = [thread.ident for thread in threads if thread.is_alive() and thread.ident is not None]
     if not numbers:
         return
     try:
         import ctypes
     except ImportError:
-        # There are builds of Python without it.
+        # Some builds of Python have no ctypes.
         return
     for number in numbers:
         ctypes.pythonapi.PyThreadState_SetAsyncExc(
-            ctypes.c_ulong(number), ctypes.py_object(ProcessEnds)
+            ctypes.c_ulong(number), ctypes.py_object(ProcessExit)
         )
 
 
-def _under_way(
+def _running_functions(
     threads: Mapping[threading.Thread, Mapping[CodeType, Sequence[str]]],
 ) -> Iterator[str]:
-    """The functions that threads are in, and of which stages they are."""
+    """Describes the running function of each thread, with the stages that it belongs to."""
     frames = sys._current_frames()
     for thread, stages in threads.items():
-        # Those that have ended have no number any more that is theirs.
+        # The identifier of an ended thread may be reused.
         frame = frames.get(thread.ident or 0) if thread.is_alive() else None
         called = list(_outermost_first(frame))
         known = [frame for frame in called if frame.f_code in stages]
-        others = [frame for frame in called if not _is_ours(frame)]
+        others = [frame for frame in called if not _is_of_package(frame)]
         for frame in (known or others)[:1]:
             code = frame.f_code
             stage = f"stage {' or '.join(stages[code])}, " if known else ""
@@ -175,10 +186,10 @@ def _outermost_first(frame: FrameType | None) -> list[FrameType]:
     return frames[::-1]
 
 
-def _is_ours(frame: FrameType) -> bool:
-    """Whether it is of what calls the user's functions."""
+def _is_of_package(frame: FrameType) -> bool:
+    """Returns whether a frame belongs to this package or to `threading`."""
     file = frame.f_code.co_filename
-    return file == threading.__file__ or file.startswith(_HERE)
+    return file == threading.__file__ or file.startswith(_PACKAGE)
 
 
-atexit.register(_end_all)
+atexit.register(_stop_all)

@@ -1,4 +1,4 @@
-"""Iterables in another process."""
+"""`iterate_in_subprocess`: an iterable in a worker process."""
 
 from __future__ import annotations
 
@@ -36,44 +36,43 @@ def iterate_in_subprocess(
     daemon: bool = False,
     arena: Arena | None = None,
 ) -> Iterable[T]:
-    """Iterates something in another process. The result can be iterated again and again.
+    """Iterates in another process. The result can be iterated repeatedly.
 
-    The process is started at once, calls `fn` once, and iterates what that returns once for each
-    iteration here, some items ahead. Leaving a loop early is fine: the next one begins anew. What
-    `fn` returns must allow for that too; a generator gives its items once only.
+    The process starts immediately and calls `fn` once. Each iteration here iterates the result of `fn` there,
+    with some items prefetched. Leaving a loop early is allowed; the next one starts a new iteration. The
+    result of `fn` must support this, which a generator does not.
 
-    The process starts with the state that the random number generators of `random`, NumPy (the
-    legacy one) and PyTorch (on the CPU, where it is imported) have here. It ends with this process,
-    also where that is killed; when nobody holds the result any more; and once something has failed
-    in it. It ignores Ctrl-C, which is felt here.
+    The process starts with the states of the random number generators of `random`, NumPy (legacy) and PyTorch
+    (CPU, if imported) of this process. It ends with this process, even if that is killed; when the result is
+    dropped; and after a failure. It ignores Ctrl-C, which this process handles.
 
     Args:
-        fn: Makes what is iterated.
-        buffer_size: How many finished items may wait, at least 1; -1 for any number.
-        initializer: One function, or several, to be called before `fn`.
-        mp_context: The start method, or a context of `multiprocessing`. Default: the one that the
-            program has set, unless that is `"fork"`; else `"forkserver"`, or `"spawn"` where there
-            is none. With these, `fn` is pickled, and a script must guard its start by
-            `if __name__ == "__main__":`. `"fork"` needs neither, but may hang in a process that
-            has threads, as any process has in which a pipeline runs.
-        timeout: How many seconds to wait for each item. Default: as long as it takes.
-        daemon: Whether the process may have no processes of its own, as in `multiprocessing`.
-        arena: Memory by which large items travel, `SharedMemorySegmentPool` or
-            `SharedMemoryRingBuffer`. It serves this one iterable.
+        fn: Returns an iterable.
+        buffer_size: How many finished items may wait, at least 1; -1 for no limit.
+        initializer: A function, or a list of functions, called before `fn`.
+        mp_context: A start method, or a context of `multiprocessing`. Default: the one that the program has
+            set, unless it is `"fork"`; else `"forkserver"`, or `"spawn"` if that is not available. With these
+            methods `fn` is pickled, and scripts must start processes under
+            `if __name__ == "__main__":`. `"fork"` needs neither, but may hang in a process with threads,
+            and pipelines have threads.
+        timeout: The longest wait for an item in seconds. Default: no limit.
+        daemon: Whether the process may have no child processes, as in `multiprocessing`.
+        arena: Shared memory for large items, `SharedMemorySegmentPool` or `SharedMemoryRingBuffer`, for this
+            iterable only.
 
     Raises:
-        TypeError: An argument is of the wrong type, or `fn` cannot be pickled.
+        TypeError: An argument has the wrong type, or `fn` cannot be pickled.
         ValueError: An argument is out of range.
 
-    While it is iterated:
+    During iteration:
 
     Raises:
-        Exception: Whatever `fn`, an initializer or iterating raised in the process, of its type;
-            its `__cause__` shows the traceback there. What cannot be pickled arrives as a
-            `RuntimeError` that says the same.
-        WorkerTimeoutError: No item came in time. It is a `RuntimeError` and a `TimeoutError`.
-        WorkerError: The process ended unexpectedly (that is noticed at once), or something failed
-            in it before. It is a `RuntimeError`.
+        Exception: What `fn`, an initializer or the iteration raised in the process, with the same type. Its
+            `__cause__` shows the remote traceback. Exceptions that cannot be pickled become a
+            `RuntimeError` with the same message.
+        WorkerTimeoutError: No item arrived in time. It is a `RuntimeError` and a `TimeoutError`.
+        WorkerError: The process ended unexpectedly, which is detected immediately, or it failed before. It is
+            a `RuntimeError`.
 
     >>> import functools
     >>> from spdl_rs.pipeline import iterate_in_subprocess
@@ -98,29 +97,28 @@ def iterate_in_subinterpreter(
     initializer: Callable[[], object] | Sequence[Callable[[], object]] | None = None,
     timeout: float | None = None,
 ) -> Iterable[T]:
-    """Would iterate something in another interpreter of this process, and refuses to.
+    """Not supported: raises an exception. In SPDL it iterates in a subinterpreter of this process.
 
-    The native module can be loaded in the main interpreter alone, as any that is made with PyO3, so
-    `spdl_rs` cannot be imported in another one. Use `iterate_in_subprocess`. Stages of functions that
-    do not import it may run on a `concurrent.futures.InterpreterPoolExecutor`, as on any executor:
-    `PipelineBuilder.pipe(function, executor=...)`.
+    Extension modules built with PyO3 can be loaded in the main interpreter only, so `spdl_rs` cannot be
+    imported in a subinterpreter. Use `iterate_in_subprocess`. Stages whose functions do not import `spdl_rs` can
+    run on a `concurrent.futures.InterpreterPoolExecutor`: `PipelineBuilder.pipe(function, executor=...)`.
 
     Raises:
-        RuntimeError: Always; a `NotImplementedError` from Python 3.14 on, which has interpreters.
+        RuntimeError: Always; from Python 3.14 on it is a `NotImplementedError`.
     """
     del fn, buffer_size, initializer, timeout
     needs_interpreters("iterate_in_subinterpreter", "iterate_in_subprocess")
 
 
 class Stoppable(ABC):
-    """Something to iterate that is stopped when the process that iterates it ends."""
+    """An iterable that is stopped when the process that iterates it ends."""
 
     @abstractmethod
     def stop(self) -> None: ...
 
 
 class SubprocessIterable(Generic[T]):
-    """What a process iterates, item by item."""
+    """The items that a worker process iterates."""
 
     def __init__(
         self,
@@ -132,7 +130,7 @@ class SubprocessIterable(Generic[T]):
         daemon: bool,
         arena: Arena | None,
     ) -> None:
-        # Importing multiprocessing takes time that those need not spend who do not use it.
+        # Imported lazily: multiprocessing is slow to import.
         from .random_state import RandomState
         from .worker_process import WorkerProcess, start_method
 
@@ -149,9 +147,11 @@ class SubprocessIterable(Generic[T]):
             daemon=daemon,
             shared=None if arena is None else arena.writer(),
         )
-        # Items may live longer than this, and must not keep the process.
+        # A weak reference, because items may outlive this object and must not keep the process alive.
         worker = weakref.ref(self._worker)
-        self._reader = None if arena is None else arena.reader(functools.partial(_tell, worker))
+        self._reader = (
+            None if arena is None else arena.reader(functools.partial(_send_if_alive, worker))
+        )
 
     def __iter__(self) -> Iterator[T]:
         self._refuse_in_fork()
@@ -167,40 +167,40 @@ class SubprocessIterable(Generic[T]):
         try:
             while received := self._receive(mine):
                 taken += 1
-                # Some at a time, but soon enough for the process not to wait.
+                # Grants are batched, but sent early enough that the process does not wait.
                 if taken * 2 >= self._buffer_size:
                     self._worker.send(("taken", mine, taken))
                     taken = 0
-                # Nothing here keeps the item: it may lie in memory that the next one waits for.
+                # No reference to the item is kept: the next item may need its memory.
                 yield received.pop()
         finally:
             if self._failure is None:
                 self._worker.send(("stop", mine))
 
     def _receive(self, mine: int) -> list[T]:
-        """The next item of an iteration, if there is one."""
+        """Returns the next item of an iteration in a list; an empty list at its end."""
         self._refuse_in_fork()
         with self._lock:
             while True:
                 if mine != self._iteration:
-                    raise RuntimeError("another iteration has begun since; this one has ended")
+                    raise RuntimeError("another iteration was started, so this one has ended")
                 try:
                     kind, iteration, *rest = self._worker.receive(self._timeout)
-                    # One of an iteration that was left is read too: its memory is given back.
+                    # Items of abandoned iterations are read too, to free their memory.
                     received = [self._read(rest)] if kind == "item" else []
                 except WorkerTimeoutError:
                     raise
                 except Exception as error:
                     self._failure = error
                     shorten(error)
-                    # Python 3.10 would raise it with the traceback that it had.
+                    # Python 3.10 would otherwise restore the original traceback.
                     raise error  # noqa: TRY201
                 if iteration == mine:
                     return received
 
     def _refuse_in_fork(self) -> None:
-        if not self._worker.is_ours:
-            raise RuntimeError("this process is a fork of the one that has the worker")
+        if not self._worker.is_owner:
+            raise RuntimeError("a forked child process cannot use the worker process of its parent")
 
     def _read(self, sent: list[Any]) -> T:
         return sent[0] if self._reader is None else self._reader.read(*sent)
@@ -213,7 +213,7 @@ def _iterate(
     random_state: Any,
     writer: Any = None,
 ) -> None:
-    """What the process does."""
+    """The main function of the worker process."""
     random_state.restore()
     for initializer in initializers:
         initializer()
@@ -222,7 +222,7 @@ def _iterate(
         sender = _Sender(parent, writer)
         while True:
             iteration = sender.wait_for_start()
-            # What was left in the middle ends now, and not when it is found by chance.
+            # An abandoned iterator is closed now, not when it is garbage collected.
             with closing(iter(items)) as iterator:
                 sender.send_all(iteration, iterator)
             del iterator
@@ -231,77 +231,78 @@ def _iterate(
             items.stop()
 
 
-def _tell(worker: weakref.ref[WorkerProcess], message: Any) -> None:
-    """Tells a process something, if it is still there."""
+def _send_if_alive(worker: weakref.ref[WorkerProcess], message: Any) -> None:
+    """Sends a message to a worker process that may be gone."""
     process = worker()
     if process is not None:
         process.send_soon(message)
 
 
-class _Unwanted(Exception):
+class _Abandoned(Exception):
     """The parent has left the iteration."""
 
 
 class _Sender:
-    """Sends the items of one iteration after the other, as many ahead as the parent allows."""
+    """Sends the items of iterations, with flow control by the parent."""
 
     def __init__(self, parent: Parent, writer: Any) -> None:
         self._parent = parent
         self._writer = writer
-        self._wanted = 0
-        """The iteration that the parent is at; 0: none."""
+        self._requested = 0
+        """The current iteration of the parent; 0 if there is none."""
         self._allowed = 0
+        """How many more items may be sent."""
 
     def wait_for_start(self) -> int:
-        """The number of the next iteration."""
-        while not self._wanted:
-            self._take(None)
-        return self._wanted
+        """Waits for the next iteration. Returns its number."""
+        while not self._requested:
+            self._handle_message(None)
+        return self._requested
 
     def send_all(self, iteration: int, iterator: Iterator[Any]) -> None:
-        """Sends items until there are no more, or nobody wants them."""
+        """Sends items until the iterator ends, or the parent leaves the iteration."""
         for item in iterator:
-            while self._take(0):
+            while self._handle_message(0):
                 pass
-            while self._allowed == 0 and self._wanted == iteration:
-                self._take(None)
-            if self._wanted != iteration:
+            while self._allowed == 0 and self._requested == iteration:
+                self._handle_message(None)
+            if self._requested != iteration:
                 return
             self._allowed -= 1
             if self._writer is None:
                 self._parent.send(("item", iteration, item))
             else:
                 try:
-                    written = self._writer.write(item, self._take_while_wanted)
-                except _Unwanted:
+                    written = self._writer.write(item, self._wait_for_room)
+                except _Abandoned:
                     return
                 self._parent.send(("item", iteration, *written))
             del item
         self._parent.send(("end-of-items", iteration))
-        if self._wanted == iteration:
-            self._wanted = 0
+        if self._requested == iteration:
+            self._requested = 0
 
-    def _take_while_wanted(self, timeout: float) -> None:
-        iteration = self._wanted
-        self._take(timeout)
-        if not iteration or self._wanted != iteration:
-            raise _Unwanted
+    def _wait_for_room(self, timeout: float) -> None:
+        iteration = self._requested
+        self._handle_message(timeout)
+        if not iteration or self._requested != iteration:
+            raise _Abandoned
 
-    def _take(self, timeout: float | None) -> bool:
-        """Takes what the parent says, if it says anything in time."""
+    def _handle_message(self, timeout: float | None) -> bool:
+        """Handles one message of the parent. Returns whether one arrived in time."""
         try:
             kind, *rest = self._parent.receive(timeout)
         except queue.Empty:
             return False
         if kind == "start":
-            self._wanted, self._allowed = rest
+            self._requested, self._allowed = rest
         elif kind == "free":
             self._writer.free(*rest)
-        elif rest[0] == self._wanted:
+        elif rest[0] == self._requested:
             if kind == "taken":
                 self._allowed += rest[1]
             else:
-                self._wanted = 0
+                self._requested = 0
         return True
 
 

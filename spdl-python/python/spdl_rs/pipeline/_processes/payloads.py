@@ -1,6 +1,6 @@
-"""Items whose large parts travel beside them: bytes, arrays and tensors, wherever they are within.
+"""Pickling with out-of-band buffers: `bytes`, arrays and tensors anywhere within an item.
 
-An item is pickled; for its large parts the pickle says only the number of the part.
+The pickle of an item contains only the numbers of its large buffers.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from typing import Any, TypeAlias
 import numpy
 import numpy.typing
 
-from .remote_errors import cannot_be_sent
+from .remote_errors import pickling_error
 
-LEAST_BYTES = 4096
-"""Parts of fewer bytes are pickled with the item."""
+MIN_BYTES = 4096
+"""Smaller buffers are pickled with the item."""
 
 Bytes: TypeAlias = numpy.typing.NDArray[numpy.uint8]
 Description: TypeAlias = tuple[str, Any]
-"""What is to be made of the bytes of a part."""
+"""How to restore an object from the bytes of a buffer."""
 
 
-class Part:
-    """A large part of an item."""
+class LargeBuffer:
+    """A large buffer of an item."""
 
     def __init__(
         self, description: Description, size: int, copy_to: Callable[[Bytes], None]
@@ -36,112 +36,112 @@ class Part:
         self.copy_to = copy_to
 
 
-def taken_apart(item: Any) -> tuple[bytes, list[Part]]:
-    """The pickle of an item without its large parts, and these.
+def split_buffers(item: Any) -> tuple[bytes, list[LargeBuffer]]:
+    """Pickles an item without its large buffers. Returns the pickle and the buffers.
 
     Raises:
-        TypeError: It cannot be pickled.
+        TypeError: The item cannot be pickled.
     """
     file = io.BytesIO()
     pickler = _Pickler(file, protocol=5)
     try:
         pickler.dump(item)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
-        raise cannot_be_sent(error) from error
-    return file.getvalue(), pickler.parts
+        raise pickling_error(error) from error
+    return file.getvalue(), pickler.buffers
 
 
-def put_together(pickled: bytes, parts: list[tuple[Description, Bytes]], *, copy: bool) -> Any:
-    """The item again.
+def join_buffers(pickled: bytes, buffers: list[tuple[Description, Bytes]], *, copy: bool) -> Any:
+    """Restores an item.
 
     Args:
-        pickled: The item without its large parts.
-        parts: The large parts.
-        copy: Whether these are copied. Else they are views; `bytes` and `bytearray` become
-            `memoryview`s.
+        pickled: The pickle without large buffers.
+        buffers: The large buffers.
+        copy: Whether to copy the buffers. If `False`, objects are views, and `bytes` and `bytearray`
+            become `memoryview`s.
     """
-    return _Unpickler(io.BytesIO(pickled), parts, copy).load()
+    return _Unpickler(io.BytesIO(pickled), buffers, copy).load()
 
 
 class _Pickler(pickle.Pickler):
     def __init__(self, file: io.BytesIO, protocol: int) -> None:
         super().__init__(file, protocol)
-        self.parts: list[Part] = []
+        self.buffers: list[LargeBuffer] = []
         self._numbers: dict[int, int] = {}
         self._tensor: Any = getattr(sys.modules.get("torch"), "Tensor", ())
 
     def persistent_id(self, obj: Any) -> Any:
         kind = type(obj)
         if kind is bytes or kind is bytearray:
-            if len(obj) >= LEAST_BYTES:
-                return self._number(obj, _part_of_bytes)
+            if len(obj) >= MIN_BYTES:
+                return self._number(obj, _buffer_of_bytes)
         elif kind is numpy.ndarray:
-            if obj.nbytes >= LEAST_BYTES and not obj.dtype.hasobject:
-                return self._number(obj, _part_of_array)
+            if obj.nbytes >= MIN_BYTES and not obj.dtype.hasobject:
+                return self._number(obj, _buffer_of_array)
         elif kind is memoryview:
-            # They cannot be pickled, however small.
-            return self._number(obj, _part_of_view) if obj.nbytes >= LEAST_BYTES else bytes(obj)
+            # `memoryview` does not support pickling.
+            return self._number(obj, _buffer_of_view) if obj.nbytes >= MIN_BYTES else bytes(obj)
         elif kind is self._tensor and _is_plain(obj):
-            return self._number(obj, _part_of_tensor)
+            return self._number(obj, _buffer_of_tensor)
         return None
 
-    def _number(self, obj: Any, part_of: Callable[[Any], Part]) -> int:
-        """What is in an item twice travels once."""
+    def _number(self, obj: Any, buffer_of: Callable[[Any], LargeBuffer]) -> int:
+        """Returns the number of a buffer. A repeated object gets the same number."""
         number = self._numbers.get(id(obj))
         if number is None:
-            number = self._numbers[id(obj)] = len(self.parts)
-            self.parts.append(part_of(obj))
+            number = self._numbers[id(obj)] = len(self.buffers)
+            self.buffers.append(buffer_of(obj))
         return number
 
 
 class _Unpickler(pickle.Unpickler):
     def __init__(
-        self, file: io.BytesIO, parts: list[tuple[Description, Bytes]], copy: bool
+        self, file: io.BytesIO, buffers: list[tuple[Description, Bytes]], copy: bool
     ) -> None:
         super().__init__(file)
-        self._parts, self._copy = parts, copy
+        self._buffers, self._copy = buffers, copy
         self._made: dict[int, Any] = {}
 
     def persistent_load(self, pid: Any) -> Any:
         if isinstance(pid, bytes):
             return memoryview(pid)
         if pid not in self._made:
-            (kind, details), data = self._parts[pid]
+            (kind, details), data = self._buffers[pid]
             self._made[pid] = _MAKE[kind](data, details, self._copy)
         return self._made[pid]
 
 
-def _part_of_bytes(data: bytes | bytearray) -> Part:
+def _buffer_of_bytes(data: bytes | bytearray) -> LargeBuffer:
     source = numpy.frombuffer(data, numpy.uint8)
-    return Part((type(data).__name__, None), len(data), lambda to: numpy.copyto(to, source))
+    return LargeBuffer((type(data).__name__, None), len(data), lambda to: numpy.copyto(to, source))
 
 
-def _part_of_view(view: memoryview) -> Part:
+def _buffer_of_view(view: memoryview) -> LargeBuffer:
     if not view.c_contiguous:
         view = memoryview(view.tobytes())
     source = numpy.frombuffer(view.cast("B"), numpy.uint8)
-    return Part(("memoryview", None), source.nbytes, lambda to: numpy.copyto(to, source))
+    return LargeBuffer(("memoryview", None), source.nbytes, lambda to: numpy.copyto(to, source))
 
 
-def _part_of_array(array: numpy.typing.NDArray[Any]) -> Part:
+def _buffer_of_array(array: numpy.typing.NDArray[Any]) -> LargeBuffer:
     order = "F" if array.flags.f_contiguous and not array.flags.c_contiguous else "C"
     details = (array.dtype, array.shape, order)
 
     def copy_to(data: Bytes) -> None:
         numpy.copyto(_array(data, details), array)
 
-    return Part(("array", details), array.nbytes, copy_to)
+    return LargeBuffer(("array", details), array.nbytes, copy_to)
 
 
-def _part_of_tensor(tensor: Any) -> Part:
+def _buffer_of_tensor(tensor: Any) -> LargeBuffer:
     torch: Any = sys.modules["torch"]
     source = tensor.contiguous().reshape(-1).view(torch.uint8).numpy()
     details = (tensor.dtype, tuple(tensor.shape))
-    return Part(("tensor", details), source.nbytes, lambda to: numpy.copyto(to, source))
+    return LargeBuffer(("tensor", details), source.nbytes, lambda to: numpy.copyto(to, source))
 
 
 def _is_plain(tensor: Any) -> bool:
-    """Whether a tensor is nothing but numbers in the memory of this machine."""
+    """Returns whether a tensor is a plain strided tensor on the CPU."""
     torch: Any = sys.modules["torch"]
     return (
         tensor.device.type == "cpu"
@@ -150,7 +150,7 @@ def _is_plain(tensor: Any) -> bool:
         and not tensor.is_quantized
         and tensor.dim() > 0
         # PyTorch 1 has no `nbytes`.
-        and tensor.numel() * tensor.element_size() >= LEAST_BYTES
+        and tensor.numel() * tensor.element_size() >= MIN_BYTES
     )
 
 

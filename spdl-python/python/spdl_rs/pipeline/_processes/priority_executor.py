@@ -1,4 +1,4 @@
-"""Executors that several stages share, and that work for the last of them first."""
+"""Executors that several stages share, with priorities."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from ..defs._executors import needs_interpreters
 
 T = TypeVar("T")
 
-# In each process, the executors to which entry points lead that have been pickled.
+# Executors of this process that were pickled or unpickled, by token.
 _by_token: weakref.WeakValueDictionary[str, PriorityExecutor] = weakref.WeakValueDictionary()
 _by_token_lock = threading.RLock()
 
 
 class PriorityExecutor(ABC):
-    """A queue by priority, in front of a pool.
+    """A priority queue in front of a pool.
 
-    The pool is given as many calls as it has workers; the others wait here, so that the most urgent
-    one is next whenever a worker is free.
+    The pool receives only as many calls as it has workers. Other calls wait in the queue, so a free worker
+    always gets the call with the highest priority.
     """
 
     has_own_objects = False
@@ -41,11 +41,11 @@ class PriorityExecutor(ABC):
         self._token = uuid.uuid4().hex
         self._entry_points = itertools.count(1)
         self._order = itertools.count()
-        # The lock by itself: Ctrl-C may leave a `Condition` that is entered locked for ever.
+        # Used instead of the `Condition`, which Ctrl-C may leave locked when it is entered.
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._waiting: list[tuple[int, int, _Call]] = []
-        self._under_way = 0
+        self._running = 0
         self._dispatching = False
         self._shut_down = False
         with _by_token_lock:
@@ -56,15 +56,15 @@ class PriorityExecutor(ABC):
     def _make_pool(max_workers: int, **options: Any) -> concurrent.futures.Executor: ...
 
     def get_executor(self, *, priority: int | None = None) -> PriorityExecutorEntrypoint:
-        """Makes an entry point, for one stage mostly.
+        """Creates an entry point, usually for one stage.
 
         Args:
-            priority: Calls by way of the entry point with the highest number come first; among
-                equals, those that came first. Default: one more than that of the entry point made
-                by default before, 1 for the first. So stages that are added later come first.
+            priority: Calls of the entry point with the highest number run first; equal ones run in order of
+                submission. Default: one more than that of the previous default, starting at 1. So stages that
+                are added later have higher priority.
 
         Raises:
-            TypeError: `priority` is no int.
+            TypeError: `priority` is not an `int`.
         """
         if priority is None:
             priority = next(self._entry_points)
@@ -73,11 +73,11 @@ class PriorityExecutor(ABC):
         return PriorityExecutorEntrypoint(self, priority)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Takes no more calls.
+        """Refuses further calls.
 
         Args:
-            wait: Whether to return only when all calls are done.
-            cancel_futures: Whether calls that have not begun are cancelled.
+            wait: Whether to wait for all submitted calls.
+            cancel_futures: Whether to cancel calls that have not started.
         """
         with self._lock:
             self._shut_down = True
@@ -103,7 +103,7 @@ class PriorityExecutor(ABC):
         self.shutdown()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _by_its_token, (type(self), self._token, self._max_workers, self._options)
+        return _executor_of_token, (type(self), self._token, self._max_workers, self._options)
 
     def _submit(self, priority: int, call: _Call) -> None:
         with self._lock:
@@ -113,13 +113,13 @@ class PriorityExecutor(ABC):
         self._dispatch()
 
     def _is_idle(self) -> bool:
-        return not self._waiting and self._under_way == 0
+        return not self._waiting and self._running == 0
 
     def _dispatch(self) -> None:
-        """Gives calls to the pool, as long as it has free workers."""
+        """Submits calls to the pool while it has free workers."""
         with self._lock:
             if self._dispatching:
-                # Whoever does so looks again before it ends.
+                # The dispatching thread checks the queue again before it stops.
                 return
             self._dispatching = True
         while (call := self._next_call()) is not None:
@@ -133,10 +133,10 @@ class PriorityExecutor(ABC):
 
     def _next_call(self) -> _Call | None:
         with self._lock:
-            while self._waiting and self._under_way < self._max_workers:
+            while self._waiting and self._running < self._max_workers:
                 call = heapq.heappop(self._waiting)[2]
                 if call.future.set_running_or_notify_cancel():
-                    self._under_way += 1
+                    self._running += 1
                     return call
             self._dispatching = False
             self._changed.notify_all()
@@ -157,24 +157,24 @@ class PriorityExecutor(ABC):
 
     def _finished(self) -> None:
         with self._lock:
-            self._under_way -= 1
+            self._running -= 1
 
 
 E = TypeVar("E", bound=PriorityExecutor)
 
 
 class PriorityThreadPoolExecutor(PriorityExecutor):
-    """Threads that several stages share, and that work for the last of these first.
+    """Threads that several stages share. Calls of later stages run first.
 
     Args:
-        max_workers: How many threads. Default: as for `ThreadPoolExecutor`.
+        max_workers: The number of threads. Default: as for `ThreadPoolExecutor`.
         thread_name_prefix, initializer, initargs: As for `ThreadPoolExecutor`.
 
     Raises:
-        ValueError: `max_workers` is no int, or less than 1.
+        ValueError: `max_workers` is not an integer, or less than 1.
 
-    It can be pickled, and so can its entry points: in another process they lead to an executor that
-    is made there alike, all to the same one.
+    The executor and its entry points can be pickled. In another process they refer to one executor, which is
+    created there with the same arguments.
 
     >>> from spdl_rs.pipeline import PipelineBuilder, PriorityThreadPoolExecutor
     >>> with PriorityThreadPoolExecutor(2) as pool:
@@ -207,17 +207,17 @@ class PriorityThreadPoolExecutor(PriorityExecutor):
 
 
 class PriorityProcessPoolExecutor(PriorityExecutor):
-    """Processes that several stages share, and that work for the last of these first.
+    """Processes that several stages share. Calls of later stages run first.
 
     Args:
-        max_workers: How many processes. Default: one for each CPU.
+        max_workers: The number of processes. Default: the number of CPUs.
         kwargs: As for `ProcessPoolExecutor`. The default of `mp_context` is that of
             `iterate_in_subprocess`.
 
     Raises:
-        ValueError: `max_workers` is no int, or less than 1.
+        ValueError: `max_workers` is not an integer, or less than 1.
 
-    It can be pickled, as a `PriorityThreadPoolExecutor` can.
+    The executor can be pickled, like `PriorityThreadPoolExecutor`.
     """
 
     has_own_objects = True
@@ -237,17 +237,17 @@ class PriorityProcessPoolExecutor(PriorityExecutor):
 
 
 class PriorityInterpreterPoolExecutor(PriorityExecutor):
-    """Interpreters of this process that several stages share. Needs Python 3.14.
+    """Subinterpreters that several stages share. Requires Python 3.14.
 
-    Functions that run there cannot import `spdl_rs`, nor NumPy: both need the main interpreter.
+    Their functions cannot import `spdl_rs` or NumPy, which require the main interpreter.
 
     Args:
-        max_workers: How many. Default: as for `InterpreterPoolExecutor`.
+        max_workers: The number of subinterpreters. Default: as for `InterpreterPoolExecutor`.
         kwargs: As for `InterpreterPoolExecutor`.
 
     Raises:
         RuntimeError: Python is older than 3.14.
-        ValueError: `max_workers` is no int, or less than 1.
+        ValueError: `max_workers` is not an integer, or less than 1.
     """
 
     has_own_objects = True
@@ -266,7 +266,10 @@ class PriorityInterpreterPoolExecutor(PriorityExecutor):
 
 
 class PriorityExecutorEntrypoint(concurrent.futures.Executor):
-    """By which a stage gives calls to an executor that it shares: `get_executor` makes it."""
+    """An executor for one stage that submits calls to a shared executor with a priority.
+
+    Created by `get_executor`.
+    """
 
     def __init__(self, executor: PriorityExecutor, priority: int) -> None:
         self._executor = executor
@@ -275,7 +278,7 @@ class PriorityExecutorEntrypoint(concurrent.futures.Executor):
 
     @property
     def priority(self) -> int:
-        """Calls with the highest number come first."""
+        """Calls with the highest number run first."""
         return self._priority
 
     def submit(
@@ -286,14 +289,14 @@ class PriorityExecutorEntrypoint(concurrent.futures.Executor):
         return call.future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Does nothing: others share the executor, which has a `shutdown` of its own."""
+        """Has no effect, because other stages use the shared executor. Shut that one down instead."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self._executor, self._priority)
 
 
 class _Call:
-    """A call, and what becomes of it."""
+    """A call and its future."""
 
     def __init__(
         self, function: Callable[..., Any], arguments: tuple[Any, ...], options: dict[str, Any]
@@ -302,10 +305,10 @@ class _Call:
         self.future: concurrent.futures.Future[Any] = concurrent.futures.Future()
 
 
-def _by_its_token(
+def _executor_of_token(
     kind: type[PriorityExecutor], token: str, max_workers: int, options: dict[str, Any]
 ) -> PriorityExecutor:
-    """The executor that is known by a token in this process. It is made where there is none."""
+    """Returns the executor with that token. Creates it if this process has none."""
     with _by_token_lock:
         executor = _by_token.get(token)
         if executor is None:

@@ -1,4 +1,4 @@
-"""The state of random number generators, handed to other processes."""
+"""States of random number generators, for child processes."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import numpy
 
 
 class RandomState:
-    """The state of the generators of `random`, NumPy (the legacy one) and PyTorch (on the CPU).
+    """The states of the generators of `random`, NumPy (legacy) and PyTorch (CPU).
 
-    PyTorch's is taken only where it has been imported.
+    PyTorch's state is included if PyTorch is imported.
     """
 
     def __init__(self) -> None:
@@ -26,7 +26,7 @@ class RandomState:
             self._torch = torch.get_rng_state().numpy().tobytes()
 
     def restore(self) -> None:
-        """Sets the generators of this process to it."""
+        """Sets the generators of this process to the states."""
         random.setstate(self._python)
         numpy.random.set_state(self._numpy)
         if self._torch is not None:
@@ -35,9 +35,9 @@ class RandomState:
             torch.set_rng_state(state)
 
     def restore_for(self, worker: int) -> None:
-        """Seeds the generators of this process with what follows from it and a worker's number.
+        """Seeds the generators of this process from the states and the number of a worker.
 
-        So that no two workers draw the same numbers, and a seeded program the same ones each time.
+        Workers draw different numbers, and seeded programs are reproducible.
         """
         state = repr((self._python, self._numpy, self._torch, worker)).encode()
         seed = int.from_bytes(hashlib.blake2b(state, digest_size=8).digest(), "big")

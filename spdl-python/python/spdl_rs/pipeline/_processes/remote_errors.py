@@ -1,4 +1,4 @@
-"""Exceptions that travel from one process to another, with their type and their traceback."""
+"""Exceptions sent between processes, with their types and tracebacks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .._failures.tracebacks import shorten
 
 
 class RemoteTraceback(Exception):
-    """Where an exception was raised in another process: the cause of the exception here."""
+    """The traceback of an exception in another process. The `__cause__` of the exception here."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -22,48 +22,47 @@ class RemoteTraceback(Exception):
 
 
 class WorkerError(RuntimeError):
-    """A process that works for this one has ended, or cannot go on."""
+    """A worker process has ended or cannot continue."""
 
     tells_all = True
 
 
 class WorkerTimeoutError(WorkerError, TimeoutError):
-    """A process that works for this one gave nothing in time."""
+    """A worker process did not respond in time."""
 
 
 for _error in (RemoteTraceback, WorkerError, WorkerTimeoutError):
     _error.__module__ = "spdl_rs.pipeline"
 
 
-def pickled_for_another_process(what: Any) -> bytes:
-    """Pickles something that is to be sent.
+def pickled_message(what: Any) -> bytes:
+    """Pickles a message for another process.
 
     Raises:
-        TypeError: It cannot be pickled.
+        TypeError: The message cannot be pickled.
     """
     try:
         return pickle.dumps(what, protocol=5)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
-        raise cannot_be_sent(error) from error
+        raise pickling_error(error) from error
 
 
-def cannot_be_sent(error: Exception) -> TypeError:
-    """What is told of something that cannot be pickled."""
-    return TypeError(f"an item cannot be pickled, and so not be sent to another process: {error}")
+def pickling_error(error: Exception) -> TypeError:
+    """The exception for an item that cannot be pickled."""
+    return TypeError(f"an item cannot be pickled for transfer to another process: {error}")
 
 
 class ExceptionWrapper:
-    """An exception as bytes.
+    """A pickled exception.
 
-    What cannot be pickled, or not be read back, arrives as a `RuntimeError` that says its type and
-    its words.
+    If the exception cannot be pickled or unpickled, it becomes a `RuntimeError` with its type and message.
     """
 
     def __init__(self, error: BaseException) -> None:
         shorten(error)
         text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
         if isinstance(error, PipelineFailure):
-            # Of several exceptions, one that cannot travel takes no others with it.
+            # Each exception is wrapped separately, so that one unpicklable exception affects no other.
             parts = zip(stages_of(error), error.exceptions, strict=True)
             self._parts = [(stage, ExceptionWrapper(part)) for stage, part in parts]
             self._pickled = b""
@@ -72,21 +71,23 @@ class ExceptionWrapper:
             self._pickled = _pickled(error)
         self._text = text
         try:
-            self._words = f"{_name(type(error))}: {error}"
+            self._message = f"{_name(type(error))}: {error}"
         except Exception:
-            self._words = f"{_name(type(error))}, which cannot be told in words"
+            self._message = f"{_name(type(error))}, whose message is not available"
 
     def unwrap(self) -> BaseException:
-        """The exception, with the traceback of the other process as its cause."""
+        """Returns the exception, with the remote traceback as its cause."""
         error: BaseException
         if self._parts:
             error = PipelineFailure([(stage, _exception(part)) for stage, part in self._parts])
         else:
             try:
-                error = pickle.loads(self._pickled) if self._pickled else RuntimeError(self._words)
+                error = (
+                    pickle.loads(self._pickled) if self._pickled else RuntimeError(self._message)
+                )
             except Exception:
-                # Its class is not there in this process, or wants to be made in another way.
-                error = RuntimeError(self._words)
+                # The class is not importable here, or its constructor has other parameters.
+                error = RuntimeError(self._message)
         error.__cause__ = RemoteTraceback(self._text)
         return error
 
@@ -97,7 +98,7 @@ def _exception(part: ExceptionWrapper) -> Exception:
 
 
 def _pickled(error: BaseException) -> bytes:
-    """The exception as bytes, or nothing."""
+    """Returns the pickled exception, or `b""` if it cannot be pickled."""
     try:
         return pickle.dumps(error, protocol=5)
     except Exception:

@@ -1,6 +1,6 @@
-"""Memory that two processes share, without a name.
+"""Anonymous shared memory of two processes.
 
-It is gone when both have let go of it, however they ended: there is nothing to clean up.
+The system frees the memory when both processes have released it, however they end.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ _numbers = itertools.count()
 
 
 class SharedMemory:
-    """Bytes that another process sees too, if it is given this as it is started.
+    """Memory shared with a process that receives this object at its start.
 
     Args:
-        size: How many bytes, at least 1.
-        kind: A word for its name in the maps of the process.
+        size: The size in bytes, at least 1.
+        kind: A part of the name in `/proc/<pid>/maps`.
     """
 
     def __init__(self, size: int, kind: str) -> None:
@@ -39,13 +39,13 @@ class SharedMemory:
         self._map()
 
     def bytes(self, start: int, size: int) -> numpy.typing.NDArray[numpy.uint8]:
-        """A stretch of the bytes, without a copy. What is made of it keeps the memory."""
+        """Returns a view of a range of bytes. Views keep the memory alive."""
         return numpy.frombuffer(self._mapped, numpy.uint8, size, start)
 
     def close(self) -> None:
-        """Lets go of the memory, as soon as nothing refers to it any more."""
+        """Releases the memory once no view refers to it."""
         self._close_file(os.close)
-        # Views keep it.
+        # Raised if views exist.
         with contextlib.suppress(BufferError):
             self._mapped.close()
 
@@ -56,24 +56,24 @@ class SharedMemory:
         self._mapped = mmap.mmap(self._file_descriptor, self._size)
 
     def _close_file(self, close: Callable[[int], None]) -> None:
-        # Taken out in one step: of several threads one closes it.
+        # `dict.pop` is atomic, so only one thread closes the file.
         file_descriptor = vars(self).pop("_file_descriptor", -1)
         if file_descriptor >= 0:
             close(file_descriptor)
 
     def __del__(self, close: Callable[[int], None] = os.close) -> None:
-        # Given by default, since at Python's end the module may be gone before this.
+        # A default argument, because the module may be gone during finalization.
         self._close_file(close)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Imported only where processes are started anyway.
+        # Imported lazily: only processes that start others need it.
         import multiprocessing.reduction
 
         handle = multiprocessing.reduction.DupFd(self._file_descriptor)
-        return _arrived, (handle, self._size, self.name)
+        return _restore, (handle, self._size, self.name)
 
 
-def _arrived(handle: Any, size: int, name: str) -> SharedMemory:
+def _restore(handle: Any, size: int, name: str) -> SharedMemory:
     memory = SharedMemory.__new__(SharedMemory)
     memory.name = name
     memory._open(handle.detach(), size)

@@ -1,12 +1,12 @@
-"""Processes that work for this one, and end with it.
+"""Worker processes that end with their parent.
 
-A duplex pipe joins the two. In the worker a thread reads what comes from the parent at all times,
-so the parent never waits long when it sends something; what the worker sends waits in the pipe
-until the parent reads it. There are no semaphores and no threads in the parent, so whichever side
-is killed, nothing is left over and nothing hangs:
+A duplex pipe connects the parent and a worker. In the worker, a thread reads messages of the parent at all
+times, so sending never blocks the parent for long. Messages of the worker wait in the pipe until the parent
+reads them. There are no semaphores, and no threads in the parent. If either process is killed, nothing hangs
+and nothing remains:
 
-- the parent waits for the pipe and for the end of the process at once;
-- the worker's thread waits for the pipe and for the end of the parent at once.
+- the parent waits for the pipe and for the end of the worker at the same time;
+- the thread of the worker waits for the pipe and for the end of the parent at the same time.
 """
 
 from __future__ import annotations
@@ -35,34 +35,34 @@ from .remote_errors import (
     ExceptionWrapper,
     WorkerError,
     WorkerTimeoutError,
-    pickled_for_another_process,
+    pickled_message,
 )
 
 _END = "end"
-"""What the parent sends to end a worker; in the worker, what is received last."""
+"""The message that ends a worker. In the worker, also the last message in the queue."""
 FAILED = "failed"
-"""What a worker sends, with a `ExceptionWrapper`, before it ends early."""
+"""The message with an `ExceptionWrapper` that a worker sends before it ends because of an exception."""
 
 # How long a worker may take to end by itself, and then by SIGTERM.
 _GRACE_S = 0.7
 _TERMINATION_S = 1.0
-# How long one whose parent is gone may take, which nobody waits for.
-_GRACE_OF_ORPHANS_S = 3.0
+# How long a worker may take to end by itself after its parent was killed.
+_ORPHAN_GRACE_S = 3.0
 
 
 def start_method(context: Any = None) -> Any:
-    """The context that makes processes: one of `multiprocessing`, by name or as it is.
+    """Returns a `multiprocessing` context, from a name or a context.
 
-    By default the one that the program has chosen (`multiprocessing.set_start_method`), unless that
-    is `fork`; else `forkserver`, or `spawn` where there is none: a process with threads, as this
-    one has as soon as a pipeline runs, must not be forked.
+    The default is the start method that the program has set (`multiprocessing.set_start_method`), unless it is
+    `fork`; else `forkserver`, or `spawn` if that is not available. Processes with threads must not be forked,
+    and a process that runs pipelines has threads.
 
     Raises:
-        ValueError: There is no start method of that name here.
-        TypeError: It is no context.
+        ValueError: The start method is not available.
+        TypeError: `context` is not a context.
     """
     if context is None:
-        # Starting any process makes the default of the platform look like the program's choice.
+        # `allow_none`, because starting a process fixes the default of the platform.
         context = multiprocessing.get_start_method(allow_none=True)
         if context in (None, "fork"):
             methods = multiprocessing.get_all_start_methods()
@@ -78,21 +78,21 @@ def start_method(context: Any = None) -> Any:
 
 
 class WorkerProcess:
-    """A process that runs `body(parent, *arguments)`, as its parent sees it.
+    """The parent's view of a process that runs `body(parent, *arguments)`.
 
-    It is ended when nobody holds this any more, and when Python ends.
+    The process ends when this object is dropped, and at exit.
 
     Args:
-        body: A function of a module; it is given a `Parent`.
-        arguments: What else it is given. Pickled, unless the start method is `fork`.
-        name: What the process is called in messages.
-        context: From `start_method`.
-        daemon: Whether it may have no processes of its own, as in `multiprocessing`.
-        shared: An object that hands file descriptors over as it is pickled; given last.
+        body: A function of a module. Its first argument is a `Parent`.
+        arguments: Further arguments, pickled unless the start method is `fork`.
+        name: The name of the process in messages.
+        context: The result of `start_method`.
+        daemon: Whether the process may have no child processes, as in `multiprocessing`.
+        shared: The last argument, an object that transfers file descriptors when it is pickled.
 
     Raises:
         TypeError: The arguments cannot be pickled.
-        RuntimeError: The program is no file, which the process would have to import.
+        RuntimeError: The main module cannot be imported by the process.
     """
 
     def __init__(
@@ -110,27 +110,30 @@ class WorkerProcess:
         self._owner = os.getpid()
         self._connection, its = context.Pipe(duplex=True)
         self._sending = threading.Lock()
-        self._soon: collections.deque[Any] = collections.deque()
+        self._deferred: collections.deque[Any] = collections.deque()
         process = context.Process(
-            target=_main, args=(its, _Cargo((body, arguments)), shared), name=name, daemon=daemon
+            target=_main,
+            args=(its, _DeferredPickle((body, arguments)), shared),
+            name=name,
+            daemon=daemon,
         )
         try:
             process.start()
         except (pickle.PicklingError, AttributeError, TypeError) as error:
             raise TypeError(
-                f"{name} cannot be started, since what it is to do cannot be pickled ({error}); "
-                "functions and classes must be defined in a module, not within a function, "
-                "unless mp_context is 'fork'"
+                f"cannot start {name}: its arguments cannot be pickled: {error}; define functions and "
+                "classes at the top level of a module, not in a function, or use "
+                "mp_context='fork'"
             ) from error
         finally:
             its.close()
         self._process = process
-        # Unlike the sentinel, a handle cannot be held open by processes that the worker has made.
-        handles = _handles_of(process.pid)
+        # Unlike the sentinel, a pidfd is not kept open by child processes of the worker.
+        handles = _pidfds(process.pid)
         self.waitables: list[Any] = [self._connection, process.sentinel, *handles]
-        """What `multiprocessing.connection.wait` waits for."""
-        self._closed = self._heard = False
-        # At exit, `_end_all` is what ends it: finalizers are not called any more by then.
+        """Objects for `multiprocessing.connection.wait`."""
+        self._closed = self._has_sent = False
+        # At exit, `_end_workers` ends it, because finalizers do not run then.
         what = (process, self._connection, self._sending, self._owner)
         weakref.finalize(self, _end, *what).atexit = False
         with _registry_lock.held():
@@ -138,65 +141,64 @@ class WorkerProcess:
 
     @property
     def pid(self) -> int:
-        """The number of the process."""
+        """The process ID."""
         return self._process.pid
 
     @property
-    def is_ours(self) -> bool:
-        """Whether this process has started the worker; a fork of it has no say in it."""
+    def is_owner(self) -> bool:
+        """Whether this process has started the worker. A forked child has not."""
         return os.getpid() == self._owner
 
     def send(self, message: Any) -> None:
-        """Sends something to the worker, which reads at all times. Does nothing once it has ended,
-        and in a fork of this process.
+        """Sends a message to the worker. Has no effect after its end, or in a forked child.
 
         Raises:
-            TypeError: It cannot be pickled.
+            TypeError: The message cannot be pickled.
         """
-        if not self.is_ours:
+        if not self.is_owner:
             return
-        pickled = pickled_for_another_process(message)
+        pickled = pickled_message(message)
         with self._sending, contextlib.suppress(OSError):
             self._connection.send_bytes(pickled)
-        self._send_what_waits()
+        self._send_deferred()
 
     def send_soon(self, message: Any) -> None:
-        """The same, at any time: also from finalizers, which may run amid a `send`."""
-        if not self.is_ours:
-            # What the fork holds of the worker's memory is the parent's to give back.
-            self._soon.clear()
+        """Sends a message without blocking, also from finalizers, which may run during a `send`."""
+        if not self.is_owner:
+            # Only the parent may free memory of the worker.
+            self._deferred.clear()
             return
-        self._soon.append(message)
-        self._send_what_waits()
+        self._deferred.append(message)
+        self._send_deferred()
 
-    def _send_what_waits(self) -> None:
-        # Whoever is sending just now does it afterwards.
-        while self._soon and self._sending.acquire(blocking=False):
+    def _send_deferred(self) -> None:
+        # If another thread is sending, it sends these messages afterwards.
+        while self._deferred and self._sending.acquire(blocking=False):
             try:
-                while self._soon:
-                    self._connection.send_bytes(pickle.dumps(self._soon.popleft(), protocol=5))
+                while self._deferred:
+                    self._connection.send_bytes(pickle.dumps(self._deferred.popleft(), protocol=5))
             except OSError:
-                self._soon.clear()
+                self._deferred.clear()
             finally:
                 self._sending.release()
 
     def receive(self, timeout: float | None = None) -> Any:
-        """Waits for what the worker sends.
+        """Waits for a message of the worker.
 
         Args:
-            timeout: For how many seconds. Default: as long as it takes.
+            timeout: The longest wait in seconds. Default: no limit.
 
         Raises:
-            WorkerTimeoutError: Nothing came in time.
+            WorkerTimeoutError: No message arrived in time.
             WorkerError: The worker has ended.
-            Cancelled: It was ended by `close`.
-            Exception: What the worker told to have failed.
+            Cancelled: `close` has ended the worker.
+            Exception: The exception that ended the worker.
         """
         ready = wait(self.waitables, timeout)
         if not ready:
-            raise WorkerTimeoutError(f"{self.name} gave nothing within {timeout} s")
+            raise WorkerTimeoutError(f"{self.name} sent nothing within {timeout} s")
         try:
-            # What it sent before its end comes first.
+            # Messages sent before the end are delivered first.
             if self._connection not in ready and not self._connection.poll(0):
                 raise EOFError
             pickled = self._connection.recv_bytes()
@@ -205,26 +207,26 @@ class WorkerProcess:
                 raise Cancelled(f"{self.name} was ended") from None
             raise WorkerError(f"{self.name} {self._how_it_ended()}") from None
         except BaseException:
-            # Interrupted amid a message: what follows cannot be read any more.
+            # The read was interrupted within a message, so later messages cannot be read.
             self.close()
             raise
-        self._heard = True
+        self._has_sent = True
         message = pickle.loads(pickled)
         if message[0] == FAILED:
             error = message[1].unwrap()
             if isinstance(error, Exception):
                 raise error
-            raise WorkerError(f"{self.name} was ended by {error!r}") from error
+            raise WorkerError(f"{self.name} ended with {error!r}") from error
         return message
 
-    def tell_to_end(self) -> None:
-        """Lets the process end by itself, and does not wait for it."""
-        if self.is_ours:
+    def request_end(self) -> None:
+        """Requests that the process ends by itself. Does not wait."""
+        if self.is_owner:
             self._closed = True
-            _tell_to_end(self._connection, self._sending)
+            _request_end(self._connection, self._sending)
 
     def close(self) -> None:
-        """Ends the process: by itself if it does so soon, else by force."""
+        """Ends the process: first by request, then by signals."""
         self._closed = True
         _end(self._process, self._connection, self._sending, self._owner)
 
@@ -233,31 +235,31 @@ class WorkerProcess:
         code = self._process.exitcode
         if code is None:
             return "has closed its pipe"
-        return exit_code_in_words(code, at_start=not self._heard)
+        return exit_code_in_words(code, at_start=not self._has_sent)
 
 
 class Parent:
-    """The process that a worker works for, as the worker sees it.
+    """The worker's view of its parent.
 
-    When it lets go of this worker or ends itself, `at_end` is called, on the thread that reads.
+    When the parent ends, or requests the end of the worker, the reading thread calls `at_end`.
     """
 
     def __init__(self, connection: Connection) -> None:
         self.at_end: Callable[[], None] | None = None
-        # No SimpleQueue: on Python 3.10, its `get(timeout=0)` may wait for ever.
+        # Not `SimpleQueue`: on Python 3.10, its `get(timeout=0)` may block forever.
         self._received: queue.Queue[tuple[Any, ...]] = queue.Queue()
         self._connection = connection
         self._sending = threading.Lock()
         threading.Thread(target=self._read, name="spdl_parent_reader", daemon=True).start()
 
     def send(self, message: tuple[Any, ...]) -> None:
-        """Sends something to the parent, and waits until the pipe has room for it.
+        """Sends a message to the parent, and waits until the pipe has room.
 
         Raises:
-            ParentGone: Nobody will read it.
-            TypeError: It cannot be pickled.
+            ParentGone: The parent no longer reads.
+            TypeError: The message cannot be pickled.
         """
-        pickled = pickled_for_another_process(message)
+        pickled = pickled_message(message)
         try:
             with self._sending:
                 self._connection.send_bytes(pickled)
@@ -265,15 +267,15 @@ class Parent:
             raise ParentGone from None
 
     def receive(self, timeout: float | None = None) -> tuple[Any, ...]:
-        """Waits for what the parent sends.
+        """Waits for a message of the parent.
 
         Args:
-            timeout: For how many seconds. Default: as long as it takes.
+            timeout: The longest wait in seconds. Default: no limit.
 
         Raises:
-            ParentGone: Nothing more comes.
-            queue.Empty: Nothing came in time.
-            Exception: What came cannot be read here.
+            ParentGone: There are no more messages.
+            queue.Empty: No message arrived in time.
+            Exception: The message cannot be unpickled.
         """
         message = self._received.get(timeout=timeout)
         if message[0] == _END:
@@ -299,7 +301,7 @@ class Parent:
             except AttributeError as error:
                 message = (FAILED, with_advice(error))
             except Exception as error:
-                # A module that is not there in this process, say.
+                # For example, a module is not installed here.
                 message = (FAILED, error)
             if message[0] == _END:
                 break
@@ -308,26 +310,26 @@ class Parent:
         if self.at_end is not None:
             self.at_end()
         if gone:
-            # Nobody is there to end this process by force.
-            time.sleep(_GRACE_OF_ORPHANS_S)
+            # No parent can kill this process if it does not end by itself.
+            time.sleep(_ORPHAN_GRACE_S)
             os._exit(1)
 
     def _until_gone(self) -> Iterator[Any]:
         waitables: list[Any] = [self._connection]
         parent = multiprocessing.parent_process()
         if parent is not None:
-            waitables += [parent.sentinel, *_handles_of(parent.pid)]
+            waitables += [parent.sentinel, *_pidfds(parent.pid)]
         while True:
             ready = wait(waitables)
             yield self._connection if self._connection in ready else ready[0]
 
 
 class ParentGone(Exception):
-    """The parent has ended, or has let go of this worker."""
+    """The parent has ended, or has requested the end of the worker."""
 
 
-class _Cargo:
-    """What is opened in the worker, so that it can tell of what goes wrong."""
+class _DeferredPickle:
+    """An object that is unpickled explicitly in the worker, so that failures can be reported."""
 
     def __init__(self, content: Any) -> None:
         self._content = content
@@ -339,7 +341,7 @@ class _Cargo:
     def __setstate__(self, pickled: bytes) -> None:
         self._content, self._pickled = None, pickled
 
-    def open(self) -> Any:
+    def load(self) -> Any:
         if self._pickled is None:
             return self._content
         try:
@@ -348,12 +350,12 @@ class _Cargo:
             raise with_advice(error) from None
 
 
-def _main(connection: Connection, cargo: _Cargo, shared: Any) -> None:
-    # Ctrl-C reaches the whole group of processes; the parent says what is to be done.
+def _main(connection: Connection, work: _DeferredPickle, shared: Any) -> None:
+    # The terminal sends Ctrl-C to all processes of the group; the parent decides what to do.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = Parent(connection)
     try:
-        body, arguments = cargo.open()
+        body, arguments = work.load()
         body(parent, *arguments, *(() if shared is None else (shared,)))
     except ParentGone:
         pass
@@ -366,12 +368,12 @@ def _main(connection: Connection, cargo: _Cargo, shared: Any) -> None:
 def end_with_parent(
     initializer: Callable[..., object] | None = None, initargs: tuple[Any, ...] = ()
 ) -> None:
-    """Lets this process of a pool end where its parent was killed; then calls an initializer."""
+    """Makes this process of a pool end if its parent is killed, and calls an initializer."""
 
     def wait_and_end() -> None:
         parent = multiprocessing.parent_process()
         if parent is not None:
-            waitables: list[Any] = [parent.sentinel, *_handles_of(parent.pid)]
+            waitables: list[Any] = [parent.sentinel, *_pidfds(parent.pid)]
             wait(waitables)
             os._exit(1)
 
@@ -380,8 +382,8 @@ def end_with_parent(
         initializer(*initargs)
 
 
-class _Handle:
-    """A file descriptor that becomes readable when a process ends."""
+class _ProcessHandle:
+    """A pidfd: a file descriptor that becomes readable when a process ends."""
 
     def __init__(self, file_descriptor: int) -> None:
         self._file_descriptor = file_descriptor
@@ -390,27 +392,27 @@ class _Handle:
         return self._file_descriptor
 
     def __del__(self, close: Callable[[int], None] = os.close) -> None:
-        # Not sooner: somebody may be waiting for it, and its number is given to others again. The
-        # function is given by default, since at Python's end the module may be gone before this.
+        # Not closed earlier: another thread may be waiting for it, and the number would be reused.
+        # A default argument, because the module may be gone during finalization.
         close(self._file_descriptor)
 
 
-def _handles_of(pid: int | None) -> list[_Handle]:
-    """A handle of a process, where the system has such."""
+def _pidfds(pid: int | None) -> list[_ProcessHandle]:
+    """Returns a pidfd of a process, if the system supports it."""
     if pid is None or not hasattr(os, "pidfd_open"):
         return []
     try:
-        return [_Handle(os.pidfd_open(pid))]
+        return [_ProcessHandle(os.pidfd_open(pid))]
     except OSError:
         return []
 
 
 _live: weakref.WeakSet[WorkerProcess] = weakref.WeakSet()
-# Around that set, to which any thread may add.
+# Protects `_live`. Any thread may add to it.
 _registry_lock = ForkSafeLock()
 
 
-def _tell_to_end(connection: Connection, sending: threading.Lock) -> None:
+def _request_end(connection: Connection, sending: threading.Lock) -> None:
     if sending.acquire(timeout=_GRACE_S):
         try:
             connection.send_bytes(pickle.dumps((_END,)))
@@ -422,10 +424,10 @@ def _tell_to_end(connection: Connection, sending: threading.Lock) -> None:
 
 def _end(process: Any, connection: Connection, sending: threading.Lock, owner: int) -> None:
     if os.getpid() != owner:
-        # A copy of this process, made by a fork, has no say in it.
+        # In a forked child the process is not ours to end.
         return
     if process.exitcode is None:
-        _tell_to_end(connection, sending)
+        _request_end(connection, sending)
         process.join(_GRACE_S)
     if process.exitcode is None:
         process.terminate()
@@ -435,14 +437,14 @@ def _end(process: Any, connection: Connection, sending: threading.Lock, owner: i
         process.join(_TERMINATION_S)
 
 
-def _end_all() -> None:
-    """Ends all workers before Python ends, and before `multiprocessing` waits for them."""
+def _end_workers() -> None:
+    """Ends all workers at exit, before `multiprocessing` waits for them."""
     with _registry_lock.held():
         workers = list(_live)
     for worker in workers:
-        worker.tell_to_end()
+        worker.request_end()
     for worker in workers:
         worker.close()
 
 
-atexit.register(_end_all)
+atexit.register(_end_workers)

@@ -1,4 +1,4 @@
-"""One budget of failures for a pipeline that runs in several parts."""
+"""One failure budget for a pipeline that consists of several parts."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from ..defs._configs import PathVariantsConfig, PipeConfig, PipelineConfig, Stag
 if TYPE_CHECKING:
     from .regions import Region
 
-# From how many items on a share of failures is judged.
-_PROBATION = 100
+# The number of items after which a budget given as a fraction applies.
+_PROBATION_ITEMS = 100
 
 
 class SharedBudget:
-    """Counts failed items of all parts, and lets the pipeline fail when there are too many.
+    """Counts failed items of all parts, and makes the pipeline fail if the budget is exceeded.
 
     Args:
-        most: How many items may fail, or which share; negative: any number. Stages with a budget of
-            their own do not count.
+        most: The number of items that may fail, or the fraction; negative: unlimited. Stages with separate
+            budgets do not count.
     """
 
     def __init__(self, most: int | Fraction) -> None:
@@ -44,11 +44,11 @@ class SharedBudget:
         self._failure: PipelineFailure | None = None
 
     def watch(self, region: Region) -> None:
-        """Lets a region fail when there are too many failures."""
+        """Makes a region fail if the budget is exceeded."""
         self._regions.add(region)
 
     def count(self, pipeline: Pipeline[Any], config: PipelineConfig[Any]) -> None:
-        """Counts the failures of a part that runs in this process."""
+        """Counts failures of a part that runs in this process. The first part is the whole pipeline."""
         self._parts.add(pipeline)
         number = number_of(pipeline)
         self._name = str(number)
@@ -77,15 +77,15 @@ class SharedBudget:
         tried: dict[str, int],
         own: int | Fraction | None,
     ) -> None:
-        """Counts a failure in another process.
+        """Counts a failure in a worker process.
 
         Args:
-            worker: Which process.
-            place: The stage.
-            error: What was raised.
-            item: What the item was.
-            tried: How many items each stage there has tried so far.
-            own: The stage's own budget, if it has one.
+            worker: The process.
+            place: The place of the stage.
+            error: The exception.
+            item: A description of the item.
+            tried: How many items each stage of the process has tried so far.
+            own: The stage's separate budget, if any.
         """
         stage = f"{self._name}:{place}"
         _failure.report_item_failed(error, stage, item)
@@ -98,20 +98,20 @@ class SharedBudget:
             failures = self._own_failures.get(place, 0) + 1
             self._own_failures[place] = failures
             tried_here = sum(each.get(place, 0) for each in self._tried_elsewhere.values())
-        self._judge(error, stage, own, failures, tried_here)
+        self._check(error, stage, own, failures, tried_here)
 
     def _failed(self, error: BaseException, stage: str) -> None:
         with self._lock:
             self._failures += 1
             failures = self._failures
         tried = self._most_tried() if isinstance(self.most, Fraction) else 0
-        self._judge(error, stage, self.most, failures, tried)
+        self._check(error, stage, self.most, failures, tried)
 
-    def _judge(
+    def _check(
         self, error: BaseException, stage: str, most: int | Fraction, failures: int, tried: int
     ) -> None:
         if isinstance(most, Fraction):
-            exceeded = tried >= _PROBATION and failures > most * tried
+            exceeded = tried >= _PROBATION_ITEMS and failures > most * tried
         else:
             exceeded = 0 <= most < failures
         if not exceeded:
@@ -127,13 +127,13 @@ class SharedBudget:
             region.fail(failure, fatal=True)
 
     def take_failure(self) -> PipelineFailure | None:
-        """The failure of the pipeline, once: where no region is under way that could raise it."""
+        """Returns the failure of the pipeline, once, for the case that no region could raise it."""
         with self._lock:
             failure, self._failure = self._failure, None
         return failure
 
     def _most_tried(self) -> int:
-        """How many items that stage has tried that has tried most."""
+        """Returns the largest number of items that a stage has tried."""
         counts: dict[str, int] = {}
         with self._lock:
             for tried in self._tried_elsewhere.values():

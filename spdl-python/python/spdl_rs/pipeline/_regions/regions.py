@@ -1,14 +1,14 @@
-"""Regions: stages that run in other processes.
+"""Regions: stages that run in worker processes.
 
-A pipeline with a region is cut in three. What lies before the region is a pipeline of its own; the
-region takes its items, and is the source of what lies behind it:
+A pipeline with a region consists of three parts. The stages before the region are a separate pipeline. The
+region takes its items, and is the source of the stages after it:
 
     source ─ stages ─► Region ═► a pipeline of the region's stages, in each process
-                       Region ◄═ results as they come
+                       Region ◄═ results, in order of completion
                           └────► stages ─ sink
 
-Each process is given a few items more than its pipeline has taken in, so that it never waits for
-the parent; and the parent takes results in only as fast as they are wanted.
+Each process is sent a few items more than its pipeline has taken, so that it never waits for the parent. The
+parent receives results only as fast as they are requested.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ from .failure_budget import SharedBudget
 if TYPE_CHECKING:
     from .._processes.worker_process import WorkerProcess
 
-# How many items of the stages before a region may wait for it.
-_READY = 8
-# How many transfers may wait in a process.
-_TRANSFERS_AHEAD = 2
+# How many items before a region may wait for it.
+_QUEUED_ITEMS = 8
+# How many messages with items may wait in a process.
+_QUEUED_MESSAGES = 2
 
 
 def build_with_regions(
@@ -58,32 +58,31 @@ def build_with_regions(
     max_failures: int | Fraction,
     build_elsewhere: Callable[..., Pipeline[Any]],
 ) -> Pipeline[Any]:
-    """Makes a pipeline of which stages run elsewhere.
+    """Creates a pipeline some of whose stages run in worker processes.
 
     Args:
         config: The pipeline.
-        options: How each of its parts in this process is built; background tasks run beside the
-            last one.
-        max_failures: The budget of failures, for all of its parts together.
-        build_elsewhere: `build_pipeline`, with arguments for what runs elsewhere.
+        options: Build options of its parts in this process. Background tasks run with the last part.
+        max_failures: The failure budget of all parts together.
+        build_elsewhere: `build_pipeline`, with arguments for the parts in worker processes.
 
     Raises:
         TypeError: Stages of a region cannot be pickled.
     """
     budget = SharedBudget(max_failures)
-    cut = _Cut(dataclasses.replace(options, background_tasks=()), budget, build_elsewhere)
-    last, stage_id = cut.apart(config, options.stage_id)
+    splitter = _Splitter(dataclasses.replace(options, background_tasks=()), budget, build_elsewhere)
+    last, stage_id = splitter.split(config, options.stage_id)
     pipeline: Pipeline[Any] = Pipeline(last, dataclasses.replace(options, stage_id=stage_id))
     show_as(pipeline, config)
     budget.count(pipeline, last)
     check_at_end(pipeline, budget.take_failure)
-    for region in cut.regions:
+    for region in splitter.regions:
         weakref.finalize(pipeline, region.cancel).atexit = False
     return pipeline
 
 
-class _Cut:
-    """Cuts pipelines apart at their regions."""
+class _Splitter:
+    """Splits pipelines at their regions."""
 
     def __init__(
         self,
@@ -95,12 +94,12 @@ class _Cut:
         self._build_elsewhere = build_elsewhere
         self.regions: list[Region] = []
 
-    def apart(self, config: PipelineConfig[Any], stage_id: int) -> tuple[PipelineConfig[Any], int]:
-        """What lies behind the last region of a pipeline, with that region as its source; and the
-        number of its first stage."""
+    def split(self, config: PipelineConfig[Any], stage_id: int) -> tuple[PipelineConfig[Any], int]:
+        """Returns the part after the last region, with that region as its source, and the number of its
+        first stage."""
         src = config.src
         if isinstance(src, MergeConfig):
-            parts = tuple(self.apart(part, 0)[0] for part in src.pipeline_configs)
+            parts = tuple(self.split(part, 0)[0] for part in src.pipeline_configs)
             src = dataclasses.replace(src, pipeline_configs=parts)
         continuous = is_continuous(config)
         placement = PlacementConfig(MAIN_PROCESS)
@@ -124,14 +123,14 @@ class _Cut:
                 self.regions.append(region)
                 src, stage_id, stages = SourceConfig(region, continuous), region.last_stage_id, []
             if isinstance(stage.target, ProcessPoolExecutorConfig):
-                before = PipelineConfig(src, tuple(stages), SinkConfig(_READY)), stage_id
+                before = PipelineConfig(src, tuple(stages), SinkConfig(_QUEUED_ITEMS)), stage_id
                 stage_id, stages = stage_id + len(stages), []
             placement = stage
         return PipelineConfig(src, tuple(stages), config.sink), stage_id
 
 
 class Region(Cancellable):
-    """The results of stages in other processes: what is iterated is one epoch, or all."""
+    """A source that yields the results of stages in worker processes, of one epoch or of all data."""
 
     def __init__(
         self,
@@ -151,7 +150,7 @@ class Region(Cancellable):
         self._budget = budget
         self._continuous = is_continuous(self._before)
         self.last_stage_id = stage_id + len(stages)
-        self._task = _region_worker.Task(
+        self._task = _region_worker.RegionTask(
             tuple(_for_worker(stage) for stage in stages),
             stage_id,
             _threads_of(stages),
@@ -161,23 +160,23 @@ class Region(Cancellable):
         )
         if target.mp_context == "fork":
             warnings.warn(
-                "stages in processes that are forked may hang, since this process has threads",
+                "stages in forked processes may hang, because this process has threads",
                 RuntimeWarning,
                 stacklevel=5,
             )
         else:
-            _check_that_it_can_be_sent(self._task)
-        # The lock by itself: Ctrl-C may leave a `Condition` that is entered locked for ever.
+            _check_picklable(self._task)
+        # Used instead of the `Condition`, which Ctrl-C may leave locked when it is entered.
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._workers: list[WorkerProcess] = []
         self._room: dict[WorkerProcess, int] = {}
         self._sent: dict[WorkerProcess, int] = {}
-        self._inner: Pipeline[Any] | None = None
+        self._upstream: Pipeline[Any] | None = None
         self._failure: BaseException | None = None
         self._fatal = self._cancelled = self._iterating = False
-        self._bell: Any = None
-        # Names of stages in the processes are told apart from their like here by what comes first.
+        self._wakeup_pipe: Any = None
+        # Stages by the first component of their places in worker processes.
         self._stages = {stage_id + 1 + at: stage for at, stage in enumerate(stages)}
 
     def __iter__(self) -> Iterator[Any]:
@@ -188,7 +187,7 @@ class Region(Cancellable):
         try:
             if not self._workers:
                 self._start()
-            yield from self._pass()
+            yield from self._epoch()
         except BaseException as error:
             if isinstance(error, PipelineFailure):
                 mark_as_reported(error)
@@ -202,27 +201,27 @@ class Region(Cancellable):
             self._iterating = False
 
     def cancel(self) -> None:
-        """Lets all end that is under way, and does not wait for it."""
+        """Makes all work in progress end. Does not wait for it."""
         with self._lock:
             self._cancelled = True
             self._changed.notify_all()
-            inner, idle = self._inner, not self._iterating
-        if inner is not None:
-            halt(inner)
+            upstream, idle = self._upstream, not self._iterating
+        if upstream is not None:
+            halt(upstream)
         for worker in self._workers:
-            worker.tell_to_end()
-        self._ring()
+            worker.request_end()
+        self._wake()
         if idle:
             self._end()
 
     def fail(self, failure: BaseException, *, fatal: bool) -> None:
-        """Lets the pipeline fail: at once, or when all items that are under way have come."""
+        """Makes the pipeline fail: immediately if `fatal`, else after all items in flight."""
         with self._lock:
             if self._failure is None or (fatal and not self._fatal):
                 self._failure = failure
             self._fatal = self._fatal or fatal
             self._changed.notify_all()
-        self._ring()
+        self._wake()
 
     def _start(self) -> None:
         from multiprocessing import Pipe
@@ -232,31 +231,31 @@ class Region(Cancellable):
 
         count = self._target.max_workers or os.cpu_count() or 1
         context, random_state = start_method(self._target.mp_context), RandomState()
-        self._bell = Pipe(duplex=False)
+        self._wakeup_pipe = Pipe(duplex=False)
         workers: list[WorkerProcess] = []
         for number in range(count):
             worker = WorkerProcess(
-                _region_worker.work,
+                _region_worker.run_worker,
                 (self._task, random_state, number),
                 name=f"process {number} of {count} for {self!r}",
                 context=context,
             )
             workers.append(worker)
-            self._room[worker], self._sent[worker] = _TRANSFERS_AHEAD, 0
+            self._room[worker], self._sent[worker] = _QUEUED_MESSAGES, 0
         options = dataclasses.replace(self._options, stage_id=self._first_stage_id)
-        inner: Pipeline[Any] = Pipeline(self._before, options)
-        self._budget.count(inner, self._before)
+        upstream: Pipeline[Any] = Pipeline(self._before, options)
+        self._budget.count(upstream, self._before)
         self._budget.watch(self)
         with self._lock:
-            self._inner, self._workers = inner, workers
+            self._upstream, self._workers = upstream, workers
             cancelled = self._cancelled
         if cancelled:
             raise Cancelled("the pipeline was stopped")
 
-    def _pass(self) -> Iterator[Any]:
+    def _epoch(self) -> Iterator[Any]:
         from multiprocessing.connection import wait
 
-        feeder = threading.Thread(target=self._feed, name="spdl_region_feeder", daemon=True)
+        feeder = threading.Thread(target=self._send_items, name="spdl_region_feeder", daemon=True)
         feeder.start()
         owners = {id(each): worker for worker in self._workers for each in worker.waitables}
         waitables = [each for worker in self._workers for each in worker.waitables]
@@ -266,9 +265,9 @@ class Region(Cancellable):
                 raise Cancelled("the pipeline was stopped")
             if self._fatal and self._failure is not None:
                 raise self._failure
-            ready = wait([self._bell[0], *waitables])
-            if self._bell[0] in ready:
-                self._bell[0].recv_bytes()
+            ready = wait([self._wakeup_pipe[0], *waitables])
+            if self._wakeup_pipe[0] in ready:
+                self._wakeup_pipe[0].recv_bytes()
             for worker in {owners[id(each)] for each in ready if id(each) in owners}:
                 kind, *rest = worker.receive(0)
                 if kind == "items":
@@ -285,30 +284,30 @@ class Region(Cancellable):
         if self._failure is not None:
             raise self._failure
 
-    def _feed(self) -> None:
-        """Gives the items of one epoch to the workers."""
-        assert self._inner is not None
+    def _send_items(self) -> None:
+        """Sends the items of one epoch to the workers."""
+        assert self._upstream is not None
         try:
             batch: list[Any] = []
-            for item in self._inner:
+            for item in self._upstream:
                 batch.append(item)
                 if len(batch) >= self._buffer_size:
-                    if not self._give(batch):
+                    if not self._send(batch):
                         return
                     batch = []
-            if batch and not self._give(batch):
+            if batch and not self._send(batch):
                 return
         except BaseException as error:
-            # Whatever a source raises: who waits for items would not learn of it otherwise.
+            # Exceptions of any kind: otherwise the consumer would wait forever.
             self.fail(error, fatal=False)
         for worker in self._workers:
             worker.send(("end-of-items",))
 
-    def _give(self, items: list[Any]) -> bool:
-        """Gives items to the worker that was given the fewest, of those that have room."""
+    def _send(self, items: list[Any]) -> bool:
+        """Sends items to the worker with room that has received the fewest. Returns whether to continue."""
         with self._lock:
-            # Looked for again and again, as Ctrl-C may have come to whoever was to tell.
-            while not self._changed.wait_for(self._is_to_go_on, timeout=1.0):
+            # Polled, because Ctrl-C may have interrupted the notifying thread.
+            while not self._changed.wait_for(self._can_continue, timeout=1.0):
                 pass
             if self._cancelled or self._fatal:
                 return False
@@ -319,7 +318,7 @@ class Region(Cancellable):
         worker.send(("items", items))
         return True
 
-    def _is_to_go_on(self) -> bool:
+    def _can_continue(self) -> bool:
         return self._cancelled or self._fatal or any(self._room.values())
 
     def _item_failed(
@@ -331,22 +330,22 @@ class Region(Cancellable):
         own = stage.max_failures if isinstance(stage, PipeConfig) and not inner else None
         self._budget.failed_elsewhere(worker, place, error, item, tried, own)
 
-    def _ring(self) -> None:
-        if self._bell is not None:
+    def _wake(self) -> None:
+        if self._wakeup_pipe is not None:
             with contextlib.suppress(OSError):
-                self._bell[1].send_bytes(b"!")
+                self._wakeup_pipe[1].send_bytes(b"!")
 
     def _end(self) -> None:
-        inner, workers = self._inner, self._workers
-        if inner is not None:
-            halt(inner)
+        upstream, workers = self._upstream, self._workers
+        if upstream is not None:
+            halt(upstream)
         for worker in workers:
-            worker.tell_to_end()
+            worker.request_end()
         for worker in workers:
             worker.close()
-        if inner is not None:
+        if upstream is not None:
             with contextlib.suppress(PipelineFailure):
-                inner.stop()
+                upstream.stop()
 
     def __repr__(self) -> str:
         names = ", ".join(stage.name for stage in self._task.stages)
@@ -354,8 +353,8 @@ class Region(Cancellable):
 
 
 def _for_worker(stage: StageConfig) -> StageConfig:
-    """A stage as it runs elsewhere: without an executor of this process, and its failures are
-    counted here."""
+    """Adapts a stage for a worker process: without an executor, and without a failure budget, because
+    failures are counted in this process."""
     if isinstance(stage, PipeConfig):
         return dataclasses.replace(stage, executor=None, max_failures=-1)
     if isinstance(stage, PathVariantsConfig):
@@ -365,22 +364,22 @@ def _for_worker(stage: StageConfig) -> StageConfig:
 
 
 def _threads_of(stages: Sequence[StageConfig]) -> int:
-    """As many threads as the stages may use at once."""
+    """Returns the number of threads that the stages may use at the same time."""
     count = 0
     for stage in stages:
         if isinstance(stage, PipeConfig):
-            # Native stages have threads of their own.
+            # Native stages have separate threads.
             count += stage.concurrency or 0
         elif isinstance(stage, PathVariantsConfig):
             count += sum(map(_threads_of, stage.paths))
     return max(1, count)
 
 
-def _check_that_it_can_be_sent(task: _region_worker.Task) -> None:
+def _check_picklable(task: _region_worker.RegionTask) -> None:
     try:
         pickle.dumps(task)
     except Exception as error:
         raise TypeError(
-            f"stages that run in other processes must be picklable ({error}); functions and "
-            "classes must be defined in a module, not within a function"
+            f"stages that run in other processes must be picklable: {error}; define functions and "
+            "classes at the top level of a module, not in a function"
         ) from error

@@ -1,4 +1,4 @@
-"""What a process of a region does: it runs the region's stages as a pipeline of its own."""
+"""The worker processes of a region: each runs the region's stages as a pipeline."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from .._run.pipeline import Pipeline
 
 # How many results may wait to be sent.
-_READY = 2
+_QUEUED_RESULTS = 2
 
 
 @dataclass(frozen=True)
-class Task:
-    """What each process of a region is told."""
+class RegionTask:
+    """What the worker processes of a region do."""
 
     stages: tuple[StageConfig, ...]
     stage_id: int
@@ -33,14 +33,14 @@ class Task:
     build: Callable[..., Pipeline[Any]]
 
 
-def work(parent: Parent, task: Task, random_state: RandomState, number: int) -> None:
-    """Works off one epoch after the other, until the parent lets go.
+def run_worker(parent: Parent, task: RegionTask, random_state: RandomState, number: int) -> None:
+    """Processes epochs until the parent requests the end.
 
     Args:
-        parent: Who gives items and takes results.
-        task: What is done with the items.
-        random_state: The state of the parent's random number generators.
-        number: Which process of the region this is.
+        parent: Sends items and receives results.
+        task: The stages and options.
+        random_state: The states of the parent's random number generators.
+        number: The number of this process in the region.
     """
     random_state.restore_for(number)
     initializer, arguments = task.initializer
@@ -48,27 +48,27 @@ def work(parent: Parent, task: Task, random_state: RandomState, number: int) -> 
         initializer(*arguments)
     worker = _Worker(parent, task)
     parent.at_end = worker.halt
-    while worker.work_off_an_epoch():
+    while worker.run_epoch():
         pass
 
 
 class _Worker:
-    def __init__(self, parent: Parent, task: Task) -> None:
+    def __init__(self, parent: Parent, task: RegionTask) -> None:
         self._parent, self._task = parent, task
         self._pipeline: Pipeline[Any] | None = None
         self._ended = False
         self._tried_before: dict[str, int] = {}
 
-    def work_off_an_epoch(self) -> bool:
-        """Says whether there may be another one."""
+    def run_epoch(self) -> bool:
+        """Processes one epoch. Returns whether another one may follow."""
         from .._run.pipeline import number_of
 
-        # A pipeline for each epoch: nothing of one gets into the next, though it has no items here.
+        # A separate pipeline for each epoch, so that no state leaks into the next one.
         first = self._take()
         if first is not None:
             task = self._task
             config: PipelineConfig[Any] = PipelineConfig(
-                SourceConfig(self._items(first)), task.stages, SinkConfig(_READY)
+                SourceConfig(self._items(first)), task.stages, SinkConfig(_QUEUED_RESULTS)
             )
             pipeline = task.build(config, num_threads=task.num_threads, stage_id=task.stage_id)
             self._pipeline = pipeline
@@ -86,7 +86,7 @@ class _Worker:
         return True
 
     def halt(self) -> None:
-        """Lets the pipeline begin nothing more."""
+        """Makes the pipeline start nothing new."""
         self._ended = True
         if self._pipeline is not None:
             with contextlib.suppress(Exception):
@@ -98,7 +98,7 @@ class _Worker:
             items = self._take()
 
     def _take(self) -> list[Any] | None:
-        """The next items of this epoch."""
+        """Returns the next items of this epoch; `None` at its end."""
         from .._processes.worker_process import ParentGone
 
         try:
@@ -122,13 +122,13 @@ class _Worker:
             self._parent.send(("items", results))
 
     def _item_failed(self, error: BaseException, place: str, item: str) -> None:
-        """Tells the parent, who counts and logs for all processes of the region."""
+        """Reports a failure to the parent, which counts and logs failures of all processes."""
         message = ("item-failed", place, ExceptionWrapper(error), item, self._tried())
         with contextlib.suppress(Exception):
             self._parent.send(message)
 
     def _tried(self) -> dict[str, int]:
-        """How many items each stage has tried, by its place."""
+        """Returns how many items each stage has tried, by place."""
         assert self._pipeline is not None
         tried = dict(self._tried_before)
         for stage in self._pipeline.stats()["stages"][1:]:
