@@ -1,23 +1,26 @@
-//! The core of SPDL: pipelines that turn names of data into training batches, in threads.
+//! Data pipelines for training: scheduler, batches, order, resume and statistics, in threads.
 //!
 //! ```text
 //! Source ──► fetch ──► decode ──► transform ──► batch ──► consumer
-//!  keys      bytes     samples     samples      slots     train step
+//!  keys      bytes     samples     samples      slots     training step
 //! ```
 //!
-//! A pipeline is a [`Source`], a chain of stages, bounded queues between them, and a [`Pipeline`]
-//! that is an iterator, or a stream. All stages run at once, each with its own concurrency:
+//! A pipeline has a [`Source`], a chain of stages, and a bounded queue after each of them. The
+//! [`Pipeline`] is an iterator, or a stream. All stages run concurrently:
 //!
-//! * a [`Stage`] computes, on a pool of worker threads shared by all such stages,
-//! * a [`Fill`] computes and writes its result straight into its place in a [`Batch`],
-//! * an [`AsyncStage`] waits (for a network, a disk), with many items in flight on a [`Runtime`].
+//! * A [`Stage`] computes, on a pool of worker threads that all such stages share.
+//! * A [`Fill`] computes and writes its result into a slot of a [`Batch`].
+//! * An [`AsyncStage`] waits for a network or a disk, with many items in flight on a [`Runtime`].
+//!
+//! This crate opens no files, decodes no media and needs no async runtime. `spdl-io`, `spdl-media` and
+//! `spdl-cuda` implement its traits; so can any other crate. Terms are defined in the [glossary].
 //!
 //! ```
 //! use spdl_core::{
 //!     BatchLayout, DType, DatasetSource, Field, Fill, FillContext, PipelineBuilder, Result, SlotMut,
 //! };
 //!
-//! /// Writes each number, and a random one beside it.
+//! /// Writes each number, and a random number of the same sample.
 //! struct Augment;
 //! impl Fill<i64> for Augment {
 //!     fn fill(&mut self, item: i64, mut slot: SlotMut<'_>, cx: &mut FillContext<'_>) -> Result<()> {
@@ -44,30 +47,33 @@
 //! # Ok::<(), spdl_core::Error>(())
 //! ```
 //!
-//! # What a pipeline can be made of
+//! # Tasks
 //!
-//! | you want | you write |
+//! | task | API |
 //! |---|---|
-//! | a source | [`PipelineBuilder::new`] with a [`Source`] or a [`DatasetSource`]; [`from_iter`](PipelineBuilder::from_iter), [`from_stream`](PipelineBuilder::from_stream), [`from_pipeline`](PipelineBuilder::from_pipeline) |
-//! | several sources | [`merge`](PipelineBuilder::merge) with [`Arrival`](stage::Arrival), [`RoundRobin`](stage::RoundRobin), [`WeightedMerge`](stage::WeightedMerge) or a [`MergePolicy`](stage::MergePolicy) of yours; [`zip`](PipelineBuilder::zip) |
-//! | a function | [`map`](PipelineBuilder::map), [`filter`](PipelineBuilder::filter), [`flat_map`](PipelineBuilder::flat_map), [`map_async`](PipelineBuilder::map_async) |
-//! | a stage with scratch memory | [`stage`](PipelineBuilder::stage), [`async_stage`](PipelineBuilder::async_stage) |
-//! | another order of a data set's items, mixtures, shards | [`DatasetSource::sampler`] with one of [`source::sampler`] |
-//! | lists | [`batch`](PipelineBuilder::batch), [`unbatch`](PipelineBuilder::unbatch), [`aggregate`](PipelineBuilder::aggregate) with an [`Aggregator`](stage::Aggregator) of yours |
-//! | little padding | [`bucket`](PipelineBuilder::bucket), [`pack`](PipelineBuilder::pack), [`concat_and_split`](PipelineBuilder::concat_and_split) |
-//! | arrays | [`fill`](PipelineBuilder::fill) |
-//! | batches on a device | [`upload`](PipelineBuilder::upload) with a [`Device`], [`buffers`](PipelineBuilder::buffers) |
-//! | different ways for different items | [`route`](PipelineBuilder::route), [`route_lists`](PipelineBuilder::route_lists) |
-//! | a bound in bytes | [`measured`](PipelineBuilder::measured), [`memory`](PipelineBuilder::memory) |
-//! | threads | [`StageOptions`], [`Control`](pipeline::Control) |
-//! | what happens to bad items | [`OnError`], [`Retry`], [`on_drop`](PipelineBuilder::on_drop) |
-//! | one epoch at a time | [`epochs`](PipelineBuilder::epochs), [`Pipeline::next_epoch`] |
-//! | the same run again | [`deterministic`](PipelineBuilder::deterministic), or [`record_order`](PipelineBuilder::record_order) and [`replay`](PipelineBuilder::replay) |
-//! | one rank's part of the data | [`shard`](PipelineBuilder::shard) with a [`Shard`] |
-//! | to go on where a run was broken off | [`Pipeline::state`], [`resume`](PipelineBuilder::resume), `StateFile` (feature `serde`), and [`State::combine`] for another number of ranks |
-//! | to see inside | [`definition`](PipelineBuilder::definition), [`Statistics`], [`every`](PipelineBuilder::every), [`hook`](PipelineBuilder::hook), [`profile`](PipelineBuilder::profile) |
+//! | read from a source | [`PipelineBuilder::new`] with a [`Source`] or a [`DatasetSource`]; [`from_iter`](PipelineBuilder::from_iter), [`from_stream`](PipelineBuilder::from_stream), [`from_pipeline`](PipelineBuilder::from_pipeline) |
+//! | read from several sources | [`merge`](PipelineBuilder::merge) with a [`MergePolicy`](stage::MergePolicy): [`Arrival`](stage::Arrival), [`RoundRobin`](stage::RoundRobin), [`WeightedMerge`](stage::WeightedMerge); [`zip`](PipelineBuilder::zip) |
+//! | choose the order of a data set, mix data sets | [`DatasetSource::sampler`] with a sampler of [`source::sampler`] |
+//! | read the part of one rank | [`shard`](PipelineBuilder::shard) with a [`Shard`] |
+//! | apply a function | [`map`](PipelineBuilder::map), [`filter`](PipelineBuilder::filter), [`flat_map`](PipelineBuilder::flat_map), [`map_async`](PipelineBuilder::map_async) |
+//! | add a stage with state per worker | [`stage`](PipelineBuilder::stage), [`async_stage`](PipelineBuilder::async_stage) |
+//! | send items to different stages | [`route`](PipelineBuilder::route), [`route_lists`](PipelineBuilder::route_lists) |
+//! | batch items as lists | [`batch`](PipelineBuilder::batch), [`unbatch`](PipelineBuilder::unbatch), [`aggregate`](PipelineBuilder::aggregate) with an [`Aggregator`](stage::Aggregator) |
+//! | batch samples as arrays | [`fill`](PipelineBuilder::fill) |
+//! | reduce padding | [`bucket`](PipelineBuilder::bucket), [`pack`](PipelineBuilder::pack), [`concat_and_split`](PipelineBuilder::concat_and_split) |
+//! | upload batches to a device | [`upload`](PipelineBuilder::upload) with a [`Device`], [`buffers`](PipelineBuilder::buffers) |
+//! | limit memory | [`measured`](PipelineBuilder::measured), [`memory`](PipelineBuilder::memory) |
+//! | set threads and concurrency | [`threads`](PipelineBuilder::threads), [`StageOptions`], [`Control`](pipeline::Control) |
+//! | handle failed items | [`OnError`], [`Retry`], [`on_drop`](PipelineBuilder::on_drop) |
+//! | run epoch by epoch | [`epochs`](PipelineBuilder::epochs), [`Pipeline::next_epoch`] |
+//! | reproduce a run | [`deterministic`](PipelineBuilder::deterministic), or [`record_order`](PipelineBuilder::record_order) and [`replay`](PipelineBuilder::replay) |
+//! | resume a run | [`Pipeline::state`], [`resume`](PipelineBuilder::resume), `StateFile` (feature `serde`), [`State::combine`] for another world size |
+//! | observe a run | [`Pipeline::statistics`], [`every`](PipelineBuilder::every), [`hook`](PipelineBuilder::hook), [`profile`](PipelineBuilder::profile), [`definition`](PipelineBuilder::definition) |
 //!
-//! A pipeline with no end, in which epochs never mix:
+//! The root has the names that most programs use. All others are in the module of their room: [`source`],
+//! [`stage`], [`memory`], [`resume`], [`observe`], [`runtime`], [`pipeline`].
+//!
+//! An endless pipeline whose batches never mix two epochs:
 //!
 //! ```
 //! use spdl_core::{DatasetSource, PipelineBuilder, StageOptions};
@@ -83,7 +89,7 @@
 //!     .epochs(0..)
 //!     .build()?;
 //! for _ in 0..3 {
-//!     let epoch = pipeline.next_epoch().expect("there is always another one");
+//!     let epoch = pipeline.next_epoch().expect("the pipeline is endless");
 //!     let sizes: Vec<usize> = epoch.map(|batch| batch.map(|b| b.len())).collect::<Result<_, _>>()?;
 //!     assert_eq!(sizes, [2, 2, 1]);
 //! }
@@ -91,8 +97,7 @@
 //! # Ok::<(), spdl_core::Error>(())
 //! ```
 //!
-//! The core reads no files, knows no media formats, and has no async runtime: `spdl-io`,
-//! `spdl-media` and `spdl-cuda` plug those in, and so can you.
+//! [glossary]: https://github.com/spdl-rs/spdl/blob/main/docs/glossary.md
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
