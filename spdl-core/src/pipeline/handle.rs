@@ -597,7 +597,7 @@ impl<T: Send + 'static> Pipeline<T> {
                 // The end of data is only believed once no failure explains it.
                 let mut error = self.shared.failures.take_fatal();
                 let until = self.patience.and_then(|time| Instant::now().checked_add(time));
-                self.wind_down(until);
+                self.join(until);
                 // Others may have failed while they were wound down.
                 if let Some(late) = self.shared.failures.take_fatal() {
                     error = Some(match error {
@@ -658,7 +658,7 @@ impl<T: Send + 'static> Pipeline<T> {
     /// Ends the work now. What waits is woken, what is not yet delivered is dropped, and every
     /// thread of the pipeline is joined. `next` gives `None` from then on. Stopping twice is fine.
     pub fn stop(&mut self) {
-        self.wind_down(None);
+        self.join(None);
     }
 
     /// The same, but waits no longer than `timeout` for items that are being computed.
@@ -667,7 +667,7 @@ impl<T: Send + 'static> Pipeline<T> {
     /// `Timeout` where some still are. Their threads end by themselves when they are done; nothing
     /// waits for them any more, not even dropping the pipeline.
     pub fn stop_timeout(&mut self, timeout: Duration) -> Result<()> {
-        if self.wind_down(Instant::now().checked_add(timeout)) {
+        if self.join(Instant::now().checked_add(timeout)) {
             return Ok(());
         }
         let message = format!(
@@ -887,7 +887,7 @@ impl<T> Pipeline<T> {
 
     /// Ends the work and joins the threads, but does not wait longer than until `deadline`. Says
     /// whether all have ended.
-    fn wind_down(&mut self, deadline: Option<Instant>) -> bool {
+    fn join(&mut self, deadline: Option<Instant>) -> bool {
         self.ended = true;
         self.in_epoch = false;
         if self.started && self.process != std::process::id() {
@@ -903,7 +903,7 @@ impl<T> Pipeline<T> {
         self.drivers.clear();
         let mut all = true;
         for (pool, _) in self.pools.drain(..) {
-            all &= pool.wind_down(deadline);
+            all &= pool.join(deadline);
         }
         for (thread, ended) in self.blocking.drain(..) {
             if deadline.is_none_or(|deadline| ended.wait_until(deadline)) {
@@ -930,7 +930,7 @@ impl<T> Pipeline<T> {
 
 impl<T> Drop for Pipeline<T> {
     fn drop(&mut self) {
-        self.wind_down(None);
+        self.join(None);
     }
 }
 

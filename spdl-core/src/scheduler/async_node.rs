@@ -1,4 +1,4 @@
-//! A stage that waits, as a task of the runtime that owns all its items in flight.
+//! Async stage: one task of the runtime owns all items in flight.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -25,7 +25,7 @@ use crate::item::{Item, ItemHeader};
 use crate::memory::budget::Reservation;
 use crate::observe::hooks::Hooks;
 use crate::runtime::Runtime;
-use crate::scheduler::failure::Verdict;
+use crate::scheduler::failure::FailureAction;
 use crate::stage::{AsyncContext, AsyncStage};
 use crate::sync::atomic::Ordering;
 
@@ -35,42 +35,42 @@ pub(crate) struct AsyncNode<In, Out, S: ?Sized> {
     pub(crate) input: Arc<Queue<In>>,
     pub(crate) output: Arc<Queue<Out>>,
     pub(crate) hooks: Hooks,
-    /// Present where the bytes of outputs are counted.
+    /// Present if the bytes of outputs are counted.
     pub(crate) sizer: Option<Sizer<Out>>,
     /// Wakes the driver when its settings have changed.
-    pub(crate) poke: Arc<AtomicWaker>,
+    pub(crate) settings_changed: Arc<AtomicWaker>,
     pub(crate) ordered: bool,
-    /// Present where the stage finds out by itself how many items to work on at once.
+    /// Present if the in-flight window is tuned.
     pub(crate) tuning: Option<Tuning>,
 }
 
-/// What changes with the number of items under way.
+/// How the output queue follows the in-flight window.
 pub(crate) enum Tuning {
-    /// The queue behind the stage follows.
+    /// The capacity is set to fit the window.
     Queue,
-    /// It is the pipeline's last one, which is tuned elsewhere too: it has room enough, at least.
+    /// The pipeline's last queue, whose prefetch is tuned as well: the least capacity is set.
     LastQueue,
 }
 
 type InFlightItems<Out> = FuturesUnordered<BoxFuture<'static, CompletedItem<Out>>>;
 
 struct CompletedItem<Out> {
-    /// The item's number, or its epoch's, counted by the driver.
+    /// Number of the item in input order, or of its epoch in completion order.
     number: u64,
     header: ItemHeader,
     result: Result<Out>,
     time: Duration,
-    /// Memory that was reserved for the output.
+    /// Reservation for the output.
     reserved: Option<Reservation>,
-    /// The memory of the input.
+    /// Reservation of the input.
     carried: Option<Reservation>,
 }
 
-/// In which order things go on.
+/// The order in which results are forwarded.
 enum OutputOrder<Out> {
-    /// By number.
+    /// Input order.
     Input { next: u64, slots: Reorder<OrderedResult<Out>> },
-    /// As they land, but epoch by epoch. The front is the epoch that items go on from.
+    /// Completion order within each epoch. Results of the front epoch are forwarded immediately.
     Completion { first: u64, epochs: VecDeque<EpochInFlight<Out>> },
 }
 
@@ -79,11 +79,12 @@ enum OrderedResult<Out> {
     EpochEnd(u64),
 }
 
-/// What is under way of an epoch.
+/// State of an epoch that has not ended.
 struct EpochInFlight<Out> {
     in_flight: usize,
+    /// Results that wait for the end of earlier epochs.
     held: Vec<CompletedItem<Out>>,
-    /// Its number, once its last item has been taken in.
+    /// The epoch's number, once its last item was received.
     end: Option<u64>,
 }
 
@@ -93,28 +94,28 @@ impl<Out> Default for EpochInFlight<Out> {
     }
 }
 
-/// What the driver remembers between polls.
+/// State of the driver between polls.
 struct DriverState<In, Out> {
-    flights: InFlightItems<Out>,
+    in_flight_items: InFlightItems<Out>,
     sequence: OutputOrder<Out>,
-    /// Places promised in the output, for items that have not been started.
+    /// Places reserved in the output queue for items that have not started.
     places: usize,
-    /// Items that have been taken in, but not started. The first one may wait for memory.
+    /// Items that were received, but have not started. The first one may wait for memory.
     incoming: VecDeque<Item<In>>,
     input_ended: bool,
     outbox: Outbox<Out>,
     window: Option<InFlightWindow>,
 }
 
-/// What has landed and is not yet put down: many at once cost one lock and one wake-up.
+/// Results that are not yet in the output queue. A batch of results costs one lock and one wake-up.
 struct Outbox<Out> {
     items: Vec<Item<Out>>,
-    /// Their places, and those of items that failed.
+    /// Reserved places of these items and of failed items.
     places: usize,
 }
 
-/// The most items put down at once.
-const LONGEST_RUN: usize = 64;
+/// At most this many items are put into the queue together.
+const MAX_RUN: usize = 64;
 
 impl<In, Out, S> AsyncNode<In, Out, S>
 where
@@ -124,7 +125,7 @@ where
 {
     pub(crate) async fn drive(self, runtime: Arc<dyn Runtime>) {
         let mut driver = DriverState {
-            flights: FuturesUnordered::new(),
+            in_flight_items: FuturesUnordered::new(),
             sequence: if self.ordered {
                 OutputOrder::Input { next: 0, slots: Reorder::default() }
             } else {
@@ -136,7 +137,7 @@ where
             places: 0,
             incoming: VecDeque::new(),
             input_ended: false,
-            outbox: Outbox { items: Vec::with_capacity(LONGEST_RUN), places: 0 },
+            outbox: Outbox { items: Vec::with_capacity(MAX_RUN), places: 0 },
             window: self.tuning.as_ref().map(|_| InFlightWindow::new(self.core.concurrency())),
         };
         if let (Some(tuning), Some(window)) = (&self.tuning, &driver.window) {
@@ -159,27 +160,28 @@ where
         self.output.close();
     }
 
-    /// Moves everything on that can move; ready when the stage is over.
+    /// Makes all possible progress; ready when the stage has ended.
     fn step(
         &self,
         driver: &mut DriverState<In, Out>,
         runtime: &Arc<dyn Runtime>,
         cx: &mut Context<'_>,
     ) -> Poll<()> {
-        self.poke.register(cx.waker());
+        self.settings_changed.register(cx.waker());
         loop {
             if self.output.is_shut() {
                 return Poll::Ready(());
             }
-            if self.take_in(driver, runtime, cx) == Verdict::Halt {
+            if self.receive(driver, runtime, cx) == FailureAction::Halt {
                 return Poll::Ready(());
             }
-            let under_way = driver.flights.len();
-            match Pin::new(&mut driver.flights).poll_next(cx) {
-                Poll::Ready(Some(landed)) => {
-                    self.tune(driver, under_way, landed.result.is_err());
-                    self.core.meter.record(1, u64::from(landed.result.is_err()), landed.time);
-                    if self.land(&mut driver.sequence, &mut driver.outbox, landed) == Verdict::Halt
+            let in_flight = driver.in_flight_items.len();
+            match Pin::new(&mut driver.in_flight_items).poll_next(cx) {
+                Poll::Ready(Some(completed)) => {
+                    self.tune(driver, in_flight, completed.result.is_err());
+                    self.core.meter.record(1, u64::from(completed.result.is_err()), completed.time);
+                    if self.complete(&mut driver.sequence, &mut driver.outbox, completed)
+                        == FailureAction::Halt
                     {
                         return Poll::Ready(());
                     }
@@ -192,17 +194,17 @@ where
         }
     }
 
-    /// Looks, as an item lands, whether more or fewer should be under way.
-    fn tune(&self, driver: &mut DriverState<In, Out>, under_way: usize, failed: bool) {
+    /// Adjusts the in-flight window after an item has completed.
+    fn tune(&self, driver: &mut DriverState<In, Out>, in_flight: usize, failed: bool) {
         let (Some(tuning), Some(window)) = (&self.tuning, &mut driver.window) else { return };
         let size = window.size();
-        // Whoever has set another number is obeyed from then on.
+        // If `Control` has set another number, tuning ends.
         if self.core.concurrency() != size {
             driver.window = None;
             return;
         }
         let unready = || self.output.empty_time();
-        if !window.landed(Instant::now(), under_way, failed, unready) {
+        if !window.completed(Instant::now(), in_flight, failed, unready) {
             return;
         }
         let size = window.size();
@@ -210,8 +212,8 @@ where
         self.make_room(tuning, size);
     }
 
-    /// Twice as many places as may be under way: a queue that was full asks for more only when half of
-    /// it is free.
+    /// Sets the output queue to twice the window, since a full queue accepts items again when half of it
+    /// is free.
     fn make_room(&self, tuning: &Tuning, size: usize) {
         match tuning {
             Tuning::Queue => self.output.resize(size.saturating_mul(2)),
@@ -219,27 +221,27 @@ where
         }
     }
 
-    /// Starts as many items as there is room and memory for.
-    fn take_in(
+    /// Starts as many items as window, output queue and memory budget allow.
+    fn receive(
         &self,
         driver: &mut DriverState<In, Out>,
         runtime: &Arc<dyn Runtime>,
         cx: &mut Context<'_>,
-    ) -> Verdict {
+    ) -> FailureAction {
         loop {
-            let free = self.core.concurrency().saturating_sub(driver.flights.len());
+            let free = self.core.concurrency().saturating_sub(driver.in_flight_items.len());
             if free == 0 {
-                return Verdict::GoOn;
+                return FailureAction::Continue;
             }
             if driver.incoming.is_empty() {
                 if driver.input_ended {
-                    return Verdict::GoOn;
+                    return FailureAction::Continue;
                 }
                 if driver.places == 0 {
                     match self.output.poll_reserve(free, cx) {
-                        // Nobody wants more.
-                        Poll::Ready(0) => return Verdict::Halt,
-                        Poll::Pending => return Verdict::GoOn,
+                        // The output queue is shut.
+                        Poll::Ready(0) => return FailureAction::Halt,
+                        Poll::Pending => return FailureAction::Continue,
                         Poll::Ready(places) => driver.places = places,
                     }
                 }
@@ -249,16 +251,16 @@ where
                     Poll::Ready(Some(Next::EpochEnd(epoch))) => {
                         driver.places -= 1;
                         let (sequence, outbox) = (&mut driver.sequence, &mut driver.outbox);
-                        if self.end_epoch(sequence, outbox, epoch) == Verdict::Halt {
-                            return Verdict::Halt;
+                        if self.end_epoch(sequence, outbox, epoch) == FailureAction::Halt {
+                            return FailureAction::Halt;
                         }
                         continue;
                     }
                     Poll::Ready(Some(_)) => {
                         driver.input_ended = true;
-                        return Verdict::GoOn;
+                        return FailureAction::Continue;
                     }
-                    Poll::Pending => return Verdict::GoOn,
+                    Poll::Pending => return FailureAction::Continue,
                 }
             }
             let Some(item) = driver.incoming.pop_front() else { continue };
@@ -266,19 +268,19 @@ where
                 Poll::Ready(reserved) => reserved,
                 Poll::Pending => {
                     driver.incoming.push_front(item);
-                    return Verdict::GoOn;
+                    return FailureAction::Continue;
                 }
             };
             driver.places -= 1;
             let number = driver.sequence.take_number();
             match reserved {
                 Ok(reservation) => {
-                    driver.flights.push(self.start(number, item, reservation, runtime))
+                    driver.in_flight_items.push(self.start(number, item, reservation, runtime))
                 }
                 Err(error) => {
                     let (header, time) = (item.header, Duration::ZERO);
                     let (reserved, carried) = (None, item.reservation);
-                    let landed = CompletedItem {
+                    let completed = CompletedItem {
                         number,
                         header,
                         result: Err(error),
@@ -288,8 +290,8 @@ where
                     };
                     self.core.meter.record(1, 1, time);
                     let (sequence, outbox) = (&mut driver.sequence, &mut driver.outbox);
-                    if self.land(sequence, outbox, landed) == Verdict::Halt {
-                        return Verdict::Halt;
+                    if self.complete(sequence, outbox, completed) == FailureAction::Halt {
+                        return FailureAction::Halt;
                     }
                 }
             }
@@ -304,7 +306,7 @@ where
         }
     }
 
-    /// Memory for the output of an item, where that is counted.
+    /// Reserves memory for the output of an item, if the stage is measured.
     fn reserve(&self, item: &In, cx: &mut Context<'_>) -> Poll<Result<Option<Reservation>>> {
         let Some((measure, budget)) = self.core.measured() else { return Poll::Ready(Ok(None)) };
         let declared = match guarded(|| Ok(self.stage.output_bytes(item))).0 {
@@ -333,7 +335,7 @@ where
         let hooks = self.hooks.clone();
         Box::pin(async move {
             let started = Instant::now();
-            // Called inside, so that a panic of the call itself is caught as well.
+            // The call is inside the future, so that a panic of the call itself is caught.
             let work = async { stage.process(value, &cx).await };
             let work = async { hooks.item_async(&cx.header, work).await };
             let result = AssertUnwindSafe(work).catch_unwind().await;
@@ -343,13 +345,13 @@ where
         })
     }
 
-    /// Takes in the end of an epoch, which goes on behind everything in front of it.
+    /// Receives the end of an epoch, and forwards it after all items of the epoch.
     fn end_epoch(
         &self,
         sequence: &mut OutputOrder<Out>,
         outbox: &mut Outbox<Out>,
         epoch: u64,
-    ) -> Verdict {
+    ) -> FailureAction {
         match sequence {
             OutputOrder::Input { next, slots } => {
                 slots.finish(*next, OrderedResult::EpochEnd(epoch));
@@ -362,36 +364,40 @@ where
                 epochs.push_back(EpochInFlight::default());
             }
         }
-        self.hand_on(sequence, outbox)
+        self.forward_ready(sequence, outbox)
     }
 
-    fn land(
+    fn complete(
         &self,
         sequence: &mut OutputOrder<Out>,
         outbox: &mut Outbox<Out>,
-        landed: CompletedItem<Out>,
-    ) -> Verdict {
+        completed: CompletedItem<Out>,
+    ) -> FailureAction {
         match sequence {
             OutputOrder::Input { slots, .. } => {
-                slots.finish(landed.number, OrderedResult::CompletedItem(landed))
+                slots.finish(completed.number, OrderedResult::CompletedItem(completed))
             }
             OutputOrder::Completion { first, epochs } => {
-                let epoch = (landed.number - *first) as usize;
+                let epoch = (completed.number - *first) as usize;
                 epochs[epoch].in_flight -= 1;
                 if epoch == 0 {
-                    if self.put_down(outbox, landed) == Verdict::Halt {
-                        return Verdict::Halt;
+                    if self.forward(outbox, completed) == FailureAction::Halt {
+                        return FailureAction::Halt;
                     }
                 } else {
-                    epochs[epoch].held.push(landed);
+                    epochs[epoch].held.push(completed);
                 }
             }
         }
-        self.hand_on(sequence, outbox)
+        self.forward_ready(sequence, outbox)
     }
 
-    /// Hands on what can go on now.
-    fn hand_on(&self, sequence: &mut OutputOrder<Out>, outbox: &mut Outbox<Out>) -> Verdict {
+    /// Forwards all results whose turn it is.
+    fn forward_ready(
+        &self,
+        sequence: &mut OutputOrder<Out>,
+        outbox: &mut Outbox<Out>,
+    ) -> FailureAction {
         match sequence {
             OutputOrder::Input { slots, .. } => {
                 while let Some(slot) = slots.take() {
@@ -401,9 +407,9 @@ where
                             self.flush(outbox);
                             drop(self.output.push_end(epoch));
                         }
-                        OrderedResult::CompletedItem(landed) => {
-                            if self.put_down(outbox, landed) == Verdict::Halt {
-                                return Verdict::Halt;
+                        OrderedResult::CompletedItem(completed) => {
+                            if self.forward(outbox, completed) == FailureAction::Halt {
+                                return FailureAction::Halt;
                             }
                         }
                     }
@@ -417,20 +423,20 @@ where
                     epochs.pop_front();
                     *first += 1;
                     let held = epochs.front_mut().map(|next| std::mem::take(&mut next.held));
-                    for landed in held.into_iter().flatten() {
-                        if self.put_down(outbox, landed) == Verdict::Halt {
-                            return Verdict::Halt;
+                    for completed in held.into_iter().flatten() {
+                        if self.forward(outbox, completed) == FailureAction::Halt {
+                            return FailureAction::Halt;
                         }
                     }
                 }
             }
         }
-        Verdict::GoOn
+        FailureAction::Continue
     }
 
-    /// Puts an output into its promised place, or gives the place back where the item failed.
-    fn put_down(&self, outbox: &mut Outbox<Out>, landed: CompletedItem<Out>) -> Verdict {
-        let CompletedItem { header, result, mut reserved, carried, .. } = landed;
+    /// Puts an output into the outbox, or releases the place of a failed item.
+    fn forward(&self, outbox: &mut Outbox<Out>, completed: CompletedItem<Out>) -> FailureAction {
+        let CompletedItem { header, result, mut reserved, carried, .. } = completed;
         let result = result.and_then(|value| {
             let bytes = self.sizer.as_ref().map(|sizer| size_of_item(sizer, &value)).transpose()?;
             Ok((value, bytes))
@@ -442,17 +448,17 @@ where
                     (Some(bytes), Some((measure, _)), Some(reserved)) => {
                         Some(measure.reservation(reserved, bytes))
                     }
-                    // What is not measured is taken to hold as much as what it was made of.
+                    // An output that is not measured keeps the reservation of its input.
                     _ => carried,
                 };
                 Some(Item { header, value, reservation })
             }
             Err(error) if error.kind() == ErrorKind::Stopped && self.output.is_shut() => {
-                return Verdict::Halt;
+                return FailureAction::Halt;
             }
             Err(error) => {
-                if self.core.item_failed(&header, error) == Verdict::Halt {
-                    return Verdict::Halt;
+                if self.core.item_failed(&header, error) == FailureAction::Halt {
+                    return FailureAction::Halt;
                 }
                 self.core.gone([header.member()], Outcome::Dropped);
                 None
@@ -460,10 +466,10 @@ where
         };
         outbox.places += 1;
         outbox.items.extend(item);
-        if outbox.places >= LONGEST_RUN {
+        if outbox.places >= MAX_RUN {
             self.flush(outbox);
         }
-        Verdict::GoOn
+        FailureAction::Continue
     }
 }
 

@@ -1,4 +1,4 @@
-//! What happens to a sample that fails, and the record of those that did.
+//! Failure policies, and the record of dropped items and of errors that end the pipeline.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,47 +9,47 @@ use crate::observe::statistics::{Dropped, MAX_DROPPED_LISTED};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
 
-/// How many items a stage has seen before a share of failures says anything.
-const PROBATION: u64 = 100;
-/// How many failures that end the pipeline are kept.
-const MOST_FATAL: usize = 16;
+/// A share of failures is not judged before a stage has tried this many items.
+const MIN_ITEMS_FOR_SHARE: u64 = 100;
+/// At most this many errors that end the pipeline are recorded.
+const MAX_FATAL: usize = 16;
 
-/// The policy for items that fail in a stage.
+/// Failure policy of a stage: what to do with an item that fails.
 ///
-/// A dropped item's place is always taken by the next one: batches stay full, except for the last
-/// one of an epoch.
+/// The next item takes the place of a dropped one, so all batches of an epoch but the last are full.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "kebab-case"))]
 pub enum OnError {
-    /// The first failure ends the pipeline; the consumer gets what was finished before, then the
-    /// error. The default: no sample is ever missing unnoticed.
+    /// The first failure ends the pipeline. The consumer receives the results that were finished
+    /// before, then the error. The default.
     #[default]
     Raise,
-    /// The item is dropped, counted and listed, up to a budget.
+    /// A failed item is dropped, counted and listed, up to a limit.
     Skip {
-        /// How many may be dropped; one more ends the pipeline. `None`: any number.
+        /// How many items may fail; one more failure ends the pipeline. `None`: no limit.
         at_most: Option<u64>,
     },
-    /// The item is dropped, counted and listed, as long as the share of failed items stays within a
-    /// budget. It is judged from the 100th item on, at each failure and at the end.
+    /// A failed item is dropped, counted and listed, up to a share of all items. The share is checked
+    /// at each failure from the 100th item on, and at the end.
     SkipShare {
-        /// The largest share of items that may fail, in (0, 1]: of those that the stage has tried,
-        /// or, where stages share the policy, of those that the stage has tried that tried most.
+        /// The largest share of items that may fail, in (0, 1], of the items that the stage has tried.
+        /// If stages share the policy, the stage that has tried most items counts.
         at_most: f64,
     },
 }
 
 impl OnError {
-    /// Drops any number of failed items.
+    /// Drops failed items, without a limit.
     pub const SKIP: OnError = OnError::Skip { at_most: None };
 
-    /// Checks that the policy means something.
+    /// Returns `InvalidArgument` for a share outside (0, 1].
     pub(crate) fn validate(self) -> Result<()> {
         match self {
             OnError::SkipShare { at_most } if !(at_most > 0.0 && at_most <= 1.0) => {
-                let message = format!("a share of {at_most} may fail; it must be in (0, 1]");
+                let message =
+                    format!("invalid share of failed items: {at_most}; it must be in (0, 1]");
                 Err(Error::new(ErrorKind::InvalidArgument, message))
             }
             _ => Ok(()),
@@ -68,50 +68,50 @@ impl fmt::Display for OnError {
     }
 }
 
-/// Told of each dropped sample, as it is dropped.
+/// Called for each dropped item, at the moment of the drop.
 pub(crate) type DropListener = Box<dyn Fn(&Dropped) -> Result<()> + Send + Sync>;
 
-/// What to do after a failure.
+/// What the stage does after a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
-    GoOn,
+pub(crate) enum FailureAction {
+    Continue,
     Halt,
 }
 
-/// A policy and what has been spent of its budget, by one stage or by several.
+/// A policy with its counters. Several stages may share one.
 #[derive(Debug)]
-pub(crate) struct Tolerance {
+pub(crate) struct FailureBudget {
     policy: OnError,
     items: AtomicU64,
     failed: AtomicU64,
 }
 
-/// What follows from a failure.
+/// What the policy decides about a failure.
 enum Decision {
-    /// The item is dropped.
+    /// Drop the item.
     Drop,
-    /// The failure ends the pipeline as it is.
+    /// End the pipeline with the item's error.
     Raise,
-    /// The failure is one too many, and why.
+    /// End the pipeline because the limit is exceeded, with this reason.
     OverBudget(String),
 }
 
-impl Tolerance {
+impl FailureBudget {
     pub(crate) fn new(policy: OnError) -> Self {
-        Tolerance { policy, items: AtomicU64::new(0), failed: AtomicU64::new(0) }
+        FailureBudget { policy, items: AtomicU64::new(0), failed: AtomicU64::new(0) }
     }
 
-    /// Takes in how many items a stage has tried so far, whether they failed or not. Of several
-    /// stages that share a budget, the one that has tried most says how many there were.
+    /// Records how many items a stage has tried so far, failed ones included. If stages share a
+    /// budget, the largest count of a stage is the number of items.
     pub(crate) fn tried(&self, items_of_stage: u64) {
         self.items.fetch_max(items_of_stage, Ordering::Relaxed);
     }
 
-    pub(crate) fn judges_share(&self) -> bool {
+    pub(crate) fn is_share(&self) -> bool {
         matches!(self.policy, OnError::SkipShare { .. })
     }
 
-    /// Counts a failure, and decides what follows from it.
+    /// Counts a failure and applies the policy.
     fn failed(&self) -> Decision {
         let over = match self.policy {
             OnError::Raise => return Decision::Raise,
@@ -119,7 +119,7 @@ impl Tolerance {
                 let before = self.failed.fetch_add(1, Ordering::Relaxed);
                 at_most.filter(|&most| before >= most).map(|most| {
                     let items = if most == 1 { "item" } else { "items" };
-                    format!("more than {most} {items} failed, which is as many as may be skipped")
+                    format!("more than {most} {items} failed, the limit of the failure policy")
                 })
             }
             OnError::SkipShare { .. } => {
@@ -130,19 +130,19 @@ impl Tolerance {
         over.map_or(Decision::Drop, Decision::OverBudget)
     }
 
-    /// Says so where the share of failed items is too large.
+    /// The reason why the pipeline ends, if the share of failed items is too large.
     pub(crate) fn share_exceeded(&self) -> Option<String> {
         let OnError::SkipShare { at_most } = self.policy else { return None };
         let items = self.items.load(Ordering::Relaxed);
         let failed = self.failed.load(Ordering::Relaxed);
-        (items >= PROBATION && failed as f64 > at_most * items as f64).then(|| {
+        (items >= MIN_ITEMS_FOR_SHARE && failed as f64 > at_most * items as f64).then(|| {
             let most = at_most * 100.0;
-            format!("{failed} of {items} items failed, and at most {most} % may be skipped")
+            format!("{failed} of {items} items failed; the failure policy allows {most} %")
         })
     }
 }
 
-/// The failures of a pipeline: those that end it, and those it lives with.
+/// Failures of a pipeline: errors that end it, and dropped items.
 #[derive(Default)]
 pub(crate) struct Failures {
     fatal: Mutex<Vec<Error>>,
@@ -159,11 +159,11 @@ impl Failures {
     /// Applies a policy to a failed item of `stage`.
     pub(crate) fn item_failed(
         &self,
-        tolerance: &Tolerance,
+        failure_budget: &FailureBudget,
         stage: &Arc<str>,
         header: &ItemHeader,
         error: Error,
-    ) -> Verdict {
+    ) -> FailureAction {
         let error = error.with_stage(Arc::clone(stage));
         let error = match header.key() {
             Some(key) => error.with_key(Arc::clone(key)),
@@ -172,16 +172,16 @@ impl Failures {
         if error.is_fatal() {
             return self.halt(header, error);
         }
-        match tolerance.failed() {
+        match failure_budget.failed() {
             Decision::Drop => {}
             Decision::Raise => return self.halt(header, error),
             Decision::OverBudget(why) => {
-                let message = format!("{why}; the last: {}", error.message());
+                let message = format!("{why}; last error: {}", error.message());
                 let mut over = Error::new(error.kind(), message).with_stage(Arc::clone(stage));
                 if let Some(key) = error.key() {
                     over = over.with_key(key);
                 }
-                // Its words are said; what caused it is not.
+                // The message contains the error's own text, but not its cause.
                 return self.halt(header, over.with_cause_of(error));
             }
         }
@@ -198,8 +198,8 @@ impl Failures {
             list.push(dropped.clone());
         }
         drop(list);
-        // All of them hear of it, whatever one of them says.
-        let mut verdict = Verdict::GoOn;
+        // An error of one listener does not keep the others from being called.
+        let mut verdict = FailureAction::Continue;
         for listener in &self.listeners {
             if let Err(error) = guarded(|| listener(&dropped)).0 {
                 let error = error.with_stage(Arc::clone(stage));
@@ -213,31 +213,32 @@ impl Failures {
         verdict
     }
 
-    /// Keeps an error of an item that ends the pipeline: where order is restored, at its place.
-    fn halt(&self, header: &ItemHeader, error: Error) -> Verdict {
+    /// Records an item's error that ends the pipeline. On a route the item's ticket fails too, so that
+    /// the error takes effect at its place in the order.
+    fn halt(&self, header: &ItemHeader, error: Error) -> FailureAction {
         self.raise(error);
         if let Some(ticket) = header.ticket() {
             ticket.fail();
         }
-        Verdict::Halt
+        FailureAction::Halt
     }
 
-    /// Keeps an error that ends the pipeline.
+    /// Records an error that ends the pipeline.
     pub(crate) fn raise(&self, error: Error) {
         let mut fatal = self.fatal.lock();
-        if fatal.len() < MOST_FATAL {
+        if fatal.len() < MAX_FATAL {
             fatal.push(error);
         }
     }
 
-    /// The error that ended the pipeline, once, with those that came together with it.
+    /// Removes and returns the error that ended the pipeline, with later ones attached.
     pub(crate) fn take_fatal(&self) -> Option<Error> {
         let mut all = std::mem::take(&mut *self.fatal.lock()).into_iter();
         let first = all.next()?;
         Some(first.with_others(all))
     }
 
-    /// Whether something ends the pipeline that the consumer has not been told yet.
+    /// Whether an error ends the pipeline that the consumer has not received yet.
     pub(crate) fn is_fatal(&self) -> bool {
         !self.fatal.lock().is_empty()
     }

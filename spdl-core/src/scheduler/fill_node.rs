@@ -15,7 +15,7 @@ use crate::item::lineage::{AggregateLineage, Outcome};
 use crate::item::{Item, ItemHeader, ItemTag};
 use crate::memory::budget::Reservation;
 use crate::observe::hooks::Hooks;
-use crate::scheduler::failure::Verdict;
+use crate::scheduler::failure::FailureAction;
 use crate::stage::batch::{Batch, Field, Fill, FillContext, SlotMut};
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::sync::{Mutex, MutexGuard};
@@ -236,7 +236,7 @@ impl<In: Send + 'static, F: Fill<In>> FillNode<In, F> {
             self.settle(wakes);
             let Some(failure) = failure else { return };
             let (header, error) = *failure;
-            let cut = self.core.item_failed(&header, error) == Verdict::Halt;
+            let cut = self.core.item_failed(&header, error) == FailureAction::Halt;
             if !cut {
                 self.core.gone([header.member()], Outcome::Dropped);
             }

@@ -1,4 +1,4 @@
-//! Where several branches become one, as a task of the runtime.
+//! Merge and zip: tasks that join branches.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -13,9 +13,9 @@ use crate::memory::budget::Reservation;
 use crate::stage::merge::{Choice, MergePolicy};
 use crate::sync::atomic::Ordering;
 
-/// The most items handed on at once.
-const LONGEST_RUN: usize = 64;
-/// After so many items other tasks of the same runtime have their turn.
+/// At most this many items are put into the queue together.
+const MAX_RUN: usize = 64;
+/// The task yields to other tasks of the runtime after this many items.
 const ITEMS_AT_A_TIME: usize = 1024;
 
 pub(crate) struct MergeNode<T> {
@@ -26,11 +26,11 @@ pub(crate) struct MergeNode<T> {
     pub(crate) progress: MergeProgress<T>,
 }
 
-/// How far a branch is.
+/// State of a branch in the current epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum BranchState {
     Open,
-    /// The rest of its epoch is not wanted.
+    /// The rest of the epoch is dropped.
     Skipping,
     EpochEnded,
     Closed,
@@ -43,11 +43,11 @@ pub(crate) struct MergeProgress<T> {
     choice: Option<Choice>,
     places: usize,
     run: Vec<Item<T>>,
-    /// Where to look first for an item of any branch.
+    /// Round-robin start for [`Choice::Any`].
     turn: usize,
-    /// Whether the branches are ways of the same items, which so are told apart already.
+    /// Whether the branches are paths of one route, so that items already have distinct identities.
     same_items: bool,
-    /// Whether the policy has yet to be told of the epoch.
+    /// Whether `MergePolicy::start_epoch` is to be called.
     starts_epoch: bool,
     next_epoch: u64,
 }
@@ -68,7 +68,7 @@ impl<T> MergeProgress<T> {
         }
     }
 
-    /// For the ends of paths that parted from each other.
+    /// For the paths of a route.
     pub(crate) fn same_items(paths: usize) -> Self {
         MergeProgress { same_items: true, ..MergeProgress::new(paths) }
     }
@@ -80,7 +80,7 @@ impl<T: Send + 'static> MergeNode<T> {
             let polled = self.step(cx);
             if !self.progress.run.is_empty() {
                 let count = self.progress.run.len();
-                self.hand_on(count);
+                self.forward(count);
             }
             polled
         })
@@ -92,24 +92,24 @@ impl<T: Send + 'static> MergeNode<T> {
         self.output.close();
     }
 
-    fn hand_on(&mut self, count: usize) {
+    fn forward(&mut self, count: usize) {
         self.core.meter.emitted(count as u64);
         self.core.meter.record(count as u64, 0, std::time::Duration::ZERO);
         drop(self.output.push(count, self.progress.run.drain(..)));
         self.progress.places -= count;
     }
 
-    /// Moves on what can be moved on; ready when there is no more.
+    /// Makes all possible progress; ready when the merge has ended.
     fn step(&mut self, cx: &Context<'_>) -> Poll<()> {
         for _ in 0..ITEMS_AT_A_TIME {
             if self.output.is_shut() {
                 return Poll::Ready(());
             }
-            if self.progress.run.len() == LONGEST_RUN {
-                self.hand_on(LONGEST_RUN);
+            if self.progress.run.len() == MAX_RUN {
+                self.forward(MAX_RUN);
             }
             if self.progress.places == self.progress.run.len() {
-                match self.output.poll_reserve(LONGEST_RUN, cx) {
+                match self.output.poll_reserve(MAX_RUN, cx) {
                     Poll::Ready(places) => self.progress.places += places,
                     Poll::Pending => return Poll::Pending,
                 }
@@ -129,7 +129,7 @@ impl<T: Send + 'static> MergeNode<T> {
         Poll::Pending
     }
 
-    /// Does one thing. Says whether there may be more to do.
+    /// Makes one step of progress. Returns false if the merge has ended.
     fn advance(&mut self, cx: &Context<'_>) -> Result<Poll<bool>> {
         let progress = &mut self.progress;
         let mut skipping = false;
@@ -159,7 +159,7 @@ impl<T: Send + 'static> MergeNode<T> {
             && !progress.same_items
             && self.core.shared.failures.is_fatal()
         {
-            // The branch has failed: the others are cancelled. (Paths of one route end together.)
+            // A branch has failed, so the others are cancelled. (Paths of one route end together.)
             return Ok(Poll::Ready(false));
         }
         if skipping {
@@ -174,13 +174,13 @@ impl<T: Send + 'static> MergeNode<T> {
             if progress.branches.contains(&BranchState::Closed)
                 && self.core.shared.failures.is_fatal()
             {
-                // What a failure has cut short has no end of an epoch.
+                // An epoch that a failure has interrupted has no end.
                 return Ok(Poll::Ready(false));
             }
             let Some(epoch) = progress.epoch.take() else { return Ok(Poll::Ready(false)) };
             if !progress.run.is_empty() {
                 let count = progress.run.len();
-                self.hand_on(count);
+                self.forward(count);
             }
             drop(self.output.push_end(epoch));
             let progress = &mut self.progress;
@@ -233,7 +233,7 @@ impl<T: Send + 'static> MergeNode<T> {
         }
     }
 
-    /// Takes what comes next of a branch.
+    /// Takes the next item, or end of an epoch, of a branch.
     fn take(&mut self, at: usize, cx: &Context<'_>) -> Poll<()> {
         let progress = &mut self.progress;
         match self.inputs[at].poll_next(cx) {
@@ -255,7 +255,7 @@ impl<T: Send + 'static> MergeNode<T> {
     }
 }
 
-/// Pairs of items of two branches; an epoch has as many as the shorter one.
+/// Joins the items of two branches to pairs. An epoch has as many pairs as the shorter branch has items.
 pub(crate) struct ZipNode<A, B> {
     pub(crate) core: StageCore,
     pub(crate) left: ZipInput<A>,
@@ -266,7 +266,7 @@ pub(crate) struct ZipNode<A, B> {
 pub(crate) struct ZipInput<T> {
     input: Arc<Queue<T>>,
     item: Option<Item<T>>,
-    /// The epoch that has ended, and whether there will be another one.
+    /// The epoch that has ended.
     ended: Option<u64>,
     closed: bool,
 }
@@ -280,7 +280,7 @@ impl<T> ZipInput<T> {
         self.closed || self.ended.is_some()
     }
 
-    /// Gets the next item, unless there is one, or the epoch has ended.
+    /// Takes the next item, unless there is one already or the epoch has ended.
     fn fill(&mut self, cx: &Context<'_>) -> Poll<()> {
         if self.item.is_none() && !self.is_over() {
             match self.input.poll_next(cx) {
@@ -293,7 +293,7 @@ impl<T> ZipInput<T> {
         Poll::Ready(())
     }
 
-    /// Drops the rest of the epoch. Returns how many items that were.
+    /// Drops the rest of the epoch. Returns how many items were dropped.
     fn skip(&mut self, cx: &Context<'_>) -> (u64, Poll<()>) {
         let mut skipped = u64::from(self.item.take().is_some());
         while !self.is_over() {
@@ -319,7 +319,7 @@ impl<A: Send + 'static, B: Send + 'static> ZipNode<A, B> {
         self.output.close();
     }
 
-    /// One reservation for both sides of a pair.
+    /// Joins the reservations of both items of a pair.
     fn join(&self, reservations: [Option<Reservation>; 2]) -> Result<Option<Reservation>> {
         let Some((measure, budget)) = self.core.measured() else { return Ok(None) };
         let Some(mut both) = budget.try_reserve(measure.level, 0)? else { return Ok(None) };
@@ -329,12 +329,12 @@ impl<A: Send + 'static, B: Send + 'static> ZipNode<A, B> {
         Ok(Some(both))
     }
 
-    /// Puts a pair or the end of an epoch into the promised place. Says whether there may be more.
+    /// Puts a pair or the end of an epoch into the reserved place. Returns false at the end.
     fn put(&mut self, cx: &Context<'_>) -> Poll<bool> {
         if self.output.is_shut() {
             return Poll::Ready(false);
         }
-        // Both, so that whichever is missing wakes this task.
+        // Both are polled, so that a missing item of either branch wakes this task.
         let _ = (self.left.fill(cx), self.right.fill(cx));
         if self.left.item.is_some()
             && self.right.item.is_some()

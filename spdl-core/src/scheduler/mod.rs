@@ -1,35 +1,51 @@
-//! The scheduler: one pool of workers for all stages that compute, nearest to the consumer first.
+//! The scheduler: queues, nodes, and the worker pool that runs stages, nearest to the consumer first.
 //!
 //! ```text
 //!            runtime (source, async stages)              CPU pool (stages, fills)
 //! source ──► [queue] ──► async stage ──► [queue] ──► stage ──► [queue] ──► fill ──► [queue] ──► consumer
 //! ```
 //!
-//! **CPU stages are nodes.** A free worker walks the nodes from the consumer towards the source and
-//! runs the first one that is ready: it has input, room for output, and fewer than `concurrency`
-//! instances at work. So finished work drains first, memory stays low, and concurrency needs no
-//! tuning. A worker that finds nothing sleeps on the [`Signal`](signal::Signal) until a queue
-//! changes; nothing polls. A stage with threads of its own, or on a pool of the caller's, has a
-//! [`WorkerPool`](worker pool::WorkerPool) of its own; else all are in one.
+//! **CPU stages are nodes.** A free worker visits the nodes from the consumer towards the source and
+//! runs the first ready one. A node is ready if it has input, room for output, and fewer than
+//! `concurrency` instances at work. So finished work leaves first, memory stays low, and concurrency
+//! needs no tuning. A worker that finds no ready node sleeps on the [`Signal`](signal::Signal) until a
+//! queue changes; no thread polls. All stages share one [`WorkerPool`], except stages with
+//! dedicated threads or on the caller's executor.
 //!
-//! **Nothing that was started can be stuck.** A node reserves room for its result before it takes
-//! its input. A stage that makes more items than that waits inside `emit`, but its worker does the
-//! work of the nodes behind it meanwhile, and they depend on nothing in front of them.
+//! **Deadlock freedom.** A node reserves room for its result before it takes its input. A stage that
+//! emits more items waits inside `emit`. Meanwhile its worker runs downstream nodes, which depend on no
+//! upstream node.
 //!
-//! **Waiting stages are tasks** on a [`Runtime`](crate::Runtime): one driver per stage owns all its
-//! futures in flight, so an item costs neither a thread nor a spawn. Where ways part or join
-//! ([`merge_node`], [`route_node`]) there is a task as well.
+//! **Async stages are tasks** on a [`Runtime`](crate::Runtime). One driver per stage owns all its futures
+//! in flight, so an item needs neither a thread nor a spawned task. Merges and routes
+//! ([`merge_node`], [`route_node`]) are tasks as well.
 //!
-//! **The end of an epoch** travels through the queues behind its last item. A node hands it on
-//! when everything in front of it has gone on, so epochs never mix.
+//! **The end of an epoch** is a marker that follows the last item through the queues. A node forwards the
+//! marker after all items before it, so epochs never mix.
 //!
-//! **The end.** It travels both ways. A queue is *closed* when its producer has finished; that
-//! travels down, and what is under way is still finished. A queue is *shut* when nobody wants what
-//! would come; that travels up, and what is under way is dropped. A failure that the policy does
-//! not allow shuts the queue in front of its stage and so cancels what is upstream, while the
-//! consumer still gets what is behind. `stop` shuts all queues at once, which wakes all who wait.
-//! Failures are recorded before queues change, so a consumer that sees the end knows whether it was
-//! one.
+//! **Shutdown.** A queue is *closed* when its producer has finished. Closing propagates downstream, and
+//! items in flight are finished. A queue is *shut* when its items are no longer wanted. Shutting
+//! propagates upstream, and items in flight are dropped. A failure that the policy does not allow
+//! shuts the input queue of its stage. That cancels upstream work, while the consumer still receives
+//! downstream results. `stop` shuts all queues, which wakes all waiting threads and tasks.
+//! Failures are recorded before queues change, so a consumer that sees the end also sees the failure.
+//!
+//! | file | what |
+//! |---|---|
+//! | this file | `RunContext`: shared state of a run; `StageCore`: state of a stage |
+//! | `worker_pool` | workers: which node to run next, sleep, start, resize, join |
+//! | `signal` | event count on which workers sleep |
+//! | `queue` | bounded queue of items and ends of epochs |
+//! | `reorder` | reorder buffer |
+//! | `source_node` | task that reads a source |
+//! | `async_node`, `window` | task of an async stage, and its in-flight window |
+//! | `cpu_node/` | node of a [`Stage`](crate::Stage) |
+//! | `fill_node`, `assembly` | node of a [`Fill`](crate::Fill), and the batches it writes into |
+//! | `merge_node`, `route_node` | tasks that join and split streams of items |
+//! | `failure` | failure policies |
+//! | `models/` | model checks by loom |
+//!
+//! Imports: every room but `pipeline`.
 
 use std::collections::BTreeMap;
 use std::future::{Future, poll_fn};
@@ -67,38 +83,38 @@ use crate::observe::hooks::Hooks;
 use crate::observe::interval::RawSnapshot;
 use crate::observe::statistics::{ConsumerMeter, StageKind, StageMeter};
 use crate::resume::ledger::Ledger;
-use crate::scheduler::failure::{DropListener, Failures, Tolerance, Verdict};
+use crate::scheduler::failure::{DropListener, FailureAction, FailureBudget, Failures};
 use crate::source::random::stage_number;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use queue::{AnyQueue, Queue};
 use worker_pool::WorkerPool;
 
-/// How many errors of tasks beside the pipeline are kept.
-const MOST_BACKGROUND_ERRORS: usize = 100;
+/// At most this many errors of background tasks are recorded.
+const MAX_BACKGROUND_ERRORS: usize = 100;
 
 /// A stage that workers run.
 pub(crate) trait Node: Send + Sync {
-    /// Whether [`run`](Node::run) would probably find work. Cheap, and may be wrong for a moment.
+    /// Whether [`run`](Node::run) would probably find work. Cheap; the answer may be outdated.
     fn ready(&self) -> bool;
-    /// Does a piece of work, where there is one.
+    /// Does one unit of work. Returns false if there was none.
     fn run(&self, pool: &Arc<WorkerPool>) -> bool;
-    /// Drops the instances that nobody works with: where they were made, by a worker that leaves.
+    /// Drops idle instances. Called on the worker threads when they end.
     fn drop_instances(&self);
 }
 
-/// What all parts of a pipeline share.
+/// State of a run that all parts of a pipeline share.
 pub(crate) struct RunContext {
-    /// Counts the pipelines of this process.
+    /// Number of the pipeline in this process.
     pub(crate) number: u64,
     pub(crate) seed: u64,
     pub(crate) failures: Failures,
     pub(crate) consumer: ConsumerMeter,
     pub(crate) buffers: BufferPool,
     pub(crate) budget: OnceLock<Arc<Budget>>,
-    /// What became of every sample, where there is one source.
+    /// Outcomes of all samples. Only for a pipeline with one source.
     pub(crate) ledger: OnceLock<Arc<Ledger>>,
-    /// Samples that were neither delivered nor dropped: in short batches that were not wanted, say.
+    /// Samples that were neither delivered nor dropped, for example in a short last batch.
     pub(crate) left_out: AtomicU64,
     /// Worker threads of the shared pool.
     pub(crate) threads: AtomicUsize,
@@ -150,18 +166,18 @@ impl RunContext {
         self.queues.lock().push(queue);
     }
 
-    /// Whether nobody wants results any more.
+    /// Whether the pipeline was stopped.
     pub(crate) fn stopped(&self) -> bool {
         self.stopped.load(Ordering::SeqCst)
     }
 
-    /// Records an error and cancels all work: for failures that belong to no stage.
+    /// Records an error that belongs to no stage, and cancels all work.
     pub(crate) fn raise(&self, error: Error) {
         self.failures.raise(error);
         self.shut_queues();
     }
 
-    /// Ends all work because nobody wants the results.
+    /// Stops the pipeline: cancels all work and wakes all waiting threads and tasks.
     pub(crate) fn stop(&self) {
         self.stopped.store(true, Ordering::SeqCst);
         self.shut_queues();
@@ -170,7 +186,7 @@ impl RunContext {
         waiting.into_values().for_each(Waker::wake);
     }
 
-    /// Polls `task` until it or the pipeline ends. `None` where the pipeline ended first.
+    /// Polls `task` until it or the pipeline ends. Returns `None` if the pipeline ended first.
     pub(crate) async fn while_running<R>(&self, task: impl Future<Output = R>) -> Option<R> {
         let number = self.tasks_beside.fetch_add(1, Ordering::Relaxed);
         let mut task = pin!(task);
@@ -186,14 +202,14 @@ impl RunContext {
         ended
     }
 
-    /// Runs a task beside the pipeline.
+    /// Runs a background task, and records its error.
     pub(crate) async fn beside(&self, name: Arc<str>, task: BoxFuture<'static, Result<()>>) {
         let task = AssertUnwindSafe(task).catch_unwind();
         let ended = self.while_running(task).await;
         let result = ended.map(|ended| ended.unwrap_or_else(|payload| Err(panicked(payload))));
         if let Some(Err(error)) = result {
             let mut errors = self.background_errors.lock();
-            if errors.len() < MOST_BACKGROUND_ERRORS {
+            if errors.len() < MAX_BACKGROUND_ERRORS {
                 errors.push(error.with_stage(name));
             }
         }
@@ -236,7 +252,7 @@ impl RunContext {
         self.meters.lock().iter().find(|meter| &*meter.name == stage).cloned()
     }
 
-    /// The counters, as they can be subtracted from each other.
+    /// A snapshot of all counters; two snapshots can be subtracted.
     pub(crate) fn raw(&self) -> RawSnapshot {
         RawSnapshot {
             pipeline: self.number,
@@ -275,33 +291,33 @@ impl RunContext {
     }
 }
 
-/// What every stage has, whatever kind it is.
+/// State that every stage has, of any kind.
 pub(crate) struct StageCore {
     pub(crate) shared: Arc<RunContext>,
     pub(crate) meter: Arc<StageMeter>,
-    /// The stage's name as a number, for its random numbers.
+    /// Hash of the stage's name, for its random numbers.
     pub(crate) number: u64,
-    pub(crate) tolerance: Arc<Tolerance>,
+    pub(crate) failure_budget: Arc<FailureBudget>,
     tried_here: AtomicU64,
-    /// Present where outputs are counted in the memory budget.
+    /// Present if outputs are counted in the memory budget.
     pub(crate) measure: Option<OutputEstimate>,
 }
 
-/// Where a node is in the graph.
+/// Position of a node in the graph.
 #[derive(Clone, Debug)]
 pub(crate) struct GraphPosition {
-    /// How far from the source. Known for good once the whole pipeline is built.
+    /// Distance from the source. Final once the whole pipeline is built.
     depth: Arc<AtomicUsize>,
-    /// The branches it is on, from the outermost to the innermost.
+    /// The branches that contain the node, from the outermost to the innermost.
     branches: Arc<[Branch]>,
 }
 
-/// One of the branches that join.
+/// One branch of a merge or a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Branch {
-    /// Which of the joints of the pipeline.
+    /// Number of the merge or route in the pipeline.
     pub(crate) joint: usize,
-    /// Which of its branches.
+    /// Number of the branch.
     pub(crate) index: usize,
 }
 
@@ -318,7 +334,7 @@ impl GraphPosition {
         self.depth.load(Ordering::Relaxed)
     }
 
-    /// Whether what this node makes may get there: not if that is on another branch of a joint.
+    /// Whether `other` is downstream: nearer to the consumer, and not on another branch of a merge.
     pub(crate) fn is_before(&self, other: &GraphPosition) -> bool {
         let mut both = self.branches.iter().zip(&*other.branches);
         let apart = both.find(|(own, others)| own != others);
@@ -326,21 +342,21 @@ impl GraphPosition {
     }
 }
 
-/// How a stage counts its outputs in the memory budget.
+/// Estimate of the size of a stage's outputs, for reservations in the memory budget.
 pub(crate) struct OutputEstimate {
     pub(crate) level: usize,
-    /// The most that the last outputs have held, and less for what was long ago: the estimate for
-    /// those to come. One large output among small ones must not hold them back for ever.
+    /// The largest recent output in bytes, with exponential decay. The decay keeps one large output
+    /// from limiting all later ones.
     largest: AtomicUsize,
 }
 
-/// The first estimate of an output's size, where the stage does not say.
+/// The first estimate of an output's size in bytes, if the stage does not declare it.
 const FIRST_ESTIMATE: usize = 1 << 16;
 
-/// Of the estimate, such a part is forgotten with every output.
-const FORGOTTEN: usize = 16;
+/// Each output decays the estimate by 1/16.
+const DECAY: usize = 16;
 
-/// Asks the caller's function for the bytes of an item.
+/// Calls the caller's function for the bytes of an item.
 pub(crate) fn size_of_item<T>(sizer: &cpu_node::Sizer<T>, item: &T) -> Result<usize> {
     guarded(|| Ok(sizer(item))).0
 }
@@ -350,18 +366,18 @@ impl OutputEstimate {
         OutputEstimate { level, largest: AtomicUsize::new(FIRST_ESTIMATE) }
     }
 
-    /// What to reserve for an output of which the stage says this much.
+    /// How many bytes to reserve for an output: as declared by the stage, or the estimate.
     pub(crate) fn need(&self, declared: Option<usize>, budget: &Budget) -> usize {
         declared.unwrap_or_else(|| self.largest.load(Ordering::Relaxed).min(budget.headroom()))
     }
 
-    /// The reservation of an output of `bytes`, cut from what was reserved. Where that is not enough, it
-    /// grows: the memory is there already.
+    /// Splits the reservation of an output of `bytes` from `reserved`. If `reserved` is smaller, it
+    /// grows, since the memory is already allocated.
     pub(crate) fn reservation(&self, reserved: &mut Reservation, bytes: usize) -> Reservation {
-        // Where two do this at once, one of them may be lost: it is an estimate.
+        // Concurrent updates may overwrite each other, which an estimate tolerates.
         let largest = self.largest.load(Ordering::Relaxed);
-        let remembered = largest - largest / FORGOTTEN;
-        self.largest.store(remembered.max(bytes), Ordering::Relaxed);
+        let decayed = largest - largest / DECAY;
+        self.largest.store(decayed.max(bytes), Ordering::Relaxed);
         if reserved.bytes() < bytes {
             reserved.resize(bytes);
         }
@@ -375,14 +391,14 @@ impl StageCore {
         name: &Arc<str>,
         kind: StageKind,
         concurrency: usize,
-        tolerance: Arc<Tolerance>,
+        failure_budget: Arc<FailureBudget>,
         measure: Option<OutputEstimate>,
     ) -> Self {
         StageCore {
             shared: Arc::clone(shared),
             meter: Arc::new(StageMeter::new(Arc::clone(name), kind, concurrency)),
             number: stage_number(name),
-            tolerance,
+            failure_budget,
             tried_here: AtomicU64::new(0),
             measure,
         }
@@ -392,17 +408,17 @@ impl StageCore {
         &self.meter.name
     }
 
-    /// How many items the stage may work on at once; 0 holds it back.
+    /// How many items the stage may process concurrently; 0 pauses the stage.
     pub(crate) fn concurrency(&self) -> usize {
         self.meter.concurrency.load(Ordering::Relaxed)
     }
 
-    /// The budget and how to count in it, where this stage does.
+    /// The size estimate and the memory budget, if the stage is measured.
     pub(crate) fn measured(&self) -> Option<(&OutputEstimate, &Arc<Budget>)> {
         Some((self.measure.as_ref()?, self.shared.budget.get()?))
     }
 
-    /// A new instance of the stage; where its factory, or a hook, fails, the stage ends.
+    /// A new instance of the stage. If its factory or a hook fails, the stage ends.
     pub(crate) fn make<In, S>(
         &self,
         hooks: &Hooks,
@@ -421,56 +437,56 @@ impl StageCore {
             .ok()
     }
 
-    /// Counts items that were tried, for a budget that is a share of them.
+    /// Counts tried items, for a failure policy with a share.
     pub(crate) fn tried(&self, items: u64) {
-        if self.tolerance.judges_share() {
+        if self.failure_budget.is_share() {
             let before = self.tried_here.fetch_add(items, Ordering::Relaxed);
-            self.tolerance.tried(before + items);
+            self.failure_budget.tried(before + items);
         }
     }
 
-    /// Counts items that were tried in `time`, `failures` of them in vain.
+    /// Counts `items` that were tried in `time`, of which `failures` failed.
     pub(crate) fn record(&self, items: u64, failures: u64, time: Duration) {
         self.tried(items);
         self.meter.record(items, failures, time);
     }
 
-    /// Applies the stage's policy to an item that failed. After `Halt`, shut the queue in front.
-    pub(crate) fn item_failed(&self, header: &ItemHeader, error: Error) -> Verdict {
+    /// Applies the stage's failure policy to a failed item. After `Halt`, shut the input queue.
+    pub(crate) fn item_failed(&self, header: &ItemHeader, error: Error) -> FailureAction {
         if error.kind() == ErrorKind::Stopped && self.shared.stopped() {
-            // Work that was cut short by the end is no failure of its own.
-            return Verdict::Halt;
+            // Work that the shutdown interrupted did not fail.
+            return FailureAction::Halt;
         }
-        self.shared.failures.item_failed(&self.tolerance, self.name(), header, error)
+        self.shared.failures.item_failed(&self.failure_budget, self.name(), header, error)
     }
 
-    /// Says that pieces of samples have come to an end.
+    /// Enters the outcome of pieces of samples into the ledger.
     pub(crate) fn gone(&self, pieces: impl IntoIterator<Item = LineageNode>, outcome: Outcome) {
         if let Some(ledger) = self.shared.ledger.get() {
             pieces.into_iter().for_each(|piece| ledger.gone(&piece, outcome));
         }
     }
 
-    /// Whether an item that would now go into something else has done so in an earlier run: it
-    /// goes no further then.
+    /// Whether an earlier run has already delivered this item as a part of another one. The caller then
+    /// drops the item.
     pub(crate) fn passes_over(&self, header: &ItemHeader) -> bool {
         self.shared.ledger.get().is_some_and(|ledger| ledger.passes(header))
     }
 
-    /// Records a failure that belongs to no item. Shut the queue in front after it.
+    /// Records a failure that belongs to no item. The caller then shuts the input queue.
     pub(crate) fn raise(&self, error: Error) {
         if !self.shared.stopped() {
             self.shared.failures.raise(error.with_stage(Arc::clone(self.name())));
         }
     }
 
-    /// The end of the stage, before its queue is closed: hooks, and the last judgement on the share
-    /// of items that failed.
+    /// Ends the stage, before its output queue is closed: calls hooks, and checks the share of failed
+    /// items for the last time.
     pub(crate) fn end(&self, hooks: &Hooks) {
         if let Err(error) = hooks.ended() {
             self.raise(error);
         }
-        if let Some(why) = self.tolerance.share_exceeded()
+        if let Some(why) = self.failure_budget.share_exceeded()
             && !self.shared.failures.is_fatal()
         {
             self.raise(Error::new(ErrorKind::LimitExceeded, why));
@@ -494,7 +510,7 @@ mod tests {
             measure.need(None, &budget)
         };
         assert_eq!(made(100 * MIB), 100 * MIB);
-        // Not at once: there may be more of them.
+        // Not immediately, since more large outputs may follow.
         assert!(made(MIB) > 90 * MIB);
         let after = (1..).find(|_| made(MIB) == MIB).unwrap();
         assert!((50..100).contains(&after), "{after}");

@@ -1,4 +1,4 @@
-//! Bounded queues between stages: never blocking for workers, with wakers for those who wait.
+//! Bounded queues between stages: non-blocking for workers, with wakers for tasks.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -14,26 +14,25 @@ use crate::source::sample::SampleId;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// A bounded queue of items on their way from one stage to the next, and of the ends of epochs
-/// between them.
+/// A bounded queue of items and of markers for ends of epochs, from one stage to the next.
 ///
-/// Room is *reserved before* an item is taken from the queue in front, so what has been started
-/// can always be put down. Items are numbered as they are taken out, under the lock that takes
-/// them: an order that is to be restored later must begin there (numbers given earlier, by the
-/// producer, deadlock as soon as later items fill the queue first).
+/// A stage *reserves* room in its output queue before it takes an item from its input queue, so a
+/// finished item always finds room. Items are numbered when they are taken out, under the same
+/// lock. A reorder buffer uses these numbers. (Numbers from the producer would deadlock as soon as
+/// later items fill the queue first.)
 ///
-/// **The end of an epoch** takes a place like an item does. Nothing behind it can be taken out
-/// before it has been taken out itself.
+/// **The end of an epoch** occupies a place like an item. Items after it cannot be taken out before it.
 ///
-/// **A queue that was full** asks for more only when it has drained by half (by one, where it is
-/// short; by [`MOST_DRAINED`], where it is long). A sleep and a wake-up cost more than many small items.
+/// **Hysteresis.** A queue that was full accepts items again when half of its items have been taken: one
+/// if the capacity is below 16, at most [`MAX_DRAINED`]. A sleep and a wake-up cost more than many small
+/// items.
 pub(crate) struct Queue<T> {
     state: Mutex<QueueState<T>>,
-    /// The workers that put items in; `None` where a task does.
+    /// The workers that put items in; `None` if a task does.
     putters: Option<Arc<Signal>>,
-    /// The workers that take items out; unset where a task or the consumer does.
+    /// The workers that take items out; unset if a task or the consumer does.
     takers: OnceLock<Arc<Signal>>,
-    /// What `state` says, readable without its lock: a hint for workers looking for work.
+    /// Copies of `state` that are readable without its lock: hints for workers that look for work.
     available: AtomicUsize,
     at_end: AtomicBool,
     has_room: AtomicBool,
@@ -43,36 +42,36 @@ pub(crate) struct Queue<T> {
 
 struct QueueState<T> {
     capacity: usize,
-    /// The capacity is never made less.
+    /// The least capacity that [`Queue::resize`] sets.
     least: usize,
     items: VecDeque<Item<T>>,
-    /// The ends of epochs: after how many items ever put in, and which epoch.
+    /// Ends of epochs: the number of items put in before each, and the epoch.
     ends: VecDeque<(u64, u64)>,
-    /// Places promised to items that are being made.
+    /// Places reserved for items in flight.
     reserved: usize,
-    /// How many items were ever put in.
+    /// Number of items put in since the start.
     put: u64,
-    /// How many items were ever taken out: the number of the next one.
+    /// Number of items taken out since the start; also the number of the next item.
     taken: u64,
-    /// It was full, and has not drained far enough since.
+    /// The queue was full, and has not drained far enough since.
     draining: bool,
-    /// A worker waits for a place beyond the promised ones.
+    /// A worker waits for a place beyond the reserved ones.
     wanted_beyond: bool,
-    /// No item will come any more.
+    /// The producer has finished.
     closed: bool,
-    /// Nobody takes items any more; what still comes is dropped.
+    /// The consumer has left; items are dropped.
     shut: bool,
     receiver: Option<Waker>,
     sender: Option<Waker>,
     meter: QueueMeter,
 }
 
-/// A longer queue that was full asks for more when so many have been taken: more at once would come in
-/// bursts, as requests to a store, and what is read be cold in the caches when its turn comes.
-const MOST_DRAINED: usize = 32;
+/// A full queue accepts items again after at most this many were taken. A larger number would cause bursts
+/// of requests to a store, and data that is no longer in the CPU caches when it is processed.
+const MAX_DRAINED: usize = 32;
 
-/// Who must be woken after a change of a queue. They are woken when this is dropped: not under a
-/// lock, since the woken thread may run at once, in place of this one.
+/// Threads and tasks to wake after a change of a queue. `drop` wakes them, after the lock is released,
+/// since the woken thread may preempt this one.
 #[must_use = "wakes when dropped"]
 #[derive(Default)]
 pub(crate) struct Wakes<'a> {
@@ -92,20 +91,20 @@ impl Drop for Wakes<'_> {
             if self.all {
                 signal.wake_all();
             } else {
-                // One is enough: a worker that was woken wakes another where there is more to do.
+                // A woken worker wakes another one if there is more work.
                 signal.wake_one();
             }
         }
     }
 }
 
-/// What came out of a queue.
+/// What was taken from a queue.
 #[derive(Debug)]
 pub(crate) enum Next<T> {
     Item(Item<T>),
     /// The end of this epoch.
     EpochEnd(u64),
-    /// Nothing will come any more.
+    /// The queue is closed and empty.
     Closed,
 }
 
@@ -114,7 +113,7 @@ impl<T> QueueState<T> {
         self.capacity.saturating_sub(self.items.len() + self.ends.len() + self.reserved)
     }
 
-    /// How many items can be taken out before the next end of an epoch.
+    /// How many items precede the next end of an epoch.
     fn available(&self) -> usize {
         match self.ends.front() {
             Some(&(after, _)) => (after - self.taken) as usize,
@@ -130,13 +129,13 @@ impl<T> QueueState<T> {
         self.items.is_empty() && self.ends.is_empty()
     }
 
-    /// At how many items a queue that was full has drained far enough.
+    /// Low-water mark: a full queue that has drained to this length accepts items again.
     fn low_water(&self) -> usize {
         let drained = if self.capacity < 16 { 1 } else { self.capacity / 2 };
-        self.capacity - drained.min(MOST_DRAINED)
+        self.capacity - drained.min(MAX_DRAINED)
     }
 
-    /// Counts the time since the last change. Comes before every change.
+    /// Counts the time since the last change. Called before every change.
     fn measure(&mut self) {
         let (len, full) = (self.items.len(), self.room() == 0);
         self.meter.touch(len, full, self.closed);
@@ -144,7 +143,7 @@ impl<T> QueueState<T> {
 }
 
 impl<T> Queue<T> {
-    /// A queue for `capacity` items (at least one) that workers who sleep on `putters` fill.
+    /// A queue for `capacity` items, at least one, which workers that sleep on `putters` fill.
     pub(crate) fn new(capacity: usize, putters: Option<Arc<Signal>>) -> Self {
         let capacity = capacity.max(1);
         Queue {
@@ -174,37 +173,37 @@ impl<T> Queue<T> {
         }
     }
 
-    /// Says which workers take items out.
+    /// Sets which workers take items out.
     pub(crate) fn set_takers(&self, takers: &Arc<Signal>) {
         let _ = self.takers.set(Arc::clone(takers));
     }
 
-    /// How many items wait in front of the next end of an epoch, as of a moment ago.
+    /// How many items precede the next end of an epoch; may be outdated.
     pub(crate) fn available(&self) -> usize {
         self.available.load(Ordering::Acquire)
     }
 
-    /// Whether the end of an epoch comes next, as of a moment ago.
+    /// Whether the end of an epoch is next; may be outdated.
     pub(crate) fn at_end(&self) -> bool {
         self.at_end.load(Ordering::Acquire)
     }
 
-    /// Whether it is worth while to make more, as of a moment ago.
+    /// Whether the queue accepts items; may be outdated.
     pub(crate) fn has_room(&self) -> bool {
         self.has_room.load(Ordering::Acquire)
     }
 
-    /// Whether the last item has been taken out. Once true, it stays so.
+    /// Whether the queue is closed and empty. Stays true.
     pub(crate) fn is_finished(&self) -> bool {
         self.finished.load(Ordering::SeqCst)
     }
 
-    /// Whether nobody takes items any more. Once true, it stays so.
+    /// Whether the queue is shut. Stays true.
     pub(crate) fn is_shut(&self) -> bool {
         self.shut.load(Ordering::SeqCst)
     }
 
-    /// Promises up to `wanted` places; returns how many.
+    /// Reserves up to `wanted` places; returns how many.
     pub(crate) fn reserve(&self, wanted: usize) -> usize {
         let mut state = self.state.lock();
         let granted = wanted.min(state.room());
@@ -212,8 +211,8 @@ impl<T> Queue<T> {
         granted
     }
 
-    /// Like [`reserve`](Self::reserve), but counts only places that hold items. For a stage that
-    /// makes many items from one: the places may all be promised to items that wait for this one.
+    /// Like [`reserve`](Self::reserve), but ignores reservations. For a stage that emits many items for
+    /// one: all places may be reserved for items that wait for this one.
     pub(crate) fn reserve_beyond(&self, wanted: usize) -> usize {
         let mut state = self.state.lock();
         let held = state.items.len() + state.ends.len();
@@ -222,8 +221,8 @@ impl<T> Queue<T> {
         granted
     }
 
-    /// Whether [`reserve_beyond`](Self::reserve_beyond) would give a place. Where it would not, the
-    /// workers that put items in are woken when it would.
+    /// Whether [`reserve_beyond`](Self::reserve_beyond) would grant a place. If not, the queue wakes the
+    /// workers that put items in when it would.
     pub(crate) fn has_place_beyond(&self) -> bool {
         let mut state = self.state.lock();
         let has_place = state.items.len() + state.ends.len() < state.capacity;
@@ -231,8 +230,8 @@ impl<T> Queue<T> {
         has_place
     }
 
-    /// Promises up to `wanted` places, at least one; wakes the task when it is worth while to ask
-    /// again. Where the queue is shut it promises nothing.
+    /// Reserves up to `wanted` places, at least one; wakes the task when places are free. Returns 0 if the
+    /// queue is shut.
     pub(crate) fn poll_reserve(&self, wanted: usize, cx: &Context<'_>) -> Poll<usize> {
         let mut state = self.state.lock();
         let free = if state.draining { 0 } else { state.room() };
@@ -252,8 +251,7 @@ impl<T> Queue<T> {
         self.publish(state);
     }
 
-    /// Whether nobody takes items any more; where that is not so, wakes the task that puts items in
-    /// when it is.
+    /// Whether the queue is shut; if not, wakes the task that puts items in when it is.
     pub(crate) fn poll_shut(&self, cx: &Context<'_>) -> bool {
         let mut state = self.state.lock();
         if !state.shut {
@@ -262,15 +260,15 @@ impl<T> Queue<T> {
         state.shut
     }
 
-    /// Gives promised places back unused.
+    /// Releases reserved places.
     pub(crate) fn release(&self, places: usize) {
         if places > 0 {
             drop(self.push(places, std::iter::empty()));
         }
     }
 
-    /// Puts items down and gives back `reserved` promised places, as many as there are items or
-    /// more. Items for a queue that was shut are dropped.
+    /// Puts items in and releases `reserved` places, at least as many as there are items. A queue that
+    /// is shut drops the items.
     pub(crate) fn push(&self, reserved: usize, items: impl Iterator<Item = Item<T>>) -> Wakes<'_> {
         let mut state = self.state.lock();
         state.measure();
@@ -289,7 +287,7 @@ impl<T> Queue<T> {
         self.changed(state, new > 0)
     }
 
-    /// Puts the end of an epoch down, in a place that was promised.
+    /// Puts in the end of an epoch, in a reserved place.
     pub(crate) fn push_end(&self, epoch: u64) -> Wakes<'_> {
         let mut state = self.state.lock();
         state.measure();
@@ -301,7 +299,7 @@ impl<T> Queue<T> {
         self.changed(state, true)
     }
 
-    /// Publishes a change, and says who must know of it.
+    /// Publishes a change, and returns what to wake.
     fn changed(
         &self,
         mut state: crate::sync::MutexGuard<'_, QueueState<T>>,
@@ -312,7 +310,7 @@ impl<T> Queue<T> {
             state.wanted_beyond = false;
             room_again = true;
         }
-        // Whoever sleeps until the end must learn of it from whoever brought it about.
+        // The last item's taker also wakes those that wait for the end.
         let finished = state.closed && state.is_empty();
         let receiver = if something_new || finished { state.receiver.take() } else { None };
         let sender = if room_again { state.sender.take() } else { None };
@@ -338,12 +336,12 @@ impl<T> Queue<T> {
         let first = state.taken;
         state.taken += count as u64;
         state.meter.got(count as u64);
-        // Behind the last item there may be the end of the epoch.
+        // The end of the epoch may follow the last item.
         let news = state.at_end();
         Some((first, self.changed(state, news)))
     }
 
-    /// Takes out the end of an epoch, where it comes next.
+    /// Takes out the end of an epoch, if it is next.
     pub(crate) fn pop_end(&self) -> Option<(u64, Wakes<'_>)> {
         let mut state = self.state.lock();
         if !state.at_end() {
@@ -355,19 +353,19 @@ impl<T> Queue<T> {
         Some((epoch, self.changed(state, news)))
     }
 
-    /// Which epoch ends next, where the end of one comes next.
+    /// The epoch that ends next, if the end of an epoch is next.
     pub(crate) fn front_end(&self) -> Option<u64> {
         let state = self.state.lock();
         if state.at_end() { state.ends.front().map(|&(_, epoch)| epoch) } else { None }
     }
 
-    /// Who the next item is.
+    /// Identity of the next item.
     pub(crate) fn front_id(&self) -> Option<SampleId> {
         let state = self.state.lock();
         if state.at_end() { None } else { state.items.front().map(|item| item.header.id) }
     }
 
-    /// Takes out an item or the end of an epoch. Wakes the task when there is one.
+    /// Takes out an item or the end of an epoch. If there is none, wakes the task later.
     pub(crate) fn poll_next(&self, cx: &Context<'_>) -> Poll<Next<T>> {
         let mut state = self.state.lock();
         let next = if state.at_end() {
@@ -394,8 +392,8 @@ impl<T> Queue<T> {
         Poll::Ready(next)
     }
 
-    /// Takes out up to `most` items of one epoch, or the end of one. Returns what came beside the
-    /// items, if anything; wakes the task when there is something.
+    /// Takes out up to `most` items of one epoch, or the end of one. Returns the end of an epoch or of the
+    /// queue, if that was next. If there is neither, wakes the task later.
     pub(crate) fn poll_run(
         &self,
         most: usize,
@@ -422,13 +420,13 @@ impl<T> Queue<T> {
         Poll::Ready(None)
     }
 
-    /// Says that no more items will come. Those that wait can still be taken out.
+    /// Closes the queue: the producer has finished. Remaining items can still be taken out.
     pub(crate) fn close(&self) {
         self.end(false);
     }
 
-    /// Says that nobody takes items any more: what waits and what still comes is dropped, and
-    /// whoever fills the queue should end as well.
+    /// Shuts the queue: its items are not wanted. Present and later items are dropped, and the producer
+    /// should end.
     pub(crate) fn shut(&self) {
         self.end(true);
     }
@@ -458,8 +456,7 @@ impl<T> Queue<T> {
         drop_all(dropped);
     }
 
-    /// Updates the hints after a change of `state`. Returns whether there is room again after the
-    /// queue was full.
+    /// Updates the hints after a change of `state`. Returns whether a full queue accepts items again.
     fn publish(&self, state: &mut QueueState<T>) -> bool {
         let room = state.room() > 0;
         let enough = state.items.len() <= state.low_water();
@@ -473,8 +470,7 @@ impl<T> Queue<T> {
         room_again
     }
 
-    /// Makes it a queue for `capacity` items, or the least that it must have room for. What is in it
-    /// beyond that stays.
+    /// Changes the capacity, but not below the least. Items beyond the new capacity stay.
     pub(crate) fn resize(&self, capacity: usize) {
         let mut state = self.state.lock();
         state.measure();
@@ -482,14 +478,14 @@ impl<T> Queue<T> {
         drop(self.changed(state, false));
     }
 
-    /// For how long it was empty, as long as items could still come.
+    /// For how long the queue was empty before it was closed.
     pub(crate) fn empty_time(&self) -> Duration {
         let mut state = self.state.lock();
         state.measure();
         state.meter.empty_time()
     }
 
-    /// Says for how many items it must have room, whoever resizes it: at least one.
+    /// Sets the least capacity, at least one.
     pub(crate) fn set_least(&self, least: usize) {
         let mut state = self.state.lock();
         state.measure();
@@ -505,9 +501,8 @@ impl<T> fmt::Debug for Queue<T> {
     }
 }
 
-/// Drops items that nobody wants, without any lock, and one by one: a destructor may be anything,
-/// and one that panics must not keep the others, or a wake-up, from their turn. The panic has been
-/// printed; the items are gone either way.
+/// Drops items one by one, without a lock. A destructor that panics must not prevent other drops or a
+/// wake-up. The panic hook has already reported the panic.
 pub(crate) fn drop_all<T>(items: impl IntoIterator<Item = T>) {
     for item in items {
         let _ = catch_unwind(AssertUnwindSafe(|| drop(item)));
@@ -521,11 +516,11 @@ fn keep_waker(place: &mut Option<Waker>, cx: &Context<'_>) {
     }
 }
 
-/// What the pipeline does with any of its queues, whatever they hold.
+/// A queue of any item type.
 pub(crate) trait AnyQueue: Send + Sync {
-    /// Ends all work through this queue: waiters wake, what waits and what still comes is dropped.
+    /// As [`Queue::shut`].
     fn shut(&self);
-    /// Starts the clock.
+    /// Starts the meter.
     fn start_meter(&self);
     fn raw(&self) -> QueueSnapshot;
 }
@@ -551,7 +546,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_queue_that_was_full_asks_for_more_once_half_of_it_or_32_were_taken() {
+    fn a_full_queue_accepts_items_again_after_half_or_32_were_taken() {
         let taken = |capacity| capacity - Queue::<u8>::new(capacity, None).state.lock().low_water();
         assert_eq!([1, 15, 16, 40, 64, 240].map(taken), [1, 1, 8, 20, 32, 32]);
     }

@@ -1,13 +1,12 @@
-//! Puts back into input order what was finished in another.
+//! Reorder buffer: results leave in input order.
 
 use std::collections::VecDeque;
 
-/// A window over consecutive numbers, of which each is finished once, in any order, and comes out
-/// in order.
+/// A reorder buffer for consecutive numbers. Each is finished once, in any order.
 #[derive(Debug)]
 pub(crate) struct Reorder<T> {
     next: u64,
-    /// `waiting[i]` is what number `next + i` left, once it is finished.
+    /// `waiting[i]` is the result of number `next + i`, once it is finished.
     waiting: VecDeque<Option<T>>,
 }
 
@@ -18,12 +17,12 @@ impl<T> Default for Reorder<T> {
 }
 
 impl<T> Reorder<T> {
-    /// Whether everything before `number` has come out.
+    /// Whether all numbers before `number` have left.
     pub(crate) fn is_next(&self, number: u64) -> bool {
         self.next == number
     }
 
-    /// Keeps what `number` left until its turn.
+    /// Stores the result of `number`.
     pub(crate) fn finish(&mut self, number: u64, value: T) {
         let at = (number - self.next) as usize;
         if self.waiting.len() <= at {
@@ -32,13 +31,13 @@ impl<T> Reorder<T> {
         self.waiting[at] = Some(value);
     }
 
-    /// What the next number left, where it is finished. It stays next until
-    /// [`advance`](Self::advance), so that whoever took it can put it down undisturbed.
+    /// Takes the result of the next number, if it is finished. The number stays the next one until
+    /// [`advance`](Self::advance), so that one worker at a time forwards results.
     pub(crate) fn take(&mut self) -> Option<T> {
         self.waiting.front_mut()?.take()
     }
 
-    /// Moves on by `count` numbers.
+    /// Advances by `count` numbers.
     pub(crate) fn advance(&mut self, count: u64) {
         self.next += count;
         self.waiting.drain(..(count as usize).min(self.waiting.len()));

@@ -1,4 +1,4 @@
-//! How workers sleep when there is nothing to do, and are woken when there is.
+//! Event count: workers sleep without polling and without lost wake-ups.
 
 use std::fmt;
 use std::time::Instant;
@@ -6,40 +6,40 @@ use std::time::Instant;
 use crate::sync::atomic::{AtomicUsize, Ordering, fence};
 use crate::sync::{Condvar, Mutex};
 
-/// Puts workers to sleep without polling and without losing a wake-up.
+/// An event count on which workers sleep.
 ///
 /// A worker announces itself ([`prepare`](Signal::prepare)), looks for work *once more*, and only
-/// then waits. Whoever makes work looks at the announcements *after* making it. Of the two fences
-/// one comes first, so either the worker sees the work or the maker sees the worker. While nobody
-/// sleeps, making work costs a fence and a load.
+/// then waits. A producer reads the number of announced workers *after* it has made work. One of the
+/// two fences is first, so either the worker sees the work or the producer sees the worker. If no
+/// worker sleeps, a producer pays for one fence and one load.
 #[derive(Default)]
 pub(crate) struct Signal {
     /// Announced workers; changed under the lock, read without it.
     announced: AtomicUsize,
     state: Mutex<SignalState>,
     changed: Condvar,
-    /// Where workers do not sleep but leave: calls one.
+    /// For workers that leave instead of sleeping: requests one.
     call: Option<Box<dyn Fn() + Send + Sync>>,
 }
 
 #[derive(Debug, Default)]
 struct SignalState {
-    /// Counts wake-ups: a worker whose ticket is older need not sleep.
+    /// Number of wake-ups. A worker whose permit is older does not sleep.
     version: u64,
-    /// Announced workers that can only do a part of the work; see [`Interest::Some`].
+    /// Announced workers with [`Interest::Some`].
     partial: usize,
 }
 
-/// What a worker that goes to sleep could do.
+/// Which work a sleeping worker can do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Interest {
     /// Any work.
     All,
-    /// Only some of it: it waits inside a stage, for the stages behind that one.
+    /// Only work of downstream stages: the worker waits inside a stage.
     Some,
 }
 
-/// Permission to sleep until something happens that is newer than it.
+/// Permission to sleep until the next wake-up after it was issued.
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct SleepPermit {
@@ -57,7 +57,7 @@ impl Signal {
         }
     }
 
-    /// A signal for workers of a pool that is not ours: `call` asks for one to come.
+    /// A signal for workers of the caller's executor: `call` requests one.
     pub(crate) fn calling(call: impl Fn() + Send + Sync + 'static) -> Self {
         Signal { call: Some(Box::new(call)), ..Signal::new() }
     }
@@ -74,31 +74,31 @@ impl Signal {
         SleepPermit { version, interest }
     }
 
-    pub(crate) fn cancel(&self, ticket: SleepPermit) {
+    pub(crate) fn cancel(&self, permit: SleepPermit) {
         let mut state = self.state.lock();
-        self.leave(&mut state, ticket.interest);
+        self.leave(&mut state, permit.interest);
     }
 
-    /// Sleeps until woken; returns at once where that has happened since `prepare`.
-    pub(crate) fn wait(&self, ticket: SleepPermit) {
+    /// Sleeps until the next wake-up; returns immediately if there was one since `prepare`.
+    pub(crate) fn wait(&self, permit: SleepPermit) {
         let mut state = self.state.lock();
-        while state.version == ticket.version {
+        while state.version == permit.version {
             state = self.changed.wait(state);
         }
-        self.leave(&mut state, ticket.interest);
+        self.leave(&mut state, permit.interest);
     }
 
     /// Like [`wait`](Signal::wait), but not longer than until `deadline`.
-    pub(crate) fn wait_until(&self, ticket: SleepPermit, deadline: Instant) {
+    pub(crate) fn wait_until(&self, permit: SleepPermit, deadline: Instant) {
         let mut state = self.state.lock();
-        while state.version == ticket.version {
+        while state.version == permit.version {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 break;
             }
             state = self.changed.wait_timeout(state, left);
         }
-        self.leave(&mut state, ticket.interest);
+        self.leave(&mut state, permit.interest);
     }
 
     fn leave(&self, state: &mut SignalState, interest: Interest) {
@@ -106,12 +106,12 @@ impl Signal {
         state.partial -= usize::from(interest == Interest::Some);
     }
 
-    /// Wakes a worker for work that has just been made.
+    /// Wakes one worker, after new work was made.
     pub(crate) fn wake_one(&self) {
         self.wake(false);
     }
 
-    /// Wakes every worker: the pipeline ends.
+    /// Wakes every worker, for example when the pipeline ends.
     pub(crate) fn wake_all(&self) {
         self.wake(true);
     }
@@ -126,7 +126,7 @@ impl Signal {
         }
         let mut state = self.state.lock();
         state.version += 1;
-        // A worker that can do only a part might swallow the wake-up meant for another.
+        // A worker with `Interest::Some` may not be able to do the new work, so all are woken.
         let all = all || state.partial > 0;
         drop(state);
         if all {

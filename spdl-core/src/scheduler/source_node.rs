@@ -1,4 +1,4 @@
-//! The source, as a task that numbers its items.
+//! Source: a task that opens the source for each epoch and numbers its items.
 
 use std::future::poll_fn;
 use std::ops::Range;
@@ -18,14 +18,14 @@ use crate::item::{Item, ItemHeader};
 use crate::memory::budget::Reservation;
 use crate::observe::hooks::Hooks;
 use crate::resume::replay::OrderRecord;
-use crate::scheduler::failure::Verdict;
+use crate::scheduler::failure::FailureAction;
 use crate::source::Source;
 use crate::source::sample::SampleId;
 use crate::source::shard::Divisions;
 
-/// The most items put into the first queue at once.
-const LONGEST_RUN: usize = 64;
-/// After so many runs other tasks of the same runtime have their turn.
+/// At most this many items are put into the queue together.
+const MAX_RUN: usize = 64;
+/// The task yields to other tasks of the runtime after this many runs.
 const RUNS_AT_A_TIME: usize = 16;
 
 pub(crate) struct SourceNode<S: Source> {
@@ -34,29 +34,29 @@ pub(crate) struct SourceNode<S: Source> {
     pub(crate) epochs: Range<u64>,
     pub(crate) output: Arc<Queue<S::Item>>,
     pub(crate) hooks: Hooks,
-    /// Present where the bytes of items are counted.
+    /// Present if the bytes of items are counted.
     pub(crate) sizer: Option<Sizer<S::Item>>,
-    /// Whether it may block, on a thread of its own.
+    /// Whether the source may block, and has a dedicated thread.
     pub(crate) blocks: bool,
-    /// After how many items it ends, where it is only tried out.
+    /// The source ends after this many items, for a profile.
     pub(crate) limit: Option<u64>,
-    /// Which positions of an epoch are to be gone through.
+    /// The positions of this rank in each epoch.
     pub(crate) divisions: Arc<Divisions>,
-    /// Present where items come in an order that was recorded before.
+    /// Present if a recorded order is replayed.
     pub(crate) replay: Option<Arc<OrderRecord>>,
 }
 
-/// A pass that is under way.
+/// The current pass over the source.
 struct SourcePass<T> {
     items: BoxStream<'static, (u64, Result<T>)>,
     epoch: u64,
     yielded: u64,
 }
 
-/// Why a turn of the source ended.
+/// Why a pass ended.
 enum PassEnd {
     EpochEnded,
-    /// A failure, or nobody wants more.
+    /// The source failed, or the output queue is shut.
     Over,
 }
 
@@ -73,7 +73,7 @@ impl<S: Source> SourceNode<S> {
     }
 
     async fn run_epochs(&self) {
-        let mut run = Vec::with_capacity(LONGEST_RUN);
+        let mut run = Vec::with_capacity(MAX_RUN);
         for epoch in self.epochs.clone() {
             if self.output.is_shut() {
                 return;
@@ -94,7 +94,7 @@ impl<S: Source> SourceNode<S> {
                 PassEnd::Over => return,
             }
             if pass.yielded == 0 && self.divisions.begun(epoch).is_none() {
-                // Nothing in this epoch: nothing in the next ones, and no endless loop over it.
+                // An empty epoch ends the source. Else an endless pipeline would loop without items.
                 return;
             }
             if let Some(ledger) = self.core.shared.ledger.get() {
@@ -109,7 +109,7 @@ impl<S: Source> SourceNode<S> {
         }
     }
 
-    /// Moves items into the queue, a run at a time, until the pass ends.
+    /// Moves items into the queue, run by run, until the pass ends.
     fn pump(
         &self,
         pass: &mut SourcePass<S::Item>,
@@ -128,8 +128,8 @@ impl<S: Source> SourceNode<S> {
                 }
                 Poll::Pending => return Poll::Pending,
             };
-            // Where the next item may be long in coming, this one does not wait for it.
-            let most = if reservation.is_some() || self.blocks { 1 } else { LONGEST_RUN };
+            // If the next item may be slow, this one does not wait for it.
+            let most = if reservation.is_some() || self.blocks { 1 } else { MAX_RUN };
             let Poll::Ready(places) = self.output.poll_reserve(most, cx) else {
                 return Poll::Pending;
             };
@@ -150,7 +150,7 @@ impl<S: Source> SourceNode<S> {
                         }
                         Err(error) => {
                             failures += 1;
-                            if self.core.item_failed(&item.header, error) == Verdict::Halt {
+                            if self.core.item_failed(&item.header, error) == FailureAction::Halt {
                                 end = Some(Poll::Ready(PassEnd::Over));
                             } else {
                                 self.core.gone([item.header.member()], Outcome::Dropped);
@@ -179,7 +179,7 @@ impl<S: Source> SourceNode<S> {
         budget.poll_reserve(measure.level, need, cx).map(|reservation| reservation.map(Some))
     }
 
-    /// Takes an item from the stream. Returns what ends this turn, if it does.
+    /// Takes an item from the stream. Returns the end of this run, if there is no item.
     fn take(
         &self,
         pass: &mut SourcePass<S::Item>,
@@ -192,7 +192,7 @@ impl<S: Source> SourceNode<S> {
             return Some(Poll::Ready(PassEnd::EpochEnded));
         }
         let polled = catch_unwind(AssertUnwindSafe(|| {
-            // With its name, which is the source's code as well.
+            // `key` is code of the source too.
             pass.items.as_mut().poll_next(cx).map(|item| {
                 item.map(|(id, item)| (id, item.map(|value| (self.source.key(&value), value))))
             })
@@ -213,11 +213,11 @@ impl<S: Source> SourceNode<S> {
             Ok((key, value)) => run.push(Item::new(ItemHeader::new(id, key), value)),
             Err(error) => {
                 *failures += 1;
-                // The policy judges with all that has been tried so far.
+                // The policy needs the number of items tried so far.
                 let tried = run.len() as u64 + *failures;
                 self.core.tried(tried - *counted);
                 *counted = tried;
-                if self.core.item_failed(&ItemHeader::new(id, None), error) == Verdict::Halt {
+                if self.core.item_failed(&ItemHeader::new(id, None), error) == FailureAction::Halt {
                     return Some(Poll::Ready(PassEnd::Over));
                 }
                 self.core.gone([LineageNode::from(id)], Outcome::Dropped);

@@ -1,68 +1,69 @@
-//! How many items a stage that waits should have under way at once: found by trying.
+//! In-flight window: how many items an async stage processes at the same time, found by measurement.
 
 use std::time::{Duration, Instant};
 
-/// As many as a stage may get by itself.
-const MOST: usize = 512;
-/// A trial lasts as long as this many times its window, in items, and no less than
-/// [`LEAST_TIME`]: shorter ones measure chance.
+/// The largest window that tuning sets.
+const MAX_WINDOW: usize = 512;
+/// A trial lasts for this many times its window, in items, and at least [`MIN_TRIAL_TIME`]. A shorter
+/// trial would measure noise.
 const WINDOWS_PER_TRIAL: u64 = 2;
-const LEAST_TIME: Duration = Duration::from_millis(20);
-/// Of what a larger window could gain at best, so much must be seen, or it is taken back. Where the
-/// stage waits for latency, nearly all of it is.
-const LEAST_GAIN: f64 = 0.25;
-/// So many trials nothing is changed after growth in vain; twice as many each time.
-const FIRST_REST: u32 = 4;
-const LONGEST_REST: u32 = 64;
-/// More are wanted where nothing was ready for this share of the time or longer.
-const MUCH_WAITING: f64 = 0.05;
-/// And where it was for less than this share for so many trials, there may be too many.
-const LITTLE_WAITING: f64 = 0.01;
+const MIN_TRIAL_TIME: Duration = Duration::from_millis(20);
+/// Growth is undone unless throughput gains at least this share of the possible gain. If latency
+/// limits the stage, it gains nearly all of it.
+const MIN_GAIN: f64 = 0.25;
+/// Number of trials without a change after growth without gain; doubles each time.
+const FIRST_PAUSE: u32 = 4;
+const LONGEST_PAUSE: u32 = 64;
+/// The window grows if downstream had no item for at least this share of the time.
+const WAITING_TO_GROW: f64 = 0.05;
+/// The window shrinks if downstream had no item for less than this share of the time, in
+/// [`CALM_TRIALS`] consecutive trials.
+const WAITING_TO_SHRINK: f64 = 0.01;
 const CALM_TRIALS: u32 = 32;
-/// Where more than this share fails, less is asked for.
-const MANY_FAILURES: f64 = 0.1;
+/// The window shrinks if more than this share of items fails.
+const FAILURES_TO_SHRINK: f64 = 0.1;
 
-/// The number of items under way of one stage, by measured gain.
+/// The number of items in flight of one stage, adjusted by measured throughput.
 ///
-/// It grows by half where in a trial mostly all places were taken, and yet nothing was ready behind the
-/// stage for a good part of the time. Growth that does not bring more items a second is taken back, and
-/// not tried again for a while. Failures take a quarter away; a long time in which nobody had to wait,
-/// an eighth, but never what was in use.
+/// The window grows by half if it was full for most of a trial and downstream still had to wait. Growth
+/// that does not raise throughput is undone, and not tried again for a while. Many failures shrink the
+/// window by a quarter. A long time without waiting shrinks it by an eighth, but never below what was in
+/// use.
 #[derive(Debug)]
 pub(crate) struct InFlightWindow {
     least: usize,
     size: usize,
     trial: Option<WindowTrial>,
-    /// The size before it grew, and the items a second at that size.
+    /// The size before it grew, and the throughput in items per second at that size.
     before: Option<(usize, f64)>,
-    rest: u32,
-    next_rest: u32,
+    pause: u32,
+    next_pause: u32,
     calm: u32,
-    /// The most that were under way since it is calm.
+    /// The most items in flight in the current series of calm trials.
     most_in_use: usize,
 }
 
 #[derive(Debug)]
 struct WindowTrial {
     since: Instant,
-    /// For how long nothing had been ready when it began.
+    /// How long downstream had had no item when the trial began.
     unready: Duration,
-    landed: u64,
+    completed: u64,
     failed: u64,
-    /// When so many landed, all places were taken.
+    /// How many items completed while the window was full.
     full: u64,
 }
 
 impl InFlightWindow {
-    /// A window that is `size` items at first, and never less.
+    /// A window of `size` items initially, and never fewer.
     pub(crate) fn new(size: usize) -> Self {
         InFlightWindow {
             least: size,
             size,
             trial: None,
             before: None,
-            rest: 0,
-            next_rest: FIRST_REST,
+            pause: 0,
+            next_pause: FIRST_PAUSE,
             calm: 0,
             most_in_use: 0,
         }
@@ -72,70 +73,71 @@ impl InFlightWindow {
         self.size
     }
 
-    /// Counts an item that has landed or `failed`, as so many were under way; `unready` tells for how
-    /// long nothing was ready behind the stage, in all. Whether the size has changed.
-    pub(crate) fn landed(
+    /// Counts an item that completed or `failed` while `in_flight` items were in flight. `unready`
+    /// returns for how long downstream has had no item in total. Returns whether the size has changed.
+    pub(crate) fn completed(
         &mut self,
         now: Instant,
-        under_way: usize,
+        in_flight: usize,
         failed: bool,
         unready: impl Fn() -> Duration,
     ) -> bool {
         let trial = self.trial.get_or_insert_with(|| WindowTrial {
             since: now,
             unready: unready(),
-            landed: 0,
+            completed: 0,
             failed: 0,
             full: 0,
         });
-        trial.landed += 1;
+        trial.completed += 1;
         trial.failed += u64::from(failed);
-        trial.full += u64::from(under_way >= self.size);
-        self.most_in_use = self.most_in_use.max(under_way);
+        trial.full += u64::from(in_flight >= self.size);
+        self.most_in_use = self.most_in_use.max(in_flight);
         let took = now.saturating_duration_since(trial.since);
-        if took < LEAST_TIME || trial.landed < WINDOWS_PER_TRIAL * self.size as u64 {
+        if took < MIN_TRIAL_TIME || trial.completed < WINDOWS_PER_TRIAL * self.size as u64 {
             return false;
         }
         let was = self.size;
         if let Some(trial) = self.trial.take() {
             let waited = unready().saturating_sub(trial.unready).div_duration_f64(took);
-            self.judge(&trial, trial.landed as f64 / took.as_secs_f64(), waited);
+            self.judge(&trial, trial.completed as f64 / took.as_secs_f64(), waited);
         }
         self.size != was
     }
 
-    /// At the end of a trial with `rate` items a second, in which nothing was ready for a share of
+    /// Ends a trial with `rate` items per second, in which downstream had no item for a share of
     /// `waited` of the time.
     fn judge(&mut self, trial: &WindowTrial, rate: f64, waited: f64) {
         let size = self.size;
-        if trial.failed as f64 > MANY_FAILURES * trial.landed as f64 {
+        if trial.failed as f64 > FAILURES_TO_SHRINK * trial.completed as f64 {
             self.before = None;
             self.size = (size - size / 4).max(self.least);
-            self.rest = self.next_rest;
+            self.pause = self.next_pause;
             return;
         }
         if let Some((smaller, rate_before)) = self.before.take() {
             let possible = size as f64 / smaller as f64 - 1.0;
-            // Where nobody waits any more, there was no more to gain.
-            let in_vain = rate < rate_before * (1.0 + LEAST_GAIN * possible);
-            if in_vain && waited > MUCH_WAITING {
+            // If downstream no longer waits, more throughput was not possible.
+            let without_gain = rate < rate_before * (1.0 + MIN_GAIN * possible);
+            if without_gain && waited > WAITING_TO_GROW {
                 self.size = smaller;
-                self.rest = self.next_rest;
-                self.next_rest = (self.next_rest * 2).min(LONGEST_REST);
+                self.pause = self.next_pause;
+                self.next_pause = (self.next_pause * 2).min(LONGEST_PAUSE);
                 return;
             }
-            self.next_rest = FIRST_REST;
+            self.next_pause = FIRST_PAUSE;
         }
-        if waited < LITTLE_WAITING {
+        if waited < WAITING_TO_SHRINK {
             self.calm += 1;
         } else {
             (self.calm, self.most_in_use) = (0, 0);
         }
-        if self.rest > 0 {
-            self.rest -= 1;
-        } else if waited > MUCH_WAITING && trial.full * 2 > trial.landed && size < MOST {
+        if self.pause > 0 {
+            self.pause -= 1;
+        } else if waited > WAITING_TO_GROW && trial.full * 2 > trial.completed && size < MAX_WINDOW
+        {
             self.before = Some((size, rate));
-            self.size = (size + (size / 2).max(1)).min(MOST);
+            self.size = (size + (size / 2).max(1)).min(MAX_WINDOW);
         }
         if self.calm >= CALM_TRIALS {
             self.size = (size - size / 8).max(self.most_in_use).max(self.least);
@@ -148,8 +150,8 @@ impl InFlightWindow {
 mod tests {
     use super::*;
 
-    /// A store that answers after `latency`, but no more than `most_rate` a second, and a consumer that
-    /// takes `wanted` a second.
+    /// A store that responds after `latency`, at most `most_rate` times per second, and a consumer that
+    /// takes `wanted` items per second.
     struct World {
         window: InFlightWindow,
         now: Instant,
@@ -157,7 +159,7 @@ mod tests {
         most_rate: f64,
         wanted: f64,
         failures: f64,
-        landed: u64,
+        completed: u64,
         unready: Duration,
     }
 
@@ -171,7 +173,7 @@ mod tests {
                 most_rate,
                 wanted,
                 failures: 0.0,
-                landed: 0,
+                completed: 0,
                 unready: Duration::ZERO,
             }
         }
@@ -180,22 +182,22 @@ mod tests {
             (self.window.size() as f64 / self.latency).min(self.most_rate).min(self.wanted)
         }
 
-        /// The sizes of the window while so many items land.
+        /// The sizes of the window while `items` items complete.
         fn run(&mut self, items: u64) -> Vec<usize> {
             let mut sizes = vec![self.window.size()];
             for _ in 0..items {
                 let rate = self.rate();
                 let time = Duration::from_secs_f64(1.0 / rate);
                 self.now += time;
-                self.landed += 1;
-                let share = (self.landed as f64 * self.failures).fract();
-                let under_way = match rate < self.wanted {
+                self.completed += 1;
+                let share = (self.completed as f64 * self.failures).fract();
+                let in_flight = match rate < self.wanted {
                     true => self.window.size(),
                     false => (rate * self.latency).ceil() as usize,
                 };
                 self.unready += time.mul_f64(1.0 - rate / self.wanted);
                 let (failed, unready) = (share + self.failures >= 1.0, self.unready);
-                if self.window.landed(self.now, under_way, failed, || unready) {
+                if self.window.completed(self.now, in_flight, failed, || unready) {
                     sizes.push(self.window.size());
                 }
             }
@@ -205,7 +207,7 @@ mod tests {
 
     // promise: DATA4
     #[test]
-    fn latency_is_hidden_by_as_many_as_that_takes() {
+    fn the_window_grows_until_it_hides_latency() {
         // 2,000 a second at 30 ms take 60.
         let mut world = World::new(0.030, 1e9, 2_000.0);
         let sizes = world.run(20_000);
@@ -214,7 +216,7 @@ mod tests {
 
     // promise: DATA4
     #[test]
-    fn what_gains_nothing_is_taken_back() {
+    fn growth_without_gain_is_undone() {
         // The store gives 1,000 a second, which 30 keep busy.
         let mut world = World::new(0.030, 1_000.0, 5_000.0);
         let sizes = world.run(50_000);
@@ -226,7 +228,7 @@ mod tests {
 
     // promise: DATA4
     #[test]
-    fn it_stays_where_nobody_waits() {
+    fn the_window_stays_if_downstream_does_not_wait() {
         assert_eq!(World::new(0.001, 1e9, 500.0).run(10_000), [16]);
     }
 
@@ -243,7 +245,7 @@ mod tests {
 
     // promise: DATA4
     #[test]
-    fn failures_make_it_smaller() {
+    fn failures_shrink_the_window() {
         let mut world = World::new(0.030, 1e9, 1e6);
         world.run(5_000);
         let before = world.window.size();
@@ -255,9 +257,9 @@ mod tests {
 
     // promise: DATA4
     #[test]
-    fn it_has_an_end() {
+    fn the_window_has_a_maximum() {
         let mut world = World::new(1.0, 1e9, 1e9);
         world.run(100_000);
-        assert_eq!(world.window.size(), MOST);
+        assert_eq!(world.window.size(), MAX_WINDOW);
     }
 }

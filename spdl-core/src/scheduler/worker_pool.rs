@@ -1,4 +1,4 @@
-//! Workers: who runs the nodes, on which threads, and how they find what to do.
+//! Worker pool: threads that run nodes, how they find work, sleep, and are resized.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -13,32 +13,32 @@ use crate::runtime::executor::CpuExecutor;
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::sync::{Condvar, MODELLED, Mutex, has_ended, thread};
 
-/// How often a worker looks again, letting others run in between, before it goes to sleep: for
-/// tiny items the next ones are there before it would be asleep.
+/// How often a worker yields and looks for work before it sleeps. Tiny items arrive faster than a
+/// thread falls asleep.
 const LOOKS_BEFORE_SLEEP: usize = if MODELLED { 0 } else { 3 };
 
-/// A worker that is told of work that another one is just taking looks again, and again. The
-/// scheduler of a model might else never let the other one go on.
-fn let_others_run() {
+/// Yields in model checks only. A worker that sees work which another worker is taking looks again; the
+/// scheduler of a model checker could otherwise starve the other worker.
+fn yield_in_models() {
     if MODELLED {
         thread::yield_now();
     }
 }
 
-/// Workers that share some nodes.
+/// Workers that share a set of nodes.
 pub(crate) struct WorkerPool {
     pub(crate) name: Arc<str>,
     pub(crate) shared: Arc<RunContext>,
     pub(crate) signal: Arc<Signal>,
     /// Nearest to the consumer first.
     levels: OnceLock<Vec<NodeLevel>>,
-    place: WorkerSource,
+    source: WorkerSource,
     /// Whether the pipeline has branches that join.
     branches: AtomicBool,
-    /// Where to look first among the nodes of a level, so that none of them is starved.
-    turn: AtomicUsize,
-    roll: Mutex<PoolMembers>,
-    /// Whether there may be more workers than wanted; readable without the lock.
+    /// Round-robin start among the nodes of a level, so that no node starves.
+    next_node: AtomicUsize,
+    members: Mutex<PoolMembers>,
+    /// Whether there may be more workers than wanted. Readable without the lock.
     surplus: AtomicBool,
     left: Condvar,
 }
@@ -49,58 +49,58 @@ struct NodeLevel {
     nodes: Vec<(GraphPosition, Arc<dyn Node>)>,
 }
 
-/// Where workers come from.
+/// Which threads run the workers.
 #[derive(Clone)]
 pub(crate) enum WorkerSource {
-    /// Threads of our own, of which each may run on these CPUs (on any, where there are none).
+    /// Threads that this pool starts, pinned to these CPUs; not pinned if the list is empty.
     Threads { cpus: Vec<usize> },
-    /// A pool of the caller's.
+    /// The caller's executor.
     Executor(Arc<dyn CpuExecutor>),
 }
 
-/// Who is there.
+/// The workers of a pool, by state.
 #[derive(Default)]
 struct PoolMembers {
     threads: Vec<thread::JoinHandle<()>>,
-    /// How many threads were ever started.
-    hired: usize,
-    /// How many workers there should be.
+    /// Number of threads started so far.
+    spawned: usize,
+    /// Target number of workers.
     wanted: usize,
-    /// Workers at work, asleep, or asked for.
+    /// Workers that run, sleep, or are requested.
     present: usize,
-    /// Those of them that the caller's pool has yet to send. It may be that it cannot: the threads
-    /// that it has may all be waiting inside a stage.
+    /// Workers requested from the caller's executor that have not started. The executor may be unable to
+    /// start them, if all its threads wait inside a stage.
     awaited: usize,
-    /// Those of them that wait inside a stage.
+    /// Workers that wait inside a stage.
     waiting: usize,
     closed: bool,
     /// Whether the pipeline has started.
     open: bool,
-    /// How many there should be once it has.
-    wish: Option<usize>,
+    /// The target number that `resize` set before the start.
+    requested: Option<usize>,
 }
 
 impl PoolMembers {
-    /// How many have come.
-    fn here(&self) -> usize {
+    /// How many workers have started.
+    fn running(&self) -> usize {
         self.present - self.awaited
     }
 
-    fn has_too_many(&self) -> bool {
-        self.here() > self.wanted + self.waiting
+    fn has_surplus(&self) -> bool {
+        self.running() > self.wanted + self.waiting
     }
 }
 
 impl WorkerPool {
-    pub(crate) fn new(name: &str, shared: &Arc<RunContext>, place: WorkerSource) -> Arc<Self> {
+    pub(crate) fn new(name: &str, shared: &Arc<RunContext>, source: WorkerSource) -> Arc<Self> {
         Arc::new_cyclic(|pool: &Weak<WorkerPool>| {
-            let signal = match &place {
+            let signal = match &source {
                 WorkerSource::Threads { .. } => Signal::new(),
                 WorkerSource::Executor(_) => {
                     let pool = Weak::clone(pool);
                     Signal::calling(move || {
                         if let Some(pool) = pool.upgrade() {
-                            pool.call_one();
+                            pool.request_worker();
                         }
                     })
                 }
@@ -110,17 +110,17 @@ impl WorkerPool {
                 shared: Arc::clone(shared),
                 signal: Arc::new(signal),
                 levels: OnceLock::new(),
-                place,
+                source,
                 branches: AtomicBool::new(false),
-                turn: AtomicUsize::new(0),
-                roll: Mutex::new(PoolMembers::default()),
+                next_node: AtomicUsize::new(0),
+                members: Mutex::new(PoolMembers::default()),
                 surplus: AtomicBool::new(false),
                 left: Condvar::new(),
             }
         })
     }
 
-    /// Gives the worker pool its nodes; says whether the pipeline has branches that join.
+    /// Assigns the nodes, and whether the pipeline has branches that join.
     pub(crate) fn assign(&self, mut nodes: Vec<(GraphPosition, Arc<dyn Node>)>, branches: bool) {
         self.branches.store(branches, Ordering::Relaxed);
         nodes.sort_by_key(|(position, _)| std::cmp::Reverse(position.depth()));
@@ -139,101 +139,101 @@ impl WorkerPool {
         self.levels.get().map_or(&[], |levels| levels)
     }
 
-    /// Whether its workers come from this pool.
+    /// Whether this executor runs the workers.
     pub(crate) fn works_on(&self, executor: &Arc<dyn CpuExecutor>) -> bool {
         let address = |executor: &Arc<dyn CpuExecutor>| Arc::as_ptr(executor).cast::<()>();
-        match &self.place {
+        match &self.source {
             WorkerSource::Executor(own) => address(own) == address(executor),
             WorkerSource::Threads { .. } => false,
         }
     }
 
-    /// How many workers there should be.
+    /// Target number of workers.
     pub(crate) fn wanted(&self) -> usize {
-        let roll = self.roll.lock();
-        roll.wish.unwrap_or(roll.wanted)
+        let members = self.members.lock();
+        members.requested.unwrap_or(members.wanted)
     }
 
-    /// Lets the workers come, `workers` of them unless there has been another wish.
+    /// Starts the workers: as many as `resize` has set, or else `workers`.
     pub(crate) fn open(self: &Arc<Self>, workers: usize) -> Result<()> {
-        let mut roll = self.roll.lock();
-        roll.open = true;
-        let wanted = roll.wish.unwrap_or(workers);
-        drop(roll);
+        let mut members = self.members.lock();
+        members.open = true;
+        let wanted = members.requested.unwrap_or(workers);
+        drop(members);
         self.resize(wanted)
     }
 
-    /// Makes it `workers` workers, by starting or by sending home. Before the pipeline has started,
-    /// it is a wish.
+    /// Starts or retires workers until there are `workers`. Before the pipeline starts, only records the
+    /// number.
     pub(crate) fn resize(self: &Arc<Self>, workers: usize) -> Result<()> {
         if self.levels().is_empty() {
             return Ok(());
         }
-        let mut roll = self.roll.lock();
-        roll.wish = Some(workers);
-        if roll.closed || !roll.open {
+        let mut members = self.members.lock();
+        members.requested = Some(workers);
+        if members.closed || !members.open {
             return Ok(());
         }
-        roll.wanted = workers;
-        if let WorkerSource::Executor(_) = self.place {
-            drop(roll);
-            self.call_one();
+        members.wanted = workers;
+        if let WorkerSource::Executor(_) = self.source {
+            drop(members);
+            self.request_worker();
             return Ok(());
         }
-        self.surplus.store(roll.has_too_many(), Ordering::Relaxed);
-        // Threads that went before; else each would keep its stack.
-        let (gone, threads) = std::mem::take(&mut roll.threads).into_iter().partition(has_ended);
-        roll.threads = threads;
+        self.surplus.store(members.has_surplus(), Ordering::Relaxed);
+        // Joins threads that have ended, which frees their stacks.
+        let (gone, threads) = std::mem::take(&mut members.threads).into_iter().partition(has_ended);
+        members.threads = threads;
         let gone: Vec<thread::JoinHandle<()>> = gone;
-        while roll.present < roll.wanted {
-            if let Err(error) = self.hire(&mut roll) {
-                roll.wanted = roll.present.max(1);
+        while members.present < members.wanted {
+            if let Err(error) = self.spawn_worker(&mut members) {
+                members.wanted = members.present.max(1);
                 return Err(error);
             }
         }
-        drop(roll);
+        drop(members);
         for thread in gone {
             let _ = thread.join();
         }
-        // Those who are too many look whether they are still wanted.
+        // Surplus workers retire when they wake.
         self.signal.wake_all();
         Ok(())
     }
 
-    /// Starts another worker.
-    fn hire(self: &Arc<Self>, roll: &mut PoolMembers) -> Result<()> {
+    /// Starts a worker thread.
+    fn spawn_worker(self: &Arc<Self>, members: &mut PoolMembers) -> Result<()> {
         let pool = Arc::clone(self);
-        let name = format!("spdl-{}-{}", self.name, roll.hired);
+        let name = format!("spdl-{}-{}", self.name, members.spawned);
         let thread = thread::Builder::new().name(name).spawn(move || {
-            let mut dismissed = false;
+            let mut retired = false;
             pool.guarded(|| {
-                if let WorkerSource::Threads { cpus } = &pool.place
+                if let WorkerSource::Threads { cpus } = &pool.source
                     && !cpus.is_empty()
                     && let Err(error) = pin_current_thread(cpus)
                 {
                     pool.shared.raise(error);
                 }
-                dismissed = pool.work();
+                retired = pool.work();
             });
             if pool.shared.stopped() {
-                // Each on its own threads, not on that which drops the pipeline.
+                // Instances are dropped on the threads that ran them, not on the caller's thread.
                 let nodes = pool.levels().iter().flat_map(|level| &level.nodes);
                 nodes.for_each(|(_, node)| pool.guarded(|| node.drop_instances()));
             }
-            if !dismissed {
+            if !retired {
                 pool.leave();
             }
         });
         let thread = thread.map_err(|error| {
             Error::new(ErrorKind::Io, "cannot start a worker thread").with_source(error)
         })?;
-        roll.present += 1;
-        roll.hired += 1;
-        roll.threads.push(thread);
+        members.present += 1;
+        members.spawned += 1;
+        members.threads.push(thread);
         Ok(())
     }
 
-    /// Stages are guarded one by one; this catches the panics of their destructors.
+    /// Catches panics of destructors. Panics of stages are caught per item.
     fn guarded(&self, work: impl FnOnce()) {
         if let Err(payload) = catch_unwind(AssertUnwindSafe(work)) {
             self.shared.raise(panicked(payload));
@@ -241,102 +241,102 @@ impl WorkerPool {
     }
 
     fn leave(&self) {
-        let mut roll = self.roll.lock();
-        roll.present = roll.present.saturating_sub(1);
-        drop(roll);
+        let mut members = self.members.lock();
+        members.present = members.present.saturating_sub(1);
+        drop(members);
         self.left.notify_all();
     }
 
-    fn too_many(&self) -> bool {
-        let roll = self.roll.lock();
-        roll.has_too_many()
+    fn has_surplus(&self) -> bool {
+        let members = self.members.lock();
+        members.has_surplus()
     }
 
-    /// Whether this worker is one too many; if so it must go, and is no longer counted.
-    fn dismissed(&self) -> bool {
-        let mut roll = self.roll.lock();
-        let dismissed = roll.has_too_many();
-        if dismissed {
-            roll.present -= 1;
-            self.surplus.store(roll.has_too_many(), Ordering::Relaxed);
-            drop(roll);
+    /// Whether this worker is surplus. If so, it is no longer counted and must end.
+    fn retired(&self) -> bool {
+        let mut members = self.members.lock();
+        let retired = members.has_surplus();
+        if retired {
+            members.present -= 1;
+            self.surplus.store(members.has_surplus(), Ordering::Relaxed);
+            drop(members);
             self.left.notify_all();
         }
-        dismissed
+        retired
     }
 
-    /// Waits until every worker has gone, but not longer than until `deadline`. Says whether all
-    /// have. The pipeline must have been stopped.
-    pub(crate) fn wind_down(&self, deadline: Option<Instant>) -> bool {
-        let mut roll = self.roll.lock();
-        roll.closed = true;
-        while roll.present > 0 {
+    /// Waits until all workers have ended, or until `deadline`. Returns whether all have ended. Call after
+    /// the pipeline was stopped.
+    pub(crate) fn join(&self, deadline: Option<Instant>) -> bool {
+        let mut members = self.members.lock();
+        members.closed = true;
+        while members.present > 0 {
             match deadline {
-                None => roll = self.left.wait(roll),
+                None => members = self.left.wait(members),
                 Some(deadline) => {
                     let left = deadline.saturating_duration_since(Instant::now());
                     if left.is_zero() {
                         return false;
                     }
-                    roll = self.left.wait_timeout(roll, left);
+                    members = self.left.wait_timeout(members, left);
                 }
             }
         }
-        let threads = std::mem::take(&mut roll.threads);
-        drop(roll);
+        let threads = std::mem::take(&mut members.threads);
+        drop(members);
         for thread in threads {
-            // What it had to say it has said; the rest is the thread's own end.
+            // Errors of the worker are already recorded.
             let _ = thread.join();
         }
         true
     }
 
-    /// Asks the caller's pool for a worker, where there are fewer than wanted.
-    fn call_one(self: &Arc<Self>) {
-        let WorkerSource::Executor(executor) = &self.place else { return };
+    /// Requests a worker from the caller's executor, if there are fewer than wanted.
+    fn request_worker(self: &Arc<Self>) {
+        let WorkerSource::Executor(executor) = &self.source else { return };
         if !self.any_ready(None) {
             return;
         }
-        let mut roll = self.roll.lock();
-        if roll.closed || roll.present >= roll.wanted + roll.waiting {
+        let mut members = self.members.lock();
+        if members.closed || members.present >= members.wanted + members.waiting {
             return;
         }
-        roll.present += 1;
-        roll.awaited += 1;
-        drop(roll);
-        let mut visit = ExecutorWorker { pool: Arc::clone(self), came: false };
-        // This is often called from a destructor, which must not panic.
+        members.present += 1;
+        members.awaited += 1;
+        drop(members);
+        let mut worker = ExecutorWorker { pool: Arc::clone(self), started: false };
+        // `drop` functions call this function, so a panic must not escape.
         self.guarded(|| {
             executor.execute(Box::new(move || {
-                visit.come();
-                visit.pool.guarded(|| visit.pool.visit());
+                worker.start();
+                worker.pool.guarded(|| worker.pool.run_until_idle());
             }));
         });
     }
 
-    /// The turn of a worker that is lent: works until there is nothing to do.
-    fn visit(self: &Arc<Self>) {
-        while !self.shared.stopped() && !self.too_many() && self.run_one(None, true) {}
+    /// Runs nodes on a thread of the caller's executor until no node is ready.
+    fn run_until_idle(self: &Arc<Self>) {
+        while !self.shared.stopped() && !self.has_surplus() && self.run_one(None, true) {}
     }
 
-    /// A worker's life: work, or sleep until there is some, until the pipeline ends. Says whether it
-    /// was dismissed before that.
+    /// The loop of a worker thread: runs nodes, and sleeps if none is ready, until the pipeline ends.
+    /// Returns whether the worker was retired before the end.
     fn work(self: &Arc<Self>) -> bool {
         let mut woken = false;
         while !self.shared.stopped() {
-            if self.surplus.load(Ordering::Relaxed) && self.dismissed() {
-                // What this one was woken for is for another one to do.
+            if self.surplus.load(Ordering::Relaxed) && self.retired() {
+                // Passes the wake-up on to another worker.
                 self.signal.wake_one();
                 return true;
             }
-            if self.run_one(None, woken) || self.look_again(None) {
+            if self.run_one(None, woken) || self.look_before_sleep(None) {
                 woken = false;
                 continue;
             }
             let ticket = self.signal.prepare(Interest::All);
-            if self.shared.stopped() || self.any_ready(None) || self.too_many() {
+            if self.shared.stopped() || self.any_ready(None) || self.has_surplus() {
                 self.signal.cancel(ticket);
-                let_others_run();
+                yield_in_models();
             } else {
                 self.signal.wait(ticket);
                 woken = true;
@@ -345,24 +345,28 @@ impl WorkerPool {
         false
     }
 
-    fn look_again(&self, beyond: Option<&GraphPosition>) -> bool {
+    fn look_before_sleep(&self, beyond: Option<&GraphPosition>) -> bool {
         (0..LOOKS_BEFORE_SLEEP).any(|_| {
             thread::yield_now();
             self.any_ready(beyond)
         })
     }
 
-    /// Does something useful while the stage at `position` waits for something: the work of the
-    /// nodes behind it, or, if there is none, sleeps until something changes or `done`.
+    /// Runs downstream nodes while the stage at `position` waits. If none is ready, sleeps until something
+    /// changes or `done` returns true.
     ///
-    /// What is run so must never wait for the stage that waits below it on this thread's stack. So
-    /// it is nothing from other branches: these may wait, where they join, for what this one makes.
-    pub(crate) fn help(self: &Arc<Self>, position: &GraphPosition, done: impl Fn() -> bool) {
-        self.help_until(position, done, None);
+    /// A node that runs here must never wait for the stage below it on this thread's stack. So nodes of
+    /// other branches are excluded: their merge may wait for items of this branch.
+    pub(crate) fn work_downstream(
+        self: &Arc<Self>,
+        position: &GraphPosition,
+        done: impl Fn() -> bool,
+    ) {
+        self.work_downstream_until(position, done, None);
     }
 
-    /// Lets `duration` pass, doing the work of the nodes behind `position` meanwhile.
-    pub(crate) fn help_for(
+    /// Waits for `duration`, and runs nodes downstream of `position` meanwhile.
+    pub(crate) fn work_downstream_for(
         self: &Arc<Self>,
         position: &GraphPosition,
         duration: Duration,
@@ -371,11 +375,11 @@ impl WorkerPool {
         let deadline = Instant::now().checked_add(duration);
         let past = || deadline.is_some_and(|deadline| Instant::now() >= deadline);
         while !past() && !done() && !self.shared.stopped() {
-            self.help_until(position, &done, deadline);
+            self.work_downstream_until(position, &done, deadline);
         }
     }
 
-    fn help_until(
+    fn work_downstream_until(
         self: &Arc<Self>,
         position: &GraphPosition,
         done: impl Fn() -> bool,
@@ -387,36 +391,37 @@ impl WorkerPool {
         let ticket = self.signal.prepare(Interest::Some);
         if self.shared.stopped() || done() || self.any_ready(Some(position)) {
             self.signal.cancel(ticket);
-            let_others_run();
+            yield_in_models();
         } else {
-            self.stand_in();
+            self.compensate();
             match deadline {
                 Some(deadline) => self.signal.wait_until(ticket, deadline),
                 None => self.signal.wait(ticket),
             }
-            let mut roll = self.roll.lock();
-            roll.waiting -= 1;
-            self.surplus.store(roll.has_too_many(), Ordering::Relaxed);
+            let mut members = self.members.lock();
+            members.waiting -= 1;
+            self.surplus.store(members.has_surplus(), Ordering::Relaxed);
         }
     }
 
-    /// Counts this worker as waiting inside a stage. Where branches join, what it waits for may need
-    /// a stage that it cannot help, on another branch; so where every worker waits so, another one
-    /// comes, until there are enough again.
-    fn stand_in(self: &Arc<Self>) {
+    /// Counts this worker as waiting inside a stage, and starts a compensating worker if necessary.
+    ///
+    /// If branches join, the worker may wait for a stage on another branch, which it must not run. If all
+    /// workers wait like this, an additional worker runs that stage.
+    fn compensate(self: &Arc<Self>) {
         let needed = self.branches.load(Ordering::Relaxed) && self.any_ready(None);
-        let mut roll = self.roll.lock();
-        roll.waiting += 1;
-        if !needed || roll.closed || roll.here() > roll.waiting {
+        let mut members = self.members.lock();
+        members.waiting += 1;
+        if !needed || members.closed || members.running() > members.waiting {
             return;
         }
-        if let Err(error) = self.hire(&mut roll) {
-            drop(roll);
+        if let Err(error) = self.spawn_worker(&mut members) {
+            drop(members);
             self.shared.raise(error);
         }
     }
 
-    /// The levels that are nearer to the consumer than `beyond`; all, where that is `None`.
+    /// The levels that are nearer to the consumer than `beyond`; all levels for `None`.
     fn nearer(&self, beyond: Option<&GraphPosition>) -> impl Iterator<Item = &NodeLevel> {
         let beyond = beyond.map(GraphPosition::depth);
         self.levels().iter().take_while(move |level| beyond.is_none_or(|at| level.depth > at))
@@ -434,13 +439,13 @@ impl WorkerPool {
         for level in self.nearer(beyond) {
             let count = level.nodes.len();
             let first =
-                if count > 1 { self.turn.fetch_add(1, Ordering::Relaxed) % count } else { 0 };
+                if count > 1 { self.next_node.fetch_add(1, Ordering::Relaxed) % count } else { 0 };
             for at in (first..count).chain(0..first) {
                 let (position, node) = &level.nodes[at];
                 if beyond.is_none_or(|from| from.is_before(position)) && node.ready() {
                     if woken {
-                        // Where there is work for one there may be work for more; the chain of
-                        // wake-ups ends with the first worker that finds none.
+                        // There may be work for more workers. The chain of wake-ups ends with the
+                        // first worker that finds none.
                         self.signal.wake_one();
                     }
                     if node.run(self) {
@@ -459,34 +464,34 @@ impl fmt::Debug for WorkerPool {
     }
 }
 
-/// A worker of the caller's pool, from when it is asked for until it has left.
+/// A worker on the caller's executor, from the request until it ends.
 struct ExecutorWorker {
     pool: Arc<WorkerPool>,
-    came: bool,
+    started: bool,
 }
 
 impl ExecutorWorker {
-    fn come(&mut self) {
-        if !std::mem::replace(&mut self.came, true) {
-            self.pool.roll.lock().awaited -= 1;
+    fn start(&mut self) {
+        if !std::mem::replace(&mut self.started, true) {
+            self.pool.members.lock().awaited -= 1;
         }
     }
 }
 
 impl Drop for ExecutorWorker {
     fn drop(&mut self) {
-        let came = self.came;
-        self.come();
+        let started = self.started;
+        self.start();
         self.pool.leave();
-        if !came && !self.pool.shared.stopped() {
-            // Nothing more is asked of it: it might drop that as well, and so on without end.
-            self.pool.roll.lock().closed = true;
-            let message = "the executor dropped work of this pipeline before it had run";
+        if !started && !self.pool.shared.stopped() {
+            // No further requests: the executor might drop these too, without end.
+            self.pool.members.lock().closed = true;
+            let message = "the executor dropped a task of this pipeline without running it";
             self.pool.shared.raise(Error::new(ErrorKind::Stopped, message));
         } else if !self.pool.shared.stopped() {
-            let_others_run();
-            // Work that was made after the last look would else wait for ever, and so would what
-            // this one left for a stand-in that has fallen asleep.
+            yield_in_models();
+            // Work made after this worker's last look, or left for a compensating worker that sleeps,
+            // needs another wake-up.
             self.pool.signal.wake_one();
         }
     }

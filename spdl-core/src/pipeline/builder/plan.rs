@@ -25,7 +25,7 @@ use crate::runtime::Runtime;
 use crate::runtime::executor::CpuExecutor;
 use crate::scheduler::async_node::Tuning;
 use crate::scheduler::cpu_node::Sizer;
-use crate::scheduler::failure::Tolerance;
+use crate::scheduler::failure::FailureBudget;
 use crate::scheduler::queue::Queue;
 use crate::scheduler::route_node::MOST_OPEN;
 use crate::scheduler::worker_pool::{WorkerPool, WorkerSource};
@@ -90,7 +90,7 @@ pub(super) struct Plan {
     /// How deep the last queue is at least, where it may be deeper when items are tiny.
     pub(super) least_prefetch: Option<usize>,
     /// What stages without a policy of their own share.
-    pub(super) tolerance: Arc<Tolerance>,
+    pub(super) failure_budget: Arc<FailureBudget>,
     pub(super) stages: usize,
     pub(super) sources: usize,
     /// What is known of the source that was built last.
@@ -287,23 +287,23 @@ impl Plan {
             self.fault(Error::new(ErrorKind::InvalidArgument, message));
         }
         let own = options.on_error.filter(|_| self.settings.hold.is_none());
-        let tolerance = match own {
-            None => Arc::clone(&self.tolerance),
+        let failure_budget = match own {
+            None => Arc::clone(&self.failure_budget),
             Some(policy) => {
                 if let Err(error) = policy.validate() {
                     self.fault(error.with_stage(Arc::clone(&options.name)));
                 }
-                Arc::new(Tolerance::new(policy))
+                Arc::new(FailureBudget::new(policy))
             }
         };
         let concurrency = options.concurrency.unwrap_or(concurrency);
-        StageCore::new(&self.shared, &options.name, kind, concurrency, tolerance, measure)
+        StageCore::new(&self.shared, &options.name, kind, concurrency, failure_budget, measure)
     }
 
     /// The core of something that is no stage of its own to its user, and shows nowhere.
     pub(super) fn unseen_core(&mut self, name: &Arc<str>) -> StageCore {
-        let tolerance = Arc::clone(&self.tolerance);
-        StageCore::new(&self.shared, name, StageKind::Route, 1, tolerance, None)
+        let failure_budget = Arc::clone(&self.failure_budget);
+        StageCore::new(&self.shared, name, StageKind::Route, 1, failure_budget, None)
     }
 
     /// The queues at the beginning of paths, with a meter each.

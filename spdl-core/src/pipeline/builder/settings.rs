@@ -23,7 +23,7 @@ use crate::resume::state::State;
 use crate::runtime::Runtime;
 use crate::runtime::executor::CpuExecutor;
 use crate::scheduler::RunContext;
-use crate::scheduler::failure::{DropListener, OnError, Tolerance};
+use crate::scheduler::failure::{DropListener, FailureBudget, OnError};
 use crate::scheduler::worker_pool::{WorkerPool, WorkerSource};
 use crate::source::shard::Shard;
 use crate::stage::batch::PREFETCH;
@@ -375,7 +375,7 @@ impl<T: Send + 'static> PipelineBuilder<T> {
         let on_error = self.settings.on_error.unwrap_or_default();
         let pool = WorkerPool::new("worker", &shared, place);
         let mut plan = Plan {
-            tolerance: Arc::new(Tolerance::new(on_error)),
+            failure_budget: Arc::new(FailureBudget::new(on_error)),
             hooks: std::mem::take(&mut self.settings.hooks).into(),
             least_prefetch: None,
             settings: self.settings,

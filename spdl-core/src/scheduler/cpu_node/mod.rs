@@ -20,13 +20,13 @@ use crate::item::{Item, ItemHeader};
 use crate::memory::budget::{Budget, Reservation};
 use crate::observe::hooks::Hooks;
 use crate::resume::ledger::{BufferingEvidence, LedgerEntry, PartialItem};
-use crate::scheduler::failure::Verdict;
+use crate::scheduler::failure::FailureAction;
 use crate::stage::{Stage, StageContext};
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::sync::{MODELLED, Mutex};
 
 /// The most items a worker takes from a queue at once, where they are tiny.
-const LONGEST_RUN: usize = 64;
+const MAX_RUN: usize = 64;
 /// A run should not take longer than this, so that work stays spread over the workers.
 const RUN_TIME: Duration = Duration::from_micros(50);
 
@@ -372,7 +372,7 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
                 } else if self.gathers && outlet.emitted == 0 {
                     outlet.gathering.put_back();
                 }
-                if self.failed(outlet, items, header, error, whole) == Verdict::Halt {
+                if self.failed(outlet, items, header, error, whole) == FailureAction::Halt {
                     break;
                 }
             }
@@ -410,12 +410,12 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
         header: ItemHeader,
         error: Error,
         whole: bool,
-    ) -> Verdict {
+    ) -> FailureAction {
         let run = &mut outlet.run;
         if self.turns.is_some() {
             let before = run.outputs.len();
             run.failures.push(ItemFailure { tried, before, header, error, whole });
-            return Verdict::GoOn;
+            return FailureAction::Continue;
         }
         self.count(run, tried);
         self.judge_one(&header, error, whole)
@@ -428,13 +428,13 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
         run.counted = run.counted.max(tried);
     }
 
-    fn judge_one(&self, header: &ItemHeader, error: Error, whole: bool) -> Verdict {
+    fn judge_one(&self, header: &ItemHeader, error: Error, whole: bool) -> FailureAction {
         if error.kind() == ErrorKind::Stopped && self.output.is_shut() {
             // Work that was cut short because nobody wants it is no failure of its own.
-            return Verdict::Halt;
+            return FailureAction::Halt;
         }
         let verdict = self.core.item_failed(header, error);
-        if verdict == Verdict::Halt {
+        if verdict == FailureAction::Halt {
             self.input.shut();
         } else if whole {
             self.core.gone([header.member()], Outcome::Dropped);
@@ -485,7 +485,7 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
         for ItemFailure { tried, before, header, error, whole } in std::mem::take(&mut run.failures)
         {
             self.count(run, tried);
-            if self.judge_one(&header, error, whole) == Verdict::Halt {
+            if self.judge_one(&header, error, whole) == FailureAction::Halt {
                 run.outputs.truncate(before);
                 return true;
             }
@@ -517,7 +517,7 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
                 run.places -= now;
             } else {
                 let done = || self.output.has_place_beyond() || self.output.is_shut();
-                pool.help(&self.position, done);
+                pool.work_downstream(&self.position, done);
             }
         }
         Ok(())
@@ -532,7 +532,7 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
             Some(mean) => RUN_TIME.as_nanos() / mean.as_nanos().max(1),
             None => 1,
         };
-        share.min(usize::try_from(by_time).unwrap_or(LONGEST_RUN)).clamp(1, LONGEST_RUN)
+        share.min(usize::try_from(by_time).unwrap_or(MAX_RUN)).clamp(1, MAX_RUN)
     }
 
     fn instance(&self) -> Option<StageInstance<In, S>> {

@@ -184,8 +184,9 @@ impl<In: Send + 'static, S: Stage<In>> QueueOutlet<'_, In, S> {
                 return Ok(());
             }
             while !self.in_turn() && !self.node.output.is_shut() {
-                self.pool
-                    .help(&self.node.position, || self.in_turn() || self.node.output.is_shut());
+                self.pool.work_downstream(&self.node.position, || {
+                    self.in_turn() || self.node.output.is_shut()
+                });
             }
         }
         // The output at hand is counted already, and keeps its item from being done.
@@ -312,7 +313,7 @@ impl<In: Send + 'static, S: Stage<In>> Outlet<S::Out> for QueueOutlet<'_, In, S>
             self.settle_so_far();
             self.node.flush(self.pool, &mut self.run)?;
         }
-        self.pool.help_for(&self.node.position, duration, || self.node.output.is_shut());
+        self.pool.work_downstream_for(&self.node.position, duration, || self.node.output.is_shut());
         self.waited += started.elapsed();
         self.go_on()
     }

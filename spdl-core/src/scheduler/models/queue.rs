@@ -559,12 +559,12 @@ fn loom_a_stop_wakes_everything_that_waits_at_its_queues() {
     model(|| {
         let shared = Arc::new(RunContext::new(0, 1, Vec::new(), BufferPool::new()));
         let queue = Arc::new(Queue::<u32>::new(1, None));
-        let tolerance = Arc::new(crate::scheduler::failure::Tolerance::new(
+        let failure_budget = Arc::new(crate::scheduler::failure::FailureBudget::new(
             crate::scheduler::failure::OnError::Raise,
         ));
         let name = "stage".into();
         let kind = crate::observe::statistics::StageKind::Cpu;
-        let core = crate::scheduler::StageCore::new(&shared, &name, kind, 1, tolerance, None);
+        let core = crate::scheduler::StageCore::new(&shared, &name, kind, 1, failure_budget, None);
         shared.add(core.meter, Arc::<Queue<u32>>::clone(&queue));
         let consumer = thread::spawn({
             let queue = Arc::clone(&queue);

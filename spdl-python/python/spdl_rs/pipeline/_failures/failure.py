@@ -218,7 +218,7 @@ def from_native(errors: list[tuple[str | None, Exception, str]]) -> PipelineFail
     for _, error, message in errors:
         # The native module restored the traceback of each exception.
         shorten(error)
-        budget, separator, _ = message.partition("; the last: ")
+        budget, separator, _ = message.partition("; last error: ")
         if separator:
             _add_notes(error, f"Why the pipeline ends: {budget}")
     return PipelineFailure(_flat([_unwrapped(stage or "", error) for stage, error, _ in errors]))
