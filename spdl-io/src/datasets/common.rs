@@ -20,20 +20,20 @@ pub(crate) fn local_fetcher() -> Arc<dyn Fetcher> {
 
 /// The number of each shard's first sample, and of all together at the end.
 #[derive(Clone, Debug)]
-pub(crate) struct Firsts(Vec<u64>);
+pub(crate) struct ShardOffsets(Vec<u64>);
 
-impl Firsts {
+impl ShardOffsets {
     /// Of shards of these lengths.
     pub(crate) fn new(lens: impl IntoIterator<Item = u64>) -> Result<Self> {
-        let mut firsts = vec![0];
+        let mut offsets = vec![0];
         let mut end = 0_u64;
         for len in lens {
             end = end.checked_add(len).filter(|end| *end <= 1 << 63).ok_or_else(|| {
                 Error::new(ErrorKind::LimitExceeded, "the shards hold more than 2^63 samples")
             })?;
-            firsts.push(end);
+            offsets.push(end);
         }
-        Ok(Firsts(firsts))
+        Ok(ShardOffsets(offsets))
     }
 
     /// How many samples there are.
@@ -140,12 +140,12 @@ mod tests {
 
     #[test]
     fn samples_are_counted_through_all_shards_and_empty_ones_hold_none() {
-        let firsts = Firsts::new([2, 0, 3]).unwrap();
-        assert_eq!((firsts.total(), firsts.lens()), (5, vec![2, 0, 3]));
-        let places: Vec<_> = (0..5).map(|index| firsts.locate(index).unwrap()).collect();
+        let offsets = ShardOffsets::new([2, 0, 3]).unwrap();
+        assert_eq!((offsets.total(), offsets.lens()), (5, vec![2, 0, 3]));
+        let places: Vec<_> = (0..5).map(|index| offsets.locate(index).unwrap()).collect();
         assert_eq!(places, [(0, 0), (0, 1), (2, 0), (2, 1), (2, 2)]);
-        assert_eq!(firsts.locate(5).unwrap_err().kind(), ErrorKind::InvalidArgument);
-        assert!(Firsts::new([1 << 63, 1]).is_err());
+        assert_eq!(offsets.locate(5).unwrap_err().kind(), ErrorKind::InvalidArgument);
+        assert!(ShardOffsets::new([1 << 63, 1]).is_err());
     }
 
     #[test]

@@ -19,16 +19,16 @@
 //! Nothing here runs code that a file brings along: pickles are `Unsupported`.
 
 mod braces;
+mod common;
 mod crc32c;
 mod file_list;
-mod files;
 mod image_folder;
 mod mds;
 mod opening;
 #[cfg(feature = "parquet")]
 mod parquet;
-mod parts;
-mod pattern;
+mod part_cache;
+mod patterns;
 mod tfrecord;
 mod webdataset;
 
@@ -39,6 +39,6 @@ pub use mds::{MdsDataset, MdsOptions};
 pub use opening::{DatasetKind, OpenOptions, OpenedDataset};
 #[cfg(feature = "parquet")]
 pub use parquet::{ParquetDataset, ParquetOptions};
-pub use pattern::{local_files, stored_files};
+pub use patterns::{local_files, stored_files};
 pub use tfrecord::{TfRecordDataset, TfRecordOptions, parse_example};
 pub use webdataset::{WebDataset, WebDatasetOptions};

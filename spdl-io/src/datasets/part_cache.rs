@@ -1,4 +1,4 @@
-//! Parts of files that many samples share, read once.
+//! PartCache of files that many samples share, read once.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -16,28 +16,28 @@ use crate::files::IoThreads;
 /// How long a thread waits for more work before it ends.
 const LINGER: Duration = Duration::from_secs(5);
 
-/// Parts that were read, kept while there is room for their bytes; the least recently used go first.
+/// PartCache that were read, state while there is room for their bytes; the least recently used go first.
 ///
 /// Whoever asks for a part that is being read waits for that read. Where all who wait give up, it is
-/// given up, with the connection that it may hold. A read that failed is not kept.
-pub(crate) struct Parts<K, T> {
+/// given up, with the connection that it may hold. A read that failed is not state.
+pub(crate) struct PartCache<K, T> {
     max_bytes: u64,
-    /// Decompress and decode, which takes longer than a thread that polls may be kept.
+    /// Decompress and decode, which takes longer than a thread that polls may be state.
     threads: Arc<IoThreads>,
-    kept: Mutex<Kept<K, T>>,
+    state: Mutex<CacheState<K, T>>,
 }
 
-type Reading<T> = Shared<BoxFuture<'static, Result<Arc<T>>>>;
+type SharedRead<T> = Shared<BoxFuture<'static, Result<Arc<T>>>>;
 
-struct Kept<K, T> {
-    parts: HashMap<K, Part<T>>,
+struct CacheState<K, T> {
+    parts: HashMap<K, CachedPart<T>>,
     bytes: u64,
     /// Counts uses, so that the least recent one is known.
     uses: u64,
 }
 
-struct Part<T> {
-    reading: Reading<T>,
+struct CachedPart<T> {
+    read: SharedRead<T>,
     last_use: u64,
     /// 0 until it was read.
     bytes: u64,
@@ -45,13 +45,13 @@ struct Part<T> {
     waiting: usize,
 }
 
-impl<K: Clone + Eq + Hash, T: Send + Sync + 'static> Parts<K, T> {
+impl<K: Clone + Eq + Hash, T: Send + Sync + 'static> PartCache<K, T> {
     /// Keeps parts of `max_bytes` together, and always the one that was used last.
     pub(crate) fn new(max_bytes: u64) -> Self {
-        let kept = Mutex::new(Kept { parts: HashMap::new(), bytes: 0, uses: 0 });
+        let state = Mutex::new(CacheState { parts: HashMap::new(), bytes: 0, uses: 0 });
         let threads = std::thread::available_parallelism().map_or(2, |threads| threads.get());
         let threads = Arc::new(IoThreads::new("spdl-parts", threads, LINGER));
-        Parts { max_bytes, threads, kept }
+        PartCache { max_bytes, threads, state }
     }
 
     /// Threads for what a read has to compute.
@@ -59,76 +59,75 @@ impl<K: Clone + Eq + Hash, T: Send + Sync + 'static> Parts<K, T> {
         Arc::clone(&self.threads)
     }
 
-    /// The part of this key: the one that is kept, or what `read` gives, with its size in bytes.
+    /// The part of this key: the one that is state, or what `read` gives, with its size in bytes.
     pub(crate) async fn get<F>(&self, key: K, read: impl FnOnce() -> F) -> Result<Arc<T>>
     where
         F: Future<Output = Result<T>> + Send + 'static,
-        T: Sized + HeldBytes,
+        T: Sized + CachedBytes,
     {
-        let reading = {
-            let mut kept = self.kept();
-            kept.uses += 1;
-            let last_use = kept.uses;
-            let part = kept.parts.entry(key.clone()).or_insert_with(|| {
-                let reading = read().map(|part| part.map(Arc::new)).boxed().shared();
-                Part { reading, last_use, bytes: 0, waiting: 0 }
+        let read = {
+            let mut state = self.state();
+            state.uses += 1;
+            let last_use = state.uses;
+            let part = state.parts.entry(key.clone()).or_insert_with(|| {
+                let read = read().map(|part| part.map(Arc::new)).boxed().shared();
+                CachedPart { read, last_use, bytes: 0, waiting: 0 }
             });
             part.last_use = last_use;
             part.waiting += 1;
-            part.reading.clone()
+            part.read.clone()
         };
-        let waiting = Waiting { parts: self, key: &key, reading: &reading };
-        let result = reading.clone().await;
+        let waiting = Waiter { parts: self, key: &key, read: &read };
+        let result = read.clone().await;
         drop(waiting);
-        let mut kept = self.kept();
+        let mut state = self.state();
         // Another read may have taken its place meanwhile.
-        let Some(part) = kept.parts.get_mut(&key).filter(|part| part.reading.ptr_eq(&reading))
-        else {
+        let Some(part) = state.parts.get_mut(&key).filter(|part| part.read.ptr_eq(&read)) else {
             return result;
         };
         match &result {
             Ok(read) if part.bytes == 0 => {
-                part.bytes = read.held_bytes().max(1);
-                kept.bytes += read.held_bytes().max(1);
-                kept.make_room(self.max_bytes, &key);
+                part.bytes = read.cached_bytes().max(1);
+                state.bytes += read.cached_bytes().max(1);
+                state.make_room(self.max_bytes, &key);
             }
             Ok(_) => {}
             Err(_) => {
-                kept.parts.remove(&key);
+                state.parts.remove(&key);
             }
         }
         result
     }
 
-    fn kept(&self) -> MutexGuard<'_, Kept<K, T>> {
+    fn state(&self) -> MutexGuard<'_, CacheState<K, T>> {
         // Nothing that panics runs under the lock.
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// One who waits for a part. The last of those who give up takes the read along.
-struct Waiting<'a, K: Eq + Hash, T> {
-    parts: &'a Parts<K, T>,
+struct Waiter<'a, K: Eq + Hash, T> {
+    parts: &'a PartCache<K, T>,
     key: &'a K,
-    reading: &'a Reading<T>,
+    read: &'a SharedRead<T>,
 }
 
-impl<K: Eq + Hash, T> Drop for Waiting<'_, K, T> {
+impl<K: Eq + Hash, T> Drop for Waiter<'_, K, T> {
     fn drop(&mut self) {
         let given_up = {
-            let mut kept = self.parts.kept.lock().unwrap_or_else(PoisonError::into_inner);
-            let part = kept.parts.get_mut(self.key);
-            let Some(part) = part.filter(|part| part.reading.ptr_eq(self.reading)) else { return };
+            let mut state = self.parts.state.lock().unwrap_or_else(PoisonError::into_inner);
+            let part = state.parts.get_mut(self.key);
+            let Some(part) = part.filter(|part| part.read.ptr_eq(self.read)) else { return };
             part.waiting -= 1;
-            let is_given_up = part.waiting == 0 && part.reading.peek().is_none();
-            if is_given_up { kept.parts.remove(self.key) } else { None }
+            let is_given_up = part.waiting == 0 && part.read.peek().is_none();
+            if is_given_up { state.parts.remove(self.key) } else { None }
         };
         // Outside the lock, as it may wait for something.
         drop(given_up);
     }
 }
 
-impl<K: Clone + Eq + Hash, T> Kept<K, T> {
+impl<K: Clone + Eq + Hash, T> CacheState<K, T> {
     fn make_room(&mut self, max_bytes: u64, newest: &K) {
         while self.bytes > max_bytes {
             let read = self.parts.iter().filter(|(key, part)| part.bytes > 0 && *key != newest);
@@ -139,18 +138,18 @@ impl<K: Clone + Eq + Hash, T> Kept<K, T> {
     }
 }
 
-impl<K, T> fmt::Debug for Parts<K, T> {
+impl<K, T> fmt::Debug for PartCache<K, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        let (parts, bytes) = (kept.parts.len(), kept.bytes);
-        write!(f, "Parts({parts} of {bytes} bytes, of {} allowed)", self.max_bytes)
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let (parts, bytes) = (state.parts.len(), state.bytes);
+        write!(f, "PartCache({parts} of {bytes} bytes, of {} allowed)", self.max_bytes)
     }
 }
 
 /// How much memory a part takes.
-pub(crate) trait HeldBytes {
+pub(crate) trait CachedBytes {
     /// In bytes, about.
-    fn held_bytes(&self) -> u64;
+    fn cached_bytes(&self) -> u64;
 }
 
 #[cfg(test)]
@@ -163,15 +162,15 @@ mod tests {
 
     use super::*;
 
-    impl HeldBytes for u64 {
-        fn held_bytes(&self) -> u64 {
+    impl CachedBytes for u64 {
+        fn cached_bytes(&self) -> u64 {
             *self
         }
     }
 
     #[test]
     fn a_part_is_read_once_for_all_who_ask() {
-        let parts = Parts::new(100);
+        let parts = PartCache::new(100);
         let reads = Arc::new(AtomicU64::new(0));
         let get = || {
             parts.get("a", || {
@@ -186,7 +185,7 @@ mod tests {
 
     #[test]
     fn the_least_recently_used_part_goes_first_and_the_newest_never() {
-        let parts = Parts::new(100);
+        let parts = PartCache::new(100);
         let reads = AtomicU64::new(0);
         let get = |key: &'static str, size: u64| {
             let read = || {
@@ -200,14 +199,14 @@ mod tests {
         // "a" is used again, so "b" makes room for "c".
         assert_eq!((get("a", 50), get("c", 50), get("a", 50)), (2, 3, 3));
         assert_eq!(get("b", 50), 4);
-        // Larger than everything allowed: kept as long as nothing else is asked for.
+        // Larger than everything allowed: state as long as nothing else is asked for.
         assert_eq!((get("d", 500), get("d", 500)), (5, 5));
         assert_eq!((get("b", 50), get("d", 500)), (6, 7));
     }
 
     #[test]
     fn a_read_that_fails_is_tried_again_by_the_next() {
-        let parts: Parts<u8, u64> = Parts::new(100);
+        let parts: PartCache<u8, u64> = PartCache::new(100);
         let failed =
             block_on(parts.get(1, || async { Err(Error::new(ErrorKind::Timeout, "slow")) }));
         assert_eq!(failed.unwrap_err().kind(), ErrorKind::Timeout);
@@ -215,7 +214,10 @@ mod tests {
     }
 
     /// Polls a read once, and gives it up.
-    fn give_up(parts: &Parts<u8, u64>, read: impl Future<Output = Result<u64>> + Send + 'static) {
+    fn give_up(
+        parts: &PartCache<u8, u64>,
+        read: impl Future<Output = Result<u64>> + Send + 'static,
+    ) {
         let mut waiting = Box::pin(parts.get(1, || read));
         let mut cx = Context::from_waker(Waker::noop());
         assert!(waiting.as_mut().poll(&mut cx).is_pending());
@@ -223,7 +225,7 @@ mod tests {
 
     #[test]
     fn a_read_that_all_have_given_up_holds_nothing() {
-        let parts: Parts<u8, u64> = Parts::new(100);
+        let parts: PartCache<u8, u64> = PartCache::new(100);
         let connection = Arc::new(());
         let held = Arc::clone(&connection);
         give_up(&parts, async move {
@@ -236,7 +238,7 @@ mod tests {
 
     #[test]
     fn a_read_that_one_of_two_gives_up_goes_on_for_the_other() {
-        let parts: Parts<u8, u64> = Parts::new(100);
+        let parts: PartCache<u8, u64> = PartCache::new(100);
         let (sender, receiver) = futures_channel::oneshot::channel::<u64>();
         let read = || async {
             receiver.await.map_err(|_| Error::new(ErrorKind::Internal, "nobody answers"))

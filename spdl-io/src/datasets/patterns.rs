@@ -12,14 +12,14 @@ use crate::files::os_error;
 
 /// What the files of a data set are called.
 #[derive(Clone, Copy)]
-pub(super) struct Names<'a> {
+pub(super) struct FilePatterns<'a> {
     /// Which files of a folder are meant, where a folder is given.
     pub(super) in_folder: &'a str,
     /// What follows the name of a file in that of its index, which no pattern means.
     pub(super) index_suffix: Option<&'a str>,
 }
 
-impl Names<'_> {
+impl FilePatterns<'_> {
     /// These in order, without the indices of others among them; `None` where there are none.
     fn sort(&self, mut keys: Vec<Key>) -> Option<Vec<Key>> {
         keys.sort_unstable();
@@ -35,12 +35,12 @@ impl Names<'_> {
 }
 
 /// A pattern without its braces; one that lists a folder is split at the last slash.
-enum Place {
+enum ParsedPattern {
     One(Key),
     Listed { folder: String, pattern: String },
 }
 
-fn places(pattern: &str) -> Result<Vec<Place>> {
+fn parse_pattern(pattern: &str) -> Result<Vec<ParsedPattern>> {
     let place = |name: String| {
         if name.starts_with("pipe:") {
             let error = Error::new(ErrorKind::Unsupported, "commands are not run to get shards");
@@ -52,8 +52,10 @@ fn places(pattern: &str) -> Result<Vec<Place>> {
         let is_address = name.contains("://");
         let is_pattern = name[base..].contains('*') || (!is_address && name[base..].contains('?'));
         Ok(match is_pattern {
-            true => Place::Listed { folder: name[..base].into(), pattern: name[base..].into() },
-            false => Place::One(name.into()),
+            true => {
+                ParsedPattern::Listed { folder: name[..base].into(), pattern: name[base..].into() }
+            }
+            false => ParsedPattern::One(name.into()),
         })
     };
     expand_braces(pattern)?.into_iter().map(place).collect()
@@ -97,7 +99,8 @@ fn nothing_found(folder: &str, pattern: &str) -> Error {
 }
 
 /// What tar archives are called, and the indices beside them.
-const ARCHIVES: Names<'static> = Names { in_folder: "*.tar", index_suffix: Some(".idx") };
+const ARCHIVES: FilePatterns<'static> =
+    FilePatterns { in_folder: "*.tar", index_suffix: Some(".idx") };
 
 /// The files of this machine that a pattern means, without the indices of tar archives among them:
 /// braces as of [`expand_braces`], and in the last part of the path `*` for any letters and `?` for one.
@@ -120,16 +123,16 @@ pub async fn stored_files(fetcher: &dyn Fetcher, pattern: &str) -> Result<Vec<Ke
 }
 
 /// The files of this machine that a pattern means; where it is a folder, its files.
-pub(super) fn local_keys(pattern: &str, names: &Names<'_>) -> Result<Vec<Key>> {
+pub(super) fn local_keys(pattern: &str, names: &FilePatterns<'_>) -> Result<Vec<Key>> {
     if fs::metadata(pattern).is_ok_and(|metadata| metadata.is_dir()) {
         let folder = format!("{}/", pattern.trim_end_matches('/'));
         return list_folder(&folder, names.in_folder, names);
     }
     let mut keys = Vec::new();
-    for place in places(pattern)? {
+    for place in parse_pattern(pattern)? {
         match place {
-            Place::One(key) => keys.push(key),
-            Place::Listed { folder, pattern } => {
+            ParsedPattern::One(key) => keys.push(key),
+            ParsedPattern::Listed { folder, pattern } => {
                 keys.extend(list_folder(&folder, &pattern, names)?);
             }
         }
@@ -137,7 +140,7 @@ pub(super) fn local_keys(pattern: &str, names: &Names<'_>) -> Result<Vec<Key>> {
     Ok(keys)
 }
 
-fn list_folder(folder: &str, pattern: &str, names: &Names<'_>) -> Result<Vec<Key>> {
+fn list_folder(folder: &str, pattern: &str, names: &FilePatterns<'_>) -> Result<Vec<Key>> {
     let path = if folder.is_empty() { Path::new(".") } else { Path::new(folder) };
     let failed = |error| os_error("cannot list this folder", &Key::from_path(path), error);
     let mut keys = Vec::new();
@@ -154,19 +157,19 @@ fn list_folder(folder: &str, pattern: &str, names: &Names<'_>) -> Result<Vec<Key
 pub(super) async fn stored_keys(
     fetcher: &dyn Fetcher,
     pattern: &str,
-    names: &Names<'_>,
+    names: &FilePatterns<'_>,
 ) -> Result<Vec<Key>> {
     let mut keys = Vec::new();
-    for place in places(pattern)? {
+    for place in parse_pattern(pattern)? {
         let (folder, pattern) = match place {
-            Place::One(folder) if folder.as_bytes().ends_with(b"/") => {
+            ParsedPattern::One(folder) if folder.as_bytes().ends_with(b"/") => {
                 (folder, names.in_folder.to_owned())
             }
-            Place::One(key) => {
+            ParsedPattern::One(key) => {
                 keys.push(key);
                 continue;
             }
-            Place::Listed { folder, pattern } => (folder.into(), pattern),
+            ParsedPattern::Listed { folder, pattern } => (folder.into(), pattern),
         };
         let mut objects = fetcher.list(&folder).await?;
         let mut found = Vec::new();

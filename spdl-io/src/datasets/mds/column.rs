@@ -6,7 +6,7 @@ use bytes::Bytes;
 use spdl_core::{Error, ErrorKind, Result};
 
 use crate::archive::{NpyArray, NpyType};
-use crate::datasets::files::{half_to_f64, u32_at, unsigned};
+use crate::datasets::common::{half_to_f64, u32_at, unsigned};
 use crate::records::{Encoding, FieldRequest, FieldValue};
 
 /// The most bytes strings in a list of images: each takes more memory than bytes of the file.
@@ -17,13 +17,13 @@ const MAX_COLUMNS: usize = 4096;
 
 /// The columns of a shard, in the order in which samples hold them.
 #[derive(Debug, PartialEq)]
-pub(super) struct Columns {
+pub(super) struct MdsColumns {
     pub(super) names: Vec<Arc<str>>,
-    columns: Vec<Column>,
+    columns: Vec<MdsColumn>,
 }
 
 #[derive(Debug, PartialEq)]
-struct Column {
+struct MdsColumn {
     encoding: ColumnEncoding,
     /// In bytes; `None` where each sample says its own.
     size: Option<u32>,
@@ -49,7 +49,7 @@ enum ColumnEncoding {
     Unknown(Box<str>),
 }
 
-impl Columns {
+impl MdsColumns {
     pub(super) fn new(
         names: &[String],
         encodings: &[String],
@@ -76,10 +76,10 @@ impl Columns {
             let size = size.map_err(|_| {
                 Error::new(ErrorKind::Corrupt, "the size of a column is more than 4 GiB")
             })?;
-            Ok(Column { encoding: ColumnEncoding::parse(encoding), size })
+            Ok(MdsColumn { encoding: ColumnEncoding::parse(encoding), size })
         });
         let columns = columns.collect::<Result<_>>()?;
-        Ok(Columns { names: names.iter().map(|name| name.as_str().into()).collect(), columns })
+        Ok(MdsColumns { names: names.iter().map(|name| name.as_str().into()).collect(), columns })
     }
 
     /// The fields of a sample: first the sizes of the columns that have none of their own, then the

@@ -7,12 +7,12 @@ use serde::Deserialize;
 use spdl_core::{Error, ErrorKind, Result};
 use twox_hash::{XxHash3_64, XxHash3_128, XxHash64};
 
-use super::column::Columns;
+use super::column::MdsColumns;
 
 /// A shard as the index tells of it.
 #[derive(Debug)]
 pub(super) struct ShardInfo {
-    pub(super) columns: Arc<Columns>,
+    pub(super) columns: Arc<MdsColumns>,
     pub(super) samples: u32,
     pub(super) raw: FileInfo,
     /// What lies in the store instead, where it is compressed.
@@ -35,14 +35,14 @@ pub(super) struct FileInfo {
 }
 
 #[derive(Deserialize)]
-struct Index {
+struct MdsIndex {
     version: u64,
-    shards: Vec<Shard>,
+    shards: Vec<ShardEntry>,
 }
 
 /// Other formats than MDS have other parts, so all that only MDS has may be missing.
 #[derive(Deserialize)]
-struct Shard {
+struct ShardEntry {
     version: u64,
     format: String,
     #[serde(default)]
@@ -61,11 +61,11 @@ struct Shard {
 
 /// The shards of an index.
 pub(super) fn parse(text: &[u8]) -> Result<Vec<ShardInfo>> {
-    let index: Index = serde_json::from_slice(text).map_err(|error| {
+    let index: MdsIndex = serde_json::from_slice(text).map_err(|error| {
         Error::new(ErrorKind::Corrupt, "this is no index of MDS").with_source(error)
     })?;
     check_version(index.version)?;
-    let mut columns: Option<Arc<Columns>> = None;
+    let mut columns: Option<Arc<MdsColumns>> = None;
     let mut shards = Vec::with_capacity(index.shards.len());
     for shard in index.shards {
         let name = shard.raw_data.basename.clone();
@@ -87,14 +87,15 @@ fn check_version(version: u64) -> Result<()> {
     Err(Error::new(ErrorKind::Unsupported, message))
 }
 
-impl Shard {
-    fn check(self, before: Option<&Arc<Columns>>) -> Result<ShardInfo> {
+impl ShardEntry {
+    fn check(self, before: Option<&Arc<MdsColumns>>) -> Result<ShardInfo> {
         check_version(self.version)?;
         if self.format != "mds" {
             let message = format!("the format {:?}, where \"mds\" was expected", self.format);
             return Err(Error::new(ErrorKind::Unsupported, message));
         }
-        let columns = Columns::new(&self.column_names, &self.column_encodings, &self.column_sizes)?;
+        let columns =
+            MdsColumns::new(&self.column_names, &self.column_encodings, &self.column_sizes)?;
         let columns = match before {
             Some(before) if **before == columns => Arc::clone(before),
             _ => Arc::new(columns),

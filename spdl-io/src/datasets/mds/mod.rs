@@ -17,9 +17,9 @@ use spdl_core::{Dataset, Error, ErrorKind, Result};
 
 use self::index::{Compression, FileInfo, ShardInfo};
 #[cfg(feature = "local")]
-use super::files::local_fetcher;
-use super::files::{ContentHash, Firsts, check_size, row_key, shown, u32_at};
-use super::parts::{HeldBytes, Parts};
+use super::common::local_fetcher;
+use super::common::{ContentHash, ShardOffsets, check_size, row_key, shown, u32_at};
+use super::part_cache::{CachedBytes, PartCache};
 use crate::archive::{Decompress, DecompressLimits};
 use crate::fetch::{Fetcher, Key};
 use crate::records::{FieldRequest, FieldValue, PackedRows, StoredRecord};
@@ -63,7 +63,7 @@ const MAX_INDEX_BYTES: u64 = 1 << 28;
 /// ```
 pub struct MdsDataset {
     shards: Vec<Arc<SharedShard>>,
-    firsts: Firsts,
+    offsets: ShardOffsets,
 }
 
 /// How shards of MDS are read.
@@ -141,23 +141,23 @@ impl MdsDataset {
         for (_, compression) in infos.iter().filter_map(|info| info.zip.as_ref()) {
             check_feature(*compression).map_err(located)?;
         }
-        let firsts = Firsts::new(infos.iter().map(|info| u64::from(info.samples)))?;
-        let parts = Arc::new(Parts::new(options.cache_bytes));
+        let offsets = ShardOffsets::new(infos.iter().map(|info| u64::from(info.samples)))?;
+        let parts = Arc::new(PartCache::new(options.cache_bytes));
         let shards = infos.into_iter().enumerate().map(|(number, info)| {
             let key =
                 |file: &FileInfo| Key::from_bytes(&[&folder, file.basename.as_bytes()].concat());
             let zip = info.zip.as_ref().map(|(zip, _)| key(zip));
             let raw = key(&info.raw);
             let max_bytes = options.max_shard_bytes;
-            let shard = Shard { number, raw, zip, info, max_bytes, parts: Arc::clone(&parts) };
+            let shard = MdsShard { number, raw, zip, info, max_bytes, parts: Arc::clone(&parts) };
             Arc::new(SharedShard(Arc::new(shard)))
         });
-        Ok(MdsDataset { shards: shards.collect(), firsts })
+        Ok(MdsDataset { shards: shards.collect(), offsets })
     }
 
     /// How many samples each shard holds: for [`ShardWindow`](spdl_core::source::sampler::ShardWindow).
     pub fn shard_lens(&self) -> Vec<u64> {
-        self.firsts.lens()
+        self.offsets.lens()
     }
 }
 
@@ -173,14 +173,14 @@ fn check_feature(compression: Compression) -> Result<()> {
     Err(Error::new(ErrorKind::Unsupported, message))
 }
 
-struct Shard {
+struct MdsShard {
     /// Its place in the index.
     number: usize,
     raw: Key,
     zip: Option<Key>,
     info: ShardInfo,
     max_bytes: u64,
-    parts: Arc<Parts<usize, ShardPart>>,
+    parts: Arc<PartCache<usize, ShardPart>>,
 }
 
 /// What of a shard is kept for the samples that follow.
@@ -191,14 +191,14 @@ struct ShardPart {
     data: Option<Bytes>,
 }
 
-impl HeldBytes for ShardPart {
-    fn held_bytes(&self) -> u64 {
+impl CachedBytes for ShardPart {
+    fn cached_bytes(&self) -> u64 {
         let data = self.data.as_ref().map_or(0, |data| data.len());
         (data + 4 * self.offsets.len()) as u64
     }
 }
 
-impl Shard {
+impl MdsShard {
     /// The bytes of the shard before the description of its columns: a number, and the offsets.
     fn head_bytes(&self) -> u64 {
         4 * (u64::from(self.info.samples) + 2)
@@ -314,7 +314,7 @@ impl Shard {
 
 /// The shard as what samples hold: a name of its own, as the trait is not for `Arc`.
 #[derive(Debug)]
-struct SharedShard(Arc<Shard>);
+struct SharedShard(Arc<MdsShard>);
 
 #[async_trait]
 impl PackedRows for SharedShard {
@@ -360,11 +360,11 @@ impl Dataset for MdsDataset {
     type Item = StoredRecord;
 
     fn len(&self) -> u64 {
-        self.firsts.total()
+        self.offsets.total()
     }
 
     fn item(&self, index: u64) -> Result<StoredRecord> {
-        let (shard, row) = self.firsts.locate(index)?;
+        let (shard, row) = self.offsets.locate(index)?;
         let shard = Arc::clone(&self.shards[shard]);
         Ok(StoredRecord::new(row_key(&shard.0.raw, row)).with_row(shard, row))
     }
@@ -388,15 +388,15 @@ impl Dataset for MdsDataset {
     }
 }
 
-impl fmt::Debug for Shard {
+impl fmt::Debug for MdsShard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Shard({} with {} samples)", self.raw, self.info.samples)
+        write!(f, "MdsShard({} with {} samples)", self.raw, self.info.samples)
     }
 }
 
 impl fmt::Debug for MdsDataset {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (samples, shards) = (self.firsts.total(), self.shards.len());
+        let (samples, shards) = (self.offsets.total(), self.shards.len());
         write!(f, "MdsDataset({samples} samples in {shards} shards)")
     }
 }

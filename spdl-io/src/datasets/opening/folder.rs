@@ -5,7 +5,7 @@ use std::sync::Arc;
 use futures_util::StreamExt;
 use spdl_core::{Dataset, Error, ErrorKind, Labeled, Result};
 
-use super::kinds::Opening;
+use super::kinds::Opener;
 use super::{DatasetKind, OpenedDataset, kind_of_name};
 use crate::datasets::ImageFolder;
 use crate::fetch::{Key, quoted};
@@ -15,7 +15,7 @@ use crate::shards::{JOURNAL, MANIFEST, Manifest, ShardRecord};
 /// So many objects of a folder in a store are looked at to see what it holds.
 const LOOKED_AT: usize = 1000;
 
-impl Opening<'_> {
+impl Opener<'_> {
     /// What a folder holds is told by the names in it.
     pub(super) async fn folder(&self, folder: &Key) -> Result<OpenedDataset> {
         let held = match self.is_local {

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use spdl_core::{Dataset, Error, ErrorKind, Result};
 
 use super::labels::Unlabeled;
-use super::{DatasetKind, OpenOptions, OpenedDataset, Place};
+use super::{DatasetKind, OpenLocation, OpenOptions, OpenedDataset};
 use crate::datasets::file_list::{LABEL_COLUMNS, RowStores};
-use crate::datasets::pattern::{Names, local_keys, stored_keys};
+use crate::datasets::patterns::{FilePatterns, local_keys, stored_keys};
 use crate::datasets::{
     FileList, FileListOptions, MdsDataset, MdsOptions, TfRecordDataset, TfRecordOptions,
     WebDataset, WebDatasetOptions,
@@ -19,7 +19,7 @@ use crate::records::StoredRecord;
 use crate::stores::StoreRegistry;
 
 /// Where files are named, nothing is a folder; and what lies beside them is an index.
-const NAMES: Names<'static> = Names { in_folder: "*", index_suffix: Some(".idx") };
+const NAMES: FilePatterns<'static> = FilePatterns { in_folder: "*", index_suffix: Some(".idx") };
 
 /// The folder that a file lies in, with a slash at its end unless it is empty.
 fn folder_of(file: &Key) -> Key {
@@ -29,7 +29,7 @@ fn folder_of(file: &Key) -> Key {
 }
 
 /// What opens data sets in one store.
-pub(super) struct Opening<'a> {
+pub(super) struct Opener<'a> {
     pub(super) fetcher: &'a Arc<dyn Fetcher>,
     pub(super) is_local: bool,
     /// The address of the store; `None` for files of this machine.
@@ -39,7 +39,7 @@ pub(super) struct Opening<'a> {
     pub(super) options: &'a OpenOptions,
 }
 
-impl Opening<'_> {
+impl Opener<'_> {
     pub(super) fn opened(
         &self,
         kind: DatasetKind,
@@ -65,22 +65,22 @@ impl Opening<'_> {
         }
     }
 
-    /// What lies at places that go together, of which there is at least one.
-    pub(super) async fn places(
+    /// What lies at locations that go together, of which there is at least one.
+    pub(super) async fn locations(
         &self,
         kind: Option<DatasetKind>,
-        places: &[Place],
+        locations: &[OpenLocation],
     ) -> Result<OpenedDataset> {
         match kind {
             Some(
                 kind @ (DatasetKind::TarShards | DatasetKind::Parquet | DatasetKind::TfRecord),
             ) => {
                 let mut keys = Vec::new();
-                for place in places {
-                    let found = match place.key.as_str() {
+                for location in locations {
+                    let found = match location.key.as_str() {
                         Some(pattern) if self.is_local => local_keys(pattern, &NAMES)?,
                         Some(pattern) => stored_keys(&**self.fetcher, pattern, &NAMES).await?,
-                        None => vec![place.key.clone()],
+                        None => vec![location.key.clone()],
                     };
                     keys.extend(found);
                 }
@@ -89,15 +89,15 @@ impl Opening<'_> {
                     opened => opened,
                 }
             }
-            _ if places.len() > 1 => {
+            _ if locations.len() > 1 => {
                 let message = "only one folder, or one list of files, can be opened at a time";
                 Err(Error::new(ErrorKind::InvalidArgument, message)
-                    .with_key(places[1].key.display_name()))
+                    .with_key(locations[1].key.display_name()))
             }
-            Some(DatasetKind::FileList) => self.file_list(&places[0].key).await,
-            Some(DatasetKind::Mds) => self.mds(folder_of(&places[0].key)).await,
-            _ => match self.folder(&places[0].key).await {
-                Err(error) => Err(self.tell_inside(error, &places[0].key).await),
+            Some(DatasetKind::FileList) => self.file_list(&locations[0].key).await,
+            Some(DatasetKind::Mds) => self.mds(folder_of(&locations[0].key)).await,
+            _ => match self.folder(&locations[0].key).await {
+                Err(error) => Err(self.tell_inside(error, &locations[0].key).await),
                 opened => opened,
             },
         }

@@ -6,7 +6,7 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use spdl_core::{Error, ErrorKind};
 
 use super::folder::local_names;
-use super::kinds::Opening;
+use super::kinds::Opener;
 use super::{DatasetKind, address_in, kind_of_name};
 use crate::fetch::Key;
 
@@ -19,7 +19,7 @@ const MOST_INSIDE: usize = 1000;
 /// So many of the folders found are named.
 const NAMED: usize = 3;
 
-impl Opening<'_> {
+impl Opener<'_> {
     /// An error of several files, of which one is not there: how many are not, and which is the first.
     pub(super) async fn tell_missing(&self, error: Error, keys: &[Key]) -> Error {
         if error.kind() != ErrorKind::NotFound || !(2..=MOST_FILES).contains(&keys.len()) {

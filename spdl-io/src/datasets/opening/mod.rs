@@ -15,7 +15,7 @@ use std::sync::Arc;
 use spdl_core::{Dataset, Error, ErrorKind, Result};
 
 use self::folder::FolderRecords;
-use self::kinds::Opening;
+use self::kinds::Opener;
 use self::labels::Unlabeled;
 pub use self::options::OpenOptions;
 use super::file_list::FILE_FIELD;
@@ -182,28 +182,29 @@ impl OpenedDataset {
         stores: &StoreRegistry,
         options: &OpenOptions,
     ) -> Result<OpenedDataset> {
-        let places = places(addresses, stores)?;
-        let Some(first) = places.first() else {
+        let locations = locations(addresses, stores)?;
+        let Some(first) = locations.first() else {
             let message = "no data set was named";
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         };
-        let kinds: Vec<_> = places.iter().map(|place| kind_of_name(&place.key)).collect();
-        let is_one_store = places.iter().all(|place| Arc::ptr_eq(&place.fetcher, &first.fetcher));
+        let kinds: Vec<_> = locations.iter().map(|location| kind_of_name(&location.key)).collect();
+        let is_one_store =
+            locations.iter().all(|location| Arc::ptr_eq(&location.fetcher, &first.fetcher));
         if kinds.iter().any(|kind| *kind != kinds[0]) || !is_one_store {
             let message = format!(
                 "{} addresses were given; several must be files of one kind in one store",
-                places.len()
+                locations.len()
             );
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         }
-        let opening = Opening {
+        let opening = Opener {
             fetcher: &first.fetcher,
             is_local: first.is_local,
             store: first.store.as_deref(),
             stores,
             options,
         };
-        let opened = opening.places(kinds[0], &places).await;
+        let opened = opening.locations(kinds[0], &locations).await;
         let opened = opened.and_then(|opened| match opened.samples.is_empty() {
             true => Err(Error::new(ErrorKind::NotFound, "this data set holds no samples")),
             false => Ok(opened),
@@ -246,28 +247,29 @@ impl OpenedDataset {
     ) -> Result<OpenedDataset> {
         let is_path = |name: &OsStr| name.to_str().is_none_or(|name| !name.contains(':'));
         // A million paths need not be taken apart one by one.
-        let (place, images) = if addresses.iter().all(|name| is_path(name.as_ref())) {
+        let (location, images) = if addresses.iter().all(|name| is_path(name.as_ref())) {
             let paths = addresses.iter().map(|name| Path::new(name.as_ref()));
-            (places(&["."], stores)?.pop(), ImageFolder::from_paths(paths, labels)?)
+            (locations(&["."], stores)?.pop(), ImageFolder::from_paths(paths, labels)?)
         } else {
-            let mut places = places(addresses, stores)?;
-            let first = places.first().map(|place| Arc::clone(&place.fetcher));
-            let is_elsewhere = |place: &&Place| {
-                first.as_ref().is_some_and(|first| !Arc::ptr_eq(&place.fetcher, first))
+            let mut locations = locations(addresses, stores)?;
+            let first = locations.first().map(|location| Arc::clone(&location.fetcher));
+            let is_elsewhere = |location: &&OpenLocation| {
+                first.as_ref().is_some_and(|first| !Arc::ptr_eq(&location.fetcher, first))
             };
-            if let Some(other) = places.iter().find(is_elsewhere) {
+            if let Some(other) = locations.iter().find(is_elsewhere) {
                 let message = "images of a list must lie in one store, without signatures in their \
                                addresses, and this one lies in another than the first";
                 let error = Error::new(ErrorKind::InvalidArgument, message);
                 return Err(error.with_key(&*other.address));
             }
-            let images = ImageFolder::from_paths(places.iter().map(|it| it.key.to_path()), labels)?;
-            (places.pop(), images)
+            let images =
+                ImageFolder::from_paths(locations.iter().map(|it| it.key.to_path()), labels)?;
+            (locations.pop(), images)
         };
-        let Some(Place { fetcher, is_local, store, .. }) = place else {
+        let Some(OpenLocation { fetcher, is_local, store, .. }) = location else {
             return Err(Error::new(ErrorKind::InvalidArgument, "the list of images is empty"));
         };
-        let opening = Opening {
+        let opening = Opener {
             fetcher: &fetcher,
             is_local,
             store: store.as_deref(),
@@ -325,7 +327,7 @@ fn address_in(store: Option<&str>, key: &str) -> String {
 }
 
 /// Where an address leads.
-struct Place {
+struct OpenLocation {
     fetcher: Arc<dyn Fetcher>,
     key: Key,
     is_local: bool,
@@ -335,8 +337,8 @@ struct Place {
     store: Option<Arc<str>>,
 }
 
-fn places(addresses: &[impl AsRef<OsStr>], stores: &StoreRegistry) -> Result<Vec<Place>> {
-    let mut places = Vec::with_capacity(addresses.len());
+fn locations(addresses: &[impl AsRef<OsStr>], stores: &StoreRegistry) -> Result<Vec<OpenLocation>> {
+    let mut locations = Vec::with_capacity(addresses.len());
     for address in addresses {
         let given = address.as_ref();
         // What is not UTF-8 is a path.
@@ -348,9 +350,15 @@ fn places(addresses: &[impl AsRef<OsStr>], stores: &StoreRegistry) -> Result<Vec
         let is_local = parsed.scheme() == "file";
         let store = (!is_local).then(|| parsed.store().into());
         let Location { fetcher, key: named, address } = stores.open(text)?;
-        places.push(Place { fetcher, key: key.unwrap_or(named), is_local, address, store });
+        locations.push(OpenLocation {
+            fetcher,
+            key: key.unwrap_or(named),
+            is_local,
+            address,
+            store,
+        });
     }
-    Ok(places)
+    Ok(locations)
 }
 
 /// What the name of a file says; `None` for what may be a folder.

@@ -17,9 +17,9 @@ use parquet::file::serialized_reader::SerializedPageReader;
 use spdl_core::{Error, ErrorKind, Result};
 
 use super::pages::{self, CheckedPages};
-use super::schema::{Column, Kind};
-use crate::datasets::files::{half_to_f64, unsigned};
-use crate::datasets::parts::HeldBytes;
+use super::schema::{ColumnKind, ParquetColumn};
+use crate::datasets::common::{half_to_f64, unsigned};
+use crate::datasets::part_cache::CachedBytes;
 use crate::records::{Encoding, FieldValue};
 
 /// How many rows are decoded at once.
@@ -37,13 +37,13 @@ pub(super) struct Chunk {
 
 /// A column of a row group.
 pub(super) struct ColumnPart {
-    rows: Rows,
-    values: Values,
-    held_bytes: u64,
+    rows: RowValues,
+    values: ColumnValues,
+    cached_bytes: u64,
 }
 
 /// Which values are those of a row.
-enum Rows {
+enum RowValues {
     /// One each.
     Required,
     /// One each, or [`NULL`].
@@ -57,7 +57,7 @@ const NULL: u32 = u32::MAX;
 const EMPTY: u32 = u32::MAX - 1;
 const NO_LIST: u32 = u32::MAX - 2;
 
-enum Values {
+enum ColumnValues {
     Bools(Vec<bool>),
     Ints(Vec<i32>),
     Longs(Vec<i64>),
@@ -67,16 +67,16 @@ enum Values {
     Fixed(Vec<FixedLenByteArray>),
 }
 
-impl HeldBytes for ColumnPart {
-    fn held_bytes(&self) -> u64 {
-        self.held_bytes
+impl CachedBytes for ColumnPart {
+    fn cached_bytes(&self) -> u64 {
+        self.cached_bytes
     }
 }
 
 impl ColumnPart {
     /// Decodes the bytes of a chunk that has `rows` rows. Offsets of errors are within the chunk.
     pub(super) fn decode(
-        column: &Column,
+        column: &ParquetColumn,
         chunk: &Chunk,
         bytes: Bytes,
         rows: u64,
@@ -88,21 +88,21 @@ impl ColumnPart {
         let mut part = decoded.unwrap_or_else(|_| {
             Err(Error::new(ErrorKind::Corrupt, "the values of a column make no sense"))
         })?;
-        part.held_bytes += page_bytes;
+        part.cached_bytes += page_bytes;
         Ok(part)
     }
 
     /// The value of a row.
-    pub(super) fn field(&self, column: &Column, row: u64) -> Result<FieldValue> {
+    pub(super) fn field(&self, column: &ParquetColumn, row: u64) -> Result<FieldValue> {
         let none = || Error::new(ErrorKind::InvalidArgument, format!("there is no row {row}"));
         let row = usize::try_from(row).map_err(|_| none())?;
         match &self.rows {
-            Rows::Required => self.value(column.kind, row),
-            Rows::Optional(rows) => match *rows.get(row).ok_or_else(none)? {
+            RowValues::Required => self.value(column.kind, row),
+            RowValues::Optional(rows) => match *rows.get(row).ok_or_else(none)? {
                 NULL => Ok(FieldValue::Null),
                 value => self.value(column.kind, value as usize),
             },
-            Rows::Lists { starts, items } => {
+            RowValues::Lists { starts, items } => {
                 let [start, end] =
                     starts.get(row..).and_then(<[u32]>::first_chunk).ok_or_else(none)?;
                 match items.get(*start as usize..*end as usize).ok_or_else(none)? {
@@ -116,7 +116,7 @@ impl ColumnPart {
 
     /// Adds the texts of a column of single texts, until there are more than `most`.
     pub(super) fn add_texts(&self, texts: &mut BTreeSet<String>, most: usize) -> Result<()> {
-        let Values::Bytes(values) = &self.values else { return Ok(()) };
+        let ColumnValues::Bytes(values) = &self.values else { return Ok(()) };
         for value in values {
             let text = std::str::from_utf8(value.data()).map_err(|error| {
                 Error::new(ErrorKind::Corrupt, "text in UTF-8 was expected").with_source(error)
@@ -132,41 +132,47 @@ impl ColumnPart {
         Ok(())
     }
 
-    fn list(&self, kind: Kind, items: &[u32]) -> Result<FieldValue> {
+    fn list(&self, kind: ColumnKind, items: &[u32]) -> Result<FieldValue> {
         let value = |item: &u32| match *item {
             NULL => Ok(FieldValue::Null),
             item => self.value(kind, item as usize),
         };
         let fields = items.iter().map(value).collect::<Result<Vec<FieldValue>>>()?;
-        let is_whole = |kinds: &[Kind]| kinds.contains(&kind) && !items.contains(&NULL);
-        if is_whole(&[Kind::Integer, Kind::SmallUnsigned, Kind::Unsigned]) {
+        let is_whole = |kinds: &[ColumnKind]| kinds.contains(&kind) && !items.contains(&NULL);
+        if is_whole(&[ColumnKind::Integer, ColumnKind::SmallUnsigned, ColumnKind::Unsigned]) {
             return Ok(FieldValue::Integers(
                 fields.iter().filter_map(FieldValue::as_i64).collect(),
             ));
         }
-        if is_whole(&[Kind::Float, Kind::Half]) {
+        if is_whole(&[ColumnKind::Float, ColumnKind::Half]) {
             return Ok(FieldValue::Floats(fields.iter().filter_map(FieldValue::as_f64).collect()));
         }
         Ok(FieldValue::List(fields))
     }
 
-    fn value(&self, kind: Kind, at: usize) -> Result<FieldValue> {
+    fn value(&self, kind: ColumnKind, at: usize) -> Result<FieldValue> {
         let field = match &self.values {
-            Values::Bools(values) => values.get(at).map(|value| Ok(FieldValue::Bool(*value))),
-            Values::Ints(values) => values.get(at).map(|value| match kind {
-                Kind::SmallUnsigned => Ok(FieldValue::Integer(i64::from(*value as u32))),
+            ColumnValues::Bools(values) => values.get(at).map(|value| Ok(FieldValue::Bool(*value))),
+            ColumnValues::Ints(values) => values.get(at).map(|value| match kind {
+                ColumnKind::SmallUnsigned => Ok(FieldValue::Integer(i64::from(*value as u32))),
                 _ => Ok(FieldValue::Integer((*value).into())),
             }),
-            Values::Longs(values) => values.get(at).map(|value| match kind {
-                Kind::Unsigned => unsigned(*value as u64),
+            ColumnValues::Longs(values) => values.get(at).map(|value| match kind {
+                ColumnKind::Unsigned => unsigned(*value as u64),
                 _ => Ok(FieldValue::Integer(*value)),
             }),
-            Values::Floats(values) => {
+            ColumnValues::Floats(values) => {
                 values.get(at).map(|value| Ok(FieldValue::Float((*value).into())))
             }
-            Values::Doubles(values) => values.get(at).map(|value| Ok(FieldValue::Float(*value))),
-            Values::Bytes(values) => values.get(at).map(|value| bytes_field(kind, value.data())),
-            Values::Fixed(values) => values.get(at).map(|value| bytes_field(kind, value.data())),
+            ColumnValues::Doubles(values) => {
+                values.get(at).map(|value| Ok(FieldValue::Float(*value)))
+            }
+            ColumnValues::Bytes(values) => {
+                values.get(at).map(|value| bytes_field(kind, value.data()))
+            }
+            ColumnValues::Fixed(values) => {
+                values.get(at).map(|value| bytes_field(kind, value.data()))
+            }
         };
         field.unwrap_or_else(|| {
             Err(Error::new(ErrorKind::Corrupt, "a column has fewer values than rows"))
@@ -175,44 +181,46 @@ impl ColumnPart {
 }
 
 /// A copy, so that a sample does not keep the pages of its row group.
-fn bytes_field(kind: Kind, bytes: &[u8]) -> Result<FieldValue> {
+fn bytes_field(kind: ColumnKind, bytes: &[u8]) -> Result<FieldValue> {
     let encoding = match kind {
-        Kind::Half => {
+        ColumnKind::Half => {
             let bits = <[u8; 2]>::try_from(bytes).map(u16::from_le_bytes).map_err(|_| {
                 Error::new(ErrorKind::Corrupt, "a number of 16 bits in more or fewer bytes")
             })?;
             return Ok(FieldValue::Float(half_to_f64(bits)));
         }
-        Kind::Text => Encoding::Text,
-        Kind::Json => Encoding::Json,
+        ColumnKind::Text => Encoding::Text,
+        ColumnKind::Json => Encoding::Json,
         _ => Encoding::Bytes,
     };
     encoding.decode(Bytes::copy_from_slice(bytes))
 }
 
-fn decode(column: &Column, chunk: &Chunk, bytes: Bytes, rows: u64) -> Result<ColumnPart> {
+fn decode(column: &ParquetColumn, chunk: &Chunk, bytes: Bytes, rows: u64) -> Result<ColumnPart> {
     match column.descriptor.physical_type() {
-        PhysicalType::BOOLEAN => typed::<BoolType>(column, chunk, bytes, rows, Values::Bools),
-        PhysicalType::INT32 => typed::<Int32Type>(column, chunk, bytes, rows, Values::Ints),
-        PhysicalType::INT64 => typed::<Int64Type>(column, chunk, bytes, rows, Values::Longs),
-        PhysicalType::FLOAT => typed::<FloatType>(column, chunk, bytes, rows, Values::Floats),
-        PhysicalType::DOUBLE => typed::<DoubleType>(column, chunk, bytes, rows, Values::Doubles),
+        PhysicalType::BOOLEAN => typed::<BoolType>(column, chunk, bytes, rows, ColumnValues::Bools),
+        PhysicalType::INT32 => typed::<Int32Type>(column, chunk, bytes, rows, ColumnValues::Ints),
+        PhysicalType::INT64 => typed::<Int64Type>(column, chunk, bytes, rows, ColumnValues::Longs),
+        PhysicalType::FLOAT => typed::<FloatType>(column, chunk, bytes, rows, ColumnValues::Floats),
+        PhysicalType::DOUBLE => {
+            typed::<DoubleType>(column, chunk, bytes, rows, ColumnValues::Doubles)
+        }
         PhysicalType::BYTE_ARRAY => {
-            typed::<ByteArrayType>(column, chunk, bytes, rows, Values::Bytes)
+            typed::<ByteArrayType>(column, chunk, bytes, rows, ColumnValues::Bytes)
         }
         PhysicalType::FIXED_LEN_BYTE_ARRAY => {
-            typed::<FixedLenByteArrayType>(column, chunk, bytes, rows, Values::Fixed)
+            typed::<FixedLenByteArrayType>(column, chunk, bytes, rows, ColumnValues::Fixed)
         }
         PhysicalType::INT96 => Err(Error::new(ErrorKind::Unsupported, "times of 96 bits")),
     }
 }
 
 fn typed<T: DataType>(
-    column: &Column,
+    column: &ParquetColumn,
     chunk: &Chunk,
     bytes: Bytes,
     rows: u64,
-    wrap: fn(Vec<T::T>) -> Values,
+    wrap: fn(Vec<T::T>) -> ColumnValues,
 ) -> Result<ColumnPart> {
     let descriptor = &column.descriptor;
     // The chunk is all there is to read, and starts at 0.
@@ -228,7 +236,7 @@ fn typed<T: DataType>(
     let pages =
         SerializedPageReader::new(Arc::new(bytes), &metadata, row_count, None).map_err(failed)?;
     let (definition, repetition) = (descriptor.max_def_level(), descriptor.max_rep_level());
-    let pages = CheckedPages { pages, most_repetition: repetition, most_definition: definition };
+    let pages = CheckedPages { pages, max_repetition: repetition, max_definition: definition };
     let mut reader = ColumnReaderImpl::<T>::new(Arc::clone(descriptor), Box::new(pages));
     let (mut values, mut definitions, mut repetitions) = (Vec::new(), Vec::new(), Vec::new());
     let mut read = 0;
@@ -244,17 +252,17 @@ fn typed<T: DataType>(
     }
     let rows = match column.item_level {
         Some(item_level) => lists(&definitions, &repetitions, definition, item_level),
-        None if definition > 0 => Rows::Optional(numbered(&definitions, definition)),
-        None => Rows::Required,
+        None if definition > 0 => RowValues::Optional(numbered(&definitions, definition)),
+        None => RowValues::Required,
     };
     let entries = match &rows {
-        Rows::Required => 0,
-        Rows::Optional(rows) => rows.len(),
-        Rows::Lists { starts, items } => starts.len() + items.len(),
+        RowValues::Required => 0,
+        RowValues::Optional(rows) => rows.len(),
+        RowValues::Lists { starts, items } => starts.len() + items.len(),
     };
-    let held_bytes = (4 * entries + size_of::<T::T>() * values.len()) as u64;
+    let cached_bytes = (4 * entries + size_of::<T::T>() * values.len()) as u64;
     values.shrink_to_fit();
-    Ok(ColumnPart { rows, values: wrap(values), held_bytes })
+    Ok(ColumnPart { rows, values: wrap(values), cached_bytes })
 }
 
 /// The number of the value for each level that says there is one.
@@ -270,7 +278,7 @@ fn numbered(definitions: &[i16], definition: i16) -> Vec<u32> {
     definitions.iter().map(number).collect()
 }
 
-fn lists(definitions: &[i16], repetitions: &[i16], definition: i16, item_level: i16) -> Rows {
+fn lists(definitions: &[i16], repetitions: &[i16], definition: i16, item_level: i16) -> RowValues {
     let mut items = numbered(definitions, definition);
     let mut starts = Vec::new();
     for (at, (item, level)) in items.iter_mut().zip(definitions).enumerate() {
@@ -283,7 +291,7 @@ fn lists(definitions: &[i16], repetitions: &[i16], definition: i16, item_level: 
         }
     }
     starts.push(items.len() as u32);
-    Rows::Lists { starts, items }
+    RowValues::Lists { starts, items }
 }
 
 fn fewer(rows: u64, found: usize) -> Error {

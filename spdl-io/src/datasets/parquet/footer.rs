@@ -8,9 +8,9 @@ use parquet::file::metadata::{ParquetMetaDataReader, RowGroupMetaData};
 use spdl_core::{Error, ErrorKind, Result};
 
 use super::column::{Chunk, failed};
-use super::schema::{self, Column};
+use super::schema::{self, ParquetColumn};
 use super::thrift::{self, Thrift};
-use crate::datasets::files::u32_at;
+use crate::datasets::common::u32_at;
 use crate::fetch::{Fetcher, Key};
 
 /// How much of the end of a file is read at first: more than most need.
@@ -25,7 +25,7 @@ const MAX_DEPTH: usize = 64;
 /// What a file holds.
 #[derive(Debug)]
 pub(super) struct Footer {
-    pub(super) columns: Vec<Column>,
+    pub(super) columns: Vec<ParquetColumn>,
     pub(super) groups: Vec<RowGroup>,
 }
 

@@ -21,17 +21,17 @@ use spdl_core::{Dataset, Error, ErrorKind, Result};
 
 use self::column::ColumnPart;
 use self::footer::RowGroup;
-use self::schema::{Column, Kind};
+use self::schema::{ColumnKind, ParquetColumn};
 #[cfg(feature = "local")]
-use super::files::local_fetcher;
-use super::files::{ContentHash, Firsts, check_size, row_key, shown};
-use super::parts::Parts;
-use super::pattern::{self, Names};
+use super::common::local_fetcher;
+use super::common::{ContentHash, ShardOffsets, check_size, row_key, shown};
+use super::part_cache::PartCache;
+use super::patterns::{self, FilePatterns};
 use crate::fetch::{Fetcher, Key};
 use crate::records::{FieldRequest, FieldValue, PackedRows, StoredRecord};
 
 /// What Parquet files are called.
-const NAMES: Names<'static> = Names { in_folder: "*.parquet", index_suffix: None };
+const NAMES: FilePatterns<'static> = FilePatterns { in_folder: "*.parquet", index_suffix: None };
 
 /// The rows of Parquet files, as Hugging Face's `datasets` and others write them.
 ///
@@ -69,8 +69,8 @@ const NAMES: Names<'static> = Names { in_folder: "*.parquet", index_suffix: None
 /// # Ok::<(), spdl_core::Error>(())
 /// ```
 pub struct ParquetDataset {
-    groups: Vec<Arc<Group>>,
-    firsts: Firsts,
+    groups: Vec<Arc<ParquetGroup>>,
+    offsets: ShardOffsets,
     files: usize,
 }
 
@@ -133,7 +133,7 @@ impl ParquetDataset {
     /// As [`open`](ParquetDataset::open).
     #[cfg(feature = "local")]
     pub fn open_with(pattern: &str, options: &ParquetOptions) -> Result<Self> {
-        let files = pattern::local_keys(pattern, &NAMES)?;
+        let files = patterns::local_keys(pattern, &NAMES)?;
         block_on(ParquetDataset::fetch_files(&local_fetcher(), files, options))
     }
 
@@ -160,7 +160,7 @@ impl ParquetDataset {
         pattern: &str,
         options: &ParquetOptions,
     ) -> Result<Self> {
-        let files = pattern::stored_keys(&**fetcher, pattern, &NAMES).await?;
+        let files = patterns::stored_keys(&**fetcher, pattern, &NAMES).await?;
         ParquetDataset::fetch_files(fetcher, files, options).await
     }
 
@@ -183,7 +183,7 @@ impl ParquetDataset {
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         }
         let file_count = files.len();
-        let parts = Arc::new(Parts::new(options.cache_bytes));
+        let parts = Arc::new(PartCache::new(options.cache_bytes));
         let threads = &parts.threads();
         let read = |key: Key| async move {
             let read = async {
@@ -200,14 +200,15 @@ impl ParquetDataset {
             stream::iter(files).map(read).buffered(options.concurrency).try_collect().await?;
         let mut groups = Vec::new();
         for (key, footer) in footers {
-            let is_supported = |column: &&Column| !matches!(column.kind, Kind::Unsupported(_));
+            let is_supported =
+                |column: &&ParquetColumn| !matches!(column.kind, ColumnKind::Unsupported(_));
             let names = footer.columns.iter().filter(is_supported);
             let names = names.map(|column| Arc::clone(&column.name)).collect();
-            let file = Arc::new(File { key, names, columns: footer.columns });
+            let file = Arc::new(ParquetFile { key, names, columns: footer.columns });
             let mut first_row = 0_u64;
             for (number, rows) in footer.groups.into_iter().enumerate() {
                 let next = first_row.saturating_add(rows.rows);
-                groups.push(Arc::new(Group {
+                groups.push(Arc::new(ParquetGroup {
                     place: groups.len(),
                     number,
                     first_row,
@@ -219,27 +220,27 @@ impl ParquetDataset {
                 first_row = next;
             }
         }
-        let firsts = Firsts::new(groups.iter().map(|group| group.rows.rows))?;
-        Ok(ParquetDataset { groups, firsts, files: file_count })
+        let offsets = ShardOffsets::new(groups.iter().map(|group| group.rows.rows))?;
+        Ok(ParquetDataset { groups, offsets, files: file_count })
     }
 
     /// How many rows each row group holds, those of the first file first: for
     /// [`ShardWindow`](spdl_core::source::sampler::ShardWindow).
     pub fn shard_lens(&self) -> Vec<u64> {
-        self.firsts.lens()
+        self.offsets.lens()
     }
 }
 
 #[derive(Debug)]
-struct File {
+struct ParquetFile {
     key: Key,
     /// Those of the columns that can be read.
     names: Vec<Arc<str>>,
-    columns: Vec<Column>,
+    columns: Vec<ParquetColumn>,
 }
 
 /// A row group of a file.
-struct Group {
+struct ParquetGroup {
     /// Its place among those of all files.
     place: usize,
     /// Its place in the file.
@@ -248,12 +249,12 @@ struct Group {
     first_row: u64,
     rows: RowGroup,
     max_bytes: u64,
-    file: Arc<File>,
+    file: Arc<ParquetFile>,
     /// By row group and column.
-    parts: Arc<Parts<(usize, usize), ColumnPart>>,
+    parts: Arc<PartCache<(usize, usize), ColumnPart>>,
 }
 
-impl Group {
+impl ParquetGroup {
     async fn column(&self, fetcher: &Arc<dyn Fetcher>, at: usize) -> Result<Arc<ColumnPart>> {
         let leaf = self.file.columns[at].leaf;
         let read = || {
@@ -294,7 +295,7 @@ impl Group {
 }
 
 #[async_trait]
-impl PackedRows for Group {
+impl PackedRows for ParquetGroup {
     fn names(&self) -> &[Arc<str>] {
         &self.file.names
     }
@@ -309,10 +310,10 @@ impl PackedRows for Group {
         name: &str,
         most: usize,
     ) -> Result<Option<BTreeSet<String>>> {
-        let is_meant = |column: &Column| *column.name == *name;
+        let is_meant = |column: &ParquetColumn| *column.name == *name;
         let Some(at) = self.file.columns.iter().position(is_meant) else { return Ok(None) };
         let column = &self.file.columns[at];
-        if column.kind != Kind::Text || column.item_level.is_some() {
+        if column.kind != ColumnKind::Text || column.item_level.is_some() {
             return Ok(None);
         }
         let mut texts = BTreeSet::new();
@@ -340,11 +341,11 @@ impl PackedRows for Group {
         for (at, column) in self.file.columns.iter().enumerate() {
             match column.kind {
                 _ if !request.wants(&column.name) => {}
-                Kind::Unsupported(why) if request.names().is_some() => {
+                ColumnKind::Unsupported(why) if request.names().is_some() => {
                     let message = format!("the column {} cannot be read: {why}", column.name);
                     return Err(Error::new(ErrorKind::Unsupported, message).with_key(key));
                 }
-                Kind::Unsupported(_) => {}
+                ColumnKind::Unsupported(_) => {}
                 _ => wanted.push(at),
             }
         }
@@ -382,11 +383,11 @@ impl Dataset for ParquetDataset {
     type Item = StoredRecord;
 
     fn len(&self) -> u64 {
-        self.firsts.total()
+        self.offsets.total()
     }
 
     fn item(&self, index: u64) -> Result<StoredRecord> {
-        let (group, row) = self.firsts.locate(index)?;
+        let (group, row) = self.offsets.locate(index)?;
         let group = Arc::clone(&self.groups[group]);
         let key = row_key(&group.file.key, group.first_row.saturating_add(row));
         Ok(StoredRecord::new(key).with_row(group, row))
@@ -412,16 +413,16 @@ impl Dataset for ParquetDataset {
     }
 }
 
-impl fmt::Debug for Group {
+impl fmt::Debug for ParquetGroup {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (number, file, rows) = (self.number, &self.file.key, self.rows.rows);
-        write!(f, "Group({number} of {file} with {rows} rows)")
+        write!(f, "ParquetGroup({number} of {file} with {rows} rows)")
     }
 }
 
 impl fmt::Debug for ParquetDataset {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (rows, groups) = (self.firsts.total(), self.groups.len());
+        let (rows, groups) = (self.offsets.total(), self.groups.len());
         write!(f, "ParquetDataset({rows} rows in {groups} row groups of {} files)", self.files)
     }
 }

@@ -17,7 +17,7 @@ const MAX_VALUES: u64 = 1 << 24;
 
 /// What a page's header says.
 #[derive(Debug, Default)]
-struct Header {
+struct PageHeader {
     uncompressed: u64,
     compressed: u64,
     data_values: u64,
@@ -52,13 +52,13 @@ pub(super) fn check(
             return Err(located(Error::new(ErrorKind::LimitExceeded, message)));
         }
         // A dictionary has all its values one behind the other, and each takes its room.
-        let least = match column.physical_type() {
+        let min_size = match column.physical_type() {
             Type::INT64 | Type::DOUBLE => 8,
             Type::INT96 => 12,
             Type::FIXED_LEN_BYTE_ARRAY | Type::BOOLEAN => 1,
             Type::INT32 | Type::FLOAT | Type::BYTE_ARRAY => 4,
         };
-        if header.dictionary_values > header.uncompressed / least {
+        if header.dictionary_values > header.uncompressed / min_size {
             let message = format!(
                 "a dictionary of {} values in {} bytes",
                 header.dictionary_values, header.uncompressed
@@ -67,7 +67,7 @@ pub(super) fn check(
         }
         at = end;
     }
-    // A row has one value or null, and a list at least what says that it is empty.
+    // A row has one value or null, and a list at min_size what says that it is empty.
     let is_list = column.max_rep_level() > 0;
     if values < rows || values > rows && !is_list {
         let message = format!("{values} values in the pages of a column of {rows} rows");
@@ -77,8 +77,8 @@ pub(super) fn check(
 }
 
 impl Thrift<'_> {
-    fn header(&mut self) -> Result<Header> {
-        let mut header = Header::default();
+    fn header(&mut self) -> Result<PageHeader> {
+        let mut header = PageHeader::default();
         let mut id = 0;
         while let Some(kind) = self.field(&mut id)? {
             match (id, kind) {
@@ -109,8 +109,8 @@ impl Thrift<'_> {
 /// Pages that are handed on if their encoding is one that takes no more memory than they justify.
 pub(super) struct CheckedPages<P> {
     pub(super) pages: P,
-    pub(super) most_repetition: i16,
-    pub(super) most_definition: i16,
+    pub(super) max_repetition: i16,
+    pub(super) max_definition: i16,
 }
 
 impl<P> CheckedPages<P> {
@@ -139,8 +139,8 @@ impl<P> CheckedPages<P> {
         let end = match page {
             Page::DataPage { buf, num_values, rep_level_encoding, def_level_encoding, .. } => {
                 let levels = [
-                    (self.most_repetition, rep_level_encoding),
-                    (self.most_definition, def_level_encoding),
+                    (self.max_repetition, rep_level_encoding),
+                    (self.max_definition, def_level_encoding),
                 ];
                 let mut end = 0_usize;
                 for (most, encoding) in levels.into_iter().filter(|(most, _)| *most > 0) {
@@ -209,8 +209,8 @@ mod tests {
     use super::*;
 
     fn check(levels: [i16; 2], page: Page) -> parquet::errors::Result<Page> {
-        let [most_repetition, most_definition] = levels;
-        CheckedPages { pages: (), most_repetition, most_definition }.check(page)
+        let [max_repetition, max_definition] = levels;
+        CheckedPages { pages: (), max_repetition, max_definition }.check(page)
     }
 
     fn first_version(bytes: &[u8], num_values: u32, levels: Encoding) -> Page {

@@ -7,12 +7,12 @@ use parquet::schema::types::{ColumnDescPtr, SchemaDescriptor, Type};
 
 /// A column of single values: a leaf of the schema.
 #[derive(Debug, PartialEq)]
-pub(super) struct Column {
+pub(super) struct ParquetColumn {
     /// The field's name.
     pub(super) name: Arc<str>,
-    /// The place of the column in each row group.
+    /// The path of the column in each row group.
     pub(super) leaf: usize,
-    pub(super) kind: Kind,
+    pub(super) kind: ColumnKind,
     pub(super) descriptor: ColumnDescPtr,
     /// For a list, the definition level from which on it has items.
     pub(super) item_level: Option<i16>,
@@ -20,7 +20,7 @@ pub(super) struct Column {
 
 /// What the values of a column are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum ColumnKind {
     Bool,
     Integer,
     /// Of no more than 32 bits.
@@ -39,10 +39,10 @@ pub(super) enum Kind {
 ///
 /// The names of groups and their members are joined by dots. Lists add none, and so an image as Hugging
 /// Face writes it, a group of `bytes` and `path`, is a field of the group's name, and one with `.path`.
-pub(super) fn columns(schema: &SchemaDescriptor) -> Vec<Column> {
-    let mut walk = Walk { schema, leaf: 0, columns: Vec::new() };
+pub(super) fn columns(schema: &SchemaDescriptor) -> Vec<ParquetColumn> {
+    let mut walk = SchemaWalk { schema, leaf: 0, columns: Vec::new() };
     for field in schema.root_schema().get_fields() {
-        walk.node(field, Place::default(), Name::Own);
+        walk.node(field, SchemaPath::default(), NameUse::Own);
     }
     let mut columns = walk.columns;
     // Of two with one name the first one counts.
@@ -51,14 +51,14 @@ pub(super) fn columns(schema: &SchemaDescriptor) -> Vec<Column> {
     columns
 }
 
-struct Walk<'a> {
+struct SchemaWalk<'a> {
     schema: &'a SchemaDescriptor,
     leaf: usize,
-    columns: Vec<Column>,
+    columns: Vec<ParquetColumn>,
 }
 
 #[derive(Clone, Default)]
-struct Place {
+struct SchemaPath {
     name: String,
     definition: i16,
     repetition: i16,
@@ -66,33 +66,33 @@ struct Place {
 }
 
 #[derive(Clone, Copy)]
-enum Name {
+enum NameUse {
     /// A node adds its name.
     Own,
     /// It is the inside of a list, or the bytes of an image.
     None,
 }
 
-impl Walk<'_> {
-    fn node(&mut self, node: &Type, mut place: Place, name: Name) {
-        if let Name::Own = name {
-            if !place.name.is_empty() {
-                place.name.push('.');
+impl SchemaWalk<'_> {
+    fn node(&mut self, node: &Type, mut path: SchemaPath, name: NameUse) {
+        if let NameUse::Own = name {
+            if !path.name.is_empty() {
+                path.name.push('.');
             }
-            place.name.push_str(node.name());
+            path.name.push_str(node.name());
         }
         let info = node.get_basic_info();
         match if info.has_repetition() { info.repetition() } else { Repetition::REQUIRED } {
             Repetition::REQUIRED => {}
-            Repetition::OPTIONAL => place.definition += 1,
+            Repetition::OPTIONAL => path.definition += 1,
             Repetition::REPEATED => {
-                place.definition += 1;
-                place.repetition += 1;
-                place.item_level = Some(place.definition);
+                path.definition += 1;
+                path.repetition += 1;
+                path.item_level = Some(path.definition);
             }
         }
         if node.is_primitive() {
-            return self.push(place);
+            return self.push(path);
         }
         let is_list = matches!(info.logical_type_ref(), Some(LogicalType::List))
             || info.converted_type() == ConvertedType::LIST;
@@ -101,13 +101,13 @@ impl Walk<'_> {
             // The repeated node of a list, and inside it the item, where that is a node of its own.
             [repeated] if is_list => {
                 if repeated.is_group() && is_wrapper(repeated, node.name()) {
-                    place.definition += 1;
-                    place.repetition += 1;
-                    place.item_level = Some(place.definition);
+                    path.definition += 1;
+                    path.repetition += 1;
+                    path.item_level = Some(path.definition);
                     let [item] = repeated.get_fields() else { return };
-                    self.node(item, place, Name::None);
+                    self.node(item, path, NameUse::None);
                 } else {
-                    self.node(repeated, place, Name::None);
+                    self.node(repeated, path, NameUse::None);
                 }
             }
             _ => {
@@ -116,30 +116,30 @@ impl Walk<'_> {
                 let is_image = names == ["bytes", "path"];
                 for field in fields {
                     let is_bytes = is_image && field.name() == "bytes" && field.is_primitive();
-                    let name = if is_bytes { Name::None } else { Name::Own };
-                    self.node(field, place.clone(), name);
+                    let name = if is_bytes { NameUse::None } else { NameUse::Own };
+                    self.node(field, path.clone(), name);
                 }
             }
         }
     }
 
-    fn push(&mut self, place: Place) {
+    fn push(&mut self, path: SchemaPath) {
         let leaf = self.leaf;
         self.leaf += 1;
         let Some(descriptor) = self.schema.columns().get(leaf) else { return };
-        let is_as_expected = descriptor.max_def_level() == place.definition
-            && descriptor.max_rep_level() == place.repetition;
-        let kind = match place.repetition {
-            _ if !is_as_expected => Kind::Unsupported("columns nested in this way"),
+        let is_as_expected = descriptor.max_def_level() == path.definition
+            && descriptor.max_rep_level() == path.repetition;
+        let kind = match path.repetition {
+            _ if !is_as_expected => ColumnKind::Unsupported("columns nested in this way"),
             0 | 1 => kind_of(descriptor),
-            _ => Kind::Unsupported("lists of lists"),
+            _ => ColumnKind::Unsupported("lists of lists"),
         };
-        self.columns.push(Column {
-            name: place.name.into(),
+        self.columns.push(ParquetColumn {
+            name: path.name.into(),
             leaf,
             kind,
             descriptor: Arc::clone(descriptor),
-            item_level: place.item_level,
+            item_level: path.item_level,
         });
     }
 }
@@ -151,10 +151,10 @@ fn is_wrapper(repeated: &Type, list: &str) -> bool {
     repeated.get_fields().len() == 1 && name != "array" && name != format!("{list}_tuple")
 }
 
-fn kind_of(column: &ColumnDescPtr) -> Kind {
+fn kind_of(column: &ColumnDescPtr) -> ColumnKind {
     let (logical, converted) = (column.logical_type_ref(), column.converted_type());
     if matches!(logical, Some(LogicalType::Decimal(_))) || converted == ConvertedType::DECIMAL {
-        return Kind::Unsupported("decimal numbers");
+        return ColumnKind::Unsupported("decimal numbers");
     }
     let is_unsigned = match logical {
         Some(LogicalType::Integer(integer)) => !integer.is_signed,
@@ -167,21 +167,21 @@ fn kind_of(column: &ColumnDescPtr) -> Kind {
         ),
     };
     match column.physical_type() {
-        PhysicalType::BOOLEAN => Kind::Bool,
-        PhysicalType::INT32 if is_unsigned => Kind::SmallUnsigned,
-        PhysicalType::INT64 if is_unsigned => Kind::Unsigned,
-        PhysicalType::INT32 | PhysicalType::INT64 => Kind::Integer,
-        PhysicalType::FLOAT | PhysicalType::DOUBLE => Kind::Float,
-        PhysicalType::INT96 => Kind::Unsupported("times of 96 bits"),
+        PhysicalType::BOOLEAN => ColumnKind::Bool,
+        PhysicalType::INT32 if is_unsigned => ColumnKind::SmallUnsigned,
+        PhysicalType::INT64 if is_unsigned => ColumnKind::Unsigned,
+        PhysicalType::INT32 | PhysicalType::INT64 => ColumnKind::Integer,
+        PhysicalType::FLOAT | PhysicalType::DOUBLE => ColumnKind::Float,
+        PhysicalType::INT96 => ColumnKind::Unsupported("times of 96 bits"),
         PhysicalType::FIXED_LEN_BYTE_ARRAY => match logical {
-            Some(LogicalType::Float16) => Kind::Half,
-            _ => Kind::Bytes,
+            Some(LogicalType::Float16) => ColumnKind::Half,
+            _ => ColumnKind::Bytes,
         },
         PhysicalType::BYTE_ARRAY => match (logical, converted) {
-            (Some(LogicalType::Json), _) | (_, ConvertedType::JSON) => Kind::Json,
+            (Some(LogicalType::Json), _) | (_, ConvertedType::JSON) => ColumnKind::Json,
             (Some(LogicalType::String | LogicalType::Enum), _)
-            | (_, ConvertedType::UTF8 | ConvertedType::ENUM) => Kind::Text,
-            _ => Kind::Bytes,
+            | (_, ConvertedType::UTF8 | ConvertedType::ENUM) => ColumnKind::Text,
+            _ => ColumnKind::Bytes,
         },
     }
 }

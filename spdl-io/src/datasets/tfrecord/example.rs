@@ -43,25 +43,25 @@ pub fn parse_example(
     record: &Bytes,
     request: &FieldRequest,
 ) -> Result<Vec<(Arc<str>, FieldValue)>> {
-    let mut parser = Features { record, request, fields: Vec::new(), bytes: 0 };
-    let mut message = Message::whole(record);
-    while let Some(part) = message.next_part()? {
+    let mut parser = FeatureParser { record, request, fields: Vec::new(), bytes: 0 };
+    let mut message = ProtoMessage::whole(record);
+    while let Some(part) = message.next_field()? {
         match part {
             // The features of an example, or the context of a sequence.
-            Part { number: 1, value: Value::Bytes(at, len) } => {
-                parser.map(message.inside(at, len), Features::feature)?;
+            ProtoField { number: 1, value: ProtoValue::Bytes(at, len) } => {
+                parser.map(message.inside(at, len), FeatureParser::feature)?;
             }
-            Part { number: 2, value: Value::Bytes(at, len) } => {
-                parser.map(message.inside(at, len), Features::sequence)?;
+            ProtoField { number: 2, value: ProtoValue::Bytes(at, len) } => {
+                parser.map(message.inside(at, len), FeatureParser::sequence)?;
             }
-            Part { number: 1 | 2, .. } => return Err(message.wrong_kind()),
+            ProtoField { number: 1 | 2, .. } => return Err(message.wrong_type()),
             _ => {}
         }
     }
     Ok(parser.fields)
 }
 
-struct Features<'a> {
+struct FeatureParser<'a> {
     record: &'a Bytes,
     request: &'a FieldRequest,
     fields: Vec<(Arc<str>, FieldValue)>,
@@ -69,30 +69,30 @@ struct Features<'a> {
     bytes: u64,
 }
 
-type ReadValue<'a> = fn(&mut Features<'a>, Message<'a>) -> Result<FieldValue>;
+type ReadValue<'a> = fn(&mut FeatureParser<'a>, ProtoMessage<'a>) -> Result<FieldValue>;
 
-impl<'a> Features<'a> {
+impl<'a> FeatureParser<'a> {
     /// A map from names to values: a message with an entry for each. Of two with one name the last
     /// counts, as in all readers of protocol buffers.
-    fn map(&mut self, mut map: Message<'a>, read: ReadValue<'a>) -> Result<()> {
-        while let Some(part) = map.next_part()? {
-            let Part { number: 1, value } = part else { continue };
-            let Value::Bytes(at, len) = value else { return Err(map.wrong_kind()) };
+    fn map(&mut self, mut map: ProtoMessage<'a>, read: ReadValue<'a>) -> Result<()> {
+        while let Some(part) = map.next_field()? {
+            let ProtoField { number: 1, value } = part else { continue };
+            let ProtoValue::Bytes(at, len) = value else { return Err(map.wrong_type()) };
             let mut entry = map.inside(at, len);
             let mut name = "";
-            let mut feature = Message { bytes: map.bytes, at, end: at };
-            while let Some(part) = entry.next_part()? {
+            let mut feature = ProtoMessage { bytes: map.bytes, at, end: at };
+            while let Some(part) = entry.next_field()? {
                 match part {
-                    Part { number: 1, value: Value::Bytes(at, len) } => {
+                    ProtoField { number: 1, value: ProtoValue::Bytes(at, len) } => {
                         name =
                             std::str::from_utf8(&entry.bytes[at..at + len]).map_err(|error| {
                                 corrupt("the name of a feature is no UTF-8", at).with_source(error)
                             })?;
                     }
-                    Part { number: 2, value: Value::Bytes(at, len) } => {
+                    ProtoField { number: 2, value: ProtoValue::Bytes(at, len) } => {
                         feature = entry.inside(at, len);
                     }
-                    Part { number: 1 | 2, .. } => return Err(entry.wrong_kind()),
+                    ProtoField { number: 1 | 2, .. } => return Err(entry.wrong_type()),
                     _ => {}
                 }
             }
@@ -111,11 +111,11 @@ impl<'a> Features<'a> {
         Ok(())
     }
 
-    fn sequence(&mut self, mut list: Message<'a>) -> Result<FieldValue> {
+    fn sequence(&mut self, mut list: ProtoMessage<'a>) -> Result<FieldValue> {
         let mut steps = Vec::new();
-        while let Some(part) = list.next_part()? {
-            let Part { number: 1, value } = part else { continue };
-            let Value::Bytes(at, len) = value else { return Err(list.wrong_kind()) };
+        while let Some(part) = list.next_field()? {
+            let ProtoField { number: 1, value } = part else { continue };
+            let ProtoValue::Bytes(at, len) = value else { return Err(list.wrong_type()) };
             if steps.len() == MAX_ITEMS {
                 return Err(too_many(MAX_ITEMS, "steps in a sequence", at));
             }
@@ -125,18 +125,18 @@ impl<'a> Features<'a> {
         Ok(FieldValue::List(steps))
     }
 
-    fn feature(&mut self, mut feature: Message<'a>) -> Result<FieldValue> {
-        let mut found: Option<(u32, List)> = None;
-        while let Some(part) = feature.next_part()? {
-            let Part { number: kind @ 1..=3, value } = part else { continue };
-            let Value::Bytes(at, len) = value else { return Err(feature.wrong_kind()) };
+    fn feature(&mut self, mut feature: ProtoMessage<'a>) -> Result<FieldValue> {
+        let mut found: Option<(u32, FeatureList)> = None;
+        while let Some(part) = feature.next_field()? {
+            let ProtoField { number: kind @ 1..=3, value } = part else { continue };
+            let ProtoValue::Bytes(at, len) = value else { return Err(feature.wrong_type()) };
             // The last kind counts; two lists of one kind are one.
             let mut list = match found.take() {
                 Some((before, list)) if before == kind => list,
-                _ => List::of(kind),
+                _ => FeatureList::of(kind),
             };
             let mut values = feature.inside(at, len);
-            while let Some(part) = values.next_part()? {
+            while let Some(part) = values.next_field()? {
                 if part.number == 1 {
                     self.push(&mut list, part.value, &values)?;
                 }
@@ -146,16 +146,21 @@ impl<'a> Features<'a> {
         Ok(found.map_or(FieldValue::Null, |(_, list)| list.into_field()))
     }
 
-    fn push(&mut self, list: &mut List, value: Value, values: &Message<'a>) -> Result<()> {
+    fn push(
+        &mut self,
+        list: &mut FeatureList,
+        value: ProtoValue,
+        values: &ProtoMessage<'a>,
+    ) -> Result<()> {
         match (list, value) {
-            (List::Bytes(list), Value::Bytes(at, len)) => {
+            (FeatureList::Bytes(list), ProtoValue::Bytes(at, len)) => {
                 if list.len() == MAX_ITEMS {
                     return Err(too_many(MAX_ITEMS, "byte strings in a list", at));
                 }
                 self.count(len + size_of::<FieldValue>(), at)?;
                 list.push(FieldValue::Bytes(self.record.slice(at..at + len)));
             }
-            (List::Floats(list), Value::Bytes(at, len)) => {
+            (FeatureList::Floats(list), ProtoValue::Bytes(at, len)) => {
                 let (floats, rest) = values.bytes[at..at + len].as_chunks::<4>();
                 if !rest.is_empty() {
                     return Err(corrupt("a list of floats of no whole number of floats", at));
@@ -163,22 +168,22 @@ impl<'a> Features<'a> {
                 self.count(floats.len() * 8, at)?;
                 list.extend(floats.iter().map(|bytes| f64::from(f32::from_le_bytes(*bytes))));
             }
-            (List::Floats(list), Value::Fixed32(bits)) => {
+            (FeatureList::Floats(list), ProtoValue::Fixed32(bits)) => {
                 self.count(8, values.at)?;
                 list.push(f64::from(f32::from_bits(bits)));
             }
-            (List::Integers(list), Value::Bytes(at, len)) => {
+            (FeatureList::Integers(list), ProtoValue::Bytes(at, len)) => {
                 let mut packed = values.inside(at, len);
                 while packed.at < packed.end {
                     self.count(8, packed.at)?;
                     list.push(packed.varint()? as i64);
                 }
             }
-            (List::Integers(list), Value::Varint(number)) => {
+            (FeatureList::Integers(list), ProtoValue::Varint(number)) => {
                 self.count(8, values.at)?;
                 list.push(number as i64);
             }
-            _ => return Err(values.wrong_kind()),
+            _ => return Err(values.wrong_type()),
         }
         Ok(())
     }
@@ -194,30 +199,32 @@ impl<'a> Features<'a> {
     }
 }
 
-enum List {
+enum FeatureList {
     Bytes(Vec<FieldValue>),
     Floats(Vec<f64>),
     Integers(Vec<i64>),
 }
 
-impl List {
-    fn of(kind: u32) -> List {
+impl FeatureList {
+    fn of(kind: u32) -> FeatureList {
         match kind {
-            1 => List::Bytes(Vec::new()),
-            2 => List::Floats(Vec::new()),
-            _ => List::Integers(Vec::new()),
+            1 => FeatureList::Bytes(Vec::new()),
+            2 => FeatureList::Floats(Vec::new()),
+            _ => FeatureList::Integers(Vec::new()),
         }
     }
 
     fn into_field(self) -> FieldValue {
         match self {
-            List::Bytes(mut list) if list.len() == 1 => list.pop().unwrap_or(FieldValue::Null),
-            List::Bytes(list) => FieldValue::List(list),
-            List::Floats(list) => match list[..] {
+            FeatureList::Bytes(mut list) if list.len() == 1 => {
+                list.pop().unwrap_or(FieldValue::Null)
+            }
+            FeatureList::Bytes(list) => FieldValue::List(list),
+            FeatureList::Floats(list) => match list[..] {
                 [one] => FieldValue::Float(one),
                 _ => FieldValue::Floats(list),
             },
-            List::Integers(list) => match list[..] {
+            FeatureList::Integers(list) => match list[..] {
                 [one] => FieldValue::Integer(one),
                 _ => FieldValue::Integers(list),
             },
@@ -227,18 +234,18 @@ impl List {
 
 /// A message of protocol buffers: numbered parts, one behind the other.
 #[derive(Clone, Copy)]
-struct Message<'a> {
+struct ProtoMessage<'a> {
     bytes: &'a [u8],
     at: usize,
     end: usize,
 }
 
-struct Part {
+struct ProtoField {
     number: u32,
-    value: Value,
+    value: ProtoValue,
 }
 
-enum Value {
+enum ProtoValue {
     Varint(u64),
     Fixed64,
     /// Where they start, and their number; within the message.
@@ -246,17 +253,17 @@ enum Value {
     Fixed32(u32),
 }
 
-impl<'a> Message<'a> {
+impl<'a> ProtoMessage<'a> {
     fn whole(bytes: &'a [u8]) -> Self {
-        Message { bytes, at: 0, end: bytes.len() }
+        ProtoMessage { bytes, at: 0, end: bytes.len() }
     }
 
-    /// The message within this one that [`Value::Bytes`] tells.
+    /// The message within this one that [`ProtoValue::Bytes`] tells.
     fn inside(&self, at: usize, len: usize) -> Self {
-        Message { bytes: self.bytes, at, end: at + len }
+        ProtoMessage { bytes: self.bytes, at, end: at + len }
     }
 
-    fn next_part(&mut self) -> Result<Option<Part>> {
+    fn next_field(&mut self) -> Result<Option<ProtoField>> {
         if self.at == self.end {
             return Ok(None);
         }
@@ -265,24 +272,26 @@ impl<'a> Message<'a> {
         let number = u32::try_from(tag >> 3).ok().filter(|number| (1..1 << 29).contains(number));
         let number = number.ok_or_else(|| corrupt("a part without a valid number", start))?;
         let value = match tag & 7 {
-            0 => Value::Varint(self.varint()?),
+            0 => ProtoValue::Varint(self.varint()?),
             1 => {
                 self.take(8)?;
-                Value::Fixed64
+                ProtoValue::Fixed64
             }
             2 => {
                 let len = self.varint()?;
                 // What does not fit into an address does not fit into the message.
                 let at = self.take(usize::try_from(len).unwrap_or(usize::MAX))?;
-                Value::Bytes(at, self.at - at)
+                ProtoValue::Bytes(at, self.at - at)
             }
             5 => {
                 let at = self.take(4)?;
-                Value::Fixed32(crate::datasets::files::u32_at(self.bytes, at).unwrap_or_default())
+                ProtoValue::Fixed32(
+                    crate::datasets::common::u32_at(self.bytes, at).unwrap_or_default(),
+                )
             }
             kind => return Err(corrupt(format!("a part of the unknown kind {kind}"), start)),
         };
-        Ok(Some(Part { number, value }))
+        Ok(Some(ProtoField { number, value }))
     }
 
     /// Passes over so many bytes, and says where they start.
@@ -316,7 +325,7 @@ impl<'a> Message<'a> {
         Err(corrupt("a number of more than ten bytes", start))
     }
 
-    fn wrong_kind(&self) -> Error {
+    fn wrong_type(&self) -> Error {
         corrupt("a part is of another kind than in tf.train.Example", self.at)
     }
 }

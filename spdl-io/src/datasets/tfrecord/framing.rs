@@ -8,8 +8,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use spdl_core::{Error, ErrorKind, Result};
 
+use crate::datasets::common::u32_at;
 use crate::datasets::crc32c::masked_crc32c;
-use crate::datasets::files::u32_at;
 use crate::fetch::{Fetcher, Key};
 
 /// The bytes of a record before its data: length and checksum.

@@ -15,9 +15,9 @@ use spdl_core::block_on;
 use spdl_core::{Dataset, Error, ErrorKind, Result};
 
 #[cfg(feature = "local")]
-use super::files::local_fetcher;
-use super::files::{ContentHash, Firsts, check_size, row_key, shown};
-use super::pattern::{self, Names};
+use super::common::local_fetcher;
+use super::common::{ContentHash, ShardOffsets, check_size, row_key, shown};
+use super::patterns::{self, FilePatterns};
 use crate::fetch::{Fetcher, Key};
 use crate::records::{FieldRequest, FieldValue, PackedRows, StoredRecord};
 
@@ -55,8 +55,8 @@ const MAX_INDEX_BYTES: u64 = 1 << 30;
 ///
 /// The format is that of TensorFlow's guide "TFRecord and tf.train.Example".
 pub struct TfRecordDataset {
-    shards: Vec<Arc<Shard>>,
-    firsts: Firsts,
+    shards: Vec<Arc<TfRecordFile>>,
+    offsets: ShardOffsets,
 }
 
 /// How TFRecord files are opened and read.
@@ -107,8 +107,8 @@ impl TfRecordOptions {
         self
     }
 
-    fn names(&self) -> Names<'_> {
-        Names { in_folder: "*.tfrecord", index_suffix: self.index_suffix.as_deref() }
+    fn names(&self) -> FilePatterns<'_> {
+        FilePatterns { in_folder: "*.tfrecord", index_suffix: self.index_suffix.as_deref() }
     }
 }
 
@@ -131,7 +131,7 @@ impl TfRecordDataset {
     /// As [`open`](TfRecordDataset::open).
     #[cfg(feature = "local")]
     pub fn open_with(pattern: &str, options: &TfRecordOptions) -> Result<Self> {
-        let files = pattern::local_keys(pattern, &options.names())?;
+        let files = patterns::local_keys(pattern, &options.names())?;
         block_on(TfRecordDataset::fetch_files(&local_fetcher(), files, options))
     }
 
@@ -158,7 +158,7 @@ impl TfRecordDataset {
         pattern: &str,
         options: &TfRecordOptions,
     ) -> Result<Self> {
-        let files = pattern::stored_keys(&**fetcher, pattern, &options.names()).await?;
+        let files = patterns::stored_keys(&**fetcher, pattern, &options.names()).await?;
         TfRecordDataset::fetch_files(fetcher, files, options).await
     }
 
@@ -187,8 +187,8 @@ impl TfRecordDataset {
         };
         let found = stream::iter(files).map(read).buffered(options.concurrency);
         let found: Vec<(Key, Vec<u64>)> = found.try_collect().await?;
-        let firsts = Firsts::new(found.iter().map(|(_, ends)| ends.len() as u64))?;
-        let shard = |(key, ends), names| Shard {
+        let offsets = ShardOffsets::new(found.iter().map(|(_, ends)| ends.len() as u64))?;
+        let shard = |(key, ends), names| TfRecordFile {
             key,
             ends,
             names,
@@ -206,12 +206,12 @@ impl TfRecordDataset {
             names = features.into_iter().map(|(name, _)| name).collect();
         }
         let shards = found.into_iter().map(|found| Arc::new(shard(found, Arc::clone(&names))));
-        Ok(TfRecordDataset { shards: shards.collect(), firsts })
+        Ok(TfRecordDataset { shards: shards.collect(), offsets })
     }
 
     /// How many records each file holds: for [`ShardWindow`](spdl_core::source::sampler::ShardWindow).
     pub fn shard_lens(&self) -> Vec<u64> {
-        self.firsts.lens()
+        self.offsets.lens()
     }
 }
 
@@ -241,7 +241,7 @@ async fn find_records(
 const RECORD: &str = "record";
 
 /// A file, and where its records end.
-struct Shard {
+struct TfRecordFile {
     key: Key,
     ends: Vec<u64>,
     names: Arc<[Arc<str>]>,
@@ -250,7 +250,7 @@ struct Shard {
 }
 
 #[async_trait]
-impl PackedRows for Shard {
+impl PackedRows for TfRecordFile {
     fn names(&self) -> &[Arc<str>] {
         &self.names
     }
@@ -296,11 +296,11 @@ impl Dataset for TfRecordDataset {
     type Item = StoredRecord;
 
     fn len(&self) -> u64 {
-        self.firsts.total()
+        self.offsets.total()
     }
 
     fn item(&self, index: u64) -> Result<StoredRecord> {
-        let (shard, row) = self.firsts.locate(index)?;
+        let (shard, row) = self.offsets.locate(index)?;
         let shard = Arc::clone(&self.shards[shard]);
         Ok(StoredRecord::new(row_key(&shard.key, row)).with_row(shard, row))
     }
@@ -321,15 +321,15 @@ impl Dataset for TfRecordDataset {
     }
 }
 
-impl fmt::Debug for Shard {
+impl fmt::Debug for TfRecordFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Shard({} with {} records)", self.key, self.ends.len())
+        write!(f, "TfRecordFile({} with {} records)", self.key, self.ends.len())
     }
 }
 
 impl fmt::Debug for TfRecordDataset {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (records, files) = (self.firsts.total(), self.shards.len());
+        let (records, files) = (self.offsets.total(), self.shards.len());
         write!(f, "TfRecordDataset({records} records in {files} files)")
     }
 }

@@ -10,7 +10,7 @@ use crate::archive::{TarIndex, TarKind};
 use crate::fetch::Key;
 
 /// The samples of one shard, in the order of the archive.
-pub(super) struct Shard {
+pub(super) struct TarShard {
     /// The archive.
     pub(super) key: Key,
     /// A hash of its size and version, where a store told them.
@@ -18,12 +18,12 @@ pub(super) struct Shard {
     /// Its size.
     pub(super) bytes: u64,
     /// Whether its headers are damaged somewhere, so that nobody knows what lies behind.
-    pub(super) is_cut: bool,
-    samples: Vec<Sample>,
+    pub(super) is_truncated: bool,
+    samples: Vec<SampleEnd>,
     /// The names of all samples, joined.
     names: Vec<u8>,
-    members: Vec<Member>,
-    /// By the number in [`Member::extension`].
+    members: Vec<SampleMember>,
+    /// By the number in [`SampleMember::extension`].
     pub(super) extensions: Vec<Arc<str>>,
     /// Why some samples cannot be read, by their number, in its order.
     failures: Vec<(u32, Error)>,
@@ -31,13 +31,13 @@ pub(super) struct Shard {
 
 /// Where the name and the members of a sample end; they start where those of the last one end.
 #[derive(Clone, Copy)]
-struct Sample {
+struct SampleEnd {
     name_end: u32,
     member_end: u32,
 }
 
 #[derive(Clone, Copy)]
-pub(super) struct Member {
+pub(super) struct SampleMember {
     /// Where its data start in the archive.
     start: u64,
     size: u64,
@@ -45,7 +45,7 @@ pub(super) struct Member {
     pub(super) extension: u32,
 }
 
-impl Member {
+impl SampleMember {
     pub(super) fn range(&self) -> Range<u64> {
         self.start..self.start + self.size
     }
@@ -64,16 +64,16 @@ pub(super) fn split_name(name: &[u8]) -> Option<(&[u8], &[u8])> {
     (dot > 0).then(|| (&name[..base + dot], &name[base + dot + 1..]))
 }
 
-impl Shard {
+impl TarShard {
     /// Groups the members of an archive. Where its headers are damaged somewhere, the last sample
     /// before that, which may lack members, is one that fails with `damage`.
     pub(super) fn new(key: Key, index: &TarIndex, damage: Option<Error>) -> Result<Self> {
         let mut grouping = Grouping {
-            shard: Shard {
+            shard: TarShard {
                 key,
                 version: None,
                 bytes: index.stamp().size(),
-                is_cut: damage.is_some(),
+                is_truncated: damage.is_some(),
                 samples: Vec::new(),
                 names: Vec::new(),
                 members: Vec::new(),
@@ -118,14 +118,14 @@ impl Shard {
     ///
     /// # Errors
     /// Why it cannot be read, where it is one that fails.
-    pub(super) fn members(&self, sample: usize) -> Result<&[Member]> {
+    pub(super) fn members(&self, sample: usize) -> Result<&[SampleMember]> {
         let failure = u32::try_from(sample).ok().and_then(|sample| {
             self.failures.binary_search_by_key(&sample, |(failed, _)| *failed).ok()
         });
         if let Some((_, error)) = failure.and_then(|at| self.failures.get(at)) {
             return Err(error.clone());
         }
-        let Some(&Sample { member_end, .. }) = self.samples.get(sample) else { return Ok(&[]) };
+        let Some(&SampleEnd { member_end, .. }) = self.samples.get(sample) else { return Ok(&[]) };
         let start = sample.checked_sub(1).map_or(0, |before| self.samples[before].member_end);
         Ok(self.members.get(start as usize..member_end as usize).unwrap_or_default())
     }
@@ -136,7 +136,7 @@ impl Shard {
     }
 
     /// All members of samples that can be read, to give their extensions the numbers of the data set.
-    pub(super) fn members_mut(&mut self) -> &mut [Member] {
+    pub(super) fn members_mut(&mut self) -> &mut [SampleMember] {
         &mut self.members
     }
 
@@ -148,7 +148,7 @@ impl Shard {
 }
 
 struct Grouping {
-    shard: Shard,
+    shard: TarShard,
     numbers: HashMap<Arc<str>, u32>,
     /// For each extension, one more than the number of the last sample that has it.
     last_sample_with: Vec<u32>,
@@ -197,7 +197,7 @@ impl Grouping {
             let error = Error::new(ErrorKind::Corrupt, message).with_offset(offset);
             return self.fail(error.with_key(shown.display_name()));
         }
-        self.shard.members.push(Member {
+        self.shard.members.push(SampleMember {
             start: file.data_offset,
             size: file.size,
             extension: extension_number,
@@ -218,7 +218,7 @@ impl Grouping {
         }
         // There are no more members than fit into 32 bits, or an error was returned.
         let member_end = self.shard.members.len() as u32;
-        self.shard.samples.push(Sample { name_end, member_end });
+        self.shard.samples.push(SampleEnd { name_end, member_end });
         Ok(())
     }
 
@@ -292,7 +292,7 @@ mod tests {
         let index = TarIndex::open(&path).unwrap();
         let inner = Error::new(ErrorKind::Io, "no bytes").with_source(io::Error::other("a wire"));
         let damage = Error::new(ErrorKind::Corrupt, "it is cut").with_source(inner);
-        let shard = Shard::new("1.tar".into(), &index, Some(damage)).unwrap();
+        let shard = TarShard::new("1.tar".into(), &index, Some(damage)).unwrap();
         let cause = shard.failures[0].1.source().unwrap();
         let cause: &Error = cause.downcast_ref().unwrap();
         assert_eq!(cause.message(), "no bytes");

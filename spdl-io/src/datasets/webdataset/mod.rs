@@ -13,14 +13,15 @@ use spdl_core::{Dataset, Error, ErrorKind, Result};
 use twox_hash::XxHash3_128;
 
 use self::folders::{ClassFolders, is_image};
-use self::grouping::{Member, Shard};
-use super::pattern::{self, Names};
+use self::grouping::{SampleMember, TarShard};
+use super::patterns::{self, FilePatterns};
 use crate::archive::TarOptions;
 use crate::fetch::{Fetcher, Key};
 use crate::records::{Encoding, Extent, FetchLabeled, StoredField, StoredRecord};
 
 /// What shards are called, and the indices beside them.
-const NAMES: Names<'static> = Names { in_folder: "*.tar", index_suffix: Some(".idx") };
+const NAMES: FilePatterns<'static> =
+    FilePatterns { in_folder: "*.tar", index_suffix: Some(".idx") };
 
 /// The samples of tar archives, each of the members that follow each other and share a name.
 ///
@@ -97,7 +98,7 @@ const NAMES: Names<'static> = Names { in_folder: "*.tar", index_suffix: Some(".i
 /// # Ok::<(), spdl_core::Error>(())
 /// ```
 pub struct WebDataset {
-    shards: Vec<Shard>,
+    shards: Vec<TarShard>,
     /// The number of each shard's first sample, and behind the last one that of all samples.
     firsts: Vec<u64>,
     /// The names of the fields, and how each is stored.
@@ -197,7 +198,7 @@ impl WebDataset {
     /// # Errors
     /// As [`open`](WebDataset::open).
     pub fn open_with(pattern: &str, options: &WebDatasetOptions) -> Result<Self> {
-        WebDataset::new(shards::open(&pattern::local_keys(pattern, &NAMES)?, options)?, options)
+        WebDataset::new(shards::open(&patterns::local_keys(pattern, &NAMES)?, options)?, options)
     }
 
     /// These shards of this machine, in this order.
@@ -226,7 +227,7 @@ impl WebDataset {
         pattern: &str,
         options: &WebDatasetOptions,
     ) -> Result<Self> {
-        let keys = pattern::stored_keys(&**fetcher, pattern, &NAMES).await?;
+        let keys = patterns::stored_keys(&**fetcher, pattern, &NAMES).await?;
         WebDataset::fetch_files(fetcher, keys, options).await
     }
 
@@ -243,7 +244,7 @@ impl WebDataset {
         WebDataset::new(shards::fetch(fetcher, keys, options).await?, options)
     }
 
-    fn new(mut shards: Vec<Shard>, options: &WebDatasetOptions) -> Result<Self> {
+    fn new(mut shards: Vec<TarShard>, options: &WebDatasetOptions) -> Result<Self> {
         if shards.is_empty() {
             return Err(Error::new(ErrorKind::InvalidArgument, "the list of shards is empty"));
         }
@@ -298,7 +299,7 @@ impl WebDataset {
         let fields = || self.fields.iter().map(|(name, _)| name);
         let are_values: Vec<bool> = fields().map(|name| fetch.is_value(name)).collect();
         let are_labels: Vec<bool> = fields().map(|name| fetch.is_label(name)).collect();
-        let has = |members: &[Member], wanted: &[bool]| {
+        let has = |members: &[SampleMember], wanted: &[bool]| {
             members.iter().any(|member| wanted[member.extension as usize])
         };
         let (mut all, mut without, mut first) = (0, 0, None);
@@ -367,12 +368,12 @@ impl WebDataset {
 
     /// How many shards have damaged headers, so that nobody knows how many samples lie behind.
     pub fn cut_shards(&self) -> u64 {
-        self.shards.iter().filter(|shard| shard.is_cut).count() as u64
+        self.shards.iter().filter(|shard| shard.is_truncated).count() as u64
     }
 
     /// Why some samples cannot be read, as far as that is known without reading their data.
     pub fn failures(&self) -> impl Iterator<Item = &Error> {
-        self.shards.iter().flat_map(Shard::failures)
+        self.shards.iter().flat_map(TarShard::failures)
     }
 }
 

@@ -10,7 +10,7 @@ use spdl_core::{Error, ErrorKind, Result};
 use twox_hash::XxHash3_128;
 
 use super::WebDatasetOptions;
-use super::grouping::Shard;
+use super::grouping::TarShard;
 use crate::archive::{ArchiveStamp, TarIndex, TarSlice};
 use crate::fetch::{Fetcher, Key, ObjectMeta};
 
@@ -45,7 +45,7 @@ fn is_damage(error: &Error) -> bool {
 }
 
 /// Opens archives of this machine, several at once.
-pub(super) fn open(keys: &[Key], options: &WebDatasetOptions) -> Result<Vec<Shard>> {
+pub(super) fn open(keys: &[Key], options: &WebDatasetOptions) -> Result<Vec<TarShard>> {
     keys.iter().try_for_each(check_name)?;
     let (next, has_failed) = (AtomicUsize::new(0), AtomicBool::new(false));
     let opened = Mutex::new(Vec::with_capacity(keys.len()));
@@ -73,7 +73,7 @@ pub(super) fn open(keys: &[Key], options: &WebDatasetOptions) -> Result<Vec<Shar
     opened.into_iter().map(|(_, shard)| shard).collect()
 }
 
-fn open_one(key: &Key, options: &WebDatasetOptions) -> Result<Shard> {
+fn open_one(key: &Key, options: &WebDatasetOptions) -> Result<TarShard> {
     let (index, damage) = match TarIndex::open_with(key.to_path(), options.tar) {
         Ok(index) => (index, None),
         Err(error) if is_damage(&error) => {
@@ -81,7 +81,7 @@ fn open_one(key: &Key, options: &WebDatasetOptions) -> Result<Shard> {
         }
         Err(error) => return Err(error),
     };
-    Shard::new(key.clone(), &index, damage)
+    TarShard::new(key.clone(), &index, damage)
 }
 
 /// Opens archives of a store, several at once.
@@ -89,14 +89,14 @@ pub(super) async fn fetch(
     fetcher: &Arc<dyn Fetcher>,
     keys: Vec<Key>,
     options: &WebDatasetOptions,
-) -> Result<Vec<Shard>> {
+) -> Result<Vec<TarShard>> {
     keys.iter().try_for_each(check_name)?;
     let shards = keys.into_iter().map(|key| {
         let (fetcher, options) = (Arc::clone(fetcher), options.clone());
         async move {
             let object = fetcher.stat(&key).await?;
             let (index, damage) = fetch_index(&fetcher, &object, &options).await?;
-            let mut shard = Shard::new(key, &index, damage)?;
+            let mut shard = TarShard::new(key, &index, damage)?;
             shard.version = Some(object.version_hash());
             Ok(shard)
         }
