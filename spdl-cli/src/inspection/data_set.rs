@@ -88,7 +88,7 @@ impl DataSet {
     pub(crate) fn truncated_shards(&self) -> u64 {
         match self {
             DataSet::Archives { .. } => 0,
-            DataSet::Samples(samples) => samples.opened.set.cut_shards,
+            DataSet::Samples(samples) => samples.opened.set.truncated_shards,
         }
     }
 

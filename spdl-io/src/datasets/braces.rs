@@ -1,32 +1,31 @@
-//! Names by a pattern with braces, as shells write them: `shard-{000000..000147}.tar`.
+//! Brace expansion, as in shells: `shard-{000000..000147}.tar`.
 
 use spdl_core::{Error, ErrorKind, Result};
 
 use crate::fetch::Key;
 
-/// The most names that a pattern may stand for; fewer for the fuzzer, whose allocator keeps what was
-/// freed.
-const MOST_NAMES: usize = if cfg!(fuzzing) { 10_000 } else { 1_000_000 };
-/// The most bytes that all of them may have together.
-const MOST_BYTES: usize = if cfg!(fuzzing) { 1 << 20 } else { 64 << 20 };
-/// The longest pattern, in bytes.
-const LONGEST: usize = 64 << 10;
-/// How deep braces may lie in each other.
-const DEEPEST: usize = 32;
+/// The maximum number of names. Lower for fuzzing, whose allocator retains freed memory.
+const MAX_NAMES: usize = if cfg!(fuzzing) { 10_000 } else { 1_000_000 };
+/// The maximum total size of the names, in bytes.
+const MAX_BYTES: usize = if cfg!(fuzzing) { 1 << 20 } else { 64 << 20 };
+/// The maximum length of a pattern, in bytes.
+const MAX_PATTERN_BYTES: usize = 64 << 10;
+/// The maximum nesting depth of braces.
+const MAX_DEPTH: usize = 32;
 
-/// The names that a pattern stands for, in the order of the pattern.
+/// Expands the braces of a pattern. The names are in the order of the pattern.
 ///
 /// | pattern | names |
 /// |---|---|
 /// | `{a,b,}.tar` | `a.tar`, `b.tar`, `.tar` |
-/// | `{8..10}`, `{10..8}` | `8`, `9`, `10`; and backwards |
-/// | `{008..10}` | `008`, `009`, `010`: a leading zero pads all to the same width |
+/// | `{8..10}`, `{10..8}` | `8`, `9`, `10`; `10`, `9`, `8` |
+/// | `{008..10}` | `008`, `009`, `010`: a leading zero pads all numbers to the same width |
 /// | `{0..9..4}` | `0`, `4`, `8` |
-/// | `{a..e..2}` | `a`, `c`, `e`: letters of one case |
+/// | `{a..e..2}` | `a`, `c`, `e`: both letters must have the same case |
 /// | `{train,val}-{0..1}` | `train-0`, `train-1`, `val-0`, `val-1` |
 /// | `{a,b{1,2}}` | `a`, `b1`, `b2` |
-/// | `{a}`, `{}` | themselves: neither a list nor a range |
-/// | `\{`, `\}`, `\,`, `\\` | the letter behind the backslash, as it is |
+/// | `{a}`, `{}` | unchanged: neither a list nor a range |
+/// | `\{`, `\}`, `\,`, `\\` | the character after the backslash |
 ///
 /// ```
 /// use spdl_io::datasets::expand_braces;
@@ -37,37 +36,39 @@ const DEEPEST: usize = 32;
 /// ```
 ///
 /// # Errors
-/// `InvalidArgument` where a brace is not closed or not opened, with its byte in the pattern;
-/// `LimitExceeded` for more than 1,000,000 names or 64 MiB of them, a pattern of more than 64 KiB,
-/// and braces in more than 32 levels.
+/// - `InvalidArgument` for an unmatched brace, with its offset in the pattern.
+/// - `LimitExceeded` for more than 1,000,000 names, 64 MiB of names, a pattern of more than 64 KiB, or more
+///   than 32 nested braces.
 pub fn expand_braces(pattern: &str) -> Result<Vec<String>> {
-    let refused = |error: Error| match error.key() {
+    let with_pattern = |error: Error| match error.key() {
         Some(_) => error,
         None => {
             let start: String = pattern.chars().take(200).collect();
             error.with_key(Key::from(start).display_name())
         }
     };
-    if pattern.len() > LONGEST {
-        let message = format!("a pattern of {} bytes, of {LONGEST} allowed", pattern.len());
-        return Err(refused(Error::new(ErrorKind::LimitExceeded, message)));
+    if pattern.len() > MAX_PATTERN_BYTES {
+        let len = pattern.len();
+        let message =
+            format!("pattern of {len} bytes exceeds the limit of {MAX_PATTERN_BYTES} bytes");
+        return Err(with_pattern(Error::new(ErrorKind::LimitExceeded, message)));
     }
-    let mut reader = Reader { pattern, at: 0, depth: 0 };
-    let names = reader.alternatives().and_then(|names| match reader.at == pattern.len() {
+    let mut parser = BraceParser { pattern, at: 0, depth: 0 };
+    let names = parser.alternatives().and_then(|names| match parser.at == pattern.len() {
         true => Ok(names),
-        false => Err(reader.wrong("this brace closes none", reader.at)),
+        false => Err(parser.invalid("unmatched closing brace", parser.at)),
     });
-    names.map_err(refused)
+    names.map_err(with_pattern)
 }
 
-struct Reader<'a> {
+struct BraceParser<'a> {
     pattern: &'a str,
     at: usize,
     depth: usize,
 }
 
-impl Reader<'_> {
-    /// What stands until the end, or until the comma or brace that ends this part of a list.
+impl BraceParser<'_> {
+    /// The names up to the end, or to the comma or brace that ends this part of a list.
     fn alternatives(&mut self) -> Result<Vec<String>> {
         let mut names = vec![String::new()];
         let mut literal = String::new();
@@ -94,11 +95,11 @@ impl Reader<'_> {
         self.product(names, vec![literal])
     }
 
-    /// What the braces stand for that open here.
+    /// The names of the braces that open here.
     fn braces(&mut self) -> Result<Vec<String>> {
         let start = self.at;
-        if self.depth == DEEPEST {
-            let message = format!("braces in more than {DEEPEST} levels");
+        if self.depth == MAX_DEPTH {
+            let message = format!("more than {MAX_DEPTH} nested braces");
             let error = Error::new(ErrorKind::LimitExceeded, message);
             return Err(error.with_offset(start as u64));
         }
@@ -119,7 +120,7 @@ impl Reader<'_> {
         }
         self.depth -= 1;
         if !self.pattern[self.at..].starts_with('}') {
-            return Err(self.wrong("this brace is not closed", start));
+            return Err(self.invalid("unmatched opening brace", start));
         }
         self.at += 1;
         if parts > 1 {
@@ -129,7 +130,7 @@ impl Reader<'_> {
         Ok(names.into_iter().map(|name| format!("{{{name}}}")).collect())
     }
 
-    /// The names of a range that starts here, and its length with braces; `None` where it is none.
+    /// The names of a range that starts here, and its length including braces; `None` if there is none.
     fn range(&self) -> Result<Option<(Vec<String>, usize)>> {
         let rest = &self.pattern[self.at + 1..];
         let Some(inner) = rest.find('}').map(|end| &rest[..end]) else { return Ok(None) };
@@ -138,7 +139,7 @@ impl Reader<'_> {
         let step = match (parts.next(), parts.next()) {
             (None, _) => 1,
             (Some(step), None) => match integer(step) {
-                // As in shells, the ends say in which direction it goes.
+                // As in shells, the order of the ends determines the direction.
                 Some(step) => step.unsigned_abs().max(1),
                 None => return Ok(None),
             },
@@ -188,35 +189,35 @@ impl Reader<'_> {
         Ok(numbers.map(name).collect())
     }
 
-    /// Each of the one before each of the other.
-    fn product(&self, before: Vec<String>, behind: Vec<String>) -> Result<Vec<String>> {
-        let bytes = bytes_of(&before).saturating_mul(behind.len());
-        let bytes = bytes.saturating_add(bytes_of(&behind).saturating_mul(before.len()));
-        self.check(before.len().saturating_mul(behind.len()), bytes)?;
-        match (&before[..], &behind[..]) {
-            ([start], _) if start.is_empty() => return Ok(behind),
-            (_, [end]) if end.is_empty() => return Ok(before),
+    /// The Cartesian product of two lists.
+    fn product(&self, starts: Vec<String>, ends: Vec<String>) -> Result<Vec<String>> {
+        let bytes = bytes_of(&starts).saturating_mul(ends.len());
+        let bytes = bytes.saturating_add(bytes_of(&ends).saturating_mul(starts.len()));
+        self.check(starts.len().saturating_mul(ends.len()), bytes)?;
+        match (&starts[..], &ends[..]) {
+            ([start], _) if start.is_empty() => return Ok(ends),
+            (_, [end]) if end.is_empty() => return Ok(starts),
             _ => {}
         }
         let join = |start: &String| {
             let start = start.clone();
-            behind.iter().map(move |end| format!("{start}{end}"))
+            ends.iter().map(move |end| format!("{start}{end}"))
         };
-        Ok(before.iter().flat_map(join).collect())
+        Ok(starts.iter().flat_map(join).collect())
     }
 
     fn check(&self, names: usize, bytes: usize) -> Result<()> {
-        let message = if names > MOST_NAMES {
-            format!("the pattern stands for more than {MOST_NAMES} names")
-        } else if bytes > MOST_BYTES {
-            format!("the names of this pattern have more than {MOST_BYTES} bytes together")
+        let message = if names > MAX_NAMES {
+            format!("the pattern expands to more than {MAX_NAMES} names")
+        } else if bytes > MAX_BYTES {
+            format!("the pattern expands to more than {MAX_BYTES} bytes")
         } else {
             return Ok(());
         };
         Err(Error::new(ErrorKind::LimitExceeded, message).with_offset(self.at as u64))
     }
 
-    fn wrong(&self, message: &str, at: usize) -> Error {
+    fn invalid(&self, message: &str, at: usize) -> Error {
         Error::new(ErrorKind::InvalidArgument, message).with_offset(at as u64)
     }
 }
@@ -225,7 +226,7 @@ fn bytes_of(names: &[String]) -> usize {
     names.iter().map(String::len).sum()
 }
 
-/// A whole number of at most 18 digits.
+/// An integer of at most 18 digits.
 fn integer(text: &str) -> Option<i64> {
     let digits = text.strip_prefix('-').unwrap_or(text);
     let is_one = (1..=18).contains(&digits.len()) && digits.bytes().all(|it| it.is_ascii_digit());

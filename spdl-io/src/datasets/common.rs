@@ -1,4 +1,4 @@
-//! What data sets in several files have in common.
+//! Helpers that all sharded data sets share: offsets, keys, hashes, size checks.
 
 use std::sync::Arc;
 
@@ -12,18 +12,18 @@ use crate::records::{FieldValue, StoredRecord};
 #[cfg(feature = "local")]
 use crate::stores::LocalFetcher;
 
-/// The files of this machine, for what is opened by its path.
+/// The fetcher for local paths.
 #[cfg(feature = "local")]
 pub(crate) fn local_fetcher() -> Arc<dyn Fetcher> {
     Arc::new(LocalFetcher::new())
 }
 
-/// The number of each shard's first sample, and of all together at the end.
+/// The index of the first sample of each shard, followed by the total.
 #[derive(Clone, Debug)]
 pub(crate) struct ShardOffsets(Vec<u64>);
 
 impl ShardOffsets {
-    /// Of shards of these lengths.
+    /// For shards of these lengths.
     pub(crate) fn new(lens: impl IntoIterator<Item = u64>) -> Result<Self> {
         let mut offsets = vec![0];
         let mut end = 0_u64;
@@ -36,46 +36,51 @@ impl ShardOffsets {
         Ok(ShardOffsets(offsets))
     }
 
-    /// How many samples there are.
+    /// The number of samples.
     pub(crate) fn total(&self) -> u64 {
         self.0.last().copied().unwrap_or_default()
     }
 
-    /// How many samples each shard holds.
+    /// The number of samples of each shard.
     pub(crate) fn lens(&self) -> Vec<u64> {
         self.0.windows(2).map(|pair| pair[1] - pair[0]).collect()
     }
 
-    /// The shard of a sample, and its place there.
+    /// The shard of a sample, and its position in the shard.
     pub(crate) fn locate(&self, index: u64) -> Result<(usize, u64)> {
         if index >= self.total() {
-            let message = format!("sample {index} of {} was asked for", self.total());
+            let message =
+                format!("index {index} is out of range: the data set has {} samples", self.total());
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         }
-        // The last shard that starts at or before it: empty ones in front have the same start.
+        // The last shard that starts at or before it; preceding empty shards have the same start.
         let shard = self.0.partition_point(|first| *first <= index) - 1;
         Ok((shard, index - self.0[shard]))
     }
 }
 
-/// The key of a sample: the object, and the number of the sample there.
+/// The key of a sample: the object and the row, `OBJECT:ROW`.
 pub(crate) fn row_key(object: &Key, row: u64) -> Key {
     Key::from_bytes(&[object.as_bytes(), format!(":{row}").as_bytes()].concat())
 }
 
-/// What people call a sample.
-pub(crate) fn shown(record: &StoredRecord) -> Option<Arc<str>> {
+/// The name of a sample in messages.
+pub(crate) fn record_name(record: &StoredRecord) -> Option<Arc<str>> {
     Some(record.key.display_name())
 }
 
-/// A hash of what tells one data set from another; parts are told apart by their lengths.
+/// A hash of the content of a data set. Variable-length parts are prefixed with their length.
 pub(crate) struct ContentHash(XxHash3_128);
 
 impl ContentHash {
     pub(crate) fn new(format: &str) -> Self {
-        let mut hash = ContentHash(XxHash3_128::new());
+        let mut hash = ContentHash::without_format();
         hash.bytes(format.as_bytes());
         hash
+    }
+
+    pub(crate) fn without_format() -> Self {
+        ContentHash(XxHash3_128::new())
     }
 
     pub(crate) fn bytes(&mut self, bytes: &[u8]) {
@@ -87,34 +92,45 @@ impl ContentHash {
         self.0.write(&number.to_le_bytes());
     }
 
-    /// The name of an object without the folders it is in, as it should not matter where data lie.
+    /// Adds the file name of an object, without its folders: the location does not matter.
     pub(crate) fn name(&mut self, object: &Key) {
         let name = object.as_bytes().rsplit(|byte| *byte == b'/').next().unwrap_or_default();
         self.bytes(name);
     }
 
     pub(crate) fn finish(&self) -> u64 {
-        // Half of the bits are a hash as well.
         self.0.finish_128() as u64
     }
 }
 
-/// An error where the fields of a sample are together larger than was asked for.
+/// Prepends `context` to the message of an error, and keeps kind, offset, key and cause.
+pub(crate) fn with_context(error: Error, context: &str) -> Error {
+    let mut wrapped = Error::new(error.kind(), format!("{context}: {}", error.message()));
+    if let Some(offset) = error.offset() {
+        wrapped = wrapped.with_offset(offset);
+    }
+    if let Some(key) = error.key() {
+        wrapped = wrapped.with_key(key);
+    }
+    wrapped.with_cause_of(error)
+}
+
+/// Checks that the fields of a sample do not exceed the limit of a request.
 pub(crate) fn check_size(bytes: u64, max_bytes: u64) -> Result<()> {
     if bytes <= max_bytes {
         return Ok(());
     }
-    let message = format!("a sample of {bytes} bytes, of which at most {max_bytes} are allowed");
+    let message = format!("sample of {bytes} bytes exceeds the limit of {max_bytes} bytes");
     Err(Error::new(ErrorKind::LimitExceeded, message))
 }
 
-/// Bytes of a file as far as they are there, little-endian.
+/// A little-endian number; `None` if out of range.
 pub(crate) fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
     let bytes = bytes.get(at..at.checked_add(4)?)?;
     Some(u32::from_le_bytes(bytes.try_into().ok()?))
 }
 
-/// The value of a number in IEEE 754's half precision, which is exact.
+/// An IEEE 754 half-precision number, converted exactly.
 pub(crate) fn half_to_f64(bits: u16) -> f64 {
     let fraction = f64::from(bits & 0x3FF);
     let value = match bits >> 10 & 0x1F {
@@ -126,10 +142,13 @@ pub(crate) fn half_to_f64(bits: u16) -> f64 {
     if bits >> 15 == 1 { -value } else { value }
 }
 
-/// A field for a whole number, which has room for those below 2⁶³.
+/// An unsigned number as an integer field.
+///
+/// # Errors
+/// `Unsupported` for a number from 2⁶³ on.
 pub(crate) fn unsigned(number: u64) -> Result<FieldValue> {
     i64::try_from(number).map(FieldValue::Integer).map_err(|_| {
-        let message = format!("the number {number} is larger than a field of integers holds");
+        let message = format!("number {number} exceeds the range of 64-bit signed integers");
         Error::new(ErrorKind::Unsupported, message)
     })
 }
@@ -139,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn samples_are_counted_through_all_shards_and_empty_ones_hold_none() {
+    fn indexes_are_located_across_empty_shards() {
         let offsets = ShardOffsets::new([2, 0, 3]).unwrap();
         assert_eq!((offsets.total(), offsets.lens()), (5, vec![2, 0, 3]));
         let places: Vec<_> = (0..5).map(|index| offsets.locate(index).unwrap()).collect();

@@ -508,7 +508,7 @@ fn beside_classes(root: &Path, images: usize) -> Error {
 
 /// Folders that are named as the parts of a data set are hardly its classes.
 fn parts_for_classes(store: Option<&str>, root: &Path, classes: &[String]) -> Option<Error> {
-    let is_part = |class: &String| is_part_of_data(class);
+    let is_part = |class: &String| is_split_name(class);
     let first = classes.first().filter(|_| classes.len() > 1 && classes.iter().all(is_part))?;
     let names = classes.join(", ");
     let part = classes.iter().find(|class| class.to_lowercase().starts_with("train"));
@@ -521,7 +521,7 @@ fn parts_for_classes(store: Option<&str>, root: &Path, classes: &[String]) -> Op
 }
 
 /// Whether a folder of this name is one part of a data set.
-pub(crate) fn is_part_of_data(name: &str) -> bool {
+pub(crate) fn is_split_name(name: &str) -> bool {
     const PARTS: [&str; 8] =
         ["train", "training", "val", "valid", "validation", "test", "testing", "dev"];
     PARTS.contains(&&*name.to_lowercase())

@@ -20,10 +20,10 @@
 
 mod braces;
 mod common;
-mod crc32c;
 mod file_list;
 mod image_folder;
 mod mds;
+mod openers;
 mod opening;
 #[cfg(feature = "parquet")]
 mod parquet;

@@ -32,21 +32,21 @@ type SharedRead<T> = Shared<BoxFuture<'static, Result<Arc<T>>>>;
 struct CacheState<K, T> {
     parts: HashMap<K, CachedPart<T>>,
     bytes: u64,
-    /// Counts uses, so that the least recent one is known.
+    /// A counter that orders uses by time.
     uses: u64,
 }
 
 struct CachedPart<T> {
     read: SharedRead<T>,
     last_use: u64,
-    /// 0 until it was read.
+    /// 0 until the read has finished.
     bytes: u64,
-    /// How many wait for it.
+    /// The number of waiting futures.
     waiting: usize,
 }
 
 impl<K: Clone + Eq + Hash, T: Send + Sync + 'static> PartCache<K, T> {
-    /// Keeps parts of `max_bytes` together, and always the one that was used last.
+    /// A cache of `max_bytes` in total. The last used part is always cached.
     pub(crate) fn new(max_bytes: u64) -> Self {
         let state = Mutex::new(CacheState { parts: HashMap::new(), bytes: 0, uses: 0 });
         let threads = std::thread::available_parallelism().map_or(2, |threads| threads.get());
@@ -54,7 +54,7 @@ impl<K: Clone + Eq + Hash, T: Send + Sync + 'static> PartCache<K, T> {
         PartCache { max_bytes, threads, state }
     }
 
-    /// Threads for what a read has to compute.
+    /// The threads for decompression and decoding.
     pub(crate) fn threads(&self) -> Arc<IoThreads> {
         Arc::clone(&self.threads)
     }
@@ -81,7 +81,7 @@ impl<K: Clone + Eq + Hash, T: Send + Sync + 'static> PartCache<K, T> {
         let result = read.clone().await;
         drop(waiting);
         let mut state = self.state();
-        // Another read may have taken its place meanwhile.
+        // Another read may have replaced this one.
         let Some(part) = state.parts.get_mut(&key).filter(|part| part.read.ptr_eq(&read)) else {
             return result;
         };
@@ -100,12 +100,12 @@ impl<K: Clone + Eq + Hash, T: Send + Sync + 'static> PartCache<K, T> {
     }
 
     fn state(&self) -> MutexGuard<'_, CacheState<K, T>> {
-        // Nothing that panics runs under the lock.
+        // No code under the lock panics.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// One who waits for a part. The last of those who give up takes the read along.
+/// Counts a waiting future. The last one that is dropped before the read finishes cancels the read.
 struct Waiter<'a, K: Eq + Hash, T> {
     parts: &'a PartCache<K, T>,
     key: &'a K,
@@ -114,16 +114,16 @@ struct Waiter<'a, K: Eq + Hash, T> {
 
 impl<K: Eq + Hash, T> Drop for Waiter<'_, K, T> {
     fn drop(&mut self) {
-        let given_up = {
+        let cancelled = {
             let mut state = self.parts.state.lock().unwrap_or_else(PoisonError::into_inner);
             let part = state.parts.get_mut(self.key);
             let Some(part) = part.filter(|part| part.read.ptr_eq(self.read)) else { return };
             part.waiting -= 1;
-            let is_given_up = part.waiting == 0 && part.read.peek().is_none();
-            if is_given_up { state.parts.remove(self.key) } else { None }
+            let is_cancelled = part.waiting == 0 && part.read.peek().is_none();
+            if is_cancelled { state.parts.remove(self.key) } else { None }
         };
-        // Outside the lock, as it may wait for something.
-        drop(given_up);
+        // Dropping the read may block, so drop it after releasing the lock.
+        drop(cancelled);
     }
 }
 
@@ -142,13 +142,13 @@ impl<K, T> fmt::Debug for PartCache<K, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let (parts, bytes) = (state.parts.len(), state.bytes);
-        write!(f, "PartCache({parts} of {bytes} bytes, of {} allowed)", self.max_bytes)
+        write!(f, "PartCache({parts} parts, {bytes} of {} bytes)", self.max_bytes)
     }
 }
 
-/// How much memory a part takes.
+/// The memory use of a part.
 pub(crate) trait CachedBytes {
-    /// In bytes, about.
+    /// The approximate memory use, in bytes.
     fn cached_bytes(&self) -> u64;
 }
 
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_is_read_once_for_all_who_ask() {
+    fn concurrent_requests_share_one_read() {
         let parts = PartCache::new(100);
         let reads = Arc::new(AtomicU64::new(0));
         let get = || {
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn the_least_recently_used_part_goes_first_and_the_newest_never() {
+    fn the_least_recently_used_part_is_evicted_and_the_newest_is_not() {
         let parts = PartCache::new(100);
         let reads = AtomicU64::new(0);
         let get = |key: &'static str, size: u64| {
@@ -196,7 +196,7 @@ mod tests {
             reads.load(Ordering::Relaxed)
         };
         assert_eq!((get("a", 50), get("b", 50)), (1, 2));
-        // "a" is used again, so "b" makes room for "c".
+        // "a" is used again, so "c" evicts "b".
         assert_eq!((get("a", 50), get("c", 50), get("a", 50)), (2, 3, 3));
         assert_eq!(get("b", 50), 4);
         // Larger than everything allowed: state as long as nothing else is asked for.
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_read_that_fails_is_tried_again_by_the_next() {
+    fn a_failed_read_is_not_cached() {
         let parts: PartCache<u8, u64> = PartCache::new(100);
         let failed =
             block_on(parts.get(1, || async { Err(Error::new(ErrorKind::Timeout, "slow")) }));
@@ -213,7 +213,7 @@ mod tests {
         assert_eq!(*block_on(parts.get(1, || async { Ok(3) })).unwrap(), 3);
     }
 
-    /// Polls a read once, and gives it up.
+    /// Polls a read once, and drops it.
     fn give_up(
         parts: &PartCache<u8, u64>,
         read: impl Future<Output = Result<u64>> + Send + 'static,
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_read_that_all_have_given_up_holds_nothing() {
+    fn a_read_without_waiting_futures_is_cancelled() {
         let parts: PartCache<u8, u64> = PartCache::new(100);
         let connection = Arc::new(());
         let held = Arc::clone(&connection);
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn a_read_that_one_of_two_gives_up_goes_on_for_the_other() {
+    fn a_read_continues_while_one_future_waits() {
         let parts: PartCache<u8, u64> = PartCache::new(100);
         let (sender, receiver) = futures_channel::oneshot::channel::<u64>();
         let read = || async {

@@ -1,4 +1,4 @@
-//! Which files a pattern means: `train-{000..147}.tar`, `data/*.parquet`, or a folder.
+//! File name patterns: `train-{000..147}.tar`, `data/*.parquet`, or a folder.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,17 +10,17 @@ use super::expand_braces;
 use crate::fetch::{Fetcher, Key};
 use crate::files::os_error;
 
-/// What the files of a data set are called.
+/// The file names of a data set.
 #[derive(Clone, Copy)]
 pub(super) struct FilePatterns<'a> {
-    /// Which files of a folder are meant, where a folder is given.
+    /// The pattern for the files of a folder.
     pub(super) in_folder: &'a str,
-    /// What follows the name of a file in that of its index, which no pattern means.
+    /// The suffix of index files. Patterns do not match an index next to its file.
     pub(super) index_suffix: Option<&'a str>,
 }
 
 impl FilePatterns<'_> {
-    /// These in order, without the indices of others among them; `None` where there are none.
+    /// Sorts keys, and removes index files; `None` if there are no keys.
     fn sort(&self, mut keys: Vec<Key>) -> Option<Vec<Key>> {
         keys.sort_unstable();
         if let Some(suffix) = self.index_suffix.filter(|suffix| !suffix.is_empty()) {
@@ -34,21 +34,23 @@ impl FilePatterns<'_> {
     }
 }
 
-/// A pattern without its braces; one that lists a folder is split at the last slash.
+/// A pattern after brace expansion.
 enum ParsedPattern {
+    /// A literal name.
     One(Key),
+    /// A folder, and a pattern for the names in it.
     Listed { folder: String, pattern: String },
 }
 
 fn parse_pattern(pattern: &str) -> Result<Vec<ParsedPattern>> {
     let place = |name: String| {
         if name.starts_with("pipe:") {
-            let error = Error::new(ErrorKind::Unsupported, "commands are not run to get shards");
-            // The command may hold what is secret.
+            let error = Error::new(ErrorKind::Unsupported, "`pipe:` commands are not supported");
+            // The command may contain secrets.
             return Err(error.with_key("pipe:"));
         }
         let base = name.rfind('/').map_or(0, |slash| slash + 1);
-        // Behind a question mark, an address has no name any more.
+        // In an address, a question mark starts the query.
         let is_address = name.contains("://");
         let is_pattern = name[base..].contains('*') || (!is_address && name[base..].contains('?'));
         Ok(match is_pattern {
@@ -61,10 +63,10 @@ fn parse_pattern(pattern: &str) -> Result<Vec<ParsedPattern>> {
     expand_braces(pattern)?.into_iter().map(place).collect()
 }
 
-/// Whether a name is one that a pattern of `*` (any letters) and `?` (any byte) means.
+/// Whether a name matches a pattern of `*` (any bytes) and `?` (one byte).
 fn matches(pattern: &[u8], name: &[u8]) -> bool {
     let (mut at, mut from) = (0, 0);
-    // Where the last star stands, and up to where it reaches so far.
+    // The position of the last star, and the end of what it matches so far.
     let mut star = None;
     while from < name.len() {
         match pattern.get(at) {
@@ -88,41 +90,43 @@ fn matches(pattern: &[u8], name: &[u8]) -> bool {
     pattern[at..].iter().all(|&letter| letter == b'*')
 }
 
-/// Stars and question marks do not mean hidden files.
-fn is_meant(pattern: &str, name: &[u8]) -> bool {
+/// [`matches`], except that wildcards do not match hidden files.
+fn matches_visible(pattern: &str, name: &[u8]) -> bool {
     (pattern.starts_with('.') || !name.starts_with(b".")) && matches(pattern.as_bytes(), name)
 }
 
 fn nothing_found(folder: &str, pattern: &str) -> Error {
-    let error = Error::new(ErrorKind::NotFound, "there is no file of such a name");
+    let error = Error::new(ErrorKind::NotFound, "no file matches this pattern");
     error.with_key(Key::from(format!("{folder}{pattern}")).display_name())
 }
 
-/// What tar archives are called, and the indices beside them.
+/// The file names of tar shards and their indexes.
 const ARCHIVES: FilePatterns<'static> =
     FilePatterns { in_folder: "*.tar", index_suffix: Some(".idx") };
 
-/// The files of this machine that a pattern means, without the indices of tar archives among them:
-/// braces as of [`expand_braces`], and in the last part of the path `*` for any letters and `?` for one.
-/// A folder is all its `*.tar`. A name without a pattern is itself, be it there or not.
+/// The local tar shards that a pattern matches, without index files.
+///
+/// Braces are expanded by [`expand_braces`]. In the last part of the path, `*` matches any characters, and
+/// `?` one. A folder stands for its `*.tar` files. A literal name is returned whether or not it exists.
 ///
 /// # Errors
-/// `NotFound` where no file has such a name; as [`expand_braces`]; `Unsupported` for `pipe:`; what the
-/// operating system answers.
+/// - `NotFound` if no file matches.
+/// - `Unsupported` for a `pipe:` command.
+/// - The errors of [`expand_braces`] and of the operating system.
 pub fn local_files(pattern: &str) -> Result<Vec<PathBuf>> {
     let keys = local_keys(pattern, &ARCHIVES)?;
     Ok(keys.iter().map(|key| key.to_path().into_owned()).collect())
 }
 
-/// The same of the objects of a store. A folder, which ends with a slash here, is all its `*.tar`.
+/// The tar shards of a store that a pattern matches: see [`local_files`]. A folder must end with a slash.
 ///
 /// # Errors
-/// As [`local_files`], and those of [`Fetcher::list`] where the store has to be asked.
+/// The errors of [`local_files`], and of [`Fetcher::list`] if the pattern requires a listing.
 pub async fn stored_files(fetcher: &dyn Fetcher, pattern: &str) -> Result<Vec<Key>> {
     stored_keys(fetcher, pattern, &ARCHIVES).await
 }
 
-/// The files of this machine that a pattern means; where it is a folder, its files.
+/// The local files that a pattern matches, or the files of a folder.
 pub(super) fn local_keys(pattern: &str, names: &FilePatterns<'_>) -> Result<Vec<Key>> {
     if fs::metadata(pattern).is_ok_and(|metadata| metadata.is_dir()) {
         let folder = format!("{}/", pattern.trim_end_matches('/'));
@@ -142,18 +146,18 @@ pub(super) fn local_keys(pattern: &str, names: &FilePatterns<'_>) -> Result<Vec<
 
 fn list_folder(folder: &str, pattern: &str, names: &FilePatterns<'_>) -> Result<Vec<Key>> {
     let path = if folder.is_empty() { Path::new(".") } else { Path::new(folder) };
-    let failed = |error| os_error("cannot list this folder", &Key::from_path(path), error);
+    let failed = |error| os_error("cannot list the folder", &Key::from_path(path), error);
     let mut keys = Vec::new();
     for entry in fs::read_dir(path).map_err(failed)? {
         let name = Key::from_path(entry.map_err(failed)?.file_name());
-        if is_meant(pattern, name.as_bytes()) {
+        if matches_visible(pattern, name.as_bytes()) {
             keys.push(Key::from_bytes(&[folder.as_bytes(), name.as_bytes()].concat()));
         }
     }
     names.sort(keys).ok_or_else(|| nothing_found(folder, pattern))
 }
 
-/// The objects of a store that a pattern means; where it ends with a slash, those of that folder.
+/// The objects of a store that a pattern matches, or the objects of a folder if it ends with a slash.
 pub(super) async fn stored_keys(
     fetcher: &dyn Fetcher,
     pattern: &str,
@@ -176,7 +180,7 @@ pub(super) async fn stored_keys(
         while let Some(object) = objects.try_next().await? {
             let name = object.key.as_bytes().strip_prefix(folder.as_bytes());
             let is_here = |name: &&[u8]| !name.contains(&b'/');
-            if name.filter(is_here).is_some_and(|name| is_meant(&pattern, name)) {
+            if name.filter(is_here).is_some_and(|name| matches_visible(&pattern, name)) {
                 found.push(object.key);
             }
         }

@@ -1,4 +1,4 @@
-//! The columns of MDS: how each says its value.
+//! The column encodings of MDS.
 
 use std::sync::Arc;
 
@@ -6,16 +6,16 @@ use bytes::Bytes;
 use spdl_core::{Error, ErrorKind, Result};
 
 use crate::archive::{NpyArray, NpyType};
-use crate::datasets::common::{half_to_f64, u32_at, unsigned};
+use crate::datasets::common::{half_to_f64, u32_at, unsigned, with_context};
 use crate::records::{Encoding, FieldRequest, FieldValue};
 
-/// The most bytes strings in a list of images: each takes more memory than bytes of the file.
+/// The maximum number of images in a list. Each takes more memory than its size in the file.
 const MAX_IMAGES: usize = 1 << 20;
 
-/// The most columns of a shard.
+/// The maximum number of columns of a shard.
 const MAX_COLUMNS: usize = 4096;
 
-/// The columns of a shard, in the order in which samples hold them.
+/// The columns of a shard, in the order of the sample data.
 #[derive(Debug, PartialEq)]
 pub(super) struct MdsColumns {
     pub(super) names: Vec<Arc<str>>,
@@ -25,13 +25,13 @@ pub(super) struct MdsColumns {
 #[derive(Debug, PartialEq)]
 struct MdsColumn {
     encoding: ColumnEncoding,
-    /// In bytes; `None` where each sample says its own.
+    /// In bytes; `None` if each sample stores the size.
     size: Option<u32>,
 }
 
 #[derive(Debug, PartialEq)]
 enum ColumnEncoding {
-    /// As all formats have them.
+    /// An encoding that other formats share.
     Common(Encoding),
     Number(NpyType),
     Float,
@@ -39,13 +39,13 @@ enum ColumnEncoding {
         element: Option<NpyType>,
         shape: Option<Vec<usize>>,
     },
-    /// Pixels as they are: width, height and mode before them.
+    /// Raw pixels after width, height and mode.
     Pixels,
-    /// Byte strings behind a number and their sizes; after so many bytes that say nothing.
+    /// A count, sizes and byte strings, after `skip` unused bytes.
     List {
         skip: usize,
     },
-    /// What only a name is known of.
+    /// An unknown encoding.
     Unknown(Box<str>),
 }
 
@@ -57,39 +57,39 @@ impl MdsColumns {
     ) -> Result<Self> {
         if names.is_empty() || names.len() != encodings.len() || names.len() != sizes.len() {
             let (names, encodings, sizes) = (names.len(), encodings.len(), sizes.len());
-            let message =
-                format!("{names} names of columns, {encodings} encodings and {sizes} sizes");
+            let message = format!(
+                "numbers of column names ({names}), encodings ({encodings}) and sizes ({sizes}) differ"
+            );
             return Err(Error::new(ErrorKind::Corrupt, message));
         }
         if names.len() > MAX_COLUMNS {
-            let message = format!("{} columns, of {MAX_COLUMNS} allowed", names.len());
+            let message = format!("{} columns exceed the limit of {MAX_COLUMNS}", names.len());
             return Err(Error::new(ErrorKind::LimitExceeded, message));
         }
         if let Some(twice) = names.iter().enumerate().find(|(at, name)| names[..*at].contains(name))
         {
-            let message = format!("the column {:?} is there twice", twice.1);
+            let message = format!("duplicate column {:?}", twice.1);
             return Err(Error::new(ErrorKind::Corrupt, message));
         }
         let columns = encodings.iter().zip(sizes).map(|(encoding, size)| {
-            // 0 says, as `null` does, that each sample says its own.
+            // 0 and `null` mean a variable size.
             let size = size.filter(|size| *size > 0).map(u32::try_from).transpose();
-            let size = size.map_err(|_| {
-                Error::new(ErrorKind::Corrupt, "the size of a column is more than 4 GiB")
-            })?;
+            let size =
+                size.map_err(|_| Error::new(ErrorKind::Corrupt, "column size exceeds 4 GiB"))?;
             Ok(MdsColumn { encoding: ColumnEncoding::parse(encoding), size })
         });
         let columns = columns.collect::<Result<_>>()?;
         Ok(MdsColumns { names: names.iter().map(|name| name.as_str().into()).collect(), columns })
     }
 
-    /// The fields of a sample: first the sizes of the columns that have none of their own, then the
-    /// values. Offsets of errors are within the sample.
+    /// Decodes the fields of a sample: the sizes of the variable columns, followed by the values. Offsets
+    /// of errors are relative to the sample.
     pub(super) fn decode(
         &self,
         sample: &Bytes,
         request: &FieldRequest,
     ) -> Result<Vec<(Arc<str>, FieldValue)>> {
-        let cut = || Error::new(ErrorKind::Corrupt, "the sample is smaller than its columns");
+        let too_small = || Error::new(ErrorKind::Corrupt, "the sample is smaller than its columns");
         let mut header = 0;
         let mut at = 4 * self.columns.iter().filter(|column| column.size.is_none()).count();
         let mut fields = Vec::new();
@@ -98,34 +98,25 @@ impl MdsColumns {
                 Some(size) => size,
                 None => {
                     header += 4;
-                    u32_at(sample, header - 4).ok_or_else(cut)?
+                    u32_at(sample, header - 4).ok_or_else(too_small)?
                 }
             };
             let end = at.checked_add(size as usize).filter(|end| *end <= sample.len());
-            let end = end.ok_or_else(|| cut().with_offset(at as u64))?;
+            let end = end.ok_or_else(|| too_small().with_offset(at as u64))?;
             if request.wants(name) {
                 let value = column.encoding.decode(sample.slice(at..end)).map_err(|error| {
                     let within = error.offset().unwrap_or_default();
-                    in_column(name, error).with_offset(at as u64 + within)
+                    with_context(error, &format!("column {name:?}")).with_offset(at as u64 + within)
                 })?;
                 fields.push((Arc::clone(name), value));
             }
             at = end;
         }
         if at != sample.len() {
-            let message =
-                format!("{} bytes are behind the columns of the sample", sample.len() - at);
+            let message = format!("{} unexpected bytes after the columns", sample.len() - at);
             return Err(Error::new(ErrorKind::Corrupt, message).with_offset(at as u64));
         }
         Ok(fields)
-    }
-}
-
-fn in_column(name: &str, error: Error) -> Error {
-    let column = Error::new(error.kind(), format!("column {name:?}: {}", error.message()));
-    match std::error::Error::source(&error) {
-        Some(cause) => column.with_source(cause.to_string()),
-        None => column,
     }
 }
 
@@ -133,9 +124,9 @@ impl ColumnEncoding {
     fn parse(text: &str) -> Self {
         let number = |element| ColumnEncoding::Number(element);
         match text {
-            // Compressed images are bytes here: a decoder knows them by their content.
+            // A decoder detects the image format by its content.
             "bytes" | "jpeg" | "png" => ColumnEncoding::Common(Encoding::Bytes),
-            // Decimal fractions of any length have no other type.
+            // Arbitrary-precision decimals stay text.
             "str" | "str_decimal" => ColumnEncoding::Common(Encoding::Text),
             "json" => ColumnEncoding::Common(Encoding::Json),
             "pkl" => ColumnEncoding::Common(Encoding::Pickle),
@@ -154,7 +145,7 @@ impl ColumnEncoding {
         }
     }
 
-    /// `float32`, or `float32:2,3`.
+    /// Parses `float32` or `float32:2,3`.
     fn array(parts: &str) -> Option<Self> {
         let (element, shape) = match parts.split_once(':') {
             Some((element, shape)) => (element, Some(shape)),
@@ -178,20 +169,22 @@ impl ColumnEncoding {
             ColumnEncoding::Float => {
                 let text = std::str::from_utf8(&bytes).ok();
                 let number = text.and_then(|text| text.trim().parse().ok());
-                number.map(FieldValue::Float).ok_or_else(|| corrupt("a number was expected"))
+                number
+                    .map(FieldValue::Float)
+                    .ok_or_else(|| corrupt("invalid floating-point number"))
             }
             ColumnEncoding::Array { element, shape } => array(*element, shape.as_deref(), bytes),
             ColumnEncoding::Pixels => pixels(bytes),
             ColumnEncoding::List { skip } => list(&bytes, *skip),
             ColumnEncoding::Unknown(name) => {
-                let message = format!("the encoding {name:?} is not known here");
+                let message = format!("unsupported column encoding {name:?}");
                 Err(Error::new(ErrorKind::Unsupported, message))
             }
         }
     }
 }
 
-/// The type by NumPy's name, of those that MDS has.
+/// The element type for NumPy's name.
 fn element_of(name: &str) -> Option<NpyType> {
     let (kind, bits): (fn(u8) -> NpyType, _) = if let Some(bits) = name.strip_prefix("uint") {
         (NpyType::UInt, bits)
@@ -215,7 +208,9 @@ fn corrupt(message: impl Into<String>) -> Error {
 }
 
 fn number(element: NpyType, bytes: &[u8]) -> Result<FieldValue> {
-    let wrong = || corrupt(format!("{} bytes for a number of type {element}", bytes.len()));
+    let wrong = || {
+        corrupt(format!("expected {} bytes for {element}, found {}", element.size(), bytes.len()))
+    };
     if bytes.len() != element.size() {
         return Err(wrong());
     }
@@ -223,7 +218,7 @@ fn number(element: NpyType, bytes: &[u8]) -> Result<FieldValue> {
     let unused = 64 - 8 * element.size() as u32;
     match element {
         NpyType::UInt(_) => unsigned(bits),
-        // The sign is brought to the highest bit and back.
+        // Sign extension.
         NpyType::Int(_) => Ok(FieldValue::Integer((bits << unused) as i64 >> unused)),
         NpyType::Float(2) => Ok(FieldValue::Float(half_to_f64(bits as u16))),
         NpyType::Float(4) => Ok(FieldValue::Float(f64::from(f32::from_bits(bits as u32)))),
@@ -232,7 +227,7 @@ fn number(element: NpyType, bytes: &[u8]) -> Result<FieldValue> {
     }
 }
 
-/// An array, with its type and shape before it where the column does not tell them.
+/// An array. Its type and shape precede the data unless the column defines them.
 fn array(
     element: Option<NpyType>,
     shape: Option<&[usize]>,
@@ -241,12 +236,12 @@ fn array(
     let mut first = |what: &str| {
         (!bytes.is_empty())
             .then(|| bytes.split_to(1)[0])
-            .ok_or_else(|| corrupt(format!("no {what}")))
+            .ok_or_else(|| corrupt(format!("missing array {what}")))
     };
     let element = match element {
         Some(element) => element,
         None => {
-            let code = first("type of the array")?;
+            let code = first("type")?;
             let element = match code {
                 8 => Some(NpyType::UInt(1)),
                 9 => Some(NpyType::Int(1)),
@@ -261,18 +256,18 @@ fn array(
                 66 => Some(NpyType::Float(8)),
                 _ => None,
             };
-            element.ok_or_else(|| corrupt(format!("no array has the type {code}")))?
+            element.ok_or_else(|| corrupt(format!("unknown array type code {code}")))?
         }
     };
     let shape = match shape {
         Some(shape) => shape.to_vec(),
         None => {
-            // The number of dimensions, and in the lowest two bits the size of an extent.
-            let code = first("shape of the array")?;
+            // The lowest two bits hold the size of an extent, the others the number of dimensions.
+            let code = first("shape")?;
             let size = 1 << (code & 3);
             let len = usize::from(code >> 2) * size;
             if len > bytes.len() {
-                return Err(corrupt("the shape of the array is cut"));
+                return Err(corrupt("array ends inside its shape"));
             }
             let extents = bytes.split_to(len);
             let extent = |bytes: &[u8]| {
@@ -284,16 +279,16 @@ fn array(
     NpyArray::from_little_endian(element, shape, bytes).map(FieldValue::Array)
 }
 
-/// An image of Pillow: width, height, length of the mode's name, that name, pixels row by row. It
-/// becomes an array of height × width, and channels where there are several.
+/// A Pillow image: width, height, length of the mode, mode, pixels in row order. The result is an array of
+/// shape (height, width), or (height, width, channels).
 fn pixels(bytes: Bytes) -> Result<FieldValue> {
     let word = |at: usize| {
-        let word = u32_at(&bytes, at).ok_or_else(|| corrupt("the image's header is cut"));
+        let word = u32_at(&bytes, at).ok_or_else(|| corrupt("image ends inside its header"));
         word.map(|word| word as usize)
     };
     let (width, height, len) = (word(0)?, word(4)?, word(8)?);
     let start = 12_usize.checked_add(len).filter(|start| *start <= bytes.len());
-    let start = start.ok_or_else(|| corrupt("the name of the image's mode is cut"))?;
+    let start = start.ok_or_else(|| corrupt("image ends inside its mode"))?;
     let (element, channels) = match &bytes[12..start] {
         b"L" | b"P" => (NpyType::UInt(1), 1),
         b"LA" | b"PA" => (NpyType::UInt(1), 2),
@@ -303,7 +298,7 @@ fn pixels(bytes: Bytes) -> Result<FieldValue> {
         b"I" => (NpyType::Int(4), 1),
         b"F" => (NpyType::Float(4), 1),
         mode => {
-            let message = format!("images of Pillow's mode '{}'", mode.escape_ascii());
+            let message = format!("unsupported Pillow image mode '{}'", mode.escape_ascii());
             return Err(Error::new(ErrorKind::Unsupported, message));
         }
     };
@@ -314,22 +309,22 @@ fn pixels(bytes: Bytes) -> Result<FieldValue> {
     NpyArray::from_little_endian(element, shape, bytes.slice(start..)).map(FieldValue::Array)
 }
 
-/// Byte strings: their number and the size of each, then all of them.
+/// A list of byte strings: their number, the size of each, and the data.
 fn list(bytes: &Bytes, skip: usize) -> Result<FieldValue> {
-    let cut = || corrupt("the list of images is cut");
-    let count = u32_at(bytes, skip).ok_or_else(cut)? as usize;
+    let wrong = || corrupt("size of the image list does not match its items");
+    let count = u32_at(bytes, skip).ok_or_else(wrong)? as usize;
     if count > MAX_IMAGES {
-        let message = format!("a list of {count} images, of {MAX_IMAGES} allowed");
+        let message = format!("list of {count} images exceeds the limit of {MAX_IMAGES}");
         return Err(Error::new(ErrorKind::LimitExceeded, message));
     }
     let sizes = skip + 4;
     let mut at = sizes + 4 * count;
     let mut items = Vec::new();
     for item in 0..count {
-        let size = u32_at(bytes, sizes + 4 * item).ok_or_else(cut)? as usize;
-        let end = at.checked_add(size).filter(|end| *end <= bytes.len()).ok_or_else(cut)?;
+        let size = u32_at(bytes, sizes + 4 * item).ok_or_else(wrong)? as usize;
+        let end = at.checked_add(size).filter(|end| *end <= bytes.len()).ok_or_else(wrong)?;
         items.push(FieldValue::Bytes(bytes.slice(at..end)));
         at = end;
     }
-    if at == bytes.len() { Ok(FieldValue::List(items)) } else { Err(cut()) }
+    if at == bytes.len() { Ok(FieldValue::List(items)) } else { Err(wrong()) }
 }

@@ -1,4 +1,4 @@
-//! The `index.json` of an MDS data set.
+//! The `index.json` file of an MDS data set.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,14 +8,15 @@ use spdl_core::{Error, ErrorKind, Result};
 use twox_hash::{XxHash3_64, XxHash3_128, XxHash64};
 
 use super::column::MdsColumns;
+use crate::datasets::common::with_context;
 
-/// A shard as the index tells of it.
+/// A shard, from the index.
 #[derive(Debug)]
 pub(super) struct ShardInfo {
     pub(super) columns: Arc<MdsColumns>,
     pub(super) samples: u32,
     pub(super) raw: FileInfo,
-    /// What lies in the store instead, where it is compressed.
+    /// The compressed file, which is stored instead of `raw`.
     pub(super) zip: Option<(FileInfo, Compression)>,
 }
 
@@ -25,7 +26,7 @@ pub(super) enum Compression {
     Gzip,
 }
 
-/// A file, and what is known of it.
+/// A file of a shard.
 #[derive(Debug, Deserialize)]
 pub(super) struct FileInfo {
     pub(super) basename: String,
@@ -40,7 +41,7 @@ struct MdsIndex {
     shards: Vec<ShardEntry>,
 }
 
-/// Other formats than MDS have other parts, so all that only MDS has may be missing.
+/// A shard of the index. Other formats than MDS lack the optional fields.
 #[derive(Deserialize)]
 struct ShardEntry {
     version: u64,
@@ -61,18 +62,16 @@ struct ShardEntry {
 
 /// The shards of an index.
 pub(super) fn parse(text: &[u8]) -> Result<Vec<ShardInfo>> {
-    let index: MdsIndex = serde_json::from_slice(text).map_err(|error| {
-        Error::new(ErrorKind::Corrupt, "this is no index of MDS").with_source(error)
-    })?;
+    let index: MdsIndex = serde_json::from_slice(text)
+        .map_err(|error| Error::new(ErrorKind::Corrupt, "invalid MDS index").with_source(error))?;
     check_version(index.version)?;
     let mut columns: Option<Arc<MdsColumns>> = None;
     let mut shards = Vec::with_capacity(index.shards.len());
     for shard in index.shards {
         let name = shard.raw_data.basename.clone();
-        let shard = shard.check(columns.as_ref()).map_err(|error| {
-            let message = format!("shard {} ({name:?}): {}", shards.len(), error.message());
-            Error::new(error.kind(), message)
-        })?;
+        let shard = shard
+            .check(columns.as_ref())
+            .map_err(|error| with_context(error, &format!("shard {} ({name:?})", shards.len())))?;
         columns = Some(Arc::clone(&shard.columns));
         shards.push(shard);
     }
@@ -83,7 +82,7 @@ fn check_version(version: u64) -> Result<()> {
     if version == 2 {
         return Ok(());
     }
-    let message = format!("version {version} of MDS, of which only 2 is known");
+    let message = format!("unsupported MDS version {version}; expected version 2");
     Err(Error::new(ErrorKind::Unsupported, message))
 }
 
@@ -91,7 +90,7 @@ impl ShardEntry {
     fn check(self, before: Option<&Arc<MdsColumns>>) -> Result<ShardInfo> {
         check_version(self.version)?;
         if self.format != "mds" {
-            let message = format!("the format {:?}, where \"mds\" was expected", self.format);
+            let message = format!("unsupported format {:?}; expected \"mds\"", self.format);
             return Err(Error::new(ErrorKind::Unsupported, message));
         }
         let columns =
@@ -101,7 +100,7 @@ impl ShardEntry {
             _ => Arc::new(columns),
         };
         let samples = u32::try_from(self.samples).map_err(|_| {
-            let message = format!("{} samples, which no shard can hold", self.samples);
+            let message = format!("{} samples exceed the maximum of an MDS shard", self.samples);
             Error::new(ErrorKind::Corrupt, message)
         })?;
         self.raw_data.check_name()?;
@@ -110,12 +109,13 @@ impl ShardEntry {
             Some(zip) => {
                 zip.check_name()?;
                 let name = self.compression.as_deref().unwrap_or_default();
-                // A level may follow.
+                // The name may end with a level, as in `zstd:11`.
                 let compression = match name.split(':').next() {
                     Some("zstd") => Compression::Zstd,
                     Some("gz") => Compression::Gzip,
                     _ => {
-                        let message = format!("compressed by {name:?}; known are zstd and gz");
+                        let message =
+                            format!("unsupported compression {name:?}; expected zstd or gz");
                         return Err(Error::new(ErrorKind::Unsupported, message));
                     }
                 };
@@ -127,20 +127,19 @@ impl ShardEntry {
 }
 
 impl FileInfo {
-    /// That the name leads to something below the folder of the index, and nowhere else.
+    /// Checks that the path stays below the folder of the index.
     fn check_name(&self) -> Result<()> {
         let name = &self.basename;
-        let is_strange = |character: char| character.is_control() || "\\:?#".contains(character);
+        let is_invalid = |character: char| character.is_control() || "\\:?#".contains(character);
         let leads_away = |part: &str| matches!(part, "" | "." | "..");
-        if !name.contains(is_strange) && !name.split('/').any(leads_away) {
+        if !name.contains(is_invalid) && !name.split('/').any(leads_away) {
             return Ok(());
         }
-        let message = format!("the name of a file, {name:?}, is not one below the folder");
+        let message = format!("file name {name:?} is not a path below the folder of the index");
         Err(Error::new(ErrorKind::Corrupt, message))
     }
 
-    /// Compares the sums that are quick to make: those of the family of XXH3, and `xxh64`. Others are
-    /// not looked at.
+    /// Verifies the hashes that are fast to compute: `xxh64`, `xxh3_64` and `xxh3_128`. Others are ignored.
     pub(super) fn check_hashes(&self, data: &[u8]) -> Result<()> {
         for (name, wanted) in &self.hashes {
             let found = match name.as_str() {
@@ -150,8 +149,7 @@ impl FileInfo {
                 _ => continue,
             };
             if !found.eq_ignore_ascii_case(wanted) {
-                let message =
-                    format!("the data of {:?} do not agree with their {name} sum", self.basename);
+                let message = format!("{name} mismatch of {:?}", self.basename);
                 return Err(Error::new(ErrorKind::Corrupt, message));
             }
         }
@@ -164,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_that_lead_out_of_the_folder_are_refused() {
+    fn paths_outside_of_the_folder_are_refused() {
         let check = |name: &str| {
             FileInfo { basename: name.into(), bytes: 0, hashes: BTreeMap::new() }.check_name()
         };

@@ -1,4 +1,9 @@
-//! Data sets in MDS, the format of MosaicML Streaming.
+//! [`MdsDataset`]: MDS shards, the format of MosaicML Streaming.
+//!
+//! | file | what it holds |
+//! |---|---|
+//! | `index` | `index.json` |
+//! | `column` | column encodings |
 
 mod column;
 mod index;
@@ -18,35 +23,36 @@ use spdl_core::{Dataset, Error, ErrorKind, Result};
 use self::index::{Compression, FileInfo, ShardInfo};
 #[cfg(feature = "local")]
 use super::common::local_fetcher;
-use super::common::{ContentHash, ShardOffsets, check_size, row_key, shown, u32_at};
+use super::common::{ContentHash, ShardOffsets, check_size, record_name, row_key, u32_at};
 use super::part_cache::{CachedBytes, PartCache};
 use crate::archive::{Decompress, DecompressLimits};
 use crate::fetch::{Fetcher, Key};
 use crate::records::{FieldRequest, FieldValue, PackedRows, StoredRecord};
 
-/// The largest `index.json` that is read, in bytes: that of some 500,000 shards.
+/// The maximum size of `index.json`, in bytes: about 500,000 shards.
 const MAX_INDEX_BYTES: u64 = 1 << 28;
 
-/// Samples in the shards of an MDS data set, version 2, as MosaicML's `MDSWriter` writes it.
+/// The samples of an MDS data set of version 2, as MosaicML's `MDSWriter` writes it.
 ///
-/// Opening reads `index.json` alone, which says how many samples there are. A sample of a shard that
-/// is not compressed is read by itself, by one range; of such a shard the offsets of its samples are
-/// kept, 4 bytes each. A shard that is compressed is read and decompressed as a whole, once for all who
-/// read it at the time, and kept while there is room ([`MdsOptions::cache_bytes`]).
+/// - Opening reads `index.json` only.
+/// - Uncompressed shards: each sample is read by one range request. The sample offsets are buffered, 4 bytes
+///   each.
+/// - Compressed shards are read and decompressed as a whole. Concurrent reads share the work, and the data
+///   are buffered up to [`MdsOptions::cache_bytes`].
 ///
 /// | column | field |
 /// |---|---|
 /// | `int`, `int8` to `int64`, `uint8` to `uint64`, `str_int` | [`FieldValue::Integer`] |
 /// | `float16`, `float32`, `float64`, `str_float` | [`FieldValue::Float`] |
 /// | `str`, `str_decimal` | [`FieldValue::Text`] |
-/// | `bytes`, `jpeg`, `png` | [`FieldValue::Bytes`], compressed as they are |
-/// | `list[jpeg]`, `list[png]`, `jpeg_array` | [`FieldValue::List`] of those |
+/// | `bytes`, `jpeg`, `png` | [`FieldValue::Bytes`], not decoded |
+/// | `list[jpeg]`, `list[png]`, `jpeg_array` | [`FieldValue::List`] of [`FieldValue::Bytes`] |
 /// | `ndarray` with or without type and shape; `pil` | [`FieldValue::Array`] |
 /// | `json` | [`FieldValue::Json`] |
-/// | `pkl` | `Unsupported`: reading it would run code |
+/// | `pkl` | `Unsupported`, because unpickling executes code |
 ///
-/// Of the sums in the index `xxh64`, `xxh3_64` and `xxh3_128` are compared, where a shard is read as a
-/// whole, that is where it is compressed. Names in the index that lead out of the folder are refused.
+/// For compressed shards, the hashes `xxh64`, `xxh3_64` and `xxh3_128` of the index are verified. Paths in
+/// the index that leave its folder are `Corrupt`.
 ///
 /// ```
 /// use spdl_core::Dataset;
@@ -66,7 +72,7 @@ pub struct MdsDataset {
     offsets: ShardOffsets,
 }
 
-/// How shards of MDS are read.
+/// Options of [`MdsDataset`].
 #[derive(Clone, Debug)]
 pub struct MdsOptions {
     cache_bytes: u64,
@@ -80,18 +86,18 @@ impl Default for MdsOptions {
 }
 
 impl MdsOptions {
-    /// How many bytes of decompressed shards, and of offsets, are kept for the next sample; the part
-    /// used last is kept in any case. Default: 1 GiB. Where samples are shuffled, all shards that are
-    /// open at once should fit
-    /// ([`ShardWindow::open_shards`](spdl_core::source::sampler::ShardWindow::open_shards)): else they are read
-    /// again and again.
+    /// Sets how many bytes of decompressed shards and offsets are buffered. Default: 1 GiB.
+    ///
+    /// The last used shard is always buffered. For a shuffled epoch, all open shards should fit
+    /// ([`ShardWindow::open_shards`](spdl_core::source::sampler::ShardWindow::open_shards)); otherwise they
+    /// are read repeatedly.
     #[must_use]
     pub fn cache_bytes(mut self, bytes: u64) -> Self {
         self.cache_bytes = bytes;
         self
     }
 
-    /// The largest compressed shard that is read, in bytes once decompressed. Default: 1 GiB.
+    /// Sets the maximum decompressed size of a shard, in bytes. Default: 1 GiB.
     #[must_use]
     pub fn max_shard_bytes(mut self, bytes: u64) -> Self {
         self.max_shard_bytes = bytes;
@@ -100,31 +106,32 @@ impl MdsOptions {
 }
 
 impl MdsDataset {
-    /// The data set of this machine whose `index.json` lies in `folder`. Waits until that is read: async
-    /// code calls [`fetch`](MdsDataset::fetch).
+    /// Opens the local data set with `index.json` in `folder`. The call blocks; asynchronous code calls
+    /// [`fetch`](MdsDataset::fetch).
     ///
     /// # Errors
-    /// As [`fetch`](MdsDataset::fetch).
+    /// The errors of [`fetch`](MdsDataset::fetch).
     #[cfg(feature = "local")]
     pub fn open(folder: impl AsRef<Path>) -> Result<Self> {
         MdsDataset::open_with(folder, &MdsOptions::default())
     }
 
-    /// The same with options of the caller's.
+    /// [`open`](MdsDataset::open) with options.
     ///
     /// # Errors
-    /// As [`fetch`](MdsDataset::fetch).
+    /// The errors of [`fetch`](MdsDataset::fetch).
     #[cfg(feature = "local")]
     pub fn open_with(folder: impl AsRef<Path>, options: &MdsOptions) -> Result<Self> {
         block_on(MdsDataset::fetch(&local_fetcher(), Key::from_path(folder), options))
     }
 
-    /// The data set of a store whose `index.json` lies in `folder`; the empty name is the store's root.
+    /// Opens the data set of a store with `index.json` in `folder`. The empty key is the root of the store.
     ///
     /// # Errors
-    /// What the fetcher answers for the index; `Corrupt` where that is no index, contradicts itself, or
-    /// names files outside the folder; `Unsupported` for other versions and formats, and for shards
-    /// compressed by something else than `zstd` (feature `zstd`) and `gz` (feature `gzip`).
+    /// - The errors of the fetcher.
+    /// - `Corrupt` for an invalid index, and for files outside of the folder.
+    /// - `Unsupported` for other versions and formats, and for compression other than `zstd` (feature
+    ///   `zstd`) and `gz` (feature `gzip`).
     pub async fn fetch(
         fetcher: &Arc<dyn Fetcher>,
         folder: impl Into<Key>,
@@ -155,26 +162,27 @@ impl MdsDataset {
         Ok(MdsDataset { shards: shards.collect(), offsets })
     }
 
-    /// How many samples each shard holds: for [`ShardWindow`](spdl_core::source::sampler::ShardWindow).
+    /// The number of samples of each shard, for
+    /// [`ShardWindow`](spdl_core::source::sampler::ShardWindow).
     pub fn shard_lens(&self) -> Vec<u64> {
         self.offsets.lens()
     }
 }
 
 fn check_feature(compression: Compression) -> Result<()> {
-    let (is_there, feature) = match compression {
+    let (is_enabled, feature) = match compression {
         Compression::Zstd => (cfg!(feature = "zstd"), "zstd"),
         Compression::Gzip => (cfg!(feature = "gzip"), "gzip"),
     };
-    if is_there {
+    if is_enabled {
         return Ok(());
     }
-    let message = format!("shards are compressed, and this build lacks the feature {feature}");
+    let message = format!("cannot decompress shards: this build lacks the feature `{feature}`");
     Err(Error::new(ErrorKind::Unsupported, message))
 }
 
 struct MdsShard {
-    /// Its place in the index.
+    /// The position in the index.
     number: usize,
     raw: Key,
     zip: Option<Key>,
@@ -183,11 +191,11 @@ struct MdsShard {
     parts: Arc<PartCache<usize, ShardPart>>,
 }
 
-/// What of a shard is kept for the samples that follow.
+/// The buffered part of a shard.
 struct ShardPart {
-    /// Where the samples start, and where the last one ends.
+    /// The start of each sample, and the end of the last one.
     offsets: Vec<u32>,
-    /// The whole shard, where it was compressed.
+    /// The whole shard, if it is compressed.
     data: Option<Bytes>,
 }
 
@@ -199,7 +207,7 @@ impl CachedBytes for ShardPart {
 }
 
 impl MdsShard {
-    /// The bytes of the shard before the description of its columns: a number, and the offsets.
+    /// The size of the sample count and the offsets at the start of the shard, in bytes.
     fn head_bytes(&self) -> u64 {
         4 * (u64::from(self.info.samples) + 2)
     }
@@ -233,7 +241,8 @@ impl MdsShard {
         let Some((file, _)) = &self.info.zip else { return Err(self.too_small()) };
         let largest = self.info.raw.bytes.max(file.bytes);
         if largest > self.max_bytes {
-            let message = format!("a shard of {largest} bytes, of {} allowed", self.max_bytes);
+            let message =
+                format!("shard of {largest} bytes exceeds the limit of {} bytes", self.max_bytes);
             let error = Error::new(ErrorKind::LimitExceeded, message);
             return Err(error.with_key(zip.display_name()));
         }
@@ -243,11 +252,15 @@ impl MdsShard {
         self.parts.threads().run(work).await.map_err(|error| error.with_key(zip.display_name()))
     }
 
-    /// The shard as it was before it was compressed. Offsets of errors are within what is compressed.
+    /// Decompresses the shard. Offsets of errors refer to the compressed data.
     fn decompress(&self, compressed: &[u8]) -> Result<ShardPart> {
         let Some((file, _)) = &self.info.zip else { return Err(self.too_small()) };
         if (compressed.len() as u64) < file.bytes {
-            let message = format!("{} bytes, of {} in the index", compressed.len(), file.bytes);
+            let message = format!(
+                "compressed shard has {} bytes, but {} in the index",
+                compressed.len(),
+                file.bytes
+            );
             return Err(Error::new(ErrorKind::Truncated, message));
         }
         file.check_hashes(compressed)?;
@@ -261,7 +274,7 @@ impl MdsShard {
         )?;
         if data.len() as u64 != self.info.raw.bytes {
             let message = format!(
-                "{} bytes come out of a compressed shard, where the index says {}",
+                "decompressed shard has {} bytes, but {} in the index",
                 data.len(),
                 self.info.raw.bytes
             );
@@ -275,7 +288,7 @@ impl MdsShard {
         Ok(ShardPart { offsets: self.check_offsets(&data)?, data: Some(data.into()) })
     }
 
-    /// The offsets from the start of the shard, which holds all of them.
+    /// Parses and validates the offsets at the start of the shard.
     fn check_offsets(&self, shard: &[u8]) -> Result<Vec<u32>> {
         let corrupt = |message: String, at: usize| {
             let error = Error::new(ErrorKind::Corrupt, message).with_offset(at as u64);
@@ -284,7 +297,7 @@ impl MdsShard {
         let samples = self.info.samples;
         if u32_at(shard, 0) != Some(samples) {
             let found = u32_at(shard, 0).unwrap_or_default();
-            let message = format!("{found} samples in a shard of {samples} by the index");
+            let message = format!("shard has {found} samples, but {samples} in the index");
             return Err(corrupt(message, 0));
         }
         let offsets: Vec<u32> =
@@ -293,7 +306,7 @@ impl MdsShard {
         for (sample, &offset) in offsets.iter().enumerate() {
             if u64::from(offset) < before || u64::from(offset) > self.info.raw.bytes {
                 let message = format!(
-                    "sample {sample} starts at byte {offset}, not within {before} and {}",
+                    "offset {offset} of sample {sample} is not in {before}..={}",
                     self.info.raw.bytes
                 );
                 return Err(corrupt(message, 4 * (sample + 1)));
@@ -305,14 +318,14 @@ impl MdsShard {
 
     fn too_small(&self) -> Error {
         let message = format!(
-            "a shard of {} bytes cannot hold {} samples",
+            "shard of {} bytes is too small for {} samples",
             self.info.raw.bytes, self.info.samples
         );
         Error::new(ErrorKind::Corrupt, message).with_key(self.raw.display_name())
     }
 }
 
-/// The shard as what samples hold: a name of its own, as the trait is not for `Arc`.
+/// A shard behind an `Arc`, for [`PackedRows`].
 #[derive(Debug)]
 struct SharedShard(Arc<MdsShard>);
 
@@ -336,11 +349,12 @@ impl PackedRows for SharedShard {
         let part = shard.part(fetcher).await?;
         let pair = usize::try_from(row).ok().and_then(|row| part.offsets.get(row..)?.first_chunk());
         let Some([start, end]) = pair.copied() else {
-            let message = format!("sample {row} of {} was asked for", shard.info.samples);
+            let message =
+                format!("row {row} is out of range: the shard has {} samples", shard.info.samples);
             let error = Error::new(ErrorKind::InvalidArgument, message);
             return Err(error.with_key(shard.raw.display_name()));
         };
-        // Errors of what is in the shard name the sample, and the byte of the shard.
+        // Errors name the sample, and the offset in the shard.
         let located = |error: Error| {
             let offset = error.offset().unwrap_or_default();
             let key = row_key(&shard.raw, row).display_name();
@@ -348,7 +362,7 @@ impl PackedRows for SharedShard {
         };
         check_size((end - start).into(), request.max_bytes()).map_err(located)?;
         let sample = match &part.data {
-            // A copy, so that a sample does not keep the whole shard.
+            // Copy, so that a sample does not keep the whole shard in memory.
             Some(data) => Bytes::copy_from_slice(&data[start as usize..end as usize]),
             None => fetcher.read(&shard.raw, Some(start.into()..end.into())).await?,
         };
@@ -369,7 +383,7 @@ impl Dataset for MdsDataset {
         Ok(StoredRecord::new(row_key(&shard.0.raw, row)).with_row(shard, row))
     }
 
-    /// Of the names of the shards and their columns, their sizes and numbers of samples.
+    /// A hash of the names, sizes, sample counts and columns of the shards.
     fn content_hash(&self) -> Option<u64> {
         let mut hash = ContentHash::new("mds");
         for SharedShard(shard) in self.shards.iter().map(AsRef::as_ref) {
@@ -384,7 +398,7 @@ impl Dataset for MdsDataset {
     }
 
     fn key(&self, item: &StoredRecord) -> Option<Arc<str>> {
-        shown(item)
+        record_name(item)
     }
 }
 

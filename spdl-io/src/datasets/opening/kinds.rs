@@ -53,7 +53,7 @@ impl Opener<'_> {
             is_local: self.is_local,
             classes: Vec::new(),
             shard_lens,
-            cut_shards: 0,
+            truncated_shards: 0,
             missing_samples: 0,
             warnings: Vec::new(),
             store: None,
@@ -128,13 +128,13 @@ impl Opener<'_> {
 
     pub(super) fn opened_tar(&self, samples: WebDataset) -> OpenedDataset {
         let (lens, warnings) = (samples.shard_lens(), warnings(&samples));
-        let (cut_shards, classes) = (samples.cut_shards(), samples.classes());
+        let (truncated_shards, classes) = (samples.truncated_shards(), samples.classes());
         let samples = Arc::new(samples);
         let opened = self.opened(DatasetKind::TarShards, Arc::clone(&samples), lens);
         // Folders that are classes leave none out.
         let count = || Unlabeled::in_tar(&samples, &opened.fetch_labeled());
         let unlabeled = if classes.is_empty() { count() } else { None };
-        OpenedDataset { classes, warnings, cut_shards, unlabeled, ..opened }
+        OpenedDataset { classes, warnings, truncated_shards, unlabeled, ..opened }
     }
 
     #[cfg(feature = "parquet")]

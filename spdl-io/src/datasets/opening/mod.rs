@@ -120,7 +120,7 @@ pub struct OpenedDataset {
     /// How many samples each shard has, or each row group; empty where samples lie each on its own.
     pub shard_lens: Vec<u64>,
     /// Tar archives whose headers are damaged somewhere: nobody knows how many samples lie behind that.
-    pub cut_shards: u64,
+    pub truncated_shards: u64,
     /// Samples that the manifest of a packed set names, and that were not come upon: behind damage, or in
     /// shards that are missing.
     pub missing_samples: u64,

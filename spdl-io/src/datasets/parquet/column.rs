@@ -1,4 +1,4 @@
-//! A column of a row group, decoded, and its values as fields.
+//! A decoded column chunk, and its values as fields.
 
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -22,10 +22,10 @@ use crate::datasets::common::{half_to_f64, unsigned};
 use crate::datasets::part_cache::CachedBytes;
 use crate::records::{Encoding, FieldValue};
 
-/// How many rows are decoded at once.
+/// The number of rows that are decoded per call.
 const STEP: usize = 4096;
 
-/// Where a column of a row group lies, and what it is compressed by.
+/// The location and the compression of a column chunk.
 #[derive(Clone, Debug)]
 pub(super) struct Chunk {
     pub(super) start: u64,
@@ -35,24 +35,24 @@ pub(super) struct Chunk {
     pub(super) values: i64,
 }
 
-/// A column of a row group.
+/// A decoded column chunk.
 pub(super) struct ColumnPart {
     rows: RowValues,
     values: ColumnValues,
     cached_bytes: u64,
 }
 
-/// Which values are those of a row.
+/// The mapping from rows to values.
 enum RowValues {
-    /// One each.
+    /// One value per row.
     Required,
-    /// One each, or [`NULL`].
+    /// One value per row, or [`NULL`].
     Optional(Vec<u32>),
-    /// Those from one start to the next.
+    /// The items from one start to the next.
     Lists { starts: Vec<u32>, items: Vec<u32> },
 }
 
-/// In place of a value: none, a list of no items, no list.
+/// Markers instead of the index of a value: null, an empty list, a null list.
 const NULL: u32 = u32::MAX;
 const EMPTY: u32 = u32::MAX - 1;
 const NO_LIST: u32 = u32::MAX - 2;
@@ -74,7 +74,7 @@ impl CachedBytes for ColumnPart {
 }
 
 impl ColumnPart {
-    /// Decodes the bytes of a chunk that has `rows` rows. Offsets of errors are within the chunk.
+    /// Decodes a chunk of `rows` rows. Offsets of errors are relative to the chunk.
     pub(super) fn decode(
         column: &ParquetColumn,
         chunk: &Chunk,
@@ -83,10 +83,10 @@ impl ColumnPart {
         max_bytes: u64,
     ) -> Result<ColumnPart> {
         let page_bytes = pages::check(&bytes, &column.descriptor, rows, max_bytes)?;
-        // The crate is thorough with damaged files, but was not written never to panic on one.
+        // The `parquet` crate may panic on a corrupt chunk.
         let decoded = catch_unwind(AssertUnwindSafe(|| decode(column, chunk, bytes, rows)));
         let mut part = decoded.unwrap_or_else(|_| {
-            Err(Error::new(ErrorKind::Corrupt, "the values of a column make no sense"))
+            Err(Error::new(ErrorKind::Corrupt, "inconsistent values in a Parquet column"))
         })?;
         part.cached_bytes += page_bytes;
         Ok(part)
@@ -94,7 +94,7 @@ impl ColumnPart {
 
     /// The value of a row.
     pub(super) fn field(&self, column: &ParquetColumn, row: u64) -> Result<FieldValue> {
-        let none = || Error::new(ErrorKind::InvalidArgument, format!("there is no row {row}"));
+        let none = || Error::new(ErrorKind::InvalidArgument, format!("row {row} is out of range"));
         let row = usize::try_from(row).map_err(|_| none())?;
         match &self.rows {
             RowValues::Required => self.value(column.kind, row),
@@ -114,17 +114,17 @@ impl ColumnPart {
         }
     }
 
-    /// Adds the texts of a column of single texts, until there are more than `most`.
-    pub(super) fn add_texts(&self, texts: &mut BTreeSet<String>, most: usize) -> Result<()> {
+    /// Adds the distinct texts of a column that is not a list, up to `max_texts`.
+    pub(super) fn add_texts(&self, texts: &mut BTreeSet<String>, max_texts: usize) -> Result<()> {
         let ColumnValues::Bytes(values) = &self.values else { return Ok(()) };
         for value in values {
             let text = std::str::from_utf8(value.data()).map_err(|error| {
-                Error::new(ErrorKind::Corrupt, "text in UTF-8 was expected").with_source(error)
+                Error::new(ErrorKind::Corrupt, "invalid UTF-8").with_source(error)
             })?;
             if !texts.contains(text) {
                 texts.insert(text.to_owned());
-                if texts.len() > most {
-                    let message = format!("more than {most} different texts");
+                if texts.len() > max_texts {
+                    let message = format!("more than {max_texts} distinct texts");
                     return Err(Error::new(ErrorKind::LimitExceeded, message));
                 }
             }
@@ -175,17 +175,17 @@ impl ColumnPart {
             }
         };
         field.unwrap_or_else(|| {
-            Err(Error::new(ErrorKind::Corrupt, "a column has fewer values than rows"))
+            Err(Error::new(ErrorKind::Corrupt, "the column has fewer values than rows"))
         })
     }
 }
 
-/// A copy, so that a sample does not keep the pages of its row group.
+/// Copies the bytes, so that a sample does not keep the pages of its row group in memory.
 fn bytes_field(kind: ColumnKind, bytes: &[u8]) -> Result<FieldValue> {
     let encoding = match kind {
         ColumnKind::Half => {
             let bits = <[u8; 2]>::try_from(bytes).map(u16::from_le_bytes).map_err(|_| {
-                Error::new(ErrorKind::Corrupt, "a number of 16 bits in more or fewer bytes")
+                Error::new(ErrorKind::Corrupt, "a 16-bit float is not stored in 2 bytes")
             })?;
             return Ok(FieldValue::Float(half_to_f64(bits)));
         }
@@ -211,7 +211,9 @@ fn decode(column: &ParquetColumn, chunk: &Chunk, bytes: Bytes, rows: u64) -> Res
         PhysicalType::FIXED_LEN_BYTE_ARRAY => {
             typed::<FixedLenByteArrayType>(column, chunk, bytes, rows, ColumnValues::Fixed)
         }
-        PhysicalType::INT96 => Err(Error::new(ErrorKind::Unsupported, "times of 96 bits")),
+        PhysicalType::INT96 => {
+            Err(Error::new(ErrorKind::Unsupported, "96-bit timestamps are not supported"))
+        }
     }
 }
 
@@ -223,7 +225,7 @@ fn typed<T: DataType>(
     wrap: fn(Vec<T::T>) -> ColumnValues,
 ) -> Result<ColumnPart> {
     let descriptor = &column.descriptor;
-    // The chunk is all there is to read, and starts at 0.
+    // The reader sees only the chunk, at offset 0.
     let metadata = ColumnChunkMetaData::builder(Arc::clone(descriptor))
         .set_compression_codec(chunk.codec)
         .set_num_values(chunk.values)
@@ -265,7 +267,7 @@ fn typed<T: DataType>(
     Ok(ColumnPart { rows, values: wrap(values), cached_bytes })
 }
 
-/// The number of the value for each level that says there is one.
+/// The index of the value for each definition level, or [`NULL`].
 fn numbered(definitions: &[i16], definition: i16) -> Vec<u32> {
     let mut next = 0;
     let number = |level: &i16| {
@@ -285,7 +287,7 @@ fn lists(definitions: &[i16], repetitions: &[i16], definition: i16, item_level: 
         if repetitions.get(at) == Some(&0) {
             starts.push(at as u32);
         }
-        // One level below that of items the list is there, and holds none.
+        // One level below the items, the list exists and is empty.
         if *level < item_level {
             *item = if *level == item_level - 1 { EMPTY } else { NO_LIST };
         }
@@ -295,16 +297,16 @@ fn lists(definitions: &[i16], repetitions: &[i16], definition: i16, item_level: 
 }
 
 fn fewer(rows: u64, found: usize) -> Error {
-    let message = format!("a column of {found} rows in a row group of {rows}");
+    let message = format!("the column has {found} rows, but its row group has {rows}");
     Error::new(ErrorKind::Corrupt, message)
 }
 
-/// An error of the crate `parquet`.
+/// Converts an error of the `parquet` crate.
 pub(super) fn failed(error: ParquetError) -> Error {
     match error {
         ParquetError::NYI(what) => {
-            Error::new(ErrorKind::Unsupported, format!("this cannot be read: {what}"))
+            Error::new(ErrorKind::Unsupported, format!("unsupported Parquet feature: {what}"))
         }
-        error => Error::new(ErrorKind::Corrupt, "the file is damaged").with_source(error),
+        error => Error::new(ErrorKind::Corrupt, "corrupt Parquet file").with_source(error),
     }
 }

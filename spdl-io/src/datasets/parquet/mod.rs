@@ -1,4 +1,12 @@
-//! Data sets in Parquet files.
+//! [`ParquetDataset`]: the rows of Parquet files.
+//!
+//! | file | what it holds |
+//! |---|---|
+//! | `footer` | the footer of a file: its schema and row groups |
+//! | `schema` | columns as fields of a sample |
+//! | `pages` | checks of page headers before anything is decompressed |
+//! | `column` | a decoded column chunk, and its values |
+//! | `thrift` | the Thrift compact protocol |
 
 mod column;
 mod footer;
@@ -24,37 +32,37 @@ use self::footer::RowGroup;
 use self::schema::{ColumnKind, ParquetColumn};
 #[cfg(feature = "local")]
 use super::common::local_fetcher;
-use super::common::{ContentHash, ShardOffsets, check_size, row_key, shown};
+use super::common::{ContentHash, ShardOffsets, check_size, record_name, row_key, with_context};
+use super::openers::impl_openers;
 use super::part_cache::PartCache;
-use super::patterns::{self, FilePatterns};
+use super::patterns::FilePatterns;
 use crate::fetch::{Fetcher, Key};
 use crate::records::{FieldRequest, FieldValue, PackedRows, StoredRecord};
 
-/// What Parquet files are called.
-const NAMES: FilePatterns<'static> = FilePatterns { in_folder: "*.parquet", index_suffix: None };
-
-/// The rows of Parquet files, as Hugging Face's `datasets` and others write them.
+/// The rows of Parquet files, such as those of Hugging Face's `datasets`.
 ///
-/// Opening reads the end of each file, which says how many rows there are. Of a row group only the
-/// columns that are asked for are read, each by one range; once for all who read it at the time, and
-/// they are kept while there is room ([`ParquetOptions::cache_bytes`]). So samples of one row group
-/// should be read near each other: [`shard_lens`](ParquetDataset::shard_lens) are the lengths for a
-/// [`ShardWindow`](spdl_core::source::sampler::ShardWindow), whose window decides how many are open at once.
+/// - Opening reads the footer of each file.
+/// - Each requested column of a row group is read by one range request. Concurrent reads share the work, and
+///   the decoded columns are buffered up to [`ParquetOptions::cache_bytes`].
+/// - Samples of one row group should be read close together: pass
+///   [`shard_lens`](ParquetDataset::shard_lens) to a
+///   [`ShardWindow`](spdl_core::source::sampler::ShardWindow), whose size limits the number of open row
+///   groups.
 ///
 /// | column | field |
 /// |---|---|
-/// | an image, as Hugging Face has it: a group of `bytes` and `path` | [`FieldValue::Bytes`] under the group's name, and [`FieldValue::Text`] under that and `.path` |
-/// | binary, of fixed or any length | [`FieldValue::Bytes`] |
+/// | an image of Hugging Face: a group of `bytes` and `path` | [`FieldValue::Bytes`] with the name of the group; [`FieldValue::Text`] with the suffix `.path` |
+/// | binary, of fixed or variable length | [`FieldValue::Bytes`] |
 /// | string, enum; JSON | [`FieldValue::Text`]; [`FieldValue::Json`] |
 /// | boolean; integers of 8 to 64 bits; floats of 16 to 64 | [`FieldValue::Bool`]; [`FieldValue::Integer`]; [`FieldValue::Float`] |
 /// | dates and times | [`FieldValue::Integer`]: days, or the units of the column |
-/// | lists of these | [`FieldValue::Integers`], [`FieldValue::Floats`]; with nulls, or of others, [`FieldValue::List`] |
-/// | members of other groups | a field each, the names joined by dots |
+/// | lists of these | [`FieldValue::Integers`], [`FieldValue::Floats`]; with nulls, or of other types, [`FieldValue::List`] |
+/// | members of other groups | one field each, with names joined by dots |
 /// | null | [`FieldValue::Null`] |
 ///
-/// Decimal numbers, lists of lists and times of 96 bits are left out, and `Unsupported` where they are
-/// asked for by name; so is the encoding `DELTA_BYTE_ARRAY`. Pages may be compressed by Snappy, gzip,
-/// Brotli, LZ4 or Zstandard. Checksums of pages are compared where there are any.
+/// Decimals, nested lists, 96-bit timestamps and the encoding `DELTA_BYTE_ARRAY` are not supported. Such
+/// columns are omitted, or `Unsupported` if they are requested by name. Pages may be compressed with Snappy,
+/// gzip, Brotli, LZ4 or Zstandard. Page checksums are verified if present.
 ///
 /// ```
 /// use spdl_core::Dataset;
@@ -74,7 +82,7 @@ pub struct ParquetDataset {
     files: usize,
 }
 
-/// How Parquet files are opened and read.
+/// Options of [`ParquetDataset`].
 #[derive(Clone, Debug)]
 pub struct ParquetOptions {
     cache_bytes: u64,
@@ -89,89 +97,52 @@ impl Default for ParquetOptions {
 }
 
 impl ParquetOptions {
-    /// How many bytes of columns of row groups, decompressed, are kept for the next sample; the one used
-    /// last is kept in any case. Default: 1 GiB. Where samples are shuffled, all row groups that are
-    /// open at once should fit: else they are read again and again.
+    /// Sets how many bytes of decoded columns are buffered. Default: 1 GiB.
+    ///
+    /// The last used column is always buffered. For a shuffled epoch, all open row groups should fit;
+    /// otherwise they are read repeatedly.
     #[must_use]
     pub fn cache_bytes(mut self, bytes: u64) -> Self {
         self.cache_bytes = bytes;
         self
     }
 
-    /// The largest column of a row group that is read, in bytes, compressed or decompressed. Default:
-    /// 1 GiB.
+    /// Sets the maximum size of a column chunk, compressed or decompressed, in bytes. Default: 1 GiB.
     #[must_use]
     pub fn max_column_bytes(mut self, bytes: u64) -> Self {
         self.max_column_bytes = bytes;
         self
     }
 
-    /// How many files are opened at once, at least 1. Default: 8.
+    /// Sets how many files are opened concurrently, at least 1. Default: 8.
     #[must_use]
     pub fn concurrency(mut self, files: usize) -> Self {
         self.concurrency = files.max(1);
         self
     }
+
+    #[expect(clippy::unused_self, reason = "the same call for all data sets")]
+    fn patterns(&self) -> FilePatterns<'static> {
+        FilePatterns { in_folder: "*.parquet", index_suffix: None }
+    }
 }
 
+impl_openers!(ParquetDataset, ParquetOptions, "`*.parquet` files", #[cfg(feature = "local")]);
+
 impl ParquetDataset {
-    /// The files of this machine that `pattern` means, as for
-    /// [`WebDataset::open`](super::WebDataset::open); of a folder, all its `*.parquet`. Waits until
-    /// they are opened: async code calls [`fetch`](ParquetDataset::fetch).
-    ///
-    /// # Errors
-    /// As [`fetch_files`](ParquetDataset::fetch_files); `NotFound` where the pattern means no files;
-    /// as [`expand_braces`](super::expand_braces).
     #[cfg(feature = "local")]
-    pub fn open(pattern: &str) -> Result<Self> {
-        ParquetDataset::open_with(pattern, &ParquetOptions::default())
+    fn open_keys(keys: Vec<Key>, options: &ParquetOptions) -> Result<Self> {
+        block_on(ParquetDataset::fetch_files(&local_fetcher(), keys, options))
     }
 
-    /// The same with options of the caller's.
+    /// Opens files of a store, in this order. The files may have different columns.
     ///
     /// # Errors
-    /// As [`open`](ParquetDataset::open).
-    #[cfg(feature = "local")]
-    pub fn open_with(pattern: &str, options: &ParquetOptions) -> Result<Self> {
-        let files = patterns::local_keys(pattern, &NAMES)?;
-        block_on(ParquetDataset::fetch_files(&local_fetcher(), files, options))
-    }
-
-    /// These files of this machine, in this order.
-    ///
-    /// # Errors
-    /// As [`open`](ParquetDataset::open); `InvalidArgument` where there are none.
-    #[cfg(feature = "local")]
-    pub fn open_files<P: AsRef<Path>>(
-        paths: impl IntoIterator<Item = P>,
-        options: &ParquetOptions,
-    ) -> Result<Self> {
-        let files: Vec<_> = paths.into_iter().map(Key::from_path).collect();
-        block_on(ParquetDataset::fetch_files(&local_fetcher(), files, options))
-    }
-
-    /// The files of a store that `pattern` means, as for [`open`](ParquetDataset::open); a folder ends with a
-    /// slash here. It, `*` and `?` need a store that lists.
-    ///
-    /// # Errors
-    /// As [`fetch_files`](ParquetDataset::fetch_files), and `NotFound` where the pattern means no files.
-    pub async fn fetch(
-        fetcher: &Arc<dyn Fetcher>,
-        pattern: &str,
-        options: &ParquetOptions,
-    ) -> Result<Self> {
-        let files = patterns::stored_keys(&**fetcher, pattern, &NAMES).await?;
-        ParquetDataset::fetch_files(fetcher, files, options).await
-    }
-
-    /// These files of a store, whose rows follow each other in this order. They need not have the same
-    /// columns.
-    ///
-    /// # Errors
-    /// `InvalidArgument` where there are no files; `Corrupt` for what is no Parquet file or contradicts
-    /// itself; `LimitExceeded` where a file's description is longer than 64 MiB; `Unsupported` for
-    /// encrypted files, and for a fetcher that tells no sizes or reads no ranges; what the fetcher
-    /// answers.
+    /// - `InvalidArgument` for an empty list.
+    /// - `Corrupt` for an invalid Parquet file.
+    /// - `LimitExceeded` for a footer of more than 64 MiB.
+    /// - `Unsupported` for encrypted files, and for a fetcher without sizes or range requests.
+    /// - The errors of the fetcher.
     pub async fn fetch_files(
         fetcher: &Arc<dyn Fetcher>,
         files: impl IntoIterator<Item = impl Into<Key>>,
@@ -224,7 +195,7 @@ impl ParquetDataset {
         Ok(ParquetDataset { groups, offsets, files: file_count })
     }
 
-    /// How many rows each row group holds, those of the first file first: for
+    /// The number of rows of each row group, in the order of the files, for
     /// [`ShardWindow`](spdl_core::source::sampler::ShardWindow).
     pub fn shard_lens(&self) -> Vec<u64> {
         self.offsets.lens()
@@ -234,23 +205,23 @@ impl ParquetDataset {
 #[derive(Debug)]
 struct ParquetFile {
     key: Key,
-    /// Those of the columns that can be read.
+    /// The names of the supported columns.
     names: Vec<Arc<str>>,
     columns: Vec<ParquetColumn>,
 }
 
 /// A row group of a file.
 struct ParquetGroup {
-    /// Its place among those of all files.
+    /// The position among the row groups of all files.
     place: usize,
-    /// Its place in the file.
+    /// The position in the file.
     number: usize,
     /// The number of its first row in the file.
     first_row: u64,
     rows: RowGroup,
     max_bytes: u64,
     file: Arc<ParquetFile>,
-    /// By row group and column.
+    /// Keyed by row group and column.
     parts: Arc<PartCache<(usize, usize), ColumnPart>>,
 }
 
@@ -265,20 +236,17 @@ impl ParquetGroup {
             async move {
                 let start = chunk.start;
                 let name = file.columns[at].name.clone();
-                // Errors of what is in the file tell where: the row group, the column, the byte.
+                // Errors name the row group, the column and the offset in the file.
                 let located = |error: Error| {
-                    let message = format!("row group {group}, column {name}: {}", error.message());
                     let offset = start + error.offset().unwrap_or_default();
-                    let located = Error::new(error.kind(), message).with_offset(offset);
-                    match std::error::Error::source(&error) {
-                        Some(cause) => located.with_source(cause.to_string()),
-                        None => located,
-                    }
-                    .with_key(file.key.display_name())
+                    with_context(error, &format!("row group {group}, column {name}"))
+                        .with_offset(offset)
+                        .with_key(file.key.display_name())
                 };
                 let len = chunk.end - start;
                 if len > max_bytes {
-                    let message = format!("{len} bytes, of {max_bytes} allowed");
+                    let message =
+                        format!("size of {len} bytes exceeds the limit of {max_bytes} bytes");
                     return Err(located(Error::new(ErrorKind::LimitExceeded, message)));
                 }
                 let bytes = fetcher.read(&file.key, Some(start..chunk.end)).await?;
@@ -308,19 +276,19 @@ impl PackedRows for ParquetGroup {
         &self,
         fetcher: &Arc<dyn Fetcher>,
         name: &str,
-        most: usize,
+        max_texts: usize,
     ) -> Result<Option<BTreeSet<String>>> {
-        let is_meant = |column: &ParquetColumn| *column.name == *name;
-        let Some(at) = self.file.columns.iter().position(is_meant) else { return Ok(None) };
+        let has_name = |column: &ParquetColumn| *column.name == *name;
+        let Some(at) = self.file.columns.iter().position(has_name) else { return Ok(None) };
         let column = &self.file.columns[at];
         if column.kind != ColumnKind::Text || column.item_level.is_some() {
             return Ok(None);
         }
         let mut texts = BTreeSet::new();
         let part = self.column(fetcher, at).await?;
-        part.add_texts(&mut texts, most).map_err(|error| {
-            let message = format!("row group {}, column {name}: {}", self.number, error.message());
-            Error::new(error.kind(), message).with_key(self.file.key.display_name())
+        part.add_texts(&mut texts, max_texts).map_err(|error| {
+            with_context(error, &format!("row group {}, column {name}", self.number))
+                .with_key(self.file.key.display_name())
         })?;
         Ok(Some(texts))
     }
@@ -331,10 +299,11 @@ impl PackedRows for ParquetGroup {
         row: u64,
         request: &FieldRequest,
     ) -> Result<Vec<(Arc<str>, FieldValue)>> {
-        // Errors of a value name the sample.
+        // Errors of values name the sample.
         let key = row_key(&self.file.key, self.first_row.saturating_add(row)).display_name();
         if row >= self.rows.rows {
-            let message = format!("row {row} of {} in a row group", self.rows.rows);
+            let message =
+                format!("row {row} is out of range: the row group has {} rows", self.rows.rows);
             return Err(Error::new(ErrorKind::InvalidArgument, message).with_key(key));
         }
         let mut wanted = Vec::new();
@@ -342,7 +311,8 @@ impl PackedRows for ParquetGroup {
             match column.kind {
                 _ if !request.wants(&column.name) => {}
                 ColumnKind::Unsupported(why) if request.names().is_some() => {
-                    let message = format!("the column {} cannot be read: {why}", column.name);
+                    let message =
+                        format!("cannot read column {}: {why} not supported", column.name);
                     return Err(Error::new(ErrorKind::Unsupported, message).with_key(key));
                 }
                 ColumnKind::Unsupported(_) => {}
@@ -355,8 +325,7 @@ impl PackedRows for ParquetGroup {
         for (at, part) in wanted.into_iter().zip(parts) {
             let column = &self.file.columns[at];
             let field = part.field(column, row).map_err(|error| {
-                let message = format!("column {}: {}", column.name, error.message());
-                Error::new(error.kind(), message).with_key(Arc::clone(&key))
+                with_context(error, &format!("column {}", column.name)).with_key(Arc::clone(&key))
             })?;
             bytes = bytes.saturating_add(size_of_field(&field));
             check_size(bytes, request.max_bytes())
@@ -367,7 +336,7 @@ impl PackedRows for ParquetGroup {
     }
 }
 
-/// How many bytes a value takes, about.
+/// The approximate size of a value, in bytes.
 fn size_of_field(field: &FieldValue) -> u64 {
     match field {
         FieldValue::Bytes(bytes) => bytes.len() as u64,
@@ -393,8 +362,7 @@ impl Dataset for ParquetDataset {
         Ok(StoredRecord::new(key).with_row(group, row))
     }
 
-    /// Of the names of the files, without their folders, their columns, and the rows and sizes of all
-    /// row groups.
+    /// A hash of the file names, their columns, and the rows and sizes of all row groups.
     fn content_hash(&self) -> Option<u64> {
         let mut hash = ContentHash::new("parquet");
         for group in &self.groups {
@@ -409,7 +377,7 @@ impl Dataset for ParquetDataset {
     }
 
     fn key(&self, item: &StoredRecord) -> Option<Arc<str>> {
-        shown(item)
+        record_name(item)
     }
 }
 

@@ -1,7 +1,6 @@
-//! What a column chunk's pages claim, looked at before anything is decompressed or decoded.
+//! Checks of the pages of a column chunk, before anything is decompressed or decoded.
 //!
-//! The crate `parquet` takes memory for what headers of pages say; here it is seen first that they may
-//! say so.
+//! The `parquet` crate allocates the sizes that page headers claim. These checks limit the claims.
 
 use parquet::basic::{Encoding, Type};
 use parquet::column::page::{Page, PageMetadata, PageReader};
@@ -11,11 +10,10 @@ use spdl_core::{Error, ErrorKind, Result};
 
 use super::thrift::{self, Thrift};
 
-/// The most values of a column in a row group: a page says how many it has in a few bytes, however
-/// many they are.
+/// The maximum number of values of a column chunk. A page may encode any number of values in a few bytes.
 const MAX_VALUES: u64 = 1 << 24;
 
-/// What a page's header says.
+/// The sizes in a page header.
 #[derive(Debug, Default)]
 struct PageHeader {
     uncompressed: u64,
@@ -24,8 +22,9 @@ struct PageHeader {
     dictionary_values: u64,
 }
 
-/// Refuses a chunk of `rows` rows whose pages take more than `max_bytes` when decompressed, or claim
-/// more values than they can have. Returns what they take. Offsets of errors are within the chunk.
+/// Checks the pages of a chunk of `rows` rows: their decompressed size must not exceed `max_bytes`, and
+/// their value counts must be possible. Returns the decompressed size. Offsets of errors are relative to
+/// the chunk.
 pub(super) fn check(
     chunk: &[u8],
     column: &ColumnDescriptor,
@@ -40,18 +39,19 @@ pub(super) fn check(
         let end = usize::try_from(header.compressed).ok();
         let end = end.and_then(|size| thrift.at.checked_add(size));
         let end = end.filter(|end| *end <= chunk.len()).ok_or_else(|| {
-            let message = format!("a page of {} bytes reaches past its column", header.compressed);
+            let message = format!("page of {} bytes exceeds its column chunk", header.compressed);
             located(Error::new(ErrorKind::Truncated, message))
         })?;
         bytes = bytes.saturating_add(header.uncompressed);
         values = values.saturating_add(header.data_values);
         if bytes > max_bytes || values > MAX_VALUES {
             let message = format!(
-                "{values} values in {bytes} bytes of pages, of {MAX_VALUES} in {max_bytes} allowed"
+                "{values} values in {bytes} bytes of pages exceed the limit of {MAX_VALUES} values \
+                 or {max_bytes} bytes"
             );
             return Err(located(Error::new(ErrorKind::LimitExceeded, message)));
         }
-        // A dictionary has all its values one behind the other, and each takes its room.
+        // A dictionary stores each value separately.
         let min_size = match column.physical_type() {
             Type::INT64 | Type::DOUBLE => 8,
             Type::INT96 => 12,
@@ -60,7 +60,7 @@ pub(super) fn check(
         };
         if header.dictionary_values > header.uncompressed / min_size {
             let message = format!(
-                "a dictionary of {} values in {} bytes",
+                "dictionary of {} values does not fit in {} bytes",
                 header.dictionary_values, header.uncompressed
             );
             return Err(located(Error::new(ErrorKind::Corrupt, message)));
@@ -70,7 +70,7 @@ pub(super) fn check(
     // A row has one value or null, and a list at min_size what says that it is empty.
     let is_list = column.max_rep_level() > 0;
     if values < rows || values > rows && !is_list {
-        let message = format!("{values} values in the pages of a column of {rows} rows");
+        let message = format!("the pages have {values} values for {rows} rows");
         return Err(Error::new(ErrorKind::Corrupt, message));
     }
     Ok(bytes)
@@ -84,7 +84,7 @@ impl Thrift<'_> {
             match (id, kind) {
                 (2, 5) => header.uncompressed = self.size()?,
                 (3, 5) => header.compressed = self.size()?,
-                // Data of version 1, a dictionary, data of version 2: the first field of each.
+                // Data page v1 and v2, and dictionary page: the first field of each header.
                 (5 | 8, thrift::STRUCT) => header.data_values = self.values()?,
                 (7, thrift::STRUCT) => header.dictionary_values = self.values()?,
                 (_, kind) => self.skip(kind, 0)?,
@@ -93,7 +93,7 @@ impl Thrift<'_> {
         Ok(header)
     }
 
-    /// The number of values, of the header of a page of some kind.
+    /// The number of values, from the header of a data or dictionary page.
     fn values(&mut self) -> Result<u64> {
         let (mut id, mut values) = (0, 0);
         while let Some(kind) = self.field(&mut id)? {
@@ -106,7 +106,7 @@ impl Thrift<'_> {
     }
 }
 
-/// Pages that are handed on if their encoding is one that takes no more memory than they justify.
+/// A page reader that refuses encodings and level lengths that could exhaust memory.
 pub(super) struct CheckedPages<P> {
     pub(super) pages: P,
     pub(super) max_repetition: i16,
@@ -116,24 +116,24 @@ pub(super) struct CheckedPages<P> {
 impl<P> CheckedPages<P> {
     fn check(&self, page: Page) -> parquet::errors::Result<Page> {
         let (encoding, values) = (page.encoding(), page.num_values());
-        // Not every one that reaches past its page is refused further down without a panic.
+        // The `parquet` crate may panic on levels that exceed their page.
         let Some(levels) = self.levels_end(&page) else {
-            return Err(ParquetError::General("the levels of a page reach past it".into()));
+            return Err(ParquetError::General("the levels exceed their page".into()));
         };
         match encoding {
             Encoding::DELTA_BYTE_ARRAY => {
-                Err(ParquetError::NYI(format!("values encoded by {encoding}")))
+                Err(ParquetError::NYI(format!("the encoding {encoding}")))
             }
-            // The values start with the number of lengths, for which memory is taken.
+            // The values start with the number of lengths, which determines an allocation.
             Encoding::DELTA_LENGTH_BYTE_ARRAY => match delta_count(&page.buffer()[levels..]) {
                 Some(lengths) if lengths <= u64::from(values) => Ok(page),
-                _ => Err(ParquetError::General("a page has no such lengths".into())),
+                _ => Err(ParquetError::General("invalid number of lengths in a page".into())),
             },
             _ => Ok(page),
         }
     }
 
-    /// Where the levels of a page end, and its values begin; `None` where that is past the page.
+    /// The end of the levels of a page, which is the start of its values; `None` if it exceeds the page.
     fn levels_end(&self, page: &Page) -> Option<usize> {
         let all = page.buffer().len();
         let end = match page {
@@ -143,16 +143,16 @@ impl<P> CheckedPages<P> {
                     (self.max_definition, def_level_encoding),
                 ];
                 let mut end = 0_usize;
-                for (most, encoding) in levels.into_iter().filter(|(most, _)| *most > 0) {
+                for (max_level, encoding) in levels.into_iter().filter(|(level, _)| *level > 0) {
                     let len = match encoding {
-                        // The number of their bytes comes first.
+                        // The levels are prefixed with their length in bytes.
                         Encoding::RLE => {
                             let len = u32::from_le_bytes(*buf.get(end..)?.first_chunk()?);
                             usize::try_from(len).ok()?.checked_add(4)?
                         }
-                        // So many bits each; any other encoding is refused further down.
+                        // `BIT_PACKED`. The `parquet` crate refuses other encodings.
                         _ => {
-                            let bits = (i16::BITS - most.leading_zeros()) as usize;
+                            let bits = (i16::BITS - max_level.leading_zeros()) as usize;
                             usize::try_from(*num_values).ok()?.checked_mul(bits)?.div_ceil(8)
                         }
                     };
@@ -169,7 +169,7 @@ impl<P> CheckedPages<P> {
     }
 }
 
-/// How many numbers there are by the header of `DELTA_BINARY_PACKED`: its third number.
+/// The number of values in a `DELTA_BINARY_PACKED` header: its third number.
 fn delta_count(values: &[u8]) -> Option<u64> {
     let mut thrift = Thrift { bytes: values, at: 0 };
     thrift.varint().ok()?;
@@ -240,10 +240,10 @@ mod tests {
     }
 
     #[test]
-    fn levels_that_reach_past_their_page_are_refused_before_they_are_read() {
-        #[expect(deprecated, reason = "old files have it")]
+    fn levels_that_exceed_their_page_are_refused() {
+        #[expect(deprecated, reason = "old files use it")]
         let bits = Encoding::BIT_PACKED;
-        for (levels, bytes, encoding, is_sound) in [
+        for (levels, bytes, encoding, is_valid) in [
             ([0, 0], &b""[..], Encoding::RLE, true),
             ([0, 1], b"\x02\0\0\0xx", Encoding::RLE, true),
             ([0, 1], b"\x03\0\0\0xx", Encoding::RLE, false),
@@ -258,9 +258,9 @@ mod tests {
             ([1, 3], b"xxxxxxx", bits, false),
         ] {
             let found = check(levels, first_version(bytes, 20, encoding));
-            assert_eq!(found.is_ok(), is_sound, "{levels:?} {bytes:?} {encoding:?}");
+            assert_eq!(found.is_ok(), is_valid, "{levels:?} {bytes:?} {encoding:?}");
         }
-        for (levels, is_sound) in [
+        for (levels, is_valid) in [
             ([0, 0], true),
             ([3, 2], true),
             ([3, 3], false),
@@ -268,7 +268,7 @@ mod tests {
             ([u32::MAX, 1], false),
         ] {
             let found = check([1, 1], second_version(b"12345", levels));
-            assert_eq!(found.is_ok(), is_sound, "{levels:?}");
+            assert_eq!(found.is_ok(), is_valid, "{levels:?}");
         }
     }
 }

@@ -5,25 +5,25 @@ use std::sync::Arc;
 use parquet::basic::{ConvertedType, LogicalType, Repetition, Type as PhysicalType};
 use parquet::schema::types::{ColumnDescPtr, SchemaDescriptor, Type};
 
-/// A column of single values: a leaf of the schema.
+/// A leaf column of the schema.
 #[derive(Debug, PartialEq)]
 pub(super) struct ParquetColumn {
-    /// The field's name.
+    /// The name of the field.
     pub(super) name: Arc<str>,
-    /// The path of the column in each row group.
+    /// The index of the column in each row group.
     pub(super) leaf: usize,
     pub(super) kind: ColumnKind,
     pub(super) descriptor: ColumnDescPtr,
-    /// For a list, the definition level from which on it has items.
+    /// For a list, the minimum definition level of an item.
     pub(super) item_level: Option<i16>,
 }
 
-/// What the values of a column are.
+/// The value type of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ColumnKind {
     Bool,
     Integer,
-    /// Of no more than 32 bits.
+    /// Unsigned, with at most 32 bits.
     SmallUnsigned,
     Unsigned,
     Float,
@@ -31,21 +31,21 @@ pub(super) enum ColumnKind {
     Text,
     Json,
     Bytes,
-    /// Lists of lists, and what no field can hold; with a reason.
+    /// A type that no field can hold, as a plural noun.
     Unsupported(&'static str),
 }
 
-/// The columns by the names of their fields.
+/// The columns of a schema with the names of their fields.
 ///
-/// The names of groups and their members are joined by dots. Lists add none, and so an image as Hugging
-/// Face writes it, a group of `bytes` and `path`, is a field of the group's name, and one with `.path`.
+/// Names of groups and members are joined by dots. Lists add no name. An image of Hugging Face, a group of
+/// `bytes` and `path`, becomes a field with the name of the group and a field with the suffix `.path`.
 pub(super) fn columns(schema: &SchemaDescriptor) -> Vec<ParquetColumn> {
     let mut walk = SchemaWalk { schema, leaf: 0, columns: Vec::new() };
     for field in schema.root_schema().get_fields() {
         walk.node(field, SchemaPath::default(), NameUse::Own);
     }
     let mut columns = walk.columns;
-    // Of two with one name the first one counts.
+    // The first column with a name counts.
     let mut seen = std::collections::HashSet::new();
     columns.retain(|column| seen.insert(Arc::clone(&column.name)));
     columns
@@ -67,9 +67,9 @@ struct SchemaPath {
 
 #[derive(Clone, Copy)]
 enum NameUse {
-    /// A node adds its name.
+    /// The node adds its name to the path.
     Own,
-    /// It is the inside of a list, or the bytes of an image.
+    /// The item of a list, or the bytes of an image.
     None,
 }
 
@@ -98,7 +98,7 @@ impl SchemaWalk<'_> {
             || info.converted_type() == ConvertedType::LIST;
         let fields = node.get_fields();
         match fields {
-            // The repeated node of a list, and inside it the item, where that is a node of its own.
+            // The repeated node of a list, which may be a separate node around the item.
             [repeated] if is_list => {
                 if repeated.is_group() && is_wrapper(repeated, node.name()) {
                     path.definition += 1;
@@ -130,9 +130,9 @@ impl SchemaWalk<'_> {
         let is_as_expected = descriptor.max_def_level() == path.definition
             && descriptor.max_rep_level() == path.repetition;
         let kind = match path.repetition {
-            _ if !is_as_expected => ColumnKind::Unsupported("columns nested in this way"),
+            _ if !is_as_expected => ColumnKind::Unsupported("columns nested in this way are"),
             0 | 1 => kind_of(descriptor),
-            _ => ColumnKind::Unsupported("lists of lists"),
+            _ => ColumnKind::Unsupported("nested lists are"),
         };
         self.columns.push(ParquetColumn {
             name: path.name.into(),
@@ -144,8 +144,8 @@ impl SchemaWalk<'_> {
     }
 }
 
-/// Whether the repeated group in a list has the item in it, and is not the item itself: by the rules
-/// for files of old writers in Parquet's description of lists.
+/// Whether the repeated group of a list contains the item, instead of being the item: by the
+/// backward-compatibility rules of the Parquet specification for lists.
 fn is_wrapper(repeated: &Type, list: &str) -> bool {
     let name = repeated.name();
     repeated.get_fields().len() == 1 && name != "array" && name != format!("{list}_tuple")
@@ -154,7 +154,7 @@ fn is_wrapper(repeated: &Type, list: &str) -> bool {
 fn kind_of(column: &ColumnDescPtr) -> ColumnKind {
     let (logical, converted) = (column.logical_type_ref(), column.converted_type());
     if matches!(logical, Some(LogicalType::Decimal(_))) || converted == ConvertedType::DECIMAL {
-        return ColumnKind::Unsupported("decimal numbers");
+        return ColumnKind::Unsupported("decimals are");
     }
     let is_unsigned = match logical {
         Some(LogicalType::Integer(integer)) => !integer.is_signed,
@@ -172,7 +172,7 @@ fn kind_of(column: &ColumnDescPtr) -> ColumnKind {
         PhysicalType::INT64 if is_unsigned => ColumnKind::Unsigned,
         PhysicalType::INT32 | PhysicalType::INT64 => ColumnKind::Integer,
         PhysicalType::FLOAT | PhysicalType::DOUBLE => ColumnKind::Float,
-        PhysicalType::INT96 => ColumnKind::Unsupported("times of 96 bits"),
+        PhysicalType::INT96 => ColumnKind::Unsupported("96-bit timestamps are"),
         PhysicalType::FIXED_LEN_BYTE_ARRAY => match logical {
             Some(LogicalType::Float16) => ColumnKind::Half,
             _ => ColumnKind::Bytes,

@@ -1,11 +1,11 @@
-//! Thrift's compact protocol, as far as headers of Parquet need it.
+//! The subset of the Thrift compact protocol that Parquet headers need.
 
 use spdl_core::{Error, ErrorKind, Result};
 
-/// How deep the parts of a header may lie in one another.
+/// The maximum nesting depth of a header.
 const MAX_DEPTH: u32 = 16;
 
-/// The types of values in the compact protocol.
+/// Type codes of the compact protocol.
 const BINARY: u8 = 8;
 pub(super) const LIST: u8 = 9;
 pub(super) const STRUCT: u8 = 12;
@@ -16,16 +16,16 @@ pub(super) struct Thrift<'a> {
 }
 
 impl Thrift<'_> {
-    /// The type of the next field, and its number in `id`; `None` at the end.
+    /// Reads a field header: returns its type, and stores its number in `id`. `None` at the end.
     pub(super) fn field(&mut self, id: &mut i64) -> Result<Option<u8>> {
         let byte = self.byte()?;
         if byte == 0 {
             return Ok(None);
         }
         match byte >> 4 {
-            // Numbers of 16 bits, of which others see no more.
+            // Field numbers have 16 bits; other readers truncate them as well.
             0 => *id = i64::from(self.zigzag()? as i16),
-            // One that is far off is no field that is known.
+            // Saturation yields an unknown field number.
             delta => *id = id.saturating_add(i64::from(delta)),
         }
         Ok(Some(byte & 0xF))
@@ -33,10 +33,11 @@ impl Thrift<'_> {
 
     pub(super) fn skip(&mut self, kind: u8, depth: u32) -> Result<()> {
         if depth == MAX_DEPTH {
-            return Err(Error::new(ErrorKind::LimitExceeded, "the parts of a header lie too deep"));
+            let message = format!("more than {MAX_DEPTH} nested values in a Parquet header");
+            return Err(Error::new(ErrorKind::LimitExceeded, message));
         }
         match kind {
-            // True and false, which are their types.
+            // Booleans, whose value is the type.
             1 | 2 => {}
             3 => drop(self.byte()?),
             4..=6 => drop(self.varint()?),
@@ -45,11 +46,11 @@ impl Thrift<'_> {
                 let len = self.varint()?;
                 self.take(len)?;
             }
-            // A set is written as a list is.
+            // A set is encoded like a list.
             LIST | 10 => {
                 let (len, kind) = self.list()?;
                 for _ in 0..len {
-                    // A truth value takes a byte in a list.
+                    // In a list, a boolean takes one byte.
                     match kind {
                         1 | 2 => self.take(1)?,
                         kind => self.skip(kind, depth + 1)?,
@@ -62,12 +63,12 @@ impl Thrift<'_> {
                     self.skip(kind, depth + 1)?;
                 }
             }
-            _ => return Err(Error::new(ErrorKind::Corrupt, "a header is malformed")),
+            _ => return Err(Error::new(ErrorKind::Corrupt, "malformed Parquet header")),
         }
         Ok(())
     }
 
-    /// How many items a list has, and their type.
+    /// The number of items of a list, and their type.
     pub(super) fn list(&mut self) -> Result<(u64, u8)> {
         let head = self.byte()?;
         let len = if head >> 4 == 15 { self.varint()? } else { u64::from(head >> 4) };
@@ -77,12 +78,12 @@ impl Thrift<'_> {
     fn byte(&mut self) -> Result<u8> {
         let byte = self.bytes.get(self.at).copied();
         self.take(1)?;
-        byte.ok_or_else(cut)
+        byte.ok_or_else(truncated)
     }
 
     fn take(&mut self, len: u64) -> Result<()> {
         let end = usize::try_from(len).ok().and_then(|len| self.at.checked_add(len));
-        self.at = end.filter(|end| *end <= self.bytes.len()).ok_or_else(cut)?;
+        self.at = end.filter(|end| *end <= self.bytes.len()).ok_or_else(truncated)?;
         Ok(())
     }
 
@@ -95,7 +96,7 @@ impl Thrift<'_> {
                 return Ok(number);
             }
         }
-        Err(Error::new(ErrorKind::Corrupt, "a number of more than ten bytes in a header"))
+        Err(Error::new(ErrorKind::Corrupt, "varint longer than ten bytes in a Parquet header"))
     }
 
     fn zigzag(&mut self) -> Result<i64> {
@@ -105,11 +106,12 @@ impl Thrift<'_> {
 
     pub(super) fn size(&mut self) -> Result<u64> {
         let size = self.zigzag()?;
-        u64::try_from(size)
-            .map_err(|_| Error::new(ErrorKind::Corrupt, format!("a header says {size} for a size")))
+        u64::try_from(size).map_err(|_| {
+            Error::new(ErrorKind::Corrupt, format!("negative size {size} in a Parquet header"))
+        })
     }
 }
 
-fn cut() -> Error {
-    Error::new(ErrorKind::Truncated, "a header is cut")
+fn truncated() -> Error {
+    Error::new(ErrorKind::Truncated, "the data end inside a Parquet header")
 }

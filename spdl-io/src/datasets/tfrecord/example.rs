@@ -1,7 +1,7 @@
-//! `tf.train.Example` and `tf.train.SequenceExample`: names and lists of bytes or numbers.
+//! [`parse_example`]: `tf.train.Example` and `tf.train.SequenceExample`.
 //!
-//! The messages are those of TensorFlow's `example.proto` and `feature.proto`, in the wire format of
-//! protocol buffers. Only what they need of that format is read here.
+//! The messages are defined by TensorFlow's `example.proto` and `feature.proto`. This module reads the
+//! subset of the protocol buffer wire format that they need.
 
 use std::sync::Arc;
 
@@ -10,19 +10,23 @@ use spdl_core::{Error, ErrorKind, Result};
 
 use crate::records::{FieldRequest, FieldValue};
 
-/// The most features of a record.
+/// The maximum number of features of a record.
 const MAX_FEATURES: usize = 4096;
-/// The most byte strings, or steps of a sequence, in a list: each takes more memory than bytes of the
-/// record.
+/// The maximum number of byte strings or steps in a list. Each item takes more memory than its encoding.
 const MAX_ITEMS: usize = 1 << 20;
 
-/// The features of a serialised `tf.train.Example` that are asked for, in their order.
+/// Parses the requested features of a serialised `tf.train.Example`, in their order.
 ///
-/// A feature of one value is that value ([`FieldValue::Bytes`], [`FieldValue::Integer`], [`FieldValue::Float`]); of
-/// any other number, a list ([`FieldValue::List`] of bytes, [`FieldValue::Integers`], [`FieldValue::Floats`]); one of
-/// no kind is [`FieldValue::Null`]. Texts are bytes, as TensorFlow does not tell them apart. Of a
-/// `SequenceExample`, the features of its context come first; the others are [`FieldValue::List`]s with an
-/// item for each step. Bytes are parts of the record, not copies.
+/// - A feature with one value becomes [`FieldValue::Bytes`], [`FieldValue::Integer`] or
+///   [`FieldValue::Float`].
+/// - A feature with several values becomes a [`FieldValue::List`] of bytes, [`FieldValue::Integers`] or
+///   [`FieldValue::Floats`].
+/// - A feature without a kind becomes [`FieldValue::Null`].
+/// - Text is returned as bytes, because TensorFlow does not distinguish them.
+/// - For a `SequenceExample`, the context features come first. Each feature list becomes a
+///   [`FieldValue::List`] with one item per step.
+///
+/// Bytes share the memory of the record.
 ///
 /// ```
 /// use spdl_io::datasets::parse_example;
@@ -36,9 +40,10 @@ const MAX_ITEMS: usize = 1 << 20;
 /// ```
 ///
 /// # Errors
-/// `Truncated` where a part is longer than what it is in, `Corrupt` where the bytes are no such
-/// message, both with the byte in the record; `LimitExceeded` for more than 4,096 features, lists of
-/// more than 1,048,576 byte strings or steps, and where the fields are larger than the request allows.
+/// - `Truncated` if a field is longer than its message, with the offset in the record.
+/// - `Corrupt` for an invalid message, with the offset in the record.
+/// - `LimitExceeded` for more than 4,096 features, for lists of more than 1,048,576 byte strings or steps,
+///   and if the fields exceed the limit of the request.
 pub fn parse_example(
     record: &Bytes,
     request: &FieldRequest,
@@ -47,7 +52,7 @@ pub fn parse_example(
     let mut message = ProtoMessage::whole(record);
     while let Some(part) = message.next_field()? {
         match part {
-            // The features of an example, or the context of a sequence.
+            // `Example.features`, or `SequenceExample.context`.
             ProtoField { number: 1, value: ProtoValue::Bytes(at, len) } => {
                 parser.map(message.inside(at, len), FeatureParser::feature)?;
             }
@@ -65,15 +70,15 @@ struct FeatureParser<'a> {
     record: &'a Bytes,
     request: &'a FieldRequest,
     fields: Vec<(Arc<str>, FieldValue)>,
-    /// What the fields hold together.
+    /// The total size of the fields, in bytes.
     bytes: u64,
 }
 
 type ReadValue<'a> = fn(&mut FeatureParser<'a>, ProtoMessage<'a>) -> Result<FieldValue>;
 
 impl<'a> FeatureParser<'a> {
-    /// A map from names to values: a message with an entry for each. Of two with one name the last
-    /// counts, as in all readers of protocol buffers.
+    /// A map from names to features: one message per entry. The last of duplicate names counts, as the
+    /// protocol buffer specification requires.
     fn map(&mut self, mut map: ProtoMessage<'a>, read: ReadValue<'a>) -> Result<()> {
         while let Some(part) = map.next_field()? {
             let ProtoField { number: 1, value } = part else { continue };
@@ -86,7 +91,7 @@ impl<'a> FeatureParser<'a> {
                     ProtoField { number: 1, value: ProtoValue::Bytes(at, len) } => {
                         name =
                             std::str::from_utf8(&entry.bytes[at..at + len]).map_err(|error| {
-                                corrupt("the name of a feature is no UTF-8", at).with_source(error)
+                                corrupt("invalid UTF-8 in a feature name", at).with_source(error)
                             })?;
                     }
                     ProtoField { number: 2, value: ProtoValue::Bytes(at, len) } => {
@@ -130,7 +135,7 @@ impl<'a> FeatureParser<'a> {
         while let Some(part) = feature.next_field()? {
             let ProtoField { number: kind @ 1..=3, value } = part else { continue };
             let ProtoValue::Bytes(at, len) = value else { return Err(feature.wrong_type()) };
-            // The last kind counts; two lists of one kind are one.
+            // The last kind counts; lists of the same kind are merged.
             let mut list = match found.take() {
                 Some((before, list)) if before == kind => list,
                 _ => FeatureList::of(kind),
@@ -163,7 +168,7 @@ impl<'a> FeatureParser<'a> {
             (FeatureList::Floats(list), ProtoValue::Bytes(at, len)) => {
                 let (floats, rest) = values.bytes[at..at + len].as_chunks::<4>();
                 if !rest.is_empty() {
-                    return Err(corrupt("a list of floats of no whole number of floats", at));
+                    return Err(corrupt("size of a packed float list is not a multiple of 4", at));
                 }
                 self.count(floats.len() * 8, at)?;
                 list.extend(floats.iter().map(|bytes| f64::from(f32::from_le_bytes(*bytes))));
@@ -194,7 +199,7 @@ impl<'a> FeatureParser<'a> {
         if self.bytes <= allowed {
             return Ok(());
         }
-        let message = format!("the features take more than {allowed} bytes, which are allowed");
+        let message = format!("the features exceed the limit of {allowed} bytes");
         Err(Error::new(ErrorKind::LimitExceeded, message).with_offset(at as u64))
     }
 }
@@ -232,7 +237,7 @@ impl FeatureList {
     }
 }
 
-/// A message of protocol buffers: numbered parts, one behind the other.
+/// A protocol buffer message: a sequence of numbered fields.
 #[derive(Clone, Copy)]
 struct ProtoMessage<'a> {
     bytes: &'a [u8],
@@ -248,7 +253,7 @@ struct ProtoField {
 enum ProtoValue {
     Varint(u64),
     Fixed64,
-    /// Where they start, and their number; within the message.
+    /// The offset and the length, in the record.
     Bytes(usize, usize),
     Fixed32(u32),
 }
@@ -258,7 +263,7 @@ impl<'a> ProtoMessage<'a> {
         ProtoMessage { bytes, at: 0, end: bytes.len() }
     }
 
-    /// The message within this one that [`ProtoValue::Bytes`] tells.
+    /// The embedded message of a [`ProtoValue::Bytes`].
     fn inside(&self, at: usize, len: usize) -> Self {
         ProtoMessage { bytes: self.bytes, at, end: at + len }
     }
@@ -270,7 +275,8 @@ impl<'a> ProtoMessage<'a> {
         let start = self.at;
         let tag = self.varint()?;
         let number = u32::try_from(tag >> 3).ok().filter(|number| (1..1 << 29).contains(number));
-        let number = number.ok_or_else(|| corrupt("a part without a valid number", start))?;
+        let number =
+            number.ok_or_else(|| corrupt("invalid protocol buffer field number", start))?;
         let value = match tag & 7 {
             0 => ProtoValue::Varint(self.varint()?),
             1 => {
@@ -279,7 +285,7 @@ impl<'a> ProtoMessage<'a> {
             }
             2 => {
                 let len = self.varint()?;
-                // What does not fit into an address does not fit into the message.
+                // A length beyond `usize` exceeds the message.
                 let at = self.take(usize::try_from(len).unwrap_or(usize::MAX))?;
                 ProtoValue::Bytes(at, self.at - at)
             }
@@ -289,44 +295,50 @@ impl<'a> ProtoMessage<'a> {
                     crate::datasets::common::u32_at(self.bytes, at).unwrap_or_default(),
                 )
             }
-            kind => return Err(corrupt(format!("a part of the unknown kind {kind}"), start)),
+            kind => {
+                let message = format!("unknown protocol buffer wire type {kind}");
+                return Err(corrupt(message, start));
+            }
         };
         Ok(Some(ProtoField { number, value }))
     }
 
-    /// Passes over so many bytes, and says where they start.
+    /// Skips `len` bytes, and returns their offset.
     fn take(&mut self, len: usize) -> Result<usize> {
         let at = self.at;
         if len > self.end - at {
-            let message = format!("a part of {len} bytes, of which {} are there", self.end - at);
+            let message = format!(
+                "the message ends after {} of {len} bytes of a protocol buffer field",
+                self.end - at
+            );
             return Err(Error::new(ErrorKind::Truncated, message).with_offset(at as u64));
         }
         self.at += len;
         Ok(at)
     }
 
-    /// A number in groups of seven bits, the lowest first, at most ten of them.
+    /// A variable-length integer of at most ten bytes.
     fn varint(&mut self) -> Result<u64> {
         let start = self.at;
         let mut number = 0;
         for shift in (0..70).step_by(7) {
             if self.at == self.end {
-                let error = Error::new(ErrorKind::Truncated, "the record ends inside a number");
+                let error = Error::new(ErrorKind::Truncated, "the message ends inside a varint");
                 return Err(error.with_offset(start as u64));
             }
             let byte = self.bytes[self.at];
             self.at += 1;
-            // Of the tenth byte only one bit has a place.
+            // Only one bit of the tenth byte fits.
             number |= u64::from(byte & 0x7F) << shift;
             if byte < 0x80 {
                 return Ok(number);
             }
         }
-        Err(corrupt("a number of more than ten bytes", start))
+        Err(corrupt("varint longer than ten bytes", start))
     }
 
     fn wrong_type(&self) -> Error {
-        corrupt("a part is of another kind than in tf.train.Example", self.at)
+        corrupt("protocol buffer wire type does not match tf.train.Example", self.at)
     }
 }
 

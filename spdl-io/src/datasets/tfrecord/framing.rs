@@ -1,7 +1,7 @@
-//! Where the records of a TFRecord file lie.
+//! The framing of records in a TFRecord file.
 //!
-//! A record is its length (8 bytes, little-endian), the masked CRC-32C of those 8 bytes, the data, and
-//! their masked CRC-32C; records follow each other without anything between.
+//! A record consists of the length (8 bytes, little-endian), the masked CRC-32C of the length, the data,
+//! and the masked CRC-32C of the data.
 
 use std::sync::Arc;
 
@@ -9,20 +9,19 @@ use bytes::Bytes;
 use spdl_core::{Error, ErrorKind, Result};
 
 use crate::datasets::common::u32_at;
-use crate::datasets::crc32c::masked_crc32c;
 use crate::fetch::{Fetcher, Key};
 
-/// The bytes of a record before its data: length and checksum.
+/// The size of length and checksum before the data, in bytes.
 pub(super) const HEADER: u64 = 12;
-/// All bytes of a record but its data.
+/// The size of a record without its data, in bytes.
 pub(super) const FRAME: u64 = HEADER + 4;
 
-/// How much is read at once where records are small, in bytes, and where they are large, so that only
-/// the next header is wanted.
+/// The size of a read for small records, in bytes.
 const WINDOW: u64 = 256 << 10;
+/// The size of a read for large records, which covers the next header only, in bytes.
 const SMALL_WINDOW: u64 = 4 << 10;
 
-/// The end of each record in an object of `size` bytes, by one walk over the headers.
+/// The end of each record in an object of `size` bytes, by one pass over the headers.
 pub(super) async fn walk(fetcher: &Arc<dyn Fetcher>, key: &Key, size: u64) -> Result<Vec<u64>> {
     let mut ends = Vec::new();
     let mut at = 0;
@@ -30,8 +29,9 @@ pub(super) async fn walk(fetcher: &Arc<dyn Fetcher>, key: &Key, size: u64) -> Re
     let (mut window, mut start) = (Bytes::new(), 0);
     while at < size {
         if size - at < FRAME {
-            let message = format!("the file ends {} bytes into a record's header", size - at);
-            return Err(located(Error::new(ErrorKind::Truncated, message), key, at));
+            let message =
+                format!("the file ends inside a record header, after {} bytes", size - at);
+            return Err(with_place(Error::new(ErrorKind::Truncated, message), key, at));
         }
         let header = at.checked_sub(start).and_then(|skip| window_part(&window, skip));
         let Some(header) = header else {
@@ -41,15 +41,15 @@ pub(super) async fn walk(fetcher: &Arc<dyn Fetcher>, key: &Key, size: u64) -> Re
             continue;
         };
         let len = check_header(&header).map_err(|error| {
-            // What is compressed as a whole starts with other bytes.
+            // A compressed file starts with a magic number instead of a record.
             let compressed = at == 0 && compression(&header).is_some();
-            let error = if compressed { whole_file_compressed(&header) } else { error };
-            located(error, key, at)
+            let error = if compressed { compressed_file(&header) } else { error };
+            with_place(error, key, at)
         })?;
-        let room = size - at - FRAME;
-        if len > room {
-            let message = format!("a record of {len} bytes, of which the file holds {room}");
-            return Err(located(Error::new(ErrorKind::Truncated, message), key, at));
+        let available = size - at - FRAME;
+        if len > available {
+            let message = format!("the file ends after {available} of {len} bytes of a record");
+            return Err(with_place(Error::new(ErrorKind::Truncated, message), key, at));
         }
         at += FRAME + len;
         record_len = len;
@@ -64,65 +64,71 @@ fn window_part(window: &[u8], skip: u64) -> Option<[u8; HEADER as usize]> {
     window.get(skip..)?.first_chunk().copied()
 }
 
-fn located(error: Error, key: &Key, at: u64) -> Error {
+fn with_place(error: Error, key: &Key, at: u64) -> Error {
     error.with_key(key.display_name()).with_offset(at)
 }
 
-/// The length of a record's data.
+/// The length of the data, from a record header.
 pub(super) fn check_header(header: &[u8; HEADER as usize]) -> Result<u64> {
     let (len, _) = header.split_at(8);
-    if !agrees(len, u32_at(header, 8)) {
-        let message = "the length of a record does not agree with its checksum";
+    if !matches_crc(len, u32_at(header, 8)) {
+        let message = "CRC-32C mismatch of a record length";
         return Err(Error::new(ErrorKind::Corrupt, message));
     }
     Ok(len.iter().rev().fold(0, |len, &byte| len << 8 | u64::from(byte)))
 }
 
-/// The data of a record, from all its bytes. Offsets of errors are within these.
+/// The data of a complete record. Offsets of errors are relative to the record.
 pub(super) fn check_record(record: &Bytes, verify: bool) -> Result<Bytes> {
     let header = record.first_chunk().ok_or_else(|| {
-        Error::new(ErrorKind::Truncated, "the record's header is cut").with_offset(0)
+        Error::new(ErrorKind::Truncated, "the record ends inside its header").with_offset(0)
     })?;
     let len = check_header(header).map_err(|error| error.with_offset(0))?;
     let end = record.len().saturating_sub(4);
     if Some(len) != (record.len() as u64).checked_sub(FRAME) {
-        let message = format!("a record of {len} bytes, where {} were expected", record.len());
+        let message =
+            format!("a record with {len} bytes of data does not fit in {} bytes", record.len());
         return Err(Error::new(ErrorKind::Corrupt, message).with_offset(0));
     }
     let data = record.slice(HEADER as usize..end);
-    if verify && !agrees(&data, u32_at(record, end)) {
-        let message = "the data of a record do not agree with their checksum";
+    if verify && !matches_crc(&data, u32_at(record, end)) {
+        let message = "CRC-32C mismatch of record data";
         return Err(Error::new(ErrorKind::Corrupt, message).with_offset(HEADER));
     }
     Ok(data)
 }
 
-/// Whether data are those of a checksum. A fuzzer cannot guess one, so for it they always are.
-fn agrees(data: &[u8], checksum: Option<u32>) -> bool {
+/// Whether data match a masked CRC-32C. Always true for fuzzing, because a fuzzer cannot guess checksums.
+fn matches_crc(data: &[u8], checksum: Option<u32>) -> bool {
     cfg!(fuzzing) || checksum == Some(masked_crc32c(data))
 }
 
-/// By which name a file is known that is compressed as a whole.
+/// The masked CRC-32C of TFRecord: the checksum rotated by 15 bits, plus a constant.
+pub(super) fn masked_crc32c(data: &[u8]) -> u32 {
+    crc32c::crc32c(data).rotate_right(15).wrapping_add(0xA282_EAD8)
+}
+
+/// The compression format of a file, by its first bytes.
 fn compression(start: &[u8]) -> Option<&'static str> {
     match start {
         [0x1F, 0x8B, ..] => Some("gzip"),
-        // Deflate with a window of 32 KiB, by all levels of zlib.
+        // DEFLATE with a window of 32 KiB, for each level of zlib.
         [0x78, 0x01 | 0x5E | 0x9C | 0xDA, ..] => Some("zlib"),
         [0x28, 0xB5, 0x2F, 0xFD, ..] => Some("Zstandard"),
         _ => None,
     }
 }
 
-fn whole_file_compressed(start: &[u8]) -> Error {
-    let name = compression(start).unwrap_or("something");
+fn compressed_file(start: &[u8]) -> Error {
+    let name = compression(start).unwrap_or("an unknown format");
     let message = format!(
-        "compressed by {name} as a whole, so that single records cannot be read: decompress the file"
+        "the file is compressed with {name}, which prevents random access; decompress the file"
     );
     Error::new(ErrorKind::Unsupported, message)
 }
 
-/// The end of each record by an index as `tfrecord2idx` writes it: a line for each record, with its
-/// offset and its size, both in bytes. `None` where it is not of a file of `size` bytes.
+/// The end of each record, from an index of `tfrecord2idx`: one line per record, with offset and size in
+/// bytes. `None` if the index does not match a file of `size` bytes.
 pub(super) fn parse_index(text: &[u8], size: u64) -> Option<Vec<u64>> {
     let mut ends = Vec::new();
     let mut at = 0_u64;
@@ -137,4 +143,16 @@ pub(super) fn parse_index(text: &[u8], size: u64) -> Option<Vec<u64>> {
     }
     ends.shrink_to_fit();
     (at == size).then_some(ends)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn masked_checksums_match_tensorflow() {
+        // The check value of CRC-32C, masked.
+        assert_eq!(crc32c::crc32c(b"123456789"), 0xE306_9283);
+        assert_eq!(masked_crc32c(b"123456789"), 0xC78A_B0E5);
+    }
 }

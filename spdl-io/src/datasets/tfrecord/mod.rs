@@ -1,4 +1,9 @@
-//! Data sets in TFRecord files.
+//! [`TfRecordDataset`]: TFRecord files of `tf.train.Example`.
+//!
+//! | file | what it holds |
+//! |---|---|
+//! | `framing` | record headers, checksums, index files |
+//! | `example` | [`parse_example`]: the protocol buffer messages |
 
 mod example;
 mod framing;
@@ -16,28 +21,26 @@ use spdl_core::{Dataset, Error, ErrorKind, Result};
 
 #[cfg(feature = "local")]
 use super::common::local_fetcher;
-use super::common::{ContentHash, ShardOffsets, check_size, row_key, shown};
-use super::patterns::{self, FilePatterns};
+use super::common::{ContentHash, ShardOffsets, check_size, record_name, row_key};
+use super::openers::impl_openers;
+use super::patterns::FilePatterns;
 use crate::fetch::{Fetcher, Key};
 use crate::records::{FieldRequest, FieldValue, PackedRows, StoredRecord};
 
 pub use example::parse_example;
 
-/// The largest index file that is read, in bytes: one of some 50 million records.
+/// The maximum size of an index file, in bytes: about 50 million records.
 const MAX_INDEX_BYTES: u64 = 1 << 30;
 
-/// Samples in TFRecord files, each a `tf.train.Example`: its features are the fields.
+/// The samples of TFRecord files. Each record is a `tf.train.Example` whose features are the fields.
 ///
-/// What a feature becomes [`parse_example`] says. A record is read by itself, by one range, and its
-/// checksum is compared; no more than the features that are asked for are taken from it.
-///
-/// Opening walks over the lengths of all records, for which a file of small records is read as a
-/// whole. An index beside it makes that unnecessary: `FILE.idx`, with a line for each record, its
-/// offset and its size in bytes, as DALI's `tfrecord2idx` and the Python package `tfrecord` write it.
-/// An index that is not of the file as it is now is not used.
-///
-/// In memory a record takes 8 bytes. Files that are compressed as a whole are `Unsupported`, since they
-/// have no single records to read.
+/// - Each record is read by one range request, and its checksum is verified. Only requested features are
+///   parsed: see [`parse_example`].
+/// - Opening reads the lengths of all records; a file of small records is read completely. An index file
+///   avoids this: `FILE.idx` with the offset and size of each record per line, as DALI's `tfrecord2idx` and
+///   the Python package `tfrecord` write it. An index that does not match the file is ignored.
+/// - Memory use: 8 bytes per record.
+/// - Compressed files are `Unsupported`, because their records cannot be read separately.
 ///
 /// ```
 /// use spdl_core::Dataset;
@@ -59,7 +62,7 @@ pub struct TfRecordDataset {
     offsets: ShardOffsets,
 }
 
-/// How TFRecord files are opened and read.
+/// Options of [`TfRecordDataset`].
 #[derive(Clone, Debug)]
 pub struct TfRecordOptions {
     raw: bool,
@@ -76,7 +79,7 @@ impl Default for TfRecordOptions {
 }
 
 impl TfRecordOptions {
-    /// Whether a record is one field, `record`, of bytes as they are: for records that are no
+    /// Sets whether each record is one field `record` of raw bytes, for records that are not
     /// `tf.train.Example`. Default: false.
     #[must_use]
     pub fn raw(mut self, raw: bool) -> Self {
@@ -84,91 +87,49 @@ impl TfRecordOptions {
         self
     }
 
-    /// Whether the checksum of the data is compared when a record is read. That of the length always
-    /// is. Default: true.
+    /// Sets whether reads verify the checksum of the data. The checksum of the length is always verified.
+    /// Default: true.
     #[must_use]
     pub fn verify(mut self, verify: bool) -> Self {
         self.verify = verify;
         self
     }
 
-    /// What follows the name of a file in that of its index; `None` where there are no indices, and
-    /// nobody shall look for one. Default: `.idx`.
+    /// Sets the suffix of index files; with `None`, no index files are looked up. Default: `.idx`.
     #[must_use]
     pub fn index_suffix(mut self, suffix: Option<&str>) -> Self {
         self.index_suffix = suffix.map(str::to_owned);
         self
     }
 
-    /// How many files are opened at once, at least 1. Default: 8.
+    /// Sets how many files are opened concurrently, at least 1. Default: 8.
     #[must_use]
     pub fn concurrency(mut self, files: usize) -> Self {
         self.concurrency = files.max(1);
         self
     }
 
-    fn names(&self) -> FilePatterns<'_> {
+    fn patterns(&self) -> FilePatterns<'_> {
         FilePatterns { in_folder: "*.tfrecord", index_suffix: self.index_suffix.as_deref() }
     }
 }
 
+impl_openers!(TfRecordDataset, TfRecordOptions, "`*.tfrecord` files", #[cfg(feature = "local")]);
+
 impl TfRecordDataset {
-    /// The files of this machine that `pattern` means, as for
-    /// [`WebDataset::open`](super::WebDataset::open); of a folder, all its `*.tfrecord`. Waits until
-    /// they are opened: async code calls [`fetch`](TfRecordDataset::fetch).
-    ///
-    /// # Errors
-    /// As [`fetch_files`](TfRecordDataset::fetch_files); `NotFound` where the pattern means no files;
-    /// as [`expand_braces`](super::expand_braces).
     #[cfg(feature = "local")]
-    pub fn open(pattern: &str) -> Result<Self> {
-        TfRecordDataset::open_with(pattern, &TfRecordOptions::default())
+    fn open_keys(keys: Vec<Key>, options: &TfRecordOptions) -> Result<Self> {
+        block_on(TfRecordDataset::fetch_files(&local_fetcher(), keys, options))
     }
 
-    /// The same with options of the caller's.
+    /// Opens files of a store, in this order.
     ///
     /// # Errors
-    /// As [`open`](TfRecordDataset::open).
-    #[cfg(feature = "local")]
-    pub fn open_with(pattern: &str, options: &TfRecordOptions) -> Result<Self> {
-        let files = patterns::local_keys(pattern, &options.names())?;
-        block_on(TfRecordDataset::fetch_files(&local_fetcher(), files, options))
-    }
-
-    /// These files of this machine, in this order.
-    ///
-    /// # Errors
-    /// As [`open`](TfRecordDataset::open); `InvalidArgument` where there are none.
-    #[cfg(feature = "local")]
-    pub fn open_files<P: AsRef<Path>>(
-        paths: impl IntoIterator<Item = P>,
-        options: &TfRecordOptions,
-    ) -> Result<Self> {
-        let files: Vec<_> = paths.into_iter().map(Key::from_path).collect();
-        block_on(TfRecordDataset::fetch_files(&local_fetcher(), files, options))
-    }
-
-    /// The files of a store that `pattern` means, as for [`open`](TfRecordDataset::open); a folder ends with a
-    /// slash here. It, `*` and `?` need a store that lists.
-    ///
-    /// # Errors
-    /// As [`fetch_files`](TfRecordDataset::fetch_files), and `NotFound` where the pattern means no files.
-    pub async fn fetch(
-        fetcher: &Arc<dyn Fetcher>,
-        pattern: &str,
-        options: &TfRecordOptions,
-    ) -> Result<Self> {
-        let files = patterns::stored_keys(&**fetcher, pattern, &options.names()).await?;
-        TfRecordDataset::fetch_files(fetcher, files, options).await
-    }
-
-    /// These files of a store, in this order.
-    ///
-    /// # Errors
-    /// `InvalidArgument` where there are no files; `Corrupt` where a length does not agree with its
-    /// checksum, `Truncated` where a file ends inside a record, both with the byte; `Unsupported` for
-    /// compressed files, and for a fetcher that tells no sizes or reads no ranges; what the fetcher
-    /// answers.
+    /// - `InvalidArgument` for an empty list.
+    /// - `Corrupt` if the checksum of a length does not match.
+    /// - `Truncated` if a file ends inside a record.
+    /// - `Unsupported` for compressed files, and for a fetcher without sizes or range requests.
+    /// - The errors of the fetcher.
     pub async fn fetch_files(
         fetcher: &Arc<dyn Fetcher>,
         files: impl IntoIterator<Item = impl Into<Key>>,
@@ -200,7 +161,7 @@ impl TfRecordDataset {
         if let Some((key, ends)) = found.iter().find(|(_, ends)| !ends.is_empty())
             && !options.raw
         {
-            // The features of the first record are those that all are expected to have.
+            // The first record determines the field names of all records.
             let first = shard((key.clone(), ends[..1].to_vec()), Arc::clone(&names));
             let features = first.read(fetcher, 0, &FieldRequest::all(u64::MAX)).await?;
             names = features.into_iter().map(|(name, _)| name).collect();
@@ -209,7 +170,8 @@ impl TfRecordDataset {
         Ok(TfRecordDataset { shards: shards.collect(), offsets })
     }
 
-    /// How many records each file holds: for [`ShardWindow`](spdl_core::source::sampler::ShardWindow).
+    /// The number of records of each file, for
+    /// [`ShardWindow`](spdl_core::source::sampler::ShardWindow).
     pub fn shard_lens(&self) -> Vec<u64> {
         self.offsets.lens()
     }
@@ -229,7 +191,7 @@ async fn find_records(
                     return Ok(ends);
                 }
             }
-            // Without an index, or with one that is no use, the file itself tells.
+            // Without a valid index, read the file.
             Err(error) if !error.kind().is_transient() => {}
             Err(error) => return Err(error),
         }
@@ -237,10 +199,10 @@ async fn find_records(
     framing::walk(fetcher, key, size).await
 }
 
-/// The one field of a record that is not looked into.
+/// The field name of raw records.
 const RECORD: &str = "record";
 
-/// A file, and where its records end.
+/// A file, and the end of each record.
 struct TfRecordFile {
     key: Key,
     ends: Vec<u64>,
@@ -267,13 +229,14 @@ impl PackedRows for TfRecordFile {
     ) -> Result<Vec<(Arc<str>, FieldValue)>> {
         let row = usize::try_from(row).unwrap_or(usize::MAX);
         let Some(&end) = self.ends.get(row) else {
-            let message = format!("record {row} of {} was asked for", self.ends.len());
+            let message =
+                format!("row {row} is out of range: the file has {} records", self.ends.len());
             return Err(
                 Error::new(ErrorKind::InvalidArgument, message).with_key(self.key.display_name())
             );
         };
         let start = row.checked_sub(1).map_or(0, |before| self.ends[before]);
-        // Errors of what is in the file name the sample, and the byte of the file.
+        // Errors name the sample, and the offset in the file.
         let located = |error: Error, from: u64| {
             let offset = error.offset().unwrap_or_default();
             let key = row_key(&self.key, row as u64).display_name();
@@ -305,7 +268,7 @@ impl Dataset for TfRecordDataset {
         Ok(StoredRecord::new(row_key(&shard.key, row)).with_row(shard, row))
     }
 
-    /// Of the names of the files, without their folders, and of the ends of all records.
+    /// A hash of the file names and of the ends of all records.
     fn content_hash(&self) -> Option<u64> {
         let mut hash = ContentHash::new("tfrecord");
         for shard in &self.shards {
@@ -317,7 +280,7 @@ impl Dataset for TfRecordDataset {
     }
 
     fn key(&self, item: &StoredRecord) -> Option<Arc<str>> {
-        shown(item)
+        record_name(item)
     }
 }
 

@@ -1,4 +1,4 @@
-//! The members of a shard as samples: those that follow each other and share a name.
+//! Groups the members of an archive into samples: consecutive members with the same name.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -9,27 +9,26 @@ use spdl_core::{Error, ErrorKind, Result};
 use crate::archive::{TarIndex, TarKind};
 use crate::fetch::Key;
 
-/// The samples of one shard, in the order of the archive.
+/// The samples of one shard, in archive order.
 pub(super) struct TarShard {
-    /// The archive.
     pub(super) key: Key,
-    /// A hash of its size and version, where a store told them.
+    /// A hash of the size and version, for shards of a store.
     pub(super) version: Option<u64>,
-    /// Its size.
+    /// The size of the archive.
     pub(super) bytes: u64,
-    /// Whether its headers are damaged somewhere, so that nobody knows what lies behind.
+    /// Whether a header is damaged, so that later samples are unknown.
     pub(super) is_truncated: bool,
     samples: Vec<SampleEnd>,
-    /// The names of all samples, joined.
+    /// The names of all samples, concatenated.
     names: Vec<u8>,
     members: Vec<SampleMember>,
-    /// By the number in [`SampleMember::extension`].
+    /// Indexed by [`SampleMember::extension`].
     pub(super) extensions: Vec<Arc<str>>,
-    /// Why some samples cannot be read, by their number, in its order.
+    /// The errors of bad samples, sorted by sample number.
     failures: Vec<(u32, Error)>,
 }
 
-/// Where the name and the members of a sample end; they start where those of the last one end.
+/// The end of the name and of the members of a sample. They start at the end of the previous sample.
 #[derive(Clone, Copy)]
 struct SampleEnd {
     name_end: u32,
@@ -38,10 +37,10 @@ struct SampleEnd {
 
 #[derive(Clone, Copy)]
 pub(super) struct SampleMember {
-    /// Where its data start in the archive.
+    /// The offset of the data in the archive.
     start: u64,
     size: u64,
-    /// What it is, by its number in the shard and later in the data set.
+    /// The number of the extension, in the shard and later in the data set.
     pub(super) extension: u32,
 }
 
@@ -51,9 +50,8 @@ impl SampleMember {
     }
 }
 
-/// Splits a member's name into that of its sample and its extension: all behind the first dot of the
-/// last part of the path. `None` for what belongs to no sample: hidden files, names without an
-/// extension, and what says something about the archive (`__…__`).
+/// Splits a member name into the name of its sample and the extension, at the first dot of the last path
+/// component. `None` for hidden files, names without an extension, and archive metadata (`__…__`).
 pub(super) fn split_name(name: &[u8]) -> Option<(&[u8], &[u8])> {
     let first_part = name.split(|&byte| byte == b'/').next().unwrap_or_default();
     if first_part.len() >= 4 && first_part.starts_with(b"__") && first_part.ends_with(b"__") {
@@ -65,8 +63,8 @@ pub(super) fn split_name(name: &[u8]) -> Option<(&[u8], &[u8])> {
 }
 
 impl TarShard {
-    /// Groups the members of an archive. Where its headers are damaged somewhere, the last sample
-    /// before that, which may lack members, is one that fails with `damage`.
+    /// Groups the members of an archive. With `damage`, the last sample, which may lack members, fails with
+    /// that error.
     pub(super) fn new(key: Key, index: &TarIndex, damage: Option<Error>) -> Result<Self> {
         let mut grouping = Grouping {
             shard: TarShard {
@@ -103,7 +101,7 @@ impl TarShard {
         Ok(shard)
     }
 
-    /// How many samples there are, those that fail included.
+    /// The number of samples, including bad ones.
     pub(super) fn len(&self) -> usize {
         self.samples.len()
     }
@@ -114,10 +112,10 @@ impl TarShard {
         self.names.get(start as usize..end as usize)
     }
 
-    /// The members of a sample, in the order of the archive.
+    /// The members of a sample, in archive order.
     ///
     /// # Errors
-    /// Why it cannot be read, where it is one that fails.
+    /// The error of a bad sample.
     pub(super) fn members(&self, sample: usize) -> Result<&[SampleMember]> {
         let failure = u32::try_from(sample).ok().and_then(|sample| {
             self.failures.binary_search_by_key(&sample, |(failed, _)| *failed).ok()
@@ -130,18 +128,18 @@ impl TarShard {
         Ok(self.members.get(start as usize..member_end as usize).unwrap_or_default())
     }
 
-    /// Why some samples cannot be read.
+    /// The errors of bad samples.
     pub(super) fn failures(&self) -> impl Iterator<Item = &Error> {
         self.failures.iter().map(|(_, error)| error)
     }
 
-    /// All members of samples that can be read, to give their extensions the numbers of the data set.
+    /// All members, to renumber their extensions for the data set.
     pub(super) fn members_mut(&mut self) -> &mut [SampleMember] {
         &mut self.members
     }
 
-    /// What people call a sample, or one of its members.
-    pub(super) fn shown(&self, name: &[u8], extension: Option<&str>) -> Key {
+    /// The key of a sample, or of one of its members, for messages.
+    pub(super) fn sample_key(&self, name: &[u8], extension: Option<&str>) -> Key {
         let end = extension.map(|it| format!(".{it}")).unwrap_or_default();
         Key::from_bytes(&[self.key.as_bytes(), b":", name, end.as_bytes()].concat())
     }
@@ -150,7 +148,7 @@ impl TarShard {
 struct Grouping {
     shard: TarShard,
     numbers: HashMap<Arc<str>, u32>,
-    /// For each extension, one more than the number of the last sample that has it.
+    /// For each extension, the number of the last sample with it, plus 1.
     last_sample_with: Vec<u32>,
 }
 
@@ -170,17 +168,16 @@ impl Grouping {
             return Ok(());
         }
         let extension: Arc<str> = String::from_utf8_lossy(extension).to_lowercase().into();
-        let shown = self.shard.shown(name, Some(&extension));
+        let key = self.shard.sample_key(name, Some(&extension));
         let file = match index.file(number) {
             Ok(file) => file,
             Err(error) => {
-                let message =
-                    format!("this member of the sample cannot be read: {}", error.message());
+                let message = format!("cannot read this member of the sample: {}", error.message());
                 let mut failure = Error::new(error.kind(), message);
                 if let Some(entry) = index.entry(number) {
                     failure = failure.with_offset(entry.header_offset);
                 }
-                return self.fail(failure.with_key(shown.display_name()));
+                return self.fail(failure.with_key(key.display_name()));
             }
         };
         let next = self.numbers.len() as u32;
@@ -192,10 +189,10 @@ impl Grouping {
         let this_sample = self.shard.samples.len() as u32;
         let seen_in = &mut self.last_sample_with[extension_number as usize];
         if std::mem::replace(seen_in, this_sample) == this_sample {
-            let message = format!("the sample has two members with the extension {extension:?}");
+            let message = format!("duplicate field {extension:?} in the sample");
             let offset = index.entry(number).map_or(0, |entry| entry.header_offset);
             let error = Error::new(ErrorKind::Corrupt, message).with_offset(offset);
-            return self.fail(error.with_key(shown.display_name()));
+            return self.fail(error.with_key(key.display_name()));
         }
         self.shard.members.push(SampleMember {
             start: file.data_offset,
@@ -216,7 +213,7 @@ impl Grouping {
         if self.shard.len() as u64 >= u64::from(u32::MAX) {
             return Err(self.too_much("samples"));
         }
-        // There are no more members than fit into 32 bits, or an error was returned.
+        // Lossless: `member` limits the number of members to 32 bits.
         let member_end = self.shard.members.len() as u32;
         self.shard.samples.push(SampleEnd { name_end, member_end });
         Ok(())
@@ -227,7 +224,7 @@ impl Grouping {
         failed.is_some() && failed == self.shard.len().checked_sub(1)
     }
 
-    /// The sample at hand is one that fails.
+    /// Marks the last sample as bad.
     fn fail(&mut self, error: Error) -> Result<()> {
         let Some(last) = self.shard.len().checked_sub(1) else { return Ok(()) };
         let start = last.checked_sub(1).map_or(0, |before| self.shard.samples[before].member_end);
@@ -244,7 +241,7 @@ impl Grouping {
             self.start_sample(b"")?;
         }
         if self.has_failed() {
-            // That sample fails for a reason of its own; the damage must be told as well.
+            // The last sample has another error already, so add a sample for this one.
             self.start_sample(b"")?;
         }
         let last = self.shard.len().saturating_sub(1);
@@ -255,24 +252,24 @@ impl Grouping {
             before => format!("{before} samples"),
         };
         let message = format!(
-            "the shard is damaged from here on: {}; {before} of it came before, and nobody knows how many \
-             are behind",
+            "the shard is damaged from here: {}; {before} precede the damage, the number of samples after \
+             it is unknown",
             damage.message()
         );
         let mut error = Error::new(damage.kind(), message);
         if let Some(offset) = damage.offset() {
             error = error.with_offset(offset);
         }
-        let shown = match name.is_empty() {
+        let key = match name.is_empty() {
             true => self.shard.key.display_name(),
-            false => self.shard.shown(&name, None).display_name(),
+            false => self.shard.sample_key(&name, None).display_name(),
         };
-        // What the damage says of itself is told above, so only what is behind it is its cause.
-        self.fail(error.with_key(shown).with_cause_of(damage))
+        // The message includes that of the damage, so only the cause of the damage is attached.
+        self.fail(error.with_key(key).with_cause_of(damage))
     }
 
     fn too_much(&self, what: &str) -> Error {
-        let message = format!("the shard has more {what} than can be kept");
+        let message = format!("the shard has too many {what}");
         Error::new(ErrorKind::LimitExceeded, message).with_key(self.shard.key.display_name())
     }
 }
@@ -285,7 +282,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_caused_the_damage_of_a_shard_is_kept_as_it_is() {
+    fn the_cause_of_a_damaged_shard_is_attached_unchanged() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("1.tar");
         tar::Builder::new(std::fs::File::create(&path).unwrap()).finish().unwrap();

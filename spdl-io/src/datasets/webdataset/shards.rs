@@ -1,4 +1,4 @@
-//! The index of each archive.
+//! The index of each archive: saved next to it, cached in a folder, or built.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,15 +14,15 @@ use super::grouping::TarShard;
 use crate::archive::{ArchiveStamp, TarIndex, TarSlice};
 use crate::fetch::{Fetcher, Key, ObjectMeta};
 
-/// The names of archives that are compressed as a whole.
+/// File name suffixes of compressed archives.
 const COMPRESSED: [&str; 9] =
     [".gz", ".tgz", ".zst", ".tzst", ".zstd", ".bz2", ".tbz2", ".xz", ".txz"];
-/// The most bytes of headers before one member that an index beside a shard is checked by.
-const MOST_HEADER_BYTES: u64 = 1 << 20;
-/// An index is never larger than its archive, but for this.
-const INDEX_BYTES_MORE: u64 = 64 << 10;
+/// The maximum size of the headers that are read to validate an index, in bytes.
+const MAX_HEADER_BYTES: u64 = 1 << 20;
+/// An index is smaller than its archive plus this many bytes.
+const MAX_INDEX_OVERHEAD: u64 = 64 << 10;
 
-/// Refuses archives in which no member can be read on its own.
+/// Refuses compressed archives, whose members cannot be read separately.
 fn check_name(key: &Key) -> Result<()> {
     let name = key.as_bytes();
     let name = match key.as_str() {
@@ -33,18 +33,18 @@ fn check_name(key: &Key) -> Result<()> {
     if !COMPRESSED.iter().any(|end| name.ends_with(end.as_bytes())) {
         return Ok(());
     }
-    let message = "a compressed shard, whose samples can only be read one after another: decompress \
-        it once (`gunzip`, `unzstd`), or pack its samples anew";
+    let message = "compressed shards do not support random access: decompress the shard (`gunzip`, \
+        `unzstd`), or pack the samples again";
     Err(Error::new(ErrorKind::Unsupported, message).with_key(key.display_name()))
 }
 
-/// What damages a shard for good, so that its samples before that are of use.
+/// Whether the shard itself is damaged, so that the samples before the damage are still useful.
 fn is_damage(error: &Error) -> bool {
     use ErrorKind::{Corrupt, LimitExceeded, Truncated, Unsupported};
     matches!(error.kind(), Corrupt | LimitExceeded | Truncated | Unsupported)
 }
 
-/// Opens archives of this machine, several at once.
+/// Opens local archives, on several threads.
 pub(super) fn open(keys: &[Key], options: &WebDatasetOptions) -> Result<Vec<TarShard>> {
     keys.iter().try_for_each(check_name)?;
     let (next, has_failed) = (AtomicUsize::new(0), AtomicBool::new(false));
@@ -62,7 +62,7 @@ pub(super) fn open(keys: &[Key], options: &WebDatasetOptions) -> Result<Vec<TarS
     };
     std::thread::scope(|threads| {
         for _ in 1..options.concurrency.min(keys.len()) {
-            // Where the system gives no more threads, those that are there do it.
+            // If the system refuses a thread, the others do the work.
             let _ =
                 std::thread::Builder::new().name("spdl-index".into()).spawn_scoped(threads, work);
         }
@@ -84,7 +84,7 @@ fn open_one(key: &Key, options: &WebDatasetOptions) -> Result<TarShard> {
     TarShard::new(key.clone(), &index, damage)
 }
 
-/// Opens archives of a store, several at once.
+/// Opens archives of a store, concurrently.
 pub(super) async fn fetch(
     fetcher: &Arc<dyn Fetcher>,
     keys: Vec<Key>,
@@ -111,26 +111,26 @@ async fn fetch_index(
 ) -> Result<(TarIndex, Option<Error>)> {
     let key = &object.key;
     let stamp = ArchiveStamp::new(object.size);
-    // Without a version it cannot be seen whether the shard is still the same.
-    let kept = options.index_folder.as_deref().zip(object.version.as_deref());
-    let kept = kept.map(|(folder, version)| {
-        (kept_path(folder, key), ArchiveStamp::new(object.size).entity_tag(version))
+    // Without a version, a change of the shard cannot be detected.
+    let cached = options.index_folder.as_deref().zip(object.version.as_deref());
+    let cached = cached.map(|(folder, version)| {
+        (cached_path(folder, key), ArchiveStamp::new(object.size).entity_tag(version))
     });
-    if let Some((path, stamp)) = &kept
+    if let Some((path, stamp)) = &cached
         && let Some(index) = load(path, stamp, options)
     {
         return Ok((index, None));
     }
-    let found = fetch_index_beside(fetcher, key, object.size, options).await?;
+    let found = fetch_sidecar(fetcher, key, object.size, options).await?;
     let (index, damage) = match found {
         Some(index) => (index, None),
         None => {
-            let stamp = kept.as_ref().map_or(stamp, |(_, stamp)| stamp.clone());
+            let stamp = cached.as_ref().map_or(stamp, |(_, stamp)| stamp.clone());
             let (fetcher, key) = (Arc::clone(fetcher), key.clone());
             let (index, damage) =
                 TarIndex::fetch_until_damage(fetcher, key, stamp, options.tar).await?;
-            if let (Some((path, _)), None) = (&kept, &damage) {
-                // An index that cannot be kept is as good for this run.
+            if let (Some((path, _)), None) = (&cached, &damage) {
+                // Caching is optional.
                 let _ = path.parent().map(fs::create_dir_all);
                 let _ = index.save(path);
             }
@@ -140,22 +140,21 @@ async fn fetch_index(
     Ok((index, damage))
 }
 
-/// Where the index of a shard of a store is kept on this machine.
-fn kept_path(folder: &Path, key: &Key) -> PathBuf {
+/// The path of a cached index.
+fn cached_path(folder: &Path, key: &Key) -> PathBuf {
     folder.join(format!("{:032x}.idx", XxHash3_128::oneshot(key.as_bytes())))
 }
 
 fn load(path: &Path, stamp: &ArchiveStamp, options: &WebDatasetOptions) -> Option<TarIndex> {
     let metadata = fs::metadata(path).ok()?;
-    if metadata.len() > stamp.size().saturating_add(INDEX_BYTES_MORE) {
+    if metadata.len() > stamp.size().saturating_add(MAX_INDEX_OVERHEAD) {
         return None;
     }
     TarIndex::from_bytes(&fs::read(path).ok()?, stamp, options.tar).ok()
 }
 
-/// The index that is stored beside a shard, where there is one that agrees with it: by the size of the
-/// shard, and by the header of its last member.
-async fn fetch_index_beside(
+/// The index file next to a shard, if it matches the size of the shard and the header of its last member.
+async fn fetch_sidecar(
     fetcher: &Arc<dyn Fetcher>,
     key: &Key,
     size: u64,
@@ -164,12 +163,12 @@ async fn fetch_index_beside(
     if key.as_str().is_some_and(|text| text.contains("://") && text.contains('?')) {
         return Ok(None);
     }
-    let beside = Key::from_bytes(&[key.as_bytes(), b".idx"].concat());
-    let most = size.saturating_add(INDEX_BYTES_MORE);
-    let bytes = match fetcher.read_at_most(&beside, most).await {
+    let sidecar = Key::from_bytes(&[key.as_bytes(), b".idx"].concat());
+    let max_bytes = size.saturating_add(MAX_INDEX_OVERHEAD);
+    let bytes = match fetcher.read_at_most(&sidecar, max_bytes).await {
         Ok(bytes) => bytes,
         Err(error) if error.kind().is_transient() => return Err(error),
-        // Stores that do not list answer so where there is nothing.
+        // Some stores refuse a missing object with `PermissionDenied`.
         Err(_) => return Ok(None),
     };
     let claimed = TarIndex::claimed_stamp(&bytes).filter(|stamp| stamp.size() == size);
@@ -178,7 +177,7 @@ async fn fetch_index_beside(
     let Some(last) = index.len().checked_sub(1).and_then(|last| index.entry(last)) else {
         return Ok(None);
     };
-    if last.data_offset - last.header_offset > MOST_HEADER_BYTES {
+    if last.data_offset - last.header_offset > MAX_HEADER_BYTES {
         return Ok(None);
     }
     let headers = fetcher.read(key, Some(last.header_offset..last.data_offset)).await?;
