@@ -357,9 +357,9 @@ impl<T: Send + 'static> PipelineBuilder<T> {
             let capacity = options.queue.unwrap_or_else(|| core.concurrency().saturating_mul(2));
             let tuning = plan.tuning(&options, out.last);
             let queue = plan.queue(&core, out.last, capacity, None);
-            let poke = Arc::new(AtomicWaker::new());
+            let settings_changed = Arc::new(AtomicWaker::new());
             let (name, knob) =
-                (Arc::clone(core.name()), ConcurrencyControl::Task(Arc::clone(&poke)));
+                (Arc::clone(core.name()), ConcurrencyControl::Task(Arc::clone(&settings_changed)));
             plan.knobs.push(StageControl { name, knob, adjustable: true });
             let node = AsyncNode {
                 core,
@@ -368,7 +368,7 @@ impl<T: Send + 'static> PipelineBuilder<T> {
                 output: Arc::clone(&queue),
                 hooks,
                 sizer: out.sizer,
-                poke,
+                settings_changed,
                 ordered: options.order.unwrap_or_else(|| plan.settings.order()) == Order::Input,
                 tuning,
             };
