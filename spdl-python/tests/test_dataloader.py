@@ -255,7 +255,7 @@ def test_d01_without_a_state_of_the_source_there_is_none():
         loader.load_state_dict({})
     assert len(list(loader)) == 30
     loader = DataLoader(sampler())
-    with pytest.raises(ValueError, match="the state has no version"):
+    with pytest.raises(ValueError, match="the state has no key 'version'"):
         loader.load_state_dict({})
     with pytest.raises(ValueError, match="version 9"):
         loader.load_state_dict({**loader.state_dict(), "version": 9})

@@ -101,14 +101,14 @@ def test_q02_an_order_that_does_not_fit_in_memory_is_told():
         ({"rank": 3}, ValueError, "rank must be 0 to 2, not 3"),
         ({"world_size": 0}, ValueError, "world_size must be 1 to"),
         ({"world_size": "3"}, TypeError, "world_size must be a whole number"),
-        ({"world_size": 13}, ValueError, "12 items do not make a round of 13 ranks"),
+        ({"world_size": 13}, ValueError, "12 items are fewer than 13 ranks"),
         ({"ddp_drop_last_distributed_round": 1}, TypeError, "must be True or False"),
         ({"num_draws": 13}, ValueError, "num_draws must be 1 to 12"),
         ({"seed": -1}, ValueError, "seed must be 0 to"),
         ({"seed": None}, TypeError, "seed must be a whole number"),
-        ({"weights": [1] * 11}, ValueError, "11 weights for 12 items"),
-        ({"weights": 3}, TypeError, "weights must be numbers"),
-        ({"weights": ["a"] * 12}, TypeError, "weights must be numbers"),
+        ({"weights": [1] * 11}, ValueError, "weights must have 12 values, one for each item, not 11"),
+        ({"weights": 3}, TypeError, "weights must be one number"),
+        ({"weights": ["a"] * 12}, TypeError, "weights must be one number"),
         ({"weights": [10**400] * 12}, ValueError, "weights must be finite"),
         ({"weights": [-1.0] * 12}, ValueError, "item 0 has the weight -1"),
         ({"weights": [1.0] * 11 + [float("nan")]}, ValueError, "item 11 has the weight NaN"),
@@ -333,13 +333,13 @@ def test_q08_ranks_in_step_share_a_state():
 @pytest.mark.parametrize(
     ("change", "error", "words"),
     [
-        ({"n": 21}, ValueError, "n is 21 there, and 20 here"),
-        ({"world_size": 4}, ValueError, "world_size is 4 there, and 2 here"),
-        ({"num_draws": 19}, ValueError, "num_draws is 19 there"),
-        ({"weights": None}, ValueError, "weights is None there"),
-        ({"ddp_drop_last_distributed_round": False}, ValueError, "round is False there"),
+        ({"n": 21}, ValueError, "n is 21 in the state and 20 here"),
+        ({"world_size": 4}, ValueError, "world_size is 4 in the state and 2 here"),
+        ({"num_draws": 19}, ValueError, "num_draws is 19 in the state"),
+        ({"weights": None}, ValueError, "weights is None in the state"),
+        ({"ddp_drop_last_distributed_round": False}, ValueError, "round is False in the state"),
         ({"sampler": "DistributedDeterministicSampler"}, ValueError, "sampler is 'DistributedDet"),
-        ({"version": 2}, ValueError, "version is 2 there, and 1 here"),
+        ({"version": 2}, ValueError, "version is 2 in the state and 1 here"),
         ({"seed": -1}, ValueError, "seed must be 0 to"),
         ({"seed": None}, TypeError, "seed must be a whole number"),
         ({"position": 11}, ValueError, "position must be 0 to 10, not 11"),
@@ -358,7 +358,7 @@ def test_q08_a_state_of_something_else_is_refused_and_changes_nothing(change, er
     # `None` is what is missing, and what there is without weights.
     with pytest.raises((TypeError, ValueError)):
         sampler.load_state_dict(missing)
-    with pytest.raises(TypeError, match="a state is a mapping, not list"):
+    with pytest.raises(TypeError, match="state_dict must be a mapping, not list"):
         sampler.load_state_dict([1])
 
 

@@ -112,10 +112,10 @@ def test_q04_the_first_exhaustion_ends_it():
 @pytest.mark.parametrize(
     ("parts", "arguments", "error", "words"),
     [
-        ([], {}, ValueError, "no iterables"),
+        ([], {}, ValueError, "iterables must not be empty"),
         (["a"], {"stop_after": -2}, ValueError, "stop_after must be -1 to"),
         (["a"], {"stop_after": 1.5}, TypeError, "stop_after must be a whole number"),
-        (["a"], {"weights": [1, 2]}, ValueError, "2 weights for 1 iterables"),
+        (["a"], {"weights": [1, 2]}, ValueError, "weights must have 1 values, not 2"),
         (["a", "b"], {"weights": [3, -1]}, ValueError, "not -1.0"),
         (
             ["a"],
@@ -126,8 +126,8 @@ def test_q04_the_first_exhaustion_ends_it():
         (["a"], {"weights": [float("nan")]}, ValueError, "not nan"),
         (["a"], {"weights": ["x"]}, ValueError, "weights must be finite numbers"),
         (["a"], {"weights": [10**400]}, ValueError, "weights must be finite numbers"),
-        (["a", "b"], {"weights": [0, 0]}, ValueError, "add up to"),
-        (["a", "b"], {"weights": [1e308, 1e308]}, ValueError, "add up to"),
+        (["a", "b"], {"weights": [0, 0]}, ValueError, "sum of weights"),
+        (["a", "b"], {"weights": [1e308, 1e308]}, ValueError, "sum of weights"),
     ],
 )
 def test_q04_bad_arguments_are_errors_that_say_what_is_allowed(parts, arguments, error, words):
@@ -147,7 +147,7 @@ def test_q05_the_length_is_that_of_the_source():
 
 
 def test_q05_what_cannot_be_shuffled_is_refused_at_once():
-    with pytest.raises(TypeError, match="list cannot be shuffled"):
+    with pytest.raises(TypeError, match="list has no method shuffle"):
         embed_shuffle([1, 2])
     with pytest.raises(ValueError, match="epoch must be 0 to"):
         embed_shuffle(Letters(), epoch=-1)
@@ -222,7 +222,7 @@ def test_q08_only_the_epoch_of_the_state_may_have_no_items():
     source = repeat_source(Once())
     source.load_state_dict({"version": 1, "epoch": 4, "source": {}})
     assert list(itertools.islice(source, 3)) == ["a", "b", "c"] and source.src.seeds == [4, 5]
-    with pytest.raises(RuntimeError, match="epoch 6 of the source had no items"):
+    with pytest.raises(RuntimeError, match="epoch 6 of the source has no items"):
         next(source)
 
 
@@ -250,16 +250,16 @@ def test_q06_it_can_be_pickled_until_it_begins():
     source = repeat_source(sampler(4), epoch=2)
     copy = pickle.loads(pickle.dumps(source))
     assert list(itertools.islice(copy, 9)) == list(itertools.islice(source, 9))
-    with pytest.raises(ValueError, match="cannot be pickled when its iteration has begun"):
+    with pytest.raises(ValueError, match="cannot pickle a repeated source"):
         pickle.dumps(source)
 
 
 def test_q06_an_epoch_without_items_is_an_error_and_no_endless_loop():
-    with pytest.raises(RuntimeError, match="epoch 0 of the source had no items"):
+    with pytest.raises(RuntimeError, match="epoch 0 of the source has no items"):
         next(repeat_source([]))
     once = repeat_source(iter("ab"))
     assert [next(once), next(once)] == ["a", "b"]
-    with pytest.raises(RuntimeError, match="epoch 1 .* an iterator, .* only once"):
+    with pytest.raises(RuntimeError, match="epoch 1 .* more than once, not an iterator"):
         next(once)
     with pytest.raises(ValueError, match="epoch must be 0 to"):
         repeat_source("ab", -1)
@@ -283,7 +283,7 @@ def test_q08_a_repeated_source_goes_on_exactly(kind):
 def test_q08_states_that_cannot_be_are_refused(make):
     state = make(sampler()).state_dict()
     for source in [make(Letters()).state_dict, lambda: make(Letters()).load_state_dict(state)]:
-        with pytest.raises(TypeError, match="Letters cannot be gone on with"):
+        with pytest.raises(TypeError, match="Letters cannot resume"):
             source()
     for wrong, error in [
         ([], TypeError),

@@ -300,11 +300,11 @@ def test_a_state_of_another_loader_is_refused(other, said):
     _, state = broken_off(loader, 2)
     with pytest.raises(ValueError, match=said):
         resumed(other, state)
-    with pytest.raises(ValueError, match="the state has no version"):
+    with pytest.raises(ValueError, match="the state has no key 'version'"):
         loader().load_state_dict({"_snapshot": 1})
-    with pytest.raises(ValueError, match="the state has no _base_seed"):
+    with pytest.raises(ValueError, match="the state has no key '_base_seed'"):
         loader().load_state_dict({k: v for k, v in state.items() if k != "_base_seed"})
-    with pytest.raises(TypeError, match="a state is a mapping, not list"):
+    with pytest.raises(TypeError, match="state_dict must be a mapping, not list"):
         loader().load_state_dict([state])
     _, state = broken_off(lambda: loader(Stream(), num_workers=2), 2)
     with pytest.raises(ValueError, match="_num_workers is 2 there, and 3 here"):

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..pipeline._failures.item_text import describe
 from ..pipeline.defs._ops import function_of
-from ..source._resumable import check_mapping, or_again, value_of
+from ..source._resumable import check_mapping, skip_empty_epoch, value_of
 
 _VERSION = 1
 
@@ -57,7 +57,7 @@ class Progress:
 
     def source(self) -> Iterator[NumberedItem]:
         """Yields the remaining items of the source."""
-        items = or_again(self._source) if self._after_end else iter(self._source)
+        items = skip_empty_epoch(self._source) if self._after_end else iter(self._source)
         for number, item in enumerate(items):
             with self._lock:
                 self._behind[number] = self._source.state_dict()

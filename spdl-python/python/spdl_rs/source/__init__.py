@@ -1,4 +1,4 @@
-"""What to read, and in which order: samplers, and the protocols of sources.
+"""Samplers for distributed training, and protocols and helpers for sources.
 
 >>> from spdl_rs.source import DistributedRandomSampler
 >>> sampler = DistributedRandomSampler(9, rank=0, world_size=3)
@@ -8,12 +8,12 @@
 >>> list(sampler)
 [4, 3, 6]
 
-| module | what it has |
+| module | content |
 |---|---|
-| `spdl_rs.source` | samplers for distributed training, and the protocols |
-| `spdl_rs.source.utils` | sources made of sources: merged, shuffled each epoch, repeated |
-| `spdl_rs.source.local_directory` | the files of a folder |
-| `spdl_rs.source.imagenet` | ImageNet, from its folders |
+| `spdl_rs.source` | samplers for distributed training, and protocols for type checkers |
+| `spdl_rs.source.utils` | `MergeIterator`, `embed_shuffle` (shuffle each epoch), `repeat_source` |
+| `spdl_rs.source.local_directory` | the files of a directory |
+| `spdl_rs.source.imagenet` | ImageNet images and class indices, from its directories |
 """
 
 from ._sampler import DistributedDeterministicSampler, DistributedRandomSampler

@@ -1,4 +1,4 @@
-"""Sources that know their epochs: shuffled before each pass, and repeated without end."""
+"""Sources that are shuffled before each epoch, or repeated endlessly."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ T = TypeVar("T")
 
 _LOG = logging.getLogger("spdl_rs.source.utils")
 
-# Of states.
+# The version of the state format.
 _VERSION = 1
 
-# Who shuffles for longer than this may want to know, in seconds.
+# A warning is logged if `shuffle` takes longer than this, in seconds.
 _SLOW_SHUFFLE = 3.0
 
 
@@ -42,25 +42,24 @@ def embed_shuffle(
 def embed_shuffle(
     src: IterableWithShuffle[T], /, *, shuffle_last: bool = False, epoch: SupportsIndex = 0
 ) -> Iterable[T]:
-    """Makes a source shuffle itself: before each pass, `src.shuffle(seed=epoch)` is called, with
-    the next epoch each time.
+    """Wraps a source so that each epoch starts with `src.shuffle(seed=epoch)`.
 
-    That is for sources that run where nobody can call `shuffle`, in another process say. Whoever
-    leaves a pass early has begun it: the next has the next epoch. `len` is that of the source. A
-    warning is logged where shuffling takes more than 3 seconds.
+    `epoch` increases by 1 with each iteration, also if an iteration ends early. Use the wrapper
+    if no code can call `shuffle` between epochs, for example in a worker process.
 
-    The result has `state_dict` and `load_state_dict` where `src` has them, and goes on within a
-    pass. A pass that came to its end is followed by the next epoch.
+    `len` returns the length of `src`. A warning is logged if `shuffle` takes more than 3 seconds.
+    If `src` has `state_dict` and `load_state_dict`, so has the result, and it resumes within an
+    epoch. After a complete epoch, the next epoch starts.
 
     Args:
-        src: A source with `shuffle`.
-        shuffle_last: Whether to shuffle after each pass, also one that is left early, instead of
-            before.
+        src: A source with the method `shuffle(seed)`.
+        shuffle_last: If true, shuffles after each epoch instead of before, also if the epoch
+            ends early.
         epoch: The first seed, at least 0.
 
     Raises:
-        TypeError: `src` cannot be shuffled.
-        ValueError: `epoch` is less than 0.
+        TypeError: `src` has no method `shuffle`.
+        ValueError: `epoch` is negative.
 
     >>> from spdl_rs.source import DistributedRandomSampler
     >>> source = embed_shuffle(DistributedRandomSampler(5, rank=0, world_size=1))
@@ -75,12 +74,12 @@ class _ShufflingSource(Generic[T]):
         self, src: IterableWithShuffle[T], *, shuffle_last: bool, epoch: SupportsIndex
     ) -> None:
         if not isinstance(src, IterableWithShuffle):
-            raise TypeError(f"{type(src).__name__} cannot be shuffled: it has no shuffle(seed)")
+            raise TypeError(f"{type(src).__name__} has no method shuffle(seed)")
         self.src = src
         self._shuffle_last = flag("shuffle_last", shuffle_last)
         # The seed of the next call of `shuffle`.
         self._epoch = whole("epoch", epoch, 0, 2**63 - 1)
-        # From the start of a pass to its end, also when it was left early.
+        # True from the start of an epoch to its end. An early exit leaves it true.
         self._within_pass = False
 
     def _shuffle(self) -> None:
@@ -104,20 +103,20 @@ class _ShufflingSource(Generic[T]):
 
     def __len__(self) -> int:
         if not isinstance(self.src, Sized):
-            raise TypeError(f"{type(self.src).__name__} has no length")
+            raise TypeError(f"{type(self.src).__name__} has no length: __len__ is missing")
         return len(self.src)
 
     def state_dict(self) -> dict[str, Any]:
-        """Says how far the latest pass has come, in values that JSON has."""
+        """Returns the position in the current epoch, as values that JSON supports."""
         this = self._epoch - (self._within_pass and not self._shuffle_last)
         return {"version": _VERSION, "epoch": this, "source": _stateful(self.src).state_dict()}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Makes the next pass go on where `state_dict` says.
+        """Resumes at the position of `state_dict`.
 
         Raises:
-            TypeError: It is no state, or the source has none.
-            ValueError: It is the state of another source.
+            TypeError: `state_dict` is not a mapping, or the source does not support states.
+            ValueError: The state is from another source.
         """
         epoch, source = _epoch_and_source(state_dict)
         _stateful(self.src).load_state_dict(source)
@@ -125,21 +124,23 @@ class _ShufflingSource(Generic[T]):
 
 
 def repeat_source(src: Iterable[T], /, epoch: SupportsIndex = 0) -> Iterator[T]:
-    """Makes an endless iterator of a source: pass after pass, each an epoch.
+    """Returns an endless iterator that repeats a source, epoch after epoch.
 
-    Before each pass `src.shuffle(seed=epoch)` is called, where `src` has that. Each epoch's items
-    and its rate are logged. The result can be pickled until its first item is taken.
+    If `src` has the method `shuffle`, `src.shuffle(seed=epoch)` is called before each epoch. The
+    number of items and the items per second of each epoch are logged. The iterator can be
+    pickled before its first item is taken.
 
-    It has `state_dict` and `load_state_dict` where `src` has them, and goes on within a pass.
+    If `src` has `state_dict` and `load_state_dict`, so has the result, and it resumes within an
+    epoch.
 
     Args:
-        src: The source. An iterator will not do: it can be read only once.
-        epoch: The first epoch, at least 0.
+        src: The source. An iterator cannot be used, because it can be read only once.
+        epoch: The number of the first epoch, at least 0.
 
     Raises:
-        ValueError: `epoch` is less than 0, or the result is pickled when it has begun.
+        ValueError: `epoch` is negative, or a started iterator is pickled.
 
-    Taking an item raises `RuntimeError` where a whole pass gives none, as there would be no end.
+    `next` raises `RuntimeError` if an epoch has no items, because it would never return.
 
     >>> from itertools import islice
     >>> from spdl_rs.source import DistributedRandomSampler
@@ -147,7 +148,7 @@ def repeat_source(src: Iterable[T], /, epoch: SupportsIndex = 0) -> Iterator[T]:
     >>> list(islice(source, 10))
     [4, 2, 3, 0, 1, 3, 1, 2, 4, 0]
     """
-    # An object, and no generator, so that it can be given to another process.
+    # A class instead of a generator, because generators cannot be pickled.
     return _RepeatedSource(src, epoch)
 
 
@@ -158,7 +159,7 @@ class _RepeatedSource(Iterator[T]):
         self._pass: Iterator[T] | None = None
         self._begun = 0.0
         self._count = 0
-        # Of a pass that is gone on with, nothing may be left.
+        # After a state is loaded, the current epoch may have no remaining items.
         self._may_be_empty = False
 
     def __next__(self) -> T:
@@ -181,8 +182,8 @@ class _RepeatedSource(Iterator[T]):
         self._pass = None
         if self._count == 0 and not self._may_be_empty:
             raise RuntimeError(
-                f"epoch {self.epoch} of the source had no items, and no later one may have any; "
-                "an iterator, such as a generator, can be read only once"
+                f"epoch {self.epoch} of the source has no items; use a source that can be read "
+                "more than once, not an iterator or a generator"
             )
         self._may_be_empty = False
         took = time.monotonic() - self._begun
@@ -198,20 +199,20 @@ class _RepeatedSource(Iterator[T]):
 
     def __getstate__(self) -> dict[str, Any]:
         if self._pass is not None:
-            raise ValueError("a repeated source cannot be pickled when its iteration has begun")
+            raise ValueError("cannot pickle a repeated source after its iteration has started")
         return self.__dict__
 
     def state_dict(self) -> dict[str, Any]:
-        """Says how far the epoch has come, in values that JSON has."""
+        """Returns the position in the current epoch, as values that JSON supports."""
         source = _stateful(self.src).state_dict()
         return {"version": _VERSION, "epoch": self.epoch, "source": source}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Makes the next item be the one that comes after `state_dict`.
+        """Resumes at the item after `state_dict`.
 
         Raises:
-            TypeError: It is no state, or the source has none.
-            ValueError: It is the state of another source.
+            TypeError: `state_dict` is not a mapping, or the source does not support states.
+            ValueError: The state is from another source.
         """
         epoch, source = _epoch_and_source(state_dict)
         _stateful(self.src).load_state_dict(source)
@@ -227,7 +228,7 @@ class _Stateful(Protocol):
 def _stateful(src: object) -> _Stateful:
     if not isinstance(src, _Stateful):
         raise TypeError(
-            f"{type(src).__name__} cannot be gone on with: it has no state_dict and load_state_dict"
+            f"{type(src).__name__} cannot resume: it has no state_dict and load_state_dict"
         )
     return src
 
@@ -236,6 +237,6 @@ def _epoch_and_source(state_dict: Mapping[str, Any]) -> tuple[int, Mapping[str, 
     check_mapping(state_dict)
     version = value_of(state_dict, "version")
     if version != _VERSION:
-        raise ValueError(f"the state is of version {version!r}, and {_VERSION} is known here")
+        raise ValueError(f"unsupported version of the state: {version!r}; expected {_VERSION}")
     epoch = whole("epoch", value_of(state_dict, "epoch"), 0, 2**63 - 1)
     return epoch, value_of(state_dict, "source")

@@ -1,4 +1,4 @@
-"""Items of several iterables, in turn or drawn by weight."""
+"""Merges iterables, round-robin or by weighted random draws."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ T = TypeVar("T")
 
 
 class MergeIterator(Generic[T]):
-    """Items of several iterables, in turn or at random.
+    """Merges several iterables, round-robin or at random.
 
-    Without weights, one item of each is taken in turn. With weights, each item comes from an
-    iterable that is drawn anew, as often as its weight says. Draws are exact, without a rounding
-    error: a weight of 0.1 means the `float` of that name. Iterables of weight 0 are never begun.
+    Without weights, the iterator takes one item of each iterable in turn. With weights, it draws
+    an iterable for each item, with a probability proportional to its weight. Draws have no
+    rounding error: a weight is the exact value of its `float`. Iterables of weight 0 are ignored.
 
-    An iterable that is exhausted is left out from then on, until all are. Each `iter` begins
-    all of them anew, and with weights draws the same again.
+    An exhausted iterable is removed; iteration ends when all are exhausted. Each call of `iter`
+    restarts all iterables and repeats the same draws.
 
     Args:
-        iterables: What is merged, at least one.
-        weights: How often each is drawn, relative to the others: finite, and not negative.
-        stop_after: When to end. 0: when all iterables are exhausted. `n > 0`: after `n` items, or
-            when all are exhausted. -1: when the first is found exhausted.
-        seed: Decides the draws, where there are weights.
+        iterables: At least one iterable.
+        weights: The relative frequency of each iterable: finite, non-negative numbers.
+        stop_after: 0: end when all iterables are exhausted. `n > 0`: end after `n` items, or when
+            all are exhausted. -1: end when the first iterable is exhausted.
+        seed: The seed of the weighted draws.
 
     Raises:
-        ValueError: There are no iterables; `stop_after` is less than -1; the weights are not as
-            many as the iterables, or one is no number, negative or not finite, or they add up to 0
-            or to infinity.
-        TypeError: `stop_after` or `seed` is no whole number.
+        ValueError: `iterables` is empty, or `stop_after` is less than -1. Or `weights` has the
+            wrong length, a value that is not a finite number of at least 0, or a sum of 0 or
+            infinity.
+        TypeError: `stop_after` or `seed` is not an integer.
 
     >>> letters = [["a", "b", "c"], ["A", "B"]]
     >>> "".join(MergeIterator(letters))
@@ -44,7 +44,7 @@ class MergeIterator(Generic[T]):
     >>> "".join(MergeIterator(letters, stop_after=3))
     'aAb'
 
-    In turn, an iterable is found exhausted when it is asked for the item it does not have:
+    Without weights, an iterable counts as exhausted when its `next` raises `StopIteration`:
 
     >>> "".join(MergeIterator([["A", "B"], ["a", "b", "c"]], stop_after=-1))
     'AaBb'
@@ -66,7 +66,7 @@ class MergeIterator(Generic[T]):
         seed: int = 0,
     ) -> None:
         if not iterables:
-            raise ValueError("there are no iterables to merge")
+            raise ValueError("iterables must not be empty")
         self.stop_after = whole("stop_after", stop_after, -1, 2**63 - 1)
         self.seed = seed
         self.iterables = iterables
@@ -81,10 +81,10 @@ class MergeIterator(Generic[T]):
     def __iter__(self) -> Iterator[T]:
         iterators = [iter(iterable) for iterable in self.iterables]
         if self.weights is None:
-            merged = _in_turn(iterators, stop_at_first=self.stop_after == -1)
+            merged = _round_robin(iterators, stop_at_first=self.stop_after == -1)
         else:
-            shares = _whole_shares(self.weights)
-            merged = _drawn(iterators, shares, self.seed, stop_at_first=self.stop_after == -1)
+            shares = _integer_weights(self.weights)
+            merged = _weighted(iterators, shares, self.seed, stop_at_first=self.stop_after == -1)
         if self.stop_after <= 0:
             yield from merged
             return
@@ -94,7 +94,7 @@ class MergeIterator(Generic[T]):
                 return
 
 
-def _in_turn(iterators: list[Iterator[T]], *, stop_at_first: bool) -> Iterator[T]:
+def _round_robin(iterators: list[Iterator[T]], *, stop_at_first: bool) -> Iterator[T]:
     while iterators:
         left: list[Iterator[T]] = []
         for iterator in iterators:
@@ -109,7 +109,7 @@ def _in_turn(iterators: list[Iterator[T]], *, stop_at_first: bool) -> Iterator[T
         iterators = left
 
 
-def _drawn(
+def _weighted(
     iterators: list[Iterator[T]], shares: list[int], seed: int, *, stop_at_first: bool
 ) -> Iterator[T]:
     generator = random.Random(seed)
@@ -127,25 +127,25 @@ def _drawn(
         if stop_at_first:
             return
         del iterators[exhausted], shares[exhausted]
-    # Nothing is left to draw.
+    # One iterable is left, so no draw is needed.
     yield from iterators[0]
 
 
 def _draw(generator: random.Random, shares: list[int], bounds: list[int]) -> int:
-    """An index with the probability of its share. `bounds` are the sums of the shares."""
+    """Returns an index with the probability of its share. `bounds` are the cumulative shares."""
     total = bounds[-1]
     if total.bit_length() <= 256:
         return bisect_right(bounds, generator.randrange(total))
-    # Weights of 1e-300 and 1e300 make numbers of thousands of bits. A few of them decide mostly.
+    # Weights of 1e-300 and 1e300 give integers of thousands of bits; a few random bits suffice.
     for at, share in enumerate(shares[:-1]):
-        if _happens(generator, share, total):
+        if _bernoulli(generator, share, total):
             return at
         total -= share
     return len(shares) - 1
 
 
-def _happens(generator: random.Random, share: int, total: int) -> bool:
-    """True with the probability `share / total`, by comparing random bits with the quotient's."""
+def _bernoulli(generator: random.Random, share: int, total: int) -> bool:
+    """Returns true with probability `share / total`: compares random bits with the quotient's."""
     rest = share
     while True:
         digit, rest = divmod(2 * rest, total)
@@ -154,10 +154,10 @@ def _happens(generator: random.Random, share: int, total: int) -> bool:
             return bit < digit
 
 
-def _whole_shares(weights: Sequence[float]) -> list[int]:
-    """The smallest whole numbers in the proportions of the weights, which are positive."""
+def _integer_weights(weights: Sequence[float]) -> list[int]:
+    """Returns the smallest integers in the ratio of the weights, which must be positive."""
     fractions = [Fraction(weight) for weight in weights]
-    # Denominators are powers of two.
+    # The denominators of floats are powers of two.
     scale = max(fraction.denominator for fraction in fractions)
     shares = [int(fraction * scale) for fraction in fractions]
     divisor = math.gcd(*shares)
@@ -170,11 +170,11 @@ def _floats(weights: Sequence[float], count: int) -> list[float]:
     except (OverflowError, TypeError, ValueError) as error:
         raise ValueError(f"weights must be finite numbers: {error}") from error
     if len(floats) != count:
-        raise ValueError(f"there are {len(floats)} weights for {count} iterables")
+        raise ValueError(f"weights must have {count} values, not {len(floats)}")
     for weight in floats:
         if not math.isfinite(weight) or weight < 0:
             raise ValueError(f"weights must be finite and not negative, not {weight}")
     total = sum(floats)
     if not math.isfinite(total) or total <= 0:
-        raise ValueError(f"weights must add up to a positive finite number, not {total}")
+        raise ValueError(f"the sum of weights must be positive and finite, not {total}")
     return floats

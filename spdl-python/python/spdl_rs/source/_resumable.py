@@ -1,4 +1,4 @@
-"""Passes that can be broken off and gone on with: what all sources with a state share."""
+"""Base class of sources that save and resume their position within an epoch."""
 
 from __future__ import annotations
 
@@ -15,119 +15,119 @@ _VERSION = 1
 _MOST = 2**64 - 1
 
 
-class Pass(Protocol[T_co]):
-    """An iterator that knows how far it is."""
+class PositionedIterator(Protocol[T_co]):
+    """An iterator that counts the items that it returned."""
 
     def __iter__(self) -> Iterator[T_co]: ...
     def __next__(self) -> T_co: ...
     @property
     def position(self) -> int:
-        """How many items of the pass were given."""
+        """The number of items returned in this epoch, skipped items included."""
         ...
 
 
 class Resumable(ABC, Generic[T]):
-    """A source with passes of known length, each a function of one number: a seed, or an epoch.
+    """A source whose epochs have a known length and an order that one number decides.
 
-    That number may be `None` where a source has an order of its own.
+    That number is a seed or an epoch. `None` stands for the unshuffled order.
     """
 
-    _number_is: ClassVar[str]
-    """What a state calls that number."""
+    _number_key: ClassVar[str]
+    """The key of that number in a state: `"seed"` or `"epoch"`."""
 
     def __init__(self, number: int | None) -> None:
         self._number = number
         self._resume_at = 0
-        # The pass that was begun last, while no other number was set.
-        self._latest: Pass[T] | None = None
+        # The iterator that was created last. A new order resets it to `None`.
+        self._current: PositionedIterator[T] | None = None
 
     @abstractmethod
-    def _begin(self, position: int) -> Pass[T]:
-        """The pass of `self._number`, from `position` on."""
+    def _iterator_at(self, position: int) -> PositionedIterator[T]:
+        """Returns an iterator over the epoch of `self._number`, starting at `position`."""
 
     @abstractmethod
     def _identity(self) -> dict[str, Any]:
-        """What a state must agree with to be of this source, in values that JSON has."""
+        """Returns the settings that a state must agree with, as values that JSON supports."""
 
     @abstractmethod
     def __len__(self) -> int: ...
 
-    def _longest(self) -> int:
-        """The largest position that a state of this source, on any rank, may have."""
+    def _max_position(self) -> int:
+        """The largest position in a valid state of this source, on any rank."""
         return len(self)
 
     def __iter__(self) -> Iterator[T]:
-        """Begins a pass: at its start, or where a state says that was loaded just before."""
+        """Starts an epoch, or resumes one if a state was loaded before."""
         position, self._resume_at = self._resume_at, 0
-        self._latest = self._begin(position)
-        return iter(self._latest)
+        self._current = self._iterator_at(position)
+        return iter(self._current)
 
     def state_dict(self) -> dict[str, Any]:
-        """Says how far the pass has come that was begun last, in values that JSON has.
+        """Returns the position in the current epoch, as values that JSON supports.
 
-        What was taken from the iterator counts as done. A loader that reads ahead of its consumer
-        has taken more than that has seen.
+        The position counts the items taken from the iterator. A loader with prefetch takes
+        more items than it has delivered.
         """
-        position = self._resume_at if self._latest is None else self._latest.position
-        progress = {self._number_is: self._number, "position": position}
+        position = self._resume_at if self._current is None else self._current.position
+        progress = {self._number_key: self._number, "position": position}
         return {"version": _VERSION, **self._identity(), **progress}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Makes the next pass go on where `state_dict` says; those after it are whole.
+        """Resumes at the position of `state_dict`. Later epochs are complete.
 
-        Of a pass that was at its end nothing is left: the next one is then empty, unless another
-        order is asked for first.
+        If the state is from the end of an epoch, the next epoch is empty, unless `shuffle` or
+        `set_epoch` sets another order first.
 
         Raises:
-            TypeError: It is no mapping, or what should be a number in it is none.
-            ValueError: It is of another source, or of a version that is not known here.
+            TypeError: `state_dict` is not a mapping, or one of its numbers has the wrong type.
+            ValueError: The state is from another source or an unsupported version.
         """
         check_mapping(state_dict)
         for key, here in {"version": _VERSION, **self._identity()}.items():
             there = state_dict.get(key)
             if there != here:
                 raise ValueError(
-                    f"the state is not of this {type(self).__name__}: "
-                    f"{key} is {there!r} there, and {here!r} here"
+                    f"the state does not match this {type(self).__name__}: "
+                    f"{key} is {there!r} in the state and {here!r} here"
                 )
-        number = self._checked(self._number_is, value_of(state_dict, self._number_is))
-        position = whole("position", value_of(state_dict, "position"), 0, self._longest())
-        self._number, self._resume_at, self._latest = number, position, None
+        number = self._check_number(self._number_key, value_of(state_dict, self._number_key))
+        position = whole("position", value_of(state_dict, "position"), 0, self._max_position())
+        self._number, self._resume_at, self._current = number, position, None
 
-    def _renumber(self, name: str, number: Any) -> None:
-        """Gives the next passes another number.
+    def _set_number(self, name: str, number: Any) -> None:
+        """Sets the number that decides the order of the next epochs.
 
-        With the number they have, a pass that is to go on where a state says still does so: who
-        goes on in epoch 3 says that it is epoch 3, too.
+        An unchanged number keeps a loaded position: `set_epoch(3)` does not restart epoch 3.
         """
-        number = self._checked(name, number)
+        number = self._check_number(name, number)
         if number != self._number:
             self._resume_at = 0
-        self._number, self._latest = number, None
+        self._number, self._current = number, None
 
-    def _checked(self, name: str, number: Any) -> int | None:
+    def _check_number(self, name: str, number: Any) -> int | None:
         return whole(name, number, 0, _MOST)
 
     def __getstate__(self) -> dict[str, Any]:
-        # A copy, mostly for another process, begins passes of its own.
-        return {**self.__dict__, "_latest": None}
+        # A copy, usually for another process, starts its own epochs.
+        return {**self.__dict__, "_current": None}
 
 
 def check_mapping(state_dict: object) -> None:
     if not isinstance(state_dict, Mapping):
-        raise TypeError(f"a state is a mapping, not {type(state_dict).__name__}")
+        raise TypeError(f"state_dict must be a mapping, not {type(state_dict).__name__}")
 
 
 def value_of(state_dict: Mapping[str, Any], key: str) -> Any:
     if key not in state_dict:
-        raise ValueError(f"the state has no {key}")
+        raise ValueError(f"the state has no key {key!r}")
     return state_dict[key]
 
 
-def or_again(source: Iterable[T]) -> Iterator[T]:
-    """Iterates a source whose state was loaded that it had at the end of a pass.
+def skip_empty_epoch(source: Iterable[T]) -> Iterator[T]:
+    """Iterates an epoch of `source`, and one more if that epoch is empty.
 
-    With such a state some give nothing, and a whole pass the next time; some a whole pass at once.
+    After a state from the end of an epoch is loaded, the first epoch of some sources is empty.
+    Other sources start a complete epoch immediately.
     """
     empty = True
     for item in source:

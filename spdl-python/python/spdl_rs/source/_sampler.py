@@ -1,4 +1,4 @@
-"""Samplers for distributed training: which items of a data set are whose, and in which order."""
+"""Samplers for distributed training: the indices of one rank, in order or at random."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any, SupportsIndex
 
 from .. import _spdl_rs
 from .._arguments import flag, whole
-from ._resumable import Pass, Resumable
+from ._resumable import PositionedIterator, Resumable
 
 _MOST_ITEMS = 2**63 - 1
 
 
-class _Distributed(Resumable[int]):
-    """One rank's part of an order that all ranks know."""
+class _DistributedSampler(Resumable[int]):
+    """The indices of one rank, a part of an order that is the same on all ranks."""
 
     def __init__(
         self, n: Any, rank: Any, world_size: Any, total: int | None, drop: Any, number: int
@@ -30,19 +30,18 @@ class _Distributed(Resumable[int]):
         self._drop = flag("ddp_drop_last_distributed_round", drop)
         if self._drop and self._total < self._world_size:
             raise ValueError(
-                f"{self._total} items do not make a round of {self._world_size} ranks; with "
-                "ddp_drop_last_distributed_round=False the first ranks get one each"
+                f"{self._total} items are fewer than {self._world_size} ranks; set "
+                "ddp_drop_last_distributed_round=False to give one item to the first ranks"
             )
-        self._order = self._make_order()
 
     def _make_order(self) -> _spdl_rs.RankOrder:
         raise NotImplementedError
 
-    def _begin(self, position: int) -> Pass[int]:
+    def _iterator_at(self, position: int) -> PositionedIterator[int]:
         return self._order.indices(self._number, position)
 
     def _identity(self) -> dict[str, Any]:
-        # Without the rank: ranks that are in step have the same state, and may share it.
+        # The rank is left out, so that all ranks can share one state.
         return {
             "sampler": type(self).__name__,
             "n": self._n,
@@ -51,10 +50,10 @@ class _Distributed(Resumable[int]):
         }
 
     def __len__(self) -> int:
-        """How many indices a pass of this rank has."""
+        """The number of indices of this rank in an epoch."""
         return len(self._order)
 
-    def _longest(self) -> int:
+    def _max_position(self) -> int:
         rounds, rest = divmod(self._total, self._world_size)
         return rounds + (rest > 0 and not self._drop)
 
@@ -69,18 +68,18 @@ class _Distributed(Resumable[int]):
 
 
 def rank_of(sampler: object) -> tuple[int, int] | None:
-    """The rank that one of these samplers is for, and of how many ranks; `None` for any other."""
-    if not isinstance(sampler, _Distributed):
+    """Returns rank and world size of one of these samplers, or `None` for other objects."""
+    if not isinstance(sampler, _DistributedSampler):
         return None
     return sampler._rank, sampler._world_size
 
 
-class DistributedDeterministicSampler(_Distributed):
-    """Indices in their own order, divided among ranks: the same in every pass.
+class DistributedDeterministicSampler(_DistributedSampler):
+    """Indices in ascending order, divided among ranks. Each epoch has the same order.
 
-    Rank `r` of `w` gets `r`, `r + w`, `r + 2 * w` and so on, as whole numbers. Where `n` is no
-    multiple of `w`, the last round is incomplete: it is left out, or the first ranks get one index
-    more than the others.
+    Rank `r` of `w` gets the indices `r`, `r + w`, `r + 2 * w` and so on, as `int`. If `n` is not
+    a multiple of `w`, the last round is incomplete. Then the last round is left out, or the first
+    ranks get one more index than the others.
 
     ```text
     n = 11, world_size = 4
@@ -88,20 +87,21 @@ class DistributedDeterministicSampler(_Distributed):
     ddp_drop_last_distributed_round=False    0: 0 4 8    1: 1 5 9    2: 2 6 10    3: 3 7
     ```
 
-    It can be the `sampler=` of PyTorch's `DataLoader`. `state_dict` and `load_state_dict` go on
-    within a pass.
+    The sampler works as `sampler=` of PyTorch's `DataLoader`. `state_dict` and `load_state_dict`
+    resume within an epoch.
 
     Args:
         n: The number of items in the data set, at least 1.
-        rank: Which rank this is, 0 to `world_size - 1`: `torch.distributed.get_rank()`.
-        world_size: How many ranks there are, at least 1: `torch.distributed.get_world_size()`.
-        ddp_drop_last_distributed_round: Whether all ranks get the same number of indices, and an
-            incomplete last round is left out (with a warning that there is one).
+        rank: The rank, 0 to `world_size - 1`, as from `torch.distributed.get_rank()`.
+        world_size: The number of ranks, at least 1, as from `torch.distributed.get_world_size()`.
+        ddp_drop_last_distributed_round: If true, an incomplete last round is left out, so that
+            all ranks get the same number of indices. A warning reports the number of indices
+            left out.
 
     Raises:
-        ValueError: A number is out of range, or there are fewer items than ranks and incomplete
+        ValueError: A number is out of range. Or there are fewer items than ranks, and incomplete
             rounds are left out.
-        TypeError: An argument is of the wrong type.
+        TypeError: An argument has the wrong type.
 
     >>> every_rank = {"world_size": 4, "ddp_drop_last_distributed_round": False}
     >>> list(DistributedDeterministicSampler(11, rank=2, **every_rank))
@@ -109,7 +109,7 @@ class DistributedDeterministicSampler(_Distributed):
     >>> len(DistributedDeterministicSampler(11, rank=3, **every_rank))
     2
 
-    A pass that goes on elsewhere:
+    Resume within an epoch:
 
     >>> sampler = DistributedDeterministicSampler(8, rank=1, world_size=2)
     >>> indices = iter(sampler)
@@ -121,7 +121,7 @@ class DistributedDeterministicSampler(_Distributed):
     ([5, 7], [1, 3, 5, 7])
     """
 
-    _number_is = "epoch"
+    _number_key = "epoch"
 
     def __init__(
         self,
@@ -136,7 +136,7 @@ class DistributedDeterministicSampler(_Distributed):
         rest = self._n % self._world_size
         if self._drop and rest:
             warnings.warn(
-                f"{self._n} items are no whole rounds of {self._world_size} ranks: "
+                f"{self._n} items are not a multiple of {self._world_size} ranks: "
                 f"the last {rest} are never visited",
                 stacklevel=2,
             )
@@ -145,11 +145,11 @@ class DistributedDeterministicSampler(_Distributed):
         return _spdl_rs.RankOrder.sequential(self._n, self._rank, self._world_size, self._drop)
 
     def set_epoch(self, epoch: SupportsIndex) -> None:
-        """Tells which epoch the next pass is. The order is the same in all.
+        """Sets the number of the next epoch. The order is the same in all epochs.
 
-        After `load_state_dict`, another epoch than that of the state is a whole one.
+        After `load_state_dict`, an epoch other than that of the state starts from its beginning.
         """
-        self._renumber("epoch", epoch)
+        self._set_number("epoch", epoch)
 
     def __repr__(self) -> str:
         return (
@@ -158,43 +158,43 @@ class DistributedDeterministicSampler(_Distributed):
         )
 
 
-class DistributedRandomSampler(_Distributed):
+class DistributedRandomSampler(_DistributedSampler):
     """Indices in random order, divided among ranks.
 
-    All ranks draw the same indices, and rank `r` of `w` takes those at `r`, `r + w` and so on. The
-    draws are those of NumPy, to the last one; NumPy itself is not called. With `k` for the number
-    of draws, rounded down to a multiple of `w` where incomplete rounds are left out, a pass is
+    All ranks draw the same indices. Rank `r` of `w` takes those at positions `r`, `r + w` and so
+    on. The indices are exactly those of NumPy, without a call to NumPy. With `k` draws, rounded
+    down to a multiple of `w` if incomplete rounds are left out, an epoch is
 
     ```python
     p = None if weights is None else weights / np.sum(weights)
     np.random.default_rng(seed).choice(n, k, replace=weights is not None, p=p)[rank::world_size]
     ```
 
-    Every pass has the same order until `shuffle` or `set_epoch` gives another. The order is
-    computed when the first index of a pass is taken, with the GIL free. It takes 8 bytes a draw
-    until the last one is taken, and for a moment 8 bytes an item more (24 with weights).
+    Each epoch has the same order until `shuffle` or `set_epoch` is called. The order is computed
+    without the GIL when the first index of an epoch is taken. The order takes 8 bytes per draw
+    until the last index is taken. Computing it takes 8 more bytes per item (24 with weights).
 
-    It can be the `sampler=` of PyTorch's `DataLoader`. `state_dict` and `load_state_dict` go on
-    within a pass.
+    The sampler works as `sampler=` of PyTorch's `DataLoader`. `state_dict` and `load_state_dict`
+    resume within an epoch.
 
     Args:
         n: The number of items in the data set, at least 1.
-        rank: Which rank this is, 0 to `world_size - 1`: `torch.distributed.get_rank()`.
-        world_size: How many ranks there are, at least 1: `torch.distributed.get_world_size()`.
-        num_draws: How many indices all ranks draw together in a pass, at least 1; `None`: `n`.
-            Without weights it is at most `n`.
-        weights: How often each item is drawn, relative to the others: one finite number that is
-            not negative for each item, `float [n]`. An item may then come again in a pass.
-        seed: Decides the order, 0 to 2**64 - 1.
-        ddp_drop_last_distributed_round: Whether all ranks get the same number of indices, and an
-            incomplete last round is not drawn. If not, the first ranks may get one index more.
+        rank: The rank, 0 to `world_size - 1`, as from `torch.distributed.get_rank()`.
+        world_size: The number of ranks, at least 1, as from `torch.distributed.get_world_size()`.
+        num_draws: The number of indices of all ranks in an epoch, at least 1. Default: `n`.
+            Without weights, at most `n`.
+        weights: The relative frequency of each item: `n` finite, non-negative numbers. With
+            weights, an item may be drawn more than once in an epoch. Default: all items once.
+        seed: The seed of the order, 0 to 2**64 - 1.
+        ddp_drop_last_distributed_round: If true, an incomplete last round is left out, so that
+            all ranks get the same number of indices. If false, the first ranks may get one more.
 
     Raises:
-        ValueError: A number is out of range; there are fewer draws than ranks, and incomplete
-            rounds are left out; the weights are not as many as the items, or not as above.
-        TypeError: An argument is of the wrong type.
+        ValueError: A number is out of range. Or there are fewer draws than ranks, and incomplete
+            rounds are left out. Or `weights` has the wrong length or invalid values.
+        TypeError: An argument has the wrong type.
 
-    Iterating raises `LimitExceededError` where an order does not fit in memory.
+    Iterating raises `LimitExceededError` if the order does not fit in memory.
 
     >>> [list(DistributedRandomSampler(9, rank=rank, world_size=3)) for rank in range(3)]
     [[0, 7, 4], [8, 2, 6], [3, 5, 1]]
@@ -206,7 +206,7 @@ class DistributedRandomSampler(_Distributed):
     >>> list(sampler)
     [3, 2, 2, 2, 4, 4, 3, 4, 3, 4]
 
-    A pass that goes on elsewhere:
+    Resume within an epoch:
 
     >>> sampler = DistributedRandomSampler(9, rank=0, world_size=3)
     >>> next(iter(sampler))
@@ -217,7 +217,7 @@ class DistributedRandomSampler(_Distributed):
     ([7, 4], [0, 7, 4])
     """
 
-    _number_is = "seed"
+    _number_key = "seed"
 
     def __init__(
         self,
@@ -237,8 +237,8 @@ class DistributedRandomSampler(_Distributed):
         draws = items if num_draws is None else whole("num_draws", num_draws, 1, _MOST_ITEMS)
         if weights is None and draws > items:
             raise ValueError(
-                f"num_draws must be 1 to {items}, the number of items, not {draws}: without "
-                "weights no item is drawn twice"
+                f"num_draws must be 1 to {items}, the number of items, not {draws}; pass weights "
+                "to draw items more than once"
             )
         self._base = whole("seed", seed, 0, 2**64 - 1)
         drop = ddp_drop_last_distributed_round
@@ -254,15 +254,16 @@ class DistributedRandomSampler(_Distributed):
         return {**super()._identity(), **draws}
 
     def shuffle(self, seed: SupportsIndex) -> None:
-        """Gives the next passes the order of `seed`, whatever came before.
+        """Sets the order of the next epochs. It does not depend on earlier calls.
 
-        After `load_state_dict`, another seed than that of the state is a whole pass.
+        After `load_state_dict`, a seed other than that of the state starts a complete epoch.
         """
-        self._renumber("seed", seed)
+        self._set_number("seed", seed)
 
     def set_epoch(self, epoch: SupportsIndex) -> None:
-        """Gives the next passes the order of an epoch: `shuffle(seed + epoch)`, with the `seed`
-        that the sampler was made with.
+        """Sets the order of the next epochs to that of `shuffle(seed + epoch)`.
+
+        `seed` is the argument of the constructor.
 
         >>> sampler = DistributedRandomSampler(9, rank=0, world_size=3, seed=5)
         >>> sampler.set_epoch(2)
@@ -270,7 +271,7 @@ class DistributedRandomSampler(_Distributed):
         True
         """
         epoch = whole("epoch", epoch, 0, 2**64 - 1 - self._base)
-        self._renumber("seed", self._base + epoch)
+        self._set_number("seed", self._base + epoch)
 
     def __repr__(self) -> str:
         weights = "" if self._weights is None else f", weights=<{len(self._weights)}>"
@@ -285,11 +286,11 @@ def _doubles(weights: Iterable[float], items: int) -> array[float]:
     try:
         doubles = array("d", iter(weights))
     except TypeError as error:
-        raise TypeError(f"weights must be numbers, one for each item: {error}") from None
+        raise TypeError(f"weights must be one number for each item: {error}") from None
     except OverflowError as error:
-        raise ValueError(f"weights must be finite: {error}") from None
+        raise ValueError(f"weights must be finite numbers: {error}") from None
     if len(doubles) != items:
-        raise ValueError(f"there are {len(doubles)} weights for {items} items")
+        raise ValueError(f"weights must have {items} values, one for each item, not {len(doubles)}")
     return doubles
 
 

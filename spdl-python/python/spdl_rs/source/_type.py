@@ -1,4 +1,4 @@
-"""What sources can do: protocols, for type checkers and for `isinstance`."""
+"""Protocols of sources, for type checkers and `isinstance`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ T_co = TypeVar("T_co", covariant=True)
 class IterableWithShuffle(Iterable[T_co], Protocol[T_co]):
     """An iterable whose order can be changed between passes.
 
-    >>> from spdl_rs.source import DistributedRandomSampler, IterableWithShuffle
+    """An iterable whose order can be changed between epochs.
     >>> isinstance(DistributedRandomSampler(9, rank=0, world_size=3), IterableWithShuffle)
     True
     >>> isinstance([1, 2, 3], IterableWithShuffle)
@@ -22,13 +22,13 @@ class IterableWithShuffle(Iterable[T_co], Protocol[T_co]):
     def shuffle(self, seed: int) -> None:
         """Gives the next pass the order of `seed`."""
         ...
-
+        """Sets the order of the next epoch."""
 
 @runtime_checkable
 class SizedIterable(Sized, Iterable[T_co], Protocol[T_co]):
     """An iterable that knows how many items a pass has.
 
-    >>> from spdl_rs.source import SizedIterable
+    """An iterable with a known number of items per epoch.
     >>> isinstance([1, 2, 3], SizedIterable), isinstance(iter([1, 2, 3]), SizedIterable)
     (True, False)
     """
@@ -37,7 +37,7 @@ class SizedIterable(Sized, Iterable[T_co], Protocol[T_co]):
 @runtime_checkable
 class SizedIterableWithShuffle(SizedIterable[T_co], Protocol[T_co]):
     """An iterable that knows its length, and whose order can be changed between passes."""
-
+    """An iterable with a known length whose order can be changed between epochs."""
     def shuffle(self, seed: int) -> None:
         """Gives the next pass the order of `seed`. It may be computed only when that begins."""
-        ...
+        """Sets the order of the next epoch. It may be computed when that epoch starts."""

@@ -1,7 +1,7 @@
-"""ImageNet (ILSVRC 2012), as paths of images and the indices of their classes.
+"""ImageNet (ILSVRC 2012), as paths of images and class indices.
 
-The classes are named by WordNet IDs (`n01440764`), and numbered in the order of these. This package
-holds no list of them: they are read from the data set, see `get_mappings`.
+WordNet IDs such as `n01440764` name the classes. The package contains no list of the classes:
+`get_mappings` reads it from the data set.
 """
 
 from __future__ import annotations
@@ -27,22 +27,23 @@ _WNID = re.compile("n[0-9]{8}")
 
 
 class ImageNet(_Files["tuple[Path, int]"]):
-    """The images of ImageNet's training or validation set, each with the index of its class.
+    """The images of ImageNet's training or validation set, with class indices.
 
-    A pass gives `(path, class index)`, sorted by path until it is shuffled. The images lie in a
-    folder for each class, `root/train/n01440764/n01440764_18.JPEG` say, for validation too.
+    An epoch consists of pairs `(path, class index)`, sorted by path until `shuffle` is called.
+    Each class has a directory, also in the validation set:
+    `root/train/n01440764/n01440764_18.JPEG`.
 
-    `state_dict` and `load_state_dict` go on within a pass.
+    `state_dict` and `load_state_dict` resume within an epoch.
 
     Args:
-        root: The folder with `train` and `val`.
+        root: The directory that contains `train` and `val`.
         split: `"train"` or `"val"`.
-        mappings: The index of each class by WordNet ID; `None`: as `get_mappings(root)` finds it.
+        mappings: The class index of each WordNet ID. Default: `get_mappings(root)`.
 
     Raises:
-        NotFoundError: There is no such folder, or there are no images in it, or no classes.
-        ValueError: `split` is something else, or a folder belongs to none of the classes.
-        CorruptError: A list of classes cannot be read.
+        NotFoundError: `root` is not a directory, or contains no images or no classes.
+        ValueError: `split` has another value, or a directory belongs to no class.
+        CorruptError: The list of classes cannot be parsed.
 
     >>> from spdl_rs.source.imagenet import ImageNet
     >>> images = ImageNet("imagenet", split="val", mappings={"n01440764": 0, "n01443537": 1})
@@ -75,37 +76,38 @@ class ImageNet(_Files["tuple[Path, int]"]):
 
 
 def parse_wnid(s: str) -> str:
-    """Finds the first WordNet ID in a text: an `n`, and eight digits.
+    """Returns the first WordNet ID in a string: `n` and eight digits.
 
     Raises:
-        ValueError: There is none.
+        ValueError: `s` contains no WordNet ID.
 
     >>> parse_wnid("train/n01440764/n01440764_18.JPEG")
     'n01440764'
     """
     found = _WNID.search(s)
     if found is None:
-        raise ValueError(f"there is no WordNet ID, such as n01440764, in {s!r}")
+        raise ValueError(f"no WordNet ID, such as n01440764, found in {s!r}")
     return found.group()
 
 
 def get_mappings(source: str | os.PathLike[str] | None = None) -> dict[str, int]:
-    """Reads which index each class of a data set has, by its WordNet ID.
+    """Returns the class index of each WordNet ID of a data set.
 
-    In the folder `source` these are looked for, in this order:
+    `source` is a directory in which the function looks for, in this order:
 
     1. `imagenet_class_index.json`, with `{"0": ["n01440764", "tench"], …}`;
     2. `LOC_synset_mapping.txt`, with a WordNet ID at the start of each line;
-    3. the folders in `train` and `val` that have a WordNet ID in their names.
+    3. directories in `train` and `val` whose names contain a WordNet ID.
 
-    The first says each index, for the others they are the places of the sorted IDs, which is what
-    most models expect. That needs all 1,000 classes: where there are fewer or more folders, a
-    `DatasetWarning` says so. `source` may also be one of the two files.
+    The first file lists the indices. For the other two, the index of a class is its position in
+    the sorted WordNet IDs, as most models expect. That is only correct with all 1,000 classes: a
+    `DatasetWarning` reports any other number of directories. `source` may also be the path of one
+    of the two files.
 
     Raises:
-        NotFoundError: There is no `source`, or none of these is in it.
-        CorruptError: A file cannot be understood.
-        InvalidArgumentError: No `source` is given; this package holds no list of the classes.
+        NotFoundError: `source` does not exist, or contains none of these.
+        CorruptError: A file cannot be parsed.
+        InvalidArgumentError: `source` is `None`: the package contains no list of the classes.
 
     >>> from spdl_rs.source.imagenet import get_mappings
     >>> get_mappings("imagenet/LOC_synset_mapping.txt")
@@ -113,8 +115,8 @@ def get_mappings(source: str | os.PathLike[str] | None = None) -> dict[str, int]
     """
     if source is None:
         message = (
-            "the classes of ImageNet are read from the data set: get_mappings(folder), where the "
-            f"folder has {_CLASS_INDEX}, {_SYNSET_MAPPING}, or a folder for each class in train"
+            "source is missing: pass the directory of the data set to get_mappings; it contains "
+            f"{_CLASS_INDEX}, {_SYNSET_MAPPING}, or a directory for each class in train"
         )
         raise InvalidArgumentError(message, kind="invalid-argument")
     path = Path(source)
@@ -131,16 +133,16 @@ def _from_json(path: Path) -> dict[str, int]:
         table: Any = json.loads(path.read_text(encoding="utf-8"))
         mappings = {wnid: int(index) for index, (wnid, *_) in table.items()}
     except (ValueError, TypeError, AttributeError) as error:
-        raise _corrupt(path, f'not as {{"0": ["n01440764", "tench"], …}}: {error}') from error
+        raise _corrupt(path, f'expected {{"0": ["n01440764", "tench"], …}}: {error}') from error
     if not mappings:
-        raise _corrupt(path, "there are no classes in it")
+        raise _corrupt(path, "no classes found")
     if len({*mappings.values()}) != len(table):
-        raise _corrupt(path, "a class or an index is there twice")
+        raise _corrupt(path, "duplicate class or index")
     for wnid, index in mappings.items():
         if not isinstance(wnid, str) or not _WNID.fullmatch(wnid):
-            raise _corrupt(path, f"{wnid!r} is no WordNet ID")
+            raise _corrupt(path, f"{wnid!r} is not a WordNet ID")
         if index < 0:
-            raise _corrupt(path, f"{index} is no index of a class")
+            raise _corrupt(path, f"class index {index} is negative")
     return mappings
 
 
@@ -149,16 +151,16 @@ def _from_lines(path: Path) -> dict[str, int]:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except UnicodeDecodeError as error:
-        raise _corrupt(path, f"no text: {error}") from error
+        raise _corrupt(path, f"not UTF-8: {error}") from error
     for number, line in enumerate(lines, start=1):
         wnid = line.split(maxsplit=1)[0] if line.strip() else None
         if wnid is None:
             continue
         if not _WNID.fullmatch(wnid):
-            raise _corrupt(path, f"line {number} does not begin with a WordNet ID")
+            raise _corrupt(path, f"line {number} does not start with a WordNet ID")
         found.append(wnid)
     if not found or len({*found}) != len(found):
-        raise _corrupt(path, "a class is there twice" if found else "there are no classes in it")
+        raise _corrupt(path, "duplicate class" if found else "no classes found")
     return _in_order(found)
 
 
@@ -168,14 +170,14 @@ def _from_folders(root: Path) -> dict[str, int]:
     if not found:
         key = str(root)
         message = (
-            f"{key}: the classes of ImageNet cannot be told: there is no {_CLASS_INDEX}, no "
-            f"{_SYNSET_MAPPING}, and no folder of a class in train or val"
+            f'no ImageNet classes found in "{key}": expected {_CLASS_INDEX}, {_SYNSET_MAPPING}, '
+            "or a directory for each class in train or val"
         )
         raise NotFoundError(message, kind="not-found", key=key)
     if len(found) != _CLASSES:
         warnings.warn(
-            f"{root}: there are {len(found)} folders of classes, and ImageNet has {_CLASSES}: "
-            "labels are places among these folders, and not what models of ImageNet say",
+            f'"{root}" has {len(found)} class directories, but ImageNet has {_CLASSES} classes: '
+            "the labels differ from those of models trained on ImageNet",
             DatasetWarning,
             stacklevel=3,
         )
@@ -189,17 +191,17 @@ def _in_order(wnids: Iterable[str]) -> dict[str, int]:
 def _label(folder: Path, mappings: Mapping[str, int]) -> int:
     found = _WNID.search(folder.name)
     if found is None or found.group() not in mappings:
-        message = f"{folder}: its name is none of the {len(mappings)} classes"
+        message = f'directory "{folder}" belongs to none of the {len(mappings)} classes'
         raise InvalidArgumentError(message, kind="invalid-argument", key=str(folder))
     return mappings[found.group()]
 
 
 def _no_images(folder: Path) -> NotFoundError:
-    message = f"{folder}: there are no images in it, as <class>/<name>.JPEG"
+    message = f'no images found in "{folder}": expected <class>/<name>.JPEG'
     if any(folder.glob("*.JPEG")):
-        message += "; they lie there without a folder for each class"
+        message += "; move each image to a directory of its class"
     return NotFoundError(message, kind="not-found", key=str(folder))
 
 
 def _corrupt(path: Path, message: str) -> CorruptError:
-    return CorruptError(f"{path}: {message}", kind="corrupt", key=str(path))
+    return CorruptError(f'cannot read "{path}": {message}', kind="corrupt", key=str(path))

@@ -1,4 +1,4 @@
-"""The files of a folder, as a source of paths."""
+"""The files of a directory, as a source of paths."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Generic, SupportsIndex, TypeVar
 
 from .._errors import NotFoundError
-from ._resumable import Pass, Resumable
+from ._resumable import PositionedIterator, Resumable
 
 __all__ = ["LocalDirectory"]
 
@@ -19,9 +19,9 @@ T = TypeVar("T")
 
 
 class _Files(Resumable[T]):
-    """The files of a folder whose names fit a pattern; what is made of each is up to `_item`."""
+    """The files of a directory whose paths match a pattern. `_item` converts each path."""
 
-    _number_is = "seed"
+    _number_key = "seed"
 
     def __init__(self, root: str | os.PathLike[str], pattern: str) -> None:
         super().__init__(number=None)
@@ -29,7 +29,7 @@ class _Files(Resumable[T]):
         self.pattern = pattern
         if not self.root.is_dir():
             key = str(self.root)
-            raise NotFoundError(f"{key}: no such folder", kind="not-found", key=key)
+            raise NotFoundError(f'"{key}" is not a directory', kind="not-found", key=key)
         self._files = sorted(self.root.glob(pattern))
         self._names_digest: str | None = None
 
@@ -37,27 +37,27 @@ class _Files(Resumable[T]):
     def _item(self, path: Path) -> T: ...
 
     def __len__(self) -> int:
-        """How many files there are."""
+        """The number of files."""
         return len(self._files)
 
     def shuffle(self, seed: SupportsIndex) -> None:
-        """Gives the next passes the order of `seed`, whatever came before.
+        """Sets the order of the next epochs: `random.Random(seed).shuffle` of the sorted files.
 
-        It is that of `random.Random(seed).shuffle`, applied to the sorted files. After
-        `load_state_dict`, another seed than that of the state is a whole pass.
+        The order does not depend on earlier calls. After `load_state_dict`, a seed other than
+        the seed of the state starts a complete epoch.
 
         Raises:
-            ValueError: `seed` is not 0 to 2**64 - 1.
-            TypeError: It is no whole number.
+            ValueError: `seed` is not in the range 0 to 2**64 - 1.
+            TypeError: `seed` is not an integer.
         """
-        self._renumber("seed", seed)
+        self._set_number("seed", seed)
 
-    def _begin(self, position: int) -> Pass[T]:
+    def _iterator_at(self, position: int) -> PositionedIterator[T]:
         order: Sequence[int] = range(len(self._files))
         if self._number is not None:
             order = list(order)
             random.Random(self._number).shuffle(order)
-        return _FilesPass(self._files, order, self._item, position)
+        return _FilesIterator(self._files, order, self._item, position)
 
     def _identity(self) -> dict[str, Any]:
         if self._names_digest is None:
@@ -66,26 +66,26 @@ class _Files(Resumable[T]):
         return {**identity, "files": len(self), "names": self._names_digest}
 
     def _digest(self) -> str:
-        # Without the root: a data set that was moved is the same.
+        # Paths relative to the root: a data set may be moved.
         start = len(os.fsencode(self.root))
         digest = hashlib.blake2b(digest_size=16)
         for path in self._files:
             digest.update(os.fsencode(path)[start:] + b"\0")
         return digest.hexdigest()
 
-    def _checked(self, name: str, number: Any) -> int | None:
-        # Sorted as they are, until they are shuffled.
-        return None if number is None and name == "seed" else super()._checked(name, number)
+    def _check_number(self, name: str, number: Any) -> int | None:
+        # `None` is the sorted order, before the first call of `shuffle`.
+        return None if number is None and name == "seed" else super()._check_number(name, number)
 
 
-class _FilesPass(Generic[T]):
+class _FilesIterator(Generic[T]):
     def __init__(
         self, files: list[Path], order: Sequence[int], item: Callable[[Path], T], position: int
     ) -> None:
         self._files, self._order, self._item = files, order, item
         self.position = position
 
-    def __iter__(self) -> _FilesPass[T]:
+    def __iter__(self) -> _FilesIterator[T]:
         return self
 
     def __next__(self) -> T:
@@ -97,18 +97,19 @@ class _FilesPass(Generic[T]):
 
 
 class LocalDirectory(_Files[Path]):
-    """The paths of the files below a folder whose names fit a pattern.
+    """The paths of the files below a directory that match a pattern.
 
-    They are listed once, when this is made, and come sorted until they are shuffled. Each pass is
-    a function of the files and of the seed that was given last. `state_dict` and `load_state_dict`
-    go on within a pass.
+    The constructor lists the files once. They are sorted until `shuffle` is called. The files
+    and the last seed decide the order of each epoch. `state_dict` and `load_state_dict` resume
+    within an epoch.
 
     Args:
-        root: The folder.
-        pattern: Which files, as for `pathlib.Path.glob`: `"*.jpg"`, or `"**/*.jpg"` at any depth.
+        root: The directory.
+        pattern: A pattern of `pathlib.Path.glob`, for example `"*.jpg"`, or `"**/*.jpg"` for any
+            depth.
 
     Raises:
-        NotFoundError: There is no such folder.
+        NotFoundError: `root` is not a directory.
 
     >>> files = LocalDirectory("photos", "*/*.png")
     >>> len(files)

@@ -1,9 +1,9 @@
-"""Sources made of sources: merged, shuffled before each pass, repeated."""
+"""Combines and wraps sources: merge, shuffle before each epoch, repeat."""
 
 from ._epochs import embed_shuffle, repeat_source
 from ._merge import MergeIterator
 
 __all__ = ["MergeIterator", "embed_shuffle", "repeat_source"]
 
-# Tracebacks and pickles shall name the module that users import.
+# Tracebacks and pickles show the public module.
 MergeIterator.__module__ = __name__

@@ -9,7 +9,7 @@ from typing import Any
 from .._locks import ForkSafeLock
 from ..pipeline._failures.failure import _add_notes
 from ..pipeline._failures.item_text import describe
-from ..source._resumable import or_again
+from ..source._resumable import skip_empty_epoch
 from ._handover import HandedOver
 from ._workers import Workers
 
@@ -179,7 +179,7 @@ class MapStyleEpoch(HandedOver):
         if self._stateful is not None and self._progress.sampler_state is not None:
             # It was loaded already, and goes on by itself.
             ended = self._progress.sampler_ended
-            return or_again(index_sampler) if ended else iter(index_sampler), position
+            return skip_empty_epoch(index_sampler) if ended else iter(index_sampler), position
         indices = iter(index_sampler)
         skipped = sum(1 for _ in islice(indices, position))
         if skipped < position:
