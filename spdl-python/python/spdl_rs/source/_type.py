@@ -10,9 +10,9 @@ T_co = TypeVar("T_co", covariant=True)
 
 @runtime_checkable
 class IterableWithShuffle(Iterable[T_co], Protocol[T_co]):
-    """An iterable whose order can be changed between passes.
-
     """An iterable whose order can be changed between epochs.
+
+    >>> from spdl_rs.source import DistributedRandomSampler, IterableWithShuffle
     >>> isinstance(DistributedRandomSampler(9, rank=0, world_size=3), IterableWithShuffle)
     True
     >>> isinstance([1, 2, 3], IterableWithShuffle)
@@ -20,15 +20,15 @@ class IterableWithShuffle(Iterable[T_co], Protocol[T_co]):
     """
 
     def shuffle(self, seed: int) -> None:
-        """Gives the next pass the order of `seed`."""
-        ...
         """Sets the order of the next epoch."""
+        ...
+
 
 @runtime_checkable
 class SizedIterable(Sized, Iterable[T_co], Protocol[T_co]):
-    """An iterable that knows how many items a pass has.
-
     """An iterable with a known number of items per epoch.
+
+    >>> from spdl_rs.source import SizedIterable
     >>> isinstance([1, 2, 3], SizedIterable), isinstance(iter([1, 2, 3]), SizedIterable)
     (True, False)
     """
@@ -36,8 +36,8 @@ class SizedIterable(Sized, Iterable[T_co], Protocol[T_co]):
 
 @runtime_checkable
 class SizedIterableWithShuffle(SizedIterable[T_co], Protocol[T_co]):
-    """An iterable that knows its length, and whose order can be changed between passes."""
     """An iterable with a known length whose order can be changed between epochs."""
+
     def shuffle(self, seed: int) -> None:
-        """Gives the next pass the order of `seed`. It may be computed only when that begins."""
         """Sets the order of the next epoch. It may be computed when that epoch starts."""
+        ...
