@@ -625,8 +625,8 @@ impl<T: Send + 'static> Pipeline<T> {
     fn pass_over(&mut self) {
         let Some(delivery) = &self.delivery else { return };
         let ledger = &delivery.ledger;
-        if ledger.has_any_passed() {
-            self.ready.retain(|item| !ledger.passes(&item.header));
+        if ledger.has_ended_before() {
+            self.ready.retain(|item| !ledger.ended_before(&item.header));
         }
     }
 
@@ -637,7 +637,7 @@ impl<T: Send + 'static> Pipeline<T> {
             self.in_epoch = true;
             self.epoch = item.header.id.epoch;
             if let Some(delivery) = &mut self.delivery
-                && !delivery.hand_out(&item.header)
+                && !delivery.deliver(&item.header)
             {
                 if let Some(record) = &mut self.record {
                     // Its number is not given to another one.

@@ -62,7 +62,7 @@ impl Delivery {
     }
 
     /// Notes that the consumer is handed an item. Says whether it wants it: else it is left out.
-    pub(crate) fn hand_out(&mut self, header: &ItemHeader) -> bool {
+    pub(crate) fn deliver(&mut self, header: &ItemHeader) -> bool {
         let wanted = !self.skips();
         self.steps = self.steps.saturating_add(1);
         if header.id.epoch != self.begun.epoch {
@@ -73,7 +73,7 @@ impl Delivery {
         if wanted {
             self.deliveries.add(header, &self.ledger);
         } else {
-            self.ledger.gone(&header.member(), Outcome::LeftOut);
+            self.ledger.record_end(&header.member(), Outcome::LeftOut);
         }
         wanted
     }
@@ -96,7 +96,7 @@ impl Delivery {
     pub(crate) fn state(&self) -> Result<State> {
         let begun = &self.begun;
         let progress = self.ledger.progress(begun.epoch, || self.deliveries.take_noted());
-        if let Some(error) = self.ledger.why_no_state() {
+        if let Some(error) = self.ledger.unsupported() {
             return Err(error);
         }
         if let Some((stage, _)) = progress.cuts.first_key_value()
@@ -143,7 +143,7 @@ impl PendingDeliveries {
     /// Notes that the consumer has an item.
     fn add(&mut self, header: &ItemHeader, ledger: &Ledger) {
         if header.members().is_some() {
-            return ledger.gone(&header.member(), Outcome::Delivered);
+            return ledger.record_end(&header.member(), Outcome::Delivered);
         }
         let &ItemHeader { id: SampleId { epoch, index }, lineage, .. } = header;
         // A row that was entered is closed.

@@ -1,18 +1,17 @@
-//! What became of every sample: what is done of an epoch, and the proof that nothing was lost.
+//! The ledger: which samples of an epoch are done, and the audit that each has one outcome.
 //!
-//! A sample is done when every piece of it was delivered, dropped by a policy, filtered out or left
-//! out. Nearly always there is one piece, which reaches the consumer, and only the consumer makes a
-//! note of it. Stages tell of the exceptions alone: of a piece that ends with them, and of one that
-//! becomes several. They do so before they hand the pieces on; so as long as a piece is under way,
-//! its sample is never taken to be done.
+//! A sample is done when every piece of it was delivered, dropped by the failure policy, filtered
+//! out or left out. Most samples have one piece, and only its delivery is recorded, by the
+//! consumer. Stages record two exceptions: a piece that ends in the stage, and a piece that is
+//! split. They record them before they forward the pieces, so a sample with a piece in flight is
+//! never counted as done.
 //!
-//! Where samples are put together, the aggregate is one piece of each of its members. Where it is
-//! taken apart again, its own pieces are counted, and when the last of them is gone, it is.
+//! An aggregate is one piece of each of its members. If a later stage splits the aggregate, the
+//! ledger counts the pieces of the aggregate. The aggregate ends when its last piece ends.
 //!
-//! Where items are cut, an aggregate may begin or end in the middle of one. What becomes of it is
-//! then entered in its turn only, behind all that its stage gave before: so as long as a part of an
-//! item is under way, the item is not done, nor is anything behind it, and a run that goes on cuts
-//! the rest where it was cut.
+//! A stage may split one item across two aggregates. The ledger then records the outcomes of that
+//! stage's aggregates strictly in emission order. While a part of the split item is in flight,
+//! neither the item nor anything after it is done. A resumed run splits the item at the same place.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, OnceLock};
@@ -25,44 +24,44 @@ use crate::source::ranges::Ranges;
 use crate::source::shard::{Division, Divisions};
 use crate::sync::Mutex;
 
-/// How many samples an error of the audit names.
+/// The maximum number of samples that an audit error lists per category.
 const MOST_NAMED: usize = 8;
 
-/// An item of which a part has come to an end, while the stage that cuts it still holds the rest.
+/// An item of which a part has an outcome while the splitting stage still holds the remainder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub(crate) struct PartialItem {
     pub(crate) piece: PieceId,
-    /// How much of it that is, in units of its own.
+    /// The length of that part, in units that the stage defines.
     pub(crate) out: u64,
-    /// What became of that.
+    /// The outcome of that part.
     #[cfg_attr(feature = "serde", serde(rename = "fate"))]
     outcome: Outcome,
 }
 
-/// How far the aggregates of a stage that cuts items have come to their end, in their order.
+/// The outcomes of the aggregates of a splitting stage, in emission order.
 #[derive(Debug, Default)]
 struct EmissionSequence {
-    /// The number of the first one that is under way.
+    /// The number of the first aggregate in flight.
     next: u64,
-    /// Those that are not, and need not wait: numbers alone, as there may be very many behind a slow
-    /// one.
+    /// Ended aggregates after `next` that need not wait. Ranges suffice, and a slow aggregate may
+    /// have very many after it.
     ended: Ranges,
-    /// Those behind it that wait for their turn: no more than are under way where order is kept, and
-    /// else as many as overtake a slow one.
+    /// Ended aggregates after `next` that wait for it. With ordered stages they are at most those
+    /// in flight, otherwise those that overtook a slow one.
     waiting: BTreeMap<u64, (Arc<AggregateLineage>, Outcome)>,
-    /// What was cut at the end of the one before.
+    /// The item that was split at the end of the previous aggregate.
     cut: Option<PartialItem>,
-    /// The position behind the last sample that the stage had seen by then.
+    /// One past the position of the last sample that the stage had received by then.
     end: u64,
 }
 
 impl EmissionSequence {
-    /// The next one that waits, where its turn has come.
+    /// Removes the next waiting aggregate if all aggregates before it have ended.
     fn take_next(&mut self) -> Option<(Arc<AggregateLineage>, Outcome)> {
         let next = self.ended.next_absent(self.next);
         if next > self.next {
-            // Nothing is cut in one that need not wait.
+            // An aggregate that need not wait ends with no split item.
             (self.next, self.cut) = (next, None);
         }
         let waiting = self.waiting.remove(&self.next)?;
@@ -71,8 +70,7 @@ impl EmissionSequence {
     }
 }
 
-/// Samples that the consumer was handed one after the other: `len` of them, each a stride behind the
-/// one before.
+/// `len` consecutive deliveries; positions are `stride` apart.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DeliveredRange {
     pub(crate) first: u64,
@@ -81,116 +79,118 @@ pub(crate) struct DeliveredRange {
     pub(crate) lineage: u64,
 }
 
-/// An exception that a stage tells of.
+/// An exception that a stage records.
 #[derive(Debug)]
 pub(crate) enum LedgerEntry {
-    /// A piece is no more.
-    Gone(LineageNode, Outcome),
-    /// Out of a piece come so many more.
-    More(LineageNode, u64),
+    /// A piece has ended.
+    Ended(LineageNode, Outcome),
+    /// A piece is split, which adds this many pieces.
+    Split(LineageNode, u64),
 }
 
-/// The books of a pipeline with one source.
+/// The record of outcomes of a pipeline with one source.
 #[derive(Debug)]
 pub(crate) struct Ledger {
     pub(crate) divisions: Arc<Divisions>,
-    /// The pieces that came to an end in an earlier run, of samples that are not done.
-    passed: EndedPieces,
-    /// What had been cut in it, by the stage that did.
+    /// Pieces that ended in an earlier run and whose samples are not done.
+    ended_before: EndedPieces,
+    /// Items that were split in the earlier run, by stage.
     cuts: BTreeMap<String, PartialItem>,
-    /// The epoch of those.
+    /// The epoch of `ended_before` and `cuts`.
     begun: Option<u64>,
     epochs: Mutex<BTreeMap<u64, EpochLedger>>,
-    /// A stage that keeps items back on its own account, and how that is known.
-    holds_back: OnceLock<(Arc<str>, BufferingEvidence)>,
+    /// A stage that buffers items without exact resume, and how that was detected.
+    buffering: OnceLock<(Arc<str>, BufferingEvidence)>,
 }
 
-/// How it is known that a stage keeps items back.
+/// How the engine detected that a stage buffers items.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum BufferingEvidence {
-    /// It says so.
+    /// The stage declares it.
     Declared,
-    /// It took an item in of which nothing came, and did not say that it filtered it out.
-    NothingCame,
-    /// Something came of it at an epoch's end.
-    CameAtTheEnd,
-    /// Its aggregator gave something when all items had gone out, by what it told of its members.
-    MadeOfNothing,
+    /// The stage emitted nothing for an input and did not report it as filtered out.
+    NoOutput,
+    /// The stage emitted an output at the end of an epoch.
+    OutputAtEpochEnd,
+    /// The aggregator emitted an output after all inputs that it had reported were already emitted.
+    OutputWithoutInput,
 }
 
 impl BufferingEvidence {
-    /// Why there is no state.
+    /// The reason why this pipeline has no checkpoint state.
     pub(crate) fn error(self, stage: &Arc<str>) -> Error {
         let message = match self {
             BufferingEvidence::Declared => {
-                "this stage keeps items back on its own account, so that nobody knows of what its \
-                 outputs are made; put items together with `aggregate`"
+                "this stage buffers items internally, so the samples in its outputs are unknown and \
+                 no checkpoint state exists; use `aggregate` to group items"
             }
-            BufferingEvidence::NothingCame => {
-                "nothing came of an item in this stage, and it did not say that it filtered it out, \
-                 so it may be holding it back, and the item would be lost with a resumed run; a \
-                 stage that filters says `StageContext::filter_out`, and items are put together \
-                 with `aggregate`"
+            BufferingEvidence::NoOutput => {
+                "this stage emitted nothing for an input and did not report it as filtered out; if \
+                 it buffers the input, a resumed run would lose it; call \
+                 `StageContext::filter_out` in a stage that filters, and use `aggregate` to group \
+                 items"
             }
-            BufferingEvidence::CameAtTheEnd => {
-                "this stage emitted something at the end of an epoch, so it had held something back, \
-                 which would be lost with a resumed run; put items together with `aggregate`"
+            BufferingEvidence::OutputAtEpochEnd => {
+                "this stage emitted an output at the end of an epoch, so it had buffered an input, \
+                 which a resumed run would lose; use `aggregate` to group items"
             }
-            BufferingEvidence::MadeOfNothing => {
-                "this aggregator gave something when nothing was held, by what it had told: so it \
-                 had held items back, which would be lost with a resumed run; \
-                 `ExactResume::inputs` must tell which items each aggregate is made of"
+            BufferingEvidence::OutputWithoutInput => {
+                "this aggregator emitted an output after all inputs that it had reported were \
+                 emitted, so it buffers inputs that a resumed run would lose; \
+                 `ExactResume::inputs` must return the inputs of each aggregate"
             }
         };
         Error::new(ErrorKind::Unsupported, message).with_stage(Arc::clone(stage))
     }
 }
 
-/// The books of one epoch.
+/// The record of outcomes of one epoch.
 #[derive(Debug)]
 struct EpochLedger {
     division: Division,
-    /// Own numbers of the samples that are done.
+    /// The samples that are done, numbered within this rank.
     done: Ranges,
-    /// How many of them were done when this run began.
+    /// How many samples were done when this run began.
     before: u64,
-    /// The samples of which there is more than one piece.
+    /// Samples that have more than one piece.
     items: HashMap<u64, SplitSample>,
-    /// The aggregates of which some pieces are no more, and others are under way or the turn has not
-    /// come; by their addresses.
+    /// Aggregates of which some pieces have ended while others are in flight or the aggregate waits
+    /// for an earlier one. The key is the address.
     in_part: HashMap<usize, Arc<AggregateLineage>>,
-    /// The sequences of aggregates, by stage.
+    /// The emission sequences, by stage.
     sequences: BTreeMap<Arc<str>, EmissionSequence>,
     counts: SampleCounts,
-    /// How many samples the source has yielded, once it has yielded all.
+    /// How many samples the source has yielded; `None` until the source reports its end.
     yielded: Option<u64>,
-    /// Samples that came to an end twice, and such that are not this pipeline's.
+    /// Samples that ended more than once.
     repeated: Vec<u64>,
-    strange: Vec<u64>,
+    /// Samples that the source of this rank cannot yield.
+    unknown: Vec<u64>,
 }
 
 #[derive(Debug)]
 struct SplitSample {
     pieces: u64,
     outcome: Outcome,
-    /// Those that are no more.
+    /// The pieces that have ended.
     gone: EndedPieces,
-    /// It had been done already.
-    again: bool,
+    /// The sample was done before it was split.
+    already_done: bool,
 }
 
-/// What is known of an epoch that is under way.
+/// The recorded progress of the current epoch.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct EpochProgress {
     pub(crate) done: Ranges,
     pub(crate) pieces: EndedPieces,
     pub(crate) cuts: BTreeMap<String, PartialItem>,
-    /// The position behind the last sample on which lists in part, and cut items, depend.
+    /// One past the position of the last sample that partly delivered lists and split items depend
+    /// on.
     pub(crate) parts_end: u64,
     pub(crate) counts: SampleCounts,
 }
 
-/// What a list is known by while it is held.
+/// The key of an aggregate while the ledger holds it.
 fn address(members: &Arc<AggregateLineage>) -> usize {
     Arc::as_ptr(members).addr()
 }
@@ -207,13 +207,13 @@ impl EpochLedger {
             counts: SampleCounts::default(),
             yielded: None,
             repeated: Vec::new(),
-            strange: Vec::new(),
+            unknown: Vec::new(),
         }
     }
 
     fn done(&mut self, index: u64, outcome: Outcome) {
         let Some(own) = self.division.own(index) else {
-            return self.strange.push(index);
+            return self.unknown.push(index);
         };
         if !self.done.insert(own) {
             return self.repeated.push(index);
@@ -226,25 +226,25 @@ impl EpochLedger {
         }
     }
 
-    /// Enters the end of a piece of a sample.
+    /// Records the end of a piece of a sample.
     fn gone(&mut self, index: u64, lineage: u64, outcome: Outcome) {
         let item = if self.items.is_empty() { None } else { self.items.get_mut(&index) };
         let Some(item) = item else { return self.done(index, outcome) };
         item.pieces = item.pieces.saturating_sub(1);
         item.outcome = item.outcome.max(outcome);
         if item.pieces > 0 {
-            // What it went into may bear its name.
+            // The aggregate that contains the piece may have the same identity.
             if outcome != Outcome::Joined {
                 item.gone.insert(PieceId::of_sample(index, lineage), outcome);
             }
         } else if let Some(item) = self.items.remove(&index)
-            && !item.again
+            && !item.already_done
         {
             self.done(index, item.outcome);
         }
     }
 
-    /// Enters samples that were delivered.
+    /// Records delivered samples.
     fn delivered(&mut self, range: DeliveredRange) {
         let DeliveredRange { first, len, stride, lineage } = range;
         let last = first + (len - 1) * stride;
@@ -299,18 +299,18 @@ impl EpochLedger {
         }
     }
 
-    /// Enters the end of an aggregate as that of its members.
+    /// Records the end of an aggregate as the end of its members.
     fn ended(&mut self, members: &Arc<AggregateLineage>, outcome: Outcome) {
         self.in_part.remove(&address(members));
         let cut = members.link.as_ref().and_then(|link| self.sequences.get(&link.stage)?.cut);
         for member in &members.list {
-            // The beginning of it may have come to another end.
+            // The first part of the member may have another outcome.
             let begun = cut.filter(|cut| cut.piece == member.piece()).map(|cut| cut.outcome);
             self.member_gone(member, begun.map_or(outcome, |begun| begun.max(outcome)));
         }
     }
 
-    /// The same for one whose turn has come, with what is cut behind it.
+    /// Records the end of an aggregate in emission order, and the item split after it.
     fn end_in_turn(&mut self, members: &Arc<AggregateLineage>, outcome: Outcome) {
         let Some(link) = &members.link else { return };
         self.ended(members, outcome);
@@ -323,15 +323,16 @@ impl EpochLedger {
         });
     }
 
-    /// Goes on from items that an earlier run had cut.
+    /// Restores items that an earlier run had split.
     fn resume(&mut self, cuts: &BTreeMap<String, PartialItem>) {
         for (stage, &cut) in cuts {
             let sequence = self.sequences.entry(stage.as_str().into()).or_default();
             sequence.cut = Some(cut);
             if cut.piece.depth == 0 {
-                // Should the rest of it never come so far.
+                // In case the remainder of the item never arrives.
                 let gone = EndedPieces::default();
-                let item = SplitSample { pieces: 1, outcome: cut.outcome, gone, again: false };
+                let item =
+                    SplitSample { pieces: 1, outcome: cut.outcome, gone, already_done: false };
                 self.items.entry(cut.piece.index).or_insert(item);
             }
         }
@@ -349,40 +350,48 @@ impl EpochLedger {
         }
         let index = member.id.index;
         let item = self.items.entry(index).or_insert_with(|| {
-            // What a stage makes at an epoch's end may be of a sample that is done.
+            // A stage that emits at the end of an epoch may reuse the identity of a sample that is
+            // done.
             let division = &self.division;
-            let again = division.own(index).is_some_and(|own| self.done.contains(own));
+            let already_done = division.own(index).is_some_and(|own| self.done.contains(own));
             let gone = EndedPieces::default();
-            SplitSample { pieces: u64::from(!again), outcome: Outcome::Joined, gone, again }
+            SplitSample {
+                pieces: u64::from(!already_done),
+                outcome: Outcome::Joined,
+                gone,
+                already_done,
+            }
         });
         item.pieces += pieces;
     }
 
     fn enter(&mut self, entry: &LedgerEntry) {
         match entry {
-            LedgerEntry::Gone(member, outcome) => self.member_gone(member, *outcome),
-            LedgerEntry::More(member, pieces) => self.more(member, *pieces),
+            LedgerEntry::Ended(member, outcome) => self.member_gone(member, *outcome),
+            LedgerEntry::Split(member, pieces) => self.more(member, *pieces),
         }
     }
 
-    /// Checks that every sample that the source has yielded has come to an end.
+    /// Checks that every sample that the source has yielded has exactly one outcome.
     fn audit(&self, epoch: u64) -> Result<()> {
         let fault = |message: String| Err(Error::new(ErrorKind::Internal, message));
         let Some(yielded) = self.yielded else {
-            return fault(format!("epoch {epoch} has ended, and its source has not said so"));
+            return fault(format!(
+                "epoch {epoch} has ended, but its source has not reported its end"
+            ));
         };
         let ended = self.done.count() - self.before;
-        let clean = self.items.is_empty() && self.repeated.is_empty() && self.strange.is_empty();
+        let clean = self.items.is_empty() && self.repeated.is_empty() && self.unknown.is_empty();
         if ended == yielded && clean {
             return Ok(());
         }
         let SampleCounts { delivered, dropped, filtered, left_out } = self.counts;
         let mut message = format!(
-            "epoch {epoch} does not add up: the source yielded {yielded} samples; {delivered} were \
+            "epoch {epoch} failed its audit: the source yielded {yielded} samples; {delivered} were \
              delivered, {dropped} dropped, {filtered} filtered out, {left_out} left out: {ended} in \
-             all"
+             total"
         );
-        let mut tell = |what: &str, mut indices: Vec<u64>| {
+        let mut list = |what: &str, mut indices: Vec<u64>| {
             indices.sort_unstable();
             if !indices.is_empty() {
                 let more = if indices.len() > MOST_NAMED { " …" } else { "" };
@@ -394,28 +403,28 @@ impl EpochLedger {
         let absent = self.done.absent_below(self.before + yielded);
         let lost = absent.iter().flatten().filter_map(|own| self.division.at(own));
         let lost = lost.map(|position| position.id).filter(|id| !self.items.contains_key(id));
-        tell("lost", lost.take(MOST_NAMED + 1).collect());
-        tell("still in pieces", self.items.keys().copied().collect());
-        tell("ended twice", self.repeated.clone());
-        tell("never yielded", self.strange.clone());
+        list("lost", lost.take(MOST_NAMED + 1).collect());
+        list("incomplete", self.items.keys().copied().collect());
+        list("ended more than once", self.repeated.clone());
+        list("never yielded by the source", self.unknown.clone());
         fault(message)
     }
 }
 
 impl Ledger {
-    /// Books that go on from what another run has delivered in part.
+    /// Creates a ledger that continues from the partly delivered samples of an earlier run.
     pub(crate) fn new(
         divisions: Arc<Divisions>,
-        passed: EndedPieces,
+        ended_before: EndedPieces,
         cuts: BTreeMap<String, PartialItem>,
     ) -> Self {
         Ledger {
             begun: divisions.begun.as_ref().map(|begun| begun.epoch),
             divisions,
-            passed,
+            ended_before,
             cuts,
             epochs: Mutex::default(),
-            holds_back: OnceLock::new(),
+            buffering: OnceLock::new(),
         }
     }
 
@@ -435,68 +444,69 @@ impl Ledger {
         })
     }
 
-    /// Enters what a stage tells of. Comes before the pieces are handed on.
-    pub(crate) fn enter(&self, entries: &mut Vec<LedgerEntry>) {
+    /// Records exceptions of a stage. The stage calls this before it forwards the pieces.
+    pub(crate) fn record(&self, entries: &mut Vec<LedgerEntry>) {
         if entries.is_empty() {
             return;
         }
         let mut epochs = self.epochs.lock();
         for entry in entries.iter() {
-            let (LedgerEntry::Gone(member, _) | LedgerEntry::More(member, _)) = entry;
+            let (LedgerEntry::Ended(member, _) | LedgerEntry::Split(member, _)) = entry;
             self.epoch_ledger(&mut epochs, member.id.epoch).enter(entry);
         }
         drop(epochs);
         entries.clear();
     }
 
-    /// Enters the end of a piece.
-    pub(crate) fn gone(&self, member: &LineageNode, outcome: Outcome) {
+    /// Records the end of a piece.
+    pub(crate) fn record_end(&self, member: &LineageNode, outcome: Outcome) {
         self.epoch_ledger(&mut self.epochs.lock(), member.id.epoch).member_gone(member, outcome);
     }
 
-    /// Enters that out of a piece come so many more.
-    pub(crate) fn more(&self, member: &LineageNode, pieces: u64) {
+    /// Records that a piece is split, which adds `pieces` pieces.
+    pub(crate) fn record_split(&self, member: &LineageNode, pieces: u64) {
         self.epoch_ledger(&mut self.epochs.lock(), member.id.epoch).more(member, pieces);
     }
 
-    /// Whether this very piece came to an end in an earlier run: delivered, or with what it had
-    /// gone into. It is no more then, and the caller drops it.
-    pub(crate) fn passes(&self, header: &ItemHeader) -> bool {
-        if self.passed.is_empty() || Some(header.id.epoch) != self.begun {
+    /// Whether this piece ended in an earlier run, itself or as part of an aggregate. If so, its
+    /// end is recorded and the caller drops it.
+    pub(crate) fn ended_before(&self, header: &ItemHeader) -> bool {
+        if self.ended_before.is_empty() || Some(header.id.epoch) != self.begun {
             return false;
         }
         let member = header.member();
-        let outcome = self.passed.get(member.piece());
-        outcome.inspect(|&outcome| self.gone(&member, outcome)).is_some()
+        let outcome = self.ended_before.get(member.piece());
+        outcome.inspect(|&outcome| self.record_end(&member, outcome)).is_some()
     }
 
-    /// Whether [`passes`](Self::passes) may ever be true.
-    pub(crate) fn has_any_passed(&self) -> bool {
-        !self.passed.is_empty()
+    /// Whether [`ended_before`](Self::ended_before) may ever be true.
+    pub(crate) fn has_ended_before(&self) -> bool {
+        !self.ended_before.is_empty()
     }
 
-    /// Enters how many samples the source has yielded of an epoch, all told.
+    /// Records how many samples of an epoch the source has yielded in total.
     pub(crate) fn yielded(&self, epoch: u64, samples: u64) {
         self.epoch_ledger(&mut self.epochs.lock(), epoch).yielded = Some(samples);
     }
 
-    /// Notes that a stage keeps items back: before anything is entered of what came of it.
-    pub(crate) fn holds_back(&self, stage: &Arc<str>, how: BufferingEvidence) {
-        let _ = self.holds_back.set((Arc::clone(stage), how));
+    /// Records that a stage buffers items. Must precede the entries for the stage's outputs.
+    pub(crate) fn record_buffering(&self, stage: &Arc<str>, how: BufferingEvidence) {
+        let _ = self.buffering.set((Arc::clone(stage), how));
     }
 
-    /// Why there can be no state. Asked when all else has been looked up, since a stage that keeps
-    /// an item back is known before the item is taken to be done.
-    pub(crate) fn why_no_state(&self) -> Option<Error> {
-        self.holds_back.get().map(|(stage, how)| how.error(stage))
+    /// The reason why no checkpoint state exists, if any. Call this after reading the progress: a
+    /// stage is known to buffer an item before the item can count as done.
+    pub(crate) fn unsupported(&self) -> Option<Error> {
+        self.buffering.get().map(|(stage, how)| how.error(stage))
     }
 
-    /// Closes the books of an epoch, which has come to its end at the consumer, where it adds up.
+    /// Removes the record of an epoch whose end the consumer has reached, after the audit if
+    /// `audit` is set.
     pub(crate) fn close(&self, epoch: u64, audit: bool) -> Result<SampleCounts> {
         let mut epochs = self.epochs.lock();
         let epoch_ledger = self.epoch_ledger(&mut epochs, epoch);
         if audit {
-            // Where it fails the books stay open: what is lost is still to be done, and no more.
+            // If the audit fails, the record stays: lost samples remain to be done.
             epoch_ledger.audit(epoch)?;
         }
         let counts = epoch_ledger.counts;
@@ -504,15 +514,15 @@ impl Ledger {
         Ok(counts)
     }
 
-    /// Enters samples that the consumer was handed.
+    /// Records samples that the consumer received.
     pub(crate) fn delivered(&self, epoch: u64, ranges: &[DeliveredRange]) {
         let mut epochs = self.epochs.lock();
         let epoch_ledger = self.epoch_ledger(&mut epochs, epoch);
         ranges.iter().for_each(|&range| epoch_ledger.delivered(range));
     }
 
-    /// What is done of an epoch. Asks first, under the lock of the books, which deliveries are yet to
-    /// be entered.
+    /// The progress of an epoch. Calls `delivered` under the lock of the ledger, to record pending
+    /// deliveries first.
     pub(crate) fn progress<'a>(
         &self,
         epoch: u64,
@@ -523,8 +533,8 @@ impl Ledger {
         delivered().iter().for_each(|&range| epoch_ledger.delivered(range));
         let mut pieces = EndedPieces::default();
         if Some(epoch) == self.begun {
-            // Their samples may not have come again yet.
-            pieces.extend(&self.passed);
+            // The samples of these pieces may not have been read again yet.
+            pieces.extend(&self.ended_before);
             pieces.retain(|_, index| !epoch_ledger.is_done(index));
         }
         for item in epoch_ledger.items.values() {
@@ -541,7 +551,7 @@ impl Ledger {
             Some((stage.to_string(), cut))
         });
         let cuts = cuts.collect();
-        // The identities of repeated samples lie behind all positions.
+        // Identities of repeated (padding) samples are beyond all positions.
         let parts_end = self.divisions.len.map_or(parts_end, |len| parts_end.min(len));
         EpochProgress {
             done: epoch_ledger.done.clone(),
@@ -574,11 +584,11 @@ mod tests {
     }
 
     fn ends(ledger: &Ledger, indices: impl IntoIterator<Item = u64>, outcome: Outcome) {
-        indices.into_iter().for_each(|index| ledger.gone(&plain(index), outcome));
+        indices.into_iter().for_each(|index| ledger.record_end(&plain(index), outcome));
     }
 
     #[test]
-    fn an_epoch_adds_up_or_says_why_not() {
+    fn an_audit_lists_lost_repeated_and_incomplete_samples() {
         let fault = |ledger: Ledger, yielded| {
             ledger.yielded(2, yielded);
             ledger.close(2, true).unwrap_err().message().to_owned()
@@ -598,11 +608,11 @@ mod tests {
         assert!(message.contains("30 samples; 27 were") && message.ends_with("lost: 3, 13, 23"));
         let twice = ledger();
         ends(&twice, (0..4).chain([2]), Outcome::Delivered);
-        assert!(fault(twice, 4).ends_with("ended twice: 2"));
+        assert!(fault(twice, 4).ends_with("ended more than once: 2"));
         let in_pieces = ledger();
-        in_pieces.more(&plain(1), 2);
+        in_pieces.record_split(&plain(1), 2);
         ends(&in_pieces, [0, 1, 1], Outcome::Delivered);
-        assert!(fault(in_pieces, 2).ends_with("still in pieces: 1"));
+        assert!(fault(in_pieces, 2).ends_with("incomplete: 1"));
         let silent = ledger();
         assert!(silent.close(2, true).is_err());
         assert!(ledger().close(2, false).is_ok());
@@ -612,28 +622,28 @@ mod tests {
     fn a_sample_is_done_with_its_last_piece() {
         let ledger = ledger();
         let done = || ledger.progress(2, || &[]);
-        ledger.more(&plain(0), 2);
+        ledger.record_split(&plain(0), 2);
         ends(&ledger, [0], Outcome::Filtered);
         let piece = |lineage| LineageNode { lineage, ..plain(0) };
-        ledger.gone(&piece(7), Outcome::Delivered);
+        ledger.record_end(&piece(7), Outcome::Delivered);
         let known = PieceId::of_sample(0, 7);
         assert_eq!(done().pieces.get(known), Some(Outcome::Delivered));
         assert!(done().done.is_empty());
-        // The last one goes into an aggregate, of which three pieces come.
+        // The last piece goes into an aggregate, which is split into three pieces.
         let list = Arc::new(AggregateLineage::new([piece(8), plain(1)]));
         let aggregate = |lineage| LineageNode { lineage, of: Some(Arc::clone(&list)), ..plain(0) };
-        ledger.more(&aggregate(8), 2);
-        ledger.gone(&aggregate(8), Outcome::Delivered);
-        ledger.gone(&aggregate(9), Outcome::Filtered);
+        ledger.record_split(&aggregate(8), 2);
+        ledger.record_end(&aggregate(8), Outcome::Delivered);
+        ledger.record_end(&aggregate(9), Outcome::Filtered);
         let known = aggregate(9).piece();
         assert_eq!((done().pieces.count(), done().pieces.get(known)), (4, Some(Outcome::Filtered)));
-        ledger.gone(&aggregate(10), Outcome::Dropped);
+        ledger.record_end(&aggregate(10), Outcome::Dropped);
         let progress = done();
         assert!(progress.done.iter().flatten().eq(0..2) && progress.pieces.is_empty());
         assert_eq!(progress.counts, SampleCounts { delivered: 2, ..Default::default() });
     }
 
-    /// The aggregate of a stage, made of the sample with its number.
+    /// An aggregate of one sample; both have this number.
     fn aggregate(number: u64, waits: bool) -> LineageNode {
         let link = EmissionOrder { stage: "pack".into(), number, waits, begun: None, cut: None };
         let members = AggregateLineage::new([plain(number)]).linked(link);
@@ -641,11 +651,11 @@ mod tests {
     }
 
     #[test]
-    fn aggregates_behind_a_slow_one_are_not_kept_unless_they_wait_for_it() {
+    fn ended_aggregates_are_stored_only_if_they_wait_for_an_earlier_one() {
         for waits in [false, true] {
             let ledger = ledger();
             let all: Vec<LineageNode> = (0..100).map(|number| aggregate(number, waits)).collect();
-            all[1..].iter().for_each(|member| ledger.gone(member, Outcome::Delivered));
+            all[1..].iter().for_each(|member| ledger.record_end(member, Outcome::Delivered));
             let kept = |member: &LineageNode| {
                 member.of.as_ref().is_some_and(|of| Arc::strong_count(of) > 1)
             };
@@ -655,13 +665,13 @@ mod tests {
             );
             let done = || ledger.progress(2, || &[]).done.count();
             assert_eq!(done(), if waits { 0 } else { 99 });
-            ledger.gone(&all[0], Outcome::Delivered);
+            ledger.record_end(&all[0], Outcome::Delivered);
             assert_eq!((done(), all.iter().any(kept)), (100, false));
         }
     }
 
     #[test]
-    fn very_many_lists_may_be_in_part_at_once() {
+    fn a_hundred_thousand_lists_in_part_take_linear_time() {
         const LISTS: u64 = 100_000;
         let ledger = ledger();
         let started = std::time::Instant::now();
@@ -671,19 +681,19 @@ mod tests {
         };
         let all: Vec<LineageNode> = (0..LISTS).map(list).collect();
         for member in &all {
-            ledger.more(member, 1);
-            ledger.gone(member, Outcome::Delivered);
+            ledger.record_split(member, 1);
+            ledger.record_end(member, Outcome::Delivered);
         }
         assert_eq!(ledger.progress(2, || &[]).pieces.count(), LISTS);
-        // The last one first, and each took a moment only.
-        all.iter().rev().for_each(|member| ledger.gone(member, Outcome::Delivered));
+        // Reverse order; the time limit below excludes a linear search per list.
+        all.iter().rev().for_each(|member| ledger.record_end(member, Outcome::Delivered));
         assert_eq!(ledger.progress(2, || &[]).done.count(), LISTS);
         let took = started.elapsed();
         assert!(took < std::time::Duration::from_secs(20), "{took:?}");
     }
 
     #[test]
-    fn lists_are_told_apart_by_their_members_and_where_those_are_cut() {
+    fn lists_differ_by_their_members_and_their_split_points() {
         let list = |members: Vec<LineageNode>| LineageNode {
             of: Some(Arc::new(AggregateLineage::new(members))),
             ..plain(0)
@@ -722,7 +732,7 @@ mod tests {
         for (at, piece) in pieces().iter().enumerate() {
             assert_eq!(pieces().iter().position(|other| other == piece), Some(at));
         }
-        // The pieces of one are a range.
+        // The pieces of one list have consecutive numbers.
         let piece = |output| {
             let lineage = ItemHeader::default().output(9, output).lineage;
             LineageNode { lineage, ..list(vec![plain(0), plain(1)]) }.piece().number

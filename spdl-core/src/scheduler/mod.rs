@@ -463,14 +463,14 @@ impl StageCore {
     /// Enters the outcome of pieces of samples into the ledger.
     pub(crate) fn gone(&self, pieces: impl IntoIterator<Item = LineageNode>, outcome: Outcome) {
         if let Some(ledger) = self.shared.ledger.get() {
-            pieces.into_iter().for_each(|piece| ledger.gone(&piece, outcome));
+            pieces.into_iter().for_each(|piece| ledger.record_end(&piece, outcome));
         }
     }
 
     /// Whether an earlier run has already delivered this item as a part of another one. The caller then
     /// drops the item.
     pub(crate) fn passes_over(&self, header: &ItemHeader) -> bool {
-        self.shared.ledger.get().is_some_and(|ledger| ledger.passes(header))
+        self.shared.ledger.get().is_some_and(|ledger| ledger.ended_before(header))
     }
 
     /// Records a failure that belongs to no item. The caller then shuts the input queue.

@@ -265,7 +265,7 @@ impl<T: Send + 'static> SplitListNode<T> {
         let list = RoutedList { header: header.clone(), routes, reservation };
         self.desk.state.lock().lists.insert(number, list);
         if let Some(ledger) = self.core.shared.ledger.get() {
-            ledger.more(&header.member(), (paths as u64).saturating_sub(1));
+            ledger.record_split(&header.member(), (paths as u64).saturating_sub(1));
         }
         let header = with_ticket(header, ticket);
         for (at, part) in parts.into_iter().enumerate() {

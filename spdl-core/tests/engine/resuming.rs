@@ -1003,7 +1003,8 @@ fn an_epoch_that_does_not_add_up_is_an_error_at_its_end() {
     assert_eq!(items, [0, 1, 3, 1, 4]);
     let error = pipeline.next().unwrap().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Internal);
-    for words in ["epoch 0", "yielded 5", "4 were delivered", "lost: 2", "ended twice: 1"] {
+    for words in ["epoch 0", "yielded 5", "4 were delivered", "lost: 2", "ended more than once: 1"]
+    {
         assert!(error.message().contains(words), "{error}");
     }
     assert!(pipeline.next().is_none());

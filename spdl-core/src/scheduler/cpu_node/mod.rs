@@ -550,7 +550,7 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
             && stage.holds_back()
             && let Some(ledger) = self.core.shared.ledger.get()
         {
-            ledger.holds_back(self.core.name(), BufferingEvidence::Declared);
+            ledger.record_buffering(self.core.name(), BufferingEvidence::Declared);
         }
         Some(stage)
     }

@@ -90,13 +90,13 @@ impl<In: Send + 'static, S: Stage<In>> QueueOutlet<'_, In, S> {
             if place.is_some() {
                 self.gathering.give_place_back();
             }
-            self.entries.push(LedgerEntry::More(last.header.member(), 1));
+            self.entries.push(LedgerEntry::Split(last.header.member(), 1));
             last.outputs += 1;
             return last.header.output(self.node.core.number, last.outputs - 1);
         }
         self.close();
         if members.is_empty() && self.gathering.is_empty() {
-            self.holds_back(BufferingEvidence::MadeOfNothing);
+            self.holds_back(BufferingEvidence::OutputWithoutInput);
         }
         let ticket = header.ticket().cloned();
         match (own, members.first()) {
@@ -119,7 +119,7 @@ impl<In: Send + 'static, S: Stage<In>> QueueOutlet<'_, In, S> {
     /// Says that no more aggregates come of the same items.
     pub(super) fn close(&mut self) {
         if let Some(LastAggregate { header, open: true, .. }) = self.last.take() {
-            self.entries.push(LedgerEntry::Gone(header.member(), Outcome::Joined));
+            self.entries.push(LedgerEntry::Ended(header.member(), Outcome::Joined));
         }
     }
 
@@ -143,7 +143,7 @@ impl<In: Send + 'static, S: Stage<In>> QueueOutlet<'_, In, S> {
 
     fn holds_back(&self, how: BufferingEvidence) {
         if let Some(ledger) = self.node.core.shared.ledger.get() {
-            ledger.holds_back(self.node.core.name(), how);
+            ledger.record_buffering(self.node.core.name(), how);
         }
     }
 
@@ -151,8 +151,8 @@ impl<In: Send + 'static, S: Stage<In>> QueueOutlet<'_, In, S> {
     pub(super) fn settle(&mut self, header: &ItemHeader) {
         let pieces = self.emitted;
         let held_back = match self.first {
-            Some(_) if pieces == 0 && !self.filtered => Some(BufferingEvidence::NothingCame),
-            None if pieces > 0 => Some(BufferingEvidence::CameAtTheEnd),
+            Some(_) if pieces == 0 && !self.filtered => Some(BufferingEvidence::NoOutput),
+            None if pieces > 0 => Some(BufferingEvidence::OutputAtEpochEnd),
             _ => None,
         };
         if let Some(how) = held_back {
@@ -164,9 +164,9 @@ impl<In: Send + 'static, S: Stage<In>> QueueOutlet<'_, In, S> {
         let member = header.member();
         let outcome = if pieces == 0 { Outcome::Filtered } else { Outcome::Joined };
         let gone = self.declared.saturating_sub(pieces);
-        self.entries.extend((0..gone).map(|_| LedgerEntry::Gone(member.clone(), outcome)));
+        self.entries.extend((0..gone).map(|_| LedgerEntry::Ended(member.clone(), outcome)));
         if pieces > self.declared {
-            self.entries.push(LedgerEntry::More(member, pieces - self.declared));
+            self.entries.push(LedgerEntry::Split(member, pieces - self.declared));
         }
         self.declared = pieces;
     }
@@ -205,7 +205,7 @@ impl<In: Send + 'static, S: Stage<In>> QueueOutlet<'_, In, S> {
             && let Some(last) = self.run.outputs.last()
         {
             let more = self.emitted + open - self.declared;
-            self.entries.push(LedgerEntry::More(last.header.member(), more));
+            self.entries.push(LedgerEntry::Split(last.header.member(), more));
             self.declared += more;
         }
     }
@@ -215,7 +215,7 @@ impl<In: Send + 'static, S: Stage<In>> QueueOutlet<'_, In, S> {
         // Behind an item there is one more piece: itself.
         self.note_outputs(u64::from(self.first.is_some()));
         if let Some(last) = self.last.as_mut().filter(|last| !last.open) {
-            self.entries.push(LedgerEntry::More(last.header.member(), 1));
+            self.entries.push(LedgerEntry::Split(last.header.member(), 1));
             last.open = true;
         }
         self.tell();
@@ -227,19 +227,19 @@ impl<In: Send + 'static, S: Stage<In>> QueueOutlet<'_, In, S> {
         // Nothing would end in the place of nothing.
         let Some(&LineageNode { id, lineage, .. }) = lost.first() else { return };
         let Some(place) = self.gathering.place_of_lost() else {
-            let lost = lost.into_iter().map(|member| LedgerEntry::Gone(member, Outcome::LeftOut));
+            let lost = lost.into_iter().map(|member| LedgerEntry::Ended(member, Outcome::LeftOut));
             return self.entries.extend(lost);
         };
         // A part of the oldest one may be under way.
         let members = Some(Arc::new(AggregateLineage::new(lost).linked(self.link(place))));
         self.entries
-            .push(LedgerEntry::Gone(LineageNode { id, lineage, of: members }, Outcome::LeftOut));
+            .push(LedgerEntry::Ended(LineageNode { id, lineage, of: members }, Outcome::LeftOut));
     }
 
     /// Tells the account.
     pub(super) fn tell(&mut self) {
         match self.node.core.shared.ledger.get() {
-            Some(ledger) => ledger.enter(&mut self.entries),
+            Some(ledger) => ledger.record(&mut self.entries),
             None => self.entries.clear(),
         }
     }
