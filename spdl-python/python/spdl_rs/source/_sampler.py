@@ -15,7 +15,7 @@ from ._resumable import PositionedIterator, Resumable
 _MOST_ITEMS = 2**63 - 1
 
 
-class _DistributedSampler(Resumable[int]):
+class _Distributed(Resumable[int]):
     """The indices of one rank, a part of an order that is the same on all ranks."""
 
     def __init__(
@@ -33,6 +33,7 @@ class _DistributedSampler(Resumable[int]):
                 f"{self._total} items are fewer than {self._world_size} ranks; set "
                 "ddp_drop_last_distributed_round=False to give one item to the first ranks"
             )
+        self._order = self._make_order()
 
     def _make_order(self) -> _spdl_rs.RankOrder:
         raise NotImplementedError
@@ -69,12 +70,12 @@ class _DistributedSampler(Resumable[int]):
 
 def rank_of(sampler: object) -> tuple[int, int] | None:
     """Returns rank and world size of one of these samplers, or `None` for other objects."""
-    if not isinstance(sampler, _DistributedSampler):
+    if not isinstance(sampler, _Distributed):
         return None
     return sampler._rank, sampler._world_size
 
 
-class DistributedDeterministicSampler(_DistributedSampler):
+class DistributedDeterministicSampler(_Distributed):
     """Indices in ascending order, divided among ranks. Each epoch has the same order.
 
     Rank `r` of `w` gets the indices `r`, `r + w`, `r + 2 * w` and so on, as `int`. If `n` is not
@@ -158,7 +159,7 @@ class DistributedDeterministicSampler(_DistributedSampler):
         )
 
 
-class DistributedRandomSampler(_DistributedSampler):
+class DistributedRandomSampler(_Distributed):
     """Indices in random order, divided among ranks.
 
     All ranks draw the same indices. Rank `r` of `w` takes those at positions `r`, `r + w` and so
