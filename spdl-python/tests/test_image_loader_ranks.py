@@ -143,11 +143,11 @@ def test_states_that_do_not_belong_together_are_refused(paths):
     combine = spdl_rs.ImageLoader.combine_states
     for wrong, says in [
         (states[:2], "the state of rank 2 of 3 is missing"),
-        ([*states, states[0]], "rank 0 is there twice"),
+        ([*states, states[0]], "duplicate state of rank 0"),
         ([], "no states"),
         (
             [*states[:2], ranks(paths, 3, seed=9, train=True, **settings)[2].state_dict()],
-            "another run",
+            "different run",
         ),
     ]:
         with pytest.raises(spdl_rs.InvalidArgumentError, match=says):

@@ -292,17 +292,14 @@ fn verify_order_handles_epoch_ends_remainders_and_ranks_ahead() {
     // Three ranks leave one of 100 positions; before and after the end of the epoch.
     let (code, result, error) = verify(&[32, 32, 32], &["--complete"]);
     let missing = "epoch 0: 96 of 100 positions done, 3 missing: 96..99, none repeated, \
-                   left to no rank: 99";
+                   assigned to no rank: 99";
     assert_eq!((code, result.as_str()), (1, missing), "{error}");
-    complete(
-        &[33, 33, 33],
-        "epoch 0 has ended; nothing of epoch 1 was delivered yet, which has 100 positions",
-    );
+    complete(&[33, 33, 33], "epoch 0 has ended; epoch 1 (100 positions) has not started");
     // One rank has ended the epoch, or has begun the next one.
     for (steps, ahead) in [([32, 33, 32], 1), ([32, 40, 32], 1), ([32, 66, 32], 2)] {
         let words = format!(
-            "epoch 0: 97 of 100 positions done, 2 missing: 96, 98, none repeated, left to no rank: \
-             99; rank 1 is in epoch {ahead} already"
+            "epoch 0: 97 of 100 positions done, 2 missing: 96, 98, none repeated, assigned to no rank: \
+             99; rank 1 is already in epoch {ahead}"
         );
         let (code, result, error) = verify(&steps, &[]);
         assert_eq!((code, result.as_str()), (0, words.as_str()), "{error}");
@@ -372,7 +369,11 @@ fn the_checkpoints_of_all_ranks_resume_with_another_world_size() {
         run_one.line()
     );
     let twice = run(3, 0, &["--epochs", "2", "--resume", &state(0), &state(0)]);
-    assert!(twice.code == 1 && twice.line().contains("rank 0 is there twice"), "{}", twice.line());
+    assert!(
+        twice.code == 1 && twice.line().contains("duplicate state of rank 0"),
+        "{}",
+        twice.line()
+    );
 }
 
 #[test]

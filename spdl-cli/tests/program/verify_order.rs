@@ -84,7 +84,7 @@ fn periodic_positions_are_described_by_their_step() {
     // One of three ranks.
     let one = state(&folder, "of3.state", 5, 2000, (2, 3), 666);
     let result = "epoch 0: 666 of 2000 positions done, 1332 missing: 2 of every 3 from 0 to 1996, none \
-                repeated, left to no rank: 1998..2000\nno checkpoint given for ranks 0, 1 of 3: their \
+                repeated, assigned to no rank: 1998..2000\nno checkpoint given for ranks 0, 1 of 3: their \
                 positions are unknown\n";
     assert_eq!(verify(&[&one], &[]).stdout, result);
     let json: Value = serde_json::from_str(&verify(&[&one], &["--json"]).stdout).unwrap();
@@ -155,7 +155,7 @@ fn the_last_epoch_of_a_run_has_no_successor() {
     let mut state = file.load().unwrap();
     state.notes.insert("spdl bench epochs".into(), "3".into());
     file.save(&state).unwrap();
-    let result = "epoch 1 has ended; nothing of epoch 2 was delivered yet, which has 6 positions\n";
+    let result = "epoch 1 has ended; epoch 2 (6 positions) has not started\n";
     assert_eq!(verify(&[&path], &[]).stdout, result);
     assert_eq!(over(), (json!(true), json!(false)));
 }

@@ -1,4 +1,4 @@
-//! What ranks have done of an epoch, compared with what there is to do.
+//! The audit of an epoch: which positions a set of states covers, and which are missing.
 
 use std::fmt;
 
@@ -9,18 +9,19 @@ use crate::source::range_run::RangeRun;
 use crate::source::ranges::Ranges;
 use crate::source::shard::{Division, Remainder, Shard};
 
-/// States of different divisions are compared position by position, up to so many.
+/// The maximum number of positions compared if the states have different divisions.
 const MOST_COMPARED: u64 = 1 << 22;
 
 impl State {
-    /// Compares what ranks have done of an epoch with what there is to do: what is missing, and
-    /// what several of them have done. The states may be of any ranks, and of any divisions; the
-    /// epoch is the first in which one of them is. A rank that is in a later one has done all its
-    /// part.
+    /// Checks which positions of an epoch these states cover.
     ///
-    /// What was done before the epoch was last divided counts once, whichever state knows of it.
-    /// It takes as long as ranks have begun and ended, not as many positions as there are, where all
-    /// states are of one division.
+    /// The audit reports positions that are missing and positions that several states have done.
+    /// The states may be of any ranks and of different divisions. The audited epoch is the earliest
+    /// epoch of the states. A rank in a later epoch counts as having done all its positions.
+    /// Positions that were done before the epoch was last divided count once.
+    ///
+    /// If all states have the same division, the time depends on the number of ranges in the
+    /// states, not on the number of positions.
     ///
     /// ```
     /// use spdl_core::{DatasetSource, PipelineBuilder, Result, Shard, State};
@@ -33,29 +34,29 @@ impl State {
     /// };
     /// let audit = State::audit([after(0, 3)?, after(1, 2)?])?;
     /// assert!(audit.missing().eq([5..6]) && audit.repeated().next().is_none());
-    /// // Two ranks leave the last of seven to nobody.
+    /// With 2 ranks and 7 positions, no rank reads the last position.
     /// assert!(audit.remainder().eq([6..7]));
     /// # Ok::<(), spdl_core::Error>(())
     /// ```
     ///
     /// # Errors
-    /// `InvalidArgument` where there is no state, or nobody knows what the part is of a rank that
-    /// has ended the epoch; `LimitExceeded` where states of different divisions have done more than
-    /// four million positions.
+    /// `InvalidArgument` if there is no state, or the positions of a rank in a later epoch cannot
+    /// be determined. `LimitExceeded` if states of different divisions have done more than 2^22
+    /// positions, or states of one division with some position done have more than 2^20 ranks.
     pub fn audit(states: impl IntoIterator<Item = State>) -> Result<OrderAudit> {
         let mut states: Vec<State> = states.into_iter().collect();
         let Some(epoch) = states.iter().map(|state| state.epoch).min() else {
-            return Err(invalid("no states to compare"));
+            return Err(invalid("no states to audit"));
         };
         let is_over = |state: &State| {
-            // What was filtered out in advance is nothing that anybody has seen.
+            // Samples that were filtered out early are not visible to the consumer.
             state.steps_in_epoch == 0
                 && state.in_epoch.delivered == 0
                 && state.base.is_empty()
                 && (state.steps > 0 || state.in_all.total() > state.in_epoch.total())
         };
         let between_epochs = states.iter().all(|state| state.epoch == epoch && is_over(state));
-        // Those in the first epoch know how that was divided.
+        // Only states of the earliest epoch contain its division.
         let known: Vec<State> = states.iter().filter(|it| it.epoch == epoch).cloned().collect();
         let mut ahead = Vec::new();
         for state in states.iter_mut().filter(|state| state.epoch != epoch) {
@@ -66,14 +67,14 @@ impl State {
             };
             let Some(known) = known.iter().find(alike) else {
                 let message = format!(
-                    "{shard} is in epoch {}, and no state of epoch {epoch} tells how that was \
-                     divided among {} ranks",
+                    "{shard} is in epoch {}, and no state of epoch {epoch} contains the division \
+                     among {} ranks",
                     state.epoch, shard.world
                 );
                 return Err(invalid(message));
             };
             ahead.push((shard.rank, state.epoch));
-            *state = state.having_ended(known)?;
+            *state = state.at_end_of_epoch(known)?;
         }
         let of_rank_0 = |state: &State| {
             let shard = Shard { rank: 0, ..state.shard.unwrap_or_default() };
@@ -87,7 +88,7 @@ impl State {
             DivisionCoverage::of_several(&states)?
         };
         let len = states.iter().filter_map(|state| state.len).max();
-        // Where nobody knows how many there are, what is missing lies in front of something done.
+        // If the length is unknown, only positions before the last done position can be missing.
         let end = len.unwrap_or_else(|| parts.done.end());
         let Shard { world, remainder, .. } = first.shard.unwrap_or_default();
         let divided = end.saturating_sub(parts.base.count());
@@ -100,45 +101,44 @@ impl State {
     }
 }
 
-/// What of an epoch is done, what is missing, and what was done more than once: made by
-/// [`State::audit`].
+/// The done, missing and repeated positions of an epoch, from [`State::audit`].
 ///
-/// Displayed, it says so in ranges of positions, and in [runs](RangeRun) of them.
+/// `Display` writes one line with ranges of positions and [runs](RangeRun) of ranges.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OrderAudit {
     epoch: u64,
     len: Option<u64>,
     parts: DivisionCoverage,
-    /// Where the epoch ends, as far as is known.
+    /// The end of the epoch, or of the done positions if the length is unknown.
     end: u64,
-    /// From where on no rank takes what is left.
+    /// The first position that no rank reads, if any.
     assigned: Option<u64>,
     ahead: Vec<(u64, u64)>,
     between_epochs: bool,
 }
 
 impl OrderAudit {
-    /// The epoch, counted from 0.
+    /// The audited epoch, counted from 0.
     pub fn epoch(&self) -> u64 {
         self.epoch
     }
 
-    /// How many positions the epoch has, where that is known.
+    /// The number of positions in the epoch, or `None` if unknown.
     pub fn positions(&self) -> Option<u64> {
         self.len
     }
 
-    /// How many positions are done.
+    /// The number of positions that are done.
     pub fn done(&self) -> u64 {
         self.parts.done.count()
     }
 
-    /// The ranks that are beyond the epoch, each with the one it is in.
+    /// The ranks that are already in a later epoch, as pairs of rank and epoch.
     pub fn ahead(&self) -> &[(u64, u64)] {
         &self.ahead
     }
 
-    /// Whether all ranks have ended the epoch before, and not begun this one.
+    /// Whether all ranks have ended the previous epoch and none has delivered an item of this one.
     pub fn is_between_epochs(&self) -> bool {
         self.between_epochs
     }
@@ -148,45 +148,47 @@ impl OrderAudit {
         done.left(done.left_below(from)..done.left_below(end))
     }
 
-    /// The positions that nobody has done, in ascending order. There may be very many ranges, where
-    /// ranks are far apart: each is found when it is asked for.
+    /// The positions that no state has done, as ranges in ascending order.
+    ///
+    /// The iterator computes each range when it is requested. There may be very many ranges if the
+    /// ranks are at different steps.
     pub fn missing(&self) -> impl Iterator<Item = std::ops::Range<u64>> + '_ {
         self.left(0, self.assigned.unwrap_or(self.end))
     }
 
-    /// How many positions those are.
+    /// The number of [`missing`](OrderAudit::missing) positions.
     pub fn missing_count(&self) -> u64 {
         self.parts.done.left_below(self.assigned.unwrap_or(self.end))
     }
 
-    /// The positions that more than one state has done, in ascending order.
+    /// The positions that more than one state has done, as ranges in ascending order.
     pub fn repeated(&self) -> impl Iterator<Item = std::ops::Range<u64>> + '_ {
         self.parts.repeated.iter().flat_map(|numbers| self.parts.base.left(numbers))
     }
 
-    /// How many positions those are.
+    /// The number of [`repeated`](OrderAudit::repeated) positions.
     pub fn repeated_count(&self) -> u64 {
         self.parts.repeated.count()
     }
 
-    /// The last positions of the epoch that no rank takes, as there are not as many as ranks
+    /// The last positions of the epoch that no rank reads, because they are fewer than the ranks
     /// ([`Remainder::Drop`]). They are not missing.
     pub fn remainder(&self) -> impl Iterator<Item = std::ops::Range<u64>> + '_ {
         self.left(self.assigned.unwrap_or(self.end), self.end)
     }
 
-    /// Whether every position that is some rank's was done once.
+    /// Whether every position that is assigned to a rank was done exactly once.
     pub fn is_complete(&self) -> bool {
         self.missing_count() == 0 && self.repeated_count() == 0
     }
 }
 
-/// So many runs of ranges are written out,
+/// The maximum number of runs that `Display` writes per category.
 const MOST_RUNS: usize = 20;
-/// and so many ranges are looked at for them: ranks that are far apart leave very many.
+/// The maximum number of ranges that `Display` reads. Ranks at different steps leave very many.
 const MOST_RANGES: usize = 1 << 20;
 
-/// Writes ranges of positions, of which there are `positions` in all.
+/// Writes ranges of positions; `positions` is their total number.
 fn write_ranges(
     f: &mut fmt::Formatter<'_>,
     ranges: impl Iterator<Item = std::ops::Range<u64>>,
@@ -206,11 +208,11 @@ impl fmt::Display for OrderAudit {
         let epoch = self.epoch;
         if self.between_epochs {
             match epoch.checked_sub(1) {
-                Some(before) => write!(f, "epoch {before} has ended; nothing of epoch {epoch}")?,
-                None => write!(f, "nothing of epoch {epoch}")?,
+                Some(before) => write!(f, "epoch {before} has ended; epoch {epoch}")?,
+                None => write!(f, "epoch {epoch}")?,
             }
-            f.write_str(" was delivered yet")?;
-            return self.len.map_or(Ok(()), |len| write!(f, ", which has {len} positions"));
+            self.len.map_or(Ok(()), |len| write!(f, " ({len} positions)"))?;
+            return f.write_str(" has not started");
         }
         write!(f, "epoch {epoch}: {}", self.done())?;
         if let Some(len) = self.len {
@@ -232,38 +234,38 @@ impl fmt::Display for OrderAudit {
             }
         }
         if self.remainder().next().is_some() {
-            f.write_str(", left to no rank: ")?;
+            f.write_str(", assigned to no rank: ")?;
             let count = self.parts.done.left_below(self.end) - self.missing_count();
             write_ranges(f, self.remainder(), count)?;
         }
         for (rank, epoch) in &self.ahead {
-            write!(f, "; rank {rank} is in epoch {epoch} already")?;
+            write!(f, "; rank {rank} is already in epoch {epoch}")?;
         }
         Ok(())
     }
 }
 
-/// What several states say of an epoch.
+/// The positions of an epoch that several states cover.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct DivisionCoverage {
-    /// What was done when it was divided.
+    /// The positions that were done when the epoch was divided.
     base: Layers,
     done: Layers,
-    /// What was done more than once, by the number among what was divided.
+    /// Positions that were done more than once, numbered among the divided positions.
     repeated: Layers,
 }
 
 impl DivisionCoverage {
-    /// Of states of one division.
+    /// Covers states of one division.
     fn of_one(states: &[State]) -> Result<DivisionCoverage> {
         let first = &states[0];
         let world = first.shard.unwrap_or_default().world;
         let has_done = states.iter().any(|state| !state.done.is_empty());
         if has_done && world > MOST_RANKS {
-            let message = format!("{world} ranks; at most {MOST_RANKS} can be compared");
+            let message = format!("cannot compare {world} ranks: the maximum is {MOST_RANKS}");
             return Err(Error::new(ErrorKind::LimitExceeded, message));
         }
-        // Ranks of which there is no state have done nothing that is known.
+        // If no state has a done position, the number of ranks does not matter.
         let world = if has_done { world } else { 1 };
         let mut done = vec![Ranges::default(); world as usize];
         let mut repeated = done.clone();
@@ -280,7 +282,7 @@ impl DivisionCoverage {
         Ok(DivisionCoverage { base, done: all, repeated: twice })
     }
 
-    /// Of states of different divisions: position by position.
+    /// Covers states of different divisions, position by position.
     fn of_several(states: &[State]) -> Result<DivisionCoverage> {
         let (mut done, mut repeated) = (Ranges::default(), Ranges::default());
         let mut left = MOST_COMPARED;
@@ -288,7 +290,7 @@ impl DivisionCoverage {
             left = left.checked_sub(more).ok_or_else(|| {
                 let message = format!(
                     "states of different divisions have done more than {MOST_COMPARED} positions, \
-                     which are too many to compare; combine the ranks of each division first"
+                     the maximum that can be compared; combine the ranks of each division first"
                 );
                 Error::new(ErrorKind::LimitExceeded, message)
             })?;
@@ -332,7 +334,7 @@ mod tests {
     use crate::resume::state::tests::rank;
 
     #[test]
-    fn states_of_different_divisions_are_not_compared_for_ever() {
+    fn the_comparison_of_different_divisions_is_bounded() {
         let state = State::at_start(0, 0, Shard::default(), Some(1 << 40), BTreeMap::new());
         let part = |world| rank(0, world, Remainder::Drop, &state, &[(0, 1 << 30)]);
         let error = State::audit([part(2), part(3)]).unwrap_err();
@@ -340,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn an_audit_of_no_rank_of_very_many_takes_no_memory_for_them() {
+    fn an_audit_without_done_positions_allocates_nothing_per_rank() {
         let state = State::at_start(0, 0, Shard::default(), Some(10), BTreeMap::new());
         let part = |done: &[_]| rank(1 << 40, 1 << 41, Remainder::Drop, &state, done);
         assert_eq!(State::audit([part(&[])]).unwrap().done(), 0);

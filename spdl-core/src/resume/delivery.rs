@@ -1,4 +1,4 @@
-//! The consumer's side of the books: what it was handed, and so how far the run has come.
+//! Deliveries: what the consumer received, and the checkpoint state derived from it.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -11,27 +11,27 @@ use crate::resume::ledger::{DeliveredRange, Ledger};
 use crate::resume::state::{SampleCounts, State};
 use crate::source::sample::SampleId;
 
-/// So many rows are noted before they are entered.
-const NOTED_AT_ONCE: usize = 256;
+/// The maximum number of ranges that are buffered before they are recorded in the ledger.
+const MAX_PENDING: usize = 256;
 
-/// Keeps account of what the consumer is handed.
+/// Tracks the items that the consumer receives.
 #[derive(Debug)]
 pub(crate) struct Delivery {
     pub(crate) ledger: Arc<Ledger>,
     deliveries: PendingDeliveries,
-    /// The state at the beginning of this run, or of the current epoch.
+    /// The state at the start of this run or of the current epoch.
     begun: State,
     steps: u64,
     steps_in_epoch: u64,
     audit: bool,
-    /// Whether every stage hands its outputs on in the order of its inputs.
+    /// Whether every stage emits its outputs in the order of its inputs.
     keeps_order: bool,
-    /// Numbers of items that are not to be delivered.
+    /// The numbers of steps whose items are left out.
     skipped: Vec<Range<u64>>,
 }
 
 impl Delivery {
-    /// For a run that begins with `begun`.
+    /// Starts from the state `begun`.
     pub(crate) fn new(
         ledger: Arc<Ledger>,
         begun: State,
@@ -51,22 +51,22 @@ impl Delivery {
         }
     }
 
-    /// How many items were handed out, in the runs before too.
+    /// How many items were delivered, earlier runs included.
     pub(crate) fn steps(&self) -> u64 {
         self.steps
     }
 
-    /// Whether the item that comes next is one that the consumer does not want.
+    /// Whether the next item is left out.
     fn skips(&self) -> bool {
         !self.skipped.is_empty() && self.skipped.iter().any(|steps| steps.contains(&self.steps))
     }
 
-    /// Notes that the consumer is handed an item. Says whether it wants it: else it is left out.
+    /// Records the delivery of an item. Returns false if the item is left out instead.
     pub(crate) fn deliver(&mut self, header: &ItemHeader) -> bool {
         let wanted = !self.skips();
         self.steps = self.steps.saturating_add(1);
         if header.id.epoch != self.begun.epoch {
-            // Its first item.
+            // The first item of a new epoch.
             self.begin(header.id.epoch);
         }
         self.steps_in_epoch = self.steps_in_epoch.saturating_add(1);
@@ -83,27 +83,28 @@ impl Delivery {
         self.steps_in_epoch = 0;
     }
 
-    /// Closes an epoch of which everything was handed out.
+    /// Ends an epoch of which every item was delivered, and audits it.
     pub(crate) fn end_epoch(&mut self, epoch: u64) -> Result<()> {
-        self.deliveries.enter_all(epoch, &self.ledger);
+        self.deliveries.record_all(epoch, &self.ledger);
         let counts = self.ledger.close(epoch, self.audit)?;
         self.begun.in_all = self.begun.in_all.plus(counts);
         self.begin(epoch + 1);
         Ok(())
     }
 
-    /// How far the run has come.
+    /// The checkpoint state after the last delivered item.
     pub(crate) fn state(&self) -> Result<State> {
         let begun = &self.begun;
-        let progress = self.ledger.progress(begun.epoch, || self.deliveries.take_noted());
+        let progress = self.ledger.progress(begun.epoch, || self.deliveries.take_pending());
         if let Some(error) = self.ledger.unsupported() {
             return Err(error);
         }
         if let Some((stage, _)) = progress.cuts.first_key_value()
             && !self.keeps_order
         {
-            let message = "this stage has cut an item, and delivered it in part; which one that is can \
-                           only be known where every stage keeps order: make it `deterministic`";
+            let message = "this stage has split an item that was delivered in part, and the split \
+                           item is known only if every stage keeps its order; call \
+                           `deterministic` on the pipeline";
             let error = Error::new(ErrorKind::Unsupported, message);
             return Err(error.with_stage(stage.as_str()));
         }
@@ -116,7 +117,7 @@ impl Delivery {
             in_epoch: begun.in_epoch.plus(counts),
             in_all: begun.in_all.plus(counts),
             carry: progress.cuts,
-            // What an earlier run made may not have come again yet.
+            // Aggregates of the earlier run may not have been emitted again yet.
             parts_end: progress.parts_end.max(begun.parts_end),
             ..begun.clone()
         };
@@ -125,14 +126,14 @@ impl Delivery {
     }
 }
 
-/// What the consumer was handed of the current epoch, and is not yet entered in the books.
+/// Deliveries of the current epoch that are not yet in the ledger.
 #[derive(Debug, Default)]
 struct PendingDeliveries {
-    noted: Vec<DeliveredRange>,
-    /// How far the stride is between the positions of this rank.
+    ranges: Vec<DeliveredRange>,
+    /// The distance between consecutive positions of this rank.
     stride: u64,
-    /// How many rows have been entered.
-    entered: AtomicUsize,
+    /// How many ranges are already in the ledger.
+    recorded: AtomicUsize,
 }
 
 impl PendingDeliveries {
@@ -140,15 +141,15 @@ impl PendingDeliveries {
         PendingDeliveries { stride, ..PendingDeliveries::default() }
     }
 
-    /// Notes that the consumer has an item.
+    /// Adds a delivered item.
     fn add(&mut self, header: &ItemHeader, ledger: &Ledger) {
         if header.members().is_some() {
             return ledger.record_end(&header.member(), Outcome::Delivered);
         }
         let &ItemHeader { id: SampleId { epoch, index }, lineage, .. } = header;
-        // A row that was entered is closed.
-        let open = *self.entered.get_mut() < self.noted.len();
-        if let Some(last) = self.noted.last_mut()
+        // A range that is already in the ledger must not grow.
+        let open = *self.recorded.get_mut() < self.ranges.len();
+        if let Some(last) = self.ranges.last_mut()
             && open
             && lineage == 0
             && last.lineage == 0
@@ -157,26 +158,26 @@ impl PendingDeliveries {
             last.len += 1;
             return;
         }
-        self.noted.push(DeliveredRange { first: index, len: 1, stride: self.stride, lineage });
-        if self.noted.len() >= NOTED_AT_ONCE {
-            self.enter_all(epoch, ledger);
+        self.ranges.push(DeliveredRange { first: index, len: 1, stride: self.stride, lineage });
+        if self.ranges.len() >= MAX_PENDING {
+            self.record_all(epoch, ledger);
         }
     }
 
-    /// Enters everything.
-    fn enter_all(&mut self, epoch: u64, ledger: &Ledger) {
-        if !self.noted.is_empty() {
-            ledger.delivered(epoch, self.take_noted());
-            self.noted.clear();
-            self.entered.store(0, Ordering::Relaxed);
+    /// Records all ranges in the ledger.
+    fn record_all(&mut self, epoch: u64, ledger: &Ledger) {
+        if !self.ranges.is_empty() {
+            ledger.delivered(epoch, self.take_pending());
+            self.ranges.clear();
+            self.recorded.store(0, Ordering::Relaxed);
         }
     }
 
-    /// The rows that are not yet entered, for whoever enters them: under the lock of the books, where
-    /// this is shared.
-    fn take_noted(&self) -> &[DeliveredRange] {
-        let entered = self.entered.swap(self.noted.len(), Ordering::Relaxed);
-        &self.noted[entered..]
+    /// The ranges that are not yet in the ledger. The caller records them, and holds the lock of
+    /// the ledger if other threads have access.
+    fn take_pending(&self) -> &[DeliveredRange] {
+        let recorded = self.recorded.swap(self.ranges.len(), Ordering::Relaxed);
+        &self.ranges[recorded..]
     }
 }
 
@@ -190,7 +191,7 @@ mod tests {
     use crate::source::shard::{Divisions, Remainder, Shard};
 
     #[test]
-    fn deliveries_may_be_looked_at_before_they_are_entered() {
+    fn pending_deliveries_are_visible_in_the_progress() {
         for stride in [1, 3] {
             let shard = Shard::new(stride - 1, stride).unwrap();
             let shard = shard.remainder(Remainder::Uneven);
@@ -199,7 +200,7 @@ mod tests {
             let mut deliveries = PendingDeliveries::new(stride);
             let mut expected = Ranges::default();
             for step in 0..2000u64 {
-                // Mostly in order.
+                // Positions are mostly ascending.
                 let own = if step % 7 == 3 {
                     step + 1
                 } else if step % 7 == 4 {
@@ -213,13 +214,13 @@ mod tests {
                 expected.insert(own);
                 if step % 11 == 0 {
                     assert_eq!(
-                        ledger.progress(2, || deliveries.take_noted()).done,
+                        ledger.progress(2, || deliveries.take_pending()).done,
                         expected,
                         "step {step}"
                     );
                 }
             }
-            deliveries.enter_all(2, &ledger);
+            deliveries.record_all(2, &ledger);
             ledger.yielded(2, 2000);
             assert_eq!(ledger.close(2, true).unwrap().delivered, 2000);
         }

@@ -1,4 +1,4 @@
-//! How far a run has come, as plain data: to keep, to go on from, to compare.
+//! The checkpoint state as plain data: store it, resume from it, combine and compare it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,31 +12,37 @@ use crate::source::shard::{Begun, Division, Remainder, Shard};
 
 /// The version of what [`State`] holds: the only one that is read.
 const FORMAT: u32 = 2;
-/// The most ranks that one of them may speak for.
+/// The maximum world size that `combine` and `audit` accept.
 pub(crate) const MOST_RANKS: u64 = 1 << 20;
 
-/// How far a run has come: what [`Pipeline::state`](crate::Pipeline::state) gives and
-/// [`PipelineBuilder::resume`](crate::PipelineBuilder::resume) takes.
+/// The checkpoint state of a run, from [`Pipeline::state`](crate::Pipeline::state).
 ///
-/// It knows which samples of the current epoch are done: delivered, dropped by a policy, filtered
-/// out or left out. It holds no data and no keys, and is small: ranges of numbers, as many as there
-/// are gaps, where a sample, or a piece of one, is under way in front of others that are done. As
-/// JSON a gap takes less than 50 bytes, and a sample in pieces 50 more. Where pieces are split once
-/// more, each that was is a gap of its own until all of its sample is done, of less than 30 bytes. One
-/// that was [combined](State::combine) from ranks that were not in step has such ranges of every rank.
+/// [`PipelineBuilder::resume`](crate::PipelineBuilder::resume) takes the state and continues the
+/// run.
 ///
-/// A pipeline that is resumed from it yields exactly the others, with their old identities, and so
-/// with their old random numbers. Where order is
-/// [deterministic](crate::PipelineBuilder::deterministic), what it delivers is what the first run
-/// would have delivered next, bit by bit.
+/// The state records which samples of the current epoch are done: delivered, dropped by the failure
+/// policy, filtered out or left out. It contains no data and no keys.
 ///
-/// Where lists are put together and taken apart again, a list may be delivered in part. It is put
-/// together again as it was, for which the stages in front must keep their order; else
-/// [`build`](crate::PipelineBuilder::build) asks for [`repeat_parts`](State::repeat_parts).
-/// Where it becomes another one all the same, since a sample fails that did not fail before, say, it
-/// comes as a whole: what was delivered of it is repeated, and nothing is lost.
+/// A resumed pipeline yields exactly the remaining samples, with the same identities and therefore
+/// the same random numbers. With a [deterministic](crate::PipelineBuilder::deterministic) order,
+/// its items are bit-identical to those that the first run would have delivered next.
 ///
-/// With feature `serde` it can be written and read as JSON and the like.
+/// # Partly delivered lists
+/// If stages group items into lists and later stages split the lists, a list may be delivered in
+/// part. A resumed run groups the same list again and delivers only the other parts. The stages
+/// upstream must keep their order for this; otherwise [`build`](crate::PipelineBuilder::build)
+/// fails and names [`repeat_parts`](State::repeat_parts). If the list differs all the same, for
+/// example because a sample now fails, the resumed run delivers the whole list. Its earlier parts
+/// are then delivered twice, and no sample is missing.
+///
+/// # Size
+/// The state stores ranges of positions: one range per gap in front of which later samples are
+/// done. As JSON a gap takes less than 50 bytes, and a partly delivered sample 50 more. If pieces
+/// are split again, each split piece adds less than 30 bytes until its sample is done. A state that
+/// was [combined](State::combine) from ranks at different steps has the ranges of every rank.
+///
+/// With the feature `serde`, the state implements `Serialize` and `Deserialize`, for example for
+/// JSON.
 ///
 /// ```
 /// use spdl_core::{DatasetSource, PipelineBuilder, Result};
@@ -60,38 +66,39 @@ pub struct State {
     pub(crate) format: u32,
     pub(crate) seed: u64,
     pub(crate) epoch: u64,
-    /// Which rank's it is; `None` where those of all ranks have been put together.
+    /// The rank, or `None` for a combined state of all ranks.
     pub(crate) shard: Option<Shard>,
-    /// How many positions an epoch has, where that is known.
+    /// The number of positions in an epoch, if known.
     pub(crate) len: Option<u64>,
-    /// The positions that were done when the rest was divided among the ranks.
+    /// The positions that were done when the remaining ones were divided among the ranks.
     pub(crate) base: Layers,
-    /// How many identities of repeated samples were given in earlier divisions.
+    /// How many identities of repeated (padding) samples earlier divisions used.
     pub(crate) padded: u64,
-    /// What this rank has done since, in its own count of positions.
+    /// The positions that this rank has done since, numbered within the rank.
     pub(crate) done: Ranges,
-    /// What came to an end of samples that are not done, and how.
+    /// Ended pieces of samples that are not done, with their outcomes.
     pub(crate) pieces: EndedPieces,
     pub(crate) steps_in_epoch: u64,
     pub(crate) steps: u64,
     pub(crate) in_epoch: SampleCounts,
     pub(crate) in_all: SampleCounts,
-    /// What of both was counted for all ranks when the states of an earlier division were combined:
-    /// every rank has it.
+    /// The part of both counts that all ranks share: what was counted before the states of an
+    /// earlier division were combined.
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "CombinedCounts::is_none"))]
     pub(crate) shared: CombinedCounts,
-    /// What each stage that cuts items had given out of the oldest one that it held.
+    /// For each splitting stage, the emitted part of the oldest item that it held.
     #[cfg_attr(feature = "serde", serde(default))]
     pub(crate) carry: BTreeMap<String, PartialItem>,
-    /// The position behind the last sample on which lists in part, and cut items, depend; 0 where
-    /// there are none.
+    /// One past the position of the last sample that partly delivered lists and split items depend
+    /// on; 0 without such.
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "is_zero"))]
     pub(crate) parts_end: u64,
     pub(crate) fingerprint: BTreeMap<String, String>,
-    /// Parts of the fingerprint that may have changed.
+    /// Parts of the fingerprint that are allowed to differ.
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "BTreeSet::is_empty"))]
     pub(crate) allowed: BTreeSet<String>,
-    /// Whatever the caller wants to keep with it: the step of the optimiser, the name of the run.
+    /// Strings that the caller stores with the state, for example the optimiser step; empty by
+    /// default.
     #[cfg_attr(feature = "serde", serde(default))]
     pub notes: BTreeMap<String, String>,
 }
@@ -101,21 +108,21 @@ fn is_zero(number: &u64) -> bool {
     *number == 0
 }
 
-/// What became of samples.
+/// The number of samples with each outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct SampleCounts {
-    /// Those of which something was delivered.
+    /// Samples of which at least one item was delivered.
     pub delivered: u64,
-    /// Those that failed and were dropped by a policy.
+    /// Samples that failed and were dropped by the failure policy.
     pub dropped: u64,
-    /// Those that no stage made anything of.
+    /// Samples that a stage filtered out.
     pub filtered: u64,
-    /// Those that were left out: in short batches that were not wanted, say.
+    /// Samples that were left out, for example in an incomplete last batch.
     pub left_out: u64,
 }
 
-/// What all ranks have in common of what they counted.
+/// The counts that all ranks share.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub(crate) struct CombinedCounts {
@@ -160,7 +167,7 @@ pub(crate) fn invalid(message: impl Into<String>) -> Error {
 }
 
 impl State {
-    /// The state of a run that begins with `epoch`.
+    /// The state of a run that starts with `epoch`.
     pub(crate) fn at_start(
         seed: u64,
         epoch: u64,
@@ -191,8 +198,8 @@ impl State {
         }
     }
 
-    /// The state of this rank of the pipeline that goes on from here.
-    pub(crate) fn taken_up(
+    /// The state of rank `shard` in a pipeline that resumes from this state.
+    pub(crate) fn for_rank(
         self,
         seed: u64,
         shard: Shard,
@@ -215,7 +222,7 @@ impl State {
         }
     }
 
-    /// The state at the beginning of another epoch of the same run.
+    /// The state at the start of another epoch of the same run.
     pub(crate) fn at_epoch(&self, epoch: u64) -> Self {
         let shard = self.shard.unwrap_or_default();
         let fresh = State::at_start(self.seed, epoch, shard, self.len, self.fingerprint.clone());
@@ -228,61 +235,63 @@ impl State {
         self.seed
     }
 
-    /// The epoch that is under way, or that comes next.
+    /// The current epoch, or between epochs the next one; counted from 0.
     pub fn epoch(&self) -> u64 {
         self.epoch
     }
 
-    /// Which rank's state it is; `None` where those of all ranks have been put together.
+    /// The rank of this state, or `None` for a [combined](State::combine) state of all ranks.
     pub fn shard(&self) -> Option<Shard> {
         self.shard
     }
 
-    /// How many items (batches, mostly) were delivered in all epochs.
+    /// How many items (usually batches) were delivered in all epochs.
     pub fn steps(&self) -> u64 {
         self.steps
     }
 
-    /// How many items (batches, mostly) of the current epoch were delivered.
+    /// How many items (usually batches) of the current epoch were delivered.
     pub fn steps_in_epoch(&self) -> u64 {
         self.steps_in_epoch
     }
 
-    /// What became of samples in all epochs: of this rank's, and of all ranks' before their number
-    /// was last changed. It may lag as [`samples_in_epoch`](State::samples_in_epoch) does.
+    /// The sample counts of all epochs: of this rank, and of all ranks before the world size last
+    /// changed. They may lag as [`samples_in_epoch`](State::samples_in_epoch) does.
     pub fn samples(&self) -> SampleCounts {
         self.in_all
     }
 
-    /// What became of samples of the current epoch.
+    /// The sample counts of the current epoch.
     ///
-    /// A sample is counted when all of it has come to an end. Where a stage makes several items of a
-    /// sample, or of a list, that is a moment after the last one was delivered: when the stage has said
-    /// that no more come. So the count may lag behind what was delivered, until an epoch has ended. A
-    /// run that goes on is not touched by that: what was delivered is known piece by piece.
+    /// A sample is counted when all its pieces have an outcome. If a stage emits several items for
+    /// one sample or list, the sample is counted when that stage reports the end of the items. The
+    /// count may therefore lag behind deliveries until the epoch ends. Resuming is not affected,
+    /// because deliveries are recorded per piece.
     pub fn samples_in_epoch(&self) -> SampleCounts {
         self.in_epoch
     }
 
-    /// What the pipeline was, by parts: its source, its stages.
+    /// The settings of the source and of each stage that decide content and order, by part.
     pub fn fingerprint(&self) -> &BTreeMap<String, String> {
         &self.fingerprint
     }
 
-    /// Allows one part of the [fingerprint](State::fingerprint) to have changed when the run goes
-    /// on: the caller knows that the rest of the epoch still makes sense. A part includes all whose
-    /// names go on from its own: `stage batch` is also `stage batch: size`. The refusal of a state
-    /// names the parts that have changed: [`Error::changes`].
+    /// Allows one part of the [fingerprint](State::fingerprint) to differ in the resumed run.
+    ///
+    /// A part includes all parts below it: `stage batch` includes `stage batch: size`. If a state
+    /// is refused, [`Error::changes`] lists the parts that differ. The caller asserts that the
+    /// remaining samples of the epoch are still valid.
     #[must_use]
     pub fn allow_change(mut self, part: impl Into<String>) -> Self {
         self.allowed.insert(part.into());
         self
     }
 
-    /// Forgets what was delivered of lists that were taken apart, where other parts of the same list
-    /// were not, and of items that were cut: they come again in whole, so they are repeated in part.
-    /// Needed where they cannot be put together again, or cut, as they were: on another number of
-    /// ranks, and where stages keep no order.
+    /// Discards which parts of partly delivered lists and of split items were delivered.
+    ///
+    /// The resumed run delivers these lists and items as a whole, so some of their parts are
+    /// delivered twice. Call this if the lists cannot be grouped as before: with another world
+    /// size, or with unordered stages.
     #[must_use]
     pub fn repeat_parts(mut self) -> Self {
         self.pieces.retain(|depth, _| depth == 0);
@@ -291,7 +300,7 @@ impl State {
         self
     }
 
-    /// Whether items must be put together, or cut, as they were.
+    /// Whether the resumed run must group or split some items as before.
     pub(crate) fn has_parts(&self) -> bool {
         !self.carry.is_empty() || self.pieces.has_lists()
     }
@@ -301,8 +310,8 @@ impl State {
         Division::new(shard, self.len, self.base.clone(), self.padded)
     }
 
-    /// The positions that this rank has done since the epoch was divided, by its own numbers:
-    /// repeated ones left out.
+    /// The positions that this rank has done since the epoch was divided, numbered within the rank,
+    /// without repeated samples.
     pub(crate) fn own_done(&self) -> Ranges {
         match self.own_positions() {
             Some(end) => self.done.below(end),
@@ -310,16 +319,15 @@ impl State {
         }
     }
 
-    /// How many of the positions that were divided would come to this rank, if all did.
+    /// How many positions of the division this rank has if no position is left out.
     fn own_positions(&self) -> Option<u64> {
         let Shard { rank, world, .. } = self.shard.unwrap_or_default();
         let divided = self.len?.saturating_sub(self.base.count());
         Some(divided.saturating_sub(rank).div_ceil(world))
     }
 
-    /// The same rank's state at the end of the epoch in which `other` is, if it had done all of its
-    /// part.
-    pub(crate) fn having_ended(&self, other: &State) -> Result<State> {
+    /// The state of the same rank at the end of the epoch of `other`, with all its positions done.
+    pub(crate) fn at_end_of_epoch(&self, other: &State) -> Result<State> {
         let shard = self.shard.unwrap_or_default();
         let ended = State {
             epoch: other.epoch,
@@ -330,50 +338,51 @@ impl State {
         };
         let Some(positions) = ended.own_positions() else {
             let message = format!(
-                "rank {} has ended epoch {}, others have not, and how long it is is not known",
+                "rank {} has ended epoch {} and other ranks have not, and the length of the epoch \
+                 is unknown",
                 shard.rank, other.epoch
             );
             return Err(invalid(message));
         };
-        // At least of the positions; what is repeated makes no difference.
+        // Repeated samples do not matter, so at most the number of positions.
         let all = ended.division().count().map_or(positions, |count| count.min(positions));
         Ok(State { done: std::iter::once(0..all).collect(), ..ended })
     }
 
-    /// Marks samples of the current epoch as done, so that they are not delivered. Those that are
-    /// done already stay so.
+    /// Marks samples of the current epoch as done, so that the resumed run leaves them out.
+    ///
+    /// Samples that are already done are ignored.
     ///
     /// # Errors
-    /// `InvalidArgument` for a sample of another epoch, or of another rank, for one behind the end of
-    /// the epoch, and where a list was delivered in part, or an item that was cut: with other samples
-    /// it would be another one (see [`repeat_parts`](State::repeat_parts)).
+    /// `InvalidArgument` if a sample belongs to another epoch or another rank, or is beyond the end
+    /// of the epoch. `InvalidArgument` also if a list or a split item was delivered in part,
+    /// because leaving out samples would change it: see [`repeat_parts`](State::repeat_parts).
     pub fn skip(mut self, ids: impl IntoIterator<Item = SampleId>) -> Result<Self> {
         if self.has_parts() {
-            let message = "a list, or an item that was cut, was delivered in part, and without the \
-                           samples to be skipped it would be another one; `State::repeat_parts` lets \
-                           it come again";
+            let message = "a list or an item was delivered in part, and skipping samples would \
+                           change it; call `State::repeat_parts` to deliver it again as a whole";
             return Err(invalid(message));
         }
         let division = self.division();
-        // Of a state of all ranks, by their numbers among what is left.
+        // For a combined state: places among the positions that are not in `base`.
         let mut places = Ranges::default();
         for id in ids {
             if id.epoch != self.epoch {
-                let message = format!("{id} is not of epoch {}, which is under way", self.epoch);
+                let message = format!("{id} is not in the current epoch {}", self.epoch);
                 return Err(invalid(message));
             }
-            // Repeated samples lie behind the end, and the division knows them.
+            // Identities of repeated samples are beyond `len`; the division resolves them.
             if let Some(len) = self.len.filter(|&len| id.index >= len)
                 && division.divided.is_none()
             {
-                return Err(invalid(format!("{id} is none of the {len} that an epoch has")));
+                return Err(invalid(format!("{id} is out of range: an epoch has {len} samples")));
             }
             let Some(place) = self.base.rank(id.index) else { continue };
             let Some(own) = division.own(id.index) else {
                 let whose = self.shard.unwrap_or_default();
-                return Err(invalid(format!("{id} is not a sample of {whose}")));
+                return Err(invalid(format!("{id} does not belong to {whose}")));
             };
-            // A state of all ranks has no division of its own: what is done is done for all.
+            // A combined state has no division: its positions are done for all ranks.
             let new = match self.shard {
                 Some(_) => self.done.insert(own),
                 None => places.insert(place),
@@ -392,25 +401,27 @@ impl State {
         Ok(self)
     }
 
-    /// Whether this version of the library reads states of that format.
+    /// Checks that this version of the library reads states of format version `format`.
     pub(crate) fn check_format(format: u32) -> Result<()> {
         if format == FORMAT {
             return Ok(());
         }
-        let message =
-            format!("a state of format {format}; this version reads format {FORMAT} alone");
+        let message = format!(
+            "unsupported state format version {format}; this version of the library reads version \
+             {FORMAT}"
+        );
         Err(Error::new(ErrorKind::Unsupported, message))
     }
 
-    /// Whether a part of the fingerprint, or what it belongs to, may have changed.
+    /// Whether a part of the fingerprint, or a part above it, is allowed to differ.
     fn allows(&self, part: &str) -> bool {
-        // Parts of a stage are set off by a colon, those of a source by a space.
+        // Parts of a stage are separated by a colon, those of a source by a space.
         let next = if part.starts_with("stage ") { ": " } else { " " };
         let belongs = |rest: &str| rest.is_empty() || rest.starts_with(next);
         self.allowed.iter().any(|allowed| part.strip_prefix(&**allowed).is_some_and(belongs))
     }
 
-    /// Checks that a pipeline may go on from here.
+    /// Checks that a pipeline with these settings can resume from this state.
     pub(crate) fn check(
         &self,
         seed: u64,
@@ -426,32 +437,33 @@ impl State {
             .filter(|change| !self.allows(&change.part))
             .collect::<Vec<_>>();
         if !changes.is_empty() {
-            let told: Vec<String> = changes.iter().map(Change::to_string).collect();
+            let changed: Vec<String> = changes.iter().map(Change::to_string).collect();
             let message = format!(
-                "the state is of another pipeline: {}; where a change is meant, allow it with \
-                 `State::allow_change`",
-                told.join("; ")
+                "the state belongs to a different pipeline: {}; if a change is intended, allow it \
+                 with `State::allow_change`",
+                changed.join("; ")
             );
             return Err(invalid(message).with_changes(changes));
         }
         match self.shard {
             Some(own) if own != shard => {
-                let told = |shard: Shard| format!("{shard} ({})", shard.remainder);
+                let describe = |shard: Shard| format!("{shard} ({})", shard.remainder);
                 let message = format!(
-                    "the state is of {}, and this is {}; put the states of all ranks together with \
-                     `State::combine` and the rest is divided anew",
-                    told(own),
-                    told(shard)
+                    "the state belongs to {}, but this pipeline is {}; combine the states of all \
+                     ranks with `State::combine` to divide the remaining samples again",
+                    describe(own),
+                    describe(shard)
                 );
                 Err(invalid(message))
             }
-            // The division of the rest depends on it.
+            // The division of the remaining positions depends on the length.
             _ if self.len != len && shard.world > 1 => {
-                let told = |len: Option<u64>| len.map_or("unknown".into(), |len| len.to_string());
+                let count = |len: Option<u64>| len.map_or("unknown".into(), |len| len.to_string());
                 let message = format!(
-                    "an epoch had {} positions, and has {} now: its rest cannot be divided alike",
-                    told(self.len),
-                    told(len)
+                    "the number of positions per epoch has changed from {} to {}, so the remaining \
+                     positions cannot be divided among the ranks as before",
+                    count(self.len),
+                    count(len)
                 );
                 Err(invalid(message))
             }
@@ -459,7 +471,7 @@ impl State {
         }
     }
 
-    /// Where a run that goes on from here begins.
+    /// Where a resumed run starts.
     pub(crate) fn begun(&self) -> Begun {
         Begun {
             epoch: self.epoch,
@@ -469,12 +481,12 @@ impl State {
         }
     }
 
-    /// One state of the states of all ranks, in any order: from it the run goes on with any number
-    /// of ranks, which take the rest of the epoch between them.
+    /// Combines the states of all ranks, in any order, into one state.
     ///
-    /// A rank that has just ended an epoch in which others still are counts as having done all its
-    /// part of it. The counts are sums over the ranks; steps are those of the rank that has
-    /// made most. The notes are those of rank 0.
+    /// The run can resume from it with any world size: the ranks share the remaining samples of the
+    /// epoch. If a rank has just ended an epoch that other ranks have not, all its positions of
+    /// that epoch count as done. Sample counts are summed over the ranks. Steps are the maximum
+    /// over the ranks, and notes are those of rank 0.
     ///
     /// ```
     /// use spdl_core::{DatasetSource, PipelineBuilder, Result, Shard, State};
@@ -488,7 +500,7 @@ impl State {
     ///     assert_eq!(pipeline.by_ref().take(3).count(), 3);
     ///     states.push(pipeline.state()?);
     /// }
-    /// // 0..6 are done; three ranks share the others.
+    /// // The samples 0..6 are done; three ranks share the others.
     /// let state = State::combine(states)?;
     /// let rest = rank(1, 3)?.resume(state).build()?.collect::<Result<Vec<_>>>()?;
     /// assert_eq!(rest, [7, 10]);
@@ -496,45 +508,50 @@ impl State {
     /// ```
     ///
     /// # Errors
-    /// `InvalidArgument` where a rank is missing or there twice, where states are of different
-    /// runs, where ranks are in epochs that do not follow each other, where a rank has ended an epoch
-    /// in which others still are and nobody knows how long it is, or where a list that was taken
-    /// apart was delivered in part (see [`repeat_parts`](State::repeat_parts)); `LimitExceeded` where
-    /// very many ranks have each done very many separate parts (a table of both has more than 2^28
-    /// entries).
+    /// * `InvalidArgument` if there is no state, a rank is missing or given twice, or the states
+    ///   belong to different runs or divisions.
+    /// * `InvalidArgument` if the ranks are in epochs that are not adjacent, or a rank has
+    ///   delivered items of the later epoch.
+    /// * `InvalidArgument` if a rank has ended an epoch of unknown length that other ranks have
+    ///   not.
+    /// * `InvalidArgument` if a list or a split item was delivered in part: see
+    ///   [`repeat_parts`](State::repeat_parts).
+    /// * `LimitExceeded` if the states have very many separate ranges on very many ranks: more than
+    ///   2^28 entries in a table of both.
     pub fn combine(states: impl IntoIterator<Item = State>) -> Result<State> {
         let mut states: Vec<State> = states.into_iter().collect();
         states.sort_by_key(|state| state.shard.map_or(0, |shard| shard.rank));
         let Some(first) = states.first() else {
-            return Err(invalid("no states to put together"));
+            return Err(invalid("no states to combine"));
         };
         let Some(Shard { world, remainder, .. }) = first.shard else {
             if states.len() == 1 {
                 return Ok(states.remove(0));
             }
-            return Err(invalid("one of the states is of all ranks already"));
+            return Err(invalid("one of the states is already combined from all ranks"));
         };
         let mut ranks = BTreeSet::new();
         for state in &states {
             let Some(shard) = state.shard else {
-                return Err(invalid("one of the states is of all ranks already"));
+                return Err(invalid("one of the states is already combined from all ranks"));
             };
             if (shard.world, shard.remainder) != (world, remainder) {
                 let message = format!(
-                    "states of different divisions: {world} ranks ({remainder}), and {} ({})",
+                    "the states have different divisions: {world} ranks ({remainder}), and {} ({})",
                     shard.world, shard.remainder
                 );
                 return Err(invalid(message));
             }
             if !ranks.insert(shard.rank) {
-                return Err(invalid(format!("rank {} is there twice", shard.rank)));
+                return Err(invalid(format!("duplicate state of rank {}", shard.rank)));
             }
             let fits = (state.seed, state.len) == (first.seed, first.len)
                 && state.format == first.format
                 && state.fingerprint == first.fingerprint;
             if !fits {
                 let message = format!(
-                    "rank {} is of another run than rank {}: its seed or fingerprint differs",
+                    "rank {} belongs to a different run than rank {}: its seed, number of positions \
+                     or fingerprint differs",
                     shard.rank,
                     ranks.first().unwrap_or(&0)
                 );
@@ -545,30 +562,29 @@ impl State {
             return Err(invalid(format!("the state of rank {missing} of {world} is missing")));
         }
         let epoch = states.iter().map(|state| state.epoch).min().unwrap_or(0);
-        // What was filtered out of the next epoch in advance is nothing that anybody has seen.
+        // Samples of the next epoch that were filtered out early are not visible to the consumer.
         let ahead = |state: &State| state.epoch == epoch + 1 && state.steps_in_epoch == 0;
         if let Some(state) = states.iter().find(|state| state.epoch != epoch && !ahead(state)) {
             let rank_of = |state: &State| state.shard.unwrap_or_default().rank;
             let behind = states.iter().find(|state| state.epoch == epoch).map_or(0, rank_of);
-            let done =
-                if state.epoch == epoch + 1 { ", of which it has done something" } else { "" };
+            let done = if state.epoch == epoch + 1 { " with some of its samples done" } else { "" };
             let message = format!(
-                "rank {behind} is in epoch {epoch}, and rank {} in epoch {}{done}: go on with these \
-                 {world} ranks until all are in one epoch, and change their number then",
+                "rank {behind} is in epoch {epoch}, and rank {} in epoch {}{done}; resume with these \
+                 {world} ranks until all are in one epoch, then change the world size",
                 rank_of(state),
                 state.epoch,
             );
             return Err(invalid(message));
         }
-        // Those in the first epoch know how that was divided.
+        // Only states of the earlier epoch contain its division.
         let Some(known) = states.iter().find(|state| state.epoch == epoch) else {
-            return Err(invalid("no states to put together"));
+            return Err(invalid("no states to combine"));
         };
         if let Some(other) = states.iter().find(|state| {
             state.epoch == epoch && (&state.base, state.padded) != (&known.base, known.padded)
         }) {
             let message = format!(
-                "rank {} went on from another division of the epoch than rank {}",
+                "rank {} resumed from a different division of the epoch than rank {}",
                 other.shard.unwrap_or_default().rank,
                 known.shard.unwrap_or_default().rank
             );
@@ -576,8 +592,8 @@ impl State {
         }
         if let Some(state) = states.iter().find(|state| state.epoch == epoch && state.has_parts()) {
             let message = format!(
-                "rank {} has delivered a list in part; with other ranks there will be other lists. \
-                 `State::repeat_parts` lets it come again",
+                "rank {} has delivered a list or an item in part, which another world size would \
+                 group differently; call `State::repeat_parts` to deliver it again as a whole",
                 state.shard.unwrap_or_default().rank
             );
             return Err(invalid(message));
@@ -585,11 +601,11 @@ impl State {
         let padded = known.division().padded();
         let ranks = states.iter().map(|state| match state.epoch == epoch {
             true => Ok(state.own_done()),
-            false => state.having_ended(known).map(|ended| ended.done),
+            false => state.at_end_of_epoch(known).map(|ended| ended.done),
         });
         let mut base = known.base.clone();
         base.add_ranks(ranks.collect::<Result<_>>()?)?;
-        // What they have in common counts once.
+        // Counts that all ranks share are added once.
         let sum = |states: &mut dyn Iterator<Item = (SampleCounts, SampleCounts)>| {
             let (mut own, mut common) = (SampleCounts::default(), SampleCounts::default());
             for (counts, shared) in states {
@@ -601,15 +617,14 @@ impl State {
         let begun = || states.iter().filter(|state| state.epoch == epoch);
         let in_epoch = sum(&mut begun().map(|state| (state.in_epoch, state.shared.in_epoch)));
         let in_all = sum(&mut states.iter().map(|state| {
-            // Samples of the next epoch that were filtered out ahead come again.
+            // Samples of the next epoch that were filtered out early are read again.
             let ahead = if state.epoch == epoch { SampleCounts::default() } else { state.in_epoch };
             (state.in_all.minus(ahead), state.shared.in_all)
         }));
         let most = |steps: fn(&State) -> u64| states.iter().map(steps).max().unwrap_or(0);
         let (steps_in_epoch, steps) = (most(|state| state.steps_in_epoch), most(|s| s.steps));
-        // Pieces of single samples are known wherever these go. Each rank still knows of those that
-        // were another's when the epoch was divided: they are the same pieces, and the other may
-        // have done with them.
+        // Pieces of single samples are valid on any rank. A rank also keeps pieces of samples that
+        // another rank took over in a later division, and that rank may have finished them.
         let mut pieces = EndedPieces::default();
         begun().for_each(|state| pieces.extend(&state.pieces));
         pieces.retain(|_, index| !base.contains(index));
@@ -634,22 +649,25 @@ impl State {
         })
     }
 
-    /// One state for all ranks, from that of one: where all have made equally many steps of one
-    /// sample or batch each in order, and nothing was dropped or filtered out. What others did in
-    /// another way is not known here: [`combine`](State::combine) their states where that may be.
+    /// Makes a state of all ranks from the state of one.
+    ///
+    /// Correct only if every rank has made the same number of steps, each of one sample or batch in
+    /// order, and no sample was dropped or filtered out. Otherwise [`combine`](State::combine) the
+    /// states of all ranks.
     ///
     /// # Errors
-    /// As for [`combine`](State::combine).
+    /// `InvalidArgument` if a sample was delivered in part. `LimitExceeded` for more than 2^20
+    /// ranks. Otherwise as [`combine`](State::combine).
     pub fn of_equal_ranks(self) -> Result<State> {
         let Some(shard) = self.shard else { return Ok(self) };
         if !self.pieces.is_empty() {
-            let message = "a sample was delivered in part, and which one that is on other ranks is not \
-                           known; combine the states of all ranks";
+            let message = "a sample was delivered in part, and the state of one rank does not show \
+                           where the other ranks are; combine the states of all ranks";
             return Err(invalid(message));
         }
         if shard.world > MOST_RANKS {
             let message =
-                format!("{} ranks; at most {MOST_RANKS} can be put together", shard.world);
+                format!("cannot combine {} ranks: the maximum is {MOST_RANKS}", shard.world);
             return Err(Error::new(ErrorKind::LimitExceeded, message));
         }
         let states = (0..shard.world).map(|rank| {
@@ -659,16 +677,18 @@ impl State {
         State::combine(states)
     }
 
-    /// The position of the current epoch behind the last one of which anything is done, or on which a
-    /// list that was delivered in part depends, or an item that was cut, counted from 0 in the order
-    /// of all ranks. From there on another order may follow: see
-    /// [`Mixture::taking_over`](crate::source::sampler::Mixture::taking_over). What is not yet done in front
-    /// of it comes as it would have come.
+    /// One past the last position of the current epoch that the run has used, counted over all
+    /// ranks.
     ///
-    /// Of several ranks take the largest, or that of their [combined](State::combine) state.
+    /// A position is used if it is done, or if a partly delivered list or split item depends on it.
+    /// Another order may follow from the frontier on: see
+    /// [`Mixture::taking_over`](crate::source::sampler::Mixture::taking_over). Positions before it
+    /// that are not done keep their order.
+    ///
+    /// For several ranks use the maximum, or the frontier of the [combined](State::combine) state.
     pub fn frontier(&self) -> u64 {
         let division = self.division();
-        // The very last one may be a sample that is repeated.
+        // The last position of a range may be a repeated sample.
         let own = self.done.iter().flat_map(|range| [range.end - 1, range.end.max(2) - 2]);
         let done = own.filter_map(|own| division.at(own)).map(|place| place.at.saturating_add(1));
         let parts = self.pieces.indices().chain(self.carry.values().map(|cut| cut.piece.index));
@@ -677,8 +697,8 @@ impl State {
         done.chain(parts).chain([self.parts_end]).fold(self.base.end(), u64::max)
     }
 
-    /// How many positions of the current epoch this rank has yet to do, or all ranks where their
-    /// states were combined; `None` where nobody knows how many there are.
+    /// How many positions of the current epoch remain for this rank, or for all ranks of a combined
+    /// state; `None` if the length of the epoch is unknown.
     pub fn remaining(&self) -> Option<u64> {
         let Shard { world, remainder, .. } = self.shard.unwrap_or_default();
         let divided = self.len?.saturating_sub(self.base.count());
@@ -699,7 +719,7 @@ pub(crate) mod tests {
 
     const KINDS: [Remainder; 3] = [Remainder::Drop, Remainder::Pad, Remainder::Uneven];
 
-    /// A rank that has done this much of its part of what is left.
+    /// A rank that has done these `(start, length)` ranges of its remaining positions.
     pub(crate) fn rank(
         rank: u64,
         world: u64,
@@ -708,13 +728,13 @@ pub(crate) mod tests {
         done: &[(u64, u64)],
     ) -> State {
         let shard = Shard::new(rank, world).unwrap().remainder(kind);
-        let state = from.clone().taken_up(0, shard, from.len, BTreeMap::new());
+        let state = from.clone().for_rank(0, shard, from.len, BTreeMap::new());
         let count = state.division().count().or(state.own_positions()).unwrap();
         let done = done.iter().map(|&(start, len)| start..start + len);
         State { done: done.collect::<Ranges>().below(count), ..state }
     }
 
-    /// The positions that a rank has done, one by one.
+    /// The positions that a rank has done, as a set.
     fn one_by_one(state: &State) -> BTreeSet<u64> {
         let division = state.division();
         let ids = state.done.iter().flatten().map_while(|own| division.at(own));
@@ -729,7 +749,7 @@ pub(crate) mod tests {
         #![proptest_config(ProptestConfig { cases: 100, ..ProptestConfig::default() })]
 
         #[test]
-        fn states_are_put_together_as_if_position_by_position(
+        fn combined_states_equal_the_union_of_their_positions(
             len in 0..400u64, worlds in prop::collection::vec(1..9u64, 1..4),
             kind in prop::sample::select(&KINDS[..]),
             done in prop::collection::vec(prop::collection::vec((0..40u64, 0..20u64), 0..3), 24),
@@ -747,7 +767,7 @@ pub(crate) mod tests {
                     prop_assert!(own.is_disjoint(&all));
                     all.extend(own);
                 }
-                // The audit, with a rank that is there twice.
+                // The audit, with two states of one rank.
                 let twice = rank(again.0 % world, world, kind, &state, &again.1);
                 let audit = State::audit(states.iter().cloned().chain([twice.clone()])).unwrap();
                 let both: BTreeSet<u64> = &all | &one_by_one(&twice);
@@ -763,24 +783,24 @@ pub(crate) mod tests {
                 let last: BTreeSet<u64> =
                     (0..len).filter(|at| !before.contains(at)).skip((rest - dropped) as usize).collect();
                 prop_assert_eq!(set(audit.remainder()), last);
-                // With a state of another division, one by one.
+                // With a state of a different division.
                 let other = rank(0, world + 1, kind, &state, &again.1);
                 let mixed = State::audit([states[0].clone(), other.clone()]).unwrap();
                 prop_assert_eq!(
                     set(mixed.repeated()), &one_by_one(&states[0]) & &one_by_one(&other),
                 );
-                // With one that was left over from the division before: what that has done is known
-                // to the others, and counts once.
+                // With a state of the previous division: other states contain its positions, which
+                // count once.
                 if let Some(old) = old.replace(states[0].clone()) {
                     let mixed = State::audit([old, states[0].clone()]).unwrap();
                     prop_assert_eq!(mixed.done() as usize, (&before | &one_by_one(&states[0])).len());
                     prop_assert_eq!(mixed.repeated_count(), 0);
                 }
-                // A rank that is in the next epoch already, where another one is not.
+                // With a rank that is already in the next epoch.
                 let ended = (ended % world) as usize;
                 if world > 1 {
                     let part = State { done: Ranges::default(), ..states[ended].clone() };
-                    let part = part.having_ended(&states[0]).unwrap();
+                    let part = part.at_end_of_epoch(&states[0]).unwrap();
                     all.extend(one_by_one(&part));
                     states[ended] = states[ended].at_epoch(1);
                     let audit = State::audit(states.clone()).unwrap();
@@ -795,7 +815,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_was_counted_before_a_change_of_ranks_counts_once() {
+    fn samples_counted_before_a_change_of_world_size_count_once() {
         let counted = |delivered| SampleCounts { delivered, ..SampleCounts::default() };
         let mut state = State::at_start(0, 0, Shard::default(), Some(100), BTreeMap::new());
         state = State { shard: None, ..state };
@@ -808,7 +828,7 @@ pub(crate) mod tests {
             state = State::combine((0..world).map(part)).unwrap();
         }
         assert_eq!((state.samples(), state.samples_in_epoch()), (counted(35), counted(35)));
-        // In the next epoch those of all epochs are still common to all.
+        // In the next epoch, all ranks still share the counts of earlier epochs.
         let next = |r| rank(r, 2, Remainder::Uneven, &state, &[]).at_epoch(1);
         let next = State::combine((0..2).map(next)).unwrap();
         assert_eq!((next.samples(), next.samples_in_epoch()), (counted(35), counted(0)));

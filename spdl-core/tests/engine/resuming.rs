@@ -1030,24 +1030,24 @@ fn states_that_do_not_belong_together_are_refused() {
     refused(states(4, &[1, 2, 3]), "rank 3 of 4 is missing");
     let mut twice = states(2, &[1, 2]);
     twice.push(twice[0].clone());
-    refused(twice, "rank 0 is there twice");
+    refused(twice, "duplicate state of rank 0");
     let mut mixed = states(2, &[1, 2]);
     mixed[1] = states(3, &[1, 2]).remove(1);
     refused(mixed, "different divisions");
     let other = PipelineBuilder::new(numbers(20)).seed(1).shard(Shard::new(1, 2).unwrap());
     let mut mixed = states(2, &[1, 2]);
     mixed[1] = after(other.deterministic(), 1);
-    refused(mixed, "another run");
+    refused(mixed, "different run");
     refused(
         states(2, &[3, 12]),
-        "rank 0 is in epoch 0, and rank 1 in epoch 1, of which it has done something: go on with \
+        "rank 0 is in epoch 0, and rank 1 in epoch 1 with some of its samples done; resume with \
          these 2 ranks until all are in one epoch",
     );
-    refused(states(2, &[3, 25]), "rank 0 is in epoch 0, and rank 1 in epoch 2: go on with");
+    refused(states(2, &[3, 25]), "rank 0 is in epoch 0, and rank 1 in epoch 2; resume with");
     let combined = State::combine(states(2, &[3, 4])).unwrap();
     let mut mixed = states(2, &[1, 2]);
     mixed.push(combined.clone());
-    refused(mixed, "all ranks already");
+    refused(mixed, "already combined");
     assert_eq!(State::combine([combined.clone()]).unwrap(), combined);
     assert_eq!((combined.shard(), combined.steps()), (None, 4));
     assert_eq!(combined.remaining(), Some(13));
@@ -1145,7 +1145,7 @@ fn an_audit_of_states_tells_what_is_missing_and_repeated() {
     assert_eq!(State::audit(states(2, &[10, 0])).unwrap().done(), 10);
     let audit = State::audit(states(3, &[3, 3, 3])).unwrap();
     assert!(audit.missing().flatten().eq(9..18), "{audit}");
-    assert!(audit.to_string().ends_with("none repeated, left to no rank: 18..20"), "{audit}");
+    assert!(audit.to_string().ends_with("none repeated, assigned to no rank: 18..20"), "{audit}");
     assert_eq!(State::audit([]).unwrap_err().kind(), ErrorKind::InvalidArgument);
 }
 

@@ -205,7 +205,7 @@ impl Plan {
                     return Err(Error::new(ErrorKind::InvalidArgument, message));
                 }
                 // From here on it is a state of this pipeline, and of this rank.
-                state.taken_up(seed, shard, len, fingerprint)
+                state.for_rank(seed, shard, len, fingerprint)
             }
             None => State::at_start(seed, source.first, shard, len, fingerprint),
         };
