@@ -29,13 +29,13 @@ fn local_files_keep_the_contract() {
     for threads in [1, 3, LocalFetcher::DEFAULT_THREADS] {
         let fetcher = LocalFetcher::with_threads(threads);
         fetcher_contract(&fetcher, &folder.path().into());
-        fetcher_contract(&fetcher.on_threads_alone(), &folder.path().into());
+        fetcher_contract(&fetcher.without_inline_reads(), &folder.path().into());
     }
 }
 
 /// One that reads at once what is in memory, and one that does not.
 fn fetchers() -> [LocalFetcher; 2] {
-    [LocalFetcher::new(), LocalFetcher::new().on_threads_alone()]
+    [LocalFetcher::new(), LocalFetcher::new().without_inline_reads()]
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! An address as people write it, taken apart; what is secret in it is never shown.
+//! [`Address`]: a path or URL split into its parts. Its display hides secrets.
 
 use std::fmt;
 
@@ -7,11 +7,11 @@ use spdl_core::{Error, ErrorKind, Result};
 use crate::fetch::Key;
 use crate::stores::Secret;
 
-/// Where an object, or a folder of them, lies: `s3://bucket/prefix/x.tar`, or a path.
+/// The address of an object or a folder: a URL such as `s3://bucket/prefix/x.tar`, or a path.
 ///
-/// Displayed, it has neither name and password nor query. Servers of the web are told apart by their
-/// names in lower case and their ports; 80 of `http:` and 443 of `https:` need not be said, and are left
-/// out.
+/// `Display` omits the user name and the password, and shows `?***` in place of the query. For
+/// `http` and `https`, the host is converted to lower case and the default port (80 and 443) is
+/// removed.
 ///
 /// ```
 /// use spdl_io::stores::Address;
@@ -30,19 +30,20 @@ pub struct Address {
     query: Option<Secret>,
 }
 
-/// Their keys stand in addresses as they are, as everybody writes them.
+/// Schemes whose addresses hold the key without percent encoding.
 const OBJECT_STORES: [&str; 3] = ["s3", "gs", "az"];
 
 impl Address {
-    /// Takes an address apart. What has no scheme is a path of this machine, and its scheme is
-    /// `file`.
+    /// Parses an address. Text without a scheme is a local path with the scheme `file`.
     ///
-    /// In addresses of object stores (`s3:`, `gs:`, `az:`) the key stands as it is; in all others
-    /// `%` and two digits are a byte, and `?` begins a query.
+    /// In addresses of object stores (`s3:`, `gs:`, `az:`) the key is taken literally. In all other
+    /// URLs, percent encoding (RFC 3986) is decoded and `?` starts the query. A fragment (`#...`) is
+    /// removed.
     ///
     /// # Errors
-    /// `InvalidArgument` for a scheme without a host, and for name and password, or a query, where
-    /// they do not belong; the message does not hold the address.
+    /// `InvalidArgument` if a URL names no host or bucket, if an object store's address holds user
+    /// information or a query, or if a `file:` URL names another machine. The message does not
+    /// contain the address, which may hold secrets.
     pub fn parse(text: &str) -> Result<Self> {
         let Some((scheme, rest)) = split_scheme(text) else {
             return Ok(Address::file(Key::from(text)));
@@ -51,7 +52,7 @@ impl Address {
             return file_address(rest);
         }
         let Some(rest) = rest.strip_prefix("//") else {
-            return Err(unusable(&scheme, "`//` and a host are missing behind the scheme"));
+            return Err(invalid_address(&scheme, "`//` and a host are missing after the scheme"));
         };
         let is_object_store = OBJECT_STORES.contains(&scheme.as_str());
         let end = rest.find(if is_object_store { &['/'][..] } else { &['/', '?', '#'][..] });
@@ -61,10 +62,10 @@ impl Address {
             None => (None, authority),
         };
         if authority.is_empty() {
-            return Err(unusable(&scheme, "it names no host and no bucket"));
+            return Err(invalid_address(&scheme, "no host or bucket name"));
         }
         let mut address = Address {
-            authority: usual_authority(&scheme, authority),
+            authority: normalized_authority(&scheme, authority),
             user: None,
             key: Key::from(""),
             query: None,
@@ -72,13 +73,15 @@ impl Address {
         };
         if is_object_store {
             if user.is_some() {
-                let fault = "name and password do not belong into it; see the source's options";
-                return Err(unusable(&address.scheme, fault));
+                let fault = "object stores accept no user name or password in the address; pass \
+                             credentials in the source options";
+                return Err(invalid_address(&address.scheme, fault));
             }
             let key = path.strip_prefix('/').unwrap_or(path);
             if key.split_once('?').is_some_and(|(_, query)| query.contains('=')) {
-                let fault = "it has a query; a signed address begins with `https:`";
-                return Err(unusable(&address.scheme, fault));
+                let fault = "object stores accept no query in the address; use the `https:` URL of a \
+                             presigned object";
+                return Err(invalid_address(&address.scheme, fault));
             }
             address.key = Key::from(key);
             return Ok(address);
@@ -103,43 +106,43 @@ impl Address {
         Address { scheme, authority, user: None, key, query: None }
     }
 
-    /// What stands before the colon, in lower case: `s3`, `https`, `file`.
+    /// Returns the scheme in lower case, without the colon: `s3`, `https`, `file`.
     pub fn scheme(&self) -> &str {
         &self.scheme
     }
 
-    /// The host and port, the bucket, or the container; empty for files.
+    /// Returns the host and port, the bucket, or the container. Empty for files.
     pub fn authority(&self) -> &str {
         &self.authority
     }
 
-    /// What lies there: an object, or a folder; empty where nothing is named.
+    /// Returns the key of the object or folder, percent-decoded. Empty if the URL has no path.
     pub fn key(&self) -> &Key {
         &self.key
     }
 
-    /// The name and the password before the host.
+    /// Returns the user name and the password of the URL.
     pub fn user(&self) -> Option<(&str, &Secret)> {
         self.user.as_ref().map(|(name, password)| (name.as_str(), password))
     }
 
-    /// What stands behind `?`, which may be a signature.
+    /// Returns the query without the `?`. The query may hold a signature.
     pub fn query(&self) -> Option<&Secret> {
         self.query.as_ref()
     }
 
-    /// The same server, and nothing on it.
+    /// Returns the address of the server, without a key.
     #[cfg(feature = "http")]
     pub(crate) fn without_key(&self) -> Self {
         Address { key: Key::from(""), ..self.clone() }
     }
 
-    /// The same without name, password and query.
+    /// Returns the address without user name, password and query.
     pub(crate) fn without_secrets(&self) -> Self {
         Address { user: None, query: None, ..self.clone() }
     }
 
-    /// The store alone, as it can be shown.
+    /// Returns the scheme and the authority, which hold no secrets.
     pub(crate) fn store(&self) -> String {
         format!("{}://{}", self.scheme, self.authority)
     }
@@ -161,36 +164,37 @@ impl fmt::Debug for Address {
     }
 }
 
-/// The authority in the one way in which a server of the web is written; of other schemes as it stands.
-fn usual_authority(scheme: &str, authority: &str) -> String {
-    let usual_port = match scheme {
+/// Normalizes the authority of a web server. Authorities of other schemes stay as they are.
+fn normalized_authority(scheme: &str, authority: &str) -> String {
+    let default_port = match scheme {
         "http" => ":80",
         "https" => ":443",
         _ => return authority.to_owned(),
     };
     let authority = authority.to_ascii_lowercase();
-    match authority.strip_suffix(usual_port) {
+    match authority.strip_suffix(default_port) {
         Some(host) if !host.is_empty() => host.to_owned(),
         _ => authority,
     }
 }
 
-/// The beginning of addresses as [`Address`] displays them.
-pub(super) fn usual_beginning(start: &str) -> String {
+/// Normalizes an address prefix to the form in which [`Address`] displays addresses.
+pub(super) fn normalized_prefix(start: &str) -> String {
     let start = start.trim_end_matches('/');
     let Some((scheme, rest)) = start.split_once("://") else { return start.to_owned() };
     let scheme = scheme.to_ascii_lowercase();
     let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
-    format!("{scheme}://{}{path}", usual_authority(&scheme, authority))
+    format!("{scheme}://{}{path}", normalized_authority(&scheme, authority))
 }
 
-fn unusable(scheme: &str, fault: &str) -> Error {
-    let message = format!("this address of scheme `{scheme}:` cannot be used: {fault}");
+fn invalid_address(scheme: &str, fault: &str) -> Error {
+    let message = format!("invalid address with scheme {scheme:?}: {fault}");
     Error::new(ErrorKind::InvalidArgument, message)
 }
 
-/// The scheme in lower case, and what is behind its colon. One letter is a drive of Windows, and
-/// without `//` only `file:` is a scheme.
+/// Splits off the scheme and converts it to lower case.
+///
+/// A single letter is a Windows drive. Without `//`, only `file:` is a scheme.
 fn split_scheme(text: &str) -> Option<(String, &str)> {
     let (scheme, rest) = text.split_once(':')?;
     let is_scheme = scheme.len() > 1
@@ -206,8 +210,8 @@ fn file_address(rest: &str) -> Result<Address> {
         Some(rest) => {
             let (host, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
             if !host.is_empty() && host != "localhost" {
-                let fault = "files of other machines cannot be read; a path needs `file:///`";
-                return Err(unusable("file", fault));
+                let fault = "the host is another machine; write local paths as `file:///path`";
+                return Err(invalid_address("file", fault));
             }
             path
         }
@@ -215,7 +219,7 @@ fn file_address(rest: &str) -> Result<Address> {
     Ok(Address::file(Key::from_bytes(&percent_decoded(path))))
 }
 
-/// Bytes written as `%` and two hexadecimal digits; what is none stays as it is.
+/// Decodes percent encoding (RFC 3986, 2.1). Invalid sequences stay as they are.
 pub(crate) fn percent_decoded(text: &str) -> Vec<u8> {
     let digit = |byte: Option<&u8>| byte.and_then(|byte| char::from(*byte).to_digit(16));
     let mut bytes = Vec::with_capacity(text.len());
@@ -247,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_scheme_is_a_path() {
+    fn text_without_scheme_is_a_path() {
         for path in ["a/b.tar", "/a/b%20c", "C:\\data\\x", "c:/x", "odd:name", "a b?c#d", ""] {
             assert_eq!(parts(path), three("file", "", path));
         }
@@ -258,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_of_object_stores_stand_as_they_are() {
+    fn object_store_keys_are_literal() {
         let raw = "a%20b c#d/größe+1&?";
         assert_eq!(parts(&format!("S3://bucket/{raw}")), three("s3", "bucket", raw));
         assert_eq!(parts("gs://bucket"), three("gs", "bucket", ""));
@@ -266,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_of_the_web_are_decoded_and_lose_their_fragment() {
+    fn web_addresses_are_decoded_without_fragment() {
         assert_eq!(parts("http://h:81/a%20b%2?x#y"), three("http", "h:81", "a b%2"));
         assert_eq!(parts("http://h?x=/y"), three("http", "h", ""));
         let address = Address::parse("https://me%40x:p%3aw@h/a?q=1#z").unwrap();
@@ -276,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_of_the_web_is_written_in_one_way() {
+    fn web_authorities_are_normalized() {
         for (text, store) in [
             ("https://h:443/x", "https://h"),
             ("HTTPS://Host.Example:443", "https://host.example"),
@@ -298,12 +302,12 @@ mod tests {
             ("https://H:443/A/", "https://h/A"),
             ("s3://B/A", "s3://B/A"),
         ] {
-            assert_eq!(usual_beginning(start), usual);
+            assert_eq!(normalized_prefix(start), usual);
         }
     }
 
     #[test]
-    fn what_is_secret_is_in_no_message() {
+    fn errors_and_display_hold_no_secrets() {
         for text in [
             "s3://KEY:canary@bucket/a",
             "s3://bucket/a?X-Amz-Signature=canary",

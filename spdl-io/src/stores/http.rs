@@ -1,4 +1,4 @@
-//! Objects of web servers, over HTTP and HTTPS.
+//! [`HttpFetcher`]: reads objects of web servers over HTTP and HTTPS.
 
 use std::fmt;
 use std::ops::Range;
@@ -20,31 +20,32 @@ use crate::fetch::{
     past_the_end, range_len,
 };
 use crate::stores::network::{
-    self, Connections, FARTHEST, Reactor, Refusal, broken, collect, exact, gathered,
-    is_this_machine,
+    self, Connections, MAX_OFFSET, Reactor, ResponseError, buffer_first_chunk, collect, exact,
+    is_this_machine, transport_error,
 };
 use crate::stores::{Address, SourceOptions};
 
-const MOST_REDIRECTS: usize = 10;
-const RANGES_AT_ONCE: usize = 8;
+const MAX_REDIRECTS: usize = 10;
+const CONCURRENT_RANGES: usize = 8;
 
-/// Reads objects of a web server; keys are paths below its address, not percent-encoded.
+/// Reads objects of a web server. Keys are paths below its URL, without percent encoding.
 ///
-/// A key may also be a whole address on this server, `https://host/a%20b.jpg?width=200`: it is sent as it
-/// stands, and with its own query instead of the fetcher's.
+/// A key may also be a URL on the same server, such as `https://host/a%20b.jpg?width=200`. The
+/// fetcher sends such a URL unchanged, with its own query instead of the fetcher's.
 ///
-/// Any server will do that answers GET; ranges, sizes and versions need one that knows ranges and
-/// HEAD, as all common ones do. There is no listing: the web has none.
+/// Whole objects need a server that answers GET. Ranges, sizes and versions need range requests
+/// and HEAD, which all common servers support. Listing is not supported.
 ///
-/// An object's version is its ETag, or else the time of its last change. Only a strong ETag binds a
-/// read (`If-Match`); all else is compared when the answer comes.
+/// The version of an object is its `ETag`, or else its `Last-Modified` header. A strong ETag is
+/// sent as `If-Match`. Other versions are compared after the response headers arrive.
 ///
-/// Redirects are followed, up to 10, and from HTTPS to HTTP only by leave. Name and password of the
-/// address, and headers of the options, go to no other server. Proxies are taken from the
-/// environment (`HTTPS_PROXY`, `NO_PROXY`), but this machine is reached without.
+/// Up to 10 redirects are followed. Redirects from HTTPS to HTTP need
+/// [`SourceOptions::allow_plain_http`]. User name, password and configured headers are not sent
+/// to other servers. Proxies come from the environment (`HTTPS_PROXY`, `NO_PROXY`); this machine
+/// is reached without a proxy.
 ///
-/// It asks once; [`Resilient`](crate::Resilient) asks again, and a
-/// [`StoreRegistry`](crate::StoreRegistry) puts it above.
+/// Each request is sent once. For retries, wrap the fetcher in
+/// [`Resilient`](crate::Resilient), as [`StoreRegistry`](crate::StoreRegistry) does.
 ///
 /// ```no_run
 /// use spdl_io::{Fetcher, HttpFetcher, SourceOptions};
@@ -59,21 +60,22 @@ struct Server {
     reactor: Reactor,
     client: reqwest::Client,
     connections: Connections,
-    /// Without name, password and query.
+    /// URL without user name, password and query.
     base: Url,
-    /// May be a signature.
+    /// The query of each request, which may hold a signature.
     query: Option<crate::stores::Secret>,
     headers: HeaderMap,
     allow_plain_http: bool,
 }
 
 impl HttpFetcher {
-    /// A fetcher for what lies below `url`, which may hold a name and a password, and a query that
-    /// goes with every request. The empty key is the address itself.
+    /// Creates a fetcher for objects below `url`. The empty key is `url` itself.
+    ///
+    /// `url` may hold a user name, a password, and a query that is sent with every request.
     ///
     /// # Errors
-    /// `InvalidArgument` for what is no address of the web, and for headers that cannot be sent;
-    /// `Io` where TLS cannot be set up, as on a machine that trusts nobody.
+    /// `InvalidArgument` if `url` is not an HTTP URL or a header is invalid. `Io` if TLS cannot be
+    /// set up, for example because the system has no trusted root certificates.
     pub fn new(url: &str, options: &SourceOptions) -> Result<Self> {
         let address = Address::parse(url)?;
         let client = network::client(options, is_this_machine(address.authority()))?;
@@ -89,7 +91,9 @@ impl HttpFetcher {
         let invalid = |fault: &str| Error::new(ErrorKind::InvalidArgument, fault);
         let base = Url::parse(&address.store()).ok();
         let base = base.filter(|it| matches!(it.scheme(), "http" | "https") && it.has_host());
-        let mut base = base.ok_or_else(|| invalid("this is no address of a web server"))?;
+        let mut base = base.ok_or_else(|| {
+            invalid("not the URL of a web server; expected http://host/path or https://host/path")
+        })?;
         base.set_path(&encode(address.key())?);
         let mut headers = HeaderMap::new();
         if let Some((name, password)) = address.user() {
@@ -98,7 +102,7 @@ impl HttpFetcher {
         }
         for (name, value) in &options.headers {
             let name = HeaderName::from_bytes(name.as_bytes())
-                .map_err(|_| invalid("the name of a header holds what none may"))?;
+                .map_err(|_| invalid("invalid character in header name"))?;
             headers.insert(name, secret_header(value.reveal())?);
         }
         Ok(HttpFetcher(Arc::new(Server {
@@ -119,7 +123,7 @@ impl HttpFetcher {
         collect(body, key, len, max_bytes).await
     }
 
-    /// Refuses a body of more bytes, where its length is told, before it is read.
+    /// Returns an error before reading the body if its known length exceeds `max_bytes`.
     async fn open_limited(&self, key: &Key, request: ReadRequest, max_bytes: u64) -> Result<Body> {
         let (server, asked) = (Arc::clone(&self.0), key.clone());
         let call = async move { server.open(&asked, &request, max_bytes).await };
@@ -147,11 +151,11 @@ impl Fetcher for HttpFetcher {
         self.0.reactor.run(key, async move { server.stat(&asked).await }).await
     }
 
-    /// Reads 8 ranges at once.
+    /// Reads up to 8 ranges concurrently.
     async fn read_ranges(&self, key: &Key, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
         let reads: Vec<_> =
             ranges.iter().map(|range| self.read(key, Some(range.clone()))).collect();
-        stream::iter(reads).buffered(RANGES_AT_ONCE).try_collect().await
+        stream::iter(reads).buffered(CONCURRENT_RANGES).try_collect().await
     }
 
     async fn open(&self, key: &Key, request: &ReadRequest) -> Result<Body> {
@@ -159,8 +163,8 @@ impl Fetcher for HttpFetcher {
     }
 
     async fn list(&self, prefix: &Key) -> Result<BoxStream<'static, Result<ObjectMeta>>> {
-        let message = "a web server does not list what it holds; name the files, many at once as in \
-            shard-{0000..0007}.tar";
+        let message = "web servers cannot be listed; name each file, or use a brace pattern such \
+                    as shard-{0000..0007}.tar";
         Err(Error::new(ErrorKind::Unsupported, message).with_key(prefix.display_name()))
     }
 }
@@ -177,11 +181,11 @@ impl Server {
         let mut headers = HeaderMap::new();
         let is_range = start > 0 || end.is_some();
         match end {
-            Some(end) if range_len(key, &(start..end))? == 0 || start >= FARTHEST => {
-                return self.nothing(key, request).await;
+            Some(end) if range_len(key, &(start..end))? == 0 || start >= MAX_OFFSET => {
+                return self.empty_body(key, request).await;
             }
             Some(end) => {
-                let last = end.min(FARTHEST) - 1;
+                let last = end.min(MAX_OFFSET) - 1;
                 headers.insert(RANGE, header(&format!("bytes={start}-{last}"))?);
             }
             None if is_range => {
@@ -196,15 +200,15 @@ impl Server {
         let response = self.send(Method::GET, key, headers).await?;
         if response.status() == StatusCode::RANGE_NOT_SATISFIABLE && is_range {
             drop((response, permit));
-            return self.nothing(key, request).await;
+            return self.empty_body(key, request).await;
         }
         accept(&response)?;
         let found = version_of(response.headers());
         check_version(key, version.as_ref(), found.as_ref())?;
-        let told = content_length(&response)?;
-        if told.is_none() && !is_chunked(&response) && !is_range {
-            let message = "the server tells no length, and ends its answer by closing the connection: \
-                           one that is cut would look whole";
+        let reported = content_length(&response)?;
+        if reported.is_none() && !is_chunked(&response) && !is_range {
+            let message = "the response has neither Content-Length nor chunked encoding, so a \
+                                       truncated body cannot be detected";
             return Err(Error::new(ErrorKind::Unsupported, message));
         }
         let (len, size) = if is_range {
@@ -213,62 +217,65 @@ impl Server {
             if part.start == start && part.end == size && end > size {
                 return Err(past_the_end(key, start..end, size));
             }
-            if part != (start..end) || told.is_some_and(|told| told != end - start) {
-                let message = format!("bytes {start}..{end} were asked for, and others came");
+            if part != (start..end) || reported.is_some_and(|reported| reported != end - start) {
+                let message = format!(
+                    "requested bytes {start}..{end}, but the server sent bytes {}..{}",
+                    part.start, part.end
+                );
                 return Err(Error::new(ErrorKind::Corrupt, message));
             }
             (Some(end - start), Some(size))
         } else {
-            (told, told)
+            (reported, reported)
         };
         let pieces = stream::try_unfold(response, |mut response| async move {
-            let piece = response.chunk().await.map_err(broken)?;
+            let piece = response.chunk().await.map_err(transport_error)?;
             Ok(piece.map(|piece| (piece, response)))
         });
         let pieces = match len {
             Some(len) => exact(pieces, key, start, len, permit),
-            // Its end is marked in another way.
+            // Chunked encoding marks the end of the body.
             None => {
                 let name = key.display_name();
                 let named = move |error: Error| error.with_key(Arc::clone(&name));
                 pieces.map_err(named).inspect(move |_| _ = &permit).boxed()
             }
         };
-        let mut body = Body::new(self.reactor.within(|| pieces)?.boxed());
+        let mut body = Body::new(self.reactor.in_tokio_context(|| pieces)?.boxed());
         (body.size, body.version) = (size, found);
         check_limit(key, len.unwrap_or(0), max_bytes)?;
-        Ok(gathered(body, len, request).await)
+        Ok(buffer_first_chunk(body, len, request).await)
     }
 
-    /// No bytes at all, where the place they are asked for at is none behind the end.
-    async fn nothing(&self, key: &Key, request: &ReadRequest) -> Result<Body> {
-        let told = self.stat(key).await?;
-        check_version(key, request.version.as_ref(), told.version.as_ref())?;
+    /// Returns an empty body after checking that its position is not beyond the end of the object.
+    async fn empty_body(&self, key: &Key, request: &ReadRequest) -> Result<Body> {
+        let reported = self.stat(key).await?;
+        check_version(key, request.version.as_ref(), reported.version.as_ref())?;
         let ReadRequest { start, end, .. } = *request;
-        let end = end.unwrap_or(told.size.max(start));
-        if end > told.size {
-            return Err(past_the_end(key, start..end, told.size));
+        let end = end.unwrap_or(reported.size.max(start));
+        if end > reported.size {
+            return Err(past_the_end(key, start..end, reported.size));
         }
         if start < end {
-            let message = "the server refuses a range that lies in the object";
+            let message = "416 Range Not Satisfiable for a range in_tokio_context the object";
             return Err(Error::new(ErrorKind::Corrupt, message));
         }
-        let mut body = Body::from_bytes(Bytes::new()).with_size(told.size);
-        body.version = told.version;
+        let mut body = Body::from_bytes(Bytes::new()).with_size(reported.size);
+        body.version = reported.version;
         Ok(body)
     }
 
     async fn stat(&self, key: &Key) -> Result<ObjectMeta> {
         let _permit = self.connections.take().await?;
         let response = self.send(Method::HEAD, key, HeaderMap::new()).await?;
-        // A signed address may be signed for GET alone.
+        // A presigned URL may be valid only for GET.
         let is_refused = matches!(response.status().as_u16(), 403 | 405 | 501);
         let (response, size) = if is_refused {
             let mut headers = HeaderMap::new();
             headers.insert(RANGE, HeaderValue::from_static("bytes=0-0"));
             let response = self.send(Method::GET, key, headers).await?;
             let size = match response.status() {
-                StatusCode::RANGE_NOT_SATISFIABLE => refusal(&response).size,
+                StatusCode::RANGE_NOT_SATISFIABLE => response_error(&response).size,
                 StatusCode::PARTIAL_CONTENT => part_of(&response).ok().map(|(_, size)| size),
                 _ => content_length(&response)?,
             };
@@ -281,26 +288,29 @@ impl Server {
             accept(&response)?;
         }
         let size = size.ok_or_else(|| {
-            Error::new(ErrorKind::Unsupported, "the server does not tell the object's length")
+            Error::new(
+                ErrorKind::Unsupported,
+                "the server sends no Content-Length, so the size of the object is unknown",
+            )
         })?;
-        let mut told = ObjectMeta::new(key.clone(), size);
-        told.version = version_of(response.headers());
-        Ok(told)
+        let mut reported = ObjectMeta::new(key.clone(), size);
+        reported.version = version_of(response.headers());
+        Ok(reported)
     }
 
-    /// Sends one request, and follows where it is sent.
+    /// Sends one request and follows redirects.
     async fn send(&self, method: Method, key: &Key, headers: HeaderMap) -> Result<Response> {
         let mut url = self.url(key)?;
         let origin = url.origin();
-        for _ in 0..=MOST_REDIRECTS {
+        for _ in 0..=MAX_REDIRECTS {
             let mut request = reqwest::Request::new(method.clone(), url.clone());
             *request.headers_mut() = headers.clone();
-            // What is stored is what is wanted, not what the server makes of it.
+            // Prevents the server from compressing the body.
             request.headers_mut().insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
             if url.origin() == origin {
                 request.headers_mut().extend(self.headers.clone());
             }
-            let response = self.client.execute(request).await.map_err(broken)?;
+            let response = self.client.execute(request).await.map_err(transport_error)?;
             let location = response.headers().get(LOCATION);
             let (true, Some(location)) = (is_redirect(response.status()), location) else {
                 return Ok(response);
@@ -308,16 +318,16 @@ impl Server {
             let next = location.to_str().ok().and_then(|location| url.join(location).ok());
             let mut next = next
                 .filter(|next| matches!(next.scheme(), "http" | "https"))
-                .ok_or_else(|| Error::new(ErrorKind::Corrupt, "a redirect leads nowhere"))?;
+                .ok_or_else(|| Error::new(ErrorKind::Corrupt, "redirect to an invalid URL"))?;
             if url.scheme() == "https" && next.scheme() == "http" && !self.allow_plain_http {
-                let message = "the server sends us from HTTPS to HTTP, which is not allowed";
+                let message = "redirect from HTTPS to HTTP is not allowed; set allow_plain_http";
                 return Err(Error::new(ErrorKind::PermissionDenied, message));
             }
             let no_user = next.set_username("").and_then(|()| next.set_password(None));
-            no_user.map_err(|()| Error::new(ErrorKind::Corrupt, "a redirect leads nowhere"))?;
+            no_user.map_err(|()| Error::new(ErrorKind::Corrupt, "redirect to an invalid URL"))?;
             url = next;
         }
-        let message = format!("more than {MOST_REDIRECTS} redirects");
+        let message = format!("more than {MAX_REDIRECTS} redirects");
         Err(Error::new(ErrorKind::Corrupt, message))
     }
 
@@ -334,7 +344,7 @@ impl Server {
         Ok(url)
     }
 
-    /// What a key names that is an address on this server; `None` for a path.
+    /// Parses a key that is a URL on this server. Returns `None` for a path.
     fn whole_address(&self, key: &Key) -> Result<Option<Url>> {
         let address = key.as_str().filter(|text| text.contains("://"));
         let url = address.and_then(|text| Url::parse(text).ok());
@@ -342,7 +352,7 @@ impl Server {
             return Ok(None);
         };
         if !url.username().is_empty() || url.password().is_some() {
-            let message = "a name and a password in the address of one object are not sent";
+            let message = "user name and password in the URL of a single object are not supported";
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         }
         url.set_fragment(None);
@@ -350,7 +360,7 @@ impl Server {
     }
 }
 
-/// Whether the end of its body is marked.
+/// Returns whether the body uses chunked transfer encoding, which marks its end.
 fn is_chunked(response: &Response) -> bool {
     let codings = response.headers().get_all(TRANSFER_ENCODING).into_iter();
     codings.filter_map(|it| it.to_str().ok()).any(|it| it.to_ascii_lowercase().ends_with("chunked"))
@@ -360,42 +370,45 @@ fn is_redirect(status: StatusCode) -> bool {
     matches!(status.as_u16(), 301 | 302 | 303 | 307 | 308)
 }
 
-fn refusal(response: &Response) -> Refusal {
-    Refusal::new(response.status(), response.headers())
+fn response_error(response: &Response) -> ResponseError {
+    ResponseError::new(response.status(), response.headers())
 }
 
 fn accept(response: &Response) -> Result<()> {
-    if response.status().is_success() { Ok(()) } else { Err(refusal(response).to_error()) }
+    if response.status().is_success() { Ok(()) } else { Err(response_error(response).to_error()) }
 }
 
-/// Not by the body's own length, which is none where only headers are asked for.
+/// Parses the `Content-Length` header. Responses to HEAD have this header without a body.
 fn content_length(response: &Response) -> Result<Option<u64>> {
     let Some(value) = response.headers().get(CONTENT_LENGTH) else { return Ok(None) };
     let len = value.to_str().ok().and_then(|value| value.trim().parse().ok());
-    let garbled = || Error::new(ErrorKind::Corrupt, "the object's length is no number");
+    let garbled = || Error::new(ErrorKind::Corrupt, "invalid Content-Length header");
     len.ok_or_else(garbled).map(Some)
 }
 
-/// Which bytes came, and how long the whole object is: `bytes 0-99/1234`.
+/// Returns the range and object size of a partial response: `bytes 0-99/1234`.
 fn part_of(response: &Response) -> Result<(Range<u64>, u64)> {
     if response.status() != StatusCode::PARTIAL_CONTENT {
         let knows_ranges = response.headers().get(ACCEPT_RANGES).is_some_and(|it| it == "bytes");
         return Err(if knows_ranges {
-            Error::new(ErrorKind::Corrupt, "a range was asked for, and all of the object came")
+            Error::new(
+                ErrorKind::Corrupt,
+                "requested a range, but the server sent the whole object",
+            )
         } else {
-            let message = "this server sends whole files only, and shards need parts of files (byte \
-                ranges): use a server that knows ranges, as most do, or copy the shards to this machine";
+            let message = "this server does not support range requests, which reading shards \
+                            requires: use another server, or copy the shards to this machine";
             Error::new(ErrorKind::Unsupported, message)
         });
     }
     let value = response.headers().get(CONTENT_RANGE).and_then(|value| value.to_str().ok());
     value
         .and_then(content_range)
-        .ok_or_else(|| Error::new(ErrorKind::Corrupt, "the server does not say which bytes come"))
+        .ok_or_else(|| Error::new(ErrorKind::Corrupt, "missing or invalid Content-Range header"))
 }
 
-/// The range and the length of a header `Content-Range`; `None` for a range that is none, or reaches
-/// past the length (RFC 9110, 14.4).
+/// Parses the header `Content-Range` into range and size. Returns `None` if the range is invalid
+/// or exceeds the size (RFC 9110, 14.4).
 fn content_range(value: &str) -> Option<(Range<u64>, u64)> {
     let (range, size) = value.trim().strip_prefix("bytes ")?.split_once('/')?;
     let (start, last) = range.split_once('-')?;
@@ -410,9 +423,8 @@ fn version_of(headers: &HeaderMap) -> Option<Arc<str>> {
 }
 
 fn header(value: &str) -> Result<HeaderValue> {
-    HeaderValue::from_str(value).map_err(|_| {
-        Error::new(ErrorKind::InvalidArgument, "the value of a header holds what none may")
-    })
+    HeaderValue::from_str(value)
+        .map_err(|_| Error::new(ErrorKind::InvalidArgument, "invalid character in header value"))
 }
 
 fn secret_header(value: &str) -> Result<HeaderValue> {
@@ -421,10 +433,10 @@ fn secret_header(value: &str) -> Result<HeaderValue> {
     Ok(value)
 }
 
-/// A key as a path of a URL (RFC 3986, 3.3): all but what means itself is `%` and two digits.
+/// Percent-encodes a key as the path of a URL (RFC 3986, 3.3).
 fn encode(key: &Key) -> Result<String> {
     if key.as_bytes().split(|&byte| byte == b'/').any(|part| part == b"." || part == b"..") {
-        let message = "`.` and `..` cannot be part of a path on a web server";
+        let message = "`.` and `..` are not valid path segments of a key on a web server";
         return Err(Error::new(ErrorKind::InvalidArgument, message));
     }
     let mut path = String::with_capacity(key.as_bytes().len());
@@ -438,7 +450,7 @@ fn encode(key: &Key) -> Result<String> {
     Ok(path)
 }
 
-/// RFC 4648, 4.
+/// Encodes bytes as base64 with padding (RFC 4648, 4).
 fn base64(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut text = String::new();
@@ -458,7 +470,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_become_paths_that_name_just_them() {
+    fn keys_are_percent_encoded() {
         let shown = |key: &[u8]| encode(&Key::from_bytes(key)).unwrap();
         assert_eq!(shown(b"a b/c+d?e#f%20.tar"), "a%20b/c%2Bd%3Fe%23f%2520.tar");
         assert_eq!(shown("größe".as_bytes()), "gr%C3%B6%C3%9Fe");
@@ -475,7 +487,7 @@ mod tests {
     }
 
     #[test]
-    fn a_range_that_is_none_is_no_answer() {
+    fn invalid_content_ranges_are_rejected() {
         assert_eq!(content_range("bytes 2-4/9"), Some((2..5, 9)));
         assert_eq!(content_range("bytes 8-8/9"), Some((8..9, 9)));
         let last = u64::MAX;
@@ -487,7 +499,7 @@ mod tests {
     }
 
     #[test]
-    fn names_and_passwords_are_encoded_as_servers_want_them() {
+    fn base64_matches_the_examples_of_rfc_4648() {
         // The examples of RFC 4648, 10.
         for (bytes, text) in [("", ""), ("f", "Zg=="), ("fo", "Zm8="), ("foo", "Zm9v")] {
             assert_eq!(base64(bytes.as_bytes()), text);

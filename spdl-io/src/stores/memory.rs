@@ -1,4 +1,4 @@
-//! Objects held in memory.
+//! [`MemoryFetcher`]: objects in memory.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,11 +16,11 @@ use crate::fetch::{
     past_the_end, range_len,
 };
 
-/// Objects held in memory: for tests, and for data that are small or made by the program.
+/// Objects held in memory, for tests and for small or generated data.
 ///
-/// Reads share the bytes and copy none. Every [`insert`](MemoryFetcher::insert) makes a new version,
-/// also of the same bytes. A key's folders are what comes before each `/`, for
-/// [`list`](Fetcher::list) alone; the folder with the empty name holds all keys.
+/// Reads return views of the stored bytes without copying. Every
+/// [`insert`](MemoryFetcher::insert) creates a new version, even if the bytes are the same.
+/// [`list`](Fetcher::list) treats `/` as the folder separator. The empty prefix lists all keys.
 ///
 /// ```
 /// use spdl_io::{Bytes, Fetcher, MemoryFetcher};
@@ -36,7 +36,7 @@ pub struct MemoryFetcher(RwLock<Objects>);
 #[derive(Default)]
 struct Objects {
     by_key: BTreeMap<Key, Object>,
-    /// How many there ever were.
+    /// Total number of insertions. The next version number.
     inserted: u64,
 }
 
@@ -47,12 +47,12 @@ struct Object {
 }
 
 impl MemoryFetcher {
-    /// A fetcher without objects.
+    /// Creates a fetcher without objects.
     pub fn new() -> Self {
         MemoryFetcher::default()
     }
 
-    /// Stores an object, in place of another one under the same key.
+    /// Stores an object, and replaces an existing object with the same key.
     pub fn insert(&self, key: impl Into<Key>, bytes: impl Into<Bytes>) {
         let mut objects = self.0.write().unwrap_or_else(PoisonError::into_inner);
         objects.inserted += 1;
@@ -60,18 +60,18 @@ impl MemoryFetcher {
         objects.by_key.insert(key.into(), Object { bytes: bytes.into(), version });
     }
 
-    /// Takes an object out; `None` where there is none.
+    /// Removes an object and returns its bytes, or `None` if the key does not exist.
     pub fn remove(&self, key: &Key) -> Option<Bytes> {
         let mut objects = self.0.write().unwrap_or_else(PoisonError::into_inner);
         objects.by_key.remove(key).map(|object| object.bytes)
     }
 
-    /// How many objects it holds.
+    /// Returns the number of objects.
     pub fn len(&self) -> usize {
         self.0.read().unwrap_or_else(PoisonError::into_inner).by_key.len()
     }
 
-    /// Whether it holds none.
+    /// Returns whether there are no objects.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -79,12 +79,13 @@ impl MemoryFetcher {
     fn get(&self, key: &Key) -> Result<Object> {
         let objects = self.0.read().unwrap_or_else(PoisonError::into_inner);
         objects.by_key.get(key).cloned().ok_or_else(|| {
-            Error::new(ErrorKind::NotFound, "no such object in memory").with_key(key.display_name())
+            Error::new(ErrorKind::NotFound, "object not found in memory")
+                .with_key(key.display_name())
         })
     }
 }
 
-fn part(key: &Key, object: &Object, range: Range<u64>) -> Result<Bytes> {
+fn slice_of(key: &Key, object: &Object, range: Range<u64>) -> Result<Bytes> {
     range_len(key, &range)?;
     let len = object.bytes.len() as u64;
     if range.end > len {
@@ -102,7 +103,7 @@ impl Fetcher for MemoryFetcher {
     async fn read(&self, key: &Key, range: Option<Range<u64>>) -> Result<Bytes> {
         let object = self.get(key)?;
         match range {
-            Some(range) => part(key, &object, range),
+            Some(range) => slice_of(key, &object, range),
             None => Ok(object.bytes),
         }
     }
@@ -124,7 +125,7 @@ impl Fetcher for MemoryFetcher {
         check_version(key, request.version.as_ref(), Some(&object.version))?;
         let size = object.bytes.len() as u64;
         let end = request.end.unwrap_or(size.max(request.start));
-        let bytes = part(key, &object, request.start..end)?;
+        let bytes = slice_of(key, &object, request.start..end)?;
         Ok(Body::from_bytes(bytes).with_size(size).with_version(object.version))
     }
 
@@ -159,7 +160,7 @@ impl<K: Into<Key>, B: Into<Bytes>> FromIterator<(K, B)> for MemoryFetcher {
 }
 
 impl fmt::Debug for MemoryFetcher {
-    /// How many objects, and not what they hold.
+    /// Shows the number of objects, not their bytes.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "MemoryFetcher({} objects)", self.len())
     }
@@ -179,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn another_object_under_the_same_key_is_another_version() {
+    fn insert_creates_a_new_version() {
         let fetcher = MemoryFetcher::from_iter([("a", "one")]);
         let version = block_on(fetcher.stat(&"a".into())).unwrap().version.unwrap();
         let request = ReadRequest::whole().of_version(version);

@@ -1,4 +1,4 @@
-//! How a source is reached, where that is not what everybody does.
+//! [`SourceOptions`]: connection settings of a store.
 
 use std::time::Duration;
 
@@ -7,8 +7,10 @@ use bytes::Bytes;
 use crate::layers::ResilientOptions;
 use crate::stores::Secret;
 
-/// How one source is reached: where it is, who asks, and how patiently. For a
-/// [`StoreRegistry`](crate::StoreRegistry), and for stores that are opened without one.
+/// Connection settings of one store: endpoint, credentials, headers, timeouts, resilience.
+///
+/// [`StoreRegistry::with_options`](crate::StoreRegistry::with_options) applies them to all stores
+/// whose addresses have a given prefix. Fetchers that are opened directly also accept them.
 ///
 /// ```
 /// use spdl_io::SourceOptions;
@@ -64,58 +66,64 @@ impl Default for SourceOptions {
 }
 
 impl SourceOptions {
-    /// The server of an object store, `https://host:port`. Not for web servers, whose address says
-    /// where they are. Default: the store's own, or what the environment says.
+    /// Sets the endpoint URL of an object store, `https://host:port`. Web servers ignore it.
+    ///
+    /// Default: the environment (such as `AWS_ENDPOINT_URL`), or else the provider's endpoint.
     #[must_use]
     pub fn endpoint(mut self, url: impl Into<String>) -> Self {
         self.endpoint = Some(url.into());
         self
     }
 
-    /// The region of an S3 bucket. Default: what the environment says, or else `us-east-1`.
+    /// Sets the region of an S3 bucket. Default: the environment (`AWS_REGION`), or `us-east-1`.
     #[must_use]
     pub fn region(mut self, region: impl Into<String>) -> Self {
         self.region = Some(region.into());
         self
     }
 
-    /// Whether an object store on another machine may be spoken to without TLS, and whether a web
-    /// server may send us from HTTPS to HTTP. An address that says `http:` itself needs no leave, nor
-    /// does an endpoint on this machine. Default: no, or what the environment says (`AWS_ALLOW_HTTP`).
+    /// Allows connections without TLS to object stores on other machines, and redirects of web
+    /// servers from HTTPS to HTTP.
+    ///
+    /// Addresses with scheme `http:` and endpoints on this machine are always allowed. Default:
+    /// `false`, or the environment (`AWS_ALLOW_HTTP`).
     #[must_use]
     pub fn allow_plain_http(mut self, allow: bool) -> Self {
         self.allow_plain_http = allow;
         self
     }
 
-    /// Asks without credentials, for public data; none are looked for. Default: no.
+    /// Sends unsigned requests, for public data. No credentials are searched for. Default: `false`.
     #[must_use]
     pub fn anonymous(mut self, anonymous: bool) -> Self {
         self.anonymous = anonymous;
         self
     }
 
-    /// A part of the credentials of an object store, by its name in the settings of the crate
-    /// `object_store`, as in `access_key_id`, `secret_access_key` and `session_token` for S3. It
-    /// goes before the environment. Default: the environment, or the machine's own identity.
+    /// Sets one credential of an object store, named as in the configuration of the crate
+    /// `object_store`. For S3: `access_key_id`, `secret_access_key` and `session_token`.
+    ///
+    /// It overrides the environment. Default: the environment, or the identity of the machine.
     #[must_use]
     pub fn credential(mut self, name: impl Into<String>, value: impl Into<Secret>) -> Self {
         self.credentials.push((name.into(), value.into()));
         self
     }
 
-    /// A header that goes with every request to this source, such as `Authorization`. Where a web
-    /// server sends us to another one, that one does not get it. Default: none.
+    /// Adds a header to every request to this source, such as `Authorization`. The header is not
+    /// sent to other servers after a redirect. Default: none.
     #[must_use]
     pub fn header(mut self, name: impl Into<String>, value: impl Into<Secret>) -> Self {
         self.headers.push((name.into(), value.into()));
         self
     }
 
-    /// Certificates of authorities whose word is taken for this source's servers, beside those that
-    /// the machine trusts: the bytes of a PEM file, which may hold several. For servers whose
-    /// certificate comes from an authority of one's own; called again, it adds more. What is no such
-    /// file is `InvalidArgument` when the source is opened. Default: none.
+    /// Adds trusted root certificates (CA) for the servers of this source: the bytes of a PEM file,
+    /// which may hold several certificates.
+    ///
+    /// They are trusted in addition to the system's roots, for servers with a private CA. Each
+    /// call adds certificates. If the bytes are not PEM certificates, opening the source fails with
+    /// `InvalidArgument`. Default: none.
     ///
     /// ```no_run
     /// use spdl_io::SourceOptions;
@@ -128,7 +136,7 @@ impl SourceOptions {
         self
     }
 
-    /// The longest that a connection may take to be made. How long answers may take is said by
+    /// Sets the timeout for establishing a connection. The timeout for responses is
     /// [`ResilientOptions::stall_timeout`]. Default: 2 s.
     #[must_use]
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
@@ -136,23 +144,23 @@ impl SourceOptions {
         self
     }
 
-    /// So many requests are under way at once, at least 1; further ones wait, and that wait counts
-    /// as the store's. Default: 256.
+    /// Sets the maximum number of concurrent requests to this source, at least 1 (0 counts as 1).
+    /// Further requests wait. Their waiting time counts as latency of the store. Default: 256.
     #[must_use]
     pub fn connections(mut self, connections: usize) -> Self {
         self.connections = connections.max(1);
         self
     }
 
-    /// How failures are lived with: [`Resilient`](crate::Resilient) stands above the store. Default:
-    /// its defaults.
+    /// Sets the retry and hedging policy of the [`Resilient`](crate::Resilient) layer above the
+    /// store. Default: `ResilientOptions::default()`.
     #[must_use]
     pub fn resilience(mut self, options: ResilientOptions) -> Self {
         self.resilience = Some(options);
         self
     }
 
-    /// Every failure is the reader's at once: nothing is tried again.
+    /// Removes the [`Resilient`](crate::Resilient) layer. Each failure is returned immediately.
     #[must_use]
     pub fn without_resilience(mut self) -> Self {
         self.resilience = None;

@@ -1,9 +1,9 @@
-//! Texts that nobody may see.
+//! [`Secret`]: text that is never displayed.
 
 use std::fmt;
 use std::sync::Arc;
 
-/// A key, a token, a password: a text that is used and never shown. Cheap to clone.
+/// A key, token or password. `Display` and `Debug` show `***`. Cheap to clone.
 ///
 /// ```
 /// use spdl_io::stores::Secret;
@@ -15,7 +15,7 @@ use std::sync::Arc;
 pub struct Secret(Arc<str>);
 
 impl Secret {
-    /// The text itself, for whoever sends it where it belongs.
+    /// Returns the secret text.
     pub fn reveal(&self) -> &str {
         &self.0
     }

@@ -34,7 +34,7 @@ fn a_read_that_fails_is_an_error_that_names_the_file_and_no_other_read_fails() {
             for (file, path) in paths.iter().enumerate() {
                 fs::write(path, contents(file, 5_000)).unwrap();
             }
-            let fetcher = LocalFetcher::new().on_threads_alone();
+            let fetcher = LocalFetcher::new().without_inline_reads();
             let mut failed = 0;
             for (file, path) in paths.iter().enumerate() {
                 match read(&fetcher, path) {
@@ -55,7 +55,7 @@ fn a_read_that_fails_is_an_error_that_names_the_file_and_no_other_read_fails() {
 #[test]
 fn bytes_that_the_system_cannot_read_are_an_error() {
     // A regular file of no length, of which the system reads nothing at its start.
-    for fetcher in [LocalFetcher::new(), LocalFetcher::new().on_threads_alone()] {
+    for fetcher in [LocalFetcher::new(), LocalFetcher::new().without_inline_reads()] {
         let error = read(&fetcher, Path::new("/proc/self/mem")).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Io, "{}", error.report());
     }

@@ -57,8 +57,8 @@ fn leave(free: usize) -> Vec<File> {
 fn fetchers() -> [LocalFetcher; 3] {
     [
         LocalFetcher::new(),
-        LocalFetcher::new().on_threads_alone(),
-        LocalFetcher::with_threads(40).on_threads_alone(),
+        LocalFetcher::new().without_inline_reads(),
+        LocalFetcher::with_threads(40).without_inline_reads(),
     ]
 }
 

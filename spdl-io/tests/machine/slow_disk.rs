@@ -28,7 +28,7 @@ fn slow_reads_hold_up_no_others_and_no_end() {
         let key =
             |place: &std::path::Path, file: usize| Key::from_path(place.join(file.to_string()));
         for count in 1..=20 {
-            let fetcher = LocalFetcher::with_threads(count + 1).on_threads_alone();
+            let fetcher = LocalFetcher::with_threads(count + 1).without_inline_reads();
             let start = Instant::now();
             let slow_keys: Vec<Key> = (0..count).map(|file| key(&slow, file)).collect();
             let slow_reads = join_all(slow_keys.iter().enumerate().map(|(file, key)| {
@@ -49,7 +49,7 @@ fn slow_reads_hold_up_no_others_and_no_end() {
             assert!(fast < soonest, "{count}: {fast:?} after {soonest:?}");
         }
         // One that is under way is left to its thread.
-        let fetcher = LocalFetcher::new().on_threads_alone();
+        let fetcher = LocalFetcher::new().without_inline_reads();
         let keys = [key(&slow, 0), key(&fast, 0)];
         let reads = keys.each_ref().map(|key| fetcher.read(key, None));
         drop(block_on(select_all(reads)));
@@ -67,7 +67,7 @@ fn a_pipe_among_the_samples_is_refused_and_nobody_waits_for_it() {
     if !made.is_ok_and(|it| it.success()) {
         return println!("SKIPPED: there is no mkfifo");
     }
-    for fetcher in [LocalFetcher::new(), LocalFetcher::with_threads(1).on_threads_alone()] {
+    for fetcher in [LocalFetcher::new(), LocalFetcher::with_threads(1).without_inline_reads()] {
         let start = Instant::now();
         let error = block_on(fetcher.read(&Key::from_path(&pipe), None)).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{}", error.report());

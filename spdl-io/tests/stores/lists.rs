@@ -185,8 +185,8 @@ fn rows_that_must_not_or_cannot_be_read_are_refused_when_the_list_is_opened() {
     let stores = StoreRegistry::new().register("acme", Arc::new(Acme));
     for (row, is_refused_here, words) in [
         ("https://me:canary@h/2.jpg?sig=canary", true, "holds a name and a password"),
-        ("s3://bucket/a?sig=canary", true, "signed address begins with `https:`"),
-        ("ftp://h/x", true, "nobody knows the scheme `ftp:`"),
+        ("s3://bucket/a?sig=canary", true, "use the `https:` URL"),
+        ("ftp://h/x", true, "unknown address scheme \"ftp\""),
         ("acme://x/1.jpg?sig=canary", true, "its store knows no queries"),
         ("file:///etc/hostname", false, "read by lists of this machine alone"),
     ] {

@@ -32,7 +32,7 @@ fn a_name_that_does_not_resolve_is_told_within_its_time() {
         assert!(time < budget + Duration::from_secs(1), "{address}: {time:?}");
         match error.kind() {
             ErrorKind::Unavailable => {
-                assert!(error.message().contains("no address is known for the name"), "{error}");
+                assert!(error.message().contains("cannot resolve the host name"), "{error}");
             }
             // A name server that is lost itself answers nothing.
             kind => assert_eq!(kind, ErrorKind::Timeout, "{}", error.report()),

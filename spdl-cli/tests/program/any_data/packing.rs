@@ -261,7 +261,7 @@ fn samples_without_valid_image_are_skipped_or_end_the_run() {
     folder.add("gap.csv", list.replace(",number 0\n", ",\n").as_bytes());
     for (number, (data, arguments, words)) in [
         // For a list, the column of paths.
-        ("list.csv", ["--image-field", "caption"], "number 0: cannot open this file"),
+        ("list.csv", ["--image-field", "caption"], "number 0: cannot open file"),
         // Class names are no error.
         ("gap.csv", ["--label-field", "caption"], "expected an integer label, found"),
     ]

@@ -1,4 +1,10 @@
-//! Files of this machine, by plain reads: at once where they are in memory, else on threads of their own.
+//! [`LocalFetcher`]: reads local files, inline from the page cache or on I/O threads.
+//!
+//! | file | what |
+//! |---|---|
+//! | this file | the fetcher, and blocking reads |
+//! | `page_cache` | reads that do not block, on the calling thread |
+//! | `read_buffers` | pool of buffers |
 
 mod page_cache;
 mod read_buffers;
@@ -16,7 +22,7 @@ use futures_core::stream::BoxStream;
 use futures_util::{StreamExt, stream};
 use spdl_core::{Error, ErrorKind, Result};
 
-use self::page_cache::{FileStamp, ReadAtOnce};
+use self::page_cache::{FileStamp, PageCacheReader};
 use self::read_buffers::ReadBuffers;
 use crate::fetch::coalesce::{Joined, join};
 use crate::fetch::{
@@ -25,49 +31,48 @@ use crate::fetch::{
 };
 use crate::files::{IoThreads, Walker, open_files, os_error};
 
+/// Time after which an idle I/O thread ends.
 const LINGER: Duration = Duration::from_secs(10);
 
-/// The length of the pieces of a body: long enough that the way through the threads costs little.
-const PIECE: u64 = 1 << 20;
+/// Chunk size of a streamed body, in bytes. It amortizes the cost of the switch between threads.
+const CHUNK_BYTES: u64 = 1 << 20;
 
-/// Ranges with no more than so many bytes between them are read as one, as the members of a sample in
-/// a tar archive: that is less than another call costs.
+/// Largest gap in bytes between ranges that one read covers, such as the members of a tar sample.
 const RANGE_GAP: u64 = 4 << 10;
-/// Ranges are joined up to so many bytes.
-const RANGE_LIMIT: u64 = 1 << 20;
+/// Largest size in bytes of a read that covers several ranges.
+const MAX_COALESCED_BYTES: u64 = 1 << 20;
 
-/// Reads files of this machine; keys are paths.
+/// Reads local files. Keys are paths.
 ///
-/// What Linux has of a disk in memory, less than 256 KiB, is read at once, on the thread that asks: that
-/// takes less than handing it on. For parts, up to 16 files stay open, until others take their places or
-/// the fetcher is dropped. Where this process has as many files open as it may, those are closed, and
-/// a read waits up to 2 s for another one; then it is `Unavailable`.
+/// On Linux, files below 256 KiB in the page cache are read on the calling thread, which takes less
+/// time than a switch between threads. All other reads run on I/O threads named `spdl-io-N`. They
+/// start on demand, up to [`DEFAULT_THREADS`](LocalFetcher::DEFAULT_THREADS) or the given
+/// number, and end after 10 s without work. Any executor can poll the futures.
 ///
-/// Everything else may wait for long, for a cold disk or a network file system, and so runs on I/O
-/// threads that belong to this fetcher, named `spdl-io-N`. Those start when they are needed, only as long as all others are busy and there are fewer than
-/// [`DEFAULT_THREADS`](LocalFetcher::DEFAULT_THREADS) (or the number given); one that is idle for
-/// 10 s ends. The futures wait for nothing but their answer, so any executor may poll them.
+/// Up to 16 files stay open after partial reads. If the process reaches its limit of open files,
+/// they are closed. A read then waits up to 2 s for a free descriptor, and fails with
+/// `Unavailable`.
 ///
-/// Dropping the fetcher cancels what was not started and joins the threads. A read that the
-/// operating system does not give back within 200 ms, as from a network share that is gone, is left
-/// to its thread, which ends with it.
+/// Dropping the fetcher cancels queued reads and joins the threads. If the operating system does
+/// not return from a read within 200 ms, for example on a lost network share, that thread is
+/// detached.
 ///
-/// Memory is used again: reads of 4 KiB to 1 MiB keep theirs for later ones, up to 8 MiB while nobody
-/// uses it. Ranges with at most 4 KiB between them are read as one, of up to 1 MiB, whose memory stays
-/// as long as any of its parts.
+/// Buffers of 4 KiB to 1 MiB are recycled. At limit 8 MiB of them stay allocated while unused.
+/// Ranges at limit 4 KiB apart are read together, up to 1 MiB. Their memory is released when all
+/// ranges of such a read are dropped.
 ///
-/// A file is read as it is at that moment: one that grows or shrinks meanwhile gives what was
-/// there. Symbolic links are followed. Devices and pipes are refused, since reading them may never
-/// end.
+/// Reads return the current content of the file. Symbolic links are followed. Devices and pipes
+/// are rejected with `InvalidArgument`, because reading them may never end.
 ///
-/// A file's version is its length and the time of its last change, as exact as the file system keeps
-/// it: what is written twice within one tick of that clock, at the same length, looks the same. A
-/// body that is read piece by piece belongs to the file that was opened, though another may take its
-/// name meanwhile; where the file itself changes, the body ends with `Changed`.
+/// The version of a file is its size and modification time. Two writes of the same size within
+/// the resolution of the file system's clock have the same version. A streamed body continues to
+/// read the file that was opened, even if another file takes its name. If that file is modified,
+/// the body ends with `Changed`.
 ///
-/// Listings are recursive, follow links to folders except into a loop, include hidden files, and
-/// are gathered and sorted before the first line is out. More than 8 links to folders on one way,
-/// or more than 100,000 folders to which links lead again, are `LimitExceeded`.
+/// Listings are recursive and sorted, and include hidden files. They follow symbolic links to
+/// folders, except in loops. More than 8 nested links, or more than 100,000 folders that are
+/// reached through links, are `LimitExceeded`. The whole listing is collected before the stream
+/// yields its first entry.
 ///
 /// ```
 /// use spdl_io::{Fetcher, Key, LocalFetcher};
@@ -84,37 +89,39 @@ const RANGE_LIMIT: u64 = 1 << 20;
 pub struct LocalFetcher {
     threads: Arc<IoThreads>,
     buffers: Arc<ReadBuffers>,
-    /// `None` where all is left to the threads.
-    at_once: Option<Arc<ReadAtOnce>>,
+    /// `None` if all reads run on I/O threads.
+    page_cache: Option<Arc<PageCacheReader>>,
 }
 
 impl LocalFetcher {
-    /// The most I/O threads of a fetcher, unless said otherwise.
+    /// Default for the maximum number of I/O threads: 8.
     pub const DEFAULT_THREADS: usize = 8;
 
-    /// A fetcher with up to [`DEFAULT_THREADS`](LocalFetcher::DEFAULT_THREADS) threads.
+    /// Creates a fetcher with up to [`DEFAULT_THREADS`](LocalFetcher::DEFAULT_THREADS) threads.
     pub fn new() -> Self {
         LocalFetcher::with_threads(LocalFetcher::DEFAULT_THREADS)
     }
 
-    /// A fetcher with up to `max_threads` threads, at least one: so many reads are under way at
-    /// once. More than the default pays off where each read waits long, as on network file systems.
+    /// Creates a fetcher with up to `max_threads` I/O threads, at least 1 (0 counts as 1).
+    ///
+    /// The number bounds the concurrent reads. Values above the default help on network file
+    /// systems, where each read has a high latency.
     pub fn with_threads(max_threads: usize) -> Self {
         LocalFetcher {
             threads: Arc::new(IoThreads::new("spdl-io", max_threads, LINGER)),
             buffers: Arc::default(),
-            at_once: Some(Arc::default()),
+            page_cache: Some(Arc::default()),
         }
     }
 
-    /// Reads nothing on the thread that asks: where that must not even copy what is in memory.
+    /// Performs all reads on I/O threads, so that the calling thread copies no data.
     #[must_use]
-    pub fn on_threads_alone(mut self) -> Self {
-        self.at_once = None;
+    pub fn without_inline_reads(mut self) -> Self {
+        self.page_cache = None;
         self
     }
 
-    /// The most threads it uses.
+    /// Returns the maximum number of I/O threads.
     pub fn max_threads(&self) -> usize {
         self.threads.max_threads()
     }
@@ -135,21 +142,25 @@ impl Fetcher for LocalFetcher {
     async fn read(&self, key: &Key, range: Option<Range<u64>>) -> Result<Bytes> {
         let Some(range) = range else { return self.read_at_most(key, u64::MAX).await };
         let mut parts = self.read_ranges(key, &[range]).await?;
-        parts.pop().ok_or_else(|| Error::new(ErrorKind::Internal, "a part of a file is lost"))
+        parts
+            .pop()
+            .ok_or_else(|| Error::new(ErrorKind::Internal, "no result for a range of a file"))
     }
 
     async fn read_at_most(&self, key: &Key, max_bytes: u64) -> Result<Bytes> {
-        let at_once = self.at_once.as_ref();
-        if let Some(bytes) = at_once.and_then(|it| it.whole(key, max_bytes, &self.buffers)) {
+        let page_cache = self.page_cache.as_ref();
+        if let Some(bytes) = page_cache.and_then(|it| it.whole(key, max_bytes, &self.buffers)) {
             return Ok(bytes);
         }
         let (key, buffers) = (key.clone(), Arc::clone(&self.buffers));
-        let kept = self.at_once.clone();
-        self.threads.run(move || read_whole(&key, max_bytes, &buffers, kept.as_deref())).await
+        let cached_files = self.page_cache.clone();
+        self.threads
+            .run(move || read_whole(&key, max_bytes, &buffers, cached_files.as_deref()))
+            .await
     }
 
     async fn stat(&self, key: &Key) -> Result<ObjectMeta> {
-        let known = self.at_once.as_ref().and_then(|it| it.stat(key));
+        let known = self.page_cache.as_ref().and_then(|it| it.stat(key));
         if let Some(FileStamp { size, changed }) = known {
             return Ok(ObjectMeta::new(key.clone(), size).with_version(version_of(size, changed)));
         }
@@ -157,36 +168,36 @@ impl Fetcher for LocalFetcher {
         self.threads
             .run(move || {
                 let metadata = fs::metadata(key.to_path())
-                    .map_err(|error| os_error("cannot look at this file", &key, error))?;
+                    .map_err(|error| os_error("cannot read file metadata", &key, error))?;
                 check_file(&key, &metadata)?;
                 Ok(ObjectMeta::new(key, metadata.len()).with_version(version(&metadata)))
             })
             .await
     }
 
-    /// Opens the file once for all ranges, and reads those that lie near each other as one.
+    /// Opens the file once for all ranges, and reads nearby ranges together.
     async fn read_ranges(&self, key: &Key, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
         for range in ranges {
             range_len(key, range)?;
         }
-        let joined = join(ranges, RANGE_GAP, RANGE_LIMIT);
-        let at_once = self.at_once.as_ref();
-        if let Some(bytes) = at_once.and_then(|it| it.parts(key, &joined, &self.buffers)) {
-            return Ok(divided(ranges, &joined, &bytes));
+        let joined = join(ranges, RANGE_GAP, MAX_COALESCED_BYTES);
+        let page_cache = self.page_cache.as_ref();
+        if let Some(bytes) = page_cache.and_then(|it| it.parts(key, &joined, &self.buffers)) {
+            return Ok(split_ranges(ranges, &joined, &bytes));
         }
         let (key, ranges, buffers) = (key.clone(), ranges.to_vec(), Arc::clone(&self.buffers));
-        let kept = self.at_once.clone();
-        let read = move || read_parts(&key, &ranges, &joined, &buffers, kept.as_deref());
+        let cached_files = self.page_cache.clone();
+        let read = move || read_parts(&key, &ranges, &joined, &buffers, cached_files.as_deref());
         self.threads.run(read).await
     }
 
     async fn open(&self, key: &Key, request: &ReadRequest) -> Result<Body> {
         let (key, request) = (key.clone(), request.clone());
-        let (buffers, kept) = (Arc::clone(&self.buffers), self.at_once.clone());
-        let open = move || OpenFile::open(key, request, buffers, kept.as_deref());
+        let (buffers, cached_files) = (Arc::clone(&self.buffers), self.page_cache.clone());
+        let open = move || OpenFile::open(key, request, buffers, cached_files.as_deref());
         let opened = self.threads.run(open).await?;
         let (size, version) = (opened.size, Arc::clone(&opened.version));
-        // The body keeps the threads until it is read, though the fetcher may be gone.
+        // The stream keeps the threads alive, even if the fetcher is dropped.
         let threads = Arc::clone(&self.threads);
         let pieces = stream::try_unfold(opened, move |opened| {
             let threads = Arc::clone(&threads);
@@ -194,7 +205,7 @@ impl Fetcher for LocalFetcher {
                 if opened.next == opened.end {
                     return Ok(None);
                 }
-                threads.run(move || opened.read_piece()).await.map(Some)
+                threads.run(move || opened.read_chunk()).await.map(Some)
             }
         });
         Ok(Body::new(pieces.boxed()).with_size(size).with_version(version))
@@ -207,7 +218,7 @@ impl Fetcher for LocalFetcher {
     }
 }
 
-/// A file that is read piece by piece.
+/// An open file that is streamed in chunks.
 struct OpenFile {
     key: Key,
     file: File,
@@ -223,9 +234,9 @@ impl OpenFile {
         key: Key,
         request: ReadRequest,
         buffers: Arc<ReadBuffers>,
-        kept: Option<&ReadAtOnce>,
+        cached_files: Option<&PageCacheReader>,
     ) -> Result<Self> {
-        let (file, metadata) = open(&key, kept)?;
+        let (file, metadata) = open(&key, cached_files)?;
         let (size, version) = (metadata.len(), version(&metadata));
         check_version(&key, request.version.as_ref(), Some(&version))?;
         let (start, end) = (request.start, request.end.unwrap_or(size.max(request.start)));
@@ -236,22 +247,22 @@ impl OpenFile {
         Ok(OpenFile { key, file, buffers, size, version, next: start, end })
     }
 
-    fn read_piece(mut self) -> Result<(Bytes, Self)> {
-        let range = self.next..self.end.min(self.next + PIECE);
+    fn read_chunk(mut self) -> Result<(Bytes, Self)> {
+        let range = self.next..self.end.min(self.next + CHUNK_BYTES);
         let (key, size) = (&self.key, self.size);
         let piece = read_part(key, &mut self.file, size, range.clone(), &self.buffers);
         let metadata = self.file.metadata();
         let metadata =
-            metadata.map_err(|error| os_error("cannot look at this file", &self.key, error))?;
+            metadata.map_err(|error| os_error("cannot read file metadata", &self.key, error))?;
         check_version(&self.key, Some(&self.version), Some(&version(&metadata)))?;
         self.next = range.end;
         Ok((piece?, self))
     }
 }
 
-/// Length and time of the last change, in nanoseconds.
+/// Returns the version of a file: size in bytes and modification time in nanoseconds.
 fn version(metadata: &fs::Metadata) -> Arc<str> {
-    // What has no time of change is told apart by its length alone.
+    // Without a modification time, the size alone distinguishes versions.
     let changed = metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH);
     let nanoseconds = match changed.duration_since(SystemTime::UNIX_EPOCH) {
         Ok(after) => after.as_nanos() as i128,
@@ -268,19 +279,19 @@ fn read_whole(
     key: &Key,
     max_bytes: u64,
     buffers: &ReadBuffers,
-    kept: Option<&ReadAtOnce>,
+    cached_files: Option<&PageCacheReader>,
 ) -> Result<Bytes> {
-    let (mut file, metadata) = open(key, kept)?;
+    let (mut file, metadata) = open(key, cached_files)?;
     let len = metadata.len();
     check_limit(key, len, max_bytes)?;
     let bytes = read_up_to(key, &mut file, len, buffers)?;
     if (bytes.len() as u64) < len {
         return Ok(bytes);
     }
-    // One byte past the limit is enough to see that a growing file has crossed it.
-    let (mut more, most) = (Vec::new(), (max_bytes - len).saturating_add(1));
-    let read = file.take(most).read_to_end(&mut more);
-    read.map_err(|error| os_error("cannot read this file", key, error))?;
+    // One byte past the limit detects a growing file that exceeds the limit.
+    let (mut more, limit) = (Vec::new(), (max_bytes - len).saturating_add(1));
+    let read = file.take(limit).read_to_end(&mut more);
+    read.map_err(|error| os_error("cannot read file", key, error))?;
     if more.is_empty() {
         return Ok(bytes);
     }
@@ -293,9 +304,9 @@ fn read_parts(
     ranges: &[Range<u64>],
     joined: &[Joined],
     buffers: &ReadBuffers,
-    kept: Option<&ReadAtOnce>,
+    cached_files: Option<&PageCacheReader>,
 ) -> Result<Vec<Bytes>> {
-    let (mut file, metadata) = open(key, kept)?;
+    let (mut file, metadata) = open(key, cached_files)?;
     let len = metadata.len();
     for range in ranges {
         check_range(key, len, range)?;
@@ -304,30 +315,30 @@ fn read_parts(
         .iter()
         .map(|joined| read_part(key, &mut file, len, joined.range.clone(), buffers))
         .collect::<Result<Vec<_>>>()?;
-    Ok(divided(ranges, joined, &read))
+    Ok(split_ranges(ranges, joined, &read))
 }
 
-/// The ranges out of those that they were joined into, of which the bytes are `read`.
-fn divided(ranges: &[Range<u64>], joined: &[Joined], read: &[Bytes]) -> Vec<Bytes> {
+/// Extracts the original ranges from the coalesced reads.
+fn split_ranges(ranges: &[Range<u64>], joined: &[Joined], read: &[Bytes]) -> Vec<Bytes> {
     let mut parts = vec![Bytes::new(); ranges.len()];
     for (joined, bytes) in joined.iter().zip(read) {
         let start = joined.range.start;
         for &place in &joined.members {
             let Range { start: from, end } = ranges[place];
-            // They lie within what was read, which fits into memory.
+            // The range lies within the bytes read, which fit into memory.
             parts[place] = bytes.slice((from - start) as usize..(end - start) as usize);
         }
     }
     parts
 }
 
-/// The length of a range of a file of `len` bytes.
+/// Returns the length of a range after checking that it lies within a file of `len` bytes.
 fn check_range(key: &Key, len: u64, range: &Range<u64>) -> Result<u64> {
     let wanted = range_len(key, range)?;
     if range.end > len { Err(past_the_end(key, range.clone(), len)) } else { Ok(wanted) }
 }
 
-/// A range of a file of `len` bytes.
+/// Reads a range of a file of `len` bytes.
 fn read_part(
     key: &Key,
     file: &mut File,
@@ -336,7 +347,7 @@ fn read_part(
     buffers: &ReadBuffers,
 ) -> Result<Bytes> {
     let wanted = check_range(key, len, &range)?;
-    let failed = |error| os_error("cannot read this file", key, error);
+    let failed = |error| os_error("cannot read file", key, error);
     file.seek(SeekFrom::Start(range.start)).map_err(failed)?;
     let bytes = read_up_to(key, file, wanted, buffers)?;
     let read = bytes.len() as u64;
@@ -347,9 +358,9 @@ fn read_part(
     Ok(bytes)
 }
 
-/// The next `wanted` bytes of a file, or as many as there are.
+/// Reads the next `wanted` bytes of a file, or fewer at its end.
 fn read_up_to(key: &Key, file: &mut File, wanted: u64, buffers: &ReadBuffers) -> Result<Bytes> {
-    let failed = |error| os_error("cannot read this file", key, error);
+    let failed = |error| os_error("cannot read file", key, error);
     let buffer = usize::try_from(wanted).ok().and_then(|wanted| buffers.take(wanted));
     if let Some(mut buffer) = buffer {
         let read = fill(file, buffer.bytes_mut()).map_err(failed)?;
@@ -360,18 +371,19 @@ fn read_up_to(key: &Key, file: &mut File, wanted: u64, buffers: &ReadBuffers) ->
     Ok(bytes.into())
 }
 
-/// Memory of just the length that the file claims. A claim that cannot be met (a sparse file of
-/// petabytes) is an error, not an abort.
+/// Allocates exactly `len` bytes.
+///
+/// If the allocation fails, for example for a sparse file of petabytes, returns an error.
 fn reserve(key: &Key, len: u64) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let reserved = usize::try_from(len).ok().and_then(|len| bytes.try_reserve_exact(len).ok());
     reserved.map(|()| bytes).ok_or_else(|| {
-        let message = format!("cannot get memory for {len} bytes");
+        let message = format!("cannot allocate {len} bytes");
         Error::new(ErrorKind::LimitExceeded, message).with_key(key.display_name())
     })
 }
 
-/// Reads until the buffer is full, or the file has ended; tells how many bytes came.
+/// Reads until the buffer is full or the file ends. Returns the number of bytes read.
 fn fill(file: &mut File, buffer: &mut [u8]) -> io::Result<usize> {
     let mut at = 0;
     while at < buffer.len() {
@@ -385,16 +397,17 @@ fn fill(file: &mut File, buffer: &mut [u8]) -> io::Result<usize> {
     Ok(at)
 }
 
-/// Opens a regular file; tells its length and its time of change too. Where too many are open, those
-/// that are `kept` make room.
-fn open(key: &Key, kept: Option<&ReadAtOnce>) -> Result<(File, fs::Metadata)> {
+/// Opens a regular file and returns its metadata.
+///
+/// If too many files are open, the cached files are closed.
+fn open(key: &Key, cached_files: Option<&PageCacheReader>) -> Result<(File, fs::Metadata)> {
     let path = key.to_path();
-    let failed = |error| os_error("cannot open this file", key, error);
-    // Looked at before it is opened: opening a pipe would wait for somebody to write into it.
+    let failed = |error| os_error("cannot open file", key, error);
+    // Checked before opening: opening a pipe blocks until another process writes to it.
     check_file(key, &fs::metadata(&path).map_err(failed)?)?;
-    let let_go = || kept.into_iter().for_each(ReadAtOnce::close_all);
-    let file = open_files::patiently(|| File::open(&path), let_go).map_err(failed)?;
-    // Another file may have taken the name since.
+    let close_cached = || cached_files.into_iter().for_each(PageCacheReader::close_all);
+    let file = open_files::patiently(|| File::open(&path), close_cached).map_err(failed)?;
+    // Checked again, because another file may have replaced the first one.
     let metadata = file.metadata().map_err(failed)?;
     check_file(key, &metadata)?;
     Ok((file, metadata))
@@ -404,8 +417,7 @@ fn check_file(key: &Key, metadata: &fs::Metadata) -> Result<()> {
     if metadata.is_file() {
         return Ok(());
     }
-    let message =
-        if metadata.is_dir() { "this is a folder, not a file" } else { "not a regular file" };
+    let message = if metadata.is_dir() { "is a folder, not a file" } else { "not a regular file" };
     Err(Error::new(ErrorKind::InvalidArgument, message).with_key(key.display_name()))
 }
 
@@ -420,10 +432,10 @@ fn list_folder(root: &Path) -> Result<Vec<ObjectMeta>> {
                     let object = ObjectMeta::new(path.into(), metadata.len());
                     objects.push(object.with_version(version(&metadata)));
                 }
-                // Gone since, or a link to nowhere: there is no object of this name.
+                // The file was removed meanwhile, or is a broken link.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => {
-                    return Err(os_error("cannot look at this file", &path.into(), error));
+                    return Err(os_error("cannot read file metadata", &path.into(), error));
                 }
             }
         }

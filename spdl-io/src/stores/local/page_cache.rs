@@ -1,11 +1,9 @@
-//! Reads of what the system has in its memory already, on the thread that asks for it.
+//! Reads from the page cache without blocking, on the calling thread.
 //!
-//! Handing a read to another thread and being woken by it takes longer than copying a small file out
-//! of the page cache. Linux tells a read that would have to wait from one that would not: a path is
-//! looked up, and bytes are copied, only where both are in memory (`RESOLVE_CACHED` of openat2(2),
-//! `RWF_NOWAIT` of preadv2(2)). That holds on file systems of disks; those of networks, and those that
-//! a process serves, may wait all the same. What would wait, and whatever is unusual, is left to the
-//! threads.
+//! Passing a read to another thread takes longer than copying a small file from the page cache.
+//! On Linux, `RESOLVE_CACHED` of openat2(2) and `RWF_NOWAIT` of preadv2(2) fail instead of waiting
+//! for a disk. Network and FUSE file systems may wait despite these flags. For those, and for all
+//! files that are not regular, the I/O threads read.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -16,27 +14,27 @@ use super::read_buffers::ReadBuffers;
 use crate::fetch::Key;
 use crate::fetch::coalesce::Joined;
 
-/// More bytes are left to the threads, so that nobody else waits long for the thread that asks.
-pub(crate) const MOST: u64 = 256 << 10;
-/// What took longer had to wait after all.
-const TOO_LONG: Duration = Duration::from_millis(1);
-/// So many files stay open of which parts were read, as shards are read again and again.
+/// Limit in bytes of a read on the calling thread, which bounds the time of the copy.
+pub(crate) const MAX_BYTES: u64 = 256 << 10;
+/// A read that took longer had to wait for the disk.
+const SLOW_READ: Duration = Duration::from_millis(1);
+/// Number of files that stay open after a partial read, as shards are read repeatedly.
 #[cfg(target_os = "linux")]
-const MOST_OPEN: usize = 16;
-/// After many misses one read in so many is tried.
-const LONGEST_REST: u32 = 1024;
+const MAX_OPEN_FILES: usize = 16;
+/// Largest number of reads that are skipped after misses.
+const MAX_SKIPPED_READS: u32 = 1024;
 
-/// Reads that do not wait, as long as they succeed: after misses, fewer and fewer are tried.
+/// Non-blocking reads with exponential backoff: each miss doubles the number of skipped reads.
 #[derive(Debug, Default)]
-pub(crate) struct ReadAtOnce {
-    /// Misses since the last success.
+pub(crate) struct PageCacheReader {
+    /// Consecutive misses.
     misses: AtomicU32,
-    /// So many reads are not tried.
+    /// Number of next reads that are skipped.
     rest: AtomicU32,
     files: system::Files,
 }
 
-/// What tells a file from what it was before.
+/// Size and modification time of a file.
 pub(crate) struct FileStamp {
     /// In bytes.
     pub(crate) size: u64,
@@ -44,22 +42,22 @@ pub(crate) struct FileStamp {
     pub(crate) changed: i128,
 }
 
-/// What became of a read.
+/// The outcome of a non-blocking read.
 enum Attempt<T> {
     Read(T),
-    /// There is no use in trying, which says nothing of the next one.
-    TooLong,
-    /// It would wait, or is unusual.
+    /// The request exceeds the size limit. It does not count as a miss.
+    TooLarge,
+    /// The read would block, or the file is not supported.
     Missed,
 }
 
-impl ReadAtOnce {
-    /// A whole file of at most `max_bytes`; `None` where the threads must look.
+impl PageCacheReader {
+    /// Reads a whole file of at limit `max_bytes`. Returns `None` if an I/O thread must read it.
     pub(crate) fn whole(&self, key: &Key, max_bytes: u64, buffers: &ReadBuffers) -> Option<Bytes> {
-        self.attempt(|| self.files.whole(key, max_bytes.min(MOST), buffers))
+        self.attempt(|| self.files.whole(key, max_bytes.min(MAX_BYTES), buffers))
     }
 
-    /// Parts of one file; `None` where the threads must look.
+    /// Reads ranges of one file. Returns `None` if an I/O thread must read them.
     pub(crate) fn parts(
         &self,
         key: &Key,
@@ -68,7 +66,7 @@ impl ReadAtOnce {
     ) -> Option<Vec<Bytes>> {
         let lengths = joined.iter().map(|joined| joined.range.end - joined.range.start);
         let bytes = lengths.fold(0, u64::saturating_add);
-        if bytes > MOST {
+        if bytes > MAX_BYTES {
             return None;
         }
         self.attempt(|| {
@@ -77,18 +75,18 @@ impl ReadAtOnce {
         })
     }
 
-    /// How long a file is, and when it was changed; `None` where the threads must look.
+    /// Returns the stamp of a file, or `None` if an I/O thread must look it up.
     pub(crate) fn stat(&self, key: &Key) -> Option<FileStamp> {
         self.attempt(|| self.files.stat(key))
     }
 
-    /// Closes the files that are kept open; those that are being read from, after that.
+    /// Closes the cached files. Files with reads in flight close after those reads.
     pub(crate) fn close_all(&self) {
         self.files.close_all();
     }
 
     fn attempt<T>(&self, read: impl FnOnce() -> Attempt<T>) -> Option<T> {
-        // Threads that meet here may try one read more or less, which does not matter.
+        // A lost update between threads changes the number of attempts by one, which is harmless.
         let rest = self.rest.load(Ordering::Relaxed);
         if rest > 0 {
             self.rest.store(rest - 1, Ordering::Relaxed);
@@ -97,15 +95,15 @@ impl ReadAtOnce {
         let started = Instant::now();
         let read = read();
         match &read {
-            Attempt::Read(_) if started.elapsed() <= TOO_LONG => {
+            Attempt::Read(_) if started.elapsed() <= SLOW_READ => {
                 self.misses.store(0, Ordering::Relaxed);
             }
-            Attempt::TooLong => {}
+            Attempt::TooLarge => {}
             Attempt::Read(_) | Attempt::Missed => {
                 let misses = self.misses.load(Ordering::Relaxed);
                 self.misses.store(misses.saturating_add(1), Ordering::Relaxed);
-                let rest = 1_u32.checked_shl(misses).unwrap_or(LONGEST_REST);
-                self.rest.store(rest.min(LONGEST_REST), Ordering::Relaxed);
+                let rest = 1_u32.checked_shl(misses).unwrap_or(MAX_SKIPPED_READS);
+                self.rest.store(rest.min(MAX_SKIPPED_READS), Ordering::Relaxed);
             }
         }
         if let Attempt::Read(value) = read { Some(value) } else { None }
@@ -127,21 +125,21 @@ mod system {
     };
     use rustix::io::{ReadWriteFlags, preadv2};
 
-    use super::{Attempt, FileStamp, MOST_OPEN};
+    use super::{Attempt, FileStamp, MAX_OPEN_FILES};
     use crate::fetch::Key;
     use crate::stores::local::read_buffers::ReadBuffers;
 
-    /// File systems that wait for nothing but their disk, and say so.
-    const OF_DISKS: [&str; 9] =
+    /// File systems that support `RWF_NOWAIT` and wait only for a local disk.
+    const LOCAL_FILE_SYSTEMS: [&str; 9] =
         ["bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "overlay", "tmpfs", "xfs"];
 
     type Device = (u32, u32);
 
     #[derive(Debug, Default)]
     pub(super) struct Files {
-        /// Those of which parts were read, the last one first.
+        /// Files of which ranges were read, limit recently used first.
         open: Mutex<Vec<OpenFile>>,
-        /// Whether the file system of a device is one of disks.
+        /// For each device, whether its file system is in `LOCAL_FILE_SYSTEMS`.
         devices: Mutex<HashMap<Device, bool>>,
     }
 
@@ -152,7 +150,7 @@ mod system {
         file: Arc<OwnedFd>,
     }
 
-    /// Another file of that name, and one that was changed, has another one.
+    /// Identifies a file and its content. Differs if a file was replaced or modified.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     struct Identity {
         device: Device,
@@ -170,13 +168,13 @@ mod system {
             })
         }
 
-        pub(super) fn whole(&self, key: &Key, most: u64, buffers: &ReadBuffers) -> Attempt<Bytes> {
+        pub(super) fn whole(&self, key: &Key, limit: u64, buffers: &ReadBuffers) -> Attempt<Bytes> {
             let path = key.to_path();
             let Some(Identity { size, .. }) = self.regular(&path) else { return Attempt::Missed };
-            if size >= most {
-                return Attempt::TooLong;
+            if size >= limit {
+                return Attempt::TooLarge;
             }
-            // One byte more, to see that it has not grown.
+            // One more byte detects growth.
             let bytes = open(&path).and_then(|file| read(&file, 0, size + 1, buffers));
             match bytes.filter(|bytes| bytes.len() as u64 == size) {
                 Some(bytes) => Attempt::Read(bytes),
@@ -201,7 +199,7 @@ mod system {
             parts.map_or(Attempt::Missed, Attempt::Read)
         }
 
-        /// The file, and its size.
+        /// Returns the open file and its size in bytes.
         fn file(&self, key: &Key) -> Option<(Arc<OwnedFd>, u64)> {
             let path = key.to_path();
             let found = self.regular(&path);
@@ -210,23 +208,23 @@ mod system {
             }
             let identity = found?;
             let file = Arc::new(open(&path)?);
-            // It may have become another one since.
+            // Caches the file only if it was not replaced before it was opened.
             if self.regular(&path)? == identity {
                 let entry = OpenFile { key: key.clone(), identity, file: Arc::clone(&file) };
                 let mut open = lock(&self.open);
                 let known = open.iter().position(|open| open.key == *key);
                 let replaced = known.map(|place| open.remove(place));
                 open.insert(0, entry);
-                let most = open.len().min(MOST_OPEN);
-                let oldest = open.split_off(most);
+                let limit = open.len().min(MAX_OPEN_FILES);
+                let oldest = open.split_off(limit);
                 drop(open);
-                // Closing one may wait, and nobody for that.
+                // Closing may block, so the lock is released first.
                 drop((replaced, oldest));
             }
             Some((file, identity.size))
         }
 
-        /// The file that is open already, where it is still this one.
+        /// Returns the cached file if it is still the same.
         fn known(&self, key: &Key, found: Option<Identity>) -> Option<Arc<OwnedFd>> {
             let mut open = lock(&self.open);
             let place = open.iter().position(|open| open.key == *key)?;
@@ -234,7 +232,7 @@ mod system {
                 open[..=place].rotate_right(1);
                 return Some(Arc::clone(&open[0].file));
             }
-            // What is kept open holds its place on the disk, though it was removed.
+            // An open file keeps its disk space even after its removal.
             let old = open.remove(place);
             drop(open);
             drop(old);
@@ -246,8 +244,9 @@ mod system {
             drop(closed);
         }
 
-        /// What a path leads to, where that is a file on a disk; looked at without opening it, as
-        /// that alone may do something to what is no file.
+        /// Looks up a regular file on a local disk without opening it.
+        ///
+        /// Opening a device or pipe may have side effects.
         fn regular(&self, path: &Path) -> Option<Identity> {
             let how = OFlags::PATH | OFlags::CLOEXEC;
             let place = openat2(CWD, path, how, Mode::empty(), ResolveFlags::CACHED).ok()?;
@@ -256,7 +255,7 @@ mod system {
             let found = statx(&place, "", how, wanted).ok()?;
             let device = (found.stx_dev_major, found.stx_dev_minor);
             let is_file = FileType::from_raw_mode(found.stx_mode.into()) == FileType::RegularFile;
-            (is_file && self.is_of_disks(device)).then_some(Identity {
+            (is_file && self.is_local_disk(device)).then_some(Identity {
                 device,
                 inode: found.stx_ino,
                 size: found.stx_size,
@@ -264,17 +263,17 @@ mod system {
             })
         }
 
-        fn is_of_disks(&self, device: Device) -> bool {
+        fn is_local_disk(&self, device: Device) -> bool {
             let mut devices = lock(&self.devices);
-            if let Some(&is_of_disks) = devices.get(&device) {
-                return is_of_disks;
+            if let Some(&is_local_disk) = devices.get(&device) {
+                return is_local_disk;
             }
-            // What cannot be looked at now, as too many files are open, is not remembered.
+            // A failure, for example because of too many open files, is not cached.
             let Ok(mounts) = std::fs::read_to_string("/proc/self/mountinfo") else { return false };
-            let is_of_disks =
-                file_system(&mounts, device).is_some_and(|name| OF_DISKS.contains(&name));
-            devices.insert(device, is_of_disks);
-            is_of_disks
+            let is_local_disk =
+                file_system(&mounts, device).is_some_and(|name| LOCAL_FILE_SYSTEMS.contains(&name));
+            devices.insert(device, is_local_disk);
+            is_local_disk
         }
 
         #[cfg(test)]
@@ -283,7 +282,7 @@ mod system {
         }
     }
 
-    /// The file system of a device, by the lines of `/proc/self/mountinfo`: see proc_pid_mountinfo(5).
+    /// Finds the file system type of a device in `/proc/self/mountinfo`: see proc_pid_mountinfo(5).
     pub(super) fn file_system(mounts: &str, (major, minor): Device) -> Option<&str> {
         let device = format!("{major}:{minor}");
         let line = mounts.lines().find(|line| line.split(' ').nth(2) == Some(&device))?;
@@ -296,7 +295,7 @@ mod system {
     }
 
     fn read(file: &OwnedFd, start: u64, len: u64, buffers: &ReadBuffers) -> Option<Bytes> {
-        // All ones would stand for the place where the last read ended.
+        // An offset of -1 would mean the current file position.
         let start = i64::try_from(start).ok()? as u64;
         let mut buffer = buffers.take(usize::try_from(len).ok()?)?;
         let into = &mut [IoSliceMut::new(buffer.bytes_mut())];
@@ -305,12 +304,12 @@ mod system {
     }
 
     fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-        // Nothing that may panic happens in the middle of a change.
+        // No update of the guarded data can panic half way.
         mutex.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Elsewhere the threads read everything.
+/// On other systems, I/O threads perform all reads.
 #[cfg(not(target_os = "linux"))]
 mod system {
     use std::ops::Range;
@@ -368,18 +367,18 @@ mod tests {
         (folder, Key::from_path(&path))
     }
 
-    /// Whether the system under the tests tells what is in memory.
-    fn is_told() -> bool {
+    /// Returns whether the file system of the tests supports non-blocking reads.
+    fn is_supported() -> bool {
         let (_folder, key) = file(b"some");
-        let told = whole(&key, MOST).is_some();
-        if !told {
-            println!("SKIPPED: this file system does not tell what is in memory");
+        let is_supported = whole(&key, MAX_BYTES).is_some();
+        if !is_supported {
+            println!("SKIPPED: this file system does not support non-blocking reads");
         }
-        told
+        is_supported
     }
 
-    fn whole(key: &Key, most: u64) -> Option<Bytes> {
-        read(system::Files::default().whole(key, most, &ReadBuffers::default()))
+    fn whole(key: &Key, limit: u64) -> Option<Bytes> {
+        read(system::Files::default().whole(key, limit, &ReadBuffers::default()))
     }
 
     fn read<T>(attempt: Attempt<T>) -> Option<T> {
@@ -389,14 +388,14 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..Default::default() })]
         #[test]
-        fn what_is_in_memory_comes_as_it_is(
+        fn reads_from_the_page_cache_equal_the_file(
             len in prop_oneof![0..10_usize, 4000..5000_usize, 60_000..250_000_usize],
             ranges in prop::collection::vec((0..250_000_u64, 0..9000_u64), 0..6),
         ) {
             let bytes = contents(len);
             let (_folder, key) = file(&bytes);
-            let Some(found) = whole(&key, MOST) else {
-                // Where nothing is told, the next test says so.
+            let Some(found) = whole(&key, MAX_BYTES) else {
+                                // The test for supported file systems reports the skip.
                 return Ok(());
             };
             prop_assert_eq!(&found[..], &bytes[..]);
@@ -405,7 +404,7 @@ mod tests {
                 .map(|(start, len)| start..start + len)
                 .filter(|range| range.end <= bytes.len() as u64)
                 .collect();
-            let joined = join(&ranges, 100, MOST);
+            let joined = join(&ranges, 100, MAX_BYTES);
             let (files, buffers) = (system::Files::default(), ReadBuffers::default());
             let ranges = joined.iter().map(|joined| joined.range.clone());
             let parts = read(files.ranges(&key, ranges, &buffers)).unwrap();
@@ -417,27 +416,27 @@ mod tests {
     }
 
     #[test]
-    fn file_systems_of_networks_and_processes_are_left_to_the_threads() {
+    fn only_local_file_systems_are_read_without_blocking() {
         let mounts = "21 1 8:1 / / rw - ext4 /dev/sda1 rw\n\
                       30 21 0:45 / /mnt/a rw,noatime shared:5 master:1 - nfs4 host:/a rw\n\
                       31 21 0:46 / /mnt/b\\040c rw shared:6 - fuse.sshfs host: rw\n";
         let found = [(8, 1), (0, 45), (0, 46), (0, 4)].map(|it| system::file_system(mounts, it));
         assert_eq!(found, [Some("ext4"), Some("nfs4"), Some("fuse.sshfs"), None]);
-        // No disk, and so nobody knows how long it takes.
-        assert!(whole(&Key::from("/proc/self/mountinfo"), MOST).is_none());
+        // Not on a disk: the duration of the read is unknown.
+        assert!(whole(&Key::from("/proc/self/mountinfo"), MAX_BYTES).is_none());
     }
 
     #[test]
-    fn a_file_is_of_the_same_version_whoever_looks_at_it() {
+    fn both_read_paths_report_the_same_version() {
         use std::time::{Duration, SystemTime};
         let (_folder, key) = file(b"some");
-        if ReadAtOnce::default().stat(&key).is_none() {
-            println!("SKIPPED: this file system does not tell what is in memory");
+        if PageCacheReader::default().stat(&key).is_none() {
+            println!("SKIPPED: this file system does not support non-blocking reads");
             return;
         }
-        let (at_once, threads) = (
+        let (non_blocking, threads) = (
             crate::stores::LocalFetcher::new(),
-            crate::stores::LocalFetcher::new().on_threads_alone(),
+            crate::stores::LocalFetcher::new().without_inline_reads(),
         );
         let ages = [Duration::ZERO, Duration::new(1, 5), Duration::from_secs(3)];
         for age in ages {
@@ -451,7 +450,7 @@ mod tests {
                 let stat = |fetcher: &crate::stores::LocalFetcher| {
                     spdl_core::block_on(crate::fetch::Fetcher::stat(fetcher, &key)).unwrap()
                 };
-                let (one, other) = (stat(&at_once), stat(&threads));
+                let (one, other) = (stat(&non_blocking), stat(&threads));
                 assert_eq!((one.size, &one.version), (4, &other.version));
                 let nanoseconds = match changed.duration_since(SystemTime::UNIX_EPOCH) {
                     Ok(after) => format!("{}", after.as_nanos()),
@@ -463,8 +462,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_unusual_is_left_to_the_threads() {
-        if !is_told() {
+    fn folders_devices_and_large_reads_are_left_to_the_threads() {
+        if !is_supported() {
             return;
         }
         let (folder, key) = file(&contents(100));
@@ -484,16 +483,16 @@ mod tests {
         assert!(range(0..100) && range(100..100));
         assert!(!range(95..101) && !range(101..101), "past the end");
         assert!(!range(u64::MAX - 1..u64::MAX));
-        let reads = ReadAtOnce::default();
-        let long = join(&[0..MOST, MOST + 1..2 * MOST], 0, u64::MAX);
+        let reads = PageCacheReader::default();
+        let long = join(&[0..MAX_BYTES, MAX_BYTES + 1..2 * MAX_BYTES], 0, u64::MAX);
         assert!(reads.parts(&key, &long, &buffers).is_none());
-        assert!(reads.whole(&key, 100, &buffers).is_none(), "as long as is allowed, or longer");
-        assert_eq!(reads.rest.load(Ordering::Relaxed), 0, "what is too long is no miss");
+        assert!(reads.whole(&key, 100, &buffers).is_none(), "at or above the limit");
+        assert_eq!(reads.rest.load(Ordering::Relaxed), 0, "a size above the limit is not a miss");
     }
 
     #[test]
-    fn a_file_that_stays_open_is_not_taken_for_another_one() {
-        if !is_told() {
+    fn replaced_or_modified_files_are_reopened() {
+        if !is_supported() {
             return;
         }
         let (folder, key) = file(b"first");
@@ -514,27 +513,27 @@ mod tests {
     }
 
     #[test]
-    fn few_files_stay_open() {
-        if !is_told() {
+    fn the_number_of_open_files_is_bounded() {
+        if !is_supported() {
             return;
         }
         let folder = tempfile::tempdir().unwrap();
         let (open, buffers) = (system::Files::default(), ReadBuffers::default());
         for round in 0..2 {
-            for number in 0..3 * MOST_OPEN {
+            for number in 0..3 * MAX_OPEN_FILES {
                 let path = folder.path().join(number.to_string());
                 fs::write(&path, [number as u8; 10]).unwrap();
                 let parts = open.ranges(&Key::from_path(&path), std::iter::once(2..4), &buffers);
                 assert_eq!(read(parts).unwrap()[0], [number as u8; 2][..], "round {round}");
-                assert!(open.count() <= MOST_OPEN);
+                assert!(open.count() <= MAX_OPEN_FILES);
             }
         }
-        assert_eq!(open.count(), MOST_OPEN);
+        assert_eq!(open.count(), MAX_OPEN_FILES);
     }
 
     #[test]
-    fn after_misses_few_reads_are_tried_and_after_a_success_all() {
-        let reads = ReadAtOnce::default();
+    fn misses_back_off_and_a_success_resets() {
+        let reads = PageCacheReader::default();
         let tried = |count: usize, found: fn() -> Attempt<()>| {
             let mut tried = 0;
             for _ in 0..count {
@@ -546,23 +545,26 @@ mod tests {
             tried
         };
         let (read, missed) = (|| Attempt::Read(()), || Attempt::Missed);
-        assert_eq!(tried(100, || Attempt::TooLong), 100);
-        assert_eq!(tried(3, missed), 2, "the first, and after a rest of one the third");
+        assert_eq!(tried(100, || Attempt::TooLarge), 100);
+        assert_eq!(tried(3, missed), 2, "the first and the third; one is skipped");
         let many = tried(100_000, missed);
         assert!((90..=120).contains(&many), "{many}");
-        assert!(tried(LONGEST_REST as usize + 1, read) > 0, "one is tried within the longest rest");
+        assert!(
+            tried(MAX_SKIPPED_READS as usize + 1, read) > 0,
+            "one is tried after the longest backoff"
+        );
         assert_eq!(tried(50, read), 50);
     }
 
     #[test]
-    fn what_comes_late_is_delivered_and_counts_as_a_miss() {
-        let reads = ReadAtOnce::default();
+    fn slow_reads_are_delivered_and_count_as_misses() {
+        let reads = PageCacheReader::default();
         let late = reads.attempt(|| {
-            std::thread::sleep(TOO_LONG + Duration::from_millis(1));
+            std::thread::sleep(SLOW_READ + Duration::from_millis(1));
             Attempt::Read(7)
         });
         assert_eq!(late, Some(7));
-        assert_eq!(reads.attempt(|| Attempt::Read(8)), None, "the next one rests");
+        assert_eq!(reads.attempt(|| Attempt::Read(8)), None, "the next one is skipped");
         assert_eq!(reads.attempt(|| Attempt::Read(9)), Some(9));
     }
 }

@@ -1,68 +1,69 @@
-//! Memory that files are read into, used again: for new memory the system fills every page with
-//! zeros first, which takes longer than copying a file out of its cache.
+//! Pool of read buffers.
+//!
+//! The system zeroes each page of new memory, which takes longer than copying a cached file.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use bytes::Bytes;
 
-/// Shorter ones are left to the allocator, which keeps them by itself.
-const SHORTEST: usize = 4 << 10;
-/// Longer ones are given back to the system.
-const LONGEST: usize = 1 << 20;
-/// So many bytes are kept, at most, while nobody uses them.
-const MOST_IDLE: usize = 8 << 20;
+/// Shorter buffers are not pooled. The allocator recycles them.
+const MIN_POOLED: usize = 4 << 10;
+/// Longer buffers are not pooled.
+const MAX_POOLED: usize = 1 << 20;
+/// Maximum number of bytes in unused buffers.
+const MAX_IDLE_BYTES: usize = 8 << 20;
 
-/// Buffers that come back when the last of the bytes read into them are dropped.
+/// Buffers that return to the pool when the last reference to their bytes is dropped.
 #[derive(Debug, Default)]
 pub(crate) struct ReadBuffers {
-    idle: Arc<Mutex<Idle>>,
+    idle: Arc<Mutex<IdleBuffers>>,
 }
 
 #[derive(Debug, Default)]
-struct Idle {
-    /// By their length.
+struct IdleBuffers {
+    /// Unused buffers by length.
     buffers: BTreeMap<usize, Vec<Vec<u8>>>,
     bytes: usize,
 }
 
-/// A buffer in use: its first bytes.
+/// A buffer in use. Its first `len` bytes are valid.
 pub(crate) struct ReadBuffer {
     memory: Vec<u8>,
     len: usize,
-    /// Where it goes back to; nowhere if the fetcher is gone.
-    home: Weak<Mutex<Idle>>,
+    /// The pool to which the buffer returns. Dead if the fetcher is dropped.
+    pool: Weak<Mutex<IdleBuffers>>,
 }
 
 impl ReadBuffers {
-    /// A buffer of `len` bytes, left over from its last use; `None` for long ones, which are not kept.
+    /// Takes a buffer of `len` bytes with arbitrary content. Returns `None` if `len` exceeds 1 MiB.
     pub(crate) fn take(&self, len: usize) -> Option<ReadBuffer> {
-        if len > LONGEST {
+        if len > MAX_POOLED {
             return None;
         }
-        let home = Arc::downgrade(&self.idle);
-        if len < SHORTEST {
-            return Some(ReadBuffer { memory: vec![0; len], len, home });
+        let pool = Arc::downgrade(&self.idle);
+        if len < MIN_POOLED {
+            return Some(ReadBuffer { memory: vec![0; len], len, pool });
         }
         let size = rounded(len);
-        // At least half of a buffer is of use.
+        // Buffers up to twice the size are accepted.
         let mut idle = lock(&self.idle);
         let found = idle.buffers.range_mut(size..=2 * size).find_map(|(_, buffers)| buffers.pop());
         idle.bytes -= found.as_ref().map_or(0, Vec::len);
         drop(idle);
         let memory = found.unwrap_or_else(|| vec![0; size]);
-        Some(ReadBuffer { memory, len, home })
+        Some(ReadBuffer { memory, len, pool })
     }
 }
 
-/// The length of the buffer for so many bytes: a quarter more at most, so that lengths meet again.
+/// Rounds the length of a buffer up by at most a quarter, so that similar lengths share buffers.
 fn rounded(len: usize) -> usize {
     let step = (len.next_power_of_two() / 8).max(1);
     len.div_ceil(step) * step
 }
 
-fn lock(idle: &Mutex<Idle>) -> MutexGuard<'_, Idle> {
-    // Nothing that may panic happens in the middle of a change.
+fn lock(idle: &Mutex<IdleBuffers>) -> MutexGuard<'_, IdleBuffers> {
+    // No update of the guarded data can panic half way.
     idle.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -71,10 +72,10 @@ impl ReadBuffer {
         &mut self.memory[..self.len]
     }
 
-    /// The first `len` of its bytes.
+    /// Converts the first `len` bytes into [`Bytes`].
     pub(crate) fn into_bytes(mut self, len: usize) -> Bytes {
         self.len = self.len.min(len);
-        if self.memory.len() < SHORTEST {
+        if self.memory.len() < MIN_POOLED {
             let mut memory = std::mem::take(&mut self.memory);
             memory.truncate(self.len);
             return memory.into();
@@ -92,12 +93,12 @@ impl AsRef<[u8]> for ReadBuffer {
 impl Drop for ReadBuffer {
     fn drop(&mut self) {
         let size = self.memory.len();
-        if !(SHORTEST..=LONGEST).contains(&size) {
+        if !(MIN_POOLED..=MAX_POOLED).contains(&size) {
             return;
         }
-        let Some(home) = self.home.upgrade() else { return };
-        let mut idle = lock(&home);
-        if idle.bytes + size <= MOST_IDLE {
+        let Some(pool) = self.pool.upgrade() else { return };
+        let mut idle = lock(&pool);
+        if idle.bytes + size <= MAX_IDLE_BYTES {
             idle.bytes += size;
             idle.buffers.entry(size).or_default().push(std::mem::take(&mut self.memory));
         }
@@ -111,12 +112,12 @@ mod tests {
     fn idle(buffers: &ReadBuffers) -> usize {
         let idle = lock(&buffers.idle);
         let kept = idle.buffers.values().flatten().map(Vec::len).sum();
-        assert_eq!(idle.bytes, kept, "the count is not that of the buffers");
+        assert_eq!(idle.bytes, kept, "the byte count differs from the buffers");
         kept
     }
 
     #[test]
-    fn a_buffer_comes_back_when_the_last_part_of_its_bytes_is_dropped() {
+    fn buffers_return_when_the_last_slice_is_dropped() {
         let buffers = ReadBuffers::default();
         let mut buffer = buffers.take(100_000).unwrap();
         buffer.bytes_mut().fill(7);
@@ -124,39 +125,39 @@ mod tests {
         assert_eq!((bytes.len(), bytes[89_999]), (90_000, 7));
         let part = bytes.slice(5..10);
         drop(bytes);
-        assert_eq!(idle(&buffers), 0, "a part is still in use");
+        assert_eq!(idle(&buffers), 0, "a slice is still in use");
         drop(part);
         let kept = idle(&buffers);
         assert!((100_000..=125_000).contains(&kept), "{kept}");
-        // The next one of about this length is the same.
+        // A similar length takes the same buffer.
         let again = buffers.take(99_000).unwrap();
         assert_eq!((idle(&buffers), again.memory.len(), again.as_ref().len()), (0, kept, 99_000));
     }
 
     #[test]
-    fn idle_buffers_are_few_and_end_with_their_owner() {
+    fn idle_buffers_are_bounded_and_freed_with_the_pool() {
         let buffers = ReadBuffers::default();
         let used: Vec<_> = (0..100).map(|_| buffers.take(500_000).unwrap()).collect();
         drop(used);
-        assert!(idle(&buffers) <= MOST_IDLE, "{}", idle(&buffers));
-        assert!(idle(&buffers) > MOST_IDLE / 2, "{}", idle(&buffers));
+        assert!(idle(&buffers) <= MAX_IDLE_BYTES, "{}", idle(&buffers));
+        assert!(idle(&buffers) > MAX_IDLE_BYTES / 2, "{}", idle(&buffers));
         let kept = buffers.take(500_000).unwrap().into_bytes(3);
         drop(buffers);
         assert_eq!(kept.len(), 3);
     }
 
     #[test]
-    fn short_and_long_ones_are_not_kept() {
+    fn short_and_long_buffers_are_not_pooled() {
         let buffers = ReadBuffers::default();
-        assert!(buffers.take(LONGEST + 1).is_none());
-        for len in [0, 1, SHORTEST - 1] {
+        assert!(buffers.take(MAX_POOLED + 1).is_none());
+        for len in [0, 1, MIN_POOLED - 1] {
             let bytes = buffers.take(len).unwrap().into_bytes(len);
             assert_eq!(bytes.len(), len);
         }
         assert_eq!(idle(&buffers), 0);
-        // A long one is not cut out of a short one's memory, nor a short one out of a long one's.
-        drop(buffers.take(LONGEST).unwrap());
-        let short = buffers.take(SHORTEST).unwrap();
-        assert!(short.memory.len() <= 2 * SHORTEST, "{}", short.memory.len());
+        // A short request does not take a much longer buffer.
+        drop(buffers.take(MAX_POOLED).unwrap());
+        let short = buffers.take(MIN_POOLED).unwrap();
+        assert!(short.memory.len() <= 2 * MIN_POOLED, "{}", short.memory.len());
     }
 }

@@ -1,4 +1,4 @@
-//! Bodies: read as a whole, and just as long as they should be.
+//! Response bodies: length checks, and buffering of the first chunk.
 
 use std::time::Duration;
 
@@ -11,28 +11,33 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::fetch::{Body, JoinedPieces, Key, ReadRequest, check_limit};
 
-/// So many bytes of a body may wait for the rest of it, for so long: few wake whoever waits for them,
-/// and a slow one is still seen to get on.
-const GATHERED: u64 = 1 << 20;
-const PATIENCE: Duration = Duration::from_millis(10);
+/// Bounds of the first chunk: a reader is woken once for up to 1 MiB that arrives within 10 ms.
+/// Later data still arrive in pieces, so that a slow body shows progress.
+const FIRST_CHUNK_BYTES: u64 = 1 << 20;
+const FIRST_CHUNK_TIME: Duration = Duration::from_millis(10);
 
-/// A body of which the first pieces, those that come at once, are one. `len` is how many bytes are
-/// expected.
-pub(crate) async fn gathered(body: Body, len: Option<u64>, request: &ReadRequest) -> Body {
-    gathered_within(PATIENCE, body, len, request).await
+/// Joins the pieces of a body that arrive first into one chunk.
+///
+/// `len` is the expected length in bytes.
+pub(crate) async fn buffer_first_chunk(
+    body: Body,
+    len: Option<u64>,
+    request: &ReadRequest,
+) -> Body {
+    buffer_first_chunk_within(FIRST_CHUNK_TIME, body, len, request).await
 }
 
-async fn gathered_within(
-    patience: Duration,
+async fn buffer_first_chunk_within(
+    max_wait: Duration,
     mut body: Body,
     len: Option<u64>,
     request: &ReadRequest,
 ) -> Body {
-    let until = Instant::now() + patience;
+    let until = Instant::now() + max_wait;
     let mut joined = JoinedPieces::default();
-    joined.expect(len.unwrap_or(0).min(GATHERED));
+    joined.expect(len.unwrap_or(0).min(FIRST_CHUNK_BYTES));
     let (mut fault, mut has_ended) = (None, false);
-    while !has_ended && (joined.len() as u64) < GATHERED {
+    while !has_ended && (joined.len() as u64) < FIRST_CHUNK_BYTES {
         match timeout_at(until, body.pieces.next()).await {
             Ok(Some(Ok(piece))) => {
                 if let Some(first_byte) = &request.first_byte {
@@ -55,8 +60,10 @@ async fn gathered_within(
     body
 }
 
-/// All of a body, unless it holds more than `max_bytes`: refused before it is read, where its
-/// length was told.
+/// Reads a whole body.
+///
+/// # Errors
+/// `LimitExceeded` if the body has more than `max_bytes` bytes, before reading if `len` exceeds it.
 pub(crate) async fn collect(mut body: Body, key: &Key, len: u64, max_bytes: u64) -> Result<Bytes> {
     check_limit(key, len, max_bytes)?;
     let mut joined = JoinedPieces::default();
@@ -68,8 +75,9 @@ pub(crate) async fn collect(mut body: Body, key: &Key, len: u64, max_bytes: u64)
     Ok(joined.finish())
 }
 
-/// The pieces of a body of `len` bytes from byte `start` on, and an error where it is shorter or
-/// longer. `guard` is held until the body is read or dropped.
+/// Checks that a body has exactly `len` bytes, from byte `start` of the object.
+///
+/// `guard` is dropped once the body has been read or dropped.
 pub(crate) fn exact<G: Send + 'static>(
     pieces: impl Stream<Item = Result<Bytes>> + Send + 'static,
     key: &Key,
@@ -85,7 +93,7 @@ pub(crate) fn exact<G: Send + 'static>(
         };
         match pieces.next().await {
             None if at < end => {
-                let message = format!("the body ended before byte {end}");
+                let message = format!("response body truncated: expected data up to byte {end}");
                 fault(ErrorKind::Truncated, message, at)
             }
             None => Ok(None),
@@ -93,7 +101,7 @@ pub(crate) fn exact<G: Send + 'static>(
             Some(Ok(piece)) => {
                 let after = at.saturating_add(piece.len() as u64);
                 if after > end {
-                    let message = "the body goes on behind its end".to_owned();
+                    let message = "response body is longer than requested".to_owned();
                     return fault(ErrorKind::Corrupt, message, end);
                 }
                 Ok(Some((piece, (pieces, key, after, guard))))
@@ -115,8 +123,7 @@ mod tests {
         block_on(Body::new(pieces).bytes())
     }
 
-    /// The pieces of a body of which those in `at_once` are there, and those in `late` come when it has
-    /// been looked at.
+    /// Buffers a body: `at_once` is available at the first poll, `late` arrives afterwards.
     fn gather(at_once: Vec<Result<Bytes>>, late: Vec<Result<Bytes>>) -> Vec<Result<Bytes>> {
         let (reactor, key) = (Reactor::default(), "k".into());
         let (send, pieces) = futures_channel::mpsc::unbounded();
@@ -128,39 +135,45 @@ mod tests {
         if has_ended {
             send.close_channel();
         }
-        let gathered = block_on(reactor.run(&key, async {
+        let buffer_first_chunk = block_on(reactor.run(&key, async {
             let request = ReadRequest::whole();
-            Ok(gathered_within(Duration::ZERO, Body::new(pieces.boxed()), Some(4), &request).await)
+            Ok(buffer_first_chunk_within(
+                Duration::ZERO,
+                Body::new(pieces.boxed()),
+                Some(4),
+                &request,
+            )
+            .await)
         }));
         if !has_ended {
             send_all(late);
             send.close_channel();
         }
-        block_on(gathered.unwrap().pieces.collect())
+        block_on(buffer_first_chunk.unwrap().pieces.collect())
     }
 
     #[test]
-    fn pieces_that_come_at_once_are_one_and_late_ones_come_by_themselves() {
+    fn available_pieces_are_joined_and_late_ones_are_not() {
         let piece = |text: &'static str| Ok(Bytes::from(text));
         let cut = || Err(Error::new(ErrorKind::Truncated, "cut"));
-        let told = |pieces: Vec<Result<Bytes>>| -> Vec<String> {
-            let told = |piece: Result<Bytes>| match piece {
+        let shown = |pieces: Vec<Result<Bytes>>| -> Vec<String> {
+            let shown = |piece: Result<Bytes>| match piece {
                 Ok(piece) => String::from_utf8_lossy(&piece).into_owned(),
                 Err(error) => format!("{:?}", error.kind()),
             };
-            pieces.into_iter().map(told).collect()
+            pieces.into_iter().map(shown).collect()
         };
-        assert_eq!(told(gather(vec![piece("ab"), piece("c"), piece("d")], vec![])), ["abcd"]);
-        assert_eq!(told(gather(vec![], vec![])), [""; 0]);
+        assert_eq!(shown(gather(vec![piece("ab"), piece("c"), piece("d")], vec![])), ["abcd"]);
+        assert_eq!(shown(gather(vec![], vec![])), [""; 0]);
         let late = gather(vec![piece("ab"), piece("c")], vec![piece("d"), piece("e")]);
-        assert_eq!(told(late), ["abc", "d", "e"]);
-        assert_eq!(told(gather(vec![], vec![piece("d")])), ["d"]);
+        assert_eq!(shown(late), ["abc", "d", "e"]);
+        assert_eq!(shown(gather(vec![], vec![piece("d")])), ["d"]);
         let cut = gather(vec![piece("ab"), piece("c"), cut(), piece("never")], vec![]);
-        assert_eq!(told(cut), ["abc", "Truncated"]);
+        assert_eq!(shown(cut), ["abc", "Truncated"]);
     }
 
     #[test]
-    fn what_is_gathered_is_bounded_though_no_length_is_told() {
+    fn the_first_chunk_is_bounded_if_the_length_is_unknown() {
         let piece = Bytes::from(vec![7; 300_000]);
         let pieces = (0..5).map(|_| Ok(piece.clone())).collect();
         let lengths = |pieces: Vec<Result<Bytes>>| -> Vec<usize> {
@@ -170,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_that_is_too_short_or_too_long_is_an_error() {
+    fn bodies_of_another_length_are_errors() {
         assert_eq!(read(&["ab", "c"], 3).unwrap(), "abc");
         assert_eq!(read(&[], 0).unwrap(), "");
         let error = read(&["ab"], 3).unwrap_err();

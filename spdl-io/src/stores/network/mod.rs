@@ -1,9 +1,15 @@
-//! What all stores of the network have in common: who waits for their answers, how they are
-//! connected to, and what their refusals mean.
+//! HTTP client, network thread and error mapping, which all network stores share.
+//!
+//! | file | what |
+//! |---|---|
+//! | this file | builds HTTP clients, maps transport errors to [`Error`] |
+//! | `body` | response bodies: length checks and buffering |
+//! | `reactor` | the network thread, and the limit of concurrent requests |
+//! | `response_error` | error responses: status, headers and code |
 
 mod body;
 mod reactor;
-mod refusal;
+mod response_error;
 
 use std::collections::HashMap;
 use std::error::Error as StdError;
@@ -14,19 +20,20 @@ use reqwest::Certificate;
 use reqwest::redirect::Policy;
 use spdl_core::{Error, ErrorKind, Result};
 
-pub(crate) use self::body::{collect, exact, gathered};
+pub(crate) use self::body::{buffer_first_chunk, collect, exact};
 #[cfg(any(feature = "s3", feature = "gcs", feature = "azure"))]
 pub(crate) use self::reactor::panicked;
 pub(crate) use self::reactor::{Connections, Reactor};
-pub(crate) use self::refusal::Refusal;
+pub(crate) use self::response_error::ResponseError;
 use crate::fetch::Unreached;
 use crate::stores::SourceOptions;
 
-/// No object reaches farther, and servers know no greater number.
-pub(crate) const FARTHEST: u64 = i64::MAX as u64;
+/// Largest offset in an object that is requested. Servers use signed 64-bit numbers.
+pub(crate) const MAX_OFFSET: u64 = i64::MAX as u64;
 
-/// A client that asks once, follows nothing, and keeps one connection for each request under way:
-/// they carry more than one that all share.
+/// Builds a client for HTTP/1.1 without retries or redirects.
+///
+/// Each concurrent request has its own connection, which is faster than sharing one by HTTP/2.
 pub(crate) fn client(options: &SourceOptions, is_local: bool) -> Result<reqwest::Client> {
     let mut builder = reqwest::Client::builder()
         .http1_only()
@@ -42,21 +49,22 @@ pub(crate) fn client(options: &SourceOptions, is_local: bool) -> Result<reqwest:
         builder = builder.tls_certs_merge(certificates(pem)?);
     }
     builder.build().map_err(|error| {
-        let message = format!("cannot set up a client for HTTP: {}", causes(&error.without_url()));
+        let message = format!("cannot create an HTTP client: {}", causes(&error.without_url()));
         Error::new(ErrorKind::Io, message)
     })
 }
 
-/// Clients for many servers: one for each way to reach them, as it keeps connections by server, and takes
-/// longer to make than a request.
+/// Cache of clients, one per set of options. Each client keeps a pool of connections per server.
+///
+/// Creating a client takes longer than a request.
 #[derive(Clone, Default)]
-pub(crate) struct Clients(Arc<Mutex<HashMap<Way, reqwest::Client>>>);
+pub(crate) struct Clients(Arc<Mutex<HashMap<ClientKey, reqwest::Client>>>);
 
-/// The place of the options, and whether the server is this machine.
-type Way = (Option<usize>, bool);
+/// Index of the options, and whether the server is this machine.
+type ClientKey = (Option<usize>, bool);
 
 impl Clients {
-    /// The client for the server `authority` and these options, which are known by their `place`.
+    /// Returns the client for the server `authority` and the options with index `place`.
     pub(crate) fn get(
         &self,
         authority: &str,
@@ -74,17 +82,17 @@ impl Clients {
     }
 }
 
-/// The certificates of a PEM file.
+/// Parses the certificates of a PEM file.
 fn certificates(pem: &[u8]) -> Result<Vec<Certificate>> {
     let invalid = |why: &str| {
-        let message = format!("these are no certificates of authorities: {why}");
+        let message = format!("invalid ca_certificates: {why}");
         Error::new(ErrorKind::InvalidArgument, message)
     };
     let found = Certificate::from_pem_bundle(pem).map_err(|error| invalid(&causes(&error)))?;
     if found.is_empty() {
-        return Err(invalid("a PEM file has `-----BEGIN CERTIFICATE-----`"));
+        return Err(invalid("no `-----BEGIN CERTIFICATE-----` found; expected a PEM file"));
     }
-    // One by one, as a client that cannot be set up does not say which of them is to blame.
+    // Checks each certificate separately: the client's error does not name the invalid one.
     for certificate in &found {
         let alone = reqwest::Client::builder().tls_certs_only([certificate.clone()]).build();
         alone.map_err(|error| invalid(&causes(&error)))?;
@@ -92,43 +100,43 @@ fn certificates(pem: &[u8]) -> Result<Vec<Certificate>> {
     Ok(found)
 }
 
-/// Whether `authority` (`host:port`) is this machine, which is reached without a proxy.
+/// Returns whether `authority` (`host:port`) is this machine, which is reached without a proxy.
 pub(crate) fn is_this_machine(authority: &str) -> bool {
     ["localhost", "127.0.0.1", "[::1]"].iter().any(|host| {
         authority.strip_prefix(host).is_some_and(|rest| rest.is_empty() || rest.starts_with(':'))
     })
 }
 
-/// An error that no status tells about: of a connection, or of a body under way.
-pub(crate) fn broken(error: reqwest::Error) -> Error {
+/// Maps an error without HTTP status: a failed connection or body.
+pub(crate) fn transport_error(error: reqwest::Error) -> Error {
     let error = error.without_url();
     let unreached = unreached(&error);
     let is_handshake = error.is_connect() && has_cause(&error, io::ErrorKind::InvalidData);
     let (kind, what) = if error.is_timeout() {
-        (ErrorKind::Timeout, "the server cannot be reached in time")
+        (ErrorKind::Timeout, "connection timed out")
     } else if is_handshake {
-        // A certificate that nobody vouches for does not get better with time.
-        (ErrorKind::Io, "no secure connection to the server")
+        // A retry does not make an untrusted certificate valid.
+        (ErrorKind::Io, "TLS handshake with the server failed")
     } else if is_unresolved(&error) {
-        // Name servers fail as others do, and do not always say whether a name is unknown for good.
-        (ErrorKind::Unavailable, "no address is known for the name of the server")
+        // A failure of the name server may pass, and some do not report whether a name exists.
+        (ErrorKind::Unavailable, "cannot resolve the host name of the server")
     } else if error.is_connect() {
         (ErrorKind::Unavailable, "cannot connect to the server")
     } else if error.is_builder() {
-        (ErrorKind::InvalidArgument, "this cannot be asked for")
+        (ErrorKind::InvalidArgument, "invalid request")
     } else if error.is_body() || error.is_decode() {
-        (ErrorKind::Unavailable, "the answer broke off")
+        (ErrorKind::Unavailable, "response body interrupted")
     } else {
-        (ErrorKind::Unavailable, "the connection broke")
+        (ErrorKind::Unavailable, "connection lost")
     };
-    let broken = Error::new(kind, format!("{what}: {}", causes(&error)));
+    let transport_error = Error::new(kind, format!("{what}: {}", causes(&error)));
     match unreached {
-        Some(unreached) => broken.with_source(unreached),
-        None => broken,
+        Some(unreached) => transport_error.with_source(unreached),
+        None => transport_error,
     }
 }
 
-/// Whether no server was met at all: neither an answer nor a connection that broke.
+/// Returns why no server was reached, or `None` if a connection was established.
 pub(crate) fn unreached(error: &(dyn StdError + 'static)) -> Option<Unreached> {
     let is_before_contact = |cause: &(dyn StdError + 'static)| {
         let error = cause.downcast_ref::<reqwest::Error>();
@@ -145,16 +153,15 @@ pub(crate) fn unreached(error: &(dyn StdError + 'static)) -> Option<Unreached> {
     }
 }
 
-/// Whether the name of a server led to no address, for whatever reason, which the connector says in words
-/// alone.
+/// Returns whether resolving the name of a server failed. The connector reports it only in words.
 pub(crate) fn is_unresolved(error: &(dyn StdError + 'static)) -> bool {
     resolving(error).next().is_some()
 }
 
-/// Whether the resolver says that nobody has the name of a server, and not that it failed itself. It says
-/// that in the words of the system alone.
+/// Returns whether the resolver reports that the name does not exist, rather than its own failure.
+/// The system reports the difference only in words.
 fn is_unknown_name(error: &(dyn StdError + 'static)) -> bool {
-    /// `EAI_NONAME` of glibc, musl, macOS and Windows.
+    /// Messages for `EAI_NONAME` of glibc, musl, macOS and Windows.
     const WORDS: [&str; 4] = [
         "name or service not known",
         "name does not resolve",
@@ -162,12 +169,12 @@ fn is_unknown_name(error: &(dyn StdError + 'static)) -> bool {
         "no such host",
     ];
     resolving(error).skip(1).any(|cause| {
-        let told = cause.to_string().to_ascii_lowercase();
-        WORDS.iter().any(|words| told.contains(words))
+        let text = cause.to_string().to_ascii_lowercase();
+        WORDS.iter().any(|words| text.contains(words))
     })
 }
 
-/// That a name led to no address, and why.
+/// Returns the error of name resolution and its causes.
 fn resolving<'a>(
     error: &'a (dyn StdError + 'static),
 ) -> impl Iterator<Item = &'a (dyn StdError + 'static)> {
@@ -177,7 +184,7 @@ fn resolving<'a>(
 pub(crate) fn has_cause(error: &(dyn StdError + 'static), kind: io::ErrorKind) -> bool {
     chain(error).any(|cause| {
         cause.downcast_ref::<io::Error>().is_some_and(|cause| {
-            // An error of TLS travels inside two of these.
+            // `io::Error` wraps a TLS error twice.
             let inner = cause.get_ref().and_then(|inner| inner.downcast_ref::<io::Error>());
             cause.kind() == kind || inner.is_some_and(|inner| inner.kind() == kind)
         })
@@ -190,7 +197,7 @@ pub(crate) fn chain<'a>(
     std::iter::successors(Some(error), |&error| error.source())
 }
 
-/// The causes of an error in one line, none twice.
+/// Joins the causes of an error into one line without repetitions.
 pub(crate) fn causes(error: &(dyn StdError + 'static)) -> String {
     let mut texts: Vec<String> = Vec::new();
     for cause in chain(error) {
@@ -222,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_resolver_that_fails_does_not_make_a_name_unknown() {
+    fn resolver_failures_do_not_count_as_unknown_names() {
         let resolver = "failed to lookup address information: ";
         for (why, is_unknown) in [
             ("Name or service not known", true),
@@ -245,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn only_this_machine_is_reached_without_a_proxy() {
+    fn local_addresses_are_recognized() {
         for host in ["localhost", "127.0.0.1:80", "[::1]:9000", "localhost:1"] {
             assert!(is_this_machine(host), "{host}");
         }

@@ -1,4 +1,4 @@
-//! The thread that waits for the network, so that any executor may poll what waits for it.
+//! The network thread. Futures of any executor wait for its I/O.
 
 use std::any::Any;
 use std::fmt;
@@ -18,21 +18,23 @@ use tokio::task::{JoinError, JoinHandle};
 use crate::fetch::Key;
 use crate::files::open_files;
 
-/// One thread that moves bytes between sockets and whoever reads; started by the first read, ended
-/// with the last handle. Cheap to clone.
+/// A single-threaded tokio runtime for sockets and timers. Cheap to clone.
+///
+/// The first use starts the thread. Dropping the last handle ends it.
 #[derive(Clone, Default)]
-pub(crate) struct Reactor(Arc<Mutex<Option<Started>>>);
+pub(crate) struct Reactor(Arc<Mutex<Option<NetworkThread>>>);
 
-struct Started {
+struct NetworkThread {
     handle: Handle,
-    /// Dropped, it ends the thread.
+    /// Dropping the sender ends the thread.
     stop: Option<oneshot::Sender<()>>,
     thread: Option<thread::JoinHandle<()>>,
 }
 
 impl Reactor {
-    /// Runs a call on the thread: whoever waits for it is woken once, by its answer. Its error names the
-    /// key. Dropped, it ends the call.
+    /// Runs a call on the network thread and returns its result. Errors name the key.
+    ///
+    /// The waiting task is woken once. Dropping the future cancels the call.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
         key: &Key,
@@ -41,30 +43,30 @@ impl Reactor {
         let answer = match self.handle() {
             Ok(handle) => {
                 let mut task = Task(handle.spawn(call));
-                (&mut task.0).await.unwrap_or_else(|error| Err(ended(error)))
+                (&mut task.0).await.unwrap_or_else(|error| Err(join_error(error)))
             }
             Err(error) => Err(error),
         };
         answer.map_err(|error| error.with_key(key.display_name()))
     }
 
-    /// What can only be polled where tokio is, made so that it can be polled anywhere.
+    /// Makes a future or stream that needs tokio, and wraps it so that any executor can poll it.
     ///
     /// # Errors
-    /// `Io` where the system refuses a thread.
-    pub(crate) fn within<T>(&self, make: impl FnOnce() -> T) -> Result<Within<T>> {
+    /// `Io` if the system cannot start a thread.
+    pub(crate) fn in_tokio_context<T>(&self, make: impl FnOnce() -> T) -> Result<TokioContext<T>> {
         let handle = self.handle()?;
         let inner = {
             let _within = handle.enter();
             make()
         };
-        Ok(Within { inner: Some(Box::pin(inner)), handle, _reactor: self.clone() })
+        Ok(TokioContext { inner: Some(Box::pin(inner)), handle, _reactor: self.clone() })
     }
 
-    /// An executor whose tasks run on the thread: what they read needs no other one to be woken.
+    /// Returns a [`Runtime`] whose tasks run on the network thread.
     ///
     /// # Errors
-    /// `Io` where the system refuses a thread.
+    /// `Io` if the system cannot start a thread.
     pub(crate) fn runtime(&self) -> Result<ReactorRuntime> {
         Ok(ReactorRuntime { handle: self.handle()?, _reactor: self.clone() })
     }
@@ -74,8 +76,8 @@ impl Reactor {
         if let Some(started) = &*started {
             return Ok(started.handle.clone());
         }
-        let new = Started::new().map_err(|error| {
-            let message = "cannot start the thread that waits for the network";
+        let new = NetworkThread::new().map_err(|error| {
+            let message = "cannot start the network thread";
             let is_passing = open_files::are_too_many(&error);
             let kind = if is_passing { ErrorKind::Unavailable } else { ErrorKind::Io };
             Error::new(kind, message).with_source(error)
@@ -84,7 +86,7 @@ impl Reactor {
     }
 }
 
-/// A call on the thread, which nobody needs without whoever waits for it.
+/// A call on the network thread, which is cancelled on drop.
 struct Task<T>(JoinHandle<T>);
 
 impl<T> Drop for Task<T> {
@@ -93,14 +95,14 @@ impl<T> Drop for Task<T> {
     }
 }
 
-fn ended(error: JoinError) -> Error {
+fn join_error(error: JoinError) -> Error {
     let Ok(panic) = error.try_into_panic() else {
         return Error::new(ErrorKind::Stopped, "the store was closed");
     };
     panicked(&*panic)
 }
 
-/// What a call to a store panicked with.
+/// Converts the panic of a call to a store into an error.
 pub(crate) fn panicked(panic: &(dyn Any + Send)) -> Error {
     let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
     let text = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
@@ -113,34 +115,34 @@ impl fmt::Debug for Reactor {
     }
 }
 
-impl Started {
+impl NetworkThread {
     fn new() -> std::io::Result<Self> {
         let runtime = Builder::new_current_thread().enable_io().enable_time().build()?;
         let handle = runtime.handle().clone();
         let (stop, stopped) = oneshot::channel::<()>();
         let thread = thread::Builder::new().name("spdl-network".into()).spawn(move || {
-            // An error says that the other side is gone, which is what is waited for.
+            // The channel reports an error if the sender is dropped, which is the stop signal.
             let _ = runtime.block_on(stopped);
-            // Whoever still looks a name up is not waited for.
+            // Does not wait for a name lookup in progress.
             runtime.shutdown_background();
         })?;
-        Ok(Started { handle, stop: Some(stop), thread: Some(thread) })
+        Ok(NetworkThread { handle, stop: Some(stop), thread: Some(thread) })
     }
 }
 
-impl Drop for Started {
+impl Drop for NetworkThread {
     fn drop(&mut self) {
         drop(self.stop.take());
         let thread = self.thread.take();
-        // The last handle may be let go by the thread itself.
+        // The network thread itself may drop the last handle.
         if let Some(thread) = thread.filter(|it| it.thread().id() != thread::current().id()) {
-            // It holds nothing that a panic could have left behind.
+            // The thread owns no state that a panic could corrupt.
             let _ = thread.join();
         }
     }
 }
 
-/// Runs tasks on the thread, which lives as long as this does.
+/// Runs tasks on the network thread, and keeps the thread alive.
 #[derive(Debug)]
 pub(crate) struct ReactorRuntime {
     handle: Handle,
@@ -158,15 +160,15 @@ impl Runtime for ReactorRuntime {
     }
 }
 
-/// A future or a stream that finds tokio around it wherever it is polled, and dropped.
-pub(crate) struct Within<T> {
+/// A future or stream that enters the tokio context whenever it is polled or dropped.
+pub(crate) struct TokioContext<T> {
     inner: Option<Pin<Box<T>>>,
     handle: Handle,
-    /// The thread lives as long as anybody waits for it.
+    /// Keeps the thread alive.
     _reactor: Reactor,
 }
 
-impl<T: Future> Future for Within<T> {
+impl<T: Future> Future for TokioContext<T> {
     type Output = T::Output;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T::Output> {
@@ -179,7 +181,7 @@ impl<T: Future> Future for Within<T> {
     }
 }
 
-impl<T: Stream> Stream for Within<T> {
+impl<T: Stream> Stream for TokioContext<T> {
     type Item = T::Item;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<T::Item>> {
@@ -192,24 +194,24 @@ impl<T: Stream> Stream for Within<T> {
     }
 }
 
-impl<T> Drop for Within<T> {
+impl<T> Drop for TokioContext<T> {
     fn drop(&mut self) {
-        // A connection that goes back to its pool may start a task there.
+        // Returning a connection to its pool may start a task.
         let _within = self.handle.enter();
         drop(self.inner.take());
     }
 }
 
-/// How many requests to one store may be under way.
+/// Limits the number of concurrent requests to one store.
 #[derive(Clone, Debug)]
 pub(crate) struct Connections(Arc<Semaphore>);
 
 impl Connections {
-    pub(crate) fn new(most: usize) -> Self {
-        Connections(Arc::new(Semaphore::new(most.clamp(1, Semaphore::MAX_PERMITS))))
+    pub(crate) fn new(limit: usize) -> Self {
+        Connections(Arc::new(Semaphore::new(limit.clamp(1, Semaphore::MAX_PERMITS))))
     }
 
-    /// Waits for its turn; to be held until the answer has been read.
+    /// Waits for a permit, which the caller holds until the response has been read.
     pub(crate) async fn take(&self) -> Result<OwnedSemaphorePermit> {
         let permit = Arc::clone(&self.0).acquire_owned().await;
         permit.map_err(|_| Error::new(ErrorKind::Stopped, "the store was closed"))
@@ -222,12 +224,12 @@ mod tests {
     use spdl_core::block_on;
 
     #[test]
-    fn no_thread_is_started_before_it_is_needed_and_it_ends_with_the_last_handle() {
+    fn the_thread_starts_lazily_and_ends_with_the_last_handle() {
         let reactor = Reactor::default();
         assert!(reactor.0.lock().unwrap().is_none());
         let wait = || tokio::time::sleep(Duration::from_millis(1));
-        block_on(reactor.within(wait).unwrap());
-        let waiting = reactor.within(wait).unwrap();
+        block_on(reactor.in_tokio_context(wait).unwrap());
+        let waiting = reactor.in_tokio_context(wait).unwrap();
         let started = Arc::downgrade(&reactor.0);
         drop(reactor);
         block_on(waiting);
@@ -235,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_runs_on_the_thread_and_names_its_key() {
+    fn calls_run_on_the_thread_and_errors_name_the_key() {
         let (reactor, key) = (Reactor::default(), Key::from("the key"));
         let name = || Ok(thread::current().name().map(str::to_owned));
         let name = block_on(reactor.run(&key, async move { name() })).unwrap();
@@ -249,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn a_runtime_of_it_keeps_the_thread_and_runs_there() {
+    fn the_runtime_runs_tasks_on_the_thread() {
         let runtime = std::sync::Arc::new(Reactor::default().runtime().unwrap());
         let (send, received) = std::sync::mpsc::channel();
         let nap = runtime.sleep(Duration::from_millis(1));
@@ -258,13 +260,13 @@ mod tests {
             let _ = send.send(thread::current().name().map(str::to_owned));
         }));
         assert_eq!(received.recv().unwrap().as_deref(), Some("spdl-network"));
-        let ended = Arc::downgrade(&runtime._reactor.0);
+        let join_error = Arc::downgrade(&runtime._reactor.0);
         drop(runtime);
-        assert!(ended.upgrade().is_none(), "nobody holds it any more");
+        assert!(join_error.upgrade().is_none(), "the thread outlives its runtime");
     }
 
     #[test]
-    fn a_call_that_nobody_waits_for_any_more_ends() {
+    fn dropping_the_future_cancels_the_call() {
         let (reactor, key) = (Reactor::default(), Key::from("the key"));
         let (begun, begins) = std::sync::mpsc::channel();
         let (held, ends) = std::sync::mpsc::channel::<()>();
@@ -278,11 +280,11 @@ mod tests {
         );
         begins.recv().unwrap();
         drop(call);
-        assert!(ends.recv().is_err(), "what it held is dropped");
+        assert!(ends.recv().is_err(), "the call is still running");
     }
 
     #[test]
-    fn so_many_requests_are_under_way_and_no_more() {
+    fn concurrent_requests_are_limited() {
         let connections = Connections::new(2);
         let first = block_on(connections.take()).unwrap();
         let _second = block_on(connections.take()).unwrap();

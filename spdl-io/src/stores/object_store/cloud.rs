@@ -1,4 +1,4 @@
-//! Buckets and containers by address, with each store's usual credentials.
+//! Builds clients of the crate `object_store` from an address, options and environment variables.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::str::FromStr;
@@ -15,7 +15,7 @@ use super::{ObjectStoreFetcher, scrub};
 use crate::stores::network::{self, Connections, Reactor, causes, is_this_machine, panicked};
 use crate::stores::{Address, Secret, SourceOptions};
 
-/// A fetcher for the bucket or the container of an address.
+/// Opens the bucket or container of an address.
 pub(crate) fn open(
     address: &Address,
     options: &SourceOptions,
@@ -42,9 +42,9 @@ pub(crate) fn open(
         "gs" => setup.gcs(),
         #[cfg(feature = "azure")]
         "az" => setup.azure(),
-        other => Err(invalid(format!("`{other}:` is no scheme of an object store"))),
+        other => Err(invalid(format!("scheme {other:?} is not an object store"))),
     };
-    // Its builders unwrap what they read from the environment.
+    // The builders of `object_store` unwrap values of the environment.
     let store = catch_unwind(AssertUnwindSafe(build)).unwrap_or_else(|it| Err(panicked(&*it)));
     let store = store.map_err(|error| {
         Error::new(
@@ -76,7 +76,7 @@ impl Setup<'_> {
             builder = builder.with_config(key, value);
         }
         if let Some(endpoint) = &self.options.endpoint {
-            // Both names, so that neither of the environment goes before the options.
+            // Sets both keys, so that the options override both environment variables.
             builder = builder.with_endpoint(endpoint);
             builder = builder.with_config(AmazonS3ConfigKey::S3Endpoint, endpoint);
         }
@@ -91,11 +91,11 @@ impl Setup<'_> {
         }
         let store = builder
             .with_bucket_name(self.bucket)
-            .with_retry(once())
+            .with_retry(no_retries())
             .with_client_options(self.client_options()?)
             .with_http_connector(self.connector)
             .build();
-        Ok(Arc::new(store.map_err(refused)?))
+        Ok(Arc::new(store.map_err(setup_error)?))
     }
 
     #[cfg(feature = "gcs")]
@@ -113,11 +113,11 @@ impl Setup<'_> {
         }
         let store = builder
             .with_bucket_name(self.bucket)
-            .with_retry(once())
+            .with_retry(no_retries())
             .with_client_options(self.client_options()?)
             .with_http_connector(self.connector)
             .build();
-        Ok(Arc::new(store.map_err(refused)?))
+        Ok(Arc::new(store.map_err(setup_error)?))
     }
 
     #[cfg(feature = "azure")]
@@ -138,18 +138,18 @@ impl Setup<'_> {
         }
         let store = builder
             .with_container_name(self.bucket)
-            .with_retry(once())
+            .with_retry(no_retries())
             .with_client_options(self.client_options()?)
             .with_http_connector(self.connector)
             .build();
-        Ok(Arc::new(store.map_err(refused)?))
+        Ok(Arc::new(store.map_err(setup_error)?))
     }
 
-    /// The credentials of the options, by the names that the store has for them.
+    /// Parses the credentials of the options into configuration keys of the store.
     fn settings<K: FromStr>(&self) -> Result<Vec<(K, String)>> {
         let setting = |(name, value): &(String, Secret)| match name.parse() {
             Ok(key) => Ok((key, value.reveal().to_owned())),
-            Err(_) => Err(invalid(format!("`{name}` is not the name of a credential"))),
+            Err(_) => Err(invalid(format!("unknown credential name {name:?}"))),
         };
         self.options.credentials.iter().map(setting).collect()
     }
@@ -157,11 +157,10 @@ impl Setup<'_> {
     fn client_options(&self) -> Result<ClientOptions> {
         let mut headers = HeaderMap::new();
         for (name, value) in &self.options.headers {
-            let name: reqwest::header::HeaderName = name
-                .parse()
-                .map_err(|_| invalid("the name of a header holds what none may".to_owned()))?;
+            let name: reqwest::header::HeaderName =
+                name.parse().map_err(|_| invalid("invalid character in header name".to_owned()))?;
             let mut value = HeaderValue::from_str(value.reveal())
-                .map_err(|_| invalid("the value of a header holds what none may".to_owned()))?;
+                .map_err(|_| invalid("invalid character in header value".to_owned()))?;
             value.set_sensitive(true);
             headers.insert(name, value);
         }
@@ -170,8 +169,8 @@ impl Setup<'_> {
     }
 }
 
-/// One attempt: whoever tries again stands above.
-fn once() -> RetryConfig {
+/// One attempt without retries. The resilience layer retries.
+fn no_retries() -> RetryConfig {
     RetryConfig { backoff: BackoffConfig::default(), max_retries: 0, ..RetryConfig::default() }
 }
 
@@ -179,11 +178,11 @@ fn invalid(message: String) -> Error {
     Error::new(ErrorKind::InvalidArgument, message)
 }
 
-fn refused(error: object_store::Error) -> Error {
-    invalid(format!("the store cannot be set up: {}", causes(&error)))
+fn setup_error(error: object_store::Error) -> Error {
+    invalid(format!("cannot set up the store: {}", causes(&error)))
 }
 
-/// All that no message may hold: what the options say, and what the environment may.
+/// Returns the values that no message may contain: secrets of the options and the environment.
 fn secrets(options: &SourceOptions) -> Vec<Secret> {
     let given = options.credentials.iter().chain(&options.headers);
     let mut secrets: Vec<Secret> = given.map(|(_, value)| value.clone()).collect();

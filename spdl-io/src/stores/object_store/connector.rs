@@ -1,4 +1,4 @@
-//! How `object_store` asks: through a client of our own, which keeps what it would drop of a refusal.
+//! The HTTP client of `object_store`, which keeps all details of error responses.
 
 use std::fmt;
 use std::time::Duration;
@@ -10,22 +10,22 @@ use object_store::client::{
     HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpService,
 };
 
-use crate::stores::network::Refusal;
+use crate::stores::network::ResponseError;
 
-/// So much of the body of a refusal is looked at.
-const LOOKED_AT: usize = 16 << 10;
+/// Number of bytes of an error response that are searched for the error code.
+const MAX_ERROR_BODY: usize = 16 << 10;
 
-/// Whoever is there answers at once; where nobody is, packets are lost.
+/// Timeout for metadata services. They respond immediately if they exist.
 const IDENTITY_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Where the machines of a cloud learn who they are.
+/// Hosts of the metadata services that give cloud machines their credentials.
 const IDENTITY_SERVICES: [&str; 5] =
     ["169.254.169.254", "169.254.170.2", "metadata.google.internal", "metadata", "[fd00:ec2::254]"];
 
 #[derive(Clone)]
 pub(super) struct Connector {
     pub(super) client: reqwest::Client,
-    /// Another identity service that the environment names: its host and port.
+    /// Host and port of a metadata service that the environment names.
     pub(super) identity_service: Option<String>,
 }
 
@@ -43,17 +43,18 @@ impl HttpConnector for Connector {
 
 #[async_trait]
 impl HttpService for Connector {
-    /// A refusal comes back as an error that holds a [`Refusal`]: `object_store` knows its status
-    /// else, but neither `Retry-After` nor the length behind which a range lies.
+    /// Sends a request. An error response becomes an error that holds a [`ResponseError`].
+    ///
+    /// Otherwise `object_store` would drop `Retry-After` and the size in `Content-Range`.
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
         let uri = request.uri();
-        let asks_identity = uri.host().is_some_and(|host| IDENTITY_SERVICES.contains(&host))
+        let is_identity_request = uri.host().is_some_and(|host| IDENTITY_SERVICES.contains(&host))
             || uri.authority().map(|it| it.as_str()) == self.identity_service.as_deref()
                 && self.identity_service.is_some();
-        if asks_identity {
+        if is_identity_request {
             let answer = tokio::time::timeout(IDENTITY_TIMEOUT, self.client.call(request)).await;
             return match answer {
-                Ok(Ok(answer)) if !refuses_for_good(answer.status().as_u16()) => Ok(answer),
+                Ok(Ok(answer)) if !denies_permanently(answer.status().as_u16()) => Ok(answer),
                 Ok(_) | Err(_) => Err(HttpError::new(HttpErrorKind::Unknown, NoIdentity)),
             };
         }
@@ -65,29 +66,31 @@ impl HttpService for Connector {
         let mut head = Vec::new();
         let mut pieces = body.bytes_stream();
         while let Some(Ok(piece)) = pieces.next().await {
-            head.extend_from_slice(&piece[..piece.len().min(LOOKED_AT - head.len())]);
-            if head.len() == LOOKED_AT {
+            head.extend_from_slice(&piece[..piece.len().min(MAX_ERROR_BODY - head.len())]);
+            if head.len() == MAX_ERROR_BODY {
                 break;
             }
         }
-        let refusal = Refusal::new(parts.status, &parts.headers).with_body(&head);
-        Err(HttpError::new(HttpErrorKind::Unknown, refusal))
+        let response_error = ResponseError::new(parts.status, &parts.headers).with_body(&head);
+        Err(HttpError::new(HttpErrorKind::Unknown, response_error))
     }
 }
 
-/// Whether an identity service has nothing for us, now and later. Old ones refuse a token, and are
-/// asked without where `AWS_IMDSV1_FALLBACK` says so.
-fn refuses_for_good(status: u16) -> bool {
-    let is_asked_otherwise = || std::env::var_os("AWS_IMDSV1_FALLBACK").is_some();
-    (400..500).contains(&status) && !(matches!(status, 403 | 404) && is_asked_otherwise())
+/// Returns whether a metadata service denies credentials permanently.
+///
+/// Old services reject tokens with 403 or 404. With `AWS_IMDSV1_FALLBACK`, `object_store` then
+/// retries without a token.
+fn denies_permanently(status: u16) -> bool {
+    let retries_without_token = || std::env::var_os("AWS_IMDSV1_FALLBACK").is_some();
+    (400..500).contains(&status) && !(matches!(status, 403 | 404) && retries_without_token())
 }
 
-/// There are no credentials, and no cloud around that would give some.
+/// No credentials are configured, and no metadata service offers any.
 #[derive(Debug)]
 pub(super) struct NoIdentity;
 
 impl NoIdentity {
-    /// What to do about it, where the store is that of this address.
+    /// Returns the message for the store with this address: what to set.
     pub(super) fn advice(store: &str) -> &'static str {
         match store.split_once(':').map_or(store, |(scheme, _)| scheme) {
             "s3" => {
@@ -95,8 +98,8 @@ impl NoIdentity {
                  data, anonymous access by AWS_SKIP_SIGNATURE=true (~/.aws is not read)"
             }
             "gs" => {
-                "no credentials: set GOOGLE_SERVICE_ACCOUNT to the file of a service account, or, for \
-                 public data, anonymous access by GOOGLE_SKIP_SIGNATURE=true"
+                "no credentials: set GOOGLE_SERVICE_ACCOUNT to the path of a service account file, \
+                                 or, for public data, anonymous access by GOOGLE_SKIP_SIGNATURE=true"
             }
             "az" => {
                 "no credentials: set AZURE_STORAGE_ACCOUNT_KEY or AZURE_STORAGE_SAS_TOKEN, or, for \
@@ -109,7 +112,7 @@ impl NoIdentity {
 
 impl fmt::Display for NoIdentity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("no credentials, and this machine has no identity of a cloud")
+        f.write_str("no credentials configured, and no cloud metadata service responds")
     }
 }
 

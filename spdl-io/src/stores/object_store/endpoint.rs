@@ -1,11 +1,11 @@
-//! Whether the servers that the options and the environment name can be asked, and may be.
+//! Checks the endpoint URLs in the options and the environment.
 
 use reqwest::Url;
 use spdl_core::{Error, ErrorKind, Result};
 
 use crate::stores::SourceOptions;
 
-/// A store's variables: those that name a server, and the one that allows plain HTTP.
+/// Environment variables of a store: its endpoints, and the permission for plain HTTP.
 struct Variables {
     servers: &'static [&'static str],
     allow_http: &'static str,
@@ -25,11 +25,11 @@ fn variables(scheme: &str) -> Variables {
     }
 }
 
-/// Checks the server of a store of this scheme: that of the options, or those of the environment.
+/// Checks the endpoint of a store: that of the options, or else those of the environment.
 ///
 /// # Errors
-/// `InvalidArgument` for what is no address of a server, and for plain HTTP to another machine without
-/// leave.
+/// `InvalidArgument` if the endpoint is not a valid URL, or uses plain HTTP to another machine
+/// without permission.
 pub(super) fn check(
     scheme: &str,
     options: &SourceOptions,
@@ -38,36 +38,37 @@ pub(super) fn check(
     let Variables { servers, allow_http } = variables(scheme);
     let is_true =
         |value: String| matches!(&*value.to_ascii_lowercase(), "1" | "true" | "on" | "yes" | "y");
-    let may_be_plain = options.allow_plain_http || environment(allow_http).is_some_and(is_true);
+    let allows_plain_http =
+        options.allow_plain_http || environment(allow_http).is_some_and(is_true);
     if let Some(endpoint) = &options.endpoint {
-        return check_one("the endpoint", endpoint, may_be_plain, allow_http);
+        return check_one("endpoint", endpoint, allows_plain_http, allow_http);
     }
     for name in servers {
         if let Some(value) = environment(name) {
-            check_one(name, &value, may_be_plain, allow_http)?;
+            check_one(name, &value, allows_plain_http, allow_http)?;
         }
     }
     Ok(())
 }
 
-fn check_one(name: &str, value: &str, may_be_plain: bool, allow_http: &str) -> Result<()> {
+fn check_one(name: &str, value: &str, allows_plain_http: bool, allow_http: &str) -> Result<()> {
     let invalid = |fault: &str| {
-        let message = format!("{name} is {:?}{fault}", shown(value));
+        let message = format!("invalid {name} {:?}: {fault}", shown(value));
         Error::new(ErrorKind::InvalidArgument, message)
     };
     let lower = value.to_ascii_lowercase();
     if !lower.starts_with("https://") && !lower.starts_with("http://") {
-        return Err(invalid("; it has to begin with https:// or http://"));
+        return Err(invalid("must begin with https:// or http://"));
     }
     let url = Url::parse(value).ok().filter(Url::has_host);
-    let url = url.ok_or_else(|| invalid(", which is no address of a server"))?;
+    let url = url.ok_or_else(|| invalid("not a valid URL"))?;
     if !url.username().is_empty() || url.password().is_some() || url.query().is_some() {
-        return Err(invalid("; name, password and query do not belong into it"));
+        return Err(invalid("user name, password and query are not allowed"));
     }
-    if url.scheme() == "http" && !may_be_plain && !is_loopback(&url) {
+    if url.scheme() == "http" && !allows_plain_http && !is_loopback(&url) {
         return Err(invalid(&format!(
-            ", where all that is sent can be read on the way: use https://, or allow it by \
-             {allow_http}=true (in a program, `allow_plain_http`)"
+            "plain HTTP sends credentials and data unencrypted; use https://, or set \
+                         {allow_http}=true (in a program: `allow_plain_http`)"
         )));
     }
     Ok(())
@@ -79,7 +80,7 @@ fn is_loopback(url: &Url) -> bool {
     host == "localhost" || address.is_ok_and(|address: std::net::IpAddr| address.is_loopback())
 }
 
-/// Without what may be secret.
+/// Hides user information and the query, which may be secret.
 fn shown(value: &str) -> String {
     let (value, query) = match value.split_once('?') {
         Some((value, _)) => (value, "?***"),
@@ -95,7 +96,7 @@ fn shown(value: &str) -> String {
 mod tests {
     use super::*;
 
-    fn told(scheme: &str, environment: &[(&str, &str)]) -> Option<String> {
+    fn check_environment(scheme: &str, environment: &[(&str, &str)]) -> Option<String> {
         let value = |name: &str| {
             let found = environment.iter().find(|(known, _)| *known == name);
             found.map(|(_, value)| (*value).to_owned())
@@ -106,10 +107,10 @@ mod tests {
     }
 
     #[test]
-    fn an_endpoint_that_is_no_address_is_refused_by_its_name() {
+    fn invalid_endpoints_are_rejected_by_name() {
         assert_eq!(
-            told("s3", &[("AWS_ENDPOINT_URL", "127.0.0.1:8766")]).unwrap(),
-            "AWS_ENDPOINT_URL is \"127.0.0.1:8766\"; it has to begin with https:// or http://"
+            check_environment("s3", &[("AWS_ENDPOINT_URL", "127.0.0.1:8766")]).unwrap(),
+            "invalid AWS_ENDPOINT_URL \"127.0.0.1:8766\": must begin with https:// or http://"
         );
         for (scheme, name) in [
             ("s3", "AWS_ENDPOINT_URL_S3"),
@@ -118,29 +119,32 @@ mod tests {
             ("az", "AZURE_STORAGE_ENDPOINT"),
         ] {
             for value in ["", "host:9000", "ftp://host", "http://", "https://a b/", "https://h:x"] {
-                let message = told(scheme, &[(name, value)]);
-                assert!(message.is_some_and(|it| it.starts_with(name)), "{name}={value:?}");
+                let message = check_environment(scheme, &[(name, value)]);
+                assert!(
+                    message.is_some_and(|it| it.starts_with(&format!("invalid {name} "))),
+                    "{name}={value:?}"
+                );
             }
-            assert_eq!(told(scheme, &[(name, "HTTPS://host:9000/base")]), None);
+            assert_eq!(check_environment(scheme, &[(name, "HTTPS://host:9000/base")]), None);
         }
         let options = SourceOptions::default().endpoint("host:9000");
         let error = check("s3", &options, |_| None).unwrap_err();
-        assert!(error.message().starts_with("the endpoint is \"host:9000\""), "{error}");
+        assert!(error.message().starts_with("invalid endpoint \"host:9000\""), "{error}");
     }
 
     #[test]
-    fn plain_http_needs_leave_but_on_this_machine() {
+    fn plain_http_needs_permission_except_for_localhost() {
         for host in ["localhost:9000", "127.0.0.1", "127.3.2.1:1", "[::1]:9000"] {
             let value = format!("http://{host}");
-            assert_eq!(told("s3", &[("AWS_ENDPOINT_URL", &value)]), None, "{host}");
+            assert_eq!(check_environment("s3", &[("AWS_ENDPOINT_URL", &value)]), None, "{host}");
         }
         for host in ["10.0.0.7:9000", "localhost.example.org", "minio"] {
             let value = format!("http://{host}");
             let endpoint = ("AWS_ENDPOINT_URL", &*value);
-            let message = told("s3", &[endpoint]).unwrap();
+            let message = check_environment("s3", &[endpoint]).unwrap();
             assert!(message.contains("AWS_ALLOW_HTTP=true"), "{message}");
-            assert!(told("s3", &[endpoint, ("AWS_ALLOW_HTTP", "false")]).is_some());
-            assert_eq!(told("s3", &[endpoint, ("AWS_ALLOW_HTTP", "true")]), None);
+            assert!(check_environment("s3", &[endpoint, ("AWS_ALLOW_HTTP", "false")]).is_some());
+            assert_eq!(check_environment("s3", &[endpoint, ("AWS_ALLOW_HTTP", "true")]), None);
             let options = SourceOptions::default().endpoint(value).allow_plain_http(true);
             assert!(check("s3", &options, |_| None).is_ok());
             assert!(check("s3", &options.allow_plain_http(false), |_| None).is_err());
@@ -148,9 +152,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_secret_in_an_endpoint_is_not_shown() {
+    fn errors_hide_secrets_of_endpoints() {
         for value in ["http://me:canary@host?canary", "me:canary@host", "https://h?canary"] {
-            let message = told("s3", &[("AWS_ENDPOINT_URL", value)]).unwrap();
+            let message = check_environment("s3", &[("AWS_ENDPOINT_URL", value)]).unwrap();
             assert!(!message.contains("canary"), "{message}");
         }
     }

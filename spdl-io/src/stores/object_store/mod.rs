@@ -1,4 +1,11 @@
-//! Object stores: S3, Google Cloud Storage, Azure, and whatever else the crate `object_store` knows.
+//! [`ObjectStoreFetcher`]: S3, Google Cloud Storage, Azure, and other stores of `object_store`.
+//!
+//! | file | what |
+//! |---|---|
+//! | this file | the fetcher, and the mapping of errors |
+//! | `cloud` | builds stores from addresses, options and environment |
+//! | `connector` | HTTP client that keeps the details of error responses |
+//! | `endpoint` | checks endpoint URLs |
 
 mod cloud;
 mod connector;
@@ -26,21 +33,21 @@ use crate::fetch::{
 };
 use crate::stores::Secret;
 use crate::stores::network::{
-    Connections, FARTHEST, Reactor, Refusal, causes, chain, collect, exact, gathered,
-    is_unresolved, panicked, unreached,
+    Connections, MAX_OFFSET, Reactor, ResponseError, buffer_first_chunk, causes, chain, collect,
+    exact, is_unresolved, panicked, unreached,
 };
 
-const RANGES_AT_ONCE: usize = 8;
+const CONCURRENT_RANGES: usize = 8;
 
-/// Reads objects of a bucket or container; keys are their names.
+/// Reads objects of a bucket or container. Keys are object names.
 ///
-/// [`StoreRegistry`](crate::StoreRegistry) opens them by address. With
-/// [`new`](ObjectStoreFetcher::new), any store of the crate `object_store` will do; switch its own
-/// retries off, so that nothing is tried again twice over.
+/// [`StoreRegistry`](crate::StoreRegistry) opens buckets by address.
+/// [`new`](ObjectStoreFetcher::new) accepts any store of the crate `object_store`. Disable the
+/// retries of that store if a [`Resilient`](crate::Resilient) layer is above it.
 ///
-/// An object's version is its ETag. Names with an empty part (`a//b`), with parts `.` and `..`, and
-/// those that begin or end with `/`, cannot be read. A listing leaves out the markers of folders,
-/// objects whose name is the folder's own.
+/// The version of an object is its `ETag`. Object names with empty, `.` or `..` segments, or with a
+/// leading or trailing `/`, are not supported. Listings omit objects whose name is the listed
+/// folder itself.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -56,13 +63,14 @@ pub struct ObjectStoreFetcher {
     name: Arc<str>,
     reactor: Reactor,
     connections: Connections,
-    /// What no message may hold.
+    /// Values that no message may contain.
     secrets: Arc<[Secret]>,
 }
 
 impl ObjectStoreFetcher {
-    /// A fetcher over `store`, which messages call `name`. Its calls are made on a thread that waits
-    /// for the network, so that any executor may poll them.
+    /// Creates a fetcher for `store`. Error messages call it `name`.
+    ///
+    /// Calls to the store run on a network thread, so that any executor can poll the fetcher.
     pub fn new(store: Arc<dyn ObjectStore>, name: &str) -> Self {
         let options = crate::stores::SourceOptions::default();
         ObjectStoreFetcher {
@@ -81,7 +89,7 @@ impl ObjectStoreFetcher {
         collect(body, key, len, max_bytes).await
     }
 
-    /// Refuses a body of more bytes before it is read.
+    /// Returns an error before reading the body if its length exceeds `max_bytes`.
     async fn open_limited(&self, key: &Key, request: ReadRequest, max_bytes: u64) -> Result<Body> {
         let (fetcher, asked) = (self.clone(), key.clone());
         let call = async move { fetcher.get(&asked, &request, max_bytes).await };
@@ -91,10 +99,10 @@ impl ObjectStoreFetcher {
     async fn get(&self, key: &Key, request: &ReadRequest, max_bytes: u64) -> Result<Body> {
         let ReadRequest { start, end, ref version, .. } = *request;
         let range = match end {
-            Some(end) if range_len(key, &(start..end))? == 0 || start >= FARTHEST => {
-                return self.nothing(key, request).await;
+            Some(end) if range_len(key, &(start..end))? == 0 || start >= MAX_OFFSET => {
+                return self.empty_body(key, request).await;
             }
-            Some(end) => Some(GetRange::Bounded(start..end.min(FARTHEST))),
+            Some(end) => Some(GetRange::Bounded(start..end.min(MAX_OFFSET))),
             None if start > 0 => Some(GetRange::Offset(start)),
             None => None,
         };
@@ -107,9 +115,9 @@ impl ObjectStoreFetcher {
             Ok(result) => result,
             Err(error) => {
                 drop(permit);
-                let error = self.judge(error);
+                let error = self.map_error(error);
                 return if has_range && error.kind() == ErrorKind::Truncated {
-                    self.nothing(key, request).await
+                    self.empty_body(key, request).await
                 } else {
                     Err(error)
                 };
@@ -123,37 +131,40 @@ impl ObjectStoreFetcher {
             return Err(past_the_end(key, start..end, size));
         }
         if result.range != (start..end) || end < start {
-            let message = format!("bytes {start}..{end} were asked for, and others came");
+            let message = format!(
+                "requested bytes {start}..{end}, but the store sent bytes {}..{}",
+                result.range.start, result.range.end
+            );
             return Err(Error::new(ErrorKind::Corrupt, message));
         }
         let pieces = self.pieces(result);
         let pieces = exact(pieces, key, start, end - start, permit);
-        let mut body = Body::new(self.reactor.within(|| pieces)?.boxed()).with_size(size);
+        let mut body = Body::new(self.reactor.in_tokio_context(|| pieces)?.boxed()).with_size(size);
         body.version = found;
         check_limit(key, end - start, max_bytes)?;
-        Ok(gathered(body, Some(end - start), request).await)
+        Ok(buffer_first_chunk(body, Some(end - start), request).await)
     }
 
     fn pieces(&self, result: GetResult) -> BoxStream<'static, Result<Bytes>> {
         let fetcher = self.clone();
-        result.into_stream().map_err(move |error| fetcher.judge(error)).boxed()
+        result.into_stream().map_err(move |error| fetcher.map_error(error)).boxed()
     }
 
-    /// No bytes at all, where the place they are asked for at is none behind the end.
-    async fn nothing(&self, key: &Key, request: &ReadRequest) -> Result<Body> {
-        let told = self.head(key).await?;
-        check_version(key, request.version.as_ref(), told.version.as_ref())?;
+    /// Returns an empty body after checking that its position is not beyond the end of the object.
+    async fn empty_body(&self, key: &Key, request: &ReadRequest) -> Result<Body> {
+        let found_meta = self.head(key).await?;
+        check_version(key, request.version.as_ref(), found_meta.version.as_ref())?;
         let ReadRequest { start, end, .. } = *request;
-        let end = end.unwrap_or(told.size.max(start));
-        if end > told.size {
-            return Err(past_the_end(key, start..end, told.size));
+        let end = end.unwrap_or(found_meta.size.max(start));
+        if end > found_meta.size {
+            return Err(past_the_end(key, start..end, found_meta.size));
         }
         if start < end {
-            let message = "the store refuses a range that lies in the object";
+            let message = "range not satisfiable, although it is in_tokio_context the object";
             return Err(Error::new(ErrorKind::Corrupt, message));
         }
-        let mut body = Body::from_bytes(Bytes::new()).with_size(told.size);
-        body.version = told.version;
+        let mut body = Body::from_bytes(Bytes::new()).with_size(found_meta.size);
+        body.version = found_meta.version;
         Ok(body)
     }
 
@@ -161,40 +172,41 @@ impl ObjectStoreFetcher {
         let path = path_of(key)?;
         let _permit = self.connections.take().await?;
         let options = GetOptions { head: true, ..GetOptions::default() };
-        let told = self.store.get_opts(&path, options).await;
-        let told = told.map_err(|error| self.judge(error))?.meta;
-        Ok(meta(key.clone(), &told))
+        let found_meta = self.store.get_opts(&path, options).await;
+        let found_meta = found_meta.map_err(|error| self.map_error(error))?.meta;
+        Ok(meta(key.clone(), &found_meta))
     }
 
-    /// What an error of the store means. Of its words none are taken that may hold an address; and
-    /// never its causes, which may hold headers.
-    fn judge(&self, error: object_store::Error) -> Error {
+    /// Maps an error of the store.
+    ///
+    /// Texts that may contain a URL, and causes that may contain headers, are not copied.
+    fn map_error(&self, error: object_store::Error) -> Error {
         use object_store::Error as Store;
         for cause in chain(&error) {
-            if let Some(refusal) = cause.downcast_ref::<Refusal>() {
-                return refusal.to_error();
+            if let Some(response_error) = cause.downcast_ref::<ResponseError>() {
+                return response_error.to_error();
             }
             if let Some(NoIdentity) = cause.downcast_ref() {
                 let advice = NoIdentity::advice(&self.name);
-                // The store itself was not asked.
-                let refused = Error::new(ErrorKind::PermissionDenied, advice);
-                return refused.with_source(Unreached::Otherwise);
+                // No request reached the store itself.
+                let no_credentials = Error::new(ErrorKind::PermissionDenied, advice);
+                return no_credentials.with_source(Unreached::Otherwise);
             }
         }
         if let Some(error) = chain(&error).find_map(|cause| cause.downcast_ref::<HttpError>()) {
             let (kind, what) = match error.kind() {
                 _ if is_unresolved(error) => {
-                    (ErrorKind::Unavailable, "no address is known for the name of the store")
+                    (ErrorKind::Unavailable, "cannot resolve the host name of the store")
                 }
-                HttpErrorKind::Timeout => (ErrorKind::Timeout, "no answer in time"),
+                HttpErrorKind::Timeout => (ErrorKind::Timeout, "request timed out"),
                 HttpErrorKind::Connect => (ErrorKind::Unavailable, "cannot connect to the store"),
-                _ => (ErrorKind::Unavailable, "the connection broke"),
+                _ => (ErrorKind::Unavailable, "connection lost"),
             };
             let why = std::error::Error::source(error).map(causes).unwrap_or_default();
-            let broken = Error::new(kind, self.scrub(format!("{what}: {why}")));
+            let transport_error = Error::new(kind, self.scrub(format!("{what}: {why}")));
             return match unreached(error) {
-                Some(unreached) => broken.with_source(unreached),
-                None => broken,
+                Some(unreached) => transport_error.with_source(unreached),
+                None => transport_error,
             };
         }
         let kind = match &error {
@@ -207,13 +219,13 @@ impl ObjectStoreFetcher {
             Store::InvalidPath { .. } | Store::UnknownConfigurationKey { .. } => {
                 ErrorKind::InvalidArgument
             }
-            // An answer that makes no sense.
+            // Invalid response.
             _ => ErrorKind::Corrupt,
         };
         Error::new(kind, self.scrub(causes(&error)))
     }
 
-    /// Takes out what is secret, should it be in a message of another crate.
+    /// Removes secrets from the message of another crate.
     fn scrub(&self, text: String) -> String {
         scrub(text, &self.secrets)
     }
@@ -244,18 +256,18 @@ impl Fetcher for ObjectStoreFetcher {
         self.reactor.run(key, async move { fetcher.head(&asked).await }).await
     }
 
-    /// Reads 8 ranges at once.
+    /// Reads up to 8 ranges concurrently.
     async fn read_ranges(&self, key: &Key, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
         let reads: Vec<_> =
             ranges.iter().map(|range| self.read(key, Some(range.clone()))).collect();
-        stream::iter(reads).buffered(RANGES_AT_ONCE).try_collect().await
+        stream::iter(reads).buffered(CONCURRENT_RANGES).try_collect().await
     }
 
     async fn open(&self, key: &Key, request: &ReadRequest) -> Result<Body> {
         self.open_limited(key, request.clone(), u64::MAX).await
     }
 
-    /// Page by page, as they are asked for.
+    /// Requests pages of the listing as the stream is polled.
     async fn list(&self, prefix: &Key) -> Result<BoxStream<'static, Result<ObjectMeta>>> {
         let folder = prefix.as_str().map(|prefix| prefix.trim_end_matches('/'));
         let path = path_of(&folder.map_or_else(|| prefix.clone(), Key::from));
@@ -265,19 +277,19 @@ impl Fetcher for ObjectStoreFetcher {
         };
         let fetcher = self.clone();
         let make = || fetcher.store.list(Some(&path));
-        let lines = guarded(self.reactor.within(make)?);
+        let lines = catch_panics(self.reactor.in_tokio_context(make)?);
         let (fetcher, prefix) = (self.clone(), prefix.clone());
         let lines = lines.map(move |line| match line {
-            Ok(Ok(told)) => Ok(meta(Key::from(told.location.as_ref()), &told)),
-            Ok(Err(error)) => Err(fetcher.judge(error).with_key(prefix.display_name())),
+            Ok(Ok(found_meta)) => Ok(meta(Key::from(found_meta.location.as_ref()), &found_meta)),
+            Ok(Err(error)) => Err(fetcher.map_error(error).with_key(prefix.display_name())),
             Err(panicked) => Err(panicked.with_key(prefix.display_name())),
         });
-        Ok(in_order(lines).boxed())
+        Ok(check_order(lines).boxed())
     }
 }
 
-/// What a stream of the crate `object_store` gives; where it panics, an error is the last.
-fn guarded<S: futures_core::Stream + Unpin + Send + 'static>(
+/// Converts a panic of a stream of the crate `object_store` into a final error.
+fn catch_panics<S: futures_core::Stream + Unpin + Send + 'static>(
     stream: S,
 ) -> BoxStream<'static, Result<S::Item>>
 where
@@ -287,15 +299,15 @@ where
     caught.map_err(|panic| panicked(&*panic)).boxed()
 }
 
-/// Listings go on behind the last line that was told, so their order is what all relies on.
-fn in_order(
+/// Checks the order of a listing, because the resilience layer resumes after the last listed key.
+fn check_order(
     lines: impl futures_core::Stream<Item = Result<ObjectMeta>> + Send + 'static,
 ) -> impl futures_core::Stream<Item = Result<ObjectMeta>> + Send + 'static {
     let mut last: Option<Key> = None;
     lines.map(move |line| {
         let line = line?;
         if last.as_ref().is_some_and(|last| *last >= line.key) {
-            let message = "the store does not list its objects in the order of their names";
+            let message = "the store does not list its objects in lexicographic order";
             let error = Error::new(ErrorKind::Unsupported, message);
             return Err(error.with_key(line.key.display_name()));
         }
@@ -304,20 +316,20 @@ fn in_order(
     })
 }
 
-fn meta(key: Key, told: &object_store::ObjectMeta) -> ObjectMeta {
-    let mut meta = ObjectMeta::new(key, told.size);
-    meta.version = told.e_tag.as_deref().map(Into::into);
+fn meta(key: Key, found_meta: &object_store::ObjectMeta) -> ObjectMeta {
+    let mut meta = ObjectMeta::new(key, found_meta.size);
+    meta.version = found_meta.e_tag.as_deref().map(Into::into);
     meta
 }
 
 fn path_of(key: &Key) -> Result<Path> {
     let path = key.as_str().and_then(|text| {
-        // It drops a slash at either end, and would so name another object.
+        // `Path::parse` drops a leading or trailing slash, and would name another object.
         Path::parse(text).ok().filter(|path| !text.is_empty() && path.as_ref() == text)
     });
     path.ok_or_else(|| {
-        let message = "this name cannot be read from an object store: one that can is UTF-8 \
-            without control characters, and its parts between `/` are neither empty nor `.` or `..`";
+        let message = "invalid object name: expected UTF-8 without control characters, with \
+                    segments between `/` that are neither empty nor `.` nor `..`";
         Error::new(ErrorKind::InvalidArgument, message).with_key(key.display_name())
     })
 }

@@ -1,4 +1,4 @@
-//! An answer that is none: what its status and headers say.
+//! [`ResponseError`]: HTTP responses with an error status.
 
 use std::fmt;
 use std::time::{Duration, SystemTime};
@@ -7,29 +7,30 @@ use reqwest::StatusCode;
 use reqwest::header::{CONTENT_RANGE, DATE, HeaderMap, RETRY_AFTER};
 use spdl_core::{Error, ErrorKind};
 
-/// A status that is no success, with what its headers tell. Nothing of it comes from a body, but for
-/// the code of an object store.
+/// An HTTP error response: its status and headers, and the error code of an object store.
+///
+/// Other parts of the body are not kept, as they may contain secrets.
 #[derive(Clone, Debug)]
-pub(crate) struct Refusal {
+pub(crate) struct ResponseError {
     pub(crate) status: StatusCode,
-    /// How long the server wants to be left alone.
+    /// Delay until the next request, from `Retry-After`.
     pub(crate) retry_after: Option<Duration>,
-    /// The length of the object, where a range lies behind its end.
+    /// Size of the object, from the `Content-Range` of status 416.
     pub(crate) size: Option<u64>,
-    /// The region in which a bucket really is.
+    /// Actual region of a bucket.
     region: Option<String>,
-    /// What an object store calls it.
+    /// Error code of an object store.
     code: Option<String>,
 }
 
-impl Refusal {
+impl ResponseError {
     pub(crate) fn new(status: StatusCode, headers: &HeaderMap) -> Self {
         let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
         let size = text(CONTENT_RANGE.as_str()).and_then(|value| value.strip_prefix("bytes */"));
-        Refusal {
+        ResponseError {
             status,
             retry_after: text(RETRY_AFTER.as_str()).and_then(|value| {
-                // By the server's own clock, where it tells the time: this machine's may be wrong.
+                // Relative to the server's clock if it sends a date. The local clock may be wrong.
                 let now = text(DATE.as_str()).and_then(|now| httpdate::parse_http_date(now).ok());
                 retry_after(value, now.unwrap_or_else(SystemTime::now))
             }),
@@ -39,7 +40,7 @@ impl Refusal {
         }
     }
 
-    /// Takes the code from a body of XML. The rest of it may hold what we sent, and is not shown.
+    /// Extracts the error code of an XML body. Other parts may repeat secrets of the request.
     #[cfg(any(feature = "s3", feature = "gcs", feature = "azure"))]
     pub(crate) fn with_body(mut self, body: &[u8]) -> Self {
         let body = String::from_utf8_lossy(body);
@@ -61,7 +62,7 @@ impl Refusal {
             }
             (404 | 410, _) => ErrorKind::NotFound,
             (401 | 403 | 407, _) => ErrorKind::PermissionDenied,
-            // Another region, which asking again does not mend.
+            // The bucket is in another region. A retry does not help.
             (_, Some("PermanentRedirect")) => ErrorKind::InvalidArgument,
             (301, _) if self.region.is_some() => ErrorKind::InvalidArgument,
             (412, _) => ErrorKind::Changed,
@@ -79,9 +80,9 @@ impl Refusal {
     }
 }
 
-impl fmt::Display for Refusal {
+impl fmt::Display for ResponseError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the server answers {}", self.status.as_u16())?;
+        write!(f, "server returned {}", self.status.as_u16())?;
         if let Some(reason) = self.status.canonical_reason() {
             write!(f, " {reason}")?;
         }
@@ -101,22 +102,22 @@ impl fmt::Display for Refusal {
     }
 }
 
-impl std::error::Error for Refusal {}
+impl std::error::Error for ResponseError {}
 
-/// Whether it is a short name, as codes and regions are.
+/// Returns whether the text is a short identifier, as codes and regions are.
 fn is_word(text: &str) -> bool {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
     (1..=64).contains(&text.len()) && text.bytes().all(is_plain)
 }
 
-/// The header `Retry-After`: seconds, or the time of day when to come back (RFC 9110, 10.2.3).
+/// Parses the header `Retry-After`: seconds, or an HTTP date (RFC 9110, 10.2.3).
 fn retry_after(value: &str, now: SystemTime) -> Option<Duration> {
     let value = value.trim();
     if let Ok(seconds) = value.parse() {
         return Some(Duration::from_secs(seconds));
     }
     let at = httpdate::parse_http_date(value).ok()?;
-    // What is past is now.
+    // A date in the past means no delay.
     Some(at.duration_since(now).unwrap_or_default())
 }
 
@@ -124,15 +125,15 @@ fn retry_after(value: &str, now: SystemTime) -> Option<Duration> {
 mod tests {
     use super::*;
 
-    fn refusal(status: u16, headers: &[(&'static str, &str)]) -> Refusal {
+    fn response_error(status: u16, headers: &[(&'static str, &str)]) -> ResponseError {
         let headers = headers.iter().map(|(name, value)| {
             (reqwest::header::HeaderName::from_static(name), value.parse().unwrap())
         });
-        Refusal::new(StatusCode::from_u16(status).unwrap(), &headers.collect())
+        ResponseError::new(StatusCode::from_u16(status).unwrap(), &headers.collect())
     }
 
     #[test]
-    fn a_status_is_the_kind_that_says_what_to_do() {
+    fn statuses_map_to_error_kinds() {
         for (status, kind) in [
             (301, ErrorKind::Corrupt),
             (400, ErrorKind::InvalidArgument),
@@ -150,12 +151,12 @@ mod tests {
             (503, ErrorKind::Unavailable),
             (599, ErrorKind::Unavailable),
         ] {
-            assert_eq!(refusal(status, &[]).to_error().kind(), kind, "{status}");
+            assert_eq!(response_error(status, &[]).to_error().kind(), kind, "{status}");
         }
     }
 
     #[test]
-    fn a_wait_is_told_in_seconds_or_as_a_time_of_day() {
+    fn retry_after_is_seconds_or_a_date() {
         let now = httpdate::parse_http_date("Sun, 06 Nov 1994 08:49:37 GMT").unwrap();
         let seconds = |value| retry_after(value, now).map(|delay| delay.as_secs());
         assert_eq!(seconds("120"), Some(120));
@@ -163,54 +164,54 @@ mod tests {
         assert_eq!(seconds("Sun, 06 Nov 1994 08:40:00 GMT"), Some(0));
         assert_eq!(seconds("soon"), None);
         assert_eq!(seconds("-1"), None);
-        let error = refusal(503, &[("retry-after", "7")]).to_error();
+        let error = response_error(503, &[("retry-after", "7")]).to_error();
         assert_eq!(error.retry_after(), Some(Duration::from_secs(7)));
     }
 
     #[test]
-    fn a_wait_until_a_time_of_day_is_counted_by_the_servers_clock() {
-        // Ours is years ahead, and would take this for the past.
+    fn retry_after_dates_use_the_servers_clock() {
+        // The local clock is years ahead of the server's.
         let headers = [
             ("date", "Sun, 06 Nov 1994 08:49:37 GMT"),
             ("retry-after", "Sun, 06 Nov 1994 08:50:07 GMT"),
         ];
-        let error = refusal(503, &headers).to_error();
+        let error = response_error(503, &headers).to_error();
         assert_eq!(error.retry_after(), Some(Duration::from_secs(30)));
     }
 
     #[test]
-    fn a_range_behind_the_end_tells_the_length() {
-        assert_eq!(refusal(416, &[("content-range", "bytes */1234")]).size, Some(1234));
-        assert_eq!(refusal(416, &[("content-range", "bytes */x")]).size, None);
+    fn status_416_reports_the_object_size() {
+        assert_eq!(response_error(416, &[("content-range", "bytes */1234")]).size, Some(1234));
+        assert_eq!(response_error(416, &[("content-range", "bytes */x")]).size, None);
     }
 
     #[cfg(feature = "s3")]
     #[test]
-    fn of_a_body_only_the_code_is_taken() {
-        let shown = |body: &str| refusal(400, &[]).with_body(body.as_bytes()).to_error();
+    fn only_the_error_code_of_a_body_is_shown() {
+        let shown = |body: &str| response_error(400, &[]).with_body(body.as_bytes()).to_error();
         let error = shown("<Error><Code>ExpiredToken</Code><Token>canary</Token></Error>");
         assert_eq!(error.kind(), ErrorKind::PermissionDenied);
-        assert_eq!(error.to_string(), "the server answers 400 Bad Request (ExpiredToken)");
+        assert_eq!(error.to_string(), "server returned 400 Bad Request (ExpiredToken)");
         let error = shown("<Code>a b canary</Code>");
-        assert_eq!(error.to_string(), "the server answers 400 Bad Request");
+        assert_eq!(error.to_string(), "server returned 400 Bad Request");
         assert_eq!(shown("<Code>SlowDown</Code>").kind(), ErrorKind::Unavailable);
     }
 
     #[test]
-    fn a_bucket_elsewhere_is_told() {
-        let error = refusal(301, &[("x-amz-bucket-region", "eu-west-1")]).to_error();
-        let told = "the bucket is in another region; set AWS_REGION to eu-west-1";
-        assert!(error.message().ends_with(told), "{error}");
-        assert_eq!(error.kind(), ErrorKind::InvalidArgument, "it is not asked for again");
+    fn errors_name_the_region_of_the_bucket() {
+        let error = response_error(301, &[("x-amz-bucket-region", "eu-west-1")]).to_error();
+        let expected = "the bucket is in another region; set AWS_REGION to eu-west-1";
+        assert!(error.message().ends_with(expected), "{error}");
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument, "not retried");
     }
 
     #[cfg(feature = "s3")]
     #[test]
-    fn a_bucket_elsewhere_is_told_without_its_region_too_and_not_asked_for_again() {
+    fn errors_report_another_region_without_its_name() {
         let body = b"<Error><Code>PermanentRedirect</Code></Error>";
-        let error = refusal(301, &[]).with_body(body).to_error();
-        let told = "the bucket is in another region; set AWS_REGION";
-        assert!(error.message().ends_with(told), "{error}");
+        let error = response_error(301, &[]).with_body(body).to_error();
+        let expected = "the bucket is in another region; set AWS_REGION";
+        assert!(error.message().ends_with(expected), "{error}");
         assert_eq!(error.kind(), ErrorKind::InvalidArgument);
     }
 }
