@@ -18,7 +18,7 @@ from spdl_rs.dataloader import DataLoader, _pass, get_pytorch_dataloader
 from spdl_rs.pipeline import PipelineBuilder
 from spdl_rs.source import DistributedRandomSampler
 from spdl_rs.torch import DataLoader as TorchDataLoader
-from spdl_rs.torch import _handover, _workers
+from spdl_rs.torch import _batch_iterator, _workers
 from torch_datasets import Stream
 
 pytestmark = [
@@ -160,7 +160,7 @@ def test_a_batch_that_was_interrupted_on_its_way_is_left(dataset, workers, monke
     loader = TorchDataLoader(dataset, 2, collate_fn=list, num_workers=workers)
     batches = iter(loader)
     assert next(batches) == [0, 1]
-    kind = _workers.InThreads if workers else _workers.InCaller
+    kind = _workers.ThreadWorkers if workers else _workers.CallerWorkers
     take = kind.take
 
     def take_and_press(self, timeout):
@@ -190,7 +190,7 @@ def test_a_batch_that_was_interrupted_in_hand_is_left(workers, monkeypatch):
     batches = iter(loader)
     with monkeypatch.context() as patched:
         # What the iterator asks of a batch that it has taken.
-        patched.setattr(_handover, "Raised", Pressing("Raised", (), {}))
+        patched.setattr(_batch_iterator, "Raised", Pressing("Raised", (), {}))
         with pytest.raises(KeyboardInterrupt):
             next(batches)
     with pytest.raises(StoppedError, match="iterate it anew, from its state"):

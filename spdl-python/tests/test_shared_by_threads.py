@@ -222,7 +222,7 @@ def test_the_state_of_torchs_loader_is_taken_in_one_piece():
     others = []
 
     def gave(number):
-        progress.just_given[number] = None
+        progress.uncounted[number] = None
         progress.count()
 
     class Interrupted(set):

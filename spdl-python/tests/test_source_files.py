@@ -177,7 +177,9 @@ def test_q07_without_a_list_of_classes_the_error_says_what_is_needed(tmp_path):
     with pytest.raises(spdl_rs.InvalidArgumentError, match="source is missing: pass the directory"):
         get_mappings()
     for missing in [tmp_path, tmp_path / "gone"]:
-        with pytest.raises(FileNotFoundError, match="expected imagenet_class_index.json, LOC_synset"):
+        with pytest.raises(
+            FileNotFoundError, match="expected imagenet_class_index.json, LOC_synset"
+        ):
             get_mappings(missing)
 
 

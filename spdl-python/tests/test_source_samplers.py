@@ -106,7 +106,11 @@ def test_q02_an_order_that_does_not_fit_in_memory_is_told():
         ({"num_draws": 13}, ValueError, "num_draws must be 1 to 12"),
         ({"seed": -1}, ValueError, "seed must be 0 to"),
         ({"seed": None}, TypeError, "seed must be a whole number"),
-        ({"weights": [1] * 11}, ValueError, "weights must have 12 values, one for each item, not 11"),
+        (
+            {"weights": [1] * 11},
+            ValueError,
+            "weights must have 12 values, one for each item, not 11",
+        ),
         ({"weights": 3}, TypeError, "weights must be one number"),
         ({"weights": ["a"] * 12}, TypeError, "weights must be one number"),
         ({"weights": [10**400] * 12}, ValueError, "weights must be finite"),

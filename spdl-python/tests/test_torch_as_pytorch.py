@@ -401,7 +401,7 @@ def test_batches_are_pinned_by_workers_for_the_device_of_the_caller(monkeypatch,
 def test_pinning_happens_to_every_batch(monkeypatch):
     from spdl_rs.torch import _loader
 
-    monkeypatch.setattr(_loader, "pinning", lambda: lambda batch: ("pinned", batch.tolist()))
+    monkeypatch.setattr(_loader, "pin_function", lambda: lambda batch: ("pinned", batch.tolist()))
     for workers, dataset in itertools.product([0, 2], [torch.arange(4), Counted(4)]):
         loader = spdl_rs.torch.DataLoader(
             dataset, batch_size=4, num_workers=workers, pin_memory=True

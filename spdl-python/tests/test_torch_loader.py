@@ -254,7 +254,7 @@ def test_what_an_iterable_raises_comes_in_its_turn(workers):
     assert [next(batches), next(batches)] == [[0, 1], [2, 3]]
     with pytest.raises(OSError, match="bad disk") as raised:
         next(batches)
-    assert notes_of(raised.value) == "Raised for: a sample behind the first 2 batches"
+    assert notes_of(raised.value) == "Raised for: a sample after the first 2 batches"
     assert list(batches) == []
 
 
@@ -317,7 +317,7 @@ def test_a_batch_that_takes_too_long_is_an_error_of_both_kinds_and_may_be_waited
             next(batches)
     go_on.set()
     assert next(batches) == [0, 1]
-    with pytest.raises(ValueError, match="timeout needs num_workers"):
+    with pytest.raises(ValueError, match="timeout requires num_workers"):
         loader(timeout=1)
 
 
@@ -337,7 +337,7 @@ def test_ctrl_c_ends_a_wait_and_what_was_given_is_known(dataset):
     with pytest.raises(KeyboardInterrupt):
         next(batches)
     assert time.monotonic() - began < 10
-    with pytest.raises(StoppedError, match="iterate it anew"):
+    with pytest.raises(StoppedError, match="iterate it again"):
         next(batches)
     go_on.set()
     numbers.load_state_dict(numbers.state_dict())
@@ -474,7 +474,7 @@ for batch_size, drop_last in [(0, False), (True, False), (2, 1)]:
 try:
     iter(DataLoader("abc", 2, collate_fn=list, pin_memory=True))
 except ModuleNotFoundError as error:
-    assert "pin_memory=True needs PyTorch" in str(error)
+    assert "pin_memory=True requires PyTorch" in str(error)
 else:
     raise AssertionError("pin_memory")
 print("all")

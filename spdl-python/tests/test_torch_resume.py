@@ -284,15 +284,19 @@ def test_batches_that_failed_count_as_given():
 @pytest.mark.parametrize(
     ("other", "said"),
     [
-        (lambda: loader(batch_size=4), "batch_size is 3 there, and 4 here"),
-        (lambda: loader(drop_last=True), "drop_last is False there, and True here"),
-        (lambda: loader(range(22)), "dataset_length is 23 there, and 22 here"),
-        (lambda: loader(Stream()), "style is 'map' there, and 'iterable' here"),
-        (lambda: loader(sampler=Shrinking(23)), "sampler is 'sequential' there, and 'Shrinking' h"),
+        (lambda: loader(batch_size=4), "batch_size is 3 in the state and 4 here"),
+        (lambda: loader(drop_last=True), "drop_last is False in the state and True here"),
+        (lambda: loader(range(22)), "dataset_length is 23 in the state and 22 here"),
+        (lambda: loader(Stream()), "style is 'map' in the state and 'iterable' here"),
+        (
+            lambda: loader(sampler=Shrinking(23)),
+            "sampler is 'sequential' in the state and 'Shrinking' h",
+        ),
         (
             lambda: loader(batch_size=1, batch_sampler=[[1], [2, 3], [4]]),
-            "batch_size is 3 there, and None here; sampler is 'sequential' there, and 'list' here; "
-            "sampler_length is 23 there, and 3 here",
+            "batch_size is 3 in the state and None here; "
+            "sampler is 'sequential' in the state and 'list' here; "
+            "sampler_length is 23 in the state and 3 here",
         ),
     ],
 )
@@ -307,10 +311,10 @@ def test_a_state_of_another_loader_is_refused(other, said):
     with pytest.raises(TypeError, match="state_dict must be a mapping, not list"):
         loader().load_state_dict([state])
     _, state = broken_off(lambda: loader(Stream(), num_workers=2), 2)
-    with pytest.raises(ValueError, match="_num_workers is 2 there, and 3 here"):
+    with pytest.raises(ValueError, match="_num_workers is 2 in the state and 3 here"):
         loader(Stream(), num_workers=3).load_state_dict(state)
     _, state = broken_off(lambda: loader(sampler=Shrinking(20)), 5)
-    with pytest.raises(ValueError, match="5 batches were given, here are 2"):
+    with pytest.raises(ValueError, match="5 delivered batches, but the sampler has only 2"):
         iter(resumed(lambda: loader(sampler=Shrinking(5)), state))
 
 
@@ -326,9 +330,11 @@ def test_a_state_of_another_rank_is_refused_and_states_are_not_combined():
     _, state = broken_off(lambda: loader(sampler=OfRank(0, 2)), 1)
     assert list(resumed(lambda: loader(sampler=OfRank(0, 2)), state)) == [[3, 4, 5]]
     for rank, ranks in ((1, 2), (0, 3)):
-        with pytest.raises(ValueError, match="of rank 0 of 2' there, and .* cannot be combined"):
+        with pytest.raises(
+            ValueError, match="of rank 0 of 2' in the state and .* cannot be combined"
+        ):
             resumed(functools.partial(loader, sampler=OfRank(rank, ranks)), state)
-    with pytest.raises(NotImplementedError, match="each rank goes on with its own"):
+    with pytest.raises(NotImplementedError, match="each rank resumes from its own state"):
         DataLoader.combine_states([state, state])
 
 
@@ -337,7 +343,7 @@ def test_a_state_of_another_rank_of_a_sampler_of_this_package_is_refused():
         return loader(sampler=DistributedRandomSampler(24, rank=rank, world_size=2))
 
     _, state = broken_off(lambda: of_rank(0), 1)
-    with pytest.raises(ValueError, match="of rank 0 of 2' there, and .* cannot be combined"):
+    with pytest.raises(ValueError, match="of rank 0 of 2' in the state and .* cannot be combined"):
         resumed(lambda: of_rank(1), state)
 
 
@@ -364,9 +370,9 @@ def of_epoch(epoch, **arguments):
 @pytest.mark.parametrize(
     ("other", "said"),
     [
-        ({"seed": 1}, "seed=0.*there, and .*seed=1"),
-        ({"shuffle": False}, "shuffle=True.*there, and .*shuffle=False"),
-        ({"drop_last": True}, "drop_last=False' there, and .*drop_last=True"),
+        ({"seed": 1}, "seed=0.*in the state and .*seed=1"),
+        ({"shuffle": False}, "shuffle=True.*in the state and .*shuffle=False"),
+        ({"drop_last": True}, "drop_last=False' in the state and .*drop_last=True"),
     ],
 )
 def test_a_state_of_a_sampler_with_other_settings_is_refused(other, said):
@@ -470,7 +476,7 @@ def test_indices_that_are_no_numbers_of_json_do_not_keep_a_state_from_being_used
 
 def test_a_state_of_the_version_before_is_refused():
     _, state = broken_off(loader, 1)
-    with pytest.raises(ValueError, match="version is 2 there, and 3 here$"):
+    with pytest.raises(ValueError, match="version is 2 in the state and 3 here$"):
         loader().load_state_dict({**state, "version": 2})
 
 
@@ -487,10 +493,14 @@ def test_a_sampler_of_the_users_may_change_its_length():
 def test_a_state_of_another_order_is_refused():
     torch = pytest.importorskip("torch", reason="PyTorch is not installed: no random orders")
     _, state = broken_off(functools.partial(loader, shuffle=True), 2)
-    with pytest.raises(ValueError, match="sampler is 'RandomSampler' there, and 'sequential' here"):
+    with pytest.raises(
+        ValueError, match="sampler is 'RandomSampler' in the state and 'sequential' here"
+    ):
         resumed(loader, state)
     _, state = broken_off(loader, 2)
-    with pytest.raises(ValueError, match="sampler is 'sequential' there, and 'RandomSampler' here"):
+    with pytest.raises(
+        ValueError, match="sampler is 'sequential' in the state and 'RandomSampler' here"
+    ):
         resumed(functools.partial(loader, shuffle=True), state)
     data = torch.utils.data
 
@@ -498,11 +508,11 @@ def test_a_state_of_another_order_is_refused():
         return loader(sampler=data.DistributedSampler(range(23), num_replicas=2, rank=rank))
 
     _, state = broken_off(functools.partial(of_rank, 0), 2)
-    with pytest.raises(ValueError, match="'DistributedSampler of rank 0 of 2' there"):
+    with pytest.raises(ValueError, match="'DistributedSampler of rank 0 of 2' in the state"):
         resumed(functools.partial(of_rank, 1), state)
     more = functools.partial(data.RandomSampler, range(23), replacement=True)
     _, state = broken_off(lambda: loader(sampler=more(num_samples=40)), 2)
-    with pytest.raises(ValueError, match="sampler_length is 40 there, and 50 here"):
+    with pytest.raises(ValueError, match="sampler_length is 40 in the state and 50 here"):
         resumed(lambda: loader(sampler=more(num_samples=50)), state)
 
 
@@ -548,7 +558,9 @@ def test_a_state_of_other_weights_or_of_another_subset_is_refused_within_the_epo
         with pytest.raises(ValueError, match="indices or weights are not those"):
             iter(resumed(other, state))
     _, state = broken_off(weighted, 1)
-    with pytest.raises(ValueError, match="replacement=True' there, and 'sampler.replacement=F"):
+    with pytest.raises(
+        ValueError, match="replacement=True' in the state and 'sampler.replacement=F"
+    ):
         resumed(lambda: weighted(replacement=False), state)
 
 

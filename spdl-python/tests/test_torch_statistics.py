@@ -8,7 +8,7 @@ import pytest
 from pipelines import assert_no_threads
 from spdl_rs.dataloader import get_pytorch_dataloader
 from spdl_rs.torch import DataLoader
-from spdl_rs.torch._statistics import joined
+from spdl_rs.torch._statistics import combine
 
 
 class Slow:
@@ -99,7 +99,7 @@ def telling(diagnosis, waited_s=0.0):
     """What an epoch tells, but for what it says of itself, which depends on the machine."""
     loader = make(Slow(), num_workers=2)
     list(loader)
-    (tell,) = loader._tellers
+    (tell,) = loader._worker_statistics
     told = tell()
     told["diagnosis"] = diagnosis.format(*(stage["name"] for stage in told["stages"]))
     told["stages"][1]["busy_share"] = 0.97
@@ -108,20 +108,20 @@ def telling(diagnosis, waited_s=0.0):
 
 
 def test_workers_that_limit_are_told_as_workers():
-    said = joined([telling('The CPU limits: the 2 worker threads are busy, all in stage "{1}".')])
+    said = combine([telling('The CPU limits: the 2 worker threads are busy, all in stage "{1}".')])
     assert said["diagnosis"].startswith("The workers limit: all 2 are busy 97 % of the time.")
     assert "num_workers" in said["diagnosis"]
 
 
 def test_what_else_is_said_names_stages_as_users_know_them():
-    said = joined([telling('Nothing is saturated; the busiest stage is "{1}", behind "{0}".')])
+    said = combine([telling('Nothing is saturated; the busiest stage is "{1}", behind "{0}".')])
     assert (
         said["diagnosis"] == 'Nothing is saturated; the busiest stage is "fetch", behind "source".'
     )
 
 
 def test_of_several_workers_the_one_is_told_of_that_the_loop_waited_for():
-    said = joined([telling("first", 0.1), telling("second", 0.3), telling("third", 0.2)])
+    said = combine([telling("first", 0.1), telling("second", 0.3), telling("third", 0.2)])
     assert said["diagnosis"] == "second"
     assert said["consumer"]["waited_s"] == pytest.approx(0.6)
     assert said["threads"] == 6 and said["stages"][1]["busy_share"] == pytest.approx(0.97)

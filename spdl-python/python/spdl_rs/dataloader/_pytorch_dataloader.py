@@ -12,7 +12,7 @@ from .. import _notebook_page
 from .._arguments import MOST_THREADS, flag, function, whole
 from .._arguments import timeout as checked_timeout
 from .._statistics import Statistics
-from ..torch._arguments import MOST_PREFETCHED, check_context
+from ..torch._arguments import MAX_PREFETCH, check_context
 from ..torch._loader import DataLoader
 from ..torch._pytorch import is_iterable_style
 from ..usage import log_api_usage_once
@@ -162,7 +162,7 @@ def get_pytorch_dataloader(
     _check_order(batch_size, shuffle, sampler, batch_sampler, drop_last)
     timeout = checked_timeout(timeout, least=0)
     num_workers = whole("num_workers", num_workers, 0, MOST_THREADS)
-    prefetch_factor = whole("prefetch_factor", prefetch_factor, 1, MOST_PREFETCHED)
+    prefetch_factor = whole("prefetch_factor", prefetch_factor, 1, MAX_PREFETCH)
     if worker_init_concurrency is not None:
         # The limit of a semaphore.
         worker_init_concurrency = whole(

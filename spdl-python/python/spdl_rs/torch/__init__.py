@@ -1,4 +1,6 @@
-"""PyTorch's `DataLoader` with threads in place of processes: change the import, keep the rest.
+"""A replacement for PyTorch's `DataLoader` that uses threads instead of processes.
+
+Only the import changes:
 
 ```python
 from spdl_rs.torch import DataLoader  # was: from torch.utils.data import DataLoader
@@ -9,9 +11,9 @@ from spdl_rs.torch import DataLoader  # was: from torch.utils.data import DataLo
 >>> list(loader), len(loader)
 (['abc', 'def', 'g'], 3)
 
-Nothing is pickled, and nothing is copied from process to process; the data set is held once. It
-pays where samples are made by code that lets go of the GIL, as reading files, decoding, NumPy and
-PyTorch do for the most part. It can say how far it is, and go on from there:
+Samples are not pickled or copied between processes, and there is one copy of the data set. Threads
+are faster than processes if the work releases the GIL, as file reads, image decoding and most of
+NumPy and PyTorch do. The loader saves its position within an epoch and resumes from it:
 
 >>> batches = iter(loader)
 >>> next(batches)
@@ -21,7 +23,7 @@ PyTorch do for the most part. It can say how far it is, and go on from there:
 >>> list(another)
 ['def', 'g']
 
-PyTorch itself is needed only for what is its own: `default_collate`, random orders, pinned memory.
+PyTorch is optional: only `default_collate`, random orders and pinned memory need it.
 """
 
 from ._loader import DataLoader

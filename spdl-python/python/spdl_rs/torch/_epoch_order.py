@@ -1,4 +1,4 @@
-"""What decides the order of one epoch, apart from random numbers: its number, and given indices."""
+"""The order of one epoch as part of a state: the epoch number and a digest of the indices."""
 
 from __future__ import annotations
 
@@ -16,57 +16,57 @@ KEY = "_sampler_order"
 
 
 def order_of_epoch(index_sampler: Any) -> dict[str, Any]:
-    """What the next epoch's order depends on, in values that JSON has."""
-    return {**before_epoch(index_sampler), "digest": _digest(innermost(index_sampler))}
+    """Returns what the order of the next epoch depends on, as values that JSON supports."""
+    return {**order_before_epoch(index_sampler), "digest": _digest(innermost(index_sampler))}
 
 
-def before_epoch(index_sampler: Any) -> dict[str, Any]:
-    """The same where no batch was given: only the number of the epoch matters."""
-    counting = _counting(index_sampler)
+def order_before_epoch(index_sampler: Any) -> dict[str, Any]:
+    """Returns `order_of_epoch` before the first batch, when only the epoch number matters."""
+    counting = _sampler_with_epoch(index_sampler)
     return {"epoch": None if counting is None else counting.epoch, "digest": None}
 
 
 def restore_epoch(state: Mapping[str, Any], index_sampler: Any) -> None:
     """Calls the sampler's `set_epoch` with the epoch of a state.
 
-    If that was at its end, or not begun, the next one may have been set already: then it stays.
+    If the state is from the start or end of an epoch, a later epoch of the sampler is kept.
     """
-    counting, there = _counting(index_sampler), (state.get(KEY) or {}).get("epoch")
+    counting, there = _sampler_with_epoch(index_sampler), (state.get(KEY) or {}).get("epoch")
     if counting is None or there is None or counting.epoch == there:
         return
-    if _is_amid(state) or counting.epoch < there:
+    if _is_within_epoch(state) or counting.epoch < there:
         counting.set_epoch(there)
 
 
 def check_same_order(state: Mapping[str, Any], here: Mapping[str, Any]) -> None:
-    """Refuses to go on within an epoch in another order.
+    """Checks that an epoch resumes in the order in which it started.
 
     Raises:
         ValueError: The sampler is set to another epoch, or has other indices or weights.
     """
-    if not _is_amid(state):
+    if not _is_within_epoch(state):
         return
     there = state.get(KEY) or {}
     if there.get("epoch") != here["epoch"]:
         raise ValueError(
-            f"the state is amid epoch {there.get('epoch')}, and the sampler is set to epoch "
-            f"{here['epoch']}: call sampler.set_epoch({there.get('epoch')}) for the rest of it"
+            f"the state is from epoch {there.get('epoch')}, but the sampler is set to epoch "
+            f"{here['epoch']}: call sampler.set_epoch({there.get('epoch')}) to resume"
         )
     if there.get("digest") != here["digest"]:
         raise ValueError(
-            "the state is amid an epoch of another order: the sampler's indices or weights are "
-            "not those that it had there"
+            "the state is from an epoch in another order: the sampler's indices or weights are "
+            "not those of the state"
         )
 
 
-def _is_amid(state: Mapping[str, Any]) -> bool:
-    """Whether some batches of an epoch were given, and not all."""
+def _is_within_epoch(state: Mapping[str, Any]) -> bool:
+    """Returns true if some, but not all, batches of an epoch were delivered."""
     given = state.get("_num_yielded", 0) > 0 or bool(state.get("_yielded_beyond"))
     return given and not state.get("_iterator_finished", False)
 
 
-def _counting(index_sampler: Any) -> Any:
-    """What of a sampler is told the number of the epoch, and knows it."""
+def _sampler_with_epoch(index_sampler: Any) -> Any:
+    """Returns the sampler that has `set_epoch` and `epoch`, or `None`."""
     for candidate in (index_sampler, innermost(index_sampler)):
         if callable(getattr(candidate, "set_epoch", None)) and isinstance(
             getattr(candidate, "epoch", None), int
@@ -76,7 +76,7 @@ def _counting(index_sampler: Any) -> Any:
 
 
 def _digest(sampler: Any) -> str | None:
-    """A digest of given indices or weights; `None` where there are none that can be asked for."""
+    """Returns a digest of the sampler's indices or weights, or `None` if unknown."""
     if type(sampler) is range:
         return _of_bytes(repr(sampler).encode())
     if type(sampler) in (list, tuple):
@@ -92,11 +92,11 @@ def _digest(sampler: Any) -> str | None:
 
 
 def _of_values(values: Any) -> str | None:
-    """Of indices, or of lists of them. `None`: They are something else."""
+    """Returns a digest of indices or lists of indices, or `None` for other values."""
     if hasattr(values, "tolist"):
         values = values.tolist()
     try:
-        # Most are whole numbers: that is several times faster.
+        # The fast path for integers.
         return _of_bytes(array("q", values).tobytes())
     except (TypeError, OverflowError):
         pass

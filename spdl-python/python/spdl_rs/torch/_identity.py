@@ -1,4 +1,4 @@
-"""What a loader is, in words, and what its state must agree with."""
+"""The description of a loader, and the settings that its state must agree with."""
 
 from __future__ import annotations
 
@@ -10,36 +10,36 @@ from ._samplers import described
 
 VERSION = 3
 NOT_COMBINED = (
-    "The states of several ranks cannot be combined: each rank goes on with its own, with as many "
-    "ranks as before; ImageLoader.combine_states is for any number of ranks"
+    "states of several ranks cannot be combined: each rank resumes from its own state, with the "
+    "same number of ranks; ImageLoader.combine_states supports another number of ranks"
 )
 
 
 def check_identity(state_dict: Mapping[str, Any], identity: Mapping[str, Any]) -> None:
-    """Refuses the state of another loader.
+    """Checks that a state belongs to this loader.
 
     Raises:
-        ValueError: It is one; all that differs is named.
+        ValueError: The state belongs to another loader. The message lists all differences.
     """
     differ, hint = [], ""
     for key, here in identity.items():
         there = value_of(state_dict, key)
         if there == here:
             continue
-        differ.append(f"{key} is {there!r} there, and {here!r} here")
+        differ.append(f"{key} is {there!r} in the state and {here!r} here")
         if key in ("version", "style"):
-            # What follows is another matter there.
+            # The remaining keys of that state have another meaning.
             break
         if " of rank " in f"{here}{there}":
-            hint = f". {NOT_COMBINED}"
+            hint = f"; {NOT_COMBINED}"
     if differ:
-        raise ValueError(f"the state is not of this loader: {'; '.join(differ)}{hint}")
+        raise ValueError(f"the state does not match this loader: {'; '.join(differ)}{hint}")
 
 
-def in_words(
+def describe_loader(
     dataset: Any, loader: Any, batch_size: int | None, order: Any, num_workers: int
 ) -> str:
-    """What a loader gives, and how it is made."""
+    """Describes data set, batches and workers, for `repr`."""
     samples, batches = _count(dataset, "sample", "samples"), _count(loader, "batch", "batches")
     if batch_size is not None:
         batches = f"{batches} of {batch_size}"
@@ -48,10 +48,10 @@ def in_words(
 
 
 def _count(held: Any, one: str, many: str) -> str:
-    """How many there are, where that is known."""
+    """Returns a count with its unit, or only the unit if the length is unknown."""
     try:
         count = len(held)
     except Exception:
-        # It is the user's own function, and no reason to show nothing at all.
+        # An error in the user's `__len__` must not break `repr`.
         return many
     return f"{count:,} {one if count == 1 else many}"

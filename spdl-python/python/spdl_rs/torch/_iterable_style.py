@@ -1,4 +1,4 @@
-"""An epoch of a data set that is iterated."""
+"""An epoch of an iterable data set."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from typing import Any
 
 from .._locks import ForkSafeLock
 from ..pipeline._failures.failure import _add_notes
-from ._handover import HandedOver
-from ._map_style import taken, told_of
+from ._batch_iterator import BatchIterator
+from ._map_style import call_with_note, take_result
 from ._workers import Raised, Workers
 
 _END = object()
 
 
 class IterableFetch:
-    """Makes the next batch of an iterator of a worker's own.
+    """Makes the next batch from the iterator of one worker.
 
     Args:
-        dataset: What the worker iterates.
-        collate_fn: Puts samples together.
-        batch_size: How many; `None`: each one goes through `collate_fn` by itself.
-        drop_last: Whether a last batch that is not full is left out.
-        pin: Moves a batch to pinned memory.
-        state: Where it begins: what it gave with the batch before.
+        dataset: The data set of this worker.
+        collate_fn: Combines samples to a batch.
+        batch_size: Samples per batch. `None`: `collate_fn` gets each sample by itself.
+        drop_last: If true, an incomplete last batch is left out.
+        pin: Copies a batch to pinned memory.
+        state: The worker's state after its last delivered batch, to resume from.
     """
 
     def __init__(
@@ -46,21 +46,23 @@ class IterableFetch:
         self._samples: Iterator[Any] | None = None
 
     def __call__(self, _: None) -> Any:
-        """A batch, and the state behind it; or `_END`."""
+        """Returns a batch and the state after it, or `_END`."""
         if self._samples is None:
             self._samples = self._begin(self._state)
         try:
             sample_or_samples = self._next(self._samples)
         except SystemExit as error:
-            what = f"a sample behind the first {self._fetched} batches"
+            what = f"a sample after the first {self._fetched} batches"
             raise RuntimeError(f"SystemExit was raised for {what}, with {error.code!r}") from error
         except Exception as error:
-            _add_notes(error, f"Raised for: a sample behind the first {self._fetched} batches")
+            _add_notes(error, f"Raised for: a sample after the first {self._fetched} batches")
             raise
         if sample_or_samples is _END:
             return _END
         self._fetched += 1
-        batch = told_of(self._collate_fn, sample_or_samples, f"collate_fn, batch {self._fetched}")
+        batch = call_with_note(
+            self._collate_fn, sample_or_samples, f"collate_fn, batch {self._fetched}"
+        )
         return batch if self._pin is None else self._pin(batch), self._snapshot()
 
     def _begin(self, state: dict[str, Any] | None) -> Iterator[Any]:
@@ -102,49 +104,50 @@ def _state_of(held: Any) -> Any:
 
 
 class IterableProgress:
-    """How far each worker is, and whose turn it is."""
+    """The state of each worker, and which worker delivers the next batch."""
 
     def __init__(self, workers: int, state: Mapping[str, Any] | None = None) -> None:
         state = state or {}
         self.states: list[Any] = list(state.get("_worker_snapshots") or [None] * workers)
-        """Behind the last batch of each worker that was given: `None` at its start, `"end"`."""
+        """Per worker, the state after its last delivered batch; `None` at its start, or `"end"`."""
         self.turn: int = state.get("_next_worker", 0)
         self.given: int = state.get("_num_yielded", 0)
-        self.just_given: dict[int, tuple[int, Any]] = {}
-        """What was taken from which worker, by its place, that was given and not counted yet: its
-        state behind that. What one puts in, no signal comes between."""
+        self.uncounted: dict[int, tuple[int, Any]] = {}
+        """By position: the worker of a delivered batch and its state after it, until `count`.
+        An insertion cannot be interrupted by a signal."""
         self._counted = 0
         self._places: int | None = None
         self._lock = ForkSafeLock()
 
     def end(self, places: int) -> None:
-        """All workers are at their ends, behind so many places."""
+        """Records that all workers have ended, after `places` positions."""
         with self._lock.held():
             self._places = places
 
     @property
     def finished(self) -> bool:
-        """Whether all were given."""
+        """True if all batches were delivered."""
         with self._lock.held():
             self.count()
             return self._counted == self._places
 
     def count(self) -> None:
-        """Counts what was just given. Wherever that is interrupted, nothing is lost of it.
+        """Counts the delivered batches. An interruption loses none.
 
-        What comes behind a place that is not given is not counted: a worker goes on from one state.
+        Batches after a position that was not delivered are not counted, because a worker
+        resumes from one state.
         """
         with self._lock.held():
-            while (place := self._counted) in self.just_given:
-                worker, behind = self.just_given[place]
+            while (place := self._counted) in self.uncounted:
+                worker, behind = self.uncounted[place]
                 states = list(self.states)
                 states[worker] = behind
                 turn = (worker + 1) % len(states)
                 given = self.given + (behind != "end")
-                # Together: behind these no signal is heard.
+                # No signal is handled between these assignments.
                 self.states, self.turn, self.given = states, turn, given
                 self._counted = place + 1
-                del self.just_given[place]
+                del self.uncounted[place]
 
     def state(self) -> dict[str, Any]:
         with self._lock.held():
@@ -156,14 +159,14 @@ class IterableProgress:
             }
 
 
-class IterableEpoch(HandedOver):
-    """The batches of one epoch: one of each worker in turn, without those that are at their end.
+class IterableEpoch(BatchIterator):
+    """The batches of one epoch, from each worker in turn. Workers that ended are skipped.
 
     Args:
         workers: One for each iterator.
-        progress: Where it begins; told of how far it comes.
-        ahead: How many batches each worker makes ahead; 0: none.
-        timeout: How many seconds to wait for one.
+        progress: The start position. Updated with each batch.
+        ahead: The number of batches that each worker prefetches; 0 for none.
+        timeout: The maximum wait for a batch, in seconds.
     """
 
     def __init__(
@@ -174,11 +177,11 @@ class IterableEpoch(HandedOver):
         ahead: int,
         timeout: float | None = None,
     ) -> None:
-        super().__init__(workers, progress.just_given)
+        super().__init__(workers, progress.uncounted)
         self._progress = progress
         self._ahead = ahead
         self._timeout = timeout
-        # As it is for whoever takes the next batch, though the one before may not be given yet.
+        # The state for the next `_take`: the batch before may not be delivered yet.
         self._states, self._turn, self._places = list(progress.states), progress.turn, 0
         for worker, state in zip(workers, progress.states, strict=True):
             for _ in range(0 if state == "end" else ahead):
@@ -189,14 +192,14 @@ class IterableEpoch(HandedOver):
         while any(state != "end" for state in self._states):
             turn = self._turn
             if self._states[turn] == "end":
-                self._ended(turn)
+                self._worker_ended(turn)
                 continue
             worker = self._workers[turn]
             if not self._ahead:
                 worker.submit(0, None)
-            _, result = taken(worker, self._timeout)
+            _, result = take_result(worker, self._timeout)
             if result is _END:
-                self._ended(turn)
+                self._worker_ended(turn)
                 worker.close()
                 continue
             if self._ahead:
@@ -208,16 +211,16 @@ class IterableEpoch(HandedOver):
         self._progress.end(self._places)
         raise StopIteration
 
-    def _is_as_before(self) -> bool:
-        # An iterator that was interrupted has lost samples, or is at its end.
+    def _can_take_again(self) -> bool:
+        # An interrupted iterator has lost samples, or has ended.
         return False
 
-    def _ended(self, turn: int) -> None:
-        """A worker has no more batches."""
-        self._just_given[self._next(turn, "end")] = (turn, "end")
+    def _worker_ended(self, turn: int) -> None:
+        """Records that a worker has no more batches."""
+        self._uncounted[self._next(turn, "end")] = (turn, "end")
 
     def _next(self, turn: int, behind: Any) -> int:
-        """The place of what was taken; it is the next worker's turn."""
+        """Returns the position of a taken batch, and advances to the next worker."""
         place, self._places = self._places, self._places + 1
         self._states[turn], self._turn = behind, (turn + 1) % len(self._states)
         return place

@@ -1,4 +1,4 @@
-"""The loader: its arguments, and what is made when it is iterated."""
+"""`DataLoader`: its arguments, and the start of an epoch."""
 
 from __future__ import annotations
 
@@ -19,70 +19,70 @@ from ._arguments import (
     check_order,
     checked_flag,
     checked_workers,
-    tell_once,
+    warn_once,
 )
 from ._epoch_order import check_same_order, order_of_epoch
-from ._identity import in_words
+from ._identity import describe_loader
 from ._iterable_style import IterableEpoch, IterableFetch, IterableProgress
 from ._map_style import MapStyleEpoch, MapStyleFetch, Progress
-from ._pytorch import default_collate_fn, draw_seed, is_iterable_style, pinning
+from ._pytorch import default_collate_fn, draw_seed, is_iterable_style, pin_function
 from ._resumable import Resumable
 from ._samplers import batch_sampler_of, number_of_batches, sampler_of
-from ._statistics import Tell, joined
-from ._worker_info import begin_worker, tell_pytorch
-from ._workers import InCaller, InThreads, Workers
+from ._statistics import ReadStatistics, combine
+from ._worker_info import init_worker, patch_pytorch
+from ._workers import CallerWorkers, ThreadWorkers, Workers
 
 T = TypeVar("T")
-_Begun: TypeAlias = "tuple[Iterator[T], Progress | IterableProgress, tuple[Tell, ...]]"
+_Started: TypeAlias = "tuple[Iterator[T], Progress | IterableProgress, tuple[ReadStatistics, ...]]"
 
 _FIXED = ("batch_size", "batch_sampler", "sampler", "drop_last", "dataset", "persistent_workers")
 
 
 class DataLoader(Resumable, Generic[T]):
-    """`torch.utils.data.DataLoader` with threads in place of worker processes.
+    """`torch.utils.data.DataLoader` with threads instead of worker processes.
 
-    Arguments, defaults, the order of samples, batches and kinds of errors are PyTorch's, so that
-    changing the import is enough. What differs:
+    Arguments, defaults, the order of samples, batches and types of errors are those of PyTorch, so
+    that only the import changes. The differences:
 
-    - Workers are threads of this process. The data set is not pickled or copied, its samples
-      neither; so it must bear being indexed by several threads at once. Workers of an iterable data
-      set have an iterator each, and if there are several, a shallow copy of it.
-    - Random number generators are shared by all threads, and no worker is seeded:
-      `get_worker_info().seed` is there for those who seed one of their own.
-    - What the data set raises comes with its own type, its traceback and a note of the sample's
-      index, at the place of its batch; the next batch follows. A `StopIteration` is a
-      `RuntimeError`, and no silent end.
-    - `state_dict` and `load_state_dict` go on within an epoch, as those of torchdata's
+    - Workers are threads of this process. The data set and its samples are not pickled or copied.
+      Several threads index the data set concurrently. With an iterable data set, each worker has
+      its own iterator, and with several workers its own shallow copy of the data set.
+    - All threads share the random number generators, and no worker is seeded. Use
+      `get_worker_info().seed` to seed a generator for each worker.
+    - An exception of the data set keeps its type and traceback, and gets a note with the index of
+      the sample. The loop raises it in place of the batch, and the next batch follows. A
+      `StopIteration` becomes a `RuntimeError`, so that the epoch does not end silently.
+    - `state_dict` and `load_state_dict` resume within an epoch, like those of torchdata's
       `StatefulDataLoader`.
 
     Args:
-        dataset: What samples come from. With `__getitem__` it is indexed; if it is an
-            `IterableDataset`, or has `__iter__` alone, it is iterated.
-        batch_size: Samples per batch. `None`: no batches, each sample by itself.
-        shuffle: Whether each epoch has an order of its own, drawn by PyTorch.
-        sampler: Gives indices, in the thread that asks for batches; not together with `shuffle`.
-        batch_sampler: Gives lists of indices; not together with `batch_size`, `shuffle`, `sampler`
-            or `drop_last`.
-        num_workers: How many threads make batches. 0: they are made by whoever asks for them.
-        collate_fn: Makes a batch of a list of samples, in a worker. Default: PyTorch's
-            `default_collate`, or `default_convert` where there are no batches.
-        pin_memory: Whether tensors are moved to pinned memory, in a worker.
-        drop_last: Whether a last batch that is not full is left out.
-        timeout: How many seconds a batch may take, with workers; 0: as many as it takes.
-        worker_init_fn: Called at the start of each thread, with the worker's number.
+        dataset: The data set. An object with `__getitem__` is indexed. An `IterableDataset`, or an
+            object with only `__iter__`, is iterated.
+        batch_size: Samples per batch. `None`: no batches, each sample by itself. Default: 1.
+        shuffle: If true, PyTorch draws a new random order for each epoch. Default: false.
+        sampler: Iterable of indices, iterated in the consumer's thread. Excludes `shuffle`.
+        batch_sampler: Iterable of lists of indices. Excludes `batch_size`, `shuffle`, `sampler` and
+            `drop_last`.
+        num_workers: The number of worker threads. 0: the consumer's thread makes the batches.
+        collate_fn: Combines a list of samples to a batch, in a worker. Default: PyTorch's
+            `default_collate`, or `default_convert` without batches.
+        pin_memory: If true, workers copy tensors to pinned memory. Default: false.
+        drop_last: If true, an incomplete last batch is left out. Default: false.
+        timeout: The maximum wait for a batch with workers, in seconds. 0: no limit.
+        worker_init_fn: Called at the start of each worker thread, with the worker's number.
         multiprocessing_context: Has no effect.
-        generator: A `torch.Generator` for random orders. Default: PyTorch's own, as in its loader.
-        prefetch_factor: How many batches each worker makes ahead, at least 1. Default: 2.
-        persistent_workers: Has no effect but on which random numbers are drawn.
+        generator: A `torch.Generator` for random orders. Default: PyTorch's default generator.
+        prefetch_factor: The number of batches that each worker prefetches, at least 1. Default: 2.
+        persistent_workers: Only affects which random numbers are drawn.
         pin_memory_device: Has no effect.
-        in_order: Whether batches come in the order of their indices. If not, a slow one holds up no
-            other. Batches of an iterable data set always come in order.
+        in_order: If true, batches have the order of their indices. If false, a slow batch does not
+            delay others. Batches of an iterable data set are always in order. Default: true.
 
     Raises:
-        ValueError, TypeError: Arguments are out of range, or do not go together.
-        ModuleNotFoundError: What is asked for needs PyTorch, and that is not installed.
+        ValueError, TypeError: Arguments are out of range, or conflict.
+        ModuleNotFoundError: An argument requires PyTorch, which is not installed.
 
-    Iterating raises `LoaderTimedOutError`, a `TimeoutError` and `RuntimeError`, after `timeout`.
+    After `timeout`, iterating raises `LoaderTimedOutError`, a `TimeoutError` and `RuntimeError`.
 
     >>> from spdl_rs.torch import DataLoader
     >>> squares = [number * number for number in range(10)]
@@ -167,23 +167,23 @@ class DataLoader(Resumable, Generic[T]):
             default_collate_fn(batched) if collate_fn is None else collate_fn
         )
 
-        self._tellers: tuple[Tell, ...] = ()
+        self._worker_statistics: tuple[ReadStatistics, ...] = ()
         self._initialized = True
 
         for name in ("worker_init_fn", "persistent_workers", "multiprocessing_context"):
             if getattr(self, name):
-                tell_once(name)
+                warn_once(name)
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in _FIXED and "_initialized" in vars(self):
-            raise ValueError(f"{name} cannot be set once the loader is made")
+            raise ValueError(f"{name} cannot be set after the loader is created")
         super().__setattr__(name, value)
 
     def __len__(self) -> int:
-        """How many batches an epoch has. Of an iterable data set: if it has a length.
+        """The number of batches in an epoch.
 
         Raises:
-            TypeError: The data set or the sampler has none.
+            TypeError: The data set or the sampler has no length.
         """
         if not self._iterable_style:
             return len(self._index_sampler)
@@ -200,41 +200,41 @@ class DataLoader(Resumable, Generic[T]):
 
     def _described(self) -> str:
         order = None if self._iterable_style else self._order
-        return in_words(self.dataset, self, self.batch_size, order, self.num_workers)
+        return describe_loader(self.dataset, self, self.batch_size, order, self.num_workers)
 
     def __iter__(self) -> Iterator[T]:
-        """Begins an epoch, or goes on with that of a state that was loaded just before."""
+        """Starts an epoch, or resumes one if a state was loaded before."""
         with self._lock.held():
-            return self._begin()
+            return self._start()
 
-    def _begin(self) -> Iterator[T]:
+    def _start(self) -> Iterator[T]:
         state, seed = self._loaded, self._seed
         if state is not None and state["_iterator_finished"]:
             seed = state["_base_seed"]
-            state = self._behind(state)
+            state = self._state_after(state)
         epoch_order = None if self._iterable_style else order_of_epoch(self._index_sampler)
         if state is not None and epoch_order is not None:
             check_same_order(state, epoch_order)
-        pin = pinning() if self.pin_memory else None
+        pin = pin_function() if self.pin_memory else None
         if self.num_workers:
-            tell_pytorch()
-        begin = self._iterable if self._iterable_style else self._map_style
+            patch_pytorch()
+        start = self._start_iterable if self._iterable_style else self._start_map_style
         its_seed = None if state is None else state["_base_seed"]
         saved = None if state is None else state["_random_state"]
-        # Where nothing was drawn, the order comes from PyTorch's own generator as in any epoch.
+        # If no index was drawn, PyTorch's default generator decides the order, as in a new epoch.
         drawn = state is not None and state.get("_sampler_iter_yielded", 0) > 0
-        with self._rewound(saved, default=drawn):
+        with self._restored(saved, default=drawn):
             if its_seed is not None:
                 seed, randomness = its_seed, saved
             else:
                 if seed is None or not self.persistent_workers:
                     seed = self._draw_seed()
                 randomness = self._snapshot()
-            epoch, progress, tellers = begin(pin, state, seed)
-        # In one step: whoever is interrupted has the state of before, or that of this epoch.
+            epoch, progress, worker_statistics = start(pin, state, seed)
+        # One update: after an interruption the loader has either the old or the new state.
         vars(self).update(
             _progress=progress,
-            _tellers=tellers,
+            _worker_statistics=worker_statistics,
             _seed=seed,
             _randomness=randomness,
             _epoch_order=epoch_order,
@@ -245,7 +245,7 @@ class DataLoader(Resumable, Generic[T]):
     def _draw_seed(self) -> int:
         return draw_seed(self.generator)
 
-    def _map_style(self, pin: Any, state: Mapping[str, Any] | None, seed: int) -> _Begun[T]:
+    def _start_map_style(self, pin: Any, state: Mapping[str, Any] | None, seed: int) -> _Started[T]:
         progress = Progress(state)
         workers = self._workers(self._fetch(pin), self.num_workers, seed)
         epoch = MapStyleEpoch(
@@ -255,13 +255,13 @@ class DataLoader(Resumable, Generic[T]):
             ahead=self._ahead * self.num_workers,
             timeout=self._seconds,
         )
-        return epoch, progress, (workers.tell,)
+        return epoch, progress, (workers.read_statistics,)
 
     def _fetch(self, pin: Any) -> Callable[[Any], Any]:
-        """What makes a batch of indices. What has `close` is closed when the epoch ends."""
+        """Returns the function that makes a batch. If it has `close`, the epoch calls that last."""
         return MapStyleFetch(self.dataset, self.collate_fn, self.batch_sampler is not None, pin)
 
-    def _iterable(self, pin: Any, state: Mapping[str, Any] | None, seed: int) -> _Begun[T]:
+    def _start_iterable(self, pin: Any, state: Mapping[str, Any] | None, seed: int) -> _Started[T]:
         count = max(1, self.num_workers)
         progress = IterableProgress(count, state)
         workers: list[Workers] = []
@@ -277,16 +277,16 @@ class DataLoader(Resumable, Generic[T]):
             )
             workers.append(self._workers(fetch, min(1, self.num_workers), seed, number, dataset))
         epoch = IterableEpoch(workers, progress, ahead=self._ahead, timeout=self._seconds)
-        return epoch, progress, tuple(worker.tell for worker in workers)
+        return epoch, progress, tuple(worker.read_statistics for worker in workers)
 
     @property
     def _seconds(self) -> float | None:
-        """How long to wait for a batch."""
+        """The maximum wait for a batch, in seconds."""
         return checked_timeout(self.timeout or None)
 
     @property
     def _ahead(self) -> int:
-        """How many batches a worker makes ahead: at least one, or there would be none."""
+        """The number of batches that a worker prefetches, at least 1 with workers."""
         return max(1, self.prefetch_factor or 0) if self.num_workers else 0
 
     def _workers(
@@ -298,31 +298,33 @@ class DataLoader(Resumable, Generic[T]):
         dataset: Any = None,
     ) -> Workers:
         if threads == 0:
-            return InCaller(fetch)
-        begin = functools.partial(
-            begin_worker,
+            return CallerWorkers(fetch)
+        init = functools.partial(
+            init_worker,
             num_workers=self.num_workers,
             seed=seed,
             dataset=self.dataset if dataset is None else dataset,
             init=self.worker_init_fn,
             first=first,
         )
-        return InThreads(
+        return ThreadWorkers(
             fetch,
             num_threads=threads,
             in_order=self.in_order,
-            most=self._ahead * threads,
-            begin=begin,
+            max_results=self._ahead * threads,
+            init=init,
         )
 
     def stats(self) -> Statistics:
-        """What the epoch that was begun last did so far: how many batches were made, in what time, and
-        how long your loop waited for them. Before the first epoch everything is 0 or empty.
+        """Returns the statistics of the latest epoch: batches, durations and waits of the loop.
 
-        Its `fetch` is what workers do: samples, `collate_fn`, pinned memory. Its items are batches;
-        of an iterable data set, a worker's attempts to make one behind its end, too. What your data set
-        raises is your loop's, and counted as a failure only without workers. Of several workers with
-        iterators of their own, what cannot be added is that of the slowest.
+        Before the first epoch all values are 0 or empty.
+
+        The stage `fetch` is the work of the workers: samples, `collate_fn`, pinned memory. Its
+        items are batches. With an iterable data set they include each worker's last attempt, which
+        finds the end. Exceptions of the data set are raised in the loop, and count as failures only
+        without workers. If each worker has its own iterator, values that cannot be added are those
+        of the slowest worker.
 
         >>> from spdl_rs.torch import DataLoader
         >>> loader = DataLoader(range(10), batch_size=4, num_workers=2, collate_fn=sum)
@@ -331,11 +333,12 @@ class DataLoader(Resumable, Generic[T]):
         >>> [(stage["name"], stage["items"]) for stage in loader.stats()["stages"]]
         [('source', 3), ('fetch', 3)]
         """
-        return joined(self._tellers)
+        return combine(self._worker_statistics)
 
     def diagnose(self) -> str:
-        """What limits the rate of the epoch that was begun last, in a sentence or two, and what to do
-        about it. It is `stats()["diagnosis"]`.
+        """Returns what limits the rate of the latest epoch, and what to change.
+
+        The text is `stats()["diagnosis"]`, one or two sentences.
 
         >>> from spdl_rs.torch import DataLoader
         >>> loader = DataLoader("ab", batch_size=None)
@@ -347,4 +350,4 @@ class DataLoader(Resumable, Generic[T]):
         return self.stats()["diagnosis"]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_tellers": ()}
+        return {**super().__getstate__(), "_worker_statistics": ()}

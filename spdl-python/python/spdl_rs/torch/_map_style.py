@@ -1,4 +1,4 @@
-"""An epoch of a data set that is indexed."""
+"""An epoch of a map-style data set, which is indexed."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from .._locks import ForkSafeLock
 from ..pipeline._failures.failure import _add_notes
 from ..pipeline._failures.item_text import describe
 from ..source._resumable import skip_empty_epoch
-from ._handover import HandedOver
+from ._batch_iterator import BatchIterator
 from ._workers import Workers
 
 
 class LoaderTimedOutError(TimeoutError, RuntimeError):
-    """A batch was not ready in time. PyTorch's loader raises a `RuntimeError`, which this is."""
+    """A batch was not ready within `timeout`. A `RuntimeError`, as in PyTorch's loader."""
 
 
 LoaderTimedOutError.__module__ = "spdl_rs.torch"
@@ -43,29 +43,30 @@ class MapStyleFetch:
             samples = self._samples(index)
         else:
             samples = [self._sample(each) for each in index]
-        batch = told_of(self._collate_fn, samples, f"collate_fn, for indices {describe(index)}")
+        what = f"collate_fn, for indices {describe(index)}"
+        batch = call_with_note(self._collate_fn, samples, what)
         return batch if self._pin is None else self._pin(batch)
 
     def _sample(self, index: Any) -> Any:
-        return told_of(self._item, index, f"sample {describe(index)}")
+        return call_with_note(self._item, index, f"sample {describe(index)}")
 
     def _item(self, index: Any) -> Any:
         return self._dataset[index]
 
     def _samples(self, indices: Any) -> Any:
-        return told_of(self._dataset.__getitems__, indices, f"samples {describe(indices)}")
+        return call_with_note(self._dataset.__getitems__, indices, f"samples {describe(indices)}")
 
 
-def told_of(function: Callable[[Any], Any], argument: Any, what: str) -> Any:
-    """Calls a function, and notes on what it raises for which sample that was."""
+def call_with_note(function: Callable[[Any], Any], argument: Any, what: str) -> Any:
+    """Calls a function. Its exceptions get a note that names the sample."""
     try:
         return function(argument)
     except StopIteration as error:
-        # A loop would take this for the end of the data.
+        # The consumer's loop would end silently.
         raised = RuntimeError(f"StopIteration was raised for {what}")
         raise raised from error
     except SystemExit as error:
-        # It would end the program of whoever takes the batch, without a word.
+        # Raised in the consumer's thread, it would end the program without a message.
         raised = RuntimeError(f"SystemExit was raised for {what}, with {error.code!r}")
         raise raised from error
     except Exception as error:
@@ -74,22 +75,22 @@ def told_of(function: Callable[[Any], Any], argument: Any, what: str) -> Any:
 
 
 class Progress:
-    """Which batches of an epoch were given. They are numbered in the order of the sampler."""
+    """The ledger of an epoch: which batches were delivered, numbered in the sampler's order."""
 
     def __init__(self, state: Mapping[str, Any] | None = None) -> None:
         state = state or {}
         self.drawn: int = state.get("_sampler_iter_yielded", 0)
-        """How many were drawn from the sampler, those that were not given included."""
+        """The number of batches drawn from the sampler, delivered or not."""
         self.given: int = state.get("_num_yielded", 0)
-        """All before this one were."""
+        """All batches with a smaller number were delivered."""
         self.beyond: set[int] = set(state.get("_yielded_beyond", ()))
-        """Those that were too, though one before was not."""
+        """Delivered batches with a number of at least `given`."""
         self.sampler_state: Any = state.get("_index_sampler_state")
-        """The sampler's state behind the batch before `given`."""
+        """The sampler's state after batch `given - 1`."""
         self.sampler_ended: bool = state.get("_index_sampler_ended", False)
-        """Whether that is the end of an epoch before."""
-        self.just_given: dict[int, None] = {}
-        """Those that were given and not counted yet: what one puts in, no signal comes between."""
+        """True if that state is from the end of an earlier epoch."""
+        self.uncounted: dict[int, None] = {}
+        """Batches delivered since the last `count`. A signal cannot interrupt an insertion."""
         self._ended = False
         self._behind: dict[int, Any] = {}
         self._lock = ForkSafeLock()
@@ -101,30 +102,30 @@ class Progress:
                 self._behind[number] = sampler_state
 
     def end(self, number: int) -> None:
-        """There is none with this number."""
+        """Records that the epoch has `number` batches."""
         with self._lock.held():
             self.drawn, self._ended = number, True
 
     @property
     def finished(self) -> bool:
-        """Whether all were given."""
+        """True if all batches were delivered."""
         with self._lock.held():
             self.count()
             return self._ended and self.given >= self.drawn
 
     def count(self) -> None:
-        """Counts those that were just given. Wherever that is interrupted, nothing is lost of it."""
+        """Counts the delivered batches. An interruption loses none."""
         with self._lock.held():
-            for number in list(self.just_given):
+            for number in list(self.uncounted):
                 self._count(number)
-                del self.just_given[number]
+                del self.uncounted[number]
 
     def _count(self, number: int) -> None:
         if number >= self.given:
             self.beyond.add(number)
         while (given := self.given) in self.beyond:
             sampler_state = self._behind.get(given, self.sampler_state)
-            # Together: behind these no signal is heard.
+            # No signal is handled between these assignments.
             self.sampler_state, self.sampler_ended, self.given = sampler_state, False, given + 1
             self.beyond.discard(given)
             self._behind.pop(given, None)
@@ -141,16 +142,15 @@ class Progress:
             }
 
 
-class MapStyleEpoch(HandedOver):
-    """The batches of one epoch. The sampler is iterated in the thread that asks for them.
+class MapStyleEpoch(BatchIterator):
+    """The batches of one epoch. The consumer's thread iterates the sampler.
 
     Args:
-        workers: Who makes batches.
-        index_sampler: What is iterated.
-        progress: Where it begins; told of how far it comes.
-        ahead: How many batches are in the making while one is used; 0: none, they are made when
-            they are asked for.
-        timeout: How many seconds to wait for one.
+        workers: Make the batches.
+        index_sampler: Iterable of indices, or of lists of indices.
+        progress: The start position. Updated with each batch.
+        ahead: The number of batches in flight. 0: a batch is made when `next` is called.
+        timeout: The maximum wait for a batch, in seconds.
     """
 
     def __init__(
@@ -162,76 +162,75 @@ class MapStyleEpoch(HandedOver):
         ahead: int,
         timeout: float | None = None,
     ) -> None:
-        super().__init__([workers], progress.just_given)
+        super().__init__([workers], progress.uncounted)
         self._worker = workers
         self._stateful = stateful(index_sampler)
         self._progress = progress
         self._ahead = ahead
         self._timeout = timeout
-        self._indices, self._number = self._from(index_sampler, progress.given)
+        self._indices, self._number = self._remaining(index_sampler, progress.given)
         self._error: Exception | None = None
-        self._under_way = 0
+        self._in_flight = 0
         if ahead:
             self._submit()
 
-    def _from(self, index_sampler: Any, position: int) -> tuple[Iterator[Any], int]:
-        """What is left of a pass."""
+    def _remaining(self, index_sampler: Any, position: int) -> tuple[Iterator[Any], int]:
+        """Returns the remaining indices of the epoch, and the number of the first."""
         if self._stateful is not None and self._progress.sampler_state is not None:
-            # It was loaded already, and goes on by itself.
+            # The sampler's state was loaded: the sampler resumes by itself.
             ended = self._progress.sampler_ended
             return skip_empty_epoch(index_sampler) if ended else iter(index_sampler), position
         indices = iter(index_sampler)
         skipped = sum(1 for _ in islice(indices, position))
         if skipped < position:
             raise ValueError(
-                f"the state is of a longer sampler: {position} batches were given, here are "
-                f"{skipped}"
+                f"the state has {position} delivered batches, but the sampler has only {skipped}"
             )
         if self._progress.drawn and self._stateful is None:
-            # Drawn now, while the generators are what they were when the epoch began.
+            # Drawn now, while the generators have their state from the start of the epoch.
             indices = chain(list(islice(indices, 1)), indices)
         return indices, position
 
     def _submit(self) -> None:
-        while self._error is None and self._under_way < max(1, self._ahead):
+        while self._error is None and self._in_flight < max(1, self._ahead):
             try:
                 index = next(self._indices)
                 state = None if self._stateful is None else self._stateful.state_dict()
             except Exception as error:
-                # In its turn, behind what was drawn before. The end of the data is an error, too.
+                # Raised after the batches in flight. `StopIteration` is handled in the same way.
                 self._error = error
                 return
             number, self._number = self._number, self._number + 1
             self._progress.drew(number, state)
             if number not in self._progress.beyond:
                 self._worker.submit(number, index)
-                self._under_way += 1
+                self._in_flight += 1
 
     def _take(self) -> tuple[int, None, Any]:
-        self._worker.is_at_work = False
+        self._worker.is_running = False
         self._progress.count()
         self._submit()
-        if not self._under_way:
+        if not self._in_flight:
             assert self._error is not None
             self._worker.close()
             if isinstance(self._error, StopIteration):
                 self._progress.end(self._number)
             raise self._error
-        number, result = taken(self._worker, self._timeout)
-        self._under_way -= 1
+        number, result = take_result(self._worker, self._timeout)
+        self._in_flight -= 1
         if self._ahead:
             self._submit()
         return number, None, result
 
-    def _is_as_before(self) -> bool:
-        return self._worker.is_at_work
+    def _can_take_again(self) -> bool:
+        return self._worker.is_running
 
 
-def taken(workers: Workers, timeout: float | None) -> tuple[int, Any]:
-    """The next result.
+def take_result(workers: Workers, timeout: float | None) -> tuple[int, Any]:
+    """Waits for the next result.
 
     Raises:
-        LoaderTimedOutError: There was none in time.
+        LoaderTimedOutError: No result was ready within `timeout` seconds.
     """
     try:
         return workers.take(timeout)
@@ -240,7 +239,7 @@ def taken(workers: Workers, timeout: float | None) -> tuple[int, Any]:
 
 
 def stateful(index_sampler: Any) -> Any:
-    """What of a sampler has a state: itself, or the one that it makes batches of."""
+    """Returns the sampler that has a state: `index_sampler` or its inner sampler, or `None`."""
     for candidate in (index_sampler, getattr(index_sampler, "sampler", None)):
         if hasattr(candidate, "state_dict") and hasattr(candidate, "load_state_dict"):
             return candidate

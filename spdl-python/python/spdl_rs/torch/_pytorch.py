@@ -1,4 +1,4 @@
-"""PyTorch, where it is installed. Everything that depends on it is asked for here."""
+"""All uses of PyTorch, which is optional."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 @functools.cache
 def pytorch() -> ModuleType | None:
-    """The module `torch`, or `None`."""
+    """Returns the module `torch`, or `None` if it is not installed."""
     try:
         import torch  # pyright: ignore[reportMissingImports]
     except ModuleNotFoundError as error:
@@ -26,20 +26,21 @@ def pytorch() -> ModuleType | None:
 
 
 def needed_for(what: str) -> ModuleType:
-    """The module `torch`.
+    """Returns the module `torch`. `what` names the feature in the error message.
 
     Raises:
-        ModuleNotFoundError: It is not installed.
+        ModuleNotFoundError: PyTorch is not installed.
     """
     torch = pytorch()
     if torch is None:
-        raise ModuleNotFoundError(f"{what} needs PyTorch, which is not installed", name="torch")
+        message = f"{what} requires PyTorch, which is not installed"
+        raise ModuleNotFoundError(message, name="torch")
     return torch
 
 
 def is_iterable_style(dataset: Any) -> bool:
-    """Whether a data set is iterated, and not indexed."""
-    # Who has made a data set of PyTorch's has imported it.
+    """Returns true if a data set is iterated instead of indexed."""
+    # An `IterableDataset` exists only if PyTorch is imported.
     data = sys.modules.get("torch.utils.data")
     if data is not None and isinstance(dataset, data.IterableDataset):
         return True
@@ -47,27 +48,27 @@ def is_iterable_style(dataset: Any) -> bool:
 
 
 def default_collate_fn(batched: bool) -> Callable[[Any], Any]:
-    """What puts samples together, or converts one, where the user does not say."""
+    """Returns the default `collate_fn`, as PyTorch chooses it."""
     if not batched and pytorch() is None:
-        return _as_it_is
+        return _unchanged
     data = needed_for("batching without collate_fn").utils.data
     return data.default_collate if batched else data.default_convert
 
 
-def _as_it_is(sample: Any) -> Any:
+def _unchanged(sample: Any) -> Any:
     return sample
 
 
 def draw_seed(generator: Any) -> int:
-    """The seed of an epoch's workers: the same draw that PyTorch's loader makes."""
+    """Returns the base seed of an epoch's workers, from the same draw as in PyTorch's loader."""
     torch = pytorch()
     if torch is None:
         return secrets.randbits(63)
     return int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
 
 
-def pinning() -> Callable[[Any], Any] | None:
-    """A function that moves tensors to pinned memory, or `None` where there is no accelerator."""
+def pin_function() -> Callable[[Any], Any] | None:
+    """Returns a function that copies tensors to pinned memory, or `None` without accelerator."""
     torch = needed_for("pin_memory=True")
     from torch.utils.data._utils.pin_memory import (  # pyright: ignore[reportMissingImports]
         pin_memory,
@@ -76,12 +77,12 @@ def pinning() -> Callable[[Any], Any] | None:
     accelerator = getattr(torch, "accelerator", torch.cuda)
     if not accelerator.is_available():
         warnings.warn(
-            "pin_memory=True has no effect: PyTorch finds no accelerator", UserWarning, stacklevel=4
+            "pin_memory=True has no effect: PyTorch found no accelerator", UserWarning, stacklevel=4
         )
         return None
     if not torch.cuda.is_available():
         return pin_memory
-    # The current device is one of each thread's.
+    # Each thread has its own current device.
     device = torch.cuda.current_device()
 
     def pin(batch: Any) -> Any:

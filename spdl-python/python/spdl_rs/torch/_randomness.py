@@ -1,4 +1,4 @@
-"""The random numbers of PyTorch that an epoch's order depends on."""
+"""Saves and restores the PyTorch generators that decide the order of an epoch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ._samplers import has_fixed_order
 
 
 def snapshot(index_sampler: Any, generator: Any) -> dict[str, Any] | None:
-    """What decides the order that a sampler is about to draw; `None` where nothing does."""
+    """Returns the generator states before a sampler draws, or `None` if the order is fixed."""
     torch = pytorch()
     if torch is None or has_fixed_order(index_sampler):
         return None
@@ -20,18 +20,18 @@ def snapshot(index_sampler: Any, generator: Any) -> dict[str, Any] | None:
 
 
 @contextlib.contextmanager
-def rewound(
+def restored(
     saved: dict[str, Any] | None, index_sampler: Any, generator: Any, *, default: bool
 ) -> Iterator[None]:
-    """Sets generators to what they were. PyTorch's default one is so only in the `with` block.
+    """Restores generators. PyTorch's default generator is restored only in the `with` block.
 
-    The default one is the training's too, which restores it by itself if it wants to.
+    Training code uses the default generator too, and restores it itself if needed.
 
     Args:
-        saved: What `snapshot` gave.
+        saved: The result of `snapshot`.
         index_sampler: The sampler.
         generator: The loader's generator.
-        default: Whether the default one is rewound at all.
+        default: If true, the default generator is restored.
     """
     torch = pytorch()
     if saved is None or torch is None:
@@ -40,8 +40,7 @@ def rewound(
     known = _generators(index_sampler, generator)
     if len(known) != len(saved["generators"]):
         raise ValueError(
-            f"the state is of a loader with {len(saved['generators'])} generators; here are "
-            f"{len(known)}"
+            f"the state has {len(saved['generators'])} generators, but this loader has {len(known)}"
         )
     for each, state in zip(known, saved["generators"], strict=True):
         each.set_state(state)
@@ -52,7 +51,7 @@ def rewound(
 
 
 def _generators(index_sampler: Any, generator: Any) -> list[Any]:
-    """The generators of the user's, each once."""
+    """Returns the user's generators, without duplicates."""
     inner = getattr(index_sampler, "sampler", None)
     candidates = [generator, *(getattr(held, "generator", None) for held in (index_sampler, inner))]
     found = {id(each): each for each in candidates if hasattr(each, "get_state")}

@@ -1,4 +1,4 @@
-"""What a loader remembers of its epochs, and says of them in states."""
+"""`state_dict` and `load_state_dict` of the loader."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .._locks import ForkSafeLock
 from ..source._resumable import check_mapping, value_of
 from . import _randomness
 from ._epoch_order import KEY as SAMPLER_ORDER
-from ._epoch_order import before_epoch, restore_epoch
+from ._epoch_order import order_before_epoch, restore_epoch
 from ._identity import NOT_COMBINED, VERSION, check_identity
 from ._iterable_style import IterableProgress
 from ._map_style import Progress, stateful
@@ -18,7 +18,7 @@ from ._samplers import described, known_length, settings_of
 
 
 class Resumable:
-    """A loader that goes on within an epoch. Whoever derives from it sets what is named first."""
+    """A loader that resumes within an epoch. Derived classes set the attributes declared first."""
 
     dataset: Any
     num_workers: int
@@ -35,12 +35,12 @@ class Resumable:
         self._randomness: dict[str, Any] | None = None
         self._epoch_order: dict[str, Any] | None = None
         self._loaded: Mapping[str, Any] | None = None
-        # Around what is above, which threads that share the loader change.
+        # Guards the attributes above, which threads that share the loader change.
         self._lock = ForkSafeLock()
 
     @property
     def _order(self) -> Any:
-        """What decides the order: a batch sampler of the user's, or else the sampler."""
+        """The user's batch sampler, or else the sampler: it decides the order."""
         return self._index_sampler if self.batch_size is None else self.sampler
 
     @property
@@ -48,14 +48,15 @@ class Resumable:
         return self.sampler if self.batch_sampler is None else self.batch_sampler
 
     def state_dict(self) -> dict[str, Any]:
-        """Says how far the epoch has come that was begun last, as its consumer saw it.
+        """Returns the position in the latest epoch, as its consumer sees it.
 
-        It stays small: a few numbers, PyTorch's generators where the order is random (5 kB each),
-        the state of the sampler if it has a `state_dict`, and that of an iterable data set or its
-        iterator, for each worker. `torch.save` and `pickle` store it.
+        The state is small: a few numbers, PyTorch's generators if the order is random (5 kB
+        each), and the state of a sampler with `state_dict`. For an iterable data set, it has the
+        state of the data set or its iterator for each worker. Store it with `torch.save` or
+        `pickle`.
 
-        Random orders go on by themselves where PyTorch draws them when the epoch begins, as its own
-        samplers do. Other samplers must give the same order when they are iterated again, or have
+        Random orders resume if PyTorch draws them at the start of the epoch, as PyTorch's own
+        samplers do. Other samplers must repeat their order when iterated again, or have
         `state_dict` and `load_state_dict`.
         """
         with self._lock.held():
@@ -70,7 +71,7 @@ class Resumable:
         if self._iterable_style:
             order = None
         else:
-            order = self._epoch_order if begun else before_epoch(self._index_sampler)
+            order = self._epoch_order if begun else order_before_epoch(self._index_sampler)
         return {
             **self._identity(),
             **progress.state(),
@@ -81,20 +82,19 @@ class Resumable:
         }
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Makes the next epoch the rest of that which a state is of. Those after it are whole.
+        """Resumes the epoch of a state with the next iteration. Later epochs are complete.
 
-        The state of an epoch at its end makes the next one a whole one. The number of workers may
-        be another one, but for iterable data sets. An empty mapping makes it begin anew.
+        A state from the end of an epoch starts the next epoch. The number of workers may change,
+        except for iterable data sets. An empty mapping resets the loader.
 
-        Calls the sampler's `set_epoch` with the epoch that the state is of. Iterating raises
-        `ValueError` where another one is set after that amid an epoch, and where a list of indices
-        or weights is not that of the state.
+        The method calls the sampler's `set_epoch` with the epoch of the state. If another epoch is
+        set after that, or indices or weights differ from the state, iterating raises `ValueError`.
 
         Raises:
-            TypeError: It is no mapping.
-            ValueError: It is of another kind of loader, of other batches, or of a sampler with
-                another rank, seed or other settings; or what the sampler raises, whose state is
-                loaded, too.
+            TypeError: `state_dict` is not a mapping.
+            ValueError: The state is from another type of loader, from other batches, or from a
+                sampler with another rank, seed or other settings. Errors of the sampler's
+                `load_state_dict` are passed on.
 
         >>> from spdl_rs.torch import DataLoader
         >>> loader = DataLoader("abcd", batch_size=None)
@@ -124,11 +124,11 @@ class Resumable:
 
     @staticmethod
     def combine_states(states: Iterable[Mapping[str, Any]]) -> NoReturn:
-        """Is not there for these loaders: only the sampler knows which samples each rank has had.
+        """Not supported: only the sampler knows which samples each rank has delivered.
 
-        Each rank goes on with its own state, with as many ranks as before. For another number of
-        ranks, let the run come to the end of its epoch first; or use `spdl_rs.ImageLoader`, which
-        combines the states of all ranks.
+        Each rank resumes from its own state, with the same number of ranks. To change the number
+        of ranks, finish the epoch first, or use `spdl_rs.ImageLoader`, which combines the states of
+        all ranks.
 
         Raises:
             NotImplementedError: Always.
@@ -137,7 +137,7 @@ class Resumable:
         raise NotImplementedError(NOT_COMBINED)
 
     def _identity(self) -> dict[str, Any]:
-        """What a state must agree with."""
+        """Returns the settings that a state must agree with."""
         identity: dict[str, Any] = {
             "version": VERSION,
             "style": "iterable" if self._iterable_style else "map",
@@ -159,21 +159,21 @@ class Resumable:
             return None
         return _randomness.snapshot(self._index_sampler, self.generator)
 
-    def _behind(self, state: Mapping[str, Any]) -> dict[str, Any]:
-        """The state of the epoch that follows one at its end."""
-        with self._rewound(state["_random_state"], default=False):
+    def _state_after(self, state: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns the state at the start of the epoch after a finished one."""
+        with self._restored(state["_random_state"], default=False):
             pass
         sampler = {key: state.get(key) for key in ("_index_sampler_state", "_index_sampler_ended")}
         return {"_base_seed": None, "_random_state": None, **sampler}
 
-    def _rewound(
+    def _restored(
         self, saved: dict[str, Any] | None, *, default: bool
     ) -> contextlib.AbstractContextManager[None]:
         sampler = None if self._iterable_style else self._index_sampler
-        return _randomness.rewound(saved, sampler, self.generator, default=default)
+        return _randomness.restored(saved, sampler, self.generator, default=default)
 
     def __getstate__(self) -> dict[str, Any]:
-        # A copy begins epochs of its own.
+        # A copy starts its own epochs.
         return {**vars(self), "_progress": None, "_seed": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

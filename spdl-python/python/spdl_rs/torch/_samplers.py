@@ -1,4 +1,4 @@
-"""The order of a map-style data set, as PyTorch's loader puts it together."""
+"""Samplers of a map-style data set, built in the same way as by PyTorch's loader."""
 
 from __future__ import annotations
 
@@ -12,38 +12,40 @@ from ._pytorch import needed_for, pytorch
 
 
 def sampler_of(dataset: Any, shuffle: bool, generator: Any) -> Any:
-    """Indices in their own order, or in a random one."""
+    """Returns a sampler for indices in ascending or random order."""
     if shuffle:
         return needed_for("shuffle=True").utils.data.RandomSampler(dataset, generator=generator)
     torch = pytorch()
-    return InOrder(dataset) if torch is None else torch.utils.data.SequentialSampler(dataset)
+    if torch is None:
+        return SequentialSampler(dataset)
+    return torch.utils.data.SequentialSampler(dataset)
 
 
 def batch_sampler_of(sampler: Any, batch_size: int, drop_last: bool) -> Any:
-    """Lists of indices.
+    """Returns a sampler for lists of indices.
 
     Raises:
-        ValueError: `batch_size` is out of range, or `drop_last` no flag.
+        ValueError: `batch_size` is out of range, or `drop_last` is not a `bool`.
     """
     check_batches(batch_size, drop_last)
     torch = pytorch()
-    batches = Batches if torch is None else torch.utils.data.BatchSampler
+    batches = BatchSampler if torch is None else torch.utils.data.BatchSampler
     return batches(sampler, batch_size, drop_last)
 
 
 def has_fixed_order(sampler: Any) -> bool:
-    """Whether it is one of those that are made here without `shuffle`."""
+    """Returns true if the sampler is sequential."""
     sampler = getattr(sampler, "sampler", sampler)
     torch = pytorch()
-    return isinstance(sampler, InOrder) or (
+    return isinstance(sampler, SequentialSampler) or (
         torch is not None and type(sampler) is torch.utils.data.SequentialSampler
     )
 
 
 def described(sampler: Any) -> str:
-    """What kind of order a sampler gives."""
+    """Returns the type of order and the rank, for states and `repr`."""
     if has_fixed_order(sampler) and not hasattr(sampler, "sampler"):
-        # With and without PyTorch it is the same.
+        # The same name with and without PyTorch.
         return "sequential"
     if hasattr(sampler, "sampler") and hasattr(sampler, "batch_size"):
         return f"batches of {described(sampler.sampler)}"
@@ -52,7 +54,7 @@ def described(sampler: Any) -> str:
 
 
 def settings_of(sampler: Any) -> str | None:
-    """What a sampler was made with, as far as its order depends on that and it can be asked."""
+    """Returns the accessible settings of a sampler that decide its order, or `None`."""
     settings: dict[str, Any] = {}
     if innermost(sampler) is not sampler:
         settings |= {name: getattr(sampler, name, None) for name in ("batch_size", "drop_last")}
@@ -64,14 +66,14 @@ def settings_of(sampler: Any) -> str | None:
 
 
 def innermost(sampler: Any) -> Any:
-    """The sampler of which a batch sampler makes batches; or itself."""
+    """Returns the sampler below batch samplers, or `sampler` itself."""
     while hasattr(sampler, "sampler") and hasattr(sampler, "batch_size"):
         sampler = sampler.sampler
     return sampler
 
 
 def _rank_of(sampler: Any) -> tuple[int, int] | None:
-    """The rank that a sampler is for, and of how many ranks."""
+    """Returns rank and world size of a sampler, or `None`."""
     rank, ranks = (getattr(sampler, name, None) for name in ("rank", "num_replicas"))
     if isinstance(rank, int) and isinstance(ranks, int):
         return rank, ranks
@@ -79,8 +81,8 @@ def _rank_of(sampler: Any) -> tuple[int, int] | None:
 
 
 def known_length(sampler: Any) -> int | None:
-    """How long it is, where that is the same in every epoch: others may change theirs."""
-    kinds: tuple[type, ...] = (InOrder, Batches, range, list, tuple)
+    """Returns the sampler's length if it is the same in each epoch, else `None`."""
+    kinds: tuple[type, ...] = (SequentialSampler, BatchSampler, range, list, tuple)
     if type(sampler) not in kinds and not type(sampler).__module__.startswith("torch.utils.data"):
         return None
     if hasattr(sampler, "sampler") and known_length(sampler.sampler) is None:
@@ -91,8 +93,8 @@ def known_length(sampler: Any) -> int | None:
         return None
 
 
-class InOrder:
-    """Stands for `torch.utils.data.SequentialSampler` where there is no PyTorch."""
+class SequentialSampler:
+    """Replaces `torch.utils.data.SequentialSampler` if PyTorch is not installed."""
 
     def __init__(self, data_source: Sized) -> None:
         self.data_source = data_source
@@ -104,8 +106,8 @@ class InOrder:
         return len(self.data_source)
 
 
-class Batches:
-    """Stands for `torch.utils.data.BatchSampler` where there is no PyTorch."""
+class BatchSampler:
+    """Replaces `torch.utils.data.BatchSampler` if PyTorch is not installed."""
 
     def __init__(self, sampler: Iterable[Any], batch_size: int, drop_last: bool) -> None:
         self.sampler, self.batch_size, self.drop_last = sampler, batch_size, drop_last

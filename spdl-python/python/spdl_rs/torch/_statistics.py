@@ -1,4 +1,4 @@
-"""What the workers of an epoch did, told as one."""
+"""Combines the statistics of the workers of an epoch."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from .. import _spdl_rs
 from .._statistics import Quantiles, StageStatistics, Statistics
 from ..pipeline._hooks.durations import DurationHistogram
 
-Tell: TypeAlias = Callable[[], Statistics]
-"""Tells what a worker, or several of one pipeline, did so far."""
+ReadStatistics: TypeAlias = Callable[[], Statistics]
+"""Returns the current statistics of one or more workers."""
 
-# How the engine begins where threads that work limit. It cannot know that some of them only wait.
+# The start of the engine's diagnosis if threads compute all the time; some may only wait.
 _BUSY = "The CPU limits"
 
 
 class Meter:
-    """Measures what the caller does itself."""
+    """Measures the batches made in the consumer's thread."""
 
     def __init__(self) -> None:
         self._began = time.monotonic()
@@ -28,7 +28,7 @@ class Meter:
         self._durations = DurationHistogram()
 
     def record(self, seconds: float, failed: bool) -> None:
-        """Counts a batch, and how long it took."""
+        """Records a batch and its duration."""
         if self._first is None:
             self._first = time.monotonic() - self._began
         self._durations.record(seconds)
@@ -40,43 +40,43 @@ class Meter:
             self._ended = time.monotonic()
 
     def statistics(self) -> Statistics:
-        """What was done so far."""
+        """Returns the current statistics."""
         busy = self._durations.total
         elapsed = (self._ended or time.monotonic()) - self._began
         share = min(1.0, busy / elapsed) if elapsed > 0 else 0.0
         service = _quantiles(self._durations)
-        told = _spdl_rs.Monitor().statistics()
-        told["elapsed_s"] = elapsed
-        told["stages"] = [
+        result = _spdl_rs.Monitor().statistics()
+        result["elapsed_s"] = elapsed
+        result["stages"] = [
             _stage("fetch", self._durations.count, self._failures, busy, share, service)
         ]
-        told["consumer"] = {
+        result["consumer"] = {
             "items": self._durations.count,
             "first_item_s": self._first,
             "waited_s": busy,
             "wait_ms": service,
         }
-        told["data_readiness"] = 1.0 - share
-        told["diagnosis"] = (
-            f"The loop makes its batches itself (num_workers=0), {100 * share:.0f} % of the time: with "
-            "workers they are made meanwhile."
+        result["data_readiness"] = 1.0 - share
+        result["diagnosis"] = (
+            f"The loop makes its own batches (num_workers=0) for {100 * share:.0f} % of the time: "
+            "workers would make them in the background."
         )
-        return told
+        return result
 
 
-def joined(tellers: Sequence[Tell]) -> Statistics:
-    """The numbers of all workers together. What cannot be added is that of the slowest."""
-    parts = [tell() for tell in tellers]
+def combine(readers: Sequence[ReadStatistics]) -> Statistics:
+    """Adds the statistics of all workers. Values that cannot be added are the slowest worker's."""
+    parts = [read() for read in readers]
     if not parts:
         return _spdl_rs.Monitor().statistics()
-    # The one that the loop has waited for most.
+    # The worker that the loop has waited for longest.
     slowest = max(parts, key=lambda part: part["consumer"]["waited_s"])
     firsts = [part["consumer"]["first_item_s"] for part in parts]
     stages = [
-        _joined_stage(of_all) for of_all in zip(*(part["stages"] for part in parts), strict=True)
+        _combine_stage(of_all) for of_all in zip(*(part["stages"] for part in parts), strict=True)
     ]
     threads = sum(part["threads"] for part in parts)
-    told: Statistics = {
+    result: Statistics = {
         **slowest,
         "elapsed_s": max(part["elapsed_s"] for part in parts),
         "threads": threads,
@@ -88,11 +88,11 @@ def joined(tellers: Sequence[Tell]) -> Statistics:
             "waited_s": sum(part["consumer"]["waited_s"] for part in parts),
         },
     }
-    told["diagnosis"] = _diagnosis(slowest, stages, threads)
-    return told
+    result["diagnosis"] = _diagnosis(slowest, stages, threads)
+    return result
 
 
-def _joined_stage(of_all: tuple[StageStatistics, ...]) -> StageStatistics:
+def _combine_stage(of_all: tuple[StageStatistics, ...]) -> StageStatistics:
     def sum_of(name: str) -> Any:
         return sum(stage[name] for stage in of_all)  # pyright: ignore
 
@@ -109,20 +109,20 @@ def _joined_stage(of_all: tuple[StageStatistics, ...]) -> StageStatistics:
 
 
 def _name(stage: str) -> str:
-    """A stage's name without its place in a pipeline."""
+    """Returns a stage's name without its index in the pipeline."""
     name = stage.rpartition(":")[2]
     return "source" if name == "src" else name
 
 
-def _diagnosis(told: Statistics, stages: Sequence[StageStatistics], threads: int) -> str:
-    diagnosis = told["diagnosis"]
+def _diagnosis(slowest: Statistics, stages: Sequence[StageStatistics], threads: int) -> str:
+    diagnosis = slowest["diagnosis"]
     if diagnosis.startswith(_BUSY):
         share = stages[-1]["busy_share"]
         return (
-            f"The workers limit: all {threads} are busy {100 * share:.0f} % of the time. More of them "
-            "(num_workers) help where a sample waits, for a file say, or computes without the GIL."
+            f"The workers limit: all {threads} are busy {100 * share:.0f} % of the time. More workers "
+            "(num_workers) help if samples wait, for example for files, or compute without the GIL."
         )
-    for stage in told["stages"]:
+    for stage in slowest["stages"]:
         diagnosis = diagnosis.replace(stage["name"], _name(stage["name"]))
     return diagnosis
 

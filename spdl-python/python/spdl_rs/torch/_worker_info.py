@@ -1,4 +1,4 @@
-"""Which worker this is: what `torch.utils.data.get_worker_info` says on our threads."""
+"""The worker of the calling thread, also for `torch.utils.data.get_worker_info`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _patching = threading.Lock()
 
 @dataclasses.dataclass(frozen=True)
 class WorkerInfo:
-    """Which worker of a loader a thread is.
+    """The worker of the calling thread.
 
     >>> from spdl_rs.torch import DataLoader, get_worker_info
     >>> class Numbers:
@@ -28,30 +28,31 @@ class WorkerInfo:
     """
 
     id: int
-    """Counted from 0."""
+    """The number of the worker, from 0."""
     num_workers: int
-    """How many there are."""
+    """The number of workers."""
     seed: int
-    """A seed of this worker's own, another one in each epoch. Nothing is seeded with it."""
+    """A seed that differs for each worker and epoch. The loader itself seeds nothing with it."""
     dataset: Any
-    """The data set. Of an iterable one each worker has a shallow copy, if there are several."""
+    """The data set. With several workers and an iterable data set: the worker's shallow copy."""
 
 
 def get_worker_info() -> WorkerInfo | None:
-    """Which worker the calling thread is; `None` where it is none.
+    """Returns the worker of the calling thread, or `None` in other threads.
 
-    `torch.utils.data.get_worker_info` says the same on these threads, however it was imported. For
-    that it is changed when a loader with workers is iterated; elsewhere it says what it always has.
+    In worker threads, `torch.utils.data.get_worker_info` returns the same object, however it was
+    imported. To achieve this, the first loader with workers replaces the code of that function.
+    Other threads still get PyTorch's own result.
     """
     return getattr(_here, "info", None)
 
 
-def become(info: WorkerInfo) -> None:
-    """Makes the calling thread a worker, for as long as it lives."""
+def set_worker_info(info: WorkerInfo) -> None:
+    """Marks the calling thread as a worker until it ends."""
     _here.info = info
 
 
-def begin_worker(
+def init_worker(
     number: int,
     *,
     num_workers: int,
@@ -60,28 +61,28 @@ def begin_worker(
     init: Callable[[int], object] | None,
     first: int,
 ) -> None:
-    """Makes the calling thread a worker, and runs the user's own beginning of one."""
+    """Marks the calling thread as a worker, and calls the user's `worker_init_fn`."""
     number += first
-    become(WorkerInfo(number, num_workers, seed + number, dataset))
+    set_worker_info(WorkerInfo(number, num_workers, seed + number, dataset))
     if init is not None:
         init(number)
 
 
-def tell_pytorch() -> None:
-    """Makes PyTorch's function know our threads."""
+def patch_pytorch() -> None:
+    """Makes `torch.utils.data.get_worker_info` know the threads of this package."""
     if pytorch() is None:
         return
     from torch.utils.data._utils import worker  # pyright: ignore[reportMissingImports]
 
     with _patching:
-        # Programs have imported the function itself from several places. So it stays the object
-        # that it is, and gets another body.
+        # Programs may have imported the function under several names, so only its code is
+        # replaced, not the object.
         known = worker.get_worker_info
         if isinstance(known, types.FunctionType):
-            known.__code__ = _instead_of_pytorchs.__code__
+            known.__code__ = _get_worker_info_in_pytorch.__code__
 
 
-def _instead_of_pytorchs() -> Any:
+def _get_worker_info_in_pytorch() -> Any:
     # PyTorch's function runs this code with the globals of its own module: imports must be absolute.
     from spdl_rs.torch import get_worker_info
 

@@ -1,4 +1,4 @@
-"""Who works on the tasks of an epoch: the caller, or threads of a pipeline."""
+"""The workers that make the batches of an epoch: the consumer's thread, or a worker pool."""
 
 from __future__ import annotations
 
@@ -16,55 +16,55 @@ from .._errors import StoppedError
 from ..pipeline import Pipeline, PipelineBuilder, PipelineFailure
 from ..pipeline._build.build import build_unprofiled
 from ..pipeline._processes.exit import end_before
-from ._statistics import Meter, Tell
+from ._statistics import Meter, ReadStatistics
 
 
 class Raised:
-    """What a task raised, in place of its result."""
+    """An exception of a task, as its result."""
 
     def __init__(self, error: BaseException) -> None:
         self.error = error
 
 
 Result = tuple[int, Any]
-"""The number of a task, and what it gave."""
+"""The number of a task, and its result or `Raised`."""
 
 
 class Workers(Protocol):
-    """Works on tasks that are handed in with a number each."""
+    """Runs tasks, each with a number."""
 
-    is_at_work: bool
-    """Whether `take` works on a task itself, which stays there if that is interrupted."""
+    is_running: bool
+    """True while `take` runs a task itself. An interrupted task stays in the queue."""
 
     def submit(self, number: int, task: Any) -> None:
-        """Hands a task in. Does not wait."""
+        """Adds a task to the queue. Does not block."""
         ...
 
     def take(self, timeout: float | None) -> Result:
         """Waits for the next result.
 
         Raises:
-            TimeoutError: There was none in time.
+            TimeoutError: No result was ready within `timeout` seconds.
         """
         ...
 
     def close(self) -> None:
-        """Ends. What was not begun is never begun; what is under way is not waited for."""
+        """Stops. Tasks in the queue are dropped; `close` does not wait for running tasks."""
         ...
 
     @property
-    def tell(self) -> Tell:
-        """Tells what they did so far, also after their end. Does not keep them working."""
+    def read_statistics(self) -> ReadStatistics:
+        """A function that returns the statistics, also after `close`. Does not keep self alive."""
         ...
 
 
-class InCaller:
-    """Works on a task when its result is asked for, in the thread that asks."""
+class CallerWorkers:
+    """Runs each task in the consumer's thread, when its result is requested."""
 
     def __init__(self, work: Callable[[Any], Any]) -> None:
         self._work = work
         self._tasks: deque[tuple[int, Any]] = deque()
-        self.is_at_work = False
+        self.is_running = False
         self._meter = Meter()
         weakref.finalize(self, self._meter.end)
 
@@ -75,14 +75,14 @@ class InCaller:
         del timeout
         number, task = self._tasks[0]
         began = time.monotonic()
-        self.is_at_work = True
+        self.is_running = True
         try:
             result = self._work(task)
         except Exception as error:
             result = Raised(error)
-        self.is_at_work = False
+        self.is_running = False
         self._meter.record(time.monotonic() - began, isinstance(result, Raised))
-        # After Ctrl-C it is still there.
+        # Removed last, so that Ctrl-C leaves the task in the queue.
         self._tasks.popleft()
         return number, result
 
@@ -91,19 +91,19 @@ class InCaller:
         self._meter.end()
 
     @property
-    def tell(self) -> Tell:
+    def read_statistics(self) -> ReadStatistics:
         return self._meter.statistics
 
 
-class InThreads:
-    """Works on tasks in threads, on the engine of pipelines.
+class ThreadWorkers:
+    """Runs tasks in the worker pool of a pipeline.
 
     Args:
-        work: What is done with each task. If it has `close`, that is called at the end.
-        num_threads: How many tasks are worked on at once.
-        in_order: Whether results come in the order of their tasks, or as they are ready.
-        most: How many tasks are handed in and not taken at most.
-        begin: What each thread does first, given its number.
+        work: The function called with each task. If it has `close`, that is called at the end.
+        num_threads: The number of tasks that run concurrently.
+        in_order: If true, results have the order of their tasks, else of their completion.
+        max_results: The maximum number of tasks submitted and not taken.
+        init: Called first in each thread, with the number of the thread.
     """
 
     def __init__(
@@ -112,22 +112,22 @@ class InThreads:
         *,
         num_threads: int,
         in_order: bool,
-        most: int,
-        begin: Callable[[int], None],
+        max_results: int,
+        init: Callable[[int], None],
     ) -> None:
-        self.is_at_work = False
-        # No thread waits for tasks, so that nobody has to be told of their end.
+        self.is_running = False
+        # No thread waits for tasks, so none must be woken at the end.
         self._tasks = _spdl_rs.TaskQueue()
         config = (
             PipelineBuilder()
             .add_source(self._tasks)
             .pipe(
-                _Caught(work, begin),
+                _CatchExceptions(work, init),
                 name="fetch",
                 concurrency=num_threads,
                 output_order="input" if in_order else "completion",
             )
-            .add_sink(most)
+            .add_sink(max_results)
             .get_config()
         )
         self._pipeline: Pipeline[Result] = build_unprofiled(config, num_threads)
@@ -142,47 +142,47 @@ class InThreads:
         try:
             return self._pipeline.get_item(timeout=timeout)
         except EOFError:
-            raise StoppedError("the loader was stopped; iterate it anew", kind="stopped") from None
+            raise StoppedError("the loader was stopped; iterate it again", kind="stopped") from None
 
     def close(self) -> None:
         if self._close_work is not None:
             self._close_work()
-        # It may be a thread of the pipeline that lets go of it: one cannot wait for oneself.
+        # A thread of the pipeline may call this. A thread cannot join itself, so do not wait.
         with contextlib.suppress(TimeoutError, PipelineFailure, RuntimeError):
             self._pipeline.stop(timeout=0)
 
     def __del__(self) -> None:
-        # Where Ctrl-C comes before this, the pipeline ends since nobody holds it.
+        # If Ctrl-C interrupts this, the pipeline ends when it is garbage-collected.
         if hasattr(self, "_close_work"):
             self.close()
 
     @property
-    def tell(self) -> Tell:
+    def read_statistics(self) -> ReadStatistics:
         return self._pipeline._started().monitor.statistics
 
 
-class _Caught:
-    """Makes what a task raises its result, so that it comes in its turn, as the object it is."""
+class _CatchExceptions:
+    """Returns exceptions of tasks as results, so that they keep their order and identity."""
 
-    def __init__(self, work: Callable[[Any], Any], begin: Callable[[int], None]) -> None:
+    def __init__(self, work: Callable[[Any], Any], init: Callable[[int], None]) -> None:
         self._work = work
-        self._begin = begin
+        self._init = init
         self._numbers = itertools.count()
         self._thread = threading.local()
 
     def __call__(self, task: tuple[int, Any]) -> Result:
         number, argument = task
         try:
-            self._begin_thread()
+            self._init_thread()
             return number, self._work(argument)
         except BaseException as error:
             return number, Raised(error)
 
-    def _begin_thread(self) -> None:
+    def _init_thread(self) -> None:
         here = self._thread
         if not hasattr(here, "number"):
-            here.number, here.has_begun = next(self._numbers), False
-        if not here.has_begun:
-            # A thread that fails to begin tries again with its next task.
-            self._begin(here.number)
-            here.has_begun = True
+            here.number, here.is_initialized = next(self._numbers), False
+        if not here.is_initialized:
+            # A thread whose initialization failed tries again with its next task.
+            self._init(here.number)
+            here.is_initialized = True
