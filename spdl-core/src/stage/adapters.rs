@@ -1,4 +1,4 @@
-//! Stages that the builder makes of functions: map, filter, flat map, and lists taken apart.
+//! Stages that call a function (map, filter, flat map), and unbatch.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,27 +6,23 @@ use std::sync::Arc;
 use crate::error::Result;
 use crate::stage::{Stage, StageContext};
 
-/// The [`Stage`] that turns each item into one other. Clones share the function.
-///
-/// Unlike [`stage_fn`](crate::stage::stage_fn), it needs no factory of its own: `move || Ok(map.clone())`.
+/// The [`Stage`] that turns each item into one output. Clones share the function.
 pub(crate) struct Map<F>(Arc<F>);
 
-/// The [`Stage`] that lets only the items pass for which a predicate holds. Clones share it.
+/// The [`Stage`] that forwards the items for which a predicate returns `true`.
 ///
-/// What is filtered out is neither a failure nor reported.
+/// Other items are filtered out, which is not a failure. Clones share the predicate.
 pub(crate) struct Filter<F>(Arc<F>);
 
-/// The [`Stage`] that turns each item into any number of others: a generator. Clones share the
-/// function.
+/// The [`Stage`] that turns each item into an iterator of outputs. Clones share the function.
 ///
-/// Each item that the iterator yields goes on at once, before the next one is asked for. An error
-/// that it yields is the failure of the input; what it yielded before has gone on.
+/// Each output is forwarded before the iterator is advanced again. An error from the iterator fails
+/// the input; earlier outputs are kept.
 pub(crate) struct FlatMap<F>(Arc<F>);
 
-macro_rules! shares_its_function {
+macro_rules! clones_share_function {
     ($($stage:ident)*) => { $(
         impl<F> $stage<F> {
-            /// The stage that calls `function`.
             pub(crate) fn new(function: F) -> Self {
                 $stage(Arc::new(function))
             }
@@ -45,7 +41,7 @@ macro_rules! shares_its_function {
         }
     )* };
 }
-shares_its_function!(Map Filter FlatMap);
+clones_share_function!(Map Filter FlatMap);
 
 impl<In, Out, F> Stage<In> for Map<F>
 where
@@ -88,7 +84,7 @@ where
         for output in (self.0)(item) {
             cx.emit(output?)?;
             empty = false;
-            // The next one may be long in coming.
+            // The iterator may take long to yield the next output.
             cx.flush()?;
         }
         if empty {
@@ -98,7 +94,7 @@ where
     }
 }
 
-/// The [`Stage`] that takes lists apart: each element of an item becomes an item.
+/// The [`Stage`] that emits each element of a list as an item.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Unbatch;
 
@@ -127,9 +123,9 @@ mod tests {
     use crate::sync::Counter;
 
     #[test]
-    fn a_filter_passes_what_holds_and_fails_what_cannot_be_judged() {
+    fn filter_forwards_matching_items_and_fails_items_whose_predicate_fails() {
         let mut odd = Filter::new(|n: &u32| match n {
-            0 => Err(Error::new(ErrorKind::User, "zero is odd enough")),
+            0 => Err(Error::new(ErrorKind::User, "neither odd nor even")),
             n => Ok(n % 2 == 1),
         });
         let (outputs, results) = epoch(&mut odd.clone(), 0..6);
@@ -139,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_generators_items_go_on_before_its_error() {
+    fn flat_map_emits_outputs_before_an_error() {
         let mut stage = FlatMap::new(|n: u32| {
             (0..n).map(|i| match i {
                 2 => Err(Error::new(ErrorKind::Corrupt, "two")),
@@ -153,9 +149,9 @@ mod tests {
     }
 
     #[test]
-    fn a_generator_is_not_asked_for_more_once_the_pipeline_stops() {
-        let asked = Counter::default();
-        let counter = asked.clone();
+    fn flat_map_does_not_advance_the_iterator_after_a_stop() {
+        let advanced = Counter::default();
+        let counter = advanced.clone();
         let mut stage = FlatMap::new(move |(): ()| {
             let counter = counter.clone();
             std::iter::repeat_with(move || {
@@ -166,17 +162,17 @@ mod tests {
         let mut outlet = TestOutlet { stopped: true, ..TestOutlet::default() };
         let result = outlet.run(SampleId::default(), |cx| stage.process((), cx));
         assert_eq!(result.unwrap_err().kind(), ErrorKind::Stopped);
-        assert_eq!(asked.get(), 1);
+        assert_eq!(advanced.get(), 1);
     }
 
     #[test]
-    fn lists_come_apart_in_order() {
+    fn unbatch_emits_elements_in_order() {
         let lists = [vec![1, 2], vec![], vec![3]];
         assert_eq!(epoch(&mut Unbatch, lists).0, [1, 2, 3]);
     }
 
     #[test]
-    fn a_map_shares_its_function() {
+    fn clones_of_a_map_share_its_function() {
         let add = Map::new(|n: u32| Ok(n + 1));
         assert_eq!(epoch(&mut add.clone(), [1, 2]).0, [2, 3]);
         assert_eq!(epoch(&mut { add }, [5]).0, [6]);

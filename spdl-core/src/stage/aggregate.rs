@@ -1,18 +1,19 @@
-//! Stages that change how many items there are: batches, aggregates, filters, and their inverses.
+//! [`Aggregator`]: combines several items into one, for example a batch.
 
 use std::fmt;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::stage::{AggregateInputs, Stage, StageContext};
 
-/// Larger batches than this grow as they fill: nobody knows yet whether so many items will come.
-const MOST_RESERVED: usize = 65_536;
+/// Items for which memory is reserved in advance. Larger batches grow as they fill, because an
+/// epoch may have fewer items.
+const MAX_RESERVED: usize = 65_536;
 
-/// Makes one item of several: a list, a sum, a packed sequence.
+/// Combines several items into one: a list, a sum, a packed sequence.
 ///
-/// Each instance serves one epoch, on one worker at a time: it is made
-/// when its first item comes, and dropped after its [`flush`](Aggregator::flush), so nothing of one
-/// epoch, or of one pipeline, gets into the next.
+/// The engine creates an instance for the first item of each epoch and drops it after
+/// [`flush`](Aggregator::flush). So no item moves to another epoch or pipeline. One worker at a time
+/// uses an instance.
 ///
 /// ```
 /// use spdl_core::Result;
@@ -39,20 +40,21 @@ const MOST_RESERVED: usize = 65_536;
 /// # Ok::<(), spdl_core::Error>(())
 /// ```
 pub trait Aggregator<In>: Send + 'static {
-    /// What it makes.
+    /// The type of an aggregate.
     type Out: Send + 'static;
 
-    /// Takes an item in; gives an aggregate where one is complete.
+    /// Accepts an item; returns an aggregate if one is complete.
     ///
     /// # Errors
-    /// Whatever keeps the item from being taken in; it then counts as failed. What was taken in
-    /// before stays, unless [`left_out`](Aggregator::left_out) says otherwise.
+    /// Any error rejects the item, which counts as failed. Items accepted before are kept, except
+    /// those that [`left_out`](Aggregator::left_out) counts.
     fn accumulate(&mut self, item: In) -> Result<Option<Self::Out>>;
 
-    /// Gives one more aggregate that the same item completed. Asked after
-    /// [`accumulate`](Aggregator::accumulate) gave one, until it gives `None`. Where it has no
-    /// [`inputs`](ExactResume::inputs) of its own, it is taken to be made of those of the aggregate
-    /// before: they are done when both are.
+    /// Returns one more aggregate that the last item completed. Default: `None`.
+    ///
+    /// If [`accumulate`](Aggregator::accumulate) returns an aggregate, the engine calls `more` until
+    /// it returns `None`. An aggregate without [`inputs`](ExactResume::inputs) has the inputs of the
+    /// aggregate before. These inputs are done when both aggregates are.
     ///
     /// # Errors
     /// As for [`accumulate`](Aggregator::accumulate).
@@ -60,14 +62,18 @@ pub trait Aggregator<In>: Send + 'static {
         Ok(None)
     }
 
-    /// Gives what is held when the epoch ends, if it is to come out. Nothing is taken in after it.
+    /// Returns an aggregate of the held items at the end of the epoch, or `None`.
+    ///
+    /// The engine calls `accumulate` no more after `flush`.
     ///
     /// # Errors
-    /// Whatever keeps the rest from being made into an aggregate.
+    /// Any error leaves the held items out.
     fn flush(&mut self) -> Result<Option<Self::Out>>;
 
-    /// Gives one more aggregate of the rest. Asked after [`flush`](Aggregator::flush) gave one,
-    /// until it gives `None`.
+    /// Returns one more aggregate of the held items. Default: `None`.
+    ///
+    /// If [`flush`](Aggregator::flush) returns an aggregate, the engine calls `flush_more` until it
+    /// returns `None`.
     ///
     /// # Errors
     /// As for [`flush`](Aggregator::flush).
@@ -75,14 +81,16 @@ pub trait Aggregator<In>: Send + 'static {
         Ok(None)
     }
 
-    /// How well the aggregates given so far are filled. `None`, the default: there is nothing that
-    /// they could be filled up to.
+    /// How well the aggregates returned so far are filled. Default: `None`, if aggregates have no
+    /// capacity.
     fn fill_rate(&self) -> Option<FillRate> {
         None
     }
 
-    /// How many of the items that it took in will never come out, counted since the last call:
-    /// those of an unwanted short batch, say. Asked after `flush`, and after an error.
+    /// Number of accepted items that no aggregate will contain, since the last call. Default: 0.
+    ///
+    /// Examples are the items of an incomplete batch that is dropped. The engine calls `left_out`
+    /// after `flush` and after an error.
     fn left_out(&mut self) -> u64 {
         0
     }
@@ -136,7 +144,7 @@ pub trait ExactResume {
     }
 }
 
-/// How much of the room in aggregates is used.
+/// How much of the capacity of aggregates is used.
 ///
 /// ```
 /// # use spdl_core::stage::FillRate;
@@ -145,25 +153,25 @@ pub trait ExactResume {
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FillRate {
-    /// What the aggregates hold: tokens, say.
+    /// What the aggregates contain, in units of the aggregator, such as tokens.
     pub used: u64,
-    /// What they had room for. The rest is padding.
+    /// What the aggregates can contain, in the same unit. The difference is padding.
     pub capacity: u64,
 }
 
 impl FillRate {
-    /// The part that is used, in 0..=1; `None` before there was any room.
+    /// `used / capacity`, in 0..=1; `None` if the capacity is 0.
     pub fn share(self) -> Option<f64> {
         (self.capacity > 0).then(|| self.used as f64 / self.capacity as f64)
     }
 
-    /// Counts one more aggregate.
+    /// Adds one aggregate.
     pub(crate) fn add(&mut self, used: u64, capacity: u64) {
         self.used = self.used.saturating_add(used);
         self.capacity = self.capacity.saturating_add(capacity);
     }
 
-    /// What was counted after `earlier`.
+    /// The difference to an `earlier` value.
     pub(crate) fn since(self, earlier: FillRate) -> FillRate {
         FillRate {
             used: self.used.saturating_sub(earlier.used),
@@ -172,7 +180,7 @@ impl FillRate {
     }
 }
 
-/// The [`Aggregator`] that makes lists of `n` items.
+/// The [`Aggregator`] that makes lists of a fixed number of items.
 ///
 /// ```
 /// use spdl_core::stage::{Aggregator, Batcher};
@@ -192,14 +200,16 @@ pub struct Batcher<T> {
 }
 
 impl<T> Batcher<T> {
-    /// Makes lists of `size` items, at least 1. Where the epoch ends with fewer, they come out as a
-    /// shorter list, or with `drop_last` are left out and counted.
+    /// Makes lists of `size` items, at least 1.
+    ///
+    /// If an epoch ends with fewer items, they are a shorter list. With `drop_last`, they are left
+    /// out and counted.
     ///
     /// # Errors
-    /// `InvalidArgument` for a `size` of 0.
+    /// `InvalidArgument` if `size` is 0.
     pub fn new(size: usize, drop_last: bool) -> Result<Self> {
         if size == 0 {
-            let message = "a batch of 0 items was asked for; the least is 1";
+            let message = "the batch size is 0; it must be at least 1";
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         }
         Ok(Batcher { size, drop_last, items: Vec::new(), left_out: 0 })
@@ -211,9 +221,9 @@ impl<T: Send + 'static> Aggregator<T> for Batcher<T> {
 
     fn accumulate(&mut self, item: T) -> Result<Option<Vec<T>>> {
         if self.items.capacity() == 0 {
-            let room = self.size.min(MOST_RESERVED);
-            self.items.try_reserve_exact(room).map_err(|error| {
-                let message = format!("no memory for a batch of {room} items");
+            let reserved = self.size.min(MAX_RESERVED);
+            self.items.try_reserve_exact(reserved).map_err(|error| {
+                let message = format!("cannot allocate memory for a batch of {reserved} items");
                 Error::new(ErrorKind::LimitExceeded, message).with_source(error)
             })?;
         }
@@ -222,12 +232,12 @@ impl<T: Send + 'static> Aggregator<T> for Batcher<T> {
     }
 
     fn flush(&mut self) -> Result<Option<Vec<T>>> {
-        let rest = std::mem::take(&mut self.items);
+        let items = std::mem::take(&mut self.items);
         if self.drop_last {
-            self.left_out += rest.len() as u64;
+            self.left_out += items.len() as u64;
             return Ok(None);
         }
-        Ok((!rest.is_empty()).then_some(rest))
+        Ok((!items.is_empty()).then_some(items))
     }
 
     fn left_out(&mut self) -> u64 {
@@ -237,69 +247,72 @@ impl<T: Send + 'static> Aggregator<T> for Batcher<T> {
 
 type AggregatorFactory<A> = Box<dyn Fn() -> Result<A> + Send>;
 
-/// An [`Aggregator`] as a [`Stage`], with a new one for each epoch.
+/// The [`Stage`] that runs a new [`Aggregator`] for each epoch.
 ///
-/// Each instance of the stage aggregates what it gets, so run it with a concurrency of 1, unless
-/// several short aggregates at the end of an epoch do no harm. An aggregate has the identity of the
-/// item that completed it; through [`batch`](crate::PipelineBuilder::batch) and
-/// [`aggregate`](crate::PipelineBuilder::aggregate), that of its first item. An epoch without items makes no aggregate.
+/// Each instance of the stage aggregates only its own items. Use a concurrency of 1, unless several
+/// incomplete aggregates at the end of an epoch are acceptable. An aggregate has the id of the
+/// item that completed it, or, in [`batch`](crate::PipelineBuilder::batch) and
+/// [`aggregate`](crate::PipelineBuilder::aggregate), of its first item. An epoch without items has
+/// no aggregate.
 pub(crate) struct Aggregation<A> {
     factory: AggregatorFactory<A>,
-    /// The aggregator of this epoch, from its first item on. The very first is there earlier.
+    /// The aggregator of this epoch, created for its first item. `new` creates the very first one.
     aggregator: Option<A>,
-    /// Whether it has been given an item.
-    used: bool,
+    /// Whether the aggregator has received an item.
+    has_items: bool,
     state: AggregationState,
 }
 
-/// What an [`Aggregation`] counts.
+/// The counts of an [`Aggregation`].
 #[derive(Debug, Default)]
 struct AggregationState {
-    /// Items taken in that have not come out: those that a panic would lose.
+    /// Accepted items that no aggregate contains yet. A panic would lose them.
     held: u64,
     left_out: u64,
-    /// How well the aggregates of this epoch's aggregator are filled, as told last.
-    filled: FillRate,
+    /// The last fill rate that this epoch's aggregator reported.
+    fill_rate: FillRate,
 }
 
 impl<A> Aggregation<A> {
-    /// Runs what `factory` makes.
+    /// Runs the aggregators that `factory` returns.
     ///
     /// # Errors
-    /// The factory's: it is tried here, so that a failure ends the pipeline, not an item.
+    /// The error of the first call of `factory`. It is called here so that its failure ends the
+    /// pipeline and not an item.
     pub(crate) fn new(factory: impl Fn() -> Result<A> + Send + 'static) -> Result<Self> {
         let aggregator = Some(factory()?);
         let factory = Box::new(factory);
-        Ok(Aggregation { factory, aggregator, used: false, state: AggregationState::default() })
+        let state = AggregationState::default();
+        Ok(Aggregation { factory, aggregator, has_items: false, state })
     }
 }
 
 impl<A> fmt::Debug for Aggregation<A> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Aggregation")
-            .field("used", &self.used)
+            .field("has_items", &self.has_items)
             .field("state", &self.state)
             .finish_non_exhaustive()
     }
 }
 
 impl AggregationState {
-    /// Asks for an aggregate. After a panic the instance is thrown away, and with it what it holds.
-    fn ask<R>(&mut self, ask: impl FnOnce() -> R) -> R {
-        let at_risk = LossGuard { items: self.held, left_out: &mut self.left_out };
-        let answer = ask();
-        at_risk.saved();
-        answer
+    /// Calls the aggregator. If it panics, the instance is dropped, and its held items count as left
+    /// out.
+    fn guarded<R>(&mut self, call: impl FnOnce() -> R) -> R {
+        let guard = LossGuard { items: self.held, left_out: &mut self.left_out };
+        let result = call();
+        guard.disarm();
+        result
     }
 
-    /// Hands an aggregate on.
-    fn hand_on<In, A: Aggregator<In>>(
+    fn emit<In, A: Aggregator<In>>(
         &mut self,
         aggregator: &mut A,
         aggregate: A::Out,
         cx: &mut StageContext<'_, A::Out>,
     ) -> Result<()> {
-        let (members, carry, rate) = self.ask(|| {
+        let (members, carry, rate) = self.guarded(|| {
             let exact = aggregator.exact_resume().map(|exact| (exact.inputs(), exact.carry()));
             let (members, carry) = exact.map_or((None, 0), |(inputs, carry)| (Some(inputs), carry));
             (members, carry, aggregator.fill_rate())
@@ -308,40 +321,39 @@ impl AggregationState {
             Some(members) => self.held.saturating_sub(members.len() as u64),
             None => 0,
         };
-        let rate = rate.unwrap_or(self.filled);
-        let more = rate.since(std::mem::replace(&mut self.filled, rate));
+        let rate = rate.unwrap_or(self.fill_rate);
+        let more = rate.since(std::mem::replace(&mut self.fill_rate, rate));
         if more.capacity > 0 {
-            cx.filled(more);
+            cx.add_fill_rate(more);
         }
         cx.emit_aggregate(aggregate, AggregateInputs { members, carry })
     }
 
-    /// Hands the rest of an epoch on, and counts what will not come out.
+    /// Emits the last aggregates of an epoch, and counts the items that are left out.
     fn flush<In, A: Aggregator<In>>(
         &mut self,
         aggregator: &mut A,
         cx: &mut StageContext<'_, A::Out>,
     ) -> Result<()> {
-        let mut answer = self.ask(|| aggregator.flush());
+        let mut result = self.guarded(|| aggregator.flush());
         loop {
-            if answer.is_err() {
-                // All that it still held is lost.
+            if result.is_err() {
                 self.left_out += std::mem::take(&mut self.held);
             }
-            let Some(aggregate) = answer? else { break };
-            self.hand_on(aggregator, aggregate, cx)?;
-            answer = self.ask(|| aggregator.flush_more());
+            let Some(aggregate) = result? else { break };
+            self.emit(aggregator, aggregate, cx)?;
+            result = self.guarded(|| aggregator.flush_more());
         }
         self.held = 0;
         self.left_out += aggregator.left_out();
         Ok(())
     }
 
-    /// Counts what an error lost.
-    fn lost<In, A: Aggregator<In>>(&mut self, aggregator: &mut A) {
-        let lost = aggregator.left_out();
-        self.left_out += lost;
-        self.held = self.held.saturating_sub(lost);
+    /// Counts the items that the aggregator left out because of an error.
+    fn count_left_out<In, A: Aggregator<In>>(&mut self, aggregator: &mut A) {
+        let left_out = aggregator.left_out();
+        self.left_out += left_out;
+        self.held = self.held.saturating_sub(left_out);
     }
 }
 
@@ -354,40 +366,40 @@ impl<In: Send + 'static, A: Aggregator<In>> Stage<In> for Aggregation<A> {
             empty => empty.insert((self.factory)()?),
         };
         let state = &mut self.state;
-        if !std::mem::replace(&mut self.used, true) {
-            state.filled = FillRate::default();
+        if !std::mem::replace(&mut self.has_items, true) {
+            state.fill_rate = FillRate::default();
             match cx.carry() {
                 0 => {}
-                carry => state.ask(|| {
+                carry => state.guarded(|| {
                     if let Some(exact) = aggregator.exact_resume() {
                         exact.resume(carry);
                     }
                 }),
             }
         }
-        let mut answer = state.ask(|| aggregator.accumulate(item));
-        if answer.is_ok() {
+        let mut result = state.guarded(|| aggregator.accumulate(item));
+        if result.is_ok() {
             state.held += 1;
         }
         loop {
-            if answer.is_err() {
-                state.lost(aggregator);
+            if result.is_err() {
+                state.count_left_out(aggregator);
             }
-            let Some(aggregate) = answer? else { return Ok(()) };
-            state.hand_on(aggregator, aggregate, cx)?;
-            answer = state.ask(|| aggregator.more());
+            let Some(aggregate) = result? else { return Ok(()) };
+            state.emit(aggregator, aggregate, cx)?;
+            result = state.guarded(|| aggregator.more());
         }
     }
 
     fn finish(&mut self, cx: &mut StageContext<'_, A::Out>) -> Result<()> {
-        if !std::mem::take(&mut self.used) {
+        if !std::mem::take(&mut self.has_items) {
             return Ok(());
         }
         let Some(mut aggregator) = self.aggregator.take() else { return Ok(()) };
         self.state.flush(&mut aggregator, cx)
     }
 
-    /// Also counts what a panic of the aggregator lost.
+    /// Includes items that a panic of the aggregator lost.
     fn take_left_out(&mut self) -> u64 {
         std::mem::take(&mut self.state.left_out)
     }
@@ -397,14 +409,14 @@ impl<In: Send + 'static, A: Aggregator<In>> Stage<In> for Aggregation<A> {
     }
 }
 
-/// Counts items as left out unless it is told that they are safe.
+/// Counts items as left out when dropped, unless disarmed before.
 struct LossGuard<'a> {
     items: u64,
     left_out: &'a mut u64,
 }
 
 impl LossGuard<'_> {
-    fn saved(mut self) {
+    fn disarm(mut self) {
         self.items = 0;
     }
 }
@@ -433,7 +445,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rest_of_an_epoch_is_a_short_batch() {
+    fn last_batch_of_an_epoch_may_be_short() {
         let mut stage = batches(3, false);
         assert_eq!(epoch(&mut stage, 1..8).0, [vec![1, 2, 3], vec![4, 5, 6], vec![7]]);
         assert_eq!(epoch(&mut stage, 1..4).0, [[1, 2, 3]]);
@@ -441,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dropped_rest_is_counted_and_stays_out_of_the_next_epoch() {
+    fn dropped_last_batch_is_counted_and_not_in_the_next_epoch() {
         let mut stage = batches(3, true);
         assert_eq!(epoch(&mut stage, 1..8).0, [[1, 2, 3], [4, 5, 6]]);
         assert_eq!(left_out(&mut stage), 1);
@@ -476,7 +488,7 @@ mod tests {
     }
 
     #[test]
-    fn a_huge_batch_takes_no_huge_memory_at_once() {
+    fn a_huge_batch_size_reserves_little_memory() {
         let mut stage = batches(usize::MAX, false);
         assert_eq!(epoch(&mut stage, [1]).0, [[1]]);
     }
@@ -489,7 +501,7 @@ mod tests {
         assert_eq!(kind, ErrorKind::InvalidArgument);
     }
 
-    /// Sums until 10; refuses 7, loses all at 8, panics at 9.
+    /// Sums up to 10; rejects 7, loses its items at 8, panics at 9.
     struct Sum {
         sum: u32,
         items: u64,
@@ -539,7 +551,7 @@ mod tests {
     }
 
     #[test]
-    fn every_epoch_has_a_new_aggregator_and_an_empty_one_none() {
+    fn every_epoch_with_items_has_a_new_aggregator() {
         let (mut stage, made) = sums();
         assert!(epoch(&mut stage, []).0.is_empty());
         assert_eq!(epoch(&mut stage, [4, 6, 1]).0, [10, 1]);
@@ -550,7 +562,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_item_fails_alone() {
+    fn a_rejected_item_fails_alone() {
         let (mut stage, _) = sums();
         let (outputs, results) = epoch(&mut stage, [4, 7, 6]);
         assert_eq!(outputs, [10, 0]);
@@ -560,7 +572,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_error_or_a_panic_loses_is_counted() {
+    fn items_lost_by_an_error_or_a_panic_count_as_left_out() {
         let (mut stage, _) = sums();
         epoch(&mut stage, [1, 2, 8, 3]);
         assert_eq!(left_out(&mut stage), 2);
@@ -569,13 +581,13 @@ mod tests {
         assert_eq!(left_out(&mut stage), 3);
     }
 
-    /// Gives what it holds in parts of 3 units, and tells everything about them. Panics at 99.
+    /// Emits aggregates of 3 units, with exact resume. Panics at 99.
     #[derive(Default)]
     struct Thirds {
         units: u32,
-        taken: u64,
+        accepted: u64,
         ends: Vec<u64>,
-        given: u64,
+        emitted: u64,
     }
 
     impl Aggregator<u32> for Thirds {
@@ -584,8 +596,8 @@ mod tests {
         fn accumulate(&mut self, units: u32) -> Result<Option<u32>> {
             assert!(units != 99, "99");
             self.units += units;
-            self.ends.push(self.taken);
-            self.taken += 1;
+            self.ends.push(self.accepted);
+            self.accepted += 1;
             self.more()
         }
 
@@ -594,7 +606,7 @@ mod tests {
                 return Ok(None);
             }
             self.units -= 3;
-            self.given += 1;
+            self.emitted += 1;
             Ok(Some(3))
         }
 
@@ -603,7 +615,7 @@ mod tests {
         }
 
         fn flush_more(&mut self) -> Result<Option<u32>> {
-            self.given += u64::from(self.units > 0);
+            self.emitted += u64::from(self.units > 0);
             Ok((self.units > 0).then(|| {
                 self.units -= 1;
                 1
@@ -615,14 +627,14 @@ mod tests {
         }
 
         fn fill_rate(&self) -> Option<FillRate> {
-            Some(FillRate { used: 2 * self.given, capacity: 3 * self.given })
+            Some(FillRate { used: 2 * self.emitted, capacity: 3 * self.emitted })
         }
     }
 
     impl ExactResume for Thirds {
         fn inputs(&mut self) -> Vec<u64> {
-            let stays = usize::from(self.units > 0 && !self.ends.is_empty());
-            self.ends.drain(..self.ends.len() - stays).collect()
+            let open = usize::from(self.units > 0 && !self.ends.is_empty());
+            self.ends.drain(..self.ends.len() - open).collect()
         }
 
         fn carry(&self) -> u64 {
@@ -630,13 +642,13 @@ mod tests {
         }
 
         fn resume(&mut self, carry: u64) {
-            assert_eq!((self.units, self.taken), (0, 0), "before anything else");
+            assert_eq!((self.units, self.accepted), (0, 0), "resume is called first");
             self.units = carry as u32;
         }
     }
 
     #[test]
-    fn all_aggregates_are_asked_for_with_what_they_are_made_of() {
+    fn every_aggregate_is_emitted_with_its_inputs() {
         let mut stage = Aggregation::new(|| Ok(Thirds::default())).unwrap();
         let mut outlet = TestOutlet::default();
         outlet.run(SampleId::default(), |cx| {
@@ -645,22 +657,22 @@ mod tests {
             stage.finish(cx).unwrap();
         });
         assert_eq!(outlet.outputs, [3, 3, 1, 1]);
-        let told: Vec<_> = outlet.parts.iter().map(|p| (p.members.clone(), p.carry)).collect();
+        let inputs: Vec<_> = outlet.parts.iter().map(|p| (p.members.clone(), p.carry)).collect();
         let some = |members: &[u64]| Some(members.to_vec());
-        assert_eq!(told, [(some(&[0]), 5), (some(&[]), 2), (some(&[]), 1), (some(&[1]), 0)]);
+        assert_eq!(inputs, [(some(&[0]), 5), (some(&[]), 2), (some(&[]), 1), (some(&[1]), 0)]);
         let rate = |used, capacity| FillRate { used, capacity };
-        assert_eq!(outlet.filled, [rate(2, 3); 4]);
-        // Another epoch is counted anew.
+        assert_eq!(outlet.fill_rates, [rate(2, 3); 4]);
+        // Counts restart in the next epoch.
         outlet.run(SampleId::default(), |cx| {
             stage.process(3, cx).unwrap();
             stage.finish(cx).unwrap();
         });
-        assert_eq!(outlet.filled, [rate(2, 3); 5]);
+        assert_eq!(outlet.fill_rates, [rate(2, 3); 5]);
         assert_eq!(left_out(&mut stage), 0);
     }
 
     #[test]
-    fn what_was_carried_over_is_told_once_before_the_first_item() {
+    fn carry_is_passed_once_before_the_first_item() {
         let mut stage = Aggregation::new(|| Ok(Thirds::default())).unwrap();
         let mut outlet = TestOutlet { carry: 2, ..TestOutlet::default() };
         outlet.run(SampleId::default(), |cx| stage.process(1, cx).unwrap());
@@ -671,12 +683,12 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_loses_what_has_not_come_out() {
+    fn a_panic_leaves_held_items_out() {
         let mut stage = Aggregation::new(|| Ok(Thirds::default())).unwrap();
-        // 0 and 1 come out; 2 begins to.
+        // Items 0 and 1 are emitted, item 2 in part.
         let items = [1, 2, 4, 1, 99];
         assert!(catch_unwind(AssertUnwindSafe(|| epoch(&mut stage, items))).is_err());
-        assert_eq!(left_out(&mut stage), 2, "2 and 3; 4 itself has failed");
+        assert_eq!(left_out(&mut stage), 2, "items 2 and 3; item 4 failed");
         let mut stage = Aggregation::new(|| Ok(Thirds::default())).unwrap();
         let items = [1, 1, 1, 1, 1, 99];
         assert!(catch_unwind(AssertUnwindSafe(|| epoch(&mut stage, items))).is_err());

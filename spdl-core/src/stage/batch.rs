@@ -1,4 +1,4 @@
-//! Batches that are filled in place: what a batch looks like, and who writes a sample into it.
+//! Batches that are filled in place: [`BatchLayout`], [`Fill`] and [`Batch`].
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,33 +11,33 @@ use crate::memory::footprint::{Footprint, heap};
 use crate::source::random::SampleRng;
 use crate::source::sample::SampleId;
 
-/// How many items (batches, mostly) wait for the consumer.
+/// Default number of items, mostly batches, that are prefetched for the consumer.
 pub(crate) const PREFETCH: usize = 2;
 
-/// One array of a batch, as each sample sees it.
+/// Name, element type and per-sample shape of one array of a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Field {
-    /// What consumers call it: `images`, `labels`.
+    /// The name, such as `images` or `labels`.
     pub name: Arc<str>,
-    /// The type of its elements.
+    /// The type of the elements.
     pub dtype: DType,
-    /// The shape of one sample, without the batch dimension; empty for a number.
+    /// The shape of one sample, without the batch dimension; empty for a scalar.
     pub shape: Vec<usize>,
 }
 
 impl Field {
-    /// A field with its name, type and per-sample shape.
+    /// Creates a field from its name, element type and per-sample shape.
     pub fn new(name: &str, dtype: DType, shape: &[usize]) -> Self {
         Field { name: name.into(), dtype, shape: shape.to_vec() }
     }
 
-    /// The bytes of one sample; `None` where they overflow.
+    /// Size of one sample in bytes; `None` if it overflows `usize`.
     pub fn row_bytes(&self) -> Option<usize> {
         self.shape.iter().try_fold(self.dtype.size(), |bytes, &n| bytes.checked_mul(n))
     }
 }
 
-/// The arrays of a batch and how many samples they hold.
+/// The fields of a batch and its number of samples.
 ///
 /// ```
 /// use spdl_core::{BatchLayout, DType, Field};
@@ -56,24 +56,29 @@ pub struct BatchLayout {
 }
 
 impl BatchLayout {
-    /// Batches of `batch_size` samples with these fields. The last batch of an epoch may be short.
+    /// A layout of `batch_size` samples with these fields.
+    ///
+    /// The last batch of an epoch may be shorter: see [`drop_last`](Self::drop_last). A layout
+    /// without fields, or with an empty field, is an error when the pipeline is built.
     pub fn new(batch_size: usize, fields: impl IntoIterator<Item = Field>) -> Self {
         BatchLayout { batch_size, drop_last: false, fields: fields.into_iter().collect() }
     }
 
-    /// Whether a short last batch is left out. Default: no. What is left out is counted.
+    /// Whether to leave an incomplete last batch out. Default: `false`.
+    ///
+    /// [`Statistics::left_out`](crate::Statistics::left_out) counts its samples.
     #[must_use]
     pub fn drop_last(mut self, drop_last: bool) -> Self {
         self.drop_last = drop_last;
         self
     }
 
-    /// Samples in a full batch.
+    /// Number of samples in a full batch.
     pub fn batch_size(&self) -> usize {
         self.batch_size
     }
 
-    /// Whether a short last batch is left out.
+    /// Whether an incomplete last batch is left out.
     pub fn drops_last(&self) -> bool {
         self.drop_last
     }
@@ -83,9 +88,11 @@ impl BatchLayout {
         &self.fields
     }
 
-    /// How many batches exist at once, at most, in a pipeline of which `workers` write them and which
-    /// prefetches [as many as it does by default](crate::PipelineBuilder::prefetch) of large ones: those
-    /// that the workers can be writing and one more, two that wait, and the consumer's own.
+    /// Maximum number of batches that exist at the same time in a pipeline with `workers` workers.
+    ///
+    /// The number is ⌈workers / batch size⌉ + 1 batches in assembly, 2 prefetched batches, and the
+    /// batch of the consumer. It assumes the default [prefetch](crate::PipelineBuilder::prefetch) of
+    /// large batches.
     ///
     /// ```
     /// use spdl_core::{BatchLayout, DType, Field};
@@ -95,13 +102,13 @@ impl BatchLayout {
     /// assert_eq!(layout(32).live_bytes(8), 5 * 32 * 8);
     /// ```
     pub fn live_batches(&self, workers: usize) -> usize {
-        // As the stage has places in its queue, and the consumer's.
+        // The capacity of the stage's queue, plus the batch of the consumer.
         let written = workers.div_ceil(self.batch_size.max(1)).saturating_add(1);
         written.saturating_add(PREFETCH + 1)
     }
 
-    /// The bytes of all those batches, which a memory budget needs to hold; `usize::MAX` where there
-    /// are more.
+    /// Size in bytes of the [live batches](Self::live_batches): the least memory budget.
+    /// `usize::MAX` if the size overflows.
     pub fn live_bytes(&self, workers: usize) -> usize {
         let row = self.fields.iter().try_fold(0usize, |sum, field| {
             field.row_bytes().and_then(|bytes| sum.checked_add(bytes))
@@ -110,25 +117,24 @@ impl BatchLayout {
         row.zip(rows).and_then(|(row, rows)| row.checked_mul(rows)).unwrap_or(usize::MAX)
     }
 
-    /// Checks that a batch of this layout can exist.
+    /// Checks that the batch has at least one byte per field and does not overflow.
     pub(crate) fn validate(&self) -> Result<()> {
-        let fault = |message: String| Err(Error::new(ErrorKind::InvalidArgument, message));
+        let invalid = |message: String| Err(Error::new(ErrorKind::InvalidArgument, message));
         if self.batch_size == 0 {
-            return fault("the batch size is 0; it must be at least 1".into());
+            return invalid("the batch size is 0; it must be at least 1".into());
         }
         if self.fields.is_empty() {
-            return fault("a batch layout needs at least one field".into());
+            return invalid("the batch layout has no field; add at least one".into());
         }
+        let size = self.batch_size;
         for field in &self.fields {
-            match field.row_bytes().and_then(|row| row.checked_mul(self.batch_size)) {
-                Some(0) => {
-                    return fault(format!("field {:?} is empty: {:?}", field.name, field.shape));
-                }
+            let Field { name, shape, .. } = field;
+            match field.row_bytes().and_then(|row| row.checked_mul(size)) {
+                Some(0) => return invalid(format!("field {name:?} has the empty shape {shape:?}")),
                 Some(bytes) if bytes <= isize::MAX as usize / 2 => {}
                 _ => {
-                    return fault(format!(
-                        "field {:?} is too large: {:?}",
-                        field.name, field.shape
+                    return invalid(format!(
+                        "field {name:?} of shape {shape:?} is too large for a batch of {size}"
                     ));
                 }
             }
@@ -137,31 +143,34 @@ impl BatchLayout {
     }
 }
 
-/// A step that writes its result straight into its place in a batch under assembly.
+/// A step that writes its result directly into a slot of a batch.
 ///
-/// One instance per worker, so `&mut self` needs no lock and scratch memory may live in it. The
-/// scheduler calls [`fill`](Fill::fill) from its worker threads, for different samples at once on
-/// different instances. A sample whose `fill` fails leaves its slot to the next one: what was
-/// written there is written over.
+/// Each worker has its own instance, so `&mut self` needs no lock, and an instance may own scratch
+/// memory. The workers call [`fill`](Fill::fill) on different instances concurrently. If `fill`
+/// fails, the next sample overwrites the slot.
 pub trait Fill<In>: Send + 'static {
     /// Writes every field of `slot` from `item`.
     ///
     /// # Errors
-    /// Whatever keeps the sample from being written. The stage's policy decides what follows.
+    /// Any error fails the sample, and the stage's failure policy decides what follows.
     fn fill(&mut self, item: In, slot: SlotMut<'_>, cx: &mut FillContext<'_>) -> Result<()>;
 
-    /// Checks that it can write batches of these fields: asked of each instance when it is made, of the
-    /// first when the pipeline is [built](crate::PipelineBuilder::fill). Default: yes.
+    /// Checks that the instance can write these fields. The default accepts all.
+    ///
+    /// The engine calls `check_fields` on each new instance. The first instance is created when the
+    /// pipeline is [built](crate::PipelineBuilder::fill).
     ///
     /// # Errors
-    /// What does not fit, and how it could. The pipeline is not built then, or ends.
+    /// Any error fails the build, or ends the running pipeline.
     fn check_fields(&self, fields: &[Field]) -> Result<()> {
         let _ = fields;
         Ok(())
     }
 }
 
-/// One sample's place in a batch: a piece of memory per field. It holds arbitrary bytes at first.
+/// The slot of one sample in a batch: one memory range per field.
+///
+/// The memory contains arbitrary bytes until it is written.
 pub struct SlotMut<'a> {
     fields: &'a [Field],
     rows: &'a mut [BytesMut],
@@ -177,34 +186,34 @@ impl<'a> SlotMut<'a> {
         self.fields
     }
 
-    /// The bytes of a field.
+    /// The bytes of field number `field`, in native byte order.
     ///
     /// # Panics
-    /// Where the layout has no such field.
+    /// If the layout has no field of this number.
     pub fn bytes_mut(&mut self, field: usize) -> &mut [u8] {
         &mut self.rows[field]
     }
 
-    /// The elements of a field.
+    /// The elements of field number `field`, in C order.
     ///
     /// # Errors
-    /// `InvalidArgument` where `T` is not the field's type.
+    /// `InvalidArgument` if `T` is not the field's element type.
     ///
     /// # Panics
-    /// Where the layout has no such field.
+    /// If the layout has no field of this number.
     pub fn typed_mut<T: Element>(&mut self, field: usize) -> Result<&mut [T]> {
         expect_dtype::<T>(self.fields[field].dtype)?;
-        // Rows start at a multiple of their own length, itself one of the element's size.
+        // Aligned: a row starts at a multiple of its length, which is a multiple of the element size.
         Ok(bytemuck::cast_slice_mut(&mut self.rows[field]))
     }
 
-    /// Writes a field that is a single number, or sets each of its elements.
+    /// Sets each element of field number `field` to `value`.
     ///
     /// # Errors
-    /// `InvalidArgument` where `T` is not the field's type.
+    /// `InvalidArgument` if `T` is not the field's element type.
     ///
     /// # Panics
-    /// Where the layout has no such field.
+    /// If the layout has no field of this number.
     pub fn set<T: Element>(&mut self, field: usize, value: T) -> Result<()> {
         self.typed_mut(field)?.fill(value);
         Ok(())
@@ -217,7 +226,7 @@ impl fmt::Debug for SlotMut<'_> {
     }
 }
 
-/// What a [`Fill`] may know about the sample at hand.
+/// The current sample of a [`Fill`], and its random numbers.
 #[derive(Debug)]
 pub struct FillContext<'a> {
     pub(crate) id: SampleId,
@@ -228,28 +237,31 @@ pub struct FillContext<'a> {
 }
 
 impl<'a> FillContext<'a> {
-    /// A context outside a pipeline, for tests and for calling a `Fill` by hand.
+    /// Creates a context outside a pipeline, for tests and direct calls of a `Fill`.
     pub fn new(seed: u64, id: SampleId, stage: &str, key: Option<&'a str>) -> Self {
         FillContext { id, lineage: 0, key, seed, stage: crate::source::random::stage_number(stage) }
     }
 
-    /// Who the sample is.
+    /// Epoch and position of the sample.
     pub fn id(&self) -> SampleId {
         self.id
     }
 
-    /// What people call it: a path, an object key.
+    /// The sample's key, such as a path or an object key, if the source provides one.
     pub fn key(&self) -> Option<&'a str> {
         self.key
     }
 
-    /// The sample's random numbers in this stage, from their start.
+    /// A random number generator that depends on the seed, the sample and the stage's name only.
+    /// Every call returns the same sequence from its start.
     pub fn rng(&self) -> SampleRng {
         SampleRng::for_stage(self.seed, self.id, self.lineage, self.stage)
     }
 
-    /// The random numbers that the sample would have in the stage of this name of a run with this
-    /// seed: for a stage that has a seed of its own, and draws what another pipeline draws.
+    /// The generator that [`rng`](Self::rng) returns for this sample in another stage.
+    ///
+    /// That stage has the name `stage`, in a pipeline with the given seed. A stage with a separate
+    /// seed uses `rng_of` to draw the same numbers as another pipeline.
     ///
     /// ```
     /// use spdl_core::{FillContext, SampleId, SampleRng};
@@ -268,7 +280,9 @@ impl<'a> FillContext<'a> {
     }
 }
 
-/// Samples side by side: an array per field, and who they are.
+/// Samples as arrays, one per field, with the id of each sample.
+///
+/// Each array has the shape `[number of samples, …]`.
 pub struct Batch {
     pub(crate) fields: Vec<Field>,
     pub(crate) arrays: Vec<Array>,
@@ -276,7 +290,7 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// A batch of these samples, with an array `[ids.len(), …]` for each name.
+    /// Creates a batch of these samples, with an array of shape `[ids.len(), …]` for each name.
     ///
     /// ```
     /// use spdl_core::{Array, Batch, DType, SampleId};
@@ -289,7 +303,7 @@ impl Batch {
     /// ```
     ///
     /// # Errors
-    /// `InvalidArgument` where an array has not a row for each sample, or two have one name.
+    /// `InvalidArgument` if the first dimension of an array is not `ids.len()`, or a name repeats.
     pub fn new<'a>(
         ids: Vec<SampleId>,
         arrays: impl IntoIterator<Item = (&'a str, Array)>,
@@ -297,7 +311,7 @@ impl Batch {
         let mut batch = Batch { fields: Vec::new(), arrays: Vec::new(), ids };
         for (name, array) in arrays {
             if batch.array(name).is_some() {
-                let message = format!("two arrays of a batch are called {name:?}");
+                let message = format!("duplicate array name in a batch: {name:?}");
                 return Err(Error::new(ErrorKind::InvalidArgument, message));
             }
             batch.fields.push(batch.field_of(name, &array)?);
@@ -306,60 +320,62 @@ impl Batch {
         Ok(batch)
     }
 
-    /// How many samples it holds.
+    /// Number of samples.
     pub fn len(&self) -> usize {
         self.ids.len()
     }
 
-    /// Whether it holds none. A pipeline never delivers such a batch.
+    /// Whether the batch has no samples. A pipeline never delivers an empty batch.
     pub fn is_empty(&self) -> bool {
         self.ids.is_empty()
     }
 
-    /// The epoch its samples belong to; a batch never mixes epochs.
+    /// The epoch of the samples; a batch never mixes epochs. 0 for an empty batch.
     pub fn epoch(&self) -> u64 {
         self.ids.first().map_or(0, |id| id.epoch)
     }
 
-    /// Who the samples are, in their order in the batch.
+    /// Ids of the samples, in their order in the batch.
     pub fn ids(&self) -> &[SampleId] {
         &self.ids
     }
 
-    /// The array of the field with this name, `[len, …]`.
+    /// The array of the field `name`, of shape `[len, …]`; `None` if the batch has no such field.
     pub fn array(&self, name: &str) -> Option<&Array> {
         let at = self.fields.iter().position(|field| &*field.name == name)?;
         self.arrays.get(at)
     }
 
-    /// The same, to be written.
+    /// Mutable access to the array of the field `name`; `None` if the batch has no such field.
     pub fn array_mut(&mut self, name: &str) -> Option<&mut Array> {
         let at = self.fields.iter().position(|field| &*field.name == name)?;
         self.arrays.get_mut(at)
     }
 
-    /// Puts another array in the place of the one with this name, which it returns. Type and shape
-    /// may be others.
+    /// Replaces the array of the field `name`; returns the old array.
+    ///
+    /// Element type and per-sample shape may differ from those of the old array.
     ///
     /// # Errors
-    /// `InvalidArgument` where there is none of that name, or `array` has not a row for each sample.
+    /// `InvalidArgument` if the batch has no such field, or the first dimension of `array` is not
+    /// `len`.
     pub fn replace(&mut self, name: &str, array: Array) -> Result<Array> {
         let field = self.field_of(name, &array)?;
         let Some(at) = self.fields.iter().position(|field| &*field.name == name) else {
-            let message = format!("the batch has no array {name:?}");
+            let message = format!("the batch has no array named {name:?}");
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         };
         self.fields[at] = field;
         Ok(std::mem::replace(&mut self.arrays[at], array))
     }
 
-    /// What a row of `array` is, of which there must be one for each sample.
+    /// The field of `array`, whose first dimension must be the number of samples.
     fn field_of(&self, name: &str, array: &Array) -> Result<Field> {
         match array.shape() {
             [rows, shape @ ..] if *rows == self.len() => Ok(Field::new(name, array.dtype(), shape)),
             shape => Err(Error::new(
                 ErrorKind::InvalidArgument,
-                format!("expected {} rows of {name:?}, found the shape {shape:?}", self.len()),
+                format!("array {name:?} has the shape {shape:?}; expected [{}, ...]", self.len()),
             )),
         }
     }
@@ -369,7 +385,7 @@ impl Batch {
         &self.arrays
     }
 
-    /// Takes the arrays out, in the layout's order.
+    /// Returns the arrays, in the layout's order.
     pub fn into_arrays(self) -> Vec<Array> {
         self.arrays
     }
@@ -387,7 +403,7 @@ impl fmt::Debug for Batch {
 
 impl Footprint for Batch {
     fn footprint(&self) -> usize {
-        // The names belong to the layout, which all batches share.
+        // All batches share the names, which the layout owns.
         let fields = self.fields.iter().map(|field| size_of_val(field) + heap(&field.shape));
         size_of::<Self>() + fields.sum::<usize>() + heap(&self.arrays) + heap(&self.ids)
     }
@@ -404,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn every_array_of_a_batch_has_a_row_for_each_sample() {
+    fn first_dimension_of_each_array_is_the_number_of_samples() {
         let ids = vec![SampleId::default(); 2];
         let labels = || array(DType::I64, &[2]);
         let kind = |result: Result<Batch>| result.unwrap_err().kind();
@@ -419,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn small_batches_are_counted_for_every_worker() {
+    fn live_batches_grow_with_the_number_of_workers() {
         let layout = |size, shape: &[usize]| {
             BatchLayout::new(
                 size,
@@ -430,7 +446,7 @@ mod tests {
         assert_eq!(layout(32, &[]).live_batches(33), 6);
         assert_eq!(layout(1, &[]).live_batches(64), 68);
         assert_eq!(layout(2, &[3, 5]).live_bytes(1), 5 * 2 * (4 * 15 + 1));
-        // More than there is memory anywhere, or than there are numbers.
+        // Sizes that overflow.
         for layout in [layout(usize::MAX, &[]), layout(1, &[usize::MAX]), layout(0, &[usize::MAX])]
         {
             assert_eq!(layout.live_bytes(usize::MAX), usize::MAX);
@@ -453,7 +469,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_holds_its_arrays_and_its_ids() {
+    fn footprint_of_a_batch_includes_arrays_and_ids() {
         let fields = [Field::new("a", DType::U8, &[300]), Field::new("b", DType::I64, &[])];
         let layout = BatchLayout::new(10, fields);
         let pool = BufferPool::new();

@@ -1,4 +1,4 @@
-//! Batches on a device: the arrays of a batch, on their way there.
+//! [`DeviceBatch`]: a batch in device memory.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use crate::memory::footprint::Footprint;
 use crate::source::sample::SampleId;
 use crate::stage::batch::{Batch, Field};
 
-/// A dense array in the memory of a device, rows first (C order).
+/// A dense array in device memory, in C order (row-major).
 #[derive(Debug)]
 pub struct DeviceArray {
     dtype: DType,
@@ -19,15 +19,19 @@ pub struct DeviceArray {
 }
 
 impl DeviceArray {
-    /// An array that a device has made, or is making: `upload` tells where, and when it is there.
+    /// Creates an array in the device memory of `upload`, whose fence completes when the elements
+    /// are valid.
     ///
     /// # Errors
-    /// `InvalidArgument` where the memory is shorter than the shape needs.
+    /// `InvalidArgument` if the memory is smaller than the array.
     pub fn new(dtype: DType, shape: Vec<usize>, upload: Upload) -> Result<Self> {
-        let held = upload.memory.len();
+        let available = upload.memory.len();
         let needed = shape.iter().try_fold(dtype.size(), |bytes, &n| bytes.checked_mul(n));
-        if needed.is_none_or(|needed| needed > held) {
-            let message = format!("an array of {dtype} {shape:?} does not fit {held} bytes");
+        if needed.is_none_or(|needed| needed > available) {
+            let message = format!(
+                "an array of {dtype} with the shape {shape:?} exceeds its memory of {available} \
+                 bytes"
+            );
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         }
         Ok(DeviceArray { dtype, shape, upload })
@@ -43,26 +47,27 @@ impl DeviceArray {
         &self.shape
     }
 
-    /// Where its elements are, once it is [ready](Self::ready).
+    /// The memory of the elements, which are valid when [`ready`](Self::ready) completes.
     pub fn memory(&self) -> &dyn DeviceMemory {
         &*self.upload.memory
     }
 
-    /// Done once the elements are there.
+    /// The fence that completes when the elements are in the memory.
     pub fn ready(&self) -> &dyn Fence {
         &*self.upload.ready
     }
 
-    /// Its memory, and the fence behind which the elements are there.
+    /// The memory and the fence of the array.
     pub fn into_upload(self) -> Upload {
         self.upload
     }
 }
 
-/// Samples side by side in the memory of a device, or on their way there.
+/// Samples as arrays in device memory, one per field, with the id of each sample.
 ///
-/// Nothing has waited for the copies when a pipeline delivers one: a consumer lets its own stream
-/// wait for each array's [`ready`](DeviceArray::ready), or waits itself ([`wait`](Self::wait)).
+/// The copies to the device may be incomplete when a pipeline delivers the batch. The consumer's
+/// stream waits for each array's [`ready`](DeviceArray::ready), or the consumer calls
+/// [`wait`](Self::wait).
 pub struct DeviceBatch {
     fields: Vec<Field>,
     arrays: Vec<DeviceArray>,
@@ -70,8 +75,9 @@ pub struct DeviceBatch {
 }
 
 impl DeviceBatch {
-    /// A batch of these samples, with an array `[ids.len(), …]` for each name, for stages whose
-    /// arrays begin on the device.
+    /// Creates a batch of these samples, with an array of shape `[ids.len(), …]` for each name.
+    ///
+    /// For stages that produce their arrays on the device.
     ///
     /// ```
     /// use spdl_core::{DType, Device, SampleId};
@@ -85,16 +91,16 @@ impl DeviceBatch {
     /// ```
     ///
     /// # Errors
-    /// `InvalidArgument` where an array has not a row for each sample, or two have one name.
+    /// `InvalidArgument` if the first dimension of an array is not `ids.len()`, or a name repeats.
     pub fn new<'a>(
         ids: Vec<SampleId>,
         arrays: impl IntoIterator<Item = (&'a str, DeviceArray)>,
     ) -> Result<Self> {
-        let fault = |message: String| Err(Error::new(ErrorKind::InvalidArgument, message));
+        let invalid = |message: String| Err(Error::new(ErrorKind::InvalidArgument, message));
         let mut batch = DeviceBatch { fields: Vec::new(), arrays: Vec::new(), ids };
         for (name, array) in arrays {
             if batch.array(name).is_some() {
-                return fault(format!("two arrays of a batch are called {name:?}"));
+                return invalid(format!("duplicate array name in a batch: {name:?}"));
             }
             match array.shape() {
                 [rows, shape @ ..] if *rows == batch.len() => {
@@ -102,8 +108,8 @@ impl DeviceBatch {
                 }
                 shape => {
                     let rows = batch.len();
-                    return fault(format!(
-                        "expected {rows} rows of {name:?}, found the shape {shape:?}"
+                    return invalid(format!(
+                        "array {name:?} has the shape {shape:?}; expected [{rows}, ...]"
                     ));
                 }
             }
@@ -112,7 +118,7 @@ impl DeviceBatch {
         Ok(batch)
     }
 
-    /// Starts the copy of every array, and returns at once.
+    /// Starts a host-to-device copy of every array, without waiting for it.
     ///
     /// ```
     /// use spdl_core::{Array, Batch, DType, SampleId};
@@ -127,7 +133,7 @@ impl DeviceBatch {
     /// ```
     ///
     /// # Errors
-    /// What [`Device::upload`] fails with.
+    /// Any error of [`Device::upload`].
     pub fn upload(batch: Batch, device: &dyn Device) -> Result<Self> {
         let Batch { fields, arrays, ids } = batch;
         let arrays = arrays.into_iter().map(|array| {
@@ -137,27 +143,27 @@ impl DeviceBatch {
         Ok(DeviceBatch { arrays: arrays.collect::<Result<_>>()?, fields, ids })
     }
 
-    /// How many samples it holds.
+    /// Number of samples.
     pub fn len(&self) -> usize {
         self.ids.len()
     }
 
-    /// Whether it holds none. A pipeline never delivers such a batch.
+    /// Whether the batch has no samples. A pipeline never delivers an empty batch.
     pub fn is_empty(&self) -> bool {
         self.ids.is_empty()
     }
 
-    /// The epoch its samples belong to.
+    /// The epoch of the samples; a batch never mixes epochs. 0 for an empty batch.
     pub fn epoch(&self) -> u64 {
         self.ids.first().map_or(0, |id| id.epoch)
     }
 
-    /// Who the samples are, in their order in the batch.
+    /// Ids of the samples, in their order in the batch.
     pub fn ids(&self) -> &[SampleId] {
         &self.ids
     }
 
-    /// The array of the field with this name, `[len, …]`.
+    /// The array of the field `name`, of shape `[len, …]`; `None` if the batch has no such field.
     pub fn array(&self, name: &str) -> Option<&DeviceArray> {
         let at = self.fields.iter().position(|field| &*field.name == name)?;
         self.arrays.get(at)
@@ -168,15 +174,15 @@ impl DeviceBatch {
         self.fields.iter().map(|field| &*field.name).zip(&self.arrays)
     }
 
-    /// Takes the arrays out, with their names, in the layout's order.
+    /// Returns the arrays with their names, in the layout's order.
     pub fn into_arrays(self) -> impl Iterator<Item = (Arc<str>, DeviceArray)> {
         self.fields.into_iter().map(|field| field.name).zip(self.arrays)
     }
 
-    /// Whether all copies are done, without waiting.
+    /// Whether all copies are complete. Does not wait.
     ///
     /// # Errors
-    /// The failure of a copy.
+    /// The error of a failed copy.
     pub fn is_ready(&self) -> Result<bool> {
         for array in &self.arrays {
             if !array.ready().is_done()? {
@@ -186,16 +192,16 @@ impl DeviceBatch {
         Ok(true)
     }
 
-    /// Waits until all copies are done.
+    /// Waits until all copies are complete.
     ///
     /// # Errors
-    /// The failure of a copy.
+    /// The error of a failed copy.
     pub fn wait(&self) -> Result<()> {
         self.arrays.iter().try_for_each(|array| array.ready().wait())
     }
 }
 
-/// What lies on the device does not count, but where the device is the host itself.
+/// Device memory does not count, unless the device is the host.
 impl Footprint for DeviceBatch {
     fn footprint(&self) -> usize {
         let on_host =
@@ -239,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn batches_arrive_on_the_device_in_their_order_with_what_they_hold() {
+    fn uploaded_batches_keep_their_order_and_ids() {
         let pool = BufferPool::new();
         let device = HostDevice::new(pool.clone());
         let pipeline = numbers().buffers(pool.clone()).upload("upload", Arc::new(device));
@@ -252,19 +258,16 @@ mod tests {
             assert_eq!(numbers.memory().space(), Space::Host);
             assert_eq!(batch.footprint(), size_of::<DeviceBatch>() + 4 * 8);
             indices.extend(batch.ids().iter().map(|id| id.index));
-            assert!(batch.array("nobody").is_none());
+            assert!(batch.array("unknown").is_none());
         }
         assert_eq!(indices, (0..10).collect::<Vec<_>>());
         let statistics = pool.statistics();
         assert_eq!(statistics.live_bytes, 0);
-        assert!(
-            statistics.allocations > 0,
-            "the batches lay in buffers of the pool that was given"
-        );
+        assert!(statistics.allocations > 0, "the batches use buffers of the given pool");
     }
 
     #[test]
-    fn a_run_on_a_device_goes_on_from_the_state_of_one_on_the_host() {
+    fn a_state_of_a_host_pipeline_resumes_a_device_pipeline() {
         let indices = |batch: Batch| batch.ids().iter().map(|id| id.index).collect::<Vec<_>>();
         let mut first = numbers().epochs(0..1).build().unwrap();
         assert_eq!(indices(first.next().unwrap().unwrap()), [0, 1, 2, 3]);
@@ -275,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn every_array_of_a_batch_on_a_device_has_a_row_for_each_sample_and_room_for_it() {
+    fn device_arrays_match_the_number_of_samples_and_fit_their_memory() {
         let array = |shape: &[usize], bytes| {
             let upload = HostDevice::default().upload(BufferPool::new().take(bytes)?)?;
             DeviceArray::new(DType::I64, shape.to_vec(), upload)
@@ -294,11 +297,11 @@ mod tests {
         assert_eq!(batch.array("labels").unwrap().shape(), [2]);
     }
 
-    /// A device that refuses its second upload.
+    /// A device whose second upload fails.
     #[derive(Debug, Default)]
-    struct Refusing(HostDevice, std::sync::atomic::AtomicUsize);
+    struct FailingDevice(HostDevice, std::sync::atomic::AtomicUsize);
 
-    impl Device for Refusing {
+    impl Device for FailingDevice {
         fn space(&self) -> Space {
             Space::Host
         }
@@ -307,15 +310,16 @@ mod tests {
         }
         fn upload(&self, host: HostBuffer) -> Result<Upload> {
             if self.1.fetch_add(1, std::sync::atomic::Ordering::Relaxed) == 1 {
-                return Err(Error::new(ErrorKind::LimitExceeded, "no room on the device"));
+                return Err(Error::new(ErrorKind::LimitExceeded, "out of device memory"));
             }
             self.0.upload(host)
         }
     }
 
     #[test]
-    fn a_copy_that_cannot_be_started_ends_the_pipeline_and_names_the_stage() {
-        let pipeline = numbers().upload("upload", Arc::new(Refusing::default())).build().unwrap();
+    fn a_failed_upload_ends_the_pipeline_and_names_the_stage() {
+        let device = Arc::new(FailingDevice::default());
+        let pipeline = numbers().upload("upload", device).build().unwrap();
         let results: Vec<_> = pipeline.collect();
         assert_eq!(results.len(), 2);
         let error = results[1].as_ref().unwrap_err();

@@ -1,4 +1,4 @@
-//! Which branch of a merge the next item comes from.
+//! [`MergePolicy`]: selects the branch of a merge that provides the next item.
 
 use std::fmt::{self, Debug};
 
@@ -7,67 +7,67 @@ use crate::item::ItemHeader;
 use crate::source::random::SampleRng;
 use crate::source::sample::SampleId;
 
-/// Decides from which branch of a [merge](crate::PipelineBuilder::merge) the next item comes.
+/// Selects the branch of a [merge](crate::PipelineBuilder::merge) that provides the next item.
 ///
-/// [`Arrival`], [`RoundRobin`] and [`WeightedMerge`] are ready-made. With a policy that looks at nothing
-/// but its arguments, and deterministic branches, the merged order is deterministic.
+/// The crate provides [`Arrival`], [`RoundRobin`] and [`WeightedMerge`]. The merged order is
+/// deterministic if the branches are, and if the policy depends only on its arguments.
 ///
 /// ```
 /// use spdl_core::{DatasetSource, PipelineBuilder};
 /// use spdl_core::stage::{Choice, MergePolicy};
 ///
-/// /// Everything of the first branch, then everything of the second, and so on.
+/// /// All items of the first branch, then all items of the second, and so on.
 /// #[derive(Debug)]
-/// struct InTurn;
-/// impl MergePolicy for InTurn {
+/// struct Concatenate;
+/// impl MergePolicy for Concatenate {
 ///     fn choose(&mut self, open: &[bool]) -> Choice {
 ///         Choice::Branch(open.iter().position(|&open| open).unwrap_or(0))
 ///     }
 /// }
 ///
 /// let numbers = |n: std::ops::Range<i32>| PipelineBuilder::new(DatasetSource::new(n.collect::<Vec<_>>()));
-/// let all = PipelineBuilder::merge([numbers(0..3), numbers(10..12)], InTurn).build()?;
+/// let all = PipelineBuilder::merge([numbers(0..3), numbers(10..12)], Concatenate).build()?;
 /// assert_eq!(all.collect::<spdl_core::Result<Vec<_>>>()?, [0, 1, 2, 10, 11]);
 /// # Ok::<(), spdl_core::Error>(())
 /// ```
 pub trait MergePolicy: Debug + Send + 'static {
-    /// Chooses a branch. `open[i]` says whether branch `i` may have more items in this epoch; at
-    /// least one is open.
+    /// Chooses a branch. `open[i]` is `true` if branch `i` may have more items in this epoch. At
+    /// least one branch is open.
     fn choose(&mut self, open: &[bool]) -> Choice;
 
-    /// Whether the policy fits so many branches: asked when the pipeline is built.
+    /// Checks that the policy supports this number of branches. The default accepts all.
     ///
     /// # Errors
-    /// Why it does not.
+    /// Any error fails the build of the pipeline.
     fn check(&self, branches: usize) -> Result<()> {
         let _ = branches;
         Ok(())
     }
 
-    /// Called before the first choice of each epoch, also of one that may turn out not to come.
+    /// Called before the first choice of each epoch, even if the epoch turns out to be empty.
     ///
     /// # Errors
-    /// Whatever keeps the epoch from starting; it ends the pipeline.
+    /// Any error ends the pipeline.
     fn start_epoch(&mut self, epoch: u64, branches: usize, seed: u64) -> Result<()> {
         let _ = (epoch, branches, seed);
         Ok(())
     }
 }
 
-/// What a [`MergePolicy`] has chosen.
+/// The choice of a [`MergePolicy`].
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Choice {
-    /// Whichever has an item first.
+    /// The branch that has an item first.
     Any,
-    /// This branch, which must be open: it is waited for.
+    /// The branch of this number, which must be open. The merge waits for its next item.
     Branch(usize),
-    /// No item any more in this epoch: what the branches still have of it is left out, and counted
-    /// in [`Statistics::left_out`](crate::Statistics::left_out).
+    /// No branch: the epoch ends. Its remaining items are left out, and counted in
+    /// [`Statistics::left_out`](crate::Statistics::left_out).
     EndEpoch,
 }
 
-/// Items in the order in which they get ready; no branch waits for another one.
+/// The [`MergePolicy`] that forwards items in the order in which they are ready.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Arrival;
 
@@ -77,7 +77,7 @@ impl MergePolicy for Arrival {
     }
 }
 
-/// One item of each branch in turn; a branch that has ended is left out.
+/// The [`MergePolicy`] that takes one item of each branch in turn and skips ended branches.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RoundRobin {
     next: usize,
@@ -86,8 +86,8 @@ pub struct RoundRobin {
 impl MergePolicy for RoundRobin {
     fn choose(&mut self, open: &[bool]) -> Choice {
         let branches = open.len();
-        let turn = (0..branches).map(|step| (self.next + step) % branches);
-        let at = turn.into_iter().find(|&at| open[at]).unwrap_or(0);
+        let mut turns = (0..branches).map(|step| (self.next + step) % branches);
+        let at = turns.find(|&at| open[at]).unwrap_or(0);
         self.next = (at + 1) % branches;
         Choice::Branch(at)
     }
@@ -98,9 +98,10 @@ impl MergePolicy for RoundRobin {
     }
 }
 
-/// Draws a branch at random for each item, with given weights; a branch that has ended is left out.
-/// The draws are a function of the pipeline's seed and the epoch. To draw items of one data set by
-/// weight, there is [`sampler::Weighted`](crate::source::sampler::Weighted).
+/// The [`MergePolicy`] that draws a branch at random for each item, with given weights.
+///
+/// Ended branches are not drawn. The draws depend only on the pipeline's seed and the epoch. To draw
+/// items of one data set by weight, use [`sampler::Weighted`](crate::source::sampler::Weighted).
 pub struct WeightedMerge {
     weights: Vec<f64>,
     rng: Option<SampleRng>,
@@ -116,12 +117,13 @@ impl WeightedMerge {
     /// Draws branch `i` with a probability proportional to `weights[i]`.
     ///
     /// # Errors
-    /// `InvalidArgument` unless all weights are finite and positive.
+    /// `InvalidArgument` if a weight is not finite and positive.
     pub fn new(weights: impl Into<Vec<f64>>) -> Result<Self> {
         let weights = weights.into();
         match weights.iter().find(|weight| !(weight.is_finite() && **weight > 0.0)) {
             Some(weight) => {
-                let message = format!("a branch has the weight {weight}; it must be positive");
+                let message =
+                    format!("invalid branch weight {weight}; weights must be finite and positive");
                 Err(Error::new(ErrorKind::InvalidArgument, message))
             }
             None => Ok(WeightedMerge { weights, rng: None }),
@@ -133,11 +135,11 @@ impl MergePolicy for WeightedMerge {
     fn choose(&mut self, open: &[bool]) -> Choice {
         let weight = |at: usize| if open[at] { self.weights[at] } else { 0.0 };
         let total: f64 = (0..open.len()).map(weight).sum();
-        let mut left = self.rng.as_mut().map_or(0.0, SampleRng::unit) * total;
+        let mut remaining = self.rng.as_mut().map_or(0.0, SampleRng::unit) * total;
         let last = open.iter().rposition(|&open| open).unwrap_or(0);
         for (at, _) in open.iter().enumerate().filter(|(_, open)| **open) {
-            left -= self.weights[at];
-            if left < 0.0 {
+            remaining -= self.weights[at];
+            if remaining < 0.0 {
                 return Choice::Branch(at);
             }
         }
@@ -149,7 +151,7 @@ impl MergePolicy for WeightedMerge {
             return Ok(());
         }
         let weights = self.weights.len();
-        let message = format!("there are {weights} weights for {branches} branches");
+        let message = format!("{weights} weights for {branches} branches; give one per branch");
         Err(Error::new(ErrorKind::InvalidArgument, message))
     }
 
@@ -166,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn weights_are_kept_and_ended_branches_left_out() {
+    fn draws_follow_the_weights_and_skip_ended_branches() {
         let mut policy = WeightedMerge::new([1.0, 3.0, 6.0]).unwrap();
         policy.start_epoch(0, 3, 7).unwrap();
         let mut counts = [0u32; 3];
@@ -185,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn draws_follow_from_seed_and_epoch() {
+    fn draws_depend_on_seed_and_epoch() {
         let draws = |seed, epoch| {
             let mut policy = WeightedMerge::new([1.0, 1.0]).unwrap();
             policy.start_epoch(epoch, 2, seed).unwrap();
@@ -197,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn weights_that_make_no_sense_are_refused() {
+    fn invalid_weights_are_errors() {
         for weight in [0.0, -1.0, f64::NAN, f64::INFINITY] {
             assert!(WeightedMerge::new([1.0, weight]).is_err(), "{weight}");
         }
@@ -205,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn round_robin_skips_what_has_ended_and_starts_anew() {
+    fn round_robin_skips_ended_branches_and_restarts_each_epoch() {
         let mut policy = RoundRobin::default();
         policy.start_epoch(0, 3, 0).unwrap();
         let turns = [[true; 3], [true, false, true], [true, false, true], [true; 3]];

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | this file | [`Stage`], [`AsyncStage`] and their contexts |
 //! | `aggregate` | [`Aggregator`]: several items into one |
-//! | `adapters` | stages that the builder makes of functions: map, filter, flat map |
+//! | `adapters` | stages that call a function: map, filter, flat map; unbatch |
 //! | `batch` | [`Fill`], [`Batch`], [`BatchLayout`]: samples written into slots of a batch |
 //! | `device_batch` | [`DeviceBatch`]: a batch in device memory |
 //! | `grouping/` | buckets, packed sequences, fixed-length pieces |
@@ -43,15 +43,15 @@ use crate::runtime::Runtime;
 use crate::source::random::{SampleRng, purpose_number};
 use crate::source::sample::SampleId;
 
-/// A step that computes. One instance per worker, so `&mut self` needs no lock.
+/// A step that computes. Each worker has its own instance, so `&mut self` needs no lock.
 ///
-/// Instances are made by the factory given to the builder, when first needed, and passed between
-/// worker threads; scratch memory may live in them.
+/// The factory given to the builder creates an instance when a worker first needs one. Instances
+/// move between worker threads and may own scratch memory.
 ///
 /// ```
 /// use spdl_core::{Result, Stage, StageContext};
 ///
-/// /// Cuts a text into its words: one input, zero or more outputs.
+/// /// Splits a text into its words: one input, zero or more outputs.
 /// struct Words;
 /// impl Stage<String> for Words {
 ///     type Out = String;
@@ -65,66 +65,73 @@ use crate::source::sample::SampleId;
 /// }
 /// ```
 pub trait Stage<In>: Send + 'static {
-    /// What it yields.
+    /// The type of the outputs.
     type Out: Send + 'static;
 
-    /// Turns one input into zero or more outputs through `cx.emit`. Where nothing comes of it, says
-    /// so through [`cx.filter_out`](StageContext::filter_out).
+    /// Processes one input and passes zero or more outputs to [`cx.emit`](StageContext::emit).
     ///
-    /// An item that is neither emitted nor filtered out, nor has failed, is taken to be held back:
-    /// see [`holds_back`](Stage::holds_back).
+    /// If the input has no output, now or later, call
+    /// [`cx.filter_out`](StageContext::filter_out). If an input is neither emitted, filtered out
+    /// nor failed, the engine assumes that the stage buffers it: see
+    /// [`holds_back`](Stage::holds_back).
     ///
     /// # Errors
-    /// Whatever keeps the item from being processed. The stage's policy decides what follows;
-    /// outputs that were emitted before the error are kept.
+    /// Any error fails the item, and the stage's failure policy decides what follows. Outputs
+    /// emitted before the error are kept.
     fn process(&mut self, item: In, cx: &mut StageContext<'_, Self::Out>) -> Result<()>;
 
-    /// Emits what is held when an epoch ends. Called at the end of every epoch, on every instance
-    /// that was made; none of them has seen an item of the next epoch.
+    /// Emits buffered outputs at the end of an epoch. The default emits nothing.
+    ///
+    /// The engine calls `finish` on every instance at the end of every epoch, before any instance
+    /// processes an item of the next epoch.
     ///
     /// # Errors
-    /// As for [`process`](Stage::process).
+    /// Any error is handled by the stage's failure policy.
     fn finish(&mut self, cx: &mut StageContext<'_, Self::Out>) -> Result<()> {
         let _ = cx;
         Ok(())
     }
 
-    /// The most bytes that the outputs for `item` will hold together, where that is known. Asked
-    /// before the item is processed, and only where outputs are
-    /// [`measured`](crate::PipelineBuilder::measured): the item waits until the memory budget has
-    /// that much. `None` is taken for the most that any output held so far.
+    /// An upper bound, in bytes, of the outputs for `item` together, if known. Default: `None`.
+    ///
+    /// The engine calls `output_bytes` before it processes the item, and only if outputs are
+    /// [`measured`](crate::PipelineBuilder::measured). The item waits until the memory budget can
+    /// reserve that many bytes. For `None`, the engine reserves the size of the largest output so
+    /// far.
     fn output_bytes(&self, item: &In) -> Option<usize> {
         let _ = item;
         None
     }
 
-    /// How many items have been left out since it was asked last, neither emitted nor failed: a
-    /// short last batch that is not wanted. Asked after each run of items and at the end of each
-    /// epoch; counted in [`Statistics::left_out`](crate::Statistics::left_out).
+    /// Number of items left out since the last call, neither emitted nor failed. Default: 0.
+    ///
+    /// An example is an incomplete last batch that is dropped. The engine calls `take_left_out`
+    /// after each group of items and at the end of each epoch, and adds the number to
+    /// [`Statistics::left_out`](crate::Statistics::left_out).
     fn take_left_out(&mut self) -> u64 {
         0
     }
 
-    /// Whether outputs may be made of several inputs: whether it keeps something back when
-    /// [`process`](Stage::process) returns. The [state](crate::Pipeline::state) of a pipeline with
-    /// such a stage is `Unsupported`; put items together with
-    /// [`aggregate`](crate::PipelineBuilder::aggregate).
+    /// Whether the stage buffers inputs after [`process`](Stage::process) returns. Default: `false`.
     ///
-    /// A stage that does so and does not say it would lose samples when a run is resumed. So where
-    /// it is seen, there is no state either, from then on: where nothing came of an item and it was
-    /// not [filtered out](StageContext::filter_out), and where [`finish`](Stage::finish) emits
-    /// something. What cannot be seen is a stage that emits something for each item and still keeps a
-    /// part of it: that one has to say so here.
+    /// [`Pipeline::state`](crate::Pipeline::state) returns `Unsupported` if the pipeline has such a
+    /// stage, because a resumed run would lose the buffered samples. Combine items with
+    /// [`aggregate`](crate::PipelineBuilder::aggregate) instead.
+    ///
+    /// The engine also detects buffering, and from then on `state` returns `Unsupported`. It detects
+    /// an item that is neither emitted nor [filtered out](StageContext::filter_out), and outputs of
+    /// [`finish`](Stage::finish). It cannot detect a stage that emits an output for each item and
+    /// still buffers a part of the item: such a stage must return `true`.
     fn holds_back(&self) -> bool {
         false
     }
 }
 
-/// Where a stage's outputs go. The scheduler's side of [`StageContext`].
+/// Receives a stage's outputs: the scheduler's side of [`StageContext`].
 pub(crate) trait Outlet<Out> {
-    /// Takes an output of the item `header`; waits for room where there is none.
+    /// Accepts an output of the item `header`; waits while the next queue is full.
     fn emit(&mut self, header: &ItemHeader, value: Out) -> Result<()>;
-    /// Takes an output that is made of several items.
+    /// Accepts an output that consists of several items.
     fn emit_aggregate(
         &mut self,
         header: &ItemHeader,
@@ -134,45 +141,45 @@ pub(crate) trait Outlet<Out> {
         let _ = parts;
         self.emit(header, value)
     }
-    /// Counts how well aggregates are filled.
-    fn filled(&mut self, more: FillRate) {
+    /// Adds to the fill rate of the stage's aggregates.
+    fn add_fill_rate(&mut self, more: FillRate) {
         let _ = more;
     }
-    /// How much of this item, the first one of an epoch, had gone out in an earlier run.
+    /// How much of this item, the first of an epoch, an earlier run emitted.
     fn carry(&mut self, header: &ItemHeader) -> u64 {
         let _ = header;
         0
     }
-    /// Takes it that nothing comes of the item.
+    /// Records that the item has no output.
     fn filter_out(&mut self) {}
-    /// Lets time pass without holding others up.
+    /// Waits; the worker may do other work meanwhile.
     fn wait(&mut self, duration: Duration) -> Result<()>;
-    /// `Stopped` once nobody wants outputs any more.
-    fn go_on(&self) -> Result<()>;
-    /// Hands on what was taken so far, where its turn has come.
+    /// Returns `Stopped` if the pipeline is stopping.
+    fn check_stopped(&self) -> Result<()>;
+    /// Forwards buffered outputs if output order permits.
     fn flush(&mut self) -> Result<()>;
 }
 
-/// What an aggregate is made of, as an [`Aggregator`](crate::stage::Aggregator) tells it.
+/// The inputs of an aggregate, as its [`Aggregator`](crate::stage::Aggregator) reports them.
 #[derive(Debug, Default)]
 pub(crate) struct AggregateInputs {
-    /// Which of the items taken in; `None`: all since the one before.
+    /// Numbers of the accumulated items; `None` means all since the aggregate before.
     pub(crate) members: Option<Vec<u64>>,
-    /// How much of the oldest item still held has gone out.
+    /// How much of the oldest held item earlier aggregates contain.
     pub(crate) carry: u64,
 }
 
-/// Keeps a stage's outputs back; all else goes to the outlet behind it.
+/// Buffers a stage's outputs and forwards all other calls.
 struct BufferingOutlet<'a, Out> {
-    held: &'a mut Vec<Out>,
+    buffered: &'a mut Vec<Out>,
     outlet: &'a mut dyn Outlet<Out>,
 }
 
 impl<Out> Outlet<Out> for BufferingOutlet<'_, Out> {
     fn emit(&mut self, _: &ItemHeader, value: Out) -> Result<()> {
-        // Else a stage that emits without end would not hear of it.
-        self.go_on()?;
-        self.held.push(value);
+        // A stage that emits without end stops here.
+        self.check_stopped()?;
+        self.buffered.push(value);
         Ok(())
     }
 
@@ -184,17 +191,17 @@ impl<Out> Outlet<Out> for BufferingOutlet<'_, Out> {
         self.outlet.wait(duration)
     }
 
-    fn go_on(&self) -> Result<()> {
-        self.outlet.go_on()
+    fn check_stopped(&self) -> Result<()> {
+        self.outlet.check_stopped()
     }
 
     fn flush(&mut self) -> Result<()> {
-        // What is held back must not go on yet.
-        self.go_on()
+        // Buffered outputs stay until the attempt succeeds.
+        self.check_stopped()
     }
 }
 
-/// What a [`Stage`] may know about the item at hand, and where its outputs go.
+/// The current item of a [`Stage`], and the methods that emit its outputs.
 pub struct StageContext<'a, Out> {
     pub(crate) header: &'a ItemHeader,
     pub(crate) seed: u64,
@@ -203,19 +210,23 @@ pub struct StageContext<'a, Out> {
 }
 
 impl<Out> StageContext<'_, Out> {
-    /// Hands an output on. Where the next queue is full this waits, and the worker meanwhile does
-    /// the work of stages nearer to the consumer. All outputs of one input carry its
-    /// [`id`](StageContext::id), but each has random numbers of its own in later stages.
+    /// Emits an output.
+    ///
+    /// If the next queue is full, `emit` waits, and the worker runs downstream stages meanwhile. All
+    /// outputs of an input have its [`id`](StageContext::id). Each output has different random
+    /// numbers in later stages.
     ///
     /// # Errors
-    /// `Stopped` once nobody wants outputs any more; leave the stage with `?`.
+    /// `Stopped` if the pipeline is stopping; return it from the stage with `?`.
     pub fn emit(&mut self, value: Out) -> Result<()> {
         self.outlet.emit(self.header, value)
     }
 
-    /// Says that nothing comes of this item, now or later: it is filtered out, and counted so in the
-    /// [state](crate::resume::SampleCounts) of the run. Of an item for which something is emitted it says
-    /// nothing.
+    /// Declares that this item has no output, now or later.
+    ///
+    /// The item counts as filtered in
+    /// [`SampleCounts`](crate::resume::SampleCounts::filtered). The call has no effect if the item
+    /// has an output.
     ///
     /// ```
     /// # use spdl_core::{DatasetSource, PipelineBuilder, Result, Stage, StageContext};
@@ -240,42 +251,46 @@ impl<Out> StageContext<'_, Out> {
         self.outlet.filter_out();
     }
 
-    /// Hands on what has been emitted so far. Outputs are else handed on in runs: one may stay with
-    /// its stage until the next one is emitted, or the item is done. For a stage that takes long from
-    /// one output to the next.
+    /// Forwards all emitted outputs to the next stage.
+    ///
+    /// Outputs are forwarded in groups, so an output may stay buffered until the next output or the
+    /// end of the item. Call `flush` if a long time passes between two outputs.
     ///
     /// # Errors
-    /// `Stopped` once nobody wants outputs any more; leave the stage with `?`.
+    /// `Stopped` if the pipeline is stopping; return it from the stage with `?`.
     pub fn flush(&mut self) -> Result<()> {
         self.outlet.flush()
     }
 
-    /// Waits, before another attempt say. The worker meanwhile does the work of stages nearer to
-    /// the consumer.
+    /// Waits for `duration`, for example before a retry. The worker runs downstream stages
+    /// meanwhile.
     ///
     /// # Errors
-    /// `Stopped` once nobody wants outputs any more; leave the stage with `?`.
+    /// `Stopped` if the pipeline is stopping; return it from the stage with `?`.
     pub fn wait(&mut self, duration: Duration) -> Result<()> {
         self.outlet.wait(duration)
     }
 
-    /// Who the item is. In [`Stage::finish`], the last item that the instance saw.
+    /// Epoch and position of the item. In [`Stage::finish`]: of the instance's last item.
     pub fn id(&self) -> SampleId {
         self.header.id
     }
 
-    /// What people call it: a path, an object key.
+    /// The item's key, such as a path or an object key, if the source provides one.
     pub fn key(&self) -> Option<&str> {
         self.header.key().map(|key| &**key)
     }
 
-    /// The item's random numbers in this stage, from their start.
+    /// A random number generator that depends on the seed, the item and the stage's name only.
+    /// Every call returns the same sequence from its start.
     pub fn rng(&self) -> SampleRng {
         SampleRng::for_stage(self.seed, self.header.id, self.header.lineage, self.stage)
     }
 
-    /// The random numbers that the item would have in the stage of this name of a run with this
-    /// seed: for a stage that has a seed of its own, and draws what another pipeline draws.
+    /// The generator that [`rng`](Self::rng) returns for this item in another stage.
+    ///
+    /// That stage has the name `stage`, in a pipeline with the given seed. A stage with a separate
+    /// seed uses `rng_of` to draw the same numbers as another pipeline.
     pub fn rng_of(&self, seed: u64, stage: &str) -> SampleRng {
         let stage = crate::source::random::stage_number(stage);
         SampleRng::for_stage(seed, self.header.id, self.header.lineage, stage)
@@ -287,31 +302,31 @@ impl<Out> StageContext<'_, Out> {
         self.outlet.emit_aggregate(self.header, value, parts)
     }
 
-    pub(crate) fn filled(&mut self, more: FillRate) {
-        self.outlet.filled(more);
+    pub(crate) fn add_fill_rate(&mut self, more: FillRate) {
+        self.outlet.add_fill_rate(more);
     }
 
     pub(crate) fn carry(&mut self) -> u64 {
         self.outlet.carry(self.header)
     }
 
-    /// Random numbers of the item in this stage for something else than the stage's own work.
+    /// A generator for an internal purpose, independent of the stage's [`rng`](Self::rng).
     pub(crate) fn rng_for(&self, purpose: &str) -> SampleRng {
         let stage = purpose_number(self.stage, purpose);
         SampleRng::for_stage(self.seed, self.header.id, self.header.lineage, stage)
     }
 
-    /// Runs `work` with this context, except that what it emits goes into `held`.
-    pub(crate) fn holding_back<R>(
+    /// Runs `work` with this context; its outputs are appended to `buffered`.
+    pub(crate) fn with_buffered_outputs<R>(
         &mut self,
-        held: &mut Vec<Out>,
+        buffered: &mut Vec<Out>,
         work: impl FnOnce(&mut StageContext<'_, Out>) -> R,
     ) -> R {
         work(&mut StageContext {
             header: self.header,
             seed: self.seed,
             stage: self.stage,
-            outlet: &mut BufferingOutlet { held, outlet: &mut *self.outlet },
+            outlet: &mut BufferingOutlet { buffered, outlet: &mut *self.outlet },
         })
     }
 }
@@ -322,7 +337,7 @@ impl<Out> fmt::Debug for StageContext<'_, Out> {
     }
 }
 
-/// A function from one input to one output as a [`Stage`].
+/// Makes a [`Stage`] of a function from one input to one output.
 ///
 /// ```
 /// # use spdl_core::{DatasetSource, PipelineBuilder};
@@ -342,7 +357,7 @@ where
     StageFn(function)
 }
 
-/// The [`Stage`] that [`stage_fn`] makes.
+/// The [`Stage`] that [`stage_fn`] returns.
 pub struct StageFn<F>(F);
 
 impl<F> fmt::Debug for StageFn<F> {
@@ -363,29 +378,30 @@ where
     }
 }
 
-/// A step that waits: network, disk, device. One shared instance, many items in flight.
+/// A step that waits for the network, a disk or a device.
 ///
-/// Futures are polled on the pipeline's [`Runtime`] and must not block it. A future is dropped in
-/// the middle where the pipeline stops.
+/// All items share one instance, and many are in flight. The pipeline's [`Runtime`] polls the
+/// futures, which must not block. When the pipeline stops, unfinished futures are dropped.
 #[async_trait]
 pub trait AsyncStage<In: Send + 'static>: Send + Sync + 'static {
-    /// What it yields.
+    /// The type of the outputs.
     type Out: Send + 'static;
 
     /// Turns one input into one output.
     ///
     /// # Errors
-    /// Whatever keeps the item from being processed. The stage's policy decides what follows.
+    /// Any error fails the item, and the stage's failure policy decides what follows.
     async fn process(&self, item: In, cx: &AsyncContext) -> Result<Self::Out>;
 
-    /// The most bytes that the output for `item` will hold, where that is known. As for
+    /// An upper bound, in bytes, of the output for `item`, if known. Default: `None`. See
     /// [`Stage::output_bytes`].
     fn output_bytes(&self, item: &In) -> Option<usize> {
         let _ = item;
         None
     }
 
-    /// How it tries again, for the pipeline's [`Definition`](crate::pipeline::Definition). `None`: it does not.
+    /// The stage's retry settings, listed in the pipeline's
+    /// [`Definition`](crate::pipeline::Definition). Default: `None`, no retries.
     fn retry(&self) -> Option<Retry> {
         None
     }
@@ -408,7 +424,7 @@ impl<In: Send + 'static, S: AsyncStage<In> + ?Sized> AsyncStage<In> for Arc<S> {
     }
 }
 
-/// What an [`AsyncStage`] may know about the item at hand.
+/// The current item of an [`AsyncStage`], and the runtime that polls the stage.
 #[derive(Clone, Debug)]
 pub struct AsyncContext {
     pub(crate) header: ItemHeader,
@@ -418,40 +434,41 @@ pub struct AsyncContext {
 }
 
 impl AsyncContext {
-    /// A context outside a pipeline, for tests and for calling a stage by hand.
+    /// Creates a context outside a pipeline, for tests and direct calls of a stage.
     pub fn new(seed: u64, id: SampleId, stage: &str, runtime: Arc<dyn Runtime>) -> Self {
         let stage = crate::source::random::stage_number(stage);
         AsyncContext { header: ItemHeader::new(id, None), seed, stage, runtime }
     }
 
-    /// Who the item is.
+    /// Epoch and position of the item.
     pub fn id(&self) -> SampleId {
         self.header.id
     }
 
-    /// What people call it: a path, an object key.
+    /// The item's key, such as a path or an object key, if the source provides one.
     pub fn key(&self) -> Option<&str> {
         self.header.key().map(|key| &**key)
     }
 
-    /// The item's random numbers in this stage, from their start.
+    /// A random number generator that depends on the seed, the item and the stage's name only.
+    /// Every call returns the same sequence from its start.
     pub fn rng(&self) -> SampleRng {
         SampleRng::for_stage(self.seed, self.header.id, self.header.lineage, self.stage)
     }
 
-    /// Random numbers of the item in this stage for something else than the stage's own work.
+    /// A generator for an internal purpose, independent of the stage's [`rng`](Self::rng).
     pub(crate) fn rng_for(&self, purpose: &str) -> SampleRng {
         let stage = purpose_number(self.stage, purpose);
         SampleRng::for_stage(self.seed, self.header.id, self.header.lineage, stage)
     }
 
-    /// The runtime that polls this stage: to sleep on, to spawn on.
+    /// The runtime that polls this stage. Use it to sleep and to spawn tasks.
     pub fn runtime(&self) -> &Arc<dyn Runtime> {
         &self.runtime
     }
 }
 
-/// An async function as an [`AsyncStage`].
+/// The [`AsyncStage`] that calls an async function.
 pub(crate) struct AsyncFunction<F>(F);
 
 impl<F> AsyncFunction<F> {
@@ -475,34 +492,34 @@ where
     }
 }
 
-/// What a stage under test emitted, and how long it waited.
+/// Records the outputs and waits of a stage under test.
 #[cfg(test)]
 pub(crate) struct TestOutlet<Out> {
     pub(crate) outputs: Vec<Out>,
     pub(crate) waits: Vec<Duration>,
     /// Whether the pipeline is stopping.
     pub(crate) stopped: bool,
-    /// Whether it will stop during the next wait.
+    /// Whether the pipeline stops during the next wait.
     pub(crate) stopped_on_wait: bool,
-    /// What was told of aggregates.
+    /// Inputs of each aggregate.
     pub(crate) parts: Vec<AggregateInputs>,
-    pub(crate) filled: Vec<FillRate>,
-    /// How much of the first item has gone out before.
+    pub(crate) fill_rates: Vec<FillRate>,
+    /// How much of the first item an earlier run emitted.
     pub(crate) carry: u64,
 }
 
 #[cfg(test)]
 impl<Out> Default for TestOutlet<Out> {
     fn default() -> Self {
-        let (outputs, waits, parts, filled) = Default::default();
+        let (outputs, waits, parts, fill_rates) = Default::default();
         let (stopped, stopped_on_wait) = (false, false);
-        TestOutlet { outputs, waits, stopped, stopped_on_wait, parts, filled, carry: 0 }
+        TestOutlet { outputs, waits, stopped, stopped_on_wait, parts, fill_rates, carry: 0 }
     }
 }
 
 #[cfg(test)]
 impl<Out> TestOutlet<Out> {
-    /// Runs `work` with a context of sample `id` outside a pipeline: seed 0, a stage called `test`.
+    /// Runs `work` with a context of sample `id` outside a pipeline: seed 0, stage name `test`.
     pub(crate) fn run<R>(
         &mut self,
         id: SampleId,
@@ -516,7 +533,7 @@ impl<Out> TestOutlet<Out> {
 #[cfg(test)]
 impl<Out> Outlet<Out> for TestOutlet<Out> {
     fn emit(&mut self, _: &ItemHeader, value: Out) -> Result<()> {
-        self.go_on()?;
+        self.check_stopped()?;
         self.outputs.push(value);
         Ok(())
     }
@@ -531,8 +548,8 @@ impl<Out> Outlet<Out> for TestOutlet<Out> {
         self.emit(header, value)
     }
 
-    fn filled(&mut self, more: FillRate) {
-        self.filled.push(more);
+    fn add_fill_rate(&mut self, more: FillRate) {
+        self.fill_rates.push(more);
     }
 
     fn carry(&mut self, _: &ItemHeader) -> u64 {
@@ -541,22 +558,22 @@ impl<Out> Outlet<Out> for TestOutlet<Out> {
 
     fn wait(&mut self, duration: Duration) -> Result<()> {
         self.stopped |= self.stopped_on_wait;
-        self.go_on()?;
+        self.check_stopped()?;
         self.waits.push(duration);
         Ok(())
     }
 
-    fn go_on(&self) -> Result<()> {
+    fn check_stopped(&self) -> Result<()> {
         if self.stopped { Err(crate::error::stopped()) } else { Ok(()) }
     }
 
     fn flush(&mut self) -> Result<()> {
-        self.go_on()
+        self.check_stopped()
     }
 }
 
 #[cfg(test)]
-/// Feeds a stage one epoch; returns what it emitted and how each item went.
+/// Runs one epoch through a stage; returns its outputs, and the result of each item and of `finish`.
 pub(crate) fn epoch<In, S: Stage<In>>(
     stage: &mut S,
     items: impl IntoIterator<Item = In>,

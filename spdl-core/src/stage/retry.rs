@@ -1,4 +1,4 @@
-//! Trying again: what is down now may be up in a moment.
+//! [`Retry`] and [`Retried`]: repeated attempts after transient failures.
 
 use std::fmt;
 use std::time::Duration;
@@ -10,23 +10,33 @@ use crate::source::random::SampleRng;
 use crate::stage::{AsyncContext, AsyncStage, Stage, StageContext};
 use crate::sync::Counter;
 
-/// What the random numbers of the delays are drawn for.
+/// Separates the random numbers of the delays from those of the stage.
 const PURPOSE: &str = "/retry";
 
-/// How often, and after which waits, an item is tried again that failed for a transient reason
-/// ([`ErrorKind::is_transient`]): an overloaded server, a timeout. All other failures are final.
+/// Retry settings: the number of attempts, and the delays between them.
 ///
-/// Before attempt *n* + 1 comes a wait of `first_delay` × `factor`^(*n* − 1), but at most
-/// `most_delay`, less a random part of it, up to the share `jitter`: so clients that failed together
-/// do not come back together. The random numbers are the sample's own: the same run waits the same
-/// times.
+/// [`Retried`] applies them to the items of a stage. An item is retried only after a transient
+/// failure ([`ErrorKind::is_transient`]), such as an overloaded server or a timeout. All other
+/// failures are final.
+///
+/// After failed attempt number *n*, counted from 1, the delay is
+/// *d* = min(`first_delay` × `factor`^(*n* − 1), `most_delay`), multiplied by a random number in
+/// (1 − `jitter`, 1]. Jitter spreads the requests of clients that failed at the same time. The
+/// random numbers depend on the pipeline's seed, the sample and the stage, so delays are
+/// reproducible.
+///
+/// # Retries of reads
+/// The fetcher `Resilient` of the crate `spdl-io` retries reads from a store itself. It also resumes
+/// interrupted bodies, hedges slow requests and follows `Retry-After`. Use `Resilient` for reads,
+/// and `Retried` for other stages, such as calls of a service. With both, their numbers of attempts
+/// multiply.
 ///
 /// ```
 /// use std::time::Duration;
 /// use spdl_core::Retry;
-/// let patient = Retry::default().attempts(10).most_delay(Duration::from_secs(60));
-/// patient.validate()?;
-/// assert_eq!(patient.to_string(), "10 attempts, waits of 50ms × 2 up to 60s, jitter 0.5");
+/// let retry = Retry::default().attempts(10).most_delay(Duration::from_secs(60));
+/// retry.validate()?;
+/// assert_eq!(retry.to_string(), "10 attempts, waits of 50ms × 2 up to 60s, jitter 0.5");
 /// # Ok::<(), spdl_core::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -42,7 +52,7 @@ pub struct Retry {
 }
 
 impl Default for Retry {
-    /// 3 attempts, with waits of 50 ms and 100 ms, less up to half of each.
+    /// 3 attempts, with delays of 25 to 50 ms and 50 to 100 ms.
     fn default() -> Self {
         Retry {
             attempts: 3,
@@ -55,67 +65,67 @@ impl Default for Retry {
 }
 
 impl Retry {
-    /// How often an item is tried in all, the first time included; at least 1. Default: 3.
+    /// Maximum number of attempts per item, including the first; at least 1. Default: 3.
     #[must_use]
     pub fn attempts(mut self, attempts: u32) -> Self {
         self.attempts = attempts;
         self
     }
 
-    /// The wait after the first failure, before jitter. Default: 50 ms.
+    /// The delay after the first failure, before jitter. Default: 50 ms.
     #[must_use]
     pub fn first_delay(mut self, delay: Duration) -> Self {
         self.first_delay = delay;
         self
     }
 
-    /// By how much each wait is longer than the one before, at least 1. Default: 2.
+    /// The ratio of each delay to the one before; finite, at least 1. Default: 2.
     #[must_use]
     pub fn factor(mut self, factor: f64) -> Self {
         self.factor = factor;
         self
     }
 
-    /// No wait is longer; at least the first delay. Default: 5 s.
+    /// The longest delay, at least `first_delay`. Default: 5 s.
     #[must_use]
     pub fn most_delay(mut self, delay: Duration) -> Self {
         self.most_delay = delay;
         self
     }
 
-    /// Which share of a wait is random, in 0..=1. Default: 0.5.
+    /// The share of a delay that is random, in 0..=1. Default: 0.5.
     #[must_use]
     pub fn jitter(mut self, share: f64) -> Self {
         self.jitter = share;
         self
     }
 
-    /// Checks the settings; the adapters do so where they are made.
+    /// Checks the settings. [`Retried::new`] calls it.
     ///
     /// # Errors
-    /// `InvalidArgument` for 0 attempts, a factor below 1 or without end, a first delay above the
-    /// longest, or a jitter outside 0..=1.
+    /// `InvalidArgument` if `attempts` is 0, `factor` is not finite or below 1, `first_delay` exceeds
+    /// `most_delay`, or `jitter` is outside 0..=1.
     pub fn validate(&self) -> Result<()> {
-        let fault = if self.attempts == 0 {
-            "0 attempts were asked for; the least is 1".to_owned()
+        let message = if self.attempts == 0 {
+            "attempts is 0; it must be at least 1".to_owned()
         } else if !(self.factor.is_finite() && self.factor >= 1.0) {
-            format!("waits cannot grow by a factor of {}; the least is 1", self.factor)
+            format!("factor is {}; it must be finite and at least 1", self.factor)
         } else if self.first_delay > self.most_delay {
             let (first, most) = (self.first_delay, self.most_delay);
-            format!("the first wait, {first:?}, is longer than the longest, {most:?}")
+            format!("first_delay is {first:?}; it must not exceed most_delay, {most:?}")
         } else if !(0.0..=1.0).contains(&self.jitter) {
-            format!("a jitter of {} is not in 0..=1", self.jitter)
+            format!("jitter is {}; it must be in 0..=1", self.jitter)
         } else {
             return Ok(());
         };
-        Err(Error::new(ErrorKind::InvalidArgument, format!("retry: {fault}")))
+        Err(Error::new(ErrorKind::InvalidArgument, format!("retry: {message}")))
     }
 
-    /// How long to wait after failure number `failures`, counted from 1.
+    /// The delay after failure number `failures`, counted from 1.
     fn delay(&self, failures: u32, rng: &mut SampleRng) -> Duration {
         let most = self.most_delay.as_secs_f64();
         let exponent = i32::try_from(failures.saturating_sub(1)).unwrap_or(i32::MAX);
-        // Where the power is infinite, `min` makes it finite; a first delay of 0 stays 0.
+        // `min` replaces an infinite power, so that a first delay of 0 stays 0.
         let power = self.factor.powi(exponent).min(f64::MAX);
         let full = (self.first_delay.as_secs_f64() * power).min(most);
         let delay = full * (1.0 - self.jitter * rng.unit());
@@ -123,7 +133,7 @@ impl Retry {
     }
 }
 
-/// The attempts at one item.
+/// The attempts to process one item.
 struct Attempts {
     retry: Retry,
     failures: u32,
@@ -135,12 +145,12 @@ impl Attempts {
         Attempts { retry, failures: 0, rng: None }
     }
 
-    /// Whether another attempt may follow the next one.
+    /// Whether the next attempt is not the last.
     fn may_fail(&self) -> bool {
         self.failures + 1 < self.retry.attempts
     }
 
-    /// How long to wait before the next attempt; the error itself, where there is to be none.
+    /// Returns the delay before the next attempt, or the error if it is not transient.
     fn failed(&mut self, error: Error, rng: impl FnOnce() -> SampleRng) -> Result<Duration> {
         if !error.kind().is_transient() {
             return Err(self.finally(error));
@@ -149,7 +159,7 @@ impl Attempts {
         Ok(self.retry.delay(self.failures, self.rng.get_or_insert_with(rng)))
     }
 
-    /// The error of the last attempt, with their number where there were several.
+    /// Adds the number of attempts to the last error, if there were several.
     fn finally(&self, error: Error) -> Error {
         match self.failures {
             0 => error,
@@ -159,7 +169,7 @@ impl Attempts {
 }
 
 impl fmt::Display for Retry {
-    /// For people; waits only where there are any.
+    /// Omits the delays if there is only one attempt.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Retry { attempts, first_delay, factor, most_delay, jitter } = self;
         if *attempts == 1 {
@@ -173,15 +183,16 @@ impl fmt::Display for Retry {
     }
 }
 
-/// A [`Stage`] or an [`AsyncStage`] that retries each item, as a [`Retry`] says.
+/// A [`Stage`] or an [`AsyncStage`] that retries each item according to a [`Retry`].
 ///
-/// The error of the last attempt is the item's error, and says how many attempts there were.
+/// The last error is the item's error, with the number of attempts appended. For reads from a
+/// store, use the fetcher `Resilient` of the crate `spdl-io` instead: see [`Retry`].
 ///
 /// * An [`AsyncStage`] waits on the pipeline's [`Runtime`](crate::Runtime). The item stays in flight.
-/// * A [`Stage`] waits in its worker, which meanwhile runs stages nearer to the consumer. Outputs of an
-///   attempt are buffered until the attempt succeeds, so no output is emitted twice; outputs of an item
-///   that fails are dropped. A failed attempt may leave the stage's state changed, so the stage should
-///   change its state only if it succeeds. [`finish`](Stage::finish) is not retried.
+/// * A [`Stage`] waits in its worker, which runs downstream stages meanwhile. Outputs of an attempt
+///   are buffered until the attempt succeeds, so no output is emitted twice. Outputs of a failed
+///   item are dropped. An attempt that fails should not change the stage's state.
+///   [`finish`](Stage::finish) is not retried.
 ///
 /// ```
 /// use spdl_core::stage::Retried;
@@ -212,7 +223,7 @@ impl fmt::Display for Retry {
 /// # Ok::<(), Error>(())
 /// ```
 ///
-/// Each worker has one instance of a [`Stage`]; all instances may count in one counter:
+/// Each worker has its own instance of a [`Stage`]. All instances may share one counter:
 ///
 /// ```
 /// use spdl_core::observe::Counter;
@@ -240,7 +251,7 @@ pub struct Retried<S, Out = ()> {
 }
 
 impl<S, Out> Retried<S, Out> {
-    /// Retries the items of `stage`.
+    /// Wraps `stage`.
     ///
     /// # Errors
     /// `InvalidArgument` if `retry` is invalid: see [`Retry::validate`].
@@ -256,7 +267,7 @@ impl<S, Out> Retried<S, Out> {
         self
     }
 
-    /// How many attempts there were beyond the first of each item.
+    /// The counter of retries: attempts after the first of each item.
     pub fn retries(&self) -> Counter {
         self.retries.clone()
     }
@@ -267,7 +278,7 @@ impl<S, Out> Retried<S, Out> {
     {
         // Outputs of an attempt that failed or panicked are dropped.
         self.buffered.clear();
-        cx.holding_back(&mut self.buffered, |cx| self.stage.process(item, cx))
+        cx.with_buffered_outputs(&mut self.buffered, |cx| self.stage.process(item, cx))
     }
 
     fn emit_buffered(&mut self, cx: &mut StageContext<'_, Out>) -> Result<()> {
@@ -367,7 +378,7 @@ mod tests {
         Error::new(ErrorKind::Unavailable, "busy")
     }
 
-    fn steady() -> Retry {
+    fn without_jitter() -> Retry {
         Retry::default().jitter(0.0)
     }
 
@@ -375,7 +386,7 @@ mod tests {
         SampleId { epoch: 0, index }
     }
 
-    /// Sleeps no time at all, and tells how long it was asked to.
+    /// A runtime that records sleeps and returns immediately.
     #[derive(Debug, Default)]
     struct FakeClock(Mutex<Vec<Duration>>);
 
@@ -390,7 +401,7 @@ mod tests {
         }
     }
 
-    /// Fails with the errors in the list, then gives the item back.
+    /// Returns the errors of a list one by one, then the item.
     struct Flaky(Mutex<Vec<Error>>);
 
     impl Flaky {
@@ -427,17 +438,17 @@ mod tests {
     }
 
     #[test]
-    fn a_transient_failure_is_tried_again_after_growing_waits() {
-        let trial = try_async(steady().attempts(5), 0, [unavailable(), unavailable()]);
+    fn transient_failures_are_retried_with_growing_delays() {
+        let trial = try_async(without_jitter().attempts(5), 0, [unavailable(), unavailable()]);
         assert_eq!(trial.result.unwrap(), "item");
         assert_eq!(trial.sleeps, [50, 100].map(Duration::from_millis));
         assert_eq!(trial.retries, 2);
     }
 
     #[test]
-    fn the_last_error_says_how_many_attempts_there_were() {
+    fn the_last_error_has_the_number_of_attempts() {
         let timeout = Error::new(ErrorKind::Timeout, "too slow").with_key("a.jpg");
-        let trial = try_async(steady(), 0, [unavailable(), unavailable(), timeout]);
+        let trial = try_async(without_jitter(), 0, [unavailable(), unavailable(), timeout]);
         let error = trial.result.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Timeout);
         assert_eq!(error.to_string(), "a.jpg: too slow (after 3 attempts)");
@@ -445,42 +456,42 @@ mod tests {
     }
 
     #[test]
-    fn a_final_failure_is_not_tried_again() {
+    fn permanent_failures_are_not_retried() {
         let missing = || Error::new(ErrorKind::NotFound, "gone");
-        let trial = try_async(steady(), 0, [missing()]);
+        let trial = try_async(without_jitter(), 0, [missing()]);
         assert_eq!(trial.result.unwrap_err().to_string(), "gone");
         assert_eq!((trial.sleeps.len(), trial.retries), (0, 0));
-        let trial = try_async(steady(), 0, [unavailable(), missing()]);
+        let trial = try_async(without_jitter(), 0, [unavailable(), missing()]);
         assert_eq!(trial.result.unwrap_err().to_string(), "gone (after 2 attempts)");
         assert_eq!((trial.sleeps.len(), trial.retries), (1, 1));
     }
 
     #[test]
     fn one_attempt_means_no_retry() {
-        let trial = try_async(steady().attempts(1), 0, [unavailable()]);
+        let trial = try_async(without_jitter().attempts(1), 0, [unavailable()]);
         assert_eq!(trial.result.unwrap_err().to_string(), "busy");
         assert_eq!((trial.sleeps.len(), trial.retries), (0, 0));
     }
 
     #[test]
-    fn waits_depend_on_the_sample_and_on_nothing_else() {
+    fn delays_depend_on_the_sample_only() {
         let retry = Retry::default().attempts(4).jitter(1.0);
         let waits = |index| try_async(retry, index, std::iter::repeat_n(unavailable(), 3)).sleeps;
         assert_eq!(waits(1), waits(1));
         assert_ne!(waits(1), waits(2));
-        // They are none of the stage's own numbers.
+        // Independent of the stage's random numbers.
         let share = SampleRng::new(7, id(1), "fetch/retry").unit();
         let expected = Duration::from_secs_f64(0.05 * (1.0 - share));
         assert_eq!(waits(1)[0], expected);
     }
 
     #[test]
-    fn no_first_wait_means_no_wait_at_all() {
-        let retry = steady().first_delay(Duration::ZERO).factor(f64::MAX);
+    fn a_first_delay_of_0_disables_delays() {
+        let retry = without_jitter().first_delay(Duration::ZERO).factor(f64::MAX);
         assert_eq!(retry.delay(9, &mut SampleRng::new(0, id(0), "x")), Duration::ZERO);
     }
 
-    /// Emits its input twice, with a failure in between where there is one.
+    /// Emits its input twice, with the next error of the list in between.
     struct Twice(Flaky);
 
     impl Stage<String> for Twice {
@@ -504,13 +515,13 @@ mod tests {
         let errors = std::iter::repeat_n(unavailable(), 5);
         let retries = Counter::default();
         let twice = Twice(Flaky::new(errors));
-        let mut stage = Retried::new(twice, steady()).unwrap().count_retries(&retries);
+        let mut stage = Retried::new(twice, without_jitter()).unwrap().count_retries(&retries);
         let mut outlet = TestOutlet::default();
         outlet.run(id(0), |cx| {
             let error = stage.process("a".into(), cx).unwrap_err();
             assert_eq!(error.to_string(), "busy (after 3 attempts)");
             assert_eq!(retries.get(), 2);
-            // Two of the five failures are left for the second item.
+            // Two of the five errors remain for the second item.
             stage.process("b".into(), cx).unwrap();
             stage.finish(cx).unwrap();
         });
@@ -520,14 +531,14 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_ends_with_the_pipeline() {
+    fn a_stopping_pipeline_ends_a_delay() {
         let attempts = Counter::default();
         let counter = attempts.clone();
         let fail = stage_fn(move |(): ()| {
             counter.add(1);
             Err::<(), _>(unavailable())
         });
-        let mut stage = Retried::new(fail, steady()).unwrap();
+        let mut stage = Retried::new(fail, without_jitter()).unwrap();
         let mut outlet = TestOutlet { stopped_on_wait: true, ..TestOutlet::default() };
         let result = outlet.run(id(0), |cx| stage.process((), cx));
         assert_eq!(result.unwrap_err().kind(), ErrorKind::Stopped);
@@ -535,14 +546,14 @@ mod tests {
     }
 
     #[test]
-    fn a_stage_that_emits_much_hears_that_the_pipeline_stops() {
+    fn a_stopping_pipeline_ends_a_stage_with_many_outputs() {
         let numbers = FlatMap::new(|counter: Counter| {
             (0..1000).map(move |n| {
                 counter.add(1);
                 Ok(n)
             })
         });
-        let mut stage = Retried::new(numbers, steady()).unwrap();
+        let mut stage = Retried::new(numbers, without_jitter()).unwrap();
         let mut outlet = TestOutlet { stopped: true, ..TestOutlet::default() };
         let emitted = Counter::default();
         let result = outlet.run(id(0), |cx| stage.process(emitted.clone(), cx));
@@ -551,16 +562,16 @@ mod tests {
     }
 
     #[test]
-    fn settings_that_make_no_sense_are_errors() {
+    fn invalid_settings_are_errors() {
         let second = Duration::from_secs(1);
         for (retry, word) in [
-            (Retry::default().attempts(0), "0 attempts"),
-            (Retry::default().factor(0.5), "factor of 0.5"),
-            (Retry::default().factor(f64::NAN), "factor of NaN"),
-            (Retry::default().factor(f64::INFINITY), "factor of inf"),
-            (Retry::default().first_delay(second * 6), "6s"),
-            (Retry::default().jitter(1.5), "jitter of 1.5"),
-            (Retry::default().jitter(f64::NAN), "jitter of NaN"),
+            (Retry::default().attempts(0), "attempts is 0"),
+            (Retry::default().factor(0.5), "factor is 0.5"),
+            (Retry::default().factor(f64::NAN), "factor is NaN"),
+            (Retry::default().factor(f64::INFINITY), "factor is inf"),
+            (Retry::default().first_delay(second * 6), "first_delay is 6s"),
+            (Retry::default().jitter(1.5), "jitter is 1.5"),
+            (Retry::default().jitter(f64::NAN), "jitter is NaN"),
         ] {
             let error = Retried::<_, ()>::new((), retry).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::InvalidArgument);
@@ -571,7 +582,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_wait_is_within_its_bounds(
+        fn every_delay_is_within_its_bounds(
             failures in 1..=u32::MAX, first in 0..=10_000u64, most in 0..=u64::MAX,
             factor in 1.0..=f64::MAX, jitter in 0.0..=1.0, index: u64,
         ) {
@@ -582,7 +593,7 @@ mod tests {
             retry.validate().unwrap();
             let delay = retry.delay(failures, &mut SampleRng::new(0, id(index), "x"));
             prop_assert!(delay <= most);
-            // Rounding may take a nanosecond and what a float cannot hold.
+            // Tolerates rounding of the duration and of the float.
             let least = first.as_secs_f64() * (1.0 - jitter) * (1.0 - 1e-9) - 1e-9;
             prop_assert!(delay.as_secs_f64() >= least, "{delay:?} < {least}");
             if first.is_zero() {

@@ -289,7 +289,7 @@ impl<In: Send + 'static, S: Stage<In>> Outlet<S::Out> for QueueOutlet<'_, In, S>
         self.filtered = true;
     }
 
-    fn filled(&mut self, more: FillRate) {
+    fn add_fill_rate(&mut self, more: FillRate) {
         self.node.core.meter.filled(more);
     }
 
@@ -315,12 +315,12 @@ impl<In: Send + 'static, S: Stage<In>> Outlet<S::Out> for QueueOutlet<'_, In, S>
         }
         self.pool.work_downstream_for(&self.node.position, duration, || self.node.output.is_shut());
         self.waited += started.elapsed();
-        self.go_on()
+        self.check_stopped()
     }
 
     fn flush(&mut self) -> Result<()> {
         if self.run.outputs.is_empty() || !self.in_turn() {
-            return self.go_on();
+            return self.check_stopped();
         }
         if self.cut() {
             return Err(stopped());
@@ -332,7 +332,7 @@ impl<In: Send + 'static, S: Stage<In>> Outlet<S::Out> for QueueOutlet<'_, In, S>
         flushed
     }
 
-    fn go_on(&self) -> Result<()> {
+    fn check_stopped(&self) -> Result<()> {
         // A pipeline is stopped a moment before its queues are shut, and waits end then.
         let over = self.node.output.is_shut() || self.node.core.shared.stopped();
         if over { Err(stopped()) } else { Ok(()) }
