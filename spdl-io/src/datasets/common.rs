@@ -1,4 +1,4 @@
-//! Helpers that all sharded data sets share: offsets, keys, hashes, size checks.
+//! Helpers that several data sets share: keys, hashes, size checks, numbers.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use twox_hash::XxHash3_128;
 #[cfg(feature = "local")]
 use crate::fetch::Fetcher;
 use crate::fetch::Key;
-use crate::records::{FieldValue, StoredRecord};
+use crate::records::FieldValue;
 #[cfg(feature = "local")]
 use crate::stores::LocalFetcher;
 
@@ -18,55 +18,9 @@ pub(crate) fn local_fetcher() -> Arc<dyn Fetcher> {
     Arc::new(LocalFetcher::new())
 }
 
-/// The index of the first sample of each shard, followed by the total.
-#[derive(Clone, Debug)]
-pub(crate) struct ShardOffsets(Vec<u64>);
-
-impl ShardOffsets {
-    /// For shards of these lengths.
-    pub(crate) fn new(lens: impl IntoIterator<Item = u64>) -> Result<Self> {
-        let mut offsets = vec![0];
-        let mut end = 0_u64;
-        for len in lens {
-            end = end.checked_add(len).filter(|end| *end <= 1 << 63).ok_or_else(|| {
-                Error::new(ErrorKind::LimitExceeded, "the shards hold more than 2^63 samples")
-            })?;
-            offsets.push(end);
-        }
-        Ok(ShardOffsets(offsets))
-    }
-
-    /// The number of samples.
-    pub(crate) fn total(&self) -> u64 {
-        self.0.last().copied().unwrap_or_default()
-    }
-
-    /// The number of samples of each shard.
-    pub(crate) fn lens(&self) -> Vec<u64> {
-        self.0.windows(2).map(|pair| pair[1] - pair[0]).collect()
-    }
-
-    /// The shard of a sample, and its position in the shard.
-    pub(crate) fn locate(&self, index: u64) -> Result<(usize, u64)> {
-        if index >= self.total() {
-            let message =
-                format!("index {index} is out of range: the data set has {} samples", self.total());
-            return Err(Error::new(ErrorKind::InvalidArgument, message));
-        }
-        // The last shard that starts at or before it; preceding empty shards have the same start.
-        let shard = self.0.partition_point(|first| *first <= index) - 1;
-        Ok((shard, index - self.0[shard]))
-    }
-}
-
 /// The key of a sample: the object and the row, `OBJECT:ROW`.
 pub(crate) fn row_key(object: &Key, row: u64) -> Key {
     Key::from_bytes(&[object.as_bytes(), format!(":{row}").as_bytes()].concat())
-}
-
-/// The name of a sample in messages.
-pub(crate) fn record_name(record: &StoredRecord) -> Option<Arc<str>> {
-    Some(record.key.display_name())
 }
 
 /// A hash of the content of a data set. Variable-length parts are prefixed with their length.
@@ -156,16 +110,6 @@ pub(crate) fn unsigned(number: u64) -> Result<FieldValue> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn indexes_are_located_across_empty_shards() {
-        let offsets = ShardOffsets::new([2, 0, 3]).unwrap();
-        assert_eq!((offsets.total(), offsets.lens()), (5, vec![2, 0, 3]));
-        let places: Vec<_> = (0..5).map(|index| offsets.locate(index).unwrap()).collect();
-        assert_eq!(places, [(0, 0), (0, 1), (2, 0), (2, 1), (2, 2)]);
-        assert_eq!(offsets.locate(5).unwrap_err().kind(), ErrorKind::InvalidArgument);
-        assert!(ShardOffsets::new([1 << 63, 1]).is_err());
-    }
 
     #[test]
     fn half_precision_is_exact() {

@@ -23,12 +23,12 @@ mod common;
 mod file_list;
 mod image_folder;
 mod mds;
-mod openers;
 mod opening;
 #[cfg(feature = "parquet")]
 mod parquet;
 mod part_cache;
 mod patterns;
+mod sharded;
 mod tfrecord;
 mod webdataset;
 

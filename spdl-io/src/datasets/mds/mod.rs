@@ -23,8 +23,9 @@ use spdl_core::{Dataset, Error, ErrorKind, Result};
 use self::index::{Compression, FileInfo, ShardInfo};
 #[cfg(feature = "local")]
 use super::common::local_fetcher;
-use super::common::{ContentHash, ShardOffsets, check_size, record_name, row_key, u32_at};
+use super::common::{ContentHash, check_size, row_key, u32_at};
 use super::part_cache::{CachedBytes, PartCache};
+use super::sharded::{Shard, Sharded, Shards, impl_dataset};
 use crate::archive::{Decompress, DecompressLimits};
 use crate::fetch::{Fetcher, Key};
 use crate::records::{FieldRequest, FieldValue, PackedRows, StoredRecord};
@@ -68,8 +69,7 @@ const MAX_INDEX_BYTES: u64 = 1 << 28;
 /// # Ok::<(), spdl_core::Error>(())
 /// ```
 pub struct MdsDataset {
-    shards: Vec<Arc<SharedShard>>,
-    offsets: ShardOffsets,
+    shards: Shards<Arc<SharedShard>>,
 }
 
 /// Options of [`MdsDataset`].
@@ -148,7 +148,6 @@ impl MdsDataset {
         for (_, compression) in infos.iter().filter_map(|info| info.zip.as_ref()) {
             check_feature(*compression).map_err(located)?;
         }
-        let offsets = ShardOffsets::new(infos.iter().map(|info| u64::from(info.samples)))?;
         let parts = Arc::new(PartCache::new(options.cache_bytes));
         let shards = infos.into_iter().enumerate().map(|(number, info)| {
             let key =
@@ -159,13 +158,7 @@ impl MdsDataset {
             let shard = MdsShard { number, raw, zip, info, max_bytes, parts: Arc::clone(&parts) };
             Arc::new(SharedShard(Arc::new(shard)))
         });
-        Ok(MdsDataset { shards: shards.collect(), offsets })
-    }
-
-    /// The number of samples of each shard, for
-    /// [`ShardWindow`](spdl_core::source::sampler::ShardWindow).
-    pub fn shard_lens(&self) -> Vec<u64> {
-        self.offsets.lens()
+        Ok(MdsDataset { shards: Shards::new(shards.collect())? })
     }
 }
 
@@ -327,7 +320,7 @@ impl MdsShard {
 
 /// A shard behind an `Arc`, for [`PackedRows`].
 #[derive(Debug)]
-struct SharedShard(Arc<MdsShard>);
+pub(super) struct SharedShard(Arc<MdsShard>);
 
 #[async_trait]
 impl PackedRows for SharedShard {
@@ -370,21 +363,21 @@ impl PackedRows for SharedShard {
     }
 }
 
-impl Dataset for MdsDataset {
-    type Item = StoredRecord;
-
-    fn len(&self) -> u64 {
-        self.offsets.total()
+impl Shard for Arc<SharedShard> {
+    fn rows(&self) -> u64 {
+        self.0.info.samples.into()
     }
+}
 
-    fn item(&self, index: u64) -> Result<StoredRecord> {
-        let (shard, row) = self.offsets.locate(index)?;
-        let shard = Arc::clone(&self.shards[shard]);
+impl Sharded for MdsDataset {
+    type Shard = Arc<SharedShard>;
+
+    fn sample(&self, shard: &Self::Shard, row: u64) -> Result<StoredRecord> {
+        let shard = Arc::clone(shard);
         Ok(StoredRecord::new(row_key(&shard.0.raw, row)).with_row(shard, row))
     }
 
-    /// A hash of the names, sizes, sample counts and columns of the shards.
-    fn content_hash(&self) -> Option<u64> {
+    fn content(&self) -> ContentHash {
         let mut hash = ContentHash::new("mds");
         for SharedShard(shard) in self.shards.iter().map(AsRef::as_ref) {
             hash.bytes(shard.info.raw.basename.as_bytes());
@@ -394,13 +387,15 @@ impl Dataset for MdsDataset {
             hash.number(names.len() as u64);
             names.iter().for_each(|name| hash.bytes(name.as_bytes()));
         }
-        Some(hash.finish())
-    }
-
-    fn key(&self, item: &StoredRecord) -> Option<Arc<str>> {
-        record_name(item)
+        hash
     }
 }
+
+impl_dataset!(
+    MdsDataset,
+    "samples of each shard",
+    "the names, sizes, sample counts and columns of the shards"
+);
 
 impl fmt::Debug for MdsShard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -410,7 +405,7 @@ impl fmt::Debug for MdsShard {
 
 impl fmt::Debug for MdsDataset {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (samples, shards) = (self.offsets.total(), self.shards.len());
+        let (samples, shards) = (self.shards.total(), self.shards.len());
         write!(f, "MdsDataset({samples} samples in {shards} shards)")
     }
 }

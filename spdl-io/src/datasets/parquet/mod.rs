@@ -22,20 +22,15 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use futures_util::future::try_join_all;
-use futures_util::{StreamExt, TryStreamExt, stream};
-#[cfg(feature = "local")]
-use spdl_core::block_on;
 use spdl_core::{Dataset, Error, ErrorKind, Result};
 
 use self::column::ColumnPart;
 use self::footer::RowGroup;
 use self::schema::{ColumnKind, ParquetColumn};
-#[cfg(feature = "local")]
-use super::common::local_fetcher;
-use super::common::{ContentHash, ShardOffsets, check_size, record_name, row_key, with_context};
-use super::openers::impl_openers;
+use super::common::{ContentHash, check_size, row_key, with_context};
 use super::part_cache::PartCache;
 use super::patterns::FilePatterns;
+use super::sharded::{Shard, Sharded, Shards, impl_dataset, impl_openers, read_files};
 use crate::fetch::{Fetcher, Key};
 use crate::records::{FieldRequest, FieldValue, PackedRows, StoredRecord};
 
@@ -77,8 +72,8 @@ use crate::records::{FieldRequest, FieldValue, PackedRows, StoredRecord};
 /// # Ok::<(), spdl_core::Error>(())
 /// ```
 pub struct ParquetDataset {
-    groups: Vec<Arc<ParquetGroup>>,
-    offsets: ShardOffsets,
+    /// The row groups of all files.
+    shards: Shards<Arc<ParquetGroup>>,
     files: usize,
 }
 
@@ -127,14 +122,8 @@ impl ParquetOptions {
     }
 }
 
-impl_openers!(ParquetDataset, ParquetOptions, "`*.parquet` files", #[cfg(feature = "local")]);
-
-impl ParquetDataset {
-    #[cfg(feature = "local")]
-    fn open_keys(keys: Vec<Key>, options: &ParquetOptions) -> Result<Self> {
-        block_on(ParquetDataset::fetch_files(&local_fetcher(), keys, options))
-    }
-
+impl_openers! {
+    ParquetDataset, ParquetOptions, "`*.parquet` files", #[cfg(feature = "local")];
     /// Opens files of a store, in this order. The files may have different columns.
     ///
     /// # Errors
@@ -143,17 +132,14 @@ impl ParquetDataset {
     /// - `LimitExceeded` for a footer of more than 64 MiB.
     /// - `Unsupported` for encrypted files, and for a fetcher without sizes or range requests.
     /// - The errors of the fetcher.
-    pub async fn fetch_files(
+}
+
+impl ParquetDataset {
+    async fn fetch_keys(
         fetcher: &Arc<dyn Fetcher>,
-        files: impl IntoIterator<Item = impl Into<Key>>,
+        files: Vec<Key>,
         options: &ParquetOptions,
     ) -> Result<Self> {
-        let files: Vec<Key> = files.into_iter().map(Into::into).collect();
-        if files.is_empty() {
-            let message = "the list of Parquet files is empty";
-            return Err(Error::new(ErrorKind::InvalidArgument, message));
-        }
-        let file_count = files.len();
         let parts = Arc::new(PartCache::new(options.cache_bytes));
         let threads = &parts.threads();
         let read = |key: Key| async move {
@@ -167,8 +153,8 @@ impl ParquetDataset {
             let footer = read.await.map_err(|error| error.with_key(key.display_name()))?;
             Ok::<_, Error>((key, footer))
         };
-        let footers: Vec<_> =
-            stream::iter(files).map(read).buffered(options.concurrency).try_collect().await?;
+        let footers = read_files(files, "Parquet files", options.concurrency, read).await?;
+        let files = footers.len();
         let mut groups = Vec::new();
         for (key, footer) in footers {
             let is_supported =
@@ -191,14 +177,7 @@ impl ParquetDataset {
                 first_row = next;
             }
         }
-        let offsets = ShardOffsets::new(groups.iter().map(|group| group.rows.rows))?;
-        Ok(ParquetDataset { groups, offsets, files: file_count })
-    }
-
-    /// The number of rows of each row group, in the order of the files, for
-    /// [`ShardWindow`](spdl_core::source::sampler::ShardWindow).
-    pub fn shard_lens(&self) -> Vec<u64> {
-        self.offsets.lens()
+        Ok(ParquetDataset { shards: Shards::new(groups)?, files })
     }
 }
 
@@ -211,7 +190,7 @@ struct ParquetFile {
 }
 
 /// A row group of a file.
-struct ParquetGroup {
+pub(super) struct ParquetGroup {
     /// The position among the row groups of all files.
     place: usize,
     /// The position in the file.
@@ -348,24 +327,24 @@ fn size_of_field(field: &FieldValue) -> u64 {
     }
 }
 
-impl Dataset for ParquetDataset {
-    type Item = StoredRecord;
-
-    fn len(&self) -> u64 {
-        self.offsets.total()
+impl Shard for Arc<ParquetGroup> {
+    fn rows(&self) -> u64 {
+        self.rows.rows
     }
+}
 
-    fn item(&self, index: u64) -> Result<StoredRecord> {
-        let (group, row) = self.offsets.locate(index)?;
-        let group = Arc::clone(&self.groups[group]);
+impl Sharded for ParquetDataset {
+    type Shard = Arc<ParquetGroup>;
+
+    fn sample(&self, shard: &Self::Shard, row: u64) -> Result<StoredRecord> {
+        let group = Arc::clone(shard);
         let key = row_key(&group.file.key, group.first_row.saturating_add(row));
         Ok(StoredRecord::new(key).with_row(group, row))
     }
 
-    /// A hash of the file names, their columns, and the rows and sizes of all row groups.
-    fn content_hash(&self) -> Option<u64> {
+    fn content(&self) -> ContentHash {
         let mut hash = ContentHash::new("parquet");
-        for group in &self.groups {
+        for group in self.shards.iter() {
             hash.name(&group.file.key);
             hash.number(group.rows.rows);
             group.rows.chunks.iter().for_each(|chunk| hash.number(chunk.end - chunk.start));
@@ -373,13 +352,15 @@ impl Dataset for ParquetDataset {
                 group.file.columns.iter().for_each(|column| hash.bytes(column.name.as_bytes()));
             }
         }
-        Some(hash.finish())
-    }
-
-    fn key(&self, item: &StoredRecord) -> Option<Arc<str>> {
-        record_name(item)
+        hash
     }
 }
+
+impl_dataset!(
+    ParquetDataset,
+    "rows of each row group, in the order of the files",
+    "the file names, their columns, and the rows and sizes of all row groups"
+);
 
 impl fmt::Debug for ParquetGroup {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -390,7 +371,7 @@ impl fmt::Debug for ParquetGroup {
 
 impl fmt::Debug for ParquetDataset {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (rows, groups) = (self.offsets.total(), self.groups.len());
+        let (rows, groups) = (self.shards.total(), self.shards.len());
         write!(f, "ParquetDataset({rows} rows in {groups} row groups of {} files)", self.files)
     }
 }

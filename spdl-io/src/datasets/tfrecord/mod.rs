@@ -14,16 +14,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use futures_util::{StreamExt, TryStreamExt, stream};
-#[cfg(feature = "local")]
-use spdl_core::block_on;
 use spdl_core::{Dataset, Error, ErrorKind, Result};
 
-#[cfg(feature = "local")]
-use super::common::local_fetcher;
-use super::common::{ContentHash, ShardOffsets, check_size, record_name, row_key};
-use super::openers::impl_openers;
+use super::common::{ContentHash, check_size, row_key};
 use super::patterns::FilePatterns;
+use super::sharded::{Shard, Sharded, Shards, impl_dataset, impl_openers, read_files};
 use crate::fetch::{Fetcher, Key};
 use crate::records::{FieldRequest, FieldValue, PackedRows, StoredRecord};
 
@@ -58,8 +53,7 @@ const MAX_INDEX_BYTES: u64 = 1 << 30;
 ///
 /// The format is that of TensorFlow's guide "TFRecord and tf.train.Example".
 pub struct TfRecordDataset {
-    shards: Vec<Arc<TfRecordFile>>,
-    offsets: ShardOffsets,
+    shards: Shards<Arc<TfRecordFile>>,
 }
 
 /// Options of [`TfRecordDataset`].
@@ -114,14 +108,8 @@ impl TfRecordOptions {
     }
 }
 
-impl_openers!(TfRecordDataset, TfRecordOptions, "`*.tfrecord` files", #[cfg(feature = "local")]);
-
-impl TfRecordDataset {
-    #[cfg(feature = "local")]
-    fn open_keys(keys: Vec<Key>, options: &TfRecordOptions) -> Result<Self> {
-        block_on(TfRecordDataset::fetch_files(&local_fetcher(), keys, options))
-    }
-
+impl_openers! {
+    TfRecordDataset, TfRecordOptions, "`*.tfrecord` files", #[cfg(feature = "local")];
     /// Opens files of a store, in this order.
     ///
     /// # Errors
@@ -130,25 +118,19 @@ impl TfRecordDataset {
     /// - `Truncated` if a file ends inside a record.
     /// - `Unsupported` for compressed files, and for a fetcher without sizes or range requests.
     /// - The errors of the fetcher.
-    pub async fn fetch_files(
+}
+
+impl TfRecordDataset {
+    async fn fetch_keys(
         fetcher: &Arc<dyn Fetcher>,
-        files: impl IntoIterator<Item = impl Into<Key>>,
+        files: Vec<Key>,
         options: &TfRecordOptions,
     ) -> Result<Self> {
-        let files: Vec<Key> = files.into_iter().map(Into::into).collect();
-        if files.is_empty() {
-            return Err(Error::new(
-                ErrorKind::InvalidArgument,
-                "the list of TFRecord files is empty",
-            ));
-        }
         let read = |key: Key| async move {
             let ends = find_records(fetcher, &key, options).await?;
             Ok::<_, Error>((key, ends))
         };
-        let found = stream::iter(files).map(read).buffered(options.concurrency);
-        let found: Vec<(Key, Vec<u64>)> = found.try_collect().await?;
-        let offsets = ShardOffsets::new(found.iter().map(|(_, ends)| ends.len() as u64))?;
+        let found = read_files(files, "TFRecord files", options.concurrency, read).await?;
         let shard = |(key, ends), names| TfRecordFile {
             key,
             ends,
@@ -167,13 +149,7 @@ impl TfRecordDataset {
             names = features.into_iter().map(|(name, _)| name).collect();
         }
         let shards = found.into_iter().map(|found| Arc::new(shard(found, Arc::clone(&names))));
-        Ok(TfRecordDataset { shards: shards.collect(), offsets })
-    }
-
-    /// The number of records of each file, for
-    /// [`ShardWindow`](spdl_core::source::sampler::ShardWindow).
-    pub fn shard_lens(&self) -> Vec<u64> {
-        self.offsets.lens()
+        Ok(TfRecordDataset { shards: Shards::new(shards.collect())? })
     }
 }
 
@@ -203,7 +179,7 @@ async fn find_records(
 const RECORD: &str = "record";
 
 /// A file, and the end of each record.
-struct TfRecordFile {
+pub(super) struct TfRecordFile {
     key: Key,
     ends: Vec<u64>,
     names: Arc<[Arc<str>]>,
@@ -255,34 +231,36 @@ impl PackedRows for TfRecordFile {
     }
 }
 
-impl Dataset for TfRecordDataset {
-    type Item = StoredRecord;
-
-    fn len(&self) -> u64 {
-        self.offsets.total()
+impl Shard for Arc<TfRecordFile> {
+    fn rows(&self) -> u64 {
+        self.ends.len() as u64
     }
+}
 
-    fn item(&self, index: u64) -> Result<StoredRecord> {
-        let (shard, row) = self.offsets.locate(index)?;
-        let shard = Arc::clone(&self.shards[shard]);
+impl Sharded for TfRecordDataset {
+    type Shard = Arc<TfRecordFile>;
+
+    fn sample(&self, shard: &Self::Shard, row: u64) -> Result<StoredRecord> {
+        let shard = Arc::clone(shard);
         Ok(StoredRecord::new(row_key(&shard.key, row)).with_row(shard, row))
     }
 
-    /// A hash of the file names and of the ends of all records.
-    fn content_hash(&self) -> Option<u64> {
+    fn content(&self) -> ContentHash {
         let mut hash = ContentHash::new("tfrecord");
-        for shard in &self.shards {
+        for shard in self.shards.iter() {
             hash.name(&shard.key);
             hash.number(shard.ends.len() as u64);
             shard.ends.iter().for_each(|&end| hash.number(end));
         }
-        Some(hash.finish())
-    }
-
-    fn key(&self, item: &StoredRecord) -> Option<Arc<str>> {
-        record_name(item)
+        hash
     }
 }
+
+impl_dataset!(
+    TfRecordDataset,
+    "records of each file",
+    "the file names and of the ends of all records"
+);
 
 impl fmt::Debug for TfRecordFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -292,7 +270,7 @@ impl fmt::Debug for TfRecordFile {
 
 impl fmt::Debug for TfRecordDataset {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (records, files) = (self.offsets.total(), self.shards.len());
+        let (records, files) = (self.shards.total(), self.shards.len());
         write!(f, "TfRecordDataset({records} records in {files} files)")
     }
 }

@@ -10,7 +10,7 @@ use crate::archive::{TarIndex, TarKind};
 use crate::fetch::Key;
 
 /// The samples of one shard, in archive order.
-pub(super) struct TarShard {
+pub(in crate::datasets) struct TarShard {
     pub(super) key: Key,
     /// A hash of the size and version, for shards of a store.
     pub(super) version: Option<u64>,

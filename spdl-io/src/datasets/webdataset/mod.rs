@@ -17,13 +17,13 @@ use std::sync::Arc;
 
 use self::folders::{ClassFolders, is_image};
 use self::grouping::{SampleMember, TarShard};
-use super::common::{ContentHash, ShardOffsets, record_name};
-use super::openers::impl_openers;
+use super::common::ContentHash;
 use super::patterns::FilePatterns;
+use super::sharded::{Shard, Sharded, Shards, impl_dataset, impl_openers};
 use crate::archive::TarOptions;
 use crate::fetch::{Fetcher, Key};
 use crate::records::{Encoding, Extent, FetchLabeled, StoredField, StoredRecord};
-use spdl_core::{Dataset, Error, ErrorKind, Result};
+use spdl_core::{Dataset, Error, Result};
 
 /// The samples of tar archives. Consecutive members that share a name are one sample.
 ///
@@ -97,9 +97,7 @@ use spdl_core::{Dataset, Error, ErrorKind, Result};
 /// # Ok::<(), spdl_core::Error>(())
 /// ```
 pub struct WebDataset {
-    shards: Vec<TarShard>,
-    /// The number of each shard's first sample, and behind the last one that of all samples.
-    offsets: ShardOffsets,
+    shards: Shards<TarShard>,
     /// The names and encodings of all fields.
     fields: Vec<(Arc<str>, Encoding)>,
     /// The class folders, if folders are classes.
@@ -180,13 +178,8 @@ fn default_encoding(extension: &str) -> Encoding {
     }
 }
 
-impl_openers!(WebDataset, WebDatasetOptions, "`*.tar` files");
-
-impl WebDataset {
-    fn open_keys(keys: Vec<Key>, options: &WebDatasetOptions) -> Result<Self> {
-        WebDataset::new(shards::open(&keys, options)?, options)
-    }
-
+impl_openers! {
+    WebDataset, WebDatasetOptions, "`*.tar` files";
     /// Opens shards of a store, in this order.
     ///
     /// The index next to a shard (`SHARD.tar.idx`) is used if it matches the size of the shard and the
@@ -196,19 +189,22 @@ impl WebDataset {
     /// - The errors of the fetcher.
     /// - `InvalidArgument` for an empty list.
     /// - `Unsupported` for compressed shards, and for a fetcher without sizes or range requests.
-    pub async fn fetch_files(
+}
+
+impl WebDataset {
+    fn open_keys(keys: Vec<Key>, options: &WebDatasetOptions) -> Result<Self> {
+        WebDataset::new(shards::open(keys, options)?, options)
+    }
+
+    async fn fetch_keys(
         fetcher: &Arc<dyn Fetcher>,
-        keys: impl IntoIterator<Item = Key>,
+        keys: Vec<Key>,
         options: &WebDatasetOptions,
     ) -> Result<Self> {
-        let keys = keys.into_iter().collect();
         WebDataset::new(shards::fetch(fetcher, keys, options).await?, options)
     }
 
     fn new(mut shards: Vec<TarShard>, options: &WebDatasetOptions) -> Result<Self> {
-        if shards.is_empty() {
-            return Err(Error::new(ErrorKind::InvalidArgument, "the list of shards is empty"));
-        }
         let mut fields = Vec::new();
         let mut numbers: HashMap<Arc<str>, u32> = HashMap::new();
         for shard in &mut shards {
@@ -226,8 +222,8 @@ impl WebDataset {
                 member.extension = of_shard[member.extension as usize];
             }
         }
-        let offsets = ShardOffsets::new(shards.iter().map(|shard| shard.len() as u64))?;
-        let mut samples = WebDataset { shards, offsets, fields, folders: None };
+        let shards = Shards::new(shards)?;
+        let mut samples = WebDataset { shards, fields, folders: None };
         samples.folders = samples.class_folders();
         Ok(samples)
     }
@@ -261,7 +257,7 @@ impl WebDataset {
             members.iter().any(|member| wanted[member.extension as usize])
         };
         let (mut all, mut without, mut first) = (0, 0, None);
-        for shard in &self.shards {
+        for shard in self.shards.iter() {
             for sample in 0..shard.len() {
                 // The pipeline reports bad samples.
                 let Ok(members) = shard.members(sample) else { continue };
@@ -282,12 +278,6 @@ impl WebDataset {
     /// The shards, in their order.
     pub fn shards(&self) -> impl ExactSizeIterator<Item = &Key> {
         self.shards.iter().map(|shard| &shard.key)
-    }
-
-    /// The number of samples of each shard, for
-    /// [`ShardWindow`](spdl_core::source::sampler::ShardWindow).
-    pub fn shard_lens(&self) -> Vec<u64> {
-        self.offsets.lens()
     }
 
     /// The size of each shard when it was opened, in bytes.
@@ -334,18 +324,18 @@ impl WebDataset {
     }
 }
 
-impl Dataset for WebDataset {
-    type Item = StoredRecord;
-
-    fn len(&self) -> u64 {
-        self.offsets.total()
+impl Shard for TarShard {
+    fn rows(&self) -> u64 {
+        self.len() as u64
     }
+}
 
-    fn item(&self, index: u64) -> Result<StoredRecord> {
-        let (shard, sample) = self.offsets.locate(index)?;
-        let shard = &self.shards[shard];
+impl Sharded for WebDataset {
+    type Shard = TarShard;
+
+    fn sample(&self, shard: &TarShard, row: u64) -> Result<StoredRecord> {
         // Lossless: below the number of samples of the shard.
-        let sample = sample as usize;
+        let sample = row as usize;
         let members = shard.members(sample)?;
         let name = shard.name(sample).unwrap_or_default();
         let label = self.folders.as_ref().map_or(-1, |folders| folders.label(name));
@@ -362,11 +352,9 @@ impl Dataset for WebDataset {
         Ok(record)
     }
 
-    /// A hash of the file names of the shards, the names of all samples, and the names and sizes of all
-    /// fields.
-    fn content_hash(&self) -> Option<u64> {
+    fn content(&self) -> ContentHash {
         let mut hash = ContentHash::without_format();
-        for shard in &self.shards {
+        for shard in self.shards.iter() {
             hash.name(&shard.key);
             hash.bytes(&(shard.len() as u64).to_le_bytes());
             for sample in 0..shard.len() {
@@ -378,13 +366,15 @@ impl Dataset for WebDataset {
                 }
             }
         }
-        Some(hash.finish())
-    }
-
-    fn key(&self, item: &StoredRecord) -> Option<Arc<str>> {
-        record_name(item)
+        hash
     }
 }
+
+impl_dataset!(
+    WebDataset,
+    "samples of each shard",
+    "the file names of the shards, the names of all samples, and the names and sizes of all fields"
+);
 
 impl fmt::Debug for WebDataset {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -2,21 +2,26 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+use std::time::Duration;
 
-use futures_util::{StreamExt, TryStreamExt, stream};
-use spdl_core::{Error, ErrorKind, Result};
+use spdl_core::{Error, ErrorKind, Result, block_on};
 use twox_hash::XxHash3_128;
 
 use super::WebDatasetOptions;
 use super::grouping::TarShard;
-use crate::archive::{ArchiveStamp, TarIndex, TarSlice};
+use crate::archive::{ArchiveStamp, TarIndex, TarOptions, TarSlice};
+use crate::datasets::sharded::read_files;
 use crate::fetch::{Fetcher, Key, ObjectMeta};
+use crate::files::IoThreads;
 
 /// File name suffixes of compressed archives.
 const COMPRESSED: [&str; 9] =
     [".gz", ".tgz", ".zst", ".tzst", ".zstd", ".bz2", ".tbz2", ".xz", ".txz"];
+/// The name of the files in messages.
+const SHARDS: &str = "tar shards";
+/// A thread without work ends after this time.
+const LINGER: Duration = Duration::from_secs(1);
 /// The maximum size of the headers that are read to validate an index, in bytes.
 const MAX_HEADER_BYTES: u64 = 1 << 20;
 /// An index is smaller than its archive plus this many bytes.
@@ -44,41 +49,21 @@ fn is_damage(error: &Error) -> bool {
     matches!(error.kind(), Corrupt | LimitExceeded | Truncated | Unsupported)
 }
 
-/// Opens local archives, on several threads.
-pub(super) fn open(keys: &[Key], options: &WebDatasetOptions) -> Result<Vec<TarShard>> {
+/// Opens local archives, on up to [`concurrency`](WebDatasetOptions::concurrency) threads.
+pub(super) fn open(keys: Vec<Key>, options: &WebDatasetOptions) -> Result<Vec<TarShard>> {
     keys.iter().try_for_each(check_name)?;
-    let (next, has_failed) = (AtomicUsize::new(0), AtomicBool::new(false));
-    let opened = Mutex::new(Vec::with_capacity(keys.len()));
-    let work = || {
-        while !has_failed.load(Ordering::Relaxed) {
-            let number = next.fetch_add(1, Ordering::Relaxed);
-            let Some(key) = keys.get(number) else { break };
-            let shard = open_one(key, options);
-            if shard.is_err() {
-                has_failed.store(true, Ordering::Relaxed);
-            }
-            opened.lock().unwrap_or_else(PoisonError::into_inner).push((number, shard));
-        }
-    };
-    std::thread::scope(|threads| {
-        for _ in 1..options.concurrency.min(keys.len()) {
-            // If the system refuses a thread, the others do the work.
-            let _ =
-                std::thread::Builder::new().name("spdl-index".into()).spawn_scoped(threads, work);
-        }
-        work();
-    });
-    let mut opened = opened.into_inner().unwrap_or_else(PoisonError::into_inner);
-    opened.sort_unstable_by_key(|(number, _)| *number);
-    opened.into_iter().map(|(_, shard)| shard).collect()
+    let threads = IoThreads::new("spdl-index", options.concurrency, LINGER);
+    let tar = options.tar;
+    let read = |key| threads.run(move || open_one(&key, tar));
+    // The threads bound the concurrency, so a slow archive does not delay later ones.
+    let concurrency = keys.len();
+    block_on(read_files(keys, SHARDS, concurrency, read))
 }
 
-fn open_one(key: &Key, options: &WebDatasetOptions) -> Result<TarShard> {
-    let (index, damage) = match TarIndex::open_with(key.to_path(), options.tar) {
+fn open_one(key: &Key, options: TarOptions) -> Result<TarShard> {
+    let (index, damage) = match TarIndex::open_with(key.to_path(), options) {
         Ok(index) => (index, None),
-        Err(error) if is_damage(&error) => {
-            TarIndex::build_until_damage(key.to_path(), options.tar)?
-        }
+        Err(error) if is_damage(&error) => TarIndex::build_until_damage(key.to_path(), options)?,
         Err(error) => return Err(error),
     };
     TarShard::new(key.clone(), &index, damage)
@@ -91,17 +76,14 @@ pub(super) async fn fetch(
     options: &WebDatasetOptions,
 ) -> Result<Vec<TarShard>> {
     keys.iter().try_for_each(check_name)?;
-    let shards = keys.into_iter().map(|key| {
-        let (fetcher, options) = (Arc::clone(fetcher), options.clone());
-        async move {
-            let object = fetcher.stat(&key).await?;
-            let (index, damage) = fetch_index(&fetcher, &object, &options).await?;
-            let mut shard = TarShard::new(key, &index, damage)?;
-            shard.version = Some(object.version_hash());
-            Ok(shard)
-        }
-    });
-    stream::iter(shards).buffered(options.concurrency).try_collect().await
+    let read = |key: Key| async move {
+        let object = fetcher.stat(&key).await?;
+        let (index, damage) = fetch_index(fetcher, &object, options).await?;
+        let mut shard = TarShard::new(key, &index, damage)?;
+        shard.version = Some(object.version_hash());
+        Ok(shard)
+    };
+    read_files(keys, SHARDS, options.concurrency, read).await
 }
 
 async fn fetch_index(
