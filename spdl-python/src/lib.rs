@@ -1,19 +1,16 @@
-//! The native half of the Python package `spdl_rs`; private to it, and as thin as it can be.
+//! The native module of the Python package `spdl_rs`: private and thin.
 //!
 //! ```text
-//! python/spdl_rs   what users see: classes, types, documentation, checks of arguments
+//! python/spdl_rs   public classes, types, documentation, argument checks
 //!       │
-//!   this crate     Images ──► Epoch(Settings) ──► Array: the memory of a NumPy array
-//!       │          BatchIterator: gives the batches of an epoch, each counted as it is given
-//!       │          batches: those of an epoch, on the host or on a device
-//!       │          cuda: devices, and memory on them, by the driver or by functions of Python's
-//!       │          position: how far an epoch has come, as JSON
-//!       │          pipeline: stages of Python code, on threads of Python's
-//!       │          RankOrder ──► Indices: what a distributed sampler draws
-//!       │          operators: one file read, one image decoded; many, in pipeline/native/
-//!       │          io: headers of archives, arrays and WAV, of which Python makes views
-//!       │          trace: what ran when, as lines of JSON
-//!       │          wait: the GIL is free, Ctrl-C is heard; error: exceptions by kind; home: forks
+//!   this crate     images: the pipeline of `ImageLoader`, its batches and checkpoint state
+//!       │          pipeline: stages that call Python functions, on Python threads
+//!       │          operators: reading a file, decoding and augmenting an image
+//!       │          io: headers of tar, zip, npy and WAV files in memory
+//!       │          cuda: CUDA devices, device memory, decoding on a device
+//!       │          sampler: indices of distributed samplers
+//!       │          statistics, trace: counters, and timelines in the trace event format
+//!       │          interop: GIL, signals, forks, exceptions, arrays
 //!       ▼
 //! spdl-core, spdl-io, spdl-media, spdl-cuda
 //! ```
@@ -58,6 +55,6 @@ mod _spdl_rs {
     use crate::trace::Trace;
 
     #[pymodule_export]
-    #[expect(non_upper_case_globals, reason = "Python's name for it")]
+    #[expect(non_upper_case_globals, reason = "the conventional Python name")]
     const __version__: &str = env!("CARGO_PKG_VERSION");
 }

@@ -1,4 +1,4 @@
-//! The orders of distributed samplers: which items a rank draws, and how far it has come.
+//! Orders of distributed samplers: which indices a rank draws, and its position among them.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -8,10 +8,10 @@ use spdl_core::source::sampler::{Distributed, NumpyRandom, SampleOrder, Sampler,
 use crate::interop::error::to_exception;
 use crate::interop::wait::interruptible;
 
-/// An order of so many items or draws is there at once; for a longer one, signals are heard.
-const AT_ONCE: u64 = 1 << 16;
+/// Orders of at most this many items or draws are computed without checking for signals.
+const UNINTERRUPTIBLE_MAX: u64 = 1 << 16;
 
-/// One rank's part of a data set's order.
+/// The part of a data set's order that one rank draws.
 #[pyclass(frozen, module = "spdl_rs._spdl_rs")]
 pub(crate) struct RankOrder {
     sampler: Arc<dyn Sampler>,
@@ -22,7 +22,7 @@ pub(crate) struct RankOrder {
 
 #[pymethods]
 impl RankOrder {
-    /// Every `world_size`-th item of 0, 1, 2 and so on, the same for every seed.
+    /// Every `world_size`-th of the numbers 0, 1, 2 and so on; the seed has no effect.
     #[staticmethod]
     fn sequential(
         py: Python<'_>,
@@ -36,7 +36,7 @@ impl RankOrder {
             .map_err(|error| to_exception(py, &error))
     }
 
-    /// Every `world_size`-th of NumPy's draws; another order for each seed.
+    /// Every `world_size`-th draw of NumPy's generator; the seed selects the order.
     #[staticmethod]
     #[pyo3(signature = (items, draws, weights, rank, world_size, drop_last_round))]
     fn random(
@@ -49,7 +49,7 @@ impl RankOrder {
         drop_last_round: bool,
     ) -> PyResult<Self> {
         let part = py.detach(|| {
-            // Of seed 0, and each epoch with its own: what is the epoch there is the seed here.
+            // `each_epoch` makes the seed `0 + epoch`, so the epoch number serves as the seed here.
             let mut all = NumpyRandom::new(0).each_epoch().draws(draws);
             if drop_last_round {
                 all = all.multiple_of(world_size)?;
@@ -62,11 +62,11 @@ impl RankOrder {
         RankOrder::new(part, items, draws).map_err(|error| to_exception(py, &error))
     }
 
-    /// The items that `seed` gives, from `position` on.
+    /// The indices for `seed`, from `position` on.
     fn indices(&self, seed: u64, position: u64) -> Indices {
         let RankOrder { items, len, is_short, .. } = *self;
-        let progress = Mutex::new(Progress { position, order: None });
-        Indices { sampler: Arc::clone(&self.sampler), items, seed, len, is_short, progress }
+        let state = Mutex::new(IndicesState { position, order: None });
+        Indices { sampler: Arc::clone(&self.sampler), items, seed, len, is_short, state }
     }
 
     fn __len__(&self) -> PyResult<usize> {
@@ -85,13 +85,15 @@ impl RankOrder {
             Some(len) => len,
             None => sampler.epoch(items, 0)?.len(),
         };
-        let is_short = items.max(draws) <= AT_ONCE;
+        let is_short = items.max(draws) <= UNINTERRUPTIBLE_MAX;
         Ok(RankOrder { sampler: Arc::new(sampler), items, len, is_short })
     }
 }
 
-/// The items of one pass, one by one. The order is computed for the first of them, with the GIL
-/// free, and given back after the last. Threads that share it get different items.
+/// Iterator over the indices of one pass.
+///
+/// The order is computed for the first index, without the GIL, and freed after the last. Threads
+/// that share the iterator get different indices.
 #[pyclass(frozen, module = "spdl_rs._spdl_rs")]
 pub(crate) struct Indices {
     sampler: Arc<dyn Sampler>,
@@ -99,10 +101,10 @@ pub(crate) struct Indices {
     seed: u64,
     len: u64,
     is_short: bool,
-    progress: Mutex<Progress>,
+    state: Mutex<IndicesState>,
 }
 
-struct Progress {
+struct IndicesState {
     position: u64,
     order: Option<Arc<dyn SampleOrder>>,
 }
@@ -116,23 +118,23 @@ impl Indices {
     fn __next__(&self, py: Python<'_>) -> PyResult<Option<u64>> {
         loop {
             {
-                let mut progress = self.progress();
-                if progress.position >= self.len {
-                    progress.order = None;
+                let mut state = self.state();
+                if state.position >= self.len {
+                    state.order = None;
                     return Ok(None);
                 }
-                if let Some(order) = &progress.order {
-                    let item = order.at(progress.position);
-                    progress.position += 1;
+                if let Some(order) = &state.order {
+                    let item = order.at(state.position);
+                    state.position += 1;
                     return Ok(Some(item));
                 }
             }
-            // Without the lock: whoever waits for that may hold the GIL.
+            // Not under the lock: a thread that waits for the lock may hold the GIL.
             let (sampler, items, seed) = (Arc::clone(&self.sampler), self.items, self.seed);
             let make = move || sampler.epoch(items, seed);
             let order = if self.is_short { py.detach(make) } else { interruptible(py, make)? };
             let order = order.map_err(|error| to_exception(py, &error))?;
-            self.progress().order.get_or_insert(order);
+            self.state().order.get_or_insert(order);
         }
     }
 
@@ -140,15 +142,15 @@ impl Indices {
         Ok(usize::try_from(self.len.saturating_sub(self.position()))?)
     }
 
-    /// How many items of the pass were given, those before its start among them.
+    /// The number of indices drawn so far, including those before the start position.
     #[getter]
     fn position(&self) -> u64 {
-        self.progress().position
+        self.state().position
     }
 }
 
 impl Indices {
-    fn progress(&self) -> MutexGuard<'_, Progress> {
-        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, IndicesState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -152,7 +152,7 @@ def test_states_that_do_not_belong_together_are_refused(paths):
     ]:
         with pytest.raises(spdl_rs.InvalidArgumentError, match=says):
             combine(wrong)
-    with pytest.raises(ValueError, match="no state of an ImageLoader"):
+    with pytest.raises(ValueError, match="not a state of an ImageLoader"):
         combine([{"loader": "another"}])
     with pytest.raises(TypeError, match="must be the dict"):
         combine([7])

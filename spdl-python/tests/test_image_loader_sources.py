@@ -248,7 +248,7 @@ def test_names_in_tar_shards_without_classes_are_refused_with_what_to_do(named):
 def test_classes_are_refused_where_the_data_set_has_its_own(everything, names):
     is_list = isinstance(names, list)
     source = [everything / name for name in names] if is_list else everything / names
-    with pytest.raises(ValueError, match="classes goes with samples whose labels are in a field"):
+    with pytest.raises(ValueError, match="classes requires labels in a field"):
         spdl_rs.ImageLoader(source, batch_size=1, classes=["cat", "dog"])
     for wrong in [[], ["cat", "cat"]]:
         with pytest.raises(ValueError, match="classes must hold one name or more, and none twice"):

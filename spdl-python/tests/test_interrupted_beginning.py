@@ -217,5 +217,5 @@ def test_a_pipeline_of_handed_in_items_has_no_thread_for_them_and_ends_when_nobo
     del items
     assert_no_threads()
     tasks.put(0)
-    with pytest.raises(TypeError, match="cannot be iterated"):
+    with pytest.raises(TypeError, match="cannot iterate"):
         iter(tasks)

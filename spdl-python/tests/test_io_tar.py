@@ -102,7 +102,7 @@ def test_r01_views_keep_the_archive():
 def test_r01_views_of_other_shapes_are_bytes():
     archive = numpy.frombuffer(archive_of(), "<u4").reshape(-1, 2)
     assert contents(archive) == FILES
-    with pytest.raises(ValueError, match="one behind the other"):
+    with pytest.raises(ValueError, match="not C-contiguous"):
         iter_tarfile(archive[:, 0])
     with pytest.raises(spdl_rs.TruncatedError):
         list(iter_tarfile(numpy.zeros((0, 3), "u2")))
@@ -208,14 +208,14 @@ def test_r01_what_read_raises_comes_through():
     with pytest.raises(ConnectionError) as caught:
         list(iter_tarfile(Broken(error)))
     assert caught.value is error
-    with pytest.raises(TypeError, match="gave str, and not bytes"):
+    with pytest.raises(TypeError, match="must return bytes, not str"):
         list(iter_tarfile(Broken("text")))
-    with pytest.raises(TypeError, match="gave NoneType"):
+    with pytest.raises(TypeError, match="not NoneType"):
         list(iter_tarfile(Broken(None)))
-    with pytest.raises(ValueError, match="was asked for 512"):
+    with pytest.raises(ValueError, match="more than requested"):
         list(iter_tarfile(Broken(bytes(513))))
     for source in ["archive.tar", 3, None]:
-        with pytest.raises(TypeError, match="must hold bytes or have a method read"):
+        with pytest.raises(TypeError, match="must be bytes-like or have a read method"):
             iter_tarfile(source)
 
 

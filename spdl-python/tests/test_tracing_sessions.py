@@ -47,7 +47,7 @@ def test_t06_without_a_session_nothing_is_recorded(path):
 
 def test_t06_there_is_one_session_at_a_time(path, tmp_path):
     with tracing(path):
-        with pytest.raises(RuntimeError, match="a trace is being recorded already"):
+        with pytest.raises(RuntimeError, match="another trace is active"):
             # The same file is not emptied either.
             with tracing(path):
                 raise AssertionError("entered")

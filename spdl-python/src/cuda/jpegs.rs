@@ -17,7 +17,7 @@ use super::memory::DeviceMemory;
 use super::pixels::{format_of, shape_of};
 use crate::interop::error::to_exception;
 use crate::interop::wait::without_python;
-use crate::operators::bytes_for;
+use crate::operators::bytes_with_message;
 
 /// Memory of a device, and the shape of the array in it.
 pub(super) type Placement = (DeviceMemory, Vec<usize>);
@@ -32,7 +32,7 @@ pub(super) fn decode_all(
     pix_fmt: &str,
 ) -> PyResult<Placement> {
     const WANTED: &str = "a JPEG is given as a path, or as the bytes of a file";
-    let encoded = encoded.iter().map(|data| bytes_for(data, WANTED));
+    let encoded = encoded.iter().map(|data| bytes_with_message(data, WANTED));
     let encoded: Vec<Bytes> = encoded.collect::<PyResult<_>>()?;
     let decoded = without_python(py, || decode(decoders, &encoded, names, size, pix_fmt));
     let (upload, shape) = decoded.map_err(|error| to_exception(py, &error))?;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use pyo3::prelude::*;
 
-use crate::interop::fork::Home;
+use crate::interop::fork::OwnerProcess;
 use crate::interop::wait::without_python;
 
 /// Something of a driver. Its last holder lets go of it with the GIL free, as a call of the driver may take
@@ -13,18 +13,18 @@ use crate::interop::wait::without_python;
 pub(crate) struct Lent<T: Send + Sync> {
     /// `None` only while this is dropped.
     held: Option<Arc<T>>,
-    home: Home,
+    owner: OwnerProcess,
 }
 
 impl<T: Send + Sync> Lent<T> {
     pub(crate) fn new(value: T) -> Self {
-        Lent { held: Some(Arc::new(value)), home: Home::here() }
+        Lent { held: Some(Arc::new(value)), owner: OwnerProcess::current() }
     }
 }
 
 impl<T: Send + Sync> Clone for Lent<T> {
     fn clone(&self) -> Self {
-        Lent { held: self.held.clone(), home: self.home }
+        Lent { held: self.held.clone(), owner: self.owner }
     }
 }
 
@@ -40,7 +40,7 @@ impl<T: Send + Sync> Deref for Lent<T> {
 impl<T: Send + Sync> Drop for Lent<T> {
     fn drop(&mut self) {
         let held = self.held.take();
-        if self.home.is_elsewhere() {
+        if self.owner.is_forked_child() {
             std::mem::forget(held);
             return;
         }

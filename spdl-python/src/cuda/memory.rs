@@ -17,7 +17,7 @@ use super::device::CudaDevice;
 use super::lent::Lent;
 use crate::interop::array::Array;
 use crate::interop::error::to_exception;
-use crate::interop::wait::{SLICE, without_python};
+use crate::interop::wait::{SIGNAL_CHECK_INTERVAL, without_python};
 
 /// How long the first look at a copy that is not done waits for it.
 const SHORTEST_WAIT: Duration = Duration::from_micros(20);
@@ -174,7 +174,7 @@ pub(super) fn wait_until(
     loop {
         let asked = without_python(py, || {
             let (mut waited, mut pause) = (Duration::ZERO, SHORTEST_WAIT);
-            while waited < SLICE {
+            while waited < SIGNAL_CHECK_INTERVAL {
                 match is_done() {
                     Ok(false) => std::thread::sleep(pause),
                     ended => return ended,

@@ -19,7 +19,7 @@ use super::memory::DeviceMemory;
 use super::pixels::{format_of, matrix_of, shape_of};
 use crate::interop::error::to_exception;
 use crate::interop::wait::without_python;
-use crate::operators::bytes_for;
+use crate::operators::bytes_with_message;
 
 /// How an IVF file begins.
 const IVF: &[u8] = b"DKIF";
@@ -201,7 +201,7 @@ impl Video {
 }
 
 fn video_bytes(data: &Bound<'_, PyAny>) -> PyResult<Bytes> {
-    bytes_for(
+    bytes_with_message(
         data,
         "a video is given as bytes, or as packets, which are bytes or pairs of those and a timestamp",
     )

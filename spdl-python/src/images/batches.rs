@@ -16,8 +16,8 @@ use super::state;
 use crate::cuda::DeviceMemory;
 use crate::interop::array::Array;
 
-/// Batches on their way to the device, or there, that nobody has taken yet.
-const AHEAD: usize = 2;
+/// Prefetched batches, uploaded or being uploaded to the device.
+const PREFETCH: usize = 2;
 
 /// The pipeline of an epoch.
 pub(crate) enum Batches {
@@ -32,7 +32,7 @@ pub(crate) enum Delivered {
 }
 
 impl Batches {
-    /// Completes the pipeline: its batches stay here, or go to a device.
+    /// Builds the pipeline, with an upload stage if `device` is given.
     pub(crate) fn build(
         pipeline: PipelineBuilder<Batch>,
         device: Option<&CudaDevice>,
@@ -41,22 +41,22 @@ impl Batches {
         let built = match device {
             None => resumed(pipeline, state).build().map(Batches::Host),
             Some(device) => {
-                let pipeline = pipeline.buffers(device.buffers()).prefetch(AHEAD);
+                let pipeline = pipeline.buffers(device.buffers()).prefetch(PREFETCH);
                 let pipeline = pipeline.upload("upload", Arc::new(device.clone()));
                 resumed(pipeline, state).build().map(Batches::Device)
             }
         };
-        built.map_err(state::in_own_words)
+        built.map_err(state::with_argument_names)
     }
 
-    /// The same where batches are made on a device.
+    /// Builds a pipeline whose batches are made on a device.
     pub(crate) fn build_on_device(
         pipeline: PipelineBuilder<DeviceBatch>,
         state: Option<State>,
     ) -> Result<Self> {
-        let pipeline = pipeline.prefetch(AHEAD);
+        let pipeline = pipeline.prefetch(PREFETCH);
         let built = resumed(pipeline, state).build().map(Batches::Device);
-        built.map_err(state::in_own_words)
+        built.map_err(state::with_argument_names)
     }
 
     pub(crate) fn start(&mut self) -> Result<()> {
@@ -93,8 +93,9 @@ impl Batches {
 }
 
 impl Delivered {
-    /// Its images and its labels, made by `array`: of native arrays of the host; of memory of a device, a
-    /// shape and a type.
+    /// The images and labels as Python arrays, made by `array`.
+    ///
+    /// `array` is called with a native array, or with device memory, a shape and a dtype.
     pub(crate) fn into_python<'py>(
         self,
         array: &Bound<'py, PyAny>,
@@ -135,7 +136,7 @@ pub(crate) fn arrays(batch: Batch) -> PyResult<[Array; 2]> {
 
 fn two<T>(arrays: Vec<T>) -> PyResult<[T; 2]> {
     arrays.try_into().map_err(|arrays: Vec<T>| {
-        let message = format!("a batch holds {} arrays, 2 were expected", arrays.len());
+        let message = format!("a batch has {} arrays, expected 2", arrays.len());
         PyRuntimeError::new_err(message)
     })
 }

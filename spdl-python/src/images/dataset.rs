@@ -1,4 +1,4 @@
-//! Which images there are, and how they are read.
+//! The images of a data set, and the stages that read them.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -18,56 +18,56 @@ use spdl_io::{Cache, Fetch, Fetcher, LocalFetcher, StoreRegistry};
 
 use super::settings::Settings;
 use crate::interop::error::{report_with_advice, to_exception};
-use crate::interop::fork::Home;
-use crate::interop::wait::{WIND_DOWN, drop_within, interruptible_with, without_python};
+use crate::interop::fork::OwnerProcess;
+use crate::interop::wait::{SHUTDOWN_TIMEOUT, drop_within, interruptible_with, without_python};
 
-/// Samples that are shuffled with each other where shards can only be read as a whole.
+/// Shuffle window, in samples, of data sets whose shards are read as a whole.
 const WINDOW: u64 = 10_000;
 
 /// The images of a data set, with their labels.
 #[pyclass(frozen, module = "spdl_rs._spdl_rs")]
 pub(crate) struct Images {
-    /// `None` only while this is dropped.
+    /// `None` only during drop.
     opened: Option<Arc<Opened>>,
-    home: Home,
+    owner: OwnerProcess,
 }
 
-/// A data set that was opened in this process, or in the one that it is a fork of.
+/// A data set that was opened in this process or in its parent.
 pub(crate) struct Opened {
     data: OpenedDataset,
     cache: Option<Cache>,
-    /// What holds the connections of the stores.
+    /// Holds the connections to the stores.
     stores: StoreRegistry,
-    request: Request,
+    request: OpenRequest,
 }
 
-/// What was asked for, so that it can be opened once more.
+/// The arguments with which the data set was opened.
 #[derive(Clone)]
-struct Request {
-    /// Of a list of images, the first alone.
+struct OpenRequest {
+    /// For a list of images, only the first.
     addresses: Vec<OsString>,
-    /// Whether it is a list of images.
+    /// Whether the addresses are a list of images.
     is_list: bool,
-    /// As it may be shown.
+    /// The addresses without credentials, for messages.
     shown: String,
     image_field: Option<String>,
     label_field: Option<String>,
-    /// The names of the classes, where labels are names and the data set does not know all of them.
+    /// Class names, if labels are names and the data set does not define all of them.
     classes: Option<Vec<String>>,
     cache_folder: Option<(PathBuf, u64)>,
     cache_memory: u64,
 }
 
-/// A pipeline that is not complete yet: keys in their order, and the bytes of their images.
-pub(crate) struct Reading {
+/// The first stages of a pipeline, up to the bytes of the images.
+pub(crate) struct FetchStages {
     pub(crate) pipeline: PipelineBuilder<Labeled<Bytes>>,
-    /// What has threads of its own, to be kept longer than the pipeline.
+    /// Owners of threads; dropped after the pipeline.
     pub(crate) kept: (Arc<dyn Fetcher>, Arc<Opened>),
 }
 
 #[pymethods]
 impl Images {
-    /// Opens what lies at the addresses: a data set of any kind, or a list of images.
+    /// Opens a data set of any kind, or a list of images.
     #[staticmethod]
     #[pyo3(signature = (
         addresses, *, is_list, labels=None, image_field=None, label_field=None, classes=None,
@@ -86,8 +86,8 @@ impl Images {
         cache_size: u64,
         cache_memory: u64,
     ) -> PyResult<Self> {
-        let request = Request {
-            shown: shown(&addresses),
+        let request = OpenRequest {
+            shown: display_addresses(&addresses),
             addresses,
             is_list,
             image_field,
@@ -96,40 +96,40 @@ impl Images {
             cache_folder: cache.map(|folder| (folder, cache_size)),
             cache_memory,
         };
-        let (tell, told) = mpsc::channel();
+        let (sender, receiver) = mpsc::channel();
         let stores = StoreRegistry::new().when_not_reached(move |address, error| {
-            // Once the data set is opened, nobody listens.
-            let _ = tell.send(format!("{address}: {}; it is tried again", error.message()));
+            // Sending fails once the data set is open and the receiver is dropped.
+            let _ = sender.send(format!("{address}: {}; retrying", error.message()));
         });
         let open = move || Opened::open(request, labels.as_deref(), stores);
         let opened = interruptible_with(py, open, |py| {
-            told.try_iter().try_for_each(|it| log(py, "warning", it))
+            receiver.try_iter().try_for_each(|it| log(py, "warning", it))
         })?;
         let opened = opened.map_err(|error| to_exception(py, &error))?;
-        if let Some(text) = opened.guess() {
+        if let Some(text) = opened.inferred_classes_message() {
             log(py, "info", text)?;
         }
-        Ok(Images { opened: Some(Arc::new(opened)), home: Home::here() })
+        Ok(Images { opened: Some(Arc::new(opened)), owner: OwnerProcess::current() })
     }
 
     fn __len__(&self) -> PyResult<usize> {
         Ok(usize::try_from(self.len())?)
     }
 
-    /// The names of the classes.
+    /// The class names.
     #[getter]
     fn classes(&self) -> Vec<String> {
         self.opened.iter().flat_map(|opened| opened.data.classes.clone()).collect()
     }
 
-    /// What was left out, and why: a sentence each.
+    /// Warnings about samples that were left out, one message each.
     #[getter]
     fn warnings(&self) -> Vec<String> {
         let warnings = self.opened.iter().flat_map(|opened| &opened.data.warnings);
         warnings.map(report_with_advice).collect()
     }
 
-    /// What it is stored as.
+    /// The storage format.
     #[getter]
     fn kind(&self) -> String {
         self.opened.as_ref().map_or_else(String::new, |opened| match opened.request.is_list {
@@ -138,7 +138,7 @@ impl Images {
         })
     }
 
-    /// Where it lies, without what is secret.
+    /// The address of the data set, without credentials.
     #[getter]
     fn place(&self) -> String {
         self.opened.as_ref().map_or_else(String::new, |opened| opened.request.shown.clone())
@@ -150,21 +150,25 @@ impl Images {
         self.opened.as_ref().map_or(0, |opened| opened.data.samples.len())
     }
 
-    /// The first stages of a pipeline over these images.
-    pub(crate) fn read(&self, settings: &Settings) -> Result<Reading> {
+    /// Creates the first stages of a pipeline over these images.
+    pub(crate) fn read(&self, settings: &Settings) -> Result<FetchStages> {
         let Some(opened) = &self.opened else {
-            return Err(Error::new(ErrorKind::Stopped, "the images were let go of"));
+            return Err(Error::new(ErrorKind::Stopped, "the image loader is closed"));
         };
-        if self.home.is_elsewhere() && opened.has_threads() {
-            return Arc::new(opened.anew()?).read(settings);
+        if self.owner.is_forked_child() && opened.has_threads() {
+            return Arc::new(opened.reopen()?).read(settings);
         }
         Arc::clone(opened).read(settings)
     }
 }
 
 impl Opened {
-    fn open(mut request: Request, labels: Option<&[i64]>, stores: StoreRegistry) -> Result<Self> {
-        // Shards may be listed as well as images.
+    fn open(
+        mut request: OpenRequest,
+        labels: Option<&[i64]>,
+        stores: StoreRegistry,
+    ) -> Result<Self> {
+        // A list may contain shards instead of images.
         let is_shard = |name: &OsString| DatasetKind::of_name(name).is_some();
         let is_shards = labels.is_none()
             && !request.addresses.is_empty()
@@ -172,7 +176,7 @@ impl Opened {
         request.is_list &= !is_shards;
         let data = if request.is_list {
             if request.classes.is_some() {
-                return Err(request.refuse_classes());
+                return Err(request.classes_error());
             }
             let data = OpenedDataset::of_images(&request.addresses, labels, &stores)?;
             for field in [&request.image_field, &request.label_field].into_iter().flatten() {
@@ -181,38 +185,38 @@ impl Opened {
             request.addresses.truncate(1);
             data
         } else {
-            request.refuse_an_image()?;
+            request.check_not_an_image()?;
             request.open(&stores)?
         };
         let cache = request.open_cache()?;
         Ok(Opened { data, cache, stores, request })
     }
 
-    /// What was guessed of the labels, so that it can be seen where it is wrong.
-    fn guess(&self) -> Option<String> {
+    /// A log message about labels that were inferred from folder names.
+    fn inferred_classes_message(&self) -> Option<String> {
         let classes =
             self.data.classes_in_folders().filter(|_| self.request.label_field.is_none())?;
         let classes =
             if classes == 1 { "1 class".to_owned() } else { format!("{classes} classes") };
-        Some(format!("{}: {classes} found in the folders of the shards", self.request.shown))
+        Some(format!("{}: inferred {classes} from the folders of the shards", self.request.shown))
     }
 
-    /// Whether something of it has threads, which a fork of this process has not.
+    /// Whether the data set uses threads, which a forked child does not have.
     fn has_threads(&self) -> bool {
         let reads_parts = matches!(self.data.kind, DatasetKind::Parquet | DatasetKind::Mds);
         !self.data.is_local || self.cache.is_some() || reads_parts
     }
 
-    /// The same in a fork of the process in which it was opened.
-    fn anew(&self) -> Result<Self> {
+    /// Opens the data set again in a forked child process.
+    fn reopen(&self) -> Result<Self> {
         let stores = StoreRegistry::new();
         let data = match (self.data.kind, self.request.addresses.first()) {
             (DatasetKind::Parquet | DatasetKind::Mds, _) => self.request.open(&stores)?,
-            // The rows of a list may lie in many stores.
+            // The rows of a file list may refer to several stores.
             (DatasetKind::FileList, _) if !self.request.is_list && !self.data.is_local => {
                 self.request.open(&stores)?
             }
-            // What is known of the samples holds neither threads nor connections.
+            // The sample index holds neither threads nor connections.
             (_, Some(first)) if !self.data.is_local => {
                 let mut data = self.data.clone();
                 data.fetcher = stores.open(&first.to_string_lossy())?.fetcher;
@@ -224,7 +228,7 @@ impl Opened {
         Ok(Opened { data, cache, stores, request: self.request.clone() })
     }
 
-    fn read(self: Arc<Self>, settings: &Settings) -> Result<Reading> {
+    fn read(self: Arc<Self>, settings: &Settings) -> Result<FetchStages> {
         let samples = DatasetSource::new(Arc::clone(&self.data.samples));
         let samples = match (settings.shuffle, self.data.kind) {
             (false, _) => samples,
@@ -237,12 +241,12 @@ impl Opened {
         let mut pipeline = PipelineBuilder::new(samples);
         let mut stage = StageOptions::new("fetch").parameters(self.request.fields());
         let fetcher: Arc<dyn Fetcher> = if self.data.is_local {
-            // No more at once than there are threads to read what is not in memory.
+            // Reads of uncached files block a thread each, so more concurrency does not help.
             let fetcher = LocalFetcher::new();
             stage = stage.concurrency(fetcher.max_threads()).queue(Fetch::READ_AHEAD);
             Arc::new(fetcher)
         } else {
-            // From a store, the stage finds out how many.
+            // For a store, the stage adjusts its in-flight window.
             pipeline = pipeline.runtime(self.stores.runtime()?);
             Arc::clone(&self.data.fetcher)
         };
@@ -251,10 +255,10 @@ impl Opened {
             fetch = fetch.with_cache(cache.clone());
         }
         let pipeline = pipeline.async_stage(stage, fetch).measured();
-        Ok(Reading { pipeline, kept: (fetcher, self) })
+        Ok(FetchStages { pipeline, kept: (fetcher, self) })
     }
 
-    /// The store of the samples, as it may be shown; `None` for files of this machine.
+    /// The address of the store without credentials; `None` for local files.
     pub(crate) fn store(&self) -> Option<Arc<str>> {
         self.data.store.clone()
     }
@@ -264,7 +268,7 @@ impl Opened {
     }
 }
 
-impl Request {
+impl OpenRequest {
     fn open(&self, stores: &StoreRegistry) -> Result<OpenedDataset> {
         let mut options = OpenOptions::default();
         if let Some(field) = &self.image_field {
@@ -283,33 +287,33 @@ impl Request {
         match (&self.classes, &self.label_field) {
             (None, None) => {}
             (None, Some(field)) => block_on(data.name_classes(field))?,
-            (Some(_), _) if data.has_own_classes() => return Err(self.refuse_classes()),
+            (Some(_), _) if data.has_own_classes() => return Err(self.classes_error()),
             (Some(classes), _) => data.classes.clone_from(classes),
         }
         data.warnings.extend(data.unlabeled());
         Ok(data)
     }
 
-    fn refuse_classes(&self) -> Error {
-        let message = "classes goes with samples whose labels are in a field, as of tar shards; those of \
-                       folders, in an archive too, and of a list of files are its own";
+    fn classes_error(&self) -> Error {
+        let message = "classes requires labels in a field, as in tar shards: labels from folders and \
+                       file lists have their own class names; drop the argument `classes`";
         Error::new(ErrorKind::InvalidArgument, message).with_key(self.shown.as_str())
     }
 
-    /// Says to whoever names a single image how that is done.
-    fn refuse_an_image(&self) -> Result<()> {
+    /// Rejects the path of a single image file.
+    fn check_not_an_image(&self) -> Result<()> {
         match &self.addresses[..] {
             [one] if DatasetKind::of_name(one).is_none() && Path::new(one).is_file() => {
-                let message = "this is a file, and its name does not say that it is a data set \
-                               (.tar, .parquet, .tfrecord, .txt, .csv, .jsonl); give a folder, or \
-                               a list of images";
+                let message = "unknown data set format: the file name extension is not one of .tar, \
+                               .parquet, .tfrecord, .txt, .csv, .jsonl; pass a folder, or a list of \
+                               image files";
                 Err(Error::new(ErrorKind::InvalidArgument, message).with_key(self.shown.as_str()))
             }
             _ => Ok(()),
         }
     }
 
-    /// What decides which bytes are an image, and which number its label, where that is not usual.
+    /// The settings that select image bytes and labels, for the fingerprint of a checkpoint state.
     fn fields(&self) -> Vec<(&'static str, String)> {
         let classes = self.classes.as_ref().map(|names| format!("{names:?}"));
         let fields = [
@@ -324,10 +328,10 @@ impl Request {
         if self.cache_folder.is_none() && self.cache_memory == 0 {
             return Ok(None);
         }
-        // What is kept is of these addresses, wherever the program was started.
+        // Absolute paths, so that cached entries do not depend on the working directory.
         let place = |address: &OsString| match std::fs::canonicalize(address) {
             Ok(path) => path.display().to_string(),
-            Err(_) => shown(std::slice::from_ref(address)),
+            Err(_) => display_addresses(std::slice::from_ref(address)),
         };
         let places: Vec<String> = self.addresses.iter().map(place).collect();
         let namespace = format!("spdl_rs.ImageLoader\n{}", places.join("\n"));
@@ -342,43 +346,43 @@ impl Request {
     }
 }
 
-/// Tells by Python's `logging` what people should know.
+/// Logs a message with Python's `logging`.
 fn log(py: Python<'_>, level: &str, text: String) -> PyResult<()> {
     let logger = py.import("logging")?.call_method1("getLogger", ("spdl_rs",))?;
     logger.call_method1(level, ("%s", text)).map(drop)
 }
 
-/// The addresses as they may be shown: without passwords and signatures.
-fn shown(addresses: &[OsString]) -> String {
-    let shown = |address: &OsString| match address.to_str().map(Address::parse) {
+/// The addresses for messages, without passwords and signatures.
+fn display_addresses(addresses: &[OsString]) -> String {
+    let display = |address: &OsString| match address.to_str().map(Address::parse) {
         Some(Ok(parsed)) if parsed.scheme() != "file" => parsed.to_string(),
-        // The error says what is wrong, and never shows it.
+        // The error explains why the address is invalid, without showing it.
         Some(Err(_)) => "the address".to_owned(),
         _ => Path::new(address).display().to_string(),
     };
     match addresses {
         [] => String::new(),
-        [one] => shown(one),
-        [first, rest @ ..] => format!("{} and {} more", shown(first), rest.len()),
+        [one] => display(one),
+        [first, rest @ ..] => format!("{} and {} more", display(first), rest.len()),
     }
 }
 
 impl Drop for Images {
     fn drop(&mut self) {
         let mut opened = self.opened.take();
-        if self.home.is_elsewhere() {
-            // There are no threads to join, and what they had locked stays locked.
+        if self.owner.is_forked_child() {
+            // A forked child has no threads to join, and locks of the parent may stay held.
             std::mem::forget(opened);
             return;
         }
-        // Where nothing of it has threads, none is needed to let go of it.
+        // Without threads, the data set is dropped in place.
         if opened.as_ref().is_none_or(|opened| !opened.has_threads()) {
             return;
         }
         let mut end =
-            || opened.take().into_iter().for_each(|opened| drop_within(opened, WIND_DOWN));
+            || opened.take().into_iter().for_each(|opened| drop_within(opened, SHUTDOWN_TIMEOUT));
         if Python::try_attach(|py| without_python(py, &mut end)).is_none() {
-            // Python is shutting down: nobody is held up.
+            // Python is shutting down: drop without the GIL.
             end();
         }
     }

@@ -1,4 +1,4 @@
-//! Batches of images that a device decodes.
+//! Decoding of images on a CUDA device.
 
 use bytes::Bytes;
 use spdl_core::stage::DeviceBatch;
@@ -8,7 +8,7 @@ use spdl_cuda::{CudaDevice, DeviceImages, Search};
 use super::settings::Settings;
 use crate::operators::DECODE;
 
-/// The part of the fingerprint of a state that names the decoder.
+/// The parameter of a state's fingerprint that names the decoder.
 const DECODER: (&str, &str) = ("decoder", "device");
 
 /// Adds the stages from encoded images to batches on a device.

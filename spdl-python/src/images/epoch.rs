@@ -1,4 +1,4 @@
-//! One pass over the images: a pipeline from file names to batches.
+//! One epoch: a pipeline from file names to batches.
 
 use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -17,44 +17,44 @@ use spdl_io::{Fetch, Fetcher};
 use spdl_media::{CodecRegistry, FillImage, Limits, OnTruncated, image_fields};
 
 use super::batches::{Batches, Delivered};
-use super::dataset::{Images, Opened, Reading};
+use super::dataset::{FetchStages, Images, Opened};
 use super::settings::Settings;
 use super::{device, state as checkpoint};
 use crate::interop::error::to_exception;
-use crate::interop::fork::Home;
-use crate::interop::wait::{SLICE, WIND_DOWN, drop_within, without_python};
-use crate::statistics::{Monitor, Progress, address_in, state_to_json};
+use crate::interop::fork::OwnerProcess;
+use crate::interop::wait::{SHUTDOWN_TIMEOUT, SIGNAL_CHECK_INTERVAL, drop_within, without_python};
+use crate::statistics::{HasState, Monitor, address_in, state_to_json};
 use crate::trace;
 
-/// One pass over the images. Any thread may ask for the next batch.
+/// One epoch over the images. Any thread may request the next batch.
 #[pyclass(frozen, module = "spdl_rs._spdl_rs")]
 pub(crate) struct Epoch {
-    work: Arc<Work>,
+    work: Arc<EpochWork>,
     monitor: Py<Monitor>,
     is_on_device: bool,
-    home: Home,
+    owner: OwnerProcess,
 }
 
-/// The work of an epoch, for those who ask how far it has come, too.
-pub(crate) struct Work {
-    /// `None` once it has ended.
-    run: Mutex<Option<Run>>,
+/// The running pipeline of an epoch, shared with its monitor.
+pub(crate) struct EpochWork {
+    /// `None` after the epoch has ended.
+    run: Mutex<Option<EpochRun>>,
 }
 
-/// What runs, in the order in which it is dropped.
-pub(crate) struct Run {
+/// The fields are dropped in declaration order.
+pub(crate) struct EpochRun {
     pub(crate) pipeline: Batches,
-    /// Images that are black in part; `None` where that is an error.
+    /// Counts truncated images with black rows; `None` if a truncated image is an error.
     partial: Option<Counter>,
-    /// What knows who has decoded the images, where the device does.
+    /// Counts images by decoder, if a device decodes.
     decoded: Option<DeviceImages>,
-    /// Kept beyond the pipeline, so that the threads of that need not join those of these.
+    /// Dropped after the pipeline, so that its threads do not join the threads of the fetcher.
     kept: (Arc<dyn Fetcher>, Arc<Opened>),
 }
 
 #[pymethods]
 impl Epoch {
-    /// Starts the pipeline: at the beginning of the epoch, or behind what `state` says is done.
+    /// Starts the pipeline at the beginning of the epoch, or after the batches that `state` covers.
     #[new]
     #[pyo3(signature = (images, settings, epoch, state=None))]
     fn new(
@@ -69,9 +69,9 @@ impl Epoch {
             let monitor = Monitor::of(run.pipeline.monitor(), run.partial.clone())
                 .with_decoded(run.decoded.clone());
             let opened = Arc::clone(&run.kept.1);
-            let work = Arc::new(Work { run: Mutex::new(Some(run)) });
-            // What a cache has done before is known before anything is asked of it.
-            let progress: Weak<dyn Progress> = Arc::downgrade(&work) as _;
+            let work = Arc::new(EpochWork { run: Mutex::new(Some(run)) });
+            // Save the counters of the cache before the first lookup.
+            let progress: Weak<dyn HasState> = Arc::downgrade(&work) as _;
             let monitor = monitor.with_work(progress, opened.cache(), opened.store());
             if let Some(run) = &mut *work.run() {
                 run.pipeline.start()?;
@@ -80,11 +80,17 @@ impl Epoch {
         });
         let (work, monitor) = begun.map_err(|error: Error| to_exception(py, &error))?;
         let is_on_device = settings.device.is_some();
-        Ok(Epoch { work, monitor: Py::new(py, monitor)?, is_on_device, home: Home::here() })
+        Ok(Epoch {
+            work,
+            monitor: Py::new(py, monitor)?,
+            is_on_device,
+            owner: OwnerProcess::current(),
+        })
     }
 
-    /// The state before the first batch, as JSON: that of the beginning, or what a loader makes of
-    /// `state`, which is refused where it is of another one.
+    /// The checkpoint state before the first batch, as JSON.
+    ///
+    /// A given `state` is validated and adapted to this loader.
     #[staticmethod]
     #[pyo3(signature = (images, settings, epoch, state=None))]
     fn position(
@@ -101,26 +107,28 @@ impl Epoch {
         position.map_err(|error| to_exception(py, &error))
     }
 
-    /// One state, as JSON, of those of all ranks: from it, any number of ranks go on.
+    /// Combines the states of all ranks, as JSON, into one from which any number of ranks resumes.
     #[staticmethod]
     fn combined(py: Python<'_>, states: Vec<String>) -> PyResult<String> {
         py.detach(|| checkpoint::combine(&states)).map_err(|error| to_exception(py, &error))
     }
 
-    /// Ends the work; `next` gives nothing from then on.
+    /// Stops the pipeline. Afterwards `next` returns no batch.
     fn close(&self, py: Python<'_>) {
-        py.detach(|| self.wind_down(WIND_DOWN));
+        py.detach(|| self.stop(SHUTDOWN_TIMEOUT));
     }
 
-    /// Tells what was done so far, also when this has long been dropped.
+    /// The statistics, available after this object is dropped.
     #[getter]
     fn monitor(&self, py: Python<'_>) -> Py<Monitor> {
         self.monitor.clone_ref(py)
     }
 }
 
-/// Gives the batches of an epoch. From when one is counted as given until a loop has it, nothing of
-/// Python runs, and so no signal is heard there.
+/// Iterator over the batches of an epoch.
+///
+/// After a batch is counted as delivered, no Python code runs until the caller has the batch. So no
+/// signal handler can lose a counted batch.
 #[pyclass(frozen, subclass, module = "spdl_rs._spdl_rs")]
 pub(crate) struct BatchIterator {
     epoch: Py<Epoch>,
@@ -130,7 +138,7 @@ pub(crate) struct BatchIterator {
 impl BatchIterator {
     #[new]
     fn new(py: Python<'_>, epoch: Py<Epoch>) -> PyResult<Self> {
-        // Here, as a daemon thread that imports when Python ends would be unwound in `__next__`.
+        // Import now: an import in `__next__` during finalization would unwind a daemon thread.
         array_of(py, epoch.get().is_on_device)?;
         Ok(BatchIterator { epoch })
     }
@@ -139,8 +147,9 @@ impl BatchIterator {
         this
     }
 
-    /// Waits for the next batch: its images and its labels, as arrays of NumPy or of a device. Each keeps
-    /// its native array or memory.
+    /// Waits for the next batch: images and labels as NumPy or device arrays.
+    ///
+    /// Each array keeps its native memory alive.
     fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyTuple>>> {
         let epoch = self.epoch.get();
         let array = array_of(py, epoch.is_on_device)?;
@@ -148,7 +157,7 @@ impl BatchIterator {
     }
 }
 
-/// What makes the arrays of a batch. Importing it runs Python; calling it does not.
+/// The function that makes the arrays of a batch. The import runs Python code; calls do not.
 fn array_of(py: Python<'_>, is_on_device: bool) -> PyResult<&Bound<'_, PyAny>> {
     static HOST: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     static DEVICE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
@@ -159,30 +168,30 @@ fn array_of(py: Python<'_>, is_on_device: bool) -> PyResult<&Bound<'_, PyAny>> {
 }
 
 impl Epoch {
-    /// Waits for the next batch, or finds that there is none.
+    /// Waits for the next batch; `None` at the end of the epoch.
     fn next(&self, py: Python<'_>) -> PyResult<Option<Delivered>> {
-        if self.home.is_elsewhere() {
-            return Err(Home::error());
+        if self.owner.is_forked_child() {
+            return Err(OwnerProcess::error());
         }
         let _waiting = trace::waiting(py);
         loop {
             let polled = without_python(py, || self.poll());
             match polled {
                 Poll::Ready(Some(Ok(batch))) => {
-                    self.monitor.get().gave();
+                    self.monitor.get().count_item();
                     return Ok(Some(batch));
                 }
                 Poll::Ready(end) => {
                     self.close(py);
                     return match end {
-                        Some(Err(error)) => Err(to_exception(py, &self.placed(py, error))),
+                        Some(Err(error)) => Err(to_exception(py, &self.with_address(py, error))),
                         _ => Ok(None),
                     };
                 }
                 Poll::Pending => {
                     if let Err(raised) = py.check_signals() {
-                        // Whoever pressed Ctrl-C shall not wait for a decoder to end its image.
-                        py.detach(|| self.wind_down(Duration::ZERO));
+                        // Ctrl-C does not wait for decoders to finish.
+                        py.detach(|| self.stop(Duration::ZERO));
                         return Err(raised);
                     }
                 }
@@ -191,14 +200,20 @@ impl Epoch {
     }
 }
 
-/// keys ──► fetch (bytes) ──► decode (pixels, in their place in a batch) [──► upload (to a device)]
-///                       └──► decode, group, nvjpeg, batch: where the device decodes
-fn build(images: &Images, settings: &Settings, epoch: u64, state: Option<&str>) -> Result<Run> {
+/// Builds: keys ──► fetch (bytes) ──► decode (pixels in batch slots) [──► upload (to a device)]
+///
+/// If the device decodes: keys ──► fetch ──► decode, group, nvjpeg, batch.
+fn build(
+    images: &Images,
+    settings: &Settings,
+    epoch: u64,
+    state: Option<&str>,
+) -> Result<EpochRun> {
     let Settings { transform, drop_last, .. } = settings;
     let state = state.map(|text| checkpoint::from_json(text, settings)).transpose()?;
     let epoch = state.as_ref().map_or(epoch, State::epoch);
-    // No batch needs room for more images than there are. With one place more, a batch that
-    // cannot get full is short, and is left out where short ones are.
+    // A batch larger than the epoch wastes memory. With `drop_last`, one slot more keeps the only
+    // batch incomplete, so that it is left out.
     let most = settings.images_of_rank(images.len()).max(1).saturating_add(u64::from(*drop_last));
     let batch_size = settings.batch_size.get().min(usize::try_from(most).unwrap_or(usize::MAX));
     let layout = BatchLayout::new(batch_size, image_fields(transform)).drop_last(*drop_last);
@@ -208,49 +223,49 @@ fn build(images: &Images, settings: &Settings, epoch: u64, state: Option<&str>) 
         .map_or(1, NonZeroUsize::get);
     let batches = layout.live_bytes(threads);
     check_memory(&layout, batches, threads)?;
-    let room = batches.max(Fetch::READ_AHEAD_BYTES);
+    let stage_memory = batches.max(Fetch::READ_AHEAD_BYTES);
     let (codecs, limits) = (CodecRegistry::with_defaults(), Limits::default());
     let partial = Counter::default();
     let counted = (transform.truncation() == OnTruncated::Partial).then(|| partial.clone());
     let decode = StageOptions::new("decode").parameters(transform.parameters());
     let device = settings.device.as_ref().map(|device| device.get().device());
 
-    let Reading { pipeline, kept } = images.read(settings)?;
-    let mut common = Common { settings, epoch, room, rooms: 2, threads };
+    let FetchStages { pipeline, kept } = images.read(settings)?;
+    let mut common = SharedSettings { settings, epoch, stage_memory, memory_shares: 2, threads };
     if let (Some(device), Some(folders)) = (device, &settings.decode_with) {
-        // Groups and batches in the making hold images, too.
-        common.rooms = 4;
+        // The group and batch stages hold images, too.
+        common.memory_shares = 4;
         let search = folders.iter().fold(Search::default(), Search::wheels_in);
         let (pipeline, decoded) = device::attach(pipeline, settings, batch_size, device, search)?;
         let pipeline = Batches::build_on_device(common.apply(pipeline), state)?;
-        return Ok(Run { pipeline, partial: None, decoded: Some(decoded), kept });
+        return Ok(EpochRun { pipeline, partial: None, decoded: Some(decoded), kept });
     }
     let transform = transform.clone();
     let pipeline = pipeline.fill(decode, layout, move || {
         Ok(FillImage::new(&codecs, &transform, &limits)?.count_partial(partial.clone()))
     });
     let pipeline = Batches::build(common.apply(pipeline), device, state)?;
-    Ok(Run { pipeline, partial: counted, decoded: None, kept })
+    Ok(EpochRun { pipeline, partial: counted, decoded: None, kept })
 }
 
-/// What pipelines to the host and to a device have in common.
-struct Common<'a> {
+/// Settings that host and device pipelines share.
+struct SharedSettings<'a> {
     settings: &'a Settings,
     epoch: u64,
-    /// For batches in the making, in bytes.
-    room: usize,
-    /// How many stages hold so much.
-    rooms: usize,
+    /// Memory for the batches of one stage, in bytes.
+    stage_memory: usize,
+    /// The number of stages that hold this amount of memory.
+    memory_shares: usize,
     threads: usize,
 }
 
-impl Common<'_> {
+impl SharedSettings<'_> {
     fn apply<T: Send + 'static>(&self, pipeline: PipelineBuilder<T>) -> PipelineBuilder<T> {
-        let Common { settings, epoch, room, rooms, threads } = *self;
-        // As much for files as for the batches that are made of them; neither takes the other's.
+        let SharedSettings { settings, epoch, stage_memory, memory_shares, threads } = *self;
+        // Separate budgets for encoded files and for batches, so that neither starves the other.
         pipeline
-            .largest_item(room)
-            .memory(room.saturating_mul(rooms))
+            .largest_item(stage_memory)
+            .memory(stage_memory.saturating_mul(memory_shares))
             .seed(settings.seed)
             .epochs(epoch..epoch.saturating_add(1))
             .on_error(settings.on_error)
@@ -261,7 +276,7 @@ impl Common<'_> {
     }
 }
 
-/// Refuses batches that this process has no memory for, before the system ends it for them.
+/// Checks that the live batches fit into the memory of this process.
 pub(crate) fn check_memory(layout: &BatchLayout, bytes: usize, threads: usize) -> Result<()> {
     const MIB: u64 = 1 << 20;
     let usable = usable_memory();
@@ -269,7 +284,8 @@ pub(crate) fn check_memory(layout: &BatchLayout, bytes: usize, threads: usize) -
         return Ok(());
     }
     let message = format!(
-        "{} batches of {} images are held at once, and take {} MiB; this process may use {} MiB",
+        "{} live batches of {} images need {} MiB, but this process can use {} MiB; reduce \
+         the batch size, the image size or the number of threads",
         layout.live_batches(threads),
         layout.batch_size(),
         bytes as u64 / MIB,
@@ -281,13 +297,13 @@ pub(crate) fn check_memory(layout: &BatchLayout, bytes: usize, threads: usize) -
 impl Epoch {
     fn poll(&self) -> Poll<Option<Result<Delivered>>> {
         match &mut *self.work.run() {
-            Some(run) => run.pipeline.next_timeout(SLICE),
+            Some(run) => run.pipeline.next_timeout(SIGNAL_CHECK_INTERVAL),
             None => Poll::Ready(None),
         }
     }
 
-    /// An error that names what it is about by its address.
-    fn placed(&self, py: Python<'_>, error: Error) -> Error {
+    /// Replaces the key of an error by its full address.
+    fn with_address(&self, py: Python<'_>, error: Error) -> Error {
         let store = self.monitor.bind(py).get().store();
         match error.key() {
             Some(key) => {
@@ -298,14 +314,14 @@ impl Epoch {
         }
     }
 
-    fn wind_down(&self, at_most: Duration) {
-        if self.home.is_elsewhere() {
+    fn stop(&self, at_most: Duration) {
+        if self.owner.is_forked_child() {
             return;
         }
         let mut held = self.work.run();
-        // Who asks meanwhile how far it has come waits for this.
+        // Threads that request the state wait for this lock.
         if let Some(run) = &*held {
-            self.monitor.get().end_at(run.pipeline.state());
+            self.monitor.get().end_with_state(run.pipeline.state());
         }
         let run = held.take();
         drop(held);
@@ -315,13 +331,13 @@ impl Epoch {
     }
 }
 
-impl Work {
-    pub(crate) fn run(&self) -> MutexGuard<'_, Option<Run>> {
+impl EpochWork {
+    pub(crate) fn run(&self) -> MutexGuard<'_, Option<EpochRun>> {
         self.run.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Progress for Work {
+impl HasState for EpochWork {
     fn state(&self) -> Option<Result<State>> {
         self.run().as_ref().map(|run| run.pipeline.state())
     }
@@ -329,14 +345,14 @@ impl Progress for Work {
 
 impl Drop for Epoch {
     fn drop(&mut self) {
-        if self.home.is_elsewhere() {
-            // There are no threads to join, and what they had locked stays locked.
+        if self.owner.is_forked_child() {
+            // A forked child has no threads to join, and locks of the parent may stay held.
             std::mem::forget(Arc::clone(&self.work));
             return;
         }
-        if Python::try_attach(|py| without_python(py, || self.wind_down(WIND_DOWN))).is_none() {
-            // Python is shutting down: nobody is held up.
-            self.wind_down(WIND_DOWN);
+        if Python::try_attach(|py| without_python(py, || self.stop(SHUTDOWN_TIMEOUT))).is_none() {
+            // Python is shutting down: stop without the GIL.
+            self.stop(SHUTDOWN_TIMEOUT);
         }
     }
 }

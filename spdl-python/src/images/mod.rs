@@ -4,7 +4,7 @@
 //! dataset (which images) ──► epoch (a pipeline over them) ──► batches ──► NumPy or device arrays
 //!                              │
 //!                              ├─ settings: what is made of the images
-//!                              ├─ device: decoding on a CUDA device
+//!                              ├─ settings: transform, batch size, order, rank
 //!                              └─ state: checkpoint state as JSON
 //! ```
 //!

@@ -1,4 +1,4 @@
-//! What is made of the images: the same for every epoch.
+//! Settings of an `ImageLoader` that all epochs share.
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use crate::cuda::CudaDevice;
 use crate::interop::array::type_string;
 use crate::interop::error::to_exception;
 
-/// Settings that were checked.
+/// Validated settings.
 #[pyclass(frozen, module = "spdl_rs._spdl_rs")]
 pub(crate) struct Settings {
     pub(crate) batch_size: NonZeroUsize,
@@ -23,15 +23,15 @@ pub(crate) struct Settings {
     pub(crate) on_error: OnError,
     pub(crate) drop_last: bool,
     pub(crate) shard: Shard,
-    /// Where batches go; `None` stands for the host.
+    /// The device of the batches; `None` for the host.
     pub(crate) device: Option<Py<CudaDevice>>,
-    /// Folders in which NVIDIA's libraries may lie, where the device decodes; `None`: the host does.
+    /// Folders with NVIDIA libraries, if the device decodes; `None` if the host decodes.
     pub(crate) decode_with: Option<Vec<PathBuf>>,
 }
 
 #[pymethods]
 impl Settings {
-    /// Checks what Python cannot know: which layouts and sizes there are.
+    /// Validates layout, size and rank.
     #[new]
     #[pyo3(signature = (
         *, batch_size, size, train, layout, seed, shuffle, threads, skip_errors, keep_partial,
@@ -59,7 +59,7 @@ impl Settings {
         let fault = |error| to_exception(py, &error);
         let mode = if train { Mode::Train } else { Mode::Eval };
         let format: SampleFormat = layout.parse().map_err(fault)?;
-        // Before an epoch finds out with its first batch.
+        // Reject dtypes without a NumPy equivalent now, not at the first batch.
         type_string(format.dtype)?;
         let on_truncated = if keep_partial { OnTruncated::Partial } else { OnTruncated::Error };
         let transform =
@@ -86,7 +86,7 @@ impl Settings {
         })
     }
 
-    /// How many of so many images come to this rank in an epoch.
+    /// How many of `images` images this rank reads in an epoch.
     pub(crate) fn images_of_rank(&self, images: u64) -> u64 {
         let (rank, world) = (self.shard.rank(), self.shard.world());
         match self.shard {

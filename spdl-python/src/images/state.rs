@@ -1,4 +1,4 @@
-//! How far an epoch has come, as JSON, and why one that is given does not fit.
+//! Checkpoint state as JSON, and errors for states that do not match the loader.
 
 use spdl_core::resume::Change;
 use spdl_core::source::Remainder;
@@ -7,7 +7,7 @@ use spdl_core::{Error, ErrorKind, Result, Shard, State};
 use super::settings::Settings;
 use crate::statistics::state_to_json;
 
-/// Parts of a state's fingerprint, and the argument of `ImageLoader` that decides each.
+/// Parts of a state's fingerprint, and the `ImageLoader` arguments that determine them.
 const ARGUMENTS: [(&str, &str); 17] = [
     ("source items", "the number of images"),
     ("source contents", "the images, their names or labels"),
@@ -29,15 +29,15 @@ const ARGUMENTS: [(&str, &str); 17] = [
 ];
 
 /// # Errors
-/// `InvalidArgument` for what is no state, and for one of another rank.
+/// `InvalidArgument` if the text is not a state, or if the state is of another rank.
 pub(crate) fn from_json(text: &str, settings: &Settings) -> Result<State> {
     let state = parse(text)?;
     match state.shard() {
         Some(own) if own != settings.shard => {
             let message = format!(
-                "this is the state of {}, and the loader is {}: each rank goes on from its own \
-                 state, or, where there is another number of ranks, all go on from one state that \
-                 `ImageLoader.combine_states` makes of the states of all ranks",
+                "the state is of {}, but the loader is {}: resume each rank from its own state; after \
+                 a change of the world size, resume all ranks from the result of \
+                 `ImageLoader.combine_states`",
                 rank(own),
                 rank(settings.shard)
             );
@@ -47,10 +47,10 @@ pub(crate) fn from_json(text: &str, settings: &Settings) -> Result<State> {
     }
 }
 
-/// One state of those of all ranks, as JSON, for any number of ranks.
+/// Combines the states of all ranks into one that any number of ranks can resume from.
 ///
 /// # Errors
-/// `InvalidArgument` for what is no state, and where they do not belong together.
+/// `InvalidArgument` if a text is not a state, or if the states are not of one run.
 pub(crate) fn combine(texts: &[String]) -> Result<String> {
     let states = texts.iter().map(|text| parse(text)).collect::<Result<Vec<_>>>()?;
     state_to_json(&State::combine(states)?)
@@ -58,7 +58,7 @@ pub(crate) fn combine(texts: &[String]) -> Result<String> {
 
 fn parse(text: &str) -> Result<State> {
     serde_json::from_str(text).map_err(|error| {
-        let message = format!("this is no state of an ImageLoader: {error}");
+        let message = format!("not a state of an ImageLoader: {error}");
         Error::new(ErrorKind::InvalidArgument, message)
     })
 }
@@ -73,26 +73,26 @@ fn remainder(shard: Shard) -> &'static str {
     named.map_or("of another kind", |(_, name)| name)
 }
 
-/// Says what has changed since a state was taken in the words of `ImageLoader`.
-pub(crate) fn in_own_words(error: Error) -> Error {
+/// Rewords fingerprint mismatches with the argument names of `ImageLoader`.
+pub(crate) fn with_argument_names(error: Error) -> Error {
     if error.changes().is_empty() {
         return error;
     }
-    let mut told: Vec<String> = Vec::new();
+    let mut changes: Vec<String> = Vec::new();
     for Change { part, was, is } in error.changes() {
         let argument = ARGUMENTS.iter().find(|(name, _)| name == part);
         let name = argument.map_or(part.as_str(), |(_, argument)| argument);
         let [was, is] = [was, is].map(|value| value.as_deref().unwrap_or("absent"));
-        told.push(match part.as_str() {
-            // A hash says nothing to anybody.
-            "source contents" => format!("{name}: others than before"),
+        changes.push(match part.as_str() {
+            // The values are hashes, which mean nothing to the user.
+            "source contents" => format!("{name}: changed"),
             _ => format!("{name}: was {was}, is {is}"),
         });
     }
     let message = format!(
-        "this is the state of another run, and what follows would not be what that would have \
-         delivered ({})",
-        told.join("; ")
+        "cannot resume: the state was saved with different settings ({}); resume with the \
+         original settings, or start without the state",
+        changes.join("; ")
     );
     Error::new(ErrorKind::InvalidArgument, message)
 }

@@ -7,23 +7,24 @@ use spdl_core::{DType, Error, ErrorKind};
 
 use crate::interop::error::to_exception;
 
-/// The types that there are arrays of.
+/// The supported element types.
 const DTYPES: [DType; 5] = [DType::U8, DType::I64, DType::F16, DType::BF16, DType::F32];
 
-/// An array in memory of this machine: `Array(shape, dtype)` is one of zeros, of `uint8`, `int64`,
-/// `float16`, `bfloat16` or `float32`.
+/// An array in host memory. `Array(shape, dtype)` is an array of zeros.
 ///
-/// `numpy.asarray` reads and writes it in place, and so do `spdl_rs.io.to_torch` and the like, and
-/// what takes DLPack. Each keeps it alive; with the last of them the memory goes back to the pool
-/// that it came from. It is aligned to 64 bytes, its last index changes fastest, and Python may
-/// write to it: nothing in Rust reads or writes it until it is back in the pool.
+/// `dtype` is `uint8`, `int64`, `float16`, `bfloat16` or `float32`. The memory is contiguous in C
+/// order and aligned to 64 bytes.
 ///
-/// `memoryview(numpy.asarray(array))` shows its bytes. There is no `bfloat16` in NumPy, nor in its
-/// DLPack: `spdl_rs.io.to_torch` and `to_jax` hand such arrays over.
+/// `numpy.asarray`, DLPack consumers, and functions such as `spdl_rs.io.to_torch` share the memory
+/// without a copy, and keep it alive. After the last of them is dropped, the memory returns to its
+/// pool. Until then only Python reads and writes it.
+///
+/// `memoryview(numpy.asarray(array))` shows the bytes. NumPy and its DLPack export have no
+/// `bfloat16`: convert such arrays with `spdl_rs.io.to_torch` or `to_jax`.
 #[pyclass(frozen, module = "spdl_rs.io")]
 pub(crate) struct Array {
     array: spdl_core::Array,
-    /// Of its first byte, taken from the only reference there was, so that it may be written to.
+    /// The address of the first byte, taken from a unique reference, which permits writes.
     address: usize,
 }
 
@@ -35,7 +36,7 @@ impl From<spdl_core::Array> for Array {
 }
 
 impl Array {
-    /// One of bytes, with memory of its own that `write` is given.
+    /// A byte array in newly allocated memory, filled by `write`.
     pub(crate) fn of_bytes(
         len: usize,
         write: impl FnOnce(&mut [u8]) -> spdl_core::Result<()>,
@@ -55,19 +56,19 @@ impl Array {
         array.map(Array::from).map_err(|error| to_exception(py, &error))
     }
 
-    /// The extent of each dimension.
+    /// The length of each dimension.
     #[getter]
     fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         PyTuple::new(py, self.array.shape())
     }
 
-    /// The name of the type of the elements.
+    /// The name of the element type.
     #[getter]
     fn dtype(&self) -> &'static str {
         self.array.dtype().name()
     }
 
-    /// The array interface, version 3.
+    /// The NumPy array interface, version 3.
     #[getter]
     fn __array_interface__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         const READ_ONLY: bool = false;
@@ -75,7 +76,7 @@ impl Array {
         interface.set_item("version", 3)?;
         interface.set_item("shape", self.shape(py)?)?;
         let type_string = match self.array.dtype() {
-            // Two bytes, which `ml_dtypes` can make numbers of.
+            // Two opaque bytes, which `ml_dtypes` reinterprets as `bfloat16`.
             DType::BF16 => "|V2".to_owned(),
             other => type_string(other)?,
         };
@@ -84,7 +85,7 @@ impl Array {
         Ok(interface)
     }
 
-    /// A capsule of DLPack, made by NumPy: it keeps a NumPy array, and with it this one.
+    /// A DLPack capsule, exported by NumPy. It keeps a NumPy array, which keeps this array.
     #[pyo3(signature = (*, stream=None, max_version=None, dl_device=None, copy=None))]
     fn __dlpack__<'py>(
         slf: &Bound<'py, Self>,
@@ -95,8 +96,8 @@ impl Array {
     ) -> PyResult<Bound<'py, PyAny>> {
         let py = slf.py();
         let keywords = PyDict::new(py);
-        // Before 2.1 NumPy knows `stream` alone: then whoever asks for more is told so, by the
-        // `TypeError` that DLPack has for this, and asks for less.
+        // NumPy before 2.1 accepts `stream` alone. For the other arguments it raises `TypeError`, which
+        // the DLPack protocol specifies, and the consumer retries without them.
         let given = [
             ("stream", stream),
             ("max_version", max_version),
@@ -112,7 +113,7 @@ impl Array {
         array.call_method("__dlpack__", (), Some(&keywords))
     }
 
-    /// Where the memory is, for DLPack: the host.
+    /// The DLPack device: the host.
     fn __dlpack_device__(&self) -> (i32, i32) {
         const CPU: i32 = 1;
         (CPU, 0)
@@ -123,11 +124,11 @@ impl Array {
     }
 }
 
-/// New memory, in no pool that anybody else uses.
+/// Allocates zeroed memory, in a pool that is not shared.
 fn zeros(dtype: DType, shape: Vec<usize>) -> spdl_core::Result<spdl_core::Array> {
     let bytes = shape.iter().try_fold(dtype.size(), |bytes, &extent| bytes.checked_mul(extent));
     let bytes = bytes.ok_or_else(|| {
-        let message = format!("an array of {dtype} {shape:?} is larger than any memory");
+        let message = format!("cannot allocate a {dtype} array of shape {shape:?}: size overflow");
         Error::new(ErrorKind::LimitExceeded, message)
     })?;
     spdl_core::Array::new(dtype, shape, BufferPool::new().take(bytes)?)
@@ -136,12 +137,12 @@ fn zeros(dtype: DType, shape: Vec<usize>) -> spdl_core::Result<spdl_core::Array>
 fn named(dtype: &str) -> spdl_core::Result<DType> {
     DTYPES.into_iter().find(|known| known.name() == dtype).ok_or_else(|| {
         let names = DTYPES.map(DType::name).join(", ");
-        let message = format!("there are arrays of {names}, and not of {dtype}");
+        let message = format!("unsupported dtype {dtype:?}; use one of: {names}");
         Error::new(ErrorKind::InvalidArgument, message)
     })
 }
 
-/// NumPy's code for an element: byte order, kind, bytes.
+/// NumPy's type string: byte order, kind, size in bytes.
 pub(crate) fn type_string(dtype: DType) -> PyResult<String> {
     let kind = match dtype {
         DType::U8 => "|u",
@@ -150,7 +151,7 @@ pub(crate) fn type_string(dtype: DType) -> PyResult<String> {
         DType::F32 | DType::F16 if cfg!(target_endian = "big") => ">f",
         DType::F32 | DType::F16 => "<f",
         other => {
-            let message = format!("arrays of {other} cannot be handed to NumPy yet");
+            let message = format!("cannot convert a {other} array to NumPy: unsupported dtype");
             return Err(pyo3::exceptions::PyNotImplementedError::new_err(message));
         }
     };

@@ -1,4 +1,4 @@
-//! Errors of the workspace as exceptions of the package.
+//! Errors of the workspace as Python exceptions.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -13,8 +13,11 @@ use spdl_cuda::jpeg::NvJpegError;
 use spdl_cuda::libraries::LibraryNotFound;
 use spdl_io::records::Remedy;
 
-/// The exception for `error`. Which class stands for which kind is written in `_errors.py`. Of what an
-/// allocator of Python's has raised, that is the cause; what is no `Exception`, Ctrl-C say, stays as it is.
+/// Converts an error to a Python exception.
+///
+/// `_errors.py` maps each error kind to an exception class. If a Python allocator raised an
+/// exception, that exception is the cause. An exception that is not an `Exception`, such as
+/// `KeyboardInterrupt`, is returned unchanged.
 pub(crate) fn to_exception(py: Python<'_>, error: &Error) -> PyErr {
     static FROM_NATIVE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     let raised = raised_by_allocator(error);
@@ -39,7 +42,7 @@ pub(crate) fn to_exception(py: Python<'_>, error: &Error) -> PyErr {
     }
 }
 
-/// The report of an error, with the argument that avoids it.
+/// The report of an error, followed by the Python argument that avoids the error.
 pub(crate) fn report_with_advice(error: &Error) -> String {
     let report = error.report();
     match Remedy::of(error) {
@@ -52,8 +55,8 @@ pub(crate) fn report_with_advice(error: &Error) -> String {
     }
 }
 
-/// Whether a call of the CUDA driver, or of a library on it, failed, there is none to call, or an
-/// allocator failed.
+/// Whether CUDA caused the error: a driver or library call failed, a library is missing, or a
+/// device memory allocator raised an exception.
 fn is_of_cuda(error: &Error) -> bool {
     let is_of_nvjpeg = |cause: &(dyn StdError + 'static)| {
         let failure = cause.downcast_ref::<NvJpegError>();
@@ -71,17 +74,17 @@ fn raised_by_allocator(error: &Error) -> Option<&PyErr> {
     causes(error).find_map(|cause| Some(&cause.downcast_ref::<AllocatorRaised>()?.exception))
 }
 
-/// The operating system's number, where it is behind the error.
+/// The `errno` value, if an operating system error caused this error.
 fn errno(error: &Error) -> Option<i32> {
     causes(error).find_map(|cause| cause.downcast_ref::<std::io::Error>()?.raw_os_error())
 }
 
-/// What is behind the error, the nearest first.
+/// The chain of causes, nearest first.
 fn causes(error: &Error) -> impl Iterator<Item = &(dyn StdError + 'static)> {
     std::iter::successors(error.source(), |&cause| cause.source())
 }
 
-/// `ValueError: no such thing`.
+/// The class name and message of an exception, such as `ValueError: no such file`.
 pub(crate) fn exception_in_words(py: Python<'_>, exception: &PyErr) -> String {
     let value = exception.value(py);
     let name = exception.get_type(py).getattr(intern!(py, "__name__"));
@@ -94,10 +97,10 @@ pub(crate) fn exception_in_words(py: Python<'_>, exception: &PyErr) -> String {
     }
 }
 
-/// An exception of an allocator as the cause of an error.
+/// An exception of a Python allocator, as the cause of an error.
 pub(crate) struct AllocatorRaised {
     pub(crate) exception: PyErr,
-    /// What can be said of it without the GIL.
+    /// The class name and message, for use without the GIL.
     pub(crate) words: String,
 }
 

@@ -1,35 +1,35 @@
-//! Forks: they have the memory of the process that they come from, but not its threads.
+//! Detection of forked child processes, which have the parent's memory but not its threads.
 
 use std::process;
 
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 
-/// The process whose threads do the work.
+/// The process that created an object and runs its threads.
 #[derive(Clone, Copy)]
-pub(crate) struct Home(u32);
+pub(crate) struct OwnerProcess(u32);
 
-impl Home {
-    pub(crate) fn here() -> Self {
-        Home(process::id())
+impl OwnerProcess {
+    pub(crate) fn current() -> Self {
+        OwnerProcess(process::id())
     }
 
-    /// Whether this process is a fork of it. A lock of the pipeline may then stay locked for ever.
-    pub(crate) fn is_elsewhere(self) -> bool {
+    /// Whether this process is a forked child of that process. Locks may then be held forever.
+    pub(crate) fn is_forked_child(self) -> bool {
         process::id() != self.0
     }
 
-    /// What is raised in a fork for numbers that change in another process.
+    /// The error of a forked child that requests statistics of its parent.
     pub(crate) fn numbers_error() -> PyErr {
-        let message = "what a loader or a pipeline has done is known in the process that runs it, \
-                       and this one is a fork of that; ask there, or start another here";
+        let message = "cannot read statistics in a forked child process: only the process that \
+                       runs the loader or pipeline has them; create a new one in this process";
         PyRuntimeError::new_err(message)
     }
 
-    /// What is raised in a fork.
+    /// The error of a forked child that uses an iterator of its parent.
     pub(crate) fn error() -> PyErr {
-        let message = "this iterator belongs to the process that started it, of which this one is \
-                       a fork; start another here with iter(loader)";
+        let message = "cannot use an iterator in a forked child process: it belongs to the process \
+                       that started it; create a new one in this process with iter(loader)";
         PyRuntimeError::new_err(message)
     }
 }

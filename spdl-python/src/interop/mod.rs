@@ -7,7 +7,7 @@
 //! | `error` | errors as Python exceptions, and Python exceptions as causes of errors |
 //! | `array` | arrays that NumPy reads and writes in place |
 //!
-//! The bottom room of this crate. May import: the other crates of the workspace alone.
+//! The lowest room of this crate. May import: only the other crates of the workspace.
 
 pub(crate) mod array;
 pub(crate) mod error;

@@ -1,4 +1,4 @@
-//! Waiting without holding up Python: the GIL is free, and Ctrl-C is heard.
+//! Blocking waits that release the GIL and handle Ctrl-C.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -10,80 +10,80 @@ use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use spdl_core::{Error, ErrorKind, Result};
 
-/// How long a wait lasts before it looks up for a signal.
-pub(crate) const SLICE: Duration = Duration::from_millis(20);
+/// Interval at which a wait checks for signals.
+pub(crate) const SIGNAL_CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
-/// How long threads may take to end before Python goes on without them.
-pub(crate) const WIND_DOWN: Duration = Duration::from_millis(500);
+/// How long shutdown waits for threads to end.
+pub(crate) const SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// The thread that ends Python, once it does.
-static ENDER: OnceLock<ThreadId> = OnceLock::new();
+/// The thread that finalizes Python, once finalization has started.
+static FINALIZER: OnceLock<ThreadId> = OnceLock::new();
 
-/// How often the process was forked since it imported this module, as a child: Python tells.
+/// How many forks lie between this process and the one that imported this module.
 static FORKS: AtomicU32 = AtomicU32::new(0);
 
-/// How many threads are on their way into Python, or there, behind the number of forks: a fork has none
-/// of its parent's threads, and begins a count of its own.
+/// The number of threads that hold or wait for the GIL, in the lower 32 bits.
 ///
-/// There are several counts, each on a cache line of its own, since threads count at every item.
-static ENTERED: [Count; 64] = [const { Count(AtomicU64::new(0)) }; 64];
+/// The upper 32 bits hold the fork count, because a forked child has none of its parent's threads
+/// and starts from zero. The count is split over cache lines, because threads change it per item.
+static GIL_THREADS: [AlignedCount; 64] = [const { AlignedCount(AtomicU64::new(0)) }; 64];
 
 #[repr(align(64))]
-struct Count(AtomicU64);
+struct AlignedCount(AtomicU64);
 
 thread_local! {
-    /// Where this thread counts itself.
-    static PLACE: usize = {
+    /// The index of this thread in `GIL_THREADS`.
+    static COUNT_INDEX: usize = {
         static THREADS: AtomicUsize = AtomicUsize::new(0);
-        THREADS.fetch_add(1, Ordering::Relaxed) % ENTERED.len()
+        THREADS.fetch_add(1, Ordering::Relaxed) % GIL_THREADS.len()
     };
 }
 
-/// To be called in the child of a fork.
+/// Counts a fork. The forked child calls this function.
 pub(crate) fn has_forked() {
     FORKS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// `ENTERED` where no thread is there behind so many forks.
-fn none_behind(forks: u32) -> u64 {
+/// The value of `GIL_THREADS` that means zero threads after `forks` forks.
+fn zero_after(forks: u32) -> u64 {
     u64::from(forks) << u32::BITS
 }
 
-/// How many threads are there behind so many forks.
-fn entered_behind(forks: u32, entered: u64) -> u64 {
-    entered.checked_sub(none_behind(forks)).filter(|&n| n <= u32::MAX.into()).unwrap_or(0)
+/// The number of threads in a value of `GIL_THREADS`, or 0 if the value predates the last fork.
+fn threads_after(forks: u32, entered: u64) -> u64 {
+    entered.checked_sub(zero_after(forks)).filter(|&n| n <= u32::MAX.into()).unwrap_or(0)
 }
 
-/// A way into Python that was open when this was made, and is until this is dropped.
+/// Guard that delays finalization while this thread holds or waits for the GIL.
 ///
-/// Threads that ask for the GIL through PyO3 when Python has ended stay there for ever. But up to
-/// version 3.13, Python unwinds those that its own code brings back: they run Python's functions, or
-/// wait in them. Rust frames are below these, and that ends the process. So they are waited for.
-pub(crate) struct Entered {
+/// After finalization, PyO3 parks threads that request the GIL forever. But Python up to 3.13
+/// unwinds threads that reacquire the GIL in its own code, and unwinding through Rust frames aborts
+/// the process. So finalization waits for these guards.
+pub(crate) struct GilGuard {
     forks: u32,
-    place: usize,
+    index: usize,
 }
 
-impl Entered {
-    /// `None` where another thread ends Python, or has.
+impl GilGuard {
+    /// Returns `None` if another thread finalizes Python, or has done so.
     pub(crate) fn try_new() -> Option<Self> {
         let forks = FORKS.load(Ordering::Relaxed);
-        // Whoever ends Python says so first and then looks at the count.
-        let entered = Entered { forks, place: PLACE.with(|place| *place) };
-        entered.count(|entered| Some(none_behind(forks) + entered_behind(forks, entered) + 1));
-        let others = ENDER.get().is_some_and(|&ender| ender != thread::current().id());
+        // AlignedCount first, then check: the finalizing thread sets `FINALIZER` first and then reads the count.
+        let entered = GilGuard { forks, index: COUNT_INDEX.with(|index| *index) };
+        entered.count(|entered| Some(zero_after(forks) + threads_after(forks, entered) + 1));
+        let others = FINALIZER.get().is_some_and(|&finalizer| finalizer != thread::current().id());
         (!others).then_some(entered)
     }
 
     fn count(&self, change: impl FnMut(u64) -> Option<u64>) {
-        // Where nothing is to be changed, nothing is.
-        let _ = ENTERED[self.place].0.fetch_update(Ordering::SeqCst, Ordering::SeqCst, change);
+        // `Err` means that `change` returned `None`: the count stays as it is.
+        let _ = GIL_THREADS[self.index].0.fetch_update(Ordering::SeqCst, Ordering::SeqCst, change);
     }
 
-    /// Stays here for ever instead.
-    fn or_stay() -> Self {
+    /// Like `try_new`, but parks the thread forever if another thread finalizes Python.
+    fn or_park() -> Self {
         loop {
-            match Entered::try_new() {
+            match GilGuard::try_new() {
                 Some(entered) => return entered,
                 None => thread::park(),
             }
@@ -91,71 +91,71 @@ impl Entered {
     }
 }
 
-impl Drop for Entered {
+impl Drop for GilGuard {
     fn drop(&mut self) {
-        // A fork that counts anew has not counted what was made before it.
-        self.count(|entered| (entered_behind(self.forks, entered) > 0).then(|| entered - 1));
+        // The count of a forked child does not include guards of the parent.
+        self.count(|entered| (threads_after(self.forks, entered) > 0).then(|| entered - 1));
     }
 }
 
-/// Keeps all threads but this one from asking for the GIL from now on, and waits for those that have
-/// asked for it, or hold it. They are daemons by then, which nobody else waits for.
+/// Stops all other threads from requesting the GIL, and waits for those that hold or request it.
 ///
-/// Whether some are in Python still. Up to version 3.13, the process crashes if one of them goes on
-/// before it is over.
+/// Returns whether some still do after the timeout. With Python up to 3.13, the process crashes if
+/// one of them continues during finalization. The threads are daemons, so Python does not join them.
 pub(crate) fn end_python(py: Python<'_>) -> bool {
     let forks = FORKS.load(Ordering::Relaxed);
-    let is_within = |count: &Count| entered_behind(forks, count.0.load(Ordering::SeqCst)) > 0;
-    let any_within = || ENTERED.iter().any(is_within);
-    if ENDER.set(thread::current().id()).is_ok() {
-        let deadline = Instant::now() + WIND_DOWN;
+    let has_threads =
+        |count: &AlignedCount| threads_after(forks, count.0.load(Ordering::SeqCst)) > 0;
+    let any_left = || GIL_THREADS.iter().any(has_threads);
+    if FINALIZER.set(thread::current().id()).is_ok() {
+        let deadline = Instant::now() + SHUTDOWN_TIMEOUT;
         py.detach(|| {
-            while any_within() && Instant::now() < deadline {
+            while any_left() && Instant::now() < deadline {
                 thread::sleep(Duration::from_millis(1));
             }
         });
     }
-    any_within()
+    any_left()
 }
 
 /// Runs `work` with the GIL.
 ///
 /// # Errors
-/// `Stopped` while Python ends.
+/// `Stopped` during finalization of Python.
 pub(crate) fn with_python<R>(work: impl FnOnce(Python<'_>) -> R) -> Result<R> {
-    let entered = Entered::try_new();
+    let entered = GilGuard::try_new();
     let done = entered.as_ref().and_then(|_| Python::try_attach(work));
     done.ok_or_else(|| Error::new(ErrorKind::Stopped, "Python is shutting down"))
 }
 
-/// The same for work that may fail.
+/// Like [`with_python`], for work that may fail.
 pub(crate) fn try_python<R>(work: impl FnOnce(Python<'_>) -> Result<R>) -> Result<R> {
     with_python(work)?
 }
 
-/// Waits without the GIL. Does not come back where another thread ends Python meanwhile.
+/// Waits without the GIL. Does not return if another thread finalizes Python meanwhile.
 pub(crate) fn without_python<T: Send>(py: Python<'_>, wait: impl Send + FnOnce() -> T) -> T {
     let (result, _entered) = py.detach(|| {
         let result = wait();
-        (result, Entered::or_stay())
+        (result, GilGuard::or_park())
     });
     result
 }
 
-/// Calls `work` where no signal is heard: what it begins, it ends. To be used for what is done in a
-/// moment, as nobody can interrupt it.
+/// Calls `work` on another thread, so that no signal handler interrupts it.
 ///
-/// Python hears signals on its main thread alone; so another one calls it, and this one waits.
+/// Python runs signal handlers on the main thread only. `work` must be short, because Ctrl-C has
+/// no effect until it returns.
 ///
 /// # Errors
-/// What `work` raises; `OSError` where there is no thread to be had.
+/// What `work` raises. `OSError` if no thread can be started.
 #[pyfunction]
 pub(crate) fn uninterrupted(py: Python<'_>, work: Py<PyAny>) -> PyResult<Py<PyAny>> {
     let (send, receive) = mpsc::sync_channel(1);
     let call = move || {
-        let entered = Entered::try_new();
+        let entered = GilGuard::try_new();
         let called = entered.as_ref().and_then(|_| Python::try_attach(move |py| work.call0(py)));
-        // Whoever waits for this stays until it comes.
+        // The receiver waits until the result arrives, so sending does not fail.
         let _ = send.send(called);
     };
     thread::Builder::new().name("spdl-start".into()).spawn(call)?;
@@ -164,11 +164,11 @@ pub(crate) fn uninterrupted(py: Python<'_>, work: Py<PyAny>) -> PyResult<Py<PyAn
     received.ok().flatten().unwrap_or_else(ended)
 }
 
-/// Runs `work` on a thread of its own and waits for it with the GIL free.
+/// Runs `work` on a new thread and waits for the result without the GIL.
 ///
 /// # Errors
-/// What a signal handler raises, mostly `KeyboardInterrupt`; `work` is then left to its fate.
-/// `RuntimeError` where `work` panics, `OSError` where there is no thread to be had.
+/// What a signal handler raises, usually `KeyboardInterrupt`; `work` then continues detached.
+/// `RuntimeError` if `work` panics. `OSError` if no thread can be started.
 pub(crate) fn interruptible<T: Send + 'static>(
     py: Python<'_>,
     work: impl FnOnce() -> T + Send + 'static,
@@ -176,7 +176,7 @@ pub(crate) fn interruptible<T: Send + 'static>(
     interruptible_with(py, work, |_| Ok(()))
 }
 
-/// The same, and calls `meanwhile` in each slice of the wait, and behind it.
+/// Like [`interruptible`], and calls `meanwhile` in each interval of the wait and at the end.
 ///
 /// # Errors
 /// As [`interruptible`], and those of `meanwhile`.
@@ -186,40 +186,41 @@ pub(crate) fn interruptible_with<T: Send + 'static>(
     mut meanwhile: impl FnMut(Python<'_>) -> PyResult<()>,
 ) -> PyResult<T> {
     let (send, receive) = mpsc::sync_channel(1);
-    // The thread ends with `work`. Nobody is there to join it where a signal came first.
+    // The thread ends with `work`. After a signal no thread joins it.
     thread::Builder::new().name("spdl-open".into()).spawn(move || send.send(work()))?;
-    // A receiver may not be shared between threads, but lent to the one that waits.
+    // `Receiver` is not `Sync`, so the waiting closure borrows it mutably.
     let mut receive = receive;
     loop {
         let lent = &mut receive;
-        let received = without_python(py, move || lent.recv_timeout(SLICE));
+        let received = without_python(py, move || lent.recv_timeout(SIGNAL_CHECK_INTERVAL));
         meanwhile(py)?;
         match received {
             Ok(result) => return Ok(result),
             Err(RecvTimeoutError::Timeout) => py.check_signals()?,
             Err(RecvTimeoutError::Disconnected) => {
-                let message = "a thread of spdl_rs panicked; its message is on standard error";
+                let message =
+                    "a worker thread of spdl_rs panicked; see standard error for the message";
                 return Err(PyRuntimeError::new_err(message));
             }
         }
     }
 }
 
-/// Drops `value` on a thread of its own, and waits for that, but not longer than `at_most`.
+/// Drops `value` on a new thread, and waits at most `at_most`.
 ///
-/// What is dropped joins threads, and one of those may sit in a read that the operating system
-/// does not give back, or in the decoding of a huge image. Python must not hang there.
+/// The drop joins threads, one of which may block in a system call or in a long decode. The timeout
+/// keeps Python from hanging.
 pub(crate) fn drop_within<T: Send + 'static>(value: T, at_most: Duration) {
     let (done, dropped) = mpsc::channel::<()>();
     let work = move || {
         drop(value);
         drop(done);
     };
-    // Where no thread is to be had, `work` is dropped here, and `value` with it.
+    // If no thread can be started, `spawn` drops `work`, and `value` with it, on this thread.
     if let Ok(thread) = thread::Builder::new().name("spdl-wind-down".into()).spawn(work)
         && dropped.recv_timeout(at_most) == Err(RecvTimeoutError::Disconnected)
     {
-        // A panic has been printed, and there is nothing left to save.
+        // The panic message has already been printed.
         let _ = thread.join();
     }
 }

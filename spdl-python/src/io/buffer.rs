@@ -1,4 +1,4 @@
-//! The memory of a Python object, read piece by piece.
+//! The memory of a Python object, read in pieces.
 
 use std::ops::Range;
 
@@ -9,29 +9,29 @@ use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBytes, PyMemoryView, PySlice};
 use spdl_core::{Error, ErrorKind, Result};
 
-/// Bytes that a Python object holds, kept as long as this is: a `memoryview` of single bytes.
+/// The bytes of a Python object, as a flat `memoryview` that keeps the object alive.
 pub(crate) struct Buffer {
     view: Py<PyAny>,
-    /// The object itself, where it is one of `bytes`: nobody can change those.
+    /// The whole object, if it is `bytes` and therefore immutable.
     whole: Option<Bytes>,
     len: usize,
 }
 
 impl Buffer {
     /// # Errors
-    /// `TypeError` for what has no memory to show, `ValueError` where that is not in one piece.
+    /// `TypeError` without the buffer protocol, `ValueError` if the buffer is not contiguous.
     pub(crate) fn of(data: &Bound<'_, PyAny>) -> PyResult<Self> {
         let py = data.py();
         let view = PyMemoryView::from(data)?;
         if !view.getattr("c_contiguous")?.extract::<bool>()? {
-            return Err(PyValueError::new_err("the bytes do not lie one behind the other"));
+            return Err(PyValueError::new_err("the buffer is not C-contiguous; copy it first"));
         }
         let len = view.getattr("nbytes")?.extract()?;
         let is_flat = view.getattr("ndim")?.extract::<usize>()? == 1
             && view.getattr("format")?.extract::<String>()? == "B";
         let view = match (is_flat, len) {
             (true, _) => view.into_any(),
-            // Where there is nothing, `cast` does not want to see it otherwise.
+            // `memoryview.cast` rejects empty views with zeros in the shape.
             (false, 0) => PyMemoryView::from(&PyBytes::new(py, b""))?.into_any(),
             (false, _) => view.call_method1("cast", ("B",))?,
         };
@@ -48,10 +48,10 @@ impl Buffer {
         self.len as u64
     }
 
-    /// A part of the bytes: shared where nobody can change them, else a copy.
+    /// Returns a range of the bytes: shared if the object is immutable, otherwise copied.
     ///
     /// # Errors
-    /// `InvalidArgument` for what is behind the end.
+    /// `InvalidArgument` if the range exceeds the buffer.
     pub(crate) fn read(&self, py: Python<'_>, range: Range<u64>) -> Result<Bytes> {
         let part = self.part(range)?;
         if let Some(whole) = &self.whole {
@@ -63,10 +63,10 @@ impl Buffer {
         Ok(Bytes::from_owner(PyBackedBytes::from(copy)))
     }
 
-    /// A `memoryview` of a part of the bytes.
+    /// Returns a `memoryview` of a range of the bytes.
     ///
     /// # Errors
-    /// `InvalidArgument` for what is behind the end.
+    /// `InvalidArgument` if the range exceeds the buffer.
     pub(crate) fn view<'py>(
         &self,
         py: Python<'py>,
@@ -76,7 +76,7 @@ impl Buffer {
     }
 
     fn slice<'py>(&self, py: Python<'py>, part: Range<usize>) -> PyResult<Bound<'py, PyAny>> {
-        // No object is larger than `isize::MAX`.
+        // No object is larger than `isize::MAX` bytes.
         self.view.bind(py).get_item(PySlice::new(py, part.start as isize, part.end as isize, 1))
     }
 
@@ -84,7 +84,7 @@ impl Buffer {
         match (usize::try_from(range.start), usize::try_from(range.end)) {
             (Ok(start), Ok(end)) if start <= end && end <= self.len => Ok(start..end),
             _ => {
-                let message = format!("bytes {range:?} of {}", self.len);
+                let message = format!("range {range:?} exceeds the buffer of {} bytes", self.len);
                 Err(Error::new(ErrorKind::InvalidArgument, message))
             }
         }

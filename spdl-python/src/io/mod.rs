@@ -1,8 +1,7 @@
-//! What `spdl_rs.io` reads from bytes in memory: archives, arrays of NumPy, and WAV.
+//! Parsing of files in memory for `spdl_rs.io`: tar, zip, npy and WAV.
 //!
-//! Rust reads headers, which it is given piece by piece; Python makes views of the rest. So nothing
-//! is copied, whatever the bytes are a part of, and nothing in Rust relies on bytes that others may
-//! change.
+//! Rust reads the headers, and Python makes views of the data: no data is copied. Rust holds no
+//! reference to bytes that Python may change.
 
 pub(crate) mod buffer;
 mod npy;

@@ -7,7 +7,7 @@ use spdl_io::archive;
 use super::buffer::Buffer;
 use crate::interop::error::to_exception;
 
-/// What a `.npy` file in memory says of its array.
+/// The header of a `.npy` file in memory.
 #[pyclass(frozen, module = "spdl_rs._spdl_rs")]
 pub(crate) struct NpyHeader(archive::NpyHeader);
 
@@ -21,7 +21,7 @@ impl NpyHeader {
         header.map(NpyHeader).map_err(|error| to_exception(py, &error))
     }
 
-    /// NumPy's code of the type of the elements.
+    /// NumPy's type string of the elements.
     #[getter]
     fn dtype(&self) -> &str {
         self.0.descr()
@@ -32,13 +32,13 @@ impl NpyHeader {
         PyTuple::new(py, self.0.shape())
     }
 
-    /// `"F"` where the first index is the one that changes fastest, else `"C"`.
+    /// `"F"` for Fortran order, `"C"` for C order.
     #[getter]
     fn order(&self) -> &'static str {
         if self.0.is_fortran_order() { "F" } else { "C" }
     }
 
-    /// Where the elements start, in bytes.
+    /// The offset of the first element, in bytes.
     #[getter]
     fn offset(&self) -> u64 {
         self.0.data_range().start

@@ -1,4 +1,4 @@
-//! The files of a tar archive, one after another.
+//! The members of a tar archive, in sequence.
 
 use bytes::Bytes;
 use pyo3::exceptions::{PyRuntimeError, PyTypeError, PyValueError};
@@ -12,13 +12,12 @@ use spdl_io::archive::{TarEntry, TarEvent, TarOptions, TarParser};
 use super::buffer::Buffer;
 use crate::interop::error::to_exception;
 
-/// How much is asked for at once, in bytes. What a damaged header claims is not believed before it
-/// is there.
+/// Bytes per `read` call for data. Bounds the memory that a corrupt header can claim.
 const MOST_AT_ONCE: u64 = 16 << 20;
-/// How much is read at once of what nobody wants.
+/// Bytes per `read` call for skipped data.
 const SKIPPED_AT_ONCE: u64 = 1 << 20;
 
-/// The files of a tar archive as pairs of a name and the contents.
+/// Iterator over the files of a tar archive, as pairs of name and contents.
 #[pyclass(module = "spdl_rs._spdl_rs")]
 pub(crate) struct TarFiles {
     archive: Archive,
@@ -27,7 +26,7 @@ pub(crate) struct TarFiles {
 
 /// Where an archive is read from.
 enum Archive {
-    /// Memory: what is read are views of it.
+    /// Memory; contents are views of it.
     Memory(Buffer),
     /// An object with a method `read`.
     File(File),
@@ -35,7 +34,7 @@ enum Archive {
 
 struct File {
     read: Py<PyAny>,
-    /// How many bytes were read.
+    /// The number of bytes read.
     position: u64,
 }
 
@@ -50,7 +49,8 @@ impl TarFiles {
                 let read = source.getattr_opt("read")?.ok_or_else(|| {
                     let kind = source.get_type().name().map(|name| name.to_string());
                     let kind = kind.unwrap_or_default();
-                    let message = format!("src must hold bytes or have a method read, not {kind}");
+                    let message =
+                        format!("src must be bytes-like or have a read method, not {kind}");
                     PyTypeError::new_err(message)
                 })?;
                 Archive::File(File { read: read.unbind(), position: 0 })
@@ -66,10 +66,10 @@ impl TarFiles {
     }
 
     fn __next__<'py>(this: &Bound<'py, Self>) -> PyResult<Option<NameAndContents<'py>>> {
-        // Between two pieces of a file nobody else may read.
+        // Another thread may be between two reads of one member.
         let Ok(mut files) = this.try_borrow_mut() else {
-            let message = "another thread is reading this archive; give each an archive of its own, or \
-                           let them take turns by a lock";
+            let message = "another thread is reading this archive; open one archive per thread, or \
+                           protect it with a lock";
             return Err(PyRuntimeError::new_err(message));
         };
         files.next(this.py())
@@ -92,7 +92,7 @@ impl TarFiles {
         Ok(None)
     }
 
-    /// The next member, whatever it is.
+    /// The next member of any type.
     fn entry(&mut self, py: Python<'_>) -> PyResult<Option<TarEntry>> {
         let fault = |error: Error| to_exception(py, &error);
         loop {
@@ -113,7 +113,7 @@ impl TarFiles {
                 let finished = self.parser.finish(&piece);
                 self.end();
                 return finished.map(|()| None).map_err(|error| match error.kind() {
-                    // A cut archive ends where it ends, also where that is inside the padding.
+                    // Report the actual end of the archive, even inside the padding.
                     ErrorKind::Truncated => fault(error.with_offset(end)),
                     _ => fault(error),
                 });
@@ -123,7 +123,7 @@ impl TarFiles {
                 TarEvent::Entry(entry) => return Ok(Some(entry)),
                 TarEvent::End => {
                     if let Archive::File(file) = &mut self.archive {
-                        // A compressed stream has its checksum behind the end.
+                        // A compressed stream has its checksum after the end of the archive.
                         file.skip_to(py, u64::MAX)?;
                     }
                     return Ok(None);
@@ -142,7 +142,7 @@ impl TarFiles {
                 (view?, buffer.len())
             }
             Archive::File(file) => {
-                // Behind the headers that were read last, so nothing lies between.
+                // The file position is at the data, directly after the header.
                 let data = file.read(py, entry.size)?;
                 (data.into_any(), file.position)
             }
@@ -154,15 +154,15 @@ impl TarFiles {
         Ok(data)
     }
 
-    /// Makes this give nothing more.
+    /// Ends the iteration.
     fn end(&mut self) {
-        // A parser wants nothing behind an error, and here it is given too little on purpose.
+        // The short input ends the parser. Its error does not matter here.
         let _ = self.parser.finish(&[]);
     }
 }
 
 impl File {
-    /// So many bytes, or those that are left.
+    /// Reads `len` bytes, or up to the end of the file.
     fn read<'py>(&mut self, py: Python<'py>, len: u64) -> PyResult<Bound<'py, PyBytes>> {
         let mut pieces = Vec::new();
         let mut missing = len;
@@ -182,7 +182,7 @@ impl File {
         Ok(joined.cast_into()?)
     }
 
-    /// Passes over what lies before a byte of the archive, or all there is.
+    /// Reads and discards bytes up to `offset`, or up to the end of the file.
     fn skip_to(&mut self, py: Python<'_>, offset: u64) -> PyResult<()> {
         while self.position < offset {
             let piece = self.piece(py, (offset - self.position).min(SKIPPED_AT_ONCE))?;
@@ -193,18 +193,17 @@ impl File {
         Ok(())
     }
 
-    /// What one call gives: so many bytes at most, and none at the end.
+    /// Calls `read` once: returns at most `most` bytes, and none at the end of the file.
     fn piece<'py>(&mut self, py: Python<'py>, most: u64) -> PyResult<Bound<'py, PyBytes>> {
         let piece = self.read.bind(py).call1((most,))?;
         let piece = piece.cast_into::<PyBytes>().map_err(|error| {
             let kind = error.into_inner().get_type().name().map(|name| name.to_string());
             let kind = kind.unwrap_or_default();
-            PyTypeError::new_err(format!("the method read of src gave {kind}, and not bytes"))
+            PyTypeError::new_err(format!("src.read must return bytes, not {kind}"))
         })?;
         let len = piece.as_bytes().len() as u64;
         if len > most {
-            let message =
-                format!("the method read of src gave {len} bytes, and was asked for {most}");
+            let message = format!("src.read({most}) returned {len} bytes, more than requested");
             return Err(PyValueError::new_err(message));
         }
         self.position += len;
@@ -212,7 +211,7 @@ impl File {
     }
 }
 
-/// The name as text; bytes that are none are kept as lone surrogates, as by `os.fsdecode`.
+/// Decodes a member name as UTF-8; invalid bytes become lone surrogates, as in `os.fsdecode`.
 fn name<'py>(py: Python<'py>, key: &Key) -> PyResult<Bound<'py, PyAny>> {
     match std::str::from_utf8(key.as_bytes()) {
         Ok(text) => Ok(PyString::new(py, text).into_any()),

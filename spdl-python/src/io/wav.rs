@@ -8,7 +8,7 @@ use super::buffer::Buffer;
 use crate::interop::array::Array;
 use crate::interop::error::to_exception;
 
-/// What a WAV file says of its samples: `spdl_rs.io.parse_wav` makes it.
+/// The header of a WAV file. Returned by `spdl_rs.io.parse_wav`.
 #[pyclass(frozen, eq, name = "WAVHeader", module = "spdl_rs.io")]
 #[derive(PartialEq)]
 pub(crate) struct WavHeader(audio::WavHeader);
@@ -23,7 +23,7 @@ impl WavHeader {
         header.map(WavHeader).map_err(|error| to_exception(py, &error))
     }
 
-    /// The format as stored: 1 is PCM, 3 floating point, 65534 extensible.
+    /// The format code in the file: 1 for PCM, 3 for floating point, 65534 for extensible.
     #[getter]
     fn audio_format(&self) -> u16 {
         self.0.format()
@@ -41,25 +41,25 @@ impl WavHeader {
         self.0.sample_rate()
     }
 
-    /// Bytes per second, as stored.
+    /// Bytes per second, as stored in the file.
     #[getter]
     fn byte_rate(&self) -> u32 {
         self.0.byte_rate()
     }
 
-    /// The size of a frame, one sample of each channel, in bytes.
+    /// The size of a frame (one sample per channel), in bytes.
     #[getter]
     fn block_align(&self) -> u16 {
         self.0.block_align()
     }
 
-    /// The bits of a sample.
+    /// Bits per sample.
     #[getter]
     fn bits_per_sample(&self) -> u16 {
         self.0.bits_per_sample()
     }
 
-    /// The size of all samples in bytes.
+    /// The size of all samples, in bytes.
     #[getter]
     fn data_size(&self) -> u64 {
         let data = self.0.data_range();
@@ -72,8 +72,7 @@ impl WavHeader {
         self.0.frames()
     }
 
-    /// How the samples of a stretch of time are stored, at which byte they start, and how many
-    /// frames they are.
+    /// The NumPy type, byte offset and number of frames of a time range.
     #[pyo3(signature = (time_offset_seconds, duration_seconds))]
     fn _stretch(
         &self,
@@ -84,21 +83,21 @@ impl WavHeader {
         let fault = |error| to_exception(py, &error);
         let sample = self.0.sample().map_err(fault)?;
         let frames = self.0.frames_between(time_offset_seconds, duration_seconds).map_err(fault)?;
-        // Within the file, whose size there are numbers for.
+        // No overflow: the range is inside the file.
         let start = self.0.data_range().start + frames.start * u64::from(self.0.block_align());
         Ok((type_string(sample)?, start, frames.end - frames.start))
     }
 
-    /// Samples of 24 bits as the bytes of samples of 32, of which they are the upper ones.
+    /// Widens 24-bit samples to 32 bits, left-aligned, and returns their bytes.
     fn _widened(&self, data: &Bound<'_, PyAny>, start: u64, frames: u64) -> PyResult<Array> {
         let py = data.py();
         let buffer = Buffer::of(data)?;
         let size = frames.checked_mul(u64::from(self.0.block_align()));
         let end = size.and_then(|size| start.checked_add(size));
-        let end = end.ok_or_else(|| PyValueError::new_err("these are no frames of a file"))?;
+        let end = end.ok_or_else(|| PyValueError::new_err("frame range exceeds the file"))?;
         let widen = || {
             let packed = Python::attach(|py| buffer.read(py, start..end))?;
-            // Four bytes for three; the last frame may be a part of one where `data` is another file.
+            // Four bytes for three. The last frame may be incomplete if `data` is another file.
             Array::of_bytes(packed.len() / 3 * 4, |wide| WavSample::widen(&packed, wide))
         };
         py.detach(widen).map_err(|error| to_exception(py, &error))
@@ -117,7 +116,7 @@ impl WavHeader {
     }
 }
 
-/// NumPy's code, but for samples of 24 bits: it has none.
+/// NumPy's type string. The code for 24-bit samples, `<i3`, is private: NumPy has none.
 fn type_string(sample: WavSample) -> PyResult<&'static str> {
     Ok(match sample {
         WavSample::U8 => "|u1",
@@ -127,7 +126,7 @@ fn type_string(sample: WavSample) -> PyResult<&'static str> {
         WavSample::F32 => "<f4",
         WavSample::F64 => "<f8",
         other => {
-            let message = format!("samples of {other} cannot be handed to NumPy yet");
+            let message = format!("cannot convert {other} samples to NumPy: unsupported format");
             return Err(PyNotImplementedError::new_err(message));
         }
     })

@@ -9,7 +9,7 @@ use super::buffer::Buffer;
 use crate::interop::array::Array;
 use crate::interop::error::to_exception;
 
-/// The directory of a zip archive in memory.
+/// The central directory of a zip archive in memory.
 #[pyclass(frozen, module = "spdl_rs._spdl_rs")]
 pub(crate) struct ZipDirectory {
     archive: Buffer,
@@ -22,8 +22,8 @@ impl ZipDirectory {
     fn new(data: &Bound<'_, PyAny>) -> PyResult<Self> {
         let py = data.py();
         let archive = Buffer::of(data)?;
-        // Whoever has it in memory may see all that is stored as it is; the rest is Python's to
-        // limit, which knows how much there is of it together.
+        // Stored members are views of memory that exists, so they need no limit. Python limits the
+        // total size of compressed members.
         let options = ZipOptions::default().max_file_bytes(u64::MAX);
         let read = |range| archive.read(py, range);
         let directory = archive::ZipDirectory::read(archive.len(), options, read)
@@ -31,22 +31,20 @@ impl ZipDirectory {
         Ok(ZipDirectory { archive, directory })
     }
 
-    /// The names of the files, in the order of the directory.
+    /// The names of the members that are files, in the order of the central directory.
     fn names(&self) -> Vec<String> {
         let files = self.directory.entries().iter().filter(|entry| entry.kind == ZipKind::File);
         files.map(|entry| String::from_utf8_lossy(entry.key.as_bytes()).into_owned()).collect()
     }
 
-    /// The size of all compressed files together, once they are decompressed; no more than there
-    /// are numbers for.
+    /// The total uncompressed size of all compressed members, in bytes; saturates at `u64::MAX`.
     fn inflated_bytes(&self) -> u64 {
         let compressed =
             self.directory.entries().iter().filter(|entry| entry.method != ZipMethod::Stored);
         compressed.fold(0, |bytes, entry| bytes.saturating_add(entry.size))
     }
 
-    /// Where a file is that is stored as it is, and the checksum that it should have. `None` for one
-    /// that is compressed.
+    /// The start, end and expected CRC-32 of a stored member; `None` if it is compressed.
     fn stored(&self, py: Python<'_>, name: &str) -> PyResult<Option<(u64, u64, u32)>> {
         let entry = self.entry(name)?;
         if entry.method != ZipMethod::Stored {
@@ -57,10 +55,10 @@ impl ZipDirectory {
         Ok(Some((range.start, range.end, entry.crc32())))
     }
 
-    /// The bytes of a file, decompressed into memory of their own, and compared with their checksum.
+    /// Decompresses a member into a new array and checks its CRC-32.
     fn inflated(&self, py: Python<'_>, name: &str) -> PyResult<Array> {
         let entry = self.entry(name)?;
-        // Python is only needed for what has to be copied out of an object that others may change.
+        // Reading needs the GIL only to copy from a mutable object.
         let inflate = || {
             let read = |range| Python::attach(|py| self.archive.read(py, range));
             let bytes = self.directory.data(entry, read)?;

@@ -1,4 +1,4 @@
-//! Augmentations as Python describes them: torchvision's names and parameters.
+//! Augmentations from Python descriptions, with torchvision's names and parameters.
 
 use std::sync::Arc;
 
@@ -17,10 +17,10 @@ use spdl_media::augment::{
 use super::Described;
 use crate::interop::error::to_exception;
 
-/// What is drawn uniformly lies between these.
+/// The bounds of a uniform distribution.
 type Range = (f64, f64);
 
-/// Augmentations in a row, whose parameters are sound.
+/// A validated sequence of augmentations.
 pub(super) fn augmenter(py: Python<'_>, described: Vec<Described<'_>>) -> PyResult<Augmenter> {
     let mut augmenter = Augmenter::new();
     for step in described {
@@ -30,7 +30,7 @@ pub(super) fn augmenter(py: Python<'_>, described: Vec<Described<'_>>) -> PyResu
     Ok(augmenter)
 }
 
-/// An augmentation of any kind.
+/// An augmentation of any type.
 #[derive(Clone, Debug)]
 struct Step(Arc<dyn Augment>);
 
@@ -59,7 +59,7 @@ impl Augment for Step {
     }
 }
 
-/// One after another, as one.
+/// A sequence of augmentations, applied as one.
 #[derive(Debug)]
 struct All(Vec<Step>);
 
@@ -89,7 +89,7 @@ impl Augment for All {
 }
 
 /// # Errors
-/// What extracting raises: Python's classes have checked the types.
+/// `ValueError` for an unknown name. Python's classes have validated the parameter types.
 fn step_of((kind, settings): Described<'_>) -> PyResult<Step> {
     let setting = |name: &str| settings.as_any().get_item(name);
     macro_rules! of {
@@ -97,7 +97,7 @@ fn step_of((kind, settings): Described<'_>) -> PyResult<Step> {
             setting($name)?.extract()?
         };
     }
-    /// A value, with setters called for what was given.
+    /// Calls each setter whose parameter is not `None`.
     macro_rules! with {
         ($made:expr; $($name:literal => $setter:expr),*) => {{
             let mut made = $made;
@@ -201,7 +201,7 @@ fn interpolation(name: &str) -> PyResult<Interpolation> {
     }
 }
 
-/// Python's classes know what there is: this is never seen, but for one that was added there alone.
+/// The error for a name that exists only in Python, which is a bug.
 fn unknown(name: &str) -> PyErr {
-    PyValueError::new_err(format!("there is no augmentation, or part of one, {name:?}"))
+    PyValueError::new_err(format!("unknown augmentation or parameter value {name:?}"))
 }

@@ -1,4 +1,4 @@
-//! Random changes of decoded images.
+//! Random augmentation of decoded images.
 
 use std::sync::{Arc, Mutex};
 
@@ -13,54 +13,54 @@ use super::{CHANNELS, Described, Draws, pixels_of};
 use crate::interop::array::Array;
 use crate::interop::error::to_exception;
 
-/// The stage in the name of which random numbers are drawn.
+/// The stage name from which random numbers are derived.
 pub(crate) const AUGMENT: &str = "augment";
 
-/// Augmentations in a row. Cheap to clone.
+/// A sequence of augmentations. Cheap to clone.
 #[pyclass(frozen, module = "spdl_rs._spdl_rs")]
 #[derive(Clone)]
 pub(crate) struct ImageAugmenter {
     augmenter: Augmenter,
     pub(crate) seed: u64,
-    /// Kept for the next image: they hold scratch memory.
+    /// Instances for reuse, which own scratch memory.
     idle: Arc<Mutex<Vec<Augmenter>>>,
 }
 
 #[pymethods]
 impl ImageAugmenter {
-    /// Checks their parameters.
+    /// Validates the parameters.
     #[new]
     fn new(py: Python<'_>, augmentations: Vec<Described<'_>>, seed: u64) -> PyResult<Self> {
         Ok(ImageAugmenter { augmenter: augmenter(py, augmentations)?, seed, idle: Arc::default() })
     }
 
-    /// A changed copy of an image.
+    /// Returns an augmented copy of an image.
     fn apply(&self, py: Python<'_>, data: &Bound<'_, PyAny>, draws: &Draws) -> PyResult<Array> {
         let (mut pixels, mut rng) = (pixels_of(data, &BufferPool::new())?, draws.take()?);
-        let change = move || {
+        let work = move || {
             let kept = self.idle.try_lock().ok().and_then(|mut idle| idle.pop());
             let mut augmenter = kept.unwrap_or_else(|| self.instance());
-            let changed = change(&mut augmenter, &mut pixels, &mut rng);
-            // Where another thread is at it, or was in a process that this one is a fork of.
+            let changed = augment_pixels(&mut augmenter, &mut pixels, &mut rng);
+            // The lock is held by another thread, or was held at a fork: do not reuse the instance.
             if let Ok(mut idle) = self.idle.try_lock() {
                 idle.push(augmenter);
             }
             changed.map(|()| pixels)
         };
-        let changed = py.detach(change);
+        let changed = py.detach(work);
         changed.map(Array::from).map_err(|error| to_exception(py, &error))
     }
 }
 
 impl ImageAugmenter {
-    /// What one thread changes images with.
+    /// A new instance for use by one thread.
     pub(crate) fn instance(&self) -> Augmenter {
         self.augmenter.clone()
     }
 }
 
-/// Changes pixels in place.
-pub(crate) fn change(
+/// Augments pixels in place.
+pub(crate) fn augment_pixels(
     augmenter: &mut Augmenter,
     pixels: &mut spdl_core::Array,
     rng: &mut SampleRng,
@@ -69,14 +69,14 @@ pub(crate) fn change(
     augmenter.apply(&mut ImageMut::new(pixels.as_mut_slice()?, size)?, rng)
 }
 
-/// The size of pixels of this shape.
+/// The image size for an array shape `[height, width, 3]`.
 pub(crate) fn size_of(shape: &[usize]) -> Result<Size> {
     let size = match *shape {
         [height, width, CHANNELS] => u32::try_from(width).ok().zip(u32::try_from(height).ok()),
         _ => None,
     };
     let (width, height) = size.ok_or_else(|| {
-        let message = format!("pixels must be [height, width, 3], not {shape:?}");
+        let message = format!("pixels must have shape [height, width, 3], not {shape:?}");
         Error::new(ErrorKind::InvalidArgument, message)
     })?;
     Ok(Size::new(width, height))

@@ -1,4 +1,4 @@
-//! Encoded images to samples.
+//! Decoding of images to samples.
 
 use std::sync::{Arc, Mutex};
 
@@ -17,29 +17,28 @@ use super::{Described, Draws, bytes_of};
 use crate::interop::array::{Array, type_string};
 use crate::interop::error::to_exception;
 
-/// The stage of an image loader that draws random numbers. Who draws in its name draws the same.
+/// The stage name of `ImageLoader` from which random numbers are derived.
 pub(crate) const DECODE: &str = "decode";
-/// What the bytes of an image are called that Python gave.
+/// The key, in error messages, of image bytes passed from Python.
 pub(crate) const BYTES: &str = "bytes";
 
-/// Makes samples of encoded images. Cheap to clone.
+/// Decodes images to samples. Cheap to clone.
 #[pyclass(frozen, module = "spdl_rs._spdl_rs")]
 #[derive(Clone)]
 pub(crate) struct ImageDecoder {
     pub(crate) transform: ImageTransform,
     pub(crate) seed: u64,
     augmenter: Augmenter,
-    /// What a sample is.
+    /// Shape and dtype of a sample.
     pixels: Field,
     codecs: CodecRegistry,
-    /// Kept for the next image: they hold scratch memory.
+    /// Instances for reuse, which own scratch memory.
     idle: Arc<Mutex<Vec<FillImage>>>,
 }
 
 #[pymethods]
 impl ImageDecoder {
-    /// Checks what Python cannot know: which layouts, sizes and numbers there are. `size` is width
-    /// and height.
+    /// Validates the settings. `size` is (width, height).
     #[new]
     #[pyo3(signature = (
         *, size, train, layout, seed, crop, filter, horizontal_flip, vertical_flip, color, mean, std,
@@ -67,7 +66,7 @@ impl ImageDecoder {
         let mode = if train { Mode::Train } else { Mode::Eval };
         let format: SampleFormat = layout.parse().map_err(fault)?;
         let filter: ResizeFilter = filter.parse().map_err(fault)?;
-        // Before a pipeline finds out with its first image.
+        // Reject dtypes without a NumPy equivalent now, not at the first image.
         type_string(format.dtype)?;
         let on_truncated = if keep_partial { OnTruncated::Partial } else { OnTruncated::Error };
         let mut transform = ImageTransform::with_size(Size::new(size.0, size.1))
@@ -90,12 +89,12 @@ impl ImageDecoder {
         transform.validate().map_err(fault)?;
         let augmenter = augmenter(py, augment)?;
         let codecs = CodecRegistry::with_defaults();
-        // The first of two: images and labels.
+        // The fields are images and labels.
         let pixels = image_fields(&transform).swap_remove(0);
         Ok(ImageDecoder { transform, seed, augmenter, pixels, codecs, idle: Arc::default() })
     }
 
-    /// The sample that is made of an image with these random numbers.
+    /// Decodes an image to a sample, with the random numbers of `draws`.
     fn decode(&self, py: Python<'_>, data: &Bound<'_, PyAny>, draws: &Draws) -> PyResult<Array> {
         let (bytes, rng) = (bytes_of(data)?, draws.take()?);
         let decode = || {
@@ -104,7 +103,7 @@ impl ImageDecoder {
                 None => self.instance()?,
             };
             let made = self.write(&mut image, &bytes, &BufferPool::new(), || rng);
-            // Where another thread is at it, or was in a process that this one is a fork of.
+            // The lock is held by another thread, or was held at a fork: do not reuse the instance.
             if let Ok(mut idle) = self.idle.try_lock() {
                 idle.push(image);
             }
@@ -116,13 +115,13 @@ impl ImageDecoder {
 }
 
 impl ImageDecoder {
-    /// What one thread decodes with.
+    /// A new instance for use by one thread.
     pub(crate) fn instance(&self) -> Result<FillImage> {
         FillImage::new(&self.codecs, &self.transform, &Limits::default())?
             .augment(self.augmenter.clone())
     }
 
-    /// One sample in an array of its own.
+    /// Decodes one sample into a new array.
     pub(crate) fn write(
         &self,
         image: &mut FillImage,
@@ -175,7 +174,7 @@ fn crop_of((kind, settings): Described<'_>) -> PyResult<Crop> {
     })
 }
 
-/// Python's classes know what there is: this is never seen, but for one that was added there alone.
+/// The error for a name that exists only in Python, which is a bug.
 fn unknown(what: &str, name: &str) -> PyErr {
-    PyValueError::new_err(format!("there is no {what} {name:?}"))
+    PyValueError::new_err(format!("unknown {what} {name:?}"))
 }

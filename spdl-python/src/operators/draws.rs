@@ -1,4 +1,4 @@
-//! The random numbers of one item, for functions of Python's that hand them on.
+//! The random numbers of one item, as an object that Python functions pass on.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -6,13 +6,13 @@ use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use spdl_core::{SampleId, SampleRng};
 
-/// The random numbers of one item in a stage, to be used once.
+/// The random numbers of one item in a stage, for a single use.
 #[pyclass(frozen, module = "spdl_rs._spdl_rs")]
 pub(crate) struct Draws(Mutex<Option<SampleRng>>);
 
 #[pymethods]
 impl Draws {
-    /// Those of the item at a place of an epoch, in the stage of this name.
+    /// The random numbers of item `index` of an epoch, in the named stage.
     #[new]
     fn new(seed: u64, epoch: u64, index: u64, stage: &str) -> Self {
         Draws::of(SampleRng::new(seed, SampleId { epoch, index }, stage))
@@ -25,9 +25,9 @@ impl Draws {
     }
 
     /// # Errors
-    /// `RuntimeError` the second time.
+    /// `RuntimeError` if called twice.
     pub(super) fn take(&self) -> PyResult<SampleRng> {
         let rng = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
-        rng.ok_or_else(|| PyRuntimeError::new_err("these random numbers have been used already"))
+        rng.ok_or_else(|| PyRuntimeError::new_err("these random numbers have already been used"))
     }
 }

@@ -1,4 +1,4 @@
-//! What the operators of `spdl_rs.io` do with one item, and what they read of Python's objects.
+//! The operators of `spdl_rs.io`, for single items, and their argument conversion.
 //!
 //! ```text
 //! Reader: a path or an address ──► bytes ──► ImageDecoder ──► pixels ──► ImageAugmenter ──► pixels
@@ -17,22 +17,22 @@ use pyo3::types::PyDict;
 use spdl_core::memory::BufferPool;
 use spdl_core::{DType, Result};
 
-pub(crate) use augmenter::{AUGMENT, ImageAugmenter, change, size_of};
+pub(crate) use augmenter::{AUGMENT, ImageAugmenter, augment_pixels, size_of};
 pub(crate) use decoder::{BYTES, DECODE, ImageDecoder};
 pub(crate) use draws::Draws;
-pub(crate) use reader::{Place, Reader, Stores, place_of};
+pub(crate) use reader::{Location, Reader, Stores, location_of};
 
 use crate::interop::array::Array;
 use crate::interop::error::to_exception;
 use crate::io::buffer::Buffer;
 
-/// What a value of Python's is, and its settings by name.
+/// The name of a Python class, and its parameters.
 type Described<'py> = (String, Bound<'py, PyDict>);
 
-/// The channels of pixels that are changed.
+/// The number of channels of augmented images.
 const CHANNELS: usize = 3;
 
-/// Bytes in memory that NumPy can have.
+/// Copies bytes to an array for NumPy.
 pub(crate) fn array_of(bytes: &[u8]) -> Result<Array> {
     Array::of_bytes(bytes.len(), |array| {
         array.copy_from_slice(bytes);
@@ -40,18 +40,18 @@ pub(crate) fn array_of(bytes: &[u8]) -> Result<Array> {
     })
 }
 
-/// The bytes of an image file: shared where nobody can change them, else a copy.
+/// The bytes of an image file: shared if the object is immutable, otherwise copied.
 ///
 /// # Errors
-/// `TypeError` for what has no bytes to show.
+/// `TypeError` without the buffer protocol.
 pub(crate) fn bytes_of(data: &Bound<'_, PyAny>) -> PyResult<Bytes> {
     const WANTED: &str =
-        "DecodeImage takes the bytes of an image file, or a pair of those and a label";
-    bytes_for(data, WANTED).map_err(|error| {
+        "DecodeImage takes the bytes of an image file, or a pair of bytes and label";
+    bytes_with_message(data, WANTED).map_err(|error| {
         let py = data.py();
         match error.is_instance_of::<PyTypeError>(py) {
             true => {
-                let message = format!("{}; Fetch in front of it reads files", error.value(py));
+                let message = format!("{}; to read files, add Fetch before it", error.value(py));
                 PyTypeError::new_err(message)
             }
             false => error,
@@ -59,11 +59,11 @@ pub(crate) fn bytes_of(data: &Bound<'_, PyAny>) -> PyResult<Bytes> {
     })
 }
 
-/// The same for whoever says in other words what is `wanted`.
+/// Like [`bytes_of`], with another description of the expected argument.
 ///
 /// # Errors
-/// As of [`bytes_of`].
-pub(crate) fn bytes_for(data: &Bound<'_, PyAny>, wanted: &str) -> PyResult<Bytes> {
+/// As [`bytes_of`].
+pub(crate) fn bytes_with_message(data: &Bound<'_, PyAny>, wanted: &str) -> PyResult<Bytes> {
     let py = data.py();
     let shown = match data.cast::<Array>() {
         Ok(array) => py.import("numpy")?.call_method1("asarray", (array,))?,
@@ -73,25 +73,25 @@ pub(crate) fn bytes_for(data: &Bound<'_, PyAny>, wanted: &str) -> PyResult<Bytes
         if !error.is_instance_of::<PyTypeError>(py) {
             return error;
         }
-        PyTypeError::new_err(format!("{wanted}, not {}", kind_of(data)))
+        PyTypeError::new_err(format!("{wanted}, not {}", type_name(data)))
     })?;
     buffer.read(py, 0..buffer.len()).map_err(|error| to_exception(py, &error))
 }
 
-/// A copy of pixels: `uint8 [height, width, 3]`.
+/// Copies pixels of dtype `uint8` and shape `[height, width, 3]`.
 ///
 /// # Errors
-/// `TypeError` for what is not of that type, `ValueError` for another shape.
+/// `TypeError` for another dtype, `ValueError` for another shape.
 pub(crate) fn pixels_of(data: &Bound<'_, PyAny>, pool: &BufferPool) -> PyResult<spdl_core::Array> {
-    const WANTED: &str = "AugmentImage takes pixels, uint8 [height, width, 3], or a pair of those \
-                          and a label, not";
+    const WANTED: &str = "AugmentImage takes pixels, uint8 [height, width, 3], or a pair of pixels \
+                          and label, not";
     let py = data.py();
     let numpy = py.import("numpy")?;
     let array = numpy.call_method1("asarray", (data,))?;
     if array.getattr("dtype")?.getattr("str")?.extract::<String>()? != "|u1" {
         let found = match data.hasattr("dtype")? {
             true => data.getattr("dtype")?.str()?.to_string(),
-            false => kind_of(data),
+            false => type_name(data),
         };
         return Err(PyTypeError::new_err(format!("{WANTED} {found}")));
     }
@@ -109,6 +109,6 @@ pub(crate) fn pixels_of(data: &Bound<'_, PyAny>, pool: &BufferPool) -> PyResult<
     copy().map_err(|error| to_exception(py, &error))
 }
 
-fn kind_of(value: &Bound<'_, PyAny>) -> String {
+fn type_name(value: &Bound<'_, PyAny>) -> String {
     value.get_type().name().map(|name| name.to_string()).unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! Several items put together: lists of `n`, and aggregators of the user's.
+//! Aggregation of items: lists of `n` items, and custom aggregators.
 
 use std::sync::Arc;
 
@@ -13,16 +13,16 @@ use super::call::Op;
 use super::raised::{fatal_failure, item_failure};
 use crate::interop::wait::{try_python, with_python};
 
-/// Lists of Python's.
-pub(super) struct Lists(Batcher<Item>);
+/// Aggregates items to Python lists.
+pub(super) struct ListAggregator(Batcher<Item>);
 
-impl Lists {
+impl ListAggregator {
     pub(super) fn new(size: usize, drop_last: bool) -> Result<Self> {
-        Ok(Lists(Batcher::new(size, drop_last)?))
+        Ok(ListAggregator(Batcher::new(size, drop_last)?))
     }
 }
 
-/// A list of Python's.
+/// Creates a Python list.
 pub(super) fn list(py: Python<'_>, items: Vec<Item>) -> PyResult<Item> {
     Ok(PyList::new(py, items)?.into_any().unbind())
 }
@@ -33,7 +33,7 @@ fn list_of(items: Option<Vec<Item>>) -> Result<Option<Item>> {
         .map(Some)
 }
 
-impl Aggregator<Item> for Lists {
+impl Aggregator<Item> for ListAggregator {
     type Out = Item;
 
     fn accumulate(&mut self, item: Item) -> Result<Option<Item>> {
@@ -49,29 +49,29 @@ impl Aggregator<Item> for Lists {
     }
 }
 
-/// An aggregator with `accumulate` and `flush`, for one epoch.
-pub(super) struct Custom {
+/// A Python aggregator with `accumulate` and `flush`, used for one epoch.
+pub(super) struct CustomAggregator {
     stage: String,
     aggregator: Item,
     drop_last: bool,
-    /// Items that have been taken in since the last aggregate.
-    held: u64,
+    /// Items accumulated since the last aggregate.
+    accumulated: u64,
     left_out: u64,
 }
 
-impl Custom {
-    /// `make.function` makes a fresh aggregator.
+impl CustomAggregator {
+    /// `make.function` creates the Python aggregator.
     pub(super) fn new(make: &Arc<Op>, drop_last: bool) -> Result<Self> {
         let aggregator = try_python(|py| {
             let made = make.function.call0(py);
             made.map_err(|error| fatal_failure(py, error, &make.stage))
         })?;
         let stage = make.stage.clone();
-        Ok(Custom { stage, aggregator, drop_last, held: 0, left_out: 0 })
+        Ok(CustomAggregator { stage, aggregator, drop_last, accumulated: 0, left_out: 0 })
     }
 }
 
-impl Aggregator<Item> for Custom {
+impl Aggregator<Item> for CustomAggregator {
     type Out = Item;
 
     fn accumulate(&mut self, item: Item) -> Result<Option<Item>> {
@@ -82,7 +82,7 @@ impl Aggregator<Item> for Custom {
                 result.map_err(|error| item_failure(py, error, &self.stage, Some(&item)))?;
             Ok((!result.is_none()).then(|| result.unbind()))
         })?;
-        self.held = if result.is_some() { 0 } else { self.held + 1 };
+        self.accumulated = if result.is_some() { 0 } else { self.accumulated + 1 };
         Ok(result)
     }
 
@@ -96,9 +96,9 @@ impl Aggregator<Item> for Custom {
                 Ok((!result.is_none()).then(|| result.unbind()))
             })?
         };
-        let held = std::mem::take(&mut self.held);
+        let accumulated = std::mem::take(&mut self.accumulated);
         if result.is_none() {
-            self.left_out += held;
+            self.left_out += accumulated;
         }
         Ok(result)
     }

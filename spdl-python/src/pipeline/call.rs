@@ -1,4 +1,4 @@
-//! Functions of Python as stages: `f(item)`, in whatever way they give their results.
+//! Stages that call a Python function, coroutine or generator for each item.
 
 use std::sync::Arc;
 
@@ -9,16 +9,16 @@ use pyo3::types::PyIterator;
 use spdl_core::{AsyncContext, AsyncStage, Result, StageContext, async_trait};
 
 use super::Item;
-use super::inbox::{Inbox, Pull};
+use super::inbox::{AsyncIteration, Inbox};
 use super::raised::item_failure;
 use crate::interop::wait::{try_python, with_python};
 use crate::operators::Draws;
 
-/// What a stage calls for each item.
+/// The function that a stage calls for each item.
 pub(super) struct Op {
     pub(super) stage: String,
     pub(super) function: Arc<Py<PyAny>>,
-    /// What is called for a coroutine or generator that the function gives; it raises what to do.
+    /// Called for a coroutine or generator that `function` returns; raises an exception with advice.
     pub(super) look_at: Option<Py<PyAny>>,
 }
 
@@ -28,18 +28,18 @@ impl Op {
         result.map_err(|error| item_failure(py, error, &self.stage, Some(item)))
     }
 
-    /// Has a result looked at that is still to be awaited or iterated.
-    fn look_at(&self, result: &Bound<'_, PyAny>, item: &Item) -> Result<()> {
+    /// Checks a result that is a coroutine or generator.
+    fn check_result(&self, result: &Bound<'_, PyAny>, item: &Item) -> Result<()> {
         let Some(look_at) = &self.look_at else { return Ok(()) };
         let py = result.py();
-        let looked = is_undecided(result)
+        let looked = is_coroutine_or_generator(result)
             .and_then(|is| if is { look_at.call1(py, (result,)).map(drop) } else { Ok(()) });
         looked.map_err(|error| item_failure(py, error, &self.stage, Some(item)))
     }
 }
 
-/// Whether this is a coroutine, or a generator of either kind.
-fn is_undecided(result: &Bound<'_, PyAny>) -> PyResult<bool> {
+/// Whether `result` is a coroutine, a generator or an async generator.
+fn is_coroutine_or_generator(result: &Bound<'_, PyAny>) -> PyResult<bool> {
     static TYPES: PyOnceLock<[Py<PyAny>; 3]> = PyOnceLock::new();
     let py = result.py();
     let types = TYPES.get_or_try_init(py, || {
@@ -51,7 +51,7 @@ fn is_undecided(result: &Bound<'_, PyAny>) -> PyResult<bool> {
     Ok(types.iter().any(|one| kind.is(one)))
 }
 
-/// One result per item; `None` drops the item.
+/// Calls a function that returns one result per item; `None` drops the item.
 pub(super) struct Call(pub(super) Arc<Op>);
 
 impl spdl_core::Stage<Item> for Call {
@@ -60,7 +60,7 @@ impl spdl_core::Stage<Item> for Call {
     fn process(&mut self, item: Item, cx: &mut StageContext<'_, Item>) -> Result<()> {
         let result = try_python(|py| {
             let result = self.0.call(py, &item)?;
-            self.0.look_at(&result, &item)?;
+            self.0.check_result(&result, &item)?;
             drop(item);
             Ok((!result.is_none()).then(|| result.unbind()))
         })?;
@@ -78,8 +78,9 @@ fn emit_or_drop(result: Option<Item>, cx: &mut StageContext<'_, Item>) -> Result
     }
 }
 
-/// The same of a function that is given the item's random numbers, too: those of a run with `seed`, in
-/// the stage called `stage`.
+/// Calls a function with the item and the random numbers of that item.
+///
+/// `seed` and `stage` determine the random numbers.
 pub(super) struct Draw {
     pub(super) op: Arc<Op>,
     pub(super) seed: u64,
@@ -102,7 +103,7 @@ impl spdl_core::Stage<Item> for Draw {
     }
 }
 
-/// An iterable per item, of which each element goes on at once.
+/// Calls a function that returns an iterable, and emits each element immediately.
 pub(super) struct Iterate(pub(super) Arc<Op>);
 
 impl spdl_core::Stage<Item> for Iterate {
@@ -120,7 +121,7 @@ impl spdl_core::Stage<Item> for Iterate {
         while let Some(result) = try_python(|py| next(py, &results, op, &item))? {
             any = true;
             if let Err(stopped) = cx.emit(result).and_then(|()| cx.flush()) {
-                // Where Python ends, nothing can be closed any more.
+                // Fails only during finalization, when generators cannot be closed.
                 drop(with_python(|py| close(results.bind(py))));
                 return Err(stopped);
             }
@@ -132,7 +133,7 @@ impl spdl_core::Stage<Item> for Iterate {
     }
 }
 
-/// The next result that is not `None`.
+/// Returns the next result that is not `None`.
 fn next(py: Python<'_>, results: &Py<PyIterator>, op: &Op, item: &Item) -> Result<Option<Item>> {
     let mut results = results.bind(py).clone();
     loop {
@@ -145,7 +146,7 @@ fn next(py: Python<'_>, results: &Py<PyIterator>, op: &Op, item: &Item) -> Resul
     }
 }
 
-/// Lets a generator that is not at its end clean up.
+/// Closes an unfinished generator, so that its cleanup code runs.
 pub(super) fn close(iterator: &Bound<'_, PyIterator>) {
     let py = iterator.py();
     if let Ok(close) = iterator.getattr(intern!(py, "close"))
@@ -155,7 +156,7 @@ pub(super) fn close(iterator: &Bound<'_, PyIterator>) {
     }
 }
 
-/// A coroutine per item, awaited on the event loop; `None` where it returns Python's.
+/// Awaits a coroutine per item on the event loop. Yields `None` for Python's `None`.
 pub(super) struct Await {
     pub(super) op: Arc<Op>,
     pub(super) inbox: Inbox,
@@ -166,7 +167,7 @@ impl AsyncStage<Item> for Await {
     type Out = Option<Item>;
 
     async fn process(&self, item: Item, _: &AsyncContext) -> Result<Option<Item>> {
-        // Kept for the message, as a second reference to it.
+        // A second reference, for the error message.
         let kept = Arc::new(item);
         let reply = self.inbox.submit(&self.op.function, Some(Arc::clone(&kept))).await;
         reply.map_err(|none| {
@@ -175,10 +176,10 @@ impl AsyncStage<Item> for Await {
     }
 }
 
-/// Lets pass what a coroutine returned, but for `None`.
-pub(super) struct Present;
+/// Passes results of coroutines on, and drops `None`.
+pub(super) struct DropNone;
 
-impl spdl_core::Stage<Option<Item>> for Present {
+impl spdl_core::Stage<Option<Item>> for DropNone {
     type Out = Item;
 
     fn process(&mut self, item: Option<Item>, cx: &mut StageContext<'_, Item>) -> Result<()> {
@@ -186,7 +187,7 @@ impl spdl_core::Stage<Option<Item>> for Present {
     }
 }
 
-/// An async iterable per item, of which each element goes on at once. Blocks its thread.
+/// Iterates an async iterable per item, and emits each element immediately. Blocks its thread.
 pub(super) struct IterateAsync {
     pub(super) op: Arc<Op>,
     pub(super) inbox: Inbox,
@@ -200,7 +201,7 @@ impl spdl_core::Stage<Item> for IterateAsync {
         let failure = |py: Python<'_>, error| item_failure(py, error, &op.stage, Some(&item));
         let mut results = try_python(|py| {
             let iterable = op.call(py, &item)?;
-            Pull::new(py, &self.inbox, &iterable).map_err(|error| failure(py, error))
+            AsyncIteration::new(py, &self.inbox, &iterable).map_err(|error| failure(py, error))
         })?;
         let mut any = false;
         while let Some(result) = results.next().map_err(|none| none.into_error(failure))? {

@@ -1,4 +1,4 @@
-//! Why a pipeline has failed, for all who ask.
+//! The failure of a pipeline, as exceptions for one or more threads.
 
 use std::mem;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,91 +10,93 @@ use spdl_core::{Error, ErrorKind};
 
 use super::raised::to_failure;
 
-/// What went wrong first, and whether anybody has been told.
+/// The first error of a run, and whether it was reported.
 ///
-/// The exceptions are given to whoever is told first, and not kept: their tracebacks hold the frames
-/// in which the pipeline is, which would hold itself where Python's garbage collector cannot look.
-/// Others are told the same by exceptions that are made for each of them.
+/// The first thread that requests the failure gets the original exception, which is not stored. Its
+/// traceback refers to frames that hold the pipeline, a reference cycle that Python's garbage
+/// collector could not find. Other threads get new exceptions with the same content.
 #[derive(Default)]
 pub(super) struct Failure {
-    error: Mutex<First>,
-    /// The same for Python. No lock is held while it is made: that is code of Python's.
-    made: OnceLock<Made>,
-    told: AtomicBool,
+    error: Mutex<FirstError>,
+    /// The failure as Python objects. Created without a lock held, because that runs Python code.
+    python: OnceLock<PythonFailure>,
+    reported: AtomicBool,
 }
 
-/// What went wrong first.
+/// The first error of a run.
 #[derive(Default)]
-enum First {
+enum FirstError {
     #[default]
     Nothing,
     Error(Error),
-    /// It is an exception now.
-    Made,
+    /// The error was converted to an exception.
+    Converted,
 }
 
-struct Made {
-    /// `None` once it was given to somebody.
+struct PythonFailure {
+    /// `None` after it was returned to a caller.
     exception: Mutex<Option<PyErr>>,
-    /// A function that makes another one that says the same; or why there is none.
+    /// A function that creates an equal exception, or why there is none.
     again: PyResult<Py<PyAny>>,
 }
 
 impl Failure {
-    /// What came first stays.
-    pub(super) fn keep(&self, error: Option<Error>) {
+    /// Stores the first error; ignores later ones.
+    pub(super) fn record(&self, error: Option<Error>) {
         if let Some(error) = error.filter(|error| error.kind() != ErrorKind::Stopped) {
             let mut first = lock(&self.error);
-            if matches!(*first, First::Nothing) {
-                *first = First::Error(error);
+            if matches!(*first, FirstError::Nothing) {
+                *first = FirstError::Error(error);
             }
         }
     }
 
     /// Whether the pipeline has failed.
     pub(super) fn has_occurred(&self) -> bool {
-        !matches!(*lock(&self.error), First::Nothing)
+        !matches!(*lock(&self.error), FirstError::Nothing)
     }
 
-    /// The failure, if there is one. Somebody has been told then.
-    pub(super) fn tell(&self, py: Python<'_>) -> Option<PyErr> {
-        self.told.store(true, Ordering::SeqCst);
+    /// Returns the failure, if any, and marks it as reported.
+    pub(super) fn report(&self, py: Python<'_>) -> Option<PyErr> {
+        self.reported.store(true, Ordering::SeqCst);
         self.exception(py)
     }
 
-    /// The failure that nobody has been told of yet.
-    pub(super) fn untold(&self, py: Python<'_>) -> Option<PyErr> {
-        if self.told.swap(true, Ordering::SeqCst) { None } else { self.exception(py) }
+    /// Returns the failure if it has not been reported, and marks it as reported.
+    pub(super) fn take_unreported(&self, py: Python<'_>) -> Option<PyErr> {
+        if self.reported.swap(true, Ordering::SeqCst) { None } else { self.exception(py) }
     }
 
     fn exception(&self, py: Python<'_>) -> Option<PyErr> {
         let error = match &*lock(&self.error) {
-            First::Nothing => return None,
-            First::Error(error) => Some(error.clone()),
-            First::Made => None,
+            FirstError::Nothing => return None,
+            FirstError::Error(error) => Some(error.clone()),
+            FirstError::Converted => None,
         };
         let made = match error {
-            Some(error) => self.made.get_or_init_py_attached(py, || Made::of(py, &error)),
-            // It was made before the error was let go.
-            None => self.made.get()?,
+            Some(error) => {
+                self.python.get_or_init_py_attached(py, || PythonFailure::of(py, &error))
+            }
+            // Conversion finishes before the error is replaced.
+            None => self.python.get()?,
         };
-        let error = mem::replace(&mut *lock(&self.error), First::Made);
-        // No longer under the lock: this may run code of Python's.
+        let error = mem::replace(&mut *lock(&self.error), FirstError::Converted);
+        // Dropped without the lock, because that may run Python code.
         drop(error);
         let first = lock(&made.exception).take();
         Some(first.unwrap_or_else(|| made.another(py)))
     }
 }
 
-impl Made {
+impl PythonFailure {
     fn of(py: Python<'_>, error: &Error) -> Self {
-        static TOLD_AGAIN: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+        static REPEATED: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
         let exception = to_failure(py, error);
-        let again = TOLD_AGAIN
+        let again = REPEATED
             .import(py, "spdl_rs.pipeline._failures.repeated", "RepeatedFailure")
-            .and_then(|tell_again| tell_again.call1((exception.value(py),)))
+            .and_then(|repeated| repeated.call1((exception.value(py),)))
             .map(Bound::unbind);
-        Made { exception: Mutex::new(Some(exception)), again }
+        PythonFailure { exception: Mutex::new(Some(exception)), again }
     }
 
     fn another(&self, py: Python<'_>) -> PyErr {

@@ -1,4 +1,4 @@
-//! Sources: what Python iterates on a thread of its own, as a source of the engine.
+//! Sources: Python iterables, iterated on a Python thread, as sources of the engine.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -14,35 +14,36 @@ use spdl_core::{BoxStream, Error, Result, Source};
 
 use super::Item;
 use super::call::close;
-use super::inbox::{Inbox, Pull};
+use super::inbox::{AsyncIteration, Inbox};
 use super::raised::fatal_failure;
 use super::tasks::TaskQueue;
 use crate::interop::wait::without_python;
 use crate::interop::wait::{try_python, with_python};
 use crate::trace;
 
-/// The fewest items that wait for the engine, where the source has that many.
-const SHALLOWEST: usize = 2;
-/// The most.
-const DEEPEST: usize = 256;
-/// As many items wait as the source makes in this time: many small keys, and few large arrays.
-const DEPTH_TIME: Duration = Duration::from_millis(1);
-/// For how long the source's thread holds the GIL, where iterating does not let go of it.
-const HOLD: Duration = Duration::from_micros(50);
+/// Minimum queue length.
+const MIN_LEN: usize = 2;
+/// Maximum queue length.
+const MAX_LEN: usize = 256;
+/// The queue holds as many items as the source yields in this time: many keys, or few large arrays.
+const BUFFERED_TIME: Duration = Duration::from_millis(1);
+/// How long the thread of the source holds the GIL if iteration does not release it.
+const MAX_GIL_HOLD: Duration = Duration::from_micros(50);
 
-/// A source, and the body of the thread that iterates it: `threading.Thread(target=feed)`. The
-/// source may be what another pipeline gives, through a queue of Python's; a [`TaskQueue`] needs no
+/// A source, and the body of the thread that iterates it: `threading.Thread(target=feed)`.
+///
+/// The source may be a Python queue with the output of another pipeline. A [`TaskQueue`] needs no
 /// thread.
 #[pyclass(frozen, module = "spdl_rs._spdl_rs")]
 pub(crate) struct Feed {
     name: String,
     source: Mutex<Option<Py<PyAny>>>,
-    /// Present where the source is an async iterable.
+    /// Present if the source is an async iterable.
     inbox: Option<Inbox>,
     continuous: bool,
-    /// What ends an epoch, where the source gives those of another pipeline.
+    /// The end-of-epoch marker, if the source is the output of another pipeline.
     epoch_end: Option<Py<PyAny>>,
-    pub(super) line: Arc<Line>,
+    pub(super) queue: Arc<FeedQueue>,
 }
 
 #[pymethods]
@@ -57,14 +58,14 @@ impl Feed {
         epoch_end: Option<Py<PyAny>>,
     ) -> Self {
         let inbox = inbox.map(|inbox| inbox.clone());
-        // What waits in a queue of the user's is to wait there.
-        let deepest = if epoch_end.is_some() { SHALLOWEST } else { DEEPEST };
-        let line = Arc::new(Line::new(deepest));
+        // SourceIterator of a Python queue stay in that queue, whose size the user chose.
+        let max_len = if epoch_end.is_some() { MIN_LEN } else { MAX_LEN };
+        let queue = Arc::new(FeedQueue::new(max_len));
         if let Ok(tasks) = source.cast::<TaskQueue>() {
-            tasks.get().lead_to(Arc::clone(&line));
+            tasks.get().connect(Arc::clone(&queue));
         }
         let source = Mutex::new(Some(source.unbind()));
-        Feed { name, source, inbox, continuous, epoch_end, line }
+        Feed { name, source, inbox, continuous, epoch_end, queue }
     }
 
     /// Iterates the source to its end, or until `close`.
@@ -72,13 +73,13 @@ impl Feed {
         let source = self.source.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(source) = source else { return };
         trace::name_python_thread(py);
-        without_python(py, || self.line.push_last(self.run(&source)));
+        without_python(py, || self.queue.push_end(self.run(&source)));
         drop(source);
     }
 
-    /// Lets the thread end; what waits is dropped.
+    /// Stops the thread and drops the queued items.
     fn close(&self, py: Python<'_>) {
-        py.detach(|| self.line.close());
+        py.detach(|| self.queue.close());
     }
 }
 
@@ -91,31 +92,31 @@ impl Feed {
         self.continuous
     }
 
-    fn run(&self, source: &Py<PyAny>) -> Fed {
+    fn run(&self, source: &Py<PyAny>) -> FeedEvent {
         loop {
             let mut items = match self.begin(source) {
                 Ok(items) => items,
-                Err(error) => return Fed::Failed(error),
+                Err(error) => return FeedEvent::Failed(error),
             };
             let mut any = false;
             loop {
                 match self.push_some(&mut items, &mut any) {
-                    Ok(Push::GoOn) => {}
+                    Ok(Push::Continue) => {}
                     Ok(Push::PassEnded) => break,
                     Ok(Push::Closed) => {
                         items.close();
-                        return Fed::End;
+                        return FeedEvent::End;
                     }
-                    Err(error) => return Fed::Failed(error),
+                    Err(error) => return FeedEvent::Failed(error),
                 }
             }
-            // A pass without items would be followed by another one, and so on for ever.
+            // Stop after an empty pass: a continuous source would repeat it forever.
             if !self.continuous
                 || self.epoch_end.is_some()
                 || !any
-                || !self.line.push(Fed::EpochEnd)
+                || !self.queue.push(FeedEvent::EpochEnd)
             {
-                return Fed::End;
+                return FeedEvent::End;
             }
         }
     }
@@ -124,32 +125,31 @@ impl Feed {
         self.epoch_end.as_ref().is_some_and(|end| item.is(end))
     }
 
-    /// Begins a pass.
-    fn begin(&self, source: &Py<PyAny>) -> Result<Items> {
+    /// Starts a pass.
+    fn begin(&self, source: &Py<PyAny>) -> Result<SourceIterator> {
         if let Some(inbox) = &self.inbox {
-            let pull = try_python(|py| {
-                Pull::new(py, inbox, source.bind(py))
+            let iteration = try_python(|py| {
+                AsyncIteration::new(py, inbox, source.bind(py))
                     .map_err(|error| fatal_failure(py, error, &self.name))
             })?;
-            return Ok(Items::Async(pull));
+            return Ok(SourceIterator::Async(iteration));
         }
         with_python(|py| {
             let items = source.bind(py).try_iter();
             let items = items.map_err(|error| fatal_failure(py, error, &self.name))?;
-            Ok(Items::Sync(items.unbind()))
+            Ok(SourceIterator::Sync(items.unbind()))
         })?
     }
 
-    /// Takes items from the source and puts them in line, for as long as there is room and a moment
-    /// has not passed.
-    fn push_some(&self, items: &mut Items, any: &mut bool) -> Result<Push> {
-        if !self.line.wait_for_room() {
+    /// Moves items from the source to the queue, until the queue is full or `MAX_GIL_HOLD` has passed.
+    fn push_some(&self, items: &mut SourceIterator, any: &mut bool) -> Result<Push> {
+        if !self.queue.wait_for_room() {
             return Ok(Push::Closed);
         }
         let iterator = match items {
-            Items::Async(pull) => {
-                let asked = Instant::now();
-                let item = match pull.next() {
+            SourceIterator::Async(iteration) => {
+                let started = Instant::now();
+                let item = match iteration.next() {
                     Ok(Some(item)) => item,
                     Ok(None) => return Ok(Push::PassEnded),
                     Err(error) => {
@@ -159,33 +159,33 @@ impl Feed {
                     }
                 };
                 *any = true;
-                trace::span("source", "source", asked, Instant::now());
-                let pushed = self.line.push_item(item, asked.elapsed());
-                return Ok(if pushed { Push::GoOn } else { Push::Closed });
+                trace::span("source", "source", started, Instant::now());
+                let pushed = self.queue.push_item(item, started.elapsed());
+                return Ok(if pushed { Push::Continue } else { Push::Closed });
             }
-            Items::Sync(iterator) => iterator,
+            SourceIterator::Sync(iterator) => iterator,
         };
         with_python(|py| {
             let mut iterator = iterator.bind(py).clone();
             let since = Instant::now();
-            let mut asked = since;
+            let mut started = since;
             loop {
                 match iterator.next() {
                     Some(Ok(item)) if self.ends_epoch(&item) => {
-                        let pushed = self.line.push(Fed::EpochEnd);
-                        return Ok(if pushed { Push::GoOn } else { Push::Closed });
+                        let pushed = self.queue.push(FeedEvent::EpochEnd);
+                        return Ok(if pushed { Push::Continue } else { Push::Closed });
                     }
                     Some(Ok(item)) => {
                         *any = true;
                         let now = Instant::now();
-                        trace::span("source", "source", asked, now);
-                        if !self.line.push_item(item.unbind(), now - asked) {
+                        trace::span("source", "source", started, now);
+                        if !self.queue.push_item(item.unbind(), now - started) {
                             return Ok(Push::Closed);
                         }
-                        if now - since > HOLD || !self.line.has_room() {
-                            return Ok(Push::GoOn);
+                        if now - since > MAX_GIL_HOLD || !self.queue.has_room() {
+                            return Ok(Push::Continue);
                         }
-                        asked = now;
+                        started = now;
                     }
                     None => return Ok(Push::PassEnded),
                     Some(Err(error)) => return Err(fatal_failure(py, error, &self.name)),
@@ -195,98 +195,98 @@ impl Feed {
     }
 }
 
-/// A pass through the source.
-enum Items {
+/// An iterator of one pass over the source.
+enum SourceIterator {
     Sync(Py<PyIterator>),
-    Async(Pull),
+    Async(AsyncIteration),
 }
 
-impl Items {
-    /// Lets a generator that is not at its end clean up.
+impl SourceIterator {
+    /// Closes an unfinished generator, so that its cleanup code runs.
     fn close(&mut self) {
         match self {
-            // Where Python ends, nothing can be closed any more.
-            Items::Sync(items) => drop(with_python(|py| close(items.bind(py)))),
-            Items::Async(pull) => pull.close(),
+            // Fails only during finalization, when generators cannot be closed.
+            SourceIterator::Sync(items) => drop(with_python(|py| close(items.bind(py)))),
+            SourceIterator::Async(iteration) => iteration.close(),
         }
     }
 }
 
 enum Push {
-    GoOn,
+    Continue,
     PassEnded,
     Closed,
 }
 
-/// What comes from a source.
-enum Fed {
+/// An element of the queue.
+enum FeedEvent {
     Item(Item),
     EpochEnd,
     Failed(Error),
     End,
 }
 
-/// The items that wait for the engine.
-pub(super) struct Line {
-    state: Mutex<LineState>,
+/// The queue between a source and the engine.
+pub(super) struct FeedQueue {
+    state: Mutex<FeedQueueState>,
     room: Condvar,
 }
 
 #[derive(Default)]
-struct LineState {
-    /// The most items that may wait.
-    deepest: usize,
-    fed: VecDeque<Fed>,
-    /// What wakes the engine, where it waits.
+struct FeedQueueState {
+    /// The maximum queue length.
+    max_len: usize,
+    events: VecDeque<FeedEvent>,
+    /// Wakes the engine, if it waits for an item.
     waker: Option<Waker>,
-    /// The mean time in which the source makes an item, of late.
+    /// Moving average of the time per item of the source, in nanoseconds.
     nanos: f64,
-    /// Whether it has been full, and is not half empty yet.
+    /// Whether the queue was filled, and has not been half emptied since.
     full: bool,
     ended: bool,
     closed: bool,
 }
 
-impl LineState {
-    fn depth(&self) -> usize {
-        let depth = DEPTH_TIME.as_nanos() as f64 / self.nanos.max(1.0);
-        (depth as usize).clamp(SHALLOWEST, self.deepest)
+impl FeedQueueState {
+    fn target_len(&self) -> usize {
+        let len = BUFFERED_TIME.as_nanos() as f64 / self.nanos.max(1.0);
+        (len as usize).clamp(MIN_LEN, self.max_len)
     }
 }
 
-impl Line {
-    fn new(deepest: usize) -> Self {
-        let state = LineState { deepest, ..LineState::default() };
-        Line { state: Mutex::new(state), room: Condvar::new() }
+impl FeedQueue {
+    fn new(max_len: usize) -> Self {
+        let state = FeedQueueState { max_len, ..FeedQueueState::default() };
+        FeedQueue { state: Mutex::new(state), room: Condvar::new() }
     }
 
-    fn state(&self) -> MutexGuard<'_, LineState> {
+    fn state(&self) -> MutexGuard<'_, FeedQueueState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn push_item(&self, item: Item, made_in: Duration) -> bool {
-        let nanos = made_in.as_nanos() as f64;
+    fn push_item(&self, item: Item, duration: Duration) -> bool {
+        let nanos = duration.as_nanos() as f64;
         let mut state = self.state();
-        // The first one says how deep the line may be.
+        // The first sample initializes the moving average.
         state.nanos =
             if state.nanos == 0.0 { nanos } else { state.nanos + (nanos - state.nanos) / 8.0 };
         drop(state);
-        self.push(Fed::Item(item))
+        self.push(FeedEvent::Item(item))
     }
 
-    /// Puts in an item that nobody has looked for room for.
-    pub(super) fn push_unasked(&self, item: Item) {
-        self.push(Fed::Item(item));
+    /// Adds an item without checking the queue length.
+    pub(super) fn push_unbounded(&self, item: Item) {
+        self.push(FeedEvent::Item(item));
     }
 
-    /// Puts something in line. Says whether anybody wants it.
-    fn push(&self, fed: Fed) -> bool {
+    /// Adds an element. Returns `false` if the queue is closed.
+    fn push(&self, event: FeedEvent) -> bool {
         let mut state = self.state();
         if state.closed {
             return false;
         }
-        state.fed.push_back(fed);
-        state.full = state.fed.len() >= state.depth();
+        state.events.push_back(event);
+        state.full = state.events.len() >= state.target_len();
         let waker = state.waker.take();
         drop(state);
         if let Some(waker) = waker {
@@ -295,7 +295,7 @@ impl Line {
         true
     }
 
-    fn push_last(&self, end: Fed) {
+    fn push_end(&self, end: FeedEvent) {
         self.push(end);
         self.state().ended = true;
     }
@@ -304,7 +304,7 @@ impl Line {
         !self.state().full
     }
 
-    /// Says whether anybody wants more.
+    /// Waits for room in the queue. Returns `false` if the queue is closed.
     fn wait_for_room(&self) -> bool {
         let mut state = self.state();
         while state.full && !state.closed {
@@ -316,7 +316,7 @@ impl Line {
     pub(super) fn close(&self) {
         let mut state = self.state();
         state.closed = true;
-        let dropped = std::mem::take(&mut state.fed);
+        let dropped = std::mem::take(&mut state.events);
         drop(state);
         drop(dropped);
         self.room.notify_all();
@@ -324,35 +324,35 @@ impl Line {
 
     fn poll(&self, cx: &mut Context<'_>) -> Poll<Option<Result<Item>>> {
         let mut state = self.state();
-        let Some(fed) = state.fed.pop_front() else {
-            // Where it was closed, this is no end of data, of which the stages should hear.
+        let Some(event) = state.events.pop_front() else {
+            // A closed queue is not an end of data: stages must not flush.
             if state.ended && !state.closed {
                 return Poll::Ready(None);
             }
             state.waker = Some(cx.waker().clone());
             return Poll::Pending;
         };
-        if state.full && state.fed.len() <= state.depth() / 2 {
+        if state.full && state.events.len() <= state.target_len() / 2 {
             state.full = false;
             self.room.notify_one();
         }
         drop(state);
-        Poll::Ready(match fed {
-            Fed::Item(item) => Some(Ok(item)),
-            Fed::Failed(error) => Some(Err(error)),
-            Fed::EpochEnd | Fed::End => None,
+        Poll::Ready(match event {
+            FeedEvent::Item(item) => Some(Ok(item)),
+            FeedEvent::Failed(error) => Some(Err(error)),
+            FeedEvent::EpochEnd | FeedEvent::End => None,
         })
     }
 }
 
-/// What waits in line as a source: one pass after the other.
-pub(super) struct FeedSource(pub(super) Arc<Line>);
+/// A source of the engine that reads passes from the queue.
+pub(super) struct FeedSource(pub(super) Arc<FeedQueue>);
 
 impl Source for FeedSource {
     type Item = Item;
 
     fn open(&self, _: Cursor) -> Result<BoxStream<'static, Result<Item>>> {
-        Ok(Box::pin(Pass { line: Arc::clone(&self.0), ended: false }))
+        Ok(Box::pin(FeedPass { queue: Arc::clone(&self.0), ended: false }))
     }
 }
 
@@ -362,19 +362,19 @@ impl fmt::Debug for FeedSource {
     }
 }
 
-struct Pass {
-    line: Arc<Line>,
+struct FeedPass {
+    queue: Arc<FeedQueue>,
     ended: bool,
 }
 
-impl Stream for Pass {
+impl Stream for FeedPass {
     type Item = Result<Item>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Item>>> {
         if self.ended {
             return Poll::Ready(None);
         }
-        let polled = self.line.poll(cx);
+        let polled = self.queue.poll(cx);
         self.ended = matches!(polled, Poll::Ready(None));
         polled
     }

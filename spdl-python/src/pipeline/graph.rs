@@ -1,4 +1,4 @@
-//! The engine's description of a pipeline, put together from what Python describes.
+//! Assembly of the engine's pipeline from Python's description.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -8,20 +8,20 @@ use spdl_core::stage::Arrival;
 use spdl_core::{PipelineBuilder, StageOptions};
 
 use super::Item;
-use super::feed::{Feed, FeedSource, Line};
-use super::stage::{Stage, between};
+use super::feed::{Feed, FeedQueue, FeedSource};
+use super::stage::{Stage, queue_len};
 use crate::operators::Stores;
 
-/// A pipeline that is being described. Each may be used once.
+/// A pipeline description, for a single use.
 #[pyclass(frozen, module = "spdl_rs._spdl_rs")]
-pub(crate) struct Graph(Mutex<Option<Described>>);
+pub(crate) struct Graph(Mutex<Option<GraphParts>>);
 
-pub(super) struct Described {
+pub(super) struct GraphParts {
     pub(super) pipeline: PipelineBuilder<Item>,
-    /// Of all its sources.
-    pub(super) lines: Vec<Arc<Line>>,
+    /// The queues of all sources.
+    pub(super) queues: Vec<Arc<FeedQueue>>,
     pub(super) continuous: bool,
-    /// What it reads from, if anything: on their thread nothing is woken for each sample.
+    /// The stores that stages read from, whose runtime the pipeline shares.
     pub(super) stores: Option<Stores>,
 }
 
@@ -30,26 +30,26 @@ impl Graph {
     /// A pipeline of one source.
     #[staticmethod]
     fn source(feed: &Feed) -> Self {
-        let line = Arc::clone(&feed.line);
-        let options = StageOptions::new(feed.name()).queue(between(1));
-        let pipeline = PipelineBuilder::from_source(options, FeedSource(Arc::clone(&line)));
+        let queue = Arc::clone(&feed.queue);
+        let options = StageOptions::new(feed.name()).queue(queue_len(1));
+        let pipeline = PipelineBuilder::from_source(options, FeedSource(Arc::clone(&queue)));
         let continuous = feed.continuous();
-        Graph::new(Described { pipeline, lines: vec![line], continuous, stores: None })
+        Graph::new(GraphParts { pipeline, queues: vec![queue], continuous, stores: None })
     }
 
-    /// A pipeline of what others give, as it comes.
+    /// A pipeline that merges others, in arrival order.
     #[staticmethod]
     fn merge(graphs: Vec<PyRef<'_, Graph>>) -> PyResult<Self> {
         let parts: Vec<_> = graphs.iter().map(|graph| graph.take()).collect::<PyResult<_>>()?;
         let continuous = parts.iter().any(|part| part.continuous);
-        let (mut lines, mut branches, mut stores) = (Vec::new(), Vec::new(), None);
+        let (mut queues, mut branches, mut stores) = (Vec::new(), Vec::new(), None);
         for part in parts {
             stores = stores.or(part.stores);
-            lines.extend(part.lines);
+            queues.extend(part.queues);
             branches.push(part.pipeline);
         }
         let pipeline = PipelineBuilder::merge(branches, Arrival);
-        Ok(Graph::new(Described { pipeline, lines, continuous, stores }))
+        Ok(Graph::new(GraphParts { pipeline, queues, continuous, stores }))
     }
 
     /// Adds stages.
@@ -64,12 +64,13 @@ impl Graph {
 }
 
 impl Graph {
-    fn new(described: Described) -> Self {
+    fn new(described: GraphParts) -> Self {
         Graph(Mutex::new(Some(described)))
     }
 
-    pub(super) fn take(&self) -> PyResult<Described> {
+    pub(super) fn take(&self) -> PyResult<GraphParts> {
         let described = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
-        described.ok_or_else(|| PyRuntimeError::new_err("this description has been used already"))
+        described
+            .ok_or_else(|| PyRuntimeError::new_err("this pipeline graph has already been used"))
     }
 }

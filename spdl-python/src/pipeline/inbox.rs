@@ -1,4 +1,4 @@
-//! Coroutines: how they get to the event loop, and their results back.
+//! Coroutines: submission to the event loop, and replies.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -17,27 +17,26 @@ use spdl_core::{Error, ErrorKind, block_on};
 use super::Item;
 use crate::interop::wait::with_python;
 
-/// What an event loop is to run. Nobody needs the GIL to put something in: the loop listens to a
-/// pipe.
+/// The jobs for an event loop. Submitting needs no GIL: a pipe wakes the loop.
 #[pyclass(frozen, module = "spdl_rs._spdl_rs")]
 #[derive(Clone)]
 pub(crate) struct Inbox {
-    shared: Arc<Shared>,
+    shared: Arc<InboxShared>,
 }
 
-struct Shared {
-    mail: Mutex<Mail>,
-    /// Holds a byte while there is mail.
+struct InboxShared {
+    state: Mutex<InboxState>,
+    /// Contains one byte while there are jobs or cancellations.
     reader: PipeReader,
     writer: PipeWriter,
     next: AtomicU64,
 }
 
 #[derive(Default)]
-struct Mail {
+struct InboxState {
     jobs: VecDeque<Job>,
-    /// Jobs of which nobody wants the result any more.
-    unwanted: Vec<u64>,
+    /// Numbers of jobs to cancel.
+    cancelled: Vec<u64>,
     signalled: bool,
     closed: bool,
 }
@@ -47,88 +46,92 @@ impl Inbox {
     #[new]
     fn new() -> PyResult<Self> {
         let (reader, writer) = std::io::pipe()?;
-        let mail = Mutex::default();
-        let shared = Shared { mail, reader, writer, next: AtomicU64::new(0) };
+        let state = Mutex::default();
+        let shared = InboxShared { state, reader, writer, next: AtomicU64::new(0) };
         Ok(Inbox { shared: Arc::new(shared) })
     }
 
-    /// What gets readable when `take` has something to give.
+    /// The file descriptor that becomes readable when `take` has a result.
     fn fileno(&self) -> i32 {
         self.shared.reader.as_raw_fd()
     }
 
-    /// New jobs, the numbers of those that are to be cancelled, and whether there will be no more.
+    /// Takes new jobs, the numbers of jobs to cancel, and whether the inbox is closed.
     fn take(&self, py: Python<'_>) -> PyResult<(Vec<Job>, Vec<u64>, bool)> {
-        let (jobs, unwanted, closed) = py.detach(|| {
-            let mut mail = self.mail();
-            if std::mem::take(&mut mail.signalled) {
-                // One byte, which is there: this does not wait.
+        let (jobs, cancelled, closed) = py.detach(|| {
+            let mut state = self.state();
+            if std::mem::take(&mut state.signalled) {
+                // The pipe holds one byte, so this read does not block.
                 (&self.shared.reader).read_exact(&mut [0])?;
             }
-            let jobs = std::mem::take(&mut mail.jobs);
-            Ok::<_, PyErr>((jobs, std::mem::take(&mut mail.unwanted), mail.closed))
+            let jobs = std::mem::take(&mut state.jobs);
+            Ok::<_, PyErr>((jobs, std::mem::take(&mut state.cancelled), state.closed))
         })?;
-        Ok((jobs.into(), unwanted, closed))
+        Ok((jobs.into(), cancelled, closed))
     }
 
-    /// Takes no more jobs; those that were not taken out are refused.
+    /// Accepts no more jobs, and refuses those in the queue.
     fn close(&self, py: Python<'_>) {
-        py.detach(|| self.shut());
+        py.detach(|| self.close_queue());
     }
 }
 
 impl Inbox {
-    fn mail(&self) -> MutexGuard<'_, Mail> {
-        self.shared.mail.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, InboxState> {
+        self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has the event loop await what `function` returns, called there with `argument`, if any.
-    pub(super) fn submit(&self, function: &Arc<Py<PyAny>>, argument: Option<Arc<Item>>) -> Pending {
+    /// Submits a coroutine function, which the event loop calls with `argument` and awaits.
+    pub(super) fn submit(
+        &self,
+        function: &Arc<Py<PyAny>>,
+        argument: Option<Arc<Item>>,
+    ) -> PendingReply {
         let id = self.shared.next.fetch_add(1, Ordering::Relaxed);
-        let slot = Arc::<Slot>::default();
+        let slot = Arc::<ReplySlot>::default();
         let function = Arc::clone(function);
         let job = Job { id, function, argument, slot: Arc::clone(&slot), filled: false.into() };
-        let mut mail = self.mail();
-        if mail.closed {
-            drop(mail);
+        let mut state = self.state();
+        if state.closed {
+            drop(state);
             drop(job);
         } else {
-            mail.jobs.push_back(job);
-            self.signal(mail);
+            state.jobs.push_back(job);
+            self.signal(state);
         }
-        Pending { id, slot, inbox: self.clone(), replied: false }
+        PendingReply { id, slot, inbox: self.clone(), replied: false }
     }
 
-    pub(super) fn shut(&self) {
-        let mut mail = self.mail();
-        mail.closed = true;
-        let refused = std::mem::take(&mut mail.jobs);
-        self.signal(mail);
+    pub(super) fn close_queue(&self) {
+        let mut state = self.state();
+        state.closed = true;
+        let refused = std::mem::take(&mut state.jobs);
+        self.signal(state);
         drop(refused);
     }
 
-    fn signal(&self, mut mail: MutexGuard<'_, Mail>) {
-        if !mail.signalled {
-            // The pipe is empty, so there is room for a byte.
-            mail.signalled = (&self.shared.writer).write_all(&[0]).is_ok();
+    fn signal(&self, mut state: MutexGuard<'_, InboxState>) {
+        if !state.signalled {
+            // The pipe is empty, so this write does not block.
+            state.signalled = (&self.shared.writer).write_all(&[0]).is_ok();
         }
     }
 }
 
-/// Something to be awaited on the event loop.
+/// A coroutine to await on the event loop.
 #[pyclass(frozen, module = "spdl_rs._spdl_rs")]
 pub(crate) struct Job {
     #[pyo3(get)]
     id: u64,
     function: Arc<Py<PyAny>>,
     argument: Option<Arc<Item>>,
-    slot: Arc<Slot>,
+    slot: Arc<ReplySlot>,
     filled: std::sync::atomic::AtomicBool,
 }
 
 #[pymethods]
 impl Job {
-    /// Calls the function: what it returns is to be awaited.
+    /// Calls the function and returns its awaitable.
     fn start<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         match &self.argument {
             Some(argument) => self.function.bind(py).call1((&**argument,)),
@@ -136,20 +139,20 @@ impl Job {
         }
     }
 
-    /// Takes the result.
+    /// Stores the result.
     fn done(&self, py: Python<'_>, result: Py<PyAny>) {
         let result = (!result.is_none(py)).then_some(result);
         self.fill(Ok(result));
     }
 
-    /// Takes it that the pipeline has ended before this was done.
+    /// Reports that the pipeline ended before the job.
     fn cancel(&self) {
         self.fill(Err(stopped()));
     }
 
-    /// Takes the exception.
+    /// Stores the exception.
     fn fail(&self, exception: Bound<'_, PyAny>) {
-        self.fill(Err(NoReply::Raised(PyErr::from_value(exception))));
+        self.fill(Err(JobError::Raised(PyErr::from_value(exception))));
     }
 }
 
@@ -167,25 +170,25 @@ impl Drop for Job {
     }
 }
 
-fn stopped() -> NoReply {
-    let message = "the event loop ended before this was done";
-    NoReply::Stopped(Error::new(ErrorKind::Stopped, message))
+fn stopped() -> JobError {
+    let message = "the event loop ended before the coroutine finished";
+    JobError::Stopped(Error::new(ErrorKind::Stopped, message))
 }
 
-/// What comes of a job: `None` where it returned Python's.
-type Reply = Result<Option<Item>, NoReply>;
+/// The result of a job: `None` for Python's `None`.
+type Reply = Result<Option<Item>, JobError>;
 
-/// Why nothing came of a job.
-pub(super) enum NoReply {
+/// Why a job has no result.
+pub(super) enum JobError {
     Raised(PyErr),
     Stopped(Error),
 }
 
-impl NoReply {
+impl JobError {
     pub(super) fn into_error(self, of_exception: impl FnOnce(Python<'_>, PyErr) -> Error) -> Error {
         match self {
-            NoReply::Stopped(error) => error,
-            NoReply::Raised(exception) => {
+            JobError::Stopped(error) => error,
+            JobError::Raised(exception) => {
                 with_python(|py| of_exception(py, exception)).unwrap_or_else(|stopped| stopped)
             }
         }
@@ -193,9 +196,9 @@ impl NoReply {
 }
 
 #[derive(Default)]
-struct Slot(Mutex<(Option<Reply>, Option<Waker>)>);
+struct ReplySlot(Mutex<(Option<Reply>, Option<Waker>)>);
 
-impl Slot {
+impl ReplySlot {
     fn state(&self) -> MutexGuard<'_, (Option<Reply>, Option<Waker>)> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -211,15 +214,15 @@ impl Slot {
     }
 }
 
-/// A job's result, to be waited for. Dropping it cancels the job.
-pub(super) struct Pending {
+/// A future of a job's result. Dropping it cancels the job.
+pub(super) struct PendingReply {
     id: u64,
-    slot: Arc<Slot>,
+    slot: Arc<ReplySlot>,
     inbox: Inbox,
     replied: bool,
 }
 
-impl Future for Pending {
+impl Future for PendingReply {
     type Output = Reply;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Reply> {
@@ -234,26 +237,26 @@ impl Future for Pending {
     }
 }
 
-impl Drop for Pending {
+impl Drop for PendingReply {
     fn drop(&mut self) {
         if !self.replied {
-            let mut mail = self.inbox.mail();
-            if !mail.closed {
-                mail.unwanted.push(self.id);
-                self.inbox.signal(mail);
+            let mut state = self.inbox.state();
+            if !state.closed {
+                state.cancelled.push(self.id);
+                self.inbox.signal(state);
             }
         }
     }
 }
 
-/// An async iterable, asked for one item after the other.
-pub(super) struct Pull {
+/// An async iterator, advanced one item at a time.
+pub(super) struct AsyncIteration {
     inbox: Inbox,
     iterator: Py<PyAny>,
     next: Arc<Py<PyAny>>,
 }
 
-impl Pull {
+impl AsyncIteration {
     pub(super) fn new(
         py: Python<'_>,
         inbox: &Inbox,
@@ -261,33 +264,33 @@ impl Pull {
     ) -> PyResult<Self> {
         let iterator = iterable.call_method0(intern!(py, "__aiter__"))?;
         let next = Arc::new(iterator.getattr(intern!(py, "__anext__"))?.unbind());
-        Ok(Pull { inbox: inbox.clone(), iterator: iterator.unbind(), next })
+        Ok(AsyncIteration { inbox: inbox.clone(), iterator: iterator.unbind(), next })
     }
 
-    /// Waits for the next item, without the GIL. `None` at the end.
+    /// Waits without the GIL for the next item. Returns `None` at the end.
     pub(super) fn next(&mut self) -> Reply {
         let reply = block_on(self.inbox.submit(&self.next, None));
         let ended = |error: &PyErr| {
             with_python(|py| error.is_instance_of::<PyStopAsyncIteration>(py)).unwrap_or(false)
         };
         match reply {
-            Err(NoReply::Raised(error)) if ended(&error) => Ok(None),
+            Err(JobError::Raised(error)) if ended(&error) => Ok(None),
             Ok(None) => with_python(|py| Ok(Some(py.None()))).unwrap_or_else(|stopped| {
-                // Nobody is left to take it.
-                Err(NoReply::Stopped(stopped))
+                // Python is shutting down.
+                Err(JobError::Stopped(stopped))
             }),
             reply => reply,
         }
     }
 
-    /// Lets a generator that is not at its end clean up, without the GIL.
+    /// Closes an unfinished async generator, without the GIL, so that its cleanup code runs.
     pub(super) fn close(&mut self) {
         let close =
             with_python(|py| self.iterator.getattr(py, intern!(py, "aclose")).ok().map(Arc::new));
         if let Ok(Some(close)) = close
-            && let Err(NoReply::Raised(error)) = block_on(self.inbox.submit(&close, None))
+            && let Err(JobError::Raised(error)) = block_on(self.inbox.submit(&close, None))
         {
-            // Where Python ends, nobody can be told any more.
+            // Fails only during finalization.
             drop(with_python(|py| error.write_unraisable(py, Some(self.iterator.bind(py)))));
         }
     }

@@ -1,4 +1,4 @@
-//! The items of a pipeline, or of one of its epochs, one after the other.
+//! Iterator over the items of a pipeline or epoch.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use super::Item;
 use super::run::PipelineRun;
 
-/// Gives items until the pipeline, or its epoch, ends.
+/// Yields items until the end of the pipeline or epoch.
 #[pyclass(frozen, module = "spdl_rs._spdl_rs")]
 pub(crate) struct ItemIterator {
     run: Py<PipelineRun>,

@@ -1,27 +1,25 @@
 //! Pipelines of Python code on the engine of `spdl-core`.
 //!
 //! ```text
-//! Feed ──► Stage (op, op, …) ──► PipelineRun ──► whoever asks for the next item
-//!  │         │                       │
-//!  │         └─ Inbox: coroutines ──► the event loop, a thread of Python's
-//!  ├─ TaskQueue: items that are handed in
-//!  └─ iterables, on a thread of Python's; and what comes out of a queue of Python's, into which
-//!     another PipelineRun puts what it gives
+//! Feed ──► Stage (op, op, …) ──► PipelineRun ──► ItemIterator
+//!  │         │
+//!  │         └─ Inbox: coroutines ──► the event loop, a Python thread
+//!  ├─ TaskQueue: items that other threads put in
+//!  └─ iterables, on a Python thread; or a Python queue with the output of another PipelineRun
 //! ```
 //!
-//! A stage may be `native`: operators of `spdl_rs.io`, which need Python in front and behind alone.
+//! A stage may be `native`: operators of `spdl_rs.io`, which need the GIL only at entry and exit.
 //!
-//! Every thread that runs Python code is one of `threading`, so that thread-locals, names and
-//! debuggers work as in any Python program: the [`Workers`] lend theirs to the engine. The engine's
-//! own threads never hold the GIL, but for the failure of a coroutine, or of a native stage, and for
-//! allocators of device memory that are Python's. The GIL is held only inside Python code; no lock is
-//! held while it is waited for (but for one that only those who send batches wait for, without the GIL,
-//! where a device is full), and none is waited for while it is held.
+//! Invariants:
 //!
-//! No code here relies on the GIL to be alone: what several threads change is behind a lock or an atomic
-//! (`gil_used = false`).
-//!
-//! A `Py` that is dropped without the GIL is kept by `pyo3` until the next thread holds it.
+//! * Every thread that runs Python code is a `threading.Thread`, so that thread-locals, names and
+//!   debuggers work. The [`Workers`] lend such threads to the engine. The engine's own threads take
+//!   the GIL only to report a failure, and for device memory allocators written in Python.
+//! * The GIL is held only inside Python code. No lock is held while waiting for the GIL, and no lock
+//!   is waited for while holding the GIL. The exception: uploads to a full device hold a lock that
+//!   only other uploads wait for, without the GIL.
+//! * Shared state is behind a lock or an atomic and does not rely on the GIL (`gil_used = false`).
+//! * If a `Py` is dropped without the GIL, `pyo3` defers the drop until a thread holds the GIL.
 
 mod aggregate;
 mod call;
@@ -49,5 +47,5 @@ pub(crate) use stage::Stage;
 pub(crate) use tasks::TaskQueue;
 pub(crate) use workers::Workers;
 
-/// What goes through a pipeline. Dropping it needs no GIL.
+/// An item of a pipeline. Dropping it needs no GIL.
 pub(crate) type Item = Py<PyAny>;

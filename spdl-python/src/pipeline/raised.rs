@@ -1,4 +1,4 @@
-//! Exceptions of Python code on their way through the engine, and out of it.
+//! Python exceptions as engine errors, and engine errors as Python exceptions.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -13,7 +13,7 @@ use crate::interop::error::{exception_in_words, to_exception};
 /// An exception as the cause of an error.
 struct Raised {
     exception: PyErr,
-    /// What can be said of it without the GIL.
+    /// The class name and message, for use without the GIL.
     words: String,
 }
 
@@ -31,43 +31,44 @@ impl fmt::Display for Raised {
 
 impl StdError for Raised {}
 
-/// The function of `_failure.py` that tells of an item that failed.
+/// The function of `_failures/failure.py` that logs a failed item.
 static ITEM_FAILED: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
 
-/// The failure of a stage of Python code on an item. Notes are added to the exception, and it is
-/// logged. What is no `Exception`, `SystemExit` say, ends the pipeline whatever the policy, and so
-/// does what `_failure.py` says is no failure of an item: that of a hook around the stage.
+/// Converts an exception of a Python stage to an error, and logs it with notes.
+///
+/// The error is fatal, whatever the failure policy, if the exception is not an `Exception` (such as
+/// `SystemExit`), or if `item_failed` reports a failure of a hook around the stage.
 pub(super) fn item_failure(
     py: Python<'_>,
     exception: PyErr,
     stage: &str,
     item: Option<&Py<PyAny>>,
 ) -> Error {
-    // With its traceback, which the value alone has only from Python 3.12 on.
+    // With its traceback; before Python 3.12 the value alone lacks it.
     let value = exception.clone_ref(py).into_value(py);
-    let told = tell(py, &ITEM_FAILED, "item_failed", (value, stage, item));
-    let of_stage = told.is_some_and(|told| told.is_truthy().unwrap_or(false));
-    let fatal = of_stage || !exception.is_instance_of::<PyException>(py);
+    let logged = call_logger(py, &ITEM_FAILED, "item_failed", (value, stage, item));
+    let is_fatal = logged.is_some_and(|logged| logged.is_truthy().unwrap_or(false));
+    let fatal = is_fatal || !exception.is_instance_of::<PyException>(py);
     let error = of_exception(py, exception);
     if fatal { error.fatal() } else { error }
 }
 
-/// The failure of a native stage on what is called `key`, which is logged as well.
+/// Logs the failure of a native stage on the item named `key`.
 pub(super) fn native_failure(py: Python<'_>, error: &Error, stage: &str, key: &str) {
     let value = to_exception(py, error).into_value(py);
-    tell(py, &ITEM_FAILED, "item_failed", (value, stage, key));
+    call_logger(py, &ITEM_FAILED, "item_failed", (value, stage, key));
 }
 
-/// A failure that ends the pipeline whatever the policy: of a source, a router.
+/// Converts an exception of a source or router to a fatal error, and logs it.
 pub(super) fn fatal_failure(py: Python<'_>, exception: PyErr, stage: &str) -> Error {
     static STAGE_FAILED: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     let value = exception.clone_ref(py).into_value(py);
-    tell(py, &STAGE_FAILED, "stage_failed", (value, stage));
+    call_logger(py, &STAGE_FAILED, "stage_failed", (value, stage));
     of_exception(py, exception).fatal()
 }
 
-/// Calls a function of `_failure.py`. A failure in there must not hide the one that it is about.
-fn tell<'py, A>(
+/// Calls a function of `_failures/failure.py`. Its own exceptions must not hide the failure.
+fn call_logger<'py, A>(
     py: Python<'py>,
     function: &PyOnceLock<Py<PyAny>>,
     name: &str,
@@ -76,10 +77,10 @@ fn tell<'py, A>(
 where
     A: pyo3::call::PyCallArgs<'py>,
 {
-    let told = function
+    let logged = function
         .import(py, "spdl_rs.pipeline._failures.failure", name)
         .and_then(|function| function.call1(arguments));
-    told.map_err(|error| error.write_unraisable(py, None)).ok()
+    logged.map_err(|error| error.write_unraisable(py, None)).ok()
 }
 
 fn of_exception(py: Python<'_>, exception: PyErr) -> Error {
@@ -87,8 +88,9 @@ fn of_exception(py: Python<'_>, exception: PyErr) -> Error {
     Error::new(ErrorKind::User, "raised an exception").with_source(Raised { exception, words })
 }
 
-/// What the consumer is to be told: a `PipelineFailure` with all that failed, or what is no
-/// `Exception` as it is.
+/// The exception for the consumer: a `PipelineFailure` of all errors.
+///
+/// An exception that is not an `Exception` is returned unchanged.
 pub(super) fn to_failure(py: Python<'_>, error: &Error) -> PyErr {
     static FROM_NATIVE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     let mut all = Vec::new();
@@ -117,7 +119,7 @@ pub(super) fn to_failure(py: Python<'_>, error: &Error) -> PyErr {
     }
 }
 
-/// The exception behind an error.
+/// The Python exception that caused an error.
 fn raised(error: &Error) -> Option<&PyErr> {
     let mut cause: Option<&(dyn StdError + 'static)> = error.source();
     while let Some(error) = cause {

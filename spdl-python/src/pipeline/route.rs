@@ -1,4 +1,4 @@
-//! Which path an item takes.
+//! Selection of a path for each item.
 
 use std::sync::Arc;
 
@@ -13,11 +13,11 @@ use super::inbox::Inbox;
 use super::raised::{fatal_failure, item_failure};
 use crate::interop::wait::with_python;
 
-/// A function of Python that chooses. Whatever goes wrong in it ends the pipeline.
+/// A Python function that selects paths. Its exceptions end the pipeline.
 pub(super) struct Router {
     pub(super) op: Arc<Op>,
     pub(super) paths: usize,
-    /// Present where it is an async function.
+    /// Present if the function is async.
     pub(super) inbox: Option<Inbox>,
 }
 
@@ -39,8 +39,8 @@ impl Router {
                 chosen.bind(py).try_iter()?.collect::<PyResult<_>>()?;
             if chosen.len() != items.len() {
                 let message = format!(
-                    "the router gave {} numbers of paths for a list of {} items; it must give one \
-                     for each",
+                    "the router returned {} path numbers for a list of {} items; return one for \
+                     each item",
                     chosen.len(),
                     items.len()
                 );
@@ -68,7 +68,7 @@ impl Router {
         let number: i64 = chosen.extract()?;
         usize::try_from(number).ok().filter(|&number| number < self.paths).ok_or_else(|| {
             let message = format!(
-                "the router gave path {number}; there are {} paths, counted from 0",
+                "the router returned path {number}, but there are {} paths, numbered from 0",
                 self.paths
             );
             PyIndexError::new_err(message)
@@ -80,7 +80,7 @@ impl Router {
     }
 }
 
-/// The items of a list, or of whatever can be iterated.
+/// Collects the items of an iterable.
 pub(super) fn items_of(stage: &str, all: &Item) -> Result<Vec<Item>> {
     with_python(|py| {
         let items = all.bind(py).try_iter();
@@ -91,7 +91,7 @@ pub(super) fn items_of(stage: &str, all: &Item) -> Result<Vec<Item>> {
     })?
 }
 
-/// They as a list of Python's.
+/// Collects items to a Python list.
 pub(super) fn list_of(stage: &str, items: Vec<Item>) -> Result<Item> {
     with_python(|py| list(py, items).map_err(|error| item_failure(py, error, stage, None)))?
 }

@@ -1,4 +1,4 @@
-//! A pipeline that runs: its next item, its end, its statistics.
+//! Running pipelines: items, end, failure, statistics.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
@@ -14,76 +14,76 @@ use spdl_core::pipeline::Event;
 
 use super::Item;
 use super::failure::Failure;
-use super::feed::Line;
+use super::feed::FeedQueue;
 use super::graph::Graph;
 use super::inbox::Inbox;
 use super::stage::on_error;
 use super::workers::{Pool, Workers};
 use crate::interop::error::to_exception;
-use crate::interop::fork::Home;
-use crate::interop::wait::{SLICE, drop_within, without_python};
+use crate::interop::fork::OwnerProcess;
+use crate::interop::wait::{SIGNAL_CHECK_INTERVAL, drop_within, without_python};
 use crate::statistics::{Intervals, Monitor};
 use crate::trace;
 
-/// How long a pipeline that nobody holds any more may take to end before Python goes on without it.
-const WIND_DOWN: Duration = Duration::from_millis(500);
-/// How long the end of data waits for items in front of a stage that has failed.
+/// How long dropping a pipeline waits for its threads.
+const DROP_TIMEOUT: Duration = Duration::from_millis(500);
+/// How long the end of data waits for items upstream of a failed stage.
 const PATIENCE: Duration = Duration::from_millis(20);
-/// The budget of what the engine measures, which is none: of what lies in Python's lists nobody knows
-/// when it is let go, so waiting for it might never end. Batches are bounded by their queues.
-const NO_BUDGET: usize = usize::MAX >> 3;
-/// No wait is longer.
-const FOREVER: Duration = Duration::from_secs(1 << 30);
+/// Disables the memory budget. The lifetime of Python objects is unknown, so a reservation might
+/// never be released. Queue lengths bound the batches.
+const UNLIMITED_MEMORY: usize = usize::MAX >> 3;
+/// The longest wait.
+const MAX_WAIT: Duration = Duration::from_secs(1 << 30);
 
-/// A pipeline that runs. Any thread may ask for the next item.
+/// A running pipeline. Any thread may request the next item.
 #[pyclass(frozen, weakref, module = "spdl_rs._spdl_rs")]
 pub(crate) struct PipelineRun {
-    /// `None` once it has ended.
-    run: Mutex<Option<Run>>,
-    helpers: Arc<Helpers>,
+    /// `None` after the run has ended.
+    run: Mutex<Option<ActiveRun>>,
+    python_side: Arc<PythonSide>,
     ending: AtomicBool,
-    /// Whether `run` is `None`, for those who do not want to wait for it.
+    /// Whether `run` is `None`; readable without the lock.
     ended: AtomicBool,
-    /// Says when the work that `stop` ends is over, where nobody waits for that.
-    winding_down: Mutex<Option<WindingDown>>,
+    /// The shutdown that `stop` started, if no thread waits for it.
+    shutdown: Mutex<Option<Shutdown>>,
     failure: Failure,
-    /// A Python function that is called once, after the run has ended.
+    /// A Python function to call once, after the run has ended.
     on_end: Mutex<Option<Py<PyAny>>>,
     monitor: Py<Monitor>,
     continuous: bool,
-    home: Home,
+    owner: OwnerProcess,
 }
 
-/// What runs, in the order in which it is dropped.
-struct Run {
+/// The fields are dropped in declaration order.
+struct ActiveRun {
     engine: Pipeline<Item>,
     _pools: ClosePools,
 }
 
-/// A thread that drops what runs.
-struct WindingDown {
-    /// Is disconnected once that is done.
+/// A thread that drops the engine.
+struct Shutdown {
+    /// Disconnected after the drop.
     ended: Receiver<()>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// What Python's threads wait for.
-struct Helpers {
-    lines: Vec<Arc<Line>>,
+/// Queues, pools and event loop that Python threads wait for.
+struct PythonSide {
+    queues: Vec<Arc<FeedQueue>>,
     pools: Vec<Arc<Pool>>,
     inbox: Option<Inbox>,
 }
 
-impl Helpers {
-    /// Ends what waits for the engine, or for an event loop.
+impl PythonSide {
+    /// Wakes threads that wait for the engine or the event loop.
     fn halt(&self) {
-        self.lines.iter().for_each(|line| line.close());
-        self.inbox.iter().for_each(Inbox::shut);
+        self.queues.iter().for_each(|queue| queue.close());
+        self.inbox.iter().for_each(Inbox::close_queue);
     }
 }
 
-/// Lets the workers go, once the engine needs them no more.
-struct ClosePools(Arc<Helpers>);
+/// Closes the worker pools after the engine is dropped.
+struct ClosePools(Arc<PythonSide>);
 
 impl Drop for ClosePools {
     fn drop(&mut self) {
@@ -93,11 +93,13 @@ impl Drop for ClosePools {
 
 #[pymethods]
 impl PipelineRun {
-    /// Makes what the graph describes. `workers` are the pool of stages without one of their own;
-    /// `pools` are those. `intervals` are told what it does, if any.
+    /// Builds the pipeline that `graph` describes.
+    ///
+    /// `workers` runs the stages without a dedicated pool; `pools` are the dedicated pools.
+    /// `intervals`, if given, receives statistics.
     #[new]
     #[pyo3(signature = (graph, workers, pools, inbox, prefetch, max_failures, intervals=None))]
-    #[expect(clippy::too_many_arguments, reason = "they are what a run is made of")]
+    #[expect(clippy::too_many_arguments, reason = "keyword arguments in Python")]
     fn new(
         py: Python<'_>,
         graph: &Graph,
@@ -113,12 +115,12 @@ impl PipelineRun {
         let mut all = vec![Arc::clone(&workers.pool)];
         all.extend(pools.iter().map(|workers| Arc::clone(&workers.pool)));
         let inbox = inbox.map(|inbox| inbox.clone());
-        let helpers = Arc::new(Helpers { lines: described.lines, pools: all, inbox });
+        let python_side = Arc::new(PythonSide { queues: described.queues, pools: all, inbox });
         let mut pipeline = described
             .pipeline
             .executor(Arc::<Pool>::clone(&workers.pool))
             .prefetch(prefetch)
-            .memory(NO_BUDGET)
+            .memory(UNLIMITED_MEMORY)
             .on_error(on_error)
             .hook(trace::StageHook);
         if let Some((length, listener)) = intervals.and_then(|intervals| intervals.listener()) {
@@ -135,22 +137,22 @@ impl PipelineRun {
         let mut engine = built.map_err(|error| to_exception(py, &error))?;
         engine.set_patience(PATIENCE);
         let monitor = Py::new(py, Monitor::of(engine.monitor(), None))?;
-        let run = Run { engine, _pools: ClosePools(Arc::clone(&helpers)) };
+        let run = ActiveRun { engine, _pools: ClosePools(Arc::clone(&python_side)) };
         Ok(PipelineRun {
             run: Mutex::new(Some(run)),
-            helpers,
+            python_side,
             ending: AtomicBool::new(false),
             ended: AtomicBool::new(false),
-            winding_down: Mutex::default(),
+            shutdown: Mutex::default(),
             failure: Failure::default(),
             on_end: Mutex::default(),
             monitor,
             continuous: described.continuous,
-            home: Home::here(),
+            owner: OwnerProcess::current(),
         })
     }
 
-    /// Sets a function that is called once, after the run has ended, with whether the run has failed.
+    /// Sets a function that is called once after the run has ended, with whether the run failed.
     #[pyo3(name = "on_end")]
     fn set_on_end(&self, call: Py<PyAny>) {
         let previous = self.on_end().replace(call);
@@ -163,43 +165,44 @@ impl PipelineRun {
         started.map_err(|error| to_exception(py, &error))
     }
 
-    /// Waits for the next item; `None` at the end, and where an epoch ends.
+    /// Waits for the next item. Returns `None` at the end of an epoch and of the data.
     #[pyo3(name = "next", signature = (timeout=None))]
     fn next_or_none(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<(Item,)>> {
         Ok(self.next(py, timeout)?.map(|item| (item,)))
     }
 
-    /// Begins to end the work. What fails from now on fails since it is stopped, and is not told.
+    /// Starts the shutdown. Failures from now on are consequences of it, and are not reported.
     fn halt(&self, py: Python<'_>) {
-        if self.home.is_elsewhere() || self.ending.swap(true, Ordering::SeqCst) {
+        if self.owner.is_forked_child() || self.ending.swap(true, Ordering::SeqCst) {
             return;
         }
         py.detach(|| {
             if let Some(run) = &mut *self.run() {
-                self.failure.keep(run.engine.take_failure());
+                self.failure.record(run.engine.take_failure());
             }
             self.monitor.get().end();
-            self.helpers.halt();
+            self.python_side.halt();
         });
     }
 
-    /// Ends the work. Says whether all of it has ended within `timeout` seconds; the rest ends when
-    /// the items are done that are under way, for which one may wait by stopping once more.
+    /// Stops the run. Returns whether it ended within `timeout` seconds.
+    ///
+    /// Otherwise it ends after the items in flight; call again to wait for that.
     #[pyo3(signature = (timeout=None))]
     fn stop(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
-        if self.home.is_elsewhere() {
+        if self.owner.is_forked_child() {
             return Ok(true);
         }
         self.halt(py);
         let deadline = deadline(timeout);
-        let Some(mut winding) = py.detach(|| self.wind_down()) else {
+        let Some(mut shutdown) = py.detach(|| self.start_shutdown()) else {
             self.report_end(py)?;
             return Ok(true);
         };
         loop {
             let left = left(deadline);
-            let slice = SLICE.min(left);
-            let lent = &mut winding.ended;
+            let slice = SIGNAL_CHECK_INTERVAL.min(left);
+            let lent = &mut shutdown.ended;
             let received = without_python(py, move || lent.recv_timeout(slice));
             match received {
                 Ok(()) | Err(RecvTimeoutError::Disconnected) => break,
@@ -207,85 +210,84 @@ impl PipelineRun {
             }
             let raised = py.check_signals();
             if left.is_zero() || raised.is_err() {
-                *self.winding_down() = Some(winding);
+                *self.shutdown() = Some(shutdown);
                 raised?;
                 self.report_end(py)?;
                 return Ok(false);
             }
         }
-        // A panic has been printed, and there is nothing left to save.
-        py.detach(|| winding.thread.map(JoinHandle::join).is_some());
+        // The panic message has already been printed.
+        py.detach(|| shutdown.thread.map(JoinHandle::join).is_some());
         self.report_end(py)?;
         Ok(true)
     }
 
-    /// Whether it has ended.
+    /// Whether the run has ended.
     #[getter]
     fn ended(&self) -> bool {
-        self.home.is_elsewhere() || self.ended.load(Ordering::SeqCst)
+        self.owner.is_forked_child() || self.ended.load(Ordering::SeqCst)
     }
 
-    /// The failure that nobody has been told of yet.
+    /// The failure, if it has not been reported yet.
     fn take_failure(&self, py: Python<'_>) -> Option<PyErr> {
-        self.failure.untold(py)
+        self.failure.take_unreported(py)
     }
 
-    /// How many seconds a stretch of time takes, and how many items were given in each, from the first
-    /// item on.
+    /// The length of a time slot in seconds, and the number of items delivered in each slot.
     #[getter]
     fn pace(&self) -> (f64, Vec<u64>) {
         self.monitor.get().pace()
     }
 
-    /// Tells what was done so far, also when this has long been dropped.
+    /// The statistics, available after this object is dropped.
     #[getter]
     fn monitor(&self, py: Python<'_>) -> Py<Monitor> {
         self.monitor.clone_ref(py)
     }
 }
 
-/// What polling gives.
+/// The result of polling the engine.
 enum Polled {
     Item(Item),
     EpochEnd,
-    /// For good; with the failure, if there is one, where that is kept.
+    /// The end of the run. `failure` has the error, if any.
     End,
     Pending,
 }
 
 impl PipelineRun {
-    /// Waits for the next item; `None` at the end, and where an epoch ends.
+    /// Waits for the next item. Returns `None` at the end of an epoch and of the data.
     pub(super) fn next(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<Item>> {
-        if self.home.is_elsewhere() {
-            let message = "this pipeline belongs to the process that started it, of which this one \
-                           is a fork; build another one here";
+        if self.owner.is_forked_child() {
+            let message = "cannot use a pipeline in a forked child process: it belongs to the \
+                           process that started it; build a new one in this process";
             return Err(PyRuntimeError::new_err(message));
         }
         let _waiting = trace::waiting(py);
         let deadline = deadline(timeout);
         loop {
             let left = left(deadline);
-            let polled = without_python(py, || self.poll(SLICE.min(left)));
+            let polled = without_python(py, || self.poll(SIGNAL_CHECK_INTERVAL.min(left)));
             match polled {
                 Polled::Item(item) => {
-                    self.monitor.get().gave();
+                    self.monitor.get().count_item();
                     return Ok(Some(item));
                 }
                 Polled::EpochEnd if self.continuous => return Ok(None),
                 Polled::EpochEnd => {}
                 Polled::End => {
                     self.report_end(py)?;
-                    return self.failure.tell(py).map_or(Ok(None), Err);
+                    return self.failure.report(py).map_or(Ok(None), Err);
                 }
                 Polled::Pending => {
                     if let Err(raised) = py.check_signals() {
-                        // Whoever pressed Ctrl-C shall not wait for an item to be done.
+                        // Ctrl-C does not wait for items in flight.
                         self.end_within(py, Duration::ZERO);
                         return Err(raised);
                     }
                     if left.is_zero() {
                         let seconds = timeout.unwrap_or_default();
-                        let message = format!("no item was ready within {seconds} s");
+                        let message = format!("no item available within {seconds} s");
                         return Err(PyTimeoutError::new_err(message));
                     }
                 }
@@ -304,13 +306,13 @@ impl PipelineRun {
             Poll::Ready(Some(Ok(Event::Item(item)))) => Polled::Item(item),
             Poll::Ready(Some(Ok(Event::EpochEnd(_)))) => Polled::EpochEnd,
             Poll::Ready(end) => {
-                // Before other threads see that it has ended.
-                self.failure.keep(end.and_then(Result::err));
+                // Before other threads observe the end.
+                self.failure.record(end.and_then(Result::err));
                 let ended = run.take();
                 drop(run);
                 self.ended.store(true, Ordering::SeqCst);
                 self.monitor.get().end();
-                self.helpers.halt();
+                self.python_side.halt();
                 drop(ended);
                 Polled::End
             }
@@ -321,7 +323,7 @@ impl PipelineRun {
         self.on_end.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Calls `on_end`, the first time.
+    /// Calls the `on_end` function, once.
     ///
     /// # Errors
     /// What the function raises.
@@ -330,32 +332,33 @@ impl PipelineRun {
         call.map_or(Ok(()), |call| call.call1(py, (self.failure.has_occurred(),)).map(drop))
     }
 
-    fn run(&self) -> MutexGuard<'_, Option<Run>> {
+    fn run(&self) -> MutexGuard<'_, Option<ActiveRun>> {
         self.run.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn take_run(&self) -> Option<Run> {
+    fn take_run(&self) -> Option<ActiveRun> {
         let run = self.run().take();
         self.ended.store(true, Ordering::SeqCst);
         run
     }
 
-    /// Lets a thread drop what runs, which waits for items under way. Gives what says when that is
-    /// done; `None` where it is, or where somebody waits for that.
-    fn wind_down(&self) -> Option<WindingDown> {
-        let Some(run) = self.take_run() else { return self.winding_down().take() };
+    /// Drops the engine on a new thread, which waits for items in flight.
+    ///
+    /// Returns `None` if the engine is dropped, or if another caller waits for that.
+    fn start_shutdown(&self) -> Option<Shutdown> {
+        let Some(run) = self.take_run() else { return self.shutdown().take() };
         let (done, ended) = mpsc::channel();
         let work = move || {
             drop(run);
             drop(done);
         };
-        // Where no thread is to be had, `work` is dropped here, and the run with it.
+        // If no thread can be started, `spawn` drops `work`, and the run with it, on this thread.
         let thread = thread::Builder::new().name("spdl-wind-down".into()).spawn(work).ok();
-        Some(WindingDown { ended, thread })
+        Some(Shutdown { ended, thread })
     }
 
-    fn winding_down(&self) -> MutexGuard<'_, Option<WindingDown>> {
-        self.winding_down.lock().unwrap_or_else(PoisonError::into_inner)
+    fn shutdown(&self) -> MutexGuard<'_, Option<Shutdown>> {
+        self.shutdown.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn end_within(&self, py: Python<'_>, at_most: Duration) {
@@ -363,7 +366,7 @@ impl PipelineRun {
         py.detach(|| {
             let run = self.take_run();
             self.monitor.get().end();
-            self.helpers.halt();
+            self.python_side.halt();
             if let Some(run) = run {
                 drop_within(run, at_most);
             }
@@ -374,22 +377,22 @@ impl PipelineRun {
 impl Drop for PipelineRun {
     fn drop(&mut self) {
         let mut run = self.run.get_mut().unwrap_or_else(PoisonError::into_inner).take();
-        if self.home.is_elsewhere() {
-            // There are no threads to join, and what they had locked stays locked.
+        if self.owner.is_forked_child() {
+            // A forked child has no threads to join, and locks of the parent may stay held.
             std::mem::forget(run);
             return;
         }
-        let helpers = Arc::clone(&self.helpers);
+        let python_side = Arc::clone(&self.python_side);
         let monitor = self.monitor.get();
         let mut end = move || {
             monitor.end();
-            helpers.halt();
+            python_side.halt();
             if let Some(run) = run.take() {
-                drop_within(run, WIND_DOWN);
+                drop_within(run, DROP_TIMEOUT);
             }
         };
         if Python::try_attach(|py| without_python(py, &mut end)).is_none() {
-            // Python is shutting down: nobody is held up.
+            // Python is shutting down: stop without the GIL.
             end();
         }
         Python::try_attach(|py| {
@@ -406,10 +409,10 @@ impl Drop for PipelineRun {
 }
 
 fn deadline(timeout: Option<f64>) -> Option<Instant> {
-    let time = Duration::try_from_secs_f64(timeout?.max(0.0)).unwrap_or(FOREVER);
-    Instant::now().checked_add(time.min(FOREVER))
+    let time = Duration::try_from_secs_f64(timeout?.max(0.0)).unwrap_or(MAX_WAIT);
+    Instant::now().checked_add(time.min(MAX_WAIT))
 }
 
 fn left(deadline: Option<Instant>) -> Duration {
-    deadline.map_or(FOREVER, |deadline| deadline.saturating_duration_since(Instant::now()))
+    deadline.map_or(MAX_WAIT, |deadline| deadline.saturating_duration_since(Instant::now()))
 }

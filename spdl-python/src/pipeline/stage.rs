@@ -1,4 +1,4 @@
-//! Stages as Python describes them, and how they are added to the engine's description.
+//! Python's descriptions of stages, and their conversion to stages of the engine.
 
 use std::sync::Arc;
 
@@ -8,30 +8,30 @@ use spdl_core::pipeline::path;
 use spdl_core::{OnError, Order, PipelineBuilder, StageOptions};
 
 use super::Item;
-use super::aggregate::{Custom, Lists};
-use super::call::{Await, Call, Draw, Iterate, IterateAsync, Op, Present};
+use super::aggregate::{CustomAggregator, ListAggregator};
+use super::call::{Await, Call, Draw, DropNone, Iterate, IterateAsync, Op};
 use super::inbox::Inbox;
-use super::native::{Native, Settings};
+use super::native::{Native, OperatorSettings};
 use super::route::{Router, items_of, list_of};
 use super::workers::{Pool, Workers};
 use crate::operators::{ImageAugmenter, ImageDecoder, Stores};
 
-/// What is added to a stage's name for one that belongs to it.
+/// Suffix of the names of auxiliary stages.
 pub(super) const PART: &str = "/part";
 
 /// The description of a stage. May be used in several pipelines.
 #[pyclass(frozen, module = "spdl_rs._spdl_rs")]
 pub(crate) struct Stage {
-    spec: Arc<Spec>,
+    spec: Arc<StageSpec>,
 }
 
-struct Spec {
+struct StageSpec {
     op: Arc<Op>,
     kind: Kind,
     concurrency: usize,
     ordered: bool,
     on_error: Option<OnError>,
-    /// Present where the stage has threads of its own.
+    /// DropNone if the stage has a dedicated thread pool.
     pool: Option<Arc<Pool>>,
 }
 
@@ -43,15 +43,16 @@ enum Kind {
     IterateAsync(Inbox),
     Lists { size: usize, drop_last: bool },
     Custom { drop_last: bool },
-    Route { paths: Vec<Vec<Arc<Spec>>>, batched: bool, inbox: Option<Inbox> },
+    Route { paths: Vec<Vec<Arc<StageSpec>>>, batched: bool, inbox: Option<Inbox> },
     Native(Box<Native>),
 }
 
 #[pymethods]
 impl Stage {
-    /// A stage that calls `function` for each item, and takes its result in the way of `kind`:
-    /// `"call"`, `"draw"`, `"iterate"`, `"await"` or `"iterate-async"`. One that draws is called with
-    /// random numbers, too: `draws` says by which seed, and in the name of which stage. `look_at` is
+    /// A stage that calls `function` for each item.
+    ///
+    /// `kind` is `"call"`, `"draw"`, `"iterate"`, `"await"` or `"iterate-async"`. A `"draw"` stage
+    /// also passes random numbers, derived from the seed and stage name in `draws`. `look_at` is
     /// called for results of `"call"` that are coroutines or generators.
     #[staticmethod]
     #[pyo3(signature = (
@@ -79,7 +80,7 @@ impl Stage {
             ("await", Some(inbox), _) => Kind::Await(inbox),
             ("iterate-async", Some(inbox), _) => Kind::IterateAsync(inbox),
             (kind, ..) => {
-                let message = format!("there is no stage of kind {kind:?}, or it lacks a part");
+                let message = format!("unknown stage kind {kind:?}, or a missing argument");
                 return Err(PyValueError::new_err(message));
             }
         };
@@ -89,20 +90,20 @@ impl Stage {
         Ok(Stage::of(op, kind, concurrency, ordered, on_error, pool))
     }
 
-    /// Lists of `size` items.
+    /// A stage that collects lists of `size` items.
     #[staticmethod]
     fn lists(py: Python<'_>, name: String, size: usize, drop_last: bool) -> Self {
         let kind = Kind::Lists { size, drop_last };
         Stage::new(name, py.None(), kind)
     }
 
-    /// What aggregators give that `make()` makes, one for each epoch.
+    /// A stage of custom aggregators: `make()` creates one for each epoch.
     #[staticmethod]
     fn aggregate(name: String, make: Py<PyAny>, drop_last: bool) -> Self {
         Stage::new(name, make, Kind::Custom { drop_last })
     }
 
-    /// Paths, of which `router(item)` chooses one; or for each item of a list.
+    /// A stage of paths. `router(item)` selects the path of an item, or of each item of a list.
     #[staticmethod]
     #[pyo3(signature = (name, router, paths, *, batched, inbox=None))]
     fn route(
@@ -120,19 +121,20 @@ impl Stage {
         Stage::new(name, router, Kind::Route { paths, batched, inbox })
     }
 
-    /// Operators of `spdl_rs.io`, one behind the other: what reads files, what decodes images, what
-    /// changes those, and the size of batches and whether a short one is left out. All but the last
-    /// come with their names, concurrencies, whether they keep the order, and budgets of failures.
+    /// A stage of chained `spdl_rs.io` operators.
+    ///
+    /// `fetch`, `decode` and `augment` come with name, concurrency, order and failure budget. `batch`
+    /// is the batch size and whether an incomplete batch is left out.
     ///
     /// # Errors
-    /// `LimitExceeded` for batches that there is no memory for.
+    /// `LimitExceeded` if the batches exceed the memory of the process.
     #[staticmethod]
     #[pyo3(signature = (*, fetch=None, decode=None, augment=None, batch=None))]
     fn native(
         py: Python<'_>,
-        fetch: Option<(Described<'_>, u64)>,
-        decode: Option<(Described<'_>, PyRef<'_, ImageDecoder>)>,
-        augment: Option<(Described<'_>, PyRef<'_, ImageAugmenter>)>,
+        fetch: Option<(PyOperatorSettings<'_>, u64)>,
+        decode: Option<(PyOperatorSettings<'_>, PyRef<'_, ImageDecoder>)>,
+        augment: Option<(PyOperatorSettings<'_>, PyRef<'_, ImageAugmenter>)>,
         batch: Option<(usize, bool)>,
     ) -> PyResult<Self> {
         let fetch = fetch.map(|(stage, most)| Ok::<_, PyErr>((settings(stage)?, most)));
@@ -147,16 +149,18 @@ impl Stage {
     }
 }
 
-/// A name, a concurrency where one was given, whether the order is kept, and a budget of failures.
-type Described<'py> = (String, Option<usize>, bool, Option<Bound<'py, PyAny>>);
+/// Name, optional concurrency, whether the order is kept, and failure budget.
+type PyOperatorSettings<'py> = (String, Option<usize>, bool, Option<Bound<'py, PyAny>>);
 
-fn settings((name, concurrency, ordered, max_failures): Described<'_>) -> PyResult<Settings> {
+fn settings(
+    (name, concurrency, ordered, max_failures): PyOperatorSettings<'_>,
+) -> PyResult<OperatorSettings> {
     let on_error = max_failures.map(|budget| on_error(&budget)).transpose()?;
-    Ok(Settings { name: name.into(), concurrency, ordered, on_error })
+    Ok(OperatorSettings { name: name.into(), concurrency, ordered, on_error })
 }
 
 impl Stage {
-    /// One with neither concurrency nor order nor threads of its own.
+    /// A stage with concurrency 1, in completion order, on the shared workers.
     fn new(name: String, function: Py<PyAny>, kind: Kind) -> Self {
         let op = Op { stage: name, function: Arc::new(function), look_at: None };
         Stage::of(op, kind, 1, false, None, None)
@@ -171,25 +175,25 @@ impl Stage {
         pool: Option<Arc<Pool>>,
     ) -> Self {
         let op = Arc::new(op);
-        Stage { spec: Arc::new(Spec { op, kind, concurrency, ordered, on_error, pool }) }
+        Stage { spec: Arc::new(StageSpec { op, kind, concurrency, ordered, on_error, pool }) }
     }
 
     pub(super) fn add_to(&self, pipeline: PipelineBuilder<Item>) -> PipelineBuilder<Item> {
         self.spec.add_to(pipeline)
     }
 
-    /// What it reads from, if anything.
+    /// The stores that the stage reads from, if any.
     pub(super) fn stores(&self) -> Option<&Stores> {
         self.spec.stores()
     }
 }
 
-impl Spec {
+impl StageSpec {
     fn options(&self) -> StageOptions {
         let order = if self.ordered { Order::Input } else { Order::Completion };
         let options = StageOptions::new(&self.op.stage)
             .concurrency(self.concurrency)
-            .queue(between(self.concurrency))
+            .queue(queue_len(self.concurrency))
             .order(order);
         let options = match self.on_error {
             Some(on_error) => options.on_error(on_error),
@@ -209,12 +213,12 @@ impl Spec {
         }
     }
 
-    /// The options of a stage that does a part of this one's work.
+    /// The options of an auxiliary stage.
     fn part(&self, at: usize) -> StageOptions {
         let ordered = if self.ordered { Order::Input } else { Order::Completion };
         StageOptions::new(&format!("{}{PART}{at}", self.op.stage))
             .concurrency(1)
-            .queue(between(1))
+            .queue(queue_len(1))
             .order(ordered)
     }
 
@@ -231,7 +235,7 @@ impl Spec {
             Kind::Iterate => pipeline.stage(options, move || Ok(Iterate(Arc::clone(&op)))),
             Kind::Await(inbox) => pipeline
                 .async_stage(options, Await { op, inbox: inbox.clone() })
-                .stage(self.part(0), || Ok(Present)),
+                .stage(self.part(0), || Ok(DropNone)),
             Kind::IterateAsync(inbox) => {
                 let inbox = inbox.clone();
                 let make = move || {
@@ -241,10 +245,10 @@ impl Spec {
                 pipeline.stage(options, make)
             }
             &Kind::Lists { size, drop_last } => {
-                pipeline.aggregate(options, move || Lists::new(size, drop_last))
+                pipeline.aggregate(options, move || ListAggregator::new(size, drop_last))
             }
             &Kind::Custom { drop_last } => {
-                pipeline.aggregate(options, move || Custom::new(&op, drop_last))
+                pipeline.aggregate(options, move || CustomAggregator::new(&op, drop_last))
             }
             Kind::Native(native) => native.add_to(pipeline),
             Kind::Route { paths, batched, inbox } => {
@@ -269,7 +273,7 @@ impl Spec {
         pipeline: PipelineBuilder<Item>,
         options: StageOptions,
         router: Router,
-        paths: &[Vec<Arc<Spec>>],
+        paths: &[Vec<Arc<StageSpec>>],
     ) -> PipelineBuilder<Item> {
         let name = &self.op.stage;
         let name_of = || name.clone();
@@ -295,23 +299,22 @@ impl Spec {
     }
 }
 
-fn add_all(stages: &[Arc<Spec>], pipeline: PipelineBuilder<Item>) -> PipelineBuilder<Item> {
+fn add_all(stages: &[Arc<StageSpec>], pipeline: PipelineBuilder<Item>) -> PipelineBuilder<Item> {
     stages.iter().fold(pipeline, |pipeline, stage| stage.add_to(pipeline))
 }
 
-/// How many items wait between stages: as many as can be taken up at once, and no fewer than two,
-/// since nobody knows how large they are.
-pub(super) fn between(concurrency: usize) -> usize {
+/// The queue length queue_len stages. At least 2; small, because item sizes are unknown.
+pub(super) fn queue_len(concurrency: usize) -> usize {
     concurrency.max(2)
 }
 
-/// A budget of failures: a number of items, any number where it is negative; or a share, a float.
+/// Parses a failure budget: an int (negative means unlimited), or a share as a float.
 pub(super) fn on_error(budget: &Bound<'_, PyAny>) -> PyResult<OnError> {
     if let Ok(most) = budget.extract::<i64>() {
         return Ok(OnError::Skip { at_most: u64::try_from(most).ok() });
     }
     match budget.extract::<f64>() {
         Ok(at_most) => Ok(OnError::SkipShare { at_most }),
-        Err(_) => Err(PyTypeError::new_err("a budget of failures is an int or a float")),
+        Err(_) => Err(PyTypeError::new_err("the failure budget must be an int or a float")),
     }
 }

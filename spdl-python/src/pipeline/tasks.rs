@@ -1,4 +1,4 @@
-//! A source whose items are handed in.
+//! A source that other threads put items into.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -6,15 +6,14 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 
 use super::Item;
-use super::feed::Line;
+use super::feed::FeedQueue;
 
-/// A source of which no thread waits for the next item: whoever has one puts it in. It has no end but
-/// that of its pipeline, and so nobody has to be told of one.
+/// A source without a thread: callers put items in. It ends with its pipeline.
 #[pyclass(frozen, module = "spdl_rs._spdl_rs")]
 #[derive(Default)]
 pub(crate) struct TaskQueue {
-    /// To the pipeline that was made last.
-    line: Mutex<Option<Arc<Line>>>,
+    /// The source queue of the pipeline built last.
+    queue: Mutex<Option<Arc<FeedQueue>>>,
 }
 
 #[pymethods]
@@ -24,27 +23,26 @@ impl TaskQueue {
         TaskQueue::default()
     }
 
-    /// Puts an item in, for the pipeline that this is the source of. Where that has ended, or there is
-    /// none, the item is dropped. Does not wait.
+    /// Adds an item without waiting. Drops the item if there is no running pipeline.
     fn put(&self, item: Item) {
-        let line = self.line.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        if let Some(line) = line {
-            line.push_unasked(item);
+        let queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(queue) = queue {
+            queue.push_unbounded(item);
         }
     }
 
-    /// What makes it a source.
+    /// Makes the object a valid source; the pipeline does not call this method.
     ///
     /// # Errors
-    /// `TypeError`: its pipeline alone takes items from it.
+    /// `TypeError`: only the pipeline takes items.
     fn __iter__(&self) -> PyResult<Py<PyAny>> {
-        Err(PyTypeError::new_err("a TaskQueue is the source of a pipeline, and cannot be iterated"))
+        Err(PyTypeError::new_err("cannot iterate a TaskQueue: pass it to a pipeline as its source"))
     }
 }
 
 impl TaskQueue {
-    /// Takes in where items go from now on.
-    pub(super) fn lead_to(&self, line: Arc<Line>) {
-        *self.line.lock().unwrap_or_else(PoisonError::into_inner) = Some(line);
+    /// Sets the queue that receives the items from now on.
+    pub(super) fn connect(&self, queue: Arc<FeedQueue>) {
+        *self.queue.lock().unwrap_or_else(PoisonError::into_inner) = Some(queue);
     }
 }

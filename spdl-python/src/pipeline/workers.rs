@@ -1,4 +1,4 @@
-//! Threads of Python's, lent to the engine.
+//! Python threads as a worker pool of the engine.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -10,7 +10,7 @@ use spdl_core::runtime::CpuExecutor;
 use crate::interop::wait::{end_python, has_forked, without_python};
 use crate::trace;
 
-/// The body of threads that work for a pipeline: each is `threading.Thread(target=workers)`.
+/// The body of worker threads: `threading.Thread(target=workers)`.
 #[pyclass(frozen, module = "spdl_rs._spdl_rs")]
 pub(crate) struct Workers {
     pub(super) pool: Arc<Pool>,
@@ -24,49 +24,48 @@ impl Workers {
         Workers { pool: Arc::new(pool) }
     }
 
-    /// How many threads are to run this.
+    /// The number of threads of the pool.
     #[getter]
     fn threads(&self) -> usize {
         self.pool.threads
     }
 
-    /// Works until `close`.
+    /// Runs jobs until `close`.
     fn __call__(&self, py: Python<'_>) {
         trace::name_python_thread(py);
-        // The thread keeps its Python state meanwhile: whatever is local to it lasts.
+        // The Python thread state persists, so thread-local values persist between jobs.
         without_python(py, || self.pool.work());
     }
 
-    /// Keeps all threads but this one from asking for the GIL from now on, after a wait or for an item.
-    /// Whether some are in Python still.
+    /// Stops all other threads from requesting the GIL. Returns whether some still hold or request it.
     #[staticmethod]
     fn forbid_python(py: Python<'_>) -> bool {
         end_python(py)
     }
 
-    /// To be called in the child of a fork, where none of these threads is.
+    /// Resets thread counts in a forked child process.
     #[staticmethod]
     fn has_forked() {
         has_forked();
     }
 
-    /// Lets the threads end as soon as they have nothing to do.
+    /// Ends the threads after the queued jobs.
     fn close(&self, py: Python<'_>) {
         py.detach(|| self.pool.close());
     }
 }
 
-type Work = Box<dyn FnOnce() + Send>;
+type Task = Box<dyn FnOnce() + Send>;
 
 pub(super) struct Pool {
     threads: usize,
-    state: Mutex<State>,
+    state: Mutex<PoolState>,
     work: Condvar,
 }
 
 #[derive(Default)]
-struct State {
-    queue: VecDeque<Work>,
+struct PoolState {
+    queue: VecDeque<Task>,
     closed: bool,
 }
 
@@ -91,16 +90,16 @@ impl Pool {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, PoolState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl CpuExecutor for Pool {
-    fn execute(&self, work: Work) {
+    fn execute(&self, work: Task) {
         let mut state = self.state();
         if state.closed {
-            // What it says as it is dropped may lead back here.
+            // Unlocked: the job's drop may call this pool.
             drop(state);
             drop(work);
             return;
@@ -117,6 +116,6 @@ impl CpuExecutor for Pool {
 
 impl fmt::Debug for Pool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} threads of Python", self.threads)
+        write!(f, "{} Python threads", self.threads)
     }
 }

@@ -1,5 +1,6 @@
-//! Statistics as plain Python values, under the names they have in Rust. Times are in seconds,
-//! but for quantiles, which are in milliseconds.
+//! Statistics as Python dictionaries, with the field names of the Rust structs.
+//!
+//! Times are in seconds; quantiles are in milliseconds.
 
 use std::time::Duration;
 
@@ -10,22 +11,22 @@ use spdl_core::observe::{Dropped, Interval, Quantiles, QueueStatistics, StageSta
 use spdl_cuda::images::ImageStatistics;
 use spdl_io::layers::CacheStatistics;
 
-/// What the pipeline alone does not tell.
-pub(crate) struct Told<'a> {
-    /// How many images are black in part.
+/// Statistics beyond those of the pipeline.
+pub(crate) struct ExtraStatistics<'a> {
+    /// The number of truncated images whose missing rows are black.
     pub(crate) partial: Option<u64>,
     pub(crate) cache: Option<CacheStatistics>,
-    /// Who has decoded the images, where the device does.
+    /// The number of images by decoder, if a device decodes.
     pub(crate) decoded: Option<ImageStatistics>,
-    /// The store that keys are of.
+    /// The address of the store that holds the keys.
     pub(crate) store: Option<&'a str>,
 }
 
-/// A dictionary with everything that is known.
+/// All statistics as a dictionary.
 pub(crate) fn to_dict<'py>(
     py: Python<'py>,
     from: &Statistics,
-    told: &Told<'_>,
+    extra: &ExtraStatistics<'_>,
 ) -> PyResult<Bound<'py, PyDict>> {
     let consumer = PyDict::new(py);
     consumer.set_item("items", from.consumer.items)?;
@@ -46,17 +47,17 @@ pub(crate) fn to_dict<'py>(
     dict.set_item("consumer", consumer)?;
     dict.set_item("buffers", buffers)?;
     dict.set_item("data_readiness", from.data_readiness())?;
-    dict.set_item("dropped", list(py, &from.dropped, |one| dropped(py, one, told.store))?)?;
+    dict.set_item("dropped", list(py, &from.dropped, |one| dropped(py, one, extra.store))?)?;
     dict.set_item("dropped_total", from.dropped_total)?;
     dict.set_item("left_out", from.left_out)?;
-    dict.set_item("partial", told.partial)?;
-    dict.set_item("cache", told.cache.map(|told| cache(py, &told)).transpose()?)?;
-    dict.set_item("decoded", told.decoded.as_ref().map(|told| decoded(py, told)).transpose()?)?;
+    dict.set_item("partial", extra.partial)?;
+    dict.set_item("cache", extra.cache.map(|it| cache(py, &it)).transpose()?)?;
+    dict.set_item("decoded", extra.decoded.as_ref().map(|it| decoded(py, it)).transpose()?)?;
     dict.set_item("diagnosis", from.limit().to_string())?;
     Ok(dict)
 }
 
-/// What happened in an interval: the same numbers, of that time alone.
+/// The statistics of one interval.
 pub(crate) fn interval_to_dict<'py>(
     py: Python<'py>,
     from: &Interval,
@@ -148,7 +149,7 @@ fn dropped<'py>(
     Ok(dict)
 }
 
-/// In milliseconds.
+/// Quantiles in milliseconds.
 fn quantiles<'py>(py: Python<'py>, quantiles: &Quantiles) -> PyResult<Bound<'py, PyDict>> {
     let dict = PyDict::new(py);
     dict.set_item("p50", milliseconds(quantiles.p50))?;
@@ -162,7 +163,7 @@ fn milliseconds(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
 }
 
-/// The address of what is called `key` in a store.
+/// The address of a key in a store.
 pub(crate) fn address_in(store: Option<&str>, key: &str) -> String {
     match store {
         Some(store) if !key.contains("://") => format!("{store}/{key}"),

@@ -1,4 +1,4 @@
-//! What a pipeline does in each interval, for a thread of Python's that tells of it.
+//! Statistics per interval, read by a reporting thread of Python.
 
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Mutex, PoisonError};
@@ -10,14 +10,14 @@ use spdl_core::observe::Interval;
 
 use super::dict;
 
-/// Longer than any run.
-const ALL_OF_IT: Duration = Duration::from_secs(1 << 30);
+/// A duration longer than any run.
+const WHOLE_RUN: Duration = Duration::from_secs(1 << 30);
 
-/// The intervals of one run. Where they have no length, there is one: from start to end.
+/// The intervals of one run. With length 0, one interval spans the whole run.
 #[pyclass(frozen, module = "spdl_rs._spdl_rs")]
 pub(crate) struct Intervals {
     length: Duration,
-    /// For the run that takes it.
+    /// Taken by the run that reports to it.
     sender: Mutex<Option<Sender<Interval>>>,
     receiver: Mutex<Receiver<Interval>>,
 }
@@ -26,13 +26,13 @@ pub(crate) struct Intervals {
 impl Intervals {
     #[new]
     fn new(seconds: f64) -> Self {
-        let length = Duration::try_from_secs_f64(seconds).unwrap_or(ALL_OF_IT);
-        let length = if length.is_zero() { ALL_OF_IT } else { length.min(ALL_OF_IT) };
+        let length = Duration::try_from_secs_f64(seconds).unwrap_or(WHOLE_RUN);
+        let length = if length.is_zero() { WHOLE_RUN } else { length.min(WHOLE_RUN) };
         let (sender, receiver) = mpsc::channel();
         Intervals { length, sender: Mutex::new(Some(sender)), receiver: Mutex::new(receiver) }
     }
 
-    /// Waits, without the GIL, until the next interval is over. `None` once the run has ended.
+    /// Waits without the GIL for the end of the next interval. Returns `None` after the run has ended.
     fn next<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
         let interval = py.detach(|| {
             let receiver = self.receiver.lock().unwrap_or_else(PoisonError::into_inner);
@@ -43,10 +43,10 @@ impl Intervals {
 }
 
 impl Intervals {
-    /// Their length, and what to call at the end of each; the first time it is asked.
+    /// The interval length and the callback for each interval; `None` after the first call.
     pub(crate) fn listener(&self) -> Option<(Duration, impl FnMut(&Interval) + Send + use<>)> {
         let sender = self.sender.lock().unwrap_or_else(PoisonError::into_inner).take()?;
-        // Where nobody listens any more, nobody wants to know.
+        // Sending fails only after the receiver is dropped.
         let listener = move |interval: &Interval| drop(sender.send(interval.clone()));
         Some((self.length, listener))
     }

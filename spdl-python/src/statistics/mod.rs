@@ -16,4 +16,4 @@ mod pace;
 
 pub(crate) use dict::address_in;
 pub(crate) use intervals::Intervals;
-pub(crate) use monitor::{Monitor, Progress, state_to_json};
+pub(crate) use monitor::{HasState, Monitor, state_to_json};

@@ -1,4 +1,4 @@
-//! What an epoch did, for those who do not hold it.
+//! Statistics of an epoch or pipeline that do not keep it running.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 use std::time::Instant;
@@ -12,57 +12,58 @@ use spdl_cuda::images::ImageStatistics;
 use spdl_io::Cache;
 use spdl_io::layers::CacheStatistics;
 
-use super::dict::{self, Told};
+use super::dict::{self, ExtraStatistics};
 use super::pace::Pace;
 use crate::interop::error::to_exception;
-use crate::interop::fork::Home;
+use crate::interop::fork::OwnerProcess;
 
-/// Tells an epoch's statistics, and how far it has come, while it runs and afterwards. Does not keep
-/// it running.
+/// Reports statistics and checkpoint state, during a run and after it.
+///
+/// A monitor does not keep the run alive.
 #[pyclass(frozen, module = "spdl_rs._spdl_rs")]
 pub(crate) struct Monitor {
     view: Mutex<View>,
-    /// Images that are black in part; `None` where that is an error.
+    /// Counts truncated images with black rows; `None` if a truncated image is an error.
     partial: Option<Counter>,
     store: Option<Arc<str>>,
-    /// Of what was given to whoever asks.
+    /// Counts the items that were delivered to the consumer.
     pace: Mutex<Pace>,
-    home: Home,
+    owner: OwnerProcess,
 }
 
-/// Work that reports how far it has come.
-pub(crate) trait Progress: Send + Sync {
-    /// `None` once the work has ended.
+/// A run that has a checkpoint state.
+pub(crate) trait HasState: Send + Sync {
+    /// The checkpoint state; `None` after the run has ended.
     fn state(&self) -> Option<Result<State>>;
 }
 
 enum View {
-    Running(Running),
-    /// The last word. The pipeline's own monitor would keep its buffers.
-    Ended(Box<Ended>),
+    Running(RunningView),
+    /// The final statistics. The pipeline's own monitor would keep its buffers allocated.
+    Ended(Box<FinalStatistics>),
 }
 
-struct Running {
+struct RunningView {
     pipeline: spdl_core::pipeline::Monitor,
-    work: Option<Weak<dyn Progress>>,
-    /// The cache, and what it had done before.
+    work: Option<Weak<dyn HasState>>,
+    /// The cache, and its statistics when the run started.
     cache: Option<(Cache, CacheStatistics)>,
-    /// Where the device decodes.
+    /// Present if a device decodes.
     decoded: Option<Box<DeviceImages>>,
 }
 
 #[derive(Clone, Default)]
-struct Ended {
+struct FinalStatistics {
     statistics: Statistics,
     cache: Option<CacheStatistics>,
     decoded: Option<ImageStatistics>,
-    /// `None` where nothing was begun.
+    /// The final checkpoint state; `None` if the run never started.
     state: Option<Result<State>>,
 }
 
 #[pymethods]
 impl Monitor {
-    /// A monitor of nothing.
+    /// A monitor without a run.
     #[new]
     fn new() -> Self {
         let view = View::Ended(Box::default());
@@ -71,40 +72,40 @@ impl Monitor {
             partial: None,
             store: None,
             pace: Mutex::default(),
-            home: Home::here(),
+            owner: OwnerProcess::current(),
         }
     }
 
-    /// What was done so far.
+    /// The statistics so far.
     fn statistics<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let last = if self.home.is_elsewhere() {
-            self.last_word().ok_or_else(Home::numbers_error)?
+        let last = if self.owner.is_forked_child() {
+            self.final_statistics().ok_or_else(OwnerProcess::numbers_error)?
         } else {
-            py.detach(|| self.view().so_far())
+            py.detach(|| self.view().snapshot())
         };
-        let told = Told {
+        let extra = ExtraStatistics {
             partial: self.partial.as_ref().map(Counter::get),
             cache: last.cache,
             decoded: last.decoded,
             store: self.store(),
         };
-        dict::to_dict(py, &last.statistics, &told)
+        dict::to_dict(py, &last.statistics, &extra)
     }
 
-    /// How many seconds a stretch of time takes, and how many were given in each, from the first on.
+    /// The length of a time slot in seconds, and the number of items delivered in each slot.
     #[getter]
     pub(crate) fn pace(&self) -> (f64, Vec<u64>) {
-        match self.home.is_elsewhere() {
-            // What another thread had locked stays locked.
-            true => Pace::default().told(),
-            false => self.its_pace().told(),
+        match self.owner.is_forked_child() {
+            // The parent may have held the lock at the fork.
+            true => Pace::default().counts(),
+            false => self.lock_pace().counts(),
         }
     }
 
-    /// How far the epoch has come with what was delivered, as JSON.
+    /// The checkpoint state after the last delivered item, as JSON.
     fn state(&self, py: Python<'_>) -> PyResult<Option<String>> {
-        let state = if self.home.is_elsewhere() {
-            self.last_word().ok_or_else(Home::numbers_error)?.state
+        let state = if self.owner.is_forked_child() {
+            self.final_statistics().ok_or_else(OwnerProcess::numbers_error)?.state
         } else {
             py.detach(|| self.position())
         };
@@ -115,15 +116,21 @@ impl Monitor {
 
 impl Monitor {
     pub(crate) fn of(pipeline: spdl_core::pipeline::Monitor, partial: Option<Counter>) -> Self {
-        let running = Running { pipeline, work: None, cache: None, decoded: None };
+        let running = RunningView { pipeline, work: None, cache: None, decoded: None };
         let view = Mutex::new(View::Running(running));
-        Monitor { view, partial, store: None, pace: Mutex::default(), home: Home::here() }
+        Monitor {
+            view,
+            partial,
+            store: None,
+            pace: Mutex::default(),
+            owner: OwnerProcess::current(),
+        }
     }
 
-    /// One that also tells how far this work has come, and what the cache of these images did.
+    /// Adds the source of the checkpoint state, the cache, and the store of the samples.
     pub(crate) fn with_work(
         mut self,
-        work: Weak<dyn Progress>,
+        work: Weak<dyn HasState>,
         cache: Option<&Cache>,
         store: Option<Arc<str>>,
     ) -> Self {
@@ -135,7 +142,7 @@ impl Monitor {
         Monitor { store, ..self }
     }
 
-    /// One that also tells who has decoded the images, where the device does.
+    /// Adds the decoder statistics of a device.
     pub(crate) fn with_decoded(mut self, decoded: Option<DeviceImages>) -> Self {
         let view = self.view.get_mut().unwrap_or_else(PoisonError::into_inner);
         if let View::Running(running) = view {
@@ -144,7 +151,7 @@ impl Monitor {
         self
     }
 
-    /// The store that the images lie in, as it may be shown.
+    /// The address of the store that holds the images, without credentials.
     pub(crate) fn store(&self) -> Option<&str> {
         self.store.as_deref()
     }
@@ -154,7 +161,8 @@ impl Monitor {
             View::Running(running) => running.work.as_ref().and_then(Weak::upgrade),
             View::Ended(ended) => return ended.state.clone(),
         };
-        // It is not locked while the work is: whoever ends that tells this.
+        // Not under the view's lock, because `end_with_state` locks the run first. If the run ended
+        // meanwhile, the view has its last state.
         if let Some(work) = work
             && let Some(state) = work.state()
         {
@@ -166,8 +174,8 @@ impl Monitor {
         }
     }
 
-    /// The numbers of what had ended when this process was forked. Waits for nobody.
-    fn last_word(&self) -> Option<Ended> {
+    /// The final statistics, if the run had ended before the fork. Does not block.
+    fn final_statistics(&self) -> Option<FinalStatistics> {
         let view = match self.view.try_lock() {
             Ok(view) => view,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
@@ -179,26 +187,26 @@ impl Monitor {
         }
     }
 
-    /// Takes in that one was given.
-    pub(crate) fn gave(&self) {
-        self.its_pace().came(Instant::now());
+    /// Counts a delivered item.
+    pub(crate) fn count_item(&self) {
+        self.lock_pace().count(Instant::now());
     }
 
-    /// Keeps the numbers as they are now.
+    /// Stores the final statistics.
     pub(crate) fn end(&self) {
         let mut view = self.view();
-        let ended = view.so_far();
+        let ended = view.snapshot();
         *view = View::Ended(Box::new(ended));
     }
 
-    /// And how far the epoch has come.
-    pub(crate) fn end_at(&self, state: Result<State>) {
+    /// Stores the final statistics and the last checkpoint state.
+    pub(crate) fn end_with_state(&self, state: Result<State>) {
         let mut view = self.view();
-        let ended = Ended { state: Some(state), ..view.so_far() };
+        let ended = FinalStatistics { state: Some(state), ..view.snapshot() };
         *view = View::Ended(Box::new(ended));
     }
 
-    fn its_pace(&self) -> MutexGuard<'_, Pace> {
+    fn lock_pace(&self) -> MutexGuard<'_, Pace> {
         self.pace.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -208,9 +216,9 @@ impl Monitor {
 }
 
 impl View {
-    fn so_far(&self) -> Ended {
+    fn snapshot(&self) -> FinalStatistics {
         match self {
-            View::Running(Running { pipeline, cache, decoded, .. }) => Ended {
+            View::Running(RunningView { pipeline, cache, decoded, .. }) => FinalStatistics {
                 statistics: pipeline.statistics(),
                 cache: cache.as_ref().map(|(cache, before)| cache.statistics().since(before)),
                 decoded: decoded.as_ref().map(|images| images.statistics()),
@@ -221,12 +229,12 @@ impl View {
     }
 }
 
-/// A state as JSON.
+/// Serializes a checkpoint state as JSON.
 ///
 /// # Errors
-/// `Internal`, never in fact: a state can always be written.
+/// `Internal` if serialization fails, which is a bug.
 pub(crate) fn state_to_json(state: &State) -> Result<String> {
     serde_json::to_string(state).map_err(|error| {
-        Error::new(ErrorKind::Internal, "the state cannot be written").with_source(error)
+        Error::new(ErrorKind::Internal, "cannot serialize the checkpoint state").with_source(error)
     })
 }

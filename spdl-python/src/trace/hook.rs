@@ -1,14 +1,14 @@
-//! What the engine's stages do, item by item.
+//! Spans of the engine's stages, one per item.
 
 use std::time::Instant;
 
 use spdl_core::Hook;
 use spdl_core::observe::{ItemInfo, ItemOutcome, StageInfo, StageKind};
 
-use super::line::{Span, Value};
+use super::event::{Span, Value};
 use super::{is_on, session};
 
-/// Tells of each item of each stage, while there is a session.
+/// Records each item of each stage while a trace session is active.
 #[derive(Debug)]
 pub(crate) struct StageHook;
 
@@ -21,9 +21,9 @@ impl Hook for StageHook {
         if !is_on() {
             return;
         }
-        let in_full = stage.to_string();
+        let full_name = stage.to_string();
         let mut details = vec![
-            ("stage", Value::Text(&in_full)),
+            ("stage", Value::Text(&full_name)),
             ("epoch", Value::Number(item.id.epoch.into())),
             ("index", Value::Number(item.id.index.into())),
         ];
@@ -32,16 +32,16 @@ impl Hook for StageHook {
         details.extend(failure.map(|kind| ("failed", Value::Text(kind))));
         let began = outcome.began;
         let span = Span {
-            name: short(&stage.name),
+            name: short_name(&stage.name),
             kind: kind(stage.kind),
             began,
             ended: began.checked_add(outcome.elapsed).unwrap_or_else(Instant::now),
             details: &details,
         };
-        session::write(|line| match stage.kind {
-            // One thread has many of them under way.
-            StageKind::Async => line.span_beside(span),
-            _ => line.span(span),
+        session::write(|events| match stage.kind {
+            // One runtime thread processes many such items concurrently, so spans do not nest.
+            StageKind::Async => events.async_span(span),
+            _ => events.span(span),
         });
     }
 }
@@ -54,8 +54,8 @@ fn kind(kind: StageKind) -> &'static str {
     }
 }
 
-/// The name without the numbers of pipeline and stage, which Python's stages have in front.
-fn short(name: &str) -> &str {
+/// The stage name without the prefix of pipeline and stage numbers, as in `0:2:decode`.
+fn short_name(name: &str) -> &str {
     let mut parts = name.splitn(3, ':');
     let is_number = |part: Option<&str>| {
         part.is_some_and(|part| part.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.'))

@@ -1,16 +1,15 @@
-//! Traces: what ran when, on which thread, for a viewer such as Perfetto.
+//! Timelines of a program, for a trace viewer such as Perfetto.
 //!
 //! ```text
 //! StageHook: each item of each stage ──┐
-//! waiting: the consumer, a source ─────┼──► Session: lines of JSON ──► a thread of Python's ──► file
-//! Trace: spans and counters of Python ─┘    (as many bytes as allowed)
+//! consumer and source wait times ──────┼──► Session: JSON events ──► Python writer thread ──► file
+//! Trace: spans and counters of Python ─┘    (bounded in bytes)
 //! ```
 //!
-//! There is one session in a process. Where there is none, whoever could tell it something looks at
-//! one atomic flag and goes on.
+//! A process has at most one session. Without one, recording costs one atomic load.
 
+mod event;
 mod hook;
-mod line;
 mod session;
 mod thread;
 
@@ -21,41 +20,41 @@ use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
+use event::{Span, Value, timestamp};
 pub(crate) use hook::StageHook;
-use line::{Span, Value, since_start};
 pub(crate) use thread::name_python_thread;
 
-/// For how long lines wait for others before they are written.
-const FLUSH: Duration = Duration::from_secs(1);
+/// How long events are buffered before they are written.
+const FLUSH_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Whether there is a session.
+/// Whether a session is active.
 static ON: AtomicBool = AtomicBool::new(false);
 
-/// Whether anybody wants to know.
+/// Whether a session is active.
 pub(crate) fn is_on() -> bool {
     ON.load(Ordering::Relaxed)
 }
 
-/// The time, where anybody wants to know.
+/// The current time, if a session is active.
 pub(crate) fn began() -> Option<Instant> {
     is_on().then(Instant::now)
 }
 
-/// Tells of something that this thread did from `began` until `ended`.
+/// Records a span of this thread.
 pub(crate) fn span(name: &str, kind: &str, began: Instant, ended: Instant) {
     if is_on() {
-        session::write(|line| line.span(Span { name, kind, began, ended, details: &[] }));
+        session::write(|events| events.span(Span { name, kind, began, ended, details: &[] }));
     }
 }
 
-/// Tells how long a thread of Python's waits, until this is dropped.
+/// Records how long the consumer's thread waits, until the guard is dropped.
 pub(crate) fn waiting(py: Python<'_>) -> Option<Waiting> {
     let began = began()?;
     name_python_thread(py);
     Some(Waiting { began })
 }
 
-/// A wait of the consumer's.
+/// Guard of a wait of the consumer.
 pub(crate) struct Waiting {
     began: Instant,
 }
@@ -66,7 +65,7 @@ impl Drop for Waiting {
     }
 }
 
-/// A session: what happens until it is stopped, as bytes of a file in the trace event format.
+/// A trace session, whose events are written as a file in the trace event format.
 #[pyclass(frozen, module = "spdl_rs._spdl_rs")]
 pub(crate) struct Trace {
     number: u64,
@@ -74,7 +73,7 @@ pub(crate) struct Trace {
 
 #[pymethods]
 impl Trace {
-    /// Begins a session, of which at most `capacity` bytes wait to be written.
+    /// Starts a session that buffers at most `capacity` bytes.
     #[new]
     fn new(process_name: &str, capacity: usize) -> PyResult<Self> {
         match session::begin(process_name, capacity) {
@@ -86,13 +85,13 @@ impl Trace {
         }
     }
 
-    /// Waits, without the GIL, until something is to be written. `None` once that was the last.
+    /// Waits without the GIL for bytes to write. Returns `None` after the last.
     fn next<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyBytes>> {
-        let lines = py.detach(|| session::take(self.number, FLUSH));
+        let lines = py.detach(|| session::take(self.number, FLUSH_INTERVAL));
         lines.map(|lines| PyBytes::new(py, lines.as_bytes()))
     }
 
-    /// Ends the recording. What was recorded is still to be written.
+    /// Stops recording. `next` still returns the buffered events.
     fn stop(&self, py: Python<'_>) {
         py.detach(|| {
             if session::stop(self.number) {
@@ -101,43 +100,44 @@ impl Trace {
         });
     }
 
-    /// Ends the session, so that there may be another one. Says how many events found no room.
+    /// Ends the session. Returns how many events were dropped because the buffer was full.
     fn close(&self, py: Python<'_>) -> u64 {
         self.stop(py);
         py.detach(|| session::end(self.number))
     }
 
-    /// Records nothing any more in a process that was forked while there was a session.
+    /// Stops recording in a forked child process.
     #[staticmethod]
     fn forget() {
         ON.store(false, Ordering::SeqCst);
     }
 
-    /// The time in nanoseconds, where there is a session.
+    /// The timestamp in nanoseconds, if a session is active.
     #[staticmethod]
     fn now() -> Option<u64> {
-        began().map(|now| u64::try_from(since_start(now).as_nanos()).unwrap_or(u64::MAX))
+        began().map(|now| u64::try_from(timestamp(now).as_nanos()).unwrap_or(u64::MAX))
     }
 
-    /// Tells of something that this thread has done since a time of `now`; or that ran beside other
-    /// things on it, where it is not `nested` in what surrounds it.
+    /// Records a span of this thread, from the timestamp `began` until now.
+    ///
+    /// Pass `nested=False` for a span that may overlap other spans of the thread.
     #[staticmethod]
     fn span(py: Python<'_>, name: &str, began: u64, nested: bool, details: Vec<(String, i64)>) {
         let Some(ended) = self::began() else { return };
         name_python_thread(py);
-        let began = line::start().checked_add(Duration::from_nanos(began)).unwrap_or(ended);
+        let began = event::start().checked_add(Duration::from_nanos(began)).unwrap_or(ended);
         let numbers = details.iter().map(|(key, value)| (&**key, Value::Number((*value).into())));
         let details: Vec<_> = numbers.collect();
         let span = Span { name, kind: "python", began, ended, details: &details };
-        session::write(|line| if nested { line.span(span) } else { line.span_beside(span) });
+        session::write(|events| if nested { events.span(span) } else { events.async_span(span) });
     }
 
-    /// Tells the value of a counter.
+    /// Records the value of a counter.
     #[staticmethod]
     fn counter(name: &str, value: f64) {
-        // JSON has no other numbers.
+        // JSON has no infinity and no NaN.
         if is_on() && value.is_finite() {
-            session::write(|line| line.counter(name, value, Instant::now()));
+            session::write(|events| events.counter(name, value, Instant::now()));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The session: what was recorded and is not written yet.
+//! The trace session and its buffer of events to write.
 
 use std::cell::RefCell;
 use std::process;
@@ -7,102 +7,104 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread as threads;
 use std::time::{Duration, Instant};
 
-use super::line::{Line, start};
+use super::event::{EventBuffer, start};
 use super::thread;
 
 static SESSION: Mutex<Option<Session>> = Mutex::new(None);
-/// Something is to be written, or it is the end.
+/// Signals that the buffer should be written, or that the session was stopped.
 static WRITE: Condvar = Condvar::new();
 
-/// How long a new session waits for those who are about to look whether there is an old one.
-const PATIENCE: Duration = Duration::from_secs(1);
-/// What is written at once, as a share of what may wait.
-const WRITTEN_AT: usize = 4;
+/// How long a new session waits for the lock.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
+/// The buffer is written once it is filled to 1/`FLUSH_FRACTION` of its capacity.
+const FLUSH_FRACTION: usize = 4;
 
 struct Session {
     number: u64,
     process: u32,
     pending: String,
-    /// How many bytes may wait.
+    /// The size limit of `pending`, in bytes.
     capacity: usize,
-    /// Events that found no room.
+    /// Events dropped because `pending` was full.
     dropped: u64,
     stopped: bool,
 }
 
-/// What a thread writes its events in, before it asks for the session.
+/// The buffer in which a thread encodes events before it locks the session.
 #[derive(Default)]
-struct Scratch {
-    line: Line,
-    /// The last session that knows this thread.
-    known_to: u64,
+struct ThreadBuffer {
+    buffer: EventBuffer,
+    /// The last session in which this thread has recorded its name.
+    named_in: u64,
 }
 
 thread_local! {
-    static SCRATCH: RefCell<Scratch> = RefCell::default();
+    static THREAD_BUFFER: RefCell<ThreadBuffer> = RefCell::default();
 }
 
-/// Begins a session, and gives its number.
+/// Starts a session and returns its number.
 ///
 /// # Errors
-/// Says why there can be none: there is one.
+/// The reason, if a session is active, or was being changed when this process was forked.
 pub(super) fn begin(process_name: &str, capacity: usize) -> Result<u64, &'static str> {
     static NUMBERS: AtomicU64 = AtomicU64::new(1);
-    let mut session = lock_soon().ok_or("this process was forked while a trace was recorded")?;
+    let mut session = lock_with_timeout()
+        .ok_or("cannot start a trace: this process was forked while a trace was recorded")?;
     let process = process::id();
-    // That of the process of which this one is a fork is not ours.
+    // A session of the parent process does not count.
     if session.as_ref().is_some_and(|session| session.process == process) {
-        return Err("a trace is being recorded already; there can be one at a time");
+        return Err("cannot start a trace: another trace is active; stop it first");
     }
-    // No time of this session is earlier.
+    // Fix the zero of all timestamps before the first event.
     start();
-    let mut line = Line::default();
-    line.clear();
-    line.name_process(process_name);
-    // The array begins, and there is nothing in front of its first element.
-    line.text.replace_range(..1, "[");
+    let mut buffer = EventBuffer::default();
+    buffer.clear();
+    buffer.name_process(process_name);
+    // Replace the comma before the first element by the start of the array.
+    buffer.text.replace_range(..1, "[");
     let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
-    let pending = line.text;
+    let pending = buffer.text;
     *session = Some(Session { number, process, pending, capacity, dropped: 0, stopped: false });
     Ok(number)
 }
 
-/// Records what `events` writes. Where there is no room for it, it is counted instead.
-pub(super) fn write(events: impl FnOnce(&mut Line)) {
-    // There is none any more where the thread is about to end.
-    let _ = SCRATCH.try_with(|scratch| {
-        // Nothing that is called meanwhile records anything.
-        let Ok(mut scratch) = scratch.try_borrow_mut() else { return };
-        let Scratch { line, known_to } = &mut *scratch;
-        line.clear();
-        events(line);
+/// Records the events that `events` writes, or counts them as dropped if the buffer is full.
+pub(super) fn write(events: impl FnOnce(&mut EventBuffer)) {
+    // The thread-local buffer does not exist while the thread exits.
+    let _ = THREAD_BUFFER.try_with(|thread_buffer| {
+        // The buffer is borrowed already if `events` records an event itself.
+        let Ok(mut thread_buffer) = thread_buffer.try_borrow_mut() else { return };
+        let ThreadBuffer { buffer, named_in } = &mut *thread_buffer;
+        buffer.clear();
+        events(buffer);
         let mut session = lock();
         let Some(session) = session.as_mut().filter(|session| !session.stopped) else { return };
-        if *known_to != session.number {
-            line.name_thread(&thread::name(line.thread));
+        if *named_in != session.number {
+            buffer.name_thread(&thread::name(buffer.thread));
         }
-        if session.pending.len() + line.text.len() > session.capacity {
+        if session.pending.len() + buffer.text.len() > session.capacity {
             session.dropped += 1;
             return;
         }
-        *known_to = session.number;
-        session.pending.push_str(&line.text);
-        if session.pending.len() >= session.capacity / WRITTEN_AT {
+        *named_in = session.number;
+        session.pending.push_str(&buffer.text);
+        if session.pending.len() >= session.capacity / FLUSH_FRACTION {
             WRITE.notify_one();
         }
     });
 }
 
-/// Waits until it is worth while to write, but not longer than `at_most`, and takes that. `None`
-/// once the session has been stopped, and all has been taken.
+/// Waits, at most `at_most`, until enough events are buffered, and takes them.
+///
+/// Returns `None` after the session was stopped and all events were taken.
 pub(super) fn take(number: u64, at_most: Duration) -> Option<String> {
     let mut guard = lock();
     let until = Instant::now() + at_most;
     loop {
         let session = guard.as_mut().filter(|session| session.number == number)?;
         let left = until.saturating_duration_since(Instant::now());
-        let is_much = session.pending.len() >= session.capacity / WRITTEN_AT;
-        if session.stopped || is_much || left.is_zero() {
+        let is_enough = session.pending.len() >= session.capacity / FLUSH_FRACTION;
+        if session.stopped || is_enough || left.is_zero() {
             let pending = std::mem::take(&mut session.pending);
             return if session.stopped && pending.is_empty() { None } else { Some(pending) };
         }
@@ -110,19 +112,19 @@ pub(super) fn take(number: u64, at_most: Duration) -> Option<String> {
     }
 }
 
-/// Records nothing more. Says whether this is the session.
+/// Stops recording. Returns whether `number` is the active session.
 pub(super) fn stop(number: u64) -> bool {
     let mut session = lock();
     let session = session.as_mut().filter(|session| session.number == number);
-    let is_ours = session.is_some();
+    let is_active = session.is_some();
     if let Some(session) = session {
         session.stopped = true;
     }
     WRITE.notify_all();
-    is_ours
+    is_active
 }
 
-/// Ends the session. Says how many events found no room.
+/// Ends the session. Returns how many events were dropped.
 pub(super) fn end(number: u64) -> u64 {
     let mut session = lock();
     session.take_if(|session| session.number == number).map_or(0, |session| session.dropped)
@@ -132,9 +134,9 @@ fn lock() -> MutexGuard<'static, Option<Session>> {
     SESSION.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Where it was locked when this process was forked, it stays so.
-fn lock_soon() -> Option<MutexGuard<'static, Option<Session>>> {
-    let until = Instant::now() + PATIENCE;
+/// The lock stays held forever if the process was forked while another thread held it.
+fn lock_with_timeout() -> Option<MutexGuard<'static, Option<Session>>> {
+    let until = Instant::now() + LOCK_TIMEOUT;
     loop {
         match SESSION.try_lock() {
             Ok(guard) => return Some(guard),

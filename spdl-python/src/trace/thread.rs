@@ -1,4 +1,4 @@
-//! Threads in traces: their numbers and names.
+//! Numbers and names of threads in traces.
 
 use std::cell::RefCell;
 use std::fs;
@@ -8,11 +8,11 @@ use std::thread;
 use pyo3::prelude::*;
 
 thread_local! {
-    /// What Python calls this thread.
+    /// The Python name of this thread.
     static NAME: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
-/// Remembers what Python calls this thread, the first time.
+/// Stores the Python name of this thread, on the first call.
 pub(crate) fn name_python_thread(py: Python<'_>) {
     let is_known = NAME.try_with(|name| name.try_borrow().is_ok_and(|name| name.is_some()));
     if is_known != Ok(false) {
@@ -22,13 +22,13 @@ pub(crate) fn name_python_thread(py: Python<'_>) {
         let thread = py.import("threading")?.call_method0("current_thread")?;
         thread.getattr("name")?.extract()
     };
-    // A thread without a name is told by its number.
+    // Without a name, the trace shows the number of the thread.
     if let Ok(found) = found() {
         let _ = NAME.try_with(|name| name.replace(Some(found)));
     }
 }
 
-/// What this thread is called, or else its number.
+/// The name of this thread: from Python, from Rust, or derived from its number.
 pub(super) fn name(id: u64) -> String {
     let python = NAME.try_with(|name| name.borrow().clone()).ok().flatten();
     python
@@ -36,7 +36,7 @@ pub(super) fn name(id: u64) -> String {
         .unwrap_or_else(|| format!("thread {id}"))
 }
 
-/// The number that the system has for this thread, or else one of our own; never 0.
+/// The operating system's number of this thread, or a process-wide counter; never 0.
 pub(super) fn id() -> u64 {
     static LAST: AtomicU64 = AtomicU64::new(0);
     let of_system = fs::read_link("/proc/thread-self")

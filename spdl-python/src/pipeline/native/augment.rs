@@ -1,4 +1,4 @@
-//! The operator that changes decoded images at random, in place.
+//! The operator that augments decoded images in pixels_out.
 
 use std::sync::Arc;
 
@@ -10,21 +10,21 @@ use spdl_core::{
 use spdl_media::augment::{Augmenter, ImageMut};
 
 use super::super::Item;
-use super::super::stage::between;
-use super::{Carried, IMAGES, LABELS, NO_LABEL, Pixels, Settings, failed};
-use crate::operators::{AUGMENT, ImageAugmenter, change, pixels_of, size_of};
+use super::super::stage::queue_len;
+use super::{IMAGES, LABELS, NO_LABEL, NativeItem, OperatorSettings, Pixels, failed};
+use crate::operators::{AUGMENT, ImageAugmenter, augment_pixels, pixels_of, size_of};
 
-/// What the pixels are called in messages that Python gave.
+/// The key, in error messages, of pixels passed from Python.
 const PIXELS: &str = "pixels";
 
-/// What changes images, on threads of its own.
+/// Augments images on dedicated threads.
 pub(super) struct AugmentPart {
-    pub(super) settings: Settings,
+    pub(super) settings: OperatorSettings,
     augmenter: ImageAugmenter,
 }
 
 impl AugmentPart {
-    pub(super) fn new(settings: Settings, augmenter: ImageAugmenter) -> Self {
+    pub(super) fn new(settings: OperatorSettings, augmenter: ImageAugmenter) -> Self {
         AugmentPart { settings, augmenter }
     }
 
@@ -40,10 +40,10 @@ impl AugmentPart {
 
     pub(super) fn add_to(&self, pixels: PipelineBuilder<Pixels>) -> PipelineBuilder<Pixels> {
         let options = self.settings.options().concurrency(self.threads()).dedicated();
-        pixels.stage(options.queue(between(self.threads())), self.worker())
+        pixels.stage(options.queue(queue_len(self.threads())), self.worker())
     }
 
-    /// Changes images in their place in a batch, into which they are copied.
+    /// Copies images to batch slots and augments them there.
     pub(super) fn fill(
         &self,
         pixels: PipelineBuilder<Pixels>,
@@ -53,46 +53,46 @@ impl AugmentPart {
         pixels.fill(options, layout, self.worker())
     }
 
-    fn worker(&self) -> impl Fn() -> Result<Change> + Send + Sync + 'static {
+    fn worker(&self) -> impl Fn() -> Result<AugmentWorker> + Send + Sync + 'static {
         let (described, stage) = (self.augmenter.clone(), Arc::clone(&self.settings.name));
         move || {
             let (augmenter, stage) = (described.instance(), Arc::clone(&stage));
-            Ok(Change { augmenter, seed: described.seed, stage })
+            Ok(AugmentWorker { augmenter, seed: described.seed, stage })
         }
     }
 }
 
-/// What a thread changes images with.
-struct Change {
+/// The augmenter of one thread.
+struct AugmentWorker {
     augmenter: Augmenter,
     seed: u64,
     stage: Arc<str>,
 }
 
-impl spdl_core::Stage<Pixels> for Change {
+impl spdl_core::Stage<Pixels> for AugmentWorker {
     type Out = Pixels;
 
     fn process(&mut self, item: Pixels, cx: &mut StageContext<'_, Pixels>) -> Result<()> {
-        let Carried { name, value, label } = item;
+        let NativeItem { name, value, label } = item;
         let (mut pixels, mut rng) = (value?, cx.rng_of(self.seed, AUGMENT));
-        let changed = change(&mut self.augmenter, &mut pixels, &mut rng);
+        let changed = augment_pixels(&mut self.augmenter, &mut pixels, &mut rng);
         changed.map_err(|error| failed(error, &self.stage, &name))?;
-        cx.emit(Carried { name, value: Ok(pixels), label })
+        cx.emit(NativeItem { name, value: Ok(pixels), label })
     }
 }
 
-impl Fill<Pixels> for Change {
+impl Fill<Pixels> for AugmentWorker {
     fn fill(
         &mut self,
         item: Pixels,
         mut slot: SlotMut<'_>,
         cx: &mut FillContext<'_>,
     ) -> Result<()> {
-        let Carried { name, value, label } = item;
+        let NativeItem { name, value, label } = item;
         let (pixels, mut rng) = (value?, cx.rng_of(self.seed, AUGMENT));
-        let place = slot.typed_mut::<u8>(IMAGES)?;
-        place.copy_from_slice(pixels.as_bytes());
-        let image = size_of(pixels.shape()).and_then(|size| ImageMut::new(place, size));
+        let pixels_out = slot.typed_mut::<u8>(IMAGES)?;
+        pixels_out.copy_from_slice(pixels.as_bytes());
+        let image = size_of(pixels.shape()).and_then(|size| ImageMut::new(pixels_out, size));
         let changed = image.and_then(|mut image| self.augmenter.apply(&mut image, &mut rng));
         changed.map_err(|error| failed(error, &self.stage, &name))?;
         slot.set(LABELS, label.unwrap_or(NO_LABEL))

@@ -1,4 +1,4 @@
-//! The operator that makes pixels of encoded images: each in an array, or in its place in a batch.
+//! The operator that decodes images, to arrays or to batch slots.
 
 use std::sync::Arc;
 
@@ -11,20 +11,19 @@ use spdl_core::{
 use spdl_media::{FillImage, ImageTransform, Sample};
 
 use super::super::Item;
-use super::super::stage::between;
+use super::super::stage::queue_len;
 use super::fetch::Encoded;
-use super::{Carried, IMAGES, LABELS, Labels, NO_LABEL, Pixels, Settings, failed};
+use super::{IMAGES, LABELS, Labels, NO_LABEL, NativeItem, OperatorSettings, Pixels, failed};
 use crate::operators::{BYTES, DECODE, ImageDecoder, bytes_of};
 
-/// What decodes images. The stage has threads of its own: those of the pipeline may all be waiting for
-/// the GIL.
+/// Decodes images on dedicated threads, because all threads of the pipeline may wait for the GIL.
 pub(super) struct DecodePart {
-    pub(super) settings: Settings,
+    pub(super) settings: OperatorSettings,
     decoder: ImageDecoder,
 }
 
 impl DecodePart {
-    pub(super) fn new(settings: Settings, decoder: ImageDecoder) -> Self {
+    pub(super) fn new(settings: OperatorSettings, decoder: ImageDecoder) -> Self {
         DecodePart { settings, decoder }
     }
 
@@ -47,7 +46,7 @@ impl DecodePart {
 
     pub(super) fn add_to(&self, encoded: PipelineBuilder<Encoded>) -> PipelineBuilder<Pixels> {
         let options = self.settings.options().concurrency(self.threads()).dedicated();
-        encoded.stage(options.queue(between(self.threads())), self.worker())
+        encoded.stage(options.queue(queue_len(self.threads())), self.worker())
     }
 
     pub(super) fn fill(
@@ -59,38 +58,38 @@ impl DecodePart {
         encoded.fill(options, layout, self.worker())
     }
 
-    fn worker(&self) -> impl Fn() -> Result<Decode> + Send + Sync + 'static {
+    fn worker(&self) -> impl Fn() -> Result<DecodeWorker> + Send + Sync + 'static {
         let (decoder, stage) = (self.decoder.clone(), Arc::clone(&self.settings.name));
         let buffers = BufferPool::new();
         move || {
             let (decoder, buffers) = (decoder.clone(), buffers.clone());
             let stage = Arc::clone(&stage);
-            Ok(Decode { image: decoder.instance()?, decoder, buffers, stage })
+            Ok(DecodeWorker { image: decoder.instance()?, decoder, buffers, stage })
         }
     }
 }
 
-/// What a thread decodes with.
-struct Decode {
+/// The decoder of one thread.
+struct DecodeWorker {
     image: FillImage,
     decoder: ImageDecoder,
     buffers: BufferPool,
     stage: Arc<str>,
 }
 
-impl spdl_core::Stage<Encoded> for Decode {
+impl spdl_core::Stage<Encoded> for DecodeWorker {
     type Out = Pixels;
 
     fn process(&mut self, item: Encoded, cx: &mut StageContext<'_, Self::Out>) -> Result<()> {
-        let Carried { name, value, label } = item;
+        let NativeItem { name, value, label } = item;
         let rng = || cx.rng_of(self.decoder.seed, DECODE);
         let made = self.decoder.write(&mut self.image, &value?, &self.buffers, rng);
         let value = Ok(made.map_err(|error| failed(error, &self.stage, &name))?);
-        cx.emit(Carried { name, value, label })
+        cx.emit(NativeItem { name, value, label })
     }
 }
 
-impl Fill<Encoded> for Decode {
+impl Fill<Encoded> for DecodeWorker {
     fn fill(
         &mut self,
         item: Encoded,

@@ -1,13 +1,14 @@
-//! Operators of `spdl_rs.io` inside a pipeline of Python code: files to bytes to pixels to batches
-//! without the GIL, which is held where items come from Python and where they go back to it.
+//! Operators of `spdl_rs.io` in a pipeline of Python code: files to bytes to pixels to batches.
+//!
+//! The GIL is held only where items arrive from Python and return to it.
 //!
 //! ```text
 //! Python's item ──► enter ──► fetch ──► decode ──► augment (into an array, or a batch) ──► leave
 //!                    GIL      the engine's threads; no Python                          GIL, NumPy
 //! ```
 //!
-//! What `enter` cannot read it hands on as a failure, so that the first operator fails with it: in
-//! its name, and on its budget.
+//! If `enter` cannot convert an item, it forwards the error to the first operator, which fails with
+//! it. So the failure has the operator's name and counts against its budget.
 
 mod augment;
 mod decode;
@@ -27,7 +28,7 @@ use spdl_media::image_fields;
 
 use super::Item;
 use super::raised::{fatal_failure, item_failure, native_failure};
-use super::stage::{PART, between};
+use super::stage::{PART, queue_len};
 use crate::images::{arrays, check_memory};
 use crate::interop::array::Array;
 use crate::interop::error::to_exception;
@@ -38,24 +39,24 @@ use augment::AugmentPart;
 use decode::DecodePart;
 use fetch::FetchPart;
 
-/// The fields of a batch, as [`image_fields`] has them.
+/// The indices of the batch fields that [`image_fields`] defines.
 const IMAGES: usize = 0;
 const LABELS: usize = 1;
-/// How many items of Python's wait for the first operator: keys, or bytes that are in memory anyway.
-const ENTERED: usize = 16;
-/// The label of what has none.
+/// Queue length before the first operator: keys, or bytes that are in memory already.
+const ENTRY_QUEUE: usize = 16;
+/// The label of unlabeled images.
 const NO_LABEL: i64 = -1;
 
-/// How a stage works, as Python describes it.
-pub(super) struct Settings {
+/// The settings of an operator.
+pub(super) struct OperatorSettings {
     pub(super) name: Arc<str>,
-    /// `None`: as suits the stage and the machine.
+    /// `None` for the default of the operator.
     pub(super) concurrency: Option<usize>,
     pub(super) ordered: bool,
     pub(super) on_error: Option<OnError>,
 }
 
-/// Operators one behind the other: at least one, and batches only of what is decoded here.
+/// Chained operators: at least one, and batches only of images decoded here.
 pub(super) struct Native {
     fetch: Option<FetchPart>,
     decode: Option<DecodePart>,
@@ -65,17 +66,18 @@ pub(super) struct Native {
 
 impl Native {
     /// # Errors
-    /// `LimitExceeded` for batches that there is no memory for; `ValueError` where there is nothing to
-    /// do, or nothing to put into batches.
+    /// `LimitExceeded` if the batches exceed the memory of the process. `ValueError` for an
+    /// unsupported combination of operators.
     pub(super) fn new(
         py: Python<'_>,
-        fetch: Option<(Settings, u64)>,
-        decode: Option<(Settings, ImageDecoder)>,
-        augment: Option<(Settings, ImageAugmenter)>,
+        fetch: Option<(OperatorSettings, u64)>,
+        decode: Option<(OperatorSettings, ImageDecoder)>,
+        augment: Option<(OperatorSettings, ImageAugmenter)>,
         batch: Option<(usize, bool)>,
     ) -> PyResult<Self> {
         if decode.is_none() && (batch.is_some() || fetch.is_some() == augment.is_some()) {
-            return Err(PyValueError::new_err("there are no images that are decoded"));
+            let message = "unsupported combination of operators: batches need DecodeImage";
+            return Err(PyValueError::new_err(message));
         }
         let fault = |error: Error| to_exception(py, &error);
         let fetch = fetch.map(|(settings, max_bytes)| FetchPart::new(settings, max_bytes));
@@ -102,7 +104,7 @@ impl Native {
         settings.into_iter().flatten().next().map_or("", |settings| &settings.name)
     }
 
-    /// What it reads from, if anything.
+    /// The stores that the operators read from, if any.
     pub(super) fn stores(&self) -> Option<&Stores> {
         self.fetch.as_ref().map(|fetch| &fetch.stores)
     }
@@ -115,15 +117,15 @@ impl Native {
                     let (leave, stage) = fetch.settings.leave();
                     fetch.add_to(pipeline, None).map(leave, move |item| {
                         let array = array_of(&item.value?)?;
-                        leaving(&stage, |py| labelled(py, numpy(py, array)?, item.label))
+                        to_python(&stage, |py| labelled(py, numpy(py, array)?, item.label))
                     })
                 }
                 (None, Some(augment)) => {
                     let pixels = augment.enter(pipeline);
                     let (leave, stage) = augment.settings.leave();
-                    augment.add_to(pixels).map(leave, move |item| left(item, &stage))
+                    augment.add_to(pixels).map(leave, move |item| pixels_to_python(item, &stage))
                 }
-                // That was refused.
+                // `new` rejects this combination.
                 (None, None) => pipeline,
             };
         };
@@ -134,24 +136,26 @@ impl Native {
         let last = self.augment.as_ref().map_or(&decode.settings, |augment| &augment.settings);
         let (leave, stage) = last.leave();
         match (&self.augment, &self.layout) {
-            (None, None) => decode.add_to(encoded).map(leave, move |item| left(item, &stage)),
+            (None, None) => {
+                decode.add_to(encoded).map(leave, move |item| pixels_to_python(item, &stage))
+            }
             (Some(augment), None) => {
                 let pixels = decode.add_to(encoded);
-                augment.add_to(pixels).map(leave, move |item| left(item, &stage))
+                augment.add_to(pixels).map(leave, move |item| pixels_to_python(item, &stage))
             }
             (None, Some(layout)) => {
                 let batches = decode.fill(encoded, layout.clone());
-                batches.map(leave, move |batch| left_batch(batch, &stage, labels.as_ref()))
+                batches.map(leave, move |batch| batch_to_python(batch, &stage, labels.as_ref()))
             }
             (Some(augment), Some(layout)) => {
                 let batches = augment.fill(decode.add_to(encoded), layout.clone());
-                batches.map(leave, move |batch| left_batch(batch, &stage, labels.as_ref()))
+                batches.map(leave, move |batch| batch_to_python(batch, &stage, labels.as_ref()))
             }
         }
     }
 }
 
-impl Settings {
+impl OperatorSettings {
     fn options(&self) -> StageOptions {
         let order = if self.ordered { Order::Input } else { Order::Completion };
         let options = StageOptions::new(&self.name).order(order);
@@ -161,20 +165,22 @@ impl Settings {
         }
     }
 
-    /// One item after the other, so that they keep their order.
+    /// The options of an auxiliary stage, with concurrency 1, which keeps the order.
     fn part(&self, number: usize) -> StageOptions {
-        StageOptions::new(&format!("{}{PART}{number}", self.name)).concurrency(1).queue(between(1))
+        StageOptions::new(&format!("{}{PART}{number}", self.name))
+            .concurrency(1)
+            .queue(queue_len(1))
     }
 
-    /// What reads items of Python's: a name for messages, and what the first operator works on.
+    /// Adds the stage that converts Python items to names and inputs of the first operator.
     fn enter<T: Send + 'static>(
         &self,
         pipeline: PipelineBuilder<Item>,
         labels: Option<Labels>,
         read: impl Fn(&Bound<'_, PyAny>) -> PyResult<(Arc<str>, T)> + Send + Sync + 'static,
-    ) -> PipelineBuilder<Carried<Result<T>>> {
+    ) -> PipelineBuilder<NativeItem<Result<T>>> {
         let stage = Arc::clone(&self.name);
-        let options = self.part(0).queue(ENTERED);
+        let options = self.part(0).queue(ENTRY_QUEUE);
         pipeline.map(options, move |item: Item| {
             with_python(|py| {
                 let (value, label) = match value_and_label(item.bind(py)) {
@@ -187,46 +193,48 @@ impl Settings {
                     Ok(read)
                 });
                 match read {
-                    Ok((name, value)) => Carried { name, value: Ok(value), label },
+                    Ok((name, value)) => NativeItem { name, value: Ok(value), label },
                     Err(error) => {
                         let error = item_failure(py, error, &stage, Some(&item));
-                        Carried { name: "".into(), value: Err(error), label }
+                        NativeItem { name: "".into(), value: Err(error), label }
                     }
                 }
             })
         })
     }
 
-    /// The stage that makes items of Python's, and the name of this one.
+    /// The options of the stage that creates Python items, and the name of this operator.
     fn leave(&self) -> (StageOptions, Arc<str>) {
         (self.part(1), Arc::clone(&self.name))
     }
 
-    /// How many threads the stage has, where it computes.
+    /// The number of threads of an operator that computes.
     fn threads(&self) -> usize {
         let cpus = || thread::available_parallelism().map_or(1, usize::from);
         self.concurrency.unwrap_or_else(cpus)
     }
 }
 
-/// A value on its way, what it is called in messages, and its label where Python gave one.
-struct Carried<T> {
+/// A value with its name for messages and its optional label.
+struct NativeItem<T> {
     name: Arc<str>,
     value: T,
     label: Option<i64>,
 }
 
-/// Pixels, or why there are none.
-type Pixels = Carried<Result<spdl_core::Array>>;
+/// Pixels, or the error of an upstream step.
+type Pixels = NativeItem<Result<spdl_core::Array>>;
 
-/// Whether the items of a pipeline have labels, once the first one has told.
+/// Whether the items of a pipeline have labels; set by the first item.
 type Labels = Arc<OnceLock<bool>>;
 
 fn value_and_label<'py>(item: &Bound<'py, PyAny>) -> PyResult<(Bound<'py, PyAny>, Option<i64>)> {
     let Ok(pair) = item.cast::<PyTuple>() else { return Ok((item.clone(), None)) };
     if pair.len() != 2 {
-        let message =
-            format!("a pair of a value and its label is needed, not {} values", pair.len());
+        let message = format!(
+            "expected a pair of a value and its label, not a tuple of {} values",
+            pair.len()
+        );
         return Err(PyTypeError::new_err(message));
     }
     let label = pair.get_item(1)?;
@@ -234,52 +242,50 @@ fn value_and_label<'py>(item: &Bound<'py, PyAny>) -> PyResult<(Bound<'py, PyAny>
         let hide = || item.py().import("spdl_rs._secrets")?.getattr("without_secrets");
         let shown = label.repr().and_then(|text| hide()?.call1((text,)));
         let shown = shown.map(|text| text.to_string()).unwrap_or_default();
-        let message = format!("a label must be a whole number of 64 bits, not {shown}");
+        let message = format!("a label must be an integer of at most 64 bits, not {shown}");
         PyTypeError::new_err(message)
     })?;
     Ok((pair.get_item(0)?, Some(number)))
 }
 
-/// A batch has one array of labels, or none.
+/// Checks that all items of a pipeline have labels, or none has.
 fn check_label(labels: &OnceLock<bool>, label: Option<i64>) -> PyResult<()> {
     let message = match (*labels.get_or_init(|| label.is_some()), label) {
         (true, Some(_)) | (false, None) => return Ok(()),
-        (true, None) => "this item has no label, but the first one has",
-        (false, Some(_)) => "this item has a label, but the first one has none",
+        (true, None) => "this item has no label, but the first item has one",
+        (false, Some(_)) => "this item has a label, but the first item has none",
     };
-    Err(PyValueError::new_err(format!(
-        "{message}; images of a batch have all a label, or none has"
-    )))
+    Err(PyValueError::new_err(format!("{message}; label all images of a pipeline, or none")))
 }
 
-/// Logs a failure, and says what it is about.
+/// Logs a failure, and adds the stage and item name to the error.
 fn failed(error: Error, stage: &str, name: &Arc<str>) -> Error {
     let error = error.renamed(Arc::clone(name)).with_stage(stage);
     if error.kind() != ErrorKind::Stopped {
-        // Where Python ends, nobody reads the log any more.
+        // Fails only during finalization.
         drop(with_python(|py| native_failure(py, &error, stage, name)));
     }
     error
 }
 
-/// Makes an item of Python's. What fails here is no item's fault.
-fn leaving(
+/// Creates a Python item. Errors are fatal, because they are not caused by the item.
+fn to_python(
     stage: &str,
     make: impl for<'py> FnOnce(Python<'py>) -> PyResult<Bound<'py, PyAny>>,
 ) -> Result<Item> {
     with_python(|py| make(py).map(Bound::unbind).map_err(|error| fatal_failure(py, error, stage)))?
 }
 
-/// Pixels as an item of Python's.
-fn left(item: Pixels, stage: &str) -> Result<Item> {
-    let Carried { value, label, .. } = item;
+/// Converts pixels to a Python item.
+fn pixels_to_python(item: Pixels, stage: &str) -> Result<Item> {
+    let NativeItem { value, label, .. } = item;
     let value = value?;
-    leaving(stage, |py| labelled(py, numpy(py, value.into())?, label))
+    to_python(stage, |py| labelled(py, numpy(py, value.into())?, label))
 }
 
-/// A batch as an item of Python's.
-fn left_batch(batch: Batch, stage: &str, labels: Option<&Labels>) -> Result<Item> {
-    leaving(stage, |py| {
+/// Converts a batch to a Python item.
+fn batch_to_python(batch: Batch, stage: &str, labels: Option<&Labels>) -> Result<Item> {
+    to_python(stage, |py| {
         let [images, classes] = arrays(batch)?;
         let images = numpy(py, images)?;
         if labels.and_then(|labels| labels.get()).is_some_and(|&labelled| labelled) {
@@ -289,7 +295,7 @@ fn left_batch(batch: Batch, stage: &str, labels: Option<&Labels>) -> Result<Item
     })
 }
 
-/// A view of the array, which keeps it.
+/// A NumPy view that keeps the array alive.
 fn numpy<'py>(py: Python<'py>, array: Array) -> PyResult<Bound<'py, PyAny>> {
     static AS_ARRAY: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     AS_ARRAY.import(py, "numpy", "asarray")?.call1((array,))

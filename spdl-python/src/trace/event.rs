@@ -1,4 +1,4 @@
-//! Events as lines of JSON, in the trace event format: one object each, all of them in one array.
+//! Events in the trace event format: a JSON array with one object per line.
 
 use std::fmt::Write;
 use std::process;
@@ -8,61 +8,61 @@ use std::time::{Duration, Instant};
 
 use super::thread;
 
-/// The time from which all times in traces are counted.
+/// The zero of all timestamps.
 pub(super) fn start() -> Instant {
     static START: OnceLock<Instant> = OnceLock::new();
     *START.get_or_init(Instant::now)
 }
 
-/// How long ago that was then.
-pub(super) fn since_start(moment: Instant) -> Duration {
+/// The timestamp of `moment`.
+pub(super) fn timestamp(moment: Instant) -> Duration {
     moment.saturating_duration_since(start())
 }
 
-/// Something that took a while.
+/// An operation with a duration.
 #[derive(Clone, Copy)]
 pub(super) struct Span<'a> {
     pub(super) name: &'a str,
-    /// What it belongs to, for whoever wants to see some of it alone.
+    /// The category, by which a trace viewer filters.
     pub(super) kind: &'a str,
     pub(super) began: Instant,
     pub(super) ended: Instant,
     pub(super) details: &'a [(&'a str, Value<'a>)],
 }
 
-/// A detail of an event.
+/// A value of an event's `args`.
 #[derive(Clone, Copy)]
 pub(super) enum Value<'a> {
     Number(i128),
     Text(&'a str),
 }
 
-/// The events of one thread that are about to be recorded. Each is led by a comma.
+/// Encoded events of one thread. A comma precedes each event.
 #[derive(Default)]
-pub(super) struct Line {
+pub(super) struct EventBuffer {
     pub(super) text: String,
     process: u32,
     /// The number of the thread.
     pub(super) thread: u64,
 }
 
-impl Line {
-    /// Begins anew, on this thread.
+impl EventBuffer {
+    /// Removes all events and binds the buffer to this thread.
     pub(super) fn clear(&mut self) {
         self.text.clear();
         let process = process::id();
-        // A thread that was forked has another number.
+        // A forked child has another thread number.
         if self.process != process {
             (self.process, self.thread) = (process, thread::id());
         }
     }
 
-    /// What the process is called: the first event of all.
+    /// Adds the name of the process: a metadata event.
     pub(super) fn name_process(&mut self, name: &str) {
         self.name("process_name", name);
     }
 
-    /// What the thread is called.
+    /// Adds the name of the thread: a metadata event.
     pub(super) fn name_thread(&mut self, name: &str) {
         self.name("thread_name", name);
     }
@@ -72,7 +72,7 @@ impl Line {
         self.details(&[("name", Value::Text(name))]);
     }
 
-    /// Something that the thread did, inside of what it was doing, and around what it did meanwhile.
+    /// Adds a complete event, which nests with the other spans of the thread.
     pub(super) fn span(&mut self, span: Span<'_>) {
         self.begin(span.name, "X", Some(span.began));
         let length = nanos(span.ended).saturating_sub(nanos(span.began));
@@ -82,8 +82,8 @@ impl Line {
         self.details(span.details);
     }
 
-    /// Something that went on beside whatever else the thread did.
-    pub(super) fn span_beside(&mut self, span: Span<'_>) {
+    /// Adds a pair of async events: a span that overlaps other spans of the thread.
+    pub(super) fn async_span(&mut self, span: Span<'_>) {
         static NUMBERS: AtomicU64 = AtomicU64::new(0);
         let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
         for (phase, moment) in [("b", span.began), ("e", span.ended)] {
@@ -102,7 +102,7 @@ impl Line {
     fn begin(&mut self, name: &str, phase: &str, moment: Option<Instant>) {
         self.text.push_str(",\n{\"name\":");
         self.string(name);
-        let Line { process, thread, .. } = *self;
+        let EventBuffer { process, thread, .. } = *self;
         self.push(format_args!(",\"ph\":\"{phase}\",\"pid\":{process},\"tid\":{thread}"));
         if let Some(moment) = moment {
             self.text.push_str(",\"ts\":");
@@ -115,7 +115,7 @@ impl Line {
         self.string(kind);
     }
 
-    /// The last part of an event.
+    /// Adds `args` and closes the event.
     fn details(&mut self, details: &[(&str, Value<'_>)]) {
         self.text.push_str(",\"args\":{");
         for (at, (name, value)) in details.iter().enumerate() {
@@ -132,7 +132,7 @@ impl Line {
         self.text.push_str("}}");
     }
 
-    /// A time in microseconds, which is given in nanoseconds.
+    /// Adds a time in microseconds.
     fn time(&mut self, nanos: u64) {
         self.push(format_args!("{}.{:03}", nanos / 1000, nanos % 1000));
     }
@@ -155,7 +155,7 @@ impl Line {
     }
 }
 
-/// A time in nanoseconds.
+/// The timestamp of `moment` in nanoseconds.
 fn nanos(moment: Instant) -> u64 {
-    u64::try_from(since_start(moment).as_nanos()).unwrap_or(u64::MAX)
+    u64::try_from(timestamp(moment).as_nanos()).unwrap_or(u64::MAX)
 }
