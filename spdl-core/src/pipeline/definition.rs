@@ -86,7 +86,7 @@ pub enum Construct {
 
 impl Construct {
     /// Whether each of its outputs is put together of several items.
-    pub(crate) fn gathers(self) -> bool {
+    pub(crate) fn aggregates(self) -> bool {
         use Construct::{Aggregate, Batch, Bucket, Pack};
         matches!(self, Batch | Bucket | Pack | Aggregate)
     }

@@ -71,11 +71,11 @@ impl<T: Send + 'static> PipelineBuilder<T> {
         more: &[(&str, String)],
         factory: impl Fn() -> Result<S> + Send + Sync + 'static,
     ) -> PipelineBuilder<S::Out> {
-        let gathers = construct.gathers();
+        let aggregates = construct.aggregates();
         let mut definition = StageDefinition::new::<T, S::Out>(&options.name, construct)
             .at(Location::caller())
             .with_options(&options);
-        if !gathers {
+        if !aggregates {
             definition.concurrency = options.concurrency.map(|given| Setting::new(Some(given), 1));
             definition.order = options.order.map(|order| Setting::new(Some(order), order));
         }
@@ -85,14 +85,14 @@ impl<T: Send + 'static> PipelineBuilder<T> {
         self.then(definition, move |plan, made, out: OutputSettings<S::Out>| {
             let order = options.order.unwrap_or_else(|| plan.settings.order());
             // What is put together of several items is put together in one place.
-            let options = if gathers { options.concurrency(1) } else { options };
+            let options = if aggregates { options.concurrency(1) } else { options };
             // What is put together keeps the memory of what it is made of, as its own.
-            let own = out.sizer.is_some() || (gathers && made.measured);
+            let own = out.sizer.is_some() || (aggregates && made.measured);
             let measure = plan.measure(own);
             let concurrency = plan.default_concurrency(&options);
             let core = plan.stage(&options, StageKind::Cpu, concurrency, measure);
             let hooks = plan.hooks(&core);
-            let pool = plan.pool(&options, &core, gathers);
+            let pool = plan.pool(&options, &core, aggregates);
             let capacity = options
                 .queue
                 .unwrap_or_else(|| CPU_QUEUE.max(core.concurrency().saturating_mul(2)));
@@ -107,8 +107,8 @@ impl<T: Send + 'static> PipelineBuilder<T> {
                 factory: Box::new(factory),
                 hooks,
                 sizer: out.sizer,
-                gathers,
-                turns: (order == Order::Input && !gathers).then(Default::default),
+                aggregates,
+                turns: (order == Order::Input && !aggregates).then(Default::default),
                 state: CpuNodeState::carrying(plan.carry_of(&options.name)),
             };
             plan.nodes.push(PlacedNode { pool, position, node: Arc::new(node) });

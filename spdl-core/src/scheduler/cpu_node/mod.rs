@@ -1,13 +1,13 @@
-//! A stage that computes, as a node of the scheduler.
+//! Scheduler node of a CPU stage.
 
-mod gathering;
+mod aggregate_buffer;
 mod outlet;
 pub(crate) mod presence;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use self::gathering::Gathering;
+use self::aggregate_buffer::AggregateBuffer;
 use self::outlet::QueueOutlet;
 use self::presence::Presence;
 use super::queue::Queue;
@@ -25,13 +25,13 @@ use crate::stage::{Stage, StageContext};
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::sync::{MODELLED, Mutex};
 
-/// The most items a worker takes from a queue at once, where they are tiny.
+/// A worker takes at most this many items from a queue in one run.
 const MAX_RUN: usize = 64;
-/// A run should not take longer than this, so that work stays spread over the workers.
+/// Target duration of a run. Short runs spread the work over all workers.
 const RUN_TIME: Duration = Duration::from_micros(50);
 
 pub(crate) type Factory<S> = Box<dyn Fn() -> Result<S> + Send + Sync>;
-/// Tells the bytes of an output.
+/// Returns the size of an output in bytes.
 pub(crate) type Sizer<T> = Box<dyn Fn(&T) -> usize + Send + Sync>;
 
 pub(crate) struct CpuNode<In, S: Stage<In>> {
@@ -41,29 +41,29 @@ pub(crate) struct CpuNode<In, S: Stage<In>> {
     pub(crate) output: Arc<Queue<S::Out>>,
     pub(crate) factory: Factory<S>,
     pub(crate) hooks: Hooks,
-    /// Present where the bytes of outputs are counted.
+    /// Present if outputs are measured.
     pub(crate) sizer: Option<Sizer<S::Out>>,
-    /// Whether outputs are made of items that were held back, and carry their identities.
-    pub(crate) gathers: bool,
-    /// Present where the stage restores its input order.
+    /// Whether the stage aggregates: outputs consist of buffered items and carry their identities.
+    pub(crate) aggregates: bool,
+    /// Present if the stage restores its input order.
     pub(crate) turns: Option<Mutex<RunOrder<S::Out>>>,
     pub(crate) state: CpuNodeState<In, S>,
 }
 
-/// What changes while the node works.
+/// Mutable state of the node.
 pub(crate) struct CpuNodeState<In, S: Stage<In>> {
     idle: Mutex<Vec<StageInstance<In, S>>>,
-    /// Empty lists, for runs whose own went on with their outputs.
+    /// Empty output lists for reuse.
     spare: Mutex<Vec<Vec<Item<S::Out>>>>,
     presence: Presence,
     done: AtomicBool,
-    /// Whether a run has been lost.
+    /// Whether a run was lost in a panic.
     broken: AtomicBool,
-    /// An item that waits for memory, with its place and number, and how much it needs.
+    /// An item that waits for memory, with its number. Its slot in the output queue is reserved.
     waiting: Mutex<Option<(u64, Item<In>)>>,
     waits_for: AtomicUsize,
-    /// The item that had been cut before the pipeline was resumed, and its epoch; see
-    /// [`ExactResume::resume`](crate::stage::ExactResume::resume). `None` once the first item has come.
+    /// The item that was split when the state was saved, and its epoch; see
+    /// [`ExactResume::resume`](crate::stage::ExactResume::resume). `None` after the first item.
     carry: Mutex<Option<(u64, PartialItem)>>,
 }
 
@@ -76,68 +76,68 @@ impl<In, S: Stage<In>> Default for CpuNodeState<In, S> {
             done: AtomicBool::new(false),
             broken: AtomicBool::new(false),
             waiting: Mutex::new(None),
-            waits_for: AtomicUsize::new(NOTHING_WAITS),
+            waits_for: AtomicUsize::new(NO_WAITING_ITEM),
             carry: Mutex::new(None),
         }
     }
 }
 
 impl<In, S: Stage<In>> CpuNodeState<In, S> {
-    /// Of a stage that had cut an item in an earlier run.
+    /// State of a stage that resumes with a split item.
     pub(crate) fn carrying(carry: Option<(u64, PartialItem)>) -> Self {
         CpuNodeState { carry: Mutex::new(carry), ..CpuNodeState::default() }
     }
 }
 
-const NOTHING_WAITS: usize = usize::MAX;
+const NO_WAITING_ITEM: usize = usize::MAX;
 
-/// The runs of an ordered stage, put back into their order.
+/// Reorder buffer for the runs of an ordered stage.
 pub(crate) struct RunOrder<Out> {
     runs: Reorder<ItemRun<Out>>,
-    /// A failure has ended the stage: nothing behind it goes on.
-    cut: bool,
+    /// Whether a failure has halted the stage: later outputs are dropped.
+    halted: bool,
 }
 
 impl<Out> Default for RunOrder<Out> {
     fn default() -> Self {
-        RunOrder { runs: Reorder::default(), cut: false }
+        RunOrder { runs: Reorder::default(), halted: false }
     }
 }
 
-/// A stage with the scratch lists of whoever runs it.
+/// An instance of the stage, with reusable lists.
 struct StageInstance<In, S: Stage<In>> {
     stage: S,
     inputs: Vec<Item<In>>,
-    /// What it holds back, where it gathers.
-    gathering: Gathering,
-    /// What the account has yet to be told.
+    /// Buffered items of an aggregating stage.
+    buffered: AggregateBuffer,
+    /// Entries not yet recorded in the ledger.
     entries: Vec<LedgerEntry>,
-    /// The last item it saw, without what is shared with others.
+    /// Header of its last item, without the tag.
     last: ItemHeader,
-    /// Whether it has seen an item of this epoch.
+    /// Whether it has processed an item of this epoch.
     used: bool,
 }
 
-/// What a run of consecutive items left: outputs, and the places promised for them.
+/// Result of a run of consecutive items: outputs, and reserved slots in the output queue.
 pub(crate) struct ItemRun<Out> {
     outputs: Vec<Item<Out>>,
     places: usize,
     items: u64,
-    /// How many of them the policy knows of: those that were tried before the last failure.
+    /// How many items were reported to the failure policy: those tried before the last failure.
     counted: u64,
-    /// Items that failed: judged in their turn.
+    /// Failed items, to which the policy is applied in input order.
     failures: Vec<ItemFailure>,
 }
 
 /// An item that failed.
 struct ItemFailure {
-    /// How many items of the run had been tried then, this one included.
+    /// Items of the run tried so far, this one included.
     tried: u64,
-    /// How many outputs came before it.
+    /// Outputs of the run before this item.
     before: usize,
     header: ItemHeader,
     error: Error,
-    /// Whether nothing had come of the item before it failed.
+    /// Whether the item had no output before it failed.
     whole: bool,
 }
 
@@ -148,9 +148,9 @@ impl<In: Send + 'static, S: Stage<In>> Node for CpuNode<In, S> {
             return false;
         }
         let running = state.presence.count();
-        // An item that waits for memory has its place already.
-        let has_place = || !self.nothing_waits() || self.output.has_room();
-        if running < self.core.concurrency() && has_place() && self.may_take() {
+        // An item that waits for memory already has its slot.
+        let has_slot = || !self.no_item_waits() || self.output.has_room();
+        if running < self.core.concurrency() && has_slot() && self.may_take() {
             return true;
         }
         running == 0 && (self.ends_epoch() || self.is_over())
@@ -161,24 +161,24 @@ impl<In: Send + 'static, S: Stage<In>> Node for CpuNode<In, S> {
         let worked = before < self.core.concurrency() && self.run_guarded(pool);
         let ended = self.end_epoch(pool);
         self.state.presence.leave();
-        // The end may have come while this worker was counted as running.
-        self.finish_once(pool) || worked || ended
+        // The input may have ended while this worker was counted as running.
+        self.close_once(pool) || worked || ended
     }
 
     fn drop_instances(&self) {
-        // Not under the lock: their destructors may be anything.
+        // Destructors are user code, so they run outside the lock.
         let idle = std::mem::take(&mut *self.state.idle.lock());
         drop(idle);
     }
 }
 
 impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
-    /// Works on a run. Stages are guarded one by one; this is for the panics of destructors, which
-    /// end the pipeline, but must not leave the node as if somebody were still at work.
+    /// Runs [`run_items`](CpuNode::run_items). Stages have their own panic guard; this one catches
+    /// panics of destructors. They end the pipeline, and the worker is still counted out.
     fn run_guarded(&self, pool: &Arc<WorkerPool>) -> bool {
         guarded(|| Ok(self.run_items(pool))).0.unwrap_or_else(|error| {
             self.core.raise(error);
-            // The run is lost, and with it the turn of what is behind it.
+            // The run is lost, so the turn of later runs never arrives.
             self.state.broken.store(true, Ordering::SeqCst);
             self.input.shut();
             pool.signal.wake_all();
@@ -186,14 +186,14 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
         })
     }
 
-    fn nothing_waits(&self) -> bool {
-        self.state.waits_for.load(Ordering::SeqCst) == NOTHING_WAITS
+    fn no_item_waits(&self) -> bool {
+        self.state.waits_for.load(Ordering::SeqCst) == NO_WAITING_ITEM
     }
 
-    /// Whether there is an item to work on, and memory for what comes of it.
+    /// Whether there is an item, and memory for its output.
     fn may_take(&self) -> bool {
         match self.state.waits_for.load(Ordering::SeqCst) {
-            NOTHING_WAITS => self.input.available() > 0,
+            NO_WAITING_ITEM => self.input.available() > 0,
             bytes => {
                 let reserves = self.reserves();
                 reserves.is_none_or(|(measure, budget)| budget.would_grant(measure.level, bytes))
@@ -202,13 +202,14 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
     }
 
     fn run_items(&self, pool: &Arc<WorkerPool>) -> bool {
-        // Where another worker deals with the end of an epoch, all instances are its own.
+        // If another worker is ending an epoch, it owns all instances.
         if !self.may_take() || self.state.presence.is_ending() {
             return false;
         }
         let Some(mut instance) = self.instance() else { return false };
         let mut inputs = std::mem::take(&mut instance.inputs);
-        let Some((first, places, reservation)) = self.take_in(pool, &instance.stage, &mut inputs)
+        let Some((first, places, reservation)) =
+            self.take_items(pool, &instance.stage, &mut inputs)
         else {
             instance.inputs = inputs;
             self.state.idle.lock().push(instance);
@@ -231,32 +232,33 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
             filtered: false,
             declared: 1,
             entries: std::mem::take(&mut instance.entries),
-            gathering: std::mem::take(&mut instance.gathering),
+            buffered: std::mem::take(&mut instance.buffered),
             last: None,
             waited: Duration::ZERO,
         };
         let instance = self.process_all(instance, &mut inputs, &mut outlet);
-        let QueueOutlet { run, gathering, entries, reservation, .. } = outlet;
+        let QueueOutlet { run, buffered, entries, reservation, .. } = outlet;
         drop(reservation);
-        self.put_down(pool, first, run);
+        self.send(pool, first, run);
         inputs.clear();
         if let Some(mut instance) = instance {
             instance.inputs = inputs;
-            instance.gathering = gathering;
+            instance.buffered = buffered;
             instance.entries = entries;
             self.state.idle.lock().push(instance);
         }
         true
     }
 
-    /// The budget, where memory for outputs is reserved before an item is taken. What gathers takes
-    /// over the memory of its items instead.
+    /// Returns the budget, if memory for outputs is reserved before an item is taken. An
+    /// aggregating stage takes over the reservations of its items instead.
     fn reserves(&self) -> Option<(&OutputEstimate, &Arc<Budget>)> {
-        if self.gathers { None } else { self.core.measured() }
+        if self.aggregates { None } else { self.core.measured() }
     }
 
-    /// Takes items in, with a place for an output of each, and memory where that is counted.
-    fn take_in(
+    /// Takes items from the input queue. Reserves an output slot for each, and memory if outputs
+    /// are measured.
+    fn take_items(
         &self,
         pool: &Arc<WorkerPool>,
         stage: &S,
@@ -265,14 +267,15 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
         let Some((measure, budget)) = self.reserves() else {
             let places = self.output.reserve(self.run_length());
             let taken = if places > 0 { self.input.pop(places, inputs) } else { None };
-            // Places beyond the items taken are for whoever takes the next ones.
+            // Unused slots are for other workers.
             self.output.release(places - inputs.len());
             return taken.map(|(first, wakes)| {
                 drop(wakes);
                 (first, inputs.len(), None)
             });
         };
-        // One at a time: an item that is measured is not tiny, and one that waits holds up all.
+        // One at a time: measured items are large, and an item that waits for memory blocks later
+        // ones.
         let mut waiting = self.state.waiting.lock();
         let (first, item) = match waiting.take() {
             Some(waiting) => waiting,
@@ -292,7 +295,7 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
         let need = measure.need(declared, budget);
         match budget.try_reserve(measure.level, need) {
             Ok(Some(reservation)) => {
-                self.state.waits_for.store(NOTHING_WAITS, Ordering::SeqCst);
+                self.state.waits_for.store(NO_WAITING_ITEM, Ordering::SeqCst);
                 inputs.push(item);
                 Some((first, 1, Some(reservation)))
             }
@@ -302,22 +305,23 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
                 None
             }
             Err(error) => {
-                self.state.waits_for.store(NOTHING_WAITS, Ordering::SeqCst);
+                self.state.waits_for.store(NO_WAITING_ITEM, Ordering::SeqCst);
                 drop(waiting);
-                // It can never be granted: a failure of that item, in its turn.
+                // The request exceeds the largest possible reservation: the item fails, in its
+                // turn.
                 let header = item.header;
                 let failures =
                     vec![ItemFailure { tried: 1, before: 0, header, error, whole: true }];
                 let run =
                     ItemRun { outputs: Vec::new(), places: 1, items: 1, counted: 0, failures };
                 self.core.meter.record(1, 1, Duration::ZERO);
-                self.put_down(pool, first, run);
+                self.send(pool, first, run);
                 None
             }
         }
     }
 
-    /// Processes a run; returns the instance unless a panic has spoilt it.
+    /// Processes a run. Returns the instance unless it panicked and could not be replaced.
     fn process_all(
         &self,
         mut instance: StageInstance<In, S>,
@@ -326,18 +330,18 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
     ) -> Option<StageInstance<In, S>> {
         let (mut items, mut failures) = (0, 0);
         let started = Instant::now();
-        let mut spoilt = false;
+        let mut broken_instance = false;
         for Item { header, value, reservation } in inputs.drain(..) {
             if self.output.is_shut() {
                 break;
             }
             items += 1;
-            if self.gathers && self.core.passes_over(&header) {
+            if self.aggregates && self.core.passes_over(&header) {
                 continue;
             }
             (outlet.emitted, outlet.declared, outlet.filtered) = (0, 1, false);
-            if self.gathers {
-                outlet.gathering.take_in(&header);
+            if self.aggregates {
+                outlet.buffered.push(&header);
             }
             let kept = outlet.keep(reservation);
             let (result, panicked) = guarded(|| {
@@ -356,45 +360,47 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
             outlet.close();
             instance.last = header.bare();
             instance.used = true;
-            // What becomes of an item of which nothing came is for the policy to say.
+            // The failure policy decides the outcome of an item without outputs.
             let whole = outlet.emitted == 0;
             let failed = whole && result.is_err();
-            if !self.gathers && !failed {
+            if !self.aggregates && !failed {
                 outlet.settle(&header);
             }
             if let Err(error) = result {
                 failures += 1;
-                if self.gathers && panicked {
+                if self.aggregates && panicked {
                     if whole {
-                        outlet.gathering.put_back();
+                        outlet.buffered.pop_last();
                     }
                     outlet.leave_out();
-                } else if self.gathers && outlet.emitted == 0 {
-                    outlet.gathering.put_back();
+                } else if self.aggregates && outlet.emitted == 0 {
+                    outlet.buffered.pop_last();
                 }
                 if self.failed(outlet, items, header, error, whole) == FailureAction::Halt {
                     break;
                 }
             }
             if panicked {
-                // Asked before the instance is thrown away: what it held is lost with it.
+                // Counted before the instance is dropped, since its buffered items are lost with
+                // it.
                 self.count_left_out(&mut instance.stage);
                 match self.make() {
                     Some(stage) => instance.stage = stage,
                     None => {
-                        spoilt = true;
+                        broken_instance = true;
                         break;
                     }
                 }
             }
         }
         self.count_left_out(&mut instance.stage);
-        // Before what has come of the run is handed on.
-        outlet.tell();
-        // Waiting for room, and the work of other stages done meanwhile, is not this stage's.
+        // The ledger must know the entries before the outputs leave.
+        outlet.record();
+        // Waiting for room, and other stages run meanwhile, do not count as busy time of this
+        // stage.
         let busy = started.elapsed().saturating_sub(outlet.waited);
         self.core.meter.record(items, failures, busy);
-        (!spoilt).then_some(instance)
+        (!broken_instance).then_some(instance)
     }
 
     fn count_left_out(&self, stage: &mut S) {
@@ -402,7 +408,8 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
         self.core.shared.left_out.fetch_add(left_out, Ordering::Relaxed);
     }
 
-    /// Applies the policy to a failed item: at once, or, where order is restored, in its turn.
+    /// Applies the failure policy to a failed item: immediately, or in input order if order is
+    /// restored.
     fn failed(
         &self,
         outlet: &mut QueueOutlet<'_, In, S>,
@@ -418,74 +425,74 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
             return FailureAction::Continue;
         }
         self.count(run, tried);
-        self.judge_one(&header, error, whole)
+        self.apply_policy(&header, error, whole)
     }
 
-    /// Tells the policy how many items of a run have been tried: before it judges one of them, and
-    /// where order is restored, in their turn.
+    /// Reports to the failure policy how many items of a run were tried. Called before a failure of
+    /// the run is handled; in input order if order is restored.
     fn count(&self, run: &mut ItemRun<S::Out>, tried: u64) {
         self.core.tried(tried.saturating_sub(run.counted));
         run.counted = run.counted.max(tried);
     }
 
-    fn judge_one(&self, header: &ItemHeader, error: Error, whole: bool) -> FailureAction {
+    fn apply_policy(&self, header: &ItemHeader, error: Error, whole: bool) -> FailureAction {
         if error.kind() == ErrorKind::Stopped && self.output.is_shut() {
-            // Work that was cut short because nobody wants it is no failure of its own.
+            // Items cancelled because the pipeline stops are not failures.
             return FailureAction::Halt;
         }
-        let verdict = self.core.item_failed(header, error);
-        if verdict == FailureAction::Halt {
+        let action = self.core.item_failed(header, error);
+        if action == FailureAction::Halt {
             self.input.shut();
         } else if whole {
             self.core.gone([header.member()], Outcome::Dropped);
         }
-        verdict
+        action
     }
 
-    /// Hands a finished run on: at once, or in its turn.
-    fn put_down(&self, pool: &Arc<WorkerPool>, first: u64, run: ItemRun<S::Out>) {
+    /// Sends the outputs of a finished run: immediately, or in its turn.
+    fn send(&self, pool: &Arc<WorkerPool>, first: u64, run: ItemRun<S::Out>) {
         let Some(turns) = &self.turns else {
             let mut run = run;
-            self.judge(&mut run, false);
+            self.apply_failures(&mut run, false);
             let items = run.items;
             self.count(&mut run, items);
             // Only the end of the pipeline keeps outputs from being taken.
             let _ = self.flush(pool, &mut run);
             self.output.release(run.places);
-            return self.keep_list(run.outputs);
+            return self.recycle_list(run.outputs);
         };
         let mut guard = turns.lock();
         guard.runs.finish(first, run);
-        // Whoever finishes the next run puts down all that wait behind it.
+        // The worker that finishes the next run also sends all later runs that are finished.
         while let Some(mut run) = guard.runs.take() {
-            let mut cut = guard.cut;
+            let mut halted = guard.halted;
             drop(guard);
-            cut = self.judge(&mut run, cut);
+            halted = self.apply_failures(&mut run, halted);
             let _ = self.flush(pool, &mut run);
             self.output.release(run.places);
             let items = run.items;
             self.count(&mut run, items);
-            self.keep_list(run.outputs);
+            self.recycle_list(run.outputs);
             guard = turns.lock();
-            guard.cut |= cut;
+            guard.halted |= halted;
             guard.runs.advance(items);
         }
         drop(guard);
-        // A worker may wait for its run's turn.
+        // Another worker may be waiting for the turn of its run.
         pool.signal.wake_one();
     }
 
-    /// Applies the policy to the failures of a run whose turn has come. Returns whether anything
-    /// may follow.
-    fn judge(&self, run: &mut ItemRun<S::Out>, cut: bool) -> bool {
-        if cut {
+    /// Applies the failure policy to a run whose turn has arrived. Returns whether the stage is
+    /// halted.
+    fn apply_failures(&self, run: &mut ItemRun<S::Out>, halted: bool) -> bool {
+        if halted {
             run.outputs.clear();
             return true;
         }
         for ItemFailure { tried, before, header, error, whole } in std::mem::take(&mut run.failures)
         {
             self.count(run, tried);
-            if self.judge_one(&header, error, whole) == FailureAction::Halt {
+            if self.apply_policy(&header, error, whole) == FailureAction::Halt {
                 run.outputs.truncate(before);
                 return true;
             }
@@ -493,13 +500,13 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
         false
     }
 
-    fn keep_list(&self, list: Vec<Item<S::Out>>) {
+    fn recycle_list(&self, list: Vec<Item<S::Out>>) {
         if list.capacity() > 0 && list.is_empty() {
             self.state.spare.lock().push(list);
         }
     }
 
-    /// Puts all outputs of a run down, waiting for room where there are more than was promised.
+    /// Sends all outputs of a run. If there are more outputs than reserved slots, waits for room.
     fn flush(&self, pool: &Arc<WorkerPool>, run: &mut ItemRun<S::Out>) -> Result<()> {
         self.core.meter.emitted(run.outputs.len() as u64);
         while !run.outputs.is_empty() {
@@ -523,11 +530,12 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
         Ok(())
     }
 
-    /// How many items to take at once: as many as take [`RUN_TIME`], but not another worker's.
+    /// Number of items of the next run: as many as take [`RUN_TIME`], but at most this worker's
+    /// share.
     fn run_length(&self) -> usize {
         let share = self.input.available() / self.core.concurrency().max(1);
         let by_time = match self.core.meter.mean_service() {
-            // A model has no clock, or no schedule could be played again.
+            // Model checks have no clock, so that schedules can be replayed.
             _ if MODELLED => 3,
             Some(mean) => RUN_TIME.as_nanos() / mean.as_nanos().max(1),
             None => 1,
@@ -539,14 +547,14 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
         let idle = self.state.idle.lock().pop();
         idle.or_else(|| {
             let stage = self.make()?;
-            let (inputs, gathering, entries, last) = Default::default();
-            Some(StageInstance { stage, inputs, gathering, entries, last, used: false })
+            let (inputs, buffered, entries, last) = Default::default();
+            Some(StageInstance { stage, inputs, buffered, entries, last, used: false })
         })
     }
 
     fn make(&self) -> Option<S> {
         let stage = self.core.make(&self.hooks, &self.factory, &self.input)?;
-        if !self.gathers
+        if !self.aggregates
             && stage.holds_back()
             && let Some(ledger) = self.core.shared.ledger.get()
         {
@@ -556,17 +564,17 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
     }
 
     fn ends_epoch(&self) -> bool {
-        self.input.at_end() && self.output.has_room() && self.nothing_waits()
+        self.input.at_end() && self.output.has_room() && self.no_item_waits()
     }
 
-    /// Hands the end of an epoch on, behind everything that the instances hold. One worker does it,
-    /// while no other is at work on an item.
+    /// Forwards the end of an epoch after the instances have emitted all they buffer. Only one
+    /// worker does this, while no other worker processes an item.
     fn end_epoch(&self, pool: &Arc<WorkerPool>) -> bool {
         if !self.ends_epoch() {
             return false;
         }
         let end = || {
-            if !self.nothing_waits() || self.output.reserve(1) == 0 {
+            if !self.no_item_waits() || self.output.reserve(1) == 0 {
                 return false;
             }
             self.finish_instances(pool, true);
@@ -583,8 +591,9 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
         self.state.presence.end_epoch(|| self.input.at_end(), end)
     }
 
-    /// Lets every instance emit what it holds. What does not come out is left out where the epoch has
-    /// `ended`; where it was cut short, nothing has become of it, and a resumed run makes it anew.
+    /// Calls `finish` of every instance. If the epoch has `ended`, buffered items that were not
+    /// emitted are left out. After a failure they have no outcome, and a resumed run processes them
+    /// again.
     fn finish_instances(&self, pool: &Arc<WorkerPool>, ended: bool) {
         let mut instances = std::mem::take(&mut *self.state.idle.lock());
         for instance in &mut instances {
@@ -607,14 +616,14 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
                 filtered: false,
                 declared: 0,
                 entries: std::mem::take(&mut instance.entries),
-                gathering: std::mem::take(&mut instance.gathering),
+                buffered: std::mem::take(&mut instance.buffered),
                 last: None,
                 waited: Duration::ZERO,
             };
             let header = ItemHeader { lineage: !instance.last.lineage, ..instance.last.clone() };
             let (result, _) = guarded(|| {
                 let mut cx = StageContext {
-                    header: if self.gathers { &instance.last } else { &header },
+                    header: if self.aggregates { &instance.last } else { &header },
                     seed: self.core.shared.seed,
                     stage: self.core.number,
                     outlet: &mut outlet,
@@ -624,25 +633,25 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
                 self.core.shared.left_out.fetch_add(left_out, Ordering::Relaxed);
                 result
             });
-            if !self.gathers {
+            if !self.aggregates {
                 outlet.settle(&header);
             }
             outlet.close();
             if ended {
                 outlet.leave_out();
-                outlet.gathering.end_epoch();
+                outlet.buffered.end_epoch();
             }
-            outlet.tell();
+            outlet.record();
             let _ = self.flush(pool, &mut outlet.run);
             self.output.release(outlet.run.places);
-            let QueueOutlet { run, gathering, entries, .. } = outlet;
-            self.keep_list(run.outputs);
-            instance.gathering = gathering;
+            let QueueOutlet { run, buffered, entries, .. } = outlet;
+            self.recycle_list(run.outputs);
+            instance.buffered = buffered;
             instance.entries = entries;
             if let Err(error) = result
                 && !self.output.is_shut()
             {
-                // It is no failure of an item that could be dropped.
+                // No single item failed, so the failure policy does not apply.
                 self.core.raise(error);
                 self.input.shut();
                 break;
@@ -651,15 +660,15 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
         self.state.idle.lock().append(&mut instances);
     }
 
-    /// Whether nothing more can come of this stage.
+    /// Whether the stage will have no further outputs.
     fn is_over(&self) -> bool {
-        (self.input.is_finished() && self.nothing_waits())
+        (self.input.is_finished() && self.no_item_waits())
             || self.output.is_shut()
             || self.input.is_shut()
     }
 
-    /// Ends the queue behind, and where nobody wants more, the one in front. One worker does it.
-    fn finish_once(&self, pool: &Arc<WorkerPool>) -> bool {
+    /// Closes the output queue and shuts the input queue. Only one worker does this.
+    fn close_once(&self, pool: &Arc<WorkerPool>) -> bool {
         if !self.is_over()
             || self.state.presence.count() > 0
             || self.state.done.swap(true, Ordering::SeqCst)
@@ -670,7 +679,7 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
             self.output.release(1);
             drop(item);
         }
-        // What has been held since the last end of an epoch, where a failure cut it short.
+        // Items buffered since the last end of an epoch, if a failure ended the input.
         self.finish_instances(pool, false);
         self.state.idle.lock().clear();
         self.core.end(&self.hooks);

@@ -1,9 +1,9 @@
-//! Where a stage that computes puts what it makes.
+//! Outlet of a CPU stage: collects its outputs and records their outcomes in the ledger.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::gathering::{AggregateHeader, EmissionPlace, Gathering};
+use super::aggregate_buffer::{AggregateBuffer, AggregateHeader, EmissionPlace};
 use super::{CpuNode, ItemRun};
 use crate::error::{Result, stopped};
 use crate::item::lineage::{AggregateLineage, EmissionOrder, LineageNode, Outcome, PieceId};
@@ -15,45 +15,45 @@ use crate::stage::aggregate::FillRate;
 use crate::stage::{AggregateInputs, Outlet, Stage};
 use crate::sync::atomic::Ordering;
 
-/// How many outputs an item may have waiting for its turn; it makes more only when that has come.
-const MOST_OUT_OF_TURN: usize = 64;
+/// An ordered stage buffers at most this many outputs of an item before the turn of its run.
+const MAX_OUT_OF_TURN: usize = 64;
 
-/// Collects a run's outputs; lets them overflow into the queue where they are many.
+/// Collects the outputs of a run. If there are too many, sends them to the queue early.
 pub(super) struct QueueOutlet<'a, In, S: Stage<In>> {
     pub(super) node: &'a CpuNode<In, S>,
     pub(super) pool: &'a Arc<WorkerPool>,
     pub(super) run: ItemRun<S::Out>,
-    /// The number of the run's first item; `None` at the end of an epoch.
+    /// Number of the run's first item; `None` at the end of an epoch.
     pub(super) first: Option<u64>,
-    /// Memory that was reserved for the outputs.
+    /// Reservation for the outputs.
     pub(super) reservation: Option<Reservation>,
-    /// The memory of the item at hand.
+    /// Reservation of the current item.
     pub(super) carried: Option<Reservation>,
-    /// Outputs of the item so far.
+    /// Outputs of the current item so far.
     pub(super) emitted: u64,
-    /// Whether nothing is to come of it.
+    /// Whether the stage filtered out the current item.
     pub(super) filtered: bool,
-    /// As how many pieces the account knows the item. One, at first; none at the end of an epoch,
-    /// where there is no item.
+    /// Number of pieces of the current item that the ledger expects: initially 1, or 0 at the end
+    /// of an epoch, when there is no current item.
     pub(super) declared: u64,
-    /// What the account has yet to be told.
+    /// Entries not yet recorded in the ledger.
     pub(super) entries: Vec<LedgerEntry>,
-    /// What is held back, where the stage gathers.
-    pub(super) gathering: Gathering,
-    /// The aggregate that came last of the item at hand.
+    /// Buffered items of an aggregating stage.
+    pub(super) buffered: AggregateBuffer,
+    /// Last aggregate emitted for the current item.
     pub(super) last: Option<LastAggregate>,
-    /// How long outputs waited for room.
+    /// Time spent waiting for room in the output queue.
     pub(super) waited: Duration,
 }
 
-/// An aggregate, after which others may come that are made of the same items.
+/// The last aggregate; further outputs may be made of the same items.
 pub(super) struct LastAggregate {
     header: ItemHeader,
-    /// How many have come of these items.
+    /// Outputs made of these items so far.
     outputs: u64,
-    /// What was cut at its end.
+    /// The item that is split at its end.
     cut: Option<(PieceId, u64)>,
-    /// Whether the account knows of one more, since it may have been handed on already.
+    /// Whether the ledger expects one more output, since this one may already have left the stage.
     open: bool,
 }
 
@@ -67,16 +67,16 @@ impl<In: Send + 'static, S: Stage<In>> QueueOutlet<'_, In, S> {
         }
     }
 
-    /// Whether a failure in front of what is to go on now has ended the stage.
-    fn cut(&mut self) -> bool {
+    /// Whether an earlier failure has halted the stage.
+    fn halted(&mut self) -> bool {
         let Some(turns) = &self.node.turns else { return false };
-        let cut = turns.lock().cut;
-        let cut = self.node.judge(&mut self.run, cut);
-        turns.lock().cut |= cut;
-        cut
+        let halted = turns.lock().halted;
+        let halted = self.node.apply_failures(&mut self.run, halted);
+        turns.lock().halted |= halted;
+        halted
     }
 
-    /// The header of the next output.
+    /// Returns the header of the next output.
     fn header(&mut self, header: &ItemHeader, given: Option<AggregateHeader>) -> ItemHeader {
         let mut header = header.output(self.node.core.number, self.emitted);
         self.emitted += 1;
@@ -86,22 +86,22 @@ impl<In: Send + 'static, S: Stage<In>> QueueOutlet<'_, In, S> {
         let cut = place.and_then(|place| place.cut);
         let no_more = |last: &&mut LastAggregate| members.is_empty() && last.cut == cut;
         if let Some(last) = self.last.as_mut().filter(no_more) {
-            // One more of the same items: they are not done before it is.
+            // One more output of the same items, which are not done before it is.
             if place.is_some() {
-                self.gathering.give_place_back();
+                self.buffered.undo_place();
             }
             self.entries.push(LedgerEntry::Split(last.header.member(), 1));
             last.outputs += 1;
             return last.header.output(self.node.core.number, last.outputs - 1);
         }
         self.close();
-        if members.is_empty() && self.gathering.is_empty() {
+        if members.is_empty() && self.buffered.is_empty() {
             self.holds_back(BufferingEvidence::OutputWithoutInput);
         }
         let ticket = header.ticket().cloned();
         match (own, members.first()) {
             (Some(own), _) => header = own,
-            // No other aggregate has this piece.
+            // Each piece is in one aggregate only, so the identity is unique.
             (None, Some(first)) => (header.id, header.lineage) = (first.id, first.lineage),
             (None, None) => {}
         }
@@ -116,7 +116,7 @@ impl<In: Send + 'static, S: Stage<In>> QueueOutlet<'_, In, S> {
         header
     }
 
-    /// Says that no more aggregates come of the same items.
+    /// Records that no more outputs of the same items follow.
     pub(super) fn close(&mut self) {
         if let Some(LastAggregate { header, open: true, .. }) = self.last.take() {
             self.entries.push(LedgerEntry::Ended(header.member(), Outcome::Joined));
@@ -128,15 +128,15 @@ impl<In: Send + 'static, S: Stage<In>> QueueOutlet<'_, In, S> {
         EmissionOrder { stage: Arc::clone(self.node.core.name()), number, waits, begun, cut }
     }
 
-    /// Keeps the memory of an item that is taken in.
+    /// Keeps the reservation of an input item.
     pub(super) fn keep(&mut self, reservation: Option<Reservation>) -> Result<()> {
         let Some(reservation) = reservation else { return Ok(()) };
-        if !self.node.gathers {
+        if !self.node.aggregates {
             self.carried = Some(reservation);
             return Ok(());
         }
         match self.node.core.measured() {
-            Some((measure, budget)) => self.gathering.keep(reservation, measure, budget),
+            Some((measure, budget)) => self.buffered.keep_reservation(reservation, measure, budget),
             None => Ok(()),
         }
     }
@@ -147,7 +147,7 @@ impl<In: Send + 'static, S: Stage<In>> QueueOutlet<'_, In, S> {
         }
     }
 
-    /// Notes what has come of an item: how many pieces it is now.
+    /// Records in how many pieces an item has left the stage.
     pub(super) fn settle(&mut self, header: &ItemHeader) {
         let pieces = self.emitted;
         let held_back = match self.first {
@@ -171,16 +171,16 @@ impl<In: Send + 'static, S: Stage<In>> QueueOutlet<'_, In, S> {
         self.declared = pieces;
     }
 
-    /// Hands on what was made so far, where that is as much as may wait, since one more output is at
-    /// hand. So the last one goes on when its item is done, and never seems to be one of many.
+    /// Sends the outputs so far if the limit is reached and one more output follows. So the last
+    /// output leaves after its item is settled, and is never counted as one of several.
     fn make_room(&mut self) -> Result<()> {
         if self.run.outputs.len() < self.run.places.max(1) {
             return Ok(());
         }
         let started = Instant::now();
         if !self.in_turn() {
-            // Out of turn, an ordered stage keeps its outputs, but not without bound.
-            if self.run.outputs.len() < self.run.places + MOST_OUT_OF_TURN {
+            // Before its turn, an ordered stage buffers its outputs, up to a limit.
+            if self.run.outputs.len() < self.run.places + MAX_OUT_OF_TURN {
                 return Ok(());
             }
             while !self.in_turn() && !self.node.output.is_shut() {
@@ -189,19 +189,19 @@ impl<In: Send + 'static, S: Stage<In>> QueueOutlet<'_, In, S> {
                 });
             }
         }
-        // The output at hand is counted already, and keeps its item from being done.
+        // The current output is already counted, so its item is not done yet.
         self.note_outputs(0);
-        self.tell();
+        self.record();
         let flushed =
-            if self.cut() { Err(stopped()) } else { self.node.flush(self.pool, &mut self.run) };
+            if self.halted() { Err(stopped()) } else { self.node.flush(self.pool, &mut self.run) };
         self.waited += started.elapsed();
         flushed
     }
 
-    /// Notes that an item is as many pieces as it has outputs so far, and `open` more.
+    /// Records that an item has as many pieces as outputs so far, plus `open`.
     fn note_outputs(&mut self, open: u64) {
         if self.emitted + open > self.declared
-            && !self.node.gathers
+            && !self.node.aggregates
             && let Some(last) = self.run.outputs.last()
         {
             let more = self.emitted + open - self.declared;
@@ -210,41 +210,41 @@ impl<In: Send + 'static, S: Stage<In>> QueueOutlet<'_, In, S> {
         }
     }
 
-    /// Notes the outputs of an item that may have more of them, before they are handed on.
+    /// Records the outputs of an item before they leave, while more outputs may follow.
     fn settle_so_far(&mut self) {
-        // Behind an item there is one more piece: itself.
+        // The item itself counts as one more piece, since its processing continues.
         self.note_outputs(u64::from(self.first.is_some()));
         if let Some(last) = self.last.as_mut().filter(|last| !last.open) {
             self.entries.push(LedgerEntry::Split(last.header.member(), 1));
             last.open = true;
         }
-        self.tell();
+        self.record();
     }
 
-    /// Notes that what is held back will never come out.
+    /// Records that the buffered items are discarded.
     pub(super) fn leave_out(&mut self) {
-        let lost: Vec<LineageNode> = self.gathering.clear().collect();
-        // Nothing would end in the place of nothing.
+        let lost: Vec<LineageNode> = self.buffered.clear().collect();
+        // Without an item there is no outcome to record.
         let Some(&LineageNode { id, lineage, .. }) = lost.first() else { return };
-        let Some(place) = self.gathering.place_of_lost() else {
+        let Some(place) = self.buffered.place_of_discarded() else {
             let lost = lost.into_iter().map(|member| LedgerEntry::Ended(member, Outcome::LeftOut));
             return self.entries.extend(lost);
         };
-        // A part of the oldest one may be under way.
+        // A part of the oldest item may be in flight.
         let members = Some(Arc::new(AggregateLineage::new(lost).linked(self.link(place))));
         self.entries
             .push(LedgerEntry::Ended(LineageNode { id, lineage, of: members }, Outcome::LeftOut));
     }
 
-    /// Tells the account.
-    pub(super) fn tell(&mut self) {
+    /// Records the pending entries in the ledger.
+    pub(super) fn record(&mut self) {
         match self.node.core.shared.ledger.get() {
             Some(ledger) => ledger.record(&mut self.entries),
             None => self.entries.clear(),
         }
     }
 
-    /// The memory of an output. `given` is that of the items it is made of, where it gathers.
+    /// Returns the reservation of an output. `given` is the reservation of an aggregate's members.
     fn reservation(
         &mut self,
         value: &S::Out,
@@ -252,13 +252,14 @@ impl<In: Send + 'static, S: Stage<In>> QueueOutlet<'_, In, S> {
     ) -> Option<Reservation> {
         let measured = self.node.sizer.as_ref().zip(self.node.core.measured());
         let Some((sizer, (measure, budget))) = measured else {
-            // What is not measured is taken to hold as much as what it was made of.
-            return if self.node.gathers { given } else { self.carried.take() };
+            // An unmeasured output is assumed to hold as much memory as its inputs.
+            return if self.node.aggregates { given } else { self.carried.take() };
         };
         let bytes = sizer(value);
-        let reserved = if self.node.gathers { &mut given } else { &mut self.reservation };
+        let reserved = if self.node.aggregates { &mut given } else { &mut self.reservation };
         if reserved.is_none() {
-            // Made of what is not measured, or held back since the item: it exists already.
+            // The output was made of unmeasured inputs, or after its item: its memory is already
+            // allocated.
             *reserved = budget.try_reserve(measure.level, 0).ok().flatten();
         }
         reserved.as_mut().map(|reservation| measure.reservation(reservation, bytes))
@@ -276,7 +277,7 @@ impl<In: Send + 'static, S: Stage<In>> Outlet<S::Out> for QueueOutlet<'_, In, S>
         value: S::Out,
         parts: AggregateInputs,
     ) -> Result<()> {
-        let mut given = if self.node.gathers { Some(self.gathering.give(&parts)?) } else { None };
+        let mut given = if self.node.aggregates { Some(self.buffered.take(&parts)?) } else { None };
         let reservation = given.as_mut().and_then(|given| given.reservation.take());
         let reservation = self.reservation(&value, reservation);
         let header = self.header(header, given);
@@ -295,21 +296,21 @@ impl<In: Send + 'static, S: Stage<In>> Outlet<S::Out> for QueueOutlet<'_, In, S>
 
     fn carry(&mut self, header: &ItemHeader) -> u64 {
         let cut = self.node.state.carry.lock().take();
-        // It may have failed on its way this time; nothing of another one has gone out.
+        // The item may have failed in this run; no part of any other item was emitted.
         let is_this = |epoch, cut: PartialItem| {
             epoch == header.id.epoch && cut.piece == header.member().piece()
         };
         let Some((_, cut)) = cut.filter(|&(epoch, cut)| is_this(epoch, cut) && cut.out > 0) else {
             return 0;
         };
-        self.gathering.resume_cut(cut.piece, cut.out);
+        self.buffered.resume_split(cut.piece, cut.out);
         cut.out
     }
 
     fn wait(&mut self, duration: Duration) -> Result<()> {
         let started = Instant::now();
-        if !self.run.outputs.is_empty() && self.in_turn() && !self.cut() {
-            // What the items before have made does not wait with this one.
+        if !self.run.outputs.is_empty() && self.in_turn() && !self.halted() {
+            // Outputs of earlier items do not wait with the current one.
             self.settle_so_far();
             self.node.flush(self.pool, &mut self.run)?;
         }
@@ -322,7 +323,7 @@ impl<In: Send + 'static, S: Stage<In>> Outlet<S::Out> for QueueOutlet<'_, In, S>
         if self.run.outputs.is_empty() || !self.in_turn() {
             return self.check_stopped();
         }
-        if self.cut() {
+        if self.halted() {
             return Err(stopped());
         }
         let started = Instant::now();
@@ -332,8 +333,8 @@ impl<In: Send + 'static, S: Stage<In>> Outlet<S::Out> for QueueOutlet<'_, In, S>
         flushed
     }
 
-    fn check_stopped(&self) -> Result<()> {
-        // A pipeline is stopped a moment before its queues are shut, and waits end then.
+    fn go_on(&self) -> Result<()> {
+        // `stop` sets its flag before it shuts the queues, and waits may end in between.
         let over = self.node.output.is_shut() || self.node.core.shared.stopped();
         if over { Err(stopped()) } else { Ok(()) }
     }

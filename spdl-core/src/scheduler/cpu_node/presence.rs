@@ -1,68 +1,64 @@
-//! Who is at work on a stage, and the barrier at the end of an epoch.
+//! The running workers of a stage, and the barrier at the end of an epoch.
 
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// Counts the workers of a stage, and lets one of them deal with the end of an epoch while no other
-/// holds an item or an instance.
+/// Counts the running workers of a stage, and serializes the end of an epoch.
 ///
-/// A worker [enters](Presence::enter), asks whether the epoch [is ending](Presence::is_ending), and
-/// only then takes an instance, and an item with it. Whoever deals with the end says so first, and
-/// counts the workers then. So either it counts the other one, or the other one sees it.
+/// A worker first calls [`enter`](Presence::enter), then checks [`is_ending`](Presence::is_ending),
+/// and only then takes an instance and an item. The worker that ends an epoch first sets `ending`
+/// and then reads the count. So either it counts the other worker, or the other worker sees
+/// `ending`.
 ///
-/// Where two find the end at once, it may be that none is alone. Whoever leaves last looks again
-/// before it sleeps, as workers always do.
+/// If two workers find the end concurrently, neither may be alone. The last worker that leaves
+/// checks again before it sleeps, as workers always do.
 #[derive(Debug, Default)]
 pub(crate) struct Presence {
     running: AtomicUsize,
-    /// Whether a worker deals with the end of an epoch.
+    /// Whether a worker is ending an epoch.
     ending: AtomicBool,
 }
 
 impl Presence {
-    /// How many workers there are.
+    /// Number of running workers.
     pub(crate) fn count(&self) -> usize {
         self.running.load(Ordering::SeqCst)
     }
 
-    /// Counts a worker in. Says how many there were before.
+    /// Adds a worker. Returns the previous count.
     pub(crate) fn enter(&self) -> usize {
         self.running.fetch_add(1, Ordering::SeqCst)
     }
 
-    /// Counts a worker out, who has put down what it took.
+    /// Removes a worker, after it returned its instance and item.
     pub(crate) fn leave(&self) {
         self.running.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// Whether all instances are another worker's, who deals with the end of an epoch. Asked by one
-    /// that has entered.
+    /// Whether another worker is ending an epoch and owns all instances. Only for a worker that has
+    /// entered.
     pub(crate) fn is_ending(&self) -> bool {
         self.ending.load(Ordering::SeqCst)
     }
 
-    /// Makes this the worker that deals with the end of an epoch, where nobody else does.
+    /// Claims the end of the epoch for this worker. Returns false if another worker has it.
     fn claim_end(&self) -> bool {
-        // Only the one that claims it writes: so it cannot be lost that it was given back.
+        // The flag is written only by the worker that changes it, so a reset is never lost.
         self.ending.compare_exchange(false, true, Ordering::SeqCst, Ordering::SeqCst).is_ok()
     }
 
-    /// Lets this worker, which has entered, `end` the epoch, where its end `comes_next` and nobody
-    /// else is at work. Says whether it has.
-    pub(crate) fn end_epoch(
-        &self,
-        comes_next: impl Fn() -> bool,
-        end: impl FnOnce() -> bool,
-    ) -> bool {
-        if !comes_next() || !self.claim_end() {
+    /// Calls `end` if the end of the epoch `is_next` and no other worker runs. The caller has
+    /// entered. Returns whether the epoch has ended.
+    pub(crate) fn end_epoch(&self, is_next: impl Fn() -> bool, end: impl FnOnce() -> bool) -> bool {
+        if !is_next() || !self.claim_end() {
             return false;
         }
-        // The end may be gone since that look: another worker may have dealt with it. From here on
-        // nobody else does. Where it still comes next, nothing can be taken; so if this is the only
-        // worker now, all that came before the end has been put down.
-        // The count is written, not only read: so whoever enters behind it reads what was written
-        // before, too. (A load would do by the order of all `SeqCst` operations, which loom does not
-        // know: it takes them as acquiring and releasing.)
-        let alone = comes_next() && self.running.fetch_add(0, Ordering::SeqCst) == 1;
+        // Another worker may have ended the epoch since the first check. From here on no other
+        // worker does. If the end is still next, no worker can take an item. So if this is the only
+        // worker, all items before the end are finished.
+        // The count is written, not only read, so that a worker that enters later also sees earlier
+        // writes. A load would suffice by the total order of `SeqCst` operations, which loom models
+        // as acquire and release only.
+        let alone = is_next() && self.running.fetch_add(0, Ordering::SeqCst) == 1;
         let ended = alone && end();
         self.ending.store(false, Ordering::SeqCst);
         ended
