@@ -1,4 +1,4 @@
-//! What an item is made of: the samples, and the aggregates, that went into it; and what became of each.
+//! Lineage of items: the samples and aggregates of which an item consists, and the outcome of each.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -9,12 +9,12 @@ use crate::source::ranges::Ranges;
 use crate::source::sample::SampleId;
 use crate::sync::Mutex;
 
-/// What became of a piece, or of a sample: the last of these that any piece of it came to.
+/// Outcome of a piece or a sample. For a sample with several pieces, the greatest outcome counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "kebab-case"))]
 pub(crate) enum Outcome {
-    /// It went into another piece of the same sample.
+    /// Continued in another piece of the same sample.
     Joined,
     Filtered,
     LeftOut,
@@ -22,12 +22,12 @@ pub(crate) enum Outcome {
     Delivered,
 }
 
-/// A piece of a sample, or of what several were put together into.
+/// A piece of a sample or of an aggregate, with its identity and members.
 #[derive(Clone, Debug)]
 pub(crate) struct LineageNode {
     pub(crate) id: SampleId,
     pub(crate) lineage: u64,
-    /// What it was put together of, where it was.
+    /// Members, if the piece is an aggregate.
     pub(crate) of: Option<Arc<AggregateLineage>>,
 }
 
@@ -45,57 +45,56 @@ impl LineageNode {
         }
     }
 
-    /// The position behind the last sample that it was made of.
+    /// Position after the last sample that it contains.
     pub(crate) fn end(&self) -> u64 {
         self.of.as_ref().map_or(self.id.index.saturating_add(1), |of| of.end)
     }
 
-    /// Tells `told` of the samples in it.
-    pub(crate) fn samples(&self, told: &mut dyn FnMut(SampleId)) {
+    /// Calls `visit` for each sample in the piece.
+    pub(crate) fn samples(&self, visit: &mut dyn FnMut(SampleId)) {
         match &self.of {
-            Some(members) => members.samples(told),
-            None => told(self.id),
+            Some(members) => members.samples(visit),
+            None => visit(self.id),
         }
     }
 }
 
-/// What an aggregate is made of.
+/// Members of an aggregate.
 #[derive(Debug)]
 pub(crate) struct AggregateLineage {
     pub(crate) list: Box<[LineageNode]>,
-    /// How many times something was put together, at most.
+    /// Nesting depth: 1 for an aggregate of samples.
     pub(crate) depth: u32,
-    /// The position behind the last sample that its stage had seen: with others behind it, it would
-    /// be the same.
+    /// Position after the last sample that the stage had received. Later samples cannot change the
+    /// aggregate.
     pub(crate) end: u64,
     /// See [`hash`](AggregateLineage::hash).
     hash: OnceLock<u64>,
-    /// Its place among all that its stage gave in this epoch, where that may matter.
+    /// Position among the aggregates of its stage in this epoch, if it matters.
     pub(crate) link: Option<EmissionOrder>,
     pub(crate) live: Mutex<AggregateProgress>,
 }
 
-/// The place of an aggregate in the sequence of those that its stage gave in an epoch.
+/// Position of an aggregate in the sequence that its stage emitted in an epoch.
 #[derive(Debug)]
 pub(crate) struct EmissionOrder {
     pub(crate) stage: Arc<str>,
-    /// Counted from 0, without gaps.
+    /// Counts from 0, without gaps.
     pub(crate) number: u64,
-    /// Whether an item was cut, in this aggregate or before: so what becomes of it waits its turn.
+    /// Whether this or an earlier aggregate splits an item, so that outcomes are recorded in order.
     pub(crate) waits: bool,
-    /// What was cut at the end of the one before.
+    /// The item that is split at the end of the previous aggregate.
     pub(crate) begun: Option<(PieceId, u64)>,
-    /// The oldest item that the stage still holds, and how much of it has gone out with this
-    /// aggregate or before, where some has.
+    /// The oldest buffered item, if a part of it was emitted, and how much.
     pub(crate) cut: Option<(PieceId, u64)>,
 }
 
-/// What has become of an aggregate.
+/// Progress of an aggregate.
 #[derive(Debug)]
 pub(crate) struct AggregateProgress {
     pub(crate) pieces: u64,
     pub(crate) outcome: Outcome,
-    /// Its pieces that are no more, while others are under way.
+    /// Pieces that have ended while others are in flight.
     pub(crate) gone: EndedPieces,
 }
 
@@ -113,13 +112,12 @@ impl AggregateLineage {
         AggregateLineage { list, depth, end, hash: OnceLock::new(), link: None, live }
     }
 
-    /// Says how far its stage had come, as a position.
+    /// Sets the position after the last sample that the stage had received.
     pub(crate) fn made_at(self, end: u64) -> Self {
         AggregateLineage { end: self.end.max(end), ..self }
     }
 
-    /// A number for what it is made of: another one where the members are others, or are cut
-    /// elsewhere.
+    /// Returns a hash of the members and of where items are split.
     fn hash(&self) -> u64 {
         *self.hash.get_or_init(|| {
             let mut hash = self.list.iter().fold(0, |hash, member| {
@@ -137,28 +135,27 @@ impl AggregateLineage {
         })
     }
 
-    /// Says where it is among the aggregates of its stage.
+    /// Sets its position among the aggregates of its stage.
     pub(crate) fn linked(self, link: EmissionOrder) -> Self {
         let cut_in = link.cut.map_or(0, |(piece, _)| piece.depth + 1);
         AggregateLineage { depth: self.depth.max(cut_in), link: Some(link), ..self }
     }
 
-    /// Tells `told` of the samples in it.
-    pub(crate) fn samples(&self, told: &mut dyn FnMut(SampleId)) {
-        self.list.iter().for_each(|member| member.samples(told));
+    /// Calls `visit` for each sample in the aggregate.
+    pub(crate) fn samples(&self, visit: &mut dyn FnMut(SampleId)) {
+        self.list.iter().for_each(|member| member.samples(visit));
     }
 }
 
-/// A piece of a sample, or of what several were put together into.
+/// Identifies a piece of a sample or of an aggregate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(into = "(u32, u64, u64)", from = "(u32, u64, u64)"))]
 pub(crate) struct PieceId {
-    /// In how many layers it was put together.
+    /// Nesting depth: 0 for a sample.
     pub(crate) depth: u32,
     pub(crate) index: u64,
-    /// What it is among those with its depth and index. Those that a stage makes of one item follow
-    /// each other.
+    /// Number among the pieces with this depth and index. The outputs of one item are consecutive.
     pub(crate) number: u64,
 }
 
@@ -170,8 +167,8 @@ impl From<PieceId> for (u32, u64, u64) {
 
 impl From<(u32, u64, u64)> for PieceId {
     fn from((depth, index, number): (u32, u64, u64)) -> Self {
-        // Sets hold no number without a next one. As for every lineage, another one may be the same
-        // with a probability of 2^-64.
+        // `Ranges` excludes `u64::MAX`, since its ends are exclusive. Two pieces collide with a
+        // probability of 2^-64, as any two lineages do.
         PieceId { depth, index, number: number.min(u64::MAX - 1) }
     }
 }
@@ -181,18 +178,19 @@ impl PieceId {
         PieceId::of_list(0, index, lineage, 0)
     }
 
-    /// Of a list that bears the name of its first member. `list` is a hash of all its members: it
-    /// shifts the numbers of all its pieces alike, so those of another list are not taken for them.
+    /// Identifies a piece of a list, which has the index and lineage of its first member. `list` is
+    /// a hash of all members. It shifts the numbers of all pieces of the list equally, so pieces of
+    /// different lists differ.
     pub(crate) fn of_list(depth: u32, index: u64, lineage: u64, list: u64) -> Self {
         PieceId::from((depth, index, unmixed(lineage).wrapping_add(list)))
     }
 }
 
-/// EndedPieces, and how each came to its end.
+/// Pieces that have ended, with their outcomes.
 ///
-/// Those that a stage made of one item, one after the other, are one range of numbers: so it is as
-/// small as there are gaps among them, and those are of pieces that are under way. Of the pieces of
-/// one sample the furthest end is known: it is that of the sample, once all have ended.
+/// Consecutive outputs of one item form one range of numbers, so the size is proportional to the
+/// number of gaps, which are pieces in flight. For the pieces of a sample only the greatest outcome
+/// is stored, since it becomes the outcome of the sample.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(
@@ -206,20 +204,20 @@ impl EndedPieces {
         self.0.is_empty()
     }
 
-    /// All with this depth and index.
+    /// Returns all pieces with this depth and index.
     fn of(&self, depth: u32, index: u64) -> impl Iterator<Item = (Outcome, &Ranges)> {
         let all = (depth, index, Outcome::Joined)..=(depth, index, Outcome::Delivered);
         self.0.range(all).map(|(&(_, _, outcome), numbers)| (outcome, numbers))
     }
 
-    /// How this piece came to its end, where it has.
+    /// Returns the outcome of a piece, if it has ended.
     pub(crate) fn get(&self, piece: PieceId) -> Option<Outcome> {
         let number = piece.number;
         let mut all = self.of(piece.depth, piece.index);
         all.find(|(_, numbers)| numbers.contains(number)).map(|(outcome, _)| outcome)
     }
 
-    /// Adds a piece, unless it is known.
+    /// Adds a piece, unless it is present.
     pub(crate) fn insert(&mut self, piece: PieceId, outcome: Outcome) {
         let number = piece.number;
         self.add(piece.depth, piece.index, outcome, |numbers| {
@@ -228,9 +226,9 @@ impl EndedPieces {
     }
 
     fn add(&mut self, depth: u32, index: u64, outcome: Outcome, add: impl FnOnce(&mut Ranges)) {
-        // Several lists may bear the name of one sample, and those are told apart.
+        // Several lists may share the index of a sample, so their outcomes stay separate.
         let known = if depth == 0 { self.of(depth, index).next() } else { None };
-        let furthest = match known.map(|(known, _)| known) {
+        let greatest = match known.map(|(known, _)| known) {
             Some(known) if known < outcome => {
                 let numbers = self.0.remove(&(depth, index, known)).unwrap_or_default();
                 self.0.insert((depth, index, outcome), numbers);
@@ -239,27 +237,27 @@ impl EndedPieces {
             Some(known) => known,
             None => outcome,
         };
-        add(self.0.entry((depth, index, furthest)).or_default());
+        add(self.0.entry((depth, index, greatest)).or_default());
     }
 
-    /// Adds all of `other`. What is in both is there once.
+    /// Adds all pieces of `other`, without duplicates.
     pub(crate) fn extend(&mut self, other: &EndedPieces) {
         for (&(depth, index, outcome), numbers) in &other.0 {
             self.add(depth, index, outcome, |known| *known = known.union(numbers));
         }
     }
 
-    /// Keeps those with a depth and an index for which `keep` says so.
+    /// Keeps the pieces for whose depth and index `keep` returns true.
     pub(crate) fn retain(&mut self, keep: impl Fn(u32, u64) -> bool) {
         self.0.retain(|&(depth, index, _), _| keep(depth, index));
     }
 
-    /// Which samples they are of; one may come several times.
+    /// Returns the indices of their samples, which may repeat.
     pub(crate) fn indices(&self) -> impl Iterator<Item = u64> {
         self.0.keys().map(|&(_, index, _)| index)
     }
 
-    /// Whether any is of something that was put together.
+    /// Whether any piece belongs to an aggregate.
     pub(crate) fn has_lists(&self) -> bool {
         self.0.keys().any(|(depth, _, _)| *depth > 0)
     }
@@ -270,7 +268,7 @@ impl EndedPieces {
     }
 }
 
-/// EndedPieces as they are written: depth, index and end, and the numbers as `[first, how many]`.
+/// Serialized form: depth, index, outcome, and the numbers as `[first, count]`.
 #[cfg(feature = "serde")]
 #[derive(Clone, serde::Serialize, serde::Deserialize)]
 struct EndedPiecesData(u32, u64, Outcome, Vec<[u64; 2]>);
@@ -294,7 +292,7 @@ impl TryFrom<Vec<EndedPiecesData>> for EndedPieces {
         let mut pieces = EndedPieces::default();
         for EndedPiecesData(depth, index, outcome, numbers) in all {
             let ranges = numbers.iter().map(|&[first, count]| {
-                // Those that cannot be are refused as such that do not ascend.
+                // An overflowing range becomes empty, which `Ranges` rejects as not ascending.
                 [first, first.checked_add(count).unwrap_or(first)]
             });
             let ranges = Ranges::try_from(ranges.collect::<Vec<_>>())?;
@@ -304,13 +302,12 @@ impl TryFrom<Vec<EndedPiecesData>> for EndedPieces {
     }
 }
 
-/// By how much the numbers of consecutive outputs differ before they are mixed: the golden ratio.
+/// Distance of the numbers of consecutive outputs before mixing: the golden ratio.
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 const FIRST: u64 = 0xbf58_476d_1ce4_e5b9;
 const SECOND: u64 = 0x94d0_49bb_1331_11eb;
 
-/// A number that differs for every pair of numbers (as far as 64 bits can): the finalizer of
-/// SplitMix64 (Steele, Lea, Flood 2014) over both.
+/// Hashes two numbers with the finalizer of SplitMix64 (Steele, Lea, Flood 2014).
 pub(crate) fn mix(a: u64, b: u64) -> u64 {
     let mut x = a.wrapping_add(b.wrapping_mul(STEP));
     x = (x ^ (x >> 30)).wrapping_mul(FIRST);
@@ -318,8 +315,8 @@ pub(crate) fn mix(a: u64, b: u64) -> u64 {
     (x ^ (x >> 31)).max(1)
 }
 
-/// Another number for a lineage, one for each: those of the outputs that a stage makes of one item,
-/// but for the first one, follow each other without a gap. So many outputs are one range.
+/// Inverts [`mix`] for a zero first argument. Lineages of outputs of one item become consecutive
+/// numbers, except for the first output. So many outputs form one range.
 pub(crate) fn unmixed(lineage: u64) -> u64 {
     let mut x = lineage ^ (lineage >> 31) ^ (lineage >> 62);
     x = x.wrapping_mul(const { inverse(SECOND) });
@@ -327,9 +324,9 @@ pub(crate) fn unmixed(lineage: u64) -> u64 {
     (x ^ (x >> 30) ^ (x >> 60)).wrapping_mul(const { inverse(STEP) })
 }
 
-/// The number that gives 1 when multiplied with this odd one, modulo 2^64.
+/// Returns the multiplicative inverse of an odd number modulo 2^64.
 const fn inverse(odd: u64) -> u64 {
-    // Newton's iteration: twice as many low bits are right each time, 3 in the beginning.
+    // Newton's iteration: the number of correct low bits doubles each time, starting from 3.
     let mut inverse = odd;
     let mut bits = 3;
     while bits < 64 {
@@ -350,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_are_found_again_with_the_furthest_end_of_their_sample() {
+    fn pieces_have_the_greatest_outcome_of_their_sample() {
         let mut pieces = EndedPieces::default();
         let list = |output| PieceId { depth: 1, ..piece(3, output) };
         for output in (0..10).chain(5..7) {
@@ -361,14 +358,14 @@ mod tests {
         pieces.insert(piece(4, 2), Outcome::Dropped);
         assert_eq!(pieces.count(), 21);
         assert_eq!(pieces.get(piece(3, 5)), Some(Outcome::Delivered));
-        let told = [list(4), list(5), list(10), piece(4, 2), piece(4, 1)];
+        let queried = [list(4), list(5), list(10), piece(4, 2), piece(4, 1)];
         let ends =
             [Some(Outcome::Delivered), Some(Outcome::Filtered), None, Some(Outcome::Dropped), None];
-        assert_eq!(told.map(|piece| pieces.get(piece)), ends);
+        assert_eq!(queried.map(|piece| pieces.get(piece)), ends);
         let mut twice = pieces.clone();
         twice.extend(&pieces);
         assert_eq!(twice, pieces);
-        // The largest number has no next one, and still has its place.
+        // The largest number can be inserted although it has no successor.
         let last = PieceId::of_list(1, 9, 0, u64::MAX);
         twice.insert(last, Outcome::Dropped);
         assert_eq!(twice.get(last), Some(Outcome::Dropped));
@@ -379,8 +376,8 @@ mod tests {
 
     #[cfg(feature = "serde")]
     #[test]
-    fn many_pieces_of_a_sample_are_written_in_few_bytes() {
-        // All but ten that are under way, of a hundred thousand.
+    fn many_pieces_of_a_sample_are_serialized_in_few_bytes() {
+        // All pieces but ten in flight, of a hundred thousand.
         let mut pieces = EndedPieces::default();
         for output in (0..100_000).filter(|output| output % 10_000 != 7) {
             pieces.insert(piece(1 << 40, output), Outcome::Delivered);
@@ -392,10 +389,10 @@ mod tests {
 
     #[cfg(feature = "serde")]
     #[test]
-    fn damaged_pieces_are_an_error() {
+    fn invalid_pieces_are_an_error() {
         let read = |text: &str| serde_json::from_str::<EndedPieces>(text);
-        let sound = read(r#"[[1,3,"left-out",[[5,2]]]]"#).unwrap();
-        assert_eq!((sound.count(), sound.has_lists()), (2, true));
+        let valid = read(r#"[[1,3,"left-out",[[5,2]]]]"#).unwrap();
+        assert_eq!((valid.count(), valid.has_lists()), (2, true));
         for wrong in [
             r#"[[0,3,"delivered",[[18446744073709551615,2]]]]"#,
             r#"[[0,3,"delivered",[[5,0]]]]"#,

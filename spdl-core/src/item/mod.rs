@@ -18,23 +18,23 @@ use crate::source::sample::SampleId;
 use lineage::{AggregateLineage, LineageNode, mix};
 use ticket::Ticket;
 
-/// What else is known of some items: shared by all that come from one.
+/// Optional data of an item, shared by all items derived from it.
 #[derive(Debug, Default)]
 pub(crate) struct ItemTag {
     /// The path, object key or member name, for messages.
     pub(crate) key: Option<Arc<str>>,
-    /// Where several samples were put together into this item: who they are.
+    /// Members, if the item is an aggregate.
     pub(crate) members: Option<Arc<AggregateLineage>>,
-    /// The item's place in an order that is restored later; see [`Ticket`].
+    /// Position in an order that is restored later; see [`Ticket`].
     pub(crate) ticket: Option<Arc<Ticket>>,
 }
 
-/// Who an item is, without its value.
+/// Identity of an item.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ItemHeader {
     pub(crate) id: SampleId,
-    /// 0 straight from the source; else a number for the branches and outputs it came by, so that
-    /// items with one `id` have random numbers of their own.
+    /// 0 for an item of the source. Otherwise a hash of the branches and outputs that the item
+    /// passed through, so that items with equal `id` have different random numbers.
     pub(crate) lineage: u64,
     pub(crate) tag: Option<Arc<ItemTag>>,
 }
@@ -53,7 +53,7 @@ impl ItemHeader {
         self.tag.as_ref()?.members.as_ref()
     }
 
-    /// The item as a part of what it is put together into.
+    /// Returns the item as a member of an aggregate.
     pub(crate) fn member(&self) -> LineageNode {
         LineageNode { id: self.id, lineage: self.lineage, of: self.members().cloned() }
     }
@@ -62,31 +62,31 @@ impl ItemHeader {
         self.tag.as_ref()?.ticket.as_ref()
     }
 
-    /// The header of an aggregate in which no item ends: of what goes out of this one up to `carry`.
+    /// Returns the header of an aggregate that contains only a part of this item, up to `carry`.
     pub(crate) fn piece(&self, carry: u64) -> ItemHeader {
         ItemHeader { lineage: mix(self.lineage, !carry), ..self.bare() }
     }
 
-    /// The header without what it shares with others.
+    /// Returns the header without the tag.
     pub(crate) fn bare(&self) -> ItemHeader {
         ItemHeader { tag: None, ..*self }
     }
 
-    /// The header of output number `output` that stage number `stage` makes of this item. The first
-    /// one goes on as the item itself.
+    /// Returns the header of output number `output` that stage number `stage` makes of this item.
+    /// The first output keeps the identity of the item.
     pub(crate) fn output(&self, stage: u64, output: u64) -> ItemHeader {
         let lineage = if output == 0 { self.lineage } else { mix(self.lineage ^ stage, output) };
         ItemHeader { id: self.id, lineage, tag: self.tag.clone() }
     }
 
-    /// The header on branch number `branch` of a merge.
+    /// Returns the header on branch number `branch` of a merge or route.
     pub(crate) fn branch(mut self, branch: usize) -> ItemHeader {
         self.lineage = mix(!self.lineage, branch as u64 + 1);
         self
     }
 }
 
-/// An item on its way: the value, who it is, and the memory that it is counted with.
+/// An item in a queue: value, identity and memory reservation.
 #[derive(Debug)]
 pub(crate) struct Item<T> {
     pub(crate) header: ItemHeader,
@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lineages_of_outputs_follow_each_other_when_unmixed() {
+    fn unmixed_lineages_of_outputs_are_consecutive() {
         for header in [
             ItemHeader::default(),
             ItemHeader::default().branch(3),
@@ -118,7 +118,7 @@ mod tests {
             }
         }
         assert_eq!(unmixed(0), 0);
-        // One for each: what was mixed comes out again.
+        // `unmixed` inverts `mix`.
         for x in (1..10_000u64).map(|n| n.wrapping_mul(0x1234_5678_9abc_def1)) {
             assert_eq!(unmixed(mix(0, x)), x);
         }

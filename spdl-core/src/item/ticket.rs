@@ -1,4 +1,4 @@
-//! Tickets: places in an order that is restored where the ways of items join again.
+//! Tickets: positions in an order that the join of a route restores.
 
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -6,21 +6,22 @@ use std::task::{Context, Poll, Waker};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, Ordering};
 
-/// A number in an order that is restored where the ways of items join again. When the last item
-/// that carries it is gone, whether it arrived, was dropped, or failed, the number is retired: so
-/// nothing ever waits for an item that cannot come any more.
+/// A position in an order that the join of a route restores.
+///
+/// When the last item that carries the ticket is gone, whether it arrived, was dropped or failed,
+/// the number is retired. So the join never waits for an item that cannot arrive.
 #[derive(Debug)]
 pub(crate) struct Ticket {
     pub(crate) number: u64,
-    pub(crate) desk: Arc<TicketIssuer>,
-    /// The ticket that the item had before: of a route on a path of which this one is.
+    pub(crate) issuer: Arc<TicketIssuer>,
+    /// Ticket of the outer route, if this route is on one of its paths.
     pub(crate) outer: Option<Arc<Ticket>>,
-    /// Whether a failure of what carries it has ended the pipeline.
+    /// Whether an item with this ticket failed and ended the pipeline.
     failed: AtomicBool,
 }
 
 impl Ticket {
-    /// Says that nothing behind this place in the order goes on any more.
+    /// Ends the order here: later items are dropped.
     pub(crate) fn fail(&self) {
         self.failed.store(true, Ordering::Relaxed);
         if let Some(outer) = &self.outer {
@@ -31,22 +32,22 @@ impl Ticket {
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        self.desk.retire(RetiredTicket {
+        self.issuer.retire(RetiredTicket {
             number: self.number,
             failed: self.failed.load(Ordering::Relaxed),
         });
     }
 }
 
-/// A ticket that nothing carries any more.
+/// A ticket that no item carries any more.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RetiredTicket {
     pub(crate) number: u64,
-    /// Whether this is where the order ends.
+    /// Whether the order ends here.
     pub(crate) failed: bool,
 }
 
-/// Where tickets are drawn and retired.
+/// Issues tickets and collects the retired ones.
 #[derive(Debug, Default)]
 pub(crate) struct TicketIssuer {
     state: Mutex<IssuerState>,
@@ -57,49 +58,49 @@ struct IssuerState {
     drawn: u64,
     open: usize,
     retired: Vec<RetiredTicket>,
-    drawer: Option<Waker>,
-    joiner: Option<Waker>,
+    draw_waker: Option<Waker>,
+    join_waker: Option<Waker>,
 }
 
 impl TicketIssuer {
-    /// Draws the next ticket, where fewer than `most` are open; else wakes the task when that is so.
-    pub(crate) fn poll_draw(self: &Arc<Self>, most: usize, cx: &Context<'_>) -> Poll<Ticket> {
+    /// Draws the next ticket. If `max` tickets are open, wakes the task when one is settled.
+    pub(crate) fn poll_draw(self: &Arc<Self>, max: usize, cx: &Context<'_>) -> Poll<Ticket> {
         let mut state = self.state.lock();
-        if state.open >= most {
-            state.drawer = Some(cx.waker().clone());
+        if state.open >= max {
+            state.draw_waker = Some(cx.waker().clone());
             return Poll::Pending;
         }
         state.open += 1;
         state.drawn += 1;
-        let (number, desk) = (state.drawn - 1, Arc::clone(self));
-        Poll::Ready(Ticket { number, desk, outer: None, failed: AtomicBool::new(false) })
+        let (number, issuer) = (state.drawn - 1, Arc::clone(self));
+        Poll::Ready(Ticket { number, issuer, outer: None, failed: AtomicBool::new(false) })
     }
 
     fn retire(&self, ticket: RetiredTicket) {
         let mut state = self.state.lock();
         state.retired.push(ticket);
-        let joiner = state.joiner.take();
+        let join_waker = state.join_waker.take();
         drop(state);
-        if let Some(joiner) = joiner {
-            joiner.wake();
+        if let Some(join_waker) = join_waker {
+            join_waker.wake();
         }
     }
 
-    /// Moves the retired tickets out; the task is woken when there are more.
+    /// Moves the retired tickets to `into`; the task is woken when there are more.
     pub(crate) fn take_retired(&self, into: &mut Vec<RetiredTicket>, cx: &Context<'_>) {
         let mut state = self.state.lock();
         into.append(&mut state.retired);
-        state.joiner = Some(cx.waker().clone());
+        state.join_waker = Some(cx.waker().clone());
     }
 
-    /// Says that a retired number has been dealt with.
+    /// Closes a retired ticket, whose outputs were sent.
     pub(crate) fn settle(&self) {
         let mut state = self.state.lock();
         state.open -= 1;
-        let drawer = state.drawer.take();
+        let draw_waker = state.draw_waker.take();
         drop(state);
-        if let Some(drawer) = drawer {
-            drawer.wake();
+        if let Some(draw_waker) = draw_waker {
+            draw_waker.wake();
         }
     }
 }

@@ -1,10 +1,9 @@
-//! Batches under assembly: which sample is written where, and when a batch is complete.
+//! Assembly of batches: which sample is written to which slot, and when a batch is complete.
 //!
-//! The order of delivery is that of the input without the samples that failed, whatever the
-//! timing. A sample is given the place it will have if nothing in front of it fails. Where
-//! something does, the few samples behind it that are already written move up by a copy of one
-//! row each; a sample whose expected place is still taken is written into a spare row and moves
-//! as well. Without failures nothing is ever copied.
+//! Batches have the input order, without failed samples, whatever the timing. A sample receives the
+//! slot that it has if no earlier sample fails. After a failure, later samples that are already
+//! written move forward by a copy of one row each. A sample whose expected slot is still occupied
+//! is written to a spare row and copied later. Without failures no row is copied.
 
 use std::collections::VecDeque;
 
@@ -24,21 +23,22 @@ pub(crate) struct Assembly {
     layout: BatchLayout,
     row_bytes: Vec<usize>,
     pool: BufferPool,
-    /// The samples that were taken in and have no final place yet, oldest first.
+    /// Samples without a final slot, oldest first.
     entries: VecDeque<SampleEntry>,
-    /// The number of `entries[0]`.
+    /// Number of `entries[0]`.
     first: u64,
-    /// Oldest first. The samples with a final place fill the first one from its start.
+    /// Oldest first. Samples with a final slot fill the first batch from its start.
     batches: VecDeque<OpenBatch>,
     batches_opened: u64,
-    /// The epoch of the newest sample, and how many of it are in `entries` and have not failed.
+    /// Epoch of the newest sample.
     epoch: u64,
+    /// Samples of `epoch` in `entries` that have not failed.
     pending: usize,
-    /// Rows outside any batch, for reuse.
+    /// Rows outside of batches, for reuse.
     spare: Vec<Vec<BytesMut>>,
     finished: Vec<Finished>,
-    /// A failure has ended the stage: nothing behind it is delivered.
-    cut: bool,
+    /// Whether a failure has halted the stage: later samples are not delivered.
+    halted: bool,
 }
 
 #[derive(Debug)]
@@ -48,7 +48,7 @@ struct SampleEntry {
     state: SampleState,
 }
 
-/// A failed sample, whose failure is judged when its turn has come.
+/// A failed sample. The failure policy is applied in its turn.
 pub(crate) type Failed = Box<(ItemHeader, Error)>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,14 +60,14 @@ enum Place {
 #[derive(Debug)]
 enum SampleState {
     Filling,
-    /// Holds the rows of a sample in [`Place::Spare`]; else they are back in their batch.
+    /// Holds the rows of a sample in [`Place::Spare`]; other rows are back in their batch.
     Filled(Vec<BytesMut>),
     Failed(Failed),
-    /// Failed, and somebody decides what follows from it.
-    Judging,
-    /// Failed, and it is dropped.
+    /// Failed; the failure policy is being applied.
+    Resolving,
+    /// Failed and dropped.
     Dropped,
-    /// Not a sample: the end of an epoch.
+    /// Not a sample, but the end of an epoch.
     EpochEnd,
 }
 
@@ -77,22 +77,22 @@ struct OpenBatch {
     epoch: u64,
     reservation: Option<Reservation>,
     fields: Vec<RowBuffer>,
-    /// Whether a slot belongs to a sample, written or not, in its final place or not.
+    /// Whether a slot belongs to a sample, written or not, final or not.
     taken: Vec<bool>,
-    /// Who has a final place, from slot 0 on.
+    /// Samples with a final slot, from slot 0.
     members: Vec<LineageNode>,
 }
 
-/// What became of an open batch.
+/// Result of an open batch.
 #[derive(Debug)]
 pub(crate) enum Finished {
     Batch(Batch, Vec<LineageNode>, Option<Reservation>),
-    /// The end of this epoch.
+    /// End of this epoch.
     EpochEnd(u64),
-    /// It stayed empty, or was short and not wanted: these samples are left out. Its memory is
-    /// given back without any lock, since that wakes whoever waits for it.
+    /// The batch is empty, or incomplete and not wanted; these samples are left out. The
+    /// reservation is dropped outside the lock, since that wakes waiting threads.
     Discarded(Vec<LineageNode>, Option<Reservation>),
-    /// It could not be put together.
+    /// The batch could not be built.
     Failed(crate::error::Error),
 }
 
@@ -111,22 +111,22 @@ impl Assembly {
             pending: 0,
             spare: Vec::new(),
             finished: Vec::new(),
-            cut: false,
+            halted: false,
         }
     }
 
-    /// The bytes of one batch.
+    /// Size of one batch in bytes.
     pub(crate) fn batch_bytes(&self) -> usize {
         self.row_bytes.iter().sum::<usize>() * self.layout.batch_size()
     }
 
-    /// Whether a sample of `epoch` can only be taken in after [`open`](Self::open).
+    /// Whether [`open`](Self::open) must be called before a sample of `epoch` is added.
     pub(crate) fn needs_batch(&self, epoch: u64) -> bool {
         self.expected_place(epoch).0 >= self.batches.len()
     }
 
-    /// The index in `batches`, perhaps one past the end, and the slot that the next sample will
-    /// have if nothing in front of it fails.
+    /// Returns where the next sample goes if no earlier sample fails: the index in `batches`, which
+    /// may be one past the end, and the slot.
     fn expected_place(&self, epoch: u64) -> (usize, usize) {
         let start = self.batches.iter().position(|batch| batch.epoch == epoch);
         let start = start.unwrap_or(self.batches.len());
@@ -136,18 +136,17 @@ impl Assembly {
         (start + ahead / self.layout.batch_size(), ahead % self.layout.batch_size())
     }
 
-    /// How many open batches there must be for the samples that have been taken in, up to those of
-    /// `epoch`, if none of them fails.
+    /// Number of open batches that the samples up to `epoch` need if none of them fails.
     fn batches_needed(&self, epoch: u64) -> usize {
         let (batch, slot) = self.expected_place(epoch);
         batch + usize::from(slot > 0)
     }
 
-    /// Starts another batch, for samples of `epoch`.
+    /// Opens a batch for samples of `epoch`.
     pub(crate) fn open(&mut self, epoch: u64) -> Result<()> {
         let size = self.layout.batch_size();
-        let cut = |&row: &usize| Ok(self.pool.take(row * size)?.into_rows(size, row));
-        let fields = self.row_bytes.iter().map(cut).collect::<Result<_>>()?;
+        let rows = |&row: &usize| Ok(self.pool.take(row * size)?.into_rows(size, row));
+        let fields = self.row_bytes.iter().map(rows).collect::<Result<_>>()?;
         self.batches.push_back(OpenBatch {
             number: self.batches_opened,
             epoch,
@@ -160,15 +159,15 @@ impl Assembly {
         Ok(())
     }
 
-    /// Keeps the memory of the batch that was opened last.
-    pub(crate) fn keep_lease(&mut self, reservation: Option<Reservation>) {
+    /// Stores the reservation of the batch that was opened last.
+    pub(crate) fn set_reservation(&mut self, reservation: Option<Reservation>) {
         if let Some(last) = self.batches.back_mut() {
             last.reservation = reservation;
         }
     }
 
-    /// Takes a sample in. Returns its number and the rows to write it to, one per field.
-    pub(crate) fn take_in(&mut self, member: LineageNode) -> Result<(u64, Vec<BytesMut>)> {
+    /// Adds a sample. Returns its number and the rows to write it to, one per field.
+    pub(crate) fn add(&mut self, member: LineageNode) -> Result<(u64, Vec<BytesMut>)> {
         let id = member.id;
         let (at, slot) = self.expected_place(id.epoch);
         if id.epoch != self.epoch {
@@ -197,7 +196,7 @@ impl Assembly {
         self.spare.pop().map_or_else(new, Ok)
     }
 
-    /// Takes in the end of an epoch: it comes out behind the epoch's last batch.
+    /// Adds the end of an epoch, which follows the last batch of the epoch.
     pub(crate) fn end_epoch(&mut self, epoch: u64) {
         let member = LineageNode::from(SampleId { epoch, index: 0 });
         self.entries.push_back(SampleEntry {
@@ -208,34 +207,34 @@ impl Assembly {
         self.advance();
     }
 
-    /// The failure that comes next, where one does. Decide what follows from it, without the lock,
-    /// and [`resolve`](Self::resolve) it: nothing behind it moves before.
+    /// Removes the failure whose turn has come, if any. The caller applies the policy outside the
+    /// lock and then calls [`resolve`](Self::resolve). Until then, later samples do not advance.
     pub(crate) fn take_failure(&mut self) -> Option<Failed> {
         let front = self.entries.front_mut()?;
         if !matches!(front.state, SampleState::Failed(_)) {
             return None;
         }
-        match std::mem::replace(&mut front.state, SampleState::Judging) {
+        match std::mem::replace(&mut front.state, SampleState::Resolving) {
             SampleState::Failed(failed) => Some(failed),
             _ => None,
         }
     }
 
-    /// Says what follows from the failure that was taken: the sample is dropped, or, with `cut`,
-    /// nothing behind it is delivered.
-    pub(crate) fn resolve(&mut self, cut: bool) {
+    /// Resolves the failure that was taken: drops the sample or, with `halt`, also everything after
+    /// it.
+    pub(crate) fn resolve(&mut self, halt: bool) {
         if let Some(front) = self.entries.front_mut() {
             front.state = SampleState::Dropped;
         }
-        if cut && !self.cut {
-            // What was written in front of the failure goes on as a short batch.
+        if halt && !self.halted {
+            // Samples before the failure are delivered as an incomplete batch.
             self.finish_front();
-            self.cut = true;
+            self.halted = true;
         }
         self.advance();
     }
 
-    /// Takes the rows of sample `number` back, written or not.
+    /// Returns the rows of sample `number`, written or not.
     pub(crate) fn settle(&mut self, number: u64, failed: Option<Failed>, rows: Vec<BytesMut>) {
         let written = failed.is_none();
         let entry = &mut self.entries[(number - self.first) as usize];
@@ -245,7 +244,7 @@ impl Assembly {
             Place::Spare if written => entry.state = SampleState::Filled(rows),
             Place::Spare => self.spare.push(rows),
             Place::Slot { batch, slot } => {
-                if let Some(batch) = find(&mut self.batches, batch) {
+                if let Some(batch) = find_batch(&mut self.batches, batch) {
                     batch.give_back(slot, rows);
                     batch.taken[slot] = written;
                 }
@@ -257,16 +256,16 @@ impl Assembly {
         self.advance();
     }
 
-    /// Gives final places to all samples that have none in front of them still undecided.
+    /// Assigns final slots to all samples whose predecessors are settled.
     fn advance(&mut self) {
         self.decide();
         self.close_unneeded();
     }
 
-    /// Ends batches behind the first of their epoch that nothing is written to any more, since
-    /// samples in front of them failed: they would hold the memory that the next sample waits for.
+    /// Discards later batches of the epoch that failures have emptied. Otherwise they would hold
+    /// the memory that the next sample waits for.
     fn close_unneeded(&mut self) {
-        // Of an epoch that is over its end comes soon.
+        // Batches of earlier epochs are finished soon.
         let epoch = self.epoch;
         while let Some(last) = self.batches.back()
             && last.epoch == epoch
@@ -285,7 +284,7 @@ impl Assembly {
         while let Some(entry) = self.entries.front() {
             let epoch = entry.member.id.epoch;
             match entry.state {
-                SampleState::Filling | SampleState::Failed(_) | SampleState::Judging => return,
+                SampleState::Filling | SampleState::Failed(_) | SampleState::Resolving => return,
                 SampleState::Filled(_) | SampleState::Dropped | SampleState::EpochEnd => {}
             }
             let Some(SampleEntry { member, place, state }) = self.entries.pop_front() else {
@@ -306,8 +305,8 @@ impl Assembly {
                     while self.batches.front().is_some_and(|batch| batch.epoch != epoch) {
                         self.finish_front();
                     }
-                    if !self.cut {
-                        self.place_finally(member, place, spare);
+                    if !self.halted {
+                        self.assign_slot(member, place, spare);
                     }
                 }
                 _ => {}
@@ -315,16 +314,18 @@ impl Assembly {
         }
     }
 
-    fn place_finally(&mut self, member: LineageNode, place: Place, spare: Vec<BytesMut>) {
+    fn assign_slot(&mut self, member: LineageNode, place: Place, spare: Vec<BytesMut>) {
         let Some(front) = self.batches.front() else { return };
         let slot = front.members.len();
         if place != (Place::Slot { batch: front.number, slot }) {
             let rows = match place {
                 Place::Spare => Some(spare),
-                Place::Slot { batch, slot } => find(&mut self.batches, batch).and_then(|batch| {
-                    batch.taken[slot] = false;
-                    batch.fields.iter_mut().map(|field| field.lend(slot)).collect()
-                }),
+                Place::Slot { batch, slot } => {
+                    find_batch(&mut self.batches, batch).and_then(|batch| {
+                        batch.taken[slot] = false;
+                        batch.fields.iter_mut().map(|field| field.lend(slot)).collect()
+                    })
+                }
             };
             if let (Some(rows), Some(front)) = (&rows, self.batches.front_mut()) {
                 front.copy_in(slot, rows);
@@ -332,7 +333,7 @@ impl Assembly {
             match (place, rows) {
                 (Place::Spare, Some(rows)) => self.spare.push(rows),
                 (Place::Slot { batch, slot }, Some(rows)) => {
-                    if let Some(batch) = find(&mut self.batches, batch) {
+                    if let Some(batch) = find_batch(&mut self.batches, batch) {
                         batch.give_back(slot, rows);
                     }
                 }
@@ -347,13 +348,13 @@ impl Assembly {
         }
     }
 
-    /// Ends the oldest batch as it is.
+    /// Finishes the oldest batch, complete or not.
     fn finish_front(&mut self) {
         let Some(mut batch) = self.batches.pop_front() else { return };
         let len = batch.members.len();
         let unwanted = len < self.layout.batch_size() && self.layout.drops_last();
         let reservation = batch.reservation.take();
-        self.finished.push(if len == 0 || unwanted || self.cut {
+        self.finished.push(if len == 0 || unwanted || self.halted {
             let members = std::mem::take(&mut batch.members);
             batch.discard();
             Finished::Discarded(members, reservation)
@@ -366,20 +367,20 @@ impl Assembly {
         });
     }
 
-    /// The data have ended, and every sample has been settled: what is open is complete.
+    /// Finishes all open batches. The input has ended, and every sample is settled.
     pub(crate) fn finish(&mut self) {
         while !self.batches.is_empty() {
             self.finish_front();
         }
     }
 
-    /// What has been finished since the last call, oldest first.
+    /// Removes and returns what was finished since the last call, oldest first.
     pub(crate) fn take_finished(&mut self) -> std::vec::Drain<'_, Finished> {
         self.finished.drain(..)
     }
 }
 
-fn find(batches: &mut VecDeque<OpenBatch>, number: u64) -> Option<&mut OpenBatch> {
+fn find_batch(batches: &mut VecDeque<OpenBatch>, number: u64) -> Option<&mut OpenBatch> {
     batches.iter_mut().find(|batch| batch.number == number)
 }
 
@@ -399,9 +400,9 @@ impl OpenBatch {
         }
     }
 
-    /// Gives its buffers back to the pool.
+    /// Returns the buffers to the pool.
     fn discard(self) {
-        // Where a row is away, the buffer cannot be used again.
+        // A buffer with a missing row is not reused.
         self.fields.into_iter().for_each(|rows| drop(rows.into_buffer(0)));
     }
 
@@ -409,9 +410,9 @@ impl OpenBatch {
         let len = members.len();
         let mut arrays = Vec::with_capacity(self.fields.len());
         for (field, rows) in layout.fields().iter().zip(self.fields) {
-            // Behind a failure that ends the stage, a row may still be away.
+            // After a failure that halts the stage, a row may be missing.
             let Some(buffer) = rows.into_buffer(len) else {
-                let message = "a row is missing from a finished batch";
+                let message = "internal error: a row of a finished batch is missing";
                 return Err(crate::error::Error::new(crate::error::ErrorKind::Io, message));
             };
             let shape = std::iter::once(len).chain(field.shape.iter().copied()).collect();
@@ -432,9 +433,9 @@ mod tests {
 
     type Delivered = Vec<(Vec<SampleId>, Vec<i64>)>;
 
-    /// Runs samples through an assembly with `workers` at once, which finish in an order drawn
-    /// from `choices`; returns each batch's ids and values. A failure is judged when one more sample
-    /// has been taken in, and ends everything where `raises`.
+    /// Runs samples through an assembly with `workers` concurrent samples, which finish in an order
+    /// drawn from `choices`. Returns the ids and values of each batch. The policy is applied to a
+    /// failure after one more sample was added; with `raises` it halts the assembly.
     fn assemble(
         epochs: &[Vec<bool>],
         batch_size: usize,
@@ -456,11 +457,11 @@ mod tests {
             }
         }
         let mut samples = samples.into_iter().peekable();
-        let mut at_work = Vec::new();
+        let mut in_flight = Vec::new();
         let mut shut = false;
         loop {
-            let judging = assembly.take_failure().is_some();
-            while at_work.len() < workers + usize::from(judging)
+            let resolving = assembly.take_failure().is_some();
+            while in_flight.len() < workers + usize::from(resolving)
                 && !shut
                 && let Some((id, fails)) = samples.next()
             {
@@ -468,18 +469,18 @@ mod tests {
                     assembly.open(id.epoch).unwrap();
                 }
                 assert!(!assembly.needs_batch(id.epoch));
-                let (number, rows) = assembly.take_in(id.into()).unwrap();
-                at_work.push((number, id, fails, rows));
+                let (number, rows) = assembly.add(id.into()).unwrap();
+                in_flight.push((number, id, fails, rows));
             }
-            if judging {
+            if resolving {
                 shut |= raises;
                 assembly.resolve(raises);
                 continue;
             }
-            if at_work.is_empty() {
+            if in_flight.is_empty() {
                 break;
             }
-            let (number, id, fails, mut rows) = at_work.swap_remove(choices(at_work.len()));
+            let (number, id, fails, mut rows) = in_flight.swap_remove(choices(in_flight.len()));
             let value = (id.epoch * 1000 + id.index) as i64;
             rows[0].copy_from_slice(&value.to_ne_bytes());
             rows[1].fill(id.index as u8);
@@ -529,7 +530,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn batches_hold_the_survivors_in_input_order(
+        fn batches_contain_the_successful_samples_in_input_order(
             epochs in prop::collection::vec(prop::collection::vec(prop::bool::weighted(0.2), 0..50), 1..4),
             size in 1usize..9,
             workers in 1usize..9,
@@ -551,7 +552,7 @@ mod tests {
         }
 
         #[test]
-        fn a_failure_that_ends_the_stage_leaves_what_came_before_it(
+        fn samples_before_a_failure_that_halts_the_stage_are_delivered(
             outcomes in prop::collection::vec(prop::bool::weighted(0.2), 0..50),
             size in 1usize..9,
             workers in 1usize..9,
@@ -567,13 +568,13 @@ mod tests {
     }
 
     #[test]
-    fn without_failures_every_sample_is_written_in_its_final_place() {
+    fn without_failures_every_sample_is_written_to_its_final_slot() {
         let layout = BatchLayout::new(4, [Field::new("value", DType::U8, &[])]);
         let mut assembly = Assembly::new(layout, BufferPool::new());
         assembly.open(0).unwrap();
         let mut rows = Vec::new();
         for index in 0..4 {
-            let (number, row) = assembly.take_in(SampleId { epoch: 0, index }.into()).unwrap();
+            let (number, row) = assembly.add(SampleId { epoch: 0, index }.into()).unwrap();
             rows.push((number, row[0].as_ptr(), row));
         }
         let places: Vec<_> = rows.iter().map(|(_, place, _)| *place).collect();

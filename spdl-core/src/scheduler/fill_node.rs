@@ -1,4 +1,4 @@
-//! A stage that writes samples into batches, as a node of the scheduler.
+//! Scheduler node of a [`Fill`]: writes samples into the slots of batches.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -23,19 +23,19 @@ use crate::sync::{Mutex, MutexGuard};
 pub(crate) struct FillNode<In, F> {
     pub(crate) core: StageCore,
     pub(crate) input: Arc<Queue<In>>,
-    /// Each open batch has a place promised here, so a complete one can always be put down.
+    /// Each open batch has a reserved slot here, so a complete batch can always be sent.
     pub(crate) output: Arc<Queue<Batch>>,
     pub(crate) factory: Factory<F>,
     pub(crate) hooks: Hooks,
     pub(crate) fields: Vec<Field>,
     pub(crate) batch_bytes: usize,
-    /// Whether a batch tells its samples to whoever records the order.
+    /// Whether batches carry the identities of their samples, to record the order.
     pub(crate) keeps_members: bool,
     pub(crate) assembly: Mutex<Assembly>,
     pub(crate) state: FillState<F>,
 }
 
-/// What changes while the node works.
+/// Mutable state of the node.
 pub(crate) struct FillState<F> {
     idle: Mutex<Vec<F>>,
     running: AtomicUsize,
@@ -52,16 +52,16 @@ impl<F> Default for FillState<F> {
     }
 }
 
-/// What follows from a batch that was handed on, once the assembly's lock is given back: who is
-/// woken, and the memory of a batch that was not wanted.
+/// Effects of a sent batch that happen after the assembly's lock is released: wake-ups, and the
+/// reservation of a discarded batch.
 struct BatchesSent<'a> {
     _wakes: Wakes<'a>,
-    _lease: Option<Reservation>,
-    /// Whether a batch could not be put together, and so nothing more is wanted.
+    _reservation: Option<Reservation>,
+    /// Whether a batch could not be built, which halts the stage.
     failed: bool,
 }
 
-/// What was taken from the queue.
+/// What was taken from the input queue.
 enum Taken<In> {
     Sample {
         number: u64,
@@ -69,10 +69,10 @@ enum Taken<In> {
         rows: Vec<BytesMut>,
     },
     EpochEnd,
-    /// An earlier run has delivered it.
-    Passed,
-    /// The pipeline has ended because of it.
-    Fault(crate::error::Error),
+    /// A sample that an earlier run delivered.
+    AlreadyDelivered,
+    /// An error that ends the pipeline.
+    Failed(crate::error::Error),
 }
 
 impl<In: Send + 'static, F: Fill<In>> Node for FillNode<In, F> {
@@ -82,14 +82,14 @@ impl<In: Send + 'static, F: Fill<In>> Node for FillNode<In, F> {
         }
         let running = self.state.running.load(Ordering::SeqCst);
         let can_take = running < self.core.concurrency()
-            && ((self.input.available() > 0 && self.has_place())
+            && ((self.input.available() > 0 && self.has_slot())
                 || (self.input.at_end() && self.output.has_room()));
         can_take || (running == 0 && self.is_over())
     }
 
     fn run(&self, _: &Arc<WorkerPool>) -> bool {
         let before = self.state.running.fetch_add(1, Ordering::SeqCst);
-        // Stages are guarded one by one; this is for the panics of destructors.
+        // Stages have their own panic guard; this one catches panics of destructors.
         let fill_one = || guarded(|| Ok(self.fill_one())).0;
         let worked = before < self.core.concurrency()
             && fill_one().unwrap_or_else(|error| {
@@ -98,19 +98,19 @@ impl<In: Send + 'static, F: Fill<In>> Node for FillNode<In, F> {
                 true
             });
         self.state.running.fetch_sub(1, Ordering::SeqCst);
-        // The end may have come while this worker was counted as running.
-        self.finish_once() || worked
+        // The input may have ended while this worker was counted as running.
+        self.close_once() || worked
     }
 
     fn drop_instances(&self) {
-        // Not under the lock: their destructors may be anything.
+        // Destructors are user code, so they run outside the lock.
         let idle = std::mem::take(&mut *self.state.idle.lock());
         drop(idle);
     }
 }
 
 impl<In: Send + 'static, F: Fill<In>> FillNode<In, F> {
-    fn has_place(&self) -> bool {
+    fn has_slot(&self) -> bool {
         let assembly = self.assembly.lock();
         let Some(next) = self.input.front_id() else { return false };
         let has_memory = || {
@@ -126,13 +126,13 @@ impl<In: Send + 'static, F: Fill<In>> FillNode<In, F> {
             return false;
         }
         let Some(mut fill) = self.instance() else { return false };
-        let (number, item, mut rows) = match self.take_in() {
+        let (number, item, mut rows) = match self.take_next() {
             Some(Taken::Sample { number, item, rows }) => (number, item, rows),
-            Some(Taken::EpochEnd | Taken::Passed) => {
+            Some(Taken::EpochEnd | Taken::AlreadyDelivered) => {
                 self.state.idle.lock().push(fill);
                 return true;
             }
-            Some(Taken::Fault(error)) => {
+            Some(Taken::Failed(error)) => {
                 self.core.raise(error);
                 self.input.shut();
                 return true;
@@ -168,9 +168,8 @@ impl<In: Send + 'static, F: Fill<In>> FillNode<In, F> {
         true
     }
 
-    /// Takes the next sample from the queue and decides its place, under one lock: that gives it
-    /// its number.
-    fn take_in(&self) -> Option<Taken<In>> {
+    /// Takes the next sample from the queue and assigns its slot and number, under one lock.
+    fn take_next(&self) -> Option<Taken<In>> {
         let mut assembly = self.assembly.lock();
         if self.input.front_end().is_some() {
             if self.output.reserve(1) == 0 {
@@ -197,17 +196,17 @@ impl<In: Send + 'static, F: Fill<In>> FillNode<In, F> {
                             self.output.release(1);
                             return None;
                         }
-                        Err(error) => return Some(Taken::Fault(error)),
+                        Err(error) => return Some(Taken::Failed(error)),
                     }
                 }
             };
             if let Err(error) = assembly.open(epoch) {
-                // The memory is given back without the lock.
+                // The reservation is dropped outside the lock.
                 drop(assembly);
                 drop(reservation);
-                return Some(Taken::Fault(error));
+                return Some(Taken::Failed(error));
             }
-            assembly.keep_lease(reservation);
+            assembly.set_reservation(reservation);
         }
         let mut item = Vec::with_capacity(1);
         let (_, wakes) = self.input.pop(1, &mut item)?;
@@ -215,50 +214,51 @@ impl<In: Send + 'static, F: Fill<In>> FillNode<In, F> {
         if self.core.passes_over(&item.header) {
             drop(assembly);
             drop(wakes);
-            return Some(Taken::Passed);
+            return Some(Taken::AlreadyDelivered);
         }
-        let taken = match assembly.take_in(item.header.member()) {
+        let taken = match assembly.add(item.header.member()) {
             Ok((number, rows)) => Taken::Sample { number, item, rows },
-            Err(error) => Taken::Fault(error),
+            Err(error) => Taken::Failed(error),
         };
         drop(assembly);
         drop(wakes);
         Some(taken)
     }
 
-    /// Hands finished batches on and judges failures whose turn has come, until neither is left.
+    /// Sends finished batches and applies the failure policy to failures whose turn has come, until
+    /// neither is left.
     fn advance<'a>(&'a self, mut assembly: MutexGuard<'a, Assembly>) {
         loop {
             let wakes = self.deliver(&mut assembly, true);
             let failure = assembly.take_failure();
             drop(assembly);
-            // Whoever waits is woken, and the policy asked, without the lock.
+            // Wake-ups and the failure policy run outside the lock.
             self.settle(wakes);
             let Some(failure) = failure else { return };
             let (header, error) = *failure;
-            let cut = self.core.item_failed(&header, error) == FailureAction::Halt;
-            if !cut {
+            let halted = self.core.item_failed(&header, error) == FailureAction::Halt;
+            if !halted {
                 self.core.gone([header.member()], Outcome::Dropped);
             }
-            if cut {
+            if halted {
                 self.input.shut();
             }
             assembly = self.assembly.lock();
-            assembly.resolve(cut);
+            assembly.resolve(halted);
         }
     }
 
-    /// Does what follows from what was handed on. Without the assembly's lock.
+    /// Applies the effects of sent batches, outside the assembly's lock.
     fn settle(&self, delivered: Vec<BatchesSent<'_>>) {
         if delivered.iter().any(|delivered| delivered.failed) {
             self.input.shut();
         }
     }
 
-    /// Puts down what is finished. Under the assembly's lock, so that it stays in order. What is thrown
-    /// away is left out where its epoch has `ended`.
+    /// Sends what is finished, under the assembly's lock to keep the order. Discarded samples are
+    /// left out if their epoch has `ended`.
     fn deliver(&self, assembly: &mut Assembly, ended: bool) -> Vec<BatchesSent<'_>> {
-        let hand_on = |finished| {
+        let send = |finished| {
             let mut reservation = None;
             let mut failed = false;
             let wakes = match finished {
@@ -289,9 +289,9 @@ impl<In: Send + 'static, F: Fill<In>> FillNode<In, F> {
                     Wakes::default()
                 }
             };
-            BatchesSent { _wakes: wakes, _lease: reservation, failed }
+            BatchesSent { _wakes: wakes, _reservation: reservation, failed }
         };
-        assembly.take_finished().map(hand_on).collect()
+        assembly.take_finished().map(send).collect()
     }
 
     fn instance(&self) -> Option<F> {
@@ -299,13 +299,13 @@ impl<In: Send + 'static, F: Fill<In>> FillNode<In, F> {
         idle.or_else(|| self.core.make(&self.hooks, &self.factory, &self.input))
     }
 
-    /// Whether nothing more can come of this stage.
+    /// Whether the stage will have no further outputs.
     fn is_over(&self) -> bool {
         self.input.is_finished() || self.output.is_shut()
     }
 
-    /// Completes what is open, then ends the queue behind. One worker does it.
-    fn finish_once(&self) -> bool {
+    /// Finishes open batches, then closes the output queue. Only one worker does this.
+    fn close_once(&self) -> bool {
         if !self.is_over()
             || self.state.running.load(Ordering::SeqCst) > 0
             || self.state.done.swap(true, Ordering::SeqCst)
@@ -316,7 +316,7 @@ impl<In: Send + 'static, F: Fill<In>> FillNode<In, F> {
         let mut assembly = self.assembly.lock();
         let mut settled = self.deliver(&mut assembly, true);
         assembly.finish();
-        // An epoch that was cut short: what is not handed on may come again.
+        // The epoch is incomplete: a resumed run may process discarded samples again.
         settled.extend(self.deliver(&mut assembly, false));
         drop(assembly);
         self.settle(settled);

@@ -1,9 +1,8 @@
-//! Where the ways of items part and join again, as tasks of the runtime.
+//! Routes: tasks that send items to different paths and join the paths again.
 //!
-//! Where the order is restored behind the paths, every item draws a [`Ticket`](crate::sample::Ticket)
-//! before it is sent on its way. Whatever becomes of it (one output, many, none, a failure), its
-//! ticket is retired once nothing carries it any more; then, and in the order of the tickets, its
-//! outputs go on.
+//! If the route restores the input order, each item draws a [`Ticket`] before it enters a path. The
+//! ticket is retired when no item carries it any more, whether its item had one output, many, none,
+//! or failed. Outputs are sent in the order of the tickets.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::future::poll_fn;
@@ -15,62 +14,62 @@ use super::StageCore;
 use super::queue::{Next, Queue};
 use crate::error::{Error, ErrorKind, Result};
 use crate::item::lineage::Outcome;
-use crate::item::ticket::{RetiredTicket, TicketIssuer};
+use crate::item::ticket::{RetiredTicket, Ticket, TicketIssuer};
 use crate::item::{Item, ItemHeader, ItemTag};
 use crate::memory::budget::Reservation;
 use crate::observe::statistics::StageMeter;
 use crate::sync::Mutex;
 
-/// How many items may be between the parting of the ways and their joining, where order is restored.
-pub(crate) const MOST_OPEN: usize = 256;
+/// At most this many items are on the paths of a route that restores the order.
+pub(crate) const MAX_OPEN_TICKETS: usize = 256;
 
-/// Sends each item down one path.
+/// Sends each item to one path.
 pub(crate) struct SplitNode<T> {
     pub(crate) core: StageCore,
     pub(crate) input: Arc<Queue<(usize, T)>>,
     pub(crate) paths: Vec<Arc<Queue<T>>>,
     pub(crate) meters: Vec<Arc<StageMeter>>,
-    pub(crate) desk: Option<Arc<RouteTickets>>,
+    pub(crate) tickets: Option<Arc<RouteTickets>>,
 }
 
-/// Sends a part of each list down each path.
+/// Splits each list and sends one part to each path.
 pub(crate) struct SplitListNode<T> {
     pub(crate) core: StageCore,
     pub(crate) input: Arc<Queue<(Vec<usize>, Vec<T>)>>,
     pub(crate) paths: Vec<Arc<Queue<Vec<T>>>>,
     pub(crate) meters: Vec<Arc<StageMeter>>,
-    pub(crate) desk: Arc<RouteTickets>,
+    pub(crate) tickets: Arc<RouteTickets>,
 }
 
-/// What the parting and the joining of the ways know of each other.
+/// State that the split and the join of a route share.
 #[derive(Debug)]
 pub(crate) struct RouteTickets {
-    tickets: Arc<TicketIssuer>,
-    most_open: usize,
+    issuer: Arc<TicketIssuer>,
+    max_open: usize,
     state: Mutex<RouteState>,
 }
 
 #[derive(Debug, Default)]
 struct RouteState {
-    /// How many tickets had been drawn at the end of each epoch that is not over yet.
+    /// Tickets drawn until the end of each epoch in flight.
     epoch_ends: VecDeque<u64>,
     drawn: u64,
-    /// The lists whose parts are under way.
+    /// Lists whose parts are in flight, by ticket number.
     lists: BTreeMap<u64, RoutedList>,
 }
 
-/// What is kept of a list while its parts are under way.
+/// A list whose parts are in flight.
 #[derive(Debug)]
 struct RoutedList {
     header: ItemHeader,
-    /// Where each of its items went.
+    /// The path of each item.
     routes: Vec<usize>,
-    /// The memory of all its parts.
+    /// Reservation of all parts.
     reservation: Option<Reservation>,
 }
 
-/// The same header, with a ticket, which keeps the one that it may have from a route around this one.
-fn with_ticket(header: ItemHeader, mut ticket: crate::item::ticket::Ticket) -> ItemHeader {
+/// Adds a ticket to a header. The new ticket keeps the ticket of an outer route.
+fn with_ticket(header: ItemHeader, mut ticket: Ticket) -> ItemHeader {
     ticket.outer = header.ticket().cloned();
     let (key, members) = match header.tag.as_deref() {
         Some(tag) => (tag.key.clone(), tag.members.clone()),
@@ -80,7 +79,7 @@ fn with_ticket(header: ItemHeader, mut ticket: crate::item::ticket::Ticket) -> I
     ItemHeader { tag: Some(Arc::new(tag)), ..header }
 }
 
-/// The same header, without the ticket that it was given last.
+/// Removes the innermost ticket from a header.
 fn without_ticket(header: ItemHeader) -> ItemHeader {
     let Some(tag) = header.tag.as_deref() else { return header };
     let Some(ticket) = &tag.ticket else { return header };
@@ -91,7 +90,7 @@ fn without_ticket(header: ItemHeader) -> ItemHeader {
     ItemHeader { tag, ..header }
 }
 
-/// Sends the end of an epoch down every path.
+/// Sends the end of an epoch to every path.
 async fn end_epoch<T>(paths: &[Arc<Queue<T>>], epoch: u64) -> bool {
     for path in paths {
         if poll_fn(|cx| path.poll_reserve(1, cx)).await == 0 {
@@ -102,13 +101,13 @@ async fn end_epoch<T>(paths: &[Arc<Queue<T>>], epoch: u64) -> bool {
     true
 }
 
-/// Whether a path wants no more; wakes the task when one does not.
+/// Whether any path is shut; otherwise the task is woken when one is.
 fn any_shut<T>(paths: &[Arc<Queue<T>>], cx: &Context<'_>) -> bool {
-    // Of each, so that whichever it is wakes this task.
+    // Polls every path, so that each one can wake this task.
     paths.iter().filter(|path| path.poll_shut(cx)).count() > 0
 }
 
-/// Counts an item that goes down a path.
+/// Counts an item that is sent to a path.
 fn count(meter: &StageMeter) {
     meter.record(1, 0, Duration::ZERO);
     meter.emitted(1);
@@ -121,8 +120,8 @@ impl<T: Send + 'static> SplitNode<T> {
             let sent = match over {
                 Some(Next::Item(item)) => self.send(item).await,
                 Some(Next::EpochEnd(epoch)) => {
-                    if let Some(crossing) = &self.desk {
-                        crossing.end_epoch();
+                    if let Some(tickets) = &self.tickets {
+                        tickets.end_epoch();
                     }
                     end_epoch(&self.paths, epoch).await
                 }
@@ -138,7 +137,7 @@ impl<T: Send + 'static> SplitNode<T> {
         }
     }
 
-    /// The next item; `None` where a path wants no more.
+    /// Returns the next item; `None` if a path is shut.
     fn poll_next(&self, cx: &Context<'_>) -> Poll<Option<Next<(usize, T)>>> {
         let next = self.input.poll_next(cx);
         if next.is_pending() {
@@ -153,7 +152,8 @@ impl<T: Send + 'static> SplitNode<T> {
         let Item { mut header, value: (path, value), reservation } = item;
         let Some(queue) = self.paths.get(path) else {
             let paths = self.paths.len();
-            let message = format!("the router chose path {path}, and there are {paths}");
+            let message =
+                format!("the router returned path {path}, but the route has {paths} paths");
             let error = Error::new(ErrorKind::InvalidArgument, message);
             self.core.raise(match header.key() {
                 Some(key) => error.with_key(Arc::clone(key)),
@@ -161,8 +161,8 @@ impl<T: Send + 'static> SplitNode<T> {
             });
             return false;
         };
-        if let Some(crossing) = &self.desk {
-            let ticket = poll_fn(|cx| self.draw(crossing, queue, cx)).await;
+        if let Some(tickets) = &self.tickets {
+            let ticket = poll_fn(|cx| self.draw(tickets, queue, cx)).await;
             let Some(ticket) = ticket else { return false };
             header = with_ticket(header, ticket);
         }
@@ -176,25 +176,25 @@ impl<T: Send + 'static> SplitNode<T> {
 
     fn draw(
         &self,
-        crossing: &RouteTickets,
+        tickets: &RouteTickets,
         queue: &Queue<T>,
         cx: &Context<'_>,
-    ) -> Poll<Option<crate::item::ticket::Ticket>> {
+    ) -> Poll<Option<Ticket>> {
         if queue.is_shut() {
             return Poll::Ready(None);
         }
-        crossing.poll_draw(cx).map(Some)
+        tickets.poll_draw(cx).map(Some)
     }
 }
 
 impl RouteTickets {
-    /// Lets `most_open` items be under way at once.
-    pub(crate) fn new(most_open: usize) -> Arc<Self> {
-        Arc::new(RouteTickets { tickets: Arc::default(), most_open, state: Mutex::default() })
+    /// Allows `max_open` items in flight.
+    pub(crate) fn new(max_open: usize) -> Arc<Self> {
+        Arc::new(RouteTickets { issuer: Arc::default(), max_open, state: Mutex::default() })
     }
 
-    fn poll_draw(&self, cx: &Context<'_>) -> Poll<crate::item::ticket::Ticket> {
-        let ticket = self.tickets.poll_draw(self.most_open, cx);
+    fn poll_draw(&self, cx: &Context<'_>) -> Poll<Ticket> {
+        let ticket = self.issuer.poll_draw(self.max_open, cx);
         if ticket.is_ready() {
             self.state.lock().drawn += 1;
         }
@@ -222,7 +222,7 @@ impl<T: Send + 'static> SplitListNode<T> {
             let sent = match next.await {
                 Next::Item(list) => self.send(list).await,
                 Next::EpochEnd(epoch) => {
-                    self.desk.end_epoch();
+                    self.tickets.end_epoch();
                     end_epoch(&self.paths, epoch).await
                 }
                 Next::Closed => false,
@@ -241,10 +241,12 @@ impl<T: Send + 'static> SplitListNode<T> {
         let Item { header, value: (routes, items), reservation } = list;
         let paths = self.paths.len();
         let fault = if routes.len() != items.len() {
-            Some(format!("the router chose {} paths for {} items", routes.len(), items.len()))
+            Some(format!("the router returned {} paths for {} items", routes.len(), items.len()))
         } else {
             let wrong = routes.iter().find(|&&path| path >= paths);
-            wrong.map(|path| format!("the router chose path {path}, and there are {paths}"))
+            wrong.map(|path| {
+                format!("the router returned path {path}, but the route has {paths} paths")
+            })
         };
         if let Some(message) = fault {
             self.core.raise(Error::new(ErrorKind::InvalidArgument, message));
@@ -254,7 +256,7 @@ impl<T: Send + 'static> SplitListNode<T> {
             if self.paths.iter().any(|path| path.is_shut()) {
                 return Poll::Ready(None);
             }
-            self.desk.poll_draw(cx).map(Some)
+            self.tickets.poll_draw(cx).map(Some)
         });
         let Some(ticket) = ticket.await else { return false };
         let number = ticket.number;
@@ -263,7 +265,7 @@ impl<T: Send + 'static> SplitListNode<T> {
             parts[path].push(item);
         }
         let list = RoutedList { header: header.clone(), routes, reservation };
-        self.desk.state.lock().lists.insert(number, list);
+        self.tickets.state.lock().lists.insert(number, list);
         if let Some(ledger) = self.core.shared.ledger.get() {
             ledger.record_split(&header.member(), (paths as u64).saturating_sub(1));
         }
@@ -280,32 +282,32 @@ impl<T: Send + 'static> SplitListNode<T> {
     }
 }
 
-/// Puts what came of one ticket together: its outputs, each with the path it came by.
+/// Combines the outputs of one ticket, each with the number of its path.
 type Combine<U, V> = Box<dyn FnMut(u64, Vec<(usize, Item<U>)>) -> Result<Vec<Item<V>>> + Send>;
 
-/// Restores the order in which the ways parted.
+/// Joins the paths of a route and restores the input order.
 pub(crate) struct JoinNode<U, V> {
     pub(crate) core: StageCore,
     pub(crate) paths: Vec<Arc<Queue<U>>>,
     pub(crate) output: Arc<Queue<V>>,
-    pub(crate) crossing: Arc<RouteTickets>,
+    pub(crate) tickets: Arc<RouteTickets>,
     pub(crate) combine: Combine<U, V>,
-    /// Whether the outputs are parts of a whole, which do not go on where one failed for good.
+    /// Whether the outputs are parts of one list, which is dropped if one part fails fatally.
     pub(crate) whole: bool,
     pub(crate) waiting: JoinBuffer<U, V>,
 }
 
 pub(crate) struct JoinBuffer<U, V> {
-    /// What has come of each ticket.
+    /// Outputs of each ticket.
     arrived: BTreeMap<u64, Vec<(usize, Item<U>)>>,
-    /// What has come without one: held back until the end of an epoch.
-    loose: Vec<(usize, Item<U>)>,
-    /// Tickets that nothing carries any more, and whether each is where the order ends.
+    /// Items without a ticket, buffered until the end of the epoch.
+    unticketed: Vec<(usize, Item<U>)>,
+    /// Retired tickets, and whether the order ends at each.
     retired: BTreeMap<u64, bool>,
-    news: Vec<RetiredTicket>,
+    newly_retired: Vec<RetiredTicket>,
     next: u64,
-    /// A failure in its turn has ended the pipeline: nothing behind it goes on.
-    cut: bool,
+    /// Whether a failure has halted the route: later items are dropped.
+    halted: bool,
     outgoing: VecDeque<Item<V>>,
     ended: Vec<bool>,
     closed: Vec<bool>,
@@ -316,11 +318,11 @@ impl<U, V> JoinBuffer<U, V> {
     pub(crate) fn new(paths: usize) -> Self {
         JoinBuffer {
             arrived: BTreeMap::new(),
-            loose: Vec::new(),
+            unticketed: Vec::new(),
             retired: BTreeMap::new(),
-            news: Vec::new(),
+            newly_retired: Vec::new(),
             next: 0,
-            cut: false,
+            halted: false,
             outgoing: VecDeque::new(),
             ended: vec![false; paths],
             closed: vec![false; paths],
@@ -329,19 +331,19 @@ impl<U, V> JoinBuffer<U, V> {
     }
 }
 
-/// Items go on as they came.
+/// Forwards items unchanged.
 pub(crate) fn combine_items<U: 'static>() -> Combine<U, U> {
     Box::new(|_, items| Ok(items.into_iter().map(|(_, item)| item).collect()))
 }
 
-/// Lists are put together in the order of the list they came from.
+/// Joins the parts of a list in its original order.
 pub(crate) fn combine_lists<U: Send + 'static>(
-    crossing: Arc<RouteTickets>,
+    tickets: Arc<RouteTickets>,
 ) -> Combine<Vec<U>, Vec<U>> {
     Box::new(move |number, parts| {
-        let list = crossing.state.lock().lists.remove(&number);
+        let list = tickets.state.lock().lists.remove(&number);
         let Some(RoutedList { header, routes, reservation }) = list else {
-            let message = "a path put several lists together; it must keep them apart";
+            let message = "a path of route_lists merged several lists; each list must leave the path as one list";
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         };
         let mut lists: BTreeMap<usize, Vec<U>> = BTreeMap::new();
@@ -351,13 +353,14 @@ pub(crate) fn combine_lists<U: Send + 'static>(
         for (path, list) in &lists {
             let sent = routes.iter().filter(|&route| route == path).count();
             if list.len() != sent {
-                let message = format!("path {path} made {} items of a list of {sent}", list.len());
+                let message =
+                    format!("path {path} returned {} items for a list of {sent}", list.len());
                 return Err(Error::new(ErrorKind::InvalidArgument, message));
             }
         }
         let mut lists: BTreeMap<usize, _> =
             lists.into_iter().map(|(path, list)| (path, list.into_iter())).collect();
-        // A part that was dropped is missing; the rest keeps its order.
+        // The items of a dropped part are missing; the others keep their order.
         let whole: Vec<U> = routes.iter().filter_map(|path| lists.get_mut(path)?.next()).collect();
         let whole = Item { header, value: whole, reservation };
         Ok(if whole.value.is_empty() { Vec::new() } else { vec![whole] })
@@ -408,7 +411,7 @@ impl<U: Send + 'static, V: Send + 'static> JoinNode<U, V> {
         }
     }
 
-    /// Takes in what has arrived.
+    /// Receives all items that have arrived.
     fn collect(&mut self, cx: &Context<'_>) -> bool {
         let mut moved = false;
         for (at, path) in self.paths.iter().enumerate() {
@@ -428,9 +431,9 @@ impl<U: Send + 'static, V: Send + 'static> JoinNode<U, V> {
                                 let arrived = &mut self.waiting.arrived;
                                 arrived.entry(ticket.number).or_default().push((at, item));
                             }
-                            None => self.waiting.loose.push((at, item)),
+                            None => self.waiting.unticketed.push((at, item)),
                         }
-                        // Only now may the ticket be retired: its item is here.
+                        // The ticket may be retired only after its item was stored.
                         drop(ticket);
                     }
                 }
@@ -440,18 +443,19 @@ impl<U: Send + 'static, V: Send + 'static> JoinNode<U, V> {
         moved
     }
 
-    /// Lets go on what has its turn.
+    /// Releases the outputs whose turn has come.
     fn release(&mut self, cx: &Context<'_>) -> Result<bool> {
         let waiting = &mut self.waiting;
-        self.crossing.tickets.take_retired(&mut waiting.news, cx);
-        let news = waiting.news.drain(..).map(|ticket| (ticket.number, ticket.failed));
-        waiting.retired.extend(news);
+        self.tickets.issuer.take_retired(&mut waiting.newly_retired, cx);
+        let newly_retired =
+            waiting.newly_retired.drain(..).map(|ticket| (ticket.number, ticket.failed));
+        waiting.retired.extend(newly_retired);
         let mut moved = false;
         while waiting.outgoing.is_empty()
-            && !waiting.cut
+            && !waiting.halted
             && let Some(failed) = waiting.retired.remove(&waiting.next)
         {
-            waiting.cut = failed;
+            waiting.halted = failed;
             let items = waiting.arrived.remove(&waiting.next).unwrap_or_default();
             let arrived = items.len();
             let piece = items.first().map(|(_, item)| item.header.member());
@@ -464,35 +468,35 @@ impl<U: Send + 'static, V: Send + 'static> JoinNode<U, V> {
                 waiting.outgoing.extend(items);
             }
             waiting.next += 1;
-            self.crossing.tickets.settle();
+            self.tickets.issuer.settle();
             moved = true;
         }
         Ok(moved)
     }
 
-    /// Hands the end of an epoch on, behind everything of it. `Some` says that something happened,
+    /// Forwards the end of an epoch after its last item. `Some(more)` means that progress was made,
     /// and whether there may be more.
     fn finish_epoch(&mut self, cx: &Context<'_>) -> Result<Poll<Option<bool>>> {
         let waiting = &mut self.waiting;
-        if waiting.cut {
+        if waiting.halted {
             return Ok(Poll::Ready(Some(false)));
         }
-        // Also where something has failed, what is on its way in front of that is waited for.
+        // Items before a failure are still delivered.
         let over = |at: usize| waiting.ended[at] || waiting.closed[at];
         if !(0..self.paths.len()).all(over) {
             return Ok(Poll::Ready(None));
         }
-        let due = self.crossing.state.lock().epoch_ends.front().copied();
+        let due = self.tickets.state.lock().epoch_ends.front().copied();
         if due.is_some_and(|due| waiting.next < due) {
             return Ok(Poll::Ready(None));
         }
-        if !waiting.loose.is_empty() {
-            let loose = std::mem::take(&mut waiting.loose);
-            waiting.outgoing.extend((self.combine)(u64::MAX, loose)?);
+        if !waiting.unticketed.is_empty() {
+            let unticketed = std::mem::take(&mut waiting.unticketed);
+            waiting.outgoing.extend((self.combine)(u64::MAX, unticketed)?);
             return Ok(Poll::Ready(Some(true)));
         }
         let Some(epoch) = waiting.epoch else {
-            // Closed in the middle of an epoch: what has arrived in its turn has gone on.
+            // The paths were closed within an epoch; items whose turn had come were sent.
             return Ok(Poll::Ready(Some(false)));
         };
         match self.output.poll_reserve(1, cx) {
@@ -503,7 +507,7 @@ impl<U: Send + 'static, V: Send + 'static> JoinNode<U, V> {
         drop(self.output.push_end(epoch));
         waiting.epoch = None;
         waiting.ended.fill(false);
-        self.crossing.state.lock().epoch_ends.pop_front();
+        self.tickets.state.lock().epoch_ends.pop_front();
         Ok(Poll::Ready(Some(!waiting.closed.contains(&true))))
     }
 }

@@ -27,7 +27,7 @@ use crate::scheduler::async_node::Tuning;
 use crate::scheduler::cpu_node::Sizer;
 use crate::scheduler::failure::FailureBudget;
 use crate::scheduler::queue::Queue;
-use crate::scheduler::route_node::MOST_OPEN;
+use crate::scheduler::route_node::MAX_OPEN_TICKETS;
 use crate::scheduler::worker_pool::{WorkerPool, WorkerSource};
 use crate::scheduler::{Branch, GraphPosition, Node, OutputEstimate, RunContext, StageCore};
 use crate::source::Fingerprint;
@@ -400,8 +400,8 @@ impl Plan {
     }
 
     /// How many items may be on the paths of an ordered route.
-    pub(super) fn most_open(&self) -> usize {
-        MOST_OPEN.max(self.settings.hold.unwrap_or(0).saturating_mul(self.sources))
+    pub(super) fn max_open(&self) -> usize {
+        MAX_OPEN_TICKETS.max(self.settings.hold.unwrap_or(0).saturating_mul(self.sources))
     }
 
     pub(super) fn fault(&mut self, error: Error) {

@@ -1,4 +1,4 @@
-//! Ways that part and join again.
+//! Routes: items take different paths and join again.
 
 use std::fmt;
 use std::panic::Location;
@@ -17,7 +17,7 @@ use crate::scheduler::route_node::{
 };
 use crate::stage::adapters::Map;
 
-/// One of the ways that [`route`](PipelineBuilder::route) chooses among: made by [`path`].
+/// A path of [`route`](PipelineBuilder::route), created by [`path`].
 pub struct Path<T, U>(Box<dyn FnOnce(PipelineBuilder<T>) -> PipelineBuilder<U> + Send>);
 
 impl<T, U> fmt::Debug for Path<T, U> {
@@ -26,7 +26,8 @@ impl<T, U> fmt::Debug for Path<T, U> {
     }
 }
 
-/// A way for items to go: any chain of stages, or none. See [`PipelineBuilder::route`].
+/// Creates a path of a route from a chain of stages, which may be empty. See
+/// [`PipelineBuilder::route`].
 pub fn path<T, U, F>(stages: F) -> Path<T, U>
 where
     F: FnOnce(PipelineBuilder<T>) -> PipelineBuilder<U> + Send + 'static,
@@ -34,12 +35,17 @@ where
     Path(Box::new(stages))
 }
 
-/// Ways for items.
+/// Routes for items.
 impl<T: Send + 'static> PipelineBuilder<T> {
-    /// Sends each item down one of several paths, that which `router` chooses by its number. The
-    /// paths' outputs go on as they get ready, or, with [`Order::Input`], in the order in which
-    /// their items came, whatever the paths make of them. A number that no path has ends the
-    /// pipeline.
+    /// Sends each item to one of several paths. `router` returns the number of the path, counted
+    /// from 0.
+    ///
+    /// By default the outputs of all paths are merged as they arrive. With [`Order::Input`] they
+    /// have the order of their input items, with any number of outputs per item.
+    ///
+    /// # Errors
+    /// The pipeline ends with `InvalidArgument` if `router` returns a number without a path. An
+    /// error of `router` is handled by the stage's failure policy.
     ///
     /// ```
     /// use spdl_core::PipelineBuilder;
@@ -63,7 +69,7 @@ impl<T: Send + 'static> PipelineBuilder<T> {
     ) -> PipelineBuilder<U> {
         let options = options.into();
         let at = Location::caller();
-        let (inlets, paths): (Vec<_>, Vec<_>) = paths.into_iter().map(lay).unzip();
+        let (inlets, paths): (Vec<_>, Vec<_>) = paths.into_iter().map(build_path).unzip();
         let mut definition = StageDefinition::new::<T, U>(&options.name, Construct::Route)
             .at(at)
             .with_options(&options);
@@ -75,18 +81,18 @@ impl<T: Send + 'static> PipelineBuilder<T> {
         routed.stages.pop();
         routed.then(definition, move |plan, made, out: OutputSettings<U>| {
             let ordered = order.unwrap_or_else(|| plan.settings.order()) == Order::Input;
-            let crossing = ordered.then(|| RouteTickets::new(plan.most_open()));
+            let tickets = ordered.then(|| RouteTickets::new(plan.max_open()));
             let (meters, queues) = plan.lay_paths(&name, inlets);
             let core = plan.unseen_core(&name);
-            let desk = crossing.clone();
+            let split_tickets = tickets.clone();
             let input = Arc::clone(&made.queue);
-            let split = SplitNode { core, input, paths: queues, meters, desk };
+            let split = SplitNode { core, input, paths: queues, meters, tickets: split_tickets };
             plan.task(split.drive());
             let made = plan.branches_from(paths, &made, ordered);
             let options = StageOptions::new(&format!("{name}/join"));
             let Junction { core, inputs, made } = plan.join(&options, StageKind::Route, made, &out);
             let output = Arc::clone(&made.queue);
-            match crossing {
+            match tickets {
                 None => plan.task(
                     MergeNode {
                         core,
@@ -97,13 +103,13 @@ impl<T: Send + 'static> PipelineBuilder<T> {
                     }
                     .drive(),
                 ),
-                Some(crossing) => plan.task(
+                Some(tickets) => plan.task(
                     JoinNode {
                         core,
                         waiting: JoinBuffer::new(inputs.len()),
                         paths: inputs,
                         output,
-                        crossing,
+                        tickets,
                         combine: combine_items(),
                         whole: false,
                     }
@@ -115,12 +121,18 @@ impl<T: Send + 'static> PipelineBuilder<T> {
     }
 }
 
-/// Ways for the elements of lists.
+/// Routes for the elements of lists.
 impl<T: Send + 'static> PipelineBuilder<Vec<T>> {
-    /// Sends the elements of each list down several paths, and puts the list together again in its
-    /// order. `router` gives the number of each element's path; each path gets the list of its
-    /// elements, also an empty one, and must make as many of them. Where a path drops its part, the
-    /// rest of the list goes on without it; a list of which nothing is left does not.
+    /// Splits each list over several paths, and joins the results in the original order.
+    ///
+    /// `router` returns the number of the path for each element, counted from 0. Each path receives
+    /// one list of its elements per input list, which may be empty, and must return one list of the
+    /// same length. If a path drops its list, the joined list lacks those elements; an empty list
+    /// is not sent.
+    ///
+    /// # Errors
+    /// The pipeline ends with `InvalidArgument` if `router` returns an invalid path or the wrong
+    /// number of paths, or if a path returns a list of another length.
     #[track_caller]
     pub fn route_lists<U: Send + 'static>(
         self,
@@ -130,7 +142,7 @@ impl<T: Send + 'static> PipelineBuilder<Vec<T>> {
     ) -> PipelineBuilder<Vec<U>> {
         let options = options.into();
         let at = Location::caller();
-        let (inlets, paths): (Vec<_>, Vec<_>) = paths.into_iter().map(lay).unzip();
+        let (inlets, paths): (Vec<_>, Vec<_>) = paths.into_iter().map(build_path).unzip();
         let mut definition =
             StageDefinition::new::<Vec<T>, Vec<U>>(&options.name, Construct::Route)
                 .at(at)
@@ -142,12 +154,13 @@ impl<T: Send + 'static> PipelineBuilder<Vec<T>> {
         let mut routed = self.cpu(options, Construct::Route, &[], move || Ok(choose.clone()));
         routed.stages.pop();
         routed.then(definition, move |plan, made, out: OutputSettings<Vec<U>>| {
-            let crossing = RouteTickets::new(plan.most_open());
+            let tickets = RouteTickets::new(plan.max_open());
             let (meters, queues) = plan.lay_paths(&name, inlets);
             let core = plan.unseen_core(&name);
-            let desk = Arc::clone(&crossing);
+            let split_tickets = Arc::clone(&tickets);
             let input = Arc::clone(&made.queue);
-            let split = SplitListNode { core, input, paths: queues, meters, desk };
+            let split =
+                SplitListNode { core, input, paths: queues, meters, tickets: split_tickets };
             plan.task(split.drive());
             let made = plan.branches_from(paths, &made, true);
             let options = StageOptions::new(&format!("{name}/join"));
@@ -158,9 +171,9 @@ impl<T: Send + 'static> PipelineBuilder<Vec<T>> {
                     waiting: JoinBuffer::new(inputs.len()),
                     paths: inputs,
                     output: Arc::clone(&made.queue),
-                    combine: combine_lists(Arc::clone(&crossing)),
+                    combine: combine_lists(Arc::clone(&tickets)),
                     whole: true,
-                    crossing,
+                    tickets,
                 }
                 .drive(),
             );
@@ -169,16 +182,16 @@ impl<T: Send + 'static> PipelineBuilder<Vec<T>> {
     }
 }
 
-/// The beginning of a path, which is known only when the pipeline is built.
+/// First queue of a path, which is known only when the pipeline is built.
 pub(super) type Inlet<T> = Arc<OnceLock<Arc<Queue<T>>>>;
 
-/// Lays a path: where it begins, and its stages.
-fn lay<T: Send + 'static, U>(path: Path<T, U>) -> (Inlet<T>, PipelineBuilder<U>) {
+/// Builds a path: its inlet and its stages.
+fn build_path<T: Send + 'static, U>(path: Path<T, U>) -> (Inlet<T>, PipelineBuilder<U>) {
     let inlet = Inlet::<T>::default();
     let start = Arc::clone(&inlet);
     let plan = move |plan: &mut Plan, out: OutputSettings<T>| {
         if out.sizer.is_some() {
-            let message = "a path without stages has nothing to measure";
+            let message = "`measured` follows no stage of this path; add a stage before it";
             plan.fault(Error::new(ErrorKind::InvalidArgument, message));
         }
         let missing = || Arc::new(Queue::new(1, None));

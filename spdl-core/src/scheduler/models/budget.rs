@@ -33,25 +33,25 @@ fn budget(limit: usize, headroom: usize, levels: usize) -> (Arc<Budget>, Arc<Sig
 }
 
 fn take(budget: &Arc<Budget>, level: usize, bytes: usize) -> Reservation {
-    budget.try_reserve(level, bytes).unwrap().expect("nobody else holds anything yet")
+    budget.try_reserve(level, bytes).unwrap().expect("the budget is still free")
 }
 
-/// What a worker of the scheduler does: try, or announce itself, look again, and sleep.
+/// Waits like a worker of the scheduler: try, announce itself, check again, and sleep.
 fn wait_for(budget: &Arc<Budget>, signal: &Signal, level: usize, bytes: usize) -> Reservation {
     loop {
         if let Some(reservation) = budget.try_reserve(level, bytes).unwrap() {
             return reservation;
         }
-        let ticket = signal.prepare(Interest::All);
+        let permit = signal.prepare(Interest::All);
         if budget.would_grant(level, bytes) {
-            signal.cancel(ticket);
+            signal.cancel(permit);
         } else {
-            signal.wait(ticket);
+            signal.wait(permit);
         }
     }
 }
 
-/// The same for a worker that only ever looks at the hint before it sleeps.
+/// Like `wait_for`, for a worker that checks only the hint before it sleeps.
 fn wait_for_hint(budget: &Arc<Budget>, signal: &Signal, level: usize, bytes: usize) -> Reservation {
     loop {
         if budget.would_grant(level, bytes) {
@@ -59,11 +59,11 @@ fn wait_for_hint(budget: &Arc<Budget>, signal: &Signal, level: usize, bytes: usi
                 return reservation;
             }
         }
-        let ticket = signal.prepare(Interest::All);
+        let permit = signal.prepare(Interest::All);
         if budget.would_grant(level, bytes) {
-            signal.cancel(ticket);
+            signal.cancel(permit);
         } else {
-            signal.wait(ticket);
+            signal.wait(permit);
         }
     }
 }
@@ -73,7 +73,7 @@ fn reserve(budget: &Arc<Budget>, level: usize, bytes: usize) -> Reservation {
 }
 
 #[test]
-fn loom_budget_a_release_is_seen_by_a_worker_that_falls_asleep() {
+fn loom_budget_a_release_wakes_a_worker_that_is_about_to_sleep() {
     model(|| {
         let (budget, signal) = budget(10, 10, 1);
         let held = take(&budget, 0, 10);
@@ -88,7 +88,7 @@ fn loom_budget_a_release_is_seen_by_a_worker_that_falls_asleep() {
 }
 
 #[test]
-fn loom_budget_a_worker_that_looks_only_at_the_hint_is_woken() {
+fn loom_budget_a_worker_that_checks_only_the_hint_is_woken() {
     model(|| {
         let (budget, signal) = budget(10, 10, 1);
         let first = take(&budget, 0, 4);
@@ -97,7 +97,7 @@ fn loom_budget_a_worker_that_looks_only_at_the_hint_is_woken() {
             let budget = Arc::clone(&budget);
             move || wait_for_hint(&budget, &signal, 0, 8).bytes()
         });
-        // Of no use alone.
+        // Not sufficient alone.
         drop(first);
         drop(second);
         assert_eq!(worker.join().unwrap(), 8);
@@ -105,7 +105,7 @@ fn loom_budget_a_worker_that_looks_only_at_the_hint_is_woken() {
 }
 
 #[test]
-fn loom_budget_workers_of_two_sizes_and_levels_both_get_their_turn() {
+fn loom_budget_two_workers_of_different_size_and_level_are_both_woken() {
     model(|| {
         let (budget, signal) = budget(10, 5, 2);
         let held = [take(&budget, 0, 5), take(&budget, 1, 5)];
@@ -113,8 +113,8 @@ fn loom_budget_workers_of_two_sizes_and_levels_both_get_their_turn() {
             let (budget, signal) = (Arc::clone(&budget), Arc::clone(&signal));
             thread::spawn(move || {
                 drop(wait_for_hint(&budget, &signal, level, bytes));
-                // The scheduler's chain of wake-ups: where there was something for one, there may
-                // be something for more.
+                // The scheduler chains wake-ups: if one worker found work, another may find work
+                // too.
                 signal.wake_one();
             })
         };
@@ -128,7 +128,7 @@ fn loom_budget_workers_of_two_sizes_and_levels_both_get_their_turn() {
 }
 
 #[test]
-fn loom_budget_two_tasks_of_both_sizes_get_their_turn() {
+fn loom_budget_two_tasks_of_different_size_are_both_woken() {
     model(|| {
         let (budget, _) = budget(10, 10, 1);
         let held = take(&budget, 0, 10);
@@ -147,12 +147,12 @@ fn loom_budget_two_tasks_of_both_sizes_get_their_turn() {
 }
 
 #[test]
-fn loom_budget_a_dropped_waiter_does_not_swallow_anothers_wake_up() {
+fn loom_budget_a_dropped_task_does_not_consume_a_wake_up() {
     model(|| {
         let (budget, _) = budget(10, 10, 1);
         let held = take(&budget, 0, 10);
-        // A task that asks once, and loses interest.
-        let fickle = thread::spawn({
+        // A task that polls once and is dropped.
+        let cancelled = thread::spawn({
             let budget = Arc::clone(&budget);
             move || {
                 block_on(poll_fn(|cx| {
@@ -167,13 +167,13 @@ fn loom_budget_a_dropped_waiter_does_not_swallow_anothers_wake_up() {
         });
         drop(held);
         task.join().unwrap();
-        fickle.join().unwrap();
+        cancelled.join().unwrap();
         assert_eq!(budget.statistics().live_bytes, 0);
     });
 }
 
 #[test]
-fn loom_budget_the_limit_holds_whoever_reserves_at_once() {
+fn loom_budget_concurrent_reservations_respect_the_limit() {
     model(|| {
         let (budget, _) = budget(10, 5, 2);
         let held = Arc::new(AtomicUsize::new(0));
@@ -190,10 +190,10 @@ fn loom_budget_the_limit_holds_whoever_reserves_at_once() {
             })
         };
         let threads = [spawn(0, 5), spawn(1, 4)];
-        // Also with these, level 1 keeps what belongs to it.
+        // The other reservations leave the headroom of level 1 free.
         let mine = budget.try_reserve(0, 1).unwrap();
         let granted = threads.map(|thread| thread.join().unwrap());
-        assert!(granted[1], "nobody in front can take what level 1 needs");
+        assert!(granted[1], "upstream levels cannot take the headroom of level 1");
         assert!(granted[0] || mine.is_some());
         drop(mine);
         let statistics = budget.statistics();
@@ -203,7 +203,7 @@ fn loom_budget_the_limit_holds_whoever_reserves_at_once() {
 }
 
 #[test]
-fn loom_budget_shrinking_wakes_and_growing_is_counted() {
+fn loom_budget_shrinking_wakes_a_worker_and_growth_is_counted() {
     model(|| {
         let (budget, signal) = budget(10, 10, 1);
         let mut held = take(&budget, 0, 8);
@@ -226,7 +226,7 @@ fn loom_budget_shrinking_wakes_and_growing_is_counted() {
 }
 
 #[test]
-fn loom_budget_joining_towards_the_consumer_wakes_who_is_in_front() {
+fn loom_budget_joining_downstream_wakes_an_upstream_worker() {
     model(|| {
         let (budget, signal) = budget(10, 5, 2);
         let mut item = take(&budget, 0, 5);
@@ -261,7 +261,7 @@ fn loom_budget_a_worker_and_a_task_are_both_woken_by_one_release() {
 }
 
 #[test]
-fn loom_budget_the_end_wakes_workers_and_tasks() {
+fn loom_budget_wake_all_wakes_workers_and_tasks() {
     model(|| {
         let (budget, signal) = budget(10, 10, 1);
         let _held = take(&budget, 0, 10);
@@ -280,11 +280,11 @@ fn loom_budget_the_end_wakes_workers_and_tasks() {
             let (budget, ended) = (Arc::clone(&budget), Arc::clone(&ended));
             move || {
                 while !ended.load(Ordering::SeqCst) {
-                    let ticket = signal.prepare(Interest::All);
+                    let permit = signal.prepare(Interest::All);
                     if ended.load(Ordering::SeqCst) || budget.would_grant(0, 1) {
-                        signal.cancel(ticket);
+                        signal.cancel(permit);
                     } else {
-                        signal.wait(ticket);
+                        signal.wait(permit);
                     }
                 }
             }

@@ -2,9 +2,9 @@
 //!
 //! `RUSTFLAGS="--cfg spdl_loom" cargo test -p spdl-core --release --lib loom_epoch_end`
 //!
-//! The node around the barrier is kept as small as it can be: a list of items and ends of epochs
-//! with the hints of a queue, and instances that know which items they hold. Where workers sleep, a
-//! lost wake-up shows as a deadlock.
+//! The model of the node is minimal: a list of items and ends of epochs with the hints of a queue,
+//! and instances that know which items they hold. A lost wake-up of a sleeping worker shows as a
+//! deadlock.
 
 // promise of this file: R18
 
@@ -24,7 +24,7 @@ fn model(check: impl Fn() + Send + Sync + 'static) {
     builder.check(check);
 }
 
-/// What a node takes in.
+/// Input of the model node.
 #[derive(Clone, Copy)]
 enum Input {
     /// An item of this epoch.
@@ -34,36 +34,36 @@ enum Input {
 
 use Input::{End, Item};
 
-/// An instance of the stage: the items that it has taken since it was finished last, by epoch.
+/// An instance of the stage: the epochs of the items it has taken since the last end of an epoch.
 #[derive(Default)]
 struct ModelInstance {
     holds: Vec<usize>,
 }
 
-/// What has come of the input.
+/// Result of the model node.
 #[derive(Default)]
 struct RunResult {
-    /// Items by epoch that instances gave back when they were finished.
+    /// Items per epoch that instances held when they were finished.
     finished: [usize; 2],
-    /// Epochs that have been handed on.
+    /// Epochs whose end was forwarded.
     ended: Vec<usize>,
 }
 
-/// A node, as far as the end of an epoch concerns it.
+/// The part of a node that concerns the end of an epoch.
 struct ModelNode {
     presence: Presence,
     signal: Signal,
     input: Mutex<VecDeque<Input>>,
-    /// What `input` says, readable without its lock.
+    /// Hints about `input`, readable without its lock.
     available: AtomicBool,
     at_end: AtomicBool,
     finished: AtomicBool,
-    /// How many items each epoch has.
+    /// Number of items of each epoch.
     items: [usize; 2],
     idle: Mutex<Vec<ModelInstance>>,
-    /// Not loom's: only one worker at a time has it, which is what the barrier is for.
+    /// Not a loom mutex: the barrier guarantees that only one worker uses it at a time.
     outcome: std::sync::Mutex<RunResult>,
-    /// How many workers end an epoch.
+    /// Number of workers that are ending an epoch.
     ending: AtomicUsize,
 }
 
@@ -98,26 +98,25 @@ impl ModelNode {
         self.available.load(Ordering::Acquire)
     }
 
-    fn comes_next(&self) -> bool {
+    fn is_next(&self) -> bool {
         self.at_end.load(Ordering::Acquire)
     }
 
     fn is_ready(&self) -> bool {
-        self.may_take() || (self.presence.count() == 0 && self.comes_next())
+        self.may_take() || (self.presence.count() == 0 && self.is_next())
     }
 
-    /// The turn of a worker: an item where there is one, then the end of the epoch where it comes
-    /// next.
+    /// One turn of a worker: an item if there is one, then the end of the epoch if it is next.
     fn run(&self) -> bool {
         self.presence.enter();
         let worked = self.take_one();
-        let ended = self.presence.end_epoch(|| self.comes_next(), || self.end());
+        let ended = self.presence.end_epoch(|| self.is_next(), || self.end());
         self.presence.leave();
         worked || ended
     }
 
     fn take_one(&self) -> bool {
-        // Hints may be old: it takes an instance without asking whether there is an item for it.
+        // Hints may be outdated, so the worker takes an instance without checking for an item.
         if self.presence.is_ending() {
             return false;
         }
@@ -147,9 +146,11 @@ impl ModelNode {
             }
         }
         let mut input = self.input.lock().unwrap();
-        let Some(End(epoch)) = input.pop_front() else { panic!("no end comes next") };
+        let Some(End(epoch)) = input.pop_front() else {
+            panic!("the next input is not the end of an epoch")
+        };
         self.publish(&input);
-        assert_eq!(outcome.finished[epoch], self.items[epoch], "an item is still under way");
+        assert_eq!(outcome.finished[epoch], self.items[epoch], "an item is still in flight");
         outcome.ended.push(epoch);
         let over = input.is_empty();
         drop((input, outcome));
@@ -164,19 +165,20 @@ impl ModelNode {
         self.finished.load(Ordering::SeqCst)
     }
 
-    /// What workers do: work, or announce themselves, look again, and sleep. Nobody wakes them before
-    /// it is over: whoever leaves last must see for itself that the end comes next.
+    /// Main loop of a worker: run, or announce itself, check again, and sleep. No thread wakes
+    /// workers before the run is over, so the last worker that leaves must see the end of the epoch
+    /// itself.
     fn work(&self) {
         while !self.is_finished() {
             if self.run() {
                 continue;
             }
-            let ticket = self.signal.prepare(Interest::All);
+            let permit = self.signal.prepare(Interest::All);
             if self.is_finished() || self.is_ready() {
-                self.signal.cancel(ticket);
+                self.signal.cancel(permit);
                 thread::yield_now();
             } else {
-                self.signal.wait(ticket);
+                self.signal.wait(permit);
             }
         }
     }
@@ -188,7 +190,7 @@ impl ModelNode {
     }
 }
 
-/// So many workers, of which each has so many turns. What they leave is done by one of them.
+/// Runs `workers` threads with `turns` turns each. One of them then does the remaining work.
 fn take_turns(workers: usize, turns: usize, input: &'static [Input], epochs: usize) {
     model(move || {
         let node = ModelNode::new(input);
@@ -211,17 +213,17 @@ fn take_turns(workers: usize, turns: usize, input: &'static [Input], epochs: usi
 }
 
 #[test]
-fn loom_epoch_end_comes_once_and_behind_every_item_of_two_workers() {
+fn loom_two_workers_end_each_epoch_once_after_its_last_item() {
     take_turns(2, 2, &[Item(0), Item(0), End(0), Item(1), End(1)], 2);
 }
 
 #[test]
-fn loom_epoch_end_comes_once_and_behind_every_item_of_three_workers() {
+fn loom_three_workers_end_each_epoch_once_after_its_last_item() {
     take_turns(3, 1, &[Item(0), Item(0), End(0), Item(1), End(1)], 2);
 }
 
 #[test]
-fn loom_epoch_end_is_seen_by_whoever_leaves_last() {
+fn loom_the_last_leaving_worker_sees_the_end_of_the_epoch() {
     model(|| {
         let node = ModelNode::new(&[Item(0), Item(0), End(0)]);
         let other = thread::spawn({

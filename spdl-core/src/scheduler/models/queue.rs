@@ -1,4 +1,4 @@
-//! Model checks: every interleaving of the queue and the signal, by loom.
+//! Model checks of the queue and the signal by loom, over all interleavings.
 //!
 //! `RUSTFLAGS="--cfg spdl_loom" cargo test -p spdl-core --release --lib loom_`
 //!
@@ -33,7 +33,7 @@ fn item(value: u32) -> Item<u32> {
     Item::new(ItemHeader::default(), value)
 }
 
-/// A queue that workers on the signal empty.
+/// A queue from which workers on the signal take items.
 fn queue(capacity: usize) -> (Arc<Queue<u32>>, Arc<Signal>) {
     let signal = Arc::new(Signal::new());
     let queue = Arc::new(Queue::new(capacity, None));
@@ -41,7 +41,7 @@ fn queue(capacity: usize) -> (Arc<Queue<u32>>, Arc<Signal>) {
     (queue, signal)
 }
 
-/// A queue that workers on the signal fill.
+/// A queue to which workers on the signal add items.
 fn putting(capacity: usize) -> (Arc<Queue<u32>>, Arc<Signal>) {
     let signal = Arc::new(Signal::new());
     (Arc::new(Queue::new(capacity, Some(Arc::clone(&signal)))), signal)
@@ -57,7 +57,8 @@ fn put_end(queue: &Queue<u32>, epoch: u64) {
     drop(queue.push_end(epoch));
 }
 
-/// What a task takes out until nothing comes any more; the end of an epoch as its number and 100.
+/// Items that a task takes until the queue ends; the end of an epoch is recorded as its number plus
+/// 100.
 fn take_all(queue: &Queue<u32>) -> Vec<u32> {
     let mut taken = Vec::new();
     loop {
@@ -69,7 +70,7 @@ fn take_all(queue: &Queue<u32>) -> Vec<u32> {
     }
 }
 
-/// What a worker does until `done`: work, or announce itself, look again, and sleep.
+/// Main loop of a worker until `done`: run, or announce itself, check again, and sleep.
 fn work_until(
     signal: &Signal,
     interest: Interest,
@@ -90,7 +91,7 @@ fn work_until(
 }
 
 #[test]
-fn loom_work_made_while_a_worker_falls_asleep_is_seen() {
+fn loom_a_worker_sees_work_added_before_it_sleeps() {
     model(|| {
         let shared = Arc::new((Signal::new(), AtomicUsize::new(0)));
         let worker = thread::spawn({
@@ -109,7 +110,7 @@ fn loom_work_made_while_a_worker_falls_asleep_is_seen() {
 }
 
 #[test]
-fn loom_a_partial_waiter_does_not_swallow_anothers_wake_up() {
+fn loom_a_partial_waiter_does_not_consume_another_wake_up() {
     model(|| {
         // Part 0 can be done by both workers, part 1 only by the second.
         let shared = Arc::new((Signal::new(), [AtomicUsize::new(0), AtomicUsize::new(0)]));
@@ -184,10 +185,10 @@ fn loom_a_worker_that_waits_for_room_is_woken_by_the_consumer() {
     });
 }
 
-/// A worker that looks only at the hint, as a node's `ready` does, also behind a queue that has to
-/// drain first.
+/// A worker that checks only the hint, as a node's `ready` does, also downstream of a queue that
+/// must drain first.
 #[test]
-fn loom_a_worker_that_looks_at_the_hint_is_woken_when_a_full_queue_has_drained() {
+fn loom_a_worker_that_checks_the_hint_is_woken_when_a_full_queue_has_drained() {
     model(|| {
         let (queue, signal) = putting(2);
         put(&queue, 1);
@@ -266,7 +267,7 @@ fn loom_a_released_place_wakes_the_task_that_waits_for_it() {
 }
 
 #[test]
-fn loom_a_worker_that_wants_a_place_beyond_the_promised_ones_is_woken() {
+fn loom_a_worker_that_waits_for_an_extra_slot_is_woken() {
     model(|| {
         let (queue, signal) = putting(2);
         put(&queue, 1);
@@ -282,7 +283,7 @@ fn loom_a_worker_that_wants_a_place_beyond_the_promised_ones_is_woken() {
                     }
                     pushed.get()
                 };
-                // As `help` does: it asks the hint, which remembers that somebody waits.
+                // Like `work_downstream`: the hint records that a worker waits.
                 while !step() {
                     let ticket = signal.prepare(Interest::Some);
                     if queue.has_place_beyond() {
@@ -300,7 +301,7 @@ fn loom_a_worker_that_wants_a_place_beyond_the_promised_ones_is_woken() {
 }
 
 #[test]
-fn loom_shutting_a_queue_wakes_all_who_wait() {
+fn loom_shutting_a_queue_wakes_all_waiting_threads() {
     model(|| {
         let (queue, signal) = queue(1);
         let consumer = thread::spawn({
@@ -312,7 +313,7 @@ fn loom_shutting_a_queue_wakes_all_who_wait() {
             move || work_until(&signal, Interest::All, || false, || queue.is_finished())
         });
         queue.shut();
-        // What still arrives is dropped, and counted in nobody's way.
+        // Later items are dropped and are not counted as waiting.
         assert!(queue.reserve(1) <= 1);
         consumer.join().unwrap();
         worker.join().unwrap();
@@ -321,7 +322,7 @@ fn loom_shutting_a_queue_wakes_all_who_wait() {
 }
 
 #[test]
-fn loom_what_is_put_into_a_queue_that_is_shut_meanwhile_is_dropped() {
+fn loom_items_sent_to_a_queue_that_is_being_shut_are_dropped() {
     model(|| {
         let queue = Arc::new(Queue::new(2, None));
         let witness = Arc::new(());
@@ -343,12 +344,12 @@ fn loom_what_is_put_into_a_queue_that_is_shut_meanwhile_is_dropped() {
         putter.join().unwrap();
         consumer.join().unwrap();
         assert!(queue.is_finished());
-        assert_eq!(Arc::strong_count(&witness), 1, "an item is left in the queue");
+        assert_eq!(Arc::strong_count(&witness), 1, "an item is still in the queue");
     });
 }
 
 #[test]
-fn loom_a_shut_queue_refuses_the_task_that_waits_for_room() {
+fn loom_a_shut_queue_rejects_a_task_that_waits_for_room() {
     model(|| {
         let queue = Arc::new(Queue::new(1, None));
         put(&queue, 1);
@@ -362,7 +363,7 @@ fn loom_a_shut_queue_refuses_the_task_that_waits_for_room() {
 }
 
 #[test]
-fn loom_whoever_takes_the_last_item_of_a_closed_queue_wakes_the_other_worker() {
+fn loom_the_worker_that_takes_the_last_item_of_a_closed_queue_wakes_the_other() {
     model(|| {
         let (queue, signal) = queue(1);
         put(&queue, 1);
@@ -419,7 +420,7 @@ fn loom_the_end_of_an_epoch_is_never_seen_before_its_items() {
 }
 
 #[test]
-fn loom_a_task_sees_the_end_of_an_epoch_behind_its_items() {
+fn loom_a_task_sees_the_end_of_an_epoch_after_its_items() {
     model(|| {
         let queue = Arc::new(Queue::new(2, None));
         let putter = thread::spawn({
@@ -436,7 +437,7 @@ fn loom_a_task_sees_the_end_of_an_epoch_behind_its_items() {
 }
 
 #[test]
-fn loom_a_run_ends_where_its_epoch_does() {
+fn loom_a_run_ends_at_the_end_of_its_epoch() {
     model(|| {
         let queue = Arc::new(Queue::new(4, None));
         put(&queue, 1);
@@ -458,7 +459,7 @@ fn loom_a_run_ends_where_its_epoch_does() {
                 }
                 Some(Next::EpochEnd(epoch)) => seen.push(100 + epoch as u32),
                 Some(Next::Closed) => break,
-                Some(Next::Item(_)) => panic!("an item beside the run"),
+                Some(Next::Item(_)) => panic!("received an item that is not in the run"),
             }
         }
         assert_eq!(seen, [1, 2, 100, 3]);
@@ -469,12 +470,12 @@ fn loom_a_run_ends_where_its_epoch_does() {
 #[test]
 fn loom_tickets_are_drawn_retired_and_settled_without_a_lost_wake_up() {
     model(|| {
-        let desk = Arc::new(TicketIssuer::default());
+        let issuer = Arc::new(TicketIssuer::default());
         let drawer = thread::spawn({
-            let desk = Arc::clone(&desk);
+            let issuer = Arc::clone(&issuer);
             move || {
                 for number in 0..2 {
-                    let ticket = block_on(poll_fn(|cx| desk.poll_draw(1, cx)));
+                    let ticket = block_on(poll_fn(|cx| issuer.poll_draw(1, cx)));
                     assert_eq!(ticket.number, number);
                     drop(ticket);
                 }
@@ -483,10 +484,10 @@ fn loom_tickets_are_drawn_retired_and_settled_without_a_lost_wake_up() {
         let (mut retired, mut settled) = (Vec::new(), 0);
         while settled < 2 {
             block_on(poll_fn(|cx| {
-                desk.take_retired(&mut retired, cx);
+                issuer.take_retired(&mut retired, cx);
                 if retired.len() > settled { Poll::Ready(()) } else { Poll::Pending }
             }));
-            desk.settle();
+            issuer.settle();
             settled += 1;
         }
         let numbers: Vec<u64> = retired.iter().map(|ticket| ticket.number).collect();
@@ -495,9 +496,9 @@ fn loom_tickets_are_drawn_retired_and_settled_without_a_lost_wake_up() {
     });
 }
 
-/// A pool of the caller's, whose workers leave when they find nothing: the protocol of `WorkerPool`.
+/// A pool of the caller, whose workers leave if they find no work: the protocol of `WorkerPool`.
 #[test]
-fn loom_work_made_while_a_lent_worker_leaves_is_seen() {
+fn loom_work_added_while_a_worker_of_the_callers_pool_leaves_is_seen() {
     model(|| {
         let work = Arc::new(AtomicUsize::new(0));
         let done = Arc::new(AtomicUsize::new(0));
@@ -506,7 +507,7 @@ fn loom_work_made_while_a_lent_worker_leaves_is_seen() {
             let (work, present) = (Arc::clone(&work), Arc::clone(&present));
             move || {
                 let mut present = present.lock().unwrap();
-                // One at a time, and only where there is work.
+                // One job at a time, and only if there is work.
                 if work.load(Ordering::SeqCst) > 0 && present.0 == 0 {
                     *present = (1, present.1 + 1);
                 }
@@ -527,7 +528,7 @@ fn loom_work_made_while_a_lent_worker_leaves_is_seen() {
                         done.fetch_add(1, Ordering::SeqCst);
                     }
                     present.lock().unwrap().0 = 0;
-                    // Work that was made after the last look would else wait for ever.
+                    // Work added after the last check would otherwise wait forever.
                     call();
                 }
             }
@@ -542,7 +543,7 @@ fn loom_work_made_while_a_lent_worker_leaves_is_seen() {
 }
 
 #[test]
-fn loom_a_task_that_runs_until_the_end_is_woken_by_it() {
+fn loom_the_end_wakes_a_task_that_runs_until_then() {
     model(|| {
         let shared = Arc::new(RunContext::new(0, 1, Vec::new(), BufferPool::new()));
         let task = thread::spawn({
@@ -555,7 +556,7 @@ fn loom_a_task_that_runs_until_the_end_is_woken_by_it() {
 }
 
 #[test]
-fn loom_a_stop_wakes_everything_that_waits_at_its_queues() {
+fn loom_a_stop_wakes_all_threads_and_tasks_that_wait_at_queues() {
     model(|| {
         let shared = Arc::new(RunContext::new(0, 1, Vec::new(), BufferPool::new()));
         let queue = Arc::new(Queue::<u32>::new(1, None));
@@ -576,9 +577,9 @@ fn loom_a_stop_wakes_everything_that_waits_at_its_queues() {
     });
 }
 
-/// What `Control` does: store the number, then wake all.
+/// Like `Control`: store the number, then wake all.
 #[test]
-fn loom_concurrency_raised_while_the_last_worker_falls_asleep_is_seen() {
+fn loom_the_last_worker_sees_raised_concurrency_before_it_sleeps() {
     model(|| {
         let (queue, signal) = queue(1);
         put(&queue, 1);
@@ -602,10 +603,10 @@ fn loom_concurrency_raised_while_the_last_worker_falls_asleep_is_seen() {
     });
 }
 
-/// The protocol of an ordered stage: whoever finishes the next run puts down all behind it, each
-/// without the lock.
+/// The protocol of an ordered stage: the worker that finishes the next run sends it and all runs
+/// after it, each outside the lock.
 #[test]
-fn loom_runs_go_on_in_their_order_whoever_finishes_them() {
+fn loom_runs_are_sent_in_order_by_any_worker() {
     model(|| {
         let turns = Arc::new(Mutex::new(Reorder::default()));
         let output = Arc::new(Queue::new(3, None));
