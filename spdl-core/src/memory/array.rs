@@ -1,4 +1,4 @@
-//! Arrays on the host: a type, a shape, and a buffer that goes back to its pool.
+//! Typed, shaped arrays in host memory.
 
 use std::fmt;
 
@@ -9,20 +9,20 @@ use crate::memory::buffer::HostBuffer;
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum DType {
-    /// Unsigned, 8 bits.
+    /// 8-bit unsigned integer.
     U8,
-    /// Signed, 64 bits.
+    /// 64-bit signed integer.
     I64,
     /// IEEE 754 binary32.
     F32,
     /// IEEE 754 binary16.
     F16,
-    /// The upper 16 bits of a binary32.
+    /// bfloat16: the upper 16 bits of a binary32.
     BF16,
 }
 
 impl DType {
-    /// The size of one element in bytes.
+    /// Returns the size of one element in bytes.
     pub fn size(self) -> usize {
         match self {
             DType::U8 => 1,
@@ -32,7 +32,8 @@ impl DType {
         }
     }
 
-    /// NumPy's name: `uint8`, `int64`, `float32`, `float16`; `bfloat16` is that of `ml_dtypes`.
+    /// Returns the NumPy name: `uint8`, `int64`, `float32`, `float16`; for `BF16` the name in
+    /// `ml_dtypes`, `bfloat16`.
     pub fn name(self) -> &'static str {
         match self {
             DType::U8 => "uint8",
@@ -58,7 +59,7 @@ pub trait Element: private::Sealed {
 }
 
 mod private {
-    #[expect(unnameable_types, reason = "this is what keeps the trait closed")]
+    #[expect(unnameable_types, reason = "the private supertrait seals the trait")]
     pub trait Sealed: bytemuck::Pod {}
     impl Sealed for u8 {}
     impl Sealed for i64 {}
@@ -83,9 +84,9 @@ impl Element for half::bf16 {
     const DTYPE: DType = DType::BF16;
 }
 
-/// A dense array in host memory, rows first (C order), its data aligned to 64 bytes.
+/// A dense array in host memory, in C order, aligned to 64 bytes.
 ///
-/// Dropping it gives its buffer back to the pool it came from.
+/// When dropped, the array returns its buffer to its pool.
 pub struct Array {
     dtype: DType,
     shape: Vec<usize>,
@@ -93,11 +94,11 @@ pub struct Array {
 }
 
 impl Array {
-    /// Puts a shape on a buffer.
+    /// Creates an array from a buffer. The buffer may be longer than the shape requires, as for an
+    /// incomplete last batch.
     ///
     /// # Errors
-    /// `InvalidArgument` where the buffer is shorter than the shape needs. A longer one is allowed:
-    /// a short last batch lies in a buffer of full size.
+    /// `InvalidArgument` if the buffer is shorter than the shape requires.
     pub fn new(dtype: DType, shape: Vec<usize>, buffer: HostBuffer) -> Result<Self> {
         let needed = shape
             .iter()
@@ -106,57 +107,61 @@ impl Array {
         if needed.is_none() {
             return Err(Error::new(
                 ErrorKind::InvalidArgument,
-                format!("an array of {dtype} {shape:?} does not fit {} bytes", buffer.len()),
+                format!(
+                    "cannot create an array of {dtype} with shape {shape:?}: the buffer has only \
+                     {} bytes",
+                    buffer.len()
+                ),
             ));
         }
         Ok(Array { dtype, shape, buffer })
     }
 
-    /// The type of the elements.
+    /// Returns the type of the elements.
     pub fn dtype(&self) -> DType {
         self.dtype
     }
 
-    /// The extent of each dimension, slowest first: `[batch, height, width, channels]`.
+    /// Returns the extents of the dimensions, for example `[batch, height, width, channels]`.
     pub fn shape(&self) -> &[usize] {
         &self.shape
     }
 
-    /// What it is made of.
+    /// Splits the array into its parts.
     pub(crate) fn into_parts(self) -> (DType, Vec<usize>, HostBuffer) {
         (self.dtype, self.shape, self.buffer)
     }
 
-    /// The bytes of the buffer behind it, used or not.
+    /// Returns the size of the whole buffer in bytes.
     pub(crate) fn buffer_len(&self) -> usize {
         self.buffer.len()
     }
 
-    /// The elements as bytes in the machine's order.
+    /// Returns the elements as bytes, in the machine's byte order.
     pub fn as_bytes(&self) -> &[u8] {
         let len = self.shape.iter().product::<usize>() * self.dtype.size();
         &self.buffer[..len]
     }
 
-    /// The same, to be written.
+    /// Returns the elements as mutable bytes.
     pub fn as_bytes_mut(&mut self) -> &mut [u8] {
         let len = self.as_bytes().len();
         &mut self.buffer[..len]
     }
 
-    /// The elements.
+    /// Returns the elements.
     ///
     /// # Errors
-    /// `InvalidArgument` where `T` is not the array's type.
+    /// `InvalidArgument` if `T` is not the element type of the array.
     pub fn as_slice<T: Element>(&self) -> Result<&[T]> {
         expect_dtype::<T>(self.dtype)?;
         Ok(bytemuck::cast_slice(self.as_bytes()))
     }
 
-    /// The elements, to be written.
+    /// Returns the elements for writing.
     ///
     /// # Errors
-    /// `InvalidArgument` where `T` is not the array's type.
+    /// `InvalidArgument` if `T` is not the element type of the array.
     pub fn as_mut_slice<T: Element>(&mut self) -> Result<&mut [T]> {
         expect_dtype::<T>(self.dtype)?;
         Ok(bytemuck::cast_slice_mut(self.as_bytes_mut()))
@@ -175,6 +180,9 @@ pub(crate) fn expect_dtype<T: Element>(dtype: DType) -> Result<()> {
     }
     Err(Error::new(
         ErrorKind::InvalidArgument,
-        format!("the elements are {dtype}, and were asked for as {}", T::DTYPE),
+        format!(
+            "cannot access an array of {dtype} as {}; use the element type of the array",
+            T::DTYPE
+        ),
     ))
 }

@@ -1,4 +1,4 @@
-//! Where batches go: the device behind the last stage, and its twin on the host.
+//! Devices to which batches are uploaded, and the host as a device.
 
 use std::any::Any;
 use std::fmt::Debug;
@@ -14,70 +14,73 @@ pub enum Space {
     Host,
     /// The memory of a CUDA device.
     Cuda {
-        /// The device's number.
+        /// Number of the device.
         ordinal: u32,
     },
 }
 
-/// Says when asynchronous work on a device is done.
+/// Completion of asynchronous work on a device.
 pub trait Fence: Debug + Send + Sync + 'static {
-    /// Whether the work is done, without waiting.
+    /// Returns whether the work is done, without waiting.
     ///
     /// # Errors
-    /// The failure of that work.
+    /// The error of the work, if it failed.
     fn is_done(&self) -> Result<bool>;
 
-    /// Waits until it is.
+    /// Waits until the work is done.
     ///
     /// # Errors
-    /// The failure of that work.
+    /// The error of the work, if it failed.
     fn wait(&self) -> Result<()>;
 }
 
-/// Memory that a device holds for a batch. As it is [`Any`], who knows the device gets its own type.
+/// Device memory of a batch.
+///
+/// Code that knows the device can downcast to its type with [`Any`].
 pub trait DeviceMemory: Any + Debug + Send + Sync + 'static {
-    /// Where it lies.
+    /// Returns the memory space.
     fn space(&self) -> Space;
-    /// How long it is, in bytes.
+    /// Returns the size in bytes.
     fn len(&self) -> usize;
-    /// Whether it has no bytes.
+    /// Returns whether the size is 0.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
-    /// Its address in its own space, for hand-over to a framework.
+    /// Returns the address within its memory space, for example for DLPack.
     fn address(&self) -> usize;
 }
 
-/// A copy to a device that is under way.
+/// A copy to a device in progress.
 #[derive(Debug)]
 pub struct Upload {
-    /// Where the bytes will be. Its contents are unspecified until `ready` is done.
+    /// The destination. Its contents are unspecified until `ready` is done.
     pub memory: Box<dyn DeviceMemory>,
-    /// Done once they are there.
+    /// Completion of the copy.
     pub ready: Box<dyn Fence>,
 }
 
-/// Where batches go. Called once per batch, not per sample.
+/// A device that receives batches. Methods are called once per batch, not per sample.
 ///
-/// [`HostDevice`] is the twin that needs no accelerator; `spdl-cuda` holds the one that does.
+/// [`HostDevice`] needs no accelerator. `spdl-cuda` implements a CUDA device.
 pub trait Device: Debug + Send + Sync + 'static {
-    /// The space that uploads end in.
+    /// Returns the memory space of uploads.
     fn space(&self) -> Space;
 
-    /// Memory for a batch to be assembled in: pinned where the device copies faster from such.
+    /// Returns a host buffer of `bytes` bytes for a batch, pinned if the device copies faster from
+    /// pinned memory.
     ///
     /// # Errors
-    /// Where there is none to be had.
+    /// If the memory cannot be allocated.
     fn host_buffer(&self, bytes: usize) -> Result<HostBuffer>;
 
-    /// Starts the copy and returns at once. The device owns `host` until the fence is done.
+    /// Starts a copy and returns immediately. The device owns `host` until the fence is done.
     ///
     /// # Errors
-    /// Where the copy cannot be started.
+    /// If the copy cannot be started.
     fn upload(&self, host: HostBuffer) -> Result<Upload>;
 }
 
-/// The host as its own device: an upload is done at once and copies nothing.
+/// The host as a device: an upload is done immediately and copies nothing.
 ///
 /// ```
 /// use spdl_core::Device;
@@ -95,7 +98,7 @@ pub trait Device: Debug + Send + Sync + 'static {
 pub struct HostDevice(BufferPool);
 
 impl HostDevice {
-    /// Takes its buffers from `pool`.
+    /// Creates a device whose buffers come from `pool`.
     pub fn new(pool: BufferPool) -> Self {
         HostDevice(pool)
     }
@@ -129,7 +132,7 @@ impl DeviceMemory for HostBuffer {
     }
 }
 
-/// The fence of work that was done when it was made.
+/// Fence of work that is already done.
 #[derive(Debug)]
 struct Done;
 
@@ -148,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_host_upload_copies_nothing_and_gives_its_buffer_back() {
+    fn a_host_upload_copies_nothing_and_returns_its_buffer() {
         let pool = BufferPool::new();
         let device = HostDevice::new(pool.clone());
         let host = device.host_buffer(100).unwrap();

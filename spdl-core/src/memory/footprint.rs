@@ -1,4 +1,4 @@
-//! How much memory an item holds: what a pipeline's memory budget counts.
+//! Memory footprint of values, which the memory budget counts.
 
 use std::fmt;
 use std::mem::{size_of, size_of_val};
@@ -9,16 +9,15 @@ use crate::error::Error;
 use crate::memory::array::Array;
 use crate::memory::buffer::HostBuffer;
 
-/// How many bytes a value holds: its own size, and the heap memory that it owns.
+/// Memory footprint of a value: its own size plus the heap memory that it owns, in bytes.
 ///
-/// A pipeline with a memory budget asks every item for it, once after each stage that made or
-/// changed it, so it should be cheap. It is: a `Vec` of numbers, whatever its length, answers
-/// without looking at its elements, because [`FIXED`](Footprint::FIXED) says what each of them
-/// holds. Only collections of values that differ (a `Vec<String>`) are walked through.
+/// A pipeline with a memory budget calls [`footprint`](Footprint::footprint) once for each item
+/// after each stage that created or changed it, so the call should be cheap. A `Vec` of numbers
+/// does not visit its elements, because [`FIXED`](Footprint::FIXED) gives the footprint of each.
+/// Only collections of values of different sizes, such as `Vec<String>`, are visited.
 ///
-/// What is shared counts in full for each of its holders (an [`Arc`]): the sum over all items may
-/// be more than the memory that is in use, and is never less. What belongs to nobody (a
-/// `&'static str`) counts with the size of its reference.
+/// Shared memory ([`Arc`]) counts in full for each owner, so the sum over all items is an upper
+/// bound. Static data (`&'static str`) counts only the size of the reference.
 ///
 /// ```
 /// use spdl_core::Footprint;
@@ -39,15 +38,15 @@ use crate::memory::buffer::HostBuffer;
 /// assert!((192_000..192_100).contains(&clip.footprint()));
 /// ```
 pub trait Footprint {
-    /// What every value of this type holds, where all hold the same, as numbers do. Default:
-    /// `None`, they differ. Collections of a type with a fixed footprint need not be walked.
+    /// The footprint in bytes, if it is the same for all values of the type, as for numbers.
+    /// Collections of such values are not visited. Default: `None`.
     const FIXED: Option<usize> = None;
 
-    /// The bytes that this value holds, its own size included.
+    /// Returns the footprint in bytes, including the value's own size.
     fn footprint(&self) -> usize;
 }
 
-/// What a value holds beyond its own size.
+/// Returns the heap memory of a value in bytes.
 pub(crate) fn heap<T: Footprint>(value: &T) -> usize {
     match T::FIXED {
         Some(fixed) => fixed.saturating_sub(size_of::<T>()),
@@ -55,7 +54,7 @@ pub(crate) fn heap<T: Footprint>(value: &T) -> usize {
     }
 }
 
-/// What the values of a type hold beyond their own size, where that is fixed.
+/// Returns the heap memory of each value of a type in bytes, if it is fixed.
 pub(crate) const fn fixed_heap<T: Footprint>() -> Option<usize> {
     match T::FIXED {
         Some(fixed) => Some(fixed.saturating_sub(size_of::<T>())),
@@ -107,7 +106,7 @@ impl Footprint for PathBuf {
     }
 }
 
-/// What elements side by side hold. Takes no time where each holds the same.
+/// Returns the footprint of a slice. Takes constant time for elements with a fixed footprint.
 fn slice<T: Footprint>(values: &[T]) -> usize {
     let heap = match fixed_heap::<T>() {
         Some(each) => each.saturating_mul(values.len()),
@@ -117,8 +116,8 @@ fn slice<T: Footprint>(values: &[T]) -> usize {
 }
 
 impl<T: Footprint> Footprint for Vec<T> {
-    /// Its capacity counts, not its length. Takes no time where the elements' footprint is
-    /// [fixed](Footprint::FIXED).
+    /// Counts the capacity, not the length. Takes constant time if the elements have a
+    /// [fixed](Footprint::FIXED) footprint.
     fn footprint(&self) -> usize {
         let spare = (self.capacity() - self.len()).saturating_mul(size_of::<T>());
         slice(self).saturating_add(spare + size_of::<Self>())
@@ -135,30 +134,30 @@ impl<T: Footprint, const N: usize> Footprint for [T; N] {
     }
 }
 
-/// The two counters beside the value of an [`Arc`].
+/// Size of the two reference counters of an [`Arc`].
 const ARC_COUNTERS: usize = 2 * size_of::<usize>();
 
 macro_rules! pointer {
-    ($pointer:ident, $beside:expr) => {
+    ($pointer:ident, $overhead:expr) => {
         impl<T: Footprint> Footprint for $pointer<T> {
             const FIXED: Option<usize> = match T::FIXED {
-                Some(fixed) => Some(size_of::<Self>() + $beside + fixed),
+                Some(fixed) => Some(size_of::<Self>() + $overhead + fixed),
                 None => None,
             };
             fn footprint(&self) -> usize {
-                (**self).footprint().saturating_add(size_of::<Self>() + $beside)
+                (**self).footprint().saturating_add(size_of::<Self>() + $overhead)
             }
         }
 
         impl<T: Footprint> Footprint for $pointer<[T]> {
             fn footprint(&self) -> usize {
-                slice(self).saturating_add(size_of::<Self>() + $beside)
+                slice(self).saturating_add(size_of::<Self>() + $overhead)
             }
         }
 
         impl Footprint for $pointer<str> {
             fn footprint(&self) -> usize {
-                self.len() + size_of::<Self>() + $beside
+                self.len() + size_of::<Self>() + $overhead
             }
         }
     };
@@ -168,7 +167,7 @@ pointer!(Box, 0);
 pointer!(Arc, ARC_COUNTERS);
 
 impl Footprint for bytes::Bytes {
-    /// Its length counts. The allocation behind it may be larger, and be shared with others.
+    /// Counts the length. The allocation may be larger and shared.
     fn footprint(&self) -> usize {
         size_of::<Self>() + self.len()
     }
@@ -232,21 +231,21 @@ impl Footprint for HostBuffer {
 }
 
 impl Footprint for Array {
-    /// Its whole buffer counts, also where a short last batch uses only the first part of it.
+    /// Counts the whole buffer, even if an incomplete last batch uses only a part.
     fn footprint(&self) -> usize {
         size_of::<Self>() + self.buffer_len() + size_of_val(self.shape())
     }
 }
 
 impl Footprint for Error {
-    /// Its words count, its cause does not: nobody knows what that holds.
+    /// Counts the strings of the error, but not its cause, whose size is unknown.
     fn footprint(&self) -> usize {
-        let words = [Some(self.message()), self.stage(), self.key()];
-        size_of::<Self>() + words.into_iter().flatten().map(str::len).sum::<usize>()
+        let strings = [Some(self.message()), self.stage(), self.key()];
+        size_of::<Self>() + strings.into_iter().flatten().map(str::len).sum::<usize>()
     }
 }
 
-/// A number of bytes for people: `17 bytes`, `1.5 MiB`, `64 GiB`.
+/// Formats a number of bytes: `17 bytes`, `1.5 MiB`, `64 GiB`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ByteSize(pub(crate) usize);
 
@@ -260,7 +259,7 @@ impl fmt::Display for ByteSize {
         let mut value = self.0 as f64;
         let mut unit = "bytes";
         for larger in ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"] {
-            // What would be printed as 1024 belongs to the next unit.
+            // A value that rounds to 1024 is printed in the next unit.
             if value < 1023.95 {
                 break;
             }
@@ -268,7 +267,7 @@ impl fmt::Display for ByteSize {
             unit = larger;
         }
         let tenths = (value * 10.0).round() / 10.0;
-        // `{}` leaves out a fraction of zero.
+        // `{}` omits a zero fraction.
         write!(f, "{tenths} {unit}")
     }
 }
@@ -282,31 +281,31 @@ mod tests {
     use crate::memory::buffer::BufferPool;
 
     thread_local! {
-        static ASKED: Cell<usize> = const { Cell::new(0) };
+        static CALLS: Cell<usize> = const { Cell::new(0) };
     }
 
-    /// Counts how often it is asked.
+    /// Counts the calls of `footprint`.
     #[derive(Clone, Copy)]
     struct Number(#[expect(dead_code, reason = "only its size matters")] u32);
     impl Footprint for Number {
         const FIXED: Option<usize> = Some(4);
         fn footprint(&self) -> usize {
-            ASKED.set(ASKED.get() + 1);
+            CALLS.set(CALLS.get() + 1);
             4
         }
     }
 
     #[test]
-    fn a_vector_of_numbers_is_not_walked_through() {
+    fn elements_of_fixed_size_are_not_visited() {
         let numbers = vec![Number(0); 1000];
         assert_eq!(numbers.footprint(), size_of::<Vec<Number>>() + 4000);
         assert_eq!(vec![(Number(0), 1u8, [1.0f32; 3]); 10].footprint(), 24 + 10 * 20);
         assert_eq!(vec![Some(Number(0)); 10].footprint(), 24 + 10 * 8);
-        assert_eq!(ASKED.get(), 0);
+        assert_eq!(CALLS.get(), 0);
     }
 
     #[test]
-    fn numbers_hold_their_own_size() {
+    fn numbers_count_their_own_size() {
         assert_eq!(7u8.footprint(), 1);
         assert_eq!(7.0f64.footprint(), 8);
         assert_eq!('x'.footprint(), 4);
@@ -329,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_in_a_collection_counts_once() {
+    fn elements_of_a_collection_count_once() {
         let texts = vec![String::from("abc"), String::from("de")];
         assert_eq!(texts.footprint(), 24 + 2 * 24 + 3 + 2);
         let boxed: Box<[String]> = texts.into_boxed_slice();
@@ -343,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn both_sides_of_a_result_count() {
+    fn both_variants_of_a_result_count() {
         let fine: Result<Vec<u8>, Error> = Ok(vec![0; 100]);
         assert_eq!(fine.footprint(), size_of_val(&fine) + 100);
         let error =
@@ -353,24 +352,24 @@ mod tests {
     }
 
     #[test]
-    fn what_is_shared_counts_in_full_for_each_holder() {
+    fn shared_memory_counts_in_full_for_each_owner() {
         let shared = Arc::new(vec![0u8; 1000]);
-        let holders = vec![Arc::clone(&shared), shared];
-        assert_eq!(holders.footprint(), 24 + 2 * (8 + 16 + 24 + 1000));
+        let owners = vec![Arc::clone(&shared), shared];
+        assert_eq!(owners.footprint(), 24 + 2 * (8 + 16 + 24 + 1000));
         assert_eq!(Arc::<str>::from("abc").footprint(), 16 + 16 + 3);
         assert_eq!(<Arc<u64> as Footprint>::FIXED, Some(8 + 16 + 8));
         assert_eq!(vec![Box::new(1u64); 3].footprint(), 24 + 3 * 16);
     }
 
     #[test]
-    fn bytes_hold_their_length() {
+    fn bytes_count_their_length() {
         let bytes = bytes::Bytes::from(vec![0; 1000]);
         assert_eq!(bytes.footprint(), size_of::<bytes::Bytes>() + 1000);
         assert_eq!(bytes.slice(..10).footprint(), size_of::<bytes::Bytes>() + 10);
     }
 
     #[test]
-    fn an_array_holds_its_whole_buffer() {
+    fn an_array_counts_its_whole_buffer() {
         let buffer = BufferPool::new().take(4000).unwrap();
         assert_eq!(buffer.footprint(), size_of::<HostBuffer>() + 4000);
         let array = Array::new(DType::F32, vec![10, 10], buffer).unwrap();
@@ -378,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn a_type_that_understates_itself_does_no_harm() {
+    fn implausible_footprints_do_not_overflow() {
         struct Nothing(#[expect(dead_code, reason = "only its size matters")] u64);
         impl Footprint for Nothing {
             fn footprint(&self) -> usize {
@@ -396,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_read_well() {
+    fn sizes_are_formatted_with_binary_units() {
         let cases = [
             (0, "0 bytes"),
             (1, "1 byte"),

@@ -1,40 +1,41 @@
-//! What this process may use of its machine: memory and CPUs, with the limits of its container.
+//! Memory and CPUs that this process may use, within the limits of its container.
 
 use std::num::NonZero;
 
-/// What is assumed where the system does not say how much memory there is (other than Linux).
+/// Assumed memory if the system does not report it (systems other than Linux).
 const ASSUMED_MEMORY: u64 = 4 << 30;
 
-/// The share of the usable memory that a pipeline may take by default is one over this.
+/// By default, a pipeline may use this fraction of the usable memory: one over this number.
 const DEFAULT_SHARE: u64 = 4;
 
-/// Limits from here on mean "none": the first version of control groups has no word for it, and
-/// prints the largest number of pages it can count.
+/// Limits from this value on mean "no limit": cgroup v1 reports the largest page count that it can
+/// represent.
 const NO_LIMIT: u64 = 1 << 62;
 
-/// How many CPUs this process may use, at least 1.
+/// Returns how many CPUs this process may use, at least 1.
 ///
-/// The standard library knows it well: it looks at the calling thread's affinity and, on Linux, at
-/// the CPU quotas of both versions of control groups, up the hierarchy, rounded down. Ask from a
-/// thread that is not pinned.
+/// The standard library reads the affinity of the calling thread and, on Linux, the CPU quotas of
+/// cgroup v1 and v2 over the whole hierarchy, rounded down. Call this from a thread that is not
+/// pinned.
 pub(crate) fn usable_cpus() -> usize {
     std::thread::available_parallelism().map_or(1, NonZero::get)
 }
 
-/// How many bytes of memory this process may use: the machine's, or less where a control group
-/// (either version, anywhere up the hierarchy) or a limit on the address space says so.
+/// Returns how many bytes of memory this process may use.
 ///
-/// On systems other than Linux, and where `/proc` is not readable: 4 GiB.
+/// This is the machine's memory, or less if a control group (cgroup v1 or v2, anywhere in the
+/// hierarchy) or a limit on the address space is lower. Returns 4 GiB on systems other than Linux,
+/// and if `/proc` cannot be read.
 pub fn usable_memory() -> u64 {
     memory_limit(&|path| std::fs::read_to_string(path).ok())
 }
 
-/// The memory budget of a pipeline that was not given any: a quarter of what is usable.
+/// Returns the default memory budget of a pipeline: a quarter of the usable memory.
 pub(crate) fn default_budget() -> usize {
     usize::try_from(usable_memory() / DEFAULT_SHARE).unwrap_or(usize::MAX).max(1)
 }
 
-/// [`usable_memory`] as the files that `read` finds have it.
+/// Computes [`usable_memory`] from the files that `read` returns.
 fn memory_limit(read: &dyn Fn(&str) -> Option<String>) -> u64 {
     let machine = read("/proc/meminfo").and_then(|text| total_memory(&text));
     let address_space = read("/proc/self/limits").and_then(|text| address_space(&text));
@@ -50,49 +51,49 @@ fn memory_limit(read: &dyn Fn(&str) -> Option<String>) -> u64 {
     least
 }
 
-/// The machine's memory, of `/proc/meminfo`.
+/// Parses the total memory from `/proc/meminfo`.
 fn total_memory(text: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
     line.trim().strip_suffix("kB")?.trim_end().parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// The soft limit on the address space, of `/proc/self/limits`.
+/// Parses the soft limit of the address space from `/proc/self/limits`.
 fn address_space(text: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix("Max address space"))?;
-    // "unlimited" is no number.
+    // `unlimited` fails to parse.
     line.split_whitespace().next()?.parse().ok()
 }
 
-/// The content of `memory.max` or `memory.limit_in_bytes`; `None` where that is no limit.
+/// Parses `memory.max` or `memory.limit_in_bytes`; `None` if there is no limit.
 fn group_limit(text: &str) -> Option<u64> {
     text.trim().parse().ok().filter(|&bytes| bytes < NO_LIMIT)
 }
 
-/// A tree of control groups that can limit memory, and this process's place in it.
+/// A cgroup hierarchy with a memory controller, and the group of this process.
 #[derive(Debug, PartialEq, Eq)]
 struct Hierarchy {
-    /// Where the tree can be seen.
+    /// Mount point of the hierarchy.
     mount_point: String,
-    /// The process's group below that: empty, or with a slash before each name.
+    /// Path of the group below the mount point: empty, or with a leading slash.
     group: String,
-    /// The file that holds a group's limit.
+    /// Name of the file with a group's limit.
     file: &'static str,
 }
 
 impl Hierarchy {
-    /// The folders of the process's group and of all those around it.
+    /// Returns the folders of the process's group and of all its ancestors.
     fn folders(&self) -> impl Iterator<Item = String> + '_ {
         let ends = self.group.match_indices('/').map(|(at, _)| at).chain([self.group.len()]);
         ends.map(|end| format!("{}{}", self.mount_point, &self.group[..end]))
     }
 }
 
-/// Finds the process's memory groups: `groups` is `/proc/self/cgroup`, `mounts` is
-/// `/proc/self/mountinfo`. Both versions may be in use at once.
+/// Finds the memory groups of the process. `groups` is `/proc/self/cgroup`, `mounts` is
+/// `/proc/self/mountinfo`. Both cgroup versions may be in use concurrently.
 fn memory_hierarchies(groups: &str, mounts: &str) -> Vec<Hierarchy> {
     let mut found = Vec::new();
     for line in groups.lines() {
-        // `7:cpu,memory:/some/group`; the second version is `0::/some/group`.
+        // v1: `7:cpu,memory:/some/group`; v2: `0::/some/group`.
         let mut parts = line.splitn(3, ':');
         let (Some(_), Some(controllers), Some(path)) = (parts.next(), parts.next(), parts.next())
         else {
@@ -104,12 +105,12 @@ fn memory_hierarchies(groups: &str, mounts: &str) -> Vec<Hierarchy> {
         }
         let file = if unified { "memory.max" } else { "memory.limit_in_bytes" };
         for mount in mounts.lines().filter_map(|line| mount(line, unified)) {
-            // In a container the tree is often mounted from the container's group on, while the
-            // process's path is still counted from the top.
+            // In a container, the mount often starts at the container's group, while the path of
+            // the process starts at the root.
             let root = mount.root.trim_end_matches('/');
             let below = path.strip_prefix(root).filter(|rest| rest.starts_with('/'));
             let group = below.unwrap_or_default().trim_end_matches('/');
-            // A process outside its namespace's root has a path that leads out of the mount.
+            // A process outside of its namespace's root has a path that leaves the mount.
             let group = if group.split('/').any(|name| name == "..") { "" } else { group };
             let mount_point = mount.point.trim_end_matches('/').to_owned();
             found.push(Hierarchy { mount_point, group: group.to_owned(), file });
@@ -123,24 +124,24 @@ struct Mount {
     point: String,
 }
 
-/// Reads a line of `/proc/self/mountinfo`, where it is a mount of control groups of the wanted
-/// version with a say in memory.
+/// Parses a line of `/proc/self/mountinfo`. Returns `None` unless the line mounts a cgroup
+/// hierarchy of the requested version with a memory controller.
 fn mount(line: &str, unified: bool) -> Option<Mount> {
     let (before, after) = line.split_once(" - ")?;
     let mut after = after.split(' ');
     let (kind, _device, options) = (after.next()?, after.next()?, after.next()?);
-    let fits = match kind {
+    let matches = match kind {
         "cgroup2" => unified,
         "cgroup" => !unified && options.split(',').any(|option| option == "memory"),
         _ => false,
     };
     let mut fields = before.split(' ').skip(3);
     let (root, point) = (fields.next()?, fields.next()?);
-    fits.then(|| Mount { root: unescaped(root), point: unescaped(point) })
+    matches.then(|| Mount { root: unescape(root), point: unescape(point) })
 }
 
-/// Spaces, tabs, newlines and backslashes are written as `\` and three octal digits.
-fn unescaped(text: &str) -> String {
+/// Decodes octal escapes of spaces, tabs, newlines and backslashes.
+fn unescape(text: &str) -> String {
     let mut plain = text.to_owned();
     for (code, character) in [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")] {
         plain = plain.replace(code, character);
@@ -170,14 +171,14 @@ mod tests {
     }
 
     #[test]
-    fn without_any_file_a_constant_is_assumed() {
+    fn without_files_a_constant_is_assumed() {
         check(&[], ASSUMED_MEMORY);
         check(&[("/proc/meminfo", "MemTotal: lots\n")], ASSUMED_MEMORY);
         check(&[("/proc/meminfo", "MemTotal: 99999999999999999999 kB\n")], ASSUMED_MEMORY);
     }
 
     #[test]
-    fn without_limits_all_of_the_machine_is_usable() {
+    fn without_limits_all_memory_of_the_machine_is_usable() {
         check(&[("/proc/meminfo", MEMINFO)], MACHINE);
         check(
             &[
@@ -192,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_soft_limit_on_the_address_space_counts() {
+    fn a_soft_limit_on_the_address_space_is_respected() {
         let limits = "Limit                     Soft Limit           Hard Limit           Units\n\
                       Max cpu time              1                    2                    seconds\n\
                       Max address space         1073741824           unlimited            bytes\n";
@@ -200,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn the_smallest_limit_up_the_hierarchy_counts() {
+    fn the_smallest_limit_of_the_hierarchy_is_used() {
         let files = |own, middle, top| {
             [
                 ("/proc/meminfo", MEMINFO),
@@ -219,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_versions_huge_number_is_no_limit() {
+    fn the_largest_number_of_cgroup_v1_means_no_limit() {
         let files = |own, top| {
             [
                 ("/proc/self/cgroup", "8:pids:/x\n4:memory:/x\n0::/\n"),
@@ -236,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn both_versions_count_where_they_are_mixed() {
+    fn limits_of_both_cgroup_versions_are_respected() {
         let mounts = format!(
             "{V1_MOUNTS}41 31 0:38 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw,nsdelegate\n"
         );
@@ -254,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tree_mounted_from_the_containers_group_on_is_understood() {
+    fn a_hierarchy_mounted_at_the_containers_group_is_parsed() {
         let mounts = "35 31 0:32 /docker/0a1b /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n";
         let groups = |path: &str| format!("4:cpuacct,memory:{path}\n");
         let hierarchy = |group: &str| {
@@ -274,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn unusual_mount_points_are_understood_and_broken_lines_left_out() {
+    fn escaped_mount_points_are_parsed_and_invalid_lines_are_skipped() {
         let mounts = "\nbroken - cgroup2\n41 31 0:38 / /a\\040b\\134 rw - cgroup2 none rw\n";
         let found = memory_hierarchies("broken\n0::/x/y\n", mounts);
         let folders: Vec<_> = found.iter().flat_map(Hierarchy::folders).collect();

@@ -333,7 +333,7 @@ impl<In: Send + 'static, S: Stage<In>> Outlet<S::Out> for QueueOutlet<'_, In, S>
         flushed
     }
 
-    fn go_on(&self) -> Result<()> {
+    fn check_stopped(&self) -> Result<()> {
         // `stop` sets its flag before it shuts the queues, and waits may end in between.
         let over = self.node.output.is_shut() || self.node.core.shared.stopped();
         if over { Err(stopped()) } else { Ok(()) }
