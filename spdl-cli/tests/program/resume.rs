@@ -429,12 +429,12 @@ fn a_corrupt_checkpoint_is_replaced_by_the_previous_one() {
     std::fs::write(training.state(), "{\"file\":\"spdl st").unwrap();
     let run = training.run(&["--resume", &state]);
     let result = &run.stderr;
-    for words in ["warning", &state, "ends early", "run.state.previous", "of step"] {
+    for words in ["warning", &state, "truncated", "run.state.previous", "of step"] {
         assert!(result.contains(words), "{words}: {result}");
     }
     assert_eq!(checksum(&run), undisturbed);
     let verify = finish(spdl().args(["verify-order", &state]).output().unwrap());
-    assert!(verify.code == 0 && verify.stderr.contains("ends early"), "{}", verify.stderr);
+    assert!(verify.code == 0 && verify.stderr.contains("truncated"), "{}", verify.stderr);
     // A valid checkpoint causes no warning.
     assert_eq!(training.run(&["--save-state", &state, "--overwrite-state"]).code, 0);
     assert_eq!(training.steps(), steps);

@@ -109,7 +109,7 @@ fn an_incomplete_run_is_not_overwritten_by_default() {
     let damaged = training.file("damaged.state");
     fs::write(&damaged, "{\"file\":\"spdl state\",").unwrap();
     let run = training.run(&["--save-state", &damaged]);
-    assert!(run.code == 1 && run.line().contains("ends early"), "{}", run.line());
+    assert!(run.code == 1 && run.line().contains("truncated"), "{}", run.line());
 
     let json = training.run(&[&settings[..], &["--auto-resume"]].concat()).json();
     assert_eq!(json["checksum"], undisturbed["checksum"]);

@@ -1,4 +1,4 @@
-//! The order in which a run delivered its samples: kept, and run again.
+//! Recorded orders: the samples that a run delivered, to compare and to replay.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -18,13 +18,13 @@ use crate::source::random::stage_number;
 use crate::source::sample::SampleId;
 use crate::source::shard::Positions;
 
-/// The first line of a file: of a run that went on from another one, of one from its beginning, and
-/// without steps.
-const HEADER_LATER: &str = "spdl order 3";
+/// The first line of the text format. Version 3 has a first step other than 0, version 2 starts at
+/// step 0, version 1 has no steps.
+const HEADER_RESUMED: &str = "spdl order 3";
 const HEADER: &str = "spdl order 2";
 const HEADER_WITHOUT_STEPS: &str = "spdl order 1";
-/// So many runs are written in a line.
-const RUNS_IN_A_LINE: usize = 16;
+/// How many runs of indices a line of text contains at most.
+const RUNS_PER_LINE: usize = 16;
 
 /// Samples of one epoch with consecutive indices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,16 +35,16 @@ struct IndexRun {
     len: u64,
 }
 
-/// The samples that a run delivered, in their order, and which of them came together: in one batch,
-/// which is one step of the consumer.
+/// The samples that a run delivered, in order and by step. A step is one item of the consumer,
+/// usually a batch.
 ///
-/// Steps are numbered as [`State::steps`](crate::State::steps) and
-/// [`skip_steps`](crate::PipelineBuilder::skip_steps) count them: over all epochs, and over the runs
-/// before, where a run was resumed. A step that was skipped has no samples. The records of a run and
-/// of the one that went on from it are one with [`append`](OrderRecord::append).
+/// Steps are numbered over all epochs, from 0, including the steps of earlier runs.
+/// [`State::steps`](crate::State::steps) and [`skip_steps`](crate::PipelineBuilder::skip_steps)
+/// count in the same way. A skipped step has no samples. [`append`](OrderRecord::append) joins the
+/// record of a run with that of the run that resumed from it.
 ///
-/// Consecutive indices are kept as one entry: a run in order takes 24 bytes, one in disorder 24 bytes
-/// per break. Steps of one size are one entry of 16 bytes. Equal orders are equal records.
+/// A run of consecutive indices takes 24 bytes, and a run of steps with equal numbers of samples
+/// takes 16 bytes. Equal orders have equal records.
 ///
 /// ```
 /// use spdl_core::SampleId;
@@ -60,7 +60,7 @@ struct IndexRun {
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(into = "OrderRecordData", try_from = "OrderRecordData"))]
 pub struct OrderRecord {
-    /// No run could be a part of the one before.
+    /// Maximal: no run continues the one before.
     runs: Vec<IndexRun>,
     len: u64,
     steps: Steps,
@@ -68,12 +68,13 @@ pub struct OrderRecord {
     first_step: u64,
 }
 
-/// How many samples came together.
+/// The number of samples of each step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Steps {
-    /// Samples of a step, and how many such steps came in a row; neighbours differ in the first.
+    /// Pairs of samples per step and number of consecutive steps; adjacent pairs differ in the
+    /// first.
     Known(Vec<(u64, u64)>),
-    /// It was not recorded.
+    /// Steps were not recorded.
     Unknown,
 }
 
@@ -95,7 +96,7 @@ impl Steps {
     }
 }
 
-/// A record as it is written.
+/// The serialised form of a record.
 #[cfg(feature = "serde")]
 #[derive(serde::Serialize, serde::Deserialize)]
 #[serde(untagged)]
@@ -147,41 +148,41 @@ impl TryFrom<OrderRecordData> for OrderRecord {
 }
 
 impl OrderRecord {
-    /// An empty record.
+    /// Creates an empty record.
     pub fn new() -> Self {
         OrderRecord::default()
     }
 
-    /// An empty record of a run that goes on from another one, which had made `steps` steps.
+    /// Creates an empty record of a resumed run; earlier runs made `steps` steps.
     pub fn beginning_at(steps: u64) -> Self {
         OrderRecord { first_step: steps, ..OrderRecord::default() }
     }
 
-    /// Adds the sample that was delivered next, as a step of its own.
+    /// Adds one sample as a step.
     pub fn push(&mut self, id: SampleId) {
         self.push_step([id]);
     }
 
-    /// Adds the samples that were delivered next, all at once. It may be none.
+    /// Adds the samples of one step, possibly none.
     pub fn push_step(&mut self, ids: impl IntoIterator<Item = SampleId>) {
         let before = self.len;
         ids.into_iter().for_each(|id| self.push_sample(id));
         self.end_step(before);
     }
 
-    /// Adds a sample of the step that is ended next.
+    /// Adds a sample of the current step.
     pub(crate) fn push_sample(&mut self, id: SampleId) {
         let run = IndexRun { epoch: id.epoch, start: id.index, len: 1 };
-        // Nobody delivers 2^64 samples.
+        // Fails only beyond 2^64 samples.
         let _ = self.push_run(run);
     }
 
-    /// Ends the step that began when there were `before` samples.
+    /// Ends the step that started after `before` samples.
     pub(crate) fn end_step(&mut self, before: u64) {
         let _ = self.steps.push(self.len - before, 1);
     }
 
-    /// The same record with these steps: samples of a step, and how many such steps follow.
+    /// Sets the steps: pairs of samples per step and number of consecutive steps.
     fn with_steps(mut self, steps: impl IntoIterator<Item = (u64, u64)>) -> Result<Self> {
         let mut samples = Some(0u64);
         self.steps = Steps::default();
@@ -192,13 +193,13 @@ impl OrderRecord {
         }
         let all = self.steps().and_then(|steps| steps.checked_add(self.first_step));
         if samples != Some(self.len) || all.is_none() {
-            let message = format!("the steps of an order do not have its {} samples", self.len);
+            let message = format!("the steps of the record do not add up to {} samples", self.len);
             return Err(Error::new(ErrorKind::Corrupt, message));
         }
         Ok(self)
     }
 
-    /// How many steps (batches, mostly) there were, where the record knows.
+    /// The number of steps in this record, or `None` if steps were not recorded.
     pub fn steps(&self) -> Option<u64> {
         match &self.steps {
             Steps::Known(steps) => {
@@ -208,17 +209,19 @@ impl OrderRecord {
         }
     }
 
-    /// The number of the first step: how many the runs before this one had made.
+    /// The number of the first step: how many steps the earlier runs made.
     pub fn first_step(&self) -> u64 {
         self.first_step
     }
 
-    /// The samples of step `step`, counted from 0 over all epochs and over the runs before: none of
-    /// a step that was skipped. `None` where the record does not have that step, or does not know of
-    /// steps. Takes as long as the record has breaks.
+    /// The samples of step `step`, counted from 0 over all epochs and earlier runs.
     ///
-    /// A sample is a position of the epoch's order. Which item of the data set that is, so which file,
-    /// [`DatasetSource::item_at`](crate::DatasetSource::item_at) tells.
+    /// Empty for a skipped step. `None` if the record does not have the step, or steps were not
+    /// recorded. Takes time proportional to the number of runs of indices and steps.
+    ///
+    /// The index of a sample is a position in the order of its epoch.
+    /// [`DatasetSource::item_at`](crate::DatasetSource::item_at) maps the position to an item of
+    /// the data set.
     ///
     /// ```
     /// use spdl_core::{DatasetSource, PipelineBuilder};
@@ -226,7 +229,7 @@ impl OrderRecord {
     /// let mut pipeline =
     ///     PipelineBuilder::new(numbers).batch("batch", 4, false).record_order().build()?;
     /// assert_eq!(pipeline.by_ref().count(), 3);
-    /// let record = pipeline.order_record().expect("it was asked for");
+    /// let record = pipeline.order_record().expect("`record_order` is set");
     /// let last = record.samples_of(2).expect("there are 3 steps");
     /// assert!(last.iter().map(|id| id.index).eq(8..10));
     /// # Ok::<(), spdl_core::Error>(())
@@ -261,9 +264,11 @@ impl OrderRecord {
         Some(ids)
     }
 
-    /// Adds what a run delivered that went on from this one. What is here of the steps from its first
-    /// one on is forgotten: a run that was ended by force has often delivered more than its last
-    /// saved state tells of, and the next one has delivered that again.
+    /// Appends the record of a run that resumed from this one.
+    ///
+    /// Steps of this record from the first step of `later` on are discarded. A killed run has often
+    /// delivered more steps than its last saved state contains, and the resumed run delivers them
+    /// again.
     ///
     /// ```
     /// use spdl_core::{DatasetSource, PipelineBuilder};
@@ -274,12 +279,12 @@ impl OrderRecord {
     /// let mut first = build().build()?;
     /// assert_eq!(first.by_ref().take(2).count(), 2);
     /// let saved = first.state()?;
-    /// // One batch more, of which no state was saved.
+    /// // One more batch, after the saved state.
     /// assert!(first.next().is_some());
-    /// let mut record = first.order_record().expect("it was asked for").clone();
+    /// let mut record = first.order_record().expect("`record_order` is set").clone();
     /// let mut later = build().resume(saved).build()?;
     /// assert_eq!(later.by_ref().count(), 3);
-    /// record.append(later.order_record().expect("it was asked for"))?;
+    /// record.append(later.order_record().expect("`record_order` is set"))?;
     /// let indices = |step| -> Vec<u64> {
     ///     record.samples_of(step).into_iter().flatten().map(|id| id.index).collect()
     /// };
@@ -288,17 +293,17 @@ impl OrderRecord {
     /// ```
     ///
     /// # Errors
-    /// `InvalidArgument` where there are steps between both that neither has, where the other one
-    /// begins before this one, or where one of both does not know of steps.
+    /// `InvalidArgument` if `later` starts before this record or leaves a gap after it, or if
+    /// either record has no steps. The record is unchanged after an error.
     pub fn append(&mut self, later: &OrderRecord) -> Result<()> {
         let invalid = |message: String| Error::new(ErrorKind::InvalidArgument, message);
         let (Some(steps), Steps::Known(more)) = (self.steps(), &later.steps) else {
-            return Err(invalid("a record without steps cannot be put behind another one".into()));
+            return Err(invalid("cannot append: one of the records has no steps".into()));
         };
         let kept = later.first_step.checked_sub(self.first_step).filter(|kept| *kept <= steps);
         let Some(kept) = kept else {
             let message = format!(
-                "the record of steps {} to {} does not go on from one of steps {} to {}",
+                "cannot append steps {} to {} to a record of steps {} to {}: steps are missing",
                 later.first_step,
                 later.first_step.saturating_add(later.steps().unwrap_or(0)),
                 self.first_step,
@@ -317,7 +322,7 @@ impl OrderRecord {
         Ok(())
     }
 
-    /// The first `steps` steps.
+    /// The first `steps` steps of this record.
     fn beginning(&self, steps: u64) -> OrderRecord {
         let mut begun = OrderRecord::beginning_at(self.first_step);
         let (mut left, mut samples) = (steps, 0);
@@ -327,7 +332,7 @@ impl OrderRecord {
                 left -= times;
                 samples += each * times;
                 if times > 0 {
-                    // No more than there are.
+                    // Not more than this record has.
                     let _ = begun.steps.push(each, times);
                 }
             }
@@ -342,9 +347,11 @@ impl OrderRecord {
         begun
     }
 
-    /// Compares the order of another run with this one's: where they part, and which samples are
-    /// missing there, are new, come more or less often, or come at another place. Takes memory for
-    /// every sample of both behind the place where they part.
+    /// Compares the order of another run with this one.
+    ///
+    /// Reports the first difference, and samples that are missing in `other`, added, repeated,
+    /// delivered less often, or moved. Takes memory for every sample of both records after the
+    /// first difference.
     ///
     /// ```
     /// use spdl_core::SampleId;
@@ -367,7 +374,7 @@ impl OrderRecord {
             others.next();
             common += 1;
         }
-        // Of those that come from there on: how often each comes, and where first, in both.
+        // For samples after the first difference: count and first place in both records.
         let mut seen: HashMap<SampleId, [(u64, u64); 2]> = HashMap::new();
         let mut count = |side: usize, ids: &mut dyn Iterator<Item = SampleId>| {
             for (place, id) in (common..).zip(ids) {
@@ -380,7 +387,7 @@ impl OrderRecord {
         };
         count(0, &mut own);
         count(1, &mut others);
-        // They may have come before, too: then they are neither new nor gone.
+        // Samples may also occur before the first difference.
         for (place, id) in (0..common).zip(self.iter()) {
             if let Some(sides) = seen.get_mut(&id) {
                 for (times, first) in sides {
@@ -397,7 +404,7 @@ impl OrderRecord {
         };
         OrderDifference {
             common,
-            step: self.parting_step(other, common),
+            step: self.first_different_step(other, common),
             missing: those(|[own, others]| others.0 == 0 && own.0 > 0),
             added: those(|[own, others]| own.0 == 0 && others.0 > 0),
             repeated: those(|[own, others]| others.0 > own.0.max(1)),
@@ -407,31 +414,31 @@ impl OrderRecord {
         }
     }
 
-    /// The first step, as this record numbers them, in which it and `other` part; both begin with
-    /// `common` samples in common.
-    fn parting_step(&self, other: &OrderRecord, common: u64) -> Option<u64> {
+    /// The first step, numbered as in this record, that differs from `other`. The first `common`
+    /// samples of both are equal.
+    fn first_different_step(&self, other: &OrderRecord, common: u64) -> Option<u64> {
         let Steps::Known(own) = &self.steps else { return None };
         if let Steps::Known(others) = &other.steps
             && common == self.len
             && common == other.len
         {
-            // The same samples, which came together in another way.
+            // The samples are equal and only the steps differ.
             return Some(self.first_step + steps_in_common(own, others));
         }
         let (step, empty) = place_of(own, common);
         let others = match &other.steps {
-            // Where the next sample of the other one continues a step, that has no empty ones.
+            // If the next sample of `other` is inside a step, no empty step precedes it.
             Steps::Known(others) => place_of(others, common).1,
             Steps::Unknown => empty,
         };
-        // Steps without samples are in common as far as both have them.
+        // Empty steps are equal as far as both records have them.
         Some(self.first_step + step + empty.min(others))
     }
 
     fn push_run(&mut self, run: IndexRun) -> Result<()> {
         let IndexRun { epoch, start, len } = run;
         if len == 0 || start.checked_add(len).is_none() {
-            let message = format!("{len} samples from {start} on cannot be");
+            let message = format!("invalid run of {len} samples from index {start}");
             return Err(Error::new(ErrorKind::Corrupt, message));
         }
         let Some(total) = self.len.checked_add(len) else {
@@ -445,44 +452,46 @@ impl OrderRecord {
         Ok(())
     }
 
-    /// How many samples were delivered.
+    /// The number of samples in the record.
     pub fn len(&self) -> u64 {
         self.len
     }
 
-    /// Whether none was.
+    /// Whether the record has no samples.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The samples in the order in which they were delivered.
+    /// The samples in the order of delivery.
     pub fn iter(&self) -> impl Iterator<Item = SampleId> + '_ {
         self.runs.iter().flat_map(|&IndexRun { epoch, start, len }| {
             (start..start + len).map(move |index| SampleId { epoch, index })
         })
     }
 
-    /// The record as text, with a checksum at its end.
+    /// Formats the record as text, with a checksum in the last line.
     ///
-    /// The format is one of lines: `spdl order 2`; then per line an epoch and up to 16 runs of
-    /// consecutive indices, as `start` or `start+length`; then lines of up to 16 sizes of steps,
-    /// each after the word `steps`, as `samples` or `samples*times`; then the number of samples; then
-    /// the 64-bit FNV-1a hash of all lines before. Without steps, it begins with `spdl order 1`; and
-    /// with `spdl order 3` where the number of the first step is not 0: that is the second line then,
-    /// after the word `first`.
+    /// 1. The header `spdl order 2`. The header is `spdl order 1` if steps were not recorded, and
+    ///    `spdl order 3` if the first step is not 0.
+    /// 2. With `spdl order 3`: `first` and the number of the first step.
+    /// 3. Lines of an epoch and up to 16 runs of consecutive indices, as `start` or `start+length`.
+    /// 4. With recorded steps: lines of `steps` and up to 16 step sizes, as `samples` or
+    ///    `samples*times`.
+    /// 5. `samples` and the number of samples.
+    /// 6. `checksum` and the 64-bit FNV-1a hash of all lines before.
     pub fn to_text(&self) -> String {
         use fmt::Write as _;
         let header = match self.steps {
-            Steps::Known(_) if self.first_step > 0 => HEADER_LATER,
+            Steps::Known(_) if self.first_step > 0 => HEADER_RESUMED,
             Steps::Known(_) => HEADER,
             Steps::Unknown => HEADER_WITHOUT_STEPS,
         };
         let mut text = format!("{header}\n");
-        if header == HEADER_LATER {
+        if header == HEADER_RESUMED {
             let _ = writeln!(text, "first {}", self.first_step);
         }
         for runs in self.runs.chunk_by(|a, b| a.epoch == b.epoch) {
-            for line in runs.chunks(RUNS_IN_A_LINE) {
+            for line in runs.chunks(RUNS_PER_LINE) {
                 let _ = write!(text, "{}", line[0].epoch);
                 for run in line {
                     let _ = match run.len {
@@ -494,7 +503,7 @@ impl OrderRecord {
             }
         }
         if let Steps::Known(steps) = &self.steps {
-            for line in steps.chunks(RUNS_IN_A_LINE) {
+            for line in steps.chunks(RUNS_PER_LINE) {
                 text.push_str("steps");
                 for (samples, times) in line {
                     let _ = match times {
@@ -511,36 +520,36 @@ impl OrderRecord {
         text
     }
 
-    /// Reads what [`to_text`](OrderRecord::to_text) wrote.
+    /// Parses the output of [`to_text`](OrderRecord::to_text).
     ///
     /// # Errors
-    /// `Unsupported` for another format, `Truncated` where the end is missing, and `Corrupt` where
-    /// the text was changed.
+    /// `Unsupported` for another header, `Truncated` if the last line is missing, and `Corrupt` if
+    /// the checksum does not match or a line is invalid.
     pub fn parse(text: &str) -> Result<Self> {
         let corrupt = |message: String| Error::new(ErrorKind::Corrupt, message);
-        let (has_steps, is_later) = match text.lines().next() {
-            Some(HEADER_LATER) => (true, true),
+        let (has_steps, is_resumed) = match text.lines().next() {
+            Some(HEADER_RESUMED) => (true, true),
             Some(HEADER) => (true, false),
             Some(HEADER_WITHOUT_STEPS) => (false, false),
             _ => {
-                let message = format!("no record of an order: it does not begin with {HEADER:?}");
+                let message = format!("not an order record: the first line is not {HEADER:?}");
                 return Err(Error::new(ErrorKind::Unsupported, message));
             }
         };
-        let missing = || Error::new(ErrorKind::Truncated, "the record of the order has no end");
+        let missing =
+            || Error::new(ErrorKind::Truncated, "order record is truncated: no checksum line");
         let whole = text.strip_suffix('\n').ok_or_else(missing)?;
         let (body, last) = whole.rsplit_once('\n').ok_or_else(missing)?;
         let checksum = last.strip_prefix("checksum ").ok_or_else(missing)?;
         let body = &text[..body.len() + 1];
         if checksum != format!("{:016x}", stage_number(body)) {
-            return Err(corrupt("the record of the order does not match its checksum".into()));
+            return Err(corrupt("checksum mismatch in the order record".into()));
         }
         let mut record = OrderRecord::new();
         let mut samples = None;
         let mut steps = Vec::new();
         for (number, line) in (1..).zip(body.lines()).skip(1) {
-            let fault =
-                || corrupt(format!("line {number} of the order's record is no line of one"));
+            let fault = || corrupt(format!("invalid line {number} in the order record"));
             if samples.is_some() {
                 return Err(fault());
             }
@@ -548,7 +557,7 @@ impl OrderRecord {
                 samples = Some(count.parse::<u64>().map_err(|_| fault())?);
                 continue;
             }
-            if is_later && number == 2 {
+            if is_resumed && number == 2 {
                 let first = line.strip_prefix("first ").and_then(|first| first.parse().ok());
                 record.first_step = first.filter(|first| *first > 0).ok_or_else(fault)?;
                 continue;
@@ -569,7 +578,10 @@ impl OrderRecord {
             }
         }
         if samples != Some(record.len) {
-            let message = format!("{samples:?} samples were announced, {} are there", record.len);
+            let message = match samples {
+                Some(count) => format!("the order record has {} samples, not {count}", record.len),
+                None => "the order record has no line `samples`".into(),
+            };
             return Err(corrupt(message));
         }
         if !has_steps {
@@ -578,12 +590,12 @@ impl OrderRecord {
         record.with_steps(steps)
     }
 
-    /// Writes the record to a file: whole, or not at all.
+    /// Writes the text format to a file, atomically.
     ///
-    /// It is written beside the file, under its name with `.partial` added, and then renamed.
+    /// The text is written to `PATH.partial` and then renamed.
     ///
     /// # Errors
-    /// Where the file cannot be written.
+    /// The kind of the system's error if the file cannot be written.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
         let mut partial = path.as_os_str().to_owned();
@@ -601,7 +613,8 @@ impl OrderRecord {
     /// Reads a record from a file.
     ///
     /// # Errors
-    /// Where the file cannot be read, and as for [`parse`](OrderRecord::parse).
+    /// The kind of the system's error if the file cannot be read; otherwise as
+    /// [`parse`](OrderRecord::parse).
     pub fn load(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let text = std::fs::read_to_string(path).map_err(|error| at_path(path, "read", error))?;
@@ -615,39 +628,38 @@ impl OrderRecord {
     }
 }
 
-/// How the order of a run differs from that of another, made by [`OrderRecord::difference`].
+/// The differences between two recorded orders, from [`OrderRecord::difference`].
 ///
-/// Displayed, it is a few lines for people.
+/// `Display` writes a summary of a few lines.
 #[non_exhaustive]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OrderDifference {
-    /// How many samples both begin with in common.
+    /// How many samples at the start are equal.
     pub common: u64,
-    /// The first step, as the first run counts them, in which they part, where it has recorded steps.
-    /// They also part where one has skipped a step and the other has not, and where the same samples
-    /// came together in other steps.
+    /// The first step that differs, numbered as in the first run; `None` if it has no steps. Steps
+    /// also differ if one run skipped a step, or grouped the same samples into other steps.
     pub step: Option<u64>,
-    /// Samples of the first run that the other does not have at all.
+    /// Samples of the first run that the other run lacks.
     pub missing: Vec<SampleId>,
-    /// Samples of the other run that the first does not have at all.
+    /// Samples of the other run that the first run lacks.
     pub added: Vec<SampleId>,
-    /// Samples that come more often in the other run, and more than once.
+    /// Samples that the other run delivers more often than the first, and more than once.
     pub repeated: Vec<SampleId>,
-    /// Samples that come less often in the other run, and once at least.
+    /// Samples that the other run delivers less often than the first, and at least once.
     pub fewer: Vec<SampleId>,
-    /// Samples that both have, first at different places.
+    /// Samples of both runs whose first places differ.
     pub moved: Vec<SampleId>,
     same: bool,
 }
 
 impl OrderDifference {
-    /// Whether both runs delivered the same samples in the same order and the same steps.
+    /// Whether both runs delivered the same samples in the same order and steps.
     pub fn is_none(&self) -> bool {
         self.same
     }
 }
 
-/// So many samples are written out.
+/// How many samples `Display` writes per category.
 const MOST_NAMED: usize = 10;
 
 impl fmt::Display for OrderDifference {
@@ -656,7 +668,7 @@ impl fmt::Display for OrderDifference {
             return write!(f, "no difference in {} samples", self.common);
         }
         let samples = if self.common == 1 { "sample" } else { "samples" };
-        write!(f, "they part after {} {samples}", self.common)?;
+        write!(f, "the orders differ after {} {samples}", self.common)?;
         if let Some(step) = self.step {
             write!(f, ", in step {step}")?;
         }
@@ -681,8 +693,8 @@ impl fmt::Display for OrderDifference {
     }
 }
 
-/// The step, counted from 0, that comes when `place` samples have: the one that has sample number
-/// `place`, or the first of those without samples right in front of it, and how many these are.
+/// The step with sample number `place`, counted from 0, or the first of the empty steps directly
+/// before it; and the number of those empty steps.
 fn place_of(steps: &[(u64, u64)], place: u64) -> (u64, u64) {
     let (mut first, mut step, mut empty) = (0, 0, 0);
     for &(samples, times) in steps {
@@ -698,7 +710,7 @@ fn place_of(steps: &[(u64, u64)], place: u64) -> (u64, u64) {
     (step - empty, empty)
 }
 
-/// How many steps are of the same sizes at the beginning of both.
+/// How many steps at the start of both have equal sizes.
 fn steps_in_common(own: &[(u64, u64)], others: &[(u64, u64)]) -> u64 {
     let mut common = 0;
     for (&(samples, times), &(others_samples, others_times)) in own.iter().zip(others) {
@@ -715,7 +727,7 @@ fn steps_in_common(own: &[(u64, u64)], others: &[(u64, u64)]) -> u64 {
 
 fn at_path(path: &Path, verb: &str, error: std::io::Error) -> Error {
     let kind = Error::from(std::io::Error::from(error.kind())).kind();
-    Error::new(kind, format!("cannot {verb} the record of the order"))
+    Error::new(kind, format!("cannot {verb} the order record"))
         .with_key(path.display().to_string())
         .with_source(error)
 }
@@ -741,7 +753,7 @@ impl FromIterator<SampleId> for OrderRecord {
 }
 
 impl From<OrderRecord> for Vec<[u64; 3]> {
-    /// `[epoch, start, length]` per run of consecutive indices.
+    /// One `[epoch, start, length]` per run of consecutive indices. Steps are discarded.
     fn from(record: OrderRecord) -> Self {
         record.runs.iter().map(|run| [run.epoch, run.start, run.len]).collect()
     }
@@ -750,7 +762,8 @@ impl From<OrderRecord> for Vec<[u64; 3]> {
 impl TryFrom<Vec<[u64; 3]>> for OrderRecord {
     type Error = Error;
 
-    /// The other way round, without steps; runs that cannot be are `Corrupt`.
+    /// Makes a record without steps from `[epoch, start, length]`; `Corrupt` for an empty run or a
+    /// run beyond 2^64.
     fn try_from(runs: Vec<[u64; 3]>) -> Result<Self> {
         let mut record = OrderRecord { steps: Steps::Unknown, ..OrderRecord::new() };
         for [epoch, start, len] in runs {
@@ -760,12 +773,12 @@ impl TryFrom<Vec<[u64; 3]>> for OrderRecord {
     }
 }
 
-/// The items of `inner`, which are those at `positions`, in the order of `record`.
+/// Reorders the items of `inner`, which has the items at `positions`, as in `record`.
 ///
-/// What the record does not name is left out, and so is what it names of other positions. Items that come before their turn are held: they are
-/// small, as names are. Where the record names a sample several times, because a stage made several
-/// outputs of it, its first place counts. A sample that `inner` does not have is a fatal error, in
-/// its place: it is another source than that of the recorded run.
+/// Samples that the record does not name, or that are at other positions, are left out. Items that
+/// arrive early are buffered. If the record names a sample more than once, because a stage made
+/// several outputs of it, the first place counts. A sample that `inner` lacks is a fatal error in
+/// its place, because the source is not that of the recorded run.
 pub(crate) fn replay_stream<T: Send + 'static>(
     inner: BoxStream<'static, (u64, Result<T>)>,
     positions: Positions,
@@ -796,26 +809,26 @@ pub(crate) fn replay_stream<T: Send + 'static>(
 
 /// See [`replay_stream`].
 struct ReplayStream<T> {
-    /// `None` once it has ended.
+    /// `None` after its end.
     inner: Option<BoxStream<'static, (u64, Result<T>)>>,
-    /// What the inner source was opened at.
+    /// The positions that the inner source was opened at.
     positions: Positions,
-    /// The runs of the record that are still to come.
+    /// The runs of the record after `turn`.
     turns: std::vec::IntoIter<Range<u64>>,
-    /// The run whose turn it is.
+    /// The current run of the record.
     turn: Range<u64>,
-    /// All indices of the record, in ascending order.
+    /// All indices in the record, sorted and merged.
     wanted: Vec<Range<u64>>,
-    /// The least index of an item that the inner source may yield next.
+    /// The lowest index that the inner source may yield next.
     next: u64,
-    /// Items whose turn has not come.
+    /// Buffered items, which arrived early.
     early: HashMap<u64, Result<T>>,
-    /// The last error among the items that were left out: it may say why one is missing.
+    /// The last error of an item that was left out: a possible reason for a missing sample.
     failure: Option<Error>,
 }
 
 impl<T> ReplayStream<T> {
-    /// The index whose turn it is, `None` at the end.
+    /// The next index of the record, or `None` at the end.
     fn turn(&mut self) -> Option<u64> {
         while self.turn.is_empty() {
             self.turn = self.turns.next()?;
@@ -828,8 +841,8 @@ impl<T> ReplayStream<T> {
         after.checked_sub(1).is_some_and(|at| self.wanted[at].contains(&index))
     }
 
-    /// Takes in what the inner source yielded.
-    fn take_in(&mut self, index: u64, item: Result<T>) {
+    /// Buffers an item of the inner source if the record names it.
+    fn receive(&mut self, index: u64, item: Result<T>) {
         self.next = index.saturating_add(1);
         if self.is_wanted(index) {
             self.early.insert(index, item);
@@ -840,7 +853,7 @@ impl<T> ReplayStream<T> {
 
     fn missing(&self, index: u64) -> Error {
         let message = format!(
-            "the record names {}, but the source has ended behind {} samples: it is not the source \
+            "the record contains {}, but the source ended after {} samples; replay with the source \
              of the recorded run",
             SampleId { epoch: self.positions.epoch(), index },
             self.next
@@ -863,7 +876,7 @@ impl<T> Stream for ReplayStream<T> {
         while let Some(index) = this.turn() {
             let item = match this.early.remove(&index) {
                 Some(item) => item,
-                // What was taken in and is not held has had its turn.
+                // A received index that is not buffered was already yielded.
                 None if index < this.next => {
                     this.turn.start += 1;
                     continue;
@@ -875,7 +888,7 @@ impl<T> Stream for ReplayStream<T> {
                 None => match &mut this.inner {
                     Some(inner) => {
                         match ready!(inner.poll_next_unpin(cx)) {
-                            Some((index, item)) => this.take_in(index, item),
+                            Some((index, item)) => this.receive(index, item),
                             None => this.inner = None,
                         }
                         continue;
@@ -931,7 +944,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_index_of_all_is_no_overflow() {
+    fn the_largest_index_does_not_overflow() {
         let order = ids(u64::MAX, [u64::MAX - 1, 0]);
         let record = record(order.clone());
         assert!(record.iter().eq(order));
@@ -939,7 +952,7 @@ mod tests {
     }
 
     #[test]
-    fn the_text_is_short_and_plain() {
+    fn the_text_format_is_stable() {
         let mut order = ids(0, [3, 4, 5, 0]);
         order.extend(ids(1, 0..1000));
         let text = record(order).to_text();
@@ -953,13 +966,13 @@ mod tests {
     }
 
     #[test]
-    fn runs_that_could_be_one_are_one_after_reading() {
+    fn parsing_joins_adjacent_runs() {
         let text = sealed("spdl order 2\n0 0 1 2\n0 3+2\nsteps 1 1*3\nsteps 1\nsamples 5\n");
         assert_eq!(OrderRecord::parse(&text).unwrap(), record(ids(0, 0..5)));
     }
 
     #[test]
-    fn what_comes_again_is_repeated_and_not_new() {
+    fn a_sample_delivered_again_is_repeated_and_not_added() {
         let difference = |own: &[u64], others: &[u64]| {
             let [own, others] = [own, others].map(|all| record(ids(0, all.iter().copied())));
             own.difference(&others)
@@ -972,7 +985,7 @@ mod tests {
         assert!(told.to_string().contains("1 repeated less often: 0/1"), "{told}");
     }
 
-    /// A record of steps with so many samples each: 0, 1, 2 and so on.
+    /// A record of steps with these numbers of samples, which are 0, 1, 2 and so on.
     fn steps_of(sizes: &[u64]) -> OrderRecord {
         let mut record = OrderRecord::new();
         for &samples in sizes {
@@ -983,8 +996,8 @@ mod tests {
     }
 
     #[test]
-    fn runs_part_in_the_first_step_that_differs() {
-        // So many steps skipped from step 2 on, and what comes then is what comes without.
+    fn a_difference_names_the_first_different_step() {
+        // Skips `steps` steps after step 1; later steps are as in a run without skips.
         let skipped = |steps: u64| {
             let mut record = steps_of(&[16, 16]);
             (0..steps).for_each(|_| record.push_step([]));
@@ -995,25 +1008,27 @@ mod tests {
             let told = own.difference(others);
             assert_eq!(told.common, 32);
             let (step, text) = (told.step.unwrap(), told.to_string());
-            assert!(text.starts_with(&format!("they part after 32 samples, in step {step}")));
+            assert!(
+                text.starts_with(&format!("the orders differ after 32 samples, in step {step}"))
+            );
             step
         };
         let (own, all) = (skipped(3), steps_of(&[16; 6]));
         assert_eq!((part(&own, &all), part(&all, &own)), (2, 2));
-        // Of the skipped ones, those that both have skipped are in common.
+        // Steps that both records skip do not differ.
         let fewer = skipped(2);
         assert_eq!((part(&own, &fewer), part(&fewer, &own)), (4, 4));
-        // What follows is the middle of a step of the other one.
+        // The next sample is inside a step of the other record.
         assert_eq!(part(&own, &steps_of(&[16, 17, 16])), 2);
-        // Without the other one's steps, what it skipped is not known.
+        // If the other record has no steps, its skipped steps are unknown.
         let unknown = OrderRecord { steps: Steps::Unknown, ..all.clone() };
         assert_eq!(part(&own, &unknown), 5);
-        // A run that stopped before it skipped has no step 2.
+        // A run that stopped before the skip has no step 2.
         assert_eq!((part(&own, &steps_of(&[16; 2])), part(&steps_of(&[16; 2]), &own)), (2, 2));
     }
 
     #[test]
-    fn the_same_samples_in_other_steps_part_where_the_steps_do() {
+    fn equal_samples_in_different_steps_differ() {
         let step = |own: &[u64], others: &[u64]| {
             let told = steps_of(own).difference(&steps_of(others));
             assert!(!told.is_none() && told.moved.is_empty(), "{told}");
@@ -1028,7 +1043,7 @@ mod tests {
         assert_eq!(later.difference(&steps_of(&[2, 2])).step, Some(7));
     }
 
-    /// A record of steps from `first` on, each of one sample: its number.
+    /// A record of steps from `first` to `end` with one sample each: the number of the step.
     fn single_steps(first: u64, end: u64) -> OrderRecord {
         let mut record = OrderRecord::beginning_at(first);
         (first..end).for_each(|index| record.push(SampleId { epoch: 0, index }));
@@ -1036,7 +1051,7 @@ mod tests {
     }
 
     #[test]
-    fn the_steps_of_a_later_run_have_their_numbers() {
+    fn steps_of_a_resumed_run_keep_their_numbers() {
         let later = single_steps(5, 8);
         assert_eq!((later.first_step(), later.steps()), (5, Some(3)));
         assert_eq!((later.samples_of(4), later.samples_of(8)), (None, None));
@@ -1053,7 +1068,7 @@ mod tests {
     }
 
     #[test]
-    fn a_later_record_takes_the_place_of_what_it_has_done_again() {
+    fn append_replaces_the_steps_that_were_repeated() {
         let whole = single_steps(2, 9);
         for (end, first) in [(5, 5), (8, 5), (9, 2), (5, 3)] {
             let mut joined = single_steps(2, end);
@@ -1098,7 +1113,7 @@ mod tests {
                 true => ErrorKind::Unsupported,
                 false => ErrorKind::Truncated,
             };
-            assert_eq!(kind, expected, "cut at {len}");
+            assert_eq!(kind, expected, "truncated at {len}");
         }
     }
 
@@ -1116,7 +1131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_that_cannot_be_is_an_error() {
+    fn an_inconsistent_record_is_an_error() {
         for body in [
             "spdl order 1\n",
             "spdl order 1\n0 1\nsamples 2\n",
@@ -1148,7 +1163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_is_saved_whole_and_found_again() {
+    fn a_saved_record_is_loaded_again() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("order");
         let first = record(ids(0, [1, 0]));
@@ -1166,7 +1181,7 @@ mod tests {
 
     #[cfg(feature = "serde")]
     #[test]
-    fn json_holds_runs_and_is_checked() {
+    fn json_contains_runs_and_is_validated() {
         let record = record(ids(2, [3, 4, 0]));
         let json = serde_json::to_string(&record).unwrap();
         assert_eq!(json, r#"{"runs":[[2,3,2],[2,0,1]],"steps":[[1,3]]}"#);
@@ -1193,7 +1208,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_of_the_source_have_their_turn_or_explain_what_is_missing() {
+    fn errors_of_the_source_are_replayed_or_explain_a_missing_sample() {
         let inner = || {
             let fail = |word: &str| Err(Error::new(ErrorKind::Io, word));
             stream::iter([(0, fail("first")), (1, Ok(1)), (2, fail("second"))]).boxed()
@@ -1216,7 +1231,7 @@ mod tests {
         assert_eq!(items, [2, 0]);
     }
 
-    /// Two permutations of `0..n`, of which some are left out, each for an epoch.
+    /// A length `n`, and for each of two epochs a permutation of `0..n` with some items left out.
     fn orders() -> impl Strategy<Value = (u64, Vec<u64>, Vec<u64>)> {
         let part = |n: u64| {
             let all = Just((0..n).collect::<Vec<_>>()).prop_shuffle();
@@ -1230,7 +1245,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_order_with_any_omissions_comes_out_exactly(
+        fn any_order_with_any_omissions_is_replayed(
             (n, first, second) in orders(),
         ) {
             let mut order = ids(4, first.clone());
@@ -1247,7 +1262,7 @@ mod tests {
         }
 
         #[test]
-        fn of_several_places_the_first_counts(order in prop::collection::vec(0..20u64, 0..60)) {
+        fn the_first_of_several_places_counts(order in prop::collection::vec(0..20u64, 0..60)) {
             let mut firsts = Vec::new();
             for index in &order {
                 if !firsts.contains(index) {
@@ -1275,7 +1290,7 @@ mod tests {
                 prop_assert_eq!(&record.samples_of(number).unwrap(), ids);
             }
             prop_assert_eq!(record.samples_of(steps.len() as u64), None);
-            // Wherever another run has another sample, they part in that step.
+            // A changed sample in any step is a difference in that step.
             for (number, ids) in (0..).zip(&steps) {
                 for at in 0..ids.len() {
                     let mut others = steps.clone();
@@ -1288,7 +1303,7 @@ mod tests {
         }
 
         #[test]
-        fn runs_part_where_one_of_them_skipped_a_step(
+        fn a_skipped_step_is_a_difference_in_that_step(
             sizes in prop::collection::vec(0..4u64, 1..20),
             at: prop::sample::Index,
         ) {
@@ -1307,7 +1322,7 @@ mod tests {
         }
 
         #[test]
-        fn a_difference_names_what_differs(
+        fn a_difference_lists_every_category(
             first in prop::collection::vec(0..12u64, 0..20),
             second in prop::collection::vec(0..12u64, 0..20),
         ) {
@@ -1332,7 +1347,7 @@ mod tests {
         }
 
         #[test]
-        fn any_record_comes_back_from_its_text(
+        fn the_text_of_any_record_parses_to_an_equal_record(
             order in prop::collection::vec((0..3u64, 0..30u64), 0..100),
         ) {
             let order: Vec<_> =

@@ -1,4 +1,4 @@
-//! States in files: written whole or not at all, checked when they are read.
+//! State files: written atomically, verified when they are read.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -23,37 +23,38 @@ mod crashes;
 #[cfg(all(test, target_os = "linux"))]
 use crashes::passes;
 
-/// A point of a save, where a test may end the process.
+/// A point of a save at which a test may kill the process.
 #[cfg(not(all(test, target_os = "linux")))]
 fn passes(_point: &str) {}
 
-/// Says what the file is.
+/// The value of `file` in the content.
 const KIND: &str = "spdl state";
-/// Larger files are not read, and not written. States take some KiB, mostly.
+/// The maximum size of a state file in bytes. States usually take a few KiB.
 const MOST_BYTES: u64 = 64 << 20;
-/// So many symbolic links may follow one another, as on Linux.
+/// The maximum number of consecutive symbolic links, as on Linux.
 const MOST_LINKS: usize = 40;
-/// So many bytes are looked at to see whether a file is meant to be one of these.
+/// How many bytes are read to decide whether an existing file is a state file.
 const HEAD: u64 = 64;
 
-/// What the file holds, as JSON.
+/// The content of the file, as JSON.
 #[derive(Serialize, Deserialize)]
 struct Content {
     file: String,
-    /// The 64-bit FNV-1a hash of the state's text, in hexadecimal digits.
+    /// The 64-bit FNV-1a hash of the JSON text of `state`, in hexadecimal digits.
     checksum: String,
     state: Box<RawValue>,
 }
 
-/// A file with the state of a run.
+/// A file with the checkpoint state of a run.
 ///
-/// Saving replaces it whole or not at all, also where the machine fails meanwhile: the new state is
-/// written beside it (`NAME.PID.partial`), brought to the disk, and then renamed. The state before is
-/// kept as `NAME.previous`, where it is sound. The file is a JSON object: `file`, `checksum`, `state`.
+/// Saving replaces the file atomically, even if the machine fails during the save. The new state is
+/// written to `NAME.PID.partial` in the same folder, synchronised to the disk, and renamed. The
+/// previous state is kept as `NAME.previous` if it is valid. The file is a JSON object with the
+/// keys `file`, `checksum` (FNV-1a, 64 bits) and `state`.
 ///
-/// Nothing else is ever replaced: neither another kind of file, nor what is no regular file (a device,
-/// a pipe, a folder). Symbolic links are followed: what they lead to is replaced, and what is written
-/// beside it lies there.
+/// Saving replaces only state files and empty files. It refuses any other file, and anything that
+/// is not a regular file, such as a device, a pipe or a folder. Symbolic links are followed: the
+/// file that a link refers to is replaced, and the other files are written to its folder.
 ///
 /// ```
 /// # let folder = tempfile::tempdir()?;
@@ -77,37 +78,41 @@ pub struct StateFile {
 }
 
 impl StateFile {
-    /// The file at `path`, which need not be there.
+    /// Refers to the file at `path`, which need not exist. Nothing is opened.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         StateFile { path: path.into() }
     }
 
-    /// Where it is.
+    /// The path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Whether there is one, or one before it. An empty file is none.
+    /// Whether the file or `NAME.previous` exists and is not empty.
     pub fn exists(&self) -> bool {
         let holds_something = |path: &Path| fs::metadata(path).is_ok_and(|found| found.len() > 0);
         self.target()
             .is_ok_and(|path| holds_something(&path) || holds_something(&beside(&path, "previous")))
     }
 
-    /// Replaces the file. What it held is kept beside it.
+    /// Replaces the file with `state` and keeps the previous content as `NAME.previous`.
     ///
     /// # Errors
-    /// Where it cannot be written; it is as it was then. `InvalidArgument` where what is there is no
-    /// state of a run; `LimitExceeded` where the state takes more than 64 MiB.
+    /// * `InvalidArgument` if the existing file is not a state file.
+    /// * `LimitExceeded` if the state takes more than 64 MiB.
+    /// * The kind of the system's error if the file cannot be written.
+    ///
+    /// After an error the file is unchanged.
     pub fn save(&self, state: &State) -> Result<()> {
         let path = self.place()?;
         let previous = beside(&path, "previous");
-        // Another process may still be at the same file: one that was told to end, say.
+        // The process ID in the name keeps two processes apart, for example one that is still
+        // shutting down.
         let partial = partial_of(&path);
         let text = to_json(state).map_err(|error| self.fault("write", error))?;
         if text.len() as u64 > MOST_BYTES {
             let message = format!(
-                "the state of the run takes {} bytes; at most {MOST_BYTES} are written",
+                "the checkpoint state has {} bytes; the maximum is {MOST_BYTES}; remove large notes",
                 text.len()
             );
             return Err(self.named(Error::new(ErrorKind::LimitExceeded, message)));
@@ -120,31 +125,32 @@ impl StateFile {
             file.sync_all()?;
             drop(file);
             passes("synced");
-            // One that is not sound shall not take the place of one that is.
+            // A corrupt file must not replace a valid previous state.
             if self.load_at(&path).is_ok() {
                 keep(&path, &previous)?;
             }
             passes("kept");
             fs::rename(&partial, &path)?;
             passes("renamed");
-            // The new name is on the disk once its folder is.
+            // The new name is durable only after the folder is synchronised.
             sync_folder(&path)
         };
         write().map_err(|error| {
-            // On a full disk it would be in the way of the next one.
+            // On a full disk, the partial file would take the space of the next save.
             let _ = fs::remove_file(&partial);
             self.fault("write", error)
         })
     }
 
-    /// Checks that the file can be written, before a long run: that what is there may be replaced,
-    /// and that a file can be made beside it, which is removed again. What the file holds is left as
-    /// it is. What processes that were killed have left beside it is removed: unfinished files of
-    /// processes that are no longer there, where the system tells (Linux).
+    /// Checks, before a long run, that the file can be written.
+    ///
+    /// The existing file must be replaceable, and a file is created next to it and removed again.
+    /// The existing content is unchanged. On Linux, partial files of processes that no longer exist
+    /// are removed.
     ///
     /// # Errors
-    /// Why it cannot: `NotFound` where its folder is missing; `InvalidArgument` where it is a folder
-    /// itself, a device, or a file that is no state of a run.
+    /// `NotFound` if the folder is missing. `InvalidArgument` if the path is a folder, a device, or
+    /// a file that is not a state file. Otherwise the kind of the system's error.
     pub fn check_writable(&self) -> Result<()> {
         let path = self.place()?;
         let partial = partial_of(&path);
@@ -154,12 +160,15 @@ impl StateFile {
         Ok(())
     }
 
-    /// Keeps others from the file for as long as the lock is held: those that ask for the lock too,
-    /// in this process and in others. Two runs that save to one file would go on from each other's
-    /// states. Saving and loading ask for no lock themselves.
+    /// Acquires an exclusive lock on the file, until the returned value is dropped.
     ///
-    /// It is an advisory lock of `NAME.lock`, a file that goes with the lock; the system releases it
-    /// however the process ends. Where a file system knows no locks, everybody gets one.
+    /// The lock excludes other callers of `lock`, in this process and in others. Two runs that save
+    /// to one file would resume from each other's states. [`save`](StateFile::save) and
+    /// [`load`](StateFile::load) do not take the lock.
+    ///
+    /// The lock is an advisory lock on the file `NAME.lock`, which is removed on release. The
+    /// operating system releases the lock when the process ends. On file systems without locks
+    /// every call succeeds.
     ///
     /// ```
     /// # let folder = tempfile::tempdir()?;
@@ -174,7 +183,8 @@ impl StateFile {
     /// ```
     ///
     /// # Errors
-    /// `Unavailable` where another one holds it; that of the system where it cannot be made.
+    /// `Unavailable` if another caller holds the lock. Otherwise the kind of the system's error if
+    /// `NAME.lock` cannot be created.
     pub fn lock(&self) -> Result<StateLock> {
         let path = beside(&self.target()?, "lock");
         loop {
@@ -187,28 +197,32 @@ impl StateFile {
                     let message = "another process saves its states to this file";
                     return Err(self.named(Error::new(ErrorKind::Unavailable, message)));
                 }
-                // The file system knows none, or has no room for more.
+                // The file system does not support locks, or has no room for more.
                 Err(TryLockError::Error(_)) => {}
             }
-            // Whoever held it before may have removed it between both steps.
+            // The previous holder may have removed the file between opening and locking.
             if is_at(&file, &path) {
                 return Ok(StateLock { _file: file, path });
             }
         }
     }
 
-    /// Reads the file; where it is missing or damaged, the one before it. [`recover`](Self::recover)
-    /// says which of both it was.
+    /// Reads the state; falls back to `NAME.previous` if the file is missing or corrupt.
+    ///
+    /// [`recover`](Self::recover) also reports which of the two was read.
     ///
     /// # Errors
-    /// Where there is none of both, or none that is sound: that of the newer one. `InvalidArgument`
-    /// where it is no regular file; `LimitExceeded` where it has more than 64 MiB.
+    /// If neither file is valid, the error of the newer file. `InvalidArgument` if the path is not
+    /// a regular file. `LimitExceeded` if it has more than 64 MiB. `Unsupported` for a format
+    /// version that this version of the library cannot read.
     pub fn load(&self) -> Result<State> {
         self.recover().map(|(state, _)| state)
     }
 
-    /// The same as [`load`](Self::load), with the reason where it is the state before that was read:
-    /// what has come since is done again then.
+    /// Reads the state as [`load`](Self::load) does, and reports a fallback.
+    ///
+    /// The second value is the error of the newer file if `NAME.previous` was read. The steps since
+    /// that state are then repeated.
     ///
     /// ```
     /// # let folder = tempfile::tempdir()?;
@@ -224,7 +238,7 @@ impl StateFile {
     /// std::fs::write(&path, "{")?;
     /// let (state, damage) = file.recover()?;
     /// assert_eq!(state.steps(), 1);
-    /// assert!(damage.is_some_and(|error| error.to_string().contains("ends early")));
+    /// assert!(damage.is_some_and(|error| error.to_string().contains("truncated")));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
@@ -233,8 +247,8 @@ impl StateFile {
     pub fn recover(&self) -> Result<(State, Option<Error>)> {
         match self.load_at(&self.path) {
             Ok(state) => Ok((state, None)),
-            // One that was written by a newer version is sound, and its news must not be lost; and
-            // what is no file at all was never one of these.
+            // A file of a newer version is valid, so falling back would lose progress. Something
+            // that is not a regular file never was a state file.
             Err(error)
                 if matches!(error.kind(), ErrorKind::Unsupported | ErrorKind::InvalidArgument) =>
             {
@@ -250,7 +264,7 @@ impl StateFile {
     fn load_at(&self, path: &Path) -> Result<State> {
         let named = |error: Error| error.with_key(path.display().to_string());
         let fault = |error| self.fault("read", error);
-        // Before it is opened: opening a pipe waits for somebody who writes.
+        // Check before opening: opening a pipe blocks until another process writes.
         let file_type = fs::metadata(path).map_err(fault)?.file_type();
         if !file_type.is_file() {
             return Err(named(irregular("read from", file_type)));
@@ -259,24 +273,23 @@ impl StateFile {
         let file = File::open(path).map_err(fault)?;
         file.take(MOST_BYTES + 1).read_to_end(&mut bytes).map_err(fault)?;
         if bytes.len() as u64 > MOST_BYTES {
-            let message =
-                format!("it has more than {MOST_BYTES} bytes, which no state of a run has");
+            let message = format!("more than {MOST_BYTES} bytes, the maximum for a state file");
             return Err(named(Error::new(ErrorKind::LimitExceeded, message)));
         }
         let text = String::from_utf8(bytes).map_err(|error| {
             let at = error.utf8_error().valid_up_to() as u64;
-            let message = "it is no state of a run: it is not text";
+            let message = "not a state file: invalid UTF-8";
             named(Error::new(ErrorKind::Corrupt, message).with_offset(at))
         })?;
         from_json(&text).map_err(named)
     }
 
-    /// Where a state is to be written.
+    /// The path to write to, after symbolic links.
     ///
     /// # Errors
-    /// Where something must not be replaced: there, or where the state before goes.
+    /// If something at that path, or at `NAME.previous`, must not be replaced.
     fn place(&self) -> Result<PathBuf> {
-        // Links below `/proc` lead to pipes that have no path.
+        // Links below `/proc` may refer to pipes that have no path.
         if let Ok(found) = fs::metadata(&self.path)
             && !found.is_file()
         {
@@ -288,7 +301,7 @@ impl StateFile {
         Ok(path)
     }
 
-    /// Checks that nothing is at `path` but a state, sound or damaged, or an empty file.
+    /// Checks that `path` is absent, empty, or a state file, valid or corrupt.
     fn check_replaceable(&self, path: &Path) -> Result<()> {
         let refused = |error: Error| Err(error.with_key(path.display().to_string()));
         let fault = |error| self.fault("write", error);
@@ -300,26 +313,26 @@ impl StateFile {
         }
         let mut head = Vec::new();
         File::open(path).map_err(fault)?.take(HEAD).read_to_end(&mut head).map_err(fault)?;
-        // Whoever has formatted it anew has a state all the same.
+        // The keys of a valid state file may have another order.
         if begins_as_state(&head) || self.load_at(path).is_ok() {
             return Ok(());
         }
-        let message = "the file that is there is no state of a run, and is not replaced; name another \
-                       one";
+        let message = "the existing file is not a state file and is not replaced; choose another \
+                       path";
         refused(Error::new(ErrorKind::InvalidArgument, message))
     }
 
-    /// The file itself, behind symbolic links; it need not be there.
+    /// The path after symbolic links; the file need not exist.
     fn target(&self) -> Result<PathBuf> {
         let mut path = self.path.clone();
         for _ in 0..MOST_LINKS {
             match fs::read_link(&path) {
-                // From the folder of the link, unless it is absolute.
+                // Relative links start at the folder of the link.
                 Ok(next) => path = path.parent().unwrap_or(Path::new("")).join(next),
                 Err(_) => return Ok(path),
             }
         }
-        let message = format!("more than {MOST_LINKS} symbolic links follow one another");
+        let message = format!("more than {MOST_LINKS} consecutive symbolic links");
         Err(self.named(Error::new(ErrorKind::InvalidArgument, message)))
     }
 
@@ -329,12 +342,12 @@ impl StateFile {
 
     fn fault(&self, verb: &str, error: std::io::Error) -> Error {
         let kind = Error::from(std::io::Error::from(error.kind())).kind();
-        self.named(Error::new(kind, format!("cannot {verb} the state of the run")))
+        self.named(Error::new(kind, format!("cannot {verb} the checkpoint state")))
             .with_source(error)
     }
 }
 
-/// That nobody else saves to a file: made by [`StateFile::lock`], and released when it is dropped.
+/// The lock of [`StateFile::lock`], released on drop.
 #[derive(Debug)]
 pub struct StateLock {
     /// Closing it releases the lock.
@@ -344,12 +357,13 @@ pub struct StateLock {
 
 impl Drop for StateLock {
     fn drop(&mut self) {
-        // While it is held, so that nobody else's is removed. What cannot be removed is no harm.
+        // Removed before the release, so that no other holder's file is removed. A failure is
+        // harmless.
         let _ = fs::remove_file(&self.path);
     }
 }
 
-/// Whether the open file is the one that has this name now.
+/// Whether `path` still refers to the open file.
 #[cfg(unix)]
 fn is_at(file: &File, path: &Path) -> bool {
     use std::os::unix::fs::MetadataExt as _;
@@ -358,14 +372,14 @@ fn is_at(file: &File, path: &Path) -> bool {
     open.is_ok_and(|open| named.is_ok_and(|named| open == named))
 }
 
-/// Elsewhere an open file keeps its name.
+/// On other systems an open file cannot be renamed or removed.
 #[cfg(not(unix))]
 fn is_at(_: &File, _: &Path) -> bool {
     true
 }
 
-/// Whether a file that begins so is a state, whatever became of the rest: `{"file":"spdl state"`,
-/// with any white space between, or as much of it as there is.
+/// Whether `head` starts as a state file: `{"file":"spdl state"` with any white space in between,
+/// or a prefix of it.
 fn begins_as_state(head: &[u8]) -> bool {
     let mut head = head.iter().copied().peekable();
     for token in ["{", "\"file\"", ":", "\"spdl state\""] {
@@ -381,7 +395,7 @@ fn begins_as_state(head: &[u8]) -> bool {
     true
 }
 
-/// What a thing that is no regular file is called.
+/// The name of a file type that is not a regular file, for messages.
 fn name_of(file_type: FileType) -> &'static str {
     #[cfg(unix)]
     {
@@ -394,13 +408,15 @@ fn name_of(file_type: FileType) -> &'static str {
             return "a device";
         }
     }
-    if file_type.is_dir() { "a folder" } else { "no file" }
+    if file_type.is_dir() { "a folder" } else { "not a regular file" }
 }
 
-/// That a state is not read from such a thing, or written to it.
+/// The error for a path that is not a regular file.
 fn irregular(verb: &str, file_type: FileType) -> Error {
-    let message =
-        format!("it is {}; the state of a run is {verb} a regular file only", name_of(file_type));
+    let message = format!(
+        "the path is {}; checkpoint states are {verb} regular files only",
+        name_of(file_type)
+    );
     Error::new(ErrorKind::InvalidArgument, message)
 }
 
@@ -411,22 +427,21 @@ fn beside(path: &Path, what: &str) -> PathBuf {
     path.into()
 }
 
-/// Where this process writes before it renames.
+/// The file that this process writes before it renames it.
 fn partial_of(path: &Path) -> PathBuf {
     beside(path, &format!("{}.partial", std::process::id()))
 }
 
-/// Makes a file that was not there: never through a link that somebody else has put there.
+/// Creates a new file; fails if another process has placed a file or link there.
 fn create(path: &Path) -> std::io::Result<File> {
-    // Left by a process of the same number, long ago.
+    // May be left by an earlier process with the same ID.
     let _ = fs::remove_file(path);
     OpenOptions::new().write(true).create_new(true).open(path)
 }
 
-/// Removes what processes that are no longer there have left of `path`: `NAME.PID.partial`. What
-/// cannot be removed is no harm.
+/// Removes the files `NAME.PID.partial` of processes that no longer exist. Errors are ignored.
 fn remove_stale(path: &Path) {
-    // Without it nobody knows which processes there are.
+    // Without `/proc` the existing processes are unknown.
     if !Path::new("/proc/self").exists() {
         return;
     }
@@ -451,14 +466,14 @@ fn remove_stale(path: &Path) {
     }
 }
 
-/// Gives the file at `path` the name `previous` too, so that there is no moment without one.
+/// Links the file at `path` as `previous`, so that a file exists at any time.
 fn keep(path: &Path, previous: &Path) -> std::io::Result<()> {
     let mut link = OsString::from(previous);
     link.push(".partial");
-    // Left by a process that was ended here.
+    // May be left by a process that was killed at this point.
     let _ = fs::remove_file(&link);
     if fs::hard_link(path, &link).is_err() {
-        // Not all file systems know a second name.
+        // Not all file systems support hard links.
         let copied = fs::copy(path, &link).and_then(|_| File::open(&link)?.sync_all());
         if let Err(error) = copied {
             let _ = fs::remove_file(&link);
@@ -467,7 +482,7 @@ fn keep(path: &Path, previous: &Path) -> std::io::Result<()> {
     }
     passes("linked");
     fs::rename(&link, previous)?;
-    // Where both were names of one file, a renaming has left both: after a save that was cut short.
+    // After an interrupted save both may be names of one file; the rename then keeps both.
     let _ = fs::remove_file(&link);
     Ok(())
 }
@@ -498,36 +513,36 @@ fn to_json(state: &State) -> std::io::Result<String> {
 fn from_json(text: &str) -> Result<State> {
     let damaged = |message: String| Error::new(ErrorKind::Corrupt, message);
     let content: Content = serde_json::from_str(text).map_err(|error| {
-        let message = if error.is_eof() { "it ends early" } else { "it is no state of a run" };
+        let message = if error.is_eof() { "state file is truncated" } else { "not a state file" };
         let kind = if error.is_eof() { ErrorKind::Truncated } else { ErrorKind::Corrupt };
         Error::new(kind, message).with_source(error)
     })?;
     if content.file != KIND {
-        return Err(damaged(format!("it is a {:?}, no {KIND:?}", content.file)));
+        return Err(damaged(format!("the file is of type {:?}, not {KIND:?}", content.file)));
     }
     let found = checksum(&content.state);
     if found != content.checksum {
-        let message = format!("its checksum is {found}, and {} is written", content.checksum);
+        let message = format!("checksum mismatch: stored {}, computed {found}", content.checksum);
         return Err(damaged(message));
     }
-    let no_state = |error| damaged("it is no state of a run".into()).with_source(error);
+    let no_state = |error| damaged("invalid checkpoint state".into()).with_source(error);
     let FormatProbe { format } = serde_json::from_str(content.state.get()).map_err(no_state)?;
     State::check_format(format)?;
     serde_json::from_str(content.state.get()).map_err(no_state)
 }
 
-/// The part of a state that tells what the others are.
+/// The format version of a state, read before the rest.
 #[derive(Deserialize)]
 struct FormatProbe {
     format: u32,
 }
 
-/// Saves the state of a run every so many steps, beside the training: a step waits for no disk.
+/// Saves checkpoint states in a background thread, every few steps.
 ///
-/// Writing takes at most a twentieth of the time of one thread: where steps are faster than that, the
-/// states in between are passed over, and the newest is written next. A save of 1 ms is followed by
-/// the next one 20 ms later at the earliest; only [`finish`](StateSaver::finish), or dropping the
-/// saver, writes at once.
+/// Training steps never wait for the disk. The thread spends at most a twentieth of its time on
+/// writing. If states arrive faster, it skips the states in between and writes the newest one.
+/// After a save of 1 ms, the next one starts at least 19 ms later. [`finish`](StateSaver::finish)
+/// and dropping the saver write immediately.
 ///
 /// ```
 /// # let folder = tempfile::tempdir()?;
@@ -548,18 +563,18 @@ pub struct StateSaver {
     file: StateFile,
     every: u64,
     steps: u64,
-    /// Of the last step, where it was not yet time to save.
+    /// The state of the last step, if no save was due.
     unsaved: Option<State>,
-    desk: Arc<SaverQueue>,
-    /// Started by the first state.
+    queue: Arc<SaverQueue>,
+    /// Started by the first save.
     writer: Option<thread::JoinHandle<()>>,
 }
 
-/// How much longer than a save took the writer rests behind it: with a training that computes on all
-/// CPUs, each save costs it some 0.2 ms of one.
-const RESTS: u32 = 19;
+/// How long the writer pauses after a save, as a multiple of the save's duration. If the training
+/// uses all CPUs, each save costs about 0.2 ms of one CPU.
+const PAUSE_FACTOR: u32 = 19;
 
-/// Where the writer finds states.
+/// The newest state, handed to the writer thread.
 #[derive(Default)]
 struct SaverQueue {
     state: Mutex<SaverState>,
@@ -569,34 +584,33 @@ struct SaverQueue {
 #[derive(Default)]
 struct SaverState {
     newest: Option<State>,
-    /// Whether the writer is to be woken for a new one.
+    /// Whether the writer waits for a new state and must be notified.
     idle: bool,
     ends: bool,
     failed: Option<Error>,
 }
 
 impl StateSaver {
-    /// Saves to `file`, after every step unless told otherwise.
+    /// Saves to `file` after every step; see [`every`](StateSaver::every).
     pub fn new(file: StateFile) -> Self {
-        StateSaver { file, every: 1, steps: 0, unsaved: None, desk: Arc::default(), writer: None }
+        StateSaver { file, every: 1, steps: 0, unsaved: None, queue: Arc::default(), writer: None }
     }
 
-    /// Saves after every `steps` steps; 0 is taken as 1.
+    /// Saves after every `steps` steps (default 1); 0 counts as 1.
     #[must_use]
     pub fn every(mut self, steps: u64) -> Self {
         self.every = steps.max(1);
         self
     }
 
-    /// Says that a step was made, and takes its `state`. Where it is time to save, hands it to the
-    /// thread that writes; else keeps it, to be saved in the end.
+    /// Counts a step, and saves its `state` if a save is due.
     ///
-    /// `state` is asked for at each step, also where few are saved: which one is the last is known only
-    /// when nobody can ask for its state any more.
+    /// The background thread writes the state. If no save is due, the saver keeps the state for
+    /// [`finish`](StateSaver::finish). `state` is called at each step, because the last step is
+    /// known only after the pipeline has ended.
     ///
     /// # Errors
-    /// That of `state`; what kept an earlier one from being written; `Io` where the operating system
-    /// refuses the thread.
+    /// The error of `state`, or of an earlier save. `Io` if the thread cannot be started.
     pub fn after_step(&mut self, state: impl FnOnce() -> Result<State>) -> Result<()> {
         self.steps += 1;
         let state = state()?;
@@ -607,40 +621,41 @@ impl StateSaver {
         self.save(state)
     }
 
-    /// Hands a state to the thread that writes, whatever step it is.
+    /// Sends a state to the background thread, whatever the step.
     ///
     /// # Errors
     /// As for [`after_step`](StateSaver::after_step).
     pub fn save(&mut self, state: State) -> Result<()> {
         self.unsaved = None;
         if self.writer.is_none() {
-            let (desk, file) = (Arc::clone(&self.desk), self.file.clone());
+            let (queue, file) = (Arc::clone(&self.queue), self.file.clone());
             let thread = thread::Builder::new().name("spdl-state".into());
-            let thread = thread.spawn(move || desk.write_to(&file)).map_err(|error| {
-                let message = "cannot start the thread that saves states";
+            let thread = thread.spawn(move || queue.write_to(&file)).map_err(|error| {
+                let message = "cannot start the thread that saves checkpoint states";
                 Error::new(ErrorKind::Io, message).with_source(error)
             })?;
             self.writer = Some(thread);
         }
-        let mut waiting = self.desk.state.lock();
+        let mut waiting = self.queue.state.lock();
         waiting.newest = Some(state);
         let failed = waiting.failed.take();
         let idle = std::mem::take(&mut waiting.idle);
         drop(waiting);
         if idle {
-            self.desk.changed.notify_one();
+            self.queue.changed.notify_one();
         }
         failed.map_or(Ok(()), Err)
     }
 
-    /// Saves the state of the last step, and waits until it is written; dropping the saver does too,
-    /// and keeps errors to itself.
+    /// Saves the state of the last step and waits until it is written.
+    ///
+    /// Dropping the saver does the same and discards errors.
     ///
     /// # Errors
-    /// What kept it from being written.
+    /// The error of the last save, or of starting the thread.
     pub fn finish(mut self) -> Result<StateFile> {
         self.end()?;
-        match self.desk.state.lock().failed.take() {
+        match self.queue.state.lock().failed.take() {
             Some(error) => Err(error),
             None => Ok(self.file.clone()),
         }
@@ -651,8 +666,8 @@ impl StateSaver {
             Some(state) => self.save(state),
             None => Ok(()),
         };
-        self.desk.state.lock().ends = true;
-        self.desk.changed.notify_one();
+        self.queue.state.lock().ends = true;
+        self.queue.changed.notify_one();
         if let Some(writer) = self.writer.take() {
             let _ = writer.join();
         }
@@ -670,16 +685,16 @@ impl SaverQueue {
 
     fn write_all(&self, save: impl Fn(&State) -> Result<()>) {
         let mut waiting = self.state.lock();
-        let mut rested = Instant::now();
+        let mut pause_until = Instant::now();
         loop {
-            let rest = rested.saturating_duration_since(Instant::now());
-            if !waiting.ends && !rest.is_zero() {
-                waiting = self.changed.wait_timeout(waiting, rest);
+            let pause = pause_until.saturating_duration_since(Instant::now());
+            if !waiting.ends && !pause.is_zero() {
+                waiting = self.changed.wait_timeout(waiting, pause);
             } else if let Some(state) = waiting.newest.take() {
                 drop(waiting);
                 let started = Instant::now();
                 let written = save(&state);
-                rested = Instant::now() + started.elapsed() * RESTS;
+                pause_until = Instant::now() + started.elapsed() * PAUSE_FACTOR;
                 waiting = self.state.lock();
                 waiting.failed = written.err();
             } else if waiting.ends {
@@ -716,7 +731,7 @@ mod tests {
     use crate::pipeline::builder::PipelineBuilder;
     use crate::source::dataset::DatasetSource;
 
-    /// States of a run over 0..100, after each of the first steps.
+    /// The states of a run over 0..100 after each of the first steps.
     pub(super) fn states(steps: usize) -> Vec<State> {
         let numbers = DatasetSource::new((0..100).collect::<Vec<u32>>()).shuffled(3);
         let mut pipeline = PipelineBuilder::new(numbers).deterministic().build().unwrap();
@@ -729,7 +744,7 @@ mod tests {
     }
 
     #[test]
-    fn a_state_is_found_again_and_the_one_before_is_kept() {
+    fn a_saved_state_is_loaded_and_the_previous_one_is_kept() {
         let folder = tempfile::tempdir().unwrap();
         let file = StateFile::new(folder.path().join("run.state"));
         assert!(!file.exists());
@@ -742,12 +757,12 @@ mod tests {
             assert_eq!(previous.load().ok().as_ref(), at.checked_sub(1).map(|at| &states[at]));
         }
         let names = fs::read_dir(folder.path()).unwrap().count();
-        assert_eq!(names, 2, "nothing else is left");
+        assert_eq!(names, 2, "no other file remains");
     }
 
     // promise: R11
     #[test]
-    fn of_a_damaged_file_the_one_before_is_taken() {
+    fn a_corrupt_file_falls_back_to_the_previous_state() {
         let folder = tempfile::tempdir().unwrap();
         let file = StateFile::new(folder.path().join("run.state"));
         let states = states(2);
@@ -755,7 +770,7 @@ mod tests {
         let whole = fs::read_to_string(file.path()).unwrap();
         for cut in 0..whole.len() - 1 {
             fs::write(file.path(), &whole[..cut]).unwrap();
-            assert_eq!(file.load().unwrap(), states[0], "cut at {cut}");
+            assert_eq!(file.load().unwrap(), states[0], "truncated at {cut}");
         }
         fs::remove_file(file.path()).unwrap();
         assert!(file.exists());
@@ -763,7 +778,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_read_instead_is_told() {
+    fn recover_reports_a_fallback() {
         let folder = tempfile::tempdir().unwrap();
         let file = StateFile::new(folder.path().join("run.state"));
         let states = states(2);
@@ -780,12 +795,12 @@ mod tests {
     }
 
     #[test]
-    fn a_place_that_cannot_be_written_is_told_before() {
+    fn check_writable_reports_errors_and_leaves_no_file() {
         let folder = tempfile::tempdir().unwrap();
         let file = StateFile::new(folder.path().join("run.state"));
         file.save(&states(1)[0]).unwrap();
         file.check_writable().unwrap();
-        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "nothing is left");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "no other file remains");
         assert!(file.load().is_ok());
         let kind = |path: &str| {
             StateFile::new(folder.path().join(path)).check_writable().unwrap_err().kind()
@@ -798,7 +813,7 @@ mod tests {
 
     // promise: R11
     #[test]
-    fn every_change_of_a_digit_is_seen() {
+    fn every_changed_digit_is_detected() {
         let folder = tempfile::tempdir().unwrap();
         let file = StateFile::new(folder.path().join("run.state"));
         file.save(&states(1)[0]).unwrap();
@@ -820,7 +835,7 @@ mod tests {
     }
 
     #[test]
-    fn a_state_of_a_newer_version_is_refused_and_not_passed_over() {
+    fn a_state_of_a_newer_version_is_refused_without_a_fallback() {
         let folder = tempfile::tempdir().unwrap();
         let file = StateFile::new(folder.path().join("run.state"));
         let states = states(2);
@@ -832,7 +847,7 @@ mod tests {
         assert_eq!(file.load().unwrap_err().kind(), ErrorKind::Unsupported);
     }
 
-    /// What a file with this state says.
+    /// The text of a file with this state.
     fn sealed(state: &serde_json::Value) -> String {
         let state = serde_json::value::to_raw_value(state).unwrap();
         let content = Content { file: KIND.into(), checksum: checksum(&state), state };
@@ -840,7 +855,7 @@ mod tests {
     }
 
     #[test]
-    fn a_state_without_what_is_optional_is_read() {
+    fn a_state_without_optional_fields_is_read() {
         let folder = tempfile::tempdir().unwrap();
         let file = StateFile::new(folder.path().join("run.state"));
         let state = states(1).remove(0);
@@ -854,7 +869,7 @@ mod tests {
 
     // promise: R11
     #[test]
-    fn a_damaged_file_never_takes_the_place_of_a_sound_one() {
+    fn a_corrupt_file_never_replaces_the_previous_state() {
         let folder = tempfile::tempdir().unwrap();
         let file = StateFile::new(folder.path().join("run.state"));
         let states = states(3);
@@ -867,12 +882,12 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_written_leaves_the_file_as_it_was() {
+    fn a_failed_save_leaves_the_file_unchanged() {
         let folder = tempfile::tempdir().unwrap();
         let file = StateFile::new(folder.path().join("run.state"));
         let states = states(2);
         file.save(&states[0]).unwrap();
-        // Nothing can be written where a folder is.
+        // A folder at the path of the partial file makes the save fail.
         let partial = format!("run.state.{}.partial", std::process::id());
         fs::create_dir(folder.path().join(partial)).unwrap();
         let error = file.save(&states[1]).unwrap_err();
@@ -881,7 +896,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_but_states_is_replaced() {
+    fn only_state_files_are_replaced() {
         let folder = tempfile::tempdir().unwrap();
         let file = StateFile::new(folder.path().join("run.state"));
         let states = states(2);
@@ -893,22 +908,22 @@ mod tests {
         };
         for foreign in ["rubbish", "{\"file\":\"spdl report\"}", "{\"state\":1}", "\u{1}\u{ff}"] {
             fs::write(file.path(), foreign).unwrap();
-            refused(&file, "no state of a run, and is not replaced");
+            refused(&file, "not a state file and is not replaced");
             assert_eq!(fs::read_to_string(file.path()).unwrap(), foreign);
         }
-        // Nor where the state before goes.
+        // A foreign file at `NAME.previous` is not replaced either.
         fs::remove_file(file.path()).unwrap();
         let previous = folder.path().join("run.state.previous");
         fs::write(&previous, "notes").unwrap();
         refused(&file, "run.state.previous");
         fs::remove_file(&previous).unwrap();
-        // Empty files hold nothing, damaged ones nothing that could be had; others are sound.
+        // Empty and corrupt state files are replaced without a copy.
         for replaced in ["", "{", "{\"file\" : \"spdl st", "{\n \"file\": \"spdl state\", \"chec"] {
             fs::write(file.path(), replaced).unwrap();
             file.save(&states[0]).unwrap();
             assert!(!previous.exists());
         }
-        // Whoever has sorted the keys has a state all the same.
+        // A state file with sorted keys is still valid.
         let text = fs::read_to_string(file.path()).unwrap();
         let sorted = text
             .replace("{\"file\":\"spdl state\",", "{")
@@ -952,14 +967,14 @@ mod tests {
     }
 
     #[test]
-    fn no_more_is_read_than_a_state_may_have() {
+    fn a_state_larger_than_the_limit_is_neither_written_nor_read() {
         let folder = tempfile::tempdir().unwrap();
         let file = StateFile::new(folder.path().join("run.state"));
         let mut state = states(1).remove(0);
         state.notes.insert("long".into(), "x".repeat(MOST_BYTES as usize));
         assert_eq!(file.save(&state).unwrap_err().kind(), ErrorKind::LimitExceeded);
         assert!(!file.exists());
-        // Sparse: it takes no room on the disk.
+        // A sparse file takes no disk space.
         File::create(file.path()).unwrap().set_len(MOST_BYTES + 1).unwrap();
         assert_eq!(file.load().unwrap_err().kind(), ErrorKind::LimitExceeded);
     }
@@ -980,10 +995,10 @@ mod tests {
         assert_eq!(StateFile::new(at("runs/7.state")).load().unwrap(), states[1]);
         assert_eq!(StateFile::new(at("runs/7.state.previous")).load().unwrap(), states[0]);
         assert!(fs::symlink_metadata(at("run.state")).unwrap().is_symlink());
-        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2, "nothing beside the link");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2, "no other file remains");
         fs::remove_file(at("runs/7.state")).unwrap();
         assert!(file.exists());
-        assert_eq!(file.load().unwrap(), states[0], "the one before lies beside the file");
+        assert_eq!(file.load().unwrap(), states[0], "the previous state");
         symlink("circle", at("circle")).unwrap();
         let error = StateFile::new(at("circle")).save(&states[0]).unwrap_err();
         assert!(error.to_string().contains("links"), "{error}");
@@ -991,10 +1006,10 @@ mod tests {
 
     #[cfg(target_os = "linux")]
     #[test]
-    fn what_killed_processes_have_left_is_removed() {
+    fn partial_files_of_ended_processes_are_removed() {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
-        // No process has so large a number; this one is alive.
+        // `u32::MAX` is never a process ID; the parent process is alive.
         let (gone, alive) = (u32::MAX, std::os::unix::process::parent_id());
         let stays = [
             format!("run.state.{alive}.partial"),
@@ -1018,9 +1033,9 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_is_held_by_one() {
+    fn only_one_caller_holds_the_lock() {
         let folder = tempfile::tempdir().unwrap();
-        // One that another has removed meanwhile is nobody's.
+        // A removed file no longer matches its path.
         let path = folder.path().join("removed");
         let open = File::create(&path).unwrap();
         assert!(is_at(&open, &path));
@@ -1033,7 +1048,7 @@ mod tests {
         assert!(!is_at(&open, &path));
         fs::remove_file(&path).unwrap();
         let file = StateFile::new(folder.path().join("run.state"));
-        // What was left by one that was killed is in nobody's way.
+        // A lock file of a killed process does not block.
         fs::write(folder.path().join("run.state.lock"), "").unwrap();
         let held = std::sync::atomic::AtomicU32::new(0);
         let taken = std::sync::atomic::AtomicU32::new(0);
@@ -1058,11 +1073,11 @@ mod tests {
             }
         });
         assert!(taken.into_inner() > 0);
-        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "nothing is left");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "no file remains");
     }
 
     #[test]
-    fn the_saver_writes_every_so_often_and_last_what_came_last() {
+    fn the_saver_writes_every_few_steps_and_the_last_state() {
         let folder = tempfile::tempdir().unwrap();
         let file = StateFile::new(folder.path().join("run.state"));
         let mut saver = StateSaver::new(file.clone()).every(4);
@@ -1070,7 +1085,7 @@ mod tests {
         for state in &states {
             saver.after_step(|| Ok(state.clone())).unwrap();
         }
-        // Written beside, so it may take a moment.
+        // The background thread writes, so wait for it.
         while file.load().ok().as_ref() != Some(&states[7]) {
             std::thread::sleep(std::time::Duration::from_millis(1));
         }
@@ -1082,7 +1097,7 @@ mod tests {
     }
 
     #[test]
-    fn the_saver_tells_what_could_not_be_written() {
+    fn the_saver_reports_failed_saves() {
         let folder = tempfile::tempdir().unwrap();
         let missing = StateFile::new(folder.path().join("none").join("run.state"));
         let mut saver = StateSaver::new(missing);
@@ -1092,26 +1107,26 @@ mod tests {
     }
 
     #[test]
-    fn the_writer_rests_behind_a_save_and_ends_at_once() {
+    fn the_writer_pauses_after_a_save_and_finishes_without_a_pause() {
         let states = states(8);
         let mut saver = StateSaver::new(StateFile::new("unused"));
-        let (desk, slow) = (Arc::clone(&saver.desk), Duration::from_millis(300));
+        let (queue, slow) = (Arc::clone(&saver.queue), Duration::from_millis(300));
         let (saved, sent) = std::sync::mpsc::channel();
         let save = move |state: &State| {
             std::thread::sleep(slow);
             saved.send(state.steps()).unwrap();
             Ok(())
         };
-        saver.writer = Some(thread::spawn(move || desk.write_all(save)));
+        saver.writer = Some(thread::spawn(move || queue.write_all(save)));
         saver.save(states[0].clone()).unwrap();
         assert_eq!(sent.recv().unwrap(), 1);
-        let rests = Instant::now();
+        let pause = Instant::now();
         for state in &states[1..] {
             saver.save(state.clone()).unwrap();
         }
-        assert!(sent.recv_timeout(slow * 2).is_err(), "it rests for 19 times as long");
+        assert!(sent.recv_timeout(slow * 2).is_err(), "the writer must pause");
         saver.finish().unwrap();
-        assert_eq!(sent.try_iter().collect::<Vec<_>>(), [8], "only the newest");
-        assert!(rests.elapsed() < slow * RESTS, "without waiting for the rest to end");
+        assert_eq!(sent.try_iter().collect::<Vec<_>>(), [8], "only the newest state is written");
+        assert!(pause.elapsed() < slow * PAUSE_FACTOR, "finish must not wait for the pause");
     }
 }
