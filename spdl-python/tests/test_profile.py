@@ -212,10 +212,10 @@ def test_t01_failures_are_counted_and_end_nothing(caplog):
 
 
 def test_t01_without_items_there_is_nothing_to_profile():
-    with pytest.raises(RuntimeError, match="the source gave no items"):
+    with pytest.raises(RuntimeError, match="the source has no items"):
         profile_pipeline(described(source([]).pipe(abs)))
     told = Told()
-    with pytest.raises(RuntimeError, match="'drop' gave no items, so 'abs' cannot be profiled"):
+    with pytest.raises(RuntimeError, match="cannot profile 'abs': 'drop' has no output"):
         profile_pipeline(
             described(source([1]).pipe(lambda _: None, name="drop").pipe(abs)), hook=told
         )
@@ -319,7 +319,7 @@ def test_t01_hooks_and_queues_of_pipelines_play_no_part():
 
 def test_t01_arguments_are_checked():
     described_one = described(source(range(3)).pipe(abs))
-    with pytest.raises(TypeError, match="a PipelineConfig is needed"):
+    with pytest.raises(TypeError, match="cfg must be a PipelineConfig"):
         profile_pipeline([1])
     with pytest.raises(ValueError, match="num_inputs must be a whole number"):
         profile_pipeline(described_one, 1.5)

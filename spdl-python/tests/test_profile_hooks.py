@@ -100,7 +100,7 @@ def test_t03_in_the_diagnostic_mode_a_program_profiles_its_pipeline_and_ends(tmp
     assert lines[0] == "True 30"
     assert lines[1] == "<Pipeline to be profiled: SPDL_PIPELINE_DIAGNOSTIC_MODE is set> 0"
     assert lines[2] == "got work 150"
-    assert lines[3].startswith("work holds the others back: ")
+    assert lines[3].startswith("work is the bottleneck: ")
     assert "an item" not in lines and "went on" not in lines
     assert [line.split()[0] for line in lines[7:12]] == ["32", "16", "8", "4", "1"]
 

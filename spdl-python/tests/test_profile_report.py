@@ -31,34 +31,32 @@ def made(qps, cpus=(1.0,) * 5, **options):
         (
             made([800, 805, 790, 400, 100], [8, 8, 7.9, 4, 1]),
             8,
-            "that gives 7.9 times what 1 gives, and more bring less than 10 %: the 8 CPUs are at "
-            "work already",
+            "7.9 times the rate of concurrency 1; more gains less than 10 %: the 8 CPUs are busy",
         ),
         (
             made([400, 200, 100, 50, 10]),
             32,
-            "that gives 40.0 times what 1 gives, and each step brought more: more than 32 may be "
-            "better",
+            "40.0 times the rate of concurrency 1; each step was faster, so more than 32 may be better",
         ),
         (
             made([60, 70, 80, 90, 100]),
             1,
-            "more make it slower, 60.0/s with 32: one CPU is at work however many there are, as where a "
-            "function holds the GIL",
+            "more is slower, 60.0/s with 32: one CPU is busy at any concurrency, as if a function "
+            "held the GIL",
         ),
         # Others take the CPUs, or it waits: that says nothing of the GIL.
-        (made([100] * 5, [1.0, 1.0, 1.0, 1.0, 0.5]), 1, "more bring less than 10 %"),
+        (made([100] * 5, [1.0, 1.0, 1.0, 1.0, 0.5]), 1, "more gains less than 10 %"),
         (
             made([400, 400, 400, 400, 100]),
             4,
-            "that gives 4.0 times what 1 gives, and more bring less than 10 %",
+            "4.0 times the rate of concurrency 1; more gains less than 10 %",
         ),
-        (made([104, 103, 102, 101, 100], [0.1] * 5), 1, "more bring less than 10 %"),
+        (made([104, 103, 102, 101, 100], [0.1] * 5), 1, "more gains less than 10 %"),
         (
             made([400, 400, 400, 390, 100], [None] * 5, kind="executor"),
             4,
-            "that gives 3.9 times what 1 gives, and more bring less than 10 %: its executor has no "
-            "more workers, or these no more CPUs",
+            "3.9 times the rate of concurrency 1; more gains less than 10 %: its executor has no "
+            "more workers, or all CPUs are busy",
         ),
     ],
 )
@@ -76,23 +74,23 @@ def test_t01_between_what_was_measured_rates_lie_on_a_line():
 def test_t01_a_result_is_printed_as_a_table():
     assert str(made([804, 804, 800, 400, 100], [8, 8, 7.9, 4, 1], concurrency=2)).splitlines() == [
         "decode (threads)",
-        "  at once  items/s  against 1  CPUs  output waits",
-        "       32    804.0       8.0x   8.0           50%",
-        "       16    804.0       8.0x   8.0           50%",
-        "        8    800.0       8.0x   7.9           50%",
-        "        4    400.0       4.0x   4.0           50%",
-        "        1    100.0       1.0x   1.0           50%",
-        "  advised: 8 at once (set: 2); that gives 8.0 times what 1 gives, and more bring less than "
-        "10 %: the 8 CPUs are at work already",
+        "  concurrency  items/s  speed-up  CPUs  occupancy",
+        "           32    804.0      8.0x   8.0        50%",
+        "           16    804.0      8.0x   8.0        50%",
+        "            8    800.0      8.0x   7.9        50%",
+        "            4    400.0      4.0x   4.0        50%",
+        "            1    100.0      1.0x   1.0        50%",
+        "  advised: concurrency 8 (set: 2); 8.0 times the rate of concurrency 1; more gains less "
+        "than 10 %: the 8 CPUs are busy",
     ]
     lists = ProfileResult("lists", [ProfileStats(1, 10.0, 0.5, 320.0, 1.0)], "one at a time")
     assert str(lists).splitlines()[1:3] == [
-        "  at once  items/s  source/s  against 1  CPUs  output waits",
-        "        1     10.0     320.0       1.0x   1.0           50%",
+        "  concurrency  items/s  source/s  speed-up  CPUs  occupancy",
+        "            1     10.0     320.0      1.0x   1.0        50%",
     ]
     # As upstream makes it, with what upstream knows.
     one = ProfileResult("sum", [ProfileStats(1, 10.0, 0.25)])
-    assert str(one).splitlines()[-1] == "  it works on one item at a time"
+    assert str(one).splitlines()[-1] == "  the stage processes one item at a time"
     assert math.isnan(one.stats[0].source_qps)
 
 
@@ -100,25 +98,25 @@ def test_t01_the_report_says_which_stage_holds_the_others_back():
     slow = made([400, 400, 400, 400, 100], concurrency=1)
     slow.name = "slow"
     other = made([200] * 5, concurrency=4)
-    assert ProfileReport([other, slow]).verdict.startswith("slow holds the others back: 100/s")
+    assert ProfileReport([other, slow]).verdict.startswith("slow is the bottleneck: 100/s")
     report = ProfileReport([slow, other])
     assert report.verdict == (
-        "slow holds the others back: 100/s of the source's items; with 4 at once it does 400/s, and "
-        "then decode holds back, with 200/s. Each stage ran alone; together they share 8 CPUs."
+        "slow is the bottleneck: 100/s source items; concurrency 4 reaches 400/s, then decode is "
+        "the bottleneck, with 200/s. Each stage ran alone; in the pipeline, they share 8 CPUs."
     )
-    assert str(report).startswith(report.verdict) and str(report).count("at once  items/s") == 2
+    assert str(report).startswith(report.verdict) and str(report).count("concurrency  items/s") == 2
     assert ProfileReport([other]).verdict.startswith(
-        "decode holds the others back: 200/s of the source's items; more at once do not help there. "
+        "decode is the bottleneck: 200/s source items; more concurrency does not help. "
     )
     # Where nothing is set, what is advised is what there is.
     left_to_us = made([400, 400, 400, 400, 100])
-    assert ProfileReport([left_to_us]).verdict.startswith("decode holds the others back: 400/s")
+    assert ProfileReport([left_to_us]).verdict.startswith("decode is the bottleneck: 400/s")
     other.stats[2].crowded = True
     assert ProfileReport([slow, other]).verdict.endswith(
-        " Other programs kept the CPUs busy meanwhile, so that the figures say little: measure again "
-        "when they have ended."
+        " Other programs kept the CPUs busy, so the figures are unreliable: measure again on an "
+        "idle machine."
     )
-    assert ProfileReport().verdict == "there are no stages to be profiled"
+    assert ProfileReport().verdict == "the pipeline has no stages to profile"
 
 
 class Tags(html.parser.HTMLParser):
@@ -152,7 +150,7 @@ def test_t01_notebooks_show_tables_and_plots_with_all_text_escaped():
         tags.feed(page)
         assert not tags.open and "script" not in tags.seen
         assert tags.seen.count("svg") == plots and tags.seen.count("circle") == 5 * plots
-    assert "advised: 32 at once" in result._repr_html_()
+    assert "advised: concurrency 32" in result._repr_html_()
 
 
 BEFORE = "cpu  10 0 10 100 0 0 0 0 0 0"

@@ -45,6 +45,6 @@ def test_programs_of_the_guide_print_what_it_says(at, capsys):
 
 def shape(report):
     lines = report.split(" Other programs ")[0].splitlines()[:1] + report.splitlines()[1:]
-    assert " holds the others back: " in lines[0]
+    assert " is the bottleneck: " in lines[0]
     tables = [line for line in lines[1:] if not line.startswith("  advised")]
     return [re.sub(r"\s+[-\d][\d.,x%]*", " N", line).split() for line in tables]

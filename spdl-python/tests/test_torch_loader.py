@@ -462,7 +462,7 @@ for arguments, what in [
     try:
         DataLoader("abc", **arguments)
     except ModuleNotFoundError as error:
-        assert str(error) == f"{what} needs PyTorch, which is not installed", error
+        assert str(error) == f"{what} requires PyTorch, which is not installed", error
     else:
         raise AssertionError(what)
 for batch_size, drop_last in [(0, False), (True, False), (2, 1)]:

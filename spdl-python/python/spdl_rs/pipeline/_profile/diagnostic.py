@@ -1,4 +1,4 @@
-"""The diagnostic mode: programs profile their pipeline instead of running it."""
+"""The diagnostic mode: pipelines are profiled instead of run."""
 
 from __future__ import annotations
 
@@ -16,26 +16,27 @@ _DEFAULT_ITEMS = 1000
 
 
 def is_diagnostic_mode_enabled() -> bool:
-    """Whether pipelines are profiled instead of run: whether the environment variable
-    `SPDL_PIPELINE_DIAGNOSTIC_MODE` is 1.
+    """Returns true if the environment variable `SPDL_PIPELINE_DIAGNOSTIC_MODE` is 1.
 
-    The first pipeline of which an item is asked is then profiled by `profile_pipeline`, prints what
-    was found, and ends the program with `SystemExit(0)`.
+    Then the first pipeline from which an item is requested is profiled by `profile_pipeline`
+    instead of run. The report is printed, and the program exits with `SystemExit(0)`.
     """
     return _environment.is_set(_MODE)
 
 
 def diagnostic_mode_num_sources() -> int:
-    """How many items of each source are taken then: as the environment variable
-    `SPDL_PIPELINE_DIAGNOSTIC_MODE_NUM_ITEMS` says, or else 1000."""
+    """Returns the number of items that the diagnostic mode takes of each source.
+
+    Set by the environment variable `SPDL_PIPELINE_DIAGNOSTIC_MODE_NUM_ITEMS`. Default: 1000.
+    """
     return _environment.number(_ITEMS, _DEFAULT_ITEMS)
 
 
 class DiagnosticPipeline(Pipeline[T]):
-    """Stands for a pipeline. Whoever asks for an item gets its profile, printed."""
+    """Replaces a pipeline. The first request for an item profiles the pipeline and exits."""
 
     def __init__(self, config: PipelineConfig[T]) -> None:
-        # Nothing of it ever runs.
+        # The pipeline itself is never built.
         self._config = config
         self._number = -1
         self._run = self._assembly = self._late_failure = None

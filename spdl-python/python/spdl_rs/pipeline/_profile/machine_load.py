@@ -1,27 +1,30 @@
-"""How busy the CPUs of this machine are, with other programs too."""
+"""The CPU load of this machine, including other programs."""
 
 from __future__ import annotations
 
 import time
 
-# The system counts in ticks, and those of idle CPUs late: a shorter time, in seconds, says nothing.
-_SHORTEST = 0.25
-# Of a line of /proc/stat: user, nice, system, idle, iowait, irq, softirq, steal.
+# The kernel updates the idle time late: an interval shorter than this, in seconds, is inaccurate.
+_MIN_INTERVAL = 0.25
+# Columns of the first line of /proc/stat: user, nice, system, idle, iowait, irq, softirq, steal.
 _FIELDS, _IDLE = slice(1, 9), slice(4, 6)
 
 
 class MachineLoad:
-    """Begins to measure when it is made."""
+    """Measures the CPU load since its creation."""
 
     def __init__(self) -> None:
         self._began = time.monotonic()
         self._before = _ticks(_first_line())
 
     def busy_share(self) -> float | None:
-        """The share of the CPUs that was at work since then, in 0..=1; `None` where the system does not
-        tell, or too little time has passed."""
+        """Returns the share of busy CPU time, 0 to 1.
+
+        Returns `None` if the system does not report it, or after less than 0.25 seconds.
+        """
         after = _ticks(_first_line())
-        if self._before is None or after is None or time.monotonic() - self._began < _SHORTEST:
+        elapsed = time.monotonic() - self._began
+        if self._before is None or after is None or elapsed < _MIN_INTERVAL:
             return None
         total, idle = after[0] - self._before[0], after[1] - self._before[1]
         return None if total <= 0 else min(1.0, max(0.0, 1 - idle / total))
@@ -36,7 +39,7 @@ def _first_line() -> str:
 
 
 def _ticks(line: str) -> tuple[int, int] | None:
-    """The ticks of all CPUs since the start of the system, and those in which they did nothing."""
+    """Returns the ticks of all CPUs since boot, and the idle ticks; `None` for invalid text."""
     words = line.split()
     if words[:1] != ["cpu"] or not all(word.isdigit() for word in words[1:]):
         return None

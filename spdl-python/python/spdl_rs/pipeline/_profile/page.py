@@ -1,4 +1,4 @@
-"""What a notebook shows of a profile: tables, and how the rate grows with the items at once."""
+"""HTML of a profile for notebooks: tables, and plots of the rate by concurrency."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 8, 8, 14, 18
 
 
 def report_page(report: ProfileReport) -> str:
-    """HTML of its own: no script, no style of the page around it, all text escaped."""
+    """Returns HTML without scripts or styles. All text is escaped."""
     parts = [f"<p><b>{html.escape(report.verdict)}</b></p>"]
     parts.extend(result_page(result) for result in report)
     return "<div>" + "".join(parts) + "</div>"
 
 
 def result_page(result: ProfileResult) -> str:
-    """The table and the plot of one stage."""
+    """Returns the table and the plot of one stage."""
     heads, rows = result.rows()
     head = "".join(f"<th>{html.escape(name)}</th>" for name in heads)
     body = "".join(
@@ -36,8 +36,7 @@ def result_page(result: ProfileResult) -> str:
 
 
 def _plot(result: ProfileResult) -> str:
-    """Items per second over the items at once, of which each step to the right doubles the number.
-    The advised number is marked."""
+    """Plots items per second by concurrency (logarithmic), and marks the advised concurrency."""
     stats = sorted(result.stats, key=lambda one: one.concurrency)
     most = max(one.qps for one in stats) or 1.0
     first, last = (math.log2(stats[at].concurrency) for at in (0, -1))
@@ -57,7 +56,7 @@ def _plot(result: ProfileResult) -> str:
         marks.append(_text(x, _HEIGHT - 4, str(one.concurrency)))
     x, y = places[stats.index(result.advised)]
     marks.append(_text(x, y - 6, f"{result.advised.qps:,.0f}/s"))
-    label = html.escape(f"items per second of {result.name} over items at once", quote=True)
+    label = html.escape(f"items per second of {result.name} by concurrency", quote=True)
     return (
         f'<svg width="{_WIDTH}" height="{_HEIGHT}" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" '
         f'aria-label="{label}">'

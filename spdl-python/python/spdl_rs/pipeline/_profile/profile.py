@@ -1,9 +1,9 @@
-"""Profiling: how fast each stage is alone, and with how many items at once.
+"""Profiling: the throughput of each stage alone, at several concurrencies.
 
 ```text
-source ──► items ──► stage, 32 at once ─┐
-                     …                  ├──► ProfileResult
-                     stage, 1 at once ──┘──► its items ──► the next stage, …
+source ──► items ──► stage, concurrency 32 ─┐
+                     …                      ├──► ProfileResult
+                     stage, concurrency 1 ──┘──► its items ──► the next stage, …
 ```
 """
 
@@ -42,9 +42,9 @@ _LOGGER = logging.getLogger("spdl_rs.pipeline")
 
 ProfileCallback: TypeAlias = Callable[[ProfileResult], None]
 
-_AT_ONCE = (32, 16, 8, 4, 1)
+_CONCURRENCIES = (32, 16, 8, 4, 1)
 _ONE = (1,)
-# Merged items are mixed, in the same way each time, and no generator of the user's is touched.
+# A fixed seed mixes merged items in the same way each time, without the global generator.
 _SEED = 0
 
 
@@ -66,36 +66,36 @@ def profile_pipeline(
     callback: ProfileCallback | None = None,
     hook: ProfileHook | None = None,
 ) -> ProfileReport:
-    """Measures how fast each stage is alone, with 32, 16, 8, 4 and 1 items at once.
+    """Measures the throughput of each stage alone, at concurrency 32, 16, 8, 4 and 1.
 
-    Items of the source are kept in a list; the first stage works on that again and again, and what it
-    gives at last is the list for the next one. So no stage waits for another. What puts items
-    together or takes them apart runs once, as it works on one at a time.
+    The items of the source are stored in a list, which the first stage processes at each
+    concurrency. The outputs of its last run are the list for the next stage, and so on. So no
+    stage waits for another. Stages that group or split items have concurrency 1 and run once.
 
-    Stages run as they would in the pipeline: in threads, on the event loop, on an `executor` of their
-    own, in Rust. `DecodeImage` and `BatchImages` right behind it are one stage, as they are in a
-    pipeline. Failures are logged and counted, and end nothing. Not measured are paths (`path_variants`
-    is run once, for the sake of the stages behind it); and regions (`to`): their stages run in threads
-    of this process, as if there were none. A warning in the log says so.
+    Each stage runs where it runs in the pipeline: in threads, on the event loop, on its `executor`,
+    or in Rust. `DecodeImage` directly followed by `BatchImages` is one stage. Failures are logged
+    and counted, and do not end the profile. Two parts of a pipeline are not measured as such, and
+    a warning is logged: `path_variants` runs once, to provide items for later stages, and the
+    stages of a region (`to`) run in threads of this process.
 
     Args:
         cfg: The pipeline.
-        num_inputs: How many items of the source to take, at least 1. Of several sources that are
-            merged, so many of each, mixed; `op` is not called.
-        callback: Is given the result of each stage as soon as there is one. Default: as
-            `config.set_default_profile_callback` says; nothing.
-        hook: Is entered around all, and around each run. Default: as
-            `config.set_default_profile_hook` says; none.
+        num_inputs: The number of items to take of each source, at least 1. The items of merged
+            sources are mixed at random; the `op` of the merge is not called. Default: 1000.
+        callback: Called with the result of each stage, as soon as it is available. Default: the
+            callback set by `config.set_default_profile_callback`, or none.
+        hook: Entered around the whole profile and around each run. Default: the hook set by
+            `config.set_default_profile_hook`, or none.
 
     Returns:
-        A list of results, one for each stage, in their order. Printed, it says which stage holds the
-        others back. It is empty where `LOCAL_RANK` is set and not 0: in distributed training, one
-        process of each machine does the work.
+        A list with one result for each stage, in order. Its `str` names the slowest stage. The list
+        is empty if `LOCAL_RANK` is set and not 0, so that in distributed training one process per
+        machine profiles.
 
     Raises:
-        TypeError, ValueError: An argument is of the wrong type or out of range.
-        RuntimeError: There are no items to work on: the source has none, or a stage gives none.
-        PipelineFailure: The source raises.
+        TypeError, ValueError: An argument has the wrong type or is out of range.
+        RuntimeError: The source or a stage has no output.
+        PipelineFailure: The source raised an exception.
 
     >>> from spdl_rs.pipeline import PipelineBuilder, profile_pipeline
     >>> builder = PipelineBuilder().add_source(range(100)).pipe(str).aggregate(10).add_sink()
@@ -104,12 +104,12 @@ def profile_pipeline(
     [('str', [32, 16, 8, 4, 1]), ('aggregate', [1])]
     >>> print(report[1])  # doctest: +ELLIPSIS
     aggregate (one at a time)
-      at once ... items/s ... source/s  against 1  CPUs  output waits
-            1 ...
-      it works on one item at a time
+      concurrency ... items/s ... source/s  speed-up  CPUs  occupancy
+                1 ...
+      the stage processes one item at a time
     """
     if not isinstance(cfg, PipelineConfig):
-        raise TypeError(f"a PipelineConfig is needed, not {cfg!r}")
+        raise TypeError(f"cfg must be a PipelineConfig, not {cfg!r}")
     num_inputs = whole("num_inputs", num_inputs, wrong_type=ValueError)
     check_regions(cfg)
     from .._run.options import defaults
@@ -118,7 +118,7 @@ def profile_pipeline(
     profiler = _Profiler(num_inputs, hook, callback or defaults.profile_callback)
     with hook.pipeline_profile_hook():
         if not _is_first_of_machine():
-            _LOGGER.info("LOCAL_RANK is not 0, and so nothing is profiled in this process")
+            _LOGGER.info("LOCAL_RANK is not 0: this process profiles nothing")
             return ProfileReport()
         profiler.line(cfg)
         return profiler.report
@@ -130,12 +130,12 @@ def _is_first_of_machine() -> bool:
 
 
 class _Profiler:
-    """Profiles one stage after the other.
+    """Profiles the stages of a pipeline one after the other.
 
     Args:
-        num_inputs: How many items of each source to take.
-        hook: Is entered around each run.
-        callback: Is given each result.
+        num_inputs: The number of items to take of each source.
+        hook: Entered around each run.
+        callback: Called with each result.
     """
 
     def __init__(
@@ -147,18 +147,20 @@ class _Profiler:
         self.report = ProfileReport()
 
     def line(self, config: PipelineConfig[Any]) -> tuple[list[Any], int]:
-        """Profiles the stages behind a source. Gives what comes out of them, and of how many items of
-        the source that was made."""
+        """Profiles the stages after a source.
+
+        Returns the outputs of the last stage, and the number of source items they were made of.
+        """
         if isinstance(config.src, MergeConfig):
             items, taken = self._merged(config.src)
         else:
             items = self._inputs(config.src)
             taken = len(items)
         before = "the source"
-        for stages in _apart(config.pipes):
+        for stages in _profiled_stages(config.pipes):
             name = " + ".join(stage.name for stage in stages)
             if not items:
-                raise RuntimeError(f"{before} gave no items, so {name!r} cannot be profiled")
+                raise RuntimeError(f"cannot profile {name!r}: {before} has no output")
             items = self._stage(name, stages, items, taken)
             before = repr(name)
         return items, taken
@@ -174,7 +176,7 @@ class _Profiler:
         return items, taken
 
     def _inputs(self, source: SourceConfig[Any]) -> list[Any]:
-        """The first items of a source."""
+        """Returns the first items of a source."""
         items: list[Any] = []
         pipeline = _pipeline(source.source, [], 1)
         with pipeline.auto_stop():
@@ -183,28 +185,28 @@ class _Profiler:
                 if len(items) >= self._num_inputs:
                     break
         if not items:
-            raise RuntimeError("the source gave no items, so nothing can be profiled")
+            raise RuntimeError("cannot profile the pipeline: the source has no items")
         return items
 
     def _stage(
         self, name: str, stages: Sequence[StageConfig], items: list[Any], taken: int
     ) -> list[Any]:
-        """Profiles one stage. Gives what comes out of it."""
+        """Profiles one stage. Returns its outputs."""
         first = stages[0]
         if isinstance(first, PathVariantsConfig):
             _LOGGER.warning("%s chooses paths, which are not profiled", name)
-            return _measured(items, stages, len(_AT_ONCE), taken, keep=True)[1]
+            return _measure(items, stages, len(_CONCURRENCIES), taken, keep=True)[1]
         several = isinstance(first, PipeConfig)
         stats, outputs = [], []
-        for at_once in _AT_ONCE if several else _ONE:
-            # The last run is the one whose items go on: one at a time, they keep their order.
-            keep = at_once == 1
-            with self._hook.stage_profile_hook(name, at_once):
-                measured, outputs = _measured(
-                    items, _with(stages, at_once), at_once, taken, keep=keep
+        for concurrency in _CONCURRENCIES if several else _ONE:
+            # The next stage gets the outputs of the last run: concurrency 1 keeps their order.
+            keep = concurrency == 1
+            with self._hook.stage_profile_hook(name, concurrency):
+                measured, outputs = _measure(
+                    items, _with_concurrency(stages, concurrency), concurrency, taken, keep=keep
                 )
             if _has_executor(first):
-                # Its processes may be who keeps the CPUs busy.
+                # The executor's own processes may cause the load of the machine.
                 measured.cpus, measured.crowded = None, False
             stats.append(measured)
         result = ProfileResult(name, stats, _kind(first), getattr(first, "concurrency", 1))
@@ -215,10 +217,10 @@ class _Profiler:
         return outputs
 
 
-def _measured(
+def _measure(
     items: list[Any], stages: Sequence[StageConfig], num_threads: int, taken: int, *, keep: bool
 ) -> tuple[ProfileStats, list[Any]]:
-    """Runs stages, and counts what they give; or keeps it, too."""
+    """Runs stages and counts their outputs. Returns the outputs if `keep` is true."""
     pipeline = _pipeline(items, stages, num_threads)
     outputs: list[Any] = []
     given = 0
@@ -246,33 +248,33 @@ def _measured(
 
 
 def _pipeline(source: Any, stages: Sequence[StageConfig], num_threads: int) -> Pipeline[Any]:
-    """A pipeline with nothing around it: no hooks, queues or tasks of the user's, no log."""
+    """Builds a pipeline without the user's hooks, queues and tasks, and without logging."""
     config: PipelineConfig[Any] = PipelineConfig(SourceConfig(source), stages, SinkConfig(2))
     return Pipeline(config, BuildOptions(num_threads, -1, 0, -1.0, None, False, None, ()))
 
 
-def _apart(pipes: Sequence[StageConfig | PlacementConfig]) -> list[list[StageConfig]]:
-    """The stages, each on its own, but for those that are one in Rust."""
+def _profiled_stages(pipes: Sequence[StageConfig | PlacementConfig]) -> list[list[StageConfig]]:
+    """Returns the stages, each in its own list, or in one list if Rust fuses them."""
     stages: list[list[StageConfig]] = []
-    is_elsewhere = False
+    is_in_region = False
     for config in pipes:
         if isinstance(config, PlacementConfig):
-            is_elsewhere = config.target is not MAIN_PROCESS
-            if is_elsewhere:
+            is_in_region = config.target is not MAIN_PROCESS
+            if is_in_region:
                 _LOGGER.warning("the stages of %r are profiled in threads of this process", config)
             continue
-        if is_elsewhere and isinstance(config, PipeConfig) and config.executor is not None:
-            # There it would not be used either.
+        if is_in_region and isinstance(config, PipeConfig) and config.executor is not None:
+            # A region ignores the executor, too.
             config = dataclasses.replace(config, executor=None)
-        if _joins(stages[-1][-1] if stages else None, config):
+        if _is_fused(stages[-1][-1] if stages else None, config):
             stages[-1].append(config)
         else:
             stages.append([config])
     return stages
 
 
-def _joins(before: StageConfig | None, config: StageConfig) -> bool:
-    """Whether images are decoded right into batches."""
+def _is_fused(before: StageConfig | None, config: StageConfig) -> bool:
+    """Returns true if the stages decode images directly into batches."""
     return (
         isinstance(before, PipeConfig)
         and isinstance(before.op, DecodeImage)
@@ -282,11 +284,11 @@ def _joins(before: StageConfig | None, config: StageConfig) -> bool:
     )
 
 
-def _with(stages: Sequence[StageConfig], at_once: int) -> list[StageConfig]:
-    """The stages, of which the first works on so many items at once, and may fail."""
+def _with_concurrency(stages: Sequence[StageConfig], concurrency: int) -> list[StageConfig]:
+    """Returns the stages; the first has another concurrency, and unlimited failures."""
     first, *rest = stages
     if isinstance(first, PipeConfig):
-        first = dataclasses.replace(first, concurrency=at_once, max_failures=-1)
+        first = dataclasses.replace(first, concurrency=concurrency, max_failures=-1)
     return [first, *rest]
 
 

@@ -1,4 +1,4 @@
-"""What profiling has found, and what follows from it."""
+"""The result of profiling, and the advice that follows from it."""
 
 from __future__ import annotations
 
@@ -10,85 +10,83 @@ from typing import Literal, TypeAlias
 
 Kind: TypeAlias = Literal["threads", "event loop", "executor", "native", "one at a time"]
 
-# What gives this share of the most is as good.
+# A concurrency is sufficient if its rate is at least this share of the highest rate.
 _ENOUGH = 0.9
-# What gives less than this share of what one at a time does is slower.
+# A rate is slower if it is less than this share of the rate at concurrency 1.
 _SLOWER = 0.8
-# From this share of the CPUs on all of them are taken to be at work.
+# All CPUs count as busy from this share of the CPU time.
 ALL_CPUS = 0.85
-# As many CPUs at work are taken for one.
+# The range of busy CPUs that counts as one.
 _ONE_CPU = 0.7, 1.35
 
 
 @dataclass
 class ProfileStats:
-    """How fast a stage was with so many items at once."""
+    """The throughput of a stage at one concurrency."""
 
     concurrency: int
-    """How many items it worked on at once."""
+    """The number of items processed at the same time."""
     qps: float
-    """How many items it gave per second."""
+    """Outputs per second."""
     occupancy_rate: float
-    """The share of the time in which an item that it gave waited to be taken, in 0..=1."""
+    """The share of time in which an output waited in the queue, 0 to 1."""
     source_qps: float = math.nan
-    """How many of the source's items that was per second: where a stage puts items together, or
-    takes them apart, this is what compares with other stages."""
+    """Source items per second. Comparable between stages, also if they group or split items."""
     cpus: float | None = None
-    """How many CPUs were at work on average; `None` where other processes do the work."""
+    """The average number of busy CPUs; `None` if other processes do the work."""
     failures: int = 0
-    """How many items failed."""
+    """The number of failed items."""
     crowded: bool = False
-    """Whether other programs kept CPUs busy that this one might have used."""
+    """True if other programs used CPUs that this stage could have used."""
 
 
 @dataclass
 class ProfileResult:
-    """How fast a stage is, with several numbers of items at once. Printed, it is a table."""
+    """The throughput of a stage at several concurrencies. Its `str` is a table."""
 
     name: str
     """The name of the stage."""
     stats: Sequence[ProfileStats]
-    """One for each number of items at once, the largest number first."""
+    """One for each concurrency, the highest first."""
     kind: Kind = "threads"
-    """Where it runs: in threads of Python, on the event loop, on the executor of its own, in Rust
-    (`native`); or it puts items together or takes them apart, one at a time."""
+    """Where the stage runs: in Python threads, on the event loop, on its own executor, or in Rust
+    (`native`). A stage that groups or splits items runs one at a time."""
     concurrency: int | None = None
-    """How many items at once it is set to work on; `None` where that is left to `spdl_rs`."""
+    """The configured concurrency; `None` if `spdl_rs` chooses it."""
     available_cpus: int = field(default_factory=lambda: available_cpus())
-    """How many CPUs this process may use."""
+    """The number of CPUs that this process may use."""
 
     @property
     def best(self) -> ProfileStats:
-        """Where it was fastest."""
+        """The measurement with the highest rate."""
         return max(self.stats, key=lambda stats: stats.qps)
 
     @property
     def advised(self) -> ProfileStats:
-        """The fewest items at once that give 90 % of the most."""
+        """The smallest concurrency that reaches 90 % of the highest rate."""
         enough = [stats for stats in self.stats if stats.qps >= _ENOUGH * self.best.qps]
         return min(enough, key=lambda stats: stats.concurrency)
 
     @property
     def why(self) -> str:
-        """Why so many at once are advised."""
+        """The reason for the advised concurrency."""
         if len(self.stats) == 1:
-            return "it works on one item at a time"
+            return "the stage processes one item at a time"
         advised, top = self.advised, self._with_most
         if advised.concurrency == 1:
             if top.qps < _SLOWER * advised.qps:
-                slower = f"more make it slower, {_rate(top.qps)} with {top.concurrency}"
+                slower = f"more is slower, {_rate(top.qps)} with {top.concurrency}"
                 return f"{slower}{self._because(top)}"
-            return f"more bring less than 10 %{self._because(top)}"
+            return f"more gains less than 10 %{self._because(top)}"
         one = self._with_least
         times = advised.qps / one.qps if one.qps else math.inf
-        gain = f"that gives {times:.1f} times what {one.concurrency} gives"
+        gain = f"{times:.1f} times the rate of concurrency {one.concurrency}"
         if advised is top:
-            return f"{gain}, and each step brought more: more than {top.concurrency} may be better"
-        return f"{gain}, and more bring less than 10 %{self._because(advised)}"
+            return f"{gain}; each step was faster, so more than {top.concurrency} may be better"
+        return f"{gain}; more gains less than 10 %{self._because(advised)}"
 
     def source_qps(self, concurrency: int) -> float:
-        """How many of the source's items it does per second with so many at once: between what was
-        measured, along a straight line."""
+        """Returns source items per second at a concurrency, linear between measured points."""
         stats = sorted(self.stats, key=lambda stats: stats.concurrency)
         below = [one for one in stats if one.concurrency <= concurrency]
         above = [one for one in stats if one.concurrency >= concurrency]
@@ -101,29 +99,29 @@ class ProfileResult:
         return low.source_qps + share * (high.source_qps - low.source_qps)
 
     def rows(self) -> tuple[list[str], list[list[str]]]:
-        """Heads and cells of a table."""
+        """Returns the column names and the cells of a table."""
         one = self._with_least
         cells = {
-            "at once": [str(stats.concurrency) for stats in self.stats],
+            "concurrency": [str(stats.concurrency) for stats in self.stats],
             "items/s": [f"{stats.qps:,.1f}" for stats in self.stats],
             "source/s": [f"{stats.source_qps:,.1f}" for stats in self.stats],
-            f"against {one.concurrency}": [
+            "speed-up": [
                 f"{stats.qps / one.qps:.1f}x" if one.qps else "-" for stats in self.stats
             ],
             "CPUs": ["-" if stats.cpus is None else f"{stats.cpus:.1f}" for stats in self.stats],
-            "output waits": [f"{stats.occupancy_rate:.0%}" for stats in self.stats],
+            "occupancy": [f"{stats.occupancy_rate:.0%}" for stats in self.stats],
         }
-        # What is the same, or not known, is not said twice.
+        # Left out if unknown, or the same as items/s.
         if cells["source/s"] == cells["items/s"] or math.isnan(one.source_qps):
             del cells["source/s"]
         return list(cells), [list(row) for row in zip(*cells.values(), strict=True)]
 
     def advice(self) -> str:
-        """A sentence: how many at once, and why."""
+        """Returns the advised concurrency and the reason, as one sentence."""
         if len(self.stats) == 1:
             return self.why
         now = "" if self.concurrency is None else f" (set: {self.concurrency})"
-        return f"advised: {self.advised.concurrency} at once{now}; {self.why}"
+        return f"advised: concurrency {self.advised.concurrency}{now}; {self.why}"
 
     def __str__(self) -> str:
         heads, rows = self.rows()
@@ -135,7 +133,7 @@ class ProfileResult:
         lines.append(f"  {self.advice()}")
         failures = self.stats[-1].failures
         if failures:
-            lines.append(f"  {failures} of its items failed")
+            lines.append(f"  {failures} items failed")
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
@@ -152,51 +150,51 @@ class ProfileResult:
         return min(self.stats, key=lambda stats: stats.concurrency)
 
     def _because(self, of: ProfileStats) -> str:
-        """What keeps more from being better, where the CPUs at work tell."""
+        """Returns why more concurrency does not help, if the number of busy CPUs shows it."""
         if self.kind == "executor":
-            return ": its executor has no more workers, or these no more CPUs"
+            return ": its executor has no more workers, or all CPUs are busy"
         one = self._with_least
         if of.cpus is None or one.cpus is None:
             return ""
         if of.cpus >= ALL_CPUS * self.available_cpus:
-            are = "CPU is" if self.available_cpus == 1 else f"{self.available_cpus} CPUs are"
-            return f": the {are} at work already"
+            busy = "CPU is" if self.available_cpus == 1 else f"{self.available_cpus} CPUs are"
+            return f": the {busy} busy"
         least, most = _ONE_CPU
         is_python = self.kind in ("threads", "event loop")
         if is_python and self.advised is one and least <= one.cpus and of.cpus <= most:
-            return ": one CPU is at work however many there are, as where a function holds the GIL"
+            return ": one CPU is busy at any concurrency, as if a function held the GIL"
         return ""
 
 
 class ProfileReport(list[ProfileResult]):
-    """The results of all stages. Printed, it says first which stage holds the others back."""
+    """The results of all stages. Its `str` starts with the slowest stage."""
 
     @property
     def verdict(self) -> str:
-        """Which stage holds the others back, and what would help."""
+        """Names the bottleneck, and what would help."""
         if not self:
-            return "there are no stages to be profiled"
+            return "the pipeline has no stages to profile"
         now = [_now(result) for result in self]
         slowest = self[now.index(min(now))]
         name, rate = slowest.name, min(now)
-        text = f"{name} holds the others back: {_rate(rate)} of the source's items"
+        text = f"{name} is the bottleneck: {_rate(rate)} source items"
         better = slowest.advised
         if better.source_qps <= rate * (2 - _ENOUGH):
             if len(slowest.stats) > 1:
-                text += "; more at once do not help there"
+                text += "; more concurrency does not help"
         else:
             rates = [better.source_qps if one is slowest else _now(one) for one in self]
             next_one = self[rates.index(min(rates))]
-            text += f"; with {better.concurrency} at once it does {_rate(better.source_qps)}"
+            text += f"; concurrency {better.concurrency} reaches {_rate(better.source_qps)}"
             if next_one is not slowest:
-                text += f", and then {next_one.name} holds back, with {_rate(min(rates))}"
+                text += f", then {next_one.name} is the bottleneck, with {_rate(min(rates))}"
         cpus = self[0].available_cpus
         shared = "one CPU" if cpus == 1 else f"{cpus} CPUs"
-        text = f"{text}. Each stage ran alone; together they share {shared}."
+        text = f"{text}. Each stage ran alone; in the pipeline, they share {shared}."
         if any(stats.crowded for result in self for stats in result.stats):
             text += (
-                " Other programs kept the CPUs busy meanwhile, so that the figures say little: measure "
-                "again when they have ended."
+                " Other programs kept the CPUs busy, so the figures are unreliable: measure again "
+                "on an idle machine."
             )
         return text
 
@@ -210,7 +208,7 @@ class ProfileReport(list[ProfileResult]):
 
 
 def _now(result: ProfileResult) -> float:
-    """How many of the source's items it does per second, as it is set."""
+    """Returns source items per second at the configured concurrency."""
     if result.concurrency is None:
         return result.advised.source_qps
     return result.source_qps(result.concurrency)
