@@ -1,4 +1,4 @@
-//! g1: copies between the host and the device, by the driver alone and by the crate.
+//! g1: copies between host and device, by direct driver calls and by `CudaDevice`.
 
 use std::collections::VecDeque;
 use std::env;
@@ -13,8 +13,8 @@ use spdl_cuda::runtime::Download;
 use spdl_cuda::{CudaDevice, CudaMemory};
 
 use crate::Outcome;
-use crate::lines::{Measuring, Size};
-use crate::machine::of_bus;
+use crate::lines::{Measurement, Size};
+use crate::machine::pci_attribute;
 use crate::raw::{Driver, Host, HostKind, Raw};
 
 const MIB: usize = 1 << 20;
@@ -26,10 +26,10 @@ const KINDS: [(HostKind, &str); 4] = [
     (HostKind::Pageable, "pageable"),
 ];
 
-/// How many copies of the crate are under way, as in a pipeline.
-const AT_ONCE: usize = 4;
+/// The number of copies of `CudaDevice` in flight, as in a pipeline.
+const IN_FLIGHT: usize = 4;
 
-/// How often each case is measured; the median is told.
+/// The number of rounds of each case. The median is reported.
 fn repeats(size: Size) -> usize {
     if size.is_tiny() { 1 } else { 5 }
 }
@@ -41,36 +41,36 @@ fn sizes(size: Size) -> Vec<usize> {
     }
 }
 
-/// So many copies take long enough for a clock.
+/// The number of copies of a round, enough for a measurable time.
 fn copies_of(bytes: usize, size: Size) -> usize {
     if size.is_tiny() { 2 } else { ((512 * MIB) / bytes).clamp(4, 4096) }
 }
 
-pub(crate) fn measure(measuring: &Measuring) -> Outcome {
+pub(crate) fn measure(measurement: &Measurement) -> Outcome {
     let driver = Driver::open()?;
     if env::var_os(ON_NODE).is_some() {
-        return raw_copies(measuring, &driver, 64 * MIB).map(|_| ());
+        return raw_copies(measurement, &driver, 64 * MIB).map(|_| ());
     }
-    bus(measuring, &driver)?;
-    cost_of_pinning(measuring, &driver)?;
+    bus(measurement, &driver)?;
+    cost_of_pinning(measurement, &driver)?;
     let mut best = Vec::new();
-    for bytes in sizes(measuring.size) {
-        let raw = raw_copies(measuring, &driver, bytes)?;
-        best.push((bytes, raw, own_copies(measuring, &driver, bytes)?));
-        if measuring.is_over(0.9) {
-            measuring.note("the time was over before all sizes were measured");
+    for bytes in sizes(measurement.size) {
+        let raw = raw_copies(measurement, &driver, bytes)?;
+        best.push((bytes, raw, crate_copies(measurement, &driver, bytes)?));
+        if measurement.is_over(0.9) {
+            measurement.note("not all sizes were measured: out of time");
             break;
         }
     }
-    promises(measuring, &best);
+    promises(measurement, &best);
     Ok(())
 }
 
-/// How the device is connected.
-fn bus(measuring: &Measuring, driver: &Driver) -> Outcome {
+/// Notes the PCI link and NUMA node of the device. On a host with several nodes, measures each.
+fn bus(measurement: &Measurement, driver: &Driver) -> Outcome {
     let address = driver.pci_address()?;
-    let of = |what| of_bus(&address, what).unwrap_or_else(|| "unknown".to_owned());
-    measuring.note(&format!(
+    let of = |what| pci_attribute(&address, what).unwrap_or_else(|| "unknown".to_owned());
+    measurement.note(&format!(
         "bus {address}: {} x{} now, {} x{} at most; NUMA node {}; nodes of the host: {}; driver \
          {}",
         of("current_link_speed"),
@@ -83,16 +83,16 @@ fn bus(measuring: &Measuring, driver: &Driver) -> Outcome {
     ));
     let nodes = nodes();
     if nodes.len() < 2 {
-        measuring.unsupported("memory of each NUMA node", "the host has one node");
+        measurement.unsupported("memory of each NUMA node", "the host has one node");
         return Ok(());
     }
     for (node, cpus) in nodes {
-        on_node(measuring, &node, &cpus);
+        on_node(measurement, &node, &cpus);
     }
     Ok(())
 }
 
-/// The host's NUMA nodes, and the CPUs of each.
+/// The NUMA nodes of the host, with the CPUs of each.
 fn nodes() -> Vec<(String, String)> {
     let folders = fs::read_dir("/sys/devices/system/node").into_iter().flatten().flatten();
     let mut nodes: Vec<(String, String)> = folders
@@ -108,40 +108,40 @@ fn nodes() -> Vec<(String, String)> {
     nodes
 }
 
-/// Set where a process measures one size for another one, on a node.
+/// Set in processes that measure the memory of one NUMA node.
 const ON_NODE: &str = "SPDL_GPU_ON_NODE";
 
-/// One size, by a process whose threads, and so its memory, are on a node.
-fn on_node(measuring: &Measuring, node: &str, cpus: &str) {
+/// Measures one size in a process that is bound to the CPUs of a node, and so allocates its memory there.
+fn on_node(measurement: &Measurement, node: &str, cpus: &str) {
     let case = format!("memory of NUMA {node}");
     let Ok(program) = env::current_exe() else { return };
     let run = Command::new("taskset")
         .args(["--cpu-list", cpus])
         .arg(program)
-        .args(["measure", "g1", "10", measuring.size.word()])
+        .args(["measure", "g1", "10", measurement.size.word()])
         .env(ON_NODE, "1")
         .output();
     let output = match run {
         Ok(output) if output.status.success() => output.stdout,
         Ok(output) => {
             let reason = String::from_utf8_lossy(&output.stderr);
-            return measuring.unsupported(&case, reason.trim());
+            return measurement.unsupported(&case, reason.trim());
         }
-        Err(error) => return measuring.unsupported(&case, &format!("taskset: {error}")),
+        Err(error) => return measurement.unsupported(&case, &format!("taskset: {error}")),
     };
     for line in String::from_utf8_lossy(&output).lines() {
         let Ok(line) = serde_json::from_str::<serde_json::Value>(line) else { continue };
         if let (Some(of), Some(value)) = (line["case"].as_str(), line["value"].as_f64())
             && line["name"] == "rate"
         {
-            measuring.figure(&format!("{case}: {of}"), "rate", value, "GB/s");
+            measurement.figure(&format!("{case}: {of}"), "rate", value, "GB/s");
         }
     }
 }
 
-/// What it costs to make host memory fit for copies, and to let it go.
-fn cost_of_pinning(measuring: &Measuring, driver: &Rc<Driver>) -> Outcome {
-    let bytes = if measuring.size.is_tiny() { MIB } else { 1024 * MIB };
+/// Measures the allocation and release of pinned memory.
+fn cost_of_pinning(measurement: &Measurement, driver: &Rc<Driver>) -> Outcome {
+    let bytes = if measurement.size.is_tiny() { MIB } else { 1024 * MIB };
     let gibibytes = bytes as f64 / (1024.0 * MIB as f64);
     for (kind, name) in &KINDS[..3] {
         let start = Instant::now();
@@ -150,9 +150,9 @@ fn cost_of_pinning(measuring: &Measuring, driver: &Rc<Driver>) -> Outcome {
         let start = Instant::now();
         drop(host);
         let per_gibibyte = |time: std::time::Duration| time.as_secs_f64() * 1e3 / gibibytes;
-        // Zeroing is counted for all of them alike.
-        measuring.figure(name, "allocate and zero", per_gibibyte(made), "ms/GiB");
-        measuring.figure(name, "free", per_gibibyte(start.elapsed()), "ms/GiB");
+        // All kinds include zeroing.
+        measurement.figure(name, "allocate and zero", per_gibibyte(made), "ms/GiB");
+        measurement.figure(name, "free", per_gibibyte(start.elapsed()), "ms/GiB");
     }
     Ok(())
 }
@@ -163,19 +163,19 @@ struct Rates {
     to_host: f64,
 }
 
-/// The driver's copies of a size; the best rates among pinned memory and numbers of streams.
-fn raw_copies(measuring: &Measuring, driver: &Rc<Driver>, bytes: usize) -> Raw<Rates> {
+/// Measures direct driver calls. Returns the best rates of pinned memory over kinds and stream counts.
+fn raw_copies(measurement: &Measurement, driver: &Rc<Driver>, bytes: usize) -> Raw<Rates> {
     let mut best = Rates { to_device: 0.0, to_host: 0.0 };
     for (kind, name) in KINDS {
         for streams in [1, 2, 4] {
             if streams > 1 && kind != HostKind::Allocated {
                 continue;
             }
-            let case = format!("{}, {name}, {}", shown(bytes), counted(streams, "stream"));
+            let case = format!("{}, {name}, {}", size_text(bytes), counted(streams, "stream"));
             let Rates { to_device, to_host } =
-                raw_rates(driver, kind, bytes, streams, measuring.size)?;
-            measuring.figure(&format!("to device, {case}"), "rate", to_device, "GB/s");
-            measuring.figure(&format!("to host, {case}"), "rate", to_host, "GB/s");
+                raw_rates(driver, kind, bytes, streams, measurement.size)?;
+            measurement.figure(&format!("to device, {case}"), "rate", to_device, "GB/s");
+            measurement.figure(&format!("to host, {case}"), "rate", to_host, "GB/s");
             if kind != HostKind::Pageable {
                 best.to_device = best.to_device.max(to_device);
                 best.to_host = best.to_host.max(to_host);
@@ -193,7 +193,7 @@ fn raw_rates(
     size: Size,
 ) -> Raw<Rates> {
     let streams = (0..streams).map(|_| driver.stream()).collect::<Raw<Vec<_>>>()?;
-    // Two of each, so that no copy is of what the last one has left in a cache; of the largest one.
+    // Two buffers per stream, so that no copy reads cached bytes of the last one. Large ones exceed caches.
     let places = if bytes < 512 * MIB { 2 * streams.len() } else { streams.len() };
     let host = (0..places).map(|_| driver.host(bytes, kind)).collect::<Raw<Vec<Host>>>()?;
     let device = (0..places).map(|_| driver.memory(bytes)).collect::<Raw<Vec<_>>>()?;
@@ -208,7 +208,7 @@ fn raw_rates(
         };
         let count = copies_of(bytes, size);
         let mut rates = Vec::new();
-        // The first round does not count.
+        // The first round is a warm-up.
         for _ in 0..=repeats(size) {
             let start = Instant::now();
             (0..count).try_for_each(copy)?;
@@ -220,36 +220,40 @@ fn raw_rates(
     Ok(Rates { to_device: rate(true)?, to_host: rate(false)? })
 }
 
-struct Own {
+struct CrateRates {
     rates: Rates,
-    /// What a call takes of the CPU's time, in microseconds.
+    /// The duration of a call of `upload` in microseconds.
     call_us: f64,
 }
 
-/// The crate's copies of a size, as pipelines make them.
-fn own_copies(measuring: &Measuring, driver: &Driver, bytes: usize) -> Result<Own, String> {
-    let device = CudaDevice::open(0).map_err(said)?;
+/// Measures the copies of `CudaDevice`, as a pipeline makes them.
+fn crate_copies(
+    measurement: &Measurement,
+    driver: &Driver,
+    bytes: usize,
+) -> Result<CrateRates, String> {
+    let device = CudaDevice::open(0).map_err(message)?;
     let (mut to_device, mut to_host, mut calls) = (Vec::new(), Vec::new(), Vec::new());
-    for _ in 0..=repeats(measuring.size) {
-        let (rate, call) = own_uploads(&device, driver, bytes, measuring.size)?;
+    for _ in 0..=repeats(measurement.size) {
+        let (rate, call) = crate_uploads(&device, driver, bytes, measurement.size)?;
         to_device.push(rate);
         calls.push(call);
-        to_host.push(own_downloads(&device, driver, bytes, measuring.size)?);
+        to_host.push(crate_downloads(&device, driver, bytes, measurement.size)?);
     }
-    // The first round has allocated what the others use again.
+    // The first round allocates the buffers that the others reuse.
     let rest = |values: Vec<f64>| median(values[1..].to_vec());
-    let own = Own {
+    let own = CrateRates {
         rates: Rates { to_device: rest(to_device), to_host: rest(to_host) },
         call_us: rest(calls),
     };
-    let case = format!("{}, CudaDevice", shown(bytes));
-    measuring.figure(&format!("to device, {case}"), "rate", own.rates.to_device, "GB/s");
-    measuring.figure(&format!("to device, {case}"), "upload, a call", own.call_us, "us");
-    measuring.figure(&format!("to host, {case}"), "rate", own.rates.to_host, "GB/s");
+    let case = format!("{}, CudaDevice", size_text(bytes));
+    measurement.figure(&format!("to device, {case}"), "rate", own.rates.to_device, "GB/s");
+    measurement.figure(&format!("to device, {case}"), "time of an upload call", own.call_us, "us");
+    measurement.figure(&format!("to host, {case}"), "rate", own.rates.to_host, "GB/s");
     Ok(own)
 }
 
-fn own_uploads(
+fn crate_uploads(
     device: &CudaDevice,
     driver: &Driver,
     bytes: usize,
@@ -257,58 +261,58 @@ fn own_uploads(
 ) -> Result<(f64, f64), String> {
     let count = copies_of(bytes, size);
     let mut spent = 0.0;
-    let mut under_way = VecDeque::new();
+    let mut in_flight = VecDeque::new();
     let start = Instant::now();
     for _ in 0..count {
-        let buffer = device.host_buffer(bytes).map_err(said)?;
+        let buffer = device.host_buffer(bytes).map_err(message)?;
         let call = Instant::now();
-        under_way.push_back(device.upload(buffer).map_err(said)?.ready);
+        in_flight.push_back(device.upload(buffer).map_err(message)?.ready);
         spent += call.elapsed().as_secs_f64();
-        wait_for_oldest(&mut under_way)?;
+        wait_for_oldest(&mut in_flight)?;
     }
     driver.synchronize()?;
     let rate = (count * bytes) as f64 / start.elapsed().as_secs_f64() / 1e9;
     Ok((rate, spent / count as f64 * 1e6))
 }
 
-/// Leaves as many as a pipeline has on their way.
-fn wait_for_oldest(under_way: &mut VecDeque<Box<dyn Fence>>) -> Outcome {
-    if under_way.len() < AT_ONCE {
+/// Limits the number of copies in flight.
+fn wait_for_oldest(in_flight: &mut VecDeque<Box<dyn Fence>>) -> Outcome {
+    if in_flight.len() < IN_FLIGHT {
         return Ok(());
     }
-    under_way.pop_front().map_or(Ok(()), |oldest| oldest.wait().map_err(said))
+    in_flight.pop_front().map_or(Ok(()), |oldest| oldest.wait().map_err(message))
 }
 
-fn own_downloads(
+fn crate_downloads(
     device: &CudaDevice,
     driver: &Driver,
     bytes: usize,
     size: Size,
 ) -> Result<f64, String> {
-    let upload = device.upload(device.host_buffer(bytes).map_err(said)?).map_err(said)?;
-    upload.ready.wait().map_err(said)?;
-    let memory = own(upload.memory)?;
+    let upload = device.upload(device.host_buffer(bytes).map_err(message)?).map_err(message)?;
+    upload.ready.wait().map_err(message)?;
+    let memory = cuda_memory(upload.memory)?;
     let count = copies_of(bytes, size);
     let start = Instant::now();
-    let mut under_way = VecDeque::new();
+    let mut in_flight = VecDeque::new();
     for _ in 0..count {
-        under_way.push_back(memory.download(None).map_err(said)?);
-        if under_way.len() == AT_ONCE {
-            under_way.pop_front().map(Download::wait).transpose().map_err(said)?;
+        in_flight.push_back(memory.download(None).map_err(message)?);
+        if in_flight.len() == IN_FLIGHT {
+            in_flight.pop_front().map(Download::wait).transpose().map_err(message)?;
         }
     }
-    for download in under_way {
-        download.wait().map_err(said)?;
+    for download in in_flight {
+        download.wait().map_err(message)?;
     }
     driver.synchronize()?;
     Ok((count * bytes) as f64 / start.elapsed().as_secs_f64() / 1e9)
 }
 
-/// G3: 97 % of the driver's rate from 4 MiB on, 90 % at 1 MiB, and less than 10 us for a call.
-fn promises(measuring: &Measuring, best: &[(usize, Rates, Own)]) {
+/// G3: 97 % of the driver's rate from 4 MiB on, 90 % at 1 MiB, and less than 10 µs per call.
+fn promises(measurement: &Measurement, best: &[(usize, Rates, CrateRates)]) {
     for (bytes, raw, own) in best {
         let wanted = match *bytes {
-            bytes if measuring.size.is_tiny() || bytes < MIB => continue,
+            bytes if measurement.size.is_tiny() || bytes < MIB => continue,
             bytes if bytes < 4 * MIB => 0.90,
             _ => 0.97,
         };
@@ -317,15 +321,15 @@ fn promises(measuring: &Measuring, best: &[(usize, Rates, Own)]) {
             ("to host", own.rates.to_host, raw.to_host),
         ] {
             let share = own / raw;
-            measuring.promise(
-                &format!("G3: rate {way}, {}", shown(*bytes)),
+            measurement.promise(
+                &format!("G3: rate {way}, {}", size_text(*bytes)),
                 share >= wanted,
-                &format!("{:.1} % of the driver's best", share * 100.0),
+                &format!("{:.1} % of the best rate of direct driver calls", share * 100.0),
                 &format!("{:.0} %", wanted * 100.0),
             );
         }
-        measuring.promise(
-            &format!("G3: a call, {}", shown(*bytes)),
+        measurement.promise(
+            &format!("G3: time of an upload call, {}", size_text(*bytes)),
             own.call_us < 10.0,
             &format!("{:.1} us", own.call_us),
             "less than 10 us",
@@ -333,14 +337,14 @@ fn promises(measuring: &Measuring, best: &[(usize, Rates, Own)]) {
     }
 }
 
-/// The crate's own type of a device's memory.
-pub(crate) fn own(memory: Box<dyn DeviceMemory>) -> Result<Box<CudaMemory>, String> {
+/// Downcasts device memory to [`CudaMemory`].
+pub(crate) fn cuda_memory(memory: Box<dyn DeviceMemory>) -> Result<Box<CudaMemory>, String> {
     (memory as Box<dyn std::any::Any>)
         .downcast()
-        .map_err(|_| "it is memory of another device".to_owned())
+        .map_err(|_| "the memory is not of a CUDA device".to_owned())
 }
 
-pub(crate) fn said(error: spdl_core::Error) -> String {
+pub(crate) fn message(error: spdl_core::Error) -> String {
     error.report()
 }
 
@@ -349,7 +353,7 @@ pub(crate) fn median(mut values: Vec<f64>) -> f64 {
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-pub(crate) fn shown(bytes: usize) -> String {
+pub(crate) fn size_text(bytes: usize) -> String {
     match bytes {
         _ if bytes >= MIB => format!("{} MiB", bytes / MIB),
         _ => format!("{} KiB", bytes / 1024),

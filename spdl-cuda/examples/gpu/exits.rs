@@ -1,4 +1,4 @@
-//! Ways for a process to end while it has a device: what its exit looks like from outside.
+//! Processes that end in different ways while they use a device, to check their exit status.
 
 use std::process::{Command, ExitCode};
 use std::thread;
@@ -8,16 +8,16 @@ use spdl_core::Device;
 use spdl_cuda::CudaDevice;
 
 use crate::consumer::Kernels;
-use crate::copies::{own, said};
+use crate::copies::{cuda_memory, message};
 use crate::raw::{Driver, HostKind};
 
-/// The ways, and with what code a process ends by each.
-pub(crate) const WAYS: [(&str, i32); 6] =
+/// The ways in which a process ends, with the expected exit status.
+pub(crate) const EXIT_MODES: [(&str, i32); 6] =
     [("normal", 0), ("failure", 1), ("held", 0), ("exit", 3), ("panic", 101), ("lost", 0)];
 
-/// In the process that is to end so.
-pub(crate) fn end(way: &str) -> ExitCode {
-    match ends(way) {
+/// Ends this process in the way `mode`.
+pub(crate) fn run(mode: &str) -> ExitCode {
+    match try_run(mode) {
         Ok(code) => code,
         Err(error) => {
             eprintln!("error: {error}");
@@ -26,15 +26,15 @@ pub(crate) fn end(way: &str) -> ExitCode {
     }
 }
 
-fn ends(way: &str) -> Result<ExitCode, String> {
-    if way == "no-device" {
+fn try_run(mode: &str) -> Result<ExitCode, String> {
+    if mode == "no-device" {
         return no_device();
     }
-    let device = CudaDevice::open(0).map_err(said)?;
-    let mut buffer = device.host_buffer(4 << 20).map_err(said)?;
+    let device = CudaDevice::open(0).map_err(message)?;
+    let mut buffer = device.host_buffer(4 << 20).map_err(message)?;
     buffer.fill(7);
-    let batch = own(device.upload(buffer).map_err(said)?.memory)?;
-    match way {
+    let batch = cuda_memory(device.upload(buffer).map_err(message)?.memory)?;
+    match mode {
         "normal" => Ok(ExitCode::SUCCESS),
         "failure" => Ok(ExitCode::FAILURE),
         "held" => {
@@ -42,56 +42,55 @@ fn ends(way: &str) -> Result<ExitCode, String> {
             Ok(ExitCode::SUCCESS)
         }
         "exit" => std::process::exit(3),
-        #[expect(clippy::panic, reason = "that is what is to be seen")]
-        "panic" => panic!("a panic on purpose"),
+        #[expect(clippy::panic, reason = "tests the exit status of a panic")]
+        "panic" => panic!("deliberate panic"),
         "lost" => lost(&device),
         "wait" => {
             println!("waiting");
             thread::sleep(Duration::from_secs(600));
             Ok(ExitCode::SUCCESS)
         }
-        _ => Err(format!("{way:?} is no way to end")),
+        _ => Err(format!("unknown exit mode {mode:?}")),
     }
 }
 
-/// A kernel of somebody else has spoilt the device for this process: each call says so, and nothing
-/// else happens.
+/// After an illegal access of another kernel, the context is unusable: each call must return a fatal error.
 fn lost(device: &CudaDevice) -> Result<ExitCode, String> {
     let driver = Driver::open()?;
     let stream = driver.stream()?;
     Kernels::load(&driver)?.fault(&stream)?;
     if stream.synchronize().is_ok() {
-        return Err("the kernel has done no harm".to_owned());
+        return Err("the faulty kernel succeeded".to_owned());
     }
     let host = driver.host(1, HostKind::Pageable).is_ok();
     let buffer = device.host_buffer(1 << 20);
-    let told = match buffer.and_then(|buffer| device.upload(buffer)) {
+    let error = match buffer.and_then(|buffer| device.upload(buffer)) {
         Err(error) => error,
-        Ok(_) => return Err("a batch was sent to a device that is lost".to_owned()),
+        Ok(_) => return Err("an upload to a lost device succeeded".to_owned()),
     };
-    if told.is_fatal() && host && told.report().contains("restart") {
+    if error.is_fatal() && host && error.report().contains("restart") {
         Ok(ExitCode::SUCCESS)
     } else {
-        Err(format!("it is not told that the device is lost: {}", told.report()))
+        Err(format!("the error does not report a lost device: {}", error.report()))
     }
 }
 
-/// With no device to be seen there is an error that says so.
+/// Without a visible device, opening one must fail with `Unsupported`.
 fn no_device() -> Result<ExitCode, String> {
     match CudaDevice::open(0) {
         Err(error) if error.kind() == spdl_core::ErrorKind::Unsupported => {
             println!("{}", error.report());
             Ok(ExitCode::SUCCESS)
         }
-        Err(error) => Err(format!("another kind of error: {}", error.report())),
-        Ok(_) => Err("there is a device".to_owned()),
+        Err(error) => Err(format!("unexpected kind of error: {}", error.report())),
+        Ok(_) => Err("a device was opened".to_owned()),
     }
 }
 
-/// This program, ending so.
-pub(crate) fn command(way: &str) -> Result<Command, String> {
+/// The command for a process that ends in the way `mode`.
+pub(crate) fn command(mode: &str) -> Result<Command, String> {
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
     let mut command = Command::new(program);
-    command.args(["exit", way]);
+    command.args(["exit", mode]);
     Ok(command)
 }

@@ -8,77 +8,77 @@ use spdl_cuda::jpeg::{DecodedJpeg, DecodedJpegs, JpegBackend};
 use spdl_cuda::{CudaDevice, NvJpeg};
 use spdl_media::{CodecRegistry, Decoder, Limits};
 
-use crate::copies::{median, said};
+use crate::copies::{median, message};
 use crate::images::{cpu_seconds, jpegs};
-use crate::lines::Measuring;
+use crate::lines::Measurement;
 use crate::raw::Driver;
-use crate::{Outcome, samples, together};
+use crate::{Outcome, join_errors, samples};
 
 const BATCHES: [usize; 6] = [1, 8, 32, 128, 512, 1024];
 
-/// So much of the time is for decoding alone; the rest is for samples.
+/// The share of the time for decoding alone. The rest is for samples.
 const RATES_SHARE: f64 = 0.6;
 
-/// Decoders of one format differ by so much on average, as their transforms and their ways to scale chroma
-/// do. At the edges of colours it is much more.
-const MOST_MEAN_DIFFERENCE: f64 = 2.0;
+/// The maximum mean difference, in levels, between two decoders of one format. Their inverse DCTs and
+/// chroma upsampling differ; single pixels at edges of colours differ much more.
+const MAX_MEAN_DIFFERENCE: f64 = 2.0;
 
-pub(crate) fn measure(measuring: &Measuring) -> Outcome {
+pub(crate) fn measure(measurement: &Measurement) -> Outcome {
     let driver = Driver::open()?;
-    let device = CudaDevice::open(0).map_err(said)?;
+    let device = CudaDevice::open(0).map_err(message)?;
     let mut decoder = match NvJpeg::new(&device) {
         Ok(decoder) => decoder,
         Err(error) if error.kind() == ErrorKind::Unsupported => {
-            measuring.unsupported("JPEGs on the device", &error.report());
+            measurement.unsupported("JPEGs decoded on the device", &error.report());
             return Ok(());
         }
-        Err(error) => return Err(said(error)),
+        Err(error) => return Err(message(error)),
     };
     let (engines, cores) = decoder.engines();
     let [major, minor, patch] = decoder.version();
-    measuring.note(&format!(
-        "nvJPEG {major}.{minor}.{patch}; engines: {engines}, images at once in each: {cores}"
+    measurement.note(&format!(
+        "nvJPEG {major}.{minor}.{patch}; JPEG engines: {engines}, cores per engine: {cores}"
     ));
     let images = match jpegs() {
         Ok(images) => images,
         Err(reason) => {
-            measuring.unsupported("JPEGs on the device", &reason);
+            measurement.unsupported("JPEGs decoded on the device", &reason);
             return Ok(());
         }
     };
-    let sound = together([
-        damage(measuring, &driver, &mut decoder, &images),
-        difference(measuring, &mut decoder, &images[..images.len().min(64)]),
+    let correct = join_errors([
+        corruption(measurement, &driver, &mut decoder, &images),
+        difference(measurement, &mut decoder, &images[..images.len().min(64)]),
     ]);
-    let alone = rates(measuring, &driver, &mut decoder, &images);
+    let alone = rates(measurement, &driver, &mut decoder, &images);
     drop(decoder);
     let best = alone.as_ref().ok().copied();
-    let samples = samples::measure(measuring, &driver, &images, best, [RATES_SHARE, 1.0]);
-    together([sound, alone.map(drop), samples])
+    let samples = samples::measure(measurement, &driver, &images, best, [RATES_SHARE, 1.0]);
+    join_errors([correct, alone.map(drop), samples])
 }
 
-/// Batches of growing sizes; the best rate.
+/// Measures batches of growing sizes. Returns the best rate.
 fn rates(
-    measuring: &Measuring,
+    measurement: &Measurement,
     driver: &Driver,
     decoder: &mut NvJpeg,
     images: &[Bytes],
 ) -> Result<f64, String> {
     let mut best = 0.0;
     for (at, count) in BATCHES.into_iter().enumerate() {
-        let count = if measuring.size.is_tiny() { count.min(4) } else { count };
+        let count = if measurement.size.is_tiny() { count.min(4) } else { count };
         let until = RATES_SHARE * (at + 1) as f64 / BATCHES.len() as f64;
-        best = rate(measuring, driver, decoder, images, count, until)?.max(best);
-        if measuring.size.is_tiny() {
+        best = rate(measurement, driver, decoder, images, count, until)?.max(best);
+        if measurement.size.is_tiny() {
             break;
         }
     }
     Ok(best)
 }
 
-/// Batches of `count` until a share of the time is over; images a second.
+/// Decodes batches of `count` images until a share of the time has passed. Returns images per second.
 fn rate(
-    measuring: &Measuring,
+    measurement: &Measurement,
     driver: &Driver,
     decoder: &mut NvJpeg,
     images: &[Bytes],
@@ -88,7 +88,7 @@ fn rate(
     let batch = |number: usize| -> Vec<Bytes> {
         (0..count).map(|at| images[(number * count + at) % images.len()].clone()).collect()
     };
-    // The first batches prepare what all others use again.
+    // The first batches allocate the buffers that the others reuse.
     for number in 0..2 {
         decode(driver, decoder, &batch(number))?;
     }
@@ -96,7 +96,7 @@ fn rate(
     let mut paths = [0_usize; 3];
     let cpu = cpu_seconds();
     let start = Instant::now();
-    while times.len() < 3 || !measuring.is_enough(until) && times.len() < 2000 {
+    while times.len() < 3 || !measurement.is_enough(until) && times.len() < 2000 {
         let encoded = batch(times.len());
         let before = Instant::now();
         let decoded = decode(driver, decoder, &encoded)?;
@@ -112,44 +112,42 @@ fn rate(
     let seconds = start.elapsed().as_secs_f64();
     let case = format!("decode only, batches of {count}");
     let rate = (times.len() * count) as f64 / seconds;
-    measuring.figure(&case, "rate", rate, "images/s");
+    measurement.figure(&case, "rate", rate, "images/s");
     if let (Some(before), Some(after)) = (cpu, cpu_seconds()) {
-        measuring.figure(&case, "CPU cores in use", (after - before) / seconds, "");
+        measurement.figure(&case, "busy CPU cores", (after - before) / seconds, "");
     }
     times.sort_by(f64::total_cmp);
     let p99 = times[(times.len() * 99 / 100).min(times.len() - 1)];
-    measuring.figure(&case, "a batch, p50", median(times.clone()) * 1e3, "ms");
-    measuring.figure(&case, "a batch, p99", p99 * 1e3, "ms");
+    measurement.figure(&case, "batch time, p50", median(times.clone()) * 1e3, "ms");
+    measurement.figure(&case, "batch time, p99", p99 * 1e3, "ms");
     let all = paths.iter().sum::<usize>().max(1) as f64;
-    for (path, count) in
-        ["engines", "CPU and multiprocessors", "left to the host"].iter().zip(paths)
-    {
-        measuring.figure(&case, path, 100.0 * count as f64 / all, "%");
+    for (path, count) in ["hardware backend", "hybrid backend", "not decoded"].iter().zip(paths) {
+        measurement.figure(&case, path, 100.0 * count as f64 / all, "%");
     }
     Ok(rate)
 }
 
-/// Waits until the pixels are there, which a training loop does not.
+/// Decodes images and waits for the pixels.
 fn decode(
     driver: &Driver,
     decoder: &mut NvJpeg,
     encoded: &[Bytes],
 ) -> Result<DecodedJpegs, String> {
-    let decoded = decoder.decode(encoded).map_err(said)?;
+    let decoded = decoder.decode(encoded).map_err(message)?;
     driver.synchronize()?;
     Ok(decoded)
 }
 
-/// What is done to an image: to its header, which fails it, or behind that, which nobody may notice.
-fn damaged(image: &Bytes, number: usize) -> (Bytes, bool) {
+/// Truncates or overwrites an image. Returns whether the header is affected, so that decoding must fail.
+/// Corruption after the header may go undetected.
+fn corrupted(image: &Bytes, number: usize) -> (Bytes, bool) {
     let mut bytes = image.to_vec();
-    let has_failed = match number % 4 {
+    let must_fail = match number % 4 {
         0 => {
             bytes.truncate(20);
             true
         }
         1 => {
-            // Its header says what cannot be.
             bytes[2..].fill(0xff);
             true
         }
@@ -158,7 +156,7 @@ fn damaged(image: &Bytes, number: usize) -> (Bytes, bool) {
             false
         }
         _ => {
-            // The second half is nearly always of the scan; its end stays.
+            // The second half nearly always belongs to a scan. The EOI marker stays.
             let (from, to) = (image.len() / 2, image.len().saturating_sub(2));
             for byte in bytes[from..to].iter_mut().step_by(37) {
                 *byte ^= 0x55;
@@ -166,12 +164,12 @@ fn damaged(image: &Bytes, number: usize) -> (Bytes, bool) {
             false
         }
     };
-    (bytes.into(), has_failed)
+    (bytes.into(), must_fail)
 }
 
-/// How far two decodes of an image are from each other on average; none where one has failed. Only what
-/// was decoded the same way is the same to the last bit.
-fn apart([one, other]: [&DecodedJpeg; 2], [pixels, others]: [&[u8]; 2]) -> Option<f64> {
+/// The mean difference between two decoded images; `None` if one has failed. Infinite if images of the
+/// same backend differ at all.
+fn mean_difference([one, other]: [&DecodedJpeg; 2], [pixels, others]: [&[u8]; 2]) -> Option<f64> {
     let (
         DecodedJpeg::Decoded { offset, header, backend },
         DecodedJpeg::Decoded { offset: at, backend: other_backend, .. },
@@ -187,54 +185,54 @@ fn apart([one, other]: [&DecodedJpeg; 2], [pixels, others]: [&[u8]; 2]) -> Optio
     Some(if backend == other_backend && sum > 0 { f64::INFINITY } else { mean })
 }
 
-/// G5: one in ten is cut off or overwritten, in its header or behind it, and spoils no other.
-fn damage(
-    measuring: &Measuring,
+/// G5: one image in ten is truncated or overwritten, and does not affect the others.
+fn corruption(
+    measurement: &Measurement,
     driver: &Driver,
     decoder: &mut NvJpeg,
     images: &[Bytes],
 ) -> Outcome {
-    let sound: Vec<Bytes> = images.iter().take(100).cloned().collect();
-    let mut batch = sound.clone();
+    let valid: Vec<Bytes> = images.iter().take(100).cloned().collect();
+    let mut batch = valid.clone();
     let (mut must_fail, mut may_fail) = (Vec::new(), Vec::new());
     for (number, at) in (0..batch.len()).step_by(10).enumerate() {
-        let (bytes, has_failed) = damaged(&sound[at], number);
+        let (bytes, has_bad_header) = corrupted(&valid[at], number);
         batch[at] = bytes;
-        if has_failed { must_fail.push(at) } else { may_fail.push(at) }
+        if has_bad_header { must_fail.push(at) } else { may_fail.push(at) }
     }
-    let expected = decode(driver, decoder, &sound)?;
+    let expected = decode(driver, decoder, &valid)?;
     let decoded = decode(driver, decoder, &batch)?;
     let pixels = |decoded: &DecodedJpegs| {
-        decoded.memory.download(None).and_then(|download| download.wait()).map_err(said)
+        decoded.memory.download(None).and_then(|download| download.wait()).map_err(message)
     };
-    let (found, without) = (pixels(&decoded)?, pixels(&expected)?);
+    let (found, reference) = (pixels(&decoded)?, pixels(&expected)?);
     let failed = |at: usize| matches!(decoded.images[at], DecodedJpeg::Failed(_));
-    let is_spoilt = |at: &usize| {
+    let is_affected = |at: &usize| {
         let images = [&decoded.images[*at], &expected.images[*at]];
         if let [DecodedJpeg::Unsupported(_), DecodedJpeg::Unsupported(_)] = images {
             return false;
         }
-        apart(images, [&found, &without]).is_none_or(|mean| mean > MOST_MEAN_DIFFERENCE)
+        mean_difference(images, [&found, &reference]).is_none_or(|mean| mean > MAX_MEAN_DIFFERENCE)
     };
     let others = (0..batch.len()).filter(|at| !must_fail.contains(at) && !may_fail.contains(at));
-    let spoilt = others.filter(is_spoilt).count();
-    let told = must_fail.iter().filter(|at| failed(**at)).count();
-    measuring.promise(
-        "G5: damaged JPEGs spoil themselves alone",
-        spoilt == 0 && told == must_fail.len(),
-        &format!("{spoilt} sound images spoilt, {told} damaged headers told"),
-        &format!("none, and all {}", must_fail.len()),
+    let affected = others.filter(is_affected).count();
+    let reported = must_fail.iter().filter(|at| failed(**at)).count();
+    measurement.promise(
+        "G5: a corrupt JPEG affects only itself",
+        affected == 0 && reported == must_fail.len(),
+        &format!("{affected} valid images affected, {reported} corrupt headers reported"),
+        &format!("0 and {}", must_fail.len()),
     );
     Ok(())
 }
 
-/// How far the device's pixels are from those of the decoder on the CPU.
-fn difference(measuring: &Measuring, decoder: &mut NvJpeg, images: &[Bytes]) -> Outcome {
-    let decoded = decoder.decode(images).map_err(said)?;
-    let download = decoded.memory.download(None).map_err(said)?;
-    let pixels = download.wait().map_err(said)?;
+/// Compares the pixels of the device with those of the CPU decoder.
+fn difference(measurement: &Measurement, decoder: &mut NvJpeg, images: &[Bytes]) -> Outcome {
+    let decoded = decoder.decode(images).map_err(message)?;
+    let download = decoded.memory.download(None).map_err(message)?;
+    let pixels = download.wait().map_err(message)?;
     let mut on_host = Decoder::new(&CodecRegistry::with_defaults(), &Limits::default());
-    let (mut most, mut sum, mut count) = (0_u8, 0_u64, 0_u64);
+    let (mut largest, mut sum, mut count) = (0_u8, 0_u64, 0_u64);
     for (image, encoded) in decoded.images.iter().zip(images) {
         let DecodedJpeg::Decoded { offset, .. } = image else { continue };
         let Ok(expected) = on_host.decode_stored(encoded).map(|image| image.pixels) else {
@@ -242,25 +240,26 @@ fn difference(measuring: &Measuring, decoder: &mut NvJpeg, images: &[Bytes]) -> 
         };
         let found = &pixels[*offset..][..expected.len()];
         for (found, expected) in found.iter().zip(&expected) {
-            let apart = found.abs_diff(*expected);
-            most = most.max(apart);
-            sum += u64::from(apart);
+            let difference = found.abs_diff(*expected);
+            largest = largest.max(difference);
+            sum += u64::from(difference);
             count += 1;
         }
     }
     if count == 0 {
-        measuring.unsupported("difference to the CPU's decoder", "no image was decoded by both");
+        let reason = "no image was decoded by both";
+        measurement.unsupported("difference to the CPU decoder", reason);
         return Ok(());
     }
-    let case = "pixels beside those of the CPU's decoder";
+    let case = "pixels compared with the CPU decoder";
     let mean = sum as f64 / count as f64;
-    measuring.figure(case, "largest difference", f64::from(most), "levels");
-    measuring.figure(case, "mean difference", mean, "levels");
-    measuring.promise(
-        "the device's pixels are the CPU's, as far as decoders agree",
-        mean <= MOST_MEAN_DIFFERENCE,
+    measurement.figure(case, "largest difference", f64::from(largest), "levels");
+    measurement.figure(case, "mean difference", mean, "levels");
+    measurement.promise(
+        "pixels of the device match the CPU decoder",
+        mean <= MAX_MEAN_DIFFERENCE,
         &format!("{mean:.3} levels on average"),
-        &format!("at most {MOST_MEAN_DIFFERENCE:.0}"),
+        &format!("at most {MAX_MEAN_DIFFERENCE:.0}"),
     );
     Ok(())
 }

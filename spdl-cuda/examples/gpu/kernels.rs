@@ -1,4 +1,4 @@
-//! g6: the kernels that make samples of images, launched as they are.
+//! g6: the kernels that turn images into samples, launched directly.
 
 use std::rc::Rc;
 use std::time::Instant;
@@ -11,22 +11,22 @@ use spdl_cuda::pixels::{
 };
 
 use crate::Outcome;
-use crate::copies::{median, said};
-use crate::lines::Measuring;
+use crate::copies::{median, message};
+use crate::lines::Measurement;
 use crate::raw::{Driver, Host, HostKind, Memory, Module, Raw, Stream};
-use spdl_media::image::CropBox;
 use spdl_media::transform::TensorSpec;
-use spdl_media::{ImageTransform, Layout, Size};
+use spdl_media::{ImageTransform, Layout, Rect, Size};
 
-pub(crate) fn measure(measuring: &Measuring) -> Outcome {
+pub(crate) fn measure(measurement: &Measurement) -> Outcome {
     let driver = Driver::open()?;
-    let description = CudaDevice::open(0).and_then(|device| device.description()).map_err(said)?;
+    let description =
+        CudaDevice::open(0).and_then(|device| device.description()).map_err(message)?;
     let (major, minor) = description.compute_capability;
-    let code = module_for(major as u32, minor as u32).map_err(said)?;
-    measuring.note(&format!("kernels for {}", code.architecture()));
+    let code = module_for(major as u32, minor as u32).map_err(message)?;
+    measurement.note(&format!("kernels for {}", code.architecture()));
     let bench = Bench { module: driver.module(&code.image())?, stream: driver.stream()?, driver };
-    exactness(measuring, &bench)?;
-    speed(measuring, &bench)
+    exactness(measurement, &bench)?;
+    speed(measurement, &bench)
 }
 
 struct Bench {
@@ -35,20 +35,20 @@ struct Bench {
     driver: Rc<Driver>,
 }
 
-/// Launches that are ready to run, with what they read.
-struct Ready {
+/// Launches with their table in device memory.
+struct PreparedLaunches {
     table: Memory,
     launches: Vec<Launch>,
 }
 
 impl Bench {
-    fn ready(&self, table: BatchTable) -> Raw<Ready> {
+    fn prepare(&self, table: BatchTable) -> Raw<PreparedLaunches> {
         let (bytes, launches) = table.finish();
         let table = self.upload(&bytes)?;
-        Ok(Ready { table, launches })
+        Ok(PreparedLaunches { table, launches })
     }
 
-    /// Memory of the device that holds these bytes.
+    /// Copies bytes into new device memory.
     fn upload(&self, bytes: &[u8]) -> Raw<Memory> {
         let mut host = self.driver.host(bytes.len(), HostKind::Allocated)?;
         host.bytes_mut().copy_from_slice(bytes);
@@ -65,18 +65,18 @@ impl Bench {
         Ok(host)
     }
 
-    fn launch(&self, ready: &Ready) -> Raw<()> {
-        ready.launches.iter().try_for_each(|launch| {
+    fn launch(&self, prepared: &PreparedLaunches) -> Raw<()> {
+        prepared.launches.iter().try_for_each(|launch| {
             let function = self.module.function(launch.function())?;
-            let argument = launch.argument(ready.table.address).to_ne_bytes();
+            let argument = launch.argument(prepared.table.address).to_ne_bytes();
             self.stream.launch(&function, launch.grid, launch.block[0], &[&argument])
         })
     }
 }
 
-/// G7: every colour of a picture that is not resized is the formula's, rounded.
-fn exactness(measuring: &Measuring, bench: &Bench) -> Outcome {
-    // Odd on purpose.
+/// G7: without resizing, every pixel is the exact colour conversion, rounded to nearest.
+fn exactness(measurement: &Measurement, bench: &Bench) -> Outcome {
+    // Odd sides.
     let (width, height) = (641_u32, 359_u32);
     let plane = (width * height) as usize;
     let components: Vec<u8> = noise(3 * plane);
@@ -94,32 +94,31 @@ fn exactness(measuring: &Measuring, bench: &Bench) -> Outcome {
     ];
     for (name, standard) in standards {
         for range in [ColorRange::Limited, ColorRange::Full] {
-            let color = ColorMatrix::new(standard, range, 8).map_err(said)?;
+            let color = ColorMatrix::new(standard, range, 8).map_err(message)?;
             let image = SourceImage::yuv(PixelFormat::Yuv444, width, height, &planes, color)
-                .map_err(said)?;
-            let mut table = BatchTable::new(&format).map_err(said)?;
+                .map_err(message)?;
+            let mut table = BatchTable::new(&format).map_err(message)?;
             table
                 .push(&image, &whole(width, height, width, height), output.address)
-                .map_err(said)?;
-            let ready = bench.ready(table)?;
-            bench.launch(&ready)?;
+                .map_err(message)?;
+            bench.launch(&bench.prepare(table)?)?;
             let found = bench.download(&output, 3 * plane)?;
-            let (mut most, mut sum) = (0_i32, 0_i64);
+            let (mut largest, mut sum) = (0_i32, 0_i64);
             for (pixel, rgb) in found.bytes().chunks_exact(3).enumerate() {
                 let codes = [0, 1, 2].map(|at| f64::from(components[at * plane + pixel]));
                 for (row, value) in color.matrix().iter().zip(rgb) {
                     let zero = color.zero();
                     let exact: f64 = (0..3).map(|at| row[at] * (codes[at] - zero[at])).sum();
-                    let apart = i32::from(*value) - exact.round().clamp(0.0, 255.0) as i32;
-                    most = most.max(apart.abs());
-                    sum += i64::from(apart);
+                    let difference = i32::from(*value) - exact.round().clamp(0.0, 255.0) as i32;
+                    largest = largest.max(difference.abs());
+                    sum += i64::from(difference);
                 }
             }
             let bias = sum as f64 / (3 * plane) as f64;
-            measuring.promise(
+            measurement.promise(
                 &format!("G7: {name}, {range:?} range, {width} x {height}"),
-                most == 0,
-                &format!("at most {most} levels from float64, bias {bias:.4}"),
+                largest == 0,
+                &format!("at most {largest} levels from float64, bias {bias:.4}"),
                 "0",
             );
         }
@@ -127,9 +126,9 @@ fn exactness(measuring: &Measuring, bench: &Bench) -> Outcome {
     Ok(())
 }
 
-/// Images like ImageNet's to samples of 224, beside a plain copy on the device.
-fn speed(measuring: &Measuring, bench: &Bench) -> Outcome {
-    let count = if measuring.size.is_tiny() { 2 } else { 256 };
+/// Measures images of the typical size of ImageNet to samples of 224 x 224.
+fn speed(measurement: &Measurement, bench: &Bench) -> Outcome {
+    let count = if measurement.size.is_tiny() { 2 } else { 256 };
     let (width, height) = (500_u32, 375_u32);
     let bytes = (3 * width * height) as usize;
     let sources = bench.upload(&noise(count * bytes))?;
@@ -143,37 +142,37 @@ fn speed(measuring: &Measuring, bench: &Bench) -> Outcome {
             *ImageTransform::with_size(Size::new(224, 224)).dtype(dtype).layout(layout).tensor();
         let sample = format.bytes();
         let output = bench.driver.memory(count * sample as usize)?;
-        let mut table = BatchTable::new(&format).map_err(said)?;
+        let mut table = BatchTable::new(&format).map_err(message)?;
         for at in 0..count as u64 {
             let address = sources.address + at * bytes as u64;
             let plane = DevicePlane { address, pitch: u64::from(3 * width) };
-            let image = SourceImage::rgb8(width, height, plane).map_err(said)?;
+            let image = SourceImage::rgb8(width, height, plane).map_err(message)?;
             let plan = whole(width, height, 224, 224);
-            table.push(&image, &plan, output.address + at * sample).map_err(said)?;
+            table.push(&image, &plan, output.address + at * sample).map_err(message)?;
         }
-        let ready = bench.ready(table)?;
-        let repeats = if measuring.size.is_tiny() { 1 } else { 50 };
+        let prepared = bench.prepare(table)?;
+        let repeats = if measurement.size.is_tiny() { 1 } else { 50 };
         let mut times = Vec::new();
         for _ in 0..=repeats {
             bench.driver.synchronize()?;
             let start = Instant::now();
-            // Several, so that the time to start one is of no weight.
-            (0..10).try_for_each(|_| bench.launch(&ready))?;
+            // Several launches, so that the launch overhead is negligible.
+            (0..10).try_for_each(|_| bench.launch(&prepared))?;
             bench.stream.synchronize()?;
             times.push(start.elapsed().as_secs_f64() / 10.0);
         }
         let seconds = median(times[1..].to_vec());
         let moved = (count * (bytes + sample as usize)) as f64;
         let case = format!("{count} x RGB {width} x {height} to 224 x 224 {name}");
-        measuring.figure(&case, "rate", count as f64 / seconds, "images/s");
-        measuring.figure(&case, "read and written", moved / seconds / 1e9, "GB/s");
+        measurement.figure(&case, "rate", count as f64 / seconds, "images/s");
+        measurement.figure(&case, "bytes read and written", moved / seconds / 1e9, "GB/s");
     }
     Ok(())
 }
 
 fn whole(width: u32, height: u32, to_width: u32, to_height: u32) -> ResizePlan {
-    let part = CropBox { left: 0.0, top: 0.0, width: f64::from(width), height: f64::from(height) };
-    ResizePlan::new(part, Size::new(to_width, to_height))
+    let source = Rect::full(Size::new(width, height)).into();
+    ResizePlan::new(source, Size::new(to_width, to_height))
 }
 
 fn noise(bytes: usize) -> Vec<u8> {

@@ -1,4 +1,4 @@
-//! g7: what is left behind by devices that are opened and left, by batches, and by processes that die.
+//! g7: memory leaks of opened devices, of uploads, and of killed processes.
 
 use std::env;
 use std::path::Path;
@@ -11,54 +11,54 @@ use spdl_core::{Device, ErrorKind};
 use spdl_cuda::{CudaDevice, NvJpeg};
 
 use crate::Outcome;
-use crate::copies::said;
+use crate::copies::message;
 use crate::images::{jpegs, resident_bytes};
-use crate::lines::Measuring;
+use crate::lines::Measurement;
 use crate::raw::Driver;
 
 const MIB: f64 = (1 << 20) as f64;
 
-/// What the driver itself may keep for later, in mebibytes.
-const MOST_DRIFT: f64 = 16.0;
+/// Memory that the driver itself may keep, in MiB.
+const MAX_DRIFT: f64 = 16.0;
 
-pub(crate) fn measure(measuring: &Measuring) -> Outcome {
-    // Its context stays, so that starts and stops are the crate's alone.
+pub(crate) fn measure(measurement: &Measurement) -> Outcome {
+    // Keeps the primary context alive, so that only objects of the crate are created and dropped.
     let driver = Driver::open()?;
-    let tiny = measuring.size.is_tiny();
+    let tiny = measurement.size.is_tiny();
     let (starts, batches, decodes) = if tiny { (20, 50, 10) } else { (2000, 20_000, 20_000) };
-    drift(measuring, &driver, "devices opened and left", starts, 0.3, |number| {
-        let device = CudaDevice::open(0).map_err(said)?;
+    drift(measurement, &driver, "devices opened and dropped", starts, 0.3, |number| {
+        let device = CudaDevice::open(0).map_err(message)?;
         upload(&device, number)
     })?;
-    let device = CudaDevice::open(0).map_err(said)?;
-    drift(measuring, &driver, "batches sent", batches, 0.5, |number| upload(&device, number))?;
+    let device = CudaDevice::open(0).map_err(message)?;
+    drift(measurement, &driver, "uploads", batches, 0.5, |number| upload(&device, number))?;
     match (NvJpeg::new(&device), jpegs()) {
         (Ok(mut decoder), Ok(images)) => {
-            drift(measuring, &driver, "JPEGs decoded", decodes, 0.75, |number| {
+            drift(measurement, &driver, "JPEGs decoded", decodes, 0.75, |number| {
                 let image = images[number % images.len()].clone();
-                decoder.decode(&[image]).map(drop).map_err(said)
+                decoder.decode(&[image]).map(drop).map_err(message)
             })?;
         }
         (Err(error), _) if error.kind() == ErrorKind::Unsupported => {
-            measuring.unsupported("JPEGs decoded", &error.report());
+            measurement.unsupported("JPEGs decoded", &error.report());
         }
-        (Err(error), _) => return Err(said(error)),
-        (_, Err(reason)) => measuring.unsupported("JPEGs decoded", &reason),
+        (Err(error), _) => return Err(message(error)),
+        (_, Err(reason)) => measurement.unsupported("JPEGs decoded", &reason),
     }
     drop(device);
-    killed(measuring, &driver)?;
-    sanitizer(measuring)
+    killed(measurement, &driver)?;
+    sanitizer(measurement)
 }
 
 fn upload(device: &CudaDevice, number: usize) -> Outcome {
     let bytes = (64 << 10) << (number % 4);
-    let buffer = device.host_buffer(bytes).map_err(said)?;
-    device.upload(buffer).map_err(said)?.ready.wait().map_err(said)
+    let buffer = device.host_buffer(bytes).map_err(message)?;
+    device.upload(buffer).map_err(message)?.ready.wait().map_err(message)
 }
 
-/// Does something many times. Memory of the device and the host is what it was after the first tenth.
+/// Repeats `work`, and compares the memory in use at the end with that after the first tenth.
 fn drift(
-    measuring: &Measuring,
+    measurement: &Measurement,
     driver: &Rc<Driver>,
     what: &str,
     times: usize,
@@ -68,7 +68,7 @@ fn drift(
     let warm = times / 10;
     let mut before = None;
     let mut done = 0;
-    while done < times && !(measuring.is_over(until) && done > warm) {
+    while done < times && !(measurement.is_over(until) && done > warm) {
         work(done)?;
         done += 1;
         if done == warm {
@@ -78,26 +78,26 @@ fn drift(
     }
     driver.synchronize()?;
     let (Some((device, host)), free) = (before, driver.free_memory()?) else {
-        return Err(format!("{what}: there was no time for {warm}"));
+        return Err(format!("{what}: out of time before the warm-up of {warm} ended"));
     };
     let device = (device as f64 - free as f64) / MIB;
-    measuring.figure(what, "times", done as f64, "");
-    measuring.figure(what, "memory of the device that is gone", device, "MiB");
+    measurement.figure(what, "repetitions", done as f64, "");
+    measurement.figure(what, "growth of device memory", device, "MiB");
     if let (Some(before), Some(after)) = (host, resident_bytes()) {
         let host = (after as f64 - before as f64) / MIB;
-        measuring.figure(what, "memory of the host that is gone", host, "MiB");
+        measurement.figure(what, "growth of host memory", host, "MiB");
     }
-    measuring.promise(
+    measurement.promise(
         &format!("G9: {what}"),
-        device <= MOST_DRIFT,
-        &format!("{device:.1} MiB gone after {done}"),
-        &format!("at most {MOST_DRIFT:.0} MiB, which is the driver's own"),
+        device <= MAX_DRIFT,
+        &format!("{device:.1} MiB more after {done} repetitions"),
+        &format!("at most {MAX_DRIFT:.0} MiB, which the driver keeps"),
     );
     Ok(())
 }
 
-/// A process that is killed gives back what it had.
-fn killed(measuring: &Measuring, driver: &Driver) -> Outcome {
+/// The device memory of a killed process is released.
+fn killed(measurement: &Measurement, driver: &Driver) -> Outcome {
     let program = env::current_exe().map_err(|error| error.to_string())?;
     let before = driver.free_memory()?;
     let mut child = Command::new(program)
@@ -118,21 +118,21 @@ fn killed(measuring: &Measuring, driver: &Driver) -> Outcome {
         thread::sleep(Duration::from_millis(10));
         after = driver.free_memory()?;
     }
-    let gone = (before as f64 - after as f64) / MIB;
-    let taken = (before as f64 - during as f64) / MIB;
-    measuring.figure("a process that is killed", "memory that it had", taken, "MiB");
-    measuring.promise(
-        "a process that is killed gives its memory back",
-        line.trim() == "waiting" && gone <= MOST_DRIFT,
-        &format!("{gone:.1} MiB gone"),
-        &format!("at most {MOST_DRIFT:.0} MiB"),
+    let leaked = (before as f64 - after as f64) / MIB;
+    let used = (before as f64 - during as f64) / MIB;
+    measurement.figure("killed process", "device memory before", used, "MiB");
+    measurement.promise(
+        "the memory of a killed process is released",
+        line.trim() == "waiting" && leaked <= MAX_DRIFT,
+        &format!("{leaked:.1} MiB leaked"),
+        &format!("at most {MAX_DRIFT:.0} MiB"),
     );
     Ok(())
 }
 
-/// The tests under NVIDIA's checkers of memory, where there are some and there is time.
-fn sanitizer(measuring: &Measuring) -> Outcome {
-    let case = "the tests under compute-sanitizer";
+/// Runs tests under NVIDIA's compute-sanitizer, if it is installed and time is left.
+fn sanitizer(measurement: &Measurement) -> Outcome {
+    let case = "tests under compute-sanitizer";
     let program = env::current_exe().map_err(|error| error.to_string())?;
     let tests = program.parent().unwrap_or(Path::new(".")).join("tests").join("gpu");
     for tool in ["memcheck", "racecheck"] {
@@ -146,16 +146,16 @@ fn sanitizer(measuring: &Measuring) -> Outcome {
         let mut child = match spawned {
             Ok(child) => child,
             Err(error) => {
-                measuring.unsupported(case, &error.to_string());
+                measurement.unsupported(case, &error.to_string());
                 return Ok(());
             }
         };
-        // It says little, which waits for being read.
+        // The output is short enough for the pipe, so it is read at the end.
         while child.try_wait().map_err(|error| error.to_string())?.is_none() {
-            if measuring.is_over(1.0) {
+            if measurement.is_over(1.0) {
                 let _ = child.kill();
                 let _ = child.wait();
-                measuring.unsupported(&format!("{case}, {tool}"), "it did not end in its time");
+                measurement.unsupported(&format!("{case}, {tool}"), "killed: out of time");
                 return Ok(());
             }
             thread::sleep(Duration::from_millis(20));
@@ -163,7 +163,7 @@ fn sanitizer(measuring: &Measuring) -> Outcome {
         let output = child.wait_with_output().map_err(|error| error.to_string())?;
         let text = String::from_utf8_lossy(&output.stdout);
         let summary = text.lines().rev().find(|line| line.contains("SUMMARY"));
-        measuring.promise(
+        measurement.promise(
             &format!("{case}, {tool}"),
             output.status.success(),
             summary.unwrap_or("no summary").trim_matches(|c| c == '=' || c == ' '),

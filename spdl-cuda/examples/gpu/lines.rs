@@ -1,17 +1,17 @@
-//! What a measurement says: JSON objects, one a line. They are the same from this program's processes
-//! and from Python scripts.
+//! The output format of measurements: one JSON object per line. Processes of this program and the
+//! Python scripts share the format.
 
 use std::io::Write;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-/// How much is measured.
+/// The amount of work of a measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Size {
-    /// As much as tells something.
+    /// Enough for meaningful figures.
     Full,
-    /// Just enough to run every line.
+    /// Just enough to execute every line of code.
     Tiny,
 }
 
@@ -25,60 +25,62 @@ impl Size {
     }
 }
 
-/// A measurement that is under way.
-pub(crate) struct Measuring {
+/// A running measurement: its time limit and its output.
+pub(crate) struct Measurement {
     start: Instant,
     time: Duration,
     pub(crate) size: Size,
 }
 
-impl Measuring {
-    pub(crate) fn new(time: Duration, size: Size) -> Measuring {
-        Measuring { start: Instant::now(), time, size }
+impl Measurement {
+    pub(crate) fn new(time: Duration, size: Size) -> Measurement {
+        Measurement { start: Instant::now(), time, size }
     }
 
-    /// Whether this share, from 0 to 1, of the time is over.
+    /// Whether this share of the time, 0 to 1, has passed.
     pub(crate) fn is_over(&self, share: f64) -> bool {
         self.start.elapsed() >= self.time.mul_f64(share)
     }
 
-    /// Whether it is time to go on to what comes next: where this share of the time is over, and in a tiny
-    /// run at once.
+    /// Whether to continue with the next case: always in a tiny run, else if this share of the time has
+    /// passed.
     pub(crate) fn is_enough(&self, share: f64) -> bool {
         self.size.is_tiny() || self.is_over(share)
     }
 
-    /// A number, and what it is of.
+    /// Prints a figure.
     pub(crate) fn figure(&self, case: &str, name: &str, value: f64, unit: &str) {
-        say(&json!({"kind": "figure", "case": case, "name": name, "value": value, "unit": unit}));
+        print_line(
+            &json!({"kind": "figure", "case": case, "name": name, "value": value, "unit": unit}),
+        );
     }
 
-    /// Whether something that is promised holds.
+    /// Prints whether a promise of the project holds.
     pub(crate) fn promise(&self, promise: &str, holds: bool, found: &str, wanted: &str) {
-        say(&json!({
+        print_line(&json!({
             "kind": "promise", "promise": promise, "holds": holds, "found": found, "wanted": wanted
         }));
     }
 
-    /// That something is not measured, and why.
+    /// Prints why a case is not measured.
     pub(crate) fn unsupported(&self, case: &str, reason: &str) {
-        say(&json!({"kind": "unsupported", "case": case, "reason": reason}));
+        print_line(&json!({"kind": "unsupported", "case": case, "reason": reason}));
     }
 
-    /// What else is to be known.
+    /// Prints further information.
     pub(crate) fn note(&self, text: &str) {
-        say(&json!({"kind": "note", "text": text}));
+        print_line(&json!({"kind": "note", "text": text}));
     }
 }
 
-/// Each line at once, so that a process that is killed has said what it had found.
-fn say(line: &Value) {
+/// Prints and flushes a line, so that a killed process loses no finished line.
+fn print_line(line: &Value) {
     let mut out = std::io::stdout().lock();
-    // Where nobody listens any more, there is nothing to be told.
+    // A closed pipe is not an error.
     let _ = writeln!(out, "{line}").and_then(|()| out.flush());
 }
 
-/// The fields of each kind of line, all of them needed, and what they are.
+/// The required fields of each kind of line, and their types.
 const FIELDS: [(&str, &[(&str, Type)]); 4] = {
     use Type::{Number, Text, Truth};
     [
@@ -96,16 +98,16 @@ enum Type {
     Truth,
 }
 
-/// What a measurement has said, with its name; else what is wrong with it.
-pub(crate) fn checked(line: &str, measurement: &str) -> Result<Value, String> {
-    let wrong = |reason: &str| format!("{measurement} said {line:?}: {reason}");
-    let value: Value = serde_json::from_str(line).map_err(|error| wrong(&error.to_string()))?;
-    let object = value.as_object().ok_or_else(|| wrong("it is no object"))?;
+/// Parses a line of a measurement, and adds the field `measurement`. Returns a message if it is invalid.
+pub(crate) fn parse(line: &str, measurement: &str) -> Result<Value, String> {
+    let invalid = |reason: &str| format!("invalid line {line:?} of {measurement}: {reason}");
+    let value: Value = serde_json::from_str(line).map_err(|error| invalid(&error.to_string()))?;
+    let object = value.as_object().ok_or_else(|| invalid("expected an object"))?;
     let kind = object.get("kind").and_then(Value::as_str).unwrap_or_default();
     let (_, fields) = FIELDS
         .iter()
         .find(|(known, _)| *known == kind)
-        .ok_or_else(|| wrong(&format!("no kind of line is {kind:?}")))?;
+        .ok_or_else(|| invalid(&format!("unknown kind {kind:?}")))?;
     for (name, of) in *fields {
         let fits = object.get(*name).is_some_and(|value| match of {
             Type::Text => value.is_string(),
@@ -113,11 +115,11 @@ pub(crate) fn checked(line: &str, measurement: &str) -> Result<Value, String> {
             Type::Truth => value.is_boolean(),
         });
         if !fits {
-            return Err(wrong(&format!("it lacks {name:?}, or has it of another type")));
+            return Err(invalid(&format!("the field {name:?} is missing, or has another type")));
         }
     }
     if object.len() != fields.len() + 1 {
-        return Err(wrong("it has more than its kind has"));
+        return Err(invalid(&format!("unknown fields for the kind {kind:?}")));
     }
     let mut object = object.clone();
     object.insert("measurement".to_owned(), measurement.into());
@@ -130,9 +132,9 @@ mod tests {
 
     #[test]
     fn a_line_has_all_fields_of_its_kind_and_no_others() {
-        let sound = r#"{"kind":"figure","case":"a","name":"rate","value":1.5,"unit":"GB/s"}"#;
-        assert_eq!(checked(sound, "g1").unwrap()["measurement"], "g1");
-        for wrong in [
+        let valid = r#"{"kind":"figure","case":"a","name":"rate","value":1.5,"unit":"GB/s"}"#;
+        assert_eq!(parse(valid, "g1").unwrap()["measurement"], "g1");
+        for invalid in [
             "1.5",
             "not JSON",
             r#"{"kind":"other"}"#,
@@ -141,8 +143,8 @@ mod tests {
             r#"{"kind":"promise","promise":"G1","holds":"yes","found":"","wanted":""}"#,
             r#"{"kind":"note","text":"a","case":"b"}"#,
         ] {
-            let error = checked(wrong, "g1").unwrap_err();
-            assert!(error.starts_with("g1 said "), "{error}");
+            let error = parse(invalid, "g1").unwrap_err();
+            assert!(error.starts_with("invalid line ") && error.contains(" of g1: "), "{error}");
         }
     }
 }

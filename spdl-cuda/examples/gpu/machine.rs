@@ -1,4 +1,4 @@
-//! What a run was made on.
+//! The description of the machine.
 
 use std::fs;
 use std::path::Path;
@@ -7,7 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde_json::{Value, json};
 use spdl_cuda::{CudaDevice, Search, status};
 
-/// The line at the head of a run.
+/// The first line of the results: device, libraries, CPU and commit.
 pub(crate) fn describe(device: &CudaDevice, folder: &Path) -> Value {
     let description = device.description().ok();
     let description = description.as_ref();
@@ -34,14 +34,14 @@ pub(crate) fn describe(device: &CudaDevice, folder: &Path) -> Value {
     })
 }
 
-/// As Linux names it.
+/// The model name in `/proc/cpuinfo`.
 fn cpu() -> Option<String> {
     let text = fs::read_to_string("/proc/cpuinfo").ok()?;
     let line = text.lines().find(|line| line.starts_with("model name"))?;
     Some(line.split_once(':')?.1.trim().to_owned())
 }
 
-/// As in 2026-11-22T21:05:00Z.
+/// The time in UTC, for example 2026-11-22T21:05:00Z.
 fn date(time: SystemTime) -> String {
     let seconds = time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let (days, rest) = (seconds / 86_400, seconds % 86_400);
@@ -65,9 +65,9 @@ fn date(time: SystemTime) -> String {
     format!("{year}-{:02}-{:02}T{hour:02}:{minute:02}:{second:02}Z", month + 1, day + 1)
 }
 
-/// Where the system keeps what it knows of the device on its bus: `numa_node`, `current_link_speed`.
-pub(crate) fn of_bus(address: &str, what: &str) -> Option<String> {
-    let path = Path::new("/sys/bus/pci/devices").join(address).join(what);
+/// An attribute of a PCI device from sysfs, for example `numa_node` or `current_link_speed`.
+pub(crate) fn pci_attribute(address: &str, attribute: &str) -> Option<String> {
+    let path = Path::new("/sys/bus/pci/devices").join(address).join(attribute);
     fs::read_to_string(path).ok().map(|text| text.trim().to_owned())
 }
 
@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn dates_are_those_of_the_calendar() {
+    fn dates_handle_leap_years() {
         let at = |seconds| date(UNIX_EPOCH + Duration::from_secs(seconds));
         assert_eq!(at(0), "1970-01-01T00:00:00Z");
         assert_eq!(at(951_782_400), "2000-02-29T00:00:00Z");

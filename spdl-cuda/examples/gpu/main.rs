@@ -1,10 +1,10 @@
-//! Tests and measurements on a device, for machines that have neither cargo nor a network.
+//! Tests and measurements on a device, for machines without cargo and network.
 //!
-//! `cargo xtask gpu` builds this program, puts what it needs beside it, and runs it. It runs each
-//! measurement as a process of its own, which says what it finds line by line:
+//! `cargo xtask gpu` builds this program, packs it with its data, and runs it. Each measurement is a
+//! separate process, which prints its results as JSON lines:
 //!
 //! ```text
-//!  measurement's process ──JSON lines──► suite ──checked──► results.jsonl, at once ──► table
+//!  process of a measurement ──JSON lines──► suite ──validated──► results.jsonl ──► table
 //! ```
 #![expect(clippy::print_stdout, reason = "a program for a terminal")]
 
@@ -37,41 +37,41 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use crate::lines::{Measuring, Size};
+use crate::lines::{Measurement, Size};
 
-/// Why something did not work, in words.
+/// Success, or an error message.
 type Outcome = Result<(), String>;
 
-/// All of them were run, whatever became of each: what did not work is said together.
-fn together(outcomes: impl IntoIterator<Item = Outcome>) -> Outcome {
-    let wrong: Vec<String> = outcomes.into_iter().filter_map(Result::err).collect();
-    if wrong.is_empty() { Ok(()) } else { Err(wrong.join("; ")) }
+/// Joins the errors of all outcomes into one.
+fn join_errors(outcomes: impl IntoIterator<Item = Outcome>) -> Outcome {
+    let errors: Vec<String> = outcomes.into_iter().filter_map(Result::err).collect();
+    if errors.is_empty() { Ok(()) } else { Err(errors.join("; ")) }
 }
 
 const HELP: &str = "\
 Tests and measurements of spdl-cuda on a device.
 
 run [OPTIONS]
-run table FILE         the table of a run that was broken off, from its results.jsonl
+run table FILE         print the table of an interrupted run, from its results.jsonl
 
-  --only NAMES    tests, g1 to g8, with commas between [default: all]
-  --minutes N     time for all of them together; each has its share [default: 9]
-  --out FOLDER    for results.jsonl, table.md and log.txt [default: results, beside this program]
-  --python NAME   an interpreter with PyTorch, for what is compared with it [default: python3]
-  --tiny          the smallest sizes: whether everything works, not how fast
+  --only NAMES    run only these, separated by commas: tests, g1 to g8 [default: all]
+  --minutes N     total time in minutes; each measurement has a share [default: 9]
+  --out FOLDER    folder for results.jsonl, table.md and log.txt [default: results, beside this program]
+  --python NAME   interpreter with PyTorch, for comparisons [default: python3]
+  --tiny          smallest sizes, to check that everything works
 
   tests  the tests of spdl-cuda that need a device
-  g1     copies between host and device: sizes, streams, kinds of memory
-  g2     batches under consumers that are late: whether each arrives whole
-  g3     JPEGs decoded on the device, and made samples for training there
-  g4     a training loop: batches from files beside batches that are there already
-  g5     video decoded on the device
-  g6     images to samples: the kernels
-  g7     what is left behind by starting and stopping, and by processes that are killed
-  g8     faults: no memory, captured graphs, no device, a device that is lost, exits
+  g1     throughput of copies between host and device: sizes, streams, kinds of memory
+  g2     integrity of batches under delayed consumers
+  g3     JPEGs decoded on the device, alone and as training samples
+  g4     a training loop with batches from files, compared with synthetic batches
+  g5     videos decoded on the device
+  g6     kernels that turn images into samples
+  g7     leaks after repeated starts, and after a killed process
+  g8     faults: no free memory, captured graphs, no device, a lost device, exits
 
-Without a device it prints `SKIPPED: no GPU` with the reason and ends with 0, or with 1 where
-SPDL_REQUIRE_GPU=1.";
+Without a device, the program prints `SKIPPED: no GPU` with the reason. The exit status is then 0, or 1
+if SPDL_REQUIRE_GPU is set.";
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -81,9 +81,9 @@ fn main() -> ExitCode {
             println!("{HELP}");
             ExitCode::SUCCESS
         }
-        ["table", file] => told(table::of_file(file.as_ref())),
+        ["table", file] => exit_code(table::print_file(file.as_ref())),
         ["measure", name, seconds, size] => measure(name, seconds, size),
-        ["exit", way] => exits::end(way),
+        ["exit", mode] => exits::run(mode),
         _ => match arguments(&words) {
             Ok(arguments) => suite::run(&arguments),
             Err(error) => {
@@ -94,7 +94,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn told(outcome: Outcome) -> ExitCode {
+fn exit_code(outcome: Outcome) -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -104,7 +104,7 @@ fn told(outcome: Outcome) -> ExitCode {
     }
 }
 
-/// What the user asks for.
+/// The command-line arguments.
 struct Arguments {
     only: Vec<String>,
     minutes: f64,
@@ -127,40 +127,38 @@ fn arguments(words: &[&str]) -> Result<Arguments, String> {
             arguments.size = Size::Tiny;
             continue;
         }
-        let mut value = || rest.next().copied().ok_or(format!("{word} wants a value"));
+        let mut value = || rest.next().copied().ok_or(format!("missing value for {word}"));
         match word {
             "--only" => arguments.only.extend(value()?.split(',').map(str::to_owned)),
             "--minutes" => {
                 let minutes = value()?.parse().ok().filter(|minutes| *minutes > 0.0);
-                arguments.minutes = minutes.ok_or("--minutes wants a number above 0")?;
+                arguments.minutes =
+                    minutes.ok_or("invalid value for --minutes: expected a number above 0")?;
             }
             "--out" => arguments.out = Some(value()?.into()),
             "--python" => arguments.python = value()?.to_owned(),
-            _ => return Err(format!("{word:?} is not known")),
+            _ => return Err(format!("unknown argument {word:?}")),
         }
     }
     if let Some(name) = arguments.only.iter().find(|name| !suite::NAMES.contains(&&***name)) {
-        return Err(format!(
-            "no measurement is named {name:?}; they are: {}",
-            suite::NAMES.join(", ")
-        ));
+        return Err(format!("unknown measurement {name:?}: expected {}", suite::NAMES.join(", ")));
     }
     Ok(arguments)
 }
 
-/// A measurement, in the process that the suite has started for it.
+/// Runs a measurement, in its process.
 fn measure(name: &str, seconds: &str, size: &str) -> ExitCode {
     let seconds = seconds.parse().unwrap_or(0.0);
     let size = if size == "tiny" { Size::Tiny } else { Size::Full };
-    let measuring = &Measuring::new(Duration::from_secs_f64(seconds), size);
-    told(match name {
-        "g1" => copies::measure(measuring),
-        "g2" => order::measure(measuring),
-        "g3" => jpeg::measure(measuring),
-        "g5" => video::measure(measuring),
-        "g6" => kernels::measure(measuring),
-        "g7" => leaks::measure(measuring),
-        "g8" => faults::measure(measuring),
-        _ => Err(format!("{name:?} is no measurement of this program")),
+    let measurement = &Measurement::new(Duration::from_secs_f64(seconds), size);
+    exit_code(match name {
+        "g1" => copies::measure(measurement),
+        "g2" => order::measure(measurement),
+        "g3" => jpeg::measure(measurement),
+        "g5" => video::measure(measurement),
+        "g6" => kernels::measure(measurement),
+        "g7" => leaks::measure(measurement),
+        "g8" => faults::measure(measurement),
+        _ => Err(format!("unknown measurement {name:?}")),
     })
 }

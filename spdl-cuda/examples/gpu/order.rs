@@ -1,4 +1,4 @@
-//! g2: whether each batch arrives whole at consumers that are late, in memory that is used over and over.
+//! g2: whether batches stay intact until delayed consumers read them, in memory that is reused.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -8,75 +8,75 @@ use spdl_cuda::CudaDevice;
 
 use crate::Outcome;
 use crate::consumer::{Consumer, Kernels, checksum_of};
-use crate::copies::{own, said, shown};
-use crate::lines::Measuring;
+use crate::copies::{cuda_memory, message, size_text};
+use crate::lines::Measurement;
 use crate::raw::{Driver, HostKind};
 
-/// How many batches the consumer keeps, and on how many streams it works.
+/// The number of batches that the consumer holds, and the number of its streams.
 const CASES: [(usize, usize); 6] = [(1, 1), (4, 1), (16, 1), (1, 3), (4, 3), (16, 3)];
 
-/// G1 is a claim about so many batches; where there is time, there are more.
+/// G1 is a promise for this number of batches. If time is left, more are checked.
 const BATCHES: usize = 100_000;
-const MOST_BATCHES: usize = 1_000_000;
+const MAX_BATCHES: usize = 1_000_000;
 
-pub(crate) fn measure(measuring: &Measuring) -> Outcome {
+pub(crate) fn measure(measurement: &Measurement) -> Outcome {
     let driver = Driver::open()?;
-    control(measuring, &driver)?;
-    let per_case = if measuring.size.is_tiny() { 300 } else { MOST_BATCHES / CASES.len() };
-    let (mut taken, mut corrupted) = (0, 0);
-    for (at, (keeps, streams)) in CASES.into_iter().enumerate() {
+    control(measurement, &driver)?;
+    let per_case = if measurement.size.is_tiny() { 300 } else { MAX_BATCHES / CASES.len() };
+    let (mut checked, mut corrupted) = (0, 0);
+    for (at, (holds, streams)) in CASES.into_iter().enumerate() {
         let share = (at + 1) as f64 / CASES.len() as f64;
-        let is_over = |batch: usize| batch >= per_case || measuring.is_over(share);
-        let (case_taken, case_corrupted) = epoch(&driver, keeps, streams, is_over)?;
-        let case = format!("consumer keeps {keeps}, on streams: {streams}");
-        measuring.figure(&case, "batches", case_taken as f64, "");
-        measuring.figure(&case, "corrupted", case_corrupted as f64, "");
-        taken += case_taken;
+        let is_over = |batch: usize| batch >= per_case || measurement.is_over(share);
+        let (case_checked, case_corrupted) = epoch(&driver, holds, streams, is_over)?;
+        let case = format!("consumer holds {holds} batches, streams: {streams}");
+        measurement.figure(&case, "batches", case_checked as f64, "");
+        measurement.figure(&case, "corrupted", case_corrupted as f64, "");
+        checked += case_checked;
         corrupted += case_corrupted;
     }
-    measuring.promise(
-        "G1: batches under late consumers",
-        corrupted == 0 && taken > 0,
-        &format!("{corrupted} corrupted of {taken}"),
+    measurement.promise(
+        "G1: batches under delayed consumers",
+        corrupted == 0 && checked > 0,
+        &format!("{corrupted} corrupted of {checked}"),
         "0",
     );
-    if taken < BATCHES && !measuring.size.is_tiny() {
-        measuring.note(&format!("there was no time for more than {taken} of {BATCHES} batches"));
+    if checked < BATCHES && !measurement.size.is_tiny() {
+        measurement.note(&format!("only {checked} of {BATCHES} batches checked: out of time"));
     }
     Ok(())
 }
 
-/// Sends batches until it is over. How many, and how many were not what they should be.
+/// Uploads batches until `is_over`. Returns the number of batches, and how many were corrupted.
 fn epoch(
     driver: &Rc<Driver>,
-    keeps: usize,
+    holds: usize,
     streams: usize,
     is_over: impl Fn(usize) -> bool,
 ) -> Result<(usize, usize), String> {
-    let device = CudaDevice::open(0).map_err(said)?;
-    let mut consumer = Consumer::new(driver, streams, keeps)?;
+    let device = CudaDevice::open(0).map_err(message)?;
+    let mut consumer = Consumer::new(driver, streams, holds)?;
     let mut number = 0;
     while !is_over(number) {
         let (buffer, checksum) = assemble(&device, number)?;
-        let memory = own(device.upload(buffer).map_err(said)?.memory)?;
-        consumer.take(memory, checksum, lateness(number))?;
+        let memory = cuda_memory(device.upload(buffer).map_err(message)?.memory)?;
+        consumer.take(memory, checksum, delay(number))?;
         number += 1;
     }
     let found = consumer.finish()?;
     let failures = device.statistics().release_failures;
     if failures > 0 {
-        return Err(format!("{failures} things could not be destroyed"));
+        return Err(format!("{failures} driver objects could not be destroyed"));
     }
     Ok(found)
 }
 
-/// Batch `number`, and its checksum. They are of three sizes.
+/// Batch `number`, of one of three sizes, and its checksum.
 fn assemble(
     device: &CudaDevice,
     number: usize,
 ) -> Result<(spdl_core::memory::HostBuffer, u64), String> {
     let len = (16 << 10) << (number % 3);
-    let mut buffer = device.host_buffer(len).map_err(said)?;
+    let mut buffer = device.host_buffer(len).map_err(message)?;
     let mut state = number as u32 ^ 0x9e37_79b9;
     for word in buffer.chunks_exact_mut(4) {
         state = state.wrapping_mul(0x0019_660d).wrapping_add(0x3c6e_f35f);
@@ -86,8 +86,8 @@ fn assemble(
     Ok((buffer, checksum))
 }
 
-/// Most batches are read a little late, some much later.
-fn lateness(number: usize) -> Duration {
+/// The delay of the consumer for batch `number`.
+fn delay(number: usize) -> Duration {
     match number {
         _ if number % 5000 == 2500 => Duration::from_millis(100),
         _ if number.is_multiple_of(97) => Duration::from_millis(1),
@@ -96,8 +96,8 @@ fn lateness(number: usize) -> Duration {
     }
 }
 
-/// Whether the check finds anything: copies into one place that nobody has ordered must be found.
-fn control(measuring: &Measuring, driver: &Rc<Driver>) -> Outcome {
+/// Checks the check itself: unordered copies into one buffer must be detected.
+fn control(measurement: &Measurement, driver: &Rc<Driver>) -> Outcome {
     let bytes = 64 << 10;
     let kernels = Kernels::load(driver)?;
     let (copies, consumer) = (driver.stream()?, driver.stream()?);
@@ -107,7 +107,7 @@ fn control(measuring: &Measuring, driver: &Rc<Driver>) -> Outcome {
     let mut found = driver.host(8, HostKind::Allocated)?;
     host.iter_mut().zip([1, 2]).for_each(|(host, value)| host.bytes_mut().fill(value));
     let expected = checksum_of(host[0].bytes());
-    let tries = if measuring.size.is_tiny() { 5 } else { 50 };
+    let tries = if measurement.size.is_tiny() { 5 } else { 50 };
     let mut corrupted = 0;
     for _ in 0..tries {
         found.bytes_mut().fill(0);
@@ -117,7 +117,7 @@ fn control(measuring: &Measuring, driver: &Rc<Driver>) -> Outcome {
         copies.synchronize()?;
         kernels.delay(&consumer, Duration::from_millis(2))?;
         kernels.checksum(&consumer, place.address, (bytes / 4) as u32, sums.address)?;
-        // Nothing lets this wait for the consumer.
+        // Not ordered after the consumer.
         copies.to_device(&place, &host[1], bytes)?;
         copies.synchronize()?;
         consumer.to_host(&found, &sums, 8)?;
@@ -125,12 +125,12 @@ fn control(measuring: &Measuring, driver: &Rc<Driver>) -> Outcome {
         let word = found.bytes().try_into().map_err(|_| "a sum has 8 bytes")?;
         corrupted += usize::from(u64::from_ne_bytes(word) != expected);
     }
-    let case = format!("copies of {} that nobody has ordered", shown(bytes));
-    measuring.figure(&case, "corrupted", corrupted as f64, &format!("of {tries}"));
-    // A driver that does all work at once has no order to be broken.
-    if !measuring.size.is_tiny() {
-        measuring.promise(
-            "the check of G1 finds what nobody has ordered",
+    let case = format!("unordered copies of {}", size_text(bytes));
+    measurement.figure(&case, "corrupted", corrupted as f64, &format!("of {tries}"));
+    // The driver stub of the tests executes all work synchronously.
+    if !measurement.size.is_tiny() {
+        measurement.promise(
+            "the check of G1 detects unordered copies",
             corrupted > 0,
             &format!("{corrupted} of {tries} corrupted"),
             "more than 0",

@@ -1,5 +1,5 @@
-//! All measurements, each as a process of its own with its share of the time. What they say is written
-//! down at once.
+//! Runs all measurements, each as a separate process with its share of the time. Results are written
+//! as they arrive.
 
 use std::env;
 use std::fs::{self, File};
@@ -18,35 +18,35 @@ use crate::{Arguments, comparison, lines, machine, table, tests_one_by_one};
 /// The measurements, in the order in which they run.
 pub(crate) const NAMES: [&str; 9] = ["tests", "g1", "g2", "g3", "g4", "g5", "g6", "g7", "g8"];
 
-/// A process is told that it has so much of its share: the rest is for starting and ending it.
-const TOLD_SHARE: f64 = 0.85;
+/// The part of its share that a process receives as its time. The rest is for its start and end.
+const WORKING_SHARE: f64 = 0.85;
 
-/// What a measurement consists of.
+/// A program of a measurement.
 #[derive(Clone, Copy)]
 enum Part {
-    /// The tests, a program beside this one.
+    /// The test program, in the folder of this program.
     Tests,
     /// This program.
-    Own,
-    /// A script beside this program.
+    Measurement,
+    /// A Python script in the folder of this program.
     Script(&'static str),
 }
 
-/// Each measurement's parts, and their weights among all that run.
+/// The parts of each measurement, with their weights in the distribution of the time.
 const PARTS: [(&str, f64, Part); 12] = [
     ("tests", 2.0, Part::Tests),
-    ("g1", 2.0, Part::Own),
-    // The first to import PyTorch, which a machine may have to read from a slow disk.
+    ("g1", 2.0, Part::Measurement),
+    // The first import of PyTorch may read from a slow disk.
     ("g1", 2.0, Part::Script("copies.py")),
-    ("g2", 3.0, Part::Own),
-    ("g3", 3.0, Part::Own),
+    ("g2", 3.0, Part::Measurement),
+    ("g3", 3.0, Part::Measurement),
     ("g3", 2.0, Part::Script("jpeg.py")),
     ("g4", 6.0, Part::Script("training.py")),
-    ("g5", 1.5, Part::Own),
+    ("g5", 1.5, Part::Measurement),
     ("g5", 0.5, Part::Script("video.py")),
-    ("g6", 1.0, Part::Own),
-    ("g7", 2.0, Part::Own),
-    ("g8", 1.0, Part::Own),
+    ("g6", 1.0, Part::Measurement),
+    ("g7", 2.0, Part::Measurement),
+    ("g8", 1.0, Part::Measurement),
 ];
 
 pub(crate) fn run(arguments: &Arguments) -> ExitCode {
@@ -80,7 +80,7 @@ pub(crate) struct Suite<'a> {
     arguments: &'a Arguments,
     /// This program.
     program: PathBuf,
-    /// What it needs, and was packed with it, is there.
+    /// The folder of the pack.
     pub(crate) folder: PathBuf,
     out: PathBuf,
     results: File,
@@ -93,16 +93,19 @@ impl<'a> Suite<'a> {
         let program = env::current_exe().map_err(|error| error.to_string())?;
         let folder = program.parent().unwrap_or(Path::new(".")).to_owned();
         let out = arguments.out.clone().unwrap_or_else(|| folder.join("results"));
-        fs::create_dir_all(&out).map_err(|error| format!("{}: {error}", out.display()))?;
+        let cannot_create = |path: &Path, error: std::io::Error| {
+            format!("cannot create {:?}: {error}", path.display().to_string())
+        };
+        fs::create_dir_all(&out).map_err(|error| cannot_create(&out, error))?;
         let create = |name: &str| {
             let path = out.join(name);
-            File::create(&path).map_err(|error| format!("{}: {error}", path.display()))
+            File::create(&path).map_err(|error| cannot_create(&path, error))
         };
         let (results, log) = (create("results.jsonl")?, create("log.txt")?);
         Ok(Suite { arguments, program, folder, out, results, log, lines: Vec::new() })
     }
 
-    /// Writes a line down, so that it is there whatever comes next.
+    /// Writes a line to disk and shows it.
     pub(crate) fn add(&mut self, line: Value) -> Result<(), String> {
         writeln!(self.results, "{line}")
             .and_then(|()| self.results.sync_data())
@@ -128,21 +131,22 @@ impl<'a> Suite<'a> {
         if self.arguments.size.is_tiny() {
             return Ok(());
         }
-        comparison::beside_torchvision(&self.lines).into_iter().try_for_each(|line| self.add(line))
+        let lines = comparison::compare_with_torchvision(&self.lines);
+        lines.into_iter().try_for_each(|line| self.add(line))
     }
 
     fn run_part(&mut self, name: &str, part: Part, share: Duration) -> Result<(), String> {
         let start = Instant::now();
         let program = match part {
             Part::Tests => "tests",
-            Part::Own => "own",
+            Part::Measurement => "own",
             Part::Script(script) => script,
         };
         let (outcome, reason) = match part {
             Part::Tests => tests_one_by_one::run(self, name, start + share)?,
             _ => match self.command(name, part, share) {
                 Ok(command) => {
-                    self.watch(command, start + share, |line| lines::checked(line, name).map(Some))?
+                    self.watch(command, start + share, |line| lines::parse(line, name).map(Some))?
                 }
                 Err(reason) => ("unsupported", reason),
             },
@@ -157,12 +161,12 @@ impl<'a> Suite<'a> {
         }))
     }
 
-    /// What runs a part; else why it cannot be run.
+    /// The command of a part, or the reason why the part cannot run.
     fn command(&self, name: &str, part: Part, share: Duration) -> Result<Command, String> {
-        let seconds = format!("{:.1}", share.mul_f64(TOLD_SHARE).as_secs_f64());
+        let seconds = format!("{:.1}", share.mul_f64(WORKING_SHARE).as_secs_f64());
         let size = self.arguments.size;
         let mut command = match part {
-            Part::Own => {
+            Part::Measurement => {
                 let mut command = Command::new(&self.program);
                 command.args(["measure", name, &seconds, size.word()]);
                 command
@@ -170,7 +174,7 @@ impl<'a> Suite<'a> {
             Part::Script(script) => {
                 let script = self.folder.join("python").join(script);
                 if !script.is_file() {
-                    return Err(format!("{} is not there", script.display()));
+                    return Err(format!("{:?} not found", script.display().to_string()));
                 }
                 let mut command = Command::new(&self.arguments.python);
                 command.arg("-B").arg(script).args(["--seconds", &seconds, "--size", size.word()]);
@@ -178,13 +182,13 @@ impl<'a> Suite<'a> {
                 command.arg("--videos").arg(self.folder.join("videos"));
                 command
             }
-            Part::Tests => return Err("tests run one by one".to_owned()),
+            Part::Tests => return Err("the tests have no single command".to_owned()),
         };
         self.prepare(&mut command);
         Ok(command)
     }
 
-    /// Where a process finds what was packed, and that a device is required.
+    /// Sets the environment: the packed libraries and packages, and `SPDL_REQUIRE_GPU`.
     pub(crate) fn prepare(&self, command: &mut Command) {
         command.env("SPDL_REQUIRE_GPU", "1");
         let site = self.folder.join("site");
@@ -195,7 +199,7 @@ impl<'a> Suite<'a> {
         if nvjpeg.is_file() && env::var_os("SPDL_NVJPEG").is_none() {
             command.env("SPDL_NVJPEG", nvjpeg);
         }
-        // What the machine's own packages are found by stays.
+        // After the packed packages, so that packages of the machine are found, too.
         let before = env::var_os("PYTHONPATH").filter(|paths| !paths.is_empty());
         let paths = before.iter().flat_map(env::split_paths);
         if let Ok(paths) = env::join_paths(std::iter::once(site).chain(paths)) {
@@ -203,13 +207,14 @@ impl<'a> Suite<'a> {
         }
     }
 
-    /// Runs it until it ends, or the deadline ends it: what is understood of its lines is written down.
-    /// What became of it, and why.
+    /// Runs a command and adds the lines that `parse` returns. Kills the process at the deadline.
+    ///
+    /// Returns the outcome and its reason.
     pub(crate) fn watch(
         &mut self,
         mut command: Command,
         deadline: Instant,
-        mut understood: impl FnMut(&str) -> Result<Option<Value>, String>,
+        mut parse: impl FnMut(&str) -> Result<Option<Value>, String>,
     ) -> Result<(&'static str, String), String> {
         let _ = writeln!(self.log, "==== {command:?}");
         let log = self.log.try_clone().map_err(|error| error.to_string())?;
@@ -221,49 +226,50 @@ impl<'a> Suite<'a> {
                 return Ok(("unsupported", format!("cannot run {program}: {error}")));
             }
         };
-        let said = listen(&mut child);
-        let mut wrong = None;
+        let output = read_lines(&mut child);
+        let mut invalid = None;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
-            match said.recv_timeout(left) {
-                Ok(line) => match understood(&line) {
+            match output.recv_timeout(left) {
+                Ok(line) => match parse(&line) {
                     Ok(Some(line)) => self.add(line)?,
                     Ok(None) => {}
-                    Err(error) => wrong = wrong.or(Some(error)),
+                    Err(error) => invalid = invalid.or(Some(error)),
                 },
                 Err(RecvTimeoutError::Disconnected) => break,
                 Err(RecvTimeoutError::Timeout) => {
                     let _ = child.kill();
                     let _ = child.wait();
-                    return Ok(("out of time", "it was killed at the end of its share".to_owned()));
+                    return Ok(("out of time", "killed at the end of its share".to_owned()));
                 }
             }
         }
-        let status = end(&mut child, deadline);
-        Ok(match (status, wrong) {
-            (None, _) => ("out of time", "it was killed at the end of its share".to_owned()),
-            (Some(_), Some(wrong)) => ("failed", wrong),
+        let status = wait_until(&mut child, deadline);
+        Ok(match (status, invalid) {
+            (None, _) => ("out of time", "killed at the end of its share".to_owned()),
+            (Some(_), Some(invalid)) => ("failed", invalid),
             (Some(status), None) if status.success() => ("done", String::new()),
             (Some(status), None) => ("failed", format!("{status}; see log.txt")),
         })
     }
 
-    /// The table, printed and written; whether all went well.
+    /// Prints and writes the table. Returns whether there are no failures.
     fn conclude(self) -> Result<bool, String> {
-        let text = table::of(&self.lines);
+        let text = table::markdown(&self.lines);
         show(&format!("\n{text}"));
         let path = self.out.join("table.md");
-        fs::write(&path, &text).map_err(|error| format!("{}: {error}", path.display()))?;
+        fs::write(&path, &text)
+            .map_err(|error| format!("cannot write {:?}: {error}", path.display().to_string()))?;
         Ok(!self.lines.iter().any(is_failure))
     }
 }
 
-/// For who looks on. That nobody does any more is no reason to stop.
+/// Prints to standard output. A closed pipe does not stop the run.
 fn show(text: &str) {
     let _ = writeln!(std::io::stdout(), "{text}");
 }
 
-/// Whether a line says that something is wrong.
+/// Whether a line reports a failure.
 pub(crate) fn is_failure(line: &Value) -> bool {
     match line["kind"].as_str() {
         Some("test") => line["passed"] == false,
@@ -273,8 +279,8 @@ pub(crate) fn is_failure(line: &Value) -> bool {
     }
 }
 
-/// The lines of a process as they come; closed when it says nothing more.
-fn listen(child: &mut Child) -> Receiver<String> {
+/// The lines of the standard output of a process. The channel closes at its end.
+fn read_lines(child: &mut Child) -> Receiver<String> {
     let (sender, receiver) = mpsc::channel();
     if let Some(out) = child.stdout.take() {
         thread::spawn(move || {
@@ -288,8 +294,8 @@ fn listen(child: &mut Child) -> Receiver<String> {
     receiver
 }
 
-/// Waits for the end of a process; `None` where the deadline came first.
-fn end(child: &mut Child, deadline: Instant) -> Option<ExitStatus> {
+/// Waits for the end of a process. At the deadline, kills it and returns `None`.
+fn wait_until(child: &mut Child, deadline: Instant) -> Option<ExitStatus> {
     loop {
         match child.try_wait() {
             Ok(Some(status)) => return Some(status),

@@ -1,4 +1,4 @@
-//! The lines of a run as a table for people.
+//! The results as a Markdown table.
 
 use std::fmt::Write;
 use std::fs;
@@ -9,17 +9,18 @@ use serde_json::Value;
 use crate::Outcome;
 use crate::suite::{NAMES, is_failure};
 
-/// Prints the table of a file of lines. The last line of a run that was killed may be cut.
-pub(crate) fn of_file(path: &Path) -> Outcome {
-    let text = fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
+/// Prints the table of a `results.jsonl`. A truncated last line is ignored.
+pub(crate) fn print_file(path: &Path) -> Outcome {
+    let text = fs::read_to_string(path)
+        .map_err(|error| format!("cannot read {:?}: {error}", path.display().to_string()))?;
     let lines: Vec<Value> =
         text.lines().map_while(|line| serde_json::from_str(line).ok()).collect();
-    println!("{}", of(&lines));
+    println!("{}", markdown(&lines));
     Ok(())
 }
 
-/// A section for each measurement, and what is wrong at the end.
-pub(crate) fn of(lines: &[Value]) -> String {
+/// A section for each measurement, followed by the failures.
+pub(crate) fn markdown(lines: &[Value]) -> String {
     let mut text = String::new();
     if let Some(run) = lines.iter().find(|line| line["kind"] == "run") {
         let word = |name: &str| run[name].as_str().unwrap_or("?");
@@ -43,9 +44,9 @@ pub(crate) fn of(lines: &[Value]) -> String {
             section(&mut text, &of_measurement);
         }
     }
-    let wrong: Vec<&Value> = lines.iter().filter(|line| is_failure(line)).collect();
-    let _ = writeln!(text, "\n{} failures", wrong.len());
-    for line in wrong {
+    let failures: Vec<&Value> = lines.iter().filter(|line| is_failure(line)).collect();
+    let _ = writeln!(text, "\n{} failures", failures.len());
+    for line in failures {
         let _ = writeln!(text, "- {line}");
     }
     text
@@ -60,7 +61,7 @@ fn section(text: &mut String, lines: &[&Value]) {
         let _ = writeln!(text, "{passed} of {tests} tests passed");
     }
     if of_kind("figure").next().is_some() {
-        let _ = writeln!(text, "| case | what | value | |\n|---|---|---|---|");
+        let _ = writeln!(text, "| case | figure | value | unit |\n|---|---|---|---|");
         for line in of_kind("figure") {
             let value = rounded(line["value"].as_f64().unwrap_or(f64::NAN));
             let [case, name, unit] = ["case", "name", "unit"].map(|of| word(&line[of]));
@@ -68,7 +69,7 @@ fn section(text: &mut String, lines: &[&Value]) {
         }
     }
     if of_kind("promise").next().is_some() {
-        let _ = writeln!(text, "\n| promise | holds | found | wanted |\n|---|---|---|---|");
+        let _ = writeln!(text, "\n| promise | holds | found | expected |\n|---|---|---|---|");
         for line in of_kind("promise") {
             let holds = if line["holds"] == true { "yes" } else { "NO" };
             let [promise, found, wanted] = ["promise", "found", "wanted"].map(|of| word(&line[of]));
@@ -87,7 +88,7 @@ fn section(text: &mut String, lines: &[&Value]) {
     }
 }
 
-/// With as many digits as mean something.
+/// The number with 3, 1 or 0 decimals, by its magnitude.
 fn rounded(value: f64) -> String {
     match value.abs() {
         small if small > 0.0 && small < 10.0 => format!("{value:.3}"),

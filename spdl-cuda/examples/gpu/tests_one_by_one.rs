@@ -1,4 +1,4 @@
-//! The tests, each in a process of its own: one that crashes, or does not end, stops no other.
+//! Runs each test in a separate process, so that a crash or a hang affects no other test.
 
 use std::io::Write;
 use std::path::Path;
@@ -9,10 +9,10 @@ use serde_json::json;
 
 use crate::suite::Suite;
 
-/// No test takes more than this part of the time that is left.
-const MOST_OF_TIME: u32 = 3;
+/// A test gets at most one part in this many of the remaining time.
+const TIME_FRACTION: u32 = 3;
 
-/// What became of all of them, and why.
+/// Runs all tests. Returns the outcome and its reason.
 pub(crate) fn run(
     suite: &mut Suite<'_>,
     measurement: &str,
@@ -20,21 +20,24 @@ pub(crate) fn run(
 ) -> Result<(&'static str, String), String> {
     let program = suite.folder.join("tests").join("gpu");
     if !program.is_file() {
-        return Ok(("unsupported", format!("{} is not there", program.display())));
+        return Ok(("unsupported", format!("{:?} not found", program.display().to_string())));
     }
-    let tests = match listed(suite, &program) {
+    let tests = match list(suite, &program) {
         Ok(tests) => tests,
-        Err(reason) => return Ok(("failed", format!("{}: {reason}", program.display()))),
+        Err(reason) => {
+            let program = program.display().to_string();
+            return Ok(("failed", format!("cannot list the tests of {program:?}: {reason}")));
+        }
     };
     let mut failed = 0;
     for test in &tests {
         let mut command = Command::new(&program);
-        // What it prints is seen at once, also where it is killed.
+        // Without capture, the output of a killed test is in the log.
         command.args([test, "--exact", "--nocapture"]);
         suite.prepare(&mut command);
         let mut log = suite.log.try_clone().map_err(|error| error.to_string())?;
         let now = Instant::now();
-        let limit = now + deadline.saturating_duration_since(now) / MOST_OF_TIME;
+        let limit = now + deadline.saturating_duration_since(now) / TIME_FRACTION;
         let (outcome, reason) = suite.watch(command, limit, |line| {
             let _ = writeln!(log, "{line}");
             let skipped = line.split_once("SKIPPED: ");
@@ -62,8 +65,8 @@ pub(crate) fn run(
     })
 }
 
-/// The names of its tests.
-fn listed(suite: &Suite<'_>, program: &Path) -> Result<Vec<String>, String> {
+/// The names of all tests.
+fn list(suite: &Suite<'_>, program: &Path) -> Result<Vec<String>, String> {
     let mut command = Command::new(program);
     command.args(["--list", "--format", "terse"]);
     suite.prepare(&mut command);

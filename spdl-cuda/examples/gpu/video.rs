@@ -1,4 +1,4 @@
-//! g5: videos decoded on the device: whether frames are right, and how many there are in a second.
+//! g5: videos decoded on the device: correctness of the frames, and frames per second.
 
 use std::env;
 use std::fs;
@@ -16,68 +16,69 @@ use spdl_cuda::pixels::{ColorMatrix, ColorRange, ColorStandard};
 use spdl_cuda::video::{ChromaFormat, VideoCodec, VideoFrame};
 use spdl_cuda::{CudaDevice, NvDec};
 
-use crate::copies::said;
+use crate::copies::message;
 use crate::images::cpu_seconds;
-use crate::lines::Measuring;
+use crate::lines::Measurement;
 use crate::raw::Driver;
-use crate::videos::{Expected, decode, expected, hash, packets, taken};
-use crate::{Outcome, together};
+use crate::videos::{Expected, available_frames, decode, expected, hash, packets};
+use crate::{Outcome, join_errors};
 use spdl_media::image::CropBox;
 use spdl_media::transform::TensorSpec;
 use spdl_media::{ImageTransform, Layout, Size};
 
-/// So many videos at the same time, by a thread each.
+/// Numbers of concurrent videos, one thread each.
 const STREAMS: [usize; 3] = [1, 4, 16];
 
-/// How many frames become samples by one launch.
+/// Frames per launch of the kernels.
 const BATCH: usize = 16;
 
-pub(crate) fn measure(measuring: &Measuring) -> Outcome {
+pub(crate) fn measure(measurement: &Measurement) -> Outcome {
     let driver = Driver::open()?;
-    let device = CudaDevice::open(0).map_err(said)?;
+    let device = CudaDevice::open(0).map_err(message)?;
     let decoders = match NvDec::new(&device) {
         Ok(decoders) => decoders,
         Err(error) if error.kind() == ErrorKind::Unsupported => {
-            measuring.unsupported("video", &error.report());
+            measurement.unsupported("video", &error.report());
             return Ok(());
         }
-        Err(error) => return Err(said(error)),
+        Err(error) => return Err(message(error)),
     };
     let program = env::current_exe().map_err(|error| error.to_string())?;
     let folder = program.parent().unwrap_or(Path::new(".")).join("videos");
     let Ok(table) = fs::read_to_string(folder.join("frames.tsv")) else {
-        measuring.unsupported("video", &format!("{} holds no videos", folder.display()));
+        let reason = format!("no frames.tsv in {:?}", folder.display().to_string());
+        measurement.unsupported("video", &reason);
         return Ok(());
     };
-    note_capabilities(measuring, &decoders);
+    note_capabilities(measurement, &decoders);
     let bench = Bench { driver, device, decoders };
     let videos = expected(&table);
     let outcomes = videos.iter().enumerate().map(|(at, video)| {
         let share = |part: f64| (at as f64 + part) / videos.len() as f64;
         let file = fs::read(folder.join(video.name));
-        let file = file.map_err(|error| format!("{}: {error}", video.name))?;
-        bench.video(measuring, video, &file, share)
+        let file = file.map_err(|error| format!("cannot read {:?}: {error}", video.name))?;
+        bench.video(measurement, video, &file, share)
     });
-    let outcome = together(outcomes.collect::<Vec<_>>());
-    measuring.note(&format!("{:?}", bench.decoders.statistics()));
+    let outcome = join_errors(outcomes.collect::<Vec<_>>());
+    measurement.note(&format!("{:?}", bench.decoders.statistics()));
     outcome
 }
 
-/// Which codecs the device decodes.
-fn note_capabilities(measuring: &Measuring, decoders: &NvDec) {
+/// Notes which codecs the device decodes.
+fn note_capabilities(measurement: &Measurement, decoders: &NvDec) {
     for codec in VideoCodec::ALL {
-        let told =
+        let formats =
             [(ChromaFormat::Yuv420, 8), (ChromaFormat::Yuv420, 10), (ChromaFormat::Yuv444, 8)].map(
                 |(chroma, bits)| match decoders.capability(codec, chroma, bits) {
-                    Ok(told) if told.supported => format!(
-                        "{chroma} of {bits} bits by {} engines, to {} x {}",
-                        told.engines, told.max_size.0, told.max_size.1
+                    Ok(found) if found.supported => format!(
+                        "{chroma} of {bits} bits by {} engines, up to {} x {}",
+                        found.engines, found.max_size.0, found.max_size.1
                     ),
                     Ok(_) => format!("no {chroma} of {bits} bits"),
                     Err(error) => error.report(),
                 },
             );
-        measuring.note(&format!("{codec}: {}", told.join("; ")));
+        measurement.note(&format!("{codec}: {}", formats.join("; ")));
     }
 }
 
@@ -88,59 +89,59 @@ struct Bench {
 }
 
 impl Bench {
-    /// One file: its frames, then its rates. `share` says how much of the time is over when a part of its
-    /// own is.
+    /// Checks the frames of a file, then measures its rates. `share` converts a part of the time for this
+    /// file, 0 to 1, to a share of the whole time.
     fn video(
         &self,
-        measuring: &Measuring,
+        measurement: &Measurement,
         video: &Expected<'_>,
         file: &[u8],
         share: impl Fn(f64) -> f64,
     ) -> Outcome {
         let name = video.name;
         let refused = self.decoders.statistics().unsupported_videos;
-        let promise = format!("frames of {name} are those of FFmpeg, bit by bit");
+        let promise = format!("frames of {name} equal FFmpeg's bit for bit");
         match decode(&self.decoders, name, file) {
             Ok(frames) => {
-                let sound = sound_frames(&frames, video).map_err(said)?;
+                let matching = count_matching(&frames, video).map_err(message)?;
                 let (found, count) = (frames.len(), video.hashes.len());
-                let found = format!("{sound} of {found} frames");
-                measuring.promise(&promise, sound == count, &found, &format!("{count}"));
+                let found = format!("{matching} of {found} frames");
+                measurement.promise(&promise, matching == count, &found, &format!("{count}"));
             }
             Err(error) if error.kind() == ErrorKind::Unsupported => {
                 let counted = self.decoders.statistics().unsupported_videos - refused;
-                measuring.promise(
-                    &format!("G6: {name}, which the device does not decode, is counted"),
+                measurement.promise(
+                    &format!("G6: unsupported video {name} is counted"),
                     counted == 1,
                     &format!("counted {counted} times"),
                     "once",
                 );
-                measuring.unsupported(name, &error.report());
+                measurement.unsupported(name, &error.report());
                 return Ok(());
             }
             Err(error) => {
-                measuring.promise(&promise, false, &error.report(), "no error");
+                measurement.promise(&promise, false, &error.report(), "no error");
                 return Err(format!("{name}: {}", error.report()));
             }
         }
         let parts = STREAMS.len() + 1;
-        let tiny = measuring.size.is_tiny();
+        let tiny = measurement.size.is_tiny();
         for (at, streams) in STREAMS.into_iter().enumerate() {
             let streams = if tiny { streams.min(2) } else { streams };
             let until = share((at + 1) as f64 / parts as f64);
-            self.rate(measuring, video, file, streams, false, until)?;
+            self.rate(measurement, video, file, streams, false, until)?;
             if tiny {
                 break;
             }
         }
         let streams = if tiny { 1 } else { STREAMS[STREAMS.len() - 1] };
-        self.rate(measuring, video, file, streams, true, share(1.0))
+        self.rate(measurement, video, file, streams, true, share(1.0))
     }
 
-    /// Frames a second of so many videos at the same time.
+    /// Measures the frames per second of `streams` concurrent videos.
     fn rate(
         &self,
-        measuring: &Measuring,
+        measurement: &Measurement,
         video: &Expected<'_>,
         file: &[u8],
         streams: usize,
@@ -148,75 +149,75 @@ impl Bench {
         until: f64,
     ) -> Outcome {
         let what = if with_samples { ", to samples of 224 x 224" } else { "" };
-        let case = format!("{}, {streams} at the same time{what}", video.name);
-        let playing = Playing {
+        let case = format!("{}, {streams} concurrent{what}", video.name);
+        let playback = Playback {
             device: &self.device,
             decoders: &self.decoders,
             name: video.name,
             file,
             with_samples,
             is_over: AtomicBool::new(false),
-            streams_under_way: AtomicUsize::new(0),
+            streams_running: AtomicUsize::new(0),
             rounds: AtomicUsize::new(0),
             frames: AtomicUsize::new(0),
         };
-        let least = Duration::from_millis(if measuring.size.is_tiny() { 10 } else { 300 });
+        let least = Duration::from_millis(if measurement.size.is_tiny() { 10 } else { 300 });
         let (frames_before, start, cpu) = thread::scope(|scope| {
-            let threads: Vec<_> = (0..streams).map(|_| scope.spawn(|| playing.play())).collect();
+            let threads: Vec<_> = (0..streams).map(|_| scope.spawn(|| playback.run())).collect();
             let has_failed = || threads.iter().any(thread::ScopedJoinHandle::is_finished);
             let wait = || thread::sleep(Duration::from_millis(2));
-            // Once each has been through its video, nothing is made any more.
-            while playing.streams_under_way.load(Relaxed) < streams && !has_failed() {
+            // After one round of each stream, all decoders and buffers exist.
+            while playback.streams_running.load(Relaxed) < streams && !has_failed() {
                 wait();
             }
-            let before = (playing.frames.load(Relaxed), Instant::now(), cpu_seconds());
-            while (before.1.elapsed() < least || !measuring.is_enough(until)) && !has_failed() {
+            let before = (playback.frames.load(Relaxed), Instant::now(), cpu_seconds());
+            while (before.1.elapsed() < least || !measurement.is_enough(until)) && !has_failed() {
                 wait();
             }
-            playing.is_over.store(true, Relaxed);
-            together(threads.into_iter().map(|thread| match thread.join() {
-                Ok(played) => played.map_err(said),
-                Err(_) => Err("a thread has panicked".to_owned()),
+            playback.is_over.store(true, Relaxed);
+            join_errors(threads.into_iter().map(|thread| match thread.join() {
+                Ok(played) => played.map_err(message),
+                Err(_) => Err("a thread panicked".to_owned()),
             }))
             .map(|()| before)
             .map_err(|error| format!("{case}: {error}"))
         })?;
         self.driver.synchronize()?;
         let seconds = start.elapsed().as_secs_f64();
-        let frames = playing.frames.load(Relaxed);
-        measuring.figure(&case, "rate", (frames - frames_before) as f64 / seconds, "frames/s");
+        let frames = playback.frames.load(Relaxed);
+        measurement.figure(&case, "rate", (frames - frames_before) as f64 / seconds, "frames/s");
         if let (Some(before), Some(after)) = (cpu, cpu_seconds()) {
-            measuring.figure(&case, "CPU cores in use", (after - before) / seconds, "");
+            measurement.figure(&case, "busy CPU cores", (after - before) / seconds, "");
         }
-        let wanted = playing.rounds.load(Relaxed) * video.hashes.len();
-        measuring.promise(
+        let expected = playback.rounds.load(Relaxed) * video.hashes.len();
+        measurement.promise(
             &format!("every frame arrives: {case}"),
-            frames == wanted,
+            frames == expected,
             &format!("{frames}"),
-            &format!("{wanted}"),
+            &format!("{expected}"),
         );
         Ok(())
     }
 }
 
-/// A video that several threads play, each for itself.
-struct Playing<'a> {
+/// Repeated decoding of one video by several threads, each with its own stream.
+struct Playback<'a> {
     device: &'a CudaDevice,
     decoders: &'a NvDec,
     name: &'a str,
     file: &'a [u8],
     with_samples: bool,
     is_over: AtomicBool,
-    /// How many have been through it.
-    streams_under_way: AtomicUsize,
-    /// How often it was played, by all of them.
+    /// The number of streams that have finished a round.
+    streams_running: AtomicUsize,
+    /// Passes over the video, by all streams.
     rounds: AtomicUsize,
     frames: AtomicUsize,
 }
 
-impl Playing<'_> {
-    /// Again and again until it is over, without an end between.
-    fn play(&self) -> Result<()> {
+impl Playback<'_> {
+    /// Decodes the video repeatedly, as one stream, until the measurement is over.
+    fn run(&self) -> Result<()> {
         let (codec, packets) = packets(self.name, self.file)?;
         let mut video = self.decoders.open(codec)?;
         let mut consumer = Consumer::new(self.device, self.with_samples)?;
@@ -228,28 +229,28 @@ impl Playing<'_> {
         while !self.is_over.load(Relaxed) {
             for (packet, timestamp) in &packets {
                 video.push(packet, Some(*timestamp))?;
-                taken(&mut video).try_for_each(&mut take)?;
+                available_frames(&mut video).try_for_each(&mut take)?;
             }
             self.rounds.fetch_add(1, Relaxed);
-            self.streams_under_way.fetch_add(usize::from(std::mem::take(&mut is_first)), Relaxed);
+            self.streams_running.fetch_add(usize::from(std::mem::take(&mut is_first)), Relaxed);
         }
         video.finish()?;
-        taken(&mut video).try_for_each(take)
+        available_frames(&mut video).try_for_each(take)
     }
 }
 
-/// How many frames are as they are to be.
-fn sound_frames(frames: &[VideoFrame], video: &Expected<'_>) -> Result<usize> {
-    let mut sound = 0;
-    for (frame, wanted) in frames.iter().zip(&video.hashes) {
+/// The number of frames with the expected size and hash; 0 if their number is wrong.
+fn count_matching(frames: &[VideoFrame], video: &Expected<'_>) -> Result<usize> {
+    let mut matching = 0;
+    for (frame, expected) in frames.iter().zip(&video.hashes) {
         let bytes = frame.memory.download(None)?.wait()?;
         let is_of_size = (frame.width, frame.height) == video.size;
-        sound += usize::from(is_of_size && hash(&bytes) == *wanted);
+        matching += usize::from(is_of_size && hash(&bytes) == *expected);
     }
-    Ok(if frames.len() == video.hashes.len() { sound } else { 0 })
+    Ok(if frames.len() == video.hashes.len() { matching } else { 0 })
 }
 
-/// Who gets the frames: nobody, or the kernels, which make samples for training of them.
+/// The consumer of the frames: none, or kernels that turn them into training samples.
 struct Consumer(Option<(ImageKernels, TensorSpec, Vec<VideoFrame>)>);
 
 impl Consumer {
@@ -286,7 +287,7 @@ impl Consumer {
     }
 }
 
-/// As the stream says; where it does not, as videos of high definition are.
+/// The colour matrix that the stream declares, else that of BT.709.
 fn matrix_of(frame: &VideoFrame) -> Result<ColorMatrix> {
     let standard = ColorStandard::of_video(frame.color.matrix).unwrap_or(ColorStandard::BT709);
     let range = if frame.color.full_range { ColorRange::Full } else { ColorRange::Limited };

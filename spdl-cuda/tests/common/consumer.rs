@@ -1,4 +1,4 @@
-//! Consumers on a device that are late on purpose, and tell what they have read: `testing.cu`.
+//! Delayed consumers on a device that compute checksums, with the kernels of `testing.cu`.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -23,13 +23,13 @@ impl Kernels {
         driver.module(&[PTX.as_bytes(), b"\0"].concat()).map(Kernels)
     }
 
-    /// Keeps a stream busy.
+    /// Delays a stream.
     pub(crate) fn delay(&self, stream: &Stream, time: Duration) -> Raw<()> {
         let nanoseconds = time.as_nanos() as u64;
         stream.launch(&self.0.function("delay")?, [1, 1, 1], 1, &[&nanoseconds.to_ne_bytes()])
     }
 
-    /// Writes where there is no memory, which ends all use of the device in this process.
+    /// Writes to an invalid address, after which the context is unusable in this process.
     pub(crate) fn fault(&self, stream: &Stream) -> Raw<()> {
         stream.launch(&self.0.function("fault")?, [1, 1, 1], 1, &[])
     }
@@ -42,7 +42,7 @@ impl Kernels {
     }
 }
 
-/// What the kernel finds in these bytes, which are whole words.
+/// The checksum of the kernel, for whole words of 4 bytes.
 pub(crate) fn checksum_of(bytes: &[u8]) -> u64 {
     let words = bytes.chunks_exact(4).enumerate().map(|(at, word)| {
         let word = u32::from_ne_bytes([word[0], word[1], word[2], word[3]]);
@@ -52,29 +52,29 @@ pub(crate) fn checksum_of(bytes: &[u8]) -> u64 {
     words.fold(0, u64::wrapping_add)
 }
 
-/// How many checksums are under way at most: the host runs so far ahead.
+/// Maximum number of checksums in flight.
 const RING: usize = 128;
 const HALF: usize = RING / 2;
 
-/// A training loop that is slow: it reads each batch on one of its streams, and keeps the last few.
+/// A slow training loop: it reads each batch on one of its streams, and holds the last few.
 pub(crate) struct Consumer {
     kernels: Kernels,
     streams: Vec<Stream>,
     sums: Memory,
     found: Host,
-    /// What the sums in the device's memory should be, as far as was told.
+    /// The expected sums in device memory.
     expected: Vec<u64>,
-    /// Behind each half of the ring.
+    /// Recorded on each stream after each half of the ring.
     halves: [Vec<Event>; 2],
     taken: usize,
     corrupted: usize,
     held: VecDeque<Box<CudaMemory>>,
-    keeps: usize,
+    max_held: usize,
 }
 
 impl Consumer {
-    /// One with so many streams that keeps so many batches.
-    pub(crate) fn new(driver: &Rc<Driver>, streams: usize, keeps: usize) -> Raw<Consumer> {
+    /// Creates a consumer with `streams` streams that holds up to `max_held` batches.
+    pub(crate) fn new(driver: &Rc<Driver>, streams: usize, max_held: usize) -> Raw<Consumer> {
         let streams = (0..streams).map(|_| driver.stream()).collect::<Raw<Vec<_>>>()?;
         let half = || streams.iter().map(|_| driver.event()).collect::<Raw<Vec<_>>>();
         let halves = [half()?, half()?];
@@ -91,28 +91,28 @@ impl Consumer {
             taken: 0,
             corrupted: 0,
             held: VecDeque::new(),
-            keeps,
+            max_held,
         })
     }
 
-    /// Reads a batch, `late` behind what its stream does before, and lets go of the oldest.
+    /// Reads a batch on its stream after `delay`, and drops the oldest batch.
     pub(crate) fn take(
         &mut self,
         batch: Box<CudaMemory>,
         checksum: u64,
-        late: Duration,
+        delay: Duration,
     ) -> Result<(), String> {
         let slot = self.taken % RING;
         if slot.is_multiple_of(HALF) {
-            // What was read into this half the last time is compared before more comes.
+            // The last sums of this half are compared before it is reused.
             self.compare(slot / HALF)?;
         }
         let stream = &self.streams[self.taken % self.streams.len()];
-        // SAFETY: the streams are dropped behind all batches, see `Drop`.
+        // SAFETY: the streams are dropped after all batches, see `Drop`.
         let consumer = unsafe { ConsumerStream::from_raw(stream.handle()) };
         batch.wait_on(&consumer).map_err(|error| error.report())?;
-        if !late.is_zero() {
-            self.kernels.delay(stream, late)?;
+        if !delay.is_zero() {
+            self.kernels.delay(stream, delay)?;
         }
         let (address, words) = (batch.address() as u64, (batch.len() / 4) as u32);
         let sum = self.sums.address + 8 * slot as u64;
@@ -125,7 +125,7 @@ impl Consumer {
             }
         }
         self.held.push_back(batch);
-        while self.held.len() > self.keeps {
+        while self.held.len() > self.max_held {
             self.held.pop_front();
         }
         Ok(())
@@ -146,14 +146,14 @@ impl Consumer {
             let found = u64::from_ne_bytes(word.map_err(|_| "a sum has 8 bytes")?);
             if found != self.expected[slot] {
                 self.corrupted += 1;
-                // It is told once; later sums go on from it.
+                // Counted once: later sums start from the found one.
                 self.expected[slot] = found;
             }
         }
         Ok(())
     }
 
-    /// Lets go of all batches and waits. How many it took, and how many held other bytes than were sent.
+    /// Drops all batches and waits. Returns the number of batches, and how many were corrupted.
     pub(crate) fn finish(&mut self) -> Result<(usize, usize), String> {
         self.held.clear();
         for stream in &self.streams {
@@ -166,7 +166,7 @@ impl Consumer {
 
 impl Drop for Consumer {
     fn drop(&mut self) {
-        // Their memory is told of the streams, which end behind them.
+        // Dropping memory records events on the streams, so batches are dropped first.
         self.held.clear();
     }
 }

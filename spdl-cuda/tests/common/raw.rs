@@ -1,5 +1,5 @@
-//! The driver's calls as they are, beside the crate's own: what its copies are measured by, and
-//! consumers of its batches. For one thread.
+//! Direct driver calls, independent of the crate: the reference of its copies, and the consumers of its
+//! batches. For one thread.
 
 use std::ffi::{CString, c_char, c_int, c_uint, c_void};
 use std::marker::PhantomData;
@@ -8,19 +8,19 @@ use std::{ptr, slice};
 
 use libloading::Library;
 
-/// What a call ends with: where it fails, its name and number.
+/// The result of a driver call. The error has the name of the function and the code.
 pub(crate) type Raw<T> = Result<T, String>;
 
 type Code = u32;
 type Pointer = *mut c_void;
 
-/// Host memory is locked for all contexts.
+/// `CU_MEMHOSTALLOC_PORTABLE`: pinned for all contexts.
 const PORTABLE: c_uint = 1;
-/// The host writes past its caches, and hardly reads.
+/// `CU_MEMHOSTALLOC_WRITECOMBINED`: writes of the host bypass its caches.
 const WRITE_COMBINED: c_uint = 4;
-/// Streams wait for no default stream.
+/// `CU_STREAM_NON_BLOCKING`: not synchronised with the default stream.
 const NON_BLOCKING: c_uint = 1;
-/// The host sleeps while it waits; no time is measured.
+/// `CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING`.
 const BLOCKING_SYNC_NO_TIMING: c_uint = 1 | 2;
 
 macro_rules! functions {
@@ -33,7 +33,7 @@ macro_rules! functions {
         impl Functions {
             fn resolve(library: &Library) -> Raw<Functions> {
                 Ok(Functions {
-                    // SAFETY: the types are those that the driver's documentation declares.
+                    // SAFETY: the types are those of the driver API documentation.
                     $($name: *unsafe { library.get(stringify!($name)) }
                         .map_err(|_| format!("the driver lacks {}", stringify!($name)))?,)*
                 })
@@ -83,14 +83,14 @@ functions! {
 
 macro_rules! call {
     ($driver:expr, $name:ident($($argument:expr),* $(,)?)) => {{
-        // SAFETY: pointers are to variables of the right type that live during the call; handles and
-        // memory are alive, since their owners hold the driver and are held themselves.
+        // SAFETY: pointers are to variables of the right type that live during the call. Handles and
+        // memory are alive, because the caller holds their owners, which hold the driver.
         let code = unsafe { ($driver.functions.$name)($($argument),*) };
         if code == 0 { Ok(()) } else { Err(format!("{} failed with {code}", stringify!($name))) }
     }};
 }
 
-/// The driver, with the primary context of device 0 as this thread's current one.
+/// The driver, with the primary context of device 0 current on this thread.
 pub(crate) struct Driver {
     functions: Functions,
     _library: Library,
@@ -101,7 +101,7 @@ impl Driver {
     pub(crate) fn open() -> Raw<Rc<Driver>> {
         let named = std::env::var_os("SPDL_CUDA_DRIVER").filter(|name| !name.is_empty());
         let name = named.unwrap_or_else(|| "libcuda.so.1".into());
-        // SAFETY: it is the driver by its name, or what the user has put in its place.
+        // SAFETY: the library is the driver, or the replacement that the user has set.
         let library = unsafe { Library::new(name) }.map_err(|error| error.to_string())?;
         let functions = Functions::resolve(&library)?;
         let driver = Driver { functions, _library: library, _one_thread: PhantomData };
@@ -113,14 +113,14 @@ impl Driver {
         Ok(Rc::new(driver))
     }
 
-    /// The newest CUDA version that it knows: 13000 is 13.0.
+    /// The newest CUDA version that the driver supports: 13000 is 13.0.
     pub(crate) fn version(&self) -> Raw<i32> {
         let mut version = 0;
         call!(self, cuDriverGetVersion(&mut version))?;
         Ok(version)
     }
 
-    /// Where the device is on the bus, as Linux names it: `0000:3b:00.0`.
+    /// The PCI address of the device in the notation of Linux, for example `0000:3b:00.0`.
     pub(crate) fn pci_address(&self) -> Raw<String> {
         let mut text = [0_u8; 32];
         call!(self, cuDeviceGetPCIBusId(text.as_mut_ptr().cast(), text.len() as c_int, 0))?;
@@ -128,14 +128,14 @@ impl Driver {
         Ok(String::from_utf8_lossy(&text[..end]).to_lowercase())
     }
 
-    /// Bytes of the device's memory that are free.
+    /// The free device memory in bytes.
     pub(crate) fn free_memory(&self) -> Raw<usize> {
         let (mut free, mut all) = (0, 0);
         call!(self, cuMemGetInfo_v2(&mut free, &mut all))?;
         Ok(free)
     }
 
-    /// Waits until the device has done all that it was told.
+    /// Waits until all work of the context is complete.
     pub(crate) fn synchronize(&self) -> Raw<()> {
         call!(self, cuCtxSynchronize())
     }
@@ -159,7 +159,7 @@ impl Driver {
         Ok(Memory { address, bytes, driver: Rc::clone(self) })
     }
 
-    /// Zeroed memory of the host.
+    /// Allocates zeroed host memory.
     pub(crate) fn host(self: &Rc<Self>, bytes: usize, kind: HostKind) -> Raw<Host> {
         let mut place = ptr::null_mut();
         let mut pageable = Vec::new();
@@ -183,7 +183,7 @@ impl Driver {
         Ok(host)
     }
 
-    /// Machine code, or PTX.
+    /// Loads machine code or PTX.
     pub(crate) fn module(self: &Rc<Self>, image: &[u8]) -> Raw<Module> {
         let mut handle = ptr::null_mut();
         call!(self, cuModuleLoadData(&mut handle, image.as_ptr().cast()))?;
@@ -199,30 +199,29 @@ impl Drop for Driver {
     }
 }
 
-/// Registered memory begins at a multiple of this.
+/// Alignment of registered memory.
 const PAGE: usize = 4096;
 
-/// How host memory is had.
+/// How host memory is allocated and pinned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HostKind {
-    /// Of the driver, pinned.
+    /// Pinned memory of `cuMemHostAlloc`.
     Allocated,
-    /// Of the system, and pinned by the driver.
+    /// Memory of the system allocator, pinned by `cuMemHostRegister`.
     Registered,
-    /// Of the driver, pinned, and written past the caches.
+    /// Pinned, write-combined memory of `cuMemHostAlloc`.
     WriteCombined,
-    /// Of the system.
+    /// Memory of the system allocator, not pinned.
     Pageable,
 }
 
-/// A stream.
 pub(crate) struct Stream {
     handle: Pointer,
     driver: Rc<Driver>,
 }
 
 impl Stream {
-    /// Its `CUstream`.
+    /// The `CUstream`.
     pub(crate) fn handle(&self) -> usize {
         self.handle.addr()
     }
@@ -231,7 +230,7 @@ impl Stream {
         call!(self.driver, cuStreamSynchronize(self.handle))
     }
 
-    /// Starts to copy the first `bytes`. Both are to be kept until that is done.
+    /// Queues a copy of the first `bytes`. The caller keeps both until the copy is complete.
     pub(crate) fn to_device(&self, to: &Memory, from: &Host, bytes: usize) -> Raw<()> {
         assert!(bytes <= to.bytes && bytes <= from.bytes, "{bytes} bytes do not fit");
         call!(
@@ -240,7 +239,7 @@ impl Stream {
         )
     }
 
-    /// The same the other way round.
+    /// As `to_device`, in the other direction.
     pub(crate) fn to_host(&self, to: &Host, from: &Memory, bytes: usize) -> Raw<()> {
         assert!(bytes <= to.bytes && bytes <= from.bytes, "{bytes} bytes do not fit");
         call!(self.driver, cuMemcpyDtoHAsync_v2(to.place, from.address, bytes, self.handle))
@@ -250,7 +249,7 @@ impl Stream {
         call!(self.driver, cuEventRecord(event.handle, self.handle))
     }
 
-    /// Runs a kernel with these parameters, each of 8 bytes or 4, as it declares them.
+    /// Launches a kernel. Each parameter has the size that the kernel declares, 4 or 8 bytes.
     pub(crate) fn launch(
         &self,
         function: &Function<'_>,
@@ -279,12 +278,12 @@ impl Stream {
         )
     }
 
-    /// Begins to capture what it is told as a graph, in the mode that bears no other thread's calls.
+    /// Begins a graph capture in the global mode, which unsafe calls of any thread invalidate.
     pub(crate) fn begin_capture(&self) -> Raw<()> {
         call!(self.driver, cuStreamBeginCapture_v2(self.handle, 0))
     }
 
-    /// Ends that. It fails where the capture was broken off.
+    /// Ends the capture. Fails if the capture was invalidated.
     pub(crate) fn end_capture(&self) -> Raw<()> {
         let mut graph = ptr::null_mut();
         call!(self.driver, cuStreamEndCapture(self.handle, &mut graph))?;
@@ -298,7 +297,6 @@ impl Drop for Stream {
     }
 }
 
-/// An event.
 pub(crate) struct Event {
     handle: Pointer,
     driver: Rc<Driver>,
@@ -316,7 +314,7 @@ impl Drop for Event {
     }
 }
 
-/// Memory of the device.
+/// Device memory.
 pub(crate) struct Memory {
     pub(crate) address: u64,
     bytes: usize,
@@ -329,7 +327,7 @@ impl Drop for Memory {
     }
 }
 
-/// Memory of the host.
+/// Host memory.
 pub(crate) struct Host {
     place: Pointer,
     bytes: usize,
@@ -340,12 +338,12 @@ pub(crate) struct Host {
 
 impl Host {
     pub(crate) fn bytes(&self) -> &[u8] {
-        // SAFETY: it is this long, was zeroed, and copies into it are waited for before it is read.
+        // SAFETY: the memory has this length and is initialised. The caller waits for copies into it.
         unsafe { slice::from_raw_parts(self.place.cast(), self.bytes) }
     }
 
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: it is this long; copies from it are waited for before it is written.
+        // SAFETY: the memory has this length and is initialised. The caller waits for copies from it.
         unsafe { slice::from_raw_parts_mut(self.place.cast(), self.bytes) }
     }
 }
@@ -362,7 +360,7 @@ impl Drop for Host {
     }
 }
 
-/// Machine code in the context.
+/// A module loaded in the context.
 pub(crate) struct Module {
     handle: Pointer,
     driver: Rc<Driver>,
@@ -383,7 +381,7 @@ impl Drop for Module {
     }
 }
 
-/// A kernel.
+/// A kernel of a module.
 pub(crate) struct Function<'a> {
     handle: Pointer,
     _module: PhantomData<&'a Module>,

@@ -1,24 +1,24 @@
-//! Videos of tests and measurements: their packets, and what their frames are told by.
+//! Videos of tests and measurements: packets, and hashes of the frames.
 
 use spdl_core::Result;
 use spdl_cuda::NvDec;
 use spdl_cuda::video::{AccessUnits, IvfFile, VideoCodec, VideoFrame, VideoStream};
 
-/// FNV-1a with 64 bits.
+/// The 64-bit FNV-1a hash.
 pub(crate) fn hash(bytes: &[u8]) -> String {
     let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
     format!("{:016x}", bytes.iter().fold(0xcbf2_9ce4_8422_2325, step))
 }
 
-/// What FFmpeg makes of a video: a line of `frames.tsv`.
+/// The frames that FFmpeg decodes from a video: a line of `frames.tsv`.
 pub(crate) struct Expected<'a> {
     pub(crate) name: &'a str,
     pub(crate) size: (u32, u32),
-    /// Those of all frames, as they come out of decoders.
+    /// Hashes of all frames in display order.
     pub(crate) hashes: Vec<&'a str>,
 }
 
-/// The lines of a `frames.tsv`; those that are none are left out.
+/// Parses a `frames.tsv`. Lines without all columns are skipped.
 pub(crate) fn expected(table: &str) -> Vec<Expected<'_>> {
     let line = |line| {
         let mut columns = str::split(line, '\t');
@@ -30,15 +30,15 @@ pub(crate) fn expected(table: &str) -> Vec<Expected<'_>> {
     table.lines().filter_map(line).collect()
 }
 
-/// How a stream with start codes is coded, by its name.
+/// The codec of a stream with start codes, by its file name.
 pub(crate) fn codec_of(name: &str) -> VideoCodec {
     if name.ends_with(".hevc") { VideoCodec::Hevc } else { VideoCodec::H264 }
 }
 
-/// Packets, each with its timestamp.
+/// Packets with their timestamps.
 pub(crate) type Packets<'a> = Vec<(&'a [u8], i64)>;
 
-/// A video's packets, and how they are coded.
+/// The codec and the packets of a video.
 pub(crate) fn packets<'a>(name: &str, file: &'a [u8]) -> Result<(VideoCodec, Packets<'a>)> {
     if name.ends_with(".ivf") {
         let packets = IvfFile::new(file)?;
@@ -52,8 +52,10 @@ pub(crate) fn packets<'a>(name: &str, file: &'a [u8]) -> Result<(VideoCodec, Pac
     Ok((codec, packets.collect::<Result<_>>()?))
 }
 
-/// All frames that are there.
-pub(crate) fn taken(video: &mut VideoStream) -> impl Iterator<Item = Result<VideoFrame>> {
+/// The frames that are decoded so far.
+pub(crate) fn available_frames(
+    video: &mut VideoStream,
+) -> impl Iterator<Item = Result<VideoFrame>> {
     std::iter::from_fn(|| video.next_frame())
 }
 
@@ -64,9 +66,9 @@ pub(crate) fn decode(decoders: &NvDec, name: &str, file: &[u8]) -> Result<Vec<Vi
     let mut frames = Vec::new();
     for (packet, timestamp) in packets {
         video.push(packet, Some(timestamp))?;
-        frames.extend(taken(&mut video));
+        frames.extend(available_frames(&mut video));
     }
     video.finish()?;
-    frames.extend(taken(&mut video));
+    frames.extend(available_frames(&mut video));
     frames.into_iter().collect()
 }

@@ -1,24 +1,24 @@
-//! The program of `cargo xtask gpu`, on a driver without a device: what it runs, writes and says.
+//! The program of `cargo xtask gpu` on a stub driver: the processes that it runs, and its output.
 
 // promise of this file: DEV5
 #![cfg(all(feature = "images", unix))]
-#![expect(clippy::print_stdout, reason = "what is skipped is said")]
+#![expect(clippy::print_stdout, reason = "prints why a test is skipped")]
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-// What is tested there by itself.
+// Modules of the example, included for their unit tests.
 #[path = "../../examples/gpu/comparison.rs"]
-#[allow(dead_code, reason = "its tests are what is wanted")]
+#[allow(dead_code, reason = "included for its tests")]
 mod comparison;
 #[path = "../common/jpegs_with_pixels.rs"]
 mod jpegs_with_pixels;
+mod library_stubs;
 #[path = "../../examples/gpu/lines.rs"]
-#[allow(dead_code, reason = "its tests are what is wanted")]
+#[allow(dead_code, reason = "included for its tests")]
 mod lines;
 #[path = "../../examples/gpu/machine.rs"]
-#[allow(dead_code, reason = "its tests are what is wanted")]
+#[allow(dead_code, reason = "included for its tests")]
 mod machine;
 mod pack;
-mod stand_ins;
 #[path = "../common/stub_library.rs"]
 #[allow(dead_code, reason = "other tests use the rest")]
 mod stub_library;
@@ -27,12 +27,12 @@ mod tests_one_by_one;
 #[allow(dead_code, reason = "other tests use the rest")]
 mod video_commands;
 #[path = "../common/videos.rs"]
-#[allow(dead_code, reason = "measurements use the rest")]
+#[allow(dead_code, reason = "measurements use the other items")]
 mod videos;
 
-/// What the comparison reads of the program.
+/// The item of the example that `comparison` uses.
 mod samples {
-    pub(crate) const WORK: &str = "decode, resize to 224 and normalise";
+    pub(crate) const WORKLOAD: &str = "decode, resize to 224 and normalise";
 }
 
 use std::fs;
@@ -44,7 +44,7 @@ use pack::{Pack, ends, of_kind};
 use serde_json::Value;
 
 #[test]
-fn without_a_device_it_is_skipped_with_the_reason_unless_a_device_is_required() {
+fn without_a_device_the_program_is_skipped_unless_a_device_is_required() {
     let Some(pack) = Pack::new() else { return };
     let run = |require: Option<&str>| {
         let mut command = pack.command(&["--tiny"]);
@@ -53,37 +53,37 @@ fn without_a_device_it_is_skipped_with_the_reason_unless_a_device_is_required() 
         command.output().unwrap()
     };
     let skipped = run(None);
-    let said = String::from_utf8_lossy(&skipped.stdout).into_owned();
+    let text = String::from_utf8_lossy(&skipped.stdout).into_owned();
     assert_eq!(skipped.status.code(), Some(0), "{skipped:?}");
     assert!(
-        said.starts_with("SKIPPED: no GPU: ") && said.contains("CUDA_VISIBLE_DEVICES"),
-        "{said}"
+        text.starts_with("SKIPPED: no GPU: ") && text.contains("CUDA_VISIBLE_DEVICES"),
+        "{text}"
     );
     let failed = run(Some("1"));
-    let said = String::from_utf8_lossy(&failed.stderr).into_owned();
+    let text = String::from_utf8_lossy(&failed.stderr).into_owned();
     assert_eq!(failed.status.code(), Some(1), "{failed:?}");
-    assert!(said.starts_with("error: a GPU is required: "), "{said}");
+    assert!(text.starts_with("error: a GPU is required: "), "{text}");
     assert!(!pack.path("results").exists());
 }
 
 #[test]
-fn what_is_not_understood_ends_it_with_what_is_known() {
+fn invalid_arguments_are_errors() {
     let Some(pack) = Pack::new() else { return };
-    for (words, wanted) in [
-        (&["--only", "g1,g9"][..], "no measurement is named \"g9\"; they are: tests, g1, g2"),
-        (&["--minutes", "0"][..], "--minutes wants a number above 0"),
-        (&["--minutes"][..], "--minutes wants a value"),
-        (&["--fast"][..], "\"--fast\" is not known"),
+    for (words, expected) in [
+        (&["--only", "g1,g9"][..], "unknown measurement \"g9\": expected tests, g1, g2"),
+        (&["--minutes", "0"][..], "invalid value for --minutes: expected a number above 0"),
+        (&["--minutes"][..], "missing value for --minutes"),
+        (&["--fast"][..], "unknown argument \"--fast\""),
     ] {
         let output = pack.run(words);
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(2), "{said}");
-        assert!(said.starts_with(&format!("error: {wanted}")), "{said}");
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{text}");
+        assert!(text.starts_with(&format!("error: {expected}")), "{text}");
     }
 }
 
 #[test]
-fn measurements_of_the_program_run_to_their_ends_and_all_they_promise_holds() {
+fn measurements_complete_and_their_promises_hold() {
     let Some(pack) = Pack::new() else { return };
     let output =
         pack.run(&["--tiny", "--only", "g1,g2,g7,g8", "--minutes", "3", "--python", "none"]);
@@ -106,7 +106,7 @@ fn measurements_of_the_program_run_to_their_ends_and_all_they_promise_holds() {
         (&"Stub".into(), &"0123456789ab".into())
     );
     let promises = of_kind(&lines, "promise");
-    for promise in ["G1: ", "G9: ", "G10: ", "G11: ", "G12: lost", "a process that is killed"] {
+    for promise in ["G1: ", "G9: ", "G10: ", "G11: ", "G12: lost", "the memory of a killed"] {
         let starts = |line: &&&Value| line["promise"].as_str().unwrap().starts_with(promise);
         assert!(promises.iter().any(|line| starts(&line)), "{promise}");
     }
@@ -117,9 +117,9 @@ fn measurements_of_the_program_run_to_their_ends_and_all_they_promise_holds() {
     for case in ["to device, 64 KiB, CudaDevice", "to host, 4 KiB, pageable, 1 stream"] {
         assert!(figures.iter().any(|line| line["case"] == case), "{case}");
     }
-    // The check finds batches that nobody has ordered.
+    // The first case is the check of the check.
     let control = figures.iter().find(|line| line["name"] == "corrupted").unwrap();
-    assert!(control["case"].as_str().unwrap().contains("nobody has ordered"));
+    assert!(control["case"].as_str().unwrap().starts_with("unordered copies"));
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     let table = fs::read_to_string(pack.path("results/table.md")).unwrap();
     assert!(String::from_utf8_lossy(&output.stdout).ends_with(&format!("{table}\n")));
@@ -127,7 +127,7 @@ fn measurements_of_the_program_run_to_their_ends_and_all_they_promise_holds() {
 }
 
 #[test]
-fn what_is_not_there_is_said_and_claims_nothing() {
+fn measurements_without_their_libraries_are_unsupported() {
     let Some(pack) = Pack::new() else { return };
     let output = pack.run(&["--tiny", "--only", "tests,g3,g4,g5", "--minutes", "1"]);
     let lines = pack.lines();
@@ -141,18 +141,18 @@ fn what_is_not_there_is_said_and_claims_nothing() {
 }
 
 #[test]
-fn a_line_that_is_none_makes_its_measurement_fail_and_the_others_stay() {
+fn an_invalid_line_fails_its_measurement_and_the_other_lines_stay() {
     let Some(pack) = Pack::new() else { return };
     fs::write(
         pack.path("python/training.py"),
         "echo '{\"kind\": \"note\", \"text\": \"before\"}'\necho Traceback\n\
-         echo '{\"kind\": \"note\", \"text\": \"behind\"}'\n",
+         echo '{\"kind\": \"note\", \"text\": \"after\"}'\n",
     )
     .unwrap();
     let output = pack.run(&["--only", "g4", "--python", &pack.python()]);
     let lines = pack.lines();
     let notes: Vec<_> = of_kind(&lines, "note").iter().map(|line| line["text"].clone()).collect();
-    assert_eq!(notes, ["before", "behind"]);
+    assert_eq!(notes, ["before", "after"]);
     assert_eq!(ends(&lines), [("g4", "training.py", "failed")]);
     let end = of_kind(&lines, "end")[0];
     assert!(end["reason"].as_str().unwrap().contains("Traceback"), "{end}");
@@ -160,28 +160,28 @@ fn a_line_that_is_none_makes_its_measurement_fail_and_the_others_stay() {
 }
 
 #[test]
-fn each_part_is_told_its_share_of_the_time_that_is_left() {
+fn each_part_receives_its_share_of_the_remaining_time() {
     let Some(pack) = Pack::new() else { return };
-    // It says the time it was told as a figure.
+    // Prints the value of `--seconds` as a figure.
     let script = "echo \"{\\\"kind\\\": \\\"figure\\\", \\\"case\\\": \\\"a\\\", \\\"name\\\": \
-                  \\\"told\\\", \\\"value\\\": $4, \\\"unit\\\": \\\"s\\\"}\"\n";
+                  \\\"time\\\", \\\"value\\\": $4, \\\"unit\\\": \\\"s\\\"}\"\n";
     for name in ["jpeg.py", "training.py"] {
         fs::write(pack.path("python").join(name), script).unwrap();
     }
     pack.run(&["--tiny", "--only", "g3,g4", "--minutes", "10", "--python", &pack.python()]);
     let lines = pack.lines();
-    let told: Vec<f64> =
+    let found: Vec<f64> =
         of_kind(&lines, "figure").iter().map(|line| line["value"].as_f64().unwrap()).collect();
-    // Of weights 3, 2 and 6: the first ends at once, so its time goes to the others.
-    let wanted = [600.0 * 2.0 / 8.0 * 0.85, 600.0 * 0.85];
-    assert_eq!(told.len(), 2, "{lines:?}");
-    for (told, wanted) in told.iter().zip(wanted) {
-        assert!((told - wanted).abs() < 20.0, "{told} is not near {wanted}");
+    // The weights are 3, 2 and 6. The first part ends immediately, so the others share its time.
+    let expected = [600.0 * 2.0 / 8.0 * 0.85, 600.0 * 0.85];
+    assert_eq!(found.len(), 2, "{lines:?}");
+    for (found, expected) in found.iter().zip(expected) {
+        assert!((found - expected).abs() < 20.0, "{found} is not near {expected}");
     }
 }
 
 #[test]
-fn a_part_that_does_not_end_is_killed_at_the_end_of_its_share() {
+fn a_hanging_part_is_killed_at_the_end_of_its_share() {
     let Some(pack) = Pack::new() else { return };
     fs::write(
         pack.path("python/training.py"),
@@ -198,7 +198,7 @@ fn a_part_that_does_not_end_is_killed_at_the_end_of_its_share() {
 }
 
 #[test]
-fn a_run_that_is_killed_leaves_what_it_had_measured() {
+fn the_results_of_a_killed_run_are_kept() {
     let Some(pack) = Pack::new() else { return };
     fs::write(
         pack.path("python/training.py"),
@@ -211,14 +211,14 @@ fn a_run_that_is_killed_leaves_what_it_had_measured() {
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
-    let said = BufReader::new(child.stdout.take().unwrap()).lines();
-    let figure = said.map(Result::unwrap).find(|line| line.contains("7.5"));
+    let output = BufReader::new(child.stdout.take().unwrap()).lines();
+    let figure = output.map(Result::unwrap).find(|line| line.contains("7.5"));
     assert!(figure.is_some());
     child.kill().unwrap();
     child.wait().unwrap();
     let lines = pack.lines();
     assert_eq!(of_kind(&lines, "figure").len(), 1);
-    // A last line that was not written to its end is left out of the table.
+    // A truncated last line is ignored.
     let file = pack.path("results/results.jsonl");
     let text = fs::read_to_string(&file).unwrap() + "{\"kind\": \"fig";
     fs::write(&file, text).unwrap();

@@ -1,4 +1,4 @@
-//! A pack to try the program in, and what a run of it has written.
+//! A pack for tests of the program, and the results of a run.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -10,13 +10,13 @@ use tempfile::TempDir;
 
 use super::stub_library::{RUNS_KERNELS, compile};
 
-/// A folder as `cargo xtask gpu --pack` makes it, with scripts of the tests' own.
+/// A folder with the structure of `cargo xtask gpu --pack`, for scripts of the tests.
 pub(crate) struct Pack {
     folder: TempDir,
 }
 
 impl Pack {
-    /// `None` where cargo was told to build this test alone, and not the program.
+    /// Creates a pack. `None` if cargo has not built the example.
     pub(crate) fn new() -> Option<Pack> {
         let test = std::env::current_exe().unwrap();
         let program = test.ancestors().nth(2).unwrap().join("examples/gpu");
@@ -30,7 +30,7 @@ impl Pack {
         for folder in ["tests", "python"] {
             fs::create_dir(pack.path(folder)).unwrap();
         }
-        // Runs its second argument; so scripts need no Python.
+        // In place of Python: runs the script, its second argument, in this shell.
         pack.executable("shell", "#!/bin/sh\n. \"$2\"\n");
         Some(pack)
     }
@@ -44,7 +44,7 @@ impl Pack {
         fs::set_permissions(self.path(name), fs::Permissions::from_mode(0o755)).unwrap();
     }
 
-    /// The driver, compiled in parts: see `stub/kernels.c`. With the kernels for images, it runs these, too.
+    /// Compiles the stub driver, which runs the kernels of `stub/kernels.c`, and optionally those for images.
     pub(crate) fn driver(&self, with_kernels: bool) -> PathBuf {
         let renamed = [
             "cuInit",
@@ -67,7 +67,7 @@ impl Pack {
         compile("g++", &RUNS_KERNELS, &[Path::new("kernels.cpp"), &own, &plain], &whole)
     }
 
-    /// The program on the stub.
+    /// The command of the program with the stub driver.
     pub(crate) fn command(&self, words: &[&str]) -> Command {
         let mut command = Command::new(self.path("run"));
         command
@@ -84,7 +84,7 @@ impl Pack {
         self.command(words).output().unwrap()
     }
 
-    /// What it wrote down.
+    /// The lines of `results.jsonl`.
     pub(crate) fn lines(&self) -> Vec<Value> {
         let text = fs::read_to_string(self.path("results/results.jsonl")).unwrap();
         text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
@@ -99,7 +99,7 @@ pub(crate) fn of_kind<'a>(lines: &'a [Value], kind: &str) -> Vec<&'a Value> {
     lines.iter().filter(|line| line["kind"] == kind).collect()
 }
 
-/// How each part of a measurement has ended.
+/// Measurement, program and outcome of each part.
 pub(crate) fn ends(lines: &[Value]) -> Vec<(&str, &str, &str)> {
     of_kind(lines, "end")
         .into_iter()

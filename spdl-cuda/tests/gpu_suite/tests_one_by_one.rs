@@ -1,4 +1,4 @@
-//! The tests on a device as the program runs them: each for itself.
+//! The tests on a device, which the program runs in separate processes.
 
 // promise of this file: DEV5
 
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::pack::{Pack, ends, of_kind};
 
-/// A test program that has the tests a, b::c and d, of which each does what it is told.
+/// Writes a test program with the tests `a`, `b::c` and `d`, which run these shell commands.
 fn test_program(pack: &Pack, [a, b, d]: [&str; 3]) {
     let text = format!(
         "#!/bin/sh\ncase \"$1\" in\n--list) printf 'a: test\\nb::c: test\\nd: test\\n';;\n\
@@ -18,17 +18,17 @@ fn test_program(pack: &Pack, [a, b, d]: [&str; 3]) {
     pack.executable("tests/gpu", &text);
 }
 
-/// The tests of a run, and which of them have passed.
+/// The name of each test of a run, and whether it passed.
 fn tests_of(lines: &[Value]) -> Vec<(&str, bool)> {
     let tests = of_kind(lines, "test").into_iter();
     tests.map(|line| (line["name"].as_str().unwrap(), line["passed"] == true)).collect()
 }
 
 #[test]
-fn tests_run_one_by_one_and_one_that_crashes_stops_no_other() {
+fn a_crashed_test_does_not_stop_the_others() {
     let Some(pack) = Pack::new() else { return };
-    let says = "echo \"$SPDL_REQUIRE_GPU $*\"; echo 'test d ... SKIPPED: no engine'";
-    test_program(&pack, ["true", "kill -SEGV $$", says]);
+    let prints = "echo \"$SPDL_REQUIRE_GPU $*\"; echo 'test d ... SKIPPED: no engine'";
+    test_program(&pack, ["true", "kill -SEGV $$", prints]);
     let output = pack.run(&["--only", "tests"]);
     let lines = pack.lines();
     assert_eq!(tests_of(&lines), [("a", true), ("b::c", false), ("d", true)]);
@@ -45,7 +45,7 @@ fn tests_run_one_by_one_and_one_that_crashes_stops_no_other() {
 }
 
 #[test]
-fn a_test_that_does_not_end_is_killed_and_the_next_ones_run() {
+fn a_hanging_test_is_killed_and_the_next_ones_run() {
     let Some(pack) = Pack::new() else { return };
     test_program(&pack, ["exec sleep 60", "true", "false"]);
     let start = Instant::now();
@@ -61,7 +61,7 @@ fn a_test_that_does_not_end_is_killed_and_the_next_ones_run() {
 }
 
 #[test]
-fn a_test_program_without_tests_has_failed() {
+fn a_test_program_without_tests_fails() {
     let Some(pack) = Pack::new() else { return };
     for text in ["#!/bin/sh\nexit 0\n", "#!/bin/sh\nexit 3\n"] {
         pack.executable("tests/gpu", text);

@@ -1,4 +1,4 @@
-"""What scripts of measurements share: arguments, time, and lines for the program that runs them."""
+"""Command line, time limit and output format, shared by the scripts of measurements."""
 
 import argparse
 import importlib
@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 
-class Measuring:
-    """A measurement that is under way. Each line is an object of JSON, said at once."""
+class Measurement:
+    """A running measurement. Prints each result as a line of JSON."""
 
     def __init__(self) -> None:
         self.start = time.monotonic()
@@ -28,59 +28,59 @@ class Measuring:
         self.videos: Path | None = arguments.videos
 
     def is_over(self, share: float) -> bool:
-        """Whether this share, from 0 to 1, of the time is over."""
+        """Whether this share of the time, 0 to 1, has passed."""
         return time.monotonic() - self.start >= share * self.seconds
 
     def is_enough(self, share: float) -> bool:
-        """Whether it is time to go on to what comes next: in a tiny run, at once."""
+        """Whether to continue with the next case: always in a tiny run."""
         return self.is_tiny or self.is_over(share)
 
     def figure(self, case: str, name: str, value: float, unit: str) -> None:
-        """A number, and what it is of."""
-        self._say(kind="figure", case=case, name=name, value=value, unit=unit)
+        """Print a figure."""
+        self._print(kind="figure", case=case, name=name, value=value, unit=unit)
 
     def promise(self, promise: str, holds: bool, found: str, wanted: str) -> None:
-        """Whether something that is promised holds."""
-        self._say(kind="promise", promise=promise, holds=holds, found=found, wanted=wanted)
+        """Print whether a promise of the project holds."""
+        self._print(kind="promise", promise=promise, holds=holds, found=found, wanted=wanted)
 
     def note(self, text: str) -> None:
-        """What else is to be known."""
-        self._say(kind="note", text=text)
+        """Print further information."""
+        self._print(kind="note", text=text)
 
     def unsupported(self, case: str, reason: str) -> None:
-        """That something is not measured, and why."""
-        self._say(kind="unsupported", case=case, reason=reason)
+        """Print why a case is not measured."""
+        self._print(kind="unsupported", case=case, reason=reason)
 
-    def needs(self, case: str, *modules: str) -> list[Any]:
-        """The modules; where one is missing, that is said and the script ends."""
+    def import_modules(self, case: str, *modules: str) -> list[Any]:
+        """Import modules. If one is missing, report `case` as unsupported and exit."""
         found = []
         for name in modules:
             try:
                 found.append(importlib.import_module(name))
-            except Exception as error:  # What a broken installation raises is anybody's guess.
+            except Exception as error:  # A broken installation may raise anything.
                 self.unsupported(case, f"cannot import {name}: {error}")
                 sys.exit(0)
         return found
 
     def files(self) -> list[Path]:
-        """The JPEGs that came with the program, in the order of their names."""
+        """Return the JPEGs of the pack, sorted by name."""
         return sorted(self.images.rglob("*.jpg")) if self.images else []
 
     @staticmethod
-    def _say(**line: object) -> None:
+    def _print(**line: object) -> None:
         print(json.dumps(line), flush=True)
 
 
-def cuda_of(measuring: Measuring, case: str, torch: Any) -> Any:
-    """PyTorch's device; where it has none, that is said and the script ends."""
+def cuda_device(measurement: Measurement, case: str, torch: Any) -> Any:
+    """Return the CUDA device of PyTorch. If none is found, print `unsupported` and exit."""
     if not torch.cuda.is_available():
-        measuring.unsupported(case, f"PyTorch {torch.__version__} finds no CUDA device")
+        measurement.unsupported(case, f"no CUDA device found by PyTorch {torch.__version__}")
         sys.exit(0)
     return torch.device("cuda")
 
 
 def median_time(torch: Any, work: Callable[[], object], repeats: int) -> float:
-    """The median time of some runs, in seconds, behind one that does not count."""
+    """Return the median duration of `repeats` runs in seconds, after one warm-up run."""
     times = []
     for _ in range(repeats + 1):
         torch.cuda.synchronize()

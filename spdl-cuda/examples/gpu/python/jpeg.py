@@ -1,23 +1,23 @@
-"""g3, what it is compared with: torchvision's JPEG decoder on the device."""
+"""g3, comparison: JPEGs decoded on the device by torchvision."""
 
 import time
 
-from common import Measuring, cuda_of
+from common import Measurement, cuda_device
 
 CASE = "JPEGs by torchvision"
 
 
 def main() -> None:
-    measuring = Measuring()
-    torch, torchvision = measuring.needs(CASE, "torch", "torchvision")
+    measurement = Measurement()
+    torch, torchvision = measurement.import_modules(CASE, "torch", "torchvision")
     from torchvision.io import ImageReadMode, decode_jpeg
     from torchvision.transforms.v2 import functional
 
-    device = cuda_of(measuring, CASE, torch)
-    measuring.note(f"torchvision {torchvision.__version__}")
-    files = measuring.files()
+    device = cuda_device(measurement, CASE, torch)
+    measurement.note(f"torchvision {torchvision.__version__}")
+    files = measurement.files()
     if not files:
-        return measuring.unsupported(CASE, "there are no images")
+        return measurement.unsupported(CASE, "no images in the pack")
     encoded = [torch.frombuffer(bytearray(file.read_bytes()), dtype=torch.uint8) for file in files]
     mean = torch.tensor([123.675, 116.28, 103.53], device=device).reshape(1, 3, 1, 1)
     std = torch.tensor([58.395, 57.12, 57.375], device=device).reshape(1, 3, 1, 1)
@@ -32,30 +32,30 @@ def main() -> None:
     try:
         decode(encoded[:2])
         torch.cuda.synchronize()
-    except RuntimeError as error:  # As where it was built without nvJPEG.
-        return measuring.unsupported(CASE, f"torchvision does not decode on the device: {error}")
-    batches = (2,) if measuring.is_tiny else (1, 8, 32, 128, 512, 1024)
-    works = (("decode only", decode), ("decode, resize to 224 and normalise", samples))
+    except RuntimeError as error:  # For example, torchvision was built without nvJPEG.
+        return measurement.unsupported(CASE, f"torchvision cannot decode on the device: {error}")
+    batches = (2,) if measurement.is_tiny else (1, 8, 32, 128, 512, 1024)
+    workloads = (("decode only", decode), ("decode, resize to 224 and normalise", samples))
     for at, size in enumerate(batches):
-        for part, (name, work) in enumerate(works):
+        for part, (name, work) in enumerate(workloads):
             until = (2 * at + part + 1) / (2 * len(batches))
             batch = [encoded[number % len(encoded)] for number in range(size)]
             work(batch)
             torch.cuda.synchronize()
             times: list[float] = []
             start, cpu = time.perf_counter(), time.process_time()
-            while len(times) < 3 or (not measuring.is_enough(until) and len(times) < 2000):
+            while len(times) < 3 or (not measurement.is_enough(until) and len(times) < 2000):
                 before = time.perf_counter()
                 work(batch)
                 torch.cuda.synchronize()
                 times.append(time.perf_counter() - before)
             seconds = time.perf_counter() - start
             case = f"{name}, batches of {size}, torchvision"
-            measuring.figure(case, "rate", size * len(times) / seconds, "images/s")
-            measuring.figure(case, "CPU cores in use", (time.process_time() - cpu) / seconds, "")
+            measurement.figure(case, "rate", size * len(times) / seconds, "images/s")
+            measurement.figure(case, "busy CPU cores", (time.process_time() - cpu) / seconds, "")
             times.sort()
-            measuring.figure(case, "a batch, p50", 1e3 * times[len(times) // 2], "ms")
-            measuring.figure(case, "a batch, p99", 1e3 * times[len(times) * 99 // 100], "ms")
+            measurement.figure(case, "batch time, p50", 1e3 * times[len(times) // 2], "ms")
+            measurement.figure(case, "batch time, p99", 1e3 * times[len(times) * 99 // 100], "ms")
 
 
 if __name__ == "__main__":

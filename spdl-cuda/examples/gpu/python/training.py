@@ -1,8 +1,8 @@
-"""g4: a training loop on batches that are on the device already, and on batches of files.
+"""g4: a training loop with synthetic batches, and with batches from files.
 
-The model is ViT-B/16 in bf16: timm's, else torchvision's, else one in plain PyTorch. Each source of
-batches trains the same model for a while; what it loses beside batches that are there already is the
-price of loading.
+The model is ViT-B/16 in bf16 from timm, torchvision or `vision_transformer.py`, whichever is found
+first. Each source of batches trains the same model. The cost of loading is the difference to the rate
+with synthetic batches, which are always on the device.
 """
 
 import contextlib
@@ -15,18 +15,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from common import Measuring, cuda_of
+from common import Measurement, cuda_device
 
 CASE = "training of ViT-B/16"
 
 
-def model_of(measuring: Measuring, torch: Any) -> Any:
-    """ViT-B/16 with 1,000 classes, and who made it."""
-    if measuring.is_tiny:
+def model_of(measurement: Measurement, torch: Any) -> Any:
+    """Return ViT-B/16 with 1,000 classes, and the name of its library."""
+    if measurement.is_tiny:
         return torch.nn.Sequential(
             torch.nn.AvgPool2d(32), torch.nn.Flatten(), torch.nn.Linear(147, 1000)
-        ), "a small stand-in"
-    # What a broken installation raises is anybody's guess.
+        ), "a small model for tests"
+    # A broken installation may raise anything.
     with contextlib.suppress(Exception):
         import timm
 
@@ -39,11 +39,11 @@ def model_of(measuring: Measuring, torch: Any) -> Any:
         return model, f"torchvision {torchvision.__version__}"
     from vision_transformer import VisionTransformer
 
-    return VisionTransformer(), "plain PyTorch: neither timm nor torchvision is here"
+    return VisionTransformer(), "plain PyTorch: neither timm nor torchvision is installed"
 
 
-def many_times(files: list[Path], folder: Path, times: int) -> str:
-    """A folder of images in classes, in which each file is so many times: links take no room."""
+def link_repeatedly(files: list[Path], folder: Path, times: int) -> str:
+    """Create a folder per class with `times` symbolic links to each file. Return `folder`."""
     for file in files:
         of_class = folder / file.parent.name
         of_class.mkdir(exist_ok=True)
@@ -53,25 +53,25 @@ def many_times(files: list[Path], folder: Path, times: int) -> str:
 
 
 def endless(source: Any) -> Iterator[Any]:
-    """Epoch after epoch."""
+    """Iterate over the source repeatedly."""
     while True:
         yield from source
 
 
 def synthetic(torch: Any, batch: int) -> Iterator[Any]:
-    """The same two batches again and again, on the device from the start."""
-    there = [
+    """Yield two random batches in device memory in turn."""
+    batches = [
         (
             torch.randint(0, 256, (batch, 3, 224, 224), dtype=torch.uint8, device="cuda"),
             torch.randint(0, 1000, (batch,), device="cuda"),
         )
         for _ in range(2)
     ]
-    return endless(there)
+    return endless(batches)
 
 
-def ours(torch: Any, folder: str, batch: int) -> Iterator[Any]:
-    """`ImageLoader`, decoded on the CPU; PyTorch pins and copies, one batch ahead."""
+def decoded_on_cpu(torch: Any, folder: str, batch: int) -> Iterator[Any]:
+    """Yield batches of `ImageLoader` that PyTorch pins and copies, with one batch of prefetch."""
     import spdl_rs
 
     loader = spdl_rs.ImageLoader(
@@ -79,7 +79,7 @@ def ours(torch: Any, folder: str, batch: int) -> Iterator[Any]:
     )
     stream = torch.cuda.Stream()
 
-    def sent() -> Iterator[Any]:
+    def uploads() -> Iterator[Any]:
         for images, labels in endless(loader):
             with torch.cuda.stream(stream):
                 pair = [
@@ -88,19 +88,19 @@ def ours(torch: Any, folder: str, batch: int) -> Iterator[Any]:
                 ]
             yield pair, stream.record_event()
 
-    ahead = sent()
-    following = next(ahead)
+    prefetched = uploads()
+    following = next(prefetched)
     while True:
-        pair, there = following
-        following = next(ahead)
-        torch.cuda.current_stream().wait_event(there)
+        pair, uploaded = following
+        following = next(prefetched)
+        torch.cuda.current_stream().wait_event(uploaded)
         for tensor in pair:
             tensor.record_stream(torch.cuda.current_stream())
         yield pair[0], pair[1] % 1000
 
 
-def on_device(torch: Any, folder: str, batch: int) -> Iterator[Any]:
-    """`ImageLoader` whose batches are on the device."""
+def uploaded_by_loader(torch: Any, folder: str, batch: int) -> Iterator[Any]:
+    """Yield batches of `ImageLoader(device="cuda")`."""
     import spdl_rs
 
     loader = spdl_rs.ImageLoader(
@@ -117,7 +117,7 @@ def on_device(torch: Any, folder: str, batch: int) -> Iterator[Any]:
 
 
 def torch_loader(torch: Any, folder: str, batch: int, workers: int) -> Iterator[Any]:
-    """What is usual: `ImageFolder` in a `DataLoader` with worker processes that pins."""
+    """Yield batches of a `DataLoader` with worker processes and pinned memory."""
     from torchvision import datasets
     from torchvision.transforms import v2
 
@@ -138,18 +138,18 @@ def torch_loader(torch: Any, folder: str, batch: int, workers: int) -> Iterator[
 
 
 def train(
-    measuring: Measuring, torch: Any, batches: Iterator[Any], until: float
+    measurement: Measurement, torch: Any, batches: Iterator[Any], until: float
 ) -> dict[str, float]:
-    """Steps until the share of the time is over. Images a second, and gaps between steps."""
+    """Train until a share of the time has passed. Return the rate and the gaps between steps."""
     torch.manual_seed(0)
-    model, _ = model_of(measuring, torch)
+    model, _ = model_of(measurement, torch)
     model = model.to("cuda").train()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=not measuring.is_tiny)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=not measurement.is_tiny)
     mean = torch.tensor([123.675, 116.28, 103.53], device="cuda").reshape(1, 3, 1, 1)
     std = torch.tensor([58.395, 57.12, 57.375], device="cuda").reshape(1, 3, 1, 1)
     warm, images, steps, ends, begins = 5, 0, 0, [], []
     start, loss = 0.0, torch.zeros(())
-    while steps < warm + 3 or not measuring.is_over(until):
+    while steps < warm + 3 or not measurement.is_over(until):
         pixels, labels = next(batches)
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         begin.record()
@@ -167,7 +167,7 @@ def train(
             images += len(labels)
             begins.append(begin)
             ends.append(end)
-            # The host runs no further ahead than a training loop that logs its loss.
+            # The host is at most three steps ahead, as in a training loop that logs its loss.
             if len(ends) > 2:
                 ends[-3].synchronize()
     torch.cuda.synchronize()
@@ -184,26 +184,26 @@ def train(
 
 
 def main() -> None:
-    measuring = Measuring()
-    (torch,) = measuring.needs(CASE, "torch")
-    cuda_of(measuring, CASE, torch)
-    batch = 2 if measuring.is_tiny else 256
-    files = measuring.files()
+    measurement = Measurement()
+    (torch,) = measurement.import_modules(CASE, "torch")
+    cuda_device(measurement, CASE, torch)
+    batch = 2 if measurement.is_tiny else 256
+    files = measurement.files()
     if not files:
-        return measuring.unsupported(CASE, "there are no images")
+        return measurement.unsupported(CASE, "no images in the pack")
     with tempfile.TemporaryDirectory() as parent:
-        times = 1 if measuring.is_tiny else 20_000 // len(files) + 1
-        measure(measuring, torch, many_times(files, Path(parent), times), batch)
+        times = 1 if measurement.is_tiny else 20_000 // len(files) + 1
+        measure(measurement, torch, link_repeatedly(files, Path(parent), times), batch)
 
 
-def measure(measuring: Measuring, torch: Any, folder: str, batch: int) -> None:
-    """Each source of batches, one after the other."""
+def measure(measurement: Measurement, torch: Any, folder: str, batch: int) -> None:
+    """Measure each source of batches in turn."""
     workers = max(1, (os.cpu_count() or 2) - 1)
-    measuring.note(f"{model_of(measuring, torch)[1]}, PyTorch {torch.__version__}, batch {batch}")
+    measurement.note(f"{model_of(measurement, torch)[1]}, PyTorch {torch.__version__}, batch {batch}")
     sources = [
-        ("batches that are there already", lambda: synthetic(torch, batch)),
-        ("spdl_rs.ImageLoader, decoded on the CPU", lambda: ours(torch, folder, batch)),
-        ("spdl_rs.ImageLoader(device='cuda')", lambda: on_device(torch, folder, batch)),
+        ("synthetic batches", lambda: synthetic(torch, batch)),
+        ("spdl_rs.ImageLoader, decoded on the CPU", lambda: decoded_on_cpu(torch, folder, batch)),
+        ("spdl_rs.ImageLoader(device='cuda')", lambda: uploaded_by_loader(torch, folder, batch)),
         (
             f"torch DataLoader, {workers} workers",
             lambda: torch_loader(torch, folder, batch, workers),
@@ -214,25 +214,25 @@ def measure(measuring: Measuring, torch: Any, folder: str, batch: int) -> None:
     for at, (name, make) in enumerate(sources):
         until = (at + 1) / len(sources)
         try:
-            found = train(measuring, torch, make(), until)
+            found = train(measurement, torch, make(), until)
         except ImportError as error:
-            measuring.unsupported(name, str(error))
+            measurement.unsupported(name, str(error))
             continue
-        except Exception:  # The others are measured whatever becomes of this one.
+        except Exception:  # A failure does not stop the other sources.
             traceback.print_exc()
             failed.append(name)
             continue
         ceiling = ceiling or found["images/s"]
         share = found["images/s"] / ceiling
-        measuring.figure(name, "rate", found["images/s"], "images/s")
-        measuring.figure(name, "of the synthetic rate", 100 * share, "%")
-        measuring.figure(name, "device idle between steps", 100 * found["idle"], "%")
-        measuring.figure(
+        measurement.figure(name, "rate", found["images/s"], "images/s")
+        measurement.figure(name, "share of the synthetic rate", 100 * share, "%")
+        measurement.figure(name, "device idle between steps", 100 * found["idle"], "%")
+        measurement.figure(
             name, "gaps of more than 2 ms", found["gaps"], f"of {found['steps']} steps"
         )
-        measuring.figure(name, "last loss", found["loss"], "")
-        if name.startswith("spdl_rs") and not measuring.is_tiny:
-            measuring.promise(
+        measurement.figure(name, "last loss", found["loss"], "")
+        if name.startswith("spdl_rs") and not measurement.is_tiny:
+            measurement.promise(
                 f"G4: {name}", share >= 0.98, f"{100 * share:.1f} % of the synthetic rate", "98 %"
             )
         with contextlib.suppress(Exception):

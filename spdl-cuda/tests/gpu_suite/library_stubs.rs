@@ -1,4 +1,4 @@
-//! Measurements that need NVIDIA's libraries, with stand-ins for them.
+//! Measurements that need NVIDIA's libraries, with stubs of these libraries.
 
 // promise of this file: DEV5
 
@@ -12,7 +12,7 @@ use super::stub_library::compile;
 use super::video_commands::{Headers, VP9, short_video};
 use super::{jpegs_with_pixels, videos};
 
-/// A file of these packets.
+/// An IVF file with these packets.
 fn ivf(codec: &[u8; 4], packets: &[Vec<u8>]) -> Vec<u8> {
     let mut file = [&b"DKIF\0\0\x20\0"[..], codec, &[64, 0, 48, 0]].concat();
     file.extend(
@@ -27,7 +27,7 @@ fn ivf(codec: &[u8; 4], packets: &[Vec<u8>]) -> Vec<u8> {
 }
 
 #[test]
-fn g5_jpegs_and_videos_are_measured_to_their_ends_and_what_is_wrong_is_found() {
+fn g5_measurements_of_jpegs_and_videos_complete_and_detect_errors() {
     let Some(pack) = Pack::new() else { return };
     let stub = |source: &str, option: &str| {
         compile("gcc", &["-shared", option], &[Path::new(source)], &pack.path(source))
@@ -40,16 +40,16 @@ fn g5_jpegs_and_videos_are_measured_to_their_ends_and_what_is_wrong_is_found() {
         let file = jpegs_with_pixels::jpeg(number, 1 + number as u8 % 8, number % 5 == 0);
         fs::write(pack.path("images").join(format!("{number:02}.jpg")), file).unwrap();
     }
-    // Surfaces of the stand-in are black.
+    // Surfaces of the stub are black.
     let black = videos::hash(&[0; 64 * 48 * 3 / 2]);
     let headers = Headers::of(VP9, 64, 48);
     let video = short_video(headers, 4);
     let refused = short_video(Headers { codec: 11, ..headers }, 4);
-    let broken = [video.clone(), vec![b"no command".to_vec()]].concat();
-    // The broken one is the first, and keeps no other from being measured.
+    let corrupt = [video.clone(), vec![b"no command".to_vec()]].concat();
+    // A failed video does not stop the others.
     let files = [
-        ("broken", b"VP90", broken),
-        ("sound", b"VP90", video.clone()),
+        ("corrupt", b"VP90", corrupt),
+        ("valid", b"VP90", video.clone()),
         ("wrong", b"VP90", video),
         ("refused", b"AV01", refused),
     ];
@@ -72,7 +72,7 @@ fn g5_jpegs_and_videos_are_measured_to_their_ends_and_what_is_wrong_is_found() {
     let expected = [
         ("g3", "own", "done"),
         ("g3", "jpeg.py", "unsupported"),
-        // Since one of the videos is broken.
+        // One of the videos is corrupt.
         ("g5", "own", "failed"),
         ("g5", "video.py", "unsupported"),
     ];
@@ -82,12 +82,12 @@ fn g5_jpegs_and_videos_are_measured_to_their_ends_and_what_is_wrong_is_found() {
     for case in [
         "decode only, batches of 1",
         "decode, resize to 224 and normalise, batches of 4",
-        "sound.ivf, 1 at the same time",
-        "sound.ivf, 1 at the same time, to samples of 224 x 224",
-        "wrong.ivf, 1 at the same time",
+        "valid.ivf, 1 concurrent",
+        "valid.ivf, 1 concurrent, to samples of 224 x 224",
+        "wrong.ivf, 1 concurrent",
     ] {
         let rate = |line: &&&Value| line["case"] == case && line["name"] == "rate";
-        // On a busy machine there may be none in the time that a tiny run takes.
+        // The rate may be 0 on a busy machine, because a tiny run is short.
         assert!(figures.iter().any(|line| rate(&line)), "{case}");
     }
     let promises: Vec<(&str, bool)> = of_kind(&lines, "promise")
@@ -95,13 +95,13 @@ fn g5_jpegs_and_videos_are_measured_to_their_ends_and_what_is_wrong_is_found() {
         .map(|line| (line["promise"].as_str().unwrap(), line["holds"] == true))
         .collect();
     for (promise, holds) in [
-        ("G5: damaged JPEGs spoil themselves alone", true),
-        ("the device's pixels are the CPU's", true),
-        ("frames of sound.ivf", true),
-        ("every frame arrives: sound.ivf, 1 at the same time", true),
+        ("G5: a corrupt JPEG affects only itself", true),
+        ("pixels of the device match the CPU decoder", true),
+        ("frames of valid.ivf", true),
+        ("every frame arrives: valid.ivf, 1 concurrent", true),
         ("frames of wrong.ivf", false),
-        ("G6: refused.ivf, which the device does not decode, is counted", true),
-        ("frames of broken.ivf", false),
+        ("G6: unsupported video refused.ivf is counted", true),
+        ("frames of corrupt.ivf", false),
     ] {
         let found = promises.iter().find(|(found, _)| found.starts_with(promise));
         assert_eq!(found.map(|(_, holds)| *holds), Some(holds), "{promise}: {promises:?}\n{log}");
@@ -109,7 +109,7 @@ fn g5_jpegs_and_videos_are_measured_to_their_ends_and_what_is_wrong_is_found() {
 }
 
 #[test]
-fn g6_kernels_that_run_are_exact() {
+fn g6_kernels_are_exact() {
     let Some(pack) = Pack::new() else { return };
     let output = pack
         .command(&["--tiny", "--only", "g6"])
@@ -124,9 +124,9 @@ fn g6_kernels_that_run_are_exact() {
 }
 
 #[test]
-fn kernels_that_do_not_run_are_found_out() {
+fn kernels_that_do_nothing_are_detected() {
     let Some(pack) = Pack::new() else { return };
-    // The stub runs none of the kernels for images.
+    // This stub does not run the kernels for images.
     let output = pack.run(&["--tiny", "--only", "g6"]);
     let lines = pack.lines();
     let promises = of_kind(&lines, "promise");
