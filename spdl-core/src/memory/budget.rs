@@ -1,46 +1,43 @@
-//! The memory budget of a pipeline: who may take how many bytes now, and who has to wait.
+//! The memory budget of a pipeline: reservations in bytes, and waiting for them.
 //!
-//! A pipeline has `limit` bytes for its items, and `levels` stages whose items are measured, in
-//! flow order: level 0 is nearest to the source, the last one nearest to the consumer. A stage
-//! reserves the bytes of what it is about to make, and the [`Reservation`] travels with the item.
+//! A pipeline has `limit` bytes for its items and `levels` measured stages in flow order: level 0
+//! is nearest to the source, the last level nearest to the consumer. A stage reserves the bytes of
+//! an output before it creates the output. The [`Reservation`] stays with the item.
 //!
 //! ```text
 //!  source ──► level 0 ──► level 1 ──► level 2 ──► consumer
 //!
-//!             may take    may take    may take
 //!             limit − 2h  limit − h   limit         h: the headroom
 //! ```
 //!
-//! **Whoever is nearer to the consumer can always go on.** `headroom` is the most one item may
-//! need, and every level has that much to itself, which no level in front of it can take. A
-//! reservation of `bytes` at level `k` is granted if
+//! **Freedom from deadlock.** `headroom` is the largest size of one item. Each level has one
+//! headroom that upstream levels cannot take. A reservation of `bytes` at level `k` is granted if
 //!
 //! ```text
-//!   held at levels ..= k  +  Σ max(held at m, headroom) for the levels m > k  +  bytes  ≤  limit
+//!   live at levels ..= k  +  Σ max(live at m, headroom) for the levels m > k  +  bytes  ≤  limit
 //! ```
 //!
-//! so the sum of all reservations never exceeds the limit, and when the levels from `k` on have
-//! handed on what they had, `headroom` bytes are left for level `k`. Memory is freed from the
-//! consumer upwards, so each level gets its turn. ("The oldest sample may always proceed" would not
-//! do: the oldest may lie in a queue behind younger ones that wait for memory.)
+//! So the sum of all reservations never exceeds the limit. When the levels from `k` on have
+//! emptied, `headroom` bytes are free for level `k`. Memory is freed from the consumer upwards, so
+//! each level can proceed in turn. A rule by age of the samples would not suffice: the oldest
+//! sample may be queued after younger ones that wait for memory.
 //!
-//! **Branches.** Where several join, whoever joins them may wait for an item of one branch while
-//! the others are far ahead. So levels on such branches leave the headroom of *all* levels of the
-//! branches alone, also of those that are in front of them in the order of the levels; then each
-//! has its own, whatever the others hold.
+//! **Branches.** The stage that joins branches may wait for an item of one branch while other
+//! branches are ahead. So a level on such a branch leaves the headroom of *all* other levels of the
+//! branches free, also of levels that precede it in the numbering.
 //!
-//! Two rules are left to the caller. A stage that keeps items back until it has enough of them
-//! (a batch in assembly) [joins](Reservation::join) their reservations into one of its own level, which may
-//! hold up to `headroom`. And a stage that gives its items out in order reserves in that order.
+//! The caller follows two rules. A stage that buffers items, such as a batch in assembly,
+//! [joins](Reservation::join) their reservations into one of its level, of at most `headroom`
+//! bytes. A stage that emits items in order reserves in that order.
 //!
-//! **Growth.** A reservation whose item turns out larger than was reserved grows at once: the memory
-//! exists already. What does not fit is *overdrawn*: levels in front of it, and its own, count it
-//! and wait; those behind it do not, since only they can make it go away.
+//! **Growth.** If an item is larger than its reservation, the reservation grows immediately, since
+//! the memory is already allocated. The excess is *overdrawn*. The item's level and upstream levels
+//! count it and wait. Downstream levels ignore it, since only they can free it.
 //!
-//! **Waiting.** Whoever is refused is remembered under the same lock under which memory is given
-//! back, so no wake-up is lost. Wakers of tasks are called when their request would be granted; for
-//! worker threads a callback is called when the smallest of the requests refused at some level
-//! would be. Both happen outside the lock.
+//! **Waiting.** A refused request is recorded under the same lock under which memory is released,
+//! so no wake-up is lost. A task is woken when its request fits. Worker threads are woken by a
+//! callback when the smallest refused request of some level fits. Both calls happen outside the
+//! lock.
 
 use std::fmt;
 use std::ops::Range;
@@ -54,50 +51,51 @@ use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicUsize, Ordering};
 
 /// No request was refused at this level.
-const NOBODY: usize = usize::MAX;
+const NO_REQUEST: usize = usize::MAX;
 
-/// No sum over reservations gets larger, so that adding a few of them cannot overflow.
-const MOST: usize = usize::MAX / 4;
+/// Upper bound of all sums of reservations, so that adding a few of them cannot overflow.
+const MAX_TOTAL: usize = usize::MAX / 4;
 
-/// What a pipeline's memory budget has lent.
+/// Usage of a pipeline's memory budget.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct MemoryStatistics {
-    /// The most bytes that items may hold together.
+    /// Limit for all items together.
     pub limit_bytes: usize,
-    /// The most bytes that one item may hold.
+    /// Limit for one item.
     pub headroom_bytes: usize,
-    /// Bytes held by items now.
+    /// Bytes that items hold now.
     pub live_bytes: usize,
-    /// The most that were held at once.
+    /// Maximum of `live_bytes` so far.
     pub peak_bytes: usize,
-    /// The most by which items that turned out larger than expected went beyond what was free for
-    /// them. `peak_bytes` exceeds `limit_bytes` by no more than this.
+    /// Maximum by which items that were larger than their reservations exceeded the free memory.
+    /// `peak_bytes` exceeds `limit_bytes` by at most this.
     pub overdrawn_bytes: usize,
-    /// How long at least one stage waited for memory.
+    /// Time during which at least one stage waited for memory.
     #[cfg_attr(feature = "serde", serde(rename = "waited_s", with = "crate::seconds"))]
     pub waited: Duration,
 }
 
 impl MemoryStatistics {
-    /// The same, but waiting counted from `earlier` on.
+    /// Returns the statistics with the waiting time since `earlier`.
     pub(crate) fn since(self, earlier: MemoryStatistics) -> MemoryStatistics {
         MemoryStatistics { waited: self.waited.saturating_sub(earlier.waited), ..self }
     }
 }
 
-/// The memory of one pipeline; see the [module](self).
+/// The memory budget of one pipeline; see the [module](self).
 pub(crate) struct Budget {
     limit: usize,
     headroom: usize,
-    /// Levels side by side, on branches that join behind them.
+    /// Ranges of parallel levels, on branches that are joined downstream.
     branched: Vec<Range<usize>>,
-    /// What each level could still take. Changed under the lock; read without it, it is a hint.
+    /// Bytes that each level can still reserve. Written under the lock; a read without the lock is
+    /// a hint.
     available: Box<[AtomicUsize]>,
     /// The smallest request refused at each level since the last call of `on_release` for it.
-    /// Changed under the lock, read without it.
-    wanted: Box<[AtomicUsize]>,
+    /// Written under the lock, read without it.
+    refused: Box<[AtomicUsize]>,
     state: Mutex<BudgetState>,
     on_release: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
@@ -110,7 +108,7 @@ struct BudgetState {
     overdrawn: usize,
     peak: usize,
     overdrawn_peak: usize,
-    /// Since when somebody has been waiting.
+    /// Start of the current waiting time.
     waiting_since: Option<Instant>,
     waited: Duration,
 }
@@ -118,18 +116,18 @@ struct BudgetState {
 #[derive(Clone, Copy, Default)]
 struct BudgetLevel {
     live: usize,
-    /// The part of `live` for which there was no room.
+    /// The part of `live` that exceeds the limit.
     overdrawn: usize,
 }
 
-/// A task that was refused.
+/// A task whose request was refused.
 struct Waiter {
     level: usize,
     bytes: usize,
     waker: Waker,
 }
 
-/// Whom to wake, once the lock is given back.
+/// Tasks and workers to wake after the lock is released.
 #[must_use]
 struct Wake {
     wakers: Vec<Waker>,
@@ -137,18 +135,18 @@ struct Wake {
 }
 
 impl Budget {
-    /// A budget of `limit` bytes for `levels` stages. One item may take `headroom` bytes; `None`
-    /// is half of its level's even share, `limit / (2 * levels)`.
+    /// Creates a budget of `limit` bytes for `levels` stages. `headroom` is the largest size of an
+    /// item in bytes. `None` means half of a level's even share, `limit / (2 * levels)`.
     ///
     /// # Errors
-    /// `InvalidArgument` where `levels` or `headroom` is 0, or where the limit is less than one
-    /// headroom for each level: then it could not be kept without a deadlock.
+    /// `InvalidArgument` if `levels` or `headroom` is 0, or if the limit is less than one headroom
+    /// per level, which could deadlock.
     #[cfg(test)]
     pub(crate) fn new(limit: usize, headroom: Option<usize>, levels: usize) -> Result<Arc<Self>> {
         Budget::branched(limit, headroom, levels, Vec::new())
     }
 
-    /// The same, where the levels of each of the ranges are on branches that join behind them.
+    /// Creates a budget in which the levels of each range are on parallel branches.
     ///
     /// # Errors
     /// As for [`new`](Budget::new).
@@ -160,20 +158,23 @@ impl Budget {
     ) -> Result<Arc<Self>> {
         let fault = |message: String| Err(Error::new(ErrorKind::InvalidArgument, message));
         if levels == 0 {
-            return fault("a memory budget needs at least one stage that it measures".into());
+            return fault(
+                "a memory budget needs at least one measured stage; add `measured` after a stage"
+                    .into(),
+            );
         }
-        let limit = limit.min(MOST);
+        let limit = limit.min(MAX_TOTAL);
         let headroom = headroom.unwrap_or(limit / levels / 2);
         if headroom == 0 {
             return fault(format!(
-                "a memory budget of {} is too small for {levels} stages",
+                "a memory budget of {} is too small for {levels} measured stages; raise the budget",
                 ByteSize(limit)
             ));
         }
         if headroom.checked_mul(levels).is_none_or(|least| least > limit) {
             return fault(format!(
-                "a memory budget of {} is too small for {levels} stages with items of up to {} \
-                 each; raise the budget, or lower what one item may take",
+                "a memory budget of {} is too small for {levels} measured stages with items of up to {} \
+                 each; raise the budget, or lower the limit for one item",
                 ByteSize(limit),
                 ByteSize(headroom),
             ));
@@ -184,7 +185,7 @@ impl Budget {
             headroom,
             branched,
             available: atomics(0),
-            wanted: atomics(NOBODY),
+            refused: atomics(NO_REQUEST),
             state: Mutex::new(BudgetState {
                 levels: vec![BudgetLevel::default(); levels],
                 ..BudgetState::default()
@@ -195,28 +196,29 @@ impl Budget {
         Ok(Arc::new(budget))
     }
 
-    /// What to call when memory was given back that a worker has been refused, to make the workers
-    /// look again. It is called outside all locks, by whoever gives back. Only the first call of
-    /// this counts.
+    /// Sets the callback that makes workers retry after memory was released that a worker was
+    /// refused. The releasing thread calls it outside all locks. Only the first call of this method
+    /// has an effect.
     pub(crate) fn set_on_release(&self, wake_workers: impl Fn() + Send + Sync + 'static) {
         let _ = self.on_release.set(Box::new(wake_workers));
     }
 
-    /// The most one item may take.
+    /// Returns the largest size of an item in bytes.
     pub(crate) fn headroom(&self) -> usize {
         self.headroom
     }
 
-    /// Whether an item of this size can be had at all.
+    /// Checks whether an item of this size can ever be granted.
     ///
     /// # Errors
-    /// `LimitExceeded` where it is larger than the headroom.
+    /// `LimitExceeded` if `bytes` exceeds the headroom.
     pub(crate) fn check(&self, bytes: usize) -> Result<()> {
         if bytes <= self.headroom {
             return Ok(());
         }
         let message = format!(
-            "needs {}, but one item may take at most {} of the memory budget of {}; raise the budget",
+            "the output needs {}, but one item may use at most {} of the memory budget of {}; raise \
+             the budget",
             ByteSize(bytes),
             ByteSize(self.headroom),
             ByteSize(self.limit)
@@ -224,11 +226,11 @@ impl Budget {
         Err(Error::new(ErrorKind::LimitExceeded, message))
     }
 
-    /// Takes `bytes` where they are free. `None` where they are not: then `on_release` is called as
-    /// soon as they might be.
+    /// Reserves `bytes` if they are free. Otherwise returns `None`, and `on_release` is called when
+    /// the request might fit.
     ///
     /// # Errors
-    /// `LimitExceeded` where an item of this size can never be had.
+    /// `LimitExceeded` if `bytes` exceeds the headroom.
     pub(crate) fn try_reserve(
         self: &Arc<Self>,
         level: usize,
@@ -243,19 +245,20 @@ impl Budget {
         Ok(reservation)
     }
 
-    /// Whether [`try_reserve`](Budget::try_reserve) would probably not say `None`. Where it says
-    /// no, `on_release` is called as soon as that might have changed, so a worker that announces
-    /// itself first, asks this, and then sleeps does not oversleep. Takes no lock, except to
-    /// remember the first refusal.
+    /// Returns whether [`try_reserve`](Budget::try_reserve) would probably succeed.
+    ///
+    /// If it returns false, `on_release` is called when that might have changed. So a worker that
+    /// announces itself, calls this, and then sleeps misses no wake-up. Locks only to record the
+    /// first refusal.
     pub(crate) fn would_grant(&self, level: usize, bytes: usize) -> bool {
         let level = self.clamp(level);
-        // An impossible request gets its answer, an error, at once.
+        // A request that is too large fails immediately in `try_reserve`.
         if bytes > self.headroom || bytes <= self.room(level) {
             return true;
         }
-        // Already remembered: whoever forgets it calls `on_release` afterwards, and will see that
-        // the worker has announced itself.
-        if self.wanted[level].load(Ordering::Relaxed) <= bytes {
+        // Already recorded: the thread that clears the record then calls `on_release`, and sees
+        // that the worker has announced itself.
+        if self.refused[level].load(Ordering::Relaxed) <= bytes {
             return false;
         }
         let mut state = self.state.lock();
@@ -266,11 +269,11 @@ impl Budget {
         fits
     }
 
-    /// Takes `bytes`, or has the task woken as soon as they might be free. Dropping whatever polls
-    /// this needs no farewell: its waker is called once in vain.
+    /// Reserves `bytes`, or wakes the task when the request might fit. If the task is dropped, its
+    /// waker is called once without effect.
     ///
     /// # Errors
-    /// `LimitExceeded` where an item of this size can never be had.
+    /// `LimitExceeded` if `bytes` exceeds the headroom.
     pub(crate) fn poll_reserve(
         self: &Arc<Self>,
         level: usize,
@@ -295,19 +298,19 @@ impl Budget {
         Poll::Pending
     }
 
-    /// Makes all who wait look again, because something else has changed: the pipeline ends.
+    /// Wakes all waiting tasks and workers, for example when the pipeline ends.
     pub(crate) fn wake_all(&self) {
         let mut state = self.state.lock();
         let wakers = state.waiters.drain(..).map(|waiter| waiter.waker).collect();
-        for wanted in &self.wanted {
-            wanted.store(NOBODY, Ordering::Relaxed);
+        for refused in &self.refused {
+            refused.store(NO_REQUEST, Ordering::Relaxed);
         }
         state.stop_clock();
         drop(state);
         self.wake(Wake { wakers, workers: true });
     }
 
-    /// What is lent now, and was at most.
+    /// Returns the usage of the budget.
     pub(crate) fn statistics(&self) -> MemoryStatistics {
         let state = self.state.lock();
         let waiting = state.waiting_since.map_or(Duration::ZERO, |since| since.elapsed());
@@ -321,23 +324,23 @@ impl Budget {
         }
     }
 
-    /// There is no level behind the last one.
+    /// Clamps a level to the last one.
     fn clamp(&self, level: usize) -> usize {
-        debug_assert!(level < self.available.len(), "there is no level {level}");
+        debug_assert!(level < self.available.len(), "invalid level {level}");
         level.min(self.available.len() - 1)
     }
 
-    /// How much each level could take, from the first to the last.
+    /// Returns how much each level can reserve, from the first to the last.
     fn rooms<'a>(&'a self, state: &'a BudgetState) -> impl Iterator<Item = usize> + 'a {
         let granted = |level: &BudgetLevel| level.live - level.overdrawn;
         let own = |level: &BudgetLevel| level.live.max(self.headroom);
-        // What cannot drain before the branches have joined must not hold up another branch, so
-        // what is overdrawn beside a level does not count.
-        let beside = move |level: &BudgetLevel| granted(level).max(self.headroom);
+        // Overdrawn memory of a parallel level does not count: that memory cannot drain before the
+        // branches are joined, so counting it could block another branch.
+        let parallel = move |level: &BudgetLevel| granted(level).max(self.headroom);
         let mut behind: usize = state.levels.iter().map(own).sum();
         let mut before = 0;
-        // Of the levels that are side by side with the one at hand: where they end, and what is
-        // kept for them and those in front of them.
+        // For the range of parallel levels around the current one: its end, and what is reserved
+        // for the range and the levels before it.
         let (mut end, mut kept) = (0, 0);
         state.levels.iter().enumerate().map(move |(at, level)| {
             if at >= end {
@@ -346,21 +349,21 @@ impl Budget {
                 end = range.end;
                 let inside = &state.levels[range];
                 behind -= inside.iter().map(own).sum::<usize>();
-                kept = before + inside.iter().map(beside).sum::<usize>();
+                kept = before + inside.iter().map(parallel).sum::<usize>();
                 before += inside.iter().map(granted).sum::<usize>();
             }
-            self.limit.saturating_sub(kept - beside(level) + level.live + behind)
+            self.limit.saturating_sub(kept - parallel(level) + level.live + behind)
         })
     }
 
-    /// Works out the rooms anew, after every change of the books.
+    /// Recomputes the available bytes after a change of `state`.
     fn publish(&self, state: &BudgetState) {
         for (available, room) in self.available.iter().zip(self.rooms(state)) {
             available.store(room, Ordering::Relaxed);
         }
     }
 
-    /// What a level could take: exactly, where the caller holds the lock.
+    /// Returns the bytes that a level can reserve; exact if the caller holds the lock.
     fn room(&self, level: usize) -> usize {
         self.available[level].load(Ordering::Relaxed)
     }
@@ -382,14 +385,15 @@ impl Budget {
         Some(Reservation { budget: Arc::clone(self), level, bytes, overdrawn: 0 })
     }
 
-    /// Remembers that a worker was refused.
+    /// Records that a worker was refused.
     fn want(&self, state: &mut BudgetState, level: usize, bytes: usize) {
-        let wanted = &self.wanted[self.clamp(level)];
-        wanted.store(wanted.load(Ordering::Relaxed).min(bytes), Ordering::Relaxed);
+        let refused = &self.refused[self.clamp(level)];
+        refused.store(refused.load(Ordering::Relaxed).min(bytes), Ordering::Relaxed);
         state.waiting_since.get_or_insert_with(Instant::now);
     }
 
-    /// After memory was given back, or moved towards the consumer: finds those who could have it.
+    /// After memory was released or moved downstream: finds the tasks and workers whose requests
+    /// fit.
     fn find_waiters(&self, state: &mut BudgetState) -> Wake {
         self.publish(state);
         let mut wake = Wake { wakers: Vec::new(), workers: false };
@@ -397,20 +401,20 @@ impl Budget {
         if state.waiting_since.is_none() {
             return wake;
         }
-        for (wanted, available) in self.wanted.iter().zip(&self.available) {
-            let bytes = wanted.load(Ordering::Relaxed);
-            if bytes == NOBODY {
+        for (refused, available) in self.refused.iter().zip(&self.available) {
+            let bytes = refused.load(Ordering::Relaxed);
+            if bytes == NO_REQUEST {
                 continue;
             }
             if bytes <= available.load(Ordering::Relaxed) {
-                wanted.store(NOBODY, Ordering::Relaxed);
+                refused.store(NO_REQUEST, Ordering::Relaxed);
                 wake.workers = true;
             } else {
                 waiting = true;
             }
         }
-        // All are woken that could go on, though perhaps not all at once: so nothing is lost where
-        // one of them is no longer interested.
+        // Wakes every task whose request fits alone, even if not all fit together: a woken task may
+        // have been dropped.
         let could_go_on = |waiter: &mut Waiter| waiter.bytes <= self.room(waiter.level);
         wake.wakers.extend(state.waiters.extract_if(.., could_go_on).map(|waiter| waiter.waker));
         if !waiting && state.waiters.is_empty() {
@@ -461,25 +465,24 @@ impl BudgetState {
     }
 }
 
-/// The right to hold some bytes. It travels with the item that holds them; dropping it gives them
-/// back.
-#[must_use = "dropping a lease gives its bytes back"]
+/// The right to hold some bytes. It stays with the item; dropping it releases the bytes.
+#[must_use = "dropping a reservation releases its bytes"]
 pub(crate) struct Reservation {
     budget: Arc<Budget>,
     level: usize,
     bytes: usize,
-    /// The part of `bytes` for which there was no room.
+    /// The part of `bytes` that exceeds the limit.
     overdrawn: usize,
 }
 
 impl Reservation {
-    /// The bytes it stands for.
+    /// Returns the reserved bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Makes it stand for `bytes` from now on: what the item really holds. Gives back what is not
-    /// needed; counts what is needed in addition, whether there is room for it or not.
+    /// Changes the reservation to `bytes`, the actual size of the item. Excess is released. Growth
+    /// is counted even if the limit is exceeded.
     pub(crate) fn resize(&mut self, bytes: usize) {
         if bytes == self.bytes {
             return;
@@ -487,7 +490,7 @@ impl Reservation {
         let budget = &self.budget;
         let mut state = budget.state.lock();
         let wake = if bytes > self.bytes {
-            let growth = (bytes - self.bytes).min(MOST.saturating_sub(state.live));
+            let growth = (bytes - self.bytes).min(MAX_TOTAL.saturating_sub(state.live));
             let overdrawn = growth.saturating_sub(budget.room(self.level));
             state.add(self.level, growth, overdrawn);
             self.bytes += growth;
@@ -508,14 +511,14 @@ impl Reservation {
         }
     }
 
-    /// Takes over all bytes of `other`, which comes from the same budget, and from this level or
-    /// one in front of it. For a stage that keeps items back: it begins with a reservation of 0 bytes.
+    /// Takes over all bytes of `other`, which has the same budget and is at this level or upstream.
+    /// A stage that buffers items starts with a reservation of 0 bytes.
     ///
     /// # Errors
-    /// `LimitExceeded` where together they are larger than the headroom; nothing has changed then.
+    /// `LimitExceeded` if the sum exceeds the headroom; both reservations are then unchanged.
     pub(crate) fn join(&mut self, other: &mut Reservation) -> Result<()> {
-        debug_assert!(Arc::ptr_eq(&self.budget, &other.budget), "leases of two budgets");
-        debug_assert!(other.level <= self.level, "a lease goes only towards the consumer");
+        debug_assert!(Arc::ptr_eq(&self.budget, &other.budget), "reservations of two budgets");
+        debug_assert!(other.level <= self.level, "a reservation moves only downstream");
         self.budget.check(self.bytes.saturating_add(other.bytes))?;
         let bytes = std::mem::take(&mut other.bytes);
         let overdrawn = std::mem::take(&mut other.overdrawn);
@@ -532,8 +535,8 @@ impl Reservation {
         Ok(())
     }
 
-    /// Cuts off a reservation of up to `bytes` of its bytes: for a run of items that was reserved at
-    /// once. Touches nothing that is shared but a counter.
+    /// Splits off a reservation of up to `bytes`, for a run of items that was reserved together.
+    /// Takes no lock.
     pub(crate) fn split(&mut self, bytes: usize) -> Reservation {
         let bytes = bytes.min(self.bytes);
         let overdrawn = self.overdrawn.min(bytes);
@@ -595,7 +598,7 @@ mod tests {
     }
 
     #[test]
-    fn a_level_cannot_take_what_the_levels_behind_it_need() {
+    fn a_level_cannot_take_the_headroom_of_downstream_levels() {
         let budget = budget(100, 20, 3);
         let first = [20, 20, 20].map(|bytes| budget.try_reserve(0, bytes).unwrap().unwrap());
         assert!(budget.try_reserve(0, 1).unwrap().is_none(), "100 − 2 · 20 bytes for level 0");
@@ -610,7 +613,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_level_holds_of_its_own_share_is_not_counted_twice() {
+    fn memory_within_a_levels_headroom_is_not_counted_twice() {
         let budget = budget(100, 20, 3);
         let _last = budget.try_reserve(2, 20).unwrap().unwrap();
         let first = [20, 20, 20].map(|bytes| budget.try_reserve(0, bytes).unwrap());
@@ -619,15 +622,15 @@ mod tests {
     }
 
     #[test]
-    fn an_item_that_could_never_be_had_is_an_error() {
+    fn an_item_larger_than_the_headroom_is_an_error() {
         let budget = Budget::new(8 << 20, None, 2).unwrap();
         assert_eq!(budget.headroom(), 2 << 20);
-        assert!(budget.would_grant(0, 3 << 20), "so that the error is not waited for");
+        assert!(budget.would_grant(0, 3 << 20), "the error is returned without waiting");
         let error = budget.try_reserve(0, 3 << 20).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::LimitExceeded);
         assert_eq!(
             error.message(),
-            "needs 3 MiB, but one item may take at most 2 MiB of the memory budget of 8 MiB; \
+            "the output needs 3 MiB, but one item may use at most 2 MiB of the memory budget of 8 MiB; \
              raise the budget"
         );
         let waker = Waker::noop();
@@ -637,7 +640,7 @@ mod tests {
     }
 
     #[test]
-    fn a_budget_that_cannot_be_kept_is_an_error() {
+    fn a_budget_smaller_than_one_headroom_per_level_is_an_error() {
         for (limit, headroom, levels) in
             [(100, None, 0), (100, Some(0), 1), (3, None, 2), (0, None, 1), (100, Some(51), 2)]
         {
@@ -650,20 +653,20 @@ mod tests {
     }
 
     #[test]
-    fn workers_are_woken_only_when_what_they_wanted_is_free() {
+    fn workers_are_woken_only_when_a_refused_request_fits() {
         let budget = budget(100, 50, 2);
         let calls = counted_releases(&budget);
         let mut held = budget.try_reserve(0, 50).unwrap().unwrap();
         held.resize(45);
-        assert_eq!(calls.count(), 0, "nobody was refused");
+        assert_eq!(calls.count(), 0, "no request was refused");
         assert!(budget.try_reserve(0, 20).unwrap().is_none());
         assert!(!budget.would_grant(0, 10));
         held.resize(41);
-        assert_eq!(calls.count(), 0, "9 bytes are of no use");
+        assert_eq!(calls.count(), 0, "9 bytes are too few");
         held.resize(40);
-        assert_eq!(calls.count(), 1, "10 bytes are wanted");
+        assert_eq!(calls.count(), 1, "the smallest refused request was 10 bytes");
         held.resize(20);
-        assert_eq!(calls.count(), 1, "once they know, they have to be refused again");
+        assert_eq!(calls.count(), 1, "a worker that was woken must be refused again first");
         assert!(!budget.would_grant(0, 40));
         assert!(!budget.would_grant(0, 40));
         drop(held);
@@ -683,7 +686,7 @@ mod tests {
         assert!(poll(&large, 90).is_pending());
         assert!(poll(&small, 20).is_pending());
         assert!(poll(&small, 20).is_pending());
-        assert_eq!(budget.state.lock().waiters.len(), 2, "a task waits once");
+        assert_eq!(budget.state.lock().waiters.len(), 2, "each task is recorded once");
         let [first, second] = held;
         drop(second);
         assert_eq!((large.count(), small.count()), (0, 1));
@@ -698,7 +701,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_wakes_all_who_wait() {
+    fn wake_all_wakes_tasks_and_workers() {
         let budget = budget(100, 100, 1);
         let calls = counted_releases(&budget);
         let _held = budget.try_reserve(0, 100).unwrap();
@@ -723,11 +726,11 @@ mod tests {
         let held = budget.try_reserve(0, 1).unwrap();
         assert!(budget.try_reserve(0, 100).unwrap().is_none());
         drop(held);
-        assert!(taken.lock().take().is_some(), "called outside the lock");
+        assert!(taken.lock().take().is_some(), "the callback runs outside the lock");
     }
 
     #[test]
-    fn growth_counts_at_once_and_stops_only_those_in_front() {
+    fn growth_counts_immediately_and_blocks_only_upstream_levels() {
         let budget = budget(100, 30, 3);
         let mut grown = budget.try_reserve(1, 10).unwrap().unwrap();
         grown.resize(150);
@@ -736,9 +739,9 @@ mod tests {
         assert!(budget.try_reserve(0, 1).unwrap().is_none());
         assert!(budget.try_reserve(1, 1).unwrap().is_none());
         let last = budget.try_reserve(2, 30).unwrap();
-        assert!(last.is_some(), "only what is behind it can make it go away");
+        assert!(last.is_some(), "only downstream levels can free overdrawn memory");
         assert!(budget.try_reserve(2, 1).unwrap().is_none());
-        // Shrinking pays back what was overdrawn first.
+        // Shrinking reduces the overdrawn part first.
         grown.resize(70);
         assert!(budget.try_reserve(2, 1).unwrap().is_none());
         grown.resize(69);
@@ -750,7 +753,7 @@ mod tests {
     }
 
     #[test]
-    fn an_absurd_size_does_not_overflow() {
+    fn a_huge_size_does_not_overflow() {
         let budget = Budget::new(usize::MAX, None, 3).unwrap();
         let mut reservations =
             [0, 1, 2].map(|level| budget.try_reserve(level, 1).unwrap().unwrap());
@@ -758,13 +761,13 @@ mod tests {
             reservation.resize(usize::MAX);
         }
         assert!(!budget.would_grant(0, 1000));
-        assert!(live(&budget) <= MOST);
+        assert!(live(&budget) <= MAX_TOTAL);
         drop(reservations);
         assert_eq!(live(&budget), 0);
     }
 
     #[test]
-    fn joined_leases_count_at_the_level_that_keeps_them() {
+    fn joined_reservations_count_at_the_level_of_the_target() {
         let budget = budget(100, 30, 2);
         let calls = counted_releases(&budget);
         let mut batch = budget.try_reserve(1, 0).unwrap().unwrap();
@@ -772,7 +775,7 @@ mod tests {
         assert!(budget.try_reserve(0, 1).unwrap().is_none());
         batch.join(&mut items[2]).unwrap();
         assert_eq!((batch.bytes(), items[2].bytes(), live(&budget)), (10, 0, 70));
-        assert_eq!(calls.count(), 1, "10 bytes of level 1's own share no longer burden level 0");
+        assert_eq!(calls.count(), 1, "10 bytes now use the headroom of level 1");
         assert!(budget.try_reserve(0, 10).unwrap().is_some());
         let error = batch.join(&mut items[0]).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::LimitExceeded);
@@ -784,7 +787,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_is_split_into_parts_of_the_same_sum() {
+    fn a_reservation_is_split_into_parts_of_the_same_sum() {
         let budget = budget(100, 50, 1);
         let mut run = budget.try_reserve(0, 50).unwrap().unwrap();
         run.resize(120);
@@ -800,7 +803,7 @@ mod tests {
     }
 
     #[test]
-    fn waiting_is_timed_until_nobody_waits() {
+    fn waiting_time_ends_when_no_request_waits() {
         let budget = budget(100, 100, 1);
         let held = budget.try_reserve(0, 100).unwrap();
         assert_eq!(budget.statistics().waited, Duration::ZERO);
@@ -835,7 +838,7 @@ mod tests {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
         #[test]
-        fn the_books_agree_after_any_sequence(
+        fn the_counters_agree_after_any_sequence(
             levels in 1usize..5,
             spare in 0usize..300,
             steps in steps(40),
@@ -876,10 +879,10 @@ mod tests {
             prop_assert_eq!(live(&budget), 0);
         }
 
-        /// Stages with queues of any length between them, each a step that makes one item of one,
-        /// or (every third level, if `batches`) a batch of `batches` items kept back until then.
+        /// Stages with unbounded queues between them. Each step makes one item of one, or (every
+        /// third level, if `batches` > 0) a batch of `batches` buffered items.
         #[test]
-        fn a_pipeline_never_gets_stuck(
+        fn a_pipeline_never_deadlocks(
             levels in 1usize..6,
             spare in 0usize..100,
             batches in 0usize..4,
@@ -891,7 +894,7 @@ mod tests {
             let keeps = |level: usize| batches > 0 && level % 3 == 1;
             let mut queues: Vec<VecDeque<Reservation>> = (0..levels).map(|_| VecDeque::new()).collect();
             let mut kept: Vec<Option<(Reservation, usize)>> = (0..levels).map(|_| None).collect();
-            // One step at `level`; `levels` is the consumer. Says whether it was possible.
+            // Advances `level`; `levels` is the consumer. Returns whether that was possible.
             let mut advance = |level: usize, step: Step| -> Result<bool> {
                 if level > 0 && queues[level - 1].is_empty() {
                     return Ok(false);
@@ -907,7 +910,8 @@ mod tests {
                         None => (budget.try_reserve(level, 0)?.unwrap(), 0),
                     };
                     if batch.join(&mut item).is_err() {
-                        // Too large together: what was kept goes on without it, as would an error.
+                        // Too large together: the buffered items are sent without the new one, as
+                        // after an error.
                         queues[level].push_back(batch);
                         batch = budget.try_reserve(level, 0)?.unwrap();
                         batch.join(&mut item)?;
@@ -932,13 +936,13 @@ mod tests {
                 Ok(true)
             };
             for step in steps {
-                let wished = step.at % (levels + 1);
-                // Where the step that was drawn is not possible, another one has to be.
-                let mut went_on = advance(wished, step).unwrap();
+                let chosen = step.at % (levels + 1);
+                // If the drawn step is impossible, some other step must be possible.
+                let mut progressed = advance(chosen, step).unwrap();
                 for level in (0..=levels).rev() {
-                    went_on = went_on || advance(level, step).unwrap();
+                    progressed = progressed || advance(level, step).unwrap();
                 }
-                prop_assert!(went_on, "stuck: {:?}", budget);
+                prop_assert!(progressed, "stuck: {:?}", budget);
             }
         }
     }

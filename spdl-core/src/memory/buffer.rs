@@ -1,5 +1,4 @@
-//! Host memory for batches: aligned buffers that are counted, reused, and cut into rows which
-//! several threads fill at once.
+//! Host memory for batches: aligned, pooled buffers, which several threads can fill row by row.
 
 use std::any::Any;
 use std::fmt;
@@ -11,33 +10,34 @@ use bytes::{Buf, BytesMut};
 use crate::error::{Error, ErrorKind, Result};
 use crate::sync::Mutex;
 
-/// Every buffer starts at a multiple of this many bytes (a cache line; enough for AVX-512).
+/// Alignment of every buffer in bytes: a cache line, and enough for AVX-512.
 pub const ALIGNMENT: usize = 64;
 
-/// How many free buffers a pool keeps.
-const MOST_FREE: usize = 64;
+/// A pool keeps at most this many free buffers.
+const MAX_FREE: usize = 64;
 
-/// By how much of its peak a pool may hold more than that, where sizes change: one part in this.
-/// Without it, a few small buffers more than at the peak would cost a large one.
+/// A pool may hold more than its peak by one over this fraction, for buffers of changing sizes.
+/// Without it, a few extra small buffers would evict a large one.
 const SLACK: usize = 16;
 
-/// Buffers of the same size, over and over: a pipeline in its steady state allocates nothing.
+/// A pool of reusable host buffers.
 ///
-/// A pool hands out buffers and takes them back when they are dropped. It keeps at most 64 free
-/// ones, and never more free bytes than were in use at its peak; with those in use, no more than
-/// that peak and a sixteenth of it. The oldest go first.
+/// A pipeline that needs buffers of constant size allocates none in its steady state. A dropped
+/// buffer returns to its pool. The pool keeps at most 64 free buffers, and at most as many free
+/// bytes as were in use at its peak. Free and used bytes together do not exceed the peak plus one
+/// sixteenth. The oldest free buffers are freed first.
 #[derive(Clone, Default)]
 pub struct BufferPool(Arc<PoolShared>);
 
 #[derive(Default)]
 struct PoolShared {
-    books: Mutex<PoolState>,
+    state: Mutex<PoolState>,
     pin: Option<Arc<dyn PinMemory>>,
 }
 
 #[derive(Default)]
 struct PoolState {
-    /// The oldest first.
+    /// Oldest first.
     free: Vec<PinnedBytes>,
     free_bytes: usize,
     live_bytes: usize,
@@ -45,88 +45,88 @@ struct PoolState {
     allocations: usize,
 }
 
-/// Tells a device's driver of memory from which it will copy, so that it can do so directly and
-/// beside everything else. `spdl-cuda` implements it.
+/// Pins host memory, so that a device can copy from it directly and asynchronously. `spdl-cuda`
+/// implements it.
 ///
-/// A [pool that pins](BufferPool::pinned) calls it once for each buffer that it allocates, not for
-/// each batch.
+/// A [pinned pool](BufferPool::pinned) calls [`pin`](PinMemory::pin) once per allocation, not once
+/// per batch.
 pub trait PinMemory: fmt::Debug + Send + Sync + 'static {
-    /// Locks this memory where it is, until what is returned is dropped, which is before the memory is
-    /// freed. It starts at a multiple of [`PAGE`] bytes, is a multiple of that long, and holds
-    /// nothing else.
+    /// Pins memory until the returned value is dropped, which happens before the memory is freed.
+    ///
+    /// `memory` is aligned to [`PAGE`] bytes, its size is a multiple of [`PAGE`], and it contains
+    /// no other data.
     ///
     /// # Errors
-    /// Where the driver refuses, as where too much memory is locked already.
+    /// If the driver refuses, for example because too much memory is pinned.
     fn pin(&self, memory: &mut [u8]) -> Result<Pin>;
 }
 
-/// Holds memory where it is; dropping it lets the memory go.
+/// Keeps memory pinned. Dropping it unpins the memory.
 pub type Pin = Box<dyn Any + Send + Sync>;
 
-/// What pinned buffers are aligned to, in bytes, and what their size is rounded up to.
+/// Alignment of pinned buffers in bytes. Their size is rounded up to a multiple of it.
 pub const PAGE: usize = 4096;
 
-/// The memory of a buffer. Let go before it is freed: fields are dropped in their order.
+/// Memory of a buffer. Fields are dropped in order, so the memory is unpinned before it is freed.
 struct PinnedBytes {
     pin: Option<Pin>,
     bytes: BytesMut,
 }
 
-/// What a pool has lent.
+/// Usage of a buffer pool.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct PoolStatistics {
-    /// Bytes in buffers that are in use now.
+    /// Bytes in buffers that are in use.
     pub live_bytes: usize,
-    /// The most that were in use at once.
+    /// Maximum of `live_bytes` so far.
     pub peak_bytes: usize,
-    /// Bytes in buffers that wait to be used again.
+    /// Bytes in free buffers.
     pub free_bytes: usize,
-    /// How many buffers were ever allocated.
+    /// Number of buffers allocated so far.
     pub allocations: usize,
 }
 
 impl BufferPool {
-    /// An empty pool.
+    /// Creates an empty pool.
     pub fn new() -> Self {
         BufferPool::default()
     }
 
-    /// An empty pool whose buffers are pinned, and aligned to [`PAGE`] bytes.
+    /// Creates an empty pool whose buffers are pinned and aligned to [`PAGE`] bytes.
     pub fn pinned(pin: Arc<dyn PinMemory>) -> Self {
         BufferPool(Arc::new(PoolShared { pin: Some(pin), ..PoolShared::default() }))
     }
 
-    /// A buffer of `len` bytes, from the pool where it has one of that size. New memory is zeroed;
-    /// a reused buffer holds what its last user left.
+    /// Returns a buffer of `len` bytes, from the pool if it has one of that size. New memory is
+    /// zeroed; a reused buffer has its old content.
     ///
     /// # Errors
-    /// `LimitExceeded` where the system has no memory of that size to give; what
-    /// [`PinMemory::pin`] fails with.
+    /// `LimitExceeded` if the system cannot allocate the memory; the errors of [`PinMemory::pin`].
     pub fn take(&self, len: usize) -> Result<HostBuffer> {
-        let reused = self.0.books.lock().reuse(len);
+        let reused = self.0.state.lock().reuse(len);
         let PinnedBytes { pin, bytes } = match reused {
             Some(memory) => memory,
             None => {
                 let memory = self.0.allocate(len)?;
-                let surplus = self.0.books.lock().allocated(len);
+                let surplus = self.0.state.lock().allocated(len);
                 drop(surplus);
                 memory
             }
         };
-        let lease = PoolLoan { pool: Some(Arc::clone(&self.0)), len, pin };
-        Ok(HostBuffer { bytes, lease: Some(lease) })
+        let loan = PoolLoan { pool: Some(Arc::clone(&self.0)), len, pin };
+        Ok(HostBuffer { bytes, loan: Some(loan) })
     }
 
-    /// What is lent now, and was at most.
+    /// Returns the usage of the pool.
     pub fn statistics(&self) -> PoolStatistics {
-        let books = self.0.books.lock();
+        let state = self.0.state.lock();
         PoolStatistics {
-            live_bytes: books.live_bytes,
-            peak_bytes: books.peak_bytes,
-            free_bytes: books.free_bytes,
-            allocations: books.allocations,
+            live_bytes: state.live_bytes,
+            peak_bytes: state.peak_bytes,
+            free_bytes: state.free_bytes,
+            allocations: state.allocations,
         }
     }
 }
@@ -142,7 +142,7 @@ impl PoolShared {
         let Some(pin) = self.pin.as_ref().filter(|_| len > 0) else {
             return Ok(PinnedBytes { pin: None, bytes: aligned(len)? });
         };
-        let pages = len.checked_next_multiple_of(PAGE).ok_or_else(|| none_left(len))?;
+        let pages = len.checked_next_multiple_of(PAGE).ok_or_else(|| out_of_memory(len))?;
         let mut bytes = aligned_to(PAGE, pages)?;
         let pin = pin.pin(&mut bytes)?;
         bytes.truncate(len);
@@ -158,7 +158,7 @@ impl PoolState {
         Some(self.free.remove(at))
     }
 
-    /// Counts a new buffer; returns free ones that there is no more room for.
+    /// Counts a new buffer. Returns free buffers that exceed the limits.
     fn allocated(&mut self, len: usize) -> Vec<PinnedBytes> {
         self.allocations += 1;
         self.lend(len);
@@ -170,8 +170,8 @@ impl PoolState {
         self.peak_bytes = self.peak_bytes.max(self.live_bytes);
     }
 
-    /// Takes back what was lent, with its memory unless that was lost.
-    fn give_back(&mut self, len: usize, memory: Option<PinnedBytes>) -> Vec<PinnedBytes> {
+    /// Ends a loan. `memory` is `None` if the buffer is not reusable.
+    fn end_loan(&mut self, len: usize, memory: Option<PinnedBytes>) -> Vec<PinnedBytes> {
         self.live_bytes -= len;
         if let Some(memory) = memory {
             self.free_bytes += memory.bytes.len();
@@ -180,12 +180,13 @@ impl PoolState {
         self.surplus()
     }
 
-    /// The oldest free buffers, as many as there are too many. To be dropped outside the lock.
+    /// Removes the oldest free buffers that exceed the limits. The caller drops them outside the
+    /// lock.
     fn surplus(&mut self) -> Vec<PinnedBytes> {
-        let most_held = self.peak_bytes.saturating_add(self.peak_bytes / SLACK);
-        let most_free = self.peak_bytes.min(most_held.saturating_sub(self.live_bytes));
+        let max_held = self.peak_bytes.saturating_add(self.peak_bytes / SLACK);
+        let max_free = self.peak_bytes.min(max_held.saturating_sub(self.live_bytes));
         let mut count = 0;
-        while self.free_bytes > most_free || self.free.len() - count > MOST_FREE {
+        while self.free_bytes > max_free || self.free.len() - count > MAX_FREE {
             self.free_bytes -= self.free[count].bytes.len();
             count += 1;
         }
@@ -193,21 +194,21 @@ impl PoolState {
     }
 }
 
-/// New zeroed memory that starts at a multiple of [`ALIGNMENT`].
+/// Allocates zeroed memory aligned to [`ALIGNMENT`] bytes.
 pub(crate) fn aligned(len: usize) -> Result<BytesMut> {
     aligned_to(ALIGNMENT, len)
 }
 
-fn none_left(len: usize) -> Error {
-    let message = format!("the system has no {len} bytes of memory for a batch");
+fn out_of_memory(len: usize) -> Error {
+    let message = format!("cannot allocate {len} bytes for a batch: out of memory");
     Error::new(ErrorKind::LimitExceeded, message)
 }
 
 fn aligned_to(alignment: usize, len: usize) -> Result<BytesMut> {
-    let with_slack = len.checked_add(alignment - 1).ok_or_else(|| none_left(len))?;
-    // Zeroed memory can only be asked for by a call that aborts where there is none; so ask first,
-    // which touches nothing.
-    Vec::<u8>::new().try_reserve_exact(with_slack).map_err(|_| none_left(len))?;
+    let with_slack = len.checked_add(alignment - 1).ok_or_else(|| out_of_memory(len))?;
+    // `BytesMut::zeroed` aborts if the allocation fails, so it is tested first. The test allocation
+    // touches no page.
+    Vec::<u8>::new().try_reserve_exact(with_slack).map_err(|_| out_of_memory(len))?;
     let mut bytes = BytesMut::zeroed(with_slack);
     let skip = bytes.as_ptr().align_offset(alignment);
     bytes.advance(skip);
@@ -215,21 +216,21 @@ fn aligned_to(alignment: usize, len: usize) -> Result<BytesMut> {
     Ok(bytes)
 }
 
-/// The right to use `len` bytes of a pool; dropping it ends the count.
+/// A loan of `len` bytes of a pool. Dropping it ends the count.
 struct PoolLoan {
-    /// `None` only once it has ended.
+    /// `None` only after the loan has ended.
     pool: Option<Arc<PoolShared>>,
     len: usize,
     pin: Option<Pin>,
 }
 
 impl PoolLoan {
-    /// Ends the count, and gives the memory back where it is still whole. Else lets go of it.
+    /// Ends the loan. Returns the memory to the pool if it is complete; otherwise frees it.
     fn end(&mut self, bytes: BytesMut) {
         if let Some(pool) = self.pool.take() {
             let memory = PinnedBytes { pin: self.pin.take(), bytes };
             let whole = (memory.bytes.len() == self.len).then_some(memory);
-            let surplus = pool.books.lock().give_back(self.len, whole);
+            let surplus = pool.state.lock().end_loan(self.len, whole);
             drop(surplus);
         }
     }
@@ -241,20 +242,20 @@ impl Drop for PoolLoan {
     }
 }
 
-/// Host memory that returns to its pool when dropped. Aligned to [`ALIGNMENT`] bytes.
+/// Host memory, aligned to [`ALIGNMENT`] bytes, that returns to its pool when dropped.
 pub struct HostBuffer {
     bytes: BytesMut,
-    /// `None` only once the rows have taken it.
-    lease: Option<PoolLoan>,
+    /// `None` only after `into_rows`.
+    loan: Option<PoolLoan>,
 }
 
 impl HostBuffer {
-    /// Cuts the buffer into `count` rows of `row_len` bytes, which can be owned, and written, by
-    /// different threads.
+    /// Splits the buffer into `count` rows of `row_len` bytes, which different threads can own and
+    /// write.
     pub(crate) fn into_rows(mut self, count: usize, row_len: usize) -> RowBuffer {
         let mut rest = std::mem::take(&mut self.bytes);
         let rows = (0..count).map(|_| Some(rest.split_to(row_len))).collect();
-        RowBuffer { lease: self.lease.take(), rows, rest }
+        RowBuffer { loan: self.loan.take(), rows, rest }
     }
 }
 
@@ -273,8 +274,8 @@ impl DerefMut for HostBuffer {
 
 impl Drop for HostBuffer {
     fn drop(&mut self) {
-        if let Some(lease) = &mut self.lease {
-            lease.end(std::mem::take(&mut self.bytes));
+        if let Some(loan) = &mut self.loan {
+            loan.end(std::mem::take(&mut self.bytes));
         }
     }
 }
@@ -285,10 +286,10 @@ impl fmt::Debug for HostBuffer {
     }
 }
 
-/// A buffer cut into rows. A row is absent while a worker writes it.
+/// A buffer split into rows. A row is absent while a worker writes it.
 pub(crate) struct RowBuffer {
-    /// First, since memory is let go before it is freed.
-    lease: Option<PoolLoan>,
+    /// First, so that the memory is unpinned before it is freed.
+    loan: Option<PoolLoan>,
     rows: Vec<Option<BytesMut>>,
     rest: BytesMut,
 }
@@ -298,7 +299,7 @@ impl RowBuffer {
         self.rows[row].take()
     }
 
-    pub(crate) fn give_back(&mut self, row: usize, bytes: BytesMut) {
+    pub(crate) fn return_row(&mut self, row: usize, bytes: BytesMut) {
         self.rows[row] = Some(bytes);
     }
 
@@ -306,23 +307,23 @@ impl RowBuffer {
         self.rows[row].as_mut()
     }
 
-    /// Joins the rows again, without copying. `None` where one of the first `needed` is still away;
-    /// where one behind them is, the buffer ends in front of that, and is not used again.
+    /// Joins the rows without copying. Returns `None` if one of the first `needed` rows is absent.
+    /// If a later row is absent, the buffer ends before it and is not reused.
     pub(crate) fn into_buffer(mut self, needed: usize) -> Option<HostBuffer> {
         let mut whole = BytesMut::new();
         for (at, row) in self.rows.drain(..).enumerate() {
             match row {
-                // Neighbours of one allocation: `unsplit` only moves the end of the first.
+                // The rows are adjacent in one allocation, so `unsplit` does not copy.
                 Some(row) => whole.unsplit(row),
                 None if at < needed => {
-                    drop(self.lease.take());
+                    drop(self.loan.take());
                     return None;
                 }
-                None => return Some(HostBuffer { bytes: whole, lease: self.lease.take() }),
+                None => return Some(HostBuffer { bytes: whole, loan: self.loan.take() }),
             }
         }
         whole.unsplit(self.rest);
-        Some(HostBuffer { bytes: whole, lease: self.lease.take() })
+        Some(HostBuffer { bytes: whole, loan: self.loan.take() })
     }
 }
 
@@ -337,7 +338,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rows_are_written_apart_and_joined_without_a_copy() {
+    fn rows_are_written_by_threads_and_joined_without_a_copy() {
         let pool = BufferPool::new();
         let buffer = pool.take(4 * 100).unwrap();
         let address = buffer.as_ptr();
@@ -353,7 +354,7 @@ mod tests {
             }));
         }
         for (row, writer) in writers.into_iter().enumerate() {
-            rows.give_back(row, writer.join().unwrap());
+            rows.return_row(row, writer.join().unwrap());
         }
         let buffer = rows.into_buffer(4).unwrap();
         assert_eq!(buffer.as_ptr(), address);
@@ -361,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dropped_buffer_is_used_again() {
+    fn a_dropped_buffer_is_reused() {
         let pool = BufferPool::new();
         let first = pool.take(1000).unwrap();
         let address = first.as_ptr();
@@ -388,16 +389,16 @@ mod tests {
     }
 
     #[test]
-    fn the_rows_in_front_of_one_that_is_away_are_a_buffer_of_their_own() {
+    fn the_rows_before_an_absent_row_form_a_buffer() {
         let pool = BufferPool::new();
         let mut rows = pool.take(100).unwrap().into_rows(4, 25);
         rows.row_mut(1).unwrap().fill(7);
-        let away = rows.lend(2);
+        let absent = rows.lend(2);
         let front = rows.into_buffer(2).unwrap();
         assert_eq!(front.len(), 50);
         assert!(front[25..].iter().all(|&byte| byte == 7));
-        assert_eq!(pool.statistics().live_bytes, 100, "its memory is that of all four");
-        drop((front, away));
+        assert_eq!(pool.statistics().live_bytes, 100, "the loan covers all four rows");
+        drop((front, absent));
         assert_eq!(pool.statistics().live_bytes, 0);
         assert_eq!(pool.statistics().free_bytes, 0);
     }
@@ -416,23 +417,24 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_keeps_no_more_than_was_in_use_at_its_peak() {
+    fn free_bytes_do_not_exceed_the_peak() {
         let pool = BufferPool::new();
         for len in 1000..1100 {
             drop(pool.take(len).unwrap());
             let PoolStatistics { free_bytes, peak_bytes, .. } = pool.statistics();
-            assert_eq!((free_bytes, peak_bytes), (len, len), "one at a time was in use");
+            assert_eq!((free_bytes, peak_bytes), (len, len), "one buffer at a time was in use");
         }
         let two = [pool.take(1099).unwrap(), pool.take(600).unwrap()];
         drop(two);
         assert_eq!(pool.statistics().free_bytes, 1699);
-        // No room for a new one of 800 beside both: the older one, of 600 bytes, was dropped last.
+        // A new buffer of 800 bytes exceeds the limit with both free ones. The buffer of 600 bytes
+        // was dropped last, so it is kept.
         let _other = pool.take(800).unwrap();
         assert_eq!(pool.statistics().free_bytes, 600);
     }
 
     #[test]
-    fn the_slack_is_for_buffers_in_use_only() {
+    fn the_slack_applies_only_to_buffers_in_use() {
         let pool = BufferPool::new();
         drop([pool.take(800).unwrap(), pool.take(800).unwrap()]);
         let small = pool.take(50).unwrap();
@@ -442,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn a_few_small_buffers_more_do_not_cost_a_large_one() {
+    fn a_few_extra_small_buffers_do_not_evict_a_large_one() {
         let pool = BufferPool::new();
         let large = pool.take(100_000).unwrap();
         drop(large);
@@ -453,12 +455,12 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_of_too_many_free_buffers_go_first() {
+    fn the_oldest_excess_buffers_are_freed_first() {
         let pool = BufferPool::new();
         let buffers: Vec<_> = (1..=70).map(|len| pool.take(len).unwrap()).collect();
         drop(buffers);
         let statistics = pool.statistics();
-        assert_eq!(statistics.free_bytes, (7..=70).sum::<usize>(), "the last 64 of them");
+        assert_eq!(statistics.free_bytes, (7..=70).sum::<usize>(), "the last 64 buffers");
         drop(pool.take(7).unwrap());
         assert_eq!(pool.statistics().allocations, 70);
         drop(pool.take(6).unwrap());
@@ -466,7 +468,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_cannot_be_had_is_an_error() {
+    fn a_failed_allocation_is_an_error() {
         let pool = BufferPool::new();
         for len in [usize::MAX, isize::MAX as usize, 1 << 60] {
             assert_eq!(pool.take(len).unwrap_err().kind(), ErrorKind::LimitExceeded);
@@ -474,7 +476,7 @@ mod tests {
         assert_eq!(pool.statistics(), PoolStatistics::default());
     }
 
-    /// What is pinned, as address and length.
+    /// Pinned ranges, as address and length.
     #[derive(Clone, Debug, Default)]
     struct PinLedger(Arc<Mutex<Vec<(usize, usize)>>>);
 
@@ -484,7 +486,7 @@ mod tests {
         fn pin(&self, memory: &mut [u8]) -> Result<Pin> {
             let place = (memory.as_ptr().addr(), memory.len());
             if place.1 > 100 * PAGE {
-                return Err(Error::new(ErrorKind::LimitExceeded, "too much is locked"));
+                return Err(Error::new(ErrorKind::LimitExceeded, "too much memory is pinned"));
             }
             self.0.lock().push(place);
             Ok(Box::new(PinnedRange(self.clone(), place)))
@@ -498,7 +500,7 @@ mod tests {
     }
 
     #[test]
-    fn whole_pages_are_pinned_once_for_each_allocation_until_the_pool_frees_them() {
+    fn whole_pages_are_pinned_once_per_allocation_until_freed() {
         let ledger = PinLedger::default();
         let pool = BufferPool::pinned(Arc::new(ledger.clone()));
         let buffer = pool.take(PAGE + 1).unwrap();
@@ -509,7 +511,7 @@ mod tests {
         drop(buffer);
         let again = pool.take(PAGE + 1).unwrap();
         assert_eq!(again.as_ptr().addr(), address);
-        assert_eq!(ledger.0.lock().len(), 1, "a buffer that waits to be used again stays pinned");
+        assert_eq!(ledger.0.lock().len(), 1, "a free buffer stays pinned");
         assert!(pool.take(0).unwrap().is_empty());
         assert_eq!(pool.take(101 * PAGE).unwrap_err().kind(), ErrorKind::LimitExceeded);
         assert_eq!(pool.statistics().live_bytes, PAGE + 1);
@@ -519,13 +521,13 @@ mod tests {
     }
 
     #[test]
-    fn a_pinned_buffer_that_lost_a_row_is_let_go_before_that_row_is_freed() {
+    fn a_pinned_buffer_is_unpinned_before_a_lost_row_is_freed() {
         let ledger = PinLedger::default();
         let pool = BufferPool::pinned(Arc::new(ledger.clone()));
         let mut rows = pool.take(100).unwrap().into_rows(2, 50);
         let lost = rows.lend(1);
         let short = rows.into_buffer(1).unwrap();
-        assert_eq!(ledger.0.lock().len(), 1, "what is in front of the lost row is still used");
+        assert_eq!(ledger.0.lock().len(), 1, "the rows before the lost one are still used");
         drop(short);
         assert!(ledger.0.lock().is_empty());
         drop(lost);

@@ -245,7 +245,7 @@ impl Assembly {
             Place::Spare => self.spare.push(rows),
             Place::Slot { batch, slot } => {
                 if let Some(batch) = find_batch(&mut self.batches, batch) {
-                    batch.give_back(slot, rows);
+                    batch.return_rows(slot, rows);
                     batch.taken[slot] = written;
                 }
             }
@@ -334,7 +334,7 @@ impl Assembly {
                 (Place::Spare, Some(rows)) => self.spare.push(rows),
                 (Place::Slot { batch, slot }, Some(rows)) => {
                     if let Some(batch) = find_batch(&mut self.batches, batch) {
-                        batch.give_back(slot, rows);
+                        batch.return_rows(slot, rows);
                     }
                 }
                 (_, None) => {}
@@ -385,9 +385,9 @@ fn find_batch(batches: &mut VecDeque<OpenBatch>, number: u64) -> Option<&mut Ope
 }
 
 impl OpenBatch {
-    fn give_back(&mut self, slot: usize, rows: Vec<BytesMut>) {
+    fn return_rows(&mut self, slot: usize, rows: Vec<BytesMut>) {
         for (field, row) in self.fields.iter_mut().zip(rows) {
-            field.give_back(slot, row);
+            field.return_row(slot, row);
         }
     }
 
