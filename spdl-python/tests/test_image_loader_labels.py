@@ -56,7 +56,7 @@ def test_folders_in_a_tar_are_classes_as_in_a_folder(images, tmp_path, silent):
     loader, labels = load(source)
     assert loader.class_to_idx == {"cat": 0, "dog": 1}
     assert labels == [0, 1, 1, 0, 1, 1]
-    with pytest.raises(ValueError, match="those of folders, in an archive too, .* are its own"):
+    with pytest.raises(ValueError, match="labels from folders and file lists have their own class names"):
         load(source, classes=["cat", "dog"])
 
 

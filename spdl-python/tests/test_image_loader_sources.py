@@ -282,7 +282,7 @@ def test_a_list_names_images_of_several_servers_and_of_this_machine(everything, 
 
 def test_a_single_image_is_told_to_be_a_list(many):
     path = next(many.glob("*/*.png"))
-    with pytest.raises(ValueError, match="a folder, or a list of images") as caught:
+    with pytest.raises(ValueError, match="a folder, or a list of image files") as caught:
         spdl_rs.ImageLoader(path, batch_size=1)
     assert caught.value.key == str(path)
 

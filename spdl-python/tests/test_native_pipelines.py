@@ -270,10 +270,10 @@ def test_each_operator_has_a_budget_of_its_own(photos, tmp_path):
     ("op", "item", "kind", "says"),
     [
         (Fetch(), 7, TypeError, "Fetch takes a path .* not int"),
-        (Fetch(), ("a", "b"), TypeError, "a label must be an integer of at most 64 bits, not 'b'"),
+        (Fetch(), ("a", "b"), TypeError, "a label must be a 64-bit integer, not 'b'"),
         (Fetch(), ("a", 1, 2), TypeError, "a pair of a value and its label"),
         (DecodeImage(8), "a.png", TypeError, "DecodeImage takes the bytes .* not str; .*add Fetch"),
-        (DecodeImage(8), (b"", 0.5), TypeError, "a label must be a whole number"),
+        (DecodeImage(8), (b"", 0.5), TypeError, "a label must be a 64-bit integer"),
     ],
 )
 def test_what_an_operator_cannot_take_is_told_in_its_name(op, item, kind, says, caplog):

@@ -423,7 +423,7 @@ fn the_text_has_all_parts_and_no_long_lines() {
     ] {
         assert!(run.stdout.contains(part), "{part:?} is missing in {}", run.stdout);
     }
-    assert!(!run.stdout.contains('\x1b'), "colours or movements of the cursor");
+    assert!(!run.stdout.contains('\x1b'), "escape sequences in the output");
     for line in run.stdout.lines() {
         assert!(line.chars().count() <= 100, "too long: {line}");
     }
@@ -447,7 +447,7 @@ fn a_closed_pipe_is_no_error() {
 #[test]
 fn a_failed_write_to_standard_output_is_an_error() {
     let Ok(full) = fs::OpenOptions::new().write(true).open("/dev/full") else {
-        println!("SKIPPED: there is no /dev/full");
+        println!("SKIPPED: no /dev/full");
         return;
     };
     let folder = Folder::with_images(4, 1);

@@ -146,7 +146,7 @@ pub(crate) fn command_in(text: &str) -> String {
 /// The output as text.
 pub(crate) fn finish(output: Output) -> Run {
     Run {
-        code: output.status.code().expect("the program was not killed"),
+        code: output.status.code().expect("killed by a signal"),
         stdout: String::from_utf8(output.stdout).unwrap(),
         stderr: String::from_utf8(output.stderr).unwrap(),
     }

@@ -89,7 +89,7 @@ fn verify_finds_damage_in_headers_padding_and_checksum_files() {
     let name = format!("{key}.png");
     let len = fs::metadata(&shard).unwrap().len() as usize;
     let padding = offset + bytes.next_multiple_of(512) - 1;
-    assert!(padding >= offset + bytes, "the image fills its blocks");
+    assert!(padding >= offset + bytes, "the image has no padding");
     for (at, expected, words) in [
         // In the header of the image: its name.
         (offset - 512, Some(name.as_str()), "following members could not be checked"),
@@ -151,7 +151,7 @@ fn archives_of_other_programs_are_supported() {
     let tar =
         Command::new("tar").arg("-cf").arg(&archive).arg("-C").arg(source.path()).arg(".").status();
     if !tar.is_ok_and(|status| status.success()) {
-        println!("SKIPPED: tar is not there");
+        println!("SKIPPED: tar is not installed");
         return;
     }
     let keys = run("ls", &archive, &[]).stdout;
@@ -449,7 +449,7 @@ fn verify_shows_a_progress_bar_on_a_terminal() {
     let archive = shards.join("shard-000001.tar");
     for (path, rate) in [(&*shards, "B/s"), (&archive, "B/s"), (images.path(), "images/s")] {
         let Some(result) = at_a_terminal(path) else {
-            println!("SKIPPED: script is not there");
+            println!("SKIPPED: script is not installed");
             return;
         };
         assert!(result.contains(rate) && result.contains(" left"), "{result}");

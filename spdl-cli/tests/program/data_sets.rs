@@ -301,7 +301,7 @@ fn parquet_is_shuffled_in_windows() {
     assert_eq!(of(&data, "eval", "1"), of(&set, "eval", "1"), "the order of the rows");
     assert_eq!(of(&data, "train", "1"), of(&data, "train", "1"), "the same each time");
     assert_ne!(of(&data, "train", "1"), of(&data, "train", "2"), "another seed");
-    assert_ne!(of(&data, "train", "1"), of(&set, "train", "1"), "parts of a file, and their rows");
+    assert_ne!(of(&data, "train", "1"), of(&set, "train", "1"), "shuffled by row group");
 }
 
 #[cfg(not(feature = "parquet"))]

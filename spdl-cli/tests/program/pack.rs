@@ -123,7 +123,7 @@ fn tar_and_python_read_the_shards() {
             assert_eq!(listed.lines().count(), 2 * names.len());
             assert!(listed.lines().all(|line| line.starts_with("-rw-r--r-- 0/0 ")), "{listed}");
         }
-        None => println!("SKIPPED: tar is not there"),
+        None => println!("SKIPPED: tar is not installed"),
     }
     let script = "\
 import hashlib, json, sys, tarfile
@@ -134,7 +134,7 @@ with tarfile.open(sys.argv[1]) as archive:
     fs::write(&path, script).unwrap();
     let python = std::env::var("SPDL_PYTHON").unwrap_or_else(|_| "python3".to_owned());
     let Some(result) = other(&python, &[&path, &archive]) else {
-        println!("SKIPPED: python3 is not there");
+        println!("SKIPPED: python3 is not installed");
         return;
     };
     let members: Vec<(String, String)> = serde_json::from_str(&result).unwrap();
@@ -332,7 +332,7 @@ fn a_killed_pack_resumes_to_the_same_bytes() {
         resumed += u32::from(json["resumed"] != 0);
         assert_eq!(files(shards.path()), expected, "attempt {attempt}");
     }
-    assert_eq!(killed, 20, "runs that were killed before their end");
+    assert_eq!(killed, 20, "too few runs were killed");
     assert!(resumed > 3, "only {resumed} runs resumed from finished shards");
 }
 

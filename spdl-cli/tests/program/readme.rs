@@ -16,7 +16,7 @@ fn the_rust_program_of_the_readme_is_an_example_and_runs() {
     // Test programs are in `deps`, examples beside that folder.
     let built = current_exe().unwrap().parent().unwrap().join("../examples/batches");
     if !built.exists() {
-        println!("SKIPPED: the example `batches` was not built");
+        println!("SKIPPED: the example `batches` is not built");
         return;
     }
     let output = Command::new(built).arg(folder.join("../assets")).output().unwrap();

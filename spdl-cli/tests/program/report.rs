@@ -69,7 +69,7 @@ fn markup_in_file_names_is_escaped() {
     let path = folder.join("report.html");
     let run = bench(folder.path(), &["--on-error", "skip", "--report", path.to_str().unwrap()]);
     assert_eq!(run.code, 0, "{}", run.stderr);
-    assert!(!run.stdout.contains(['\x1b', '\u{202e}']), "the terminal is not steered");
+    assert!(!run.stdout.contains(['\x1b', '\u{202e}']), "control characters in the output");
 
     let html = fs::read_to_string(&path).unwrap();
     let document = parse(&html);

@@ -70,7 +70,7 @@ const DAMAGE: [(&str, Damage, u64); 8] = [
         29,
     ),
     (
-        "a class is another one, which no decoder sees",
+        "a label is changed, which decoding cannot detect",
         |set| {
             let shard = set.join("shard-000000.tar");
             let (_, at) = place_of(&shard, 5, "cls");

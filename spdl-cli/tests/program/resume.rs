@@ -119,7 +119,7 @@ fn a_signal_stops_a_run_and_saves_a_checkpoint() {
         let output = child.wait_with_output().unwrap();
         let result = String::from_utf8_lossy(&output.stderr).into_owned();
         if output.status.success() {
-            println!("SKIPPED: the run was done before SIG{signal} came");
+            println!("SKIPPED: the run ended before SIG{signal}");
             continue;
         }
         let number = if signal == "TERM" { 15 } else { 2 };

@@ -61,7 +61,7 @@ fn only_checkpoints_are_replaced() {
         vec![notes, image.to_str().unwrap().to_owned(), "/dev/full".into(), "/dev/null".into()];
     match std::process::Command::new("mkfifo").arg(&pipe).status() {
         Ok(made) if made.success() => places.push(pipe),
-        _ => println!("SKIPPED: no mkfifo here"),
+        _ => println!("SKIPPED: mkfifo is not installed"),
     }
     for place in &places {
         let kind = fs::symlink_metadata(place).unwrap().file_type();

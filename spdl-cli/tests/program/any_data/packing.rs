@@ -146,7 +146,7 @@ fn tfrecord_features_become_fields() {
         assert_eq!((&fields["png"], &fields["cls"]), (&png(number), &number.to_string().into()));
     }
     let read = run("cat", &data, &["train-0/1.png"]);
-    assert_eq!(read.code, 1, "that is its name in the shards");
+    assert_eq!(read.code, 1, "the key of a packed sample");
     let name = format!("{}:1", data[0].display());
     let image = spdl().arg("cat").arg(&data[0]).args([&name, "--field", "image/encoded"]).output();
     assert_eq!(image.unwrap().stdout, png(1));
@@ -167,7 +167,7 @@ fn mds_columns_become_fields() {
     for name in ["png", "cls", "text.txt", "info.json", "array.npy", "blob", "f32.json"] {
         assert!(fields.contains_key(name), "{name}: {:?}", fields.keys());
     }
-    assert_eq!(fields["cls"], b"3", "the number before that of the sample");
+    assert_eq!(fields["cls"], b"3", "the label is the sample number minus 1");
     assert_eq!(run("verify", &[folder.join("set")], &[]).code, 0);
     let result = run("verify", &data, &["--json"]).json();
     assert_eq!((&result["sound"], &result["images"]), (&true.into(), &5.into()));
@@ -256,7 +256,7 @@ fn samples_without_valid_image_are_skipped_or_end_the_run() {
     let json: Value = serde_json::from_str(&json.stdout).unwrap();
     assert_eq!(json["skipped"], 1, "{json}");
     let reason = json["skipped_samples"][0]["reason"].as_str().unwrap();
-    assert!(reason.contains("the shard is damaged from here on"), "{reason}");
+    assert!(reason.contains("the shard is damaged from here"), "{reason}");
     let list = fs::read_to_string(folder.join("list.csv")).unwrap();
     folder.add("gap.csv", list.replace(",number 0\n", ",\n").as_bytes());
     for (number, (data, arguments, words)) in [
@@ -401,7 +401,7 @@ fn an_invalid_sample_is_skipped_or_ends_the_run() {
         .args(names)
         .status();
     if !tar.is_ok_and(|status| status.success()) {
-        println!("SKIPPED: tar is not there");
+        println!("SKIPPED: tar is not installed");
         return;
     }
     let result = pack(&[&archive], &folder.join("set"), &[]);

@@ -242,7 +242,7 @@ fn value_and_label<'py>(item: &Bound<'py, PyAny>) -> PyResult<(Bound<'py, PyAny>
         let hide = || item.py().import("spdl_rs._secrets")?.getattr("without_secrets");
         let shown = label.repr().and_then(|text| hide()?.call1((text,)));
         let shown = shown.map(|text| text.to_string()).unwrap_or_default();
-        let message = format!("a label must be an integer of at most 64 bits, not {shown}");
+        let message = format!("a label must be a 64-bit integer, not {shown}");
         PyTypeError::new_err(message)
     })?;
     Ok((pair.get_item(0)?, Some(number)))
