@@ -4,7 +4,12 @@ import gc
 import logging
 
 import pytest
-from spdl_rs.pipeline import PipelineBuilder, PipelineFailure, build_pipeline
+from spdl_rs.pipeline import (
+    PipelineBuilder,
+    PipelineFailure,
+    build_pipeline,
+    run_pipeline_in_subprocess,
+)
 from spdl_rs.pipeline._failures import dropped
 from spdl_rs.pipeline.defs import Pipe, PipelineConfig, ProcessPoolExecutorConfig
 from spdl_rs.pipeline.defs import MAIN_PROCESS, SinkConfig, SourceConfig
@@ -99,6 +104,18 @@ def test_the_end_of_an_epoch_by_get_item_warns(warned):
         pipeline.get_item()
     (message,) = warned()
     assert "1 item was dropped" in message and "ValueError: 1 is odd" in message
+
+
+def test_a_pipeline_in_another_process_warns_there_after_each_iteration(capfd):
+    config = PipelineBuilder().add_source(range(10)).pipe(odd_fails, output_order="input")
+    numbers = run_pipeline_in_subprocess(
+        config.add_sink().get_config(), num_threads=1, mp_context="spawn"
+    )
+    for _ in range(2):
+        assert list(numbers) == [0, 2, 4, 6, 8]
+    del numbers
+    gc.collect()
+    assert capfd.readouterr().err.count("ended, and 5 items were dropped (") == 2
 
 
 def test_a_pipeline_with_a_region_warns_once_for_all_processes(warned):

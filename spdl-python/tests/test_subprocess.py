@@ -499,7 +499,7 @@ def test_x04_an_executor_must_be_new():
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         pool.submit(int).result()
         config = source(range(3)).pipe(int, executor=pool).add_sink().get_config()
-        with pytest.raises(ValueError, match="has been used"):
+        with pytest.raises(ValueError, match="was used before"):
             run_pipeline_in_subprocess(config, num_threads=1)
         build_pipeline(config, num_threads=1)
 

@@ -33,7 +33,7 @@ def build_pipeline(
     background_tasks: Sequence[BackgroundTaskFactory] | None = None,
     use_thread_output_queue: bool = False,
 ) -> Pipeline[U]:
-    """Creates the pipeline that a configuration describes. Nothing runs before it is started.
+    """Creates a pipeline from a configuration. Nothing runs before the pipeline is started.
 
     Args:
         pipeline_cfg: The configuration.
@@ -41,8 +41,8 @@ def build_pipeline(
             They run functions that are not async.
         max_failures: How many items may fail, in all stages without a separate budget, before the pipeline
             ends with a `PipelineFailure`: a number, or a fraction (`fractions.Fraction`) of the items tried,
-            which applies from the 100th item on. Negative: unlimited. Each failure is logged, and if items
-            were dropped, one warning with their number is logged when the pipeline ends.
+            which applies from the 100th item on. Negative: unlimited, the default, as in SPDL. Each failure
+            is logged. When a pipeline that dropped items ends, one warning with their number is logged.
         report_stats_interval: The interval in seconds at which statistics of stages and queues are logged, at
             level INFO under `spdl_rs.pipeline`. If not positive, they are logged at the end only. The
             default hooks and queues of `spdl_rs.pipeline.config` receive the interval too.

@@ -268,6 +268,9 @@ class PipelineBuilder(Generic[T, U]):
     ) -> Pipeline[U]:
         """Creates the pipeline: see `build_pipeline` for the arguments.
 
+        By default, `max_failures` is -1: any number of items may fail. When a pipeline that dropped
+        items ends, one warning with their number is logged.
+
         Raises:
             RuntimeError: The source or the sink is missing.
             TypeError, ValueError: As for `build_pipeline`.

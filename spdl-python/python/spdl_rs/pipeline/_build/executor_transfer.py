@@ -1,4 +1,4 @@
-"""Executors of a pipeline that is to run in another process: made there, when they are needed."""
+"""Executors of a pipeline that runs in another process. They are created there, on first use."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ T = TypeVar("T")
 
 
 def transferable(config: PipelineConfig[T], *, processes: bool = True) -> PipelineConfig[T]:
-    """The same pipeline, with executors that can be pickled.
+    """Returns the same pipeline with executors that can be pickled.
 
     Args:
         config: The pipeline.
-        processes: Whether the other process may have processes of its own.
+        processes: If false, the other process may not start processes.
 
     Raises:
-        ValueError: An executor has been used already, or needs processes where there may be none.
+        ValueError: An executor was used before, or needs processes that are not allowed.
     """
     made: dict[int, concurrent.futures.Executor] = {}
 
     def replaced(executor: concurrent.futures.Executor) -> concurrent.futures.Executor:
-        # Stages that share an executor share it there too.
+        # Stages that share an executor share its replacement.
         if id(executor) not in made:
             made[id(executor)] = _transferable_executor(executor, processes)
         return made[id(executor)]
@@ -34,8 +34,8 @@ def transferable(config: PipelineConfig[T], *, processes: bool = True) -> Pipeli
     return _with_executors(config, replaced)
 
 
-class ExecutorMadeWhereUsed(concurrent.futures.Executor):
-    """An executor that is made by the first call in the process that makes it."""
+class LazyExecutor(concurrent.futures.Executor):
+    """An executor that is created by the first `submit`, in the process that calls it."""
 
     def __init__(self, make: Callable[..., concurrent.futures.Executor], *arguments: Any) -> None:
         self._make = make
@@ -84,15 +84,15 @@ def _make_processes(
 def _transferable_executor(
     executor: concurrent.futures.Executor, processes: bool
 ) -> concurrent.futures.Executor:
-    # By exact type: what a class derived from these adds is not known here. How an executor of the
-    # standard library was made shows in its private attributes only.
+    # Subclasses are not transferable, because they may have more state. Only private attributes
+    # show the arguments of an executor of the standard library.
     known: dict[str, Any] = vars(executor)
     if type(executor) is concurrent.futures.ThreadPoolExecutor:
         make, specific, used = _make_threads, "_thread_name_prefix", bool(known.get("_threads"))
     elif type(executor) is concurrent.futures.ProcessPoolExecutor:
         if not processes:
             raise ValueError(
-                "a ProcessPoolExecutor cannot be used where daemon=True forbids processes"
+                "a ProcessPoolExecutor cannot be used with daemon=True, which forbids processes"
             )
         make, specific = _make_processes, "_mp_context"
         used = bool(known.get("_processes") or known.get("_queue_count"))
@@ -100,18 +100,18 @@ def _transferable_executor(
         return executor
     if used:
         raise ValueError(
-            f"a {type(executor).__name__} that has been used cannot be moved to another process; "
-            "give a new one"
+            f"a {type(executor).__name__} that was used before cannot be moved to another process; "
+            "pass a new one"
         )
     initializer, initargs = known.get("_initializer"), known.get("_initargs", ())
     second = known[specific]
     if make is _make_processes:
         second = second.get_start_method() if second is not None else None
-    return ExecutorMadeWhereUsed(make, known["_max_workers"], second, initializer, initargs)
+    return LazyExecutor(make, known["_max_workers"], second, initializer, initargs)
 
 
 def _with_executors(config: Any, replaced: Callable[[Any], Any]) -> Any:
-    """A copy of a configuration, with other executors."""
+    """Returns a copy of a configuration with other executors."""
 
     def within(part: Any) -> Any:
         return _with_executors(part, replaced)

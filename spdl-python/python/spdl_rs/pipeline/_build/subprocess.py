@@ -1,4 +1,4 @@
-"""Whole pipelines in another process."""
+"""Pipelines that run in another process."""
 
 from __future__ import annotations
 
@@ -32,26 +32,28 @@ def run_pipeline_in_subprocess(
     use_thread_output_queue: bool = False,
     **kwargs: Any,
 ) -> Iterable[T]:
-    """Runs a pipeline in another process. The result can be iterated again and again.
+    """Runs a pipeline in another process. The result can be iterated repeatedly.
 
-    Each iteration builds and runs the pipeline anew, in the same process; one with a continuous
-    source is built once and goes on, and each iteration gives an epoch.
+    Each iteration builds and runs a new pipeline, in the same process. A pipeline with a continuous
+    source is built once, and each iteration is one epoch.
 
-    Executors of stages are made anew in the other process, once: a `ThreadPoolExecutor` and a
-    `ProcessPoolExecutor`, which must not have been used before, and `PriorityThreadPoolExecutor`
-    and its like. Others must be picklable.
+    The other process logs failures, and one warning per pipeline that dropped items.
+
+    Executors of stages are created once in the other process. A `ThreadPoolExecutor` or
+    `ProcessPoolExecutor` must not have been used before. Other executors must be picklable, as
+    `PriorityThreadPoolExecutor` is.
 
     Args:
-        config_or_builder: The pipeline. A builder is accepted, but deprecated.
+        config_or_builder: The pipeline. A builder is deprecated.
         num_threads, max_failures, report_stats_interval, queue_class, task_hook_factory, \
-background_tasks, use_thread_output_queue: As for `build_pipeline`.
-        kwargs: As for `iterate_in_subprocess`.
+background_tasks, use_thread_output_queue: See `build_pipeline`.
+        kwargs: See `iterate_in_subprocess`.
 
     Raises:
-        TypeError, ValueError: As for `build_pipeline` and `iterate_in_subprocess`.
-        ValueError: An executor has been used already, or needs processes where `daemon` is set.
+        TypeError, ValueError: See `build_pipeline` and `iterate_in_subprocess`.
+        ValueError: An executor was used before, or needs processes while `daemon` is true.
 
-    While it is iterated, as for `iterate_in_subprocess`; a `PipelineFailure` arrives as such.
+    Iteration raises the exceptions of `iterate_in_subprocess`, and `PipelineFailure`.
 
     >>> from spdl_rs.pipeline import PipelineBuilder, run_pipeline_in_subprocess
     >>> builder = PipelineBuilder().add_source(range(3)).pipe(str).aggregate(2).add_sink()
@@ -83,18 +85,19 @@ background_tasks, use_thread_output_queue: As for `build_pipeline`.
 def run_pipeline_in_subinterpreter(
     config: PipelineConfig[T], /, *, num_threads: int, **kwargs: Any
 ) -> Iterable[T]:
-    """Would run a pipeline in another interpreter of this process, and refuses to: see
-    `iterate_in_subinterpreter`. Use `run_pipeline_in_subprocess`.
+    """Not supported: raises an exception, see `iterate_in_subinterpreter`.
+
+    Use `run_pipeline_in_subprocess`.
 
     Raises:
-        RuntimeError: Always; a `NotImplementedError` from Python 3.14 on, which has interpreters.
+        RuntimeError: Always; from Python 3.14 on it is a `NotImplementedError`.
     """
     del config, num_threads, kwargs
     needs_interpreters("run_pipeline_in_subinterpreter", "run_pipeline_in_subprocess")
 
 
 class PipelinePerIteration(Stoppable, Generic[T]):
-    """Runs a pipeline for each iteration, or for all of them where its source is continuous."""
+    """Runs a pipeline for each iteration, or one for all if its source is continuous."""
 
     def __init__(self, config: PipelineConfig[T], options: dict[str, Any]) -> None:
         self._config = config
@@ -114,7 +117,7 @@ class PipelinePerIteration(Stoppable, Generic[T]):
             self.stop()
 
     def stop(self) -> None:
-        """Ends the pipeline. The next iteration builds another one."""
+        """Stops the pipeline. The next iteration builds a new one."""
         pipeline, self._pipeline = self._pipeline, None
         if pipeline is not None:
             pipeline.stop()
@@ -124,9 +127,9 @@ def _config_of(config_or_builder: Any, function: str) -> PipelineConfig[Any]:
     if isinstance(config_or_builder, PipelineConfig):
         return config_or_builder
     if not isinstance(config_or_builder, PipelineBuilder):
-        raise TypeError(f"{function} needs a PipelineConfig, not {config_or_builder!r}")
+        raise TypeError(f"{function} requires a PipelineConfig, not {config_or_builder!r}")
     warnings.warn(
-        f"a builder given to {function} is deprecated; give builder.get_config()",
+        f"passing a builder to {function} is deprecated; pass builder.get_config()",
         DeprecationWarning,
         stacklevel=3,
     )
