@@ -212,7 +212,7 @@ impl EpochLedger {
     }
 
     fn done(&mut self, index: u64, outcome: Outcome) {
-        let Some(own) = self.division.own(index) else {
+        let Some(own) = self.division.local(index) else {
             return self.unknown.push(index);
         };
         if !self.done.insert(own) {
@@ -250,7 +250,8 @@ impl EpochLedger {
         let last = first + (len - 1) * stride;
         if len > 1
             && self.items.is_empty()
-            && let (Some(start), Some(end)) = (self.division.own(first), self.division.own(last))
+            && let (Some(start), Some(end)) =
+                (self.division.local(first), self.division.local(last))
             && end - start == len - 1
             && self.done.is_absent(start..end + 1)
         {
@@ -340,7 +341,7 @@ impl EpochLedger {
 
     /// Whether a sample is done.
     fn is_done(&self, index: u64) -> bool {
-        self.division.own(index).is_some_and(|own| self.done.contains(own))
+        self.division.local(index).is_some_and(|own| self.done.contains(own))
     }
 
     fn more(&mut self, member: &LineageNode, pieces: u64) {
@@ -353,7 +354,7 @@ impl EpochLedger {
             // A stage that emits at the end of an epoch may reuse the identity of a sample that is
             // done.
             let division = &self.division;
-            let already_done = division.own(index).is_some_and(|own| self.done.contains(own));
+            let already_done = division.local(index).is_some_and(|own| self.done.contains(own));
             let gone = EndedPieces::default();
             SplitSample {
                 pieces: u64::from(!already_done),

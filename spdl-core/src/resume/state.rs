@@ -378,7 +378,7 @@ impl State {
                 return Err(invalid(format!("{id} is out of range: an epoch has {len} samples")));
             }
             let Some(place) = self.base.rank(id.index) else { continue };
-            let Some(own) = division.own(id.index) else {
+            let Some(own) = division.local(id.index) else {
                 let whose = self.shard.unwrap_or_default();
                 return Err(invalid(format!("{id} does not belong to {whose}")));
             };
@@ -396,7 +396,7 @@ impl State {
         self.base.add_places(places);
         self.pieces.retain(|_, index| {
             let is_done = |own| self.done.contains(own);
-            !self.base.contains(index) && !division.own(index).is_some_and(is_done)
+            !self.base.contains(index) && !division.local(index).is_some_and(is_done)
         });
         Ok(self)
     }

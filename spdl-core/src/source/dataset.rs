@@ -1,4 +1,4 @@
-//! Data sets with random access, and the order in which their items come.
+//! Data sets with random access, and the order of their items.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -12,36 +12,38 @@ use crate::source::sampler::{Sampler, Sequential, Shuffled};
 use crate::source::shard::Positions;
 use crate::source::{Cursor, Fingerprint, Source};
 
-/// A collection with random access: a list of files, an index of records.
+/// A collection with random access, such as a list of files or an index of records.
 ///
-/// Getting an item is cheap (it names the data, it does not read them) and never blocks. A
-/// [`DatasetSource`] makes it a [`Source`] in any order.
+/// [`item`](Dataset::item) returns the name of the data, not the data: it is cheap and never
+/// blocks. [`DatasetSource`] makes a data set a [`Source`] in any order.
 pub trait Dataset: Debug + Send + Sync + 'static {
-    /// What it holds.
+    /// The type of the items.
     type Item: Send + 'static;
 
-    /// How many items it holds.
+    /// The number of items.
     fn len(&self) -> u64;
 
-    /// Whether it holds none.
+    /// Whether the data set has no items.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Item `index`, in `0..len()`.
+    /// Returns item `index`, in `0..len()`.
     ///
     /// # Errors
-    /// Whatever keeps the item from being named; the pipeline's policy decides what follows.
+    /// `InvalidArgument` if `index` is out of range, or any error of the data set. The pipeline's
+    /// failure policy handles the error.
     fn item(&self, index: u64) -> Result<Self::Item>;
 
-    /// A number that tells these items from others, as a hash of their names does: a run is resumed
-    /// only where it is the same. It should not depend on where the data lie, and never on the version
-    /// of the compiler. `None`, the default, where nobody has computed one; their count counts then.
+    /// A hash of the items' names, part of the fingerprint. A run resumes only with an equal hash.
+    ///
+    /// The hash should not depend on the location of the data, and must not depend on the compiler
+    /// version. The default is `None`; the fingerprint then contains only the number of items.
     fn content_hash(&self) -> Option<u64> {
         None
     }
 
-    /// What people call this item, for messages.
+    /// The name of an item in messages. Default: `None`.
     fn key(&self, item: &Self::Item) -> Option<Arc<str>> {
         let _ = item;
         None
@@ -59,7 +61,8 @@ impl<T: Clone + Debug + Send + Sync + 'static> Dataset for Vec<T> {
         let item = usize::try_from(index).ok().and_then(|index| self.as_slice().get(index));
         item.cloned().ok_or_else(|| {
             let len = self.as_slice().len();
-            Error::new(ErrorKind::InvalidArgument, format!("item {index} of {len} was asked for"))
+            let message = format!("item index {index} is out of range for {len} items");
+            Error::new(ErrorKind::InvalidArgument, message)
         })
     }
 }
@@ -88,8 +91,7 @@ impl<D: Dataset + ?Sized> Dataset for Arc<D> {
     }
 }
 
-/// A [`Dataset`] as a [`Source`]: in its own order, shuffled anew each epoch, or in the order of
-/// any other [`Sampler`].
+/// A [`Dataset`] as a [`Source`], in the order of a [`Sampler`]. Default: sequential order.
 ///
 /// ```
 /// use spdl_core::{DatasetSource, Source};
@@ -119,24 +121,24 @@ impl<D> Clone for DatasetSource<D> {
 }
 
 impl<D: Dataset> DatasetSource<D> {
-    /// The data set in its own order.
+    /// Yields the items in sequential order.
     pub fn new(dataset: D) -> Self {
         DatasetSource::shared(Arc::new(dataset))
     }
 
-    /// The same, for a data set that is used elsewhere as well.
+    /// As [`new`](DatasetSource::new), for a data set that is shared.
     pub fn shared(dataset: Arc<D>) -> Self {
         DatasetSource { dataset, sampler: Arc::new(Sequential) }
     }
 
-    /// Shuffles every epoch by a [`Permutation`](crate::source::Permutation) of (seed, epoch).
+    /// Shuffles every epoch with a [`Permutation`](crate::source::Permutation) of seed and epoch.
     #[must_use]
     pub fn shuffled(self, seed: u64) -> Self {
         self.sampler(Shuffled::new(seed))
     }
 
-    /// Lets `sampler` decide which items come in an epoch, and in which order; it takes the place
-    /// of any set before.
+    /// Sets the sampler, which decides the items of an epoch and their order. Replaces an earlier
+    /// sampler.
     ///
     /// ```
     /// use spdl_core::source::sampler::{Repeated, Shuffled};
@@ -154,11 +156,12 @@ impl<D: Dataset> DatasetSource<D> {
         self
     }
 
-    /// The item that a sample is of: the one at position [`index`](SampleId::index) of the epoch's
-    /// order. So what a record or a message names by epoch and position is found again.
+    /// Returns the item of a sample: the item at position [`index`](SampleId::index) in the order
+    /// of its epoch.
     ///
-    /// The epoch's order is made anew for each call. For most samplers that is nothing; for many
-    /// samples of one that keeps a list, ask [`Sampler::epoch`] once and [`Dataset::item`] for each.
+    /// Maps a sample in a record or a message to its item. Each call computes the order of the
+    /// epoch. This is cheap for most samplers. For many samples of a sampler that stores a list,
+    /// call [`Sampler::epoch`] once and [`Dataset::item`] for each sample.
     ///
     /// ```
     /// use spdl_core::{DatasetSource, PipelineBuilder};
@@ -166,8 +169,8 @@ impl<D: Dataset> DatasetSource<D> {
     /// let builder = PipelineBuilder::new(source.clone()).epochs(0..2).record_order();
     /// let mut pipeline = builder.deterministic().batch("batch", 2, false).build()?;
     /// let batches = pipeline.by_ref().collect::<spdl_core::Result<Vec<_>>>()?;
-    /// // What the consumer was given in step 3, which is the second one of epoch 1.
-    /// let record = pipeline.order_record().expect("it was asked for");
+    /// // The items of step 3, which is the second step of epoch 1.
+    /// let record = pipeline.order_record().expect("`record_order` is set");
     /// let samples = record.samples_of(3).expect("there are 4 steps");
     /// let names: Vec<_> =
     ///     samples.into_iter().map(|id| source.item_at(id)).collect::<spdl_core::Result<_>>()?;
@@ -176,20 +179,19 @@ impl<D: Dataset> DatasetSource<D> {
     /// ```
     ///
     /// # Errors
-    /// `InvalidArgument` where the epoch has no such position; those that
-    /// [`Remainder::Pad`](crate::source::Remainder::Pad) adds, from its length on, are none either. As
+    /// `InvalidArgument` if the position is beyond the end of the epoch, which includes samples
+    /// that [`Remainder::Pad`](crate::source::Remainder::Pad) repeats. Otherwise the errors of
     /// [`Sampler::epoch`] and [`Dataset::item`].
     pub fn item_at(&self, id: SampleId) -> Result<D::Item> {
         let order = self.sampler.epoch(self.dataset.len(), id.epoch)?;
         if id.index >= order.len() {
-            let message = format!("{id} was asked for, but that epoch has {} samples", order.len());
+            let message = format!("{id} is out of range: the epoch has {} samples", order.len());
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         }
         self.dataset.item(order.at(id.index))
     }
 
-    /// A short line that differs where the number of items or the order differs: to tell whether a
-    /// saved state belongs to this source.
+    /// Describes the number of items and the order in one line, to compare sources.
     ///
     /// ```
     /// let source = spdl_core::DatasetSource::new(vec!['a', 'b']).shuffled(7);
@@ -252,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cursor_in_the_middle_gives_the_rest() {
+    fn a_cursor_in_the_middle_yields_the_remaining_items() {
         for source in [
             DatasetSource::new((0..100).collect::<Vec<_>>()),
             DatasetSource::new((0..100).collect::<Vec<_>>()).shuffled(3),
@@ -264,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sample_is_of_the_item_at_its_place_in_the_order() {
+    fn item_at_returns_the_item_at_the_position_in_the_order() {
         let numbers = || DatasetSource::new((100..110).collect::<Vec<u32>>());
         for source in [numbers(), numbers().shuffled(3)] {
             for epoch in 0..3 {
@@ -281,7 +283,7 @@ mod tests {
 
     // feature: Q03
     #[test]
-    fn the_sampler_decides_how_many_items_come() {
+    fn the_sampler_decides_the_number_of_items() {
         let numbers = || DatasetSource::new((0..10).collect::<Vec<u32>>());
         let first = numbers().sampler(Limited::positions(Sequential, 0..3).unwrap());
         assert_eq!(first.len_hint(), Some(3));
@@ -296,7 +298,7 @@ mod tests {
 
     // feature: E04
     #[test]
-    fn epochs_differ_and_hold_every_item_once() {
+    fn epochs_differ_and_contain_every_item_once() {
         let source = DatasetSource::new((0..100).collect::<Vec<_>>()).shuffled(3);
         let first = items(&source, Cursor::new(0, 0));
         let mut second = items(&source, Cursor::new(1, 0));

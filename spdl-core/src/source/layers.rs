@@ -1,40 +1,40 @@
-//! What of an epoch the ranks of one division after another have done: kept as how far each rank has
-//! come, so that it takes few numbers however many positions those are.
+//! The positions that several divisions of an epoch have done, one after another.
+//!
+//! Stored as the progress of each rank, so the size does not depend on the number of positions.
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::source::ranges::{Ranges, Rest};
+use crate::source::ranges::{Complement, Ranges};
 
-/// A layer of which each rank has done another part is written out as ranges of positions, where it
-/// is not more of them than this.
+/// A layer of ranks with different progress is converted to ranges if there are at most this many.
 const FEW_RANGES: u64 = 64;
-/// The table of who has done what takes at most this many words of 64 bits.
+/// The maximum size of a table of rounds, in words of 64 bits.
 const MOST_WORDS: usize = 1 << 22;
 
-/// What each of several ranks has done, where rank `r` of `w` has the numbers `r`, `r + w`, `r + 2w`
-/// …: a round is one number of each.
+/// The rounds that each of several ranks has done. Rank `r` of `w` has the numbers `r`, `r + w`, `r
+/// + 2w` …; a round is one number of each rank.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Rounds {
     /// The rounds that each rank has done.
     ranks: Vec<Ranges>,
-    /// Rounds at which some rank begins or ends, ascending, 0 first. In between, all rounds are
-    /// alike; behind the last one nothing is done.
+    /// Rounds at which some rank starts or ends, ascending, with 0 first. All rounds between two
+    /// bounds are equal. After the last bound no round is done.
     bounds: Vec<u64>,
-    /// Which ranks have done the rounds from each bound on, a bit each; those beyond the last rank
-    /// are set.
+    /// For each bound, a bit set of the ranks that have done the rounds from there on. Bits beyond
+    /// the last rank are set.
     done: Vec<u64>,
-    /// How many numbers of such a round are not done.
+    /// For each bound, how many numbers of a round are not done.
     free: Vec<u64>,
-    /// How many such numbers come before each bound.
+    /// For each bound, how many numbers before it are not done.
     before: Vec<u64>,
 }
 
 impl Rounds {
     /// # Errors
-    /// `Corrupt` for no ranks, and for numbers beyond 2^64; `LimitExceeded` where ranks have done
-    /// so many pieces that the table of them would be too large.
+    /// `Corrupt` if there are no ranks, or numbers exceed 2^64. `LimitExceeded` if the table would
+    /// exceed `MOST_WORDS`.
     pub(crate) fn new(ranks: Vec<Ranges>) -> Result<Self> {
         let world = ranks.len() as u64;
         let turns = ranks.iter().enumerate().flat_map(|(rank, done)| {
@@ -44,7 +44,7 @@ impl Rounds {
         turns.sort_unstable();
         let last = turns.last().map_or(0, |(round, _)| *round);
         if world == 0 || last.checked_mul(world).is_none() {
-            let message = format!("{world} ranks cannot have done {last} rounds");
+            let message = format!("invalid state: {world} ranks with {last} rounds each");
             return Err(Error::new(ErrorKind::Corrupt, message));
         }
         let words = ranks.len().div_ceil(64);
@@ -59,8 +59,8 @@ impl Rounds {
             if bound > from {
                 if done.len() + words > MOST_WORDS {
                     let message = format!(
-                        "{world} ranks have done so many separate parts of an epoch that they \
-                         cannot be put together"
+                        "cannot combine {world} ranks: they have done too many separate ranges of \
+                         the epoch"
                     );
                     return Err(Error::new(ErrorKind::LimitExceeded, message));
                 }
@@ -84,13 +84,13 @@ impl Rounds {
         self.ranks.iter().map(Ranges::count).sum()
     }
 
-    /// The rounds from bound number `at` on.
+    /// The bit set of the rounds from bound number `at` on.
     fn round(&self, at: usize) -> &[u64] {
         let words = self.ranks.len().div_ceil(64);
         &self.done[at * words..(at + 1) * words]
     }
 
-    /// How many ranges it is, written out; at most, as some may touch.
+    /// An upper bound of the number of ranges in `to_ranges`; some may touch.
     fn ranges(&self) -> u64 {
         let parts = (0..self.free.len()).map(|at| {
             let rounds = self.bounds[at + 1] - self.bounds[at];
@@ -102,7 +102,7 @@ impl Rounds {
         parts.fold(0, u64::saturating_add)
     }
 
-    /// The ranks, as ranges, that have done the rounds from bound number `at` on.
+    /// Ranges of ranks that have done the rounds from bound number `at` on.
     fn parts(&self, at: usize) -> impl Iterator<Item = Range<u64>> + '_ {
         let round = self.round(at);
         let is_done = |rank: u64| round[rank as usize / 64] >> (rank % 64) & 1 == 1;
@@ -115,8 +115,8 @@ impl Rounds {
         })
     }
 
-    /// All of it as ranges. Takes as long as there are [ranges](Self::ranges).
-    fn written_out(&self) -> Ranges {
+    /// Converts the numbers to ranges, in time proportional to [`ranges`](Self::ranges).
+    fn to_ranges(&self) -> Ranges {
         let mut all = Ranges::default();
         for (at, bounds) in self.bounds.windows(2).enumerate() {
             if self.free[at] == 0 {
@@ -136,7 +136,7 @@ impl Rounds {
         all
     }
 
-    /// The number that is not done with `n` such before it; `None` where it would not fit.
+    /// The number at place `n` among those that are not done; `None` on overflow.
     fn nth(&self, n: u64) -> Option<u64> {
         let last = self.free.len();
         let at = self.before.partition_point(|&before| before <= n) - 1;
@@ -159,7 +159,7 @@ impl Rounds {
         None
     }
 
-    /// How many numbers below `number` are not done, and whether it is done itself.
+    /// How many numbers below `number` are not done, and whether `number` is done.
     fn place(&self, number: u64) -> (u64, bool) {
         let (round, rank) = (number / self.world(), number % self.world());
         let last = self.free.len();
@@ -176,10 +176,10 @@ impl Rounds {
     }
 }
 
-/// What one division has done of what those before it had left over, by the place among that.
+/// What one division has done, as places among the positions that earlier divisions have not done.
 #[derive(Debug, PartialEq, Eq)]
 enum Layer {
-    Plain(Rest),
+    Plain(Complement),
     Rounds(Rounds),
 }
 
@@ -198,7 +198,7 @@ impl Layer {
         }
     }
 
-    /// The number behind its last one; 0 where there is none.
+    /// One past the last number; 0 if empty.
     fn end(&self) -> u64 {
         match self {
             Layer::Plain(rest) => rest.taken().iter().next_back().map_or(0, |last| last.end),
@@ -221,11 +221,11 @@ impl Layer {
     }
 }
 
-/// A set of positions: what several divisions of an epoch have done, one after another. What they
-/// have left over is numbered without gaps.
+/// A set of positions that several divisions of an epoch have done, one after another. The
+/// remaining positions are numbered without gaps.
 ///
-/// It takes memory for how often the ranks of each division began and ended, not for the positions;
-/// every question is answered in logarithmic time of that. Copying it is cheap.
+/// Memory grows with the number of ranges that the ranks of each division have done, not with the
+/// number of positions. Queries take logarithmic time in that number. Cloning is cheap.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(into = "LayersData", try_from = "LayersData"))]
@@ -244,17 +244,17 @@ impl Layers {
         self.0.is_empty()
     }
 
-    /// How many positions it holds.
+    /// The number of positions in the set.
     pub(crate) fn count(&self) -> u64 {
         self.0.iter().map(|layer| layer.count()).fold(0, u64::saturating_add)
     }
 
-    /// The position with `n` before it that are not in the set; `None` where it would not fit.
+    /// The position at place `n` among those not in the set; `None` on overflow.
     pub(crate) fn nth(&self, n: u64) -> Option<u64> {
         self.0.iter().rev().try_fold(n, |n, layer| layer.nth(n))
     }
 
-    /// How many positions before this one are not in the set; `None` where it is in it.
+    /// How many positions before this one are not in the set; `None` if this one is in the set.
     pub(crate) fn rank(&self, position: u64) -> Option<u64> {
         self.0.iter().try_fold(position, |number, layer| match layer.place(number) {
             (before, false) => Some(before),
@@ -271,7 +271,7 @@ impl Layers {
         self.rank(position).is_none()
     }
 
-    /// The position behind the last one; 0 where there is none.
+    /// One past the last position in the set; 0 if empty.
     pub(crate) fn end(&self) -> u64 {
         let last = |(at, layer): (usize, &Arc<Layer>)| {
             let last = layer.end().checked_sub(1)?;
@@ -281,51 +281,51 @@ impl Layers {
         last.map_or(0, |last| last.saturating_add(1))
     }
 
-    /// Adds what is left over with these numbers before it.
+    /// Adds the positions at these places among those not in the set.
     pub(crate) fn add_places(&mut self, places: Ranges) {
         if places.is_empty() {
             return;
         }
         let plain = match self.0.last().map(|layer| &**layer) {
             Some(Layer::Plain(rest)) => {
-                let more = places.iter().flat_map(|range| rest.spread(range));
+                let more = places.iter().flat_map(|range| rest.at_places(range));
                 let plain = more.collect::<Ranges>().union(rest.taken());
                 self.0.pop();
                 plain
             }
             _ => places,
         };
-        self.0.push(Arc::new(Layer::Plain(Rest::without(plain))));
+        self.0.push(Arc::new(Layer::Plain(Complement::of(plain))));
     }
 
-    /// Adds what ranks have done of what is left over: rank `r` of `w` has its numbers `r`, `r + w`,
-    /// `r + 2w` … for 0, 1, 2 … in the `r`-th set.
+    /// Adds what ranks have done of the remaining positions. `ranks[r]` has the local numbers of
+    /// rank `r` of `w`, for the places `r`, `r + w`, `r + 2w` …
     ///
     /// # Errors
-    /// Those of [`Rounds::new`].
+    /// As [`Rounds::new`].
     pub(crate) fn add_ranks(&mut self, ranks: Vec<Ranges>) -> Result<()> {
         if ranks.iter().all(Ranges::is_empty) {
             return Ok(());
         }
         let rounds = Rounds::new(ranks)?;
         let own = rounds.ranks.iter().map(|done| done.iter().len() as u64).sum::<u64>();
-        // Ranks in step are one range: it takes less, and a run may change its ranks very often.
+        // Ranks at the same step are one range, which stays small over many changes of world size.
         if rounds.ranges() <= own.max(FEW_RANGES) {
-            self.add_places(rounds.written_out());
+            self.add_places(rounds.to_ranges());
         } else {
             self.0.push(Arc::new(Layer::Rounds(rounds)));
         }
         Ok(())
     }
 
-    /// The positions that are not in the set, as ranges: those with the numbers `numbers` of them.
-    /// The next range is found in logarithmic time.
+    /// The positions not in the set at places `numbers`, as ranges. Finding the next range takes
+    /// logarithmic time.
     pub(crate) fn left(&self, numbers: Range<u64>) -> impl Iterator<Item = Range<u64>> + '_ {
         let mut next = numbers.start;
         std::iter::from_fn(move || {
             let most = numbers.end.checked_sub(next).filter(|&most| most > 0)?;
             let start = self.nth(next)?;
-            // Positions go up by one at least: so those that follow without a gap come first.
+            // Positions ascend by at least 1, so gallop to the end of those without a gap.
             let follows = |len: u64| {
                 let place = next.checked_add(len).and_then(|number| self.nth(number));
                 place.is_some() && place == start.checked_add(len)
@@ -344,7 +344,7 @@ impl Layers {
         })
     }
 
-    /// The positions of the set, as ranges, in ascending order.
+    /// The positions of the set as ranges, in ascending order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = Range<u64>> + '_ {
         let mut left = self.left(0..u64::MAX);
         let mut from = 0;
@@ -361,7 +361,7 @@ impl Layers {
     }
 }
 
-/// The set as it is written: `[[start, end], …]`, or a list of layers.
+/// The serialised form: `[[start, end], …]`, or a list of layers.
 #[cfg(feature = "serde")]
 #[derive(serde::Serialize, serde::Deserialize)]
 #[serde(untagged)]
@@ -409,7 +409,7 @@ impl TryFrom<LayersData> for Layers {
             LayersData::Layers(layers) => {
                 let layer = |data| {
                     Ok(Arc::new(match data {
-                        LayerData::Plain(positions) => Layer::Plain(Rest::without(positions)),
+                        LayerData::Plain(positions) => Layer::Plain(Complement::of(positions)),
                         LayerData::Ranks { ranks } => Layer::Rounds(Rounds::new(ranks)?),
                     }))
                 };
@@ -427,7 +427,7 @@ mod tests {
 
     use super::*;
 
-    /// Sets of what ranks have done, for one division after another.
+    /// What ranks have done in consecutive divisions.
     fn divisions() -> impl Strategy<Value = Vec<Vec<Ranges>>> {
         let rank = prop::collection::vec((0..30u64, 0..12u64), 0..4);
         let rank = rank.prop_map(|all| {
@@ -443,7 +443,7 @@ mod tests {
         #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
         #[test]
-        fn layers_are_the_set_that_they_stand_for(divisions in divisions()) {
+        fn layers_match_a_set_of_positions(divisions in divisions()) {
             let mut layers = Layers::default();
             let mut set = BTreeSet::new();
             const END: u64 = 20_000;
@@ -477,7 +477,7 @@ mod tests {
 
         #[cfg(feature = "serde")]
         #[test]
-        fn layers_come_back_from_their_text(divisions in divisions()) {
+        fn layers_are_unchanged_by_serialisation(divisions in divisions()) {
             let mut layers = Layers::default();
             divisions.into_iter().for_each(|ranks| layers.add_ranks(ranks).unwrap());
             let text = serde_json::to_string(&layers).unwrap();
@@ -486,7 +486,7 @@ mod tests {
     }
 
     #[test]
-    fn ranks_in_step_are_one_range() {
+    fn ranks_at_the_same_step_are_one_range() {
         let mut layers = Layers::default();
         for world in [8u64, 6, 16] {
             let ranks =
@@ -498,12 +498,12 @@ mod tests {
     }
 
     #[test]
-    fn what_ranks_cannot_have_done_is_refused() {
+    fn invalid_and_too_large_layers_are_refused() {
         let far = || -> Ranges { std::iter::once(0..1 << 60).collect() };
         let refused = |ranks| Rounds::new(ranks).unwrap_err().kind();
         assert_eq!(refused(vec![]), ErrorKind::Corrupt);
         assert_eq!(refused(vec![far(); 16]), ErrorKind::Corrupt);
-        // A part of its own for each of very many ranks.
+        // Very many ranks at different steps.
         let many = (0..20_000u64).map(|rank| std::iter::once(0..rank + 1).collect()).collect();
         assert_eq!(refused(many), ErrorKind::LimitExceeded);
     }

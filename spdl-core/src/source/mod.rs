@@ -44,13 +44,13 @@ use futures_util::{StreamExt, stream};
 use crate::error::{Error, ErrorKind, Result};
 use crate::sync::Mutex;
 
-/// A place in a source: an epoch, and how many of its items are already behind.
+/// A place in a source: an epoch, and the number of items before the place.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cursor {
-    /// The pass over the data, counted from 0.
+    /// The epoch, counted from 0.
     pub epoch: u64,
-    /// Items of that epoch which come before this place.
+    /// How many items of that epoch are before this place.
     pub position: u64,
 }
 
@@ -61,64 +61,66 @@ impl Cursor {
     }
 }
 
-/// A restartable origin of items, usually small keys: paths, shard references, indices.
+/// A restartable stream of items, usually small keys: paths, shard references, indices.
 ///
 /// # Contract
-/// The same cursor always gives the same items in the same order; a cursor at `position` gives what
-/// a cursor at 0 gives after `position` items, nothing where there are not so many. The stream is
-/// polled on the pipeline's [`Runtime`](crate::Runtime) and must not block it.
+/// The same cursor always yields the same items in the same order. A cursor at `position` yields
+/// what a cursor at 0 yields after `position` items, and nothing beyond the end. The pipeline polls
+/// the stream on its [`Runtime`](crate::Runtime), and the stream must not block.
 pub trait Source: Debug + Send + Sync + 'static {
-    /// What it yields.
+    /// The type of the items.
     type Item: Send + 'static;
 
-    /// Starts a pass at `at`.
+    /// Opens the source at `at`.
     ///
     /// # Errors
-    /// Whatever keeps the pass from starting; it ends the pipeline.
+    /// Any error that prevents reading. The error ends the pipeline.
     fn open(&self, at: Cursor) -> Result<BoxStream<'static, Result<Self::Item>>>;
 
-    /// Starts a pass over these positions only, and gives each item with its position's
-    /// [`id`](Position::id). Called once per epoch: with all positions, or with one rank's, or with
-    /// those that an earlier run has left.
+    /// Opens the source at `positions`, and yields each item with the [`id`](Position::id) of its
+    /// position.
     ///
-    /// By default the source is [opened](Source::open) at the first of them, and what is not among
-    /// them is passed over. A source that can go to any position at once should do so.
+    /// Called once per epoch, with all positions, those of one rank, or those that an earlier run
+    /// has not done.
+    ///
+    /// The default implementation [opens](Source::open) the source at the first position and
+    /// discards items at other positions. Implement the method for a source with random access.
     ///
     /// # Errors
-    /// As for [`open`](Source::open).
+    /// As [`open`](Source::open).
     fn open_at(
         &self,
         positions: Positions,
     ) -> Result<BoxStream<'static, (u64, Result<Self::Item>)>> {
-        pass_over(positions, |at| self.open(at))
+        select(positions, |at| self.open(at))
     }
 
-    /// How many items an epoch has, where that is known. [`Remainder::Drop`](crate::source::Remainder) and
-    /// `Pad` rely on it.
+    /// The number of items in an epoch, or `None` (the default) if unknown.
+    /// [`Remainder::Drop`](crate::source::Remainder) and `Pad` need the number.
     fn len_hint(&self) -> Option<u64> {
         None
     }
 
-    /// What tells this source from others: a run is resumed only where it is the same. Default: the
-    /// number of its items, where that is known.
+    /// The settings that decide content and order. A run resumes only with an equal fingerprint.
+    /// Default: the number of items, if known.
     fn fingerprint(&self) -> Fingerprint {
         let len = self.len_hint();
         Fingerprint::default().with("items", len.map_or("unknown".into(), |len| len.to_string()))
     }
 
-    /// What people call this item, for messages: a path, an object key.
+    /// The name of an item in messages, such as a path or an object key. Default: `None`.
     fn key(&self, item: &Self::Item) -> Option<Arc<str>> {
         let _ = item;
         None
     }
 }
 
-/// What something is, as short texts with names: to tell whether it has changed, and in what.
+/// The settings of a source as named short texts, to detect changes on resume.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Fingerprint(BTreeMap<String, String>);
 
 impl Fingerprint {
-    /// Adds a part, or replaces the one of this name. Long values are for hashing first.
+    /// Adds a part, or replaces the part of this name. Hash long values first.
     #[must_use]
     pub fn with(mut self, part: impl Into<String>, value: impl Into<String>) -> Self {
         self.0.insert(part.into(), value.into());
@@ -131,9 +133,9 @@ impl Fingerprint {
     }
 }
 
-/// The items at `positions` of what `open` gives. It is opened a second time for the sample that is
-/// repeated, where there is one, since that lies further ahead.
-fn pass_over<T: Send + 'static>(
+/// Selects the items at `positions` from the streams that `open` returns. A repeated (padding)
+/// sample is at an earlier position, so the source is opened again for it.
+fn select<T: Send + 'static>(
     positions: Positions,
     open: impl Fn(Cursor) -> Result<BoxStream<'static, Result<T>>>,
 ) -> Result<BoxStream<'static, (u64, Result<T>)>> {
@@ -143,7 +145,7 @@ fn pass_over<T: Send + 'static>(
     let items = match ascending.peek() {
         Some(&Position { at, .. }) => {
             let items = open(Cursor::new(epoch, at))?;
-            Pick { items, next: at, wanted: ascending }.boxed()
+            SelectStream { items, next: at, wanted: ascending }.boxed()
         }
         None => stream::empty().boxed(),
     };
@@ -152,17 +154,17 @@ fn pass_over<T: Send + 'static>(
     Ok(items.chain(again).boxed())
 }
 
-/// Those items of a stream that are wanted.
-struct Pick<T, W: Iterator<Item = Position>> {
+/// The items of a stream at the wanted positions.
+struct SelectStream<T, W: Iterator<Item = Position>> {
     items: BoxStream<'static, Result<T>>,
-    /// The position of the item that comes next.
+    /// The position of the next item.
     next: u64,
     wanted: std::iter::Peekable<W>,
 }
 
-impl<T, W: Iterator<Item = Position>> Unpin for Pick<T, W> {}
+impl<T, W: Iterator<Item = Position>> Unpin for SelectStream<T, W> {}
 
-impl<T, W: Iterator<Item = Position>> Stream for Pick<T, W> {
+impl<T, W: Iterator<Item = Position>> Stream for SelectStream<T, W> {
     type Item = (u64, Result<T>);
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
@@ -180,7 +182,7 @@ impl<T, W: Iterator<Item = Position>> Stream for Pick<T, W> {
     }
 }
 
-/// A stream as a source of one epoch.
+/// A source of one epoch that reads from a stream.
 pub(crate) struct StreamSource<T>(Mutex<Option<BoxStream<'static, Result<T>>>>);
 
 impl<T: Send + 'static> StreamSource<T> {
@@ -189,7 +191,7 @@ impl<T: Send + 'static> StreamSource<T> {
     }
 }
 
-/// An iterator as a source of one epoch.
+/// A source of one epoch that reads from an iterator.
 pub(crate) struct IteratorSource;
 
 impl IteratorSource {
@@ -207,15 +209,15 @@ impl<T: Send + 'static> Source for StreamSource<T> {
     fn open(&self, at: Cursor) -> Result<BoxStream<'static, Result<T>>> {
         let items = self.0.lock().take().ok_or_else(|| {
             let message = format!(
-                "this source gives one pass, and epoch {} would be another one; a `Source` can be \
-                 opened again",
+                "cannot open epoch {}: an iterator or stream supports one epoch; implement \
+                 `Source` for more",
                 at.epoch
             );
             Error::new(ErrorKind::InvalidArgument, message)
         })?;
         Ok(match usize::try_from(at.position).unwrap_or(usize::MAX) {
             0 => items,
-            passed => items.skip(passed).boxed(),
+            skipped => items.skip(skipped).boxed(),
         })
     }
 }

@@ -1,4 +1,4 @@
-//! Randomness that belongs to a sample, not to a thread.
+//! Random numbers per sample and stage, independent of threads.
 
 use rand_chacha::ChaCha8Rng;
 use rand_core::{Rng, SeedableRng};
@@ -6,12 +6,12 @@ use std::fmt;
 
 use crate::source::sample::SampleId;
 
-/// The random numbers of one sample in one stage.
+/// A random number generator for one sample in one stage.
 ///
-/// The sequence is a pure function of (seed, epoch, index, stage name): the same for any number of
-/// threads, in any order of execution, after a retry or a restart. It is the ChaCha stream cipher
-/// with 8 rounds, whose 256-bit key is those four numbers, 64 bits each; so two samples never share
-/// a stream.
+/// The sequence is a pure function of seed, epoch, index and stage name. It does not depend on the
+/// number of threads or the order of execution, and is the same after a retry or a restart. The
+/// generator is ChaCha with 8 rounds. Its 256-bit key consists of those four values, 64 bits each,
+/// so two samples never share a stream.
 ///
 /// ```
 /// use spdl_core::{SampleId, SampleRng};
@@ -24,7 +24,7 @@ use crate::source::sample::SampleId;
 pub struct SampleRng(ChaCha8Rng);
 
 impl SampleRng {
-    /// The stream of sample `id` in stage `stage` of a run with `seed`.
+    /// The generator of sample `id` in stage `stage` of a run with `seed`.
     pub fn new(seed: u64, id: SampleId, stage: &str) -> Self {
         SampleRng::for_stage(seed, id, 0, stage_number(stage))
     }
@@ -38,22 +38,23 @@ impl SampleRng {
         SampleRng(ChaCha8Rng::from_seed(key))
     }
 
-    /// 64 uniform bits.
+    /// Returns 64 uniform bits.
     pub fn next_u64(&mut self) -> u64 {
         self.0.next_u64()
     }
 
-    /// A uniform number in `[0, 1)`, a multiple of 2⁻⁵³.
+    /// Returns a uniform number in `[0, 1)`, a multiple of 2⁻⁵³.
     pub fn unit(&mut self) -> f64 {
         (self.next_u64() >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// A uniform number in `[low, high)`; `low` where the range is empty.
+    /// Returns a uniform number in `[low, high)`, or `low` if the range is empty.
     pub fn range(&mut self, low: f64, high: f64) -> f64 {
         low + (high - low).max(0.0) * self.unit()
     }
 
-    /// A uniform integer in `0..n`, without bias (Lemire's multiply and reject); 0 for `n` = 0.
+    /// Returns a uniform integer in `0..n`, without bias (Lemire's method with rejection); 0 if `n`
+    /// is 0.
     pub fn below(&mut self, n: u64) -> u64 {
         if n == 0 {
             return 0;
@@ -67,7 +68,7 @@ impl SampleRng {
         }
     }
 
-    /// True with probability `p`.
+    /// Returns true with probability `p`.
     pub fn chance(&mut self, p: f64) -> bool {
         self.unit() < p
     }
@@ -79,12 +80,12 @@ impl fmt::Debug for SampleRng {
     }
 }
 
-/// A stage's name as a number: FNV-1a, 64 bits.
+/// The 64-bit FNV-1a hash of a stage name.
 pub(crate) fn stage_number(name: &str) -> u64 {
     purpose_number(0xcbf2_9ce4_8422_2325, name)
 }
 
-/// The number of `stage` for one of its purposes: that of a stage with both names joined.
+/// Continues the hash of `stage` with `purpose`: the hash of both names joined.
 pub(crate) fn purpose_number(stage: u64, purpose: &str) -> u64 {
     purpose
         .bytes()
@@ -96,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_purpose_has_a_stream_of_its_own() {
+    fn a_purpose_has_a_separate_stream() {
         assert_eq!(purpose_number(stage_number("fetch"), "/retry"), stage_number("fetch/retry"));
         assert_ne!(purpose_number(stage_number("fetch"), "/retry"), stage_number("fetch"));
     }
@@ -117,7 +118,7 @@ mod tests {
     // promise: CORE7
     #[test]
     fn draws_are_uniform_across_samples() {
-        // The first draw of 60,000 neighbouring samples into 6 bins: each holds 10,000 ± 5 sigma.
+        // The first draws of 60,000 adjacent samples in 6 bins: each has 10,000 ± 5 sigma.
         let mut bins = [0u32; 6];
         for index in 0..60_000 {
             let mut rng = SampleRng::new(0, SampleId { epoch: 0, index }, "crop");
@@ -131,7 +132,7 @@ mod tests {
 
     // promise: R14
     #[test]
-    fn of_a_million_draws_no_two_are_equal_and_no_streams_go_together() {
+    fn a_million_draws_are_distinct_and_streams_are_uncorrelated() {
         const SAMPLES: u64 = 6250;
         let stages = [stage_number("crop"), stage_number("flip")];
         let stream = |seed, epoch, index, stage: usize, lineage| {
@@ -145,14 +146,15 @@ mod tests {
         }
         assert_eq!(all.len(), 1_000_000);
         all.sort_unstable();
-        // By chance, two would be equal once in 30 million times.
+        // By chance, two draws are equal once in 30 million times.
         assert!(all.windows(2).all(|pair| pair[0] != pair[1]));
 
-        // The draws of a stream, beside those of one that differs in one part of the identity.
+        // The draws of a stream, paired with those of a stream that differs in one part of the key.
         let unit = |draw: u64| (draw >> 11) as f64 / (1u64 << 53) as f64 - 0.5;
         let correlated = |what: &str, pairs: Vec<[u64; 2]>| {
             let sum: f64 = pairs.iter().map(|&[a, b]| unit(a) * unit(b)).sum();
-            // Each product has the variance 1/144; 4.5 sigma are exceeded 7 times in a million.
+            // Each product has variance 1/144. The probability of more than 4.5 sigma is 7 in a
+            // million.
             let sigmas = 12.0 * sum / (pairs.len() as f64).sqrt();
             assert!(sigmas.abs() < 4.5, "{what}: {sigmas} sigma");
         };
@@ -174,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_hold_at_their_edges() {
+    fn draws_from_empty_and_single_ranges_are_valid() {
         let mut rng = SampleRng::new(0, SampleId::default(), "x");
         assert_eq!(rng.below(0), 0);
         assert_eq!(rng.below(1), 0);

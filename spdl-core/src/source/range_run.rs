@@ -1,13 +1,14 @@
-//! Ranges that come again and again at equal distances, told as one.
+//! Joining of equally spaced ranges, for short messages.
 
 use std::fmt;
 use std::ops::Range;
 
-/// Ranges of one length at equal distances: what one rank of several leaves of an epoch, say. One
-/// range alone is a run of one.
+/// Ranges of equal length at equal distances; a single range is a run of one.
 ///
-/// Displayed, it reads `7`, `3..9` (without 9), `every 2nd from 128 to 1998` or `2 of every 3 from 1 to
-/// 98` (with 1998 and 98).
+/// For example, the positions that one of several ranks has not done.
+///
+/// `Display` writes `7`, `3..9` (9 excluded), `every 2nd from 128 to 1998` or `2 of every 3 from 1
+/// to 98` (last number included).
 ///
 /// ```
 /// use spdl_core::source::RangeRun;
@@ -24,37 +25,39 @@ pub struct RangeRun {
     count: u64,
 }
 
-/// Fewer ranges are told one by one.
-const FEWEST: u64 = 3;
+/// Fewer equally spaced ranges remain single ranges.
+const MIN_COUNT: u64 = 3;
 
 impl RangeRun {
-    /// Puts together what repeats, three times or more; `ranges` are in ascending order, and none is
-    /// empty. It looks no further ahead than the run goes on.
+    /// Joins three or more consecutive ranges of equal length and distance into runs.
+    ///
+    /// `ranges` must be in ascending order and not empty. The iterator reads at most three ranges
+    /// beyond a run.
     pub fn of(ranges: impl Iterator<Item = Range<u64>>) -> impl Iterator<Item = RangeRun> {
-        Runs { ranges, held: [None, None] }
+        Runs { ranges, buffered: [None, None] }
     }
 
-    /// The first of the ranges.
+    /// The first range.
     pub fn first(&self) -> Range<u64> {
         self.first.clone()
     }
 
-    /// From the start of one range to that of the next one; 1 where there is one range alone.
+    /// The distance between the starts of adjacent ranges; 1 for a single range.
     pub fn step(&self) -> u64 {
         self.step
     }
 
-    /// How many ranges there are.
+    /// The number of ranges.
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// The end of the last one, which is not in it.
+    /// One past the last number of the last range.
     pub fn end(&self) -> u64 {
         self.first.end + self.step * (self.count - 1)
     }
 
-    /// How many numbers are in them.
+    /// The number of positions in all ranges.
     pub fn positions(&self) -> u64 {
         (self.first.end - self.first.start) * self.count
     }
@@ -83,13 +86,13 @@ impl fmt::Display for RangeRun {
 
 struct Runs<I> {
     ranges: I,
-    /// Taken, and not told: the next two.
-    held: [Option<Range<u64>>; 2],
+    /// The next two ranges if they were read but not yet returned.
+    buffered: [Option<Range<u64>>; 2],
 }
 
 impl<I: Iterator<Item = Range<u64>>> Runs<I> {
     fn take(&mut self) -> Option<Range<u64>> {
-        let [first, second] = &mut self.held;
+        let [first, second] = &mut self.buffered;
         match first.take() {
             Some(range) => {
                 *first = second.take();
@@ -117,11 +120,11 @@ impl<I: Iterator<Item = Range<u64>>> Iterator for Runs<I> {
             run.count += 1;
             next = self.take();
         }
-        if run.count >= FEWEST {
-            self.held[0] = next;
+        if run.count >= MIN_COUNT {
+            self.buffered[0] = next;
             return Some(run);
         }
-        self.held = match run.count {
+        self.buffered = match run.count {
             1 => [next, None],
             _ => [Some(second), next],
         };
@@ -135,7 +138,7 @@ mod tests {
 
     use super::*;
 
-    fn told(ranges: impl IntoIterator<Item = Range<u64>>) -> Vec<String> {
+    fn texts(ranges: impl IntoIterator<Item = Range<u64>>) -> Vec<String> {
         RangeRun::of(ranges.into_iter()).map(|run| run.to_string()).collect()
     }
 
@@ -144,23 +147,23 @@ mod tests {
     }
 
     #[test]
-    fn what_repeats_is_told_once() {
-        assert_eq!(told([]), [""; 0]);
-        assert_eq!(told(every(2, 1, 2)), ["0", "2"]);
-        assert_eq!(told(every(2, 1, 3)), ["every 2nd from 0 to 4"]);
-        assert_eq!(told(every(3, 2, 50)), ["2 of every 3 from 0 to 148"]);
+    fn equally_spaced_ranges_are_joined() {
+        assert_eq!(texts([]), [""; 0]);
+        assert_eq!(texts(every(2, 1, 2)), ["0", "2"]);
+        assert_eq!(texts(every(2, 1, 3)), ["every 2nd from 0 to 4"]);
+        assert_eq!(texts(every(3, 2, 50)), ["2 of every 3 from 0 to 148"]);
         assert_eq!(
-            told([0..1, 2..3, 4..6, 8..10, 12..14]),
+            texts([0..1, 2..3, 4..6, 8..10, 12..14]),
             ["0", "2", "2 of every 4 from 4 to 13"]
         );
         for (step, word) in [(3, "3rd"), (4, "4th"), (11, "11th"), (12, "12th"), (21, "21st")] {
-            assert_eq!(told(every(step, 1, 3)), [format!("every {word} from 0 to {}", 2 * step)]);
+            assert_eq!(texts(every(step, 1, 3)), [format!("every {word} from 0 to {}", 2 * step)]);
         }
     }
 
     proptest! {
         #[test]
-        fn nothing_is_lost_or_added(gaps in prop::collection::vec((1..4u64, 1..3u64), 0..60)) {
+        fn runs_contain_exactly_the_ranges(gaps in prop::collection::vec((1..4u64, 1..3u64), 0..60)) {
             let mut at = 0;
             let mut ranges = Vec::new();
             for (gap, len) in gaps {
@@ -173,7 +176,7 @@ mod tests {
                 let Range { start, end } = run.first();
                 again.extend((0..run.count()).map(|n| start + n * run.step()..end + n * run.step()));
                 prop_assert_eq!(again.last().map(|last| last.end), Some(run.end()));
-                prop_assert!(run.count() == 1 || run.count() >= FEWEST);
+                prop_assert!(run.count() == 1 || run.count() >= MIN_COUNT);
             }
             let positions: u64 = runs.iter().map(RangeRun::positions).sum();
             let expected: u64 = ranges.iter().map(|range| range.end - range.start).sum();

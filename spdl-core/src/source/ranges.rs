@@ -1,13 +1,13 @@
-//! Sets of numbers that are mostly without gaps: what is done of an epoch.
+//! Sets of numbers as ranges: the positions of an epoch that are done.
 
 use std::collections::VecDeque;
 use std::ops::Range;
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// A set of numbers, kept as ascending ranges that do not touch.
+/// A set of numbers, stored as sorted, non-adjacent ranges.
 ///
-/// A number next to a range, or behind all of them, costs the same however many there are.
+/// Inserting a number next to the first range, or after all ranges, takes constant time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(into = "Vec<[u64; 2]>", try_from = "Vec<[u64; 2]>"))]
@@ -18,7 +18,7 @@ impl Ranges {
         self.0.is_empty()
     }
 
-    /// How many numbers it holds.
+    /// The number of elements.
     pub(crate) fn count(&self) -> u64 {
         self.0.iter().map(|range| range.end - range.start).sum()
     }
@@ -29,7 +29,7 @@ impl Ranges {
         self.0.iter().cloned()
     }
 
-    /// The index of the first range that ends behind `number`.
+    /// The index of the first range that ends after `number`.
     fn find(&self, number: u64) -> usize {
         match (self.0.front(), self.0.back()) {
             (Some(first), _) if number < first.end => 0,
@@ -42,7 +42,7 @@ impl Ranges {
         self.0.get(self.find(number)).is_some_and(|range| range.start <= number)
     }
 
-    /// Whether no number of `range`, which holds one at least, is in the set.
+    /// Whether the set has no number of `range`, which must not be empty.
     pub(crate) fn is_absent(&self, range: Range<u64>) -> bool {
         self.0.get(self.find(range.start)).is_none_or(|other| other.start >= range.end)
     }
@@ -55,7 +55,7 @@ impl Ranges {
         }
     }
 
-    /// Adds a number below `u64::MAX`. Returns whether it is new.
+    /// Adds a number below `u64::MAX`. Returns whether the number is new.
     pub(crate) fn insert(&mut self, number: u64) -> bool {
         let at = self.find(number);
         if self.0.get(at).is_some_and(|range| range.start <= number) {
@@ -75,7 +75,7 @@ impl Ranges {
         true
     }
 
-    /// Adds a range. Returns the parts of it that were there already.
+    /// Adds a range. Returns the parts that were already in the set.
     pub(crate) fn insert_range(&mut self, range: Range<u64>) -> Vec<Range<u64>> {
         if range.is_empty() {
             return Vec::new();
@@ -89,7 +89,7 @@ impl Ranges {
             }
             return Vec::new();
         }
-        // Those that touch are joined, those that overlap are told as well.
+        // Joins ranges that touch, and also returns the overlap.
         let first = self.0.partition_point(|other| other.end < range.start);
         let end = self.0.partition_point(|other| other.start <= range.end);
         let mut joined = range.clone();
@@ -105,10 +105,10 @@ impl Ranges {
         known
     }
 
-    /// All that is in one of both.
+    /// The numbers that are in either set.
     pub(crate) fn union(&self, other: &Ranges) -> Ranges {
         let (mut one, mut two) = (self.iter().peekable(), other.iter().peekable());
-        // Ascending, so that each goes to the end.
+        // In ascending order, so that each insertion is at the end.
         let merged = std::iter::from_fn(|| match (one.peek(), two.peek()) {
             (Some(first), Some(second)) if second.start < first.start => two.next(),
             (Some(_), _) => one.next(),
@@ -117,7 +117,7 @@ impl Ranges {
         merged.collect()
     }
 
-    /// What is in both.
+    /// The numbers that are in both sets.
     pub(crate) fn intersection(&self, other: &Ranges) -> Ranges {
         let mut common = Ranges::default();
         let (mut one, mut two) = (self.iter().peekable(), other.iter().peekable());
@@ -134,13 +134,13 @@ impl Ranges {
         common
     }
 
-    /// What of it is below `end`.
+    /// The numbers below `end`.
     pub(crate) fn below(&self, end: u64) -> Ranges {
         let below = self.iter().take_while(|range| range.start < end);
         below.map(|range| range.start..range.end.min(end)).collect()
     }
 
-    /// What of `0..end` is not in the set.
+    /// The numbers of `0..end` that are not in the set.
     pub(crate) fn absent_below(&self, end: u64) -> Ranges {
         let mut absent = Ranges::default();
         let mut from = 0;
@@ -164,7 +164,7 @@ impl FromIterator<Range<u64>> for Ranges {
 }
 
 impl From<Ranges> for Vec<[u64; 2]> {
-    /// `[start, end]` per range, without the end itself.
+    /// One `[start, end]` per range, with `end` excluded.
     fn from(ranges: Ranges) -> Self {
         ranges.iter().map(|range| [range.start, range.end]).collect()
     }
@@ -176,43 +176,43 @@ impl TryFrom<Vec<[u64; 2]>> for Ranges {
     fn try_from(pairs: Vec<[u64; 2]>) -> Result<Self> {
         let ascending = pairs.windows(2).all(|pair| pair[0][1] < pair[1][0]);
         if !ascending || pairs.iter().any(|pair| pair[0] >= pair[1]) {
-            let message = "the ranges of a set of samples do not ascend";
+            let message = "invalid set of samples: its ranges are not in ascending order";
             return Err(Error::new(ErrorKind::Corrupt, message));
         }
         Ok(Ranges(pairs.into_iter().map(|[start, end]| start..end).collect()))
     }
 }
 
-/// What is left of all numbers when some are taken away: which number is the k-th of the rest, and
-/// the other way round, in logarithmic time.
+/// The complement of a set: maps a number to its place in the complement and back, in logarithmic
+/// time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Rest {
+pub(crate) struct Complement {
     taken: Ranges,
-    /// How many numbers of the rest come before each range.
+    /// How many numbers of the complement precede each range.
     before: Vec<u64>,
 }
 
-impl Rest {
-    pub(crate) fn without(taken: Ranges) -> Self {
+impl Complement {
+    pub(crate) fn of(taken: Ranges) -> Self {
         let mut covered = 0;
         let before = taken.iter().map(|range| {
             let before = range.start - covered;
             covered += range.end - range.start;
             before
         });
-        Rest { before: before.collect(), taken }
+        Complement { before: before.collect(), taken }
     }
 
     pub(crate) fn taken(&self) -> &Ranges {
         &self.taken
     }
 
-    /// How many taken numbers are in the first `ranges` ranges.
+    /// How many numbers the first `ranges` ranges contain.
     fn covered(&self, ranges: usize) -> u64 {
         ranges.checked_sub(1).map_or(0, |last| self.taken.0[last].end - self.before[last])
     }
 
-    /// The number of the rest with `k` of them before it; `None` where it would not fit.
+    /// The number at place `k` of the complement; `None` on overflow.
     pub(crate) fn nth(&self, k: u64) -> Option<u64> {
         if self.before.is_empty() {
             return Some(k);
@@ -220,7 +220,7 @@ impl Rest {
         k.checked_add(self.covered(self.before.partition_point(|&before| before <= k)))
     }
 
-    /// How many numbers of the rest come before `number`, and whether it is taken itself.
+    /// How many numbers of the complement precede `number`, and whether `number` is in the set.
     pub(crate) fn place(&self, number: u64) -> (u64, bool) {
         let at = self.taken.find(number);
         match self.taken.0.get(at) {
@@ -229,8 +229,8 @@ impl Rest {
         }
     }
 
-    /// The numbers of the rest with these before them, as ranges.
-    pub(crate) fn spread(&self, places: Range<u64>) -> impl Iterator<Item = Range<u64>> + '_ {
+    /// The numbers at these places of the complement, as ranges.
+    pub(crate) fn at_places(&self, places: Range<u64>) -> impl Iterator<Item = Range<u64>> + '_ {
         let mut next = places.start;
         std::iter::from_fn(move || {
             let start = self.nth(next).filter(|_| next < places.end)?;
@@ -257,7 +257,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_is_a_set(numbers in prop::collection::vec(0..60u64, 0..80)) {
+        fn ranges_are_a_set(numbers in prop::collection::vec(0..60u64, 0..80)) {
             let (mut ranges, mut set) = (Ranges::default(), BTreeSet::new());
             for number in numbers {
                 prop_assert_eq!(ranges.insert(number), set.insert(number));
@@ -282,7 +282,7 @@ mod tests {
         }
 
         #[test]
-        fn ranges_are_added_as_their_numbers_are(
+        fn inserting_a_range_inserts_its_numbers(
             all in prop::collection::vec((0..50u64, 0..9u64), 0..30),
         ) {
             let (mut ranges, mut set) = (Ranges::default(), BTreeSet::new());
@@ -297,12 +297,12 @@ mod tests {
         }
 
         #[test]
-        fn the_rest_is_numbered_without_gaps(
+        fn the_complement_maps_places_to_numbers_and_back(
             all in prop::collection::vec((0..50u64, 0..9u64), 0..20),
         ) {
             let taken: Ranges = all.iter().map(|&(start, len)| start..start + len).collect();
             let set = plain(&taken);
-            let rest = Rest::without(taken);
+            let rest = Complement::of(taken);
             let numbers = (0..100).filter(|number| !set.contains(number));
             for (k, number) in (0..).zip(numbers) {
                 prop_assert_eq!(rest.nth(k), Some(number));
@@ -312,12 +312,12 @@ mod tests {
                 let before = (0..number).filter(|number| !set.contains(number)).count();
                 prop_assert_eq!(rest.place(number), (before as u64, true));
             }
-            let spread = rest.spread(3..20).flatten();
+            let spread = rest.at_places(3..20).flatten();
             prop_assert!(spread.eq((3..20).filter_map(|k| rest.nth(k))));
         }
 
         #[test]
-        fn sets_are_joined_and_cut_as_their_numbers_are(
+        fn set_operations_match_those_of_a_btree_set(
             one in prop::collection::vec((0..50u64, 0..9u64), 0..20),
             two in prop::collection::vec((0..50u64, 0..9u64), 0..20), end in 0..60u64,
         ) {
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_that_cannot_be_are_refused() {
+    fn invalid_ranges_are_refused() {
         for pairs in [vec![[3, 3]], vec![[4, 2]], vec![[0, 2], [2, 3]], vec![[5, 6], [0, 1]]] {
             assert_eq!(Ranges::try_from(pairs).unwrap_err().kind(), ErrorKind::Corrupt);
         }

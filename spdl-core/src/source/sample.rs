@@ -1,20 +1,20 @@
-//! Who a sample is: its epoch and its position in it; and a value with its class.
+//! Identity of a sample, and values with a label.
 
 use std::fmt;
 use std::mem::size_of;
 
 use crate::memory::footprint::{Footprint, fixed_heap, heap};
 
-/// The identity of a sample within a run.
+/// The identity of a sample within a run: its epoch and position.
 ///
-/// It decides the sample's randomness, its place in an ordered output and its line in a report. It
-/// does not depend on threads, queues or timing.
+/// The identity decides the random numbers of the sample and its place in ordered outputs and
+/// reports. It does not depend on threads, queues or timing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct SampleId {
-    /// The pass over the data, counted from 0.
+    /// The epoch, counted from 0.
     pub epoch: u64,
-    /// The position in the epoch's global order, counted from 0.
+    /// The position in the global order of the epoch, counted from 0.
     pub index: u64,
 }
 
@@ -24,17 +24,17 @@ impl fmt::Display for SampleId {
     }
 }
 
-/// A value with its class: what an image folder yields, a fetch carries on, and a batch takes in.
+/// A value with its class label, from an image folder to a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Labeled<T> {
-    /// The value: first a key, later bytes.
+    /// The value: a key, later the bytes read from it.
     pub value: T,
-    /// The class, counted from 0; −1 where there is none.
+    /// The class, counted from 0; −1 without a label.
     pub label: i64,
 }
 
 impl<T> Labeled<T> {
-    /// The same label on another value.
+    /// Applies `f` to the value and keeps the label.
     pub fn map<U>(self, f: impl FnOnce(T) -> U) -> Labeled<U> {
         Labeled { value: f(self.value), label: self.label }
     }
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_labeled_value_holds_its_value_and_its_label() {
+    fn the_footprint_of_a_labeled_value_includes_value_and_label() {
         let bytes = bytes::Bytes::from(vec![0; 1000]);
         let labeled = Labeled { value: bytes, label: 3 };
         assert_eq!(labeled.footprint(), size_of_val(&labeled) + 1000);

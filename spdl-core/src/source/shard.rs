@@ -1,4 +1,4 @@
-//! Which part of an epoch one rank of a data-parallel run takes, and what is left of it.
+//! Shards: the positions of an epoch that one rank of a data-parallel job reads.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,11 +7,12 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::source::layers::Layers;
 use crate::source::ranges::Ranges;
 
-/// One rank's part of every epoch, for [`PipelineBuilder::shard`](crate::PipelineBuilder::shard).
+/// The part of every epoch that one rank reads; see
+/// [`PipelineBuilder::shard`](crate::PipelineBuilder::shard).
 ///
-/// The order of an epoch is the same for any number of ranks. Rank `r` of `w` takes the positions
-/// `r`, `r + w`, `r + 2w` … of it, so that what all ranks take in one step is a contiguous piece of
-/// that order, whatever `w` is. No rank needs to know of the others.
+/// The order of an epoch does not depend on the number of ranks. Rank `r` of `w` reads positions
+/// `r`, `r + w`, `r + 2w` … of that order. All ranks together read a contiguous part of the order
+/// in each step, for any `w`. Ranks need no communication.
 ///
 /// ```
 /// use spdl_core::{DatasetSource, PipelineBuilder, Shard};
@@ -33,7 +34,7 @@ pub struct Shard {
     pub(crate) remainder: Remainder,
 }
 
-/// A shard as it is read, before it is known to make sense.
+/// A shard before validation.
 #[cfg(feature = "serde")]
 #[derive(serde::Deserialize)]
 struct ShardData {
@@ -51,21 +52,21 @@ impl TryFrom<ShardData> for Shard {
     }
 }
 
-/// What becomes of the last positions of an epoch, where there are not as many as ranks.
+/// What happens to the last positions of an epoch if they are fewer than the ranks.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "lowercase"))]
 pub enum Remainder {
-    /// No rank takes them: all ranks have equally many samples. The default, since training in
-    /// lockstep waits for ever for a rank that has run out. Up to `world - 1` samples of each epoch
-    /// are not seen; with a shuffled order they are others each time.
+    /// No rank reads them, so all ranks have equally many samples. The default, because training in
+    /// lockstep waits forever for a rank without samples. Each epoch omits up to `world - 1`
+    /// samples, which differ between shuffled epochs.
     #[default]
     Drop,
-    /// Samples from the epoch's beginning come again, until all ranks have equally many. They have
-    /// identities of their own, from the data set's length on, and so other random numbers.
+    /// Samples from the start of the epoch are repeated until all ranks have equally many. Repeated
+    /// samples have identities from the length of the epoch on, and therefore other random numbers.
     Pad,
-    /// Ranks take what there is: some have one sample more than others.
+    /// Ranks read the positions that exist: some ranks have one sample more than others.
     Uneven,
 }
 
@@ -80,34 +81,36 @@ impl fmt::Display for Remainder {
 }
 
 impl Shard {
-    /// All of it: rank 0 of 1.
+    /// The whole epoch: rank 0 of 1.
     pub const WHOLE: Shard = Shard { rank: 0, world: 1, remainder: Remainder::Drop };
 
-    /// The part of rank `rank`, counted from 0, of `world` ranks.
+    /// The shard of rank `rank`, counted from 0, of `world` ranks.
     ///
     /// # Errors
-    /// `InvalidArgument` where there is no such rank.
+    /// `InvalidArgument` unless `rank < world`.
     pub fn new(rank: u64, world: u64) -> Result<Self> {
         if rank >= world {
-            let message = format!("there is no rank {rank} among {world}; ranks count from 0");
+            let message = format!(
+                "rank {rank} is out of range for a world size of {world}; ranks count from 0"
+            );
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         }
         Ok(Shard { rank, world, remainder: Remainder::default() })
     }
 
-    /// What becomes of the positions that cannot be divided evenly. Default: [`Remainder::Drop`].
+    /// Sets what happens to the last positions. Default: [`Remainder::Drop`].
     #[must_use]
     pub fn remainder(mut self, remainder: Remainder) -> Self {
         self.remainder = remainder;
         self
     }
 
-    /// Which rank, counted from 0.
+    /// The rank, counted from 0.
     pub fn rank(&self) -> u64 {
         self.rank
     }
 
-    /// How many ranks there are.
+    /// The number of ranks (world size).
     pub fn world(&self) -> u64 {
         self.world
     }
@@ -125,28 +128,28 @@ impl fmt::Display for Shard {
     }
 }
 
-/// A place of an epoch, and who comes there.
+/// A position of an epoch and the identity of the sample there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Position {
-    /// The sample's [`index`](crate::SampleId::index).
+    /// The [`index`](crate::SampleId::index) of the sample's identity.
     pub id: u64,
-    /// The position in the epoch's order whose item it is. Other than `id` only for the samples
-    /// that [`Remainder::Pad`] repeats.
+    /// The position in the order of the epoch. Differs from `id` only for samples that
+    /// [`Remainder::Pad`] repeats.
     pub at: u64,
 }
 
-/// How what is left of an epoch is divided among ranks. Own numbers count the positions of one rank
-/// from 0.
+/// How the remaining positions of an epoch are divided among ranks. Local numbers count the
+/// positions of one rank from 0.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Division {
     pub(crate) shard: Shard,
-    /// How many positions the epoch has, where the division depends on it.
+    /// The number of positions in the epoch, if the division depends on it.
     pub(crate) len: Option<u64>,
-    /// What was done already when the rest was divided.
+    /// Positions that were done before the division.
     pub(crate) base: Layers,
-    /// How many identities from `len` on were given before.
+    /// How many identities of repeated samples earlier divisions used.
     pub(crate) padded: u64,
-    /// How many positions are divided, where that is known.
+    /// The number of divided positions, if known.
     pub(crate) divided: Option<u64>,
 }
 
@@ -154,12 +157,12 @@ impl Division {
     pub(crate) fn new(shard: Shard, len: Option<u64>, base: Layers, padded: u64) -> Self {
         let needs_len = shard.world > 1 && shard.remainder != Remainder::Uneven;
         let len = len.filter(|_| needs_len);
-        // Counted once: an epoch that changed its ranks often has many ranges behind it.
+        // Computed once: after many changes of world size, `base` has many ranges.
         let divided = len.map(|len| len.saturating_sub(base.count()));
         Division { shard, len, base, padded, divided }
     }
 
-    /// How many of them are this rank's, where that is known.
+    /// The number of positions of this rank, if known.
     pub(crate) fn count(&self) -> Option<u64> {
         let divided = self.divided?;
         Some(match self.shard.remainder {
@@ -168,7 +171,7 @@ impl Division {
         })
     }
 
-    /// How many identities from `len` on this division gives, or earlier ones gave.
+    /// How many identities of repeated samples this and earlier divisions use.
     pub(crate) fn padded(&self) -> u64 {
         let extra = match (self.divided, self.shard.remainder) {
             (Some(divided), Remainder::Pad) => {
@@ -180,12 +183,12 @@ impl Division {
         self.padded.saturating_add(extra)
     }
 
-    /// The position with this own number.
-    pub(crate) fn at(&self, own: u64) -> Option<Position> {
-        if self.count().is_some_and(|count| own >= count) {
+    /// The position with this local number.
+    pub(crate) fn at(&self, local: u64) -> Option<Position> {
+        if self.count().is_some_and(|count| local >= count) {
             return None;
         }
-        let k = own.checked_mul(self.shard.world)?.checked_add(self.shard.rank)?;
+        let k = local.checked_mul(self.shard.world)?.checked_add(self.shard.rank)?;
         match (self.divided, self.len) {
             (Some(divided), Some(len)) if k >= divided => {
                 let extra = k - divided;
@@ -196,39 +199,38 @@ impl Division {
         }
     }
 
-    /// The own number of a sample; `None` where it is not this rank's, or was done before.
-    pub(crate) fn own(&self, id: u64) -> Option<u64> {
+    /// The local number of a sample, or `None` if the sample is not this rank's or was done before.
+    pub(crate) fn local(&self, id: u64) -> Option<u64> {
         let k = match (self.divided, self.len) {
             (Some(divided), Some(len)) if id >= len => {
                 divided.checked_add(id.checked_sub(len)?.checked_sub(self.padded)?)?
             }
             _ => self.base.rank(id)?,
         };
-        let own = match self.shard.world {
+        let local = match self.shard.world {
             1 => k,
             world => {
                 let beyond = k.checked_sub(self.shard.rank)?;
                 (beyond % world == 0).then_some(beyond / world)?
             }
         };
-        self.count().is_none_or(|count| own < count).then_some(own)
+        self.count().is_none_or(|count| local < count).then_some(local)
     }
 }
 
-/// The positions of one epoch that a pipeline has yet to go through, in ascending order of their
-/// identities.
+/// The remaining positions of one epoch, in ascending order of identities.
 ///
-/// It is given to [`Source::open_at`](crate::Source::open_at). It may go on beyond the end of the
-/// source: where that ends is for the source to say.
+/// The argument of [`Source::open_at`](crate::Source::open_at). The positions may continue beyond
+/// the end of the source; the source decides where the epoch ends.
 #[derive(Clone, Debug)]
 pub struct Positions {
     epoch: u64,
     division: Arc<Division>,
-    /// Own numbers that are done.
+    /// Local numbers that are done.
     done: Arc<Ranges>,
-    /// The next own number.
+    /// The next local number.
     next: u64,
-    /// Whether own numbers are positions, and none is done.
+    /// Whether local numbers equal positions and none is done.
     whole: bool,
 }
 
@@ -239,7 +241,7 @@ impl Positions {
         Positions { epoch, division, done, next: 0, whole }
     }
 
-    /// All positions of an epoch.
+    /// All positions of an epoch, without an end.
     ///
     /// ```
     /// use spdl_core::source::Positions;
@@ -255,15 +257,18 @@ impl Positions {
         self.epoch
     }
 
-    /// The sample among them that is repeated: the last one, if any.
+    /// The repeated (padding) sample among them, if any: always the last one.
     pub(crate) fn repeated(&self) -> Option<Position> {
         let last = self.division.at(self.division.count()?.checked_sub(1)?)?;
         (last.id != last.at && self.contains(last.id)).then_some(last)
     }
 
-    /// Whether the sample with this [`index`](crate::SampleId::index) is among those to come.
+    /// Whether the sample with this [`index`](crate::SampleId::index) is among the remaining
+    /// positions.
     pub fn contains(&self, id: u64) -> bool {
-        self.division.own(id).is_some_and(|own| own >= self.next && !self.done.contains(own))
+        self.division
+            .local(id)
+            .is_some_and(|local| local >= self.next && !self.done.contains(local))
     }
 }
 
@@ -283,30 +288,30 @@ impl Iterator for Positions {
 
 impl Positions {
     fn next_of_part(&mut self) -> Option<Position> {
-        let own = if self.done.is_empty() { self.next } else { self.done.next_absent(self.next) };
-        let position = self.division.at(own)?;
-        self.next = own.checked_add(1)?;
+        let local = if self.done.is_empty() { self.next } else { self.done.next_absent(self.next) };
+        let position = self.division.at(local)?;
+        self.next = local.checked_add(1)?;
         Some(position)
     }
 }
 
-/// How every epoch of a run is divided.
+/// How each epoch of a run is divided.
 #[derive(Debug)]
 pub(crate) struct Divisions {
     pub(crate) shard: Shard,
     pub(crate) len: Option<u64>,
-    /// Where an earlier run left off.
+    /// The progress of an earlier run.
     pub(crate) begun: Option<Begun>,
 }
 
-/// An epoch that another run has begun.
+/// An epoch that an earlier run has started.
 #[derive(Debug)]
 pub(crate) struct Begun {
     pub(crate) epoch: u64,
-    /// What was done of it when it was divided among the ranks.
+    /// The positions that were done before the epoch was divided.
     pub(crate) base: Layers,
     pub(crate) padded: u64,
-    /// The own numbers that are done.
+    /// The local numbers that are done.
     pub(crate) done: Ranges,
 }
 
@@ -351,7 +356,7 @@ mod tests {
     proptest! {
         // feature: Q01
         #[test]
-        fn ranks_share_the_rest_of_an_epoch(
+        fn ranks_share_the_remaining_positions_of_an_epoch(
             len in 0..60u64, world in 1..9u64, kind in prop::sample::select(&KINDS[..]),
             taken in prop::collection::vec(0..60u64, 0..30),
         ) {
@@ -360,7 +365,7 @@ mod tests {
             let parts: Vec<_> = (0..world)
                 .map(|rank| positions(division(rank, world, kind, len, &taken), len))
                 .collect();
-            // Step by step, all ranks together go through the rest in its order.
+            // In each step, all ranks together read the next positions.
             let mut all: Vec<Position> = Vec::new();
             for step in 0..parts.iter().map(Vec::len).max().unwrap_or(0) {
                 all.extend(parts.iter().filter_map(|part| part.get(step)));
@@ -369,9 +374,9 @@ mod tests {
                 Remainder::Drop => rest.len() - rest.len() % world as usize,
                 _ => rest.len(),
             };
-            let (own, extra) = all.split_at(kept.min(all.len()));
-            prop_assert!(own.iter().map(|p| p.id).eq(rest[..kept].iter().copied()));
-            prop_assert!(own.iter().all(|p| p.id == p.at));
+            let (local, extra) = all.split_at(kept.min(all.len()));
+            prop_assert!(local.iter().map(|p| p.id).eq(rest[..kept].iter().copied()));
+            prop_assert!(local.iter().all(|p| p.id == p.at));
             for (i, position) in extra.iter().enumerate() {
                 prop_assert_eq!(position.id, len + i as u64);
                 prop_assert_eq!(position.at, rest[i % rest.len()]);
@@ -385,7 +390,7 @@ mod tests {
         }
 
         #[test]
-        fn own_numbers_go_both_ways(
+        fn local_numbers_and_identities_are_inverse(
             len in 0..40u64, world in 2..9u64, kind in prop::sample::select(&KINDS[..2]),
             taken in prop::collection::vec(0..40u64, 0..20), padded in 0..5u64,
         ) {
@@ -393,31 +398,31 @@ mod tests {
             let mut owners = BTreeMap::new();
             for rank in 0..world {
                 let division = Division { padded, ..division(rank, world, kind, len, &taken) };
-                for own in 0..50 {
-                    let Some(position) = division.at(own) else { break };
-                    prop_assert_eq!(division.own(position.id), Some(own));
+                for local in 0..50 {
+                    let Some(position) = division.at(local) else { break };
+                    prop_assert_eq!(division.local(position.id), Some(local));
                     prop_assert!(owners.insert(position.id, rank).is_none());
                 }
             }
             for rank in 0..world {
                 let division = Division { padded, ..division(rank, world, kind, len, &taken) };
                 for id in 0..70 {
-                    let own = division.own(id).is_some();
-                    prop_assert_eq!(own, owners.get(&id) == Some(&rank), "{} of rank {}", id, rank);
+                    let local = division.local(id).is_some();
+                    prop_assert_eq!(local, owners.get(&id) == Some(&rank), "{} of rank {}", id, rank);
                 }
             }
         }
 
         #[test]
-        fn what_is_done_is_left_out(
+        fn done_positions_are_left_out(
             done in prop::collection::vec(0..30u64, 0..20), world in 1..5u64,
         ) {
-            let done: Ranges = done.iter().map(|&own| own..own + 1).collect();
+            let done: Ranges = done.iter().map(|&local| local..local + 1).collect();
             let shard = Shard::new(world - 1, world).unwrap().remainder(Remainder::Uneven);
             let division = Division::new(shard, None, Layers::default(), 0);
             let positions = Positions::new(0, Arc::new(division), Arc::new(done.clone()));
             let left: Vec<u64> = positions.clone().take(20).map(|p| p.id).collect();
-            let all = (0..).filter(|&own| !done.contains(own)).map(|own| world - 1 + own * world);
+            let all = (0..).filter(|&local| !done.contains(local)).map(|local| world - 1 + local * world);
             prop_assert!(all.take(20).eq(left.iter().copied()));
             for id in 0..left[19] {
                 prop_assert_eq!(positions.contains(id), left.contains(&id));
@@ -426,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_that_is_not_there_is_refused() {
+    fn a_rank_out_of_range_is_refused() {
         for (rank, world) in [(0, 0), (1, 1), (8, 8)] {
             let error = Shard::new(rank, world).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::InvalidArgument);

@@ -1,12 +1,12 @@
-//! The shuffle as arithmetic: a keyed bijection instead of a shuffled list.
+//! Shuffling by a keyed permutation that is computed per position.
 
-/// A pseudo-random order of `0..len` that is computed, not stored.
+/// A pseudo-random permutation of `0..len` that is computed, not stored.
 ///
-/// [`at`](Permutation::at) tells which item comes at a position, for any position and in any order
-/// of asking, in constant time and memory. It is a Feistel network of eight rounds over the
-/// smallest even number of bits that holds `len`, walked along its cycles until the result falls
-/// below `len` (Black and Rogaway, "Ciphers with Arbitrary Finite Domains", 2002). Up to 16 items,
-/// where such a network cannot give all orders, it is a small table that is shuffled.
+/// [`at`](Permutation::at) returns the item at any position in constant time and memory. The
+/// permutation is a Feistel network of eight rounds over the smallest even number of bits that can
+/// represent `len - 1`. Cycle walking restricts the network to `0..len` (Black and Rogaway,
+/// "Ciphers with Arbitrary Finite Domains", 2002). For at most 16 items such a network cannot
+/// produce all permutations, so a table is shuffled instead.
 ///
 /// ```
 /// use spdl_core::source::Permutation;
@@ -20,15 +20,15 @@ pub struct Permutation {
     len: u64,
     half_bits: u32,
     keys: [u64; 8],
-    /// Up to 16 items: the item at each position, four bits each.
+    /// For at most 16 items: the item at each position, 4 bits each.
     table: u64,
 }
 
-/// The most items whose order is a table.
+/// The maximum number of items in the table.
 const TABLE_LEN: u64 = 16;
 
 impl Permutation {
-    /// The order of `len` items in `epoch` of a run with `seed`.
+    /// The permutation of `len` items for `seed` and `epoch`.
     pub fn new(len: u64, seed: u64, epoch: u64) -> Self {
         let bits = u64::BITS - len.saturating_sub(1).leading_zeros();
         let mut state = mix(seed ^ 0x5350_444c_0000_0001).wrapping_add(mix(epoch));
@@ -50,17 +50,17 @@ impl Permutation {
         Permutation { len, half_bits, keys: [0; 8], table }
     }
 
-    /// How many items there are.
+    /// The number of items.
     pub fn len(&self) -> u64 {
         self.len
     }
 
-    /// Whether there are none.
+    /// Whether there are no items.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The item at `position`. A position outside `0..len` is returned as it is.
+    /// Returns the item at `position`. A position outside `0..len` is returned unchanged.
     pub fn at(&self, position: u64) -> u64 {
         if position >= self.len {
             return position;
@@ -68,8 +68,8 @@ impl Permutation {
         if self.len <= TABLE_LEN {
             return self.table >> (4 * position) & 15;
         }
-        // The domain is less than four times `len`, so this takes fewer than four rounds on
-        // average; it ends, since the walk comes back to `position` itself at the latest.
+        // The domain has fewer than 4 × `len` values, so the walk takes fewer than 4 steps on
+        // average. The walk ends, because its cycle contains `position`.
         let mut item = self.encrypt(position);
         while item >= self.len {
             item = self.encrypt(item);
@@ -101,7 +101,7 @@ pub(crate) mod tests {
 
     proptest! {
         #[test]
-        fn every_item_comes_exactly_once(len in 0u64..3000, seed: u64, epoch in 0u64..4) {
+        fn every_item_occurs_exactly_once(len in 0u64..3000, seed: u64, epoch in 0u64..4) {
             let order = Permutation::new(len, seed, epoch);
             let mut seen = vec![false; len as usize];
             for position in 0..len {
@@ -112,15 +112,15 @@ pub(crate) mod tests {
         }
 
         #[test]
-        fn large_domains_stay_inside(len in (1u64 << 40)..(1 << 63), position: u64, seed: u64) {
+        fn items_of_large_domains_are_in_range(len in (1u64 << 40)..(1 << 63), position: u64, seed: u64) {
             let order = Permutation::new(len, seed, 0);
             prop_assert!(order.at(position % len) < len);
         }
     }
 
-    /// Fails where `counts` differ from what is `expected` more than once in 10,000 times by chance
-    /// (seeds are fixed, so a test that passes always passes). The quantile is that of Wilson and
-    /// Hilferty (1931), with the normal distribution's at 3.719.
+    /// Asserts that `counts` fit `expected` by a chi-squared test at a significance level of 10⁻⁴.
+    /// Seeds are fixed, so a test that passes always passes. The quantile is that of Wilson and
+    /// Hilferty (1931), with 3.719 for the normal distribution.
     pub(crate) fn assert_chi_squared(counts: &[u32], expected: &[f64], freedom: usize, what: &str) {
         let terms = counts.iter().zip(expected);
         let statistic: f64 = terms.map(|(&n, &e)| (f64::from(n) - e).powi(2) / e).sum();
@@ -135,7 +135,7 @@ pub(crate) mod tests {
         assert_chi_squared(counts, &expected, counts.len() - 1, what);
     }
 
-    /// The orders of consecutive seeds, and of consecutive epochs.
+    /// The permutations of consecutive seeds, and of consecutive epochs.
     fn orders(len: u64, count: u64) -> [Vec<Permutation>; 2] {
         [
             (0..count).map(|seed| Permutation::new(len, seed, 0)).collect(),
@@ -161,8 +161,8 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn an_order_of_any_length_takes_less_than_a_hundred_bytes() {
-        // Nothing of it lies elsewhere: it is all numbers.
+    fn a_permutation_of_any_length_takes_less_than_100_bytes() {
+        // All fields are numbers, so nothing is allocated elsewhere.
         assert!(size_of::<Permutation>() < 100);
     }
 
@@ -187,7 +187,7 @@ pub(crate) mod tests {
             let bins = len.min(40);
             for orders in orders(len, 4000) {
                 for position in [0, len / 2, len - 1] {
-                    // A bin is of the items that share a remainder, or neighbour one another.
+                    // A bin contains items with one remainder, or adjacent items.
                     let mut remainders = vec![0u32; bins as usize];
                     let mut neighbours = remainders.clone();
                     for order in &orders {
@@ -217,8 +217,8 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn every_pair_is_equally_likely_side_by_side() {
-        // Few items: every pair of different ones at positions 0 and 1, and at the last two.
+    fn every_pair_of_items_is_equally_likely_at_adjacent_positions() {
+        // Few items: each ordered pair at the first two and the last two positions.
         for len in [2u64, 3, 4, 5, 7, 8, 15, 16, 17, 18, 20, 31] {
             for orders in orders(len, 20 * len * (len - 1)) {
                 for position in [0, len - 2] {
@@ -232,7 +232,7 @@ pub(crate) mod tests {
                 }
             }
         }
-        // More: by how much neighbours differ, modulo `len`, over many orders.
+        // More items: differences of adjacent items modulo `len`, over many permutations.
         for len in [33u64, 63, 64, 65, 100, 127, 257] {
             for orders in orders(len, 40 * len) {
                 for position in [0, len / 2, len - 2] {
@@ -245,7 +245,8 @@ pub(crate) mod tests {
                 }
             }
         }
-        // Many: by how much neighbours differ, modulo `len`, in one order; 40 bins of equal width.
+        // Many items: differences of adjacent items modulo `len` in one permutation, in 40 equal
+        // bins.
         for len in [1000u64, 4096, 65_537, 1_000_000] {
             for (seed, epoch) in [(1, 0), (2, 0), (7, 1)] {
                 let order = Permutation::new(len, seed, epoch);
@@ -265,8 +266,8 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn fixed_points_are_as_rare_as_they_must_be() {
-        // P(k fixed points) is the share of derangements: very nearly Poisson's for 1.
+    fn the_number_of_fixed_points_is_poisson_distributed() {
+        // The number of fixed points is very nearly Poisson distributed with mean 1.
         for len in [7u64, 8, 15, 16, 17, 31, 33, 64, 100, 257, 1000] {
             let count = (200_000 / len).clamp(1000, 5000);
             for orders in orders(len, count) {
@@ -281,7 +282,7 @@ pub(crate) mod tests {
                 assert_chi_squared(&counts, &expected, 4, &format!("fixed points of {len}"));
             }
         }
-        // One in an order on average: of 10 orders, 24 are exceeded once in 10,000 times.
+        // The mean is one per permutation: 10 permutations exceed 24 once in 10,000 times.
         for len in [10_000u64, 100_000] {
             let fixed = |order: &Permutation| {
                 (0..len).filter(|&position| order.at(position) == position).count()
