@@ -27,7 +27,7 @@ def folder() -> Path:
     target = Path(os.environ.get("CARGO_TARGET_DIR", _REPOSITORY / "target"))
     made = sorted(target.glob("demo/data-*"), key=os.path.getmtime)
     if not made:
-        raise SystemExit("no data set: give a folder of images, or run `cargo xtask demo`")
+        raise SystemExit("no data set found: pass a folder of images, or run `cargo xtask demo`")
     return made[-1]
 
 

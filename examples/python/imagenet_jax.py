@@ -43,7 +43,7 @@ def main() -> None:
         waited = train.stats()["consumer"]["waited_s"]
         print(
             f"epoch {epoch}: {len(losses)} steps, loss {mean_loss:.3f}, "
-            f"{evaluate(params, val):.0%} of the held-out images right; "
+            f"{evaluate(params, val):.0%} accuracy on held-out images; "
             f"{len(losses) * options.batch_size / seconds:,.0f} images/s, "
             f"{waited / seconds:.0%} of the time waited for data",
             flush=True,

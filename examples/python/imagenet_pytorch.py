@@ -61,7 +61,7 @@ def main() -> None:
         images = WORLD_SIZE * len(losses) * options.batch_size
         say(
             f"epoch {epoch}: {len(losses)} steps, loss {mean_loss:.3f}, "
-            f"{accuracy:.0%} of the held-out images right; "
+            f"{accuracy:.0%} accuracy on held-out images; "
             f"{images / seconds:,.0f} images/s, {waited / seconds:.0%} of the time waited for data"
         )
     say(train.diagnose())

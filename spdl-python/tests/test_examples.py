@@ -99,7 +99,7 @@ def assert_trains(printed, epochs=3):
 
 
 def right(printed):
-    return [int(share) for share in re.findall(r"(\d+)% of the held-out images right", printed)]
+    return [int(share) for share in re.findall(r"(\d+)% accuracy on held-out images", printed)]
 
 
 def test_every_program_is_tested():
@@ -121,7 +121,7 @@ def test_u05_an_example_without_data_says_how_to_get_some(name, tmp_path):
     need(*PROGRAMS[name])
     done = call(tmp_path, [EXAMPLES / f"{name}.py"])
     assert done.returncode == 1 and done.stdout == ""
-    assert done.stderr.splitlines()[-1].startswith("no data set: give a folder of images")
+    assert done.stderr.splitlines()[-1].startswith("no data set found: pass a folder of images")
 
 
 @pytest.mark.parametrize("name", ["imagenet_jax", "imagenet_pytorch"])

@@ -59,7 +59,7 @@ def test_q07_files_that_come_later_are_not_seen(letters):
 
 
 def test_q07_a_missing_folder_is_an_error_and_an_empty_one_is_not(tmp_path):
-    with pytest.raises(FileNotFoundError, match='gone" is not a directory') as caught:
+    with pytest.raises(FileNotFoundError, match='gone" is not a folder') as caught:
         LocalDirectory(tmp_path / "gone", "*")
     assert isinstance(caught.value, spdl_rs.NotFoundError)
     assert caught.value.key == str(tmp_path / "gone")
@@ -151,7 +151,7 @@ def test_q07_classes_of_a_synset_file_are_numbered_in_the_order_of_their_ids(dat
 def test_q07_classes_of_folders_are_numbered_with_a_warning_unless_all_are_there(dataset, tmp_path):
     # A file is no class.
     make_files(dataset, ["train/n01491361.tar"])
-    with pytest.warns(spdl_rs.DatasetWarning, match="3 class directories, but ImageNet has 1000"):
+    with pytest.warns(spdl_rs.DatasetWarning, match="3 class folders, but ImageNet has 1000"):
         assert get_mappings(dataset) == {TENCH: 0, GOLDFISH: 1, SHARK: 2}
     # The third class is not in `val`, and counts.
     with pytest.warns(spdl_rs.DatasetWarning):
@@ -174,7 +174,7 @@ def test_q07_the_class_of_an_image_is_that_of_its_folder(tmp_path):
 
 
 def test_q07_without_a_list_of_classes_the_error_says_what_is_needed(tmp_path):
-    with pytest.raises(spdl_rs.InvalidArgumentError, match="source is missing: pass the directory"):
+    with pytest.raises(spdl_rs.InvalidArgumentError, match="source is missing: pass the folder"):
         get_mappings()
     for missing in [tmp_path, tmp_path / "gone"]:
         with pytest.raises(
@@ -215,11 +215,11 @@ def test_q07_a_list_of_classes_that_is_none_is_corrupt(name, content, words, tmp
 def test_q07_wrong_data_sets_are_told(dataset, tmp_path):
     with pytest.raises(ValueError, match='split must be "train" or "val", not \'test\''):
         ImageNet(dataset, "test")
-    with pytest.raises(FileNotFoundError, match="is not a directory"):
+    with pytest.raises(FileNotFoundError, match="is not a folder"):
         ImageNet(tmp_path / "gone")
     with pytest.raises(FileNotFoundError, match="expected <class>/<name>.JPEG$"):
         ImageNet(make_files(tmp_path / "empty", ["val/x"]))
-    with pytest.raises(FileNotFoundError, match="move each image to a directory"):
+    with pytest.raises(FileNotFoundError, match="move each image to a folder"):
         ImageNet(make_files(tmp_path / "flat", ["val/1.JPEG"]))
     with pytest.raises(ValueError, match=f'{GOLDFISH}" belongs to none of the 1 classes'):
         ImageNet(dataset, mappings={TENCH: 0})

@@ -108,7 +108,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> ModuleType:
-    # Imported when they are asked for: who loads images need not wait for them.
+    # Imported lazily, so that `import spdl_rs` stays fast.
     if name in ("compat", "cuda", "dataloader", "io", "pipeline", "source", "torch", "usage"):
         return importlib.import_module(f".{name}", __name__)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -45,12 +45,12 @@ def cache_iterator(
     >>> list(cache_iterator("abcdef", 2, return_caches_after=4, stop_after=9))
     ['a', 'b', 'c', 'd', 'a', 'b', 'a', 'b', 'a']
     """
-    kept, fresh, total = _checked(num_caches, return_caches_after, stop_after)
+    kept, fresh, total = _check_numbers(num_caches, return_caches_after, stop_after)
     items = _cached(src, kept, fresh, keep_source=not flag("delete_src", delete_src))
     return items if total is None else islice(items, total)
 
 
-def _checked(
+def _check_numbers(
     num_caches: SupportsIndex,
     return_caches_after: SupportsIndex | None,
     stop_after: SupportsIndex | None,

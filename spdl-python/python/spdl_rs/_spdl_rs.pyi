@@ -1,4 +1,4 @@
-"""The native module: private, and thin. `spdl_rs` is what to use."""
+"""The native module. Private: use `spdl_rs` instead."""
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any, Literal, NoReturn, TypeVar, final
@@ -14,13 +14,13 @@ __version__: str
 
 @final
 class Array:
-    """An array in memory of this machine: `Array(shape, dtype)` is one of zeros, of `uint8`,
-    `int64`, `float16`, `bfloat16` or `float32`.
+    """An array in host memory. `Array(shape, dtype)` contains zeros.
 
-    `numpy.asarray` reads and writes it in place, and so do `spdl_rs.io.to_torch` and the like, and
-    what takes DLPack. Each keeps it alive; with the last of them the memory goes back to the pool
-    that it came from. It is aligned to 64 bytes, its last index changes fastest, and Python may
-    write to it.
+    `dtype` is `"uint8"`, `"int64"`, `"float16"`, `"bfloat16"` or `"float32"`. The array is
+    C-contiguous, writable and aligned to 64 bytes.
+
+    `numpy.asarray`, `spdl_rs.io.to_torch` and DLPack consumers use its memory without a copy, and
+    keep the memory alive. After the last of them is deleted, the memory returns to its pool.
     """
 
     def __new__(cls, shape: tuple[int, ...] | list[int], dtype: str) -> Array: ...
@@ -42,7 +42,7 @@ class Array:
 
 @final
 class CudaDevice:
-    """An opened CUDA device. The last of what holds it lets go of it: batches do, too."""
+    """An open CUDA device. It is closed after the last object that uses it, batches included."""
 
     @staticmethod
     def choose(
@@ -66,7 +66,7 @@ class CudaDevice:
 
 @final
 class DeviceMemory:
-    """Bytes on a device, or on their way there."""
+    """Bytes on a device. Their upload may be in progress."""
 
     @property
     def nbytes(self) -> int: ...
@@ -89,7 +89,7 @@ class DeviceMemory:
 
 @final
 class DeviceDecoders:
-    """The decoders of a device. Whoever has opened that keeps them."""
+    """The decoders of a device. They are kept as long as the device is open."""
 
     def __new__(cls, device: CudaDevice, packages: list[str]) -> DeviceDecoders: ...
     def jpegs(
@@ -113,7 +113,7 @@ class DeviceDecoders:
 
 @final
 class VideoDecoder:
-    """A video that is decoded on a device. One thread at a time is at it."""
+    """A video decoder on a device. Calls from several threads are serialised."""
 
     def __new__(cls, decoders: DeviceDecoders, codec: str, use_cache: bool) -> VideoDecoder: ...
     @staticmethod
@@ -128,8 +128,11 @@ class VideoDecoder:
 
 @disjoint_base
 class PlacedArray:
-    """Where an array lies in the memory of a device, and what it is. Made without running Python, so
-    that no signal is heard between a batch's being counted and a loop's having it."""
+    """Device memory with the shape and dtype of an array in it.
+
+    Created without running Python code, so that no signal handler runs between the count of a
+    batch and its delivery.
+    """
 
     def __new__(
         cls, memory: DeviceMemory, shape: tuple[int, ...], dtype: str, offset: int = 0
@@ -145,7 +148,7 @@ class PlacedArray:
 
 @final
 class Staging:
-    """Pinned bytes that NumPy writes, before they are sent. Nobody may hold a view of them by then."""
+    """Pinned bytes that NumPy writes before an upload. No views may exist during the upload."""
 
     def __new__(cls, device: CudaDevice, nbytes: int) -> Staging: ...
     @property
@@ -154,20 +157,20 @@ class Staging:
 
 @final
 class Reader:
-    """Reads whole files and objects of stores."""
+    """Reads whole files and objects."""
 
     def __new__(cls, max_bytes: int) -> Reader: ...
     def read(self, path: Any) -> Array: ...
 
 @final
 class Draws:
-    """The random numbers of one item in a stage, to be used once."""
+    """The random numbers of one item in one stage. Can be used once."""
 
     def __new__(cls, seed: int, epoch: int, index: int, stage: str) -> Draws: ...
 
 @final
 class ImageDecoder:
-    """Makes samples of encoded images."""
+    """Decodes encoded images to samples."""
 
     def __new__(
         cls,
@@ -191,7 +194,7 @@ class ImageDecoder:
 
 @final
 class ImageAugmenter:
-    """Augmentations in a row."""
+    """A sequence of augmentations."""
 
     def __new__(
         cls, augmentations: list[tuple[str, dict[str, Any]]], seed: int
@@ -200,7 +203,7 @@ class ImageAugmenter:
 
 @final
 class NpyHeader:
-    """What a `.npy` file in memory says of its array."""
+    """The header of a `.npy` file in memory."""
 
     def __new__(cls, data: Any) -> NpyHeader: ...
     @property
@@ -214,7 +217,7 @@ class NpyHeader:
 
 @final
 class ZipDirectory:
-    """The directory of a zip archive in memory."""
+    """The central directory of a zip archive in memory."""
 
     def __new__(cls, data: Any) -> ZipDirectory: ...
     def names(self) -> list[str]: ...
@@ -224,7 +227,7 @@ class ZipDirectory:
 
 @final
 class TarFiles:
-    """The files of a tar archive as pairs of a name and the contents."""
+    """An iterator over the members of a tar archive: pairs of name and content."""
 
     def __new__(cls, source: Any, accept_missing_end: bool) -> TarFiles: ...
     def __iter__(self) -> Iterator[tuple[str, Any]]: ...
@@ -232,12 +235,12 @@ class TarFiles:
 
 @final
 class WAVHeader:
-    """What a WAV file says of its samples: `spdl_rs.io.parse_wav` makes it."""
+    """The header of a WAV file, returned by `spdl_rs.io.parse_wav`."""
 
     def __new__(cls, data: Any) -> WAVHeader: ...
     @property
     def audio_format(self) -> int:
-        """The format as stored: 1 is PCM, 3 floating point, 65534 extensible."""
+        """The format tag: 1 is PCM, 3 is floating point, 65534 is extensible."""
     @property
     def num_channels(self) -> int:
         """The number of channels."""
@@ -246,16 +249,16 @@ class WAVHeader:
         """Frames per second."""
     @property
     def byte_rate(self) -> int:
-        """Bytes per second, as stored."""
+        """Bytes per second, as stored in the file."""
     @property
     def block_align(self) -> int:
-        """The size of a frame, one sample of each channel, in bytes."""
+        """The size of a frame (one sample of each channel) in bytes."""
     @property
     def bits_per_sample(self) -> int:
-        """The bits of a sample."""
+        """Bits per sample."""
     @property
     def data_size(self) -> int:
-        """The size of all samples in bytes."""
+        """The size of the sample data in bytes."""
     @property
     def num_frames(self) -> int:
         """The number of frames."""
@@ -266,7 +269,7 @@ class WAVHeader:
 
 @final
 class Images:
-    """The images of a data set, with their labels."""
+    """The images of a data set and their labels."""
 
     @staticmethod
     def open(
@@ -293,7 +296,7 @@ class Images:
 
 @final
 class Settings:
-    """What is made of the images: the same for every epoch."""
+    """The settings of a loader, the same for each epoch."""
 
     def __new__(
         cls,
@@ -318,7 +321,7 @@ class Settings:
 
 @final
 class Epoch:
-    """One pass over the images. Any thread may ask for the next batch."""
+    """One epoch of a loader. Thread-safe."""
 
     def __new__(
         cls, images: Images, settings: Settings, epoch: int, state: str | None = None
@@ -335,8 +338,11 @@ class Epoch:
 
 @disjoint_base
 class BatchIterator:
-    """Gives the batches of an epoch, as arrays of NumPy or of a device. From when one is counted as given until a
-    loop has it, nothing of Python runs, and so no signal is heard there."""
+    """The batches of an epoch, as NumPy or device arrays.
+
+    No Python code runs between the count of a batch and its delivery, so no signal handler can
+    interrupt them.
+    """
 
     def __new__(cls, epoch: Epoch) -> Self: ...
     def __iter__(self) -> Self: ...
@@ -344,8 +350,7 @@ class BatchIterator:
 
 @final
 class Monitor:
-    """Tells an epoch's statistics, and how far it has come, while it runs and afterwards. Does not
-    keep it running."""
+    """Statistics and position of an epoch or pipeline, also after its end. Holds no reference to it."""
 
     def __new__(cls) -> Monitor: ...
     def statistics(self) -> Statistics: ...
@@ -355,14 +360,14 @@ class Monitor:
 
 @final
 class Intervals:
-    """What a pipeline does in each interval."""
+    """Statistics of a pipeline by interval."""
 
     def __new__(cls, seconds: float) -> Intervals: ...
     def next(self) -> Interval | None: ...
 
 @final
 class Inbox:
-    """What an event loop is to run."""
+    """The queue of jobs of an event loop."""
 
     def __new__(cls) -> Inbox: ...
     def fileno(self) -> int: ...
@@ -371,7 +376,7 @@ class Inbox:
 
 @final
 class Job:
-    """Something to be awaited on the event loop."""
+    """An awaitable that runs on the event loop."""
 
     @property
     def id(self) -> int: ...
@@ -382,7 +387,7 @@ class Job:
 
 @final
 class Feed:
-    """A source, and the body of the thread that iterates it."""
+    """A source. Its call is the main function of the thread that iterates the source."""
 
     def __new__(
         cls,
@@ -397,7 +402,7 @@ class Feed:
 
 @final
 class TaskQueue:
-    """A source whose items are handed in: no thread waits for them."""
+    """A source that receives its items with `put`. No thread waits for them."""
 
     def __new__(cls) -> TaskQueue: ...
     def put(self, item: Any) -> None: ...
@@ -405,7 +410,7 @@ class TaskQueue:
 
 @final
 class Workers:
-    """The body of threads that work for a pipeline."""
+    """A worker pool. Its call is the main function of each thread."""
 
     def __new__(cls, threads: int) -> Workers: ...
     def __call__(self) -> None: ...
@@ -419,7 +424,7 @@ class Workers:
 
 @final
 class Stage:
-    """The description of a stage."""
+    """The configuration of a stage."""
 
     @staticmethod
     def function(
@@ -460,7 +465,7 @@ class Stage:
 
 @final
 class Graph:
-    """A pipeline that is being described."""
+    """The configuration of a pipeline, before it runs."""
 
     @staticmethod
     def source(feed: Feed) -> Graph: ...
@@ -470,7 +475,7 @@ class Graph:
 
 @final
 class PipelineRun:
-    """A pipeline that runs. Any thread may ask for the next item."""
+    """A running pipeline. Thread-safe."""
 
     def __new__(
         cls,
@@ -497,7 +502,7 @@ class PipelineRun:
 
 @final
 class ItemIterator:
-    """Gives items until the pipeline, or its epoch, ends."""
+    """An iterator over the items of a pipeline, or of one epoch."""
 
     def __new__(cls, run: PipelineRun, timeout: float | None = None) -> ItemIterator: ...
     def __iter__(self) -> ItemIterator: ...
@@ -505,7 +510,7 @@ class ItemIterator:
 
 @final
 class RankOrder:
-    """One rank's part of a data set's order."""
+    """The order of the indices of one rank."""
 
     @staticmethod
     def sequential(items: int, rank: int, world_size: int, drop_last_round: bool) -> RankOrder: ...
@@ -523,7 +528,7 @@ class RankOrder:
 
 @final
 class Indices(Iterator[int]):
-    """The items of one pass, one by one, and how many were given."""
+    """An iterator over the indices of one epoch, with the number of indices returned."""
 
     def __iter__(self) -> Indices: ...
     def __next__(self) -> int: ...
@@ -533,7 +538,7 @@ class Indices(Iterator[int]):
 
 @final
 class Trace:
-    """What happens until it is stopped, as bytes of a file in the trace event format."""
+    """Records events until it is stopped, in the trace event format."""
 
     def __new__(cls, process_name: str, capacity: int) -> Trace: ...
     def next(self) -> bytes | None: ...

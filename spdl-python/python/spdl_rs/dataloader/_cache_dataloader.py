@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sized
 from typing import Any, Generic, SupportsIndex, TypeVar
 
-from .._cache_iterator import _checked, cache_iterator
+from .._cache_iterator import _check_numbers, cache_iterator
 from ..usage import log_api_usage_once
 
 T = TypeVar("T")
@@ -42,7 +42,7 @@ class CacheDataLoader(Generic[T]):
         stop_after: SupportsIndex | None = None,
     ) -> None:
         log_api_usage_once("spdl_rs.dataloader.CacheDataLoader")
-        numbers = _checked(num_caches, return_caches_after, stop_after)
+        numbers = _check_numbers(num_caches, return_caches_after, stop_after)
         self.dl = dl
         self.num_caches, self.return_caches_after, self.stop_after = numbers
 

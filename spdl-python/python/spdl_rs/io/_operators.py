@@ -194,14 +194,14 @@ class DecodeImage:
             item: The bytes, or a pair of bytes and a label.
             epoch, index: Select the random numbers: those of this position in this epoch.
         """
-        return self._drawn(item, _draws(self._draws, epoch, index))
+        return self._apply(item, _draws(self._draws, epoch, index))
 
     @property
     def _draws(self) -> tuple[int, str]:
         """The seed and the stage name that select the random numbers."""
         return self.seed, "decode"
 
-    def _drawn(self, item: Any, draws: _spdl_rs.Draws) -> Any:
+    def _apply(self, item: Any, draws: _spdl_rs.Draws) -> Any:
         data, *label = _parts(item)
         pixels = numpy.asarray(self._native().decode(data, draws))
         return (pixels, *label) if label else pixels
@@ -263,14 +263,14 @@ class AugmentImage:
             item: The pixels, or a pair of pixels and a label.
             epoch, index: Select the random numbers: those of this position in this epoch.
         """
-        return self._drawn(item, _draws(self._draws, epoch, index))
+        return self._apply(item, _draws(self._draws, epoch, index))
 
     @property
     def _draws(self) -> tuple[int, str]:
         """The seed and the stage name that select the random numbers."""
         return self.seed, "augment"
 
-    def _drawn(self, item: Any, draws: _spdl_rs.Draws) -> Any:
+    def _apply(self, item: Any, draws: _spdl_rs.Draws) -> Any:
         pixels, *label = _parts(item)
         augmented = numpy.asarray(self._native().apply(pixels, draws))
         return (augmented, *label) if label else augmented

@@ -12,8 +12,8 @@
 |---|---|
 | `spdl_rs.source` | samplers for distributed training, and protocols for type checkers |
 | `spdl_rs.source.utils` | `MergeIterator`, `embed_shuffle` (shuffle each epoch), `repeat_source` |
-| `spdl_rs.source.local_directory` | the files of a directory |
-| `spdl_rs.source.imagenet` | ImageNet images and class indices, from its directories |
+| `spdl_rs.source.local_directory` | the files of a folder |
+| `spdl_rs.source.imagenet` | ImageNet images and class indices, from its folders |
 """
 
 from ._sampler import DistributedDeterministicSampler, DistributedRandomSampler

@@ -30,19 +30,19 @@ class ImageNet(_Files["tuple[Path, int]"]):
     """The images of ImageNet's training or validation set, with class indices.
 
     An epoch consists of pairs `(path, class index)`, sorted by path until `shuffle` is called.
-    Each class has a directory, also in the validation set:
+    Each class has a folder, also in the validation set:
     `root/train/n01440764/n01440764_18.JPEG`.
 
     `state_dict` and `load_state_dict` resume within an epoch.
 
     Args:
-        root: The directory that contains `train` and `val`.
+        root: The folder that contains `train` and `val`.
         split: `"train"` or `"val"`.
         mappings: The class index of each WordNet ID. Default: `get_mappings(root)`.
 
     Raises:
-        NotFoundError: `root` is not a directory, or contains no images or no classes.
-        ValueError: `split` has another value, or a directory belongs to no class.
+        NotFoundError: `root` is not a folder, or contains no images or no classes.
+        ValueError: `split` has another value, or a folder belongs to no class.
         CorruptError: The list of classes cannot be parsed.
 
     >>> from spdl_rs.source.imagenet import ImageNet
@@ -93,15 +93,15 @@ def parse_wnid(s: str) -> str:
 def get_mappings(source: str | os.PathLike[str] | None = None) -> dict[str, int]:
     """Returns the class index of each WordNet ID of a data set.
 
-    `source` is a directory in which the function looks for, in this order:
+    `source` is a folder in which the function looks for, in this order:
 
     1. `imagenet_class_index.json`, with `{"0": ["n01440764", "tench"], …}`;
     2. `LOC_synset_mapping.txt`, with a WordNet ID at the start of each line;
-    3. directories in `train` and `val` whose names contain a WordNet ID.
+    3. folders in `train` and `val` whose names contain a WordNet ID.
 
     The first file lists the indices. For the other two, the index of a class is its position in
     the sorted WordNet IDs, as most models expect. That is only correct with all 1,000 classes: a
-    `DatasetWarning` reports any other number of directories. `source` may also be the path of one
+    `DatasetWarning` reports any other number of folders. `source` may also be the path of one
     of the two files.
 
     Raises:
@@ -115,8 +115,8 @@ def get_mappings(source: str | os.PathLike[str] | None = None) -> dict[str, int]
     """
     if source is None:
         message = (
-            "source is missing: pass the directory of the data set to get_mappings; it contains "
-            f"{_CLASS_INDEX}, {_SYNSET_MAPPING}, or a directory for each class in train"
+            "source is missing: pass the folder of the data set to get_mappings; it contains "
+            f"{_CLASS_INDEX}, {_SYNSET_MAPPING}, or a folder for each class in train"
         )
         raise InvalidArgumentError(message, kind="invalid-argument")
     path = Path(source)
@@ -171,12 +171,12 @@ def _from_folders(root: Path) -> dict[str, int]:
         key = str(root)
         message = (
             f'no ImageNet classes found in "{key}": expected {_CLASS_INDEX}, {_SYNSET_MAPPING}, '
-            "or a directory for each class in train or val"
+            "or a folder for each class in train or val"
         )
         raise NotFoundError(message, kind="not-found", key=key)
     if len(found) != _CLASSES:
         warnings.warn(
-            f'"{root}" has {len(found)} class directories, but ImageNet has {_CLASSES} classes: '
+            f'"{root}" has {len(found)} class folders, but ImageNet has {_CLASSES} classes: '
             "the labels differ from those of models trained on ImageNet",
             DatasetWarning,
             stacklevel=3,
@@ -191,7 +191,7 @@ def _in_order(wnids: Iterable[str]) -> dict[str, int]:
 def _label(folder: Path, mappings: Mapping[str, int]) -> int:
     found = _WNID.search(folder.name)
     if found is None or found.group() not in mappings:
-        message = f'directory "{folder}" belongs to none of the {len(mappings)} classes'
+        message = f'folder "{folder}" belongs to none of the {len(mappings)} classes'
         raise InvalidArgumentError(message, kind="invalid-argument", key=str(folder))
     return mappings[found.group()]
 
@@ -199,7 +199,7 @@ def _label(folder: Path, mappings: Mapping[str, int]) -> int:
 def _no_images(folder: Path) -> NotFoundError:
     message = f'no images found in "{folder}": expected <class>/<name>.JPEG'
     if any(folder.glob("*.JPEG")):
-        message += "; move each image to a directory of its class"
+        message += "; move each image to a folder of its class"
     return NotFoundError(message, kind="not-found", key=str(folder))
 
 

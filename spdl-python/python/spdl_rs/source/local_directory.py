@@ -1,4 +1,4 @@
-"""The files of a directory, as a source of paths."""
+"""The files of a folder, as a source of paths."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class _Files(Resumable[T]):
-    """The files of a directory whose paths match a pattern. `_item` converts each path."""
+    """The files of a folder whose paths match a pattern. `_item` converts each path."""
 
     _number_key = "seed"
 
@@ -29,7 +29,7 @@ class _Files(Resumable[T]):
         self.pattern = pattern
         if not self.root.is_dir():
             key = str(self.root)
-            raise NotFoundError(f'"{key}" is not a directory', kind="not-found", key=key)
+            raise NotFoundError(f'"{key}" is not a folder', kind="not-found", key=key)
         self._files = sorted(self.root.glob(pattern))
         self._names_digest: str | None = None
 
@@ -97,19 +97,19 @@ class _FilesIterator(Generic[T]):
 
 
 class LocalDirectory(_Files[Path]):
-    """The paths of the files below a directory that match a pattern.
+    """The paths of the files below a folder that match a pattern.
 
     The constructor lists the files once. They are sorted until `shuffle` is called. The files
     and the last seed decide the order of each epoch. `state_dict` and `load_state_dict` resume
     within an epoch.
 
     Args:
-        root: The directory.
+        root: The folder.
         pattern: A pattern of `pathlib.Path.glob`, for example `"*.jpg"`, or `"**/*.jpg"` for any
             depth.
 
     Raises:
-        NotFoundError: `root` is not a directory.
+        NotFoundError: `root` is not a folder.
 
     >>> files = LocalDirectory("photos", "*/*.png")
     >>> len(files)

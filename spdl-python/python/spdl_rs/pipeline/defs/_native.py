@@ -70,7 +70,7 @@ def called(config: PipeConfig[Any, Any]) -> tuple[Callable[..., Any], tuple[int,
     op = config.op
     if isinstance(op, Fetch):
         return op, None, config.concurrency or _READERS
-    return op._drawn, op._draws, config.concurrency or os.cpu_count() or 1
+    return op._apply, op._draws, config.concurrency or os.cpu_count() or 1
 
 
 def stage(configs: Sequence[Any], names: Sequence[str]) -> _spdl_rs.Stage:
