@@ -1,4 +1,4 @@
-"""Images to test with: made on the spot, by NumPy and the standard library alone."""
+"""Test images, made with NumPy and the standard library, and stubs of CUDA libraries."""
 
 import gc
 import os
@@ -14,14 +14,14 @@ import spdl_rs
 
 
 @pytest.fixture(autouse=True)
-def nothing_runs_from_tests_before():
-    """Pipelines that a test has left in a cycle of references end when that is collected."""
+def no_pipelines_from_earlier_tests():
+    """Collects pipelines that an earlier test left in a reference cycle, which stops them."""
     if any("spdl" in thread.name for thread in threading.enumerate() if thread.ident is not None):
         gc.collect()
 
 
 def write_png(path, pixels):
-    """Writes `uint8 [height, width, 3]` without loss."""
+    """Writes a PNG of `uint8 [height, width, 3]`."""
     height, width, _ = pixels.shape
 
     def chunk(name, data):
@@ -37,7 +37,7 @@ def write_png(path, pixels):
 
 
 def picture(number, height=60, width=80):
-    """Smooth and coloured, and different for each number."""
+    """A smooth colour image that differs for each number."""
     y, x = numpy.mgrid[0:height, 0:width]
     waves = [
         numpy.sin(x / (7 + number % 5) + number),
@@ -49,7 +49,7 @@ def picture(number, height=60, width=80):
 
 @pytest.fixture(scope="session")
 def photos(tmp_path_factory):
-    """`cat/1.png`, `cat/2.png`, `dog/1.png`, `dog/2.png`."""
+    """Four images: `cat/1.png`, `cat/2.png`, `dog/1.png`, `dog/2.png`."""
     folder = tmp_path_factory.mktemp("small") / "photos"
     for number, name in enumerate(["cat/1", "cat/2", "dog/1", "dog/2"]):
         write_png(str(folder / f"{name}.png"), picture(number))
@@ -69,7 +69,7 @@ def many(tmp_path_factory):
 
 @pytest.fixture
 def damaged(many, tmp_path):
-    """As `many`, with four files that are no images: their names, sorted, and the folder."""
+    """A copy of `many` with four corrupt files: the folder, and their sorted names."""
     folder = tmp_path / "damaged"
     for path in sorted(many.glob("*/*.png")):
         copy = folder / path.relative_to(many)
@@ -89,13 +89,13 @@ def damaged(many, tmp_path):
 
 @pytest.fixture(scope="session")
 def libcuda(tmp_path_factory):
-    """The path of a libcuda that has no device behind it."""
+    """The path of a stub of libcuda."""
     return cuda_stub.compiled(tmp_path_factory.mktemp("driver"))
 
 
 @pytest.fixture
 def stub(libcuda, monkeypatch):
-    """A CUDA device that is none. Nothing of it may be left when the test has ended."""
+    """A stub of a CUDA device. Fails the test if any resource is not freed."""
     monkeypatch.setenv("SPDL_CUDA_DRIVER", str(libcuda))
     stub = cuda_stub.Stub(libcuda)
     stub.fail(-1)
@@ -111,7 +111,7 @@ def stub(libcuda, monkeypatch):
 
 @pytest.fixture(scope="session")
 def decoder_libraries(tmp_path_factory):
-    """Where the stubs of libcuda, which runs the kernels, of nvJPEG and of nvcuvid are."""
+    """The paths of the stubs of libcuda, which runs kernels on the host, nvJPEG and nvcuvid."""
     folder = tmp_path_factory.mktemp("decoders")
     return (
         cuda_decoders.compiled_with_kernels(folder),
@@ -122,7 +122,7 @@ def decoder_libraries(tmp_path_factory):
 
 @pytest.fixture
 def decoding(decoder_libraries, monkeypatch):
-    """A CUDA device that is none, and the kernels on the host."""
+    """A stub of a CUDA device that runs kernels on the host."""
     libcuda, nvjpeg, nvcuvid = decoder_libraries
     monkeypatch.setenv("SPDL_CUDA_DRIVER", str(libcuda))
     monkeypatch.setenv("SPDL_NVJPEG", str(nvjpeg))
@@ -139,7 +139,7 @@ def decoding(decoder_libraries, monkeypatch):
 
 @pytest.fixture
 def nvjpeg(decoding, decoder_libraries):
-    """An nvJPEG that writes what lies in the files. Nothing of it may be left when the test has ended."""
+    """A stub of nvJPEG that copies pixels from the files. Fails the test on unfreed resources."""
     stub = cuda_decoders.NvJpegStub(decoder_libraries[1])
     yield stub
     stub.fail(0)
@@ -150,7 +150,7 @@ def nvjpeg(decoding, decoder_libraries):
 
 @pytest.fixture
 def nvcuvid(decoding, decoder_libraries):
-    """An nvcuvid whose surfaces hold noise. Nothing of it may be left, or have been used wrongly."""
+    """A stub of nvcuvid with noise as surfaces. Fails the test on unfreed or misused resources."""
     stub = cuda_decoders.NvcuvidStub(decoder_libraries[2])
     yield stub
     stub.fail(0)
@@ -161,6 +161,6 @@ def nvcuvid(decoding, decoder_libraries):
 
 @pytest.fixture
 def no_driver(monkeypatch):
-    """No CUDA driver is found, whatever this machine has."""
+    """Hides the CUDA driver of this machine."""
     spdl_rs.cuda.release()
     monkeypatch.setenv("SPDL_CUDA_DRIVER", "no-such-folder/libcuda.so.1")

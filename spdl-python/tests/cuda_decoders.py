@@ -1,5 +1,7 @@
-"""NVIDIA's decoders without a device, for tests: what they decode lies in the files, or beside them, and the
-kernels run on the host."""
+"""Stubs of NVIDIA's decoders for tests without a device.
+
+The files contain the pixels that the stubs return, and kernels run on the host.
+"""
 
 import ctypes
 import os
@@ -16,10 +18,10 @@ STUBS = pathlib.Path(__file__).parents[2] / "spdl-cuda/tests/stub"
 
 
 def compiled_with_kernels(folder):
-    """A libcuda that runs the kernels on the host. Skips where there is no compiler, or no source."""
+    """Compiles a libcuda that runs kernels on the host. Skips the test without compiler or source."""
     compiler = os.environ.get("CXX", "g++")
     if shutil.which(compiler) is None:
-        pytest.skip(f"{compiler}, which compiles the kernels for the host, is not installed")
+        pytest.skip(f"{compiler} is not installed; it compiles the kernels for the host")
     cuda_stub.compiled(folder)
     stub, path = folder / "cuda.o", folder / "libcuda-kernels.so.1"
     subprocess.run(["gcc", "-c", "-fPIC", "-o", stub, STUBS / "cuda.c"], check=True)
@@ -29,14 +31,14 @@ def compiled_with_kernels(folder):
 
 
 def compiled(folder, name):
-    """A stub of another library."""
+    """Compiles the stub of another library."""
     path = folder / f"lib{name}.so.1"
     subprocess.run(["gcc", "-shared", "-fPIC", "-O1", "-o", path, STUBS / f"{name}.c"], check=True)
     return path
 
 
 class NvJpegStub:
-    """Writes the pixels that lie in a comment of the file. What ends with `BAD!` is damaged."""
+    """Returns the pixels in a comment of the file. A file that ends with `BAD!` is corrupt."""
 
     def __init__(self, path):
         self.path = path
@@ -49,23 +51,23 @@ class NvJpegStub:
         self.library.stub_write_pixels(1)
 
     def fail(self, call, status=6):
-        """Lets a call fail, counted from 1; 0: none."""
+        """Makes call number `call` fail, counted from 1; 0 disables failures."""
         self.library.stub_fail(call, status)
 
     def calls(self):
         return self.library.stub_calls()
 
     def live(self):
-        """What was made and not given back."""
+        """The number of handles that are not destroyed."""
         return self.library.stub_live()
 
     def decoded(self):
-        """By what images were decoded."""
+        """The decoder of each image."""
         return [line.split(b" ")[0].decode() for line in self.library.stub_log().splitlines()]
 
 
 class NvcuvidStub:
-    """Decodes packets that say what is to be done. Its surfaces hold `noise`, in their turn."""
+    """Executes commands in packets. Surfaces contain `noise`, in rotation."""
 
     PITCH, ROWS, SURFACES, DECODERS = 256, 192, 2, 4
 
@@ -95,7 +97,7 @@ class NvcuvidStub:
         self.library.stub_surfaces(address, self.DECODERS, self.SURFACES, size, self.PITCH)
 
     def fail(self, call, code=999):
-        """Lets a call fail, counted from 1; 0: none."""
+        """Makes call number `call` fail, counted from 1; 0 disables failures."""
         self.library.stub_fail(call, code)
 
     def calls(self):
@@ -105,7 +107,7 @@ class NvcuvidStub:
         return self.library.stub_live()
 
     def wrong(self):
-        """How often something was used wrongly."""
+        """The number of invalid calls."""
         return self.library.stub_wrong()
 
     def logged(self, word):
@@ -113,14 +115,14 @@ class NvcuvidStub:
         return [line for line in lines if line.startswith(word)]
 
     def nv12(self, frame, height, width, decoder=0, sample="u1"):
-        """What a decoder's frame of this number has in its surface: luma above Cb and Cr."""
+        """The surface of frame number `frame` of a decoder: luma, then interleaved Cb and Cr."""
         surface = self.noise[decoder * self.SURFACES + frame % self.SURFACES]
         rows = surface[: height * 3 // 2].view(sample)
         return rows[:, :width]
 
 
 def jpeg(pixels, *, orientation=1, kind=0xC0, end=b"\xff\xd9", color=True):
-    """A JPEG of `uint8 [height, width, 3]` without a scan, and with these pixels in a comment."""
+    """A JPEG of `uint8 [height, width, 3]` without a scan, with the pixels in a comment."""
     height, width, _ = pixels.shape
     data = pixels.tobytes()
     comment = b"\xff\xfe" + struct.pack(">H", len(data) + 2) + data
@@ -141,7 +143,7 @@ H264, HEVC, VP9 = 4, 8, 10
 
 
 def headers(width, height, *, codec=H264, bits=8, chroma=1, matrix=6, full_range=False, area=None):
-    """A packet with the headers of a video."""
+    """A packet with the sequence header of a video."""
     depth = bits - 8
     signal = 5 | (8 if full_range else 0)
     packet = b"S" + struct.pack("=iII4B2I", codec, 30, 1, 1, depth, depth, 4, width, height)
@@ -150,19 +152,19 @@ def headers(width, height, *, codec=H264, bits=8, chroma=1, matrix=6, full_range
 
 
 def shown(index, status=2):
-    """A packet with a picture that is shown at once, and of which the decoder says this."""
+    """A packet with one picture, displayed immediately, whose decode status is `status`."""
     return bytes([ord("D"), index, status, ord("P"), index])
 
 
 def ivf(packets, width=64, height=48, codec=b"VP90"):
-    """An IVF file."""
+    """An IVF file with these packets."""
     head = b"DKIF" + struct.pack("<HH4sHHIII4x", 0, 32, codec, width, height, 25, 1, len(packets))
     frames = (struct.pack("<IQ", len(it), at) + it for at, it in enumerate(packets))
     return head + b"".join(frames)
 
 
 def colours(nv12, *, kr=0.299, kb=0.114, full_range=False, bits=8):
-    """Red, green and blue of a frame, by the definition of the matrix, rounded to the nearest."""
+    """Converts an NV12 frame to RGB by the definition of the matrix, rounded to nearest."""
     nv12 = nv12.astype("f8")
     rows, width = nv12.shape
     height = rows // 3 * 2
@@ -192,7 +194,7 @@ def colours(nv12, *, kr=0.299, kb=0.114, full_range=False, bits=8):
 
 
 def resized(pixels, height, width):
-    """`[height, width, channels]` to another size: a triangle as wide as the reduction, by columns first."""
+    """Resizes `[height, width, channels]` with an antialiased triangle filter, columns first."""
 
     def weights(size, target):
         scale = max(size / target, 1.0)

@@ -1,5 +1,7 @@
-"""A CUDA driver without a device, for tests: its memory is the host's, each call can be told to fail,
-and what is not given back is counted."""
+"""A stub of the CUDA driver for tests without a device.
+
+Device memory is host memory, each call can be made to fail, and unfreed resources are counted.
+"""
 
 import ctypes
 import os
@@ -13,7 +15,7 @@ import pytest
 
 SOURCE = pathlib.Path(__file__).parents[2] / "spdl-cuda/tests/stub/cuda.c"
 GIL_SOURCE = pathlib.Path(__file__).with_name("gil_at_the_driver.c")
-# The calls that it stands before.
+# The calls that the GIL-counting wrapper intercepts.
 GIL_CALLS = ("cuEventRecord", "cuCtxSynchronize", "cuMemFree_v2", "cuDevicePrimaryCtxRelease_v2")
 KINDS = ("contexts", "current", "streams", "events", "memory", "locked", "modules")
 
@@ -32,7 +34,7 @@ class Stub:
             getattr(self.library, f"stub_{name}").restype = ctypes.c_void_p
 
     def fail(self, call, code=999):
-        """Lets a call fail, counted from now on; -1: none."""
+        """Makes a call fail, counted from now on; -1 disables failures."""
         self.library.stub_fail(call, code)
 
     def calls(self):
@@ -42,43 +44,46 @@ class Stub:
         return self.library.stub_last_call().decode()
 
     def waiting(self):
-        """The stream that was told last to wait."""
+        """The stream of the last wait."""
         return self.library.stub_waiting()
 
     def awaited(self):
-        """The event that a stream was told last to wait for."""
+        """The event of the last wait of a stream."""
         return self.library.stub_awaited()
 
     def recording(self):
-        """The stream in which the last event was put."""
+        """The stream in which the last event was recorded."""
         return self.library.stub_recording()
 
     def recording_before(self):
-        """The stream in which the last event but one was put."""
+        """The stream in which the last but one event was recorded."""
         return self.library.stub_recording_before()
 
     def capture(self, stream):
-        """Lets a stream be captured into a graph; 0 ends that."""
+        """Starts the capture of a stream into a graph; 0 ends it."""
         self.library.stub_capture(stream)
 
     def disturbed(self):
-        """How often a stream was told something while it was captured."""
+        """The number of calls on a stream that were invalid during its capture."""
         return self.library.stub_disturbed()
 
     def ledger(self):
-        """What was made and not given back."""
+        """The resources that are not freed, by kind."""
         counts = {name: self.library.stub_ledger(kind) for kind, name in enumerate(KINDS)}
         return {name: count for name, count in counts.items() if count}
 
 
 def compiled(folder, *, counts_gil=False):
-    """Skips where there is no compiler, or no source. With `counts_gil` it counts who holds the GIL."""
+    """Compiles the stub, optionally with a wrapper that counts calls with the GIL held.
+
+    Skips the test without compiler or source.
+    """
     if os.name != "posix":
-        pytest.skip("the stub of libcuda is for systems with dlopen")
+        pytest.skip("the stub of libcuda requires dlopen")
     if shutil.which("gcc") is None:
-        pytest.skip("gcc, which compiles the stub of libcuda, is not installed")
+        pytest.skip("gcc is not installed; it compiles the stub of libcuda")
     if not SOURCE.is_file():
-        pytest.skip("the source of the stub of libcuda is not beside these tests")
+        pytest.skip("the source of the stub of libcuda is not in this checkout")
     path = folder / "libcuda.so.1"
     if not counts_gil:
         subprocess.run(["gcc", "-shared", "-fPIC", "-o", str(path), str(SOURCE)], check=True)
@@ -92,7 +97,7 @@ def compiled(folder, *, counts_gil=False):
 
 
 def run_child(script, stub_folder, *arguments, timeout=60, **options):
-    """Runs Python code where the system finds this libcuda, and returns the finished process."""
+    """Runs Python code that loads this libcuda, and returns the finished process."""
     environment = {**os.environ, "LD_LIBRARY_PATH": str(stub_folder)}
     environment.pop("SPDL_CUDA_DRIVER", None)
     tests = str(pathlib.Path(__file__).parent)

@@ -1,4 +1,4 @@
-"""Data sets of every kind, written by the standard library alone, from the same files."""
+"""Writers of data sets in all formats, with the standard library."""
 
 import csv
 import functools
@@ -9,7 +9,7 @@ import tarfile
 
 
 def write_members(path, members):
-    """A tar archive of `members`: names and their data."""
+    """Writes a tar archive of `members`: names and their data."""
     with tarfile.open(path, "w") as archive:
         for name, data in members:
             member = tarfile.TarInfo(name)
@@ -18,7 +18,7 @@ def write_members(path, members):
 
 
 def write_tar(path, samples):
-    """`samples`: names, images and labels, as `webdataset` writes them."""
+    """Writes a tar archive of `samples` (name, image, label) in the layout of `webdataset`."""
     members = []
     for name, image, label in samples:
         members += [(f"{name}.png", image), (f"{name}.cls", str(label).encode())]
@@ -26,7 +26,7 @@ def write_tar(path, samples):
 
 
 def write_csv(path, rows):
-    """`rows`: paths and labels."""
+    """Writes a CSV file of `rows`: paths and labels."""
     with open(path, "w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows([("path", "label"), *rows])
 
@@ -37,20 +37,20 @@ def write_jsonl(path, rows):
 
 
 def write_mds(folder, samples):
-    """One shard of MosaicML Streaming, with the columns `image` and `label`."""
+    """Writes one shard of MosaicML Streaming, with the columns `image` and `label`."""
     folder.mkdir(parents=True)
     columns = {"column_encodings": ["bytes", "int"], "column_names": ["image", "label"]}
     columns |= {"column_sizes": [None, 8], "compression": None, "format": "mds", "hashes": []}
     columns |= {"size_limit": 1 << 26}
-    told = json.dumps(columns, sort_keys=True).encode()
+    header = json.dumps(columns, sort_keys=True).encode()
     rows = [
         struct.pack("<I", len(image)) + image + struct.pack("<q", label)
         for _, image, label in samples
     ]
-    ends = [4 + 4 * (len(rows) + 1) + len(told)]
+    ends = [4 + 4 * (len(rows) + 1) + len(header)]
     for row in rows:
         ends.append(ends[-1] + len(row))
-    shard = struct.pack(f"<I{len(ends)}I", len(rows), *ends) + told + b"".join(rows)
+    shard = struct.pack(f"<I{len(ends)}I", len(rows), *ends) + header + b"".join(rows)
     (folder / "shard.00000.mds").write_bytes(shard)
     raw = {"basename": "shard.00000.mds", "bytes": len(shard), "hashes": {}}
     entry = {**columns, "raw_data": raw, "samples": len(rows), "version": 2, "zip_data": None}
@@ -84,12 +84,12 @@ def _varint(number):
 
 
 def _field(number, data):
-    """A field of a protocol buffer that has a length."""
+    """A length-delimited field of a protocol buffer."""
     return bytes([number << 3 | 2]) + _varint(len(data)) + data
 
 
 def write_tfrecord(path, samples):
-    """Records of `tf.train.Example` with `image/encoded` and `image/class/label`."""
+    """Writes records of `tf.train.Example` with `image/encoded` and `image/class/label`."""
     with open(path, "wb") as file:
         for _, image, label in samples:
             features = b""

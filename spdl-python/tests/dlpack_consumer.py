@@ -1,4 +1,4 @@
-"""A consumer of DLPack that is no library: it takes capsules apart as C would."""
+"""A DLPack consumer that reads capsules with ctypes, as C code would."""
 
 import ctypes
 
@@ -49,12 +49,12 @@ _is_valid = _function("PyCapsule_IsValid", ctypes.c_int, ctypes.py_object, ctype
 _pointer = _function("PyCapsule_GetPointer", ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)
 _rename = _function("PyCapsule_SetName", ctypes.c_int, ctypes.py_object, ctypes.c_char_p)
 
-# Names are not copied by capsules, and have to stay.
+# Capsules do not copy their names, so the names must stay alive.
 _USED = b"used_dltensor"
 
 
 class Consumed:
-    """The tensor of a capsule, taken out of it."""
+    """The tensor of a capsule, after consumption."""
 
     def __init__(self, capsule):
         self.versioned = bool(_is_valid(capsule, NAMES[1]))
@@ -68,18 +68,18 @@ class Consumed:
         self.data = tensor.data
         self.device = tensor.device_type, tensor.device_id
         self.shape = tuple(tensor.shape[: tensor.ndim])
-        # Older producers, NumPy's among them, have none where the last index changes fastest.
+        # Older producers, such as NumPy, omit the strides of C-contiguous arrays.
         self.strides = tuple(tensor.strides[: tensor.ndim]) if tensor.strides else None
         self.element = tensor.code, tensor.bits, tensor.lanes
         self.byte_offset = tensor.byte_offset
 
     def numpy(self, dtype):
-        """The elements, where the device's memory is the host's, as the stub's is."""
+        """The elements; requires that device memory is host memory, as in the stub."""
         count = int(numpy.prod(self.shape))
         size = count * numpy.dtype(dtype).itemsize
         bytes_ = (ctypes.c_uint8 * size).from_address(self.data)
         return numpy.frombuffer(bytes_, dtype).reshape(self.shape).copy()
 
     def delete(self):
-        """As a library does it: without the GIL, on whatever thread."""
+        """Calls the deleter without the GIL, as a library may do from any thread."""
         self.managed.deleter(self.address)

@@ -1,4 +1,4 @@
-"""What tests run in other interpreters of this process: a module that imports nothing."""
+"""Functions that tests run in subinterpreters. This module imports nothing."""
 
 
 def double(number):

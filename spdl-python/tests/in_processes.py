@@ -1,4 +1,4 @@
-"""What tests run in other processes, in a module that is imported quickly."""
+"""Functions that tests run in other processes, in a module that is imported quickly."""
 
 import contextlib
 import dataclasses
@@ -12,13 +12,13 @@ import time
 import numpy
 
 
-class Unpicklable(Exception):
+class UnpicklableError(Exception):
     def __init__(self, first, second):
         super().__init__(f"{first} and {second}")
 
 
 class Disk:
-    """Is iterated again and again."""
+    """An iterable that can be iterated repeatedly."""
 
     def __init__(self, items, marks=None):
         self.items, self.marks = items, marks
@@ -32,7 +32,7 @@ class Disk:
 
 
 def mark(folder, name):
-    """Leaves a file whose name the parent looks for."""
+    """Creates a file whose name the parent checks."""
     (pathlib.Path(folder) / name).touch()
 
 
@@ -49,7 +49,7 @@ def generated(count):
     yield from range(count)
 
 
-def process_of_each(count):
+def pids(count):
     return [os.getpid()] * count
 
 
@@ -61,7 +61,7 @@ def two_then_raise(error):
 
 def raise_unpicklable():
     yield 1
-    raise Unpicklable("this", "that")
+    raise UnpicklableError("this", "that")
 
 
 def exit_with(code):
@@ -74,8 +74,8 @@ def kill_oneself(*_):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def kill_oneself_with_heir(*_):
-    # What this starts holds every file of this process open.
+def kill_oneself_with_child(*_):
+    # The child inherits all open file descriptors of this process.
     child = os.fork()
     if child == 0:
         time.sleep(20)
@@ -110,14 +110,14 @@ def double(item):
     return 2 * item
 
 
-class Speechless(Exception):
+class FailingStrError(Exception):
     def __str__(self):
         raise KeyError("no words")
 
 
-def speechless_3(item):
+def raise_failing_str_at_3(item):
     if item == 3:
-        raise Speechless
+        raise FailingStrError
     return item
 
 
@@ -136,7 +136,7 @@ def raise_here(error):
 
 
 def meet(folder, count):
-    """Waits until as many processes are here."""
+    """Waits until `count` processes have called this function."""
     mark(folder, str(os.getpid()))
     deadline = time.monotonic() + 30
     while len(list(pathlib.Path(folder).iterdir())) < count:
@@ -188,7 +188,7 @@ class Sample:
 
 
 def samples(count, size):
-    """As the test makes them too."""
+    """Deterministic samples, which the tests create as well."""
     for number in range(count):
         pixels = numpy.full((size // 100, 100), number, numpy.uint8)
         yield Sample(pixels, {"name": f"{number}", "raw": [bytes([number]) * size]})
@@ -203,7 +203,7 @@ class Samples:
 
 
 def payloads(large):
-    """Payloads of all kinds, all large or all small."""
+    """Payloads of all types, all large or all small."""
     count = 10_000 if large else 10
     base = numpy.arange(count, dtype=numpy.float32)
     twice = bytes(range(250)) * (count // 250 + 1)
@@ -246,7 +246,7 @@ def sample_then_kill_oneself(size):
 
 
 def hooks_that_append(path, info):
-    """Hooks that write what they see, and in which process."""
+    """Hooks that append their calls and process ID to a file."""
     from spdl_rs.pipeline import TaskHook
 
     class Appending(TaskHook):
@@ -265,7 +265,7 @@ def hooks_that_append(path, info):
 
 
 def queue_that_appends(path, info, *, buffer_size=1):
-    """A queue that writes how many items it has seen, and in which process."""
+    """A queue that appends its item counts and process ID to a file."""
     from spdl_rs.pipeline import StatsQueue
 
     class Appending(StatsQueue):

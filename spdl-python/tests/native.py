@@ -1,4 +1,4 @@
-"""What the tests of native operators share."""
+"""Helpers for tests of native operators."""
 
 import numpy
 import pytest
@@ -21,7 +21,7 @@ def native(items, decode, *, output_order="input", **options):
 
 
 def loaded(paths, epochs=1, **options):
-    """What an image loader makes of the files: a list of batches for each epoch."""
+    """The batches of each epoch of an image loader over the files."""
     loader = spdl_rs.ImageLoader(paths, size=SIZE, shuffle=False, **options)
     return [list(loader) for _ in range(epochs)]
 

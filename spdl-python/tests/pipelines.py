@@ -1,4 +1,4 @@
-"""What the tests of pipelines share."""
+"""Helpers for tests of pipelines."""
 
 import asyncio
 import contextlib
@@ -17,7 +17,7 @@ def build(builder, *, buffer_size=3, num_threads=2, **options):
 
 
 def run(builder, **options):
-    """All items of a pipeline that is expected to end within a minute."""
+    """Returns all items of a pipeline; each must arrive within 60 s."""
     pipeline = build(builder, **options)
     with pipeline.auto_stop():
         return list(pipeline.get_iterator(timeout=60))
@@ -51,7 +51,7 @@ def refuse_odd(item):
 
 
 def threads():
-    # One whose start was interrupted is listed for ever, and has never been there.
+    # `enumerate` lists threads whose start was interrupted forever; they have no `ident`.
     there = (thread for thread in threading.enumerate() if thread.ident is not None)
     return sorted(thread.name for thread in there if "spdl" in thread.name)
 
@@ -68,7 +68,7 @@ def assert_no_threads():
 
 
 class Counter:
-    """Counts how many calls are under way at once."""
+    """Counts calls, and the maximum number of concurrent calls."""
 
     def __init__(self, seconds=0.0):
         self.seconds, self.now, self.most, self.calls = seconds, 0, 0, 0

@@ -1,4 +1,4 @@
-"""What the tests of profiles share."""
+"""Helpers for tests of profiles."""
 
 import contextlib
 
@@ -11,8 +11,8 @@ def described(builder):
     return builder.add_sink().get_config()
 
 
-class Told(ProfileHook):
-    """Writes down what it is told."""
+class RecordingHook(ProfileHook):
+    """Records the calls of the hook."""
 
     def __init__(self):
         self.calls = []

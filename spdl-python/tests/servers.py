@@ -1,7 +1,7 @@
-"""A web server for the tests: files of a folder, with ranges, and faults that are asked for.
+"""A web server for tests: serves the files of a folder, with range requests and faults.
 
-It also speaks as much of S3 as reading and listing need; folders are buckets, and nobody is asked
-who they are.
+The server also implements the S3 calls for reading and listing, with folders as buckets and
+without authentication.
 """
 
 import contextlib
@@ -16,10 +16,10 @@ import urllib.parse
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
-    """Answers as a server of static files does."""
+    """Answers like a server of static files."""
 
     protocol_version = "HTTP/1.1"
-    # Else the body waits for the client to have confirmed the headers.
+    # With Nagle's algorithm, the body would wait for the acknowledgement of the headers.
     disable_nagle_algorithm = True
     wbufsize = 1 << 16
 
@@ -35,7 +35,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         name = urllib.parse.unquote(parts.path).lstrip("/")
         server.asked.append((self.command, name, self.headers.get("Range")))
         if name in server.stuck:
-            # Until the test is over, or the client has gone.
+            # Until the end of the test, or until the client disconnects.
             server.released.wait(60)
             self.close_connection = True
             return
@@ -98,7 +98,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 
 class Server(http.server.ThreadingHTTPServer):
-    """Serves `folder`; requests for names in `stuck` are never answered."""
+    """Serves `folder`. Requests for names in `stuck` get no response."""
 
     daemon_threads = True
     request_queue_size = 128
@@ -115,12 +115,12 @@ class Server(http.server.ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_port}"
 
     def handle_error(self, *_):
-        """Clients may go away at any moment."""
+        """Ignores errors: clients may disconnect at any moment."""
 
 
 @contextlib.contextmanager
 def serving(folder):
-    """A server of this folder, in a thread of its own."""
+    """Runs a server of this folder on another thread."""
     server = Server(folder)
     thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()

@@ -1,4 +1,4 @@
-"""Group A of the features: memory by which items travel between processes."""
+"""Feature group A: shared memory that carries items between processes."""
 
 import functools
 import gc
@@ -41,7 +41,7 @@ def assert_is_sample(sample, number):
 
 
 @pytest.mark.parametrize("arena", [ring, pool])
-def test_a01_a02_items_come_as_they_were_sent(arena):
+def test_a01_a02_items_arrive_unchanged(arena):
     numbers = []
     for sample in of(work.samples, 50, SIZE, arena=arena()):
         assert_is_sample(sample, len(numbers))
@@ -51,7 +51,7 @@ def test_a01_a02_items_come_as_they_were_sent(arena):
 
 @pytest.mark.parametrize("large", [True, False])
 @pytest.mark.parametrize("arena", [ring, pool])
-def test_a03_all_kinds_of_payloads_travel(arena, large):
+def test_a03_payloads_of_all_types_arrive_unchanged(arena, large):
     big = {"capacity": 1 << 21} if arena is ring else {"segment_size": 1 << 21, "count": 2}
     kind = SharedMemoryRingBuffer if arena is ring else SharedMemorySegmentPool
     (sent,) = work.payloads(large)
@@ -64,7 +64,7 @@ def test_a03_all_kinds_of_payloads_travel(arena, large):
     assert type(got["memoryview"]) is memoryview
     assert got["fortran"].flags.f_contiguous and got["2-D"].flags.c_contiguous
     assert got["array"].flags.writeable and got["array"].ctypes.data % (64 if views else 1) == 0
-    # What is there twice is one object there too.
+    # Objects that share memory in the sender share memory in the receiver.
     assert got["tuple"][1][0] is got["tuple"][1][1]
 
 
@@ -76,24 +76,24 @@ def test_a03_only_large_payloads_use_the_arena():
 
 
 @pytest.mark.frameworks
-def test_a03_tensors_travel():
+def test_a03_tensors_arrive_unchanged():
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     for arena in (ring(), pool()):
         first, second = of(work.tensors, arena=arena)
         assert torch.equal(first, work.tensors()[0]) and second.dtype == torch.bfloat16
 
 
-def test_a01_the_ring_is_given_back_item_by_item():
+def test_a01_each_received_item_frees_ring_space():
     arena = ring()
     for count, sample in enumerate(of(work.samples, 100, SIZE, arena=arena, buffer_size=1)):
         assert 0 <= arena.head - arena.tail <= arena.capacity
         assert_is_sample(sample, count)
     wait_until(lambda: arena.head == arena.tail)
-    # It has gone round several times.
+    # The ring buffer wrapped around several times.
     assert arena.head > 3 * arena.capacity
 
 
-def test_a01_what_was_copied_out_is_ones_own():
+def test_a01_items_are_copies():
     samples = list(of(work.samples, 60, SIZE, arena=ring()))
     for number, sample in enumerate(samples):
         assert_is_sample(sample, number)
@@ -121,7 +121,7 @@ def test_a02_views_are_not_copies():
     ],
     ids=["slice", "view of a view", "memoryview", "memoryview of a slice", "array of a memoryview"],
 )
-def test_a02_a_segment_is_kept_by_all_that_refers_to_it(keep):
+def test_a02_every_view_keeps_its_segment(keep):
     arena = pool(count=3)
     kept, expected = [], []
     for sample in of(work.Samples, 30, SIZE, arena=arena, buffer_size=1):
@@ -132,8 +132,8 @@ def test_a02_a_segment_is_kept_by_all_that_refers_to_it(keep):
     assert bytes(kept[0]) == expected[0]
 
 
-def test_a02_a_segment_is_free_when_its_last_view_dies():
-    # With a single one, the second item can only come when nothing of the first one is left.
+def test_a02_the_last_view_frees_its_segment():
+    # With one segment, the second item arrives only after all views of the first are dropped.
     samples = iter(of(work.samples, 3, SIZE, arena=pool(count=1, acquire_timeout=20)))
     for number in range(3):
         sample = next(samples)
@@ -141,7 +141,7 @@ def test_a02_a_segment_is_free_when_its_last_view_dies():
         del sample
 
 
-def test_a02_whoever_keeps_all_segments_is_told():
+def test_a02_keeping_all_segments_is_an_error():
     samples, kept = of(work.samples, 10, SIZE, arena=pool(count=2, acquire_timeout=0.3)), []
     with pytest.raises(BufferError, match=r"2 segments .* within 0.3 s"):
         for sample in samples:
@@ -151,7 +151,7 @@ def test_a02_whoever_keeps_all_segments_is_told():
         assert_is_sample(sample, number)
 
 
-def test_a02_a_fork_gives_back_no_segment_that_its_parent_holds():
+def test_a02_a_forked_child_frees_no_segment_of_its_parent():
     done = script(
         """
         pool = SharedMemorySegmentPool(1 << 16, 5)
@@ -169,7 +169,7 @@ def test_a02_a_fork_gives_back_no_segment_that_its_parent_holds():
     assert (done.stdout, done.stderr) == ("48 True True\n", "")
 
 
-def test_a02_no_time_at_all_means_at_once():
+def test_a02_acquire_timeout_0_fails_immediately():
     samples = of(work.samples, 10, SIZE, arena=pool(count=1, acquire_timeout=0))
     start, kept = time.monotonic(), []
     with pytest.raises(BufferError, match="within 0 s"):
@@ -201,7 +201,7 @@ def test_a02_views_do_not_keep_the_process():
 
 
 @pytest.mark.parametrize("arena", [ring, functools.partial(pool, 4)])
-def test_a02_leaving_a_loop_gives_back_what_was_not_taken(arena):
+def test_a02_leaving_a_loop_frees_pending_items(arena):
     items = of(work.Samples, 20, SIZE, arena=arena(acquire_timeout=5), buffer_size=2)
     for _ in range(6):
         for number, sample in enumerate(items):
@@ -212,13 +212,13 @@ def test_a02_leaving_a_loop_gives_back_what_was_not_taken(arena):
 
 
 @pytest.mark.parametrize("arena", [lambda: SharedMemoryRingBuffer(8192), lambda: pool(3, 8192)])
-def test_a01_a02_an_item_that_never_fits_is_told_of(arena):
+def test_a01_a02_an_item_larger_than_the_arena_is_an_error(arena):
     with pytest.raises(BufferError, match=r"needs 20\d\d\d bytes, more than .*8192"):
         list(of(work.samples, 1, SIZE, arena=arena()))
 
 
 @pytest.mark.parametrize("arena", [ring, functools.partial(pool, 1)])
-def test_a01_a02_shutdown_refuses_memory(arena):
+def test_a01_a02_allocation_fails_after_shutdown(arena):
     arena = arena()
     samples = iter(of(work.Samples, 10_000, SIZE, arena=arena))
     kept = next(samples)
@@ -240,7 +240,7 @@ def test_a04_an_arena_serves_one_iterable():
         of(work.samples, 1, SIZE, arena=arena)
 
 
-def test_a04_pipelines_use_it_too():
+def test_a04_pipelines_use_an_arena():
     config = source(work.Samples(9, SIZE)).aggregate(2).add_sink().get_config()
     batches = run_pipeline_in_subprocess(config, num_threads=1, arena=pool(6))
     for _ in range(2):
@@ -254,7 +254,7 @@ def test_a04_pipelines_use_it_too():
 
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver", "fork"])
-def test_a04_every_start_method_will_do(method):
+def test_a04_every_start_method_works(method):
     done = script(
         f"""
         pool = SharedMemorySegmentPool(1 << 16, 5)
@@ -268,15 +268,15 @@ def test_a04_every_start_method_will_do(method):
 
 
 def names():
-    """What has a name in memory, and the descriptors of this process."""
-    # Semaphores of multiprocessing come and go with other programs.
+    """The names of shared memory objects, and the number of open file descriptors."""
+    # Other programs create semaphores of multiprocessing.
     named = [name for name in os.listdir("/dev/shm") if not name.startswith("sem.")]
     return sorted(named), len(os.listdir("/proc/self/fd"))
 
 
 # promise: R7
 @pytest.mark.parametrize("arena", [ring, pool])
-def test_a01_a02_nothing_is_left_whoever_is_killed(arena):
+def test_a01_a02_a_killed_process_leaves_no_memory(arena):
     list(of(work.samples, 1, SIZE, arena=arena()))
     gc.collect()
     before = names()
@@ -315,7 +315,7 @@ def test_a01_a02_arguments_are_checked():
         pool(acquire_timeout="1")
 
 
-def test_a01_a02_properties_say_what_was_asked_for():
+def test_a01_a02_properties_have_the_given_values():
     made = SharedMemoryRingBuffer(1000, acquire_timeout=3)
     assert (made.capacity, made.head, made.tail, made.acquire_timeout) == (1000, 0, 0, 3)
     assert made.name.startswith("spdl-ring-")

@@ -1,4 +1,4 @@
-"""Each argument that is refused is named in the message, at once, and so is its stage."""
+"""Invalid arguments: the error names the argument and the stage, and is raised immediately."""
 
 import concurrent.futures
 import re
@@ -88,7 +88,7 @@ def image_loader(photos, **options):
     return spdl_rs.ImageLoader(str(photos), **{"batch_size": 1, **options})
 
 
-# What is called, with which argument, what it refuses, how, and what the message begins with.
+# A callable, invalid values, the exception type, and the start of the message.
 REFUSED = [
     (
         lambda it: PipelineBuilder().add_source(it),
@@ -384,7 +384,7 @@ IMAGES = [
 
 
 def checks(table):
-    # Each value by its place: some have no text of their own, or one that is too long.
+    # IDs by index, because some values have no text, or a long one.
     return [
         pytest.param(*check, id=f"{at}-{check[-1] if isinstance(check[-1], str) else check[0]}")
         for at, check in enumerate(table)
@@ -392,7 +392,7 @@ def checks(table):
 
 
 @pytest.mark.parametrize(("call", "values", "error", "begins"), checks(REFUSED))
-def test_b10_what_is_refused_is_named(call, values, error, begins):
+def test_b10_errors_name_the_invalid_argument(call, values, error, begins):
     for value in values:
         with pytest.raises(error) as raised:
             call(value)
@@ -403,24 +403,24 @@ def test_b10_what_is_refused_is_named(call, values, error, begins):
 
 
 @pytest.mark.parametrize(("name", "values", "error"), checks(IMAGES))
-def test_what_an_image_loader_refuses_is_named(name, values, error, photos):
+def test_errors_of_image_loader_name_the_argument(name, values, error, photos):
     for value in values:
         with pytest.raises(error) as raised:
             image_loader(photos, **{name: value})
         assert name in str(raised.value) and len(str(raised.value)) < 300, raised.value
 
 
-def test_b02_a_function_is_told_to_be_called():
+def test_b02_a_function_as_source_is_an_error_with_advice():
     with pytest.raises(ValueError, match="'function' objects have neither; give it what"):
         PipelineBuilder().add_source(lambda: range(3))
 
 
-def test_b03_the_configuration_of_an_executor_goes_to_another_method():
+def test_b03_an_executor_config_in_pipe_is_an_error_with_advice():
     with pytest.raises(TypeError, match=r"are sent to a ProcessPoolExecutorConfig by to\(\)"):
         pipe(executor=ProcessPoolExecutorConfig())
 
 
-def test_b10_settings_of_files_and_numbers_of_any_size_are_taken():
+def test_b10_integers_numpy_booleans_and_huge_numbers_are_accepted():
     assert source(continuous=0).add_sink().get_config().src.continuous is False
     assert PipelineBuilder().aggregate(2, drop_last=1)._pipes[0].drop_last is True
     import numpy
@@ -437,7 +437,7 @@ def test_b10_settings_of_files_and_numbers_of_any_size_are_taken():
 
 
 @pytest.mark.filterwarnings("ignore:.*persistent_workers=…")
-def test_b10_what_pytorch_takes_is_taken():
+def test_b10_arguments_that_pytorch_accepts_are_accepted():
     import numpy
 
     one = numpy.int64(1)
@@ -463,11 +463,11 @@ def test_b10_what_pytorch_takes_is_taken():
         lambda it: variants(paths=[it]),
     ],
 )
-def test_b10_what_a_generator_of_ones_own_raises_is_no_wrong_argument(take):
+def test_b10_an_exception_of_the_given_iterable_propagates_unchanged(take):
     def broken():
         yield from ()
-        raise TypeError("of my own")
+        raise TypeError("from the iterable")
 
-    with pytest.raises(TypeError, match="^of my own$") as raised:
+    with pytest.raises(TypeError, match="^from the iterable$") as raised:
         take(broken())
     assert raised.traceback[-1].name == "broken"

@@ -1,4 +1,4 @@
-"""What comes out: shapes, pixels, labels, order."""
+"""Batches of `ImageLoader`: shapes, pixels, labels, order."""
 
 import hashlib
 import os
@@ -16,7 +16,7 @@ STD = numpy.array([0.229, 0.224, 0.225], dtype=numpy.float32)
 
 
 def digest(loader, epochs=1):
-    """Of all pixels and labels, in order."""
+    """A hash of all pixels and labels, in order."""
     total = hashlib.sha256()
     for _ in range(epochs):
         for images, labels in loader:
@@ -25,7 +25,7 @@ def digest(loader, epochs=1):
     return total.hexdigest()
 
 
-def test_a_folder_gives_its_classes_and_full_batches_but_for_the_last(many):
+def test_a_folder_defines_classes_and_batches(many):
     loader = spdl_rs.ImageLoader(many, batch_size=16, size=32)
     assert loader.classes == [f"class{number}" for number in range(5)]
     assert loader.class_to_idx["class3"] == 3
@@ -37,7 +37,7 @@ def test_a_folder_gives_its_classes_and_full_batches_but_for_the_last(many):
     assert labels.tolist() == [label for label in range(5) for _ in range(8)]
 
 
-def test_float_planes_are_the_normalised_bytes(many):
+def test_nchw_f32_equals_normalized_bytes(many):
     settings = {"batch_size": 40, "size": 48}
     ((pixels, _),) = spdl_rs.ImageLoader(many, **settings)
     ((planes, _),) = spdl_rs.ImageLoader(many, layout="nchw-f32", **settings)
@@ -48,7 +48,7 @@ def test_float_planes_are_the_normalised_bytes(many):
 
 
 @pytest.mark.parametrize("layout", ["nhwc-f32", "nhwc-f16", "nchw-u8", "nchw-f16"])
-def test_every_layout_holds_the_same_values(many, layout):
+def test_all_layouts_have_equal_values(many, layout):
     settings = {"batch_size": 40, "size": 48}
     ((pixels, _),) = spdl_rs.ImageLoader(many, **settings)
     ((found, _),) = spdl_rs.ImageLoader(many, layout=layout, **settings)
@@ -61,7 +61,7 @@ def test_every_layout_holds_the_same_values(many, layout):
     numpy.testing.assert_allclose(found, expected, atol=2e-3)
 
 
-def test_a_layout_that_numpy_cannot_hold_is_refused_at_once(many):
+def test_bfloat16_layouts_are_an_error_with_advice(many):
     with pytest.raises(NotImplementedError, match='take "nchw-f32" or.*torch.bfloat16'):
         spdl_rs.ImageLoader(many, batch_size=2, layout="nchw-bf16")
     with pytest.raises(NotImplementedError, match='NumPy has no bfloat16; take "nhwc-f32"'):
@@ -69,7 +69,7 @@ def test_a_layout_that_numpy_cannot_hold_is_refused_at_once(many):
 
 
 @pytest.mark.parametrize("size", [0, 16_385, 20_000, -1])
-def test_the_sides_that_there_are_are_told(many, size):
+def test_an_invalid_size_is_an_error_with_the_valid_range(many, size):
     for make in (
         spdl_rs.io.DecodeImage,
         lambda size: spdl_rs.ImageLoader(many, batch_size=1, size=size),
@@ -81,7 +81,7 @@ def test_the_sides_that_there_are_are_told(many, size):
     spdl_rs.io.DecodeImage((16_384, 1))
 
 
-def test_the_layouts_that_there_are_are_told(many):
+def test_an_invalid_layout_is_an_error_with_the_valid_layouts(many):
     says = 'one of "nhwc-u8", .*, "nchw-f32", not \'NCHW\'$'
     for make in (
         spdl_rs.io.DecodeImage,
@@ -104,7 +104,7 @@ def test_eval_pixels_agree_with_pillow(tmp_path, size):
     ((images, _),) = spdl_rs.ImageLoader(paths, batch_size=len(paths), size=size)
     for found, path in zip(images, paths):
         image = image_module.open(path).convert("RGB")
-        # As torchvision's Resize and CenterCrop: the longer side is cut to whole pixels.
+        # As torchvision's Resize and CenterCrop: the longer side is truncated to whole pixels.
         shorter = round(size / 0.875)
         target = [shorter * side // min(image.size) for side in image.size]
         resized = image.resize(target, image_module.Resampling.BILINEAR)
@@ -112,19 +112,19 @@ def test_eval_pixels_agree_with_pillow(tmp_path, size):
         expected = numpy.asarray(resized.crop((left, top, left + size, top + size)))
         difference = numpy.abs(found.astype(int) - expected.astype(int))
         if path.suffix == ".jpg":
-            # Luma and chroma are resized by themselves, and decoded smaller where that will do.
+            # Luma and chroma are resized separately, possibly after a scaled inverse DCT.
             assert 10 * numpy.log10(255**2 / (difference**2).mean()) >= 40, path
         else:
             assert difference.mean() < 0.5, path
             assert difference.max() <= 3, path
 
 
-def test_eval_leaves_order_and_pixels_alone_from_epoch_to_epoch(many):
+def test_eval_epochs_are_equal(many):
     loader = spdl_rs.ImageLoader(many, batch_size=7, size=32)
     assert digest(loader) == digest(loader)
 
 
-def test_train_shuffles_and_augments_anew_each_epoch(photos):
+def test_train_epochs_differ_in_order_and_crops(photos):
     loader = spdl_rs.ImageLoader([photos / "cat" / "1.png"], batch_size=1, size=32, train=True)
     crops = {images.tobytes() for _ in range(8) for images, _ in loader}
     assert len(crops) == 8
@@ -146,7 +146,7 @@ def test_shuffle_and_train_are_independent(photos):
     assert (pixels != pixels[0]).any()
 
 
-def test_the_seed_decides_and_threads_do_not(many):
+def test_batches_depend_on_the_seed_and_not_on_threads(many):
     def of(seed, threads):
         settings = {"batch_size": 7, "size": 40, "train": True, "layout": "nchw-f32"}
         return digest(spdl_rs.ImageLoader(many, seed=seed, threads=threads, **settings), epochs=2)
@@ -155,7 +155,7 @@ def test_the_seed_decides_and_threads_do_not(many):
     assert of(4, 2) != of(3, 2)
 
 
-def test_another_process_gives_the_same_batches(many):
+def test_batches_are_equal_in_another_process(many):
     script = (
         "import sys, spdl_rs\n"
         "from test_batches import digest\n"
@@ -169,7 +169,7 @@ def test_another_process_gives_the_same_batches(many):
     assert there.stdout.strip() == digest(loader, epochs=2)
 
 
-def test_set_epoch_goes_back_to_the_same_batches(many):
+def test_set_epoch_repeats_an_epoch(many):
     loader = spdl_rs.ImageLoader(many, batch_size=10, size=16, train=True)
     assert loader.epoch == 0
     epochs = [digest(loader) for _ in range(3)]
@@ -181,7 +181,7 @@ def test_set_epoch_goes_back_to_the_same_batches(many):
     assert digest(loader) == epochs[2]
 
 
-def test_two_iterators_at_once_do_not_disturb_each_other(many):
+def test_concurrent_iterators_are_independent(many):
     settings = {"batch_size": 4, "size": 24, "train": True}
     alone = spdl_rs.ImageLoader(many, **settings)
     expected = [[batch[0].tobytes() for batch in alone] for _ in range(2)]
@@ -204,7 +204,7 @@ def test_len_is_the_number_of_batches(many, batch_size, drop_last):
         assert sum(sizes) == 40
 
 
-def test_paths_come_with_the_labels_given_or_minus_one(photos):
+def test_a_list_of_paths_has_the_given_labels_or_minus_one(photos):
     paths = [str(photos / "dog" / "1.png"), photos / "cat" / "2.png"]
     for source in [paths, tuple(paths), iter(paths), [os.fsencode(path) for path in paths]]:
         loader = spdl_rs.ImageLoader(source, batch_size=2, size=8)
@@ -218,12 +218,12 @@ def test_paths_come_with_the_labels_given_or_minus_one(photos):
     assert (swapped == images[::-1]).all()
 
 
-def test_paths_need_not_be_text(tmp_path):
+def test_paths_may_be_arbitrary_bytes(tmp_path):
     folder = os.fsencode(tmp_path / "odd")
     try:
         write_png(folder + b"/\xffclass/\xfe\n.png", picture(1))
     except OSError:
-        pytest.skip("this file system only takes names that are text")
+        pytest.skip("this file system requires file names in UTF-8")
     ((from_folder, labels),) = spdl_rs.ImageLoader(folder, batch_size=1, size=8)
     assert labels.tolist() == [0]
     ((from_text, _),) = spdl_rs.ImageLoader(os.fsdecode(folder), batch_size=1, size=8)
@@ -239,7 +239,7 @@ def test_a_folder_of_images_has_no_classes(photos):
     assert loader.classes == [] and labels.tolist() == [-1, -1]
 
 
-def test_what_is_left_out_of_a_folder_is_warned_of(photos, tmp_path):
+def test_an_empty_class_folder_causes_a_warning(photos, tmp_path):
     write_png(str(tmp_path / "cat" / "1.png"), picture(1))
     (tmp_path / "empty").mkdir()
     with pytest.warns(spdl_rs.DatasetWarning, match="empty") as caught:

@@ -1,4 +1,4 @@
-"""The first items again and again: `cache_iterator` and `CacheDataLoader`."""
+"""Repetition of the first items: `cache_iterator` and `CacheDataLoader`."""
 
 import copy
 import doctest
@@ -19,14 +19,14 @@ GOLDEN = json.loads(
 )
 
 
-def test_x10_items_are_those_of_upstream():
+def test_x10_items_equal_those_of_upstream():
     for row in GOLDEN["cached"]:
         items = cache_iterator(range(row["source"]), row["num_caches"], **row["arguments"])
         assert list(itertools.islice(items, 20)) == row["items"], row
 
 
 @pytest.mark.parametrize(("num_caches", "arguments"), GOLDEN["refused"])
-def test_x10_numbers_that_make_no_sense_are_refused_at_once(num_caches, arguments):
+def test_x10_invalid_numbers_are_errors(num_caches, arguments):
     with pytest.raises(ValueError, match="must be"):
         cache_iterator([1, 2, 3], num_caches, **arguments)
     after = arguments.get("return_caches_after", num_caches)
@@ -38,14 +38,14 @@ def test_x10_numbers_that_make_no_sense_are_refused_at_once(num_caches, argument
         cache_iterator([1, 2, 3], 1, delete_src=0)
 
 
-def test_x10_nothing_more_is_taken_from_the_source():
+def test_x10_the_source_is_not_read_further_than_needed():
     source = iter(range(10))
     assert list(cache_iterator(source, 2, return_caches_after=4, stop_after=8))[4:] == [0, 1, 0, 1]
     assert next(source) == 4
 
 
 @pytest.mark.parametrize("delete_src", [True, False])
-def test_x10_the_source_is_let_go_when_the_kept_items_come(delete_src):
+def test_x10_delete_src_drops_the_source_after_the_cached_items(delete_src):
     class Source:
         def __iter__(self):
             yield from range(5)
@@ -61,7 +61,7 @@ def test_x10_the_source_is_let_go_when_the_kept_items_come(delete_src):
     assert (alive() is None) is delete_src
 
 
-def test_d03_each_pass_begins_with_the_loader():
+def test_d03_each_pass_starts_with_items_of_the_loader():
     loader = CacheDataLoader([1, 2, 3, 4], 2, 3, stop_after=7)
     assert list(loader) == list(loader) == [1, 2, 3, 1, 2, 1, 2]
     endless = CacheDataLoader([1, 2, 3, 4], num_caches=1, return_caches_after=1)
@@ -75,7 +75,7 @@ class Loader:
         return iter("ab")
 
 
-def test_d03_length_and_attributes_are_those_of_the_loader():
+def test_d03_length_and_attributes_are_forwarded():
     assert len(CacheDataLoader([1, 2, 3], 1, 1, 9)) == 3
     loader = CacheDataLoader(Loader(), 1, 2)
     assert loader.batch_size == 8 and (loader.num_caches, loader.return_caches_after) == (1, 2)
@@ -85,8 +85,8 @@ def test_d03_length_and_attributes_are_those_of_the_loader():
         _ = loader.seed
 
 
-def test_d03_it_can_be_copied_and_pickled():
-    # Upstream's recurses without end.
+def test_d03_a_cache_data_loader_can_be_copied_and_pickled():
+    # In upstream, copying recurses endlessly.
     loader = CacheDataLoader(Loader(), 1, 2, 4)
     for again in [copy.copy(loader), pickle.loads(pickle.dumps(loader))]:
         assert list(again) == ["a", "b", "a", "a"] and again.batch_size == 8

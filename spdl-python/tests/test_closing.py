@@ -1,4 +1,4 @@
-"""What closes iterators of the user's."""
+"""Context managers that close iterators of the user."""
 
 import asyncio
 
@@ -30,7 +30,7 @@ class Closable:
         self.closed += 1
 
 
-def test_an_iterator_is_closed_however_it_is_left():
+def test_closing_closes_on_exit_and_exception():
     results = Closable()
     with closing(results) as given:
         assert given is results and results.closed == 0
@@ -40,7 +40,7 @@ def test_an_iterator_is_closed_however_it_is_left():
     assert results.closed == 2
 
 
-def test_an_async_iterator_is_closed_however_it_is_left():
+def test_aclosing_closes_on_exit_and_exception():
     async def use(results):
         async with aclosing(results) as given:
             assert given is results and results.closed == 0
@@ -53,7 +53,7 @@ def test_an_async_iterator_is_closed_however_it_is_left():
     asyncio.run(use(Closable()))
 
 
-def test_what_cannot_be_closed_is_left_as_it_is():
+def test_closing_accepts_an_iterator_without_close():
     with closing(iter([1, 2])) as results:
         assert next(results) == 1
     assert next(results) == 2

@@ -1,4 +1,4 @@
-"""`spdl_rs.compat`: programs that say `import spdl`."""
+"""`spdl_rs.compat`: programs that import `spdl`."""
 
 import doctest
 import importlib
@@ -37,7 +37,7 @@ MODULES = [
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_modules_of_upstream_are_ours(name):
+def test_modules_of_spdl_are_modules_of_spdl_rs(name):
     compat.install()
     theirs = importlib.import_module(f"spdl.{name}")
     ours = importlib.import_module(f"spdl_rs.{name}")
@@ -45,7 +45,7 @@ def test_modules_of_upstream_are_ours(name):
     assert ours.__name__ == ours.__spec__.name == f"spdl_rs.{name}"
 
 
-def test_every_way_to_import_works():
+def test_all_import_statements_work():
     compat.install()
     names = {}
     exec(
@@ -64,7 +64,7 @@ def test_every_way_to_import_works():
     assert names["run"]() == ["a", "b"]
 
 
-def test_programs_that_profile_and_trace_find_everything_where_upstream_has_it():
+def test_profile_and_trace_names_are_importable_as_in_upstream():
     compat.install()
     names = {}
     exec(
@@ -80,7 +80,7 @@ def test_programs_that_profile_and_trace_find_everything_where_upstream_has_it()
     assert names["log_api_usage_once"] is spdl_rs.usage.log_api_usage_once
 
 
-def test_what_there_is_not_says_so():
+def test_an_unknown_module_or_name_is_an_import_error():
     compat.install()
     for name in ["spdl.nothing", "spdl.io.lib", "spdl.pipeline.defs.more"]:
         with pytest.raises(ModuleNotFoundError, match=f"^No module named '{name}'$") as raised:
@@ -90,7 +90,7 @@ def test_what_there_is_not_says_so():
         exec("from spdl.pipeline import nothing")
 
 
-def test_looking_for_what_there_is_not_finds_nothing():
+def test_find_spec_of_an_unknown_module_is_none():
     compat.install()
     for name in ["spdl.nothing", "spdl.io.lib", "spdl.pipeline.defs.more"]:
         assert importlib.util.find_spec(name) is None
@@ -98,7 +98,7 @@ def test_looking_for_what_there_is_not_finds_nothing():
     assert found is not None and found.name == "spdl_rs.pipeline.defs"
 
 
-def test_it_can_be_installed_twice_and_taken_back():
+def test_install_is_idempotent_and_uninstall_reverts_it():
     with pytest.raises(ModuleNotFoundError):
         importlib.import_module("spdl")
     compat.uninstall()
@@ -109,7 +109,7 @@ def test_it_can_be_installed_twice_and_taken_back():
     assert not compat.is_installed()
     with pytest.raises(ModuleNotFoundError):
         importlib.import_module("spdl.io")
-    # A name that only begins like it.
+    # Another package whose name has the same prefix.
     compat.install()
     with pytest.raises(ModuleNotFoundError, match="No module named 'spdlx'"):
         importlib.import_module("spdlx")
@@ -117,7 +117,7 @@ def test_it_can_be_installed_twice_and_taken_back():
 
 @pytest.fixture
 def upstream(tmp_path, monkeypatch):
-    """A package that looks as if it were SPDL."""
+    """A package in place of SPDL."""
     package = tmp_path / "site" / "spdl"
     (package / "io").mkdir(parents=True)
     (package / "__init__.py").write_text("who = 'upstream'\n")
@@ -126,7 +126,7 @@ def upstream(tmp_path, monkeypatch):
     return package
 
 
-def test_where_upstream_is_installed_it_refuses_unless_forced(upstream):
+def test_install_requires_force_if_spdl_is_installed(upstream):
     with pytest.raises(RuntimeError, match="SPDL itself is installed .*site.*force=True"):
         compat.install()
     assert not compat.is_installed()
@@ -136,7 +136,7 @@ def test_where_upstream_is_installed_it_refuses_unless_forced(upstream):
     assert importlib.import_module("spdl.io").who == "upstream"
 
 
-def test_where_upstream_was_imported_it_refuses_unless_forced(upstream):
+def test_install_requires_force_if_spdl_was_imported(upstream):
     theirs = importlib.import_module("spdl.io")
     with pytest.raises(RuntimeError, match=r"SPDL itself was imported \(spdl, spdl.io\)"):
         compat.install()
@@ -173,12 +173,12 @@ def run(*arguments, cwd=None):
     return ran.returncode, ran.stdout, ran.stderr
 
 
-def test_a_program_runs_as_it_is_with_its_arguments(program):
+def test_a_program_gets_its_arguments(program):
     assert run(str(program / "program.py"), "a", "--force") == (4, "A --FORCE\n", "")
     assert run("-m", "program", "a", "-b", cwd=program) == (4, "A -B\n", "")
 
 
-def test_running_without_a_program_says_how_and_failures_are_those_of_python(program, upstream):
+def test_without_a_program_the_usage_is_printed(program, upstream):
     code, out, error = run()
     assert (code, out) == (2, "") and error.startswith("usage: python -m spdl_rs.compat")
     assert run("--help")[:2] == (0, error)
@@ -187,10 +187,10 @@ def test_running_without_a_program_says_how_and_failures_are_those_of_python(pro
     assert code == 1 and "missing.py" in error
 
 
-def test_a_program_beside_upstream_needs_force(program, upstream):
+def test_a_program_next_to_spdl_requires_force(program, upstream):
     for name in ["program.py", "helper.py"]:
         (upstream.parent / name).write_text((program / name).read_text())
-    # The program's folder has SPDL in it; the current one, which Python adds, too.
+    # SPDL is importable from the program's folder and from the current one.
     code, _, error = run("-m", "program", "a", cwd=upstream.parent)
     assert code == 1 and error.startswith("spdl_rs.compat: SPDL itself is installed")
     assert run("--force", "-m", "program", "a", cwd=upstream.parent) == (4, "A\n", "")

@@ -1,4 +1,4 @@
-"""Names that SPDL has and this package has not say what to do instead."""
+"""Errors for names that SPDL has and this package lacks: each contains advice."""
 
 import importlib
 import subprocess
@@ -32,7 +32,7 @@ UPSTREAM = {
     """,
 }
 ADVICE = {"io": _missing_names.NAMES, "io.utils": _missing_names.UTILITIES}
-# What has come since is there.
+# Excludes names that were added since.
 ABSENT = [
     (module, name)
     for module, names in UPSTREAM.items()
@@ -49,7 +49,7 @@ def clean():
         del sys.modules[name]
 
 
-def test_all_that_upstream_has_is_there_or_has_advice():
+def test_every_missing_name_of_upstream_has_advice():
     assert len(ABSENT) > 20
     for module, name in ABSENT:
         assert len(ADVICE[module][name]) > 20, name
@@ -58,7 +58,7 @@ def test_all_that_upstream_has_is_there_or_has_advice():
 
 
 @pytest.mark.parametrize(("module", "name"), ABSENT, ids=lambda part: part)
-def test_what_upstream_has_is_refused_with_advice(module, name):
+def test_importing_a_missing_name_is_an_error_with_advice(module, name):
     home = importlib.import_module(f"spdl_rs.{module}")
     assert not hasattr(home, name) and name not in dir(home)
     with pytest.raises(AttributeError) as raised:
@@ -71,7 +71,7 @@ def test_what_upstream_has_is_refused_with_advice(module, name):
     assert str(raised.value) == start + ADVICE[module][name]
 
 
-def test_programs_for_upstream_are_told_too():
+def test_programs_that_import_spdl_get_the_advice():
     if importlib.util.find_spec("spdl") is not None:
         pytest.skip("SPDL itself is installed")
     compat.install()
@@ -84,18 +84,18 @@ def test_programs_for_upstream_are_told_too():
     assert names["load_wav"] is spdl_rs.io.load_wav
 
 
-def test_what_nobody_has_is_refused_as_python_does():
+def test_an_unknown_name_has_the_standard_error():
     with pytest.raises(AttributeError, match=r"^module 'spdl_rs.io' has no attribute 'nothing'$"):
         spdl_rs.io.nothing  # noqa: B018
     with pytest.raises(ImportError, match=r"^cannot import name 'nothing' from 'spdl_rs.io' \("):
         exec("from spdl_rs.io import nothing")
 
 
-def test_a_program_that_imports_what_is_missing_names_ends_with_the_advice():
+def test_an_uncaught_import_error_ends_with_the_advice():
     program = "from spdl_rs.io import transfer_buffer_cpu as absent, load_audio"
     absent = [name for _, name in ABSENT]
     if not {"load_audio", "transfer_buffer_cpu"} & set(absent):
-        pytest.skip("all of it is there")
+        pytest.skip("this package has both names")
     ran = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60
     )

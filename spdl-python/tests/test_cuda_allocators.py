@@ -1,4 +1,4 @@
-"""Memory of a device from functions of Python's, such as those of PyTorch's caching allocator."""
+"""Device memory from Python functions, such as those of PyTorch's caching allocator."""
 
 import ctypes
 import gc
@@ -28,7 +28,7 @@ ALIGNMENT = 256
 
 
 class Framework:
-    """An allocator that knows what it has lent. Memory of the stub's device is the host's."""
+    """An allocator that records its allocations. The stub's device memory is host memory."""
 
     def __init__(self, most=100):
         self.most, self.lent, self.asked, self.freed = most, {}, [], []
@@ -37,14 +37,14 @@ class Framework:
     def allocate(self, size, device, stream):
         self.asked.append((size, device, stream))
         if len(self.lent) >= self.most:
-            raise MemoryError("no more than that")
+            raise MemoryError("limit reached")
         memory = ctypes.create_string_buffer(size + ALIGNMENT)
         address = -(-ctypes.addressof(memory) // ALIGNMENT) * ALIGNMENT
         self.lent[address] = memory
         return address
 
     def free(self, address):
-        # What was not lent, or freed before, is a `KeyError`.
+        # Raises `KeyError` for an unknown address, and if called twice.
         del self.lent[address]
         self.freed.append(address)
 
@@ -63,7 +63,7 @@ class Telling(Framework):
 
 @pytest.fixture
 def framework(stub):
-    """Nothing of it may be left when the test has ended, and nothing is freed twice."""
+    """An allocator. Fails the test if memory is not freed, or freed twice."""
     unraisable, before = [], sys.unraisablehook
     sys.unraisablehook = unraisable.append
     framework = Framework()
@@ -74,24 +74,24 @@ def framework(stub):
     assert framework.lent == {} and unraisable == []
 
 
-def test_g01_arrays_lie_in_memory_of_the_allocator(stub, framework):
+def test_g01_arrays_use_memory_of_the_allocator(stub, framework):
     array = framework.sent(numpy.arange(1000, dtype="f4"))
-    # Of the driver's there is none.
+    # The driver has allocated no memory.
     assert framework.has(array) and "memory" not in stub.ledger()
     ((size, device, _),) = framework.asked
     assert size >= 4000 and device == 0
     numpy.testing.assert_array_equal(array.to_host(), numpy.arange(1000))
 
 
-def test_g01_the_allocator_is_told_the_stream_that_writes_to_its_memory_first(stub, framework):
+def test_g01_the_allocator_gets_the_stream_of_the_first_write(stub, framework):
     array = framework.sent(numpy.ones(3))
     ((_, _, stream),) = framework.asked
-    # The event that was put last behind something is that behind the copy.
+    # The last recorded event follows the copy.
     assert stream == stub.recording() > 2
     del array
 
 
-def test_g01_memory_is_used_again_and_freed_once_when_it_is_released(stub, framework):
+def test_g01_memory_is_reused_and_freed_once(stub, framework):
     for number in range(50):
         array = framework.sent(numpy.full(10_000, number))
         numpy.testing.assert_array_equal(array.to_host()[:2], [number] * 2)
@@ -100,27 +100,27 @@ def test_g01_memory_is_used_again_and_freed_once_when_it_is_released(stub, frame
     statistics = spdl_rs.cuda.memory_statistics(allocator=framework.pair)
     assert statistics["allocations"] == len(framework.asked)
     assert statistics["free_bytes"] == sum(size for size, *_ in framework.asked)
-    # That of the driver is another pool.
+    # Memory of the driver is in another pool.
     assert spdl_rs.cuda.memory_statistics()["allocations"] == 0
     spdl_rs.cuda.release()
     assert framework.lent == {} and len(framework.freed) == len(framework.asked)
 
 
-def test_g01_memory_is_freed_behind_its_last_consumer_whoever_that_is(stub, framework):
+def test_g01_memory_is_freed_after_its_last_consumer(stub, framework):
     array = framework.sent(numpy.ones(1000))
     consumed = Consumed(array.__dlpack__(stream=4096))
     del array
     spdl_rs.cuda.release()
     assert len(framework.lent) == 1
     numpy.testing.assert_array_equal(consumed.numpy("f8"), numpy.ones(1000))
-    # As a library does it: on another thread, without the GIL.
+    # On another thread and without the GIL, as a library does.
     thread = threading.Thread(target=consumed.delete)
     thread.start()
     thread.join()
     assert framework.lent == {}
 
 
-def test_g01_the_events_of_consumers_come_before_memory_is_freed(stub):
+def test_g01_consumer_events_are_recorded_before_memory_is_freed(stub):
     seen = []
 
     class Watching(Framework):
@@ -138,7 +138,7 @@ def test_g01_the_events_of_consumers_come_before_memory_is_freed(stub):
     assert seen == [8192] and framework.lent == {}
 
 
-def test_g01_a_capsule_that_nobody_takes_gives_memory_back_to_the_allocator(stub, framework):
+def test_g01_an_unused_capsule_frees_its_memory(stub, framework):
     capsule = framework.sent(numpy.ones(3)).__dlpack__()
     spdl_rs.cuda.release()
     assert len(framework.lent) == 1
@@ -146,25 +146,25 @@ def test_g01_a_capsule_that_nobody_takes_gives_memory_back_to_the_allocator(stub
     assert framework.lent == {}
 
 
-def test_g01_what_the_pool_has_no_use_for_is_freed_where_the_allocator_is_full(stub, framework):
+def test_g01_pooled_memory_is_freed_if_the_allocator_is_full(stub, framework):
     framework.most = 1
     small = framework.sent(numpy.ones(3))
     del small
     assert len(framework.lent) == 1
     large = framework.sent(numpy.ones(100_000))
     assert framework.has(large) and len(framework.freed) == 1
-    with pytest.raises(CudaError, match="MemoryError: no more than that") as raised:
+    with pytest.raises(CudaError, match="MemoryError: limit reached") as raised:
         framework.sent(numpy.ones(200_000))
     assert raised.value.kind == "limit-exceeded"
     assert isinstance(raised.value.__cause__, MemoryError)
     numpy.testing.assert_array_equal(large.to_host(), numpy.ones(100_000))
-    # The next one has room again.
+    # After the release, the next allocation succeeds.
     del large, raised
     assert framework.has(framework.sent(numpy.ones(200_000)))
 
 
-def test_g01_what_is_called_out_of_memory_error_means_that_the_allocator_is_full(stub, framework):
-    # As PyTorch calls it.
+def test_g01_out_of_memory_error_of_the_allocator_is_limit_exceeded(stub, framework):
+    # The name of PyTorch's exception.
     class OutOfMemoryError(RuntimeError):
         pass
 
@@ -179,7 +179,7 @@ def test_g01_what_is_called_out_of_memory_error_means_that_the_allocator_is_full
     assert raised.value.kind == "limit-exceeded" and len(framework.asked) == 2
 
 
-def test_g01_what_an_allocator_raises_is_the_cause_of_a_typed_error(stub, framework):
+def test_g01_an_exception_of_the_allocator_is_the_cause_of_cuda_error(stub, framework):
     def allocate(size, device, stream):
         framework.asked.append(size)
         raise KeyError("mine")
@@ -195,7 +195,7 @@ def test_g01_what_an_allocator_raises_is_the_cause_of_a_typed_error(stub, framew
     assert raised.value.kind == "user" and len(framework.asked) == 1
 
 
-def test_g01_ctrl_c_in_an_allocator_stays_what_it_is(stub, framework):
+def test_g01_keyboard_interrupt_in_the_allocator_propagates(stub, framework):
     def allocate(size, device, stream):
         raise KeyboardInterrupt
 
@@ -215,7 +215,7 @@ def test_g01_ctrl_c_in_an_allocator_stays_what_it_is(stub, framework):
         (2**64, "OverflowError", []),
     ],
 )
-def test_g01_what_is_no_address_is_refused_and_given_back(stub, address, words, freed):
+def test_g01_an_invalid_address_is_an_error_and_freed(stub, address, words, freed):
     given_back = []
     config = cuda_config(0, allocator=(lambda *_: address, given_back.append))
     with pytest.raises(CudaError, match=words):
@@ -223,7 +223,7 @@ def test_g01_what_is_no_address_is_refused_and_given_back(stub, address, words, 
     assert given_back == freed
 
 
-def test_g01_what_free_raises_is_told_and_leaves_the_exception_under_way_as_it_is(stub):
+def test_g01_an_exception_of_free_is_unraisable(stub):
     framework, unraisable, before = Framework(), [], sys.unraisablehook
 
     def free(address):
@@ -242,7 +242,7 @@ def test_g01_what_free_raises_is_told_and_leaves_the_exception_under_way_as_it_i
 
     sys.unraisablehook = lambda told: unraisable.append(repr(told.exc_value))
     try:
-        # The array is let go of on the way to `except`, with the exception under way.
+        # The exception drops the array while it propagates.
         print(sent(), fail())
     except IndexError as error:
         assert str(error) == "another" and error.__context__ is None
@@ -252,7 +252,7 @@ def test_g01_what_free_raises_is_told_and_leaves_the_exception_under_way_as_it_i
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_g01_ctrl_c_in_free_is_heard_by_what_runs_next(stub):
+def test_g01_keyboard_interrupt_in_free_is_raised_later(stub):
     def free(address):
         raise KeyboardInterrupt
 
@@ -264,7 +264,7 @@ def test_g01_ctrl_c_in_free_is_heard_by_what_runs_next(stub):
         time.sleep(5)
 
 
-def test_g01_images_lie_in_memory_of_the_allocator(nvjpeg):
+def test_g01_images_use_memory_of_the_allocator(nvjpeg):
     framework = Framework()
     config = cuda_config(0, allocator=framework.pair)
     pixels = picture(1, 30, 40)
@@ -277,7 +277,7 @@ def test_g01_images_lie_in_memory_of_the_allocator(nvjpeg):
     assert framework.lent == {}
 
 
-def test_g01_frames_and_their_colours_lie_in_memory_of_the_allocator(nvcuvid):
+def test_g01_frames_and_their_colours_use_memory_of_the_allocator(nvcuvid):
     framework = Framework()
 
     def video(count):
@@ -293,7 +293,7 @@ def test_g01_frames_and_their_colours_lie_in_memory_of_the_allocator(nvcuvid):
     whole = decode_packets_nvdec(video(3), codec="h264", device_config=config)
     assert framework.has(whole)
     assert spdl_rs.cuda.video_statistics(allocator=framework.pair)["frames"] == 5
-    # Of the driver's there is none.
+    # The driver has allocated no memory.
     assert spdl_rs.cuda.memory_statistics()["allocations"] == 0
     del frames, found, whole
     spdl_rs.cuda.release()
@@ -303,7 +303,7 @@ def test_g01_frames_and_their_colours_lie_in_memory_of_the_allocator(nvcuvid):
 
 @pytest.fixture
 def torch(monkeypatch, framework):
-    """PyTorch, as far as its allocator goes."""
+    """A stub of PyTorch's allocator functions."""
     cuda = types.ModuleType("torch.cuda")
     cuda.caching_allocator_alloc, cuda.caching_allocator_delete = framework.pair
     module = types.ModuleType("torch")
@@ -317,7 +317,7 @@ def batches_of(folder, **options):
     return ImageLoader(folder, batch_size=8, size=32, threads=2, **options)
 
 
-def test_g01_batches_of_a_loader_lie_in_memory_of_pytorchs_allocator(many, torch):
+def test_g01_batches_use_memory_of_pytorchs_allocator(many, torch):
     expected = list(batches_of(many))
     loader = batches_of(many, device="cuda", allocator="torch")
     for _ in range(4):
@@ -325,13 +325,13 @@ def test_g01_batches_of_a_loader_lie_in_memory_of_pytorchs_allocator(many, torch
             assert torch.has(images) and torch.has(labels)
             numpy.testing.assert_array_equal(images.to_host(), wanted)
             numpy.testing.assert_array_equal(labels.to_host(), numbers)
-    # As bounded as memory of the driver's: some batches ahead, at the consumer, and between.
+    # Bounded like driver memory: prefetched batches, the consumer's, and one in between.
     assert len(torch.asked) <= 16
     assert cuda_config(0, allocator="torch").allocator == torch.pair
     del loader, images, labels
 
 
-def test_g01_an_allocator_that_fails_ends_a_loader_whatever_it_leaves_out(many, stub):
+def test_g01_an_allocator_failure_is_fatal_with_on_error_skip(many, stub):
     def allocate(size, device, stream):
         raise KeyError("mine")
 
@@ -343,14 +343,14 @@ def test_g01_an_allocator_that_fails_ends_a_loader_whatever_it_leaves_out(many, 
 
 
 @pytest.mark.filterwarnings("ignore::spdl_rs.CudaFallbackWarning")
-def test_g01_an_allocator_without_a_device_is_refused_or_not_used(many, no_driver):
+def test_g01_an_allocator_requires_a_device(many, no_driver):
     with pytest.raises(ValueError, match='device is "cpu"'):
         batches_of(many, allocator=(print, print))
     assert batches_of(many, device="auto", allocator=(print, print)).device == "cpu"
 
 
 @pytest.mark.parametrize("wrong", ["jax", ""])
-def test_g01_the_name_of_no_allocator_is_refused(wrong):
+def test_g01_an_unknown_allocator_name_is_an_error(wrong):
     with pytest.raises(ValueError, match='allocator must be "torch" or a pair of functions'):
         cuda_config(0, allocator=wrong)
 
@@ -358,19 +358,19 @@ def test_g01_the_name_of_no_allocator_is_refused(wrong):
 @pytest.mark.parametrize(
     "wrong", [5, (print,), (print, 5), (5, print), (print, print, print), [1, 2]]
 )
-def test_g01_what_is_no_allocator_is_refused(wrong):
+def test_g01_an_allocator_of_another_type_is_an_error(wrong):
     with pytest.raises(TypeError, match='allocator must be "torch" or a pair of functions'):
         cuda_config(0, allocator=wrong)
 
 
 @pytest.mark.parametrize("held", ["arrays", "capsules", "loop"])
-def test_g01_nobody_is_called_while_python_ends(many, libcuda, held):
+def test_g01_the_allocator_is_not_called_during_finalization(many, libcuda, held):
     script = f"""
-        # What is registered before the package is imported is called once Python ends for that.
+        # `atexit` runs this function after those of the package, which is imported later.
         import atexit, sys
         atexit.register(print, "ends")
         import spdl_rs
-        # Functions of this program would keep what it holds alive for ever.
+        # A function of this script would keep its globals alive.
         from test_cuda_allocators import Telling
         pair = Telling().pair
         loader = spdl_rs.ImageLoader(

@@ -20,7 +20,7 @@ LEGACY, PER_THREAD, NONE = 1, 2, -1
 
 
 class Numbered:
-    """A stream as CuPy has it."""
+    """A stream object with CuPy's attributes."""
 
     def __init__(self, number):
         self.ptr = number
@@ -39,32 +39,32 @@ def counted():
     return on_device(numpy.arange(24, dtype="f4").reshape(2, 3, 4))
 
 
-def test_an_array_says_what_and_where_it_is(stub):
+def test_properties_and_repr_of_an_array(stub):
     array = counted()
     assert isinstance(array, DeviceArray)
     assert (array.shape, array.ndim, array.size, array.nbytes) == ((2, 3, 4), 3, 24, 96)
     assert (array.dtype, array.device, len(array)) == ("float32", "cuda:0", 2)
     assert repr(array) == "DeviceArray(float32 [2, 3, 4] on cuda:0)"
-    # The stub says at every second time that there is nothing to wait for.
+    # The stub reports every second event query as complete.
     assert {array.is_ready(), array.is_ready()} == {False, True}
     array.wait()
     with pytest.raises(TypeError, match="no length"):
         len(on_device(numpy.zeros(())))
 
 
-def test_an_array_comes_back_to_the_host_as_it_was(stub):
+def test_to_host_returns_equal_elements(stub):
     array = counted()
     numpy.testing.assert_array_equal(array.to_host(), numpy.arange(24, dtype="f4").reshape(2, 3, 4))
 
 
-def test_numpy_makes_no_array_of_an_object_of_it(stub):
+def test_numpy_asarray_is_an_error_with_advice(stub):
     array = counted()
     with pytest.raises(TypeError, match="to_host"):
         numpy.asarray(array)
 
 
 @pytest.mark.parametrize("versioned", [False, True])
-def test_a_capsule_holds_the_array_where_it_is(stub, versioned):
+def test_a_capsule_shares_the_memory(stub, versioned):
     array = counted()
     consumed = Consumed(array.__dlpack__(max_version=(1, 1) if versioned else None))
     assert consumed.versioned == versioned
@@ -80,7 +80,7 @@ def test_a_capsule_holds_the_array_where_it_is(stub, versioned):
 @pytest.mark.parametrize(
     "max_version, versioned", [((0, 8), False), ((1, 0), True), ((2, 3), True)]
 )
-def test_a_consumer_gets_no_newer_kind_of_capsule_than_it_takes(stub, max_version, versioned):
+def test_capsules_respect_max_version(stub, max_version, versioned):
     array = counted()
     consumed = Consumed(array.__dlpack__(max_version=max_version))
     assert consumed.versioned == versioned
@@ -98,14 +98,14 @@ def test_a_consumer_gets_no_newer_kind_of_capsule_than_it_takes(stub, max_versio
         ("c8", (5, 64)),
     ],
 )
-def test_elements_are_of_their_kind(stub, dtype, element):
+def test_elements_have_the_dlpack_type(stub, dtype, element):
     consumed = Consumed(on_device(numpy.ones((2, 2), dtype)).__dlpack__())
     assert consumed.element == (*element, 1)
     numpy.testing.assert_array_equal(consumed.numpy(dtype), numpy.ones((2, 2), dtype))
     consumed.delete()
 
 
-def test_bfloat16_goes_by_dlpack_alone(stub):
+def test_bfloat16_is_exported_by_dlpack_only(stub):
     array = on_device(Array((2, 3), "bfloat16"))
     assert (array.dtype, array.nbytes) == ("bfloat16", 12)
     consumed = Consumed(array.__dlpack__())
@@ -115,7 +115,7 @@ def test_bfloat16_goes_by_dlpack_alone(stub):
     assert array.to_host().dtype == numpy.dtype("V2")
 
 
-def test_the_array_lives_as_long_as_its_consumer(stub):
+def test_a_consumer_keeps_the_memory_alive(stub):
     base = live()
     array = on_device(numpy.full(1000, 7, "u1"))
     consumed = Consumed(array.__dlpack__())
@@ -129,7 +129,7 @@ def test_the_array_lives_as_long_as_its_consumer(stub):
 def test_a_deleter_may_be_called_by_any_thread_without_the_gil(stub):
     base = live()
     consumers = [Consumed(on_device(numpy.ones(100)).__dlpack__()) for _ in range(20)]
-    # `ctypes` lets go of the GIL for the call.
+    # `ctypes` releases the GIL during the call.
     threads = [threading.Thread(target=consumer.delete) for consumer in consumers]
     [thread.start() for thread in threads]
     [thread.join() for thread in threads]
@@ -137,7 +137,7 @@ def test_a_deleter_may_be_called_by_any_thread_without_the_gil(stub):
 
 
 @pytest.mark.parametrize("max_version", [None, (1, 0)])
-def test_a_capsule_that_nobody_takes_gives_the_memory_back(stub, max_version):
+def test_an_unused_capsule_frees_the_memory(stub, max_version):
     base = live()
     capsule = on_device(numpy.ones(100)).__dlpack__(max_version=max_version)
     assert live() > base
@@ -145,7 +145,7 @@ def test_a_capsule_that_nobody_takes_gives_the_memory_back(stub, max_version):
     assert live() == base
 
 
-def test_a_capsule_that_is_dropped_by_an_exception_leaves_that_as_it_is(stub):
+def test_a_capsule_dropped_by_an_exception_keeps_the_exception(stub):
     array = counted()
 
     def drop_it():
@@ -169,7 +169,7 @@ def test_the_stream_of_the_consumer_waits_for_the_copy(stub, stream, waits):
     gc.collect()
 
 
-def test_with_stream_minus_1_nobody_waits(stub):
+def test_stream_minus_1_does_not_synchronize(stub):
     array = counted()
     array.__dlpack__(stream=4096)
     array.__dlpack__(stream=NONE)
@@ -177,7 +177,7 @@ def test_with_stream_minus_1_nobody_waits(stub):
 
 
 @pytest.mark.parametrize("stream", [0, -2, 2**63, -(2**70)])
-def test_numbers_that_are_no_stream_are_refused(stub, stream):
+def test_invalid_stream_numbers_are_errors(stub, stream):
     array = counted()
     for use in (lambda: array.__dlpack__(stream=stream), lambda: array.record_stream(stream)):
         with pytest.raises(ValueError, match="invalid CUDA stream"):
@@ -185,7 +185,7 @@ def test_numbers_that_are_no_stream_are_refused(stub, stream):
 
 
 @pytest.mark.parametrize("stream", ["1", 1.5, True, object()])
-def test_what_is_no_stream_is_refused(stub, stream):
+def test_streams_of_another_type_are_errors(stub, stream):
     array = counted()
     with pytest.raises(TypeError, match="stream must be"):
         array.__dlpack__(stream=stream)
@@ -200,7 +200,7 @@ def test_memory_waits_for_the_streams_that_used_it(stub):
 
 
 @pytest.mark.parametrize("stream", [LEGACY, PER_THREAD, 4096])
-def test_a_stream_that_is_captured_into_a_graph_is_told_nothing_and_the_error_says_so(stub, stream):
+def test_use_on_a_captured_stream_is_an_error(stub, stream):
     used, unused = counted(), counted()
     used.record_stream(stream)
     stub.capture(stream)
@@ -217,14 +217,14 @@ def test_a_stream_that_is_captured_into_a_graph_is_told_nothing_and_the_error_sa
     del used
     gc.collect()
     assert stub.disturbed() == before
-    # What the graph may use is not used again.
+    # Memory that the graph may use is not reused.
     assert spdl_rs.cuda.memory_statistics()["unsure_bytes"] == 512
     stub.capture(0)
     unused.__dlpack__(stream=stream)
     assert stub.waiting() == stream
 
 
-def test_streams_of_pytorch_and_cupy_are_taken(stub):
+def test_streams_of_pytorch_and_cupy_are_accepted(stub):
     class TorchStream:
         cuda_stream = 0x4000
 
@@ -239,7 +239,7 @@ def test_streams_of_pytorch_and_cupy_are_taken(stub):
     assert stub.recording() == LEGACY
 
 
-def test_a_copy_on_the_device_is_refused_and_one_to_the_host_is_made(stub):
+def test_dlpack_copies_to_the_host_only(stub):
     array = counted()
     with pytest.raises(BufferError, match="not copied"):
         array.__dlpack__(copy=True)
@@ -279,7 +279,7 @@ def test_an_empty_array_has_no_address(stub):
     consumed.delete()
 
 
-def test_g02_a_buffer_is_copied_for_its_stream_and_may_be_changed_at_once(stub):
+def test_g02_a_buffer_may_change_after_the_transfer_call(stub):
     buffer = Array((4,), "uint8")
     view = numpy.asarray(buffer)
     view[:] = 5
@@ -301,7 +301,7 @@ def test_g02_a_buffer_in_pinned_memory_is_copied_like_any_other(stub):
         transfer_buffer([1, 2], device_config=cuda_config(0))
 
 
-def test_g10_a_buffer_has_the_number_of_its_device_and_the_cuda_array_interface(stub):
+def test_g10_a_buffer_has_device_index_and_cuda_array_interface(stub):
     array = transfer_buffer(numpy.ones((2, 3), "f4"), device_config=cuda_config(0))
     assert array.device_index == 0
     interface = array.__cuda_array_interface__
@@ -310,7 +310,7 @@ def test_g10_a_buffer_has_the_number_of_its_device_and_the_cuda_array_interface(
     assert address > 0 and not is_read_only
 
 
-def test_other_threads_run_while_the_driver_takes_something_back(tmp_path):
+def test_freeing_memory_releases_the_gil(tmp_path):
     libcuda = compiled(tmp_path, counts_gil=True)
     script = """
         import ctypes, gc, sys, numpy, spdl_rs
@@ -331,7 +331,7 @@ def test_other_threads_run_while_the_driver_takes_something_back(tmp_path):
 
 
 @pytest.mark.parametrize("max_version", [None, (1, 0)])
-def test_other_threads_run_while_a_capsule_that_nobody_took_gives_its_memory_back(
+def test_freeing_an_unused_capsule_releases_the_gil(
     tmp_path, max_version
 ):
     libcuda = compiled(tmp_path, counts_gil=True)
@@ -343,7 +343,7 @@ def test_other_threads_run_while_a_capsule_that_nobody_took_gives_its_memory_bac
         del array
         spdl_rs.cuda.release()
         before = driver.gil_calls()
-        # It is the last that has the device, too.
+        # The capsule also holds the last reference to the device.
         del capsule
         gc.collect()
         assert driver.gil_calls() > before + 2, "the capsule gave nothing back"
@@ -354,7 +354,7 @@ def test_other_threads_run_while_a_capsule_that_nobody_took_gives_its_memory_bac
 
 
 class Interrupt:
-    """Ctrl-C before a step of Python's code in the package, counted from 0."""
+    """Raises KeyboardInterrupt before bytecode step `step` of the package's Python code."""
 
     def __init__(self, step):
         self.left = step
@@ -372,10 +372,10 @@ class Interrupt:
 
 
 @pytest.mark.parametrize("max_version", [None, (1, 0)])
-def test_ctrl_c_at_any_step_of_making_a_capsule_keeps_no_memory(stub, max_version):
+def test_ctrl_c_during_capsule_creation_leaks_no_memory(stub, max_version):
     base = live()
     heard, before = 0, sys.gettrace()
-    # Python 3.12 looks for a frame with this before it traces any by steps.
+    # Python 3.12 traces opcodes only if a frame has this flag.
     sys._getframe().f_trace_opcodes = True
     while True:
         array = on_device(numpy.ones(100))
@@ -395,7 +395,7 @@ def test_ctrl_c_at_any_step_of_making_a_capsule_keeps_no_memory(stub, max_versio
     assert live() == base
 
 
-def test_nobody_waits_for_devices_that_are_released(monkeypatch):
+def test_devices_are_released_without_the_lock_held(monkeypatch):
     entered = []
 
     class Slow:

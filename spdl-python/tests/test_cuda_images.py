@@ -1,4 +1,4 @@
-"""JPEGs that are decoded on a device."""
+"""JPEG decoding on a device."""
 
 # promise of this file: DEV1
 
@@ -20,7 +20,7 @@ def pixels_of(number, height=30, width=40):
     return picture(number, height, width)
 
 
-def test_g09_an_image_becomes_planes_on_the_device(nvjpeg):
+def test_g09_an_image_is_decoded_to_planes_on_the_device(nvjpeg):
     pixels = pixels_of(1)
     image = decode_image_nvjpeg(jpeg(pixels))
     assert isinstance(image, DeviceArray)
@@ -38,7 +38,7 @@ def test_g09_an_image_becomes_planes_on_the_device(nvjpeg):
         ("y", lambda it: numpy.floor(it @ [0.299, 0.587, 0.114] + 0.5 + 1e-9)[None].astype("u1")),
     ],
 )
-def test_g09_formats_of_pixels_are_planes_pixels_and_luma(nvjpeg, pix_fmt, arranged):
+def test_g09_all_pixel_formats(nvjpeg, pix_fmt, arranged):
     several = [pixels_of(number) for number in range(3)]
     images = decode_image_nvjpeg([jpeg(it) for it in several], pix_fmt=pix_fmt)
     expected = numpy.stack([arranged(it) for it in several])
@@ -48,7 +48,7 @@ def test_g09_formats_of_pixels_are_planes_pixels_and_luma(nvjpeg, pix_fmt, arran
     numpy.testing.assert_array_equal(alone.to_host(), expected[2])
 
 
-def test_g09_a_list_is_decoded_at_once_and_resized_to_one_size(nvjpeg):
+def test_g09_a_list_is_decoded_and_resized_together(nvjpeg):
     several = [pixels_of(number, 20 + number * 3, 50 - number * 2) for number in range(9)]
     images = decode_image_nvjpeg(
         [jpeg(it) for it in several], scale_width=32, scale_height=24, pix_fmt="rgbi"
@@ -71,11 +71,11 @@ def test_g09_a_list_is_decoded_at_once_and_resized_to_one_size(nvjpeg):
         (8, lambda it: numpy.rot90(it)),
     ],
 )
-def test_g09_images_are_turned_upright(nvjpeg, orientation, turned):
+def test_g09_exif_orientation_is_applied(nvjpeg, orientation, turned):
     pixels = pixels_of(3)
     image = decode_image_nvjpeg(jpeg(pixels, orientation=orientation), pix_fmt="rgbi")
     numpy.testing.assert_array_equal(image.to_host(), turned(pixels))
-    # Upright, they have one size.
+    # After rotation, both images have the same size.
     both = decode_image_nvjpeg([jpeg(pixels, orientation=orientation), jpeg(turned(pixels))])
     assert both.shape[0] == 2
     found = both.to_host()
@@ -93,7 +93,7 @@ def test_g09_paths_and_buffers_are_read(nvjpeg, tmp_path):
     assert decode_image_nvjpeg(path).shape == (3, 30, 40)
 
 
-def test_g09_one_scale_without_the_other_is_refused(nvjpeg):
+def test_g09_scale_width_and_height_are_required_together(nvjpeg):
     file = jpeg(pixels_of(1))
     for one in ({"scale_width": 8}, {"scale_height": 8}):
         for source in (file, [file, file]):
@@ -105,7 +105,7 @@ def test_g09_one_scale_without_the_other_is_refused(nvjpeg):
     assert nvjpeg.decoded() == []
 
 
-def test_g09_a_list_of_several_sizes_needs_a_scale(nvjpeg):
+def test_g09_a_list_of_different_sizes_requires_a_scale(nvjpeg):
     files = [jpeg(pixels_of(1)), jpeg(pixels_of(1)), jpeg(pixels_of(1, 30, 41))]
     with pytest.raises(
         ValueError, match=r"image 2: it has 41 x 30 pixels, .* 40 x 30: .*scale_width"
@@ -115,7 +115,7 @@ def test_g09_a_list_of_several_sizes_needs_a_scale(nvjpeg):
     assert decode_image_nvjpeg(files, scale_width=8, scale_height=8).shape == (3, 3, 8, 8)
 
 
-def test_g09_a_bad_image_is_named_by_its_place(nvjpeg, tmp_path):
+def test_g09_errors_name_the_index_of_the_image(nvjpeg, tmp_path):
     good, path = jpeg(pixels_of(1)), tmp_path / "bad.jpg"
     cases = [
         (b"no image", "not a JPEG"),
@@ -136,7 +136,7 @@ def test_g09_a_bad_image_is_named_by_its_place(nvjpeg, tmp_path):
         assert raised.value.key == "bytes"
     with pytest.raises(spdl_rs.NotFoundError):
         decode_image_nvjpeg(str(tmp_path / "absent.jpg"))
-    # The decoder works on.
+    # The decoder is usable after the errors.
     assert decode_image_nvjpeg(good).shape == (3, 30, 40)
 
 
@@ -155,7 +155,7 @@ def test_g09_arguments_are_checked(nvjpeg):
         decode_image_nvjpeg(file, device_config=cuda_config(1))
 
 
-def test_g09_the_stream_of_the_configuration_waits_and_others_take_it(nvjpeg, decoding):
+def test_g09_the_configured_stream_waits_for_the_image(nvjpeg, decoding):
     file = jpeg(pixels_of(1))
     decode_image_nvjpeg(file, device_config=cuda_config(0, stream=4096))
     assert decoding.waiting() == 4096
@@ -168,25 +168,25 @@ def test_g09_the_stream_of_the_configuration_waits_and_others_take_it(nvjpeg, de
     consumed.delete()
 
 
-def test_g09_without_a_device_or_a_library_the_error_says_so_at_once(no_driver, tmp_path):
+def test_g09_without_a_driver_decoding_fails_fast(no_driver, tmp_path):
     path = tmp_path / "absent.jpg"
     times = []
     for _ in range(20):
         start = time.perf_counter()
         with pytest.raises(CudaUnavailable, match="install an NVIDIA driver"):
-            # Before anything is read.
+            # The error precedes any reading.
             decode_image_nvjpeg(path)
         times.append(time.perf_counter() - start)
     assert sorted(times)[len(times) // 2] < 0.005
 
 
-def test_g09_without_nvjpeg_the_error_says_what_to_install(decoding, monkeypatch):
+def test_g09_without_nvjpeg_the_error_names_the_package(decoding, monkeypatch):
     monkeypatch.setenv("SPDL_NVJPEG", "no-such-folder/libnvjpeg.so")
     with pytest.raises(CudaUnavailable, match="pip install nvidia-nvjpeg"):
         decode_image_nvjpeg(jpeg(pixels_of(1)))
 
 
-def test_g09_memory_is_used_again_and_threads_decode_beside_each_other(nvjpeg):
+def test_g09_memory_is_reused_and_threads_decode_concurrently(nvjpeg):
     several = [pixels_of(number) for number in range(4)]
     files = [jpeg(it) for it in several]
     wrong = []
@@ -201,7 +201,7 @@ def test_g09_memory_is_used_again_and_threads_decode_beside_each_other(nvjpeg):
     before = spdl_rs.cuda.memory_statistics()["allocations"]
     decode(50)
     assert spdl_rs.cuda.memory_statistics()["allocations"] == before
-    # So is the decoder, of which nothing was given back.
+    # The decoder is reused as well, and was not destroyed.
     assert nvjpeg.live() > 0
     threads = [threading.Thread(target=decode, args=(10,)) for _ in range(4)]
     [thread.start() for thread in threads]
@@ -210,11 +210,11 @@ def test_g09_memory_is_used_again_and_threads_decode_beside_each_other(nvjpeg):
     assert spdl_rs.cuda.memory_statistics()["live_bytes"] == 0
 
 
-def test_g09_any_call_of_the_driver_may_fail_and_nothing_stays(nvjpeg, decoding):
+def test_g09_any_driver_call_may_fail_without_leaks(nvjpeg, decoding):
     files = [jpeg(pixels_of(number)) for number in range(3)]
 
     def decode():
-        # It lies in pinned memory, which holds the device.
+        # `to_host` returns pinned memory, which keeps the device open.
         return decode_image_nvjpeg(files, scale_width=8, scale_height=8).to_host().copy()
 
     decoding.fail(-1)
@@ -234,7 +234,7 @@ def test_g09_any_call_of_the_driver_may_fail_and_nothing_stays(nvjpeg, decoding)
     assert told > 25
 
 
-def test_g09_any_call_of_nvjpeg_may_fail_and_nothing_stays(nvjpeg, decoding):
+def test_g09_any_nvjpeg_call_may_fail_without_leaks(nvjpeg, decoding):
     files = [jpeg(pixels_of(number)) for number in range(3)]
     nvjpeg.fail(0)
     expected = decode_image_nvjpeg(files).to_host().copy()
@@ -252,7 +252,7 @@ def test_g09_any_call_of_nvjpeg_may_fail_and_nothing_stays(nvjpeg, decoding):
     assert told > 10
 
 
-def test_i05_a_list_of_paths_becomes_a_batch(nvjpeg, tmp_path):
+def test_i05_a_list_of_paths_is_decoded_to_a_batch(nvjpeg, tmp_path):
     several = [pixels_of(number) for number in range(3)]
     paths = [tmp_path / f"{number}.jpg" for number in range(3)]
     for path, pixels in zip(paths, several):
@@ -266,7 +266,7 @@ def test_i05_a_list_of_paths_becomes_a_batch(nvjpeg, tmp_path):
     for one in ({"width": 8}, {"height": 8}):
         with pytest.raises(ValueError, match="go together"):
             load_image_batch_nvjpeg(paths, **one)
-    # A text is no list of letters.
+    # A string is not a list of paths.
     for one in ("a.jpg", b"\xff\xd8", paths[0]):
         with pytest.raises(TypeError, match="srcs must be a list of images, not one.*give a list"):
             load_image_batch_nvjpeg(one)

@@ -1,4 +1,4 @@
-"""Image loaders whose batches go to a device."""
+"""Image loaders that upload batches to a device."""
 
 # promise of this file: DEV1
 
@@ -34,7 +34,7 @@ def assert_same(found, expected):
 
 
 @pytest.mark.parametrize("layout", ["nhwc-u8", "nchw-f32", "nchw-f16"])
-def test_batches_on_the_device_are_those_of_the_host(many, stub, layout):
+def test_device_batches_equal_host_batches(many, stub, layout):
     options = {"layout": layout, "train": True, "seed": 3}
     expected = list(loader_of(many, "cpu", **options))
     loader = loader_of(many, **options)
@@ -43,7 +43,7 @@ def test_batches_on_the_device_are_those_of_the_host(many, stub, layout):
         assert isinstance(images, DeviceArray) and isinstance(labels, DeviceArray)
         assert images.device == "cuda:0" and labels.dtype == "int64"
     del images, labels
-    # The second epoch of both.
+    # Compare the second epochs.
     assert_same(on_host(loader), list(_second(many, options)))
     assert len(expected) == 5
     stages = [stage["name"] for stage in loader.stats()["stages"]]
@@ -57,7 +57,7 @@ def _second(folder, options):
     return loader
 
 
-def test_a_batch_is_taken_as_a_tensor_in_the_middle_of_an_epoch(many, stub):
+def test_batches_are_consumed_by_dlpack_during_an_epoch(many, stub):
     expected = list(loader_of(many, "cpu"))
     kept = []
     for images, labels in loader_of(many):
@@ -70,7 +70,7 @@ def test_a_batch_is_taken_as_a_tensor_in_the_middle_of_an_epoch(many, stub):
         labels.delete()
 
 
-def test_g9_memory_is_used_again_from_epoch_to_epoch(many, stub):
+def test_g9_epochs_reuse_memory(many, stub):
     loader = loader_of(many)
     for _ in range(2):
         for _ in loader:
@@ -80,16 +80,16 @@ def test_g9_memory_is_used_again_from_epoch_to_epoch(many, stub):
         for _ in loader:
             pass
     statistics = spdl_rs.cuda.memory_statistics()
-    # Batches lie in pinned memory from the start.
+    # Batch buffers are pinned memory.
     assert stub.ledger()["locked"] > 0
-    # Batches that are ahead, at the consumer, and on their way between; of images and of labels.
+    # Prefetched batches, the consumer's, and those in transfer, for images and labels.
     assert statistics["allocations"] <= allocations + 4
     batch = 8 * 32 * 32 * 3
     assert statistics["peak_bytes"] <= 8 * (batch + 512)
     del loader
 
 
-def test_g9_batches_that_are_let_go_of_leave_no_objects_behind(many, stub):
+def test_g9_dropped_batches_leak_no_objects(many, stub):
     def epoch(loader):
         for images, labels in loader:
             Consumed(images.__dlpack__(stream=4096)).delete()
@@ -102,12 +102,12 @@ def test_g9_batches_that_are_let_go_of_leave_no_objects_behind(many, stub):
         epoch(loader)
     before = epoch(loader)
     blocks = [epoch(loader) for _ in range(5)]
-    # An object for each batch would be 100 of them.
+    # One leaked object per batch would be 100 blocks.
     assert blocks[-1] < before + 50
     del loader
 
 
-def test_a_loader_goes_on_where_one_on_a_device_was_left(many, stub):
+def test_a_loader_resumes_a_device_epoch(many, stub):
     expected = on_host(loader_of(many))
     loader = loader_of(many)
     batches = iter(loader)
@@ -120,7 +120,7 @@ def test_a_loader_goes_on_where_one_on_a_device_was_left(many, stub):
     del loader, batches, again
 
 
-def test_a_state_of_a_device_is_one_of_the_host(many, stub):
+def test_a_device_state_resumes_on_the_host(many, stub):
     loader = loader_of(many)
     batches = iter(loader)
     next(batches)
@@ -133,7 +133,7 @@ def test_a_state_of_a_device_is_one_of_the_host(many, stub):
     del loader, batches
 
 
-def test_leaving_the_loop_lets_go_of_the_device(many, stub):
+def test_leaving_the_loop_releases_the_device(many, stub):
     for _ in loader_of(many):
         break
 
@@ -153,7 +153,7 @@ def test_two_loaders_share_the_device(many, stub):
     del one, other
 
 
-def test_promise_g11_any_call_of_the_driver_may_fail_in_a_loader_and_nothing_stays(many, stub):
+def test_promise_g11_any_driver_call_may_fail_without_leaks(many, stub):
     files = sorted(str(path) for path in many.glob("*/*.png"))[:6]
 
     def load():
@@ -164,7 +164,7 @@ def test_promise_g11_any_call_of_the_driver_may_fail_in_a_loader_and_nothing_sta
     stub.fail(-1)
     load()
     spdl_rs.cuda.release()
-    # Two epochs do not make the same number of calls, as copies are asked whether they are done.
+    # Epochs differ in the number of driver calls, because completion is polled.
     calls, told = stub.calls(), 0
     for call in range(calls):
         stub.fail(call, 801 if call % 2 else 4242)
@@ -178,10 +178,10 @@ def test_promise_g11_any_call_of_the_driver_may_fail_in_a_loader_and_nothing_sta
     assert told > calls / 4
 
 
-def test_promise_g11_a_failing_copy_names_the_stage_and_keeps_what_it_was(many, stub):
+def test_promise_g11_a_failed_upload_names_the_stage_and_the_error(many, stub):
     loader = loader_of(many)
     stub.fail(0, 2)
-    # The first call from now on is one of the first upload, or of the memory for it.
+    # The next driver call allocates memory for the first upload, or starts the upload.
     with pytest.raises(CudaError) as raised:
         list(loader)
     assert raised.value.kind == "limit-exceeded"
@@ -201,7 +201,7 @@ INHERITED = {
 # promise: R8
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 @pytest.mark.parametrize("inherited", INHERITED)
-def test_in_a_fork_there_is_a_typed_error_and_what_it_inherited_is_left_alone(
+def test_a_forked_child_gets_an_error_and_makes_no_driver_calls(
     many, libcuda, inherited
 ):
     script = f"""
@@ -220,7 +220,7 @@ def test_in_a_fork_there_is_a_typed_error_and_what_it_inherited_is_left_alone(
             except spdl_rs.CudaUnavailable as error:
                 assert "spawn it instead" in str(error)
             stub.fail(-1)
-            # As when Python ends.
+            # As during finalization.
             del loader
             _devices._open.clear()
             kept.clear()
@@ -245,7 +245,7 @@ ENDS = {
 
 @pytest.mark.parametrize("how", ENDS)
 @pytest.mark.parametrize("held", ["nothing", "batches", "capsules", "loop"])
-def test_promise_g12_a_process_with_batches_on_a_device_exits_with_its_own_code(many, libcuda, how, held):
+def test_promise_g12_a_process_with_device_batches_exits_with_its_code(many, libcuda, how, held):
     statement, code = ENDS[how]
     script = f"""
         import sys, spdl_rs
@@ -269,7 +269,7 @@ def test_promise_g12_a_process_with_batches_on_a_device_exits_with_its_own_code(
     assert "panic" not in finished.stderr and "Fatal Python error" not in finished.stderr
 
 
-def test_promise_g12_ctrl_c_is_heard_while_a_loop_runs_on_a_device(many, libcuda):
+def test_promise_g12_ctrl_c_interrupts_a_loop_over_device_batches(many, libcuda):
     script = """
         import os, signal, sys, threading, time, spdl_rs
         loader = spdl_rs.ImageLoader(sys.argv[1], batch_size=4, size=16, device="cuda", threads=2)

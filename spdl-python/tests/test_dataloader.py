@@ -351,12 +351,12 @@ class Refusing:
 
     def __getitem__(self, index):
         if self.when == "indexed" and index == 1:
-            raise in_processes.Unpicklable("this", "that")
+            raise in_processes.UnpicklableError("this", "that")
         return index
 
     def __setstate__(self, state):
         if state["when"] == "unpickled":
-            raise in_processes.Unpicklable("this", "that")
+            raise in_processes.UnpicklableError("this", "that")
         vars(self).update(state)
 
 
@@ -366,7 +366,7 @@ def test_d02_what_cannot_be_read_back_is_told_with_its_words(when):
     batches = iter(get(Refusing(when), 1, sum, **options))
     if when == "indexed":
         assert next(batches) == 0
-    with pytest.raises(RuntimeError, match="in_processes.Unpicklable: this and that$") as raised:
+    with pytest.raises(RuntimeError, match="in_processes.UnpicklableError: this and that$") as raised:
         next(batches)
     where = "__getitem__" if when == "indexed" else "__setstate__"
     assert where in str(raised.value.__cause__)

@@ -12,7 +12,7 @@ import time
 import pytest
 from native import SIZE, files
 from pipelines import Counter, refuse, source, threads
-from profiles import AT_ONCE, Told, described
+from profiles import AT_ONCE, RecordingHook, described
 from spdl_rs.io import BatchImages, DecodeImage, Fetch
 from spdl_rs.pipeline import (
     PipelineBuilder,
@@ -40,7 +40,7 @@ def clean(monkeypatch):
 
 
 def test_t01_each_stage_runs_with_32_16_8_4_and_1_items_at_once():
-    class Meet(Told):
+    class Meet(RecordingHook):
         """Lets no item pass before as many are there as are to be worked on at once."""
 
         @contextlib.contextmanager
@@ -82,7 +82,7 @@ def test_t01_rates_are_items_per_second():
 def test_t01_a_stage_never_works_on_more_items_at_once_than_it_is_told():
     counter, most = Counter(0.002), []
 
-    class Watch(Told):
+    class Watch(RecordingHook):
         @contextlib.contextmanager
         def stage_profile_hook(self, stage, concurrency):
             counter.most = 0
@@ -214,7 +214,7 @@ def test_t01_failures_are_counted_and_end_nothing(caplog):
 def test_t01_without_items_there_is_nothing_to_profile():
     with pytest.raises(RuntimeError, match="the source has no items"):
         profile_pipeline(described(source([]).pipe(abs)))
-    told = Told()
+    told = RecordingHook()
     with pytest.raises(RuntimeError, match="cannot profile 'abs': 'drop' has no output"):
         profile_pipeline(
             described(source([1]).pipe(lambda _: None, name="drop").pipe(abs)), hook=told
@@ -299,7 +299,7 @@ def test_t01_stages_of_regions_are_profiled_in_this_process(caplog):
 @pytest.mark.parametrize(("rank", "results"), [("0", 1), ("1", 0), ("7", 0), ("x", 1)])
 def test_t01_only_the_first_process_of_a_machine_profiles(rank, results, monkeypatch):
     monkeypatch.setenv("LOCAL_RANK", rank)
-    told = Told()
+    told = RecordingHook()
     report = profile_pipeline(described(source(range(3)).pipe(abs)), hook=told)
     assert len(report) == results and isinstance(report, list)
     assert told.calls[0] == "begin" and told.calls[-1] == "end"
@@ -328,7 +328,7 @@ def test_t01_arguments_are_checked():
 
 
 def test_t01_a_profile_can_be_interrupted_and_leaves_nothing():
-    class Press(Told):
+    class Press(RecordingHook):
         @contextlib.contextmanager
         def stage_profile_hook(self, stage, concurrency):
             yield

@@ -7,7 +7,7 @@ import sys
 import pytest
 import spdl_rs
 from pipelines import refuse, source, threads
-from profiles import AT_ONCE, Told, described
+from profiles import AT_ONCE, RecordingHook, described
 from spdl_rs.pipeline import config, profile_pipeline
 
 
@@ -20,7 +20,7 @@ def clean(monkeypatch):
 
 
 def test_t02_hooks_surround_every_run_and_the_callback_gets_every_result():
-    told, results = Told(), []
+    told, results = RecordingHook(), []
     builder = source(range(3)).pipe(abs).aggregate(2)
     report = profile_pipeline(described(builder), hook=told, callback=results.append)
     runs = [call for at in AT_ONCE for call in (("abs", at), "left")]
@@ -31,7 +31,7 @@ def test_t02_hooks_surround_every_run_and_the_callback_gets_every_result():
 def test_t02_defaults_are_used_where_none_is_given():
     assert config.get_default_profile_hook() is None
     assert config.get_default_profile_callback() is None
-    told, other, results = Told(), Told(), []
+    told, other, results = RecordingHook(), RecordingHook(), []
     config.set_default_profile_hook(told)
     config.set_default_profile_callback(results.append)
     assert config.get_default_profile_hook() is told
@@ -47,7 +47,7 @@ def test_t02_defaults_are_used_where_none_is_given():
 
 
 def test_t02_what_a_callback_or_a_hook_raises_ends_the_profile():
-    told = Told()
+    told = RecordingHook()
     with pytest.raises(ValueError, match="no ProfileResult"):
         profile_pipeline(
             described(source(range(3)).pipe(abs)),

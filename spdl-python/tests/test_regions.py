@@ -250,9 +250,9 @@ def test_f12_too_many_failures_end_the_pipeline_with_their_type():
 
 
 def test_f12_an_exception_that_cannot_be_told_in_words_is_a_failure_like_any_other():
-    assert sorted(run(region(source(range(6)), work.speechless_3))) == [0, 1, 2, 4, 5]
+    assert sorted(run(region(source(range(6)), work.raise_failing_str_at_3))) == [0, 1, 2, 4, 5]
     with pytest.raises(PipelineFailure):
-        run(region(source(range(6)), work.speechless_3), max_failures=0)
+        run(region(source(range(6)), work.raise_failing_str_at_3), max_failures=0)
 
 
 def test_f12_failures_of_all_processes_and_of_this_one_count_together():

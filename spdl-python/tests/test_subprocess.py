@@ -63,7 +63,7 @@ def script(text, **options):
 
 
 def test_x01_one_process_iterates_again_and_again():
-    processes = of(work.process_of_each, 3)
+    processes = of(work.pids, 3)
     first, second = list(processes), list(processes)
     assert first == second and len(set(first)) == 1 and first[0] != os.getpid()
 
@@ -196,7 +196,7 @@ def test_f13_an_exception_keeps_its_type_and_shows_where_it_was_raised(error):
 
 
 def test_w14_an_exception_that_cannot_be_read_back_says_what_it_was():
-    with pytest.raises(RuntimeError, match="in_processes.Unpicklable: this and that") as caught:
+    with pytest.raises(RuntimeError, match="in_processes.UnpicklableError: this and that") as caught:
         list(of(work.raise_unpicklable))
     assert "raise_unpicklable" in str(caught.value.__cause__)
 
@@ -260,7 +260,7 @@ def test_w13_the_end_of_a_process_is_seen_at_once():
 
 def test_w13_the_end_is_seen_though_others_hold_the_files_of_the_process_open():
     # With `spawn`, for what ends tells nobody of it but by closing its files.
-    items, heir = of(work.kill_oneself_with_heir, mp_context="spawn"), None
+    items, heir = of(work.kill_oneself_with_child, mp_context="spawn"), None
     try:
         start = time.monotonic()
         with pytest.raises(WorkerError):
@@ -272,7 +272,7 @@ def test_w13_the_end_is_seen_though_others_hold_the_files_of_the_process_open():
 
 
 def test_x02_the_process_ends_when_nobody_holds_it():
-    items = of(work.process_of_each, 1000)
+    items = of(work.pids, 1000)
     iterator = iter(items)
     pid = next(iterator)
     del items, iterator
@@ -295,7 +295,7 @@ def test_w13_python_ends_with_a_process_amid_its_work(method, daemon):
     done = script(
         f"""
         held = iterate_in_subprocess(
-            functools.partial(work.process_of_each, 10_000), mp_context={method!r}, daemon={daemon}
+            functools.partial(work.pids, 10_000), mp_context={method!r}, daemon={daemon}
         )
         iterator = iter(held)
         print(next(iterator))
@@ -326,7 +326,7 @@ def test_w13_a_process_ends_with_its_parent_that_was_killed(method):
     done = script(
         f"""
         held = iterate_in_subprocess(
-            functools.partial(work.process_of_each, 10_000), mp_context={method!r}
+            functools.partial(work.pids, 10_000), mp_context={method!r}
         )
         print(next(iter(held)), flush=True)
         os.kill(os.getpid(), 9)
@@ -355,7 +355,7 @@ def test_w13_ctrl_c_is_felt_here_and_leaves_nothing_behind():
 
 
 def test_w13_the_process_itself_does_not_hear_ctrl_c():
-    pids = iter(of(work.process_of_each, 100, buffer_size=1))
+    pids = iter(of(work.pids, 100, buffer_size=1))
     for _ in range(20):
         os.kill(next(pids), signal.SIGINT)
     assert len(list(pids)) == 80

@@ -1,4 +1,4 @@
-"""What the tests of loaders with PyTorch's arguments share."""
+"""Helpers for tests of loaders with PyTorch's arguments."""
 
 from spdl_rs.torch import get_worker_info
 

@@ -1,4 +1,4 @@
-"""Traces as another reader of JSON sees them."""
+"""Validation of trace files."""
 
 import json
 import os
@@ -7,7 +7,7 @@ PHASES = {"M", "X", "b", "e", "C"}
 
 
 def read(path):
-    """The events, of which each has what the trace event format wants of its kind."""
+    """Reads the events of a file, and checks them against the trace event format."""
     events = json.loads(path.read_text("utf-8"))
     assert events[0]["name"] == "process_name"
     for event in events:
@@ -35,11 +35,11 @@ def read(path):
 
 
 def assert_nested(events):
-    """What one thread does is one inside the other, or one after the other."""
+    """Checks that the spans of each thread are nested or disjoint."""
     by_thread = {}
     for event in events:
         if event["ph"] == "X":
-            # In nanoseconds, which are exact.
+            # Timestamps have nanosecond resolution, so rounding is exact.
             begun, length = (round(1000 * event[what]) for what in ("ts", "dur"))
             by_thread.setdefault(event["tid"], []).append((begun, -(begun + length), event["name"]))
     for spans in by_thread.values():
