@@ -213,5 +213,5 @@ fn a_refused_connection_warns_and_fails_fast() {
     let first = result.stderr.lines().next().unwrap();
     let words = format!("spdl: warning: {address}: cannot connect to the server: ");
     assert!(first.starts_with(&words) && first.ends_with("; retrying"), "{first}");
-    assert!(result.stderr.contains("nothing has answered there so far"), "{}", result.stderr);
+    assert!(result.stderr.contains("no response from this server so far"), "{}", result.stderr);
 }

@@ -1,4 +1,4 @@
-//! What is asked of an object, and the bytes that come.
+//! [`ReadRequest`] and [`Body`]: the request and the response of a streamed read.
 
 use std::fmt;
 use std::ops::Range;
@@ -10,8 +10,7 @@ use futures_core::stream::BoxStream;
 use futures_util::{StreamExt, stream};
 use spdl_core::Result;
 
-/// Which part of an object to read, and which version of it, for
-/// [`Fetcher::open`](crate::Fetcher::open).
+/// A byte range and a version of an object, for [`Fetcher::open`](crate::Fetcher::open).
 ///
 /// ```
 /// use spdl_io::ReadRequest;
@@ -21,23 +20,23 @@ use spdl_core::Result;
 #[non_exhaustive]
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReadRequest {
-    /// The first byte, counted from the start of the object. Default: 0.
+    /// Offset of the first byte. Default: 0.
     pub start: u64,
-    /// The byte behind the last one. Default: the object's end.
+    /// Offset after the last byte, exclusive. Default: the end of the object.
     pub end: Option<u64>,
-    /// The version that the object must have. Default: any.
+    /// Required version of the object. Default: any.
     pub version: Option<Arc<str>>,
-    /// Who is told when the first byte has come.
+    /// Records when the first byte arrives.
     pub(crate) first_byte: Option<Arc<FirstByte>>,
 }
 
-/// When the first byte of an answer came: a fetcher may have gathered more before it hands that on.
+/// The arrival time of the first byte. A fetcher may buffer more bytes before it returns.
 #[derive(Debug, Default)]
 pub(crate) struct FirstByte(OnceLock<Instant>);
 
 impl FirstByte {
     #[cfg(any(feature = "http", test))]
-    pub(crate) fn has_come(&self, at: Instant) {
+    pub(crate) fn record(&self, at: Instant) {
         self.0.get_or_init(|| at);
     }
 
@@ -46,7 +45,7 @@ impl FirstByte {
     }
 }
 
-/// Requests are equal whoever is told.
+/// Requests are equal independent of their timing.
 impl PartialEq for FirstByte {
     fn eq(&self, _: &Self) -> bool {
         true
@@ -56,23 +55,23 @@ impl PartialEq for FirstByte {
 impl Eq for FirstByte {}
 
 impl ReadRequest {
-    /// All of an object.
+    /// Requests the whole object.
     pub fn whole() -> Self {
         ReadRequest::default()
     }
 
-    /// What lies in `range`, all of it.
+    /// Requests exactly the bytes of `range`.
     pub fn range(range: Range<u64>) -> Self {
         ReadRequest { start: range.start, end: Some(range.end), ..ReadRequest::default() }
     }
 
-    /// All from byte `start` on: nothing, where that is the end.
+    /// Requests all bytes from offset `start` to the end. Empty if `start` is the size of the object.
     pub fn starting_at(start: u64) -> Self {
         ReadRequest { start, ..ReadRequest::default() }
     }
 
-    /// Of this version only, as [`ObjectMeta::version`](crate::ObjectMeta::version) or
-    /// [`Body::version`] told it.
+    /// Requires a version, as reported by [`ObjectMeta::version`](crate::ObjectMeta::version) or
+    /// [`Body::version`].
     #[must_use]
     pub fn of_version(mut self, version: impl Into<Arc<str>>) -> Self {
         self.version = Some(version.into());
@@ -80,46 +79,46 @@ impl ReadRequest {
     }
 }
 
-/// An object under way: its pieces as they come, and what was told ahead of them.
+/// A response: the chunks of an object as a stream, with its size and version.
 #[non_exhaustive]
 pub struct Body {
-    /// The length of the whole object in bytes, whatever part of it was asked for; where known.
+    /// Size of the whole object in bytes, even if only a part was requested. `None` if unknown.
     pub size: Option<u64>,
-    /// Which version of the object it is, where known.
+    /// Version of the object. `None` if unknown.
     pub version: Option<Arc<str>>,
-    /// The pieces, in order. Dropping them ends the read.
+    /// Chunks in order. Dropping the stream cancels the read.
     pub pieces: BoxStream<'static, Result<Bytes>>,
 }
 
 impl Body {
-    /// A body of these pieces.
+    /// Creates a body from a stream of chunks.
     pub fn new(pieces: BoxStream<'static, Result<Bytes>>) -> Self {
         Body { size: None, version: None, pieces }
     }
 
-    /// A body that is there already.
+    /// Creates a body from bytes in memory.
     pub fn from_bytes(bytes: Bytes) -> Self {
         Body::new(stream::iter((!bytes.is_empty()).then_some(Ok(bytes))).boxed())
     }
 
-    /// Says how long the whole object is.
+    /// Sets the size of the whole object in bytes.
     #[must_use]
     pub fn with_size(mut self, size: u64) -> Self {
         self.size = Some(size);
         self
     }
 
-    /// Says which version it is.
+    /// Sets the version of the object.
     #[must_use]
     pub fn with_version(mut self, version: impl Into<Arc<str>>) -> Self {
         self.version = Some(version.into());
         self
     }
 
-    /// Waits for all pieces and joins them; one alone is not copied.
+    /// Reads all chunks and joins them. A single chunk is not copied.
     ///
     /// # Errors
-    /// That of the first piece that fails.
+    /// The error of the first chunk that fails.
     pub async fn bytes(mut self) -> Result<Bytes> {
         let mut joined = JoinedPieces::default();
         while let Some(piece) = self.pieces.next().await {
@@ -138,7 +137,7 @@ impl fmt::Debug for Body {
     }
 }
 
-/// Joins pieces into one, without a copy where there is only one.
+/// Joins chunks. A single chunk is not copied.
 #[derive(Default)]
 pub(crate) struct JoinedPieces {
     first: Bytes,
@@ -146,14 +145,13 @@ pub(crate) struct JoinedPieces {
     expected: usize,
 }
 
-/// Memory is taken ahead for what is expected, but for no more than this: whoever announces it may
-/// be wrong.
-const MOST_EXPECTED: usize = 64 << 20;
+/// Limit in bytes of the memory reserved for an announced size, which may be wrong.
+const MAX_RESERVED: usize = 64 << 20;
 
 impl JoinedPieces {
-    /// Says how many bytes there will be in all.
+    /// Announces the total number of bytes.
     pub(crate) fn expect(&mut self, bytes: u64) {
-        self.expected = usize::try_from(bytes).map_or(MOST_EXPECTED, |it| it.min(MOST_EXPECTED));
+        self.expected = usize::try_from(bytes).map_or(MAX_RESERVED, |it| it.min(MAX_RESERVED));
     }
 
     pub(crate) fn push(&mut self, piece: Bytes) {
@@ -188,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_are_joined_in_order_and_one_alone_is_not_copied() {
+    fn chunks_are_joined_and_a_single_one_is_not_copied() {
         assert_eq!(block_on(body(&[b"ab", b"", b"c"]).bytes()).unwrap(), "abc");
         assert_eq!(block_on(body(&[b"", b"ab", b"cd", b"e"]).bytes()).unwrap(), "abcde");
         assert_eq!(block_on(body(&[]).bytes()).unwrap(), "");
@@ -198,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_piece_that_fails_is_the_bodys_error() {
+    fn bytes_returns_the_error_of_a_failed_chunk() {
         let error = Error::new(ErrorKind::Unavailable, "reset");
         let pieces = stream::iter([Ok(Bytes::from_static(b"a")), Err(error)]).boxed();
         let error = block_on(Body::new(pieces).bytes()).unwrap_err();

@@ -1,4 +1,4 @@
-//! The plug point for storage.
+//! [`Fetcher`]: the extension point for storage.
 
 use std::fmt::Debug;
 use std::ops::Range;
@@ -11,19 +11,19 @@ use spdl_core::{Error, ErrorKind, Result};
 
 use crate::fetch::{Body, Key, ReadRequest};
 
-/// Reads objects from one kind of storage. Called by [`Fetch`](crate::Fetch), many reads at once.
+/// Reads objects from one kind of storage. [`Fetch`](crate::Fetch) calls it concurrently.
 ///
 /// # Contract
-/// - The futures may be polled by any executor: a fetcher that needs a reactor or threads brings
-///   them along. They never block the thread that polls them.
-/// - A dropped future ends its read: at once, or when the operating system gives it back.
-/// - Errors name the key, and have the kind that says what the caller may do.
-/// - What a fetcher cannot do it refuses with `Unsupported`, and its [`Capability`] says so.
-/// - It tries once. Trying again, and all that belongs to it, is the work of
-///   [`Resilient`](crate::Resilient), a layer above any fetcher.
+/// - Any executor may poll the futures. A fetcher that needs a reactor or threads owns them. The
+///   futures never block the polling thread.
+/// - Dropping a future cancels its read, immediately or when the operating system returns.
+/// - Errors name the key. Their kind is as documented at each method.
+/// - Unsupported operations fail with `Unsupported`, and [`Capability`] reports them.
+/// - Each call makes one attempt. The layer [`Resilient`](crate::Resilient) adds retries,
+///   timeouts and hedged requests to any fetcher.
 ///
-/// Two methods are enough; all others are provided. `spdl_io::testing::fetcher_contract` checks all
-/// this. A fetcher in a few lines:
+/// Only two methods are required. `spdl_io::testing::fetcher_contract` tests this contract.
+/// A minimal fetcher:
 ///
 /// ```
 /// use std::{collections::BTreeMap, ops::Range};
@@ -46,7 +46,7 @@ use crate::fetch::{Body, Key, ReadRequest};
 ///                 .with_key(key.display_name()));
 ///         }
 ///         self.0.get(key).cloned().ok_or_else(|| {
-///             Error::new(ErrorKind::NotFound, "no such object").with_key(key.display_name())
+///             Error::new(ErrorKind::NotFound, "object not found").with_key(key.display_name())
 ///         })
 ///     }
 /// }
@@ -57,52 +57,49 @@ use crate::fetch::{Body, Key, ReadRequest};
 /// ```
 #[async_trait]
 pub trait Fetcher: Debug + Send + Sync + 'static {
-    /// What this fetcher can do beyond reading whole objects.
+    /// Returns which operations this fetcher supports beyond reading whole objects.
     fn capability(&self) -> Capability;
 
-    /// The bytes of an object, or those of a range of it.
+    /// Reads an object, or a range of it.
     ///
-    /// A range is in bytes from the start of the object, and is read as a whole: `start..end`
-    /// gives `end - start` bytes or an error.
+    /// A range is in bytes from the start of the object. The result has exactly `end - start` bytes.
     ///
     /// # Errors
-    /// `NotFound`, `PermissionDenied`, `Io`, `Unavailable` or `Timeout` where the object cannot be
-    /// read; `InvalidArgument` for a key that names something else than an object (a folder), and
-    /// for a range that ends before it starts; `Truncated` where a range reaches past the end;
-    /// `Unsupported` for a range where [`Capability::ranges`] is false.
+    /// `NotFound`, `PermissionDenied`, `Io`, `Unavailable` or `Timeout` if the object cannot be
+    /// read. `InvalidArgument` if the key names a folder, or a range ends before it starts.
+    /// `Truncated` if a range exceeds the end of the object. `Unsupported` for a range if
+    /// [`Capability::ranges`] is false.
     async fn read(&self, key: &Key, range: Option<Range<u64>>) -> Result<Bytes>;
 
-    /// The whole object, if it holds no more than `max_bytes`.
+    /// Reads a whole object of at most `max_bytes` bytes.
     ///
-    /// The provided method reads first and looks then. A fetcher that learns the size beforehand
-    /// should refuse before it allocates.
+    /// The provided method checks the size after reading. Fetchers that know the size earlier
+    /// should return the error before they allocate memory.
     ///
     /// # Errors
-    /// As [`read`](Fetcher::read), and `LimitExceeded`.
+    /// As [`read`](Fetcher::read), and `LimitExceeded` if the object is larger.
     async fn read_at_most(&self, key: &Key, max_bytes: u64) -> Result<Bytes> {
         let bytes = self.read(key, None).await?;
         check_limit(key, bytes.len() as u64, max_bytes)?;
         Ok(bytes)
     }
 
-    /// What is known of an object without reading it: its size, and its version where
-    /// [`Capability::versions`] is true.
+    /// Returns the size of an object, and its version if [`Capability::versions`] is true.
     ///
     /// # Errors
-    /// As [`read`](Fetcher::read); `Unsupported` where [`Capability::stat`] is false, which is what
-    /// the provided method answers.
+    /// As [`read`](Fetcher::read), and `Unsupported` if [`Capability::stat`] is false. The provided
+    /// method returns that error.
     async fn stat(&self, key: &Key) -> Result<ObjectMeta> {
-        Err(unsupported(self, "tell the size of an object", key))
+        Err(unsupported(self, "return the size of an object", key))
     }
 
-    /// Several ranges of one object, in the order in which they are given; they may overlap.
+    /// Reads several ranges of one object. The results are in the order of `ranges`, which may overlap.
     ///
-    /// The provided method reads one after the other. A fetcher for which each read costs a wait or
-    /// an open should do better. [`Resilient`](crate::Resilient) joins ranges that lie near each
-    /// other, for any fetcher.
+    /// The provided method reads the ranges one after the other. Fetchers with a high cost per read
+    /// should override it. [`Resilient`](crate::Resilient) coalesces nearby ranges for any fetcher.
     ///
     /// # Errors
-    /// As [`read`](Fetcher::read), for the first range that fails.
+    /// As [`read`](Fetcher::read), for any of the ranges.
     async fn read_ranges(&self, key: &Key, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
         let mut parts = Vec::with_capacity(ranges.len());
         for range in ranges {
@@ -111,23 +108,21 @@ pub trait Fetcher: Debug + Send + Sync + 'static {
         Ok(parts)
     }
 
-    /// An object, or a part of it, piece by piece: for bodies too large to hold, and to go on where
-    /// a read broke off.
+    /// Opens an object or a part of it as a stream of chunks.
     ///
-    /// Without an error, the pieces are together just what was asked for. Where
-    /// [`Capability::streams`] is false, it is all one piece, read before this returns. The pieces
-    /// are all of one version: where a fetcher that knows versions sees the object change
-    /// meanwhile, it ends with `Changed`.
+    /// The chunks together are exactly the requested bytes, unless the stream ends with an error.
+    /// All chunks have the same version. If the object changes during the read, and the fetcher
+    /// supports versions, the stream ends with `Changed`. If [`Capability::streams`] is false, the
+    /// body is a single chunk that is read before this method returns.
     ///
-    /// The provided method reads once, by [`read`](Fetcher::read).
+    /// The provided method calls [`read`](Fetcher::read) once.
     ///
     /// # Errors
-    /// As [`read`](Fetcher::read); `Changed` where the object has another version than the one that
-    /// is asked for; `Unsupported` where a version is asked for and [`Capability::versions`] is
-    /// false.
+    /// As [`read`](Fetcher::read). `Changed` if the version differs from the requested one.
+    /// `Unsupported` if a version is requested and [`Capability::versions`] is false.
     async fn open(&self, key: &Key, request: &ReadRequest) -> Result<Body> {
         if request.version.is_some() {
-            return Err(unsupported(self, "tell versions apart", key));
+            return Err(unsupported(self, "compare versions", key));
         }
         match (request.start, request.end) {
             (0, None) => {
@@ -147,25 +142,26 @@ pub trait Fetcher: Debug + Send + Sync + 'static {
         }
     }
 
-    /// The objects whose keys lie in the folder `prefix`, at any depth, sorted by the bytes of their
-    /// keys. A `prefix` with nothing in it is an empty listing, or `NotFound` where the storage
-    /// knows folders.
+    /// Lists the objects in the folder `prefix`, recursively, sorted by the bytes of their keys.
+    ///
+    /// If there are none, the stream is empty, or the call fails with `NotFound` if the storage has
+    /// real folders.
     ///
     /// # Errors
-    /// As [`read`](Fetcher::read); `Unsupported` where [`Capability::list`] is false, which is what
-    /// the provided method answers.
+    /// As [`read`](Fetcher::read), and `Unsupported` if [`Capability::list`] is false. The provided
+    /// method returns that error.
     async fn list(&self, prefix: &Key) -> Result<BoxStream<'static, Result<ObjectMeta>>> {
         Err(unsupported(self, "list", prefix))
     }
 }
 
-/// The answer to what a fetcher cannot do.
+/// Returns the error for an unsupported operation.
 fn unsupported(fetcher: &(impl Fetcher + ?Sized), what: &str, key: &Key) -> Error {
     Error::new(ErrorKind::Unsupported, format!("{fetcher:?} cannot {what}"))
         .with_key(key.display_name())
 }
 
-/// What a [`Fetcher`] can do beyond reading whole objects.
+/// Which operations a [`Fetcher`] supports beyond reading whole objects. Default: none.
 ///
 /// ```
 /// # use spdl_io::Capability;
@@ -175,59 +171,60 @@ fn unsupported(fetcher: &(impl Fetcher + ?Sized), what: &str, key: &Key) -> Erro
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Capability {
-    /// It reads ranges, one or several.
+    /// Byte ranges.
     pub ranges: bool,
-    /// It lists.
+    /// [`list`](Fetcher::list).
     pub list: bool,
-    /// It tells the size of an object without reading it.
+    /// [`stat`](Fetcher::stat): the size of an object without reading it.
     pub stat: bool,
-    /// Its objects have versions: [`stat`](Fetcher::stat) and [`open`](Fetcher::open) tell them, and
-    /// a read can be bound to one. Implies [`stat`](Capability::stat).
+    /// Versions: [`stat`](Fetcher::stat) and [`open`](Fetcher::open) report them, and
+    /// [`open`](Fetcher::open) can require one. Implies [`stat`](Capability::stat).
     pub versions: bool,
-    /// [`stat`](Fetcher::stat) tells them without asking a server: a cache does so before each read.
-    /// Implies [`versions`](Capability::versions).
+    /// [`stat`](Fetcher::stat) reports versions without a network request. A cache therefore calls
+    /// it before each read. Implies [`versions`](Capability::versions).
     pub local_versions: bool,
-    /// It hands on large objects piece by piece, as they come.
+    /// [`open`](Fetcher::open) returns large objects in chunks as they arrive.
     pub streams: bool,
 }
 
 impl Capability {
-    /// Says that the fetcher reads ranges.
+    /// Adds [`ranges`](Capability::ranges).
     #[must_use]
     pub fn with_ranges(mut self) -> Self {
         self.ranges = true;
         self
     }
 
-    /// Says that the fetcher lists.
+    /// Adds [`list`](Capability::list).
     #[must_use]
     pub fn with_list(mut self) -> Self {
         self.list = true;
         self
     }
 
-    /// Says that the fetcher tells sizes.
+    /// Adds [`stat`](Capability::stat).
     #[must_use]
     pub fn with_stat(mut self) -> Self {
         self.stat = true;
         self
     }
 
-    /// Says that the fetcher tells versions, and so sizes too.
+    /// Adds [`versions`](Capability::versions) and [`stat`](Capability::stat).
     #[must_use]
     pub fn with_versions(mut self) -> Self {
         self.versions = true;
         self.with_stat()
     }
 
-    /// Says that the fetcher tells versions, and so sizes too, without asking a server.
+    /// Adds [`local_versions`](Capability::local_versions), [`versions`](Capability::versions) and
+    /// [`stat`](Capability::stat).
     #[must_use]
     pub fn with_local_versions(mut self) -> Self {
         self.local_versions = true;
         self.with_versions()
     }
 
-    /// Says that the fetcher hands on objects piece by piece.
+    /// Adds [`streams`](Capability::streams).
     #[must_use]
     pub fn with_streams(mut self) -> Self {
         self.streams = true;
@@ -235,39 +232,38 @@ impl Capability {
     }
 }
 
-/// What is known of an object without reading it.
+/// Size and version of an object.
 #[non_exhaustive]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObjectMeta {
-    /// The key to read it by.
+    /// Key of the object.
     pub key: Key,
-    /// Its length in bytes.
+    /// Size in bytes.
     pub size: u64,
-    /// What tells it from what was, or will be, stored under the same key: an ETag; for files,
-    /// their length and time of change. To be compared, not to be read. `None` where the storage
-    /// tells none, or not in a listing.
+    /// Opaque identifier of the content: an `ETag`, or for files the size and modification time.
+    /// Compare for equality only. `None` if the storage does not report a version, or not in listings.
     pub version: Option<Arc<str>>,
 }
 
 impl ObjectMeta {
-    /// An object of `size` bytes, of no known version.
+    /// Creates the description of an object of `size` bytes without a version.
     pub fn new(key: Key, size: u64) -> Self {
         ObjectMeta { key, size, version: None }
     }
 
-    /// Says which version it is.
+    /// Sets the version.
     #[must_use]
     pub fn with_version(mut self, version: impl Into<Arc<str>>) -> Self {
         self.version = Some(version.into());
         self
     }
 
-    /// Size and version in few bytes.
+    /// Hashes size and version.
     pub(crate) fn version_hash(&self) -> u64 {
         let version = self.version.as_deref().unwrap_or_default();
-        let told = [&self.size.to_le_bytes()[..], version.as_bytes()].concat();
-        // Half of the bits are a hash as well.
-        twox_hash::XxHash3_128::oneshot(&told) as u64
+        let identity = [&self.size.to_le_bytes()[..], version.as_bytes()].concat();
+        // Half of the bits of a hash are a hash, too.
+        twox_hash::XxHash3_128::oneshot(&identity) as u64
     }
 }
 
@@ -279,10 +275,10 @@ pub(crate) fn check_limit(key: &Key, len: u64, max_bytes: u64) -> Result<()> {
     Err(Error::new(ErrorKind::LimitExceeded, message).with_key(key.display_name()))
 }
 
-/// The length of `range`.
+/// Returns the length of `range`.
 ///
 /// # Errors
-/// `InvalidArgument` where it ends before it starts.
+/// `InvalidArgument` if the range ends before it starts.
 pub(crate) fn range_len(key: &Key, range: &Range<u64>) -> Result<u64> {
     let Range { start, end } = range;
     end.checked_sub(*start).ok_or_else(|| {
@@ -293,11 +289,11 @@ pub(crate) fn range_len(key: &Key, range: &Range<u64>) -> Result<u64> {
 
 pub(crate) fn past_the_end(key: &Key, range: Range<u64>, len: u64) -> Error {
     let Range { start, end } = range;
-    let message = format!("range {start}..{end} reaches past the end at byte {len}");
+    let message = format!("range {start}..{end} exceeds the end of the object at byte {len}");
     Error::new(ErrorKind::Truncated, message).with_key(key.display_name()).with_offset(len)
 }
 
-/// An error where an object has another version than `wanted`. One without a version is no match.
+/// Returns `Changed` if a version is required and `found` differs. `None` is no match.
 pub(crate) fn check_version(
     key: &Key,
     wanted: Option<&Arc<str>>,

@@ -1,4 +1,4 @@
-//! The name of a file or an object, byte for byte.
+//! [`Key`]: the name of a file or object as bytes.
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
@@ -10,12 +10,12 @@ use std::sync::Arc;
 
 /// The key of a file or an object: a path, or a name in a store. Cheap to clone.
 ///
-/// On Unix a key holds any path without loss, whether or not it is UTF-8. On other systems a path
-/// that is not Unicode is held with its bad parts replaced, so that reading it fails as not found.
+/// On Unix, a key holds any path, even if it is not UTF-8. On other systems, invalid parts of a
+/// path that is not Unicode are replaced, so that reading it fails with `NotFound`.
 ///
-/// Displayed, a key is one line of printable text: bytes that are not UTF-8, and control
-/// characters, appear as `\x` and two hexadecimal digits each. Of an address (`https://…`) a name and
-/// password are left out, and `***` stands for its query, which may be a signature, and all behind it.
+/// `Display` shows a single line of printable text. Control characters and bytes that are not
+/// UTF-8 are shown as `\x` and two hexadecimal digits. Of a URL (`https://…`), user name and
+/// password are omitted, and `?***` replaces the query and all text after it.
 /// Keys are compared, hashed and sorted by their bytes.
 ///
 /// ```
@@ -36,12 +36,12 @@ pub struct Key(Repr);
 #[derive(Clone)]
 enum Repr {
     Text(Arc<str>),
-    /// Only what is not UTF-8, so that equal keys have equal representations.
+    /// Only for bytes that are not UTF-8, so that equal keys have equal representations.
     Bytes(Arc<[u8]>),
 }
 
 impl Key {
-    /// The key with these bytes.
+    /// Creates a key from bytes.
     pub fn from_bytes(bytes: &[u8]) -> Self {
         match std::str::from_utf8(bytes) {
             Ok(text) => Key(Repr::Text(text.into())),
@@ -49,12 +49,12 @@ impl Key {
         }
     }
 
-    /// The key of a file of this machine.
+    /// Creates the key of a local file.
     pub fn from_path(path: impl AsRef<Path>) -> Self {
         Key::from_bytes(&path_bytes(path.as_ref()))
     }
 
-    /// The key's bytes.
+    /// Returns the bytes of the key.
     pub fn as_bytes(&self) -> &[u8] {
         match &self.0 {
             Repr::Text(text) => text.as_bytes(),
@@ -62,7 +62,7 @@ impl Key {
         }
     }
 
-    /// The key as text; `None` where it is not UTF-8.
+    /// Returns the key as text, or `None` if it is not UTF-8.
     pub fn as_str(&self) -> Option<&str> {
         match &self.0 {
             Repr::Text(text) => Some(text),
@@ -70,7 +70,7 @@ impl Key {
         }
     }
 
-    /// The key as a path of this machine.
+    /// Returns the key as a local path.
     pub fn to_path(&self) -> Cow<'_, Path> {
         match &self.0 {
             Repr::Text(text) => Cow::Borrowed(Path::new(&**text)),
@@ -78,7 +78,7 @@ impl Key {
         }
     }
 
-    /// What [`Display`](fmt::Display) shows. Costs no allocation for ordinary names.
+    /// Returns the text that [`Display`](fmt::Display) shows. Usually without an allocation.
     pub fn display_name(&self) -> Arc<str> {
         match &self.0 {
             Repr::Text(text)
@@ -155,8 +155,8 @@ impl fmt::Display for Key {
     }
 }
 
-/// Where an address holds a name and password, and where its query starts; `None` for what is no
-/// address, and for one with neither.
+/// Finds the user information and the start of the query in a URL. Returns `None` if the key is
+/// not a URL or has neither.
 fn secret_parts(bytes: &[u8]) -> Option<(Range<usize>, Option<usize>)> {
     let colon = bytes.iter().position(|&byte| byte == b':')?;
     let host = colon + 3;
@@ -225,7 +225,7 @@ impl Hash for Key {
     }
 }
 
-/// A name as a shell takes it for one word.
+/// Quotes a name for a POSIX shell, if necessary.
 pub(crate) fn quoted(name: &str) -> String {
     let is_plain = |letter: char| letter.is_alphanumeric() || "%+,-./:=@_".contains(letter);
     match name.chars().all(is_plain) {
@@ -239,7 +239,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ordinary_names_are_shown_as_they_are_and_shared() {
+    fn printable_names_are_shown_unchanged_without_a_copy() {
         let name: Arc<str> = "猫/größe 1.jpg".into();
         let key = Key::from(Arc::clone(&name));
         assert!(Arc::ptr_eq(&name, &key.display_name()));
@@ -247,14 +247,14 @@ mod tests {
     }
 
     #[test]
-    fn names_cannot_break_the_line_or_steer_the_terminal() {
+    fn control_characters_are_escaped() {
         let key = Key::from("a\n\x1b[31m\u{85}b");
         assert_eq!(key.to_string(), r"a\x0a\x1b[31m\xc2\x85b");
         assert_eq!(&*key.display_name(), key.to_string());
     }
 
     #[test]
-    fn of_an_address_nothing_secret_is_shown() {
+    fn secrets_of_urls_are_not_shown() {
         for (key, shown) in [
             ("https://me:canary@host/a?sig=canary", "https://host/a?***"),
             ("https://host/a?sig=can:ary:0001", "https://host/a?***"),
@@ -276,7 +276,7 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn a_path_that_is_not_utf8_comes_back_unchanged() {
+    fn paths_that_are_not_utf8_are_preserved() {
         use std::os::unix::ffi::OsStrExt;
         let path = Path::new(std::ffi::OsStr::from_bytes(b"dir/\xff\x00\xfe.jpg"));
         let key = Key::from_path(path);

@@ -1,4 +1,4 @@
-//! The stage from keys to bytes.
+//! [`Fetch`]: the pipeline stage that reads objects.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use spdl_core::{AsyncContext, AsyncStage, Labeled, Result};
 
 use crate::fetch::{Fetcher, Key};
 
-/// The pipeline stage that turns labelled keys into labelled bytes by a [`Fetcher`].
+/// The pipeline stage that reads the object of each key with a [`Fetcher`]. Labels are kept.
 #[derive(Clone, Debug)]
 pub struct Fetch {
     fetcher: Arc<dyn Fetcher>,
@@ -16,27 +16,27 @@ pub struct Fetch {
 }
 
 impl Fetch {
-    /// The largest object that is read unless [`with_max_bytes`](Fetch::with_max_bytes) says
-    /// otherwise: 1 GiB.
+    /// Default for the largest object: 1 GiB. See [`with_max_bytes`](Fetch::with_max_bytes).
     pub const DEFAULT_MAX_BYTES: u64 = 1 << 30;
 
-    /// How many objects may wait to be decoded in a loader of images: for
-    /// [`StageOptions::queue`](spdl_core::StageOptions::queue). More gain nothing.
+    /// Recommended queue length, in objects, between reading and decoding images: 16. Use it as
+    /// [`StageOptions::queue`](spdl_core::StageOptions::queue).
     pub const READ_AHEAD: usize = 16;
 
-    /// How many bytes those may have together, or as many as all batches, where that is more: large
-    /// photographs are read a few ahead, as that hides the time a disk takes. For
-    /// [`PipelineBuilder::largest_item`](spdl_core::PipelineBuilder::largest_item) behind
-    /// [`measured`](spdl_core::PipelineBuilder::measured). 16 MiB.
+    /// Recommended memory for that queue, in bytes, if it exceeds the size of all batches: 16 MiB.
+    ///
+    /// Large photographs are read ahead to hide the latency of a disk. Use it as
+    /// [`PipelineBuilder::largest_item`](spdl_core::PipelineBuilder::largest_item) after
+    /// [`measured`](spdl_core::PipelineBuilder::measured).
     pub const READ_AHEAD_BYTES: usize = 16 << 20;
 
-    /// Fetches whole objects of up to [`DEFAULT_MAX_BYTES`](Fetch::DEFAULT_MAX_BYTES).
+    /// Reads whole objects of up to [`DEFAULT_MAX_BYTES`](Fetch::DEFAULT_MAX_BYTES).
     pub fn new(fetcher: Arc<dyn Fetcher>) -> Self {
         Fetch { fetcher, max_bytes: Fetch::DEFAULT_MAX_BYTES }
     }
 
-    /// Refuses objects of more than `max_bytes` with `LimitExceeded`; where the fetcher knows the
-    /// size beforehand, without reading them.
+    /// Sets the maximum size of an object in bytes. Larger objects fail with `LimitExceeded`, before
+    /// reading if the fetcher knows the size.
     #[must_use]
     pub fn with_max_bytes(mut self, max_bytes: u64) -> Self {
         self.max_bytes = max_bytes;

@@ -1,16 +1,16 @@
-//! The tier in a folder, which several processes may share.
+//! The disk tier of a cache: a folder that several processes may share.
 //!
 //! ```text
-//! FOLDER/spdl-cache     says that the folder is a cache, and of which version
-//!        users          locked by all who use the folder
-//!        lock           locked by whoever changes what is in it
-//!        usage          how much that is; see `Usage`
+//! FOLDER/spdl-cache     marks the folder as a cache, and holds the version of the format
+//!        users          locked by all processes that use the folder
+//!        lock           locked by the process that changes the entries
+//!        usage          sizes and limits; see `Usage`
 //!        new/           files that are being written
 //!        00/ … ff/      the entries, by the first byte of their hashes
 //! ```
 //!
-//! Locks are those of the operating system: they end with their process. Nothing is synced to the
-//! disk: what a loss of power tears is seen by its checksum.
+//! Locks are those of the operating system, which releases them when a process ends. Miss is
+//! synced to the disk. Checksums detect files that a power failure truncated.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -26,63 +26,62 @@ use spdl_core::{Error, ErrorKind, Result};
 use twox_hash::XxHash3_128;
 
 use super::CachePolicy;
-use super::entry::{EntryId, Found};
+use super::entry::{EntryId, StoredEntry};
 use crate::fetch::Key;
 use crate::files::os_error;
 
 const MARKER: &str = "spdl-cache";
-/// How many of those this process has written.
+/// Number of marker files that this process has written, for unique names.
 static MARKERS: AtomicU64 = AtomicU64::new(0);
 const VERSION: &str = "1";
 const NEW: &str = "new";
 
-/// How many entries are looked at to find the one that was used least recently.
+/// Number of entries among which the least recently used one is evicted.
 const CANDIDATES: usize = 64;
 
 pub(super) struct Disk {
     folder: PathBuf,
     max_bytes: u64,
     policy: CachePolicy,
-    /// Held locked as long as the folder is used.
+    /// Locked while the folder is in use.
     _users: File,
     changes: Mutex<Changes>,
-    /// The bytes in use, as far as this process knows.
+    /// Size of all entries in bytes, as last seen by this process.
     known_bytes: AtomicU64,
-    /// The upper half of the ceiling, as far as this process knows.
-    known_ceiling: AtomicU64,
-    /// Names for files that are being written: of this user of the folder, and counted.
+    /// Upper half of the hash limit, as last seen by this process.
+    known_hash_limit: AtomicU64,
+    /// Unique name of this user of the folder, and a counter, for the names of new files.
     writer: String,
     written: AtomicU64,
 }
 
-/// What is needed to change the folder. Its mutex keeps the threads of this process apart, the lock
-/// of the file the processes.
+/// State for changes of the folder. The mutex excludes other threads, the file lock other processes.
 struct Changes {
     lock: File,
-    /// Entries that may have to go, with their lengths, by their last use (the same time where it does
-    /// not matter) and their hashes.
+    /// Eviction candidates with their lengths, by last use and hash. The time is constant for the
+    /// policy `StableSubset`.
     candidates: BTreeMap<(SystemTime, u128), u64>,
-    /// The first byte of the hashes from which candidates come next.
+    /// The first hash byte of the folder from which the next candidates are listed.
     prefix: u8,
 }
 
-/// What was found under a name.
+/// The result of a lookup.
 #[derive(Debug, PartialEq)]
-pub(super) enum Kept {
-    Whole(Bytes),
-    Damaged,
-    Nothing,
+pub(super) enum DiskLookup {
+    Hit(Bytes),
+    Corrupt,
+    Miss,
 }
 
-/// How much is in the folder: 40 bytes, with a checksum.
+/// The file `usage`: 40 bytes with a checksum.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Usage {
-    /// The lengths of all files.
+    /// Size of all entries in bytes.
     bytes: u64,
-    /// How many they may be.
+    /// Limit in bytes.
     max_bytes: u64,
-    /// Entries with this hash or a larger one have no place.
-    ceiling: u128,
+    /// Entries whose hash is at or above this limit are not stored.
+    hash_limit: u128,
 }
 
 impl Usage {
@@ -94,7 +93,7 @@ impl Usage {
         let mut out = [0; 40];
         out[..8].copy_from_slice(&self.bytes.to_le_bytes());
         out[8..16].copy_from_slice(&self.max_bytes.to_le_bytes());
-        out[16..32].copy_from_slice(&self.ceiling.to_le_bytes());
+        out[16..32].copy_from_slice(&self.hash_limit.to_le_bytes());
         let checksum = Usage::checksum(&out);
         out[32..].copy_from_slice(&checksum.to_le_bytes());
         out
@@ -102,9 +101,9 @@ impl Usage {
 
     fn from_bytes(bytes: &[u8; 40]) -> Option<Self> {
         let number = |at: usize| bytes[at..].first_chunk().map(|&chunk| u64::from_le_bytes(chunk));
-        let ceiling = u128::from_le_bytes(*bytes[16..].first_chunk()?);
+        let hash_limit = u128::from_le_bytes(*bytes[16..].first_chunk()?);
         let whole = number(32)? == Usage::checksum(bytes);
-        let usage = Usage { bytes: number(0)?, max_bytes: number(8)?, ceiling };
+        let usage = Usage { bytes: number(0)?, max_bytes: number(8)?, hash_limit };
         whole.then_some(usage)
     }
 }
@@ -115,9 +114,11 @@ impl Disk {
             let key = Key::from_path(&folder);
             move |error| os_error(what, &key, error)
         };
-        claim(&folder)?;
-        let users = open_file(&folder.join("users")).map_err(failed("cannot use this cache"))?;
-        let lock = open_file(&folder.join("lock")).map_err(failed("cannot use this cache"))?;
+        create_or_check(&folder)?;
+        let users = open_file(&folder.join("users"))
+            .map_err(failed("cannot open the lock files of the cache"))?;
+        let lock = open_file(&folder.join("lock"))
+            .map_err(failed("cannot open the lock files of the cache"))?;
         let alone = users.try_lock().is_ok();
         let changes = Changes { lock, candidates: BTreeMap::new(), prefix: u8::MAX };
         let disk = Disk {
@@ -126,31 +127,30 @@ impl Disk {
             _users: users,
             changes: Mutex::new(changes),
             known_bytes: AtomicU64::new(0),
-            known_ceiling: AtomicU64::new(u64::MAX),
-            // Process numbers are the same in many containers.
+            known_hash_limit: AtomicU64::new(u64::MAX),
+            // Process ids repeat in containers.
             writer: format!("{}-{:016x}", std::process::id(), RandomState::new().hash_one(0)),
             written: AtomicU64::new(0),
             folder: folder.clone(),
         };
         {
-            let mut changes = disk.lock().map_err(failed("cannot lock this cache"))?;
-            disk.take_over(&mut changes, alone)
-                .map_err(failed("cannot look through this cache"))?;
+            let mut changes = disk.lock().map_err(failed("cannot lock the cache"))?;
+            disk.initialize(&mut changes, alone).map_err(failed("cannot scan the cache"))?;
         }
-        // Others may come now.
+        // Other processes may use the folder from now on.
         let shared = disk._users.unlock().and_then(|()| disk._users.lock_shared());
-        shared.map_err(failed("cannot lock this cache"))?;
+        shared.map_err(failed("cannot lock the cache"))?;
         Ok(disk)
     }
 
-    /// Finds out what is there, where nobody else knows it, and makes it fit.
-    fn take_over(&self, changes: &mut Locked<'_>, alone: bool) -> io::Result<()> {
+    /// Determines the size of all entries if no other process knows it, and evicts down to the limit.
+    fn initialize(&self, changes: &mut Locked<'_>, alone: bool) -> io::Result<()> {
         for prefix in 0..=u8::MAX {
             fs::create_dir_all(self.prefix_folder(prefix))?;
         }
         fs::create_dir_all(self.folder.join(NEW))?;
         let known = self.read_usage();
-        let mut usage = known.unwrap_or(Usage { bytes: 0, max_bytes: 0, ceiling: u128::MAX });
+        let mut usage = known.unwrap_or(Usage { bytes: 0, max_bytes: 0, hash_limit: u128::MAX });
         if alone || known.is_none() {
             usage.bytes = 0;
             for prefix in 0..=u8::MAX {
@@ -160,14 +160,14 @@ impl Disk {
             }
         }
         if alone {
-            // Whoever was writing these is no more.
+            // Their writers have ended.
             for entry in fs::read_dir(self.folder.join(NEW))? {
                 fs::remove_file(entry?.path())?;
             }
         }
-        // With much room again, by a larger limit or since files were removed, all are welcome.
+        // Resets the hash limit if the limit has grown or files were removed.
         if self.max_bytes > usage.max_bytes || usage.bytes < self.max_bytes / 10 * 9 {
-            usage.ceiling = u128::MAX;
+            usage.hash_limit = u128::MAX;
         }
         usage.max_bytes = self.max_bytes;
         while usage.bytes > self.max_bytes && self.evict(changes, &mut usage)? {}
@@ -182,39 +182,39 @@ impl Disk {
         self.known_bytes.load(Ordering::Relaxed)
     }
 
-    /// Whether an entry has a place here, and looking for it or writing it may be worth while.
-    pub(super) fn has_place(&self, id: &EntryId) -> bool {
-        // Half of the hash tells nearly always.
-        ((id.hash >> 64) as u64) < self.known_ceiling.load(Ordering::Relaxed)
+    /// Returns whether the hash of an entry is below the limit, so that a lookup or write may succeed.
+    pub(super) fn may_admit(&self, id: &EntryId) -> bool {
+        // Compares only half of the hash. Rare false positives are harmless.
+        ((id.hash >> 64) as u64) < self.known_hash_limit.load(Ordering::Relaxed)
     }
 
-    /// Reads an entry; removes one that is damaged, or of another version.
-    pub(super) fn get(&self, id: &EntryId) -> Kept {
+    /// Reads an entry. Removes a file that is corrupt or has another version.
+    pub(super) fn get(&self, id: &EntryId) -> DiskLookup {
         let path = self.path(id.hash);
-        let Ok((file, len)) = open_entry(&path) else { return Kept::Nothing };
+        let Ok((file, len)) = open_entry(&path) else { return DiskLookup::Miss };
         let bytes = if len <= self.max_bytes { read(&file, len) } else { None };
-        let found = bytes.map_or(Found::Damaged, |bytes| id.contents(bytes));
-        if let Found::Contents(contents) = found {
+        let found = bytes.map_or(StoredEntry::Corrupt, |bytes| id.contents(bytes));
+        if let StoredEntry::Contents(contents) = found {
             if self.policy == CachePolicy::Recent {
-                // Where times cannot be set, all are as old as when they were written.
+                // If times cannot be set, entries are evicted by the time of writing.
                 let _ = file.set_modified(SystemTime::now());
             }
-            return Kept::Whole(contents);
+            return DiskLookup::Hit(contents);
         }
         if let Ok(_changes) = self.lock()
             && let Some(mut usage) = self.read_usage()
-            // Not another one that has come in its place.
+                        // Does not remove a new entry with the same name.
             && open_entry(&path).is_ok_and(|(_, now)| now == len)
             && fs::remove_file(&path).is_ok()
         {
             usage.bytes = usage.bytes.saturating_sub(len);
-            // What cannot be counted now is counted when the folder is opened.
+            // An error leaves a wrong size, which the next opening corrects.
             let _ = self.write_usage(&usage);
         }
-        if found == Found::Other { Kept::Nothing } else { Kept::Damaged }
+        if found == StoredEntry::Other { DiskLookup::Miss } else { DiskLookup::Corrupt }
     }
 
-    /// Writes an entry, where there is a place for it. Says whether it did.
+    /// Writes an entry if the policy admits it. Returns whether it was written.
     pub(super) fn put(&self, id: &EntryId, contents: &[u8]) -> io::Result<bool> {
         let len = id.file_len(contents.len());
         if len > self.max_bytes || open_entry(&self.path(id.hash)).is_ok() {
@@ -222,37 +222,39 @@ impl Disk {
         }
         let number = self.written.fetch_add(1, Ordering::Relaxed);
         let new = self.folder.join(NEW).join(format!("{}-{number}", self.writer));
-        let put = write(&new, &id.head(contents), contents)
-            .and_then(|()| self.move_in(&new, id.hash, len));
+        let put =
+            write(&new, &id.head(contents), contents).and_then(|()| self.admit(&new, id.hash, len));
         if !matches!(put, Ok(true)) {
             let _ = fs::remove_file(&new);
         }
         put
     }
 
-    /// Makes room for a file, and gives it its name. Says whether it did.
-    fn move_in(&self, new: &Path, hash: u128, len: u64) -> io::Result<bool> {
+    /// Evicts entries until a new file fits, and renames it. Returns whether the entry was admitted.
+    fn admit(&self, new: &Path, hash: u128, len: u64) -> io::Result<bool> {
         let path = self.path(hash);
         let mut changes = self.lock()?;
         let mut usage = self.read_usage().ok_or_else(|| io::Error::other("usage is unknown"))?;
-        self.learn(&usage);
-        if hash >= usage.ceiling || open_entry(&path).is_ok() {
+        self.remember_usage(&usage);
+        if hash >= usage.hash_limit || open_entry(&path).is_ok() {
             return Ok(false);
         }
         while usage.bytes + len > self.max_bytes {
             let larger = match self.policy {
-                CachePolicy::StableSubset => self.largest(&mut changes)?.is_some_and(|h| h > hash),
+                CachePolicy::StableSubset => {
+                    self.next_victim(&mut changes)?.is_some_and(|h| h > hash)
+                }
                 CachePolicy::Recent => true,
             };
             if !larger || !self.evict(&mut changes, &mut usage)? {
                 if self.policy == CachePolicy::StableSubset {
-                    usage.ceiling = usage.ceiling.min(hash);
+                    usage.hash_limit = usage.hash_limit.min(hash);
                 }
                 self.write_usage(&usage)?;
                 return Ok(false);
             }
         }
-        // Counted first: whoever is killed now leaves too little room rather than too much.
+        // The size is updated first, so that a crash leaves it too large rather than too small.
         usage.bytes += len;
         self.write_usage(&usage)?;
         fs::rename(new, &path)?;
@@ -262,9 +264,9 @@ impl Disk {
         Ok(true)
     }
 
-    /// Removes the entry that has the least right to its place. Says whether there was one.
+    /// Evicts one entry by the policy. Returns whether there was one.
     fn evict(&self, changes: &mut Locked<'_>, usage: &mut Usage) -> io::Result<bool> {
-        let Some(hash) = self.largest(changes)? else { return Ok(false) };
+        let Some(hash) = self.next_victim(changes)? else { return Ok(false) };
         let key = match self.policy {
             CachePolicy::StableSubset => changes.candidates.pop_last(),
             CachePolicy::Recent => changes.candidates.pop_first(),
@@ -272,21 +274,21 @@ impl Disk {
         let Some((_, len)) = key else { return Ok(false) };
         match fs::remove_file(self.path(hash)) {
             Ok(()) => usage.bytes = usage.bytes.saturating_sub(len),
-            // Another process was faster.
+            // Another process has removed the file.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(error),
         }
         if self.policy == CachePolicy::StableSubset {
-            usage.ceiling = usage.ceiling.min(hash);
+            usage.hash_limit = usage.hash_limit.min(hash);
         }
         Ok(true)
     }
 
-    /// The entry that goes next.
-    fn largest(&self, changes: &mut Locked<'_>) -> io::Result<Option<u128>> {
+    /// Returns the hash of the entry to evict next.
+    fn next_victim(&self, changes: &mut Locked<'_>) -> io::Result<Option<u128>> {
         if self.policy == CachePolicy::Recent {
             if changes.candidates.len() <= CANDIDATES / 2 {
-                self.gather_oldest(changes)?;
+                self.collect_oldest(changes)?;
             }
             return Ok(changes.candidates.first_key_value().map(|(&(_, hash), _)| hash));
         }
@@ -294,7 +296,7 @@ impl Disk {
             if let Some((&(_, hash), _)) = changes.candidates.last_key_value() {
                 return Ok(Some(hash));
             }
-            // Others may have added to those that were looked through.
+            // Other processes may have added entries to this folder.
             let found = self.list(changes.prefix)?;
             if found.is_empty() {
                 let Some(next) = changes.prefix.checked_sub(1) else {
@@ -310,11 +312,11 @@ impl Disk {
         }
     }
 
-    /// Looks through some of the folders, each time others, for what was not used for long.
-    fn gather_oldest(&self, changes: &mut Locked<'_>) -> io::Result<()> {
+    /// Lists further folders and collects their oldest entries as eviction candidates.
+    fn collect_oldest(&self, changes: &mut Locked<'_>) -> io::Result<()> {
         changes.candidates.clear();
         for _ in 0..=u8::MAX {
-            // An odd step goes through all of them.
+            // An odd step visits all 256 folders.
             changes.prefix = changes.prefix.wrapping_add(97);
             for (hash, data) in self.list(changes.prefix)? {
                 changes.candidates.insert((data.modified()?, hash), data.len());
@@ -326,7 +328,7 @@ impl Disk {
         Ok(())
     }
 
-    /// The entries whose hashes begin with this byte.
+    /// Lists the entries whose hash begins with this byte.
     fn list(&self, prefix: u8) -> io::Result<Vec<(u128, fs::Metadata)>> {
         let mut found = Vec::new();
         for entry in fs::read_dir(self.prefix_folder(prefix))? {
@@ -362,26 +364,26 @@ impl Disk {
         Ok(Locked(changes))
     }
 
-    /// `None` where it is damaged: it is counted anew when the folder is opened next.
+    /// Reads `usage`. Returns `None` if it is corrupt. The next opening then rebuilds it.
     fn read_usage(&self) -> Option<Usage> {
         let bytes = fs::read(self.folder.join("usage")).ok()?;
         Usage::from_bytes(bytes.as_slice().try_into().ok()?)
     }
 
     fn write_usage(&self, usage: &Usage) -> io::Result<()> {
-        self.learn(usage);
-        // One write of few bytes in place: a process that is killed has done all or nothing.
+        self.remember_usage(usage);
+        // One small write in place: if the process is killed, it took place wholly or not at all.
         let mut file = open_file(&self.folder.join("usage"))?;
         file.write_all(&usage.to_bytes())
     }
 
-    fn learn(&self, usage: &Usage) {
+    fn remember_usage(&self, usage: &Usage) {
         self.known_bytes.store(usage.bytes, Ordering::Relaxed);
-        self.known_ceiling.store((usage.ceiling >> 64) as u64, Ordering::Relaxed);
+        self.known_hash_limit.store((usage.hash_limit >> 64) as u64, Ordering::Relaxed);
     }
 }
 
-/// The right to change the folder.
+/// Holds the locks for changes of the folder.
 struct Locked<'a>(MutexGuard<'a, Changes>);
 
 impl std::ops::Deref for Locked<'_> {
@@ -399,26 +401,26 @@ impl std::ops::DerefMut for Locked<'_> {
 
 impl Drop for Locked<'_> {
     fn drop(&mut self) {
-        // It ends with the process at the latest.
+        // The lock ends with the process at the latest.
         let _ = self.0.lock.unlock();
     }
 }
 
-/// Makes the folder a cache, or checks that it is one. Several processes may do so at once.
-fn claim(folder: &Path) -> Result<()> {
+/// Creates the folder and its marker, or checks the marker. Safe for concurrent processes.
+fn create_or_check(folder: &Path) -> Result<()> {
     let key = Key::from_path(folder);
-    let failed = |error| os_error("cannot make this folder a cache", &key, error);
+    let failed = |error| os_error("cannot create the cache folder", &key, error);
     fs::create_dir_all(folder).map_err(failed)?;
     let marker = folder.join(MARKER);
     let has_marker = || match fs::read_to_string(&marker) {
         Ok(version) if version.trim() == VERSION => Ok(true),
-        // What a process left that was killed while it wrote.
+        // An interrupted write left an empty marker.
         Ok(version) if version.is_empty() => Ok(false),
         Ok(version) => {
             let version: String = version.trim().chars().take(20).collect();
             let message = format!(
-                "this cache has format {version:?}, and this program knows {VERSION:?}: use another \
-                 folder, or remove this one"
+                "the cache has format version {version:?}, but this program supports {VERSION:?}; \
+                                 use another folder, or delete this one"
             );
             Err(Error::new(ErrorKind::Unsupported, message).with_key(key.display_name()))
         }
@@ -431,10 +433,10 @@ fn claim(folder: &Path) -> Result<()> {
     for entry in fs::read_dir(folder).map_err(failed)? {
         let name = entry.map_err(failed)?.file_name();
         let is_marker = name.to_string_lossy().starts_with(MARKER);
-        // Whoever puts something else here has put the marker here before.
+        // Another process writes its marker before other files.
         if !is_marker && !has_marker()? {
-            let message = "this folder holds other files than those of a cache; give an empty one, \
-                           or one that does not exist";
+            let message = "the folder contains files that do not belong to a cache; use an empty \
+                                       or new folder";
             let error = Error::new(ErrorKind::InvalidArgument, message);
             return Err(error.with_key(key.display_name()));
         }
@@ -444,7 +446,7 @@ fn claim(folder: &Path) -> Result<()> {
     fs::write(&new, format!("{VERSION}\n")).and_then(|()| fs::rename(&new, &marker)).map_err(failed)
 }
 
-/// Opens a file of ours, and makes it where it is missing.
+/// Opens a file for reading and writing, and creates it if it does not exist.
 fn open_file(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)
 }

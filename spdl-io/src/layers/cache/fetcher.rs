@@ -1,4 +1,4 @@
-//! A fetcher that asks a cache first.
+//! [`CachedFetcher`]: reads through a cache.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -11,15 +11,14 @@ use spdl_core::Result;
 use super::Cache;
 use crate::fetch::{Body, Capability, Fetcher, Key, ObjectMeta, ReadRequest, check_limit};
 
-/// Reads through a [`Cache`]: from it what it has, and all else from another fetcher, which then goes
-/// into the cache.
+/// Reads through a [`Cache`]: on a miss, reads from another fetcher and stores the bytes.
 ///
-/// An object, and each range of one, is an entry of its own. Where the other fetcher tells versions
-/// without asking a server ([`Capability::local_versions`]), as for files of this machine, it is asked
-/// before each read, and what has changed is read again. Entries of all others are found by their keys
-/// alone: where objects may change under the same key, give each version of the data a
-/// [`namespace`](super::CacheBuilder::namespace). Listings, sizes, and bodies that are read piece by piece
-/// ([`open`](Fetcher::open)) are never kept.
+/// Each object, and each range of an object, is a separate entry. If the other fetcher reports
+/// versions without a network request ([`Capability::local_versions`]), as for local files, each
+/// read compares the version, and changed objects are read again. Otherwise, entries are found by
+/// key only. If such objects may change, use a separate
+/// [`namespace`](super::CacheBuilder::namespace) for each version of the data. Listings, metadata
+/// and streamed bodies ([`open`](Fetcher::open)) are not cached.
 #[derive(Clone, Debug)]
 pub struct CachedFetcher {
     inner: Arc<dyn Fetcher>,
@@ -27,21 +26,21 @@ pub struct CachedFetcher {
 }
 
 impl CachedFetcher {
-    /// Keeps what `inner` reads in `cache`.
+    /// Creates a fetcher that caches the reads of `inner`.
     pub fn new(inner: Arc<dyn Fetcher>, cache: Cache) -> Self {
         CachedFetcher { inner, cache }
     }
 
-    /// The cache.
+    /// Returns the cache.
     pub fn cache(&self) -> &Cache {
         &self.cache
     }
 }
 
-/// The version of an object, where it is told without asking a server.
+/// Returns the version of an object if the fetcher reports it without a network request.
 ///
 /// # Errors
-/// As [`Fetcher::stat`]: what cannot be looked at cannot be read either.
+/// As [`Fetcher::stat`].
 pub(crate) async fn local_version(fetcher: &dyn Fetcher, key: &Key) -> Result<Option<Arc<str>>> {
     match fetcher.capability().local_versions {
         true => Ok(fetcher.stat(key).await?.version),
@@ -49,7 +48,7 @@ pub(crate) async fn local_version(fetcher: &dyn Fetcher, key: &Key) -> Result<Op
     }
 }
 
-/// What the bytes are called in the cache.
+/// Returns the name of a cache entry: the range, if any, and the key.
 fn entry_name(key: &Key, range: Option<&Range<u64>>) -> Vec<u8> {
     let mut name = Vec::with_capacity(17 + key.as_bytes().len());
     match range {

@@ -1,4 +1,4 @@
-//! The tier in memory.
+//! The memory tier of a cache.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -8,27 +8,26 @@ use bytes::Bytes;
 use super::CachePolicy;
 use super::entry::EntryId;
 
-/// Entries in memory, up to a number of bytes.
+/// Entries in memory, up to a limit in bytes.
 pub(super) struct Memory {
     policy: CachePolicy,
     max_bytes: u64,
-    state: Mutex<State>,
+    state: Mutex<MemoryEntries>,
 }
 
 #[derive(Default)]
-struct State {
-    /// By what decides who stays: the largest goes first.
-    entries: BTreeMap<Rank, (EntryId, Bytes)>,
-    /// Where the entries of recent use are; empty for the other policy.
-    ranks: BTreeMap<u128, Rank>,
+struct MemoryEntries {
+    /// Entries by eviction order: the largest key is evicted first.
+    entries: BTreeMap<EvictionKey, (EntryId, Bytes)>,
+    /// Keys of `entries` by hash, for the policy `Recent`. Empty for `StableSubset`.
+    keys: BTreeMap<u128, EvictionKey>,
     bytes: u64,
-    /// Uses so far.
+    /// Number of uses so far.
     clock: u64,
 }
 
-/// An entry's place among the others: when it was used, counted backwards (0 where that does not
-/// matter), and its hash.
-type Rank = (u64, u128);
+/// Eviction order: the time of the last use, counted backwards (0 for `StableSubset`), and the hash.
+type EvictionKey = (u64, u128);
 
 impl Memory {
     pub(super) fn new(policy: CachePolicy, max_bytes: u64) -> Self {
@@ -43,8 +42,8 @@ impl Memory {
         self.state().bytes
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        // Nothing that panics runs under the lock.
+    fn state(&self) -> MutexGuard<'_, MemoryEntries> {
+        // No code that panics runs under the lock.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -54,51 +53,51 @@ impl Memory {
             return state
                 .entries
                 .get(&(0, id.hash))
-                .filter(|(kept, _)| kept == id)
+                .filter(|(stored, _)| stored == id)
                 .cloned()
                 .map(second);
         }
-        let rank = *state.ranks.get(&id.hash)?;
-        let (kept, bytes) = state.entries.remove(&rank)?;
-        let found = (kept == *id).then(|| bytes.clone());
-        let rank = state.next_rank(id.hash);
-        state.entries.insert(rank, (kept, bytes));
+        let key = *state.keys.get(&id.hash)?;
+        let (stored, bytes) = state.entries.remove(&key)?;
+        let found = (stored == *id).then(|| bytes.clone());
+        let key = state.next_key(id.hash);
+        state.entries.insert(key, (stored, bytes));
         found
     }
 
-    /// Takes an entry in, and gives those back that have no place here: others, or this one.
+    /// Inserts an entry. Returns the evicted entries, possibly including the new one.
     pub(super) fn put(&self, id: &EntryId, bytes: &Bytes) -> Vec<(EntryId, Bytes)> {
         let len = bytes.len() as u64;
         if len > self.max_bytes {
             return vec![(id.clone(), bytes.clone())];
         }
         let mut state = self.state();
-        let rank = match self.policy {
+        let key = match self.policy {
             CachePolicy::StableSubset => (0, id.hash),
             CachePolicy::Recent => {
-                let old = state.ranks.get(&id.hash).copied();
-                if let Some((_, old)) = old.and_then(|rank| state.entries.remove(&rank)) {
+                let old = state.keys.get(&id.hash).copied();
+                if let Some((_, old)) = old.and_then(|key| state.entries.remove(&key)) {
                     state.bytes -= old.len() as u64;
                 }
-                state.next_rank(id.hash)
+                state.next_key(id.hash)
             }
         };
-        if let Some((_, old)) = state.entries.insert(rank, (id.clone(), bytes.clone())) {
+        if let Some((_, old)) = state.entries.insert(key, (id.clone(), bytes.clone())) {
             state.bytes -= old.len() as u64;
         }
         state.bytes += len;
-        let mut left = Vec::new();
+        let mut evicted = Vec::new();
         while state.bytes > self.max_bytes
             && let Some(((_, hash), entry)) = state.entries.pop_last()
         {
             state.bytes -= entry.1.len() as u64;
-            state.ranks.remove(&hash);
-            left.push(entry);
+            state.keys.remove(&hash);
+            evicted.push(entry);
         }
-        left
+        evicted
     }
 
-    /// Takes in what was found in the other tier, where recent use counts; else [`put`](Memory::put).
+    /// Inserts an entry found on disk, for the policy `Recent`. As [`put`](Memory::put).
     pub(super) fn promote(&self, id: &EntryId, bytes: &Bytes) -> Vec<(EntryId, Bytes)> {
         match self.policy {
             CachePolicy::StableSubset => Vec::new(),
@@ -107,12 +106,12 @@ impl Memory {
     }
 }
 
-impl State {
-    fn next_rank(&mut self, hash: u128) -> Rank {
+impl MemoryEntries {
+    fn next_key(&mut self, hash: u128) -> EvictionKey {
         self.clock += 1;
-        let rank = (u64::MAX - self.clock, hash);
-        self.ranks.insert(hash, rank);
-        rank
+        let key = (u64::MAX - self.clock, hash);
+        self.keys.insert(hash, key);
+        key
     }
 }
 

@@ -1,4 +1,11 @@
-//! What was read once is kept: in memory, on a disk, or both.
+//! [`Cache`]: keeps bytes in memory, on disk, or both.
+//!
+//! | file | what |
+//! |---|---|
+//! | this file | [`Cache`], its builder and statistics |
+//! | `memory`, `disk` | the two tiers |
+//! | `entry` | identity and file format of an entry |
+//! | `fetcher` | [`CachedFetcher`]: reads through a cache |
 
 mod disk;
 mod entry;
@@ -14,7 +21,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use spdl_core::{Error, ErrorKind, Result};
 
-use self::disk::{Disk, Kept};
+use self::disk::{Disk, DiskLookup};
 use self::entry::EntryId;
 use self::memory::Memory;
 use crate::files::IoThreads;
@@ -22,33 +29,34 @@ use crate::files::IoThreads;
 pub use self::fetcher::CachedFetcher;
 pub(crate) use self::fetcher::local_version;
 
-/// Threads that read and write the files of a cache, at most.
+/// Maximum number of threads that read and write cache files.
 const THREADS: usize = 8;
+/// Time after which an idle thread ends.
 const LINGER: Duration = Duration::from_secs(10);
 
-/// What a cache keeps where not everything fits.
+/// Which entries a full cache keeps.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CachePolicy {
-    /// A fixed random part of the data: the entries whose hashes are the smallest.
+    /// Keeps a fixed pseudo-random subset: the entries with the smallest hashes.
     ///
-    /// An epoch visits every sample once, so what was used last is what is needed last; a cache of
-    /// the most recent entries gives about no hits where the data exceed it. A part that never
-    /// changes gives as many hits, from the second epoch on, as it is of the data. Which part it is
-    /// follows from the names alone: every rank, and every run, agrees on it.
+    /// Each epoch visits every sample once. If the data exceed an LRU cache, entries are evicted
+    /// before their next use, and the hit rate is about 0. A fixed subset has a hit rate equal to
+    /// its share of the data, from the second epoch on. The subset depends only on the names, so
+    /// all ranks and runs agree on it.
     #[default]
     StableSubset,
-    /// What was used most recently: for data of which some are asked for more often than others.
+    /// Keeps the most recently used entries (LRU), for data with a skewed access pattern.
     Recent,
 }
 
-/// A cache of bytes by name, in memory, in a folder, or both. Clones are the same cache.
+/// A cache of bytes by name, in memory, in a folder, or both. Clones share one cache.
 ///
-/// What memory has no room for goes to the folder, and what that has no room for is forgotten. A
-/// folder may be shared by all ranks of a host at the same time, and by runs one after the other: it
-/// holds plain files, each with a checksum, written under another name first. So whoever is killed
-/// leaves no wrong byte and no lock behind, and nothing outside of the folder. A file that is damaged
-/// all the same is removed, and read again from where it came.
+/// Entries that do not fit into memory go to the folder. Entries that do not fit into the folder
+/// are dropped. All ranks of a host, and later runs, may share a folder. Each entry is a file with
+/// a checksum, written under a temporary name and then renamed. A killed process leaves neither
+/// wrong bytes nor locks, and no files outside the folder. Corrupt files are deleted, and the
+/// next lookup is a miss.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -67,14 +75,14 @@ pub enum CachePolicy {
 /// ```
 #[derive(Clone)]
 pub struct Cache {
-    shared: Arc<Shared>,
+    state: Arc<CacheState>,
 }
 
-struct Shared {
+struct CacheState {
     namespace: String,
     memory: Option<Memory>,
     disk: Option<Arc<Disk>>,
-    /// Where files are read and written; started when they are needed.
+    /// Threads that read and write files, started on demand.
     threads: IoThreads,
     counters: Counters,
 }
@@ -89,8 +97,8 @@ struct Counters {
     damaged: AtomicU64,
 }
 
-/// How a cache is to be; see [`Cache::builder`].
-#[must_use = "nothing is kept before `open`"]
+/// Settings of a [`Cache`]; see [`Cache::builder`].
+#[must_use = "call `open` to create the cache"]
 #[derive(Clone, Debug, Default)]
 pub struct CacheBuilder {
     namespace: String,
@@ -100,43 +108,44 @@ pub struct CacheBuilder {
 }
 
 impl CacheBuilder {
-    /// Keeps up to so many bytes in memory. Default: 0. The bytes of the entries count, without some
-    /// 100 of bookkeeping for each.
+    /// Sets the memory limit in bytes. About 100 bytes of overhead per entry are not counted.
+    /// Default: 0, no memory tier.
     pub fn memory(mut self, max_bytes: u64) -> Self {
         self.memory = max_bytes;
         self
     }
 
-    /// Keeps up to so many bytes in files of `folder`, which is made where it is missing. It should be
-    /// on a disk of this machine.
+    /// Stores entries as files in `folder`, up to `max_bytes` bytes. The folder is created if it
+    /// does not exist. Use a local disk. Default: no disk tier.
     pub fn folder(mut self, folder: impl Into<PathBuf>, max_bytes: u64) -> Self {
         self.folder = Some((folder.into(), max_bytes));
         self
     }
 
-    /// What is kept where not everything fits. All that share a folder should agree on it.
+    /// Sets the policy of a full cache. All users of a folder should use the same policy. Default:
+    /// [`CachePolicy::StableSubset`].
     pub fn policy(mut self, policy: CachePolicy) -> Self {
         self.policy = policy;
         self
     }
 
-    /// Tells entries apart that have the same key and differ all the same: another way to prepare
-    /// them, another version of data whose versions nobody tells. Default: the empty name.
+    /// Sets a namespace, which separates entries with equal names: different preprocessing, or
+    /// different versions of data without version information. Default: empty.
     pub fn namespace(mut self, namespace: impl Into<String>) -> Self {
         self.namespace = namespace.into();
         self
     }
 
-    /// Opens the cache; looks through the files that are in its folder.
+    /// Opens the cache and scans its folder.
     ///
     /// # Errors
-    /// `InvalidArgument` where neither memory nor a folder was given, and for a folder with other
-    /// files than those of a cache; `Io` and `PermissionDenied` where the folder cannot be used;
-    /// `Unsupported` for one that a newer version has written.
+    /// `InvalidArgument` if neither memory nor folder is set, or the folder contains other files.
+    /// `Io` or `PermissionDenied` if the folder cannot be used. `Unsupported` if the folder has
+    /// another format version.
     pub fn open(self) -> Result<Cache> {
         let CacheBuilder { namespace, memory, folder, policy } = self;
         if memory == 0 && folder.is_none() {
-            let message = "a cache needs room: `memory`, `folder` or both";
+            let message = "the cache has no storage; set `memory`, `folder` or both";
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         }
         let memory = (memory > 0).then(|| Memory::new(policy, memory));
@@ -144,27 +153,27 @@ impl CacheBuilder {
         let disk = disk.transpose()?.map(Arc::new);
         let threads = IoThreads::new("spdl-cache", THREADS, LINGER);
         let counters = Counters::default();
-        Ok(Cache { shared: Arc::new(Shared { namespace, memory, disk, threads, counters }) })
+        Ok(Cache { state: Arc::new(CacheState { namespace, memory, disk, threads, counters }) })
     }
 }
 
 impl Cache {
-    /// Begins to describe a cache.
+    /// Returns a builder with default settings.
     pub fn builder() -> CacheBuilder {
         CacheBuilder::default()
     }
 
-    /// The bytes of this name, where they are kept.
+    /// Returns the bytes of a name, or `None` if they are not cached.
     ///
-    /// Never fails: what cannot be read, or is damaged, is not kept.
+    /// Unreadable and corrupt files count as misses.
     pub async fn get(&self, name: &[u8]) -> Option<Bytes> {
         self.get_version(name, None).await
     }
 
-    /// The bytes of this name, where they are kept and of this version. `None` is a version like any
-    /// other: that of what was kept without one.
+    /// Returns the bytes of a name and version, or `None` if they are not cached.
     ///
-    /// Bytes of another version are forgotten, as those that come will take their place.
+    /// Version `None` matches only entries stored without a version. An entry with another version
+    /// may be dropped.
     ///
     /// ```
     /// use spdl_io::{Bytes, Cache};
@@ -177,83 +186,82 @@ impl Cache {
     /// # Ok::<(), spdl_core::Error>(())
     /// ```
     pub async fn get_version(&self, name: &[u8], version: Option<&[u8]>) -> Option<Bytes> {
-        let shared = &self.shared;
-        let id = EntryId::new(&shared.namespace, name, version);
-        if let Some(bytes) = shared.memory.as_ref().and_then(|memory| memory.get(&id)) {
-            shared.counters.memory_hits.fetch_add(1, Ordering::Relaxed);
+        let state = &self.state;
+        let id = EntryId::new(&state.namespace, name, version);
+        if let Some(bytes) = state.memory.as_ref().and_then(|memory| memory.get(&id)) {
+            state.counters.memory_hits.fetch_add(1, Ordering::Relaxed);
             return Some(bytes);
         }
         let Some(found) = self.get_from_disk(&id).await else {
-            shared.counters.misses.fetch_add(1, Ordering::Relaxed);
+            state.counters.misses.fetch_add(1, Ordering::Relaxed);
             return None;
         };
-        shared.counters.disk_hits.fetch_add(1, Ordering::Relaxed);
-        if let Some(memory) = &shared.memory {
+        state.counters.disk_hits.fetch_add(1, Ordering::Relaxed);
+        if let Some(memory) = &state.memory {
             self.put_to_disk(memory.promote(&id, &found)).await;
         }
         Some(found)
     }
 
     async fn get_from_disk(&self, id: &EntryId) -> Option<Bytes> {
-        let disk = self.shared.disk.as_ref()?;
-        if !disk.has_place(id) {
+        let disk = self.state.disk.as_ref()?;
+        if !disk.may_admit(id) {
             return None;
         }
         let (disk, id) = (Arc::clone(disk), id.clone());
-        match self.shared.threads.run(move || Ok(disk.get(&id))).await {
-            Ok(Kept::Whole(bytes)) => Some(bytes),
-            Ok(Kept::Damaged) => {
-                self.shared.counters.damaged.fetch_add(1, Ordering::Relaxed);
+        match self.state.threads.run(move || Ok(disk.get(&id))).await {
+            Ok(DiskLookup::Hit(bytes)) => Some(bytes),
+            Ok(DiskLookup::Corrupt) => {
+                self.state.counters.damaged.fetch_add(1, Ordering::Relaxed);
                 None
             }
-            Ok(Kept::Nothing) | Err(_) => None,
+            Ok(DiskLookup::Miss) | Err(_) => None,
         }
     }
 
-    /// Keeps bytes under a name, where there is room for them by the policy. Ready when they are
-    /// written.
+    /// Stores bytes under a name if the policy admits them. Completes after the write.
     ///
-    /// Never fails: a full disk is a cache that keeps less, counted in
+    /// Never fails. Failed writes, for example on a full disk, are counted in
     /// [`unwritten`](CacheStatistics::unwritten).
     pub async fn put(&self, name: &[u8], bytes: &Bytes) {
         self.put_version(name, None, bytes).await;
     }
 
-    /// The same for bytes of a version, which [`get_version`](Cache::get_version) asks for.
+    /// Stores bytes with a version, for [`get_version`](Cache::get_version).
     pub async fn put_version(&self, name: &[u8], version: Option<&[u8]>, bytes: &Bytes) {
-        let id = EntryId::new(&self.shared.namespace, name, version);
-        let Some(memory) = &self.shared.memory else {
+        let id = EntryId::new(&self.state.namespace, name, version);
+        let Some(memory) = &self.state.memory else {
             return self.put_to_disk(vec![(id, bytes.clone())]).await;
         };
         self.put_to_disk(memory.put(&id, bytes)).await;
     }
 
     async fn put_to_disk(&self, mut entries: Vec<(EntryId, Bytes)>) {
-        let Some(disk) = &self.shared.disk else { return };
-        entries.retain(|(id, _)| disk.has_place(id));
+        let Some(disk) = &self.state.disk else { return };
+        entries.retain(|(id, _)| disk.may_admit(id));
         if entries.is_empty() {
             return;
         }
         let disk = Arc::clone(disk);
-        let shared = Arc::clone(&self.shared);
-        let written = self.shared.threads.run(move || {
+        let state = Arc::clone(&self.state);
+        let written = self.state.threads.run(move || {
             for (id, bytes) in &entries {
                 let counter = match disk.put(id, bytes) {
-                    Ok(true) => &shared.counters.written,
+                    Ok(true) => &state.counters.written,
                     Ok(false) => continue,
-                    Err(_) => &shared.counters.unwritten,
+                    Err(_) => &state.counters.unwritten,
                 };
                 counter.fetch_add(1, Ordering::Relaxed);
             }
             Ok(())
         });
-        // A thread that cannot be had is the only failure, and its entries are not kept.
+        // Fails only if no thread can be started. The entries are then not stored.
         let _ = written.await;
     }
 
-    /// What it has done so far, in this process.
+    /// Returns the statistics of this process since the cache was opened.
     pub fn statistics(&self) -> CacheStatistics {
-        let Shared { memory, disk, counters, .. } = &*self.shared;
+        let CacheState { memory, disk, counters, .. } = &*self.state;
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         CacheStatistics {
             memory_hits: read(&counters.memory_hits),
@@ -271,43 +279,43 @@ impl Cache {
 impl fmt::Debug for Cache {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Cache")
-            .field("namespace", &self.shared.namespace)
-            .field("memory", &self.shared.memory.as_ref().map(Memory::max_bytes))
-            .field("folder", &self.shared.disk.as_ref().map(|disk| disk.folder()))
+            .field("namespace", &self.state.namespace)
+            .field("memory", &self.state.memory.as_ref().map(Memory::max_bytes))
+            .field("folder", &self.state.disk.as_ref().map(|disk| disk.folder()))
             .finish_non_exhaustive()
     }
 }
 
-/// What a cache has done.
+/// Counters of a cache in this process.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CacheStatistics {
-    /// Lookups that were answered from memory.
+    /// Lookups served from memory.
     pub memory_hits: u64,
-    /// Lookups that were answered from the folder.
+    /// Lookups served from the folder.
     pub disk_hits: u64,
-    /// Lookups that found nothing.
+    /// Lookups without a result.
     pub misses: u64,
-    /// Entries that were written to the folder.
+    /// Entries written to the folder.
     pub written: u64,
-    /// Entries that could not be written: the disk is full, say.
+    /// Entries that could not be written, for example because the disk is full.
     pub unwritten: u64,
-    /// Files that were damaged, and removed. They count as misses too.
+    /// Corrupt files, which were deleted. They also count as misses.
     pub damaged: u64,
-    /// Bytes kept in memory now.
+    /// Current size of the memory tier in bytes.
     pub memory_bytes: u64,
-    /// Bytes kept in the folder by all its users, as far as this one knows.
+    /// Size of the folder in bytes for all its users, as last seen by this process.
     pub disk_bytes: u64,
 }
 
 impl CacheStatistics {
-    /// The share of lookups that were answered, from 0 to 1; 0 where there were none.
+    /// Returns the share of lookups that were hits, from 0 to 1. Returns 0 without lookups.
     pub fn hit_rate(&self) -> f64 {
         let hits = self.memory_hits + self.disk_hits;
         hits as f64 / (hits + self.misses).max(1) as f64
     }
 
-    /// What was done since `earlier`, an epoch ago say. Bytes are those of now.
+    /// Returns the counts since `earlier`, for example of one epoch. Sizes are current values.
     #[must_use]
     pub fn since(&self, earlier: &CacheStatistics) -> CacheStatistics {
         CacheStatistics {

@@ -1,4 +1,4 @@
-//! What time it is, and waiting; by a runtime, or by the hand of a test.
+//! Clock and timers, of a runtime or of a test.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ pub(super) trait Clock: Debug + Send + Sync {
     fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()>;
 }
 
-/// The machine's monotonic clock, which no change of the time of day moves.
+/// The monotonic system clock, independent of changes of the wall-clock time.
 #[derive(Debug)]
 pub(super) struct RuntimeClock(pub(super) Arc<dyn Runtime>);
 

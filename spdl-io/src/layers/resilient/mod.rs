@@ -1,12 +1,21 @@
-//! A layer over any fetcher: what fails for a moment is asked for again, and nothing is waited for
-//! that does not come.
+//! [`Resilient`]: retries, timeouts and hedged requests for any fetcher.
+//!
+//! | file | what |
+//! |---|---|
+//! | this file | the fetcher, and its statistics |
+//! | `options` | [`ResilientOptions`] |
+//! | `reading` | one read: attempts, hedging, resuming, stall detection |
+//! | `retry` | retries of one call: delays, limits, [`Attempts`] |
+//! | `limits` | token buckets for retries and hedges, latency quantiles |
+//! | `reachability` | whether a store has ever responded |
+//! | `clock` | time and timers |
 
 mod clock;
-mod contact;
-mod load;
+mod limits;
 mod options;
-mod persistence;
+mod reachability;
 mod reading;
+mod retry;
 #[cfg(test)]
 mod tests;
 
@@ -27,43 +36,41 @@ use spdl_core::runtime::ThreadRuntime;
 use spdl_core::{BoxFuture, Error, ErrorKind, Result, Runtime, SampleId, SampleRng};
 
 use self::clock::{Clock, RuntimeClock};
-use self::contact::Contact;
-use self::load::Load;
+use self::limits::RequestLimits;
 pub use self::options::ResilientOptions;
-pub use self::persistence::{Attempt, Attempts};
-use self::persistence::{Persistence, may_pass};
+use self::reachability::Reachability;
 use self::reading::Reading;
+pub use self::retry::{Attempt, Attempts};
+use self::retry::{RetryState, is_retryable};
 use crate::fetch::{
     Body, Capability, Fetcher, Key, ObjectMeta, ReadRequest, Unreached, coalesce, range_len,
 };
 
-/// A fetcher over another one that lives with a store which fails now and then.
+/// A layer that adds retries, timeouts and hedged requests to another fetcher.
 ///
-/// - **Tries again** what failed for a passing reason ([`ErrorKind::is_transient`], and `Corrupt`: a
-///   damaged answer), after random waits that double (full jitter) and never shorter than the
-///   store asks for; within a number of attempts, a time, and a reserve of retries that all reads
-///   share. So a store in trouble is not asked much more often than one that is well.
-/// - **Gives up sooner on a stranger**: where connections are refused, or nobody has the name of the
-///   server, and the store has never answered, it is tried for 2 s from the first such failure on and
-///   no longer, and that is [told](Resilient::when_not_reached) at once. One that has answered is restarted, and
-///   gets all its time.
-/// - **Goes on where a body broke off**, where the fetcher below reads ranges and tells versions;
-///   else from the start. What comes twice is given once.
-/// - **Breaks off what stalls**: a read that brings next to nothing for 2 s. There is no limit on
-///   how long a read takes that gets on.
-/// - **Asks twice** (hedges) where the first byte is later than for 95 of 100 requests, takes the
-///   faster answer and drops the other: for at most 5 of 100 requests, and not at all where many
-///   are late or fail.
-/// - **Joins ranges** near each other ([`read_ranges`](Fetcher::read_ranges)).
-/// - **Notices** a body that is too short or too long for what the store says, and an object that
-///   changes between attempts: `Changed`, which is final.
+/// - **Retries** transient failures ([`ErrorKind::is_transient`]) and `Corrupt` responses, with
+///   exponential backoff and full jitter, and at least the delay of `Retry-After`. The number of
+///   attempts and the time are limited. All reads share a token bucket of retries, which bounds
+///   the additional limits on a failing store.
+/// - **Fails fast if the store has never responded**: if the connection is refused or the host
+///   name does not exist, retries end 2 s after the first such failure. A
+///   [callback](Resilient::when_not_reached) reports the first one. A store that has responded
+///   before gets the full retry time, as it may be restarting.
+/// - **Resumes** an interrupted body at the last byte received, if the inner fetcher supports
+///   ranges and versions. Otherwise the read restarts, and repeated bytes are dropped.
+/// - **Cancels stalled requests**, which receive fewer than 1024 bytes in 2 s. The duration of a
+///   read that makes progress is not limited.
+/// - **Hedges** requests whose first byte is later than the 95th percentile: a second request
+///   is sent and the first answer is used. At most 5 % of all requests are hedges. None are sent
+///   while many requests are late or fail.
+/// - **Coalesces** nearby ranges ([`read_ranges`](Fetcher::read_ranges)).
+/// - **Checks** that a body has the announced length, and that the object does not change between
+///   attempts. A change fails with `Changed`, which is not retried.
 ///
-/// Where it gives up, the error has the kind of the last failure, and all [`Attempts`] as its cause.
-/// Bodies that break after a piece was handed on by [`open`](Fetcher::open) end with an error
-/// where they cannot be gone on with.
+/// The final error has the kind of the last failure. Its source is an [`Attempts`] with all
+/// failures. A stream from [`open`](Fetcher::open) that cannot be resumed ends with an error.
 ///
-/// What a store says consistently but wrongly (another length, with a body to match) nobody can
-/// notice by that answer alone.
+/// A store that announces a wrong length and sends a body of that length is not detected.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -77,16 +84,16 @@ use crate::fetch::{
 #[derive(Clone)]
 pub struct Resilient {
     inner: Arc<dyn Fetcher>,
-    shared: Arc<Shared>,
+    state: Arc<ResilientState>,
 }
 
-/// What all reads of a fetcher have in common.
+/// State shared by all reads of a fetcher.
 #[derive(Debug)]
-struct Shared {
+struct ResilientState {
     options: ResilientOptions,
     clock: Arc<dyn Clock>,
-    load: Mutex<Load>,
-    contact: Contact,
+    limits: Mutex<RequestLimits>,
+    reachability: Reachability,
     counts: Counts,
     seed: u64,
     draws: AtomicU64,
@@ -107,65 +114,65 @@ struct Counts {
     wasted_bytes: Counter,
 }
 
-/// What a [`Resilient`] fetcher has done so far.
+/// Counters of a [`Resilient`] fetcher.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ResilientStatistics {
-    /// Reads of objects and ranges that were asked for; ranges that were joined count as one.
+    /// Reads of objects and ranges. Coalesced ranges count as one read.
     pub reads: u64,
-    /// Requests to the fetcher below for them: first ones, retries and hedges.
+    /// Requests to the inner fetcher for these reads, including retries and hedges.
     pub requests: u64,
-    /// Attempts beyond the first, of all calls.
+    /// Attempts of all calls after the first one.
     pub retries: u64,
-    /// Attempts that went on in the middle of a body.
+    /// Attempts that resumed a body.
     pub resumed: u64,
-    /// Attempts that were broken off because nothing, or too little, came.
+    /// Attempts that were cancelled because too few bytes arrived.
     pub stalls: u64,
-    /// Second requests beside one that was late.
+    /// Hedged requests.
     pub hedges: u64,
-    /// Those that were faster.
+    /// Hedged requests that were faster than the first request.
     pub hedges_won: u64,
-    /// Objects that changed between attempts, or were not of the version that was asked for.
+    /// Objects that changed between attempts, or had another version than requested.
     pub changed: u64,
-    /// Calls that were given up.
+    /// Calls that failed finally.
     pub failed: u64,
-    /// Bytes received, those that were dropped included.
+    /// Bytes received, including dropped ones.
     pub bytes: u64,
-    /// Bytes that were received and dropped: of attempts that could not be gone on with, and
-    /// between ranges that were joined.
+    /// Bytes received and dropped: of attempts that could not be resumed, and of gaps between
+    /// coalesced ranges.
     pub wasted_bytes: u64,
 }
 
-impl Shared {
-    fn load(&self) -> MutexGuard<'_, Load> {
-        // Plain numbers, whole at any time.
-        self.load.lock().unwrap_or_else(PoisonError::into_inner)
+impl ResilientState {
+    fn limits(&self) -> MutexGuard<'_, RequestLimits> {
+        // The values are consistent after any panic.
+        self.limits.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A wait after failure number `failures`, counted from 1.
+    /// Draws the delay after failure number `failures`, which counts from 1.
     fn jittered(&self, failures: u32) -> Duration {
         let doublings = failures.saturating_sub(1).min(31);
-        let longest = self.options.first_delay.saturating_mul(1 << doublings);
+        let limit = self.options.first_delay.saturating_mul(1 << doublings);
         let index = self.draws.fetch_add(1, Ordering::Relaxed);
         let mut rng = SampleRng::new(self.seed, SampleId { epoch: 0, index }, "fetch/retry");
-        longest.min(self.options.most_delay).mul_f64(rng.unit())
+        limit.min(self.options.most_delay).mul_f64(rng.unit())
     }
 }
 
 impl Resilient {
-    /// A layer over `inner`, with a timer thread of its own.
+    /// Wraps `inner`, with a dedicated timer thread.
     ///
     /// # Errors
-    /// `InvalidArgument` where the options make no sense; `Io` where the system refuses a thread.
+    /// `InvalidArgument` if the options are invalid. `Io` if the system cannot start a thread.
     pub fn new(inner: Arc<dyn Fetcher>, options: ResilientOptions) -> Result<Self> {
         options.validate()?;
         Resilient::on(Arc::new(ThreadRuntime::new()?), inner, options)
     }
 
-    /// A layer over `inner` that waits by the timer of `runtime`, which others may use too.
+    /// Wraps `inner`, with the timers of `runtime`.
     ///
     /// # Errors
-    /// `InvalidArgument` where the options make no sense.
+    /// `InvalidArgument` if the options are invalid.
     pub fn on(
         runtime: Arc<dyn Runtime>,
         inner: Arc<dyn Fetcher>,
@@ -180,29 +187,31 @@ impl Resilient {
         options: ResilientOptions,
     ) -> Result<Self> {
         options.validate()?;
-        let shared = Shared {
-            load: Mutex::new(Load::new(&options, clock.now())),
+        let state = ResilientState {
+            limits: Mutex::new(RequestLimits::new(&options, clock.now())),
             seed: options.seed.unwrap_or_else(|| RandomState::new().hash_one("fetch")),
             options,
             clock,
-            contact: Contact::default(),
+            reachability: Reachability::default(),
             counts: Counts::default(),
             draws: AtomicU64::new(0),
         };
-        Ok(Resilient { inner, shared: Arc::new(shared) })
+        Ok(Resilient { inner, state: Arc::new(state) })
     }
 
-    /// Calls `listener` once, when a store that has never answered cannot be reached, as it refuses the
-    /// connection, say, and the read is about to be tried again. Of several calls the first counts, also for clones.
+    /// Sets a callback for a store that is unreachable and has never responded.
+    ///
+    /// `listener` is called once, with the first error, before the retry. Only the first listener
+    /// of a fetcher and its clones is used.
     #[must_use]
     pub fn when_not_reached(self, listener: impl Fn(&Error) + Send + Sync + 'static) -> Self {
-        self.shared.contact.listen(Box::new(listener));
+        self.state.reachability.set_listener(Box::new(listener));
         self
     }
 
-    /// What it has done so far. Clones of a fetcher count together.
+    /// Returns the statistics since the fetcher was created. Clones share them.
     pub fn statistics(&self) -> ResilientStatistics {
-        let counts = &self.shared.counts;
+        let counts = &self.state.counts;
         ResilientStatistics {
             reads: counts.reads.get(),
             requests: counts.requests.get(),
@@ -219,39 +228,40 @@ impl Resilient {
     }
 
     fn reading(&self, key: &Key, request: ReadRequest, largest: u64) -> Result<Reading> {
-        let (shared, inner) = (Arc::clone(&self.shared), Arc::clone(&self.inner));
-        Reading::new(shared, inner, key.clone(), request, largest)
+        let (state, inner) = (Arc::clone(&self.state), Arc::clone(&self.inner));
+        Reading::new(state, inner, key.clone(), request, largest)
     }
 
-    /// Calls `ask` until it succeeds, an answer being due within the stall timeout. Whether success says that
-    /// the store was met, `asks_store` says.
-    async fn persist<T>(
+    /// Retries `call` until it succeeds. Each attempt is limited by the stall timeout.
+    ///
+    /// `contacts_store`: whether success proves that the store is reachable.
+    async fn with_retries<T>(
         &self,
         key: &Key,
-        asks_store: bool,
-        ask: impl Fn() -> BoxFuture<'static, Result<T>> + Send + Sync,
+        contacts_store: bool,
+        call: impl Fn() -> BoxFuture<'static, Result<T>> + Send + Sync,
     ) -> Result<T> {
-        let mut persistence = Persistence::new(Arc::clone(&self.shared));
+        let mut retry = RetryState::new(Arc::clone(&self.state));
         loop {
-            let patience = self.shared.options.stall_timeout.min(persistence.time_left());
-            let answer = match select(ask(), self.shared.clock.sleep(patience)).await {
+            let timeout = self.state.options.stall_timeout.min(retry.time_left());
+            let answer = match select(call(), self.state.clock.sleep(timeout)).await {
                 Either::Left((answer, _)) => answer,
                 Either::Right(_) => {
-                    self.shared.counts.stalls.add(1);
-                    let message = format!("no answer in {:.1} s", patience.as_secs_f64());
+                    self.state.counts.stalls.add(1);
+                    let message = format!("no response within {:.1} s", timeout.as_secs_f64());
                     Err(Error::new(ErrorKind::Timeout, message).with_source(Unreached::Otherwise))
                 }
             };
             match answer {
                 Ok(answer) => {
-                    if asks_store {
-                        self.shared.contact.answered();
+                    if contacts_store {
+                        self.state.reachability.mark_responded();
                     }
-                    self.shared.load().succeeded();
+                    self.state.limits().succeeded();
                     return Ok(answer);
                 }
-                Err(error) if may_pass(&error) => persistence.try_again(key, error).await?,
-                Err(error) => return Err(persistence.end(key, error)),
+                Err(error) if is_retryable(&error) => retry.wait_before_retry(key, error).await?,
+                Err(error) => return Err(retry.final_error(key, error)),
             }
         }
     }
@@ -273,27 +283,27 @@ impl Fetcher for Resilient {
     }
 
     async fn stat(&self, key: &Key) -> Result<ObjectMeta> {
-        let ask = || {
+        let call = || {
             let (inner, key) = (Arc::clone(&self.inner), key.clone());
             let answer = async move { inner.stat(&key).await };
             Box::pin(answer) as BoxFuture<'static, _>
         };
-        self.persist(key, true, ask).await
+        self.with_retries(key, true, call).await
     }
 
     async fn read_ranges(&self, key: &Key, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
         for range in ranges {
             range_len(key, range)?;
         }
-        let options = &self.shared.options;
-        let joined = coalesce::join(ranges, options.range_gap, options.range_limit);
+        let options = &self.state.options;
+        let joined = coalesce::coalesce(ranges, options.range_gap, options.range_limit);
         let reads: Vec<_> = joined
             .into_iter()
             .map(|joined| {
                 let reading = self.reading(key, ReadRequest::range(joined.range.clone()), u64::MAX);
                 async move {
                     let bytes = reading?.all().await?;
-                    self.shared.counts.wasted_bytes.add(joined.unasked);
+                    self.state.counts.wasted_bytes.add(joined.gap_bytes);
                     Ok::<_, Error>((joined, bytes))
                 }
             })
@@ -312,12 +322,12 @@ impl Fetcher for Resilient {
 
     async fn open(&self, key: &Key, request: &ReadRequest) -> Result<Body> {
         if request.version.is_some() && !self.inner.capability().versions {
-            // Its own words on what it cannot do.
+            // The inner fetcher returns its own error.
             return self.inner.open(key, request).await;
         }
         let mut reading = self.reading(key, request.clone(), u64::MAX)?;
         reading.begin().await?;
-        let (size, version) = reading.told();
+        let (size, version) = reading.metadata();
         let pieces = stream::try_unfold(reading, Reading::piece);
         let mut body = Body::new(pieces.boxed());
         body.size = size;
@@ -325,14 +335,14 @@ impl Fetcher for Resilient {
         Ok(body)
     }
 
-    /// A listing that breaks off is begun anew, and goes on behind the last line that was told.
+    /// Lists objects. An interrupted listing restarts and skips the keys that were already returned.
     async fn list(&self, prefix: &Key) -> Result<BoxStream<'static, Result<ObjectMeta>>> {
         let listing = Listing {
             resilient: self.clone(),
             prefix: prefix.clone(),
-            lines: None,
+            entries: None,
             last: None,
-            persistence: Persistence::new(Arc::clone(&self.shared)),
+            retry: RetryState::new(Arc::clone(&self.state)),
         };
         let mut listing = listing;
         listing.open().await?;
@@ -349,56 +359,59 @@ impl fmt::Debug for Resilient {
 struct Listing {
     resilient: Resilient,
     prefix: Key,
-    lines: Option<BoxStream<'static, Result<ObjectMeta>>>,
+    entries: Option<BoxStream<'static, Result<ObjectMeta>>>,
     last: Option<Key>,
-    persistence: Persistence,
+    retry: RetryState,
 }
 
 impl Listing {
     async fn open(&mut self) -> Result<()> {
-        let ask = || {
+        let call = || {
             let (inner, prefix) = (Arc::clone(&self.resilient.inner), self.prefix.clone());
             let answer = async move { inner.list(&prefix).await };
             Box::pin(answer) as BoxFuture<'static, _>
         };
-        // It may ask the store for its first line alone, and not before somebody wants that.
-        self.lines = Some(self.resilient.persist(&self.prefix, false, ask).await?);
+        // Opening may send no request until the first entry is polled.
+        self.entries = Some(self.resilient.with_retries(&self.prefix, false, call).await?);
         Ok(())
     }
 
     async fn next(mut self) -> Result<Option<(ObjectMeta, Self)>> {
         loop {
-            if self.lines.is_none() {
+            if self.entries.is_none() {
                 self.open().await?;
             }
-            let Some(lines) = &mut self.lines else { return Ok(None) };
-            let shared = &self.resilient.shared;
-            let patience = shared.options.stall_timeout.min(self.persistence.time_left());
-            let line = match select(lines.next(), shared.clock.sleep(patience)).await {
-                Either::Left((line, _)) => line,
+            let Some(entries) = &mut self.entries else { return Ok(None) };
+            let state = &self.resilient.state;
+            let timeout = state.options.stall_timeout.min(self.retry.time_left());
+            let entry = match select(entries.next(), state.clock.sleep(timeout)).await {
+                Either::Left((entry, _)) => entry,
                 Either::Right(_) => {
-                    shared.counts.stalls.add(1);
-                    let stalled = Error::new(ErrorKind::Timeout, "the listing stalled");
+                    state.counts.stalls.add(1);
+                    let stalled = Error::new(
+                        ErrorKind::Timeout,
+                        "the listing stalled: no entry within the stall timeout",
+                    );
                     Some(Err(stalled.with_source(Unreached::Otherwise)))
                 }
             };
-            if matches!(line, None | Some(Ok(_))) {
-                shared.contact.answered();
+            if matches!(entry, None | Some(Ok(_))) {
+                state.reachability.mark_responded();
             }
-            match line {
+            match entry {
                 None => return Ok(None),
-                // Told before; listings are sorted.
-                Some(Ok(line)) if self.last.as_ref().is_some_and(|last| line.key <= *last) => {}
-                Some(Ok(line)) => {
-                    self.last = Some(line.key.clone());
-                    self.persistence.got_on();
-                    return Ok(Some((line, self)));
+                // Returned before the retry. Listings are sorted.
+                Some(Ok(entry)) if self.last.as_ref().is_some_and(|last| entry.key <= *last) => {}
+                Some(Ok(entry)) => {
+                    self.last = Some(entry.key.clone());
+                    self.retry.made_progress();
+                    return Ok(Some((entry, self)));
                 }
-                Some(Err(error)) if may_pass(&error) => {
-                    self.lines = None;
-                    self.persistence.try_again(&self.prefix, error).await?;
+                Some(Err(error)) if is_retryable(&error) => {
+                    self.entries = None;
+                    self.retry.wait_before_retry(&self.prefix, error).await?;
                 }
-                Some(Err(error)) => return Err(self.persistence.end(&self.prefix, error)),
+                Some(Err(error)) => return Err(self.retry.final_error(&self.prefix, error)),
             }
         }
     }

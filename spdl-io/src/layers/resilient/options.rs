@@ -1,11 +1,10 @@
-//! How patient a resilient fetcher is, and with what.
+//! [`ResilientOptions`]: limits of retries, stalls, hedges and coalescing.
 
 use std::time::Duration;
 
 use spdl_core::{Error, ErrorKind, Result};
 
-/// How a [`Resilient`](crate::Resilient) fetcher tries again, when it gives up, and how much more
-/// than the plain reads it may ask for.
+/// Settings of a [`Resilient`](crate::Resilient) fetcher: retries, timeouts, hedges, coalescing.
 ///
 /// ```
 /// use std::time::Duration;
@@ -54,145 +53,155 @@ impl Default for ResilientOptions {
 }
 
 impl ResilientOptions {
-    /// How often a read may fail in a row before it is given up, at least 1. What has brought a MiB
-    /// since the last failure, or the rest of the object, starts a new row. Default: 10.
+    /// Sets the number of consecutive failures after which a read fails, at least 1. Receiving
+    /// 1 MiB since the last failure, or the end of the object, resets the count. Default: 10.
     #[must_use]
     pub fn attempts(mut self, attempts: u32) -> Self {
         self.attempts = attempts;
         self
     }
 
-    /// How long a read may go on failing before it is given up. No limit on a read that gets on: the
-    /// time counts from its start, or from when it last got on without a failure. Default: 30 s.
+    /// Sets the retry time: how long a read may keep failing. The time counts from the start of the
+    /// read, or from its last progress without a failure. Reads that make progress have no limit.
+    /// Default: 30 s.
     #[must_use]
     pub fn budget(mut self, budget: Duration) -> Self {
         self.budget = budget;
         self
     }
 
-    /// The longest wait after the first failure; each wait is drawn evenly from 0 up to its longest
-    /// (full jitter). Default: 100 ms.
+    /// Sets the upper bound of the delay after the first failure. Each delay is drawn uniformly from
+    /// 0 to its bound (full jitter). Default: 100 ms.
     #[must_use]
     pub fn first_delay(mut self, delay: Duration) -> Self {
         self.first_delay = delay;
         self
     }
 
-    /// Longest waits double with every failure up to this; at least the first delay. A store that
-    /// asks for a longer wait (`Retry-After`) gets it, within the budget. Default: 5 s.
+    /// Sets the largest bound of a delay, at least the first delay. The bound doubles with each
+    /// failure. `Retry-After` overrides it within the budget. Default: 5 s.
     #[must_use]
     pub fn most_delay(mut self, delay: Duration) -> Self {
         self.most_delay = delay;
         self
     }
 
-    /// The retries that all reads of the fetcher together have in reserve, at least 1: each takes
-    /// one, and waits where none is left. Default: 100.
+    /// Sets the size of the token bucket for retries, at least 1. All reads of the fetcher share the
+    /// bucket. Each retry takes a token, and waits if there is none. Default: 100.
     #[must_use]
     pub fn retry_tokens(mut self, tokens: f64) -> Self {
         self.retry_tokens = tokens;
         self
     }
 
-    /// What a read that succeeds puts back into that reserve: in the long run, so many retries there
-    /// are to a read. Default: 0.5.
+    /// Sets the number of tokens that each successful read adds, at least 0. Bounds the ratio of
+    /// retries to reads in the long run. Default: 0.5.
     #[must_use]
     pub fn tokens_per_success(mut self, tokens: f64) -> Self {
         self.tokens_per_success = tokens;
         self
     }
 
-    /// What every second puts back into that reserve, above 0: so many retries a second go out while
-    /// nothing succeeds. Default: 1.
+    /// Sets the number of tokens added per second, above 0: the rate of retries while no read
+    /// succeeds. Default: 1.
     #[must_use]
     pub fn tokens_per_second(mut self, tokens: f64) -> Self {
         self.tokens_per_second = tokens;
         self
     }
 
-    /// A read that brings fewer than [`least_bytes`](ResilientOptions::least_bytes) in this time is
-    /// broken off and begun anew; above 0. It is no limit on a whole read, except where the fetcher
-    /// below has no [streams](crate::Capability::streams). Default: 2 s.
+    /// Sets the time in which a request must receive at least
+    /// [`least_bytes`](ResilientOptions::least_bytes) bytes, above 0. Otherwise it is cancelled and
+    /// retried. The duration of a whole read is not limited, unless the inner fetcher does not
+    /// [stream](crate::Capability::streams). Default: 2 s.
     #[must_use]
     pub fn stall_timeout(mut self, timeout: Duration) -> Self {
         self.stall_timeout = timeout;
         self
     }
 
-    /// See [`stall_timeout`](ResilientOptions::stall_timeout); at least 1. Default: 1024, so a body
-    /// that trickles in at a few bytes a second is a stalled one.
+    /// Sets the minimum number of bytes per [`stall_timeout`](ResilientOptions::stall_timeout), at
+    /// least 1. Default: 1024, so that very slow bodies count as stalled.
     #[must_use]
     pub fn least_bytes(mut self, bytes: u64) -> Self {
         self.least_bytes = bytes;
         self
     }
 
-    /// Of all requests, so large a share may be second ones (hedges): sent while the first has not
-    /// brought a byte in the time in which 95 of 100 do, and taken where they are faster. In 0..=1;
-    /// 0 sends none. Default: 0.05.
+    /// Sets the maximum share of hedged requests, in 0..=1. A second request is sent if the first
+    /// byte is later than the 95th percentile, and the faster one is used. 0 disables hedging.
+    /// Default: 0.05.
     #[must_use]
     pub fn hedge_share(mut self, share: f64) -> Self {
         self.hedge_share = share;
         self
     }
 
-    /// Ranges with no more than so many bytes between them are read as one, by
-    /// [`read_ranges`](crate::Fetcher::read_ranges). Default: 256 KiB, which a store sends in about
-    /// the time of another request.
+    /// Sets the largest gap in bytes between ranges that
+    /// [`read_ranges`](crate::Fetcher::read_ranges) coalesces. Default: 256 KiB. A store transfers
+    /// that many bytes in about the time of one request.
     #[must_use]
     pub fn range_gap(mut self, bytes: u64) -> Self {
         self.range_gap = bytes;
         self
     }
 
-    /// Ranges are joined up to so many bytes; one that is longer is read alone. Default: 8 MiB.
+    /// Sets the maximum size of a coalesced range in bytes. Longer ranges are read separately.
+    /// Default: 8 MiB.
     #[must_use]
     pub fn range_limit(mut self, bytes: u64) -> Self {
         self.range_limit = bytes;
         self
     }
 
-    /// How many joined ranges of one call are read at once, at least 1. Default: 8.
+    /// Sets the number of coalesced ranges of one call that are read concurrently, at least 1.
+    /// Default: 8.
     #[must_use]
     pub fn ranges_at_once(mut self, ranges: usize) -> Self {
         self.ranges_at_once = ranges;
         self
     }
 
-    /// What the random waits are drawn from, for tests. Default: another number for each fetcher,
-    /// so that processes that failed together do not come back together.
+    /// Sets the seed of the random delays, for tests. Default: random, so that processes that failed
+    /// together do not retry together.
     #[must_use]
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = Some(seed);
         self
     }
 
-    /// Checks the settings; [`Resilient`](crate::Resilient) does so where it is made.
+    /// Checks the settings. [`Resilient::new`](crate::Resilient::new) calls it.
     ///
     /// # Errors
-    /// `InvalidArgument` for what is below the least, or no number.
+    /// `InvalidArgument` if a value is out of range or not finite.
     pub fn validate(&self) -> Result<()> {
         let fault = if self.attempts == 0 {
-            "0 attempts were asked for; the least is 1".to_owned()
+            "attempts is 0; the minimum is 1".to_owned()
         } else if self.first_delay > self.most_delay {
             let (first, most) = (self.first_delay, self.most_delay);
-            format!("the first wait, {first:?}, is longer than the longest, {most:?}")
+            format!("first_delay {first:?} exceeds most_delay {most:?}")
         } else if !(self.retry_tokens.is_finite() && self.retry_tokens >= 1.0) {
-            format!("{} retry tokens were asked for; the least is 1", self.retry_tokens)
+            format!("retry_tokens is {}; the minimum is 1", self.retry_tokens)
         } else if !(self.tokens_per_success.is_finite() && self.tokens_per_success >= 0.0) {
-            format!("a success cannot give {} tokens", self.tokens_per_success)
+            format!(
+                "tokens_per_success is {}; it must be finite and at least 0",
+                self.tokens_per_success
+            )
         } else if !(self.tokens_per_second.is_finite() && self.tokens_per_second > 0.0) {
-            format!("a second cannot give {} tokens", self.tokens_per_second)
+            format!(
+                "tokens_per_second is {}; it must be finite and above 0",
+                self.tokens_per_second
+            )
         } else if self.stall_timeout.is_zero() || self.least_bytes == 0 {
-            "a stall timeout of nothing would end every read".to_owned()
+            "stall_timeout and least_bytes must be above 0".to_owned()
         } else if !(0.0..=1.0).contains(&self.hedge_share) {
-            format!("a share of {} hedges is not in 0..=1", self.hedge_share)
+            format!("hedge_share is {}; it must be within 0..=1", self.hedge_share)
         } else if self.ranges_at_once == 0 {
-            "0 ranges at once were asked for; the least is 1".to_owned()
+            "ranges_at_once is 0; the minimum is 1".to_owned()
         } else {
             return Ok(());
         };
-        Err(Error::new(ErrorKind::InvalidArgument, format!("resilient fetcher: {fault}")))
+        Err(Error::new(ErrorKind::InvalidArgument, format!("invalid ResilientOptions: {fault}")))
     }
 }
 
@@ -201,7 +210,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn settings_that_make_no_sense_are_refused() {
+    fn invalid_settings_are_rejected() {
         let good = ResilientOptions::default;
         assert!(good().validate().is_ok());
         for bad in [

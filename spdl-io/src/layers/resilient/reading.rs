@@ -1,4 +1,4 @@
-//! One read: attempts, one after the other, each from where the last one broke off.
+//! One read: a sequence of attempts, each of which resumes the previous one.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -10,76 +10,76 @@ use futures_util::future::{Either, select};
 use futures_util::{FutureExt, StreamExt};
 use spdl_core::{BoxFuture, Error, ErrorKind, Result};
 
-use super::Shared;
-use super::persistence::{Persistence, may_pass};
+use super::ResilientState;
+use super::retry::{RetryState, is_retryable};
 use crate::fetch::{
     Body, Fetcher, FirstByte, JoinedPieces, Key, ReadRequest, Unreached, check_limit,
     check_version, range_len,
 };
 
-/// What brings so much since the last failure, gets on.
-const PROGRESS: u64 = 1 << 20;
+/// Number of bytes after a failure that count as progress and reset the retry limits.
+const PROGRESS_BYTES: u64 = 1 << 20;
 
-/// A body under way.
-struct Opened {
+/// An open response.
+struct OpenResponse {
     body: Body,
-    /// A piece that is there already.
+    /// The first chunk, already received.
     first: Option<Option<Result<Bytes>>>,
-    /// For how long, and with how many bytes, it has been waited for since it last kept its pace.
+    /// Waiting time and bytes since the last check for a stall.
     waited: Duration,
-    meanwhile: u64,
+    bytes_since_check: u64,
 }
 
-/// What becomes of an attempt that failed.
-enum Failure {
-    /// Nothing is to be done.
+/// How a failed attempt is handled.
+enum AttemptFailure {
+    /// Fail the read.
     Final(Error),
-    /// Go on at the same place.
-    Again(Error),
-    /// What has come so far is not to be trusted.
-    Anew(Error),
+    /// Retry, and resume at the current offset.
+    Resume(Error),
+    /// Retry from the start. The bytes received may be wrong.
+    Restart(Error),
 }
 
 pub(super) struct Reading {
-    shared: Arc<Shared>,
+    state: Arc<ResilientState>,
     inner: Arc<dyn Fetcher>,
     key: Key,
     request: ReadRequest,
-    /// The byte that comes next.
+    /// Offset of the next byte.
     next: u64,
-    /// Known once the first attempt has begun: the byte behind the last; `None` where the fetcher
-    /// below does not know either.
+    /// Offset after the last byte, once the first attempt has started. `None` if the inner fetcher
+    /// does not report the size.
     end: Option<u64>,
     size: Option<u64>,
     version: Option<Arc<str>>,
-    opened: Option<Opened>,
-    /// Whether an attempt has begun.
+    opened: Option<OpenResponse>,
+    /// Whether any attempt has opened a response.
     has_opened: bool,
-    persistence: Persistence,
-    /// What has come since the last failure.
+    retry: RetryState,
+    /// Bytes received since the last failure.
     progress: u64,
-    /// Whether pieces have been handed on, which cannot be taken back.
-    handed_on: bool,
-    largest: u64,
+    /// Whether chunks were returned to the caller, which prevents a restart.
+    has_returned_chunks: bool,
+    max_bytes: u64,
     done: bool,
 }
 
 impl Reading {
-    /// Refuses objects of more than `largest` bytes, where a whole one is asked for.
+    /// Creates a read. Whole objects above `max_bytes` bytes fail with `LimitExceeded`.
     pub(super) fn new(
-        shared: Arc<Shared>,
+        state: Arc<ResilientState>,
         inner: Arc<dyn Fetcher>,
         key: Key,
         request: ReadRequest,
-        largest: u64,
+        max_bytes: u64,
     ) -> Result<Self> {
         if let Some(end) = request.end {
             range_len(&key, &(request.start..end))?;
         }
-        shared.counts.reads.add(1);
-        let persistence = Persistence::new(Arc::clone(&shared));
+        state.counts.reads.add(1);
+        let retry = RetryState::new(Arc::clone(&state));
         Ok(Reading {
-            shared,
+            state,
             inner,
             key,
             next: request.start,
@@ -89,20 +89,20 @@ impl Reading {
             request,
             opened: None,
             has_opened: false,
-            persistence,
+            retry,
             progress: 0,
-            handed_on: false,
-            largest,
+            has_returned_chunks: false,
+            max_bytes,
             done: false,
         })
     }
 
-    /// The length of the whole object and its version, as far as they are known.
-    pub(super) fn told(&self) -> (Option<u64>, Option<Arc<str>>) {
+    /// Returns the size and the version of the object, if known.
+    pub(super) fn metadata(&self) -> (Option<u64>, Option<Arc<str>>) {
         (self.size, self.version.clone())
     }
 
-    /// All that was asked for.
+    /// Reads all requested bytes.
     pub(super) async fn all(mut self) -> Result<Bytes> {
         let mut joined = JoinedPieces::default();
         loop {
@@ -111,8 +111,8 @@ impl Reading {
                     joined.expect(self.end.map_or(0, |end| end - self.request.start));
                     joined.push(piece);
                     let all = joined.len() as u64;
-                    check_limit(&self.key, all, self.largest)
-                        .map_err(|error| self.refuse(error))?;
+                    check_limit(&self.key, all, self.max_bytes)
+                        .map_err(|error| self.fail(error))?;
                 }
                 Ok(None) => return Ok(joined.finish()),
                 Err(failure) => {
@@ -126,16 +126,16 @@ impl Reading {
         }
     }
 
-    /// The next piece; what was handed on stays.
+    /// Reads the next chunk. Chunks that were returned before are not repeated.
     pub(super) async fn piece(mut self) -> Result<Option<(Bytes, Self)>> {
-        if !self.persistence.is_failing() {
-            // The time until somebody asks for a piece is not the store's.
-            self.persistence.got_on();
+        if !self.retry.is_failing() {
+            // The retry time excludes the time between calls.
+            self.retry.made_progress();
         }
         loop {
             match self.attempt().await {
                 Ok(Some(piece)) => {
-                    self.handed_on = true;
+                    self.has_returned_chunks = true;
                     return Ok(Some((piece, self)));
                 }
                 Ok(None) => return Ok(None),
@@ -144,7 +144,7 @@ impl Reading {
         }
     }
 
-    /// Waits until the first attempt has begun that does not fail at once.
+    /// Retries until an attempt has opened a response.
     pub(super) async fn begin(&mut self) -> Result<()> {
         while self.opened.is_none() {
             if let Err(failure) = self.open().await {
@@ -154,8 +154,8 @@ impl Reading {
         Ok(())
     }
 
-    /// Gets the next piece of the attempt under way, or begins one.
-    async fn attempt(&mut self) -> Result<Option<Bytes>, Failure> {
+    /// Reads the next chunk of the current attempt, or starts an attempt.
+    async fn attempt(&mut self) -> Result<Option<Bytes>, AttemptFailure> {
         if self.done {
             return Ok(None);
         }
@@ -166,17 +166,19 @@ impl Reading {
             let Some(mut opened) = self.opened.take() else { return Ok(None) };
             let Some(piece) = self.next_piece(&mut opened).await? else {
                 return match self.end {
-                    Some(end) if self.next < end => Err(Failure::Again(self.broken(end))),
+                    Some(end) if self.next < end => {
+                        Err(AttemptFailure::Resume(self.truncated(end)))
+                    }
                     _ => Ok(self.finish()),
                 };
             };
-            let piece = piece.map_err(|error| self.judge_body(error))?;
+            let piece = piece.map_err(|error| self.classify_body_error(error))?;
             let after = self.next.saturating_add(piece.len() as u64);
             if let Some(end) = self.end {
-                let excess = after > end
+                let is_too_long = after > end
                     || after == end && pending_bytes(&mut opened.body).is_some_and(|more| more > 0);
-                if excess {
-                    return Err(Failure::Anew(self.too_long(end)));
+                if is_too_long {
+                    return Err(AttemptFailure::Restart(self.too_long(end)));
                 }
             }
             self.count(piece.len() as u64);
@@ -197,120 +199,122 @@ impl Reading {
 
     fn finish(&mut self) -> Option<Bytes> {
         self.done = true;
-        self.shared.load().succeeded();
+        self.state.limits().succeeded();
         None
     }
 
     fn count(&mut self, bytes: u64) {
-        self.shared.counts.bytes.add(bytes);
+        self.state.counts.bytes.add(bytes);
         self.progress += bytes;
-        if !self.persistence.is_failing() || self.progress >= PROGRESS {
-            self.persistence.got_on();
+        if !self.retry.is_failing() || self.progress >= PROGRESS_BYTES {
+            self.retry.made_progress();
         }
     }
 
-    /// Waits for the next piece, no longer than a stalled one may take.
+    /// Waits for the next chunk within the stall timeout.
     async fn next_piece(
         &mut self,
-        opened: &mut Opened,
-    ) -> std::result::Result<Option<Result<Bytes>>, Failure> {
+        opened: &mut OpenResponse,
+    ) -> std::result::Result<Option<Result<Bytes>>, AttemptFailure> {
         if let Some(first) = opened.first.take() {
             return Ok(first);
         }
-        let options = &self.shared.options;
-        let patience = options.stall_timeout.saturating_sub(opened.waited);
-        let before = self.shared.clock.now();
-        let sleep = self.shared.clock.sleep(patience.min(self.persistence.time_left()));
+        let options = &self.state.options;
+        let timeout = options.stall_timeout.saturating_sub(opened.waited);
+        let before = self.state.clock.now();
+        let sleep = self.state.clock.sleep(timeout.min(self.retry.time_left()));
         let piece = match select(opened.body.pieces.next(), sleep).await {
             Either::Left((piece, _)) => piece,
-            Either::Right(_) => return Err(Failure::Again(self.stalled(opened.meanwhile))),
+            Either::Right(_) => {
+                return Err(AttemptFailure::Resume(self.stalled(opened.bytes_since_check)));
+            }
         };
-        opened.waited += self.shared.clock.now().saturating_duration_since(before);
+        opened.waited += self.state.clock.now().saturating_duration_since(before);
         if let Some(Ok(piece)) = &piece {
-            opened.meanwhile += piece.len() as u64;
-            if opened.meanwhile >= options.least_bytes {
+            opened.bytes_since_check += piece.len() as u64;
+            if opened.bytes_since_check >= options.least_bytes {
                 opened.waited = Duration::ZERO;
-                opened.meanwhile = 0;
+                opened.bytes_since_check = 0;
             }
         }
         Ok(piece)
     }
 
-    /// Begins an attempt at what is still missing.
-    async fn open(&mut self) -> Result<(), Failure> {
+    /// Starts an attempt at the missing bytes.
+    async fn open(&mut self) -> Result<(), AttemptFailure> {
         let resumed = self.next > self.request.start;
         let request = ReadRequest {
             start: self.next,
-            // The end is asked for only where it was named: what a store said of the size may be
-            // the very thing that is wrong.
+            // Uses only the end in the request: the size that the store reported may be wrong.
             end: self.request.end,
             version: self.version.clone().filter(|_| self.inner.capability().versions),
             first_byte: None,
         };
-        let opened = self.race(request).await.map_err(|error| {
-            // What is past the end for one answer was the middle of the object for another.
+        let opened = self.send_hedged(request).await.map_err(|error| {
+            // The position is beyond the end now, so one of the two sizes was wrong.
             if resumed && error.kind() == ErrorKind::Truncated {
-                Failure::Anew(error)
-            } else if may_pass(&error) {
-                Failure::Again(error)
+                AttemptFailure::Restart(error)
+            } else if is_retryable(&error) {
+                AttemptFailure::Resume(error)
             } else {
-                Failure::Final(error)
+                AttemptFailure::Final(error)
             }
         })?;
-        self.shared.contact.answered();
+        self.state.reachability.mark_responded();
         let body = &opened.body;
         if self.has_opened || self.request.version.is_some() {
             let known = self.version.as_ref().filter(|_| self.inner.capability().versions);
             if let Err(error) = check_version(&self.key, known, body.version.as_ref()) {
-                return Err(Failure::Final(error));
+                return Err(AttemptFailure::Final(error));
             }
         }
-        if let (Some(known), Some(told)) = (self.size, body.size)
-            && known != told
+        if let (Some(known), Some(metadata)) = (self.size, body.size)
+            && known != metadata
         {
-            let message = format!("the store said {known} bytes, and then {told}");
-            return Err(Failure::Anew(Error::new(ErrorKind::Corrupt, message)));
+            let message = format!(
+                "the store reported {known} bytes, then {metadata} bytes for the same object"
+            );
+            return Err(AttemptFailure::Restart(Error::new(ErrorKind::Corrupt, message)));
         }
         if self.request.end.is_none()
             && let Some(size) = body.size
         {
             if self.request.start == 0 {
-                check_limit(&self.key, size, self.largest).map_err(Failure::Final)?;
+                check_limit(&self.key, size, self.max_bytes).map_err(AttemptFailure::Final)?;
             }
             self.end = Some(size);
         }
         self.size = self.size.or(body.size);
         self.version = self.version.take().or_else(|| body.version.clone());
         if resumed {
-            self.shared.counts.resumed.add(1);
+            self.state.counts.resumed.add(1);
         }
         self.has_opened = true;
         self.opened = Some(opened);
         Ok(())
     }
 
-    /// Sends a request, and another one where it is late, and once more where that one is, too; the
-    /// first to bring a byte is taken.
-    async fn race(&mut self, request: ReadRequest) -> Result<Opened> {
-        let (shared, inner, key) =
-            (Arc::clone(&self.shared), Arc::clone(&self.inner), self.key.clone());
-        let Shared { options, clock, counts, .. } = &*shared;
+    /// Sends a request, and up to two hedged requests if it is late. Uses the first response.
+    async fn send_hedged(&mut self, request: ReadRequest) -> Result<OpenResponse> {
+        let (state, inner, key) =
+            (Arc::clone(&self.state), Arc::clone(&self.inner), self.key.clone());
+        let ResilientState { options, clock, counts, .. } = &*state;
         let send = |is_hedge| {
             counts.requests.add(1);
             let first_byte = Arc::<FirstByte>::default();
-            let told = Some(Arc::clone(&first_byte));
-            let request = ReadRequest { first_byte: told, ..request.clone() };
-            let answer = send(Arc::clone(&inner), key.clone(), request);
-            Sent { answer, first_byte, is_hedge }
+            let metadata = Some(Arc::clone(&first_byte));
+            let request = ReadRequest { first_byte: metadata, ..request.clone() };
+            let response = send(Arc::clone(&inner), key.clone(), request);
+            InFlightRequest { response, first_byte, is_hedge }
         };
         let began = clock.now();
-        let patience = options.stall_timeout.min(self.persistence.time_left());
-        let mut hedge_delay = shared.load().begin();
-        let mut stall = clock.sleep(patience);
-        // Where nothing is known yet, the first answers to others tell.
-        let mut late_in = (options.hedge_share > 0.0)
-            .then(|| hedge_delay.unwrap_or(FIRST_LOOK))
-            .filter(|delay| *delay < patience)
+        let timeout = options.stall_timeout.min(self.retry.time_left());
+        let mut hedge_delay = state.limits().begin();
+        let mut stall = clock.sleep(timeout);
+        // Without known latencies, waits for those of other requests.
+        let mut hedge_timer = (options.hedge_share > 0.0)
+            .then(|| hedge_delay.unwrap_or(LATENCY_CHECK_INTERVAL))
+            .filter(|delay| *delay < timeout)
             .map(|delay| clock.sleep(delay));
         let mut is_late = false;
         let mut sent = vec![send(false)];
@@ -318,61 +322,64 @@ impl Reading {
         let mut failed = None;
         let opened = poll_fn(|cx| {
             loop {
-                let mut place = 0;
-                while let Some(Sent { answer, first_byte, is_hedge }) = sent.get_mut(place) {
-                    match answer.poll_unpin(cx) {
-                        Poll::Pending => place += 1,
+                let mut index = 0;
+                while let Some(InFlightRequest { response, first_byte, is_hedge }) =
+                    sent.get_mut(index)
+                {
+                    match response.poll_unpin(cx) {
+                        Poll::Pending => index += 1,
                         Poll::Ready(Ok(opened)) => {
                             counts.hedges_won.add(u64::from(*is_hedge));
                             return Poll::Ready(Ok((opened, first_byte.time())));
                         }
                         Poll::Ready(Err(error)) => {
                             failed.get_or_insert(error);
-                            drop(sent.remove(place));
+                            drop(sent.remove(index));
                         }
                     }
                 }
                 if sent.is_empty() || stall.poll_unpin(cx).is_ready() {
-                    return Poll::Ready(Err(failed.take().unwrap_or_else(|| no_answer(patience))));
+                    return Poll::Ready(Err(failed.take().unwrap_or_else(|| no_response(timeout))));
                 }
-                let Some(timer) = &mut late_in else { return Poll::Pending };
+                let Some(timer) = &mut hedge_timer else { return Poll::Pending };
                 if timer.poll_unpin(cx).is_pending() {
                     return Poll::Pending;
                 }
-                late_in = None;
+                hedge_timer = None;
                 if sent.iter().any(|sent| sent.first_byte.time().is_some()) {
-                    // The answer has begun, and only its bytes are still gathered.
+                    // The response has begun. The fetcher is buffering its first chunk.
                     return Poll::Pending;
                 }
-                let mut load = shared.load();
+                let mut limits = state.limits();
                 let Some(delay) = hedge_delay else {
-                    hedge_delay = load.hedge_delay();
+                    hedge_delay = limits.hedge_delay();
                     let waited = clock.now().saturating_duration_since(began);
-                    let rest = hedge_delay.map_or(FIRST_LOOK, |it| it.saturating_sub(waited));
-                    late_in = (waited + rest < patience).then(|| clock.sleep(rest));
+                    let rest =
+                        hedge_delay.map_or(LATENCY_CHECK_INTERVAL, |it| it.saturating_sub(waited));
+                    hedge_timer = (waited + rest < timeout).then(|| clock.sleep(rest));
                     continue;
                 };
                 if !is_late {
                     is_late = true;
-                    load.late();
+                    limits.late();
                 }
-                if load.take_hedge() {
+                if limits.take_hedge() {
                     counts.hedges.add(1);
                     hedges += 1;
                     sent.push(send(true));
-                    // That one may be lost, too.
-                    late_in = (hedges < MOST_HEDGES).then(|| clock.sleep(delay));
+                    // The hedged request may be lost, too.
+                    hedge_timer = (hedges < MAX_HEDGES).then(|| clock.sleep(delay));
                 } else {
-                    // There may be a token for it later.
-                    late_in = Some(clock.sleep(delay.max(LEAST_WAIT)));
+                    // Waits for a hedge token.
+                    hedge_timer = Some(clock.sleep(delay.max(MIN_TOKEN_CHECK_INTERVAL)));
                 }
             }
         })
         .await;
         match opened {
             Ok((opened, first_byte)) => {
-                let came = first_byte.unwrap_or_else(|| clock.now());
-                shared.load().first_byte(came.saturating_duration_since(began), is_late);
+                let arrived = first_byte.unwrap_or_else(|| clock.now());
+                state.limits().first_byte(arrived.saturating_duration_since(began), is_late);
                 Ok(opened)
             }
             Err(error) => {
@@ -382,109 +389,109 @@ impl Reading {
         }
     }
 
-    /// Makes ready for another attempt.
+    /// Prepares the next attempt, and waits before it.
     ///
     /// # Errors
-    /// The last word, where there is none.
-    async fn recover(&mut self, failure: Failure) -> Result<()> {
+    /// The final error, if there is no further attempt.
+    async fn recover(&mut self, failure: AttemptFailure) -> Result<()> {
         self.opened = None;
         self.progress = 0;
-        let (error, anew) = match failure {
-            Failure::Final(error) => return Err(self.refuse(error)),
-            Failure::Again(error) => (error, false),
-            Failure::Anew(error) => (error, true),
+        let (error, restarts) = match failure {
+            AttemptFailure::Final(error) => return Err(self.fail(error)),
+            AttemptFailure::Resume(error) => (error, false),
+            AttemptFailure::Restart(error) => (error, true),
         };
         let capability = self.inner.capability();
-        // Without versions two objects might be joined into one that never was.
+        // Without versions, parts of two different objects could be joined.
         let resumes = capability.ranges && capability.versions && self.version.is_some();
-        if anew || self.next > self.request.start && !resumes {
-            if self.handed_on {
-                return Err(self.refuse(error));
+        if restarts || self.next > self.request.start && !resumes {
+            if self.has_returned_chunks {
+                return Err(self.fail(error));
             }
-            self.shared.counts.wasted_bytes.add(self.next - self.request.start);
+            self.state.counts.wasted_bytes.add(self.next - self.request.start);
             self.next = self.request.start;
             self.end = self.request.end;
             self.size = None;
         }
-        self.persistence.try_again(&self.key, error).await
+        self.retry.wait_before_retry(&self.key, error).await
     }
 
-    fn refuse(&mut self, error: Error) -> Error {
+    fn fail(&mut self, error: Error) -> Error {
         self.done = true;
         if error.kind() == ErrorKind::Changed {
-            self.shared.counts.changed.add(1);
+            self.state.counts.changed.add(1);
         }
-        let fresh = Persistence::new(Arc::clone(&self.shared));
-        std::mem::replace(&mut self.persistence, fresh).end(&self.key, error)
+        let fresh = RetryState::new(Arc::clone(&self.state));
+        std::mem::replace(&mut self.retry, fresh).final_error(&self.key, error)
     }
 
-    /// What an error in the middle of a body means: a broken connection, whatever its kind.
-    fn judge_body(&self, error: Error) -> Failure {
-        let broken = matches!(error.kind(), ErrorKind::Truncated | ErrorKind::Io);
-        if !error.is_fatal() && (broken || may_pass(&error)) {
-            Failure::Again(error)
+    /// Classifies an error within a body. I/O errors and early ends mean a lost connection.
+    fn classify_body_error(&self, error: Error) -> AttemptFailure {
+        let truncated = matches!(error.kind(), ErrorKind::Truncated | ErrorKind::Io);
+        if !error.is_fatal() && (truncated || is_retryable(&error)) {
+            AttemptFailure::Resume(error)
         } else {
-            Failure::Final(error)
+            AttemptFailure::Final(error)
         }
     }
 
-    fn broken(&self, end: u64) -> Error {
-        let message = format!("the body ended before byte {end}");
+    fn truncated(&self, end: u64) -> Error {
+        let message = format!("response body truncated: expected data up to byte {end}");
         Error::new(ErrorKind::Truncated, message).with_offset(self.next)
     }
 
     fn too_long(&self, end: u64) -> Error {
-        let message = "the body goes on behind its end";
+        let message = "response body is longer than announced";
         Error::new(ErrorKind::Corrupt, message).with_offset(end)
     }
 
-    fn stalled(&self, meanwhile: u64) -> Error {
-        self.shared.counts.stalls.add(1);
+    fn stalled(&self, bytes_since_check: u64) -> Error {
+        self.state.counts.stalls.add(1);
         let message = format!(
-            "the body stalled: {meanwhile} bytes in {:.1} s",
-            self.shared.options.stall_timeout.as_secs_f64()
+            "response body stalled: {bytes_since_check} bytes within {:.1} s",
+            self.state.options.stall_timeout.as_secs_f64()
         );
         Error::new(ErrorKind::Timeout, message).with_offset(self.next)
     }
 }
 
-/// A request under way.
-struct Sent {
-    answer: BoxFuture<'static, Result<Opened>>,
+/// A request in flight.
+struct InFlightRequest {
+    response: BoxFuture<'static, Result<OpenResponse>>,
     first_byte: Arc<FirstByte>,
     is_hedge: bool,
 }
 
-/// So many more requests for one read, at most, while none has been answered.
-const MOST_HEDGES: u32 = 2;
+/// Maximum number of hedged requests for one read.
+const MAX_HEDGES: u32 = 2;
 
-/// One request, up to the first piece of its body.
+/// Sends a request and waits for the first chunk of its body.
 fn send(
     inner: Arc<dyn Fetcher>,
     key: Key,
     request: ReadRequest,
-) -> BoxFuture<'static, Result<Opened>> {
+) -> BoxFuture<'static, Result<OpenResponse>> {
     Box::pin(async move {
         let mut body = inner.open(&key, &request).await?;
-        // An error of the body is judged with what is known of the body.
+        // The caller handles an error of the first chunk after it has checked the response.
         let first = Some(body.pieces.next().await);
-        Ok(Opened { body, first, waited: Duration::ZERO, meanwhile: 0 })
+        Ok(OpenResponse { body, first, waited: Duration::ZERO, bytes_since_check: 0 })
     })
 }
 
-fn no_answer(patience: Duration) -> Error {
-    let message = format!("no answer in {:.1} s", patience.as_secs_f64());
+fn no_response(timeout: Duration) -> Error {
+    let message = format!("no response within {:.1} s", timeout.as_secs_f64());
     Error::new(ErrorKind::Timeout, message).with_source(Unreached::Otherwise)
 }
 
-/// Between two looks at how long answers take, where that is not known yet.
-const FIRST_LOOK: Duration = Duration::from_millis(100);
+/// Interval of checks for known latencies.
+const LATENCY_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Between two looks for a token.
-const LEAST_WAIT: Duration = Duration::from_millis(1);
+/// Minimum interval of checks for a hedge token.
+const MIN_TOKEN_CHECK_INTERVAL: Duration = Duration::from_millis(1);
 
-/// How many further bytes are there already, without a wait; `None` at the end and where it is not
-/// known yet.
+/// Returns the number of bytes that are available without waiting. `None` at the end, or if none
+/// have arrived.
 fn pending_bytes(body: &mut Body) -> Option<usize> {
     match body.pieces.next().now_or_never() {
         Some(Some(Ok(more))) => Some(more.len()),

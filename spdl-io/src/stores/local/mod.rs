@@ -24,7 +24,7 @@ use spdl_core::{Error, ErrorKind, Result};
 
 use self::page_cache::{FileStamp, PageCacheReader};
 use self::read_buffers::ReadBuffers;
-use crate::fetch::coalesce::{Joined, join};
+use crate::fetch::coalesce::{CoalescedRange, coalesce};
 use crate::fetch::{
     Body, Capability, Fetcher, Key, ObjectMeta, ReadRequest, check_limit, check_version,
     past_the_end, range_len,
@@ -57,8 +57,8 @@ const MAX_COALESCED_BYTES: u64 = 1 << 20;
 /// not return from a read within 200 ms, for example on a lost network share, that thread is
 /// detached.
 ///
-/// Buffers of 4 KiB to 1 MiB are recycled. At limit 8 MiB of them stay allocated while unused.
-/// Ranges at limit 4 KiB apart are read together, up to 1 MiB. Their memory is released when all
+/// Buffers of 4 KiB to 1 MiB are recycled. At most 8 MiB of them stay allocated while unused.
+/// Ranges at most 4 KiB apart are read together, up to 1 MiB. Their memory is released when all
 /// ranges of such a read are dropped.
 ///
 /// Reads return the current content of the file. Symbolic links are followed. Devices and pipes
@@ -180,7 +180,7 @@ impl Fetcher for LocalFetcher {
         for range in ranges {
             range_len(key, range)?;
         }
-        let joined = join(ranges, RANGE_GAP, MAX_COALESCED_BYTES);
+        let joined = coalesce(ranges, RANGE_GAP, MAX_COALESCED_BYTES);
         let page_cache = self.page_cache.as_ref();
         if let Some(bytes) = page_cache.and_then(|it| it.parts(key, &joined, &self.buffers)) {
             return Ok(split_ranges(ranges, &joined, &bytes));
@@ -302,7 +302,7 @@ fn read_whole(
 fn read_parts(
     key: &Key,
     ranges: &[Range<u64>],
-    joined: &[Joined],
+    joined: &[CoalescedRange],
     buffers: &ReadBuffers,
     cached_files: Option<&PageCacheReader>,
 ) -> Result<Vec<Bytes>> {
@@ -319,7 +319,7 @@ fn read_parts(
 }
 
 /// Extracts the original ranges from the coalesced reads.
-fn split_ranges(ranges: &[Range<u64>], joined: &[Joined], read: &[Bytes]) -> Vec<Bytes> {
+fn split_ranges(ranges: &[Range<u64>], joined: &[CoalescedRange], read: &[Bytes]) -> Vec<Bytes> {
     let mut parts = vec![Bytes::new(); ranges.len()];
     for (joined, bytes) in joined.iter().zip(read) {
         let start = joined.range.start;

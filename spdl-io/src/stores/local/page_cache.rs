@@ -12,7 +12,7 @@ use bytes::Bytes;
 
 use super::read_buffers::ReadBuffers;
 use crate::fetch::Key;
-use crate::fetch::coalesce::Joined;
+use crate::fetch::coalesce::CoalescedRange;
 
 /// Limit in bytes of a read on the calling thread, which bounds the time of the copy.
 pub(crate) const MAX_BYTES: u64 = 256 << 10;
@@ -52,7 +52,7 @@ enum Attempt<T> {
 }
 
 impl PageCacheReader {
-    /// Reads a whole file of at limit `max_bytes`. Returns `None` if an I/O thread must read it.
+    /// Reads a whole file of at most `max_bytes`. Returns `None` if an I/O thread must read it.
     pub(crate) fn whole(&self, key: &Key, max_bytes: u64, buffers: &ReadBuffers) -> Option<Bytes> {
         self.attempt(|| self.files.whole(key, max_bytes.min(MAX_BYTES), buffers))
     }
@@ -61,7 +61,7 @@ impl PageCacheReader {
     pub(crate) fn parts(
         &self,
         key: &Key,
-        joined: &[Joined],
+        joined: &[CoalescedRange],
         buffers: &ReadBuffers,
     ) -> Option<Vec<Bytes>> {
         let lengths = joined.iter().map(|joined| joined.range.end - joined.range.start);
@@ -137,7 +137,7 @@ mod system {
 
     #[derive(Debug, Default)]
     pub(super) struct Files {
-        /// Files of which ranges were read, limit recently used first.
+        /// Files of which ranges were read, most recently used first.
         open: Mutex<Vec<OpenFile>>,
         /// For each device, whether its file system is in `LOCAL_FILE_SYSTEMS`.
         devices: Mutex<HashMap<Device, bool>>,
@@ -354,7 +354,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::fetch::coalesce::join;
+    use crate::fetch::coalesce::coalesce;
 
     fn contents(len: usize) -> Vec<u8> {
         (0..len).map(|at| (at * 31 % 251) as u8).collect()
@@ -404,7 +404,7 @@ mod tests {
                 .map(|(start, len)| start..start + len)
                 .filter(|range| range.end <= bytes.len() as u64)
                 .collect();
-            let joined = join(&ranges, 100, MAX_BYTES);
+            let joined = coalesce(&ranges, 100, MAX_BYTES);
             let (files, buffers) = (system::Files::default(), ReadBuffers::default());
             let ranges = joined.iter().map(|joined| joined.range.clone());
             let parts = read(files.ranges(&key, ranges, &buffers)).unwrap();
@@ -484,7 +484,7 @@ mod tests {
         assert!(!range(95..101) && !range(101..101), "past the end");
         assert!(!range(u64::MAX - 1..u64::MAX));
         let reads = PageCacheReader::default();
-        let long = join(&[0..MAX_BYTES, MAX_BYTES + 1..2 * MAX_BYTES], 0, u64::MAX);
+        let long = coalesce(&[0..MAX_BYTES, MAX_BYTES + 1..2 * MAX_BYTES], 0, u64::MAX);
         assert!(reads.parts(&key, &long, &buffers).is_none());
         assert!(reads.whole(&key, 100, &buffers).is_none(), "at or above the limit");
         assert_eq!(reads.rest.load(Ordering::Relaxed), 0, "a size above the limit is not a miss");

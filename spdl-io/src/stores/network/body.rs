@@ -41,7 +41,7 @@ async fn buffer_first_chunk_within(
         match timeout_at(until, body.pieces.next()).await {
             Ok(Some(Ok(piece))) => {
                 if let Some(first_byte) = &request.first_byte {
-                    first_byte.has_come(std::time::Instant::now());
+                    first_byte.record(std::time::Instant::now());
                 }
                 joined.push(piece);
             }

@@ -1,4 +1,4 @@
-//! Failing, waiting and giving up: what one call has behind it.
+//! Retries of one call: delays, limits, and the final error.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,24 +6,24 @@ use std::time::{Duration, Instant};
 
 use spdl_core::{Error, ErrorKind, Result};
 
-use super::Shared;
-use super::contact::STRANGER_PATIENCE;
+use super::ResilientState;
+use super::reachability::FIRST_CONTACT_TIMEOUT;
 use crate::fetch::Key;
 
-/// So many failures of one call are kept; of more, the first are.
-const LISTED: usize = 32;
+/// Number of failures of one call that are kept, counted from the first.
+const MAX_LISTED: usize = 32;
 
 /// One failed attempt at a read.
 #[non_exhaustive]
 #[derive(Clone, Debug)]
 pub struct Attempt {
-    /// When it failed, counted from the start of the read.
+    /// Time from the start of the read to the failure.
     pub after: Duration,
-    /// Why.
+    /// The error of this attempt.
     pub error: Error,
 }
 
-/// All attempts at a read that was given up: the cause of its error.
+/// All failed attempts of a read: the source of its final error.
 ///
 /// ```
 /// # use std::{sync::Arc, time::Duration};
@@ -54,26 +54,26 @@ pub struct Attempts {
 }
 
 impl Attempts {
-    /// The attempts behind an error of a [`Resilient`](crate::Resilient) fetcher; `None` where it
-    /// was not tried again.
+    /// Returns the attempts of an error of a [`Resilient`](crate::Resilient) fetcher. `None` if the
+    /// call was not retried.
     pub fn of(error: &Error) -> Option<&Attempts> {
         std::error::Error::source(error)?.downcast_ref()
     }
 
-    /// The first 32 of them, in order.
+    /// Returns the first 32 attempts in order.
     pub fn list(&self) -> &[Attempt] {
         &self.list
     }
 
-    /// How many there were in all.
+    /// Returns the total number of attempts.
     pub fn count(&self) -> u64 {
         self.list.len() as u64 + self.unlisted
     }
 }
 
 impl Attempts {
-    /// Each reason once, with the first attempt that failed for it and how many did, in the order in which
-    /// they came.
+    /// Returns each distinct reason, the time of its first attempt and the number of its attempts,
+    /// in order of first occurrence.
     fn reasons(&self) -> Vec<(String, Duration, u64)> {
         let mut reasons: Vec<(String, Duration, u64)> = Vec::new();
         for Attempt { after, error } in &self.list {
@@ -87,8 +87,8 @@ impl Attempts {
     }
 }
 
-/// Each reason once, with the time of the first attempt that failed for it; nothing where all have one
-/// reason, as the error itself tells that.
+/// Lists each distinct reason with its first time. Empty if all attempts have the same reason,
+/// which is that of the final error.
 impl fmt::Display for Attempts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let reasons = self.reasons();
@@ -111,118 +111,116 @@ impl fmt::Display for Attempts {
 
 impl std::error::Error for Attempts {}
 
-/// What one call has behind it.
-pub(super) struct Persistence {
-    shared: Arc<Shared>,
+/// The failures and limits of one call.
+pub(super) struct RetryState {
+    state: Arc<ResilientState>,
     attempts: Attempts,
-    /// Failures since it last got on.
+    /// Failures since the last progress.
     failures: u32,
     began: Instant,
-    /// Since when it has failed to get on.
+    /// Time of the last progress without a failure. Start of the retry time.
     since: Instant,
-    /// Since when nobody is met where a store should be that has never answered.
-    nobody_since: Option<Instant>,
+    /// First failure to reach a store that has never responded.
+    unreachable_since: Option<Instant>,
 }
 
-impl Persistence {
-    pub(super) fn new(shared: Arc<Shared>) -> Self {
-        let now = shared.clock.now();
-        Persistence {
-            shared,
+impl RetryState {
+    pub(super) fn new(state: Arc<ResilientState>) -> Self {
+        let now = state.clock.now();
+        RetryState {
+            state,
             attempts: Attempts::default(),
             failures: 0,
             began: now,
             since: now,
-            nobody_since: None,
+            unreachable_since: None,
         }
     }
 
-    /// It has got on: failures from here on are a row of their own.
-    pub(super) fn got_on(&mut self) {
+    /// Records progress: resets the retry limits.
+    pub(super) fn made_progress(&mut self) {
         self.failures = 0;
-        self.since = self.shared.clock.now();
+        self.since = self.state.clock.now();
     }
 
     pub(super) fn is_failing(&self) -> bool {
         self.failures > 0
     }
 
-    /// How long an attempt may take.
+    /// Returns the remaining retry time.
     pub(super) fn time_left(&self) -> Duration {
-        let spent = self.shared.clock.now().saturating_duration_since(self.since);
-        self.shared.options.budget.saturating_sub(spent)
+        let spent = self.state.clock.now().saturating_duration_since(self.since);
+        self.state.options.budget.saturating_sub(spent)
     }
 
-    /// Waits until another attempt may follow one that failed with `error`.
+    /// Waits before the next attempt, after a failure with `error`.
     ///
     /// # Errors
-    /// The last word on the read, where there is to be none.
-    pub(super) async fn try_again(&mut self, key: &Key, error: Error) -> Result<()> {
-        let asked = error.retry_after();
-        self.shared.contact.failed(&error);
-        self.note(&error);
+    /// The final error, if a limit is reached.
+    pub(super) async fn wait_before_retry(&mut self, key: &Key, error: Error) -> Result<()> {
+        let requested = error.retry_after();
+        self.state.reachability.failed(&error);
+        self.record(&error);
         self.failures += 1;
-        if self.failures >= self.shared.options.attempts {
+        if self.failures >= self.state.options.attempts {
             return Err(self.give_up(key, error, None));
         }
-        let mut delay = self.shared.jittered(self.failures);
-        if let Some(asked) = asked {
-            // Not all at the very moment that the store named.
-            delay = asked.saturating_add(delay);
+        let mut delay = self.state.jittered(self.failures);
+        if let Some(requested) = requested {
+            // The jitter spreads the requests of many readers.
+            delay = requested.saturating_add(delay);
         }
         if delay >= self.time_left() {
-            let why = match asked {
-                Some(_) => "the store asks for a longer wait than its time allows",
-                None => "its time is over",
+            let why = match requested {
+                Some(_) => {
+                    "the store requests a longer delay (Retry-After) than the remaining retry time"
+                }
+                None => "retry time limit reached",
             };
             return Err(self.give_up(key, error, Some(why)));
         }
-        self.shared.contact.tell(&error);
-        if self.shared.contact.is_stranger(&error) {
-            let now = self.shared.clock.now();
-            let since = *self.nobody_since.get_or_insert(now);
+        self.state.reachability.report(&error);
+        if self.state.reachability.is_unreachable(&error) {
+            let now = self.state.clock.now();
+            let since = *self.unreachable_since.get_or_insert(now);
             let spent = now.saturating_duration_since(since);
-            let left = STRANGER_PATIENCE.saturating_sub(spent);
+            let left = FIRST_CONTACT_TIMEOUT.saturating_sub(spent);
             if left.is_zero() {
-                let why = "nothing has answered there so far: is the address right, and does the \
-                           server run?";
+                let why = "no response from this server so far; check the address, and that \
+                                           the server is running";
                 return Err(self.give_up(key, error, Some(why)));
             }
-            // Waits that grew while nothing came are no reason to give up.
+            // A long backoff delay does not exceed the remaining time.
             delay = delay.min(left);
         }
-        self.shared.clock.sleep(delay).await;
+        self.state.clock.sleep(delay).await;
         loop {
-            let taken = self.shared.load().take_retry(self.shared.clock.now());
+            let taken = self.state.limits().take_retry(self.state.clock.now());
             let Err(wait) = taken else { break };
-            let wait = wait.saturating_add(self.shared.jittered(1));
+            let wait = wait.saturating_add(self.state.jittered(1));
             if wait >= self.time_left() {
-                return Err(self.give_up(
-                    key,
-                    error,
-                    Some("all retries of this fetcher are used up"),
-                ));
+                return Err(self.give_up(key, error, Some("no retry tokens left for this store")));
             }
-            self.shared.clock.sleep(wait).await;
+            self.state.clock.sleep(wait).await;
         }
-        self.shared.counts.retries.add(1);
+        self.state.counts.retries.add(1);
         Ok(())
     }
 
-    /// The last word where trying again makes no sense: the error itself, with what was before it.
-    pub(super) fn end(mut self, key: &Key, error: Error) -> Error {
-        self.shared.contact.failed(&error);
+    /// Returns the final error after a failure that is not retryable.
+    pub(super) fn final_error(mut self, key: &Key, error: Error) -> Error {
+        self.state.reachability.failed(&error);
         if self.attempts.count() == 0 {
-            self.shared.counts.failed.add(1);
+            self.state.counts.failed.add(1);
             return error.with_key(key.display_name());
         }
-        self.note(&error);
-        self.give_up(key, error, Some("trying again makes no sense"))
+        self.record(&error);
+        self.give_up(key, error, Some("not retryable"))
     }
 
-    fn note(&mut self, error: &Error) {
-        if self.attempts.list.len() < LISTED {
-            let after = self.shared.clock.now().saturating_duration_since(self.began);
+    fn record(&mut self, error: &Error) {
+        if self.attempts.list.len() < MAX_LISTED {
+            let after = self.state.clock.now().saturating_duration_since(self.began);
             self.attempts.list.push(Attempt { after, error: error.clone() });
         } else {
             self.attempts.unlisted += 1;
@@ -230,15 +228,15 @@ impl Persistence {
     }
 
     fn give_up(&mut self, key: &Key, error: Error, why: Option<&str>) -> Error {
-        self.shared.counts.failed.add(1);
+        self.state.counts.failed.add(1);
         let attempts = std::mem::take(&mut self.attempts);
-        if attempts.count() == 1 && self.shared.options.attempts == 1 {
+        if attempts.count() == 1 && self.state.options.attempts == 1 {
             return error.with_key(key.display_name());
         }
-        let spent = self.shared.clock.now().saturating_duration_since(self.began).as_secs_f64();
+        let spent = self.state.clock.now().saturating_duration_since(self.began).as_secs_f64();
         let tried = match attempts.count() {
             1 => "tried once".to_owned(),
-            // More digits than count for anything are none that help.
+            // From 10 s on, fractions of a second are noise.
             count if spent >= 10.0 => format!("tried {count} times in {spent:.0} s"),
             count => format!("tried {count} times in {spent:.1} s"),
         };
@@ -255,8 +253,8 @@ impl Persistence {
     }
 }
 
-/// Whether the same request may succeed another time. To a fetcher bytes have no format: where one
-/// says `Corrupt`, they were damaged on their way.
-pub(super) fn may_pass(error: &Error) -> bool {
+/// Returns whether a retry may succeed. `Corrupt` is retryable, because a fetcher does not parse
+/// formats: the bytes were damaged in transit.
+pub(super) fn is_retryable(error: &Error) -> bool {
     !error.is_fatal() && (error.kind().is_transient() || error.kind() == ErrorKind::Corrupt)
 }

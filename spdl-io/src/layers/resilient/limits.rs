@@ -1,0 +1,211 @@
+//! Limits of additional requests: token buckets for retry_tokens and hedge_tokens, and the hedge delay.
+
+use std::time::{Duration, Instant};
+
+use super::ResilientOptions;
+
+/// Number of recent times to the first byte that are kept.
+const KEPT_TIMES: usize = 256;
+/// Minimum number of times before the quantiles are used.
+const MIN_TIMES: usize = 32;
+/// Number of new times between two computations of the quantiles.
+const REFRESH_INTERVAL: usize = 16;
+/// Weight of one request in the moving average of late requests.
+const LATE_WEIGHT: f64 = 1.0 / 32.0;
+/// Share of late requests above which the whole store is slow, so that hedge_tokens would add limits.
+const MAX_LATE_SHARE: f64 = 0.25;
+/// Maximum number of saved hedge tokens.
+const MAX_HEDGE_TOKENS: f64 = 10.0;
+
+#[derive(Debug)]
+pub(super) struct RequestLimits {
+    max_retry_tokens: f64,
+    per_success: f64,
+    per_second: f64,
+    retry_tokens: f64,
+    refilled_at: Instant,
+
+    hedge_share: f64,
+    hedge_tokens: f64,
+    /// Times to the first byte, as a ring buffer.
+    times: Vec<Duration>,
+    next: usize,
+    hedge_delay: Option<Duration>,
+    late_share: f64,
+}
+
+impl RequestLimits {
+    pub(super) fn new(options: &ResilientOptions, now: Instant) -> Self {
+        RequestLimits {
+            max_retry_tokens: options.retry_tokens,
+            per_success: options.tokens_per_success,
+            per_second: options.tokens_per_second,
+            retry_tokens: options.retry_tokens,
+            refilled_at: now,
+            hedge_share: options.hedge_share,
+            hedge_tokens: 0.0,
+            times: Vec::with_capacity(KEPT_TIMES),
+            next: 0,
+            hedge_delay: None,
+            late_share: 0.0,
+        }
+    }
+
+    /// Takes a retry token. If there is none, returns the time until the next one.
+    pub(super) fn take_retry(&mut self, now: Instant) -> Result<(), Duration> {
+        let seconds = now.saturating_duration_since(self.refilled_at).as_secs_f64();
+        self.refilled_at = self.refilled_at.max(now);
+        self.retry_tokens =
+            (self.retry_tokens + seconds * self.per_second).min(self.max_retry_tokens);
+        if self.retry_tokens >= 1.0 {
+            self.retry_tokens -= 1.0;
+            return Ok(());
+        }
+        let seconds = (1.0 - self.retry_tokens) / self.per_second;
+        // At least 1 ms, so that the caller does not spin.
+        let min_wait = Duration::from_millis(1);
+        Err(Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX).max(min_wait))
+    }
+
+    pub(super) fn succeeded(&mut self) {
+        self.retry_tokens = (self.retry_tokens + self.per_success).min(self.max_retry_tokens);
+    }
+
+    /// Counts a new request. Returns the time after which it is late, or `None` if too few latencies
+    /// are known.
+    pub(super) fn begin(&mut self) -> Option<Duration> {
+        self.hedge_tokens = (self.hedge_tokens + self.hedge_share).min(MAX_HEDGE_TOKENS);
+        self.hedge_delay()
+    }
+
+    /// Returns the same time as [`begin`](RequestLimits::begin), without counting a request.
+    pub(super) fn hedge_delay(&self) -> Option<Duration> {
+        self.hedge_delay.filter(|_| self.hedge_share > 0.0)
+    }
+
+    /// Counts a late request.
+    pub(super) fn late(&mut self) {
+        self.late_share += (1.0 - self.late_share) * LATE_WEIGHT;
+    }
+
+    /// Records the time to the first byte of a request.
+    pub(super) fn first_byte(&mut self, time: Duration, late: bool) {
+        if !late {
+            self.late_share -= self.late_share * LATE_WEIGHT;
+        }
+        if self.times.len() < KEPT_TIMES {
+            self.times.push(time);
+        } else {
+            self.times[self.next % KEPT_TIMES] = time;
+        }
+        self.next = (self.next + 1) % (KEPT_TIMES * REFRESH_INTERVAL);
+        if self.times.len() >= MIN_TIMES && self.next.is_multiple_of(REFRESH_INTERVAL) {
+            let mut sorted = self.times.clone();
+            sorted.sort_unstable();
+            let quantile = |share: f64| sorted[((sorted.len() - 1) as f64 * share) as usize];
+            // If nearly all times are equal, the 95th percentile is too close to the median.
+            self.hedge_delay = Some(quantile(0.95).max(quantile(0.5).mul_f64(1.5)));
+        }
+    }
+
+    /// Takes a hedge token. Fails while many requests are late or fail.
+    pub(super) fn take_hedge(&mut self) -> bool {
+        let is_overloaded =
+            self.late_share > MAX_LATE_SHARE || self.retry_tokens < self.max_retry_tokens / 2.0;
+        let is_taken = !is_overloaded && self.hedge_tokens >= 1.0;
+        if is_taken {
+            self.hedge_tokens -= 1.0;
+        }
+        is_taken
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    fn limits(options: ResilientOptions) -> (RequestLimits, Instant) {
+        let now = Instant::now();
+        (RequestLimits::new(&options, now), now)
+    }
+
+    #[test]
+    fn retry_tokens_refill_with_time_and_success() {
+        let options = ResilientOptions::default().retry_tokens(3.0).tokens_per_second(2.0);
+        let (mut limits, now) = limits(options.tokens_per_success(0.25));
+        for _ in 0..3 {
+            assert_eq!(limits.take_retry(now), Ok(()));
+        }
+        assert_eq!(limits.take_retry(now), Err(500 * MS));
+        assert_eq!(limits.take_retry(now + 250 * MS), Err(250 * MS));
+        assert_eq!(limits.take_retry(now + 500 * MS), Ok(()));
+        for _ in 0..4 {
+            assert!(limits.take_retry(now + 500 * MS).is_err());
+            limits.succeeded();
+        }
+        assert_eq!(limits.take_retry(now + 500 * MS), Ok(()));
+        // The bucket never exceeds its size.
+        let later = now + Duration::from_secs(3600);
+        assert_eq!((0..9).filter(|_| limits.take_retry(later).is_ok()).count(), 3);
+        // A clock that does not advance adds no tokens, and one that goes back removes none.
+        assert!(limits.take_retry(now).is_err());
+    }
+
+    #[test]
+    fn requests_are_late_beyond_the_95th_percentile() {
+        let (mut limits, _) = limits(ResilientOptions::default());
+        for n in 1..=31 {
+            limits.first_byte(n * MS, false);
+            assert_eq!(limits.begin(), None, "after {n} times");
+        }
+        limits.first_byte(32 * MS, false);
+        // The 95th percentile of 1..=32 ms: index 31 × 0.95, rounded down.
+        assert_eq!(limits.begin(), Some(30 * MS));
+        // For equal times, 1.5 times the median.
+        for _ in 0..KEPT_TIMES {
+            limits.first_byte(10 * MS, false);
+        }
+        assert_eq!(limits.begin(), Some(15 * MS));
+    }
+
+    #[test]
+    fn hedges_are_limited_to_a_share_of_requests() {
+        let (mut limits, _) = limits(ResilientOptions::default());
+        let hedge_tokens = (0..10_000)
+            .filter(|_| {
+                limits.begin();
+                limits.take_hedge()
+            })
+            .count();
+        assert!((499..=500).contains(&hedge_tokens), "{hedge_tokens}");
+        let (mut none, _) = super::tests::limits(ResilientOptions::default().hedge_share(0.0));
+        for _ in 0..100 {
+            none.first_byte(MS, false);
+            assert_eq!(none.begin(), None);
+            assert!(!none.take_hedge());
+        }
+    }
+
+    #[test]
+    fn no_hedges_while_many_requests_are_late_or_fail() {
+        let (mut limits, now) = limits(ResilientOptions::default());
+        for _ in 0..100 {
+            limits.begin();
+        }
+        assert!(limits.take_hedge());
+        for _ in 0..12 {
+            limits.late();
+        }
+        assert!(!limits.take_hedge(), "while many requests are late");
+        for _ in 0..12 {
+            limits.first_byte(MS, false);
+        }
+        assert!(limits.take_hedge(), "after requests were in time");
+        for _ in 0..51 {
+            limits.take_retry(now).unwrap();
+        }
+        assert!(!limits.take_hedge(), "while the retry bucket is less than half full");
+    }
+}
