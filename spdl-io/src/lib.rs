@@ -1,8 +1,17 @@
-//! From keys to bytes: where a pipeline's data lie, and how they are read.
+//! Stores, archives and data sets for SPDL: from the key of a sample to its bytes.
 //!
-//! A [`Fetcher`] reads whole objects, or ranges of them, from one kind of storage. [`Fetch`] is the
-//! pipeline stage that calls it. An [`ImageFolder`] names the images below a folder, and their
-//! classes, as a [`Dataset`](spdl_core::Dataset).
+//! ```text
+//! data set ──► record ──► fetcher layers ──► store
+//! positions    keys,      retries, cache     files, HTTP, S3,
+//!              ranges                        GCS, Azure, memory
+//! ```
+//!
+//! - A [`Fetcher`] reads objects, or byte ranges of them, from one store. Layers such as [`Resilient`] wrap
+//!   a fetcher and add retries or a cache.
+//! - A data set of [`datasets`] maps a position to a sample, and says which objects or ranges hold it.
+//! - The stages [`Fetch`], [`FetchRecord`] and [`FetchLabeled`] read the bytes in a pipeline of `spdl-core`.
+//!
+//! This crate decodes no images; `spdl-media` does. Terms are defined in the [glossary].
 //!
 //! ```
 //! use std::sync::Arc;
@@ -13,10 +22,10 @@
 //! # std::fs::create_dir(folder.path().join("cat")).unwrap();
 //! # std::fs::write(folder.path().join("cat/1.jpg"), b"not really").unwrap();
 //! # let path = folder.path();
-//! let images = ImageFolder::open(path)?;
+//! let images = ImageFolder::open(path)?; // one folder per class
 //! assert_eq!(images.classes(), ["cat"]);
 //!
-//! let pipeline = PipelineBuilder::new(DatasetSource::new(images))
+//! let pipeline = PipelineBuilder::new(DatasetSource::new(images).shuffled(7))
 //!     .async_stage("fetch", Fetch::new(Arc::new(LocalFetcher::new())))
 //!     .build()?;
 //! for sample in pipeline {
@@ -26,19 +35,25 @@
 //! # Ok::<(), spdl_core::Error>(())
 //! ```
 //!
-//! | you want | see |
-//! |---|---|
-//! | reads that survive a store's failures | [`Resilient`] |
-//! | web servers, S3, Google Cloud Storage, Azure, by address | [`StoreRegistry`] |
-//! | objects in memory | [`MemoryFetcher`] |
-//! | sizes and versions, bodies piece by piece, several ranges | [`Fetcher`] |
-//! | files inside tar and zip archives, and arrays of NumPy | [`archive`] |
-//! | samples of several fields: shards as of WebDataset, lists of files | [`datasets`] |
-//! | to read such samples | [`FetchRecord`], [`FetchLabeled`] |
-//! | a data set written as tar shards | [`shards`] |
+//! # Tasks
 //!
-//! Storage of your own is one implementation of [`Fetcher`] and one call of
-//! `spdl_io::testing::fetcher_contract` (feature `testing`) in a test.
+//! | task | API |
+//! |---|---|
+//! | open a data set of any kind by its path or address | [`OpenedDataset`](datasets::OpenedDataset) |
+//! | open a folder of images with one folder per class | [`ImageFolder`] |
+//! | open tar shards, TFRecord, MDS or Parquet files, or a list of files | [`datasets`] |
+//! | read whole files in a pipeline | [`Fetch`] |
+//! | read samples with several fields in a pipeline | [`FetchRecord`]; [`FetchLabeled`] for one field and a label |
+//! | open a store by its address: a path, `https:`, `s3:`, `gs:`, `az:` | [`StoreRegistry`] |
+//! | read local files, or objects in memory | `LocalFetcher` (feature `local`), [`MemoryFetcher`] |
+//! | read sizes and versions, streams, or several ranges | [`Fetcher`] |
+//! | add retries, hedged requests and stall timeouts | [`Resilient`] |
+//! | cache objects in memory or on disk | `CachedFetcher` (feature `cache`) |
+//! | read members of tar and zip archives, and NumPy arrays | [`archive`] |
+//! | write a data set as tar shards | [`shards`] |
+//! | implement a store | [`Fetcher`], tested by `testing::fetcher_contract` (feature `testing`) |
+//!
+//! [glossary]: https://github.com/spdl-rs/spdl/blob/main/docs/glossary.md
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
@@ -69,9 +84,9 @@ pub use stores::LocalFetcher;
 pub use stores::ObjectStoreFetcher;
 pub use stores::{MemoryFetcher, SourceOptions, StoreRegistry};
 
-// What a fetcher of another crate needs, so that it can be written against this one alone.
+// Re-exported, so that an implementation of `Fetcher` needs only this crate.
 pub use spdl_core::{BoxStream, Error, ErrorKind, Result, async_trait, block_on};
 
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/datasets.md")]
-struct ProgramsOfTheGuide;
+struct GuideExamples;

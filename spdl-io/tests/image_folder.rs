@@ -1,4 +1,4 @@
-//! What an image folder makes of every kind of tree and name.
+//! Tests of `ImageFolder`: classes, order, links, warnings.
 
 // feature of this file: Q07
 #![expect(clippy::unwrap_used, reason = "helpers of tests, where a panic is the report")]
@@ -12,7 +12,7 @@ use spdl_io::records::IMAGE_EXTENSIONS;
 use spdl_io::{Fetcher, ImageFolder, Key, LocalFetcher, MemoryFetcher};
 use tempfile::TempDir;
 
-/// A folder with these files, and empty folders where a name ends in a slash.
+/// Creates a folder with these files. A name that ends with a slash is an empty folder.
 fn tree(names: &[&str]) -> TempDir {
     let root = tempfile::tempdir().unwrap();
     for name in names {
@@ -27,7 +27,7 @@ fn tree(names: &[&str]) -> TempDir {
     root
 }
 
-/// Label and path below the root of every image, in order.
+/// The label and the path below the root of each image, in order.
 fn found(root: &Path) -> Vec<(i64, String)> {
     let images = ImageFolder::open(root).unwrap();
     let items = (0..images.len()).map(|index| images.item(index).unwrap());
@@ -76,13 +76,13 @@ fn classes_are_the_sorted_folders_below_the_root() {
 #[test]
 fn nested_images_belong_to_the_top_class_in_the_order_of_torchvision() {
     let root = tree(&["a/x/2.jpg", "a/x-y/1.jpg", "a/z.jpg", "a/x/w/3.jpg", "b/1.jpg"]);
-    // `a/x-y` comes between `a/x` and `a/x/w`, since `-` sorts before `/`.
+    // `a/x-y` is sorted between `a/x` and `a/x/w`, because `-` is less than `/`.
     let expected =
         [(0, "a/z.jpg"), (0, "a/x/2.jpg"), (0, "a/x-y/1.jpg"), (0, "a/x/w/3.jpg"), (1, "b/1.jpg")];
     assert_eq!(found(root.path()), images(&expected));
 }
 
-/// So many that they are listed by several threads.
+/// The folders are listed by several threads.
 #[test]
 fn many_folders_give_the_same_list_as_few() {
     let mut expected = Vec::new();
@@ -93,7 +93,7 @@ fn many_folders_give_the_same_list_as_few() {
             expected.extend(images.map(|path| (class, path)));
         }
     }
-    // As above: within a class by the bytes of the folder, then by name.
+    // Within a class: by the bytes of the folder path, then by file name.
     expected.sort_by_key(|(class, path)| {
         let (folder, name) = path.rsplit_once('/').unwrap();
         (*class, folder.to_owned(), name.to_owned())
@@ -101,7 +101,7 @@ fn many_folders_give_the_same_list_as_few() {
     let names: Vec<&str> = expected.iter().map(|(_, path)| path.as_str()).collect();
     let root = tree(&[&names[..], &["empty/", "full/not an image"]].concat());
     assert_eq!(found(root.path()), expected);
-    let message = "a class without images".to_owned();
+    let message = "class has no images".to_owned();
     assert_eq!(
         warnings(root.path()),
         [("empty".to_owned(), message.clone()), ("full".to_owned(), message)]
@@ -109,12 +109,11 @@ fn many_folders_give_the_same_list_as_few() {
 }
 
 #[test]
-fn parts_of_a_data_set_that_would_be_classes_are_told() {
+fn folders_named_like_splits_give_a_warning() {
     let root = tree(&["Train/cat/1.jpg", "val/cat/2.jpg"]);
     let path = root.path().join("Train").display().to_string();
-    let message = format!(
-        "the folders Train, val are taken for classes; for one part of the data, give {path}"
-    );
+    let message =
+        format!("the folders Train, val are used as classes; to read one split, open {path}");
     assert_eq!(warnings(root.path()), [(String::new(), message)]);
     for classes in
         [&["train/1.jpg"][..], &["train/1.jpg", "tram/1.jpg"], &["cat/1.jpg", "val/1.jpg"]]
@@ -124,13 +123,13 @@ fn parts_of_a_data_set_that_would_be_classes_are_told() {
     let objects = [("a/test/1.jpg", ""), ("a/validation/2.jpg", "")];
     let store: Arc<dyn Fetcher> = Arc::new(MemoryFetcher::from_iter(objects));
     let images = spdl_core::block_on(ImageFolder::fetch(&store, "a", &IMAGE_EXTENSIONS)).unwrap();
-    let told: Vec<_> = images.warnings().iter().map(|it| it.message()).collect();
-    assert_eq!(told.len(), 1);
-    assert!(told[0].ends_with("give a/test"), "{told:?}");
+    let messages: Vec<_> = images.warnings().iter().map(|it| it.message()).collect();
+    assert_eq!(messages.len(), 1);
+    assert!(messages[0].ends_with("open a/test"), "{messages:?}");
 }
 
 #[test]
-fn a_folder_in_a_store_is_that_on_a_disk() {
+fn a_stored_folder_equals_a_local_folder() {
     let names = [
         "b/1.jpg",
         "a/x/2.jpg",
@@ -157,18 +156,18 @@ fn a_folder_in_a_store_is_that_on_a_disk() {
             (0..images.len()).map(|index| images.item(index).unwrap()).collect()
         };
         assert_eq!(items(&stored), items(&local));
-        assert_eq!(stored.content_hash(), local.content_hash(), "a run may go on with the other");
+        assert_eq!(stored.content_hash(), local.content_hash(), "a run may resume with the other");
         assert_eq!(stored.warnings().len(), local.warnings().len());
     }
     let store: Arc<dyn Fetcher> = Arc::new(MemoryFetcher::from_iter([("photos/a.txt", "")]));
     let none = ImageFolder::fetch(&store, "photos", &IMAGE_EXTENSIONS);
     let error = spdl_core::block_on(none).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotFound);
-    assert!(error.message().contains("1 file of another kind"), "{error}");
+    assert!(error.message().contains("1 other file;"), "{error}");
 }
 
 #[test]
-fn extensions_are_known_in_any_case_and_nothing_else_is_an_image() {
+fn extensions_match_in_any_case() {
     let names: Vec<String> = IMAGE_EXTENSIONS.iter().map(|end| format!("c/image.{end}")).collect();
     let mut names: Vec<&str> = names.iter().map(String::as_str).collect();
     names.extend(["c/A.JPG", "c/B.JpEg", "c/two.dots.Png"]);
@@ -181,7 +180,7 @@ fn extensions_are_known_in_any_case_and_nothing_else_is_an_image() {
 }
 
 #[test]
-fn hidden_files_and_folders_are_left_out() {
+fn hidden_files_and_folders_are_ignored() {
     let root = tree(&["cat/1.jpg", "cat/._1.jpg", "cat/.cache/2.jpg", ".git/3.jpg", ".jpg"]);
     assert_eq!(found(root.path()), images(&[(0, "cat/1.jpg")]));
 }
@@ -195,13 +194,13 @@ fn a_flat_folder_has_no_classes_and_the_label_minus_one() {
 }
 
 #[test]
-fn images_beside_class_folders_are_left_out_with_a_warning() {
+fn images_next_to_class_folders_are_ignored_with_a_warning() {
     let root = tree(&["stray.jpg", "other.jpg", "cat/1.jpg"]);
     assert_eq!(found(root.path()), images(&[(0, "cat/1.jpg")]));
-    let message = "2 images beside the class folders are left out".to_owned();
+    let message = "2 images next to the class folders are ignored".to_owned();
     assert_eq!(warnings(root.path()), [(String::new(), message)]);
     let root = tree(&["stray.jpg", "cat/1.jpg"]);
-    let message = "1 image beside the class folders is left out".to_owned();
+    let message = "1 image next to the class folders is ignored".to_owned();
     assert_eq!(warnings(root.path()), [(String::new(), message)]);
 }
 
@@ -210,7 +209,7 @@ fn labels(images: &ImageFolder) -> Vec<i64> {
 }
 
 #[test]
-fn folders_with_one_list_of_classes_have_one_meaning_for_a_label() {
+fn with_classes_gives_folders_common_labels() {
     let photos = tree(&["cat/1.jpg", "cat/more/2.jpg", "dog/1.jpg"]);
     let drawings = tree(&["ant/1.jpg", "cat/1.jpg"]);
     let open = |root: &TempDir| ImageFolder::open(root.path()).unwrap();
@@ -221,7 +220,7 @@ fn folders_with_one_list_of_classes_have_one_meaning_for_a_label() {
     let alike = open(&photos).with_classes(&classes).unwrap();
     assert_eq!((labels(&alike), alike.classes()), (vec![1, 1, 2], &classes[..]));
     assert_eq!(labels(&open(&drawings).with_classes(&classes).unwrap()), [0, 1]);
-    // The images and their order stay; a state of the other labels is told.
+    // The images and their order stay the same. The content hash differs, so that a state is refused.
     let keys = |images: &ImageFolder| -> Vec<String> {
         (0..images.len())
             .map(|index| below(photos.path(), &images.item(index).unwrap().value))
@@ -229,13 +228,13 @@ fn folders_with_one_list_of_classes_have_one_meaning_for_a_label() {
     };
     assert_eq!(keys(&alike), keys(&open(&photos)));
     assert_ne!(alike.content_hash(), open(&photos).content_hash());
-    // The list has any order, and may be changed once more.
+    // The list may have any order, and may be replaced again.
     let other = alike.with_classes(&["dog", "bird", "ant", "cat"]).unwrap();
     assert_eq!(labels(&other), [3, 3, 0]);
 }
 
 #[test]
-fn a_list_without_a_class_of_the_folder_is_refused() {
+fn with_classes_refuses_a_list_that_lacks_a_class() {
     let refused = |root: &TempDir, classes: &[&str], words: &[&str]| {
         let images = ImageFolder::open(root.path()).unwrap();
         let error = images.with_classes(classes).unwrap_err();
@@ -245,44 +244,44 @@ fn a_list_without_a_class_of_the_folder_is_refused() {
     let root = tree(&["cat/1.jpg", "dog/1.jpg", "eel/1.jpg"]);
     let name = root.path().file_name().unwrap().to_str().unwrap();
     refused(&root, &["cat", "dog"], &["\"eel\" is not", "2 classes", name]);
-    refused(&root, &["dog"], &["\"cat\", and 1 more, is not"]);
-    refused(&root, &["cat", "dog", "eel", "cat"], &["\"cat\" is in the list twice"]);
-    refused(&tree(&["1.jpg"]), &["cat"], &["no classes"]);
+    refused(&root, &["dog"], &["\"cat\" and 1 more are not"]);
+    refused(&root, &["cat", "dog", "eel", "cat"], &["duplicate class \"cat\""]);
+    refused(&tree(&["1.jpg"]), &["cat"], &["have none"]);
     let list = ImageFolder::from_paths(["a.jpg"], Some(&[3])).unwrap();
     assert_eq!(list.with_classes(&["cat"]).unwrap_err().kind(), ErrorKind::InvalidArgument);
 }
 
 #[test]
-fn a_class_without_images_keeps_its_number_and_warns() {
+fn a_class_without_images_keeps_its_label_with_a_warning() {
     let root = tree(&["a/1.jpg", "b/notes.txt", "c/", "d/1.jpg"]);
     assert_eq!(found(root.path()), images(&[(0, "a/1.jpg"), (3, "d/1.jpg")]));
     assert_eq!(ImageFolder::open(root.path()).unwrap().classes(), ["a", "b", "c", "d"]);
-    let message = "a class without images".to_owned();
+    let message = "class has no images".to_owned();
     let expected = [("b".to_owned(), message.clone()), ("c".to_owned(), message)];
     assert_eq!(warnings(root.path()), expected);
 }
 
 #[test]
-fn a_folder_without_images_is_refused_with_what_it_holds() {
-    refusal(tree(&[]).path(), ErrorKind::NotFound, "no images found: it holds no files");
+fn a_folder_without_images_is_refused() {
+    refusal(tree(&[]).path(), ErrorKind::NotFound, "no images found: the folder holds no files");
     refusal(tree(&["a/", "b/c/"]).path(), ErrorKind::NotFound, "no images found");
     let one = tree(&["1.txt"]);
-    refusal(one.path(), ErrorKind::NotFound, "no images found: it holds 1 file of another kind (");
+    refusal(one.path(), ErrorKind::NotFound, "no images found: the folder holds 1 other file;");
     let root = tree(&["a/1.txt", "2.doc"]);
-    refusal(root.path(), ErrorKind::NotFound, "no images found: it holds 2 files of other kinds");
+    refusal(root.path(), ErrorKind::NotFound, "no images found: the folder holds 2 other files");
 }
 
 #[test]
 fn a_missing_folder_and_a_file_are_refused() {
     let root = tree(&["file.jpg"]);
-    refusal(&root.path().join("none"), ErrorKind::NotFound, "no such folder");
-    refusal(&root.path().join("file.jpg"), ErrorKind::InvalidArgument, "this is a file");
+    refusal(&root.path().join("none"), ErrorKind::NotFound, "folder does not exist");
+    refusal(&root.path().join("file.jpg"), ErrorKind::InvalidArgument, "found a file");
     let error = ImageFolder::open("").unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotFound);
 }
 
 #[test]
-fn keys_start_with_the_root_as_it_was_given() {
+fn keys_start_with_the_given_root() {
     let root = tree(&["cat/1.jpg"]);
     let plain = ImageFolder::open(root.path()).unwrap().item(0).unwrap();
     let mut slash = root.path().as_os_str().to_owned();
@@ -294,7 +293,7 @@ fn keys_start_with_the_root_as_it_was_given() {
 }
 
 #[test]
-fn an_image_past_the_end_is_an_error() {
+fn an_index_out_of_range_is_refused() {
     let root = tree(&["cat/1.jpg"]);
     let images = ImageFolder::open(root.path()).unwrap();
     for index in [1, u64::MAX] {
@@ -317,7 +316,7 @@ fn a_list_of_paths_keeps_its_order_and_labels() {
 }
 
 #[test]
-fn a_list_with_the_wrong_number_of_labels_or_without_images_is_refused() {
+fn from_paths_refuses_empty_lists_and_wrong_numbers_of_labels() {
     for labels in [&[1][..], &[], &[1, 2, 3]] {
         let error = ImageFolder::from_paths(["a.jpg", "b.jpg"], Some(labels)).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidArgument);
@@ -354,14 +353,14 @@ mod unix {
     }
 
     #[test]
-    fn links_in_circles_are_left_out_with_a_warning() {
+    fn cyclic_links_are_ignored_with_a_warning() {
         let root = tree(&["cat/1.jpg", "cat/sub/2.jpg", "dog/3.jpg"]);
         let path = |name: &str| root.path().join(name);
         symlink(path("cat"), path("cat/sub/up")).unwrap();
         symlink(root.path(), path("dog/root")).unwrap();
         symlink("/", path("dog/top")).unwrap();
         symlink(path("dog/self"), path("dog/self")).unwrap();
-        // Each leads to the other: followed once, and not again.
+        // Links to each other are followed once.
         symlink(path("dog"), path("cat/friend")).unwrap();
         symlink(path("cat"), path("dog/friend")).unwrap();
         let names: Vec<_> = found(root.path()).into_iter().map(|(_, name)| name).collect();
@@ -380,8 +379,8 @@ mod unix {
         }
     }
 
-    /// Levels of folders outside of the root, each with `links` links to the next, and an image in
-    /// the last one. Gives the first.
+    /// Creates nested levels of folders, each with `links` links to the next, and an image in the last
+    /// level. Returns the first level.
     fn maze(levels: usize, links: usize) -> (TempDir, PathBuf) {
         let store = TempDir::new().unwrap();
         let level = |number: usize| store.path().join(format!("{number:02}"));
@@ -407,7 +406,7 @@ mod unix {
     }
 
     #[test]
-    fn links_that_multiply_from_level_to_level_are_refused_at_once() {
+    fn exponentially_many_links_are_refused_quickly() {
         let started = Instant::now();
         let (_store, first) = maze(16, 2);
         limit(&first, "more than 8 links");
@@ -415,7 +414,7 @@ mod unix {
     }
 
     #[test]
-    fn eight_links_on_the_way_to_a_folder_are_followed_and_nine_are_not() {
+    fn paths_with_more_than_eight_links_are_refused() {
         let (_store, first) = maze(8, 1);
         assert_eq!(ImageFolder::open(&first).unwrap().len(), 1);
         let (_store, first) = maze(9, 1);
@@ -423,8 +422,8 @@ mod unix {
     }
 
     #[test]
-    fn links_that_lead_to_the_same_folders_again_and_again_are_refused() {
-        // 50 + 50² + 50³ folders, of which only three differ.
+    fn too_many_links_to_the_same_folders_are_refused() {
+        // 50 + 50² + 50³ paths to three distinct folders.
         let (_store, first) = maze(3, 50);
         limit(&first, "more than 100000 times");
     }
@@ -437,7 +436,7 @@ mod unix {
     }
 
     #[test]
-    fn a_link_to_nowhere_with_an_image_name_is_an_image_that_cannot_be_read() {
+    fn a_broken_link_with_an_image_name_is_listed() {
         let root = tree(&["cat/1.jpg"]);
         symlink("nowhere", root.path().join("cat/2.jpg")).unwrap();
         symlink("nowhere", root.path().join("cat/folder")).unwrap();
@@ -447,12 +446,12 @@ mod unix {
     }
 
     #[test]
-    fn a_pipe_with_an_image_name_is_left_out_with_a_warning() {
+    fn a_pipe_with_an_image_name_is_ignored_with_a_warning() {
         let root = tree(&["cat/1.jpg"]);
         let pipe = root.path().join("cat/2.jpg");
         let made = std::process::Command::new("mkfifo").arg(&pipe).status();
         if !made.is_ok_and(|status| status.success()) {
-            println!("SKIPPED: mkfifo is not there");
+            println!("SKIPPED: mkfifo is not installed");
             return;
         }
         assert_eq!(found(root.path()), images(&[(0, "cat/1.jpg")]));
@@ -461,11 +460,11 @@ mod unix {
     }
 
     #[test]
-    fn names_that_are_not_utf8_are_kept_to_the_byte() {
+    fn non_utf8_names_are_preserved() {
         let root = tree(&["plain/1.jpg"]);
         let class = root.path().join(OsStr::from_bytes(b"caf\xe9"));
         if let Err(error) = fs::create_dir(&class) {
-            println!("SKIPPED: this file system takes only UTF-8 names: {error}");
+            println!("SKIPPED: this file system allows only UTF-8 names: {error}");
             return;
         }
         let path = class.join(OsStr::from_bytes(b"\xff.JPG"));
@@ -479,7 +478,7 @@ mod unix {
     }
 
     #[test]
-    fn an_unreadable_folder_is_an_error_that_names_it() {
+    fn an_unreadable_folder_is_an_error_with_its_path() {
         let root = tree(&["cat/1.jpg", "dog/secret/2.jpg"]);
         let secret = root.path().join("dog/secret");
         fs::set_permissions(&secret, fs::Permissions::from_mode(0o000)).unwrap();

@@ -115,7 +115,7 @@ def test_a_file_that_ends_early_is_used_as_far_as_it_goes_where_that_is_asked_fo
 def test_a_folder_without_images_is_told_at_once(tmp_path):
     with pytest.raises(spdl_rs.NotFoundError, match="no images"):
         spdl_rs.ImageLoader(tmp_path, batch_size=1)
-    with pytest.raises(FileNotFoundError, match="no such file or folder") as caught:
+    with pytest.raises(FileNotFoundError, match="file or folder does not exist") as caught:
         spdl_rs.ImageLoader(tmp_path / "gone", batch_size=1)
     assert caught.value.key == str(tmp_path / "gone")
     write_png(str(tmp_path / "one.png"), picture(1))

@@ -297,7 +297,7 @@ def test_a_single_image_is_told_to_be_a_list(many):
         ("http:///x.tar", ValueError, "no host or bucket name"),
         ("s3://bucket/x.tar?signature=canary", ValueError, "accept no query"),
         (["a.tar", "b.parquet"], ValueError, "files of one kind in one store"),
-        (["http://127.0.0.1:1/a.png", "b.png"], ValueError, "must lie in one store"),
+        (["http://127.0.0.1:1/a.png", "b.png"], ValueError, "must be in one store"),
     ],
     ids=str,
 )

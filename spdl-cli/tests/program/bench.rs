@@ -291,10 +291,10 @@ fn a_folder_without_images_is_an_error() {
     folder.add("texts/a/readme.txt", b"nothing to see");
     folder.add("file.jpg", &png(0));
     for (path, reason) in [
-        ("missing", "there is no such file or folder"),
+        ("missing", "file or folder does not exist"),
         ("empty", "no images found"),
         ("texts", "no images found"),
-        ("file.jpg", "this is a file"),
+        ("file.jpg", "not a folder"),
     ] {
         for json in [&["--json"][..], &[]] {
             let run = bench(&folder.join(path), json);

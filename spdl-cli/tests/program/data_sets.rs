@@ -91,9 +91,9 @@ fn an_invalid_data_set_is_an_error_of_one_line() {
     let join = |name: &str| folder.join(name);
     for (data, code, result) in [
         (vec![join("empty.tfrecord")], 1, "holds no samples"),
-        (vec![join("absent")], 1, "there is no such file or folder"),
+        (vec![join("absent")], 1, "file or folder does not exist"),
         (vec![join("absent.tar")], 1, "absent.tar"),
-        (vec![join("notes/readme.md")], 1, "its name does not say what it holds"),
+        (vec![join("notes/readme.md")], 1, "the file extension is unknown"),
         (vec![join("notes")], 1, "no images found"),
         (vec![join("broken")], 1, "manifest"),
         (vec![join("images"), join("shards")], 1, "only one folder"),
@@ -139,7 +139,7 @@ fn a_shard_with_a_wrong_size_is_an_error() {
         let line = run.line();
         let (found, expected) = (changed.len().to_string(), whole.len().to_string());
         let name = shard.file_name().unwrap().to_str().unwrap();
-        for words in [name, &found, &expected, "` tells more"] {
+        for words in [name, &found, &expected, "` for details"] {
             assert!(run.code == 1 && line.contains(words), "{words:?} is missing in {line}");
         }
         let result = by_shell(&command_in(line), &[]);

@@ -1,4 +1,4 @@
-//! Folders of images as data sets.
+//! [`ImageFolder`]: a folder of images with one folder per class.
 
 use std::collections::{BTreeSet, HashMap};
 use std::ffi::OsStr;
@@ -14,56 +14,51 @@ use crate::fetch::{Fetcher, Key};
 use crate::files::{Folder, Listing, Place, Walker, bytes, os_error};
 use crate::records::IMAGE_EXTENSIONS;
 
-/// The images below a folder, with their classes.
+/// The images below a folder, with one class per folder.
 ///
 /// ```text
 /// root/cat/1.jpg            class 0, "cat"
-/// root/cat/more/2.PNG       class 0 too: any depth below the class folder
+/// root/cat/more/2.PNG       class 0: images at any depth below the class folder
 /// root/dog/3.webp           class 1, "dog"
 /// ```
 ///
-/// - The classes are the folders directly below the root, sorted by the bytes of their names. Labels
-///   are so each folder's own: another one with other classes gives the same numbers other meanings.
-///   Folders that are used together need one list: [`with_classes`](ImageFolder::with_classes).
-/// - A root with images of its own, and none in the folders below it, is a flat folder: there are
-///   no classes, and every label is −1.
-/// - The order of the images is that of torchvision's `ImageFolder`: by class, then by the path of
-///   the folder, then by file name, each by its bytes. It does not depend on the file system.
-/// - The key of an image is its whole path, with all folders that it is in: no two have the same.
-/// - An image is a file with one of the [`IMAGE_EXTENSIONS`], or of those that are
-///   [given](ImageFolder::with_extensions); nothing is opened. Names need not be UTF-8.
-/// - Files and folders whose name starts with a dot are left out (torchvision takes them).
-/// - Links are followed, up to 8 on the way to a folder. One that leads back to a folder which it
-///   lies in is left out, with a warning. A link with an image's name that leads nowhere is an image
-///   that cannot be read.
-/// - Where all classes are named as parts of a data set (`train`, `val`, …), there is a warning.
-/// - A class folder without an image is kept as a class, with a warning (torchvision refuses it).
-///   Images beside the class folders are left out, with a warning.
+/// - **Classes.** The folders directly below the root, sorted by the bytes of their names. A label is an
+///   index into the classes of its root. To use several roots together, give them a common list:
+///   [`with_classes`](ImageFolder::with_classes).
+/// - **Flat folders.** If only the root holds images, there are no classes, and every label is −1.
+/// - **Order.** As in torchvision's `ImageFolder`: by class, then by folder path, then by file name, each
+///   compared as bytes. The order does not depend on the file system.
+/// - **Keys.** The key of an image is its complete path.
+/// - **Images.** Files with one of the [`IMAGE_EXTENSIONS`], or of the given
+///   [extensions](ImageFolder::with_extensions). Opening reads no file. Names need not be UTF-8.
+/// - **Hidden files and folders** are ignored. torchvision reads them.
+/// - **Symbolic links** are followed, up to 8 per path. A link to one of its parent folders is ignored, with
+///   a warning. A broken link with an image name is an image that cannot be read.
+/// - **Warnings.** All classes have names of splits (`train`, `val`, …). A class has no images; it remains a
+///   class, but torchvision refuses it. Images next to the class folders are ignored. See
+///   [`warnings`](ImageFolder::warnings).
 ///
-/// See [`warnings`](ImageFolder::warnings) for what was left out.
-///
-/// A million images take about as many bytes as their file names have, and 8 for each, or 16 in a
-/// store; listing them does not look at each file.
+/// Memory use per image: its file name and 8 bytes, or 16 bytes in a store.
 pub struct ImageFolder {
-    /// Comes before every name: the root with a separator, or nothing.
+    /// The root with a separator at the end, or empty.
     prefix: Box<[u8]>,
-    /// Neighbours that share a folder and a label.
-    runs: Vec<Run>,
-    /// All file names, joined.
+    /// Consecutive images with the same folder and label.
+    runs: Vec<ImageRun>,
+    /// All file names, concatenated.
     names: Vec<u8>,
-    /// Where each name ends.
+    /// The end of each name.
     ends: Vec<usize>,
-    /// A hash of each image's size and version; empty where a listing does not tell them.
+    /// A hash of the size and version of each image. Empty for local folders, whose listing has neither.
     versions: Vec<u64>,
     classes: Vec<String>,
     warnings: Vec<Error>,
 }
 
-struct Run {
-    /// The first image of the run.
+struct ImageRun {
+    /// The position of the first image.
     first: u64,
     label: i64,
-    /// Relative to the root, with a separator at its end unless it is empty.
+    /// The path below the root, with a separator at the end, or empty.
     folder: Box<[u8]>,
 }
 
@@ -71,16 +66,16 @@ impl ImageFolder {
     /// Lists the images below `root`.
     ///
     /// # Errors
-    /// `NotFound` where there is no such folder, or no image in it; `InvalidArgument` where it is
-    /// not a folder; `PermissionDenied` or `Io` where it, or a folder below it, cannot be listed;
-    /// `LimitExceeded` where more than 8 links lie on the way to a folder, or links lead more than
-    /// 100,000 times to folders that links have led to before.
+    /// - `NotFound` if the folder does not exist or holds no image.
+    /// - `InvalidArgument` if `root` is a file.
+    /// - `PermissionDenied` or `Io` if a folder cannot be listed.
+    /// - `LimitExceeded` for a path with more than 8 symbolic links, or if more than 100,000 links lead to
+    ///   folders that other links lead to.
     pub fn open(root: impl AsRef<Path>) -> Result<Self> {
         ImageFolder::with_extensions(root, &IMAGE_EXTENSIONS)
     }
 
-    /// The same, with the name extensions (in any case, without a dot) by which an image is known: for
-    /// formats that decoders of yours, or behind features, read.
+    /// Lists the files with these extensions below `root`. The extensions have no dot, and match in any case.
     ///
     /// ```
     /// use spdl_io::ImageFolder;
@@ -95,7 +90,7 @@ impl ImageFolder {
     /// # Ok::<(), spdl_core::Error>(())
     /// ```
     ///
-    /// Folders of sounds or films are listed in the same way:
+    /// Audio files and videos are listed in the same way:
     ///
     /// ```
     /// use spdl_core::Dataset;
@@ -113,16 +108,16 @@ impl ImageFolder {
     /// ```
     ///
     /// # Errors
-    /// As [`open`](ImageFolder::open).
+    /// The errors of [`open`](ImageFolder::open).
     pub fn with_extensions(root: impl AsRef<Path>, extensions: &[&str]) -> Result<Self> {
         let root = root.as_ref();
         let metadata = fs::metadata(root).map_err(|error| {
             let missing = error.kind() == std::io::ErrorKind::NotFound;
-            let message = if missing { "there is no such folder" } else { "cannot look at this" };
+            let message = if missing { "folder does not exist" } else { "cannot read the folder" };
             os_error(message, &root.into(), error)
         })?;
         if !metadata.is_dir() {
-            let message = "this is a file, but a folder of images was expected";
+            let message = "expected a folder of images, found a file";
             return Err(at(root, ErrorKind::InvalidArgument, message));
         }
 
@@ -135,7 +130,7 @@ impl ImageFolder {
         let paths: Vec<PathBuf> = folders.iter().map(|class| class.path.clone()).collect();
         for ((label, path), found) in (0..).zip(&paths).zip(walker.walk(folders)?) {
             if found.is_empty() {
-                images.warnings.push(at(path, ErrorKind::NotFound, "a class without images"));
+                images.warnings.push(at(path, ErrorKind::NotFound, "class has no images"));
             }
             for folder in found {
                 images.push_folder(label, root, folder);
@@ -146,27 +141,28 @@ impl ImageFolder {
             return Err(no_images(root, seen.unwanted, seen.warnings.len(), extensions));
         }
         if images.is_empty() {
-            // Flat, and folders beside the images are of no interest.
+            // A flat folder: warnings about other folders do not apply.
             images.warnings.clear();
             images.push_folder(-1, root, Folder { path: root.to_path_buf(), files });
         } else {
             images.classes = classes;
-            images.warnings.extend(parts_for_classes(None, root, &images.classes));
+            images.warnings.extend(splits_as_classes(None, root, &images.classes));
             if !files.is_empty() {
                 images.warnings.push(beside_classes(root, files.len()));
             }
         }
         images.warnings.append(&mut seen.warnings);
-        // The system lists in any order; the warnings shall not depend on it.
+        // Make the order of warnings independent of the file system.
         images.warnings.sort_by(|a, b| a.key().cmp(&b.key()));
         images.names.shrink_to_fit();
         images.ends.shrink_to_fit();
         Ok(images)
     }
 
-    /// Lists the images below `root` in a store, through a fetcher that lists: classes, order and labels
-    /// are those of the same folder on a disk, but for folders without images, which a store does not
-    /// know. The keys of the images are those of the store.
+    /// Lists the images below `root` in a store.
+    ///
+    /// Classes, order and labels are the same as for a local folder, except that a store has no empty
+    /// folders. Keys are those of the store. The fetcher must support listing.
     ///
     /// ```
     /// use std::sync::Arc;
@@ -183,7 +179,9 @@ impl ImageFolder {
     /// ```
     ///
     /// # Errors
-    /// What the fetcher answers, `Unsupported` where it cannot list; `NotFound` where there is no image.
+    /// - The errors of the fetcher.
+    /// - `Unsupported` if the fetcher does not list.
+    /// - `NotFound` if there is no image.
     pub async fn fetch(
         fetcher: &Arc<dyn Fetcher>,
         root: impl Into<Key>,
@@ -192,7 +190,7 @@ impl ImageFolder {
         ImageFolder::fetch_from(None, fetcher, root.into(), extensions).await
     }
 
-    /// The same from the store of this address, which is in what people are told to give instead.
+    /// [`fetch`](Self::fetch) with the address of the store, for messages.
     pub(crate) async fn fetch_from(
         store: Option<&str>,
         fetcher: &Arc<dyn Fetcher>,
@@ -204,7 +202,7 @@ impl ImageFolder {
         if !prefix.is_empty() && !prefix.ends_with(b"/") {
             prefix.push(b'/');
         }
-        // Of each image the class, the folder below the root, and the name: what they are sorted by.
+        // The path below the root and the version of each image.
         let mut found: Vec<(Box<[u8]>, u64)> = Vec::new();
         let mut unwanted = 0;
         while let Some(object) = listing.next().await {
@@ -231,7 +229,7 @@ impl ImageFolder {
             found.retain(|(below, _)| below.contains(&b'/'));
         }
         let beside = all - found.len();
-        found.sort_unstable_by(|(a, _), (b, _)| order(a).cmp(&order(b)));
+        found.sort_unstable_by(|(a, _), (b, _)| sort_key(a).cmp(&sort_key(b)));
         for (below, version) in &found {
             let (class, folder, name) = split(below);
             let is_new = images.runs.last().is_none_or(|run| *run.folder != *folder);
@@ -245,15 +243,17 @@ impl ImageFolder {
             images.push_name(name);
             images.versions.push(*version);
         }
-        images.warnings.extend(parts_for_classes(store, &root.to_path(), &images.classes));
+        images.warnings.extend(splits_as_classes(store, &root.to_path(), &images.classes));
         if beside > 0 {
             images.warnings.push(beside_classes(&root.to_path(), beside));
         }
         Ok(images)
     }
 
-    /// The same images in the same order, with labels that are indices into `classes`, which may name
-    /// others besides: so folders with different classes can be used together.
+    /// Replaces the classes, so that folders with different classes can be used together.
+    ///
+    /// Labels become indices into `classes`, which may contain more classes than this folder has. The images
+    /// and their order do not change.
     ///
     /// ```
     /// use std::sync::Arc;
@@ -269,7 +269,7 @@ impl ImageFolder {
     /// # }
     /// // Photographs of cats and dogs, drawings of ants and cats.
     /// let (photos, drawings) = (ImageFolder::open(photos)?, ImageFolder::open(drawings)?);
-    /// // On their own, 0 is a cat in the one and an ant in the other.
+    /// // Label 0 is "cat" in the first folder, and "ant" in the second.
     /// assert_eq!((photos.item(0)?.label, drawings.item(0)?.label), (0, 0));
     ///
     /// let classes = ImageFolder::union_of_classes([&photos, &drawings]);
@@ -284,32 +284,30 @@ impl ImageFolder {
     /// ```
     ///
     /// # Errors
-    /// `InvalidArgument` where the folder has a class that is not in the list, or none at all (as a
-    /// flat folder, and what [`from_paths`](ImageFolder::from_paths) makes), and where a name is in the
-    /// list twice.
+    /// `InvalidArgument` if `classes` has a duplicate or lacks a class of this folder, and if this folder
+    /// has no classes: a flat folder, or one of [`from_paths`](ImageFolder::from_paths).
     pub fn with_classes(mut self, classes: &[impl AsRef<str>]) -> Result<Self> {
         let mut labels = HashMap::new();
         for (label, class) in (0_i64..).zip(classes) {
             let class = class.as_ref();
             if labels.insert(class, label).is_some() {
-                return Err(self.unfit(format!("the class {class:?} is in the list twice")));
+                return Err(self.unfit(format!("duplicate class {class:?} in the list")));
             }
         }
         if self.classes.is_empty() {
-            let message = "these images have no classes that could be found in a list";
+            let message = "cannot assign classes: these images have none";
             return Err(self.unfit(message.into()));
         }
         let is_unknown = |class: &&String| !labels.contains_key(class.as_str());
         let unknown: Vec<&String> = self.classes.iter().filter(is_unknown).collect();
         if let Some(first) = unknown.first() {
-            let more = match unknown.len() - 1 {
-                0 => String::new(),
-                more => format!(", and {more} more,"),
+            let message = match unknown.len() - 1 {
+                0 => format!("class {first:?} is not in the list of {} classes", classes.len()),
+                more => format!(
+                    "class {first:?} and {more} more are not in the list of {} classes",
+                    classes.len()
+                ),
             };
-            let message = format!(
-                "the class {first:?}{more} is not in the list of {} classes",
-                classes.len()
-            );
             return Err(self.unfit(message));
         }
         let label_of = |own: i64| {
@@ -323,8 +321,8 @@ impl ImageFolder {
         Ok(self)
     }
 
-    /// All classes that any of `folders` has, each once, sorted by the bytes of their names: for
-    /// [`with_classes`](ImageFolder::with_classes) of each.
+    /// The classes of all `folders`, without duplicates and sorted by their bytes, for
+    /// [`with_classes`](ImageFolder::with_classes).
     pub fn union_of_classes<'a>(folders: impl IntoIterator<Item = &'a ImageFolder>) -> Vec<String> {
         let all = folders.into_iter().flat_map(|folder| &folder.classes);
         all.collect::<BTreeSet<_>>().into_iter().cloned().collect()
@@ -338,11 +336,12 @@ impl ImageFolder {
         }
     }
 
-    /// These files in this order, with these labels; −1 for all where `labels` is `None`. Nothing
-    /// is looked at: a file that is missing is noticed when it is read.
+    /// A data set of given files, in this order. Without `labels`, every label is −1.
+    ///
+    /// The files are not accessed. Reading a missing file fails later.
     ///
     /// # Errors
-    /// `InvalidArgument` where there are no files, or not as many labels as files.
+    /// `InvalidArgument` for an empty list, and if the numbers of labels and files differ.
     pub fn from_paths<P: AsRef<Path>>(
         paths: impl IntoIterator<Item = P>,
         labels: Option<&[i64]>,
@@ -350,7 +349,7 @@ impl ImageFolder {
         let mut images = ImageFolder::empty(Box::default());
         for (index, path) in paths.into_iter().enumerate() {
             let label = match labels {
-                // A missing label is noticed below, where both numbers are known.
+                // The lengths are compared below.
                 Some(labels) => labels.get(index).copied().unwrap_or_default(),
                 None => -1,
             };
@@ -365,25 +364,24 @@ impl ImageFolder {
         if let Some(labels) = labels
             && labels.len() as u64 != images.len()
         {
-            let message =
-                format!("{} images were given, but {} labels", images.len(), labels.len());
+            let message = format!("{} images, but {} labels", images.len(), labels.len());
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         }
         Ok(images)
     }
 
-    /// The names of the classes; a label is an index into them. Empty for a flat folder and for
+    /// The class names; a label is an index. Empty for a flat folder and for
     /// [`from_paths`](ImageFolder::from_paths).
     pub fn classes(&self) -> &[String] {
         &self.classes
     }
 
-    /// What was left out, or is not as one might think: each with its path and a reason.
+    /// Ignored files and folders, and suspicious classes, each with its path.
     pub fn warnings(&self) -> &[Error] {
         &self.warnings
     }
 
-    /// What tells an image from another of the same key, where the listing of a store told it.
+    /// A hash of the size and version of an image; `None` for local files.
     pub(crate) fn version(&self, index: u64) -> Option<u64> {
         self.versions.get(usize::try_from(index).ok()?).copied()
     }
@@ -401,7 +399,7 @@ impl ImageFolder {
     }
 
     fn push_folder(&mut self, label: i64, root: &Path, folder: Folder) {
-        // Every folder was found by joining names to the root.
+        // The path of each folder starts with the root.
         let below = folder.path.strip_prefix(root).unwrap_or(&folder.path);
         self.push_run(label, with_separator(below));
         for name in folder.files.iter() {
@@ -410,7 +408,7 @@ impl ImageFolder {
     }
 
     fn push_run(&mut self, label: i64, folder: Box<[u8]>) {
-        self.runs.push(Run { first: self.len(), label, folder });
+        self.runs.push(ImageRun { first: self.len(), label, folder });
     }
 
     fn push_name(&mut self, name: &[u8]) {
@@ -436,14 +434,15 @@ impl Dataset for ImageFolder {
         let after = self.runs.partition_point(|run| run.first <= index);
         let found = usize::try_from(index).ok().and_then(|index| self.name(index));
         let (Some(name), Some(run)) = (found, self.runs[..after].last()) else {
-            let message = format!("image {index} of {} was asked for", self.len());
+            let message =
+                format!("index {index} is out of range: the folder has {} images", self.len());
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         };
         let path = [&self.prefix, &run.folder, name].concat();
         Ok(Labeled { value: Key::from_bytes(&path), label: run.label })
     }
 
-    /// Of all names below the root and their labels: the 64-bit FNV-1a hash.
+    /// The 64-bit FNV-1a hash of all paths below the root and of the labels.
     fn content_hash(&self) -> Option<u64> {
         let mut hash = 0xcbf2_9ce4_8422_2325_u64;
         let mut add = |bytes: &[u8]| {
@@ -484,13 +483,13 @@ fn is_image(name: &OsStr, extensions: &[&str]) -> bool {
     })
 }
 
-/// What images are sorted by: as [`split`], but for the slash at the end of the folder.
-fn order(below: &[u8]) -> (&[u8], &[u8], &[u8]) {
+/// The sort key of an image: [`split`], without the slash at the end of the folder.
+fn sort_key(below: &[u8]) -> (&[u8], &[u8], &[u8]) {
     let (class, folder, name) = split(below);
     (class, folder.strip_suffix(b"/").unwrap_or(folder), name)
 }
 
-/// The class of an image, its folder with a slash at its end, and its name, of the path below the root.
+/// Splits a path below the root into class, folder with a slash at the end, and file name.
 fn split(below: &[u8]) -> (&[u8], &[u8], &[u8]) {
     let slash = |from: Option<usize>| from.map_or(0, |at| at + 1);
     let class = &below[..slash(below.iter().position(|&byte| byte == b'/'))];
@@ -500,34 +499,33 @@ fn split(below: &[u8]) -> (&[u8], &[u8], &[u8]) {
 
 fn beside_classes(root: &Path, images: usize) -> Error {
     let message = match images {
-        1 => "1 image beside the class folders is left out".to_owned(),
-        more => format!("{more} images beside the class folders are left out"),
+        1 => "1 image next to the class folders is ignored".to_owned(),
+        more => format!("{more} images next to the class folders are ignored"),
     };
     at(root, ErrorKind::InvalidArgument, message)
 }
 
-/// Folders that are named as the parts of a data set are hardly its classes.
-fn parts_for_classes(store: Option<&str>, root: &Path, classes: &[String]) -> Option<Error> {
-    let is_part = |class: &String| is_split_name(class);
-    let first = classes.first().filter(|_| classes.len() > 1 && classes.iter().all(is_part))?;
+/// A warning if all classes have names of splits.
+fn splits_as_classes(store: Option<&str>, root: &Path, classes: &[String]) -> Option<Error> {
+    let is_split = |class: &String| is_split_name(class);
+    let first = classes.first().filter(|_| classes.len() > 1 && classes.iter().all(is_split))?;
     let names = classes.join(", ");
-    let part = classes.iter().find(|class| class.to_lowercase().starts_with("train"));
-    let part = part.unwrap_or(first);
-    let part = root.join(part).display().to_string();
-    let part = crate::fetch::quoted(&store.map_or(part.clone(), |store| format!("{store}/{part}")));
+    let split = classes.iter().find(|class| class.to_lowercase().starts_with("train"));
+    let path = root.join(split.unwrap_or(first)).display().to_string();
+    let path = crate::fetch::quoted(&store.map_or(path.clone(), |store| format!("{store}/{path}")));
     let message =
-        format!("the folders {names} are taken for classes; for one part of the data, give {part}");
+        format!("the folders {names} are used as classes; to read one split, open {path}");
     Some(at(root, ErrorKind::InvalidArgument, message))
 }
 
-/// Whether a folder of this name is one part of a data set.
+/// Whether a folder name is that of a split, such as `train`.
 pub(crate) fn is_split_name(name: &str) -> bool {
-    const PARTS: [&str; 8] =
+    const SPLITS: [&str; 8] =
         ["train", "training", "val", "valid", "validation", "test", "testing", "dev"];
-    PARTS.contains(&&*name.to_lowercase())
+    SPLITS.contains(&&*name.to_lowercase())
 }
 
-/// The path so that a name can follow it.
+/// The path with a separator at the end, unless it is empty.
 fn with_separator(path: &Path) -> Box<[u8]> {
     let mut path = Key::from_path(path).as_bytes().to_vec();
     if path.last().is_some_and(|&last| last != b'/' && last != MAIN_SEPARATOR as u8) {
@@ -546,17 +544,17 @@ fn no_images(root: &Path, unwanted: u64, bad_links: usize, extensions: &[&str]) 
         1 => format!("1 {one}"),
         number => format!("{number} {more}"),
     };
-    let mut seen = match unwanted {
-        0 => "it holds no files".to_owned(),
+    let mut found = match unwanted {
+        0 => "the folder holds no files".to_owned(),
         others => {
-            format!("it holds {}", count(others, "file of another kind", "files of other kinds"))
+            format!("the folder holds {}", count(others, "other file", "other files"))
         }
     };
     if bad_links > 0 {
-        let links = count(bad_links as u64, "bad link", "bad links");
-        seen.push_str(&format!(" and {links}"));
+        let links = count(bad_links as u64, "invalid link", "invalid links");
+        found.push_str(&format!(" and {links}"));
     }
     let known = extensions.join(", ");
-    let message = format!("no images found: {seen} (the names of images end in {known})");
+    let message = format!("no images found: {found}; expected files that end in {known}");
     at(root, ErrorKind::NotFound, message)
 }

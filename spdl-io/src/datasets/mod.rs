@@ -1,22 +1,32 @@
-//! Data sets of samples with several fields, as other programs write them.
+//! Data sets in the formats of other programs.
 //!
-//! | what | type | how many there are is known by |
+//! | format | type | opening reads |
 //! |---|---|---|
-//! | tar shards, as of the Python library `webdataset` | [`WebDataset`] | an index beside each, or one walk over its headers |
-//! | lists of files: lines, CSV, lines of JSON | [`FileList`] | the list |
-//! | TFRecord files of `tf.train.Example` | [`TfRecordDataset`] | one walk over the lengths, or an index file |
+//! | images, one folder per class | [`ImageFolder`] | the folders |
+//! | tar shards of the Python library `webdataset` | [`WebDataset`] | an index next to each shard, or its headers |
+//! | lists of files: lines, CSV, JSON Lines | [`FileList`] | the list |
+//! | TFRecord files of `tf.train.Example` | [`TfRecordDataset`] | an index file, or the record lengths |
 //! | MDS shards of MosaicML Streaming | [`MdsDataset`] | `index.json` |
-//! | Parquet files, as Hugging Face writes them (feature `parquet`) | `ParquetDataset` | the end of each file |
+//! | Parquet files, such as those of Hugging Face (feature `parquet`) | `ParquetDataset` | the footer of each file |
 //!
-//! Each is a [`Dataset`](spdl_core::Dataset) of [`StoredRecord`](crate::StoredRecord)s: opening one
-//! finds out where its samples are, and [`FetchRecord`](crate::FetchRecord) or
-//! [`FetchLabeled`](crate::FetchLabeled) reads them later, as a stage. How many samples each file has
-//! goes to a [`ShardWindow`](spdl_core::source::sampler::ShardWindow), so that a shuffled run reads a few
-//! files, or row groups, at a time.
+//! - [`OpenedDataset`] opens any of them by path or address.
+//! - All but [`ImageFolder`] are a [`Dataset`](spdl_core::Dataset) of [`StoredRecord`](crate::StoredRecord)s.
+//!   Opening finds the location of each sample. The stages [`FetchRecord`](crate::FetchRecord) and
+//!   [`FetchLabeled`](crate::FetchLabeled) read the samples.
+//! - Pass `shard_lens` to a [`ShardWindow`](spdl_core::source::sampler::ShardWindow), so that a shuffled
+//!   epoch reads only a few shards or row groups at a time.
+//! - No code from files is executed: pickles are `Unsupported`.
 //!
-//! [`OpenedDataset`] opens whichever of them lies at an address, and folders of images too.
+//! | file or folder | what it holds |
+//! |---|---|
+//! | `opening/` | [`OpenedDataset`]: the kind of a data set, its classes and labels, missing files |
+//! | `sharded` | the steps of opening that all data sets of shards share |
+//! | `patterns`, `braces` | file name patterns, brace expansion |
+//! | `part_cache` | a cache of decoded columns and decompressed shards |
+//! | `common` | keys, content hashes, size checks |
+//! | `webdataset/`, `tfrecord/`, `mds/`, `parquet/`, `file_list/`, `image_folder` | the data sets |
 //!
-//! Nothing here runs code that a file brings along: pickles are `Unsupported`.
+//! Imports: `fetch`, `files`, `stores`, `archive`, `records`, `shards`.
 
 mod braces;
 mod common;

@@ -1,4 +1,4 @@
-//! PartCache of files that many samples share, read once.
+//! [`PartCache`]: parts of files that many samples share, each read once.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -13,16 +13,16 @@ use spdl_core::Result;
 
 use crate::files::IoThreads;
 
-/// How long a thread waits for more work before it ends.
+/// A thread without work ends after this time.
 const LINGER: Duration = Duration::from_secs(5);
 
-/// PartCache that were read, state while there is room for their bytes; the least recently used go first.
+/// A cache of parts, limited by bytes, with LRU eviction.
 ///
-/// Whoever asks for a part that is being read waits for that read. Where all who wait give up, it is
-/// given up, with the connection that it may hold. A read that failed is not state.
+/// Concurrent requests for a part share one read. If all of them are dropped, the read is cancelled, which
+/// releases its connection. Failed reads are not cached.
 pub(crate) struct PartCache<K, T> {
     max_bytes: u64,
-    /// Decompress and decode, which takes longer than a thread that polls may be state.
+    /// Threads for decompression and decoding, which would block the thread that polls the futures.
     threads: Arc<IoThreads>,
     state: Mutex<CacheState<K, T>>,
 }
@@ -54,12 +54,15 @@ impl<K: Clone + Eq + Hash, T: Send + Sync + 'static> PartCache<K, T> {
         PartCache { max_bytes, threads, state }
     }
 
-    /// The threads for decompression and decoding.
+    /// The threads on which reads decompress and decode.
     pub(crate) fn threads(&self) -> Arc<IoThreads> {
         Arc::clone(&self.threads)
     }
 
-    /// The part of this key: the one that is state, or what `read` gives, with its size in bytes.
+    /// The part of this key, from the cache or by `read`.
+    ///
+    /// # Errors
+    /// The errors of `read`.
     pub(crate) async fn get<F>(&self, key: K, read: impl FnOnce() -> F) -> Result<Arc<T>>
     where
         F: Future<Output = Result<T>> + Send + 'static,
@@ -199,7 +202,7 @@ mod tests {
         // "a" is used again, so "c" evicts "b".
         assert_eq!((get("a", 50), get("c", 50), get("a", 50)), (2, 3, 3));
         assert_eq!(get("b", 50), 4);
-        // Larger than everything allowed: state as long as nothing else is asked for.
+        // A part larger than the limit is cached until another part is requested.
         assert_eq!((get("d", 500), get("d", 500)), (5, 5));
         assert_eq!((get("b", 50), get("d", 500)), (6, 7));
     }
@@ -214,7 +217,7 @@ mod tests {
     }
 
     /// Polls a read once, and drops it.
-    fn give_up(
+    fn poll_and_drop(
         parts: &PartCache<u8, u64>,
         read: impl Future<Output = Result<u64>> + Send + 'static,
     ) {
@@ -228,7 +231,7 @@ mod tests {
         let parts: PartCache<u8, u64> = PartCache::new(100);
         let connection = Arc::new(());
         let held = Arc::clone(&connection);
-        give_up(&parts, async move {
+        poll_and_drop(&parts, async move {
             let _held = held;
             pending().await
         });
@@ -241,12 +244,12 @@ mod tests {
         let parts: PartCache<u8, u64> = PartCache::new(100);
         let (sender, receiver) = futures_channel::oneshot::channel::<u64>();
         let read = || async {
-            receiver.await.map_err(|_| Error::new(ErrorKind::Internal, "nobody answers"))
+            receiver.await.map_err(|_| Error::new(ErrorKind::Internal, "the sender was dropped"))
         };
         let mut other = Box::pin(parts.get(1, read));
         let mut cx = Context::from_waker(Waker::noop());
         assert!(other.as_mut().poll(&mut cx).is_pending());
-        give_up(&parts, pending());
+        poll_and_drop(&parts, pending());
         sender.send(9).unwrap();
         assert_eq!(*block_on(other).unwrap(), 9);
         assert_eq!(*block_on(parts.get(1, pending)).unwrap(), 9);

@@ -78,22 +78,18 @@ fn a_file_that_is_missing_among_several_is_told_with_how_many_are_there() {
         let pattern = folder.path().join(pattern);
         block_on(OpenedDataset::open(&[pattern], &StoreRegistry::new()))
     };
-    for (pattern, first, told) in [
-        (
-            "{000..004}.tar",
-            "002.tar",
-            "this one of 5 files is not there, and the others are; where",
-        ),
-        ("{000..007}.tar", "002.tar", "4 of 8 files are not there, this one first; where"),
-        ("{100..107}.tar", "100.tar", "none of the 8 files that were named is there"),
+    for (pattern, first, message) in [
+        ("{000..004}.tar", "002.tar", "1 of 5 files is missing; if"),
+        ("{000..007}.tar", "002.tar", "4 of 8 files are missing; this is the first; if"),
+        ("{100..107}.tar", "100.tar", "all 8 files are missing; this is the first"),
     ] {
         let error = open(pattern).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NotFound);
         assert_eq!(error.key(), folder.path().join(first).to_str());
-        assert!(error.message().starts_with(told), "{error}");
+        assert!(error.message().starts_with(message), "{error}");
         assert_eq!(error.report().matches(first).count(), 1, "{}", error.report());
     }
-    // What is told works.
+    // The suggested pattern works.
     assert_eq!(open("{000,001,003}.tar").unwrap().samples.len(), 3);
     let error = open("100.tar").unwrap_err();
     assert!(!error.message().contains("files"), "{error}");
@@ -125,17 +121,17 @@ fn shards_in_folders_inside_the_one_that_is_opened_are_told() {
         assert_eq!(error.kind(), ErrorKind::NotFound);
         let place = place.trim_end_matches('/');
         let all = format!("{place}/{{a,b}}/*.tar");
-        let told = format!(
-            "; but there are tar shards in the folders `a`, `b` of it: open `{place}/a`, or all by `{all}`"
+        let suggestion = format!(
+            "; found tar shards in its subfolders `a`, `b`; open `{place}/a`, or all with `{all}`"
         );
-        assert!(error.message().ends_with(&told), "{error}");
-        // What is told works.
+        assert!(error.message().ends_with(&suggestion), "{error}");
+        // The suggested paths work.
         for (place, samples) in [(format!("{place}/a"), 2), (all, 4)] {
             let data = block_on(OpenedDataset::open(&[place], &stores)).unwrap();
             assert_eq!((data.kind, data.samples.len()), (DatasetKind::TarShards, samples));
         }
     }
-    // Those of several kinds are no one data set.
+    // Subfolders of different kinds cannot be opened together.
     std::fs::write(folder.path().join("d/x.tfrecord"), "x").unwrap();
     let error = block_on(OpenedDataset::open(&[folder.path()], &stores)).unwrap_err();
     assert!(error.message().ends_with("/a`"), "{error}");

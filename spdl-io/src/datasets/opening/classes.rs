@@ -71,7 +71,7 @@ impl OpenedDataset {
     /// all texts are integers (`3.0` is one), they are the labels, and there are no class names. Empty
     /// texts are not class names.
     ///
-    /// Opener does this for the default label field of [`FetchLabeled`](crate::FetchLabeled). Call this
+    /// Opening does this for the default label field of [`FetchLabeled`](crate::FetchLabeled). Call this
     /// method for another field. It only applies to Parquet files and file lists. With
     /// [`external_classes`](super::OpenOptions::external_classes), it only applies to file lists.
     ///

@@ -1,4 +1,4 @@
-//! What a folder holds, and its images where that is what it holds.
+//! Detects what a folder holds.
 
 use std::sync::Arc;
 
@@ -12,13 +12,13 @@ use crate::fetch::{Key, quoted};
 use crate::records::{Encoding, Extent, StoredRecord};
 use crate::shards::{JOURNAL, MANIFEST, Manifest, ShardRecord};
 
-/// So many objects of a folder in a store are looked at to see what it holds.
-const LOOKED_AT: usize = 1000;
+/// The maximum number of objects that are listed to detect the kind of a stored folder.
+const MAX_LISTED: usize = 1000;
 
 impl Opener<'_> {
-    /// What a folder holds is told by the names in it.
+    /// Opens a folder. The file names in it determine the kind.
     pub(super) async fn folder(&self, folder: &Key) -> Result<OpenedDataset> {
-        let held = match self.is_local {
+        let names = match self.is_local {
             true => local_names(folder)?,
             false => self.stored_names(folder).await?,
         };
@@ -28,13 +28,14 @@ impl Opener<'_> {
         };
         let inside =
             |name: &Key| Key::from_bytes(&[with_slash.as_bytes(), name.as_bytes()].concat());
-        let holds = |wanted: &str| held.iter().any(|name| name.as_str() == Some(wanted));
+        let holds = |wanted: &str| names.iter().any(|name| name.as_str() == Some(wanted));
         if holds(JOURNAL) {
-            let message = "this set is not complete; the same `spdl pack` again goes on with it";
+            let message =
+                "the packed set is incomplete; run the same `spdl pack` again to complete it";
             let error = Error::new(ErrorKind::InvalidArgument, message);
             return Err(error.with_key(folder.display_name()));
         }
-        let has_tar = held.iter().any(|name| kind_of_name(name) == Some(DatasetKind::TarShards));
+        let has_tar = names.iter().any(|name| kind_of_name(name) == Some(DatasetKind::TarShards));
         if holds(MANIFEST) && has_tar {
             return self.packed(&inside(&MANIFEST.into()), inside, holds).await;
         }
@@ -42,8 +43,8 @@ impl Opener<'_> {
             return self.mds(with_slash).await;
         }
         for kind in [DatasetKind::TarShards, DatasetKind::Parquet, DatasetKind::TfRecord] {
-            let is_meant = |name: &&Key| kind_of_name(name) == Some(kind);
-            let mut keys: Vec<Key> = held.iter().filter(is_meant).map(inside).collect();
+            let has_kind = |name: &&Key| kind_of_name(name) == Some(kind);
+            let mut keys: Vec<Key> = names.iter().filter(has_kind).map(inside).collect();
             if !keys.is_empty() {
                 keys.sort();
                 return self.files(kind, keys).await;
@@ -62,7 +63,7 @@ impl Opener<'_> {
         Ok(OpenedDataset { classes, warnings, ..opened })
     }
 
-    /// A set that was packed, whose manifest says which shards there are, and the classes.
+    /// Opens a set that `spdl pack` wrote. Its manifest lists the shards and classes.
     async fn packed(
         &self,
         manifest: &Key,
@@ -92,8 +93,7 @@ impl Opener<'_> {
                 let folder = inside(&"".into()).to_string();
                 let folder = quoted(&super::address_in(self.store, &folder));
                 let message = format!(
-                    "this shard has {found} bytes, and {} by {MANIFEST}; `spdl verify {folder}` tells \
-                     more",
+                    "shard has {found} bytes, but {} in {MANIFEST}; run `spdl verify {folder}` for details",
                     shard.bytes
                 );
                 let error = Error::new(ErrorKind::Corrupt, message);
@@ -112,17 +112,17 @@ impl Opener<'_> {
         Ok(OpenedDataset { missing_samples, ..opened })
     }
 
-    /// The names directly in a folder of a store, as far as the first objects tell.
+    /// The names directly in a stored folder, from the first objects of the listing.
     async fn stored_names(&self, folder: &Key) -> Result<Vec<Key>> {
         if !self.fetcher.capability().list {
-            let message = "what this folder holds cannot be known, as its server does not list; name \
-                the files (`https://host/shard-{0000..0007}.tar`), or a list of files";
+            let message = "cannot list the folder: its server does not support listing; name the files \
+                (`https://host/shard-{0000..0007}.tar`), or a file list";
             let error = Error::new(ErrorKind::Unsupported, message);
             return Err(error.with_key(folder.display_name()));
         }
         let mut names = Vec::new();
         let mut listing = self.fetcher.list(folder).await?;
-        let mut seen = 0;
+        let mut count = 0;
         while let Some(object) = listing.next().await {
             let key = object?.key;
             let below = key.as_bytes().strip_prefix(folder.as_bytes()).unwrap_or(key.as_bytes());
@@ -131,37 +131,37 @@ impl Opener<'_> {
             if is_inside {
                 names.push(Key::from_bytes(below));
             }
-            seen += 1;
-            // A folder of files alone is read to its end, as all of them are meant.
-            if seen >= LOOKED_AT && (!is_inside || kind_of_name(&key).is_none()) {
+            count += 1;
+            // A folder that holds only files of a data set is listed completely.
+            if count >= MAX_LISTED && (!is_inside || kind_of_name(&key).is_none()) {
                 break;
             }
         }
-        match seen {
-            0 => Err(Error::new(ErrorKind::NotFound, "there is nothing in this folder")
+        match count {
+            0 => Err(Error::new(ErrorKind::NotFound, "folder is empty or does not exist")
                 .with_key(folder.display_name())),
             _ => Ok(names),
         }
     }
 }
 
-/// The names of the files directly in a folder of this machine.
+/// The names of the files directly in a local folder.
 pub(super) fn local_names(folder: &Key) -> Result<Vec<Key>> {
     let failed = |error: std::io::Error| {
         let message = match error.kind() {
-            std::io::ErrorKind::NotFound => "there is no such file or folder",
+            std::io::ErrorKind::NotFound => "file or folder does not exist",
             std::io::ErrorKind::NotADirectory => {
-                "this is a file, and its name does not say what it holds: .tar, .parquet, \
-                 .tfrecord, .txt, .csv and .jsonl are known"
+                "not a folder, and the file extension is unknown; expected .tar, .parquet, .tfrecord, \
+                 .txt, .csv or .jsonl"
             }
-            _ => "cannot list this folder",
+            _ => "cannot list the folder",
         };
         crate::files::os_error(message, folder, error)
     };
     let mut names = Vec::new();
     for entry in std::fs::read_dir(folder.to_path()).map_err(failed)? {
         let entry = entry.map_err(failed)?;
-        // A link may lead to a file.
+        // A link may point to a file.
         if entry.file_type().is_ok_and(|kind| !kind.is_dir()) {
             names.push(Key::from_path(entry.file_name()));
         }
@@ -169,7 +169,7 @@ pub(super) fn local_names(folder: &Key) -> Result<Vec<Key>> {
     Ok(names)
 }
 
-/// The images of a folder as samples of one field.
+/// The images of an [`ImageFolder`] as records with one field.
 #[derive(Debug)]
 pub(super) struct FolderRecords(pub(super) ImageFolder);
 

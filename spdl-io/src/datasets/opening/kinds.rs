@@ -1,4 +1,4 @@
-//! Each kind of data set, opened by the keys of its files.
+//! Opens each kind of data set from the keys of its files.
 
 use std::sync::Arc;
 
@@ -18,23 +18,23 @@ use crate::fetch::{Fetcher, Key};
 use crate::records::StoredRecord;
 use crate::stores::StoreRegistry;
 
-/// Where files are named, nothing is a folder; and what lies beside them is an index.
+/// For given file names: no folders, and index files are not matched.
 const NAMES: FilePatterns<'static> = FilePatterns { in_folder: "*", index_suffix: Some(".idx") };
 
-/// The folder that a file lies in, with a slash at its end unless it is empty.
+/// The folder of a file, with a slash at the end, or empty.
 fn folder_of(file: &Key) -> Key {
     let bytes = file.as_bytes();
     let end = bytes.iter().rposition(|&byte| byte == b'/').map_or(0, |slash| slash + 1);
     Key::from_bytes(&bytes[..end])
 }
 
-/// What opens data sets in one store.
+/// Opens data sets of one store.
 pub(super) struct Opener<'a> {
     pub(super) fetcher: &'a Arc<dyn Fetcher>,
     pub(super) is_local: bool,
-    /// The address of the store; `None` for files of this machine.
+    /// The address of the store; `None` for local files.
     pub(super) store: Option<&'a str>,
-    /// All stores, for a list whose rows lie in others.
+    /// All stores, for file lists with rows in other stores.
     pub(super) stores: &'a StoreRegistry,
     pub(super) options: &'a OpenOptions,
 }
@@ -65,7 +65,7 @@ impl Opener<'_> {
         }
     }
 
-    /// What lies at locations that go together, of which there is at least one.
+    /// Opens locations of the same kind in the same store. `locations` is not empty.
     pub(super) async fn locations(
         &self,
         kind: Option<DatasetKind>,
@@ -85,19 +85,19 @@ impl Opener<'_> {
                     keys.extend(found);
                 }
                 match self.files(kind, keys.clone()).await {
-                    Err(error) => Err(self.tell_missing(error, &keys).await),
+                    Err(error) => Err(self.count_missing(error, &keys).await),
                     opened => opened,
                 }
             }
             _ if locations.len() > 1 => {
-                let message = "only one folder, or one list of files, can be opened at a time";
+                let message = "cannot open several folders or file lists together; give one";
                 Err(Error::new(ErrorKind::InvalidArgument, message)
                     .with_key(locations[1].key.display_name()))
             }
             Some(DatasetKind::FileList) => self.file_list(&locations[0].key).await,
             Some(DatasetKind::Mds) => self.mds(folder_of(&locations[0].key)).await,
             _ => match self.folder(&locations[0].key).await {
-                Err(error) => Err(self.tell_inside(error, &locations[0].key).await),
+                Err(error) => Err(self.suggest_folders(error, &locations[0].key).await),
                 opened => opened,
             },
         }
@@ -120,7 +120,7 @@ impl Opener<'_> {
     pub(super) async fn tar(&self, keys: Vec<Key>) -> Result<WebDataset> {
         let options = WebDatasetOptions::default();
         match self.is_local {
-            // Beside archives of this machine their indices are kept.
+            // Saves the indexes next to local archives.
             true => WebDataset::open_files(keys.iter().map(|key| key.to_path()), &options),
             false => WebDataset::fetch_files(self.fetcher, keys, &options).await,
         }
@@ -131,7 +131,7 @@ impl Opener<'_> {
         let (truncated_shards, classes) = (samples.truncated_shards(), samples.classes());
         let samples = Arc::new(samples);
         let opened = self.opened(DatasetKind::TarShards, Arc::clone(&samples), lens);
-        // Folders that are classes leave none out.
+        // If folders are classes, all samples have a label.
         let count = || Unlabeled::in_tar(&samples, &opened.fetch_labeled());
         let unlabeled = if classes.is_empty() { count() } else { None };
         OpenedDataset { classes, warnings, truncated_shards, unlabeled, ..opened }
@@ -148,8 +148,7 @@ impl Opener<'_> {
     #[cfg(not(feature = "parquet"))]
     #[expect(clippy::unused_async, reason = "the same call with and without the feature")]
     async fn parquet(&self, keys: Vec<Key>) -> Result<OpenedDataset> {
-        let message =
-            "Parquet files need the feature `parquet`, which this program was built without";
+        let message = "cannot read Parquet files: this build lacks the feature `parquet`";
         let error = Error::new(ErrorKind::Unsupported, message);
         Err(match keys.first() {
             Some(key) => error.with_key(key.display_name()),
@@ -166,8 +165,8 @@ impl Opener<'_> {
             options = options.label_field(name);
         }
         let list = FileList::fetch(self.fetcher, key.clone(), &options).await?;
-        // Paths are read from the list's own store, with what is secret there; and nothing else is.
-        let (list, leads_elsewhere) = list.in_stores(self.store, self.stores)?;
+        // Only paths are read from the store of the list, with its credentials.
+        let (list, has_other_stores) = list.in_stores(self.store, self.stores)?;
         let classes = list.classes().to_vec();
         let (has_named_columns, unlabeled) = (list.has_named_columns(), Unlabeled::in_list(&list));
         let mut own_labels = LABEL_COLUMNS.to_vec();
@@ -182,7 +181,7 @@ impl Opener<'_> {
             unlabeled,
             ..opened
         };
-        if !leads_elsewhere {
+        if !has_other_stores {
             return Ok(opened);
         }
         let (own, store) = (Arc::clone(self.fetcher), self.store.map(Into::into));
@@ -197,7 +196,7 @@ impl Opener<'_> {
     }
 }
 
-/// What a shard's damage costs, told at once and not only when it is met.
+/// The errors of bad samples, as warnings before they are read.
 fn warnings(samples: &WebDataset) -> Vec<Error> {
     samples.failures().cloned().collect()
 }

@@ -1,4 +1,12 @@
-//! A data set of whichever kind lies at an address.
+//! [`OpenedDataset`]: opens a data set by its path or address, and detects its kind.
+//!
+//! | file | what it holds |
+//! |---|---|
+//! | `kinds` | opens each kind of data set from the keys of its files |
+//! | `folder` | detects what a folder holds; packed sets with a manifest |
+//! | `missing` | error messages for missing files, and for folders that hold other data sets |
+//! | `classes`, `labels` | class names of a label column; warnings about samples without a label |
+//! | `options` | [`OpenOptions`] |
 
 mod classes;
 mod folder;
@@ -24,15 +32,15 @@ use crate::fetch::{Fetcher, Key};
 use crate::records::{FetchLabeled, StoredRecord};
 use crate::stores::{Location, StoreRegistry};
 
-/// What a data set is stored as.
+/// The format of a data set.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DatasetKind {
-    /// Images, with a class for each folder.
+    /// Images, one folder per class.
     ImageFolder,
-    /// A list of files: lines, CSV, or lines of JSON.
+    /// A list of files: lines, CSV, or JSON Lines.
     FileList,
-    /// Tar archives, as of the Python library `webdataset`.
+    /// Tar archives in the layout of the Python library `webdataset`.
     TarShards,
     /// TFRecord files of `tf.train.Example`.
     TfRecord,
@@ -56,7 +64,7 @@ impl fmt::Display for DatasetKind {
 }
 
 impl DatasetKind {
-    /// What the name of a file, or its address, says that it holds; `None` for an image or a folder.
+    /// The kind by the extension of a path, address or pattern; `None` for images and folders.
     ///
     /// ```
     /// use spdl_io::datasets::DatasetKind;
@@ -72,7 +80,7 @@ impl DatasetKind {
     }
 }
 
-/// A data set that was found at an address, with what reads it.
+/// A data set of any kind, and the fetcher that reads it.
 ///
 /// ```
 /// use spdl_core::{Dataset, DatasetSource, PipelineBuilder};
@@ -104,67 +112,70 @@ impl DatasetKind {
 #[non_exhaustive]
 #[derive(Clone, Debug)]
 pub struct OpenedDataset {
-    /// What it is stored as.
+    /// The format.
     pub kind: DatasetKind,
     /// The samples.
     pub samples: Arc<dyn Dataset<Item = StoredRecord>>,
-    /// What reads their fields.
+    /// Reads the fields of samples.
     pub fetcher: Arc<dyn Fetcher>,
-    /// Whether they are all files of this machine.
+    /// Whether all samples are local files.
     pub is_local: bool,
-    /// The names of the classes, where the data set has them; a label is an index into them. Of Parquet
-    /// files, the different texts of the column of labels, where it is one of texts. Of tar shards, those of
-    /// a set that was packed, or the folders in them, where these seem to be
-    /// [classes](super::WebDataset::classes).
+    /// The class names; a label is an index. Empty if the data set has none.
+    ///
+    /// - Image folders: the folders.
+    /// - File lists and Parquet files: the distinct texts of the label column, if it holds texts.
+    /// - Tar shards: the classes of the manifest that `spdl pack` wrote, or
+    ///   [class folders](super::WebDataset::classes).
     pub classes: Vec<String>,
-    /// How many samples each shard has, or each row group; empty where samples lie each on its own.
+    /// The number of samples of each shard or row group. Empty if each sample is a file.
     pub shard_lens: Vec<u64>,
-    /// Tar archives whose headers are damaged somewhere: nobody knows how many samples lie behind that.
+    /// The number of tar archives with damaged headers. The number of samples after the damage is unknown.
     pub truncated_shards: u64,
-    /// Samples that the manifest of a packed set names, and that were not come upon: behind damage, or in
-    /// shards that are missing.
+    /// The number of samples in the manifest of a packed set that were not found, because of damage or
+    /// missing shards.
     pub missing_samples: u64,
-    /// What was left out, or is not as one might think.
+    /// Ignored files, damage, and suspicious classes, each with its path.
     pub warnings: Vec<Error>,
-    /// The address of the store, without what is secret in it; `None` for files of this machine. Of a
-    /// list of files, that of the list, whose rows may lie elsewhere.
+    /// The address of the store without secrets; `None` for local files. For a file list, the store of the
+    /// list; its rows may be in other stores.
     pub store: Option<Arc<str>>,
     options: OpenOptions,
-    /// The column of a list that names the files, where it was said which one does.
+    /// The path column of a file list, if it was given.
     path_column: Option<String>,
-    /// By which of the usual names the labels of a list may be called, which are its own.
+    /// The default names of label columns that are the label column of this file list.
     own_labels: Vec<&'static str>,
-    /// Whether it is a list whose columns have names.
+    /// Whether this is a file list whose columns have names.
     has_named_columns: bool,
-    /// How many samples have no label, where that is known.
+    /// The number of samples without a label, if known.
     unlabeled: Option<Unlabeled>,
 }
 
 impl OpenedDataset {
-    /// Opens what lies at `addresses`: one, or several of the same kind in the same store.
+    /// Opens the data set at `addresses`: one address, or several of the same kind in the same store.
     ///
     /// | address | data set |
     /// |---|---|
-    /// | a name that ends in `.tar` | tar shards |
-    /// | `.parquet` (feature `parquet`) | Parquet files |
-    /// | `.tfrecord`, `.tfrecords` | TFRecord files |
-    /// | `.txt`, `.csv`, `.jsonl` | a list of files |
-    /// | a folder, or `index.json` in it | what it holds: MDS shards, a set that `spdl pack` wrote, tar, Parquet or TFRecord files, or else images |
+    /// | ends with `.tar` | tar shards |
+    /// | ends with `.parquet` (feature `parquet`) | Parquet files |
+    /// | ends with `.tfrecord`, `.tfrecords` | TFRecord files |
+    /// | ends with `.txt`, `.csv`, `.jsonl` | a file list |
+    /// | a folder, or its `index.json` | by content: MDS shards, a set that `spdl pack` wrote, tar, Parquet or TFRecord files; otherwise images |
     ///
-    /// Names may have braces, as of [`expand_braces`](super::expand_braces), and, where the store lists,
-    /// `*` and `?` in their last part. In a store, a folder is what is none of the others.
+    /// Braces are expanded by [`expand_braces`](super::expand_braces). The last part of a path may contain
+    /// `*` and `?` if the store lists. In a store, any other address is a folder.
     ///
-    /// Rows of a list of files may be addresses, of any store that `stores` opens: `https://…` with a query
-    /// or without, `s3://…`, and from a list of this machine also paths and `file:///…`. Each is read in
-    /// the way of its own store. A password or a signature in the list's own address goes to no other
-    /// store, and rows hold no passwords.
+    /// Rows of a file list may be addresses of any store in `stores`: `https://…`, `s3://…`, and in a local
+    /// list also paths and `file:///…`. Each row is read from its own store. A password or signature in the
+    /// address of the list is not sent to other stores.
     ///
     /// # Errors
-    /// As [`StoreRegistry::open`], and those of each data set; `NotFound` where nothing is there;
-    /// `InvalidArgument` for no address, for several that do not go together, and for a row of a list with a
-    /// password, or of a scheme that nobody knows; `Unsupported` for a folder of a server that does not
-    /// list, and for a row in a store that is not compiled in; `Corrupt` for a shard that has not the size
-    /// that the manifest of its set says.
+    /// - The errors of [`StoreRegistry::open`] and of each data set.
+    /// - `NotFound` if there is no data set, or if it is empty.
+    /// - `InvalidArgument` for no address, for addresses of different kinds or stores, and for a list row
+    ///   with a password or an unknown scheme.
+    /// - `Unsupported` for a folder if the server does not list, and for a list row in a store whose feature
+    ///   is disabled.
+    /// - `Corrupt` if the size of a shard differs from its manifest.
     pub async fn open(
         addresses: &[impl AsRef<OsStr>],
         stores: &StoreRegistry,
@@ -172,11 +183,11 @@ impl OpenedDataset {
         OpenedDataset::open_with(addresses, stores, &OpenOptions::default()).await
     }
 
-    /// The same with options of the caller's.
+    /// [`open`](OpenedDataset::open) with options.
     ///
     /// # Errors
-    /// As [`open`](OpenedDataset::open); `InvalidArgument` for a list without the column that was named for
-    /// the image.
+    /// The errors of [`open`](OpenedDataset::open); `InvalidArgument` for a file list without the image
+    /// column of the options.
     pub async fn open_with(
         addresses: &[impl AsRef<OsStr>],
         stores: &StoreRegistry,
@@ -184,7 +195,7 @@ impl OpenedDataset {
     ) -> Result<OpenedDataset> {
         let locations = locations(addresses, stores)?;
         let Some(first) = locations.first() else {
-            let message = "no data set was named";
+            let message = "the list of addresses is empty";
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         };
         let kinds: Vec<_> = locations.iter().map(|location| kind_of_name(&location.key)).collect();
@@ -192,7 +203,7 @@ impl OpenedDataset {
             locations.iter().all(|location| Arc::ptr_eq(&location.fetcher, &first.fetcher));
         if kinds.iter().any(|kind| *kind != kinds[0]) || !is_one_store {
             let message = format!(
-                "{} addresses were given; several must be files of one kind in one store",
+                "cannot open {} addresses together: they must be files of one kind in one store",
                 locations.len()
             );
             return Err(Error::new(ErrorKind::InvalidArgument, message));
@@ -206,12 +217,12 @@ impl OpenedDataset {
         };
         let opened = opening.locations(kinds[0], &locations).await;
         let opened = opened.and_then(|opened| match opened.samples.is_empty() {
-            true => Err(Error::new(ErrorKind::NotFound, "this data set holds no samples")),
+            true => Err(Error::new(ErrorKind::NotFound, "the data set holds no samples")),
             false => Ok(opened),
         });
         match opened {
             Ok(opened) => Ok(OpenedDataset { store: first.store.clone(), ..opened }),
-            // Keys say nothing of the store; and what lies at the top of it has no name in it.
+            // A key does not contain the store, and the root of a store has an empty key.
             Err(error) => {
                 let address = match error.key() {
                     None | Some("") => first.address.to_string(),
@@ -222,8 +233,9 @@ impl OpenedDataset {
         }
     }
 
-    /// These images in this order, with these labels: paths, or addresses in one store. Nothing is
-    /// looked at: one that is missing is noticed when it is read.
+    /// A data set of given images, in this order: paths, or addresses in one store.
+    ///
+    /// Without `labels`, every label is −1. The images are not accessed. Reading a missing image fails later.
     ///
     /// ```
     /// use spdl_core::Dataset;
@@ -238,15 +250,15 @@ impl OpenedDataset {
     /// ```
     ///
     /// # Errors
-    /// As [`ImageFolder::from_paths`] and [`StoreRegistry::open`]; `InvalidArgument` for addresses in
-    /// several stores.
+    /// The errors of [`ImageFolder::from_paths`] and [`StoreRegistry::open`]; `InvalidArgument` for addresses
+    /// in several stores.
     pub fn of_images(
         addresses: &[impl AsRef<OsStr>],
         labels: Option<&[i64]>,
         stores: &StoreRegistry,
     ) -> Result<OpenedDataset> {
         let is_path = |name: &OsStr| name.to_str().is_none_or(|name| !name.contains(':'));
-        // A million paths need not be taken apart one by one.
+        // Fast path, because parsing a million addresses is slow.
         let (location, images) = if addresses.iter().all(|name| is_path(name.as_ref())) {
             let paths = addresses.iter().map(|name| Path::new(name.as_ref()));
             (locations(&["."], stores)?.pop(), ImageFolder::from_paths(paths, labels)?)
@@ -257,8 +269,8 @@ impl OpenedDataset {
                 first.as_ref().is_some_and(|first| !Arc::ptr_eq(&location.fetcher, first))
             };
             if let Some(other) = locations.iter().find(is_elsewhere) {
-                let message = "images of a list must lie in one store, without signatures in their \
-                               addresses, and this one lies in another than the first";
+                let message = "images of a list must be in one store, without signatures in their \
+                               addresses; this one is in another store than the first";
                 let error = Error::new(ErrorKind::InvalidArgument, message);
                 return Err(error.with_key(&*other.address));
             }
@@ -281,19 +293,20 @@ impl OpenedDataset {
         Ok(OpenedDataset { store, ..opened })
     }
 
-    /// The address of what an error calls `key`, as it may be shown: with the store that it lies in.
+    /// The address of an object or sample, for messages: the store and `key`.
     pub fn address_of(&self, key: &str) -> String {
         address_in(self.store.as_deref(), key)
     }
 
-    /// The stage that reads an image and its label of each sample, by the names that were
-    /// [given](OpenOptions) or else those that such fields usually have, and with the classes of the data
-    /// set.
+    /// The stage that reads the image and the label of each sample.
+    ///
+    /// The fields are those of [`OpenOptions`], otherwise the default fields of [`FetchLabeled::new`]. The
+    /// stage uses the classes of the data set.
     pub fn fetch_labeled(&self) -> FetchLabeled {
         self.fetch_labeled_by(Arc::clone(&self.fetcher))
     }
 
-    /// The same by another fetcher of the same keys.
+    /// [`fetch_labeled`](Self::fetch_labeled) with another fetcher for the same keys.
     pub fn fetch_labeled_by(&self, fetcher: Arc<dyn Fetcher>) -> FetchLabeled {
         let fetch = FetchLabeled::new(fetcher)
             .with_classes(&self.classes)
@@ -305,14 +318,13 @@ impl OpenedDataset {
         };
         match (&self.options.label_field, self.kind) {
             (Some(name), _) => fetch.with_label_fields(self.label_field(name)),
-            // Its column of labels comes before any that is called alike.
+            // The label column of the list takes precedence over fields with a default name.
             (None, DatasetKind::FileList) => fetch.with_label_fields([""; 0]),
             (None, _) => fetch,
         }
     }
 
-    /// What the field `name` of the image is called in samples: the column of a list that names the files is
-    /// `file` there.
+    /// The name of the image field in samples: `file` for the path column of a file list, otherwise `name`.
     pub fn image_field<'a>(&self, name: &'a str) -> &'a str {
         if self.path_column.as_deref() == Some(name) { FILE_FIELD } else { name }
     }
@@ -326,14 +338,14 @@ fn address_in(store: Option<&str>, key: &str) -> String {
     }
 }
 
-/// Where an address leads.
+/// A parsed address, and the fetcher of its store.
 struct OpenLocation {
     fetcher: Arc<dyn Fetcher>,
     key: Key,
     is_local: bool,
-    /// As it may be shown.
+    /// The address without secrets.
     address: Arc<str>,
-    /// That of its store; `None` for files of this machine.
+    /// The address of the store; `None` for local files.
     store: Option<Arc<str>>,
 }
 
@@ -341,7 +353,7 @@ fn locations(addresses: &[impl AsRef<OsStr>], stores: &StoreRegistry) -> Result<
     let mut locations = Vec::with_capacity(addresses.len());
     for address in addresses {
         let given = address.as_ref();
-        // What is not UTF-8 is a path.
+        // Non-UTF-8 text is a path.
         let (text, key) = match given.to_str() {
             Some(text) => (text, None),
             None => (".", Some(Key::from_path(Path::new(given)))),
@@ -361,14 +373,14 @@ fn locations(addresses: &[impl AsRef<OsStr>], stores: &StoreRegistry) -> Result<
     Ok(locations)
 }
 
-/// What the name of a file says; `None` for what may be a folder.
+/// The kind by file name; `None` for a possible folder.
 fn kind_of_name(key: &Key) -> Option<DatasetKind> {
     let name = key.as_bytes().rsplit(|&byte| byte == b'/').next().unwrap_or_default();
     let name = String::from_utf8_lossy(name).to_ascii_lowercase();
     let ends = |endings: &[&str]| endings.iter().any(|ending| name.ends_with(ending));
     match () {
         () if name == "index.json" => Some(DatasetKind::Mds),
-        // Compressed ones are refused by a message of their own.
+        // Compressed archives have a specific error message.
         () if ends(&[".tar", ".tar.gz", ".tgz", ".tar.zst", ".tar.xz", ".tar.bz2"]) => {
             Some(DatasetKind::TarShards)
         }

@@ -80,7 +80,7 @@ impl OpenOptions {
 
     /// States that the caller provides the class names, for example by [`FetchLabeled::with_classes`].
     ///
-    /// Opener then derives no class names from a label column of Parquet files, and accepts a mixture of
+    /// Opening then derives no class names from a label column of Parquet files, and accepts a mixture of
     /// names and numbers in it.
     ///
     /// [`FetchLabeled::with_classes`]: crate::FetchLabeled::with_classes
