@@ -1,4 +1,4 @@
-//! Adding and removing workers while a pipeline runs.
+//! Control of threads and concurrency while a pipeline runs.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use crate::scheduler::RunContext;
 use crate::scheduler::worker_pool::WorkerPool;
 use crate::sync::atomic::Ordering;
 
-/// Changes a pipeline's concurrency while it runs, from any thread: made by
+/// Changes threads and concurrency of a running pipeline, from any thread. Created by
 /// [`Pipeline::control`](crate::Pipeline::control).
 ///
 /// ```
@@ -27,106 +27,110 @@ use crate::sync::atomic::Ordering;
 #[derive(Clone)]
 pub struct Control {
     pub(crate) shared: Arc<RunContext>,
-    knobs: Arc<ConcurrencyControls>,
+    controls: Arc<ConcurrencyControls>,
 }
 
-/// More threads than this are a mistake.
-const MOST_THREADS: usize = 4096;
+/// Larger numbers of threads are rejected.
+const MAX_THREADS: usize = 4096;
 
-/// What can be changed.
+/// Handles to the adjustable parts of a pipeline.
 pub(crate) struct ConcurrencyControls {
     pub(crate) pool: Arc<WorkerPool>,
     pub(crate) stages: Vec<StageControl>,
 }
 
-/// What can be changed of one stage.
+/// Handle to one stage.
 pub(crate) struct StageControl {
     pub(crate) name: Arc<str>,
-    pub(crate) knob: ConcurrencyControl,
-    /// Whether it may work on several items at once.
+    pub(crate) handle: ConcurrencyControl,
+    /// Whether the stage can process several items concurrently.
     pub(crate) adjustable: bool,
 }
 
-/// How to tell a stage that its concurrency has changed.
+/// How a stage is notified of a new concurrency.
 pub(crate) enum ConcurrencyControl {
-    /// It is run by workers of the pool.
+    /// Workers of the shared pool run the stage.
     Pool,
-    /// It has workers of its own.
-    Own(Arc<WorkerPool>),
-    /// It is run by workers of a pool of the caller's, perhaps among other stages.
-    Lent(Arc<WorkerPool>),
-    /// A task drives it.
+    /// The stage has dedicated workers.
+    Dedicated(Arc<WorkerPool>),
+    /// Workers of the caller's executor run the stage.
+    Executor(Arc<WorkerPool>),
+    /// A task runs the stage.
     Task(Arc<AtomicWaker>),
 }
 
 impl Control {
-    pub(crate) fn new(shared: Arc<RunContext>, knobs: Arc<ConcurrencyControls>) -> Self {
-        Control { shared, knobs }
+    pub(crate) fn new(shared: Arc<RunContext>, controls: Arc<ConcurrencyControls>) -> Self {
+        Control { shared, controls }
     }
 
-    /// Makes it so many worker threads in the shared pool, at least 1. Those who are too many go
-    /// when they have finished what they do.
+    /// Sets the number of worker threads of the shared pool; 0 means 1. Excess workers end after
+    /// their current work.
     ///
     /// # Errors
-    /// `InvalidArgument` for more than 4096; `Io` where the operating system refuses a thread: then
-    /// there are as many as it gave.
+    /// `InvalidArgument` for more than 4096 threads. `Io` if the operating system cannot create a
+    /// thread; the pool then has as many threads as were created.
     pub fn set_threads(&self, threads: usize) -> Result<()> {
         let threads = bounded(threads)?;
-        self.knobs.pool.resize(threads)?;
+        self.controls.pool.resize(threads)?;
         self.shared.threads.store(threads, Ordering::SeqCst);
         Ok(())
     }
 
-    /// Lets a stage work on so many items at once, at least 1. Where it has threads of its own, it
-    /// gets as many. Items that are being worked on are finished; instances that are too many stay,
-    /// unused, until the pipeline ends.
+    /// Sets how many items a stage processes concurrently; 0 means 1. A stage with dedicated
+    /// threads gets as many threads. Items in progress are finished. Excess instances stay unused
+    /// until the pipeline ends.
     ///
     /// # Errors
-    /// `InvalidArgument` for a stage that does not exist, or that always works on one item at a time
-    /// (the source, a batch, an aggregate, a merge); `Io` where the operating system refuses a
-    /// thread.
+    /// `InvalidArgument` for an unknown stage, for a stage that processes one item at a time
+    /// (source, batch, aggregate, merge), and for more than 4096 dedicated threads. `Io` if the
+    /// operating system cannot create a thread.
     pub fn set_concurrency(&self, stage: &str, concurrency: usize) -> Result<()> {
         let (true, Some(meter)) = (self.is_adjustable(stage), self.shared.meter(stage)) else {
-            let adjustable = self.knobs.stages.iter().filter(|knob| knob.adjustable);
-            let names: Vec<&str> = adjustable.map(|knob| &*knob.name).collect();
+            let adjustable = self.controls.stages.iter().filter(|control| control.adjustable);
+            let names: Vec<&str> = adjustable.map(|control| &*control.name).collect();
             let names = names.join(", ");
             let message = format!(
-                "no stage called {stage:?} has a concurrency that can be changed; these have: \
-                 {names}"
+                "cannot set the concurrency of {stage:?}: no such adjustable stage; adjustable \
+                 stages: {names}"
             );
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         };
-        let own =
-            matches!(self.knob(stage).map(|knob| &knob.knob), Some(ConcurrencyControl::Own(_)));
+        let own = matches!(
+            self.stage_control(stage).map(|control| &control.handle),
+            Some(ConcurrencyControl::Dedicated(_))
+        );
         let concurrency = if own { bounded(concurrency)? } else { concurrency.max(1) };
         meter.concurrency.store(concurrency, Ordering::SeqCst);
-        match self.knob(stage).map(|knob| &knob.knob) {
-            Some(ConcurrencyControl::Own(pool)) => pool.resize(concurrency)?,
-            Some(ConcurrencyControl::Lent(pool)) => pool.resize(concurrency.max(pool.wanted()))?,
+        match self.stage_control(stage).map(|control| &control.handle) {
+            Some(ConcurrencyControl::Dedicated(pool)) => pool.resize(concurrency)?,
+            Some(ConcurrencyControl::Executor(pool)) => {
+                pool.resize(concurrency.max(pool.wanted()))?
+            }
             _ => {}
         }
-        self.tell(stage);
+        self.notify(stage);
         Ok(())
     }
 
-    fn knob(&self, stage: &str) -> Option<&StageControl> {
-        self.knobs.stages.iter().find(|knob| &*knob.name == stage)
+    fn stage_control(&self, stage: &str) -> Option<&StageControl> {
+        self.controls.stages.iter().find(|control| &*control.name == stage)
     }
 
-    /// Whether it is a stage of the caller's, and no source, merge or path.
-    pub(crate) fn is_a_stage(&self, stage: &str) -> bool {
-        self.knob(stage).is_some()
+    /// Whether the name belongs to a stage, not to a source, merge or path.
+    pub(crate) fn is_stage(&self, stage: &str) -> bool {
+        self.stage_control(stage).is_some()
     }
 
     pub(crate) fn is_adjustable(&self, stage: &str) -> bool {
-        self.knob(stage).is_some_and(|knob| knob.adjustable)
+        self.stage_control(stage).is_some_and(|control| control.adjustable)
     }
 
-    /// Wakes whoever runs a stage, so that it sees its concurrency.
-    pub(crate) fn tell(&self, stage: &str) {
-        match self.knob(stage).map(|knob| &knob.knob) {
-            Some(ConcurrencyControl::Pool) => self.knobs.pool.signal.wake_all(),
-            Some(ConcurrencyControl::Own(pool) | ConcurrencyControl::Lent(pool)) => {
+    /// Wakes the workers or the task of a stage, so that they see the new concurrency.
+    pub(crate) fn notify(&self, stage: &str) {
+        match self.stage_control(stage).map(|control| &control.handle) {
+            Some(ConcurrencyControl::Pool) => self.controls.pool.signal.wake_all(),
+            Some(ConcurrencyControl::Dedicated(pool) | ConcurrencyControl::Executor(pool)) => {
                 pool.signal.wake_all()
             }
             Some(ConcurrencyControl::Task(waker)) => waker.wake(),
@@ -135,10 +139,10 @@ impl Control {
     }
 }
 
-/// A number of threads that makes sense; 0 is taken as 1.
+/// Validates a number of threads; 0 means 1.
 fn bounded(threads: usize) -> Result<usize> {
-    if threads > MOST_THREADS {
-        let message = format!("{threads} threads were asked for; at most {MOST_THREADS} may be");
+    if threads > MAX_THREADS {
+        let message = format!("cannot start {threads} threads; at most {MAX_THREADS} are allowed");
         return Err(Error::new(ErrorKind::InvalidArgument, message));
     }
     Ok(threads.max(1))

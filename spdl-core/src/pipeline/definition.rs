@@ -1,4 +1,4 @@
-//! What a pipeline is made of, as data: to look at, to print, to keep beside the results of a run.
+//! Definition of a pipeline as data: to inspect, print and store with the results of a run.
 
 use std::any::type_name;
 use std::collections::BTreeMap;
@@ -12,20 +12,20 @@ use crate::scheduler::failure::OnError;
 use crate::source::sampler::shortened;
 use crate::stage::retry::Retry;
 
-/// A setting with its value, and whether somebody chose it.
+/// A value of a setting, and whether it is the default.
 ///
-/// Displayed, a default is marked: `64 (default)`.
+/// `Display` marks defaults: `64 (default)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Setting<T> {
     /// The value that is used.
     pub value: T,
-    /// Whether it is the default, because nothing else was asked for.
+    /// Whether the value is the default, because no value was set.
     pub default: bool,
 }
 
 impl<T> Setting<T> {
-    /// The value that was asked for, or else `default`.
+    /// Creates a setting from the given value, or from `default` if it is `None`.
     pub fn new(given: Option<T>, default: T) -> Self {
         match given {
             Some(value) => Setting { value, default: false },
@@ -33,13 +33,13 @@ impl<T> Setting<T> {
         }
     }
 
-    /// The value, where it was asked for.
+    /// Returns the value if it was set explicitly.
     pub fn given(&self) -> Option<&T> {
         (!self.default).then_some(&self.value)
     }
 
-    fn map<U>(&self, words: impl FnOnce(&T) -> U) -> Setting<U> {
-        Setting { value: words(&self.value), default: self.default }
+    fn map<U>(&self, function: impl FnOnce(&T) -> U) -> Setting<U> {
+        Setting { value: function(&self.value), default: self.default }
     }
 }
 
@@ -50,48 +50,48 @@ impl<T: fmt::Display> fmt::Display for Setting<T> {
     }
 }
 
-/// What kind of construct a stage is.
+/// Kind of a stage.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "lowercase"))]
 pub enum Construct {
-    /// Names items.
+    /// Yields items, for example keys or positions.
     Source,
-    /// Computes.
+    /// Computes on the CPU pool.
     Cpu,
-    /// Waits, with many items in flight.
+    /// Waits for I/O, with many items in flight.
     Async,
-    /// Writes samples into their places in a batch.
+    /// Writes samples into the slots of batches.
     Fill,
-    /// Makes lists of items.
+    /// Collects items in lists.
     Batch,
-    /// Makes lists of items that are alike.
+    /// Collects items of similar size in lists.
     Bucket,
-    /// Puts items end to end, into sequences of a fixed capacity.
+    /// Packs items into sequences of fixed capacity.
     Pack,
-    /// Makes one item of several, in a way of its own.
+    /// Makes one item of several with a custom aggregator.
     Aggregate,
-    /// Takes lists apart.
+    /// Splits lists into items.
     Unbatch,
-    /// Lets only some items pass.
+    /// Keeps the items that satisfy a predicate.
     Filter,
-    /// Takes items from several pipelines.
+    /// Merges items of several pipelines.
     Merge,
-    /// Sends each item along one of several paths.
+    /// Sends each item to one of several paths.
     Route,
-    /// Sends batches to a device.
+    /// Uploads batches to a device.
     Upload,
 }
 
 impl Construct {
-    /// Whether each of its outputs is put together of several items.
+    /// Whether each output consists of several items.
     pub(crate) fn aggregates(self) -> bool {
         use Construct::{Aggregate, Batch, Bucket, Pack};
         matches!(self, Batch | Bucket | Pack | Aggregate)
     }
 
-    /// The kind as one lower-case word, as it appears in the tree and in JSON.
+    /// Returns the kind as one lower-case word, as in the printed tree and in JSON.
     pub fn as_str(self) -> &'static str {
         match self {
             Construct::Source => "source",
@@ -117,12 +117,12 @@ impl fmt::Display for Construct {
     }
 }
 
-/// A pipeline, or a part of one, as data.
+/// Definition of a pipeline or of a part of one, as data.
 ///
-/// Displayed, it is a tree for people, from the source to the consumer. Each stage is told with its
-/// kind, its input and output types, its settings, and the place in the program that added it.
-/// With feature `serde`, it can be written and read as JSON and the like. It names functions and
-/// types but does not hold them: a pipeline cannot be built from it.
+/// `Display` prints a tree from the source to the consumer. Each stage has its kind, input and
+/// output types, settings, and the location in the program that added it. With feature `serde`, a
+/// definition can be serialized, for example as JSON. A definition contains only the names of
+/// functions and types, so a pipeline cannot be built from it.
 ///
 /// ```
 /// use spdl_core::pipeline::{Construct, Definition, StageDefinition};
@@ -139,16 +139,16 @@ impl fmt::Display for Construct {
 #[derive(Clone, Debug, Default, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Definition {
-    /// What people call it; for a path or a merged pipeline, mostly.
+    /// Optional name, mostly for a path or a merged pipeline.
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "Option::is_none"))]
     pub name: Option<String>,
-    /// Where its items come from. `None` for a path, which gets them from the stage before.
+    /// The source. `None` for a path, which receives items of the previous stage.
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "Option::is_none"))]
     pub source: Option<StageDefinition>,
-    /// The stages in the order in which an item goes through them.
+    /// The stages, in the order of the data flow.
     #[cfg_attr(feature = "serde", serde(default))]
     pub stages: Vec<StageDefinition>,
-    /// What holds for all stages. `None` for a part, which shares those of the whole.
+    /// Settings of the pipeline. `None` for a part, which shares the settings of the whole.
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "Option::is_none"))]
     pub settings: Option<PipelineSettings>,
 }
@@ -160,73 +160,72 @@ pub struct Definition {
 pub struct PipelineSettings {
     /// The seed of all random numbers.
     pub seed: Setting<u64>,
-    /// The epochs to run. The end is `u64::MAX` where they go on without end.
+    /// The epochs to run. The end is `u64::MAX` for an endless pipeline.
     pub epochs: Setting<Range<u64>>,
-    /// In which order stages hand their outputs on.
+    /// Order in which stages emit their outputs.
     pub order: Setting<Order>,
-    /// What happens to items that fail.
+    /// Failure policy.
     pub on_error: Setting<OnError>,
-    /// How many finished items may wait for the consumer.
+    /// Maximum number of finished items that wait for the consumer.
     pub prefetch: Setting<usize>,
-    /// Worker threads of the CPU pool.
+    /// Number of worker threads of the CPU pool.
     pub threads: Setting<usize>,
-    /// What else there is to know: a memory budget, an executor, hooks, whether an order
-    /// is recorded or replayed.
+    /// Other settings by name: memory budget, executor, hooks, recorded or replayed order.
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "BTreeMap::is_empty"))]
     pub more: BTreeMap<String, Setting<String>>,
 }
 
-/// A stage as data: what it is called, what it does to which types, and how.
+/// Definition of a stage as data: name, kind, types and settings.
 #[non_exhaustive]
 #[derive(Clone, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct StageDefinition {
-    /// The name given to the builder.
+    /// Name given to the builder.
     pub name: String,
-    /// What kind of construct it is.
+    /// Kind of the stage.
     pub kind: Construct,
-    /// The type of its inputs, without module paths. `None` for a source.
+    /// Type of the inputs, without module paths. `None` for a source.
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "Option::is_none"))]
     pub input: Option<String>,
-    /// The type of its outputs, without module paths.
+    /// Type of the outputs, without module paths.
     pub output: String,
-    /// How many items it may work on at once; `None` where that is not for it to say.
+    /// Maximum number of items processed concurrently. `None` if it is not a setting of the stage.
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "Option::is_none"))]
     pub concurrency: Option<Setting<usize>>,
-    /// In which order it hands its outputs on.
+    /// Order in which the stage emits its outputs.
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "Option::is_none"))]
     pub order: Option<Setting<Order>>,
-    /// What happens to items that fail in it.
+    /// Failure policy of the stage.
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "Option::is_none"))]
     pub on_error: Option<Setting<OnError>>,
-    /// How many outputs may wait for the next stage.
+    /// Capacity of the queue after the stage, in items.
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "Option::is_none"))]
     pub queue: Option<Setting<usize>>,
-    /// How often it tries again; `None`: never.
+    /// Retry settings; `None`: no retries.
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "Option::is_none"))]
     pub retry: Option<Retry>,
-    /// How many threads of its own it has; `None`: it shares the pipeline's.
+    /// Number of dedicated threads; `None`: the stage shares the pipeline's threads.
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "Option::is_none"))]
     pub dedicated_threads: Option<usize>,
-    /// Whether the bytes of its outputs are counted in the memory budget.
+    /// Whether its outputs count in the memory budget.
     #[cfg_attr(feature = "serde", serde(default))]
     pub measured: bool,
-    /// What else there is to know, by kind: the size of a batch, the policy of a merge.
+    /// Other settings by name, such as a batch size or a merge policy.
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "BTreeMap::is_empty"))]
     pub more: BTreeMap<String, Setting<String>>,
-    /// What the caller says of it: [`StageOptions::parameter`](crate::StageOptions::parameter).
+    /// Parameters of the caller: [`StageOptions::parameter`](crate::StageOptions::parameter).
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "BTreeMap::is_empty"))]
     pub parameters: BTreeMap<String, String>,
-    /// The pipelines that it merges, or the paths among which it chooses.
+    /// The pipelines that it merges, or the paths of a route.
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "Vec::is_empty"))]
     pub branches: Vec<Definition>,
-    /// Where the program added it: `file:line`.
+    /// Location in the program that added the stage: `file:line`.
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "Option::is_none"))]
     pub defined_at: Option<String>,
 }
 
 impl StageDefinition {
-    /// A stage that turns each `In` into `Out`s, with no settings told yet.
+    /// Creates the definition of a stage from `In` to `Out`, without settings.
     pub fn new<In: ?Sized, Out: ?Sized>(name: &str, kind: Construct) -> Self {
         StageDefinition {
             name: name.to_owned(),
@@ -247,19 +246,20 @@ impl StageDefinition {
         }
     }
 
-    /// Something that yields `Out`s out of nothing, as a source does.
+    /// Creates the definition of a stage without input, such as a source.
     pub fn source<Out: ?Sized>(name: &str, kind: Construct) -> Self {
         StageDefinition { input: None, ..StageDefinition::new::<(), Out>(name, kind) }
     }
 
-    /// Tells where the program added it: the caller's place, in a function with `#[track_caller]`.
+    /// Sets the location in the program; use the caller's location in a function with
+    /// `#[track_caller]`.
     #[must_use]
     pub fn at(mut self, place: &Location<'_>) -> Self {
         self.defined_at = Some(format!("{}:{}", place.file(), place.line()));
         self
     }
 
-    /// Tells what its options say.
+    /// Adds the settings of `options`.
     #[must_use]
     pub(crate) fn with_options(mut self, options: &crate::pipeline::options::StageOptions) -> Self {
         use crate::pipeline::options::Workers;
@@ -268,7 +268,7 @@ impl StageDefinition {
         self = self.with_parameters(options);
         match &options.workers {
             Workers::Shared => {}
-            Workers::Own { cpus } => {
+            Workers::Dedicated { cpus } => {
                 let threads = options.concurrency.unwrap_or(cpus.len().max(1));
                 self.dedicated_threads = Some(threads);
                 if !cpus.is_empty() {
@@ -284,7 +284,7 @@ impl StageDefinition {
         self
     }
 
-    /// Tells what the caller says of it.
+    /// Adds the parameters of `options`.
     #[must_use]
     pub(crate) fn with_parameters(
         mut self,
@@ -294,7 +294,7 @@ impl StageDefinition {
         self
     }
 
-    /// Tells one thing more about it.
+    /// Adds another setting by name.
     #[must_use]
     pub fn with(mut self, what: &str, value: Setting<impl fmt::Display>) -> Self {
         self.more.insert(what.to_owned(), value.map(ToString::to_string));
@@ -303,31 +303,32 @@ impl StageDefinition {
 }
 
 impl Definition {
-    /// The stages that begin with `source`, where there is one.
+    /// Creates a definition from an optional source and its stages.
     pub fn new(source: Option<StageDefinition>, stages: Vec<StageDefinition>) -> Self {
         Definition { name: None, source, stages, settings: None }
     }
 
-    /// Gives it a name.
+    /// Sets the name.
     #[must_use]
     pub fn named(mut self, name: &str) -> Self {
         self.name = Some(name.to_owned());
         self
     }
 
-    /// Tells what holds for all stages.
+    /// Sets the settings of the pipeline.
     #[must_use]
     pub fn with_settings(mut self, settings: PipelineSettings) -> Self {
         self.settings = Some(settings);
         self
     }
 
-    /// The type of the items that come out, where there is a stage or a source.
+    /// Returns the type of the outputs, if there is a stage or a source.
     pub fn output(&self) -> Option<&str> {
         self.stages.last().or(self.source.as_ref()).map(|stage| stage.output.as_str())
     }
 
-    /// All stages, sources and those of branches included, each before what its items go to.
+    /// Returns all stages, including sources and the stages of branches, in the order of the data
+    /// flow.
     pub fn all_stages(&self) -> impl Iterator<Item = &StageDefinition> {
         let mut found = Vec::new();
         self.collect(&mut found);
@@ -336,7 +337,7 @@ impl Definition {
 
     fn collect<'a>(&'a self, found: &mut Vec<&'a StageDefinition>) {
         for stage in self.source.iter().chain(&self.stages) {
-            // Merged pipelines come before the merge, paths come after the choice.
+            // Merged pipelines precede the merge; paths follow the route.
             let merges = stage.input.is_none();
             if !merges {
                 found.push(stage);
@@ -348,23 +349,23 @@ impl Definition {
         }
     }
 
-    /// What a run that goes on must have in common with the one that began: the stages, their kinds
-    /// and places, what was chosen for them; not how many work on it, or how far ahead, nor on which
-    /// device batches lie. No names of types: these change with compilers, and when code is moved.
+    /// Returns the parts of the fingerprint: stages, kinds, positions and settings that decide the
+    /// content and order of batches. Concurrency, prefetch and device are excluded. Type names are
+    /// excluded, since they change with the compiler and with moved code.
     ///
     /// # Errors
-    /// `InvalidArgument` where two parts would have one name.
+    /// `InvalidArgument` if two parts have the same name.
     pub(crate) fn fingerprint(&self) -> Result<BTreeMap<String, String>> {
         let mut parts = BTreeMap::new();
         if let Some(settings) = &self.settings {
             parts.insert("order".to_owned(), settings.order.value.to_string());
         }
-        self.tell_stages(None, &mut parts)?;
+        self.add_stage_parts(None, &mut parts)?;
         Ok(parts)
     }
 
-    /// Tells the stages, of which the first one has this place.
-    fn tell_stages(
+    /// Adds the stages to `parts`. `place` is the position of the first one.
+    fn add_stage_parts(
         &self,
         mut place: Option<String>,
         parts: &mut BTreeMap<String, String>,
@@ -372,44 +373,47 @@ impl Definition {
         let stages = self.source.iter().chain(&self.stages);
         for stage in stages.filter(|stage| stage.kind != Construct::Upload) {
             let name = &stage.name;
-            let mut tell = |what: &str, value: String| {
+            let mut add = |what: &str, value: String| {
                 let part = format!("stage {name}{}{what}", if what.is_empty() { "" } else { ": " });
                 match parts.insert(part.clone(), shortened(value)) {
                     None => Ok(()),
                     Some(_) => {
                         let message = format!(
-                            "two parts of the fingerprint would be named {part:?}; give that stage, \
-                             or its parameter, another name"
+                            "two parts of the fingerprint are named {part:?}; rename the stage or its \
+                             parameter"
                         );
                         Err(Error::new(ErrorKind::InvalidArgument, message))
                     }
                 }
             };
-            tell("", format!("{}{}", stage.kind, place.unwrap_or_default()))?;
-            // On whose threads it runs changes nothing of what it does.
+            add("", format!("{}{}", stage.kind, place.unwrap_or_default()))?;
+            // The choice of threads does not affect the results.
             let chosen =
                 stage.more.iter().filter(|(what, _)| !matches!(what.as_str(), "cpus" | "executor"));
             for (what, setting) in chosen {
-                tell(what, setting.value.clone())?;
+                add(what, setting.value.clone())?;
             }
             if let Some(order) = &stage.order {
-                tell("order", order.value.to_string())?;
+                add("order", order.value.to_string())?;
             }
             for (parameter, value) in &stage.parameters {
-                tell(parameter, value.clone())?;
+                add(parameter, value.clone())?;
             }
             if !stage.branches.is_empty() {
-                tell("branches", stage.branches.len().to_string())?;
+                add("branches", stage.branches.len().to_string())?;
             }
             for (number, branch) in stage.branches.iter().enumerate() {
-                branch.tell_stages(Some(format!(", first of branch {number} of {name}")), parts)?;
+                branch.add_stage_parts(
+                    Some(format!(", first of branch {number} of {name}")),
+                    parts,
+                )?;
             }
             place = Some(format!(" behind {name}"));
         }
         Ok(())
     }
 
-    /// Whether every stage hands its outputs on in the order of its inputs.
+    /// Whether every stage emits its outputs in input order.
     pub(crate) fn keeps_order(&self) -> bool {
         let order = self.settings.as_ref().map_or(Order::Completion, |it| it.order.value);
         self.all_stages().all(|stage| match stage.kind {
@@ -423,10 +427,10 @@ impl Definition {
         let name = stages.iter().map(|stage| width(&stage.name)).max().unwrap_or(0);
         let kind = stages.iter().map(|stage| stage.kind.as_str().len()).max().unwrap_or(0);
         if stages.is_empty() {
-            lines.push(format!("{margin}└─ passes items on as they are"));
+            lines.push(format!("{margin}└─ forwards items unchanged"));
         }
         for (at, stage) in stages.iter().enumerate() {
-            let (knot, line) =
+            let (corner, line) =
                 if at + 1 < stages.len() { ("├─ ", "│  ") } else { ("└─ ", "   ") };
             let types = match &stage.input {
                 Some(input) => format!("{input} → {}", stage.output),
@@ -434,7 +438,7 @@ impl Definition {
             };
             let gap = " ".repeat(name - width(&stage.name));
             let head = format!("{}{gap}  {:kind$}  {types}", stage.name, stage.kind);
-            lines.push(format!("{margin}{knot}{head}"));
+            lines.push(format!("{margin}{corner}{head}"));
             let margin = format!("{margin}{line}");
             for detail in stage.details() {
                 lines.push(format!("{margin}     {detail}"));
@@ -466,13 +470,13 @@ impl fmt::Display for Definition {
 }
 
 impl PipelineSettings {
-    /// The lines below the pipeline's name.
+    /// Returns the lines below the pipeline's name.
     fn lines(&self) -> Vec<String> {
         let epochs = self.epochs.map(|epochs| match epochs.end {
             u64::MAX => format!("{}..", epochs.start),
             end => format!("{}..{end}", epochs.start),
         });
-        let mut words = Words::default();
+        let mut words = SettingsText::default();
         words.add("seed", self.seed);
         words.add("epochs", epochs);
         words.add("order", self.order);
@@ -485,10 +489,10 @@ impl PipelineSettings {
 }
 
 impl StageDefinition {
-    /// The lines below its name.
+    /// Returns the lines below the stage's name.
     fn details(&self) -> Vec<String> {
-        let mut words = Words::default();
-        // First what makes it the stage that it is.
+        let mut words = SettingsText::default();
+        // The settings of the kind come first.
         self.more.iter().for_each(|(what, value)| words.add(what, value));
         self.parameters.iter().for_each(|(what, value)| words.add(what, value));
         self.concurrency.iter().for_each(|value| words.add("concurrency", value));
@@ -496,7 +500,7 @@ impl StageDefinition {
         self.on_error.iter().for_each(|value| words.add("on error", value));
         self.queue.iter().for_each(|value| words.add("queue", value));
         if let Some(threads) = self.dedicated_threads {
-            words.add("own threads", threads);
+            words.add("dedicated threads", threads);
         }
         if let Some(retry) = &self.retry {
             words.add("retry", retry);
@@ -510,11 +514,11 @@ impl StageDefinition {
     }
 }
 
-/// Settings in words, broken into lines that fit a terminal.
+/// Settings as text, wrapped at the width of a terminal.
 #[derive(Default)]
-struct Words(Vec<String>);
+struct SettingsText(Vec<String>);
 
-impl Words {
+impl SettingsText {
     const WIDTH: usize = 80;
 
     fn add(&mut self, what: &str, value: impl fmt::Display) {
@@ -525,7 +529,7 @@ impl Words {
         let mut lines: Vec<String> = Vec::new();
         for words in self.0 {
             match lines.last_mut() {
-                Some(line) if width(line) + width(&words) + 3 <= Words::WIDTH => {
+                Some(line) if width(line) + width(&words) + 3 <= SettingsText::WIDTH => {
                     line.push_str(" · ");
                     line.push_str(&words);
                 }
@@ -540,7 +544,7 @@ fn width(text: &str) -> usize {
     text.chars().count()
 }
 
-/// The name of a type without the modules in which it lies: `Vec<Labeled<Bytes>>`.
+/// Returns the name of a type without module paths: `Vec<Labeled<Bytes>>`.
 ///
 /// ```
 /// use spdl_core::Labeled;
@@ -553,7 +557,7 @@ pub fn short_type_name<T: ?Sized>() -> String {
 
 fn shorten(name: &str) -> String {
     let mut short = String::with_capacity(name.len());
-    // Where the word began that a following `::` would make a module.
+    // Start of the current word, which is a module if `::` follows.
     let mut word = 0;
     let mut rest = name.chars().peekable();
     while let Some(c) = rest.next() {
@@ -562,14 +566,14 @@ fn shorten(name: &str) -> String {
             if word < short.len() {
                 short.truncate(word);
             } else {
-                // Behind a bracket, as in `<A as B>::C`: a part of a type, not a module.
+                // After a bracket, as in `<A as B>::C`: a part of a type, not a module.
                 short.push_str("::");
                 word = short.len();
             }
             continue;
         }
         short.push(c);
-        // A closure is a word with braces around it: `{{closure}}`.
+        // A closure is a word in braces: `{{closure}}`.
         if !(c.is_alphanumeric() || matches!(c, '_' | '#' | '{' | '}')) {
             word = short.len();
         }
@@ -582,7 +586,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn type_names_lose_their_modules() {
+    fn type_names_have_no_module_paths() {
         for (long, short) in [
             ("u64", "u64"),
             ("alloc::vec::Vec<a::b::Labeled<bytes::bytes::Bytes>>", "Vec<Labeled<Bytes>>"),
@@ -618,7 +622,7 @@ mod tests {
         }
     }
 
-    /// Two merged pipelines, and a stage with two paths: all that a tree can have.
+    /// Two merged pipelines and a route with two paths.
     fn example() -> Definition {
         let fetch = StageDefinition {
             concurrency: Some(Setting::new(Some(32), 16)),
@@ -674,20 +678,20 @@ pipeline of Vec<[u8; 3]>
 ├─ by format  route  Vec<u8> → [u8; 3]
 │    path 0
 │    └─ decode  cpu  Vec<u8> → [u8; 3]
-│            own threads 2 · counted in the memory budget
+│            dedicated threads 2 · counted in the memory budget
 │    path 1
-│    └─ passes items on as they are
+│    └─ forwards items unchanged
 └─ batch      batch  [u8; 3] → Vec<[u8; 3]>
         last kept (default) · size 32";
 
     #[test]
-    fn the_tree_tells_types_settings_and_defaults() {
+    fn the_tree_shows_types_settings_and_defaults() {
         let tree = example().to_string();
         assert_eq!(tree, TREE, "\n{tree}");
     }
 
     #[test]
-    fn a_stage_is_told_with_its_place() {
+    fn a_stage_is_printed_with_its_location() {
         let here = Location::caller();
         let stage = StageDefinition::source::<u8>("s", Construct::Source).at(here);
         let place = stage.defined_at.clone().unwrap();
@@ -697,17 +701,17 @@ pipeline of Vec<[u8; 3]>
     }
 
     #[test]
-    fn epochs_without_end_and_a_lone_definition_are_fine() {
+    fn endless_epochs_and_an_empty_definition_are_printed() {
         let epochs = Setting::new(Some(3..u64::MAX), 0..1);
         let lines = PipelineSettings { epochs, ..settings() }.lines();
         assert!(lines[0].contains("epochs 3.. · "), "{lines:?}");
         let nothing = Definition::default();
-        assert_eq!(nothing.to_string(), "pipeline\n└─ passes items on as they are");
+        assert_eq!(nothing.to_string(), "pipeline\n└─ forwards items unchanged");
         assert_eq!(nothing.output(), None);
     }
 
     #[test]
-    fn stages_come_in_the_order_in_which_items_meet_them() {
+    fn all_stages_are_in_the_order_of_the_data_flow() {
         let example = example();
         let names: Vec<_> = example.all_stages().map(|stage| stage.name.as_str()).collect();
         let order = ["photos", "fetch", "drawings", "mix", "by format", "decode", "batch"];
@@ -715,18 +719,18 @@ pipeline of Vec<[u8; 3]>
     }
 
     #[test]
-    fn a_setting_knows_whether_it_was_chosen() {
+    fn a_setting_knows_whether_it_is_the_default() {
         assert_eq!(Setting::new(Some(1), 2).given(), Some(&1));
         assert_eq!(Setting::new(None, 2).given(), None);
         assert_eq!(Setting::new(None, 2).to_string(), "2 (default)");
-        // Choosing the default is a choice.
+        // An explicit default is not marked.
         assert_eq!(Setting::new(Some(2), 2).to_string(), "2");
     }
 
     #[cfg(feature = "serde")]
     // feature: B12
     #[test]
-    fn a_definition_comes_back_from_json() {
+    fn a_definition_is_restored_from_json() {
         let example = example();
         let text = serde_json::to_string(&example).unwrap();
         assert_eq!(serde_json::from_str::<Definition>(&text).unwrap(), example);
@@ -758,7 +762,7 @@ pipeline of Vec<[u8; 3]>
 
     #[cfg(feature = "serde")]
     #[test]
-    fn kinds_have_the_same_name_everywhere() {
+    fn kinds_have_the_same_name_in_json_and_display() {
         use Construct as C;
         for kind in [
             C::Source,

@@ -1,4 +1,4 @@
-//! A pipeline that runs: an iterator, or a stream, which winds down whenever it is dropped.
+//! The running pipeline: an iterator or a stream, which shuts down when dropped.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -27,94 +27,96 @@ use crate::scheduler::queue::{Next, Queue, drop_all};
 use crate::scheduler::worker_pool::WorkerPool;
 use crate::sync::{MODELLED, Mutex, ThreadEnd, ThreadEndGuard, thread};
 
-/// The most items the consumer takes out of the last queue at once, where it is quick.
-const LONGEST_RUN: usize = 64;
-/// What the consumer takes at once should not last it longer than this.
+/// The consumer takes at most this many items from the last queue in one run.
+const MAX_RUN: usize = 64;
+/// Target duration of a run.
 const RUN_TIME: Duration = Duration::from_micros(20);
-/// The last queue holds what is delivered in this time, where its depth is not given.
+/// The last queue holds as many items as are delivered in this time, if no prefetch is set.
 const PREFETCH_TIME: Duration = Duration::from_millis(1);
-/// But no more than this.
-const DEEPEST_PREFETCH: usize = 256;
-/// How many ends of epochs are passed over at once by a consumer that does not wait.
-const MOST_AT_ONCE: u32 = 256;
-/// How often the consumer looks again, letting others run in between, before it goes to sleep.
-const LOOKS_BEFORE_SLEEP: usize = if MODELLED { 0 } else { 2 };
+/// Upper bound of the automatic prefetch.
+const MAX_PREFETCH: usize = 256;
+/// A call with a zero timeout skips at most this many empty epochs.
+const MAX_EMPTY_EPOCHS: u32 = 256;
+/// The consumer polls and yields this many times before it sleeps.
+const POLLS_BEFORE_SLEEP: usize = if MODELLED { 0 } else { 2 };
 
-/// A pipeline, made by a [`PipelineBuilder`](crate::PipelineBuilder).
+/// A running pipeline, created by [`PipelineBuilder::build`](crate::PipelineBuilder::build).
 ///
-/// It is an [`Iterator`] of results, and [`into_stream`](Self::into_stream) makes it a [`Stream`].
-/// The first call to `next` starts it. It ends
-/// with `None` when everything that the stages made of every item of the source was delivered, what
-/// failed was dropped by a policy, and what was in unwanted short batches left out (all counted in
-/// the [`Statistics`]); or with one error, after everything that was finished before it.
+/// A pipeline is an [`Iterator`] of results. [`into_stream`](Self::into_stream) converts it to a
+/// [`Stream`]. The first call of `next` starts the work.
+///
+/// The iterator ends with `None` when every sample was delivered, dropped by the failure policy,
+/// filtered out or left out of an incomplete batch. The [`Statistics`] count each outcome. If the
+/// pipeline fails, the iterator returns the results that were finished before, then one error, then
+/// `None`.
 ///
 /// # Dropping
-/// A pipeline may be dropped at any moment: that wakes everything that waits, and joins every
-/// thread of its own. An item that is being computed is computed to its end first. Tasks on a
-/// runtime of the caller's end when that polls them next.
+/// A pipeline may be dropped at any time. Dropping wakes all waiting threads and tasks and joins
+/// the pipeline's threads. An item in computation is computed to its end first. Tasks on a runtime
+/// of the caller end at their next poll.
 ///
 /// # Fork
-/// The threads stay in the process that started them: in a fork of it, `next` is an error (after the
-/// tiny items, if any, that had been taken out together with the last one). Nothing else of the
-/// pipeline may be used there but dropping it.
+/// The threads belong to the process that started them. In a fork, `next` returns an error, after
+/// items that were already taken from the last queue. No other use is allowed there except dropping
+/// the pipeline.
 pub struct Pipeline<T> {
     output: Arc<Queue<T>>,
     shared: Arc<RunContext>,
-    /// The shared pool first, each with how many workers it begins with.
+    /// Worker pools, each with its initial number of workers. The shared pool is first.
     pools: Vec<(Arc<WorkerPool>, usize)>,
-    /// Tasks not yet started.
+    /// Tasks that are not started yet.
     drivers: Vec<Driver>,
-    /// Threads of sources that block.
+    /// Threads of blocking sources.
     blocking: Vec<(thread::JoinHandle<()>, Arc<ThreadEnd>)>,
     runtime: Option<Arc<dyn Runtime>>,
     own_runtime: Option<Arc<ThreadRuntime>>,
     reporter: Option<Arc<Reporter>>,
     record: Option<OrderRecord>,
-    /// Present where there is one source.
+    /// Present if there is exactly one source.
     delivery: Option<Delivery>,
     definition: Definition,
-    knobs: Arc<ConcurrencyControls>,
-    /// What has been taken out of the last queue.
+    controls: Arc<ConcurrencyControls>,
+    /// Items taken from the last queue.
     ready: VecDeque<Item<T>>,
-    /// When that was last filled, and with how many items.
+    /// When `ready` was last filled, and with how many items.
     filled: Option<(Instant, usize)>,
-    /// How deep the last queue is, where that follows from how fast items are delivered.
+    /// Automatic depth of the last queue, if no prefetch is set.
     prefetch: Option<Prefetch>,
-    /// What the consumer has yet to be told.
+    /// An error that the consumer has not received yet.
     failed: Option<Error>,
     /// Whether a part of the current epoch has been delivered.
     in_epoch: bool,
-    /// The epoch of what was delivered last.
+    /// Epoch of the last delivery.
     epoch: u64,
     started: bool,
     ended: bool,
-    /// Since when the consumer has been waiting for the next item.
+    /// Since when the consumer waits for the next item.
     waiting_since: Option<Instant>,
     waker: Option<(thread::ThreadId, Waker)>,
-    /// The process whose threads do the work.
+    /// Id of the process that started the threads.
     process: u32,
-    /// How long the end waits for threads that are still at work; `None`: until they are done.
-    patience: Option<Duration>,
+    /// How long the end waits for busy threads; `None`: until they are idle.
+    end_timeout: Option<Duration>,
 }
 
-/// How deep the last queue is: what comes in a moment, since a sleep and a wake-up take longer than
-/// many small items.
+/// Automatic depth of the last queue: the number of items delivered in [`PREFETCH_TIME`]. A deeper
+/// queue saves sleeps and wake-ups, which take longer than many small items.
 struct Prefetch {
-    /// Never less than this.
+    /// Lower bound of the depth.
     least: usize,
     depth: usize,
-    /// The mean time between items, of late.
+    /// Moving average of the time between items, in nanoseconds.
     nanos: f64,
 }
 
 impl Prefetch {
-    /// Takes in that `items` came in `time`. Returns the depth where it is to change.
+    /// Records that `items` were delivered in `time`. Returns the new depth if it changes.
     fn delivered(&mut self, items: usize, time: Duration) -> Option<usize> {
         let each = time.as_nanos() as f64 / items as f64;
         self.nanos += (each - self.nanos) / 8.0;
         let wanted = (PREFETCH_TIME.as_nanos() as f64 / self.nanos.max(1.0)) as usize;
-        let wanted = wanted.clamp(self.least, DEEPEST_PREFETCH.max(self.least));
-        // Not for every change of the wind.
+        let wanted = wanted.clamp(self.least, MAX_PREFETCH.max(self.least));
+        // Hysteresis: small changes are ignored.
         let changed = wanted > self.depth + self.depth / 2 || wanted < self.depth / 4;
         changed.then(|| {
             self.depth = wanted;
@@ -123,7 +125,7 @@ impl Prefetch {
     }
 }
 
-/// What a pipeline is put together from.
+/// Parts from which a pipeline is created.
 pub(crate) struct PipelineParts<T> {
     pub(crate) output: Arc<Queue<T>>,
     pub(crate) shared: Arc<RunContext>,
@@ -133,14 +135,14 @@ pub(crate) struct PipelineParts<T> {
     pub(crate) interval: Option<(Duration, IntervalListener)>,
     pub(crate) record: bool,
     pub(crate) delivery: Option<Delivery>,
-    /// The least depth of the last queue, where nobody has set it.
-    pub(crate) least_prefetch: Option<usize>,
+    /// Minimum depth of the last queue, if no prefetch is set.
+    pub(crate) min_prefetch: Option<usize>,
     pub(crate) definition: Definition,
-    pub(crate) knobs: ConcurrencyControls,
+    pub(crate) controls: ConcurrencyControls,
 }
 
-/// Ends the pipeline where a runtime drops one of its tasks before that has ended: else the
-/// consumer would wait for ever.
+/// Ends the pipeline if a runtime drops one of its tasks early; otherwise the consumer would wait
+/// forever.
 struct DriverGuard(Option<Arc<RunContext>>);
 
 impl Drop for DriverGuard {
@@ -148,13 +150,14 @@ impl Drop for DriverGuard {
         if let Some(shared) = self.0.take()
             && !shared.stopped()
         {
-            let message = "the runtime dropped a task of this pipeline before it had ended";
+            let message = "the runtime dropped a task of this pipeline before the task had ended; keep the \
+                           runtime alive until the pipeline has ended";
             shared.raise(Error::new(ErrorKind::Stopped, message));
         }
     }
 }
 
-/// Tells a listener what happened, every so often.
+/// Calls the interval listener periodically.
 struct Reporter {
     interval: Duration,
     state: Mutex<(Snapshotter, IntervalListener)>,
@@ -164,11 +167,11 @@ impl Reporter {
     fn report(&self, shared: &RunContext) {
         let (snapshotter, listener) = &mut *self.state.lock();
         let interval = snapshotter.interval(shared.raw());
-        let told = guarded(|| {
+        let reported = guarded(|| {
             listener(&interval);
             Ok(())
         });
-        if let Err(error) = told.0
+        if let Err(error) = reported.0
             && !shared.stopped()
         {
             shared.raise(error.with_stage("interval listener"));
@@ -176,18 +179,18 @@ impl Reporter {
     }
 }
 
-/// A view of a pipeline's statistics that can be used from any thread, also after its end.
+/// Access to a pipeline's statistics from any thread, also after its end.
 #[derive(Clone)]
 pub struct Monitor(Arc<RunContext>);
 
 impl Monitor {
-    /// The counters as they are now.
+    /// Returns the current statistics.
     pub fn statistics(&self) -> Statistics {
         self.0.statistics()
     }
 
-    /// The errors of [background tasks](crate::PipelineBuilder::background), each with the task's
-    /// name as its stage; the first 100.
+    /// Returns the errors of [background tasks](crate::PipelineBuilder::background), at most the
+    /// first 100. The stage of each error is the name of the task.
     pub fn background_errors(&self) -> Vec<Error> {
         self.0.background_errors()
     }
@@ -199,16 +202,16 @@ impl fmt::Debug for Monitor {
     }
 }
 
-/// What [`Pipeline::next_event`] gives.
+/// Result of [`Pipeline::next_event`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event<T> {
     /// The next item.
     Item(T),
-    /// All items of this epoch have been given.
+    /// All items of this epoch were delivered.
     EpochEnd(u64),
 }
 
-/// What comes next for the consumer.
+/// Next event for the consumer.
 enum NextStep<T> {
     Item(T),
     EpochEnd,
@@ -236,11 +239,11 @@ impl<T: Send + 'static> Pipeline<T> {
             }),
             delivery: parts.delivery,
             definition: parts.definition,
-            knobs: Arc::new(parts.knobs),
+            controls: Arc::new(parts.controls),
             ready: VecDeque::new(),
             filled: None,
-            // A model has no clock.
-            prefetch: parts.least_prefetch.filter(|_| !MODELLED).map(|least| Prefetch {
+            // Model checks have no clock.
+            prefetch: parts.min_prefetch.filter(|_| !MODELLED).map(|least| Prefetch {
                 least,
                 depth: least,
                 nanos: PREFETCH_TIME.as_nanos() as f64,
@@ -253,14 +256,15 @@ impl<T: Send + 'static> Pipeline<T> {
             waiting_since: None,
             waker: None,
             process: 0,
-            patience: None,
+            end_timeout: None,
         }
     }
 
-    /// Starts the work, so that the first items are ready sooner. Done by the first `next` else.
+    /// Starts the work, so that the first items are ready sooner. Otherwise the first call of
+    /// `next` starts it.
     ///
     /// # Errors
-    /// `Io` where the operating system refuses a thread; `Stopped` after the end.
+    /// `Io` if the operating system cannot create a thread; `Stopped` if the pipeline has ended.
     pub fn start(&mut self) -> Result<()> {
         if self.ended {
             return Err(Error::new(ErrorKind::Stopped, "the pipeline has ended"));
@@ -308,7 +312,8 @@ impl<T: Send + 'static> Pipeline<T> {
                     block_on(task);
                 });
                 let thread = thread.map_err(|error| {
-                    Error::new(ErrorKind::Io, "cannot start the source's thread").with_source(error)
+                    Error::new(ErrorKind::Io, "cannot create the thread of the source")
+                        .with_source(error)
                 })?;
                 self.blocking.push((thread, ended));
             } else {
@@ -328,8 +333,10 @@ impl<T: Send + 'static> Pipeline<T> {
         Ok(())
     }
 
-    /// Waits for the next item, but not longer than `timeout`: `Pending` then, and asking again
-    /// goes on waiting. For callers that must look up now and then, for a signal say.
+    /// Waits at most `timeout` for the next item.
+    ///
+    /// Returns `Pending` after the timeout; the next call continues to wait. For callers that must
+    /// check for signals or other events while they wait.
     ///
     /// ```
     /// # use spdl_core::{DatasetSource, PipelineBuilder};
@@ -352,11 +359,13 @@ impl<T: Send + 'static> Pipeline<T> {
             match self.step(left) {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(NextStep::EpochEnd) => {
-                    // There may be no end of epochs of which nothing is left.
+                    // Empty epochs may follow each other without end.
                     empty_epochs += 1;
                     if let Some(deadline) = deadline {
                         left = deadline.saturating_duration_since(Instant::now());
-                        if left.is_zero() && (!timeout.is_zero() || empty_epochs == MOST_AT_ONCE) {
+                        if left.is_zero()
+                            && (!timeout.is_zero() || empty_epochs == MAX_EMPTY_EPOCHS)
+                        {
                             return Poll::Pending;
                         }
                     }
@@ -366,7 +375,7 @@ impl<T: Send + 'static> Pipeline<T> {
         }
     }
 
-    /// As [`next_timeout`](Self::next_timeout), and tells where an epoch ends.
+    /// Like [`next_timeout`](Self::next_timeout), and also returns the end of each epoch.
     ///
     /// ```
     /// # use spdl_core::{DatasetSource, PipelineBuilder};
@@ -394,24 +403,27 @@ impl<T: Send + 'static> Pipeline<T> {
         })
     }
 
-    /// How long the pipeline waits, when it has ended by itself, for threads that are still at work
-    /// on an item that nobody wants any more: those in front of a stage that has failed. They end by
-    /// themselves when it is done. Default: it waits until all of them have ended.
-    pub fn set_patience(&mut self, at_most: Duration) {
-        self.patience = Some(at_most);
+    /// Sets how long the end of the pipeline waits for busy threads.
+    ///
+    /// After a failure or the last item, stages upstream may still process items that are no longer
+    /// needed. Their threads end after the current item, even if the pipeline no longer waits for
+    /// them. Default: no limit.
+    pub fn set_end_timeout(&mut self, at_most: Duration) {
+        self.end_timeout = Some(at_most);
     }
 
-    /// The next item, where one is ready: `Pending` where none is.
+    /// Returns the next item if it is ready, otherwise `Pending`.
     pub fn try_next(&mut self) -> Poll<Option<Result<T>>> {
         self.next_timeout(Duration::ZERO)
     }
 
-    /// Waits for the next item, and calls `check` every `interval` meanwhile; where that returns an
-    /// error, gives it back, and the pipeline can be asked again. So an embedding language sees its
-    /// signals while it waits.
+    /// Waits for the next item and calls `check` every `interval` meanwhile.
+    ///
+    /// If `check` returns an error, the call returns it, and the pipeline can be used again. An
+    /// embedding language can handle its signals in `check`.
     ///
     /// # Errors
-    /// Only `check`'s. Failures of the pipeline are in the item.
+    /// Only those of `check`. An error of the pipeline is inside the item.
     pub fn next_checked<E>(
         &mut self,
         interval: Duration,
@@ -425,9 +437,10 @@ impl<T: Send + 'static> Pipeline<T> {
         }
     }
 
-    /// The items of the next epoch, or of the rest of the current one, where that has not been
-    /// taken to its end; waits until there is one. `None` after the last epoch. The pipeline goes on
-    /// making items of epochs to come meanwhile.
+    /// Returns the items of the next epoch, or the remaining items of the current one.
+    ///
+    /// Waits until the epoch begins. Returns `None` after the last epoch. Meanwhile the pipeline
+    /// works on items of later epochs.
     ///
     /// ```
     /// # use spdl_core::{DatasetSource, PipelineBuilder};
@@ -443,12 +456,12 @@ impl<T: Send + 'static> Pipeline<T> {
     /// ```
     pub fn next_epoch(&mut self) -> Option<Epoch<'_, T>> {
         let mut ended = false;
-        // Once the pipeline has ended, no rest of an epoch is left of which another part could come.
+        // After the end of the pipeline, the current epoch has no further items.
         if (!self.in_epoch || self.ended) && self.ready.is_empty() {
             match self.wait(Self::fill) {
                 None => self.epoch = self.ready.front().map_or(0, |item| item.header.id.epoch),
                 Some(NextStep::End) => return None,
-                // An epoch of which nothing is left.
+                // The epoch has no items.
                 Some(NextStep::EpochEnd) => ended = true,
                 Some(NextStep::Failed(error)) => self.failed = Some(error),
                 Some(NextStep::Item(_)) => {}
@@ -472,7 +485,7 @@ impl<T: Send + 'static> Pipeline<T> {
         self.wait_for(timeout, Self::poll)
     }
 
-    /// Polls until it is ready, sleeping in between, but not longer than `timeout`.
+    /// Polls until ready, sleeping in between, for at most `timeout`.
     fn wait_for<R>(
         &mut self,
         timeout: Duration,
@@ -481,13 +494,13 @@ impl<T: Send + 'static> Pipeline<T> {
         let waker = self.own_waker();
         let mut cx = Context::from_waker(&waker);
         let deadline = Instant::now().checked_add(timeout);
-        let mut looks = if timeout.is_zero() { 0 } else { LOOKS_BEFORE_SLEEP };
+        let mut polls = if timeout.is_zero() { 0 } else { POLLS_BEFORE_SLEEP };
         loop {
             if let ready @ Poll::Ready(_) = poll(self, &mut cx) {
                 return ready;
             }
-            if looks > 0 {
-                looks -= 1;
+            if polls > 0 {
+                polls -= 1;
                 thread::yield_now();
                 continue;
             }
@@ -525,19 +538,20 @@ impl<T: Send + 'static> Pipeline<T> {
         }
     }
 
-    /// Gets items ready. What else comes, if that comes first, is given back.
+    /// Fills `ready` from the last queue. Returns another event if that is next.
     fn fill(&mut self, cx: &mut Context<'_>) -> Poll<Option<NextStep<T>>> {
         loop {
-            match self.fill_once(cx) {
-                // All of it was delivered by an earlier run.
+            match self.poll_output(cx) {
+                // All items were delivered by an earlier run.
                 Poll::Ready(None) if self.ready.is_empty() => {}
                 filled => return filled,
             }
         }
     }
 
-    /// The same; there may be nothing among what came that is still wanted.
-    fn fill_once(&mut self, cx: &mut Context<'_>) -> Poll<Option<NextStep<T>>> {
+    /// Like [`fill`](Self::fill), but `ready` may stay empty, if an earlier run delivered all the
+    /// items.
+    fn poll_output(&mut self, cx: &mut Context<'_>) -> Poll<Option<NextStep<T>>> {
         if let Some(error) = self.failed.take() {
             return Poll::Ready(Some(NextStep::Failed(error)));
         }
@@ -549,10 +563,11 @@ impl<T: Send + 'static> Pipeline<T> {
             return Poll::Ready(Some(NextStep::Failed(error)));
         }
         if self.process != std::process::id() {
-            // The threads are not here, and a lock may be held by one of them for ever.
+            // The threads do not exist in this process, and one of them may have held a lock at the
+            // fork.
             self.ended = true;
-            let message = "this pipeline belongs to the process that started it, of which this \
-                           one is a fork; build another one here";
+            let message = "cannot use a pipeline in a fork of the process that started it; build \
+                           a new pipeline in this process";
             let error = Error::new(ErrorKind::Stopped, message);
             return Poll::Ready(Some(NextStep::Failed(error)));
         }
@@ -574,14 +589,14 @@ impl<T: Send + 'static> Pipeline<T> {
                 if count > 1 {
                     self.shared.consumer.delivered_at_once(count - 1);
                 }
-                self.pass_over();
+                self.skip_delivered();
                 Poll::Ready(None)
             }
             Poll::Ready(Some(Next::EpochEnd(epoch))) => {
                 self.in_epoch = false;
                 self.epoch = epoch;
                 let closed = self.delivery.as_mut().map_or(Ok(()), |it| it.end_epoch(epoch));
-                // Where the pipeline has failed, that says why, and comes next.
+                // If the pipeline has failed, its error is the cause and is returned next.
                 if let Err(error) = closed
                     && !self.shared.failures.is_fatal()
                 {
@@ -594,11 +609,11 @@ impl<T: Send + 'static> Pipeline<T> {
             Poll::Ready(Some(_)) => {
                 self.ended = true;
                 self.shared.mark_end();
-                // The end of data is only believed once no failure explains it.
+                // The queue also closes after a failure, which is then the result.
                 let mut error = self.shared.failures.take_fatal();
-                let until = self.patience.and_then(|time| Instant::now().checked_add(time));
+                let until = self.end_timeout.and_then(|time| Instant::now().checked_add(time));
                 self.join(until);
-                // Others may have failed while they were wound down.
+                // Further failures may have occurred during shutdown.
                 if let Some(late) = self.shared.failures.take_fatal() {
                     error = Some(match error {
                         Some(error) => error.with_others([late]),
@@ -610,19 +625,19 @@ impl<T: Send + 'static> Pipeline<T> {
         }
     }
 
-    /// How many items to take at once: no more than are used up in a moment.
+    /// Number of items of the next run: as many as the consumer uses in [`RUN_TIME`].
     fn run_length(&self, now: Instant) -> usize {
         let Some((since, items)) = self.filled.filter(|_| !MODELLED) else {
-            // A model has no clock, or no schedule could be played again.
+            // Model checks have no clock, so that schedules can be replayed.
             return if MODELLED { 2 } else { 1 };
         };
         let each = now.duration_since(since).as_nanos() / items.max(1) as u128;
         let most = RUN_TIME.as_nanos() / each.max(1);
-        usize::try_from(most).unwrap_or(LONGEST_RUN).clamp(1, LONGEST_RUN)
+        usize::try_from(most).unwrap_or(MAX_RUN).clamp(1, MAX_RUN)
     }
 
-    /// Drops what an earlier run has delivered already.
-    fn pass_over(&mut self) {
+    /// Drops items that an earlier run delivered.
+    fn skip_delivered(&mut self) {
         let Some(delivery) = &self.delivery else { return };
         let ledger = &delivery.ledger;
         if ledger.has_ended_before() {
@@ -630,7 +645,7 @@ impl<T: Send + 'static> Pipeline<T> {
         }
     }
 
-    /// The next item for the consumer, where it is there.
+    /// Returns the next item for the consumer, if one is ready.
     fn take_ready(&mut self) -> Option<T> {
         loop {
             let item = self.ready.pop_front()?;
@@ -640,7 +655,7 @@ impl<T: Send + 'static> Pipeline<T> {
                 && !delivery.deliver(&item.header)
             {
                 if let Some(record) = &mut self.record {
-                    // Its number is not given to another one.
+                    // A skipped step keeps its number.
                     record.push_step([]);
                 }
                 drop_all([item]);
@@ -655,29 +670,30 @@ impl<T: Send + 'static> Pipeline<T> {
         }
     }
 
-    /// Ends the work now. What waits is woken, what is not yet delivered is dropped, and every
-    /// thread of the pipeline is joined. `next` gives `None` from then on. Stopping twice is fine.
+    /// Ends the work now and joins the pipeline's threads. Undelivered items are dropped, and
+    /// `next` returns `None` from then on. Stopping twice has no effect.
     pub fn stop(&mut self) {
         self.join(None);
     }
 
-    /// The same, but waits no longer than `timeout` for items that are being computed.
+    /// Like [`stop`](Self::stop), but waits at most `timeout` for items in computation.
     ///
     /// # Errors
-    /// `Timeout` where some still are. Their threads end by themselves when they are done; nothing
-    /// waits for them any more, not even dropping the pipeline.
+    /// `Timeout` if some threads are still busy. They end after their current item. The pipeline no
+    /// longer waits for them, not even when it is dropped.
     pub fn stop_timeout(&mut self, timeout: Duration) -> Result<()> {
         if self.join(Instant::now().checked_add(timeout)) {
             return Ok(());
         }
         let message = format!(
-            "after {timeout:?} some threads are still at work on an item; they end when it is done"
+            "some threads are still processing an item after {timeout:?}; they end after that item"
         );
         Err(Error::new(ErrorKind::Timeout, message))
     }
 
-    /// The failure that ends the pipeline, or is about to, where the consumer has not been told of it
-    /// yet. For those who stop a pipeline before its end, and want to know whether it was sound.
+    /// Returns the failure that ends the pipeline, if the consumer has not received it yet.
+    ///
+    /// Callers that stop a pipeline early can check whether it had failed.
     ///
     /// ```
     /// # use spdl_core::{Error, ErrorKind, PipelineBuilder};
@@ -685,7 +701,7 @@ impl<T: Send + 'static> Pipeline<T> {
     /// let mut pipeline = PipelineBuilder::from_iter([1]).map("refuse", refuse).build()?;
     /// assert!(pipeline.take_failure().is_none());
     /// assert!(pipeline.next().is_some_and(|item| item.is_err()));
-    /// // That was told already.
+    /// // The iterator has already returned the error.
     /// assert!(pipeline.take_failure().is_none());
     /// # Ok::<(), spdl_core::Error>(())
     /// ```
@@ -693,7 +709,7 @@ impl<T: Send + 'static> Pipeline<T> {
         self.failed.take().or_else(|| self.shared.failures.take_fatal())
     }
 
-    /// The same items for an async consumer, on any executor.
+    /// Converts the pipeline to a stream, for any executor.
     ///
     /// ```
     /// # use spdl_core::{DatasetSource, PipelineBuilder, block_on};
@@ -707,32 +723,32 @@ impl<T: Send + 'static> Pipeline<T> {
         PipelineStream(self)
     }
 
-    /// The counters as they are now.
+    /// Returns the current statistics.
     pub fn statistics(&self) -> Statistics {
         self.shared.statistics()
     }
 
-    /// A view of the statistics for other threads, and for after the end.
+    /// Returns a handle to the statistics, for other threads and for use after the end.
     pub fn monitor(&self) -> Monitor {
         Monitor(Arc::clone(&self.shared))
     }
 
-    /// Changes how many workers there are while the pipeline runs, from any thread.
+    /// Returns a handle that changes threads and concurrency while the pipeline runs.
     pub fn control(&self) -> Control {
-        Control::new(Arc::clone(&self.shared), Arc::clone(&self.knobs))
+        Control::new(Arc::clone(&self.shared), Arc::clone(&self.controls))
     }
 
     pub(crate) fn shared(&self) -> Arc<RunContext> {
         Arc::clone(&self.shared)
     }
 
-    /// What the pipeline is made of.
+    /// Returns the definition of the pipeline.
     pub fn definition(&self) -> &Definition {
         &self.definition
     }
 
-    /// The samples delivered so far, in their order, where
-    /// [`record_order`](crate::PipelineBuilder::record_order) asked for it.
+    /// Returns the samples delivered so far, in order, if
+    /// [`record_order`](crate::PipelineBuilder::record_order) is set.
     pub fn order_record(&self) -> Option<&OrderRecord> {
         self.record.as_ref()
     }
@@ -760,8 +776,9 @@ impl<T: Send + 'static> Iterator for Pipeline<T> {
     }
 }
 
-/// The items of one epoch, made by [`Pipeline::next_epoch`]. It may be dropped before its end; the
-/// pipeline goes on.
+/// The items of one epoch, created by [`Pipeline::next_epoch`].
+///
+/// An epoch may be dropped before its end; the pipeline continues.
 pub struct Epoch<'a, T> {
     pipeline: &'a mut Pipeline<T>,
     ended: bool,
@@ -781,14 +798,15 @@ impl<T: Send + 'static> Iterator for Epoch<'_, T> {
 }
 
 impl<T> Epoch<'_, T> {
-    /// Which epoch it is, counted from 0.
+    /// Returns the number of the epoch, counted from 0.
     pub fn number(&self) -> u64 {
         self.pipeline.epoch
     }
 
-    /// How far the run has come, all epochs before this one included: as
-    /// [`Pipeline::state`], which cannot be asked while this borrows the pipeline. Once this has
-    /// given `None`, the state is at the beginning of the next epoch.
+    /// Returns the checkpoint state after the items delivered so far, as [`Pipeline::state`].
+    ///
+    /// `Pipeline::state` cannot be called while this value borrows the pipeline. After the epoch's
+    /// last item was followed by `None`, the state is at the start of the next epoch.
     ///
     /// ```
     /// # use spdl_core::{DatasetSource, PipelineBuilder};
@@ -818,15 +836,15 @@ impl<T> fmt::Debug for Epoch<'_, T> {
     }
 }
 
-/// A [`Pipeline`] for async consumers, made by [`Pipeline::into_stream`].
+/// A [`Pipeline`] as a stream, created by [`Pipeline::into_stream`].
 ///
-/// A type of its own, since a value that is an iterator and a stream makes every `next`, `map` and
-/// `collect` ambiguous. Dropping it may block for as long as dropping the pipeline.
+/// A separate type, since methods such as `next` and `map` are ambiguous on a type that is both an
+/// iterator and a stream. Dropping it may block like dropping the pipeline.
 #[derive(Debug)]
 pub struct PipelineStream<T>(Pipeline<T>);
 
 impl<T> PipelineStream<T> {
-    /// How far the run has come, with what this has given so far: as [`Pipeline::state`].
+    /// Returns the checkpoint state after the items delivered so far, as [`Pipeline::state`].
     ///
     /// ```
     /// # use spdl_core::{DatasetSource, PipelineBuilder, block_on};
@@ -865,33 +883,33 @@ impl<T: Send + 'static> Stream for PipelineStream<T> {
     }
 }
 
-// Whatever `T` is, the pipeline only moves it.
+// The pipeline never pins `T`.
 impl<T> Unpin for PipelineStream<T> {}
 
 impl<T> Pipeline<T> {
-    /// How far the run has come: with what was handed out so far, and without what comes next. May
-    /// be asked at any moment, also before the first item, after the last, and after an error.
+    /// Returns the checkpoint state of the run: all items delivered so far are done.
     ///
-    /// It takes some microseconds, and more where many samples were delivered out of their order.
+    /// May be called at any time, also before the first item, after the last item and after an
+    /// error. Takes a few microseconds, and longer if many samples were delivered out of order.
     ///
     /// # Errors
-    /// `Unsupported` for a pipeline of several sources (mix data sets in one source instead), where a
-    /// stage [holds items back](crate::Stage::holds_back), says so or not, and where an item was cut
-    /// and a stage keeps no order.
+    /// `Unsupported` for a pipeline of several sources; mix data sets in one source instead.
+    /// `Unsupported` if a stage [buffers items](crate::Stage::holds_back), declared or observed.
+    /// `Unsupported` if an item was split and a stage does not keep the order.
     pub fn state(&self) -> Result<State> {
-        let message = "a pipeline of several sources has no state; mix data sets in one source \
-                       instead";
+        let message = "a pipeline with several sources has no checkpoint state; mix data sets in one \
+                       source instead";
         let missing = || Error::new(ErrorKind::Unsupported, message);
         self.delivery.as_ref().ok_or_else(missing)?.state()
     }
 
-    /// Ends the work and joins the threads, but does not wait longer than until `deadline`. Says
-    /// whether all have ended.
+    /// Ends the work and joins the threads, until `deadline` at most. Returns whether all threads
+    /// have ended.
     fn join(&mut self, deadline: Option<Instant>) -> bool {
         self.ended = true;
         self.in_epoch = false;
         if self.started && self.process != std::process::id() {
-            // A fork has none of the threads, and their locks are not to be touched.
+            // The threads do not exist in a fork, and their locks must not be used.
             self.blocking.drain(..).for_each(std::mem::forget);
             self.pools.drain(..).for_each(std::mem::forget);
             std::mem::forget(std::mem::take(&mut self.ready));
@@ -907,7 +925,7 @@ impl<T> Pipeline<T> {
         }
         for (thread, ended) in self.blocking.drain(..) {
             if deadline.is_none_or(|deadline| ended.wait_until(deadline)) {
-                // A panic has been caught and told.
+                // A panic was caught and reported.
                 let _ = thread.join();
             } else {
                 all = false;
@@ -920,7 +938,7 @@ impl<T> Pipeline<T> {
             && self.started
             && all
         {
-            // What happened since the last time.
+            // The last interval is reported at the end.
             let last = catch_unwind(AssertUnwindSafe(|| reporter.report(&self.shared)));
             drop(last);
         }

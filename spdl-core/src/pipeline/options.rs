@@ -1,4 +1,4 @@
-//! How a stage works: its settings.
+//! Settings of a stage: name, concurrency, order, failure policy, queue and threads.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,17 +6,17 @@ use std::sync::Arc;
 use crate::runtime::executor::CpuExecutor;
 use crate::scheduler::failure::OnError;
 
-/// In which order a stage hands its outputs on.
+/// Order in which a stage emits its outputs.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "kebab-case"))]
 pub enum Order {
-    /// As they get ready. The default. A slow item holds nothing back but those that its worker took
-    /// together with it: at most 63, as many as take 50 µs by the mean of the items so far.
+    /// In order of completion. The default. A slow item delays only the items that its worker took
+    /// in the same run: at most 63, as many as take 50 µs by the mean time per item.
     Completion,
-    /// As the inputs came. What is ready early waits for its turn; an input that makes many outputs
-    /// out of turn waits with most of them.
+    /// In input order. Early results wait in a reorder buffer. A stage with many outputs per item
+    /// buffers at most 64 of them before the item's turn, and then waits.
     Input,
 }
 
@@ -29,7 +29,7 @@ impl fmt::Display for Order {
     }
 }
 
-/// A stage's name and settings. A plain name is enough where the defaults fit:
+/// Name and settings of a stage. A plain name is enough for the defaults:
 ///
 /// ```
 /// use spdl_core::{OnError, Order, StageOptions};
@@ -45,24 +45,25 @@ pub struct StageOptions {
     pub(crate) on_error: Option<OnError>,
     pub(crate) queue: Option<usize>,
     pub(crate) workers: Workers,
-    /// What else decides what it does, by name.
+    /// Parameters of the caller that affect the results, by name.
     pub(crate) parameters: Vec<(String, String)>,
 }
 
-/// Whose threads a stage runs on.
+/// Threads on which a stage runs.
 #[derive(Clone, Debug, Default)]
 pub(crate) enum Workers {
-    /// The pipeline's.
+    /// Shared worker pool of the pipeline.
     #[default]
     Shared,
-    /// Its own, as many as its concurrency, each on one of these CPUs (on any, where there are none).
-    Own { cpus: Vec<usize> },
-    /// A pool of the caller's.
+    /// Dedicated threads, as many as the concurrency. Each is pinned to one of these CPUs; an empty
+    /// list means no pinning.
+    Dedicated { cpus: Vec<usize> },
+    /// Executor of the caller.
     Executor(Arc<dyn CpuExecutor>),
 }
 
 impl StageOptions {
-    /// The defaults under a name, which must be unique in its pipeline.
+    /// Creates default settings with a name, which must be unique in the pipeline.
     pub fn new(name: &str) -> Self {
         StageOptions {
             name: name.into(),
@@ -75,22 +76,25 @@ impl StageOptions {
         }
     }
 
-    /// How many items the stage may work on at once; 0 is taken as 1. Default: the number of worker
-    /// threads for a stage that computes. A stage that puts items together (a batch, an aggregate)
-    /// always works on one at a time. While the pipeline runs, [`Control`](crate::pipeline::Control) changes it.
+    /// Sets how many items the stage processes concurrently; 0 means 1.
     ///
-    /// A stage that waits begins with 16 and finds out by itself what more brings, up to 512: as long
-    /// as nothing is ready behind it for 5 % of the time, it tries half as many more, and keeps them if
-    /// they bring more items a second. The [statistics](crate::Statistics) show how many there are. A
-    /// number given here stays as it is; so do the 16 where [`queue`](StageOptions::queue) is given,
-    /// or, for the last stage, the [prefetch](crate::PipelineBuilder::prefetch).
+    /// Default for a CPU stage: the number of worker threads. A stage that aggregates (batch,
+    /// bucket, pack, aggregate) always processes one item at a time.
+    /// [`Control`](crate::pipeline::Control) changes the concurrency of a running pipeline.
+    ///
+    /// An async stage starts with 16 items in flight and adapts the number to the measured
+    /// throughput, up to 512. If the queue after it is empty for more than 5 % of the time, it
+    /// tries half as many more, and keeps them if the throughput rises. The
+    /// [statistics](crate::Statistics) show the current number. A number set here is fixed. The
+    /// default of 16 is fixed if [`queue`](StageOptions::queue) is set, or, for the last stage,
+    /// [`prefetch`](crate::PipelineBuilder::prefetch).
     #[must_use]
     pub fn concurrency(mut self, concurrency: usize) -> Self {
         self.concurrency = Some(concurrency.max(1));
         self
     }
 
-    /// In which order outputs are handed on. Default: the pipeline's.
+    /// Sets the order of the outputs. Default: the pipeline's.
     /// [`fill`](crate::PipelineBuilder::fill) always keeps its input order.
     #[must_use]
     pub fn order(mut self, order: Order) -> Self {
@@ -98,41 +102,44 @@ impl StageOptions {
         self
     }
 
-    /// What happens to an item that fails. A budget given here is this stage's own. Default: the
-    /// pipeline's, whose budget all stages without one of their own share.
+    /// Sets the failure policy. A limit set here applies to this stage only. Default: the
+    /// pipeline's policy, whose limit is shared by all stages without a separate policy.
     #[must_use]
     pub fn on_error(mut self, on_error: OnError) -> Self {
         self.on_error = Some(on_error);
         self
     }
 
-    /// How many outputs may wait for the next stage; 0 is taken as 1. Default: 256 behind a source, 64 or
-    /// twice the concurrency behind a stage that computes, twice the concurrency behind one that
-    /// waits. The last stage's queue is set by [`prefetch`](crate::PipelineBuilder::prefetch)
-    /// instead.
+    /// Sets the capacity of the queue after the stage, in items; 0 means 1.
+    ///
+    /// Defaults: 256 after a source; after a CPU stage twice the concurrency, at least 64; after an
+    /// async stage twice the concurrency. For the last stage, set
+    /// [`prefetch`](crate::PipelineBuilder::prefetch) instead.
     #[must_use]
     pub fn queue(mut self, capacity: usize) -> Self {
         self.queue = Some(capacity.max(1));
         self
     }
 
-    /// Gives the stage threads of its own, as many as its concurrency (1, where that is not set),
-    /// for stages that are bound to their thread, or block it. Instances are made on these threads.
+    /// Runs the stage on dedicated threads, as many as its concurrency (default: 1).
+    ///
+    /// For stages that are bound to a thread or block it. Instances are created on these threads.
     #[must_use]
     pub fn dedicated(mut self) -> Self {
-        self.workers = Workers::Own { cpus: Vec::new() };
+        self.workers = Workers::Dedicated { cpus: Vec::new() };
         self
     }
 
-    /// Gives the stage threads of its own that run on these CPUs only, numbered as by the operating
-    /// system. Needs the feature `affinity`, and Linux.
+    /// Runs the stage on dedicated threads that are pinned to these CPUs, by the numbers of the
+    /// operating system. Default concurrency: the number of CPUs. Requires the feature `affinity`
+    /// and Linux.
     #[must_use]
     pub fn pinned(mut self, cpus: impl IntoIterator<Item = usize>) -> Self {
-        self.workers = Workers::Own { cpus: cpus.into_iter().collect() };
+        self.workers = Workers::Dedicated { cpus: cpus.into_iter().collect() };
         self
     }
 
-    /// Runs the stage on a pool of the caller's.
+    /// Runs the stage on an executor of the caller.
     #[must_use]
     pub fn executor(mut self, executor: Arc<dyn CpuExecutor>) -> Self {
         self.workers = Workers::Executor(executor);
@@ -141,12 +148,14 @@ impl StageOptions {
 }
 
 impl StageOptions {
-    /// Tells what decides what the stage does, which the engine cannot see: the size of a crop, the
-    /// version of a tokenizer. It is part of the [definition](crate::pipeline::Definition), and of the
-    /// [fingerprint](crate::State::fingerprint) under the name `stage NAME: PARAMETER`: a run that is
-    /// resumed with another value is told so. Of more than 100 characters it keeps the first 82 and a
-    /// hash of all. A name that the engine uses for that stage (`size`, `order`) is refused when the
-    /// pipeline is built.
+    /// Declares a parameter that affects the results of the stage, such as a crop size or a
+    /// tokenizer version.
+    ///
+    /// The parameter is part of the [definition](crate::pipeline::Definition), and of the
+    /// [fingerprint](crate::State::fingerprint) under the name `stage NAME: PARAMETER`. Resuming
+    /// with another value is an error. Of a value longer than 100 characters, the first 82 and a
+    /// hash are stored. A name that the engine uses for the stage, such as `size` or `order`, is
+    /// rejected by [`build`](crate::PipelineBuilder::build).
     ///
     /// ```
     /// # use spdl_core::{DatasetSource, PipelineBuilder, StageOptions};
@@ -167,7 +176,7 @@ impl StageOptions {
         self
     }
 
-    /// Several [parameters](StageOptions::parameter) at once, by name.
+    /// Declares several [parameters](StageOptions::parameter).
     #[must_use]
     pub fn parameters(
         self,

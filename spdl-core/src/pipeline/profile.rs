@@ -1,4 +1,4 @@
-//! How fast each stage is alone, by how many items it works on at once.
+//! Profiles: throughput of each stage alone, at several concurrencies.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,18 +13,18 @@ use crate::pipeline::handle::Pipeline;
 use crate::scheduler::RunContext;
 use crate::sync::atomic::Ordering;
 
-/// How often a profile looks whether a stage has done its part.
-const LOOK: Duration = Duration::from_micros(200);
-/// A stage that does nothing for so long has nothing left to do.
-const NOTHING_LEFT: Duration = Duration::from_millis(300);
+/// Interval at which a profile checks the progress of a stage.
+const POLL_INTERVAL: Duration = Duration::from_micros(200);
+/// A stage without progress for this time has finished.
+const IDLE_TIMEOUT: Duration = Duration::from_millis(300);
 
-/// What to measure; see [`PipelineBuilder::profile`].
+/// Options of [`PipelineBuilder::profile`].
 #[non_exhaustive]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProfileOptions {
-    /// How many items of the source to use, at least 1. Default: 1000.
+    /// Number of items of the source to use, at least 1. Default: 1000.
     pub items: usize,
-    /// The concurrencies to try, in this order; each gets an equal part of the items. Default: 32,
+    /// Concurrencies to measure, in this order, each with an equal part of the items. Default: 32,
     /// 16, 8, 4 and 1.
     pub concurrency: Vec<usize>,
 }
@@ -35,48 +35,51 @@ impl Default for ProfileOptions {
     }
 }
 
-/// How fast each stage is alone. Displayed, it is a table.
+/// Throughput of each stage alone. `Display` prints a table.
 #[non_exhaustive]
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Profile {
-    /// The stages that do something, in the order of the flow.
+    /// The measured stages, in the order of the data flow.
     pub stages: Vec<StageProfile>,
 }
 
-/// How fast a stage is alone.
+/// Throughput of one stage alone.
 #[non_exhaustive]
 #[derive(Clone, Debug, PartialEq)]
 pub struct StageProfile {
-    /// The stage.
+    /// Name of the stage.
     pub name: Arc<str>,
-    /// What kind of work it does.
+    /// Kind of the stage.
     pub kind: StageKind,
-    /// One for each concurrency that was tried. A stage that works on one item at a time has one; so
-    /// has one that has done all items with the first concurrency before anyone could look.
+    /// One entry per concurrency. There is only one entry for a stage that processes one item at a
+    /// time, and for a stage that finishes all items at the first concurrency before the first
+    /// check.
     pub rates: Vec<Rate>,
 }
 
-/// How fast a stage was with one concurrency.
+/// Throughput of a stage at one concurrency.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rate {
-    /// How many items it could work on at once, on as many threads where it computes.
+    /// Number of items processed concurrently. A CPU stage has as many threads.
     pub concurrency: usize,
-    /// How many items it did. What ends between two concurrencies counts for neither.
+    /// Number of items processed. Items that end between two concurrencies are not counted.
     pub items: u64,
     /// Items per second.
     pub items_per_second: f64,
-    /// The share of its concurrency that was in use, in 0..=1.
+    /// Share of the concurrency that was in use, in 0..=1.
     pub busy: f64,
 }
 
 impl<T: Send + 'static> PipelineBuilder<T> {
-    /// Runs each stage alone, on items that wait in front of it, and tells how fast it is with each
-    /// concurrency; `told` hears of each stage as it is done. What comes out at the end is dropped.
+    /// Measures the throughput of each stage alone at each concurrency.
     ///
-    /// Every item goes through every stage once, so a stage gets new items for each concurrency:
-    /// [`ProfileOptions::items`] should be many. Items that fail are dropped, whatever the policy.
-    /// All of them are held in memory at once between two stages.
+    /// Each stage runs on items that are already in its input queue. `on_stage` is called after
+    /// each stage. The outputs of the pipeline are dropped.
+    ///
+    /// Each item passes each stage once, so every concurrency needs new items: set
+    /// [`ProfileOptions::items`] large enough. Failed items are dropped, whatever the failure
+    /// policy. All items are held in memory between two stages.
     ///
     /// ```
     /// use spdl_core::PipelineBuilder;
@@ -93,34 +96,35 @@ impl<T: Send + 'static> PipelineBuilder<T> {
     /// ```
     ///
     /// # Errors
-    /// Those of [`build`](PipelineBuilder::build), and what else ends a pipeline though failed items
-    /// are dropped; `InvalidArgument` for options that make no sense.
+    /// Those of [`build`](PipelineBuilder::build); errors that end a pipeline although failed items
+    /// are dropped; `InvalidArgument` for invalid options.
     pub fn profile(
         self,
         options: &ProfileOptions,
-        mut told: impl FnMut(&StageProfile),
+        mut on_stage: impl FnMut(&StageProfile),
     ) -> Result<Profile> {
         if options.items == 0 || options.concurrency.is_empty() || options.concurrency.contains(&0)
         {
-            let message = "a profile needs at least one item, and concurrencies of at least 1";
+            let message =
+                "invalid profile options: `items` and every `concurrency` must be at least 1";
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         }
         let mut pipeline = self.build_to_profile(options.items)?;
         let run = ProfileRun::new(&pipeline, options.items);
-        run.hold_all();
+        run.pause_all();
         pipeline.start()?;
         run.wait_for_source(&mut pipeline)?;
         let mut profile = Profile::default();
         for meter in run.stages() {
             let stage = run.measure(&mut pipeline, &meter, &options.concurrency)?;
-            told(&stage);
+            on_stage(&stage);
             profile.stages.push(stage);
         }
         Ok(profile)
     }
 }
 
-/// A profile under way.
+/// A running profile.
 struct ProfileRun {
     shared: Arc<RunContext>,
     control: Control,
@@ -132,19 +136,19 @@ impl ProfileRun {
         ProfileRun { shared: pipeline.shared(), control: pipeline.control(), items }
     }
 
-    /// The stages that can be held back.
+    /// Returns the stages that can be paused.
     fn stages(&self) -> Vec<Arc<StageMeter>> {
-        let held = |meter: &Arc<StageMeter>| self.control.is_a_stage(&meter.name);
-        self.shared.meters().into_iter().filter(held).collect()
+        let pausable = |meter: &Arc<StageMeter>| self.control.is_stage(&meter.name);
+        self.shared.meters().into_iter().filter(pausable).collect()
     }
 
-    fn hold_all(&self) {
+    fn pause_all(&self) {
         for meter in self.stages() {
             self.control.set_exactly(&meter.name, 0);
         }
     }
 
-    /// Waits until the sources have nothing to do any more.
+    /// Waits until the sources have finished.
     fn wait_for_source<T: Send + 'static>(&self, pipeline: &mut Pipeline<T>) -> Result<()> {
         let sources = || {
             let meters = self.shared.meters();
@@ -154,16 +158,17 @@ impl ProfileRun {
         self.wait(pipeline, sources, self.items as u64).map(drop)
     }
 
-    /// Waits until `done` is at least `wanted`, or nothing happens any more. Returns when that was.
+    /// Waits until `done` reaches `target` or progress stops. Returns the time of the last
+    /// progress.
     fn wait<T: Send + 'static>(
         &self,
         pipeline: &mut Pipeline<T>,
         done: impl Fn() -> u64,
-        wanted: u64,
+        target: u64,
     ) -> Result<Instant> {
         let mut last = (done(), Instant::now());
         loop {
-            // Whatever comes out must not be in the way.
+            // Outputs are dropped, so that the last queue does not fill.
             while let std::task::Poll::Ready(item) = pipeline.try_next() {
                 match item {
                     Some(item) => drop(item?),
@@ -174,10 +179,10 @@ impl ProfileRun {
             if now != last.0 {
                 last = (now, Instant::now());
             }
-            if now >= wanted || last.1.elapsed() > NOTHING_LEFT {
+            if now >= target || last.1.elapsed() > IDLE_TIMEOUT {
                 return Ok(last.1);
             }
-            thread::sleep(LOOK);
+            thread::sleep(POLL_INTERVAL);
         }
     }
 
@@ -194,13 +199,13 @@ impl ProfileRun {
         for (at, &concurrency) in levels.iter().enumerate() {
             let before = meter.raw();
             let last = at + 1 == levels.len();
-            let wanted = if last { u64::MAX } else { before.items + part };
+            let target = if last { u64::MAX } else { before.items + part };
             let started = Instant::now();
             self.control.set_exactly(&meter.name, concurrency);
             if meter.kind.uses_cpu_pool() {
                 self.control.set_threads(concurrency)?;
             }
-            let ended = self.wait(pipeline, || meter.raw().items, wanted)?;
+            let ended = self.wait(pipeline, || meter.raw().items, target)?;
             let time = ended.saturating_duration_since(started);
             let now = meter.raw();
             let items = now.items - before.items;
@@ -245,11 +250,11 @@ impl fmt::Display for Profile {
 }
 
 impl Control {
-    /// Sets a concurrency as it is, 0 to hold a stage back.
+    /// Sets a concurrency without a lower bound; 0 pauses the stage.
     fn set_exactly(&self, stage: &str, concurrency: usize) {
         if let Some(meter) = self.shared.meter(stage) {
             meter.concurrency.store(concurrency, Ordering::SeqCst);
-            self.tell(stage);
+            self.notify(stage);
         }
     }
 }

@@ -1012,7 +1012,7 @@ fn a_path_that_makes_another_number_of_items_ends_the_pipeline() {
                 (error.kind(), error.stage()),
                 (ErrorKind::InvalidArgument, Some("route/join"))
             );
-            assert!(error.to_string().contains("path 1 made"), "{error}");
+            assert!(error.to_string().contains("path 1 returned"), "{error}");
         }
     });
 }

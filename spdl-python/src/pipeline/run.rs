@@ -28,7 +28,7 @@ use crate::trace;
 /// How long dropping a pipeline waits for its threads.
 const DROP_TIMEOUT: Duration = Duration::from_millis(500);
 /// How long the end of data waits for items upstream of a failed stage.
-const PATIENCE: Duration = Duration::from_millis(20);
+const END_TIMEOUT: Duration = Duration::from_millis(20);
 /// Disables the memory budget. The lifetime of Python objects is unknown, so a reservation might
 /// never be released. Queue lengths bound the batches.
 const UNLIMITED_MEMORY: usize = usize::MAX >> 3;
@@ -135,7 +135,7 @@ impl PipelineRun {
         }
         let built = py.detach(|| pipeline.build());
         let mut engine = built.map_err(|error| to_exception(py, &error))?;
-        engine.set_patience(PATIENCE);
+        engine.set_end_timeout(END_TIMEOUT);
         let monitor = Py::new(py, Monitor::of(engine.monitor(), None))?;
         let run = ActiveRun { engine, _pools: ClosePools(Arc::clone(&python_side)) };
         Ok(PipelineRun {

@@ -182,7 +182,7 @@ impl<T: Send + 'static> PipelineBuilder<T> {
                 let message = "several epochs are asked for of what can be gone through only once; \
                                give a `Source`, such as a `DatasetSource`";
                 let error = Error::new(ErrorKind::InvalidArgument, message);
-                plan.fault(error.with_stage(Arc::clone(core.name())));
+                plan.add_error(error.with_stage(Arc::clone(core.name())));
             }
             let (divisions, epochs) = plan.divide(core.name(), epochs, source.len_hint());
             plan.source = Some(SourceFacts {
@@ -236,17 +236,17 @@ impl<T: Send + 'static> PipelineBuilder<T> {
         definition.branches = branches.iter().map(PipelineBuilder::part).collect();
         let plan = move |plan: &mut Plan, out: OutputSettings<T>| {
             if branches.is_empty() {
-                plan.fault(Error::new(ErrorKind::InvalidArgument, "a merge of no branches"));
+                plan.add_error(Error::new(ErrorKind::InvalidArgument, "a merge of no branches"));
             }
             let levels = plan.levels;
             let made = plan.branches(branches);
-            plan.side_by_side(levels);
+            plan.mark_parallel(levels);
             // Behind its branches, which may have merges of their own.
             let options = plan.free_name("merge");
             let Junction { core, inputs, made } = plan.join(&options, StageKind::Merge, made, &out);
             // Whether the policy fits the branches shows now, not when the pipeline runs.
             if let Err(error) = policy.check(inputs.len()) {
-                plan.fault(error.with_stage(Arc::clone(core.name())));
+                plan.add_error(error.with_stage(Arc::clone(core.name())));
             }
             let node = MergeNode {
                 core,
@@ -277,7 +277,7 @@ impl<T: Send + 'static> PipelineBuilder<T> {
             let left = plan.branch(joint, 0, self);
             let between = plan.nodes.len();
             let right = plan.branch(joint, 1, other);
-            plan.side_by_side(levels);
+            plan.mark_parallel(levels);
             let depth = left.depth.max(right.depth);
             plan.lower(before..between, depth - left.depth);
             plan.lower(between..plan.nodes.len(), depth - right.depth);
@@ -286,7 +286,7 @@ impl<T: Send + 'static> PipelineBuilder<T> {
             let options = plan.free_name("zip");
             let core = plan.stage(&options, StageKind::Merge, 1, measure);
             let queue = plan.queue(&core, out.last, CPU_QUEUE, None);
-            plan.no_sizer(&core, out.sizer.is_some());
+            plan.reject_sizer(&core, out.sizer.is_some());
             let node = ZipNode {
                 core,
                 left: ZipInput::new(left.queue),

@@ -88,7 +88,7 @@ pub(super) struct Plan {
     pub(super) shared: Arc<RunContext>,
     pub(super) hooks: Arc<[Arc<dyn Hook>]>,
     /// How deep the last queue is at least, where it may be deeper when items are tiny.
-    pub(super) least_prefetch: Option<usize>,
+    pub(super) min_prefetch: Option<usize>,
     /// What stages without a policy of their own share.
     pub(super) failure_budget: Arc<FailureBudget>,
     pub(super) stages: usize,
@@ -97,7 +97,7 @@ pub(super) struct Plan {
     pub(super) source: Option<SourceFacts>,
     /// How many times branches join, and the branches of which a part is just being built.
     pub(super) joints: usize,
-    pub(super) within: Vec<Branch>,
+    pub(super) enclosing: Vec<Branch>,
     pub(super) levels: usize,
     /// Those of them that are on branches which are joined.
     pub(super) branched: Vec<Range<usize>>,
@@ -109,7 +109,7 @@ pub(super) struct Plan {
     pub(super) nodes: Vec<PlacedNode>,
     pub(super) drivers: Vec<Driver>,
     pub(super) names: HashSet<Arc<str>>,
-    pub(super) knobs: Vec<StageControl>,
+    pub(super) controls: Vec<StageControl>,
     pub(super) error: Option<Error>,
 }
 
@@ -135,12 +135,12 @@ impl Plan {
         definition: Definition,
     ) -> Result<Pipeline<T>> {
         if let Err(error) = self.set_budget() {
-            self.fault(error);
+            self.add_error(error);
         }
         let delivery = match self.delivery(&definition) {
             Ok(delivery) => delivery,
             Err(error) => {
-                self.fault(error);
+                self.add_error(error);
                 None
             }
         };
@@ -169,9 +169,9 @@ impl Plan {
             interval: self.settings.interval,
             record: self.settings.record,
             delivery,
-            least_prefetch: self.least_prefetch,
+            min_prefetch: self.min_prefetch,
             definition,
-            knobs: ConcurrencyControls { pool: self.pool, stages: self.knobs },
+            controls: ConcurrencyControls { pool: self.pool, stages: self.controls },
         }))
     }
 
@@ -235,7 +235,7 @@ impl Plan {
             let message = "an epoch cannot be divided evenly among ranks, since nobody knows how \
                            long it is; give the source a `len_hint`, or take `Remainder::Uneven`";
             let error = Error::new(ErrorKind::InvalidArgument, message);
-            self.fault(error.with_stage(Arc::clone(name)));
+            self.add_error(error.with_stage(Arc::clone(name)));
         }
         let begun = self.settings.resume.as_ref().map(State::begun);
         let mut epochs = epochs;
@@ -245,7 +245,7 @@ impl Plan {
                     "the state is of epoch {}, and the first epoch to run is {}",
                     begun.epoch, epochs.start
                 );
-                self.fault(Error::new(ErrorKind::InvalidArgument, message));
+                self.add_error(Error::new(ErrorKind::InvalidArgument, message));
             }
             epochs.start = begun.epoch;
         }
@@ -280,18 +280,18 @@ impl Plan {
     ) -> StageCore {
         self.stages += 1;
         if options.name.is_empty() {
-            self.fault(Error::new(ErrorKind::InvalidArgument, "a stage has an empty name"));
+            self.add_error(Error::new(ErrorKind::InvalidArgument, "a stage has an empty name"));
         }
         if !self.names.insert(Arc::clone(&options.name)) {
             let message = format!("two stages are called {:?}; names must be unique", options.name);
-            self.fault(Error::new(ErrorKind::InvalidArgument, message));
+            self.add_error(Error::new(ErrorKind::InvalidArgument, message));
         }
         let own = options.on_error.filter(|_| self.settings.hold.is_none());
         let failure_budget = match own {
             None => Arc::clone(&self.failure_budget),
             Some(policy) => {
                 if let Err(error) = policy.validate() {
-                    self.fault(error.with_stage(Arc::clone(&options.name)));
+                    self.add_error(error.with_stage(Arc::clone(&options.name)));
                 }
                 Arc::new(FailureBudget::new(policy))
             }
@@ -301,20 +301,20 @@ impl Plan {
     }
 
     /// The core of something that is no stage of its own to its user, and shows nowhere.
-    pub(super) fn unseen_core(&mut self, name: &Arc<str>) -> StageCore {
+    pub(super) fn hidden_core(&mut self, name: &Arc<str>) -> StageCore {
         let failure_budget = Arc::clone(&self.failure_budget);
         StageCore::new(&self.shared, name, StageKind::Route, 1, failure_budget, None)
     }
 
     /// The queues at the beginning of paths, with a meter each.
-    pub(super) fn lay_paths<T: Send + 'static>(
+    pub(super) fn build_inlets<T: Send + 'static>(
         &mut self,
         name: &Arc<str>,
         inlets: Vec<Inlet<T>>,
     ) -> (Vec<Arc<StageMeter>>, Vec<Arc<Queue<T>>>) {
         if inlets.is_empty() {
             let error = Error::new(ErrorKind::InvalidArgument, "a route has no paths");
-            self.fault(error.with_stage(Arc::clone(name)));
+            self.add_error(error.with_stage(Arc::clone(name)));
         }
         let mut laid = (Vec::new(), Vec::new());
         for (at, inlet) in inlets.into_iter().enumerate() {
@@ -343,7 +343,7 @@ impl Plan {
             // What waits for its turn would hold the memory that the item before it waits for.
             let message = "a stage on a path is measured, and the order is restored behind the \
                            paths; measure what is in front of the route or behind it";
-            self.fault(Error::new(ErrorKind::Unsupported, message));
+            self.add_error(Error::new(ErrorKind::Unsupported, message));
         }
         made
     }
@@ -364,7 +364,7 @@ impl Plan {
     }
 
     /// Says that the levels from `first` on are on branches that are now joined.
-    pub(super) fn side_by_side(&mut self, first: usize) {
+    pub(super) fn mark_parallel(&mut self, first: usize) {
         let range = first..self.levels;
         self.branched.retain(|inner| inner.start < first);
         if range.len() > 1 {
@@ -382,7 +382,7 @@ impl Plan {
     ) -> Junction<T, U> {
         let core = self.stage(options, kind, 1, None);
         let queue = self.queue(&core, out.last, CPU_QUEUE, None);
-        self.no_sizer(&core, out.sizer.is_some());
+        self.reject_sizer(&core, out.sizer.is_some());
         let depth = branches.first().map_or(0, |branch| branch.depth) + 1;
         let measured = branches.iter().any(|branch| branch.measured);
         let inputs = branches.into_iter().map(|branch| branch.queue).collect();
@@ -390,10 +390,10 @@ impl Plan {
     }
 
     /// A merge hands on what its branches have measured.
-    pub(super) fn no_sizer(&mut self, core: &StageCore, measured: bool) {
+    pub(super) fn reject_sizer(&mut self, core: &StageCore, measured: bool) {
         if measured {
             let message = "measure the branches, not what joins them: it makes nothing new";
-            self.fault(
+            self.add_error(
                 Error::new(ErrorKind::InvalidArgument, message).with_stage(Arc::clone(core.name())),
             );
         }
@@ -404,7 +404,7 @@ impl Plan {
         MAX_OPEN_TICKETS.max(self.settings.hold.unwrap_or(0).saturating_mul(self.sources))
     }
 
-    pub(super) fn fault(&mut self, error: Error) {
+    pub(super) fn add_error(&mut self, error: Error) {
         self.error.get_or_insert(error);
     }
 
@@ -416,7 +416,7 @@ impl Plan {
     pub(super) fn default_concurrency(&self, options: &StageOptions) -> usize {
         match &options.workers {
             Workers::Shared => self.settings.threads(),
-            Workers::Own { cpus } => cpus.len().max(1),
+            Workers::Dedicated { cpus } => cpus.len().max(1),
             Workers::Executor(executor) => executor.parallelism().max(1),
         }
     }
@@ -428,33 +428,33 @@ impl Plan {
         core: &StageCore,
         fixed: bool,
     ) -> Arc<WorkerPool> {
-        let pinned = matches!(&options.workers, Workers::Own { cpus } if !cpus.is_empty());
+        let pinned = matches!(&options.workers, Workers::Dedicated { cpus } if !cpus.is_empty());
         if pinned && !cfg!(feature = "affinity") {
             let message = "threads are pinned only with the feature `affinity`";
             let error = Error::new(ErrorKind::Unsupported, message);
-            self.fault(error.with_stage(Arc::clone(&options.name)));
+            self.add_error(error.with_stage(Arc::clone(&options.name)));
         }
-        let mut knob = |knob| {
+        let mut add_control = |handle| {
             let name = Arc::clone(core.name());
-            self.knobs.push(StageControl { name, knob, adjustable: !fixed });
+            self.controls.push(StageControl { name, handle, adjustable: !fixed });
         };
         let place = match &options.workers {
             Workers::Shared => {
-                knob(ConcurrencyControl::Pool);
+                add_control(ConcurrencyControl::Pool);
                 return Arc::clone(&self.pool);
             }
-            Workers::Own { cpus } => WorkerSource::Threads { cpus: cpus.clone() },
+            Workers::Dedicated { cpus } => WorkerSource::Threads { cpus: cpus.clone() },
             Workers::Executor(executor) => {
                 // All stages on one pool have one worker pool, so that its workers can help each other.
                 let pool = self.executor_pool(executor, core.concurrency());
                 let name = Arc::clone(core.name());
-                let knob = ConcurrencyControl::Lent(Arc::clone(&pool));
-                self.knobs.push(StageControl { name, knob, adjustable: !fixed });
+                let handle = ConcurrencyControl::Executor(Arc::clone(&pool));
+                self.controls.push(StageControl { name, handle, adjustable: !fixed });
                 return pool;
             }
         };
         let pool = WorkerPool::new(&options.name, &self.shared, place);
-        knob(ConcurrencyControl::Own(Arc::clone(&pool)));
+        add_control(ConcurrencyControl::Dedicated(Arc::clone(&pool)));
         self.pools.push((Arc::clone(&pool), core.concurrency()));
         pool
     }
@@ -505,7 +505,7 @@ impl Plan {
         let hold = self.settings.hold.unwrap_or(0).saturating_mul(self.sources);
         let capacity = capacity.max(hold);
         if last && self.settings.prefetch.is_none() && self.settings.hold.is_none() {
-            self.least_prefetch = Some(capacity);
+            self.min_prefetch = Some(capacity);
         }
         let putters = putters.map(|pool| Arc::clone(&pool.signal));
         let queue = Arc::new(Queue::new(capacity, putters));
@@ -532,7 +532,7 @@ impl Plan {
     }
 
     pub(super) fn position(&self, depth: usize) -> GraphPosition {
-        GraphPosition::new(depth, &self.within)
+        GraphPosition::new(depth, &self.enclosing)
     }
 
     /// A number for what joins branches.
@@ -552,11 +552,11 @@ impl Plan {
                 "branch {at} makes settings of the whole pipeline; make them on what joins the \
                  branches"
             );
-            self.fault(Error::new(ErrorKind::InvalidArgument, message));
+            self.add_error(Error::new(ErrorKind::InvalidArgument, message));
         }
-        self.within.push(Branch { joint, index: at });
+        self.enclosing.push(Branch { joint, index: at });
         let made = (branch.plan)(self, OutputSettings::INNER);
-        self.within.pop();
+        self.enclosing.pop();
         made
     }
 

@@ -82,8 +82,8 @@ impl<T: Send + 'static> PipelineBuilder<T> {
         routed.then(definition, move |plan, made, out: OutputSettings<U>| {
             let ordered = order.unwrap_or_else(|| plan.settings.order()) == Order::Input;
             let tickets = ordered.then(|| RouteTickets::new(plan.max_open()));
-            let (meters, queues) = plan.lay_paths(&name, inlets);
-            let core = plan.unseen_core(&name);
+            let (meters, queues) = plan.build_inlets(&name, inlets);
+            let core = plan.hidden_core(&name);
             let split_tickets = tickets.clone();
             let input = Arc::clone(&made.queue);
             let split = SplitNode { core, input, paths: queues, meters, tickets: split_tickets };
@@ -155,8 +155,8 @@ impl<T: Send + 'static> PipelineBuilder<Vec<T>> {
         routed.stages.pop();
         routed.then(definition, move |plan, made, out: OutputSettings<Vec<U>>| {
             let tickets = RouteTickets::new(plan.max_open());
-            let (meters, queues) = plan.lay_paths(&name, inlets);
-            let core = plan.unseen_core(&name);
+            let (meters, queues) = plan.build_inlets(&name, inlets);
+            let core = plan.hidden_core(&name);
             let split_tickets = Arc::clone(&tickets);
             let input = Arc::clone(&made.queue);
             let split =
@@ -192,7 +192,7 @@ fn build_path<T: Send + 'static, U>(path: Path<T, U>) -> (Inlet<T>, PipelineBuil
     let plan = move |plan: &mut Plan, out: OutputSettings<T>| {
         if out.sizer.is_some() {
             let message = "`measured` follows no stage of this path; add a stage before it";
-            plan.fault(Error::new(ErrorKind::InvalidArgument, message));
+            plan.add_error(Error::new(ErrorKind::InvalidArgument, message));
         }
         let missing = || Arc::new(Queue::new(1, None));
         let (depth, measured) = plan.inlet;

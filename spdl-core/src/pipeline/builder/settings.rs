@@ -377,7 +377,7 @@ impl<T: Send + 'static> PipelineBuilder<T> {
         let mut plan = Plan {
             failure_budget: Arc::new(FailureBudget::new(on_error)),
             hooks: std::mem::take(&mut self.settings.hooks).into(),
-            least_prefetch: None,
+            min_prefetch: None,
             settings: self.settings,
             shared,
             stages: 0,
@@ -386,7 +386,7 @@ impl<T: Send + 'static> PipelineBuilder<T> {
             levels: 0,
             branched: Vec::new(),
             joints: 0,
-            within: Vec::new(),
+            enclosing: Vec::new(),
             largest_batch: 0,
             inlet: (0, false),
             pools: vec![(Arc::clone(&pool), threads)],
@@ -394,7 +394,7 @@ impl<T: Send + 'static> PipelineBuilder<T> {
             nodes: Vec::new(),
             drivers: Vec::new(),
             names: HashSet::new(),
-            knobs: Vec::new(),
+            controls: Vec::new(),
             error: on_error.validate().err(),
         };
         let output = (self.plan)(&mut plan, OutputSettings { last: true, sizer: None }).queue;

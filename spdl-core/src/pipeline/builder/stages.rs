@@ -168,7 +168,7 @@ impl<T: Send + 'static> PipelineBuilder<T> {
             more.push(("drop last", "yes".into()));
         }
         let factory = move || Batcher::new(size, drop_last);
-        self.gather_checked(options.into(), Construct::Batch, &more, factory)
+        self.aggregate_checked(options.into(), Construct::Batch, &more, factory)
     }
 
     /// Makes batches of items that are alike: in length, so that little is padded, or in shape.
@@ -203,7 +203,7 @@ impl<T: Send + 'static> PipelineBuilder<T> {
         let more = bucketing.words();
         let key: Arc<dyn Fn(&T) -> f64 + Send + Sync> = Arc::new(key);
         let factory = move || Bucketer::shared(bucketing.clone(), Arc::clone(&key));
-        self.gather_checked(options.into(), Construct::Bucket, &more, factory)
+        self.aggregate_checked(options.into(), Construct::Bucket, &more, factory)
     }
 
     /// Packs whole items into sequences of a fixed capacity, so that little is padded. `length`
@@ -233,7 +233,7 @@ impl<T: Send + 'static> PipelineBuilder<T> {
         let more = packing.words();
         let length: Arc<dyn Fn(&T) -> u64 + Send + Sync> = Arc::new(length);
         let factory = move || Packer::shared(packing.clone(), Arc::clone(&length));
-        self.gather_checked(options.into(), Construct::Pack, &more, factory)
+        self.aggregate_checked(options.into(), Construct::Pack, &more, factory)
     }
 
     /// Puts items end to end and cuts the whole into sequences of exactly `capacity` tokens, at
@@ -266,12 +266,12 @@ impl<T: Send + 'static> PipelineBuilder<T> {
             more.push(("drop last", "yes".into()));
         }
         let factory = move || ConcatAndSplit::new(capacity, drop_last);
-        self.gather_checked(options.into(), Construct::Pack, &more, factory)
+        self.aggregate_checked(options.into(), Construct::Pack, &more, factory)
     }
 
     /// Puts items together with an aggregator of ours, whose settings must make sense.
     #[track_caller]
-    fn gather_checked<A: Aggregator<T>>(
+    fn aggregate_checked<A: Aggregator<T>>(
         self,
         options: StageOptions,
         construct: Construct,
@@ -280,11 +280,11 @@ impl<T: Send + 'static> PipelineBuilder<T> {
     ) -> PipelineBuilder<A::Out> {
         let name = Arc::clone(&options.name);
         let fault = factory().err();
-        let mut builder = self.gather(options, construct, more, Arc::new(factory));
+        let mut builder = self.aggregate_as(options, construct, more, Arc::new(factory));
         if let Some(error) = fault {
             let before = builder.plan;
             builder.plan = Box::new(move |plan, out| {
-                plan.fault(error.with_stage(name));
+                plan.add_error(error.with_stage(name));
                 before(plan, out)
             });
         }
@@ -292,7 +292,7 @@ impl<T: Send + 'static> PipelineBuilder<T> {
     }
 
     #[track_caller]
-    fn gather<A: Aggregator<T>>(
+    fn aggregate_as<A: Aggregator<T>>(
         self,
         options: StageOptions,
         construct: Construct,
@@ -317,7 +317,7 @@ impl<T: Send + 'static> PipelineBuilder<T> {
         A: Aggregator<T>,
         F: Fn() -> Result<A> + Send + Sync + 'static,
     {
-        self.gather(options.into(), Construct::Aggregate, &[], Arc::new(factory))
+        self.aggregate_as(options.into(), Construct::Aggregate, &[], Arc::new(factory))
     }
 
     /// Takes lists apart: each element goes on as an item of its own.
@@ -348,7 +348,7 @@ impl<T: Send + 'static> PipelineBuilder<T> {
             let core = plan.stage(&options, StageKind::Async, ASYNC_CONCURRENCY, measure);
             if !matches!(options.workers, Workers::Shared) {
                 let message = "an async stage runs on the runtime; it has no threads to choose";
-                plan.fault(
+                plan.add_error(
                     Error::new(ErrorKind::InvalidArgument, message)
                         .with_stage(options.name.clone()),
                 );
@@ -358,9 +358,9 @@ impl<T: Send + 'static> PipelineBuilder<T> {
             let tuning = plan.tuning(&options, out.last);
             let queue = plan.queue(&core, out.last, capacity, None);
             let settings_changed = Arc::new(AtomicWaker::new());
-            let (name, knob) =
+            let (name, handle) =
                 (Arc::clone(core.name()), ConcurrencyControl::Task(Arc::clone(&settings_changed)));
-            plan.knobs.push(StageControl { name, knob, adjustable: true });
+            plan.controls.push(StageControl { name, handle, adjustable: true });
             let node = AsyncNode {
                 core,
                 stage: Arc::new(stage),
@@ -437,7 +437,7 @@ impl<T: Send + 'static> PipelineBuilder<T> {
         }
         self.then(definition, move |plan, made, out: OutputSettings<Batch>| {
             if let Err(error) = layout.validate() {
-                plan.fault(error.with_stage(Arc::clone(&options.name)));
+                plan.add_error(error.with_stage(Arc::clone(&options.name)));
             }
             let fields = layout.fields().to_vec();
             let make = move || {
@@ -447,11 +447,11 @@ impl<T: Send + 'static> PipelineBuilder<T> {
             };
             // Where the stage has threads of its own, its instances may be bound to them.
             let first = match options.workers {
-                Workers::Own { .. } => None,
+                Workers::Dedicated { .. } => None,
                 _ => match guarded(&make).0 {
                     Ok(first) => Some(first),
                     Err(error) => {
-                        plan.fault(error.with_stage(Arc::clone(&options.name)));
+                        plan.add_error(error.with_stage(Arc::clone(&options.name)));
                         None
                     }
                 },
