@@ -1,4 +1,4 @@
-//! Describing a pipeline: the type follows the data, so a wrong order of stages does not compile.
+//! The pipeline builder: typed stages, so that stages in a wrong order do not compile.
 
 mod plan;
 mod route;
@@ -29,7 +29,7 @@ pub use route::{Path, path};
 pub(crate) use settings::IntervalListener;
 use settings::Settings;
 
-/// Describes a pipeline whose last stage so far yields `T`.
+/// Describes a pipeline whose last stage so far emits `T`.
 ///
 /// ```
 /// use spdl_core::{DatasetSource, OnError, PipelineBuilder};
@@ -51,7 +51,7 @@ use settings::Settings;
 /// # Ok::<(), spdl_core::Error>(())
 /// ```
 ///
-/// The same in the wrong order does not compile:
+/// Stages in a wrong order do not compile:
 ///
 /// ```compile_fail,E0277
 /// # use spdl_core::{DatasetSource, PipelineBuilder, Stage, StageContext, Result};
@@ -65,46 +65,47 @@ use settings::Settings;
 /// let words = PipelineBuilder::new(DatasetSource::new(vec!["a", "b"]));
 /// let pipeline = words.stage("halve", || Ok(Halve));
 /// ```
-#[must_use = "a description does nothing until `build`"]
+#[must_use = "a builder does nothing until `build`"]
 pub struct PipelineBuilder<T> {
     settings: Settings,
-    /// Whether a setting of the whole pipeline has been made here.
+    /// Whether a setting of the whole pipeline was set on this builder.
     settings_made: bool,
     source: Option<StageDefinition>,
     stages: Vec<StageDefinition>,
-    /// Builds everything up to here.
+    /// Builds all stages up to here.
     plan: PlanStep<T>,
 }
 
-/// What a pipeline begins with.
+/// Kind of a pipeline's input.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Origin {
-    /// It can be gone through again and again.
+    /// Can be read once per epoch.
     Source,
-    /// Once, and it may block.
+    /// Can be read once, and may block.
     Iterator,
-    /// Once.
+    /// Can be read once.
     Stream,
 }
 
 impl<T: Send + 'static> PipelineBuilder<T> {
-    /// A pipeline that yields what `source` yields.
+    /// Creates a pipeline that reads from `source`.
     #[track_caller]
     pub fn new<S: Source<Item = T>>(source: S) -> Self {
         PipelineBuilder::from_source(SOURCE, source)
     }
 
-    /// The same, with a name and settings for the source: its queue, its policy.
+    /// Like [`new`](Self::new), with a name and settings for the source.
     #[track_caller]
     pub fn from_source<S: Source<Item = T>>(options: impl Into<StageOptions>, source: S) -> Self {
         Self::begin(options.into(), source, Origin::Source)
     }
 
-    /// A pipeline of an iterator's items: one epoch. The iterator may block; it runs on a thread of
-    /// its own, which the pipeline joins when it is dropped. With more than one
-    /// [epoch](PipelineBuilder::epochs) it does not build; give a [`Source`] then. A run that is
-    /// [resumed](PipelineBuilder::resume) goes through the iterator anew and leaves out what is done:
-    /// it must give the same items.
+    /// Creates a pipeline from an iterator, for one epoch.
+    ///
+    /// The iterator may block. It runs on a separate thread, which is joined when the pipeline is
+    /// dropped. [`build`](Self::build) fails if more than one [epoch](PipelineBuilder::epochs) is
+    /// set; use a [`Source`] instead. A [resumed](PipelineBuilder::resume) run reads the iterator
+    /// from its start and skips finished items, so the iterator must yield the same items.
     ///
     /// ```
     /// use spdl_core::PipelineBuilder;
@@ -112,7 +113,7 @@ impl<T: Send + 'static> PipelineBuilder<T> {
     /// assert_eq!(squares.build()?.collect::<spdl_core::Result<Vec<i32>>>()?, [1, 4, 9]);
     /// # Ok::<(), spdl_core::Error>(())
     /// ```
-    #[expect(clippy::should_implement_trait, reason = "it is generic over what the trait is not")]
+    #[expect(clippy::should_implement_trait, reason = "the bounds differ from the trait's")]
     #[track_caller]
     pub fn from_iter<I>(items: I) -> Self
     where
@@ -123,15 +124,15 @@ impl<T: Send + 'static> PipelineBuilder<T> {
         Self::begin(SOURCE.into(), IteratorSource::new(items), Origin::Iterator)
     }
 
-    /// A pipeline of a stream's items: one epoch. The stream is polled on the runtime and must not
-    /// block it.
+    /// Creates a pipeline from a stream, for one epoch. The stream is polled on the runtime and
+    /// must not block.
     #[track_caller]
     pub fn from_stream(items: impl Stream<Item = Result<T>> + Send + 'static) -> Self {
         Self::begin(SOURCE.into(), StreamSource::new(items), Origin::Stream)
     }
 
-    /// A pipeline of what another one delivers: one epoch. An error that ends the other one ends
-    /// this one, whatever the policy.
+    /// Creates a pipeline from the outputs of another one, for one epoch. An error that ends the
+    /// other pipeline ends this one, whatever the failure policy.
     ///
     /// ```
     /// use spdl_core::PipelineBuilder;
@@ -150,7 +151,7 @@ impl<T: Send + 'static> PipelineBuilder<T> {
         )
     }
 
-    /// A description that begins with what `plan` builds; a path has no source of its own.
+    /// Creates a builder that starts with the part that `plan` builds. A path has no source.
     fn starting(
         source: Option<StageDefinition>,
         plan: impl FnOnce(&mut Plan, OutputSettings<T>) -> BuiltPart<T> + Send + 'static,
@@ -179,8 +180,8 @@ impl<T: Send + 'static> PipelineBuilder<T> {
             let hooks = plan.hooks(&core);
             let epochs = plan.settings.epochs.clone().unwrap_or(0..1);
             if origin != Origin::Source && epochs.end.saturating_sub(epochs.start) > 1 {
-                let message = "several epochs are asked for of what can be gone through only once; \
-                               give a `Source`, such as a `DatasetSource`";
+                let message = "cannot run several epochs: an iterator or stream can be read only once; \
+                               use a `Source`, such as `DatasetSource`";
                 let error = Error::new(ErrorKind::InvalidArgument, message);
                 plan.add_error(error.with_stage(Arc::clone(core.name())));
             }
@@ -201,7 +202,7 @@ impl<T: Send + 'static> PipelineBuilder<T> {
                 hooks,
                 sizer: out.sizer,
                 blocks: origin == Origin::Iterator,
-                limit: plan.settings.hold.map(|items| items as u64),
+                limit: plan.settings.profile_items.map(|items| items as u64),
                 replay: plan.settings.replay.clone(),
             };
             let task: DriverTask = Box::new(move |_| Box::pin(node.drive()));
@@ -211,9 +212,15 @@ impl<T: Send + 'static> PipelineBuilder<T> {
         PipelineBuilder::starting(Some(definition), plan)
     }
 
-    /// A pipeline of the items of several: `policy` says from which the next one comes. Epochs do
-    /// not mix: the merge's epoch ends when that of every branch has. Settings of the whole
-    /// pipeline are made on the merge, not on its branches.
+    /// Creates a pipeline that merges the items of several pipelines.
+    ///
+    /// `policy` chooses the branch of the next item. Epochs never mix: an epoch of the merge ends
+    /// when the epoch of every branch has ended. Set settings of the whole pipeline on the merge,
+    /// not on its branches.
+    ///
+    /// # Errors
+    /// [`build`](Self::build) returns `InvalidArgument` if there is no branch, if the policy does
+    /// not fit the number of branches, or if a branch has settings of the whole pipeline.
     ///
     /// ```
     /// use spdl_core::PipelineBuilder;
@@ -236,15 +243,18 @@ impl<T: Send + 'static> PipelineBuilder<T> {
         definition.branches = branches.iter().map(PipelineBuilder::part).collect();
         let plan = move |plan: &mut Plan, out: OutputSettings<T>| {
             if branches.is_empty() {
-                plan.add_error(Error::new(ErrorKind::InvalidArgument, "a merge of no branches"));
+                plan.add_error(Error::new(
+                    ErrorKind::InvalidArgument,
+                    "a merge requires at least one branch",
+                ));
             }
             let levels = plan.levels;
             let made = plan.branches(branches);
             plan.mark_parallel(levels);
-            // Behind its branches, which may have merges of their own.
+            // Named after its branches, which may contain merges.
             let options = plan.free_name("merge");
             let Junction { core, inputs, made } = plan.join(&options, StageKind::Merge, made, &out);
-            // Whether the policy fits the branches shows now, not when the pipeline runs.
+            // Validates the policy when the pipeline is built.
             if let Err(error) = policy.check(inputs.len()) {
                 plan.add_error(error.with_stage(Arc::clone(core.name())));
             }
@@ -261,9 +271,10 @@ impl<T: Send + 'static> PipelineBuilder<T> {
         PipelineBuilder::starting(Some(definition), plan)
     }
 
-    /// Pairs of the items of two pipelines, one of each. An epoch has as many as the shorter one;
-    /// the rest of the longer one is left out, and counted. Settings of the whole pipeline are made
-    /// on the result.
+    /// Creates a pipeline of pairs, with one item of each pipeline.
+    ///
+    /// An epoch has as many pairs as the shorter pipeline has items. Further items of the longer
+    /// one are left out and counted. Set settings of the whole pipeline on the result.
     #[track_caller]
     pub fn zip<U: Send + 'static>(self, other: PipelineBuilder<U>) -> PipelineBuilder<(T, U)> {
         let mut definition = StageDefinition::source::<(T, U)>("zip", Construct::Merge)
@@ -279,8 +290,8 @@ impl<T: Send + 'static> PipelineBuilder<T> {
             let right = plan.branch(joint, 1, other);
             plan.mark_parallel(levels);
             let depth = left.depth.max(right.depth);
-            plan.lower(before..between, depth - left.depth);
-            plan.lower(between..plan.nodes.len(), depth - right.depth);
+            plan.move_downstream(before..between, depth - left.depth);
+            plan.move_downstream(between..plan.nodes.len(), depth - right.depth);
             let measured = left.measured || right.measured;
             let measure = plan.measure(measured);
             let options = plan.free_name("zip");

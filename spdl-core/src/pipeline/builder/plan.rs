@@ -1,4 +1,4 @@
-//! From the description to the parts that run.
+//! The plan: turns a builder into nodes, queues, worker pools and tasks.
 
 use std::collections::HashSet;
 use std::future::Future;
@@ -35,22 +35,22 @@ use crate::source::shard::{Divisions, Remainder};
 use crate::stage::batch::PREFETCH;
 use crate::sync::MODELLED;
 
-/// The name of the source in statistics and errors, where it has no other.
+/// Default name of the source in statistics and errors.
 pub(super) const SOURCE: &str = "source";
-/// How many small keys may wait behind the source.
+/// Default capacity of the queue after the source, in items.
 pub(super) const SOURCE_QUEUE: usize = 256;
-/// How many items may wait behind a stage that computes.
+/// Default capacity of the queue after a CPU stage, in items.
 pub(super) const CPU_QUEUE: usize = 64;
-/// How many items an async stage has in flight.
+/// Default number of items in flight of an async stage.
 pub(super) const ASYNC_CONCURRENCY: usize = 16;
 
 pub(super) type PlanStep<T> = Box<dyn FnOnce(&mut Plan, OutputSettings<T>) -> BuiltPart<T> + Send>;
 
-/// What is asked of the last stage of a part.
+/// Requirements on the last stage of a part.
 pub(super) struct OutputSettings<T> {
-    /// Whether the consumer takes what it yields.
+    /// Whether the consumer receives its outputs.
     pub(super) last: bool,
-    /// How to count what it yields.
+    /// Size of its outputs, if they are measured.
     pub(super) sizer: Option<Sizer<T>>,
 }
 
@@ -58,51 +58,54 @@ impl<T> OutputSettings<T> {
     pub(super) const INNER: Self = OutputSettings { last: false, sizer: None };
 }
 
-/// Where branches or paths become one.
+/// The join of branches or paths.
 pub(super) struct Junction<T, U> {
     pub(super) core: StageCore,
     pub(super) inputs: Vec<Arc<Queue<T>>>,
     pub(super) made: BuiltPart<U>,
 }
 
-/// What has been built of a part: where its items arrive, and how many stages are behind them.
+/// A built part of the graph: its output queue, and its distance from the source.
 pub(super) struct BuiltPart<T> {
     pub(super) queue: Arc<Queue<T>>,
     pub(super) depth: usize,
-    /// Whether its items are counted in the memory budget.
+    /// Whether its items count in the memory budget.
     pub(super) measured: bool,
 }
 
-/// A task, before there is a runtime to spawn it on.
+/// A task that is not spawned yet.
 pub(crate) struct Driver {
-    /// Whether it blocks, and so has a thread of its own.
+    /// Whether the task blocks and needs a dedicated thread.
     pub(crate) blocks: bool,
     pub(crate) task: DriverTask,
 }
 
 pub(super) type DriverTask = Box<dyn FnOnce(Arc<dyn Runtime>) -> BoxFuture<'static, ()> + Send>;
 
-/// What is collected while a description is turned into a pipeline.
+/// State of the conversion from a builder to a pipeline.
 pub(super) struct Plan {
     pub(super) settings: Settings,
     pub(super) shared: Arc<RunContext>,
     pub(super) hooks: Arc<[Arc<dyn Hook>]>,
-    /// How deep the last queue is at least, where it may be deeper when items are tiny.
+    /// Minimum depth of the last queue, if no prefetch is set.
     pub(super) min_prefetch: Option<usize>,
-    /// What stages without a policy of their own share.
+    /// Failure budget of all stages without a separate policy.
     pub(super) failure_budget: Arc<FailureBudget>,
     pub(super) stages: usize,
     pub(super) sources: usize,
-    /// What is known of the source that was built last.
+    /// Facts about the last built source.
     pub(super) source: Option<SourceFacts>,
-    /// How many times branches join, and the branches of which a part is just being built.
+    /// Number of joins so far.
     pub(super) joints: usize,
+    /// Branches that contain the part being built, from the outermost to the innermost.
     pub(super) enclosing: Vec<Branch>,
+    /// Measured stages so far: levels of the memory budget.
+    /// Measured stages so far, which are the levels of the memory budget.
     pub(super) levels: usize,
-    /// Those of them that are on branches which are joined.
+    /// Ranges of levels on branches that are joined.
     pub(super) branched: Vec<Range<usize>>,
     pub(super) largest_batch: usize,
-    /// How far from the source the paths of a route begin, and whether what they get is measured.
+    /// Depth at which the paths of a route begin, and whether their input is measured.
     pub(super) inlet: (usize, bool),
     pub(super) pool: Arc<WorkerPool>,
     pub(super) pools: Vec<(Arc<WorkerPool>, usize)>,
@@ -113,7 +116,7 @@ pub(super) struct Plan {
     pub(super) error: Option<Error>,
 }
 
-/// What must be known of a source to keep account of its samples.
+/// Facts about a source that the ledger needs.
 pub(super) struct SourceFacts {
     pub(super) divisions: Arc<Divisions>,
     pub(super) fingerprint: Fingerprint,
@@ -121,7 +124,7 @@ pub(super) struct SourceFacts {
     pub(super) first: u64,
 }
 
-/// A node, who runs it, and where it is.
+/// A node with its worker pool and position.
 pub(super) struct PlacedNode {
     pub(super) pool: Arc<WorkerPool>,
     pub(super) position: GraphPosition,
@@ -175,18 +178,19 @@ impl Plan {
         }))
     }
 
-    /// Opens the books, where there is one source.
+    /// Creates the ledger, if there is exactly one source.
     fn delivery(&mut self, definition: &Definition) -> Result<Option<Delivery>> {
         let resumed = self.settings.resume.take();
         if self.sources != 1 {
             if resumed.is_some() {
-                let message = "a pipeline of several sources cannot be resumed; mix data sets in one \
+                let message = "cannot resume a pipeline with several sources; mix data sets in one \
                                source instead";
                 return Err(Error::new(ErrorKind::Unsupported, message));
             }
             return Ok(None);
         }
-        let Some(source) = self.source.take().filter(|_| self.settings.hold.is_none()) else {
+        let Some(source) = self.source.take().filter(|_| self.settings.profile_items.is_none())
+        else {
             return Ok(None);
         };
         let mut fingerprint = definition.fingerprint()?;
@@ -199,12 +203,12 @@ impl Plan {
             Some(state) => {
                 state.check(seed, shard, len, &fingerprint)?;
                 if state.has_parts() && !definition.keeps_order() {
-                    let message = "a list or an item was delivered in part, and it cannot be put \
-                                   together or cut as it was, since stages keep no order; \
-                                   `State::repeat_parts` lets it come again";
+                    let message = "cannot resume: a list or item was delivered in part, and the \
+                                   stages do not keep the order that is required to continue it; \
+                                   call `State::repeat_parts` to deliver it again";
                     return Err(Error::new(ErrorKind::InvalidArgument, message));
                 }
-                // From here on it is a state of this pipeline, and of this rank.
+                // The state now belongs to this pipeline and this rank.
                 state.for_rank(seed, shard, len, fingerprint)
             }
             None => State::at_start(seed, source.first, shard, len, fingerprint),
@@ -217,13 +221,13 @@ impl Plan {
         Ok(Some(Delivery::new(ledger, begun, audit, keeps_order, skipped)))
     }
 
-    /// The item that a stage had cut when an earlier run ended, and in which epoch that was.
+    /// Returns the item that a stage had split when the state was saved, and its epoch.
     pub(super) fn carry_of(&self, stage: &str) -> Option<(u64, PartialItem)> {
         let state = self.settings.resume.as_ref()?;
         state.carry.get(stage).map(|&cut| (state.epoch, cut))
     }
 
-    /// Which positions of each epoch a source goes through, and which epochs.
+    /// Returns the positions of each epoch that a source reads, and the epochs to run.
     pub(super) fn divide(
         &mut self,
         name: &Arc<str>,
@@ -232,8 +236,8 @@ impl Plan {
     ) -> (Arc<Divisions>, Range<u64>) {
         let shard = self.settings.shard;
         if shard.world > 1 && shard.remainder != Remainder::Uneven && len.is_none() {
-            let message = "an epoch cannot be divided evenly among ranks, since nobody knows how \
-                           long it is; give the source a `len_hint`, or take `Remainder::Uneven`";
+            let message = "cannot divide an epoch evenly among ranks: its length is unknown; \
+                           implement `Source::len_hint`, or use `Remainder::Uneven`";
             let error = Error::new(ErrorKind::InvalidArgument, message);
             self.add_error(error.with_stage(Arc::clone(name)));
         }
@@ -242,7 +246,7 @@ impl Plan {
         if let Some(begun) = &begun {
             if begun.epoch < epochs.start {
                 let message = format!(
-                    "the state is of epoch {}, and the first epoch to run is {}",
+                    "cannot resume: the state is in epoch {}, before the first epoch to run, {}",
                     begun.epoch, epochs.start
                 );
                 self.add_error(Error::new(ErrorKind::InvalidArgument, message));
@@ -257,10 +261,14 @@ impl Plan {
             return Ok(());
         }
         let limit = self.settings.memory.unwrap_or_else(crate::memory::machine::default_budget);
-        let by_default = limit / (2 * self.levels);
+        let default_headroom = limit / (2 * self.levels);
         let fits = limit / self.levels;
         let headroom = self.settings.largest_item.unwrap_or_else(|| {
-            if self.largest_batch <= fits { by_default.max(self.largest_batch) } else { by_default }
+            if self.largest_batch <= fits {
+                default_headroom.max(self.largest_batch)
+            } else {
+                default_headroom
+            }
         });
         let branched = std::mem::take(&mut self.branched);
         let budget = Budget::branched(limit, Some(headroom), self.levels, branched)?;
@@ -280,13 +288,16 @@ impl Plan {
     ) -> StageCore {
         self.stages += 1;
         if options.name.is_empty() {
-            self.add_error(Error::new(ErrorKind::InvalidArgument, "a stage has an empty name"));
+            self.add_error(Error::new(
+                ErrorKind::InvalidArgument,
+                "the name of a stage must not be empty",
+            ));
         }
         if !self.names.insert(Arc::clone(&options.name)) {
-            let message = format!("two stages are called {:?}; names must be unique", options.name);
+            let message = format!("two stages are named {:?}; names must be unique", options.name);
             self.add_error(Error::new(ErrorKind::InvalidArgument, message));
         }
-        let own = options.on_error.filter(|_| self.settings.hold.is_none());
+        let own = options.on_error.filter(|_| self.settings.profile_items.is_none());
         let failure_budget = match own {
             None => Arc::clone(&self.failure_budget),
             Some(policy) => {
@@ -300,20 +311,21 @@ impl Plan {
         StageCore::new(&self.shared, &options.name, kind, concurrency, failure_budget, measure)
     }
 
-    /// The core of something that is no stage of its own to its user, and shows nowhere.
+    /// Creates the core of a node that does not appear in statistics.
     pub(super) fn hidden_core(&mut self, name: &Arc<str>) -> StageCore {
         let failure_budget = Arc::clone(&self.failure_budget);
         StageCore::new(&self.shared, name, StageKind::Route, 1, failure_budget, None)
     }
 
-    /// The queues at the beginning of paths, with a meter each.
+    /// Creates the first queue of each path, with a meter.
     pub(super) fn build_inlets<T: Send + 'static>(
         &mut self,
         name: &Arc<str>,
         inlets: Vec<Inlet<T>>,
     ) -> (Vec<Arc<StageMeter>>, Vec<Arc<Queue<T>>>) {
         if inlets.is_empty() {
-            let error = Error::new(ErrorKind::InvalidArgument, "a route has no paths");
+            let error =
+                Error::new(ErrorKind::InvalidArgument, "a route requires at least one path");
             self.add_error(error.with_stage(Arc::clone(name)));
         }
         let mut laid = (Vec::new(), Vec::new());
@@ -328,7 +340,7 @@ impl Plan {
         laid
     }
 
-    /// Builds paths that begin at `depth`.
+    /// Builds the paths of a route that follows `from`.
     pub(super) fn branches_from<T: Send + 'static, U>(
         &mut self,
         paths: Vec<PipelineBuilder<T>>,
@@ -340,9 +352,9 @@ impl Plan {
         let made = self.branches(paths);
         self.inlet = outer;
         if ordered && self.levels > levels {
-            // What waits for its turn would hold the memory that the item before it waits for.
-            let message = "a stage on a path is measured, and the order is restored behind the \
-                           paths; measure what is in front of the route or behind it";
+            // Items in the reorder buffer would hold the memory that an earlier item waits for.
+            let message = "cannot measure a stage on a path of a route that restores the order; \
+                           measure a stage before or after the route";
             self.add_error(Error::new(ErrorKind::Unsupported, message));
         }
         made
@@ -363,7 +375,7 @@ impl Plan {
         })
     }
 
-    /// Says that the levels from `first` on are on branches that are now joined.
+    /// Marks the levels from `first` on as parallel: their branches are now joined.
     pub(super) fn mark_parallel(&mut self, first: usize) {
         let range = first..self.levels;
         self.branched.retain(|inner| inner.start < first);
@@ -372,7 +384,7 @@ impl Plan {
         }
     }
 
-    /// What joins branches or paths that all end at the same distance from the source.
+    /// Creates the join of branches or paths with equal depth.
     pub(super) fn join<T, U: Send + 'static>(
         &mut self,
         options: &StageOptions,
@@ -389,19 +401,20 @@ impl Plan {
         Junction { core, inputs, made: BuiltPart { queue, depth, measured } }
     }
 
-    /// A merge hands on what its branches have measured.
+    /// Rejects `measured` on a join, whose items the branches have measured.
     pub(super) fn reject_sizer(&mut self, core: &StageCore, measured: bool) {
         if measured {
-            let message = "measure the branches, not what joins them: it makes nothing new";
+            let message = "`measured` cannot follow a merge, zip or route, which creates no items; \
+                           measure the branches";
             self.add_error(
                 Error::new(ErrorKind::InvalidArgument, message).with_stage(Arc::clone(core.name())),
             );
         }
     }
 
-    /// How many items may be on the paths of an ordered route.
+    /// Returns how many items may be on the paths of an ordered route.
     pub(super) fn max_open(&self) -> usize {
-        MAX_OPEN_TICKETS.max(self.settings.hold.unwrap_or(0).saturating_mul(self.sources))
+        MAX_OPEN_TICKETS.max(self.settings.profile_items.unwrap_or(0).saturating_mul(self.sources))
     }
 
     pub(super) fn add_error(&mut self, error: Error) {
@@ -421,7 +434,7 @@ impl Plan {
         }
     }
 
-    /// Who runs a stage.
+    /// Returns the worker pool of a stage.
     pub(super) fn pool(
         &mut self,
         options: &StageOptions,
@@ -430,7 +443,7 @@ impl Plan {
     ) -> Arc<WorkerPool> {
         let pinned = matches!(&options.workers, Workers::Dedicated { cpus } if !cpus.is_empty());
         if pinned && !cfg!(feature = "affinity") {
-            let message = "threads are pinned only with the feature `affinity`";
+            let message = "pinned threads require the feature `affinity`; enable it in Cargo.toml";
             let error = Error::new(ErrorKind::Unsupported, message);
             self.add_error(error.with_stage(Arc::clone(&options.name)));
         }
@@ -445,7 +458,8 @@ impl Plan {
             }
             Workers::Dedicated { cpus } => WorkerSource::Threads { cpus: cpus.clone() },
             Workers::Executor(executor) => {
-                // All stages on one pool have one worker pool, so that its workers can help each other.
+                // Stages on the same executor share one worker pool, so that its workers can run
+                // any of them.
                 let pool = self.executor_pool(executor, core.concurrency());
                 let name = Arc::clone(core.name());
                 let handle = ConcurrencyControl::Executor(Arc::clone(&pool));
@@ -459,7 +473,7 @@ impl Plan {
         pool
     }
 
-    /// The workers of a pool of the caller's: no more than the stages on it can use.
+    /// Returns the worker pool of an executor, with at most as many workers as its stages can use.
     fn executor_pool(
         &mut self,
         executor: &Arc<dyn CpuExecutor>,
@@ -476,12 +490,13 @@ impl Plan {
         pool
     }
 
-    /// How a stage that waits is tuned; `None` where the caller has said what would be tuned.
+    /// Returns how the in-flight window of an async stage is adjusted; `None` if it is fixed by
+    /// settings.
     pub(super) fn tuning(&self, options: &StageOptions, last: bool) -> Option<Tuning> {
-        let Settings { prefetch, hold, .. } = &self.settings;
+        let Settings { prefetch, profile_items, .. } = &self.settings;
         let is_set = options.concurrency.is_some()
             || options.queue.is_some()
-            || hold.is_some()
+            || profile_items.is_some()
             || (last && prefetch.is_some());
         match (is_set || MODELLED, last) {
             (true, _) => None,
@@ -490,30 +505,30 @@ impl Plan {
         }
     }
 
-    /// The queue behind a stage; behind the last one, its capacity is the prefetch depth, but
-    /// never less than what the stage may finish at once.
+    /// Creates the queue after a stage. The capacity of the last queue is the prefetch depth, but
+    /// at least the stage's concurrency.
     pub(super) fn queue<T: Send + 'static>(
         &mut self,
         core: &StageCore,
         last: bool,
         capacity: usize,
-        putters: Option<&Arc<WorkerPool>>,
+        producers: Option<&Arc<WorkerPool>>,
     ) -> Arc<Queue<T>> {
         let prefetch = self.settings.prefetch.unwrap_or(PREFETCH);
         let capacity = if last { prefetch.max(core.concurrency()) } else { capacity };
-        // A profile puts all items in front of a stage before that begins.
-        let hold = self.settings.hold.unwrap_or(0).saturating_mul(self.sources);
-        let capacity = capacity.max(hold);
-        if last && self.settings.prefetch.is_none() && self.settings.hold.is_none() {
+        // A profile fills the input queue of a stage with all items before the stage starts.
+        let profile_items = self.settings.profile_items.unwrap_or(0).saturating_mul(self.sources);
+        let capacity = capacity.max(profile_items);
+        if last && self.settings.prefetch.is_none() && self.settings.profile_items.is_none() {
             self.min_prefetch = Some(capacity);
         }
-        let putters = putters.map(|pool| Arc::clone(&pool.signal));
-        let queue = Arc::new(Queue::new(capacity, putters));
+        let producers = producers.map(|pool| Arc::clone(&pool.signal));
+        let queue = Arc::new(Queue::new(capacity, producers));
         self.shared.add(Arc::clone(&core.meter), Arc::<Queue<T>>::clone(&queue));
         queue
     }
 
-    /// Sources of merged pipelines that have no name of their own are numbered.
+    /// Numbers the sources of merged pipelines that have the default name.
     pub(super) fn name_source(&mut self, options: StageOptions) -> StageOptions {
         self.sources += 1;
         if &*options.name == SOURCE && self.sources > 1 {
@@ -523,7 +538,7 @@ impl Plan {
         options
     }
 
-    /// Options with the first of `name`, `name-2`, `name-3`… that is free.
+    /// Returns options with the first unused name of `name`, `name-2`, `name-3`, …
     pub(super) fn free_name(&self, name: &str) -> StageOptions {
         let numbered = (2..).map(|number| format!("{name}-{number}"));
         let free = std::iter::once(name.to_owned()).chain(numbered);
@@ -535,7 +550,7 @@ impl Plan {
         GraphPosition::new(depth, &self.enclosing)
     }
 
-    /// A number for what joins branches.
+    /// Returns a number for a join.
     pub(super) fn joint(&mut self) -> usize {
         self.joints += 1;
         self.joints
@@ -549,8 +564,8 @@ impl Plan {
     ) -> BuiltPart<T> {
         if branch.settings_made {
             let message = format!(
-                "branch {at} makes settings of the whole pipeline; make them on what joins the \
-                 branches"
+                "branch {at} has settings of the whole pipeline; set them on the merge, zip or \
+                 route instead"
             );
             self.add_error(Error::new(ErrorKind::InvalidArgument, message));
         }
@@ -560,7 +575,7 @@ impl Plan {
         made
     }
 
-    /// Builds branches, so that they all end at the same distance from the source.
+    /// Builds branches and moves their nodes, so that all end at the same depth.
     pub(super) fn branches<T: Send + 'static>(
         &mut self,
         branches: Vec<PipelineBuilder<T>>,
@@ -573,16 +588,16 @@ impl Plan {
             made.push(self.branch(joint, at, branch));
             ranges.push(before..self.nodes.len());
         }
-        let deepest = made.iter().map(|made: &BuiltPart<T>| made.depth).max().unwrap_or(0);
+        let max_depth = made.iter().map(|made: &BuiltPart<T>| made.depth).max().unwrap_or(0);
         for (range, made) in ranges.into_iter().zip(&mut made) {
-            self.lower(range, deepest - made.depth);
-            made.depth = deepest;
+            self.move_downstream(range, max_depth - made.depth);
+            made.depth = max_depth;
         }
         made
     }
 
-    /// Puts nodes further from the source.
-    pub(super) fn lower(&self, nodes: Range<usize>, by: usize) {
+    /// Increases the depth of nodes.
+    pub(super) fn move_downstream(&self, nodes: Range<usize>, by: usize) {
         self.nodes[nodes].iter().for_each(|placed| placed.position.lower(by));
     }
 }

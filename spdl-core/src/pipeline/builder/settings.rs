@@ -1,4 +1,4 @@
-//! What holds for a whole pipeline.
+//! Settings of the whole pipeline, and `build`.
 
 use std::collections::HashSet;
 use std::future::Future;
@@ -28,7 +28,7 @@ use crate::scheduler::worker_pool::{WorkerPool, WorkerSource};
 use crate::source::shard::Shard;
 use crate::stage::batch::PREFETCH;
 
-/// Told of what happened, every so often.
+/// Receives the statistics of each interval.
 pub(crate) type IntervalListener = Box<dyn FnMut(&Interval) + Send>;
 pub(super) type Background =
     Box<dyn FnOnce(Arc<dyn Runtime>) -> BoxFuture<'static, Result<()>> + Send>;
@@ -55,8 +55,8 @@ pub(super) struct Settings {
     pub(super) resume: Option<State>,
     pub(super) audit: bool,
     pub(super) skip_steps: Vec<Range<u64>>,
-    /// How many items every queue must be able to hold, where stages run one after the other.
-    pub(super) hold: Option<usize>,
+    /// For a profile, the number of source items: every queue must have room for all.
+    pub(super) profile_items: Option<usize>,
 }
 
 impl Settings {
@@ -83,7 +83,7 @@ impl Settings {
             resume: None,
             audit: true,
             skip_steps: Vec::new(),
-            hold: None,
+            profile_items: None,
         }
     }
 
@@ -93,7 +93,7 @@ impl Settings {
     }
 
     pub(super) fn order(&self) -> Order {
-        // What is replayed has its order from the record.
+        // The record gives the order of a replay.
         let default = if self.replay.is_some() { Order::Input } else { Order::Completion };
         self.order.unwrap_or(default)
     }
@@ -107,26 +107,28 @@ impl<T: Send + 'static> PipelineBuilder<T> {
         self
     }
 
-    /// The seed of all the stages' random numbers. Default: 0.
+    /// Sets the seed of all random numbers. Default: 0.
     pub fn seed(self, seed: u64) -> Self {
         self.set(|settings| settings.seed = Some(seed))
     }
 
-    /// Worker threads of the CPU pool; 0 is taken as 1. Default: the CPUs this process may use, by
-    /// affinity and cgroup quota. While the pipeline runs, [`Control`](crate::pipeline::Control) changes it.
+    /// Sets the number of worker threads of the CPU pool; 0 means 1.
+    ///
+    /// Default: the number of CPUs that the process may use, by affinity and cgroup quota.
+    /// [`Control`](crate::pipeline::Control) changes it while the pipeline runs.
     pub fn threads(self, threads: usize) -> Self {
         self.set(|settings| settings.threads = Some(threads.max(1)))
     }
 
-    /// Runs the stages that compute on a pool of the caller's. Default: threads of the pipeline's
-    /// own.
+    /// Runs CPU stages on an executor of the caller. Default: threads of the pipeline.
     pub fn executor(self, executor: Arc<dyn CpuExecutor>) -> Self {
         self.set(|settings| settings.executor = Some(executor))
     }
 
-    /// Which epochs to run, one after the other; they never mix. `0..` runs without end, and
-    /// [`next_epoch`](Pipeline::next_epoch) tells them apart. Default: `0..1`. An epoch in which the
-    /// source yields nothing ends the run.
+    /// Sets which epochs to run, one after the other.
+    ///
+    /// Epochs never mix. `0..` runs without end; [`next_epoch`](Pipeline::next_epoch) iterates
+    /// epoch by epoch. An epoch without items ends the run. Default: `0..1`.
     pub fn epochs(self, epochs: impl RangeBounds<u64>) -> Self {
         let start = match epochs.start_bound() {
             Bound::Included(&start) => start,
@@ -141,20 +143,21 @@ impl<T: Send + 'static> PipelineBuilder<T> {
         self.set(|settings| settings.epochs = Some(start..end))
     }
 
-    /// Makes the delivered order, and with it every batch, a pure function of source and seed: each
-    /// stage restores its input order, unless its own options say otherwise.
+    /// Makes the order of results, and thus every batch, depend only on source and seed.
+    ///
+    /// Each stage restores its input order, unless its options set another order.
     pub fn deterministic(self) -> Self {
         self.set(|settings| settings.order = Some(Order::Input))
     }
 
-    /// What happens to items that fail, in stages that do not say otherwise. They share its budget.
-    /// Default: the first failure ends the pipeline.
+    /// Sets the failure policy of all stages without a separate one. They share its limit. Default:
+    /// the first failure ends the pipeline.
     pub fn on_error(self, on_error: OnError) -> Self {
         self.set(|settings| settings.on_error = Some(on_error))
     }
 
-    /// Calls `listener` with each sample that a policy drops, as it is dropped. Its error ends the
-    /// pipeline.
+    /// Calls `listener` for each sample that the failure policy drops. An error of `listener` ends
+    /// the pipeline.
     pub fn on_drop(
         self,
         listener: impl Fn(&Dropped) -> Result<()> + Send + Sync + 'static,
@@ -162,44 +165,49 @@ impl<T: Send + 'static> PipelineBuilder<T> {
         self.set(|settings| settings.on_drop.push(Box::new(listener)))
     }
 
-    /// Writes each sample that a policy drops to a list.
+    /// Writes each dropped sample to a quarantine list.
     #[cfg(feature = "serde")]
     pub fn quarantine(self, list: crate::observe::quarantine::Quarantine) -> Self {
         self.on_drop(move |dropped| list.record(dropped))
     }
 
-    /// How many finished items (batches, mostly) may wait for the consumer; 0 is taken as 1. Default: 2,
-    /// or, where items are delivered so fast, as many as come in a millisecond, up to 256.
+    /// Sets how many finished items may wait for the consumer; 0 means 1.
+    ///
+    /// Default: as many as the consumer uses in 1 ms, at least 2 and at most 256. Thus 2 for
+    /// typical batches.
     pub fn prefetch(self, items: usize) -> Self {
         self.set(|settings| settings.prefetch = Some(items.max(1)))
     }
 
-    /// The memory budget in bytes, for what is [`measured`](Self::measured) and for batches; it
-    /// bounds nothing else. What would not fit waits: exactly so where stages say beforehand what they
-    /// need ([`Stage::output_bytes`](crate::Stage::output_bytes)), else by the largest of its last outputs,
-    /// and what turns out larger is counted as overdrawn. Default: a quarter of the memory that this process may use, cgroup limits
-    /// included.
+    /// Sets the memory budget in bytes, for [`measured`](Self::measured) items and for batches.
+    ///
+    /// A stage waits until its output fits. The size is exact for stages that
+    /// [declare](crate::Stage::output_bytes) it. Otherwise it is estimated from the largest recent
+    /// output, and any excess is counted as overdrawn. Other memory is not limited. Default: a
+    /// quarter of the memory that the process may use, including cgroup limits.
     pub fn memory(self, bytes: usize) -> Self {
         self.set(|settings| settings.memory = Some(bytes))
     }
 
-    /// The most bytes of the memory budget that one item may need. An item of which a stage says
-    /// beforehand that it needs more fails, with the kind `LimitExceeded`. Every stage keeps so much free for those behind it.
-    /// Default: the budget divided by twice the number of measured stages, or what the largest
-    /// batch needs.
+    /// Sets the largest size of one item in bytes.
+    ///
+    /// Each measured stage keeps this much of the budget free for downstream stages. An item whose
+    /// stage declares a larger size fails with `LimitExceeded`. Default: the budget divided by
+    /// twice the number of measured stages, or the size of the largest batch.
     pub fn largest_item(self, bytes: usize) -> Self {
         self.set(|settings| settings.largest_item = Some(bytes))
     }
 
-    /// Where batches lie: buffers of this pool, such as a [pinned](BufferPool::pinned) one of a
-    /// device. Default: a pool of the pipeline's own.
+    /// Sets the buffer pool of batches, for example a [pinned](BufferPool::pinned) one. Default: a
+    /// separate pool.
     pub fn buffers(self, pool: BufferPool) -> Self {
         self.set(|settings| settings.buffers = Some(pool))
     }
 
-    /// Who polls the source and the async stages. Default: a [`ThreadRuntime`](crate::runtime::ThreadRuntime)
-    /// of the pipeline's own. Where a runtime of the caller's drops a task, as when it is shut down,
-    /// the pipeline ends with an error of kind `Stopped`.
+    /// Sets the runtime that polls the source and async stages.
+    ///
+    /// Default: a dedicated [`ThreadRuntime`](crate::runtime::ThreadRuntime). If the runtime drops
+    /// a task, for example at its shutdown, the pipeline ends with an error of kind `Stopped`.
     pub fn runtime(self, runtime: Arc<dyn Runtime>) -> Self {
         self.set(|settings| settings.runtime = Some(runtime))
     }
@@ -209,8 +217,10 @@ impl<T: Send + 'static> PipelineBuilder<T> {
         self.set(|settings| settings.hooks.push(Arc::new(hook)))
     }
 
-    /// Calls `listener` every `interval` with what happened in it, and once more at the end with
-    /// the rest. It is called on the runtime and should be quick.
+    /// Calls `listener` every `interval` with the statistics of the interval.
+    ///
+    /// The last call, at the end, covers the remaining time. The listener runs on the runtime and
+    /// must return quickly.
     pub fn every(
         self,
         interval: Duration,
@@ -219,8 +229,10 @@ impl<T: Send + 'static> PipelineBuilder<T> {
         self.set(|settings| settings.interval = Some((interval, Box::new(listener))))
     }
 
-    /// Runs a task beside the pipeline, on its runtime, from its start; it is dropped where the
-    /// pipeline ends first. Its error ends nothing: [`Monitor::background_errors`] lists it.
+    /// Runs a background task on the pipeline's runtime, from its start.
+    ///
+    /// The task is dropped if the pipeline ends first. An error of the task does not end the
+    /// pipeline; [`Monitor::background_errors`] lists it.
     ///
     /// [`Monitor::background_errors`]: crate::pipeline::Monitor::background_errors
     pub fn background<F, R>(self, name: &str, task: F) -> Self
@@ -233,50 +245,55 @@ impl<T: Send + 'static> PipelineBuilder<T> {
         self.set(|settings| settings.background.push((name, task)))
     }
 
-    /// Records the order in which samples are delivered, so that an unordered run can be
-    /// [replayed](Self::replay): [`Pipeline::order_record`] gives it.
+    /// Records the order in which samples are delivered, so that the run can be
+    /// [replayed](Self::replay). [`Pipeline::order_record`] returns it.
     pub fn record_order(self) -> Self {
         self.set(|settings| settings.record = true)
     }
 
-    /// Delivers the samples in the order that an earlier run recorded. Stages restore their input
-    /// order then, unless their options say otherwise. What the record does not name is left out.
+    /// Delivers the samples in a recorded order.
+    ///
+    /// Stages then restore their input order, unless their options set another order. Samples that
+    /// are not in the record are left out.
     pub fn replay(self, record: OrderRecord) -> Self {
         self.set(|settings| settings.replay = Some(Arc::new(record)))
     }
 
-    /// Takes one rank's part of every epoch. Default: all of it.
+    /// Reads one rank's part of every epoch. Default: the whole epoch.
     pub fn shard(self, shard: Shard) -> Self {
         self.set(|settings| settings.shard = shard)
     }
 
-    /// Goes on where an earlier run left off: that which [`Pipeline::state`] describes, or several
-    /// [combined](State::combine). The epochs before the state's are passed over; of its own, what
-    /// is done. Threads, concurrency, queues and memory may be others than then. The budgets of
-    /// [`on_error`](Self::on_error) begin anew.
+    /// Resumes a run from a checkpoint state of [`Pipeline::state`], or from several
+    /// [combined](State::combine) states.
     ///
-    /// [`build`](Self::build) fails where the state is of another seed, source or graph.
+    /// Earlier epochs and finished samples are skipped. Threads, concurrency, queues and memory may
+    /// differ from the earlier run. The limits of [`on_error`](Self::on_error) start again.
+    ///
+    /// [`build`](Self::build) fails if the state belongs to another seed, source or graph.
     pub fn resume(self, state: State) -> Self {
         self.set(|settings| settings.resume = Some(state))
     }
 
-    /// Whether every epoch's end is checked: that every sample which the source yielded was
-    /// delivered, dropped, filtered out or left out, and none twice. Where that is not so, the
-    /// pipeline ends with an error of kind `Internal`. Default: yes. It costs next to nothing. A
-    /// pipeline of several sources is not checked.
+    /// Sets whether each epoch is audited at its end.
+    ///
+    /// The audit checks that every sample of the source was delivered, dropped, filtered out or
+    /// left out exactly once. Otherwise the pipeline ends with an error of kind `Internal`. The
+    /// cost is negligible. A pipeline of several sources is not audited. Default: true.
     pub fn audit(self, audit: bool) -> Self {
         self.set(|settings| settings.audit = audit)
     }
 
-    /// Does not deliver items (batches, mostly) number `steps`, counted from 0 over all epochs and
-    /// over the runs before this one. They are made, and their samples are done, as left out. Those
-    /// behind keep their numbers, in [`State::steps`] as in [`OrderRecord::samples_of`], which
-    /// gives no samples for a step that was skipped.
+    /// Skips the items with these step numbers, counted from 0 over all epochs and earlier runs.
+    ///
+    /// Skipped items are computed and their samples are left out. Later items keep their numbers,
+    /// in [`State::steps`] and in [`OrderRecord::samples_of`], which returns no samples for a
+    /// skipped step.
     pub fn skip_steps(self, steps: Range<u64>) -> Self {
         self.set(|settings| settings.skip_steps.push(steps))
     }
 
-    /// What the pipeline is made of, to look at, to print as a tree, or to write down.
+    /// Returns the definition of the pipeline, to inspect, print as a tree, or store.
     ///
     /// ```
     /// use spdl_core::PipelineBuilder;
@@ -286,7 +303,7 @@ impl<T: Send + 'static> PipelineBuilder<T> {
     /// ```
     pub fn definition(&self) -> Definition {
         let settings = &self.settings;
-        let mut told = PipelineSettings {
+        let mut summary = PipelineSettings {
             seed: Setting::new(settings.seed, 0),
             epochs: Setting::new(settings.epochs.clone(), 0..1),
             order: Setting::new(settings.order, settings.order()),
@@ -297,67 +314,68 @@ impl<T: Send + 'static> PipelineBuilder<T> {
         };
         if let Some(bytes) = settings.memory {
             let bytes = Setting::new(Some(format!("{bytes} bytes")), String::new());
-            told.more.insert("memory".into(), bytes);
+            summary.more.insert("memory".into(), bytes);
         }
-        let mut tell = |what: &str, value: String| {
-            told.more.insert(what.into(), Setting::new(Some(value), String::new()));
+        let mut add = |what: &str, value: String| {
+            summary.more.insert(what.into(), Setting::new(Some(value), String::new()));
         };
         if let Some(executor) = &settings.executor {
-            tell("executor", format!("{executor:?}"));
+            add("executor", format!("{executor:?}"));
         }
         if let Some((interval, _)) = &settings.interval {
-            tell("report every", format!("{interval:?}"));
+            add("report every", format!("{interval:?}"));
         }
         if let Some(record) = &settings.replay {
-            tell("replays", format!("{} samples", record.len()));
+            add("replays", format!("{} samples", record.len()));
         }
         if settings.shard != Shard::WHOLE {
             let Shard { remainder, .. } = settings.shard;
-            tell("shard", format!("{} ({remainder})", settings.shard));
+            add("shard", format!("{} ({remainder})", settings.shard));
         }
         if let Some(state) = &settings.resume {
-            tell("resumes", format!("epoch {} after step {}", state.epoch(), state.steps()));
+            add("resumes", format!("epoch {} after step {}", state.epoch(), state.steps()));
         }
         if !settings.audit {
-            tell("audit", "off".into());
+            add("audit", "off".into());
         }
         if settings.record {
-            tell("records", "its order".into());
+            add("records", "its order".into());
         }
         let background: Vec<&str> = settings.background.iter().map(|(name, _)| &**name).collect();
         if !background.is_empty() {
-            tell("background", background.join(", "));
+            add("background", background.join(", "));
         }
         let hooks: Vec<_> = settings.hooks.iter().map(|hook| format!("{hook:?}")).collect();
         if !hooks.is_empty() {
-            tell("hooks", hooks.join(", "));
+            add("hooks", hooks.join(", "));
         }
         if !settings.on_drop.is_empty() {
-            tell("drop listeners", settings.on_drop.len().to_string());
+            add("drop listeners", settings.on_drop.len().to_string());
         }
-        self.part().with_settings(told)
+        self.part().with_settings(summary)
     }
 
-    /// The definition of a branch or a path.
+    /// Returns the definition of a branch or a path.
     pub(super) fn part(&self) -> Definition {
         Definition::new(self.source.clone(), self.stages.clone())
     }
 
-    /// Makes a pipeline of which every stage can be held back, for a source of `items` items.
+    /// Builds a pipeline for a profile, in which every stage can be paused, for `items` source
+    /// items.
     pub(crate) fn build_to_profile(self, items: usize) -> Result<Pipeline<T>> {
         self.set(|settings| {
-            settings.hold = Some(items);
+            settings.profile_items = Some(items);
             settings.on_error = Some(OnError::SKIP);
         })
         .build()
     }
 
-    /// Makes the pipeline. Nothing runs until the first item is asked for.
+    /// Builds the pipeline. No work starts until the first item is requested.
     ///
     /// # Errors
-    /// `InvalidArgument` for a name that is used twice, a setting that makes no sense, or a state of
-    /// another pipeline; `LimitExceeded` where a batch does not fit into the memory budget;
-    /// `Unsupported` where a pipeline of several sources is to be resumed.
+    /// `InvalidArgument` for a duplicate name, an invalid setting, or a state of another pipeline.
+    /// `LimitExceeded` if a batch does not fit in the memory budget. `Unsupported` if a pipeline of
+    /// several sources is resumed. Errors of the first call of a [`fill`](Self::fill) factory.
     pub fn build(mut self) -> Result<Pipeline<T>> {
         let definition = self.definition();
         let threads = self.settings.threads();

@@ -1,4 +1,4 @@
-//! What a pipeline can do with its items.
+//! Stages of a pipeline.
 
 use std::future::Future;
 use std::panic::Location;
@@ -52,8 +52,8 @@ impl<T: Send + 'static> PipelineBuilder<T> {
         }
     }
 
-    /// Adds a stage that computes. `factory` makes an instance for each worker that needs one; its
-    /// error ends the pipeline.
+    /// Adds a CPU stage. `factory` creates one instance per worker that needs one; its error ends
+    /// the pipeline.
     #[track_caller]
     pub fn stage<S: Stage<T>>(
         self,
@@ -84,9 +84,9 @@ impl<T: Send + 'static> PipelineBuilder<T> {
         }
         self.then(definition, move |plan, made, out: OutputSettings<S::Out>| {
             let order = options.order.unwrap_or_else(|| plan.settings.order());
-            // What is put together of several items is put together in one place.
+            // An aggregating stage has one instance, which sees all items.
             let options = if aggregates { options.concurrency(1) } else { options };
-            // What is put together keeps the memory of what it is made of, as its own.
+            // An aggregate takes over the reservations of its items.
             let own = out.sizer.is_some() || (aggregates && made.measured);
             let measure = plan.measure(own);
             let concurrency = plan.default_concurrency(&options);
@@ -127,8 +127,8 @@ impl<T: Send + 'static> PipelineBuilder<T> {
         self.cpu(options.into(), Construct::Cpu, &[], move || Ok(map.clone()))
     }
 
-    /// Adds a function from one item to any number of items, on the CPU pool. Each goes on as soon
-    /// as the iterator yields it; an error that it yields is the failure of the item.
+    /// Adds a function from one item to any number of items, on the CPU pool. Each output is
+    /// emitted when the iterator yields it. An error that the iterator yields fails the item.
     #[track_caller]
     pub fn flat_map<U, I, F>(
         self,
@@ -144,7 +144,7 @@ impl<T: Send + 'static> PipelineBuilder<T> {
         self.cpu(options.into(), Construct::Cpu, &[], move || Ok(flat_map.clone()))
     }
 
-    /// Lets only those items pass for which `predicate` is true, on the CPU pool.
+    /// Keeps only the items for which `predicate` returns true, on the CPU pool.
     #[track_caller]
     pub fn filter<F>(self, options: impl Into<StageOptions>, predicate: F) -> PipelineBuilder<T>
     where
@@ -154,8 +154,8 @@ impl<T: Send + 'static> PipelineBuilder<T> {
         self.cpu(options.into(), Construct::Filter, &[], move || Ok(filter.clone()))
     }
 
-    /// Puts `size` items together at a time. What is left at the end of an epoch makes a shorter
-    /// list, or, with `drop_last`, is left out and counted.
+    /// Collects items in lists of `size`, at least 1. The remaining items at the end of an epoch
+    /// form a shorter list. With `drop_last` they are left out and counted.
     #[track_caller]
     pub fn batch(
         self,
@@ -171,12 +171,13 @@ impl<T: Send + 'static> PipelineBuilder<T> {
         self.aggregate_checked(options.into(), Construct::Batch, &more, factory)
     }
 
-    /// Makes batches of items that are alike: in length, so that little is padded, or in shape.
-    /// `key` tells the length, or the ratio. An item whose key fits into no bucket fails.
+    /// Batches items of similar length or shape, to reduce padding.
     ///
-    /// Where items are [measured](Self::measured), all that is held back must have room in
-    /// [`largest_item`](Self::largest_item) together: buckets × batch size. So for
-    /// [`pack`](Self::pack): open sequences.
+    /// `key` returns the length or ratio of an item. An item whose key fits no bucket fails.
+    ///
+    /// If items are [measured](Self::measured), all buffered items together must fit in
+    /// [`largest_item`](Self::largest_item): number of buckets × batch size. The same holds for the
+    /// open sequences of [`pack`](Self::pack).
     ///
     /// ```
     /// use spdl_core::PipelineBuilder;
@@ -206,9 +207,10 @@ impl<T: Send + 'static> PipelineBuilder<T> {
         self.aggregate_checked(options.into(), Construct::Bucket, &more, factory)
     }
 
-    /// Packs whole items into sequences of a fixed capacity, so that little is padded. `length`
-    /// tells how many tokens an item has, at least 1. An item that is longer than a sequence fails;
-    /// see [`pieces`](crate::stage::pieces).
+    /// Packs whole items into sequences of a fixed capacity, to reduce padding.
+    ///
+    /// `length` returns the number of tokens of an item, at least 1. An item longer than a sequence
+    /// fails; see [`pieces`](crate::stage::pieces).
     ///
     /// ```
     /// use spdl_core::PipelineBuilder;
@@ -236,9 +238,11 @@ impl<T: Send + 'static> PipelineBuilder<T> {
         self.aggregate_checked(options.into(), Construct::Pack, &more, factory)
     }
 
-    /// Puts items end to end and cuts the whole into sequences of exactly `capacity` tokens, at
-    /// least 1. What is left at the end of an epoch makes a shorter one, or, with `drop_last`, is
-    /// left out and counted.
+    /// Concatenates items and splits the result into sequences of exactly `capacity` tokens, at
+    /// least 1.
+    ///
+    /// The remaining tokens at the end of an epoch form a shorter sequence. With `drop_last` they
+    /// are left out and counted.
     ///
     /// ```
     /// use spdl_core::PipelineBuilder;
@@ -269,7 +273,7 @@ impl<T: Send + 'static> PipelineBuilder<T> {
         self.aggregate_checked(options.into(), Construct::Pack, &more, factory)
     }
 
-    /// Puts items together with an aggregator of ours, whose settings must make sense.
+    /// Adds a built-in aggregator and validates its settings.
     #[track_caller]
     fn aggregate_checked<A: Aggregator<T>>(
         self,
@@ -305,8 +309,8 @@ impl<T: Send + 'static> PipelineBuilder<T> {
         })
     }
 
-    /// Puts items together in a way of the caller's. `factory` makes a fresh aggregator for each
-    /// epoch, so nothing is ever carried over.
+    /// Aggregates items with a custom aggregator. `factory` creates a new aggregator for each
+    /// epoch, so aggregates never contain items of two epochs.
     #[track_caller]
     pub fn aggregate<A, F>(
         self,
@@ -320,7 +324,7 @@ impl<T: Send + 'static> PipelineBuilder<T> {
         self.aggregate_as(options.into(), Construct::Aggregate, &[], Arc::new(factory))
     }
 
-    /// Takes lists apart: each element goes on as an item of its own.
+    /// Splits lists: each element becomes an item.
     #[track_caller]
     pub fn unbatch(self, options: impl Into<StageOptions>) -> PipelineBuilder<T::Item>
     where
@@ -329,7 +333,7 @@ impl<T: Send + 'static> PipelineBuilder<T> {
         self.cpu(options.into(), Construct::Unbatch, &[], || Ok(Unbatch))
     }
 
-    /// Adds a stage that waits. One instance serves all items; `Arc<dyn AsyncStage<…>>` is fine.
+    /// Adds an async stage. One instance processes all items; `Arc<dyn AsyncStage<…>>` is accepted.
     #[track_caller]
     pub fn async_stage<S: AsyncStage<T>>(
         self,
@@ -347,7 +351,8 @@ impl<T: Send + 'static> PipelineBuilder<T> {
             let measure = plan.measure(own);
             let core = plan.stage(&options, StageKind::Async, ASYNC_CONCURRENCY, measure);
             if !matches!(options.workers, Workers::Shared) {
-                let message = "an async stage runs on the runtime; it has no threads to choose";
+                let message = "an async stage runs on the runtime; dedicated threads and executors apply \
+                               only to CPU stages";
                 plan.add_error(
                     Error::new(ErrorKind::InvalidArgument, message)
                         .with_stage(options.name.clone()),
@@ -378,11 +383,12 @@ impl<T: Send + 'static> PipelineBuilder<T> {
         })
     }
 
-    /// Adds an async function from one item to one item, on the runtime. It must not block: what
-    /// computes, or reads files, belongs in [`map`](Self::map) or in threads of the function's own.
+    /// Adds an async function from one item to one item, on the runtime.
     ///
-    /// A future that needs tokio (its timers, its sockets) needs the pipeline on a tokio runtime:
-    /// see [`runtime`](Self::runtime).
+    /// The function must not block. Use [`map`](Self::map) for computation and blocking file reads.
+    ///
+    /// Futures that use tokio's timers or sockets require a tokio runtime: see
+    /// [`runtime`](Self::runtime).
     ///
     /// ```
     /// use spdl_core::PipelineBuilder;
@@ -406,12 +412,16 @@ impl<T: Send + 'static> PipelineBuilder<T> {
         self.async_stage(options, crate::stage::AsyncFunction::new(function))
     }
 
-    /// Adds the stage that writes samples into batches. It keeps the order of its input; a sample
-    /// that fails leaves its slot to the next one, so that only the last batch of an epoch may be
-    /// short. `factory` makes an instance for each worker that needs one, which says whether the
-    /// layout [fits](Fill::check_fields). The first is made when the pipeline is built; where the stage has
-    /// [threads of its own](StageOptions::dedicated), on its thread instead. Batches are counted in the
-    /// memory budget until they are delivered.
+    /// Adds a stage that writes samples into the slots of batches.
+    ///
+    /// The stage keeps its input order. The next sample takes the slot of a failed one, so only the
+    /// last batch of an epoch may be incomplete. Batches count in the memory budget until they are
+    /// delivered.
+    ///
+    /// `factory` creates one instance per worker that needs one. The instance
+    /// [validates](Fill::check_fields) the layout. The first instance is created by
+    /// [`build`](Self::build), except for a stage with [dedicated
+    /// threads](StageOptions::dedicated), which creates all instances on its threads.
     #[track_caller]
     pub fn fill<F: Fill<T>>(
         self,
@@ -445,7 +455,7 @@ impl<T: Send + 'static> PipelineBuilder<T> {
                 instance.check_fields(&fields)?;
                 Ok(instance)
             };
-            // Where the stage has threads of its own, its instances may be bound to them.
+            // Instances of a stage with dedicated threads may be bound to those threads.
             let first = match options.workers {
                 Workers::Dedicated { .. } => None,
                 _ => match guarded(&make).0 {
@@ -456,7 +466,7 @@ impl<T: Send + 'static> PipelineBuilder<T> {
                     }
                 },
             };
-            // Whoever needs an instance first gets that one.
+            // The first worker uses the instance that was created here.
             let first = Mutex::new(first);
             let factory = move || {
                 let first = first.lock().take();
@@ -467,8 +477,8 @@ impl<T: Send + 'static> PipelineBuilder<T> {
             let core = plan.stage(&options, StageKind::Fill, concurrency, measure);
             let hooks = plan.hooks(&core);
             let pool = plan.pool(&options, &core, false);
-            // Batches under assembly have a place in the queue promised: those that all workers
-            // can be writing at once, and one more, so that a new epoch can begin.
+            // Each batch in assembly has a reserved slot in the queue: as many as all workers can
+            // write concurrently, and one more, so that a new epoch can begin.
             let open = core.concurrency().div_ceil(layout.batch_size().max(1)) + 1;
             let ready = plan.settings.prefetch.filter(|_| out.last);
             let capacity = ready.or(options.queue).unwrap_or(PREFETCH).saturating_add(open);
@@ -496,9 +506,10 @@ impl<T: Send + 'static> PipelineBuilder<T> {
         })
     }
 
-    /// Counts what the last stage yields in the memory budget, by its [`Footprint`], from when it is
-    /// made until the next stage has used it, or it is delivered. Batches of
-    /// [`fill`](PipelineBuilder::fill) are always counted.
+    /// Counts the outputs of the last stage in the memory budget, by their [`Footprint`].
+    ///
+    /// An output counts from its creation until the next stage has processed it, or until it is
+    /// delivered. Batches of [`fill`](PipelineBuilder::fill) are always counted.
     pub fn measured(self) -> Self
     where
         T: Footprint,
@@ -506,7 +517,8 @@ impl<T: Send + 'static> PipelineBuilder<T> {
         self.measured_by(T::footprint)
     }
 
-    /// The same, with a function that tells the bytes of an item.
+    /// Like [`measured`](Self::measured), with a function that returns the size of an item in
+    /// bytes.
     pub fn measured_by(mut self, bytes: impl Fn(&T) -> usize + Send + Sync + 'static) -> Self {
         let before = self.plan;
         self.plan = Box::new(move |plan, out| {
@@ -520,11 +532,12 @@ impl<T: Send + 'static> PipelineBuilder<T> {
     }
 }
 
-/// Batches to a device.
+/// Uploads to a device.
 impl PipelineBuilder<Batch> {
-    /// Adds the stage that starts the copy of each batch to `device` and hands it on at once, in the
-    /// order of its input; see [`DeviceBatch`]. Let the batches lie in
-    /// [buffers](PipelineBuilder::buffers) from which the device copies directly.
+    /// Adds a stage that starts the upload of each batch to `device` and forwards it immediately,
+    /// in input order; see [`DeviceBatch`].
+    ///
+    /// Set [buffers](PipelineBuilder::buffers) from which the device copies directly.
     #[track_caller]
     pub fn upload(
         self,
