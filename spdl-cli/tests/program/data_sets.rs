@@ -497,7 +497,7 @@ mod stores {
         let data = format!("{url}/shard-000000.tar");
         let set = folder.join("never");
         // Commands that read whole archives need no ranges.
-        for (command, words) in [("verify", "no image is damaged"), ("stat", "samples       7")] {
+        for (command, words) in [("verify", "all images are valid"), ("stat", "samples       7")] {
             let result = finish(spdl().arg(command).arg(&data).output().unwrap());
             assert!(
                 result.code == 0 && result.stdout.contains(words),

@@ -22,5 +22,5 @@ fn the_rust_program_of_the_readme_is_an_example_and_runs() {
     let output = Command::new(built).arg(folder.join("../assets")).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let printed = String::from_utf8_lossy(&output.stdout);
-    assert!(printed.contains("Batch"), "{printed}");
+    assert!(printed.contains("\"images\""), "{printed}");
 }

@@ -14,7 +14,7 @@ use crate::ui::format::byte_size;
 /// Measures how fast a data set becomes training batches, and reports what limits the rate
 ///
 /// Reads, decodes, crops and resizes every image into a batch, and drops the batch. Then prints the
-/// throughput, the CPU and memory used, statistics of each stage, the dropped images, and the bottleneck.
+/// throughput, CPU time, memory use, statistics of each stage, dropped images, and the bottleneck.
 ///
 /// The order and every byte of the batches depend on the data, the options and the seed, but not on the
 /// number of threads.

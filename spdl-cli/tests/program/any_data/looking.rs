@@ -123,7 +123,7 @@ fn patterns_of_archives_use_their_checksums() {
     assert_eq!(fs::read_dir(folder.join("set")).unwrap().count(), before, "nothing is written");
     let result = run("ls", &[folder.join("set/x*.tar")], &[]);
     assert!(
-        result.code == 1 && result.line().contains("no file of such a name"),
+        result.code == 1 && result.line().contains("no file matches this pattern"),
         "{}",
         result.line()
     );

@@ -149,10 +149,10 @@ fn remote_lists_with_passwords_or_local_files_are_errors() {
     folder.add("lists/files.txt", b"file:///etc/hostname\n");
     server.insert_folder(folder.path(), "bucket/");
     for (list, words) in [
-        ("elsewhere.csv", "line 3: the file https://other/2.png?*** of a row"),
-        ("odd.jsonl", "line 1: the file ftp://"),
-        ("user.txt", "line 2: the file http://"),
-        ("files.txt", "line 1: the file /etc/hostname"),
+        ("elsewhere.csv", "line 3: cannot read \"https://other/2.png?***\""),
+        ("odd.jsonl", "line 1: cannot read \"ftp://"),
+        ("user.txt", "line 2: cannot read \"http://"),
+        ("files.txt", "line 1: cannot read \"/etc/hostname\""),
     ] {
         for (command, arguments) in
             [("ls", &["--json"][..]), ("verify", &[]), ("stat", &[]), ("bench", &[])]
