@@ -114,10 +114,10 @@ def test_q02_an_order_that_does_not_fit_in_memory_is_told():
         ({"weights": 3}, TypeError, "weights must be one number"),
         ({"weights": ["a"] * 12}, TypeError, "weights must be one number"),
         ({"weights": [10**400] * 12}, ValueError, "weights must be finite"),
-        ({"weights": [-1.0] * 12}, ValueError, "item 0 has the weight -1"),
-        ({"weights": [1.0] * 11 + [float("nan")]}, ValueError, "item 11 has the weight NaN"),
-        ({"weights": [0.0] * 12}, ValueError, "add up to 0"),
-        ({"weights": [1e308] * 12}, ValueError, "add up to inf"),
+        ({"weights": [-1.0] * 12}, ValueError, "invalid weight -1 of item 0"),
+        ({"weights": [1.0] * 11 + [float("nan")]}, ValueError, "invalid weight NaN of item 11"),
+        ({"weights": [0.0] * 12}, ValueError, "the sum of the weights is 0"),
+        ({"weights": [1e308] * 12}, ValueError, "the sum of the weights is inf"),
     ],
 )
 def test_q02_bad_arguments_are_errors_that_say_what_is_allowed(arguments, error, words):

@@ -1,4 +1,4 @@
-//! Several data sets in given proportions, as one.
+//! Mixtures: several data sets in given proportions, as one order.
 
 use std::fmt::{self, Debug};
 use std::sync::Arc;
@@ -9,12 +9,11 @@ use crate::source::dataset::Dataset;
 use crate::source::random::stage_number;
 use crate::sync::Mutex;
 
-/// Several data sets of the same kind of item, one behind the other: as one data set, whose items
-/// say where they come from.
+/// Several data sets with one item type, concatenated into one.
 ///
-/// Items are as their data set gives them, and so are labels: where each numbers its classes by
-/// itself, one number means a class in one and another class in the next. Give them one list of
-/// classes before they are put together, as `ImageFolder::with_classes` of `spdl-io` does.
+/// Each item names its data set. Items and labels are unchanged. If the data sets number their
+/// classes independently, one label means different classes. Give them a common list of classes
+/// first, for example with `ImageFolder::with_classes` of `spdl-io`.
 ///
 /// ```
 /// use spdl_core::source::sampler::{Concatenated, Until};
@@ -25,7 +24,7 @@ use crate::sync::Mutex;
 /// let books: Arc<dyn Dataset<Item = &str>> = Arc::new(vec!["b"; 40]);
 /// let data = Concatenated::new([web, books])?;
 ///
-/// // Three of the web for one book, until the books are used up.
+/// // Three items of the web for one book, until all books are used.
 /// let order = data.mixture([3.0, 1.0], Until::FirstExhausted, 7)?;
 /// assert_eq!(order.consumed(0, 64)?.iter().sum::<u64>(), 64);
 /// let source = DatasetSource::new(data).sampler(order);
@@ -40,7 +39,7 @@ use crate::sync::Mutex;
 /// ```
 pub struct Concatenated<T> {
     datasets: Vec<Arc<dyn Dataset<Item = T>>>,
-    /// Where each data set ends.
+    /// The end index of each data set.
     ends: Vec<u64>,
 }
 
@@ -58,17 +57,17 @@ pub struct Concatenated<T> {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Mixed<T> {
-    /// Which of the data sets, counted from 0 in the order they were given.
+    /// The index of the data set, counted from 0 in the order given to [`Concatenated::new`].
     pub dataset: usize,
     /// The item of that data set.
     pub item: T,
 }
 
 impl<T: Send + 'static> Concatenated<T> {
-    /// The data sets, in this order.
+    /// Concatenates the data sets in this order.
     ///
     /// # Errors
-    /// `InvalidArgument` where they hold more than 2⁶⁴ − 1 items together.
+    /// `InvalidArgument` if they have more than 2⁶⁴ − 1 items in total.
     pub fn new(datasets: impl IntoIterator<Item = Arc<dyn Dataset<Item = T>>>) -> Result<Self> {
         let datasets: Vec<_> = datasets.into_iter().collect();
         let mut end = 0u64;
@@ -76,21 +75,23 @@ impl<T: Send + 'static> Concatenated<T> {
         for dataset in &datasets {
             end = end
                 .checked_add(dataset.len())
-                .ok_or_else(|| invalid("the data sets hold more than 2^64 - 1 items together"))?;
+                .ok_or_else(|| invalid("the data sets have more than 2^64 - 1 items in total"))?;
             ends.push(end);
         }
         Ok(Concatenated { datasets, ends })
     }
 
-    /// How many items each data set holds.
+    /// The number of items of each data set.
     pub fn lens(&self) -> Vec<u64> {
         self.datasets.iter().map(|dataset| dataset.len()).collect()
     }
 
-    /// A mixture of these data sets with a weight for each, each shuffled with a seed of its own.
+    /// Creates a mixture of these data sets with one weight for each. Each data set is shuffled
+    /// with a separate seed.
     ///
     /// # Errors
-    /// As for [`Mixture::new`]; also where there are not as many weights as data sets.
+    /// As [`Mixture::new`], and `InvalidArgument` if the number of weights differs from that of
+    /// data sets.
     pub fn mixture(
         &self,
         weights: impl IntoIterator<Item = f64>,
@@ -100,7 +101,9 @@ impl<T: Send + 'static> Concatenated<T> {
         let weights: Vec<f64> = weights.into_iter().collect();
         let (given, needed) = (weights.len(), self.datasets.len());
         if given != needed {
-            return Err(invalid(format!("there are {given} weights for {needed} data sets")));
+            return Err(invalid(format!(
+                "{given} weights for {needed} data sets; give one per data set"
+            )));
         }
         let parts = self.lens().into_iter().zip(weights);
         Mixture::new(parts.map(|(items, weight)| Part::new(items, weight)), until, seed)
@@ -117,13 +120,16 @@ impl<T: Send + 'static> Dataset for Concatenated<T> {
     fn item(&self, index: u64) -> Result<Mixed<T>> {
         let dataset = self.ends.partition_point(|&end| end <= index);
         let Some(found) = self.datasets.get(dataset) else {
-            return Err(invalid(format!("item {index} of {} was asked for", self.len())));
+            return Err(invalid(format!(
+                "item index {index} is out of range for {} items",
+                self.len()
+            )));
         };
         let start = if dataset == 0 { 0 } else { self.ends[dataset - 1] };
         Ok(Mixed { dataset, item: found.item(index - start)? })
     }
 
-    /// Where each of them has one.
+    /// `None` unless every data set has a hash.
     fn content_hash(&self) -> Option<u64> {
         let hashes = self.datasets.iter().map(|dataset| dataset.content_hash());
         let hashes = hashes.collect::<Option<Vec<_>>>()?;
@@ -142,7 +148,7 @@ impl<T> Debug for Concatenated<T> {
     }
 }
 
-/// A part of a [`Mixture`]: a data set, or a mixture of several.
+/// A part of a [`Mixture`]: a data set or a nested mixture.
 #[derive(Clone, Debug)]
 pub struct Part {
     items: u64,
@@ -152,32 +158,32 @@ pub struct Part {
 
 #[derive(Clone, Debug)]
 enum PartOrder {
-    /// Shuffled with a seed that follows from the mixture's and the part's place in it.
+    /// Shuffled with a seed derived from the mixture's seed and the index of the part.
     Shuffled,
     Sampler(Arc<dyn Sampler>),
     Mixture(Arc<Mixture>),
 }
 
 impl Part {
-    /// A data set of `items` items that is shuffled anew for each pass over it. Of all items of
-    /// the mixture, `weight` / (sum of the weights) are of this part.
+    /// A data set of `items` items, reshuffled for each pass. Its share of the mixture is `weight`
+    /// / (sum of all weights).
     pub fn new(items: u64, weight: f64) -> Self {
         Part { items, weight, order: PartOrder::Shuffled }
     }
 
-    /// The same with another order. Its epochs are the passes over the data set, and must have
-    /// one length ([`Sampler::epoch_len`]).
+    /// Sets the order of the part. The epochs of `sampler` are the passes over the part, and must
+    /// have equal lengths ([`Sampler::epoch_len`]).
     #[must_use]
     pub fn sampler(mut self, sampler: impl Sampler) -> Self {
         self.order = PartOrder::Sampler(Arc::new(sampler));
         self
     }
 
-    /// A mixture as a part of another one: its epochs are the passes over it.
+    /// A mixture as a part of another mixture. Its epochs are the passes over the part.
     ///
     /// ```
     /// use spdl_core::source::sampler::{Mixture, Part, Until};
-    /// // Half code, half text; of the text, nine of the web for each book.
+    /// // Half code, half text; of the text, nine web pages for each book.
     /// let text = [Part::new(9000, 9.0), Part::new(1000, 1.0)];
     /// let text = Mixture::new(text, Until::AllExhausted, 7)?;
     /// let all = [Part::new(5000, 1.0), Part::mixture(text, 1.0)];
@@ -207,37 +213,37 @@ impl Part {
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Until {
-    /// When a pass over some part is complete: what is left of the others is not used in this
-    /// epoch. Every epoch begins with new passes.
+    /// After a complete pass over any part. The other parts are used only in part. Every epoch
+    /// starts new passes.
     FirstExhausted,
-    /// When every part was gone through at least once, the smaller ones several times, reshuffled
-    /// each time. Every epoch begins with new passes.
+    /// After at least one complete pass over every part. Smaller parts are repeated and reshuffled.
+    /// Every epoch starts new passes.
     AllExhausted,
-    /// After so many positions. The passes go on over the ends of epochs, for ever.
+    /// After this many positions. Passes continue across the ends of epochs, without limit.
     Samples(u64),
 }
 
-/// Several data sets in given proportions: a sampler over their [`Concatenated`] items.
+/// Mixes several data sets in given proportions: a sampler over [`Concatenated`] items.
 ///
-/// Every part is gone through in an order of its own, shuffled anew for each pass. Proportions are
-/// exact, not drawn: after any number of whole blocks of 1,024 positions, each part has had its
-/// share of the positions, rounded as Sainte-Laguë's divisor method rounds, so the error never
-/// grows. Inside a block the parts are shuffled. A part of weight 0 never comes.
+/// Each part has a separate order, reshuffled for each pass. Proportions are exact: after any
+/// number of whole blocks of 1,024 positions, each part has had its share of the positions. Shares
+/// are rounded by Sainte-Laguë's divisor method, so the error does not grow. Within a block the
+/// parts are shuffled. A part of weight 0 never occurs.
 ///
 /// Labels are those of each data set: see [`Concatenated`].
 ///
-/// What has come of each part is a function of the position ([`consumed`](Mixture::consumed)), so
-/// weights can be changed in the middle of a training: [`taking_over`](Mixture::taking_over).
+/// The number of items used of each part is a function of the position
+/// ([`consumed`](Mixture::consumed)). Weights can therefore change during training: see
+/// [`taking_over`](Mixture::taking_over).
 ///
-/// [`at`](SampleOrder::at) needs the table of the position's block; the last one is kept, so
-/// positions asked for in sequence cost some nanoseconds each, and a seek costs about 1,024 steps.
-///
+/// [`at`](SampleOrder::at) computes the table of the position's block and keeps the last one.
+/// Consecutive positions take a few nanoseconds each, and a random access takes about 1,024 steps.
 /// ```
 /// use spdl_core::source::sampler::{Mixture, Part, Sampler, Until};
 /// let parts = [Part::new(1_000_000, 0.7), Part::new(20_000, 0.3)];
 /// let mixture = Mixture::new(parts, Until::Samples(10_240), 7)?;
 /// assert_eq!(mixture.consumed(0, 10_240)?, [7168, 3072]);
-/// // Items of the second part follow those of the first.
+/// // Items of the second part follow those of the first part.
 /// let order = mixture.epoch(1_020_000, 0)?;
 /// let second = (0..order.len()).filter(|&position| order.at(position) >= 1_000_000).count();
 /// assert_eq!(second, 3072);
@@ -247,7 +253,7 @@ pub enum Until {
 pub struct Mixture {
     parts: Arc<[PlacedPart]>,
     weights: Arc<[u64]>,
-    /// How many items all parts hold.
+    /// The number of items in all parts.
     items: u64,
     seed: u64,
     until: Until,
@@ -256,7 +262,7 @@ pub struct Mixture {
 
 #[derive(Clone, Debug)]
 struct PlacedPart {
-    /// The index of its first item.
+    /// The index of the first item.
     first: u64,
     items: u64,
     pass_len: u64,
@@ -264,35 +270,37 @@ struct PlacedPart {
     nested: Option<Arc<Mixture>>,
 }
 
-/// Where a mixture takes over from another one.
+/// Where a mixture takes over from an earlier one.
 #[derive(Clone)]
 struct Start {
     epoch: u64,
     consumed: Vec<u64>,
-    /// How many positions of that epoch, and all epochs before it, are the other one's.
+    /// How many positions of `epoch` belong to the earlier mixture.
     position: u64,
     before: Option<Arc<Mixture>>,
 }
 
-/// A fingerprint tells as many parts of a mixture by name.
+/// The maximum number of parts that a fingerprint names.
 const MOST_NAMED: usize = 32;
 
-/// Positions whose parts are shuffled among each other.
+/// The number of positions in a block, within which parts are shuffled.
 const BLOCK: u64 = 1024;
 
-/// Weights are integers below 2⁴¹: scaled by a power of two and rounded, so small integers and
-/// their ratios are kept exactly.
+/// Weights are scaled by a power of two and rounded to integers below 2⁴¹, so ratios of small
+/// integers stay exact.
 const WEIGHT_BITS: i32 = 40;
 
 impl Mixture {
-    /// A mixture of `parts`, whose epochs last until `until`.
+    /// Creates a mixture of `parts`, whose epochs end as `until` specifies.
     ///
     /// # Errors
-    /// `InvalidArgument` where a weight is negative, infinite, not a number, or positive but less
-    /// than 2⁻⁴⁰ of the largest; where none is positive; where a part with a positive weight has
-    /// no items, or an order whose epochs differ in length; where the parts hold more than 2⁶³
-    /// items together; where epochs would have no positions, or more than 2⁶³; and where a nested
-    /// mixture goes on over the ends of its epochs ([`Until::Samples`]) and this one does not.
+    /// `InvalidArgument` if
+    /// * a weight is negative, infinite, NaN, or positive but less than 2⁻⁴⁰ of the largest;
+    /// * no weight is positive;
+    /// * a part with a positive weight has no items, or epochs of different lengths;
+    /// * the parts have more than 2⁶³ items in total;
+    /// * an epoch would have no positions, or more than 2⁶³;
+    /// * a nested mixture uses [`Until::Samples`] and this one does not.
     pub fn new(parts: impl IntoIterator<Item = Part>, until: Until, seed: u64) -> Result<Self> {
         let parts: Vec<Part> = parts.into_iter().collect();
         let weights = integer_weights(&parts)?;
@@ -309,29 +317,32 @@ impl Mixture {
                 }
             };
             let pass_len = sampler.epoch_len(part.items).ok_or_else(|| {
-                invalid(format!("part {at} of the mixture has epochs of different lengths"))
+                invalid(format!("the epochs of part {at} of the mixture differ in length"))
             })?;
             if pass_len == 0 && weights[at] > 0 {
-                return Err(invalid(format!("part {at} of the mixture is empty")));
+                return Err(invalid(format!(
+                    "part {at} of the mixture is empty but has a positive weight"
+                )));
             }
             placed.push(PlacedPart { first, items: part.items, pass_len, sampler, nested });
             first = first
                 .checked_add(part.items)
                 .filter(|items| *items <= 1 << 63)
-                .ok_or_else(|| invalid("the mixture holds more than 2^63 items"))?;
+                .ok_or_else(|| invalid("the parts of the mixture have more than 2^63 items"))?;
         }
         let (parts, weights) = (placed.into(), weights.into());
         Mixture { parts, weights, items: first, seed, until, start: None }.checked()
     }
 
-    /// Lets this mixture take over where another one stopped, with other weights or parts added at
-    /// the end: epoch `epoch` begins behind the `consumed` items of each part, which the other
-    /// mixture's [`consumed`](Mixture::consumed) has told. With [`Until::Samples`] all later passes
-    /// follow from there; else the epoch is the rest of the one that was interrupted, and the
-    /// epochs after it are as if nothing had happened. Epochs before `epoch` are an error.
+    /// Continues an earlier mixture from epoch `epoch` on, after `consumed` items of each part.
     ///
-    /// What comes is what the other mixture would have given of each part, in the same order, if
-    /// the seed and the parts' orders are the same.
+    /// The counts are those of the earlier mixture's [`consumed`](Mixture::consumed). This mixture
+    /// may have other weights, and further parts at the end. With [`Until::Samples`], all later
+    /// passes continue from the counts. Otherwise `epoch` is the remainder of the interrupted
+    /// epoch, and later epochs are unaffected. Epochs before `epoch` are errors.
+    ///
+    /// Each part continues in the order of the earlier mixture if the seed and the orders of the
+    /// parts are equal.
     ///
     /// ```
     /// use spdl_core::source::sampler::{Mixture, Part, Until};
@@ -346,15 +357,15 @@ impl Mixture {
     /// ```
     ///
     /// # Errors
-    /// `InvalidArgument` where there are more counts than parts, where a count is so large that
-    /// sums overflow, or where the interrupted epoch has nothing left.
+    /// `InvalidArgument` if there are more counts than parts, a count exceeds 2⁶¹, or the
+    /// interrupted epoch has no positions left.
     pub fn starting_at(mut self, epoch: u64, consumed: &[u64]) -> Result<Self> {
         let (given, parts) = (consumed.len(), self.parts.len());
         if given > parts {
-            return Err(invalid(format!("{given} counts were given for {parts} parts")));
+            return Err(invalid(format!("{given} counts for {parts} parts; give one per part")));
         }
         if consumed.iter().any(|count| *count > 1 << 61) {
-            return Err(invalid("more than 2^61 items of a part were consumed"));
+            return Err(invalid("the count of a part exceeds 2^61 items"));
         }
         let mut consumed = consumed.to_vec();
         consumed.resize(parts, 0);
@@ -362,18 +373,20 @@ impl Mixture {
         self.checked()
     }
 
-    /// Lets this mixture take over from another one in the middle of an epoch, with other weights or
-    /// parts added at the end: the first `position` positions of `epoch`, and all epochs before it,
-    /// are those of `before`; from there on each part goes on where it had come to.
+    /// Continues an earlier mixture from a position in the middle of an epoch.
     ///
-    /// So a run that is resumed keeps the samples that it has delivered, and those at earlier
-    /// positions that it has not: take the epoch and the [frontier](crate::State::frontier) of its
-    /// state. Of each part comes what would have come, in the same order, if the seed and the parts'
-    /// orders are the same.
+    /// The first `position` positions of `epoch`, and all earlier epochs, are those of `before`.
+    /// From there on, each part continues where it was. This mixture may have other weights, and
+    /// further parts at the end.
     ///
-    /// An epoch has as many positions as [`Until::Samples`] says. Otherwise this one ends when it
-    /// would with what `before` has given of each part; how long epochs are is then
-    /// [not known](Sampler::epoch_len), so only one rank can go on.
+    /// For a resumed run, pass the epoch and the [frontier](crate::State::frontier) of its state.
+    /// The samples before the frontier keep their order, including those that are not yet
+    /// delivered. Each part continues in the same order if the seed and the orders of the parts are
+    /// equal.
+    ///
+    /// With [`Until::Samples`], the length of epochs is known. Otherwise the interrupted epoch ends
+    /// when the items used by both mixtures fulfil the condition. The length of epochs is then
+    /// [unknown](Sampler::epoch_len), so only a single rank can resume.
     ///
     /// ```
     /// use spdl_core::source::sampler::{Concatenated, Mixture, Until};
@@ -391,7 +404,7 @@ impl Mixture {
     /// assert_eq!(first.by_ref().take(100).count(), 100);
     /// let state = first.state()?;
     ///
-    /// // From here on, three books for one of the web.
+    /// // From here on, three books for one item of the web.
     /// let more_books = data.mixture([1.0, 3.0], Until::Samples(2048), 7)?;
     /// let more_books = more_books.taking_over(&half, state.epoch(), state.frontier())?;
     /// let state = state.allow_change("source order weights");
@@ -403,23 +416,23 @@ impl Mixture {
     /// ```
     ///
     /// # Errors
-    /// `InvalidArgument` where a part of `before` is missing here or has another number of items,
-    /// where its epoch has fewer positions, or where nothing is left of it.
+    /// `InvalidArgument` if a part of `before` is missing here or has a different number of items,
+    /// or the epoch has fewer positions or none left.
     pub fn taking_over(mut self, before: &Mixture, epoch: u64, position: u64) -> Result<Self> {
         let sizes = |mixture: &Mixture| -> Vec<u64> {
             mixture.parts.iter().map(|part| part.items).collect()
         };
         if !sizes(&self).starts_with(&sizes(before)) {
             return Err(invalid(
-                "the mixture that takes over does not begin with the parts of the other one; parts \
-                 may be added at the end",
+                "the mixture must start with the parts of the earlier mixture, with equal numbers of \
+                 items; further parts may follow",
             ));
         }
         if let Until::Samples(samples) = self.until
             && position > samples
         {
             return Err(invalid(format!(
-                "the mixture would take over at position {position} of an epoch of {samples}"
+                "cannot take over at position {position}: epochs have {samples} positions"
             )));
         }
         let consumed = before.consumed(epoch, position)?;
@@ -431,7 +444,7 @@ impl Mixture {
         self.checked()
     }
 
-    /// The one that `epoch` is of up to a position, and that position.
+    /// The earlier mixture to which `epoch` belongs, and the position at which this one takes over.
     fn before(&self, epoch: u64) -> Option<(&Arc<Mixture>, u64)> {
         let start = self.start.as_ref().filter(|start| epoch <= start.epoch)?;
         let until = if epoch == start.epoch { start.position } else { u64::MAX };
@@ -439,33 +452,34 @@ impl Mixture {
     }
 
     fn checked(self) -> Result<Self> {
-        let goes_on = |mixture: &Arc<Mixture>| matches!(mixture.until, Until::Samples(_));
-        if !matches!(self.until, Until::Samples(_)) {
+        let continues = |mixture: &Arc<Mixture>| mixture.continues();
+        if !self.continues() {
             for (at, part) in self.parts.iter().enumerate() {
-                if part.nested.as_ref().is_some_and(goes_on) {
+                if part.nested.as_ref().is_some_and(continues) {
                     return Err(invalid(format!(
-                        "part {at} is a mixture that goes on over the ends of epochs; the mixture \
-                         around it has to do so as well, with `Until::Samples`"
+                        "part {at} is a mixture with `Until::Samples`; the mixture that contains it \
+                         must also use `Until::Samples`"
                     )));
                 }
             }
         }
         if self.len_of(u64::MAX)? == 0 {
-            return Err(invalid("an epoch of the mixture would have no positions"));
+            return Err(invalid("the epochs of the mixture have no positions"));
         }
         if let Some(start) = &self.start
             && self.len_of(start.epoch)? == 0
         {
-            return Err(invalid(format!("nothing is left of epoch {}", start.epoch)));
+            return Err(invalid(format!("no positions are left in epoch {}", start.epoch)));
         }
         Ok(self)
     }
 
-    /// How many items of each part have come before `position` of `epoch`: in the passes that
-    /// began with the epoch, or, with [`Until::Samples`], since the first epoch.
+    /// Returns how many items of each part are used before `position` of `epoch`.
+    ///
+    /// Counts start with the epoch, or with the first epoch for [`Until::Samples`].
     ///
     /// # Errors
-    /// `InvalidArgument` where the epoch has fewer positions, or comes before the first one.
+    /// `InvalidArgument` if the epoch has fewer positions, or is before the first epoch.
     pub fn consumed(&self, epoch: u64, position: u64) -> Result<Vec<u64>> {
         if let Some((before, until)) = self.before(epoch)
             && position <= until
@@ -477,7 +491,9 @@ impl Mixture {
         let order = self.order(epoch)?;
         if position > order.len {
             let len = order.len;
-            return Err(invalid(format!("epoch {epoch} has {len} positions, not {position}")));
+            return Err(invalid(format!(
+                "position {position} is out of range: epoch {epoch} has {len} positions"
+            )));
         }
         let place = order.first + (position - order.skipped);
         let mut counts = order.counts_at_block(place);
@@ -487,10 +503,11 @@ impl Mixture {
         Ok(counts)
     }
 
-    /// The same for each data set: where a part is a mixture, its parts take its place.
+    /// As [`consumed`](Mixture::consumed), with the parts of nested mixtures in place of the
+    /// mixture.
     ///
     /// # Errors
-    /// As for [`consumed`](Mixture::consumed).
+    /// As [`consumed`](Mixture::consumed).
     pub fn consumed_by_dataset(&self, epoch: u64, position: u64) -> Result<Vec<u64>> {
         let order = self.order(epoch)?;
         let mut counts = Vec::new();
@@ -512,12 +529,12 @@ impl Mixture {
         Ok(counts)
     }
 
-    /// The weights as small whole numbers, and how they came to be.
+    /// The weights as the smallest integers with equal ratios, and earlier mixtures.
     fn proportions(&self) -> String {
         let divisor =
             self.weights.iter().fold(0, |divisor, &weight| common_divisor(divisor, weight));
-        let told = |&weight: &u64| (weight / divisor.max(1)).to_string();
-        let mut words = self.weights.iter().map(told).collect::<Vec<_>>().join(" : ");
+        let reduced = |&weight: &u64| (weight / divisor.max(1)).to_string();
+        let mut words = self.weights.iter().map(reduced).collect::<Vec<_>>().join(" : ");
         if let Some(start) = &self.start {
             let counts = hash(start.consumed.iter().copied());
             words.push_str(&format!(" from epoch {} #{counts:016x}", start.epoch));
@@ -529,17 +546,18 @@ impl Mixture {
         words
     }
 
-    fn goes_on(&self) -> bool {
+    /// Whether passes continue across the ends of epochs.
+    fn continues(&self) -> bool {
         matches!(self.until, Until::Samples(_))
     }
 
-    /// How many positions `epoch` has.
+    /// The number of positions in `epoch`.
     fn len_of(&self, epoch: u64) -> Result<u64> {
         if let Some((before, u64::MAX)) = self.before(epoch) {
             return before.len_of(epoch);
         }
         let start = self.start.as_ref().filter(|start| start.epoch == epoch);
-        // The part's item that ends its pass, or its first pass; none where that is behind already.
+        // The last item of the part's pass, or `None` if the pass is already complete.
         let last = |at: usize| {
             let done = start.map_or(0, |start| start.consumed[at]);
             self.parts[at].pass_len.checked_sub(done)?.checked_sub(1)
@@ -551,10 +569,10 @@ impl Mixture {
             Until::FirstExhausted => ends.min().unwrap_or(0),
             Until::AllExhausted => ends.max().unwrap_or(0),
         };
-        let skipped = start.filter(|_| len > 0 && !self.goes_on()).map_or(0, |it| it.position);
+        let skipped = start.filter(|_| len > 0 && !self.continues()).map_or(0, |it| it.position);
         let len = len + u128::from(skipped);
         u64::try_from(len).ok().filter(|len| *len <= 1 << 63).ok_or_else(|| {
-            invalid(format!("an epoch of the mixture would have {len} positions; 2^63 is the most"))
+            invalid(format!("an epoch has {len} positions; the maximum for a mixture is 2^63"))
         })
     }
 
@@ -567,23 +585,23 @@ impl Mixture {
         let start = self.start.as_ref();
         let begins = start.map_or(0, |start| start.epoch);
         let Some(number) = epoch.checked_sub(begins) else {
-            return Err(invalid(format!("the mixture begins with epoch {begins}, not {epoch}")));
+            return Err(invalid(format!("the mixture starts at epoch {begins}, not {epoch}")));
         };
         let len = self.len_of(epoch)?;
-        let goes_on = self.goes_on();
-        // What the other one has given of the first epoch is not counted.
+        let continues = self.continues();
+        // Positions of the earlier mixture are not counted.
         let position = start.map_or(0, |start| start.position);
         let skipped = if number == 0 { position } else { 0 };
-        let ahead = if goes_on && number > 0 { position } else { 0 };
-        let first = if goes_on { number.checked_mul(len) } else { Some(0) };
+        let ahead = if continues && number > 0 { position } else { 0 };
+        let first = if continues { number.checked_mul(len) } else { Some(0) };
         let first = first.and_then(|first| first.checked_sub(ahead));
         let first = first.filter(|first| *first <= 1 << 62).ok_or_else(|| {
-            invalid(format!("epoch {epoch} of the mixture begins after 2^62 positions"))
+            invalid(format!("epoch {epoch} of the mixture starts after 2^62 positions"))
         })?;
         let consumed = start
-            .filter(|_| goes_on || number == 0)
+            .filter(|_| continues || number == 0)
             .map_or_else(|| vec![0; self.parts.len()], |start| start.consumed.clone());
-        let arrangement = if goes_on { hash(consumed.iter().copied()) } else { epoch };
+        let arrangement = if continues { hash(consumed.iter().copied()) } else { epoch };
         Ok(MixtureOrder {
             parts: Arc::clone(&self.parts),
             weights: Arc::clone(&self.weights),
@@ -591,8 +609,8 @@ impl Mixture {
             len,
             skipped,
             before,
-            end: if goes_on { u64::MAX } else { len - skipped },
-            epoch: (!goes_on).then_some(epoch),
+            end: if continues { u64::MAX } else { len - skipped },
+            epoch: (!continues).then_some(epoch),
             consumed,
             draws: Draws::new(b"arranged", self.seed, arrangement),
             block: Mutex::new(None),
@@ -600,8 +618,8 @@ impl Mixture {
         })
     }
 
-    /// How many positions end with item `item` of part `at`, where nothing is shuffled: all items
-    /// stand at the time (2 · item + 1) / weight, and at one time in the order of the parts.
+    /// The number of positions up to and including item `item` of part `at`, before shuffling.
+    /// Items are sorted by the time (2 · item + 1) / weight, and by part for equal times.
     fn position_after(&self, at: usize, item: u64) -> u128 {
         let (time, weight) = (2 * u128::from(item) + 1, u128::from(self.weights[at]));
         let before = |(other, &share): (usize, &u64)| {
@@ -641,7 +659,9 @@ impl Sampler for Mixture {
     fn epoch(&self, items: u64, epoch: u64) -> Result<Arc<dyn SampleOrder>> {
         if items != self.items {
             let mixed = self.items;
-            return Err(invalid(format!("the mixture is of {mixed} items, not of {items}")));
+            return Err(invalid(format!(
+                "the mixture has {mixed} items, but the data set has {items}"
+            )));
         }
         let order = self.order(epoch)?;
         order.check()?;
@@ -662,7 +682,7 @@ impl Sampler for Mixture {
                 },
             ));
         }
-        // A state shall stay small.
+        // Bounds the size of a checkpoint state.
         if parts.len() > MOST_NAMED + 2 {
             let others = parts.split_off(MOST_NAMED + 2);
             let text = others.iter().flat_map(|(name, text)| [name, text]);
@@ -672,7 +692,7 @@ impl Sampler for Mixture {
         parts
     }
 
-    /// `None` where the mixture takes over from another one, unless [`Until::Samples`] says it.
+    /// `None` for a mixture that continues an earlier one, except with [`Until::Samples`].
     fn epoch_len(&self, _: u64) -> Option<u64> {
         match (&self.start, self.until) {
             (Some(_), Until::FirstExhausted | Until::AllExhausted) => None,
@@ -684,20 +704,20 @@ impl Sampler for Mixture {
 struct MixtureOrder {
     parts: Arc<[PlacedPart]>,
     weights: Arc<[u64]>,
-    /// How many positions of the epoch are those of the mixture before.
+    /// How many positions of the epoch belong to the earlier mixture.
     skipped: u64,
     before: Option<Box<MixtureOrder>>,
-    /// The first position of the epoch, counted from where the passes begin.
+    /// The first position of the epoch, counted from the start of the passes.
     first: u64,
     len: u64,
-    /// Where the last block is cut.
+    /// The end of the last block.
     end: u64,
-    /// The epoch, where passes begin with it.
+    /// The epoch, if passes start with it.
     epoch: Option<u64>,
-    /// What had come of each part before position 0.
+    /// How many items of each part were used before position 0.
     consumed: Vec<u64>,
     draws: Draws,
-    /// The block and the passes that were asked for last.
+    /// The last queried block and passes.
     block: Mutex<Option<Arc<Block>>>,
     passes: Mutex<Vec<Option<PartPass>>>,
 }
@@ -710,7 +730,7 @@ struct PartPass {
 
 struct Block {
     number: u64,
-    /// Of each part, the count of its items before the block.
+    /// For each part, the number of its items before the block.
     counts: Vec<u64>,
     slots: Vec<BlockSlot>,
 }
@@ -719,12 +739,12 @@ struct Block {
 #[derive(Clone, Copy)]
 struct BlockSlot {
     part: u32,
-    /// How many items of that part come before it in the block.
+    /// How many items of that part precede it in the block.
     ordinal: u32,
 }
 
 impl MixtureOrder {
-    /// Where a part's order cannot be made, this is known now: for the first and the last pass.
+    /// Computes the orders of the first and last passes, to report their errors early.
     fn check(&self) -> Result<()> {
         if let Some(before) = &self.before {
             before.check()?;
@@ -738,12 +758,13 @@ impl MixtureOrder {
         Ok(())
     }
 
-    /// How many items of each part come before `position` where nothing is shuffled: the first
-    /// `position` of all items, item `i` of a part standing at the time (2i + 1) / weight.
+    /// How many items of each part are before `position`, before shuffling. Items are sorted by the
+    /// time (2i + 1) / weight, as in `position_after`.
     fn counts_at(&self, position: u64) -> Vec<u64> {
         let total: u128 = self.weights.iter().map(|&weight| u128::from(weight)).sum();
         let parts = self.weights.len() as u128;
-        // All items up to a time a little before the one that is looked for; then one by one.
+        // Counts items up to slightly before the time of `position`, then adds the remaining items
+        // singly.
         let near = u128::from(position).saturating_sub(parts.div_ceil(2));
         let up_to_near = |&weight: &u64| (2 * near * u128::from(weight) + total) / (2 * total);
         let mut counts: Vec<u64> =
@@ -752,7 +773,8 @@ impl MixtureOrder {
         while placed < position {
             let mut next = 0;
             for at in 0..counts.len() {
-                // (2 a + 1) / weight(a) < (2 n + 1) / weight(n), and never a weight of 0.
+                // Compares (2a + 1) / weight(a) < (2n + 1) / weight(n) without division; excludes
+                // weight 0.
                 let time = |part: usize| 2 * u128::from(counts[part]) + 1;
                 let weight = |part: usize| u128::from(self.weights[part]);
                 if time(at) * weight(next) < time(next) * weight(at) {
@@ -768,7 +790,7 @@ impl MixtureOrder {
         counts
     }
 
-    /// The same at the beginning of the block that holds `position`.
+    /// As `counts_at`, at the start of the block of `position`.
     fn counts_at_block(&self, position: u64) -> Vec<u64> {
         self.block_of(position).counts.clone()
     }
@@ -786,7 +808,7 @@ impl MixtureOrder {
         }
     }
 
-    /// The parts of a block, shuffled (Fisher and Yates, in Durstenfeld's form of 1964).
+    /// A block with shuffled parts (Fisher–Yates shuffle, as in Durstenfeld, 1964).
     fn arranged(&self, number: u64) -> Block {
         let start = number * BLOCK;
         let end = start.saturating_add(BLOCK).min(self.end).max(start);
@@ -808,8 +830,8 @@ impl MixtureOrder {
         Block { number, counts, slots }
     }
 
-    /// The number of the pass over a part that follows after `passes` others. It does not depend
-    /// on the weights, so that a pass goes on when they are changed.
+    /// The number of the pass after `passes` earlier passes. Independent of the weights, so that a
+    /// pass continues when they change.
     fn pass_number(&self, passes: u64) -> u64 {
         match self.epoch {
             None => passes,
@@ -818,7 +840,7 @@ impl MixtureOrder {
         }
     }
 
-    /// The order of the pass over part `at` that follows after `passes` others.
+    /// The order of the pass over part `at` after `passes` earlier passes.
     fn pass(&self, at: usize, passes: u64) -> Result<Arc<dyn SampleOrder>> {
         let number = self.pass_number(passes);
         let mut last = self.passes.lock();
@@ -830,9 +852,9 @@ impl MixtureOrder {
         let part = &self.parts[at];
         let order = part.sampler.epoch(part.items, number)?;
         if order.len() != part.pass_len {
-            let (found, told) = (order.len(), part.pass_len);
+            let (found, expected) = (order.len(), part.pass_len);
             return Err(invalid(format!(
-                "the order of part {at} has {found} positions, though its sampler said {told}"
+                "the order of part {at} has {found} positions, but its sampler reported {expected}"
             )));
         }
         last[at] = Some(PartPass { number, order: Arc::clone(&order) });
@@ -851,8 +873,8 @@ impl SampleOrder for MixtureOrder {
         self.len
     }
 
-    /// Panics where a part's sampler cannot make the order of a pass, though it could make that of
-    /// the epoch's first and last one.
+    /// # Panics
+    /// If a part's sampler fails for a pass other than the first and last of the epoch.
     fn at(&self, position: u64) -> u64 {
         if let Some(before) = self.before.as_ref().filter(|_| position < self.skipped) {
             return before.at(position);
@@ -864,12 +886,12 @@ impl SampleOrder for MixtureOrder {
         let (part, ordinal) = (&self.parts[at], block.counts[at] + u64::from(slot.ordinal));
         match self.pass(at, ordinal / part.pass_len) {
             Ok(order) => part.first + order.at(ordinal % part.pass_len),
-            Err(error) => panic!("part {at} of the mixture has no order: {error}"),
+            Err(error) => panic!("cannot compute the order of part {at} of the mixture: {error}"),
         }
     }
 }
 
-/// The largest number that divides both (Euclid).
+/// The greatest common divisor (Euclid's algorithm).
 fn common_divisor(a: u64, b: u64) -> u64 {
     let (mut a, mut b) = (a, b);
     while b > 0 {
@@ -880,23 +902,22 @@ fn common_divisor(a: u64, b: u64) -> u64 {
 
 fn integer_weights(parts: &[Part]) -> Result<Vec<u64>> {
     let largest = parts.iter().map(|part| part.weight).fold(0.0, f64::max);
-    // The exponent of the largest weight: with this power of two it is in 2⁴⁰..2⁴¹.
+    // The exponent of the largest weight; scaled by 2^`power`, it is in 2⁴⁰..2⁴¹.
     let exponent = (largest.to_bits() >> 52) as i32 - 1023;
     let power = WEIGHT_BITS - exponent;
     let integer = |(at, part): (usize, &Part)| {
         let weight = part.weight;
         if !(weight.is_finite() && weight >= 0.0) {
             return Err(invalid(format!(
-                "part {at} of the mixture has the weight {weight}; weights are finite and not \
-                 negative"
+                "invalid weight {weight} of part {at}: weights must be finite and not negative"
             )));
         }
-        // In two steps, as the power itself may be out of range.
+        // In two steps, because 2^`power` may overflow.
         let scaled = weight * 2f64.powi(power / 2) * 2f64.powi(power - power / 2);
         match scaled.round() as u64 {
             0 if weight > 0.0 => Err(invalid(format!(
-                "part {at} of the mixture has the weight {weight}, which is next to nothing beside \
-                 {largest}"
+                "the weight {weight} of part {at} is below 2^-40 of the largest, {largest}; use 0 to \
+                 exclude the part"
             ))),
             integer => Ok(integer),
         }
@@ -904,9 +925,7 @@ fn integer_weights(parts: &[Part]) -> Result<Vec<u64>> {
     if largest == 0.0 {
         parts.iter().enumerate().try_for_each(|part| integer(part).map(|_| ()))?;
         let parts = parts.len();
-        return Err(invalid(format!(
-            "none of the {parts} parts of the mixture has a positive weight"
-        )));
+        return Err(invalid(format!("none of the {parts} weights of the mixture is positive")));
     }
     parts.iter().enumerate().map(integer).collect()
 }
@@ -938,7 +957,7 @@ mod tests {
         ]
     }
 
-    /// The items of each part, in their order, counted from 0 in each part.
+    /// The items of each part in order, numbered within the part.
     fn by_part(mixture: &Mixture, items: &[u64]) -> Vec<Vec<u64>> {
         let mut found = vec![Vec::new(); mixture.parts.len()];
         for &item in items {
@@ -953,7 +972,7 @@ mod tests {
             let mut sorted = pass.to_vec();
             sorted.sort_unstable();
             sorted.dedup();
-            assert_eq!(sorted.len(), pass.len(), "an item twice in a pass");
+            assert_eq!(sorted.len(), pass.len(), "an item occurs twice in a pass");
             assert!(sorted.iter().all(|&item| item < items));
         }
     }
@@ -961,11 +980,11 @@ mod tests {
     proptest! {
         // feature: Q04
         #[test]
-        fn counts_are_those_of_the_items_in_order_of_time(
+        fn counts_are_those_of_items_sorted_by_time(
             parts in parts(), position in 0u64..4000,
         ) {
             let mixture = mixture(&parts, Until::Samples(10));
-            // Item i of a part stands at (2 i + 1) / weight; compared without division.
+            // Item i of a part has the time (2i + 1) / weight; compared without division.
             let mut items: Vec<(u64, usize)> = (0..parts.len())
                 .filter(|&at| mixture.weights[at] > 0)
                 .flat_map(|at| (0..position).map(move |item| (item, at)))
@@ -984,7 +1003,7 @@ mod tests {
         }
 
         #[test]
-        fn every_pass_holds_every_item_once_and_consumed_says_what_came(
+        fn every_pass_has_every_item_once_and_consumed_counts_them(
             parts in parts(), until in until(), cut in 0.0..1.0,
         ) {
             let mixture = mixture(&parts, until);
@@ -992,7 +1011,7 @@ mod tests {
             prop_assume!(len < 50_000);
             let mut items = Vec::new();
             for number in 0..2 {
-                if !mixture.goes_on() {
+                if !mixture.continues() {
                     items.clear();
                 }
                 let before = items.clone();
@@ -1007,7 +1026,7 @@ mod tests {
                     by_part(&mixture, &so_far).iter().map(|items| items.len() as u64).collect();
                 prop_assert_eq!(mixture.consumed(number, position).unwrap(), counts.clone());
                 prop_assert_eq!(mixture.consumed_by_dataset(number, position).unwrap(), counts);
-                // A seek, with nothing kept from what was asked before.
+                // Random access in a new order, without a cached block.
                 let order = mixture.epoch(mixture.items, number).unwrap();
                 let rest: Vec<u64> = (position..len).map(|position| order.at(position)).collect();
                 prop_assert_eq!(&rest, &now[position as usize..]);
@@ -1015,7 +1034,7 @@ mod tests {
         }
 
         #[test]
-        fn epochs_end_with_the_item_that_they_wait_for(parts in parts()) {
+        fn epochs_end_with_the_item_that_exhausts_the_parts(parts in parts()) {
             for until in [Until::FirstExhausted, Until::AllExhausted] {
                 let mixture = mixture(&parts, until);
                 let len = mixture.epoch_len(mixture.items).unwrap();
@@ -1033,7 +1052,7 @@ mod tests {
         }
 
         #[test]
-        fn changed_weights_go_on_with_what_is_left(
+        fn changed_weights_continue_with_the_remaining_items(
             parts in parts(), until in until(), cut in 0.0..1.0, other in 0.1..5.0,
         ) {
             let old = mixture(&parts, until);
@@ -1057,7 +1076,7 @@ mod tests {
 
     // feature: Q04
     #[test]
-    fn proportions_are_exact_for_ever() {
+    fn proportions_stay_exact() {
         let mixture = mixture(&[(10, 3.0), (1000, 5.0), (77, 2.0)], Until::Samples(1 << 40));
         for blocks in [10, 1000, 1_000_000_010] {
             let position = blocks * BLOCK;
@@ -1065,13 +1084,13 @@ mod tests {
             assert_eq!(mixture.consumed(0, position).unwrap(), expected);
         }
         assert_eq!(mixture.consumed(1, 0).unwrap(), mixture.consumed(0, 1 << 40).unwrap());
-        // Rare parts come, too: one in 10⁹ positions.
+        // Rare parts also occur: one in 10⁹ positions.
         let rare = super::tests::mixture(&[(10, 1e-9), (10, 1.0)], Until::Samples(1 << 40));
         assert!(rare.consumed(0, 10_000_000_000).unwrap()[0].abs_diff(10) <= 1);
     }
 
     #[test]
-    fn parts_are_shuffled_inside_a_block_and_anew_in_each() {
+    fn parts_are_shuffled_within_each_block() {
         let mixture = mixture(&[(100_000, 1.0), (100_000, 1.0)], Until::Samples(4096));
         let items = epoch(&mixture, 200_000, 0);
         let firsts: Vec<bool> = items.iter().map(|&item| item < 100_000).collect();
@@ -1079,14 +1098,14 @@ mod tests {
         assert_ne!(blocks[0], blocks[1]);
         for block in blocks {
             assert_eq!(block.iter().filter(|first| **first).count(), 512);
-            // Of 1,023 neighbours about half are of one part: 5 standard deviations are 80.
+            // About half of 1,023 adjacent pairs are of one part; 5 sigma are 80.
             let same = block.windows(2).filter(|pair| pair[0] == pair[1]).count();
             assert!((432..592).contains(&same), "{same}");
         }
     }
 
     #[test]
-    fn parts_of_one_size_have_orders_of_their_own() {
+    fn parts_of_equal_size_have_different_orders() {
         let mixture = mixture(&[(100, 1.0), (100, 1.0)], Until::AllExhausted);
         let found = by_part(&mixture, &epoch(&mixture, 200, 0));
         assert_ne!(found[0], found[1]);
@@ -1111,7 +1130,7 @@ mod tests {
             let len = nested.epoch_len(120).unwrap();
             let mut counts = [0u64; 3];
             for number in 0..2 {
-                if !nested.goes_on() {
+                if !nested.continues() {
                     counts = [0; 3];
                 }
                 for (position, item) in epoch(&nested, 120, number).into_iter().enumerate() {
@@ -1137,7 +1156,7 @@ mod tests {
     }
 
     #[test]
-    fn epochs_that_go_on_are_counted_from_where_the_mixture_starts() {
+    fn continuing_epochs_count_from_the_start_of_the_mixture() {
         let old = mixture(&[(50, 1.0), (70, 1.0)], Until::Samples(1024));
         let consumed = old.consumed(3, 100).unwrap();
         let new = mixture(&[(50, 1.0), (70, 3.0)], Until::Samples(1024));
@@ -1148,7 +1167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_without_an_order_is_an_error_before_anything_is_asked_for() {
+    fn an_error_of_a_part_is_reported_when_the_epoch_starts() {
         let weighted = super::super::Weighted::with_replacement([1.0], 5, 0).unwrap();
         let parts = [Part::new(10, 1.0), Part::new(10, 1.0).sampler(weighted)];
         let mixture = Mixture::new(parts, Until::AllExhausted, 0).unwrap();
@@ -1156,7 +1175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sampler_that_tells_a_wrong_length_is_found_out() {
+    fn a_sampler_with_a_wrong_length_is_detected() {
         #[derive(Debug)]
         struct Wrong;
         impl Sampler for Wrong {
@@ -1170,11 +1189,11 @@ mod tests {
         let parts = [Part::new(10, 1.0).sampler(Wrong)];
         let mixture = Mixture::new(parts, Until::AllExhausted, 0).unwrap();
         let error = mixture.epoch(10, 0).unwrap_err().to_string();
-        assert!(error.contains("10 positions, though its sampler said 11"), "{error}");
+        assert!(error.contains("10 positions, but its sampler reported 11"), "{error}");
     }
 
     #[test]
-    fn concatenated_items_say_where_they_come_from() {
+    fn concatenated_items_name_their_data_set() {
         let part = |range: std::ops::Range<u32>| -> Arc<dyn Dataset<Item = u32>> {
             Arc::new(range.collect::<Vec<_>>())
         };
@@ -1192,7 +1211,7 @@ mod tests {
 
     // feature: Q04
     #[test]
-    fn mixtures_that_make_no_sense_are_refused() {
+    fn invalid_mixtures_are_refused() {
         let until = |parts: &[(u64, f64)], until| {
             Mixture::new(parts.iter().map(|&(items, weight)| Part::new(items, weight)), until, 0)
         };
@@ -1223,13 +1242,13 @@ mod tests {
         assert!(later.epoch(10, 2).is_err());
         assert_eq!(later.epoch(10, 3).unwrap().len(), 7);
         assert_eq!(later.epoch(10, 4).unwrap().len(), 10);
-        let undisturbed = of(&[(5, 1.0), (5, 1.0)]).unwrap();
-        assert_eq!(all(&*later.epoch(10, 4).unwrap()), epoch(&undisturbed, 10, 4));
+        let unchanged = of(&[(5, 1.0), (5, 1.0)]).unwrap();
+        assert_eq!(all(&*later.epoch(10, 4).unwrap()), epoch(&unchanged, 10, 4));
         assert_eq!(later.epoch_len(10), None);
     }
 
     #[test]
-    fn the_fingerprint_knows_the_parts_and_the_start() {
+    fn the_fingerprint_depends_on_the_parts_and_the_start() {
         let base = mixture(&[(5, 1.0), (5, 1.0)], Until::AllExhausted);
         let others = [
             mixture(&[(5, 1.0), (6, 1.0)], Until::AllExhausted),

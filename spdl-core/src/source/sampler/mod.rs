@@ -1,22 +1,23 @@
-//! Which items of a data set come in an epoch, and in which order: samplers.
+//! Samplers: the items of each epoch and their order.
 //!
-//! A [`Sampler`] gives an order for each epoch; a [`SampleOrder`] is a function from a position of
-//! the epoch to an item of the data set. Nothing is drawn in advance, so any place of an epoch can
-//! be asked for at any time, and the answer is always the same.
+//! A [`Sampler`] returns an order for each epoch. A [`SampleOrder`] is a function from a position
+//! of the epoch to an item of the data set. Orders are computed on demand: any position can be
+//! queried at any time, always with the same result.
 //!
-//! | you want | you write |
+//! | task | sampler |
 //! |---|---|
-//! | the data set's own order | [`Sequential`] |
+//! | the data set's order | [`Sequential`] |
 //! | each item once, shuffled | [`Shuffled`] |
 //! | items drawn by weight | [`Weighted`] |
-//! | more passes in an epoch | [`Repeated`] |
-//! | a part of the positions, or of the items | [`Limited`] |
+//! | several passes per epoch | [`Repeated`] |
+//! | a range of positions or items | [`Limited`] |
 //! | several data sets in given proportions | [`Mixture`] over [`Concatenated`] |
-//! | items that lie in shards which are read in sequence | [`ShardWindow`] |
-//! | the order that a program with NumPy has | [`NumpyRandom`] |
-//! | another order | a `Sampler` of yours |
+//! | items in shards that are read sequentially | [`ShardWindow`] |
+//! | the order of a NumPy program | [`NumpyRandom`] |
+//! | another order | an implementation of `Sampler` |
 //!
-//! Samplers take samplers, and give the order of *all* ranks; a pipeline takes its rank's part of
+//! Samplers can wrap other samplers. They return the order of *all* ranks, and a pipeline reads its
+//! rank's part. [`Distributed`] is for programs that divide the order themselves.
 //! it. [`Distributed`] is for programs that divide the order themselves.
 //!
 //! ```
@@ -46,10 +47,10 @@ pub use window::{ShardWindow, ShardWindowOrder};
 use crate::error::{Error, ErrorKind, Result};
 use crate::source::shuffle::{Permutation, mix};
 
-/// Decides which items of a data set come in an epoch, and in which order.
+/// Decides the items of an epoch and their order.
 ///
-/// A sampler knows its seed and what else it was made of, not the data set: it is told how many
-/// items there are. One sampler may so serve several data sets.
+/// A sampler does not refer to a data set: its methods receive the number of items. One sampler can
+/// serve several data sets.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -85,42 +86,44 @@ use crate::source::shuffle::{Permutation, mix};
 /// # Ok::<(), spdl_core::Error>(())
 /// ```
 pub trait Sampler: Debug + Send + Sync + 'static {
-    /// The order of `epoch`, counted from 0, over a data set of `items` items. It is always the
-    /// same for the same sampler, number of items, and epoch.
+    /// Returns the order of `epoch`, counted from 0, over a data set of `items` items.
+    ///
+    /// The result depends only on the sampler and the arguments.
     ///
     /// # Errors
-    /// `InvalidArgument` where the sampler does not fit the data set, or the epoch.
+    /// `InvalidArgument` if the sampler does not support this number of items or this epoch.
     fn epoch(&self, items: u64, epoch: u64) -> Result<Arc<dyn SampleOrder>>;
 
-    /// How many positions an epoch has, where all epochs have as many and this is known without
-    /// computing an order; else `None`, the default.
+    /// The number of positions in an epoch, if equal for all epochs and known without computing an
+    /// order. Default: `None`.
     fn epoch_len(&self, items: u64) -> Option<u64> {
         let _ = items;
         None
     }
 
-    /// A line of at most 100 characters that differs between samplers whose orders differ: a saved
-    /// state that was made with another order is so recognised.
+    /// Describes the sampler in at most 100 characters; different orders have different
+    /// fingerprints.
     ///
-    /// The default is the `Debug` text, which therefore has to show all that decides the order;
-    /// what is too long of it is replaced by a hash.
+    /// A resumed run compares fingerprints to detect a different order. The default is the `Debug`
+    /// text, which must therefore contain everything that decides the order. A longer text is
+    /// truncated and a hash is appended.
     fn fingerprint(&self) -> String {
         shortened(format!("{self:?}"))
     }
 
-    /// The same for each part of a sampler that is made of several, so that a change is told by its
-    /// name: the sampler itself first, under the empty name, then `weights`, `part 0` and the like.
-    /// In the [fingerprint](crate::State::fingerprint) of a state these are `source order`,
-    /// `source order weights`, `source order part 0`.
+    /// The fingerprints of the parts of a composite sampler, by name.
     ///
-    /// The default is the [`fingerprint`](Sampler::fingerprint) alone.
+    /// The sampler itself is first, with an empty name, followed by parts such as `weights` or
+    /// `part 0`. The [fingerprint](crate::State::fingerprint) of a state contains them as `source
+    /// order`, `source order weights` and `source order part 0`. A refused state names the parts
+    /// that differ. Default: only [`fingerprint`](Sampler::fingerprint).
     fn fingerprint_parts(&self) -> Vec<(String, String)> {
         vec![(String::new(), self.fingerprint())]
     }
 }
 
-/// The parts of `sampler`, of which this one does what `words` say.
-fn parts_behind(words: &str, sampler: &impl Sampler) -> Vec<(String, String)> {
+/// The fingerprint parts of a wrapper of `sampler`; `words` describe the wrapper.
+fn wrapped_parts(words: &str, sampler: &impl Sampler) -> Vec<(String, String)> {
     let mut parts = sampler.fingerprint_parts();
     if let Some((_, own)) = parts.first_mut() {
         *own = shortened(format!("{words} {own}"));
@@ -128,31 +131,33 @@ fn parts_behind(words: &str, sampler: &impl Sampler) -> Vec<(String, String)> {
     parts
 }
 
-/// The order of one epoch as a function: which item comes at which position.
+/// The order of one epoch: a function from a position to an item.
 ///
 /// ```
 /// use spdl_core::source::sampler::{SampleOrder, Sampler, Shuffled};
 /// let order = Shuffled::new(7).epoch(1000, 3)?;
-/// // Any position at any time; nothing before it has to be computed.
+/// // Any position can be queried without computing earlier ones.
 /// let (late, early) = (order.at(999), order.at(0));
 /// assert_ne!(late, early);
 /// # Ok::<(), spdl_core::Error>(())
 /// ```
 pub trait SampleOrder: Debug + Send + Sync {
-    /// How many positions there are. An item may come several times, or not at all.
+    /// The number of positions. An item may occur several times or not at all.
     fn len(&self) -> u64;
 
-    /// Whether there are none.
+    /// Whether there are no positions.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The index in the data set of the item at `position`, in `0..len()`. Positions outside are
-    /// the caller's mistake: what is returned for them means nothing, and it may panic.
+    /// Returns the index in the data set of the item at `position`.
+    ///
+    /// # Panics
+    /// May panic if `position` is not in `0..len()`; otherwise the result is then unspecified.
     fn at(&self, position: u64) -> u64;
 }
 
-macro_rules! samplers_as_what_they_point_to {
+macro_rules! forward_sampler {
     ($($pointer:ident)*) => { $(
         impl<S: Sampler + ?Sized> Sampler for $pointer<S> {
             fn epoch(&self, items: u64, epoch: u64) -> Result<Arc<dyn SampleOrder>> {
@@ -173,9 +178,9 @@ macro_rules! samplers_as_what_they_point_to {
         }
     )* };
 }
-samplers_as_what_they_point_to!(Arc Box);
+forward_sampler!(Arc Box);
 
-/// Each item once, in the data set's own order.
+/// Each item once, in the order of the data set.
 ///
 /// ```
 /// use spdl_core::source::sampler::{Sampler, Sequential};
@@ -208,8 +213,9 @@ impl SampleOrder for SequentialOrder {
     }
 }
 
-/// Each item once, shuffled anew each epoch by a [`Permutation`] of (seed, epoch): O(1) memory and
-/// time for any number of items.
+/// Each item once, shuffled in each epoch by a [`Permutation`] of seed and epoch.
+///
+/// Constant memory, and constant time per position, for any number of items.
 ///
 /// ```
 /// use spdl_core::source::sampler::{Sampler, Shuffled};
@@ -223,7 +229,7 @@ pub struct Shuffled {
 }
 
 impl Shuffled {
-    /// The shuffle with `seed`.
+    /// Shuffles with `seed`.
     pub fn new(seed: u64) -> Self {
         Shuffled { seed }
     }
@@ -249,8 +255,7 @@ impl SampleOrder for Permutation {
     }
 }
 
-/// More of the data in each epoch: several passes of another sampler, or each of its items several
-/// times in a row.
+/// Repeats another sampler: several passes per epoch, or each item several times in a row.
 ///
 /// ```
 /// use spdl_core::source::sampler::{Repeated, Sampler, Sequential};
@@ -270,28 +275,29 @@ pub struct Repeated<S> {
 }
 
 impl<S: Sampler> Repeated<S> {
-    /// Goes `times` through the order of `sampler` in each epoch. Each pass is an epoch of its own
-    /// for `sampler`, so a shuffle is another one each time: pass `p` of epoch `e` is its epoch
-    /// `e · times + p` (modulo 2⁶⁴). The orders of all passes are held at once.
+    /// Runs `times` passes of `sampler` in each epoch.
+    ///
+    /// Pass `p` of epoch `e` is epoch `e · times + p` (modulo 2⁶⁴) of `sampler`, so each pass is
+    /// shuffled differently. The orders of all passes of an epoch are in memory together.
     ///
     /// # Errors
-    /// `InvalidArgument` where `times` is 0.
+    /// `InvalidArgument` if `times` is 0.
     pub fn passes(sampler: S, times: u32) -> Result<Self> {
         Repeated { sampler, times, in_a_row: false }.checked()
     }
 
-    /// Gives each item of the order of `sampler` `times` in a row: augmentations of one image that
-    /// share a batch, for example.
+    /// Returns each item of `sampler` `times` times in a row, for example for several augmentations
+    /// of an image in one batch.
     ///
     /// # Errors
-    /// `InvalidArgument` where `times` is 0.
+    /// `InvalidArgument` if `times` is 0.
     pub fn in_a_row(sampler: S, times: u32) -> Result<Self> {
         Repeated { sampler, times, in_a_row: true }.checked()
     }
 
     fn checked(self) -> Result<Self> {
         match self.times {
-            0 => Err(invalid("an order is repeated 0 times; once is the least")),
+            0 => Err(invalid("`times` must be at least 1")),
             _ => Ok(self),
         }
     }
@@ -305,7 +311,7 @@ impl<S: Sampler> Repeated<S> {
 #[derive(Debug)]
 struct PassesOrder {
     passes: Vec<Arc<dyn SampleOrder>>,
-    /// Where each pass ends.
+    /// The end position of each pass.
     ends: Vec<u64>,
 }
 
@@ -322,12 +328,12 @@ impl<S: Sampler> Sampler for Repeated<S> {
     }
 
     fn fingerprint_parts(&self) -> Vec<(String, String)> {
-        parts_behind(&self.words(), &self.sampler)
+        wrapped_parts(&self.words(), &self.sampler)
     }
 
     fn epoch(&self, items: u64, epoch: u64) -> Result<Arc<dyn SampleOrder>> {
         let times = u64::from(self.times);
-        let too_many = || invalid(format!("{items} items {times} times are more than 2^64 - 1"));
+        let too_many = || invalid(format!("{times} times {items} items exceed 2^64 - 1 positions"));
         if self.in_a_row {
             let order = self.sampler.epoch(items, epoch)?;
             let len = order.len().checked_mul(times).ok_or_else(too_many)?;
@@ -371,15 +377,15 @@ impl SampleOrder for InARowOrder {
     }
 }
 
-/// A part of what another sampler would give: of its positions, or of the data set's items.
+/// Restricts another sampler to a range of positions or of items.
 ///
 /// ```
 /// use spdl_core::source::sampler::{Limited, Sampler, Shuffled};
-/// // Each epoch another thousand of a million, and what comes after it.
+/// // The first 1000 positions of each shuffled epoch.
 /// let order = Limited::positions(Shuffled::new(7), 0..1000)?.epoch(1_000_000, 0)?;
 /// assert_eq!(order.len(), 1000);
 ///
-/// // The same split of the data set in all epochs: items 900 to 999, shuffled.
+/// // A fixed subset in all epochs: items 900 to 999, shuffled.
 /// let validation = Limited::items(Shuffled::new(7), 900..1000)?.epoch(1000, 5)?;
 /// assert!((0..100).all(|position| validation.at(position) >= 900));
 /// # Ok::<(), spdl_core::Error>(())
@@ -399,19 +405,19 @@ enum LimitOf {
 }
 
 impl<S: Sampler> Limited<S> {
-    /// The positions `range` of each epoch of `sampler`, as far as it has them.
+    /// The positions `range` of each epoch of `sampler`. Positions beyond the end are ignored.
     ///
     /// # Errors
-    /// `InvalidArgument` where the range ends before it starts.
+    /// `InvalidArgument` if `range` ends before it starts.
     pub fn positions(sampler: S, range: Range<u64>) -> Result<Self> {
         Limited { sampler, start: range.start, end: range.end, of: LimitOf::Positions }.checked()
     }
 
-    /// The items `range` of the data set, as far as it has them: `sampler` takes them for all there
-    /// are.
+    /// The items `range` of the data set, ordered by `sampler`. Items beyond the end are ignored.
+    /// `sampler` receives only the number of these items.
     ///
     /// # Errors
-    /// `InvalidArgument` where the range ends before it starts.
+    /// `InvalidArgument` if `range` ends before it starts.
     pub fn items(sampler: S, range: Range<u64>) -> Result<Self> {
         Limited { sampler, start: range.start, end: range.end, of: LimitOf::Items }.checked()
     }
@@ -419,7 +425,7 @@ impl<S: Sampler> Limited<S> {
     fn checked(self) -> Result<Self> {
         if self.start > self.end {
             let (start, end) = (self.start, self.end);
-            return Err(invalid(format!("a limit starts at {start} and ends before, at {end}")));
+            return Err(invalid(format!("invalid range {start}..{end}: it ends before it starts")));
         }
         Ok(self)
     }
@@ -428,7 +434,7 @@ impl<S: Sampler> Limited<S> {
         format!("{:?} {}..{} of", self.of, self.start, self.end)
     }
 
-    /// The range as far as there is something, and how much that is.
+    /// The start and length of the range, restricted to `available`.
     fn within(&self, available: u64) -> (u64, u64) {
         let start = self.start.min(available);
         (start, self.end.min(available) - start)
@@ -439,8 +445,9 @@ impl<S: Sampler> Limited<S> {
 struct LimitedOrder {
     order: Arc<dyn SampleOrder>,
     len: u64,
-    /// Added to each position, and to each item.
+    /// The offset added to each position.
     positions: u64,
+    /// The offset added to each item.
     items: u64,
 }
 
@@ -450,7 +457,7 @@ impl<S: Sampler> Sampler for Limited<S> {
     }
 
     fn fingerprint_parts(&self) -> Vec<(String, String)> {
-        parts_behind(&self.words(), &self.sampler)
+        wrapped_parts(&self.words(), &self.sampler)
     }
 
     fn epoch(&self, items: u64, epoch: u64) -> Result<Arc<dyn SampleOrder>> {
@@ -490,17 +497,17 @@ fn invalid(message: impl Into<String>) -> Error {
     Error::new(ErrorKind::InvalidArgument, message)
 }
 
-/// A hash of 64 bits, for fingerprints: the finaliser of SplitMix64 after each word.
+/// A 64-bit hash for fingerprints: the finaliser of SplitMix64 after each word.
 fn hash(words: impl IntoIterator<Item = u64>) -> u64 {
     words
         .into_iter()
         .fold(0x5350_444c, |hash, word| mix(hash ^ word).wrapping_add(0x9e37_79b9_7f4a_7c15))
 }
 
-/// The most characters of a fingerprint.
+/// The maximum length of a fingerprint in characters.
 const FINGERPRINT_CHARS: usize = 100;
 
-/// `text`, where it is short enough; else its beginning, and a hash of all of it.
+/// Truncates a text longer than `FINGERPRINT_CHARS` and appends a hash of the whole text.
 pub(crate) fn shortened(text: String) -> String {
     if text.chars().count() <= FINGERPRINT_CHARS {
         return text;
@@ -510,8 +517,7 @@ pub(crate) fn shortened(text: String) -> String {
     format!("{beginning}… {hash:016x}")
 }
 
-/// Numbers that are drawn by counting, not one after the other: the SplitMix64 sequence that
-/// begins at a key of (purpose, seed, stream).
+/// Random numbers by index: the SplitMix64 sequence for a key of purpose, seed and stream.
 #[derive(Clone, Copy, Debug)]
 struct Draws(u64);
 
@@ -526,8 +532,8 @@ impl Draws {
         mix(self.0.wrapping_add(n.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15)))
     }
 
-    /// Draw number `n` as an integer in `0..below`, and what is left of it as a fraction of 2⁶⁴.
-    /// The bias is `below` / 2⁶⁴ at most.
+    /// Draw number `n` as an integer in `0..below`, and the remainder as a fraction of 2⁶⁴. The
+    /// bias is at most `below` / 2⁶⁴.
     fn below(self, n: u64, below: u64) -> (u64, u64) {
         let wide = u128::from(self.at(n)) * u128::from(below);
         ((wide >> 64) as u64, wide as u64)
@@ -575,7 +581,7 @@ mod tests {
         }
 
         #[test]
-        fn a_limit_of_positions_is_a_piece_of_the_order(
+        fn a_limit_of_positions_is_a_slice_of_the_order(
             items in 0u64..40, start in 0u64..50, more in 0u64..50, seed: u64,
         ) {
             let whole = epoch(&Shuffled::new(seed), items, 1);
@@ -586,7 +592,7 @@ mod tests {
         }
 
         #[test]
-        fn a_limit_of_items_holds_just_those(
+        fn a_limit_of_items_contains_exactly_those(
             items in 0u64..40, start in 0u64..50, more in 0u64..50, seed: u64,
         ) {
             let limited = Limited::items(Shuffled::new(seed), start..start + more).unwrap();
@@ -607,30 +613,30 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_an_error() {
+    fn invalid_arguments_are_errors() {
         let kind = |error: Error| error.kind();
         for error in [
             Repeated::passes(Sequential, 0).unwrap_err(),
             Repeated::in_a_row(Sequential, 0).unwrap_err(),
             Repeated::in_a_row(Sequential, 3).unwrap().epoch(u64::MAX / 2, 0).unwrap_err(),
             Repeated::passes(Sequential, 3).unwrap().epoch(u64::MAX / 2, 0).unwrap_err(),
-            #[expect(clippy::reversed_empty_ranges, reason = "that is the mistake")]
+            #[expect(clippy::reversed_empty_ranges, reason = "an invalid range is the test")]
             Limited::positions(Sequential, 3..2).unwrap_err(),
         ] {
             assert_eq!(kind(error), ErrorKind::InvalidArgument);
         }
     }
 
-    /// A sampler whose fingerprint knows more than its `Debug`.
-    struct Secretive(u64);
+    /// A sampler whose `Debug` text lacks a part of its fingerprint.
+    struct HiddenSeed(u64);
 
-    impl std::fmt::Debug for Secretive {
+    impl std::fmt::Debug for HiddenSeed {
         fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-            f.write_str("Secretive")
+            f.write_str("HiddenSeed")
         }
     }
 
-    impl Sampler for Secretive {
+    impl Sampler for HiddenSeed {
         fn epoch(&self, items: u64, epoch: u64) -> Result<Arc<dyn SampleOrder>> {
             Shuffled::new(self.0).epoch(items, epoch)
         }
@@ -645,19 +651,20 @@ mod tests {
     }
 
     #[test]
-    fn what_holds_another_sampler_has_its_fingerprint_too() {
-        let told = |seed| {
+    fn wrappers_contain_the_fingerprint_of_the_inner_sampler() {
+        let fingerprints = |seed| {
             [
-                Repeated::passes(Secretive(seed), 2).unwrap().fingerprint(),
-                Repeated::in_a_row(Secretive(seed), 2).unwrap().fingerprint(),
-                Limited::positions(Secretive(seed), 0..5).unwrap().fingerprint(),
-                Limited::items(Secretive(seed), 0..5).unwrap().fingerprint(),
-                Limited::items(Secretive(seed), 0..6).unwrap().fingerprint(),
-                Distributed::new(Secretive(seed), 0, 2).unwrap().fingerprint(),
-                Distributed::new(Secretive(seed), 1, 2).unwrap().fingerprint(),
+                Repeated::passes(HiddenSeed(seed), 2).unwrap().fingerprint(),
+                Repeated::in_a_row(HiddenSeed(seed), 2).unwrap().fingerprint(),
+                Limited::positions(HiddenSeed(seed), 0..5).unwrap().fingerprint(),
+                Limited::items(HiddenSeed(seed), 0..5).unwrap().fingerprint(),
+                Limited::items(HiddenSeed(seed), 0..6).unwrap().fingerprint(),
+                Distributed::new(HiddenSeed(seed), 0, 2).unwrap().fingerprint(),
+                Distributed::new(HiddenSeed(seed), 1, 2).unwrap().fingerprint(),
             ]
         };
-        let all: std::collections::BTreeSet<_> = told(1).into_iter().chain(told(2)).collect();
+        let all: std::collections::BTreeSet<_> =
+            fingerprints(1).into_iter().chain(fingerprints(2)).collect();
         assert_eq!(all.len(), 14, "{all:?}");
     }
 

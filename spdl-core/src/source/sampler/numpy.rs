@@ -1,4 +1,4 @@
-//! The order that a program with NumPy has, to the last item: for those who come from there.
+//! The orders that NumPy's random generator produces, bit for bit.
 
 use std::collections::HashSet;
 use std::fmt::{self, Debug};
@@ -8,15 +8,15 @@ use super::weighted::ListedOrder;
 use super::{SampleOrder, Sampler, hash, invalid};
 use crate::error::{Error, ErrorKind, Result};
 
-/// The items that NumPy draws: `np.random.default_rng(seed).choice(n, size, replace, p)`, and
-/// `.permutation(n)`, bit for bit (tested against NumPy 2.4).
+/// Draws the items that NumPy draws, bit for bit (tested against NumPy 2.4).
 ///
-/// The order is the same in every epoch, as it is decided by the seed alone; see
-/// [`each_epoch`](NumpyRandom::each_epoch). It is computed when an epoch begins, and takes 8 bytes
-/// a draw, and for that moment 8 bytes an item (24 with weights). Where NumPy's numbers are not
-/// needed, [`Shuffled`](super::Shuffled) and [`Weighted`](super::Weighted) need less.
+/// Implements `np.random.default_rng(seed).choice(n, size, replace, p)` and `.permutation(n)`.
 ///
-/// For the order of one rank of a distributed random sampler,
+/// The seed alone decides the order, so all epochs are equal; see
+/// [`each_epoch`](NumpyRandom::each_epoch). The order is computed at the start of an epoch. It
+/// takes 8 bytes per draw, and temporarily 8 bytes per item (24 with weights).
+/// [`Shuffled`](super::Shuffled) and [`Weighted`](super::Weighted) need less memory.
+/// One rank of a distributed random sampler,
 /// `choice(n, draws // world_size * world_size, …)[rank::world_size]`:
 ///
 /// ```
@@ -41,7 +41,7 @@ pub struct NumpyRandom {
 }
 
 impl NumpyRandom {
-    /// `np.random.default_rng(seed).choice(n, n, replace=False)` of the data set's `n` items.
+    /// Draws `np.random.default_rng(seed).choice(n, n, replace=False)` of `n` items.
     pub fn new(seed: u64) -> Self {
         NumpyRandom {
             seed,
@@ -54,7 +54,7 @@ impl NumpyRandom {
         }
     }
 
-    /// `np.random.default_rng(seed).permutation(n)`: another order than that of `choice`.
+    /// Draws `np.random.default_rng(seed).permutation(n)`, which differs from `choice`.
     ///
     /// ```
     /// use spdl_core::source::sampler::{NumpyRandom, Sampler};
@@ -67,60 +67,59 @@ impl NumpyRandom {
         NumpyRandom { permutation: true, ..NumpyRandom::new(seed) }
     }
 
-    /// Draws `draws` items; the default is as many as the data set has.
+    /// Sets the number of draws. Default: the number of items. Ignored by `permutation`.
     #[must_use]
     pub fn draws(mut self, draws: u64) -> Self {
         self.draws = Some(draws);
         self
     }
 
-    /// Rounds the number of draws down to a multiple of `world_size`, before anything is drawn: the
-    /// order may be another one with each number.
+    /// Rounds the number of draws down to a multiple of `world_size` before drawing. The number of
+    /// draws may change the order.
     ///
     /// # Errors
-    /// `InvalidArgument` where it is 0.
+    /// `InvalidArgument` if `world_size` is 0.
     pub fn multiple_of(mut self, world_size: u64) -> Result<Self> {
         if world_size == 0 {
-            return Err(invalid("the number of draws cannot be a multiple of 0"));
+            return Err(invalid("`world_size` must be at least 1"));
         }
         self.multiple_of = world_size;
         Ok(self)
     }
 
-    /// Draws with weights, `p = weights / np.sum(weights)`, and with replacement.
+    /// Draws with `p = weights / np.sum(weights)`, by default with replacement.
     ///
     /// # Errors
-    /// `InvalidArgument` where a weight is negative, infinite or not a number, or their sum is 0 or
-    /// infinite.
+    /// `InvalidArgument` if a weight is negative, infinite or NaN, or their sum is 0 or infinite.
     pub fn weights(self, weights: impl Into<Vec<f64>>) -> Result<Self> {
         let mut weights = weights.into();
         if let Some(at) = weights.iter().position(|weight| !weight.is_finite() || *weight < 0.0) {
             let found = weights[at];
             return Err(invalid(format!(
-                "item {at} has the weight {found}; weights are finite and not negative"
+                "invalid weight {found} of item {at}: weights must be finite and not negative"
             )));
         }
         let total = numpy_sum(&weights);
         if !total.is_finite() || total <= 0.0 {
             return Err(invalid(format!(
-                "the weights add up to {total}, and no chances follow from that"
+                "the sum of the weights is {total}; it must be finite and positive"
             )));
         }
         weights.iter_mut().for_each(|weight| *weight /= total);
         self.probabilities(weights)
     }
 
-    /// Draws with `p` as it is, and with replacement.
+    /// Draws with probabilities `p`, without scaling, by default with replacement.
     ///
     /// # Errors
-    /// `InvalidArgument` where a probability is negative or not a number, or their sum is farther
-    /// than 1.5·10⁻⁸ from 1, as NumPy wants it.
+    /// `InvalidArgument` if a probability is negative or NaN, or their sum differs from 1 by more
+    /// than 1.5·10⁻⁸, the tolerance of NumPy.
     pub fn probabilities(mut self, p: impl Into<Vec<f64>>) -> Result<Self> {
         let p = p.into();
         if let Some(at) = p.iter().position(|p| p.is_nan() || *p < 0.0) {
             let found = p[at];
             return Err(invalid(format!(
-                "item {at} has the probability {found}; probabilities are not negative"
+                "invalid probability {found} of item {at}: probabilities must not be negative"
             )));
         }
         let (mut sum, mut lost) = (0.0, 0.0);
@@ -131,22 +130,22 @@ impl NumpyRandom {
             sum = next;
         }
         if sum.is_nan() || f64::abs(sum - 1.0) > f64::EPSILON.sqrt() {
-            return Err(invalid(format!("the probabilities add up to {sum}, not to 1")));
+            return Err(invalid(format!("the sum of the probabilities is {sum}; it must be 1")));
         }
         self.probabilities = Some(p.into());
         Ok(self)
     }
 
-    /// Sets whether an item may be drawn again; the default is yes where there are weights, else
-    /// no.
+    /// Sets whether an item may be drawn more than once. Default: true with weights, otherwise
+    /// false.
     #[must_use]
     pub fn replace(mut self, replace: bool) -> Self {
         self.replace = Some(replace);
         self
     }
 
-    /// Gives each epoch an order of its own, with the seed `seed + epoch`: for a seed of 0 that is
-    /// what a sampler gives which is told `shuffle(seed=epoch)` before each pass.
+    /// Uses the seed `seed + epoch` in each epoch. With seed 0 this equals a sampler for which
+    /// `shuffle(seed=epoch)` is called before each epoch.
     #[must_use]
     pub fn each_epoch(mut self) -> Self {
         self.each_epoch = true;
@@ -188,18 +187,22 @@ impl Sampler for NumpyRandom {
         let seed = if self.each_epoch { self.seed.wrapping_add(epoch) } else { self.seed };
         let (size, mut generator) = (self.size(items), Pcg64::new(seed));
         if items == 0 || items > i64::MAX as u64 {
-            return Err(invalid(format!("NumPy draws from 1 to 2^63 - 1 items, not from {items}")));
+            return Err(invalid(format!(
+                "NumPy draws from 1 to 2^63 - 1 items, but there are {items}"
+            )));
         }
         let replace = self.replace.unwrap_or(self.probabilities.is_some());
         if !replace && size > items {
             let message =
-                format!("{size} draws without replacement are more than the {items} items");
+                format!("cannot draw {size} items without replacement from {items} items");
             return Err(invalid(message));
         }
         let drawn = match &self.probabilities {
             Some(p) if p.len() as u64 != items => {
                 let given = p.len();
-                return Err(invalid(format!("there are {given} weights for {items} items")));
+                return Err(invalid(format!(
+                    "{given} weights for {items} items; give one per item"
+                )));
             }
             _ if self.permutation => {
                 let mut all = all_of(items)?;
@@ -210,14 +213,14 @@ impl Sampler for NumpyRandom {
                 all
             }
             Some(p) if replace => {
-                let cumulated = cumulated(p);
-                let mut drawn = room(size)?;
-                drawn.extend((0..size).map(|_| find(&cumulated, generator.unit())));
+                let cumulative = cumulative(p);
+                let mut drawn = with_capacity(size)?;
+                drawn.extend((0..size).map(|_| find(&cumulative, generator.unit())));
                 drawn
             }
             Some(p) => weighted_without_replacement(&mut generator, p, size)?,
             None if replace => {
-                let mut drawn = room(size)?;
+                let mut drawn = with_capacity(size)?;
                 drawn.extend((0..size).map(|_| generator.at_most(items - 1)));
                 drawn
             }
@@ -231,8 +234,10 @@ impl Sampler for NumpyRandom {
     }
 }
 
-/// A rank's part of an order, for programs that divide it themselves: positions `rank`,
-/// `rank + world_size`, and so on. (A pipeline divides the order of its source without this.)
+/// One rank's part of an order: positions `rank`, `rank + world_size` and so on.
+///
+/// For programs that divide the order themselves. A pipeline divides the order of its source
+/// without this sampler.
 ///
 /// Over [`Sequential`](super::Sequential) it is a distributed deterministic sampler, over
 /// [`NumpyRandom`] a distributed random one.
@@ -256,20 +261,22 @@ pub struct Distributed<S> {
 }
 
 impl<S: Sampler> Distributed<S> {
-    /// The part of rank `rank` of `world_size`. What is left where the order's length is no
-    /// multiple of `world_size` is dropped, so all ranks get as many.
+    /// The part of rank `rank` of `world_size` ranks. Positions of an incomplete last round are
+    /// dropped, so all ranks have equally many.
     ///
     /// # Errors
-    /// `InvalidArgument` unless `rank` is below `world_size`.
+    /// `InvalidArgument` unless `rank < world_size`.
     pub fn new(sampler: S, rank: u64, world_size: u64) -> Result<Self> {
         if rank >= world_size {
-            return Err(invalid(format!("rank {rank} is not one of {world_size} ranks")));
+            return Err(invalid(format!(
+                "rank {rank} is out of range for a world size of {world_size}; ranks count from 0"
+            )));
         }
         Ok(Distributed { sampler, rank, world_size, drop_last_round: true })
     }
 
-    /// Sets whether an incomplete last round is dropped (the default); else the first ranks get one
-    /// more than the others.
+    /// Sets whether an incomplete last round is dropped. Default: true. Otherwise the first ranks
+    /// have one position more than the others.
     #[must_use]
     pub fn drop_last_round(mut self, drop: bool) -> Self {
         self.drop_last_round = drop;
@@ -325,7 +332,7 @@ impl SampleOrder for DistributedOrder {
 struct Pcg64 {
     state: u128,
     increment: u128,
-    /// The upper half of a number whose lower half was used already.
+    /// The upper half of the last 64-bit number, if only the lower half was used.
     half: Option<u32>,
 }
 
@@ -365,7 +372,7 @@ impl Pcg64 {
         (self.next_u64() >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// A number in `0..=most`: Lemire's multiply and reject, of 32 bits where that is enough.
+    /// A number in `0..=most` by Lemire's method with rejection, with 32 bits if sufficient.
     fn at_most(&mut self, most: u64) -> u64 {
         const MOST_32: u64 = u32::MAX as u64;
         match most {
@@ -395,7 +402,8 @@ impl Pcg64 {
         }
     }
 
-    /// A number in `0..=most`, by another method: as many bits as that takes, until they fit.
+    /// A number in `0..=most` by masked rejection: the fewest sufficient bits, repeated until in
+    /// range.
     fn masked(&mut self, most: u64) -> u64 {
         let mask = u64::MAX.checked_shr(most.leading_zeros()).unwrap_or(0);
         loop {
@@ -415,20 +423,20 @@ impl Pcg64 {
 fn seed_sequence(seed: u64) -> [u64; 4] {
     const POOL: usize = 4;
     let mut constant = 0x43b0_d7e5_u32;
-    let mut hashed = |value: u32| {
+    let mut hash_word = |value: u32| {
         let value = value ^ constant;
         constant = constant.wrapping_mul(0x931e_8875);
         let value = value.wrapping_mul(constant);
         value ^ value >> 16
     };
-    let mixed = |x: u32, y: u32| {
+    let mix_words = |x: u32, y: u32| {
         let value = x.wrapping_mul(0xca01_f9dd).wrapping_sub(y.wrapping_mul(0x4973_f715));
         value ^ value >> 16
     };
-    let mut pool = [seed as u32, (seed >> 32) as u32, 0, 0].map(&mut hashed);
+    let mut pool = [seed as u32, (seed >> 32) as u32, 0, 0].map(&mut hash_word);
     for from in 0..POOL {
         for to in (0..POOL).filter(|&to| to != from) {
-            pool[to] = mixed(pool[to], hashed(pool[from]));
+            pool[to] = mix_words(pool[to], hash_word(pool[from]));
         }
     }
     let mut constant = 0x8b51_f9dd_u32;
@@ -441,33 +449,33 @@ fn seed_sequence(seed: u64) -> [u64; 4] {
     std::array::from_fn(|at| word(2 * at) | word(2 * at + 1) << 32)
 }
 
-/// An empty list with room for `len` items.
-fn room(len: u64) -> Result<Vec<u64>> {
+/// An empty list with capacity for `len` items; `LimitExceeded` if the allocation fails.
+fn with_capacity(len: u64) -> Result<Vec<u64>> {
     let mut items = Vec::new();
     match usize::try_from(len).map(|len| items.try_reserve_exact(len)) {
         Ok(Ok(())) => Ok(items),
         _ => {
-            let message = format!("NumPy's order of {len} items does not fit in memory");
+            let message = format!("not enough memory for NumPy's order of {len} items");
             Err(Error::new(ErrorKind::LimitExceeded, message))
         }
     }
 }
 
 fn all_of(items: u64) -> Result<Vec<u64>> {
-    let mut all = room(items)?;
+    let mut all = with_capacity(items)?;
     all.extend(0..items);
     Ok(all)
 }
 
-/// Shuffles all places from the last down to `first`.
+/// Shuffles the items at indices `first` and above.
 fn shuffle(generator: &mut Pcg64, items: &mut [u64], first: usize) {
     for at in (first..items.len()).rev() {
         items.swap(at, generator.at_most(at as u64) as usize);
     }
 }
 
-/// `size` of `items` items: all of them shuffled from the end where that is a good part of many,
-/// else Floyd's algorithm.
+/// Draws `size` of `items` items: by a partial shuffle of a list for more than 2 % of more than
+/// 10,000 items, otherwise by Floyd's algorithm.
 fn without_replacement(generator: &mut Pcg64, items: u64, size: u64) -> Result<Vec<u64>> {
     if items > 10_000 && size > items / 50 {
         let mut all = all_of(items)?;
@@ -476,7 +484,7 @@ fn without_replacement(generator: &mut Pcg64, items: u64, size: u64) -> Result<V
         return Ok(all.split_off(first));
     }
     let mut seen = HashSet::new();
-    let mut drawn = room(size)?;
+    let mut drawn = with_capacity(size)?;
     drawn.extend((items - size..items).map(|last| {
         let item = generator.at_most(last);
         let item = if seen.insert(item) { item } else { last };
@@ -487,7 +495,7 @@ fn without_replacement(generator: &mut Pcg64, items: u64, size: u64) -> Result<V
     Ok(drawn)
 }
 
-fn cumulated(p: &[f64]) -> Vec<f64> {
+fn cumulative(p: &[f64]) -> Vec<f64> {
     let mut sum = 0.0;
     let mut sums: Vec<f64> = p
         .iter()
@@ -500,17 +508,18 @@ fn cumulated(p: &[f64]) -> Vec<f64> {
     sums
 }
 
-/// The first item whose cumulated probability is above `unit`.
-fn find(cumulated: &[f64], unit: f64) -> u64 {
-    cumulated.partition_point(|sum| *sum <= unit) as u64
+/// The first item whose cumulative probability exceeds `unit`.
+fn find(cumulative: &[f64], unit: f64) -> u64 {
+    cumulative.partition_point(|sum| *sum <= unit) as u64
 }
 
-/// Draws what is missing, keeps the first of each item, and begins again with the rest.
+/// Draws the missing items, drops duplicates, and repeats with the remaining items.
 fn weighted_without_replacement(generator: &mut Pcg64, p: &[f64], size: u64) -> Result<Vec<u64>> {
     let positive = p.iter().filter(|p| **p > 0.0).count() as u64;
     if positive < size {
         return Err(invalid(format!(
-            "{size} draws without replacement are more than the {positive} items of positive weight"
+            "cannot draw {size} items without replacement: only {positive} items have a positive \
+             weight"
         )));
     }
     let mut left = p.to_vec();
@@ -518,7 +527,7 @@ fn weighted_without_replacement(generator: &mut Pcg64, p: &[f64], size: u64) -> 
     let mut seen = HashSet::new();
     while (drawn.len() as u64) < size {
         let missing = size - drawn.len() as u64;
-        let sums = cumulated(&left);
+        let sums = cumulative(&left);
         let units: Vec<f64> = (0..missing).map(|_| generator.unit()).collect();
         let items = units.into_iter().map(|unit| find(&sums, unit));
         drawn.extend(items.filter(|item| seen.insert(*item)));
@@ -527,7 +536,8 @@ fn weighted_without_replacement(generator: &mut Pcg64, p: &[f64], size: u64) -> 
     Ok(drawn)
 }
 
-/// `np.sum` of contiguous doubles: eight sums side by side, halves of what is longer than 128.
+/// `np.sum` of contiguous doubles: pairwise summation with eight accumulators and blocks of up to
+/// 128.
 fn numpy_sum(values: &[f64]) -> f64 {
     const LANES: usize = 8;
     if values.len() < LANES {
@@ -555,7 +565,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Made by `make_numpy_order.py` beside it.
+    /// Generated by `make_numpy_order.py` in the same folder.
     const GOLDEN: &str = include_str!("../../../tests/golden/numpy_order.tsv");
 
     fn weights(kind: &str, items: u64) -> Vec<f64> {
@@ -576,7 +586,7 @@ mod tests {
 
     // feature: Q02
     #[test]
-    fn items_are_those_that_numpy_draws() {
+    fn drawn_items_equal_those_of_numpy() {
         let mut lines = 0;
         for line in GOLDEN.lines() {
             let fields: Vec<&str> = line.split('\t').collect();
@@ -615,7 +625,7 @@ mod tests {
 
     // feature: Q02
     #[test]
-    fn weights_mean_replacement_and_none_mean_none() {
+    fn replacement_is_the_default_only_with_weights() {
         let weighted = NumpyRandom::new(3).weights([1.0, 1.0, 2.0]).unwrap();
         assert_eq!(epoch(&weighted, 3, 0), epoch(&weighted.clone().replace(true), 3, 0));
         let plain = NumpyRandom::new(3);
@@ -624,7 +634,7 @@ mod tests {
 
     // feature: Q02
     #[test]
-    fn draws_are_rounded_down_before_they_are_made() {
+    fn the_number_of_draws_is_rounded_down_before_drawing() {
         let rounded = NumpyRandom::new(0).multiple_of(3).unwrap();
         // default_rng(0).choice(10, 9, replace=False)
         assert_eq!(epoch(&rounded, 10, 0), epoch(&NumpyRandom::new(0).draws(9), 10, 0));
@@ -633,7 +643,7 @@ mod tests {
 
     // feature: Q02
     #[test]
-    fn the_seed_alone_decides_unless_each_epoch_has_its_own() {
+    fn only_the_seed_decides_without_each_epoch() {
         let same = NumpyRandom::new(3);
         assert_eq!(epoch(&same, 100, 0), epoch(&same, 100, 5));
         let other = same.clone().each_epoch();
@@ -642,7 +652,7 @@ mod tests {
 
     // feature: Q02
     #[test]
-    fn what_numpy_refuses_is_refused() {
+    fn arguments_that_numpy_refuses_are_refused() {
         let p = |p: Vec<f64>| NumpyRandom::new(0).probabilities(p);
         let errors = [
             NumpyRandom::new(0).draws(11).epoch(10, 0).unwrap_err(),
@@ -650,7 +660,7 @@ mod tests {
             NumpyRandom::new(0).epoch(1 << 63, 0).unwrap_err(),
             NumpyRandom::new(0).multiple_of(0).unwrap_err(),
             NumpyRandom::new(0).weights([1.0, -1.0, 2.0]).unwrap_err(),
-            // Divided by their sum they would be positive.
+            // Divided by their negative sum, they would be positive.
             NumpyRandom::new(0).weights([-1.0, -2.0]).unwrap_err(),
             NumpyRandom::new(0).weights([0.0]).unwrap_err(),
             NumpyRandom::new(0).weights([f64::MAX, f64::MAX]).unwrap_err(),
@@ -667,7 +677,7 @@ mod tests {
             Distributed::new(Sequential, 0, 0).unwrap_err(),
         ];
         let negative = NumpyRandom::new(0).weights([1.0, -1.0, 2.0]).unwrap_err();
-        assert!(negative.to_string().contains("item 1 has the weight -1"), "{negative}");
+        assert!(negative.to_string().contains("invalid weight -1 of item 1"), "{negative}");
         let error = NumpyRandom::new(0).epoch(1 << 62, 0).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::LimitExceeded);
         for error in errors {
@@ -678,7 +688,7 @@ mod tests {
     proptest! {
         // feature: Q01
         #[test]
-        fn ranks_divide_an_order_in_turn(items in 0u64..60, world_size in 1u64..9, drop: bool) {
+        fn ranks_divide_an_order_round_robin(items in 0u64..60, world_size in 1u64..9, drop: bool) {
             let ranks: Vec<Vec<u64>> = (0..world_size)
                 .map(|rank| {
                     let rank = Distributed::new(Sequential, rank, world_size).unwrap();
@@ -698,7 +708,7 @@ mod tests {
     }
 
     #[test]
-    fn fingerprints_know_what_decides_the_order() {
+    fn fingerprints_depend_on_all_settings_that_decide_the_order() {
         let base = NumpyRandom::new(1);
         let all = [
             NumpyRandom::permutation(1),

@@ -1,4 +1,4 @@
-//! Items drawn by weight.
+//! Weighted random sampling, with and without replacement.
 
 use std::fmt::{self, Debug};
 use std::sync::Arc;
@@ -6,18 +6,20 @@ use std::sync::Arc;
 use super::{Draws, SampleOrder, Sampler, hash, invalid};
 use crate::error::Result;
 
-/// Items drawn at random, each with a probability proportional to its weight; an item of weight 0
-/// (or one so small beside the largest that their quotient is 0 as a number) is never drawn.
+/// Draws items at random with probability proportional to their weight.
 ///
-/// *With replacement*, every position is a draw of its own, and an item may come many times. The
-/// draw is a function of (seed, epoch, position) that looks up one entry of a table (Walker's alias
-/// method, in Vose's form of 1991): O(1) time; the table takes 16 bytes an item and is made once.
+/// Items of weight 0 are never drawn, nor are items whose weight divided by the largest rounds to
+/// 0.
 ///
-/// *Without replacement*, an item comes at most once in an epoch; the order is that in which items
-/// would be drawn one after the other from those that are left, so heavy ones tend to come early.
-/// Each item gets a random key and the smallest keys win (Efraimidis and Spirakis, 2006). The keys
-/// are computed when an epoch begins: O(n log n) time, and 16 bytes an item while that lasts, of
-/// which 8 bytes a draw stay for the epoch.
+/// *With replacement*, positions are independent draws, and an item may occur many times. A draw is
+/// a function of seed, epoch and position, and takes constant time (Walker's alias method in the
+/// form of Vose, 1991). The table takes 16 bytes per item and is computed once.
+///
+/// *Without replacement*, an item occurs at most once in an epoch. The order is that of successive
+/// draws from the remaining items, so heavy items tend to be early. Each item gets a random key,
+/// and the items with the smallest keys are drawn (Efraimidis and Spirakis, 2006). The keys are
+/// computed at the start of an epoch, in O(n log n) time and 16 bytes per item. The epoch then
+/// keeps 8 bytes per draw.
 ///
 /// ```
 /// use spdl_core::source::sampler::{Sampler, Weighted};
@@ -46,10 +48,10 @@ enum Method {
 }
 
 impl Weighted {
-    /// `draws` independent draws in each epoch.
+    /// Draws `draws` items independently in each epoch.
     ///
     /// # Errors
-    /// `InvalidArgument` where a weight is negative, infinite or not a number, or none is positive.
+    /// `InvalidArgument` if a weight is negative, infinite or NaN, or no weight is positive.
     pub fn with_replacement(
         weights: impl Into<Vec<f64>>,
         draws: u64,
@@ -61,11 +63,11 @@ impl Weighted {
         Ok(Weighted { draws, seed, items, fingerprint, method })
     }
 
-    /// `draws` different items in each epoch.
+    /// Draws `draws` different items in each epoch.
     ///
     /// # Errors
-    /// `InvalidArgument` where a weight is negative, infinite or not a number, none is positive, or
-    /// fewer than `draws` are.
+    /// `InvalidArgument` if a weight is negative, infinite or NaN, or fewer than `draws` weights
+    /// are positive, or none is.
     pub fn without_replacement(
         weights: impl Into<Vec<f64>>,
         draws: u64,
@@ -75,8 +77,8 @@ impl Weighted {
         let positive = weights.iter().filter(|weight| **weight > 0.0).count() as u64;
         if draws > positive {
             let message = format!(
-                "{draws} draws without replacement are more than the {positive} items of positive \
-                 weight"
+                "cannot draw {draws} items without replacement: only {positive} items have a \
+                 positive weight"
             );
             return Err(invalid(message));
         }
@@ -102,7 +104,7 @@ impl Sampler for Weighted {
     fn epoch(&self, items: u64, epoch: u64) -> Result<Arc<dyn SampleOrder>> {
         if items != self.items {
             let weights = self.items;
-            return Err(invalid(format!("there are {weights} weights for {items} items")));
+            return Err(invalid(format!("{weights} weights for {items} items; give one per item")));
         }
         Ok(match &self.method {
             Method::WithReplacement(table) => {
@@ -121,13 +123,13 @@ impl Sampler for Weighted {
     }
 }
 
-/// The weights divided by the largest, so that no sum overflows.
+/// Divides the weights by the largest, so that sums cannot overflow.
 pub(super) fn scaled(mut weights: Vec<f64>) -> Result<Vec<f64>> {
     let wrong = weights.iter().position(|weight| !(weight.is_finite() && *weight >= 0.0));
     if let Some(at) = wrong {
         let weight = weights[at];
         return Err(invalid(format!(
-            "item {at} has the weight {weight}; weights are finite and not negative"
+            "invalid weight {weight} of item {at}: weights must be finite and not negative"
         )));
     }
     let largest = weights.iter().copied().fold(0.0, f64::max);
@@ -145,14 +147,14 @@ fn fingerprint(weights: &[f64]) -> u64 {
     hash(weights.iter().map(|weight| weight.to_bits()))
 }
 
-/// One column of the alias table: this item with probability `keep` / 2⁶⁴, else the other one.
+/// A column of the alias table: its item with probability `keep` / 2⁶⁴, otherwise `other`.
 #[derive(Clone, Copy, Debug)]
 struct AliasEntry {
     keep: u64,
     other: u64,
 }
 
-/// Columns of equal height, each filled by at most two items.
+/// Columns of equal height, each shared by at most two items.
 fn alias_table(mut heights: Vec<f64>) -> Arc<[AliasEntry]> {
     let total: f64 = heights.iter().sum();
     let columns = heights.len() as f64;
@@ -161,13 +163,13 @@ fn alias_table(mut heights: Vec<f64>) -> Arc<[AliasEntry]> {
         *height = *height / total * columns;
         if *height < 1.0 { low.push(item) } else { high.push(item) }
     }
-    // What is left at the end fills its column alone. That is no item of weight 0: while there is
-    // one, some other item is higher than a column, by far more than rounding could take away.
+    // An item that remains at the end fills its column alone. This is never an item of weight 0:
+    // while one remains, another item exceeds its column by far more than the rounding error.
     let mut table: Vec<AliasEntry> =
         (0..heights.len() as u64).map(|item| AliasEntry { keep: 0, other: item }).collect();
     while let (Some(&below), Some(&above)) = (low.last(), high.last()) {
         low.pop();
-        // The product is below 2⁶⁴, as the height is below 1.
+        // Below 2⁶⁴, because the height is below 1.
         let keep = (heights[below] * 2f64.powi(64)) as u64;
         table[below] = AliasEntry { keep, other: above as u64 };
         heights[above] -= 1.0 - heights[below];
@@ -198,7 +200,7 @@ impl SampleOrder for AliasOrder {
     }
 }
 
-/// An order that had to be computed as a whole.
+/// An order that is stored as a list.
 pub(super) struct ListedOrder(pub(super) Vec<u64>);
 
 impl Debug for ListedOrder {
@@ -217,15 +219,15 @@ impl SampleOrder for ListedOrder {
     }
 }
 
-/// Every item arrives at a random time, exponentially distributed with its weight as the rate: the
-/// first `draws` that arrive, in the order of arrival.
+/// Exponential order statistics: each item arrives after an exponentially distributed time with its
+/// weight as the rate. Returns the first `draws` items in order of arrival.
 fn without_replacement(weights: &[f64], draws: u64, numbers: Draws) -> Vec<u64> {
     let mut arrivals: Vec<(f64, u64)> = weights
         .iter()
         .zip(0u64..)
         .filter(|(weight, _)| **weight > 0.0)
         .map(|(weight, item)| {
-            // In (0, 1]: its logarithm is finite.
+            // In (0, 1], so the logarithm is finite.
             let unit = ((numbers.at(item) >> 11) + 1) as f64 / (1u64 << 53) as f64;
             (-unit.ln() / weight, item)
         })
@@ -256,7 +258,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_alias_table_holds_the_weights(weights in weights()) {
+        fn the_alias_table_has_the_probabilities_of_the_weights(weights in weights()) {
             let scaled = scaled(weights.clone()).unwrap();
             let total: f64 = scaled.iter().sum();
             let table = alias_table(scaled.clone());
@@ -281,7 +283,7 @@ mod tests {
         }
 
         #[test]
-        fn without_replacement_nothing_comes_twice(
+        fn without_replacement_no_item_occurs_twice(
             weights in weights(), seed: u64, less in 0u64..5,
         ) {
             let positive = weights.iter().filter(|&&weight| weight > 0.0).count() as u64;
@@ -292,7 +294,7 @@ mod tests {
             sorted.dedup();
             prop_assert_eq!(sorted.len(), all.len());
             prop_assert!(all.iter().all(|&item| weights[item as usize] > 0.0));
-            // Fewer draws are the beginning of more draws.
+            // Fewer draws are a prefix of more draws.
             let few = positive.saturating_sub(less);
             let fewer = Weighted::without_replacement(weights.clone(), few, seed).unwrap();
             prop_assert_eq!(&epoch(&fewer, weights.len() as u64, 3), &all[..few as usize]);
@@ -300,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn what_rounding_leaves_over_goes_to_no_item_of_weight_zero() {
+    fn rounding_never_assigns_a_column_to_an_item_of_weight_zero() {
         let numbers = Draws::new(b"test its", 1, 1);
         for table in 0..300 {
             let weight = |item: u64| (numbers.at(table * 1000 + item) >> 11) as f64;
@@ -314,13 +316,13 @@ mod tests {
     }
 
     #[test]
-    fn weights_may_be_as_large_as_numbers_are() {
+    fn the_largest_finite_weights_are_supported() {
         let sampler = Weighted::with_replacement([f64::MAX, f64::MAX, 0.0], 1000, 1).unwrap();
         let first = epoch(&sampler, 3, 0).iter().filter(|item| **item == 0).count();
         assert!((400..600).contains(&first), "{first}");
     }
 
-    /// Bounds: five standard deviations, which one count in a million and a half exceeds.
+    /// Asserts a deviation of at most five sigma, which one count in 1.7 million exceeds.
     fn assert_counts(counts: &[u32], draws: f64, probabilities: &[f64]) {
         for (&count, &p) in counts.iter().zip(probabilities) {
             let off = (f64::from(count) - draws * p).abs();
@@ -348,14 +350,14 @@ mod tests {
 
     // feature: Q02
     #[test]
-    fn without_replacement_items_are_drawn_one_after_the_other() {
+    fn without_replacement_follows_successive_draws() {
         let sampler = Weighted::without_replacement([1.0, 2.0, 5.0], 2, 9).unwrap();
         let mut counts = [0u32; 9];
         for number in 0..100_000 {
             let items = epoch(&sampler, 3, number);
             counts[(items[0] * 3 + items[1]) as usize] += 1;
         }
-        // P(a, then b) = w(a) / 8 · w(b) / (8 − w(a)).
+        // P(first a, then b) = w(a) / 8 · w(b) / (8 − w(a)).
         let mut probabilities = [0.0; 9];
         let weights = [1.0, 2.0, 5.0];
         for a in 0..3 {
@@ -367,20 +369,20 @@ mod tests {
     }
 
     #[test]
-    fn weights_that_make_no_sense_are_refused() {
+    fn invalid_weights_are_refused() {
         for wrong in [vec![], vec![0.0], vec![1.0, -1.0], vec![f64::NAN], vec![f64::INFINITY]] {
             let error = Weighted::with_replacement(wrong.clone(), 1, 0).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::InvalidArgument);
             assert!(Weighted::without_replacement(wrong, 1, 0).is_err());
         }
         let error = Weighted::with_replacement([1.0, -1.0], 1, 0).unwrap_err();
-        assert!(error.to_string().contains("item 1 has the weight -1"), "{error}");
+        assert!(error.to_string().contains("invalid weight -1 of item 1"), "{error}");
         assert!(Weighted::without_replacement([1.0, 0.0], 2, 0).is_err());
         assert!(Weighted::with_replacement([1.0], 1, 0).unwrap().epoch(2, 0).is_err());
     }
 
     #[test]
-    fn the_fingerprint_knows_the_weights() {
+    fn the_fingerprint_depends_on_the_weights() {
         let of = |weights: [f64; 2], draws, seed| {
             Weighted::with_replacement(weights, draws, seed).unwrap().fingerprint()
         };

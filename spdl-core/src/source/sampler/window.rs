@@ -1,4 +1,4 @@
-//! Samples that lie in shards which are read in sequence.
+//! Shuffling of samples in shards that are read sequentially.
 
 use std::fmt::{self, Debug};
 use std::sync::Arc;
@@ -7,24 +7,21 @@ use super::{Draws, SampleOrder, Sampler, hash, invalid};
 use crate::error::Result;
 use crate::source::shuffle::Permutation;
 
-/// A shuffle for samples that lie in shards (tar files, record files), such that a reader goes
-/// through a few shards at a time: the shards come in shuffled order, and samples are shuffled
-/// within windows of that sequence.
+/// Shuffles samples in shards (tar or record files) so that few shards are open at a time.
 ///
-/// All shards, in an order shuffled anew each epoch, are put one behind the other; this sequence is
-/// cut into windows of `window` samples, and each window is shuffled. Where the cuts lie is drawn
-/// for each epoch. A window needs few shards at once: [`open_shards`](ShardWindow::open_shards).
+/// The shards of an epoch are concatenated in shuffled order. The sequence is divided into windows
+/// of `window` samples, and each window is shuffled. The boundaries of the windows are drawn for
+/// each epoch. A window touches few shards: see [`open_shards`](ShardWindow::open_shards).
 ///
-/// With [`partitions`](ShardWindow::partitions), ranks read shards of their own, and the order is
-/// still the same for any number of them.
+/// With [`partitions`](ShardWindow::partitions), each rank reads separate shards, and the order
+/// still does not depend on the number of ranks.
 ///
-/// Items are counted through all shards in their own order: the items of shard 1 follow those of
-/// shard 0. The order is a function of (seed, epoch, position) like every other; it takes 16 bytes
-/// a shard.
+/// Item indices count through all shards: the items of shard 1 follow those of shard 0. The order
+/// is a function of seed, epoch and position. An epoch takes 16 bytes per shard.
 ///
 /// ```
 /// use spdl_core::source::sampler::{Sampler, ShardWindow};
-/// // Four shards, of which at most three are open at a time.
+/// // Four shards, of which at most three are open at the same time.
 /// let sampler = ShardWindow::new([1000, 1000, 1000, 200], 1000, 7)?;
 /// assert_eq!(sampler.open_shards(), 3);
 ///
@@ -32,7 +29,7 @@ use crate::source::shuffle::Permutation;
 /// let (shard, offset) = order.shard_at(17);
 /// assert!(shard < 4 && offset < 1000);
 ///
-/// // As a sampler it gives the number of the item in the data set.
+/// // As a sampler, it returns the index of the item in the data set.
 /// let items = sampler.epoch(3200, 0)?;
 /// assert_eq!(items.at(17), shard as u64 * 1000 + offset);
 /// # Ok::<(), spdl_core::Error>(())
@@ -40,7 +37,7 @@ use crate::source::shuffle::Permutation;
 #[derive(Clone)]
 pub struct ShardWindow {
     lens: Arc<[u64]>,
-    /// The index of each shard's first item.
+    /// The index of the first item of each shard.
     firsts: Arc<[u64]>,
     items: u64,
     window: u64,
@@ -49,14 +46,16 @@ pub struct ShardWindow {
 }
 
 impl ShardWindow {
-    /// Shards of `lens` samples, in windows of `window` samples. A window of 1 shuffles the shards
-    /// alone; one as large as all shards together shuffles everything in at most two pieces.
+    /// Shards with `lens` samples each, shuffled in windows of `window` samples.
+    ///
+    /// A window of 1 shuffles only the order of the shards. A window of all samples shuffles
+    /// everything, in at most two windows.
     ///
     /// # Errors
-    /// `InvalidArgument` where `window` is 0, or the shards hold more than 2⁶³ samples together.
+    /// `InvalidArgument` if `window` is 0, or the shards have more than 2⁶³ samples in total.
     pub fn new(lens: impl Into<Vec<u64>>, window: u64, seed: u64) -> Result<Self> {
         if window == 0 {
-            return Err(invalid("a shuffle window has 0 samples; 1 is the least"));
+            return Err(invalid("`window` must be at least 1 sample"));
         }
         let lens = lens.into();
         let mut items = 0u64;
@@ -66,7 +65,7 @@ impl ShardWindow {
             items = items
                 .checked_add(*len)
                 .filter(|items| *items <= 1 << 63)
-                .ok_or_else(|| invalid("the shards hold more than 2^63 samples"))?;
+                .ok_or_else(|| invalid("the shards have more than 2^63 samples in total"))?;
         }
         Ok(ShardWindow {
             lens: lens.into(),
@@ -78,19 +77,20 @@ impl ShardWindow {
         })
     }
 
-    /// Cuts the sequence of shards into `partitions` pieces of as many samples each (or one more),
-    /// with windows of their own, which take turns: position `p` is of piece `p` modulo
-    /// `partitions`. The default is 1.
+    /// Divides the sequence of shards into `partitions` parts with separate windows. Default: 1.
     ///
-    /// Ranks take turns as well: rank `r` of `w` takes the positions `r`, `r + w`, and so on. So
-    /// where `w` divides `partitions`, each rank reads only its own pieces, `partitions` / `w` of
-    /// them, and no shard but those at the borders is read by two. The order itself does not depend
-    /// on `w`: a number that many world sizes divide (64, or 840) keeps it when the size changes.
+    /// Partitions differ by at most one sample. Positions are assigned round-robin: position `p`
+    /// belongs to partition `p` modulo `partitions`.
+    ///
+    /// Rank `r` of `w` reads positions `r`, `r + w` and so on. If `w` divides `partitions`, each
+    /// rank therefore reads `partitions` / `w` partitions, and only shards at boundaries are read
+    /// by two ranks. The order does not depend on `w`. Choose a number with many divisors, such as
+    /// 64 or 840, to change the world size without changing the order.
     ///
     /// ```
     /// use spdl_core::source::sampler::ShardWindow;
     /// let order = ShardWindow::new([100; 16], 50, 7)?.partitions(8)?.order(0)?;
-    /// // Rank 1 of 4 has two pieces of 200 samples, each of two shards.
+    /// // Rank 1 of 4 has two partitions of 200 samples, each of two shards.
     /// let mut shards: Vec<_> = (1..1600).step_by(4).map(|p| order.shard_at(p).0).collect();
     /// shards.sort();
     /// shards.dedup();
@@ -99,21 +99,24 @@ impl ShardWindow {
     /// ```
     ///
     /// # Errors
-    /// `InvalidArgument` where `partitions` is 0.
+    /// `InvalidArgument` if `partitions` is 0.
     pub fn partitions(mut self, partitions: u64) -> Result<Self> {
         if partitions == 0 {
-            return Err(invalid("shards are cut into 0 partitions; 1 is the least"));
+            return Err(invalid("`partitions` must be at least 1"));
         }
         self.partitions = partitions;
         Ok(self)
     }
 
-    /// How many shards a window touches at most, in any epoch: so many are open at once, at most,
-    /// while samples of one partition are read in order.
+    /// The maximum number of shards that a window touches, in any epoch.
+    ///
+    /// At most this many shards are open at the same time while the samples of one partition are
+    /// read in order.
     pub fn open_shards(&self) -> usize {
         let mut lens: Vec<u64> = self.lens.iter().copied().filter(|len| *len > 0).collect();
         lens.sort_unstable();
-        // The first and the last sample are of one shard each; in between, the smallest fit.
+        // The first and the last sample may each be in another shard; the smallest shards fit in
+        // between.
         let mut left = self.window.min(self.items);
         if left < 2 || lens.len() < 2 {
             return lens.len().min(1);
@@ -127,10 +130,10 @@ impl ShardWindow {
         2 + inner.count()
     }
 
-    /// The order of `epoch`, which also tells shards and offsets.
+    /// Returns the order of `epoch`, with access to shards and offsets.
     ///
     /// # Errors
-    /// None so far.
+    /// Currently none.
     pub fn order(&self, epoch: u64) -> Result<ShardWindowOrder> {
         let draws = Draws::new(b"a window", self.seed, epoch);
         let shuffle = Permutation::new(self.lens.len() as u64, draws.at(0), 0);
@@ -169,7 +172,9 @@ impl Sampler for ShardWindow {
     fn epoch(&self, items: u64, epoch: u64) -> Result<Arc<dyn SampleOrder>> {
         if items != self.items {
             let sharded = self.items;
-            return Err(invalid(format!("the shards hold {sharded} samples, not {items}")));
+            return Err(invalid(format!(
+                "the shards have {sharded} samples, but the data set has {items}"
+            )));
         }
         Ok(Arc::new(self.order(epoch)?))
     }
@@ -190,11 +195,11 @@ pub struct ShardWindowOrder {
     draws: Draws,
 }
 
-/// The samples `start..end` of the sequence, which are shuffled with each other.
+/// The samples `start..end` of the sequence, which are shuffled together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Window {
     partition: u64,
-    /// Which one of its partition.
+    /// The number of the window within its partition.
     number: u64,
     start: u64,
     end: u64,
@@ -203,23 +208,23 @@ struct Window {
 #[derive(Clone, Copy)]
 struct PlacedShard {
     shard: usize,
-    /// Where it ends in the sequence of all shards.
+    /// One past the last sample in the sequence of all shards.
     end: u64,
 }
 
 impl ShardWindowOrder {
-    /// The shard of the sample at `position`, in `0..len()`, and which of its samples it is.
+    /// Returns the shard of the sample at `position`, and the offset in the shard.
     ///
     /// ```
     /// use spdl_core::source::sampler::ShardWindow;
     /// let order = ShardWindow::new([2, 2], 1, 7)?.order(0)?;
-    /// // Without a window, a shard's samples come in their own order.
+    /// // A window of 1 keeps the order of samples in a shard.
     /// assert_eq!((order.shard_at(0).1, order.shard_at(1).1), (0, 1));
     /// # Ok::<(), spdl_core::Error>(())
     /// ```
     ///
     /// # Panics
-    /// Where `position` is outside.
+    /// If `position` is not in `0..len()`.
     pub fn shard_at(&self, position: u64) -> (usize, u64) {
         let place = self.place(position);
         let at = self.shards.partition_point(|shard| shard.end <= place);
@@ -227,20 +232,20 @@ impl ShardWindowOrder {
         (self.shards[at].shard, place - start)
     }
 
-    /// Where in the sequence of shards the sample at `position` lies.
+    /// The place of the sample at `position` in the sequence of shards.
     fn place(&self, position: u64) -> u64 {
         let (window, inside) = self.window_of(position);
         let seed = self.draws.at(2 * window.partition + 2);
         window.start + Permutation::new(window.end - window.start, seed, window.number).at(inside)
     }
 
-    /// The window that holds `position`, and how many of its positions come before.
+    /// The window of `position`, and the number of its positions before this one.
     fn window_of(&self, position: u64) -> (Window, u64) {
         let (partition, inside) = (position % self.partitions, position / self.partitions);
         let (share, longer) = (self.len / self.partitions, self.len % self.partitions);
         let first = partition * share + partition.min(longer);
         let len = share + u64::from(partition < longer);
-        // How many samples the first window has; a whole one where this is 0.
+        // The number of samples in the first window; 0 stands for a whole window.
         let (offset, _) = self.draws.below(2 * partition + 1, self.window);
         let (number, start, end) = if inside < offset {
             (0, 0, offset)
@@ -286,7 +291,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_item_comes_once_and_from_few_neighbouring_shards(
+        fn every_item_occurs_once_and_windows_touch_few_adjacent_shards(
             lens in lens(), window in 1u64..100, partitions in 1u64..6, seed: u64,
             number in 0u64..3,
         ) {
@@ -306,7 +311,7 @@ mod tests {
             for (Window { start, end, .. }, shards) in windows {
                 prop_assert!(end - start <= window);
                 prop_assert!(shards.len() <= sampler.open_shards());
-                // Neighbours in the sequence, but for empty ones.
+                // Adjacent in the sequence, except for empty shards.
                 let mut places: Vec<usize> = (0..sequence.len())
                     .filter(|&place| shards.contains(&sequence[place]))
                     .collect();
@@ -352,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn windows_shards_and_borders_differ_between_epochs() {
+    fn windows_shards_and_boundaries_differ_between_epochs() {
         let sampler = ShardWindow::new([100; 50], 64, 3).unwrap();
         assert_ne!(epoch(&sampler, 5000, 0), epoch(&sampler, 5000, 1));
         let orders: Vec<_> = (0..20).map(|number| sampler.order(number).unwrap()).collect();
@@ -369,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn partitions_give_ranks_shards_of_their_own() {
+    fn partitions_give_each_rank_separate_shards() {
         let sampler = ShardWindow::new([40; 24], 100, 3).unwrap().partitions(12).unwrap();
         let order = sampler.order(2).unwrap();
         for world_size in [1, 2, 3, 4, 6, 12] {
@@ -379,10 +384,10 @@ mod tests {
                 let shards: HashSet<usize> = positions.map(|at| order.shard_at(at).0).collect();
                 shards.into_iter().for_each(|shard| readers[shard] += 1);
             }
-            // The pieces are of 80 samples: two whole shards.
+            // Each partition has 80 samples: two whole shards.
             assert_eq!(readers, vec![1; 24], "{world_size}");
         }
-        // Each piece is shuffled in its own way, also where it is a single window.
+        // Partitions are shuffled differently, even if each is a single window.
         let sampler = ShardWindow::new([40; 24], 1 << 50, 3).unwrap().partitions(12).unwrap();
         let order = sampler.order(2).unwrap();
         let windows = |partition: u64| -> Vec<u64> {
@@ -392,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_of_one_leaves_shards_in_their_order() {
+    fn a_window_of_one_keeps_the_order_within_shards() {
         let sampler = ShardWindow::new([3; 10], 1, 3).unwrap();
         for shard in epoch(&sampler, 30, 0).chunks(3) {
             assert_eq!(shard, [shard[0], shard[0] + 1, shard[0] + 2]);
@@ -400,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused_and_extremes_hold() {
+    fn invalid_arguments_are_refused_and_extremes_work() {
         assert_eq!(ShardWindow::new([1], 0, 0).unwrap_err().kind(), ErrorKind::InvalidArgument);
         assert!(ShardWindow::new([1 << 63, 1], 1, 0).is_err());
         assert!(ShardWindow::new([1], 1, 0).unwrap().partitions(0).is_err());
@@ -410,13 +415,13 @@ mod tests {
     }
 
     #[test]
-    fn the_fingerprint_knows_the_shards() {
+    fn the_fingerprint_depends_on_the_shards() {
         let of = |lens: [u64; 2], window, seed| {
             ShardWindow::new(lens, window, seed).unwrap().fingerprint()
         };
         assert_eq!(of([1, 2], 3, 4), of([1, 2], 3, 4));
-        let cut = ShardWindow::new([1, 2], 3, 4).unwrap().partitions(2).unwrap().fingerprint();
-        for other in [of([2, 1], 3, 4), of([1, 2], 4, 4), of([1, 2], 3, 5), cut] {
+        let parts = ShardWindow::new([1, 2], 3, 4).unwrap().partitions(2).unwrap().fingerprint();
+        for other in [of([2, 1], 3, 4), of([1, 2], 4, 4), of([1, 2], 3, 5), parts] {
             assert_ne!(of([1, 2], 3, 4), other);
         }
         assert!(of([1, 2], u64::MAX, u64::MAX).chars().count() <= 100);
@@ -433,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn all_orders_of_the_shards_and_all_first_cuts_are_equally_likely() {
+    fn all_orders_of_shards_and_all_first_boundaries_are_equally_likely() {
         for shards in [2usize, 3, 4, 5] {
             let all: u64 = (1..=shards as u64).product();
             for orders in orders(&vec![3; shards], 2, 100 * all) {
@@ -452,7 +457,7 @@ mod tests {
             for orders in orders(&[5000], window, 4000) {
                 let mut counts = vec![0u32; bins as usize];
                 for order in orders {
-                    // A first window that would be empty is a whole one.
+                    // An empty first window is replaced by a whole one.
                     let cut = order.window_of(0).0.end % window;
                     counts[(cut * bins / window) as usize] += 1;
                 }
@@ -465,14 +470,14 @@ mod tests {
         }
     }
 
-    /// Where the samples of a window in the middle come from, counted from its start.
+    /// The places in the sequence of the samples of window `number`, relative to its start.
     fn whole_window(order: &ShardWindowOrder, number: u64) -> Vec<u64> {
         let start = order.window_of(0).0.end + number * order.window;
         (start..start + order.window).map(|position| order.place(position) - start).collect()
     }
 
     #[test]
-    fn a_window_is_shuffled_as_evenly_as_a_whole_epoch() {
+    fn a_window_is_shuffled_uniformly() {
         for window in [2u64, 3, 4, 5, 8, 15, 16, 17, 31, 64, 100] {
             let cells = window * window;
             let count = (200_000 / window).clamp(2000, 20 * cells.max(200));
@@ -480,7 +485,8 @@ mod tests {
                 let places = window.min(20);
                 let bin = |place: u64| (place * places / window) as usize;
                 let mut at = [(); 3].map(|()| vec![0u32; places as usize]);
-                // Small ones by pairs, the others by the step from one sample to the next.
+                // For small windows ordered pairs, for others the distance between adjacent
+                // samples.
                 let pairs = if window <= 8 { window * (window - 1) } else { window - 1 };
                 let mut next = vec![0u32; pairs as usize];
                 let mut fixed = [0u32; 4];
@@ -510,7 +516,7 @@ mod tests {
                 }
                 assert_uniform(&next, &format!("neighbours in windows of {window}"));
                 if window >= 8 {
-                    // As for a whole permutation: very nearly Poisson's distribution for 1.
+                    // As for a whole permutation: very nearly Poisson distributed with mean 1.
                     let mut expected = [1.0, 1.0, 0.5, 0.0].map(|p| p / std::f64::consts::E);
                     expected[3] = 1.0 - expected.iter().sum::<f64>();
                     let expected = expected.map(|p| p * count);
@@ -521,13 +527,13 @@ mod tests {
     }
 
     #[test]
-    fn the_windows_of_one_order_have_nothing_to_do_with_each_other() {
+    fn the_windows_of_one_order_are_independent() {
         for (window, partitions) in [(16u64, 1), (100, 1), (100, 4), (1000, 1)] {
             let sampler = ShardWindow::new([250_000; 4], window, 5).unwrap();
             let order = sampler.partitions(partitions).unwrap().order(1).unwrap();
             let windows = (1_000_000 / window).min(4000);
-            // Where samples come from, by where they come; and the first one of a window by that of
-            // the window before, and of the window beside it in the next partition.
+            // The places of samples by position; and the first sample of a window by that of the
+            // previous window, and by that of the same window in the next partition.
             let mut places = vec![0u32; 100];
             let (mut before, mut beside) = (places.clone(), places.clone());
             let first_of = |partition: u64, number: u64| {
@@ -545,7 +551,7 @@ mod tests {
                 let (other, _) = first_of(partitions - 1, number);
                 before[(bin(first) * 10 + bin(next)) as usize] += 1;
                 beside[(bin(first) * 10 + bin(other)) as usize] += 1;
-                // Every seventh, since those of one window are not independent.
+                // Every seventh position, because positions in one window are not independent.
                 let inside = number * 7 % window;
                 let position = start + inside * partitions;
                 let place = order.place(position) - order.window_of(position).0.start;
@@ -555,9 +561,9 @@ mod tests {
             let cell = |at: u64| share(at / 10) * share(at % 10) / (window * window) as f64;
             let expected: Vec<f64> = (0..100).map(|at| count * cell(at)).collect();
             let what = |what: &str| format!("{what} of {window} in {partitions} partitions");
-            assert_chi_squared(&before, &expected, 99, &what("windows behind windows"));
+            assert_chi_squared(&before, &expected, 99, &what("consecutive windows"));
             if partitions > 1 {
-                assert_chi_squared(&beside, &expected, 99, &what("windows beside windows"));
+                assert_chi_squared(&beside, &expected, 99, &what("windows of adjacent partitions"));
             }
             let rows = (0..100).map(|at: u64| {
                 let row = places[(at / 10 * 10) as usize..][..10].iter().sum::<u32>();
