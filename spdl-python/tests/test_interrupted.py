@@ -173,7 +173,7 @@ def test_a_batch_that_was_interrupted_on_its_way_is_left(dataset, workers, monke
             next(batches)
     # It does not have that batch any more, and says so, as often as it is asked.
     for _ in range(2):
-        with pytest.raises(StoppedError, match="iterate it anew, from its state"):
+        with pytest.raises(StoppedError, match="create a new iterator, or resume"):
             next(batches)
     loader.load_state_dict(loader.state_dict())
     assert list(loader) == [[2, 3], [4, 5]]
@@ -193,7 +193,7 @@ def test_a_batch_that_was_interrupted_in_hand_is_left(workers, monkeypatch):
         patched.setattr(_batch_iterator, "Raised", Pressing("Raised", (), {}))
         with pytest.raises(KeyboardInterrupt):
             next(batches)
-    with pytest.raises(StoppedError, match="iterate it anew, from its state"):
+    with pytest.raises(StoppedError, match="create a new iterator, or resume"):
         next(batches)
     loader.load_state_dict(loader.state_dict())
     assert list(loader) == [[0, 1], [2, 3]]
@@ -261,7 +261,7 @@ def test_a_pass_that_was_interrupted_with_an_item_in_hand_has_not_given_it(monke
             next(items)
     # Nobody is to take it for the end of the pass, as often as it is asked.
     for _ in range(2):
-        with pytest.raises(StoppedError, match="iterate it anew, from its state"):
+        with pytest.raises(StoppedError, match="create a new iterator, or resume"):
             next(items)
     again = make()
     again.load_state_dict(loader.state_dict())

@@ -31,7 +31,7 @@ def made(qps, cpus=(1.0,) * 5, **options):
         (
             made([800, 805, 790, 400, 100], [8, 8, 7.9, 4, 1]),
             8,
-            "7.9 times the rate of concurrency 1; more gains less than 10 %: the 8 CPUs are busy",
+            "7.9 times the rate of concurrency 1; higher concurrency gains less than 10 %: the 8 CPUs are busy",
         ),
         (
             made([400, 200, 100, 50, 10]),
@@ -41,21 +41,21 @@ def made(qps, cpus=(1.0,) * 5, **options):
         (
             made([60, 70, 80, 90, 100]),
             1,
-            "more is slower, 60.0/s with 32: one CPU is busy at any concurrency, as if a function "
+            "higher concurrency is slower, 60.0/s with 32: one CPU is busy at any concurrency, as if a function "
             "held the GIL",
         ),
         # Others take the CPUs, or it waits: that says nothing of the GIL.
-        (made([100] * 5, [1.0, 1.0, 1.0, 1.0, 0.5]), 1, "more gains less than 10 %"),
+        (made([100] * 5, [1.0, 1.0, 1.0, 1.0, 0.5]), 1, "higher concurrency gains less than 10 %"),
         (
             made([400, 400, 400, 400, 100]),
             4,
-            "4.0 times the rate of concurrency 1; more gains less than 10 %",
+            "4.0 times the rate of concurrency 1; higher concurrency gains less than 10 %",
         ),
-        (made([104, 103, 102, 101, 100], [0.1] * 5), 1, "more gains less than 10 %"),
+        (made([104, 103, 102, 101, 100], [0.1] * 5), 1, "higher concurrency gains less than 10 %"),
         (
             made([400, 400, 400, 390, 100], [None] * 5, kind="executor"),
             4,
-            "3.9 times the rate of concurrency 1; more gains less than 10 %: its executor has no "
+            "3.9 times the rate of concurrency 1; higher concurrency gains less than 10 %: its executor has no "
             "more workers, or all CPUs are busy",
         ),
     ],
@@ -80,8 +80,8 @@ def test_t01_a_result_is_printed_as_a_table():
         "            8    800.0      8.0x   7.9        50%",
         "            4    400.0      4.0x   4.0        50%",
         "            1    100.0      1.0x   1.0        50%",
-        "  advised: concurrency 8 (set: 2); 8.0 times the rate of concurrency 1; more gains less "
-        "than 10 %: the 8 CPUs are busy",
+        "  advised: concurrency 8 (set: 2); 8.0 times the rate of concurrency 1; higher "
+        "concurrency gains less than 10 %: the 8 CPUs are busy",
     ]
     lists = ProfileResult("lists", [ProfileStats(1, 10.0, 0.5, 320.0, 1.0)], "one at a time")
     assert str(lists).splitlines()[1:3] == [

@@ -337,7 +337,7 @@ def test_ctrl_c_ends_a_wait_and_what_was_given_is_known(dataset):
     with pytest.raises(KeyboardInterrupt):
         next(batches)
     assert time.monotonic() - began < 10
-    with pytest.raises(StoppedError, match="iterate it again"):
+    with pytest.raises(StoppedError, match="create a new iterator, or resume"):
         next(batches)
     go_on.set()
     numbers.load_state_dict(numbers.state_dict())

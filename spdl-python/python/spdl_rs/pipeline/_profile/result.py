@@ -75,15 +75,15 @@ class ProfileResult:
         advised, top = self.advised, self._with_most
         if advised.concurrency == 1:
             if top.qps < _SLOWER * advised.qps:
-                slower = f"more is slower, {_rate(top.qps)} with {top.concurrency}"
+                slower = f"higher concurrency is slower, {_rate(top.qps)} with {top.concurrency}"
                 return f"{slower}{self._because(top)}"
-            return f"more gains less than 10 %{self._because(top)}"
+            return f"higher concurrency gains less than 10 %{self._because(top)}"
         one = self._with_least
         times = advised.qps / one.qps if one.qps else math.inf
         gain = f"{times:.1f} times the rate of concurrency {one.concurrency}"
         if advised is top:
             return f"{gain}; each step was faster, so more than {top.concurrency} may be better"
-        return f"{gain}; more gains less than 10 %{self._because(advised)}"
+        return f"{gain}; higher concurrency gains less than 10 %{self._because(advised)}"
 
     def source_qps(self, concurrency: int) -> float:
         """Returns source items per second at a concurrency, linear between measured points."""
