@@ -1,4 +1,4 @@
-//! The steps of a run that is saved, until it is asked to stop.
+//! Steps of a training run, with a checkpoint state saved after each, until a stop is requested.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,36 +9,40 @@ use crate::pipeline::handle::Pipeline;
 use crate::resume::state::State;
 use crate::resume::state_file::StateSaver;
 
-/// How often a consumer that waits for an item looks whether it is to stop.
-const LOOK: Duration = Duration::from_millis(50);
+/// Interval at which a waiting consumer checks the stop flag.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// The items of a pipeline, with the state saved behind each: made by [`StateSaver::steps`].
+/// The items of a pipeline, with the state saved after each. Created by [`StateSaver::steps`].
 pub struct SavedSteps<'a, T> {
     saver: &'a mut StateSaver,
     pipeline: &'a mut Pipeline<T>,
     stop: &'a AtomicBool,
     notes: Option<NotesFn<'a>>,
-    /// Whether a step is under way.
-    begun: bool,
+    /// Whether a step is in progress.
+    in_step: bool,
     over: bool,
 }
 
 type NotesFn<'a> = Box<dyn FnMut(&mut State) + 'a>;
 
-/// That somebody wants the run to end.
+/// Signals that the stop flag is set.
 struct StopRequested;
 
 impl StateSaver {
-    /// The items of `pipeline` as steps: when one is done, its state goes to this saver. Ends with
-    /// the pipeline, or when `stop` is true, after the step at hand; so a run that is told to end is
-    /// saved just where it is. [`finish`](StateSaver::finish) then waits until that is written.
+    /// Iterates over the items of `pipeline` as steps, and passes the state after each step to this
+    /// saver.
     ///
-    /// A step is done when the next item is asked for. Where the loop is left in the middle of one,
-    /// its item comes again when the run goes on.
+    /// The iterator ends with the pipeline, or after the current step if `stop` is true. The last
+    /// state is always passed to the saver; [`finish`](StateSaver::finish) waits until it is
+    /// written.
     ///
-    /// This installs no handler of signals. Whoever wants a run to be saved on SIGTERM, as schedulers
-    /// of clusters send it, lets a handler of his set `stop`: with the crate `signal-hook`, say, as
-    /// here and in `examples/terminate.rs`. While it waits for an item, it looks 20 times a second.
+    /// A step is done when the next item is requested. If the loop exits during a step, a resumed
+    /// run delivers its item again.
+    ///
+    /// This function installs no signal handler. To save a run on SIGTERM, as cluster schedulers
+    /// send it, set `stop` in a handler: for example with the crate `signal-hook`, as below and in
+    /// `examples/terminate.rs`. While waiting for an item, the iterator checks `stop` 20 times a
+    /// second.
     ///
     /// ```
     /// # let folder = tempfile::tempdir()?;
@@ -61,19 +65,20 @@ impl StateSaver {
     /// ```
     ///
     /// # Errors
-    /// An item is an error where the pipeline's is, and where the state cannot be had or an earlier
-    /// one could not be saved, as for [`after_step`](StateSaver::after_step).
+    /// An item is an error if the pipeline returns an error, if the state is unavailable, or if an
+    /// earlier state could not be saved, as for [`after_step`](StateSaver::after_step).
     pub fn steps<'a, T: Send + 'static>(
         &'a mut self,
         pipeline: &'a mut Pipeline<T>,
         stop: &'a AtomicBool,
     ) -> SavedSteps<'a, T> {
-        SavedSteps { saver: self, pipeline, stop, notes: None, begun: false, over: false }
+        SavedSteps { saver: self, pipeline, stop, notes: None, in_step: false, over: false }
     }
 }
 
 impl<'a, T> SavedSteps<'a, T> {
-    /// Lets `note` add to each state before it is saved: to its [`notes`](State::notes).
+    /// Calls `note` for each state before it is saved, for example to set its
+    /// [`notes`](State::notes).
     #[must_use]
     pub fn noting(mut self, note: impl FnMut(&mut State) + 'a) -> Self {
         self.notes = Some(Box::new(note));
@@ -91,26 +96,26 @@ impl<T: Send + 'static> SavedSteps<'_, T> {
     }
 
     fn next_step(&mut self) -> Result<Option<T>> {
-        if std::mem::take(&mut self.begun) {
+        if std::mem::take(&mut self.in_step) {
             let state = self.state();
             self.saver.after_step(|| state)?;
         }
         let stop = self.stop;
         let check = || if stop.load(Ordering::Relaxed) { Err(StopRequested) } else { Ok(()) };
-        // Also where items are always there.
-        let next = check().and_then(|()| self.pipeline.next_checked(LOOK, check));
+        // The flag is also checked if items are always ready.
+        let next = check().and_then(|()| self.pipeline.next_checked(POLL_INTERVAL, check));
         let Ok(next) = next else {
             self.over = true;
             return Ok(None);
         };
         let Some(item) = next.transpose()? else {
             self.over = true;
-            // Behind the end of the last epoch.
+            // The state after the last epoch.
             let state = self.state()?;
             self.saver.save(state)?;
             return Ok(None);
         };
-        self.begun = true;
+        self.in_step = true;
         Ok(Some(item))
     }
 }
@@ -156,13 +161,13 @@ mod tests {
     }
 
     #[test]
-    fn a_run_that_is_asked_to_stop_is_saved_after_the_step_at_hand() {
+    fn a_stopped_run_is_saved_after_the_current_step() {
         let folder = tempfile::tempdir().unwrap();
         let whole = all(numbers());
         for last in [1, 5, 20, 21, 39, 40] {
             let stop = AtomicBool::new(false);
             let mut pipeline = numbers().build().unwrap();
-            // Much less often than the steps that are made.
+            // Periodic saves are much rarer than steps.
             let file = StateFile::new(folder.path().join(format!("{last}.state")));
             let mut saver = StateSaver::new(file).every(7);
             let mut seen = Vec::new();
@@ -184,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_that_is_not_done_comes_again() {
+    fn an_unfinished_step_is_delivered_again() {
         let folder = tempfile::tempdir().unwrap();
         let stop = AtomicBool::new(false);
         let mut pipeline = numbers().build().unwrap();
@@ -195,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_is_saved_as_the_end() {
+    fn the_state_after_the_last_epoch_is_saved() {
         let folder = tempfile::tempdir().unwrap();
         let stop = AtomicBool::new(false);
         let mut pipeline = numbers().build().unwrap();
@@ -208,32 +213,32 @@ mod tests {
     }
 
     #[test]
-    fn whoever_waits_for_an_item_hears_that_it_is_to_stop() {
+    fn a_consumer_that_waits_for_an_item_stops() {
         let folder = tempfile::tempdir().unwrap();
         let stop = Arc::new(AtomicBool::new(false));
-        // Nothing comes behind the second one.
+        // No item follows the second one.
         let items = futures_util::stream::iter([Ok(1), Ok(2)]);
         let items = futures_util::StreamExt::chain(items, futures_util::stream::pending());
         let mut pipeline = PipelineBuilder::from_stream(items).deterministic().build().unwrap();
         let mut saver = StateSaver::new(StateFile::new(folder.path().join("run.state")));
-        let asked = Arc::clone(&stop);
-        let asks = std::thread::spawn(move || {
+        let request = Arc::clone(&stop);
+        let requester = std::thread::spawn(move || {
             std::thread::sleep(Duration::from_millis(120));
-            asked.store(true, Ordering::Relaxed);
+            request.store(true, Ordering::Relaxed);
         });
-        let (told, hears) = std::sync::mpsc::channel();
+        let (sender, receiver) = std::sync::mpsc::channel();
         std::thread::spawn(move || {
             let steps = saver.steps(&mut pipeline, &stop);
             let seen: Vec<i32> = steps.map(|n| n.unwrap()).collect();
-            told.send((seen, saver.finish().unwrap().load().unwrap())).unwrap();
+            sender.send((seen, saver.finish().unwrap().load().unwrap())).unwrap();
         });
-        let (seen, state) = hears.recv_timeout(Duration::from_secs(20)).unwrap();
-        asks.join().unwrap();
+        let (seen, state) = receiver.recv_timeout(Duration::from_secs(20)).unwrap();
+        requester.join().unwrap();
         assert_eq!((seen, state.steps()), (vec![1, 2], 2));
     }
 
     #[test]
-    fn what_cannot_be_saved_is_told_and_the_run_may_go_on() {
+    fn a_failed_save_is_an_error_and_the_run_can_continue() {
         let folder = tempfile::tempdir().unwrap();
         let stop = AtomicBool::new(false);
         let mut pipeline = numbers().build().unwrap();
@@ -252,6 +257,6 @@ mod tests {
             std::thread::sleep(Duration::from_millis(2));
         }
         assert!(errors > 0);
-        assert_eq!(seen, all(numbers()), "no item is lost with an error of the saver");
+        assert_eq!(seen, all(numbers()), "an error of the saver drops no item");
     }
 }

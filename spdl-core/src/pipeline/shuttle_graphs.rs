@@ -1,10 +1,10 @@
-//! Whole pipelines under random schedules, by shuttle.
+//! Random pipelines under random schedules, by shuttle.
 //!
 //! `RUSTFLAGS="--cfg spdl_shuttle" cargo test -p spdl-core --release --lib shuttle_`
 //!
-//! `SPDL_SCHEDULES` is how many schedules to try in all these tests together. What fails tells the
-//! seed of its graph and the schedule; `SPDL_GRAPH=SEED SPDL_SCHEDULE=SCHEDULE` with the name of the
-//! test tries just those again.
+//! `SPDL_SCHEDULES` is the number of schedules that all these tests try together. A failure prints
+//! the seed of its graph and the schedule. To replay it, run the test with `SPDL_GRAPH=SEED
+//! SPDL_SCHEDULE=SCHEDULE`.
 
 // promise of this file: R18
 
@@ -23,20 +23,20 @@ mod graphs;
 
 use graphs::{Choices, Focus, Graph, Limits, check};
 
-/// How many schedules all tests try together, unless `SPDL_SCHEDULES` says otherwise.
+/// Default of `SPDL_SCHEDULES`.
 const SCHEDULES: usize = 10_000;
-/// How many tests there are.
+/// Number of tests.
 const TESTS: usize = 10;
-/// How many schedules are tried of a graph.
+/// Number of schedules per graph.
 const SCHEDULES_OF_A_GRAPH: usize = 10;
-/// How many changes of priority a schedule has where these are few.
+/// Number of priority changes of a schedule of [`Strategy::Priorities`].
 const DEPTH: usize = 3;
 
 /// How schedules are drawn.
 #[derive(Clone, Copy, Debug)]
-enum Way {
+enum Strategy {
     Random,
-    /// Few changes of priority, at random places (Burckhardt and others 2010).
+    /// Few priority changes at random points: PCT (Burckhardt and others 2010).
     Priorities,
 }
 
@@ -60,25 +60,25 @@ fn bytes(seed: u64) -> Vec<u8> {
 
 fn try_graph(seed: u64, limits: Limits, scheduler: impl Scheduler + 'static) -> usize {
     let graph = Graph::draw(&mut Choices::new(&bytes(seed)), limits);
-    let told = format!("SPDL_GRAPH={seed}: {graph:?}");
+    let graph_text = format!("SPDL_GRAPH={seed}: {graph:?}");
     let run = || Runner::new(scheduler, config()).run(move || check(&graph));
     match catch_unwind(AssertUnwindSafe(run)) {
         Ok(schedules) => schedules,
         Err(panic) => {
-            eprintln!("{told}");
+            eprintln!("{graph_text}");
             resume_unwind(panic)
         }
     }
 }
 
-/// This test's share of the schedules.
+/// Returns this test's share of the schedules.
 fn share() -> usize {
     let all = variable("SPDL_SCHEDULES").map_or(SCHEDULES, |n| n.parse().expect("a number"));
     all.div_ceil(TESTS)
 }
 
-/// Tries this test's share of the schedules, each graph with a few.
-fn try_graphs(first_seed: u64, focus: Focus, way: Way) {
+/// Tries this test's share of the schedules on random graphs.
+fn try_graphs(first_seed: u64, focus: Focus, strategy: Strategy) {
     let limits = Limits { items: 6, stages: 6, focus };
     if let (Some(seed), Some(schedule)) = (variable("SPDL_GRAPH"), variable("SPDL_SCHEDULE")) {
         let scheduler = ReplayScheduler::new_from_encoded(schedule.trim());
@@ -90,13 +90,15 @@ fn try_graphs(first_seed: u64, focus: Focus, way: Way) {
     let mut seed = only.unwrap_or(first_seed * 1_000_000);
     while left > 0 {
         let count = if only.is_some() { left } else { left.min(SCHEDULES_OF_A_GRAPH) };
-        let tried = match way {
-            Way::Random => try_graph(seed, limits, RandomScheduler::new_from_seed(seed, count)),
-            Way::Priorities => {
+        let tried = match strategy {
+            Strategy::Random => {
+                try_graph(seed, limits, RandomScheduler::new_from_seed(seed, count))
+            }
+            Strategy::Priorities => {
                 try_graph(seed, limits, PctScheduler::new_from_seed(seed, DEPTH, count))
             }
         };
-        assert_eq!(tried, count, "schedules that were tried");
+        assert_eq!(tried, count, "number of schedules tried");
         left -= count;
         seed += 1;
     }
@@ -104,47 +106,47 @@ fn try_graphs(first_seed: u64, focus: Focus, way: Way) {
 
 #[test]
 fn shuttle_any_graph_random() {
-    try_graphs(1, Focus::Anything, Way::Random);
+    try_graphs(1, Focus::Anything, Strategy::Random);
 }
 
 #[test]
 fn shuttle_any_graph_priorities() {
-    try_graphs(2, Focus::Anything, Way::Priorities);
+    try_graphs(2, Focus::Anything, Strategy::Priorities);
 }
 
 #[test]
 fn shuttle_chains_random() {
-    try_graphs(3, Focus::Chain, Way::Random);
+    try_graphs(3, Focus::Chain, Strategy::Random);
 }
 
 #[test]
 fn shuttle_joins_priorities() {
-    try_graphs(4, Focus::Join, Way::Priorities);
+    try_graphs(4, Focus::Join, Strategy::Priorities);
 }
 
 #[test]
 fn shuttle_routes_random() {
-    try_graphs(5, Focus::Route, Way::Random);
+    try_graphs(5, Focus::Route, Strategy::Random);
 }
 
 #[test]
 fn shuttle_a_small_memory_budget_priorities() {
-    try_graphs(6, Focus::Memory, Way::Priorities);
+    try_graphs(6, Focus::Memory, Strategy::Priorities);
 }
 
 #[test]
 fn shuttle_failures_random() {
-    try_graphs(7, Focus::Failures, Way::Random);
+    try_graphs(7, Focus::Failures, Strategy::Random);
 }
 
 #[test]
-fn shuttle_a_consumer_that_leaves_random() {
-    try_graphs(8, Focus::Consumer, Way::Random);
+fn shuttle_a_consumer_that_stops_early_random() {
+    try_graphs(8, Focus::Consumer, Strategy::Random);
 }
 
-/// Two generators whose items are wanted in turn wait for each other inside their stages, with
-/// fewer and fewer workers, some of them lent.
-fn generators_in_turn(lent: bool) {
+/// Two generators, whose items are merged in turn, wait for each other inside their stages. The
+/// number of workers decreases, and some belong to an executor.
+fn generators_in_turn(on_executor: bool) {
     let pool = Arc::new(graphs::build::Pool::new(1));
     let generator = |name: &str| {
         let numbers = crate::DatasetSource::new(vec![0, 1]);
@@ -153,17 +155,17 @@ fn generators_in_turn(lent: bool) {
     };
     let both = [generator("left"), generator("right")];
     let builder = crate::PipelineBuilder::merge(both, crate::stage::RoundRobin::default());
-    let builder = if lent { builder.executor(pool.clone()) } else { builder.threads(2) };
-    let mut pipeline = builder.build().expect("is sound");
+    let builder = if on_executor { builder.executor(pool.clone()) } else { builder.threads(2) };
+    let mut pipeline = builder.build().expect("the pipeline is valid");
     assert_eq!(pipeline.by_ref().take(3).filter(Result::is_ok).count(), 3);
-    pipeline.control().set_threads(1).expect("may be set");
+    pipeline.control().set_threads(1).expect("the number of threads is valid");
     assert_eq!(pipeline.by_ref().filter(Result::is_ok).count(), 13);
     drop(pipeline);
     pool.join();
 }
 
-/// An epoch of one path ends while the other one is far ahead: whoever waits on one of them must
-/// not have begun something on the other.
+/// An epoch of one path ends while the other path is ahead. A worker that waits on one path must
+/// not have started work on the other.
 fn epochs_of_two_paths() {
     type Items = crate::PipelineBuilder<usize>;
     let many = |name: &str| crate::StageOptions::new(name).queue(1);
@@ -180,19 +182,19 @@ fn epochs_of_two_paths() {
         .threads(2)
         .deterministic()
         .build()
-        .expect("is sound");
-    let got: Vec<usize> = pipeline.map(|item| item.expect("nothing fails")).collect();
+        .expect("the pipeline is valid");
+    let got: Vec<usize> = pipeline.map(|item| item.expect("no item fails")).collect();
     assert_eq!(got, [0, 0, 1, 1, 2, 2, 3, 3, 0, 0, 1, 1, 2, 2, 3, 3]);
 }
 
 #[test]
 fn shuttle_generators_that_wait_for_each_other_random() {
-    for lent in [false, true] {
+    for on_executor in [false, true] {
         let count = share().div_ceil(4);
         let random = RandomScheduler::new_from_seed(9, count);
-        Runner::new(random, config()).run(move || generators_in_turn(lent));
+        Runner::new(random, config()).run(move || generators_in_turn(on_executor));
         let priorities = PctScheduler::new_from_seed(9, DEPTH, count);
-        Runner::new(priorities, config()).run(move || generators_in_turn(lent));
+        Runner::new(priorities, config()).run(move || generators_in_turn(on_executor));
     }
 }
 

@@ -213,17 +213,17 @@ fn take_turns(workers: usize, turns: usize, input: &'static [Input], epochs: usi
 }
 
 #[test]
-fn loom_two_workers_end_each_epoch_once_after_its_last_item() {
+fn loom_epoch_end_is_sent_once_after_the_last_item_by_two_workers() {
     take_turns(2, 2, &[Item(0), Item(0), End(0), Item(1), End(1)], 2);
 }
 
 #[test]
-fn loom_three_workers_end_each_epoch_once_after_its_last_item() {
+fn loom_epoch_end_is_sent_once_after_the_last_item_by_three_workers() {
     take_turns(3, 1, &[Item(0), Item(0), End(0), Item(1), End(1)], 2);
 }
 
 #[test]
-fn loom_the_last_leaving_worker_sees_the_end_of_the_epoch() {
+fn loom_epoch_end_is_seen_by_the_last_worker_that_leaves() {
     model(|| {
         let node = ModelNode::new(&[Item(0), Item(0), End(0)]);
         let other = thread::spawn({
