@@ -1,4 +1,4 @@
-"""Image loaders whose images are decoded on a device."""
+"""Image loaders that decode on a device."""
 
 # promise of this file: DEV1
 
@@ -14,8 +14,8 @@ from spdl_rs.cuda import DeviceArray, _devices
 
 
 @pytest.fixture(scope="session")
-def same_pictures(tmp_path_factory):
-    """Two folders with the same pixels: JPEGs for the device, and PNGs."""
+def equal_images(tmp_path_factory):
+    """Two folders with equal pixels: JPEG files for the device, and PNG files."""
     folder = tmp_path_factory.mktemp("same")
     for number in range(20):
         pixels = picture(number, 60 + number * 3, 70 + number % 7 * 9)
@@ -50,10 +50,10 @@ def assert_same(found, expected):
 
 @pytest.mark.parametrize("train", [False, True])
 @pytest.mark.parametrize("layout", ["nhwc-u8", "nchw-f32"])
-def test_g5_images_that_the_device_decodes_are_those_of_the_host(
-    same_pictures, nvjpeg, train, layout
+def test_g5_device_decoding_equals_host_decoding(
+    equal_images, nvjpeg, train, layout
 ):
-    jpegs, pngs = same_pictures
+    jpegs, pngs = equal_images
     options = {"train": train, "layout": layout, "seed": 4}
     loader = decoded_by_device(jpegs, **options)
     for images, labels in loader:
@@ -65,13 +65,13 @@ def test_g5_images_that_the_device_decodes_are_those_of_the_host(
     decoded = loader.stats()["decoded"]
     assert decoded["hardware"] + decoded["hybrid"] == 20 and decoded["hardware"] > 0
     assert (decoded["host"], decoded["fallbacks"], decoded["missing"]) == (0, {}, None)
-    # What the device does not decode, the host does, to the same samples.
+    # The host decodes unsupported formats, to equal samples.
     loader = decoded_by_device(pngs, **options)
     assert_same(on_host(loader), found)
     decoded = loader.stats()["decoded"]
     assert (decoded["hardware"], decoded["hybrid"], decoded["host"]) == (0, 0, 20)
     assert decoded["fallbacks"] == {"other-format": 20} and decoded["failed"] == 0
-    # Only the roundings between two passes differ.
+    # Device and host differ by rounding between two resize passes.
     step = 1 if layout == "nhwc-u8" else 1.01 / 255 / 0.224
     for (images, labels), (wanted, wanted_labels) in zip(
         found, loader_of(pngs, device="cpu", **options)
@@ -82,8 +82,8 @@ def test_g5_images_that_the_device_decodes_are_those_of_the_host(
     del loader
 
 
-def test_g5_a_bad_image_is_named_or_left_out(same_pictures, nvjpeg, tmp_path):
-    jpegs, _ = same_pictures
+def test_g5_a_corrupt_image_is_an_error_or_skipped(equal_images, nvjpeg, tmp_path):
+    jpegs, _ = equal_images
     paths = sorted(jpegs.glob("*/*.jpg"))[:10]
     bad = tmp_path / "bad.jpg"
     bad.write_bytes(jpeg(picture(1), end=b"BAD!"))
@@ -100,8 +100,8 @@ def test_g5_a_bad_image_is_named_or_left_out(same_pictures, nvjpeg, tmp_path):
     del loader, raised
 
 
-def test_g5_a_loader_goes_on_where_it_was_left(same_pictures, nvjpeg):
-    jpegs, _ = same_pictures
+def test_g5_a_loader_resumes_exactly(equal_images, nvjpeg):
+    jpegs, _ = equal_images
     options = {"train": True, "seed": 9}
     expected = on_host(decoded_by_device(jpegs, **options))
     loader = decoded_by_device(jpegs, **options)
@@ -112,7 +112,7 @@ def test_g5_a_loader_goes_on_where_it_was_left(same_pictures, nvjpeg):
     again = decoded_by_device(jpegs, **options)
     again.load_state_dict(state)
     assert_same(first + on_host(again), expected)
-    # Pixels would not be the same to the last bit.
+    # The pixels would differ in the last bit.
     with pytest.raises(ValueError, match="; decode: was device, is absent"):
         loader_of(jpegs, **options).load_state_dict(state)
     with pytest.raises(ValueError, match="batch_size: was 8, is 4"):
@@ -120,8 +120,8 @@ def test_g5_a_loader_goes_on_where_it_was_left(same_pictures, nvjpeg):
     del loader, batches, again
 
 
-def test_g5_short_batches_are_left_out_and_ranks_take_their_part(same_pictures, nvjpeg):
-    jpegs, _ = same_pictures
+def test_g5_drop_last_and_ranks(equal_images, nvjpeg):
+    jpegs, _ = equal_images
     loader = decoded_by_device(jpegs, drop_last=True)
     assert [len(labels) for _, labels in on_host(loader)] == [8, 8]
     assert loader.stats()["left_out"] == 4
@@ -131,38 +131,38 @@ def test_g5_short_batches_are_left_out_and_ranks_take_their_part(same_pictures, 
     del loader
 
 
-def test_g9_memory_does_not_grow_from_epoch_to_epoch(same_pictures, nvjpeg, decoding):
+def test_g9_memory_does_not_grow_over_epochs(equal_images, nvjpeg, decoding):
     def held(loader):
         for _ in loader:
             pass
         free = spdl_rs.cuda.memory_statistics()["free_bytes"]
         return [free, decoding.ledger()["memory"], decoding.ledger()["locked"]]
 
-    # How much is under way at once differs from run to run.
-    loader = decoded_by_device(same_pictures[0])
+    # The number of batches in flight differs between runs.
+    loader = decoded_by_device(equal_images[0])
     first = numpy.max([held(loader) for _ in range(3)], axis=0)
     assert (numpy.max([held(loader) for _ in range(12)], axis=0) <= 2 * first).all()
     del loader
 
 
-def test_g5_leaving_the_loop_lets_go_of_the_device(same_pictures, nvjpeg):
-    for _ in decoded_by_device(same_pictures[0]):
+def test_g5_leaving_the_loop_releases_the_device(equal_images, nvjpeg):
+    for _ in decoded_by_device(equal_images[0]):
         break
 
 
-def test_g10_without_nvjpeg_a_device_that_was_named_is_an_error(
-    same_pictures, decoding, monkeypatch
+def test_g10_device_cuda_without_nvjpeg_is_an_error(
+    equal_images, decoding, monkeypatch
 ):
     monkeypatch.setenv("SPDL_NVJPEG", "no-such-folder/libnvjpeg.so")
     with pytest.raises(CudaUnavailable, match="pip install nvidia-nvjpeg"):
-        decoded_by_device(same_pictures[1])
+        decoded_by_device(equal_images[1])
 
 
-def test_g10_with_auto_the_host_decodes_which_is_said_once_and_counted(
-    same_pictures, decoding, monkeypatch
+def test_g10_device_auto_without_nvjpeg_warns_once(
+    equal_images, decoding, monkeypatch
 ):
     monkeypatch.setattr(_devices, "_has_warned", False)
-    pngs = same_pictures[1]
+    pngs = equal_images[1]
     monkeypatch.setenv("SPDL_NVJPEG", "no-such-folder/libnvjpeg.so")
     with pytest.warns(CudaFallbackWarning, match="the host decodes: .*pip install"):
         loader = decoded_by_device(pngs, device="auto")
@@ -177,8 +177,8 @@ def test_g10_with_auto_the_host_decodes_which_is_said_once_and_counted(
     del loader
 
 
-def test_g10_with_auto_and_no_device_all_is_done_by_the_host(same_pictures, no_driver):
-    pngs = same_pictures[1]
+def test_g10_device_auto_without_device_uses_the_host(equal_images, no_driver):
+    pngs = equal_images[1]
     before = spdl_rs.cuda.fallbacks()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", CudaFallbackWarning)
@@ -188,8 +188,8 @@ def test_g10_with_auto_and_no_device_all_is_done_by_the_host(same_pictures, no_d
     assert loader.stats()["decoded"] is None
 
 
-def test_g5_arguments_that_do_not_go_together_are_refused(same_pictures, decoding):
-    pngs = same_pictures[1]
+def test_g5_incompatible_arguments_are_errors(equal_images, decoding):
+    pngs = equal_images[1]
     with pytest.raises(ValueError, match='decode must be "host" or "device"'):
         loader_of(pngs, decode="gpu")
     with pytest.raises(ValueError, match='goes with a CUDA device, or with "auto"'):

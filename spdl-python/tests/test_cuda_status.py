@@ -1,4 +1,4 @@
-"""What there is of CUDA, and what happens where there is nothing."""
+"""The CUDA status report, and errors without a driver or device."""
 
 # promise of this file: DEV1
 
@@ -24,7 +24,7 @@ PARTS = ["driver", "device", "nvjpeg", "nvrtc", "nvcuvid"]
     [spdl_rs.cuda, spdl_rs.cuda._devices, spdl_rs.cuda._status, spdl_io._transfer],
     ids=lambda module: module.__name__,
 )
-def test_the_examples_run(module):
+def test_doctests_pass(module):
     result = doctest.testmod(module)
     assert result.attempted > 0 and result.failed == 0
 
@@ -38,9 +38,9 @@ def test_the_package_is_documented():
 
 
 @pytest.mark.skipif(
-    not os.path.exists("/proc/self/maps"), reason="there is no list of mapped libraries here"
+    not os.path.exists("/proc/self/maps"), reason="this system has no /proc/self/maps"
 )
-def test_g10_importing_opens_no_driver(libcuda):
+def test_g10_importing_loads_no_driver(libcuda):
     script = """
         import spdl_rs, spdl_rs.cuda, spdl_rs.io
         assert "libcuda" not in open("/proc/self/maps").read()
@@ -51,7 +51,7 @@ def test_g10_importing_opens_no_driver(libcuda):
     assert finished.returncode == 0, finished.stderr
 
 
-def test_g10_without_a_driver_the_status_says_what_is_missing_and_what_to_do(no_driver):
+def test_g10_status_without_a_driver_names_the_remedy(no_driver):
     status = spdl_rs.cuda.status()
     assert [part.name for part in status] == PARTS and len(status) == 5
     assert status["nvjpeg"] is status[2]
@@ -66,7 +66,7 @@ def test_g10_without_a_driver_the_status_says_what_is_missing_and_what_to_do(no_
     assert not spdl_rs.cuda.is_available() and spdl_rs.cuda.device_count() == 0
 
 
-def test_g10_with_a_driver_the_status_names_the_device(stub):
+def test_g10_status_with_a_driver_names_the_device(stub):
     status = spdl_rs.cuda.status()
     assert status.available and status[1].detail == "0: Stub (9.0, 1 GiB)"
     assert status[0].detail.startswith("CUDA 13.0") and status[0].remedy == ""
@@ -74,7 +74,7 @@ def test_g10_with_a_driver_the_status_names_the_device(stub):
     assert spdl_rs.cuda.is_available() and spdl_rs.cuda.device_count() == 1
 
 
-def test_the_page_of_a_status_escapes_what_it_shows():
+def test_status_html_is_escaped():
     part = spdl_rs.cuda.PartStatus("driver", False, "<b>no</b>", "a & b")
     page = spdl_rs.cuda.Status([part])._repr_html_()
     assert "<b>" not in page and "a &amp; b" in page
@@ -94,43 +94,43 @@ def test_the_page_of_a_status_escapes_what_it_shows():
     ],
     ids=["loader", "loader-3", "statistics", "tensor", "buffer", "storage"],
 )
-def test_g10_a_call_without_a_device_is_a_typed_error_within_5_ms(call, photos, no_driver):
+def test_g10_calls_without_a_device_fail_within_5_ms(call, photos, no_driver):
     took = []
     for _ in range(5):
         begun = time.perf_counter()
         with pytest.raises(CudaUnavailable, match="install an NVIDIA driver") as raised:
             call(photos)
         took.append(time.perf_counter() - begun)
-    # The fastest of a few: the machine may be busy.
+    # The minimum, because the machine may be busy.
     assert min(took) < 5e-3
     assert isinstance(raised.value, SpdlError) and isinstance(raised.value, RuntimeError)
     assert raised.value.kind == "unsupported"
     assert type(pickle.loads(pickle.dumps(raised.value))) is CudaUnavailable
 
 
-def test_a_device_that_does_not_exist_is_a_wrong_argument(photos, stub):
+def test_an_absent_device_is_an_invalid_argument(photos, stub):
     with pytest.raises(spdl_rs.InvalidArgumentError, match="CUDA device 1"):
         ImageLoader(photos, batch_size=2, device="cuda:1")
 
 
 @pytest.mark.parametrize("device", ["gpu", "cuda:", "cuda:-1", "cuda:x", "cuda:1 ", "CUDA", ""])
-def test_a_device_that_is_none_is_refused_in_words(device, photos):
+def test_an_invalid_device_name_is_an_error(device, photos):
     with pytest.raises(ValueError, match='"cpu", "cuda", "cuda:1" or "auto"'):
         ImageLoader(photos, batch_size=2, device=device)
 
 
-def test_a_device_that_is_no_text_is_refused(photos):
+def test_a_device_of_another_type_is_an_error(photos):
     with pytest.raises(TypeError, match="device"):
         ImageLoader(photos, batch_size=2, device=0)
 
 
-def test_a_driver_that_refuses_is_told_with_its_remedy(photos, stub):
+def test_a_driver_error_contains_the_remedy(photos, stub):
     stub.fail(0, 803)
     with pytest.raises(CudaUnavailable, match="reboot"):
         ImageLoader(photos, batch_size=2, device="cuda")
 
 
-def test_auto_stays_on_the_host_and_counts_it_and_warns_once(photos, tmp_path):
+def test_auto_falls_back_to_the_host_and_warns_once(photos, tmp_path):
     script = """
         import sys, warnings, spdl_rs
         def load():
@@ -148,13 +148,13 @@ def test_auto_stays_on_the_host_and_counts_it_and_warns_once(photos, tmp_path):
         assert "install an NVIDIA driver" in str(warning.message), warning
         assert warning.filename == "<string>"
     """
-    # A driver that cannot be opened, wherever this runs.
-    (tmp_path / "libcuda.so.1").write_text("this is no library")
+    # A driver that cannot be loaded, on any machine.
+    (tmp_path / "libcuda.so.1").write_text("not a library")
     finished = run_child(script, tmp_path, photos)
     assert finished.returncode == 0, finished.stderr
 
 
-def test_auto_takes_the_device_where_there_is_one(photos, stub):
+def test_auto_uses_an_available_device(photos, stub):
     before = spdl_rs.cuda.fallbacks()
     with warnings.catch_warnings():
         warnings.simplefilter("error", CudaFallbackWarning)
@@ -162,7 +162,7 @@ def test_auto_takes_the_device_where_there_is_one(photos, stub):
     assert loader.device == "cuda:0" and spdl_rs.cuda.fallbacks() == before
 
 
-def test_a_device_of_pytorch_is_known_by_its_text(no_driver, many):
+def test_a_torch_device_is_accepted(no_driver, many):
     class device:
         def __str__(self):
             return "cuda:0"

@@ -1,4 +1,4 @@
-"""Batches put on a device, and brought back."""
+"""Transfer of batches to a device and back."""
 
 # promise of this file: DEV1
 
@@ -62,7 +62,7 @@ def flat(value):
     return [value]
 
 
-def test_g04_a_nested_batch_goes_there_and_back_in_its_own_shape(stub):
+def test_g04_a_nested_batch_keeps_its_structure(stub):
     batch = nested()
     placed = transfer_tensor(batch)
     leaves = [leaf for leaf in flat(placed) if isinstance(leaf, DeviceArray)]
@@ -79,7 +79,7 @@ def test_g04_a_nested_batch_goes_there_and_back_in_its_own_shape(stub):
         numpy.testing.assert_array_equal(one, other)
 
 
-def test_g04_all_arrays_of_a_batch_go_in_one_copy(stub):
+def test_g04_all_arrays_of_a_batch_are_transferred_in_one_copy(stub):
     transfer_tensor(numbers(1))
     before = spdl_rs.cuda.memory_statistics()["allocations"]
     placed = transfer_tensor([numbers(index) for index in range(20)])
@@ -94,7 +94,7 @@ def test_g04_all_arrays_of_a_batch_go_in_one_copy(stub):
         consumed.delete()
 
 
-def test_g04_arrays_of_any_layout_and_byte_order_arrive_as_they_are(stub):
+def test_g04_any_memory_layout_and_byte_order_is_transferred(stub):
     whole = numpy.arange(60, dtype=">i4").reshape(3, 4, 5)
     for array in (whole, whole.T, whole[::2, 1:, ::-1], numpy.asfortranarray(whole)):
         placed = transfer_tensor(array)
@@ -102,25 +102,25 @@ def test_g04_arrays_of_any_layout_and_byte_order_arrive_as_they_are(stub):
         numpy.testing.assert_array_equal(placed.to_host(), array)
 
 
-def test_g04_a_batch_without_arrays_stays_as_it_is(stub):
+def test_g04_a_batch_without_arrays_is_returned_unchanged(stub):
     batch = {"a": [1, "two", None]}
     assert transfer_tensor(batch) is batch
 
 
 @pytest.mark.parametrize("dtype", ["O", "U3", "S3", "M8[s]", "V4"])
-def test_g04_arrays_that_are_not_of_numbers_are_refused(stub, dtype):
+def test_g04_arrays_of_unsupported_dtypes_are_errors(stub, dtype):
     with pytest.raises(TypeError, match="cannot be put on a device"):
         transfer_tensor([numpy.zeros(3), numpy.zeros(2, dtype)])
 
 
-def test_g04_no_batch_is_overwritten_however_many_are_kept(stub):
-    # `spdl` keeps four, whoever uses a fifth.
+def test_g04_kept_batches_are_not_overwritten(stub):
+    # SPDL rotates four buffers and overwrites the oldest.
     placed = [transfer_tensor(numpy.full(100, number), num_caches=1) for number in range(30)]
     for number, array in enumerate(placed):
         numpy.testing.assert_array_equal(array.to_host(), numpy.full(100, number))
 
 
-def test_g04_memory_of_batches_that_are_let_go_of_is_used_again(stub):
+def test_g04_memory_of_dropped_batches_is_reused(stub):
     for number in range(50):
         array = transfer_tensor(numpy.full(100_000, number))
         numpy.testing.assert_array_equal(array.to_host()[:3], [number] * 3)
@@ -128,7 +128,7 @@ def test_g04_memory_of_batches_that_are_let_go_of_is_used_again(stub):
     assert spdl_rs.cuda.memory_statistics()["allocations"] <= 4
 
 
-def test_g04_local_rank_decides_the_device(stub, monkeypatch):
+def test_g04_local_rank_selects_the_device(stub, monkeypatch):
     monkeypatch.setenv("LOCAL_RANK", "0")
     assert transfer_tensor(numbers(1)).device == "cuda:0"
     monkeypatch.setenv("LOCAL_RANK", "1")
@@ -140,10 +140,10 @@ def test_g04_local_rank_decides_the_device(stub, monkeypatch):
         transfer_tensor(numbers(1))
 
 
-def test_g04_the_driver_is_not_loaded_again_for_each_batch_of_a_rank(stub, monkeypatch):
+def test_g04_the_driver_is_loaded_once_per_rank(stub, monkeypatch):
     monkeypatch.setenv("LOCAL_RANK", "0")
     placed = transfer_tensor(numbers(1))
-    # The first call of a batch that comes behind it is one of its own copy.
+    # So the next driver call is the first of the second transfer.
     stub.fail(0)
     with pytest.raises(CudaError):
         transfer_tensor(numbers(2))
@@ -151,7 +151,7 @@ def test_g04_the_driver_is_not_loaded_again_for_each_batch_of_a_rank(stub, monke
     numpy.testing.assert_array_equal(placed.to_host(), numbers(1))
 
 
-def test_bytes_that_were_sent_are_no_longer_those_of_their_staging(stub):
+def test_a_staging_buffer_is_unusable_after_its_upload(stub):
     staging = spdl_rs._spdl_rs.Staging(_devices.opened("cuda"), 8)
     numpy.asarray(staging)[:] = 3
     memory = staging.upload()
@@ -161,12 +161,12 @@ def test_bytes_that_were_sent_are_no_longer_those_of_their_staging(stub):
     numpy.testing.assert_array_equal(numpy.asarray(memory.download(0, 8, None)), [3] * 8)
 
 
-def test_g04_a_device_that_is_the_host_is_refused(stub):
+def test_g04_device_cpu_is_an_error(stub):
     with pytest.raises(ValueError, match='"cuda"'):
         transfer_tensor(numbers(1), device="cpu")
 
 
-def test_g04_it_is_a_stage_of_a_pipeline(stub):
+def test_g04_transfer_works_as_a_pipeline_stage(stub):
     builder = PipelineBuilder().add_source([{"x": numbers(seed)} for seed in range(6)])
     pipeline = builder.pipe(transfer_tensor_h2d).add_sink(2).build(num_threads=1)
     with pipeline.auto_stop():
@@ -175,7 +175,7 @@ def test_g04_it_is_a_stage_of_a_pipeline(stub):
     del batch, pipeline, builder
 
 
-def test_g03_a_copy_to_the_host_is_behind_what_the_stream_was_told(stub):
+def test_g03_a_download_waits_for_the_stream(stub):
     array = transfer_tensor(numbers(1))
     numpy.testing.assert_array_equal(transfer_buffer_cpu(array, stream=4096), numbers(1))
     assert stub.recording_before() == 4096
@@ -194,26 +194,26 @@ class Stream:
 
 
 @pytest.mark.parametrize("event", [0x7000, Event(0x7000)])
-def test_g04_a_copy_to_the_host_is_behind_the_event_of_its_producer(stub, event):
+def test_g04_a_download_waits_for_the_producer_event(stub, event):
     placed = transfer_tensor({"a": numbers(1)})
     for _ in range(2):
         back = transfer_tensor_d2h(placed, producer_event=event)
         assert stub.awaited() == 0x7000
         numpy.testing.assert_array_equal(back["a"], numbers(1))
-    # It is behind no stream: events were put behind the copies alone.
+    # It waits for no stream: events were recorded only after the copies.
     assert stub.recording() == stub.recording_before()
 
 
 @pytest.mark.parametrize("event", [None, Event(0x7000)])
 @pytest.mark.parametrize("stream", [0x5000, Stream()])
-def test_g04_a_copy_to_the_host_is_behind_a_stream_with_and_without_an_event(stub, stream, event):
+def test_g04_a_download_waits_for_stream_and_event(stub, stream, event):
     placed = transfer_tensor(numbers(1))
     transfer_tensor_d2h(placed, stream=stream, producer_event=event)
     assert stub.recording_before() == 0x5000
     assert (stub.awaited() == 0x7000) == (event is not None)
 
 
-def test_g04_an_event_that_was_never_recorded_is_not_waited_for(stub):
+def test_g04_an_unrecorded_event_is_ignored(stub):
     placed = transfer_tensor(numbers(1))
     transfer_tensor_d2h(placed, producer_event=0x7000)
     numpy.testing.assert_array_equal(
@@ -238,13 +238,13 @@ def test_g04_an_event_that_was_never_recorded_is_not_waited_for(stub):
         ({"device": 0}, TypeError),
     ],
 )
-def test_g04_what_is_no_stream_event_or_device_is_refused(stub, transfer, wrong, error):
+def test_g04_invalid_streams_events_and_devices_are_errors(stub, transfer, wrong, error):
     batch = transfer_tensor(numbers(1)) if transfer is transfer_tensor_d2h else numbers(1)
     with pytest.raises(error):
         transfer([batch], **wrong)
 
 
-def test_g04_arrays_of_other_devices_are_left_where_they_are(stub):
+def test_g04_arrays_of_other_devices_are_not_downloaded(stub):
     placed = transfer_tensor([numbers(1)])
     (there,) = transfer_tensor_d2h(placed, device="cuda:1")
     assert there is placed[0]
@@ -253,17 +253,17 @@ def test_g04_arrays_of_other_devices_are_left_where_they_are(stub):
         numpy.testing.assert_array_equal(here, numbers(1))
 
 
-def test_g04_a_stream_waits_for_all_that_is_put_on_the_device(stub):
+def test_g04_the_stream_waits_for_the_upload(stub):
     for stream in (0x5000, Stream()):
         placed = transfer_tensor_h2d([numbers(1), numbers(2)], stream=stream)
         assert stub.waiting() == 0x5000
-        # It uses the memory from then on.
+        # The stream is a user of the memory.
         del placed
         gc.collect()
         assert stub.recording() == 0x5000
 
 
-def test_g04_a_batch_is_not_read_before_the_event_of_its_producer(stub):
+def test_g04_an_upload_waits_for_the_producer_event(stub):
     spdl_rs.cuda.release()
     transfer_tensor_h2d(numbers(1), producer_event=0x7000)
     asked = False
@@ -274,7 +274,7 @@ def test_g04_a_batch_is_not_read_before_the_event_of_its_producer(stub):
             placed = transfer_tensor_h2d(numbers(1), producer_event=Event(0x7000))
         except CudaError:
             if stub.last_call() == "cuEventQuery":
-                # Nothing has been taken for the batch by then.
+                # No memory was allocated for the batch before.
                 asked = True
                 assert not {"locked", "memory"} & stub.ledger().keys()
                 break
@@ -284,7 +284,7 @@ def test_g04_a_batch_is_not_read_before_the_event_of_its_producer(stub):
     assert asked
 
 
-def test_g01_a_configuration_is_checked():
+def test_g01_cuda_config_is_validated():
     assert cuda_config(3, stream=1).device_index == 3 and cuda_config(0).stream == 2
     for bad in ({"device_index": -1}, {"device_index": 0, "stream": 0}):
         with pytest.raises(ValueError):
@@ -293,7 +293,7 @@ def test_g01_a_configuration_is_checked():
         cuda_config("cuda")
 
 
-def test_v16_pinned_memory_is_written_like_any_other_and_used_again(stub):
+def test_v16_pinned_memory_is_writable_and_reused(stub):
     storage = cpu_storage(100_000)
     assert isinstance(storage, Array) and storage.shape == (100_000,)
     assert stub.ledger()["locked"] == 1
@@ -306,7 +306,7 @@ def test_v16_pinned_memory_is_written_like_any_other_and_used_again(stub):
     assert stub.ledger()["locked"] == locked
 
 
-def test_promise_g11_any_call_of_the_driver_may_fail_and_nothing_stays(stub):
+def test_promise_g11_any_driver_call_may_fail_without_leaks(stub):
     def there_and_back():
         placed = transfer_tensor({"a": numbers(1), "b": numbers(2)})
         capsule = placed["a"].__dlpack__(stream=4096)

@@ -1,4 +1,4 @@
-"""Videos that are decoded on a device."""
+"""Video decoding on a device."""
 
 # promise of this file: DEV1
 
@@ -26,7 +26,7 @@ BT709 = {"kr": 0.2126, "kb": 0.0722}
 
 
 def video(count, *options, **more):
-    """Packets of a video with so many frames."""
+    """Packets of a video with `count` frames."""
     return [headers(WIDTH, HEIGHT, *options, **more), *(shown(at % 8) for at in range(count))]
 
 
@@ -34,8 +34,8 @@ def random_nv12(*shape, dtype="u1"):
     return numpy.random.default_rng(3).integers(0, numpy.iinfo(dtype).max + 1, shape, dtype)
 
 
-def begin_anew(nvcuvid):
-    """The next frame is in the first surface."""
+def restart(nvcuvid):
+    """Releases the device, so that the next frame is in the first surface."""
     spdl_rs.cuda.release()
     nvcuvid.reset()
 
@@ -45,12 +45,12 @@ def assert_same(found, expected):
     numpy.testing.assert_array_equal(found.to_host(), expected)
 
 
-def test_g07_a_video_becomes_frames_in_colours(nvcuvid):
+def test_g07_a_video_is_decoded_to_rgb_frames(nvcuvid):
     frames = decode_packets_nvdec(video(5), codec="h264")
     assert isinstance(frames, DeviceArray) and frames.dtype == "uint8"
     expected = [colours(nvcuvid.nv12(at, HEIGHT, WIDTH)) for at in range(5)]
     assert_same(frames, numpy.stack(expected))
-    begin_anew(nvcuvid)
+    restart(nvcuvid)
     assert_same(
         decode_packets_nvdec(video(2), codec="h264", pix_fmt="bgr", device_config=cuda_config(0)),
         numpy.stack(expected[:2])[:, ::-1],
@@ -61,28 +61,28 @@ def test_g07_a_video_becomes_frames_in_colours(nvcuvid):
     "matrix, shares", [(1, BT709), (6, {}), (9, {"kr": 0.2627, "kb": 0.0593}), (2, {})]
 )
 @pytest.mark.parametrize("full_range", [False, True])
-def test_g07_colours_follow_what_the_video_says(nvcuvid, matrix, shares, full_range):
+def test_g07_matrix_and_range_are_read_from_the_video(nvcuvid, matrix, shares, full_range):
     packets = video(1, matrix=matrix, full_range=full_range)
     expected = colours(nvcuvid.nv12(0, HEIGHT, WIDTH), full_range=full_range, **shares)
     assert_same(decode_packets_nvdec(packets, codec="h264"), expected[None])
 
 
-def test_g07_samples_of_10_bits_become_what_they_are_worth(nvcuvid):
+def test_g07_10_bit_video_is_scaled_to_8_bits(nvcuvid):
     nvcuvid.noise.view("u2")[...] &= 0xFFC0
     packets = video(1, codec=HEVC, bits=10)
     samples = nvcuvid.nv12(0, HEIGHT, WIDTH, sample="<u2") >> 6
     assert_same(decode_packets_nvdec(packets, codec="hevc"), colours(samples, bits=10)[None])
 
 
-def test_g05_frames_are_cropped_first_and_then_resized(nvcuvid):
+def test_g05_frames_are_cropped_before_resizing(nvcuvid):
     crops = {"crop_left": 4, "crop_top": 3, "crop_right": 7, "crop_bottom": 10}
     whole = colours(nvcuvid.nv12(0, HEIGHT, WIDTH))
     frames = decode_packets_nvdec(video(1), codec="h264", **crops)
     assert frames.shape == (1, 3, 35, 53)
-    # Chroma at the cut weighs what is seen alone: inside, nothing changes.
+    # Chroma upsampling at the crop edge uses only visible samples; inside, nothing changes.
     inside = frames.to_host()[0, :, 2:-2, 2:-2]
     numpy.testing.assert_array_equal(inside, whole[:, 3:-10, 4:-7][:, 2:-2, 2:-2])
-    begin_anew(nvcuvid)
+    restart(nvcuvid)
     nvcuvid.noise[:] = numpy.linspace(30, 220, nvcuvid.PITCH).astype("u1")
     nvcuvid.noise[:, HEIGHT:] = 128
     whole = colours(nvcuvid.nv12(0, HEIGHT, WIDTH)).transpose(1, 2, 0)
@@ -92,7 +92,7 @@ def test_g05_frames_are_cropped_first_and_then_resized(nvcuvid):
     assert abs(scaled.to_host()[0] - expected).max() <= 1
 
 
-def test_g05_sizes_and_crops_are_checked(nvcuvid):
+def test_g05_sizes_and_crops_are_validated(nvcuvid):
     for wrong in ({"crop_left": -1}, {"crop_bottom": -3}, {"scale_width": 8}, {"scale_height": 0}):
         with pytest.raises(ValueError, match="crop_|scale_"):
             nvdec_decoder(None, "h264", pix_fmt="rgb", **wrong)
@@ -108,7 +108,7 @@ def test_g05_sizes_and_crops_are_checked(nvcuvid):
         decode_packets_nvdec(video(1), codec="h264", crop_left=32, crop_right=32)
 
 
-def test_g06_frames_of_nv12_lie_in_one_array(nvcuvid):
+def test_g06_nv12_frames_are_one_array(nvcuvid):
     decoder = nvdec_decoder(cuda_config(0), "h264")
     decoder.init_buffer(10)
     frames = decoder.decode_packets(video(4))
@@ -119,7 +119,7 @@ def test_g06_frames_of_nv12_lie_in_one_array(nvcuvid):
     assert_same(nv12_to_rgb(frames, coeff=6), numpy.stack([colours(it) for it in expected]))
 
 
-def test_g06_frames_of_nv12_are_cropped_at_even_places(nvcuvid):
+def test_g06_nv12_crops_must_be_even(nvcuvid):
     decoder = nvdec_decoder(None, "h264", crop_left=2, crop_top=4, crop_right=6, crop_bottom=8)
     whole = nvcuvid.nv12(0, HEIGHT, WIDTH)
     luma, chroma = whole[4 : HEIGHT - 8, 2:-6], whole[HEIGHT + 2 : -4, 2:-6]
@@ -132,17 +132,17 @@ def test_g06_frames_of_nv12_are_cropped_at_even_places(nvcuvid):
         decoder.decode_packets(video(1))
 
 
-def test_g06_frames_of_10_bits_have_two_bytes(nvcuvid):
+def test_g06_10_bit_nv12_frames_are_uint16(nvcuvid):
     frames = nvdec_decoder(None, "hevc").decode_packets(video(1, codec=HEVC, bits=10))
     assert frames.dtype == "uint16"
     assert_same(frames, nvcuvid.nv12(0, HEIGHT, WIDTH, sample="<u2")[None])
 
 
-def test_g06_a_stream_comes_in_arrays_of_as_many_frames_as_asked_for(nvcuvid):
+def test_g06_streaming_yields_arrays_of_the_buffer_size(nvcuvid):
     asked = []
 
     def packets():
-        # The last one is shown when the video ends.
+        # The parser displays the last picture at the end of the video.
         for number, packet in enumerate([*video(10), b"D\2\2Q\2"]):
             asked.append(number)
             yield packet, 100 + number
@@ -152,7 +152,7 @@ def test_g06_a_stream_comes_in_arrays_of_as_many_frames_as_asked_for(nvcuvid):
     expected = [colours(nvcuvid.nv12(at, HEIGHT, WIDTH)) for at in range(2)]
     arrays = decoder.streaming_decode_packets(packets())
     first = next(arrays)
-    # Packets are taken as frames are asked for.
+    # Packets are consumed as frames are requested.
     assert asked[-1] == 4
     arrays = [first, *arrays]
     assert [array.shape[0] for array in arrays] == [4, 4, 3]
@@ -160,14 +160,14 @@ def test_g06_a_stream_comes_in_arrays_of_as_many_frames_as_asked_for(nvcuvid):
         numpy.testing.assert_array_equal(frame, expected[number % 2])
 
 
-def test_g06_frames_beyond_the_buffer_stay_for_the_next_call(nvcuvid):
+def test_g06_excess_frames_are_returned_by_the_next_call(nvcuvid):
     decoder = nvdec_decoder(None, "h264")
     assert decoder.decode_packets([headers(WIDTH, HEIGHT)]) is None
     decoder.init_buffer(2)
     counts = [decoder.decode_packets([shown(at) for at in range(5)]).shape[0]]
     counts += [decoder.decode_packets([]).shape[0], decoder.flush().shape[0], decoder.flush()]
     assert counts == [2, 2, 1, None]
-    # What nobody has taken goes when a buffer is made anew.
+    # A new buffer discards pending frames.
     decoder.decode_packets([headers(WIDTH, HEIGHT), *[shown(at) for at in range(5)]])
     decoder.init_buffer(2)
     assert decoder.flush() is None
@@ -175,11 +175,11 @@ def test_g06_frames_beyond_the_buffer_stay_for_the_next_call(nvcuvid):
         decoder.init_buffer(0)
 
 
-# A picture that the parser shows when the video ends.
+# A picture that the parser displays at the end of the video.
 LATE = b"D\2\2Q\2"
 
 
-def test_g06_whoever_leaves_a_stream_early_begins_the_next_video_anew(nvcuvid):
+def test_g06_an_unfinished_stream_does_not_affect_the_next_video(nvcuvid):
     decoder = nvdec_decoder(None, "h264")
     decoder.init_buffer(2)
     begun = [headers(WIDTH, HEIGHT), LATE, shown(0) + shown(1) + shown(3), shown(4)]
@@ -192,32 +192,32 @@ def test_g06_whoever_leaves_a_stream_early_begins_the_next_video_anew(nvcuvid):
 
     def failing():
         yield from (headers(WIDTH, HEIGHT), LATE, shown(0))
-        raise KeyError("mine")
+        raise KeyError("from the generator")
 
-    with pytest.raises(KeyError, match="mine"):
+    with pytest.raises(KeyError, match="from the generator"):
         list(decoder.streaming_decode_packets(failing()))
     assert decoder.flush() is None
-    # Behind a damaged frame the others are still there.
+    # The frames around a corrupt one remain available.
     with pytest.raises(CorruptError):
         list(decoder.streaming_decode_packets([begun[0], LATE, shown(0), shown(1, status=8)]))
     assert [decoder.flush().shape[0], decoder.flush()] == [2, None]
 
 
-def test_g06_a_buffer_made_anew_begins_the_next_video(nvcuvid):
+def test_g06_init_buffer_discards_the_current_video(nvcuvid):
     decoder = nvdec_decoder(None, "h264")
     assert decoder.decode_packets([headers(WIDTH, HEIGHT), LATE]) is None
     decoder.init_buffer(2)
     assert decoder.flush() is None
 
 
-def test_g06_frames_that_wait_for_the_end_come_with_flush(nvcuvid):
+def test_g06_flush_returns_delayed_frames(nvcuvid):
     decoder = nvdec_decoder(None, "h264", pix_fmt="bgr")
     late = bytes([ord("D"), 1, 2, ord("Q"), 1])
     assert decoder.decode_packets([headers(WIDTH, HEIGHT), late]) is None
     assert decoder.flush().shape == (1, 3, HEIGHT, WIDTH)
 
 
-def test_g06_a_damaged_frame_is_an_error_and_the_others_are_there(nvcuvid):
+def test_g06_a_corrupt_frame_is_an_error_and_others_remain(nvcuvid):
     decoder = nvdec_decoder(None, "h264", pix_fmt="rgb")
     packets = [headers(WIDTH, HEIGHT), shown(0), shown(1, status=8), shown(2)]
     with pytest.raises(CorruptError, match="corrupt frame") as raised:
@@ -231,25 +231,25 @@ def test_g06_a_damaged_frame_is_an_error_and_the_others_are_there(nvcuvid):
         decode_packets_nvdec(packets, codec="h264")
 
 
-def test_g06_what_the_device_does_not_decode_is_refused(nvcuvid):
+def test_g06_unsupported_videos_are_errors(nvcuvid):
     with pytest.raises(UnsupportedError, match="AV1|does not decode"):
         decode_packets_nvdec([headers(WIDTH, HEIGHT, codec=11)], codec="av1")
     with pytest.raises(UnsupportedError):
         decode_packets_nvdec(video(1, bits=10), codec="h264")
     assert spdl_rs.cuda.video_statistics()["unsupported_videos"] == 2
-    # 4:4:4 is no NV12, and has colours.
+    # 4:4:4 cannot be output as NV12, but as RGB.
     packets = video(1, codec=HEVC, chroma=3)
     with pytest.raises(UnsupportedError, match="expected NV12"):
         nvdec_decoder(None, "hevc").decode_packets(packets)
     assert decode_packets_nvdec(packets, codec="hevc").shape == (1, 3, HEIGHT, WIDTH)
 
 
-def test_g07_odd_sides_stay_whole(nvcuvid):
+def test_g07_odd_sizes_are_kept(nvcuvid):
     packets = [headers(WIDTH, HEIGHT, area=(0, 0, 31, 17)), shown(0)]
     assert decode_packets_nvdec(packets, codec="h264").shape == (1, 3, 17, 31)
 
 
-def test_g07_a_video_that_changes_its_size_needs_a_scale(nvcuvid):
+def test_g07_a_video_of_several_sizes_requires_a_scale(nvcuvid):
     packets = [*video(2), headers(WIDTH, 32), shown(0)]
     with pytest.raises(ValueError, match=r"frame 2 has 64 x 32 .*scale_width"):
         decode_packets_nvdec(packets, codec="h264")
@@ -257,7 +257,7 @@ def test_g07_a_video_that_changes_its_size_needs_a_scale(nvcuvid):
     assert scaled.shape == (3, 3, 8, 16)
 
 
-def test_g07_an_ivf_file_says_its_codec(nvcuvid):
+def test_g07_the_codec_of_an_ivf_file_is_detected(nvcuvid):
     file = ivf(video(3, codec=VP9))
     expected = numpy.stack([colours(nvcuvid.nv12(at, HEIGHT, WIDTH)) for at in range(3)])
     assert_same(decode_packets_nvdec(file), expected)
@@ -272,14 +272,14 @@ def test_g07_an_ivf_file_says_its_codec(nvcuvid):
         decode_packets_nvdec(b"no video", codec="h264")
 
 
-def test_g07_a_stream_with_start_codes_is_cut_into_packets(nvcuvid):
-    # The stub knows no units: what it is told is seen in how it refuses them.
+def test_g07_an_annex_b_stream_is_split_into_packets(nvcuvid):
+    # The stub does not parse NAL units, so check the packet ranges.
     stream = b"\0\0\0\1\x67\1" + b"\0\0\1\x65\x80" + b"\0\0\0\1\x41\x80"
     decoder = nvdec_decoder(None, "h264")
     assert decoder._decoder.cut(stream) == [(0, 11, None), (11, 17, None)]
 
 
-def test_g07_what_holds_no_frame_or_no_packets_is_an_error(nvcuvid):
+def test_g07_input_without_frames_or_packets_is_an_error(nvcuvid):
     with pytest.raises(ValueError, match="no frame"):
         decode_packets_nvdec([headers(WIDTH, HEIGHT)], codec="h264")
     with pytest.raises(ValueError, match="empty"):
@@ -289,7 +289,7 @@ def test_g07_what_holds_no_frame_or_no_packets_is_an_error(nvcuvid):
             decode_packets_nvdec(wrong, codec="h264")
 
 
-def test_g05_decoders_are_used_again_unless_the_cache_is_not_to_be_used(nvcuvid):
+def test_g05_decoders_are_reused_unless_use_cache_is_false(nvcuvid):
     for _ in range(3):
         decode_packets_nvdec(video(1), codec="h264")
     assert len(nvcuvid.logged("create")) == 1
@@ -300,7 +300,7 @@ def test_g05_decoders_are_used_again_unless_the_cache_is_not_to_be_used(nvcuvid)
     assert len(nvcuvid.logged("create")) == 3 and len(nvcuvid.logged("destroy")) == 2
 
 
-def test_g06_without_a_device_or_a_library_the_error_says_so_at_once(no_driver):
+def test_g06_without_a_driver_decoding_fails_fast(no_driver):
     times = []
     for _ in range(20):
         start = time.perf_counter()
@@ -310,14 +310,14 @@ def test_g06_without_a_device_or_a_library_the_error_says_so_at_once(no_driver):
     assert sorted(times)[len(times) // 2] < 0.005
 
 
-def test_g06_without_nvcuvid_the_error_says_what_to_do(decoding, monkeypatch):
+def test_g06_without_nvcuvid_the_error_contains_the_remedy(decoding, monkeypatch):
     monkeypatch.setenv("SPDL_NVCUVID", "no-such-folder/libnvcuvid.so")
     with pytest.raises(CudaUnavailable, match="NVIDIA_DRIVER_CAPABILITIES"):
         nvdec_decoder(None, "h264")
 
 
 @pytest.mark.parametrize("fails", ["driver", "nvcuvid"])
-def test_g06_any_call_may_fail_and_nothing_stays(nvcuvid, decoding, fails):
+def test_g06_any_call_may_fail_without_leaks(nvcuvid, decoding, fails):
     def decode():
         frames = decode_packets_nvdec(video(3), codec="h264", scale_width=16, scale_height=8)
         decoder = nvdec_decoder(None, "h264")
@@ -343,7 +343,7 @@ def test_g06_any_call_may_fail_and_nothing_stays(nvcuvid, decoding, fails):
     assert told > 15
 
 
-def test_g06_memory_is_used_again(nvcuvid):
+def test_g06_memory_is_reused(nvcuvid):
     def decode():
         decode_packets_nvdec(video(6), codec="h264").to_host()
 
@@ -368,7 +368,7 @@ def test_g06_memory_is_used_again(nvcuvid):
         (9, {"kr": 0.2627, "kb": 0.0593}),
     ],
 )
-def test_g08_colours_are_the_nearest_to_the_definition(decoding, coeff, shares, full_range):
+def test_g08_colours_are_rounded_to_nearest(decoding, coeff, shares, full_range):
     frames = random_nv12(3, 36, 40)
     expected = numpy.stack([colours(it, full_range=full_range, **shares) for it in frames])
     options = {"coeff": coeff, "full_range": full_range}
@@ -386,15 +386,15 @@ def test_g08_red_has_1_7927_of_cr_and_not_1_8337(decoding):
     assert set(red.ravel()) == {round(grey + 1.7927 * 32)} != {round(grey + 1.8337 * 32)}
 
 
-def test_g08_samples_of_two_bytes_are_taken(decoding):
+def test_g08_16_bit_samples_are_converted(decoding):
     frame = random_nv12(36, 40, dtype="u2")
     expected = colours(frame, bits=16, **BT709)
     found = nv12_to_rgb(transfer_tensor(frame)).to_host()
-    # 32 bits of a float do not tell all of 16 bits of three components apart.
+    # `float32` cannot represent all combinations of three 16-bit components.
     assert abs(found.astype(int) - expected).max() <= 1
 
 
-def test_g08_with_sync_the_result_is_there(decoding, monkeypatch):
+def test_g08_sync_waits_for_the_result(decoding, monkeypatch):
     waited = []
     monkeypatch.setattr(DeviceArray, "wait", lambda array: waited.append(array.shape))
     placed = transfer_tensor(random_nv12(36, 40))
@@ -404,7 +404,7 @@ def test_g08_with_sync_the_result_is_there(decoding, monkeypatch):
     assert waited == [(3, 24, 40)]
 
 
-def test_g08_other_arrays_and_matrices_are_refused(decoding):
+def test_g08_invalid_arrays_and_matrices_are_errors(decoding):
     good = transfer_tensor(random_nv12(36, 40))
     shapes = [(35, 40), (36, 41), (3, 2, 36, 40), (36,), (0, 40)]
     for wrong in [numpy.zeros(shape, "u1") for shape in shapes] + [numpy.zeros((36, 40), "f4")]:
@@ -417,9 +417,9 @@ def test_g08_other_arrays_and_matrices_are_refused(decoding):
             nv12_to_rgb(good, coeff=coeff)
 
 
-def test_g08_streams_wait_before_and_behind(decoding):
+def test_g08_conversion_is_ordered_with_the_stream(decoding):
     frames = transfer_tensor({"odd": numpy.zeros(3, "u1"), "nv12": random_nv12(36, 40)})["nv12"]
-    # It begins in the middle of its memory.
+    # The array starts in the middle of its memory.
     expected = colours(frames.to_host(), **BT709)
     found = nv12_to_rgb(frames, device_config=cuda_config(0, stream=4096))
     assert decoding.waiting() == 4096
@@ -427,7 +427,7 @@ def test_g08_streams_wait_before_and_behind(decoding):
     assert_same(found, expected)
 
 
-def test_g08_frames_from_before_a_release_become_colours(decoding):
+def test_g08_frames_are_convertible_after_a_release(decoding):
     frames = transfer_tensor(random_nv12(36, 40))
     expected = colours(frames.to_host(), **BT709)
     spdl_rs.cuda.release()
@@ -440,6 +440,6 @@ def test_g08_frames_from_before_a_release_become_colours(decoding):
 
 
 @pytest.mark.parametrize("module", ["io._device_images", "io._device_video"])
-def test_examples_in_the_documentation_are_as_they_say(module):
+def test_documentation_examples_pass(module):
     result = doctest.testmod(importlib.import_module(f"spdl_rs.{module}"))
     assert result.attempted > 0 and result.failed == 0

@@ -33,9 +33,9 @@ GOLDEN = pathlib.Path(__file__).parent / "golden"
 
 
 @pytest.fixture(autouse=True)
-def forget_what_tests_before_have_raised():
-    # The traceback of an exception holds the loader that it came from, until cycles are collected;
-    # that of a pool whose process has died, until the pool's thread is done with it.
+def no_threads_of_earlier_tests():
+    # The traceback of an exception keeps its loader until a garbage collection. The exception of a
+    # broken process pool is kept until the pool's thread ends.
     def ended():
         gc.collect()
         return not threads()
@@ -61,11 +61,11 @@ def test_d01_items_are_prepared_batched_aggregated_and_transferred():
     assert list(loader) == expected and list(loader) == expected, "each iteration is a pass"
 
 
-def test_d01_batches_are_those_of_upstream():
+def test_d01_batches_equal_those_of_upstream():
     rows = json.loads((GOLDEN / "upstream_dataloader.json").read_text(encoding="utf-8"))
     sys.path.insert(0, str(GOLDEN))
     try:
-        # Its own import of upstream's is not needed here.
+        # The generator imports upstream's module, which is replaced here.
         with pytest.MonkeyPatch.context() as patch:
             patch.setitem(sys.modules, "spdl.dataloader", spdl_rs.dataloader)
             patch.setitem(sys.modules, "spdl", spdl_rs)
@@ -77,7 +77,7 @@ def test_d01_batches_are_those_of_upstream():
         assert list(make.loader(DataLoader, **row["arguments"])) == row["batches"], row
 
 
-def test_d01_every_part_may_be_left_out():
+def test_d01_every_step_is_optional():
     assert list(DataLoader("abc")) == ["a", "b", "c"]
     assert list(DataLoader(range(5), batch_size=2)) == [[0, 1], [2, 3], [4]]
     assert list(DataLoader(range(5), batch_size=2, drop_last=True)) == [[0, 1], [2, 3]]
@@ -87,7 +87,7 @@ def test_d01_every_part_may_be_left_out():
     assert sorted(DataLoader([1, 2], preprocessor={1: "one", 2: "two"})) == ["one", "two"]
 
 
-def test_d01_so_many_threads_prepare_and_one_transfers():
+def test_d01_num_threads_preprocess_and_one_transfers():
     at_work, lock = {"prepare": set(), "transfer": 0, "most": 0}, threading.Lock()
     together = threading.Barrier(3)
 
@@ -110,7 +110,7 @@ def test_d01_so_many_threads_prepare_and_one_transfers():
     assert len(at_work["prepare"]) == 3 and at_work["most"] == 1
 
 
-def test_d01_what_fails_or_gives_none_is_dropped_and_logged(caplog):
+def test_d01_failures_and_none_drop_the_item(caplog):
     def prepare(number):
         if number == 3:
             raise ValueError("three")
@@ -122,7 +122,7 @@ def test_d01_what_fails_or_gives_none_is_dropped_and_logged(caplog):
     assert "prepare failed on 3" in caplog.text
 
 
-def test_d01_a_source_that_raises_and_a_batch_that_is_late_are_errors():
+def test_d01_a_failing_source_and_a_timeout_are_errors():
     def broken():
         yield 1
         raise OSError("gone")
@@ -135,14 +135,14 @@ def test_d01_a_source_that_raises_and_a_batch_that_is_late_are_errors():
         next(iter(DataLoader(range(3), preprocessor=lambda _: time.sleep(0.5), timeout=0.02)))
 
 
-def test_d01_leaving_the_loop_ends_the_work():
+def test_d01_leaving_the_loop_stops_the_threads():
     for _ in DataLoader(itertools.count(), preprocessor=double):
         break
     assert_no_threads()
 
 
-def test_d01_it_has_a_length_where_the_source_has_one():
-    # Upstream's has none.
+def test_d01_the_length_follows_from_the_source():
+    # In upstream, `DataLoader` has no length.
     for items, size, drop_last in itertools.product([0, 1, 7, 8], [None, 1, 4], [False, True]):
         loader = DataLoader(range(items), batch_size=size, drop_last=drop_last)
         assert len(loader) == len(list(loader)), (items, size, drop_last)
@@ -168,7 +168,7 @@ def test_d01_it_has_a_length_where_the_source_has_one():
     ],
     ids=str,
 )
-def test_d01_what_makes_no_sense_is_told_at_once(arguments, error):
+def test_d01_invalid_arguments_are_errors(arguments, error):
     with pytest.raises(error):
         DataLoader(**{"src": "abc", **arguments})
 
@@ -191,7 +191,7 @@ def prepared(output_order="input", **arguments):
 
 
 @pytest.mark.parametrize("drop_last", [False, True])
-def test_d01_it_goes_on_where_its_consumer_was(drop_last):
+def test_d01_a_state_resumes_exactly(drop_last):
     whole = list(prepared(drop_last=drop_last))
     assert len(whole) > 5
     for at in range(len(whole) + 1):
@@ -205,11 +205,11 @@ def test_d01_it_goes_on_where_its_consumer_was(drop_last):
         assert list(again) == whole, "the next pass is a whole one"
     if not drop_last:
         assert state["beyond"] == [] and state["source"]["position"] == 30, (
-            "what was dropped is done"
+            "dropped items count as done"
         )
 
 
-def test_d01_in_any_order_each_item_is_given_once_over_generations():
+def test_d01_repeated_resumes_deliver_each_item_once():
     expected = sorted(itertools.chain(*prepared(batch_size=1)))
     draw = random.Random(2)
     had_gaps = False
@@ -227,7 +227,7 @@ def test_d01_in_any_order_each_item_is_given_once_over_generations():
     assert had_gaps
 
 
-def test_d01_the_state_at_the_end_is_followed_by_a_whole_pass():
+def test_d01_a_state_at_the_end_resumes_with_the_next_pass():
     for source in (sampler, lambda: embed_shuffle(sampler())):
         loader = DataLoader(source(), batch_size=4)
         passes = [list(loader)]
@@ -237,13 +237,13 @@ def test_d01_the_state_at_the_end_is_followed_by_a_whole_pass():
         again.load_state_dict(state)
         assert list(again) == passes[1] and len(passes[1]) == 8
         again.load_state_dict({**state, "source": {**state["source"]}})
-        # Saved again before anything was given.
+        # Saved again before the first batch.
         batches = iter(again)
         state = again.state_dict()
         assert next(batches) == passes[1][0]
 
 
-def test_d01_without_a_state_of_the_source_there_is_none():
+def test_d01_a_state_requires_a_source_with_state():
     with pytest.raises(TypeError, match="of type range, has no state"):
         DataLoader(range(3)).state_dict()
 
@@ -264,7 +264,7 @@ def test_d01_without_a_state_of_the_source_there_is_none():
 
 
 class Numbers:
-    """Says in which process a sample was made."""
+    """A data set that reports the process of each sample, and counts its pickling."""
 
     unpickled = 0
 
@@ -301,7 +301,7 @@ def get(dataset=None, batch_size=4, collate_fn=columns, **arguments):
 
 
 @pytest.mark.parametrize("context", [None, "fork", "spawn"])
-def test_d02_batches_are_made_by_workers_of_the_kind_asked_for(context):
+def test_d02_workers_are_threads_or_processes_of_the_context(context):
     loader = get(num_workers=2, multiprocessing_context=context, in_order=True)
     assert type(loader) is PyTorchDataLoader and len(loader) == 3
     for _ in range(2):
@@ -316,14 +316,14 @@ def test_d02_batches_are_made_by_workers_of_the_kind_asked_for(context):
     assert_no_threads()
 
 
-def test_d02_a_context_may_be_an_object_and_processes_begin_one_after_the_other():
+def test_d02_a_context_object_and_worker_init_concurrency():
     context = multiprocessing.get_context("spawn")
     loader = get(num_workers=2, multiprocessing_context=context, worker_init_concurrency=1)
     assert sorted(number for batch in loader for number in batch[0]) == list(range(10))
 
 
 @pytest.mark.parametrize("context", [None, "fork"])
-def test_d02_what_a_sample_raises_comes_in_its_turn(context):
+def test_d02_an_exception_of_a_sample_keeps_its_position(context):
     batches = iter(
         get(
             batch_size=1,
@@ -340,8 +340,8 @@ def test_d02_what_a_sample_raises_comes_in_its_turn(context):
     assert next(batches)[0] == [2]
 
 
-class Refusing:
-    """Raises what another process cannot make again: the class wants two arguments."""
+class UnpicklableDataset:
+    """Raises an exception that cannot be unpickled: its class takes two arguments."""
 
     def __init__(self, when):
         self.when = when
@@ -361,9 +361,9 @@ class Refusing:
 
 
 @pytest.mark.parametrize("when", ["indexed", "unpickled"])
-def test_d02_what_cannot_be_read_back_is_told_with_its_words(when):
+def test_d02_an_unpicklable_exception_keeps_its_message(when):
     options = {"num_workers": 1, "multiprocessing_context": "fork", "in_order": True}
-    batches = iter(get(Refusing(when), 1, sum, **options))
+    batches = iter(get(UnpicklableDataset(when), 1, sum, **options))
     if when == "indexed":
         assert next(batches) == 0
     with pytest.raises(RuntimeError, match="in_processes.UnpicklableError: this and that$") as raised:
@@ -371,7 +371,7 @@ def test_d02_what_cannot_be_read_back_is_told_with_its_words(when):
     where = "__getitem__" if when == "indexed" else "__setstate__"
     assert where in str(raised.value.__cause__)
     if when == "indexed":
-        assert list(batches) == [2], "the pool goes on"
+        assert list(batches) == [2], "the pool is still usable"
 
 
 class Killed:
@@ -389,7 +389,7 @@ def test_d02_a_process_that_dies_is_an_error():
 
 
 # promise: R7
-def test_d02_a_process_that_is_killed_is_told_with_its_number_and_the_signal():
+def test_d02_the_error_of_a_killed_process_names_pid_and_signal():
     batches = iter(get(Killed(), 1, sum, num_workers=2, multiprocessing_context="fork"))
     with pytest.raises(BrokenProcessPool) as raised:
         list(batches)
@@ -405,16 +405,16 @@ def test_d02_a_process_that_is_killed_is_told_with_its_number_and_the_signal():
         ({"dataset": [lambda: 1]}, "dataset"),
     ],
 )
-def test_d02_what_cannot_be_sent_to_processes_is_named_with_advice(arguments, what):
+def test_d02_unpicklable_arguments_are_errors_with_advice(arguments, what):
     advice = (
         f"^{what} cannot be pickled.*must be defined in a module.*Without multiprocessing_context"
     )
     with pytest.raises(TypeError, match=advice):
         get(**arguments, multiprocessing_context="spawn")
-    assert get(**arguments), "threads take anything"
+    assert get(**arguments), "threads need no pickling"
 
 
-def test_d02_leaving_the_loop_ends_the_processes():
+def test_d02_leaving_the_loop_stops_the_processes():
     before = set(multiprocessing.active_children())
     for _ in get(Numbers(1000), num_workers=2, multiprocessing_context="fork"):
         assert set(multiprocessing.active_children()) - before
@@ -425,7 +425,7 @@ def test_d02_leaving_the_loop_ends_the_processes():
 
 # promise: R7
 @pytest.mark.parametrize("context", ["forkserver", "spawn", "fork"])
-def test_d02_processes_end_with_their_parent_that_was_killed(context):
+def test_d02_processes_end_when_their_parent_is_killed(context):
     done = script(
         f"""
         import multiprocessing
@@ -444,7 +444,7 @@ def test_d02_processes_end_with_their_parent_that_was_killed(context):
     wait_until(lambda: all(map(gone, processes)), 20)
 
 
-def test_d02_the_end_of_an_epoch_ends_the_processes():
+def test_d02_the_end_of_an_epoch_stops_the_processes():
     before = set(multiprocessing.active_children())
     batches = iter(get(num_workers=2, multiprocessing_context="fork"))
     assert len(list(batches)) == 3
@@ -452,7 +452,7 @@ def test_d02_the_end_of_an_epoch_ends_the_processes():
     assert list(batches) == []
 
 
-def test_d02_the_default_order_is_that_of_completion():
+def test_d02_the_default_order_is_completion_order():
     others_are_done = threading.Event()
 
     def collate(samples):
@@ -474,7 +474,7 @@ def test_d02_samplers_and_batches():
         assert batches(batch_size=batch_size, batch_sampler=[[1], [2, 3]]) == [[1], [2, 3]]
     assert batches(batch_size=2, sampler=[4, 3, 2]) == [[4, 3], [2]]
     assert batches(batch_size=2, sampler=[4, 3, 2], drop_last=True) == [[4, 3]]
-    # Upstream 0.6 took an empty sampler for none.
+    # Upstream 0.6 treats an empty sampler as no sampler.
     assert batches(sampler=[]) == []
     single = get_pytorch_dataloader("abc", None, collate_fn=str.upper, in_order=True)
     assert list(single) == ["A", "B", "C"]
@@ -506,12 +506,12 @@ class Iterated:
     ],
     ids=str,
 )
-def test_d02_what_is_not_supported_or_does_not_go_together_is_refused(arguments):
+def test_d02_unsupported_or_incompatible_arguments_are_errors(arguments):
     with pytest.raises(ValueError):
         get(**arguments)
 
 
-def test_d02_no_workers_are_one_with_a_warning():
+def test_d02_zero_workers_become_one_with_a_warning():
     with pytest.warns(UserWarning, match="num_workers=0 is taken as 1"):
         loader = get(range(3), 1, threading_name, num_workers=0)
     assert all("spdl" in name for name in loader)
@@ -521,13 +521,13 @@ def threading_name(_):
     return threading.current_thread().name
 
 
-def test_d02_a_batch_that_is_late_is_an_error():
+def test_d02_a_timeout_is_an_error():
     with pytest.raises(TimeoutError):
         list(get(range(3), 1, lambda _: time.sleep(0.5), timeout=0.02))
 
 
 @pytest.mark.parametrize("context", [None, "fork"])
-def test_d02_it_goes_on_where_its_consumer_was(context):
+def test_d02_a_state_resumes_exactly(context):
     def make():
         return get(num_workers=2, multiprocessing_context=context, in_order=True, batch_size=2)
 
@@ -540,7 +540,7 @@ def test_d02_it_goes_on_where_its_consumer_was(context):
 
 
 @pytest.mark.frameworks
-def test_d02_defaults_of_pytorch_are_taken_from_it():
+def test_d02_pytorch_defaults_are_used():
     torch = pytest.importorskip("torch", reason="PyTorch is not installed: no default_collate")
     for generator in [None, torch.Generator()]:
         (torch if generator is None else generator).manual_seed(5)
@@ -549,7 +549,7 @@ def test_d02_defaults_of_pytorch_are_taken_from_it():
         batches = list(
             get_pytorch_dataloader(range(11), 4, True, generator=generator, in_order=True)
         )
-        # As in SPDL: PyTorch's loader draws a number before.
+        # As in SPDL. PyTorch's loader draws one number before.
         assert [batch.tolist() for batch in batches] == [order[:4], order[4:8], order[8:]]
     with pytest.raises(ValueError, match="iterable-style"):
         get_pytorch_dataloader(torch.utils.data.ChainDataset([]))
@@ -567,7 +567,7 @@ def test_the_examples_in_docstrings_run(name):
 
 
 @pytest.mark.parametrize("leave", ["break", "close", "Ctrl-C"])
-def test_who_leaves_a_pass_does_not_wait_for_functions_under_way(leave):
+def test_leaving_a_pass_does_not_wait_for_running_functions(leave):
     begun, go_on = threading.Event(), threading.Event()
 
     def prepare(number):

@@ -1,4 +1,4 @@
-"""What goes wrong, and how it is told."""
+"""Errors of `ImageLoader`: exception types, attributes and messages."""
 
 # promise of this file: R10
 
@@ -12,7 +12,7 @@ import spdl_rs
 from conftest import picture, write_png
 
 
-def test_a_missing_file_is_a_file_not_found_error_that_names_it(photos, tmp_path):
+def test_a_missing_file_is_a_file_not_found_error(photos, tmp_path):
     missing = str(tmp_path / "gone.jpg")
     batches = iter(spdl_rs.ImageLoader([photos / "cat" / "1.png", missing], batch_size=1))
     with pytest.raises(FileNotFoundError) as caught:
@@ -22,11 +22,11 @@ def test_a_missing_file_is_a_file_not_found_error_that_names_it(photos, tmp_path
     assert (error.key, error.stage, error.kind) == (missing, "fetch", "not-found")
     assert error.errno == errno.ENOENT and error.filename == missing
     assert missing in str(error) and "fetch" in str(error)
-    # The epoch is over.
+    # The epoch has ended.
     assert list(batches) == []
 
 
-def test_a_file_that_may_not_be_read_is_a_permission_error(photos, tmp_path):
+def test_an_unreadable_file_is_a_permission_error(photos, tmp_path):
     path = tmp_path / "secret.png"
     path.write_bytes((photos / "cat" / "1.png").read_bytes())
     path.chmod(0)
@@ -34,7 +34,7 @@ def test_a_file_that_may_not_be_read_is_a_permission_error(photos, tmp_path):
     user = os.geteuid()
     try:
         if user == 0:
-            # Root may read everything, so be somebody else for a moment.
+            # Root can read every file, so change the user.
             os.seteuid(65534)
         with pytest.raises(PermissionError) as caught:
             list(loader)
@@ -44,7 +44,7 @@ def test_a_file_that_may_not_be_read_is_a_permission_error(photos, tmp_path):
     assert caught.value.errno == errno.EACCES
 
 
-def test_each_damaged_file_raises_its_kind(damaged):
+def test_each_corrupt_file_raises_its_error_kind(damaged):
     _, bad = damaged
     kinds = {
         "x-empty.png": spdl_rs.TruncatedError,
@@ -60,18 +60,18 @@ def test_each_damaged_file_raises_its_kind(damaged):
         assert not isinstance(caught.value, OSError)
 
 
-def test_raise_ends_the_epoch_and_delivers_exactly_what_came_before(damaged):
+def test_on_error_raise_delivers_all_preceding_images(damaged):
     folder, bad = damaged
     delivered = []
     with pytest.raises(spdl_rs.DataError) as caught:
         for _, labels in spdl_rs.ImageLoader(folder, batch_size=3, size=16):
             delivered.append(labels.tolist())
-    # Eight good images come first: two full batches, and two images of the next.
+    # Eight valid images precede: two full batches, and two images of the third.
     assert delivered == [[0] * 3, [0] * 3, [0] * 2]
     assert caught.value.key == bad[0]
 
 
-def test_skip_fills_the_places_and_lists_the_dropped(damaged, many):
+def test_on_error_skip_keeps_batches_full_and_lists_dropped_images(damaged, many):
     folder, bad = damaged
     loader = spdl_rs.ImageLoader(folder, batch_size=16, size=32, on_error="skip")
     batches = list(loader)
@@ -89,18 +89,18 @@ def test_skip_fills_the_places_and_lists_the_dropped(damaged, many):
     assert all(set(one) == set(spdl_rs.Dropped.__annotations__) for one in dropped)
 
 
-def test_a_file_that_ends_early_is_used_as_far_as_it_goes_where_that_is_asked_for(damaged, many):
+def test_on_truncated_partial_keeps_truncated_images(damaged, many):
     folder, bad = damaged
     settings = {"batch_size": 64, "size": 32, "on_error": "skip"}
     loader = spdl_rs.ImageLoader(folder, on_truncated="partial", **settings)
     ((images, labels),) = loader
     statistics = loader.stats()
-    # The others hold nothing of an image.
+    # The other files contain no rows of an image.
     assert statistics["partial"] == 1
     assert [one["key"] for one in statistics["dropped"]] == [bad[0], bad[1], bad[3]]
     assert os.path.basename(bad[2]) == "x-truncated.png" and len(labels) == 41
 
-    # Of class 3, it is the last.
+    # The partial image is the last of class 3.
     (at,) = numpy.flatnonzero(numpy.diff(labels) == 1)[3:]
     ((whole, _),) = spdl_rs.ImageLoader([many / "class0" / "00.png"], batch_size=1, size=32)
     rows = [(images[at, row] == whole[0, row]).all() for row in range(32)]
@@ -112,7 +112,7 @@ def test_a_file_that_ends_early_is_used_as_far_as_it_goes_where_that_is_asked_fo
     assert strict.stats()["partial"] is None
 
 
-def test_a_folder_without_images_is_told_at_once(tmp_path):
+def test_a_source_without_images_is_an_error(tmp_path):
     with pytest.raises(spdl_rs.NotFoundError, match="no images"):
         spdl_rs.ImageLoader(tmp_path, batch_size=1)
     with pytest.raises(FileNotFoundError, match="file or folder does not exist") as caught:
@@ -147,7 +147,7 @@ def test_a_folder_without_images_is_told_at_once(tmp_path):
         ({"cache_memory": -1}, "cache_memory must be 0 to"),
     ],
 )
-def test_values_out_of_range_are_value_errors_that_say_what_is_allowed(photos, settings, words):
+def test_values_out_of_range_are_value_errors(photos, settings, words):
     with pytest.raises(ValueError, match=words):
         spdl_rs.ImageLoader(photos, **{"batch_size": 1, **settings})
 
@@ -174,13 +174,13 @@ def test_values_out_of_range_are_value_errors_that_say_what_is_allowed(photos, s
         ({"cache": 5}, "expected str, bytes or os.PathLike"),
     ],
 )
-def test_wrong_types_are_type_errors_that_say_what_is_expected(photos, settings, words):
+def test_wrong_types_are_type_errors(photos, settings, words):
     settings = {"source": photos, "batch_size": 1, **settings}
     with pytest.raises(TypeError, match=words):
         spdl_rs.ImageLoader(settings.pop("source"), **settings)
 
 
-def test_labels_must_be_as_many_as_paths(photos):
+def test_the_number_of_labels_must_equal_the_number_of_paths(photos):
     paths = [photos / "cat" / "1.png"] * 3
     with pytest.raises(ValueError, match="3 .*2"):
         spdl_rs.ImageLoader(paths, labels=[1, 2], batch_size=1)
@@ -188,7 +188,7 @@ def test_labels_must_be_as_many_as_paths(photos):
         spdl_rs.ImageLoader(paths, labels=[1, 2, 3, 4], batch_size=1)
 
 
-def test_numbers_of_numpy_are_numbers(photos):
+def test_numpy_scalars_are_accepted(photos):
     loader = spdl_rs.ImageLoader(
         photos, batch_size=numpy.int32(2), size=numpy.uint8(16), train=numpy.bool_(True)
     )

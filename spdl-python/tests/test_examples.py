@@ -1,4 +1,4 @@
-"""The programs of examples/python run as they are, and print what they promise."""
+"""The programs in examples/python run and print what they document."""
 
 import ast
 import importlib.util
@@ -14,9 +14,9 @@ import pytest
 from conftest import write_png
 
 EXAMPLES = pathlib.Path(__file__).parents[2] / "examples" / "python"
-# Each takes less than a minute, but on a machine that has much else to do.
+# Each takes less than a minute on an idle machine.
 SECONDS = 240
-# What each needs beside NumPy.
+# The packages that each requires besides NumPy.
 PROGRAMS = {
     "finetune_from_shards": ["jax"],
     "image_batches": [],
@@ -30,13 +30,13 @@ CLASSES = 10
 
 pytestmark = [
     pytest.mark.frameworks,
-    pytest.mark.skipif(not EXAMPLES.is_dir(), reason="the examples are not here"),
+    pytest.mark.skipif(not EXAMPLES.is_dir(), reason="examples/python does not exist"),
 ]
 
 
 @pytest.fixture(scope="session")
 def images(tmp_path_factory):
-    """A folder of class folders: `SPDL_TEST_IMAGES`, or one with a colour for each class."""
+    """A folder of class folders: `SPDL_TEST_IMAGES`, or generated images of one colour per class."""
     given = os.environ.get("SPDL_TEST_IMAGES")
     if given:
         return pathlib.Path(given)
@@ -53,7 +53,7 @@ def images(tmp_path_factory):
 
 @pytest.fixture
 def target(tmp_path, images):
-    """A folder as `cargo xtask demo` leaves it."""
+    """A target folder with the layout of `cargo xtask demo`."""
     (tmp_path / "demo").mkdir()
     (tmp_path / "demo" / "data-0").symlink_to(images, target_is_directory=True)
     return tmp_path
@@ -78,7 +78,7 @@ def call(target, words, **variables):
 
 
 def run(target, name, *words, by=()):
-    """What an example prints."""
+    """The standard output of an example."""
     need(*PROGRAMS[name])
     done = call(target, [*by, EXAMPLES / f"{name}.py", *words])
     assert done.returncode == 0, done.stderr
@@ -90,11 +90,11 @@ def losses(printed):
 
 
 def assert_trains(printed, epochs=3):
-    """The loss falls, most images are told apart, and the rate and what limits it are told."""
+    """Checks that the loss falls, and that rate, waiting time and diagnosis are printed."""
     found = losses(printed)
     assert len(found) == epochs and found[-1] < found[0]
     assert re.search(r"[1-9][\d,]* images/s, \d+% of the time waited for data", printed)
-    # A sentence of the diagnosis.
+    # The last line is the diagnosis.
     assert printed.splitlines()[-1].endswith((".", ")")), printed
 
 
@@ -105,19 +105,19 @@ def right(printed):
 def test_every_program_is_tested():
     texts = {path.stem: path.read_text("utf-8") for path in EXAMPLES.glob("*.py")}
     programs = {name for name, text in texts.items() if "__main__" in text}
-    # It needs no images, and has tests of its own.
+    # It needs no images, and is tested in another module.
     assert PROGRAMS.keys() == programs - {"export_statistics"}
     assert (pathlib.Path(__file__).parent / "test_export_statistics.py").exists()
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_u05_help_says_what_an_example_shows_and_how_to_run_it(name, target):
+def test_u05_help_shows_the_command_and_requirements(name, target):
     printed = run(target, name, "--help")
     assert f"python examples/python/{name}.py" in printed and "Requires" in printed
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_u05_an_example_without_data_says_how_to_get_some(name, tmp_path):
+def test_u05_without_data_an_example_fails_with_advice(name, tmp_path):
     need(*PROGRAMS[name])
     done = call(tmp_path, [EXAMPLES / f"{name}.py"])
     assert done.returncode == 1 and done.stdout == ""
@@ -146,7 +146,7 @@ def test_u05_ranks_share_the_work(target, images):
     assert printed.count(f": {steps} steps, ") == 3
 
 
-def test_u05_fine_tuning_takes_the_weights_that_training_has_written(target):
+def test_u05_fine_tuning_loads_the_trained_weights(target):
     weights = target / "weights.npz"
     run(target, "imagenet_jax", "--epochs", "1", "--save", weights)
     trained = numpy.load(weights)
@@ -158,7 +158,7 @@ def test_u05_fine_tuning_takes_the_weights_that_training_has_written(target):
     assert losses(run(target, "finetune_from_shards", *words)) != [2.9957]
 
 
-def test_u05_a_run_that_was_broken_off_goes_on_to_the_same_outcome(target):
+def test_u05_an_interrupted_run_resumes_to_the_same_loss(target):
     def words(name):
         return ["--checkpoint", target / name, "--save-every", "2", "--epochs", "2"]
 
@@ -166,13 +166,13 @@ def test_u05_a_run_that_was_broken_off_goes_on_to_the_same_outcome(target):
     broken_off = run(target, "finetune_from_shards", *words("part"), "--stop-after", "3")
     rest = run(target, "finetune_from_shards", *words("part"))
     assert losses(broken_off) == [] and "resuming in epoch 0 after step 2\n" in rest
-    # The second epoch is the same; of the first, only the rest is.
+    # The second epochs are equal; of the first, only the resumed part is printed.
     assert losses(rest)[1] == losses(whole)[1] and losses(rest)[0] != losses(whole)[0]
-    # And once it has ended, there is nothing left to do.
+    # A complete run has nothing left to do.
     assert losses(run(target, "finetune_from_shards", *words("part"))) == []
 
 
-def test_u05_the_loaders_of_pytorch_and_of_this_package_give_the_same_batches(target):
+def test_u05_migrated_loaders_equal_the_pytorch_loader(target):
     printed = run(target, "migrate_from_torch_dataloader", "--workers", "2")
     assert "the same batches in the same order: True\n" in printed
     rates = re.findall(r"^(\S+) +([\d,]+) images/s$", printed, re.MULTILINE)
@@ -180,7 +180,7 @@ def test_u05_the_loaders_of_pytorch_and_of_this_package_give_the_same_batches(ta
     assert [name for name, _ in rates] == names
 
 
-def test_u05_programs_of_upstream_and_native_stages_give_all_images(target, images):
+def test_u05_upstream_and_native_pipelines_deliver_all_images(target, images):
     printed = run(target, "migrate_from_upstream")
     count = len(list(images.glob("*/*")))
     told = re.findall(r"^([a-zP ]+): (\d+) images, [\d,]+ images/s$", printed, re.MULTILINE)
@@ -188,7 +188,7 @@ def test_u05_programs_of_upstream_and_native_stages_give_all_images(target, imag
 
 
 @pytest.mark.parametrize("words", [[], ["--train"]])
-def test_u05_a_pipeline_says_where_its_time_went(words, target, images):
+def test_u05_a_pipeline_prints_its_statistics(words, target, images):
     printed = run(target, "image_batches", *words)
     count = len(list(images.glob("*/*")))
     assert f"{count:,} images in " in printed
@@ -206,11 +206,11 @@ def cells(kind):
     return [cell for cell in notebook["cells"] if cell["cell_type"] == kind]
 
 
-def test_u05_the_notebook_is_kept_without_outputs():
+def test_u05_the_notebook_has_no_outputs():
     assert all(cell["outputs"] == [] and cell["execution_count"] is None for cell in cells("code"))
 
 
-def test_u05_the_notebook_runs_from_top_to_bottom(target):
+def test_u05_the_notebook_runs(target):
     need("matplotlib")
     sources = ["".join(cell["source"]) for cell in cells("code")]
     program = target / "notebook.py"
@@ -223,7 +223,7 @@ def test_u05_the_notebook_runs_from_top_to_bottom(target):
 
 
 def as_cell(source):
-    """A cell as Jupyter runs it: what its last line gives is shown."""
+    """Converts a cell so that the value of its last expression is shown, as in Jupyter."""
     tree = ast.parse(source)
     last = tree.body[-1]
     if isinstance(last, ast.Expr) and not source.rstrip().endswith(";"):

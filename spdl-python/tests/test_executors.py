@@ -1,4 +1,4 @@
-"""Executors of the features: C06, C07."""
+"""Executors: features C06 and C07."""
 
 import concurrent.futures
 import multiprocessing
@@ -36,13 +36,13 @@ def gate():
 
 
 def held(pool, gate):
-    """Keeps the only worker busy until the gate opens."""
+    """Blocks the only worker until the gate opens."""
     began = threading.Event()
     pool.get_executor(priority=99).submit(lambda: (began.set(), gate.wait(20)))
     assert began.wait(20)
 
 
-def test_c07_entry_points_made_later_come_first(gate):
+def test_c07_later_entry_points_have_priority(gate):
     order = []
     with PriorityThreadPoolExecutor(1) as pool:
         held(pool, gate)
@@ -54,7 +54,7 @@ def test_c07_entry_points_made_later_come_first(gate):
     assert order == [f"{which} {number}" for which in ("late", "early") for number in range(3)]
 
 
-def test_c07_a_priority_of_ones_own_counts(gate):
+def test_c07_an_explicit_priority_is_used(gate):
     order = []
     with PriorityThreadPoolExecutor(1) as pool:
         held(pool, gate)
@@ -68,7 +68,7 @@ def test_c07_a_priority_of_ones_own_counts(gate):
         pool.get_executor(priority=0.5)
 
 
-def test_c07_after_shutdown_nothing_is_taken():
+def test_c07_submitting_after_shutdown_is_an_error():
     pool = PriorityThreadPoolExecutor(1)
     executor = pool.get_executor()
     assert executor.submit(int, "3").result(20) == 3
@@ -79,7 +79,7 @@ def test_c07_after_shutdown_nothing_is_taken():
         executor.submit(int)
 
 
-def test_c07_shutdown_cancels_what_waits_where_asked(gate):
+def test_c07_shutdown_with_cancel_futures_cancels_queued_calls(gate):
     pool = PriorityThreadPoolExecutor(1)
     held(pool, gate)
     futures = [pool.get_executor().submit(int) for _ in range(3)]
@@ -87,7 +87,7 @@ def test_c07_shutdown_cancels_what_waits_where_asked(gate):
     assert all(future.cancelled() for future in futures)
 
 
-def test_c07_shutdown_lets_what_waits_be_done_first(gate):
+def test_c07_shutdown_completes_queued_calls(gate):
     pool = PriorityThreadPoolExecutor(1)
     held(pool, gate)
     futures = [pool.get_executor().submit(int, "4") for _ in range(3)]
@@ -97,7 +97,7 @@ def test_c07_shutdown_lets_what_waits_be_done_first(gate):
     wait_until(lambda: not any("priority-test" in each.name for each in threading.enumerate()))
 
 
-def test_c07_a_cancelled_call_is_left_out(gate):
+def test_c07_a_cancelled_call_is_not_made(gate):
     called = []
     with PriorityThreadPoolExecutor(1) as pool:
         held(pool, gate)
@@ -109,12 +109,12 @@ def test_c07_a_cancelled_call_is_left_out(gate):
     assert called == [2]
 
 
-def test_c07_an_exception_is_that_of_the_call():
+def test_c07_an_exception_of_a_call_propagates():
     with PriorityThreadPoolExecutor(2) as pool:
         executor = pool.get_executor()
         with pytest.raises(LookupError, match="no disk"):
             executor.submit(work.raise_here, LookupError("no disk")).result(20)
-        # And its worker is free again.
+        # The worker is usable again.
         assert list(executor.map(abs, range(-20, 0))) == list(range(20, 0, -1))
 
 
@@ -153,7 +153,7 @@ def test_c07_stages_share_the_processes():
     assert len({process for process, _ in got} - {os.getpid()}) == 1
 
 
-def test_c07_entry_points_lead_to_one_executor_in_another_process():
+def test_c07_pickled_entry_points_share_one_executor():
     pool = PriorityThreadPoolExecutor(1, "shared")
     built = source(range(3)).pipe(name_of_thread, executor=pool.get_executor())
     config = built.pipe(name_of_thread, executor=pool.get_executor()).add_sink().get_config()
@@ -170,14 +170,14 @@ def name_of_thread(item):
     return [*names, threading.current_thread().name]
 
 
-def test_c07_wrong_numbers_of_workers_are_refused():
+def test_c07_invalid_max_workers_is_an_error():
     for wrong in (0, -1, 1.5, "2"):
         with pytest.raises(ValueError, match="max_workers"):
             PriorityThreadPoolExecutor(wrong)
 
 
 @pytest.mark.skipif(sys.version_info >= (3, 14), reason="this Python has interpreters")
-def test_c07_interpreters_need_a_newer_python():
+def test_c07_interpreters_require_python_3_14():
     with pytest.raises(RuntimeError, match=r"needs Python 3\.14.* PriorityProcessPoolExecutor"):
         PriorityInterpreterPoolExecutor(1)
 
@@ -207,7 +207,7 @@ IN_INTERPRETERS = """
 """
 
 
-@pytest.mark.skipif(sys.version_info < (3, 14), reason="interpreters came with Python 3.14")
+@pytest.mark.skipif(sys.version_info < (3, 14), reason="requires Python 3.14")
 @pytest.mark.parametrize(
     ("pool", "executor"),
     [
@@ -216,8 +216,8 @@ IN_INTERPRETERS = """
     ],
     ids=["c05", "c07"],
 )
-def test_c05_interpreters_run_functions_and_generators_that_do_not_import_us(pool, executor):
-    # In a process of its own: interpreters find modules by its path alone.
+def test_c05_interpreters_run_functions_and_generators(pool, executor):
+    # In another process, because subinterpreters find modules by its path only.
     paths = [str(pathlib.Path(__file__).parent), *sys.path]
     ended = subprocess.run(
         [
@@ -231,11 +231,11 @@ def test_c05_interpreters_run_functions_and_generators_that_do_not_import_us(poo
         text=True,
         timeout=120,
     )
-    # What fails is logged there.
+    # Failures are logged to standard error.
     assert (ended.returncode, ended.stdout) == (0, ""), ended.stderr
 
 
-def test_c06_configurations_say_how_an_executor_is_made():
+def test_c06_executor_configs_keep_their_arguments():
     config = ProcessPoolExecutorConfig(2, print, ("a",), mp_context="spawn")
     assert isinstance(config, ExecutorConfig)
     assert (config.max_workers, config.initializer, config.initargs) == (2, print, ("a",))
@@ -257,7 +257,7 @@ def test_c06_configurations_say_how_an_executor_is_made():
     ],
     ids=str,
 )
-def test_c06_configurations_are_checked(wrong, error, words):
+def test_c06_executor_configs_are_validated(wrong, error, words):
     with pytest.raises(error, match=words):
         ProcessPoolExecutorConfig(**wrong)
 
@@ -272,7 +272,7 @@ ADVICE = "What a process of the executor printed may say why."
 @pytest.mark.parametrize(
     "kind", [concurrent.futures.ThreadPoolExecutor, concurrent.futures.ProcessPoolExecutor]
 )
-def test_c05_each_item_of_a_broken_pool_of_processes_is_told_what_to_do(kind, monkeypatch):
+def test_c05_errors_of_a_broken_process_pool_contain_advice(kind, monkeypatch):
     told = []
     monkeypatch.setattr(_failure, "log_failure", lambda stage, error, item: told.append(error))
     of_processes = kind is concurrent.futures.ProcessPoolExecutor

@@ -1,4 +1,4 @@
-"""The example that exports statistics does what it says."""
+"""The example that exports statistics to a database."""
 
 import json
 import pathlib
@@ -10,7 +10,7 @@ import pytest
 
 PROGRAM = pathlib.Path(__file__).parents[2] / "examples" / "python" / "export_statistics.py"
 
-pytestmark = pytest.mark.skipif(not PROGRAM.is_file(), reason="the examples are not here")
+pytestmark = pytest.mark.skipif(not PROGRAM.is_file(), reason="examples/python does not exist")
 
 
 def call(*words):
@@ -33,7 +33,7 @@ def test_s10_statistics_of_stages_and_queues_are_recorded_over_time(database):
     for row in told["stages"]:
         assert row["num_failures"] == 0 and row["time"] > 0
         by_stage.setdefault(row["name"].split(":")[-1], []).append(row["num_tasks"])
-    # What each interval tells is what happened in it.
+    # Counts are per interval, so their sums are the totals.
     assert {name: sum(tasks) for name, tasks in by_stage.items()} == {
         "fetch[4]": 640,
         "decode[2]": 640,
@@ -48,7 +48,7 @@ def test_s10_statistics_of_stages_and_queues_are_recorded_over_time(database):
     assert items["sink"] == 20 and items["fetch[4]"] == 640
 
 
-def test_s10_a_picture_has_a_curve_for_each_queue(database, tmp_path):
+def test_s10_the_plot_has_a_curve_per_queue(database, tmp_path):
     ran = call("plot", database, tmp_path / "picture.svg")
     assert ran.returncode == 0, ran.stderr
     root = xml.etree.ElementTree.parse(tmp_path / "picture.svg").getroot()
@@ -56,7 +56,7 @@ def test_s10_a_picture_has_a_curve_for_each_queue(database, tmp_path):
     assert len(curves) == 4 and all(curve.get("points").count(",") > 1 for curve in curves)
 
 
-def test_s10_without_a_database_it_says_how_to_get_one(tmp_path):
+def test_s10_without_a_database_the_error_contains_advice(tmp_path):
     ran = call("plot", tmp_path / "none.db", tmp_path / "picture.svg")
     assert ran.returncode == 1 and "`run` makes one" in ran.stderr
     assert not (tmp_path / "none.db").exists()

@@ -1,4 +1,4 @@
-"""The programs in pages of Markdown: each is run by a test."""
+"""The Python programs in Markdown pages: each is run by a test."""
 
 # feature of this file: U06
 
@@ -11,7 +11,7 @@ import pytest
 
 ROOT = pathlib.Path(__file__).parents[2]
 BLOCKS = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
-# How many programs each page has, and where they are run: here, or in a file of their own.
+# The number of programs per page, and the test module that runs them.
 PAGES = {
     "README.md": (1, "test_guides"),
     "docs/migrating.md": (4, "test_migrating"),
@@ -32,7 +32,7 @@ def pages():
     return sorted(str(page.relative_to(ROOT)) for page in found)
 
 
-def test_every_program_of_every_page_is_run_by_some_test():
+def test_every_program_in_markdown_is_tested():
     found = {page: len(programs(page)) for page in pages()}
     assert {page: count for page, count in found.items() if count} == {
         page: count for page, (count, _) in PAGES.items()
@@ -42,7 +42,7 @@ def test_every_program_of_every_page_is_run_by_some_test():
         assert pathlib.PurePath(page).name in text
 
 
-def test_the_program_of_the_front_page_runs(photos, tmp_path, monkeypatch, capsys):
+def test_the_readme_program_runs(photos, tmp_path, monkeypatch, capsys):
     (program,) = programs("README.md")
     shutil.copytree(photos, tmp_path / "path" / "to" / "images")
     monkeypatch.chdir(tmp_path)
@@ -54,7 +54,7 @@ def test_the_program_of_the_front_page_runs(photos, tmp_path, monkeypatch, capsy
     assert len(capsys.readouterr().out.split()) > 3
 
 
-def test_the_program_about_packing_runs():
+def test_the_pack_page_program_runs():
     (program,) = programs("docs/pack.md")
     compile(program, "pack.md", "exec")
     if importlib.util.find_spec("webdataset") is None:

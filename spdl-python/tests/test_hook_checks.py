@@ -1,4 +1,4 @@
-"""Hooks that cannot work are refused when the pipeline is built, and not with each item."""
+"""Invalid hooks: an error when the pipeline is built, instead of one per item."""
 
 import re
 from contextlib import asynccontextmanager, contextmanager
@@ -85,12 +85,12 @@ TASK = re.escape("`async def task_hook(self, input_item=None)`")
         (lambda info: [Coroutine()], f"Coroutine.task_hook, of {STAGE}, is a coroutine function"),
     ],
 )
-def test_s02_what_is_no_hook_is_refused_when_the_pipeline_is_built(factory, says):
+def test_s02_invalid_hooks_are_errors_at_build(factory, says):
     with pytest.raises(TypeError, match=says):
         build(source([1]).pipe(identity), task_hook_factory=factory)
 
 
-def test_s02_what_can_be_called_without_telling_how_is_taken():
+def test_s02_hooks_without_a_readable_signature_are_accepted():
     class Any(Right):
         @asynccontextmanager
         async def task_hook(self, *items, **more):
@@ -107,7 +107,7 @@ def test_s02_what_can_be_called_without_telling_how_is_taken():
 
 
 @pytest.mark.parametrize("op", OPS)
-def test_f10_a_hook_that_gives_no_context_manager_ends_the_pipeline_and_is_told_once(op, caplog):
+def test_f10_a_hook_without_async_context_manager_fails_the_pipeline(op, caplog):
     class Nothing(TaskHook):
         def task_hook(self, input_item=None):
             return None

@@ -1,4 +1,4 @@
-"""Where labels come from, and what is told where there are none, or no batches."""
+"""Sources of labels, and warnings about missing labels and empty epochs."""
 
 import logging
 import socket
@@ -13,12 +13,12 @@ from dataset_files import write_members
 
 @pytest.fixture(scope="module")
 def images(many):
-    """The files of six images."""
+    """The contents of six image files."""
     return [path.read_bytes() for path in sorted(many.glob("*/*.png"))[:6]]
 
 
 def write_tar(path, images, name, others=lambda number: []):
-    """Image `number` as the member `name(number)`, with other members behind it."""
+    """Writes a tar archive of images named `name(number)`, each followed by `others(number)`."""
     members = []
     for number, image in enumerate(images):
         members += [(name(number), image), *others(number)]
@@ -32,7 +32,7 @@ def load(source, **settings):
 
 
 def told(source, **settings):
-    """The one warning."""
+    """The text of the only warning."""
     with pytest.warns(spdl_rs.DatasetWarning) as caught:
         spdl_rs.ImageLoader(source, **{"batch_size": 4, "size": 8, **settings})
     (warning,) = caught
@@ -42,13 +42,13 @@ def told(source, **settings):
 
 @pytest.fixture
 def silent():
-    """A warning fails the test."""
+    """Turns warnings into errors."""
     with warnings.catch_warnings():
         warnings.simplefilter("error", spdl_rs.DatasetWarning)
         yield
 
 
-def test_folders_in_a_tar_are_classes_as_in_a_folder(images, tmp_path, silent):
+def test_folders_in_a_tar_are_classes(images, tmp_path, silent):
     def name(number):
         return f"train/{'dog' if number % 3 else 'cat'}/{number}.png"
 
@@ -60,7 +60,7 @@ def test_folders_in_a_tar_are_classes_as_in_a_folder(images, tmp_path, silent):
         load(source, classes=["cat", "dog"])
 
 
-def test_a_tar_without_labels_is_told_with_its_fields_and_the_option(images, tmp_path):
+def test_a_tar_without_labels_causes_a_warning(images, tmp_path):
     source = write_tar(
         tmp_path / "captions.tar",
         images,
@@ -71,11 +71,11 @@ def test_a_tar_without_labels_is_told_with_its_fields_and_the_option(images, tmp
     assert "no sample has a label, so all labels are -1" in message
     assert "`cls`, `label`, `class`" in message and "other fields are `json`, `txt`" in message
     assert message.endswith("to use another field as the label, pass `label_field=`")
-    # What it is called in Rust, or by the program, is of no use here.
+    # The message must not contain names of the Rust API or of the command line.
     assert "::" not in message and "--" not in message
 
 
-def test_a_field_that_is_named_is_no_reason_for_a_warning(images, tmp_path, silent):
+def test_label_field_prevents_the_warning(images, tmp_path, silent):
     source = write_tar(
         tmp_path / "numbers.tar",
         images,
@@ -85,7 +85,7 @@ def test_a_field_that_is_named_is_no_reason_for_a_warning(images, tmp_path, sile
     assert load(source, label_field="txt")[1] == [0, 1, 2, 3, 4, 5]
 
 
-def test_a_list_without_a_known_column_is_told_and_the_column_can_be_named(images, tmp_path):
+def test_a_list_without_label_column_causes_a_warning(images, tmp_path):
     for number, image in enumerate(images):
         (tmp_path / f"{number}.png").write_bytes(image)
     rows = [f"{number}.png,{'dog' if number % 2 else 'cat'}" for number in range(6)]
@@ -102,7 +102,7 @@ def test_a_list_without_a_known_column_is_told_and_the_column_can_be_named(image
 
 @pytest.fixture
 def beside(images, tmp_path):
-    """Writes a list beside six images, and says where it lies."""
+    """A function that writes a file list next to six images, and returns its path."""
     for number, image in enumerate(images):
         (tmp_path / f"{number}.png").write_bytes(image)
 
@@ -114,14 +114,14 @@ def beside(images, tmp_path):
     return write
 
 
-def test_whole_numbers_written_as_floats_are_labels(beside, silent):
+def test_integers_with_decimal_point_are_labels(beside, silent):
     numbers = [10, 2, 0, 1, 10, 2]
     source = beside("path,label", [f"{n}.png,{label}.0" for n, label in enumerate(numbers)])
     loader, labels = load(source)
     assert labels == numbers and loader.classes == []
 
 
-def test_a_name_among_numbers_is_refused_with_line_value_and_remedy(beside):
+def test_a_name_among_integer_labels_is_an_error(beside):
     rows = [f"{number}.png,{number}.0" for number in range(5)]
     with pytest.raises(ValueError, match='line 7.*label "n/a" is not an integer') as caught:
         load(beside("path,label", [*rows, "5.png,n/a"]))
@@ -132,7 +132,7 @@ def test_a_name_among_numbers_is_refused_with_line_value_and_remedy(beside):
     assert "5.png" in str(caught.value) and "empty" not in str(caught.value)
 
 
-def test_labels_that_look_like_exponents_are_names(beside, silent):
+def test_labels_in_exponent_notation_are_names(beside, silent):
     hashes = ["a1", "7e10", "b2", "0e1", "2e5", "7e10"]
     source = beside("path,label", [f"{n}.png,{label}" for n, label in enumerate(hashes)])
     loader, labels = load(source)
@@ -141,7 +141,7 @@ def test_labels_that_look_like_exponents_are_names(beside, silent):
 
 @pytest.fixture
 def parquet(images, tmp_path):
-    """Writes these labels beside images, and says where."""
+    """A function that writes images with these labels to a Parquet file, and returns its path."""
     pyarrow = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
     files = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed")
 
@@ -154,7 +154,7 @@ def parquet(images, tmp_path):
 
 
 @pytest.mark.frameworks
-def test_a_column_of_names_and_numbers_is_read_where_the_classes_are_told(parquet, silent):
+def test_mixed_names_and_numbers_require_classes(parquet, silent):
     source = parquet(["cat", "7", "dog", "cat"])
     classes = ["7", "cat", "dog"]
     assert load(source, classes=classes)[1] == [1, 0, 2, 1]
@@ -164,7 +164,7 @@ def test_a_column_of_names_and_numbers_is_read_where_the_classes_are_told(parque
 
 
 @pytest.mark.frameworks
-def test_an_empty_text_of_a_column_is_no_class_and_is_told(parquet):
+def test_an_empty_label_causes_a_warning(parquet):
     for column, classes, expected in [
         (["cat", "", "dog", "cat"], ["cat", "dog"], [0, -1, 1, 0]),
         (["1", "", "2", "3"], [], [1, -1, 2, 3]),
@@ -175,7 +175,7 @@ def test_an_empty_text_of_a_column_is_no_class_and_is_told(parquet):
         assert loader.classes == classes and labels == expected
 
 
-def test_the_column_label_comes_before_class(beside, silent):
+def test_the_column_label_takes_precedence_over_class(beside, silent):
     source = beside("path,class,label", [f"{n}.png,{'ab'[n % 2]},{6 - n}" for n in range(6)])
     loader, labels = load(source)
     assert labels == [6, 5, 4, 3, 2, 1] and loader.classes == []
@@ -183,7 +183,7 @@ def test_the_column_label_comes_before_class(beside, silent):
     assert labels == [0, 1, 0, 1, 0, 1] and loader.classes == ["a", "b"]
 
 
-def test_image_field_names_the_column_of_the_files(beside, silent):
+def test_image_field_selects_the_path_column(beside, silent):
     rows = [f"x,{number}.png,{number}" for number in range(6)]
     assert load(beside("path,photo,label", rows), image_field="photo")[1] == list(range(6))
     assert load(beside("path,file,label", rows), image_field="file")[1] == list(range(6))
@@ -195,7 +195,7 @@ def test_image_field_names_the_column_of_the_files(beside, silent):
         load(beside("path,label", rows), image_field="photo")
 
 
-def test_fields_of_a_list_of_paths_are_refused_where_it_has_none(many):
+def test_an_unknown_field_of_a_path_list_is_an_error(many):
     paths = sorted(many.glob("*/*.png"))[:6]
     assert load(paths, image_field="image")[1] == [-1] * 6
     for field in ("image_field", "label_field"):
@@ -203,7 +203,7 @@ def test_fields_of_a_list_of_paths_are_refused_where_it_has_none(many):
             load(paths, **{field: "x"})
 
 
-def test_samples_without_a_label_beside_others_are_told_with_their_number(images, beside, tmp_path):
+def test_partly_missing_labels_cause_a_warning_with_their_count(images, beside, tmp_path):
     message = told(beside("path,label", [f"{n}.png,{n if n % 2 else ''}" for n in range(6)]))
     assert "3 of 6 samples have no label and will get the label -1" in message
     assert "0.png" in message
@@ -217,13 +217,13 @@ def test_samples_without_a_label_beside_others_are_told_with_their_number(images
     assert "1 of 6 samples has no label" in message and "half.tar:2" in message
 
 
-def test_a_list_of_paths_with_a_header_has_no_labels_and_that_is_told(beside):
+def test_a_list_with_only_a_path_column_causes_a_warning(beside):
     message = told(beside("path", [f"{number}.png" for number in range(6)]))
     assert "no sample has a label, so all labels are -1" in message
     assert message.endswith("the path column is the only column")
 
 
-def test_folders_in_a_tar_that_count_with_zeros_are_classes_in_their_order(
+def test_zero_padded_folders_in_a_tar_are_classes(
     images, tmp_path, silent
 ):
     source = write_tar(tmp_path / "1.tar", images, lambda number: f"{5 - number:03}/x.png")
@@ -232,7 +232,7 @@ def test_folders_in_a_tar_that_count_with_zeros_are_classes_in_their_order(
     assert loader.classes == [f"{number:03}" for number in range(6)]
 
 
-def test_nothing_is_told_of_images_that_need_no_label(many, tmp_path, silent):
+def test_unlabeled_sources_cause_no_warning(many, tmp_path, silent):
     paths = sorted(many.glob("*/*.png"))[:6]
     load(paths)
     load(many / "class0")
@@ -240,7 +240,7 @@ def test_nothing_is_told_of_images_that_need_no_label(many, tmp_path, silent):
     load(tmp_path / "list.txt")
 
 
-def test_drop_last_that_leaves_no_batch_is_told_with_what_to_do(many):
+def test_an_epoch_without_batches_causes_a_warning(many):
     paths = sorted(many.glob("*/*.png"))[:6]
     message = told(paths, batch_size=8, drop_last=True)
     assert "6 of 6 images are fewer than a batch" in message
@@ -250,7 +250,7 @@ def test_drop_last_that_leaves_no_batch_is_told_with_what_to_do(many):
     assert "3 of 6 images are fewer than a batch: make batch_size 3 or less" in message
 
 
-def test_a_rank_without_an_image_is_told_with_what_to_do(many):
+def test_a_rank_without_images_causes_a_warning(many):
     paths = sorted(many.glob("*/*.png"))[:3]
     for remainder in ("drop", "uneven"):
         message = told(paths, rank=3, world_size=4, remainder=remainder)
@@ -258,7 +258,7 @@ def test_a_rank_without_an_image_is_told_with_what_to_do(many):
         assert 'make world_size 3 or less, or remainder "pad"' in message
 
 
-def test_batches_that_are_left_are_no_reason_for_a_warning(many, silent):
+def test_a_single_batch_causes_no_warning(many, silent):
     paths = sorted(many.glob("*/*.png"))[:6]
     for settings in (
         {"batch_size": 6, "drop_last": True},
@@ -268,7 +268,7 @@ def test_batches_that_are_left_are_no_reason_for_a_warning(many, silent):
         assert len(load(paths, **settings)[0]) == 1
 
 
-def test_where_no_server_listens_it_is_logged_and_given_up_soon(caplog):
+def test_a_refused_connection_is_logged_and_fails_fast(caplog):
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         address = f"http://127.0.0.1:{unused.getsockname()[1]}"
@@ -279,7 +279,7 @@ def test_where_no_server_listens_it_is_logged_and_given_up_soon(caplog):
     assert record.getMessage().startswith(f"{address}: cannot connect to the server: ")
 
 
-def test_a_folder_in_a_store_where_no_server_listens_is_given_up_soon(caplog, monkeypatch):
+def test_listing_an_unreachable_store_fails_fast(caplog, monkeypatch):
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{unused.getsockname()[1]}")
@@ -290,7 +290,7 @@ def test_a_folder_in_a_store_where_no_server_listens_is_given_up_soon(caplog, mo
         with caplog.at_level(logging.WARNING, "spdl_rs"):
             with pytest.raises(spdl_rs.UnavailableError, match="no response from this server so far"):
                 spdl_rs.ImageLoader("s3://bucket/photos/", batch_size=1)
-        # All the time of one that has answered before is 30 s.
+        # A store that has responded before is retried for 30 s.
         assert time.monotonic() - begun < 8
     (record,) = [record for record in caplog.records if record.name == "spdl_rs"]
     assert record.getMessage().startswith("s3://bucket: cannot connect to the store: ")

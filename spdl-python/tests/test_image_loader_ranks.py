@@ -1,4 +1,4 @@
-"""What each rank of several takes."""
+"""The images that each rank reads, and resume with another world size."""
 
 import collections
 import json
@@ -26,7 +26,7 @@ def paths(many):
 @pytest.mark.parametrize("world", [1, 2, 3, 5, 17, 20])
 @pytest.mark.parametrize("remainder", ["drop", "pad", "uneven"])
 @pytest.mark.parametrize("train", [False, True])
-def test_ranks_take_turns_and_all_are_equally_long_unless_that_is_waived(
+def test_ranks_read_interleaved_positions(
     paths, world, remainder, train
 ):
     (whole,) = ranks(paths, 1, train=train)
@@ -48,21 +48,21 @@ def test_ranks_take_turns_and_all_are_equally_long_unless_that_is_waived(
             assert len(part) == -(-count // 4)
 
 
-def test_all_see_every_image_once_in_an_epoch(paths):
+def test_all_ranks_read_each_image_once(paths):
     parts = ranks(paths[:16], 4, train=True, seed=3)
     for _ in range(3):
         seen = collections.Counter(label for part in parts for label in labels_of(part))
         assert seen == collections.Counter(range(16))
 
 
-def test_a_short_last_batch_may_be_left_out_by_each(paths):
+def test_drop_last_applies_to_each_rank(paths):
     for part in ranks(paths, 3, drop_last=True):
         assert len(part) == 1 and [len(labels) for _, labels in part] == [4]
         assert part.stats()["left_out"] == 1
 
 
 @pytest.mark.parametrize("remainder", ["drop", "pad", "uneven"])
-def test_each_rank_goes_on_from_its_own_state(paths, remainder):
+def test_each_rank_resumes_from_its_own_state(paths, remainder):
     settings = {"train": True, "remainder": remainder, "batch_size": 2}
     for rank in range(3):
         loader = ranks(paths, 3, **settings)[rank]
@@ -78,19 +78,19 @@ def test_each_rank_goes_on_from_its_own_state(paths, remainder):
             other.load_state_dict(loader.state_dict())
 
 
-def test_a_rank_says_which_it_is(paths):
+def test_repr_contains_the_rank(paths):
     assert "rank 1 of 3, " in repr(ranks(paths, 3)[1])
     assert "rank" not in repr(ranks(paths, 1)[0])
 
 
 @pytest.mark.parametrize(("before", "after"), [(4, 2), (2, 3), (3, 1), (1, 4)])
 @pytest.mark.parametrize("train", [False, True])
-def test_the_rest_of_an_epoch_is_divided_among_another_number_of_ranks(paths, before, after, train):
+def test_an_epoch_resumes_with_another_world_size(paths, before, after, train):
     settings = {"train": train, "remainder": "uneven", "batch_size": 2, "seed": 5}
     seen, states = [], []
     for rank, loader in enumerate(ranks(paths, before, **settings)):
         batches = iter(loader)
-        # Not all are equally far.
+        # The ranks stop at different positions.
         for _ in range(1 + rank % 2):
             seen += next(batches)[1].tolist()
         batches.close()
@@ -102,12 +102,12 @@ def test_the_rest_of_an_epoch_is_divided_among_another_number_of_ranks(paths, be
         loader.load_state_dict(state)
         seen += labels_of(loader)
     assert sorted(seen) == list(range(17))
-    # The epoch after it is a whole one, of the new ranks.
+    # The next epoch is complete, divided among the new ranks.
     whole = [label for loader in rest for label in labels_of(loader)]
     assert sorted(whole) == list(range(17)) and {loader.epoch for loader in rest} == {2}
 
 
-def test_what_is_left_looks_as_it_would_have_looked(paths):
+def test_pixels_do_not_change_with_the_world_size(paths):
     settings = {"train": True, "remainder": "uneven", "batch_size": 1, "seed": 5, "size": 16}
     (whole,) = ranks(paths, 1, **settings)
     expected = {labels.item(): images.tobytes() for images, labels in whole}
@@ -121,7 +121,7 @@ def test_what_is_left_looks_as_it_would_have_looked(paths):
             assert images.tobytes() == expected[labels.item()]
 
 
-def test_a_rank_that_is_among_the_new_ones_goes_on_from_a_state_of_its_own(paths):
+def test_a_resumed_rank_saves_and_resumes_its_own_state(paths):
     settings = {"remainder": "uneven", "batch_size": 2}
     states = [next(iter(loader)) and loader.state_dict() for loader in ranks(paths, 4, **settings)]
     first, second = ranks(paths, 2, **settings)
@@ -137,7 +137,7 @@ def test_a_rank_that_is_among_the_new_ones_goes_on_from_a_state_of_its_own(paths
     assert sorted(begun + rest + labels_of(second)) == list(range(8, 17))
 
 
-def test_states_that_do_not_belong_together_are_refused(paths):
+def test_combining_inconsistent_states_is_an_error(paths):
     settings = {"remainder": "uneven", "batch_size": 2}
     states = [loader.state_dict() for loader in ranks(paths, 3, **settings)]
     combine = spdl_rs.ImageLoader.combine_states
@@ -156,7 +156,7 @@ def test_states_that_do_not_belong_together_are_refused(paths):
         combine([{"loader": "another"}])
     with pytest.raises(TypeError, match="must be the dict"):
         combine([7])
-    # Nothing was taken from ranks that had not begun.
+    # Combining states of ranks that have not begun loses no images.
     (loader,) = ranks(paths, 1, **settings)
     loader.load_state_dict(combine(states))
     assert sorted(labels_of(loader)) == list(range(17))

@@ -66,14 +66,14 @@ def test_hooks_of_native_stages_are_run_around_each_item(many):
 
 
 def test_a_hook_that_fails_is_a_failure_of_the_item(many):
-    class Refusing(TaskHook):
+    class UnpicklableDataset(TaskHook):
         @contextlib.asynccontextmanager
         async def task_hook(self, input_item=None):
             raise OSError("refused")
             yield
 
     builder = source(files(many)[:1]).pipe(Fetch())
-    error = failure_of(builder, max_failures=0, task_hook_factory=lambda info: [Refusing()])
+    error = failure_of(builder, max_failures=0, task_hook_factory=lambda info: [UnpicklableDataset()])
     assert type(error) is OSError
 
 
