@@ -1,5 +1,4 @@
-//! Batches meet streams that are captured into graphs: those are told nothing, and nobody is left in the
-//! dark about it.
+//! Streams that are captured into CUDA graphs: operations on them are errors and do not break the capture.
 #![cfg(feature = "testing")]
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -17,7 +16,7 @@ fn fake() -> (FakeDriver, CudaDevice) {
     (driver, device)
 }
 
-fn assert_says_what_to_do(error: &Error) {
+fn assert_capture_error(error: &Error) {
     assert_eq!(error.kind(), ErrorKind::InvalidArgument);
     assert!(!error.is_fatal());
     assert!(error.message().contains("during the capture of a CUDA graph"), "{error}");
@@ -25,14 +24,14 @@ fn assert_says_what_to_do(error: &Error) {
 }
 
 #[test]
-fn a_stream_that_is_captured_is_told_nothing_until_that_has_ended() {
+fn a_captured_stream_is_not_used_until_its_capture_ends() {
     let (driver, device) = fake();
     for stream in [driver.consumer_stream(), ConsumerStream::per_thread_default()] {
         let batch = send(&driver, &device, 1, LEN).unwrap();
         driver.set_stream_captured(&stream, true);
-        assert_says_what_to_do(&batch.wait_on(&stream).unwrap_err());
-        assert_says_what_to_do(&batch.download(Some(&stream)).unwrap_err());
-        // Neither has taken anything.
+        assert_capture_error(&batch.wait_on(&stream).unwrap_err());
+        assert_capture_error(&batch.download(Some(&stream)).unwrap_err());
+        // Neither holds memory.
         assert_eq!(device.statistics().slabs.withheld_bytes, 0);
         driver.set_stream_captured(&stream, false);
         batch.wait_on(&stream).unwrap();
@@ -46,7 +45,7 @@ fn a_stream_that_is_captured_is_told_nothing_until_that_has_ended() {
 }
 
 #[test]
-fn memory_that_a_graph_being_captured_may_use_is_not_used_again() {
+fn memory_that_a_captured_graph_may_use_is_not_reused() {
     let (driver, device) = fake();
     for (number, stream) in
         [driver.consumer_stream(), ConsumerStream::per_thread_default()].iter().enumerate()
@@ -58,7 +57,7 @@ fn memory_that_a_graph_being_captured_may_use_is_not_used_again() {
         drop(batch);
         let slabs = device.statistics().slabs;
         assert_eq!((slabs.live_bytes, slabs.withheld_bytes), (0, 512 * (number + 1)));
-        // Others go on meanwhile, in other memory.
+        // Other uploads use other memory.
         let next = send(&driver, &device, 2, LEN).unwrap();
         assert_ne!(next.address(), address);
         driver.set_stream_captured(stream, false);
@@ -70,20 +69,20 @@ fn memory_that_a_graph_being_captured_may_use_is_not_used_again() {
 }
 
 #[test]
-fn the_default_stream_is_told_nothing_while_the_stream_of_a_thread_that_waits_for_it_is_captured() {
+fn the_default_stream_is_not_used_while_a_per_thread_stream_is_captured() {
     let (driver, device) = fake();
     let batch = send(&driver, &device, 1, LEN).unwrap();
     std::thread::scope(|scope| {
         let user = scope.spawn(|| {
-            let own = ConsumerStream::per_thread_default();
-            batch.wait_on(&own).unwrap();
-            driver.set_stream_captured(&own, true);
+            let stream = ConsumerStream::per_thread_default();
+            batch.wait_on(&stream).unwrap();
+            driver.set_stream_captured(&stream, true);
         });
         user.join().unwrap();
     });
     let error = batch.wait_on(&ConsumerStream::legacy_default()).unwrap_err();
-    assert_says_what_to_do(&error);
-    // That thread's stream has no name here, and what stands for it cannot be asked.
+    assert_capture_error(&error);
+    // This thread cannot name the per-thread stream of another, so the memory is withheld.
     drop(batch);
     assert_eq!(device.statistics().slabs.withheld_bytes, 512);
     assert_eq!(driver.violations(), []);
@@ -91,7 +90,7 @@ fn the_default_stream_is_told_nothing_while_the_stream_of_a_thread_that_waits_fo
 
 #[cfg(all(feature = "images", feature = "python"))]
 #[test]
-fn a_stream_that_is_captured_is_told_nothing_where_samples_are_to_be_made_behind_it() {
+fn samples_cannot_be_ordered_after_a_captured_stream() {
     use spdl_core::Device;
     use spdl_cuda::kernels::{ImageKernels, ResizePlan};
     use spdl_cuda::pixels::{DevicePlane, SourceImage};
@@ -115,7 +114,7 @@ fn a_stream_that_is_captured_is_told_nothing_where_samples_are_to_be_made_behind
     for stream in [driver.consumer_stream(), ConsumerStream::per_thread_default()] {
         driver.set_stream_captured(&stream, true);
         let records = driver.calls_of("cuEventRecord");
-        assert_says_what_to_do(&make(&stream).unwrap_err());
+        assert_capture_error(&make(&stream).unwrap_err());
         assert_eq!(driver.calls_of("cuEventRecord"), records);
         assert_eq!(device.statistics().slabs.withheld_bytes, 0);
         driver.set_stream_captured(&stream, false);

@@ -1,4 +1,4 @@
-//! Every call of the driver may fail: that is an error with its kind, and nothing is left behind.
+//! Each driver call may fail: the result is an error of the right kind, without leaks.
 
 // promise of this file: G11
 #![cfg(feature = "testing")]
@@ -13,14 +13,14 @@ use spdl_cuda::driver::DriverError;
 use spdl_cuda::testing::{FakeDriver, KernelRead, Schedule};
 use spdl_cuda::{ConsumerStream, CudaDevice};
 
-/// Out of memory, a wrong value, busy, forked, unknown, of a newer driver.
-const PASSING: [u32; 6] = [2, 1, 46, 3, 999, 4242];
+/// Out of memory, invalid value, device unavailable, not initialised, unknown, newer driver.
+const TRANSIENT: [u32; 6] = [2, 1, 46, 3, 999, 4242];
 
-/// An illegal address, a failed launch, memory that cannot be corrected.
+/// Illegal address, launch failure, uncorrectable ECC error.
 const STICKY: [u32; 3] = [700, 719, 214];
 
-/// A little epoch with one consumer that goes on behind failures. Returns them, and checks what
-/// arrived.
+/// A short epoch with one consumer that continues after failures. Checks the batches that arrive, and
+/// returns the failures.
 fn epoch(driver: &FakeDriver) -> Vec<Error> {
     let stream = driver.consumer_stream();
     let mut failures = Vec::new();
@@ -63,7 +63,7 @@ fn step(
     Ok(seen)
 }
 
-/// How many calls an epoch makes where none fails.
+/// The number of calls of an epoch without failures.
 fn calls() -> usize {
     let driver = FakeDriver::new(1, Schedule::Held);
     assert!(epoch(&driver).is_empty());
@@ -76,11 +76,11 @@ fn cause(error: &Error) -> DriverError {
 }
 
 #[test]
-fn g11_any_call_may_fail_once_and_nothing_is_left_or_used_too_early() {
+fn g11_any_single_call_may_fail_without_leaks_or_races() {
     let calls = calls();
     assert!(calls > 100, "{calls}");
-    let mut told = 0;
-    for code in PASSING {
+    let mut reported = 0;
+    for code in TRANSIENT {
         for failing in 0..calls {
             for schedule in [Schedule::Held, Schedule::Prompt, Schedule::Seeded(failing as u64)] {
                 let driver = FakeDriver::new(1, schedule);
@@ -97,15 +97,15 @@ fn g11_any_call_may_fail_once_and_nothing_is_left_or_used_too_early() {
                     assert_eq!(cause(error).code, code, "{case}");
                     assert!(!error.is_fatal(), "{case}");
                 }
-                told += failures.len();
+                reported += failures.len();
             }
         }
     }
-    assert!(told > calls * PASSING.len(), "most failures are told: {told}");
+    assert!(reported > calls * TRANSIENT.len(), "only {reported} failures reported");
 }
 
 #[test]
-fn g11_several_calls_may_fail_one_after_the_other_and_nothing_is_used_too_early() {
+fn g11_several_consecutive_calls_may_fail_without_races() {
     let calls = calls();
     for count in 2..12 {
         for failing in 0..calls {
@@ -118,7 +118,7 @@ fn g11_several_calls_may_fail_one_after_the_other_and_nothing_is_used_too_early(
 }
 
 #[test]
-fn g11_a_device_that_is_lost_stays_so_and_nothing_it_may_use_is_freed() {
+fn g11_a_lost_device_stays_lost_and_memory_in_use_is_not_freed() {
     let calls = calls();
     for code in STICKY {
         for failing in 0..calls {
@@ -137,14 +137,13 @@ fn g11_a_device_that_is_lost_stays_so_and_nothing_it_may_use_is_freed() {
 }
 
 #[test]
-fn what_a_download_that_failed_may_still_read_is_not_written() {
+fn memory_that_a_failed_download_may_read_is_not_overwritten() {
     let mut failures = 0;
     for failing in 0..30 {
         let driver = FakeDriver::new(1, Schedule::Held);
         let device = CudaDevice::on(driver.clone(), 0).unwrap();
         let batch = send(&driver, &device, 1, LEN).unwrap();
-        // Where it is the record behind the copy that fails, nobody gets to know either when the copy
-        // is done: the calls that wait for it fail as well.
+        // If the record after the copy fails, the end of the copy is unknown, because waits fail as well.
         driver.fail_calls(failing, 5, 999);
         failures += usize::from(batch.download(None).is_err());
         driver.fail_calls(0, 0, 999);
@@ -156,7 +155,7 @@ fn what_a_download_that_failed_may_still_read_is_not_written() {
 }
 
 #[test]
-fn a_lost_device_is_not_asked_again() {
+fn a_lost_device_gets_no_further_calls() {
     let driver = FakeDriver::new(1, Schedule::Prompt);
     let device = CudaDevice::on(driver.clone(), 0).unwrap();
     let batch = send(&driver, &device, 1, LEN).unwrap();
@@ -171,11 +170,11 @@ fn a_lost_device_is_not_asked_again() {
 }
 
 #[test]
-fn what_could_not_be_destroyed_is_counted() {
+fn failed_destructions_are_counted() {
     let driver = FakeDriver::new(1, Schedule::Prompt);
     let device = CudaDevice::on(driver.clone(), 0).unwrap();
     drop(device.buffers().take(LEN).unwrap());
-    // The pool has no room for both, and lets go of the old one.
+    // The pool has no capacity for both, and frees the old buffer.
     driver.fail_next("cuMemHostUnregister", 999);
     drop(device.buffers().take(200 * LEN).unwrap());
     assert_eq!(device.statistics().release_failures, 1);
@@ -185,7 +184,7 @@ fn what_could_not_be_destroyed_is_counted() {
 }
 
 #[test]
-fn a_device_that_is_not_there_is_an_error_that_says_so() {
+fn a_device_that_does_not_exist_is_an_error() {
     let error = CudaDevice::on(FakeDriver::new(2, Schedule::Prompt), 2).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidArgument);
     let report = error.report();

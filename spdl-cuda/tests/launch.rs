@@ -1,5 +1,5 @@
-//! Kernels are started behind all that they need, nothing they use is touched before they are done, and
-//! nobody waits for that.
+//! Kernel launches are ordered after their inputs, and before any reuse of their memory. The host never
+//! waits.
 
 // promise of this file: DEV3
 #![cfg(all(feature = "images", feature = "testing"))]
@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
 use common::simple_kernel::device;
-use common::{Chance, own};
+use common::{Chance, into_cuda_memory};
 use spdl_core::memory::DeviceMemory;
 use spdl_core::{DType, Device, ErrorKind, Result};
 use spdl_cuda::kernels::{ImageKernels, ResizePlan, SampleBatch};
@@ -23,10 +23,10 @@ use spdl_media::image::CropBox;
 use spdl_media::transform::TensorSpec;
 use spdl_media::{ImageTransform, Size};
 
-/// With those of `order.rs` and `images`, more than the promise G1 names.
+/// The number of seeds. Together with `order.rs` and `images`, more than G1 promises.
 const SCHEDULES: u64 = 20_000;
 
-/// Images have 2 x 2 pixels, and so have samples.
+/// Images and samples have 2 x 2 pixels.
 const SIDE: u32 = 2;
 const BYTES: usize = 12;
 
@@ -39,7 +39,7 @@ fn send(driver: &FakeDriver, device: &CudaDevice, number: usize) -> Result<Arc<C
     let mut buffer = device.host_buffer(BYTES)?;
     driver.host_writes(&buffer);
     buffer.fill(number as u8);
-    Ok(Arc::from(own(device.upload(buffer)?.memory)))
+    Ok(Arc::from(into_cuda_memory(device.upload(buffer)?.memory)))
 }
 
 fn push(batch: &mut SampleBatch, memory: &Arc<CudaMemory>) -> Result<()> {
@@ -53,10 +53,10 @@ fn push(batch: &mut SampleBatch, memory: &Arc<CudaMemory>) -> Result<()> {
 fn launch(kernels: &ImageKernels, images: &[Arc<CudaMemory>]) -> Result<Box<CudaMemory>> {
     let mut batch = kernels.batch(&format(), 4)?;
     images.iter().try_for_each(|image| push(&mut batch, image))?;
-    Ok(own(kernels.launch(batch)?.memory))
+    Ok(into_cuda_memory(kernels.launch(batch)?.memory))
 }
 
-/// A batch of images with these numbers.
+/// Launches a batch of images with these numbers.
 fn make(
     driver: &FakeDriver,
     device: &CudaDevice,
@@ -71,7 +71,7 @@ fn bytes_of(numbers: &[usize]) -> Vec<u8> {
     numbers.iter().flat_map(|number| [*number as u8; BYTES]).collect()
 }
 
-/// Batches of an arbitrary consumer on an arbitrarily slow device; it panics where anything is wrong.
+/// Batches of a random consumer on a device with random delays. Panics on any violation.
 fn run(seed: u64) {
     let (driver, device) = device(Schedule::Seeded(seed));
     let kernels = ImageKernels::new(&device).unwrap();
@@ -121,7 +121,7 @@ fn run(seed: u64) {
 }
 
 #[test]
-fn g1_no_schedule_lets_a_kernel_run_too_early_or_takes_from_it_what_it_uses() {
+fn g1_no_schedule_runs_a_kernel_early_or_overwrites_its_input() {
     let threads = std::thread::available_parallelism().map_or(2, |count| count.get()).min(8) as u64;
     std::thread::scope(|scope| {
         for thread in 0..threads {
@@ -130,18 +130,18 @@ fn g1_no_schedule_lets_a_kernel_run_too_early_or_takes_from_it_what_it_uses() {
     });
 }
 
-/// Makes batches one after the other on a device that does nothing unless somebody waits, so that the
-/// memory of each is used again for the next. Returns how many records and waits that took.
+/// Launches batches in sequence on a device that works only when the host waits, so that each batch reuses
+/// the memory of the last. Returns the number of records and waits.
 fn use_everything(driver: &FakeDriver, device: &CudaDevice) -> usize {
     let kernels = ImageKernels::new(device).unwrap();
     let stream = driver.consumer_stream();
     for round in 0..3 {
-        // Of one image: copies of one stream are in order, so the last of several would do.
+        // With one image: for several copies on one stream, the wait for the last would suffice.
         let batch = make(driver, device, &kernels, &[round]).unwrap();
         batch.wait_on(&stream).unwrap();
         driver.read_by_kernel(&stream, batch.address(), batch.len());
     }
-    // One that nobody uses, and a copy into its place.
+    // An unused batch, and a copy into its memory.
     drop(make(driver, device, &kernels, &[7]).unwrap());
     let calls = driver.order_calls();
     for number in 0..8 {
@@ -155,7 +155,7 @@ fn use_everything(driver: &FakeDriver, device: &CudaDevice) -> usize {
 }
 
 #[test]
-fn g1_every_record_and_wait_of_a_launch_is_needed_and_one_that_is_left_out_is_reported() {
+fn g1_each_omitted_record_or_wait_of_a_launch_is_detected() {
     let (driver, device) = device(Schedule::Held);
     let count = use_everything(&driver, &device);
     assert_eq!(driver.violations(), []);
@@ -164,19 +164,19 @@ fn g1_every_record_and_wait_of_a_launch_is_needed_and_one_that_is_left_out_is_re
         let (driver, device) = self::device(Schedule::Held);
         driver.skip_order_call(left_out);
         use_everything(&driver, &device);
-        assert!(!driver.violations().is_empty(), "nobody missed record or wait {left_out}");
+        assert!(!driver.violations().is_empty(), "omitted record or wait {left_out} not detected");
     }
 }
 
 #[test]
-fn g2_in_the_steady_state_launches_wait_for_nothing_and_allocate_nothing() {
+fn g2_launches_do_not_wait_or_allocate_in_the_steady_state() {
     let (driver, device) = device(Schedule::Held);
     let kernels = ImageKernels::new(&device).unwrap();
     let stream = driver.consumer_stream();
     let mut queue = VecDeque::new();
     let mut counts = Vec::new();
     for number in 0..500 {
-        // Short batches among full ones.
+        // Partial batches among full ones.
         let numbers: Vec<usize> = (0..1 + number % 4).collect();
         queue.push_back(make(&driver, &device, &kernels, &numbers).unwrap());
         if queue.len() > 2 {
@@ -191,12 +191,12 @@ fn g2_in_the_steady_state_launches_wait_for_nothing_and_allocate_nothing() {
     }
     assert_eq!(counts[60], counts[499], "(waits, allocations)");
     assert_eq!(driver.calls_of("cuEventSynchronize"), 0);
-    assert_eq!(driver.calls_of("cuLaunchKernel"), 500, "one for each batch");
+    assert_eq!(driver.calls_of("cuLaunchKernel"), 500, "one launch per batch");
     assert_eq!(driver.violations(), []);
 }
 
 #[test]
-fn g11_any_call_of_a_launch_may_fail_and_nothing_is_left_or_used_too_early() {
+fn g11_any_call_of_a_launch_may_fail_without_leaks_or_races() {
     let batches = |driver: &FakeDriver| -> Result<()> {
         let device = CudaDevice::on(driver.clone(), 0)?;
         let kernels = ImageKernels::new(&device)?;
@@ -216,14 +216,14 @@ fn g11_any_call_of_a_launch_may_fail_and_nothing_is_left_or_used_too_early() {
     let driver = FakeDriver::new(1, Schedule::Held);
     batches(&driver).unwrap();
     let calls = driver.calls();
-    let mut told = 0;
+    let mut reported = 0;
     for code in [2, 1, 999, 719] {
-        // Six: so many that it cannot be told either whether what was started is over.
+        // After six failed calls, the library cannot determine whether started work is complete.
         for count in [1, 6] {
             for failing in 0..calls {
                 let driver = FakeDriver::new(1, Schedule::Held);
                 driver.fail_calls(failing, count, code);
-                told += usize::from(batches(&driver).is_err());
+                reported += usize::from(batches(&driver).is_err());
                 driver.run_all();
                 let case = format!("{count} calls from {failing} on with {code}");
                 assert_eq!(driver.violations(), [], "{case}");
@@ -237,11 +237,11 @@ fn g11_any_call_of_a_launch_may_fail_and_nothing_is_left_or_used_too_early() {
             }
         }
     }
-    assert!(told > 3 * calls, "most failures are told: {told} of {}", 8 * calls);
+    assert!(reported > 3 * calls, "only {reported} of {} failures reported", 8 * calls);
 }
 
 #[test]
-fn g11_memory_that_a_launch_cannot_wait_for_is_not_tried_again() {
+fn g11_memory_is_withheld_after_a_failed_wait_of_a_launch() {
     let (driver, device) = device(Schedule::Held);
     let kernels = ImageKernels::new(&device).unwrap();
     let stream = driver.consumer_stream();
@@ -250,11 +250,11 @@ fn g11_memory_that_a_launch_cannot_wait_for_is_not_tried_again() {
     batch.wait_on(&stream).unwrap();
     drop(batch);
     let before = device.statistics().slabs;
-    // As where the consumer's stream was captured when the batch was dropped.
+    // As if the consumer's stream had been captured when the batch was dropped.
     driver.fail_next("cuStreamWaitEvent", 907);
     let error = launch(&kernels, std::slice::from_ref(&image)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidArgument);
-    // That of the samples, and of the table.
+    // The memory of the samples and of the table.
     let slabs = device.statistics().slabs;
     assert_eq!((slabs.live_bytes, slabs.free_bytes), (before.live_bytes, 0));
     assert_eq!(slabs.withheld_bytes, before.free_bytes);
@@ -265,11 +265,11 @@ fn g11_memory_that_a_launch_cannot_wait_for_is_not_tried_again() {
     assert_eq!(driver.live_resources(), LiveResources::default());
 }
 
-/// An allocator that tells what it was asked for, and gives addresses where nothing is.
+/// An allocator that records the requested sizes, and returns unusable addresses.
 #[derive(Debug, Default)]
 struct Addresses(Mutex<Vec<usize>>);
 
-// SAFETY: nobody uses what it gives.
+// SAFETY: no test accesses the memory.
 unsafe impl DeviceAllocator for Addresses {
     fn allocate(&self, bytes: usize) -> Result<u64> {
         self.0.lock().unwrap().push(bytes);
@@ -280,7 +280,7 @@ unsafe impl DeviceAllocator for Addresses {
 }
 
 #[test]
-fn b2_memory_of_more_than_4_gibibytes_is_asked_for_whole() {
+fn b2_batches_of_more_than_4_gibibytes_are_one_allocation() {
     let (_driver, device) = device(Schedule::Prompt);
     let kernels = ImageKernels::new(&device).unwrap();
     let addresses = Arc::new(Addresses::default());
@@ -291,12 +291,12 @@ fn b2_memory_of_more_than_4_gibibytes_is_asked_for_whole() {
             .unwrap(),
     );
     let bytes = 224 * 224 * 3 * 4 * 8000;
-    let asked = addresses.0.lock().unwrap().clone();
-    assert!(asked.len() == 1 && (bytes..bytes + bytes / 8).contains(&asked[0]), "{asked:?}");
+    let sizes = addresses.0.lock().unwrap().clone();
+    assert!(sizes.len() == 1 && (bytes..bytes + bytes / 8).contains(&sizes[0]), "{sizes:?}");
 }
 
 #[test]
-fn a_device_gets_kernels_that_it_runs_or_an_error_that_says_what_it_lacks() {
+fn kernels_match_the_device_or_the_error_names_what_is_missing() {
     let load = |major, minor, code: Option<u32>| {
         let (driver, device) = device(Schedule::Prompt);
         driver.set_compute_capability(major, minor);
@@ -308,13 +308,13 @@ fn a_device_gets_kernels_that_it_runs_or_an_error_that_says_what_it_lacks() {
     for (major, minor, expected) in [(7, 5, "sm_75"), (8, 9, "sm_80"), (12, 1, "compute_75")] {
         assert_eq!(load(major, minor, None).unwrap(), expected);
     }
-    let lacks = [
+    let missing = [
         (7, 0, None, "need 7.5 or newer"),
         (12, 1, Some(221), "the PTX compiler of the driver is missing"),
         (12, 1, Some(222), "install a newer NVIDIA driver"),
         (12, 1, Some(223), "unset CUDA_DISABLE_PTX_JIT"),
     ];
-    for (major, minor, code, words) in lacks {
+    for (major, minor, code, words) in missing {
         let error = load(major, minor, code).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unsupported, "{}", error.report());
         assert!(error.message().contains(words), "{error}");
@@ -322,7 +322,7 @@ fn a_device_gets_kernels_that_it_runs_or_an_error_that_says_what_it_lacks() {
 }
 
 #[test]
-fn what_cannot_be_launched_is_refused_and_the_next_batch_is_made() {
+fn invalid_launches_are_refused_and_the_next_batch_succeeds() {
     let (driver, device) = device(Schedule::Held);
     let kernels = ImageKernels::new(&device).unwrap();
     assert_eq!(kernels.architecture(), "sm_90");
@@ -330,7 +330,7 @@ fn what_cannot_be_launched_is_refused_and_the_next_batch_is_made() {
         |result: Result<()>| assert_eq!(result.unwrap_err().kind(), ErrorKind::InvalidArgument);
     let image = send(&driver, &device, 1).unwrap();
     let mut batch = kernels.batch(&format(), 1).unwrap();
-    // One pixel beyond the memory.
+    // One byte beyond the memory.
     let plane = DevicePlane { address: image.address() as u64 + 1, pitch: 6 };
     let beyond = SourceImage::rgb8(SIDE, SIDE, plane).unwrap();
     let whole = CropBox { left: 0.0, top: 0.0, width: 2.0, height: 2.0 };
@@ -358,7 +358,7 @@ fn what_cannot_be_launched_is_refused_and_the_next_batch_is_made() {
 }
 
 #[test]
-fn a_kernel_that_uses_what_it_was_not_said_to_is_reported() {
+fn undeclared_accesses_of_a_kernel_are_reported() {
     let (driver, device) = device(Schedule::Held);
     let kernels = ImageKernels::new(&device).unwrap();
     let image = send(&driver, &device, 1).unwrap();
@@ -376,7 +376,7 @@ fn a_kernel_that_uses_what_it_was_not_said_to_is_reported() {
 }
 
 #[test]
-fn a_slab_whose_readers_have_not_waited_for_its_copy_is_not_written_before_that() {
+fn a_slab_is_not_overwritten_before_its_copy_even_if_no_reader_has_waited() {
     for waits in [false, true] {
         let (driver, device) = device(Schedule::Held);
         let kernels = ImageKernels::new(&device).unwrap();
@@ -388,10 +388,10 @@ fn a_slab_whose_readers_have_not_waited_for_its_copy_is_not_written_before_that(
             batch.wait_on(&stream).unwrap();
         }
         drop(batch);
-        // The samples take the place of the batch, on another stream than that of the copy.
+        // The samples reuse the memory of the batch, on another stream than its copy.
         let samples = launch(&kernels, &[image]).unwrap();
         driver.run_all();
-        assert_eq!(driver.violations(), [], "where the stream has waited: {waits}");
+        assert_eq!(driver.violations(), [], "the stream has waited: {waits}");
         drop(samples);
     }
 }

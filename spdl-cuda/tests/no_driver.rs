@@ -1,4 +1,4 @@
-//! Without a driver, and with one that cannot be used, there are errors that say what to do, at once.
+//! Without a usable driver, errors name the remedy and are returned immediately.
 
 // promise of this file: G10
 
@@ -21,7 +21,7 @@ fn nowhere() -> Search {
 
 // promise: G10
 #[test]
-fn g10_without_a_driver_a_device_is_a_typed_error_that_says_what_to_do() {
+fn g10_without_a_driver_the_error_names_the_remedy() {
     let error = CudaDevice::open_with(3, &nowhere()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported);
     assert!(error.message().starts_with("cannot open CUDA device 3; install an NVIDIA driver"));
@@ -33,7 +33,7 @@ fn g10_without_a_driver_a_device_is_a_typed_error_that_says_what_to_do() {
 
 // promise: G10
 #[test]
-fn g10_the_error_comes_within_five_milliseconds() {
+fn g10_the_error_is_returned_within_five_milliseconds() {
     let search = nowhere();
     let mut times = [(); 21].map(|()| {
         let start = Instant::now();
@@ -55,7 +55,7 @@ fn g10_the_status_names_each_part_with_its_reason_and_its_remedy() {
     for part in &status.parts {
         assert!(!part.available, "{part:?}");
         assert!(!part.detail.is_empty(), "{part:?}");
-        // Nobody is told to install what nothing uses.
+        // No remedy for the library that this crate does not use.
         let is_unused = part.part == Part::Nvrtc;
         assert_eq!(part.remedy.is_empty(), is_unused, "{part:?}");
         assert_eq!(
@@ -72,7 +72,7 @@ fn g10_the_status_names_each_part_with_its_reason_and_its_remedy() {
 
 // promise: G10
 #[test]
-fn g10_auto_falls_back_to_the_host_counts_that_and_says_it_once() {
+fn g10_auto_falls_back_to_the_host_and_reports_it_once() {
     let chosen = [(); 3].map(|()| choose_device("auto", &nowhere()).unwrap());
     assert!(chosen.iter().all(|chosen| chosen.device.space() == Space::Host));
     let first: Vec<bool> =
@@ -81,7 +81,7 @@ fn g10_auto_falls_back_to_the_host_counts_that_and_says_it_once() {
     assert_eq!(fallbacks(), 3);
     let reason = &chosen[0].fallback.as_ref().unwrap().reason;
     assert_eq!(reason.kind(), ErrorKind::Unsupported);
-    // Who asks for the host, or for a device, gets that or an error.
+    // Explicit requests do not fall back.
     assert!(choose_device("cpu", &nowhere()).unwrap().fallback.is_none());
     for request in ["cuda", "cuda:1"] {
         let error = choose_device(request, &nowhere()).unwrap_err();

@@ -1,5 +1,4 @@
-//! JPEGs by a stand-in for nvJPEG, which needs no device: who decodes what and where to, and what
-//! becomes of an image, or a call, that fails.
+//! JPEGs with an nvJPEG stub: assignment of backends and output memory, failed images, failed calls.
 
 // promise of this file: G5
 #![cfg(all(feature = "images", feature = "testing", unix))]
@@ -20,7 +19,7 @@ fn device() -> (FakeDriver, CudaDevice) {
     (driver, device)
 }
 
-fn path(image: &DecodedJpeg) -> Option<JpegBackend> {
+fn backend_of(image: &DecodedJpeg) -> Option<JpegBackend> {
     match image {
         DecodedJpeg::Decoded { backend, .. } => Some(*backend),
         _ => None,
@@ -28,13 +27,13 @@ fn path(image: &DecodedJpeg) -> Option<JpegBackend> {
 }
 
 #[test]
-fn each_image_goes_to_what_decodes_it_and_has_a_place_of_its_own() {
+fn each_image_has_a_suitable_backend_and_separate_memory() {
     let stub = stub();
     let (driver, device) = device();
     let mut decoder = NvJpeg::new_with(&device, &stub.search()).unwrap();
     assert_eq!((decoder.version(), decoder.engines()), ([13, 1, 2], (2, 4)));
-    let mut cut = jpeg(0xC0, 10, 11);
-    cut.truncate(cut.len() - 2);
+    let mut truncated = jpeg(0xC0, 10, 11);
+    truncated.truncate(truncated.len() - 2);
     let mut refused = jpeg(0xC0, 10, 13);
     refused.push(b'N');
     let mut cmyk = jpeg(0xC0, 10, 14);
@@ -44,16 +43,16 @@ fn each_image_goes_to_what_decodes_it_and_has_a_place_of_its_own() {
     let images = [
         jpeg(0xC0, 500, 375),
         jpeg(0xC2, 10, 12),
-        cut.clone(),
+        truncated.clone(),
         refused.clone(),
         cmyk,
         b"GIF89a".to_vec(),
     ];
     let encoded: Vec<Bytes> = images.iter().cloned().map(Bytes::from).collect();
     let batch = decoder.decode(&encoded).unwrap();
-    let paths: Vec<_> = batch.images.iter().map(path).collect();
-    let (engine, hybrid) = (Some(JpegBackend::Hardware), Some(JpegBackend::Hybrid));
-    assert_eq!(paths, [engine, hybrid, hybrid, hybrid, None, None]);
+    let backends: Vec<_> = batch.images.iter().map(backend_of).collect();
+    let (hardware, hybrid) = (Some(JpegBackend::Hardware), Some(JpegBackend::Hybrid));
+    assert_eq!(backends, [hardware, hybrid, hybrid, hybrid, None, None]);
     assert!(
         matches!(&batch.images[4], DecodedJpeg::Unsupported(header) if header.size.width == 14)
     );
@@ -63,8 +62,8 @@ fn each_image_goes_to_what_decodes_it_and_has_a_place_of_its_own() {
     let address = spdl_core::memory::DeviceMemory::address(&batch.memory);
     let mut expected = Vec::new();
     for (image, encoded) in batch.images.iter().zip(&encoded) {
-        if let DecodedJpeg::Decoded { offset, header, backend: path, .. } = image {
-            let name = if *path == JpegBackend::Hardware { "engine" } else { "image" };
+        if let DecodedJpeg::Decoded { offset, header, backend, .. } = image {
+            let name = if *backend == JpegBackend::Hardware { "engine" } else { "image" };
             let pitch = header.size.width as usize * 3;
             expected.push((name.to_owned(), address + offset, pitch, encoded.len()));
         }
@@ -81,7 +80,7 @@ fn each_image_goes_to_what_decodes_it_and_has_a_place_of_its_own() {
 }
 
 #[test]
-fn an_image_that_is_damaged_spoils_no_other() {
+fn a_corrupt_image_does_not_affect_the_others() {
     let stub = stub();
     let (_, device) = device();
     let mut decoder = NvJpeg::new_with(&device, &stub.search()).unwrap();
@@ -110,19 +109,21 @@ fn an_image_that_is_damaged_spoils_no_other() {
                         error.report()
                     );
                 }
-                image => assert!(number % 7 != 3 && path(image).is_some(), "{number}: {image:?}"),
+                image => {
+                    assert!(number % 7 != 3 && backend_of(image).is_some(), "{number}: {image:?}")
+                }
             }
         }
-        // A sound batch after one that failed uses the engines again.
-        let sound: Vec<Bytes> = (0..9).map(|_| jpeg(0xC0, 20, 30).into()).collect();
-        let batch = decoder.decode(&sound).unwrap();
-        let on_engines = |image: &&DecodedJpeg| path(image) == Some(JpegBackend::Hardware);
-        assert!(batch.images.iter().filter(on_engines).count() > 0, "round {round}");
+        // A valid batch after a failed one uses the hardware backend again.
+        let valid: Vec<Bytes> = (0..9).map(|_| jpeg(0xC0, 20, 30).into()).collect();
+        let batch = decoder.decode(&valid).unwrap();
+        let by_hardware = |image: &&DecodedJpeg| backend_of(image) == Some(JpegBackend::Hardware);
+        assert!(batch.images.iter().filter(by_hardware).count() > 0, "round {round}");
     }
 }
 
 #[test]
-fn what_the_engines_decode_a_batch_with_is_not_used_again_before_that_is_done() {
+fn hardware_states_are_not_reused_before_their_batch_is_complete() {
     let stub = stub();
     let driver = FakeDriver::new(1, Schedule::Held);
     let device = CudaDevice::on(driver.clone(), 0).unwrap();
@@ -132,16 +133,16 @@ fn what_the_engines_decode_a_batch_with_is_not_used_again_before_that_is_done() 
     let mut held = Vec::new();
     for _ in 0..10 {
         held.push(decoder.decode(&[jpeg(0xC0, 5, 6).into()]).unwrap());
-        assert_eq!(path(&held.last().unwrap().images[0]), Some(JpegBackend::Hardware));
+        assert_eq!(backend_of(&held.last().unwrap().images[0]), Some(JpegBackend::Hardware));
         waits.push(driver.calls_of("cuEventSynchronize"));
     }
-    // Eight are under way at the same time.
+    // At most eight batches are in flight.
     assert_eq!(waits, [0, 0, 0, 0, 0, 0, 0, 0, 1, 2]);
     assert_eq!(driver.violations(), []);
 }
 
 #[test]
-fn g11_memory_that_a_batch_cannot_wait_for_is_not_tried_again() {
+fn g11_memory_is_withheld_after_a_failed_wait_of_nvjpeg() {
     let stub = stub();
     let driver = FakeDriver::new(1, Schedule::Held);
     let device = CudaDevice::on(driver.clone(), 0).unwrap();
@@ -152,7 +153,7 @@ fn g11_memory_that_a_batch_cannot_wait_for_is_not_tried_again() {
     batch.memory.wait_on(&stream).unwrap();
     drop(batch);
     let before = device.statistics().slabs;
-    // As where the consumer's stream was captured when the batch was dropped.
+    // As if the consumer's stream had been captured when the batch was dropped.
     driver.fail_next("cuStreamWaitEvent", 907);
     let error = decoder.decode(&encoded).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidArgument);
@@ -167,15 +168,15 @@ fn g11_memory_that_a_batch_cannot_wait_for_is_not_tried_again() {
 }
 
 #[test]
-fn a_device_with_no_memory_to_spare_decodes_in_as_much_as_is_needed() {
+fn a_nearly_full_device_allocates_exactly_the_required_memory() {
     let stub = stub();
     let (driver, device) = device();
     let encoded = [Bytes::from(jpeg(0xC0, 100, 100))];
-    // An eighth more is taken where there is more, as the next batch may be a little larger.
+    // If memory is available, an eighth more is allocated, because the next batch may be larger.
     driver.set_memory(32 << 10);
     let mut decoder = NvJpeg::new_with(&device, &stub.search()).unwrap();
     let batch = decoder.decode(&encoded).unwrap();
-    assert!(path(&batch.images[0]).is_some());
+    assert!(backend_of(&batch.images[0]).is_some());
     let error = decoder.decode(&encoded).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::LimitExceeded);
     drop(batch);
@@ -183,7 +184,7 @@ fn a_device_with_no_memory_to_spare_decodes_in_as_much_as_is_needed() {
 }
 
 #[test]
-fn an_image_that_the_library_reads_to_be_of_another_size_is_not_decoded() {
+fn an_image_is_not_decoded_if_nvjpeg_reports_another_size() {
     let stub = stub();
     let (_, device) = device();
     for engines in [2, 0] {
@@ -191,19 +192,20 @@ fn an_image_that_the_library_reads_to_be_of_another_size_is_not_decoded() {
         let mut decoder = NvJpeg::new_with(&device, &stub.search()).unwrap();
         let mut wide = jpeg(0xC0, 20, 30);
         wide.extend(b"WIDE");
-        let sound = Bytes::from(jpeg(0xC0, 20, 30));
-        let batch = decoder.decode(&[sound.clone(), wide.into(), sound]).unwrap();
+        let valid = Bytes::from(jpeg(0xC0, 20, 30));
+        let batch = decoder.decode(&[valid.clone(), wide.into(), valid]).unwrap();
         let DecodedJpeg::Failed(error) = &batch.images[1] else { panic!("{:?}", batch.images[1]) };
         assert_eq!(error.kind(), ErrorKind::Corrupt);
         let report = error.report();
         assert!(report.contains("nvjpegJpegStreamGetFrameDimensions"), "{report}");
-        assert!([0, 2].iter().all(|&at| path(&batch.images[at]).is_some()), "{:?}", batch.images);
+        let is_decoded = |at: usize| backend_of(&batch.images[at]).is_some();
+        assert!(is_decoded(0) && is_decoded(2), "{:?}", batch.images);
     }
     assert!(stub.decoded().iter().all(|(.., length)| *length == jpeg(0xC0, 20, 30).len()));
 }
 
 #[test]
-fn what_a_device_that_does_not_settle_may_still_use_is_not_destroyed() {
+fn nvjpeg_objects_in_use_are_leaked_if_the_device_cannot_be_waited_for() {
     let stub = stub();
     let (driver, device) = device();
     let before = stub.number(b"stub_live");
@@ -220,7 +222,7 @@ fn what_a_device_that_does_not_settle_may_still_use_is_not_destroyed() {
 }
 
 #[test]
-fn a_device_without_engines_decodes_the_other_way() {
+fn a_device_without_jpeg_engines_uses_the_hybrid_backend() {
     let stub = stub();
     for (count, status) in [(0, 0), (2, 7), (2, 9)] {
         stub.engines(count, status);
@@ -228,13 +230,13 @@ fn a_device_without_engines_decodes_the_other_way() {
         let mut decoder = NvJpeg::new_with(&device, &stub.search()).unwrap();
         assert_eq!(decoder.engines(), (0, 0));
         let batch = decoder.decode(&[jpeg(0xC0, 5, 6).into()]).unwrap();
-        assert_eq!(path(&batch.images[0]), Some(JpegBackend::Hybrid));
+        assert_eq!(backend_of(&batch.images[0]), Some(JpegBackend::Hybrid));
         assert!(decoder.decode(&[]).unwrap().images.is_empty());
     }
 }
 
 #[test]
-fn every_call_that_fails_is_an_error_and_leaves_nothing_behind() {
+fn each_nvjpeg_call_may_fail_without_leaks() {
     let stub = stub();
     let images: Vec<Bytes> = (0..30)
         .map(|number| jpeg(if number % 3 == 0 { 0xC2 } else { 0xC0 }, 9, 9 + number).into())
@@ -244,26 +246,26 @@ fn every_call_that_fails_is_an_error_and_leaves_nothing_behind() {
         let batch = decoder.decode(&images)?;
         let again = decoder.decode(&images)?;
         let decoded = batch.images.iter().chain(&again.images);
-        Ok(decoded.filter(|image| path(image).is_some()).count())
+        Ok(decoded.filter(|image| backend_of(image).is_some()).count())
     };
     let (_, whole) = device();
     stub.fail(0, 0);
     assert_eq!(run(&whole).unwrap(), 60);
     let calls = stub.number(b"stub_calls");
     assert!(calls > 200, "{calls}");
-    let (mut errors, mut spoilt) = (0, 0);
+    let (mut errors, mut failed_images) = (0, 0);
     for status in [3, 5, 6, 8] {
         for call in 1..=calls {
             let (driver, device) = device();
             stub.fail(call, status);
             match run(&device) {
                 Ok(60) => {}
-                Ok(59) => spoilt += 1,
+                Ok(59) => failed_images += 1,
                 Ok(count) => panic!("call {call}: {count} images"),
                 Err(_) => errors += 1,
             }
             stub.fail(0, 0);
-            // The device, and a decoder, work as ever.
+            // The device and new decoders still work.
             assert_eq!(run(&device).unwrap(), 60, "after call {call} with {status}");
             drop(device);
             assert_eq!(stub.number(b"stub_live"), 0, "call {call} with {status}");
@@ -275,11 +277,11 @@ fn every_call_that_fails_is_an_error_and_leaves_nothing_behind() {
             assert_eq!(driver.violations(), []);
         }
     }
-    assert!(errors > 400 && spoilt > 50, "{errors} errors, {spoilt} spoilt images");
+    assert!(errors > 400 && failed_images > 50, "{errors} errors, {failed_images} failed images");
 }
 
 #[test]
-fn a_library_that_is_missing_or_too_old_is_named_with_what_to_do() {
+fn a_missing_or_too_old_nvjpeg_is_an_error_with_a_remedy() {
     let (_, device) = device();
     let nowhere =
         Search::default().at(spdl_cuda::libraries::Library::NvJpeg, "/nowhere/libnvjpeg.so.13");

@@ -1,4 +1,4 @@
-//! Nothing is overwritten or read too early, whatever streams do when, and nobody waits for that.
+//! No batch is overwritten or read too early under any schedule of the streams. The host never waits.
 
 // feature of this file: C03
 // promise of this file: DEV3, R13
@@ -9,24 +9,24 @@ mod common;
 
 use std::sync::Arc;
 
-use common::{Chance, LEN, assemble, bytes_of, own, send};
+use common::{Chance, LEN, assemble, bytes_of, into_cuda_memory, send};
 use spdl_core::memory::DeviceMemory;
 use spdl_core::{Device, Error, ErrorKind, Result};
 use spdl_cuda::runtime::DeviceAllocator;
 use spdl_cuda::testing::{FakeDriver, KernelRead, LiveResources, Schedule, ViolationKind};
 use spdl_cuda::{ConsumerStream, CudaDevice, CudaMemory};
 
-/// As many as the promise G1 names.
+/// The number of seeds of the promise G1.
 const SCHEDULES: u64 = 100_000;
 
-/// A batch on the device, and what a kernel that reads it has to see.
+/// A batch on the device, and the bytes that a kernel must read.
 struct Held {
     memory: Box<CudaMemory>,
-    holds: Vec<u8>,
-    /// Whether some stream has used it.
+    expected: Vec<u8>,
+    /// Whether any stream has used the batch.
     used: bool,
-    /// The stream that has changed it: only that one knows when.
-    changed_on: Option<usize>,
+    /// The stream that has written the batch. Later accesses must use this stream.
+    written_on: Option<usize>,
 }
 
 struct Consumer {
@@ -37,54 +37,54 @@ struct Consumer {
 }
 
 impl Consumer {
-    /// Uses a batch on one stream, or several.
-    fn use_it(&mut self, batch: &mut Held) {
+    /// Uses a batch on one stream or several.
+    fn use_batch(&mut self, batch: &mut Held) {
         let (address, len) = (batch.memory.address(), batch.memory.len());
-        let some = self.chance.below(self.streams.len());
-        let first = batch.changed_on.unwrap_or(some);
-        if batch.changed_on.is_none() && self.chance.below(6) == 0 {
-            // A stream that is said to use it, and waits for nothing. What it is told may come too early.
-            batch.memory.record_stream(&self.streams[some]);
+        let random = self.chance.below(self.streams.len());
+        let first = batch.written_on.unwrap_or(random);
+        if batch.written_on.is_none() && self.chance.below(6) == 0 {
+            // A recorded stream that has not waited for the copy.
+            batch.memory.record_stream(&self.streams[random]);
             batch.used = true;
             if self.chance.below(2) == 0 {
-                self.fetch(batch, Some(some));
+                self.download(batch, Some(random));
             }
             return;
         }
         let others =
-            if batch.changed_on.is_some() { 0 } else { self.chance.below(self.streams.len()) };
+            if batch.written_on.is_some() { 0 } else { self.chance.below(self.streams.len()) };
         for at in 0..=others {
             let stream = &self.streams[(first + at) % self.streams.len()];
             batch.memory.wait_on(stream).unwrap();
             for _ in 0..=self.chance.below(2) {
                 let seen = self.driver.read_by_kernel(stream, address, len);
-                self.seen.push((seen, batch.holds.clone()));
+                self.seen.push((seen, batch.expected.clone()));
             }
         }
         if !batch.used && others == 0 && self.chance.below(3) == 0 {
             let value = self.chance.below(256) as u8;
             self.driver.write_by_kernel(&self.streams[first], address, len, value);
-            batch.holds.fill(value);
-            batch.changed_on = Some(first);
+            batch.expected.fill(value);
+            batch.written_on = Some(first);
         }
         batch.used = true;
         if self.chance.below(5) == 0 {
-            self.fetch(batch, batch.changed_on);
+            self.download(batch, batch.written_on);
         }
     }
 
-    /// Copies a batch to the host, and looks at it or not.
-    fn fetch(&mut self, batch: &Held, after: Option<usize>) {
+    /// Copies a batch to the host. Half of the copies are read, the others dropped.
+    fn download(&mut self, batch: &Held, after: Option<usize>) {
         let download = batch.memory.download(after.map(|at| &self.streams[at])).unwrap();
         if self.chance.below(2) == 0 {
             let host = download.wait().unwrap();
             self.driver.host_reads(&host);
-            assert_eq!(*host, batch.holds[..]);
+            assert_eq!(*host, batch.expected[..]);
         }
     }
 }
 
-/// One epoch of an arbitrary consumer on an arbitrarily slow device; it panics where anything is wrong.
+/// One epoch of a random consumer on a device with random delays. Panics on any violation.
 fn run(seed: u64) {
     let driver = FakeDriver::new(1, Schedule::Seeded(seed));
     let device = CudaDevice::on(driver.clone(), 0).unwrap();
@@ -97,16 +97,17 @@ fn run(seed: u64) {
     for number in 0..14 {
         let len = if chance.below(8) == 0 { 1 + chance.below(3 * LEN) } else { LEN };
         let memory = send(&driver, &device, number, len).unwrap();
-        held.push(Held { memory, holds: bytes_of(number, len), used: false, changed_on: None });
+        let expected = bytes_of(number, len);
+        held.push(Held { memory, expected, used: false, written_on: None });
         if let Some(batch) = held.get_mut(chance.below(depth + 2)) {
-            consumer.use_it(batch);
+            consumer.use_batch(batch);
         }
         while held.len() > depth {
             let dropped = chance.below(held.len());
             held.swap_remove(dropped);
         }
     }
-    // The device may go before its last batches, or after them.
+    // The device is dropped before or after its last batches.
     if chance.below(2) == 0 {
         drop(device);
         held.clear();
@@ -116,8 +117,8 @@ fn run(seed: u64) {
     }
     driver.run_all();
     assert_eq!(driver.violations(), [], "seed {seed}");
-    for (seen, holds) in &consumer.seen {
-        assert_eq!(seen.bytes().as_ref(), Some(holds), "seed {seed}: a kernel saw other bytes");
+    for (seen, expected) in &consumer.seen {
+        assert_eq!(seen.bytes().as_ref(), Some(expected), "seed {seed}: a kernel read other bytes");
     }
     assert_eq!(driver.live_resources(), LiveResources::default(), "seed {seed}");
 }
@@ -133,8 +134,8 @@ fn g1_no_schedule_of_streams_overwrites_or_reads_a_batch_too_early() {
     });
 }
 
-/// Uses everything once, on a device that does nothing unless somebody waits for it. Returns how many
-/// records and waits that took; those behind them are for batches that do not come.
+/// Uses all operations once, on a device that works only when the host waits. Returns the number of
+/// records and waits before the final drops.
 fn use_everything(driver: &FakeDriver) -> usize {
     let device = CudaDevice::on(driver.clone(), 0).unwrap();
     let (one, two) = (driver.consumer_stream(), driver.consumer_stream());
@@ -142,20 +143,20 @@ fn use_everything(driver: &FakeDriver) -> usize {
         batch.wait_on(stream).unwrap();
         driver.read_by_kernel(stream, batch.address(), LEN);
     };
-    // Two consumers read a batch, and another takes its place.
+    // Two consumers read a batch, and another batch reuses its memory.
     let first = send(driver, &device, 1, LEN).unwrap();
     read(&first, &one);
     read(&first, &two);
     drop(first);
     let second = send(driver, &device, 2, LEN).unwrap();
-    // It is copied back as it came, while a third one is on its way.
+    // A download while a third batch is uploaded.
     let download = second.download(None).unwrap();
     let third = send(driver, &device, 3, LEN).unwrap();
     drop(second);
     let fourth = send(driver, &device, 4, LEN).unwrap();
     read(&fourth, &two);
     driver.host_reads(&download.wait().unwrap());
-    // A kernel changes another, which is copied back behind that, and read once more.
+    // A kernel writes a batch, which is then downloaded and read again.
     third.wait_on(&one).unwrap();
     driver.write_by_kernel(&one, third.address(), LEN, 9);
     let download = third.download(Some(&one)).unwrap();
@@ -163,13 +164,13 @@ fn use_everything(driver: &FakeDriver) -> usize {
     drop(third);
     let fifth = send(driver, &device, 5, LEN).unwrap();
     drop(download);
-    // Buffers whose copies are not done are not written again, and none of them is freed.
+    // Buffers with copies in flight are neither reused nor freed.
     let downloaded = fifth.download(None).unwrap();
     drop((fourth, fifth));
     drop(assemble(driver, &device, 6, LEN).unwrap());
     read(&send(driver, &device, 7, LEN).unwrap(), &two);
     drop(assemble(driver, &device, 8, LEN).unwrap());
-    // Others take the places of all of them.
+    // Further batches reuse all memory.
     let last: Vec<_> = (9..15).map(|number| send(driver, &device, number, LEN).unwrap()).collect();
     last.iter().for_each(|batch| read(batch, &one));
     driver.host_reads(&downloaded.wait().unwrap());
@@ -178,7 +179,7 @@ fn use_everything(driver: &FakeDriver) -> usize {
 
 // promise: G1
 #[test]
-fn g1_every_record_and_wait_is_needed_and_the_driver_reports_each_that_is_left_out() {
+fn g1_each_omitted_record_or_wait_is_detected() {
     let driver = FakeDriver::new(1, Schedule::Held);
     let count = use_everything(&driver);
     assert_eq!(driver.violations(), []);
@@ -188,12 +189,15 @@ fn g1_every_record_and_wait_is_needed_and_the_driver_reports_each_that_is_left_o
         driver.skip_order_call(left_out);
         use_everything(&driver);
         let violations = driver.violations();
-        assert!(!violations.is_empty(), "nobody missed record or wait {left_out} of {count}");
+        assert!(
+            !violations.is_empty(),
+            "omitted record or wait {left_out} of {count} not detected"
+        );
     }
 }
 
 #[test]
-fn a_stream_that_is_only_said_to_use_a_batch_is_not_behind_its_copy() {
+fn a_recorded_stream_is_not_ordered_after_the_copy() {
     let driver = FakeDriver::new(1, Schedule::Held);
     let device = CudaDevice::on(driver.clone(), 0).unwrap();
     let stream = driver.consumer_stream();
@@ -204,7 +208,7 @@ fn a_stream_that_is_only_said_to_use_a_batch_is_not_behind_its_copy() {
     driver.host_reads(&host);
     assert_eq!(*host, bytes_of(1, LEN)[..]);
     assert_eq!(driver.violations(), []);
-    // Once it has waited it is, and stays so.
+    // After a wait, the stream is ordered after the copy.
     batch.wait_on(&stream).unwrap();
     batch.record_stream(&stream);
     let waits = driver.calls_of("cuStreamWaitEvent");
@@ -213,7 +217,7 @@ fn a_stream_that_is_only_said_to_use_a_batch_is_not_behind_its_copy() {
 }
 
 #[test]
-fn a_download_behind_the_event_of_its_producer_needs_no_stream() {
+fn a_download_after_an_event_of_the_producer_needs_no_stream() {
     let driver = FakeDriver::new(1, Schedule::Held);
     let device = CudaDevice::on(driver.clone(), 0).unwrap();
     let stream = driver.consumer_stream();
@@ -227,13 +231,13 @@ fn a_download_behind_the_event_of_its_producer_needs_no_stream() {
     driver.host_reads(&host);
     assert_eq!(*host, [9; LEN]);
     assert!(device.is_complete(&written).unwrap());
-    // Nothing but the end of the copy is recorded.
+    // Only the end of the copy is recorded.
     assert_eq!(driver.calls_of("cuEventRecord") - records, 1);
     assert_eq!(driver.violations(), []);
 }
 
 #[test]
-fn a_full_device_gets_back_what_nobody_knew_who_used() {
+fn withheld_memory_is_reused_when_the_device_is_full() {
     let driver = FakeDriver::new(1, Schedule::Held);
     driver.set_memory(2 * 4096);
     let device = CudaDevice::on(driver.clone(), 0).unwrap();
@@ -254,25 +258,25 @@ fn a_full_device_gets_back_what_nobody_knew_who_used() {
 }
 
 #[test]
-fn a_full_device_that_does_not_settle_forgets_no_memory() {
+fn a_full_device_keeps_track_of_memory_while_calls_fail() {
     let mut kept = 0;
     for failing in 0..30 {
         let driver = FakeDriver::new(1, Schedule::Held);
         driver.set_memory(2 * 4096);
         let device = CudaDevice::on(driver.clone(), 0).unwrap();
         let stream = driver.consumer_stream();
-        let [unsure, free] = [1, 2].map(|number| send(&driver, &device, number, 4096).unwrap());
-        unsure.wait_on(&stream).unwrap();
+        let [withheld, free] = [1, 2].map(|number| send(&driver, &device, number, 4096).unwrap());
+        withheld.wait_on(&stream).unwrap();
         driver.fail_next("cuEventRecord", 400);
-        drop(unsure);
+        drop(withheld);
         drop(free);
-        // Room is made by a wait, which is tried twice.
+        // The device frees memory after a wait, which is tried twice.
         let buffer = spdl_core::memory::BufferPool::new().take(LEN).unwrap();
         driver.fail_calls(failing, 8, 999);
         let sent = device.upload(buffer);
         driver.fail_calls(0, 0, 999);
         if device.statistics().release_failures > 0 {
-            // It did settle, and what could not be freed is the driver's for ever.
+            // The wait succeeded, and a failed release left memory to the driver.
             continue;
         }
         let slabs = device.statistics().slabs;
@@ -287,14 +291,14 @@ fn a_full_device_that_does_not_settle_forgets_no_memory() {
 }
 
 #[test]
-fn memory_that_a_copy_cannot_wait_for_is_not_tried_again() {
+fn memory_is_withheld_after_a_failed_wait_of_a_copy() {
     let driver = FakeDriver::new(1, Schedule::Held);
     let device = CudaDevice::on(driver.clone(), 0).unwrap();
     let stream = driver.consumer_stream();
     let batch = send(&driver, &device, 1, LEN).unwrap();
     batch.wait_on(&stream).unwrap();
     drop(batch);
-    // As where the stream was captured then.
+    // As if the stream had been captured when the batch was dropped.
     driver.fail_next("cuStreamWaitEvent", 907);
     let error = send(&driver, &device, 2, LEN).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidArgument);
@@ -305,33 +309,33 @@ fn memory_that_a_copy_cannot_wait_for_is_not_tried_again() {
 }
 
 #[test]
-fn what_goes_wrong_is_called_by_its_name() {
+fn violations_have_the_right_kind() {
     let driver = FakeDriver::new(1, Schedule::Held);
     let device = CudaDevice::on(driver.clone(), 0).unwrap();
     let stream = driver.consumer_stream();
     let kinds = || driver.violations().iter().map(|found| found.kind).collect::<Vec<_>>();
     let batch = send(&driver, &device, 1, LEN).unwrap();
     let address = batch.address();
-    // A consumer that does not wait.
+    // A read without a wait.
     driver.read_by_kernel(&stream, address, LEN);
     assert_eq!(kinds(), [ViolationKind::ReadBeforeWrite]);
-    // One that does not tell that it goes on, so that the next batch comes too early.
+    // The consumer does not record its use, so the next upload overwrites the batch.
     drop(batch);
     let _next = send(&driver, &device, 2, LEN).unwrap();
     assert_eq!(kinds()[1..], [ViolationKind::OverwrittenInUse]);
-    // And one that reads what is no memory.
+    // A read at an invalid address.
     driver.read_by_kernel(&stream, address + (1 << 40), LEN);
     assert_eq!(kinds()[2..], [ViolationKind::InvalidAddress]);
 }
 
 #[test]
-fn a_buffer_that_is_written_behind_the_back_of_its_copy_is_noticed_untold() {
+fn a_write_to_a_buffer_during_its_copy_is_detected() {
     let driver = FakeDriver::new(1, Schedule::Held);
     let device = CudaDevice::on(driver.clone(), 0).unwrap();
     let mut buffer = device.buffers().take(LEN).unwrap();
     let bytes = buffer.as_mut_ptr();
     let _upload = device.upload(buffer).unwrap();
-    // SAFETY: the device holds the buffer, so the memory exists, and reads it only when it is told.
+    // SAFETY: the device holds the buffer, so the memory exists. The fake device reads it in `run_all`.
     unsafe { bytes.write(1) };
     driver.run_all();
     assert_eq!(driver.violations()[0].kind, ViolationKind::HostAccessDuringCopy);
@@ -339,7 +343,7 @@ fn a_buffer_that_is_written_behind_the_back_of_its_copy_is_noticed_untold() {
 
 // promise: G2
 #[test]
-fn g2_in_the_steady_state_nobody_waits_and_nothing_is_allocated() {
+fn g2_uploads_do_not_wait_or_allocate_in_the_steady_state() {
     let driver = FakeDriver::new(1, Schedule::Held);
     let device = CudaDevice::on(driver.clone(), 0).unwrap();
     let streams = [driver.consumer_stream(), driver.consumer_stream()];
@@ -367,7 +371,7 @@ fn g2_in_the_steady_state_nobody_waits_and_nothing_is_allocated() {
 
 // promise: G9
 #[test]
-fn g9_there_are_never_more_slabs_than_batches_were_held_at_once_and_two() {
+fn g9_slabs_are_at_most_the_held_batches_plus_two() {
     for depth in 0..6 {
         let driver = FakeDriver::new(1, Schedule::Held);
         let device = CudaDevice::on(driver.clone(), 0).unwrap();
@@ -381,7 +385,7 @@ fn g9_there_are_never_more_slabs_than_batches_were_held_at_once_and_two() {
                 driver.read_by_kernel(&stream, batch.address(), LEN);
             }
         }
-        // The device has done nothing at all yet, and still no more memory is taken.
+        // The device has not done any work yet.
         let slabs = device.statistics().slabs;
         assert!(slabs.allocations <= depth + 2, "depth {depth}: {slabs:?}");
     }
@@ -389,7 +393,7 @@ fn g9_there_are_never_more_slabs_than_batches_were_held_at_once_and_two() {
 
 // promise: G9
 #[test]
-fn slabs_of_sizes_that_are_gone_are_freed_when_their_readers_are_done() {
+fn slabs_of_unused_sizes_are_freed_after_their_last_read() {
     let driver = FakeDriver::new(1, Schedule::Held);
     let device = CudaDevice::on(driver.clone(), 0).unwrap();
     let stream = driver.consumer_stream();
@@ -408,7 +412,7 @@ fn slabs_of_sizes_that_are_gone_are_freed_when_their_readers_are_done() {
 }
 
 #[test]
-fn a_slab_is_not_freed_while_a_batch_that_nobody_wants_is_still_copied_into_it() {
+fn a_slab_of_a_dropped_batch_is_not_freed_during_its_copy() {
     let driver = FakeDriver::new(1, Schedule::Held);
     let device = CudaDevice::on(driver.clone(), 0).unwrap();
     drop(send(&driver, &device, 0, 4096).unwrap());
@@ -422,7 +426,7 @@ fn a_slab_is_not_freed_while_a_batch_that_nobody_wants_is_still_copied_into_it()
 
 // promise: G9
 #[test]
-fn where_the_device_is_full_slabs_of_other_sizes_make_room() {
+fn slabs_of_other_sizes_are_freed_when_the_device_is_full() {
     let driver = FakeDriver::new(1, Schedule::Held);
     driver.set_memory(10 * 4096);
     let device = CudaDevice::on(driver.clone(), 0).unwrap();
@@ -442,15 +446,15 @@ fn where_the_device_is_full_slabs_of_other_sizes_make_room() {
     assert!(driver.live_resources().is_empty());
 }
 
-/// The allocator of a framework.
+/// The allocator of a training framework.
 #[derive(Debug)]
 struct Framework(FakeDriver);
 
-// SAFETY: this is memory of the fake device, of any alignment, and used by nobody else.
+// SAFETY: the memory belongs to the fake device, which needs no alignment, and has no other user.
 unsafe impl DeviceAllocator for Framework {
     fn allocate(&self, bytes: usize) -> Result<u64> {
-        let none_left = || Error::new(ErrorKind::LimitExceeded, "the framework has no more");
-        self.0.allocate_elsewhere(bytes).ok_or_else(none_left)
+        let exhausted = || Error::new(ErrorKind::LimitExceeded, "framework memory exhausted");
+        self.0.allocate_elsewhere(bytes).ok_or_else(exhausted)
     }
 
     fn free(&self, address: u64, _: usize) {
@@ -459,11 +463,11 @@ unsafe impl DeviceAllocator for Framework {
 }
 
 #[test]
-fn memory_of_another_allocator_goes_back_to_it_when_it_is_not_used_any_more() {
+fn memory_of_a_custom_allocator_is_returned_after_its_last_use() {
     let driver = FakeDriver::new(1, Schedule::Held);
     driver.set_memory(4 * 4096);
     let device = CudaDevice::on(driver.clone(), 0).unwrap();
-    let drivers_own = send(&driver, &device, 0, 4096).unwrap();
+    let of_driver = send(&driver, &device, 0, 4096).unwrap();
     device.set_allocator(Arc::new(Framework(driver.clone())));
     let stream = driver.consumer_stream();
     for (number, len) in [4096, 4096, 3 * 4096, 2 * 4096].into_iter().enumerate() {
@@ -472,7 +476,7 @@ fn memory_of_another_allocator_goes_back_to_it_when_it_is_not_used_any_more() {
         driver.read_by_kernel(&stream, batch.address(), len);
     }
     assert_eq!(send(&driver, &device, 9, 4 * 4096).unwrap_err().kind(), ErrorKind::LimitExceeded);
-    drop(drivers_own);
+    drop(of_driver);
     assert_eq!((driver.calls_of("cuMemAlloc_v2"), driver.calls_of("cuMemFree_v2")), (1, 0));
     drop(device);
     assert_eq!(driver.calls_of("cuMemFree_v2"), 1);
@@ -482,7 +486,7 @@ fn memory_of_another_allocator_goes_back_to_it_when_it_is_not_used_any_more() {
 }
 
 #[test]
-fn a_consumer_stream_that_is_gone_costs_its_slab_and_nothing_else() {
+fn only_the_slab_of_a_destroyed_consumer_stream_is_withheld() {
     let driver = FakeDriver::new(1, Schedule::Prompt);
     let device = CudaDevice::on(driver.clone(), 0).unwrap();
     let stream = driver.consumer_stream();
@@ -499,7 +503,7 @@ fn a_consumer_stream_that_is_gone_costs_its_slab_and_nothing_else() {
 }
 
 #[test]
-fn what_a_thread_uses_on_its_own_default_stream_may_be_dropped_by_another() {
+fn a_batch_used_on_a_per_thread_stream_may_be_dropped_by_another_thread() {
     let driver = FakeDriver::new(1, Schedule::Held);
     let device = CudaDevice::on(driver.clone(), 0).unwrap();
     let used_by_a_thread = |number| {
@@ -529,33 +533,29 @@ fn what_a_thread_uses_on_its_own_default_stream_may_be_dropped_by_another() {
 }
 
 #[test]
-fn an_empty_batch_is_ready_like_any_other() {
+fn an_empty_batch_completes_in_order() {
     let driver = FakeDriver::new(1, Schedule::Held);
     let device = CudaDevice::on(driver.clone(), 0).unwrap();
     let upload = device.upload(device.host_buffer(0).unwrap()).unwrap();
-    assert!(!upload.ready.is_done().unwrap(), "nothing before it is done");
+    assert!(!upload.ready.is_done().unwrap(), "earlier work is not complete");
     upload.ready.wait().unwrap();
     drop(upload.ready);
-    assert!(own(upload.memory).download(None).unwrap().wait().unwrap().is_empty());
+    assert!(into_cuda_memory(upload.memory).download(None).unwrap().wait().unwrap().is_empty());
     let copies = ["cuMemcpyHtoDAsync_v2", "cuMemcpyDtoHAsync_v2"];
-    assert_eq!(
-        copies.map(|function| driver.calls_of(function)),
-        [0, 0],
-        "there is nothing to copy"
-    );
+    assert_eq!(copies.map(|function| driver.calls_of(function)), [0, 0], "no copies");
     drop(device);
     assert_eq!(driver.violations(), []);
     assert_eq!(driver.live_resources(), LiveResources::default());
 }
 
 #[test]
-fn memory_that_is_not_locked_is_held_until_its_copy_is_done_as_well() {
+fn pageable_memory_is_held_until_its_copy_is_complete() {
     let driver = FakeDriver::new(1, Schedule::Held);
     let device = CudaDevice::on(driver.clone(), 0).unwrap();
     let pool = spdl_core::memory::BufferPool::new();
     let mut buffer = pool.take(LEN).unwrap();
     buffer.fill(5);
-    let batch = own(device.upload(buffer).unwrap().memory);
+    let batch = into_cuda_memory(device.upload(buffer).unwrap().memory);
     assert_eq!(pool.statistics().live_bytes, LEN);
     let stream = driver.consumer_stream();
     batch.wait_on(&stream).unwrap();
@@ -568,7 +568,7 @@ fn memory_that_is_not_locked_is_held_until_its_copy_is_done_as_well() {
 
 // promise: DEV2
 #[test]
-fn a_graph_that_somebody_captures_is_not_broken_off_and_the_thread_is_left_as_it_was() {
+fn a_foreign_capture_is_not_invalidated_and_the_capture_mode_is_restored() {
     let driver = FakeDriver::new(1, Schedule::Held);
     driver.set_foreign_capture(true);
     use_everything(&driver);

@@ -1,4 +1,4 @@
-//! A whole pipeline that ends on a device, with all its threads.
+//! A complete pipeline with threads that uploads to a device.
 
 // promise of this file: G1
 #![cfg(feature = "testing")]
@@ -24,7 +24,7 @@ impl Fill<u64> for Numbers {
 }
 
 #[test]
-fn g1_batches_of_a_pipeline_arrive_whole_in_pinned_memory_that_is_used_again() {
+fn g1_batches_of_a_pipeline_arrive_intact_from_reused_pinned_memory() {
     for seed in 0..20 {
         let driver = FakeDriver::new(1, Schedule::Seeded(seed));
         let device = CudaDevice::on(driver.clone(), 0).unwrap();

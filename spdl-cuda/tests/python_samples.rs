@@ -1,5 +1,5 @@
-//! Samples of images in an upload: started behind what brings and writes them, and nothing that they use is
-//! touched before they are done.
+//! Samples of images in an upload: ordered after the upload and earlier writes, and before any reuse of the
+//! memory.
 
 // promise of this file: DEV1
 #![cfg(all(feature = "images", feature = "testing", feature = "python"))]
@@ -7,7 +7,7 @@
 
 mod common;
 
-use common::own;
+use common::into_cuda_memory;
 use common::simple_kernel::{self, device};
 use spdl_core::memory::{DeviceMemory, Upload};
 use spdl_core::{Device, ErrorKind, Result};
@@ -23,7 +23,7 @@ use spdl_media::transform::TensorSpec;
 const SIDE: u32 = 2;
 const BYTES: usize = 12;
 
-/// Two images in one upload.
+/// Uploads two images together.
 fn send(driver: &FakeDriver, device: &CudaDevice, number: u8) -> Result<Upload> {
     let mut buffer = device.host_buffer(2 * BYTES)?;
     driver.host_writes(&buffer);
@@ -32,11 +32,11 @@ fn send(driver: &FakeDriver, device: &CudaDevice, number: u8) -> Result<Upload> 
     device.upload(buffer)
 }
 
-fn images(upload: &Upload, behind: usize) -> Vec<(SourceImage, ResizePlan)> {
+fn images(upload: &Upload, offset: usize) -> Vec<(SourceImage, ResizePlan)> {
     let side = f64::from(SIDE);
     let whole = CropBox { left: 0.0, top: 0.0, width: side, height: side };
     let image = |at: usize| {
-        let address = (upload.memory.address() + behind + at * BYTES) as u64;
+        let address = (upload.memory.address() + offset + at * BYTES) as u64;
         let plane = DevicePlane { address, pitch: 3 * u64::from(SIDE) };
         SourceImage::rgb8(SIDE, SIDE, plane).unwrap()
     };
@@ -46,11 +46,11 @@ fn images(upload: &Upload, behind: usize) -> Vec<(SourceImage, ResizePlan)> {
 fn make(device: &CudaDevice, kernels: &ImageKernels, upload: &Upload) -> Result<Box<CudaMemory>> {
     let format = TensorSpec::new(Size::new(SIDE, SIDE));
     let made = samples_of(device, kernels, upload, &images(upload, 0), &format, None)?;
-    Ok(own(made.memory))
+    Ok(into_cuda_memory(made.memory))
 }
 
 #[test]
-fn g1_no_schedule_overwrites_an_upload_before_its_samples_are_made() {
+fn g1_no_schedule_overwrites_an_upload_before_its_samples_are_complete() {
     for seed in 0..500 {
         let (driver, device) = device(Schedule::Seeded(seed));
         let kernels = ImageKernels::new(&device).unwrap();
@@ -75,7 +75,7 @@ fn g1_no_schedule_overwrites_an_upload_before_its_samples_are_made() {
 }
 
 #[test]
-fn g1_what_the_stream_was_told_before_is_done_first() {
+fn g1_samples_are_ordered_after_earlier_work_of_the_stream() {
     for seed in 0..200 {
         let (driver, device) = device(Schedule::Seeded(seed));
         let kernels = ImageKernels::new(&device).unwrap();
@@ -87,7 +87,7 @@ fn g1_what_the_stream_was_told_before_is_done_first() {
         let format = TensorSpec::new(Size::new(SIDE, SIDE));
         let samples =
             samples_of(&device, &kernels, &upload, &images(&upload, 0), &format, Some(&stream));
-        let samples = own(samples.unwrap().memory);
+        let samples = into_cuda_memory(samples.unwrap().memory);
         samples.wait_on(&stream).unwrap();
         let seen = driver.read_by_kernel(&stream, samples.address(), samples.len());
         drop((upload, samples, kernels, device));
@@ -114,7 +114,7 @@ fn images_outside_of_the_upload_or_of_the_device_are_refused() {
 }
 
 #[test]
-fn g11_any_call_of_the_driver_may_fail_while_samples_are_made() {
+fn g11_any_driver_call_may_fail_during_samples_of_an_upload() {
     let epoch = |driver: &FakeDriver| -> Result<()> {
         driver.run_kernels_with(simple_kernel::run);
         let device = CudaDevice::on(driver.clone(), 0)?;

@@ -28,7 +28,7 @@ use spdl_media::{
 const SEED: u64 = 5;
 const STAGE: &str = "decode";
 
-/// The stand-in for nvJPEG, which writes pixels.
+/// The nvJPEG stub, in the mode in which it writes pixels.
 fn nvjpeg() -> impl std::ops::Deref<Target = Stub> {
     let stub = nvjpeg_stub::stub();
     stub.call::<extern "C" fn(c_int)>(b"stub_write_pixels", |write| write(1));
@@ -80,7 +80,7 @@ fn open(cuda: &Cuda) -> Result<CudaDevice> {
 }
 
 #[test]
-fn g5_g8_samples_of_the_device_are_those_of_the_host_within_one_level() {
+fn g5_g8_samples_of_the_device_equal_those_of_the_host_within_one_level() {
     let (Some(cuda), nvjpeg) = (cuda(), nvjpeg()) else { return };
     let files = files();
     for mode in [Mode::Eval, Mode::Train] {
@@ -104,14 +104,14 @@ fn g5_g8_samples_of_the_device_are_those_of_the_host_within_one_level() {
                 let samples = host_bytes(batch, "images").unwrap();
                 let expected = expected.array("images").unwrap().as_bytes();
                 assert_eq!(samples.len(), expected.len());
-                let most = samples.iter().zip(expected).map(|(a, b)| a.abs_diff(*b)).max();
-                assert!(most <= Some(1), "{mode}, {only:?}: {most:?}");
+                let largest = samples.iter().zip(expected).map(|(a, b)| a.abs_diff(*b)).max();
+                assert!(largest <= Some(1), "{mode}, {only:?}: {largest:?}");
             }
             let statistics = images.statistics();
             let device_decoded = statistics.hardware + statistics.hybrid;
             match only {
                 None | Some(JpegBackend::Hybrid) => assert_eq!(device_decoded, 16),
-                // Progressive ones are not for the engines.
+                // The hardware backend does not decode progressive JPEGs.
                 Some(JpegBackend::Hardware) => {
                     assert_eq!((device_decoded, statistics.host), (12, 5))
                 }
@@ -124,7 +124,7 @@ fn g5_g8_samples_of_the_device_are_those_of_the_host_within_one_level() {
 }
 
 #[test]
-fn g5_normalised_planes_are_those_of_the_bytes() {
+fn g5_normalised_planes_match_the_bytes() {
     let (Some(cuda), nvjpeg) = (cuda(), nvjpeg()) else { return };
     let (device, files) = (open(cuda).unwrap(), files());
     let transform = transform(Mode::Train);
@@ -147,7 +147,7 @@ fn g5_normalised_planes_are_those_of_the_bytes() {
 
 // promise: G11
 #[test]
-fn g11_any_call_of_c_may_fail_and_nothing_stays() {
+fn g11_any_c_call_may_fail_without_leaks() {
     let (Some(cuda), nvjpeg) = (cuda(), nvjpeg()) else { return };
     let transform = transform(Mode::Eval);
     let files = &files()[..7];
@@ -162,16 +162,16 @@ fn g11_any_call_of_c_may_fail_and_nothing_stays() {
     assert_eq!(epoch().unwrap(), 7);
     let calls = cuda.calls();
     assert!(calls > 150, "{calls}");
-    let mut told = 0;
+    let mut reported = 0;
     for call in (0..calls).step_by(5) {
         cuda.fail(call, if call % 2 == 0 { 2 } else { 999 });
         match epoch() {
             Ok(samples) => assert_eq!(samples, 7, "call {call}"),
-            Err(_) => told += 1,
+            Err(_) => reported += 1,
         }
         cuda.fail(-1, 0);
         assert_eq!(cuda.live_resources(), [0; 7], "call {call}");
         assert_eq!(nvjpeg.number(b"stub_live"), 0, "call {call}");
     }
-    assert!(told > 20, "{told} of {calls}");
+    assert!(reported > 20, "{reported} of {calls}");
 }

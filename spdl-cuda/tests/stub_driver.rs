@@ -1,10 +1,9 @@
-//! The driver as it is opened on a machine, down to the calls of C, with a libcuda that has no device
-//! behind it.
+//! The real driver bindings, with C calls into a stub of libcuda.
 #![cfg(unix)]
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 #[path = "common/stub_library.rs"]
-#[allow(dead_code, reason = "other tests use the rest")]
+#[allow(dead_code, reason = "other tests use the other items")]
 mod stub_library;
 
 use std::error::Error;
@@ -39,11 +38,11 @@ impl Stub {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("libcuda.so.1");
         compile("gcc", &[&["-shared"], options].concat(), &[Path::new("cuda.c")], &path);
-        // SAFETY: it has no initialisers.
+        // SAFETY: the stub has no initialisers.
         let opened = unsafe { Opened::new(&path) }.unwrap();
         Stub {
             path,
-            // SAFETY: this is its type; so for the others.
+            // SAFETY: the types are those that the C file declares.
             fail: *unsafe { opened.get("stub_fail") }.unwrap(),
             // SAFETY: see above.
             calls: *unsafe { opened.get("stub_calls") }.unwrap(),
@@ -64,46 +63,46 @@ impl Stub {
         Search::default().at(Library::Driver, &self.path)
     }
 
-    /// Lets a call fail, counted from now on.
+    /// Makes a call fail, counted from 0 at this point.
     fn fail(&self, call: c_long, code: c_uint) {
-        // SAFETY: it takes any numbers.
+        // SAFETY: the function accepts any numbers.
         unsafe { (self.fail)(call, code) }
     }
 
     fn calls(&self) -> c_long {
-        // SAFETY: it takes nothing.
+        // SAFETY: the function has no arguments.
         unsafe { (self.calls)() }
     }
 
-    /// Lets a stream be captured into a graph; 0 ends that.
+    /// Marks a stream as captured into a graph; 0 ends the capture.
     fn capture(&self, stream: usize) {
-        // SAFETY: it takes any number.
+        // SAFETY: the function accepts any number.
         unsafe { (self.capture)(stream) }
     }
 
-    /// How often a stream was told something while it was captured.
+    /// The number of operations on the captured stream.
     fn disturbed(&self) -> c_long {
-        // SAFETY: it takes nothing.
+        // SAFETY: the function has no arguments.
         unsafe { (self.disturbed)() }
     }
 
-    /// Contexts, current ones, streams, events, memory, locked memory, modules.
+    /// Counts of contexts, current contexts, streams, events, device memory, pinned memory, modules.
     fn live_resources(&self) -> [c_long; 7] {
-        // SAFETY: these are its kinds.
+        // SAFETY: the function accepts these kinds.
         [0, 1, 2, 3, 4, 5, 6].map(|kind| unsafe { (self.live_resources)(kind) })
     }
 
-    /// The call that failed.
+    /// The name of the failed call.
     fn last_call(&self) -> String {
-        // SAFETY: it takes nothing.
+        // SAFETY: the function has no arguments.
         let name = unsafe { (self.last_call)() };
-        // SAFETY: it ends with a zero byte, and stays as long as the stub does.
+        // SAFETY: the name ends with a zero byte, and lives as long as the stub.
         unsafe { CStr::from_ptr(name) }.to_str().unwrap().to_owned()
     }
 }
 
-/// A few batches there and back.
-fn there_and_back(search: &Search) -> Result<()> {
+/// Uploads and downloads a few batches.
+fn round_trip(search: &Search) -> Result<()> {
     let device = CudaDevice::open_with(0, search)?;
     device.description()?;
     for number in 0..4_u8 {
@@ -124,15 +123,15 @@ fn there_and_back(search: &Search) -> Result<()> {
 
 // promise: DEV1
 #[test]
-fn batches_go_there_and_back_through_the_calls_of_c_and_nothing_stays() {
+fn round_trips_through_c_calls_leave_no_resources() {
     let stub = Stub::compile(&[]);
-    there_and_back(&stub.search()).unwrap();
+    round_trip(&stub.search()).unwrap();
     assert!(stub.calls() > 50, "{}", stub.calls());
     assert_eq!(stub.live_resources(), [0; 7]);
 }
 
 #[test]
-fn a_stream_that_is_captured_is_told_nothing_through_the_calls_of_c() {
+fn a_captured_stream_gets_no_c_calls() {
     let stub = Stub::compile(&[]);
     let device = CudaDevice::open_with(0, &stub.search()).unwrap();
     let send = || -> Box<CudaMemory> {
@@ -177,18 +176,18 @@ fn the_device_is_described_and_listed() {
 
 // promise: G11
 #[test]
-fn g11_any_call_of_c_may_fail_and_nothing_stays() {
+fn g11_any_c_call_may_fail_without_leaks() {
     let stub = Stub::compile(&[]);
-    there_and_back(&stub.search()).unwrap();
+    round_trip(&stub.search()).unwrap();
     let calls = stub.calls();
     for code in [1, 2, 801, 999, 4242] {
-        let mut told = 0;
+        let mut reported = 0;
         for call in 0..calls {
             stub.fail(call, code);
-            match there_and_back(&stub.search()) {
+            match round_trip(&stub.search()) {
                 Ok(()) => {}
                 Err(error) => {
-                    told += 1;
+                    reported += 1;
                     let mut cause = error.source().unwrap();
                     if let Some(DriverLoadError::InitFailed(error)) =
                         cause.downcast_ref::<DriverLoadError>()
@@ -206,13 +205,13 @@ fn g11_any_call_of_c_may_fail_and_nothing_stays() {
                 stub.last_call()
             );
         }
-        assert!(told > calls / 3, "{told} of {calls} were told");
+        assert!(reported > calls / 3, "only {reported} of {calls} failures reported");
     }
 }
 
 // promise: G10
 #[test]
-fn g10_a_driver_that_lacks_a_function_is_too_old_and_the_function_is_named() {
+fn g10_a_driver_without_a_required_function_is_too_old() {
     let stub = Stub::compile(&["-DWITHOUT_cuStreamWaitEvent"]);
     let error = CudaDevice::open_with(0, &stub.search()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported);
@@ -222,23 +221,23 @@ fn g10_a_driver_that_lacks_a_function_is_too_old_and_the_function_is_named() {
         *cause,
         DriverLoadError::TooOld { required: 12_000, found: Some(13_000), missing_function }
     );
-    assert_eq!(stub.calls(), 0, "none was called");
+    assert_eq!(stub.calls(), 0);
 }
 
 // promise: G10
 #[test]
-fn g10_a_driver_of_an_older_cuda_is_refused_with_both_versions() {
+fn g10_a_driver_of_an_older_cuda_version_is_refused() {
     let stub = Stub::compile(&["-DVERSION=11040"]);
     let error = CudaDevice::open_with(0, &stub.search()).unwrap_err();
     let report = error.report();
     assert!(report.contains("install an NVIDIA driver of version 525"), "{report}");
     assert!(report.ends_with("CUDA 12.0 is required, found 11.4"), "{report}");
-    assert_eq!(stub.calls(), 0, "none was called");
+    assert_eq!(stub.calls(), 0);
 }
 
 // promise: G10
 #[test]
-fn g10_a_driver_that_does_not_start_says_why() {
+fn g10_a_failed_initialisation_reports_its_cause() {
     let stub = Stub::compile(&[]);
     stub.fail(0, 100);
     let error = CudaDevice::open_with(0, &stub.search()).unwrap_err();
@@ -251,7 +250,7 @@ fn g10_a_driver_that_does_not_start_says_why() {
 }
 
 #[test]
-fn libraries_of_wheels_are_found_in_folders_of_packages() {
+fn libraries_of_python_wheels_are_found() {
     let stub = Stub::compile(&[]);
     let packages = tempfile::tempdir().unwrap();
     let folder = packages.path().join("nvidia/nvjpeg/lib");

@@ -139,7 +139,7 @@ fn sanitizer(measurement: &Measurement) -> Outcome {
         let spawned = Command::new("compute-sanitizer")
             .args(["--tool", tool, "--error-exitcode", "7"])
             .arg(&tests)
-            .args(["--test-threads=1", "back"])
+            .args(["--test-threads=1", "downloads_equal", "delayed_consumers", "custom_allocator"])
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .spawn();

@@ -1,4 +1,4 @@
-//! A libcuda that has no device but runs the kernels on the host.
+//! A stub of libcuda that runs the kernels on the host.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::ffi::{c_int, c_long, c_uint};
@@ -10,13 +10,13 @@ use libloading::Library as Opened;
 
 use super::stub_library::{RUNS_KERNELS, compile};
 
-/// libcuda, with the kernels.
+/// The stub with the kernels.
 pub(crate) struct Cuda {
     pub(crate) path: PathBuf,
     opened: Opened,
 }
 
-/// `None`, said, where there is no C++ compiler.
+/// Compiles the stub once. Without a C++ compiler, prints `SKIPPED` and returns `None`.
 pub(crate) fn cuda() -> Option<&'static Cuda> {
     static CUDA: OnceLock<Option<Cuda>> = OnceLock::new();
     let cuda = CUDA.get_or_init(|| {
@@ -26,7 +26,7 @@ pub(crate) fn cuda() -> Option<&'static Cuda> {
         let path = folder.join(format!("libcuda-{}.so.1", std::process::id()));
         let object = compile("gcc", &["-c"], &[Path::new("cuda.c")], &path.with_extension("o"));
         compile(&compiler, &RUNS_KERNELS, &[Path::new("kernels.cpp"), &object], &path);
-        // SAFETY: it has no initialisers.
+        // SAFETY: the stub has no initialisers.
         let opened = unsafe { Opened::new(&path) }.unwrap();
         Some(Cuda { path, opened })
     });
@@ -38,11 +38,11 @@ pub(crate) fn cuda() -> Option<&'static Cuda> {
 
 impl Cuda {
     fn function<F: Copy>(&self, name: &[u8]) -> F {
-        // SAFETY: each caller names the function's type as it stands in the C file.
+        // SAFETY: each caller gives the type that the C file declares.
         *unsafe { self.opened.get::<F>(name) }.unwrap()
     }
 
-    /// Lets a call fail, counted from now on.
+    /// Makes a call fail, counted from 0 at this point.
     pub(crate) fn fail(&self, call: c_long, code: c_uint) {
         self.function::<extern "C" fn(c_long, c_uint)>(b"stub_fail")(call, code);
     }
@@ -51,7 +51,7 @@ impl Cuda {
         self.function::<extern "C" fn() -> c_long>(b"stub_calls")()
     }
 
-    /// Contexts, current ones, streams, events, memory, locked memory, modules.
+    /// Counts of contexts, current contexts, streams, events, device memory, pinned memory, modules.
     pub(crate) fn live_resources(&self) -> [c_long; 7] {
         let live_resources = self.function::<extern "C" fn(c_int) -> c_long>(b"stub_ledger");
         [0, 1, 2, 3, 4, 5, 6].map(|kind| live_resources(kind))

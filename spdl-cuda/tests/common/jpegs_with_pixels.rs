@@ -1,10 +1,10 @@
-//! JPEGs that hold their pixels beside what is coded, for the stand-in for nvJPEG, which cannot decode.
+//! JPEGs with their decoded pixels in a comment, which the nvJPEG stub writes instead of decoding.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use spdl_media::encode::{ImageEncoder, JpegEncoder};
 use spdl_media::{CodecRegistry, Decoder, Image, Limits, Size};
 
-/// A smooth picture, which differs from its mirror images and turns.
+/// A smooth image that differs from its flipped and transposed versions.
 pub(crate) fn picture(number: u32) -> Image {
     let size = Size::new(90 + number * 7 % 53, 110 + number * 5 % 31);
     let pixels = (0..size.height).flat_map(|y| (0..size.width).map(move |x| (x, y)));
@@ -17,7 +17,7 @@ pub(crate) fn picture(number: u32) -> Image {
     Image { size, pixels }
 }
 
-/// A JPEG that says how it is to be turned, and has the pixels that decoders are to find in a comment.
+/// A JPEG with an EXIF orientation, and with its decoded pixels in a comment.
 pub(crate) fn jpeg(number: u32, orientation: u8, progressive: bool) -> Vec<u8> {
     let encoder = JpegEncoder::new().progressive(progressive);
     let encoded = encoder.encode_image(&picture(number)).unwrap();

@@ -1,6 +1,6 @@
-//! What tests of transfers share: batches whose bytes tell them apart, and a source of chance.
+//! Shared by tests of transfers: batches with distinct bytes, random numbers, stubs of libraries.
 
-#![allow(dead_code, unused_imports, reason = "not every test needs all of it")]
+#![allow(dead_code, unused_imports, reason = "each test uses a part of this module")]
 
 #[cfg(test)]
 #[cfg(unix)]
@@ -19,10 +19,10 @@ use spdl_core::{Device, Result};
 use spdl_cuda::testing::FakeDriver;
 use spdl_cuda::{CudaDevice, CudaMemory};
 
-/// Batches are this long, in bytes.
+/// Bytes of a batch.
 pub(crate) const LEN: usize = 96;
 
-/// The next random number (splitmix64).
+/// A random number generator (splitmix64).
 #[derive(Clone, Debug)]
 pub(crate) struct Chance(pub(crate) u64);
 
@@ -41,7 +41,7 @@ pub(crate) fn bytes_of(number: usize, len: usize) -> Vec<u8> {
     (0..len).map(|at| (number * 31 + at * 7) as u8 ^ (number >> 3) as u8).collect()
 }
 
-/// Batch `number`, assembled in a buffer of the pool that a pipeline would use.
+/// Batch `number`, in a buffer of the pool of the device.
 #[cfg(feature = "testing")]
 pub(crate) fn assemble(
     driver: &FakeDriver,
@@ -55,7 +55,7 @@ pub(crate) fn assemble(
     Ok(buffer)
 }
 
-/// Sends batch `number` to the device.
+/// Uploads batch `number`.
 #[cfg(feature = "testing")]
 pub(crate) fn send(
     driver: &FakeDriver,
@@ -64,10 +64,10 @@ pub(crate) fn send(
     len: usize,
 ) -> Result<Box<CudaMemory>> {
     let upload = device.upload(assemble(driver, device, number, len)?)?;
-    Ok(own(upload.memory))
+    Ok(into_cuda_memory(upload.memory))
 }
 
-/// The device's own type of its memory.
-pub(crate) fn own(memory: Box<dyn DeviceMemory>) -> Box<CudaMemory> {
-    (memory as Box<dyn std::any::Any>).downcast().expect("it is memory of a CUDA device")
+/// Downcasts device memory to [`CudaMemory`].
+pub(crate) fn into_cuda_memory(memory: Box<dyn DeviceMemory>) -> Box<CudaMemory> {
+    (memory as Box<dyn std::any::Any>).downcast().expect("memory of a CUDA device")
 }

@@ -1,4 +1,4 @@
-//! A stand-in for nvJPEG, which needs no device.
+//! A stub of nvJPEG, without a device.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::ffi::{CStr, c_char, c_int};
@@ -10,12 +10,12 @@ use spdl_cuda::Search;
 
 use super::stub_library::library;
 
-/// The stand-in, compiled with other options than usual.
+/// The stub, compiled with additional options.
 pub(crate) fn compiled(name: &str, options: &[&str]) -> PathBuf {
     library("nvjpeg.c", name, &[&["-Wextra", "-Werror"], options].concat())
 }
 
-/// The stand-in has one state: one test at a time.
+/// The stub has global state, so tests take turns.
 pub(crate) struct Stub {
     path: PathBuf,
     library: Library,
@@ -23,7 +23,7 @@ pub(crate) struct Stub {
 
 static STUB: LazyLock<Mutex<Stub>> = LazyLock::new(|| {
     let path = compiled("nvjpeg", &[]);
-    // SAFETY: it has no initialisers.
+    // SAFETY: the stub has no initialisers.
     let library = unsafe { Library::new(&path).unwrap() };
     Mutex::new(Stub { path, library })
 });
@@ -36,7 +36,7 @@ pub(crate) fn stub() -> MutexGuard<'static, Stub> {
 
 impl Stub {
     pub(crate) fn call<F>(&self, name: &[u8], call: impl FnOnce(&F)) {
-        // SAFETY: each caller names the function's type as it stands in the C file.
+        // SAFETY: each caller gives the type that the C file declares.
         let function = unsafe { self.library.get::<F>(name).unwrap() };
         call(&function);
     }
@@ -55,16 +55,16 @@ impl Stub {
         self.call::<extern "C" fn(c_int, c_int)>(b"stub_engines", |set| set(count, status));
     }
 
-    /// What is alive now does not count any more.
+    /// Excludes the live objects from later counts.
     pub(crate) fn forget(&self) {
         self.call::<extern "C" fn()>(b"stub_forget", |forget| forget());
     }
 
-    /// What was decoded: by what, with which pitch, and how long it was.
+    /// The decoded images: backend, output address, pitch, and bytes of the encoded image.
     pub(crate) fn decoded(&self) -> Vec<(String, usize, usize, usize)> {
         let mut lines = Vec::new();
         self.call::<extern "C" fn() -> *const c_char>(b"stub_log", |log| {
-            // SAFETY: it is text that ends with a zero, and nobody changes it meanwhile.
+            // SAFETY: the text ends with a zero byte, and this thread holds the lock of the stub.
             let text = unsafe { CStr::from_ptr(log()) }.to_str().unwrap();
             for line in text.lines() {
                 let words: Vec<&str> = line.split(' ').collect();
@@ -80,7 +80,7 @@ impl Stub {
     }
 }
 
-/// The header of a colour image with this kind of frame and size, and an end.
+/// A JPEG of colour with this SOF marker and size, without coded data.
 pub(crate) fn jpeg(kind: u8, height: u16, width: u16) -> Vec<u8> {
     let mut encoded = vec![0xFF, 0xD8, 0xFF, kind, 0, 17, 8];
     encoded.extend(height.to_be_bytes());

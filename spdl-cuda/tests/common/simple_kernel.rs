@@ -1,4 +1,4 @@
-//! A stand-in for the image kernels on the fake driver, which accesses the same memory.
+//! A replacement of the image kernels for the fake driver, which accesses the same memory.
 
 use spdl_cuda::CudaDevice;
 use spdl_cuda::testing::{FakeDriver, RunningKernel, Schedule};

@@ -1,6 +1,6 @@
-//! Packets of videos as the stand-in for nvcuvid understands them: see `stub/nvcuvid.c`.
+//! Packets that the nvcuvid stub executes: see `stub/nvcuvid.c`.
 
-/// The headers of a video, as the parser tells them; a packet in itself.
+/// The sequence header of a video, which the parser reports. A packet.
 #[derive(Clone, Copy)]
 pub(crate) struct Headers {
     pub(crate) codec: i32,
@@ -13,7 +13,7 @@ pub(crate) struct Headers {
     pub(crate) matrix: u8,
 }
 
-/// The number of H.264.
+/// Codes of `cudaVideoCodec`.
 pub(crate) const H264: i32 = 4;
 pub(crate) const HEVC: i32 = 8;
 pub(crate) const VP9: i32 = 10;
@@ -49,7 +49,7 @@ impl Headers {
     }
 }
 
-/// Picture `index` is decoded, and is found to be sound.
+/// Decodes picture `index`, with the status of success.
 pub(crate) fn decode(index: u8) -> Vec<u8> {
     vec![b'D', index, 2]
 }
@@ -58,7 +58,7 @@ pub(crate) fn show(index: u8) -> Vec<u8> {
     vec![b'P', index]
 }
 
-/// A short video: headers, and so many pictures, each shown at once.
+/// A short video: a header, and pictures that are displayed immediately after decoding.
 pub(crate) fn short_video(headers: Headers, pictures: u8) -> Vec<Vec<u8>> {
     let shown = (0..pictures).map(|index| [decode(index % 8), show(index % 8)].concat());
     std::iter::once(headers.packet()).chain(shown).collect()

@@ -1,4 +1,4 @@
-//! Photographs become batches on a device, and these are the host's.
+//! Batches of photographs on a device, compared with those of the host.
 
 // promise of this file: G5
 
@@ -18,7 +18,7 @@ macro_rules! photos {
     };
 }
 
-/// In the program: it runs where there is no repository.
+/// Compiled into the program, because it runs without the repository.
 const PHOTOS: [&[u8]; 5] =
     photos!["astronaut.jpg", "chelsea.jpg", "coffee.jpg", "rocket.jpg", "umang.jpg"];
 
@@ -27,12 +27,11 @@ const STAGE: &str = "decode";
 const BATCH: usize = 3;
 const SIDE: u32 = 96;
 
-/// Decoders of one format differ by so many levels on average, as their transforms and their ways to
-/// scale chroma do; at the edges of colours by more.
-const MOST_MEAN_DIFFERENCE: f64 = 2.0;
+/// The maximum mean difference, in levels, between two JPEG decoders. Their inverse DCTs and chroma
+/// upsampling differ; single pixels at edges of colours differ much more.
+const MAX_MEAN_DIFFERENCE: f64 = 2.0;
 
-/// The photographs, one of them as a progressive JPEG and as a PNG, too, and one that is cut off in its
-/// header.
+/// The photographs, copies of one as a progressive JPEG and as a PNG, and one with a truncated header.
 fn files() -> Vec<Labeled<Bytes>> {
     let mut decoder = Decoder::new(&CodecRegistry::with_defaults(), &Limits::default());
     let chelsea = decoder.decode_stored(PHOTOS[1]).unwrap();
@@ -74,7 +73,7 @@ fn images(device: &CudaDevice, transform: &ImageTransform) -> DeviceImages {
 
 // promise: G8
 #[test]
-fn g5_g8_photos_decoded_on_the_device_are_those_of_the_host_and_a_damaged_one_is_left_out() {
+fn g5_g8_photos_decoded_on_the_device_match_the_host_and_a_truncated_one_is_dropped() {
     let Some(device) = device() else { return };
     for mode in [Mode::Eval, Mode::Train] {
         let transform = ImageTransform::new(SIDE).mode(mode).exact(true);
@@ -90,7 +89,7 @@ fn g5_g8_photos_decoded_on_the_device_are_those_of_the_host_and_a_damaged_one_is
             };
             let batches = by_device(&images);
             assert_eq!(batches.len(), expected.len(), "{mode}, {only:?}");
-            let (mut most, mut mean) = (0, 0.0_f64);
+            let (mut largest, mut mean) = (0, 0.0_f64);
             for (batch, expected) in batches.iter().zip(&expected) {
                 assert_eq!(batch.ids(), expected.ids(), "{mode}, {only:?}");
                 let labels = expected.array("labels").unwrap().as_bytes();
@@ -100,25 +99,27 @@ fn g5_g8_photos_decoded_on_the_device_are_those_of_the_host_and_a_damaged_one_is
                 assert_eq!(found.len(), expected.len());
                 let sample = (3 * SIDE * SIDE) as usize;
                 for (found, expected) in found.chunks(sample).zip(expected.chunks(sample)) {
-                    let apart = found.iter().zip(expected).map(|(one, other)| one.abs_diff(*other));
-                    let sum: u64 = apart.clone().map(u64::from).sum();
+                    let differences = found.iter().zip(expected).map(|(a, b)| a.abs_diff(*b));
+                    let sum: u64 = differences.clone().map(u64::from).sum();
                     mean = mean.max(sum as f64 / sample as f64);
-                    most = most.max(apart.max().unwrap_or(0));
+                    largest = largest.max(differences.max().unwrap_or(0));
                 }
             }
             let statistics = images.statistics();
-            println!("{mode}, {only:?}: at most {most}, {mean:.2} on average: {statistics:?}");
+            println!(
+                "{mode}, {only:?}: difference at most {largest}, mean {mean:.2}: {statistics:?}"
+            );
             if only == Some(JpegBackend::Host) {
-                // The same decoder: what is apart is the kernels' rounding.
-                assert!(most <= 1, "{mode}: {most}");
+                // The decoder is the same, so only the rounding of the kernels differs.
+                assert!(largest <= 1, "{mode}: {largest}");
             }
-            assert!(mean <= MOST_MEAN_DIFFERENCE, "{mode}, {only:?}: {mean}");
+            assert!(mean <= MAX_MEAN_DIFFERENCE, "{mode}, {only:?}: {mean}");
             let by_device = statistics.hardware + statistics.hybrid;
             assert_eq!((by_device + statistics.host, statistics.failed), (7, 1));
             match (only, &statistics.missing) {
                 (Some(JpegBackend::Host), _) => assert_eq!(by_device, 0),
                 (_, Some(missing)) => println!("SKIPPED: no nvJPEG: {missing}"),
-                // Engines, where there are some, decode no progressive JPEGs.
+                // The hardware backend does not decode progressive JPEGs.
                 (Some(JpegBackend::Hardware), None) => assert!(by_device <= 5, "{by_device}"),
                 (_, None) => assert_eq!(by_device, 6),
             }

@@ -12,7 +12,7 @@ macro_rules! files {
     };
 }
 
-/// All of them in the program: it runs where there is no repository.
+/// Compiled into the program, because it runs without the repository.
 const FILES: [(&str, &[u8]); 8] = files![
     "av1.ivf",
     "b_frames_and_slices.h264",
@@ -26,7 +26,7 @@ const FILES: [(&str, &[u8]); 8] = files![
 
 // promise: DEV4
 #[test]
-fn frames_of_a_device_are_those_of_ffmpeg_bit_by_bit() {
+fn frames_equal_those_of_ffmpeg_bit_for_bit() {
     let Some(device) = device() else { return };
     let decoders = match NvDec::new(&device) {
         Ok(decoders) => decoders,
@@ -34,7 +34,7 @@ fn frames_of_a_device_are_those_of_ffmpeg_bit_by_bit() {
     };
     let table = expected(include_str!("../data/video/frames.tsv"));
     assert_eq!(table.len(), FILES.len());
-    let mut wrong = Vec::new();
+    let mut failures = Vec::new();
     for video in table {
         let name = video.name;
         let (_, file) = FILES.iter().find(|(of, _)| *of == name).unwrap();
@@ -45,7 +45,7 @@ fn frames_of_a_device_are_those_of_ffmpeg_bit_by_bit() {
                 continue;
             }
             Err(error) => {
-                wrong.push(format!("{name}: {}", error.report()));
+                failures.push(format!("{name}: {}", error.report()));
                 continue;
             }
         };
@@ -55,14 +55,14 @@ fn frames_of_a_device_are_those_of_ffmpeg_bit_by_bit() {
             .collect();
         let are_of_size = frames.iter().all(|frame| (frame.width, frame.height) == video.size);
         if found != video.hashes || !are_of_size {
-            wrong.push(format!("{name}: {found:?}"));
+            failures.push(format!("{name}: {found:?}"));
         }
         let timestamps = frames.iter().map(|frame| frame.timestamp);
         if name.ends_with(".ivf") && !timestamps.eq(0..10) {
-            wrong.push(format!("{name}: timestamps"));
+            failures.push(format!("{name}: timestamps"));
         }
     }
     println!("{:?}", decoders.statistics());
-    assert!(wrong.is_empty(), "{wrong:#?}");
+    assert!(failures.is_empty(), "{failures:#?}");
     assert!(decoders.statistics().frames >= 20, "every device decodes H.264");
 }

@@ -82,14 +82,14 @@ fn ending(mut encoded: Vec<u8>, end: &[u8]) -> Vec<u8> {
     encoded
 }
 
-/// Image `number`, and what its sample holds; `None` where nobody can decode it.
+/// Image `number`, and the value of its sample; `None` if no decoder can decode it.
 fn image(number: usize) -> (Vec<u8>, Option<u8>) {
     let (height, width) = (5 + number as u16 % 9, 7 + number as u16 % 5);
     let decoded = decoded_byte(3 * u64::from(width) * u64::from(height));
     match number % 20 {
-        // Progressive: not for the engines.
+        // Progressive: not decoded by the hardware backend.
         3 | 11 => (jpeg(0xC2, height, width), Some(decoded)),
-        // The engines refuse it.
+        // Refused by the hardware backend.
         7 => (ending(jpeg(0xC0, height, width), b"N"), Some(decoded)),
         5 => (b"GIF89a".to_vec(), Some(HOST)),
         9 => (cmyk(), Some(HOST)),
@@ -116,23 +116,23 @@ fn files(numbers: impl Iterator<Item = usize>) -> PipelineBuilder<Labeled<Bytes>
     PipelineBuilder::new(DatasetSource::new(files.collect::<Vec<_>>())).deterministic()
 }
 
-/// Reads a batch by a kernel of the consumer: its images, and its labels.
-fn look(
+/// Reads the images and labels of a batch in kernels of the consumer.
+fn read_batch(
     driver: &FakeDriver,
     batch: &DeviceBatch,
     stream: &ConsumerStream,
 ) -> Result<[KernelRead; 2]> {
-    let look = |name| -> Result<KernelRead> {
+    let read = |name| -> Result<KernelRead> {
         let array = batch.array(name).unwrap();
         let memory = CudaMemory::of(array).unwrap();
         memory.wait_on(stream)?;
         let bytes = array.shape().iter().product::<usize>() * array.dtype().size();
         Ok(driver.read_by_kernel(stream, memory.address(), bytes))
     };
-    Ok([look("images")?, look("labels")?])
+    Ok([read("images")?, read("labels")?])
 }
 
-/// All samples of a run: the label of each, and the bytes of its image.
+/// The labels and image bytes of all samples of a run.
 fn run(driver: &FakeDriver, pipeline: PipelineBuilder<DeviceBatch>) -> Result<Vec<(i64, Vec<u8>)>> {
     let stream = driver.consumer_stream();
     let mut seen = Vec::new();
@@ -142,8 +142,8 @@ fn run(driver: &FakeDriver, pipeline: PipelineBuilder<DeviceBatch>) -> Result<Ve
             Ok(batch) => {
                 assert_eq!(batch.array("images").unwrap().shape()[1..], [4, 4, 3]);
                 let indices = batch.ids().iter().map(|id| id.index).collect::<Vec<_>>();
-                match look(driver, &batch, &stream) {
-                    Ok(look) => seen.push((look, indices)),
+                match read_batch(driver, &batch, &stream) {
+                    Ok(reads) => seen.push((reads, indices)),
                     Err(error) => failure = Err(error),
                 }
             }
@@ -165,7 +165,7 @@ fn run(driver: &FakeDriver, pipeline: PipelineBuilder<DeviceBatch>) -> Result<Ve
 }
 
 #[test]
-fn g5_every_image_that_can_be_decoded_arrives_and_a_bad_one_costs_nothing_but_itself() {
+fn g5_every_valid_image_arrives_and_a_corrupt_one_affects_only_itself() {
     let stub = stub();
     for seed in 0..60 {
         let (driver, device) = fake(Schedule::Seeded(seed));
@@ -180,7 +180,7 @@ fn g5_every_image_that_can_be_decoded_arrives_and_a_bad_one_costs_nothing_but_it
         let ImageStatistics { hardware, hybrid, host, fallbacks, failed, missing, .. } =
             images.statistics();
         assert_eq!((hardware + hybrid, host, failed, missing), (80, 10, 10, None));
-        assert!(hardware > 0 && hybrid >= 15, "{hardware} by engines, {hybrid} hybrid");
+        assert!(hardware > 0 && hybrid >= 15, "hardware {hardware}, hybrid {hybrid}");
         let expected = [
             (FallbackReason::OtherFormat, 5),
             (FallbackReason::DamagedHeader, 5),
@@ -196,7 +196,7 @@ fn g5_every_image_that_can_be_decoded_arrives_and_a_bad_one_costs_nothing_but_it
 }
 
 #[test]
-fn batches_stay_full_when_images_fail_and_the_budget_counts_each_of_them() {
+fn batches_are_full_after_failures_and_the_failure_policy_counts_each() {
     let stub = stub();
     let (driver, device) = fake(Schedule::Prompt);
     let sizes = |policy, drop_last| {
@@ -219,7 +219,7 @@ fn batches_stay_full_when_images_fail_and_the_budget_counts_each_of_them() {
 }
 
 #[test]
-fn an_image_that_fails_is_named_with_what_is_wrong() {
+fn errors_of_images_have_a_kind_and_a_reason() {
     let stub = stub();
     let (_, device) = fake(Schedule::Prompt);
     for (number, kind) in [(13, ErrorKind::Corrupt), (17, ErrorKind::Truncated)] {
@@ -227,7 +227,7 @@ fn an_image_that_fails_is_named_with_what_is_wrong() {
         let error = pipeline.unwrap().build().unwrap().next().unwrap().unwrap_err();
         assert_eq!(error.kind(), kind, "{}", error.report());
     }
-    // Without a decoder on the host, nvJPEG's word is the last one.
+    // Without a decoder on the host, the error is that of nvJPEG.
     let alone = DeviceImages::new(&device, transform(), 8).without_host_decoder();
     let alone = alone.search(stub.search());
     for (number, expected) in [(13, "NVJPEG_STATUS_BAD_JPEG"), (5, "not a JPEG"), (9, "(color)")] {
@@ -238,7 +238,7 @@ fn an_image_that_fails_is_named_with_what_is_wrong() {
 }
 
 #[test]
-fn bytes_do_not_depend_on_who_decodes() {
+fn samples_do_not_depend_on_the_backend() {
     let stub = stub();
     let decoded = |only: Option<JpegBackend>, rates: i32| {
         stub.engines(rates, 0);
@@ -258,12 +258,12 @@ fn bytes_do_not_depend_on_who_decodes() {
     assert_eq!((statistics.hardware, statistics.hybrid), (0, 80));
     let (without_engines, _) = decoded(None, 0);
     assert!(shared == hybrid && shared == without_engines);
-    let (engines, statistics) = decoded(Some(JpegBackend::Hardware), 2);
-    // What the engines do not take is for the host.
+    let (hardware, statistics) = decoded(Some(JpegBackend::Hardware), 2);
+    // The host decodes the images that the hardware backend does not.
     assert_eq!((statistics.hardware, statistics.hybrid, statistics.host), (65, 0, 15));
-    let by_engines = engines.iter().zip(&shared).filter(|(sample, _)| sample.1 != [HOST; SAMPLE]);
-    assert_eq!(by_engines.clone().count(), 65);
-    assert!(by_engines.clone().all(|(sample, expected)| sample == expected));
+    let by_hardware = hardware.iter().zip(&shared).filter(|(sample, _)| sample.1 != [HOST; SAMPLE]);
+    assert_eq!(by_hardware.clone().count(), 65);
+    assert!(by_hardware.clone().all(|(sample, expected)| sample == expected));
     let (host, statistics) = decoded(Some(JpegBackend::Host), 2);
     assert_eq!((statistics.host, host.len()), (80, 80));
     assert!(host.iter().all(|(_, bytes)| *bytes == [HOST; SAMPLE]));
@@ -278,7 +278,7 @@ fn files_of(numbers: impl Iterator<Item = usize>) -> PipelineBuilder<Labeled<Byt
 }
 
 #[test]
-fn g10_without_nvjpeg_the_host_decodes_everything_and_the_reason_is_told() {
+fn g10_without_nvjpeg_the_host_decodes_all_images_and_the_reason_is_reported() {
     let (driver, device) = fake(Schedule::Seeded(1));
     let nowhere =
         Search::default().at(spdl_cuda::libraries::Library::NvJpeg, "/nowhere/libnvjpeg.so.13");
@@ -319,8 +319,8 @@ fn a_padded_sample_fails_alone() {
     assert_eq!(error.kind(), ErrorKind::Unsupported, "{}", error.report());
 }
 
-/// Batches of JPEGs of changing sizes, decoded and read, one after the other.
-fn decode_and_look(
+/// Decodes batches of JPEGs of these widths in sequence, and reads them in kernels of a consumer.
+fn decode_and_read(
     driver: &FakeDriver,
     decoder: &mut NvJpeg,
     widths: impl IntoIterator<Item = u16>,
@@ -340,49 +340,49 @@ fn decode_and_look(
 }
 
 #[test]
-fn g1_every_record_and_wait_of_nvjpeg_is_needed_and_one_that_is_left_out_is_noticed() {
+fn g1_each_omitted_record_or_wait_of_nvjpeg_is_detected() {
     let stub = stub();
     let decode = |driver: &FakeDriver, device: &CudaDevice, rounds| {
         let mut decoder = NvJpeg::new_with(device, &stub.search()).unwrap();
-        decode_and_look(driver, &mut decoder, vec![9; rounds]).map(|_| driver.order_calls())
+        decode_and_read(driver, &mut decoder, vec![9; rounds]).map(|_| driver.order_calls())
     };
     let (driver, device) = fake(Schedule::Held);
     let count = decode(&driver, &device, 2).unwrap();
     assert_eq!(driver.violations(), []);
-    let mut unnoticed = Vec::new();
+    let mut undetected = Vec::new();
     for left_out in 0..count {
         let (driver, device) = fake(Schedule::Held);
         driver.skip_order_call(left_out);
         let result = decode(&driver, &device, 8);
         if result.is_ok() && driver.violations().is_empty() {
-            unnoticed.push(left_out);
+            undetected.push(left_out);
         }
     }
-    // Of each batch: a timer, the event of the engines' state, a timer; a timer, the events of the states of
-    // three images, a timer. States are the library's own, which the driver does not see; who waits for them
-    // is in `nvjpeg.rs`. Of timers only the first end is missed: no time can be told behind it.
-    let of_a_batch = |first: usize| first..first + 8;
+    // Eight events of each batch are internal to the decoder: timer, hardware state, timer; timer, states
+    // of three images, timer. The fake driver does not see accesses to states; `nvjpeg.rs` tests the waits
+    // for them. Among timers, only the first end is detected, because the elapsed time is then unknown.
+    let internal_events = |first: usize| first..first + 8;
     let first_end = 2;
-    // Behind them: the engines' event, the wait for it, the batch's event, the consumer's wait and its
-    // release; before those of the second batch, the waits of both streams for the memory.
-    let (own, others, waits) = (of_a_batch(0).len(), 5, 2);
-    assert_eq!(count, own + others + waits + own + others);
-    let expected: Vec<usize> = of_a_batch(0)
+    // Then follow the hardware event, the wait for it, the event of the batch, the wait and the release of
+    // the consumer. Before those of the second batch are the waits of both streams for the memory.
+    let (internal, others, waits) = (internal_events(0).len(), 5, 2);
+    assert_eq!(count, internal + others + waits + internal + others);
+    let expected: Vec<usize> = internal_events(0)
         .filter(|at| *at != first_end)
-        .chain(of_a_batch(own + others + waits))
+        .chain(internal_events(internal + others + waits))
         .collect();
-    assert_eq!(unnoticed, expected);
+    assert_eq!(undetected, expected);
 }
 
 #[test]
-fn g2_in_the_steady_state_nvjpeg_waits_for_nothing_and_allocates_nothing() {
+fn g2_nvjpeg_does_not_wait_or_allocate_in_the_steady_state() {
     let stub = stub();
     let (driver, device) = fake(Schedule::Held);
     let mut decoder = NvJpeg::new_with(&device, &stub.search()).unwrap();
     let mut counts = Vec::new();
     for round in 0..200 {
         let width = 8 + round * 7 % 9;
-        decode_and_look(&driver, &mut decoder, [width, 24 - width]).unwrap();
+        decode_and_read(&driver, &mut decoder, [width, 24 - width]).unwrap();
         driver.run_all();
         counts.push((driver.synchronisations(), driver.allocations()));
     }
@@ -393,7 +393,7 @@ fn g2_in_the_steady_state_nvjpeg_waits_for_nothing_and_allocates_nothing() {
 }
 
 #[test]
-fn g11_any_call_of_nvjpeg_may_fail_and_nothing_is_left_or_used_too_early() {
+fn g11_any_nvjpeg_call_may_fail_without_leaks_or_races() {
     let stub = stub();
     let epoch = |schedule| {
         let (driver, device) = fake(schedule);
@@ -416,7 +416,7 @@ fn g11_any_call_of_nvjpeg_may_fail_and_nothing_is_left_or_used_too_early() {
         for call in 1..=calls {
             stub.fail(call, status);
             match epoch(Schedule::Seeded(call as u64)) {
-                // The host decodes what nvJPEG refuses.
+                // The host decodes images that nvJPEG refuses.
                 Ok(count) => assert_eq!(count, 12, "call {call} with {status}"),
                 Err(_) => errors += 1,
             }
@@ -426,7 +426,7 @@ fn g11_any_call_of_nvjpeg_may_fail_and_nothing_is_left_or_used_too_early() {
 }
 
 #[test]
-fn g11_any_call_of_the_driver_may_fail_while_batches_are_made() {
+fn g11_any_driver_call_may_fail_during_image_batches() {
     let stub = stub();
     let epoch = |driver: &FakeDriver| {
         driver.run_kernels_with(simple_kernel::run);
@@ -451,7 +451,8 @@ fn g11_any_call_of_the_driver_may_fail_while_batches_are_made() {
                 driver.live_resources()
             );
         }
-        // So many that it cannot be told either whether what was started is over; and a device that is lost.
+        // After six failed calls, the library cannot determine whether started work is complete. Code 700
+        // is a lost device.
         let chosen = if failing % 3 == 0 { &[(6, 999), (usize::MAX, 700)][..] } else { &[] };
         for &(count, code) in chosen {
             let driver = FakeDriver::new(1, Schedule::Held);
@@ -461,7 +462,7 @@ fn g11_any_call_of_the_driver_may_fail_while_batches_are_made() {
             }
             driver.run_all();
             assert_eq!(driver.violations(), [], "{count} calls from {failing} on with {code}");
-            // What may still be in use stays.
+            // Objects that may still be in use are leaked.
             stub.forget();
         }
     }

@@ -1,4 +1,4 @@
-//! Images that need much of the device's memory, and none that is asked for in vain.
+//! Images that need much device memory: groups are split, and the host decodes the largest images.
 
 // promise of this file: G5
 
@@ -14,30 +14,30 @@ use spdl_cuda::testing::{FakeDriver, Schedule};
 
 use super::common::nvjpeg_stub::{jpeg, stub};
 use super::common::simple_kernel::decoded_byte;
-use super::{HOST, SAMPLE, fake, image, images, look, run};
+use super::{HOST, SAMPLE, fake, image, images, read_batch, run};
 
-/// The allocator of a framework that gives away little at once.
+/// An allocator that refuses a number of large allocations.
 #[derive(Debug)]
-struct Meagre {
+struct LimitedAllocator {
     driver: FakeDriver,
-    /// The most that it gives.
-    most: usize,
-    /// How often it gives no more than that.
+    /// Larger allocations are refused while `refusals` is positive.
+    max_bytes: usize,
     refusals: AtomicUsize,
-    given: Mutex<Vec<usize>>,
+    /// The sizes of successful allocations.
+    sizes: Mutex<Vec<usize>>,
 }
 
-// SAFETY: this is memory of the fake device, of any alignment, and used by nobody else.
-unsafe impl DeviceAllocator for Meagre {
+// SAFETY: the memory belongs to the fake device, which needs no alignment, and has no other user.
+unsafe impl DeviceAllocator for LimitedAllocator {
     fn allocate(&self, bytes: usize) -> Result<u64> {
         let refuse = |left: usize| left.checked_sub(1);
         let order = Ordering::SeqCst;
-        if bytes > self.most && self.refusals.fetch_update(order, order, refuse).is_ok() {
-            return Err(Error::new(ErrorKind::LimitExceeded, "so much at once there is not"));
+        if bytes > self.max_bytes && self.refusals.fetch_update(order, order, refuse).is_ok() {
+            return Err(Error::new(ErrorKind::LimitExceeded, "allocation refused"));
         }
-        self.given.lock().unwrap().push(bytes);
-        let none_left = || Error::new(ErrorKind::LimitExceeded, "there is no more");
-        self.driver.allocate_elsewhere(bytes).ok_or_else(none_left)
+        self.sizes.lock().unwrap().push(bytes);
+        let exhausted = || Error::new(ErrorKind::LimitExceeded, "memory exhausted");
+        self.driver.allocate_elsewhere(bytes).ok_or_else(exhausted)
     }
 
     fn free(&self, address: u64, _: usize) {
@@ -45,19 +45,19 @@ unsafe impl DeviceAllocator for Meagre {
     }
 }
 
-fn meagre(most: usize, refusals: usize) -> (FakeDriver, CudaDevice, Arc<Meagre>) {
+fn limited(max_bytes: usize, refusals: usize) -> (FakeDriver, CudaDevice, Arc<LimitedAllocator>) {
     let (driver, device) = fake(Schedule::Seeded(5));
-    let meagre = Arc::new(Meagre {
+    let allocator = Arc::new(LimitedAllocator {
         driver: driver.clone(),
-        most,
+        max_bytes,
         refusals: refusals.into(),
-        given: Mutex::default(),
+        sizes: Mutex::default(),
     });
-    device.set_allocator(meagre.clone());
-    (driver, device, meagre)
+    device.set_allocator(allocator.clone());
+    (driver, device, allocator)
 }
 
-/// JPEGs with so many rows and columns.
+/// Square JPEGs with these sides.
 fn squares(sides: impl IntoIterator<Item = u16>) -> PipelineBuilder<Labeled<Bytes>> {
     let files = sides.into_iter().enumerate();
     let files =
@@ -70,28 +70,28 @@ fn decoded(side: u64) -> Vec<u8> {
 }
 
 #[test]
-fn g9_a_group_of_many_pixels_is_decoded_in_parts_of_so_many_bytes() {
+fn g9_a_large_group_is_decoded_in_parts_of_the_maximum_size() {
     let stub = stub();
-    for (group_bytes, at_once) in [(1, 1), (70_000, 2), (u64::MAX, 8)] {
-        let (driver, device, meagre) = meagre(usize::MAX, 0);
+    for (group_bytes, images_per_part) in [(1, 1), (70_000, 2), (u64::MAX, 8)] {
+        let (driver, device, allocator) = limited(usize::MAX, 0);
         let images = images(&device, stub.search()).group_bytes(group_bytes);
         let pipeline = images.attach(squares([100; 24]), "decode").unwrap();
         let samples = run(&driver, pipeline).unwrap();
         assert_eq!(samples.len(), 24);
         assert!(samples.iter().all(|(_, bytes)| *bytes == decoded(100)));
-        let given = meagre.given.lock().unwrap().iter().copied().max().unwrap();
-        // Of 30,000 bytes each, and some to spare.
-        let bytes = 30_000 * at_once;
-        assert!((bytes..=bytes * 5 / 4).contains(&given), "{group_bytes}: {given}");
+        let largest = allocator.sizes.lock().unwrap().iter().copied().max().unwrap();
+        // Each image has 30,000 bytes. Allocations have some reserve.
+        let bytes = 30_000 * images_per_part;
+        assert!((bytes..=bytes * 5 / 4).contains(&largest), "{group_bytes}: {largest}");
         assert_eq!(images.statistics().fallbacks, []);
         assert_eq!(driver.violations(), []);
     }
 }
 
 #[test]
-fn g5_a_group_that_is_too_large_for_the_device_is_halved_until_it_is_not() {
+fn g5_a_group_that_exceeds_device_memory_is_halved_until_it_fits() {
     let stub = stub();
-    let (driver, device, meagre) = meagre(70_000, usize::MAX);
+    let (driver, device, allocator) = limited(70_000, usize::MAX);
     let images = images(&device, stub.search());
     let pipeline = images.attach(squares([100; 13]), "decode").unwrap();
     let samples = run(&driver, pipeline).unwrap();
@@ -100,23 +100,23 @@ fn g5_a_group_that_is_too_large_for_the_device_is_halved_until_it_is_not() {
     assert!(samples.iter().all(|(_, bytes)| *bytes == decoded(100)));
     let statistics = images.statistics();
     assert_eq!((statistics.hardware + statistics.hybrid, statistics.host), (13, 0));
-    assert!(meagre.given.lock().unwrap().iter().all(|bytes| *bytes <= 70_000));
-    drop((images, device, meagre));
+    assert!(allocator.sizes.lock().unwrap().iter().all(|bytes| *bytes <= 70_000));
+    drop((images, device, allocator));
     assert_eq!(driver.violations(), []);
 }
 
 #[test]
-fn g5_an_image_that_is_too_large_for_the_device_alone_is_for_the_host_and_counted() {
+fn g5_the_host_decodes_and_counts_an_image_that_exceeds_device_memory() {
     let stub = stub();
-    // All three at once, the last two, and the large one: each is asked for with some to spare and
-    // without, twice, as room is made. When the host has decoded it, there is room.
-    let (driver, device, meagre) = meagre(100_000, 12);
+    // Twelve refusals: for all three images, for the last two, and for the large one, each with and without
+    // reserve, before and after memory is freed. The upload after decoding on the host succeeds.
+    let (driver, device, allocator) = limited(100_000, 12);
     let images = images(&device, stub.search());
     let pipeline = images.attach(squares([100, 200, 90]), "decode").unwrap();
     let samples = run(&driver, pipeline).unwrap();
     let expected = [decoded(100), vec![HOST; SAMPLE], decoded(90)];
     assert!(samples.iter().map(|(_, bytes)| bytes).eq(&expected));
-    assert_eq!(meagre.refusals.load(Ordering::SeqCst), 0);
+    assert_eq!(allocator.refusals.load(Ordering::SeqCst), 0);
     let statistics = images.statistics();
     assert_eq!((statistics.hardware + statistics.hybrid, statistics.host), (2, 1));
     assert_eq!((statistics.fallbacks, statistics.failed), (vec![(FallbackReason::TooLarge, 1)], 0));
@@ -124,9 +124,9 @@ fn g5_an_image_that_is_too_large_for_the_device_alone_is_for_the_host_and_counte
 }
 
 #[test]
-fn g5_an_image_for_which_there_is_never_room_fails_alone() {
+fn g5_an_image_that_never_fits_into_memory_fails_alone() {
     let stub = stub();
-    let (driver, device, _meagre) = meagre(100_000, usize::MAX);
+    let (driver, device, _allocator) = limited(100_000, usize::MAX);
     let images = images(&device, stub.search());
     let files = squares([100, 90, 200, 100, 90, 200]).on_error(OnError::SKIP);
     let samples = run(&driver, images.attach(files, "decode").unwrap()).unwrap();
@@ -134,7 +134,7 @@ fn g5_an_image_for_which_there_is_never_room_fails_alone() {
     assert_eq!(labels, [0, 1, 3, 4]);
     let statistics = images.statistics();
     assert_eq!(statistics.fallbacks, [(FallbackReason::TooLarge, 2)]);
-    // The host has decoded both, and they are nowhere.
+    // The host has decoded both images, and their uploads failed.
     assert_eq!((statistics.host, statistics.failed), (0, 2));
     let pipeline = images.attach(squares([200]), "decode").unwrap();
     let error = pipeline.build().unwrap().next().unwrap().unwrap_err();
@@ -143,25 +143,25 @@ fn g5_an_image_for_which_there_is_never_room_fails_alone() {
 }
 
 #[test]
-fn g2_in_the_steady_state_batches_of_images_wait_for_nothing_and_allocate_nothing() {
+fn g2_image_batches_do_not_wait_or_allocate_in_the_steady_state() {
     const BATCHES: usize = 300;
     let stub = stub();
     let (driver, device) = fake(Schedule::Prompt);
     let stream = driver.consumer_stream();
     let images = images(&device, stub.search());
-    // Of changing sizes; some are decoded by the host.
+    // The sizes vary, and the host decodes some images.
     let numbers = (0..).filter(|number| image(*number).1.is_some()).take(8 * BATCHES);
     let files: Vec<_> =
         numbers.map(|number| Labeled { value: image(number).0.into(), label: 1_i64 }).collect();
     let files = PipelineBuilder::new(DatasetSource::new(files));
     let mut counts = Vec::new();
     for batch in images.attach(files, "decode").unwrap().build().unwrap() {
-        look(&driver, &batch.unwrap(), &stream).unwrap();
+        read_batch(&driver, &batch.unwrap(), &stream).unwrap();
         counts.push((driver.synchronisations(), driver.allocations()));
     }
     assert_eq!(counts.len(), BATCHES);
-    // Now and then a stage runs further ahead of the next one than before, and needs something more for
-    // that, which has a bound. No batch needs anything for itself.
+    // A stage may run further ahead than before and then allocates, up to a bound. So only few batches may
+    // allocate.
     let late = &counts[BATCHES / 3..];
     let changes = late.windows(2).filter(|pair| pair[0] != pair[1]).count();
     assert!(changes < late.len() / 8, "(waits, allocations) of batches: {counts:?}");
@@ -171,7 +171,7 @@ fn g2_in_the_steady_state_batches_of_images_wait_for_nothing_and_allocate_nothin
 }
 
 #[test]
-fn every_reason_has_a_name_of_its_own() {
+fn names_of_fallback_reasons_are_unique() {
     let mut names: Vec<&str> = FallbackReason::ALL.iter().map(|reason| reason.as_str()).collect();
     assert_eq!(FallbackReason::TooLarge.as_str(), "too-large");
     names.sort_unstable();

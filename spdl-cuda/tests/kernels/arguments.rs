@@ -1,4 +1,4 @@
-//! What cannot be is refused, with a word on what was expected.
+//! Invalid arguments are refused.
 
 // promise of this file: G7
 
@@ -22,7 +22,7 @@ fn plane(pitch: u64) -> DevicePlane {
 }
 
 #[test]
-fn planes_that_cannot_hold_the_image_are_refused() {
+fn planes_smaller_than_the_image_are_refused() {
     assert!(SourceImage::rgb8(5, 4, plane(15)).is_ok());
     assert_refused(
         SourceImage::rgb8(5, 4, plane(14)),
@@ -47,7 +47,7 @@ fn planes_that_cannot_hold_the_image_are_refused() {
 }
 
 #[test]
-fn samples_of_two_bytes_lie_on_even_addresses() {
+fn samples_of_two_bytes_must_be_aligned() {
     let matrix = ColorMatrix::new(ColorStandard::BT2020, ColorRange::Limited, 10).unwrap();
     let image = |address, pitch| {
         let plane = DevicePlane { address, pitch };
@@ -59,7 +59,7 @@ fn samples_of_two_bytes_lie_on_even_addresses() {
 }
 
 #[test]
-fn a_matrix_is_for_samples_of_its_size() {
+fn a_matrix_must_have_the_bit_depth_of_the_format() {
     let wide = ColorMatrix::new(ColorStandard::BT709, ColorRange::Limited, 10).unwrap();
     let planes = [plane(64); 3];
     let image = |format, color| SourceImage::yuv(format, 5, 4, &planes, color);
@@ -75,7 +75,7 @@ fn a_matrix_is_for_samples_of_its_size() {
 }
 
 #[test]
-fn parts_outside_the_image_are_refused() {
+fn crops_outside_the_image_are_refused() {
     let image = SourceImage::rgb8(50, 40, plane(150)).unwrap();
     let mut table = BatchTable::new(&TensorSpec::new(Size::new(8, 8))).unwrap();
     let part = |left, top, width, height| CropBox { left, top, width, height };
@@ -106,7 +106,7 @@ fn parts_outside_the_image_are_refused() {
 }
 
 #[test]
-fn targets_are_samples_of_the_batch() {
+fn targets_must_have_the_size_of_samples() {
     let image = SourceImage::rgb8(50, 40, plane(150)).unwrap();
     let source = CropBox { left: 0.0, top: 0.0, width: 50.0, height: 40.0 };
     let format = *ImageTransform::with_size(Size::new(8, 6)).dtype(DType::F32).tensor();
@@ -121,7 +121,7 @@ fn targets_are_samples_of_the_batch() {
 }
 
 #[test]
-fn samples_that_cannot_be_are_refused() {
+fn invalid_sample_formats_are_refused() {
     let new = |format: &TensorSpec| BatchTable::new(format);
     assert_refused(new(&TensorSpec::new(Size::new(0, 8))), "0x8");
     assert_refused(new(&TensorSpec::new(Size::new(8, 16_385))), "from 1 to 16384");

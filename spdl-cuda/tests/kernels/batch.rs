@@ -1,4 +1,4 @@
-//! Many images become one batch.
+//! Batches of several images.
 
 // promise of this file: G7
 
@@ -12,7 +12,7 @@ use crate::reference::Case;
 use spdl_media::transform::TensorSpec;
 use spdl_media::{ImageTransform, Layout, ResizeFilter, Size};
 
-/// Pictures that differ in everything, and what becomes of each.
+/// Pictures of different formats and sizes, with their cases, and whether they are transposed.
 fn mixed() -> Vec<(Picture, Case, bool)> {
     [
         (PixelFormat::Rgb8, (500, 375), 8, ResizeFilter::Bilinear, false),
@@ -34,7 +34,7 @@ fn mixed() -> Vec<(Picture, Case, bool)> {
 }
 
 #[test]
-fn each_image_of_a_batch_is_what_it_is_alone_and_nothing_else_is_written() {
+fn samples_of_a_batch_equal_single_samples_and_free_slots_stay_unwritten() {
     let format = *ImageTransform::with_size(Size::new(50, 30))
         .layout(Layout::Nchw)
         .dtype(DType::BF16)
@@ -44,7 +44,7 @@ fn each_image_of_a_batch_is_what_it_is_alone_and_nothing_else_is_written() {
     let mut memory = Memory::default();
     let mut table = BatchTable::new(&format).unwrap();
     let sources: Vec<_> = images.iter().map(|(picture, ..)| picture.upload(&mut memory)).collect();
-    // A slot is left free at each end and in the middle.
+    // Three slots stay free: at both ends and in the middle.
     let slots = [1, 2, 3, 5, 6, 7, 8];
     let batch = memory.add_output(10 * bytes);
     for ((source, (_, case, transposed)), slot) in sources.iter().zip(&images).zip(slots) {
@@ -65,7 +65,7 @@ fn each_image_of_a_batch_is_what_it_is_alone_and_nothing_else_is_written() {
 }
 
 #[test]
-fn a_kernel_that_reads_beyond_its_image_or_writes_beyond_the_batch_is_noticed() {
+fn sanitizers_detect_accesses_outside_image_and_batch() {
     let format = TensorSpec::new(Size::new(50, 30));
     let picture = Picture::noise(PixelFormat::Rgb8, 41, 40, 8, Colors::VIDEO);
     let plan = Case::whole(&picture, 50, 30, ResizeFilter::Bilinear).plan();
@@ -76,13 +76,13 @@ fn a_kernel_that_reads_beyond_its_image_or_writes_beyond_the_batch_is_noticed() 
         let mut table = BatchTable::new(&format).unwrap();
         let output = memory.add_output(format.bytes() - 1 + missing as u64);
         table.push(&source, &plan, output).unwrap();
-        let Some(words) = memory.run_to_its_end(table) else { return };
-        assert!(words.contains("heap-buffer-overflow") && words.contains(of), "{words}");
+        let Some(report) = memory.run_expecting_failure(table) else { return };
+        assert!(report.contains("heap-buffer-overflow") && report.contains(of), "{report}");
     }
 }
 
 #[test]
-fn images_that_are_read_alike_share_a_launch() {
+fn images_with_the_same_kernel_share_a_launch() {
     let format = TensorSpec::new(Size::new(50, 30));
     let mut memory = Memory::default();
     let mut table = BatchTable::new(&format).unwrap();
@@ -97,7 +97,7 @@ fn images_that_are_read_alike_share_a_launch() {
     assert_eq!(
         launched,
         [
-            // Targets of 50 x 30 and of 30 x 50 are within the same grid.
+            // Targets of 50 x 30 and of 30 x 50 fit into the same grid.
             ("image_u8_whole", [2, 4, 3], 0),
             ("image_u8_subsampled", [2, 4, 2], 3 * entry),
             ("image_u16_whole", [2, 2, 1], 5 * entry),
@@ -110,7 +110,7 @@ fn images_that_are_read_alike_share_a_launch() {
 }
 
 #[test]
-fn a_launch_has_no_more_images_than_a_grid_can() {
+fn a_launch_has_at_most_65535_images() {
     let mut memory = Memory::default();
     let picture = Picture::noise(PixelFormat::Rgb8, 1, 1, 8, Colors::JPEG);
     let image = picture.upload(&mut memory);

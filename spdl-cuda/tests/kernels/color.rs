@@ -1,4 +1,4 @@
-//! Where nothing is resized, bytes are the formula's, rounded to the nearest.
+//! Colour conversion: without resizing, bytes are the exact result, rounded to nearest.
 
 // promise of this file: G7
 
@@ -19,7 +19,7 @@ fn all_colors() -> impl Iterator<Item = Colors> {
         .flat_map(|(kr, kb)| RANGES.map(|range| Colors { kr, kb, range }))
 }
 
-/// Compares every byte of a picture that keeps its size.
+/// Compares every byte of a sample of the picture's size.
 fn assert_exact(picture: &Picture, case: &Case) {
     let (width, height) = (picture.width(), picture.height());
     let Some(found) = run_one(picture, case, &TensorSpec::new(Size::new(width, height))) else {
@@ -41,8 +41,8 @@ fn same_size(picture: &Picture) -> Case {
 }
 
 #[test]
-fn g7_all_pairs_of_luma_and_a_chroma_of_8_bits_become_the_nearest_bytes() {
-    // Red has no Cb in it, and blue no Cr: so these are all that there are. Green has 4 of 256.
+fn g7_8_bit_colors_become_the_nearest_bytes() {
+    // Red does not depend on Cb, nor blue on Cr, so all their inputs are tested. For green, 4 of 256 are.
     for colors in all_colors() {
         let picture =
             Picture::new(PixelFormat::Yuv444, 256, 1024, 8, colors, |at, x, y| match at {
@@ -61,10 +61,10 @@ fn g7_all_pairs_of_luma_and_a_chroma_of_8_bits_become_the_nearest_bytes() {
 }
 
 #[test]
-fn g7_samples_of_10_and_12_bits_become_the_nearest_bytes() {
+fn g7_10_and_12_bit_colors_become_the_nearest_bytes() {
     for colors in all_colors() {
         for (bits, side) in [(10, 512), (12, 512)] {
-            // One of 4 pairs with 10 bits, one of 64 with 12.
+            // One of 4 pairs for 10 bits, one of 64 for 12 bits.
             let step = (1 << bits) / side;
             let sample = |at: u32, x: u32, y: u32| match at {
                 0 => step * x + noise(x, y, 7) % step,
@@ -78,7 +78,7 @@ fn g7_samples_of_10_and_12_bits_become_the_nearest_bytes() {
 }
 
 #[test]
-fn g7_odd_sizes_are_converted_whole_wherever_chroma_lies() {
+fn g7_odd_sizes_are_exact_for_every_chroma_siting() {
     for (format, bits) in [
         (PixelFormat::Nv12, 8),
         (PixelFormat::Yuv420, 8),
@@ -108,16 +108,14 @@ fn rgb_of_the_same_size_is_copied() {
 }
 
 #[test]
-fn a_video_says_its_matrix_and_what_is_no_matrix_is_refused() {
+fn matrix_coefficients_of_videos_are_known_or_refused() {
     for (code, standard) in
         [(1, ColorStandard::BT709), (5, ColorStandard::BT601), (9, ColorStandard::BT2020)]
     {
         assert_eq!(ColorStandard::of_video(code).unwrap(), standard);
     }
     assert_ne!(ColorStandard::of_video(7).unwrap(), ColorStandard::BT709);
-    for (code, what) in
-        [(0, "red, green and blue"), (2, "not known"), (8, "YCgCo"), (14, "no matrix")]
-    {
+    for (code, what) in [(0, "RGB"), (2, "unspecified"), (8, "YCgCo"), (14, "unknown")] {
         let error = ColorStandard::of_video(code).unwrap_err();
         assert_eq!(error.kind(), spdl_core::ErrorKind::Unsupported);
         assert!(error.message().contains(what), "{error}");
@@ -143,7 +141,7 @@ fn grey_stays_grey_from_black_to_white() {
     }
 }
 
-/// What is luma of red, green and blue: bytes are within rounding of 64 bits.
+/// Compares grey bytes with the luma in `f64`, within rounding.
 fn assert_grey(picture: &Picture, layout: Layout) {
     let (width, height) = (picture.width(), picture.height());
     let format = *ImageTransform::with_size(Size::new(width, height))
@@ -163,7 +161,7 @@ fn assert_grey(picture: &Picture, layout: Layout) {
 }
 
 #[test]
-fn grey_is_the_luma_of_red_green_and_blue_in_one_channel() {
+fn grey_is_the_luma_of_rgb() {
     for layout in [Layout::Nhwc, Layout::Nchw] {
         for (format, bits) in
             [(PixelFormat::Rgb8, 8), (PixelFormat::Nv12, 8), (PixelFormat::Yuv444P16, 10)]
@@ -174,7 +172,7 @@ fn grey_is_the_luma_of_red_green_and_blue_in_one_channel() {
 }
 
 #[test]
-fn normalised_grey_has_the_first_mean_and_deviation() {
+fn normalised_grey_uses_the_first_mean_and_standard_deviation() {
     let picture = Picture::noise(PixelFormat::Rgb8, 8, 6, 8, Colors::JPEG);
     let format = *ImageTransform::with_size(Size::new(8, 6))
         .color(SampleColor::Grey)

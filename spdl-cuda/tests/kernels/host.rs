@@ -16,39 +16,39 @@ use crate::reference::Case;
 use spdl_media::transform::TensorSpec;
 use spdl_media::{ImageTransform, Size};
 
-/// What memory holds before it is written.
+/// The initial bytes of output buffers.
 pub(crate) const UNWRITTEN: u8 = 0xA5;
 
-/// Buffers at addresses as the host's program takes them.
+/// Buffers with addresses in the format of `host_main.cpp`.
 #[derive(Debug, Default)]
 pub(crate) struct Memory {
     buffers: Vec<Vec<u8>>,
 }
 
 impl Memory {
-    /// Puts bytes into a buffer of their own, and returns its address.
+    /// Adds a buffer with these bytes, and returns its address.
     pub(crate) fn add(&mut self, bytes: Vec<u8>) -> u64 {
         self.buffers.push(bytes);
         (self.buffers.len() as u64) << 40
     }
 
-    /// Adds a buffer that is to be written.
+    /// Adds an output buffer.
     pub(crate) fn add_output(&mut self, bytes: u64) -> u64 {
         self.add(vec![UNWRITTEN; bytes as usize])
     }
 
-    /// Runs a table's launches and returns the last buffer.
+    /// Runs the launches of a table, and returns the last buffer. `None` without a compiler.
     pub(crate) fn run(&self, table: BatchTable) -> Option<Vec<u8>> {
         let output = self.output_of(program()?, table);
-        let words = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success() && words.is_empty(), "{}\n{words}", output.status);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && errors.is_empty(), "{}\n{errors}", output.status);
         Some(output.stdout)
     }
 
-    /// What the sanitizers say of a table that they must not let pass.
-    pub(crate) fn run_to_its_end(&self, table: BatchTable) -> Option<String> {
+    /// Returns the report of the sanitizers for a table with invalid accesses. `None` without sanitizers.
+    pub(crate) fn run_expecting_failure(&self, table: BatchTable) -> Option<String> {
         let output = self.output_of(program().filter(|program| program.is_sanitized)?, table);
-        assert!(!output.status.success(), "nobody noticed");
+        assert!(!output.status.success(), "invalid access not detected");
         Some(String::from_utf8_lossy(&output.stderr).into_owned())
     }
 
@@ -82,7 +82,7 @@ impl Memory {
         let mut stdin = child.stdin.take().unwrap();
         let writer = std::thread::spawn(move || stdin.write_all(&input));
         let output = child.wait_with_output().unwrap();
-        // Where it ends early, that is told.
+        // The write fails if the program ends early, which its output reports.
         let _ = writer.join().unwrap();
         output
     }
@@ -94,10 +94,10 @@ struct Program {
     is_sanitized: bool,
 }
 
-/// What keeps the kernels from going beyond their buffers unnoticed.
+/// Compiler options of the sanitizers.
 const SANITIZERS: [&str; 2] = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
 
-/// Whether the compiler comes with what the sanitizers need. Where it does not, that is said.
+/// Whether the compiler supports the sanitizers. If not, prints `SKIPPED`.
 fn has_sanitizers(compiler: &OsStr, folder: &Path) -> bool {
     let source = folder.join(format!("sanitized.{}.cpp", std::process::id()));
     let program = source.with_extension("");
@@ -111,7 +111,7 @@ fn has_sanitizers(compiler: &OsStr, folder: &Path) -> bool {
     output.status.success()
 }
 
-/// Compiles the kernels once. `None`, said, where there is no compiler.
+/// Compiles the kernels once. Without a C++ compiler, prints `SKIPPED` and returns `None`.
 fn program() -> Option<&'static Program> {
     static PROGRAM: OnceLock<Option<Program>> = OnceLock::new();
     let program = PROGRAM.get_or_init(|| {
@@ -119,7 +119,7 @@ fn program() -> Option<&'static Program> {
         Command::new(&compiler).arg("--version").output().ok()?;
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
         let path = folder.join("kernels-host");
-        // Under a name of this process first: another one may be running the old program.
+        // Renamed after compilation, because another process may be running the old program.
         let fresh = folder.join(format!("kernels-host.{}", std::process::id()));
         let main = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/kernels/host_main.cpp");
         let is_sanitized = has_sanitizers(&compiler, folder);
@@ -142,12 +142,12 @@ fn program() -> Option<&'static Program> {
     program.as_ref()
 }
 
-/// Makes a sample of one picture.
+/// Makes a sample of one picture. `None` without a compiler.
 pub(crate) fn run_one(picture: &Picture, case: &Case, format: &TensorSpec) -> Option<Vec<u8>> {
     run_plan(picture, case, &case.plan(), format)
 }
 
-/// The same with another plan for the case.
+/// As [`run_one`], with a different plan.
 pub(crate) fn run_plan(
     picture: &Picture,
     case: &Case,
@@ -162,7 +162,7 @@ pub(crate) fn run_plan(
     memory.run(table)
 }
 
-/// Values from 0 to 255 of 32 bits, as they are.
+/// Samples of `f32` from 0 to 255, not normalised.
 pub(crate) fn plain(width: u32, height: u32) -> TensorSpec {
     *ImageTransform::with_size(Size::new(width, height))
         .dtype(DType::F32)
@@ -170,7 +170,7 @@ pub(crate) fn plain(width: u32, height: u32) -> TensorSpec {
         .tensor()
 }
 
-/// Values of 32 bits.
+/// The `f32` values of the bytes.
 pub(crate) fn floats(bytes: &[u8]) -> Vec<f32> {
     let (values, rest) = bytes.as_chunks::<4>();
     assert!(rest.is_empty());

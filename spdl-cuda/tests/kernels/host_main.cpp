@@ -1,14 +1,15 @@
-// Runs the kernels on the host. Reads what to do from the standard input, in numbers of 64 bits of this
-// machine:
+// Runs the kernels on the host. Reads the input from standard input, with numbers of 64 bits in native
+// byte order:
 //
-//     how many buffers; for each its length, and its bytes
-//     the table's length, and its bytes
-//     how many launches; for each the length of its kernel's name, the name, the place of its first
-//     entry in the table, and the blocks on three axes
-//     how many of the last buffers are written
+//     number of buffers; for each the length and the bytes
+//     length and bytes of the table
+//     number of launches; for each the length of the kernel name, the name, the offset of the first
+//     entry in the table, and the grid dimensions on three axes
+//     number of output buffers, which are the last ones
 //
-// An address in the table is the number of a buffer, counted from 1, times 2⁴⁰, and a place in it.
-// Writes the last buffers. Each is memory of its own, so that the sanitizer sees every step beyond it.
+// An address in the table is the number of a buffer, counted from 1, times 2⁴⁰, plus an offset.
+// Writes the output buffers. Each buffer is a separate allocation, so that the sanitizer detects every
+// access outside it.
 
 #include "../../kernels/image.cu"
 
@@ -43,7 +44,7 @@ struct Launch {
 void read_bytes(void *place, std::size_t length)
 {
     if (std::fread(place, 1, length, stdin) != length)
-        fail("the input ends early");
+        fail("truncated input");
 }
 
 std::uint64_t read_number()
@@ -75,7 +76,7 @@ unsigned long long address_of(unsigned long long place, const std::vector<Buffer
 {
     std::uint64_t number = place >> 40;
     if (number == 0 || number > buffers.size())
-        fail("an address in no buffer");
+        fail("address outside all buffers");
     auto first = reinterpret_cast<std::uintptr_t>(buffers[number - 1].bytes.get());
     return first + (place & ((1ull << 40) - 1));
 }
@@ -91,10 +92,10 @@ Kernel kernel_of(const std::string &name)
     NAMED(image_u8_subsampled)
     NAMED(image_u16_whole)
     NAMED(image_u16_subsampled)
-    fail("no such kernel");
+    fail("unknown kernel");
 }
 
-// Threads and blocks in one order or the other.
+// Runs threads and blocks in ascending or descending order.
 void run(const std::vector<Launch> &launches, const Buffer &table, bool in_reverse,
          const std::vector<Buffer> &buffers)
 {
@@ -104,7 +105,7 @@ void run(const std::vector<Launch> &launches, const Buffer &table, bool in_rever
         std::vector<Image> images(launch.grid[2]);
         std::size_t bytes = images.size() * sizeof(Image);
         if (launch.offset + bytes > table.length)
-            fail("a launch beyond the table");
+            fail("launch outside the table");
         std::memcpy(static_cast<void *>(images.data()), table.bytes.get() + launch.offset, bytes);
         for (Image &image : images) {
             for (Component &component : image.components)
@@ -140,12 +141,12 @@ int main()
     }
     std::uint64_t written = read_number();
     if (written > buffers.size())
-        fail("more buffers are written than there are");
+        fail("more output buffers than buffers");
     std::vector<Buffer> others = copies_of(buffers);
     run(launches, table, false, buffers);
     for (std::size_t at = buffers.size() - written; at < buffers.size(); at++)
         std::fwrite(buffers[at].bytes.get(), 1, buffers[at].length, stdout);
-    // Of large images the time would be doubled for nothing.
+    // Large images run in one order only, to save time.
     std::uint64_t blocks = 0;
     for (const Launch &launch : launches)
         blocks += launch.grid[0] * launch.grid[1] * launch.grid[2];

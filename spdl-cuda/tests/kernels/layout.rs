@@ -1,4 +1,4 @@
-//! Where values go, and in which type.
+//! Layouts, channel orders, types and orientations of samples.
 
 // promise of this file: G7
 
@@ -23,14 +23,14 @@ fn bits(dtype: DType, value: f32) -> Vec<u8> {
     }
 }
 
-/// What spdl-media makes of a value of a channel.
+/// The normalised value of a channel in `spdl-media`.
 fn normalized(value: f32, channel: usize, mean: [f32; 3], std: [f32; 3]) -> f32 {
     let (mean, std) = (f64::from(mean[channel]), f64::from(std[channel]));
     value * (1.0 / (255.0 * std)) as f32 + (-mean / std) as f32
 }
 
 #[test]
-fn every_type_layout_and_order_holds_the_same_values() {
+fn values_are_equal_in_every_type_layout_and_channel_order() {
     let (width, height) = (45, 22);
     let picture = Picture::noise(PixelFormat::Rgb8, width, height, 8, Colors::JPEG);
     let case = Case::whole(&picture, width, height, ResizeFilter::Bilinear);
@@ -50,7 +50,7 @@ fn every_type_layout_and_order_holds_the_same_values() {
                         let place = match order {
                             SampleColor::Rgb => channel,
                             SampleColor::Bgr => 2 - channel,
-                            SampleColor::Grey => unreachable!("it has one channel"),
+                            SampleColor::Grey => unreachable!("not in the list above"),
                         };
                         let at = match layout {
                             Layout::Nhwc => 3 * pixel + place,
@@ -67,15 +67,15 @@ fn every_type_layout_and_order_holds_the_same_values() {
 }
 
 #[test]
-fn small_and_large_values_are_rounded_as_ieee_754_says() {
+fn small_and_large_values_are_rounded_by_ieee_754() {
     let picture = Picture::noise(PixelFormat::Rgb8, 64, 64, 8, Colors::JPEG);
     let case = Case::whole(&picture, 64, 64, ResizeFilter::Bilinear);
-    // Subnormal and vanishing halves, halves beyond the largest, and those in between.
+    // Values of `f16` from overflow to subnormal and 0.
     let scales = [1e-6, 1.000_001e-5, 0.229, 3e3, 1e4, 3e5, 1e8].map(|std| (0.2, std));
-    // Black lies in the middle between two halves or two bfloats, also subnormal ones.
-    let middles = [2049.0, 2051.0, 257.0, 259.0].map(|middle| (-middle, 1.0));
-    let subnormal = [4.0, 12.0, 20.0].map(|middle| (-middle, (1u32 << 27) as f32));
-    for (mean, std) in [&scales[..], &middles, &subnormal].concat() {
+    // Black is a tie between two values of `f16` or `bf16`, also between subnormal ones.
+    let ties = [2049.0, 2051.0, 257.0, 259.0].map(|tie| (-tie, 1.0));
+    let subnormal = [4.0, 12.0, 20.0].map(|tie| (-tie, (1u32 << 27) as f32));
+    for (mean, std) in [&scales[..], &ties, &subnormal].concat() {
         for dtype in [DType::F16, DType::BF16] {
             let (means, stds) = ([mean; 3], [std; 3]);
             let format = *ImageTransform::with_size(Size::new(64, 64))
@@ -99,15 +99,15 @@ fn small_and_large_values_are_rounded_as_ieee_754_says() {
 }
 
 #[test]
-fn samples_are_turned_and_mirrored_in_all_eight_ways() {
+fn samples_have_all_eight_orientations() {
     let picture = Picture::noise(PixelFormat::Rgb8, 50, 70, 8, Colors::JPEG);
     let (width, height) = (39, 21);
     let case = Case::whole(&picture, width, height, ResizeFilter::Bicubic);
     let Some(upright) = run_one(&picture, &case, &TensorSpec::new(Size::new(width, height))) else {
         return;
     };
-    for turn in 0..8 {
-        let [transposed, mirrored, upended] = [1, 2, 4].map(|bit| turn & bit != 0);
+    for orientation in 0..8 {
+        let [transposed, mirrored, upended] = [1, 2, 4].map(|bit| orientation & bit != 0);
         let plan =
             case.plan().transpose(transposed).horizontal_flip(mirrored).vertical_flip(upended);
         let (columns, rows) = if transposed { (height, width) } else { (width, height) };
@@ -120,7 +120,7 @@ fn samples_are_turned_and_mirrored_in_all_eight_ways() {
                 let (from_x, from_y) = if transposed { (from_y, from_x) } else { (from_x, from_y) };
                 let from = 3 * (from_y * width + from_x) as usize;
                 let at = 3 * (y * columns + x) as usize;
-                assert_eq!(found[at..at + 3], upright[from..from + 3], "{turn}: {x}, {y}");
+                assert_eq!(found[at..at + 3], upright[from..from + 3], "{orientation}: {x}, {y}");
             }
         }
     }

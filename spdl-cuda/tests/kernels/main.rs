@@ -1,5 +1,5 @@
-//! The kernels, compiled for the host and run under sanitizers, against numbers of 64 bits, PyTorch and
-//! `spdl-media`.
+//! The kernels, compiled for the host with sanitizers, compared with computations in `f64`, with PyTorch
+//! and with `spdl-media`.
 #![cfg(feature = "images")]
 
 #[cfg(test)]

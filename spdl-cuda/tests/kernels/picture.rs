@@ -1,4 +1,4 @@
-//! Images whose every sample is known.
+//! Generated images.
 
 use spdl_cuda::pixels::{
     ColorMatrix, ColorRange, ColorStandard, DevicePlane, PixelFormat, SourceImage,
@@ -24,7 +24,7 @@ impl Colors {
         Colors { kr: BT709.0, kb: BT709.1, range: ColorRange::Limited };
 }
 
-/// A component's samples, row by row.
+/// The samples of a component in row-major order.
 #[derive(Clone, Debug)]
 pub(crate) struct Samples {
     pub(crate) width: usize,
@@ -41,7 +41,7 @@ pub(crate) struct Picture {
     pub(crate) components: [Samples; 3],
 }
 
-/// The same numbers as in `make_golden.py`: noise, half of it black and white.
+/// A pseudo-random number, as in `make_golden.py`.
 pub(crate) fn noise(x: u32, y: u32, component: u32) -> u32 {
     let mut hash = x
         .wrapping_mul(1_103_515_245)
@@ -54,7 +54,7 @@ pub(crate) fn noise(x: u32, y: u32, component: u32) -> u32 {
 }
 
 impl Picture {
-    /// A picture of noise.
+    /// A picture of noise, half of it black and white.
     pub(crate) fn noise(
         format: PixelFormat,
         width: u32,
@@ -69,7 +69,7 @@ impl Picture {
         })
     }
 
-    /// A picture with these samples.
+    /// A picture with the samples `sample(component, x, y)`.
     pub(crate) fn new(
         format: PixelFormat,
         width: u32,
@@ -105,8 +105,7 @@ impl Picture {
         ColorMatrix::new(ColorStandard::new(kr, kb).unwrap(), range, self.bits).unwrap()
     }
 
-    /// Puts the planes into memory, with rows farther apart than they are long; behind the last row
-    /// there is nothing.
+    /// Copies the planes into memory, with padding between rows but not after the last row.
     pub(crate) fn upload(&self, memory: &mut Memory) -> SourceImage {
         let [first, second, third] = &self.components;
         let planes = match self.format {
@@ -128,7 +127,7 @@ impl Picture {
         .unwrap()
     }
 
-    /// Components side by side, and from a row to the next one.
+    /// The bytes of a plane of interleaved components, and its pitch.
     fn plane(&self, components: &[&Samples]) -> (Vec<u8>, u64) {
         let Samples { width, height, .. } = *components[0];
         let mut bytes = Vec::new();

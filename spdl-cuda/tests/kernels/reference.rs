@@ -1,4 +1,4 @@
-//! What is to come out, in numbers of 64 bits, by the definitions.
+//! The expected samples, computed in `f64` by the definitions, independently of `spdl-media`.
 
 use spdl_cuda::kernels::ResizePlan;
 use spdl_cuda::pixels::{ChromaSiting, ColorRange, PixelFormat};
@@ -7,7 +7,7 @@ use crate::picture::{Picture, Samples};
 use spdl_media::image::CropBox;
 use spdl_media::{Rect, ResizeFilter, Size};
 
-/// What becomes of a picture.
+/// A crop and its target.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Case {
     pub(crate) source: CropBox,
@@ -19,7 +19,7 @@ pub(crate) struct Case {
 }
 
 impl Case {
-    /// The whole picture becomes one of this size.
+    /// The whole picture, resized to this size.
     pub(crate) fn whole(picture: &Picture, width: u32, height: u32, filter: ResizeFilter) -> Self {
         let source = CropBox {
             left: 0.0,
@@ -43,23 +43,22 @@ impl Case {
         }
     }
 
-    /// The nearest bytes of red, green and blue, from the middle between two the upper one: computed in
-    /// whole numbers, which is possible where nothing is resized.
+    /// The nearest RGB bytes, ties up, in exact integer arithmetic. Only without resizing.
     pub(crate) fn nearest_bytes(&self, picture: &Picture) -> Vec<[u8; 3]> {
         let [first, second, third] = [0, 1, 2].map(|at| self.component(picture, at, false));
         let pixels = first.into_iter().zip(second).zip(third);
         pixels.map(|((a, b), c)| nearest_bytes_of(picture, [a, b, c])).collect()
     }
 
-    /// Red, green and blue of each pixel, 0 to 255 and beyond. Components are cut to what samples can
-    /// be between the passes if `cut`.
-    pub(crate) fn colors(&self, picture: &Picture, cut: bool) -> Vec<[f64; 3]> {
-        let [first, second, third] = [0, 1, 2].map(|at| self.component(picture, at, cut));
+    /// RGB of each pixel, not clamped to 0 to 255. If `clamp`, components are clamped to the range of
+    /// samples between the two passes.
+    pub(crate) fn colors(&self, picture: &Picture, clamp: bool) -> Vec<[f64; 3]> {
+        let [first, second, third] = [0, 1, 2].map(|at| self.component(picture, at, clamp));
         let pixels = first.into_iter().zip(second).zip(third);
         pixels.map(|((a, b), c)| rgb_of(picture, [a, b, c])).collect()
     }
 
-    fn component(&self, picture: &Picture, component: usize, cut: bool) -> Vec<f64> {
+    fn component(&self, picture: &Picture, component: usize, clamp: bool) -> Vec<f64> {
         let samples = &picture.components[component];
         let halved = component > 0 && picture.format.is_subsampled();
         let (across, down) = match self.siting {
@@ -70,20 +69,20 @@ impl Case {
         let CropBox { left, top, width, height } = self.source;
         let bounds = self.bounds;
         let x = Positions {
-            part: (left, width),
+            source: (left, width),
             bounds: bounds.map(|b| (b.left, b.width)),
             pixels: picture.width(),
             halved,
-            beside: across,
+            cosited: across,
             target: self.width,
             filter: self.filter,
         };
         let y = Positions {
-            part: (top, height),
+            source: (top, height),
             bounds: bounds.map(|b| (b.top, b.height)),
             pixels: picture.height(),
             halved,
-            beside: down,
+            cosited: down,
             target: self.height,
             filter: self.filter,
         };
@@ -94,7 +93,7 @@ impl Case {
             assert!(first + weights.len() <= *width);
             let values = &values[row * width + first..];
             let sum = weights.iter().zip(values).map(|(w, v)| w * f64::from(*v)).sum::<f64>();
-            if cut { sum.clamp(0.0, largest) } else { sum }
+            if clamp { sum.clamp(0.0, largest) } else { sum }
         };
         let between: Vec<Vec<f64>> =
             (0..*height).map(|at| columns.iter().map(|column| row(at, column)).collect()).collect();
@@ -112,41 +111,41 @@ impl Case {
 
 /// An axis of a component.
 struct Positions {
-    /// Where the part begins, and how long it is, in pixels.
-    part: (f64, f64),
+    /// Start and extent of the source in pixels.
+    source: (f64, f64),
     bounds: Option<(u32, u32)>,
     pixels: u32,
     halved: bool,
-    /// Whether a sample lies on the first of its two pixels, not between them.
-    beside: bool,
+    /// Whether a chroma sample is sited on the first of its two pixels, not between them.
+    cosited: bool,
     target: u32,
     filter: ResizeFilter,
 }
 
 impl Positions {
-    /// Where a sample's middle lies, in pixels.
-    fn middle(&self, sample: u32) -> f64 {
-        match (self.halved, self.beside) {
+    /// The centre of a sample in pixels.
+    fn center(&self, sample: u32) -> f64 {
+        match (self.halved, self.cosited) {
             (false, _) => f64::from(sample) + 0.5,
             (true, false) => 2.0 * f64::from(sample) + 1.0,
             (true, true) => 2.0 * f64::from(sample) + 0.5,
         }
     }
 
-    /// The first sample that counts for a position of the target, and the weights from there on.
+    /// The first sample of a target position, and the weights of the samples from there on.
     fn weights(&self, at: u32) -> (usize, Vec<f64>) {
-        let (start, extent) = self.part;
-        let middle = start + (f64::from(at) + 0.5) * extent / f64::from(self.target);
-        let apart = if self.halved { 2.0 } else { 1.0 };
-        let stretch = (extent / f64::from(self.target)).max(apart);
+        let (start, extent) = self.source;
+        let center = start + (f64::from(at) + 0.5) * extent / f64::from(self.target);
+        let pixels = if self.halved { 2.0 } else { 1.0 };
+        let scale = (extent / f64::from(self.target)).max(pixels);
         let (from, count) = self.bounds.unwrap_or_else(|| {
             let first = start.floor().max(0.0);
             let end = (start + extent).ceil().min(self.pixels.into());
             (first as u32, (end - first) as u32)
         });
-        let step = apart as u32;
+        let step = pixels as u32;
         let weight = |sample: u32| {
-            let x = ((self.middle(sample) - middle) / stretch).abs();
+            let x = ((self.center(sample) - center) / scale).abs();
             match self.filter {
                 ResizeFilter::Bilinear => (1.0 - x).max(0.0),
                 ResizeFilter::Bicubic if x < 1.0 => 1.5 * x.powi(3) - 2.5 * x.powi(2) + 1.0,
@@ -157,21 +156,21 @@ impl Positions {
             }
         };
         let seen = from / step..(from + count).div_ceil(step);
-        // Those that have weight; samples come one after the other.
+        // Samples with a weight are contiguous.
         let first = seen.clone().find(|&sample| weight(sample) != 0.0).unwrap_or(seen.start);
-        let near = |sample: &u32| (self.middle(*sample) - middle).abs() < 2.0 * stretch;
+        let near = |sample: &u32| (self.center(*sample) - center).abs() < 2.0 * scale;
         let weights: Vec<f64> = (first..seen.end).take_while(near).map(weight).collect();
         let sum: f64 = weights.iter().sum();
         if sum <= 0.0 {
-            // Beyond the image: the nearest counts.
-            let nearest = if self.middle(seen.start) > middle { seen.start } else { seen.end - 1 };
+            // Outside the image: the nearest sample.
+            let nearest = if self.center(seen.start) > center { seen.start } else { seen.end - 1 };
             return (nearest as usize, vec![1.0]);
         }
         (first as usize, weights.into_iter().map(|weight| weight / sum).collect())
     }
 }
 
-/// Red, green and blue by the definition of luma and of the differences of colour.
+/// RGB by the definition of luma and colour differences.
 fn rgb_of(picture: &Picture, components: [f64; 3]) -> [f64; 3] {
     if picture.format == PixelFormat::Rgb8 {
         return components;
@@ -193,12 +192,12 @@ fn rgb_of(picture: &Picture, components: [f64; 3]) -> [f64; 3] {
     [red, green, blue].map(|value| value * 255.0)
 }
 
-/// The nearest bytes, as quotients of whole numbers.
+/// The nearest bytes, in integer arithmetic.
 fn nearest_bytes_of(picture: &Picture, components: [f64; 3]) -> [u8; 3] {
     if picture.format == PixelFormat::Rgb8 {
         return components.map(|value| value as u8);
     }
-    // Chroma between four samples is a number of sixteenths.
+    // Chroma interpolated between four samples is a multiple of 1/16.
     const PARTS: i128 = 16;
     let step = 1i128 << (picture.bits - 8);
     let [y, cb, cr] = components.map(|value| {
@@ -211,7 +210,7 @@ fn nearest_bytes_of(picture: &Picture, components: [f64; 3]) -> [u8; 3] {
         ColorRange::Full => (0, 256 * step - 1, 256 * step - 1),
     };
     let (y, cb, cr) = (y - PARTS * black, cb - PARTS * 128 * step, cr - PARTS * 128 * step);
-    // Shares of luma in ten-thousandths.
+    // Luma coefficients in ten-thousandths.
     const WHOLE: i128 = 10_000;
     let share = |share: f64| (share * WHOLE as f64).round() as i128;
     let (kr, kb) = (share(picture.colors.kr), share(picture.colors.kb));

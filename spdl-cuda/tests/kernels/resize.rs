@@ -1,4 +1,4 @@
-//! What is resized is what PyTorch, `spdl-media` and the definitions say.
+//! Resizing, compared with the definitions, with PyTorch and with `spdl-media`.
 
 // promise of this file: G7
 
@@ -26,14 +26,14 @@ const FORMATS: [(PixelFormat, u32); 6] = [
     (PixelFormat::Yuv444P16, 12),
 ];
 
-/// Compares values of 32 bits, and bytes, with the definitions.
+/// Compares samples of `f32` and of bytes with the definitions.
 fn assert_defined(picture: &Picture, case: &Case) {
     let (width, height) = (case.width, case.height);
     let Some(found) = run_one(picture, case, &plain(width, height)) else { return };
     let expected = case.colors(picture, false).into_iter().flatten();
     for (at, (found, expected)) in floats(&found).into_iter().zip(expected).enumerate() {
         let expected = expected.clamp(0.0, 255.0);
-        // Of weights that are added up by the hundred, each has 24 bits.
+        // The tolerance covers the rounding of sums of hundreds of weights to 24 bits.
         assert!(
             (f64::from(found) - expected).abs() < 2e-3,
             "{:?} {case:?}: value {at} is {found}, not {expected}",
@@ -55,7 +55,7 @@ fn assert_defined(picture: &Picture, case: &Case) {
 }
 
 #[test]
-fn whole_images_are_resized_by_the_definition() {
+fn whole_images_match_the_definition() {
     for (format, bits) in FORMATS {
         for (size, target) in [
             ((1, 1), (5, 3)),
@@ -76,12 +76,12 @@ fn whole_images_are_resized_by_the_definition() {
 }
 
 #[test]
-fn parts_of_images_are_resized_within_their_bounds() {
+fn crops_match_the_definition_within_their_bounds() {
     for (format, bits) in FORMATS {
         let picture = Picture::noise(format, 101, 77, bits, Colors::JPEG);
         for filter in FILTERS {
             for (source, bounds) in [
-                // Whole pixels, odd ones; between pixels; beyond the part; beyond the image.
+                // Integer pixels; fractional pixels; wider bounds; beyond the image; below one pixel.
                 ((13.0, 7.0, 51.0, 41.0), None),
                 ((13.25, 7.75, 51.5, 40.125), None),
                 ((30.0, 20.0, 20.0, 20.0), Some((11, 9, 63, 55))),
@@ -102,14 +102,14 @@ fn parts_of_images_are_resized_within_their_bounds() {
 }
 
 #[test]
-fn a_large_reduction_counts_every_pixel() {
+fn a_large_reduction_uses_every_pixel() {
     for filter in FILTERS {
         let picture = Picture::noise(PixelFormat::Rgb8, 1200, 700, 8, Colors::JPEG);
         assert_defined(&picture, &Case::whole(&picture, 3, 2, filter));
     }
 }
 
-/// What PyTorch makes of noise: bytes of the kind `u8`, or 32 bits of the kind `f32`.
+/// PyTorch's samples of noise, with `kind` `u8` or `f32`.
 fn golden(
     kind: &str,
 ) -> impl Iterator<Item = ((u32, u32), (u32, u32), ResizeFilter, &'static [u8])> {
@@ -131,7 +131,7 @@ fn golden_picture(size: (u32, u32)) -> Picture {
 }
 
 #[test]
-fn g8_bytes_are_within_one_level_of_pytorchs() {
+fn g8_bytes_are_within_one_level_of_pytorch() {
     let mut compared = 0;
     for (size, target, filter, expected) in golden("u8") {
         let picture = golden_picture(size);
@@ -147,7 +147,7 @@ fn g8_bytes_are_within_one_level_of_pytorchs() {
 }
 
 #[test]
-fn g8_f16_and_f32_are_within_a_thousandth_of_pytorchs() {
+fn g8_f16_and_f32_are_within_a_thousandth_of_pytorch() {
     let mut compared = 0;
     for (size, target, filter, expected) in golden("f32") {
         let picture = golden_picture(size);
@@ -168,7 +168,7 @@ fn g8_f16_and_f32_are_within_a_thousandth_of_pytorchs() {
             let expected = floats(expected);
             assert_eq!(found.len(), expected.len());
             for (found, expected) in found.iter().zip(&expected) {
-                // PyTorch leaves what the filter makes beyond black and white.
+                // PyTorch does not clamp the overshoot of the bicubic filter.
                 let expected = expected.clamp(0.0, 1.0);
                 assert!(
                     (found - expected).abs() <= tolerance,
@@ -181,7 +181,7 @@ fn g8_f16_and_f32_are_within_a_thousandth_of_pytorchs() {
     assert_eq!(compared, 10);
 }
 
-/// What `spdl-media` makes of the same picture.
+/// The sample of `spdl-media`.
 fn on_the_host(picture: &Picture, case: &Case) -> Vec<u8> {
     let image = Size::new(picture.width(), picture.height());
     let shape = |pixels: u32, channels: usize| {
@@ -216,13 +216,13 @@ fn on_the_host(picture: &Picture, case: &Case) -> Vec<u8> {
         .filter(case.filter);
     let mut fill = FillImage::new(&CodecRegistry::new(), &transform, &Limits::default()).unwrap();
     let mut sample = vec![0; (3 * case.width * case.height) as usize];
-    let rng = || unreachable!("nothing is random");
+    let rng = || unreachable!("no random augmentation");
     fill.write_picture(&decoded, Orientation::Upright, Sample::U8(&mut sample), rng).unwrap();
     sample
 }
 
 #[test]
-fn bytes_are_within_one_level_of_those_of_the_host() {
+fn bytes_are_within_one_level_of_the_host() {
     for (size, target) in
         [((1, 1), (3, 3)), ((7, 5), (16, 16)), ((321, 241), (64, 48)), ((321, 241), (400, 100))]
     {
@@ -239,8 +239,8 @@ fn bytes_are_within_one_level_of_those_of_the_host() {
 }
 
 #[test]
-fn jpegs_planes_are_within_two_levels_of_the_host_which_rounds_them_to_bytes() {
-    // Smooth, so that colours stay within what bytes can say.
+fn yuv420_is_within_two_levels_of_the_host_which_rounds_planes_to_bytes() {
+    // Smooth, so that colours stay within 0 to 255.
     let picture = Picture::new(PixelFormat::Yuv420, 321, 241, 8, Colors::JPEG, |at, x, y| {
         let smooth = if at == 0 { 60 + x / 3 + y / 9 } else { 100 + 20 * at + (x + y) / 9 };
         smooth + noise(x, y, at) % 8

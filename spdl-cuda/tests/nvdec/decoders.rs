@@ -1,4 +1,4 @@
-//! Decoders: which are made, used again, set to another size, or refused.
+//! Decoders: creation, reuse, reconfiguration, unsupported videos.
 
 // promise of this file: DEV4
 
@@ -6,10 +6,12 @@ use spdl_core::ErrorKind;
 use spdl_cuda::testing::Schedule;
 use spdl_cuda::video::{ChromaFormat, VideoCodec, VideoLimits};
 
-use super::stub::{H264, HEVC, Headers, VP9, decode, push_all, short_video, show, stub, taken};
+use super::stub::{
+    H264, HEVC, Headers, VP9, available_frames, decode, push_all, short_video, show, stub,
+};
 
 #[test]
-fn a_video_of_nearly_the_same_size_uses_the_decoder_of_one_that_has_ended() {
+fn a_video_of_similar_size_reuses_an_idle_decoder() {
     let stub = stub();
     let (_driver, device, decoders) = stub.device(Schedule::Prompt);
     for (width, height) in [(1000, 560), (1024, 550), (1024, 550), (500, 560), (1000, 560)] {
@@ -17,15 +19,15 @@ fn a_video_of_nearly_the_same_size_uses_the_decoder_of_one_that_has_ended() {
         push_all(&mut video, &[Headers::of(H264, width, height).packet(), decode(0)]);
     }
     let lines = stub.log();
-    let wanted = |line: &&String| line.starts_with("create") || line.starts_with("configure");
-    let lines: Vec<&str> = lines.iter().filter(wanted).map(|line| &line[..]).collect();
-    let made = |size, largest| {
+    let is_setup = |line: &&String| line.starts_with("create") || line.starts_with("configure");
+    let lines: Vec<&str> = lines.iter().filter(is_setup).map(|line| &line[..]).collect();
+    let created = |size, largest| {
         format!("create {size} of {largest}, 8 surfaces, codec 4, chroma 1, bits 8, format 0")
     };
     let expected = [
-        made("1000x560", "1024x576"),
+        created("1000x560", "1024x576"),
         "configure 1024x550".to_owned(),
-        made("500x560", "512x576"),
+        created("500x560", "512x576"),
         "configure 1000x560".to_owned(),
     ];
     assert_eq!(lines, expected);
@@ -37,7 +39,7 @@ fn a_video_of_nearly_the_same_size_uses_the_decoder_of_one_that_has_ended() {
 }
 
 #[test]
-fn decoders_that_wait_are_bounded() {
+fn idle_decoders_are_bounded() {
     let stub = stub();
     let (_driver, _device, decoders) = stub.device(Schedule::Prompt);
     for number in 1..=12 {
@@ -50,7 +52,7 @@ fn decoders_that_wait_are_bounded() {
 }
 
 #[test]
-fn a_video_may_change_its_size_on_the_way_with_the_same_decoder_or_another() {
+fn a_video_may_change_its_size_midstream() {
     let stub = stub();
     let (_driver, device, decoders) = stub.device(Schedule::Prompt);
     let mut video = decoders.open(VideoCodec::Hevc).unwrap();
@@ -58,11 +60,11 @@ fn a_video_may_change_its_size_on_the_way_with_the_same_decoder_or_another() {
     let picture = [decode(1), show(1)].concat();
     let packets = [
         [headers(128, 64), picture.clone()].concat(),
-        // The same headers again are nothing new: what is decoded can still be shown.
+        // A repeated sequence header changes nothing: decoded pictures can still be displayed.
         [decode(2), headers(128, 64), show(2)].concat(),
         [headers(124, 64), picture.clone()].concat(),
         [headers(64, 48), picture].concat(),
-        // What was decoded before the size changed is gone.
+        // Pictures decoded before the change of size are lost.
         show(2),
     ];
     let frames = push_all(&mut video, &packets);
@@ -74,14 +76,14 @@ fn a_video_may_change_its_size_on_the_way_with_the_same_decoder_or_another() {
     assert_eq!(sizes, [(128, 64), (128, 64), (124, 64), (64, 48)]);
     assert_eq!(frames[4].as_ref().unwrap_err().kind(), ErrorKind::Corrupt);
     assert_eq!((stub.logged("create").len(), stub.logged("configure").len()), (2, 1));
-    // The parser is told how many pictures there are, each time.
+    // The parser gets the number of surfaces for each sequence header.
     assert_eq!(stub.logged("-> 8").len(), 4);
     drop((frames, video, decoders, device));
     stub.assert_clean("in the end");
 }
 
 #[test]
-fn what_the_device_does_not_decode_is_refused_with_the_reason_and_counted() {
+fn unsupported_videos_are_refused_with_a_reason_and_counted() {
     let stub = stub();
     let (_driver, device, decoders) = stub.device(Schedule::Prompt);
     let refused = [
@@ -108,20 +110,20 @@ fn what_the_device_does_not_decode_is_refused_with_the_reason_and_counted() {
         assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
         assert!(error.message().contains(reason), "{error}");
         assert!(error.message().contains("on the CPU with another program"), "{error}");
-        // It stays so.
+        // Later calls return the same error.
         let again = video.push(&decode(0), None).unwrap_err();
         assert_eq!(again.message(), error.message());
         assert_eq!(video.finish().unwrap_err().message(), error.message());
     }
     assert_eq!(decoders.statistics().unsupported_videos, count);
     assert_eq!(stub.logged("create"), [""; 0]);
-    assert_eq!(stub.logged("caps 10 1 8").len(), 1, "the device is asked once");
+    assert_eq!(stub.logged("caps 10 1 8").len(), 1, "capabilities are queried once");
     drop((decoders, device));
     stub.assert_clean("in the end");
 }
 
 #[test]
-fn the_device_says_what_it_decodes() {
+fn capabilities_are_reported() {
     let stub = stub();
     let (_driver, _device, decoders) = stub.device(Schedule::Prompt);
     let hevc = decoders.capability(VideoCodec::Hevc, ChromaFormat::Yuv444, 12).unwrap();
@@ -136,7 +138,7 @@ fn the_device_says_what_it_decodes() {
 }
 
 #[test]
-fn limits_are_kept_before_anything_is_made() {
+fn limits_are_checked_before_a_decoder_is_created() {
     let stub = stub();
     let (_driver, _device, decoders) = stub.device(Schedule::Prompt);
     let limits = VideoLimits::default().pixels(64 * 48).waiting_frames(3);
@@ -145,19 +147,19 @@ fn limits_are_kept_before_anything_is_made() {
     assert_eq!(error.kind(), ErrorKind::LimitExceeded);
     assert!(error.message().contains("64x49"), "{error}");
     assert_eq!(stub.logged("create"), [""; 0]);
-    // Frames that nobody takes are bounded, too; those that are there can still be taken.
+    // The number of waiting frames is bounded. Frames before the error are still available.
     let mut video = decoders.open_with(VideoCodec::H264, limits).unwrap();
     let packet = short_video(Headers::of(H264, 64, 48), 5).concat();
     let error = video.push(&packet, None).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::LimitExceeded);
-    assert_eq!(taken(&mut video).iter().filter(|frame| frame.is_ok()).count(), 3);
+    assert_eq!(available_frames(&mut video).iter().filter(|frame| frame.is_ok()).count(), 3);
 }
 
 #[test]
-fn videos_may_move_between_threads_and_decoders_be_shared_by_them() {
-    fn may_move<T: Send>() {}
-    fn may_be_shared<T: Send + Sync>() {}
-    may_move::<spdl_cuda::video::VideoStream>();
-    may_be_shared::<spdl_cuda::NvDec>();
-    may_be_shared::<spdl_cuda::video::VideoFrame>();
+fn video_streams_are_send_and_decoders_and_frames_are_sync() {
+    fn is_send<T: Send>() {}
+    fn is_sync<T: Send + Sync>() {}
+    is_send::<spdl_cuda::video::VideoStream>();
+    is_sync::<spdl_cuda::NvDec>();
+    is_sync::<spdl_cuda::video::VideoFrame>();
 }

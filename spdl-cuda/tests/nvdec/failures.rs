@@ -1,4 +1,4 @@
-//! Whatever fails: a frame, a video, a call, a callback.
+//! Failures of frames, videos, calls and callbacks.
 
 // promise of this file: DEV4, G11
 
@@ -12,22 +12,24 @@ use spdl_cuda::testing::{FakeDriver, Schedule};
 use spdl_cuda::video::VideoCodec;
 use spdl_cuda::{CudaDevice, NvDec, Search};
 
-use super::stub::{H264, Headers, Stub, decode, push_all, short_video, show, stub, taken};
+use super::stub::{
+    H264, Headers, Stub, available_frames, decode, push_all, short_video, show, stub,
+};
 use super::stub_library::library;
 
 #[test]
-fn a_damaged_frame_is_an_error_that_names_it_and_the_others_come() {
+fn a_corrupt_frame_is_an_error_and_the_others_arrive() {
     let stub = stub();
     let (driver, device, decoders) = stub.device(Schedule::Prompt);
     let mut video = decoders.open(VideoCodec::H264).unwrap();
     let with_status = |status: u8| vec![b'D', 1, status, b'P', 1];
     let mut packets = vec![Headers::of(H264, 64, 48).packet()];
-    // Sound, an error, concealed, not told for this codec, not over yet, never decoded, sound.
+    // Success, error, concealed error, status unavailable, in progress; never decoded, success.
     packets.extend([2, 8, 9, 255, 1].map(with_status));
     packets.extend([show(5), with_status(2)]);
     let frames = push_all(&mut video, &packets);
-    let sound: Vec<bool> = frames.iter().map(Result::is_ok).collect();
-    assert_eq!(sound, [true, false, false, true, true, false, true]);
+    let valid: Vec<bool> = frames.iter().map(Result::is_ok).collect();
+    assert_eq!(valid, [true, false, false, true, true, false, true]);
     let error = frames[2].as_ref().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Corrupt);
     let words = "frame 2, timestamp 3: this frame is damaged: part of it would have to be made up";
@@ -41,12 +43,12 @@ fn a_damaged_frame_is_an_error_that_names_it_and_the_others_come() {
 }
 
 #[test]
-fn a_picture_that_the_device_refuses_spoils_its_frame_and_not_the_video() {
+fn a_refused_picture_fails_only_its_frame() {
     let stub = stub();
     let (_driver, _device, decoders) = stub.device(Schedule::Prompt);
     let mut video = decoders.open(VideoCodec::H264).unwrap();
     push_all(&mut video, &[Headers::of(H264, 64, 48).packet()]);
-    // The call after that of the parser. The second field does not mend the first.
+    // The call after `cuvidParseVideoData`. A valid second field does not repair the first.
     stub.fail(2, 200);
     let packets = [[decode(0), vec![b'E', 0], show(0)].concat(), [decode(0), show(0)].concat()];
     let frames = push_all(&mut video, &packets);
@@ -57,14 +59,14 @@ fn a_picture_that_the_device_refuses_spoils_its_frame_and_not_the_video() {
     assert!(frames[1].is_ok());
 }
 
-/// A video of which nothing is told but that it ends.
+/// Decodes three short videos. Returns the number of frames.
 fn whole_video(decoders: &NvDec) -> Result<usize> {
     let mut count = 0;
     for width in [64, 60, 128] {
         let mut video = decoders.open(VideoCodec::H264)?;
         for packet in short_video(Headers::of(H264, width, 48), 3) {
             video.push(&packet, Some(7))?;
-            for frame in taken(&mut video) {
+            for frame in available_frames(&mut video) {
                 frame?;
                 count += 1;
             }
@@ -79,7 +81,7 @@ fn cause(error: &Error) -> DriverError {
 }
 
 #[test]
-fn g11_any_call_of_the_library_may_fail_and_nothing_is_left_behind() {
+fn g11_any_nvcuvid_call_may_fail_without_leaks() {
     let stub = stub();
     let run = |stub: &Stub, device: &CudaDevice| {
         NvDec::new_with(device, &stub.search()).and_then(|decoders| whole_video(&decoders))
@@ -91,26 +93,26 @@ fn g11_any_call_of_the_library_may_fail_and_nothing_is_left_behind() {
     assert_eq!(run(&stub, &device).unwrap(), 9);
     let calls = stub.calls();
     assert!(calls > 50, "{calls}");
-    let mut told = 0;
+    let mut reported = 0;
     for code in [1, 2, 46, 801, 999, 4242] {
         for call in 1..=calls {
             let (driver, device, decoders) = stub.device(Schedule::Held);
             drop(decoders);
             stub.fail(call, code);
             match run(&stub, &device) {
-                // Where the device does not say whether a frame is sound, it is given.
+                // A frame without a status is returned.
                 Ok(count) => {
                     assert_eq!((count, &*stub.last_call()), (9, "cuvidGetDecodeStatus"));
                 }
                 Err(error) => {
-                    told += 1;
+                    reported += 1;
                     let cause = cause(&error);
                     assert_eq!((cause.call, cause.code), (&*stub.last_call(), code));
                 }
             }
             let case = format!("call {call} ({}), code {code}", stub.last_call());
             stub.fail(0, 0);
-            // The device, and other videos, work as ever.
+            // The device and other videos still work.
             assert_eq!(run(&stub, &device).unwrap(), 9, "after {case}");
             drop(device);
             stub.assert_clean(&case);
@@ -122,11 +124,11 @@ fn g11_any_call_of_the_library_may_fail_and_nothing_is_left_behind() {
             );
         }
     }
-    assert!(told > calls * 5, "{told} of {calls} calls, with six codes");
+    assert!(reported > calls * 5, "{reported} reported for {calls} calls and six codes");
 }
 
 #[test]
-fn g11_any_call_of_the_driver_may_fail_meanwhile_and_nothing_is_left_or_used_too_early() {
+fn g11_any_driver_call_may_fail_during_decoding_without_leaks_or_races() {
     let stub = stub();
     let run = |driver: &FakeDriver| {
         let device = CudaDevice::on(driver.clone(), 0)?;
@@ -141,12 +143,12 @@ fn g11_any_call_of_the_driver_may_fail_meanwhile_and_nothing_is_left_or_used_too
     let before = driver.calls();
     assert_eq!(run(&driver).unwrap(), 9);
     let calls = driver.calls() - before;
-    let mut told = 0;
+    let mut reported = 0;
     for code in [2, 999] {
         for call in 0..calls {
             let driver = device();
             driver.fail_calls(call, 1, code);
-            told += usize::from(run(&driver).is_err());
+            reported += usize::from(run(&driver).is_err());
             stub.assert_clean(&format!("call {call}, code {code}"));
             assert_eq!(driver.violations(), [], "call {call}, code {code}");
             let live_resources = driver.live_resources();
@@ -162,12 +164,12 @@ fn g11_any_call_of_the_driver_may_fail_meanwhile_and_nothing_is_left_or_used_too
             );
         }
     }
-    // Those that leave the context, and that destroy, are not told.
-    assert!(told > calls / 2, "{told} of {calls} calls, with two codes");
+    // Failures of calls that pop the context or destroy objects are not errors.
+    assert!(reported > calls / 2, "{reported} reported for {calls} calls and two codes");
 }
 
 #[test]
-fn g11_a_device_that_is_lost_ends_every_video_and_nothing_it_may_use_is_freed() {
+fn g11_a_lost_device_fails_every_video_and_memory_in_use_is_not_freed() {
     let stub = stub();
     for from in (0..400).step_by(7) {
         let driver = FakeDriver::new(1, Schedule::Held);
@@ -184,7 +186,7 @@ fn g11_a_device_that_is_lost_ends_every_video_and_nothing_it_may_use_is_freed() 
 }
 
 #[test]
-fn g11_memory_that_a_frame_cannot_wait_for_is_not_tried_again() {
+fn g11_memory_is_withheld_after_a_failed_wait_of_a_frame() {
     let stub = stub();
     let (driver, device, decoders) = stub.device(Schedule::Held);
     let stream = driver.consumer_stream();
@@ -193,14 +195,14 @@ fn g11_memory_that_a_frame_cannot_wait_for_is_not_tried_again() {
         for packet in short_video(Headers::of(H264, 64, 48), 1) {
             video.push(&packet, None)?;
         }
-        for frame in taken(&mut video) {
+        for frame in available_frames(&mut video) {
             frame?.memory.wait_on(&stream)?;
         }
         Ok(())
     };
     video(&decoders).unwrap();
     let before = device.statistics().slabs;
-    // As where the consumer's stream was captured when the frame was dropped.
+    // As if the consumer's stream had been captured when the frame was dropped.
     driver.fail_next("cuStreamWaitEvent", 907);
     let error = video(&decoders).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidArgument);
@@ -212,11 +214,11 @@ fn g11_memory_that_a_frame_cannot_wait_for_is_not_tried_again() {
     drop((decoders, device));
     stub.assert_clean("in the end");
     assert_eq!(driver.violations(), []);
-    assert_eq!(driver.live_resources().allocations, 1, "that of the surfaces");
+    assert_eq!(driver.live_resources().allocations, 1, "only the surfaces");
 }
 
 #[test]
-fn g11_several_calls_of_the_driver_may_fail_meanwhile_and_nothing_is_used_too_early() {
+fn g11_several_driver_calls_may_fail_during_decoding_without_races() {
     let stub = stub();
     let device = || {
         let (driver, device, decoders) = stub.device(Schedule::Held);
@@ -232,7 +234,7 @@ fn g11_several_calls_of_the_driver_may_fail_meanwhile_and_nothing_is_used_too_ea
                 let device = CudaDevice::on(driver.clone(), 0)?;
                 let decoders = NvDec::new_with(&device, &stub.search())?;
                 let decoded = whole_video(&decoders);
-                // What is lent, waits, or was given up is all that the driver has given.
+                // Live, free and withheld slabs account for all memory except the surfaces.
                 let slabs = device.statistics().slabs;
                 let bytes = slabs.live_bytes + slabs.free_bytes + slabs.withheld_bytes;
                 let live_resources = driver.live_resources();
@@ -251,7 +253,7 @@ fn g11_several_calls_of_the_driver_may_fail_meanwhile_and_nothing_is_used_too_ea
 }
 
 #[test]
-fn whatever_the_parser_calls_about_is_an_error_and_nothing_worse() {
+fn invalid_callbacks_of_the_parser_are_errors() {
     let stub = stub();
     let headers = |change: fn(&mut Headers)| {
         let mut headers = Headers::of(H264, 64, 48);
@@ -260,7 +262,7 @@ fn whatever_the_parser_calls_about_is_an_error_and_nothing_worse() {
     };
     let begun = headers(|_| ());
     let internal = [
-        // Nothing; pictures before headers; pictures that cannot be.
+        // Null pointers; pictures before a sequence header; invalid picture indices.
         vec![b'F'],
         vec![b'G'],
         decode(0),
@@ -293,10 +295,10 @@ fn whatever_the_parser_calls_about_is_an_error_and_nothing_worse() {
         let mut video = decoders.open(VideoCodec::H264).unwrap();
         let error = video.push(packet, None).unwrap_err();
         assert_eq!(error.kind(), kind, "{packet:?}: {error}");
-        // The parser was told that it failed.
+        // The callback returned a failure to the parser.
         assert_eq!(stub.log().last().unwrap(), "-> 0");
     }
-    // A stream that says it needs no pictures, or very many, gets them.
+    // Extreme numbers of surfaces are accepted.
     for surfaces in [0, 255] {
         let mut video = decoders.open(VideoCodec::H264).unwrap();
         let headers = Headers { surfaces, ..Headers::of(H264, 64, 48) };
@@ -311,29 +313,29 @@ fn whatever_the_parser_calls_about_is_an_error_and_nothing_worse() {
 
 /// An allocator that panics, inside a callback of the parser.
 #[derive(Debug)]
-struct Panics;
+struct PanickingAllocator;
 
-// SAFETY: it gives no memory.
-unsafe impl DeviceAllocator for Panics {
+// SAFETY: the allocator never returns memory.
+unsafe impl DeviceAllocator for PanickingAllocator {
     fn allocate(&self, _: usize) -> Result<u64> {
-        panic!("the allocator is out of its mind")
+        panic!("deliberate panic of the allocator")
     }
 
     fn free(&self, _: u64, _: usize) {}
 }
 
 #[test]
-fn a_panic_in_a_callback_does_not_go_through_the_library_and_is_an_error() {
+fn a_panic_in_a_callback_is_an_error_and_does_not_unwind_through_nvcuvid() {
     let stub = stub();
     let (driver, device, decoders) = stub.device(Schedule::Prompt);
-    device.set_allocator(Arc::new(Panics));
+    device.set_allocator(Arc::new(PanickingAllocator));
     let mut video = decoders.open(VideoCodec::H264).unwrap();
     let mut other = decoders.open(VideoCodec::H264).unwrap();
     let error = video.push(&short_video(Headers::of(H264, 64, 48), 1).concat(), None).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Panicked);
-    assert!(error.message().contains("out of its mind"), "{error}");
+    assert!(error.message().contains("deliberate panic"), "{error}");
     assert!(video.next_frame().is_none());
-    // Its decoder is not used by the next video.
+    // The next video does not reuse its decoder.
     other.push(&Headers::of(H264, 64, 48).packet(), None).unwrap();
     drop(video);
     assert_eq!(decoders.statistics().decoders_idle, 0);
@@ -344,21 +346,21 @@ fn a_panic_in_a_callback_does_not_go_through_the_library_and_is_an_error() {
 }
 
 #[test]
-fn a_parser_that_goes_on_behind_a_failure_gets_nothing_done() {
+fn callbacks_after_a_failure_do_nothing() {
     let stub = stub();
     let (_driver, _device, decoders) = stub.device(Schedule::Prompt);
     let mut video = decoders.open(VideoCodec::H264).unwrap();
     push_all(&mut video, &[Headers::of(H264, 64, 48).packet()]);
-    // New headers that are none, and pictures of theirs.
+    // A null sequence header, and pictures after it.
     let packet = [vec![b'H', b'F'], decode(0), show(0)].concat();
     let error = video.push(&packet, None).unwrap_err();
     assert!(error.message().contains("null pointer"), "{error}");
     assert_eq!(stub.logged("decode"), [""; 0]);
-    assert!(taken(&mut video).is_empty());
+    assert!(available_frames(&mut video).is_empty());
 }
 
 #[test]
-fn a_video_that_fails_spoils_no_other() {
+fn a_failed_video_does_not_affect_the_others() {
     let stub = stub();
     let (_driver, _device, decoders) = stub.device(Schedule::Prompt);
     let mut videos = [(); 3].map(|()| decoders.open(VideoCodec::H264).unwrap());
@@ -368,14 +370,14 @@ fn a_video_that_fails_spoils_no_other() {
             let packet = if (at, number) == (1, 4) { &vec![b'G'] } else { packet };
             let pushed = video.push(packet, None);
             assert_eq!(pushed.is_err(), at == 1 && number >= 4);
-            counts[at] += taken(video).iter().filter(|frame| frame.is_ok()).count();
+            counts[at] += available_frames(video).iter().filter(|frame| frame.is_ok()).count();
         }
     }
     assert_eq!(counts, [8, 3, 8]);
 }
 
 #[test]
-fn a_library_that_is_missing_or_too_old_is_named_with_what_to_do() {
+fn a_missing_or_too_old_nvcuvid_is_an_error_with_a_remedy() {
     let stub = stub();
     let (_driver, device, _decoders) = stub.device(Schedule::Prompt);
     let nowhere = Search::default().at(Library::Nvcuvid, "/nowhere/libnvcuvid.so.1");

@@ -1,4 +1,4 @@
-//! Frames: in which order they come, what they hold, and that nobody waits for them.
+//! Frames: order, content, and asynchronous delivery.
 
 // promise of this file: DEV4
 
@@ -15,20 +15,21 @@ use spdl_cuda::video::{FramePlane, VideoCodec, VideoFrame};
 use spdl_cuda::{ConsumerStream, CudaDevice, NvDec};
 
 use super::stub::{
-    H264, HEVC, Headers, PITCH, SURFACE_BYTES, decode, push_all, short_video, show, stub, taken,
+    H264, HEVC, Headers, PITCH, SURFACE_BYTES, available_frames, decode, push_all, short_video,
+    show, stub,
 };
 use super::stub_library::library;
 
-/// Who writes surfaces, and how many were written.
+/// The driver that writes surfaces, and the number of surfaces written.
 static WRITER: Mutex<Option<FakeDriver>> = Mutex::new(None);
 static WRITTEN: AtomicUsize = AtomicUsize::new(0);
 
-/// A surface is written, on the stream that was named, with the number of the frame.
+/// Fills a surface with the number of the frame, on the given stream.
 extern "C" fn write_surface(address: c_ulonglong, bytes: usize, stream: usize) {
     let writer = WRITER.lock().unwrap_or_else(PoisonError::into_inner);
     let number = WRITTEN.fetch_add(1, Ordering::SeqCst);
     if let Some(driver) = &*writer {
-        // SAFETY: it is a stream of the decoder's, which is alive.
+        // SAFETY: the stream belongs to the decoder, which is alive.
         let stream = unsafe { ConsumerStream::from_raw(stream) };
         driver.write_by_kernel(&stream, address as usize, bytes, number as u8);
     }
@@ -45,12 +46,12 @@ fn read(driver: &FakeDriver, stream: &ConsumerStream, frame: &VideoFrame) -> Ker
 }
 
 #[test]
-fn frames_come_in_the_order_in_which_they_are_shown_and_the_last_ones_at_the_end() {
+fn frames_arrive_in_display_order_and_the_last_ones_at_the_end() {
     let stub = stub();
     let (driver, device, decoders) = stub.device(Schedule::Prompt);
     let mut video = decoders.open(VideoCodec::H264).unwrap();
     assert!(video.format().is_none());
-    // Decoded as 0, 3, 1, 2 and shown by their numbers; the last one when the stream ends.
+    // Decoded in the order 0, 3, 1, 2; displayed in the order of the numbers, the last at the end.
     let packets = [
         [Headers::of(H264, 64, 48).packet(), decode(0)].concat(),
         decode(3),
@@ -61,14 +62,14 @@ fn frames_come_in_the_order_in_which_they_are_shown_and_the_last_ones_at_the_end
     assert_eq!(frames.len(), 3);
     assert_eq!(video.format().unwrap().size, (64, 48));
     video.finish().unwrap();
-    frames.extend(taken(&mut video));
-    let told = |frame: &VideoFrame| (frame.number, frame.timestamp);
-    let told: Vec<_> = frames.iter().map(|frame| told(frame.as_ref().unwrap())).collect();
-    assert_eq!(told, [(0, 0), (1, 2), (2, 3), (3, 1)]);
-    // Another video may follow; it does not go on where this one ended, nor does the first packet.
+    frames.extend(available_frames(&mut video));
+    let frame_ids = frames.iter().map(|frame| frame.as_ref().unwrap());
+    let frame_ids: Vec<_> = frame_ids.map(|frame| (frame.number, frame.timestamp)).collect();
+    assert_eq!(frame_ids, [(0, 0), (1, 2), (2, 3), (3, 1)]);
+    // Another video may follow. Its first packet is a discontinuity, as was the very first.
     assert_eq!(stub.logged("discontinuity").len(), 1);
     video.push(&[decode(0), show(0), vec![b'Z']].concat(), None).unwrap();
-    assert_eq!(taken(&mut video).len(), 1);
+    assert_eq!(available_frames(&mut video).len(), 1);
     assert_eq!(stub.logged("discontinuity").len(), 2);
     assert_eq!(decoders.statistics().frames, 5);
     drop((frames, video, decoders, device));
@@ -77,14 +78,14 @@ fn frames_come_in_the_order_in_which_they_are_shown_and_the_last_ones_at_the_end
 }
 
 #[test]
-fn a_surface_is_read_between_its_mapping_and_its_unmapping_and_no_two_are_mapped_at_once() {
+fn one_surface_at_a_time_is_mapped_copied_and_unmapped() {
     let stub = stub();
     let (driver, _device, decoders) = stub.device(Schedule::Held);
     let mut video = decoders.open(VideoCodec::H264).unwrap();
     let frames = push_all(&mut video, &short_video(Headers::of(H264, 64, 48), 3));
     let lines: Vec<String> = stub.log().into_iter().filter(|line| line.contains("map")).collect();
     assert_eq!(lines, ["map 0", "unmap", "map 1", "unmap", "map 2", "unmap"]);
-    // One copy for each plane.
+    // One copy per plane.
     assert_eq!(driver.calls_of("cuMemcpy2DAsync_v2"), 2 * frames.len());
 }
 
@@ -97,7 +98,7 @@ fn g1_no_schedule_overwrites_a_surface_or_a_frame_too_early() {
         write_with(&driver);
         let streams = [driver.consumer_stream(), driver.consumer_stream()];
         let mut seen = Vec::new();
-        // Two videos in turns, and a third one with a decoder of theirs.
+        // Two videos interleaved, then a third one that reuses a decoder.
         for round in 0..2 {
             let mut videos = [(); 2].map(|()| decoders.open(VideoCodec::H264).unwrap());
             let mut held: Vec<VideoFrame> = Vec::new();
@@ -105,7 +106,7 @@ fn g1_no_schedule_overwrites_a_surface_or_a_frame_too_early() {
                 for video in &mut videos[round..] {
                     let number = WRITTEN.load(Ordering::SeqCst);
                     video.push(&packet, None).unwrap();
-                    for frame in taken(video) {
+                    for frame in available_frames(video) {
                         let frame = frame.unwrap();
                         let stream = &streams[number % 2];
                         seen.push((number as u8, read(&driver, stream, &frame)));
@@ -127,7 +128,7 @@ fn g1_no_schedule_overwrites_a_surface_or_a_frame_too_early() {
     stub.assert_clean("in the end");
 }
 
-/// Surfaces are gone.
+/// Frees the surfaces.
 extern "C" fn free_surfaces() {
     let mut writer = WRITER.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(driver) = writer.take() {
@@ -149,7 +150,7 @@ fn g1_a_decoder_is_not_destroyed_while_its_surfaces_are_read() {
 }
 
 #[test]
-fn g1_frames_and_batches_take_the_place_of_each_other_also_where_nobody_has_read_them() {
+fn g1_frames_and_batches_reuse_the_memory_of_each_other() {
     let stub = stub();
     let (driver, device, decoders) = stub.device(Schedule::Held);
     let mut video = decoders.open(VideoCodec::H264).unwrap();
@@ -157,14 +158,14 @@ fn g1_frames_and_batches_take_the_place_of_each_other_also_where_nobody_has_read
     for _ in 0..3 {
         drop(device.upload(device.host_buffer(64 * 48 * 3 / 2).unwrap()).unwrap());
         video.push(&[decode(0), show(0)].concat(), None).unwrap();
-        assert_eq!(taken(&mut video).len(), 1);
+        assert_eq!(available_frames(&mut video).len(), 1);
     }
     assert_eq!(device.statistics().slabs.allocations, 1);
     assert_eq!(driver.violations(), []);
 }
 
 #[test]
-fn g2_in_the_steady_state_no_call_waits_and_nothing_is_allocated() {
+fn g2_decoding_does_not_wait_or_allocate_in_the_steady_state() {
     let stub = stub();
     let (driver, _device, decoders) = stub.device(Schedule::Held);
     let stream = driver.consumer_stream();
@@ -172,7 +173,7 @@ fn g2_in_the_steady_state_no_call_waits_and_nothing_is_allocated() {
     let mut counts = Vec::new();
     for (number, packet) in short_video(Headers::of(H264, 64, 48), 200).iter().enumerate() {
         video.push(packet, None).unwrap();
-        for frame in taken(&mut video) {
+        for frame in available_frames(&mut video) {
             read(&driver, &stream, &frame.unwrap());
         }
         if number % 5 == 0 {
@@ -185,7 +186,7 @@ fn g2_in_the_steady_state_no_call_waits_and_nothing_is_allocated() {
 }
 
 #[test]
-fn frames_of_every_format_come_out_as_they_are_asked_for() {
+fn frames_of_every_format_have_the_right_pixel_format_and_planes() {
     let stub = stub();
     let (_driver, _device, decoders) = stub.device(Schedule::Prompt);
     let formats = [
@@ -201,10 +202,10 @@ fn frames_of_every_format_come_out_as_they_are_asked_for() {
         let headers = Headers { area: [2, 2, 61, 45], ..headers };
         let mut video = decoders.open(VideoCodec::Hevc).unwrap();
         let frame = push_all(&mut video, &short_video(headers, 1)).remove(0).unwrap();
-        let made = stub.logged("create").pop().unwrap();
+        let created = stub.logged("create").pop().unwrap();
         assert!(
-            made.ends_with(&format!("chroma {chroma}, bits {bits}, format {output}")),
-            "{made}"
+            created.ends_with(&format!("chroma {chroma}, bits {bits}, format {output}")),
+            "{created}"
         );
         assert_eq!((frame.format, frame.bits), (format, u32::from(bits)));
         assert_eq!((frame.width, frame.height), (59, 43));
@@ -214,28 +215,28 @@ fn frames_of_every_format_come_out_as_they_are_asked_for() {
         assert_eq!(frame.planes[0], luma);
         let standard = ColorStandard::of_video(frame.color.matrix).unwrap();
         let matrix = |bits| ColorMatrix::new(standard, ColorRange::Full, bits).unwrap();
-        // The kernels take it, and check that all of it lies where it says.
+        // The kernels accept only images with a consistent bit depth.
         frame.image(matrix(u32::from(bits))).unwrap();
         frame.image(matrix(if bits > 8 { 8 } else { 16 })).unwrap_err();
     }
 }
 
-/// Sets each byte of a surface by its place: host memory, as the stand-in of the driver has it.
+/// Sets each byte of a surface by its offset. Device memory of the driver stub is host memory.
 extern "C" fn number_surface(address: c_ulonglong, bytes: usize, _: usize) {
     let surface = std::ptr::with_exposed_provenance_mut::<u8>(address as usize);
-    // SAFETY: the surface is so long, and nobody else uses it during the call.
+    // SAFETY: the surface has this length, and no other user during the call.
     let surface = unsafe { std::slice::from_raw_parts_mut(surface, bytes) };
     for (at, byte) in surface.iter_mut().enumerate() {
-        *byte = place(at);
+        *byte = byte_at(at);
     }
 }
 
-fn place(at: usize) -> u8 {
+fn byte_at(at: usize) -> u8 {
     (at % 251) as u8 ^ (at >> 8) as u8
 }
 
 #[test]
-fn the_visible_part_comes_through_the_calls_of_c_byte_by_byte_also_where_sides_are_odd() {
+fn the_display_area_is_copied_exactly_through_c_calls() {
     let stub = stub();
     let cuda = library("cuda.c", "cuda-for-nvdec", &[]);
     let search = stub.search().at(Library::Driver, cuda);
@@ -245,7 +246,7 @@ fn the_visible_part_comes_through_the_calls_of_c_byte_by_byte_also_where_sides_a
     stub.surfaces(surfaces.as_mut_ptr().expose_provenance() as u64);
     stub.on_map(number_surface);
     for (bits, sample) in [(8, 1), (10, 2)] {
-        // 49 coded rows take 50 in a surface; columns 4 to 35 and rows 2 to 47 are to be seen.
+        // 49 coded rows take 50 in a surface. The display area has columns 4 to 35 and rows 2 to 47.
         let headers = Headers { bits, ..Headers::of(HEVC, 64, 49) };
         let headers = Headers { area: [4, 2, 35, 47], ..headers };
         let mut video = decoders.open(VideoCodec::Hevc).unwrap();
@@ -254,7 +255,7 @@ fn the_visible_part_comes_through_the_calls_of_c_byte_by_byte_also_where_sides_a
         let pitch = PITCH as usize;
         let rows = |first: usize, rows: usize, columns: usize| {
             (first..first + rows).flat_map(move |row| {
-                (0..columns * sample).map(move |byte| place(row * pitch + 4 * sample + byte))
+                (0..columns * sample).map(move |byte| byte_at(row * pitch + 4 * sample + byte))
             })
         };
         let expected: Vec<u8> = rows(2, 45, 31).chain(rows(50 + 1, 23, 32)).collect();

@@ -1,4 +1,4 @@
-//! Frames that become one array: what is in it, and that nothing is overwritten too early.
+//! Arrays of several frames: content, and order of accesses.
 
 // promise of this file: DEV1
 
@@ -13,15 +13,15 @@ use spdl_cuda::{ConsumerStream, CudaMemory, NvDec};
 
 use super::stub::{H264, HEVC, Headers, push_all, short_video, stub};
 
-/// Who writes surfaces, and how many were written.
+/// The driver that writes surfaces, and the number of surfaces written.
 static WRITER: Mutex<Option<FakeDriver>> = Mutex::new(None);
 static WRITTEN: AtomicUsize = AtomicUsize::new(0);
 
-/// A surface is written with the number of the frame.
+/// Fills a surface with the number of the frame.
 extern "C" fn write_surface(address: u64, bytes: usize, stream: usize) {
     let number = WRITTEN.fetch_add(1, Ordering::SeqCst);
     if let Some(driver) = &*WRITER.lock().unwrap() {
-        // SAFETY: it is a stream of the decoder's, which is alive.
+        // SAFETY: the stream belongs to the decoder, which is alive.
         let stream = unsafe { ConsumerStream::from_raw(stream) };
         driver.write_by_kernel(&stream, address as usize, bytes, number as u8);
     }
@@ -40,7 +40,7 @@ fn memory(upload: Upload) -> Box<CudaMemory> {
 }
 
 #[test]
-fn g1_no_schedule_overwrites_a_frame_before_it_is_copied_or_an_array_before_it_is_read() {
+fn g1_no_schedule_overwrites_frames_or_arrays_before_their_last_read() {
     let stub = stub();
     stub.on_map(write_surface);
     for seed in 0..200 {
@@ -52,7 +52,6 @@ fn g1_no_schedule_overwrites_a_frame_before_it_is_copied_or_an_array_before_it_i
         for round in 0..4 {
             let frames = frames(&decoders, Headers::of(H264, 64, 48), 3);
             let array = decoders.gather(&frames, FrameCrop::default()).unwrap();
-            // The frames go at once.
             drop(frames);
             let array = memory(array);
             assert_eq!(array.len(), 3 * 64 * 72);
@@ -72,20 +71,20 @@ fn g1_no_schedule_overwrites_a_frame_before_it_is_copied_or_an_array_before_it_i
 }
 
 #[test]
-fn what_cannot_be_one_array_is_refused() {
+fn invalid_crops_and_mixed_frames_are_refused() {
     let stub = stub();
     let (_driver, _device, decoders) = stub.device(Schedule::Prompt);
     let whole = FrameCrop::default();
     let kind = |frames: &[VideoFrame], crop| decoders.gather(frames, crop).unwrap_err().kind();
     let small = frames(&decoders, Headers::of(H264, 64, 48), 2);
     assert_eq!(kind(&[], whole), ErrorKind::InvalidArgument);
-    for wrong in [
+    for invalid in [
         FrameCrop { left: 1, right: 1, ..whole },
         FrameCrop { top: 3, bottom: 1, ..whole },
         FrameCrop { left: 40, right: 24, ..whole },
         FrameCrop { top: u32::MAX, bottom: 2, ..whole },
     ] {
-        assert_eq!(kind(&small, wrong), ErrorKind::InvalidArgument, "{wrong:?}");
+        assert_eq!(kind(&small, invalid), ErrorKind::InvalidArgument, "{invalid:?}");
     }
     assert_eq!(kind(&small, FrameCrop { bottom: 1, ..whole }), ErrorKind::Unsupported);
     let full_chroma = Headers { chroma: 3, ..Headers::of(HEVC, 64, 48) };
@@ -93,14 +92,14 @@ fn what_cannot_be_one_array_is_refused() {
     let mut mixed = small;
     mixed.extend(frames(&decoders, Headers::of(H264, 64, 32), 1));
     assert_eq!(kind(&mixed, whole), ErrorKind::InvalidArgument);
-    // Of another opening of the device.
+    // Frames of another `CudaDevice`.
     let (_other_driver, _other_device, other) = stub.device(Schedule::Prompt);
     let error = other.gather(&mixed[..1], whole).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidArgument);
 }
 
 #[test]
-fn g11_any_call_of_the_driver_may_fail_while_frames_are_copied() {
+fn g11_any_driver_call_may_fail_during_a_copy_of_frames() {
     let stub = stub();
     let run = |driver: &FakeDriver, decoders: &NvDec, failing: Option<(usize, u32)>| {
         let frames = frames(decoders, Headers::of(H264, 64, 48), 2);
@@ -115,23 +114,23 @@ fn g11_any_call_of_the_driver_may_fail_while_frames_are_copied() {
     let (gathered, calls) = run(&driver, &decoders, None);
     gathered.unwrap();
     drop((device, decoders));
-    let mut told = 0;
+    let mut reported = 0;
     for call in 0..calls {
         for code in [2, 999] {
             let (driver, device, decoders) = stub.device(Schedule::Seeded(call as u64));
             let (gathered, _) = run(&driver, &decoders, Some((call, code)));
-            told += usize::from(gathered.is_err());
+            reported += usize::from(gathered.is_err());
             drop((device, decoders));
             driver.free_elsewhere(1 << 60);
             driver.run_all();
             assert_eq!(driver.violations(), [], "call {call} with {code}");
         }
     }
-    assert!(told > calls, "{told} of {calls}");
+    assert!(reported > calls, "{reported} of {}", 2 * calls);
 }
 
 #[test]
-fn g11_memory_that_an_array_cannot_wait_for_is_not_tried_again() {
+fn g11_memory_is_withheld_after_a_failed_wait_of_an_array() {
     let stub = stub();
     let (driver, device, decoders) = stub.device(Schedule::Held);
     let stream = driver.consumer_stream();
@@ -140,7 +139,7 @@ fn g11_memory_that_an_array_cannot_wait_for_is_not_tried_again() {
     memory(gather().unwrap()).wait_on(&stream).unwrap();
     let before = device.statistics().slabs;
     assert!(before.free_bytes > 0);
-    // As where the consumer's stream was captured when the array was dropped.
+    // As if the consumer's stream had been captured when the array was dropped.
     driver.fail_next("cuStreamWaitEvent", 907);
     assert_eq!(gather().unwrap_err().kind(), ErrorKind::InvalidArgument);
     let slabs = device.statistics().slabs;

@@ -1,4 +1,4 @@
-//! Streams cut into packets: as FFmpeg cuts them, and whatever they hold.
+//! Streams split into packets, compared with FFmpeg's, and of corrupt streams.
 
 // promise of this file: DEV4
 
@@ -30,14 +30,14 @@ fn lengths(stream: &[u8], codec: VideoCodec) -> Vec<usize> {
 }
 
 #[test]
-fn streams_are_cut_where_ffmpeg_cuts_them() {
+fn streams_are_split_as_by_ffmpeg() {
     let files = golden();
     assert_eq!(files.len(), 8);
     for (name, file, expected) in files {
         if !name.ends_with(".ivf") {
             let mut lengths = lengths(&file, codec_of(&name));
             if name.ends_with(".hevc") {
-                // FFmpeg leaves the zero before the next start code to each packet, but to the last.
+                // FFmpeg counts the zero byte before a start code to the packet before it.
                 lengths[0] += 1;
                 *lengths.last_mut().unwrap() -= 1;
             }
@@ -56,7 +56,7 @@ fn streams_are_cut_where_ffmpeg_cuts_them() {
 }
 
 #[test]
-fn conformance_streams_are_cut_into_as_many_pictures_as_they_have() {
+fn conformance_streams_have_the_right_number_of_pictures() {
     let corpora = std::env::var_os("SPDL_CORPORA").map_or_else(
         || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/corpora"),
         PathBuf::from,
@@ -66,7 +66,7 @@ fn conformance_streams_are_cut_into_as_many_pictures_as_they_have() {
         println!("SKIPPED: corpora not present ({})", folder.display());
         return;
     }
-    // As ffprobe counts them.
+    // Counted by ffprobe.
     let streams = [
         ("BA1_Sony_D.jsv", 17),
         ("Cisco_Men_whisper_640x320_CAVLC_Bframe_9.264", 9),
@@ -85,7 +85,7 @@ fn conformance_streams_are_cut_into_as_many_pictures_as_they_have() {
 }
 
 #[test]
-fn whatever_a_stream_holds_its_packets_are_all_of_it_in_order() {
+fn packets_of_corrupt_streams_cover_the_stream_in_order() {
     for (name, file, _) in golden() {
         let mut random = 1_u64;
         for round in 0..400 {
@@ -99,7 +99,7 @@ fn whatever_a_stream_holds_its_packets_are_all_of_it_in_order() {
             if name.ends_with(".ivf") {
                 let packets = IvfFile::new(&changed).map(|packets| packets.collect::<Vec<_>>());
                 let failed = packets.iter().flatten().filter(|packet| packet.is_err()).count();
-                assert!(failed <= 1, "{name}: nothing comes behind an error");
+                assert!(failed <= 1, "{name}: packets after an error");
                 continue;
             }
             match AccessUnits::new(&changed, codec_of(&name)) {

@@ -1,4 +1,4 @@
-//! The stand-in.
+//! The stub of nvcuvid.
 
 use std::ffi::{CStr, c_char, c_long, c_uint, c_ulonglong};
 use std::path::PathBuf;
@@ -14,15 +14,15 @@ pub(crate) use super::video_commands::{H264, HEVC, Headers, VP9, decode, short_v
 
 use super::stub_library::library;
 
-/// Surfaces are this far from each other, and have rows this long.
+/// Distance between surfaces, and between their rows, in bytes.
 pub(crate) const SURFACE_BYTES: usize = 1 << 16;
 pub(crate) const PITCH: u32 = 256;
-/// For so many decoders, so many each.
+/// Number of decoders with surfaces, and surfaces per decoder.
 const SURFACES: [u32; 2] = [4, 2];
-/// What surfaces take.
+/// Bytes of all surfaces.
 const ALL_BYTES: usize = 8 * SURFACE_BYTES;
 
-/// The stand-in has one state: one test at a time.
+/// The stub has global state, so tests take turns.
 pub(crate) struct Stub {
     path: PathBuf,
     library: Library,
@@ -30,7 +30,7 @@ pub(crate) struct Stub {
 
 static STUB: LazyLock<Mutex<Stub>> = LazyLock::new(|| {
     let path = library("nvcuvid.c", "nvcuvid", &["-Wextra", "-Werror", "-Wno-unused-parameter"]);
-    // SAFETY: it has no initialisers.
+    // SAFETY: the stub has no initialisers.
     let library = unsafe { Library::new(&path).unwrap() };
     Mutex::new(Stub { path, library })
 });
@@ -43,7 +43,7 @@ pub(crate) fn stub() -> MutexGuard<'static, Stub> {
 
 impl Stub {
     fn call<F>(&self, name: &[u8], call: impl FnOnce(&F)) {
-        // SAFETY: each caller names the function's type as it stands in the C file.
+        // SAFETY: each caller gives the type that the C file declares.
         let function = unsafe { self.library.get::<F>(name).unwrap() };
         call(&function);
     }
@@ -57,13 +57,13 @@ impl Stub {
     fn text(&self, name: &[u8]) -> String {
         let mut text = String::new();
         self.call::<extern "C" fn() -> *const c_char>(name, |function| {
-            // SAFETY: it is text that ends with a zero, and nobody changes it meanwhile.
+            // SAFETY: the text ends with a zero byte, and this thread holds the lock of the stub.
             text = unsafe { CStr::from_ptr(function()) }.to_str().unwrap().to_owned();
         });
         text
     }
 
-    /// Lets a call fail, counted from 1 on; none for 0.
+    /// Makes a call fail, counted from 1; 0 for none.
     pub(crate) fn fail(&self, call: i64, code: u32) {
         self.call::<extern "C" fn(c_long, c_uint)>(b"stub_fail", |fail| fail(call, code));
     }
@@ -76,23 +76,23 @@ impl Stub {
         self.text(b"stub_last_call")
     }
 
-    /// Asserts that nothing was used wrongly, and that nothing is left.
+    /// Asserts that there were no invalid calls, and that no objects are alive.
     pub(crate) fn assert_clean(&self, case: &str) {
         assert_eq!(self.number(b"stub_wrong"), 0, "{case}:\n{}", self.text(b"stub_log"));
-        assert_eq!(self.number(b"stub_live"), 0, "{case}: what is alive");
+        assert_eq!(self.number(b"stub_live"), 0, "{case}: live objects");
     }
 
-    /// What was called, a line each.
+    /// The log of calls.
     pub(crate) fn log(&self) -> Vec<String> {
         self.text(b"stub_log").lines().map(str::to_owned).collect()
     }
 
-    /// The lines that begin so.
+    /// The lines of the log with this prefix.
     pub(crate) fn logged(&self, word: &str) -> Vec<String> {
         self.log().into_iter().filter(|line| line.starts_with(word)).collect()
     }
 
-    /// Where surfaces are.
+    /// Sets the address of the surfaces.
     pub(crate) fn surfaces(&self, address: u64) {
         type Set = extern "C" fn(c_ulonglong, c_uint, c_uint, usize, c_uint);
         let [decoders, each] = SURFACES;
@@ -101,12 +101,12 @@ impl Stub {
         });
     }
 
-    /// What is called when a decoder goes.
+    /// Sets a function that is called when a decoder is destroyed.
     pub(crate) fn on_destroy(&self, call: extern "C" fn()) {
         self.call::<extern "C" fn(extern "C" fn())>(b"stub_on_destroy", |set| set(call));
     }
 
-    /// What is called when a surface is written: with its address, its length, and the stream.
+    /// Sets a function that is called when a surface is mapped: with address, bytes and stream.
     pub(crate) fn on_map(&self, call: extern "C" fn(c_ulonglong, usize, usize)) {
         type Call = extern "C" fn(c_ulonglong, usize, usize);
         self.call::<extern "C" fn(Call)>(b"stub_on_map", |set| set(call));
@@ -126,17 +126,17 @@ impl Stub {
     }
 }
 
-/// All frames that are there.
-pub(crate) fn taken(video: &mut VideoStream) -> Vec<Result<VideoFrame>> {
+/// The frames that are decoded so far.
+pub(crate) fn available_frames(video: &mut VideoStream) -> Vec<Result<VideoFrame>> {
     std::iter::from_fn(|| video.next_frame()).collect()
 }
 
-/// Pushes packets one after the other, each with its number as its timestamp, and takes the frames.
+/// Pushes packets in order, with their numbers as timestamps, and returns the frames.
 pub(crate) fn push_all(video: &mut VideoStream, packets: &[Vec<u8>]) -> Vec<Result<VideoFrame>> {
     let mut frames = Vec::new();
     for (number, packet) in packets.iter().enumerate() {
         video.push(packet, Some(number as i64)).unwrap();
-        frames.extend(taken(video));
+        frames.extend(available_frames(video));
     }
     frames
 }

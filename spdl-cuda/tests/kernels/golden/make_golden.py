@@ -1,11 +1,11 @@
-"""Makes the expected values of torch.tsv and torch.bin: what PyTorch makes of noise.
+"""Generate torch.tsv and torch.bin: samples of noise that PyTorch has resized.
 
     python -m venv venv && venv/bin/pip install torch==2.15.0
     venv/bin/python spdl-cuda/tests/kernels/golden/make_golden.py
 
-Run with PyTorch 2.15.0 on a CPU, Python 3.11. torch.tsv has a line per expectation: the filter, the
-type (`u8`, or `f32` from 0 to 1), width and height of the noise, width and height of the result, and
-where it begins in torch.bin and how many bytes it has there, as rows of interleaved pixels.
+Generated with PyTorch 2.15.0 on a CPU and Python 3.11. Each line of torch.tsv has the filter, the type
+(`u8`, or `f32` from 0 to 1), width and height of the noise, width and height of the result, and its
+offset and length in torch.bin, in bytes. A result is rows of interleaved pixels.
 """
 
 from pathlib import Path
@@ -25,7 +25,7 @@ MASK = 0xFFFFFFFF
 
 
 def noise(x: int, y: int, component: int) -> int:
-    """The same numbers as `Picture::noise` has in `picture.rs`."""
+    """Return the sample of `Picture::noise` in `picture.rs`."""
     value = (x * 1103515245 + y * 2654435761 + component * 40503) & MASK
     for _ in range(2):
         value = ((value ^ (value >> 15)) * 2246822519) & MASK
@@ -40,7 +40,7 @@ def main() -> None:
             [[noise(x, y, component) for x in range(size[0])] for y in range(size[1])]
             for component in range(3)
         ]
-        # Channels last: with bytes PyTorch has one way for them and another one for planes.
+        # Channels last, because PyTorch resizes bytes in planes by another algorithm.
         image = torch.tensor(rows, dtype=torch.uint8)[None]
         image = image.contiguous(memory_format=torch.channels_last)
         for mode in ("bilinear", "bicubic"):
