@@ -11,7 +11,7 @@ use futures_util::StreamExt;
 use spdl_core::{Dataset, Error, ErrorKind, Labeled, Result};
 
 use crate::fetch::{Fetcher, Key};
-use crate::files::{Folder, Listing, Place, Walker, bytes, os_error};
+use crate::files::{Folder, FolderPath, Listing, Walker, bytes, os_error};
 use crate::records::IMAGE_EXTENSIONS;
 
 /// The images below a folder, with one class per folder.
@@ -124,8 +124,9 @@ impl ImageFolder {
         let walker = Walker::new(root, |name| is_image(name, extensions)).skip_hidden();
         let Listing { folders, files } = walker.list(&walker.root()?)?;
         let mut images = ImageFolder::empty(with_separator(root));
-        let name =
-            |class: &Place| Key::from_path(class.path.file_name().unwrap_or_default()).to_string();
+        let name = |class: &FolderPath| {
+            Key::from_path(class.path.file_name().unwrap_or_default()).to_string()
+        };
         let classes = folders.iter().map(name).collect();
         let paths: Vec<PathBuf> = folders.iter().map(|class| class.path.clone()).collect();
         for ((label, path), found) in (0..).zip(&paths).zip(walker.walk(folders)?) {
@@ -136,9 +137,9 @@ impl ImageFolder {
                 images.push_folder(label, root, folder);
             }
         }
-        let mut seen = walker.into_seen();
+        let mut seen = walker.into_observations();
         if images.is_empty() && files.is_empty() {
-            return Err(no_images(root, seen.unwanted, seen.warnings.len(), extensions));
+            return Err(no_images(root, seen.unselected, seen.warnings.len(), extensions));
         }
         if images.is_empty() {
             // A flat folder: warnings about other folders do not apply.

@@ -1,4 +1,4 @@
-//! Errors of the operating system as errors of this library.
+//! Conversion of errors of the operating system.
 
 use std::io;
 
@@ -7,11 +7,11 @@ use spdl_core::{Error, ErrorKind};
 use crate::fetch::Key;
 use crate::files::open_files;
 
-/// A failure of the operating system, its words kept as the cause.
+/// Converts an error of the operating system, and keeps it as the source.
 pub(crate) fn os_error(message: &str, key: &Key, error: io::Error) -> Error {
-    if open_files::are_too_many(&error) {
-        // Others close theirs, sooner or later.
-        let message = format!("{message}, as too many files are open (see `ulimit -n`)");
+    if open_files::is_too_many_open_files(&error) {
+        // Transient: other files will be closed.
+        let message = format!("{message}: too many open files; raise the limit (`ulimit -n`)");
         return Error::new(ErrorKind::Unavailable, message)
             .with_key(key.display_name())
             .with_source(error);

@@ -1,4 +1,4 @@
-//! Threads for work that blocks in the operating system, kept away from the threads that compute.
+//! Thread pool for blocking I/O, separate from the workers that compute.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -13,63 +13,66 @@ use spdl_core::{Error, ErrorKind, Result};
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// How long a drop waits for the calls under way: far longer than a healthy disk takes.
+/// How long a drop waits for calls in flight. Longer than a read from a working disk takes.
 const GRACE: Duration = Duration::from_millis(200);
 
-/// A few threads that start when work waits for them and end when there has been none for a while.
+/// A thread pool that starts threads on demand and ends idle ones.
 ///
-/// Dropping it cancels the jobs not yet started and joins the threads. A thread inside a call that
-/// the system does not give back within [`GRACE`] is left to end by itself.
+/// Dropping the pool cancels queued jobs and joins the threads. A thread whose system call does not
+/// return within [`GRACE`] is detached.
 pub(crate) struct IoThreads {
-    shared: Arc<Shared>,
+    inner: Arc<IoThreadsInner>,
 }
 
-struct Shared {
+struct IoThreadsInner {
     name: &'static str,
     max_threads: usize,
-    /// A thread without work for this long ends.
+    /// Time after which an idle thread ends.
     linger: Duration,
-    state: Mutex<State>,
+    state: Mutex<IoThreadsState>,
     work: Condvar,
-    /// A thread has ended.
+    /// Signals that a thread has ended.
     ended: Condvar,
 }
 
 #[derive(Default)]
-struct State {
+struct IoThreadsState {
     jobs: VecDeque<Job>,
-    /// Threads that wait for a job.
+    /// Number of threads that wait for a job.
     idle: usize,
-    /// Threads that take jobs: the idle and the busy.
+    /// Number of idle and busy threads.
     live: usize,
     started: usize,
     closed: bool,
     handles: Vec<JoinHandle<()>>,
 }
 
-impl Shared {
-    fn state(&self) -> MutexGuard<'_, State> {
-        // No job runs under the lock, so the state is whole even where a thread panicked.
+impl IoThreadsInner {
+    fn state(&self) -> MutexGuard<'_, IoThreadsState> {
+        // Jobs do not run under the lock, so the state is consistent after a panic.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl IoThreads {
-    /// Up to `max_threads` threads, at least one; none is started yet.
+    /// Creates a pool of up to `max_threads` threads, at least 1. No thread is started yet.
     pub(crate) fn new(name: &'static str, max_threads: usize, linger: Duration) -> Self {
         let max_threads = max_threads.max(1);
         let state = Mutex::default();
         let (work, ended) = (Condvar::new(), Condvar::new());
-        IoThreads { shared: Arc::new(Shared { name, max_threads, linger, state, work, ended }) }
+        IoThreads {
+            inner: Arc::new(IoThreadsInner { name, max_threads, linger, state, work, ended }),
+        }
     }
 
     #[cfg(feature = "local")]
     pub(crate) fn max_threads(&self) -> usize {
-        self.shared.max_threads
+        self.inner.max_threads
     }
 
-    /// Runs `work` on one of the threads. The future may be polled by any executor; where it is
-    /// dropped before the work was started, the work is not done.
+    /// Runs `work` on a thread of the pool. Any executor may poll the future.
+    ///
+    /// Dropping the future cancels work that has not started.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> Result<T> + Send + 'static,
@@ -78,44 +81,43 @@ impl IoThreads {
         self.submit(Box::new(move || {
             if !reply.is_canceled() {
                 let result = catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
-                    Err(Error::new(ErrorKind::Panicked, "an I/O thread panicked while reading"))
+                    Err(Error::new(ErrorKind::Panicked, "an I/O thread panicked"))
                 });
-                // Whoever asked may have lost interest meanwhile.
+                // Fails if the future was dropped meanwhile.
                 let _ = reply.send(result);
             }
         }))?;
         answer
             .await
-            .unwrap_or_else(|_| Err(Error::new(ErrorKind::Stopped, "the fetcher was closed")))
+            .unwrap_or_else(|_| Err(Error::new(ErrorKind::Stopped, "the I/O threads were stopped")))
     }
 
     fn submit(&self, job: Job) -> Result<()> {
-        let mut state = self.shared.state();
+        let mut state = self.inner.state();
         state.jobs.push_back(job);
-        // A thread that was woken but has not yet taken its job still counts as idle, hence the
-        // comparison with all the jobs that wait.
+        // A thread that was woken counts as idle until it takes its job, so all queued jobs count.
         if state.jobs.len() > state.idle
-            && state.live < self.shared.max_threads
+            && state.live < self.inner.max_threads
             && let Err(error) = self.start_thread(&mut state)
             && state.live == 0
         {
             state.jobs.pop_back();
             return Err(Error::new(ErrorKind::Io, "cannot start an I/O thread").with_source(error));
         }
-        // Waking nobody is a call of the system, too.
+        // Notifying without a waiting thread would cost a system call.
         let wakes = state.idle > 0;
         drop(state);
         if wakes {
-            self.shared.work.notify_one();
+            self.inner.work.notify_one();
         }
         Ok(())
     }
 
-    fn start_thread(&self, state: &mut State) -> io::Result<()> {
+    fn start_thread(&self, state: &mut IoThreadsState) -> io::Result<()> {
         state.handles.retain(|handle| !handle.is_finished());
-        let name = format!("{}-{}", self.shared.name, state.started);
-        let shared = Arc::clone(&self.shared);
-        let handle = thread::Builder::new().name(name).spawn(move || shared.serve())?;
+        let name = format!("{}-{}", self.inner.name, state.started);
+        let inner = Arc::clone(&self.inner);
+        let handle = thread::Builder::new().name(name).spawn(move || inner.serve())?;
         state.handles.push(handle);
         state.started += 1;
         state.live += 1;
@@ -123,7 +125,7 @@ impl IoThreads {
     }
 }
 
-impl Shared {
+impl IoThreadsInner {
     fn serve(&self) {
         let mut state = self.state();
         loop {
@@ -152,27 +154,26 @@ impl Shared {
 impl Drop for IoThreads {
     fn drop(&mut self) {
         let (jobs, handles) = {
-            let mut state = self.shared.state();
+            let mut state = self.inner.state();
             state.closed = true;
             (std::mem::take(&mut state.jobs), std::mem::take(&mut state.handles))
         };
-        self.shared.work.notify_all();
-        // Outside the lock, since this wakes whoever waits for their answers.
+        self.inner.work.notify_all();
+        // Outside the lock: dropping a job wakes the task that waits for it.
         drop(jobs);
-        // The last owner may be a task that was woken, and dropped, by one of these threads.
+        // The last owner may be a task that one of these threads woke and dropped.
         let is_this = |handle: &JoinHandle<()>| handle.thread().id() == thread::current().id();
         let own = usize::from(handles.iter().any(is_this));
         let waiting = self
-            .shared
+            .inner
             .ended
-            .wait_timeout_while(self.shared.state(), GRACE, |state| state.live > own);
+            .wait_timeout_while(self.inner.state(), GRACE, |state| state.live > own);
         let (state, wait) = waiting.unwrap_or_else(PoisonError::into_inner);
         drop(state);
         for handle in handles.into_iter().filter(|handle| !is_this(handle)) {
-            // One that holds things up goes on alone: nothing can end its call, and waiting for it
-            // would make its hang ours.
+            // A thread in a system call that does not return is detached, so that drop returns.
             if !wait.timed_out() || handle.is_finished() {
-                // A panic of a job was caught and reported where it happened.
+                // Panics of jobs were caught and returned as errors.
                 let _ = handle.join();
             }
         }
@@ -181,9 +182,9 @@ impl Drop for IoThreads {
 
 impl fmt::Debug for IoThreads {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let state = self.shared.state();
+        let state = self.inner.state();
         f.debug_struct("IoThreads")
-            .field("max_threads", &self.shared.max_threads)
+            .field("max_threads", &self.inner.max_threads)
             .field("live", &state.live)
             .field("waiting_jobs", &state.jobs.len())
             .finish()
@@ -201,10 +202,10 @@ mod tests {
     const LONG: Duration = Duration::from_secs(3600);
 
     fn live(threads: &IoThreads) -> usize {
-        threads.shared.state().live
+        threads.inner.state().live
     }
 
-    /// Submits the job by polling once.
+    /// Submits the job by polling its future once.
     fn start(future: &mut (impl Future + Unpin)) {
         block_on(std::future::poll_fn(|cx| {
             let _ = std::pin::Pin::new(&mut *future).poll(cx);
@@ -213,13 +214,13 @@ mod tests {
     }
 
     #[test]
-    fn no_thread_is_started_before_the_first_job_and_one_serves_one_job_at_a_time() {
+    fn threads_start_on_demand_and_are_reused() {
         let threads = IoThreads::new("test", 8, LONG);
         assert_eq!(live(&threads), 0);
         for n in 0..100 {
             assert_eq!(block_on(threads.run(move || Ok(n))).unwrap(), n);
-            // The thread counts as busy until it is back at the queue.
-            while threads.shared.state().idle == 0 {
+            // A thread counts as busy until it waits for the next job.
+            while threads.inner.state().idle == 0 {
                 thread::yield_now();
             }
         }
@@ -227,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_grow_to_the_maximum_and_no_further() {
+    fn threads_are_limited_to_the_maximum() {
         let threads = IoThreads::new("test", 3, LONG);
         let (release, gate) = mpsc::channel::<()>();
         let gate = Arc::new(Mutex::new(gate));
@@ -250,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dropped_future_cancels_a_job_that_was_not_started() {
+    fn dropping_a_future_cancels_a_queued_job() {
         let threads = IoThreads::new("test", 1, LONG);
         let (release, gate) = mpsc::channel::<()>();
         let ran = Arc::new(AtomicUsize::new(0));
@@ -280,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn idle_threads_end_and_new_ones_start_when_needed() {
+    fn idle_threads_end_and_restart_on_demand() {
         let threads = IoThreads::new("test", 2, Duration::from_millis(1));
         for _ in 0..3 {
             block_on(threads.run(|| Ok(()))).unwrap();
@@ -288,32 +289,32 @@ mod tests {
                 thread::yield_now();
             }
         }
-        assert_eq!(threads.shared.state().started, 3);
+        assert_eq!(threads.inner.state().started, 3);
     }
 
     #[test]
-    fn dropping_the_threads_cancels_what_waits_and_joins_them() {
+    fn dropping_the_pool_cancels_queued_jobs_and_joins_threads() {
         let threads = IoThreads::new("test", 1, LONG);
-        let shared = Arc::clone(&threads.shared);
+        let inner = Arc::clone(&threads.inner);
         let (release, gate) = mpsc::channel::<()>();
         let (reply, answer) = oneshot::channel::<()>();
         threads.submit(Box::new(move || assert!(gate.recv().is_err()))).unwrap();
         threads.submit(Box::new(move || reply.send(()).unwrap())).unwrap();
         let dropper = thread::spawn(move || drop(threads));
-        while !shared.state().closed {
+        while !inner.state().closed {
             thread::yield_now();
         }
         drop(release);
         dropper.join().unwrap();
-        assert_eq!(shared.state().live, 0);
-        assert_eq!(Arc::strong_count(&shared), 1, "a thread is left");
-        assert!(block_on(answer).is_err(), "the job that waited was run");
+        assert_eq!(inner.state().live, 0);
+        assert_eq!(Arc::strong_count(&inner), 1, "a thread is still running");
+        assert!(block_on(answer).is_err(), "the queued job was run");
     }
 
     #[test]
-    fn a_call_that_does_not_return_does_not_hold_up_the_drop() {
+    fn drop_does_not_wait_for_a_blocked_call() {
         let threads = IoThreads::new("test", 2, LONG);
-        let shared = Arc::clone(&threads.shared);
+        let inner = Arc::clone(&threads.inner);
         let (release, gate) = mpsc::channel::<()>();
         let (begin, begun) = mpsc::channel::<()>();
         let call = move || {
@@ -324,20 +325,20 @@ mod tests {
         begun.recv().unwrap();
         let start = std::time::Instant::now();
         drop(threads);
-        assert!(start.elapsed() >= GRACE, "the call was not waited for");
-        assert_eq!(shared.state().live, 1, "the call has returned");
+        assert!(start.elapsed() >= GRACE, "the drop did not wait");
+        assert_eq!(inner.state().live, 1, "the call has returned");
         drop(release);
-        while shared.state().live > 0 {
+        while inner.state().live > 0 {
             thread::yield_now();
         }
     }
 
     #[test]
-    fn a_panic_is_an_error_and_the_thread_lives_on() {
+    fn a_panic_becomes_an_error_and_the_thread_continues() {
         let threads = IoThreads::new("test", 1, LONG);
         let error = block_on(threads.run(|| -> Result<()> { panic!("on purpose") })).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Panicked);
         assert_eq!(block_on(threads.run(|| Ok(7))).unwrap(), 7);
-        assert_eq!(threads.shared.state().started, 1);
+        assert_eq!(threads.inner.state().started, 1);
     }
 }

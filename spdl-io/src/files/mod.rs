@@ -16,4 +16,4 @@ mod walk;
 
 pub(crate) use self::error::os_error;
 pub(crate) use self::io_threads::IoThreads;
-pub(crate) use self::walk::{Folder, Listing, Place, Walker, bytes};
+pub(crate) use self::walk::{Folder, FolderPath, Listing, Walker, bytes};

@@ -1,43 +1,44 @@
-//! When as many files are open as may be: whoever needs another one waits for others to close theirs.
+//! Retries when the limit of open files is reached.
 
 use std::io;
 #[cfg(feature = "local")]
 use std::time::{Duration, Instant};
 
-/// Errors of Unix: the process (`EMFILE`) or the machine (`ENFILE`) has as many as it may.
+/// Error codes of Unix: the process (`EMFILE`) or the system (`ENFILE`) has too many open files.
 const TOO_MANY: [i32; 2] = [24, 23];
 
-/// How long one is waited for. Those who hold files to read them close them soon.
+/// How long an open call is retried. Files that are open for a read close soon.
 #[cfg(feature = "local")]
-const PATIENCE: Duration = Duration::from_secs(2);
+const RETRY_TIME: Duration = Duration::from_secs(2);
 #[cfg(feature = "local")]
-const FIRST_WAIT: Duration = Duration::from_millis(1);
+const FIRST_DELAY: Duration = Duration::from_millis(1);
 #[cfg(feature = "local")]
-const LONGEST_WAIT: Duration = Duration::from_millis(50);
+const MAX_DELAY: Duration = Duration::from_millis(50);
 
-/// Whether a file, or a connection, was refused because too many are open.
-pub(crate) fn are_too_many(error: &io::Error) -> bool {
+/// Returns whether a call failed because too many files are open.
+pub(crate) fn is_too_many_open_files(error: &io::Error) -> bool {
     cfg!(unix) && error.raw_os_error().is_some_and(|code| TOO_MANY.contains(&code))
 }
 
-/// Opens a file; where too many are open, lets go of those that need not be, and tries again for a
-/// while. Nobody tells when one is closed, hence the waits, which double.
+/// Opens a file. If too many files are open, calls `release` and retries for up to 2 s.
+///
+/// The system does not report when a file is closed, so the delays double instead.
 #[cfg(feature = "local")]
-pub(crate) fn patiently<T>(
+pub(crate) fn open_with_retries<T>(
     open: impl Fn() -> io::Result<T>,
-    let_go: impl FnOnce(),
+    release: impl FnOnce(),
 ) -> io::Result<T> {
     let first = open();
-    if !first.as_ref().is_err_and(are_too_many) {
+    if !first.as_ref().is_err_and(is_too_many_open_files) {
         return first;
     }
-    let_go();
-    let (began, mut wait) = (Instant::now(), FIRST_WAIT);
+    release();
+    let (began, mut delay) = (Instant::now(), FIRST_DELAY);
     loop {
         match open() {
-            Err(error) if are_too_many(&error) && began.elapsed() < PATIENCE => {
-                std::thread::sleep(wait);
-                wait = (2 * wait).min(LONGEST_WAIT);
+            Err(error) if is_too_many_open_files(&error) && began.elapsed() < RETRY_TIME => {
+                std::thread::sleep(delay);
+                delay = (2 * delay).min(MAX_DELAY);
             }
             opened => return opened,
         }
@@ -50,38 +51,41 @@ mod tests {
 
     use super::*;
 
-    /// How many calls there were, whether files were let go, and what came of it, where the first
-    /// `refused` calls fail with an error of the system.
+    /// Opens a file of which the first `refused` attempts fail with the error `code`. Returns the
+    /// number of attempts, whether files were released, and the result.
     fn open(refused: u32, code: i32) -> (u32, bool, io::Result<()>) {
-        let (calls, let_go) = (Cell::new(0), Cell::new(false));
-        let try_it = || {
+        let (calls, release) = (Cell::new(0), Cell::new(false));
+        let attempt = || {
             calls.set(calls.get() + 1);
             match calls.get() > refused {
                 true => Ok(()),
                 false => Err(io::Error::from_raw_os_error(code)),
             }
         };
-        let opened = patiently(try_it, || let_go.set(true));
-        (calls.get(), let_go.get(), opened)
+        let opened = open_with_retries(attempt, || release.set(true));
+        (calls.get(), release.get(), opened)
     }
 
     #[test]
-    fn a_file_is_waited_for_while_too_many_are_open_and_other_errors_are_told_at_once() {
+    fn too_many_open_files_is_retried_and_other_errors_are_not() {
         for code in TOO_MANY {
-            let (calls, let_go, opened) = open(5, code);
-            assert!(calls == 6 && let_go && opened.is_ok(), "{code}: {calls} {let_go} {opened:?}");
+            let (calls, release, opened) = open(5, code);
+            assert!(
+                calls == 6 && release && opened.is_ok(),
+                "{code}: {calls} {release} {opened:?}"
+            );
         }
-        let (calls, let_go, opened) = open(5, 2);
-        assert!(calls == 1 && !let_go && opened.is_err(), "{calls} {let_go} {opened:?}");
-        let (calls, let_go, opened) = open(0, 24);
-        assert!(calls == 1 && !let_go && opened.is_ok(), "{calls} {let_go} {opened:?}");
+        let (calls, release, opened) = open(5, 2);
+        assert!(calls == 1 && !release && opened.is_err(), "{calls} {release} {opened:?}");
+        let (calls, release, opened) = open(0, 24);
+        assert!(calls == 1 && !release && opened.is_ok(), "{calls} {release} {opened:?}");
     }
 
     #[test]
-    fn the_wait_for_a_file_ends() {
+    fn retries_end_after_the_retry_time() {
         let began = Instant::now();
         let (calls, _, opened) = open(u32::MAX, 24);
         assert_eq!(opened.unwrap_err().raw_os_error(), Some(24));
-        assert!(calls > 10 && began.elapsed() >= PATIENCE, "{calls} in {:?}", began.elapsed());
+        assert!(calls > 10 && began.elapsed() >= RETRY_TIME, "{calls} in {:?}", began.elapsed());
     }
 }

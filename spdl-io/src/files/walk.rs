@@ -1,5 +1,7 @@
-//! Walking folders: sorted, through links but never in circles, without asking for more than names;
-//! many folders at once, since a cold disk or a network file system makes each of them wait.
+//! Recursive folder listings: sorted, parallel, following symbolic links except in loops.
+//!
+//! Only names and types are read. Several folders are listed concurrently, which hides the latency
+//! of cold disks and network file systems.
 
 use std::collections::HashSet;
 use std::ffi::OsStr;
@@ -15,64 +17,64 @@ use spdl_core::{Error, ErrorKind, Result};
 use crate::fetch::Key;
 use crate::files::os_error;
 
-/// So many links may lie on the way to a folder. Links to folders full of links double the number of
-/// ways with every level.
-const MOST_NESTED_LINKS: usize = 8;
-/// So often, in all, links may lead to folders that links have led to before.
-const MOST_REVISITS: usize = 100_000;
-/// So many folders are listed at once. They wait for a disk or a server, and take little of a CPU.
-const MOST_THREADS: usize = 16;
-/// So many folders must wait for each thread before another one is started: few folders are listed
-/// sooner than threads are.
+/// Maximum number of nested links to folders. Each level of links to folders full of links doubles
+/// the number of paths.
+const MAX_NESTED_LINKS: usize = 8;
+/// Maximum total number of links to folders that other links have already led to.
+const MAX_REVISITS: usize = 100_000;
+/// Maximum number of threads. They wait for I/O and need little CPU time.
+const MAX_THREADS: usize = 16;
+/// Number of pending folders per thread above which another thread starts. Listing few folders
+/// takes less time than starting threads.
 const FOLDERS_PER_THREAD: usize = 4;
 
-/// Lists folders, and what lies below them.
+/// Lists folders recursively.
 pub(crate) struct Walker<'a> {
     root: &'a Path,
-    /// By its name: whether a file belongs to the result.
-    wanted: Box<dyn Fn(&OsStr) -> bool + Sync + 'a>,
+    /// Selects files by name.
+    is_selected: Box<dyn Fn(&OsStr) -> bool + Sync + 'a>,
     skip_hidden: bool,
     hashing: RandomState,
-    seen: Mutex<Seen>,
+    observations: Mutex<Observations>,
 }
 
-/// What was seen on the way beside the result.
+/// Observations of a walk besides its results.
 #[derive(Default)]
-pub(crate) struct Seen {
-    /// How many files were not wanted.
-    pub(crate) unwanted: u64,
-    /// What was left out though it may have been meant: loops of links, broken links to folders,
-    /// and what bears a file's name but is none. In no order.
+pub(crate) struct Observations {
+    /// Number of files that were not selected.
+    pub(crate) unselected: u64,
+    /// Entries that were omitted although they may be intended, in arbitrary order: link loops,
+    /// broken links to folders, and selected names of special files.
     pub(crate) warnings: Vec<Error>,
-    /// The hashes of the real paths of all folders that were reached through links: a few bytes
-    /// for each, and two that share one only count as a revisit.
+    /// Hashes of the canonical paths of folders reached through links. A collision only counts as
+    /// a revisit.
     reached: HashSet<u64>,
     revisits: usize,
 }
 
-/// A folder to be listed, and the way to it.
+/// A folder to list, and the links that lead to it.
 #[derive(Clone)]
-pub(crate) struct Place {
+pub(crate) struct FolderPath {
     pub(crate) path: PathBuf,
-    /// The same without links.
+    /// The canonical path.
     real: PathBuf,
-    /// The real paths of the folders that the links on the way lie in.
-    left: Arc<[PathBuf]>,
+    /// Canonical paths of the folders that contain the links on the path.
+    link_folders: Arc<[PathBuf]>,
 }
 
-/// What lies in one folder, each list sorted by bytes.
+/// The entries of one folder, each list sorted by bytes.
 pub(crate) struct Listing {
-    pub(crate) folders: Vec<Place>,
+    pub(crate) folders: Vec<FolderPath>,
     pub(crate) files: Names,
 }
 
-/// A folder and its files, sorted by bytes.
+/// A folder and its selected files, sorted by bytes.
 pub(crate) struct Folder {
     pub(crate) path: PathBuf,
     pub(crate) files: Names,
 }
 
-/// Names of files, as the bytes of a [`Key`]: one allocation for all.
+/// File names as bytes of a [`Key`], in one allocation.
 #[derive(Default)]
 pub(crate) struct Names {
     joined: Vec<u8>,
@@ -104,47 +106,47 @@ impl Names {
     }
 }
 
-enum Found {
-    Folder(Place),
+enum EntryType {
+    Folder(FolderPath),
     File,
-    Nothing,
+    Omitted,
 }
 
 impl<'a> Walker<'a> {
-    /// A walker below `root`.
-    pub(crate) fn new(root: &'a Path, wanted: impl Fn(&OsStr) -> bool + Sync + 'a) -> Self {
+    /// Creates a walker of `root` that selects files by name.
+    pub(crate) fn new(root: &'a Path, is_selected: impl Fn(&OsStr) -> bool + Sync + 'a) -> Self {
         Walker {
             root,
-            wanted: Box::new(wanted),
+            is_selected: Box::new(is_selected),
             skip_hidden: false,
             hashing: RandomState::new(),
-            seen: Mutex::default(),
+            observations: Mutex::default(),
         }
     }
 
-    /// Leaves out files and folders whose name starts with a dot.
+    /// Omits files and folders whose name begins with a dot.
     pub(crate) fn skip_hidden(mut self) -> Self {
         self.skip_hidden = true;
         self
     }
 
-    /// Where the walk starts.
-    pub(crate) fn root(&self) -> Result<Place> {
+    /// Returns the folder at which the walk starts.
+    pub(crate) fn root(&self) -> Result<FolderPath> {
         let real = fs::canonicalize(self.root)
-            .map_err(|error| os_error("cannot list this folder", &self.root.into(), error))?;
-        Ok(Place { path: self.root.to_path_buf(), real, left: Arc::default() })
+            .map_err(|error| os_error("cannot list folder", &self.root.into(), error))?;
+        Ok(FolderPath { path: self.root.to_path_buf(), real, link_folders: Arc::default() })
     }
 
-    /// What was seen so far beside the results.
-    pub(crate) fn into_seen(self) -> Seen {
-        self.seen.into_inner().unwrap_or_else(PoisonError::into_inner)
+    /// Returns the observations of all walks.
+    pub(crate) fn into_observations(self) -> Observations {
+        self.observations.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// For each of `starts`: itself and all folders below it that hold wanted files, sorted by the
-    /// bytes of their paths.
-    pub(crate) fn walk(&self, starts: Vec<Place>) -> Result<Vec<Vec<Folder>>> {
+    /// For each of `starts`, returns all folders at or below it that contain selected files, sorted
+    /// by the bytes of their paths.
+    pub(crate) fn walk(&self, starts: Vec<FolderPath>) -> Result<Vec<Vec<Folder>>> {
         let mut found: Vec<Vec<Folder>> = starts.iter().map(|_| Vec::new()).collect();
-        // The first one on top.
+        // Reversed, so that the first folder is on top of the stack.
         let pending = starts.into_iter().enumerate().rev().collect();
         let walk = Walk {
             walker: self,
@@ -160,19 +162,19 @@ impl<'a> Walker<'a> {
             found[start].push(folder);
         }
         for folders in &mut found {
-            // By all bytes, separators included; `Path` itself compares component by component.
+            // Sorts by bytes including separators. `Path` compares by component.
             folders
                 .sort_unstable_by(|a, b| bytes(a.path.as_os_str()).cmp(bytes(b.path.as_os_str())));
         }
         Ok(found)
     }
 
-    /// What lies directly in `place`.
-    pub(crate) fn list(&self, place: &Place) -> Result<Listing> {
+    /// Lists the entries of `place`.
+    pub(crate) fn list(&self, place: &FolderPath) -> Result<Listing> {
         self.count_revisits(place)?;
-        let failed = |error| os_error("cannot list this folder", &(&*place.path).into(), error);
+        let failed = |error| os_error("cannot list folder", &(&*place.path).into(), error);
         let mut listing = Listing { folders: Vec::new(), files: Names::default() };
-        let mut unwanted = 0;
+        let mut unselected = 0;
         for entry in fs::read_dir(&place.path).map_err(failed)? {
             let entry = entry.map_err(failed)?;
             let name = entry.file_name();
@@ -180,91 +182,92 @@ impl<'a> Walker<'a> {
                 continue;
             }
             match self.classify(place, &entry, &name)? {
-                Found::Folder(folder) => listing.folders.push(folder),
-                Found::File if (self.wanted)(&name) => listing.files.push(&name),
-                Found::File => unwanted += 1,
-                Found::Nothing => {}
+                EntryType::Folder(folder) => listing.folders.push(folder),
+                EntryType::File if (self.is_selected)(&name) => listing.files.push(&name),
+                EntryType::File => unselected += 1,
+                EntryType::Omitted => {}
             }
         }
-        self.seen().unwanted += unwanted;
+        self.observations().unselected += unselected;
         listing.folders.sort_unstable_by(|a, b| a.path.file_name().cmp(&b.path.file_name()));
         listing.files.sort();
         Ok(listing)
     }
 
-    fn seen(&self) -> MutexGuard<'_, Seen> {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    fn observations(&self) -> MutexGuard<'_, Observations> {
+        self.observations.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Only links cost a look at what they lead to; for all else the listing has the type.
-    fn classify(&self, parent: &Place, entry: &DirEntry, name: &OsStr) -> Result<Found> {
-        let failed = |error| os_error("cannot look at this", &entry.path().into(), error);
+    /// Determines the type of an entry. Only symbolic links need an additional system call.
+    fn classify(&self, parent: &FolderPath, entry: &DirEntry, name: &OsStr) -> Result<EntryType> {
+        let failed = |error| {
+            os_error("cannot read the type of directory entry", &entry.path().into(), error)
+        };
         let kind = entry.file_type().map_err(failed)?;
         if kind.is_file() {
-            return Ok(Found::File);
+            return Ok(EntryType::File);
         }
         if kind.is_dir() {
-            let (real, left) = (parent.real.join(name), Arc::clone(&parent.left));
-            return Ok(Found::Folder(Place { path: entry.path(), real, left }));
+            let (real, link_folders) = (parent.real.join(name), Arc::clone(&parent.link_folders));
+            return Ok(EntryType::Folder(FolderPath { path: entry.path(), real, link_folders }));
         }
         if !kind.is_symlink() {
-            if (self.wanted)(name) {
+            if (self.is_selected)(name) {
                 self.warn(&entry.path(), "not a regular file");
             }
-            return Ok(Found::Nothing);
+            return Ok(EntryType::Omitted);
         }
         let path = entry.path();
         match fs::metadata(&path) {
-            Ok(target) if target.is_file() => Ok(Found::File),
+            Ok(target) if target.is_file() => Ok(EntryType::File),
             Ok(target) if target.is_dir() => {
                 let real = fs::canonicalize(&path).map_err(failed)?;
-                let left: Arc<[PathBuf]> =
-                    parent.left.iter().chain([&parent.real]).cloned().collect();
-                // It would come back: its target holds one of the folders on the way to it.
-                if left.iter().any(|folder| folder.starts_with(&real)) {
-                    self.warn(&path, "this link leads to a folder that it lies in");
-                    return Ok(Found::Nothing);
+                let link_folders: Arc<[PathBuf]> =
+                    parent.link_folders.iter().chain([&parent.real]).cloned().collect();
+                // A loop: the target contains one of the folders on the path.
+                if link_folders.iter().any(|folder| folder.starts_with(&real)) {
+                    self.warn(&path, "symbolic link loop: the target contains this link");
+                    return Ok(EntryType::Omitted);
                 }
-                if left.len() > MOST_NESTED_LINKS {
+                if link_folders.len() > MAX_NESTED_LINKS {
                     let message = format!(
-                        "more than {MOST_NESTED_LINKS} links to folders lie on the way to this one"
+                        "more than {MAX_NESTED_LINKS} nested symbolic links to folders on this path"
                     );
                     return Err(limit_exceeded(&path, message));
                 }
-                Ok(Found::Folder(Place { path, real, left }))
+                Ok(EntryType::Folder(FolderPath { path, real, link_folders }))
             }
             Ok(_) => {
-                if (self.wanted)(name) {
+                if (self.is_selected)(name) {
                     self.warn(&path, "not a regular file");
                 }
-                Ok(Found::Nothing)
+                Ok(EntryType::Omitted)
             }
-            // A file that cannot be reached is for the reader to report, by the pipeline's policy.
-            Err(_) if (self.wanted)(name) => Ok(Found::File),
+            // A broken link with a selected name stays: reading it fails by the failure policy.
+            Err(_) if (self.is_selected)(name) => Ok(EntryType::File),
             Err(error) => {
-                let warning = os_error("this link leads nowhere", &path.into(), error);
-                self.seen().warnings.push(warning);
-                Ok(Found::Nothing)
+                let warning = os_error("broken symbolic link", &path.into(), error);
+                self.observations().warnings.push(warning);
+                Ok(EntryType::Omitted)
             }
         }
     }
 
-    /// Folders without links on the way are as many as the disk holds, and need no limit.
-    fn count_revisits(&self, place: &Place) -> Result<()> {
-        if place.left.is_empty() {
+    /// Limits the visits of folders through links. Folders without links on their path are finite.
+    fn count_revisits(&self, place: &FolderPath) -> Result<()> {
+        if place.link_folders.is_empty() {
             return Ok(());
         }
-        let mut seen = self.seen();
-        if seen.reached.insert(self.hashing.hash_one(&place.real)) {
+        let mut observations = self.observations();
+        if observations.reached.insert(self.hashing.hash_one(&place.real)) {
             return Ok(());
         }
-        seen.revisits += 1;
-        if seen.revisits <= MOST_REVISITS {
+        observations.revisits += 1;
+        if observations.revisits <= MAX_REVISITS {
             return Ok(());
         }
         let message = format!(
-            "links led to folders that they had led to before more than {MOST_REVISITS} times, at \
-             last here"
+            "symbolic links lead to folders already visited more than {MAX_REVISITS} times"
         );
         Err(limit_exceeded(&place.path, message))
     }
@@ -272,11 +275,11 @@ impl<'a> Walker<'a> {
     fn warn(&self, path: &Path, message: &str) {
         let key = Key::from_path(path).display_name();
         let warning = Error::new(ErrorKind::InvalidArgument, message).with_key(key);
-        self.seen().warnings.push(warning);
+        self.observations().warnings.push(warning);
     }
 }
 
-/// One walk, of as many threads as there is work for.
+/// A walk by several threads.
 struct Walk<'w> {
     walker: &'w Walker<'w>,
     progress: Mutex<Progress>,
@@ -285,17 +288,17 @@ struct Walk<'w> {
 
 #[derive(Default)]
 struct Progress {
-    /// Folders to list, with the number of the start that they lie below.
-    pending: Vec<(usize, Place)>,
-    /// How many are being listed.
-    under_way: usize,
+    /// Folders to list, each with the index of its start.
+    pending: Vec<(usize, FolderPath)>,
+    /// Number of folders being listed.
+    in_flight: usize,
     threads: usize,
     found: Vec<(usize, Folder)>,
     failed: Option<Error>,
 }
 
 impl Walk<'_> {
-    /// What each thread does, from the first to the last folder.
+    /// The loop of each thread until all folders are listed.
     fn work<'scope>(&'scope self, scope: &'scope Scope<'scope, '_>) {
         let mut progress = self.lock();
         loop {
@@ -303,27 +306,27 @@ impl Walk<'_> {
                 return;
             }
             let Some((start, place)) = progress.pending.pop() else {
-                if progress.under_way == 0 {
+                if progress.in_flight == 0 {
                     return;
                 }
                 progress = self.changed.wait(progress).unwrap_or_else(PoisonError::into_inner);
                 continue;
             };
-            progress.under_way += 1;
-            let wants_help = progress.pending.len() > FOLDERS_PER_THREAD * progress.threads
-                && progress.threads < MOST_THREADS;
-            if wants_help {
+            progress.in_flight += 1;
+            let needs_thread = progress.pending.len() > FOLDERS_PER_THREAD * progress.threads
+                && progress.threads < MAX_THREADS;
+            if needs_thread {
                 progress.threads += 1;
             }
             drop(progress);
-            if wants_help {
+            if needs_thread {
                 let helper = thread::Builder::new().name("spdl-list".into());
-                // Without another thread it takes longer, and that is all.
+                // If no thread can be started, the existing ones do the work.
                 let _ = helper.spawn_scoped(scope, || self.work(scope));
             }
             let listed = self.walker.list(&place);
             progress = self.lock();
-            progress.under_way -= 1;
+            progress.in_flight -= 1;
             match listed {
                 Ok(Listing { folders, files }) => {
                     progress.pending.extend(folders.into_iter().map(|folder| (start, folder)));
@@ -333,7 +336,7 @@ impl Walk<'_> {
                 }
                 Err(error) => progress.failed = Some(error),
             }
-            // Whoever waits has more to do, or nothing more.
+            // Waiting threads have new folders to list, or the walk is complete.
             self.changed.notify_all();
         }
     }
@@ -348,7 +351,7 @@ fn limit_exceeded(path: &Path, message: String) -> Error {
     Error::new(ErrorKind::LimitExceeded, message).with_key(key)
 }
 
-/// The bytes that names are sorted by.
+/// Returns the bytes by which names are sorted.
 pub(crate) fn bytes(name: &OsStr) -> &[u8] {
     name.as_encoded_bytes()
 }

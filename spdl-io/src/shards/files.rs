@@ -1,4 +1,4 @@
-//! Files that are there whole or not at all, also after a loss of power.
+//! Atomic file writes, which survive a power failure.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Write};
@@ -9,65 +9,66 @@ use spdl_core::{Error, ErrorKind, Result};
 use crate::fetch::Key;
 use crate::files::os_error;
 
-/// The name of a file that is being written: `.partial` is added.
+/// Returns the name of a file while it is written: its name plus `.partial`.
 pub(super) fn partial_of(path: &Path) -> PathBuf {
     let mut partial = path.as_os_str().to_owned();
     partial.push(".partial");
     partial.into()
 }
 
-/// A new, empty file. What bears its name is removed before, so that no link is followed.
+/// Creates an empty file. Removes an existing file first, so that no link is followed.
 pub(super) fn create(path: &Path) -> Result<File> {
     remove(path)?;
     let file = OpenOptions::new().write(true).create_new(true).open(path);
-    file.map_err(|error| failed("cannot write this file", path, error))
+    file.map_err(|error| failed("cannot create file", path, error))
 }
 
-/// Removes a file, or a link, if it is there.
+/// Removes a file or a link, if it exists.
 pub(super) fn remove(path: &Path) -> Result<()> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            Err(failed("cannot remove this file", path, error))
+            Err(failed("cannot remove file", path, error))
         }
         _ => Ok(()),
     }
 }
 
-/// Puts the bytes of a file that was written to where it belongs.
+/// Syncs a partial file to disk and renames it to its final name.
 pub(super) fn finish(file: &File, partial: &Path, path: &Path) -> Result<()> {
     let written = file.sync_all().and_then(|()| fs::rename(partial, path));
-    written.map_err(|error| failed("cannot write this file", path, error))
+    written.map_err(|error| failed("cannot write file", path, error))
 }
 
-/// Writes a file, whole or not at all.
-pub(super) fn write_whole(path: &Path, bytes: &[u8]) -> Result<()> {
+/// Writes a file atomically.
+pub(super) fn write_atomically(path: &Path, bytes: &[u8]) -> Result<()> {
     let partial = partial_of(path);
     let mut file = create(&partial)?;
     let written = file.write_all(bytes);
-    let written = written.map_err(|error| failed("cannot write this file", path, error));
+    let written = written.map_err(|error| failed("cannot write file", path, error));
     written.and_then(|()| finish(&file, &partial, path)).inspect_err(|_| {
-        // What cannot be removed either is removed by the next run.
+        // The next run removes a partial file that remains.
         let _ = fs::remove_file(&partial);
     })
 }
 
-/// Makes sure that the names of files in a folder are kept, where the system knows how.
+/// Syncs a folder, so that its directory entries survive a power failure. Only on Unix.
 pub(super) fn sync_folder(folder: &Path) -> Result<()> {
     if cfg!(unix) {
         let synced = File::open(folder).and_then(|folder| folder.sync_all());
-        synced.map_err(|error| failed("cannot write this folder", folder, error))?;
+        synced.map_err(|error| failed("cannot sync folder", folder, error))?;
     }
     Ok(())
 }
 
-/// Keeps other writers away from a folder, as long as the value lives, and no longer than the process.
-/// `None` where the system has no such locks for folders.
+/// Locks a folder against other writers until the value is dropped or the process ends.
+///
+/// Returns `None` if the system does not support such locks.
 pub(super) fn lock_folder(folder: &Path) -> Result<Option<File>> {
     let Ok(file) = File::open(folder) else { return Ok(None) };
     match file.try_lock() {
         Ok(()) => Ok(Some(file)),
         Err(TryLockError::WouldBlock) => {
-            let message = "another program is writing shards to this folder";
+            let message = "another process is writing shards to this folder";
             let key = Key::from_path(folder).display_name();
             Err(Error::new(ErrorKind::Unavailable, message).with_key(key))
         }

@@ -1,23 +1,22 @@
-//! The headers of one member of a tar archive: ustar (POSIX.1-1988), and pax (POSIX.1-2001) where a name
-//! needs it.
+//! Tar headers of a member: ustar (POSIX.1-1988), and pax (POSIX.1-2001) for long names.
 
 use spdl_core::{Error, ErrorKind, Result};
 
 pub(super) const BLOCK: usize = 512;
-/// Two blocks of zeros end an archive.
+/// Size of the end-of-archive marker: two zero blocks.
 pub(super) const END: usize = 2 * BLOCK;
-/// The field has room for 11 octal digits.
-const LARGEST: u64 = (1 << 33) - 1;
-const NAME: usize = 100;
-const PREFIX: usize = 155;
+/// Largest size of a member: the size field holds 11 octal digits.
+const MAX_SIZE: u64 = (1 << 33) - 1;
+const NAME_BYTES: usize = 100;
+const PREFIX_BYTES: usize = 155;
 
-/// All headers of a file of `size` bytes. Nothing in them depends on anything but these two.
+/// Builds the headers of a file of `size` bytes. They depend only on name and size.
 ///
 /// # Errors
-/// `LimitExceeded` for 8 GiB or more.
+/// `LimitExceeded` if the size is 8 GiB or more.
 pub(super) fn headers(name: &[u8], size: u64) -> Result<Vec<u8>> {
-    if size > LARGEST {
-        let message = format!("a field of {size} bytes, but at most {LARGEST} fit a tar header");
+    if size > MAX_SIZE {
+        let message = format!("the field has {size} bytes; a tar member holds at most {MAX_SIZE}");
         return Err(Error::new(ErrorKind::LimitExceeded, message));
     }
     if let Some((prefix, rest)) = split(name) {
@@ -27,40 +26,40 @@ pub(super) fn headers(name: &[u8], size: u64) -> Result<Vec<u8>> {
     let mut headers = block(b"", b"././@PaxHeader", records.len() as u64, b'x').to_vec();
     headers.extend_from_slice(&records);
     headers.resize(padded(headers.len()), 0);
-    // For programs that do not know pax: as much of the name as there is room for.
-    headers.extend_from_slice(&block(b"", &name[..NAME], size, b'0'));
+    // Programs without pax support see the truncated name.
+    headers.extend_from_slice(&block(b"", &name[..NAME_BYTES], size, b'0'));
     Ok(headers)
 }
 
-/// How many bytes so many take in an archive.
+/// Rounds a length up to whole blocks.
 pub(super) fn padded(len: usize) -> usize {
     len.next_multiple_of(BLOCK)
 }
 
-/// A name in two parts with a slash between them, or in one, if it fits so.
+/// Splits a name into the prefix and name fields of ustar. Returns `None` if it does not fit.
 fn split(name: &[u8]) -> Option<(&[u8], &[u8])> {
-    if name.len() <= NAME {
+    if name.len() <= NAME_BYTES {
         return Some((b"", name));
     }
     let slashes = name.iter().enumerate().filter(|(_, byte)| **byte == b'/');
     let mut splits = slashes.map(|(at, _)| (&name[..at], &name[at + 1..]));
     splits.find(|(prefix, rest)| {
-        (1..=PREFIX).contains(&prefix.len()) && (1..=NAME).contains(&rest.len())
+        (1..=PREFIX_BYTES).contains(&prefix.len()) && (1..=NAME_BYTES).contains(&rest.len())
     })
 }
 
-/// The records of a pax header that say the name.
+/// Builds the pax records that hold the name.
 fn records(name: &[u8]) -> Vec<u8> {
     let mut records = Vec::new();
     if std::str::from_utf8(name).is_err() {
-        // Names are UTF-8 otherwise.
+        // The default character set of pax is UTF-8.
         append_record(&mut records, b"hdrcharset", b"BINARY");
     }
     append_record(&mut records, b"path", name);
     records
 }
 
-/// `length keyword=value`, where the length counts its own digits.
+/// Appends `length keyword=value`, where the length includes its own digits.
 fn append_record(records: &mut Vec<u8>, keyword: &[u8], value: &[u8]) {
     let rest = keyword.len() + value.len() + 3;
     let mut len = rest + 1;
@@ -84,7 +83,7 @@ fn block(prefix: &[u8], name: &[u8], size: u64, kind: u8) -> [u8; BLOCK] {
     put(116, b"0000000\0");
     put(124, format!("{size:011o}\0").as_bytes());
     put(136, b"00000000000\0");
-    // While the sum is taken, its own field holds spaces.
+    // The checksum is computed with spaces in its own field.
     put(148, b"        ");
     put(156, &[kind]);
     put(257, b"ustar\x0000");
@@ -102,7 +101,7 @@ mod tests {
     use crate::archive::TarSlice;
 
     #[test]
-    fn a_name_of_any_length_is_read_as_it_was_written() {
+    fn names_of_any_length_are_preserved() {
         let folder = "f".repeat(60);
         for (name, blocks) in [
             ("a.jpg".to_owned(), 1),
@@ -123,19 +122,19 @@ mod tests {
     }
 
     #[test]
-    fn the_length_of_a_record_counts_its_own_digits() {
+    fn pax_record_lengths_include_their_own_digits() {
         for len in [0, 1, 86, 87, 88, 89, 90, 985, 986, 987, 988, 989, 990, 991] {
             let mut record = Vec::new();
             append_record(&mut record, b"path", &vec![b'x'; len]);
-            let said = record.split(|&byte| byte == b' ').next().unwrap();
-            assert_eq!(std::str::from_utf8(said).unwrap(), record.len().to_string());
+            let stated = record.split(|&byte| byte == b' ').next().unwrap();
+            assert_eq!(std::str::from_utf8(stated).unwrap(), record.len().to_string());
         }
     }
 
     #[test]
-    fn what_no_header_can_say_is_refused() {
-        assert!(headers(b"a", LARGEST).is_ok());
-        let error = headers(b"a", LARGEST + 1).unwrap_err();
+    fn files_of_8_gib_are_rejected() {
+        assert!(headers(b"a", MAX_SIZE).is_ok());
+        let error = headers(b"a", MAX_SIZE + 1).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::LimitExceeded);
     }
 }

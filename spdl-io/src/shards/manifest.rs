@@ -1,4 +1,4 @@
-//! The manifest of a written data set: what there is, and how it was made.
+//! [`Manifest`]: the content of a written data set, and how it was made.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -12,78 +12,78 @@ use super::ShardPlan;
 use crate::fetch::Key;
 use crate::files::os_error;
 
-/// The name of the manifest's file.
+/// File name of the manifest.
 pub const MANIFEST: &str = "manifest.json";
 const FORMAT: &str = "spdl-shards";
 const VERSION: u32 = 1;
-/// No manifest is larger, in bytes.
-const LARGEST: u64 = 256 << 20;
-/// So many samples that were left out are named.
-pub(super) const MOST_SKIPPED: usize = 100_000;
+/// Size limit of a manifest in bytes.
+const MAX_MANIFEST_BYTES: u64 = 256 << 20;
+/// Maximum number of skipped samples that are listed.
+pub(super) const MAX_LISTED_SKIPS: usize = 100_000;
 
-/// What a folder of shards holds, as `manifest.json` says it.
+/// The content of a folder of shards: the file `manifest.json`.
 #[non_exhaustive]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Manifest {
-    /// `spdl-shards`.
+    /// The format: `spdl-shards`.
     pub format: String,
     /// The version of the format: 1.
     pub version: u32,
-    /// What decided the bytes.
+    /// Settings that determined the bytes.
     pub plan: ShardPlan,
-    /// How many samples there are.
+    /// Number of samples.
     pub samples: u64,
-    /// The bytes of all shards, without what lies beside them.
+    /// Size of all shards in bytes, without index and checksum files.
     pub bytes: u64,
-    /// How many samples of the source were left out.
+    /// Number of skipped samples of the source.
     pub skipped: u64,
-    /// What samples consist of, by the names of fields.
+    /// Totals of each field, by name.
     pub fields: BTreeMap<String, FieldSummary>,
-    /// The shards, in their order.
+    /// Shards in order.
     pub shards: Vec<ShardRecord>,
-    /// The first 100,000 samples that were left out.
+    /// The first 100,000 skipped samples.
     pub skipped_samples: Vec<Skipped>,
 }
 
-/// What there is of one field.
+/// Totals of one field.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FieldSummary {
-    /// How many samples have it.
+    /// Number of samples with this field.
     pub samples: u64,
-    /// Its bytes in all of them.
+    /// Total size in bytes.
     pub bytes: u64,
 }
 
-/// One shard.
+/// Description of one shard.
 #[non_exhaustive]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ShardRecord {
-    /// The name of its file, in the folder of the manifest.
+    /// File name, in the folder of the manifest.
     pub name: String,
-    /// The size of the file.
+    /// Size of the file in bytes.
     pub bytes: u64,
-    /// How many samples it holds.
+    /// Number of samples.
     pub samples: u64,
-    /// The XXH3 sum of 128 bits of the file, as 32 hexadecimal digits.
+    /// XXH3-128 hash of the file, as 32 hexadecimal digits.
     pub xxh3_128: String,
-    /// The same of the file with the checksums of its members.
+    /// XXH3-128 hash of its checksum file (`.sums`), as 32 hexadecimal digits.
     pub sums_xxh3_128: String,
-    /// The position in the source from which on it holds the samples.
+    /// Source position of the first sample, including skipped ones.
     pub first: u64,
-    /// The position behind the last one.
+    /// Source position after the last sample, exclusive.
     pub end: u64,
-    /// What its samples consist of.
+    /// Totals of each field in this shard, by name.
     pub fields: BTreeMap<String, FieldSummary>,
 }
 
-/// A sample of the source that was left out.
+/// A skipped sample of the source.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Skipped {
-    /// Its position in the source.
+    /// Position in the source.
     pub position: u64,
-    /// Its name there.
+    /// Name in the source.
     pub key: String,
-    /// Why.
+    /// Why the sample was skipped.
     pub reason: String,
 }
 
@@ -113,56 +113,57 @@ impl Manifest {
         }
     }
 
-    /// The most bytes that a manifest may have: 256 MiB.
-    pub const MAX_BYTES: u64 = LARGEST;
+    /// Maximum size of a manifest: 256 MiB.
+    pub const MAX_BYTES: u64 = MAX_MANIFEST_BYTES;
 
     /// Reads the manifest of a folder.
     ///
     /// # Errors
-    /// What the operating system answers: `NotFound` where there is none; `Corrupt` where it is no
-    /// manifest, or names a file outside the folder; `Unsupported` where it is of another version;
-    /// `LimitExceeded` where it is larger than 256 MiB.
+    /// Errors of the operating system, such as `NotFound`. `Corrupt` if the file is not a manifest,
+    /// or names a file outside the folder. `Unsupported` if it has another version.
+    /// `LimitExceeded` if it is larger than 256 MiB.
     pub fn read(folder: impl AsRef<Path>) -> Result<Self> {
         let path = folder.as_ref().join(MANIFEST);
         let key = Key::from_path(&path);
-        let failed = |error| os_error("cannot read this manifest", &key, error);
+        let failed = |error| os_error("cannot read the manifest", &key, error);
         let mut text = Vec::new();
         let file = File::open(&path).map_err(failed)?;
-        file.take(LARGEST + 1).read_to_end(&mut text).map_err(failed)?;
-        if text.len() as u64 > LARGEST {
-            let message = format!("a manifest of more than {LARGEST} bytes");
+        file.take(MAX_MANIFEST_BYTES + 1).read_to_end(&mut text).map_err(failed)?;
+        if text.len() as u64 > MAX_MANIFEST_BYTES {
+            let message = format!("the manifest exceeds the limit of {MAX_MANIFEST_BYTES} bytes");
             return Err(Error::new(ErrorKind::LimitExceeded, message).with_key(key.display_name()));
         }
         Manifest::parse(&text).map_err(|error| error.with_key(key.display_name()))
     }
 
-    /// Reads the text of a manifest.
+    /// Parses the text of a manifest.
     ///
     /// # Errors
     /// `Corrupt` and `Unsupported` as [`read`](Manifest::read).
     pub fn parse(text: &[u8]) -> Result<Self> {
         #[derive(Deserialize)]
-        struct Head {
+        struct ManifestHeader {
             format: String,
             version: u32,
         }
         let corrupt = |error: serde_json::Error| {
-            Error::new(ErrorKind::Corrupt, "this is no manifest of shards").with_source(error)
+            Error::new(ErrorKind::Corrupt, "not a manifest of shards").with_source(error)
         };
-        let head: Head = serde_json::from_slice(text).map_err(corrupt)?;
+        let head: ManifestHeader = serde_json::from_slice(text).map_err(corrupt)?;
         if head.format != FORMAT {
-            let message = format!("expected the format {FORMAT:?}, found {:?}", head.format);
+            let message = format!("expected format {FORMAT:?}, found {:?}", head.format);
             return Err(Error::new(ErrorKind::Corrupt, message));
         }
         if head.version != VERSION {
             let version = head.version;
-            let message = format!("a manifest of version {version}; this program knows {VERSION}");
+            let message =
+                format!("manifest version {version} is not supported; expected {VERSION}");
             return Err(Error::new(ErrorKind::Unsupported, message));
         }
         let manifest: Manifest = serde_json::from_slice(text).map_err(corrupt)?;
         manifest.plan.validate()?;
         for (number, shard) in manifest.shards.iter().enumerate() {
-            // So no name leads out of the folder.
+            // Also prevents names outside the folder.
             let expected = manifest.plan.shard_name(number);
             if shard.name != expected {
                 let message = format!("shard {number} is named {:?}, not {expected:?}", shard.name);
@@ -181,30 +182,30 @@ impl Manifest {
         Ok(text)
     }
 
-    /// The names of the classes, by their numbers; empty where there are none.
+    /// Returns the class names in the order of their numbers. Empty if there are none.
     pub fn classes(&self) -> &[String] {
         &self.plan.classes
     }
 }
 
 impl ShardRecord {
-    /// The sum of the file as a number; `None` where the manifest holds none.
+    /// Returns the hash of the file as a number. `None` if it is invalid.
     pub fn sum(&self) -> Option<u128> {
         sum_of(&self.xxh3_128)
     }
 
-    /// How many members it has: the fields of all its samples.
+    /// Returns the number of members: the fields of all samples.
     pub fn members(&self) -> u64 {
         self.fields.values().map(|field| field.samples).sum()
     }
 
-    /// The sum of the file with the members' checksums.
+    /// Returns the hash of the checksum file as a number. `None` if it is invalid.
     pub fn sum_of_sums(&self) -> Option<u128> {
         sum_of(&self.sums_xxh3_128)
     }
 }
 
-/// 32 hexadecimal digits as a number.
+/// Parses 32 hexadecimal digits.
 pub(super) fn sum_of(text: &str) -> Option<u128> {
     let digits = text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
     digits.then(|| u128::from_str_radix(text, 16).ok()).flatten()
@@ -230,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_manifest_is_read_as_it_was_written_and_adds_up() {
+    fn manifests_are_preserved_and_totals_add_up() {
         let written = manifest(3);
         assert_eq!((written.samples, written.bytes, written.fields["jpg"].bytes), (6, 30, 15));
         assert_eq!(Manifest::parse(&written.to_text().unwrap()).unwrap(), written);
@@ -238,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_manifest_of_this_version_is_refused() {
+    fn other_formats_and_versions_are_rejected() {
         let text = String::from_utf8(manifest(2).to_text().unwrap()).unwrap();
         for (from, to, kind) in [
             ("spdl-shards", "other", ErrorKind::Corrupt),

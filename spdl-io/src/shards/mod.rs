@@ -1,19 +1,19 @@
-//! Data sets as tar shards: a [`ShardWriter`], and what it writes beside them.
+//! Writing data sets as tar shards: [`ShardWriter`], and the files it writes.
 //!
 //! ```text
-//! photos-000000.tar        samples: neighbouring members that share a key, `KEY.FIELD`
-//! photos-000000.tar.idx    where the members lie; of use to readers, made anew where missing
+//! photos-000000.tar        samples: adjacent members with the same key, `KEY.FIELD`
+//! photos-000000.tar.idx    offsets of the members; readers rebuild it if it is missing
 //! photos-000000.tar.sums   a checksum for each member
 //! photos-000001.tar …
-//! manifest.json            written last: what there is, and how it was made
+//! manifest.json            written last: shards, sizes, and how they were made
 //! ```
 //!
-//! The layout of the archives is that of [WebDataset](https://github.com/webdataset/webdataset): any
-//! program that reads tar reads them. `docs/pack.md` tells the formats.
+//! The archives have the layout of [WebDataset](https://github.com/webdataset/webdataset), which
+//! any tar program can read. `docs/pack.md` documents the formats.
 //!
-//! The same samples and options give the same bytes: times are 0, owners are 0, and a shard ends where
-//! its size says, never where time or threads do. Only the indexes differ from run to run, as they
-//! hold the time at which the archive was written.
+//! The output is reproducible: the same samples and options give the same bytes. Times and owners
+//! are 0, and the shard boundaries depend only on sizes. Only the index files differ between runs,
+//! as they contain the modification time of the archive.
 //!
 //! ```
 //! use spdl_io::shards::{Opened, ShardPlan, ShardWriter};
@@ -21,9 +21,9 @@
 //! # let folder = place.path().join("shards");
 //! let plan = ShardPlan::new("words").shard_samples(2).recipe("language", "English");
 //! let Opened::Writing(mut writer) = ShardWriter::open(&folder, &plan)? else {
-//!     return Ok(()); // All was there already.
+//!     return Ok(()); // The data set is already complete.
 //! };
-//! // After a kill, what is there is not asked for again.
+//! // After an interruption, the writer continues after the last finished shard.
 //! let words = ["one", "two", "three"];
 //! for position in writer.position()..3 {
 //!     let word = words[position as usize];

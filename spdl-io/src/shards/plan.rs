@@ -1,4 +1,4 @@
-//! What decides the bytes of a written data set.
+//! [`ShardPlan`]: the settings that determine the bytes of a written data set.
 
 use std::collections::BTreeMap;
 
@@ -6,10 +6,10 @@ use serde::{Deserialize, Serialize};
 use spdl_core::resume::Change;
 use spdl_core::{Error, ErrorKind, Result};
 
-/// So long may the name of a set of shards be, in bytes.
-const LONGEST_NAME: usize = 100;
+/// Maximum length of the name of a data set in bytes.
+const MAX_NAME_BYTES: usize = 100;
 
-/// What decides how samples become shards, and by what a set that is there already is known again.
+/// The settings of a written data set. An existing data set must have the same plan.
 ///
 /// ```
 /// use spdl_io::shards::ShardPlan;
@@ -29,10 +29,10 @@ pub struct ShardPlan {
 }
 
 impl ShardPlan {
-    /// The size of a shard where none is given: 256 MB, that is 256,000,000 bytes.
+    /// Default size of a shard: 256 MB (256,000,000 bytes).
     pub const SHARD_BYTES: u64 = 256_000_000;
 
-    /// Shards `name-000000.tar` and so on, of [`SHARD_BYTES`](Self::SHARD_BYTES) at most.
+    /// Creates a plan for shards `name-000000.tar` and so on, with default settings.
     pub fn new(name: impl Into<String>) -> Self {
         ShardPlan {
             name: name.into(),
@@ -44,76 +44,76 @@ impl ShardPlan {
         }
     }
 
-    /// The most bytes of a shard, headers and end marker included. A sample that is larger has a shard
-    /// of its own. Default: 256 MB.
+    /// Sets the maximum size of a shard in bytes, at least 1, including headers and end marker. A
+    /// larger sample gets a separate shard. Default: 256 MB.
     #[must_use]
     pub fn shard_bytes(mut self, bytes: u64) -> Self {
         self.shard_bytes = bytes;
         self
     }
 
-    /// The most samples of a shard. Default: as many as fit.
+    /// Sets the maximum number of samples of a shard, at least 1. Default: unlimited.
     #[must_use]
     pub fn shard_samples(mut self, samples: u64) -> Self {
         self.shard_samples = Some(samples);
         self
     }
 
-    /// Something else that decides the samples, by name: where they come from, their order, what was
-    /// done to them. It is kept in the manifest, and a set that was made with another value is another
-    /// set.
+    /// Adds a named setting that determines the samples: their source, order or preprocessing.
+    ///
+    /// The manifest stores it. A data set with another value counts as a different data set.
     #[must_use]
     pub fn recipe(mut self, name: impl Into<String>, value: impl ToString) -> Self {
         self.recipe.insert(name.into(), value.to_string());
         self
     }
 
-    /// The names of the classes, by their numbers. Default: none.
+    /// Sets the class names in the order of their numbers. Default: none.
     #[must_use]
     pub fn classes<T: Into<String>>(mut self, classes: impl IntoIterator<Item = T>) -> Self {
         self.classes = classes.into_iter().map(Into::into).collect();
         self
     }
 
-    /// Whether a set that was written by another plan, or that is complete, is removed, and written
-    /// anew. Only what a [`ShardWriter`](super::ShardWriter) has written is ever removed. Default: no.
+    /// Allows the writer to replace a complete data set, or one with another plan. Only files
+    /// written by a [`ShardWriter`](super::ShardWriter) are removed. Default: `false`.
     #[must_use]
     pub fn overwrite(mut self, overwrite: bool) -> Self {
         self.overwrite = overwrite;
         self
     }
 
-    /// The name of a shard's file.
+    /// Returns the file name of a shard.
     pub fn shard_name(&self, number: usize) -> String {
         format!("{}-{number:06}.tar", self.name)
     }
 
-    /// Checks what can be checked before a folder is looked at; [`ShardWriter::open`] does, too.
+    /// Checks the settings. [`ShardWriter::open`] calls it.
     ///
     /// [`ShardWriter::open`]: super::ShardWriter::open
     ///
     /// # Errors
-    /// `InvalidArgument` for a name that no file can begin with everywhere, and for shards of nothing.
+    /// `InvalidArgument` if the name is not portable as a file name, or a limit is 0.
     pub fn validate(&self) -> Result<()> {
         let invalid = |message: String| Err(Error::new(ErrorKind::InvalidArgument, message));
         let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
         let name = self.name.as_bytes();
         let starts_well = name.first().is_some_and(u8::is_ascii_alphanumeric);
-        if !starts_well || name.len() > LONGEST_NAME || !name.iter().all(|&byte| is_plain(byte)) {
+        if !starts_well || name.len() > MAX_NAME_BYTES || !name.iter().all(|&byte| is_plain(byte)) {
             return invalid(format!(
-                "the name of shards has 1 to {LONGEST_NAME} letters, digits, and '-', '_' or '.' \
-                 behind the first; found {:?}",
+                "invalid shard name {:?}: expected 1 to {MAX_NAME_BYTES} characters, a letter or digit \
+                                 followed by letters, digits, '-', '_' or '.'",
                 self.name
             ));
         }
         if self.shard_bytes == 0 || self.shard_samples == Some(0) {
-            return invalid("a shard holds a byte and a sample at least; found 0".to_owned());
+            return invalid("shard_bytes and shard_samples must be at least 1; found 0".to_owned());
         }
         Ok(())
     }
 
-    /// An error that says in what the plan of the set that is there differs from this one.
-    pub(super) fn check_same(&self, there: &ShardPlan) -> Result<()> {
+    /// Returns an error that lists the differences if the plan of an existing data set differs.
+    pub(super) fn check_same(&self, existing: &ShardPlan) -> Result<()> {
         let mut changes = Vec::new();
         let mut compare = |part: &str, was: Option<String>, is: Option<String>| {
             if was != is {
@@ -121,20 +121,20 @@ impl ShardPlan {
             }
         };
         let samples = |plan: &ShardPlan| plan.shard_samples.map(|samples| samples.to_string());
-        compare("the name", Some(there.name.clone()), Some(self.name.clone()));
+        compare("the name", Some(existing.name.clone()), Some(self.name.clone()));
         let bytes = |plan: &ShardPlan| Some(plan.shard_bytes.to_string());
-        compare("the bytes of a shard", bytes(there), bytes(self));
-        compare("the samples of a shard", samples(there), samples(self));
-        for part in there
+        compare("the bytes of a shard", bytes(existing), bytes(self));
+        compare("the samples of a shard", samples(existing), samples(self));
+        for part in existing
             .recipe
             .keys()
-            .chain(self.recipe.keys().filter(|part| !there.recipe.contains_key(*part)))
+            .chain(self.recipe.keys().filter(|part| !existing.recipe.contains_key(*part)))
         {
-            compare(part, there.recipe.get(part).cloned(), self.recipe.get(part).cloned());
+            compare(part, existing.recipe.get(part).cloned(), self.recipe.get(part).cloned());
         }
-        if there.classes != self.classes {
+        if existing.classes != self.classes {
             let classes = |plan: &ShardPlan| Some(plan.classes.join(", "));
-            compare("classes", classes(there), classes(self));
+            compare("classes", classes(existing), classes(self));
         }
         if changes.is_empty() {
             return Ok(());
@@ -143,15 +143,15 @@ impl ShardPlan {
             let [was, is] = [was, is].map(|value| value.as_deref().unwrap_or("nothing"));
             match part.as_str() {
                 "classes" => format!(
-                    "there were {} classes, and are {}, or others",
-                    there.classes.len(),
+                    "classes differ ({} before, {} now)",
+                    existing.classes.len(),
                     self.classes.len()
                 ),
                 part => format!("{part} was {was} and is {is}"),
             }
         });
         let differ = differ.collect::<Vec<_>>().join("; ");
-        let message = format!("another set was written here: {differ}");
+        let message = format!("the folder holds a data set with other settings: {differ}");
         Err(Error::new(ErrorKind::InvalidArgument, message).with_changes(changes))
     }
 }

@@ -1,4 +1,4 @@
-//! One shard while it is written.
+//! A shard that is being written.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs::{self, File};
@@ -16,11 +16,11 @@ use super::{FieldSummary, ShardRecord, Sums, files, sums};
 use crate::archive::{ArchiveStamp, TarEntry, TarIndex, TarKind, TarOptions};
 use crate::fetch::Key;
 
-/// An index has to be younger than its archive; so often it is written until it is, and with twice the
-/// wait each time, from a millisecond on.
+/// Number of attempts to write an index that is newer than its archive. The delay between attempts
+/// doubles, from 1 ms.
 const INDEX_ATTEMPTS: u32 = 6;
 
-/// A shard under way, in a partial file that is removed with this value unless it is finished.
+/// A shard in a partial file, which is removed on drop unless the shard is finished.
 pub(super) struct ShardFile {
     path: PathBuf,
     partial: PathBuf,
@@ -31,22 +31,22 @@ pub(super) struct ShardFile {
     fields: BTreeMap<String, FieldSummary>,
     entries: Vec<TarEntry>,
     sums: Vec<u8>,
-    /// Hashes of the keys of all samples.
+    /// Hashes of the keys of all samples in the shard.
     keys: HashSet<u128>,
 }
 
-/// A sample in the form in which it is written.
+/// A sample as tar members.
 pub(super) struct Members<'a> {
     key: &'a [u8],
     fields: &'a [(&'a str, &'a [u8])],
     headers: Vec<Vec<u8>>,
-    /// What it takes in an archive.
+    /// Size in the archive in bytes, including headers and padding.
     pub(super) bytes: u64,
 }
 
 impl<'a> Members<'a> {
     /// # Errors
-    /// `LimitExceeded` where a field is too large for tar.
+    /// `LimitExceeded` if a field is too large for a tar header.
     pub(super) fn new(key: &'a [u8], fields: &'a [(&'a str, &'a [u8])]) -> Result<Self> {
         let mut members = Members { key, fields, headers: Vec::new(), bytes: 0 };
         for (field, data) in fields {
@@ -81,7 +81,7 @@ impl ShardFile {
         self.samples
     }
 
-    /// What the file would hold with another sample.
+    /// Returns the size of the archive with another sample, in bytes.
     pub(super) fn bytes_with(&self, members: &Members<'_>) -> u64 {
         self.bytes + members.bytes + END as u64
     }
@@ -89,7 +89,7 @@ impl ShardFile {
     /// Writes a sample.
     pub(super) fn add(&mut self, members: &Members<'_>) -> Result<()> {
         if !self.keys.insert(XxHash3_128::oneshot(members.key)) {
-            let message = "two samples of one shard have this key, and would be read as one";
+            let message = "duplicate key in one shard: readers would merge the samples";
             let key = Key::from_bytes(members.key).display_name();
             return Err(Error::new(ErrorKind::InvalidArgument, message).with_key(key));
         }
@@ -124,20 +124,18 @@ impl ShardFile {
         match &mut self.file {
             Some(file) => file
                 .write_all(bytes)
-                .map_err(|error| files::failed("cannot write this shard", &self.path, error)),
-            None => unreachable!("the file is taken when the shard is finished, which consumes it"),
+                .map_err(|error| files::failed("cannot write shard", &self.path, error)),
+            None => unreachable!("the file is taken only by `finish`, which consumes the shard"),
         }
     }
 
-    /// Ends the archive, and puts it and what lies beside it into place.
+    /// Ends the archive, and writes its checksums and index. `first..end` are its source positions.
     pub(super) fn finish(mut self, folder: &Path, first: u64, end: u64) -> Result<ShardRecord> {
         self.write(&[0; END])?;
-        let Some(file) = self.file.take() else {
-            unreachable!("it is taken here only, and this consumes the shard")
-        };
-        let failed = |error| files::failed("cannot write this shard", &self.path, error);
+        let Some(file) = self.file.take() else { unreachable!("the file is taken only here") };
+        let failed = |error| files::failed("cannot write shard", &self.path, error);
         let file = file.into_inner().map_err(|error| failed(error.into_error()))?;
-        files::write_whole(&Sums::path_of(&self.path), &self.sums)?;
+        files::write_atomically(&Sums::path_of(&self.path), &self.sums)?;
         files::finish(&file, &self.partial, &self.path)?;
         drop(file);
         self.save_index()?;
@@ -155,8 +153,8 @@ impl ShardFile {
         })
     }
 
-    /// Writes the index. One that readers would not take yet, as it is as old as the archive by the
-    /// system's coarse clock, is written again.
+    /// Writes the index. Repeats the write if the index is not newer than the archive by the coarse
+    /// clock of the system, because readers would reject it.
     fn save_index(&mut self) -> Result<()> {
         let stamp = ArchiveStamp::of_file(&self.path)?;
         let options = TarOptions::default();
@@ -169,7 +167,7 @@ impl ShardFile {
             }
             thread::sleep(Duration::from_millis(1 << attempt));
         }
-        // Without one, readers make their own.
+        // A missing index is not an error: readers create one.
         Ok(())
     }
 }
@@ -182,7 +180,7 @@ impl std::fmt::Debug for ShardFile {
 
 impl Drop for ShardFile {
     fn drop(&mut self) {
-        // Once it is finished there is none. What cannot be removed is removed by the next run.
+        // A finished shard has no partial file. The next run removes a file that remains.
         let _ = fs::remove_file(&self.partial);
     }
 }

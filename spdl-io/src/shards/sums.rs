@@ -1,4 +1,4 @@
-//! The checksums of a shard's members.
+//! [`Sums`]: the checksums of the members of a shard.
 
 use std::fs::File;
 use std::io::Read;
@@ -11,73 +11,75 @@ use super::manifest::sum_of;
 use crate::fetch::Key;
 use crate::files::os_error;
 
-/// No file of checksums is larger, in bytes.
-const LARGEST: u64 = 1 << 30;
+/// Size limit of a checksum file in bytes.
+const MAX_BYTES: u64 = 1 << 30;
 
-/// The checksums of a shard's members, in their order: the file `SHARD.tar.sums`.
+/// The checksums of a shard's members in archive order: the file `SHARD.tar.sums`.
 ///
-/// A line for each: the XXH3 sum of 128 bits of the member's data as 32 hexadecimal digits, two spaces,
-/// and its name. In a name, a backslash is `\\`, a line feed `\n` and a carriage return `\r`, and its
-/// line begins with a backslash then. So `xxh128sum --check` knows it in a folder into which the
-/// shard was unpacked.
+/// Each line holds the XXH3-128 hash of the member's data as 32 hexadecimal digits, two spaces,
+/// and the name. In a name, a backslash is written as `\\`, a line feed as `\n` and a carriage
+/// return as `\r`; such a line begins with a backslash. `xxh128sum --check` accepts this format,
+/// in a folder into which the shard was extracted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sums(Vec<Sum>);
 
-/// The checksum of a member.
+/// The checksum of one member.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sum {
-    /// The name of the member, byte for byte.
+    /// Name of the member.
     pub name: Key,
-    /// The XXH3 sum of 128 bits of its data.
+    /// XXH3-128 hash of its data.
     pub xxh3_128: u128,
 }
 
 impl Sums {
-    /// Where the checksums of a shard are: `.sums` is added to its name.
+    /// Returns the path of a shard's checksum file, which is the shard's path plus `.sums`.
     pub fn path_of(shard: impl AsRef<Path>) -> PathBuf {
         let mut path = shard.as_ref().as_os_str().to_owned();
         path.push(".sums");
         path.into()
     }
 
-    /// The most bytes that such a file may have: 1 GiB.
-    pub const MAX_BYTES: u64 = LARGEST;
+    /// Maximum size of a checksum file: 1 GiB.
+    pub const MAX_BYTES: u64 = MAX_BYTES;
 
-    /// Reads the checksums of a shard's members, and the sum of 128 bits of the file that holds them.
+    /// Reads the checksums of a shard's members. Also returns the XXH3-128 hash of the file itself.
     ///
     /// # Errors
-    /// What the operating system answers: `NotFound` where there are none; `Corrupt` with the byte at
-    /// which a line is none; `LimitExceeded` where the file is larger than 1 GiB.
+    /// Errors of the operating system, such as `NotFound`. `Corrupt` with the offset of an invalid
+    /// line. `LimitExceeded` if the file is larger than 1 GiB.
     pub fn read(shard: impl AsRef<Path>) -> Result<(Self, u128)> {
         let path = Sums::path_of(shard);
         let key = Key::from_path(&path);
-        let failed = |error| os_error("cannot read these checksums", &key, error);
+        let failed = |error| os_error("cannot read the checksum file", &key, error);
         let mut text = Vec::new();
         let file = File::open(&path).map_err(failed)?;
-        file.take(LARGEST + 1).read_to_end(&mut text).map_err(failed)?;
-        if text.len() as u64 > LARGEST {
-            let message = format!("checksums of more than {LARGEST} bytes");
+        file.take(MAX_BYTES + 1).read_to_end(&mut text).map_err(failed)?;
+        if text.len() as u64 > MAX_BYTES {
+            let message = format!("the checksum file exceeds the limit of {MAX_BYTES} bytes");
             return Err(Error::new(ErrorKind::LimitExceeded, message).with_key(key.display_name()));
         }
         let sums = Sums::parse(&text).map_err(|error| error.with_key(key.display_name()))?;
         Ok((sums, XxHash3_128::oneshot(&text)))
     }
 
-    /// The checksums, in the order of the members.
+    /// Returns the checksums in archive order.
     pub fn as_slice(&self) -> &[Sum] {
         &self.0
     }
 
-    /// Reads the text of such a file.
+    /// Parses the text of a checksum file.
     ///
     /// # Errors
-    /// `Corrupt` with the byte at which a line is none.
+    /// `Corrupt` with the byte offset of an invalid line.
     pub fn parse(text: &[u8]) -> Result<Self> {
         let mut sums = Vec::new();
         let mut at = 0;
         while at < text.len() {
-            let bad =
-                || Error::new(ErrorKind::Corrupt, "no line of a checksum").with_offset(at as u64);
+            let bad = || {
+                Error::new(ErrorKind::Corrupt, "invalid line in a checksum file")
+                    .with_offset(at as u64)
+            };
             let len = text[at..].iter().position(|&byte| byte == b'\n').ok_or_else(bad)?;
             sums.push(line(&text[at..at + len]).ok_or_else(bad)?);
             at += len + 1;
@@ -136,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn any_name_is_read_as_it_was_written() {
+    fn all_names_are_preserved() {
         let names = [
             &b"a.jpg"[..],
             b"a b",
@@ -160,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_is_none_is_told_with_its_place() {
+    fn invalid_lines_are_reported_with_their_offset() {
         let mut good = Vec::new();
         append(&mut good, b"a", 1);
         for bad in [
@@ -176,7 +178,7 @@ mod tests {
                 (ErrorKind::Corrupt, Some(good.len() as u64))
             );
         }
-        // Cut anywhere but between lines.
+        // Truncated within a line.
         for len in 1..good.len() {
             assert!(Sums::parse(&good[..len]).is_err());
         }

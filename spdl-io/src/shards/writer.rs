@@ -1,4 +1,4 @@
-//! Samples one after another become shards.
+//! [`ShardWriter`]: writes samples into shards.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -8,70 +8,70 @@ use spdl_core::{Error, ErrorKind, Result};
 use twox_hash::xxhash3_128::Hasher;
 
 use super::files;
-use super::journal::{Finished, JOURNAL, Journal};
-use super::manifest::{MANIFEST, MOST_SKIPPED, Manifest};
+use super::journal::{FinishedShard, JOURNAL, Journal};
+use super::manifest::{MANIFEST, MAX_LISTED_SKIPS, Manifest};
 use super::shard_file::{Members, ShardFile};
 use super::{ShardPlan, ShardRecord, Skipped, Sums};
 use crate::fetch::Key;
 
-/// What there is to do, once a folder was looked at.
+/// The result of [`ShardWriter::open`].
 #[derive(Debug)]
 pub enum Opened {
-    /// Nothing: the folder holds the set that was asked for.
+    /// The folder already holds the requested data set.
     Complete(Manifest),
-    /// To add samples, from [`ShardWriter::position`] on.
+    /// Samples must be added, from [`ShardWriter::position`] on.
     Writing(ShardWriter),
 }
 
-/// Writes samples into shards; see the [module](crate::shards) for an example.
+/// Writes samples into tar shards; see the [module](crate::shards) for an example.
 ///
-/// A sample is a key and fields with their bytes. Samples are added in the order of their source, each
-/// with its position there; the writer asks to go on at a position after it was interrupted. What is
-/// written is a function of the plan and the samples alone.
+/// A sample is a key and named fields of bytes. Samples are added in source order, each with its
+/// position in the source. The output depends only on the plan and the samples.
 ///
 /// # After an interruption
 ///
-/// Every shard is written under another name (`.partial`), brought to the disk, renamed, and then
-/// entered in a journal (`manifest.journal`), which is there until the manifest is. Where a journal is
-/// found, the shards that it names are kept if their checksums are right, up to the first that is not;
-/// everything else of an unfinished set is written anew. So a `kill -9` or a loss of power costs a shard
-/// of work, and no byte differs afterwards.
+/// Each shard is written to a `.partial` file, synced to disk, renamed, and then recorded in a
+/// journal (`manifest.journal`), which exists until the manifest is written. When the writer opens
+/// an incomplete data set, it keeps the recorded shards up to the first with a wrong checksum, and
+/// writes the others again. Therefore a `kill -9` or power failure costs at most one shard of
+/// work, and the final bytes are the same.
 ///
-/// A writer that is dropped leaves the finished shards and the journal.
+/// Dropping a writer keeps the finished shards and the journal.
 #[derive(Debug)]
 pub struct ShardWriter {
     folder: PathBuf,
     plan: ShardPlan,
     journal: Journal,
-    finished: Vec<Finished>,
+    finished: Vec<FinishedShard>,
     current: Option<Box<ShardFile>>,
-    /// What was left out since the last shard was finished.
+    /// Samples skipped since the last shard was finished.
     skipped: u64,
     skipped_samples: Vec<Skipped>,
-    /// How many samples were left out and named before.
+    /// Number of skipped samples that are listed so far.
     named: usize,
     position: u64,
     failed: bool,
-    /// Held, and never looked at.
+    /// Keeps the folder locked.
     _lock: Option<File>,
 }
 
 impl ShardWriter {
-    /// Looks at a folder, makes it where it is missing, and says what is to be done.
+    /// Opens a folder, and creates it if it does not exist.
     ///
     /// # Errors
-    /// `InvalidArgument` where the plan makes no sense, where a set of another plan was written there
-    /// or begun (unless it is to be [overwritten](ShardPlan::overwrite), or no shard of it was finished), with
-    /// what differs in its [changes](Error::changes), and where the folder holds other files; `Unavailable` where another program writes there; `NotFound` and `Corrupt` where a
-    /// complete set lacks a shard, or one has another size; as [`Manifest::read`]; what the operating
-    /// system answers.
+    /// - `InvalidArgument` if the plan is invalid, the folder holds other files, or it holds a data
+    ///   set with another plan, complete or with finished shards. [`Error::changes`] lists the
+    ///   differences. [`ShardPlan::overwrite`] allows replacing the data set.
+    /// - `Unavailable` if another process writes to the folder.
+    /// - `NotFound` or `Corrupt` if a shard of a complete data set is missing or has another size.
+    /// - Errors of [`Manifest::read`] and of the operating system.
     pub fn open(folder: impl AsRef<Path>, plan: &ShardPlan) -> Result<Opened> {
         let folder = folder.as_ref();
         plan.validate()?;
-        let failed = |error| files::failed("cannot write to this folder", folder, error);
+        let failed = |error| files::failed("cannot create the output folder", folder, error);
         fs::create_dir_all(folder).map_err(failed)?;
         let lock = files::lock_folder(folder)?;
-        // What cannot be read is nobody's, and never overwritten.
+        // An unreadable manifest is an error, so that its shards are never overwritten.
         let mut names = vec![plan.name.clone()];
         let manifest = match Manifest::read(folder) {
             Err(error) if error.kind() == ErrorKind::NotFound => None,
@@ -79,14 +79,14 @@ impl ShardWriter {
         };
         names.extend(manifest.as_ref().map(|manifest| manifest.plan.name.clone()));
         let finished = match (Journal::read(folder)?, manifest) {
-            (Some((there, finished)), manifest) => {
-                let same = plan.check_same(&there);
-                names.push(there.name);
-                // A run that has finished nothing binds no other. Where a set was to be overwritten and
-                // still is there, it is not lost by mistake.
+            (Some((existing, finished)), manifest) => {
+                let same = plan.check_same(&existing);
+                names.push(existing.name);
+                // Without finished shards, another plan may start. A complete data set that was
+                // being overwritten still needs `overwrite`.
                 let is_bound = !finished.is_empty() || manifest.is_some();
                 match same {
-                    Ok(()) => kept(folder, finished)?,
+                    Ok(()) => valid_shards(folder, finished)?,
                     Err(_) if plan.overwrite || !is_bound => Vec::new(),
                     Err(error) => return Err(error.with_key(Key::from_path(folder).display_name())),
                 }
@@ -103,11 +103,11 @@ impl ShardWriter {
                 Vec::new()
             }
         };
-        // From here on the journal says what the folder holds; all else of a set goes.
+        // From here on, the journal defines the content. Other files of the data set are removed.
         let journal = Journal::create(folder, plan, &finished)?;
         files::remove(&folder.join(MANIFEST))?;
         for name in &names {
-            remove_others(folder, name, &finished)?;
+            remove_unfinished(folder, name, &finished)?;
         }
         files::sync_folder(folder)?;
         Ok(Opened::Writing(ShardWriter {
@@ -125,29 +125,30 @@ impl ShardWriter {
         }))
     }
 
-    /// The position in the source at which to go on: 0 for a new set.
+    /// Returns the source position of the next sample to add: 0 for a new data set.
     pub fn position(&self) -> u64 {
         self.position
     }
 
-    /// How many samples are in shards that were finished before, by this writer or another.
+    /// Returns the number of samples in finished shards.
     pub fn finished_samples(&self) -> u64 {
         self.finished.iter().map(|finished| finished.shard.samples).sum()
     }
 
-    /// The shards that are finished.
+    /// Returns the finished shards.
     pub fn finished_shards(&self) -> impl ExactSizeIterator<Item = &ShardRecord> {
         self.finished.iter().map(|finished| &finished.shard)
     }
 
-    /// Writes a sample: `key.field` for each field, in the order in which they are given.
+    /// Writes a sample: a member `key.field` for each field, in the given order.
     ///
     /// # Errors
-    /// `InvalidArgument` where the position is not behind that of the last sample; where the key is
-    /// empty, absolute, climbs with `..`, has empty parts, or has a dot in its last part (which would
-    /// end the key); where a field is empty or holds a slash or a zero byte, or is there twice; where
-    /// the key is in the shard already. `LimitExceeded` for a field of 8 GiB or more. What the
-    /// operating system answers; nothing more can be written then.
+    /// - `InvalidArgument` if `position` is before the next position. Also if the key is empty, is
+    ///   absolute, has `.`, `..` or empty segments, has a dot in its last segment, or already exists
+    ///   in the shard. Also if there are no fields, or a field name is empty, is repeated, or
+    ///   holds a slash or NUL byte.
+    /// - `LimitExceeded` if a field has 8 GiB or more.
+    /// - Errors of the operating system. After such an error, nothing more can be written.
     pub fn add(&mut self, position: u64, key: &[u8], fields: &[(&str, &[u8])]) -> Result<()> {
         self.check_position(position)?;
         check_sample(key, fields)
@@ -155,7 +156,7 @@ impl ShardWriter {
         let members = Members::new(key, fields)
             .map_err(|error| error.with_key(Key::from_bytes(key).display_name()))?;
         let added = self.put(position, &members);
-        // A part of the sample may be written.
+        // The sample may be partially written.
         self.failed |=
             added.as_ref().is_err_and(|error| error.kind() != ErrorKind::InvalidArgument);
         if self.failed {
@@ -164,14 +165,14 @@ impl ShardWriter {
         added
     }
 
-    /// Says that a sample of the source is left out, and why.
+    /// Records that a sample of the source is skipped, with the reason.
     ///
     /// # Errors
-    /// `InvalidArgument` where the position is not behind that of the last sample.
+    /// `InvalidArgument` if `position` is before the next position.
     pub fn skip(&mut self, position: u64, key: &str, reason: &str) -> Result<()> {
         self.check_position(position)?;
         self.skipped += 1;
-        if self.named < MOST_SKIPPED {
+        if self.named < MAX_LISTED_SKIPS {
             self.named += 1;
             let (key, reason) = (key.to_owned(), reason.to_owned());
             self.skipped_samples.push(Skipped { position, key, reason });
@@ -180,10 +181,10 @@ impl ShardWriter {
         Ok(())
     }
 
-    /// Ends the set: its last shard and its manifest. `end` is the number of samples of the source.
+    /// Writes the last shard and the manifest. `end` is the number of samples of the source.
     ///
     /// # Errors
-    /// `InvalidArgument` where `end` is before the last sample; what the operating system answers.
+    /// `InvalidArgument` if `end` is before the next position. Errors of the operating system.
     pub fn finish(mut self, end: u64) -> Result<Manifest> {
         if end < self.position {
             self.check_position(end)?;
@@ -197,10 +198,10 @@ impl ShardWriter {
             shards.push(finished.shard);
             named.extend(finished.skipped_samples);
         }
-        // Those that no shard has entered, as there is none behind them.
+        // Samples skipped after the last shard.
         named.append(&mut self.skipped_samples);
         let manifest = Manifest::new(self.plan, shards, skipped, named);
-        files::write_whole(&self.folder.join(MANIFEST), &manifest.to_text()?)?;
+        files::write_atomically(&self.folder.join(MANIFEST), &manifest.to_text()?)?;
         files::sync_folder(&self.folder)?;
         files::remove(&self.folder.join(JOURNAL))?;
         Ok(manifest)
@@ -226,14 +227,14 @@ impl ShardWriter {
         Ok(())
     }
 
-    /// Finishes the shard under way, if there is one; `end` is the position behind it.
+    /// Finishes the current shard, if any. `end` is the position after its last sample.
     fn close(&mut self, end: u64) -> Result<()> {
         let Some(shard) = self.current.take() else { return Ok(()) };
         let first = self.finished.last().map_or(0, |last| last.shard.end);
         let shard = shard.finish(&self.folder, first, end).inspect_err(|_| self.failed = true)?;
         let (skipped, skipped_samples) =
             (std::mem::take(&mut self.skipped), std::mem::take(&mut self.skipped_samples));
-        let finished = Finished { shard, skipped, skipped_samples };
+        let finished = FinishedShard { shard, skipped, skipped_samples };
         self.journal.append(&finished).inspect_err(|_| self.failed = true)?;
         self.finished.push(finished);
         Ok(())
@@ -241,11 +242,11 @@ impl ShardWriter {
 
     fn check_position(&self, position: u64) -> Result<()> {
         let message = if self.failed {
-            "a writer that has failed writes nothing more; open another one to go on".to_owned()
+            "the writer has failed; open a new writer to resume".to_owned()
         } else if position == u64::MAX {
-            "no source has so many samples".to_owned()
+            "the position exceeds the maximum number of samples".to_owned()
         } else if position < self.position {
-            format!("position {position} comes after {} positions are done", self.position)
+            format!("position {position} is before the next position {}", self.position)
         } else {
             return Ok(());
         };
@@ -253,26 +254,26 @@ impl ShardWriter {
     }
 }
 
-/// The shards that are as they were finished, up to the first that is not.
-fn kept(folder: &Path, finished: Vec<Finished>) -> Result<Vec<Finished>> {
-    let mut kept: Vec<Finished> = Vec::new();
+/// Returns the shards with valid checksums, up to the first corrupt one.
+fn valid_shards(folder: &Path, finished: Vec<FinishedShard>) -> Result<Vec<FinishedShard>> {
+    let mut valid_shards: Vec<FinishedShard> = Vec::new();
     for shard in finished {
         let record = &shard.shard;
         let path = folder.join(&record.name);
-        let follows = kept.last().map_or(0, |last| last.shard.end) == record.first;
-        let is_whole = || {
+        let follows = valid_shards.last().map_or(0, |last| last.shard.end) == record.first;
+        let is_valid = || {
             let sums = Sums::read(&path).ok().map(|(_, sum)| sum);
             sums.is_some() && sums == record.sum_of_sums() && file_sum(&path) == record.sum()
         };
-        if !(follows && is_whole()) {
+        if !(follows && is_valid()) {
             break;
         }
-        kept.push(shard);
+        valid_shards.push(shard);
     }
-    Ok(kept)
+    Ok(valid_shards)
 }
 
-/// The checksum of a file; `None` where it cannot be read, or is none.
+/// Returns the XXH3-128 hash of a regular file, or `None` if it cannot be read.
 fn file_sum(path: &Path) -> Option<u128> {
     if !fs::symlink_metadata(path).ok()?.is_file() {
         return None;
@@ -288,31 +289,33 @@ fn file_sum(path: &Path) -> Option<u128> {
     }
 }
 
-/// Looks for the files of a complete set, by their sizes.
+/// Checks that the shards of a complete data set exist and have the right sizes.
 fn check_complete(folder: &Path, manifest: &Manifest) -> Result<()> {
     for shard in &manifest.shards {
         let path = folder.join(&shard.name);
         let key = Key::from_path(&path).display_name();
         let found = fs::metadata(&path).map(|found| found.len());
-        let found =
-            found.map_err(|error| files::failed("a shard of this set is missing", &path, error))?;
+        let found = found
+            .map_err(|error| files::failed("a shard of this data set is missing", &path, error))?;
         if found != shard.bytes {
-            let message = format!("a shard of {} bytes has {found}", shard.bytes);
+            let message =
+                format!("the shard has {found} bytes; the manifest lists {}", shard.bytes);
             return Err(Error::new(ErrorKind::Corrupt, message).with_key(key));
         }
     }
     Ok(())
 }
 
-/// A folder with files that are none of ours is not written to.
+/// Checks that a new folder contains no other files.
 fn check_empty(folder: &Path) -> Result<()> {
-    let failed = |error| files::failed("cannot list this folder", folder, error);
+    let failed = |error| files::failed("cannot list folder", folder, error);
     for entry in fs::read_dir(folder).map_err(failed)? {
         let name = entry.map_err(failed)?.file_name();
-        // A journal that was being begun.
+        // An unfinished journal of an interrupted run is allowed.
         if files::partial_of(JOURNAL.as_ref()).as_os_str() != name {
             let name = Key::from_path(Path::new(&name));
-            let message = format!("shards go to an empty folder, and this one holds {name}");
+            let message =
+                format!("the output folder is not empty: it contains {name}; use an empty folder");
             let key = Key::from_path(folder).display_name();
             return Err(Error::new(ErrorKind::InvalidArgument, message).with_key(key));
         }
@@ -320,10 +323,9 @@ fn check_empty(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Removes what belongs to a set of this name and is not finished: shards, what lies beside them, and
-/// partial files.
-fn remove_others(folder: &Path, name: &str, finished: &[Finished]) -> Result<()> {
-    let failed = |error| files::failed("cannot list this folder", folder, error);
+/// Removes all files of a data set with this name that do not belong to finished shards.
+fn remove_unfinished(folder: &Path, name: &str, finished: &[FinishedShard]) -> Result<()> {
+    let failed = |error| files::failed("cannot list folder", folder, error);
     let is_finished = |shard: &str| finished.iter().any(|finished| finished.shard.name == shard);
     for entry in fs::read_dir(folder).map_err(failed)? {
         let entry = entry.map_err(failed)?;
@@ -338,7 +340,7 @@ fn remove_others(folder: &Path, name: &str, finished: &[Finished]) -> Result<()>
     Ok(())
 }
 
-/// Which shard of this set a file belongs to.
+/// Returns the shard of this data set to which a file belongs.
 fn shard_of<'a>(file: &'a str, name: &str) -> Option<&'a str> {
     let rest = file.strip_prefix(name)?.strip_prefix('-')?;
     let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
@@ -348,29 +350,33 @@ fn shard_of<'a>(file: &'a str, name: &str) -> Option<&'a str> {
     (digits >= 6 && known).then(|| &file[..file.len() - beside.len()])
 }
 
-/// Refuses what readers would take for other samples, or unpack elsewhere.
+/// Rejects keys and fields that readers would misinterpret or extract outside the folder.
 fn check_sample(key: &[u8], fields: &[(&str, &[u8])]) -> Result<()> {
     let invalid = |message: &str| Err(Error::new(ErrorKind::InvalidArgument, message));
     let mut parts = key.split(|&byte| byte == b'/').peekable();
     while let Some(part) = parts.next() {
         if part.is_empty() || part == b"." || part == b".." || part.contains(&0) {
             return invalid(
-                "the parts of a key are neither empty nor '.' nor '..', and hold no zero byte",
+                "invalid key: its segments must not be empty, '.' or '..', or contain a NUL byte",
             );
         }
         if parts.peek().is_none() && part.contains(&b'.') {
-            return invalid("a dot in the last part of a key would end it");
+            return invalid(
+                "invalid key: the last segment contains a dot, where readers would end the key",
+            );
         }
     }
     if fields.is_empty() {
-        return invalid("a sample without fields");
+        return invalid("the sample has no fields");
     }
     for (at, (field, _)) in fields.iter().enumerate() {
         if field.is_empty() || field.contains(['/', '\0']) {
-            return invalid("the name of a field is not empty, and holds no slash or zero byte");
+            return invalid(
+                "invalid field name: it must not be empty or contain a slash or NUL byte",
+            );
         }
         if fields[..at].iter().any(|(before, _)| before == field) {
-            return invalid("a field is there twice");
+            return invalid("duplicate field name");
         }
     }
     Ok(())
@@ -381,7 +387,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_files_of_the_set_are_known_as_its_own() {
+    fn only_files_of_the_data_set_are_recognized() {
         for (file, shard) in [
             ("a-000001.tar", Some("a-000001.tar")),
             ("a-000001.tar.partial", Some("a-000001.tar")),

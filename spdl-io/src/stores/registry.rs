@@ -23,7 +23,7 @@ const SCHEMES: [(&str, &str, bool); 6] = [
 ];
 
 /// Fetchers by address of the store and index of the matching options.
-type Opened = HashMap<(String, Option<usize>), Arc<dyn Fetcher>>;
+type OpenedStores = HashMap<(String, Option<usize>), Arc<dyn Fetcher>>;
 
 /// Callback with the address of a store, without secrets, and the error.
 type NotReachedListener = dyn Fn(&str, &Error) + Send + Sync;
@@ -78,7 +78,7 @@ pub struct StoreRegistry {
     factories: BTreeMap<String, Arc<dyn StoreFactory>>,
     /// Options, each with the address prefix to which they apply.
     options: Vec<(String, SourceOptions)>,
-    opened: Arc<Mutex<Opened>>,
+    opened: Arc<Mutex<OpenedStores>>,
     /// Runtime for the timers of all resilience layers.
     runtime: Arc<OnceLock<Arc<dyn Runtime>>>,
     /// Called if a store is unreachable.
@@ -195,7 +195,7 @@ impl StoreRegistry {
         Ok(Location { fetcher, key: parsed.key().clone(), address: shown.into() })
     }
 
-    fn opened(&self) -> MutexGuard<'_, Opened> {
+    fn opened(&self) -> MutexGuard<'_, OpenedStores> {
         self.opened.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -353,7 +353,7 @@ fn an_incomplete_remote_set_is_an_error() {
     fails("s3://bucket/set: the set is incomplete");
     // An invalid manifest beside archives is an error.
     server.insert("bucket/set/manifest.json", b"{}".to_vec());
-    fails("cannot open: s3://bucket/set/manifest.json: this is no manifest of shards");
+    fails("cannot open: s3://bucket/set/manifest.json: not a manifest of shards");
 }
 
 #[test]

@@ -75,10 +75,10 @@ pub enum CachePolicy {
 /// ```
 #[derive(Clone)]
 pub struct Cache {
-    state: Arc<CacheState>,
+    state: Arc<CacheInner>,
 }
 
-struct CacheState {
+struct CacheInner {
     namespace: String,
     memory: Option<Memory>,
     disk: Option<Arc<Disk>>,
@@ -153,7 +153,7 @@ impl CacheBuilder {
         let disk = disk.transpose()?.map(Arc::new);
         let threads = IoThreads::new("spdl-cache", THREADS, LINGER);
         let counters = Counters::default();
-        Ok(Cache { state: Arc::new(CacheState { namespace, memory, disk, threads, counters }) })
+        Ok(Cache { state: Arc::new(CacheInner { namespace, memory, disk, threads, counters }) })
     }
 }
 
@@ -261,7 +261,7 @@ impl Cache {
 
     /// Returns the statistics of this process since the cache was opened.
     pub fn statistics(&self) -> CacheStatistics {
-        let CacheState { memory, disk, counters, .. } = &*self.state;
+        let CacheInner { memory, disk, counters, .. } = &*self.state;
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         CacheStatistics {
             memory_hits: read(&counters.memory_hits),

@@ -337,7 +337,7 @@ impl Fetcher for Resilient {
 
     /// Lists objects. An interrupted listing restarts and skips the keys that were already returned.
     async fn list(&self, prefix: &Key) -> Result<BoxStream<'static, Result<ObjectMeta>>> {
-        let listing = Listing {
+        let listing = RetriedListing {
             resilient: self.clone(),
             prefix: prefix.clone(),
             entries: None,
@@ -346,7 +346,7 @@ impl Fetcher for Resilient {
         };
         let mut listing = listing;
         listing.open().await?;
-        Ok(stream::try_unfold(listing, Listing::next).boxed())
+        Ok(stream::try_unfold(listing, RetriedListing::next).boxed())
     }
 }
 
@@ -356,7 +356,7 @@ impl fmt::Debug for Resilient {
     }
 }
 
-struct Listing {
+struct RetriedListing {
     resilient: Resilient,
     prefix: Key,
     entries: Option<BoxStream<'static, Result<ObjectMeta>>>,
@@ -364,7 +364,7 @@ struct Listing {
     retry: RetryState,
 }
 
-impl Listing {
+impl RetriedListing {
     async fn open(&mut self) -> Result<()> {
         let call = || {
             let (inner, prefix) = (Arc::clone(&self.resilient.inner), self.prefix.clone());

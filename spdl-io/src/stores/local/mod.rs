@@ -194,7 +194,7 @@ impl Fetcher for LocalFetcher {
     async fn open(&self, key: &Key, request: &ReadRequest) -> Result<Body> {
         let (key, request) = (key.clone(), request.clone());
         let (buffers, cached_files) = (Arc::clone(&self.buffers), self.page_cache.clone());
-        let open = move || OpenFile::open(key, request, buffers, cached_files.as_deref());
+        let open = move || StreamedFile::open(key, request, buffers, cached_files.as_deref());
         let opened = self.threads.run(open).await?;
         let (size, version) = (opened.size, Arc::clone(&opened.version));
         // The stream keeps the threads alive, even if the fetcher is dropped.
@@ -219,7 +219,7 @@ impl Fetcher for LocalFetcher {
 }
 
 /// An open file that is streamed in chunks.
-struct OpenFile {
+struct StreamedFile {
     key: Key,
     file: File,
     buffers: Arc<ReadBuffers>,
@@ -229,7 +229,7 @@ struct OpenFile {
     end: u64,
 }
 
-impl OpenFile {
+impl StreamedFile {
     fn open(
         key: Key,
         request: ReadRequest,
@@ -244,7 +244,7 @@ impl OpenFile {
         if end > size {
             return Err(past_the_end(&key, start..end, size));
         }
-        Ok(OpenFile { key, file, buffers, size, version, next: start, end })
+        Ok(StreamedFile { key, file, buffers, size, version, next: start, end })
     }
 
     fn read_chunk(mut self) -> Result<(Bytes, Self)> {
@@ -406,7 +406,7 @@ fn open(key: &Key, cached_files: Option<&PageCacheReader>) -> Result<(File, fs::
     // Checked before opening: opening a pipe blocks until another process writes to it.
     check_file(key, &fs::metadata(&path).map_err(failed)?)?;
     let close_cached = || cached_files.into_iter().for_each(PageCacheReader::close_all);
-    let file = open_files::patiently(|| File::open(&path), close_cached).map_err(failed)?;
+    let file = open_files::open_with_retries(|| File::open(&path), close_cached).map_err(failed)?;
     // Checked again, because another file may have replaced the first one.
     let metadata = file.metadata().map_err(failed)?;
     check_file(key, &metadata)?;

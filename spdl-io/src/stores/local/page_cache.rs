@@ -43,7 +43,7 @@ pub(crate) struct FileStamp {
 }
 
 /// The outcome of a non-blocking read.
-enum Attempt<T> {
+enum ReadOutcome<T> {
     Read(T),
     /// The request exceeds the size limit. It does not count as a miss.
     TooLarge,
@@ -85,7 +85,7 @@ impl PageCacheReader {
         self.files.close_all();
     }
 
-    fn attempt<T>(&self, read: impl FnOnce() -> Attempt<T>) -> Option<T> {
+    fn attempt<T>(&self, read: impl FnOnce() -> ReadOutcome<T>) -> Option<T> {
         // A lost update between threads changes the number of attempts by one, which is harmless.
         let rest = self.rest.load(Ordering::Relaxed);
         if rest > 0 {
@@ -95,18 +95,18 @@ impl PageCacheReader {
         let started = Instant::now();
         let read = read();
         match &read {
-            Attempt::Read(_) if started.elapsed() <= SLOW_READ => {
+            ReadOutcome::Read(_) if started.elapsed() <= SLOW_READ => {
                 self.misses.store(0, Ordering::Relaxed);
             }
-            Attempt::TooLarge => {}
-            Attempt::Read(_) | Attempt::Missed => {
+            ReadOutcome::TooLarge => {}
+            ReadOutcome::Read(_) | ReadOutcome::Missed => {
                 let misses = self.misses.load(Ordering::Relaxed);
                 self.misses.store(misses.saturating_add(1), Ordering::Relaxed);
                 let rest = 1_u32.checked_shl(misses).unwrap_or(MAX_SKIPPED_READS);
                 self.rest.store(rest.min(MAX_SKIPPED_READS), Ordering::Relaxed);
             }
         }
-        if let Attempt::Read(value) = read { Some(value) } else { None }
+        if let ReadOutcome::Read(value) = read { Some(value) } else { None }
     }
 }
 
@@ -125,7 +125,7 @@ mod system {
     };
     use rustix::io::{ReadWriteFlags, preadv2};
 
-    use super::{Attempt, FileStamp, MAX_OPEN_FILES};
+    use super::{FileStamp, MAX_OPEN_FILES, ReadOutcome};
     use crate::fetch::Key;
     use crate::stores::local::read_buffers::ReadBuffers;
 
@@ -138,13 +138,13 @@ mod system {
     #[derive(Debug, Default)]
     pub(super) struct Files {
         /// Files of which ranges were read, most recently used first.
-        open: Mutex<Vec<OpenFile>>,
+        open: Mutex<Vec<CachedFile>>,
         /// For each device, whether its file system is in `LOCAL_FILE_SYSTEMS`.
         devices: Mutex<HashMap<Device, bool>>,
     }
 
     #[derive(Clone, Debug)]
-    struct OpenFile {
+    struct CachedFile {
         key: Key,
         identity: Identity,
         file: Arc<OwnedFd>,
@@ -160,25 +160,35 @@ mod system {
     }
 
     impl Files {
-        pub(super) fn stat(&self, key: &Key) -> Attempt<FileStamp> {
+        pub(super) fn stat(&self, key: &Key) -> ReadOutcome<FileStamp> {
             let found = self.regular(&key.to_path());
-            found.map_or(Attempt::Missed, |Identity { size, changed: (seconds, rest), .. }| {
-                let changed = i128::from(seconds) * 1_000_000_000 + i128::from(rest);
-                Attempt::Read(FileStamp { size, changed })
-            })
+            found.map_or(
+                ReadOutcome::Missed,
+                |Identity { size, changed: (seconds, rest), .. }| {
+                    let changed = i128::from(seconds) * 1_000_000_000 + i128::from(rest);
+                    ReadOutcome::Read(FileStamp { size, changed })
+                },
+            )
         }
 
-        pub(super) fn whole(&self, key: &Key, limit: u64, buffers: &ReadBuffers) -> Attempt<Bytes> {
+        pub(super) fn whole(
+            &self,
+            key: &Key,
+            limit: u64,
+            buffers: &ReadBuffers,
+        ) -> ReadOutcome<Bytes> {
             let path = key.to_path();
-            let Some(Identity { size, .. }) = self.regular(&path) else { return Attempt::Missed };
+            let Some(Identity { size, .. }) = self.regular(&path) else {
+                return ReadOutcome::Missed;
+            };
             if size >= limit {
-                return Attempt::TooLarge;
+                return ReadOutcome::TooLarge;
             }
             // One more byte detects growth.
             let bytes = open(&path).and_then(|file| read(&file, 0, size + 1, buffers));
             match bytes.filter(|bytes| bytes.len() as u64 == size) {
-                Some(bytes) => Attempt::Read(bytes),
-                None => Attempt::Missed,
+                Some(bytes) => ReadOutcome::Read(bytes),
+                None => ReadOutcome::Missed,
             }
         }
 
@@ -187,8 +197,8 @@ mod system {
             key: &Key,
             mut ranges: impl Iterator<Item = Range<u64>>,
             buffers: &ReadBuffers,
-        ) -> Attempt<Vec<Bytes>> {
-            let Some((file, size)) = self.file(key) else { return Attempt::Missed };
+        ) -> ReadOutcome<Vec<Bytes>> {
+            let Some((file, size)) = self.file(key) else { return ReadOutcome::Missed };
             let parts = ranges.try_fold(Vec::new(), |mut parts, Range { start, end }| {
                 let wanted = end.checked_sub(start).filter(|_| end <= size)?;
                 let bytes = read(&file, start, wanted, buffers)?;
@@ -196,7 +206,7 @@ mod system {
                 parts.push(bytes);
                 is_all.then_some(parts)
             });
-            parts.map_or(Attempt::Missed, Attempt::Read)
+            parts.map_or(ReadOutcome::Missed, ReadOutcome::Read)
         }
 
         /// Returns the open file and its size in bytes.
@@ -210,7 +220,7 @@ mod system {
             let file = Arc::new(open(&path)?);
             // Caches the file only if it was not replaced before it was opened.
             if self.regular(&path)? == identity {
-                let entry = OpenFile { key: key.clone(), identity, file: Arc::clone(&file) };
+                let entry = CachedFile { key: key.clone(), identity, file: Arc::clone(&file) };
                 let mut open = lock(&self.open);
                 let known = open.iter().position(|open| open.key == *key);
                 let replaced = known.map(|place| open.remove(place));
@@ -316,7 +326,7 @@ mod system {
 
     use bytes::Bytes;
 
-    use super::{Attempt, FileStamp};
+    use super::{FileStamp, ReadOutcome};
     use crate::fetch::Key;
     use crate::stores::local::read_buffers::ReadBuffers;
 
@@ -324,12 +334,12 @@ mod system {
     pub(super) struct Files;
 
     impl Files {
-        pub(super) fn stat(&self, _: &Key) -> Attempt<FileStamp> {
-            Attempt::Missed
+        pub(super) fn stat(&self, _: &Key) -> ReadOutcome<FileStamp> {
+            ReadOutcome::Missed
         }
 
-        pub(super) fn whole(&self, _: &Key, _: u64, _: &ReadBuffers) -> Attempt<Bytes> {
-            Attempt::Missed
+        pub(super) fn whole(&self, _: &Key, _: u64, _: &ReadBuffers) -> ReadOutcome<Bytes> {
+            ReadOutcome::Missed
         }
 
         pub(super) fn ranges(
@@ -337,8 +347,8 @@ mod system {
             _: &Key,
             _: impl Iterator<Item = Range<u64>>,
             _: &ReadBuffers,
-        ) -> Attempt<Vec<Bytes>> {
-            Attempt::Missed
+        ) -> ReadOutcome<Vec<Bytes>> {
+            ReadOutcome::Missed
         }
 
         pub(super) fn close_all(&self) {}
@@ -381,8 +391,8 @@ mod tests {
         read(system::Files::default().whole(key, limit, &ReadBuffers::default()))
     }
 
-    fn read<T>(attempt: Attempt<T>) -> Option<T> {
-        if let Attempt::Read(value) = attempt { Some(value) } else { None }
+    fn read<T>(attempt: ReadOutcome<T>) -> Option<T> {
+        if let ReadOutcome::Read(value) = attempt { Some(value) } else { None }
     }
 
     proptest! {
@@ -534,7 +544,7 @@ mod tests {
     #[test]
     fn misses_back_off_and_a_success_resets() {
         let reads = PageCacheReader::default();
-        let tried = |count: usize, found: fn() -> Attempt<()>| {
+        let tried = |count: usize, found: fn() -> ReadOutcome<()>| {
             let mut tried = 0;
             for _ in 0..count {
                 let _ = reads.attempt(|| {
@@ -544,8 +554,8 @@ mod tests {
             }
             tried
         };
-        let (read, missed) = (|| Attempt::Read(()), || Attempt::Missed);
-        assert_eq!(tried(100, || Attempt::TooLarge), 100);
+        let (read, missed) = (|| ReadOutcome::Read(()), || ReadOutcome::Missed);
+        assert_eq!(tried(100, || ReadOutcome::TooLarge), 100);
         assert_eq!(tried(3, missed), 2, "the first and the third; one is skipped");
         let many = tried(100_000, missed);
         assert!((90..=120).contains(&many), "{many}");
@@ -561,10 +571,10 @@ mod tests {
         let reads = PageCacheReader::default();
         let late = reads.attempt(|| {
             std::thread::sleep(SLOW_READ + Duration::from_millis(1));
-            Attempt::Read(7)
+            ReadOutcome::Read(7)
         });
         assert_eq!(late, Some(7));
-        assert_eq!(reads.attempt(|| Attempt::Read(8)), None, "the next one is skipped");
-        assert_eq!(reads.attempt(|| Attempt::Read(9)), Some(9));
+        assert_eq!(reads.attempt(|| ReadOutcome::Read(8)), None, "the next one is skipped");
+        assert_eq!(reads.attempt(|| ReadOutcome::Read(9)), Some(9));
     }
 }

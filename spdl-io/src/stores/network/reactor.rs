@@ -78,7 +78,7 @@ impl Reactor {
         }
         let new = NetworkThread::new().map_err(|error| {
             let message = "cannot start the network thread";
-            let is_passing = open_files::are_too_many(&error);
+            let is_passing = open_files::is_too_many_open_files(&error);
             let kind = if is_passing { ErrorKind::Unavailable } else { ErrorKind::Io };
             Error::new(kind, message).with_source(error)
         })?;

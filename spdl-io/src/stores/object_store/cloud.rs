@@ -29,7 +29,7 @@ pub(crate) fn open(
         let (_, rest) = url.split_once("://")?;
         Some(rest.split('/').next().unwrap_or_default().to_owned())
     });
-    let setup = Setup {
+    let setup = StoreSetup {
         bucket: address.authority(),
         options,
         connector: Connector { client, identity_service },
@@ -61,13 +61,13 @@ pub(crate) fn open(
     })
 }
 
-struct Setup<'a> {
+struct StoreSetup<'a> {
     bucket: &'a str,
     options: &'a SourceOptions,
     connector: Connector,
 }
 
-impl Setup<'_> {
+impl StoreSetup<'_> {
     #[cfg(feature = "s3")]
     fn s3(self) -> Result<Arc<dyn ObjectStore>> {
         use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
