@@ -1,30 +1,31 @@
-//! Batches of items that are alike: in length, or in shape.
+//! [`Bucketer`]: batches of items of similar length or aspect ratio.
 
 use std::sync::Arc;
 use std::vec::IntoIter;
 
-use super::{LengthFn, invalid, not_all_asked_for};
+use super::{LengthFn, invalid, more_not_called};
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory::footprint::Footprint;
 use crate::stage::aggregate::{Aggregator, ExactResume, FillRate};
 
-/// Into which bucket an item goes, and how many of a bucket make a batch. For
-/// [`PipelineBuilder::bucket`](crate::PipelineBuilder::bucket).
+/// Settings of [`PipelineBuilder::bucket`](crate::PipelineBuilder::bucket): the buckets and the
+/// batch size.
 ///
-/// A batch is as long as its longest item; the others are padded. Buckets keep items of about the
-/// same length together, so that little is. Images of many shapes are batched the same way, by
-/// their aspect ratio: [`nearest`](Bucketing::nearest).
+/// Items of a batch are padded to the length of its longest item. A bucket contains items of
+/// similar length, which reduces padding. Images are grouped by aspect ratio in the same way: see
+/// [`nearest`](Bucketing::nearest).
 ///
-/// The number of items of a batch is bounded by [`batch_size`](Bucketing::batch_size),
-/// [`batch_sizes`](Bucketing::batch_sizes), [`budget`](Bucketing::budget), or several of them.
+/// At least one of [`batch_size`](Bucketing::batch_size),
+/// [`batch_sizes`](Bucketing::batch_sizes) and [`budget`](Bucketing::budget) must bound the batches.
 ///
-/// How much of padded batches is used, for log-normal lengths with a median of 400 (σ = 1, at most
-/// 4096) in batches of 32, as the example `packing` prints it: 21 % in one bucket, and with
-/// `log_spaced(100.0, 4096.0, n)` 75 % in 8 buckets, 89 % in 16, 94 % in 32.
+/// The share of padded batches that is used depends on the number of buckets. For batches of 32 and
+/// log-normal lengths (median 400, σ = 1, at most 4096), the example `packing` prints 21 % for one
+/// bucket. With `log_spaced(100.0, 4096.0, n)`, it prints 75 % for 8 buckets, 89 % for 16, 94 % for
+/// 32.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Bucketing {
-    places: BucketBounds,
-    /// One for all buckets, or one for each.
+    bounds: BucketBounds,
+    /// One size for all buckets, or one per bucket.
     sizes: Vec<usize>,
     budget: Option<u64>,
     long_alone: bool,
@@ -33,28 +34,31 @@ pub struct Bucketing {
 
 #[derive(Clone, Debug, PartialEq)]
 enum BucketBounds {
-    /// The greatest keys of all buckets but the last.
+    /// The inclusive upper bounds of all buckets but the last.
     UpTo(Vec<f64>),
-    /// The keys to which items are nearest.
+    /// The centre of each bucket.
     Nearest(Vec<f64>),
 }
 
 impl Bucketing {
-    fn new(places: BucketBounds) -> Self {
+    fn new(bounds: BucketBounds) -> Self {
         let sizes = Vec::new();
-        Bucketing { places, sizes, budget: None, long_alone: false, drop_last: false }
+        Bucketing { bounds, sizes, budget: None, long_alone: false, drop_last: false }
     }
 
-    /// Buckets by length: the first one takes lengths up to `boundaries[0]`, each next one those
-    /// above that and up to the next boundary (inclusive), and one more all that are longer.
-    /// Boundaries ascend.
+    /// Buckets by length, with inclusive upper bounds.
+    ///
+    /// The first bucket has lengths up to `boundaries[0]`. Each next bucket has lengths above the
+    /// boundary before and up to its own. One more bucket has all longer items. Boundaries must be
+    /// positive and ascend.
     pub fn boundaries(boundaries: impl IntoIterator<Item = f64>) -> Self {
         Bucketing::new(BucketBounds::UpTo(boundaries.into_iter().collect()))
     }
 
-    /// `buckets` buckets by length with boundaries in constant ratio: the first takes lengths up to
-    /// `first`, the last but one up to `last`, the last one all that are longer. So each but the
-    /// first and the last wastes at most the same share.
+    /// `buckets` buckets by length, with logarithmically spaced boundaries.
+    ///
+    /// The first bucket has lengths up to `first`, the second to last up to `last`, the last one all
+    /// longer items. All buckets but the first and the last have the same maximum share of padding.
     ///
     /// ```
     /// # use spdl_core::stage::Bucketing;
@@ -70,69 +74,72 @@ impl Bucketing {
             step if step == steps => last,
             step => first * (last / first).powf(step as f64 / steps as f64),
         };
-        // Of a single bucket there is nothing to bound.
+        // A single bucket has no boundary.
         let count = buckets.saturating_sub(1);
         Bucketing::boundaries((0..count).map(boundary))
     }
 
-    /// A bucket for each of these keys, which takes the items whose key is nearest to it by ratio:
-    /// the aspect ratios (width / height) of the shapes to which images are resized, say. The lower
-    /// bucket takes what lies in the middle. Keys are positive and ascend.
+    /// One bucket per key, for the items whose key is nearest by ratio.
+    ///
+    /// For example, keys are the aspect ratios (width / height) of the shapes to which images are
+    /// resized. An item at the geometric mean of two keys belongs to the lower one. Keys must be
+    /// positive and ascend.
     pub fn nearest(keys: impl IntoIterator<Item = f64>) -> Self {
         Bucketing::new(BucketBounds::Nearest(keys.into_iter().collect()))
     }
 
-    /// A batch has at most `size` items.
+    /// Maximum number of items in a batch, at least 1.
     #[must_use]
     pub fn batch_size(self, size: usize) -> Self {
         Bucketing { sizes: vec![size], ..self }
     }
 
-    /// A batch of each bucket has at most so many items: one number for each bucket.
+    /// Maximum number of items in a batch, at least 1, for each bucket.
     #[must_use]
     pub fn batch_sizes(self, sizes: impl IntoIterator<Item = usize>) -> Self {
         Bucketing { sizes: sizes.into_iter().collect(), ..self }
     }
 
-    /// A padded batch has at most `budget` elements: the length of its longest item times the
-    /// number of its items. A batch goes out when no further item would fit, or the next one does
-    /// not. For buckets by length; lengths are rounded up to whole numbers, at least 1.
+    /// Maximum number of elements of a padded batch: longest length × number of items.
+    ///
+    /// A batch is emitted if no further item of its length fits, or if the next item does not fit.
+    /// Only for buckets by length. Lengths are rounded up to integers, at least 1.
     #[must_use]
     pub fn budget(self, budget: u64) -> Self {
         Bucketing { budget: Some(budget), ..self }
     }
 
-    /// An item that is longer than the budget makes a batch of its own, instead of an error.
+    /// Makes a separate batch of an item that exceeds the budget. Default: the item fails.
     #[must_use]
     pub fn long_items_alone(self) -> Self {
         Bucketing { long_alone: true, ..self }
     }
 
-    /// What is in a bucket at the end of an epoch is left out and counted, instead of making a
-    /// short batch.
+    /// Leaves incomplete batches at the end of an epoch out, and counts their items. Default: they
+    /// are emitted as short batches.
     #[must_use]
     pub fn drop_last(self) -> Self {
         Bucketing { drop_last: true, ..self }
     }
 
-    /// How many buckets there are.
+    /// Number of buckets.
     pub fn buckets(&self) -> usize {
-        match &self.places {
+        match &self.bounds {
             BucketBounds::UpTo(boundaries) => boundaries.len() + 1,
             BucketBounds::Nearest(keys) => keys.len(),
         }
     }
 
-    /// The bucket of a key.
-    fn place(&self, key: f64) -> usize {
-        match &self.places {
+    /// The number of the bucket for a key.
+    fn bucket_of(&self, key: f64) -> usize {
+        match &self.bounds {
             BucketBounds::UpTo(boundaries) => {
                 boundaries.partition_point(|&boundary| boundary < key)
             }
             BucketBounds::Nearest(keys) => {
                 let above = keys.partition_point(|&other| other < key);
                 match (above.checked_sub(1), keys.get(above)) {
-                    // The middle by ratio is the geometric mean.
+                    // Compares with the geometric mean.
                     (Some(below), Some(&next)) if key / keys[below] > next / key => above,
                     (Some(below), _) => below,
                     (None, _) => above,
@@ -141,48 +148,49 @@ impl Bucketing {
         }
     }
 
-    /// How many items make a full batch, by number alone.
+    /// Maximum number of items in a batch, apart from the budget.
     fn size(&self, bucket: usize) -> usize {
         let size = self.sizes.get(bucket).or(self.sizes.first());
         size.copied().unwrap_or(usize::MAX)
     }
 
     fn validate(&self) -> Result<()> {
-        let (keys, what) = match &self.places {
+        let (keys, what) = match &self.bounds {
             BucketBounds::UpTo(boundaries) => (boundaries, "boundaries"),
             BucketBounds::Nearest(keys) if keys.is_empty() => {
-                return Err(invalid("there is no key, and so no bucket"));
+                return Err(invalid("no buckets: give at least one key"));
             }
             BucketBounds::Nearest(keys) => (keys, "keys"),
         };
         let positive = keys.iter().all(|key| *key > 0.0 && key.is_finite());
         if !positive || !keys.is_sorted_by(|a, b| a < b) {
-            return Err(invalid(format!("the {what} {keys:?} are not positive and ascending")));
+            return Err(invalid(format!("bucket {what} must be positive and ascend: {keys:?}")));
         }
         let buckets = self.buckets();
         if self.sizes.contains(&0) {
-            return Err(invalid("a batch of 0 items was asked for; the least is 1"));
+            return Err(invalid("a batch size is 0; it must be at least 1"));
         }
         if self.sizes.len() > 1 && self.sizes.len() != buckets {
             let sizes = self.sizes.len();
-            return Err(invalid(format!("{sizes} batch sizes for {buckets} buckets")));
+            let message = format!("{sizes} batch sizes for {buckets} buckets; give one per bucket");
+            return Err(invalid(message));
         }
-        match (&self.places, self.budget) {
+        match (&self.bounds, self.budget) {
             (_, None) if self.sizes.is_empty() => {
-                Err(invalid("neither a batch size nor a budget says when a batch is full"))
+                Err(invalid("batches are unbounded: set a batch size, or a budget, or both"))
             }
-            (_, Some(0)) => Err(invalid("nothing fits into a budget of 0")),
+            (_, Some(0)) => Err(invalid("the budget is 0; it must be at least 1")),
             (BucketBounds::Nearest(_), Some(_)) => Err(invalid(
-                "a budget needs lengths, but the keys of nearest buckets are ratios; give batch \
+                "a budget requires lengths, but the keys of nearest buckets are ratios; set batch \
                  sizes instead",
             )),
             _ => Ok(()),
         }
     }
 
-    /// The settings as words, for a pipeline's definition.
+    /// The settings as key and value, for the pipeline's definition.
     pub(crate) fn words(&self) -> Vec<(&'static str, String)> {
-        let mut words = match &self.places {
+        let mut words = match &self.bounds {
             BucketBounds::UpTo(boundaries) => vec![("boundaries", format!("{boundaries:?}"))],
             BucketBounds::Nearest(keys) => vec![("nearest", format!("{keys:?}"))],
         };
@@ -202,12 +210,12 @@ impl Bucketing {
     }
 }
 
-/// A batch of like items, as a [`Bucketer`] makes it.
+/// A batch of a [`Bucketer`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bucketed<T> {
-    /// The number of the bucket, counted from 0: for images, which shape.
+    /// The number of the bucket, counted from 0.
     pub bucket: usize,
-    /// The items, in the order in which they came.
+    /// The items, in input order.
     pub items: Vec<T>,
 }
 
@@ -226,12 +234,12 @@ impl<T: Footprint> Footprint for Bucketed<T> {
     }
 }
 
-/// The [`Aggregator`] that makes batches of like items.
+/// The [`Aggregator`] that batches items of the same bucket.
 ///
-/// It holds at most (buckets × batch size) items; with a [`budget`](Bucketing::budget) alone, at
-/// most so many of a bucket as fit into it with length 1. At the end of an epoch what is left comes
-/// out in the order of the buckets. The [fill rate](Aggregator::fill_rate) of buckets by length is
-/// Σ length / (longest × number of items); those by ratio have none.
+/// A bucketer holds at most buckets × batch size items. With only a [`budget`](Bucketing::budget), a
+/// bucket holds at most `budget` items. At the end of an epoch, incomplete batches are emitted in
+/// the order of the buckets. The [fill rate](Aggregator::fill_rate) of buckets by length is
+/// Σ length / (longest × number of items). Buckets by ratio have no fill rate.
 ///
 /// ```
 /// use spdl_core::stage::{Aggregator, Bucketer, Bucketing};
@@ -242,37 +250,37 @@ impl<T: Footprint> Footprint for Bucketed<T> {
 /// let short = bucketer.accumulate("be")?.expect("two short words");
 /// assert_eq!((short.bucket, short.items), (0, vec!["a", "be"]));
 /// assert_eq!(bucketer.fill_rate().and_then(|rate| rate.share()), Some(0.75));
-/// assert_eq!(bucketer.flush()?.expect("the rest").items, ["longer"]);
+/// assert_eq!(bucketer.flush()?.expect("an incomplete batch").items, ["longer"]);
 /// # Ok::<(), spdl_core::Error>(())
 /// ```
 ///
 /// # Errors
-/// An item fails with `InvalidArgument` where its key is not a number, is negative or infinite (or
-/// 0, for [`nearest`](Bucketing::nearest)), and with `LimitExceeded` where it is longer than the
-/// budget, unless [`long_items_alone`](Bucketing::long_items_alone).
+/// An item fails with `InvalidArgument` if its key is NaN, infinite or negative, or 0 for
+/// [`nearest`](Bucketing::nearest). An item that exceeds the budget fails with `LimitExceeded`,
+/// unless [`long_items_alone`](Bucketing::long_items_alone) is set.
 #[derive(Debug)]
 pub struct Bucketer<T> {
     bucketing: Bucketing,
     key: LengthFn<T, f64>,
     open: Vec<OpenBucket<T>>,
-    /// How many items were taken in.
-    taken: u64,
+    /// Number of accepted items.
+    accepted: u64,
     /// A second batch that the last item completed.
     ready: Option<(usize, OpenBucket<T>)>,
-    /// Who the last batch is made of.
+    /// Numbers of the items in the last batch.
     members: Vec<u64>,
     fill: FillRate,
     left_out: u64,
 }
 
-/// A batch that is not full.
+/// An incomplete batch.
 #[derive(Debug)]
 struct OpenBucket<T> {
     items: Vec<T>,
-    /// Which they are, by the order of intake.
+    /// Numbers of the items, in the order of acceptance.
     numbers: Vec<u64>,
     longest: u64,
-    /// The sum of their lengths.
+    /// The sum of the lengths.
     used: u64,
 }
 
@@ -283,7 +291,7 @@ impl<T> Default for OpenBucket<T> {
 }
 
 impl<T> OpenBucket<T> {
-    /// Its padded size with `more` items of up to `length`.
+    /// Number of elements when padded, with `more` additional items of up to `length`.
     fn padded(&self, more: usize, length: u64) -> u64 {
         self.longest.max(length).saturating_mul((self.items.len() + more) as u64)
     }
@@ -297,12 +305,14 @@ impl<T> OpenBucket<T> {
 }
 
 impl<T> Bucketer<T> {
-    /// Sorts items into buckets by what `key` says of them: a length, or a ratio.
+    /// Groups items by `key`, which returns the length or the aspect ratio of an item.
     ///
     /// # Errors
-    /// `InvalidArgument` for a [`Bucketing`] that makes no sense: keys that are not positive and
-    /// ascending, no bucket, a batch size of 0, not as many batch sizes as buckets, neither batch
-    /// size nor budget, a budget of 0 or for ratios.
+    /// `InvalidArgument` if
+    /// - there is no bucket, or boundaries or keys are not positive and ascending,
+    /// - a batch size is 0, or the number of batch sizes differs from the number of buckets,
+    /// - there is neither a batch size nor a budget,
+    /// - the budget is 0, or is set for buckets by ratio.
     pub fn new(
         bucketing: Bucketing,
         key: impl Fn(&T) -> f64 + Send + Sync + 'static,
@@ -319,27 +329,27 @@ impl<T> Bucketer<T> {
         open.resize_with(bucketing.buckets(), OpenBucket::default);
         let (ready, members, fill) = Default::default();
         let key = LengthFn(key);
-        Ok(Bucketer { bucketing, key, open, taken: 0, ready, members, fill, left_out: 0 })
+        Ok(Bucketer { bucketing, key, open, accepted: 0, ready, members, fill, left_out: 0 })
     }
 
     /// The item's bucket and length.
-    fn judge(&self, item: &T) -> Result<(usize, u64)> {
+    fn classify(&self, item: &T) -> Result<(usize, u64)> {
         let key = self.key.of(item);
-        let ratio = matches!(self.bucketing.places, BucketBounds::Nearest(_));
+        let ratio = matches!(self.bucketing.bounds, BucketBounds::Nearest(_));
         if !key.is_finite() || key < 0.0 || (ratio && key == 0.0) {
-            let what = if ratio { "ratio" } else { "length" };
-            return Err(invalid(format!("{key} is no {what} by which to find an item's bucket")));
+            return Err(invalid(match ratio {
+                true => format!("invalid item ratio {key}; it must be finite and positive"),
+                false => format!("invalid item length {key}; it must be finite and at least 0"),
+            }));
         }
         // The cast saturates.
         let length = (key.ceil() as u64).max(1);
         match self.bucketing.budget {
             Some(budget) if length > budget && !self.bucketing.long_alone => {
-                let message = format!(
-                    "an item of length {length} is longer than a batch may be, {budget} in all"
-                );
+                let message = format!("item of length {length} exceeds the batch budget {budget}");
                 Err(Error::new(ErrorKind::LimitExceeded, message))
             }
-            _ => Ok((self.bucketing.place(key), length)),
+            _ => Ok((self.bucketing.bucket_of(key), length)),
         }
     }
 
@@ -349,8 +359,8 @@ impl<T> Bucketer<T> {
             || self.bucketing.budget.is_some_and(|budget| open.padded(1, 0) > budget)
     }
 
-    fn give(&mut self, bucket: usize, open: OpenBucket<T>) -> Bucketed<T> {
-        if matches!(self.bucketing.places, BucketBounds::UpTo(_)) {
+    fn emit(&mut self, bucket: usize, open: OpenBucket<T>) -> Bucketed<T> {
+        if matches!(self.bucketing.bounds, BucketBounds::UpTo(_)) {
             self.fill.add(open.used, open.padded(0, 0));
         }
         self.members = open.numbers;
@@ -363,15 +373,15 @@ impl<T: Send + 'static> Aggregator<T> for Bucketer<T> {
 
     fn accumulate(&mut self, item: T) -> Result<Option<Bucketed<T>>> {
         if self.ready.is_some() {
-            return Err(not_all_asked_for());
+            return Err(more_not_called());
         }
-        let (bucket, length) = self.judge(&item)?;
-        let number = self.taken;
-        self.taken += 1;
+        let (bucket, length) = self.classify(&item)?;
+        let number = self.accepted;
+        self.accepted += 1;
         if self.bucketing.budget.is_some_and(|budget| length > budget) {
             let mut alone = OpenBucket::default();
             alone.push(item, number, length);
-            return Ok(Some(self.give(bucket, alone)));
+            return Ok(Some(self.emit(bucket, alone)));
         }
         let open = &mut self.open[bucket];
         let fits = |budget| open.padded(1, length) <= budget;
@@ -384,14 +394,14 @@ impl<T: Send + 'static> Aggregator<T> for Bucketer<T> {
             self.ready = Some((bucket, std::mem::take(&mut self.open[bucket])));
         }
         match before {
-            Some(before) => Ok(Some(self.give(bucket, before))),
+            Some(before) => Ok(Some(self.emit(bucket, before))),
             None => self.more(),
         }
     }
 
     fn more(&mut self) -> Result<Option<Bucketed<T>>> {
         let ready = self.ready.take();
-        Ok(ready.map(|(bucket, open)| self.give(bucket, open)))
+        Ok(ready.map(|(bucket, open)| self.emit(bucket, open)))
     }
 
     fn flush(&mut self) -> Result<Option<Bucketed<T>>> {
@@ -399,13 +409,13 @@ impl<T: Send + 'static> Aggregator<T> for Bucketer<T> {
             return Ok(Some(ready));
         }
         if self.bucketing.drop_last {
-            let rest = self.open.iter_mut().map(|open| std::mem::take(open).items.len() as u64);
-            self.left_out += rest.sum::<u64>();
+            let dropped = self.open.iter_mut().map(|open| std::mem::take(open).items.len() as u64);
+            self.left_out += dropped.sum::<u64>();
         }
         let bucket = self.open.iter().position(|open| !open.items.is_empty());
         Ok(bucket.map(|bucket| {
             let open = std::mem::take(&mut self.open[bucket]);
-            self.give(bucket, open)
+            self.emit(bucket, open)
         }))
     }
 
@@ -422,7 +432,7 @@ impl<T: Send + 'static> Aggregator<T> for Bucketer<T> {
     }
 
     fn fill_rate(&self) -> Option<FillRate> {
-        matches!(self.bucketing.places, BucketBounds::UpTo(_)).then_some(self.fill)
+        matches!(self.bucketing.bounds, BucketBounds::UpTo(_)).then_some(self.fill)
     }
 }
 

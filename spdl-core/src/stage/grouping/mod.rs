@@ -1,9 +1,9 @@
-//! Items put together by their length: buckets of like ones, sequences packed full.
+//! Aggregators that group items by length: buckets, packed sequences, fixed-length sequences.
 
 mod bucket;
-#[cfg(test)]
-mod law;
 mod pack;
+#[cfg(test)]
+mod resume_check;
 mod split;
 
 pub use bucket::{Bucketed, Bucketer, Bucketing};
@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use crate::error::{Error, ErrorKind};
 
-/// Tells a number about an item: how long it is, say.
+/// A function that returns the length, or another number, of an item.
 struct LengthFn<T, N>(Arc<dyn Fn(&T) -> N + Send + Sync>);
 
 impl<T, N> LengthFn<T, N> {
@@ -34,9 +34,14 @@ fn invalid(message: impl Into<String>) -> Error {
     Error::new(ErrorKind::InvalidArgument, message)
 }
 
-/// The caller has not asked for [`more`](crate::stage::Aggregator::more).
-fn not_all_asked_for() -> Error {
-    invalid("the last item completed more aggregates, which have not been asked for")
+fn empty_item() -> Error {
+    invalid("an item of 0 tokens cannot be packed; filter empty items out")
+}
+
+/// The caller of [`accumulate`](crate::stage::Aggregator::accumulate) skipped
+/// [`more`](crate::stage::Aggregator::more).
+fn more_not_called() -> Error {
+    invalid("the last item completed several aggregates; call `more` until it returns `None`")
 }
 
 #[cfg(test)]
@@ -45,7 +50,7 @@ mod tests {
     use crate::memory::footprint::Footprint;
 
     #[test]
-    fn what_is_put_together_holds_what_its_items_hold() {
+    fn footprint_of_a_group_includes_its_items() {
         let text = String::with_capacity(1000);
         let least = text.footprint();
         let held = |footprint| (least..least + 200).contains(&footprint);

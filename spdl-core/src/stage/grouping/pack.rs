@@ -1,25 +1,25 @@
-//! Sequences of a fixed capacity, filled with whole items.
+//! [`Packer`]: packs whole items into sequences of a fixed capacity.
 
 use std::sync::Arc;
 use std::vec::IntoIter;
 
-use super::{LengthFn, invalid};
+use super::{LengthFn, empty_item, invalid};
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory::footprint::Footprint;
 use crate::stage::aggregate::{Aggregator, ExactResume, FillRate};
 
-/// How items are packed into sequences. For
-/// [`PipelineBuilder::pack`](crate::PipelineBuilder::pack).
+/// Settings of [`PipelineBuilder::pack`](crate::PipelineBuilder::pack): how items are packed into
+/// sequences.
 ///
-/// Several sequences are open at once. An item goes into one that has room for it; a sequence goes
-/// out when it is full, or when another one must be opened and there are as many as may be: then
-/// the fullest goes, the oldest among equals.
+/// The method is bin packing with several open sequences, by [best fit](Self::best_fit) or
+/// [first fit](Self::first_fit). A full sequence is emitted immediately. If an item fits no open
+/// sequence and the number of open sequences is at its limit, the fullest is emitted. Ties go to
+/// the oldest.
 ///
-/// How much of the sequences is then used, for 200,000 items of log-normal lengths with a median of
-/// 400 tokens (σ = 1) in sequences of 4096, as the example `packing` prints it: 15.6 % where each
-/// item has a sequence of its own, 88.1 % with one open sequence, 99.5 % with 8, 99.7 % with 64, for
-/// either fit. Items that are mostly longer than half a sequence leave more room, however they are
-/// packed.
+/// The share of the capacity that is used depends on the number of open sequences. For 200,000
+/// items of log-normal lengths (median 400 tokens, σ = 1) and a capacity of 4096, the example
+/// `packing` prints 15.6 % without packing. For both methods, it prints 88.1 % with one open
+/// sequence, 99.5 % with 8, 99.7 % with 64. Items longer than half the capacity leave more padding.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Packing {
     capacity: u64,
@@ -29,34 +29,36 @@ pub struct Packing {
 }
 
 impl Packing {
-    /// Sequences of up to `capacity` tokens. Default: best fit, 64 open sequences, any number of
-    /// items in each.
+    /// Sequences of up to `capacity` tokens, at least 1.
+    ///
+    /// Default: best fit, 64 open sequences, no limit of items per sequence.
     pub fn new(capacity: u64) -> Self {
         Packing { capacity, open: 64, first_fit: false, most_items: usize::MAX }
     }
 
-    /// An item goes into the fullest sequence that has room for it, the oldest among equals.
+    /// Adds an item to the fullest sequence that it fits; ties go to the oldest. The default.
     #[must_use]
     pub fn best_fit(self) -> Self {
         Packing { first_fit: false, ..self }
     }
 
-    /// An item goes into the oldest sequence that has room for it. Items stay nearer to the order
-    /// in which they came.
+    /// Adds an item to the oldest sequence that it fits, which keeps items closer to input order.
     #[must_use]
     pub fn first_fit(self) -> Self {
         Packing { first_fit: true, ..self }
     }
 
-    /// How many sequences are open at most. More fill better, hold more items back, and take longer
-    /// to be looked through.
+    /// Maximum number of open sequences, at least 1. Default: 64.
+    ///
+    /// More open sequences reduce padding, but hold more items, and the search takes longer.
     #[must_use]
     pub fn open(self, sequences: usize) -> Self {
         Packing { open: sequences, ..self }
     }
 
-    /// How many items a sequence has at most: where attention takes a table of offsets of fixed
-    /// size, say.
+    /// Maximum number of items in a sequence, at least 1. Default: no limit.
+    ///
+    /// Set it if the attention kernel requires a table of offsets of fixed size.
     #[must_use]
     pub fn most_items(self, items: usize) -> Self {
         Packing { most_items: items, ..self }
@@ -64,14 +66,20 @@ impl Packing {
 
     fn validate(&self) -> Result<()> {
         match self {
-            Packing { capacity: 0, .. } => Err(invalid("nothing fits into a sequence of 0 tokens")),
-            Packing { open: 0, .. } => Err(invalid("at least 1 sequence must be open")),
-            Packing { most_items: 0, .. } => Err(invalid("a sequence has at least 1 item")),
+            Packing { capacity: 0, .. } => {
+                Err(invalid("the capacity of a sequence is 0; it must be at least 1"))
+            }
+            Packing { open: 0, .. } => {
+                Err(invalid("the number of open sequences is 0; it must be at least 1"))
+            }
+            Packing { most_items: 0, .. } => {
+                Err(invalid("the maximum number of items is 0; it must be at least 1"))
+            }
             _ => Ok(()),
         }
     }
 
-    /// The settings as words, for a pipeline's definition.
+    /// The settings as key and value, for the pipeline's definition.
     pub(crate) fn words(&self) -> Vec<(&'static str, String)> {
         let mut words = vec![
             ("capacity", self.capacity.to_string()),
@@ -85,17 +93,18 @@ impl Packing {
     }
 }
 
-/// A sequence made of items end to end, as a [`Packer`] or
-/// [`ConcatAndSplit`](crate::stage::ConcatAndSplit) makes it.
+/// A sequence of concatenated items, from a [`Packer`] or a
+/// [`ConcatAndSplit`](crate::stage::ConcatAndSplit).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Packed<T> {
-    /// The items, in the order in which they came.
+    /// The items, in input order.
     pub items: Vec<T>,
-    /// Where each item begins, in tokens from the start of the sequence, and at last where the
-    /// last one ends: one number more than there are items, the first of them 0. What attention
-    /// kernels call cumulative sequence lengths.
+    /// Cumulative sequence lengths, in tokens, as attention kernels use them.
+    ///
+    /// The start of each item in the sequence, then the end of the last item. There is one more
+    /// offset than items, and the first is 0.
     pub offsets: Vec<u64>,
-    /// How many tokens there is room for.
+    /// Maximum number of tokens in the sequence.
     pub capacity: u64,
 }
 
@@ -110,7 +119,7 @@ impl<T> Packed<T> {
         self.offsets.push(end);
     }
 
-    /// How many tokens there are.
+    /// Number of tokens in the sequence.
     pub fn used(&self) -> u64 {
         self.offsets.last().copied().unwrap_or(0)
     }
@@ -138,11 +147,10 @@ impl<T: Footprint> Footprint for Packed<T> {
 
 /// The [`Aggregator`] that packs whole items into sequences.
 ///
-/// It holds less than (open sequences × capacity) tokens, each item having at least one. At the end
-/// of an epoch the open sequences come out, the oldest first. The
-/// [fill rate](Aggregator::fill_rate) is tokens / (capacity × sequences).
-///
-/// Taking an item in costs a look at each open sequence.
+/// A packer holds less than open sequences × capacity tokens. At the end of an epoch, the open
+/// sequences are emitted, the oldest first. The [fill rate](Aggregator::fill_rate) is
+/// tokens / (capacity × sequences). The time per item is proportional to the number of open
+/// sequences.
 ///
 /// ```
 /// use spdl_core::stage::{Aggregator, ExactResume, Packer, Packing};
@@ -152,24 +160,24 @@ impl<T: Footprint> Footprint for Packed<T> {
 /// let full = packer.accumulate("one")?.expect("7 + 3 = 10");
 /// assert_eq!((full.items, full.offsets), (vec!["sevens!", "one"], vec![0, 7, 10]));
 /// assert_eq!(packer.inputs(), [0, 2]);
-/// assert_eq!(packer.flush()?.expect("the rest").items, ["quite"]);
+/// assert_eq!(packer.flush()?.expect("an open sequence").items, ["quite"]);
 /// # Ok::<(), spdl_core::Error>(())
 /// ```
 ///
 /// # Errors
-/// An item fails with `LimitExceeded` where it is longer than the capacity; [cut](crate::stage::pieces)
-/// such items before they are packed. It fails with `InvalidArgument` where it is empty.
+/// An item fails with `LimitExceeded` if it exceeds the capacity; split such items with
+/// [`pieces`](crate::stage::pieces). An empty item fails with `InvalidArgument`.
 #[derive(Debug)]
 pub struct Packer<T> {
     packing: Packing,
     length: LengthFn<T, u64>,
-    /// By age, the oldest first.
+    /// The oldest first.
     open: Vec<OpenSequence<T>>,
-    /// How many tokens are in each of them: side by side, to be looked through.
+    /// Number of tokens of each open sequence, contiguous for a fast search.
     used: Vec<u64>,
-    /// How many items were taken in.
-    taken: u64,
-    /// Who the last sequence is made of.
+    /// Number of accepted items.
+    accepted: u64,
+    /// Numbers of the items in the last sequence.
     members: Vec<u64>,
     fill: FillRate,
 }
@@ -178,15 +186,16 @@ pub struct Packer<T> {
 #[derive(Debug)]
 struct OpenSequence<T> {
     packed: Packed<T>,
-    /// Which items are in it, by the order of intake.
+    /// Numbers of the items, in the order of acceptance.
     numbers: Vec<u64>,
 }
 
 impl<T> Packer<T> {
-    /// Packs items of which `length` tells how many tokens they have.
+    /// Packs items; `length` returns the number of tokens of an item.
     ///
     /// # Errors
-    /// `InvalidArgument` for a capacity, a number of open sequences or of items of 0.
+    /// `InvalidArgument` if the capacity, the number of open sequences or the maximum number of
+    /// items is 0.
     pub fn new(
         packing: Packing,
         length: impl Fn(&T) -> u64 + Send + Sync + 'static,
@@ -200,32 +209,32 @@ impl<T> Packer<T> {
     ) -> Result<Self> {
         packing.validate()?;
         let (open, used, members, fill) = Default::default();
-        Ok(Packer { packing, length: LengthFn(length), open, used, taken: 0, members, fill })
+        Ok(Packer { packing, length: LengthFn(length), open, used, accepted: 0, members, fill })
     }
 
-    /// The sequence into which an item goes that fits where no more than `room` is used.
-    fn place(&self, room: u64) -> Option<usize> {
+    /// Selects an open sequence with at most `max_used` tokens.
+    fn select(&self, max_used: u64) -> Option<usize> {
         match self.packing.first_fit {
-            true => self.used.iter().position(|&used| used <= room),
-            false => self.fullest(room),
+            true => self.used.iter().position(|&used| used <= max_used),
+            false => self.fullest(max_used),
         }
     }
 
-    /// The fullest of the sequences of which no more than `room` is used, the oldest among equals.
-    fn fullest(&self, room: u64) -> Option<usize> {
-        // What is open is not empty.
+    /// The fullest open sequence with at most `max_used` tokens; ties go to the oldest.
+    fn fullest(&self, max_used: u64) -> Option<usize> {
+        // Open sequences are never empty.
         let (mut fullest, mut most) = (None, 0);
-        for (place, &used) in self.used.iter().enumerate() {
-            if used > most && used <= room {
-                (fullest, most) = (Some(place), used);
+        for (index, &used) in self.used.iter().enumerate() {
+            if used > most && used <= max_used {
+                (fullest, most) = (Some(index), used);
             }
         }
         fullest
     }
 
-    fn give(&mut self, place: usize) -> Packed<T> {
-        let OpenSequence { packed, numbers } = self.open.remove(place);
-        self.fill.add(self.used.remove(place), packed.capacity);
+    fn emit(&mut self, index: usize) -> Packed<T> {
+        let OpenSequence { packed, numbers } = self.open.remove(index);
+        self.fill.add(self.used.remove(index), packed.capacity);
         self.members = numbers;
         packed
     }
@@ -237,36 +246,36 @@ impl<T: Send + 'static> Aggregator<T> for Packer<T> {
     fn accumulate(&mut self, item: T) -> Result<Option<Packed<T>>> {
         let (length, capacity) = (self.length.of(&item), self.packing.capacity);
         if length == 0 {
-            return Err(invalid("an item of 0 tokens cannot be packed; filter such items out"));
+            return Err(empty_item());
         }
         if length > capacity {
             let message = format!(
-                "an item of {length} tokens is longer than a sequence, {capacity}; cut such items \
-                 before they are packed"
+                "item of {length} tokens exceeds the sequence capacity of {capacity}; split long \
+                 items before packing"
             );
             return Err(Error::new(ErrorKind::LimitExceeded, message));
         }
-        let place = self.place(capacity - length).unwrap_or_else(|| {
+        let index = self.select(capacity - length).unwrap_or_else(|| {
             self.open.push(OpenSequence { packed: Packed::new(capacity), numbers: Vec::new() });
             self.used.push(0);
             self.open.len() - 1
         });
-        let open = &mut self.open[place];
+        let open = &mut self.open[index];
         open.packed.push(item, length);
-        open.numbers.push(self.taken);
-        self.taken += 1;
-        self.used[place] += length;
+        open.numbers.push(self.accepted);
+        self.accepted += 1;
+        self.used[index] += length;
         let items = open.packed.items.len();
-        let leaves = match self.used[place] == capacity || items >= self.packing.most_items {
-            true => Some(place),
+        let complete = match self.used[index] == capacity || items >= self.packing.most_items {
+            true => Some(index),
             false if self.open.len() > self.packing.open => self.fullest(capacity),
             false => None,
         };
-        Ok(leaves.map(|place| self.give(place)))
+        Ok(complete.map(|index| self.emit(index)))
     }
 
     fn flush(&mut self) -> Result<Option<Packed<T>>> {
-        Ok((!self.open.is_empty()).then(|| self.give(0)))
+        Ok((!self.open.is_empty()).then(|| self.emit(0)))
     }
 
     fn flush_more(&mut self) -> Result<Option<Packed<T>>> {

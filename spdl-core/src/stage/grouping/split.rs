@@ -1,23 +1,23 @@
-//! Items as one stream of tokens, cut into sequences of one length.
+//! [`ConcatAndSplit`]: concatenates items and splits the stream into sequences of equal length.
 
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::{Packed, invalid, not_all_asked_for};
+use super::{Packed, empty_item, invalid, more_not_called};
 use crate::error::Result;
 use crate::memory::footprint::Footprint;
 use crate::stage::aggregate::{Aggregator, ExactResume, FillRate};
 
-/// An item that can be cut: tokens, samples of sound, frames.
+/// An item that can be split: text tokens, audio samples, video frames.
 pub trait Sequence: Send + Sized + 'static {
-    /// How many tokens it has.
+    /// Number of tokens.
     fn tokens(&self) -> u64;
 
-    /// The part of it that lies in `range`, which is within `0..tokens()`.
+    /// The tokens in `range`, which is within `0..tokens()`.
     fn slice(&self, range: Range<u64>) -> Self;
 }
 
-/// The part of a slice that lies in `range`, as far as it goes.
+/// The part of a slice that is in `range`; the range may exceed the slice.
 fn part<E>(all: &[E], range: Range<u64>) -> &[E] {
     let place = |at: u64| usize::try_from(at).unwrap_or(usize::MAX).min(all.len());
     all.get(place(range.start)..place(range.end)).unwrap_or(&[])
@@ -48,35 +48,34 @@ impl Sequence for bytes::Bytes {
         self.len() as u64
     }
 
-    /// Shares the memory of the whole.
+    /// Shares the memory of `self`.
     fn slice(&self, range: Range<u64>) -> Self {
         self.slice_ref(part(self, range))
     }
 }
 
-/// A part of an item, or all of it.
+/// A contiguous part of an item, or the whole item.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Piece<T> {
-    /// The part.
+    /// The tokens of the piece.
     pub part: T,
-    /// Where it begins in its item, in tokens.
+    /// Start of the piece in its item, in tokens.
     pub offset: u64,
-    /// How many tokens the whole item has.
+    /// Number of tokens of the whole item.
     pub whole: u64,
 }
 
 impl<T: Sequence> Piece<T> {
-    /// A part of `item`, which is cut only where it must be.
     fn new(item: &T, range: Range<u64>) -> Self {
         Piece { offset: range.start, whole: item.tokens(), part: item.slice(range) }
     }
 
-    /// How many tokens this part has.
+    /// Number of tokens of the piece.
     pub fn tokens(&self) -> u64 {
         self.part.tokens()
     }
 
-    /// Whether the item ends with it.
+    /// Whether the piece includes the end of its item.
     pub fn is_last(&self) -> bool {
         self.offset + self.tokens() >= self.whole
     }
@@ -88,18 +87,20 @@ impl<T: Footprint> Footprint for Piece<T> {
     }
 }
 
-/// Cuts an item into pieces of at most `longest` tokens, the last of which may be shorter. For
-/// [`flat_map`](crate::PipelineBuilder::flat_map) in front of
-/// [`pack`](crate::PipelineBuilder::pack), where items are longer than the sequences.
+/// Splits an item into pieces of `longest` tokens; the last piece may be shorter.
 ///
-/// An empty item has no pieces. A `longest` of 0 is an error of the item, `InvalidArgument`.
+/// If items exceed the sequences of [`pack`](crate::PipelineBuilder::pack), split them with
+/// [`flat_map`](crate::PipelineBuilder::flat_map) before. An empty item has no pieces.
+///
+/// # Errors
+/// The iterator yields `InvalidArgument` if `longest` is 0.
 ///
 /// ```
 /// use spdl_core::PipelineBuilder;
 /// use spdl_core::stage::{Packing, pieces};
 /// let texts = [vec!['a'; 7], vec!['b'; 2]];
 /// let packed = PipelineBuilder::from_iter(texts)
-///     .flat_map("cut", |text| pieces(text, 4))
+///     .flat_map("split", |text| pieces(text, 4))
 ///     .pack("pack", Packing::new(4), |piece| piece.tokens())
 ///     .deterministic()
 ///     .build()?;
@@ -114,27 +115,29 @@ pub fn pieces<T: Sequence>(item: T, longest: u64) -> impl Iterator<Item = Result
     let mut item = Some(item);
     std::iter::from_fn(move || {
         if longest == 0 && item.take().is_some() {
-            return Some(Err(invalid("pieces of 0 tokens were asked for; the least is 1")));
+            return Some(Err(invalid("the length of a piece is 0; it must be at least 1")));
         }
-        let uncut = item.as_ref()?;
+        let unsplit = item.as_ref()?;
         let start = offset;
         offset = start.saturating_add(longest).min(whole);
         match (start, offset) {
             (start, end) if start == end => None,
             (0, end) if end == whole => Some(Ok(Piece { part: item.take()?, offset: 0, whole })),
-            (start, end) => Some(Ok(Piece::new(uncut, start..end))),
+            (start, end) => Some(Ok(Piece::new(unsplit, start..end))),
         }
     })
 }
 
-/// The [`Aggregator`] that puts items end to end and cuts the whole into sequences of exactly so
-/// many tokens. An item may begin in one sequence and go on in the next; the
-/// [pieces](Piece) tell which part of their item they are.
+/// The [`Aggregator`] that concatenates items and splits the stream into sequences of equal length.
 ///
-/// It holds less than a sequence, and the item at hand. At the end of an epoch the rest is a shorter
-/// sequence, or is left out and counted, with an item whose beginning went out. (In the
-/// [counts](crate::resume::SampleCounts) of a state, that is delivered if its beginning was.)
-/// The [fill rate](Aggregator::fill_rate) is tokens / (capacity × sequences).
+/// An item may start in one sequence and continue in the next. Each [`Piece`] has its offset in its
+/// item. The aggregator holds less than one sequence, plus the current item.
+///
+/// At the end of an epoch, the last sequence may be shorter. With `drop_last`, a shorter sequence is
+/// left out, and the items that end in it are counted. The
+/// [counts](crate::resume::SampleCounts) of a checkpoint state count such an item as delivered if
+/// its start was delivered. The [fill rate](Aggregator::fill_rate) is
+/// tokens / (capacity × sequences).
 ///
 /// ```
 /// use spdl_core::stage::{Aggregator, ConcatAndSplit};
@@ -143,43 +146,44 @@ pub fn pieces<T: Sequence>(item: T, longest: u64) -> impl Iterator<Item = Result
 /// let full = concat.accumulate(vec![4, 5, 6])?.expect("a full sequence");
 /// assert_eq!(full.items.into_iter().map(|piece| piece.part).collect::<Vec<_>>().concat(), [1, 2, 3, 4]);
 /// assert_eq!((concat.inputs(), concat.carry()), (vec![0], 1));
-/// let rest = concat.flush()?.expect("the rest");
-/// assert_eq!((rest.items[0].offset, &rest.items[0].part), (1, &vec![5, 6]));
+/// let last = concat.flush()?.expect("a shorter sequence");
+/// assert_eq!((last.items[0].offset, &last.items[0].part), (1, &vec![5, 6]));
 /// # Ok::<(), spdl_core::Error>(())
 /// ```
 ///
 /// # Errors
-/// An item fails with `InvalidArgument` where it is empty, or where it has no more tokens than are
-/// said to have gone out before a pipeline was resumed: the data have changed.
+/// An item fails with `InvalidArgument` if it is empty. It also fails if the resumed state records
+/// as many emitted tokens as it has, or more: the data have changed.
 #[derive(Debug)]
 pub struct ConcatAndSplit<T> {
     capacity: u64,
     drop_last: bool,
     /// The sequence that is not full.
     open: Packed<Piece<T>>,
-    /// Which items end in it.
+    /// Numbers of the items that end in the open sequence.
     ends: Vec<u64>,
-    /// The item that goes on in the next sequence, its number, and how much of it is out.
+    /// The item that continues in the next sequence: item, number, emitted tokens.
     current: Option<(T, u64, u64)>,
-    /// How much of the oldest item that is held was out with the last sequence.
+    /// Tokens of the oldest held item in the sequences so far.
     carry: u64,
-    /// How much of the first item had gone out before.
+    /// Tokens of the first item that an earlier run emitted.
     resumed: u64,
-    taken: u64,
+    accepted: u64,
     members: Vec<u64>,
     fill: FillRate,
     left_out: u64,
 }
 
 impl<T: Sequence> ConcatAndSplit<T> {
-    /// Makes sequences of `capacity` tokens, at least 1. With `drop_last`, an epoch's last one is
-    /// left out where it is shorter.
+    /// Makes sequences of `capacity` tokens, at least 1.
+    ///
+    /// With `drop_last`, a shorter last sequence of an epoch is left out.
     ///
     /// # Errors
-    /// `InvalidArgument` for a capacity of 0.
+    /// `InvalidArgument` if `capacity` is 0.
     pub fn new(capacity: u64, drop_last: bool) -> Result<Self> {
         if capacity == 0 {
-            return Err(invalid("a sequence of 0 tokens was asked for; the least is 1"));
+            return Err(invalid("the capacity of a sequence is 0; it must be at least 1"));
         }
         let (ends, members, fill) = Default::default();
         Ok(ConcatAndSplit {
@@ -190,18 +194,18 @@ impl<T: Sequence> ConcatAndSplit<T> {
             current: None,
             carry: 0,
             resumed: 0,
-            taken: 0,
+            accepted: 0,
             members,
             fill,
             left_out: 0,
         })
     }
 
-    fn give(&mut self) -> Packed<Piece<T>> {
+    fn emit(&mut self) -> Packed<Piece<T>> {
         let full = std::mem::replace(&mut self.open, Packed::new(self.capacity));
         self.fill.add(full.used(), full.capacity);
         self.members = std::mem::take(&mut self.ends);
-        self.carry = self.current.as_ref().map_or(0, |&(.., out)| out);
+        self.carry = self.current.as_ref().map_or(0, |&(.., emitted)| emitted);
         full
     }
 }
@@ -211,40 +215,40 @@ impl<T: Sequence> Aggregator<T> for ConcatAndSplit<T> {
 
     fn accumulate(&mut self, item: T) -> Result<Option<Packed<Piece<T>>>> {
         if self.current.is_some() {
-            return Err(not_all_asked_for());
+            return Err(more_not_called());
         }
-        let (length, out) = (item.tokens(), std::mem::take(&mut self.resumed));
+        let (length, emitted) = (item.tokens(), std::mem::take(&mut self.resumed));
         if length == 0 {
-            return Err(invalid("an item of 0 tokens cannot be packed; filter such items out"));
+            return Err(empty_item());
         }
-        if length <= out {
+        if length <= emitted {
             return Err(invalid(format!(
-                "{out} tokens of an item are said to have gone out before the pipeline was \
-                 resumed, but it has only {length}; the data have changed"
+                "the data have changed: the resumed state records {emitted} emitted tokens of an \
+                 item that has only {length}"
             )));
         }
-        self.carry = self.carry.max(out);
-        self.current = Some((item, self.taken, out));
-        self.taken += 1;
+        self.carry = self.carry.max(emitted);
+        self.current = Some((item, self.accepted, emitted));
+        self.accepted += 1;
         self.more()
     }
 
     fn more(&mut self) -> Result<Option<Packed<Piece<T>>>> {
-        let Some((item, number, out)) = self.current.take() else { return Ok(None) };
-        let (whole, room) = (item.tokens(), self.capacity - self.open.used());
-        let end = whole.min(out.saturating_add(room));
+        let Some((item, number, start)) = self.current.take() else { return Ok(None) };
+        let (whole, free) = (item.tokens(), self.capacity - self.open.used());
+        let end = whole.min(start.saturating_add(free));
         if end == whole {
-            let piece = match out {
+            let piece = match start {
                 0 => Piece { part: item, offset: 0, whole },
-                out => Piece::new(&item, out..whole),
+                start => Piece::new(&item, start..whole),
             };
-            self.open.push(piece, whole - out);
+            self.open.push(piece, whole - start);
             self.ends.push(number);
         } else {
-            self.open.push(Piece::new(&item, out..end), end - out);
+            self.open.push(Piece::new(&item, start..end), end - start);
             self.current = Some((item, number, end));
         }
-        Ok((self.open.used() == self.capacity).then(|| self.give()))
+        Ok((self.open.used() == self.capacity).then(|| self.emit()))
     }
 
     fn flush(&mut self) -> Result<Option<Packed<Piece<T>>>> {
@@ -256,7 +260,7 @@ impl<T: Sequence> Aggregator<T> for ConcatAndSplit<T> {
             self.ends.clear();
             self.open = Packed::new(self.capacity);
         }
-        Ok((!self.ends.is_empty()).then(|| self.give()))
+        Ok((!self.ends.is_empty()).then(|| self.emit()))
     }
 
     fn flush_more(&mut self) -> Result<Option<Packed<Piece<T>>>> {

@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::stage::grouping::law;
+use crate::stage::grouping::resume_check::run_and_resume;
 
 fn bucketer(bucketing: Bucketing) -> Bucketer<f64> {
     Bucketer::new(bucketing, |&length| length).unwrap()
@@ -9,8 +9,12 @@ fn bucketer(bucketing: Bucketing) -> Bucketer<f64> {
 
 /// The batches of an epoch: bucket and items.
 fn batches(bucketing: Bucketing, items: &[f64]) -> Vec<(usize, Vec<f64>)> {
-    let epoch = law::holds(|| bucketer(bucketing.clone()), items);
-    epoch.told.into_iter().map(|told| (told.aggregate.bucket, told.aggregate.items)).collect()
+    let epoch = run_and_resume(|| bucketer(bucketing.clone()), items);
+    epoch
+        .emitted
+        .into_iter()
+        .map(|output| (output.aggregate.bucket, output.aggregate.items))
+        .collect()
 }
 
 #[test]
@@ -23,18 +27,18 @@ fn a_boundary_belongs_to_the_bucket_below_it() {
 
 #[test]
 fn the_nearest_bucket_is_nearest_by_ratio() {
-    // Twice as wide as high is as far from 1 as twice as high as wide.
+    // The ratios 0.5 and 2 are equally far from 1.
     let bucketing = Bucketing::nearest([0.5, 1.0, 2.0]).batch_size(9);
     let items = [0.1, 0.70, 0.72, 1.41, 1.42, 9.0];
     let expected = [(0, vec![0.1, 0.70]), (1, vec![0.72, 1.41]), (2, vec![1.42, 9.0])];
     assert_eq!(batches(bucketing, &items), expected);
     let middle = Bucketing::nearest([1.0, 4.0]);
-    assert_eq!((middle.place(2.0), middle.place(2.0 + 1e-9)), (0, 1));
+    assert_eq!((middle.bucket_of(2.0), middle.bucket_of(2.0 + 1e-9)), (0, 1));
 }
 
 #[test]
 fn log_spaced_boundaries_have_a_constant_ratio() {
-    let BucketBounds::UpTo(boundaries) = Bucketing::log_spaced(30.0, 2000.0, 9).places else {
+    let BucketBounds::UpTo(boundaries) = Bucketing::log_spaced(30.0, 2000.0, 9).bounds else {
         panic!()
     };
     assert_eq!((boundaries.len(), boundaries[0], boundaries[7]), (8, 30.0, 2000.0));
@@ -46,20 +50,20 @@ fn log_spaced_boundaries_have_a_constant_ratio() {
 }
 
 #[test]
-fn a_full_bucket_goes_out_at_once_and_the_rest_in_the_order_of_buckets() {
+fn full_buckets_are_emitted_immediately_and_others_at_the_end_in_order() {
     let bucketing = Bucketing::boundaries([10.0]).batch_sizes([3, 2]);
     let items = [11.0, 1.0, 2.0, 12.0, 13.0, 3.0, 4.0];
     let expected =
         [(1, vec![11.0, 12.0]), (0, vec![1.0, 2.0, 3.0]), (0, vec![4.0]), (1, vec![13.0])];
     assert_eq!(batches(bucketing.clone(), &items), expected);
     assert_eq!(batches(bucketing.clone().drop_last(), &items), expected[..2]);
-    assert_eq!(law::holds(|| bucketer(bucketing.clone().drop_last()), &items).left_out, 2);
+    assert_eq!(run_and_resume(|| bucketer(bucketing.clone().drop_last()), &items).left_out, 2);
 }
 
 #[test]
 fn a_budget_bounds_the_padded_batch() {
     let bucketing = Bucketing::boundaries([]).budget(12);
-    // 3 × 4 = 12; 5 and 5 are 10, with 4 it would be 15; 7 alone, since 2 × 7 is 14.
+    // 3 × 4 = 12 fits; 3 × 5 = 15 and 2 × 7 = 14 do not.
     let items = [4.0, 2.0, 3.2, 5.0, 4.0, 4.0, 7.0, 1.0];
     let expected = [
         (0, vec![4.0, 2.0, 3.2]),
@@ -72,12 +76,12 @@ fn a_budget_bounds_the_padded_batch() {
 }
 
 #[test]
-fn an_item_beyond_the_budget_fails_or_goes_alone() {
+fn an_item_that_exceeds_the_budget_fails_or_is_a_batch() {
     let bucketing = Bucketing::boundaries([]).budget(10).batch_size(3);
     let items = [2.0, 11.0, 3.0, 10.0];
-    let strict = law::holds(|| bucketer(bucketing.clone()), &items);
-    assert_eq!(strict.refused, [1]);
-    let members: Vec<_> = strict.told.iter().map(|told| &told.members[..]).collect();
+    let strict = run_and_resume(|| bucketer(bucketing.clone()), &items);
+    assert_eq!(strict.rejected, [1]);
+    let members: Vec<_> = strict.emitted.iter().map(|output| &output.members[..]).collect();
     assert_eq!(members, [&[0, 2][..], &[3]]);
     let error = bucketer(bucketing.clone()).accumulate(11.0).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::LimitExceeded);
@@ -86,10 +90,10 @@ fn an_item_beyond_the_budget_fails_or_goes_alone() {
 }
 
 #[test]
-fn nothing_is_lost_where_not_all_was_asked_for() {
+fn skipping_more_is_an_error_and_loses_no_items() {
     let mut bucketer = bucketer(Bucketing::boundaries([]).budget(10));
     bucketer.accumulate(2.0).unwrap();
-    // It makes the batch too long, and one of its own.
+    // The item does not fit the open batch, and fills the next one.
     assert_eq!(bucketer.accumulate(9.0).unwrap().unwrap().items, [2.0]);
     assert_eq!(bucketer.accumulate(1.0).unwrap_err().kind(), ErrorKind::InvalidArgument);
     assert_eq!(bucketer.flush().unwrap().unwrap().items, [9.0]);
@@ -98,7 +102,7 @@ fn nothing_is_lost_where_not_all_was_asked_for() {
 }
 
 #[test]
-fn what_is_no_length_is_an_error() {
+fn an_invalid_length_is_an_error() {
     for key in [f64::NAN, f64::INFINITY, -1.0] {
         let error = bucketer(Bucketing::boundaries([]).batch_size(1)).accumulate(key).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{key}");
@@ -108,31 +112,31 @@ fn what_is_no_length_is_an_error() {
 }
 
 #[test]
-fn settings_that_make_no_sense_are_errors() {
+fn invalid_settings_are_errors() {
     let some = || Bucketing::boundaries([1.0, 2.0]);
     let wrong = [
-        (some(), "neither a batch size nor a budget"),
-        (some().batch_size(0), "0 items"),
-        (some().batch_sizes([1, 2, 0]), "0 items"),
+        (some(), "batches are unbounded"),
+        (some().batch_size(0), "batch size is 0"),
+        (some().batch_sizes([1, 2, 0]), "batch size is 0"),
         (some().batch_sizes([1, 2]), "2 batch sizes for 3 buckets"),
-        (some().budget(0), "budget of 0"),
-        (Bucketing::boundaries([2.0, 1.0]).batch_size(1), "ascending"),
-        (Bucketing::boundaries([1.0, 1.0]).batch_size(1), "ascending"),
+        (some().budget(0), "budget is 0"),
+        (Bucketing::boundaries([2.0, 1.0]).batch_size(1), "ascend"),
+        (Bucketing::boundaries([1.0, 1.0]).batch_size(1), "ascend"),
         (Bucketing::boundaries([0.0]).batch_size(1), "positive"),
         (Bucketing::boundaries([f64::NAN]).batch_size(1), "positive"),
         (Bucketing::nearest([f64::INFINITY]).batch_size(1), "positive"),
-        (Bucketing::nearest([]).batch_size(1), "no bucket"),
+        (Bucketing::nearest([]).batch_size(1), "no buckets"),
         (Bucketing::nearest([1.0]).batch_size(1).budget(5), "ratios"),
     ];
-    for (bucketing, says) in wrong {
+    for (bucketing, message) in wrong {
         let error = Bucketer::new(bucketing.clone(), |&length: &f64| length).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidArgument);
-        assert!(error.message().contains(says), "{bucketing:?}: {error}");
+        assert!(error.message().contains(message), "{bucketing:?}: {error}");
     }
 }
 
 #[test]
-fn the_fill_rate_is_the_share_that_is_not_padding() {
+fn fill_rate_is_the_share_that_is_not_padding() {
     let mut lengths = bucketer(Bucketing::boundaries([]).batch_size(3));
     for length in [1.0, 2.0, 4.0, 3.0] {
         lengths.accumulate(length).unwrap();
@@ -145,7 +149,7 @@ fn the_fill_rate_is_the_share_that_is_not_padding() {
 
 proptest! {
     #[test]
-    fn every_item_comes_out_once_within_all_bounds_from_any_point_on(
+    fn every_item_is_emitted_once_within_bounds_and_after_any_resume(
         items in prop::collection::vec(0u32..90, 0..60),
         boundaries in prop::collection::btree_set(1u32..90, 0..5),
         size in prop::option::of(1usize..6),
@@ -168,18 +172,19 @@ proptest! {
             bucketing = bucketing.drop_last();
         }
         let items: Vec<f64> = items.into_iter().map(f64::from).collect();
-        let epoch = law::holds(|| bucketer(bucketing.clone()), &items);
+        let epoch = run_and_resume(|| bucketer(bucketing.clone()), &items);
         let too_long = |length: f64| budget.is_some_and(|budget| length > budget as f64);
-        prop_assert!(epoch.refused.iter().all(|&place| too_long(items[place]) && !alone));
-        let at_most = size.unwrap_or(usize::MAX).min(budget.map_or(usize::MAX, |b| b as usize));
-        prop_assert!(epoch.most_held <= bucketing.buckets() * at_most);
+        prop_assert!(epoch.rejected.iter().all(|&index| too_long(items[index]) && !alone));
+        let max = size.unwrap_or(usize::MAX).min(budget.map_or(usize::MAX, |b| b as usize));
+        prop_assert!(epoch.max_held <= bucketing.buckets() * max);
         let (mut used, mut capacity) = (0.0, 0.0);
-        for told in &epoch.told {
-            let batch = &told.aggregate.items;
-            let named: Vec<f64> = told.members.iter().map(|&place| items[place]).collect();
-            prop_assert_eq!(batch, &named);
-            prop_assert!(told.members.is_sorted());
-            prop_assert!(batch.iter().all(|&key| bucketing.place(key) == told.aggregate.bucket));
+        for output in &epoch.emitted {
+            let batch = &output.aggregate.items;
+            let members: Vec<f64> = output.members.iter().map(|&index| items[index]).collect();
+            prop_assert_eq!(batch, &members);
+            prop_assert!(output.members.is_sorted());
+            let bucket = output.aggregate.bucket;
+            prop_assert!(batch.iter().all(|&key| bucketing.bucket_of(key) == bucket));
             let padded = batch.iter().fold(1.0, |a, &b| b.max(a)) * batch.len() as f64;
             prop_assert!(batch.len() <= size.unwrap_or(usize::MAX));
             prop_assert!(batch.len() == 1 || budget.is_none_or(|budget| padded <= budget as f64));

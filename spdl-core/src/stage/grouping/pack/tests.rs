@@ -2,24 +2,28 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::source::random::SampleRng;
-use crate::stage::grouping::law;
+use crate::stage::grouping::resume_check::run_and_resume;
 
 fn packer(packing: &Packing) -> Packer<u64> {
     Packer::new(packing.clone(), |&length| length).unwrap()
 }
 
 fn packs(packing: &Packing, items: &[u64]) -> Vec<Vec<u64>> {
-    let epoch = law::holds(|| packer(packing), items);
-    epoch.told.into_iter().map(|told| told.aggregate.items).collect()
+    let epoch = run_and_resume(|| packer(packing), items);
+    epoch.emitted.into_iter().map(|output| output.aggregate.items).collect()
 }
 
-/// The same, as places of items.
-fn places(packing: &Packing, items: &[u64]) -> Vec<Vec<usize>> {
-    law::holds(|| packer(packing), items).told.into_iter().map(|told| told.members).collect()
+/// The inputs of each sequence, as indices into the items.
+fn pack_indices(packing: &Packing, items: &[u64]) -> Vec<Vec<usize>> {
+    run_and_resume(|| packer(packing), items)
+        .emitted
+        .into_iter()
+        .map(|output| output.members)
+        .collect()
 }
 
 #[test]
-fn first_fit_takes_the_oldest_sequence_with_room_and_best_fit_the_fullest() {
+fn first_fit_selects_the_oldest_sequence_and_best_fit_the_fullest() {
     let items = [5, 7, 2, 3, 1];
     let packing = Packing::new(10);
     assert_eq!(packs(&packing.clone().first_fit(), &items), [vec![5, 2, 3], vec![7, 1]]);
@@ -27,36 +31,36 @@ fn first_fit_takes_the_oldest_sequence_with_room_and_best_fit_the_fullest() {
 }
 
 #[test]
-fn best_fit_takes_the_oldest_among_equals() {
-    assert_eq!(places(&Packing::new(10), &[6, 6, 4, 1]), [[0, 2], [1, 3]]);
+fn best_fit_selects_the_oldest_of_equally_full_sequences() {
+    assert_eq!(pack_indices(&Packing::new(10), &[6, 6, 4, 1]), [[0, 2], [1, 3]]);
 }
 
 #[test]
-fn the_fullest_goes_out_where_one_more_would_have_to_be_opened() {
+fn the_fullest_sequence_is_emitted_at_the_limit_of_open_sequences() {
     for packing in [Packing::new(10).open(2), Packing::new(10).open(2).first_fit()] {
         assert_eq!(packs(&packing, &[6, 8, 7, 4]), [vec![8], vec![6, 4], vec![7]]);
-        // The oldest among equals, and the new one where it is the fullest.
+        // The oldest of equally full sequences, and the new one if it is the fullest.
         let items = [7, 7, 6, 9, 3];
-        assert_eq!(places(&packing, &items), [vec![0], vec![3], vec![1, 4], vec![2]]);
-        // What fills a sequence by itself needs none to be opened.
+        assert_eq!(pack_indices(&packing, &items), [vec![0], vec![3], vec![1, 4], vec![2]]);
+        // An item that fills a sequence is emitted alone.
         assert_eq!(packs(&packing, &[6, 8, 10, 3]), [vec![10], vec![6, 3], vec![8]]);
     }
 }
 
 #[test]
-fn a_sequence_has_no_more_items_than_it_may() {
+fn most_items_limits_the_items_of_a_sequence() {
     let packing = Packing::new(10).most_items(2);
     assert_eq!(packs(&packing, &[1, 2, 3, 4, 5]), [vec![1, 2], vec![3, 4], vec![5]]);
 }
 
 #[test]
-fn items_that_cannot_be_packed_are_errors_and_change_nothing() {
+fn rejected_items_are_errors_and_change_nothing() {
     let mut packer = packer(&Packing::new(10));
     assert_eq!(packer.accumulate(11).unwrap_err().kind(), ErrorKind::LimitExceeded);
     assert_eq!(packer.accumulate(u64::MAX).unwrap_err().kind(), ErrorKind::LimitExceeded);
     assert_eq!(packer.accumulate(0).unwrap_err().kind(), ErrorKind::InvalidArgument);
     assert_eq!(packer.accumulate(10).unwrap().unwrap().items, [10]);
-    assert_eq!(packer.inputs(), [0], "refused items are not counted");
+    assert_eq!(packer.inputs(), [0], "rejected items are not counted");
     for packing in [Packing::new(0), Packing::new(9).open(0), Packing::new(9).most_items(0)] {
         let error = Packer::new(packing, |&length: &u64| length).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidArgument);
@@ -64,7 +68,7 @@ fn items_that_cannot_be_packed_are_errors_and_change_nothing() {
 }
 
 #[test]
-fn offsets_tell_where_items_begin() {
+fn offsets_are_cumulative_lengths() {
     let mut packer = packer(&Packing::new(10));
     packer.accumulate(3).unwrap();
     let packed = packer.accumulate(7).unwrap().unwrap();
@@ -74,7 +78,7 @@ fn offsets_tell_where_items_begin() {
 }
 
 #[test]
-fn the_fill_rate_counts_what_has_gone_out() {
+fn fill_rate_counts_emitted_sequences() {
     let mut packer = packer(&Packing::new(10));
     packer.accumulate(6).unwrap();
     assert_eq!(packer.fill_rate(), Some(FillRate { used: 0, capacity: 0 }));
@@ -84,17 +88,17 @@ fn the_fill_rate_counts_what_has_gone_out() {
     assert_eq!(packer.fill_rate(), Some(FillRate { used: 17, capacity: 20 }));
 }
 
-/// How many sequences an epoch makes.
+/// Number of sequences in an epoch.
 fn count(packing: &Packing, items: &[u64]) -> u64 {
     let mut packer = packer(packing);
     let full = items.iter().filter(|&&item| packer.accumulate(item).unwrap().is_some()).count();
-    let rest = std::iter::from_fn(|| packer.flush_more().unwrap()).count();
-    (full + rest) as u64
+    let flushed = std::iter::from_fn(|| packer.flush_more().unwrap()).count();
+    (full + flushed) as u64
 }
 
 #[test]
-fn packing_comes_close_to_the_least_number_of_sequences() {
-    // No packing needs fewer than the tokens fill. Lengths from 1 to half a sequence.
+fn packing_is_close_to_the_lower_bound_of_sequences() {
+    // The lower bound is tokens / capacity. Lengths are 1 to half the capacity.
     let mut rng = SampleRng::new(0, crate::source::sample::SampleId::default(), "lengths");
     let items: Vec<u64> = (0..20_000).map(|_| 1 + (rng.unit() * 512.0) as u64).collect();
     let least = items.iter().sum::<u64>().div_ceil(1024);
@@ -103,9 +107,8 @@ fn packing_comes_close_to_the_least_number_of_sequences() {
     assert!(over(packing.clone()) < 0.01, "best fit: {}", over(packing.clone()));
     assert!(over(packing.clone().first_fit()) < 0.01);
     let one = over(packing.clone().open(1));
-    assert!((0.1..0.4).contains(&one), "one open sequence wastes a quarter of an item: {one}");
-    // Long items, then those that just fill the rest of each: a packing without any loss, which
-    // best fit finds, since the fullest with room is the one that it fills.
+    assert!((0.1..0.4).contains(&one), "with one open sequence: {one}");
+    // Long items, then items that exactly fill the remainders. Best fit finds the perfect packing.
     let pairs: Vec<u64> = (0..1000_u64)
         .flat_map(|group| {
             let short = move |n: u64| 100 + (7 * group + 37 * n) % 400;
@@ -119,7 +122,7 @@ fn packing_comes_close_to_the_least_number_of_sequences() {
 
 proptest! {
     #[test]
-    fn every_item_comes_out_once_within_all_bounds_from_any_point_on(
+    fn every_item_is_emitted_once_within_bounds_and_after_any_resume(
         items in prop::collection::vec(0u64..40, 0..60),
         capacity in 1u64..40,
         open in 1usize..6,
@@ -133,23 +136,23 @@ proptest! {
         if let Some(most) = most_items {
             packing = packing.most_items(most);
         }
-        let epoch = law::holds(|| packer(&packing), &items);
-        prop_assert!(epoch.refused.iter().all(|&at| items[at] == 0 || items[at] > capacity));
+        let epoch = run_and_resume(|| packer(&packing), &items);
+        prop_assert!(epoch.rejected.iter().all(|&at| items[at] == 0 || items[at] > capacity));
         prop_assert_eq!(epoch.left_out, 0);
-        prop_assert!(epoch.most_held as u64 <= open as u64 * (capacity - 1));
-        for told in &epoch.told {
-            let pack = &told.aggregate;
-            let named: Vec<u64> = told.members.iter().map(|&place| items[place]).collect();
-            prop_assert_eq!(&pack.items, &named);
-            prop_assert!(told.members.is_sorted());
-            prop_assert!(pack.used() <= capacity && pack.used() == named.iter().sum::<u64>());
-            prop_assert_eq!(pack.lengths().collect::<Vec<_>>(), named);
+        prop_assert!(epoch.max_held as u64 <= open as u64 * (capacity - 1));
+        for output in &epoch.emitted {
+            let pack = &output.aggregate;
+            let members: Vec<u64> = output.members.iter().map(|&index| items[index]).collect();
+            prop_assert_eq!(&pack.items, &members);
+            prop_assert!(output.members.is_sorted());
+            prop_assert!(pack.used() <= capacity && pack.used() == members.iter().sum::<u64>());
+            prop_assert_eq!(pack.lengths().collect::<Vec<_>>(), members);
             prop_assert!(pack.items.len() <= most_items.unwrap_or(usize::MAX));
         }
-        // At no time could two open sequences have been one: so more than half is used.
-        let used: u64 = epoch.told.iter().map(|told| told.aggregate.used()).sum();
-        if most_items.is_none() && open == 5 && epoch.told.len() <= 5 && epoch.told.len() > 1 {
-            prop_assert!(2 * used > capacity * (epoch.told.len() as u64 - 1));
+        // No two open sequences fit into one, so more than half of the capacity is used.
+        let used: u64 = epoch.emitted.iter().map(|output| output.aggregate.used()).sum();
+        if most_items.is_none() && open == 5 && epoch.emitted.len() <= 5 && epoch.emitted.len() > 1 {
+            prop_assert!(2 * used > capacity * (epoch.emitted.len() as u64 - 1));
         }
     }
 }
