@@ -1,4 +1,4 @@
-//! The verdict: what holds the pipeline back, in one sentence.
+//! [`Limit`]: the bottleneck of a pipeline, and what to change.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,77 +10,78 @@ use crate::observe::statistics::{
     ConsumerStatistics, QueueStatistics, StageStatistics, Statistics,
 };
 
-/// From this share of its capacity on, something counts as saturated.
+/// A resource is saturated above this share of its capacity.
 const SATURATED: f64 = 0.85;
-/// From this share of its budget on, memory may be what limits,
+/// Memory is a bottleneck above this share of the budget in use,
 const MEMORY_SPENT: f64 = 0.95;
-/// where stages waited for it for more than this share of the time.
+/// if a stage also waited for memory for more than this share of the time.
 const MEMORY_WAITED: f64 = 0.5;
-/// Before so much of the time has passed since the start-up, a queue says nothing about the consumer.
+/// Minimum share of the time after start-up before the last queue describes the consumer.
 const SETTLED: f64 = 0.1;
 
-/// What limits a pipeline's rate. Displayed, it is a sentence for people.
+/// The bottleneck of a pipeline. `Display` writes it as a sentence with advice.
 #[non_exhaustive]
 #[derive(Clone, Debug, PartialEq)]
 pub enum Limit {
-    /// Too little has happened to say.
+    /// The pipeline has not run long enough.
     Unknown,
-    /// Nothing was delivered, since everything failed that came to this stage.
+    /// No item was delivered, because all items failed in a stage.
     AllFailed {
-        /// The stage: the first of its kind.
+        /// The first stage in which all items failed.
         stage: Arc<str>,
-        /// How many items it had, all of which failed.
+        /// Number of items of the stage.
         items: u64,
     },
-    /// A batch was nearly always ready: the pipeline is fast enough.
+    /// The consumer: a batch was ready more than 85 % of the time.
     Consumer {
-        /// The share of the time in which something was ready, in 0..=1.
+        /// The share of the time in which a batch was ready, in 0..=1.
         readiness: f64,
     },
-    /// The worker threads, or as many of them as there are CPUs, are busy nearly all the time.
+    /// The CPU: worker threads, at most one per CPU, are busy more than 85 % of the time.
     Cpu {
-        /// The share of that time, in 0..=1.
+        /// The share of the time in which the threads are busy, in 0..=1.
         busy: f64,
-        /// The number of worker threads.
+        /// Number of worker threads.
         threads: usize,
-        /// How many CPUs the process may use.
+        /// Number of CPUs that the process may use.
         cpus: usize,
-        /// The stage that uses most of it.
+        /// The stage with the most busy time.
         stage: Arc<str>,
-        /// That stage's part of the pool's busy time, in 0..=1.
+        /// Its share of the pool's busy time, in 0..=1.
         part: f64,
     },
-    /// The memory budget is spent, and stages wait for it.
+    /// The memory budget: more than 95 % of it is used, and stages wait for memory for more than
+    /// half of the time.
     Memory {
         /// The budget in bytes.
         budget: usize,
-        /// The largest part of it that was in use at once, in 0..=1.
+        /// The largest share of the budget in use at a time, in 0..=1.
         used: f64,
         /// The share of the time in which a stage waited for memory, in 0..=1.
         waited: f64,
     },
-    /// A stage is at its own concurrency limit while CPUs are free.
+    /// The concurrency of a stage: more than 85 % of it is used, although CPUs are free.
     Concurrency {
         /// The stage.
         stage: Arc<str>,
-        /// Its limit.
+        /// The concurrency of the stage.
         concurrency: usize,
-        /// The share of the limit that was in use, in 0..=1.
+        /// The share of the concurrency in use, in 0..=1.
         busy: f64,
-        /// Whether it waits rather than computes.
+        /// Whether the stage waits (async) rather than computes.
         waits: bool,
     },
-    /// Nothing is saturated.
+    /// No resource is saturated.
     Balance {
-        /// The stage whose concurrency is in use most.
+        /// The stage with the largest share of its concurrency in use.
         stage: Arc<str>,
-        /// The share of its concurrency that was in use, in 0..=1.
+        /// That share, in 0..=1.
         busy: f64,
     },
 }
 
 impl Statistics {
-    /// What limits the pipeline's rate.
+    /// The bottleneck of the pipeline since its start.
     pub fn limit(&self) -> Limit {
         MeasuredPipeline {
             elapsed: self.elapsed,
@@ -96,7 +97,7 @@ impl Statistics {
 }
 
 impl Interval {
-    /// What limited the pipeline's rate in this interval.
+    /// The bottleneck of the pipeline in this interval.
     pub fn limit(&self) -> Limit {
         MeasuredPipeline {
             elapsed: self.length,
@@ -111,7 +112,7 @@ impl Interval {
     }
 }
 
-/// What a verdict is based on.
+/// The measurements that determine the limit.
 struct MeasuredPipeline<'a> {
     elapsed: Duration,
     threads: usize,
@@ -133,9 +134,9 @@ impl MeasuredPipeline<'_> {
         }
         let on_pool = || self.stages.iter().filter(|stage| stage.kind.uses_cpu_pool());
         let pool_busy: f64 = on_pool().map(|stage| stage.busy.as_secs_f64()).sum();
-        // A thread that waits for a CPU in the middle of its work counts as busy, too.
-        let at_once = self.threads.min(self.cpus).max(1);
-        let pool_share = pool_busy / (self.elapsed.as_secs_f64() * at_once as f64);
+        // A preempted thread counts as busy, so at most one thread per CPU is considered.
+        let parallel = self.threads.min(self.cpus).max(1);
+        let pool_share = pool_busy / (self.elapsed.as_secs_f64() * parallel as f64);
         let heaviest = on_pool().max_by_key(|stage| stage.busy);
         if let (true, Some(stage)) = (pool_share > SATURATED, heaviest) {
             return Limit::Cpu {
@@ -146,7 +147,7 @@ impl MeasuredPipeline<'_> {
                 part: stage.busy.as_secs_f64() / pool_busy,
             };
         }
-        // A stage may hold its slots while it waits for memory, so this comes before those.
+        // A stage that waits for memory also uses its concurrency, so memory is checked first.
         if let Some(limit) = self.memory_limit() {
             return limit;
         }
@@ -166,16 +167,16 @@ impl MeasuredPipeline<'_> {
         }
     }
 
-    /// That nothing came of any item, if so.
+    /// The first stage in which all items failed, if no item was delivered.
     fn all_failed(&self) -> Option<Limit> {
-        let fails = |stage: &&StageStatistics| {
+        let failed = |stage: &&StageStatistics| {
             stage.failures > 0 && stage.failures == stage.items && stage.items_out == 0
         };
-        let stage = self.stages.iter().find(fails).filter(|_| self.consumer.items == 0)?;
+        let stage = self.stages.iter().find(failed).filter(|_| self.consumer.items == 0)?;
         Some(Limit::AllFailed { stage: Arc::clone(&stage.name), items: stage.items })
     }
 
-    /// Whether the start-up is long enough ago for the last queue to be typical.
+    /// Whether enough time has passed since the start-up.
     fn is_settled(&self) -> bool {
         let first_wait = self.queues.last().map_or(Duration::ZERO, |queue| queue.first_wait);
         self.elapsed.saturating_sub(first_wait) >= self.elapsed.mul_f64(SETTLED)
@@ -199,12 +200,14 @@ impl MeasuredPipeline<'_> {
 impl fmt::Display for Limit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let percent = |share: f64| (share * 100.0).round();
-        let part_of_it = |part: f64| match percent(part) {
+        let share_text = |part: f64| match percent(part) {
             100.0 => "all".to_owned(),
             percent => format!("{percent} %"),
         };
         match self {
-            Limit::Unknown => write!(f, "Too little has run to say what limits."),
+            Limit::Unknown => {
+                write!(f, "The pipeline has not run long enough to find the bottleneck.")
+            }
             Limit::AllFailed { stage, items } => write!(
                 f,
                 "Nothing was delivered: {items} of {items} item{} failed in stage {stage:?}.",
@@ -212,51 +215,52 @@ impl fmt::Display for Limit {
             ),
             Limit::Consumer { readiness } => write!(
                 f,
-                "The consumer limits: a batch was ready {} % of the time.",
+                "The consumer is the bottleneck: a batch was ready {} % of the time.",
                 percent(*readiness)
             ),
             Limit::Cpu { threads, cpus, stage, part, .. } if threads > cpus => write!(
                 f,
-                "The CPU limits: {threads} worker threads share {cpus} CPU{} and wait for {} most \
-                 of the time, {} of it in stage {stage:?}; only more cores or less work per sample \
-                 would help, and fewer threads would save memory.",
+                "The CPU is the bottleneck: {threads} worker threads share {cpus} CPU{}, and {} of \
+                 the work is in stage {stage:?}. Use more cores, or reduce the work per sample; \
+                 fewer threads would save memory.",
                 if *cpus == 1 { "" } else { "s" },
-                if *cpus == 1 { "it" } else { "them" },
-                part_of_it(*part),
+                share_text(*part),
             ),
             Limit::Cpu { busy, threads, stage, part, .. } => write!(
                 f,
-                "The CPU limits: the {threads} worker thread{} {} busy {} % of the time, {} of it \
-                 in stage {stage:?}; only more cores or less work per sample would help.",
+                "The CPU is the bottleneck: the {threads} worker thread{} {} busy {} % of the \
+                 time, and {} of the work is in stage {stage:?}. Use more cores, or reduce the \
+                 work per sample.",
                 if *threads == 1 { "" } else { "s" },
                 if *threads == 1 { "is" } else { "are" },
                 percent(*busy),
-                part_of_it(*part),
+                share_text(*part),
             ),
             Limit::Memory { budget, used, waited } => write!(
                 f,
-                "The memory budget limits: {} % of its {budget} bytes were in use, and stages \
-                 waited for memory {} % of the time; raise the budget, or make the queues shorter.",
+                "The memory budget is the bottleneck: {} % of its {budget} bytes were in use, and \
+                 stages waited for memory {} % of the time. Raise the budget, or shorten the \
+                 queues.",
                 percent(*used),
                 percent(*waited)
             ),
             Limit::Concurrency { stage, concurrency, busy, waits: true } => write!(
                 f,
-                "Stage {stage:?} limits: its {concurrency} slots in flight are taken {} % of the \
-                 time while CPUs are free; raise its concurrency.",
+                "Stage {stage:?} is the bottleneck: {} % of its concurrency of {concurrency} is in \
+                 use while CPUs are free; raise its concurrency.",
                 percent(*busy)
             ),
             Limit::Concurrency { stage, concurrency, busy, waits: false } => write!(
                 f,
-                "Stage {stage:?} limits: at concurrency {concurrency} it is busy {} % of the time \
-                 while CPUs are free; raise its concurrency.",
+                "Stage {stage:?} is the bottleneck: with a concurrency of {concurrency}, it is \
+                 busy {} % of the time while CPUs are free; raise its concurrency.",
                 percent(*busy)
             ),
             Limit::Balance { stage, busy } => write!(
                 f,
                 "Nothing is saturated; the busiest stage, {stage:?}, uses {} % of its \
-                 concurrency. Starting up, waiting for each other, or other programs on this \
-                 machine take the rest.",
+                 concurrency. Start-up, waits between stages, or other programs take the \
+                 remaining time.",
                 percent(*busy)
             ),
         }
@@ -298,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn each_limit_is_named() {
+    fn saturated_resources_are_reported() {
         let busy_cpu = [("fetch", StageKind::Async, 8, 20.0), ("decode", StageKind::Fill, 2, 19.5)];
         assert_eq!(
             statistics(&busy_cpu, 9.0).limit(),
@@ -317,8 +321,8 @@ mod tests {
     }
 
     #[test]
-    fn more_threads_than_cpus_do_not_hide_that_the_cpu_limits() {
-        // 16 threads on 2 CPUs: in work, or waiting for a CPU in the middle of it, half of the time.
+    fn cpu_is_the_bottleneck_with_more_threads_than_cpus() {
+        // 16 threads on 2 CPUs are busy or preempted half of the time.
         let mut crowded = statistics(&[("decode", StageKind::Fill, 16, 85.0)], 9.0);
         crowded.threads = 16;
         let limit = crowded.limit();
@@ -329,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn a_spent_memory_budget_limits_where_stages_wait_for_it() {
+    fn memory_is_the_bottleneck_if_stages_wait_for_it() {
         let stages = [("fetch", StageKind::Async, 8, 78.0), ("decode", StageKind::Fill, 2, 4.0)];
         let of = |peak_bytes, waited| {
             let mut statistics = statistics(&stages, 9.0);
@@ -342,12 +346,12 @@ mod tests {
         assert_eq!(limit, Limit::Memory { budget: 1000, used: 0.98, waited: 0.6 });
         let text = limit.to_string();
         assert!(text.contains("98 % of its 1000 bytes") && text.contains("60 %"), "{text}");
-        assert!(matches!(of(940, 6), Limit::Concurrency { .. }), "there was memory left");
-        assert!(matches!(of(1000, 4), Limit::Concurrency { .. }), "few waited for it");
+        assert!(matches!(of(940, 6), Limit::Concurrency { .. }), "memory was available");
+        assert!(matches!(of(1000, 4), Limit::Concurrency { .. }), "waits were short");
     }
 
     #[test]
-    fn memory_that_a_slow_consumer_or_the_cpu_holds_does_not_limit() {
+    fn memory_is_no_bottleneck_behind_a_slow_consumer_or_a_busy_cpu() {
         let memory = MemoryStatistics {
             limit_bytes: 1000,
             peak_bytes: 1000,
@@ -363,13 +367,13 @@ mod tests {
     }
 
     #[test]
-    fn a_run_that_has_just_started_blames_no_consumer() {
+    fn consumer_is_no_bottleneck_just_after_the_start() {
         let decode = [("decode", StageKind::Fill, 2, 19.5)];
         let mut statistics = statistics(&decode, 9.95);
         statistics.queues[0].first_wait = Duration::from_millis(9_950);
         assert_eq!(statistics.data_readiness(), 1.0);
         assert!(matches!(statistics.limit(), Limit::Cpu { .. }), "{}", statistics.limit());
-        // With as much time again, the consumer is what limits.
+        // After twice the time, the consumer is the bottleneck.
         statistics.elapsed = Duration::from_secs(20);
         assert!(matches!(statistics.limit(), Limit::Consumer { readiness } if readiness == 1.0));
         statistics.consumer.items = 0;
@@ -377,12 +381,12 @@ mod tests {
     }
 
     #[test]
-    fn where_everything_failed_that_is_the_verdict() {
+    fn a_stage_in_which_all_items_failed_is_reported() {
         let stages = [("fetch", StageKind::Async, 8, 3.0), ("decode", StageKind::Fill, 2, 0.2)];
         let mut failed = statistics(&stages, 9.0);
         failed.consumer.items = 0;
         (failed.stages[1].failures, failed.stages[1].items_out) = (99, 0);
-        // One item may be on its way to the consumer.
+        // One item may be in flight to the consumer.
         assert_eq!(failed.limit(), Limit::Unknown);
         failed.stages[1].failures = 100;
         assert_eq!(failed.limit(), Limit::AllFailed { stage: "decode".into(), items: 100 });
@@ -393,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interval_has_a_verdict_of_its_own() {
+    fn an_interval_has_a_limit() {
         let whole = statistics(&[("decode", StageKind::Fill, 2, 19.5)], 9.0);
         let interval = Interval {
             length: whole.elapsed,

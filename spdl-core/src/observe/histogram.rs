@@ -1,16 +1,19 @@
-//! Durations in constant memory.
+//! Log-linear histogram of durations, with lock-free recording and constant memory.
 
-// Counters that nobody waits for or decides by stay out of the model checkers' sight.
+// Not `crate::sync`: model checkers need not explore counters that no decision depends on.
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Sixteen buckets per power of two: a quantile is off by at most 1/16 of its value.
+/// 16 buckets per power of two: the relative error of a quantile is at most 1/16.
 const STEPS_BITS: u32 = 4;
 const STEPS: usize = 1 << STEPS_BITS;
-/// Up to 2^40 ns, 18 minutes; longer counts as that.
+/// Covers up to 2^40 ns, 18 minutes; the last bucket also has all longer durations.
 const BUCKETS: usize = STEPS * (40 - STEPS_BITS as usize + 1);
 
-/// How long something took: the median and the tail.
+/// Quantiles of durations: the median and the tail.
+///
+/// All but `max` are approximate, with a relative error of at most 1/16, up to 18 minutes. All are
+/// 0 if no duration was recorded.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
@@ -29,7 +32,7 @@ pub struct Quantiles {
     pub max: Duration,
 }
 
-/// Counts durations in logarithmic buckets; any number of threads may record at once.
+/// Counts durations in log-linear buckets; threads record concurrently without a lock.
 #[derive(Debug)]
 pub(crate) struct Histogram {
     counts: Box<[AtomicU64]>,
@@ -44,7 +47,7 @@ impl Default for Histogram {
 }
 
 impl Histogram {
-    /// Counts `times` values of `each`.
+    /// Records `times` values of `each`.
     pub(crate) fn record(&self, each: Duration, times: u64) {
         let nanos = saturating_nanos(each);
         self.counts[bucket(nanos)].fetch_add(times, Ordering::Relaxed);
@@ -53,14 +56,14 @@ impl Histogram {
         }
     }
 
-    /// The counts as they are now.
+    /// A copy of the current counts.
     pub(crate) fn counts(&self) -> Counts {
         let counts = self.counts.iter().map(|n| n.load(Ordering::Relaxed)).collect();
         Counts { counts, max: self.max.load(Ordering::Relaxed) }
     }
 }
 
-/// The counts of a [`Histogram`] at one moment, or one that a single owner, a lock say, records in.
+/// A snapshot of a [`Histogram`], or a histogram for a single thread or inside a lock.
 #[derive(Clone, Debug)]
 pub(crate) struct Counts {
     counts: Box<[u64]>,
@@ -74,7 +77,7 @@ impl Default for Counts {
 }
 
 impl Counts {
-    /// Counts `times` values of `each`. Allocates nothing.
+    /// Records `times` values of `each`. Does not allocate.
     pub(crate) fn record(&mut self, each: Duration, times: u64) {
         if times == 0 {
             return;
@@ -84,11 +87,11 @@ impl Counts {
         self.max = self.max.max(nanos);
     }
 
-    /// What was counted after `earlier`, which is a state of the same histogram.
+    /// The counts since `earlier`, a snapshot of the same histogram.
     pub(crate) fn since(&self, earlier: &Counts) -> Counts {
         let pairs = self.counts.iter().zip(&earlier.counts);
         let counts: Box<[u64]> = pairs.map(|(now, then)| now.saturating_sub(*then)).collect();
-        // Exact where it is a new largest value; of any other only the bucket is known.
+        // Exact if the maximum is new; otherwise only its bucket is known.
         let last = counts.iter().rposition(|&n| n > 0);
         let max = last.map_or(0, |bucket| highest(bucket).min(self.max));
         Counts { counts, max }
@@ -137,7 +140,7 @@ fn middle(bucket: usize) -> u64 {
     low + (1u64 << shift) / 2
 }
 
-/// The largest value that falls into a bucket; the last one holds all that are longer.
+/// The largest value in a bucket; unbounded for the last bucket.
 fn highest(bucket: usize) -> u64 {
     if bucket < STEPS {
         return bucket as u64;
@@ -156,13 +159,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_bucket_is_off_by_a_sixteenth_at_most(nanos in 0u64..(1 << 40)) {
+        fn relative_error_of_a_bucket_is_at_most_a_sixteenth(nanos in 0u64..(1 << 40)) {
             let near = middle(bucket(nanos));
             prop_assert!(near.abs_diff(nanos) as f64 <= nanos as f64 / 16.0, "{} {}", nanos, near);
         }
 
         #[test]
-        fn a_value_is_at_most_the_highest_of_its_bucket(nanos in 0u64..=u64::MAX) {
+        fn a_value_is_within_the_bounds_of_its_bucket(nanos in 0u64..=u64::MAX) {
             let bucket = bucket(nanos);
             prop_assert!(nanos <= highest(bucket));
             prop_assert!(bucket == 0 || nanos > highest(bucket - 1));
@@ -170,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn quantiles_of_an_interval_forget_what_was_before() {
+    fn quantiles_of_an_interval_exclude_earlier_values() {
         let histogram = Histogram::default();
         histogram.record(Duration::from_millis(50), 1_000);
         let before = histogram.counts();
@@ -190,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_largest_value_of_an_interval_is_exact() {
+    fn a_new_maximum_of_an_interval_is_exact() {
         let mut counts = Counts::default();
         counts.record(Duration::from_nanos(1_234_567), 3);
         let before = counts.clone();
@@ -203,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn quantiles_of_a_known_spread() {
+    fn quantiles_of_a_known_distribution() {
         let histogram = Histogram::default();
         for micros in 1..=100 {
             histogram.record(Duration::from_micros(micros), 1);
@@ -220,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_and_the_extremes_are_fine() {
+    fn quantiles_of_no_values_and_of_extreme_values() {
         let histogram = Histogram::default();
         assert_eq!(histogram.counts().quantiles(), Quantiles::default());
         histogram.record(Duration::ZERO, 1);

@@ -1,10 +1,10 @@
-//! Code of the user's around stages and items: to trace, to count, to check.
+//! [`Hook`]: callbacks before and after stages and items.
 
 use std::fmt::{self, Debug};
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, OnceLock};
-// Numbers for display, and calls that are made once: nothing for a model checker to explore.
+// Not `crate::sync`: model checkers need not explore these.
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -15,30 +15,34 @@ use crate::item::ItemHeader;
 use crate::observe::statistics::StageKind;
 use crate::source::sample::SampleId;
 
-/// Is told what a pipeline does, stage by stage and item by item.
+/// Callbacks of a pipeline, called before and after each stage and each item.
 ///
-/// All methods do nothing by default. They are called on the threads that do the work, for several
-/// items at once, and what they do is part of an item's time: keep them short. For each stage the
-/// calls come in this order: `stage_started` once, before its first item; `before_item` and
-/// `after_item` in pairs; `stage_ended` once, after its last item, also where the pipeline is
-/// stopped, fails or is dropped. An `after_item` follows each `before_item` that returned `Ok`, also
-/// where the item failed, panicked or was cut short by the end. Of a source only the life is told,
-/// since its items begin there.
+/// All methods do nothing by default. Worker threads call them concurrently, and their time is part
+/// of an item's processing time: keep them short. The order of calls for a stage is:
 ///
-/// For a stage that computes, both calls for an item come from the same thread, and between them
-/// that thread may process items of stages nearer to the consumer. For one that waits, they may come
-/// from different threads.
+/// 1. `stage_started` once, before its first item
+/// 2. `before_item` and `after_item` in pairs; sources have no such calls
+/// 3. `stage_ended` once, after its last item, even if the pipeline is stopped, fails or is dropped
 ///
-/// Several hooks nest: `before` and `started` are called in the order in which the hooks were given,
-/// `after` and `ended` in the reverse. A hook that panics is caught; the panic becomes an error of
-/// kind [`Panicked`](ErrorKind::Panicked).
+/// Each `before_item` that returns `Ok` is followed by an `after_item`, even if the item fails,
+/// panics or is interrupted by the end of the pipeline.
+///
+/// # Threads
+/// For a stage that computes, the same thread makes both calls for an item. Between them, the
+/// thread may process items of downstream stages. For an async stage, different threads may make
+/// the two calls.
+///
+/// # Several hooks
+/// Hooks nest. `stage_started` and `before_item` are called in the order in which the hooks were
+/// added, `after_item` and `stage_ended` in reverse order. A panic of a hook is caught and becomes
+/// an error of kind [`Panicked`](ErrorKind::Panicked).
 ///
 /// ```
 /// use spdl_core::Hook;
 /// use spdl_core::observe::{ItemInfo, ItemOutcome, StageInfo};
 /// use std::sync::atomic::{AtomicU64, Ordering};
 ///
-/// /// Counts the items that took too long.
+/// /// Counts slow items.
 /// #[derive(Debug, Default)]
 /// struct Slow(AtomicU64);
 /// impl Hook for Slow {
@@ -51,38 +55,39 @@ use crate::source::sample::SampleId;
 /// }
 /// ```
 pub trait Hook: Debug + Send + Sync + 'static {
-    /// A stage begins its life: before its first item, once for all its instances and epochs.
+    /// Called before the first item of a stage, once for all its instances and epochs.
     ///
     /// # Errors
-    /// An error ends the pipeline.
+    /// Any error ends the pipeline.
     fn stage_started(&self, stage: &StageInfo) -> Result<()> {
         let _ = stage;
         Ok(())
     }
 
-    /// A stage has ended. Called for each `stage_started` that returned `Ok`.
+    /// Called after the last item of a stage, if `stage_started` returned `Ok`.
     fn stage_ended(&self, stage: &StageInfo) {
         let _ = stage;
     }
 
-    /// Whether it is to be told of items just now: asked before each, and quick. Where no hook of a
-    /// pipeline wants that, nothing is measured and nobody told; where one does, all are told, of
-    /// `before_item` and of `after_item`. Default: yes.
+    /// Whether to call `before_item` and `after_item`. Default: `true`.
+    ///
+    /// Called before each item, so it must be fast. If any hook of the pipeline returns `true`, the
+    /// item methods of all hooks are called. Otherwise the item is not measured.
     fn wants_items(&self) -> bool {
         true
     }
 
-    /// An item is about to be processed.
+    /// Called before an item is processed.
     ///
     /// # Errors
-    /// An error is a failure of the item, which then is not processed; the stage's policy decides
-    /// what follows.
+    /// Any error fails the item before it is processed, and the stage's failure policy decides what
+    /// follows.
     fn before_item(&self, stage: &StageInfo, item: &ItemInfo<'_>) -> Result<()> {
         let _ = (stage, item);
         Ok(())
     }
 
-    /// An item was processed, or failed.
+    /// Called after an item was processed or failed.
     fn after_item(&self, stage: &StageInfo, item: &ItemInfo<'_>, outcome: ItemOutcome<'_>) {
         let _ = (stage, item, outcome);
     }
@@ -110,25 +115,24 @@ impl<H: Hook + ?Sized> Hook for Arc<H> {
     }
 }
 
-/// Which stage of which pipeline. Displayed, it reads `0:1:decode[4]`: pipeline, position, name and
-/// concurrency.
+/// A stage of a pipeline. `Display` writes pipeline, index, name and concurrency: `0:1:decode[4]`.
 #[non_exhaustive]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StageInfo {
     /// The pipeline's number in this process, counted from 0 in the order of building.
     pub pipeline: u64,
-    /// The stage's position, counted from the source, which is 0.
+    /// The stage's index in the pipeline; the source has index 0.
     pub index: usize,
     /// The name given to the builder.
     pub name: Arc<str>,
-    /// What kind of work it does.
+    /// The kind of the stage.
     pub kind: StageKind,
-    /// How many items it may work on at once, as of the start.
+    /// The concurrency of the stage when the pipeline starts.
     pub concurrency: usize,
 }
 
 impl StageInfo {
-    /// For calling a hook by hand, in its tests say.
+    /// Creates the information for a direct call of a hook, for example in a test.
     pub fn new(
         pipeline: u64,
         index: usize,
@@ -146,51 +150,51 @@ impl fmt::Display for StageInfo {
     }
 }
 
-/// Which item.
+/// The id and the key of an item.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ItemInfo<'a> {
-    /// Who it is.
+    /// Epoch and position of the item.
     pub id: SampleId,
-    /// What people call it: a path, an object key.
+    /// The item's key, such as a path or an object key, if the source provides one.
     pub key: Option<&'a str>,
 }
 
 impl<'a> ItemInfo<'a> {
-    /// For calling a hook by hand, in its tests say.
+    /// Creates the information for a direct call of a hook, for example in a test.
     pub fn new(id: SampleId, key: Option<&'a str>) -> Self {
         ItemInfo { id, key }
     }
 }
 
-/// How processing an item went.
+/// The result and the time of processing an item.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug)]
 pub struct ItemOutcome<'a> {
-    /// Whether it was processed, and if not, why. An item that was cut short because the pipeline
-    /// ends has an error of kind [`Stopped`](ErrorKind::Stopped).
+    /// The error if the item failed. An item that the end of the pipeline interrupted has an error
+    /// of kind [`Stopped`](ErrorKind::Stopped).
     pub result: Result<(), &'a Error>,
-    /// When it began: before the first hook's `before_item`.
+    /// Start of processing, before the first hook's `before_item`.
     pub began: Instant,
-    /// How long it took since then.
+    /// Time since `began`.
     pub elapsed: Duration,
 }
 
 impl<'a> ItemOutcome<'a> {
-    /// For calling a hook by hand, in its tests say: of an item that ends now.
+    /// Creates the outcome of an item that ends now, for a direct call of a hook.
     pub fn new(result: Result<(), &'a Error>, elapsed: Duration) -> Self {
         let now = Instant::now();
         ItemOutcome { result, began: now.checked_sub(elapsed).unwrap_or(now), elapsed }
     }
 }
 
-/// A number for a new pipeline, unlike all others in this process.
+/// A number for a new pipeline, unique in this process.
 pub(crate) fn next_pipeline() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// The hooks of one stage. Where there are none, each call is one branch.
+/// The hooks of one stage. Without hooks, each call costs one branch.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Hooks(Option<Arc<StageHooks>>);
 
@@ -203,7 +207,6 @@ struct StageHooks {
 }
 
 impl Hooks {
-    /// The hooks of a pipeline, for one of its stages.
     pub(crate) fn new(hooks: &Arc<[Arc<dyn Hook>]>, stage: StageInfo) -> Self {
         let with_hooks = || StageHooks {
             hooks: Arc::clone(hooks),
@@ -214,12 +217,13 @@ impl Hooks {
         Hooks((!hooks.is_empty()).then(|| Arc::new(with_hooks())))
     }
 
-    /// Says that the stage begins, the first time it is called; whoever calls it meanwhile waits
-    /// until the hooks have been told. Where one of them refuses, those before it are told of the
-    /// end.
+    /// Calls `stage_started` of all hooks, once. Concurrent callers wait until the calls are done.
+    ///
+    /// If a hook fails, `stage_ended` of the hooks before it is called.
     ///
     /// # Errors
-    /// The hook's own, or `Panicked` where it panicked, each time. The pipeline is to end with it.
+    /// Every call returns the hook's error, or `Panicked` if it panicked. The pipeline must end with
+    /// this error.
     pub(crate) fn started_once(&self) -> Result<()> {
         match &self.0 {
             Some(hooks) => hooks.started.get_or_init(|| hooks.start()).clone(),
@@ -227,19 +231,19 @@ impl Hooks {
         }
     }
 
-    /// Says that the stage has ended, once, if it ever began. The last copy does it at the latest
-    /// when it is dropped. All hooks are told, whatever happens in one of them.
+    /// Calls `stage_ended` of all hooks, once, if the stage has started. Also called when the last
+    /// clone is dropped.
     ///
     /// # Errors
-    /// `Panicked` where a hook panicked. The pipeline is to end with it.
+    /// `Panicked` if a hook panicked. The pipeline must end with this error.
     pub(crate) fn ended(&self) -> Result<()> {
         self.0.as_ref().map_or(Ok(()), |hooks| hooks.end())
     }
 
-    /// Processes an item between the hooks. A panic goes on after the hooks were told of it.
+    /// Calls `before_item`, `work` and `after_item`. A panic of `work` is resumed after the hooks.
     ///
     /// # Errors
-    /// A failure of the item: that of `work`, the refusal of a hook, or the panic of one.
+    /// The error of `work` or of `before_item`, or `Panicked` if a hook panicked.
     pub(crate) fn item<'a, R>(
         &'a self,
         item: impl Into<ItemInfo<'a>>,
@@ -250,8 +254,8 @@ impl Hooks {
         entered.leave(catch_unwind(AssertUnwindSafe(work)))
     }
 
-    /// As [`item`](Self::item), for work that waits. Where the future is dropped in the middle, the
-    /// hooks are told that the item was cut short.
+    /// Like [`item`](Self::item), for async work. If the future is dropped, the outcome is
+    /// `Stopped`.
     ///
     /// # Errors
     /// As for [`item`](Self::item).
@@ -266,9 +270,9 @@ impl Hooks {
         entered.leave(result)
     }
 
-    /// The hooks, where one of them wants to be told of items.
+    /// The hooks, if any of them wants items.
     fn for_an_item(&self) -> Option<&StageHooks> {
-        self.0.as_deref().filter(|told| told.hooks.iter().any(|hook| hook.wants_items()))
+        self.0.as_deref().filter(|stage| stage.hooks.iter().any(|hook| hook.wants_items()))
     }
 }
 
@@ -276,7 +280,7 @@ impl StageHooks {
     fn start(&self) -> Result<()> {
         for (at, hook) in self.hooks.iter().enumerate() {
             if let Err(error) = guarded(|| hook.stage_started(&self.stage)) {
-                // This error is the one to tell, not what comes of undoing the rest.
+                // The first error is returned; errors of `stage_ended` are ignored.
                 let _ = in_reverse(&self.hooks[..at], |hook| hook.stage_ended(&self.stage));
                 return Err(self.locate(error));
             }
@@ -285,8 +289,8 @@ impl StageHooks {
     }
 
     fn end(&self) -> Result<()> {
-        let begun = matches!(self.started.get(), Some(Ok(())));
-        if !begun || self.ended.swap(true, Ordering::SeqCst) {
+        let started = matches!(self.started.get(), Some(Ok(())));
+        if !started || self.ended.swap(true, Ordering::SeqCst) {
             return Ok(());
         }
         in_reverse(&self.hooks, |hook| hook.stage_ended(&self.stage))
@@ -297,16 +301,16 @@ impl StageHooks {
         error.with_stage(Arc::clone(&self.stage.name))
     }
 
-    /// Tells the hooks that an item is about to be processed.
-    fn enter<'a>(&'a self, item: ItemInfo<'a>) -> Result<Entered<'a>> {
-        let mut entered = Entered { told: 0, hooks: self, item, began: Instant::now() };
+    /// Calls `before_item` of all hooks.
+    fn enter<'a>(&'a self, item: ItemInfo<'a>) -> Result<EnteredItem<'a>> {
+        let mut entered = EnteredItem { called: 0, hooks: self, item, began: Instant::now() };
         for hook in &*self.hooks {
             if let Err(error) = guarded(|| hook.before_item(&self.stage, &item)) {
-                // This error is the one to tell, not what comes of undoing the rest.
+                // The first error is returned; errors of `after_item` are ignored.
                 let _ = entered.after(Err(&error));
                 return Err(error);
             }
-            entered.told += 1;
+            entered.called += 1;
         }
         Ok(entered)
     }
@@ -314,27 +318,26 @@ impl StageHooks {
 
 impl Drop for StageHooks {
     fn drop(&mut self) {
-        // Nobody is left to be told of a panic; the process's panic hook has printed it.
+        // No caller can receive the error of a panic; the process's panic hook has printed it.
         let _ = self.end();
     }
 }
 
-/// An item of which the hooks have been told that it is being processed. They are told how that
-/// went at the latest when this is dropped.
+/// An item between `before_item` and `after_item`. Dropping it calls `after_item`.
 #[derive(Debug)]
-struct Entered<'a> {
-    /// How many of the hooks, from the first on, are to be told of the outcome.
-    told: usize,
+struct EnteredItem<'a> {
+    /// Number of hooks whose `after_item` must be called, from the first.
+    called: usize,
     hooks: &'a StageHooks,
     item: ItemInfo<'a>,
     began: Instant,
 }
 
-impl Entered<'_> {
-    /// Tells the hooks how it went, the last one first. All are told, whatever happens in one.
+impl EnteredItem<'_> {
+    /// Calls `after_item` in reverse order, of all hooks even if one panics.
     fn after(&mut self, result: Result<(), &Error>) -> Result<()> {
         let outcome = ItemOutcome { result, began: self.began, elapsed: self.began.elapsed() };
-        let hooks = &self.hooks.hooks[..std::mem::take(&mut self.told)];
+        let hooks = &self.hooks.hooks[..std::mem::take(&mut self.called)];
         in_reverse(hooks, |hook| hook.after_item(&self.hooks.stage, &self.item, outcome))
     }
 
@@ -342,33 +345,33 @@ impl Entered<'_> {
         match result {
             Ok(Ok(value)) => self.after(Ok(())).map(|()| value),
             Ok(Err(error)) => {
-                // The item has failed already, and that is what to tell.
+                // The item's error is returned; errors of the hooks are ignored.
                 let _ = self.after(Err(&error));
                 Err(error)
             }
             Err(payload) => {
                 let error = panicked(payload);
                 let _ = self.after(Err(&error));
-                // The payload's words are all that anyone makes of it.
-                let words = error.message();
-                let words = words.strip_prefix("panicked: ").unwrap_or(words);
-                resume_unwind(Box::new(words.to_owned()))
+                // The payload was consumed; only its message is used later.
+                let message = error.message();
+                let message = message.strip_prefix("panicked: ").unwrap_or(message);
+                resume_unwind(Box::new(message.to_owned()))
             }
         }
     }
 }
 
-impl Drop for Entered<'_> {
+impl Drop for EnteredItem<'_> {
     fn drop(&mut self) {
-        if self.told > 0 {
-            let error = Error::new(ErrorKind::Stopped, "cut short by the end of the pipeline");
-            // Nobody is left to be told of a panic; the process's panic hook has printed it.
+        if self.called > 0 {
+            let error = Error::new(ErrorKind::Stopped, "interrupted by the end of the pipeline");
+            // No caller can receive the error of a panic; the process's panic hook has printed it.
             let _ = self.after(Err(&error));
         }
     }
 }
 
-/// Calls all hooks, the last one first; gives the first panic as an error.
+/// Calls all hooks in reverse order; returns the first panic as an error.
 fn in_reverse(hooks: &[Arc<dyn Hook>], call: impl Fn(&dyn Hook)) -> Result<()> {
     let mut result = Ok(());
     for hook in hooks.iter().rev() {
@@ -381,7 +384,7 @@ fn in_reverse(hooks: &[Arc<dyn Hook>], call: impl Fn(&dyn Hook)) -> Result<()> {
     result
 }
 
-/// Calls a hook; a panic becomes an error.
+/// Calls a hook and turns a panic into an error.
 fn guarded(call: impl FnOnce() -> Result<()>) -> Result<()> {
     catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|payload| {
         let error = panicked(payload);
@@ -402,27 +405,27 @@ mod tests {
 
     type Log = Arc<Mutex<Vec<String>>>;
 
-    /// Writes down its calls; does `trouble` in the method of that name.
+    /// Records its calls; fails or panics in the method of the given name.
     #[derive(Debug)]
-    struct Scribe {
+    struct RecordingHook {
         name: char,
         log: Log,
-        refuse_in: &'static str,
+        fail_in: &'static str,
         panic_in: &'static str,
     }
 
-    impl Scribe {
-        fn note(&self, method: &str, rest: impl fmt::Display) -> Result<()> {
-            self.log.lock().push(format!("{} {method}{rest}", self.name));
+    impl RecordingHook {
+        fn note(&self, method: &str, arguments: impl fmt::Display) -> Result<()> {
+            self.log.lock().push(format!("{} {method}{arguments}", self.name));
             assert!(self.panic_in != method, "in {method}");
-            if self.refuse_in == method {
-                return Err(Error::new(ErrorKind::User, format!("{} refuses", self.name)));
+            if self.fail_in == method {
+                return Err(Error::new(ErrorKind::User, format!("{} fails", self.name)));
             }
             Ok(())
         }
     }
 
-    impl Hook for Scribe {
+    impl Hook for RecordingHook {
         fn stage_started(&self, stage: &StageInfo) -> Result<()> {
             self.note("started", format_args!(" {stage}"))
         }
@@ -441,17 +444,19 @@ mod tests {
         }
     }
 
-    fn hooks(refuse: (char, &'static str), panic: (char, &'static str)) -> (Hooks, Log) {
+    /// Three hooks: `a`, `b` and `c`.
+    fn hooks(fail: (char, &'static str), panic: (char, &'static str)) -> (Hooks, Log) {
         let log = Log::default();
-        let scribe = |name| {
-            let only = |(who, method)| if who == name { method } else { "" };
-            let (refuse_in, panic_in) = (only(refuse), only(panic));
-            Arc::new(Scribe { name, log: Arc::clone(&log), refuse_in, panic_in }) as Arc<dyn Hook>
+        let hook = |name| {
+            let method_of = |(hook, method)| if hook == name { method } else { "" };
+            let (fail_in, panic_in) = (method_of(fail), method_of(panic));
+            let log = Arc::clone(&log);
+            Arc::new(RecordingHook { name, log, fail_in, panic_in }) as Arc<dyn Hook>
         };
-        (Hooks::new(&Arc::from(['a', 'b', 'c'].map(scribe)), stage()), log)
+        (Hooks::new(&Arc::from(['a', 'b', 'c'].map(hook)), stage()), log)
     }
 
-    const NO: (char, &str) = ('-', "");
+    const NONE: (char, &str) = ('-', "");
 
     fn stage() -> StageInfo {
         StageInfo::new(0, 1, "decode", StageKind::Cpu, 4)
@@ -461,7 +466,7 @@ mod tests {
         ItemInfo::new(SampleId { epoch: 2, index: 7 }, Some("cat.jpg"))
     }
 
-    /// The calls so far, which are forgotten.
+    /// Takes the calls so far out of the log.
     fn calls(log: &Log) -> String {
         std::mem::take(&mut *log.lock()).join(", ")
     }
@@ -474,18 +479,18 @@ mod tests {
     }
 
     #[test]
-    fn a_stage_is_displayed_with_pipeline_position_and_concurrency() {
+    fn a_stage_is_displayed_with_pipeline_index_and_concurrency() {
         assert_eq!(stage().to_string(), "0:1:decode[4]");
     }
 
     #[test]
-    fn each_pipeline_has_its_own_number() {
+    fn numbers_of_pipelines_are_unique() {
         assert_ne!(next_pipeline(), next_pipeline());
     }
 
     #[test]
     fn hooks_nest_in_the_order_given() {
-        let (hooks, log) = hooks(NO, NO);
+        let (hooks, log) = hooks(NONE, NONE);
         hooks.started_once().unwrap();
         let stage = "0:1:decode[4]";
         assert_eq!(calls(&log), format!("a started {stage}, b started {stage}, c started {stage}"));
@@ -496,8 +501,8 @@ mod tests {
     }
 
     #[test]
-    fn a_stage_begins_and_ends_once() {
-        let (hooks, log) = hooks(NO, NO);
+    fn stage_started_and_stage_ended_are_called_once() {
+        let (hooks, log) = hooks(NONE, NONE);
         for _ in 0..2 {
             hooks.clone().started_once().unwrap();
         }
@@ -510,23 +515,23 @@ mod tests {
     }
 
     #[test]
-    fn a_stage_that_is_dropped_has_ended_and_one_that_never_began_has_not() {
-        let (begun, log) = hooks(NO, NO);
-        begun.started_once().unwrap();
+    fn dropping_a_stage_calls_stage_ended_only_if_it_started() {
+        let (started, log) = hooks(NONE, NONE);
+        started.started_once().unwrap();
         calls(&log);
-        let copy = begun.clone();
-        drop(begun);
+        let copy = started.clone();
+        drop(started);
         assert_eq!(calls(&log), "");
         drop(copy);
         assert_eq!(calls(&log), "c ended, b ended, a ended");
-        let (never, log) = hooks(NO, NO);
+        let (never, log) = hooks(NONE, NONE);
         never.ended().unwrap();
         drop(never);
         assert_eq!(calls(&log), "");
     }
 
     #[test]
-    fn nobody_goes_on_before_all_hooks_know_of_the_stage() {
+    fn concurrent_callers_wait_for_stage_started() {
         #[derive(Debug, Default)]
         struct Slow(AtomicU64);
         impl Hook for Slow {
@@ -549,10 +554,10 @@ mod tests {
     }
 
     #[test]
-    fn a_hook_that_refuses_an_item_is_undone_by_those_before_it_only() {
-        let (hooks, log) = hooks(('b', "before"), NO);
+    fn a_failed_before_item_calls_after_item_of_earlier_hooks_only() {
+        let (hooks, log) = hooks(('b', "before"), NONE);
         let error = hooks.item(item(), || -> Result<()> { unreachable!() }).unwrap_err();
-        assert_eq!((error.kind(), error.message()), (ErrorKind::User, "b refuses"));
+        assert_eq!((error.kind(), error.message()), (ErrorKind::User, "b fails"));
         assert_eq!(
             calls(&log),
             "a before 7 Some(\"cat.jpg\"), b before 7 Some(\"cat.jpg\"), a after Some(User)"
@@ -560,11 +565,11 @@ mod tests {
     }
 
     #[test]
-    fn a_hook_that_refuses_a_stage_ends_it_for_those_before_it_only() {
-        let (hooks, log) = hooks(('b', "started"), NO);
+    fn a_failed_stage_started_calls_stage_ended_of_earlier_hooks_only() {
+        let (hooks, log) = hooks(('b', "started"), NONE);
         for _ in 0..2 {
             let error = hooks.started_once().unwrap_err();
-            assert_eq!(error.to_string(), "decode: b refuses");
+            assert_eq!(error.to_string(), "decode: b fails");
         }
         drop(hooks);
         assert_eq!(calls(&log), "a started 0:1:decode[4], b started 0:1:decode[4], a ended");
@@ -577,16 +582,16 @@ mod tests {
             assert_eq!(error.kind(), ErrorKind::Panicked);
             assert!(error.message().starts_with("a hook panicked: in "), "{error}");
         };
-        let (started, log) = hooks(NO, ('c', "started"));
+        let (started, log) = hooks(NONE, ('c', "started"));
         check(started.started_once());
         assert!(calls(&log).ends_with("b ended, a ended"));
-        let (before, log) = hooks(NO, ('c', "before"));
+        let (before, log) = hooks(NONE, ('c', "before"));
         check(before.item(item(), || Ok(())));
         assert!(calls(&log).ends_with("b after Some(Panicked), a after Some(Panicked)"));
-        let (in_after, log) = hooks(NO, ('b', "after"));
+        let (in_after, log) = hooks(NONE, ('b', "after"));
         check(in_after.item(item(), || Ok(())));
         assert_eq!(calls(&log), after(None));
-        let (ended, log) = hooks(NO, ('b', "ended"));
+        let (ended, log) = hooks(NONE, ('b', "ended"));
         ended.started_once().unwrap();
         calls(&log);
         check(ended.ended());
@@ -594,16 +599,16 @@ mod tests {
     }
 
     #[test]
-    fn the_hooks_see_why_an_item_failed_and_nothing_hides_that() {
-        let (hooks, log) = hooks(NO, ('c', "after"));
+    fn an_error_of_an_item_takes_precedence_over_a_panic_of_a_hook() {
+        let (hooks, log) = hooks(NONE, ('c', "after"));
         let fail = || Err::<(), _>(Error::new(ErrorKind::Corrupt, "no image"));
         assert_eq!(hooks.item(item(), fail).unwrap_err().message(), "no image");
         assert_eq!(calls(&log), after(Some(ErrorKind::Corrupt)));
     }
 
     #[test]
-    fn the_hooks_see_the_panic_of_a_stage_which_then_goes_on() {
-        let (hooks, log) = hooks(NO, NO);
+    fn a_panic_of_a_stage_resumes_after_the_hooks() {
+        let (hooks, log) = hooks(NONE, NONE);
         let work = || hooks.item(item(), || -> Result<()> { panic!("no {}", "image") });
         let payload = catch_unwind(AssertUnwindSafe(work)).unwrap_err();
         assert_eq!(calls(&log), after(Some(ErrorKind::Panicked)));
@@ -611,8 +616,8 @@ mod tests {
     }
 
     #[test]
-    fn an_item_that_waits_is_told_like_one_that_computes() {
-        let (hooks, log) = hooks(NO, NO);
+    fn async_items_call_the_same_hooks() {
+        let (hooks, log) = hooks(NONE, NONE);
         assert_eq!(crate::runtime::block_on(hooks.item_async(item(), async { Ok(5) })).unwrap(), 5);
         assert_eq!(calls(&log), after(None));
         let fail = async { Err::<(), _>(Error::new(ErrorKind::Timeout, "too late")) };
@@ -628,8 +633,8 @@ mod tests {
     }
 
     #[test]
-    fn an_item_that_is_dropped_while_it_waits_was_stopped() {
-        let (hooks, log) = hooks(NO, NO);
+    fn the_outcome_of_a_dropped_future_is_stopped() {
+        let (hooks, log) = hooks(NONE, NONE);
         let mut work = Box::pin(hooks.item_async(item(), std::future::pending::<Result<()>>()));
         assert!(work.as_mut().now_or_never().is_none());
         assert_eq!(calls(&log), BEFORE);
@@ -638,7 +643,7 @@ mod tests {
     }
 
     #[test]
-    fn the_time_of_an_item_is_that_of_its_work() {
+    fn elapsed_includes_the_time_of_the_work() {
         #[derive(Debug, Default)]
         struct Longest(Mutex<Duration>);
         impl Hook for Longest {
@@ -659,7 +664,7 @@ mod tests {
 
     // feature: S07
     #[test]
-    fn without_hooks_the_item_is_not_even_looked_at() {
+    fn without_hooks_no_item_info_is_created() {
         struct Unseen;
         impl From<Unseen> for ItemInfo<'_> {
             fn from(_: Unseen) -> Self {
@@ -674,57 +679,57 @@ mod tests {
     }
 
     #[test]
-    fn where_no_hook_wants_items_none_is_told_of() {
+    fn wants_items_enables_the_item_methods_of_all_hooks() {
         #[derive(Debug, Default)]
-        struct AtTimes {
+        struct SwitchableHook {
             wants: AtomicBool,
-            told: AtomicU64,
+            calls: AtomicU64,
         }
-        impl Hook for AtTimes {
+        impl Hook for SwitchableHook {
             fn wants_items(&self) -> bool {
                 self.wants.load(Ordering::Relaxed)
             }
 
             fn before_item(&self, _: &StageInfo, _: &ItemInfo<'_>) -> Result<()> {
-                self.told.fetch_add(1, Ordering::Relaxed);
+                self.calls.fetch_add(1, Ordering::Relaxed);
                 Ok(())
             }
 
             fn after_item(&self, _: &StageInfo, _: &ItemInfo<'_>, outcome: ItemOutcome<'_>) {
                 assert!(outcome.began.elapsed() >= outcome.elapsed);
-                self.told.fetch_add(10, Ordering::Relaxed);
+                self.calls.fetch_add(10, Ordering::Relaxed);
             }
         }
-        let hook = Arc::new(AtTimes::default());
+        let hook = Arc::new(SwitchableHook::default());
         let hooks = Hooks::new(&Arc::from([Arc::clone(&hook) as Arc<dyn Hook>]), stage());
-        let told = |of| {
+        let check = |calls| {
             hooks.item(item(), || Ok(())).unwrap();
             crate::runtime::block_on(hooks.item_async(item(), async { Ok(()) })).unwrap();
-            assert_eq!(hook.told.swap(0, Ordering::Relaxed), of);
+            assert_eq!(hook.calls.swap(0, Ordering::Relaxed), calls);
         };
-        told(0);
+        check(0);
         hook.wants.store(true, Ordering::Relaxed);
-        told(22);
-        // Who wants it in the middle of an item hears of the next one.
+        check(22);
+        // A change during an item takes effect with the next item.
         hook.wants.store(false, Ordering::Relaxed);
         let turn_on = || {
             hook.wants.store(true, Ordering::Relaxed);
             Ok(())
         };
         hooks.item(item(), turn_on).unwrap();
-        assert_eq!(hook.told.load(Ordering::Relaxed), 0);
+        assert_eq!(hook.calls.load(Ordering::Relaxed), 0);
         let log = Log::default();
-        let scribe = Scribe { name: 'a', log: Arc::clone(&log), refuse_in: "", panic_in: "" };
-        let both: [Arc<dyn Hook>; 2] = [Arc::new(scribe), Arc::clone(&hook) as Arc<dyn Hook>];
-        let beside = Hooks::new(&Arc::from(both), stage());
+        let other = RecordingHook { name: 'a', log: Arc::clone(&log), fail_in: "", panic_in: "" };
+        let both: [Arc<dyn Hook>; 2] = [Arc::new(other), Arc::clone(&hook) as Arc<dyn Hook>];
+        let both = Hooks::new(&Arc::from(both), stage());
         hook.wants.store(false, Ordering::Relaxed);
-        beside.item(item(), || Ok(())).unwrap();
-        assert_eq!(hook.told.load(Ordering::Relaxed), 11);
+        both.item(item(), || Ok(())).unwrap();
+        assert_eq!(hook.calls.load(Ordering::Relaxed), 11);
         assert_eq!(calls(&log).matches("after").count(), 1);
     }
 
     #[test]
-    fn a_hook_may_leave_out_every_method() {
+    fn all_methods_of_a_hook_are_optional() {
         #[derive(Debug)]
         struct IgnoringHook;
         impl Hook for IgnoringHook {}

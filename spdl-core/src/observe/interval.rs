@@ -1,4 +1,4 @@
-//! What happened between two looks at the counters.
+//! [`Interval`]: statistics of a part of a run.
 
 use std::fmt;
 use std::time::Duration;
@@ -9,10 +9,10 @@ use crate::observe::statistics::{
     StageStatistics, per_second, write_stages,
 };
 
-/// What a pipeline did in a stretch of time: the same numbers as in
-/// [`Statistics`](crate::Statistics), of this stretch alone, quantiles included.
+/// Statistics of a pipeline in one interval of time.
 ///
-/// Displayed, it is a report of one line for the whole and one for each stage, for a log.
+/// The fields are those of [`Statistics`](crate::Statistics). Counts and quantiles cover only this
+/// interval. `Display` writes one line for the pipeline and one for each stage, for a log.
 #[non_exhaustive]
 #[derive(Clone, Debug, Default)]
 pub struct Interval {
@@ -20,37 +20,38 @@ pub struct Interval {
     pub pipeline: u64,
     /// The interval's number, counted from 0.
     pub number: u64,
-    /// From the pipeline's start to that of the interval.
+    /// Time from the start of the pipeline to the start of the interval.
     pub started_after: Duration,
-    /// How long the interval is.
+    /// Length of the interval.
     pub length: Duration,
-    /// Worker threads of the CPU pool.
+    /// Number of worker threads of the CPU pool.
     pub threads: usize,
-    /// CPUs that this process may use.
+    /// Number of CPUs that this process may use.
     pub cpus: usize,
     /// The stages from source to consumer.
     pub stages: Vec<StageStatistics>,
-    /// The queues between them; `queues[i]` follows `stages[i]`. Capacity and length are those at
-    /// the interval's end.
+    /// The queues; `queues[i]` follows `stages[i]`. Capacity and length are those at the end of the
+    /// interval.
     pub queues: Vec<QueueStatistics>,
-    /// What the consumer saw; `first_item` is the first of all.
+    /// Deliveries to the consumer; `first_item` is that of the whole run.
     pub consumer: ConsumerStatistics,
-    /// The memory budget at the interval's end; only `waited` is of the interval.
+    /// The memory budget at the end of the interval; `waited` covers only the interval.
     pub memory: MemoryStatistics,
-    /// Samples that a failure policy dropped.
+    /// Number of samples that a failure policy dropped.
     pub dropped: u64,
-    /// Samples left out with short last batches.
+    /// Number of samples left out with incomplete batches or by an early end of an epoch.
     pub left_out: u64,
 }
 
 impl Interval {
-    /// The share of the interval in which something was ready for the consumer, in 0..=1; the time
-    /// before the very first item does not count.
+    /// The share of the interval in which a batch was ready, in 0..=1.
+    ///
+    /// The time before the first item of the run does not count.
     pub fn data_readiness(&self) -> f64 {
         self.queues.last().map_or(0.0, |queue| queue.readiness(self.length))
     }
 
-    /// Items delivered to the consumer per second.
+    /// Number of items delivered to the consumer per second.
     pub fn items_per_second(&self) -> f64 {
         per_second(self.consumer.items, self.length)
     }
@@ -75,11 +76,11 @@ impl fmt::Display for Interval {
     }
 }
 
-/// All counters of a pipeline at one moment.
+/// A snapshot of all counters of a pipeline.
 #[derive(Clone, Debug)]
 pub(crate) struct RawSnapshot {
     pub(crate) pipeline: u64,
-    /// Since the start.
+    /// Time since the start.
     pub(crate) elapsed: Duration,
     pub(crate) threads: usize,
     pub(crate) cpus: usize,
@@ -91,17 +92,16 @@ pub(crate) struct RawSnapshot {
     pub(crate) left_out: u64,
 }
 
-/// Turns a row of snapshots into the intervals between them. Keeps one snapshot, whose size depends
-/// on the number of stages only.
+/// Computes the intervals between successive snapshots. Stores only the last snapshot.
 #[derive(Debug, Default)]
 pub(crate) struct Snapshotter {
-    /// Boxed, so that a pipeline that reports nothing carries a pointer only.
+    /// Boxed: a pipeline without interval reports only has a null pointer.
     last: Option<Box<RawSnapshot>>,
     number: u64,
 }
 
 impl Snapshotter {
-    /// What happened between the snapshot of the last call, or the start, and `raw`.
+    /// The interval from the last snapshot, or from the start, to `raw`.
     pub(crate) fn interval(&mut self, raw: RawSnapshot) -> Interval {
         let last = self.last.as_deref();
         let started_after = last.map_or(Duration::ZERO, |last| last.elapsed);
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interval_holds_what_happened_in_it_and_nothing_else() {
+    fn an_interval_excludes_earlier_counts() {
         let mut counters = Counters::new();
         let mut snapshotter = Snapshotter::default();
         counters.stage.record(100, 3, 1000 * MS);
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interval_reads_as_one_line_for_the_whole_and_one_per_stage() {
+    fn an_interval_is_displayed_as_one_line_per_pipeline_and_stage() {
         let counters = Counters::new();
         counters.stage.record(50, 1, 500 * MS);
         let text = Snapshotter::default().interval(counters.raw(1000 * MS, 1)).to_string();

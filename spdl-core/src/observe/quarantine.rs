@@ -1,4 +1,4 @@
-//! The quarantine list: which samples were dropped, one line of JSON each, for somebody to look at.
+//! [`Quarantine`]: a JSON Lines file that lists dropped samples.
 
 use std::fmt;
 use std::fs::{File, OpenOptions};
@@ -14,9 +14,9 @@ use crate::sync::{Counter, Mutex};
 
 /// A list of the samples that failure policies dropped, written while the pipeline runs.
 ///
-/// Each line is a JSON object, an [`Entry`], and is handed to the operating system at once: the list
-/// survives a crash of the program. A failure to write is an error that ends the pipeline, unless
-/// the list is [lenient](Quarantine::lenient).
+/// The format is JSON Lines; each line is an [`Entry`]. Each line is passed to the operating system
+/// immediately, so the list survives a crash of the program. A failed write ends the pipeline with
+/// an error, unless the list is [lenient](Quarantine::lenient).
 ///
 /// ```
 /// # let folder = tempfile::tempdir()?;
@@ -26,8 +26,8 @@ use crate::sync::{Counter, Mutex};
 /// use spdl_core::stage::stage_fn;
 ///
 /// let pipeline = PipelineBuilder::new(DatasetSource::new(vec![1, 2, 3]))
-///     .stage("refuse", || Ok(stage_fn(|n: i32| match n {
-///         2 => Err(Error::new(ErrorKind::User, "not even two")),
+///     .stage("check", || Ok(stage_fn(|n: i32| match n {
+///         2 => Err(Error::new(ErrorKind::User, "an even number")),
 ///         n => Ok(n),
 ///     })))
 ///     .on_error(OnError::SKIP)
@@ -40,14 +40,14 @@ use crate::sync::{Counter, Mutex};
 ///     quarantine.record(dropped)?;
 /// }
 /// let list = Quarantine::read(&path)?;
-/// assert_eq!(list.entries[0].stage, "refuse");
-/// assert_eq!(list.entries[0].message, "not even two");
+/// assert_eq!(list.entries[0].stage, "check");
+/// assert_eq!(list.entries[0].message, "an even number");
 /// # Ok::<(), spdl_core::Error>(())
 /// ```
 pub struct Quarantine {
-    /// A lock for the writer alone: nothing else is ever taken under it. Lines must not be mixed.
+    /// Keeps lines of several threads separate. No other lock is taken while it is held.
     writer: Mutex<LineWriter>,
-    /// What people call the file, for messages.
+    /// The file name in error messages.
     name: String,
     lenient: bool,
     lost: Counter,
@@ -55,54 +55,56 @@ pub struct Quarantine {
 
 struct LineWriter {
     to: Box<dyn Write + Send>,
-    /// Whether a part of a line may have been written, and no end.
-    torn: bool,
+    /// Whether the last line may be incomplete.
+    incomplete: bool,
 }
 
 impl Quarantine {
-    /// Appends to the file at `path`, which is made where there is none. Several processes may
-    /// append to the same file.
+    /// Appends to the file at `path`, which is created if it does not exist.
+    ///
+    /// Several processes may append to the same file.
     ///
     /// # Errors
-    /// Where the file cannot be opened.
+    /// Any I/O error of opening the file.
     pub fn append(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let open = || {
             let mut file = OpenOptions::new().read(true).append(true).create(true).open(path)?;
-            let torn = !ends_with_a_line(&mut file)?;
-            Ok((file, torn))
+            let incomplete = !ends_with_newline(&mut file)?;
+            Ok((file, incomplete))
         };
-        let (file, torn) = open().map_err(|error| at_path(path, "open", error))?;
-        Ok(Quarantine::of(Box::new(file), torn, path.display().to_string()))
+        let (file, incomplete) = open().map_err(|error| at_path(path, "open", error))?;
+        Ok(Quarantine::with_writer(Box::new(file), incomplete, format!("{:?}", path.display())))
     }
 
-    /// Writes to `writer`, which gets one call of `write_all`, then one of `flush` per line. It must
-    /// not use this list itself.
+    /// Writes to `writer`, with one call of `write_all` and one of `flush` per line.
+    ///
+    /// The writer must not call this list, which would deadlock.
     pub fn to_writer(writer: impl Write + Send + 'static) -> Self {
-        Quarantine::of(Box::new(writer), false, "the quarantine list".into())
+        Quarantine::with_writer(Box::new(writer), false, "its writer".into())
     }
 
-    fn of(to: Box<dyn Write + Send>, torn: bool, name: String) -> Self {
-        let writer = Mutex::new(LineWriter { to, torn });
+    fn with_writer(to: Box<dyn Write + Send>, incomplete: bool, name: String) -> Self {
+        let writer = Mutex::new(LineWriter { to, incomplete });
         Quarantine { writer, name, lenient: false, lost: Counter::default() }
     }
 
-    /// Goes on where a line cannot be written; it is only counted as [lost](Quarantine::lost).
+    /// Ignores failed writes, and only counts their entries as [lost](Quarantine::lost).
     #[must_use]
     pub fn lenient(mut self) -> Self {
         self.lenient = true;
         self
     }
 
-    /// How many entries could not be written.
+    /// Number of entries that could not be written.
     pub fn lost(&self) -> u64 {
         self.lost.get()
     }
 
-    /// Writes an entry, with the time of now. It may be called from several threads.
+    /// Writes an entry with the current time. Threads may call it concurrently.
     ///
     /// # Errors
-    /// Where the line cannot be written, unless the list is lenient.
+    /// Any I/O error of writing the line, unless the list is lenient.
     pub fn record(&self, dropped: &Dropped) -> Result<()> {
         self.record_at(dropped, SystemTime::now())
     }
@@ -116,19 +118,18 @@ impl Quarantine {
             if self.lenient {
                 return Ok(());
             }
-            let message = format!("cannot write to {}: a dropped sample would be lost", self.name);
+            let message = format!("cannot write the quarantine list to {}", self.name);
             Err(Error::new(Error::from(kind_only(&error)).kind(), message).with_source(error))
         })
     }
 
-    /// Reads a list back.
+    /// Reads a list from a file.
     ///
-    /// A crash may have cut the last line short; so may have one before an earlier run, whose line
-    /// is then followed by others. Such lines are left out and told in
-    /// [`damaged_lines`](QuarantineList::damaged_lines).
+    /// A crash may truncate a line, and a later run appends lines after it. Truncated lines are
+    /// skipped and listed in [`damaged_lines`](QuarantineList::damaged_lines).
     ///
     /// # Errors
-    /// Where the file cannot be read, and `Corrupt` where a line is damaged in another way.
+    /// Any I/O error of reading the file; `Corrupt` if a complete line is not an [`Entry`].
     pub fn read(path: impl AsRef<Path>) -> Result<QuarantineList> {
         let path = path.as_ref();
         let file = File::open(path).map_err(|error| at_path(path, "open", error))?;
@@ -148,32 +149,32 @@ impl fmt::Debug for Quarantine {
 
 impl LineWriter {
     fn write(&mut self, line: &str) -> std::io::Result<()> {
-        // One call, so that lines of several processes are not mixed.
-        let text = format!("{}{line}\n", if self.torn { "\n" } else { "" });
-        self.torn = true;
+        // One write per line keeps the lines of several processes separate.
+        let text = format!("{}{line}\n", if self.incomplete { "\n" } else { "" });
+        self.incomplete = true;
         self.to.write_all(text.as_bytes())?;
-        self.torn = false;
+        self.incomplete = false;
         self.to.flush()
     }
 }
 
-/// A sample that was dropped: a line of the list.
+/// A dropped sample: one line of a quarantine list.
 #[non_exhaustive]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
-    /// What people call it, where the source says so.
+    /// The key of the sample, if the source or the error has one.
     pub key: Option<String>,
-    /// The stage in which it failed.
+    /// The stage in which the sample failed.
     pub stage: String,
-    /// The kind of failure.
+    /// The kind of the error.
     pub kind: ErrorKind,
-    /// What went wrong, with its causes.
+    /// The error message with its causes.
     pub message: String,
-    /// The epoch in which it was dropped.
+    /// The epoch of the sample.
     pub epoch: u64,
-    /// Its position in the epoch's order.
+    /// The position of the sample in the order of the epoch.
     pub index: u64,
-    /// When it was dropped: UTC, by RFC 3339, to the millisecond.
+    /// Time of the drop: RFC 3339, UTC, with milliseconds.
     pub time: String,
 }
 
@@ -191,13 +192,13 @@ impl Entry {
     }
 }
 
-/// What [`Quarantine::read`] found.
+/// The content of a quarantine list, as [`Quarantine::read`] returns it.
 #[non_exhaustive]
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct QuarantineList {
-    /// The entries in the order in which they were written.
+    /// The entries, in the order of the file.
     pub entries: Vec<Entry>,
-    /// The numbers of lines that a crash cut short, counted from 1.
+    /// Numbers of truncated lines, counted from 1.
     pub damaged_lines: Vec<u64>,
 }
 
@@ -211,16 +212,16 @@ impl QuarantineList {
             if read.map_err(|error| at_path(path, "read", error))? == 0 {
                 break;
             }
-            // Without its break, so that a line cut short within a text ends too early.
-            let is_whole = line.pop_if(|byte| *byte == b'\n').is_some();
+            // Without the newline, a string truncated inside a line is an unexpected end.
+            let is_complete = line.pop_if(|byte| *byte == b'\n').is_some();
             if line.trim_ascii().is_empty() {
                 continue;
             }
             match serde_json::from_slice(&line) {
                 Ok(entry) => list.entries.push(entry),
-                Err(error) if error.is_eof() || !is_whole => list.damaged_lines.push(number),
+                Err(error) if error.is_eof() || !is_complete => list.damaged_lines.push(number),
                 Err(error) => {
-                    let message = format!("line {number} is no entry of a quarantine list");
+                    let message = format!("line {number} is not an entry of a quarantine list");
                     let key = path.display().to_string();
                     return Err(Error::new(ErrorKind::Corrupt, message)
                         .with_key(key)
@@ -232,10 +233,10 @@ impl QuarantineList {
     }
 }
 
-/// Whether the file is empty or ends with a line break.
-fn ends_with_a_line(file: &mut File) -> std::io::Result<bool> {
+/// Whether the file is empty or ends with a newline.
+fn ends_with_newline(file: &mut File) -> std::io::Result<bool> {
     if file.metadata()?.len() == 0 || file.seek(SeekFrom::End(-1)).is_err() {
-        // What cannot seek, a terminal or a pipe, has no past either.
+        // A terminal or a pipe cannot seek, and has no earlier content.
         return Ok(true);
     }
     let mut last = [0];
@@ -254,14 +255,14 @@ fn at_path(path: &Path, verb: &str, error: std::io::Error) -> Error {
         .with_source(error)
 }
 
-/// A time in UTC, as `2026-02-28T23:59:59.999Z`. Years before 0 and after 9999, which the format
-/// does not have, become the nearest it has.
+/// Formats a time in UTC by RFC 3339: `2026-02-28T23:59:59.999Z`. Times outside the years 0 to 9999
+/// are clamped.
 fn rfc_3339(time: SystemTime) -> String {
     const FIRST: i128 = -62_167_219_200_000; // 0000-01-01T00:00:00Z
     const LAST: i128 = 253_402_300_799_999; // 9999-12-31T23:59:59.999Z
     let millis = match time.duration_since(UNIX_EPOCH) {
         Ok(after) => (after.as_nanos() / 1_000_000) as i128,
-        // Rounded down, as after it.
+        // Rounds down, as for times after the epoch.
         Err(before) => -(before.duration().as_nanos().div_ceil(1_000_000) as i128),
     };
     let millis = millis.clamp(FIRST, LAST) as i64;
@@ -272,15 +273,15 @@ fn rfc_3339(time: SystemTime) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{milli:03}Z")
 }
 
-/// Year, month and day of the Gregorian calendar, `days` after 1970-01-01.
+/// Year, month and day in the Gregorian calendar, `days` after 1970-01-01.
 ///
-/// Years are counted from March, so that the leap day is a year's last: then the months' lengths
-/// repeat, 153 days for five months.
+/// Years start in March, so that the leap day is the last day of a year. Then the lengths of months
+/// repeat: every five months have 153 days.
 fn date(days: i64) -> (i64, i64, i64) {
     const CYCLE: i64 = 146_097; // days in 400 years
     let days = days + 719_468; // since 0000-03-01
     let (cycle, day) = (days.div_euclid(CYCLE), days.rem_euclid(CYCLE));
-    // Without the leap days before it, the day's year has 365 days.
+    // Days without the leap days before: each year has 365 of them.
     let leap_days = day / 1460 - day / 36_524 + day / (CYCLE - 1);
     let year = (day - leap_days) / 365;
     let day = day - (365 * year + year / 4 - year / 100);
@@ -314,17 +315,17 @@ mod tests {
         list.entries.iter().map(|entry| entry.index).collect()
     }
 
-    /// Writes through a limit: once it is used up, the disk is full.
+    /// A disk with limited free space.
     #[derive(Clone, Default)]
     struct Disk {
         bytes: Arc<Mutex<Vec<u8>>>,
-        room: Arc<Mutex<usize>>,
+        free: Arc<Mutex<usize>>,
         flushes: Counter,
     }
 
     impl Disk {
-        fn with_room(room: usize) -> Self {
-            Disk { room: Arc::new(Mutex::new(room)), ..Disk::default() }
+        fn with_free_bytes(free: usize) -> Self {
+            Disk { free: Arc::new(Mutex::new(free)), ..Disk::default() }
         }
 
         fn read(&self) -> Result<QuarantineList> {
@@ -334,14 +335,14 @@ mod tests {
 
     impl Write for Disk {
         fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-            let mut room = self.room.lock();
-            let taken = bytes.len().min(*room);
-            if taken == 0 {
+            let mut free = self.free.lock();
+            let written = bytes.len().min(*free);
+            if written == 0 {
                 return Err(std::io::ErrorKind::StorageFull.into());
             }
-            *room -= taken;
-            self.bytes.lock().extend(&bytes[..taken]);
-            Ok(taken)
+            *free -= written;
+            self.bytes.lock().extend(&bytes[..written]);
+            Ok(written)
         }
 
         fn flush(&mut self) -> std::io::Result<()> {
@@ -351,8 +352,8 @@ mod tests {
     }
 
     #[test]
-    fn a_line_tells_who_where_what_and_when() {
-        let disk = Disk::with_room(10_000);
+    fn a_line_has_key_stage_kind_message_position_and_time() {
+        let disk = Disk::with_free_bytes(10_000);
         let quarantine = Quarantine::to_writer(disk.clone());
         let time = UNIX_EPOCH + Duration::from_millis(1_772_323_199_042);
         quarantine.record_at(&dropped(9), time).unwrap();
@@ -370,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_goes_on_where_it_was() {
+    fn append_keeps_earlier_entries() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("list.jsonl");
         for index in 0..3 {
@@ -381,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_cut_short_by_a_crash_is_told_and_harms_no_other() {
+    fn truncated_lines_are_listed_and_others_are_read() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("list.jsonl");
         let quarantine = Quarantine::append(&path).unwrap();
@@ -400,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn a_whole_line_without_its_break_is_no_damage() {
+    fn a_missing_newline_at_the_end_is_not_damage() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("list.jsonl");
         Quarantine::append(&path).unwrap().record(&dropped(0)).unwrap();
@@ -412,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tail_of_rubbish_is_tolerated_but_not_a_line_of_it() {
+    fn invalid_bytes_are_tolerated_only_in_an_incomplete_last_line() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("list.jsonl");
         Quarantine::append(&path).unwrap().record(&dropped(0)).unwrap();
@@ -441,21 +442,21 @@ mod tests {
     }
 
     #[test]
-    fn a_full_disk_is_an_error_and_leaves_later_lines_whole() {
-        let disk = Disk::with_room(50);
+    fn a_full_disk_is_an_error_and_later_lines_are_valid() {
+        let disk = Disk::with_free_bytes(50);
         let quarantine = Quarantine::to_writer(disk.clone());
         let error = quarantine.record(&dropped(0)).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Io);
         assert_eq!(quarantine.lost(), 1);
-        *disk.room.lock() = 10_000;
+        *disk.free.lock() = 10_000;
         quarantine.record(&dropped(1)).unwrap();
         let list = disk.read().unwrap();
         assert_eq!((indices(&list), list.damaged_lines), (vec![1], vec![1]));
     }
 
     #[test]
-    fn a_lenient_list_counts_what_it_loses() {
-        let quarantine = Quarantine::to_writer(Disk::with_room(0)).lenient();
+    fn a_lenient_list_counts_lost_entries() {
+        let quarantine = Quarantine::to_writer(Disk::with_free_bytes(0)).lenient();
         quarantine.record(&dropped(0)).unwrap();
         quarantine.record(&dropped(1)).unwrap();
         assert_eq!(quarantine.lost(), 2);
@@ -463,7 +464,7 @@ mod tests {
 
     #[test]
     fn lines_of_several_threads_are_not_mixed() {
-        let disk = Disk::with_room(1 << 20);
+        let disk = Disk::with_free_bytes(1 << 20);
         let quarantine = Quarantine::to_writer(disk.clone());
         std::thread::scope(|scope| {
             for thread in 0..4 {
@@ -481,7 +482,7 @@ mod tests {
     }
 
     #[test]
-    fn known_times_are_written_as_they_should() {
+    fn known_times_are_formatted_by_rfc_3339() {
         for (seconds, text) in [
             (0, "1970-01-01T00:00:00.000Z"),
             (951_782_400, "2000-02-29T00:00:00.000Z"),
@@ -501,7 +502,7 @@ mod tests {
     }
 
     #[test]
-    fn every_day_of_a_thousand_years_follows_the_one_before() {
+    fn dates_are_consecutive_for_a_thousand_years() {
         let leap = |year| year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
         let (mut year, mut month, mut day) = (1600, 1, 1);
         for days in -135_140..230_103 {
@@ -524,8 +525,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_comes_back(key: Option<String>, stage: String, message: String) {
-            let disk = Disk::with_room(1 << 20);
+        fn any_text_is_read_back(key: Option<String>, stage: String, message: String) {
+            let disk = Disk::with_free_bytes(1 << 20);
             let dropped = Dropped {
                 key: key.as_deref().map(Arc::from), stage: stage.as_str().into(), reason: message,
                 ..dropped(0)

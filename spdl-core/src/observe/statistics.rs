@@ -1,8 +1,8 @@
-//! What a pipeline did: the numbers that say where the time went.
+//! [`Statistics`]: counters and times of stages, queues and the consumer.
 
 use std::fmt;
 use std::sync::Arc;
-// Counters that nobody waits for or decides by stay out of the model checkers' sight.
+// Not `crate::sync`: model checkers need not explore counters that no decision depends on.
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
@@ -13,53 +13,56 @@ use crate::observe::histogram::{Counts, Histogram, Quantiles};
 use crate::source::sample::SampleId;
 use crate::stage::aggregate::FillRate;
 
-/// A snapshot of a pipeline's counters, taken at any time, while it runs or after it has ended.
+/// A snapshot of a pipeline's counters, while the pipeline runs or after its end.
 ///
-/// All times are wall time since the start. The names are the same in logs, JSON and Python.
+/// All times are wall-clock time since the start. Names in logs, JSON and Python are the same; in
+/// JSON, times are in seconds.
 #[non_exhaustive]
 #[derive(Clone, Debug, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Statistics {
     /// The pipeline's number in this process, counted from 0 in the order of building.
     pub pipeline: u64,
-    /// Time since the start; it stands still once the pipeline has ended.
+    /// Time since the start; stops when the pipeline ends.
     #[cfg_attr(feature = "serde", serde(rename = "elapsed_s", with = "crate::seconds"))]
     pub elapsed: Duration,
-    /// Worker threads of the CPU pool.
+    /// Number of worker threads of the CPU pool.
     pub threads: usize,
-    /// CPUs that this process may use.
+    /// Number of CPUs that this process may use.
     pub cpus: usize,
     /// The stages from source to consumer.
     pub stages: Vec<StageStatistics>,
-    /// The queues between them; `queues[i]` follows `stages[i]`, the last one feeds the consumer.
+    /// The queues; `queues[i]` follows `stages[i]`, and the last one feeds the consumer.
     pub queues: Vec<QueueStatistics>,
-    /// What the consumer saw.
+    /// Deliveries to the consumer.
     pub consumer: ConsumerStatistics,
-    /// The memory budget and what of it is in use.
+    /// The memory budget and its use.
     pub memory: MemoryStatistics,
-    /// Batch memory.
+    /// The pool of batch buffers.
     pub buffers: PoolStatistics,
-    /// Samples that a failure policy dropped, by identity; at most [`MAX_DROPPED_LISTED`].
+    /// The first [`MAX_DROPPED_LISTED`] samples that a failure policy dropped.
     pub dropped: Vec<Dropped>,
-    /// How many samples were dropped in all.
+    /// Number of all dropped samples.
     pub dropped_total: u64,
-    /// Samples left out with short last batches (`drop_last`).
+    /// Number of samples left out with incomplete batches (`drop_last`) or by an early end of an
+    /// epoch.
     pub left_out: u64,
 }
 
-/// How many dropped samples are kept with their names; more are only counted.
+/// Maximum length of [`Statistics::dropped`]; further dropped samples are only counted.
 pub const MAX_DROPPED_LISTED: usize = 100_000;
 
 impl Statistics {
-    /// The share of the time in which something was ready for the consumer, in 0..=1, from the
-    /// moment on at which there was something for the first time; 0 before that. Near 1, the
-    /// consumer is never starved; near 0, it takes everything at once and waits.
+    /// The share of the time in which a batch was ready for the consumer, in 0..=1.
+    ///
+    /// The time before the first batch does not count; 0 if there is none yet. Near 1, the consumer
+    /// never waits; near 0, it waits for each batch.
     pub fn data_readiness(&self) -> f64 {
         self.queues.last().map_or(0.0, |queue| queue.readiness(self.elapsed))
     }
 }
 
-/// A line for the pipeline and one for every stage, for people to read.
+/// Writes one line for the pipeline and one for each stage.
 ///
 /// ```
 /// # use spdl_core::PipelineBuilder;
@@ -92,7 +95,7 @@ pub(crate) fn per_second(items: u64, time: Duration) -> f64 {
     if time.is_zero() { 0.0 } else { items as f64 / time.as_secs_f64() }
 }
 
-/// A line for every stage, with the queue behind it.
+/// Writes one line for each stage and the queue after it.
 pub(crate) fn write_stages(
     f: &mut fmt::Formatter<'_>,
     pipeline: u64,
@@ -124,28 +127,28 @@ pub(crate) fn write_stages(
     Ok(())
 }
 
-/// What kind of work a stage does, and thereby what its concurrency means.
+/// The kind of a stage, which determines where it runs and what its concurrency means.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "lowercase"))]
 pub enum StageKind {
-    /// Names items. Runs on the runtime, one at a time.
+    /// A source. Runs on the runtime, one item at a time.
     Source,
-    /// Waits. Runs on the runtime, many in flight.
+    /// An async stage. Runs on the runtime, with many items in flight.
     Async,
-    /// Computes on the CPU pool.
+    /// A stage that computes on the CPU pool.
     Cpu,
-    /// Computes on the CPU pool and writes into batches.
+    /// A stage that computes on the CPU pool and writes into batches.
     Fill,
-    /// Takes items from several branches. Runs on the runtime.
+    /// A merge of several branches. Runs on the runtime.
     Merge,
-    /// A path of a route, or where its paths join again. Runs on the runtime.
+    /// A path of a route, or the join of its paths. Runs on the runtime.
     Route,
 }
 
 impl StageKind {
-    /// `source`, `async`, `cpu`, `fill`, `merge` or `route`.
+    /// The name: `source`, `async`, `cpu`, `fill`, `merge` or `route`.
     pub fn as_str(self) -> &'static str {
         match self {
             StageKind::Source => "source",
@@ -157,82 +160,82 @@ impl StageKind {
         }
     }
 
-    /// Whether it runs on the CPU pool.
+    /// Whether stages of this kind run on the CPU pool.
     pub fn uses_cpu_pool(self) -> bool {
         matches!(self, StageKind::Cpu | StageKind::Fill)
     }
 }
 
-/// What one stage did.
+/// Statistics of one stage.
 #[non_exhaustive]
 #[derive(Clone, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct StageStatistics {
     /// The name given to the builder.
     pub name: Arc<str>,
-    /// What kind of work it does.
+    /// The kind of the stage.
     pub kind: StageKind,
-    /// How many items it may work on at once.
+    /// Maximum number of items that the stage processes at the same time.
     pub concurrency: usize,
-    /// Items it has finished, failed ones included.
+    /// Number of items processed, including failed ones.
     pub items: u64,
-    /// Items that failed.
+    /// Number of items that failed.
     pub failures: u64,
-    /// Items it has handed on: none, one or many for each that it has taken in.
+    /// Number of outputs: zero or more for each input.
     pub items_out: u64,
-    /// How much of the room in its outputs is used, in 0..=1; the rest is padding. `None` where
-    /// there is nothing to be filled; see [`Aggregator::fill_rate`](crate::stage::Aggregator::fill_rate).
+    /// The share of the capacity of outputs that is not padding, in 0..=1. `None` if outputs have no
+    /// capacity: see [`Aggregator::fill_rate`](crate::stage::Aggregator::fill_rate).
     pub fill_rate: Option<f64>,
-    /// The time spent in it, summed over everything that ran at once.
+    /// Processing time, summed over concurrent items.
     #[cfg_attr(feature = "serde", serde(rename = "busy_s", with = "crate::seconds"))]
     pub busy: Duration,
-    /// The time one item takes.
+    /// Processing time per item.
     #[cfg_attr(feature = "serde", serde(rename = "service_s"))]
     pub service: Quantiles,
 }
 
 impl StageStatistics {
-    /// The share of its concurrency that was in use on average, in 0..=1.
+    /// The average share of the concurrency in use during `elapsed`, in 0..=1.
     pub fn busy_share(&self, elapsed: Duration) -> f64 {
         let available = elapsed.as_secs_f64() * self.concurrency as f64;
         if available > 0.0 { (self.busy.as_secs_f64() / available).min(1.0) } else { 0.0 }
     }
 }
 
-/// What one queue held.
+/// Statistics of one queue.
 #[non_exhaustive]
 #[derive(Clone, Debug, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct QueueStatistics {
-    /// How many items it may hold.
+    /// Maximum number of items.
     pub capacity: usize,
-    /// How many it holds now.
+    /// Current number of items.
     pub len: usize,
-    /// Items that have gone through.
+    /// Number of items that passed through.
     pub items: u64,
-    /// How many it held on average over time.
+    /// Average number of items over time.
     pub mean_len: f64,
-    /// How long it was full, so that the stage before it had to wait.
+    /// Time in which the queue was full, so that the upstream stage waited.
     #[cfg_attr(feature = "serde", serde(rename = "put_wait_s", with = "crate::seconds"))]
     pub put_wait: Duration,
-    /// How long it was empty, so that the stage after it had to wait.
+    /// Time in which the queue was empty, so that the downstream stage waited.
     #[cfg_attr(feature = "serde", serde(rename = "get_wait_s", with = "crate::seconds"))]
     pub get_wait: Duration,
-    /// The part of `get_wait` that passed before its very first item: the start-up.
+    /// The part of `get_wait` before the first item: the start-up.
     #[cfg_attr(feature = "serde", serde(rename = "first_wait_s", with = "crate::seconds"))]
     pub first_wait: Duration,
-    /// How long putting one item in had to wait for room.
+    /// Wait of one put, because the queue was full.
     #[cfg_attr(feature = "serde", serde(rename = "wait_per_put_s"))]
     pub wait_per_put: Quantiles,
-    /// How long taking one item out had to wait for it.
+    /// Wait of one get, because the queue was empty.
     #[cfg_attr(feature = "serde", serde(rename = "wait_per_get_s"))]
     pub wait_per_get: Quantiles,
-    /// The share of the time in which it was not empty, in 0..=1, start-up included.
+    /// The share of the time in which the queue was not empty, in 0..=1, including start-up.
     pub occupancy: f64,
 }
 
 impl QueueStatistics {
-    /// The share of the time after its start-up in which it was not empty, in 0..=1.
+    /// The share of the time after start-up in which the queue was not empty, in 0..=1.
     pub(crate) fn readiness(&self, elapsed: Duration) -> f64 {
         let time = elapsed.saturating_sub(self.first_wait).as_secs_f64();
         if time == 0.0 || (self.items == 0 && self.len == 0) {
@@ -243,20 +246,20 @@ impl QueueStatistics {
     }
 }
 
-/// What the consumer saw.
+/// Statistics of the deliveries to the consumer.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct ConsumerStatistics {
-    /// Items (batches, mostly) delivered.
+    /// Number of delivered items, usually batches.
     pub items: u64,
-    /// From the start to the first item; `None` before it.
+    /// Time from the start to the first item; `None` before the first item.
     #[cfg_attr(feature = "serde", serde(rename = "first_item_s", with = "crate::seconds::option"))]
     pub first_item: Option<Duration>,
-    /// How long the consumer waited in all.
+    /// Total time in which the consumer waited.
     #[cfg_attr(feature = "serde", serde(rename = "waited_s", with = "crate::seconds"))]
     pub waited: Duration,
-    /// How long it waited for one item.
+    /// Wait of the consumer for one item.
     #[cfg_attr(feature = "serde", serde(rename = "wait_s"))]
     pub wait: Quantiles,
 }
@@ -266,19 +269,19 @@ pub struct ConsumerStatistics {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Dropped {
-    /// Who it was.
+    /// Epoch and position of the sample.
     pub id: SampleId,
-    /// What people call it, where the source says so, or else the error.
+    /// The key of the sample from the source, or else from the error.
     pub key: Option<Arc<str>>,
-    /// The stage in which it failed.
+    /// The stage in which the sample failed.
     pub stage: Arc<str>,
-    /// The kind of failure.
+    /// The kind of the error.
     pub kind: ErrorKind,
-    /// What went wrong, with its causes.
+    /// The error message with its causes.
     pub reason: String,
 }
 
-/// The counters behind [`StageStatistics`].
+/// The counters of [`StageStatistics`].
 #[derive(Debug)]
 pub(crate) struct StageMeter {
     pub(crate) name: Arc<str>,
@@ -309,7 +312,7 @@ impl StageMeter {
         }
     }
 
-    /// Counts a run of `items` that took `time` together, `failures` of them in vain.
+    /// Counts `items` that took `time` together, of which `failures` failed.
     pub(crate) fn record(&self, items: u64, failures: u64, time: Duration) {
         if items == 0 {
             return;
@@ -322,18 +325,18 @@ impl StageMeter {
         self.service.record(time / u32::try_from(items).unwrap_or(u32::MAX), items);
     }
 
-    /// Counts `items` that were handed on.
+    /// Counts outputs.
     pub(crate) fn emitted(&self, items: u64) {
         self.items_out.fetch_add(items, Ordering::Relaxed);
     }
 
-    /// Counts how well outputs are filled.
+    /// Adds to the fill rate of outputs.
     pub(crate) fn filled(&self, more: FillRate) {
         self.fill_used.fetch_add(more.used, Ordering::Relaxed);
         self.fill_capacity.fetch_add(more.capacity, Ordering::Relaxed);
     }
 
-    /// The mean time of one item so far.
+    /// The mean processing time of an item.
     pub(crate) fn mean_service(&self) -> Option<Duration> {
         let items = self.items.load(Ordering::Relaxed);
         let nanos = self.busy_nanos.load(Ordering::Relaxed);
@@ -344,7 +347,7 @@ impl StageMeter {
         self.raw().statistics()
     }
 
-    /// The counters as they are now, to be compared with later ones.
+    /// A copy of the counters, from which later snapshots are subtracted.
     pub(crate) fn raw(&self) -> StageSnapshot {
         StageSnapshot {
             name: Arc::clone(&self.name),
@@ -363,7 +366,7 @@ impl StageMeter {
     }
 }
 
-/// A [`StageMeter`] at one moment, or between two.
+/// A snapshot of a [`StageMeter`], or the difference of two.
 #[derive(Clone, Debug)]
 pub(crate) struct StageSnapshot {
     name: Arc<str>,
@@ -378,7 +381,7 @@ pub(crate) struct StageSnapshot {
 }
 
 impl StageSnapshot {
-    /// What was counted after `earlier`.
+    /// The difference to an `earlier` snapshot.
     pub(crate) fn since(&self, earlier: &StageSnapshot) -> StageSnapshot {
         StageSnapshot {
             name: Arc::clone(&self.name),
@@ -408,11 +411,11 @@ impl StageSnapshot {
     }
 }
 
-/// The counters behind [`QueueStatistics`], for the lock of the queue.
+/// The counters of [`QueueStatistics`], protected by the lock of the queue.
 ///
-/// The queue says before each change how it has been until then ([`touch`](Self::touch)), and then
-/// what the change is ([`put`](Self::put), [`got`](Self::got)). Constant memory; one look at the
-/// clock per touch; nothing is counted before [`start`](Self::start).
+/// Before each change, the queue calls [`touch`](Self::touch) with its state until then, and after
+/// the change [`put`](Self::put) or [`got`](Self::got). Memory is constant, and each `touch` reads
+/// the clock once. Counting begins with [`start`](Self::start).
 #[derive(Debug, Default)]
 pub(crate) struct QueueMeter {
     last: Option<Instant>,
@@ -421,9 +424,9 @@ pub(crate) struct QueueMeter {
     full_nanos: u64,
     empty_nanos: u64,
     first_wait_nanos: u64,
-    /// Whether there was an item at any time.
+    /// Whether the queue ever had an item.
     had_items: bool,
-    /// For how long the queue was full since the last put, and empty since the last get.
+    /// Time in which the queue was full since the last put, and empty since the last get.
     full_run: Duration,
     empty_run: Duration,
     puts: Counts,
@@ -431,13 +434,13 @@ pub(crate) struct QueueMeter {
 }
 
 impl QueueMeter {
-    /// Starts the clock; goes on where it was if it was started before.
+    /// Starts or restarts the clock. Counts are kept.
     pub(crate) fn start(&mut self, now: Instant) {
         self.last = Some(now);
     }
 
-    /// Counts the time since the last touch, in which the queue held `len` items and had no room
-    /// (`full`). The time of a queue that is empty for good (`closed`) does not count.
+    /// Counts the time since the last touch, in which the queue had `len` items. Time in which the
+    /// queue is closed and empty does not count.
     pub(crate) fn touch(&mut self, len: usize, full: bool, closed: bool) {
         let Some(last) = self.last else { return };
         let now = Instant::now();
@@ -467,8 +470,8 @@ impl QueueMeter {
         }
     }
 
-    /// Counts `items` put in together: the first had to wait for as long as the queue was full
-    /// since the last put, the others then found room.
+    /// Counts `items` put together. The first waited for as long as the queue was full since the
+    /// last put; the others did not wait.
     pub(crate) fn put(&mut self, items: u64) {
         if let Some(others) = items.checked_sub(1) {
             let waited = std::mem::take(&mut self.full_run);
@@ -477,8 +480,8 @@ impl QueueMeter {
         }
     }
 
-    /// Counts `items` taken out together: the first was waited for as long as the queue was empty
-    /// since the last get, the others then were there.
+    /// Counts `items` taken together. The get of the first waited for as long as the queue was empty
+    /// since the last get; the others were ready.
     pub(crate) fn got(&mut self, items: u64) {
         if let Some(others) = items.checked_sub(1) {
             let waited = std::mem::take(&mut self.empty_run);
@@ -487,22 +490,22 @@ impl QueueMeter {
         }
     }
 
-    /// Counts one item whose put had to wait for this long.
+    /// Counts one item whose put waited for `wait`.
     pub(crate) fn put_waited(&mut self, wait: Duration) {
         self.puts.record(wait, 1);
     }
 
-    /// Counts one item for which the get had to wait for this long.
+    /// Counts one item whose get waited for `wait`.
     pub(crate) fn got_after(&mut self, wait: Duration) {
         self.gets.record(wait, 1);
     }
 
-    /// For how long there was nothing in it, as of the last touch.
+    /// Time in which the queue was empty, as of the last touch.
     pub(crate) fn empty_time(&self) -> Duration {
         Duration::from_nanos(self.empty_nanos)
     }
 
-    /// The counters as of the last touch; turn it into statistics after the lock is released.
+    /// A copy of the counters as of the last touch, to be evaluated after the lock is released.
     pub(crate) fn raw(&self, capacity: usize, len: usize, items: u64) -> QueueSnapshot {
         QueueSnapshot {
             capacity,
@@ -519,7 +522,7 @@ impl QueueMeter {
     }
 }
 
-/// A [`QueueMeter`] at one moment, or between two.
+/// A snapshot of a [`QueueMeter`], or the difference of two.
 #[derive(Clone, Debug)]
 pub(crate) struct QueueSnapshot {
     capacity: usize,
@@ -535,7 +538,7 @@ pub(crate) struct QueueSnapshot {
 }
 
 impl QueueSnapshot {
-    /// What was counted after `earlier`.
+    /// The difference to an `earlier` snapshot.
     pub(crate) fn since(&self, earlier: &QueueSnapshot) -> QueueSnapshot {
         QueueSnapshot {
             capacity: self.capacity,
@@ -570,7 +573,7 @@ impl QueueSnapshot {
     }
 }
 
-/// The counters behind [`ConsumerStatistics`].
+/// The counters of [`ConsumerStatistics`].
 #[derive(Debug, Default)]
 pub(crate) struct ConsumerMeter {
     items: AtomicU64,
@@ -580,7 +583,7 @@ pub(crate) struct ConsumerMeter {
 }
 
 impl ConsumerMeter {
-    /// Counts an item that came after `wait`, `since_start` after the start.
+    /// Counts an item delivered after a wait of `wait`, `since_start` after the start.
     pub(crate) fn delivered(&self, wait: Duration, since_start: Duration) {
         if self.items.fetch_add(1, Ordering::Relaxed) == 0 {
             self.first_item_nanos.store(since_start.as_nanos() as u64, Ordering::Relaxed);
@@ -589,7 +592,7 @@ impl ConsumerMeter {
         self.wait.record(wait, 1);
     }
 
-    /// Counts items that came together with one that was counted: nobody waited for them.
+    /// Counts items delivered together with a counted one, without a wait.
     pub(crate) fn delivered_at_once(&self, items: u64) {
         self.items.fetch_add(items, Ordering::Relaxed);
         self.wait.record(Duration::ZERO, items);
@@ -599,7 +602,7 @@ impl ConsumerMeter {
         self.raw().statistics()
     }
 
-    /// The counters as they are now, to be compared with later ones.
+    /// A copy of the counters, from which later snapshots are subtracted.
     pub(crate) fn raw(&self) -> ConsumerSnapshot {
         let items = self.items.load(Ordering::Relaxed);
         let nanos = |n: &AtomicU64| Duration::from_nanos(n.load(Ordering::Relaxed));
@@ -612,7 +615,7 @@ impl ConsumerMeter {
     }
 }
 
-/// A [`ConsumerMeter`] at one moment, or between two.
+/// A snapshot of a [`ConsumerMeter`], or the difference of two.
 #[derive(Clone, Debug)]
 pub(crate) struct ConsumerSnapshot {
     items: u64,
@@ -622,7 +625,7 @@ pub(crate) struct ConsumerSnapshot {
 }
 
 impl ConsumerSnapshot {
-    /// What was counted after `earlier`. The first item stays the first of all.
+    /// The difference to an `earlier` snapshot. `first_item` remains that of the run.
     pub(crate) fn since(&self, earlier: &ConsumerSnapshot) -> ConsumerSnapshot {
         ConsumerSnapshot {
             items: self.items.saturating_sub(earlier.items),
@@ -654,7 +657,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_knows_how_long_it_was_full_and_empty() {
+    fn times_of_a_full_and_an_empty_queue() {
         let mut meter = QueueMeter::default();
         meter.advance(20 * MS, 0, false, false);
         meter.put(2);
@@ -672,12 +675,12 @@ mod tests {
         assert_eq!(statistics.first_wait, 20 * MS);
         assert!((statistics.occupancy - 0.5).abs() < 1e-9);
         assert!((statistics.mean_len - 0.9).abs() < 1e-9, "{}", statistics.mean_len);
-        // After 20 ms of start-up, it held something for 50 of 80 ms.
+        // After 20 ms of start-up, the queue was not empty for 50 of 80 ms.
         assert!((statistics.readiness(100 * MS) - 0.625).abs() < 1e-9);
     }
 
     #[test]
-    fn only_the_first_of_a_run_has_waited() {
+    fn only_the_first_item_of_a_group_waits() {
         let mut meter = QueueMeter::default();
         meter.advance(5 * MS, 0, false, false);
         meter.put(4);
@@ -695,15 +698,15 @@ mod tests {
             meter.got(1);
         }
         let statistics = meter.raw(4, 0, 54).statistics();
-        assert_eq!(statistics.wait_per_put.p90, Duration::ZERO, "that wait is over");
-        assert_eq!(statistics.wait_per_get.p90, Duration::ZERO, "that wait is over");
+        assert_eq!(statistics.wait_per_put.p90, Duration::ZERO, "the wait is counted once");
+        assert_eq!(statistics.wait_per_get.p90, Duration::ZERO, "the wait is counted once");
         meter.put(0);
         meter.got(0);
         assert_eq!(meter.raw(4, 0, 4).puts.quantiles(), statistics.wait_per_put);
     }
 
     #[test]
-    fn a_wait_can_be_told_by_the_one_who_waited() {
+    fn waits_measured_by_the_caller_are_recorded() {
         let mut meter = QueueMeter::default();
         meter.put_waited(7 * MS);
         meter.got_after(3 * MS);
@@ -713,7 +716,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_that_has_ended_waits_for_nothing() {
+    fn time_after_the_end_does_not_count() {
         let mut meter = QueueMeter::default();
         meter.advance(MS, 1, false, true);
         meter.advance(100 * MS, 0, false, true);
@@ -740,7 +743,7 @@ mod tests {
             get_wait: get_wait * MS,
             ..Default::default()
         };
-        assert_eq!(queue(0, 50, 50).readiness(51 * MS), 0.0, "nothing was ready yet");
+        assert_eq!(queue(0, 50, 50).readiness(51 * MS), 0.0, "no item was ready yet");
         assert_eq!(queue(1, 50, 50).readiness(50 * MS), 0.0);
         assert_eq!(queue(9, 50, 50).readiness(100 * MS), 1.0);
         assert_eq!(queue(9, 50, 75).readiness(100 * MS), 0.5);
@@ -748,7 +751,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stage_counts_what_it_takes_in_and_hands_on() {
+    fn a_stage_counts_inputs_and_outputs() {
         let meter = StageMeter::new("split".into(), StageKind::Cpu, 2);
         meter.record(2, 1, 4 * MS);
         meter.emitted(5);
@@ -775,7 +778,7 @@ mod serde_tests {
     use serde_json::json;
 
     #[test]
-    fn times_in_json_are_seconds_and_say_so() {
+    fn times_in_json_are_seconds_with_the_suffix_s() {
         let meter = StageMeter::new("decode".into(), StageKind::Cpu, 4);
         meter.record(1, 0, Duration::from_millis(250));
         let consumer = ConsumerStatistics {
@@ -803,7 +806,7 @@ mod serde_tests {
     }
 
     #[test]
-    fn a_dropped_sample_in_json_tells_all() {
+    fn a_dropped_sample_in_json() {
         let dropped = Dropped {
             id: crate::source::sample::SampleId { epoch: 1, index: 2 },
             key: Some("a.jpg".into()),

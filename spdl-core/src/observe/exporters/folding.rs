@@ -1,83 +1,82 @@
-//! Repeated failures, folded: the first few are told, and then only how many more there were.
+//! Rate limit for log messages of repeated failures.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::error::ErrorKind;
 
-/// So many failures of a sort are told one by one,
-const TOLD_SINGLY: u64 = 5;
-/// and then each one whose number is a multiple of this.
-const REMINDER: u64 = 100;
-/// More sorts than this are not told apart.
-const SORTS: usize = 256;
-/// More characters of a message do not count for what sort it is.
+/// The first failures of a group are logged,
+const LOGGED_FIRST: u64 = 5;
+/// and then every failure whose number is a multiple of this.
+const LOGGED_EVERY: u64 = 100;
+/// Maximum number of groups; all other failures form one group.
+const MAX_GROUPS: usize = 256;
+/// Maximum number of characters of a message that distinguish groups.
 const MESSAGE_CHARS: usize = 120;
 
-/// What to do with a failure.
+/// Whether to log a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fold {
-    /// Tell it.
     Print {
-        /// How many of this sort there have been, this one included.
+        /// Number of failures in the group, including this one.
         count: u64,
-        /// How many of them were hidden since the last that was told.
+        /// Number of failures in the group that were hidden since the last logged one.
         hidden: u64,
     },
-    /// Do not tell it.
     Hide,
 }
 
-/// Decides which failures are told. Two are of a sort where they have the same stage, kind and
-/// message, numbers in it aside. The memory it takes does not grow with their number.
+/// Decides which failures are logged, in constant memory.
+///
+/// Failures with the same stage, kind and message form a group. Numbers in messages are ignored.
 #[derive(Debug, Default)]
 pub(crate) struct RepeatFolder {
-    sorts: HashMap<Sort, u64>,
-    /// Failures of all sorts for which there was no place.
+    groups: HashMap<FailureGroup, u64>,
+    /// Number of failures in all groups above [`MAX_GROUPS`].
     others: u64,
 }
 
 #[derive(Debug, PartialEq, Eq, Hash)]
-struct Sort {
+struct FailureGroup {
     stage: Arc<str>,
     kind: ErrorKind,
     message: String,
 }
 
 impl RepeatFolder {
-    /// Counts a failure and says whether to tell it. `stage` must be unlike that of any other
-    /// pipeline whose failures are counted here.
-    pub(crate) fn seen(&mut self, stage: &Arc<str>, kind: ErrorKind, message: &str) -> Fold {
-        let sort = Sort { stage: Arc::clone(stage), kind, message: without_numbers(message) };
-        let full = self.sorts.len() >= SORTS;
-        let count = match self.sorts.get_mut(&sort) {
+    /// Counts a failure and decides whether to log it. `stage` must be unique among all pipelines.
+    pub(crate) fn record(&mut self, stage: &Arc<str>, kind: ErrorKind, message: &str) -> Fold {
+        let message = without_numbers(message);
+        let group = FailureGroup { stage: Arc::clone(stage), kind, message };
+        let full = self.groups.len() >= MAX_GROUPS;
+        let count = match self.groups.get_mut(&group) {
             Some(count) => count,
             None if full => &mut self.others,
-            None => self.sorts.entry(sort).or_default(),
+            None => self.groups.entry(group).or_default(),
         };
         *count += 1;
         fold(*count)
     }
 
-    /// Forgets the failures of a stage that has ended; says how many were hidden since the last of
-    /// their sort was told.
-    pub(crate) fn forget(&mut self, stage: &str) -> u64 {
+    /// Removes the groups of an ended stage; returns the number of failures hidden since the last
+    /// logged one of each group.
+    pub(crate) fn remove_stage(&mut self, stage: &str) -> u64 {
         let mut hidden = 0;
-        self.sorts.retain(|sort, count| {
-            let goes = *sort.stage == *stage;
-            if goes {
+        self.groups.retain(|group, count| {
+            let ended = *group.stage == *stage;
+            if ended {
                 hidden += hidden_since_last(*count);
             }
-            !goes
+            !ended
         });
         hidden
     }
 }
 
 fn fold(count: u64) -> Fold {
-    if count <= TOLD_SINGLY {
+    if count <= LOGGED_FIRST {
         Fold::Print { count, hidden: 0 }
-    } else if count.is_multiple_of(REMINDER) {
+    } else if count.is_multiple_of(LOGGED_EVERY) {
         Fold::Print { count, hidden: hidden_since_last(count - 1) }
     } else {
         Fold::Hide
@@ -85,11 +84,14 @@ fn fold(count: u64) -> Fold {
 }
 
 fn hidden_since_last(count: u64) -> u64 {
-    let last_told = if count < REMINDER { TOLD_SINGLY } else { count - count % REMINDER };
-    count.saturating_sub(last_told)
+    let last_logged = match count < LOGGED_EVERY {
+        true => LOGGED_FIRST,
+        false => count - count % LOGGED_EVERY,
+    };
+    count.saturating_sub(last_logged)
 }
 
-/// The start of a message with `#` for each number in it.
+/// The first [`MESSAGE_CHARS`] characters of a message, with each number replaced by `#`.
 fn without_numbers(message: &str) -> String {
     let mut text = String::new();
     let mut in_number = false;
@@ -114,11 +116,12 @@ mod tests {
     }
 
     #[test]
-    fn five_are_told_and_then_each_hundredth() {
+    fn the_first_five_and_every_hundredth_failure_are_logged() {
         let mut folder = RepeatFolder::default();
-        let told: Vec<(u64, u64)> = (1..=250)
+        let logged: Vec<(u64, u64)> = (1..=250)
             .filter_map(|n| {
-                match folder.seen(&decode(), ErrorKind::Corrupt, &format!("marker {n} is wrong")) {
+                match folder.record(&decode(), ErrorKind::Corrupt, &format!("marker {n} is wrong"))
+                {
                     Fold::Print { count, hidden } => {
                         assert_eq!(count, n);
                         Some((count, hidden))
@@ -127,35 +130,35 @@ mod tests {
                 }
             })
             .collect();
-        assert_eq!(told, [(1, 0), (2, 0), (3, 0), (4, 0), (5, 0), (100, 94), (200, 99)]);
-        assert_eq!(folder.forget("decode"), 50);
-        assert_eq!(folder.forget("decode"), 0);
+        assert_eq!(logged, [(1, 0), (2, 0), (3, 0), (4, 0), (5, 0), (100, 94), (200, 99)]);
+        assert_eq!(folder.remove_stage("decode"), 50);
+        assert_eq!(folder.remove_stage("decode"), 0);
     }
 
     #[test]
-    fn another_stage_kind_or_message_is_another_sort() {
+    fn stage_kind_and_message_distinguish_groups() {
         let mut folder = RepeatFolder::default();
         for _ in 0..50 {
-            folder.seen(&decode(), ErrorKind::Corrupt, "no image");
+            folder.record(&decode(), ErrorKind::Corrupt, "no image");
         }
-        assert_eq!(folder.seen(&decode(), ErrorKind::Corrupt, "no image"), Fold::Hide);
+        assert_eq!(folder.record(&decode(), ErrorKind::Corrupt, "no image"), Fold::Hide);
         let first = Fold::Print { count: 1, hidden: 0 };
-        assert_eq!(folder.seen(&"fetch".into(), ErrorKind::Corrupt, "no image"), first);
-        assert_eq!(folder.seen(&decode(), ErrorKind::Truncated, "no image"), first);
-        assert_eq!(folder.seen(&decode(), ErrorKind::Corrupt, "no colour"), first);
+        assert_eq!(folder.record(&"fetch".into(), ErrorKind::Corrupt, "no image"), first);
+        assert_eq!(folder.record(&decode(), ErrorKind::Truncated, "no image"), first);
+        assert_eq!(folder.record(&decode(), ErrorKind::Corrupt, "no colour"), first);
     }
 
     #[test]
-    fn what_is_forgotten_is_told_anew_and_leaves_other_stages_alone() {
+    fn remove_stage_resets_the_groups_of_that_stage_only() {
         let mut folder = RepeatFolder::default();
         for _ in 0..10 {
-            folder.seen(&decode(), ErrorKind::Io, "broken");
-            folder.seen(&"fetch".into(), ErrorKind::Io, "broken");
+            folder.record(&decode(), ErrorKind::Io, "broken");
+            folder.record(&"fetch".into(), ErrorKind::Io, "broken");
         }
-        assert_eq!(folder.forget("decode"), 5);
+        assert_eq!(folder.remove_stage("decode"), 5);
         let first = Fold::Print { count: 1, hidden: 0 };
-        assert_eq!(folder.seen(&decode(), ErrorKind::Io, "broken"), first);
-        assert_eq!(folder.seen(&"fetch".into(), ErrorKind::Io, "broken"), Fold::Hide);
+        assert_eq!(folder.record(&decode(), ErrorKind::Io, "broken"), first);
+        assert_eq!(folder.record(&"fetch".into(), ErrorKind::Io, "broken"), Fold::Hide);
     }
 
     #[test]
@@ -169,33 +172,33 @@ mod tests {
             }
             text + "-" + &"x".repeat(10_000)
         };
-        let told = (0..20_000)
-            .filter(|&n| folder.seen(&decode(), ErrorKind::User, &letters(n)) != Fold::Hide)
+        let logged = (0..20_000)
+            .filter(|&n| folder.record(&decode(), ErrorKind::User, &letters(n)) != Fold::Hide)
             .count();
-        assert_eq!(folder.sorts.len(), SORTS);
-        assert!(folder.sorts.keys().all(|sort| sort.message.len() <= MESSAGE_CHARS));
-        let others = 20_000 - SORTS as u64;
+        assert_eq!(folder.groups.len(), MAX_GROUPS);
+        assert!(folder.groups.keys().all(|group| group.message.len() <= MESSAGE_CHARS));
+        let others = 20_000 - MAX_GROUPS as u64;
         assert_eq!(folder.others, others);
-        assert_eq!(told as u64, SORTS as u64 + TOLD_SINGLY + others / REMINDER);
+        assert_eq!(logged as u64, MAX_GROUPS as u64 + LOGGED_FIRST + others / LOGGED_EVERY);
     }
 
     #[test]
-    fn numbers_in_a_message_do_not_count() {
+    fn numbers_in_a_message_are_replaced() {
         assert_eq!(without_numbers("row 12 of 3x4"), "row # of #x#");
         assert_eq!(without_numbers("größer als 7²"), "größer als #²");
     }
 
     proptest! {
         #[test]
-        fn what_is_told_and_what_was_hidden_add_up(total in 0u64..2_000) {
+        fn logged_and_hidden_failures_add_up(total in 0u64..2_000) {
             let mut folder = RepeatFolder::default();
             let mut sum = 0;
             for _ in 0..total {
-                if let Fold::Print { hidden, .. } = folder.seen(&decode(), ErrorKind::Io, "") {
+                if let Fold::Print { hidden, .. } = folder.record(&decode(), ErrorKind::Io, "") {
                     sum += 1 + hidden;
                 }
             }
-            prop_assert_eq!(sum + folder.forget("decode"), total);
+            prop_assert_eq!(sum + folder.remove_stage("decode"), total);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Statistics for the `metrics` crate.
+//! [`MetricsExporter`]: publishes statistics through the crate `metrics`.
 
 use std::time::Duration;
 
@@ -11,45 +11,49 @@ use crate::observe::statistics::{
     ConsumerStatistics, QueueStatistics, StageStatistics, Statistics,
 };
 
-/// Publishes statistics through the [`metrics`](https://docs.rs/metrics) facade, to whatever
-/// recorder the program has installed; without one, nothing happens.
+/// Publishes statistics through the [`metrics`](https://docs.rs/metrics) facade.
 ///
-/// All metrics carry the label `pipeline`: the pipeline's number in the process, or the name given
-/// with [`named`](Self::named). Metrics of a stage, and of the queue *behind* it, carry `stage`.
-/// Quantiles are gauges with a label `quantile` of `0.5`, `0.9`, `0.99` or `1` (the largest).
+/// The recorder that the program has installed receives the metrics. Without a recorder, the
+/// exporter has no effect.
 ///
-/// | metric | kind | what |
+/// All metrics have the label `pipeline`: the pipeline's number in the process, or the name given
+/// with [`named`](Self::named). Metrics of a stage, and of the queue downstream of it, have the
+/// label `stage`. Quantiles are gauges with the label `quantile`: `0.5`, `0.9`, `0.99` or `1` (the
+/// maximum).
+///
+/// | metric | kind | meaning |
 /// |---|---|---|
-/// | `spdl_stage_items_total` | counter | items finished, failed ones included |
-/// | `spdl_stage_items_out_total` | counter | items handed on |
+/// | `spdl_stage_items_total` | counter | items processed, including failed ones |
+/// | `spdl_stage_items_out_total` | counter | outputs |
 /// | `spdl_stage_failures_total` | counter | items that failed |
-/// | `spdl_stage_busy_nanoseconds_total` | counter | time spent, summed over all instances |
+/// | `spdl_stage_busy_nanoseconds_total` | counter | processing time, summed over concurrent items |
 /// | `spdl_stage_busy_ratio` | gauge | share of the concurrency in use, 0 to 1 |
-/// | `spdl_stage_fill_ratio` | gauge | share of the room in its outputs that is used, 0 to 1; only where it packs or buckets |
-/// | `spdl_stage_concurrency` | gauge | items it may work on at once |
-/// | `spdl_stage_service_seconds` | gauge, quantiles | time of one item |
-/// | `spdl_queue_items_total` | counter | items gone through |
-/// | `spdl_queue_length` | gauge | items in it |
-/// | `spdl_queue_mean_length` | gauge | items in it on average |
-/// | `spdl_queue_capacity` | gauge | items it may hold |
-/// | `spdl_queue_occupancy_ratio` | gauge | share of the time in which it was not empty |
-/// | `spdl_queue_put_wait_nanoseconds_total` | counter | time in which it was full |
-/// | `spdl_queue_get_wait_nanoseconds_total` | counter | time in which it was empty |
+/// | `spdl_stage_fill_ratio` | gauge | share of outputs that is not padding, 0 to 1; only of stages that pack or bucket |
+/// | `spdl_stage_concurrency` | gauge | maximum number of concurrent items |
+/// | `spdl_stage_service_seconds` | gauge, quantiles | processing time per item |
+/// | `spdl_queue_items_total` | counter | items that passed through |
+/// | `spdl_queue_length` | gauge | current number of items |
+/// | `spdl_queue_mean_length` | gauge | average number of items |
+/// | `spdl_queue_capacity` | gauge | maximum number of items |
+/// | `spdl_queue_occupancy_ratio` | gauge | share of the time in which the queue was not empty, 0 to 1 |
+/// | `spdl_queue_put_wait_nanoseconds_total` | counter | time in which the queue was full |
+/// | `spdl_queue_get_wait_nanoseconds_total` | counter | time in which the queue was empty |
 /// | `spdl_queue_put_wait_seconds` | gauge, quantiles | wait of one put |
 /// | `spdl_queue_get_wait_seconds` | gauge, quantiles | wait of one get |
 /// | `spdl_consumer_items_total` | counter | items delivered |
-/// | `spdl_consumer_waited_nanoseconds_total` | counter | time the consumer waited |
-/// | `spdl_consumer_wait_seconds` | gauge, quantiles | wait for one item |
-/// | `spdl_data_readiness_ratio` | gauge | share of the time in which something was ready |
-/// | `spdl_memory_budget_bytes` | gauge | the memory budget, 0 for none |
-/// | `spdl_memory_live_bytes` | gauge | of which in use |
-/// | `spdl_memory_peak_bytes` | gauge | the most in use since the start |
+/// | `spdl_consumer_waited_nanoseconds_total` | counter | time in which the consumer waited |
+/// | `spdl_consumer_wait_seconds` | gauge, quantiles | wait of the consumer for one item |
+/// | `spdl_data_readiness_ratio` | gauge | share of the time in which a batch was ready, 0 to 1 |
+/// | `spdl_memory_budget_bytes` | gauge | the memory budget; 0 without a budget |
+/// | `spdl_memory_live_bytes` | gauge | bytes of the budget in use |
+/// | `spdl_memory_peak_bytes` | gauge | maximum of bytes in use since the start |
 /// | `spdl_memory_waited_nanoseconds_total` | counter | time in which a stage waited for memory |
 /// | `spdl_dropped_total` | counter | samples dropped by a failure policy |
-/// | `spdl_left_out_total` | counter | samples left out with short last batches |
+/// | `spdl_left_out_total` | counter | samples left out, for example with incomplete batches |
 ///
-/// Publish *either* each interval of a pipeline, and gauges are about the last one, *or* its
-/// statistics now and then, and gauges are about the whole run. Counters come out the same.
+/// For each pipeline, use one of two methods. With
+/// [`publish_interval`](Self::publish_interval), gauges describe the last interval. With
+/// [`publish`](Self::publish), they describe the whole run. Counters are the same.
 ///
 /// ```
 /// # use spdl_core::{DatasetSource, PipelineBuilder};
@@ -66,16 +70,16 @@ pub struct MetricsExporter {
     name: Option<String>,
 }
 
-/// How a counter learns of its value.
+/// How the value of a counter is updated.
 #[derive(Clone, Copy)]
 enum Count {
-    /// The value so far is given.
+    /// The value is the total.
     Absolute,
-    /// What came to it is given.
-    More,
+    /// The value is added to the total.
+    Increment,
 }
 
-/// What is published, of an interval or of the whole run.
+/// The published statistics of an interval or of the whole run.
 struct PublishedStatistics<'a> {
     time: Duration,
     stages: &'a [StageStatistics],
@@ -87,7 +91,7 @@ struct PublishedStatistics<'a> {
     left_out: u64,
 }
 
-/// Metrics under the same labels.
+/// Metrics with the same labels.
 struct Group {
     labels: Vec<Label>,
     count: Count,
@@ -98,7 +102,7 @@ impl Group {
         let counter = counter!(name, self.labels.iter());
         match self.count {
             Count::Absolute => counter.absolute(value),
-            Count::More => counter.increment(value),
+            Count::Increment => counter.increment(value),
         }
     }
 
@@ -126,20 +130,21 @@ impl Group {
 }
 
 impl MetricsExporter {
-    /// An exporter that labels pipelines with their numbers.
+    /// Creates an exporter that labels pipelines with their numbers.
     pub fn new() -> Self {
         MetricsExporter::default()
     }
 
-    /// Labels the pipeline with a name in place of its number. Where several pipelines of a process
-    /// are published under one name, their counters get mixed up.
+    /// Labels the pipeline with a name instead of its number.
+    ///
+    /// If several pipelines of a process have the same name, their metrics overwrite each other.
     #[must_use]
     pub fn named(mut self, name: impl Into<String>) -> Self {
         self.name = Some(name.into());
         self
     }
 
-    /// Tells the recorder what the metrics mean. Once, after the recorder is installed.
+    /// Describes the metrics to the recorder. Call it once, after the recorder is installed.
     pub fn describe(&self) {
         for (name, unit, meaning) in COUNTERS {
             metrics::describe_counter!(*name, *unit, *meaning);
@@ -164,7 +169,7 @@ impl MetricsExporter {
         self.publish_view(statistics.pipeline, &view, Count::Absolute);
     }
 
-    /// Publishes an interval. To be called with each of them, once.
+    /// Publishes an interval. Call it once for each interval.
     pub fn publish_interval(&self, interval: &Interval) {
         let view = PublishedStatistics {
             time: interval.length,
@@ -176,7 +181,7 @@ impl MetricsExporter {
             dropped: interval.dropped,
             left_out: interval.left_out,
         };
-        self.publish_view(interval.pipeline, &view, Count::More);
+        self.publish_view(interval.pipeline, &view, Count::Increment);
     }
 
     fn publish_view(&self, pipeline: u64, view: &PublishedStatistics<'_>, count: Count) {
@@ -230,40 +235,64 @@ fn publish_queue(group: &Group, queue: &QueueStatistics) {
 }
 
 const COUNTERS: &[(&str, Unit, &str)] = &[
-    ("spdl_stage_items_total", Unit::Count, "Items finished, failed ones included."),
-    ("spdl_stage_items_out_total", Unit::Count, "Items handed on."),
+    ("spdl_stage_items_total", Unit::Count, "Items processed, including failed ones."),
+    ("spdl_stage_items_out_total", Unit::Count, "Outputs of the stage."),
     ("spdl_stage_failures_total", Unit::Count, "Items that failed."),
-    ("spdl_stage_busy_nanoseconds_total", Unit::Nanoseconds, "Time spent in all instances."),
-    ("spdl_queue_items_total", Unit::Count, "Items gone through the queue behind the stage."),
-    ("spdl_queue_put_wait_nanoseconds_total", Unit::Nanoseconds, "Time in which it was full."),
-    ("spdl_queue_get_wait_nanoseconds_total", Unit::Nanoseconds, "Time in which it was empty."),
+    (
+        "spdl_stage_busy_nanoseconds_total",
+        Unit::Nanoseconds,
+        "Processing time, summed over concurrent items.",
+    ),
+    ("spdl_queue_items_total", Unit::Count, "Items that passed the queue after the stage."),
+    (
+        "spdl_queue_put_wait_nanoseconds_total",
+        Unit::Nanoseconds,
+        "Time in which the queue was full.",
+    ),
+    (
+        "spdl_queue_get_wait_nanoseconds_total",
+        Unit::Nanoseconds,
+        "Time in which the queue was empty.",
+    ),
     ("spdl_consumer_items_total", Unit::Count, "Items delivered."),
-    ("spdl_consumer_waited_nanoseconds_total", Unit::Nanoseconds, "Time the consumer waited."),
+    (
+        "spdl_consumer_waited_nanoseconds_total",
+        Unit::Nanoseconds,
+        "Time in which the consumer waited.",
+    ),
     (
         "spdl_memory_waited_nanoseconds_total",
         Unit::Nanoseconds,
         "Time in which a stage waited for memory.",
     ),
     ("spdl_dropped_total", Unit::Count, "Samples dropped by a failure policy."),
-    ("spdl_left_out_total", Unit::Count, "Samples left out with short last batches."),
+    ("spdl_left_out_total", Unit::Count, "Samples left out, for example with incomplete batches."),
 ];
 
 const GAUGES: &[(&str, Unit, &str)] = &[
     ("spdl_stage_busy_ratio", Unit::Count, "Share of the concurrency in use, 0 to 1."),
-    ("spdl_stage_fill_ratio", Unit::Count, "Share of the room in outputs that is used, 0 to 1."),
-    ("spdl_stage_concurrency", Unit::Count, "Items the stage may work on at once."),
-    ("spdl_stage_service_seconds", Unit::Seconds, "Time of one item."),
-    ("spdl_queue_length", Unit::Count, "Items in the queue behind the stage."),
-    ("spdl_queue_mean_length", Unit::Count, "Items in it on average."),
-    ("spdl_queue_capacity", Unit::Count, "Items it may hold."),
-    ("spdl_queue_occupancy_ratio", Unit::Count, "Share of the time in which it was not empty."),
+    ("spdl_stage_fill_ratio", Unit::Count, "Share of outputs that is not padding, 0 to 1."),
+    ("spdl_stage_concurrency", Unit::Count, "Maximum number of concurrent items."),
+    ("spdl_stage_service_seconds", Unit::Seconds, "Processing time per item."),
+    ("spdl_queue_length", Unit::Count, "Current number of items in the queue."),
+    ("spdl_queue_mean_length", Unit::Count, "Average number of items in the queue."),
+    ("spdl_queue_capacity", Unit::Count, "Maximum number of items in the queue."),
+    (
+        "spdl_queue_occupancy_ratio",
+        Unit::Count,
+        "Share of the time in which the queue was not empty, 0 to 1.",
+    ),
     ("spdl_queue_put_wait_seconds", Unit::Seconds, "Wait of one put."),
     ("spdl_queue_get_wait_seconds", Unit::Seconds, "Wait of one get."),
     ("spdl_consumer_wait_seconds", Unit::Seconds, "Wait of the consumer for one item."),
-    ("spdl_data_readiness_ratio", Unit::Count, "Share of the time in which something was ready."),
-    ("spdl_memory_budget_bytes", Unit::Bytes, "The memory budget, 0 for none."),
+    (
+        "spdl_data_readiness_ratio",
+        Unit::Count,
+        "Share of the time in which a batch was ready, 0 to 1.",
+    ),
+    ("spdl_memory_budget_bytes", Unit::Bytes, "The memory budget; 0 without a budget."),
     ("spdl_memory_live_bytes", Unit::Bytes, "Bytes of the budget in use."),
-    ("spdl_memory_peak_bytes", Unit::Bytes, "The most bytes in use since the start."),
+    ("spdl_memory_peak_bytes", Unit::Bytes, "Maximum of bytes in use since the start."),
 ];
 
 #[cfg(test)]
@@ -279,7 +308,7 @@ mod tests {
     use std::collections::{BTreeMap, BTreeSet};
     use std::sync::Arc;
 
-    /// Keeps the values under names as Prometheus writes them.
+    /// A recorder that stores values by name and labels, in the notation of Prometheus.
     #[derive(Default)]
     struct MemoryRecorder {
         values: Arc<Mutex<BTreeMap<String, f64>>>,
@@ -414,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn intervals_add_up_and_statistics_replace() {
+    fn intervals_are_added_and_statistics_replace() {
         let memory = MemoryRecorder::default();
         let exporter = MetricsExporter::new().named("train");
         metrics::with_local_recorder(&memory, || {
@@ -437,7 +466,7 @@ mod tests {
     }
 
     #[test]
-    fn every_metric_is_described_and_every_description_has_its_metric() {
+    fn published_and_described_metrics_are_the_same() {
         let memory = MemoryRecorder::default();
         metrics::with_local_recorder(&memory, || {
             MetricsExporter::new().describe();
@@ -449,7 +478,7 @@ mod tests {
         assert_eq!(*memory.described.lock(), published);
         let table = include_str!("metrics.rs");
         for name in published {
-            assert!(table.contains(&format!("/// | `{name}` |")), "{name} is in no table");
+            assert!(table.contains(&format!("/// | `{name}` |")), "{name} is not documented");
         }
     }
 }

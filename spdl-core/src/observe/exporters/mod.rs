@@ -1,4 +1,4 @@
-//! Exporters of statistics and events to other crates of the ecosystem.
+//! Exporters of statistics and events to the crates `metrics` and `tracing`.
 
 #[cfg(feature = "tracing")]
 mod folding;

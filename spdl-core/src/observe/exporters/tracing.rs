@@ -1,4 +1,4 @@
-//! Spans and events for the `tracing` crate.
+//! [`TracingHook`]: spans and events of the crate `tracing`.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -14,23 +14,25 @@ use crate::observe::interval::Interval;
 use crate::source::sample::SampleId;
 use crate::sync::Mutex;
 
-/// A [`Hook`] that tells [`tracing`](https://docs.rs/tracing) what happens. Everything has the
-/// target `spdl`.
+/// A [`Hook`] that emits [`tracing`](https://docs.rs/tracing) spans and events.
 ///
-/// | level | what | fields |
+/// All have the target `spdl`.
+///
+/// | level | span or event | fields |
 /// |---|---|---|
-/// | `INFO` | span `stage`, for a stage's life | `pipeline`, `index`, `stage`, `kind`, `concurrency` |
-/// | `DEBUG` | span `item`, inside it, around each item of a stage that computes | `stage`, `epoch`, `index`, `key` |
-/// | `TRACE` | event `item done`, for each item of any stage | as `item`, and `elapsed_us`, `ok` |
-/// | `WARN` | event `item failed` | as `item`, and `kind`, `error`, `count`, `hidden` |
+/// | `INFO` | span `stage`, from start to end of a stage | `pipeline`, `index`, `stage`, `kind`, `concurrency` |
+/// | `DEBUG` | span `item` in `stage`, for each item of a stage that computes | `stage`, `epoch`, `index`, `key` |
+/// | `TRACE` | event `item done`, for each item of any stage | those of `item`, `elapsed_us`, `ok` |
+/// | `WARN` | event `item failed` | those of `item`, `kind`, `error`, `count`, `hidden` |
 /// | `INFO` | event `stage ended` | `stage`, `hidden` |
 ///
-/// Failures of the same stage and kind whose messages differ in numbers only are folded: five are
-/// told, then each hundredth with the `count` so far and how many were `hidden` since the last.
-/// Items cut short by the end of the pipeline are no failures.
+/// Repeated failures are rate-limited. Failures form a group if they have the same stage, kind and
+/// message, apart from numbers. The first five of a group are logged, then every hundredth. `count`
+/// is the number of failures in the group; `hidden` is the number since the last logged one. Items
+/// interrupted by the end of the pipeline are not failures.
 ///
-/// A stage that waits has many items in flight on one thread, so its items have no span, only the
-/// events. Where `DEBUG` is off, items that succeed make no span and take no lock.
+/// Items of async stages have events but no span, because many items share a thread. If `DEBUG` is
+/// disabled, successful items create no span and take no lock.
 ///
 /// ```
 /// # use spdl_core::Hook;
@@ -48,31 +50,33 @@ pub struct TracingHook {
 #[derive(Debug)]
 struct StageTrace {
     span: Span,
-    /// What the stage is called among those of all pipelines.
+    /// The name of the stage, unique among all pipelines.
     name: Arc<str>,
 }
 
-/// Which item a span belongs to.
-type ItemPlace = (u64, usize, SampleId);
+/// Identifies the item of a span: pipeline, stage, sample.
+type ItemId = (u64, usize, SampleId);
 
 thread_local! {
-    /// The spans that this thread is in, innermost last: a stage that waits for room lets its
-    /// worker process items of stages behind it.
-    static ENTERED: RefCell<Vec<(ItemPlace, EnteredSpan)>> = const { RefCell::new(Vec::new()) };
+    /// The entered spans of this thread, innermost last. If a stage waits for a full queue, its
+    /// worker processes items of downstream stages, whose spans are nested.
+    static ENTERED: RefCell<Vec<(ItemId, EnteredSpan)>> = const { RefCell::new(Vec::new()) };
 }
 
-fn place(stage: &StageInfo, item: &ItemInfo<'_>) -> ItemPlace {
+fn item_id(stage: &StageInfo, item: &ItemInfo<'_>) -> ItemId {
     (stage.pipeline, stage.index, item.id)
 }
 
 impl TracingHook {
-    /// A hook for one pipeline or several.
+    /// Creates a hook, which several pipelines may share.
     pub fn new() -> Self {
         TracingHook::default()
     }
 
-    /// Tells what happened in an interval, at `INFO`: one event `interval` for the pipeline and one
-    /// for each of its stages. To be called from an interval callback.
+    /// Emits an event `interval` at `INFO` for the pipeline, and one for each of its stages.
+    ///
+    /// Call it from the callback of
+    /// [`PipelineBuilder::every`](crate::PipelineBuilder::every).
     pub fn report(&self, interval: &Interval) {
         tracing::info!(
             target: "spdl",
@@ -106,7 +110,7 @@ impl TracingHook {
         }
     }
 
-    /// The span of a stage. A clone, since nobody's code may run under the lock.
+    /// A clone of the span of a stage, because no foreign code may run under the lock.
     fn stage_span(&self, stage: &StageInfo) -> Span {
         let stages = self.stages.lock();
         let trace = stages.get(&(stage.pipeline, stage.index));
@@ -120,7 +124,7 @@ impl TracingHook {
             trace.map(|trace| (Arc::clone(&trace.name), trace.span.clone()))
         };
         let (name, span) = trace.unwrap_or_else(|| (unique_name(stage), Span::none()));
-        let fold = self.failures.lock().seen(&name, error.kind(), error.message());
+        let fold = self.failures.lock().record(&name, error.kind(), error.message());
         let Fold::Print { count, hidden } = fold else { return };
         tracing::warn!(
             target: "spdl",
@@ -158,16 +162,16 @@ impl Hook for TracingHook {
             concurrency = stage.concurrency,
         );
         let trace = StageTrace { span, name: unique_name(stage) };
-        let before = self.stages.lock().insert((stage.pipeline, stage.index), trace);
-        // Closing a span runs the subscriber's code, so it is not done under the lock.
-        drop(before);
+        let replaced = self.stages.lock().insert((stage.pipeline, stage.index), trace);
+        // Closing a span runs code of the subscriber, which must not run under the lock.
+        drop(replaced);
         Ok(())
     }
 
     fn stage_ended(&self, stage: &StageInfo) {
         let trace = self.stages.lock().remove(&(stage.pipeline, stage.index));
         let Some(trace) = trace else { return };
-        let hidden = self.failures.lock().forget(&trace.name);
+        let hidden = self.failures.lock().remove_stage(&trace.name);
         tracing::info!(
             target: "spdl",
             parent: &trace.span,
@@ -190,7 +194,7 @@ impl Hook for TracingHook {
                 key = item.key,
             );
             let entered = span.entered();
-            ENTERED.with_borrow_mut(|spans| spans.push((place(stage, item), entered)));
+            ENTERED.with_borrow_mut(|spans| spans.push((item_id(stage, item), entered)));
         }
         Ok(())
     }
@@ -215,10 +219,10 @@ impl Hook for TracingHook {
             self.failed(stage, item, error);
         }
         if stage.kind.uses_cpu_pool() {
-            let place = place(stage, item);
-            // The level may have changed in between, so there may be no span of this item.
+            let id = item_id(stage, item);
+            // The item has no span if the level was changed after `before_item`.
             let span =
-                ENTERED.with_borrow_mut(|spans| spans.pop_if(|(innermost, _)| *innermost == place));
+                ENTERED.with_borrow_mut(|spans| spans.pop_if(|(innermost, _)| *innermost == id));
             drop(span);
         }
     }
@@ -236,7 +240,7 @@ mod tests {
     use tracing::span::{Attributes, Id, Record};
     use tracing::{Event, Metadata, Subscriber};
 
-    /// Writes down what it is told, down to a level.
+    /// Records spans and events up to a level.
     struct Recorder {
         level: Level,
         log: Arc<Mutex<Vec<String>>>,
@@ -324,7 +328,7 @@ mod tests {
 
     // feature: T06
     #[test]
-    fn a_stage_has_a_span_and_each_computed_item_one_inside_it() {
+    fn a_stage_has_a_span_with_a_span_for_each_item() {
         let log = recorded(Level::TRACE, |hook| run_one(hook, &stage(StageKind::Cpu)));
         assert_eq!(
             log,
@@ -340,20 +344,20 @@ mod tests {
     }
 
     #[test]
-    fn items_that_wait_enter_no_span() {
+    fn async_items_have_no_span() {
         let log = recorded(Level::TRACE, |hook| run_one(hook, &stage(StageKind::Async)));
         assert_eq!(log.len(), 3, "{log:?}");
         assert!(log[1].starts_with("event in 1: TRACE item done"), "{log:?}");
     }
 
     #[test]
-    fn above_debug_items_are_silent() {
+    fn items_have_no_events_at_info() {
         let log = recorded(Level::INFO, |hook| run_one(hook, &stage(StageKind::Cpu)));
         assert_eq!(log.len(), 2, "{log:?}");
     }
 
     #[test]
-    fn an_item_that_lets_another_go_first_keeps_its_own_span() {
+    fn spans_of_nested_items_are_nested() {
         let (outer, inner) = (stage(StageKind::Cpu), StageInfo::new(7, 2, "b", StageKind::Fill, 1));
         let log = recorded(Level::DEBUG, |hook| {
             hook.before_item(&outer, &item(5)).unwrap();
@@ -367,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn an_item_that_began_without_a_span_leaves_no_other() {
+    fn an_item_without_a_span_exits_no_other_span() {
         let (outer, inner) = (stage(StageKind::Cpu), StageInfo::new(7, 2, "b", StageKind::Fill, 1));
         let log = recorded(Level::DEBUG, |hook| {
             hook.before_item(&outer, &item(5)).unwrap();
@@ -383,7 +387,7 @@ mod tests {
 
     // feature: T04
     #[test]
-    fn failures_are_warnings_and_repeats_are_folded() {
+    fn failures_are_rate_limited_warnings() {
         let log = recorded(Level::WARN, |hook| {
             let stage = stage(StageKind::Cpu);
             hook.stage_started(&stage).unwrap();
@@ -408,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_stage_of_two_pipelines_is_folded_apart() {
+    fn failures_of_two_pipelines_are_separate_groups() {
         let log = recorded(Level::INFO, |hook| {
             let error = Error::new(ErrorKind::Corrupt, "no image");
             let stages = [1, 2].map(|n| StageInfo::new(n, 1, "decode", StageKind::Cpu, 1));
@@ -430,9 +434,9 @@ mod tests {
     }
 
     #[test]
-    fn an_item_cut_short_is_no_failure() {
+    fn an_interrupted_item_is_not_a_failure() {
         let log = recorded(Level::WARN, |hook| {
-            let error = Error::new(ErrorKind::Stopped, "cut short");
+            let error = Error::new(ErrorKind::Stopped, "interrupted");
             let outcome = ItemOutcome::new(Err(&error), Duration::ZERO);
             hook.after_item(&stage(StageKind::Cpu), &item(1), outcome);
         });
@@ -440,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interval_is_told_for_the_pipeline_and_for_each_stage() {
+    fn report_emits_an_event_for_the_pipeline_and_each_stage() {
         let meter = crate::observe::statistics::StageMeter::new("decode".into(), StageKind::Cpu, 2);
         meter.record(10, 1, Duration::from_millis(100));
         let interval = Interval {

@@ -14,7 +14,7 @@ ReadStatistics: TypeAlias = Callable[[], Statistics]
 """Returns the current statistics of one or more workers."""
 
 # The start of the engine's diagnosis if threads compute all the time; some may only wait.
-_BUSY = "The CPU limits"
+_BUSY = "The CPU is the bottleneck"
 
 
 class Meter:

@@ -249,7 +249,7 @@ class Pipeline(Generic[T]):
         >>> from spdl_rs.pipeline import PipelineBuilder
         >>> pipeline = PipelineBuilder().add_source(range(5)).add_sink().build(num_threads=1)
         >>> pipeline.diagnose()
-        'Too little has run to say what limits.'
+        'The pipeline has not run long enough to find the bottleneck.'
         """
         return self.stats()["diagnosis"]
 
