@@ -597,7 +597,8 @@ def test_diagnosis_names_stages_as_the_user_has_named_them():
     said = 'Nothing was delivered: 4 of 4 items failed in stage "bad".'
     assert pipeline.diagnose() == said == pipeline.stats()["diagnosis"]
     assert said in pipeline._repr_html_().replace("&quot;", '"')
-    assert build(source(range(4))).diagnose() == "The pipeline has not run long enough to find the bottleneck."
+    idle = build(source(range(4))).diagnose()
+    assert idle == "The pipeline has not run long enough to find the bottleneck."
 
 
 @pytest.mark.parametrize(

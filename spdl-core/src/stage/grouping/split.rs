@@ -140,7 +140,7 @@ pub fn pieces<T: Sequence>(item: T, longest: u64) -> impl Iterator<Item = Result
 /// tokens / (capacity × sequences).
 ///
 /// ```
-/// use spdl_core::stage::{Aggregator, ConcatAndSplit};
+/// use spdl_core::stage::{Aggregator, ConcatAndSplit, ExactResume};
 /// let mut concat = ConcatAndSplit::new(4, false)?;
 /// assert_eq!(concat.accumulate(vec![1, 2, 3])?, None);
 /// let full = concat.accumulate(vec![4, 5, 6])?.expect("a full sequence");
