@@ -10,7 +10,7 @@ use crate::source::ranges::Ranges;
 use crate::source::sample::SampleId;
 use crate::source::shard::{Begun, Division, Remainder, Shard};
 
-/// The version of what [`State`] holds: the only one that is read.
+/// The version of the serialised form, and the only version that is read.
 const FORMAT: u32 = 2;
 /// The maximum world size that `combine` and `audit` accept.
 pub(crate) const MOST_RANKS: u64 = 1 << 20;

@@ -1,5 +1,5 @@
-//! A run that is broken off and gone on with: the same samples, the same suffix, none lost, none
-//! twice, for any graph and at any point.
+//! Interrupted runs, resumed at any point, for many graphs: every sample exactly once, and
+//! bit-identical items if the order is deterministic.
 
 // promise of this file: R12
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -19,10 +19,10 @@ use spdl_core::{
     SampleId, Shard, Source, Stage, StageContext, StageOptions, State,
 };
 
-/// What a consumer sees: numbers, and random ones of the last stage that draws.
+/// The items of a consumer: numbers, with random numbers of the last stage that draws.
 type Seen = Vec<(i64, u64)>;
 
-/// A graph over the numbers `0..items`, each of whose items is a list of what it is made of.
+/// A graph over the numbers `0..items`. Each output is a list of the numbers in it.
 #[derive(Clone, Debug)]
 struct Graph {
     kind: usize,
@@ -34,7 +34,7 @@ struct Graph {
     drop_last: bool,
 }
 
-/// How it is run; none of this may be seen in what comes out.
+/// Execution settings, which must not affect the results.
 #[derive(Clone, Debug)]
 struct Run {
     threads: usize,
@@ -44,7 +44,7 @@ struct Run {
 
 const KINDS: usize = 9;
 
-/// Passes numbers on, each with a random one.
+/// Adds a random number to each number.
 struct Draw {
     fails: bool,
 }
@@ -61,7 +61,7 @@ impl Stage<i64> for Draw {
 }
 
 impl Graph {
-    /// Into how many pieces a number is cut.
+    /// How many pieces a number is split into.
     fn pieces(n: i64) -> i64 {
         n % 4
     }
@@ -89,22 +89,22 @@ impl Graph {
         let built: PipelineBuilder<Seen> = match kind {
             // One piece each.
             0 => single(wait(odd(draw(plain)))),
-            // Pieces straight to the consumer.
+            // Pieces go directly to the consumer.
             1 => single(wait(draw(cut(plain)))),
-            // Pieces gathered.
+            // Pieces are batched.
             2 => odd(draw(cut(plain))).batch("batch", batch, drop_last),
             3 => wait(draw(plain)).batch("batch", batch, drop_last),
-            // Gathered, taken apart, thinned out, and gathered again.
+            // Batched, unbatched, filtered, and batched again.
             4 => {
                 let apart = cut(plain).batch("first", batch, false).unbatch("apart");
                 odd(draw(apart)).batch("second", batch + 1, drop_last)
             }
-            // Taken apart, and straight to the consumer.
+            // Unbatched pieces go directly to the consumer.
             5 => {
                 let lists = draw(cut(plain)).batch("first", batch, drop_last);
                 single(odd(lists.unbatch("apart")))
             }
-            // Written in place.
+            // Written into array batches.
             6 => cut(plain)
                 .fill(named("fill"), layout(batch).drop_last(drop_last), move || {
                     let fails = if fallible { |n| n % 7 == 3 } else { |_| false };
@@ -116,7 +116,7 @@ impl Graph {
                     let noise = noise.iter().map(|x| u64::from(x.to_bits()));
                     Ok(numbers.iter().copied().zip(noise).collect())
                 }),
-            // Ways that part, of which one makes pieces and one gathers.
+            // Paths: one makes pieces, another batches.
             7 => plain
                 .route(
                     StageOptions::new("way").order(self.order),
@@ -135,7 +135,7 @@ impl Graph {
                     ],
                 )
                 .filter("small", |list| Ok(list.len() < 3)),
-            // Lists whose parts go different ways, taken apart behind them.
+            // Lists whose parts take different paths, and which are unbatched afterwards.
             _ => {
                 let lists = draw(plain).batch("lists", batch, drop_last).route_lists(
                     "ways",
@@ -165,7 +165,7 @@ impl Graph {
     }
 }
 
-/// Takes the next `most` items, each with its epoch.
+/// Reads up to `most` items, each with its epoch.
 fn take<T: Send + 'static>(pipeline: &mut Pipeline<T>, most: usize) -> Vec<(u64, T)> {
     let mut items = Vec::new();
     while items.len() < most {
@@ -211,14 +211,14 @@ fn runs() -> impl Strategy<Value = Run> {
     })
 }
 
-/// Through text and back, as a file would have it.
+/// Serialises and deserialises a state, as a file does.
 fn stored(state: State) -> State {
     #[cfg(feature = "serde")]
     let state = serde_json::from_str(&serde_json::to_string(&state).unwrap()).unwrap();
     state
 }
 
-/// Runs a graph in generations that end after so many items. Returns all items.
+/// Runs a graph in generations that end after these numbers of items. Returns all items.
 fn generations(
     graph: &Graph,
     runs: &[Run],
@@ -238,7 +238,7 @@ fn generations(
         let mut pipeline = builder.build().unwrap();
         items.extend(take(&mut pipeline, cuts.get(at).copied().unwrap_or(usize::MAX)));
         let reached = pipeline.state().unwrap();
-        assert_eq!(reached.steps(), items.len() as u64, "steps are counted over all runs");
+        assert_eq!(reached.steps(), items.len() as u64, "steps count over all runs");
         let reached = stored(reached);
         state = Some(if graph.order == Order::Input { reached } else { reached.repeat_parts() });
     }
@@ -249,7 +249,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 150, ..ProptestConfig::default() })]
 
     #[test]
-    fn what_is_resumed_goes_on_as_if_nothing_had_happened(
+    fn a_resumed_run_continues_as_if_uninterrupted(
         graph in graphs(), runs in prop::collection::vec(runs(), 5),
         cuts in prop::collection::vec(0..40usize, 3), (rank, world) in (1..4u64).prop_flat_map(
             |world| (0..world, Just(world)),
@@ -264,14 +264,14 @@ proptest! {
                 let (parts, whole) = (&parts[same..], &whole[same..]);
                 assert_eq!(parts.first(), whole.first(), "item {same} of {graph:?}");
             } else if !graph.drop_last {
-                // Random numbers are those of the sample, also where order is not kept; but which
-                // batch a sample is in, and so what is drawn after that, depends on the run.
+                // Random numbers belong to samples in any order. The batch of a sample, and thus
+                // later draws, depend on the run.
                 let told = |items: &[(u64, Seen)]| -> Vec<(u64, i64)> {
                     sorted(items).into_iter().map(|(epoch, n, _)| (epoch, n)).collect()
                 };
                 let (mut parts, whole) = (told(&parts), told(&whole));
                 if [4, 5, 8].contains(&graph.kind) {
-                    // Lists that were delivered in part have come again.
+                    // Partly delivered lists are delivered again.
                     let mut kept = parts.clone();
                     kept.dedup();
                     let mut once = whole.clone();
@@ -285,7 +285,7 @@ proptest! {
     }
 }
 
-/// Numbers that each rank draws and puts into batches of 2.
+/// Numbers of one rank with random numbers, in batches of 2.
 fn ranked(items: i64, shard: Shard, run: &Run, order: Order) -> PipelineBuilder<Seen> {
     let builder = PipelineBuilder::new(numbers(items).shuffled(9))
         .stage(StageOptions::new("draw").queue(run.queue), || Ok(Draw { fails: false }))
@@ -298,7 +298,7 @@ fn ranked(items: i64, shard: Shard, run: &Run, order: Order) -> PipelineBuilder<
     if order == Order::Input { builder.deterministic() } else { builder }
 }
 
-/// How often each sample of the first epoch was seen, with its random number.
+/// How often each sample of the first epoch occurs, with its random number.
 fn histogram<'a>(seen: impl IntoIterator<Item = &'a (u64, Seen)>) -> BTreeMap<(i64, u64), usize> {
     let mut counts = BTreeMap::new();
     for (_, list) in seen.into_iter().filter(|(epoch, _)| *epoch == 0) {
@@ -314,7 +314,7 @@ proptest! {
 
     // promise: R13
     #[test]
-    fn a_run_goes_on_with_other_numbers_of_ranks(
+    fn a_run_resumes_with_other_world_sizes(
         items in 0..150i64,
         worlds in prop::sample::select(vec![vec![8, 6, 16], vec![1, 3, 2], vec![4, 1, 5], vec![2, 2]]),
         cuts in prop::collection::vec(0..5usize, 40),
@@ -341,7 +341,7 @@ proptest! {
                         let number = epoch.number();
                         all.extend(epoch.map(|item| (number, item.unwrap())));
                     } else {
-                        // What is left of the first epoch, at most.
+                        // At most the remaining samples of the first epoch.
                         let cut = cuts.next().unwrap();
                         let taken = pipeline.next_epoch().into_iter().flat_map(|epoch| {
                             let number = epoch.number();
@@ -359,7 +359,7 @@ proptest! {
             let one = Run { threads: 1, queue: 4, prefetch: 2 };
             let mut whole = ranked(items, Shard::default(), &one, Order::Input).build().unwrap();
             let expected = histogram(&take(&mut whole, usize::MAX));
-            // What is repeated has an identity, and so a random number, of its own.
+            // Repeated samples have separate identities, and so other random numbers.
             let (own, repeated): (Vec<_>, Vec<_>) =
                 seen.into_iter().partition(|(sample, _)| expected.contains_key(sample));
             assert!(own.iter().all(|(_, times)| *times == 1), "{own:?}");
@@ -380,7 +380,7 @@ fn plain(items: i64) -> PipelineBuilder<i64> {
     PipelineBuilder::new(numbers(items)).deterministic()
 }
 
-/// The state after so many items.
+/// The state after this many items.
 fn after<T: Send + 'static>(builder: PipelineBuilder<T>, items: usize) -> State {
     let mut pipeline = builder.build().unwrap();
     assert_eq!(take(&mut pipeline, items).len(), items);
@@ -396,14 +396,14 @@ fn refusal<T>(built: Result<T>) -> Error {
 }
 
 #[test]
-fn epochs_end_where_they_ended() {
+fn resuming_keeps_the_ends_of_epochs() {
     let build = || plain(4).epochs(0..3);
     let mut pipeline = build().build().unwrap();
     let state = |pipeline: &Pipeline<i64>| pipeline.state().unwrap();
     assert_eq!((state(&pipeline).epoch(), state(&pipeline).steps()), (0, 0));
     assert_eq!(rest(build(), state(&pipeline)).len(), 12);
     assert_eq!(pipeline.next_epoch().unwrap().by_ref().take(4).count(), 4);
-    // Everything of epoch 0 was delivered, but its end was not seen: it comes again, empty.
+    // All items of epoch 0 were delivered, but not its end: an empty epoch 0 follows.
     let all_done = state(&pipeline);
     assert_eq!((all_done.epoch(), all_done.steps_in_epoch()), (0, 4));
     let mut resumed = build().resume(all_done).build().unwrap();
@@ -421,14 +421,14 @@ fn epochs_end_where_they_ended() {
     let over = state(&pipeline);
     assert_eq!((over.epoch(), over.steps()), (3, 12));
     assert!(rest(build(), over.clone()).is_empty());
-    // More epochs than were meant at first.
+    // More epochs than in the first run.
     assert_eq!(rest(plain(4).epochs(0..4), over.clone()).len(), 4);
     let kind = refusal(build().epochs(4..6).resume(over).build()).kind();
     assert_eq!(kind, ErrorKind::InvalidArgument);
 }
 
 #[test]
-fn what_became_of_samples_is_counted_over_runs() {
+fn outcomes_are_counted_over_runs() {
     let build = || {
         plain(40)
             .filter("even", |n| Ok(n % 2 == 0))
@@ -451,7 +451,7 @@ fn what_became_of_samples_is_counted_over_runs() {
 }
 
 #[test]
-fn a_state_of_another_pipeline_is_refused_part_by_part() {
+fn a_state_of_a_different_pipeline_is_refused_part_by_part() {
     let build = |items, size, name: &str| {
         PipelineBuilder::new(numbers(items).shuffled(3)).map(name, Ok).batch("batch", size, false)
     };
@@ -476,7 +476,7 @@ fn a_state_of_another_pipeline_is_refused_part_by_part() {
     refused(build(20, 3, "pass").seed(4).shard(Shard::new(0, 2).unwrap()), &["rank 0 of 2"]);
     let both = || build(20, 4, "pass").seed(5);
     refused(both(), &["seed was 4", "stage batch"]);
-    // As data, too: the seed first, then by name, and without what is allowed.
+    // The changes as data: the seed first, then sorted by name, without allowed parts.
     let changes = |state: &State, builder: PipelineBuilder<_>| {
         let error = refusal(builder.resume(state.clone()).build());
         let told = error.changes().iter().map(|change| change.to_string());
@@ -484,7 +484,7 @@ fn a_state_of_another_pipeline_is_refused_part_by_part() {
         assert!(error.message().contains(&all.join("; ")), "{error}");
         error.changes().to_vec()
     };
-    let [seed, size] = &changes(&state, both())[..] else { panic!("two parts have changed") };
+    let [seed, size] = &changes(&state, both())[..] else { panic!("expected two changes") };
     assert_eq!((seed.part.as_str(), size.part.as_str()), ("seed", "stage batch: size"));
     assert_eq!((size.was.as_deref(), size.is.as_deref()), (Some("3"), Some("4")));
     let left = changes(&state.clone().allow_change("stage batch"), both());
@@ -499,12 +499,12 @@ fn a_state_of_another_pipeline_is_refused_part_by_part() {
     let allowed = state.clone().allow_change("stage batch").allow_change("seed");
     let mut pipeline = build(20, 4, "pass").seed(5).resume(allowed).build().unwrap();
     assert_eq!(pipeline.next().unwrap().unwrap().len(), 4);
-    // From now on it is that pipeline's.
+    // The new state belongs to the changed pipeline.
     assert!(build(20, 4, "pass").seed(5).resume(pipeline.state().unwrap()).build().is_ok());
 }
 
 #[test]
-fn several_sources_have_no_state() {
+fn a_pipeline_with_several_sources_has_no_state() {
     let merged = || {
         let branches = [plain(3), plain(4)].map(|_| PipelineBuilder::new(numbers(3)));
         PipelineBuilder::merge(branches, spdl_core::stage::RoundRobin::default())
@@ -516,7 +516,7 @@ fn several_sources_have_no_state() {
     assert_eq!(error.kind(), ErrorKind::Unsupported);
 }
 
-/// Puts two numbers together, and says that it buffers.
+/// Groups two numbers, and declares that it buffers.
 #[derive(Default)]
 struct Pairs(Vec<i64>);
 
@@ -538,7 +538,7 @@ impl Stage<i64> for Pairs {
     }
 }
 
-/// Passes all numbers but 6.
+/// Forwards all numbers except 6.
 struct NotSix;
 
 impl Stage<i64> for NotSix {
@@ -554,7 +554,7 @@ impl Stage<i64> for NotSix {
 }
 
 #[test]
-fn a_stage_that_holds_items_back_has_no_state() {
+fn a_stage_that_declares_buffering_has_no_state() {
     let options = StageOptions::new("pairs").concurrency(1);
     let pairs = plain(5).stage(options, || Ok(Pairs::default()));
     let mut pipeline = pairs.build().unwrap();
@@ -568,10 +568,10 @@ fn a_stage_that_holds_items_back_has_no_state() {
     assert!(pipeline.next().unwrap().is_ok());
     let error = pipeline.state().unwrap_err();
     assert_eq!(error.stage(), Some("tried"));
-    assert!(error.message().contains("on its own account"), "it says so: {error}");
+    assert!(error.message().contains("buffers items internally"), "{error}");
 }
 
-/// Does with each number what it is told, and says nothing of it.
+/// Applies `does` to each number, without a declaration.
 struct Silent {
     does: fn(&mut Option<i64>, i64, &mut StageContext<'_, i64>) -> Result<()>,
     held: Option<i64>,
@@ -595,19 +595,19 @@ fn silent(
 }
 
 #[test]
-fn a_stage_that_holds_items_back_and_does_not_say_so_is_found_out() {
+fn undeclared_buffering_of_a_stage_is_detected() {
     let refused = |pipeline: &Pipeline<i64>, words: &str| {
         let error = pipeline.state().unwrap_err();
         assert_eq!((error.kind(), error.stage()), (ErrorKind::Unsupported, Some("silent")));
         assert!(error.message().contains(words), "{error}");
     };
-    // One item behind.
+    // Emits each item after the next one arrives.
     let mut late = silent(|held, n, cx| held.replace(n).map_or(Ok(()), |last| cx.emit(last)));
-    assert!(late.state().is_ok(), "it holds nothing yet");
+    assert!(late.state().is_ok(), "nothing is buffered yet");
     assert_eq!(late.next().unwrap().unwrap(), 0);
     refused(&late, "filter_out");
     assert!(late.map(|n| n.unwrap()).eq(1..6));
-    // A summary.
+    // Emits the sum at the end of an epoch.
     let mut sums = silent(|sum, n, cx| {
         *sum = Some(sum.unwrap_or(0) + n);
         cx.emit(n)
@@ -615,7 +615,7 @@ fn a_stage_that_holds_items_back_and_does_not_say_so_is_found_out() {
     assert_eq!(sums.next().unwrap().unwrap(), 0);
     assert!(sums.by_ref().map(|n| n.unwrap()).eq([1, 2, 3, 4, 5, 15]));
     refused(&sums, "at the end of an epoch");
-    // What fails is not held back, nor what is said to be filtered out.
+    // Failed items, and items reported as filtered out, do not count as buffered.
     let mut honest = silent(|_, n, cx| match n % 3 {
         0 => cx.emit(n),
         _ => {
@@ -642,7 +642,7 @@ fn a_stage_that_holds_items_back_and_does_not_say_so_is_found_out() {
     }));
 }
 
-/// Keeps the two largest numbers back, and tells of it only if it is `honest`.
+/// Buffers the two largest numbers, and implements `ExactResume` only if `honest`.
 #[derive(Default)]
 struct Largest {
     honest: bool,
@@ -685,7 +685,7 @@ impl ExactResume for Largest {
 }
 
 #[test]
-fn an_aggregator_that_holds_items_over_and_does_not_say_so_is_found_out() {
+fn undeclared_buffering_of_an_aggregator_is_detected() {
     let largest = |honest| {
         let numbers = PipelineBuilder::new(numbers(9).shuffled(3)).deterministic();
         numbers.aggregate("largest", move || Ok(Largest { honest, ..Largest::default() }))
@@ -703,7 +703,7 @@ fn an_aggregator_that_holds_items_over_and_does_not_say_so_is_found_out() {
 }
 
 #[test]
-fn the_stages_that_come_with_the_builder_say_what_they_filter_out() {
+fn built_in_stages_report_what_they_filter_out() {
     let mut pipeline = plain(9)
         .filter("even", |n| Ok(n % 2 == 0))
         .flat_map("twice", |n| (0..if n == 2 { 0 } else { 2 }).map(move |_| Ok(n)))
@@ -718,7 +718,7 @@ fn the_stages_that_come_with_the_builder_say_what_they_filter_out() {
 }
 
 #[test]
-fn notes_stay_with_the_state() {
+fn notes_are_kept_in_the_state() {
     let mut state = after(plain(9), 2);
     state.notes.insert("optimiser step".into(), "17".into());
     let state = stored(state);
@@ -726,7 +726,7 @@ fn notes_stay_with_the_state() {
     assert_eq!((later.notes["optimiser step"].as_str(), later.steps()), ("17", 5));
 }
 
-/// Counts up; cannot go anywhere but by counting.
+/// Counts up; supports sequential access only.
 #[derive(Debug)]
 struct Counting {
     len: u64,
@@ -746,7 +746,7 @@ impl Source for Counting {
 
 // feature: Q01
 #[test]
-fn a_source_that_only_counts_is_divided_and_resumed() {
+fn a_sequential_source_is_divided_and_resumed() {
     let ranks = |len, world, remainder| -> Vec<Vec<u64>> {
         (0..world)
             .map(|rank| {
@@ -780,7 +780,7 @@ fn a_source_that_only_counts_is_divided_and_resumed() {
 }
 
 #[test]
-fn an_iterator_is_resumed_by_passing_over_what_is_done() {
+fn an_iterator_is_resumed_by_skipping_done_items() {
     for blocks in [true, false] {
         let build = || match blocks {
             true => PipelineBuilder::from_iter(0..20),
@@ -815,7 +815,7 @@ fn a_replayed_run_is_resumed_in_its_recorded_order() {
 
 // promise: CORE5
 #[test]
-fn samples_and_steps_are_skipped_when_asked() {
+fn requested_samples_and_steps_are_skipped() {
     let build = || plain(12).batch("batch", 2, false);
     let id = |index| SampleId { epoch: 0, index };
     let state = after(build(), 2).skip([id(0), id(5), id(6), id(7), id(11)]).unwrap();
@@ -829,14 +829,14 @@ fn samples_and_steps_are_skipped_when_asked() {
     let all: Vec<_> = build().skip_steps(1..3).skip_steps(5..9).build().unwrap().collect();
     let all: Vec<_> = all.into_iter().map(|batch| batch.unwrap()[0]).collect();
     assert_eq!(all, [0, 6, 8]);
-    // Numbers go on over runs.
+    // Step numbers continue over runs.
     let state = after(build().skip_steps(0..1), 1);
     assert_eq!((state.steps(), state.samples().left_out), (2, 2));
     let resumed: Vec<_> = rest(build().skip_steps(3..4), state);
     assert_eq!(resumed, [vec![4, 5], vec![8, 9], vec![10, 11]]);
 }
 
-/// Passes anything on with a random number.
+/// Adds a random number to any item.
 struct Random;
 
 impl<T: Send + 'static> Stage<T> for Random {
@@ -846,7 +846,7 @@ impl<T: Send + 'static> Stage<T> for Random {
     }
 }
 
-/// Ends a list with every number that two stages cut in the second place.
+/// Ends a list after every number from the second piece of both splits.
 #[derive(Default)]
 struct Uneven(Vec<i64>);
 
@@ -871,7 +871,7 @@ fn all_differ<T>(drawn: impl IntoIterator<Item = (T, u64)>) -> bool {
 
 // promise: R14
 #[test]
-fn every_piece_and_every_list_has_random_numbers_of_its_own() {
+fn every_piece_and_every_list_has_separate_random_numbers() {
     let cut = |name, by| {
         move |builder: PipelineBuilder<i64>| {
             builder.flat_map(name, move |n| (0..by).map(move |i| Ok(10 * n + i)))
@@ -884,8 +884,8 @@ fn every_piece_and_every_list_has_random_numbers_of_its_own() {
     for at in 0..60 {
         assert_eq!(rest(pieces(), after(pieces(), at)), whole[at..], "after {at}");
     }
-    // 0 1 2 | 3 10 11 12 | 13: the third piece of one sample and of another complete lists that
-    // begin with pieces of the same sample.
+    // 0 1 2 | 3 10 11 12 | 13: the third pieces of two samples complete lists that start with
+    // pieces of one sample.
     let lists = || {
         let lists = first(plain(2)).aggregate("uneven", || Ok(Uneven::default()));
         lists.stage("draw", || Ok(Random))
@@ -900,8 +900,8 @@ fn every_piece_and_every_list_has_random_numbers_of_its_own() {
 }
 
 #[test]
-fn what_vanished_in_part_does_not_come_again_into_other_lists() {
-    // Lists [0, 10], [11, 20], [30, 40]; the second vanishes, before the first is delivered.
+fn a_partly_filtered_list_is_not_grouped_differently() {
+    // Lists [0, 10], [11, 20], [30, 40]; the second is filtered out before the first is delivered.
     let build = || {
         plain(5)
             .flat_map("cut", |n| (0..if n == 1 { 2 } else { 1 }).map(move |i| Ok(10 * n + i)))
@@ -927,7 +927,7 @@ fn what_vanished_in_part_does_not_come_again_into_other_lists() {
 }
 
 #[test]
-fn lists_that_cannot_come_again_as_they_were_are_repeated_only_when_asked() {
+fn lists_that_cannot_be_grouped_as_before_are_repeated_only_on_request() {
     let build = || {
         PipelineBuilder::new(numbers(12))
             .map("pass", Ok)
@@ -940,11 +940,11 @@ fn lists_that_cannot_come_again_as_they_were_are_repeated_only_when_asked() {
     assert_eq!(error.kind(), ErrorKind::InvalidArgument);
     assert!(error.message().contains("repeat_parts"), "{error}");
     assert_eq!(rest(build(), state.repeat_parts()).len(), 8);
-    // Between lists, and where order is kept, nothing needs to be asked.
+    // Between lists, and with ordered stages, no request is needed.
     assert_eq!(rest(build(), after(build(), 8)).len(), 4);
     let in_order = || build().deterministic();
     assert_eq!(rest(in_order(), after(in_order(), 6)), [6, 7, 8, 9, 10, 11]);
-    // Other ranks make other lists.
+    // Another world size groups lists differently.
     let whole = State::combine([after(in_order(), 6)]).unwrap_err();
     assert!(whole.message().contains("repeat_parts"), "{whole}");
     let whole = State::combine([after(in_order(), 6).repeat_parts()]).unwrap();
@@ -952,7 +952,7 @@ fn lists_that_cannot_come_again_as_they_were_are_repeated_only_when_asked() {
     assert_eq!((rank(0), rank(1)), (vec![4, 6, 8, 10], vec![5, 7, 9, 11]));
 }
 
-/// A list that takes its time to tell that it has no more items.
+/// A list whose iterator takes long to report its end.
 struct SlowToEnd(Vec<i64>);
 
 impl IntoIterator for SlowToEnd {
@@ -969,7 +969,7 @@ impl IntoIterator for SlowToEnd {
 }
 
 #[test]
-fn behind_its_last_item_a_list_is_done_though_its_stage_did_not_know_that_it_was_the_last() {
+fn a_list_is_done_after_its_last_item_even_if_its_iterator_has_not_ended() {
     let build = || {
         PipelineBuilder::new(numbers(8))
             .map("pass", Ok)
@@ -981,7 +981,7 @@ fn behind_its_last_item_a_list_is_done_though_its_stage_did_not_know_that_it_was
     assert_eq!(rest(build(), after(build(), 4)).len(), 4);
 }
 
-/// Gives one sample twice, and another not at all.
+/// Yields one sample twice, and omits another.
 #[derive(Debug)]
 struct Muddled;
 
@@ -997,7 +997,7 @@ impl Source for Muddled {
 
 // promise: CORE6
 #[test]
-fn an_epoch_that_does_not_add_up_is_an_error_at_its_end() {
+fn an_inconsistent_epoch_fails_its_audit() {
     let mut pipeline = PipelineBuilder::new(Muddled).deterministic().epochs(0..2).build().unwrap();
     let items: Vec<u64> = pipeline.by_ref().take(5).map(|item| item.unwrap()).collect();
     assert_eq!(items, [0, 1, 3, 1, 4]);
@@ -1020,7 +1020,7 @@ fn states(world: u64, steps: &[usize]) -> Vec<State> {
 }
 
 #[test]
-fn states_that_do_not_belong_together_are_refused() {
+fn states_of_different_runs_or_divisions_are_refused() {
     let refused = |states: Vec<State>, words: &str| {
         let error = State::combine(states).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidArgument);
@@ -1057,7 +1057,7 @@ fn states_that_do_not_belong_together_are_refused() {
 }
 
 #[test]
-fn a_rank_that_has_just_ended_the_epoch_has_done_its_part() {
+fn a_rank_that_has_just_ended_the_epoch_counts_as_done() {
     let mut states = states(2, &[3, 9]);
     let mut pipeline = plain(20).epochs(0..3).shard(Shard::new(1, 2).unwrap()).build().unwrap();
     assert_eq!(pipeline.next_epoch().unwrap().count(), 10);
@@ -1072,13 +1072,13 @@ fn a_rank_that_has_just_ended_the_epoch_has_done_its_part() {
 
 #[cfg(feature = "serde")]
 #[test]
-fn many_samples_are_put_together_without_looking_at_each() {
+fn states_with_many_samples_are_combined_without_visiting_each() {
     let len = 1_u64 << 40;
     let rank = |rank| {
         let shard = Shard::new(rank, 8).unwrap().remainder(Remainder::Pad);
         PipelineBuilder::new(Far { len }).deterministic().shard(shard)
     };
-    // Far inside, as if hours had passed.
+    // Far into the epoch, as after hours of training.
     let far = 1_u64 << 36;
     let state = |r: u64, own: u64| {
         let state = after(rank(r), 2);
@@ -1093,12 +1093,12 @@ fn many_samples_are_put_together_without_looking_at_each() {
     let shard = Shard::new(1, 2).unwrap().remainder(Remainder::Pad);
     let mut rest = PipelineBuilder::new(Far { len }).deterministic().shard(shard);
     rest = rest.resume(combined);
-    // 8 far + 0 is left of rank 0, + 8 of rank 1 ...
+    // The first remaining positions are 8 · far + 0 of rank 0, + 8 of rank 1, and so on.
     let next: Vec<u64> = rest.build().unwrap().take(4).map(|n| n.unwrap() - 8 * far).collect();
     assert_eq!(next, [8, 16, 18, 25]);
 }
 
-/// Very many numbers, of which it can go to any.
+/// Very many numbers, with random access.
 #[cfg(feature = "serde")]
 #[derive(Debug)]
 struct Far {
@@ -1122,7 +1122,7 @@ impl Source for Far {
 }
 
 #[test]
-fn one_of_equal_ranks_speaks_for_all() {
+fn one_of_equal_ranks_stands_for_all() {
     let one = states(4, &[0, 3]).remove(1);
     let state = one.of_equal_ranks().unwrap();
     let rank = |rank| rest(plain(20).shard(Shard::new(rank, 2).unwrap()), state.clone());
@@ -1131,7 +1131,7 @@ fn one_of_equal_ranks_speaks_for_all() {
 
 // promise: CORE6
 #[test]
-fn an_audit_of_states_tells_what_is_missing_and_repeated() {
+fn an_audit_of_states_reports_missing_and_repeated_positions() {
     let mut all = states(2, &[3, 5]);
     let audit = State::audit(all.clone()).unwrap();
     let text = "epoch 0: 8 of 20 positions done, 12 missing: 6, 8, 10..20, none repeated";
@@ -1151,7 +1151,7 @@ fn an_audit_of_states_tells_what_is_missing_and_repeated() {
 
 #[cfg(feature = "serde")]
 #[test]
-fn a_state_is_small_and_damage_is_an_error() {
+fn a_state_is_small_and_corruption_is_an_error() {
     let build = || plain(100_000).map("pass", Ok).batch("batch", 100, false);
     let json = serde_json::to_string(&after(build(), 900)).unwrap();
     assert!(json.len() < 1000, "{} bytes: {json}", json.len());
@@ -1167,7 +1167,7 @@ fn a_state_is_small_and_damage_is_an_error() {
 }
 
 #[test]
-fn what_cuts_items_goes_on_in_the_middle_of_one() {
+fn a_splitting_stage_resumes_in_the_middle_of_an_item() {
     let texts: Vec<Vec<i64>> =
         (0..9).map(|n| (0..1 + n % 5 * 3).map(|i| 100 * n + i).collect()).collect();
     let build = || {
@@ -1183,13 +1183,13 @@ fn what_cuts_items_goes_on_in_the_middle_of_one() {
     }
 }
 
-/// Everything that the rest of a run delivers, in one list.
+/// All items of a resumed run, concatenated.
 fn all_of(builder: PipelineBuilder<Vec<i64>>, state: State) -> Vec<i64> {
     rest(builder, state).concat()
 }
 
 #[test]
-fn what_a_failure_or_a_stop_cut_short_comes_again() {
+fn items_interrupted_by_a_failure_or_a_stop_are_delivered_again() {
     let lists = |drop_last: bool, fails: bool| {
         let fail = move |n: i64| match n {
             10 if fails => Err(bad_number(n)),
@@ -1225,7 +1225,7 @@ fn what_a_failure_or_a_stop_cut_short_comes_again() {
 }
 
 #[test]
-fn what_a_stop_cut_short_in_a_batch_of_arrays_comes_again() {
+fn array_batches_interrupted_by_a_stop_are_delivered_again() {
     let batches = || {
         plain(40)
             .fill("fill", layout(4).drop_last(true), || {
@@ -1245,7 +1245,7 @@ fn what_a_stop_cut_short_in_a_batch_of_arrays_comes_again() {
 }
 
 #[test]
-fn an_item_that_was_cut_is_refused_where_it_could_not_go_on() {
+fn a_split_item_is_refused_if_it_cannot_be_split_as_before() {
     let texts = |ordered: bool| {
         let items = spdl_core::DatasetSource::new(vec![vec![0u32; 7]; 10]);
         let texts = PipelineBuilder::new(items).concat_and_split("cut", 5, false);
@@ -1259,15 +1259,15 @@ fn an_item_that_was_cut_is_refused_where_it_could_not_go_on() {
     let id = SampleId { epoch: 0, index: 0 };
     assert!(state.clone().skip([id]).is_err());
     let whole = state.repeat_parts().of_equal_ranks().unwrap();
-    assert_eq!(rest(texts(true), whole).len(), 14, "the first one comes again");
-    // Where a stage behind keeps no order, nobody knows which item the cut one is.
+    assert_eq!(rest(texts(true), whole).len(), 14, "the first item is delivered again");
+    // If a later stage is unordered, the split item is unknown.
     let mut pipeline = texts(false).build().unwrap();
     pipeline.next().unwrap().unwrap();
     assert_eq!(pipeline.state().unwrap_err().kind(), ErrorKind::Unsupported);
 }
 
 #[test]
-fn a_sample_skipped_for_all_ranks_is_skipped_by_all() {
+fn a_sample_skipped_in_a_combined_state_is_skipped_by_all_ranks() {
     let state = State::combine(states(2, &[1, 1])).unwrap();
     let state = state.skip([SampleId { epoch: 0, index: 3 }]).unwrap();
     let mut seen = Vec::new();
@@ -1284,13 +1284,13 @@ fn a_sample_skipped_for_all_ranks_is_skipped_by_all() {
 }
 
 #[test]
-fn many_pieces_are_passed_over_on_a_small_stack() {
+fn many_ended_pieces_are_skipped_on_a_small_stack() {
     let pieces = || plain(2).flat_map("cut", |n| (0..20_000).map(move |at| Ok(n * 20_000 + at)));
     let state = after(pieces().deterministic(), 19_000);
-    let go_on = move || {
+    let resume = move || {
         let mut pipeline = pieces().deterministic().resume(state).build().unwrap();
         pipeline.next().unwrap().unwrap()
     };
-    let small = std::thread::Builder::new().stack_size(64 << 10).spawn(go_on).unwrap();
+    let small = std::thread::Builder::new().stack_size(64 << 10).spawn(resume).unwrap();
     assert_eq!(small.join().unwrap(), 19_000);
 }
