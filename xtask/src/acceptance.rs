@@ -452,8 +452,12 @@ def test_b06_twice_is_refused():
 def test_promise_g12_exits():
 def helper_b06():
 ";
-        let expected =
-            ["Feature B03 test_b03_drops", "Promise R6 test_ctrl_c", "Feature C01 test_c01_waits"];
+        let expected = [
+            "Feature B03 test_b03_drops",
+            "Promise R6 test_ctrl_c",
+            "Feature C01 test_c01_waits",
+            "Promise G12 test_promise_g12_exits",
+        ];
         assert_eq!(found(text, true), expected);
         assert!(found("# feature of this file: none\ndef test_b03_drops():\n", true).is_empty());
     }

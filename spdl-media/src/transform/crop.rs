@@ -454,7 +454,7 @@ mod tests {
         assert!(!part((0.5, 0.5), (-1.0, 1.0)));
         let reversed = Crop::RandomResized { area: (0.5, 0.4), aspect: (1.0, 1.0) };
         let error = reversed.validate(Size::new(8, 9)).unwrap_err().to_string();
-        assert!(error.contains("area ends at 0.4, before it starts at 0.5"), "{error}");
+        assert!(error.contains("area range 0.5 to 0.4 is empty"), "{error}");
     }
 
     #[test]
