@@ -1,10 +1,10 @@
-// From components to red, green and blue, and to the values that are written.
+// Colour conversion from components to RGB, and the output values.
 #pragma once
 
-// Farther than this from the middle between two bytes, 32 bits tell the same byte as 64: the terms of
-// the sum are below 512, and five roundings of them below 2⁻¹².
+// If a value is farther than this from a tie between two bytes, `float` rounds to the same byte as
+// `double`: the terms of the sum are below 512, and the error of five roundings is below 2⁻¹².
 constexpr float DOUBTFUL = 0x1p-12f;
-// What rounding may take from the middle between two bytes where 64 bits are used.
+// The maximum rounding error of a tie in `double`.
 constexpr double MIDDLE = 0x1p-36;
 
 struct Pixel {
@@ -28,7 +28,7 @@ DEVICE double exact_channel_of(const Color &color, const Pixel &pixel, int chann
     return sum;
 }
 
-// The nearest whole number; from the middle between two, the upper one.
+// The nearest integer, ties up.
 DEVICE float rounded(const Image &image, const Pixel &pixel, int channel, float value)
 {
     float whole = floorf(value + 0.5f);
@@ -41,8 +41,8 @@ DEVICE float rounded(const Image &image, const Pixel &pixel, int channel, float 
     return whole;
 }
 
-// What a byte could say, not rounded to one, is normalised. The product is rounded before the sum, as
-// on the host.
+// Clamps the value to 0 to 255 and normalises it, without rounding to a byte. The product is rounded
+// before the sum, as on the host.
 DEVICE float normalized(const Image &image, int channel, float value)
 {
     float scaled = fminf(fmaxf(value, 0.0f), 255.0f) * image.scale[channel];

@@ -1,11 +1,11 @@
-"""Compiles image.cu with NVRTC, which comes as a Python wheel; `cargo xtask kernels` runs it.
+"""Compile image.cu with NVRTC from a Python wheel. Run by `cargo xtask kernels`.
 
     python compile.py FOLDER ARCHITECTURE...
 
-An architecture is `sm_90` (a cubin for devices like that) or `compute_75` (PTX, which a driver
-compiles for what is newer). Writes `image.ARCHITECTURE.cubin` or `.ptx` into the folder, and prints
-NVRTC's version and what it says of each kernel as one JSON object. The kernels of testing.cu, for
-tests and measurements, become PTX alone.
+An architecture is for example `sm_90` (machine code, a cubin) or `compute_75` (PTX, which the driver
+compiles for newer devices). Writes `image.ARCHITECTURE.cubin` or `.ptx` into the folder. Prints the
+version of NVRTC and its log for each architecture as a JSON object. The kernels of testing.cu, for tests
+and measurements, are compiled to PTX only.
 """
 
 import ctypes
@@ -18,7 +18,7 @@ HERE = Path(__file__).resolve().parent
 PACKAGE = "nvidia-cuda-nvrtc-cu12"
 OPTIONS = (
     "--std=c++17",
-    # Products and sums are fused only where the source says so: the host computes the same.
+    # No contraction: only explicit `fmaf` is fused, so that the host computes the same bits.
     "--fmad=false",
     "--ftz=false",
     "--prec-div=true",
@@ -29,7 +29,7 @@ OPTIONS = (
 
 
 def load_nvrtc() -> ctypes.CDLL:
-    """The library of the wheel; what it loads itself lies beside it."""
+    """Load NVRTC from the wheel, and first the library that it depends on."""
     libraries = {
         file.name.split(".so")[0]: file.locate()
         for file in files(PACKAGE) or ()
@@ -40,7 +40,7 @@ def load_nvrtc() -> ctypes.CDLL:
 
 
 class Program:
-    """One compilation."""
+    """A program of NVRTC."""
 
     def __init__(self, nvrtc: ctypes.CDLL, source: Path) -> None:
         self.nvrtc = nvrtc
@@ -64,7 +64,7 @@ class Program:
             sys.exit(f"{name}: {words}\n{log}".rstrip())
 
     def compile(self, architecture: str) -> str:
-        """Returns what NVRTC says."""
+        """Compile for an architecture. Return the log."""
         options = [f"--gpu-architecture={architecture}", *OPTIONS]
         encoded = [option.encode() for option in options]
         array = (ctypes.c_char_p * len(encoded))(*encoded)

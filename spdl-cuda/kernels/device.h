@@ -1,9 +1,9 @@
-// The kernels' language on the device; `host_shim.h` has the same names.
+// The primitives of the kernels on the device. `host_shim.h` defines the same names for the host.
 #pragma once
 
 #define DEVICE __device__ __forceinline__
 
-// Does a step in all threads; the next one begins when all have done it.
+// Runs a step in all threads of the block, followed by a barrier.
 template <class Step>
 DEVICE void each_thread(Step step)
 {
@@ -11,7 +11,7 @@ DEVICE void each_thread(Step step)
     __syncthreads();
 }
 
-// What each thread has for itself.
+// A value per thread.
 template <class T>
 struct PerThread {
     T value;
@@ -22,7 +22,7 @@ struct PerThread {
     }
 };
 
-// Reads what nobody writes while the kernel runs.
+// Reads memory that is constant while the kernel runs.
 template <class T>
 DEVICE T read(const T *place)
 {

@@ -1,7 +1,7 @@
-// The kernels' language on the host: every thread of a block is a turn of a loop.
+// The primitives of the kernels on the host: the threads of a block are iterations of a loop.
 //
-// A kernel is a sequence of steps, and in each of them no thread may read what another one writes. So
-// the turns can be taken in any order; tests take them in both, and compare.
+// A kernel is a sequence of steps. Within a step, no thread may read what another thread writes. So the
+// iterations may run in any order; tests run them in both orders, and compare.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +15,7 @@ using std::min;
 
 static bool threads_in_reverse = false;
 
-// Does a step in all threads.
+// Runs a step in all threads.
 template <class Step>
 inline void each_thread(Step step)
 {
@@ -23,7 +23,7 @@ inline void each_thread(Step step)
         step(threads_in_reverse ? THREADS - 1 - turn : turn);
 }
 
-// What each thread has for itself.
+// A value per thread.
 template <class T>
 struct PerThread {
     T values[THREADS];
@@ -54,8 +54,8 @@ inline float float_of(unsigned bits)
     return value;
 }
 
-// A kernel runs for one block at a time. What threads share begins as NaN: nobody may use what was
-// not written.
+// A kernel runs one block at a time. Shared memory is initialised with NaN, so that reads before writes
+// are detected.
 #define KERNEL(name, Sample, IS_SUBSAMPLED)                                            \
     void name(const Image *images, int x, int y, int z)                                \
     {                                                                                  \

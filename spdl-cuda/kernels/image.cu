@@ -1,20 +1,18 @@
-// From images of any size to samples of one: crop, resize, colour, flip, normalise, lay out.
+// Turns images of any size into samples of one size: crop, resize, colour, flip, normalise, lay out.
 //
-// A block makes a tile of one target, in steps. Windows and weights of its columns and rows come
-// first. Then it goes down the source, so many rows at a time: first along the rows, into memory that
-// its threads share, then down the columns, into sums that each thread keeps. So the tile needs the
-// same memory for any reduction, nothing between the two passes leaves the multiprocessor, and
-// samples are read from the device's memory once, apart from what neighbouring tiles share.
+// A block computes a tile of one target. It first computes the filter windows of the tile's columns and
+// rows. Then it processes the source in chunks of rows: the horizontal pass writes to shared memory, the
+// vertical pass adds to sums in registers. So the memory of a tile does not depend on the scale, the
+// intermediate result stays on the multiprocessor, and each tile reads each of its samples once.
 //
-// Each component goes straight from its own resolution to the target's: chroma is never brought to
-// the image's size first. Colours are converted once for each pixel of the target.
+// Each component is resized directly from its own resolution to that of the target, without a separate
+// chroma upsampling. Colours are converted once per pixel of the target.
 //
-// To be compiled without fusing products and sums: what is to be fused says `fmaf`. So the host
-// computes the same to the last bit.
+// Compiled without contraction: only explicit `fmaf` is fused. So the host computes the same bits.
 
 constexpr int THREADS = 256;
 constexpr int TILE_COLUMNS = 32;
-// Rows that are taken together, one for each warp.
+// Rows that are processed together, one per warp.
 constexpr int LANES = THREADS / TILE_COLUMNS;
 constexpr int TILE_ROWS = 2 * LANES;
 constexpr int CHUNK_ROWS = 4 * LANES;
@@ -29,20 +27,20 @@ constexpr int CHUNK_ROWS = 4 * LANES;
 #include "values.h"
 #include "color.h"
 
-// What the threads of a block share.
+// The shared memory of a block.
 struct Shared {
     Window columns[TILE_COLUMNS];
     Window rows[TILE_ROWS];
-    // Some rows of the source, as wide as the tile.
+    // A chunk of source rows after the horizontal pass.
     float between[3][CHUNK_ROWS][TILE_COLUMNS];
 };
 
-// What a thread keeps: the pixels of its column and rows.
+// The pixels of a thread: those of its column and rows.
 struct Pixels {
     Pixel rows[TILE_ROWS / LANES];
 };
 
-// The tile's place in its target.
+// The position of the tile in its target.
 struct Place {
     int left;
     int top;
@@ -54,12 +52,12 @@ DEVICE void resize(const Image &image, Place place, Shared &shared, PerThread<Pi
 {
     const Sampling &sampling = image.sampling[FROM > 0];
     const int filter = image.filter;
-    // Between the passes a component cannot be more than its samples can where bytes are written, as
-    // in PyTorch and Pillow with bytes; else it can, as in PyTorch with numbers.
+    // For output in bytes, components are clamped to the range of samples between the passes, as PyTorch
+    // and Pillow do for bytes. For other types they are not, as in PyTorch for floating point.
     const bool is_limited = image.value_type == BYTES;
     const float highest = image.highest;
     each_thread([&](int thread) {
-        // Beyond the target's end, its last one again.
+        // Beyond the edge of the target, the last column or row is repeated.
         if (thread < TILE_COLUMNS) {
             int column = min(place.left + thread, image.width - 1);
             shared.columns[thread] = window_of(sampling.across, filter, column);
@@ -132,12 +130,12 @@ DEVICE void resize(const Image &image, Place place, Shared &shared, PerThread<Pi
     }
 }
 
-// Writes the tile in column `x` and row `y` of the tiles of an image's target.
+// Writes tile (`x`, `y`) of the target of an image.
 template <class Sample, bool IS_SUBSAMPLED>
 DEVICE void write_tile(const Image &image, int x, int y, Shared &shared)
 {
     const Place place = {x * TILE_COLUMNS, y * TILE_ROWS};
-    // Targets of one launch may differ in size.
+    // Targets of one launch may differ in size, so the tile may be outside this target.
     if (place.left >= image.width || place.top >= image.height)
         return;
     PerThread<Pixels> pixels;
@@ -160,7 +158,7 @@ DEVICE void write_tile(const Image &image, int x, int y, Shared &shared)
     });
 }
 
-// Named after the samples that are read, and whether chroma has fewer of them.
+// Named by the type of the source samples, and whether chroma is subsampled.
 KERNEL(image_u8_whole, unsigned char, false)
 KERNEL(image_u8_subsampled, unsigned char, true)
 KERNEL(image_u16_whole, unsigned short, false)

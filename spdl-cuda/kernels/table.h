@@ -1,28 +1,28 @@
-// What a launch is told: a table with an entry for each image.
+// The argument of a launch: a table with an entry per image.
 //
-// `src/kernels/table.rs` writes the same fields in the same order; there is no padding between them.
+// `src/kernels/table.rs` writes the same fields in the same order, without padding.
 #pragma once
 
 enum Filter { BILINEAR, BICUBIC };
 enum ValueType { BYTES, HALVES, BFLOATS, FLOATS };
 
-// One component of the pixels: red, green and blue, or luma and the two of chroma.
+// One component: red, green or blue, or luma, Cb or Cr.
 struct Component {
-    // The sample of the first row and column.
+    // The address of the first sample.
     unsigned long long samples;
-    // From a row to the next one, in bytes.
+    // The distance between rows in bytes.
     long long pitch;
-    // From a sample to the next one in its row, in samples.
+    // The distance between samples of a row, in samples.
     long long step;
 };
 
-// Where the positions of the target lie on one axis of a component.
+// The source range on one axis of a component.
 struct Axis {
-    // Where the part begins that becomes the target, and how much of it becomes one position, in
-    // samples; sample `i` covers `i` to `i + 1`.
+    // The start of the source, and its extent per position of the target, in samples. Sample `i` covers
+    // `i` to `i + 1`.
     double start;
     double scale;
-    // The samples that the filter may see: not empty.
+    // The samples that the filter may read, from `first` to before `end`. Not empty.
     int first;
     int end;
 };
@@ -32,40 +32,40 @@ struct Sampling {
     Axis down;
 };
 
-// From the components to red, green and blue, 0 to 255: `matrix · (component − zero)`.
+// The conversion from components to RGB, 0 to 255: `matrix · (component − zero)`.
 struct Color {
     double matrix[3][3];
     double zero[3];
-    // The same, rounded.
+    // Both, rounded to `float`.
     float matrix_rounded[3][3];
     float zero_rounded[3];
 };
 
 struct Image {
     Component components[3];
-    // Of the first component, and of the other two.
+    // For the first component, and for the other two.
     Sampling sampling[2];
     Color color;
-    // Red, green and blue become `value · scale + offset`, unless they are written as bytes.
+    // RGB is normalised as `value · scale + offset`, unless the output is bytes.
     float scale[3];
     float offset[3];
-    // The value of the target's first position and channel, and how many values it is from there to
-    // the next position on either axis, and to the next channel. Layout, order of channels,
-    // mirroring and turning are all in these.
+    // The address of the value of the target's first position and channel, and the strides, in values, to
+    // the next position on both axes and to the next channel. They define layout, channel order, flips and
+    // transposition.
     unsigned long long output;
     long long output_across;
     long long output_down;
     long long output_channel;
-    // Of the target, on the axes of the source.
+    // The size of the target, before transposition.
     int width;
     int height;
-    // `BILINEAR` or `BICUBIC`.
+    // A `Filter`.
     int filter;
-    // Whether the components are red, green and blue already.
+    // Whether the components are RGB.
     int is_rgb;
-    // `BYTES`, `HALVES`, `BFLOATS` or `FLOATS`.
+    // A `ValueType`.
     int value_type;
-    // The largest sample.
+    // The largest sample value.
     float highest;
 };
 

@@ -1,7 +1,6 @@
-// Kernels for tests and measurements: a consumer that is late, one that tells what it has read, and one
-// that goes wrong.
+// Kernels for tests and measurements: a delay, a checksum, and an invalid access.
 
-// Does nothing for so long.
+// Delays the stream.
 extern "C" __global__ void delay(unsigned long long nanoseconds)
 {
     unsigned long long start, now;
@@ -11,7 +10,7 @@ extern "C" __global__ void delay(unsigned long long nanoseconds)
     } while (now - start < nanoseconds);
 }
 
-// Adds a checksum of the words to `sum`, the same in whatever order they are read.
+// Adds a checksum of the words to `sum`. The order of the threads does not change it.
 extern "C" __global__ void checksum(const unsigned *words, unsigned count, unsigned long long *sum)
 {
     unsigned long long part = 0;
@@ -23,7 +22,7 @@ extern "C" __global__ void checksum(const unsigned *words, unsigned count, unsig
     atomicAdd(sum, part);
 }
 
-// Writes where there is no memory.
+// Writes to an invalid address.
 extern "C" __global__ void fault()
 {
     *reinterpret_cast<volatile int *>(16) = 1;

@@ -1,4 +1,4 @@
-// The types of the values that are written.
+// Conversion to the output types.
 #pragma once
 
 // The nearest binary16, ties to even.
@@ -10,10 +10,10 @@ DEVICE unsigned short half_of(float value)
     if (bits >= bits_of(65520.0f)) {
         bits = 0x7c00;
     } else if (bits < bits_of(0x1p-14f)) {
-        // A multiple of 2⁻²⁴: adding ½ leaves as many bits as it has, rounded.
+        // Subnormal, a multiple of 2⁻²⁴: the sum with ½ has exactly these bits, rounded.
         bits = bits_of(float_of(bits) + 0.5f) - bits_of(0.5f);
     } else {
-        // 13 bits go; the exponent counts from 15 instead of 127.
+        // Rounds off 13 bits, and changes the exponent bias from 127 to 15.
         bits += 0xfff + (bits >> 13 & 1);
         bits = (bits >> 13) - (112 << 10);
     }
@@ -27,7 +27,7 @@ DEVICE unsigned short bfloat_of(float value)
     return static_cast<unsigned short>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
-// The byte of a whole number.
+// Clamps an integer value to a byte.
 DEVICE unsigned char byte_of(float whole)
 {
     return static_cast<unsigned char>(fminf(fmaxf(whole, 0.0f), 255.0f));

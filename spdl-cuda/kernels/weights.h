@@ -1,19 +1,19 @@
-// Which samples a position of the target is made of, and their weights: Pillow's filters, which are
-// PyTorch's with `antialias=True`.
+// The window and the filter weights of a target position, as in Pillow, and in PyTorch with
+// `antialias=True`.
 #pragma once
 
-// The samples that one position of the target looks at.
+// The source samples of one target position, from `first` to before `end`.
 struct Window {
     int first;
     int end;
-    // The distance of the first from the middle, and from one to the next, as the filter has it.
+    // The distance of the first sample from the centre, and between samples, in units of the filter.
     float distance;
     float step;
-    // What makes the sum of the weights 1.
+    // The reciprocal of the sum of the weights.
     float per_sum;
 };
 
-// The weight at this distance.
+// The filter at this distance from its centre.
 DEVICE float filter_weight(int filter, float distance)
 {
     float x = fabsf(distance);
@@ -34,8 +34,7 @@ DEVICE float weight_at(const Window &window, int filter, int position)
     return filter_weight(filter, fmaf(away, window.step, window.distance)) * window.per_sum;
 }
 
-// Distances are measured from the window's first sample: 32 bits are enough for them, however large
-// the image is.
+// Distances are relative to the first sample of the window, so `float` suffices for images of any size.
 DEVICE Window window_of(const Axis &axis, int filter, int position)
 {
     double stretch = fmax(axis.scale, 1.0);
@@ -49,7 +48,7 @@ DEVICE Window window_of(const Axis &axis, int filter, int position)
     window.distance = static_cast<float>((first + 0.5 - middle) / stretch);
     window.step = static_cast<float>(1.0 / stretch);
     window.per_sum = 1.0f;
-    // What has no weight at the end would cost as much as the others.
+    // Drops samples without weight at the end, which would cost as much as the others.
 #pragma unroll 1
     while (window.end > window.first + 1 && weight_at(window, filter, window.end - 1) == 0.0f)
         window.end--;
@@ -60,7 +59,7 @@ DEVICE Window window_of(const Axis &axis, int filter, int position)
     if (sum > 0.0f) {
         window.per_sum = 1.0f / sum;
     } else {
-        // All that it may see is out of reach: the nearest counts.
+        // No sample is in the support of the filter: uses the nearest one.
         window.end = window.first + 1;
         window.distance = 0.0f;
     }

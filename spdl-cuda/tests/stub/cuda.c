@@ -1,6 +1,6 @@
-/* A libcuda without a device: work is done at once, each call can be told to fail, and what is not
- * given back is counted. `-DVERSION=11040` makes it old, `-DWITHOUT_NAME` leaves a function out. With
- * `kernels.cpp` beside it, it runs the kernels on the host. */
+/* A stub of libcuda without a device. Work completes immediately, any call can be made to fail, and live
+ * objects are counted. `-DVERSION=11040` sets the CUDA version, `-DWITHOUT_NAME` omits a function. Linked
+ * with `kernels.cpp`, it runs the kernels on the host. */
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,9 +12,8 @@
 typedef unsigned int code;
 typedef unsigned long long address;
 
-/* What was made and not given back: contexts, current contexts, streams, events, memory, locked
- * host memory, modules. */
-enum { CONTEXTS, CURRENT, STREAMS, EVENTS, MEMORY, LOCKED, MODULES, KINDS };
+/* Live objects: contexts, current contexts, streams, events, device memory, pinned host memory, modules. */
+enum { CONTEXTS, CURRENT, STREAMS, EVENTS, MEMORY, PINNED, MODULES, KINDS };
 static atomic_long ledger[KINDS];
 static atomic_long calls, failing = -1;
 static code failure;
@@ -25,37 +24,36 @@ long stub_calls(void) { return calls; }
 long stub_ledger(int kind) { return ledger[kind]; }
 const char *stub_last_call(void) { return last_call; }
 
-/* The streams that waited for an event, and in which one was recorded, last, and before that; and the
- * event that was waited for last. */
+/* The stream of the last wait and its event, and the streams of the last two records. */
 static void *_Atomic waiting, *_Atomic recording, *_Atomic recording_before, *_Atomic awaited;
 void *stub_waiting(void) { return waiting; }
 void *stub_awaited(void) { return awaited; }
 void *stub_recording(void) { return recording; }
 void *stub_recording_before(void) { return recording_before; }
 
-/* The stream that is captured into a graph, and how often it was told something meanwhile. */
+/* The captured stream, and the number of operations on it. */
 static void *_Atomic captured;
 static atomic_long disturbed;
 void stub_capture(void *stream) { captured = stream; }
 long stub_disturbed(void) { return disturbed; }
-static void told(void *stream) { disturbed += captured && stream == captured; }
+static void use_stream(void *stream) { disturbed += captured && stream == captured; }
 
-/* Counts a call, and lets it fail where it is its turn. What was to be given back is, for all that. */
-#define CALL(name, given_back)                                                                      \
+/* Counts a call, and fails if `stub_fail` chose it. A failing call that releases an object releases it. */
+#define CALL(name, release)                                                                         \
     do {                                                                                            \
         long number = calls++;                                                                      \
         if (number == failing) {                                                                    \
             strcpy(last_call, name);                                                                \
-            given_back;                                                                             \
+            release;                                                                                \
             return failure;                                                                         \
         }                                                                                           \
     } while (0)
 
-/* Whether a stream or event has flags, or a priority, that a device would take. */
-static int sound(int is_sound) { return is_sound ? 0 : 1; }
+/* CUDA_ERROR_INVALID_VALUE unless the flags and the priority of a stream or event are valid. */
+static int check(int is_valid) { return is_valid ? 0 : 1; }
 
-static void *made(int kind) { ledger[kind]++; return malloc(1); }
-static void gone(int kind, void *it) { ledger[kind]--; free(it); }
+static void *create(int kind) { ledger[kind]++; return malloc(1); }
+static void destroy(int kind, void *object) { ledger[kind]--; free(object); }
 
 code cuInit(unsigned flags) { CALL("cuInit", ); return flags; }
 code cuDriverGetVersion(int *version) { *version = VERSION; return 0; }
@@ -110,9 +108,9 @@ code cuThreadExchangeStreamCaptureMode(int *mode) {
     *mode = was;
     return 0;
 }
-/* All below need a current context. */
-#define CALL_IN_CONTEXT(name, given_back)                                                           \
-    CALL(name, given_back);                                                                         \
+/* All functions below need a current context. */
+#define CALL_IN_CONTEXT(name, release)                                                              \
+    CALL(name, release);                                                                            \
     if (ledger[CURRENT] <= 0) return 201
 
 code cuCtxSynchronize(void) { CALL_IN_CONTEXT("cuCtxSynchronize", ); return 0; }
@@ -124,12 +122,12 @@ code cuCtxGetStreamPriorityRange(int *least, int *greatest) {
 }
 code cuStreamCreateWithPriority(void **stream, unsigned flags, int priority) {
     CALL_IN_CONTEXT("cuStreamCreateWithPriority", );
-    *stream = made(STREAMS);
-    return sound(flags == 1 && priority >= -5 && priority <= 0);
+    *stream = create(STREAMS);
+    return check(flags == 1 && priority >= -5 && priority <= 0);
 }
 code cuStreamDestroy_v2(void *stream) {
-    CALL_IN_CONTEXT("cuStreamDestroy_v2", gone(STREAMS, stream));
-    gone(STREAMS, stream);
+    CALL_IN_CONTEXT("cuStreamDestroy_v2", destroy(STREAMS, stream));
+    destroy(STREAMS, stream);
     return 0;
 }
 code cuStreamSynchronize(void *stream) {
@@ -146,32 +144,32 @@ code cuStreamWaitEvent(void *stream, void *event, unsigned flags) {
     CALL_IN_CONTEXT("cuStreamWaitEvent", );
     waiting = stream;
     awaited = event;
-    told(stream);
+    use_stream(stream);
     return stream && event ? flags : 400;
 }
 #endif
 code cuEventCreate(void **event, unsigned flags) {
     CALL_IN_CONTEXT("cuEventCreate", );
-    *event = made(EVENTS);
-    return sound(flags == 3 || flags == 1);
+    *event = create(EVENTS);
+    return check(flags == 3 || flags == 1);
 }
 code cuEventDestroy_v2(void *event) {
-    CALL_IN_CONTEXT("cuEventDestroy_v2", gone(EVENTS, event));
-    gone(EVENTS, event);
+    CALL_IN_CONTEXT("cuEventDestroy_v2", destroy(EVENTS, event));
+    destroy(EVENTS, event);
     return 0;
 }
 code cuEventRecord(void *event, void *stream) {
     CALL_IN_CONTEXT("cuEventRecord", );
     recording_before = recording;
     recording = stream;
-    told(stream);
+    use_stream(stream);
     return stream && event ? 0 : 400;
 }
 code cuEventQuery(void *event) {
-    /* Never at the first time. */
-    static atomic_long asked;
+    /* Every other query returns CUDA_ERROR_NOT_READY. */
+    static atomic_long queries;
     CALL_IN_CONTEXT("cuEventQuery", );
-    return !event ? 400 : asked++ % 2 ? 0 : 600;
+    return !event ? 400 : queries++ % 2 ? 0 : 600;
 }
 code cuEventSynchronize(void *event) {
     CALL_IN_CONTEXT("cuEventSynchronize", );
@@ -190,19 +188,19 @@ code cuMemAlloc_v2(address *memory, size_t bytes) {
     return 0;
 }
 code cuMemFree_v2(address memory) {
-    CALL_IN_CONTEXT("cuMemFree_v2", gone(MEMORY, (void *)memory));
-    gone(MEMORY, (void *)memory);
+    CALL_IN_CONTEXT("cuMemFree_v2", destroy(MEMORY, (void *)memory));
+    destroy(MEMORY, (void *)memory);
     return 0;
 }
 code cuMemHostRegister_v2(void *memory, size_t bytes, unsigned flags) {
     CALL_IN_CONTEXT("cuMemHostRegister_v2", );
     if ((address)memory % 4096 || bytes % 4096 || flags != 1) return 1;
-    ledger[LOCKED]++;
+    ledger[PINNED]++;
     return 0;
 }
 code cuMemHostUnregister(void *memory) {
-    CALL_IN_CONTEXT("cuMemHostUnregister", ledger[LOCKED]--);
-    ledger[LOCKED]--;
+    CALL_IN_CONTEXT("cuMemHostUnregister", ledger[PINNED]--);
+    ledger[PINNED]--;
     return memory ? 0 : 1;
 }
 code cuMemcpyHtoDAsync_v2(address to, const void *from, size_t bytes, void *stream) {
@@ -239,15 +237,15 @@ code cuMemcpy2DAsync_v2(const rows_copy *copy, void *stream) {
 }
 code cuModuleLoadData(void **module, const void *image) {
     CALL_IN_CONTEXT("cuModuleLoadData", );
-    *module = made(MODULES);
+    *module = create(MODULES);
     return image ? 0 : 1;
 }
 code cuModuleUnload(void *module) {
-    CALL_IN_CONTEXT("cuModuleUnload", gone(MODULES, module));
-    gone(MODULES, module);
+    CALL_IN_CONTEXT("cuModuleUnload", destroy(MODULES, module));
+    destroy(MODULES, module);
     return 0;
 }
-/* Functions are their names, which are never given back. */
+/* A function handle is the address of its name. */
 static char names[8][64];
 code cuModuleGetFunction(void **function, void *module, const char *name) {
     CALL_IN_CONTEXT("cuModuleGetFunction", );
@@ -266,8 +264,8 @@ __attribute__((weak)) int stub_run_kernel(const char *name, const void *table, c
 code cuLaunchKernel(void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
                     unsigned bz, unsigned shared, void *stream, void **parameters, void **extra) {
     CALL_IN_CONTEXT("cuLaunchKernel", );
-    int is_sound = function && stream && parameters && !extra && gx * gy * gz * bx * by * bz && !shared;
-    if (!is_sound) return 1;
+    int is_valid = function && stream && parameters && !extra && gx * gy * gz * bx * by * bz && !shared;
+    if (!is_valid) return 1;
     const unsigned grid[3] = {gx, gy, gz};
     return stub_run_kernel ? stub_run_kernel(function, *(void **)parameters[0], grid) : 0;
 }

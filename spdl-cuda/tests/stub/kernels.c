@@ -1,7 +1,7 @@
-/* What measurements and consumers call beyond `cuda.c`, and kernels that do what those of testing.cu do,
- * at once. It stands before some functions of `cuda.c`, which is compiled with their names changed:
- * `-DcuInit=plain_cuInit` and so on for all of `plain_` below. Weak: where `cuda.c` has one, its own is
- * taken. With `kernels.cpp`, too, it runs the kernels for images. */
+/* The functions of libcuda that measurements and consumers call beyond `cuda.c`, and host versions of the
+ * kernels of testing.cu. Wraps some functions of `cuda.c`, which is compiled with other names for them:
+ * `-DcuInit=plain_cuInit` and so on, for all `plain_` functions below. Definitions of `cuda.c` override the
+ * weak ones. Linked with `kernels.cpp`, it also runs the kernels for images. */
 #include <malloc.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,10 +20,10 @@ code plain_cuLaunchKernel(void *function, unsigned gx, unsigned gy, unsigned gz,
 
 #define WEAK __attribute__((weak))
 
-/* So much memory has the device. */
+/* The device memory in bytes. */
 static const size_t all = 256 << 20;
 static size_t used;
-/* Whether a kernel has gone wrong. */
+/* Whether the kernel `fault` has run. */
 static int lost;
 static const char *const names[] = {"delay", "checksum", "fault"};
 

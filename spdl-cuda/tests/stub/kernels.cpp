@@ -1,8 +1,8 @@
-// The kernels, compiled for the host, for the libcuda that has no device: addresses are the host's.
+// The kernels for images, compiled for the host, for the libcuda stub. Device addresses are host addresses.
 
 #include "../../kernels/image.cu"
 
-// 0 where there is such a kernel.
+// Runs a kernel. Returns CUDA_ERROR_NOT_FOUND (500) if the name is unknown.
 extern "C" int stub_run_kernel(const char *name, const void *table, const unsigned *grid)
 {
     using Kernel = void (*)(const Image *, int, int, int);

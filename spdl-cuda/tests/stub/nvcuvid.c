@@ -1,15 +1,15 @@
-/* A libnvcuvid without a device, for tests: its parser does what packets tell it to, and everything is
- * checked, counted and logged. Structures are declared here on their own, by the library's headers.
+/* A stub of libnvcuvid without a device. The parser executes the commands in packets. All calls are
+ * validated, counted and logged. Structures are declared independently, from the headers of the library.
  *
- * A packet is a row of commands of one letter each:
- *   S format   headers; `format` is the structure below
- *   D i s      decode picture i, of which is said later that it has status s (255: not told)
- *   P i        show picture i
- *   Q i        show picture i when the stream ends
- *   E i        the second field of picture i
- *   Z          say that nothing is shown any more
- *   H          go on behind callbacks that fail, from here to the end of the packet
- *   F, G       call about headers, or a picture, that are none
+ * A packet is a sequence of commands of one letter each:
+ *   S format   sequence header; `format` is the structure below
+ *   D i s      decode picture i, with the later decode status s (255: status unavailable)
+ *   P i        display picture i
+ *   Q i        display picture i at the end of the stream
+ *   E i        decode the second field of picture i
+ *   Z          display callback without a picture: end of display
+ *   H          ignore failures of callbacks until the end of the packet
+ *   F, G       sequence or decode callback with a null pointer
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -65,42 +65,42 @@ static unsigned areas, next_area, slots, pitch;
 static size_t slot_bytes;
 static void (*on_map)(address, size_t, size_t), (*on_destroy)(void);
 
-/* What is alive is forgotten: it is left by a device that is lost. */
+/* Live objects are no longer counted, because a lost device leaks them. */
 void stub_reset(void) {
     calls = failing = wrong = mapped = 0; text[0] = 0; on_map = 0; on_destroy = 0; memset(live, 0, sizeof live);
 }
 void stub_fail(long call, code with) { calls = 0; failing = call; failure = with; last_call[0] = 0; }
 long stub_calls(void) { return calls; }
 long stub_live(void) { return live[PARSER] + live[DECODER] + live[LOCK] + mapped; }
-/* How often something was used wrongly. */
+/* The number of invalid calls. */
 long stub_wrong(void) { return wrong; }
 const char *stub_log(void) { return text; }
 const char *stub_last_call(void) { return last_call; }
-/* Where surfaces are: for so many decoders in turns, so many each, so far from each other, with rows of so
- * many bytes. */
+/* Sets the surfaces: the address of the first, the number of decoders with surfaces (used in turn), surfaces
+ * per decoder, bytes per surface, and bytes per row. */
 void stub_surfaces(address at, unsigned decoders, unsigned count, size_t bytes, unsigned row) {
     memory = at; areas = decoders; next_area = 0; slots = count; slot_bytes = bytes; pitch = row;
 }
-/* What is called when a surface is written: with its address, its length, and the stream. */
+/* Sets a function that is called when a surface is mapped: with address, bytes and stream. */
 void stub_on_map(void (*call)(address, size_t, size_t)) { on_map = call; }
-/* What is called when a decoder, and with it its surfaces, goes. */
+/* Sets a function that is called when a decoder and its surfaces are destroyed. */
 void stub_on_destroy(void (*call)(void)) { on_destroy = call; }
 
-#define SAY(...) do { size_t end = strlen(text); snprintf(text + end, sizeof text - end, __VA_ARGS__); } while (0)
+#define LOG(...) do { size_t end = strlen(text); snprintf(text + end, sizeof text - end, __VA_ARGS__); } while (0)
 #define CALL(name) if (++calls == failing) { strcpy(last_call, name); return failure; }
-static code complain(const char *what) { wrong++; SAY("WRONG %s\n", what); return 1; }
+static code complain(const char *what) { wrong++; LOG("WRONG %s\n", what); return 1; }
 static void *make(int kind, size_t size) { int *it = calloc(1, size); *it = kind; live[kind]++; return it; }
 static code end(int kind, void *it) {
-    if (!it || *(int *)it != kind) return complain("destroyed what is none");
+    if (!it || *(int *)it != kind) return complain("invalid object destroyed");
     *(int *)it = 0; live[kind]--; free(it); return 0;
 }
 static decoder *alive(void *it) { return it && *(int *)it == DECODER ? it : 0; }
 
 code cuvidGetDecoderCaps(capabilities *caps) {
     CALL("cuvidGetDecoderCaps");
-    SAY("caps %d %d %d\n", caps->codec, caps->chroma, caps->bits + 8);
-    /* Like Hopper: no AV1, H.264 of 8 bits alone, 4:4:4 for HEVC, 4:2:2 for none. Unlike it, VP9 comes out with
-     * 8 bits alone. */
+    LOG("caps %d %d %d\n", caps->codec, caps->chroma, caps->bits + 8);
+    /* As on Hopper: no AV1, H.264 only with 8 bits, 4:4:4 only for HEVC, no 4:2:2. Unlike on Hopper, the output of
+     * VP9 has only 8 bits. */
     int ok = (caps->codec == 4 && caps->bits == 0 && caps->chroma <= 1)
         || (caps->codec == 8 && caps->bits <= 4 && caps->chroma != 2)
         || (caps->codec == 10 && caps->chroma == 1);
@@ -115,20 +115,20 @@ code cuvidCreateDecoder(void **made, creation *info) {
     if (!info->lock || *(int *)info->lock != LOCK) return complain("no lock");
     if (info->width > info->max_width || info->height > info->max_height) return complain("size");
     if (info->surfaces < 1 || info->output_surfaces < 1) return complain("surfaces");
-    /* A process of its own, to which nobody says where surfaces are, has device memory of the host. */
+    /* If no surfaces are set, as in a separate process, they are host memory. */
     if (!areas) stub_surfaces((address)calloc(8, 1 << 16), 4, 2, 1 << 16, 256);
     decoder *it = *made = make(DECODER, sizeof *it);
     it->made = *info; it->width = info->width; it->height = info->height;
     it->area = next_area++ % areas;
     ((context_lock *)info->lock)->users++;
-    SAY("create %lux%lu of %lux%lu, %lu surfaces, codec %d, chroma %d, bits %lu, format %d\n", info->width,
+    LOG("create %lux%lu of %lux%lu, %lu surfaces, codec %d, chroma %d, bits %lu, format %d\n", info->width,
         info->height, info->max_width, info->max_height, info->surfaces, info->codec, info->chroma,
         info->bits + 8, info->format);
     return 0;
 }
 code cuvidDestroyDecoder(void *it) {
     if (alive(it)) { mapped -= alive(it)->mapped; ((context_lock *)alive(it)->made.lock)->users--; }
-    SAY("destroy\n");
+    LOG("destroy\n");
     if (on_destroy) on_destroy();
     return end(DECODER, it);
 }
@@ -139,23 +139,23 @@ code cuvidReconfigureDecoder(void *handle, configuration *info) {
     if (info->width > it->made.max_width || info->height > it->made.max_height
         || info->surfaces != it->made.surfaces) return complain("reconfigured beyond");
     it->width = info->width; it->height = info->height;
-    SAY("configure %ux%u\n", info->width, info->height);
+    LOG("configure %ux%u\n", info->width, info->height);
     return 0;
 }
-code cuvidDecodePicture(void *handle, picture *told) {
+code cuvidDecodePicture(void *handle, picture *params) {
     CALL("cuvidDecodePicture");
     decoder *it = alive(handle);
-    if (!it || told->index < 0 || (unsigned long)told->index >= it->made.surfaces) return complain("picture");
-    it->status[told->index] = told->rest[0];
-    SAY("decode %d\n", told->index);
+    if (!it || params->index < 0 || (unsigned long)params->index >= it->made.surfaces) return complain("picture");
+    it->status[params->index] = params->rest[0];
+    LOG("decode %d\n", params->index);
     return 0;
 }
-code cuvidGetDecodeStatus(void *handle, int index, decode_status *told) {
+code cuvidGetDecodeStatus(void *handle, int index, decode_status *result) {
     CALL("cuvidGetDecodeStatus");
     decoder *it = alive(handle);
     if (!it) return complain("status");
     if (it->status[index] == 255) return 801;
-    told->status = it->status[index];
+    result->status = it->status[index];
     return 0;
 }
 code cuvidMapVideoFrame64(void *handle, int index, address *at, unsigned *row, processing *how) {
@@ -166,23 +166,23 @@ code cuvidMapVideoFrame64(void *handle, int index, address *at, unsigned *row, p
     it->mapped++; mapped++;
     *at = it->at = memory + (it->area * slots + it->next++ % slots) * slot_bytes;
     *row = pitch;
-    SAY("map %d\n", index);
+    LOG("map %d\n", index);
     if (on_map) on_map(*at, slot_bytes, (size_t)how->stream);
     return 0;
 }
 code cuvidUnmapVideoFrame64(void *handle, address at) {
     CALL("cuvidUnmapVideoFrame64");
     decoder *it = alive(handle);
-    if (!it || !it->mapped || it->at != at) return complain("unmapped what is not mapped");
+    if (!it || !it->mapped || it->at != at) return complain("unmapped surface that is not mapped");
     it->mapped--; mapped--;
-    SAY("unmap\n");
+    LOG("unmap\n");
     return 0;
 }
 code cuvidCtxLockCreate(void **lock, void *context) {
     (void)context; CALL("cuvidCtxLockCreate"); *lock = make(LOCK, sizeof(context_lock)); return 0;
 }
 code cuvidCtxLockDestroy(void *lock) {
-    if (((context_lock *)lock)->users) complain("destroyed a lock that decoders use");
+    if (((context_lock *)lock)->users) complain("destroyed lock in use by decoders");
     return end(LOCK, lock);
 }
 code cuvidCreateVideoParser(void **made, parameters *params) {
@@ -192,39 +192,40 @@ code cuvidCreateVideoParser(void **made, parameters *params) {
     return 0;
 }
 #ifndef TOO_OLD
-code cuvidParseVideoData(void *handle, packet *told) {
+code cuvidParseVideoData(void *handle, packet *input) {
     CALL("cuvidParseVideoData");
     parser *it = handle;
-    if (!it || it->kind != PARSER) return complain("parsed by none");
+    if (!it || it->kind != PARSER) return complain("invalid parser");
     parameters *to = &it->params;
-    if (told->flags & 4) SAY("discontinuity\n");
-    int heedless = 0;
-#define ANSWER(call) do { int answer = call; SAY("-> %d\n", answer); if (answer < 1 && !heedless) return 999; } while (0)
-    for (unsigned long i = 0; i < told->size;) {
-        const unsigned char *at = told->data + i;
+    if (input->flags & 4) LOG("discontinuity\n");
+    int ignores_failures = 0;
+#define CALLBACK(call) \
+    do { int result = call; LOG("-> %d\n", result); if (result < 1 && !ignores_failures) return 999; } while (0)
+    for (unsigned long i = 0; i < input->size;) {
+        const unsigned char *at = input->data + i;
         shown show = { (signed char)at[1], 1, 1, 0, 0 };
         show.timestamp = it->times[at[1]];
         picture what; memset(&what, 0, sizeof what);
         what.index = (signed char)at[1];
         switch (*at) {
-        case 'S': { format is; memcpy(&is, at + 1, sizeof is); i += 1 + sizeof is; ANSWER(to->sequence(to->user, &is)); break; }
+        case 'S': { format is; memcpy(&is, at + 1, sizeof is); i += 1 + sizeof is; CALLBACK(to->sequence(to->user, &is)); break; }
         case 'D':
-            it->times[at[1]] = told->flags & 2 ? told->timestamp : -1;
-            what.rest[0] = at[2]; i += 3; ANSWER(to->decode(to->user, &what)); break;
-        case 'E': what.second = what.field = 1; what.rest[0] = 2; i += 2; ANSWER(to->decode(to->user, &what)); break;
-        case 'P': i += 2; ANSWER(to->display(to->user, &show)); break;
+            it->times[at[1]] = input->flags & 2 ? input->timestamp : -1;
+            what.rest[0] = at[2]; i += 3; CALLBACK(to->decode(to->user, &what)); break;
+        case 'E': what.second = what.field = 1; what.rest[0] = 2; i += 2; CALLBACK(to->decode(to->user, &what)); break;
+        case 'P': i += 2; CALLBACK(to->display(to->user, &show)); break;
         case 'Q': i += 2; it->waiting[it->count++ % 64] = at[1]; break;
-        case 'Z': i += 1; ANSWER(to->display(to->user, 0)); break;
-        case 'H': i += 1; heedless = 1; break;
-        case 'F': i += 1; ANSWER(to->sequence(to->user, 0)); break;
-        case 'G': i += 1; ANSWER(to->decode(to->user, 0)); break;
+        case 'Z': i += 1; CALLBACK(to->display(to->user, 0)); break;
+        case 'H': i += 1; ignores_failures = 1; break;
+        case 'F': i += 1; CALLBACK(to->sequence(to->user, 0)); break;
+        case 'G': i += 1; CALLBACK(to->decode(to->user, 0)); break;
         default: return complain("command");
         }
     }
-    if (told->flags & 1) {
+    if (input->flags & 1) {
         for (int i = 0; i < it->count; i++) {
             shown show = { it->waiting[i], 1, 1, 0, it->times[it->waiting[i] & 255] };
-            ANSWER(to->display(to->user, &show));
+            CALLBACK(to->display(to->user, &show));
         }
         it->count = 0;
     }

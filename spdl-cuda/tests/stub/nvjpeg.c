@@ -1,6 +1,5 @@
-/* nvJPEG without a device, for tests: it counts and logs what it is asked for, and fails when told to.
- * Where device memory is the host's, it can write pixels: those that lie in a comment behind the first
- * marker of the file. */
+/* A stub of nvJPEG without a device. Calls are counted and logged, and any call can be made to fail. If device
+ * memory is host memory, the stub can write pixels: those of the comment segment after the SOI marker. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,16 +20,16 @@ void stub_fail(int call, int status) { calls = 0; failing_call = call; failing_s
 void stub_engines(int count, int status) { engines = count; hardware_status = status; }
 void stub_write_pixels(int writes) { writes_pixels = writes; }
 int stub_live(void) { return live; }
-/* What is alive is left for ever. */
+/* Live objects are no longer counted. */
 void stub_forget(void) { live = 0; }
 int stub_calls(void) { return calls; }
 const char *stub_log(void) { return text; }
 
-static void say(const char *format, size_t address, size_t pitch, size_t length) {
+static void log_image(const char *format, size_t address, size_t pitch, size_t length) {
     size_t end = strlen(text);
     snprintf(text + end, sizeof text - end, format, address, pitch, length);
 }
-/* Calls that destroy never fail, and are not counted. */
+/* Functions that destroy objects never fail, and are not counted. */
 #define CALL if (++calls == failing_call) return failing_status
 static int make(void **object, size_t size) { CALL; *object = calloc(1, size); live++; return 0; }
 static int end(void *object) { free(object); live--; return 0; }
@@ -71,7 +70,7 @@ int nvjpegDecodeBatched(void *h, int *state, const unsigned char *const *data, c
     for (int i = 0; i < count; i++) if (is_bad(data[i], lengths[i])) return 3;
     for (int i = 0; i < count; i++) write_pixels(data[i], lengths[i], &images[i]);
     for (int i = 0; i < count; i++)
-        say("engine %zu %zu %zu\n", (size_t)images[i].channel[0], images[i].pitch[0], lengths[i]);
+        log_image("engine %zu %zu %zu\n", (size_t)images[i].channel[0], images[i].pitch[0], lengths[i]);
     return 0;
 }
 int nvjpegJpegStreamCreate(void *h, void **stream) { (void)h; return make(stream, sizeof(stream_t)); }
@@ -79,7 +78,7 @@ int nvjpegJpegStreamDestroy(void *stream) { return end(stream); }
 int nvjpegJpegStreamParse(void *h, const unsigned char *data, size_t length, int m, int s, stream_t *stream) {
     (void)h, (void)m, (void)s; CALL; stream->data = data; stream->length = length; return 0;
 }
-/* As the first header of a frame says; or wider than that, where the file ends so. */
+/* The size in the first frame header; one column more if the file ends with "WIDE". */
 int nvjpegJpegStreamGetFrameDimensions(stream_t *stream, unsigned *width, unsigned *height) {
     CALL;
     const unsigned char *data = stream->data;
@@ -124,6 +123,6 @@ int nvjpegDecodeJpegTransferToDevice(void *h, void *d, void *state, void *stream
 int nvjpegDecodeJpegDevice(void *h, void *d, stream_t **state, image_t *image, void *cuda_stream) {
     (void)h, (void)d, (void)cuda_stream; CALL;
     write_pixels((*state)->data, (*state)->length, image);
-    say("image %zu %zu %zu\n", (size_t)image->channel[0], image->pitch[0], (*state)->length);
+    log_image("image %zu %zu %zu\n", (size_t)image->channel[0], image->pitch[0], (*state)->length);
     return 0;
 }
