@@ -71,7 +71,7 @@ pub(crate) struct AggregateLineage {
     /// See [`hash`](AggregateLineage::hash).
     hash: OnceLock<u64>,
     /// Position among the aggregates of its stage in this epoch, if it matters.
-    pub(crate) link: Option<EmissionOrder>,
+    pub(crate) order: Option<EmissionOrder>,
     pub(crate) live: Mutex<AggregateProgress>,
 }
 
@@ -82,11 +82,11 @@ pub(crate) struct EmissionOrder {
     /// Counts from 0, without gaps.
     pub(crate) number: u64,
     /// Whether this or an earlier aggregate splits an item, so that outcomes are recorded in order.
-    pub(crate) waits: bool,
+    pub(crate) in_order: bool,
     /// The item that is split at the end of the previous aggregate.
-    pub(crate) begun: Option<(PieceId, u64)>,
+    pub(crate) split_at_start: Option<(PieceId, u64)>,
     /// The oldest buffered item, if a part of it was emitted, and how much.
-    pub(crate) cut: Option<(PieceId, u64)>,
+    pub(crate) split_at_end: Option<(PieceId, u64)>,
 }
 
 /// Progress of an aggregate.
@@ -109,11 +109,11 @@ impl AggregateLineage {
             outcome: Outcome::Joined,
             gone: EndedPieces::default(),
         });
-        AggregateLineage { list, depth, end, hash: OnceLock::new(), link: None, live }
+        AggregateLineage { list, depth, end, hash: OnceLock::new(), order: None, live }
     }
 
     /// Sets the position after the last sample that the stage had received.
-    pub(crate) fn made_at(self, end: u64) -> Self {
+    pub(crate) fn with_end(self, end: u64) -> Self {
         AggregateLineage { end: self.end.max(end), ..self }
     }
 
@@ -124,10 +124,10 @@ impl AggregateLineage {
                 let of = member.of.as_ref().map_or(0, |of| of.hash());
                 mix(mix(hash ^ of, member.id.index) ^ member.lineage, 0)
             });
-            if let Some(link) = &self.link {
-                for cut in [link.begun, link.cut] {
+            if let Some(order) = &self.order {
+                for split in [order.split_at_start, order.split_at_end] {
                     let (index, number, out) =
-                        cut.map_or((0, 0, 0), |(piece, out)| (piece.index, piece.number, out));
+                        split.map_or((0, 0, 0), |(piece, out)| (piece.index, piece.number, out));
                     hash = mix(mix(hash ^ number, index), out);
                 }
             }
@@ -136,9 +136,9 @@ impl AggregateLineage {
     }
 
     /// Sets its position among the aggregates of its stage.
-    pub(crate) fn linked(self, link: EmissionOrder) -> Self {
-        let cut_in = link.cut.map_or(0, |(piece, _)| piece.depth + 1);
-        AggregateLineage { depth: self.depth.max(cut_in), link: Some(link), ..self }
+    pub(crate) fn with_order(self, order: EmissionOrder) -> Self {
+        let split_depth = order.split_at_end.map_or(0, |(piece, _)| piece.depth + 1);
+        AggregateLineage { depth: self.depth.max(split_depth), order: Some(order), ..self }
     }
 
     /// Calls `visit` for each sample in the aggregate.

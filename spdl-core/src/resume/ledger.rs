@@ -272,8 +272,8 @@ impl EpochLedger {
         live.pieces = live.pieces.saturating_sub(1);
         live.outcome = live.outcome.max(outcome);
         let (under_way, whole) = (live.pieces > 0, live.outcome);
-        let waits = members.link.as_ref().is_some_and(|link| link.waits);
-        if (under_way || waits) && outcome != Outcome::Joined {
+        let in_order = members.order.as_ref().is_some_and(|order| order.in_order);
+        if (under_way || in_order) && outcome != Outcome::Joined {
             if live.gone.is_empty() {
                 self.in_part.insert(address(members), Arc::clone(members));
             }
@@ -283,17 +283,17 @@ impl EpochLedger {
         if under_way {
             return;
         }
-        let Some(link) = &members.link else { return self.ended(members, whole) };
-        if !link.waits {
+        let Some(order) = &members.order else { return self.ended(members, whole) };
+        if !order.in_order {
             self.ended(members, whole);
         }
-        let sequence = self.sequences.entry(Arc::clone(&link.stage)).or_default();
-        if link.waits {
-            sequence.waiting.insert(link.number, (Arc::clone(members), whole));
+        let sequence = self.sequences.entry(Arc::clone(&order.stage)).or_default();
+        if order.in_order {
+            sequence.waiting.insert(order.number, (Arc::clone(members), whole));
         } else {
-            sequence.ended.insert(link.number);
+            sequence.ended.insert(order.number);
         }
-        while let Some(sequence) = self.sequences.get_mut(&link.stage)
+        while let Some(sequence) = self.sequences.get_mut(&order.stage)
             && let Some((members, outcome)) = sequence.take_next()
         {
             self.end_in_turn(&members, outcome);
@@ -303,7 +303,7 @@ impl EpochLedger {
     /// Records the end of an aggregate as the end of its members.
     fn ended(&mut self, members: &Arc<AggregateLineage>, outcome: Outcome) {
         self.in_part.remove(&address(members));
-        let cut = members.link.as_ref().and_then(|link| self.sequences.get(&link.stage)?.cut);
+        let cut = members.order.as_ref().and_then(|order| self.sequences.get(&order.stage)?.cut);
         for member in &members.list {
             // The first part of the member may have another outcome.
             let begun = cut.filter(|cut| cut.piece == member.piece()).map(|cut| cut.outcome);
@@ -313,12 +313,12 @@ impl EpochLedger {
 
     /// Records the end of an aggregate in emission order, and the item split after it.
     fn end_in_turn(&mut self, members: &Arc<AggregateLineage>, outcome: Outcome) {
-        let Some(link) = &members.link else { return };
+        let Some(order) = &members.order else { return };
         self.ended(members, outcome);
-        let Some(sequence) = self.sequences.get_mut(&link.stage) else { return };
+        let Some(sequence) = self.sequences.get_mut(&order.stage) else { return };
         let before = sequence.cut;
         sequence.end = members.end;
-        sequence.cut = link.cut.map(|(piece, out)| {
+        sequence.cut = order.split_at_end.map(|(piece, out)| {
             let begun = before.filter(|cut| cut.piece == piece).map(|cut| cut.outcome);
             PartialItem { piece, out, outcome: begun.map_or(outcome, |begun| begun.max(outcome)) }
         });
@@ -645,27 +645,34 @@ mod tests {
     }
 
     /// An aggregate of one sample; both have this number.
-    fn aggregate(number: u64, waits: bool) -> LineageNode {
-        let link = EmissionOrder { stage: "pack".into(), number, waits, begun: None, cut: None };
-        let members = AggregateLineage::new([plain(number)]).linked(link);
+    fn aggregate(number: u64, in_order: bool) -> LineageNode {
+        let order = EmissionOrder {
+            stage: "pack".into(),
+            number,
+            in_order,
+            split_at_start: None,
+            split_at_end: None,
+        };
+        let members = AggregateLineage::new([plain(number)]).with_order(order);
         LineageNode { of: Some(Arc::new(members)), ..plain(number) }
     }
 
     #[test]
     fn ended_aggregates_are_stored_only_if_they_wait_for_an_earlier_one() {
-        for waits in [false, true] {
+        for in_order in [false, true] {
             let ledger = ledger();
-            let all: Vec<LineageNode> = (0..100).map(|number| aggregate(number, waits)).collect();
+            let all: Vec<LineageNode> =
+                (0..100).map(|number| aggregate(number, in_order)).collect();
             all[1..].iter().for_each(|member| ledger.record_end(member, Outcome::Delivered));
             let kept = |member: &LineageNode| {
                 member.of.as_ref().is_some_and(|of| Arc::strong_count(of) > 1)
             };
             assert_eq!(
                 all.iter().filter(|member| kept(member)).count(),
-                if waits { 99 } else { 0 }
+                if in_order { 99 } else { 0 }
             );
             let done = || ledger.progress(2, || &[]).done.count();
-            assert_eq!(done(), if waits { 0 } else { 99 });
+            assert_eq!(done(), if in_order { 0 } else { 99 });
             ledger.record_end(&all[0], Outcome::Delivered);
             assert_eq!((done(), all.iter().any(kept)), (100, false));
         }
@@ -701,14 +708,14 @@ mod tests {
         };
         let cut = |begun: Option<u64>, cut: Option<u64>| {
             let at = |out| (PieceId::of_sample(1, 0), out);
-            let link = EmissionOrder {
+            let order = EmissionOrder {
                 stage: "cut".into(),
                 number: 0,
-                waits: true,
-                begun: begun.map(at),
-                cut: cut.map(at),
+                in_order: true,
+                split_at_start: begun.map(at),
+                split_at_end: cut.map(at),
             };
-            let members = AggregateLineage::new([plain(0), plain(1)]).linked(link);
+            let members = AggregateLineage::new([plain(0), plain(1)]).with_order(order);
             LineageNode { of: Some(Arc::new(members)), ..plain(0) }
         };
         let all = || {

@@ -23,7 +23,7 @@ use crate::sync::{Mutex, MutexGuard};
 pub(crate) struct FillNode<In, F> {
     pub(crate) core: StageCore,
     pub(crate) input: Arc<Queue<In>>,
-    /// Each open batch has a reserved slot here, so a complete batch can always be sent.
+    /// Each open batch has a reserved place here, so a complete batch can always be sent.
     pub(crate) output: Arc<Queue<Batch>>,
     pub(crate) factory: Factory<F>,
     pub(crate) hooks: Hooks,
@@ -82,7 +82,7 @@ impl<In: Send + 'static, F: Fill<In>> Node for FillNode<In, F> {
         }
         let running = self.state.running.load(Ordering::SeqCst);
         let can_take = running < self.core.concurrency()
-            && ((self.input.available() > 0 && self.has_slot())
+            && ((self.input.available() > 0 && self.has_place())
                 || (self.input.at_end() && self.output.has_room()));
         can_take || (running == 0 && self.is_over())
     }
@@ -110,7 +110,7 @@ impl<In: Send + 'static, F: Fill<In>> Node for FillNode<In, F> {
 }
 
 impl<In: Send + 'static, F: Fill<In>> FillNode<In, F> {
-    fn has_slot(&self) -> bool {
+    fn has_place(&self) -> bool {
         let assembly = self.assembly.lock();
         let Some(next) = self.input.front_id() else { return false };
         let has_memory = || {

@@ -477,7 +477,7 @@ impl<T: Send + 'static> PipelineBuilder<T> {
             let core = plan.stage(&options, StageKind::Fill, concurrency, measure);
             let hooks = plan.hooks(&core);
             let pool = plan.pool(&options, &core, false);
-            // Each batch in assembly has a reserved slot in the queue: as many as all workers can
+            // Each batch in assembly has a reserved place in the queue: as many as all workers can
             // write concurrently, and one more, so that a new epoch can begin.
             let open = core.concurrency().div_ceil(layout.batch_size().max(1)) + 1;
             let ready = plan.settings.prefetch.filter(|_| out.last);

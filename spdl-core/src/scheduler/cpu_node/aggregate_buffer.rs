@@ -24,7 +24,7 @@ pub(super) struct AggregateBuffer {
     has_split: bool,
     /// The item that is split at the end of the last aggregate that listed its members, or in an
     /// earlier run, and how much of the item was emitted.
-    cut: Option<(PieceId, u64)>,
+    split_at_end: Option<(PieceId, u64)>,
     /// Position after the last sample received in this epoch.
     end: u64,
 }
@@ -58,9 +58,9 @@ pub(super) struct AggregateHeader {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct EmissionPlace {
     pub(super) number: u64,
-    pub(super) waits: bool,
-    pub(super) begun: Option<(PieceId, u64)>,
-    pub(super) cut: Option<(PieceId, u64)>,
+    pub(super) in_order: bool,
+    pub(super) split_at_start: Option<(PieceId, u64)>,
+    pub(super) split_at_end: Option<(PieceId, u64)>,
 }
 
 impl AggregateBuffer {
@@ -114,12 +114,12 @@ impl AggregateBuffer {
 
     /// Records that an earlier run split an item and emitted `out` of it.
     pub(super) fn resume_split(&mut self, piece: PieceId, out: u64) {
-        (self.has_split, self.cut) = (true, Some((piece, out)));
+        (self.has_split, self.split_at_end) = (true, Some((piece, out)));
     }
 
     /// Resets the counters for a new epoch.
     pub(super) fn end_epoch(&mut self) {
-        (self.emitted, self.has_split, self.cut, self.end) = (0, false, None, 0);
+        (self.emitted, self.has_split, self.split_at_end, self.end) = (0, false, None, 0);
     }
 
     /// Position of the discarded items, as if they were an aggregate. `None` if no item of the
@@ -133,10 +133,15 @@ impl AggregateBuffer {
         self.emitted -= 1;
     }
 
-    fn next_place(&mut self, cut: Option<(PieceId, u64)>) -> EmissionPlace {
+    fn next_place(&mut self, split_at_end: Option<(PieceId, u64)>) -> EmissionPlace {
         self.emitted += 1;
-        let begun = std::mem::replace(&mut self.cut, cut);
-        EmissionPlace { number: self.emitted - 1, waits: self.has_split, begun, cut }
+        let split_at_start = std::mem::replace(&mut self.split_at_end, split_at_end);
+        EmissionPlace {
+            number: self.emitted - 1,
+            in_order: self.has_split,
+            split_at_start,
+            split_at_end,
+        }
     }
 
     /// Removes the members of an aggregate from the buffer.
@@ -178,10 +183,10 @@ impl AggregateBuffer {
             taken.next_if_eq(&(place - 1)).is_none()
         });
         let reservation = self.reservation.as_mut().map(|reservation| reservation.split(bytes));
-        let cut = self.items.first().filter(|_| parts.carry > 0);
-        let cut = cut.map(|oldest| (oldest.member.piece(), parts.carry));
-        self.has_split |= cut.is_some();
-        let place = Some(self.next_place(cut));
+        let split_at_end = self.items.first().filter(|_| parts.carry > 0);
+        let split_at_end = split_at_end.map(|oldest| (oldest.member.piece(), parts.carry));
+        self.has_split |= split_at_end.is_some();
+        let place = Some(self.next_place(split_at_end));
         Ok(AggregateHeader { header, members, place, end: self.end, reservation })
     }
 }
@@ -204,7 +209,7 @@ mod tests {
         SampleId { epoch: 3, index }
     }
 
-    fn names(aggregate: &AggregateHeader) -> Vec<SampleId> {
+    fn ids(aggregate: &AggregateHeader) -> Vec<SampleId> {
         aggregate.members.iter().map(|member| member.id).collect()
     }
 
@@ -237,7 +242,7 @@ mod tests {
         let live = || budget.statistics().live_bytes;
         let mut buffer = five(&budget);
         let first = buffer.take(&parts(&[3, 1])).unwrap();
-        assert_eq!((names(&first), bytes(&first)), (vec![id(13), id(11)], 40));
+        assert_eq!((ids(&first), bytes(&first)), (vec![id(13), id(11)], 40));
         let header = first.header.as_ref().unwrap();
         let expected = ItemHeader::new(id(13), None).output(0, 2);
         assert_eq!((header.id, header.lineage), (expected.id, expected.lineage));
@@ -245,9 +250,9 @@ mod tests {
         drop(first);
         assert_eq!(live(), 60);
         let second = buffer.take(&parts(&[4])).unwrap();
-        assert_eq!((names(&second), bytes(&second)), (vec![id(14)], 40));
+        assert_eq!((ids(&second), bytes(&second)), (vec![id(14)], 40));
         let rest = buffer.take(&AggregateInputs::default()).unwrap();
-        assert_eq!((names(&rest), bytes(&rest)), (vec![id(10), id(12)], 20));
+        assert_eq!((ids(&rest), bytes(&rest)), (vec![id(10), id(12)], 20));
         assert!(rest.header.is_none());
         drop((second, rest));
         assert_eq!(live(), 0);
@@ -274,11 +279,11 @@ mod tests {
         assert_eq!(budget.statistics().live_bytes, 60);
         buffer.push(&ItemHeader::new(id(20), None));
         let next = buffer.take(&parts(&[4])).unwrap();
-        assert_eq!((names(&next), bytes(&next)), (vec![id(20)], 0));
+        assert_eq!((ids(&next), bytes(&next)), (vec![id(20)], 0));
         assert_eq!(buffer.clear().count(), 4);
         assert_eq!(budget.statistics().live_bytes, 0);
         buffer.push(&ItemHeader::new(id(21), None));
-        assert_eq!(names(&buffer.take(&parts(&[0])).unwrap()), [id(21)]);
+        assert_eq!(ids(&buffer.take(&parts(&[0])).unwrap()), [id(21)]);
     }
 
     #[test]
@@ -289,8 +294,8 @@ mod tests {
             let aggregate =
                 buffer.take(&AggregateInputs { members: Some(Vec::new()), carry }).unwrap();
             let place = aggregate.place.unwrap();
-            assert!(aggregate.members.is_empty() && place.waits);
-            assert_eq!(place.cut, Some((PieceId::of_sample(7, 0), carry)));
+            assert!(aggregate.members.is_empty() && place.in_order);
+            assert_eq!(place.split_at_end, Some((PieceId::of_sample(7, 0), carry)));
             aggregate.header.map(|header| (header.id, header.lineage)).unwrap()
         };
         let (first, second) = (piece(4), piece(8));

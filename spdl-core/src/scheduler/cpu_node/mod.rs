@@ -59,7 +59,7 @@ pub(crate) struct CpuNodeState<In, S: Stage<In>> {
     done: AtomicBool,
     /// Whether a run was lost in a panic.
     broken: AtomicBool,
-    /// An item that waits for memory, with its number. Its slot in the output queue is reserved.
+    /// An item that waits for memory, with its number. Its place in the output queue is reserved.
     waiting: Mutex<Option<(u64, Item<In>)>>,
     waits_for: AtomicUsize,
     /// The item that was split when the state was saved, and its epoch; see
@@ -118,7 +118,7 @@ struct StageInstance<In, S: Stage<In>> {
     used: bool,
 }
 
-/// Result of a run of consecutive items: outputs, and reserved slots in the output queue.
+/// Result of a run of consecutive items: outputs, and reserved places in the output queue.
 pub(crate) struct ItemRun<Out> {
     outputs: Vec<Item<Out>>,
     places: usize,
@@ -148,9 +148,9 @@ impl<In: Send + 'static, S: Stage<In>> Node for CpuNode<In, S> {
             return false;
         }
         let running = state.presence.count();
-        // An item that waits for memory already has its slot.
-        let has_slot = || !self.no_item_waits() || self.output.has_room();
-        if running < self.core.concurrency() && has_slot() && self.may_take() {
+        // An item that waits for memory already has its place.
+        let has_place = || !self.no_item_waits() || self.output.has_room();
+        if running < self.core.concurrency() && has_place() && self.may_take() {
             return true;
         }
         running == 0 && (self.ends_epoch() || self.is_over())
@@ -256,7 +256,7 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
         if self.aggregates { None } else { self.core.measured() }
     }
 
-    /// Takes items from the input queue. Reserves an output slot for each, and memory if outputs
+    /// Takes items from the input queue. Reserves an output place for each, and memory if outputs
     /// are measured.
     fn take_items(
         &self,
@@ -267,7 +267,7 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
         let Some((measure, budget)) = self.reserves() else {
             let places = self.output.reserve(self.run_length());
             let taken = if places > 0 { self.input.pop(places, inputs) } else { None };
-            // Unused slots are for other workers.
+            // Unused places are for other workers.
             self.output.release(places - inputs.len());
             return taken.map(|(first, wakes)| {
                 drop(wakes);
@@ -506,7 +506,7 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
         }
     }
 
-    /// Sends all outputs of a run. If there are more outputs than reserved slots, waits for room.
+    /// Sends all outputs of a run. If there are more outputs than reserved places, waits for room.
     fn flush(&self, pool: &Arc<WorkerPool>, run: &mut ItemRun<S::Out>) -> Result<()> {
         self.core.meter.emitted(run.outputs.len() as u64);
         while !run.outputs.is_empty() {

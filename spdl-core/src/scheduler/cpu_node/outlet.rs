@@ -52,7 +52,7 @@ pub(super) struct LastAggregate {
     /// Outputs made of these items so far.
     outputs: u64,
     /// The item that is split at its end.
-    cut: Option<(PieceId, u64)>,
+    split_at_end: Option<(PieceId, u64)>,
     /// Whether the ledger expects one more output, since this one may already have left the stage.
     open: bool,
 }
@@ -83,8 +83,9 @@ impl<In: Send + 'static, S: Stage<In>> QueueOutlet<'_, In, S> {
         let Some(AggregateHeader { header: own, members, place, end, .. }) = given else {
             return header;
         };
-        let cut = place.and_then(|place| place.cut);
-        let no_more = |last: &&mut LastAggregate| members.is_empty() && last.cut == cut;
+        let split_at_end = place.and_then(|place| place.split_at_end);
+        let no_more =
+            |last: &&mut LastAggregate| members.is_empty() && last.split_at_end == split_at_end;
         if let Some(last) = self.last.as_mut().filter(no_more) {
             // One more output of the same items, which are not done before it is.
             if place.is_some() {
@@ -96,7 +97,7 @@ impl<In: Send + 'static, S: Stage<In>> QueueOutlet<'_, In, S> {
         }
         self.close();
         if members.is_empty() && self.buffered.is_empty() {
-            self.holds_back(BufferingEvidence::OutputWithoutInput);
+            self.record_buffering(BufferingEvidence::OutputWithoutInput);
         }
         let ticket = header.ticket().cloned();
         match (own, members.first()) {
@@ -105,14 +106,15 @@ impl<In: Send + 'static, S: Stage<In>> QueueOutlet<'_, In, S> {
             (None, Some(first)) => (header.id, header.lineage) = (first.id, first.lineage),
             (None, None) => {}
         }
-        let members = AggregateLineage::new(members).made_at(end);
+        let members = AggregateLineage::new(members).with_end(end);
         let members = match place {
-            Some(place) => members.linked(self.link(place)),
+            Some(place) => members.with_order(self.order(place)),
             None => members,
         };
         let members = Some(Arc::new(members));
         header.tag = Some(Arc::new(ItemTag { key: None, members, ticket }));
-        self.last = Some(LastAggregate { header: header.clone(), outputs: 1, cut, open: false });
+        self.last =
+            Some(LastAggregate { header: header.clone(), outputs: 1, split_at_end, open: false });
         header
     }
 
@@ -123,9 +125,15 @@ impl<In: Send + 'static, S: Stage<In>> QueueOutlet<'_, In, S> {
         }
     }
 
-    fn link(&self, place: EmissionPlace) -> EmissionOrder {
-        let EmissionPlace { number, waits, begun, cut } = place;
-        EmissionOrder { stage: Arc::clone(self.node.core.name()), number, waits, begun, cut }
+    fn order(&self, place: EmissionPlace) -> EmissionOrder {
+        let EmissionPlace { number, in_order, split_at_start, split_at_end } = place;
+        EmissionOrder {
+            stage: Arc::clone(self.node.core.name()),
+            number,
+            in_order,
+            split_at_start,
+            split_at_end,
+        }
     }
 
     /// Keeps the reservation of an input item.
@@ -141,30 +149,30 @@ impl<In: Send + 'static, S: Stage<In>> QueueOutlet<'_, In, S> {
         }
     }
 
-    fn holds_back(&self, how: BufferingEvidence) {
+    fn record_buffering(&self, evidence: BufferingEvidence) {
         if let Some(ledger) = self.node.core.shared.ledger.get() {
-            ledger.record_buffering(self.node.core.name(), how);
+            ledger.record_buffering(self.node.core.name(), evidence);
         }
     }
 
     /// Records in how many pieces an item has left the stage.
     pub(super) fn settle(&mut self, header: &ItemHeader) {
         let pieces = self.emitted;
-        let held_back = match self.first {
+        let evidence = match self.first {
             Some(_) if pieces == 0 && !self.filtered => Some(BufferingEvidence::NoOutput),
             None if pieces > 0 => Some(BufferingEvidence::OutputAtEpochEnd),
             _ => None,
         };
-        if let Some(how) = held_back {
-            self.holds_back(how);
+        if let Some(evidence) = evidence {
+            self.record_buffering(evidence);
         }
         if pieces == self.declared {
             return;
         }
         let member = header.member();
         let outcome = if pieces == 0 { Outcome::Filtered } else { Outcome::Joined };
-        let gone = self.declared.saturating_sub(pieces);
-        self.entries.extend((0..gone).map(|_| LedgerEntry::Ended(member.clone(), outcome)));
+        let missing = self.declared.saturating_sub(pieces);
+        self.entries.extend((0..missing).map(|_| LedgerEntry::Ended(member.clone(), outcome)));
         if pieces > self.declared {
             self.entries.push(LedgerEntry::Split(member, pieces - self.declared));
         }
@@ -190,7 +198,7 @@ impl<In: Send + 'static, S: Stage<In>> QueueOutlet<'_, In, S> {
             }
         }
         // The current output is already counted, so its item is not done yet.
-        self.note_outputs(0);
+        self.declare_outputs(0);
         self.record();
         let flushed =
             if self.halted() { Err(stopped()) } else { self.node.flush(self.pool, &mut self.run) };
@@ -199,7 +207,7 @@ impl<In: Send + 'static, S: Stage<In>> QueueOutlet<'_, In, S> {
     }
 
     /// Records that an item has as many pieces as outputs so far, plus `open`.
-    fn note_outputs(&mut self, open: u64) {
+    fn declare_outputs(&mut self, open: u64) {
         if self.emitted + open > self.declared
             && !self.node.aggregates
             && let Some(last) = self.run.outputs.last()
@@ -213,7 +221,7 @@ impl<In: Send + 'static, S: Stage<In>> QueueOutlet<'_, In, S> {
     /// Records the outputs of an item before they leave, while more outputs may follow.
     fn settle_so_far(&mut self) {
         // The item itself counts as one more piece, since its processing continues.
-        self.note_outputs(u64::from(self.first.is_some()));
+        self.declare_outputs(u64::from(self.first.is_some()));
         if let Some(last) = self.last.as_mut().filter(|last| !last.open) {
             self.entries.push(LedgerEntry::Split(last.header.member(), 1));
             last.open = true;
@@ -223,15 +231,17 @@ impl<In: Send + 'static, S: Stage<In>> QueueOutlet<'_, In, S> {
 
     /// Records that the buffered items are discarded.
     pub(super) fn leave_out(&mut self) {
-        let lost: Vec<LineageNode> = self.buffered.clear().collect();
+        let discarded: Vec<LineageNode> = self.buffered.clear().collect();
         // Without an item there is no outcome to record.
-        let Some(&LineageNode { id, lineage, .. }) = lost.first() else { return };
+        let Some(&LineageNode { id, lineage, .. }) = discarded.first() else { return };
         let Some(place) = self.buffered.place_of_discarded() else {
-            let lost = lost.into_iter().map(|member| LedgerEntry::Ended(member, Outcome::LeftOut));
-            return self.entries.extend(lost);
+            let discarded =
+                discarded.into_iter().map(|member| LedgerEntry::Ended(member, Outcome::LeftOut));
+            return self.entries.extend(discarded);
         };
         // A part of the oldest item may be in flight.
-        let members = Some(Arc::new(AggregateLineage::new(lost).linked(self.link(place))));
+        let members =
+            Some(Arc::new(AggregateLineage::new(discarded).with_order(self.order(place))));
         self.entries
             .push(LedgerEntry::Ended(LineageNode { id, lineage, of: members }, Outcome::LeftOut));
     }
@@ -295,16 +305,18 @@ impl<In: Send + 'static, S: Stage<In>> Outlet<S::Out> for QueueOutlet<'_, In, S>
     }
 
     fn carry(&mut self, header: &ItemHeader) -> u64 {
-        let cut = self.node.state.carry.lock().take();
+        let split = self.node.state.carry.lock().take();
         // The item may have failed in this run; no part of any other item was emitted.
-        let is_this = |epoch, cut: PartialItem| {
-            epoch == header.id.epoch && cut.piece == header.member().piece()
+        let is_this = |epoch, split: PartialItem| {
+            epoch == header.id.epoch && split.piece == header.member().piece()
         };
-        let Some((_, cut)) = cut.filter(|&(epoch, cut)| is_this(epoch, cut) && cut.out > 0) else {
+        let Some((_, split)) =
+            split.filter(|&(epoch, split)| is_this(epoch, split) && split.out > 0)
+        else {
             return 0;
         };
-        self.buffered.resume_split(cut.piece, cut.out);
-        cut.out
+        self.buffered.resume_split(split.piece, split.out);
+        split.out
     }
 
     fn wait(&mut self, duration: Duration) -> Result<()> {

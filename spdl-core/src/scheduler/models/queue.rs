@@ -267,7 +267,7 @@ fn loom_a_released_place_wakes_the_task_that_waits_for_it() {
 }
 
 #[test]
-fn loom_a_worker_that_waits_for_an_extra_slot_is_woken() {
+fn loom_a_worker_that_waits_for_an_extra_place_is_woken() {
     model(|| {
         let (queue, signal) = putting(2);
         put(&queue, 1);
