@@ -1,14 +1,15 @@
-//! How long it takes from a folder of many files to the first sample, next to listing the folder
-//! with one thread and nothing else.
+//! Measures the time from opening a large image folder to its first sample, compared with listing the
+//! folder on one thread.
 //!
 //! ```sh
 //! cargo run --release -p spdl-io --example first_sample -- [FOLDER | FILES [REPETITIONS]]
 //! ```
 //!
-//! Without FOLDER, FILES empty files (1,200,000) in classes of 1,200 are made in a temporary folder.
-//! The two take turns; their medians (of 9) and the ratio are shown. The system knows the folders
-//! already then; for a cold disk, drop its caches and run once with one repetition.
-#![expect(clippy::print_stdout, reason = "a table is what it is for")]
+//! Without FOLDER, the program creates FILES empty files (default: 1,200,000) in classes of 1,200 in
+//! a temporary folder. Both measurements alternate. The output shows their medians (default: of 9)
+//! and the ratio. The folders are in the system's cache. For a cold disk, drop the caches and run
+//! once with one repetition.
+#![expect(clippy::print_stdout, reason = "the program prints a table")]
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -18,18 +19,18 @@ use std::time::{Duration, Instant};
 use spdl_core::{DatasetSource, Error, ErrorKind, PipelineBuilder, Result};
 use spdl_io::{Fetch, ImageFolder, LocalFetcher};
 
-const CLASS: usize = 1_200;
+const CLASS_SIZE: usize = 1_200;
 
 fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let made = tempfile::tempdir()?;
-    let what = arguments.first().map_or("1200000", String::as_str);
-    let folder = match what.parse() {
-        Ok(files) => make(made.path(), files)?,
-        Err(_) => PathBuf::from(what),
+    let temporary = tempfile::tempdir()?;
+    let argument = arguments.first().map_or("1200000", String::as_str);
+    let folder = match argument.parse() {
+        Ok(files) => create_files(temporary.path(), files)?,
+        Err(_) => PathBuf::from(argument),
     };
     let repetitions = arguments.get(1).map_or(Ok(9), |it| it.parse()).map_err(|error| {
-        Error::new(ErrorKind::InvalidArgument, format!("REPETITIONS is no number: {error}"))
+        Error::new(ErrorKind::InvalidArgument, format!("REPETITIONS is not a number: {error}"))
     })?;
 
     let (mut first, mut listed) = (Vec::new(), Vec::new());
@@ -52,7 +53,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// From the path of the folder to the bytes of one file.
+/// Opens the folder and reads the first sample.
 fn first_sample(folder: &Path) -> Result<()> {
     let source = DatasetSource::new(ImageFolder::open(folder)?).shuffled(0);
     let mut pipeline = PipelineBuilder::new(source)
@@ -60,11 +61,11 @@ fn first_sample(folder: &Path) -> Result<()> {
         .build()?;
     match pipeline.next() {
         Some(sample) => sample.map(|_| ()),
-        None => Err(Error::new(ErrorKind::NotFound, "there is no sample")),
+        None => Err(Error::new(ErrorKind::NotFound, "the folder holds no samples")),
     }
 }
 
-/// What any loader has to do at least.
+/// Lists all files on one thread: the minimum work of any loader.
 fn list_with_one_thread(folder: &Path) -> Result<usize> {
     let mut files = 0;
     let mut pending = vec![folder.to_path_buf()];
@@ -80,13 +81,13 @@ fn list_with_one_thread(folder: &Path) -> Result<usize> {
     Ok(files)
 }
 
-fn make(folder: &Path, files: usize) -> Result<PathBuf> {
+fn create_files(folder: &Path, files: usize) -> Result<PathBuf> {
     for file in 0..files {
-        let class = folder.join(format!("{:05}", file / CLASS));
-        if file % CLASS == 0 {
+        let class = folder.join(format!("{:05}", file / CLASS_SIZE));
+        if file % CLASS_SIZE == 0 {
             fs::create_dir(&class)?;
         }
-        File::create(class.join(format!("{:05}_{file:08}.JPEG", file / CLASS)))?;
+        File::create(class.join(format!("{:05}_{file:08}.JPEG", file / CLASS_SIZE)))?;
     }
     Ok(folder.to_path_buf())
 }

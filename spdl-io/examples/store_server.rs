@@ -1,15 +1,15 @@
-//! A store on this machine that is as slow as one far away: the other side of `cargo xtask bench store`.
+//! A local object store with a simulated latency: the server for `cargo xtask bench store`.
 //!
 //! ```sh
 //! cargo run --release -p spdl-io --features testing --example store_server -- \
 //!     FOLDER BUCKET LATENCY_MS LOST_SHARE
 //! ```
 //!
-//! Serves the files below FOLDER from memory, as HTTP and as S3 do, in the bucket BUCKET. Each answer
-//! comes LATENCY_MS milliseconds late; of all requests the share LOST_SHARE, 0 to 1, is never
-//! answered. Prints its URL, a line; when standard input ends, a JSON object with the number of
-//! `requests`, of those that were `lost`, and of the `bytes` that were sent; and ends.
-#![expect(clippy::print_stdout, reason = "what it has done is told there")]
+//! Serves the files below FOLDER from memory over HTTP and S3, in the bucket BUCKET. Each response is
+//! delayed by LATENCY_MS milliseconds. A share LOST_SHARE (0 to 1) of all requests gets no response.
+//! The first output line is the URL. At the end of standard input, the program prints a JSON object
+//! with the numbers of `requests`, of `lost` requests and of `bytes` sent, and exits.
+#![expect(clippy::print_stdout, reason = "the program prints its URL and its counters")]
 
 use std::io::Write as _;
 use std::time::Duration;
@@ -20,11 +20,11 @@ use spdl_io::testing::{Fault, FaultPlan, FaultServer};
 fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [folder, bucket, latency, lost] = &arguments[..] else {
-        return Err(wrong("FOLDER BUCKET LATENCY_MS LOST_SHARE are needed"));
+        return Err(invalid("expected arguments: FOLDER BUCKET LATENCY_MS LOST_SHARE"));
     };
-    let latency = latency.parse().map_err(|_| wrong("LATENCY_MS is a whole number"))?;
+    let latency = latency.parse().map_err(|_| invalid("LATENCY_MS must be an integer"))?;
     let lost = lost.parse().ok().filter(|lost| (0.0..=1.0).contains(lost));
-    let lost = lost.ok_or_else(|| wrong("LOST_SHARE is a number from 0 to 1"))?;
+    let lost = lost.ok_or_else(|| invalid("LOST_SHARE must be a number from 0 to 1"))?;
 
     let server = FaultServer::start(Vec::<(String, Vec<u8>)>::new());
     server.insert_folder(folder, &format!("{bucket}/"));
@@ -38,10 +38,10 @@ fn main() -> Result<()> {
         "{{\"requests\": {}, \"lost\": {}, \"bytes\": {}}}",
         served.requests, served.faults, served.bytes
     );
-    // Its threads may wait for connections that are still open; none of them matters now.
+    // Exits without waiting for threads with open connections.
     std::process::exit(0);
 }
 
-fn wrong(what: &str) -> Error {
+fn invalid(what: &str) -> Error {
     Error::new(ErrorKind::InvalidArgument, what)
 }

@@ -1,13 +1,14 @@
-//! How fast members of a tar archive are reached, without decoding them: by slice, as a stream, and
-//! by index.
+//! Measures the access to members of a tar archive without decoding: from memory, as a stream, and by
+//! index.
 //!
 //! ```sh
 //! cargo run --release -p spdl-io --example tar_speed -- [MEMBERS [BYTES [REPETITIONS]]]
 //! ```
 //!
-//! The archive (10,000 members of 10,000 bytes unless said otherwise) is made in a temporary folder
-//! and is in the page cache; the best of the repetitions (9) is shown.
-#![expect(clippy::print_stdout, reason = "a table is what it is for")]
+//! Creates an archive of MEMBERS members (default: 10,000) of BYTES bytes (default: 10,000) in a
+//! temporary folder. The archive is in the page cache. The output shows the best of REPETITIONS
+//! (default: 9).
+#![expect(clippy::print_stdout, reason = "the program prints a table")]
 
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom};
@@ -31,7 +32,7 @@ fn main() -> Result<()> {
     index.save(TarIndex::path_of(&shard))?;
 
     println!("{members} members of {size} bytes, best of {repetitions}");
-    println!("{:<44} {:>12} {:>10}", "", "µs a member", "members/s");
+    println!("{:<44} {:>12} {:>10}", "", "µs/member", "members/s");
     let show = |what: &str, run: &dyn Fn() -> Result<usize>| -> Result<()> {
         let mut best = Duration::MAX;
         for _ in 0..repetitions {
@@ -39,7 +40,10 @@ fn main() -> Result<()> {
             let seen = run()?;
             best = best.min(start.elapsed());
             if seen != members {
-                return Err(Error::new(ErrorKind::Internal, format!("{seen} members were seen")));
+                return Err(Error::new(
+                    ErrorKind::Internal,
+                    format!("expected {members} members, found {seen}"),
+                ));
             }
         }
         let each = best.as_secs_f64() / members as f64;
@@ -64,9 +68,9 @@ fn main() -> Result<()> {
         }
         Ok(seen)
     })?;
-    show("index made from a file", &|| Ok(TarIndex::build(&shard, TarOptions::default())?.len()))?;
+    show("index built from a file", &|| Ok(TarIndex::build(&shard, TarOptions::default())?.len()))?;
     show("index loaded", &|| Ok(TarIndex::open(&shard)?.len()))?;
-    show("by index: 1 member by name after another", &|| {
+    show("by index: each member by name", &|| {
         let mut seen = 0;
         for number in 0..members {
             seen += usize::from(index.find(name(number).as_bytes()) == Some(number));
@@ -85,11 +89,11 @@ fn main() -> Result<()> {
         }
         Ok(seen)
     })?;
-    println!("the saved index holds {} bytes a member", index.to_bytes().len() / members.max(1));
+    println!("the saved index has {} bytes per member", index.to_bytes().len() / members.max(1));
     Ok(())
 }
 
-/// The number of files, all of which must be of this size.
+/// Counts the files of the given size.
 fn count(sizes: impl Iterator<Item = Result<usize>>, size: usize) -> Result<usize> {
     let mut seen = 0;
     for found in sizes {
@@ -100,7 +104,7 @@ fn count(sizes: impl Iterator<Item = Result<usize>>, size: usize) -> Result<usiz
 
 fn number(word: &str) -> Result<usize> {
     word.parse()
-        .map_err(|_| Error::new(ErrorKind::InvalidArgument, format!("{word:?} is no number")))
+        .map_err(|_| Error::new(ErrorKind::InvalidArgument, format!("{word:?} is not a number")))
 }
 
 fn name(number: usize) -> String {

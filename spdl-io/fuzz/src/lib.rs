@@ -1,7 +1,7 @@
-//! What the fuzz targets of `spdl-io` do with the bytes that they are given.
+//! The checks that the fuzz targets of `spdl-io` run on their inputs.
 //!
-//! A finding is a panic, an error of a kind that blames the caller, an answer that contradicts
-//! another, or a run beyond the time and memory that the fuzzer allows.
+//! Findings are panics, errors whose kind blames the caller, contradictory results, and runs beyond the
+//! time or memory limit of the fuzzer.
 
 #![forbid(unsafe_code)]
 
@@ -21,7 +21,7 @@ use spdl_io::datasets::{
 use spdl_io::records::FieldRequest;
 use spdl_io::{Fetcher, MemoryFetcher, StoredRecord};
 
-/// Damage is told by one of four kinds, and where.
+/// Damage must be reported by one of four error kinds, with its position.
 fn check(error: &Error) {
     let kinds = [
         ErrorKind::Corrupt,
@@ -32,7 +32,7 @@ fn check(error: &Error) {
     assert!(kinds.contains(&error.kind()), "{}", error.report());
 }
 
-/// A tar archive, in memory and as a stream: both see the same.
+/// Parses a tar archive in memory and as a stream. The results must be equal.
 pub fn tar(file: &[u8]) {
     let archive = Bytes::copy_from_slice(file);
     for after_end in [AfterEnd::Ignore, AfterEnd::Refuse, AfterEnd::Continue] {
@@ -71,10 +71,10 @@ pub fn tar(file: &[u8]) {
     }
 }
 
-/// The file of an index with a right checksum; and the index of a tar archive.
+/// Parses a tar index with a valid checksum, and indexes a tar archive.
 pub fn tar_index(file: &[u8]) {
     let options = TarOptions::default();
-    // The state of the archive is in the file: the fuzzer need not guess it.
+    // The input contains the archive's stamp, so that the fuzzer need not guess it.
     let number = |at: usize| {
         let bytes = file.get(at..at + 8).and_then(|bytes| bytes.try_into().ok());
         u64::from_le_bytes(bytes.unwrap_or_default())
@@ -83,29 +83,29 @@ pub fn tar_index(file: &[u8]) {
     let mut forged = file.to_vec();
     forged.extend_from_slice(&twox_hash::XxHash3_128::oneshot(file).to_le_bytes());
     if let Ok(index) = TarIndex::from_bytes(&forged, &stamp, options) {
-        look_at(&index);
+        check_index(&index);
         let again = TarIndex::from_bytes(&index.to_bytes(), &stamp, options).expect("its own file");
         assert!(again.iter().eq(index.iter()));
     }
     let stamp = ArchiveStamp::new(file.len() as u64);
     let entries = TarSlice::new(Bytes::copy_from_slice(file));
     if let Ok(index) = TarIndex::from_entries(entries, stamp.clone(), options) {
-        look_at(&index);
+        check_index(&index);
         let again = TarIndex::from_bytes(&index.to_bytes(), &stamp, options).expect("its own file");
         assert!(again.iter().eq(index.iter()));
     }
 }
 
-fn look_at(index: &TarIndex) {
+fn check_index(index: &TarIndex) {
     for (number, entry) in index.iter().enumerate() {
         assert!(entry.data_range().end <= index.stamp().size());
-        let found = index.find(entry.key.as_bytes()).expect("a member by its name");
-        assert_eq!(index.name(found), Some(entry.key.as_bytes()));
+        let position = index.find(entry.key.as_bytes()).expect("a member by its name");
+        assert_eq!(index.name(position), Some(entry.key.as_bytes()));
         let _ = index.file(number);
     }
 }
 
-/// A zip archive.
+/// Reads a zip archive.
 pub fn zip(file: &[u8]) {
     let options = ZipOptions::default().max_file_bytes(1 << 24);
     match ZipSlice::with_options(Bytes::copy_from_slice(file), options) {
@@ -122,7 +122,7 @@ pub fn zip(file: &[u8]) {
     }
 }
 
-/// An array, or a file of several.
+/// Reads an `npy` or `npz` file.
 pub fn npy(file: &[u8]) {
     match NpyArray::from_bytes(Bytes::copy_from_slice(file)) {
         Ok(array) => {
@@ -144,7 +144,7 @@ pub fn npy(file: &[u8]) {
     }
 }
 
-/// A pattern with braces, and a list of files in each format.
+/// Expands a brace pattern, and parses a file list in each format.
 pub fn lists(file: &[u8]) {
     if let Ok(pattern) = std::str::from_utf8(file)
         && let Err(error) = expand_braces(pattern)
@@ -165,7 +165,7 @@ pub fn lists(file: &[u8]) {
             }
             Err(error) => {
                 assert!(error.offset().is_none_or(|at| at <= file.len() as u64));
-                // No row at all, and columns that are not known, are no damage.
+                // Empty lists and unknown columns are not damage.
                 if !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::InvalidArgument) {
                     check(&error);
                 }
@@ -173,7 +173,7 @@ pub fn lists(file: &[u8]) {
         }
     }
 }
-/// Some samples of a data set, if it can be opened.
+/// Reads some samples of a data set, if it can be opened.
 fn samples<D: Dataset<Item = StoredRecord>>(fetcher: &Arc<dyn Fetcher>, opened: Result<D>) {
     let samples = match opened {
         Ok(samples) => samples,
@@ -190,14 +190,14 @@ fn samples<D: Dataset<Item = StoredRecord>>(fetcher: &Arc<dyn Fetcher>, opened: 
 }
 
 fn check_key(error: &Error) {
-    // An index may name files that are not there.
+    // An index may name missing files.
     if error.kind() != ErrorKind::NotFound {
         check(error);
     }
     assert!(error.key().is_some(), "{}", error.report());
 }
 
-/// A TFRecord file, whose checksums nobody compares here; and a record of one.
+/// Reads a TFRecord file without checking checksums, and parses a record.
 pub fn tfrecord(file: &[u8]) {
     let record = Bytes::copy_from_slice(file);
     if let Err(error) = parse_example(&record, &FieldRequest::all(1 << 20)) {
@@ -209,17 +209,17 @@ pub fn tfrecord(file: &[u8]) {
     samples(&fetcher, block_on(opened));
 }
 
-/// The index of an MDS data set; and a shard that has a column of every kind.
+/// Parses the index of an MDS data set, and a shard with a column of each encoding.
 pub fn mds(file: &[u8]) {
     let shard = Bytes::copy_from_slice(file);
-    let samples_there = u32::from_le_bytes(*file.first_chunk().unwrap_or(&[0; 4]));
+    let sample_count = u32::from_le_bytes(*file.first_chunk().unwrap_or(&[0; 4]));
     let index = format!(
         r#"{{"version": 2, "shards": [{{"version": 2, "format": "mds", "compression": null,
         "column_names": ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j"],
         "column_encodings": ["int", "ndarray", "ndarray:float32", "ndarray:uint8:2,2", "pil", "json",
             "str", "list[jpeg]", "jpeg_array", "float16"],
         "column_sizes": [8, null, null, 4, null, null, null, null, null, 2],
-        "samples": {samples_there}, "zip_data": null,
+        "samples": {sample_count}, "zip_data": null,
         "raw_data": {{"basename": "shard", "bytes": {}, "hashes": {{}}}}}}]}}"#,
         file.len()
     );
@@ -232,11 +232,11 @@ pub fn mds(file: &[u8]) {
     }
 }
 
-/// A Parquet file.
+/// Reads a Parquet file.
 pub fn parquet(file: &[u8]) {
-    // The crate that decodes columns, or one below it, panics on some damage, which becomes an error:
-    // that is no finding. The fuzzer's own hook would end the process before. One that nobody catches
-    // is found nevertheless, by the kind of the error that it becomes, or by the fuzzer itself.
+    // The column decoder, or a crate below it, panics on some corrupt files. The library catches
+    // such panics and returns errors, so they are not findings, but the panic hook of the fuzzer
+    // would abort. Uncaught panics are still found, by the error kind or by the fuzzer.
     static HOOK: std::sync::Once = std::sync::Once::new();
     HOOK.call_once(|| {
         let ends = std::panic::take_hook();

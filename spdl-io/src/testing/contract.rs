@@ -1,4 +1,4 @@
-//! The contract of [`Fetcher`]: every rule, checked against a folder of known objects.
+//! [`fetcher_contract`]: tests each rule of [`Fetcher`] against a folder of known objects.
 
 use std::future::poll_fn;
 use std::ops::Range;
@@ -11,10 +11,11 @@ use spdl_core::{Error, ErrorKind, Result, block_on};
 
 use crate::fetch::{Body, Fetcher, Key, ObjectMeta, ReadRequest};
 
-/// The names, relative to a folder, and the contents that [`fetcher_contract`] expects in it.
-/// Folders in a name are separated by `/`.
+/// Returns the names and contents of the objects that [`fetcher_contract`] expects in a folder.
+///
+/// Names are relative to the folder. They may contain `/`.
 pub fn contract_objects() -> Vec<(&'static str, Bytes)> {
-    // Sorted by bytes; "a.b" comes before "a/b", which a listing folder by folder gets wrong.
+    // Sorted by bytes: "a.b" precedes "a/b", which a listing by folder reverses.
     [("a.b", 3), ("a/b", 4), ("deep/er/object", 1_000), ("empty", 0), ("größe 1", 70_001)]
         .into_iter()
         .chain([("large", 3_000_000), ("one byte", 1)])
@@ -22,33 +23,33 @@ pub fn contract_objects() -> Vec<(&'static str, Bytes)> {
         .collect()
 }
 
-/// Bytes that differ from place to place and from object to object.
+/// Pseudo-random bytes that differ between objects.
 fn contents(name: &str, len: usize) -> Bytes {
     let seed = name.bytes().fold(1u32, |sum, byte| sum.wrapping_mul(31) + u32::from(byte));
     let next = |state: &u32| Some(state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223));
     std::iter::successors(Some(seed), next).map(|state| (state >> 24) as u8).take(len).collect()
 }
 
-/// Checks that `fetcher` keeps the contract of [`Fetcher`], as far as its
-/// [`Capability`](crate::Capability) goes. `folder` holds just the [`contract_objects`].
+/// Tests that `fetcher` satisfies the contract of [`Fetcher`] for all operations in its
+/// [`Capability`](crate::Capability). `folder` holds exactly the [`contract_objects`].
 ///
-/// Every future is polled by a bare loop that parks its thread, with no runtime around.
+/// Futures are polled on the calling thread without a runtime.
 ///
 /// # Panics
-/// At the first rule that is broken, naming it.
+/// If a rule is violated. The message names the rule.
 pub fn fetcher_contract(fetcher: &dyn Fetcher, folder: &Key) {
     let objects: Vec<(Key, Bytes)> =
         contract_objects().into_iter().map(|(name, bytes)| (join(folder, name), bytes)).collect();
     whole_objects_are_read(fetcher, &objects);
-    a_missing_object_is_not_found(fetcher, &join(folder, "missing"));
-    limits_hold(fetcher, &objects);
-    reads_run_beside_each_other(fetcher, &objects);
-    ranges_are_exact_or_refused(fetcher, &objects);
-    many_ranges_come_in_order_or_are_refused(fetcher, &objects);
-    sizes_and_versions_are_told_or_refused(fetcher, folder, &objects);
+    missing_objects_are_not_found(fetcher, &join(folder, "missing"));
+    size_limits_hold(fetcher, &objects);
+    concurrent_reads_are_independent(fetcher, &objects);
+    ranges_are_exact_or_unsupported(fetcher, &objects);
+    several_ranges_are_in_order_or_unsupported(fetcher, &objects);
+    sizes_and_versions_are_reported_or_unsupported(fetcher, folder, &objects);
     bodies_are_exact(fetcher, &objects);
-    other_versions_are_refused(fetcher, &objects);
-    listings_are_complete_or_refused(fetcher, folder, &objects);
+    other_versions_are_rejected(fetcher, &objects);
+    listings_are_complete_or_unsupported(fetcher, folder, &objects);
 }
 
 fn join(folder: &Key, name: &str) -> Key {
@@ -67,16 +68,17 @@ fn whole_objects_are_read(fetcher: &dyn Fetcher, objects: &[(Key, Bytes)]) {
     }
 }
 
-fn a_missing_object_is_not_found(fetcher: &dyn Fetcher, missing: &Key) {
+fn missing_objects_are_not_found(fetcher: &dyn Fetcher, missing: &Key) {
     let range = fetcher.capability().ranges.then_some(0..1);
     for range in [None, range] {
-        let error = refusal(block_on(fetcher.read(missing, range)), "reading a missing object");
+        let error =
+            expect_error(block_on(fetcher.read(missing, range)), "reading a missing object");
         assert_eq!(error.kind(), ErrorKind::NotFound, "a missing object: {}", error.report());
         assert_eq!(error.key(), Some(&*missing.display_name()), "an error names its key");
     }
 }
 
-fn limits_hold(fetcher: &dyn Fetcher, objects: &[(Key, Bytes)]) {
+fn size_limits_hold(fetcher: &dyn Fetcher, objects: &[(Key, Bytes)]) {
     for (key, bytes) in objects {
         let len = bytes.len() as u64;
         for limit in [len, u64::MAX] {
@@ -84,36 +86,37 @@ fn limits_hold(fetcher: &dyn Fetcher, objects: &[(Key, Bytes)]) {
             assert!(expect(read, "an object within the limit can be read") == bytes);
         }
         if let Some(limit) = len.checked_sub(1) {
-            let error = refusal(block_on(fetcher.read_at_most(key, limit)), "crossing the limit");
+            let error =
+                expect_error(block_on(fetcher.read_at_most(key, limit)), "crossing the limit");
             assert_eq!(error.kind(), ErrorKind::LimitExceeded, "{}", error.report());
             assert_eq!(error.key(), Some(&*key.display_name()), "an error names its key");
         }
     }
 }
 
-fn reads_run_beside_each_other(fetcher: &dyn Fetcher, objects: &[(Key, Bytes)]) {
+fn concurrent_reads_are_independent(fetcher: &dyn Fetcher, objects: &[(Key, Bytes)]) {
     let many: Vec<_> = objects.iter().cycle().take(100).collect();
-    let mut abandoned: Vec<_> = many.iter().map(|(key, _)| fetcher.read(key, None)).collect();
+    let mut dropped: Vec<_> = many.iter().map(|(key, _)| fetcher.read(key, None)).collect();
     block_on(poll_fn(|cx| {
-        for read in &mut abandoned {
+        for read in &mut dropped {
             let _ = read.as_mut().poll(cx);
         }
         Poll::Ready(())
     }));
-    drop(abandoned);
+    drop(dropped);
     let reads = block_on(join_all(many.iter().map(|(key, _)| fetcher.read(key, None))));
     for (read, (key, bytes)) in reads.into_iter().zip(many) {
-        let read = expect(read, "many objects can be read at once, after others were abandoned");
-        assert!(read == bytes, "many reads at once: {key} has the bytes of another");
+        let read = expect(read, "concurrent reads succeed after others were dropped");
+        assert!(read == bytes, "concurrent reads: {key} has the bytes of another object");
     }
 }
 
-fn ranges_are_exact_or_refused(fetcher: &dyn Fetcher, objects: &[(Key, Bytes)]) {
+fn ranges_are_exact_or_unsupported(fetcher: &dyn Fetcher, objects: &[(Key, Bytes)]) {
     let read = |key: &Key, range: Range<u64>| block_on(fetcher.read(key, Some(range)));
     for (key, bytes) in objects {
         let len = bytes.len() as u64;
         if !fetcher.capability().ranges {
-            let error = refusal(read(key, 0..len), "reading a range without the capability");
+            let error = expect_error(read(key, 0..len), "reading a range without the capability");
             assert_eq!(error.kind(), ErrorKind::Unsupported, "{}", error.report());
             continue;
         }
@@ -123,24 +126,24 @@ fn ranges_are_exact_or_refused(fetcher: &dyn Fetcher, objects: &[(Key, Bytes)]) 
             assert!(part == exact, "{range:?} of {key}: {} bytes", part.len());
         }
         for range in [0..len + 1, len..len + 1, len + 1..len + 2, len + 5..len + 5, 0..u64::MAX] {
-            let error = refusal(read(key, range.clone()), "reading past the end");
+            let error = expect_error(read(key, range.clone()), "reading beyond the end");
             assert_eq!(error.kind(), ErrorKind::Truncated, "{range:?}: {}", error.report());
             assert_eq!(error.key(), Some(&*key.display_name()), "an error names its key");
         }
-        #[expect(clippy::reversed_empty_ranges, reason = "the very thing to be refused")]
-        let error = refusal(read(key, 2..1), "a range that ends before it starts");
+        #[expect(clippy::reversed_empty_ranges, reason = "tests that it is rejected")]
+        let error = expect_error(read(key, 2..1), "a range that ends before it starts");
         assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{}", error.report());
     }
 }
 
-fn many_ranges_come_in_order_or_are_refused(fetcher: &dyn Fetcher, objects: &[(Key, Bytes)]) {
+fn several_ranges_are_in_order_or_unsupported(fetcher: &dyn Fetcher, objects: &[(Key, Bytes)]) {
     for (key, bytes) in objects {
         let len = bytes.len() as u64;
         let ranges = [len / 2..len, 0..len / 3, 0..0, len / 4..len / 2, len / 2..len, len..len];
         let read = |ranges: &[Range<u64>]| block_on(fetcher.read_ranges(key, ranges));
         assert_eq!(expect(read(&[]), "no ranges can be read").len(), 0);
         if !fetcher.capability().ranges {
-            let error = refusal(read(&ranges), "reading ranges without the capability");
+            let error = expect_error(read(&ranges), "reading ranges without the capability");
             assert_eq!(error.kind(), ErrorKind::Unsupported, "{}", error.report());
             continue;
         }
@@ -149,35 +152,46 @@ fn many_ranges_come_in_order_or_are_refused(fetcher: &dyn Fetcher, objects: &[(K
             .iter()
             .map(|range| bytes.slice(range.start as usize..range.end as usize))
             .collect();
-        assert!(parts == exact, "{ranges:?} of {key} are not what lies there");
-        let error = refusal(read(&[0..len, len..len + 1]), "reading past the end");
+        assert!(parts == exact, "{ranges:?} of {key} have wrong bytes");
+        let error = expect_error(read(&[0..len, len..len + 1]), "reading beyond the end");
         assert_eq!(error.kind(), ErrorKind::Truncated, "{}", error.report());
         assert_eq!(error.key(), Some(&*key.display_name()), "an error names its key");
     }
 }
 
-fn sizes_and_versions_are_told_or_refused(
+fn sizes_and_versions_are_reported_or_unsupported(
     fetcher: &dyn Fetcher,
     folder: &Key,
     objects: &[(Key, Bytes)],
 ) {
     let capability = fetcher.capability();
-    assert!(capability.stat || !capability.versions, "who knows versions, knows sizes");
-    assert!(capability.versions || !capability.local_versions, "who knows them here, knows them");
+    assert!(capability.stat || !capability.versions, "`versions` implies `stat`");
+    assert!(
+        capability.versions || !capability.local_versions,
+        "`local_versions` implies `versions`"
+    );
     for (key, bytes) in objects {
-        let told = block_on(fetcher.stat(key));
+        let meta = block_on(fetcher.stat(key));
         if !capability.stat {
-            let error = refusal(told, "telling a size without the capability");
+            let error = expect_error(meta, "`stat` without the capability");
             assert_eq!(error.kind(), ErrorKind::Unsupported, "{}", error.report());
             continue;
         }
-        let told = expect(told, "an object's size is told");
-        assert_eq!((&told.key, told.size), (key, bytes.len() as u64), "a key and its size");
-        assert_eq!(told.version.is_some(), capability.versions, "a version of {key} is told");
+        let meta = expect(meta, "`stat` succeeds");
+        assert_eq!(
+            (&meta.key, meta.size),
+            (key, bytes.len() as u64),
+            "`stat` returns key and size"
+        );
+        assert_eq!(
+            meta.version.is_some(),
+            capability.versions,
+            "`stat` returns a version of {key} if supported"
+        );
     }
     if capability.stat {
         let missing = join(folder, "missing");
-        let error = refusal(block_on(fetcher.stat(&missing)), "the size of a missing object");
+        let error = expect_error(block_on(fetcher.stat(&missing)), "`stat` of a missing object");
         assert_eq!(error.kind(), ErrorKind::NotFound, "{}", error.report());
         assert_eq!(error.key(), Some(&*missing.display_name()), "an error names its key");
     }
@@ -200,7 +214,8 @@ fn bodies_are_exact(fetcher: &dyn Fetcher, objects: &[(Key, Bytes)]) {
             let exact = bytes.slice(range.start as usize..range.end as usize);
             assert!(read == exact, "{request:?} of {key}: {} bytes", read.len());
         }
-        let error = refusal(open(key, &ReadRequest::starting_at(len + 1)), "opening past the end");
+        let error =
+            expect_error(open(key, &ReadRequest::starting_at(len + 1)), "opening beyond the end");
         assert_eq!(error.kind(), ErrorKind::Truncated, "{}", error.report());
         assert_eq!(error.key(), Some(&*key.display_name()), "an error names its key");
     }
@@ -208,50 +223,59 @@ fn bodies_are_exact(fetcher: &dyn Fetcher, objects: &[(Key, Bytes)]) {
     if let Some((key, bytes)) = largest {
         let Body { mut pieces, .. } = expect(open(key, &ReadRequest::whole()), "a body opens");
         let first = block_on(pieces.next()).transpose();
-        let first = expect(first, "a first piece comes").unwrap_or_default();
+        let first = expect(first, "a body has a first chunk").unwrap_or_default();
         assert!(
             !fetcher.capability().streams || first.len() < bytes.len(),
-            "{key} comes in one piece, though it should come in several"
+            "{key} arrives in one chunk, although `streams` is true"
         );
-        // A body that is abandoned harms nobody.
+        // The body is dropped before its end, which must be harmless.
     }
 }
 
-fn other_versions_are_refused(fetcher: &dyn Fetcher, objects: &[(Key, Bytes)]) {
+fn other_versions_are_rejected(fetcher: &dyn Fetcher, objects: &[(Key, Bytes)]) {
     for (key, bytes) in objects {
         let open =
             |version: &str| block_on(fetcher.open(key, &ReadRequest::whole().of_version(version)));
         if !fetcher.capability().versions {
-            let error = refusal(open("1"), "asking for a version without the capability");
+            let error = expect_error(open("1"), "requesting a version without the capability");
             assert_eq!(error.kind(), ErrorKind::Unsupported, "{}", error.report());
             continue;
         }
-        let version = expect(block_on(fetcher.stat(key)), "an object's version is told").version;
+        let version = expect(block_on(fetcher.stat(key)), "`stat` succeeds").version;
         let version = version.unwrap_or_default();
         let body = expect(open(&version), "an object of the right version can be opened");
-        assert_eq!(body.version.as_ref(), Some(&version), "a body tells its version");
+        assert_eq!(body.version.as_ref(), Some(&version), "a body reports its version");
         assert!(expect(block_on(body.bytes()), "a body can be read") == bytes);
         let body = expect(block_on(fetcher.open(key, &ReadRequest::whole())), "a body opens");
-        assert_eq!(body.version, Some(version), "a body tells its version unasked");
-        let error = refusal(open("\"no such version\""), "reading another version");
+        assert_eq!(
+            body.version,
+            Some(version),
+            "a body reports its version without a request for it"
+        );
+        let error = expect_error(open("\"no such version\""), "reading another version");
         assert_eq!(error.kind(), ErrorKind::Changed, "{}", error.report());
         assert_eq!(error.key(), Some(&*key.display_name()), "an error names its key");
     }
 }
 
-fn listings_are_complete_or_refused(fetcher: &dyn Fetcher, folder: &Key, objects: &[(Key, Bytes)]) {
+fn listings_are_complete_or_unsupported(
+    fetcher: &dyn Fetcher,
+    folder: &Key,
+    objects: &[(Key, Bytes)],
+) {
     let list = |prefix: &Key| -> Result<Vec<ObjectMeta>> {
         let objects: Vec<ObjectMeta> =
             block_on(async { fetcher.list(prefix).await?.try_collect().await })?;
         for object in objects.iter().filter(|object| object.version.is_some()) {
-            let told = expect(block_on(fetcher.stat(&object.key)), "what is listed can be told");
-            assert_eq!(object.version, told.version, "a listing's version is the object's");
+            let meta =
+                expect(block_on(fetcher.stat(&object.key)), "`stat` of a listed object succeeds");
+            assert_eq!(object.version, meta.version, "listings report the version of `stat`");
         }
-        // Not all listings tell versions.
+        // Listings may omit versions.
         Ok(objects.into_iter().map(|object| ObjectMeta::new(object.key, object.size)).collect())
     };
     if !fetcher.capability().list {
-        let error = refusal(list(folder), "listing without the capability");
+        let error = expect_error(list(folder), "listing without the capability");
         assert_eq!(error.kind(), ErrorKind::Unsupported, "{}", error.report());
         return;
     }
@@ -263,12 +287,12 @@ fn listings_are_complete_or_refused(fetcher: &dyn Fetcher, folder: &Key, objects
     let below: Vec<_> =
         expected.iter().filter(|object| object.key == join(folder, "a/b")).cloned().collect();
     let found = expect(list(&join(folder, "a")), "a folder in a folder can be listed");
-    assert_eq!(found, below, "a folder in a folder, and not what only starts with its name");
+    assert_eq!(found, below, "a nested folder, without siblings that share its prefix");
     match list(&join(folder, "missing")) {
-        Ok(found) => assert_eq!(found, [], "a missing folder holds nothing"),
+        Ok(found) => assert_eq!(found, [], "a missing folder is empty"),
         Err(error) => assert_eq!(error.kind(), ErrorKind::NotFound, "{}", error.report()),
     }
-    // A listing that is abandoned after its first line harms nobody.
+    // A listing may be dropped after its first entry.
     let first = block_on(async { fetcher.list(folder).await?.next().await.transpose() });
     let first = expect(first, "a folder can be listed").map(|object| object.key);
     assert_eq!(first.as_ref(), expected.first().map(|object| &object.key));
@@ -283,7 +307,7 @@ fn expect<T>(result: Result<T>, rule: &str) -> T {
 }
 
 #[track_caller]
-fn refusal<T>(result: Result<T>, what: &str) -> Error {
+fn expect_error<T>(result: Result<T>, what: &str) -> Error {
     match result {
         Ok(_) => panic!("{what} succeeded"),
         Err(error) => error,

@@ -1,5 +1,5 @@
-//! The contract of [`Fetcher`](crate::Fetcher) as a test that anyone can call, and a web server that
-//! fails as it is told.
+//! Test support: a test of the [`Fetcher`](crate::Fetcher) contract, and a web server with
+//! injected faults.
 //!
 //! Store [`contract_objects`] in a folder of the storage, then call [`fetcher_contract`]:
 //!

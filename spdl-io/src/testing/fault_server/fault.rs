@@ -1,4 +1,4 @@
-//! What goes wrong, and when: a pure function of the request and how often it came.
+//! Faults, and the plan that assigns them to requests.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,19 +6,19 @@ use std::time::Duration;
 
 use twox_hash::XxHash3_128;
 
-/// One way for an answer to go wrong.
+/// A fault of a response.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Fault {
-    /// The connection ends before the answer.
+    /// Closes the connection before the response.
     Closed,
-    /// The connection is reset before the answer.
+    /// Resets the connection before the response.
     Reset,
-    /// No answer ever comes.
+    /// Never responds.
     NoAnswer,
-    /// What comes is no HTTP.
+    /// Sends bytes that are not HTTP.
     Garbage,
-    /// The answer has a header that cannot be.
+    /// Sends an invalid header.
     GarbageHeader,
     /// Status 500.
     InternalError,
@@ -30,35 +30,36 @@ pub enum Fault {
     TooManyRequests,
     /// Status 408.
     RequestTimeout,
-    /// The connection ends in the middle of the body.
+    /// Closes the connection half way through the body.
     ClosedInBody,
-    /// The connection is reset in the middle of the body.
+    /// Resets the connection half way through the body.
     ResetInBody,
-    /// The body stops in its middle, and the connection stays.
+    /// Stops half way through the body, and keeps the connection open.
     StalledBody,
-    /// The body comes byte by byte, one every 20 ms.
+    /// Sends the body byte by byte, one every 20 ms.
     Trickle,
-    /// The answer announces more bytes than come.
+    /// Announces 10 more bytes than it sends.
     LongLength,
-    /// Of a range, fewer bytes come than are there, as the answer says. Other requests are answered
-    /// well.
+    /// Answers a range request with a shorter range, and a matching `Content-Range`. Other requests
+    /// succeed.
     ShortRange,
-    /// Of a range, others come, as the answer says. Other requests are answered well.
+    /// Answers a range request with another range, and a matching `Content-Range`. Other requests
+    /// succeed.
     OtherRange,
-    /// Instead of a range, the whole object comes. Other requests are answered well.
+    /// Answers a range request with the whole object. Other requests succeed.
     IgnoredRange,
-    /// Behind the end of the body, its last bytes come again.
+    /// Repeats the last bytes after the end of the body.
     RepeatedBytes,
-    /// The bytes are right, but the answer names another version.
+    /// Sends the right bytes with another `ETag`.
     OtherVersion,
-    /// The answer says that its body is compressed, which it is not.
+    /// Declares a compressed body (`Content-Encoding`) that is not compressed.
     WrongEncoding,
-    /// The client is sent elsewhere, where all is well.
+    /// Redirects to a URL that responds correctly.
     Redirect,
 }
 
 impl Fault {
-    /// All there are.
+    /// All faults.
     pub const ALL: [Fault; 22] = [
         Fault::Closed,
         Fault::Reset,
@@ -85,39 +86,39 @@ impl Fault {
     ];
 }
 
-/// What is known of a request when it is decided how it goes wrong.
+/// The properties of a request that determine its fault.
 #[non_exhaustive]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FaultyRequest {
     /// `GET` or `HEAD`.
     pub method: String,
-    /// The path without its first `/`, decoded: the name of an object, or of the bucket that is
-    /// listed.
+    /// The decoded path without its leading `/`: the name of an object, or of a listed bucket.
     pub key: String,
-    /// The value of the header `Range`; empty without.
+    /// Value of the header `Range`. Empty if absent.
     pub range: String,
-    /// How often just this was asked for, this time included; since the plan was set.
+    /// Number of equal requests since the plan was set, including this one.
     pub attempt: u32,
 }
 
-type Script = dyn Fn(&FaultyRequest) -> Option<Fault> + Send + Sync;
+type FaultScript = dyn Fn(&FaultyRequest) -> Option<Fault> + Send + Sync;
 
-/// Which requests go wrong, and how: the same requests always do in the same way.
+/// Which requests fail, and how. Equal sequences of requests have equal faults.
 #[derive(Clone)]
 pub struct FaultPlan {
-    script: Arc<Script>,
+    script: Arc<FaultScript>,
     pub(super) latency: Duration,
     pub(super) retry_after: Duration,
 }
 
 impl FaultPlan {
-    /// Nothing goes wrong.
+    /// Creates a plan without faults.
     pub fn none() -> Self {
         FaultPlan::script(|_| None)
     }
 
-    /// Of all requests so large a share goes wrong, in 0..=1, each in one of these ways; which, is
-    /// drawn from the seed, the key, the range and the attempt.
+    /// Creates a plan in which a share of all requests (0..=1) has one of `faults`.
+    ///
+    /// Faults are drawn from a hash of the seed, method, key, range and attempt.
     pub fn random(seed: u64, share: f64, faults: &[Fault]) -> Self {
         let faults = faults.to_vec();
         FaultPlan::script(move |request| {
@@ -130,7 +131,7 @@ impl FaultPlan {
         })
     }
 
-    /// Each request goes wrong as the function says.
+    /// Creates a plan from a function of the request.
     pub fn script(
         script: impl Fn(&FaultyRequest) -> Option<Fault> + Send + Sync + 'static,
     ) -> Self {
@@ -141,15 +142,15 @@ impl FaultPlan {
         }
     }
 
-    /// Every answer comes so much later. Default: 0.
+    /// Sets a delay before each response. Default: 0.
     #[must_use]
     pub fn latency(mut self, latency: Duration) -> Self {
         self.latency = latency;
         self
     }
 
-    /// What [`Fault::Unavailable`] and [`Fault::TooManyRequests`] ask to wait, in whole seconds.
-    /// Default: 1 s.
+    /// Sets the `Retry-After` of [`Fault::Unavailable`] and [`Fault::TooManyRequests`], in whole
+    /// seconds. Default: 1 s.
     #[must_use]
     pub fn retry_after(mut self, delay: Duration) -> Self {
         self.retry_after = delay;
@@ -172,7 +173,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn faults_are_the_same_each_time_and_as_many_as_was_asked_for() {
+    fn random_faults_are_reproducible_and_have_the_requested_share() {
         let decide = |seed, key: usize, attempt| {
             FaultPlan::random(seed, 0.1, &Fault::ALL).decide(&FaultyRequest {
                 method: "GET".into(),

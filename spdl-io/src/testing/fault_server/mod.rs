@@ -1,9 +1,9 @@
-//! A web server on this machine that fails as it is told: HTTP/1.1 with ranges, versions and S3's
-//! listings, on plain threads.
+//! [`FaultServer`]: a local HTTP/1.1 server with injected faults. Supports ranges, versions and S3
+//! listings.
 
-mod answer;
 mod fault;
 mod request;
+mod response;
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::{self, Write as _};
@@ -18,19 +18,19 @@ use std::time::Duration;
 use bytes::Bytes;
 use twox_hash::XxHash3_128;
 
-use self::answer::{After, Answer, send};
 pub use self::fault::{Fault, FaultPlan, FaultyRequest};
 use self::request::Request;
+use self::response::{ConnectionFate, TestResponse, send};
 
-/// So many requests are remembered.
-const MOST_SEEN: usize = 100_000;
+/// Maximum number of recorded requests.
+const MAX_RECORDED_REQUESTS: usize = 100_000;
 
-/// A web server on loopback for tests: objects in memory, and answers that go wrong by a
+/// A web server on loopback for tests. It serves objects from memory, with faults by a
 /// [`FaultPlan`].
 ///
-/// It answers GET and HEAD, with `Range`, `If-Match`, `ETag` and connections that stay; and
-/// `GET /bucket/?list-type=2`, as S3 does, page by page. It looks at no signature. A new object under
-/// an old name has another ETag. Dropped, it answers nobody any more.
+/// The server supports GET and HEAD with `Range`, `If-Match`, `ETag` and persistent connections.
+/// Like S3, it lists `GET /bucket/?list-type=2` in pages. Signatures are not checked. Replacing an
+/// object changes its ETag. Dropping the server stops it.
 ///
 /// ```
 /// use spdl_io::testing::{Fault, FaultPlan, FaultServer};
@@ -45,18 +45,18 @@ const MOST_SEEN: usize = 100_000;
 /// ```
 pub struct FaultServer {
     address: SocketAddr,
-    shared: Arc<Shared>,
+    shared: Arc<FaultServerInner>,
     acceptor: Option<JoinHandle<()>>,
 }
 
 #[derive(Default)]
-struct Shared {
+struct FaultServerInner {
     closed: AtomicBool,
-    state: Mutex<State>,
+    state: Mutex<FaultServerState>,
 }
 
-struct State {
-    objects: BTreeMap<String, Object>,
+struct FaultServerState {
+    objects: BTreeMap<String, StoredObject>,
     inserted: u64,
     plan: FaultPlan,
     attempts: HashMap<(String, String, String), u32>,
@@ -66,38 +66,38 @@ struct State {
 }
 
 #[derive(Clone)]
-struct Object {
+struct StoredObject {
     bytes: Bytes,
     etag: String,
 }
 
-/// What a [`FaultServer`] has done.
+/// Counters of a [`FaultServer`].
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Served {
-    /// Requests that came.
+    /// Requests received.
     pub requests: u64,
-    /// Bytes of bodies that were sent.
+    /// Bytes of response bodies sent.
     pub bytes: u64,
-    /// Requests that went wrong on purpose.
+    /// Requests with an injected fault.
     pub faults: u64,
 }
 
-/// A request as it came.
+/// A received request.
 #[non_exhaustive]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SeenRequest {
     /// `GET` or `HEAD`.
     pub method: String,
-    /// Path and query, as they were sent.
+    /// Path and query as received.
     pub target: String,
-    /// Names in lower case, and values.
+    /// Headers: names in lower case, and values.
     pub headers: Vec<(String, String)>,
 }
 
-impl Default for State {
+impl Default for FaultServerState {
     fn default() -> Self {
-        State {
+        FaultServerState {
             objects: BTreeMap::new(),
             inserted: 0,
             plan: FaultPlan::none(),
@@ -110,17 +110,18 @@ impl Default for State {
 }
 
 impl FaultServer {
-    /// A server of these objects on a free port of loopback. Names are paths without a first `/`; for
-    /// S3 they begin with the bucket.
+    /// Starts a server with these objects on a free port of loopback.
+    ///
+    /// Names are paths without a leading `/`. For S3, they begin with the bucket.
     ///
     /// # Panics
-    /// Where the system gives no port or no thread.
+    /// If no port or thread is available.
     pub fn start<K: Into<String>, B: Into<Bytes>>(
         objects: impl IntoIterator<Item = (K, B)>,
     ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port of loopback");
         let address = listener.local_addr().expect("a bound socket has an address");
-        let shared = Arc::<Shared>::default();
+        let shared = Arc::<FaultServerInner>::default();
         let acceptor = {
             let shared = Arc::clone(&shared);
             let thread = thread::Builder::new().name("fault-server".into());
@@ -133,21 +134,21 @@ impl FaultServer {
         server
     }
 
-    /// A server of the files below a folder, as they are now; names are paths relative to it.
+    /// Starts a server with a copy of the files below a folder. Names are relative paths.
     ///
     /// # Panics
-    /// As [`start`](FaultServer::start), and where the folder cannot be read.
+    /// As [`start`](FaultServer::start), and if the folder cannot be read.
     pub fn of_folder(path: impl AsRef<Path>) -> Self {
         let server = FaultServer::start(Vec::<(String, Bytes)>::new());
         server.insert_folder(path, "");
         server
     }
 
-    /// Stores the files below a folder, as they are now, under their paths relative to it behind
-    /// `prefix`, which is `bucket/` for S3, say.
+    /// Stores copies of the files below a folder. Names are `prefix` plus the relative path. For S3, use
+    /// a prefix such as `bucket/`.
     ///
     /// # Panics
-    /// Where the folder cannot be read.
+    /// If the folder cannot be read.
     pub fn insert_folder(&self, path: impl AsRef<Path>, prefix: &str) {
         for entry in std::fs::read_dir(path).expect("a folder that can be read") {
             let entry = entry.expect("a folder that can be read");
@@ -160,33 +161,33 @@ impl FaultServer {
         }
     }
 
-    /// Where it is: `http://127.0.0.1:port`.
+    /// Returns the URL of the server: `http://127.0.0.1:port`.
     pub fn url(&self) -> String {
         format!("http://{}", self.address)
     }
 
-    /// Stores an object, in place of one of that name.
+    /// Stores an object, and replaces an existing object with the same name.
     pub fn insert(&self, name: impl Into<String>, bytes: impl Into<Bytes>) {
         let bytes = bytes.into();
         let mut state = self.shared.state();
         state.inserted += 1;
         let etag = format!("\"{:x}-{}\"", XxHash3_128::oneshot(&bytes), state.inserted);
-        state.objects.insert(name.into(), Object { bytes, etag });
+        state.objects.insert(name.into(), StoredObject { bytes, etag });
     }
 
-    /// From now on requests go wrong like this; attempts are counted anew.
+    /// Sets the fault plan for further requests, and resets the attempt counts.
     pub fn set_faults(&self, plan: FaultPlan) {
         let mut state = self.shared.state();
         state.plan = plan;
         state.attempts.clear();
     }
 
-    /// How many objects a page of a listing holds. Default: 1000.
+    /// Sets the number of objects per page of a listing, at least 1. Default: 1000.
     pub fn set_page(&self, objects: usize) {
         self.shared.state().page = objects.max(1);
     }
 
-    /// What it has done.
+    /// Returns the counters of all requests.
     pub fn served(&self) -> Served {
         let state = self.shared.state();
         state.served.values().fold(Served::default(), |sum, of_key| Served {
@@ -196,12 +197,12 @@ impl FaultServer {
         })
     }
 
-    /// What it has done for one object.
+    /// Returns the counters of one object.
     pub fn served_of(&self, name: &str) -> Served {
         self.shared.state().served.get(name).copied().unwrap_or_default()
     }
 
-    /// The requests that came, in order; the first 100,000.
+    /// Returns the first 100,000 requests in order.
     pub fn seen(&self) -> Vec<SeenRequest> {
         self.shared.state().seen.clone()
     }
@@ -210,7 +211,7 @@ impl FaultServer {
 impl Drop for FaultServer {
     fn drop(&mut self) {
         self.shared.closed.store(true, Ordering::Release);
-        // Wakes the acceptor; where it fails, there is none.
+        // Wakes the accepting thread. Fails only if that thread has ended.
         let _ = TcpStream::connect(self.address);
         if let Some(acceptor) = self.acceptor.take() {
             let _ = acceptor.join();
@@ -224,7 +225,7 @@ impl fmt::Debug for FaultServer {
     }
 }
 
-fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
+fn accept(listener: &TcpListener, shared: &Arc<FaultServerInner>) {
     for stream in listener.incoming() {
         if shared.closed.load(Ordering::Acquire) {
             return;
@@ -232,16 +233,16 @@ fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
         let Ok(stream) = stream else { continue };
         let shared = Arc::clone(shared);
         let thread = thread::Builder::new().name("fault-connection".into());
-        // Without a thread the connection ends, which is a fault like any other.
+        // If no thread can be started, the connection is closed, which is a fault, too.
         let _ = thread.spawn(move || {
-            // A client that is gone is nobody's error.
+            // A closed client connection is not an error.
             let _ = shared.serve(stream);
         });
     }
 }
 
-impl Shared {
-    fn state(&self) -> MutexGuard<'_, State> {
+impl FaultServerInner {
+    fn state(&self) -> MutexGuard<'_, FaultServerState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -252,7 +253,7 @@ impl Shared {
             let key = request.key();
             let (answer, fault, latency) = self.state().answer(&request, &key);
             thread::sleep(latency);
-            // What is left unread makes a close a reset.
+            // Closing a connection with unread data resets it.
             if !matches!(fault, Some(Fault::Reset | Fault::ResetInBody)) {
                 request.consume(&mut stream)?;
             }
@@ -260,7 +261,7 @@ impl Shared {
             let mut bytes = 0;
             let after = send(&mut stream, &answer, is_head, fault, &self.closed, &mut bytes);
             self.state().served.entry(key).or_default().bytes += bytes;
-            if after? == After::Close {
+            if after? == ConnectionFate::Close {
                 break;
             }
         }
@@ -268,8 +269,8 @@ impl Shared {
     }
 }
 
-impl State {
-    fn answer(&mut self, request: &Request, key: &str) -> (Answer, Option<Fault>, Duration) {
+impl FaultServerState {
+    fn answer(&mut self, request: &Request, key: &str) -> (TestResponse, Option<Fault>, Duration) {
         let range = request.header("range").unwrap_or_default().to_owned();
         let place = (request.method.clone(), key.to_owned(), range.clone());
         let attempt = self.attempts.entry(place).or_default();
@@ -280,7 +281,7 @@ impl State {
             range,
             attempt: *attempt,
         };
-        if self.seen.len() < MOST_SEEN {
+        if self.seen.len() < MAX_RECORDED_REQUESTS {
             self.seen.push(SeenRequest {
                 method: request.method.clone(),
                 target: request.target.clone(),
@@ -296,54 +297,57 @@ impl State {
         (answer, fault, self.plan.latency)
     }
 
-    /// The answer that a fault calls for, as far as it is one of its contents.
-    fn faulty(&self, request: &Request, key: &str, fault: Option<Fault>) -> Answer {
+    /// Returns the response with faults of its status, headers and content.
+    fn faulty(&self, request: &Request, key: &str, fault: Option<Fault>) -> TestResponse {
         let wait = self.plan.retry_after.as_secs().to_string();
-        let right = self.right(request, key, fault != Some(Fault::IgnoredRange));
-        match (fault, right.part) {
-            (Some(Fault::InternalError), _) => Answer::refusal(500, "InternalError"),
-            (Some(Fault::BadGateway), _) => Answer::new(502, ""),
+        let correct_response =
+            self.correct_response(request, key, fault != Some(Fault::IgnoredRange));
+        match (fault, correct_response.part) {
+            (Some(Fault::InternalError), _) => TestResponse::error(500, "InternalError"),
+            (Some(Fault::BadGateway), _) => TestResponse::new(502, ""),
             (Some(Fault::Unavailable), _) => {
-                Answer::refusal(503, "SlowDown").with("Retry-After", wait)
+                TestResponse::error(503, "SlowDown").with("Retry-ConnectionFate", wait)
             }
-            (Some(Fault::TooManyRequests), _) => Answer::new(429, "").with("Retry-After", wait),
-            (Some(Fault::RequestTimeout), _) => Answer::new(408, ""),
-            (Some(Fault::OtherVersion), _) => right.with("ETag", "\"other\""),
-            (Some(Fault::WrongEncoding), _) => right.with("Content-Encoding", "gzip"),
+            (Some(Fault::TooManyRequests), _) => {
+                TestResponse::new(429, "").with("Retry-ConnectionFate", wait)
+            }
+            (Some(Fault::RequestTimeout), _) => TestResponse::new(408, ""),
+            (Some(Fault::OtherVersion), _) => correct_response.with("ETag", "\"other\""),
+            (Some(Fault::WrongEncoding), _) => correct_response.with("Content-Encoding", "gzip"),
             (Some(Fault::Redirect), _) => {
                 let separator = if request.target.contains('?') { '&' } else { '?' };
                 let target = format!("{}{separator}elsewhere", request.target);
-                Answer::new(307, "").with("Location", target)
+                TestResponse::new(307, "").with("Location", target)
             }
             (Some(Fault::ShortRange), Some((start, size))) => {
-                let mut short = right;
+                let mut short = correct_response;
                 short.body.truncate(short.body.len().div_ceil(2));
                 short.of_part(start, size)
             }
             (Some(Fault::OtherRange), Some((start, size))) => {
                 let other = if start > 0 { start - 1 } else { start + 1 };
-                right.of_part(other, size + 1)
+                correct_response.of_part(other, size + 1)
             }
-            _ => right,
+            _ => correct_response,
         }
     }
 
-    fn right(&self, request: &Request, key: &str, reads_ranges: bool) -> Answer {
+    fn correct_response(&self, request: &Request, key: &str, reads_ranges: bool) -> TestResponse {
         if !matches!(request.method.as_str(), "GET" | "HEAD") {
-            return Answer::new(405, "");
+            return TestResponse::new(405, "");
         }
         if request.query("list-type").as_deref() == Some("2") {
             return self.listing(request, key.split('/').next().unwrap_or_default());
         }
         let Some(object) = self.objects.get(key) else {
-            return Answer::refusal(404, "NoSuchKey");
+            return TestResponse::error(404, "NoSuchKey");
         };
         let size = object.bytes.len() as u64;
         if request.header("if-match").is_some_and(|wanted| wanted != object.etag && wanted != "*") {
-            return Answer::refusal(412, "PreconditionFailed");
+            return TestResponse::error(412, "PreconditionFailed");
         }
         let answer = |bytes: Bytes| {
-            Answer::new(200, bytes)
+            TestResponse::new(200, bytes)
                 .with("ETag", object.etag.clone())
                 .with("Accept-Ranges", "bytes")
                 .with("Last-Modified", "Sun, 06 Nov 1994 08:49:37 GMT")
@@ -354,20 +358,20 @@ impl State {
             Some((start, end)) if start < end => {
                 answer(object.bytes.slice(start as usize..end as usize)).of_part(start, size)
             }
-            Some(_) => Answer::refusal(416, "InvalidRange")
+            Some(_) => TestResponse::error(416, "InvalidRange")
                 .with("Content-Range", format!("bytes */{size}")),
         }
     }
 
-    /// A page of `ListObjectsV2`.
-    fn listing(&self, request: &Request, bucket: &str) -> Answer {
+    /// Returns a page of `ListObjectsV2`.
+    fn listing(&self, request: &Request, bucket: &str) -> TestResponse {
         let wanted = |name| request.query(name).unwrap_or_default();
         let prefix = wanted("prefix");
-        let behind = wanted("continuation-token").max(wanted("start-after"));
+        let after = wanted("continuation-token").max(wanted("start-after"));
         let folder = format!("{bucket}/");
         let mut found = self.objects.iter().filter_map(|(name, object)| {
             let key = name.strip_prefix(&folder)?;
-            (key.starts_with(&prefix) && key > behind.as_str()).then_some((key, object))
+            (key.starts_with(&prefix) && key > after.as_str()).then_some((key, object))
         });
         let page: Vec<_> = found.by_ref().take(self.page).collect();
         let is_truncated = found.next().is_some();
@@ -388,7 +392,7 @@ impl State {
             let _ = write!(xml, "<NextContinuationToken>{}</NextContinuationToken>", escaped(last));
         }
         xml.push_str("</ListBucketResult>");
-        Answer::new(200, xml).with("Content-Type", "application/xml")
+        TestResponse::new(200, xml).with("Content-Type", "application/xml")
     }
 }
 
@@ -396,8 +400,8 @@ fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('"', "&quot;")
 }
 
-/// The bytes that `Range` asks for in an object of `size` bytes: none, where it lies behind the end.
-/// What is no range is left unheeded, as RFC 9110, 14.2, wants it.
+/// Parses the header `Range` for an object of `size` bytes. Returns an empty range beyond the end.
+/// An invalid header is ignored (`None`), as RFC 9110, 14.2, requires.
 fn span(value: &str, size: u64) -> Option<(u64, u64)> {
     let (first, last) = value.strip_prefix("bytes=")?.split_once('-')?;
     if first.is_empty() {

@@ -1,4 +1,4 @@
-//! Requests, read by looking at them: what is left unread makes a close a reset.
+//! Requests. Their bytes are only peeked at, because closing with unread data resets a connection.
 
 use std::io::{self, Read};
 use std::net::TcpStream;
@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use crate::stores::percent_decoded;
 
-/// How often those who wait look whether the server is closed.
-pub(super) const PATIENCE: Duration = Duration::from_millis(50);
-const LONGEST: usize = 64 << 10;
+/// Interval at which waiting threads check whether the server is stopped.
+pub(super) const POLL_INTERVAL: Duration = Duration::from_millis(50);
+const MAX_HEAD_BYTES: usize = 64 << 10;
 
 /// The head of a request.
 #[derive(Debug)]
@@ -18,15 +18,15 @@ pub(super) struct Request {
     pub(super) target: String,
     /// Names in lower case.
     pub(super) headers: Vec<(String, String)>,
-    /// Its length in bytes, to be consumed.
+    /// Length of the head in bytes.
     pub(super) len: usize,
 }
 
 impl Request {
-    /// Waits for a request without consuming it; none, where the connection or the server ends.
+    /// Waits for a request without consuming it. Returns `None` if the client or the server closes.
     pub(super) fn wait(stream: &TcpStream, closed: &AtomicBool) -> io::Result<Option<Self>> {
-        stream.set_read_timeout(Some(PATIENCE))?;
-        let mut head = vec![0; LONGEST];
+        stream.set_read_timeout(Some(POLL_INTERVAL))?;
+        let mut head = vec![0; MAX_HEAD_BYTES];
         loop {
             if closed.load(Ordering::Acquire) {
                 return Ok(None);
@@ -40,10 +40,10 @@ impl Request {
             if let Some(end) = head[..count].windows(4).position(|it| it == b"\r\n\r\n") {
                 return Ok(parse(&head[..end], end + 4));
             }
-            if count == LONGEST {
+            if count == MAX_HEAD_BYTES {
                 return Ok(None);
             }
-            // The rest of the head is under way.
+            // More bytes of the head are expected.
             std::thread::sleep(Duration::from_millis(1));
         }
     }
@@ -56,18 +56,18 @@ impl Request {
         self.headers.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
     }
 
-    /// The path, decoded, without its first slash.
+    /// Returns the decoded path without its leading slash.
     pub(super) fn key(&self) -> String {
         let path = self.target.split_once('?').map_or(self.target.as_str(), |(path, _)| path);
         decode(path.strip_prefix('/').unwrap_or(path))
     }
 
-    /// A part of the query, decoded.
+    /// Returns a decoded parameter of the query.
     pub(super) fn query(&self, name: &str) -> Option<String> {
         let (_, query) = self.target.split_once('?')?;
         let pairs = query.split('&').map(|pair| pair.split_once('=').unwrap_or((pair, "")));
         pairs.into_iter().find(|(known, _)| *known == name).map(|(_, value)| {
-            // As forms have it.
+            // Form encoding: `+` is a space.
             decode(&value.replace('+', " "))
         })
     }

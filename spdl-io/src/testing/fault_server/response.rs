@@ -1,4 +1,4 @@
-//! Answers: the right ones, and how they go wrong on their way.
+//! Responses, and the faults of their transmission.
 
 use std::fmt::Write as _;
 use std::io::{self, IoSlice, Read, Write};
@@ -9,29 +9,29 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::fault::Fault;
-use super::request::{PATIENCE, is_timeout};
+use super::request::{POLL_INTERVAL, is_timeout};
 
-/// Between two bytes of a body that trickles.
+/// Delay between two bytes of a slow body.
 const TRICKLE: Duration = Duration::from_millis(20);
 
 /// A status, headers, and a body.
-pub(super) struct Answer {
+pub(super) struct TestResponse {
     pub(super) status: u16,
     pub(super) headers: Vec<(&'static str, String)>,
     pub(super) body: Bytes,
-    /// Of the body, what was asked for and how long the whole is, for a range.
+    /// For a range: its start, and the size of the whole object.
     pub(super) part: Option<(u64, u64)>,
 }
 
-impl Answer {
+impl TestResponse {
     pub(super) fn new(status: u16, body: impl Into<Bytes>) -> Self {
-        Answer { status, headers: Vec::new(), body: body.into(), part: None }
+        TestResponse { status, headers: Vec::new(), body: body.into(), part: None }
     }
 
-    /// A refusal as S3 words it.
-    pub(super) fn refusal(status: u16, code: &str) -> Self {
+    /// Creates an error response with an S3 error code.
+    pub(super) fn error(status: u16, code: &str) -> Self {
         let body = format!("<?xml version=\"1.0\"?><Error><Code>{code}</Code></Error>");
-        Answer::new(status, body).with("Content-Type", "application/xml")
+        TestResponse::new(status, body).with("Content-Type", "application/xml")
     }
 
     pub(super) fn with(mut self, name: &'static str, value: impl Into<String>) -> Self {
@@ -40,7 +40,7 @@ impl Answer {
         self
     }
 
-    /// Says which part of an object of `size` bytes the body is, from byte `start` on.
+    /// Makes this a partial response: the bytes from `start` of an object of `size` bytes.
     pub(super) fn of_part(mut self, start: u64, size: u64) -> Self {
         let len = self.body.len() as u64;
         self.status = 206;
@@ -73,30 +73,30 @@ fn reason(status: u16) -> &'static str {
         500 => "Internal Server Error",
         502 => "Bad Gateway",
         503 => "Service Unavailable",
-        _ => "Answer",
+        _ => "Response",
     }
 }
 
-/// What becomes of the connection.
+/// Whether the connection stays open after a response.
 #[derive(Debug, PartialEq)]
-pub(super) enum After {
+pub(super) enum ConnectionFate {
     KeepAlive,
     Close,
 }
 
-/// Sends an answer, with what goes wrong on its way; `bytes` counts those of bodies.
+/// Sends a response with a fault of the transmission. Adds the bytes of the body to `bytes`.
 pub(super) fn send(
     stream: &mut TcpStream,
-    answer: &Answer,
+    response: &TestResponse,
     is_head: bool,
     fault: Option<Fault>,
     closed: &AtomicBool,
     bytes: &mut u64,
-) -> io::Result<After> {
-    let body = if is_head { &[][..] } else { &answer.body };
+) -> io::Result<ConnectionFate> {
+    let body = if is_head { &[][..] } else { &response.body };
     let announced = match fault {
-        Some(Fault::LongLength) => answer.body.len() + 10,
-        _ => answer.body.len(),
+        Some(Fault::LongLength) => response.body.len() + 10,
+        _ => response.body.len(),
     };
     let mut write = |stream: &mut TcpStream, part: &[u8]| {
         stream.write_all(part)?;
@@ -104,21 +104,21 @@ pub(super) fn send(
         Ok::<(), io::Error>(())
     };
     match fault {
-        Some(Fault::Closed | Fault::Reset) => return Ok(After::Close),
+        Some(Fault::Closed | Fault::Reset) => return Ok(ConnectionFate::Close),
         Some(Fault::NoAnswer) => hold(stream, closed)?,
         Some(Fault::Garbage) => stream.write_all(b"\x15\x03\x01\x00\x02\x02\x28\r\n\r\n")?,
         Some(Fault::GarbageHeader) => {
             stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: many\r\n\r\n")?;
         }
         Some(Fault::ClosedInBody | Fault::ResetInBody | Fault::StalledBody) => {
-            stream.write_all(answer.head(announced).as_bytes())?;
+            stream.write_all(response.head(announced).as_bytes())?;
             write(stream, &body[..body.len() / 2])?;
             if fault == Some(Fault::StalledBody) {
                 hold(stream, closed)?;
             }
         }
         Some(Fault::Trickle) => {
-            stream.write_all(answer.head(announced).as_bytes())?;
+            stream.write_all(response.head(announced).as_bytes())?;
             for byte in body {
                 if closed.load(Ordering::Acquire) {
                     break;
@@ -126,25 +126,24 @@ pub(super) fn send(
                 write(stream, &[*byte])?;
                 std::thread::sleep(TRICKLE);
             }
-            return Ok(After::KeepAlive);
+            return Ok(ConnectionFate::KeepAlive);
         }
         _ => {
-            write_together(stream, answer.head(announced).as_bytes(), body)?;
+            write_together(stream, response.head(announced).as_bytes(), body)?;
             *bytes += body.len() as u64;
             match fault {
                 Some(Fault::RepeatedBytes) => {
                     stream.write_all(&body[body.len() - body.len().min(100)..])?;
                 }
                 Some(Fault::LongLength) => {}
-                _ => return Ok(After::KeepAlive),
+                _ => return Ok(ConnectionFate::KeepAlive),
             }
         }
     }
-    Ok(After::Close)
+    Ok(ConnectionFate::Close)
 }
 
-/// Writes a head and a body in one call, where the system takes so much: in few packets, and so that the
-/// other side wakes once.
+/// Writes head and body in one system call if possible, so that the client wakes once.
 fn write_together(stream: &mut TcpStream, head: &[u8], body: &[u8]) -> io::Result<()> {
     let written = loop {
         match stream.write_vectored(&[IoSlice::new(head), IoSlice::new(body)]) {
@@ -156,9 +155,9 @@ fn write_together(stream: &mut TcpStream, head: &[u8], body: &[u8]) -> io::Resul
     stream.write_all(&body[written.saturating_sub(head.len())..])
 }
 
-/// Waits until the other side, or the server, ends.
+/// Waits until the client closes the connection or the server stops.
 fn hold(stream: &mut TcpStream, closed: &AtomicBool) -> io::Result<()> {
-    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(POLL_INTERVAL))?;
     while !closed.load(Ordering::Acquire) {
         match stream.read(&mut [0; 1024]) {
             Ok(0) => break,
