@@ -411,12 +411,12 @@ def test_errors_of_image_loader_name_the_argument(name, values, error, photos):
 
 
 def test_b02_a_function_as_source_is_an_error_with_advice():
-    with pytest.raises(ValueError, match="'function' objects have neither; give it what"):
+    with pytest.raises(ValueError, match="'function' objects have neither; pass what"):
         PipelineBuilder().add_source(lambda: range(3))
 
 
 def test_b03_an_executor_config_in_pipe_is_an_error_with_advice():
-    with pytest.raises(TypeError, match=r"are sent to a ProcessPoolExecutorConfig by to\(\)"):
+    with pytest.raises(TypeError, match=r"use to\(\) to run stages in a Process"):
         pipe(executor=ProcessPoolExecutorConfig())
 
 

@@ -192,7 +192,7 @@ def test_g5_incompatible_arguments_are_errors(equal_images, decoding):
     pngs = equal_images[1]
     with pytest.raises(ValueError, match='decode must be "host" or "device"'):
         loader_of(pngs, decode="gpu")
-    with pytest.raises(ValueError, match='goes with a CUDA device, or with "auto"'):
+    with pytest.raises(ValueError, match='requires a CUDA device: pass device="cuda" or "auto"'):
         decoded_by_device(pngs, device="cpu")
     with pytest.raises(ValueError, match="on_truncated"):
         decoded_by_device(pngs, on_truncated="partial")

@@ -152,7 +152,7 @@ def test_d01_the_length_follows_from_the_source():
 
     with pytest.raises(TypeError, match="of type generator, has no length"):
         len(DataLoader(item for item in "abc"))
-    with pytest.raises(TypeError, match="the length is not known"):
+    with pytest.raises(TypeError, match="the length is unknown"):
         len(DataLoader("abc", preprocessor=several))
 
 
@@ -366,7 +366,9 @@ def test_d02_an_unpicklable_exception_keeps_its_message(when):
     batches = iter(get(UnpicklableDataset(when), 1, sum, **options))
     if when == "indexed":
         assert next(batches) == 0
-    with pytest.raises(RuntimeError, match="in_processes.UnpicklableError: this and that$") as raised:
+    with pytest.raises(
+        RuntimeError, match="in_processes.UnpicklableError: this and that$"
+    ) as raised:
         next(batches)
     where = "__getitem__" if when == "indexed" else "__setstate__"
     assert where in str(raised.value.__cause__)
@@ -384,7 +386,7 @@ class Killed:
 
 def test_d02_a_process_that_dies_is_an_error():
     batches = get(sampler=[78], num_workers=1, multiprocessing_context="fork")
-    with pytest.raises(BrokenProcessPool, match="exit code 1.*iterate it anew"):
+    with pytest.raises(BrokenProcessPool, match="exit code 1.*create a new iterator"):
         list(batches)
 
 
@@ -512,7 +514,7 @@ def test_d02_unsupported_or_incompatible_arguments_are_errors(arguments):
 
 
 def test_d02_zero_workers_become_one_with_a_warning():
-    with pytest.warns(UserWarning, match="num_workers=0 is taken as 1"):
+    with pytest.warns(UserWarning, match="num_workers=0 is treated as 1"):
         loader = get(range(3), 1, threading_name, num_workers=0)
     assert all("spdl" in name for name in loader)
 

@@ -139,7 +139,7 @@ def test_a_source_without_images_is_an_error(tmp_path):
         ({"layout": "nchw"}, 'one of "nhwc-u8", .*"nchw-f32", not .nchw'),
         ({"on_error": "ignore"}, '"raise" or "skip", not .ignore'),
         ({"on_truncated": "skip"}, '"error" or "partial", not .skip'),
-        ({"labels": [1]}, "labels goes with a list of paths"),
+        ({"labels": [1]}, "labels requires a list of paths"),
         ({"rank": 2, "world_size": 2}, "rank must be 0 to 1, not 2"),
         ({"world_size": 0}, "world_size must be 1 to"),
         ({"remainder": "keep"}, '"drop", "pad" or "uneven", not .keep'),
@@ -170,7 +170,7 @@ def test_values_out_of_range_are_value_errors(photos, settings, words):
         ({"image_field": 3}, "image_field must be a str"),
         ({"label_field": b"cls"}, "label_field must be a str"),
         ({"classes": "cat"}, "classes must be a list of str, not str"),
-        ({"classes": ["cat", 1]}, "classes must be a list of str, but 1 is in it"),
+        ({"classes": ["cat", 1]}, "classes must be a list of str, but it contains 1"),
         ({"cache": 5}, "expected str, bytes or os.PathLike"),
     ],
 )
@@ -202,5 +202,10 @@ def test_an_exception_survives_pickling():
     )
     again = pickle.loads(pickle.dumps(error))
     assert type(again) is spdl_rs.NotFoundError
-    assert (str(again), again.key, again.stage, again.kind) == ("gone", "a.png", "fetch", "not-found")
+    assert (str(again), again.key, again.stage, again.kind) == (
+        "gone",
+        "a.png",
+        "fetch",
+        "not-found",
+    )
     assert again.errno == errno.ENOENT and again.filename == "a.png"

@@ -178,7 +178,7 @@ def test_c07_invalid_max_workers_is_an_error():
 
 @pytest.mark.skipif(sys.version_info >= (3, 14), reason="this Python has interpreters")
 def test_c07_interpreters_require_python_3_14():
-    with pytest.raises(RuntimeError, match=r"needs Python 3\.14.* PriorityProcessPoolExecutor"):
+    with pytest.raises(RuntimeError, match=r"requires Python 3\.14.* PriorityProcessPoolExecutor"):
         PriorityInterpreterPoolExecutor(1)
 
 

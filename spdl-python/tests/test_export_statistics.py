@@ -58,5 +58,5 @@ def test_s10_the_plot_has_a_curve_per_queue(database, tmp_path):
 
 def test_s10_without_a_database_the_error_contains_advice(tmp_path):
     ran = call("plot", tmp_path / "none.db", tmp_path / "picture.svg")
-    assert ran.returncode == 1 and "`run` makes one" in ran.stderr
+    assert ran.returncode == 1 and "create it with `run`" in ran.stderr
     assert not (tmp_path / "none.db").exists()

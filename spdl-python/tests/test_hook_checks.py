@@ -45,7 +45,7 @@ class OnlyStage:
         yield
 
 
-STAGE = r"the stage \d+:1:identity\[1\]"
+STAGE = r"stage \d+:1:identity\[1\]"
 TASK = re.escape("`async def task_hook(self, input_item=None)`")
 
 
@@ -54,25 +54,25 @@ TASK = re.escape("`async def task_hook(self, input_item=None)`")
     [
         (
             lambda info: None,
-            f"^task_hook_factory must give a list of TaskHooks for {STAGE}.*not None",
+            f"^task_hook_factory must return a list of TaskHooks for {STAGE}.*not None",
         ),
         (
             lambda info: Right(),
-            f"must give a list of TaskHooks for {STAGE}.*not an object of type Right",
+            f"must return a list of TaskHooks for {STAGE}.*not an object of type Right",
         ),
-        (lambda info: "hook", f"must give a list of TaskHooks for {STAGE}.*not 'hook'"),
+        (lambda info: "hook", f"must return a list of TaskHooks for {STAGE}.*not 'hook'"),
         (
             lambda info: [3],
-            f"^task_hook_factory gave 3 for {STAGE}, and no TaskHook: it has no method",
+            f"^task_hook_factory returned 3 for {STAGE}, which is not a TaskHook: it has no method",
         ),
-        (lambda info: [None], f"gave None for {STAGE}, and no TaskHook"),
-        (lambda info: [OnlyStage()], "no TaskHook: it has no method task_hook"),
-        (lambda info: [Right], rf"gave the class Right for {STAGE}.*as in \[Right\(\)\]"),
+        (lambda info: [None], f"returned None for {STAGE}, which is not a TaskHook"),
+        (lambda info: [OnlyStage()], "not a TaskHook: it has no method task_hook"),
+        (lambda info: [Right], rf"returned the class Right for {STAGE}.*as in \[Right\(\)\]"),
         (lambda: [], f"^task_hook_factory is called with one argument, the StageInfo of {STAGE}"),
         (
             lambda info: [TakesNoItem()],
-            f"^TakesNoItem.task_hook, which task_hook_factory gave for {STAGE}, is called with the "
-            rf"item, as in {TASK}; \(\) does not take that",
+            f"^TakesNoItem.task_hook, which task_hook_factory returned for {STAGE}, is called with "
+            rf"one argument, the item, as in {TASK}, but its signature is \(\)",
         ),
         (
             lambda info: [Right(), TakesTwo()],
@@ -80,7 +80,7 @@ TASK = re.escape("`async def task_hook(self, input_item=None)`")
         ),
         (
             lambda info: [StageWithItem()],
-            r"StageWithItem.stage_hook.*is called with nothing, as in `async def stage_hook\(self\)`",
+            r"StageWithItem.stage_hook.*is called with no arguments, as in `async def stage_hook\(self\)`",
         ),
         (lambda info: [Coroutine()], f"Coroutine.task_hook, of {STAGE}, is a coroutine function"),
     ],

@@ -56,7 +56,9 @@ def test_folders_in_a_tar_are_classes(images, tmp_path, silent):
     loader, labels = load(source)
     assert loader.class_to_idx == {"cat": 0, "dog": 1}
     assert labels == [0, 1, 1, 0, 1, 1]
-    with pytest.raises(ValueError, match="labels from folders and file lists have their own class names"):
+    with pytest.raises(
+        ValueError, match="labels from folders and file lists have their own class names"
+    ):
         load(source, classes=["cat", "dog"])
 
 
@@ -92,7 +94,9 @@ def test_a_list_without_label_column_causes_a_warning(images, tmp_path):
     source = tmp_path / "list.csv"
     source.write_text("\n".join(["path,target", *rows]) + "\n")
     message = told(source)
-    assert "none of the columns `label`, `class`, `cls` exists; other columns are `target`" in message
+    assert (
+        "none of the columns `label`, `class`, `cls` exists; other columns are `target`" in message
+    )
     assert message.endswith("pass `label_field=`")
     with warnings.catch_warnings():
         warnings.simplefilter("error", spdl_rs.DatasetWarning)
@@ -244,10 +248,10 @@ def test_an_epoch_without_batches_causes_a_warning(many):
     paths = sorted(many.glob("*/*.png"))[:6]
     message = told(paths, batch_size=8, drop_last=True)
     assert "6 of 6 images are fewer than a batch" in message
-    assert "make batch_size 6 or less instead of 8, or drop_last false" in message
+    assert "set batch_size to 6 or less instead of 8, or drop_last to False" in message
     message = told(paths, batch_size=4, drop_last=True, rank=1, world_size=2)
     assert "an epoch of rank 1 of 2 has no batch" in message
-    assert "3 of 6 images are fewer than a batch: make batch_size 3 or less" in message
+    assert "3 of 6 images are fewer than a batch; set batch_size to 3 or less" in message
 
 
 def test_a_rank_without_images_causes_a_warning(many):
@@ -255,7 +259,7 @@ def test_a_rank_without_images_causes_a_warning(many):
     for remainder in ("drop", "uneven"):
         message = told(paths, rank=3, world_size=4, remainder=remainder)
         assert "an epoch of rank 3 of 4 has no batch: 3 images are fewer than the ranks" in message
-        assert 'make world_size 3 or less, or remainder "pad"' in message
+        assert 'set world_size to 3 or less, or remainder to "pad"' in message
 
 
 def test_a_single_batch_causes_no_warning(many, silent):
@@ -273,7 +277,9 @@ def test_a_refused_connection_is_logged_and_fails_fast(caplog):
         unused.bind(("127.0.0.1", 0))
         address = f"http://127.0.0.1:{unused.getsockname()[1]}"
         with caplog.at_level(logging.WARNING, "spdl_rs"):
-            with pytest.raises(spdl_rs.UnavailableError, match="no response from this server so far"):
+            with pytest.raises(
+                spdl_rs.UnavailableError, match="no response from this server so far"
+            ):
                 spdl_rs.ImageLoader(f"{address}/shard.tar", batch_size=1)
     (record,) = [record for record in caplog.records if record.name == "spdl_rs"]
     assert record.getMessage().startswith(f"{address}: cannot connect to the server: ")
@@ -288,7 +294,9 @@ def test_listing_an_unreachable_store_fails_fast(caplog, monkeypatch):
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "nothing")
         begun = time.monotonic()
         with caplog.at_level(logging.WARNING, "spdl_rs"):
-            with pytest.raises(spdl_rs.UnavailableError, match="no response from this server so far"):
+            with pytest.raises(
+                spdl_rs.UnavailableError, match="no response from this server so far"
+            ):
                 spdl_rs.ImageLoader("s3://bucket/photos/", batch_size=1)
         # A store that has responded before is retried for 30 s.
         assert time.monotonic() - begun < 8

@@ -53,7 +53,7 @@ def test_x01_what_is_defined_under_the_guard_is_told_to_be_moved(name, method, t
     program.write_text(GUARDED + textwrap.indent(body, "    "))
     code, _, error = run([str(program)])
     assert code == 1 and "AttributeError: Can't get attribute '" in error
-    assert 'without what stands under `if __name__ == "__main__":`; define' in error
+    assert 'without the code under `if __name__ == "__main__":`; define' in error
     # Above the guard, they are found.
     program.write_text(
         IMPORTS
@@ -101,7 +101,7 @@ with concurrent.futures.ProcessPoolExecutor(1, multiprocessing.get_context("spaw
     code, out, error = run([str(program)])
     assert code == 0, error
     assert out.startswith("BrokenProcessPool\n")
-    assert "What a process of the executor printed may say why." in out
+    assert "The output of the worker processes may contain the reason." in out
 
 
 def test_f12_what_is_not_found_elsewhere_is_told_as_it_is(tmp_path):
@@ -137,8 +137,8 @@ def test_x01_a_program_from_standard_input_is_told_that_it_must_be_a_file(name):
     code, out, error = run(["-"], input=body)
     assert (code, out) == (1, "")
     *_, last = [line for line in error.splitlines() if "Error: " in line]
-    told = "RuntimeError: this program is read from standard input"
-    assert told in last and "put it into a file" in last
+    told = "RuntimeError: child processes cannot import this program, because it is read from"
+    assert told in last and "save it to a file" in last
     assert "FileNotFoundError" not in error
 
 

@@ -87,8 +87,8 @@ def test_only_stages_with_hooks_are_called_as_functions(many):
     found = stages(pipeline)
     assert found["DecodeImage/part1"]["items"] == 6 and "AugmentImage/part0" not in found
     assert found["AugmentImage"]["kind"] == found["DecodeImage"]["kind"] == "cpu"
-    assert "Not in Rust, for hooks or queues of yours: AugmentImage" in str(pipeline)
-    assert "Not in Rust" not in str(build(images(paths)))
+    assert "Not run in Rust because of hooks or queues: AugmentImage" in str(pipeline)
+    assert "Not run in Rust" not in str(build(images(paths)))
 
 
 def test_hooks_that_measure_count_what_native_stages_did(many, tmp_path):
@@ -116,7 +116,7 @@ def test_native_stages_work_between_queues_of_the_user(many):
     paths = files(many)
     pipeline = build(images(paths), queue_class=Doubling)
     assert_same(flat(list(pipeline)), flat(run(images(paths))))
-    assert "Not in Rust, for hooks or queues of yours: Fetch, DecodeImage" in str(pipeline)
+    assert "Not run in Rust because of hooks or queues: Fetch, DecodeImage" in str(pipeline)
     assert_no_threads()
 
 

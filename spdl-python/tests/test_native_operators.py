@@ -177,9 +177,9 @@ def test_batch_images_stacks_a_list():
     assert stacked.shape == (3, 2, 3) and labels.dtype == numpy.int64
     for wrong, says in [
         ([], "no images"),
-        ([images[0], images[1][:1]], "one type and shape"),
-        ([images[0], images[1].astype("f4")], "one type and shape"),
-        ([images[0], (images[1], 5)], "give all a label, or none"),
+        ([images[0], images[1][:1]], "same type and shape"),
+        ([images[0], images[1].astype("f4")], "same type and shape"),
+        ([images[0], (images[1], 5)], "give all images a label, or none"),
     ]:
         with pytest.raises(ValueError, match=says):
             BatchImages(3)(wrong)
@@ -200,7 +200,7 @@ def test_of_a_batch_only_the_images_are_dropped_that_are_not_like_the_others(at,
     assert [batch[:, 0, 0].tolist() for batch in batches] == [[0, 1, 2, 3], [4, 5, 6]]
     (failure,) = caplog.records
     assert (
-        f"of these 4 most are uint8 [2, 3], but number {at} is uint8 [9, 3]; resize" in caplog.text
+        f"most of these 4 are uint8 [2, 3], but number {at} is uint8 [9, 3]; resize" in caplog.text
     )
     assert failure.levelname == "ERROR"
 
@@ -219,12 +219,12 @@ def test_images_that_are_not_alike_are_told_by_their_places_and_shapes():
     with pytest.raises(ValueError) as raised:
         BatchImages(2)(images)
     assert str(raised.value) == (
-        "the images of a batch must be of one type and shape: of these 11 most are uint8 [2, 3], but "
+        "the images of a batch must have the same type and shape: most of these 11 are uint8 [2, 3], but "
         "number 6 is uint8 [3, 3], number 7 is uint8 [4, 3], number 8 is uint8 [5, 3], and 2 more; "
-        "resize or crop them before they are put together, as with DecodeImage(224)"
+        "resize or crop them first, for example with DecodeImage(224)"
     )
     with pytest.raises(
-        ValueError, match=r"number 2 is uint8 \[2, 3\] with a label; give all a label"
+        ValueError, match=r"number 2 is uint8 \[2, 3\] with a label; give all images a label"
     ):
         BatchImages(2)([images[0], images[0], (images[0], 5)])
 
@@ -264,5 +264,5 @@ def test_the_examples_in_docstrings_run(photos, tmp_path, monkeypatch):
     ],
 )
 def test_the_class_of_an_operator_is_no_stage(operator, example):
-    with pytest.raises(TypeError, match=f"is a class; give an operator .*, as in {example}$"):
+    with pytest.raises(TypeError, match=f"is a class; pass an instance, for example {example}$"):
         Pipe(operator)

@@ -60,23 +60,21 @@ def test_b03_a_coroutine_is_no_item(op, caplog):
     first, second = failures(caplog)
     error = first.exc_info[1]
     assert isinstance(error, TypeError) and error.__traceback__ is None
-    assert "gave a coroutine, which is no item" in str(error)
-    assert ":1:load could not tell" in str(error) and "give it the async function itself" in str(
-        error
-    )
+    assert "returned a coroutine, which is not an item" in str(error)
+    assert ":1:load cannot detect" in str(error) and "pass the async function itself" in str(error)
     assert "Item: 1" in caplog.text
 
 
 @pytest.mark.parametrize("op", [wrapped(twice_async), lambda item: twice_async(item)])
 def test_b03_an_async_generator_is_no_item(op, caplog):
     assert run(source([1]).pipe(op)) == []
-    assert "gave an async generator, which is no item" in caplog.text
+    assert "returned an async generator, which is not an item" in caplog.text
 
 
 def test_b03_a_coroutine_from_an_executor_is_no_item(caplog):
     with ThreadPoolExecutor(1) as executor:
         assert run(source([1]).pipe(wrapped(identity_async), executor=executor)) == []
-    assert "gave a coroutine" in caplog.text
+    assert "returned a coroutine" in caplog.text
 
 
 def test_f01_a_coroutine_as_a_result_is_a_failure_also_for_hooks(caplog):
@@ -93,7 +91,7 @@ def test_f01_a_coroutine_as_a_result_is_a_failure_also_for_hooks(caplog):
 
     op = wrapped(identity_async)
     assert run(source([1]).pipe(op), task_hook_factory=lambda info: [Hook()]) == []
-    assert len(seen) == 1 and "gave a coroutine" in seen[0]
+    assert len(seen) == 1 and "returned a coroutine" in seen[0]
 
 
 def of_paths(builder, op):
@@ -105,7 +103,7 @@ def test_b03_generators_go_on_as_items_and_that_is_told_once(caplog):
     assert [list(each) for each in found] == [[item, item] for item in range(4)]
     (record,) = caplog.records
     assert record.levelname == "WARNING" and "twice at pipelines.py:" in record.message
-    assert "go on as items" in record.message and ".disaggregate()" in record.message
+    assert "are passed on as items" in record.message and ".disaggregate()" in record.message
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,10 @@ def test_t06_there_is_one_session_at_a_time(path, tmp_path):
             # The same file is not emptied either.
             with tracing(path):
                 raise AssertionError("entered")
-        with pytest.raises(RuntimeError, match="recorded already"), tracing(tmp_path / "other"):
+        with (
+            pytest.raises(RuntimeError, match="another trace is active"),
+            tracing(tmp_path / "other"),
+        ):
             raise AssertionError("entered")
         with trace_event("on it goes"):
             pass

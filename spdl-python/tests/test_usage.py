@@ -76,7 +76,7 @@ def test_t08_what_a_hook_raises_is_logged_and_ends_nothing(caplog):
         source()
     finally:
         usage.set_hook(None)
-    assert "the hook of spdl_rs.usage failed on spdl_rs.pipeline.PipelineBuilder" in caplog.text
+    assert "the hook of spdl_rs.usage failed for spdl_rs.pipeline.PipelineBuilder" in caplog.text
 
 
 def test_t08_threads_that_begin_together_tell_once(told):
