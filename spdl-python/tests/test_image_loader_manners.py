@@ -1,4 +1,4 @@
-"""Waiting and ending, where the images come from a server that may never answer."""
+"""Waits, interrupts and shutdown while a server does not respond."""
 
 import gc
 import os
@@ -48,10 +48,10 @@ INTERRUPTED = """
 
 
 @pytest.mark.parametrize(("what", "name"), [("open", "a.tar"), ("read", "00.png")])
-def test_ctrl_c_is_heard_within_100_ms_though_the_server_never_answers(server, what, name):
+def test_ctrl_c_is_handled_within_100_ms_without_a_response(server, what, name):
     server.stuck.add(name)
     heard = []
-    # More than once, since other programs may keep this machine busy.
+    # Up to three attempts, because other programs may load the machine.
     for _ in range(3):
         with running(INTERRUPTED, f"{server.address}/{name}", what) as process:
             assert process.stdout.readline() == "waiting\n"
@@ -68,7 +68,7 @@ def test_ctrl_c_is_heard_within_100_ms_though_the_server_never_answers(server, w
     assert min(heard) < 0.1, heard
 
 
-def test_a_state_after_ctrl_c_goes_on_with_what_was_not_delivered(server):
+def test_a_state_after_ctrl_c_resumes_exactly(server):
     server.stuck.add(server.names[3])
     loader = spdl_rs.ImageLoader(
         [f"{server.address}/{name}" for name in server.names],
@@ -99,7 +99,7 @@ def test_a_state_after_ctrl_c_goes_on_with_what_was_not_delivered(server):
     assert [label for _, labels in loader for label in labels.tolist()] == list(range(3, 40))
 
 
-def test_a_server_that_never_answers_holds_up_neither_close_nor_drop(server):
+def test_close_and_drop_do_not_wait_for_a_response(server):
     server.stuck.add(server.names[0])
     source = [f"{server.address}/{server.names[0]}"]
     started = time.monotonic()
@@ -126,14 +126,14 @@ def test_other_threads_run_while_the_loader_waits_for_a_server(server):
     timer = threading.Timer(0.3, release)
     timer.start()
     source = [f"{server.address}/{server.names[0]}"]
-    # The broken connection is tried again, and then answered.
+    # The reset connection is retried, and then gets a response.
     ((images, _),) = spdl_rs.ImageLoader(source, batch_size=1, size=16)
     assert ran and images.shape == (1, 16, 16, 3)
     timer.join()
 
 
 @pytest.mark.parametrize("name", ["a.tar", "mds/index.json"])
-def test_neither_loaders_nor_epochs_leave_a_thread_or_a_file(server, name):
+def test_loaders_and_epochs_leak_no_threads_or_files(server, name):
     def once():
         loader = spdl_rs.ImageLoader(f"{server.address}/{name}", batch_size=4, size=32)
         for _ in loader:
@@ -143,13 +143,13 @@ def test_neither_loaders_nor_epochs_leave_a_thread_or_a_file(server, name):
 
     once()
     gc.collect()
-    # Threads that decompress parts end some seconds after the last of them.
+    # Threads that decompress parts end some seconds after their last use.
     assert_no_threads(within_s=10)
     files = descriptors()
     for _ in range(5):
         once()
     assert_no_threads(within_s=10)
-    # Sockets of the server, in this process too, are closed a moment after those of the client.
+    # The server in this process closes its sockets after the client does.
     deadline = time.monotonic() + 10
     while descriptors() > files and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -159,7 +159,7 @@ def test_neither_loaders_nor_epochs_leave_a_thread_or_a_file(server, name):
 # promise: R8
 @pytest.mark.parametrize("name", ["a.tar", "mds/index.json"])
 @pytest.mark.parametrize("cache", ["None", "sys.argv[2]"])
-def test_a_fork_makes_epochs_of_its_own_from_a_loader_it_was_given(server, tmp_path, name, cache):
+def test_a_forked_child_runs_new_epochs_of_a_loader(server, tmp_path, name, cache):
     script = f"""
         import os, sys, warnings, spdl_rs
         warnings.simplefilter("ignore")
@@ -187,7 +187,7 @@ def test_a_fork_makes_epochs_of_its_own_from_a_loader_it_was_given(server, tmp_p
 
 
 # promise: R8
-def test_a_fork_reads_a_list_of_addresses_with_connections_of_its_own(server, tmp_path):
+def test_a_forked_child_opens_new_connections_for_a_list(server, tmp_path):
     rows = "".join(f"{server.address}/{name}?width=5,7\n" for name in server.names)
     (tmp_path / "list.csv").write_text(rows)
     script = """
@@ -210,7 +210,7 @@ def test_a_fork_reads_a_list_of_addresses_with_connections_of_its_own(server, tm
 
 
 # promise: R8
-def test_a_fork_may_let_go_of_a_loader_whose_threads_it_has_not(server):
+def test_a_forked_child_may_drop_an_inherited_loader(server):
     script = """
         import os, sys, warnings, spdl_rs
         warnings.simplefilter("ignore")
@@ -239,13 +239,13 @@ def test_a_fork_may_let_go_of_a_loader_whose_threads_it_has_not(server):
     ],
 )
 @pytest.mark.parametrize("name", ["a.tar", "mds/index.json"])
-def test_a_process_may_end_at_any_moment_of_a_remote_epoch(server, name, ending):
+def test_a_process_exits_cleanly_during_a_remote_epoch(server, name, ending):
     script = "import sys, threading, spdl_rs\n"
     script += "loader = spdl_rs.ImageLoader(sys.argv[1], batch_size=4, size=32)\n" + ending
     assert_ends_well(script, f"{server.address}/{name}")
 
 
-def test_a_process_may_end_while_a_daemon_thread_waits_for_a_server_that_never_answers(server):
+def test_a_process_exits_while_a_daemon_thread_waits_for_a_response(server):
     server.stuck.add(server.names[0])
     script = """
         import sys, threading, time, spdl_rs

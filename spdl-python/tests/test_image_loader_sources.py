@@ -1,4 +1,4 @@
-"""The same images from wherever they lie."""
+"""Equal images from every kind of data set and store."""
 
 import json
 import pathlib
@@ -22,7 +22,7 @@ PARQUET = pathlib.Path(__file__).parents[2] / "spdl-io/tests/data/parquet/images
 
 @pytest.fixture(scope="module")
 def samples(many):
-    """Names, files and labels of `many`, in the folder's order."""
+    """Names, file contents and labels of `many`, in the order of the folder."""
     paths = sorted(many.glob("*/*.png"))
     return [
         (path.stem, path.read_bytes(), int(path.parent.name.removeprefix("class")))
@@ -32,7 +32,7 @@ def samples(many):
 
 @pytest.fixture(scope="module")
 def everything(many, samples, tmp_path_factory):
-    """`many` as a folder, tar shards, lists, TFRecord and MDS."""
+    """The images of `many` as a folder, tar shards, lists, TFRecord and MDS."""
     root = tmp_path_factory.mktemp("everything")
     shutil.copytree(many, root / "photos")
     for number in range(3):
@@ -87,7 +87,7 @@ SHARDS = ["shard-000.tar", "shard-001.tar", "shard-002.tar"]
     ids=str,
 )
 @pytest.mark.parametrize("train", [False, True])
-def test_every_kind_of_data_set_gives_the_images_and_labels_of_the_folder(
+def test_every_format_gives_the_images_and_labels_of_the_folder(
     everything, many, names, train
 ):
     expected = load(many, train=train)
@@ -107,7 +107,7 @@ def test_a_list_of_names_has_no_labels(everything, many):
     ["shard-{000..002}.tar", SHARDS, "part-{0..2}.tfrecord", "list.csv", "mds/index.json"],
     ids=str,
 )
-def test_a_web_server_gives_the_same_as_the_folder(everything, many, names):
+def test_a_web_server_gives_the_images_of_the_folder(everything, many, names):
     with serving(everything) as server:
         source = (
             [f"{server.address}/{name}" for name in names]
@@ -123,7 +123,7 @@ def test_a_web_server_gives_the_same_as_the_folder(everything, many, names):
                 assert_same(one, other)
 
 
-def test_images_of_a_web_server_may_be_listed_with_labels(everything, many, samples):
+def test_a_list_of_urls_with_labels(everything, many, samples):
     with serving(everything) as server:
         names = [f"photos/class{label}/{name}.png" for name, _, label in samples]
         addresses = [f"{server.address}/{name}" for name in names]
@@ -137,7 +137,7 @@ def test_images_of_a_web_server_may_be_listed_with_labels(everything, many, samp
     ["photos", "shard-{000..002}.tar", "shard-*.tar", "tars/", SHARDS, "list.csv", "mds"],
     ids=str,
 )
-def test_an_object_store_gives_the_same_as_the_folder(everything, many, names, monkeypatch):
+def test_an_object_store_gives_the_images_of_the_folder(everything, many, names, monkeypatch):
     with serving(everything.parent) as server:
         for name, value in {
             "AWS_ENDPOINT_URL": server.address,
@@ -166,13 +166,13 @@ def test_an_object_store_gives_the_same_as_the_folder(everything, many, names, m
 def test_every_store_is_built_in(address, monkeypatch):
     monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "someone")
     loader = [f"{address}.png"]
-    # Nothing is asked for before an epoch begins.
+    # Stores are contacted only when an epoch starts.
     assert len(spdl_rs.ImageLoader(loader, batch_size=1)) == 1
 
 
-def test_parquet_as_hugging_face_writes_it_is_read(tmp_path):
+def test_hugging_face_parquet_is_read(tmp_path):
     if not PARQUET.is_file():
-        pytest.skip("the golden Parquet files lie in the repository, which is not here")
+        pytest.skip("the golden Parquet files of the repository are missing")
     shutil.copy(PARQUET, tmp_path / "train-00000.parquet")
     loader = spdl_rs.ImageLoader(tmp_path / "train-*.parquet", batch_size=64, size=8)
     ((images, labels),) = loader
@@ -187,7 +187,7 @@ def test_parquet_as_hugging_face_writes_it_is_read(tmp_path):
 
 
 @pytest.mark.frameworks
-def test_parquet_of_pyarrow_gives_the_images_of_the_folder(many, samples, tmp_path):
+def test_pyarrow_parquet_gives_the_images_of_the_folder(many, samples, tmp_path):
     pyarrow = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
     parquet = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed")
     images = [{"bytes": image, "path": f"{name}.png"} for name, image, _ in samples]
@@ -196,7 +196,7 @@ def test_parquet_of_pyarrow_gives_the_images_of_the_folder(many, samples, tmp_pa
     assert_same(load(tmp_path / "train.parquet"), load(many))
 
 
-def test_fields_of_other_names_are_named(tmp_path, samples):
+def test_image_field_and_label_field_select_fields(tmp_path, samples):
     members = []
     for (name, left, label), (_, right, _) in zip(samples, reversed(samples)):
         members += [(f"{name}.left.png", left), (f"{name}.right.png", right)]
@@ -215,7 +215,7 @@ def test_fields_of_other_names_are_named(tmp_path, samples):
 
 @pytest.fixture
 def named(tmp_path, samples):
-    """A tar archive whose labels are names, and a folder's labels for them."""
+    """A tar archive whose labels are class names, and the names in order."""
     names = ["zebra", "ant", "Cat"]
     members = []
     for name, image, label in samples:
@@ -224,7 +224,7 @@ def named(tmp_path, samples):
     return tmp_path / "named.tar", [names[label % 3] for _, _, label in samples]
 
 
-def test_names_in_tar_shards_are_classes_where_they_are_told(named):
+def test_classes_map_label_names_of_tar_shards(named):
     source, names = named
     for classes in [["Cat", "ant", "zebra"], ["zebra", "other", "ant", "Cat"]]:
         loader = spdl_rs.ImageLoader(source, batch_size=16, size=32, classes=classes)
@@ -235,17 +235,17 @@ def test_names_in_tar_shards_are_classes_where_they_are_told(named):
         load(source, classes=["ant"])
 
 
-def test_names_in_tar_shards_without_classes_are_refused_with_what_to_do(named):
+def test_label_names_without_classes_are_an_error_with_advice(named):
     with pytest.raises(ValueError, match='expected an integer label, found "') as caught:
         load(named[0])
     assert "pass the class names as `classes=`" in str(caught.value)
-    # What it is called in Rust is of no use here.
+    # The message must not contain names of the Rust API.
     assert "::" not in str(caught.value)
     assert ".cls" in caught.value.key
 
 
 @pytest.mark.parametrize("names", ["photos", "list.csv", ["photos/class0/0.png"]], ids=str)
-def test_classes_are_refused_where_the_data_set_has_its_own(everything, names):
+def test_classes_are_an_error_if_the_data_set_defines_them(everything, names):
     is_list = isinstance(names, list)
     source = [everything / name for name in names] if is_list else everything / names
     with pytest.raises(ValueError, match="classes requires labels in a field"):
@@ -257,9 +257,9 @@ def test_classes_are_refused_where_the_data_set_has_its_own(everything, names):
             spdl_rs.ImageLoader(source, batch_size=1, classes=wrong)
 
 
-def test_a_column_of_texts_in_parquet_is_one_of_classes(tmp_path):
+def test_a_text_column_of_parquet_defines_classes(tmp_path):
     if not PARQUET.is_file():
-        pytest.skip("the Parquet file of the tests of spdl-io is not beside these")
+        pytest.skip("the golden Parquet files of the repository are missing")
     shutil.copy(PARQUET, tmp_path / "images.parquet")
     rows = json.loads(PARQUET.with_suffix(".json").read_text())
     captions = sorted({row["caption"] for row in rows if row["caption"]}, key=str.encode)
@@ -267,7 +267,7 @@ def test_a_column_of_texts_in_parquet_is_one_of_classes(tmp_path):
     assert loader.classes == captions
 
 
-def test_a_list_names_images_of_several_servers_and_of_this_machine(everything, many, samples):
+def test_a_list_may_mix_servers_and_local_files(everything, many, samples):
     names = [f"photos/class{label}/{name}.png" for name, _, label in samples]
     with serving(everything) as one, serving(everything) as two:
         places = [f"{one.address}/", f"{two.address}/", ""]
@@ -282,7 +282,7 @@ def test_a_list_names_images_of_several_servers_and_of_this_machine(everything, 
         assert "canary" not in repr(loader)
 
 
-def test_a_single_image_is_told_to_be_a_list(many):
+def test_a_single_image_file_is_an_error_with_advice(many):
     path = next(many.glob("*/*.png"))
     with pytest.raises(ValueError, match="a folder, or a list of image files") as caught:
         spdl_rs.ImageLoader(path, batch_size=1)
@@ -303,7 +303,7 @@ def test_a_single_image_is_told_to_be_a_list(many):
     ],
     ids=str,
 )
-def test_sources_that_make_no_sense_are_told_at_once(tmp_path, monkeypatch, source, error, words):
+def test_invalid_sources_are_errors(tmp_path, monkeypatch, source, error, words):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "list.tar.gz").write_bytes(b"\x1f\x8b")
     with pytest.raises(error, match=words) as caught:
@@ -311,7 +311,7 @@ def test_sources_that_make_no_sense_are_told_at_once(tmp_path, monkeypatch, sour
     assert "canary" not in str(caught.value) and "canary" not in repr(caught.value)
 
 
-def test_errors_name_the_address_and_nothing_that_is_secret(everything, tmp_path):
+def test_errors_name_the_address_without_secrets(everything, tmp_path):
     shutil.copytree(everything / "photos", tmp_path / "photos")
     broken = tmp_path / "photos" / "class0" / "broken.png"
     broken.write_bytes(b"no image")
@@ -366,7 +366,7 @@ def test_a_cache_reads_each_image_once(everything, tmp_path):
     assert spdl_rs.ImageLoader(everything / "photos", batch_size=1).stats()["cache"] is None
 
 
-def test_a_cache_in_a_folder_of_something_else_is_refused(many, tmp_path):
+def test_a_cache_folder_with_other_files_is_an_error(many, tmp_path):
     (tmp_path / "thesis.txt").write_text("years of work")
     with pytest.raises(spdl_rs.InvalidArgumentError) as caught:
         spdl_rs.ImageLoader(many, batch_size=1, cache=tmp_path)
@@ -374,12 +374,12 @@ def test_a_cache_in_a_folder_of_something_else_is_refused(many, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
 
 
-def test_a_label_field_that_no_sample_has_is_refused_with_those_there_are(tmp_path, photos):
+def test_an_unknown_label_field_is_an_error(tmp_path, photos):
     (tmp_path / "list.csv").write_text(f"path,kind\n{photos}/cat/1.png,3\n")
     loader = spdl_rs.ImageLoader(str(tmp_path / "list.csv"), batch_size=1, label_field="kind")
     assert [labels.tolist() for _, labels in loader] == [[3]]
     (tmp_path / "usual.csv").write_text(f"path,label\n{photos}/cat/1.png,3\n")
     loader = spdl_rs.ImageLoader(str(tmp_path / "usual.csv"), batch_size=1, label_field="label")
     assert [labels.tolist() for _, labels in loader] == [[3]]
-    with pytest.raises(spdl_rs.InvalidArgumentError, match='"knid"; there are file, kind'):
+    with pytest.raises(spdl_rs.InvalidArgumentError, match='"knid": the fields are file, kind'):
         spdl_rs.ImageLoader(str(tmp_path / "list.csv"), batch_size=1, label_field="knid")

@@ -1,4 +1,4 @@
-"""Runs that are broken off and gone on with: not a byte is other than without."""
+"""Checkpoint state of `ImageLoader`: resumed runs deliver identical batches."""
 
 import copy
 import gc
@@ -27,7 +27,7 @@ def uninterrupted(make, epochs):
 
 
 def in_pieces(make, epochs, draw, through):
-    """The batches of a run that is broken off after random numbers of batches."""
+    """The batches of a run that is interrupted and resumed after random numbers of batches."""
     loader, found = make(), []
     for _ in range(1000):
         batches = iter(loader)
@@ -43,11 +43,11 @@ def in_pieces(make, epochs, draw, through):
             return found
         loader = make()
         loader.load_state_dict(state)
-    raise AssertionError("the run does not come to its end")
+    raise AssertionError("the run does not end")
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_batches_before_and_after_a_break_are_those_of_an_uninterrupted_run(many, damaged, seed):
+def test_resumed_runs_deliver_the_batches_of_an_uninterrupted_run(many, damaged, seed):
     draw = random.Random(seed)
     skips = bool(seed % 2)
     settings = {
@@ -74,7 +74,7 @@ def test_batches_before_and_after_a_break_are_those_of_an_uninterrupted_run(many
     assert found == uninterrupted(make, 3)
 
 
-def test_a_state_is_small_and_plain(many):
+def test_a_state_is_small_and_json_serializable(many):
     loader = spdl_rs.ImageLoader(many, batch_size=3, size=16, train=True)
     batches = iter(loader)
     next(batches)
@@ -86,7 +86,7 @@ def test_a_state_is_small_and_plain(many):
     assert state == batches.state_dict() == loader.state_dict()
 
 
-def test_a_state_after_the_last_batch_goes_on_with_the_next_epoch(many):
+def test_a_state_after_the_last_batch_resumes_with_the_next_epoch(many):
     def make():
         return spdl_rs.ImageLoader(many, batch_size=16, size=16, train=True)
 
@@ -95,7 +95,7 @@ def test_a_state_after_the_last_batch_goes_on_with_the_next_epoch(many):
     batches = iter(loader)
     for _ in range(3):
         next(batches)
-    # The loop has not been told yet that this was the last one.
+    # The consumer has not requested the end of the epoch yet.
     before_the_end = loader.state_dict()
     assert list(batches) == []
     at_the_end = loader.state_dict()
@@ -111,7 +111,7 @@ def test_a_state_after_the_last_batch_goes_on_with_the_next_epoch(many):
     assert copies(loader) == expected[3:]
 
 
-def test_a_state_may_be_asked_for_at_any_moment(many):
+def test_a_state_is_available_at_any_time(many):
     loader = spdl_rs.ImageLoader(many, batch_size=16, size=16)
     begin = loader.state_dict()
     assert (begin["epoch"], begin["steps_in_epoch"]) == (0, 0)
@@ -129,7 +129,7 @@ def test_a_state_may_be_asked_for_at_any_moment(many):
     assert loader.state_dict() == begin
 
 
-def test_a_state_after_an_error_leaves_out_what_was_not_delivered(damaged):
+def test_a_state_after_an_error_excludes_undelivered_images(damaged):
     folder, bad = damaged
     settings = {"batch_size": 3, "size": 16}
     loader = spdl_rs.ImageLoader(folder, **settings)
@@ -146,13 +146,13 @@ def test_a_state_after_an_error_leaves_out_what_was_not_delivered(damaged):
     assert [one["key"] for one in again.stats()["dropped"]] == bad
 
 
-def test_a_loaded_state_is_kept_by_setting_its_own_epoch_and_dropped_by_another(many):
+def test_set_epoch_keeps_a_loaded_state_of_the_same_epoch(many):
     loader = spdl_rs.ImageLoader(many, batch_size=16, size=16)
     loader.set_epoch(2)
     for _ in loader:
         break
     state = loader.state_dict()
-    # What training loops for several ranks do at the beginning of each epoch.
+    # Training loops of several ranks call `set_epoch` at the start of each epoch.
     loader.load_state_dict(state)
     loader.set_epoch(2)
     assert len(list(loader)) == 2
@@ -162,7 +162,7 @@ def test_a_loaded_state_is_kept_by_setting_its_own_epoch_and_dropped_by_another(
     assert len(list(loader)) == 3
 
 
-def test_another_process_goes_on_with_a_state_in_a_file(many, tmp_path):
+def test_another_process_resumes_from_a_saved_state(many, tmp_path):
     settings = {"batch_size": 7, "size": 16, "train": True, "seed": 3}
     loader = spdl_rs.ImageLoader(many, **settings)
     batches = iter(loader)
@@ -181,7 +181,7 @@ def test_another_process_goes_on_with_a_state_in_a_file(many, tmp_path):
     assert there.stdout.splitlines() == rest and len(before) + len(rest) == 6
 
 
-def test_a_run_over_shards_of_a_web_server_is_gone_on_with(many, tmp_path):
+def test_a_run_over_remote_shards_resumes(many, tmp_path):
     paths = sorted(many.glob("*/*.png"))
     write_tar(tmp_path / "a.tar", [(path.stem, path.read_bytes(), 3) for path in paths])
     with serving(tmp_path) as server:
@@ -213,7 +213,7 @@ def test_a_run_over_shards_of_a_web_server_is_gone_on_with(many, tmp_path):
     ],
     ids=str,
 )
-def test_a_state_of_other_settings_is_refused_in_their_words(many, settings, words):
+def test_a_state_of_other_settings_is_an_error_with_argument_names(many, settings, words):
     usual = {"batch_size": 4, "size": 16, "train": True}
     loader = spdl_rs.ImageLoader(many, **usual)
     for _ in loader:
@@ -227,7 +227,7 @@ def test_a_state_of_other_settings_is_refused_in_their_words(many, settings, wor
     assert other.epoch == 4
 
 
-def test_a_state_of_other_data_is_refused(many, photos, tmp_path):
+def test_a_state_of_other_data_is_an_error(many, photos, tmp_path):
     loader = spdl_rs.ImageLoader(many, batch_size=4, size=16)
     for _ in loader:
         break
@@ -242,7 +242,7 @@ def test_a_state_of_other_data_is_refused(many, photos, tmp_path):
 
 
 @pytest.mark.parametrize("changed", ["threads", "on_error", "cache_memory"])
-def test_what_changes_no_batch_may_change(many, changed):
+def test_settings_without_effect_on_batches_may_change(many, changed):
     values = {"threads": 1, "on_error": "skip", "cache_memory": 1 << 20}
     loader = spdl_rs.ImageLoader(many, batch_size=8, size=16, threads=3)
     batches = iter(loader)
@@ -255,7 +255,7 @@ def test_what_changes_no_batch_may_change(many, changed):
 
 
 @pytest.mark.parametrize("state", [None, [], "state", 3, b"{}"])
-def test_what_is_no_dict_is_a_type_error(many, state):
+def test_a_state_of_another_type_is_a_type_error(many, state):
     with pytest.raises(TypeError, match="must be the dict that state_dict"):
         spdl_rs.ImageLoader(many, batch_size=1).load_state_dict(state)
 
@@ -272,18 +272,18 @@ def test_what_is_no_dict_is_a_type_error(many, state):
     ],
     ids=str,
 )
-def test_what_is_no_state_is_a_value_error(many, state):
+def test_an_invalid_state_is_a_value_error(many, state):
     with pytest.raises(ValueError, match="not a state of an ImageLoader"):
         spdl_rs.ImageLoader(many, batch_size=1).load_state_dict(state)
 
 
-def test_a_state_of_something_else_is_refused_though_it_looks_alike(many):
+def test_a_state_of_another_loader_is_an_error(many):
     loader = spdl_rs.ImageLoader(many, batch_size=1)
     with pytest.raises(ValueError, match="its loader is 'spdl_rs.Pipeline'"):
         loader.load_state_dict({**loader.state_dict(), "loader": "spdl_rs.Pipeline"})
 
 
-def test_a_state_that_was_tampered_with_is_refused_or_runs_but_never_breaks_the_process(many):
+def test_a_modified_state_is_an_error_or_runs(many):
     settings = {"batch_size": 4, "size": 8, "train": True, "threads": 1}
     loader = spdl_rs.ImageLoader(many, **settings)
     batches = iter(loader)
@@ -311,7 +311,7 @@ def test_a_state_that_was_tampered_with_is_refused_or_runs_but_never_breaks_the_
     values += [{}, [[5, 3]], [[0, 10], [5, 20]], True]
 
     def tampered(value):
-        """One value at random is another."""
+        """Replaces one value at random."""
         if isinstance(value, dict) and value and draw.random() < 0.9:
             name = draw.choice(sorted(value))
             return {**value, name: tampered(value[name])}
@@ -336,7 +336,7 @@ def test_a_state_that_was_tampered_with_is_refused_or_runs_but_never_breaks_the_
     assert outcomes == {"refused", "ran"}
 
 
-def test_a_state_taken_by_another_thread_is_one_between_batches(many):
+def test_a_state_from_another_thread_is_consistent(many):
     paths = sorted(many.glob("*/*.png")) * 10
 
     def make():
@@ -364,14 +364,14 @@ def test_a_state_taken_by_another_thread_is_one_between_batches(many):
     assert rest == list(range(middle["steps_in_epoch"], 400))
 
 
-def test_a_loader_is_not_pickled_and_says_what_to_pickle_instead(many):
+def test_pickling_a_loader_is_an_error_with_advice(many):
     loader = spdl_rs.ImageLoader(many, batch_size=16, size=16)
     batches = iter(loader)
     for unpicklable, words in ((loader, "arguments and its state_dict"), (batches, "state_dict")):
         for ask in (pickle.dumps, copy.deepcopy):
             with pytest.raises(TypeError, match=words):
                 ask(unpicklable)
-    # A copy, as PyTorch makes one of an iterable data set for each worker, begins its own epochs.
+    # A shallow copy, as PyTorch makes for each worker, has independent epochs.
     again = copy.copy(loader)
     assert again.epoch == 1 and len(list(again)) == 3 and loader.epoch == 1
     again = spdl_rs.ImageLoader(many, batch_size=16, size=16)

@@ -1,7 +1,7 @@
-"""Ctrl-C at any moment: what the loop has had counts as given, and nothing else.
+"""Ctrl-C at random times: an item counts as delivered if and only if the loop received it.
 
-A signal is heard between two steps of Python, wherever that is: in the loop, or amid the work of a
-loader. Loops are interrupted many times here, and gone on with from the state that they left.
+Python runs signal handlers between two bytecode instructions, in the loop or in the loader. The
+tests interrupt loops many times, and resume them from their state.
 """
 
 # promise of this file: R6
@@ -23,9 +23,9 @@ from torch_datasets import Stream
 
 pytestmark = [
     pytest.mark.skipif(
-        not hasattr(signal, "setitimer"), reason="this system has no timers that send signals"
+        not hasattr(signal, "setitimer"), reason="this system has no setitimer"
     ),
-    # Amid a finalizer Python prints it, and goes on.
+    # If the signal arrives in a finalizer, Python prints the exception and continues.
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 
@@ -33,7 +33,7 @@ LENGTH = 400
 
 
 def is_interrupted(work, seconds):
-    """Whether Ctrl-C, pressed after so long, comes before the end of the work."""
+    """Whether a KeyboardInterrupt after `seconds` interrupts the work."""
     signal.signal(signal.SIGALRM, signal.default_int_handler)
     try:
         try:
@@ -44,13 +44,13 @@ def is_interrupted(work, seconds):
     except KeyboardInterrupt:
         return True
     finally:
-        # By default, one that comes late would end the process.
+        # A late signal with the default action would end the process.
         signal.signal(signal.SIGALRM, signal.SIG_IGN)
     return False
 
 
 def seen_in_pieces(make, expected, draw, mean_s):
-    """What a loop has had that was interrupted and gone on with again and again."""
+    """The items of a loop that is interrupted and resumed repeatedly, and the number of interrupts."""
     seen, state, interrupts, wait_s = [], None, 0, mean_s
     for _ in range(5000):
         loader = make()
@@ -60,17 +60,17 @@ def seen_in_pieces(make, expected, draw, mean_s):
         before = len(seen)
         came = is_interrupted(take, max(1e-6, draw.expovariate(1 / wait_s)))
         interrupts += came
-        # A machine may be too busy for any batch in that time.
+        # On a busy machine, no batch may be ready within the time: increase it.
         wait_s = mean_s if len(seen) > before else 2 * wait_s
         if not came or len(seen) >= expected:
             return seen, interrupts
         state = loader.state_dict()
-    raise AssertionError("the loop does not come to its end")
+    raise AssertionError("the loop does not end")
 
 
 def take_items(loader, seen):
     for item in loader:
-        # The first that a loop does with it.
+        # The first operation of the loop body.
         seen.append(item)
 
 
@@ -101,7 +101,7 @@ LOADERS = {
 
 
 @pytest.mark.parametrize("kind", LOADERS)
-def test_what_a_loop_has_had_and_what_is_left_are_all_and_nothing_twice(kind):
+def test_interrupted_loops_receive_each_item_once(kind):
     make = LOADERS[kind]
     expected = list(make())
     assert sorted(expected) == list(range(LENGTH))
@@ -112,7 +112,7 @@ def test_what_a_loop_has_had_and_what_is_left_are_all_and_nothing_twice(kind):
         interrupts += more
 
 
-def test_images_that_a_loop_has_had_and_what_is_left_are_all_and_nothing_twice(many):
+def test_interrupted_loops_receive_each_image_once(many):
     paths = sorted(many.glob("*/*.png")) * 5
 
     def make():
@@ -126,7 +126,7 @@ def test_images_that_a_loop_has_had_and_what_is_left_are_all_and_nothing_twice(m
 
 
 # promise: R6
-def test_batches_on_a_device_that_a_loop_has_had_and_what_is_left_are_all_and_nothing_twice(
+def test_interrupted_loops_receive_each_device_batch_once(
     many, stub
 ):
     paths = sorted(many.glob("*/*.png"))
@@ -140,7 +140,7 @@ def test_batches_on_a_device_that_a_loop_has_had_and_what_is_left_are_all_and_no
     del seen, make
 
 
-def test_a_pipeline_gives_every_item_to_the_loop_or_to_the_next_one():
+def test_an_interrupted_pipeline_loses_no_item():
     draw = random.Random(2)
     for _ in range(100):
         pipeline = PipelineBuilder().add_source(range(300)).add_sink(3).build(num_threads=1)
@@ -149,14 +149,14 @@ def test_a_pipeline_gives_every_item_to_the_loop_or_to_the_next_one():
         assert seen == list(range(len(seen)))
         if seen:
             with contextlib.suppress(EOFError):
-                # After Ctrl-C in a wait there is no next item; after one in the loop there is.
+                # An interrupt in a wait stops the pipeline; one in the loop does not.
                 assert pipeline.get_item() == len(seen)
         pipeline.stop()
 
 
 @pytest.mark.parametrize("dataset", [range(6), Stream(6)], ids=["map", "iterable"])
 @pytest.mark.parametrize("workers", [0, 1])
-def test_a_batch_that_was_interrupted_on_its_way_is_left(dataset, workers, monkeypatch):
+def test_a_batch_lost_before_delivery_is_resumed(dataset, workers, monkeypatch):
     loader = TorchDataLoader(dataset, 2, collate_fn=list, num_workers=workers)
     batches = iter(loader)
     assert next(batches) == [0, 1]
@@ -171,7 +171,7 @@ def test_a_batch_that_was_interrupted_on_its_way_is_left(dataset, workers, monke
         patched.setattr(kind, "take", take_and_press)
         with pytest.raises(KeyboardInterrupt):
             next(batches)
-    # It does not have that batch any more, and says so, as often as it is asked.
+    # The iterator has lost the batch, and reports this on every call.
     for _ in range(2):
         with pytest.raises(StoppedError, match="create a new iterator, or resume"):
             next(batches)
@@ -185,11 +185,11 @@ class Pressing(type):
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_a_batch_that_was_interrupted_in_hand_is_left(workers, monkeypatch):
+def test_a_batch_lost_in_the_iterator_is_resumed(workers, monkeypatch):
     loader = TorchDataLoader(range(4), 2, collate_fn=list, num_workers=workers)
     batches = iter(loader)
     with monkeypatch.context() as patched:
-        # What the iterator asks of a batch that it has taken.
+        # Raises in the check of a batch that was taken from the queue.
         patched.setattr(_batch_iterator, "Raised", Pressing("Raised", (), {}))
         with pytest.raises(KeyboardInterrupt):
             next(batches)
@@ -199,7 +199,7 @@ def test_a_batch_that_was_interrupted_in_hand_is_left(workers, monkeypatch):
     assert list(loader) == [[0, 1], [2, 3]]
 
 
-def test_an_iterator_that_was_interrupted_is_no_end_of_the_epoch():
+def test_an_interrupted_data_set_does_not_end_the_epoch():
     class Pressed:
         def __iter__(self):
             for number in range(6):
@@ -219,7 +219,7 @@ def test_an_iterator_that_was_interrupted_is_no_end_of_the_epoch():
     assert list(loader) == [[2, 3], [4, 5]]
 
 
-def test_a_state_that_was_loaded_is_kept_where_the_epoch_cannot_begin():
+def test_a_loaded_state_survives_an_interrupted_start():
     class Pressed:
         def __iter__(self):
             for number in range(6):
@@ -236,13 +236,13 @@ def test_a_state_that_was_loaded_is_kept_where_the_epoch_cannot_begin():
     assert [next(batches), next(batches), next(batches)] == [0, 1, 2]
     loader.load_state_dict(loader.state_dict())
     presses.append(KeyboardInterrupt())
-    # While it skips what was given.
+    # While the iterator skips delivered items.
     with pytest.raises(KeyboardInterrupt):
         iter(loader)
     assert list(loader) == [3, 4, 5]
 
 
-def test_a_pass_that_was_interrupted_with_an_item_in_hand_has_not_given_it(monkeypatch):
+def test_an_item_lost_in_a_pass_is_not_counted_as_delivered(monkeypatch):
     def make():
         sampler = DistributedRandomSampler(9, rank=0, world_size=1, seed=1)
         return DataLoader(sampler, preprocessor=int, output_order="input", num_threads=1)
@@ -259,7 +259,7 @@ def test_a_pass_that_was_interrupted_with_an_item_in_hand_has_not_given_it(monke
         patched.setattr(_pass, "joined", press)
         with pytest.raises(KeyboardInterrupt):
             next(items)
-    # Nobody is to take it for the end of the pass, as often as it is asked.
+    # Not the end of the pass: every call reports the interrupt.
     for _ in range(2):
         with pytest.raises(StoppedError, match="create a new iterator, or resume"):
             next(items)
@@ -268,7 +268,7 @@ def test_a_pass_that_was_interrupted_with_an_item_in_hand_has_not_given_it(monke
     assert list(again) == expected[1:]
 
 
-def test_a_pass_that_was_interrupted_as_it_began_is_no_end():
+def test_a_pass_interrupted_at_its_start_does_not_end():
     def press():
         raise KeyboardInterrupt
 
@@ -279,7 +279,7 @@ def test_a_pass_that_was_interrupted_as_it_began_is_no_end():
         next(items)
 
 
-def test_a_pass_that_has_come_to_its_end_stays_there_and_one_that_was_closed_is_over():
+def test_ended_and_closed_passes_stay_ended():
     items = iter(DataLoader(range(3), num_threads=1))
     assert len(list(items)) == 3
     items._interrupt()

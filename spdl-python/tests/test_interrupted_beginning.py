@@ -1,7 +1,7 @@
-"""Ctrl-C at each moment of a loader's beginning, and of its end: nothing is left behind.
+"""Ctrl-C at each step of a loader's start and stop: no thread is left.
 
-Python hears a signal behind a call, or where a function begins. There the profiler is told as well,
-so it can raise what Ctrl-C does, at one such place after the other.
+Python runs signal handlers after a call or at the start of a function. A profile function is
+called at these places as well, so the tests raise KeyboardInterrupt there, one place at a time.
 """
 
 # promise of this file: R6
@@ -29,8 +29,10 @@ from torch_datasets import Stream
 
 
 def interrupted_at(place, work, first):
-    """Whether `work` came to so many places behind the call of `first`, and was interrupted there:
-    `KeyboardInterrupt` comes out, or what Python's own locks make of it."""
+    """Runs `work` with a KeyboardInterrupt at the given place after the call of `first`.
+
+    Returns whether the place was reached.
+    """
     left = None
 
     def hear(frame, event, _):
@@ -51,7 +53,7 @@ def interrupted_at(place, work, first):
     except KeyboardInterrupt:
         pass
     except RuntimeError as error:
-        # Of a `Condition` of Python's, which Ctrl-C found with its lock let go.
+        # An interrupt inside Python's `Condition` may raise this error instead.
         assert str(error) in ("release unlocked lock", "cannot release un-acquired lock"), error
     return left is not None and left < 0
 
@@ -83,7 +85,7 @@ def first_batch_of(**options):
 
 @functools.cache
 def image_loader():
-    """Of files that are there for as long as the process."""
+    """An image loader over temporary files that exist until the process ends."""
     folder = tempfile.TemporaryDirectory()
     paths = [f"{folder.name}/{number}.png" for number in range(4)]
     for number, path in enumerate(paths):
@@ -113,7 +115,7 @@ def native_threads():
 
 
 def interrupt_everywhere(kind):
-    """What the process of a test does."""
+    """The main function of the test's process."""
     sys.unraisablehook = lambda _: None
     work = BEGINNINGS[kind]
     for _ in range(2):
@@ -126,14 +128,14 @@ def interrupt_everywhere(kind):
         wait_until(lambda: not threads(), within_s=5)
         place += 1
     wait_until(lambda: native_threads() <= before, within_s=5)
-    assert place > 10, "it is interrupted where it begins"
+    assert place > 10, "too few places were interrupted"
     print(time.monotonic(), flush=True)
 
 
-@pytest.mark.skipif(not os.path.isdir("/proc/self/task"), reason="threads are counted in /proc")
+@pytest.mark.skipif(not os.path.isdir("/proc/self/task"), reason="requires /proc/self/task")
 @pytest.mark.parametrize("kind", BEGINNINGS)
-def test_l10_ctrl_c_while_it_begins_or_ends_leaves_no_thread(kind):
-    # In a process of its own, which is to end at once.
+def test_l10_ctrl_c_during_start_or_stop_leaves_no_thread(kind):
+    # In another process, which must end promptly.
     code = f"import test_interrupted_beginning as t; t.interrupt_everywhere({kind!r})"
     ran = subprocess.run(
         [sys.executable, "-c", code],
@@ -147,7 +149,7 @@ def test_l10_ctrl_c_while_it_begins_or_ends_leaves_no_thread(kind):
     assert time.monotonic() - float(ran.stdout) < 3
 
 
-def test_ctrl_c_amid_a_wait_keeps_nobody_from_opening_a_latch():
+def test_a_latch_opens_after_an_interrupted_wait():
     place, interrupts = 0, 0
     came = True
     while came:
@@ -161,7 +163,7 @@ def test_ctrl_c_amid_a_wait_keeps_nobody_from_opening_a_latch():
     assert interrupts > 3
 
 
-def test_a_latch_is_waited_for_by_many_and_opened_once():
+def test_a_latch_releases_all_waiting_threads():
     latch = Latch()
     assert not latch.wait(0) and not latch.wait(0.001)
     waiters = [threading.Thread(target=latch.wait, daemon=True) for _ in range(3)]
@@ -174,7 +176,7 @@ def test_a_latch_is_waited_for_by_many_and_opened_once():
     assert latch.wait() and not any(waiter.is_alive() for waiter in waiters)
 
 
-def test_a_call_that_is_not_interrupted_hears_no_signal_until_it_is_done():
+def test_uninterrupted_delays_signals_until_the_call_ends():
     done = []
 
     def work():
@@ -200,13 +202,13 @@ def refuse_7():
     raise LookupError("no 7")
 
 
-def test_the_end_of_the_process_waits_for_no_thread_that_was_never_started():
+def test_exit_does_not_wait_for_unstarted_threads():
     assert _ending._wait_until([], [threading.Thread(target=int)], time.monotonic())
 
 
-def test_a_pipeline_of_handed_in_items_has_no_thread_for_them_and_ends_when_nobody_holds_it():
+def test_a_task_queue_needs_no_source_thread():
     tasks = _spdl_rs.TaskQueue()
-    # Nobody takes it.
+    # Without a pipeline, the item is dropped.
     tasks.put(0)
     items = source(tasks).pipe(str).add_sink(3).build(num_threads=1)
     items.start()

@@ -1,4 +1,4 @@
-"""Arrays are handed to other libraries without a copy, and live as long as anybody uses them."""
+"""Conversion of arrays without copies; consumers keep the memory alive."""
 
 # promise of this file: PY3
 
@@ -22,14 +22,14 @@ from spdl_rs.io import (
     to_torch,
 )
 
-# NumPy 1.22 has it under this name.
+# The name in NumPy 1.22.
 from_dlpack = getattr(numpy, "from_dlpack", None) or numpy._from_dlpack
 DTYPES = ["uint8", "int64", "float16", "float32"]
 MODULES = ["", "._convert", "._npy", "._tar", "._wav"]
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_the_examples_of_io_run(name):
+def test_io_doctests_pass(name):
     module = importlib.import_module(f"spdl_rs.io{name}")
     result = doctest.testmod(module)
     assert result.attempted > 2 and result.failed == 0
@@ -41,7 +41,7 @@ def test_io_is_documented():
         value = getattr(spdl_rs.io, name)
         assert inspect.getdoc(value), name
         if inspect.isclass(value):
-            # What a class has as its fields, its own text tells.
+            # Fields are documented in the docstring of the class.
             fields = getattr(value, "__dataclass_fields__", ())
             for member, function in vars(value).items():
                 is_told = member in fields or isinstance(function, str)
@@ -49,7 +49,7 @@ def test_io_is_documented():
                     assert inspect.getdoc(getattr(value, member)), f"{name}.{member}"
 
 
-def test_a_new_array_is_of_zeros_and_aligned():
+def test_a_new_array_is_zeroed_and_aligned():
     for dtype in DTYPES:
         array = Array((3, 5), dtype)
         assert (array.shape, array.dtype) == ((3, 5), dtype)
@@ -61,7 +61,7 @@ def test_a_new_array_is_of_zeros_and_aligned():
     assert repr(Array((2,), "bfloat16")) == "Array(bfloat16 [2])"
 
 
-def test_arrays_that_cannot_be_are_refused():
+def test_invalid_dtypes_and_shapes_are_errors():
     with pytest.raises(spdl_rs.InvalidArgumentError, match='unsupported dtype "float8".*uint8, int64'):
         Array((2,), "float8")
     for shape in [(2**62,), (2**40, 2**40)]:
@@ -79,7 +79,7 @@ def test_an_array_is_an_array_interface():
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_v11_numpy_has_the_same_memory(dtype):
+def test_v11_numpy_shares_the_memory(dtype):
     array = Array((2, 3), dtype)
     first, second = to_numpy(array), to_numpy(array)
     first[1, 2] = 7
@@ -96,7 +96,7 @@ def test_v11_bfloat16_is_bytes_in_numpy():
 
 
 def released(make):
-    """Whether memory that `make` uses is alive as long as its result, and no longer."""
+    """Whether memory that `make` uses lives exactly as long as the result."""
     loader_array = Array((1000,), "float32")
     base = numpy.asarray(loader_array)
     base[:] = numpy.arange(1000)
@@ -111,14 +111,14 @@ def released(make):
     return kept and alive() is None
 
 
-def test_v11_memory_is_alive_as_long_as_any_view_of_it():
+def test_v11_views_keep_the_memory_alive():
     assert released(lambda array: to_numpy(array)[:])
     assert released(lambda array: to_numba(array)[:])
     assert released(from_dlpack)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_dlpack_hands_the_same_memory_over(dtype):
+def test_dlpack_shares_the_memory(dtype):
     array = Array((2, 3), dtype)
     assert array.__dlpack_device__() == (1, 0)
     taken = from_dlpack(array)
@@ -128,7 +128,7 @@ def test_dlpack_hands_the_same_memory_over(dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_the_buffer_protocol_of_numpys_view_shows_the_same_memory(dtype):
+def test_memoryview_shares_the_memory(dtype):
     array = Array((2, 3), dtype)
     view = memoryview(to_numpy(array))
     assert not view.readonly and view.c_contiguous and view.shape == (2, 3)
@@ -146,7 +146,7 @@ def names_of(capsule):
     return text[text.index('"') + 1 : text.rindex('"')]
 
 
-def test_dlpack_is_legacy_or_versioned_as_asked_for():
+def test_dlpack_respects_max_version():
     array = Array((2, 3), "float32")
     assert names_of(array.__dlpack__()) == "dltensor"
     if numpy.lib.NumpyVersion(numpy.__version__) < "2.1.0":
@@ -161,14 +161,14 @@ def test_dlpack_is_legacy_or_versioned_as_asked_for():
     assert copied[0, 0] == 0
     with pytest.raises(BufferError):
         array.__dlpack__(dl_device=(2, 0))
-    # Which of them is NumPy's choice.
+    # The exception type depends on the NumPy version.
     with pytest.raises((BufferError, RuntimeError, ValueError)):
         array.__dlpack__(stream=1)
     with pytest.raises(BufferError):
         Array((2,), "bfloat16").__dlpack__()
 
 
-def test_dlpack_that_nobody_takes_lets_the_memory_go():
+def test_unused_dlpack_capsules_free_the_memory():
     array = Array((1000,), "float32")
     view = numpy.asarray(array)
     capsules = [array.__dlpack__() for _ in range(100)]
@@ -180,7 +180,7 @@ def test_dlpack_that_nobody_takes_lets_the_memory_go():
     assert (view == 3).all()
 
 
-def test_memory_goes_back_to_its_pool_with_the_last_reference(photos):
+def test_the_last_reference_returns_memory_to_the_pool(photos):
     batches = iter(spdl_rs.ImageLoader([photos / "cat" / "1.png"], batch_size=1, size=64))
 
     def live_bytes():
@@ -199,7 +199,7 @@ def test_memory_goes_back_to_its_pool_with_the_last_reference(photos):
 
 @pytest.mark.frameworks
 @pytest.mark.parametrize("dtype", [*DTYPES, "bfloat16"])
-def test_v11_torch_has_the_same_memory(dtype):
+def test_v11_torch_shares_the_memory(dtype):
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     array = Array((2, 3), dtype)
     tensor = to_torch(array)
@@ -220,7 +220,7 @@ def test_v11_torch_has_the_same_memory(dtype):
 
 @pytest.mark.frameworks
 @pytest.mark.parametrize("dtype", ["uint8", "float16", "float32", "bfloat16"])
-def test_v11_jax_has_the_same_memory(dtype):
+def test_v11_jax_shares_the_memory(dtype):
     jax = pytest.importorskip("jax", reason="JAX is not installed")
     array = Array((2, 3), dtype)
     taken = to_jax(array).block_until_ready()
@@ -239,7 +239,7 @@ def test_v11_jax_has_the_same_memory(dtype):
 
 
 class OnDevice:
-    """Says that it is on a GPU."""
+    """An object with `__cuda_array_interface__`."""
 
     def __init__(self, shape):
         self.__cuda_array_interface__ = {"shape": shape, "typestr": "<f4", "data": (0, False)}
@@ -253,7 +253,7 @@ def test_v11_an_empty_array_on_a_gpu_is_a_value_error():
         to_torch(OnDevice((2, 0)))
 
 
-def test_v11_what_is_not_installed_is_an_import_error(monkeypatch):
+def test_v11_missing_frameworks_are_import_errors(monkeypatch):
     for name in ["torch", "jax", "numba.cuda"]:
         monkeypatch.setitem(__import__("sys").modules, name, None)
     array = Array((2,), "uint8")
@@ -264,7 +264,7 @@ def test_v11_what_is_not_installed_is_an_import_error(monkeypatch):
         to_numba(OnDevice((2,)))
 
 
-def test_v11_samples_and_arrays_of_files_are_handed_on():
+def test_v11_numpy_arrays_are_returned_unchanged():
     array = spdl_rs.io.load_npy(saved(numpy.arange(6)))
     assert to_numpy(array) is array and to_numba(array) is array
 

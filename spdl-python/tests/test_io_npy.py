@@ -1,4 +1,4 @@
-"""Arrays in `.npy` and `.npz` files are those that NumPy saved."""
+"""Arrays in `.npy` and `.npz` files, compared with NumPy."""
 
 import io
 import struct
@@ -36,7 +36,7 @@ def as_bytes(array):
 
 
 @pytest.mark.parametrize("dtype", TYPES.split())
-def test_r02_each_type_is_as_numpy_loads_it(dtype):
+def test_r02_all_dtypes_load_as_in_numpy(dtype):
     bits = numpy.arange(24 * numpy.dtype(dtype).itemsize, dtype="u1") % 2
     array = numpy.frombuffer(bits.tobytes(), dtype).reshape(2, 3, 4)
     for each in [array, numpy.asfortranarray(array), array[0, 0, 0], array[:0]]:
@@ -60,7 +60,7 @@ def test_r02_headers_of_any_length_are_read(len_):
     assert load_npy(header_of(text, bytes(range(16))))[0] == 0x0706050403020100
 
 
-def test_r02_an_array_is_a_view_and_keeps_the_file():
+def test_r02_an_array_is_a_view_that_keeps_the_file():
     file = saved(numpy.arange(1000))
     array = load_npy(file)
     assert numpy.shares_memory(as_bytes(array), as_bytes(file))
@@ -69,7 +69,7 @@ def test_r02_an_array_is_a_view_and_keeps_the_file():
     other = [bytes(len(file)) for _ in range(10)]
     assert (array == numpy.arange(1000)).all()
     del other
-    # Its memory may neither move nor go while the view is there.
+    # A `bytearray` cannot be resized while a view of it exists.
     mutable = bytearray(file)
     array = load_npy(mutable)
     array[0] = 77
@@ -78,7 +78,7 @@ def test_r02_an_array_is_a_view_and_keeps_the_file():
         mutable.extend(b"x")
 
 
-def test_r02_a_copy_has_memory_of_its_own():
+def test_r02_copy_allocates_memory():
     file = saved(numpy.asfortranarray(numpy.arange(6).reshape(2, 3)))
     array = load_npy(file, copy=True)
     assert not numpy.shares_memory(as_bytes(array.ravel("K")), as_bytes(file))
@@ -86,7 +86,7 @@ def test_r02_a_copy_has_memory_of_its_own():
     assert (array == numpy.arange(6).reshape(2, 3)).all()
 
 
-def test_r02_what_is_behind_the_array_is_not_looked_at():
+def test_r02_trailing_bytes_are_ignored():
     assert (load_npy(saved(numpy.arange(3)) + b"more") == numpy.arange(3)).all()
 
 
@@ -112,7 +112,7 @@ def test_r02_a_later_version_is_unsupported():
     assert not isinstance(caught.value, TypeError)
 
 
-def test_r02_every_cut_is_truncated():
+def test_r02_every_truncation_is_detected():
     file = saved(numpy.arange(3, dtype="i2"))
     for len_ in range(len(file)):
         for data in [file[:len_], bytearray(file[:len_])]:
@@ -135,7 +135,7 @@ def test_r02_a_malformed_header_is_corrupt(text):
         load_npy(header_of(text, bytes(16)))
 
 
-def test_r02_what_holds_no_bytes_is_a_type_error():
+def test_r02_objects_without_buffer_are_type_errors():
     for data in ["text", None, 3, io.BytesIO()]:
         for load in [load_npy, load_npz]:
             with pytest.raises(TypeError):
@@ -148,7 +148,7 @@ ARRAYS = {"x": numpy.arange(300), "y": numpy.linspace(0, 1, 7, dtype="f4"), "z":
 
 
 @pytest.mark.parametrize("compressed", [False, True])
-def test_r03_arrays_are_those_that_were_saved(compressed):
+def test_r03_arrays_equal_the_saved_arrays(compressed):
     file = savez(ARRAYS, compressed)
     for data in [file, bytearray(file), memoryview(file), memoryview(b"12" + file)[2:]]:
         arrays = load_npz(data)
@@ -171,7 +171,7 @@ def test_r03_a_missing_name_is_a_key_error():
     assert 3 not in arrays and arrays.get("a") is None
 
 
-def test_r03_stored_arrays_are_views_and_compressed_ones_have_their_own_memory():
+def test_r03_stored_arrays_are_views():
     file = savez(ARRAYS)
     array = load_npz(file)["x"]
     assert numpy.shares_memory(as_bytes(array), as_bytes(file)) and not array.flags.writeable
@@ -190,7 +190,7 @@ def test_r03_stored_arrays_are_views_and_compressed_ones_have_their_own_memory()
     assert (second == ARRAYS["x"]).all()
 
 
-def test_r03_a_comment_of_any_length_is_passed_over():
+def test_r03_archive_comments_are_skipped():
     for len_ in [0, 1, 2, 3, 4, 21, 22, 65535]:
         file = io.BytesIO(savez(ARRAYS))
         with zipfile.ZipFile(file, "a") as archive:
@@ -198,7 +198,7 @@ def test_r03_a_comment_of_any_length_is_passed_over():
         assert (load_npz(file.getvalue())["x"] == ARRAYS["x"]).all()
 
 
-def test_r03_sizes_of_64_bits_are_read():
+def test_r03_zip64_is_supported():
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w") as archive:
         for name, array in ARRAYS.items():
@@ -209,7 +209,7 @@ def test_r03_sizes_of_64_bits_are_read():
 
 
 @pytest.mark.parametrize("compressed", [False, True])
-def test_r03_what_contradicts_its_checksum_is_corrupt(compressed):
+def test_r03_changed_data_is_corrupt(compressed):
     file = bytearray(savez({"x": ARRAYS["x"], "y": ARRAYS["y"]}, compressed))
     with zipfile.ZipFile(io.BytesIO(file)) as archive:
         member = archive.getinfo("x.npy")
@@ -227,11 +227,11 @@ def test_r03_a_wrong_checksum_is_corrupt(compressed):
     file = savez(ARRAYS, compressed)
     with zipfile.ZipFile(io.BytesIO(file)) as archive:
         right = struct.pack("<I", archive.getinfo("x.npy").CRC)
-    with pytest.raises(spdl_rs.CorruptError, match="checksum"):
+    with pytest.raises(spdl_rs.CorruptError, match="checksum|CRC-32"):
         load_npz(file.replace(right, b"\1\2\3\4"))["x"]
 
 
-def test_r03_folders_are_no_arrays():
+def test_r03_folders_are_not_arrays():
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w") as archive:
         archive.writestr("folder/", b"")
@@ -241,7 +241,7 @@ def test_r03_folders_are_no_arrays():
     assert (arrays["folder/x"] == ARRAYS["x"]).all()
 
 
-def test_r03_other_methods_are_unsupported():
+def test_r03_other_compression_methods_are_unsupported():
     for method in [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA]:
         file = io.BytesIO()
         with zipfile.ZipFile(file, "w", method) as archive:
@@ -251,18 +251,18 @@ def test_r03_other_methods_are_unsupported():
         assert isinstance(caught.value, ValueError)
 
 
-def test_r03_compressed_arrays_are_limited_together():
+def test_r03_max_uncompressed_bytes_limits_the_total():
     file = savez({"x": numpy.zeros(1000, "u1"), "y": numpy.zeros(1000, "u1")}, compressed=True)
     assert len(load_npz(file, max_uncompressed_bytes=2 * 1128)) == 2
     with pytest.raises(spdl_rs.LimitExceededError, match="2256"):
         load_npz(file, max_uncompressed_bytes=2 * 1128 - 1)
-    # What is stored as it is takes no memory.
+    # Stored members need no memory.
     assert len(load_npz(savez(ARRAYS), max_uncompressed_bytes=0)) == 3
     with pytest.raises(ValueError, match="negative"):
         load_npz(file, max_uncompressed_bytes=-1)
 
 
-def test_r03_what_is_no_archive_is_truncated_and_damage_is_an_error():
+def test_r03_truncated_and_corrupt_archives_are_errors():
     for data in [b"", b"PK", b"abc" * 100, savez(ARRAYS)[:-30]]:
         with pytest.raises(spdl_rs.TruncatedError):
             load_npz(data)
@@ -279,7 +279,7 @@ def test_r03_what_is_no_archive_is_truncated_and_damage_is_an_error():
             pass
 
 
-def test_r03_threads_may_ask_at_once():
+def test_r03_threads_read_concurrently():
     arrays = load_npz(savez({f"a{i}": numpy.full(20000, i) for i in range(8)}, compressed=True))
     wrong = []
 

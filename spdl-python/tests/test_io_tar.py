@@ -1,4 +1,4 @@
-"""Tar archives give the files that Python's `tarfile` gives, or say why not."""
+"""Tar archives, compared with Python's `tarfile`."""
 
 import gzip
 import io
@@ -33,7 +33,7 @@ def archive_of(files=FILES, form=tarfile.PAX_FORMAT, links=()):
 
 
 class Source:
-    """Only has `read`, and gives less than it is asked for."""
+    """A file with only `read`, which returns at most `most` bytes."""
 
     def __init__(self, data, most=1000):
         self._file, self._most = io.BytesIO(data), most
@@ -49,7 +49,7 @@ def contents(source, **options):
 
 
 @pytest.mark.parametrize("form", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
-def test_r01_memory_and_files_give_the_same(form):
+def test_r01_memory_and_files_give_equal_members(form):
     archive = archive_of(form=form)
     for source in [
         archive,
@@ -65,7 +65,7 @@ def test_r01_memory_and_files_give_the_same(form):
         assert contents(decompressed) == FILES
 
 
-def test_r01_memory_gives_views_of_it_and_files_give_bytes(tmp_path):
+def test_r01_memory_yields_views_and_files_yield_bytes(tmp_path):
     archive = archive_of()
     for source in [archive, bytearray(archive)]:
         for name, view in iter_tarfile(source):
@@ -112,20 +112,20 @@ def test_r01_long_names_and_large_sizes_are_read():
     files = [("n" * 300 + "/" + "m" * 300, b"1"), ("ünïcode", b"2")]
     for form in [tarfile.GNU_FORMAT, tarfile.PAX_FORMAT]:
         assert contents(archive_of(files, form)) == files
-    # A size in binary, as GNU writes it from 8 GiB on.
+    # A binary size, as GNU tar writes from 8 GiB on.
     archive = bytearray(archive_of([("a", b"1234")], tarfile.GNU_FORMAT))
     archive[124:136] = b"\x80" + (4).to_bytes(11, "big")
     header = archive[:148] + b" " * 8 + archive[156:512]
     archive[148:156] = b"%06o\0 " % sum(header)
     assert contents(archive) == [("a", b"1234")]
-    # A size in the records of pax, and 0 in the header.
+    # A size in the pax extended header, and 0 in the ustar header.
     member = tarfile.TarInfo("b")
     member.pax_headers = {"size": "4"}
     block = member.tobuf(tarfile.PAX_FORMAT) + b"5678".ljust(512, b"\0") + bytes(1024)
     assert contents(block) == [("b", b"5678")]
 
 
-def test_r01_names_that_are_no_text_are_as_of_fsdecode():
+def test_r01_undecodable_names_are_decoded_as_fsdecode_does():
     archive = bytearray(archive_of([("aaaa", b"x")], tarfile.USTAR_FORMAT))
     archive[0:4] = b"\xffaa\xfe"
     archive[148:156] = b"%06o\0 " % sum(archive[:148] + b" " * 8 + archive[156:512])
@@ -133,13 +133,13 @@ def test_r01_names_that_are_no_text_are_as_of_fsdecode():
     assert name == "\udcffaa\udcfe"
 
 
-def test_r01_what_is_no_file_is_passed_over():
+def test_r01_members_other_than_files_are_skipped():
     links = [("folder", tarfile.DIRTYPE), ("link", tarfile.SYMTYPE), ("pipe", tarfile.FIFOTYPE)]
     for source in [bytes, io.BytesIO]:
         assert contents(source(archive_of(links=links))) == FILES
 
 
-def test_r01_a_hard_link_is_an_error_and_the_rest_can_be_read():
+def test_r01_iteration_continues_after_a_hard_link_error():
     first = archive_of(FILES[:1], links=[("hard", tarfile.LNKTYPE)])
     archive = first[: 3 * 512] + archive_of(FILES[1:])
     for source in [archive, io.BytesIO(archive)]:
@@ -151,7 +151,7 @@ def test_r01_a_hard_link_is_an_error_and_the_rest_can_be_read():
         assert [name for name, _ in files] == ["empty", "large.bin"]
 
 
-def test_r01_a_cut_archive_is_truncated_wherever_it_is_cut():
+def test_r01_every_truncation_is_detected():
     archive = archive_of([("a", b"1" * 600), ("b", b"2")])
     end = len(archive_of([("a", b"1" * 600), ("b", b"2")]).rstrip(b"\0"))
     for len_ in [*range(0, 2600, 37), 512, 1536, 2560]:
@@ -168,7 +168,7 @@ def test_r01_a_cut_archive_is_truncated_wherever_it_is_cut():
         assert found[0] == found[1] == ["a"] * (len_ >= 1112) + ["b"] * (len_ >= 2049)
 
 
-def test_r01_an_archive_without_its_end_is_an_error_unless_that_is_accepted():
+def test_r01_a_missing_end_is_an_error_by_default():
     archive = archive_of()
     archive = archive[: -(-len(archive.rstrip(b"\0")) // 512) * 512]
     for source in [bytes, io.BytesIO]:
@@ -177,13 +177,13 @@ def test_r01_an_archive_without_its_end_is_an_error_unless_that_is_accepted():
         assert contents(source(archive), accept_missing_end=True) == FILES
 
 
-def test_r01_damage_is_corrupt():
+def test_r01_invalid_headers_are_errors():
     archive = bytearray(archive_of())
     archive[512 * 2 + 10] ^= 1
     for source in [bytes(archive), io.BytesIO(archive), b"not a tar archive".ljust(512) * 3]:
         with pytest.raises(spdl_rs.CorruptError):
             contents(source)
-    # A header that claims more than there is, and than anyone has memory for.
+    # A header whose size exceeds the archive and any memory.
     huge = bytearray(archive_of([("a", b"1234")], tarfile.GNU_FORMAT))
     huge[124:136] = b"\x80" + (2**60).to_bytes(11, "big")
     huge[148:156] = b"%06o\0 " % sum(huge[:148] + b" " * 8 + huge[156:512])
@@ -194,7 +194,7 @@ def test_r01_damage_is_corrupt():
     assert max(source.asked) <= 16 << 20
 
 
-def test_r01_what_read_raises_comes_through():
+def test_r01_exceptions_of_read_propagate():
     class Broken:
         def __init__(self, answer):
             self.answer = answer
@@ -219,14 +219,14 @@ def test_r01_what_read_raises_comes_through():
             iter_tarfile(source)
 
 
-def test_r01_a_file_is_read_to_its_end():
+def test_r01_a_compressed_stream_is_verified_to_its_end():
     compressed = bytearray(gzip.compress(archive_of()))
     compressed[-5] ^= 1
     with gzip.open(io.BytesIO(compressed)) as decompressed, pytest.raises(gzip.BadGzipFile):
         list(iter_tarfile(decompressed))
 
 
-def test_r01_archives_of_the_corpora_are_as_tarfile_reads_them():
+def test_r01_corpus_archives_are_read_as_by_tarfile():
     folders = ["cpython/files", "tar-rs/files/tests/archives", "golang-std/files/archive/tar"]
     paths = [path for folder in folders for path in CORPORA.glob(f"{folder}/**/*.tar")]
     if not paths:
@@ -254,7 +254,7 @@ def test_r01_archives_of_the_corpora_are_as_tarfile_reads_them():
                 # Hard links and sparse files.
                 continue
             except spdl_rs.DataError:
-                # We are stricter; what came before must be right.
+                # This reader is stricter; members before the error must be equal.
                 expected = expected[: len(found)]
                 break
             found.append(bytes(view))

@@ -1,4 +1,4 @@
-"""Samples of WAV files are those that were written."""
+"""Samples of WAV files, compared with the written samples."""
 
 import io
 import os
@@ -59,20 +59,20 @@ def same(found, expected):
 @pytest.mark.parametrize(
     ("dtype", "tag"), [("u1", PCM), ("<i2", PCM), ("<i4", PCM), ("<f4", FLOAT), ("<f8", FLOAT)]
 )
-def test_r04_samples_are_those_that_were_written(dtype, tag, channels):
+def test_r04_samples_equal_the_written_samples(dtype, tag, channels):
     samples = samples_of(dtype, channels)
     for file in [wav(samples, tag), wav(samples, EXTENSIBLE, subformat=tag)]:
         for data in [file, bytearray(file), memoryview(file), numpy.frombuffer(file, "u1")]:
             assert same(load_wav(data), samples)
 
 
-def test_r04_an_extensible_file_of_floats_is_one_of_floats():
+def test_r04_extensible_float_files_are_float():
     samples = numpy.linspace(-1, 1, 8, dtype="<f4").reshape(4, 2)
     assert same(load_wav(wav(samples, EXTENSIBLE, subformat=FLOAT)), samples)
     assert load_wav(wav(samples, EXTENSIBLE, subformat=PCM)).dtype == numpy.int32
 
 
-def test_r04_24_bits_are_the_upper_ones_of_32():
+def test_r04_24_bit_samples_are_left_aligned_in_32_bits():
     values = numpy.array([0, 1, -1, 2**23 - 1, -(2**23), 0x123456], "<i4")
     packed = values.view("u1").reshape(-1, 4)[:, :3].tobytes()
     file = riff(format_of(PCM, 24, channels=2), chunk(b"data", packed))
@@ -98,7 +98,7 @@ def test_r04_files_of_pythons_wave_are_read(width):
     assert found.tobytes() == frames
 
 
-def test_r04_samples_are_a_view_and_keep_the_file():
+def test_r04_samples_are_a_view_that_keeps_the_file():
     file = wav(samples_of("<i2", frames=500))
     found = load_wav(file)
     assert numpy.shares_memory(found, numpy.frombuffer(file, "u1")) and not found.flags.writeable
@@ -128,15 +128,15 @@ def test_r04_samples_are_a_view_and_keep_the_file():
         ((1.9, 0.1), slice(19, 20)),
     ],
 )
-def test_r04_a_stretch_of_time_is_cut_to_frames(time, expected):
+def test_r04_a_time_range_is_rounded_down_to_frames(time, expected):
     samples = samples_of("<i2")
     assert same(load_wav(wav(samples), *time), samples[expected])
 
 
-def test_r04_the_time_of_a_frame_is_that_frame():
+def test_r04_frame_times_are_exact():
     samples = samples_of("<i2", frames=200)
     file = wav(samples, rate=100)
-    # By floating point these are less than 29 and 57 frames.
+    # In floating point these products are less than 29 and 57.
     assert 0.29 * 100 < 29 and 0.57 * 100 < 57
     assert same(load_wav(file, 0.29, 0.57), samples[29 : 29 + 57])
 
@@ -160,7 +160,7 @@ def test_r04_a_file_without_samples_is_empty():
     assert same(load_wav(empty), numpy.zeros((0, 2), "i4"))
 
 
-def test_r04_chunks_of_an_odd_size_are_passed_over():
+def test_r04_chunks_of_odd_size_are_skipped():
     samples = samples_of("u1", channels=1, frames=7)
     chunks = [chunk(b"LIST", b"odd"), format_of(PCM, 8, 1), chunk(b"note", b"x")]
     file = riff(*chunks, chunk(b"data", samples.tobytes()), chunk(b"LIST", b"behind"))
@@ -179,7 +179,7 @@ def test_r04_companded_and_compressed_samples_are_unsupported(tag, bits, name):
         assert parse_wav(file).num_frames == 4
 
 
-def test_r04_files_of_more_than_4_gib_have_sizes_of_64_bits():
+def test_r04_rf64_and_bw64_are_supported():
     samples = samples_of("<i2")
     sizes = chunk(b"ds64", struct.pack("<QQQI", 0, samples.nbytes, 20, 0))
     for name in [b"RF64", b"BW64"]:
@@ -188,13 +188,13 @@ def test_r04_files_of_more_than_4_gib_have_sizes_of_64_bits():
         assert same(load_wav(file), samples)
 
 
-def test_r04_samples_of_unknown_size_go_to_the_end():
+def test_r04_data_of_unknown_size_extends_to_the_end():
     samples = samples_of("<i2")
     file = b"RIFF\xff\xff\xff\xffWAVE" + format_of(PCM, 16)
     assert same(load_wav(file + b"data\xff\xff\xff\xff" + samples.tobytes() + b"abc"), samples)
 
 
-def test_r04_damage_is_an_error():
+def test_r04_corrupt_and_truncated_files_are_errors():
     file = wav(samples_of("<i2"))
     for len_ in range(len(file)):
         for data in [file[:len_], bytearray(file[:len_])]:
@@ -219,7 +219,7 @@ def test_r04_damage_is_an_error():
             pass
 
 
-def test_r05_the_header_tells_what_the_file_says():
+def test_r05_header_fields_equal_the_file():
     names = "audio_format bits_per_sample block_align byte_rate data_size num_channels sample_rate"
 
     def of(file):
@@ -238,7 +238,7 @@ def test_r05_the_header_tells_what_the_file_says():
         parse_wav(extensible[:-1])
 
 
-def test_r04_files_of_the_corpora_are_as_pythons_wave_reads_them():
+def test_r04_corpus_files_are_read_as_by_wave():
     paths = [*CORPORA.glob("torchcodec/**/*.wav"), *CORPORA.glob("cpython/**/audiodata/*.wav")]
     if not paths:
         pytest.skip("corpora not present")
@@ -256,5 +256,5 @@ def test_r04_files_of_the_corpora_are_as_pythons_wave_reads_them():
             found = numpy.ascontiguousarray(found.view("u1").reshape(-1, 4)[:, 1:])
         assert found.tobytes() == frames, path
         compared += 1
-    # Python before 3.12 does not read extensible ones.
+    # Python before 3.12 cannot read the extensible format.
     assert compared >= 3

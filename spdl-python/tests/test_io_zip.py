@@ -1,4 +1,4 @@
-"""Group R of the features: zip archives."""
+"""Feature group R: zip archives."""
 
 import doctest
 import io
@@ -25,12 +25,12 @@ def archive(contents=CONTENTS, method=zipfile.ZIP_DEFLATED, comment=b""):
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
 @pytest.mark.parametrize("comment", [b"", b"x", b"comment" * 9])
-def test_r06_files_come_in_their_order_with_their_contents(method, comment):
+def test_r06_files_are_yielded_in_order(method, comment):
     found = list(iter_zipfile(archive(method=method, comment=comment)))
     assert [(name, bytes(data)) for name, data in found] == list(CONTENTS.items())
 
 
-def test_r06_what_is_stored_is_a_view_of_the_archive():
+def test_r06_stored_files_are_views_of_the_archive():
     data = bytearray(archive(method=zipfile.ZIP_STORED))
     contents = dict(iter_zipfile(data))
     assert contents["folder/b.bin"].obj is data
@@ -38,7 +38,7 @@ def test_r06_what_is_stored_is_a_view_of_the_archive():
     assert array.tobytes() == CONTENTS["folder/b.bin"]
 
 
-def test_r06_what_is_damaged_is_an_error_and_what_is_before_it_was_given():
+def test_r06_files_before_a_corrupt_one_are_yielded():
     data = bytearray(archive(method=zipfile.ZIP_STORED))
     data[data.index(CONTENTS["folder/b.bin"]) + 9] ^= 1
     files = iter_zipfile(data)
@@ -52,7 +52,7 @@ def test_r06_what_is_damaged_is_an_error_and_what_is_before_it_was_given():
             iter_zipfile(cut)
 
 
-def test_r06_no_more_is_decompressed_than_is_allowed():
+def test_r06_max_uncompressed_bytes_is_enforced():
     data = archive({"zeros": bytes(100_000)})
     assert len(data) < 1000
     with pytest.raises(spdl_rs.LimitExceededError, match="100000 bytes"):
@@ -63,7 +63,7 @@ def test_r06_no_more_is_decompressed_than_is_allowed():
         iter_zipfile(data, max_uncompressed_bytes=-1)
 
 
-def test_r06_other_compressions_and_other_objects_are_refused():
+def test_r06_unsupported_methods_and_types_are_errors():
     files = iter_zipfile(archive(method=zipfile.ZIP_BZIP2))
     with pytest.raises(spdl_rs.UnsupportedError):
         next(files)

@@ -1,4 +1,4 @@
-"""What messages say of an item: little, soon, and nothing secret."""
+"""Items in messages: short, computed quickly, and without secrets."""
 
 import collections
 import dataclasses
@@ -21,11 +21,11 @@ Pair = collections.namedtuple("Pair", "key data")
 
 class NeverShown(bytes):
     def __repr__(self):
-        raise AssertionError("all of it was looked at")
+        raise AssertionError("repr of the whole value")
 
 
 class array:  # noqa: N801
-    """Has the name of a class that reprlib knows, and not what that has."""
+    """A class with the name of one that `reprlib` treats specially."""
 
     def __repr__(self):
         return "array()"
@@ -33,7 +33,7 @@ class array:  # noqa: N801
 
 class Broken:
     def __repr__(self):
-        raise ValueError("no words")
+        raise ValueError("repr failed")
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ class Broken:
         ({number: 0 for number in range(2000)}, "<dict of 2000>"),
     ],
 )
-def test_only_little_of_an_item_is_looked_at(item, text):
+def test_descriptions_are_short_and_lazy(item, text):
     assert describe(item) == text
 
 
@@ -60,11 +60,11 @@ def test_a_class_may_have_any_name():
     assert describe(array()) == "array()"
 
 
-def test_only_so_deep_is_looked():
+def test_descriptions_limit_the_depth():
     assert describe([[[[[[1]]]]]]) == "[[[[[...]]]]]"
 
 
-def test_what_holds_itself_is_described():
+def test_recursive_items_are_described():
     item = [1]
     item.append(item)
     assert describe(item).startswith("[1, [1, [")
@@ -89,5 +89,5 @@ class Opened:
         "a" * 4090 + "s3://me:secret@host/",
     ],
 )
-def test_no_part_of_an_item_tells_a_secret(item):
+def test_descriptions_contain_no_secrets(item):
     assert "secret" not in describe(item) and "cret" not in describe(item)

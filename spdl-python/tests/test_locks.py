@@ -1,4 +1,4 @@
-"""One thread at a time, and what becomes of that in forks and copies."""
+"""`ForkSafeLock`: mutual exclusion, forks and copies."""
 
 import copy
 import doctest
@@ -16,7 +16,7 @@ def test_the_example_runs():
     assert doctest.testmod(_locks).failed == 0
 
 
-def test_one_thread_at_a_time_is_within():
+def test_a_lock_excludes_other_threads():
     exclusive = ForkSafeLock()
     within, seen = [], []
 
@@ -37,7 +37,7 @@ def test_one_thread_at_a_time_is_within():
 
 
 def held_elsewhere(exclusive):
-    """A thread that is within, and what lets it out."""
+    """Starts a thread that holds the lock, and returns it with the event that ends it."""
     let_out, is_within = threading.Event(), threading.Event()
 
     def hold():
@@ -51,12 +51,12 @@ def held_elsewhere(exclusive):
     return thread, let_out
 
 
-def test_a_fork_finds_it_free():
+def test_a_lock_is_free_in_a_forked_child():
     exclusive = ForkSafeLock()
     thread, let_out = held_elsewhere(exclusive)
     child = os.fork()
     if child == 0:
-        # Ends the child where it waits.
+        # Ends a deadlocked child.
         signal.alarm(10)
         with exclusive.held():
             os._exit(7)
@@ -65,12 +65,12 @@ def test_a_fork_finds_it_free():
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 
 
-def test_copies_are_free():
+def test_copies_of_a_held_lock_are_free():
     exclusive = ForkSafeLock()
     thread, let_out = held_elsewhere(exclusive)
     for same in (copy.deepcopy(exclusive), pickle.loads(pickle.dumps(exclusive))):
         with same.held():
-            # It does not wait for that one.
+            # The copy is independent of the held lock.
             assert thread.is_alive()
     let_out.set()
     thread.join()

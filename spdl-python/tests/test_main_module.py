@@ -1,4 +1,4 @@
-"""Functions that another process does not find in the program's main module: what users are told."""
+"""Errors for functions of the main module that a worker process cannot import."""
 
 import subprocess
 import sys
@@ -47,14 +47,14 @@ def run(arguments, **options):
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("name", RUNS)
-def test_x01_what_is_defined_under_the_guard_is_told_to_be_moved(name, method, tmp_path):
+def test_x01_definitions_under_the_guard_are_an_error_with_advice(name, method, tmp_path):
     program = tmp_path / "program.py"
     body = DEFINITIONS + RUNS[name].replace("METHOD", repr(method))
     program.write_text(GUARDED + textwrap.indent(body, "    "))
     code, _, error = run([str(program)])
     assert code == 1 and "AttributeError: Can't get attribute '" in error
     assert 'without the code under `if __name__ == "__main__":`; define' in error
-    # Above the guard, they are found.
+    # Functions above the guard are importable.
     program.write_text(
         IMPORTS
         + DEFINITIONS
@@ -67,7 +67,7 @@ def test_x01_what_is_defined_under_the_guard_is_told_to_be_moved(name, method, t
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_x01_a_program_without_a_file_is_told_to_have_a_module(name):
+def test_x01_a_program_without_a_file_is_an_error_with_advice(name):
     body = IMPORTS + DEFINITIONS + RUNS[name].replace("METHOD", "'spawn'")
     code, _, error = run(["-c", body])
     assert code == 1 and "AttributeError: Can't get attribute '" in error
@@ -76,7 +76,7 @@ def test_x01_a_program_without_a_file_is_told_to_have_a_module(name):
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("name", ["region", "iterate"])
-def test_x01_a_program_without_the_guard_is_told_of_it(name, method, tmp_path):
+def test_x01_a_program_without_the_guard_is_an_error_with_advice(name, method, tmp_path):
     program = tmp_path / "program.py"
     program.write_text(WITHOUT_GUARD + RUNS[name].replace("METHOD", repr(method)))
     code, _, error = run([str(program)])
@@ -84,7 +84,7 @@ def test_x01_a_program_without_the_guard_is_told_of_it(name, method, tmp_path):
     assert 'must start processes under `if __name__ == "__main__":`)' in error
 
 
-def test_c05_a_pool_that_is_broken_may_be_so_by_the_program(tmp_path):
+def test_c05_a_broken_pool_error_has_a_note(tmp_path):
     program = tmp_path / "program.py"
     body = """
 import concurrent.futures, multiprocessing
@@ -104,7 +104,7 @@ with concurrent.futures.ProcessPoolExecutor(1, multiprocessing.get_context("spaw
     assert "The output of the worker processes may contain the reason." in out
 
 
-def test_f12_what_is_not_found_elsewhere_is_told_as_it_is(tmp_path):
+def test_f12_other_pickling_errors_have_no_advice(tmp_path):
     (tmp_path / "elsewhere.py").write_text("def double(item): return 2 * item\n")
     program = tmp_path / "program.py"
     body = """
@@ -132,7 +132,7 @@ ALL_RUNS = {**RUNS, "executor": EXECUTOR}
 
 
 @pytest.mark.parametrize("name", ALL_RUNS)
-def test_x01_a_program_from_standard_input_is_told_that_it_must_be_a_file(name):
+def test_x01_spawning_from_standard_input_is_an_error_with_advice(name):
     body = IMPORTS + DEFINITIONS + ALL_RUNS[name].replace("METHOD", "'spawn'")
     code, out, error = run(["-"], input=body)
     assert (code, out) == (1, "")

@@ -1,4 +1,4 @@
-"""How the package behaves in a program that has other things to do."""
+"""Side effects of the package: imports, logging, output, signals and forks."""
 
 import importlib
 import json
@@ -25,11 +25,11 @@ HEAVY = {
     "tensorflow",
     "torch",
 }
-"""What takes long to import, or is not installed everywhere."""
+"""Modules that are slow to import, or optional."""
 
 
 def python(program, *arguments, **environment):
-    """What a Python of its own prints."""
+    """The standard output of a program in another Python process."""
     command = [sys.executable, "-c", textwrap.dedent(program), *map(str, arguments)]
     ended = subprocess.run(
         command,
@@ -43,7 +43,7 @@ def python(program, *arguments, **environment):
     return ended.stdout
 
 
-def test_importing_it_imports_nothing_that_takes_long():
+def test_importing_spdl_rs_imports_no_slow_modules():
     program = """
         import json, sys
         import numpy
@@ -57,7 +57,7 @@ def test_importing_it_imports_nothing_that_takes_long():
 
 
 @pytest.mark.parametrize("module", ["pipeline", "source", "dataloader", "torch", "compat"])
-def test_no_part_imports_a_framework(module):
+def test_submodules_import_no_frameworks(module):
     program = f"""
         import json, sys
         import spdl_rs.{module}
@@ -67,7 +67,7 @@ def test_no_part_imports_a_framework(module):
     assert not set(json.loads(python(program))) & frameworks
 
 
-def test_everything_is_logged_below_the_name_of_the_package(caplog):
+def test_all_loggers_are_below_spdl_rs(caplog):
     for module in pkgutil.walk_packages(spdl_rs.__path__, "spdl_rs."):
         if not module.name.endswith("__main__"):
             importlib.import_module(module.name)
@@ -77,7 +77,7 @@ def test_everything_is_logged_below_the_name_of_the_package(caplog):
     assert {record.name for record in caplog.records} == {"spdl_rs.pipeline"}
 
 
-def test_nothing_is_printed_that_nobody_asked_for(photos):
+def test_nothing_is_printed_by_default(photos):
     program = """
         import sys, spdl_rs
         from spdl_rs.pipeline import PipelineBuilder
@@ -108,13 +108,13 @@ WORKERS_ASLEEP = """
 
 
 @pytest.mark.parametrize("loader", ["torchs", "spdls"])
-def test_a_process_may_end_with_a_loader_whose_workers_are_asleep(loader):
+def test_a_process_exits_while_workers_sleep(loader):
     assert python(WORKERS_ASLEEP.format(loader=loader)) == ""
 
 
 # promise: R8
 @pytest.mark.parametrize("loader", ["torchs", "spdls"])
-def test_a_fork_gets_an_error_for_an_epoch_and_can_begin_another(loader):
+def test_a_forked_child_starts_a_new_epoch(loader):
     program = (
         WORKERS_ASLEEP.format(loader=loader)
         + """
@@ -137,12 +137,12 @@ def test_a_fork_gets_an_error_for_an_epoch_and_can_begin_another(loader):
     assert python(program) == ""
 
 
-def test_stubs_are_packed():
+def test_the_package_contains_stubs():
     files = {path.name for path in pathlib.Path(spdl_rs.__file__).parent.iterdir()}
     assert {"py.typed", "_spdl_rs.pyi"} <= files
 
 
-def test_ctrl_c_while_a_loader_imports_numpy_is_heard_behind_it(photos):
+def test_ctrl_c_during_the_numpy_import_is_delayed(photos):
     program = """
         import signal, sys, spdl_rs
 

@@ -1,4 +1,4 @@
-"""Whose memory it is, and for how long."""
+"""Ownership and lifetime of batch memory."""
 
 import gc
 import time
@@ -14,7 +14,7 @@ def native_of(array):
     return base
 
 
-def test_nothing_is_copied(photos):
+def test_arrays_share_native_memory(photos):
     images, labels = next(iter(spdl_rs.ImageLoader(photos, batch_size=4, size=32)))
     for array in (images, labels):
         again = numpy.asarray(native_of(array))
@@ -41,14 +41,14 @@ def test_arrays_outlive_the_loader(many):
     assert (row == expected).all()
 
 
-def test_batches_that_are_held_never_share_memory(many):
+def test_live_batches_do_not_overlap(many):
     batches = list(spdl_rs.ImageLoader(many, batch_size=3, size=32))
     arrays = [array for batch in batches for array in batch]
     spans = sorted((array.ctypes.data, array.ctypes.data + array.nbytes) for array in arrays)
     assert all(end <= start for (_, end), (start, _) in zip(spans, spans[1:]))
 
 
-def test_writing_to_a_batch_changes_no_other(many):
+def test_batches_are_independent(many):
     plain = [images.copy() for images, _ in spdl_rs.ImageLoader(many, batch_size=4, size=32)]
     for (images, labels), expected in zip(
         spdl_rs.ImageLoader(many, batch_size=4, size=32), plain, strict=True
@@ -59,16 +59,16 @@ def test_writing_to_a_batch_changes_no_other(many):
         labels[...] = -9
 
 
-def test_memory_goes_back_and_is_used_again(photos):
+def test_buffers_are_reused(photos):
     paths = [photos / "cat" / "1.png"] * 200
     batches = iter(spdl_rs.ImageLoader(paths, batch_size=2, size=64))
     assert sum(1 for _ in batches) == 100
     buffers = batches.stats()["buffers"]
-    # 100 batches of two arrays in as many buffers as were alive at once.
+    # 100 batches of two arrays use as few buffers as are alive at a time.
     assert buffers["allocations"] < 24, buffers
 
 
-def test_memory_is_held_as_long_as_any_view_is(photos):
+def test_views_keep_batch_memory_alive(photos):
     batches = iter(spdl_rs.ImageLoader([photos / "cat" / "1.png"], batch_size=1, size=64))
 
     def live_bytes():
@@ -87,9 +87,9 @@ def test_memory_is_held_as_long_as_any_view_is(photos):
     assert live_bytes() == 0
 
 
-def test_large_files_are_read_a_few_ahead(photos, tmp_path):
+def test_large_files_limit_the_prefetch(photos, tmp_path):
     path = tmp_path / "large.png"
-    # Zeros behind an image do not matter.
+    # Bytes after the end of the image are ignored.
     path.write_bytes((photos / "cat" / "1.png").read_bytes().ljust(4 << 20, b"\0"))
     with iter(spdl_rs.ImageLoader([path] * 2000, batch_size=10, size=64, threads=1)) as batches:
         next(batches)
@@ -97,18 +97,18 @@ def test_large_files_are_read_a_few_ahead(photos, tmp_path):
         def fetched():
             return batches.stats()["stages"][1]["items"]
 
-        # Until nothing more is read: nobody takes the next batch.
+        # Wait until reading stops, because no batch is consumed.
         before = -1
         while before != fetched():
             before = fetched()
             time.sleep(0.3)
         assert before < 2000
         queue = batches.stats()["queues"][1]
-        # There is a place for each of 16, but no room for more than 16 MiB.
+        # The queue has 16 slots, but the memory budget is 16 MiB.
         assert queue["capacity"] == 16 and 1 <= queue["len"] <= 4
 
 
-def test_batches_beyond_the_memory_are_refused(photos):
+def test_batches_larger_than_memory_are_an_error(photos):
     paths = [photos / "cat" / "1.png"] * 2**20
     loader = spdl_rs.ImageLoader(paths, batch_size=2**20, size=2**14, layout="nchw-f32")
     with pytest.raises(spdl_rs.LimitExceededError, match="batches of 1048576 images"):

@@ -1,4 +1,4 @@
-"""The programs of docs/migrating.md print what it says."""
+"""The programs of docs/migrating.md print the documented output."""
 
 import importlib.util
 import pathlib
@@ -22,7 +22,7 @@ def clean():
         del sys.modules[name]
 
 
-def test_there_are_programs():
+def test_all_programs_of_the_guide_are_found():
     assert len(PROGRAMS) == GUIDE.read_text("utf-8").count("```python") == 4
 
 
@@ -34,7 +34,7 @@ def test_there_are_programs():
     ],
     ids=range(len(PROGRAMS)),
 )
-def test_programs_of_the_guide_print_what_it_says(program, printed, capsys):
+def test_programs_of_the_guide_print_the_documented_output(program, printed, capsys):
     if "import torch\n" in program:
         pytest.importorskip("torch", reason="PyTorch is not installed")
     if "compat.install()" in program and importlib.util.find_spec("spdl") is not None:

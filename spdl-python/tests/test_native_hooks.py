@@ -1,4 +1,4 @@
-"""Native operators where hooks, queues and merge functions of the user's are."""
+"""Native operators combined with hooks, queue classes and merge functions of the user."""
 
 import contextlib
 import threading
@@ -37,7 +37,7 @@ class Recorder(TaskHook):
 
 
 def images(paths, *, batch=16):
-    """All four operators, and what they give without anything around them."""
+    """A pipeline of all four operators."""
     decode, augment = DecodeImage(SIZE, train=True, seed=2), AugmentImage(ColorJitter(0.5), seed=3)
     builder = native(zip(paths, range(40)), decode).pipe(augment, output_order="input")
     return builder.aggregate(BatchImages(batch))
@@ -47,7 +47,7 @@ def flat(batches):
     return [array for batch in batches for array in batch]
 
 
-def test_hooks_of_native_stages_are_run_around_each_item(many):
+def test_hooks_run_around_each_item_of_native_stages(many):
     paths = files(many)[:6]
     events = []
     pipeline = build(images(paths), task_hook_factory=lambda info: [Recorder(info, events)])
@@ -65,19 +65,19 @@ def test_hooks_of_native_stages_are_run_around_each_item(many):
     assert_no_threads()
 
 
-def test_a_hook_that_fails_is_a_failure_of_the_item(many):
-    class UnpicklableDataset(TaskHook):
+def test_a_failing_hook_fails_the_item(many):
+    class FailingHook(TaskHook):
         @contextlib.asynccontextmanager
         async def task_hook(self, input_item=None):
             raise OSError("refused")
             yield
 
     builder = source(files(many)[:1]).pipe(Fetch())
-    error = failure_of(builder, max_failures=0, task_hook_factory=lambda info: [UnpicklableDataset()])
+    error = failure_of(builder, max_failures=0, task_hook_factory=lambda info: [FailingHook()])
     assert type(error) is OSError
 
 
-def test_only_stages_with_hooks_are_called_as_functions(many):
+def test_only_stages_with_hooks_are_not_native(many):
     def factory(info):
         return [TaskStatsHook(info)] if info.stage_name == "AugmentImage" else []
 
@@ -91,7 +91,7 @@ def test_only_stages_with_hooks_are_called_as_functions(many):
     assert "Not run in Rust" not in str(build(images(paths)))
 
 
-def test_hooks_that_measure_count_what_native_stages_did(many, tmp_path):
+def test_stats_hooks_count_items_of_native_stages(many, tmp_path):
     hooks = {}
 
     def factory(info):
@@ -105,8 +105,8 @@ def test_hooks_that_measure_count_what_native_stages_did(many, tmp_path):
     assert hooks["DecodeImage"].num_tasks == 5
 
 
-class Doubling(AsyncQueue):
-    """A queue that is not the engine's: it works in a way of its own."""
+class CustomQueue(AsyncQueue):
+    """A queue class that disables the engine's queue, because it overrides `put`."""
 
     async def put(self, item):
         await super().put(item)
@@ -114,7 +114,7 @@ class Doubling(AsyncQueue):
 
 def test_native_stages_work_between_queues_of_the_user(many):
     paths = files(many)
-    pipeline = build(images(paths), queue_class=Doubling)
+    pipeline = build(images(paths), queue_class=CustomQueue)
     assert_same(flat(list(pipeline)), flat(run(images(paths))))
     assert "Not run in Rust because of hooks or queues: Fetch, DecodeImage" in str(pipeline)
     assert_no_threads()
@@ -123,16 +123,16 @@ def test_native_stages_work_between_queues_of_the_user(many):
 def test_failures_of_native_stages_count_for_all_runs_between_queues(many, tmp_path):
     missing = [str(tmp_path / f"{at}.png") for at in range(2)]
     builder = source([*missing, *files(many)]).pipe(Fetch()).pipe(identity)
-    assert len(run(builder, queue_class=Doubling, max_failures=2)) == 40
+    assert len(run(builder, queue_class=CustomQueue, max_failures=2)) == 40
     builder = source([*missing, *files(many)]).pipe(Fetch()).pipe(identity)
     with pytest.raises(PipelineFailure):
-        run(builder, queue_class=Doubling, max_failures=1)
-    # A budget of its own is not that of all.
+        run(builder, queue_class=CustomQueue, max_failures=1)
+    # A stage with its own budget does not count against the total.
     builder = source([*missing, *files(many)]).pipe(Fetch(), max_failures=2).pipe(identity)
-    assert len(run(builder, queue_class=Doubling, max_failures=0)) == 40
+    assert len(run(builder, queue_class=CustomQueue, max_failures=0)) == 40
 
 
-def test_native_stages_work_in_front_of_and_behind_functions_that_merge(many):
+def test_native_stages_work_around_merge_functions(many):
     paths = files(many)
 
     async def in_turn(info, inputs, output):
@@ -159,7 +159,7 @@ def test_native_stages_work_in_front_of_and_behind_functions_that_merge(many):
     assert_no_threads()
 
 
-def test_native_stages_on_paths_have_hooks_too(many):
+def test_hooks_run_in_native_stages_on_paths(many):
     events = []
     paths = files(many)[:4]
     builder = source(paths).path_variants(
@@ -167,12 +167,12 @@ def test_native_stages_on_paths_have_hooks_too(many):
     )
     factory = lambda info: [Recorder(info, events)] if info.stage_name == "read" else []  # noqa: E731
     found = run(builder, task_hook_factory=factory)
-    # What follows a stage with hooks is native all the same.
+    # The stage after a stage with hooks remains native.
     assert [image.shape for image in found] == [(SIZE, SIZE, 3)] * 4
     assert sorted(event[2] for event in events if event[1] == "before") == paths
 
 
-def test_hooks_end_with_a_pipeline_that_is_left_early(many):
+def test_stage_hooks_end_when_the_pipeline_is_stopped(many):
     events = []
     begun = threading.Event()
 

@@ -1,4 +1,4 @@
-"""Native operators one by one: what they give, take and refuse, and what they are."""
+"""Native operators: results, arguments, errors and representation."""
 
 import copy
 import doctest
@@ -16,11 +16,11 @@ from pipelines import build, identity, run, source
 from spdl_rs.io import Array, AugmentImage, BatchImages, DecodeImage, Fetch
 from spdl_rs.pipeline.defs import Pipe
 
-# What comes out.
+# Results.
 
 
 @pytest.mark.parametrize("layout", ["nhwc-u8", "nchw-f32", "nhwc-f16"])
-def test_batches_are_those_of_the_image_loader(many, layout):
+def test_batches_equal_those_of_the_image_loader(many, layout):
     paths = files(many)
     builder = native(zip(paths, range(40)), DecodeImage(SIZE, layout=layout))
     found = run(builder.aggregate(BatchImages(16)))
@@ -29,7 +29,7 @@ def test_batches_are_those_of_the_image_loader(many, layout):
         assert_same([batch[at] for batch in found], [batch[at] for batch in expected])
 
 
-def test_random_crops_are_those_of_the_image_loader_in_each_epoch(many):
+def test_random_crops_equal_those_of_the_image_loader(many):
     paths = files(many)
     decode = DecodeImage(SIZE, train=True, seed=7)
     builder = native(paths, decode, continuous=True).aggregate(BatchImages(16))
@@ -41,7 +41,7 @@ def test_random_crops_are_those_of_the_image_loader_in_each_epoch(many):
     assert (epochs[0][0][0] != epochs[1][0][0]).any()
 
 
-def test_single_images_are_those_of_the_image_loader_too(many):
+def test_single_images_equal_those_of_the_image_loader(many):
     paths = files(many)
     decode = DecodeImage(SIZE, train=True, seed=7)
     first, second = (
@@ -53,7 +53,7 @@ def test_single_images_are_those_of_the_image_loader_too(many):
     assert_same(called, [images[0] for images in second])
 
 
-def test_several_outputs_of_one_item_have_random_crops_of_their_own(photos):
+def test_outputs_of_one_item_have_different_crops(photos):
     data = (photos / "cat" / "1.png").read_bytes()
 
     def thrice(item):
@@ -63,7 +63,7 @@ def test_several_outputs_of_one_item_have_random_crops_of_their_own(photos):
     assert len({crop.tobytes() for crop in crops}) == 3
 
 
-def test_labels_ride_along_and_come_only_where_they_were_given(photos):
+def test_labels_are_forwarded_if_given(photos):
     paths = files(photos)
     labels = [-5, 2**62, numpy.int64(3), True]
     expected = [-5, 2**62, 3, 1]
@@ -78,7 +78,7 @@ def test_labels_ride_along_and_come_only_where_they_were_given(photos):
     assert images.shape == (4, SIZE, SIZE, 3)
 
 
-def test_fetch_gives_the_bytes_of_any_path(photos):
+def test_fetch_reads_any_path_type(photos):
     path = photos / "cat" / "1.png"
     for given in (path, str(path), bytes(path)):
         (data,) = run(source([given]).pipe(Fetch()))
@@ -86,7 +86,7 @@ def test_fetch_gives_the_bytes_of_any_path(photos):
         assert Fetch()(given).tobytes() == path.read_bytes()
 
 
-def test_decode_takes_whatever_shows_its_bytes(photos):
+def test_decode_accepts_any_buffer(photos):
     path = photos / "cat" / "1.png"
     data = path.read_bytes()
     array = Array((len(data),), "uint8")
@@ -96,12 +96,12 @@ def test_decode_takes_whatever_shows_its_bytes(photos):
     expected = [decode(data)] * len(given)
     assert_same([decode(one) for one in given], expected)
     assert_same(run(source(given).pipe(decode, output_order="input")), expected)
-    # What is a part of other bytes is only that part.
+    # A slice of a buffer is only that slice.
     part = memoryview(b"x" + data + b"x")[1:-1]
     assert_same(run(source([part]).pipe(decode)), expected[:1])
 
 
-def test_bytes_that_change_later_are_not_seen(photos):
+def test_mutable_bytes_are_copied(photos):
     data = bytearray((photos / "cat" / "1.png").read_bytes())
     expected = DecodeImage(SIZE)(bytes(data))
     gate = threading.Event()
@@ -117,7 +117,7 @@ def test_bytes_that_change_later_are_not_seen(photos):
         gate.set()
 
 
-def test_arrays_may_be_kept_and_written_to(many):
+def test_batches_may_be_kept_and_modified(many):
     paths = files(many)
     kept = run(native(paths, DecodeImage(SIZE)).aggregate(BatchImages(4)))
     copies = [batch.copy() for batch in kept]
@@ -129,10 +129,10 @@ def test_arrays_may_be_kept_and_written_to(many):
     assert_same(kept[1:], copies[1:])
 
 
-# The objects.
+# Operators as values.
 
 
-def test_operators_are_values():
+def test_operators_compare_hash_and_pickle_by_value():
     for op, other in [
         (Fetch(max_bytes=9), Fetch()),
         (DecodeImage(64, train=True, layout="nchw-f32", seed=3), DecodeImage(64)),
@@ -164,7 +164,7 @@ def test_operators_are_values():
         (lambda: BatchImages(1, drop_last=None), TypeError),
     ],
 )
-def test_arguments_are_checked_at_once(make, kind):
+def test_invalid_operator_arguments_are_errors(make, kind):
     with pytest.raises(kind):
         make()
 
@@ -192,7 +192,7 @@ def gray(height, value=0, width=3):
 
 
 @pytest.mark.parametrize("at", [0, 2, 3])
-def test_of_a_batch_only_the_images_are_dropped_that_are_not_like_the_others(at, caplog):
+def test_mismatched_images_of_a_batch_are_dropped(at, caplog):
     images = [gray(2, value) for value in range(7)]
     images.insert(at, gray(9, 99))
     builder = source(images).pipe(identity).aggregate(BatchImages(4))
@@ -205,7 +205,7 @@ def test_of_a_batch_only_the_images_are_dropped_that_are_not_like_the_others(at,
     assert failure.levelname == "ERROR"
 
 
-def test_an_image_that_is_not_like_the_others_is_one_failure():
+def test_a_mismatched_image_counts_as_one_failure():
     images = [gray(2), gray(9), gray(2), gray(2)]
     pipeline = build(source(images).aggregate(BatchImages(2)), max_failures=1)
     with pipeline.auto_stop():
@@ -214,7 +214,7 @@ def test_an_image_that_is_not_like_the_others_is_one_failure():
     assert [stage["failures"] for stage in told if "aggregate" in stage["name"]] == [1]
 
 
-def test_images_that_are_not_alike_are_told_by_their_places_and_shapes():
+def test_the_mismatch_error_lists_indices_and_shapes():
     images = [gray(2)] * 6 + [gray(at) for at in range(3, 8)]
     with pytest.raises(ValueError) as raised:
         BatchImages(2)(images)
@@ -229,7 +229,7 @@ def test_images_that_are_not_alike_are_told_by_their_places_and_shapes():
         BatchImages(2)([images[0], images[0], (images[0], 5)])
 
 
-def test_what_is_no_pair_of_an_image_and_a_label_is_told_where_it_comes():
+def test_an_invalid_pair_is_an_error_of_accumulate():
     images = [gray(2), (gray(2), 1, 2), gray(2)]
     aggregator = BatchImages(2)
     assert aggregator.accumulate(images[0]) is None
@@ -238,7 +238,7 @@ def test_what_is_no_pair_of_an_image_and_a_label_is_told_where_it_comes():
     assert aggregator.accumulate(images[2]).shape == (2, 2, 3)
 
 
-def test_print_marks_what_is_native():
+def test_repr_marks_native_stages():
     builder = source([1]).pipe(identity).pipe(Fetch()).pipe(DecodeImage(SIZE))
     builder = builder.aggregate(BatchImages(2)).pipe(identity).aggregate(BatchImages(3)).add_sink()
     for text in (repr(builder), str(builder.build(num_threads=1))):
@@ -263,6 +263,6 @@ def test_the_examples_in_docstrings_run(photos, tmp_path, monkeypatch):
         (BatchImages, r"BatchImages\(\.\.\.\)"),
     ],
 )
-def test_the_class_of_an_operator_is_no_stage(operator, example):
+def test_an_operator_class_as_stage_is_an_error(operator, example):
     with pytest.raises(TypeError, match=f"is a class; pass an instance, for example {example}$"):
         Pipe(operator)

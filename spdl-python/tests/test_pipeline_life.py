@@ -340,11 +340,11 @@ def wait_for(functions):
         p.start()
     for _ in range(functions):
         begun.acquire(timeout=50)
-class RecordingHook(logging.StreamHandler):
+class RecordingHandler(logging.StreamHandler):
     def emit(self, record):
         super().emit(record)
         over.set()
-logging.getLogger().addHandler(RecordingHook())
+logging.getLogger().addHandler(RecordingHandler())
 _ending._WARN_AFTER_S = 0.0
 """
 

@@ -35,13 +35,13 @@ from spdl_rs.pipeline import (
 from spdl_rs.pipeline.defs import Aggregator
 
 
-class RecordingHook(StatsQueue):
+class RecordingQueue(StatsQueue):
     """Writes down what it is told."""
 
     told = []
 
     async def interval_stats_callback(self, stats):
-        RecordingHook.told.append((self.info.stage_name, stats))
+        RecordingQueue.told.append((self.info.stage_name, stats))
 
 
 class Used(StatsQueue):
@@ -60,7 +60,7 @@ class Used(StatsQueue):
 
 @pytest.fixture(autouse=True)
 def forget():
-    for kept in (RecordingHook.told, Used.seen, Used.told):
+    for kept in (RecordingQueue.told, Used.seen, Used.told):
         kept.clear()
 
 
@@ -105,8 +105,8 @@ def test_s04_a_queue_whose_life_fails_ends_the_pipeline(at):
 
 
 def test_s05_a_queue_is_told_native_numbers_at_the_end():
-    run(source(range(6)).pipe(refuse_odd, name="op"), queue_class=RecordingHook)
-    told = {name: stats for name, stats in RecordingHook.told}
+    run(source(range(6)).pipe(refuse_odd, name="op"), queue_class=RecordingQueue)
+    told = {name: stats for name, stats in RecordingQueue.told}
     assert {name: stats.num_items for name, stats in told.items()} == {
         "src": 6,
         "sink": 3,
@@ -119,42 +119,42 @@ def test_s05_a_queue_is_told_native_numbers_at_the_end():
 
 @pytest.mark.parametrize("op", [identity_async, twice, twice_async])
 def test_s05_a_queue_counts_what_comes_out_of_its_stage(op):
-    run(source([1, 2]).pipe(op, name="op").pipe(identity), queue_class=RecordingHook)
+    run(source([1, 2]).pipe(op, name="op").pipe(identity), queue_class=RecordingQueue)
     expected = 2 if op is identity_async else 4
-    assert dict(RecordingHook.told)["op"].num_items == expected
+    assert dict(RecordingQueue.told)["op"].num_items == expected
 
 
 def test_s05_a_queue_does_not_count_what_its_stage_drops():
     async def even(item):
         return None if item % 2 else item
 
-    run(source(range(6)).pipe(even, name="op").pipe(identity), queue_class=RecordingHook)
-    assert dict(RecordingHook.told)["op"].num_items == 3
+    run(source(range(6)).pipe(even, name="op").pipe(identity), queue_class=RecordingQueue)
+    assert dict(RecordingQueue.told)["op"].num_items == 3
 
 
 def test_s05_a_queue_without_an_interval_is_told_once_whatever_is_logged(caplog):
     caplog.set_level(logging.INFO, "spdl_rs.pipeline")
-    run(source(range(15)).pipe(sleepy), queue_class=RecordingHook, report_stats_interval=0.05)
-    told = [stats.num_items for name, stats in RecordingHook.told if name == "sink"]
+    run(source(range(15)).pipe(sleepy), queue_class=RecordingQueue, report_stats_interval=0.05)
+    told = [stats.num_items for name, stats in RecordingQueue.told if name == "sink"]
     assert told == [15]
     assert sum("tasks" in message for message in caplog.messages) >= 3
 
 
 def test_s05_stages_are_logged_at_the_end_only_whatever_queues_are_told(caplog):
     caplog.set_level(logging.INFO, "spdl_rs.pipeline")
-    run(source(range(15)).pipe(sleepy), queue_class=functools.partial(RecordingHook, interval=0.05))
+    run(source(range(15)).pipe(sleepy), queue_class=functools.partial(RecordingQueue, interval=0.05))
     assert sum("15 tasks" in message for message in caplog.messages) == 1
     assert sum("tasks" in message for message in caplog.messages) == 1
 
 
 def test_s05_intervals_add_up_to_the_whole():
-    queue_class = functools.partial(RecordingHook, interval=0.05)
+    queue_class = functools.partial(RecordingQueue, interval=0.05)
     run(source(range(15)).pipe(sleepy), queue_class=queue_class)
-    counts = [stats.num_items for name, stats in RecordingHook.told if name == "sink"]
+    counts = [stats.num_items for name, stats in RecordingQueue.told if name == "sink"]
     assert len(counts) >= 3 and sum(counts) == 15 and max(counts) < 15
 
 
-@pytest.mark.parametrize("queue_class", [RecordingHook, Used])
+@pytest.mark.parametrize("queue_class", [RecordingQueue, Used])
 def test_s05_waits_and_occupancy_tell_which_side_is_slow(queue_class):
     items = range(20)
     list_of = queue_class.told

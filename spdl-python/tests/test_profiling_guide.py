@@ -26,13 +26,13 @@ def clean(monkeypatch, folder):
     _tracing.gc.callbacks[:] = before
 
 
-def test_there_are_programs():
+def test_all_programs_of_the_guide_are_found():
     assert len(PROGRAMS) == TEXT.count("```python") == 5
 
 
 # In their order: one reads the trace that another writes.
 @pytest.mark.parametrize("at", range(5))
-def test_programs_of_the_guide_print_what_it_says(at, capsys):
+def test_programs_of_the_guide_print_the_documented_output(at, capsys):
     program, printed = PROGRAMS[at]
     exec(program, {"__name__": "program"})
     out = capsys.readouterr().out

@@ -84,11 +84,11 @@ def test_without_workers_the_loop_is_told_that_it_makes_its_batches_itself():
 
 
 def test_what_the_data_set_raises_is_counted_without_workers():
-    class UnpicklableDataset(Slow):
+    class FailingDataset(Slow):
         def __getitem__(self, index):
             raise KeyError(index)
 
-    loader = make(UnpicklableDataset())
+    loader = make(FailingDataset())
     with pytest.raises(KeyError):
         next(iter(loader))
     (fetch,) = loader.stats()["stages"]
