@@ -109,7 +109,7 @@ def test_g04_a_batch_without_arrays_is_returned_unchanged(stub):
 
 @pytest.mark.parametrize("dtype", ["O", "U3", "S3", "M8[s]", "V4"])
 def test_g04_arrays_of_unsupported_dtypes_are_errors(stub, dtype):
-    with pytest.raises(TypeError, match="cannot be put on a device"):
+    with pytest.raises(TypeError, match="cannot be uploaded to a device"):
         transfer_tensor([numpy.zeros(3), numpy.zeros(2, dtype)])
 
 
@@ -132,7 +132,7 @@ def test_g04_local_rank_selects_the_device(stub, monkeypatch):
     monkeypatch.setenv("LOCAL_RANK", "0")
     assert transfer_tensor(numbers(1)).device == "cuda:0"
     monkeypatch.setenv("LOCAL_RANK", "1")
-    with pytest.raises(RuntimeError, match="LOCAL_RANK is 1, and there are 1 devices"):
+    with pytest.raises(RuntimeError, match="LOCAL_RANK is 1, but there are 1 CUDA devices"):
         transfer_tensor(numbers(1))
     assert transfer_tensor(numbers(1), device="cuda:0").device == "cuda:0"
     monkeypatch.setenv("LOCAL_RANK", "x")

@@ -433,7 +433,7 @@ def test_g08_frames_are_convertible_after_a_release(decoding):
     spdl_rs.cuda.release()
     assert_same(nv12_to_rgb(frames), expected)
     assert_same(nv12_to_rgb(frames, device_config=cuda_config(0, stream=4096)), expected)
-    with pytest.raises(ValueError, match="of CUDA device 1, and the array lies on device 0"):
+    with pytest.raises(ValueError, match="for CUDA device 1, but the array is on device 0"):
         nv12_to_rgb(frames, device_config=cuda_config(1))
     with pytest.raises(TypeError, match="cuda_config"):
         nv12_to_rgb(frames, device_config=0)

@@ -172,7 +172,7 @@ def test_r01_a_missing_end_is_an_error_by_default():
     archive = archive_of()
     archive = archive[: -(-len(archive.rstrip(b"\0")) // 512) * 512]
     for source in [bytes, io.BytesIO]:
-        with pytest.raises(spdl_rs.TruncatedError, match="end marker"):
+        with pytest.raises(spdl_rs.TruncatedError, match="end-of-archive marker"):
             contents(source(archive))
         assert contents(source(archive), accept_missing_end=True) == FILES
 

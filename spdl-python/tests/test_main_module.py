@@ -71,7 +71,7 @@ def test_x01_a_program_without_a_file_is_an_error_with_advice(name):
     body = IMPORTS + DEFINITIONS + RUNS[name].replace("METHOD", "'spawn'")
     code, _, error = run(["-c", body])
     assert code == 1 and "AttributeError: Can't get attribute '" in error
-    assert "define functions and classes in a module, and import it" in error
+    assert "define functions and classes in a module and import it" in error
 
 
 @pytest.mark.parametrize("method", METHODS)

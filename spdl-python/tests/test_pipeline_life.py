@@ -151,7 +151,7 @@ def test_l04_a_negative_timeout_is_refused():
     pipeline = build(source([1]))
     with pipeline.auto_stop():
         for wait in (pipeline.get_item, pipeline.get_iterator):
-            with pytest.raises(ValueError, match=r"timeout must not be negative, and is -1\.0"):
+            with pytest.raises(ValueError, match=r"timeout must not be negative, not -1\.0"):
                 wait(timeout=-1)
         assert pipeline.get_item(timeout=20) == 1
 
@@ -195,7 +195,7 @@ def test_l06_a_loop_that_was_left_is_gone_on_with():
         if item == 2:
             break
     assert list(pipeline) == [3, 4, 5]
-    with pytest.warns(UserWarning, match="has ended, and has no items"):
+    with pytest.warns(UserWarning, match="has ended and has no items"):
         assert list(pipeline) == []
 
 
@@ -474,8 +474,9 @@ wait_for(4)
         output, errors = process.communicate(timeout=60)
     assert output == "" and process.returncode == 0
     (line,) = errors.splitlines()
-    assert line.startswith("the process ends, and waits for functions of pipelines"), line
-    assert "for 10 s at most: " in line
+    assert line.startswith("the process is exiting and waits at most 10 s for running functions"), (
+        line
+    )
     assert "stage slow, load at <string>:" in line and "slow at <string>:" in line
     assert line.count("stage Dataset, __getitem__ at <string>:") == 2
 

@@ -109,7 +109,9 @@ def telling(diagnosis, waited_s=0.0):
 
 def test_workers_that_limit_are_told_as_workers():
     said = combine([telling('The CPU is the bottleneck: 2 threads, all in stage "{1}".')])
-    assert said["diagnosis"].startswith("The workers limit: all 2 are busy 97 % of the time.")
+    assert said["diagnosis"].startswith(
+        "The workers are the bottleneck: all 2 are busy 97 % of the time."
+    )
     assert "num_workers" in said["diagnosis"]
 
 

@@ -119,8 +119,9 @@ def _diagnosis(slowest: Statistics, stages: Sequence[StageStatistics], threads: 
     if diagnosis.startswith(_BUSY):
         share = stages[-1]["busy_share"]
         return (
-            f"The workers limit: all {threads} are busy {100 * share:.0f} % of the time. More workers "
-            "(num_workers) help if samples wait, for example for files, or compute without the GIL."
+            f"The workers are the bottleneck: all {threads} are busy {100 * share:.0f} % of the time. "
+            "More workers (num_workers) help if samples wait, for example for files, or release the "
+            "GIL."
         )
     for stage in slowest["stages"]:
         diagnosis = diagnosis.replace(stage["name"], _name(stage["name"]))
