@@ -1,4 +1,4 @@
-//! Data pipelines for training: scheduler, batches, order, resume and statistics, in threads.
+//! Data-loading pipelines for training: scheduling, batching, ordering, resuming and statistics.
 //!
 //! ```text
 //! Source ──► fetch ──► decode ──► transform ──► batch ──► consumer
@@ -12,8 +12,9 @@
 //! * A [`Fill`] computes and writes its result into a slot of a [`Batch`].
 //! * An [`AsyncStage`] waits for a network or a disk, with many items in flight on a [`Runtime`].
 //!
-//! This crate opens no files, decodes no media and needs no async runtime. `spdl-io`, `spdl-media` and
-//! `spdl-cuda` implement its traits; so can any other crate. Terms are defined in the [glossary].
+//! This crate opens no files, decodes no media and needs no async runtime. `spdl-io`, `spdl-media`
+//! and `spdl-cuda` implement its traits; so can any other crate. Terms are defined in the
+//! [glossary].
 //!
 //! ```
 //! use spdl_core::{
@@ -70,8 +71,8 @@
 //! | resume a run | [`Pipeline::state`], [`resume`](PipelineBuilder::resume), `StateFile` (feature `serde`), [`State::combine`] for another world size |
 //! | observe a run | [`Pipeline::statistics`], [`every`](PipelineBuilder::every), [`hook`](PipelineBuilder::hook), [`profile`](PipelineBuilder::profile), [`definition`](PipelineBuilder::definition) |
 //!
-//! The root has the names that most programs use. All others are in the module of their room: [`source`],
-//! [`stage`], [`memory`], [`resume`], [`observe`], [`runtime`], [`pipeline`].
+//! The root has the names that most programs use. All others are in the module of their room:
+//! [`source`], [`stage`], [`memory`], [`resume`], [`observe`], [`runtime`], [`pipeline`].
 //!
 //! An endless pipeline whose batches never mix two epochs:
 //!

@@ -105,7 +105,7 @@ impl Control {
         match self.stage_control(stage).map(|control| &control.handle) {
             Some(ConcurrencyControl::Dedicated(pool)) => pool.resize(concurrency)?,
             Some(ConcurrencyControl::Executor(pool)) => {
-                pool.resize(concurrency.max(pool.wanted()))?
+                pool.resize(concurrency.max(pool.target()))?
             }
             _ => {}
         }

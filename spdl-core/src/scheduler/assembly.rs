@@ -89,7 +89,7 @@ pub(crate) enum Finished {
     Batch(Batch, Vec<LineageNode>, Option<Reservation>),
     /// End of this epoch.
     EpochEnd(u64),
-    /// The batch is empty, or incomplete and not wanted; these samples are left out. The
+    /// The batch is empty, or incomplete and `drop_last` is set; these samples are left out. The
     /// reservation is dropped outside the lock, since that wakes waiting threads.
     Discarded(Vec<LineageNode>, Option<Reservation>),
     /// The batch could not be built.
@@ -352,9 +352,9 @@ impl Assembly {
     fn finish_front(&mut self) {
         let Some(mut batch) = self.batches.pop_front() else { return };
         let len = batch.members.len();
-        let unwanted = len < self.layout.batch_size() && self.layout.drops_last();
+        let drops_incomplete = len < self.layout.batch_size() && self.layout.drops_last();
         let reservation = batch.reservation.take();
-        self.finished.push(if len == 0 || unwanted || self.halted {
+        self.finished.push(if len == 0 || drops_incomplete || self.halted {
             let members = std::mem::take(&mut batch.members);
             batch.discard();
             Finished::Discarded(members, reservation)

@@ -203,8 +203,8 @@ where
             driver.window = None;
             return;
         }
-        let unready = || self.output.empty_time();
-        if !window.completed(Instant::now(), in_flight, failed, unready) {
+        let starved = || self.output.empty_time();
+        if !window.completed(Instant::now(), in_flight, failed, starved) {
             return;
         }
         let size = window.size();
@@ -212,8 +212,8 @@ where
         self.make_room(tuning, size);
     }
 
-    /// Sets the output queue to twice the window, since a full queue accepts items again when half of it
-    /// is free.
+    /// Sets the output queue to twice the window, since a full queue accepts items again when half
+    /// of it is free.
     fn make_room(&self, tuning: &Tuning, size: usize) {
         match tuning {
             Tuning::Queue => self.output.resize(size.saturating_mul(2)),
@@ -245,8 +245,8 @@ where
                         Poll::Ready(places) => driver.places = places,
                     }
                 }
-                let most = driver.places.min(free);
-                match self.input.poll_run(most, &mut driver.incoming, cx) {
+                let max = driver.places.min(free);
+                match self.input.poll_run(max, &mut driver.incoming, cx) {
                     Poll::Ready(None) => {}
                     Poll::Ready(Some(Next::EpochEnd(epoch))) => {
                         driver.places -= 1;

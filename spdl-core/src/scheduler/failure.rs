@@ -16,7 +16,8 @@ const MAX_FATAL: usize = 16;
 
 /// Failure policy of a stage: what to do with an item that fails.
 ///
-/// The next item takes the place of a dropped one, so all batches of an epoch but the last are full.
+/// The next item takes the place of a dropped one, so all batches of an epoch but the last are
+/// full.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
@@ -31,11 +32,11 @@ pub enum OnError {
         /// How many items may fail; one more failure ends the pipeline. `None`: no limit.
         at_most: Option<u64>,
     },
-    /// A failed item is dropped, counted and listed, up to a share of all items. The share is checked
-    /// at each failure from the 100th item on, and at the end.
+    /// A failed item is dropped, counted and listed, up to a share of all items. The share is
+    /// checked at each failure from the 100th item on, and at the end.
     SkipShare {
-        /// The largest share of items that may fail, in (0, 1], of the items that the stage has tried.
-        /// If stages share the policy, the stage that has tried most items counts.
+        /// The largest share of items that may fail, in (0, 1], of the items that the stage has
+        /// tried. If stages share the policy, the stage that has tried most items counts.
         at_most: f64,
     },
 }
@@ -213,8 +214,8 @@ impl Failures {
         verdict
     }
 
-    /// Records an item's error that ends the pipeline. On a route the item's ticket fails too, so that
-    /// the error takes effect at its place in the order.
+    /// Records an item's error that ends the pipeline. On a route the item's ticket fails too, so
+    /// that the error takes effect at its place in the order.
     fn halt(&self, header: &ItemHeader, error: Error) -> FailureAction {
         self.raise(error);
         if let Some(ticket) = header.ticket() {

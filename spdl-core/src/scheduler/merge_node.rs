@@ -213,7 +213,9 @@ impl<T: Send + 'static> MergeNode<T> {
             }
             Choice::Branch(at) => {
                 if !progress.open.get(at).copied().unwrap_or(false) {
-                    let message = format!("the merge policy chose branch {at}, which is not open");
+                    let message = format!(
+                        "the merge policy returned branch {at}, which has ended or does not exist"
+                    );
                     return Err(Error::new(ErrorKind::InvalidArgument, message));
                 }
                 Ok(self.take(at, cx).map(|()| true))
@@ -255,7 +257,8 @@ impl<T: Send + 'static> MergeNode<T> {
     }
 }
 
-/// Joins the items of two branches to pairs. An epoch has as many pairs as the shorter branch has items.
+/// Joins the items of two branches to pairs. An epoch has as many pairs as the shorter branch has
+/// items.
 pub(crate) struct ZipNode<A, B> {
     pub(crate) core: StageCore,
     pub(crate) left: ZipInput<A>,

@@ -1,34 +1,36 @@
-//! The scheduler: queues, nodes, and the worker pool that runs stages, nearest to the consumer first.
+//! The scheduler: queues, nodes, and the worker pool that runs stages, nearest to the consumer
+//! first.
 //!
 //! ```text
 //!            runtime (source, async stages)              CPU pool (stages, fills)
 //! source ──► [queue] ──► async stage ──► [queue] ──► stage ──► [queue] ──► fill ──► [queue] ──► consumer
 //! ```
 //!
-//! **CPU stages are nodes.** A free worker visits the nodes from the consumer towards the source and
-//! runs the first ready one. A node is ready if it has input, room for output, and fewer than
-//! `concurrency` instances at work. So finished work leaves first, memory stays low, and concurrency
-//! needs no tuning. A worker that finds no ready node sleeps on the [`Signal`](signal::Signal) until a
-//! queue changes; no thread polls. All stages share one [`WorkerPool`], except stages with
-//! dedicated threads or on the caller's executor.
+//! **CPU stages are nodes.** A free worker visits the nodes from the consumer towards the source
+//! and runs the first ready one. A node is ready if it has input, room for output, and fewer than
+//! `concurrency` instances at work. So finished work leaves first, memory stays low, and
+//! concurrency needs no tuning. A worker that finds no ready node sleeps on the
+//! [`Signal`](signal::Signal) until a queue changes; no thread polls. All stages share one
+//! [`WorkerPool`], except stages with dedicated threads or on the caller's executor.
 //!
-//! **Deadlock freedom.** A node reserves room for its result before it takes its input. A stage that
-//! emits more items waits inside `emit`. Meanwhile its worker runs downstream nodes, which depend on no
-//! upstream node.
+//! **Deadlock freedom.** A node reserves room for its result before it takes its input. A stage
+//! that emits more items waits inside `emit`. Meanwhile its worker runs downstream nodes, which
+//! depend on no upstream node.
 //!
-//! **Async stages are tasks** on a [`Runtime`](crate::Runtime). One driver per stage owns all its futures
-//! in flight, so an item needs neither a thread nor a spawned task. Merges and routes
+//! **Async stages are tasks** on a [`Runtime`](crate::Runtime). One driver per stage owns all its
+//! futures in flight, so an item needs neither a thread nor a spawned task. Merges and routes
 //! ([`merge_node`], [`route_node`]) are tasks as well.
 //!
-//! **The end of an epoch** is a marker that follows the last item through the queues. A node forwards the
-//! marker after all items before it, so epochs never mix.
+//! **The end of an epoch** is a marker that follows the last item through the queues. A node
+//! forwards the marker after all items before it, so epochs never mix.
 //!
-//! **Shutdown.** A queue is *closed* when its producer has finished. Closing propagates downstream, and
-//! items in flight are finished. A queue is *shut* when its items are no longer wanted. Shutting
+//! **Shutdown.** A queue is *closed* when its producer has finished. Closing propagates downstream,
+//! and items in flight are finished. A queue is *shut* when its items are discarded. Shutting
 //! propagates upstream, and items in flight are dropped. A failure that the policy does not allow
-//! shuts the input queue of its stage. That cancels upstream work, while the consumer still receives
-//! downstream results. `stop` shuts all queues, which wakes all waiting threads and tasks.
-//! Failures are recorded before queues change, so a consumer that sees the end also sees the failure.
+//! shuts the input queue of its stage. That cancels upstream work, while the consumer still
+//! receives downstream results. `stop` shuts all queues, which wakes all waiting threads and tasks.
+//! Failures are recorded before queues change, so a consumer that sees the end also sees the
+//! failure.
 //!
 //! | file | what |
 //! |---|---|
@@ -467,8 +469,8 @@ impl StageCore {
         }
     }
 
-    /// Whether an earlier run has already delivered this item as a part of another one. The caller then
-    /// drops the item.
+    /// Whether an earlier run has already delivered this item as a part of another one. The caller
+    /// then drops the item.
     pub(crate) fn passes_over(&self, header: &ItemHeader) -> bool {
         self.shared.ledger.get().is_some_and(|ledger| ledger.ended_before(header))
     }
@@ -480,8 +482,8 @@ impl StageCore {
         }
     }
 
-    /// Ends the stage, before its output queue is closed: calls hooks, and checks the share of failed
-    /// items for the last time.
+    /// Ends the stage, before its output queue is closed: calls hooks, and checks the share of
+    /// failed items for the last time.
     pub(crate) fn end(&self, hooks: &Hooks) {
         if let Err(error) = hooks.ended() {
             self.raise(error);
@@ -517,7 +519,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_on_another_branch_is_not_behind_a_node() {
+    fn nodes_on_different_branches_are_not_downstream_of_each_other() {
         let at = |depth, branches: &[(usize, usize)]| {
             let branches: Vec<_> =
                 branches.iter().map(|&(joint, index)| Branch { joint, index }).collect();

@@ -21,11 +21,12 @@ use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 /// lock. A reorder buffer uses these numbers. (Numbers from the producer would deadlock as soon as
 /// later items fill the queue first.)
 ///
-/// **The end of an epoch** occupies a place like an item. Items after it cannot be taken out before it.
+/// **The end of an epoch** occupies a place like an item. Items after it cannot be taken out before
+/// it.
 ///
-/// **Hysteresis.** A queue that was full accepts items again when half of its items have been taken: one
-/// if the capacity is below 16, at most [`MAX_DRAINED`]. A sleep and a wake-up cost more than many small
-/// items.
+/// **Hysteresis.** A queue that was full accepts items again when half of its items have been
+/// taken: one if the capacity is below 16, at most [`MAX_DRAINED`]. A sleep and a wake-up cost more
+/// than many small items.
 pub(crate) struct Queue<T> {
     state: Mutex<QueueState<T>>,
     /// The workers that put items in; `None` if a task does.
@@ -56,7 +57,7 @@ struct QueueState<T> {
     /// The queue was full, and has not drained far enough since.
     draining: bool,
     /// A worker waits for a place beyond the reserved ones.
-    wanted_beyond: bool,
+    waiter_beyond: bool,
     /// The producer has finished.
     closed: bool,
     /// The consumer has left; items are dropped.
@@ -66,12 +67,13 @@ struct QueueState<T> {
     meter: QueueMeter,
 }
 
-/// A full queue accepts items again after at most this many were taken. A larger number would cause bursts
-/// of requests to a store, and data that is no longer in the CPU caches when it is processed.
+/// A full queue accepts items again after at most this many were taken. A larger number would cause
+/// bursts of requests to a store, and data that is no longer in the CPU caches when it is
+/// processed.
 const MAX_DRAINED: usize = 32;
 
-/// Threads and tasks to wake after a change of a queue. `drop` wakes them, after the lock is released,
-/// since the woken thread may preempt this one.
+/// Threads and tasks to wake after a change of a queue. `drop` wakes them, after the lock is
+/// released, since the woken thread may preempt this one.
 #[must_use = "wakes when dropped"]
 #[derive(Default)]
 pub(crate) struct Wakes<'a> {
@@ -156,7 +158,7 @@ impl<T> Queue<T> {
                 put: 0,
                 taken: 0,
                 draining: false,
-                wanted_beyond: false,
+                waiter_beyond: false,
                 closed: false,
                 shut: false,
                 receiver: None,
@@ -203,39 +205,39 @@ impl<T> Queue<T> {
         self.shut.load(Ordering::SeqCst)
     }
 
-    /// Reserves up to `wanted` places; returns how many.
-    pub(crate) fn reserve(&self, wanted: usize) -> usize {
+    /// Reserves up to `count` places; returns how many.
+    pub(crate) fn reserve(&self, count: usize) -> usize {
         let mut state = self.state.lock();
-        let granted = wanted.min(state.room());
+        let granted = count.min(state.room());
         self.take_room(&mut state, granted);
         granted
     }
 
-    /// Like [`reserve`](Self::reserve), but ignores reservations. For a stage that emits many items for
-    /// one: all places may be reserved for items that wait for this one.
-    pub(crate) fn reserve_beyond(&self, wanted: usize) -> usize {
+    /// Like [`reserve`](Self::reserve), but ignores reservations. For a stage that emits many items
+    /// for one: all places may be reserved for items that wait for this one.
+    pub(crate) fn reserve_beyond(&self, count: usize) -> usize {
         let mut state = self.state.lock();
         let held = state.items.len() + state.ends.len();
-        let granted = wanted.min(state.capacity.saturating_sub(held));
+        let granted = count.min(state.capacity.saturating_sub(held));
         self.take_room(&mut state, granted);
         granted
     }
 
-    /// Whether [`reserve_beyond`](Self::reserve_beyond) would grant a place. If not, the queue wakes the
-    /// workers that put items in when it would.
+    /// Whether [`reserve_beyond`](Self::reserve_beyond) would grant a place. If not, the queue
+    /// wakes the workers that put items in when it would.
     pub(crate) fn has_place_beyond(&self) -> bool {
         let mut state = self.state.lock();
         let has_place = state.items.len() + state.ends.len() < state.capacity;
-        state.wanted_beyond |= !has_place;
+        state.waiter_beyond |= !has_place;
         has_place
     }
 
-    /// Reserves up to `wanted` places, at least one; wakes the task when places are free. Returns 0 if the
-    /// queue is shut.
-    pub(crate) fn poll_reserve(&self, wanted: usize, cx: &Context<'_>) -> Poll<usize> {
+    /// Reserves up to `count` places, at least one; wakes the task when places are free. Returns 0
+    /// if the queue is shut.
+    pub(crate) fn poll_reserve(&self, count: usize, cx: &Context<'_>) -> Poll<usize> {
         let mut state = self.state.lock();
         let free = if state.draining { 0 } else { state.room() };
-        let granted = if state.shut { 0 } else { wanted.min(free) };
+        let granted = if state.shut { 0 } else { count.min(free) };
         if granted == 0 && !state.shut {
             keep_waker(&mut state.sender, cx);
             self.take_room(&mut state, 0);
@@ -267,8 +269,8 @@ impl<T> Queue<T> {
         }
     }
 
-    /// Puts items in and releases `reserved` places, at least as many as there are items. A queue that
-    /// is shut drops the items.
+    /// Puts items in and releases `reserved` places, at least as many as there are items. A queue
+    /// that is shut drops the items.
     pub(crate) fn push(&self, reserved: usize, items: impl Iterator<Item = Item<T>>) -> Wakes<'_> {
         let mut state = self.state.lock();
         state.measure();
@@ -306,8 +308,8 @@ impl<T> Queue<T> {
         something_new: bool,
     ) -> Wakes<'_> {
         let mut room_again = self.publish(&mut state);
-        if state.wanted_beyond && state.items.len() + state.ends.len() < state.capacity {
-            state.wanted_beyond = false;
+        if state.waiter_beyond && state.items.len() + state.ends.len() < state.capacity {
+            state.waiter_beyond = false;
             room_again = true;
         }
         // The last item's taker also wakes those that wait for the end.
@@ -324,10 +326,10 @@ impl<T> Queue<T> {
         }
     }
 
-    /// Takes out up to `most` items of one epoch, oldest first, and returns the number of the first.
-    pub(crate) fn pop(&self, most: usize, into: &mut Vec<Item<T>>) -> Option<(u64, Wakes<'_>)> {
+    /// Takes out up to `max` items of one epoch, oldest first, and returns the number of the first.
+    pub(crate) fn pop(&self, max: usize, into: &mut Vec<Item<T>>) -> Option<(u64, Wakes<'_>)> {
         let mut state = self.state.lock();
-        let count = most.min(state.available());
+        let count = max.min(state.available());
         if count == 0 {
             return None;
         }
@@ -392,16 +394,16 @@ impl<T> Queue<T> {
         Poll::Ready(next)
     }
 
-    /// Takes out up to `most` items of one epoch, or the end of one. Returns the end of an epoch or of the
-    /// queue, if that was next. If there is neither, wakes the task later.
+    /// Takes out up to `max` items of one epoch, or the end of one. Returns the end of an epoch or
+    /// of the queue, if that was next. If there is neither, wakes the task later.
     pub(crate) fn poll_run(
         &self,
-        most: usize,
+        max: usize,
         into: &mut VecDeque<Item<T>>,
         cx: &Context<'_>,
     ) -> Poll<Option<Next<T>>> {
         let mut state = self.state.lock();
-        let count = most.min(state.available());
+        let count = max.min(state.available());
         if count <= 1 {
             drop(state);
             return self.poll_next(cx).map(|next| match next {
@@ -425,8 +427,8 @@ impl<T> Queue<T> {
         self.end(false);
     }
 
-    /// Shuts the queue: its items are not wanted. Present and later items are dropped, and the producer
-    /// should end.
+    /// Shuts the queue: its items are discarded. Present and later items are dropped, and the
+    /// producer should end.
     pub(crate) fn shut(&self) {
         self.end(true);
     }
@@ -456,7 +458,8 @@ impl<T> Queue<T> {
         drop_all(dropped);
     }
 
-    /// Updates the hints after a change of `state`. Returns whether a full queue accepts items again.
+    /// Updates the hints after a change of `state`. Returns whether a full queue accepts items
+    /// again.
     fn publish(&self, state: &mut QueueState<T>) -> bool {
         let room = state.room() > 0;
         let enough = state.items.len() <= state.low_water();
@@ -501,8 +504,8 @@ impl<T> fmt::Debug for Queue<T> {
     }
 }
 
-/// Drops items one by one, without a lock. A destructor that panics must not prevent other drops or a
-/// wake-up. The panic hook has already reported the panic.
+/// Drops items one by one, without a lock. A destructor that panics must not prevent other drops or
+/// a wake-up. The panic hook has already reported the panic.
 pub(crate) fn drop_all<T>(items: impl IntoIterator<Item = T>) {
     for item in items {
         let _ = catch_unwind(AssertUnwindSafe(|| drop(item)));

@@ -9,9 +9,9 @@ use crate::sync::{Condvar, Mutex};
 /// An event count on which workers sleep.
 ///
 /// A worker announces itself ([`prepare`](Signal::prepare)), looks for work *once more*, and only
-/// then waits. A producer reads the number of announced workers *after* it has made work. One of the
-/// two fences is first, so either the worker sees the work or the producer sees the worker. If no
-/// worker sleeps, a producer pays for one fence and one load.
+/// then waits. A producer reads the number of announced workers *after* it has made work. One of
+/// the two fences is first, so either the worker sees the work or the producer sees the worker. If
+/// no worker sleeps, a producer pays for one fence and one load.
 #[derive(Default)]
 pub(crate) struct Signal {
     /// Announced workers; changed under the lock, read without it.

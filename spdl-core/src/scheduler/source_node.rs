@@ -94,7 +94,8 @@ impl<S: Source> SourceNode<S> {
                 PassEnd::Over => return,
             }
             if pass.yielded == 0 && self.divisions.begun(epoch).is_none() {
-                // An empty epoch ends the source. Else an endless pipeline would loop without items.
+                // An empty epoch ends the source. Else an endless pipeline would loop without
+                // items.
                 return;
             }
             if let Some(ledger) = self.core.shared.ledger.get() {
@@ -129,8 +130,8 @@ impl<S: Source> SourceNode<S> {
                 Poll::Pending => return Poll::Pending,
             };
             // If the next item may be slow, this one does not wait for it.
-            let most = if reservation.is_some() || self.blocks { 1 } else { MAX_RUN };
-            let Poll::Ready(places) = self.output.poll_reserve(most, cx) else {
+            let max = if reservation.is_some() || self.blocks { 1 } else { MAX_RUN };
+            let Poll::Ready(places) = self.output.poll_reserve(max, cx) else {
                 return Poll::Pending;
             };
             let started = Instant::now();

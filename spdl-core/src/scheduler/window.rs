@@ -1,11 +1,12 @@
-//! In-flight window: how many items an async stage processes at the same time, found by measurement.
+//! In-flight window: how many items an async stage processes at the same time, found by
+//! measurement.
 
 use std::time::{Duration, Instant};
 
 /// The largest window that tuning sets.
 const MAX_WINDOW: usize = 512;
-/// A trial lasts for this many times its window, in items, and at least [`MIN_TRIAL_TIME`]. A shorter
-/// trial would measure noise.
+/// A trial lasts for this many times its window, in items, and at least [`MIN_TRIAL_TIME`]. A
+/// shorter trial would measure noise.
 const WINDOWS_PER_TRIAL: u64 = 2;
 const MIN_TRIAL_TIME: Duration = Duration::from_millis(20);
 /// Growth is undone unless throughput gains at least this share of the possible gain. If latency
@@ -25,10 +26,10 @@ const FAILURES_TO_SHRINK: f64 = 0.1;
 
 /// The number of items in flight of one stage, adjusted by measured throughput.
 ///
-/// The window grows by half if it was full for most of a trial and downstream still had to wait. Growth
-/// that does not raise throughput is undone, and not tried again for a while. Many failures shrink the
-/// window by a quarter. A long time without waiting shrinks it by an eighth, but never below what was in
-/// use.
+/// The window grows by half if it was full for most of a trial and downstream still had to wait.
+/// Growth that does not raise throughput is undone, and not tried again for a while. Many failures
+/// shrink the window by a quarter. A long time without waiting shrinks it by an eighth, but never
+/// below what was in use.
 #[derive(Debug)]
 pub(crate) struct InFlightWindow {
     least: usize,
@@ -47,7 +48,7 @@ pub(crate) struct InFlightWindow {
 struct WindowTrial {
     since: Instant,
     /// How long downstream had had no item when the trial began.
-    unready: Duration,
+    starved: Duration,
     completed: u64,
     failed: u64,
     /// How many items completed while the window was full.
@@ -73,18 +74,19 @@ impl InFlightWindow {
         self.size
     }
 
-    /// Counts an item that completed or `failed` while `in_flight` items were in flight. `unready`
-    /// returns for how long downstream has had no item in total. Returns whether the size has changed.
+    /// Counts an item that completed or `failed` while `in_flight` items were in flight. `starved`
+    /// returns for how long downstream has had no item in total. Returns whether the size has
+    /// changed.
     pub(crate) fn completed(
         &mut self,
         now: Instant,
         in_flight: usize,
         failed: bool,
-        unready: impl Fn() -> Duration,
+        starved: impl Fn() -> Duration,
     ) -> bool {
         let trial = self.trial.get_or_insert_with(|| WindowTrial {
             since: now,
-            unready: unready(),
+            starved: starved(),
             completed: 0,
             failed: 0,
             full: 0,
@@ -99,7 +101,7 @@ impl InFlightWindow {
         }
         let was = self.size;
         if let Some(trial) = self.trial.take() {
-            let waited = unready().saturating_sub(trial.unready).div_duration_f64(took);
+            let waited = starved().saturating_sub(trial.starved).div_duration_f64(took);
             self.judge(&trial, trial.completed as f64 / took.as_secs_f64(), waited);
         }
         self.size != was
@@ -150,36 +152,36 @@ impl InFlightWindow {
 mod tests {
     use super::*;
 
-    /// A store that responds after `latency`, at most `most_rate` times per second, and a consumer that
-    /// takes `wanted` items per second.
-    struct World {
+    /// A store that responds after `latency`, at most `max_rate` times per second, and a consumer
+    /// that takes `demand` items per second.
+    struct SimulatedStore {
         window: InFlightWindow,
         now: Instant,
         latency: f64,
-        most_rate: f64,
-        wanted: f64,
+        max_rate: f64,
+        demand: f64,
         failures: f64,
         completed: u64,
-        unready: Duration,
+        starved: Duration,
     }
 
-    impl World {
-        fn new(latency: f64, most_rate: f64, wanted: f64) -> Self {
+    impl SimulatedStore {
+        fn new(latency: f64, max_rate: f64, demand: f64) -> Self {
             let (window, now) = (InFlightWindow::new(16), Instant::now());
-            World {
+            SimulatedStore {
                 window,
                 now,
                 latency,
-                most_rate,
-                wanted,
+                max_rate,
+                demand,
                 failures: 0.0,
                 completed: 0,
-                unready: Duration::ZERO,
+                starved: Duration::ZERO,
             }
         }
 
         fn rate(&self) -> f64 {
-            (self.window.size() as f64 / self.latency).min(self.most_rate).min(self.wanted)
+            (self.window.size() as f64 / self.latency).min(self.max_rate).min(self.demand)
         }
 
         /// The sizes of the window while `items` items complete.
@@ -191,13 +193,13 @@ mod tests {
                 self.now += time;
                 self.completed += 1;
                 let share = (self.completed as f64 * self.failures).fract();
-                let in_flight = match rate < self.wanted {
+                let in_flight = match rate < self.demand {
                     true => self.window.size(),
                     false => (rate * self.latency).ceil() as usize,
                 };
-                self.unready += time.mul_f64(1.0 - rate / self.wanted);
-                let (failed, unready) = (share + self.failures >= 1.0, self.unready);
-                if self.window.completed(self.now, in_flight, failed, || unready) {
+                self.starved += time.mul_f64(1.0 - rate / self.demand);
+                let (failed, starved) = (share + self.failures >= 1.0, self.starved);
+                if self.window.completed(self.now, in_flight, failed, || starved) {
                     sizes.push(self.window.size());
                 }
             }
@@ -209,8 +211,8 @@ mod tests {
     #[test]
     fn the_window_grows_until_it_hides_latency() {
         // 2,000 a second at 30 ms take 60.
-        let mut world = World::new(0.030, 1e9, 2_000.0);
-        let sizes = world.run(20_000);
+        let mut store = SimulatedStore::new(0.030, 1e9, 2_000.0);
+        let sizes = store.run(20_000);
         assert_eq!(sizes, [16, 24, 36, 54, 81, 71, 63, 60]);
     }
 
@@ -218,10 +220,10 @@ mod tests {
     #[test]
     fn growth_without_gain_is_undone() {
         // The store gives 1,000 a second, which 30 keep busy.
-        let mut world = World::new(0.030, 1_000.0, 5_000.0);
-        let sizes = world.run(50_000);
+        let mut store = SimulatedStore::new(0.030, 1_000.0, 5_000.0);
+        let sizes = store.run(50_000);
         assert!(sizes.iter().all(|size| *size <= 54), "{sizes:?}");
-        assert_eq!(world.window.size(), 36, "{sizes:?}");
+        assert_eq!(store.window.size(), 36, "{sizes:?}");
         // Each time it rests longer.
         assert!(sizes.len() < 40, "{}", sizes.len());
     }
@@ -229,37 +231,37 @@ mod tests {
     // promise: DATA4
     #[test]
     fn the_window_stays_if_downstream_does_not_wait() {
-        assert_eq!(World::new(0.001, 1e9, 500.0).run(10_000), [16]);
+        assert_eq!(SimulatedStore::new(0.001, 1e9, 500.0).run(10_000), [16]);
     }
 
     // promise: DATA4
     #[test]
-    fn it_shrinks_when_less_is_wanted_for_long_but_never_below_the_first_size() {
-        let mut world = World::new(0.030, 1e9, 2_000.0);
-        world.run(20_000);
-        world.wanted = 100.0;
-        let sizes = world.run(200_000);
+    fn the_window_shrinks_slowly_and_never_below_the_first_size() {
+        let mut store = SimulatedStore::new(0.030, 1e9, 2_000.0);
+        store.run(20_000);
+        store.demand = 100.0;
+        let sizes = store.run(200_000);
         assert!(sizes.is_sorted_by(|a, b| a > b), "{sizes:?}");
-        assert_eq!(world.window.size(), 16);
+        assert_eq!(store.window.size(), 16);
     }
 
     // promise: DATA4
     #[test]
     fn failures_shrink_the_window() {
-        let mut world = World::new(0.030, 1e9, 1e6);
-        world.run(5_000);
-        let before = world.window.size();
+        let mut store = SimulatedStore::new(0.030, 1e9, 1e6);
+        store.run(5_000);
+        let before = store.window.size();
         assert!(before > 100);
-        world.failures = 0.5;
-        world.run(20_000);
-        assert!(world.window.size() < before / 2, "{}", world.window.size());
+        store.failures = 0.5;
+        store.run(20_000);
+        assert!(store.window.size() < before / 2, "{}", store.window.size());
     }
 
     // promise: DATA4
     #[test]
     fn the_window_has_a_maximum() {
-        let mut world = World::new(1.0, 1e9, 1e9);
-        world.run(100_000);
-        assert_eq!(world.window.size(), MAX_WINDOW);
+        let mut store = SimulatedStore::new(1.0, 1e9, 1e9);
+        store.run(100_000);
+        assert_eq!(store.window.size(), MAX_WINDOW);
     }
 }

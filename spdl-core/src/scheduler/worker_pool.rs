@@ -15,10 +15,10 @@ use crate::sync::{Condvar, MODELLED, Mutex, has_ended, thread};
 
 /// How often a worker yields and looks for work before it sleeps. Tiny items arrive faster than a
 /// thread falls asleep.
-const LOOKS_BEFORE_SLEEP: usize = if MODELLED { 0 } else { 3 };
+const POLLS_BEFORE_SLEEP: usize = if MODELLED { 0 } else { 3 };
 
-/// Yields in model checks only. A worker that sees work which another worker is taking looks again; the
-/// scheduler of a model checker could otherwise starve the other worker.
+/// Yields in model checks only. A worker that sees work which another worker is taking looks again;
+/// the scheduler of a model checker could otherwise starve the other worker.
 fn yield_in_models() {
     if MODELLED {
         thread::yield_now();
@@ -38,7 +38,7 @@ pub(crate) struct WorkerPool {
     /// Round-robin start among the nodes of a level, so that no node starves.
     next_node: AtomicUsize,
     members: Mutex<PoolMembers>,
-    /// Whether there may be more workers than wanted. Readable without the lock.
+    /// Whether there may be more workers than the target. Readable without the lock.
     surplus: AtomicBool,
     left: Condvar,
 }
@@ -65,18 +65,18 @@ struct PoolMembers {
     /// Number of threads started so far.
     spawned: usize,
     /// Target number of workers.
-    wanted: usize,
+    target: usize,
     /// Workers that run, sleep, or are requested.
     present: usize,
-    /// Workers requested from the caller's executor that have not started. The executor may be unable to
-    /// start them, if all its threads wait inside a stage.
+    /// Workers requested from the caller's executor that have not started. The executor may be
+    /// unable to start them, if all its threads wait inside a stage.
     awaited: usize,
     /// Workers that wait inside a stage.
     waiting: usize,
     closed: bool,
     /// Whether the pipeline has started.
     open: bool,
-    /// The target number that `resize` set before the start.
+    /// The target that `resize` set before the start.
     requested: Option<usize>,
 }
 
@@ -87,7 +87,7 @@ impl PoolMembers {
     }
 
     fn has_surplus(&self) -> bool {
-        self.running() > self.wanted + self.waiting
+        self.running() > self.target + self.waiting
     }
 }
 
@@ -149,22 +149,22 @@ impl WorkerPool {
     }
 
     /// Target number of workers.
-    pub(crate) fn wanted(&self) -> usize {
+    pub(crate) fn target(&self) -> usize {
         let members = self.members.lock();
-        members.requested.unwrap_or(members.wanted)
+        members.requested.unwrap_or(members.target)
     }
 
     /// Starts the workers: as many as `resize` has set, or else `workers`.
     pub(crate) fn open(self: &Arc<Self>, workers: usize) -> Result<()> {
         let mut members = self.members.lock();
         members.open = true;
-        let wanted = members.requested.unwrap_or(workers);
+        let target = members.requested.unwrap_or(workers);
         drop(members);
-        self.resize(wanted)
+        self.resize(target)
     }
 
-    /// Starts or retires workers until there are `workers`. Before the pipeline starts, only records the
-    /// number.
+    /// Starts or retires workers until there are `workers`. Before the pipeline starts, only
+    /// records the number.
     pub(crate) fn resize(self: &Arc<Self>, workers: usize) -> Result<()> {
         if self.levels().is_empty() {
             return Ok(());
@@ -174,7 +174,7 @@ impl WorkerPool {
         if members.closed || !members.open {
             return Ok(());
         }
-        members.wanted = workers;
+        members.target = workers;
         if let WorkerSource::Executor(_) = self.source {
             drop(members);
             self.request_worker();
@@ -185,9 +185,9 @@ impl WorkerPool {
         let (gone, threads) = std::mem::take(&mut members.threads).into_iter().partition(has_ended);
         members.threads = threads;
         let gone: Vec<thread::JoinHandle<()>> = gone;
-        while members.present < members.wanted {
+        while members.present < members.target {
             if let Err(error) = self.spawn_worker(&mut members) {
-                members.wanted = members.present.max(1);
+                members.target = members.present.max(1);
                 return Err(error);
             }
         }
@@ -265,8 +265,8 @@ impl WorkerPool {
         retired
     }
 
-    /// Waits until all workers have ended, or until `deadline`. Returns whether all have ended. Call after
-    /// the pipeline was stopped.
+    /// Waits until all workers have ended, or until `deadline`. Returns whether all have ended.
+    /// Call after the pipeline was stopped.
     pub(crate) fn join(&self, deadline: Option<Instant>) -> bool {
         let mut members = self.members.lock();
         members.closed = true;
@@ -291,14 +291,14 @@ impl WorkerPool {
         true
     }
 
-    /// Requests a worker from the caller's executor, if there are fewer than wanted.
+    /// Requests a worker from the caller's executor, if there are fewer than the target.
     fn request_worker(self: &Arc<Self>) {
         let WorkerSource::Executor(executor) = &self.source else { return };
         if !self.any_ready(None) {
             return;
         }
         let mut members = self.members.lock();
-        if members.closed || members.present >= members.wanted + members.waiting {
+        if members.closed || members.present >= members.target + members.waiting {
             return;
         }
         members.present += 1;
@@ -319,8 +319,8 @@ impl WorkerPool {
         while !self.shared.stopped() && !self.has_surplus() && self.run_one(None, true) {}
     }
 
-    /// The loop of a worker thread: runs nodes, and sleeps if none is ready, until the pipeline ends.
-    /// Returns whether the worker was retired before the end.
+    /// The loop of a worker thread: runs nodes, and sleeps if none is ready, until the pipeline
+    /// ends. Returns whether the worker was retired before the end.
     fn work(self: &Arc<Self>) -> bool {
         let mut woken = false;
         while !self.shared.stopped() {
@@ -329,7 +329,7 @@ impl WorkerPool {
                 self.signal.wake_one();
                 return true;
             }
-            if self.run_one(None, woken) || self.look_before_sleep(None) {
+            if self.run_one(None, woken) || self.poll_before_sleep(None) {
                 woken = false;
                 continue;
             }
@@ -345,18 +345,18 @@ impl WorkerPool {
         false
     }
 
-    fn look_before_sleep(&self, beyond: Option<&GraphPosition>) -> bool {
-        (0..LOOKS_BEFORE_SLEEP).any(|_| {
+    fn poll_before_sleep(&self, beyond: Option<&GraphPosition>) -> bool {
+        (0..POLLS_BEFORE_SLEEP).any(|_| {
             thread::yield_now();
             self.any_ready(beyond)
         })
     }
 
-    /// Runs downstream nodes while the stage at `position` waits. If none is ready, sleeps until something
-    /// changes or `done` returns true.
+    /// Runs downstream nodes while the stage at `position` waits. If none is ready, sleeps until
+    /// something changes or `done` returns true.
     ///
-    /// A node that runs here must never wait for the stage below it on this thread's stack. So nodes of
-    /// other branches are excluded: their merge may wait for items of this branch.
+    /// A node that runs here must never wait for the stage below it on this thread's stack. So
+    /// nodes of other branches are excluded: their merge may wait for items of this branch.
     pub(crate) fn work_downstream(
         self: &Arc<Self>,
         position: &GraphPosition,
@@ -406,8 +406,8 @@ impl WorkerPool {
 
     /// Counts this worker as waiting inside a stage, and starts a compensating worker if necessary.
     ///
-    /// If branches join, the worker may wait for a stage on another branch, which it must not run. If all
-    /// workers wait like this, an additional worker runs that stage.
+    /// If branches join, the worker may wait for a stage on another branch, which it must not run.
+    /// If all workers wait like this, an additional worker runs that stage.
     fn compensate(self: &Arc<Self>) {
         let needed = self.branches.load(Ordering::Relaxed) && self.any_ready(None);
         let mut members = self.members.lock();
@@ -490,8 +490,8 @@ impl Drop for ExecutorWorker {
             self.pool.shared.raise(Error::new(ErrorKind::Stopped, message));
         } else if !self.pool.shared.stopped() {
             yield_in_models();
-            // Work made after this worker's last look, or left for a compensating worker that sleeps,
-            // needs another wake-up.
+            // Work made after this worker's last look, or left for a compensating worker that
+            // sleeps, needs another wake-up.
             self.pool.signal.wake_one();
         }
     }
