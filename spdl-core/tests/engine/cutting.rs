@@ -1,5 +1,5 @@
-//! Items that are cut, of which a part fails, is filtered out or is left out: each is accounted for
-//! once, and a run that goes on delivers just what is left, cut as it was.
+//! Split items of which a part fails, is filtered out or is left out: each is counted once, and a
+//! resumed run delivers exactly the remaining parts, split as before.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use spdl_core::{
 type Text = Vec<i64>;
 type Cut = Packed<Piece<Text>>;
 
-/// Texts of these lengths; a token is 1000 · text + place.
+/// Texts of these lengths; a token is 1000 · text + offset.
 fn texts(lengths: &[usize]) -> Vec<Text> {
     let text = |(n, &length): (usize, &usize)| (0..length).map(|i| (1000 * n + i) as i64).collect();
     lengths.iter().enumerate().map(text).collect()
@@ -28,16 +28,17 @@ fn tokens(cut: Cut) -> Vec<i64> {
     cut.items.into_iter().flat_map(|piece| piece.part).collect()
 }
 
-/// What becomes of sequences behind the stage that cuts.
+/// The stages after the splitting stage.
 #[derive(Clone, Debug)]
 struct Plan {
     lengths: Vec<usize>,
     capacity: u64,
     drop_last: bool,
-    /// A sequence whose first token has one of these remainders modulo 11 fails, or is filtered out.
+    /// Sequences whose first token modulo 11 is in `fails` fail; those in `filtered` are filtered
+    /// out.
     fails: Vec<i64>,
     filtered: Vec<i64>,
-    /// How many sequences make a list; 0: none are made; 4: lists of their tokens.
+    /// How many sequences form a list; 0: no lists; 4: lists of tokens.
     list: usize,
     epochs: u64,
     threads: usize,
@@ -58,7 +59,7 @@ impl Plan {
             .filter("filter", move |tokens| Ok(!has(filtered.clone(), tokens)));
         let sequences = match list {
             0 => sequences,
-            // Taken apart, and put together across sequences.
+            // Unbatched, and batched across sequences.
             4 => {
                 let apart = sequences.unbatch("apart").filter("thin", |token| Ok(token % 7 != 1));
                 let like = Bucketing::boundaries([2.0]).batch_size(3);
@@ -101,7 +102,7 @@ fn take(pipeline: &mut Pipeline<Vec<i64>>, most: usize) -> Vec<Vec<i64>> {
     pipeline.by_ref().take(most).map(|item| item.unwrap()).collect()
 }
 
-/// Waits until nothing moves any more: what can be dropped ahead of the consumer has been.
+/// Waits until the statistics no longer change, so that all early drops are counted.
 fn settle(pipeline: &Pipeline<Vec<i64>>) {
     let monitor = pipeline.monitor();
     let moved = || {
@@ -122,7 +123,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 120, ..ProptestConfig::default() })]
 
     #[test]
-    fn what_was_cut_goes_on_whatever_becomes_of_its_parts(
+    fn split_items_resume_for_any_outcome_of_their_parts(
         plan in plans(), cuts in prop::collection::vec((0..12usize, any::<bool>()), 1..4),
     ) {
         within_seconds(60, move || {
@@ -149,7 +150,7 @@ proptest! {
     }
 }
 
-/// Sequences of 4 tokens, of which those fail that begin with one of these.
+/// Sequences of 4 tokens; those that start with a token in `fails` fail.
 fn fours(lengths: &[usize], fails: &'static [i64]) -> PipelineBuilder<Vec<i64>> {
     PipelineBuilder::new(DatasetSource::new(texts(lengths)))
         .concat_and_split("cut", 4, false)
@@ -164,30 +165,30 @@ fn fours(lengths: &[usize], fails: &'static [i64]) -> PipelineBuilder<Vec<i64>> 
 }
 
 #[test]
-fn a_part_that_is_dropped_ahead_takes_nothing_with_it() {
+fn a_part_that_is_dropped_early_affects_no_other_part() {
     // 0 1 2 3 | 4 5 6 7 | 8 9 1000 1001 | 1002, of which the third fails while the others wait.
     let build = || fours(&[10, 3], &[8]);
     let mut pipeline = build().build().unwrap();
     pipeline.start().unwrap();
     settle(&pipeline);
     let state = pipeline.state().unwrap();
-    assert_eq!(state.samples(), SampleCounts::default(), "parts of both are under way");
+    assert_eq!(state.samples(), SampleCounts::default(), "parts of both are in flight");
     let rest = |state| take(&mut build().resume(state).build().unwrap(), 99);
     let all = [vec![0, 1, 2, 3], vec![4, 5, 6, 7], vec![1002]];
     assert_eq!(rest(state), all);
     for at in 1..=3 {
         assert_eq!(pipeline.next().unwrap().unwrap(), all[at - 1]);
         let state = pipeline.state().unwrap();
-        // With the second one, what was dropped behind it is in its turn.
+        // After the second sequence, the dropped third one is counted in order.
         assert_eq!(rest(state), all[at..], "after {at}");
         let done = SampleCounts { delivered: (at as u64).saturating_sub(1), ..Default::default() };
-        // It may not have been dropped yet.
+        // The drop may not have happened yet.
         until("parts are counted", || pipeline.state().unwrap().samples() == done);
     }
 }
 
 #[test]
-fn a_cut_item_that_fails_after_a_resume_takes_nothing_from_the_next_one() {
+fn a_split_item_that_fails_after_a_resume_does_not_affect_the_next_item() {
     let broken = Arc::new(AtomicBool::new(false));
     let build = || {
         let broken = Arc::clone(&broken);
@@ -215,7 +216,7 @@ fn a_cut_item_that_fails_after_a_resume_takes_nothing_from_the_next_one() {
 }
 
 #[test]
-fn what_is_left_of_a_cut_item_at_the_end_takes_nothing_from_the_next_epoch() {
+fn an_incomplete_split_item_at_the_end_does_not_affect_the_next_epoch() {
     let build = || {
         PipelineBuilder::new(DatasetSource::new(texts(&[6])))
             .concat_and_split("cut", 4, true)
@@ -226,14 +227,14 @@ fn what_is_left_of_a_cut_item_at_the_end_takes_nothing_from_the_next_epoch() {
     let mut pipeline = build().build().unwrap();
     assert_eq!(take(&mut pipeline, 1), [[0, 1, 2, 3]]);
     let left_out = || pipeline.monitor().statistics().left_out;
-    until("the rest is left out", || left_out() > 0);
-    // A part of it was delivered. The books hear of the rest a moment later.
-    until("it is counted", || pipeline.state().unwrap().samples().delivered == 1);
+    until("the remainder is left out", || left_out() > 0);
+    // A part of the item was delivered. The ledger records the remainder a moment later.
+    until("the sample is counted", || pipeline.state().unwrap().samples().delivered == 1);
     let state = pipeline.state().unwrap();
     let mut resumed = build().resume(state).build().unwrap();
     assert_eq!(take(&mut resumed, 99), [[0, 1, 2, 3]]);
 
-    // Before the first part was delivered, nothing is done.
+    // Before the first part is delivered, no sample is done.
     let mut pipeline = build().build().unwrap();
     pipeline.start().unwrap();
     settle(&pipeline);
@@ -243,7 +244,7 @@ fn what_is_left_of_a_cut_item_at_the_end_takes_nothing_from_the_next_epoch() {
     assert_eq!(take(&mut resumed, 99), [[0, 1, 2, 3], [0, 1, 2, 3]]);
 }
 
-/// Of each two numbers the sum and the product; and at the end of an epoch, of what is left.
+/// Emits the sum and the product of each two numbers, and of the remainder at the end of an epoch.
 #[derive(Default)]
 struct SumAndProduct {
     held: Vec<i64>,
@@ -275,7 +276,7 @@ impl Aggregator<i64> for SumAndProduct {
     }
 }
 
-/// Says with a random number who the item is.
+/// Adds a random number that identifies the item.
 struct Draw;
 
 impl Stage<i64> for Draw {
@@ -303,7 +304,7 @@ fn several_aggregates_of_the_same_items_are_all_delivered() {
         let numbers: Vec<i64> = whole[..8].iter().map(|(n, _)| *n).collect();
         assert_eq!(numbers, [3, 2, 7, 12, 11, 30, 7, 7]);
         let random: std::collections::BTreeSet<u64> = whole.iter().map(|item| item.1).collect();
-        assert_eq!(random.len(), 16, "each has random numbers of its own");
+        assert_eq!(random.len(), 16, "random numbers differ");
         for at in 0..=whole.len() {
             let mut pipeline = build().build().unwrap();
             assert_eq!(pipeline.by_ref().take(at).count(), at);
@@ -313,14 +314,14 @@ fn several_aggregates_of_the_same_items_are_all_delivered() {
             let done = (delivered / 2 * 2).min(7);
             assert!(state.samples_in_epoch().delivered <= done, "after {at}");
             assert_eq!(all(build().resume(state)), whole[at..], "after {at}");
-            // Delivered is known before the stage has said that no more comes of the same items.
+            // The delivery is recorded before the stage has reported the end of its outputs.
             let counted = || pipeline.state().unwrap().samples_in_epoch().delivered;
             until("the items are done", || counted() == done);
         }
     }
 }
 
-/// Behind each sequence its tokens once more, and tells of both.
+/// Emits each sequence twice, with the same inputs.
 struct Doubled {
     concat: ConcatAndSplit<Text>,
     again: Option<Cut>,
@@ -364,7 +365,7 @@ impl Aggregator<Text> for Doubled {
 
 impl ExactResume for Doubled {
     fn inputs(&mut self) -> Vec<u64> {
-        // They end with the first of both.
+        // The inputs end with the first of both.
         self.concat.inputs()
     }
     fn carry(&self) -> u64 {
@@ -396,7 +397,7 @@ fn several_sequences_of_the_same_tokens_are_all_delivered() {
     let epoch = [0, 0, 4, 4, 1002, 1002, 3000, 3000, 3004, 3004, 4000, 4000];
     assert_eq!(first, [epoch, epoch].concat());
     let random: std::collections::BTreeSet<u64> = whole.iter().map(|item| item.1).collect();
-    assert_eq!(random.len(), whole.len(), "each has random numbers of its own");
+    assert_eq!(random.len(), whole.len(), "random numbers differ");
     for at in 0..=whole.len() {
         let mut pipeline = build().build().unwrap();
         assert_eq!(pipeline.by_ref().take(at).count(), at);

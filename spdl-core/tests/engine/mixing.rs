@@ -1,4 +1,4 @@
-//! Mixtures whose weights are changed while an epoch is under way, and what a state tells of them.
+//! Mixtures with weights that change in the middle of an epoch, and the fingerprints of mixtures.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::sync::Arc;
@@ -22,7 +22,7 @@ fn order(mixture: &Mixture, items: &[u64], epoch: u64) -> Vec<u64> {
     (0..order.len()).map(|position| order.at(position)).collect()
 }
 
-/// Which part an item is of.
+/// The part that an item belongs to.
 fn part_of(items: &[u64], item: u64) -> usize {
     let mut end = 0;
     items
@@ -38,7 +38,7 @@ fn of_part(items: &[u64], order: &[u64], part: usize) -> Vec<u64> {
     order.iter().copied().filter(|&item| part_of(items, item) == part).collect()
 }
 
-/// Some parts, with weights that are used one after the other.
+/// Parts, with several consecutive sets of weights.
 #[derive(Clone, Debug)]
 struct Parts {
     items: Vec<u64>,
@@ -60,7 +60,7 @@ fn parts() -> impl Strategy<Value = Parts> {
 
 proptest! {
     #[test]
-    fn whoever_takes_over_goes_on_with_each_part(
+    fn a_mixture_that_takes_over_continues_each_part(
         parts in parts(), samples in prop::option::of(1..3000u64), all: bool,
         places in prop::collection::vec(0.0..1.0f64, 2), epoch in 0..3u64,
     ) {
@@ -70,7 +70,7 @@ proptest! {
             None if all => Until::AllExhausted,
             None => Until::FirstExhausted,
         };
-        let goes_on = samples.is_some();
+        let continues = samples.is_some();
         let mut current = mixture(&items, &weights[0], until);
         let mut changes = Vec::new();
         let mut least = 0;
@@ -80,8 +80,8 @@ proptest! {
             let at = least + (left as f64 * share) as u64;
             let next = mixture(&items, weights, until);
             let Ok(next) = next.taking_over(&current, epoch, at) else {
-                // Some part is at its end already.
-                prop_assert!(!goes_on);
+                // A part is already exhausted.
+                prop_assert!(!continues);
                 break;
             };
             let changed = order(&next, &items, epoch);
@@ -92,14 +92,14 @@ proptest! {
             changes.push((at, weights.clone()));
             (current, least) = (next, at);
         }
-        // What has come of each part is what comes of it when it is alone.
-        let epochs = if goes_on { 0..epoch + 2 } else { epoch..epoch + 1 };
+        // The items of each part are those of the part alone.
+        let epochs = if continues { 0..epoch + 2 } else { epoch..epoch + 1 };
         let run: Vec<u64> =
             epochs.clone().flat_map(|epoch| order(&current, &items, epoch)).collect();
         for part in 0..items.len() {
             let seen = of_part(&items, &run, part);
             let alone: Vec<f64> = (0..items.len()).map(|at| f64::from(at == part)).collect();
-            let expected: Vec<u64> = if goes_on {
+            let expected: Vec<u64> = if continues {
                 let alone = mixture(&items, &alone, Until::Samples(run.len() as u64));
                 order(&alone, &items, 0)
             } else if seen.len() as u64 <= items[part] {
@@ -109,7 +109,7 @@ proptest! {
             };
             prop_assert_eq!(&seen[..], &expected[..seen.len()], "part {}", part);
         }
-        // And the shares behind the last change are the new ones.
+        // After the last change, the new proportions apply.
         let last = order(&current, &items, epoch);
         if let Some((at, weights)) = changes.last() {
             let behind = &last[*at as usize..];
@@ -117,21 +117,23 @@ proptest! {
             for (part, weight) in weights.iter().enumerate() {
                 let share = behind.len() as f64 * weight / sum;
                 let count = of_part(&items, behind, part).len() as f64;
-                // Inside a block of 1024 the parts are shuffled.
-                if behind.len().is_multiple_of(1024) || !goes_on {
+                // Within a block of 1,024 positions the parts are shuffled.
+                if behind.len().is_multiple_of(1024) || !continues {
                     prop_assert!((count - share).abs() <= items.len() as f64, "{count}, {share}");
                 }
             }
         }
-        let told: Vec<u64> = (0..items.len())
+        let counts: Vec<u64> = (0..items.len())
             .map(|part| of_part(&items, &run, part).len() as u64)
             .collect();
-        prop_assert_eq!(current.consumed(epochs.end - 1, order(&current, &items, epochs.end - 1).len() as u64).unwrap(), told);
+        let last_epoch = epochs.end - 1;
+        let len = order(&current, &items, last_epoch).len() as u64;
+        prop_assert_eq!(current.consumed(last_epoch, len).unwrap(), counts);
     }
 }
 
 #[test]
-fn who_cannot_take_over_is_refused() {
+fn an_incompatible_mixture_is_refused() {
     let half = mixture(&[50, 50], &[1.0, 1.0], Until::Samples(100));
     let refused = |items: &[u64], samples, position, words: &str| {
         let weights = vec![1.0; items.len()];
@@ -140,14 +142,14 @@ fn who_cannot_take_over_is_refused() {
         assert_eq!(error.kind(), ErrorKind::InvalidArgument);
         assert!(error.message().contains(words), "{error}");
     };
-    refused(&[50], 100, 10, "does not begin with the parts");
-    refused(&[40, 60], 100, 10, "does not begin with the parts");
-    refused(&[50, 50], 60, 70, "position 70 of an epoch of 60");
+    refused(&[50], 100, 10, "must start with the parts");
+    refused(&[40, 60], 100, 10, "must start with the parts");
+    refused(&[50, 50], 60, 70, "position 70: epochs have 60 positions");
     refused(&[50, 50], 200, 101, "has 100 positions");
     let more = mixture(&[50, 50, 9], &[1.0, 1.0, 1.0], Until::Samples(100));
     assert!(more.taking_over(&half, 0, 100).is_ok());
     let first = mixture(&[50, 50], &[1.0, 1.0], Until::FirstExhausted);
-    assert!(first.clone().taking_over(&first, 0, 100).is_err(), "nothing is left");
+    assert!(first.clone().taking_over(&first, 0, 100).is_err(), "no positions are left");
 }
 
 type Data = Arc<Concatenated<u64>>;
@@ -161,7 +163,7 @@ fn data(items: &[u64]) -> Data {
     Arc::new(Concatenated::new(parts).unwrap())
 }
 
-/// Items in batches, which overtake each other unless it is `ordered`.
+/// Items in batches, in completion order unless `ordered`.
 fn training(
     data: &Data,
     sampler: impl Sampler,
@@ -188,7 +190,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 30, ..ProptestConfig::default() })]
 
     #[test]
-    fn weights_are_changed_on_a_checkpoint_and_nothing_is_lost(
+    fn weights_change_at_a_checkpoint_without_loss(
         parts in parts(), samples in 1..600u64, worlds in prop::sample::select(vec![[1, 1], [2, 3]]),
         steps in prop::collection::vec(0..30usize, 2), ordered: bool, combine: bool,
     ) {
@@ -208,7 +210,7 @@ proptest! {
                 seen.extend(batches(&mut pipeline, steps[rank as usize % 2]));
                 states.push(pipeline.state().unwrap());
             }
-            // The states of ranks, as they are or put together.
+            // The states of ranks, separate or combined.
             let ends = |states: &[State]| states.iter().map(State::frontier).max().unwrap();
             let frontier = ends(&states);
             if states.iter().any(|state| state.epoch() > 0) {
@@ -229,7 +231,7 @@ proptest! {
                 let rest = training(&all, second.clone(), shard(rank, after), ordered);
                 let mut rest = rest.resume(state).build().unwrap();
                 seen.extend(batches(&mut rest, usize::MAX));
-                // From now on it is that run's.
+                // The new state belongs to the changed run.
                 let over = rest.state().unwrap();
                 let again = training(&all, second.clone(), shard(rank, after), ordered);
                 assert!(again.resume(over).build().is_ok());
@@ -251,7 +253,7 @@ fn refusal<T>(built: Result<T>) -> Error {
 }
 
 #[test]
-fn what_changed_in_a_mixture_is_told_by_its_name() {
+fn a_changed_setting_of_a_mixture_is_named() {
     let items = [40, 30, 20, 10];
     let all = data(&items);
     #[derive(Clone)]
@@ -322,7 +324,7 @@ fn a_mixture_of_many_parts_has_a_small_fingerprint() {
 }
 
 #[test]
-fn a_fingerprint_names_no_types() {
+fn a_fingerprint_contains_no_type_names() {
     #[derive(Clone, Debug)]
     struct OfThisTest(u64);
     let numbers = DatasetSource::new((0..9).collect::<Vec<u64>>());
@@ -334,10 +336,10 @@ fn a_fingerprint_names_no_types() {
         .unwrap();
     let state = pipeline.state().unwrap();
     let parts = state.fingerprint();
-    let told = |part: &str| parts[part].as_str();
-    assert_eq!(told("stage wrap"), "cpu behind source");
-    assert_eq!(told("stage batch"), "batch behind wrap");
-    assert_eq!(told("stage batch: size"), "2");
+    let text_of = |part: &str| parts[part].as_str();
+    assert_eq!(text_of("stage wrap"), "cpu behind source");
+    assert_eq!(text_of("stage batch"), "batch behind wrap");
+    assert_eq!(text_of("stage batch: size"), "2");
     for (part, text) in parts {
         for name in ["OfThisTest", "u64", "Vec"] {
             assert!(!text.contains(name), "{part}: {text}");

@@ -1,4 +1,4 @@
-//! Order: which items come out, and when.
+//! The order of outputs, and when they are available.
 
 // feature of this file: C03
 // promise of this file: DEV3, R13
@@ -37,7 +37,7 @@ fn a_deterministic_pipeline_keeps_the_order_of_its_source() {
 
 // feature: C02
 #[test]
-fn completion_order_holds_nothing_back_and_loses_nothing() {
+fn completion_order_buffers_nothing_and_loses_nothing() {
     within_seconds(60, || {
         let slow_first = || {
             Ok(stage_fn(|n: i64| {
@@ -50,16 +50,16 @@ fn completion_order_holds_nothing_back_and_loses_nothing() {
         let pipeline =
             PipelineBuilder::new(numbers(50)).stage("a", slow_first).threads(2).build().unwrap();
         let mut items: Vec<i64> = pipeline.map(|item| item.unwrap()).collect();
-        assert_eq!(items.last(), Some(&0), "the slow one comes last");
+        assert_eq!(items.last(), Some(&0), "the slow item is last");
         items.sort_unstable();
         assert_eq!(items, (0..50).collect::<Vec<_>>());
     });
 }
 
 #[test]
-fn a_stage_can_restore_order_behind_one_that_does_not() {
+fn a_stage_can_restore_order_after_an_unordered_stage() {
     within_seconds(60, || {
-        // Input order of a stage is the order in which it takes its items in.
+        // The input order of a stage is the order in which it receives its items.
         let pipeline = PipelineBuilder::new(numbers(500))
             .stage(StageOptions::new("a").concurrency(1), || Ok(slow_identity()))
             .stage(StageOptions::new("b").order(Order::Input), || Ok(slow_identity()))
@@ -71,7 +71,7 @@ fn a_stage_can_restore_order_behind_one_that_does_not() {
     });
 }
 
-/// Emits `n % 7` times `n`: sometimes nothing, sometimes more than any queue holds.
+/// Emits `n` `n % 7` times: sometimes nothing, sometimes more than any queue holds.
 struct Repeat;
 impl Stage<i64> for Repeat {
     type Out = i64;
@@ -84,7 +84,7 @@ impl Stage<i64> for Repeat {
 }
 
 #[test]
-fn a_stage_may_make_many_items_from_one_with_any_number_of_threads() {
+fn a_stage_may_emit_many_items_for_one_with_any_number_of_threads() {
     within_seconds(60, || {
         let expected: Vec<i64> = (0..200)
             .flat_map(|n| std::iter::repeat_n(n, n as usize % 7 * if n == 48 { 500 } else { 1 }))
@@ -109,8 +109,8 @@ fn a_stage_may_make_many_items_from_one_with_any_number_of_threads() {
 }
 
 /// Emits each number three times.
-struct Thrice;
-impl Stage<i64> for Thrice {
+struct EmitThreeTimes;
+impl Stage<i64> for EmitThreeTimes {
     type Out = i64;
     fn process(&mut self, n: i64, cx: &mut StageContext<'_, i64>) -> Result<()> {
         (0..3).try_for_each(|_| cx.emit(n))
@@ -118,14 +118,14 @@ impl Stage<i64> for Thrice {
 }
 
 #[test]
-fn an_item_in_its_turn_finds_a_place_though_all_are_promised_to_items_behind_it() {
+fn the_next_item_in_order_gets_a_slot_even_if_later_items_reserved_all() {
     within_seconds(100, || {
-        // The consumer keeps draining the queue while the others promise themselves its places;
-        // a lost wake-up showed once in some hundred runs. A busy machine does fewer of them.
+        // The consumer drains the queue while later items reserve its slots. A lost wake-up
+        // occurred once in some hundred runs. A busy machine does fewer runs.
         let started = Instant::now();
         for _ in (0..700).take_while(|_| started.elapsed() < Duration::from_secs(20)) {
             let pipeline = PipelineBuilder::new(numbers(200))
-                .stage("thrice", || Ok(Thrice))
+                .stage("thrice", || Ok(EmitThreeTimes))
                 .threads(3)
                 .prefetch(1)
                 .deterministic()
@@ -136,9 +136,9 @@ fn an_item_in_its_turn_finds_a_place_though_all_are_promised_to_items_behind_it(
     });
 }
 
-/// Keeps everything back until the end.
-struct Hoard(Vec<i64>);
-impl Stage<i64> for Hoard {
+/// Buffers all items until the end.
+struct BufferAll(Vec<i64>);
+impl Stage<i64> for BufferAll {
     type Out = i64;
     fn process(&mut self, n: i64, _: &mut StageContext<'_, i64>) -> Result<()> {
         self.0.push(n);
@@ -150,10 +150,10 @@ impl Stage<i64> for Hoard {
 }
 
 #[test]
-fn what_a_stage_holds_comes_out_at_the_end() {
+fn items_that_a_stage_buffers_are_emitted_at_the_end() {
     within_seconds(60, || {
         let pipeline = PipelineBuilder::new(numbers(1000))
-            .stage(StageOptions::new("hoard").queue(3), || Ok(Hoard(Vec::new())))
+            .stage(StageOptions::new("buffer").queue(3), || Ok(BufferAll(Vec::new())))
             .stage("next", || Ok(slow_identity()))
             .threads(3)
             .build()
@@ -164,7 +164,7 @@ fn what_a_stage_holds_comes_out_at_the_end() {
     });
 }
 
-/// Every batch's numbers and noise, and the numbers of the dropped samples.
+/// The numbers and random numbers of all batches.
 fn batches(threads: usize, seed: u64, count: i64, batch: usize) -> (Vec<Vec<i64>>, Vec<u32>) {
     let pipeline = PipelineBuilder::new(numbers(count).shuffled(seed))
         .stage("first", || Ok(slow_identity()))
@@ -182,7 +182,7 @@ fn batches(threads: usize, seed: u64, count: i64, batch: usize) -> (Vec<Vec<i64>
     let mut noise = Vec::new();
     for item in pipeline {
         let item = item.unwrap();
-        assert!(item.ids().iter().all(|id| id.epoch == item.epoch()), "epochs are not mixed");
+        assert!(item.ids().iter().all(|id| id.epoch == item.epoch()), "no batch mixes epochs");
         all.push(item.array("number").unwrap().as_slice::<i64>().unwrap().to_vec());
         let drawn = item.array("noise").unwrap().as_slice::<f32>().unwrap();
         noise.extend(drawn.iter().map(|x| x.to_bits()));
@@ -191,24 +191,24 @@ fn batches(threads: usize, seed: u64, count: i64, batch: usize) -> (Vec<Vec<i64>
 }
 
 #[test]
-fn batches_are_the_same_for_any_number_of_threads_though_samples_fail() {
+fn batches_do_not_depend_on_the_number_of_threads_if_samples_fail() {
     within_seconds(120, || {
         let base = batches(1, 7, 300, 16);
         let good = (0..300).filter(|n| n % 13 != 5 && n % 17 != 3).count();
         assert_eq!(base.0.iter().map(Vec::len).sum::<usize>(), 2 * good);
         let short = base.0.iter().filter(|batch| batch.len() < 16).count();
-        assert!(short <= 2, "only the last batch of each epoch is short");
+        assert!(short <= 2, "only the last batch of each epoch is incomplete");
         for threads in [2, 3, 8] {
             assert_eq!(batches(threads, 7, 300, 16), base, "{threads} threads");
         }
-        assert_ne!(batches(2, 8, 300, 16).0, base.0, "another seed, another order");
+        assert_ne!(batches(2, 8, 300, 16).0, base.0, "another seed has another order");
     });
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
     #[test]
-    fn any_shape_of_run_delivers_every_good_sample(count in 0i64..80, batch in 1usize..20, threads in 1usize..6) {
+    fn every_valid_sample_is_delivered_for_any_settings(count in 0i64..80, batch in 1usize..20, threads in 1usize..6) {
         let (all, _) = within_seconds(60, move || batches(threads, 3, count, batch));
         for epoch in 0..2 {
             let good: Vec<i64> = (0..count).filter(|n| n % 13 != 5 && n % 17 != 3).collect();

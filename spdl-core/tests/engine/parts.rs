@@ -1,5 +1,4 @@
-//! Lists, and items that were cut, of which a part was delivered: what a run that goes on makes of
-//! the rest where not everything is as it was.
+//! Partly delivered lists and split items: a resumed run in which something has changed.
 #![cfg(feature = "serde")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -26,7 +25,7 @@ fn rest<T: Send + 'static>(builder: PipelineBuilder<T>, state: State) -> Vec<T> 
     builder.resume(stored(state)).build().unwrap().map(|item| item.unwrap()).collect()
 }
 
-/// The first items, and the state behind them.
+/// The first items, and the state after them.
 fn begun<T: Send + 'static>(builder: PipelineBuilder<T>, items: usize) -> (Vec<T>, State) {
     let mut pipeline = builder.build().unwrap();
     let begun = pipeline.by_ref().take(items).map(|item| item.unwrap()).collect();
@@ -37,7 +36,7 @@ fn apart(builder: PipelineBuilder<i64>) -> PipelineBuilder<i64> {
     builder.batch("list", 4, false).unbatch("apart").deterministic().on_error(OnError::SKIP)
 }
 
-/// Numbers below 12 in lists of four, taken apart. The one that `bad` holds fails.
+/// Numbers below 12 in lists of four, unbatched. The number in `bad` fails.
 fn failing(bad: &Arc<AtomicI64>) -> PipelineBuilder<i64> {
     let bad = Arc::clone(bad);
     let numbers = PipelineBuilder::new(numbers(12));
@@ -48,19 +47,19 @@ fn failing(bad: &Arc<AtomicI64>) -> PipelineBuilder<i64> {
 }
 
 #[test]
-fn nothing_is_lost_where_a_list_is_not_the_same_again() {
+fn no_sample_is_lost_if_a_list_differs_after_a_resume() {
     for taken in 1..4 {
         for fails in 0..4 {
             let bad = Arc::new(AtomicI64::new(-1));
             let (_, state) = begun(failing(&bad), taken);
             bad.store(fails, Ordering::SeqCst);
             let rest = rest(failing(&bad), state);
-            // The list is another one, so it comes as a whole.
+            // The list differs, so it is delivered as a whole.
             let expected: Vec<i64> = (0..12).filter(|&n| n != fails).collect();
             assert_eq!(rest, expected, "after {taken}, {fails} fails");
         }
     }
-    // As it was, where only another list is not.
+    // If only another list differs, the remaining parts are delivered.
     let bad = Arc::new(AtomicI64::new(-1));
     let (_, state) = begun(failing(&bad), 2);
     bad.store(6, Ordering::SeqCst);
@@ -68,22 +67,21 @@ fn nothing_is_lost_where_a_list_is_not_the_same_again() {
 }
 
 #[test]
-fn lists_of_lists_are_known_by_all_of_their_members() {
+fn lists_of_lists_are_identified_by_all_their_members() {
     let build = |bad: &Arc<AtomicI64>| {
         let lists = failing(bad).batch("list again", 3, false);
         lists.unbatch("apart again")
     };
     let bad = Arc::new(AtomicI64::new(-1));
     let (_, state) = begun(build(&bad), 1);
-    // The first list of three has the same members, by their names, but they come out of another
-    // list of four.
+    // The first list of three has members with the same identities, but from another list of four.
     bad.store(3, Ordering::SeqCst);
     let expected: Vec<i64> = (0..12).filter(|&n| n != 3).collect();
     assert_eq!(rest(build(&bad), state), expected);
 }
 
 #[test]
-fn samples_are_not_skipped_where_a_list_would_be_another_one() {
+fn skipping_samples_that_would_change_a_list_is_refused() {
     let build = || apart(PipelineBuilder::new(numbers(12)));
     let (_, state) = begun(build(), 2);
     for index in [0, 1, 2, 9] {
@@ -96,7 +94,7 @@ fn samples_are_not_skipped_where_a_list_would_be_another_one() {
 }
 
 #[test]
-fn samples_that_an_epoch_does_not_have_are_not_skipped() {
+fn skipping_samples_beyond_the_epoch_is_refused() {
     let id = |index| SampleId { epoch: 0, index };
     let (_, state) = begun(PipelineBuilder::new(numbers(10)).deterministic(), 1);
     let all = State::combine([state.clone()]).unwrap();
@@ -114,14 +112,14 @@ fn samples_that_an_epoch_does_not_have_are_not_skipped() {
         assert!(state.clone().skip([id(10)]).is_err() && state.clone().skip([id(13)]).is_err());
         assert!(state.skip([id(7)]).is_ok());
     }
-    // A repeated sample has a number behind them.
+    // A repeated sample has an identity beyond the last position.
     let shard = Shard::new(1, 3).unwrap().remainder(Remainder::Pad);
     let builder = PipelineBuilder::new(numbers(10)).shard(shard).deterministic();
     let (_, state) = begun(builder, 1);
     assert!(state.clone().skip([id(10)]).is_ok() && state.skip([id(13)]).is_err());
 }
 
-/// Two data sets, of which a mixture takes some; `stages` is what comes behind.
+/// A mixture of two data sets, followed by `stages`.
 fn mixed(stages: fn(PipelineBuilder<i64>) -> PipelineBuilder<i64>) {
     let numbers =
         |range: Range<i64>| Arc::new(range.collect::<Vec<_>>()) as Arc<dyn Dataset<Item = i64>>;
@@ -156,7 +154,7 @@ fn mixed(stages: fn(PipelineBuilder<i64>) -> PipelineBuilder<i64>) {
 }
 
 #[test]
-fn another_mixture_begins_behind_the_lists_that_were_delivered_in_part() {
+fn another_mixture_starts_after_partly_delivered_lists() {
     mixed(|numbers| numbers.batch("list", 8, false).unbatch("apart"));
     mixed(|numbers| {
         let lists = numbers.batch("list", 3, false).unbatch("apart").batch("again", 5, false);
@@ -165,13 +163,13 @@ fn another_mixture_begins_behind_the_lists_that_were_delivered_in_part() {
 }
 
 #[test]
-fn another_mixture_begins_behind_what_packs_and_cut_items_depend_on() {
-    // A pack is closed by an item that is not in it.
+fn another_mixture_starts_after_the_inputs_of_packs_and_split_items() {
+    // The item that closes a pack is not in the pack.
     mixed(|numbers| {
         let packs = numbers.pack("pack", Packing::new(9).open(3), |n| 1 + (n * 7 % 6) as u64);
         packs.flat_map("apart", |pack| pack.items.into_iter().map(Ok).collect::<Vec<_>>())
     });
-    // Lists that are cut, and taken apart.
+    // Lists that are split and unbatched.
     mixed(|numbers| {
         let lists = numbers.batch("list", 3, false).concat_and_split("cut", 4, false);
         lists.flat_map("apart", |cut| {
@@ -181,7 +179,7 @@ fn another_mixture_begins_behind_what_packs_and_cut_items_depend_on() {
 }
 
 #[test]
-fn the_frontier_stays_behind_a_list_in_part_until_that_has_come_again() {
+fn the_frontier_includes_a_partly_delivered_list_until_it_is_complete() {
     let build = || apart(PipelineBuilder::new(numbers(24)));
     let (_, state) = begun(build(), 6);
     assert_eq!(state.frontier(), 8);
@@ -189,25 +187,25 @@ fn the_frontier_stays_behind_a_list_in_part_until_that_has_come_again() {
     assert_eq!(again.frontier(), 8);
     let (_, later) = begun(build().resume(stored(again.clone())), 3);
     assert_eq!(later.frontier(), 12);
-    // As if a stage had looked further ahead. It counts while a list is in part.
+    // As if a stage had read further ahead, which counts while a list is partly delivered.
     let mut far = serde_json::to_value(&again).unwrap();
     far["parts_end"] = 20.into();
     let far: State = serde_json::from_value(far).unwrap();
     let mut pipeline = build().resume(far).build().unwrap();
     assert_eq!((pipeline.next().unwrap().unwrap(), pipeline.state().unwrap().frontier()), (6, 20));
     assert_eq!(pipeline.next().unwrap().unwrap(), 7);
-    // The list ends when the stage that takes it apart says that no more of it comes.
-    until("no list is in part", || pipeline.state().unwrap().frontier() == 8);
+    // The list ends when its stage reports the end of its items.
+    until("the list is complete", || pipeline.state().unwrap().frontier() == 8);
     assert_eq!(again.repeat_parts().frontier(), 4);
 }
 
-/// A sequence of so many tokens; one of 1 cannot be asked how many it has.
+/// A sequence of tokens; the length of a sequence of 1 panics.
 #[derive(Clone, Debug)]
 struct Tokens(u64);
 
 impl Sequence for Tokens {
     fn tokens(&self) -> u64 {
-        assert!(self.0 != 1, "made to panic");
+        assert!(self.0 != 1, "panic of the test");
         self.0
     }
 
@@ -227,7 +225,7 @@ fn lengths(lengths: &'static [u64]) -> PipelineBuilder<usize> {
 
 // promise: R24
 #[test]
-fn a_panic_with_nothing_held_leaves_the_epoch_whole() {
+fn a_panic_with_an_empty_buffer_loses_no_other_item() {
     within_seconds(60, || {
         let build = || lengths(&[6, 2, 1, 4, 4, 4]);
         let (whole, end) = begun(build(), 9);
@@ -238,7 +236,7 @@ fn a_panic_with_nothing_held_leaves_the_epoch_whole() {
             let (_, state) = begun(build(), taken);
             assert_eq!(rest(build(), state), whole[taken..], "after {taken}");
         }
-        // With something held, that is lost.
+        // With a non-empty buffer, the buffered items are lost.
         let (whole, end) = begun(lengths(&[6, 1, 4]), 9);
         let samples = SampleCounts { delivered: 2, dropped: 1, ..SampleCounts::default() };
         assert_eq!((whole, end.samples()), (vec![1, 1], samples));
@@ -252,7 +250,7 @@ fn filtered(rank: u64) -> Pipeline<i64> {
 }
 
 #[test]
-fn what_a_rank_has_filtered_ahead_counts_once() {
+fn samples_that_a_rank_filtered_out_early_count_once() {
     within_seconds(60, || {
         let (mut first, mut second) = (filtered(0), filtered(1));
         assert_eq!(first.by_ref().take(2).count(), 2);
@@ -268,7 +266,7 @@ fn what_a_rank_has_filtered_ahead_counts_once() {
 }
 
 #[test]
-fn a_rank_ahead_is_not_asked_for_the_lists_of_the_next_epoch() {
+fn a_rank_ahead_does_not_require_the_lists_of_the_next_epoch() {
     within_seconds(60, || {
         let build = |rank| {
             let lists = PipelineBuilder::new(numbers(16)).batch("list", 2, false).unbatch("apart");
@@ -279,8 +277,9 @@ fn a_rank_ahead_is_not_asked_for_the_lists_of_the_next_epoch() {
         assert!(first.next().is_some());
         assert!(second.next_epoch().unwrap().count() > 3);
         let state = || second.state().unwrap();
-        // One of the first list of the next epoch is filtered out, and the other is not delivered.
-        until("a list is in part", || {
+        // One item of the first list of the next epoch is filtered out, and the other is not yet
+        // delivered.
+        until("a list is partly done", || {
             let state = serde_json::to_value(state()).unwrap();
             state["pieces"].as_array().is_some_and(|pieces| !pieces.is_empty())
         });
@@ -289,7 +288,7 @@ fn a_rank_ahead_is_not_asked_for_the_lists_of_the_next_epoch() {
     });
 }
 
-/// Six numbers, of which the fourth says that it is the third.
+/// Six numbers, of which the fourth has the identity of the third.
 #[derive(Debug)]
 struct Misnamed;
 
@@ -312,7 +311,7 @@ impl Source for Misnamed {
 }
 
 #[test]
-fn an_epoch_that_does_not_add_up_does_not_begin_anew() -> Result<()> {
+fn a_failed_audit_does_not_restart_the_epoch() -> Result<()> {
     let folder = tempfile::tempdir().unwrap();
     let stop = AtomicBool::new(false);
     let mut pipeline = PipelineBuilder::new(Misnamed).deterministic().build()?;
@@ -324,6 +323,6 @@ fn an_epoch_that_does_not_add_up_does_not_begin_anew() -> Result<()> {
     let state = saver.finish()?.load()?;
     assert_eq!((state.epoch(), state.steps()), (0, 6));
     let missing = State::audit([state])?.missing().flatten().collect::<Vec<_>>();
-    assert_eq!(missing, [3], "what was lost");
+    assert_eq!(missing, [3], "the lost sample");
     Ok(())
 }

@@ -1,5 +1,5 @@
-//! A run in any order, recorded and run again: the same samples, in the same order, with the same
-//! random numbers.
+//! Runs in completion order, recorded and replayed: the same samples in the same order, with the
+//! same random numbers.
 
 // promise of this file: CORE5
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -16,7 +16,7 @@ use spdl_core::{
     ErrorKind, OnError, Order, PipelineBuilder, Result, SampleId, Stage, StageContext, StageOptions,
 };
 
-/// Passes a number on with a random one of its own, after a while that depends on the run.
+/// Adds a random number to each number, after a delay that depends on the run.
 struct Draw {
     run: i64,
     fails: fn(i64) -> bool,
@@ -32,7 +32,7 @@ impl Stage<i64> for Draw {
     }
 }
 
-/// Two epochs of shuffled numbers with their random ones, in completion order.
+/// Two epochs of shuffled numbers with random numbers, in completion order.
 fn drawing(run: i64, fails: fn(i64) -> bool) -> PipelineBuilder<(i64, u64)> {
     PipelineBuilder::new(numbers(300).shuffled(5))
         .stage("draw", move || Ok(Draw { run, fails }))
@@ -48,14 +48,14 @@ fn run<T: Send + 'static>(builder: PipelineBuilder<T>) -> (Vec<T>, OrderRecord) 
 }
 
 #[test]
-fn a_recorded_run_comes_again_item_by_item() {
+fn a_recorded_run_is_replayed_item_by_item() {
     within_seconds(60, || {
         let (items, record) = run(drawing(0, |_| false).threads(4));
         assert_eq!(record.len(), 600);
         let in_order = run(drawing(0, |_| false).deterministic()).0;
-        assert_ne!(items, in_order, "the run was in disorder");
+        assert_ne!(items, in_order, "the run must not be in input order");
         for threads in [1, 2, 8] {
-            // Other times, other threads: the same samples and the same random numbers.
+            // Other delays and threads: the same samples and random numbers.
             let again = run(drawing(7, |_| false).threads(threads).replay(record.clone()));
             assert_eq!(again, (items.clone(), record.clone()), "{threads} threads");
         }
@@ -63,11 +63,11 @@ fn a_recorded_run_comes_again_item_by_item() {
 }
 
 #[test]
-fn samples_that_were_dropped_are_left_out_of_the_replay() {
+fn dropped_samples_are_left_out_of_the_replay() {
     within_seconds(60, || {
         let (items, record) = run(drawing(0, |n| n % 7 == 3).threads(4));
         assert_eq!(record.len(), 2 * (300 - 43));
-        // In the replay they would succeed, but the run was without them.
+        // In the replay these samples would succeed, but the recorded run lacks them.
         let seen = Arc::new(AtomicUsize::new(0));
         let counter = Arc::clone(&seen);
         let again = drawing(3, |_| false).map("count", move |item| {
@@ -81,13 +81,13 @@ fn samples_that_were_dropped_are_left_out_of_the_replay() {
 }
 
 #[test]
-fn batches_of_a_recorded_run_come_again_with_the_same_members() {
+fn replayed_batches_have_the_same_members() {
     within_seconds(60, || {
         for drop_last in [false, true] {
             let batches = |run| drawing(run, |n| n % 10 == 4).batch("batch", 16, drop_last);
             let (lists, record) = run(batches(0).threads(4));
             let samples: usize = lists.iter().map(Vec::len).sum();
-            assert_eq!(record.len() as usize, samples, "what is left out is not recorded");
+            assert_eq!(record.len() as usize, samples, "left-out samples are not recorded");
             assert_eq!(samples, if drop_last { 2 * 256 } else { 540 });
             let (again, record_again) = run(batches(5).threads(2).replay(record.clone()));
             assert_eq!(again, lists);
@@ -97,7 +97,7 @@ fn batches_of_a_recorded_run_come_again_with_the_same_members() {
 }
 
 #[test]
-fn filled_batches_of_a_recorded_run_come_again_bit_by_bit() {
+fn replayed_array_batches_are_bit_identical() {
     within_seconds(60, || {
         let filled = |run: i64| {
             PipelineBuilder::new(numbers(200).shuffled(5))
@@ -131,7 +131,7 @@ fn filled_batches_of_a_recorded_run_come_again_bit_by_bit() {
     });
 }
 
-/// Lets an item wait for others, however long these take.
+/// Makes an item wait until others are counted.
 #[derive(Default)]
 struct Others(AtomicUsize);
 
@@ -149,9 +149,9 @@ impl Others {
 }
 
 #[test]
-fn a_straggler_keeps_the_place_that_it_had() {
+fn a_replay_keeps_the_place_of_a_slow_item() {
     within_seconds(60, || {
-        // In the recorded run, sample 0 is overtaken.
+        // In the recorded run, others overtake sample 0.
         let build = |slow: bool| {
             let others = Others::default();
             PipelineBuilder::new(numbers(60))
@@ -166,19 +166,19 @@ fn a_straggler_keeps_the_place_that_it_had() {
                 .threads(2)
         };
         let (items, record) = run(build(true));
-        assert_ne!(items.first(), Some(&0), "the slow one was overtaken");
+        assert_ne!(items.first(), Some(&0), "sample 0 must be overtaken");
         let (again, _) = run(build(false).replay(record));
         assert_eq!(again, items);
     });
 }
 
 #[test]
-fn a_run_that_was_broken_off_is_replayed_as_far_as_it_came() {
+fn an_interrupted_run_is_replayed_up_to_its_end() {
     within_seconds(60, || {
         let mut pipeline = drawing(0, |_| false).threads(3).record_order().build().unwrap();
         let items: Vec<_> = pipeline.by_ref().take(100).map(Result::unwrap).collect();
         let record = pipeline.order_record().unwrap().clone();
-        assert_eq!(record.len(), 100, "what waits ready is not delivered");
+        assert_eq!(record.len(), 100, "only delivered items are recorded");
         drop(pipeline);
         let (again, _) =
             run(drawing(1, |_| false).replay(OrderRecord::parse(&record.to_text()).unwrap()));
@@ -187,7 +187,7 @@ fn a_run_that_was_broken_off_is_replayed_as_far_as_it_came() {
 }
 
 #[test]
-fn only_a_run_that_was_asked_to_has_a_record() {
+fn a_record_exists_only_on_request() {
     within_seconds(60, || {
         let mut pipeline = PipelineBuilder::new(numbers(5)).build().unwrap();
         assert!(pipeline.next().is_some());
@@ -196,7 +196,7 @@ fn only_a_run_that_was_asked_to_has_a_record() {
 }
 
 #[test]
-fn a_record_of_another_source_is_an_error_at_the_sample_that_is_missing() {
+fn a_record_of_another_source_fails_at_the_missing_sample() {
     within_seconds(60, || {
         let ids = [1, 0, 99, 2].map(|index| SampleId { epoch: 0, index });
         let builder = PipelineBuilder::new(numbers(5)).map("pass", Ok);
@@ -208,7 +208,7 @@ fn a_record_of_another_source_is_an_error_at_the_sample_that_is_missing() {
 }
 
 #[test]
-fn a_replay_restores_order_unless_a_stage_says_otherwise() {
+fn a_replay_restores_order_unless_a_stage_uses_completion_order() {
     within_seconds(60, || {
         let ids = (0..50).rev().map(|index| SampleId { epoch: 0, index });
         let build = |options: StageOptions, most: Duration| {
@@ -224,11 +224,11 @@ fn a_replay_restores_order_unless_a_stage_says_otherwise() {
             let builder = PipelineBuilder::new(numbers(50)).map(options, slow_first);
             builder.threads(2).replay(ids.clone().collect())
         };
-        // So many do not go on out of their turn: the wait lasts as long as it may.
+        // So many items must wait for their turn, so the wait lasts the maximum time.
         let (items, _) = run(build(StageOptions::new("slow"), Duration::from_millis(50)));
         assert_eq!(items, (0..50).rev().collect::<Vec<_>>());
         let options = StageOptions::new("slow").order(Order::Completion);
         let (items, _) = run(build(options, Duration::from_secs(20)));
-        assert_ne!(items.first(), Some(&49), "the slow one was overtaken");
+        assert_ne!(items.first(), Some(&49), "the slow item must be overtaken");
     });
 }

@@ -1,5 +1,5 @@
-//! The laws of going on: for any graph, order, division and failure policy, wherever a run is
-//! broken off, the same suffix comes, and all ranks together deliver each sample once.
+//! Laws of resuming, for any graph, order, division and failure policy: wherever a run stops, the
+//! resumed run delivers the same remaining items, and all ranks together deliver each sample once.
 
 // feature of this file: Q08
 // promise of this file: R14
@@ -20,21 +20,21 @@ use spdl_core::{
     PipelineBuilder, Result, Shard, SlotMut, Source, Stage, StageContext, StageOptions, State,
 };
 
-/// A piece of a sample, as a consumer sees it.
+/// A piece of a sample, as the consumer receives it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Piece {
     id: u64,
     number: i64,
-    /// Which piece of the sample, where it was cut.
+    /// The number of the piece within its sample, if the sample was split.
     part: i64,
-    /// Drawn for the sample.
+    /// A random number of the sample.
     random: u64,
 }
 
-/// What is delivered at once, with a random number that was drawn for it.
+/// The pieces of one step, and a random number of the step.
 type Step = (Vec<Piece>, u64);
 
-/// Which item comes at which position.
+/// The sampler of a graph.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Data {
     Shuffled,
@@ -60,7 +60,7 @@ const DATA: [Data; 9] = [
     Data::UntilSamples,
 ];
 
-/// What becomes of the samples behind the stages that all graphs have.
+/// The stages after those that all graphs share.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Shape {
     Single,
@@ -68,7 +68,7 @@ enum Shape {
     Cut,
     Batched,
     CutAndBatched,
-    /// Put together, taken apart, and thinned out.
+    /// Batched, unbatched and filtered.
     TakenApart,
     Aggregated,
     Bucketed,
@@ -106,16 +106,16 @@ struct Graph {
     epochs: u64,
 }
 
-/// How it is run; none of this may be seen in what comes out.
+/// Execution settings, which must not affect the results.
 #[derive(Clone, Debug)]
 struct Run {
     threads: usize,
     queue: usize,
     prefetch: usize,
-    /// How many steps are taken before the state is, and how many after that are lost.
+    /// How many steps are read before the state is saved, and how many are lost after that.
     steps: usize,
     lost: usize,
-    /// Whether the pipeline is stopped first.
+    /// Whether the pipeline is stopped before the state is saved.
     stopped: bool,
 }
 
@@ -129,7 +129,7 @@ fn some_fail() -> Fails {
     Arc::new(|n| n % 11 == 6)
 }
 
-/// Says who a number is, with a random one.
+/// Converts a number to a piece with its identity and a random number.
 struct Draw(Fails);
 
 impl Stage<i64> for Draw {
@@ -146,7 +146,7 @@ impl Stage<i64> for Draw {
     }
 }
 
-/// Adds a random number to what is delivered.
+/// Adds a random number to each step.
 struct DrawStep;
 
 impl Stage<Vec<Piece>> for DrawStep {
@@ -157,7 +157,7 @@ impl Stage<Vec<Piece>> for DrawStep {
     }
 }
 
-/// Ends a list with every fifth number.
+/// Ends a list after every fifth number.
 #[derive(Default)]
 struct ToFives(Vec<Piece>);
 
@@ -172,7 +172,7 @@ impl Aggregator<Piece> for ToFives {
     }
 }
 
-/// Writes a piece, with a random number of its own.
+/// Writes a piece and a random number into a slot.
 struct Write;
 
 impl Fill<Piece> for Write {
@@ -222,7 +222,7 @@ impl Graph {
         }
     }
 
-    /// How many positions an epoch has.
+    /// The number of positions in an epoch.
     fn len(&self) -> u64 {
         self.source().len_hint().unwrap()
     }
@@ -314,25 +314,25 @@ impl Graph {
             .on_error(self.policy)
     }
 
-    /// Whether something that was put together, or cut, may be delivered in part.
+    /// Whether a list or a split item may be delivered in part.
     fn makes_parts(&self) -> bool {
         matches!(self.shape, Shape::TakenApart | Shape::ConcatenatedAndSplit)
     }
 
-    /// How many pieces may be left out of an epoch of a rank.
+    /// The maximum number of pieces that an epoch of a rank leaves out.
     fn most_left_out(&self) -> usize {
         let short = if self.drop_last { self.batch - 1 } else { 0 };
         match self.shape {
             Shape::Batched | Shape::CutAndBatched | Shape::TakenApart | Shape::Filled => short,
             Shape::Bucketed => 3 * short,
-            // Tokens of a sequence that is not full.
+            // The tokens of an incomplete sequence.
             Shape::ConcatenatedAndSplit if self.drop_last => self.batch,
             Shape::Routed => usize::from(self.drop_last),
             _ => 0,
         }
     }
 
-    /// Every piece of every position of epoch 0, as one rank makes them.
+    /// Every piece of every position of epoch 0, as a single rank makes them.
     fn all_pieces(&self, fails: Fails) -> BTreeSet<Piece> {
         let graph = Graph { drop_last: false, order: Order::Input, epochs: 1, ..self.clone() };
         let run = Run { threads: 2, queue: 8, prefetch: 8, steps: 0, lost: 0, stopped: false };
@@ -358,7 +358,7 @@ fn graphs() -> impl Strategy<Value = Graph> {
     let kinds = (prop::sample::select(DATA.to_vec()), prop::sample::select(SHAPES.to_vec()));
     (kinds, 2..80i64, any::<bool>(), 1..6usize, any::<bool>(), skips, 1..4u64).prop_map(
         |((data, shape), items, ordered, batch, drop_last, policy, epochs)| {
-            // What is cut can only go on where order is kept.
+            // Split items resume only with ordered stages.
             let ordered = ordered || shape == Shape::ConcatenatedAndSplit;
             let order = if ordered { Order::Input } else { Order::Completion };
             Graph { data, shape, items, order, batch, drop_last, policy, epochs }
@@ -366,7 +366,7 @@ fn graphs() -> impl Strategy<Value = Graph> {
     )
 }
 
-/// What fails under this policy, so that no run is ended by it.
+/// Failures that do not end a run with this policy.
 fn failing(policy: OnError) -> Fails {
     if policy == OnError::Raise { nothing_fails() } else { some_fail() }
 }
@@ -398,7 +398,7 @@ fn config(cases: u32) -> ProptestConfig {
     }
 }
 
-/// Takes the next `most` steps of all epochs, or of epoch `only`.
+/// Reads up to `most` steps of all epochs, or of epoch `only`.
 fn take(pipeline: &mut Pipeline<Step>, most: usize, only: Option<u64>) -> Vec<(u64, Step)> {
     let mut steps = Vec::new();
     while steps.len() < most {
@@ -419,15 +419,15 @@ fn take(pipeline: &mut Pipeline<Step>, most: usize, only: Option<u64>) -> Vec<(u
     steps
 }
 
-/// Through text and back, as a file would have it.
+/// Serialises and deserialises a state, as a file does.
 fn stored(state: State) -> State {
     #[cfg(feature = "serde")]
     let state = serde_json::from_str(&serde_json::to_string(&state).unwrap()).unwrap();
     state
 }
 
-/// Breaks a run off as `run` says: the state is that of the steps which are returned.
-fn broken_off(
+/// Interrupts a run as `run` specifies: the state is that after the returned steps.
+fn interrupted(
     mut pipeline: Pipeline<Step>,
     run: &Run,
     only: Option<u64>,
@@ -437,7 +437,7 @@ fn broken_off(
         pipeline.stop();
     }
     let state = stored(pipeline.state().unwrap());
-    // Nobody heard of these.
+    // Steps after the saved state, which are lost.
     take(&mut pipeline, if run.stopped { 0 } else { run.lost }, only);
     (steps, state)
 }
@@ -445,10 +445,11 @@ fn broken_off(
 proptest! {
     #![proptest_config(config(80))]
 
-    /// Three generations and a last one, each on other threads and queues.
+    /// Three interrupted generations and a last one, each with other numbers of threads and queue
+    /// sizes.
     // promise: R12
     #[test]
-    fn every_rank_goes_on_with_the_same_suffix_three_generations_deep(
+    fn every_rank_resumes_with_the_same_remaining_steps(
         graph in graphs(),
         runs in prop::collection::vec(runs(25), 4),
         (rank, world) in (1..9u64).prop_flat_map(|world| (0..world, Just(world))),
@@ -468,7 +469,7 @@ proptest! {
                     Some(state) => builder.resume(state),
                     None => builder,
                 };
-                let (steps, reached) = broken_off(builder.build().unwrap(), run, None);
+                let (steps, reached) = interrupted(builder.build().unwrap(), run, None);
                 parts.extend(steps);
                 assert_eq!(reached.steps(), parts.len() as u64);
                 state = Some(reached);
@@ -490,7 +491,7 @@ fn total(counts: SampleCounts) -> i128 {
 #[derive(Default)]
 struct Union {
     seen: BTreeMap<Piece, usize>,
-    /// Sums over all runs, each counted from where it began.
+    /// Sums over all runs, each counted from its start.
     delivered: i128,
     left_out: i128,
     done: i128,
@@ -507,7 +508,7 @@ impl Union {
     }
 }
 
-/// How many ranks there are in each generation.
+/// The world size of each generation.
 fn worlds() -> impl Strategy<Value = Vec<u64>> {
     prop_oneof![
         Just(vec![8, 6, 16]),
@@ -520,7 +521,8 @@ fn worlds() -> impl Strategy<Value = Vec<u64>> {
 proptest! {
     #![proptest_config(config(60))]
 
-    /// From the state of all ranks, or, as long as their number stays, each from its own.
+    /// Resumes from the combined state or, while the world size is unchanged, each rank from its
+    /// own state.
     // promise: R13
     #[test]
     fn ranks_of_changing_worlds_deliver_every_sample_once(
@@ -536,7 +538,7 @@ proptest! {
             let mut runs = runs.iter().cycle();
             let mut union = Union::default();
             let mut padding = 0;
-            // One of all ranks, or one of each.
+            // One combined state, or one state of each rank.
             let mut begun: Vec<State> = Vec::new();
             for (generation, &world) in worlds.iter().enumerate() {
                 let last = generation + 1 == worlds.len();
@@ -554,7 +556,7 @@ proptest! {
                         None => builder,
                     };
                     let before = state.map(State::samples).unwrap_or_default();
-                    let (steps, reached) = broken_off(builder.build().unwrap(), &run, Some(0));
+                    let (steps, reached) = interrupted(builder.build().unwrap(), &run, Some(0));
                     union.add(steps, before, reached.samples());
                     states.push(if graph.makes_parts() { reached.repeat_parts() } else { reached });
                 }
@@ -569,15 +571,15 @@ proptest! {
                     vec![State::combine(states).unwrap()]
                 };
             }
-            assert_eq!(begun[0].epoch(), 1, "all have ended it");
+            assert_eq!(begun[0].epoch(), 1, "all ranks have ended epoch 0");
 
             let len = graph.len();
             let expected = graph.all_pieces(fails());
             let (own, repeated): (Vec<_>, Vec<_>) =
                 union.seen.iter().partition(|(piece, _)| piece.id < len);
             for (piece, times) in &own {
-                assert!(expected.contains(piece), "{piece:?} is none of the epoch's");
-                assert!(**times == 1 || graph.makes_parts(), "{piece:?} came {times} times");
+                assert!(expected.contains(piece), "{piece:?} does not belong to the epoch");
+                assert!(**times == 1 || graph.makes_parts(), "{piece:?} occurs {times} times");
             }
             let ids = |pieces: &mut dyn Iterator<Item = u64>| pieces.collect::<BTreeSet<u64>>();
             let own = ids(&mut own.iter().map(|(piece, _)| piece.id));
@@ -587,25 +589,25 @@ proptest! {
             let len = i128::from(len);
             let unseen = len - union.done;
             match remainder {
-                Remainder::Uneven => assert_eq!(unseen, 0, "every position is accounted for"),
+                Remainder::Uneven => assert_eq!(unseen, 0, "every position has an outcome"),
                 Remainder::Drop => {
                     let most = *worlds.iter().max().unwrap() as i128;
-                    assert!((0..most).contains(&unseen), "{unseen} of {len} in no rank's part");
+                    assert!((0..most).contains(&unseen), "{unseen} of {len} assigned to no rank");
                 }
                 _ => assert!((0..=i128::from(padding)).contains(&-unseen), "{unseen}"),
             }
             assert!(lost <= union.left_out + unseen.max(0), "{lost} lost");
             if !graph.drop_last {
                 assert_eq!(union.left_out, 0);
-                // What is in no rank's part may have been delivered in part before.
+                // Samples that no rank reads now may have been delivered in part before.
                 let whole = expected.iter().filter(|piece| own.contains(&piece.id));
                 let absent = whole.filter(|piece| !union.seen.contains_key(piece));
                 let absent = ids(&mut absent.map(|piece| piece.id));
                 assert!(absent.len() as i128 <= unseen.max(0), "without pieces: {absent:?}");
             }
             assert!(remainder == Remainder::Pad || repeated.is_empty(), "{repeated:?}");
-            // A sample that pads one division, and was delivered in part, is none of the next one's.
-            // And a list that is taken apart is counted as a whole.
+            // A padding sample of one division that was delivered in part does not occur in the
+            // next division. An unbatched list is counted as a whole.
             let least = own.len() as i128 - unseen.max(0);
             let delivered = least..=(own.len() + repeated.len()) as i128;
             let told = !graph.drop_last && !graph.makes_parts();
@@ -613,8 +615,8 @@ proptest! {
         });
     }
 
-    /// As long as all ranks are in step, what they take together is the one order of the epoch,
-    /// whatever their number.
+    /// While all ranks are at the same step, they read one order of the epoch together, for any
+    /// world size.
     // promise: R13
     #[test]
     fn changing_worlds_keep_the_sequence(
@@ -669,10 +671,10 @@ proptest! {
 proptest! {
     #![proptest_config(config(60))]
 
-    /// Runs that a failure ends, by any policy; some of what failed succeeds in the next one.
+    /// Runs that end with a failure, for any policy. Some failed samples succeed in the next run.
     // promise: R12
     #[test]
-    fn what_a_failure_ended_goes_on_without_loss(
+    fn a_failed_run_resumes_without_loss(
         graph in graphs(),
         policy in prop_oneof![
             Just(OnError::Raise),
@@ -723,8 +725,8 @@ proptest! {
             let expected = graph.all_pieces(nothing_fails());
             let repeats = graph.makes_parts() && graph.order != Order::Input;
             for (piece, times) in &union.seen {
-                assert!(expected.contains(piece), "{piece:?} is none of the epoch's");
-                assert!(*times == 1 || repeats, "{piece:?} came {times} times");
+                assert!(expected.contains(piece), "{piece:?} does not belong to the epoch");
+                assert!(*times == 1 || repeats, "{piece:?} occurs {times} times");
                 assert!(!dropped.contains(&piece.id), "{piece:?} was dropped");
             }
             let lost: Vec<_> = expected
@@ -739,9 +741,9 @@ proptest! {
 }
 
 #[test]
-fn what_a_cut_item_has_given_in_front_of_a_short_last_sequence_comes_again() {
+fn a_split_item_before_an_incomplete_last_sequence_is_delivered_again() {
     within_seconds(60, || {
-        // 7 tokens in sequences of 2: the last token is left out, the six others are not.
+        // 7 tokens in sequences of 2: the last token is left out, the other six are delivered.
         let build = || {
             PipelineBuilder::new(DatasetSource::new(vec![(0..7).collect::<Vec<i64>>()]))
                 .concat_and_split("split", 2, true)
@@ -764,7 +766,7 @@ fn what_a_cut_item_has_given_in_front_of_a_short_last_sequence_comes_again() {
 
 // promise: CORE6
 #[test]
-fn what_became_of_samples_is_counted_once_whatever_the_ranks() {
+fn outcomes_are_counted_once_for_any_world_size() {
     within_seconds(60, || {
         let ranks = |world: u64, state: Option<State>| {
             let rank = |rank| {

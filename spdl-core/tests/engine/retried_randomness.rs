@@ -1,4 +1,4 @@
-//! Random numbers of samples that are tried again: those of the first attempt.
+//! Random numbers of retried samples equal those of the first attempt.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,11 +12,11 @@ use spdl_core::{
     StageContext, async_trait,
 };
 
-/// Draws a number for each item, and fails a few times before it gives it.
+/// Draws a random number for each item, and fails a few times before it returns the number.
 #[derive(Clone, Default)]
 struct Draw {
     failures: usize,
-    /// What was drawn for each item, attempt by attempt.
+    /// The random numbers of each item, by attempt.
     drawn: Arc<Mutex<BTreeMap<i64, Vec<u64>>>>,
 }
 
@@ -48,7 +48,7 @@ impl AsyncStage<i64> for Draw {
     }
 }
 
-/// What is delivered where each item fails so many times, by a stage that waits or one that computes.
+/// The outputs if each item fails `failures` times, in an async or a CPU stage.
 fn delivered(waits: bool, failures: usize, threads: usize) -> Vec<u64> {
     let draw = Draw { failures, ..Draw::default() };
     let drawn = Arc::clone(&draw.drawn);
@@ -70,11 +70,11 @@ fn delivered(waits: bool, failures: usize, threads: usize) -> Vec<u64> {
 
 // promise: R14
 #[test]
-fn an_attempt_draws_the_numbers_of_the_first_one() {
+fn a_retry_draws_the_random_numbers_of_the_first_attempt() {
     within_seconds(60, || {
         for waits in [false, true] {
             let expected = delivered(waits, 0, 1);
-            assert_eq!(expected.iter().collect::<BTreeSet<_>>().len(), 60, "each has its own");
+            assert_eq!(expected.iter().collect::<BTreeSet<_>>().len(), 60, "all numbers differ");
             for (failures, threads) in [(1, 1), (3, 2)] {
                 assert_eq!(delivered(waits, failures, threads), expected);
             }

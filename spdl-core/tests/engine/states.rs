@@ -1,4 +1,4 @@
-//! States as data: how large they are, and what those of many ranks make together.
+//! Checkpoint states as data: their size, and combining states of many ranks.
 #![cfg(feature = "serde")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -16,7 +16,7 @@ fn json(state: &State) -> String {
     serde_json::to_string(state).unwrap()
 }
 
-/// Through text and back, as a file would have it.
+/// Serialises and deserialises a state, as a file does.
 fn stored(state: State) -> State {
     serde_json::from_str(&json(&state)).unwrap()
 }
@@ -25,7 +25,7 @@ fn rest<T: Send + 'static>(builder: PipelineBuilder<T>, state: State) -> Vec<T> 
     builder.resume(stored(state)).build().unwrap().map(|item| item.unwrap()).collect()
 }
 
-/// Each number cut in `by` pieces.
+/// Each number split into `by` pieces.
 fn cut(items: i64, by: i64) -> PipelineBuilder<i64> {
     PipelineBuilder::new(numbers(items))
         .flat_map("cut", move |n| (0..by).map(move |piece| Ok(by * n + piece)))
@@ -44,10 +44,11 @@ fn a_state_in_the_middle_of_many_pieces_is_small() {
     let again = move |by| {
         plain(by / 10).flat_map("again", |n| (0..10).map(move |piece| Ok(10 * n + piece)))
     };
-    // How many pieces are done, and how many bytes that may take: of one cut there is one range of
-    // those that are not the first, of two cuts one more for each piece that was cut again.
+    // The number of done pieces, and the maximum additional size in bytes. One split needs one
+    // range for the pieces after the first. Two splits need one more range per piece that was split
+    // again.
     type Build = Box<dyn Fn(i64) -> PipelineBuilder<i64>>;
-    // What was filtered out behind pieces that are under way is a range for each of those.
+    // Pieces filtered out after pieces in flight need one range for each piece in flight.
     let all: [(Build, usize, usize); 3] = [
         (Box::new(plain), 9000, 0),
         (Box::new(halves), 9000, 30 * 400),
@@ -68,7 +69,7 @@ fn a_state_in_the_middle_of_many_pieces_is_small() {
 }
 
 #[test]
-fn pieces_out_of_order_take_space_for_what_is_under_way() {
+fn the_size_of_unordered_pieces_depends_on_those_in_flight() {
     const PIECES: i64 = 3000;
     let build = || {
         cut(4, PIECES)
@@ -84,7 +85,7 @@ fn pieces_out_of_order_take_space_for_what_is_under_way() {
     let begun = json(&pipeline.state().unwrap()).len();
     let mut seen = next(&mut pipeline, 4000);
     let state = pipeline.state().unwrap();
-    // Queues of 64, runs of 64 on each thread, and what waits for the consumer.
+    // Queues of 64, batches of 64 per thread, and outputs that wait for the consumer.
     let size = json(&state).len();
     assert!(size < begun + 30 * 1000, "{size} bytes, {begun} in the beginning");
     drop(pipeline);
@@ -94,10 +95,10 @@ fn pieces_out_of_order_take_space_for_what_is_under_way() {
 }
 
 #[test]
-fn pieces_of_other_ranks_are_neither_lost_nor_told_of_twice() {
+fn pieces_of_other_ranks_are_listed_exactly_once() {
     const ITEMS: i64 = 24;
     const BY: i64 = 10;
-    // Some pieces vanish, and some fail.
+    // Some pieces are filtered out, and some fail.
     let build = |rank, world| {
         let shard = Shard::new(rank, world).unwrap().remainder(Remainder::Uneven);
         cut(ITEMS, BY)
@@ -126,7 +127,7 @@ fn pieces_of_other_ranks_are_neither_lost_nor_told_of_twice() {
         }
         let combined = State::combine(states).unwrap();
         let value: serde_json::Value = serde_json::from_str(&json(&combined)).unwrap();
-        // Each once, and none of samples that are done.
+        // Each piece once, and no pieces of samples that are done.
         let pieces = value["pieces"].as_array().unwrap();
         let samples: Vec<u64> = pieces.iter().map(|piece| piece[1].as_u64().unwrap()).collect();
         assert!(samples.windows(2).all(|pair| pair[0] < pair[1]), "{pieces:?}");
@@ -150,7 +151,7 @@ fn pieces_of_other_ranks_are_neither_lost_nor_told_of_twice() {
 }
 
 #[test]
-fn counts_of_all_ranks_are_those_of_all_samples() {
+fn counts_of_all_ranks_add_up_to_all_samples() {
     let build = |rank, world| {
         let shard = Shard::new(rank, world).unwrap().remainder(Remainder::Uneven);
         let some = PipelineBuilder::new(numbers(100)).filter("not all", |n| Ok(n % 7 != 0));
@@ -174,7 +175,7 @@ fn counts_of_all_ranks_are_those_of_all_samples() {
     assert_eq!(state.unwrap().samples(), counts);
 }
 
-/// Very many numbers, of which it can go to any.
+/// Very many numbers, with random access.
 #[derive(Debug)]
 struct Far;
 
@@ -194,7 +195,7 @@ impl Source for Far {
     }
 }
 
-/// A rank that goes on from `state`, where there is one, and has done so many of its positions.
+/// A rank that has done `done` positions, resumed from `state` if given.
 fn far(rank: u64, world: u64, state: Option<&State>, done: u64) -> State {
     let shard = Shard::new(rank, world).unwrap().remainder(Remainder::Uneven);
     let mut builder = PipelineBuilder::new(Far).deterministic().shard(shard);
@@ -207,10 +208,10 @@ fn far(rank: u64, world: u64, state: Option<&State>, done: u64) -> State {
 }
 
 #[test]
-fn ranks_far_apart_of_very_many_samples_are_put_together_by_arithmetic() {
-    // It computes, so on a machine with much else to do it takes its time.
+fn distant_ranks_with_very_many_samples_are_combined_by_arithmetic() {
+    // CPU-bound, so slow on a busy machine.
     within_seconds(300, || {
-        // The first ranks are through with most of their part, the last ones have hardly begun.
+        // The first ranks have done most of their positions, the last ranks almost none.
         let mut state: Option<State> = None;
         let mut done = 0;
         for world in [64u64, 8, 64] {
@@ -222,7 +223,7 @@ fn ranks_far_apart_of_very_many_samples_are_put_together_by_arithmetic() {
             let audit = State::audit(states.clone()).unwrap();
             assert_eq!((audit.done(), audit.repeated_count()), (done, 0));
             assert_eq!(audit.missing_count(), FAR - done);
-            // Its ranges are millions, and the first ones are there at once.
+            // There are millions of ranges, but the first ones are computed immediately.
             assert!(
                 audit.missing().take(1000).map(|range| range.end - range.start).sum::<u64>() > 0
             );
@@ -239,7 +240,7 @@ fn ranks_far_apart_of_very_many_samples_are_put_together_by_arithmetic() {
         let state = state.unwrap();
         let size = json(&state).len();
         assert!(size < 16 << 10, "{size} bytes");
-        // And a run goes on from there: in step, so that those of all ranks follow each other.
+        // A run resumes from the state, with all ranks at the same step.
         let first = |rank| {
             let shard = Shard::new(rank, 5).unwrap().remainder(Remainder::Uneven);
             let builder = PipelineBuilder::new(Far).deterministic().shard(shard);
@@ -254,7 +255,7 @@ fn ranks_far_apart_of_very_many_samples_are_put_together_by_arithmetic() {
 }
 
 #[test]
-fn a_state_that_cannot_be_is_refused() {
+fn an_invalid_state_is_refused() {
     let state = far(1, 4, None, 9);
     for (part, wrong) in [
         ("shard", r#"{"rank":4,"world":4,"remainder":"drop"}"#),
@@ -276,12 +277,12 @@ fn a_state_that_cannot_be_is_refused() {
         let builder = PipelineBuilder::new(Far).deterministic().shard(shard).resume(other);
         let error = builder.build().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unsupported, "format {format}: {error}");
-        assert!(error.message().contains("format 2 alone"), "{error}");
+        assert!(error.message().contains("reads version 2"), "{error}");
     }
 }
 
 #[test]
-fn numbers_that_cannot_be_counted_on_do_not_overflow() {
+fn very_large_numbers_in_a_state_do_not_overflow() {
     let padded = Shard::new(1, 2).unwrap().remainder(Remainder::Pad);
     [Shard::WHOLE, padded].into_iter().for_each(counts_on);
 }
@@ -313,7 +314,7 @@ fn counts_on(shard: Shard) {
             value[part] = wrong.clone();
             value["len"] = len;
             let state: State = serde_json::from_value(value).unwrap();
-            // None of it panics.
+            // No call panics.
             let whole = State::combine([state.clone()]);
             let equal = state.clone().of_equal_ranks();
             let told = State::audit([state.clone()]).map(|audit| audit.to_string());
@@ -337,7 +338,7 @@ fn counts_on(shard: Shard) {
                 let kinds = [Corrupt, InvalidArgument, LimitExceeded];
                 assert!(kinds.contains(&error.kind()), "{part}: {error}");
             }
-            // One is done at least; more than there are in all is as nothing.
+            // At least one position is done; numbers beyond the total are ignored.
             let frontier = state.frontier();
             assert!(state.remaining() < Some(MOST) && (frontier > 0 || part == "done"), "{part}");
             if part == "steps" && shard == Shard::WHOLE {
@@ -349,7 +350,7 @@ fn counts_on(shard: Shard) {
 }
 
 #[test]
-fn steps_keep_their_numbers_over_runs_and_behind_those_that_were_skipped() {
+fn steps_keep_their_numbers_over_runs_and_skipped_steps() {
     let build = |skip: std::ops::Range<u64>| {
         PipelineBuilder::new(numbers(20))
             .batch("batch", 3, false)
@@ -363,7 +364,7 @@ fn steps_keep_their_numbers_over_runs_and_behind_those_that_were_skipped() {
     let whole = whole.order_record().unwrap().clone();
     let mut all = OrderRecord::new();
     let mut state: Option<State> = None;
-    // Each run ends some steps behind the last state that was saved.
+    // Each run ends some steps after the last saved state.
     for (saved, more) in [(3, 2), (4, 1), (2, 0), (100, 0)] {
         let builder = build(5..8);
         let builder = match state.take() {
@@ -388,10 +389,10 @@ fn steps_keep_their_numbers_over_runs_and_behind_those_that_were_skipped() {
         state = Some(reached);
     }
     assert_eq!(all.steps(), Some(14));
-    assert_eq!(all.difference(&whole).added.len(), 8, "those that were skipped");
+    assert_eq!(all.difference(&whole).added.len(), 8, "the skipped samples");
 }
 
-/// Ends each epoch after so many items.
+/// Ends each epoch after `items` items.
 #[derive(Debug)]
 struct EndAfter {
     items: usize,
@@ -416,11 +417,11 @@ impl MergePolicy for EndAfter {
 }
 
 #[test]
-fn what_a_merge_leaves_out_at_its_end_is_accounted_for() {
+fn items_that_a_merge_leaves_out_at_its_end_are_counted() {
     within_seconds(60, || {
         let lists = PipelineBuilder::new(numbers(40)).batch("lists", 3, false);
         let merged = PipelineBuilder::merge([lists], EndAfter { items: 5, left: 0 });
-        // The audit would end the run at the end of the first epoch.
+        // A failed audit would end the run at the end of the first epoch.
         let mut pipeline = merged.deterministic().epochs(0..2).build().unwrap();
         for epoch in 1..3 {
             let lists: Vec<Vec<i64>> =
