@@ -127,7 +127,7 @@ def upstream(tmp_path, monkeypatch):
 
 
 def test_install_requires_force_if_spdl_is_installed(upstream):
-    with pytest.raises(RuntimeError, match="SPDL itself is installed .*site.*force=True"):
+    with pytest.raises(RuntimeError, match="SPDL is installed .*site.*force=True"):
         compat.install()
     assert not compat.is_installed()
     compat.install(force=True)
@@ -138,7 +138,7 @@ def test_install_requires_force_if_spdl_is_installed(upstream):
 
 def test_install_requires_force_if_spdl_was_imported(upstream):
     theirs = importlib.import_module("spdl.io")
-    with pytest.raises(RuntimeError, match=r"SPDL itself was imported \(spdl, spdl.io\)"):
+    with pytest.raises(RuntimeError, match=r"SPDL is already imported \(spdl, spdl.io\)"):
         compat.install()
     compat.install(force=True)
     assert importlib.import_module("spdl.io") is spdl_rs.io and theirs.who == "upstream"
@@ -192,7 +192,7 @@ def test_a_program_next_to_spdl_requires_force(program, upstream):
         (upstream.parent / name).write_text((program / name).read_text())
     # SPDL is importable from the program's folder and from the current one.
     code, _, error = run("-m", "program", "a", cwd=upstream.parent)
-    assert code == 1 and error.startswith("spdl_rs.compat: SPDL itself is installed")
+    assert code == 1 and error.startswith("spdl_rs.compat: SPDL is installed")
     assert run("--force", "-m", "program", "a", cwd=upstream.parent) == (4, "A\n", "")
 
 
