@@ -1,4 +1,4 @@
-//! Arrays are those that NumPy wrote.
+//! Reads arrays that NumPy writes, and damaged copies of them.
 
 // promise of this file: DATA6
 
@@ -25,13 +25,13 @@ fn kind(header: &str, data: &[u8]) -> Option<ErrorKind> {
 }
 
 #[test]
-fn arrays_of_numpy_are_read() {
+fn arrays_written_by_numpy_are_read() {
     let folder = tempfile::tempdir().unwrap();
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/archive/make_arrays.py");
     let python = std::env::var("SPDL_PYTHON").unwrap_or_else(|_| "python3".to_owned());
     let arguments = [script.to_str().unwrap(), folder.path().to_str().unwrap()];
     if !matches!(corpus::run(&python, &arguments, b""), Some((_, true, _))) {
-        println!("SKIPPED: no Python with NumPy here (SPDL_PYTHON names one)");
+        println!("SKIPPED: no Python with NumPy; set SPDL_PYTHON to one");
         return;
     }
     let read = |name: &str| fs::read(folder.path().join(name)).unwrap();
@@ -92,20 +92,20 @@ fn arrays_of_numpy_are_read() {
 }
 
 #[test]
-fn orders_of_bytes_and_of_dimensions_are_put_right() {
+fn byte_order_and_fortran_order_are_converted() {
     let big: Vec<u8> = (0..6_i16).flat_map(i16::to_be_bytes).collect();
     let header = "{'descr': '>i2', 'fortran_order': False, 'shape': (6,), }";
     let array = NpyArray::from_bytes(file(header, &big)).unwrap();
     assert_eq!(array.data(), &(0..6_i16).flat_map(i16::to_ne_bytes).collect::<Vec<_>>());
 
-    // Three rows of two: in the order of Fortran, the first column comes first.
+    // Three rows of two. In Fortran order, the first column is stored first.
     let header = "{'descr': '|u1', 'fortran_order': True, 'shape': (3, 2), }";
     let array = NpyArray::from_bytes(file(header, b"abcdef")).unwrap();
     assert_eq!(array.to_array(&BufferPool::new()).unwrap().as_bytes(), b"adbecf");
 }
 
 #[test]
-fn data_are_a_part_of_the_file() {
+fn array_data_are_not_copied() {
     let header = "{'descr': '<f4', 'fortran_order': False, 'shape': (2,), }";
     let bytes = Bytes::from(file(header, &[1; 8]));
     let array = NpyArray::from_bytes(bytes.clone()).unwrap();
@@ -116,7 +116,7 @@ fn data_are_a_part_of_the_file() {
 fn a_header_is_read_without_the_elements() {
     let header = "{'descr': '>i2', 'fortran_order': True, 'shape': (1000, 1000), }";
     let start = file(header, b"");
-    // Of the rest there is nothing to be read.
+    // The elements cannot be read.
     let read = |range: std::ops::Range<u64>| {
         Ok(Bytes::copy_from_slice(&start[range.start as usize..range.end as usize]))
     };
@@ -130,7 +130,7 @@ fn a_header_is_read_without_the_elements() {
 }
 
 #[test]
-fn elements_that_are_no_numbers_have_their_size() {
+fn non_numeric_elements_have_their_size() {
     let sizes = [("<U3", 12), ("S5", 5), ("|V7", 7), ("<M8[25us]", 8), (">m8", 8), ("<f16", 16)];
     for (descr, size) in sizes {
         let header = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': (2,)}}");
@@ -149,7 +149,7 @@ fn elements_that_are_no_numbers_have_their_size() {
 }
 
 #[test]
-fn several_arrays_in_one_file_are_read_one_after_another() {
+fn concatenated_arrays_are_read_in_sequence() {
     let header = "{'descr': '|u1', 'fortran_order': False, 'shape': (3,), }";
     let both = [file(header, b"abc"), file(header, b"def")].concat();
     let mut rest = Bytes::from(both.clone());
@@ -161,7 +161,7 @@ fn several_arrays_in_one_file_are_read_one_after_another() {
 }
 
 #[test]
-fn headers_are_read_and_never_evaluated() {
+fn headers_are_parsed_and_never_executed() {
     let good = [
         "{'descr': '|u1', 'fortran_order': False, 'shape': (3,)}",
         "{\"shape\":(3L,),\"fortran_order\":True,\"descr\":\"u1\"}  \n",
@@ -190,21 +190,21 @@ fn headers_are_read_and_never_evaluated() {
         |shape: &str| format!("{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}}}");
     assert_eq!(kind(&shape("(2,)"), &[0; 7]), Some(ErrorKind::Truncated));
     assert_eq!(kind(&shape("(2,)"), &[0; 9]), Some(ErrorKind::Corrupt));
-    // More than there can be, and nothing however much it claims beside the zero.
+    // A shape whose size overflows, and one whose size is 0.
     assert_eq!(kind(&shape("(9999999999, 9999999999)"), b""), Some(ErrorKind::Truncated));
     assert_eq!(kind(&shape("(9999999999, 9999999999, 0)"), b""), None);
     let deep = format!("({})", "1,".repeat(65));
     assert_eq!(kind(&shape(&deep), &[0; 4]), Some(ErrorKind::LimitExceeded));
     let of = |descr: &str| format!("{{'descr': {descr}, 'fortran_order': False, 'shape': (1,)}}");
     let error = NpyArray::from_bytes(file(&of("'|O'"), &[0; 16])).unwrap_err();
-    assert!(error.message().contains("would run code"), "{error}");
+    assert!(error.message().contains("executes code"), "{error}");
     for descr in ["'|O'", "'O8'", "[('a', '<f4')]", "'<U3'", "'<f16'", "'<M8[D]'", "'|V4'", "''"] {
         assert_eq!(kind(&of(descr), &[0; 16]), Some(ErrorKind::Unsupported), "{descr}");
     }
 }
 
 #[test]
-fn every_cut_is_truncated_and_damage_never_panics() {
+fn truncated_arrays_are_errors_and_damage_never_panics() {
     let header = "{'descr': '>f4', 'fortran_order': True, 'shape': (2, 3), }";
     let whole = file(header, &[5; 24]);
     for len in 0..whole.len() {

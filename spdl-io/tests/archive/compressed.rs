@@ -1,4 +1,4 @@
-//! Compressed tar archives as streams.
+//! Streams of compressed tar archives.
 
 // promise of this file: DATA6
 
@@ -8,7 +8,7 @@ use spdl_core::{Error, ErrorKind, Result};
 use spdl_io::archive::{Decompress, DecompressLimits, TarFile, TarStream};
 
 use crate::corpus::{self, Random};
-use crate::tar_files::Dribble;
+use crate::tar_files::ShortReads;
 use crate::tar_members::Archive;
 
 fn gzip(bytes: &[u8]) -> Vec<u8> {
@@ -28,7 +28,7 @@ type Compress = fn(&[u8]) -> Vec<u8>;
 const FORMATS: [Compress; 2] = [gzip, zstandard];
 
 fn files(compressed: &[u8], limits: DecompressLimits) -> (Vec<TarFile>, Option<Error>) {
-    let stream = match Decompress::detect(Dribble(compressed, 100), limits) {
+    let stream = match Decompress::detect(ShortReads(compressed, 100), limits) {
         Ok(stream) => stream,
         Err(error) => return (Vec::new(), Some(error)),
     };
@@ -49,14 +49,14 @@ fn sample() -> Vec<u8> {
 }
 
 #[test]
-fn compressed_archives_are_read_like_others() {
+fn compressed_archives_equal_uncompressed_ones() {
     let plain = files(&sample(), DecompressLimits::default());
     assert!(plain.1.is_none());
     assert_eq!(plain.0.len(), 3);
     for compress in FORMATS {
         let (whole, error) = files(&compress(&sample()), DecompressLimits::default());
         assert_eq!((whole, error.is_none()), (plain.0.clone(), true));
-        // In several members of gzip, or frames of Zstandard.
+        // Several gzip members, or Zstandard frames.
         let pieces: Vec<u8> = sample().chunks(1000).flat_map(compress).collect();
         let (joined, error) = files(&pieces, DecompressLimits::default());
         assert_eq!((joined, error.is_none()), (plain.0.clone(), true));
@@ -64,7 +64,7 @@ fn compressed_archives_are_read_like_others() {
 }
 
 #[test]
-fn a_cut_stream_is_truncated_and_damage_is_found_even_behind_the_archive() {
+fn truncated_and_damaged_streams_are_errors() {
     let truth = files(&sample(), DecompressLimits::default()).0;
     for compress in FORMATS {
         let compressed = compress(&sample());
@@ -74,7 +74,7 @@ fn a_cut_stream_is_truncated_and_damage_is_found_even_behind_the_archive() {
             assert_eq!(error.kind(), ErrorKind::Truncated, "{len}: {}", error.report());
             assert!(error.offset().is_some());
         }
-        // The checksum at the very end.
+        // Damage the checksum at the end.
         let mut damaged = compressed.clone();
         let at = damaged.len() - if compress(b"")[0] == 0x1F { 5 } else { 1 };
         damaged[at] ^= 1;
@@ -85,7 +85,7 @@ fn a_cut_stream_is_truncated_and_damage_is_found_even_behind_the_archive() {
 }
 
 #[test]
-fn damaged_streams_are_typed_errors_and_never_other_data() {
+fn damaged_streams_are_errors_and_never_wrong_data() {
     let truth = files(&sample(), DecompressLimits::default()).0;
     let mut random = Random(4);
     for compress in FORMATS {
@@ -94,7 +94,7 @@ fn damaged_streams_are_typed_errors_and_never_other_data() {
             let (read, error) =
                 files(&corpus::mutant(&compressed, &mut random), DecompressLimits::default());
             let Some(error) = error else {
-                // Such as a damaged time in the header of gzip.
+                // For example, a changed time in the gzip header.
                 assert_eq!(read, truth, "mutant {number}");
                 continue;
             };
@@ -105,7 +105,7 @@ fn damaged_streams_are_typed_errors_and_never_other_data() {
 }
 
 #[test]
-fn bombs_are_stopped_by_ratio_and_by_length() {
+fn decompression_bombs_are_stopped_by_ratio_and_size() {
     // 200 MiB of zero bytes in one member.
     let mut archive = Archive::default().header(b'0', "zero", 200 << 20).0;
     archive.resize(archive.len() + (200 << 20) + 1024, 0);

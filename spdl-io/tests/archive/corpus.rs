@@ -1,4 +1,4 @@
-//! The archives of other projects, and damaged copies of them.
+//! The archives of the corpora, and damaged copies of them.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -6,7 +6,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Where the corpora are, if they are.
+/// The folder of the corpora, if present.
 pub(crate) fn folder() -> Option<PathBuf> {
     let folder = match std::env::var_os("SPDL_CORPORA") {
         Some(folder) => PathBuf::from(folder),
@@ -19,7 +19,7 @@ pub(crate) fn folder() -> Option<PathBuf> {
     None
 }
 
-/// The files whose format, as the list of the corpora has it, is one of these: path and contents.
+/// The paths and contents of the files with one of these formats in the manifest.
 pub(crate) fn files(folder: &Path, formats: &[&str]) -> Vec<(String, Vec<u8>)> {
     let manifest = fs::read_to_string(folder.join("MANIFEST.tsv")).unwrap();
     let mut files = Vec::new();
@@ -36,8 +36,8 @@ pub(crate) fn files(folder: &Path, formats: &[&str]) -> Vec<(String, Vec<u8>)> {
     files
 }
 
-/// What a program writes when it is given these bytes: its standard output, whether it succeeded,
-/// and its complaints. `None` where there is no such program.
+/// Runs a program with this standard input. Returns its standard output, whether it succeeded, and its
+/// standard error; `None` if the program is not installed.
 pub(crate) fn run(
     program: &str,
     arguments: &[&str],
@@ -49,18 +49,18 @@ pub(crate) fn run(
     let mut child = command.spawn().ok()?;
     let mut stdin = child.stdin.take().unwrap();
     let output = std::thread::scope(|scope| {
-        // A program that has seen enough closes its end.
+        // The program may close its standard input early.
         scope.spawn(move || {
             let _ = stdin.write_all(input);
         });
         child.wait_with_output().unwrap()
     });
-    let complaints = String::from_utf8_lossy(&output.stderr).into_owned();
-    Some((output.stdout, output.status.success(), complaints))
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    Some((output.stdout, output.status.success(), stderr))
 }
 
-/// What a script of this folder prints about these archives, in Python; says so where there is none.
-pub(crate) fn told_by_python(
+/// The output of a Python script of this folder for these archives; `None` if Python is not installed.
+pub(crate) fn run_python(
     script: &str,
     folder: &Path,
     archives: &[(String, Vec<u8>)],
@@ -70,26 +70,27 @@ pub(crate) fn told_by_python(
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/archive").join(script);
     let python = std::env::var("SPDL_PYTHON").unwrap_or_else(|_| "python3".to_owned());
     let Some((output, true, _)) = run(&python, &[script.to_str()?], paths.as_bytes()) else {
-        println!("SKIPPED: python3 is not there");
+        println!("SKIPPED: python3 is not installed");
         return None;
     };
     Some(String::from_utf8(output).unwrap())
 }
 
-/// The files on which another program and we may disagree, by reason: `NAME` of a class, a tab, and
-/// a path; each class is explained where its line starts with `class`.
+/// The files whose listing may differ from that of another program, and the class of each.
+///
+/// Lines are `class`, name and reason, or `file`, class name and path, separated by tabs.
 pub(crate) fn exceptions(list: &'static str) -> BTreeMap<&'static str, &'static str> {
     let mut classes = Vec::new();
     let mut files = BTreeMap::new();
     for line in list.lines().filter(|line| !line.starts_with('#') && !line.is_empty()) {
         match line.split('\t').collect::<Vec<_>>()[..] {
             ["class", name, reason] => {
-                assert!(reason.len() > 20, "{name} is not explained");
+                assert!(reason.len() > 20, "class {name} needs a reason");
                 classes.push(name);
             }
             ["file", name, path] => {
-                assert!(classes.contains(&name), "{path} is of no class");
-                assert!(files.insert(path, name).is_none(), "{path} stands there twice");
+                assert!(classes.contains(&name), "{path} has an unknown class");
+                assert!(files.insert(path, name).is_none(), "{path} is a duplicate");
             }
             _ => panic!("{line}"),
         }
@@ -97,7 +98,7 @@ pub(crate) fn exceptions(list: &'static str) -> BTreeMap<&'static str, &'static 
     files
 }
 
-/// Numbers that look random, and are the same every time (SplitMix64).
+/// A seeded random number generator (SplitMix64).
 pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
@@ -114,8 +115,7 @@ impl Random {
     }
 }
 
-/// A damaged copy of a file: bits turned, bytes at the ends of their ranges, parts that are gone,
-/// doubled, zeroed or cut off.
+/// A damaged copy of a file: flipped bits, boundary values, removed, duplicated, zeroed or truncated parts.
 pub(crate) fn mutant(file: &[u8], random: &mut Random) -> Vec<u8> {
     let mut bytes = file.to_vec();
     for _ in 0..1 + random.below(4) {

@@ -1,6 +1,8 @@
-"""Lists tar archives with Python's tarfile: for each path on standard input, a line `ok` or `error`,
-and before it a line a member: the name in hexadecimal digits, the kind, and, but for sparse files, the
-size and the offset of the data."""
+"""Lists the tar archives whose paths are on standard input, with Python's tarfile.
+
+For each archive, one line per member, then a line `ok` or `error`. The line of a member has the name in
+hexadecimal digits, the kind, and, except for sparse files, the size and the offset of the data.
+"""
 
 import sys
 import tarfile

@@ -1,6 +1,8 @@
-"""Lists zip archives with Python's zipfile: for each path on standard input, a line a member (the
-name in hexadecimal digits, the size, and the CRC-32 of the data that come out, or the error that
-came instead), and then a line `ok` or `error`."""
+"""Lists the zip archives whose paths are on standard input, with Python's zipfile.
+
+For each archive, one line per member, then a line `ok` or `error`. The line of a member has the name in
+hexadecimal digits, the size, and the CRC-32 of the data, or the error of reading them.
+"""
 
 import sys
 import zipfile

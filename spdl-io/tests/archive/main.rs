@@ -1,6 +1,6 @@
-//! Archives are read as other programs read them, by every way of reading; damage is an error.
+//! Tests of archives: results equal those of other programs, all readers agree, damage is an error.
 #![expect(clippy::unwrap_used, reason = "helpers of tests, where a panic is the report")]
-#![expect(clippy::print_stdout, reason = "what is skipped, and how much was compared")]
+#![expect(clippy::print_stdout, reason = "reports skipped tests and the number of comparisons")]
 
 mod arrays;
 #[cfg(all(feature = "gzip", feature = "zstd"))]

@@ -1,5 +1,7 @@
-"""Writes arrays with NumPy into the folder that is given: files of the versions, types and orders
-that the tests read. The elements are 0, 1, 2, …"""
+"""Writes NumPy files of all versions, types and orders that the tests read into a folder.
+
+The elements are 0, 1, 2, …
+"""
 
 import sys
 

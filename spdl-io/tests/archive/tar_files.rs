@@ -1,4 +1,4 @@
-//! Tar archives of other projects: our lists are those of GNU tar and of Python.
+//! Compares listings of tar archives with GNU tar and Python's `tarfile`.
 
 // promise of this file: DATA6
 
@@ -16,7 +16,7 @@ use spdl_io::{Capability, Fetcher, Key};
 
 use crate::corpus::{self, Random};
 
-/// An archive in memory as a store that reads ranges.
+/// A store that holds one archive in memory.
 #[derive(Debug)]
 pub(crate) struct InMemory(pub(crate) Bytes);
 
@@ -29,16 +29,16 @@ impl Fetcher for InMemory {
     async fn read(&self, _: &Key, range: Option<Range<u64>>) -> Result<Bytes> {
         let range = range.unwrap_or(0..self.0.len() as u64);
         if range.end > self.0.len() as u64 {
-            return Err(Error::new(ErrorKind::Truncated, "the range reaches past the end"));
+            return Err(Error::new(ErrorKind::Truncated, "the range ends after the archive"));
         }
         Ok(self.0.slice(range.start as usize..range.end as usize))
     }
 }
 
-/// A reader that gives a few bytes at a time, as sockets do.
-pub(crate) struct Dribble<'a>(pub(crate) &'a [u8], pub(crate) usize);
+/// A reader that returns at most `.1` bytes per call, like a socket.
+pub(crate) struct ShortReads<'a>(pub(crate) &'a [u8], pub(crate) usize);
 
-impl std::io::Read for Dribble<'_> {
+impl std::io::Read for ShortReads<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
         let len = self.1.min(buffer.len()).min(self.0.len());
         buffer[..len].copy_from_slice(&self.0[..len]);
@@ -47,13 +47,13 @@ impl std::io::Read for Dribble<'_> {
     }
 }
 
-/// All entries, and what ended them.
+/// All entries, and the error after them.
 pub(crate) type Listing = (Vec<TarEntry>, Option<Error>);
 
 fn collect(entries: impl IntoIterator<Item = Result<TarEntry>>) -> Listing {
     let mut listing = (Vec::new(), None);
     for entry in entries {
-        assert!(listing.1.is_none(), "there is something behind an error");
+        assert!(listing.1.is_none(), "found an item after an error");
         match entry {
             Ok(entry) => listing.0.push(entry),
             Err(error) => listing.1 = Some(error),
@@ -66,13 +66,13 @@ pub(crate) fn list(archive: &[u8], options: TarOptions) -> Listing {
     collect(TarSlice::with_options(Bytes::copy_from_slice(archive), options))
 }
 
-/// What an error says, as far as it has to be the same for every way of reading.
-fn of_error(error: &Option<Error>) -> Option<(ErrorKind, String, Option<u64>)> {
+/// The parts of an error that must be equal for all readers.
+fn summary(error: &Option<Error>) -> Option<(ErrorKind, String, Option<u64>)> {
     error.as_ref().map(|error| (error.kind(), error.message().to_owned(), error.offset()))
 }
 
-/// Every way of reading gives the same entries, the same data and the same error.
-pub(crate) fn every_way_agrees(archive: &[u8], options: TarOptions, name: &str) -> Listing {
+/// Checks that all readers return the same entries, data and error.
+pub(crate) fn check_all_readers(archive: &[u8], options: TarOptions, name: &str) -> Listing {
     let bytes = Bytes::copy_from_slice(archive);
     let slice = TarSlice::with_options(bytes.clone(), options);
     let data: Vec<Option<Bytes>>;
@@ -81,7 +81,7 @@ pub(crate) fn every_way_agrees(archive: &[u8], options: TarOptions, name: &str) 
 
     for piece in [7, usize::MAX] {
         // Every other member is skipped.
-        let mut stream = TarStream::with_options(Dribble(archive, piece), options);
+        let mut stream = TarStream::with_options(ShortReads(archive, piece), options);
         let mut entries = Vec::new();
         let error = loop {
             match stream.next_entry() {
@@ -97,8 +97,8 @@ pub(crate) fn every_way_agrees(archive: &[u8], options: TarOptions, name: &str) 
             }
         };
         assert_eq!(entries, listing.0, "{name}: as a stream");
-        assert_eq!(of_error(&error), of_error(&listing.1), "{name}: as a stream");
-        assert!(stream.next_entry().unwrap().is_none(), "{name}: behind the end");
+        assert_eq!(summary(&error), of_error(&listing.1), "{name}: as a stream");
+        assert!(stream.next_entry().unwrap().is_none(), "{name}: after the end");
     }
 
     let key = Key::from("archive");
@@ -107,7 +107,7 @@ pub(crate) fn every_way_agrees(archive: &[u8], options: TarOptions, name: &str) 
         TarRanges::with_options(Arc::clone(&fetcher), key.clone(), archive.len() as u64, options);
     let by_ranges = collect(std::iter::from_fn(|| block_on(ranges.next_entry()).transpose()));
     assert_eq!(by_ranges.0, listing.0, "{name}: by ranges");
-    assert_eq!(of_error(&by_ranges.1), of_error(&listing.1), "{name}: by ranges");
+    assert_eq!(summary(&by_ranges.1), of_error(&listing.1), "{name}: by ranges");
     for (entry, data) in listing.0.iter().zip(&data) {
         let by_range = block_on(ranges.data(entry)).ok();
         assert_eq!(by_range.as_ref(), data.as_ref(), "{name}: {} by range", entry.key);
@@ -127,29 +127,29 @@ pub(crate) fn every_way_agrees(archive: &[u8], options: TarOptions, name: &str) 
             }
         }
         (Err(error), Some(_)) => {
-            assert_eq!(of_error(&Some(error.clone())), of_error(&listing.1), "{name}: by index");
+            assert_eq!(summary(&Some(error.clone())), of_error(&listing.1), "{name}: by index");
         }
         _ => panic!("{name}: {index:?}, but {:?}", listing.1),
     }
     listing
 }
 
-/// A member as GNU tar lists it.
+/// A member in the listing of GNU tar.
 #[derive(Debug, PartialEq)]
 struct Line {
     kind: char,
     name: Vec<u8>,
     target: Option<Vec<u8>>,
-    /// Not known of devices.
+    /// `None` for devices.
     size: Option<u64>,
 }
 
-/// GNU tar's list of an archive, and whether it had nothing to complain of.
+/// The listing of GNU tar, whether it succeeded without relevant warnings, and its warnings.
 fn by_gnu_tar(archive: &[u8]) -> Option<(Vec<Line>, bool, String)> {
     let names = ["--quoting-style=escape", "-P", "-tf", "-"];
     let long = ["--quoting-style=escape", "-P", "--numeric-owner", "--full-time", "-tvf", "-"];
     let (names, _, _) = corpus::run("tar", &names, archive)?;
-    let (long, succeeded, complaints) = corpus::run("tar", &long, archive)?;
+    let (long, succeeded, warnings) = corpus::run("tar", &long, archive)?;
     let lines = |text: Vec<u8>| -> Vec<String> {
         String::from_utf8_lossy(&text).lines().map(str::to_owned).collect()
     };
@@ -166,13 +166,13 @@ fn by_gnu_tar(archive: &[u8]) -> Option<(Vec<Line>, bool, String)> {
         let target = target.map(|(_, target)| unescape(target));
         list.push(Line { kind, name: unescape(&name), target, size });
     }
-    // What it only remarks on.
-    let remarks = ["A lone zero block", "Ignoring unknown extended", "for empty member name"];
-    let is_remark = |line: &str| remarks.iter().any(|remark| line.contains(remark));
-    Some((list, succeeded && complaints.lines().all(is_remark), complaints))
+    // Warnings that do not concern the members.
+    let harmless = ["A lone zero block", "Ignoring unknown extended", "for empty member name"];
+    let is_harmless = |line: &str| harmless.iter().any(|text| line.contains(text));
+    Some((list, succeeded && warnings.lines().all(is_harmless), warnings))
 }
 
-/// The bytes of a name in the style `escape`.
+/// The bytes of a name in GNU tar's quoting style `escape`.
 fn unescape(text: &str) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut rest = text.as_bytes();
@@ -218,37 +218,37 @@ fn line_of(entry: &TarEntry) -> Line {
     }
 }
 
-/// How our list differs from theirs.
-fn difference(ours: &Listing, theirs: &[Line], they_complain: bool, why: &str) -> Option<String> {
+/// The first difference between this crate's listing and that of GNU tar.
+fn difference(ours: &Listing, theirs: &[Line], has_warned: bool, warnings: &str) -> Option<String> {
     let (entries, error) = ours;
     match error {
-        Some(error) if !they_complain => return Some(format!("we refuse: {}", error.report())),
-        None if they_complain => return Some(format!("they complain: {}", why.trim())),
-        // Of a damaged archive, we may give fewer members, but none that they do not know.
-        Some(_) if entries.len() > theirs.len() => return Some("we give more".to_owned()),
+        Some(error) if !has_warned => return Some(format!("only we refuse: {}", error.report())),
+        None if has_warned => return Some(format!("only GNU tar warns: {}", warnings.trim())),
+        // For a damaged archive, this crate may list fewer members, but no others.
+        Some(_) if entries.len() > theirs.len() => return Some("we list more members".to_owned()),
         Some(_) => {}
         None if entries.len() != theirs.len() => {
-            return Some(format!("we give {} members, they {}", entries.len(), theirs.len()));
+            return Some(format!("{} members, but {} by GNU tar", entries.len(), theirs.len()));
         }
         None => {}
     }
     for (entry, theirs) in entries.iter().zip(theirs) {
         let mut ours = line_of(entry);
-        // The size with the holes is not ours to know; folders and devices have none.
+        // The expanded size of a sparse file is unknown; directories and devices have no size.
         let sizeless = !matches!(entry.kind, TarKind::File);
         ours.size = if sizeless { theirs.size } else { ours.size };
         if entry.kind == TarKind::File && theirs.kind == 'C' {
-            // A file that is to lie in one piece on the disk.
+            // A contiguous file.
             ours.kind = 'C';
         }
         if ours != *theirs {
-            return Some(format!("we give {ours:?}, they {theirs:?}"));
+            return Some(format!("{ours:?}, but {theirs:?} by GNU tar"));
         }
     }
     None
 }
 
-/// The tar archives of the corpora, those that are compressed, too, where there is a program for it.
+/// The tar archives of the corpora, decompressed with `gzip` if it is installed.
 fn archives(folder: &Path) -> Vec<(String, Vec<u8>)> {
     let mut archives = corpus::files(folder, &["tar", "fuzz-tar"]);
     let all = corpus::files(folder, &["gz", "fuzz-libarchive", "tar"]);
@@ -266,47 +266,47 @@ fn archives(folder: &Path) -> Vec<(String, Vec<u8>)> {
 }
 
 #[test]
-fn archives_of_other_projects_are_listed_as_gnu_tar_lists_them() {
+fn listings_of_tar_archives_equal_those_of_gnu_tar() {
     let Some(folder) = corpus::folder() else { return };
     if !corpus::run("tar", &["--version"], b"")
         .is_some_and(|(text, _, _)| text.starts_with(b"tar (GNU"))
     {
-        println!("SKIPPED: GNU tar is not there");
+        println!("SKIPPED: GNU tar is not installed");
         return;
     }
     let exceptions = corpus::exceptions(include_str!("tar_exceptions.tsv"));
-    // It takes an end without the marker for an end.
+    // GNU tar accepts a missing end-of-archive marker.
     let options = TarOptions::default().accept_missing_end(true);
     let (mut alike, mut listed, mut members, mut wrong) = (0, 0, 0, Vec::new());
     for (path, archive) in archives(&folder) {
-        let (theirs, is_content, complaints) = by_gnu_tar(&archive).unwrap();
-        let ours = every_way_agrees(&archive, options, &path);
+        let (theirs, is_valid, warnings) = by_gnu_tar(&archive).unwrap();
+        let ours = check_all_readers(&archive, options, &path);
         members += ours.0.len();
-        let difference = difference(&ours, &theirs, !is_content, &complaints);
+        let difference = difference(&ours, &theirs, !is_valid, &warnings);
         match (difference, exceptions.contains_key(&*path)) {
             (None, false) => alike += 1,
             (Some(_), true) => listed += 1,
-            (None, true) => wrong.push(format!("{path}: an exception without need")),
+            (None, true) => wrong.push(format!("{path}: unneeded exception")),
             (Some(difference), false) => wrong.push(format!("{path}: {difference}")),
         }
     }
-    println!("{alike} archives with {members} members as GNU tar lists them, {listed} exceptions");
+    println!("{alike} archives with {members} members equal GNU tar's, {listed} exceptions");
     assert!(wrong.is_empty(), "{} of {}:\n{}", wrong.len(), alike + wrong.len(), wrong.join("\n"));
 }
 
 #[test]
-fn data_lie_where_python_finds_them() {
+fn data_offsets_equal_those_of_python() {
     let Some(folder) = corpus::folder() else { return };
     let options = TarOptions::default().accept_missing_end(true);
-    // Compressed ones are not on the disk as they are.
+    // Compressed archives are left out, because Python reads the files by path.
     let archives = corpus::files(&folder, &["tar", "fuzz-tar"]);
-    let Some(output) = corpus::told_by_python("list_tar.py", &folder, &archives) else { return };
+    let Some(output) = corpus::run_python("list_tar.py", &folder, &archives) else { return };
     let mut lines = output.lines();
     let exceptions = corpus::exceptions(include_str!("tar_python_exceptions.tsv"));
     let (mut compared, mut alike, mut wrong) = (0, 0, Vec::new());
     for (path, archive) in archives {
         let mut theirs = Vec::new();
-        let is_content = loop {
+        let is_valid = loop {
             match lines.next().unwrap() {
                 "ok" => break true,
                 line if line.starts_with("error") => break false,
@@ -314,14 +314,14 @@ fn data_lie_where_python_finds_them() {
             }
         };
         let (entries, None) = list(&archive, options) else { continue };
-        if !is_content {
+        if !is_valid {
             continue;
         }
         let ours: Vec<_> = entries.iter().map(python_line).collect();
         compared += 1;
         match (ours == theirs, exceptions.contains_key(&*path)) {
             (true, false) => alike += 1,
-            (true, true) => wrong.push(format!("{path}: an exception without need")),
+            (true, true) => wrong.push(format!("{path}: unneeded exception")),
             (false, true) => {}
             (false, false) => {
                 let at = ours.iter().zip(&theirs).take_while(|(ours, theirs)| ours == theirs);
@@ -330,7 +330,7 @@ fn data_lie_where_python_finds_them() {
             }
         }
     }
-    println!("{alike} of {compared} archives as Python lists them");
+    println!("{alike} of {compared} archives equal Python's");
     assert!(compared > 50, "only {compared} archives were compared");
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
@@ -347,11 +347,11 @@ fn python_line(entry: &TarEntry) -> String {
         TarKind::Sparse => "sparse",
         _ => "other",
     };
-    // Sizes with holes are not ours to know, nor where data start behind a map.
+    // The expanded size and the data offset of a sparse file are unknown.
     if entry.kind == TarKind::Sparse {
         return format!("{} sparse", hexadecimal(entry.key.as_bytes()));
     }
-    // Python cuts the slash off.
+    // Python removes trailing slashes.
     let name = entry.key.as_bytes();
     let slashes = name.iter().rev().take_while(|&&byte| byte == b'/').count();
     let name = hexadecimal(&name[..name.len() - slashes]);
@@ -363,7 +363,7 @@ fn hexadecimal(bytes: &[u8]) -> String {
 }
 
 #[test]
-fn damaged_archives_are_errors_and_every_way_of_reading_agrees_on_them() {
+fn all_readers_agree_on_damaged_archives() {
     let Some(folder) = corpus::folder() else { return };
     let mut random = Random(1);
     let exceptions = corpus::exceptions(include_str!("tar_exceptions.tsv"));
@@ -378,10 +378,10 @@ fn damaged_archives_are_errors_and_every_way_of_reading_agrees_on_them() {
             let options =
                 TarOptions::default().after_end(after).accept_missing_end(number % 5 == 0);
             let name = format!("{path}, mutant {number}");
-            let ours = every_way_agrees(&mutant, options, &name);
+            let ours = check_all_readers(&mutant, options, &name);
             count += 1;
             let Some(error) = &ours.1 else {
-                // What both find nothing wrong with, both see alike.
+                // If GNU tar accepts the archive, too, the listings are equal.
                 if after == AfterEnd::Ignore
                     && !exceptions.contains_key(&*path)
                     && let Some((theirs, true, _)) = by_gnu_tar(&mutant)
@@ -393,15 +393,15 @@ fn damaged_archives_are_errors_and_every_way_of_reading_agrees_on_them() {
             };
             let kinds = [ErrorKind::Corrupt, ErrorKind::Truncated, ErrorKind::LimitExceeded];
             assert!(kinds.contains(&error.kind()), "{name}: {}", error.report());
-            assert!(error.offset().is_some(), "{name}: {} says not where", error.report());
+            assert!(error.offset().is_some(), "{name}: {} has no offset", error.report());
             refused += 1;
         }
     }
-    println!("{count} damaged archives, {refused} refused, {agreed} read as by GNU tar");
+    println!("{count} damaged archives, {refused} refused, {agreed} equal GNU tar's");
     assert!(refused * 2 > count, "only {refused} of {count} were refused");
 }
 
-/// Makes the checksums of the headers right, so that damage is not refused at once.
+/// Corrects the checksums of headers, so that the parser reads the damaged fields.
 fn repair_checksums(archive: &mut [u8]) {
     for block in archive.chunks_exact_mut(512) {
         if block[148..156].iter().all(|byte| matches!(byte, b'0'..=b'7' | b' ' | 0))

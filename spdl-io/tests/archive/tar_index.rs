@@ -1,4 +1,4 @@
-//! An index finds the members of its archive, and is never believed where it may not be.
+//! Tests of `TarIndex`: lookups, saved indexes, and stale, damaged or forged indexes.
 
 // promise of this file: DATA6
 
@@ -15,7 +15,7 @@ use crate::corpus::{Random, mutant};
 use crate::tar_files::list;
 use crate::tar_members::Archive;
 
-/// An archive in a folder, some seconds old.
+/// Writes an archive into a folder. It was modified one minute ago.
 fn shard(folder: &Path, archive: &Archive) -> PathBuf {
     let path = folder.join("shard.tar");
     write(&path, &archive.0);
@@ -54,7 +54,7 @@ fn members_are_found_by_number_and_by_name() {
     assert_eq!(index.len(), 7);
     assert_eq!(index.name(5), Some(&b"b"[..]));
     assert_eq!(index.find(b"b"), Some(5));
-    assert_eq!(index.find(b"a"), Some(6), "the last of two");
+    assert_eq!(index.find(b"a"), Some(6), "the last of two members with the same name");
     assert_eq!(index.find(b"c"), None);
     assert_eq!(index.find(b""), None);
     assert_eq!(index.kind(1), Some(TarKind::Directory));
@@ -63,7 +63,7 @@ fn members_are_found_by_number_and_by_name() {
 }
 
 #[test]
-fn hard_links_lead_to_the_file_that_was_there_before_them() {
+fn hard_links_resolve_to_an_earlier_file() {
     let folder = tempfile::tempdir().unwrap();
     let index = TarIndex::open(shard(folder.path(), &sample())).unwrap();
     let first = index.entry(0).unwrap();
@@ -76,7 +76,7 @@ fn hard_links_lead_to_the_file_that_was_there_before_them() {
 }
 
 #[test]
-fn an_index_is_kept_and_read_again() {
+fn a_saved_index_is_reused() {
     let folder = tempfile::tempdir().unwrap();
     let path = shard(folder.path(), &sample());
     TarIndex::open(&path).unwrap();
@@ -84,7 +84,7 @@ fn an_index_is_kept_and_read_again() {
     let stamp = ArchiveStamp::of_file(&path).unwrap();
     let index = TarIndex::load(&path, &stamp, TarOptions::default()).unwrap();
     assert_eq!(index.to_bytes(), saved);
-    // What is read is the saved one: an archive that was not opened again need not be there.
+    // The saved index is used: the changed content of the archive is not read.
     let truth = index.len();
     let other = Archive::default().file("other", b"").end();
     let mut same_size = other.0;
@@ -99,21 +99,21 @@ fn an_index_is_kept_and_read_again() {
 }
 
 #[test]
-fn a_stale_index_is_made_anew() {
+fn a_stale_index_is_rebuilt() {
     let folder = tempfile::tempdir().unwrap();
     let path = shard(folder.path(), &sample());
     TarIndex::open(&path).unwrap();
-    // Another size.
+    // A different size.
     write(&path, &Archive::default().file("new", b"").end().0);
     assert_eq!(TarIndex::open(&path).unwrap().len(), 1);
-    // The same size, changed at another time.
+    // The same size, but a different modification time.
     let two = Archive::default().header(b'5', "new", 0).header(b'5', "er", 0).end();
     assert_eq!(two.0.len(), 2048);
     write(&path, &two.0);
     TarIndex::open(&path).unwrap();
     write(&path, &Archive::default().file("new", b"longer").end().0);
     assert_eq!(TarIndex::open(&path).unwrap().len(), 1);
-    // Other options.
+    // Different options.
     let joined = Archive::default().file("a", b"").end().file("b", b"").end();
     write(&path, &joined.0);
     assert_eq!(TarIndex::open(&path).unwrap().len(), 1);
@@ -123,7 +123,7 @@ fn a_stale_index_is_made_anew() {
 }
 
 #[test]
-fn an_index_as_old_as_its_archive_is_not_believed() {
+fn an_index_as_old_as_its_archive_is_ignored() {
     let folder = tempfile::tempdir().unwrap();
     let path = shard(folder.path(), &sample());
     TarIndex::open(&path).unwrap();
@@ -138,7 +138,7 @@ fn an_index_as_old_as_its_archive_is_not_believed() {
 }
 
 #[test]
-fn a_damaged_index_is_refused_and_made_anew() {
+fn a_damaged_index_is_rebuilt() {
     let stamp = ArchiveStamp::new(sample().0.len() as u64).entity_tag("tag");
     let options = TarOptions::default();
     let entries = list(&sample().0, options).0.into_iter().map(Ok);
@@ -171,9 +171,9 @@ fn a_damaged_index_is_refused_and_made_anew() {
     assert!(TarIndex::load(&path, &stamp, options).is_ok(), "it was replaced");
 }
 
-/// With a right checksum, so that what lies behind it is tried.
+/// The forged indexes have valid checksums, so that their content is parsed.
 #[test]
-fn a_forged_index_never_leads_out_of_its_archive() {
+fn a_forged_index_never_points_outside_its_archive() {
     let archive = sample();
     let stamp = ArchiveStamp::new(archive.0.len() as u64);
     let options = TarOptions::default();
@@ -203,7 +203,7 @@ fn a_forged_index_never_leads_out_of_its_archive() {
 }
 
 #[test]
-fn an_archive_on_the_disk_gives_the_same_index_by_hops_and_by_large_reads() {
+fn local_and_stored_archives_have_the_same_index() {
     let folder = tempfile::tempdir().unwrap();
     let mut random = Random(5);
     for largest in [0, 3000, 40_000, 600_000] {
@@ -228,7 +228,7 @@ fn an_archive_on_the_disk_gives_the_same_index_by_hops_and_by_large_reads() {
 }
 
 #[test]
-fn a_cut_archive_has_no_index_and_the_error_names_it() {
+fn a_truncated_archive_has_no_index() {
     let folder = tempfile::tempdir().unwrap();
     let mut archive = sample();
     archive.0.truncate(archive.0.len() - 1500);
@@ -240,7 +240,7 @@ fn a_cut_archive_has_no_index_and_the_error_names_it() {
 }
 
 #[test]
-fn many_members_with_one_name_take_no_longer_than_others() {
+fn lookups_are_fast_for_many_members_with_one_name() {
     let stamp = ArchiveStamp::new(u64::MAX);
     let options = TarOptions::default();
     let first = list(&Archive::default().file("same", b"").end().0, options).0.remove(0);

@@ -1,4 +1,4 @@
-//! The rules by which headers become members, each on an archive made for it.
+//! Tests how tar headers become members.
 
 // promise of this file: DATA6
 
@@ -9,19 +9,19 @@ use proptest::prelude::*;
 use spdl_core::{Error, ErrorKind};
 use spdl_io::archive::{AfterEnd, TarKind, TarOptions, TarSlice, TarStream};
 
-use crate::tar_files::{Dribble, every_way_agrees, list};
+use crate::tar_files::{ShortReads, check_all_readers, list};
 
-/// An archive made block by block.
+/// An archive that is built block by block.
 #[derive(Clone, Default)]
 pub(crate) struct Archive(pub(crate) Vec<u8>);
 
 impl Archive {
-    /// A header, as POSIX has it, that claims `size` bytes of data.
+    /// Adds a ustar header for `size` bytes of data.
     pub(crate) fn header(self, flag: u8, name: &str, size: u64) -> Self {
         self.edited(flag, name, size, |_| {})
     }
 
-    /// A header with changes, its checksum right.
+    /// Adds a header that `edit` changes, with a valid checksum.
     fn edited(mut self, flag: u8, name: &str, size: u64, edit: impl Fn(&mut [u8])) -> Self {
         let mut block = [0; 512];
         block[..name.len()].copy_from_slice(name.as_bytes());
@@ -44,12 +44,12 @@ impl Archive {
         self
     }
 
-    /// A file with its data.
+    /// Adds a file with its data.
     pub(crate) fn file(self, name: &str, data: &[u8]) -> Self {
         self.header(b'0', name, data.len() as u64).data(data)
     }
 
-    /// An extended header with these records.
+    /// Adds a pax extended header with these records.
     fn extended(self, flag: u8, records: &[(&str, &str)]) -> Self {
         let mut data = Vec::new();
         for (key, value) in records {
@@ -77,7 +77,7 @@ impl Archive {
     }
 
     fn read_with(&self, options: TarOptions) -> (Vec<(String, TarKind, u64)>, Option<Error>) {
-        let (entries, error) = every_way_agrees(&self.0, options, "archive");
+        let (entries, error) = check_all_readers(&self.0, options, "archive");
         let members =
             entries.into_iter().map(|entry| (entry.key.to_string(), entry.kind, entry.size));
         (members.collect(), error)
@@ -119,7 +119,7 @@ fn members_are_delivered_with_their_data() {
     assert_eq!(files[0].entry.mtime, Some(1_700_000_000));
     assert_eq!((files[0].entry.header_offset, files[0].entry.data_offset), (512, 1024));
     let streamed: Vec<_> =
-        TarStream::new(Dribble(&archive.0, 100)).files().map(Result::unwrap).collect();
+        TarStream::new(ShortReads(&archive.0, 100)).files().map(Result::unwrap).collect();
     assert_eq!(streamed, files);
     let (entries, _) = list(&archive.0, TarOptions::default());
     assert_eq!(entries[2].link_target.as_ref().unwrap().as_str(), Some("far"));
@@ -133,8 +133,8 @@ fn data_in_memory_are_not_copied() {
 }
 
 #[test]
-fn a_size_in_the_extended_header_counts_and_hides_nothing() {
-    // A reader that goes by the header alone would see the archive that is inside.
+fn a_size_in_an_extended_header_overrides_the_header() {
+    // A reader that ignores the extended header would list the members of the inner archive.
     let inner = Archive::default().file("smuggled", b"x").0;
     let archive = Archive::default()
         .extended(b'x', &[("size", "1024")])
@@ -143,7 +143,7 @@ fn a_size_in_the_extended_header_counts_and_hides_nothing() {
         .file("behind", b"")
         .end();
     assert_eq!(archive.read().0, [file("outer", 1024), file("behind", 0)]);
-    // The same where the header of a long name stands between the two.
+    // The same with a long-name header between the two headers.
     let archive = Archive::default()
         .extended(b'x', &[("size", "1024")])
         .header(b'L', "././@LongLink", 6)
@@ -153,7 +153,7 @@ fn a_size_in_the_extended_header_counts_and_hides_nothing() {
         .file("behind", b"")
         .end();
     assert_eq!(archive.read().0, [file("outer", 1024), file("behind", 0)]);
-    // And it is for one member only.
+    // The size applies to one member only.
     let archive = Archive::default()
         .extended(b'x', &[("size", "1")])
         .header(b'0', "a", 0)
@@ -166,7 +166,7 @@ fn a_size_in_the_extended_header_counts_and_hides_nothing() {
 
 // promise: R19
 #[test]
-fn what_can_be_understood_in_two_ways_is_corrupt() {
+fn ambiguous_archives_are_corrupt() {
     let start = Archive::default;
     let corrupt = ErrorKind::Corrupt;
     start().extended(b'x', &[("size", "3")]).file("a", b"1234").refused(
@@ -178,26 +178,26 @@ fn what_can_be_understood_in_two_ways_is_corrupt() {
         .extended(b'x', &[("path", "a")])
         .extended(b'x', &[("path", "b")])
         .file("c", b"")
-        .refused(corrupt, 1536, "two different things about path");
+        .refused(corrupt, 1536, "conflicting values of path");
     start()
         .header(b'L', "././@LongLink", 2)
         .data(b"a\0")
         .header(b'L', "././@LongLink", 2)
         .data(b"b\0")
         .file("c", b"")
-        .refused(corrupt, 1536, "two names");
+        .refused(corrupt, 1536, "conflicting names");
     start()
         .extended(b'x', &[("path", "a")])
         .header(b'L', "././@LongLink", 2)
         .data(b"b\0")
         .file("c", b"")
-        .refused(corrupt, 2048, "two names");
+        .refused(corrupt, 2048, "conflicting names");
     start()
         .extended(b'x', &[("linkpath", "a")])
         .header(b'K', "././@LongLink", 2)
         .data(b"b\0")
         .header(b'2', "c", 0)
-        .refused(corrupt, 2048, "two link targets");
+        .refused(corrupt, 2048, "conflicting link targets");
     for flag in [b'2', b'3', b'4', b'6'] {
         start().header(flag, "c", 700).refused(corrupt, 0, "ambiguous");
     }
@@ -207,7 +207,7 @@ fn what_can_be_understood_in_two_ways_is_corrupt() {
         1024,
         "ambiguous",
     );
-    // The same thing said twice is none of it.
+    // Equal duplicates are not ambiguous.
     let archive = start()
         .extended(b'x', &[("path", "a")])
         .extended(b'x', &[("path", "a"), ("size", "3")])
@@ -219,8 +219,8 @@ fn what_can_be_understood_in_two_ways_is_corrupt() {
 }
 
 #[test]
-fn members_without_data_by_their_kind_have_none() {
-    // Old programs note how much room a folder takes, and the size of the file that a link leads to.
+fn directories_and_links_have_no_data() {
+    // Old programs store the allocated size of a directory, and the size of the target of a link.
     let archive = Archive::default()
         .header(b'5', "folder", 5000)
         .header(b'1', "link", 4000)
@@ -239,7 +239,7 @@ fn members_without_data_by_their_kind_have_none() {
 }
 
 #[test]
-fn names_come_from_the_prefix_the_long_name_or_the_extended_header() {
+fn names_are_read_from_prefixes_long_names_and_extended_headers() {
     let long = "d/".repeat(120) + "file";
     let prefix = |block: &mut [u8]| block[345..351].copy_from_slice(b"in/the");
     let of_gnu = |block: &mut [u8]| {
@@ -260,7 +260,7 @@ fn names_come_from_the_prefix_the_long_name_or_the_extended_header() {
 }
 
 #[test]
-fn global_records_hold_until_they_are_taken_back() {
+fn global_records_apply_until_they_are_cancelled() {
     let archive = Archive::default()
         .extended(b'g', &[("path", "everywhere"), ("mtime", "5.9")])
         .file("a", b"")
@@ -276,7 +276,7 @@ fn global_records_hold_until_they_are_taken_back() {
 }
 
 #[test]
-fn sparse_files_are_listed_and_what_follows_them_is_read() {
+fn sparse_files_are_listed_and_later_members_are_read() {
     let with_map = |block: &mut [u8]| {
         block[257..265].copy_from_slice(b"ustar  \0");
         block[482] = 1;
@@ -311,7 +311,7 @@ fn sparse_files_are_listed_and_what_follows_them_is_read() {
 }
 
 #[test]
-fn a_hard_link_is_not_passed_over_in_silence() {
+fn reading_a_hard_link_is_an_error() {
     let archive =
         Archive::default().file("a", b"data").edited(b'1', "b", 0, |block| block[157] = b'a').end();
     let files: Vec<_> = TarSlice::new(archive.0).files().collect();
@@ -336,7 +336,7 @@ fn sizes_beyond_8_gib_are_read() {
 }
 
 #[test]
-fn sizes_that_no_archive_can_have_are_corrupt() {
+fn impossible_sizes_are_corrupt() {
     for claim in [[0xFF; 12], [0x80, 0, 0, 0, 0x7F, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF]] {
         let archive = Archive::default()
             .edited(b'0', "a", 0, |block| block[124..136].copy_from_slice(&claim));
@@ -351,7 +351,7 @@ fn sizes_that_no_archive_can_have_are_corrupt() {
 }
 
 #[test]
-fn every_cut_is_told_and_what_came_before_is_delivered() {
+fn truncation_is_an_error_after_the_complete_members() {
     let archive = Archive::default()
         .file("a", b"123")
         .extended(b'x', &[("path", "b")])
@@ -362,11 +362,11 @@ fn every_cut_is_told_and_what_came_before_is_delivered() {
     let ends: Vec<_> = whole.iter().map(|entry| entry.data_range().end).collect();
     for len in 0..archive.0.len() {
         let (entries, error) =
-            every_way_agrees(&archive.0[..len], TarOptions::default(), &format!("{len} bytes"));
+            check_all_readers(&archive.0[..len], TarOptions::default(), &format!("{len} bytes"));
         assert_eq!(entries, whole[..entries.len()]);
         let complete = ends.iter().filter(|&&end| end <= len as u64).count();
         assert!(entries.len() >= complete - usize::from(complete == 3 && entries.len() == 2));
-        // Half of the end marker is enough: nothing is missing.
+        // One block of the end-of-archive marker suffices.
         if len >= archive.0.len() - 512 {
             assert!(error.is_none(), "{len} bytes");
             continue;
@@ -381,7 +381,7 @@ fn every_cut_is_told_and_what_came_before_is_delivered() {
 }
 
 #[test]
-fn an_end_without_its_marker_is_accepted_on_demand_only() {
+fn a_missing_end_marker_is_accepted_only_by_option() {
     let archive = Archive::default().file("a", b"123");
     archive.refused(ErrorKind::Truncated, 1024, "end-of-archive marker not found");
     let options = TarOptions::default().accept_missing_end(true);
@@ -390,7 +390,7 @@ fn an_end_without_its_marker_is_accepted_on_demand_only() {
 }
 
 #[test]
-fn what_is_behind_the_end_is_treated_as_it_was_asked() {
+fn data_after_the_end_are_handled_by_option() {
     let joined = Archive::default().file("a", b"").end().file("b", b"").end();
     let lone = Archive::default().file("a", b"").zero_block().file("b", b"").end();
     let first = [file("a", 0)];
@@ -406,7 +406,7 @@ fn what_is_behind_the_end_is_treated_as_it_was_asked() {
         assert_eq!(joined.0, both);
         assert!(joined.1.is_none());
     }
-    // Zero bytes fill up to a whole record.
+    // Zero bytes pad the archive to a full record.
     let mut filled = Archive::default().file("a", b"").end();
     filled.0.resize(10_240, 0);
     let read = filled.read_with(TarOptions::default().after_end(AfterEnd::Refuse));
@@ -417,7 +417,7 @@ fn what_is_behind_the_end_is_treated_as_it_was_asked() {
 }
 
 #[test]
-fn limits_hold_and_what_follows_a_large_file_is_read() {
+fn members_after_a_too_large_file_are_read() {
     let archive = Archive::default().file("large", &[1; 101]).file("small", &[2; 100]).end();
     let options = TarOptions::default().max_file_bytes(100);
     let slices: Vec<_> = TarSlice::with_options(archive.0.clone(), options).files().collect();
@@ -436,14 +436,14 @@ fn limits_hold_and_what_follows_a_large_file_is_read() {
 
 // promise: R19
 #[test]
-fn names_that_try_to_get_out_are_data_like_others() {
+fn names_that_escape_the_folder_are_not_interpreted() {
     let names = ["/etc/passwd", "../../up", "..\\..\\up", "C:\\up", "a/../../b", "", "./."];
     let archive = names.iter().fold(Archive::default(), |archive, name| archive.file(name, b"x"));
     assert_eq!(archive.end().names(), names);
 }
 
 fn names() -> impl Strategy<Value = Vec<u8>> {
-    // Longer than a header's field in many cases; no zero byte, and no slash at the end.
+    // Often longer than the name field of a header. No zero byte, and no slash at the end.
     prop::collection::vec(prop::sample::select(b"ab/.-\xC3\xA9 \n\\".to_vec()), 0..300).prop_map(
         |mut name| {
             name.insert(0, b'n');
@@ -457,7 +457,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
     #[test]
-    fn what_another_program_wrote_is_read_back(
+    fn archives_of_other_writers_are_read(
         members in prop::collection::vec((names(), prop::collection::vec(any::<u8>(), 0..1500)), 0..8),
     ) {
         use std::os::unix::ffi::OsStrExt;
@@ -468,17 +468,17 @@ proptest! {
             header.set_size(data.len() as u64);
             header.set_mtime(123);
             let path = std::ffi::OsStr::from_bytes(name);
-            // It refuses some names.
+            // The crate `tar` refuses some names.
             if builder.append_data(&mut header, path, &data[..]).is_ok() {
                 written.push(data);
             }
         }
         let archive = builder.into_inner().unwrap();
-        let (entries, error) = every_way_agrees(&archive, TarOptions::default(), "written");
+        let (entries, error) = check_all_readers(&archive, TarOptions::default(), "written");
         prop_assert!(error.is_none());
         let files: Vec<_> = TarSlice::new(archive.clone()).files().map(Result::unwrap).collect();
         prop_assert_eq!(files.len(), written.len());
-        // What it reads itself are the names that it wrote.
+        // The names equal those that the crate `tar` reads.
         let mut theirs = tar::Archive::new(&archive[..]);
         for ((file, data), theirs) in files.iter().zip(written).zip(theirs.entries().unwrap()) {
             prop_assert_eq!(&file.data[..], &data[..]);
