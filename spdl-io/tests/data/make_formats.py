@@ -1,11 +1,10 @@
-"""Makes the files below tfrecord/, mds/ and parquet/, by the programs that people write them with.
+"""Writes the files of tfrecord/, mds/ and parquet/ with the usual writers of these formats.
 
     pip install tfrecord mosaicml-streaming pyarrow datasets pillow brotli python-snappy zstd
     python make_formats.py
 
-`mosaicml-streaming` is installed without what it needs (`--no-deps`): its writer of MDS is loaded by
-itself here, since the package as a whole wants PyTorch. But for the times in gzip's headers, every
-file is the same each time.
+Install `mosaicml-streaming` with `--no-deps`: only its MDS writer is loaded, because the package requires
+PyTorch. The output is reproducible, except for the times in gzip headers.
 """
 
 import json
@@ -22,7 +21,7 @@ HERE = pathlib.Path(__file__).parent
 
 
 def image(i):
-    """Bytes that are no image, and do not compress."""
+    """Incompressible bytes that are not an image."""
     return random.Random(i).randbytes(200 + 37 * i)
 
 
@@ -60,8 +59,8 @@ def tfrecord():
         )
     writer.close()
 
-    # Numbers that are not packed, which protocol buffers allow and no program here writes; a feature
-    # of no kind; a name that comes twice; and parts with unknown numbers.
+    # Valid protocol buffers that the writers do not produce: unpacked numbers, a feature without a kind,
+    # a duplicate name, unknown fields.
     def part(number, kind, value):
         return bytes([number << 3 | kind]) + value
 
@@ -152,7 +151,7 @@ def mds():
         folder.mkdir(parents=True, exist_ok=True)
         for old in folder.iterdir():
             old.unlink()
-        # What `MDSWriter` does, but for the upload, which needs the rest of the package.
+        # As `MDSWriter`, without the upload, which needs the rest of the package.
         writer = MDSWriter.__new__(MDSWriter)
         writer.out_dir = str(folder)
         writer.compression = options.get("compression")
@@ -206,7 +205,7 @@ def parquet():
     folder = HERE / "parquet"
     folder.mkdir(exist_ok=True)
 
-    # As `datasets` writes images: a struct of bytes and path, described in the metadata.
+    # Images as `datasets` writes them: a struct of bytes and path, described in the metadata.
     def png(i):
         buffer = io.BytesIO()
         Image.new("RGB", (4, 3), (i, 10, 20)).save(buffer, format="PNG")
@@ -232,7 +231,7 @@ def parquet():
     table = datasets.Dataset.from_list(rows, features=features)
     table.to_parquet(str(folder / "images.parquet"), batch_size=4)
 
-    # Every kind of column, with nulls, in every compression.
+    # All kinds of columns, with nulls, in all compressions.
     def maybe(i, value):
         return None if i % 4 == 1 else value
 
@@ -271,7 +270,7 @@ def parquet():
 
 
 def expected():
-    """What is in the files of Parquet, as pyarrow reads it."""
+    """Writes the content of the Parquet files, as pyarrow reads it."""
     import pyarrow.parquet as pq
 
     def plain(value):
@@ -294,6 +293,6 @@ def expected():
 
 
 if __name__ == "__main__":
-    # MDS last, as it puts other things in the place of PyTorch.
+    # MDS last, because it replaces PyTorch by a mock.
     for make in [tfrecord, parquet, expected, mds]:
         make()

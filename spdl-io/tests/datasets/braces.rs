@@ -1,4 +1,4 @@
-//! Patterns stand for the names that shells make of them.
+//! Tests of brace expansion.
 
 // promise of this file: DATA7
 
@@ -9,7 +9,7 @@ use spdl_io::datasets::expand_braces;
 use crate::golden_lines;
 
 #[test]
-fn names_are_those_of_pythons_braceexpand() {
+fn names_equal_those_of_braceexpand() {
     let lines = golden_lines("braces.tsv");
     assert!(lines.len() > 25);
     for line in lines {
@@ -26,7 +26,7 @@ fn names_are_those_of_pythons_braceexpand() {
 }
 
 #[test]
-fn an_error_says_at_which_byte_of_the_pattern() {
+fn errors_have_the_offset_in_the_pattern() {
     let at = |pattern: &str| expand_braces(pattern).unwrap_err().offset();
     assert_eq!(at("ä{1,2"), Some(2));
     assert_eq!(at("a{1,{2}"), Some(1));
@@ -34,7 +34,7 @@ fn an_error_says_at_which_byte_of_the_pattern() {
 }
 
 #[test]
-fn what_stands_for_too_many_names_is_refused_before_they_are_made() {
+fn too_many_names_are_refused_before_expansion() {
     let bomb = "{1..1000}".repeat(1000);
     let wide = format!("{{{}}}{{1..999999}}", "x,".repeat(2) + &"y".repeat(600));
     let deep = "{a,".repeat(40) + &"}".repeat(40);
@@ -48,13 +48,13 @@ fn what_stands_for_too_many_names_is_refused_before_they_are_made() {
 }
 
 #[test]
-fn a_number_too_large_for_a_range_is_no_range() {
+fn invalid_ranges_are_literal() {
     let names = expand_braces("{1..99999999999999999999}").unwrap();
     assert_eq!(names, ["{1..99999999999999999999}"]);
     assert_eq!(expand_braces("{a..Z}").unwrap(), ["{a..Z}"]);
 }
 
-/// A pattern, and what it stands for.
+/// A pattern and its names.
 fn patterns() -> impl Strategy<Value = (String, Vec<String>)> {
     let literal = "[a-zä/.:-]{0,4}".prop_map(|text| (text.clone(), vec![text]));
     let escaped = "[{},\\\\]".prop_map(|letter| (format!("\\{letter}"), vec![letter]));
@@ -84,7 +84,7 @@ fn patterns() -> impl Strategy<Value = (String, Vec<String>)> {
 
 proptest! {
     #[test]
-    fn lists_ranges_and_what_lies_in_each_other_are_expanded_in_order((pattern, names) in patterns()) {
+    fn nested_lists_and_ranges_are_expanded_in_order((pattern, names) in patterns()) {
         prop_assert_eq!(expand_braces(&pattern).unwrap(), names);
     }
 

@@ -1,4 +1,4 @@
-//! Labels that are the names of classes.
+//! Tests of labels that are class names.
 
 // promise of this file: DATA7
 
@@ -12,7 +12,7 @@ use spdl_io::{FetchLabeled, LocalFetcher};
 
 use super::*;
 
-/// A tar archive of this machine whose classes are names.
+/// A local tar archive with class names as labels.
 fn named() -> (tempfile::TempDir, WebDataset) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("shard.tar");
@@ -26,7 +26,7 @@ fn fetch() -> FetchLabeled {
 }
 
 #[test]
-fn a_name_in_an_archive_is_a_class_where_the_classes_are_told() {
+fn class_names_in_tar_shards_are_labels() {
     let (_folder, samples) = named();
     let read = process(samples, fetch().with_classes(["cat", "dog"]));
     let labels: Vec<_> = read.into_iter().map(|image| image.unwrap().label).collect();
@@ -34,7 +34,7 @@ fn a_name_in_an_archive_is_a_class_where_the_classes_are_told() {
 }
 
 #[test]
-fn a_name_in_an_archive_without_classes_is_refused_with_what_to_do() {
+fn class_names_without_a_list_of_classes_are_refused() {
     for (fetch, words) in [
         (fetch(), "expected an integer label, found \"dog\": the class names are unknown"),
         (fetch().with_classes(["cat", "cow"]), "neither an integer nor one of the 2 class names"),
@@ -50,7 +50,7 @@ fn a_name_in_an_archive_without_classes_is_refused_with_what_to_do() {
 
 #[cfg(feature = "cache")]
 #[test]
-fn a_cache_does_not_take_the_number_of_one_list_of_classes_for_that_of_another() {
+fn a_cache_distinguishes_lists_of_classes() {
     let cache = Cache::builder().memory(1 << 20).open().unwrap();
     let files = [("1.jpg", &b"a"[..]), ("1.cls", b"dog")];
     let store = Recording::new([("s.tar", archive(files))]);
@@ -59,13 +59,13 @@ fn a_cache_does_not_take_the_number_of_one_list_of_classes_for_that_of_another()
     {
         let options = WebDatasetOptions::default();
         let samples = block_on(WebDataset::fetch(&store.arc(), "s.tar", &options)).unwrap();
-        store.asked();
+        store.requests();
         let fetch = FetchLabeled::new(store.arc()).with_cache(cache.clone()).with_classes(classes);
         let image = process(samples, fetch).remove(0).unwrap();
         assert_eq!(image, Labeled { value: "a".into(), label });
-        let asked = store.asked();
-        let read = asked.iter().filter(|it| it.starts_with("ranges ")).count();
-        assert_eq!(read, reads, "{classes:?}: {asked:?}");
+        let requests = store.requests();
+        let read = requests.iter().filter(|it| it.starts_with("ranges ")).count();
+        assert_eq!(read, reads, "{classes:?}: {requests:?}");
     }
 }
 
@@ -78,17 +78,18 @@ mod parquet {
     use ::parquet::schema::parser::parse_message_type;
     use spdl_core::{ErrorKind, block_on};
     use spdl_io::datasets::{OpenOptions, OpenedDataset};
+    use spdl_io::records::Remedy;
     use spdl_io::stores::{Address, StoreFactory};
     use spdl_io::{Key, SourceOptions, StoreRegistry};
 
     use super::*;
 
-    /// A file with a row group for each of these lists of labels, and a picture beside each label.
+    /// A file with one row group per list of labels, and an image for each label.
     fn file(groups: &[&[&str]]) -> Vec<u8> {
         file_of("label", groups)
     }
 
-    /// The same with this name for the column of labels.
+    /// [`file`] with another name of the label column.
     fn file_of(label: &str, groups: &[&[&str]]) -> Vec<u8> {
         let schema =
             format!("message rows {{ required binary image; required binary {label} (UTF8); }}");
@@ -143,7 +144,7 @@ mod parquet {
         read.into_iter().map(|image| image.unwrap().label).collect()
     }
 
-    /// Those that there are, where a pipeline would end at the first that fails.
+    /// The label of each sample, or `None` if reading it fails.
     fn each_label(data: &OpenedDataset) -> Vec<Option<i64>> {
         let label = |number| {
             let sample = vec![data.samples.item(number).unwrap()];
@@ -153,23 +154,23 @@ mod parquet {
     }
 
     #[test]
-    fn the_texts_of_a_column_are_classes_in_the_order_of_their_bytes() {
+    fn the_texts_of_a_label_column_are_sorted_classes() {
         let first = file(&[&["dog", "cat", "dog"], &["Emu"]]);
         let files = [("1.parquet", first), ("2.parquet", file(&[&["ant", "cat", "7a"]]))];
         let (store, data) = open(&files);
         let data = data.unwrap();
         assert_eq!(data.classes, ["7a", "Emu", "ant", "cat", "dog"]);
-        // A footer is read in one or two pieces; of the rest, the labels of three row groups.
-        let asked = store.asked();
+        // One or two reads per footer, and one read per row group for the labels.
+        let requests = store.requests();
         assert!(
-            asked.iter().filter(|it| it.starts_with("read ")).count() <= 2 * 2 + 3,
-            "{asked:?}"
+            requests.iter().filter(|it| it.starts_with("read ")).count() <= 2 * 2 + 3,
+            "{requests:?}"
         );
         assert_eq!(labels(&data), [4, 3, 4, 1, 2, 3, 0]);
     }
 
     #[test]
-    fn texts_that_are_all_numbers_are_labels_as_they_stand() {
+    fn integer_texts_are_labels() {
         let (_, data) = open(&[("1.parquet", file(&[&["7", "-1"], &[" 12", "10.0"]]))]);
         let data = data.unwrap();
         assert!(data.classes.is_empty());
@@ -177,7 +178,7 @@ mod parquet {
     }
 
     #[test]
-    fn texts_and_numbers_in_one_column_are_refused_with_row_value_and_remedy() {
+    fn a_mixture_of_names_and_numbers_is_refused() {
         let files =
             [("1.parquet", file(&[&["7", "3.0"], &["1"]])), ("2.parquet", file(&[&["2", "cat"]]))];
         let error = open(&files).1.unwrap_err();
@@ -191,7 +192,7 @@ mod parquet {
     }
 
     #[test]
-    fn texts_that_look_like_exponents_are_names_of_classes() {
+    fn texts_with_exponents_are_class_names() {
         let (_, data) = open(&[("1.parquet", file(&[&["0e1", "7e10", "2e5"]]))]);
         let data = data.unwrap();
         assert_eq!(data.classes, ["0e1", "2e5", "7e10"]);
@@ -199,7 +200,7 @@ mod parquet {
     }
 
     #[test]
-    fn a_column_of_names_and_numbers_is_read_where_the_classes_are_told() {
+    fn a_mixture_of_names_and_numbers_is_read_with_external_classes() {
         let files = [("1.parquet", file(&[&["cat", "7"], &["", "dog"]]))];
         for options in [OpenOptions::default(), OpenOptions::default().label_field("label")] {
             assert!(open_with(&files, &options).1.is_err());
@@ -207,14 +208,14 @@ mod parquet {
             let mut data = data.unwrap();
             assert!(data.classes.is_empty() && data.warnings.is_empty());
             data.classes = ["7", "cat", "dog"].map(Into::into).into();
-            // A field that is named must say something.
+            // An explicit label field must not be empty.
             let empty = data.unlabeled().map(|_| -1);
             assert_eq!(each_label(&data), [Some(1), Some(0), empty, Some(2)]);
         }
     }
 
     #[test]
-    fn an_empty_text_is_no_class_and_its_sample_has_no_label() {
+    fn empty_texts_are_not_labels() {
         for (groups, classes, expected, words, first) in [
             (
                 &[&["cat", "dog"][..], &["", "cat", " "]][..],
@@ -237,10 +238,10 @@ mod parquet {
             let data = data.unwrap();
             assert_eq!(data.classes, classes);
             assert_eq!(labels(&data), expected);
-            let told = data.unlabeled().unwrap();
-            assert!(told.message().starts_with(words), "{told}");
-            assert_eq!(told.key(), Some(first));
-            // A field that is named must say something.
+            let warning = data.unlabeled().unwrap();
+            assert!(warning.message().starts_with(words), "{warning}");
+            assert_eq!(warning.key(), Some(first));
+            // An explicit label field must not be empty.
             let (_, data) = open_with(&files, &OpenOptions::default().label_field("label"));
             let data = data.unwrap();
             assert!(data.unlabeled().is_none() && data.classes == classes);
@@ -250,7 +251,7 @@ mod parquet {
     }
 
     #[test]
-    fn it_is_advised_to_leave_a_label_empty_where_that_is_no_error() {
+    fn empty_labels_are_suggested_only_if_allowed() {
         let files = [("1.parquet", file(&[&["7", "cat"]]))];
         let advice = "correct the label, or leave it empty if the sample has no label";
         let error = open(&files).1.unwrap_err();
@@ -262,7 +263,7 @@ mod parquet {
 
     #[cfg(feature = "cache")]
     #[test]
-    fn a_cache_does_not_give_an_empty_label_to_whom_it_is_an_error() {
+    fn a_cache_distinguishes_whether_empty_labels_are_errors() {
         let cache = Cache::builder().memory(1 << 20).open().unwrap();
         let files = [("1.parquet", file(&[&["1", ""]]))];
         let named = OpenOptions::default().label_field("label");
@@ -279,7 +280,7 @@ mod parquet {
     }
 
     #[test]
-    fn a_column_of_numbers_with_fractions_of_zero_is_one_of_labels() {
+    fn integral_floats_are_labels() {
         use ::parquet::data_type::DoubleType;
         let schema = "message rows { required binary image; required double label; }";
         let schema = Arc::new(parse_message_type(schema).unwrap());
@@ -298,10 +299,10 @@ mod parquet {
     }
 
     #[test]
-    fn classes_of_another_field_are_named_by_it() {
+    fn name_classes_reads_another_field() {
         let (_, data) = open(&[("1.parquet", file(&[&["dog", "cat"]]))]);
         let mut data = data.unwrap();
-        // Bytes are no column of texts.
+        // A column of bytes is not a text column.
         block_on(data.name_classes("image")).unwrap();
         assert!(data.classes.is_empty());
         block_on(data.name_classes("label")).unwrap();
@@ -309,24 +310,22 @@ mod parquet {
     }
 
     #[test]
-    fn a_column_that_is_no_usual_label_is_told_with_those_that_there_are() {
+    fn a_missing_label_column_is_a_warning_with_other_columns() {
         let (_, data) = open(&[("1.parquet", file_of("target", &[&["dog", "cat"]]))]);
         let data = data.unwrap();
-        let told = data.unlabeled().unwrap();
-        assert!(
-            told.message().contains("There are `target`; `OpenOptions::label_field`"),
-            "{told}"
-        );
+        let warning = data.unlabeled().unwrap();
+        assert!(warning.message().ends_with("; other fields are `target`"), "{warning}");
+        assert_eq!(Remedy::of(&warning), Some(Remedy::LabelField));
         assert_eq!(labels(&data), [-1, -1]);
         let (_, data) = open(&[("1.parquet", file(&[&["dog", "cat"]]))]);
         assert!(data.unwrap().unlabeled().is_none());
     }
 
     #[test]
-    fn a_column_of_labels_that_is_damaged_is_a_warning_and_the_pictures_are_there() {
+    fn a_damaged_label_column_is_a_warning() {
         let mut bytes = file(&[&["dog", "cat"]]);
         let at = bytes.windows(3).rposition(|part| part == b"dog").unwrap();
-        // In the dictionary, and in the statistics, at which nobody looks.
+        // In the dictionary, and in the statistics, which are not read.
         let all: Vec<usize> = (0..=at).filter(|at| &bytes[*at..*at + 3] == b"dog").collect();
         all.into_iter().for_each(|at| bytes[at] = 0xFF);
         let (store, data) = open(&[("1.parquet", bytes)]);
@@ -334,7 +333,7 @@ mod parquet {
         assert!(data.classes.is_empty());
         let [warning] = &data.warnings[..] else { panic!("{:?}", data.warnings) };
         assert_eq!((warning.kind(), warning.key()), (ErrorKind::Corrupt, Some("1.parquet")));
-        assert!(warning.message().starts_with("the classes are not known: row group 0, column"));
+        assert!(warning.message().starts_with("cannot read the class names: row group 0, column"));
         let fetch = FetchLabeled::new(store.arc()).with_label_fields([""; 0]);
         let images = process(Arc::clone(&data.samples), fetch);
         assert_eq!(images.into_iter().map(Result::unwrap).count(), 2);

@@ -1,4 +1,4 @@
-//! Fields of samples are read by few requests, within limits, and only those that are asked for.
+//! Tests of `FetchRecord` and `FetchLabeled`: few requests, limits, requested fields only.
 
 // promise of this file: DATA7
 
@@ -10,7 +10,7 @@ use spdl_io::{FetchLabeled, FetchRecord, Fetcher, FieldValue, Record, StoredReco
 
 use crate::{Recording, process};
 
-/// A sample of three parts of one object, out of their order, an object of its own, and what is known.
+/// A sample with four ranges of one object, one whole object, and a known value.
 fn sample() -> (Recording, StoredRecord) {
     let store = Recording::new([("shard", "0123456789"), ("alone", "whole")]);
     let sample = StoredRecord::new("shard:1")
@@ -43,12 +43,12 @@ impl spdl_core::Dataset for OneSample {
 }
 
 #[test]
-fn parts_of_one_object_are_read_by_one_call_in_its_order() {
+fn ranges_of_one_object_are_read_by_one_call() {
     let (store, sample) = sample();
     let record = fetch(FetchRecord::new(store.arc()), sample).unwrap();
-    let mut asked = store.asked();
-    asked.sort();
-    assert_eq!(asked, ["ranges shard [1..4, 4..5, 6..8]", "read alone"]);
+    let mut requests = store.requests();
+    requests.sort();
+    assert_eq!(requests, ["ranges shard [1..4, 4..5, 6..8]", "read alone"]);
     let names: Vec<_> = record.names().collect();
     assert_eq!(names, ["txt", "jpg", "source", "png", "cls", "none"]);
     assert_eq!((record.key.as_str(), record.label), (Some("shard:1"), 3));
@@ -61,22 +61,22 @@ fn parts_of_one_object_are_read_by_one_call_in_its_order() {
 }
 
 #[test]
-fn only_fields_that_are_asked_for_are_read_and_they_come_in_that_order() {
+fn requested_fields_are_read_in_the_requested_order() {
     let (store, sample) = sample();
     let stage = FetchRecord::new(store.arc()).with_fields(["cls", "source", "cls"]);
     let record = fetch(stage, sample.clone()).unwrap();
-    assert_eq!(store.asked(), ["read shard Some(4..5)"]);
+    assert_eq!(store.requests(), ["read shard Some(4..5)"]);
     assert_eq!(record.names().collect::<Vec<_>>(), ["cls", "source"]);
 
     let stage = FetchRecord::new(store.arc()).with_fields(["cls", "depth"]);
     let error = fetch(stage, sample).unwrap_err();
     assert_eq!((error.kind(), error.key()), (ErrorKind::NotFound, Some("shard:1")));
     assert!(error.message().contains("depth") && error.message().contains("jpg"), "{error}");
-    assert!(store.asked().is_empty(), "nothing is read for a sample that fails anyway");
+    assert!(store.requests().is_empty(), "no requests for a sample that fails anyway");
 }
 
 #[test]
-fn a_sample_that_is_too_large_is_refused_before_it_is_read() {
+fn a_too_large_sample_is_refused_before_reading() {
     let (store, sample) = sample();
     let stage = |most| FetchRecord::new(store.arc()).with_max_bytes(most);
     let refused = |most, fields: &[&str]| {
@@ -86,10 +86,10 @@ fn a_sample_that_is_too_large_is_refused_before_it_is_read() {
         };
         let error = fetch(stage, sample.clone()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::LimitExceeded, "{error}");
-        store.asked()
+        store.requests()
     };
     assert!(refused(5, &[]).is_empty());
-    // The rest is an object whose size is not known before.
+    // The other field is an object of unknown size.
     refused(10, &[]);
     assert!(refused(3, &["jpg", "cls"]).is_empty());
     assert!(fetch(stage(11), sample.clone()).is_ok());
@@ -99,7 +99,7 @@ fn a_sample_that_is_too_large_is_refused_before_it_is_read() {
 }
 
 #[test]
-fn two_objects_of_unknown_size_share_what_is_allowed() {
+fn objects_of_unknown_size_share_the_limit() {
     let store = Recording::new([("a", "123"), ("b", "456")]);
     let sample = StoredRecord::new("1")
         .with_stored("a", Extent::whole("a"), Encoding::Bytes)
@@ -111,7 +111,7 @@ fn two_objects_of_unknown_size_share_what_is_allowed() {
 }
 
 #[test]
-fn an_error_has_the_key_of_its_field_and_the_byte_of_the_object() {
+fn errors_have_the_key_of_the_field_and_the_offset_in_the_object() {
     let store = Recording::new([("shard", "0123ab\u{e4}{\"a\": }")]);
     let failed = |encoding, range, fields: usize| {
         let mut sample =
@@ -139,7 +139,7 @@ fn an_error_has_the_key_of_its_field_and_the_byte_of_the_object() {
 }
 
 #[test]
-fn json_says_the_byte_of_a_later_line() {
+fn json_errors_have_an_offset_on_later_lines() {
     let error = Encoding::Json.decode("{\n \"a\": 1,\n  oops}".into()).unwrap_err();
     assert_eq!(error.offset(), Some(13), "{}", error.report());
     let deep = "[".repeat(1000);
@@ -147,25 +147,25 @@ fn json_says_the_byte_of_a_later_line() {
 }
 
 #[test]
-fn what_a_sample_will_hold_is_never_less_than_it_then_does() {
+fn the_estimated_size_of_a_sample_is_an_upper_bound() {
     let (store, sample) = sample();
     let all = FetchRecord::new(store.arc());
-    assert_eq!(all.output_bytes(&sample), None, "the size of a whole object is not known");
+    assert_eq!(all.output_bytes(&sample), None, "the size of a whole object is unknown");
     for fields in [&["jpg"][..], &["txt", "cls", "source"], &["none"]] {
         let stage = all.clone().with_fields(fields.iter().copied());
-        let said = stage.output_bytes(&sample).unwrap();
-        let held = fetch(stage, sample.clone()).unwrap().footprint();
-        assert!(held <= said && said < held + 200, "{fields:?}: {said}, {held}");
+        let estimate = stage.output_bytes(&sample).unwrap();
+        let actual = fetch(stage, sample.clone()).unwrap().footprint();
+        assert!(actual <= estimate && estimate < actual + 200, "{fields:?}: {estimate}, {actual}");
     }
 }
 
 #[test]
-fn the_value_is_the_first_field_that_is_there_and_the_label_a_field_or_the_samples_own() {
+fn value_and_label_fields_are_selected_in_order() {
     let (store, sample) = sample();
     let one = |stage: FetchLabeled| process(OneSample(sample.clone()), stage).remove(0);
     let image = one(FetchLabeled::new(store.arc())).unwrap();
     assert_eq!((&image.value[..], image.label), (&b"123"[..], 4));
-    assert_eq!(store.asked(), ["ranges shard [1..4, 4..5]"], "and no more");
+    assert_eq!(store.requests(), ["ranges shard [1..4, 4..5]"]);
     let own_label = FetchLabeled::new(store.arc()).with_label_fields([""; 0]);
     assert_eq!(one(own_label).unwrap().label, 3);
     let other = FetchLabeled::new(store.arc()).with_value_fields(["gif", "png", "jpg"]);
@@ -184,7 +184,7 @@ fn the_value_is_the_first_field_that_is_there_and_the_label_a_field_or_the_sampl
     assert_eq!(one(small).unwrap_err().kind(), ErrorKind::LimitExceeded);
 }
 
-/// Rows whose fields are made up.
+/// Rows whose fields are one byte of an object.
 #[derive(Debug)]
 struct Rows(Vec<Arc<str>>);
 
@@ -207,7 +207,7 @@ impl PackedRows for Rows {
 }
 
 #[test]
-fn fields_of_a_row_come_behind_the_samples_own() {
+fn fields_of_a_row_follow_other_fields() {
     let (store, sample) = sample();
     let rows: Arc<dyn PackedRows> = Arc::new(Rows(vec!["a".into(), "b".into()]));
     let sample = sample.with_row(Arc::clone(&rows), 5);

@@ -1,4 +1,4 @@
-//! Lists of files are read as they are written, and damage has its byte.
+//! Tests of `FileList`: formats, headers, labels, errors with line and column.
 
 // promise of this file: DATA7
 
@@ -33,7 +33,7 @@ fn known<'a>(record: &'a StoredRecord, name: &str) -> &'a FieldValue {
 }
 
 #[test]
-fn cells_are_those_that_pythons_csv_wrote() {
+fn csv_cells_equal_those_of_python() {
     let rows: Vec<Vec<String>> = golden_lines("list.tsv")
         .into_iter()
         .map(|line| {
@@ -59,7 +59,7 @@ fn cells_are_those_that_pythons_csv_wrote() {
 }
 
 #[test]
-fn lines_are_paths_as_they_stand() {
+fn lines_are_literal_paths() {
     let list =
         parse("\u{feff}a.jpg\r\n\n  \nb c.jpg\n#d.jpg\r\n\"e\".jpg", ListFormat::Lines).unwrap();
     let names: Vec<_> = files_and_labels(&list).into_iter().map(|it| it.0).collect();
@@ -72,7 +72,7 @@ fn lines_are_paths_as_they_stand() {
 }
 
 #[test]
-fn the_first_row_is_a_header_where_it_names_paths() {
+fn a_first_row_with_a_path_column_is_a_header() {
     let labels = |text: &str| files_and_labels(&parse(text, ListFormat::Csv).unwrap());
     let expected = [("data/a".to_owned(), 1), ("data/b".to_owned(), 0)];
     assert_eq!(labels("a,1\nb,0\n"), expected);
@@ -80,14 +80,14 @@ fn the_first_row_is_a_header_where_it_names_paths() {
     assert_eq!(labels("Label, File_Name \r\n1,a\r\n0,b\r\n"), expected);
     assert_eq!(labels("a\nb\n"), [("data/a".to_owned(), -1), ("data/b".to_owned(), -1)]);
     let options = FileListOptions::default().path_column("uri").label_column("y");
-    let told = FileList::parse("y,uri,path\n1,a,x\n0,b,z\n", ListFormat::Csv, "data", &options);
-    let told = told.unwrap();
-    assert_eq!(files_and_labels(&told), expected);
-    assert_eq!(known(&told.item(1).unwrap(), "path"), &FieldValue::Text("z".into()));
+    let list = FileList::parse("y,uri,path\n1,a,x\n0,b,z\n", ListFormat::Csv, "data", &options);
+    let list = list.unwrap();
+    assert_eq!(files_and_labels(&list), expected);
+    assert_eq!(known(&list.item(1).unwrap(), "path"), &FieldValue::Text("z".into()));
 }
 
 #[test]
-fn labels_are_numbers_or_else_names_in_the_order_of_their_bytes() {
+fn labels_are_numbers_or_sorted_class_names() {
     let labels = |text: &str| {
         let list = parse(text, ListFormat::Csv).unwrap();
         let labels = files_and_labels(&list).into_iter().map(|it| it.1).collect::<Vec<_>>();
@@ -103,8 +103,8 @@ fn labels_are_numbers_or_else_names_in_the_order_of_their_bytes() {
 }
 
 #[test]
-fn a_column_of_numbers_and_names_is_refused_with_line_value_and_remedy() {
-    for (format, text, told) in [
+fn a_label_column_of_numbers_and_names_is_refused() {
+    for (format, text, message) in [
         (
             ListFormat::Csv,
             "path,label\na,1\nb,2.0\nc,n/a\nd,dog\n",
@@ -124,13 +124,13 @@ fn a_column_of_numbers_and_names_is_refused_with_line_value_and_remedy() {
     ] {
         let error = parse(text, format).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidArgument);
-        assert!(error.message().starts_with(told), "{error}");
+        assert!(error.message().starts_with(message), "{error}");
         assert_eq!(Remedy::of(&error), Some(Remedy::LabelField), "{error}");
     }
 }
 
 #[test]
-fn lines_of_json_keep_their_types() {
+fn json_lines_keep_their_types() {
     let text = concat!(
         r#"{"path": "a.jpg", "label": 2, "caption": "a cat", "score": 0.5, "n": 3, "ok": true, "no": null, "box": [1, 2]}"#,
         "\r\n\n",
@@ -155,7 +155,7 @@ fn lines_of_json_keep_their_types() {
 }
 
 #[test]
-fn paths_are_relative_to_the_list_unless_they_say_otherwise() {
+fn relative_paths_start_at_the_folder_of_the_list() {
     let folder = tempfile::tempdir().unwrap();
     fs::create_dir(folder.path().join("images")).unwrap();
     fs::write(folder.path().join("images/1.jpg"), "a picture").unwrap();
@@ -178,7 +178,7 @@ fn paths_are_relative_to_the_list_unless_they_say_otherwise() {
 }
 
 #[test]
-fn the_format_is_that_of_the_name() {
+fn the_name_determines_the_format() {
     for (name, format) in [
         ("a.CSV", ListFormat::Csv),
         ("a.jsonl", ListFormat::JsonLines),
@@ -191,7 +191,7 @@ fn the_format_is_that_of_the_name() {
 }
 
 #[test]
-fn damage_is_an_error_with_its_byte() {
+fn damage_is_an_error_with_an_offset() {
     use ErrorKind::{Corrupt, InvalidArgument, LimitExceeded, NotFound, Truncated};
     use ListFormat::{Csv, JsonLines, Lines};
     let failed = |format, text: &str| {
@@ -239,7 +239,7 @@ fn damage_is_an_error_with_its_byte() {
 }
 
 #[test]
-fn a_header_that_names_no_files_is_no_row_of_a_file_and_is_told_what_is_looked_for() {
+fn a_header_without_a_path_column_is_refused() {
     for (text, columns) in [
         ("photo,label\na.jpg,1\n", "photo, label"),
         ("photo,category\nb/a.jpg,cat\n", "photo, category"),
@@ -266,7 +266,7 @@ fn a_header_that_names_no_files_is_no_row_of_a_file_and_is_told_what_is_looked_f
     let options = FileListOptions::default().path_column("uri");
     let error = FileList::parse(signed, ListFormat::Csv, "", &options).unwrap_err();
     assert!(!error.report().contains("canary"), "{error}");
-    // What it says works.
+    // The suggested columns work.
     for text in ["path,label\nphoto,0\na.jpg,1\n", "image,label\nphoto,0\na.jpg,1\n"] {
         let list = parse(text, ListFormat::Csv).unwrap();
         assert_eq!(files_and_labels(&list)[0], ("data/photo".into(), 0));
@@ -276,14 +276,14 @@ fn a_header_that_names_no_files_is_no_row_of_a_file_and_is_told_what_is_looked_f
         assert!(parse(text, ListFormat::Csv).is_ok(), "{text}");
     }
     let error = parse("{\"photo\": \"a\", \"y\": 1}\n", ListFormat::JsonLines).unwrap_err();
-    let told = "its members are photo, y, expected one of path, file, ";
-    assert!(error.message().contains(told), "{error}");
+    let words = "its members are photo, y, expected one of path, file, ";
+    assert!(error.message().contains(words), "{error}");
 }
 
 #[test]
-fn a_bad_row_is_named_by_file_line_and_column() {
+fn errors_name_file_line_and_column() {
     use ListFormat::{Csv, JsonLines};
-    for (format, text, told) in [
+    for (format, text, message) in [
         (Csv, "a,1\nb,2,3\n", "line 2: expected 2 cells in this row, found 3"),
         (Csv, "\u{feff}größe\"x,1\n", "line 1, column 6: quotation mark in an unquoted cell"),
         (Csv, "a,\"1\n\"\nb,\"2\n", "line 3, column 3: closing quotation mark not found"),
@@ -299,7 +299,7 @@ fn a_bad_row_is_named_by_file_line_and_column() {
         ),
     ] {
         let error = parse(text, format).unwrap_err();
-        assert!(error.message().starts_with(told), "{}", error.report());
+        assert!(error.message().starts_with(message), "{}", error.report());
         assert!(!error.report().contains("at line 1"), "{}", error.report());
     }
     let folder = tempfile::tempdir().unwrap();
@@ -310,7 +310,7 @@ fn a_bad_row_is_named_by_file_line_and_column() {
 }
 
 #[test]
-fn the_hash_is_of_the_list_and_not_of_its_place() {
+fn the_content_hash_does_not_depend_on_the_folder() {
     let hash = |text: &str, folder: &str| {
         let options = FileListOptions::default();
         let list = FileList::parse(text.to_owned(), ListFormat::Lines, folder, &options).unwrap();
@@ -321,7 +321,7 @@ fn the_hash_is_of_the_list_and_not_of_its_place() {
 }
 
 #[test]
-fn a_file_that_is_missing_fails_when_it_is_read() {
+fn a_missing_file_fails_when_it_is_read() {
     let list = parse("a.jpg\n", ListFormat::Lines).unwrap();
     let store = Recording::new([("other", "")]);
     let error = process(list, FetchRecord::new(store.arc())).remove(0).unwrap_err();
@@ -330,7 +330,7 @@ fn a_file_that_is_missing_fails_when_it_is_read() {
 
 proptest! {
     #[test]
-    fn whatever_cells_are_written_are_read(
+    fn quoted_cells_are_read_back(
         rows in proptest::collection::vec(proptest::collection::vec("[a\",\n\r ä]{0,4}", 2), 1..6)
     ) {
         let quoted = |cell: &String| format!("\"{}\"", cell.replace('"', "\"\""));

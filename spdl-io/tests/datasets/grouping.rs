@@ -1,4 +1,4 @@
-//! Members are put together to samples by the rule of webdataset.
+//! Tests how members are grouped into samples, as by `webdataset`.
 
 // promise of this file: DATA7
 
@@ -11,7 +11,7 @@ use spdl_io::{Fetcher, MemoryFetcher};
 
 use crate::archive;
 
-/// What the samples of a shard are called, and their fields; or what keeps them from being read.
+/// The name and the field names of each sample, or its error.
 type Samples = Vec<(String, Result<Vec<String>, ErrorKind>)>;
 
 fn samples_of(shard: Vec<u8>) -> Samples {
@@ -29,7 +29,7 @@ fn samples_of(shard: Vec<u8>) -> Samples {
         .collect()
 }
 
-/// The same by a few lines of their own.
+/// A reference implementation of the grouping.
 fn expected(names: &[String]) -> Samples {
     let mut samples: Vec<(String, Vec<String>)> = Vec::new();
     for name in names {
@@ -58,7 +58,7 @@ fn expected(names: &[String]) -> Samples {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
     #[test]
-    fn members_that_follow_each_other_and_share_a_name_are_a_sample(
+    fn consecutive_members_with_one_name_are_a_sample(
         names in proptest::collection::vec("([ab]/)?[12]?(\\.(jpg|JPG|cls|a\\.txt|))?", 0..20)
     ) {
         let names: Vec<String> =
@@ -69,7 +69,7 @@ proptest! {
 }
 
 #[test]
-fn a_repeated_extension_fails_that_sample_alone() {
+fn a_duplicate_field_fails_only_its_sample() {
     let files = ["1.jpg", "2.jpg", "2.cls", "2.JPG", "2.txt", "3.jpg"].map(|it| (it, &b"x"[..]));
     let samples = samples_of(archive(files));
     assert_eq!(samples.len(), 3);
@@ -78,7 +78,7 @@ fn a_repeated_extension_fails_that_sample_alone() {
 }
 
 #[test]
-fn what_says_something_about_the_archive_is_left_out() {
+fn archive_metadata_and_hidden_files_are_ignored() {
     let files = ["__a__.jpg", "__b__/1.jpg", "1.jpg", "a/__c__.cls", "._1.jpg", "a/.2.jpg"];
     let samples = samples_of(archive(files.map(|it| (it, &b"x"[..]))));
     let names: Vec<_> = samples.iter().map(|(name, _)| &name[..]).collect();
@@ -86,7 +86,7 @@ fn what_says_something_about_the_archive_is_left_out() {
 }
 
 #[test]
-fn a_hard_link_is_a_member_with_the_data_of_its_file() {
+fn a_hard_link_is_a_field_with_the_data_of_its_target() {
     let mut tar = tar::Builder::new(archive([("1.jpg", &b"same"[..])])[..1024].to_vec());
     let bytes = {
         let mut header = tar::Header::new_gnu();

@@ -1,4 +1,4 @@
-//! Where labels come from, and what is told where there are none.
+//! Tests of labels: their sources, and warnings about samples without a label.
 
 // promise of this file: DATA7
 
@@ -11,7 +11,7 @@ use spdl_io::records::Remedy;
 
 use super::*;
 
-/// What is opened of a folder with these files, by the name of one of them.
+/// Opens `name` in a new folder with these files.
 fn open(name: &str, files: &[(&str, Vec<u8>)]) -> (tempfile::TempDir, OpenedDataset) {
     let (folder, opened) = open_with(name, files, &OpenOptions::default());
     (folder, opened.unwrap())
@@ -32,7 +32,7 @@ fn open_with(
     (folder, opened)
 }
 
-/// A list of this text beside images that it may name.
+/// The list `l.csv` with this text, and three images.
 fn list(text: &str) -> Vec<(&'static str, Vec<u8>)> {
     let images = ["1.jpg", "2.jpg", "3.jpg"].map(|name| (name, name.as_bytes().to_vec()));
     [&images[..], &[("l.csv", text.into())]].concat()
@@ -48,7 +48,7 @@ fn labels(data: &OpenedDataset) -> Vec<i64> {
 }
 
 #[test]
-fn folders_in_tar_shards_are_classes_as_in_a_folder_of_images() {
+fn folders_in_tar_shards_are_classes() {
     let shards = [
         ("s/1.tar", tar(&["train/dog/1.jpg", "train/dog/notes.txt", "train/cat/1.PNG"])),
         ("s/2.tar", tar(&["train/ant/x/1.jpg", "train/dog/3.webp"])),
@@ -64,7 +64,7 @@ fn folders_in_tar_shards_are_classes_as_in_a_folder_of_images() {
 }
 
 #[test]
-fn a_label_in_a_field_counts_and_no_folder_does() {
+fn label_fields_take_precedence_over_folders() {
     let files = [("a/1.jpg", &b"x"[..]), ("a/1.cls", b"7"), ("b/2.jpg", b"x"), ("b/2.cls", b"3")];
     let (_folder, data) = open("1.tar", &[("1.tar", archive(files))]);
     assert!(data.classes.is_empty() && !data.has_own_classes() && data.unlabeled().is_none());
@@ -72,25 +72,25 @@ fn a_label_in_a_field_counts_and_no_folder_does() {
 }
 
 #[test]
-fn where_no_sample_of_a_tar_has_a_label_the_fields_and_the_option_are_told() {
-    for (names, there) in [
+fn missing_labels_in_tar_shards_are_a_warning_with_other_fields() {
+    for (names, others) in [
         (&["1.jpg", "1.txt", "1.json"][..], "`json`, `txt`"),
-        // A text beside an image may be its label, so that the folder need not be.
+        // The text may be the label, so folders are not classes.
         (&["cat/1.jpg", "cat/1.txt", "dog/2.jpg", "dog/2.txt"], "`txt`"),
     ] {
         let (_folder, data) = open("1.tar", &[("1.tar", tar(names))]);
         assert!(data.classes.is_empty(), "{names:?}: {:?}", data.classes);
-        let told = data.unlabeled().unwrap_or_else(|| panic!("nothing is told of {names:?}"));
-        let message = told.message();
+        let warning = data.unlabeled().unwrap_or_else(|| panic!("no warning for {names:?}"));
+        let message = warning.message();
         assert!(message.starts_with("no sample has a label, so all labels are -1"), "{message}");
         assert!(message.contains("`cls`, `label`, `class`, `image/class/label`"), "{message}");
-        assert!(message.ends_with(&format!("; other fields are {there}")), "{message}");
+        assert!(message.ends_with(&format!("; other fields are {others}")), "{message}");
         assert!(labels(&data).iter().all(|label| *label == -1));
     }
 }
 
 #[test]
-fn where_a_tar_holds_nothing_but_images_no_field_is_named_to_be_the_label() {
+fn missing_labels_of_images_only_shards_are_a_warning() {
     for names in [
         &["1.jpg", "2.png"][..],
         &["train/1.jpg", "val/2.jpg"],
@@ -99,16 +99,16 @@ fn where_a_tar_holds_nothing_but_images_no_field_is_named_to_be_the_label() {
     ] {
         let (_folder, data) = open("1.tar", &[("1.tar", tar(names))]);
         assert!(data.classes.is_empty(), "{names:?}: {:?}", data.classes);
-        let told = data.unlabeled().unwrap_or_else(|| panic!("nothing is told of {names:?}"));
-        let words = ". There is nothing but images: put them into folders of classes, or add a \
-                     `.cls` beside each";
-        assert!(told.message().ends_with(words), "{told}");
-        assert!(!told.message().contains("label_field"), "{told}");
+        let warning = data.unlabeled().unwrap_or_else(|| panic!("no warning for {names:?}"));
+        let words = "; the archives contain only images; put the images into one folder per class, \
+                     or add a `.cls` member for each";
+        assert!(warning.message().ends_with(words), "{warning}");
+        assert_eq!(Remedy::of(&warning), None);
     }
 }
 
 #[test]
-fn classes_that_were_found_in_folders_are_counted() {
+fn classes_in_folders_counts_derived_classes() {
     let (_folder, data) = open("1.tar", &[("1.tar", tar(&["b/1.jpg", "a/2.jpg"]))]);
     assert_eq!(data.classes_in_folders(), Some(2));
     let (_folder, data) = open("1.tar", &[("1.tar", tar(&["0a/1.jpg", "b1/2.jpg"]))]);
@@ -117,7 +117,7 @@ fn classes_that_were_found_in_folders_are_counted() {
     assert_eq!((data.classes.len(), data.classes_in_folders()), (2, None));
 }
 
-/// The labels of a list of JSON by the field `target`, or why there is none.
+/// The classes and labels of a JSON list by the field `target`.
 fn targets(rows: &[&str]) -> (Vec<String>, Vec<Result<i64>>) {
     let images = ["1.jpg", "2.jpg", "3.jpg"].map(|name| (name, name.as_bytes().to_vec()));
     let row = |(number, row): (usize, &&str)| format!("{{\"path\":\"{}.jpg\"{row}}}\n", number + 1);
@@ -134,7 +134,7 @@ fn targets(rows: &[&str]) -> (Vec<String>, Vec<Result<i64>>) {
 }
 
 #[test]
-fn a_sample_without_the_field_that_is_named_has_no_label_from_elsewhere() {
+fn an_explicit_label_field_has_no_fallback() {
     for (rows, classes, expected) in [
         (
             [
@@ -152,21 +152,21 @@ fn a_sample_without_the_field_that_is_named_has_no_label_from_elsewhere() {
         let [Ok(first), Err(error), Ok(last)] = &labels[..] else { panic!("{labels:?}") };
         assert_eq!([*first, *last], expected);
         assert_eq!(error.kind(), ErrorKind::NotFound);
-        assert!(error.message().contains("there is no field \"target\", but file"), "{error}");
+        assert!(error.message().contains("no field \"target\": the sample has file"), "{error}");
         assert!(error.key().unwrap().ends_with("2.jpg"), "{error}");
     }
 }
 
 #[test]
-fn whole_numbers_are_labels_in_whichever_way_they_are_written() {
+fn integers_and_integral_floats_are_labels() {
     let (names, labels) = targets(&[r#","target":"7""#, r#","target":3"#, r#","target":10.0"#]);
     assert!(names.is_empty());
     assert_eq!(labels.into_iter().map(Result::unwrap).collect::<Vec<_>>(), [7, 3, 10]);
 }
 
 #[test]
-fn a_named_column_of_names_and_numbers_is_refused_with_row_value_and_remedy() {
-    for (rows, told) in [
+fn an_explicit_column_of_names_and_numbers_is_refused() {
+    for (rows, message) in [
         ("1.jpg,3,\n2.jpg,,\n3.jpg,cat,\n", "label \"cat\" is not an integer, but \"3\" of "),
         ("1.jpg,cat,\n2.jpg,dog,\n3.jpg,2.0,\n", "label \"2.0\" is an integer, but \"cat\" of "),
         ("1.jpg,1,\n2.jpg,2,\n3.jpg,0.5,\n", "label \"0.5\" is a number but not an integer"),
@@ -176,21 +176,21 @@ fn a_named_column_of_names_and_numbers_is_refused_with_row_value_and_remedy() {
         let (_folder, data) = open_with("l.csv", &files, &options);
         let error = block_on(data.unwrap().name_classes("target")).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidArgument);
-        assert!(error.message().starts_with(told), "{error}");
+        assert!(error.message().starts_with(message), "{error}");
         assert!(error.key().unwrap().ends_with("3.jpg"), "{error}");
         assert_eq!(Remedy::of(&error), Some(Remedy::LabelField), "{error}");
-        // An empty cell of a field that is named is an error.
+        // Empty cells of an explicit label field are errors, so the message does not suggest them.
         assert!(!error.message().contains("empty"), "{error}");
     }
 }
 
 #[test]
-fn a_lists_label_column_comes_before_its_class_column() {
+fn the_label_column_takes_precedence_over_the_class_column() {
     let files = list("path,class,label\n1.jpg,dog,7\n2.jpg,cat,3\n3.jpg,dog,7\n");
     let (_folder, data) = open("l.csv", &files);
     assert!(data.classes.is_empty() && data.unlabeled().is_none());
     assert_eq!(labels(&data), [7, 3, 7]);
-    // The other one may be named.
+    // The other column may be selected.
     let options = OpenOptions::default().label_field("class");
     let (_folder, data) = open_with("l.csv", &files, &options);
     let data = data.unwrap();
@@ -203,7 +203,7 @@ fn a_lists_label_column_comes_before_its_class_column() {
 }
 
 #[test]
-fn a_label_column_that_a_list_has_not_is_refused() {
+fn a_missing_explicit_label_column_is_refused() {
     let options = OpenOptions::default().label_field("label");
     let (_folder, data) = open_with("l.csv", &list("path,class\n1.jpg,dog\n"), &options);
     let error = data.unwrap().check_field("label").unwrap_err();
@@ -214,7 +214,7 @@ fn a_label_column_that_a_list_has_not_is_refused() {
 }
 
 #[test]
-fn a_usual_column_that_holds_no_labels_hinders_nobody_who_names_another() {
+fn an_invalid_default_label_column_is_ignored_if_another_is_selected() {
     let files = list("path,label,target\n1.jpg,0.5,7\n2.jpg,n/a,3\n");
     let (_folder, data) = open_with("l.csv", &files, &OpenOptions::default());
     assert_eq!(data.unwrap_err().kind(), ErrorKind::InvalidArgument);
@@ -226,12 +226,12 @@ fn a_usual_column_that_holds_no_labels_hinders_nobody_who_names_another() {
 }
 
 #[test]
-fn the_column_of_the_files_can_be_named_as_the_image() {
+fn image_field_selects_the_path_column() {
     for (text, name, first) in [
         ("photo,label\n1.jpg,7\n", "photo", "1.jpg"),
         ("path,photo,label\n2.jpg,1.jpg,7\n", "photo", "1.jpg"),
         ("path,file,label\n2.jpg,1.jpg,7\n", "file", "1.jpg"),
-        // What the field is called, whatever the column is.
+        // `file` is the name of the field for any path column.
         ("path,label\n1.jpg,7\n", "file", "1.jpg"),
         ("1.jpg,7\n", "file", "1.jpg"),
     ] {
@@ -257,7 +257,7 @@ fn the_column_of_the_files_can_be_named_as_the_image() {
 }
 
 #[test]
-fn samples_without_a_label_beside_others_are_counted_and_the_first_is_told() {
+fn unlabeled_samples_are_counted() {
     let text = "path,label\n1.jpg,7\n2.jpg,\n3.jpg,\n";
     let half = ["1.jpg", "1.cls", "2.jpg", "notes.txt", "3.jpg", "3.cls", "4.jpg", "4.cls"];
     for (name, files, words, key) in [
@@ -275,33 +275,33 @@ fn samples_without_a_label_beside_others_are_counted_and_the_first_is_told() {
         ),
     ] {
         let (_folder, data) = open(name, &files);
-        let told = data.unlabeled().unwrap_or_else(|| panic!("nothing is told of {name}"));
-        assert!(told.message().starts_with(words), "{told}");
-        assert!(told.key().unwrap().ends_with(key), "{told}");
+        let warning = data.unlabeled().unwrap_or_else(|| panic!("no warning for {name}"));
+        assert!(warning.message().starts_with(words), "{warning}");
+        assert!(warning.key().unwrap().ends_with(key), "{warning}");
         let (_folder, data) = open_with(name, &files, &OpenOptions::default().label_field("txt"));
         assert!(data.unwrap().unlabeled().is_none(), "{name}");
     }
-    // By its own name the column of a list is what it is without.
+    // The name of the label column of the list changes nothing.
     let (_folder, data) =
         open_with("l.csv", &list(text), &OpenOptions::default().label_field("label"));
     assert!(data.unwrap().unlabeled().unwrap().message().starts_with("2 of 3 samples have"));
-    // A -1 that is written is meant.
+    // A literal -1 is a label.
     let (_folder, data) = open("l.csv", &list("path,label\n1.jpg,7\n2.jpg,-1\n"));
     assert!(data.unlabeled().is_none());
 }
 
 #[test]
-fn a_list_with_columns_but_none_of_labels_is_told() {
+fn a_list_without_a_label_column_is_a_warning() {
     let (_folder, data) = open("l.csv", &list("path\n1.jpg\n"));
-    let told = data.unlabeled().unwrap();
+    let warning = data.unlabeled().unwrap();
     let words =
         "none of the columns `label`, `class`, `cls` exists; the path column is the only column";
-    assert!(told.message().ends_with(words), "{told}");
-    assert_eq!(Remedy::of(&told), None);
+    assert!(warning.message().ends_with(words), "{warning}");
+    assert_eq!(Remedy::of(&warning), None);
 }
 
 #[test]
-fn folders_that_count_with_zeros_before_them_are_classes_in_their_order() {
+fn zero_padded_consecutive_folders_are_classes() {
     let names = ["train/002/1.jpg", "train/000/1.jpg", "train/001/1.jpg"];
     let (_folder, data) = open("1.tar", &[("1.tar", tar(&names))]);
     assert_eq!(data.classes, ["000", "001", "002"]);
@@ -330,7 +330,7 @@ fn errors_carry_the_remedy_and_state_facts_only() {
 }
 
 #[test]
-fn a_lists_own_column_that_is_named_is_no_field_and_labels_stay() {
+fn selecting_the_label_column_of_a_list_keeps_its_labels() {
     let list = b"path,label\n1.jpg,dog\n2.jpg,\n".to_vec();
     let images = ["1.jpg", "2.jpg"].map(|name| (name, name.as_bytes().to_vec()));
     let (_folder, data) = open("l.csv", &[&images[..], &[("l.csv", list)]].concat());
@@ -338,7 +338,7 @@ fn a_lists_own_column_that_is_named_is_no_field_and_labels_stay() {
     let read = process(Arc::clone(&data.samples), fetch);
     let read: Vec<_> = read.into_iter().map(|image| image.unwrap().label).collect();
     assert_eq!(read, [0, -1]);
-    // Where another column holds the labels, it is a field as others are.
+    // If another column holds the labels, it is a field.
     let list = b"path,class,label\n1.jpg,dog,x\n".to_vec();
     let (_folder, mut data) = open("l.csv", &[&images[..1], &[("l.csv", list)]].concat());
     let other = "class";
@@ -349,33 +349,32 @@ fn a_lists_own_column_that_is_named_is_no_field_and_labels_stay() {
 }
 
 #[test]
-fn all_samples_of_a_tar_are_looked_at_for_a_label() {
+fn labels_of_all_samples_of_tar_shards_are_examined() {
     let names: Vec<String> = (0..1001).map(|number| format!("{number:04}.jpg")).collect();
     let last = [(&names[1000][..], &b""[..]), ("1000.cls", b"1")];
     let images = names[..1000].iter().map(|name| (&name[..], &b""[..])).chain(last);
     let (_folder, data) = open("1.tar", &[("1.tar", archive(images))]);
-    let told = data.unlabeled().unwrap();
-    assert!(told.message().starts_with("1000 of 1001 samples have no label"), "{told}");
+    let warning = data.unlabeled().unwrap();
+    assert!(warning.message().starts_with("1000 of 1001 samples have no label"), "{warning}");
 }
 
 #[test]
-fn a_column_of_a_list_that_is_no_usual_label_is_told_and_can_be_named() {
-    for (name, list, own) in [
-        ("l.csv", "path,target,n\n1.jpg,dog,4\n2.jpg,cat,5\n3.jpg,dog,4\n", "`n`, `target`"),
+fn another_column_of_a_list_can_be_the_label() {
+    for (name, list) in [
+        ("l.csv", "path,target,n\n1.jpg,dog,4\n2.jpg,cat,5\n3.jpg,dog,4\n"),
         (
             "l.jsonl",
             "{\"path\":\"1.jpg\",\"target\":\"dog\",\"n\":4}\n{\"path\":\"2.jpg\",\"target\":\"cat\",\"n\":5}\n\
              {\"path\":\"3.jpg\",\"target\":\"dog\",\"n\":4}\n",
-            "`n`, `target`",
         ),
     ] {
         let images = ["1.jpg", "2.jpg", "3.jpg"].map(|name| (name, name.as_bytes().to_vec()));
         let files = [&images[..], &[(name, list.as_bytes().to_vec())]].concat();
         let (_folder, mut data) = open(name, &files);
-        let told = data.unlabeled().unwrap();
-        let message = told.message();
-        assert!(message.contains("in the columns `label`, `class`, `cls`. There are"), "{message}");
-        assert!(message.contains(&format!("There are {own}; ")), "{message}");
+        let warning = data.unlabeled().unwrap();
+        let words =
+            "none of the columns `label`, `class`, `cls` exists; other columns are `n`, `target`";
+        assert!(warning.message().ends_with(words), "{warning}");
         assert_eq!(labels(&data), [-1, -1, -1]);
         for (field, classes, expected) in
             [("target", &["cat", "dog"][..], [1, 0, 1]), ("n", &[], [4, 5, 4])]
@@ -391,7 +390,7 @@ fn a_column_of_a_list_that_is_no_usual_label_is_told_and_can_be_named() {
 }
 
 #[test]
-fn an_empty_cell_names_no_class() {
+fn empty_cells_are_not_classes() {
     let list = b"path,target\n1.jpg,dog\n2.jpg,\n".to_vec();
     let (_folder, mut data) = open("l.csv", &[("l.csv", list)]);
     block_on(data.name_classes("target")).unwrap();
@@ -399,7 +398,7 @@ fn an_empty_cell_names_no_class() {
 }
 
 #[test]
-fn the_classes_of_a_lists_own_column_stay_what_they_are() {
+fn name_classes_keeps_the_classes_of_the_label_column() {
     let list = b"path,label\n1.jpg,dog\n2.jpg,cat\n".to_vec();
     let (_folder, mut data) = open("l.csv", &[("l.csv", list)]);
     block_on(data.name_classes("label")).unwrap();
@@ -408,7 +407,7 @@ fn the_classes_of_a_lists_own_column_stay_what_they_are() {
 }
 
 #[test]
-fn nothing_is_told_where_nobody_can_expect_a_label() {
+fn unlabeled_data_sets_give_no_warning() {
     let image = || ("photos/1.jpg", b"x".to_vec());
     for (name, files) in [
         ("photos", vec![image()]),

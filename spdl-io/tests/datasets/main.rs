@@ -1,5 +1,4 @@
-//! Samples of several fields: shards are read as webdataset reads them, lists as they are written;
-//! what is damaged or missing is an error, and what lies before it is delivered.
+//! Tests of data sets: shards equal `webdataset`, file lists, labels, damaged and missing files.
 #![expect(clippy::unwrap_used, reason = "helpers of tests, where a panic is the report")]
 
 mod braces;
@@ -31,7 +30,7 @@ fn golden_lines(name: &str) -> Vec<Vec<String>> {
     text.lines().map(|line| line.split('\t').map(str::to_owned).collect()).collect()
 }
 
-/// A tar archive of these files.
+/// A tar archive with these files.
 fn archive<'a>(files: impl IntoIterator<Item = (&'a str, &'a [u8])>) -> Vec<u8> {
     let mut tar = tar::Builder::new(Vec::new());
     for (name, data) in files {
@@ -43,7 +42,7 @@ fn archive<'a>(files: impl IntoIterator<Item = (&'a str, &'a [u8])>) -> Vec<u8> 
     tar.into_inner().unwrap()
 }
 
-/// Samples `0000…` of a picture and a class each, in the order of their numbers.
+/// A tar archive of samples `0000…`, with an image and a class each.
 fn numbered(samples: Range<usize>) -> Vec<u8> {
     let files = samples.flat_map(|number| {
         [
@@ -55,26 +54,26 @@ fn numbered(samples: Range<usize>) -> Vec<u8> {
     archive(files.iter().map(|(name, data)| (&name[..], data.as_bytes())))
 }
 
-/// A store that remembers what was asked of it.
+/// A store in memory that records requests.
 #[derive(Clone, Debug)]
 struct Recording {
     store: Arc<MemoryFetcher>,
-    asked: Arc<Mutex<Vec<String>>>,
+    requests: Arc<Mutex<Vec<String>>>,
 }
 
 impl Recording {
     fn new<K: Into<Key>, B: Into<Bytes>>(objects: impl IntoIterator<Item = (K, B)>) -> Self {
         let store = Arc::new(objects.into_iter().collect());
-        Recording { store, asked: Arc::default() }
+        Recording { store, requests: Arc::default() }
     }
 
-    fn note(&self, what: String) {
-        self.asked.lock().unwrap().push(what);
+    fn record(&self, request: String) {
+        self.requests.lock().unwrap().push(request);
     }
 
-    /// What was asked since the last call.
-    fn asked(&self) -> Vec<String> {
-        std::mem::take(&mut *self.asked.lock().unwrap())
+    /// The requests since the last call.
+    fn requests(&self) -> Vec<String> {
+        std::mem::take(&mut *self.requests.lock().unwrap())
     }
 
     fn arc(&self) -> Arc<dyn Fetcher> {
@@ -89,22 +88,22 @@ impl Fetcher for Recording {
     }
 
     async fn read(&self, key: &Key, range: Option<Range<u64>>) -> Result<Bytes> {
-        self.note(format!("read {key} {range:?}"));
+        self.record(format!("read {key} {range:?}"));
         self.store.read(key, range).await
     }
 
     async fn read_at_most(&self, key: &Key, max_bytes: u64) -> Result<Bytes> {
-        self.note(format!("read {key}"));
+        self.record(format!("read {key}"));
         self.store.read_at_most(key, max_bytes).await
     }
 
     async fn read_ranges(&self, key: &Key, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
-        self.note(format!("ranges {key} {ranges:?}"));
+        self.record(format!("ranges {key} {ranges:?}"));
         self.store.read_ranges(key, ranges).await
     }
 
     async fn stat(&self, key: &Key) -> Result<ObjectMeta> {
-        self.note(format!("stat {key}"));
+        self.record(format!("stat {key}"));
         self.store.stat(key).await
     }
 
@@ -116,7 +115,7 @@ impl Fetcher for Recording {
     }
 }
 
-/// What a stage makes of samples, until the first error.
+/// The outputs of a stage, up to the first error.
 fn process<S: AsyncStage<StoredRecord>>(
     samples: impl Dataset<Item = StoredRecord>,
     stage: S,
@@ -129,7 +128,7 @@ fn process<S: AsyncStage<StoredRecord>>(
     pipeline.collect()
 }
 
-/// All fields of all samples of a store, which must be sound.
+/// All fields of all samples. Panics on errors.
 fn read_all(samples: impl Dataset<Item = StoredRecord>, fetcher: Arc<dyn Fetcher>) -> Vec<Record> {
     process(samples, FetchRecord::new(fetcher)).into_iter().map(Result::unwrap).collect()
 }

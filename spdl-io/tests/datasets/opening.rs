@@ -1,3 +1,5 @@
+//! Tests of `OpenedDataset`: images by address, missing files, folders, detection of the kind.
+
 // promise of this file: DATA7
 
 use spdl_core::{ErrorKind, Labeled, block_on};
@@ -38,7 +40,7 @@ fn a_list_of_images_in_a_store_keeps_its_order_and_labels() {
 }
 
 #[test]
-fn images_of_a_list_lie_in_one_store_and_are_not_signed_one_by_one() {
+fn images_of_a_list_must_be_in_one_store() {
     for addresses in [
         ["acme://vault/1.png", "acme://cellar/2.png"],
         ["acme://vault/1.png", "acme://me:canary@vault/2.png?signature=canary"],
@@ -58,7 +60,7 @@ fn images_of_a_list_lie_in_one_store_and_are_not_signed_one_by_one() {
 }
 
 #[test]
-fn paths_of_this_machine_need_not_look_like_addresses() {
+fn local_paths_may_contain_special_characters() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a:b%20{0..1}*.png");
     std::fs::write(&path, "a picture").unwrap();
@@ -69,7 +71,7 @@ fn paths_of_this_machine_need_not_look_like_addresses() {
 }
 
 #[test]
-fn a_file_that_is_missing_among_several_is_told_with_how_many_are_there() {
+fn missing_files_are_counted() {
     let folder = tempfile::tempdir().unwrap();
     for number in [0, 1, 3, 4] {
         std::fs::write(folder.path().join(format!("{number:03}.tar")), numbered(0..1)).unwrap();
@@ -107,7 +109,7 @@ impl StoreFactory for Shards {
 }
 
 #[test]
-fn shards_in_folders_inside_the_one_that_is_opened_are_told() {
+fn shards_in_subfolders_are_suggested() {
     let folder = tempfile::tempdir().unwrap();
     for name in ["a", "b/c", "d"] {
         std::fs::create_dir_all(folder.path().join(name)).unwrap();
@@ -138,7 +140,7 @@ fn shards_in_folders_inside_the_one_that_is_opened_are_told() {
 }
 
 #[test]
-fn keys_of_images_in_folders_inside_a_class_are_all_different() {
+fn keys_of_images_in_nested_folders_are_distinct() {
     let folder = tempfile::tempdir().unwrap();
     let names = ["a/1.jpg", "a/b/1.jpg", "a/b/c/1.jpg", "b/1.jpg", "b/a/1.jpg"];
     for name in names {
@@ -156,7 +158,7 @@ fn keys_of_images_in_folders_inside_a_class_are_all_different() {
 }
 
 #[test]
-fn names_tell_what_files_hold() {
+fn the_kind_is_detected_by_name() {
     let of = |name: &str| DatasetKind::of_name(name);
     assert_eq!(of("a/b-{0..9}.TAR"), Some(DatasetKind::TarShards));
     assert_eq!(of("s3://bucket/x.parquet"), Some(DatasetKind::Parquet));

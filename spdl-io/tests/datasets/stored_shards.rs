@@ -1,4 +1,4 @@
-//! Shards of a store: read once, by few requests, and by an index only where that agrees.
+//! Tests of tar shards in a store: few requests, and indexes that are validated.
 
 // promise of this file: DATA7
 
@@ -15,7 +15,7 @@ fn fetch(store: &Recording, pattern: &str, options: &WebDatasetOptions) -> WebDa
     block_on(WebDataset::fetch(&store.arc(), pattern, options)).unwrap()
 }
 
-/// The file of an index as it lies beside a shard.
+/// The index file of a shard.
 fn index_of(shard: &[u8]) -> Vec<u8> {
     let stamp = ArchiveStamp::new(shard.len() as u64).modified(std::time::SystemTime::now());
     let entries = TarSlice::new(shard.to_vec());
@@ -27,7 +27,7 @@ fn keys(samples: &WebDataset) -> Vec<String> {
 }
 
 #[test]
-fn a_store_gives_the_same_samples_as_a_folder() {
+fn stored_samples_equal_local_samples() {
     let folder = tempfile::tempdir().unwrap();
     for name in ["a-0.tar", "a-1.tar"] {
         let samples = if name == "a-0.tar" { 0..20 } else { 20..25 };
@@ -54,21 +54,21 @@ fn a_store_gives_the_same_samples_as_a_folder() {
 }
 
 #[test]
-fn an_index_beside_a_shard_saves_the_walk_over_its_headers() {
+fn an_index_next_to_a_shard_avoids_reading_headers() {
     let shard = numbered(0..50);
     let with = Recording::new([("s.tar", shard.clone()), ("s.tar.idx", index_of(&shard))]);
     let samples = fetch(&with, "s.tar", &WebDatasetOptions::default());
     let last = 198 * 512..199 * 512;
     let expected = ["stat s.tar", "read s.tar.idx", &format!("read s.tar Some({last:?})")];
-    assert_eq!(with.asked(), expected);
+    assert_eq!(with.requests(), expected);
     let without = Recording::new([("s.tar", shard)]);
     assert_eq!(keys(&samples), keys(&fetch(&without, "s.tar", &WebDatasetOptions::default())));
-    let asked = without.asked();
-    assert!(asked.len() > 2 && asked[2].starts_with("read s.tar Some(0.."), "{asked:?}");
+    let requests = without.requests();
+    assert!(requests.len() > 2 && requests[2].starts_with("read s.tar Some(0.."), "{requests:?}");
 }
 
 #[test]
-fn an_index_that_does_not_agree_with_its_shard_is_not_believed() {
+fn an_index_that_does_not_match_its_shard_is_ignored() {
     let shard = numbered(0..50);
     let other = archive((0..100).map(|_| ("9.jpg", &b"other 4"[..])).take(50));
     let same_size = |mut files: Vec<u8>| {
@@ -95,24 +95,24 @@ fn an_index_that_does_not_agree_with_its_shard_is_not_believed() {
 }
 
 #[test]
-fn an_index_that_was_kept_is_used_until_the_shard_changes() {
+fn a_cached_index_is_used_until_the_shard_changes() {
     let folder = tempfile::tempdir().unwrap();
     let options = WebDatasetOptions::default().index_folder(folder.path().join("new/folder"));
     let store = Recording::new([("s.tar", numbered(0..50))]);
     let first = fetch(&store, "s.tar", &options);
-    assert!(store.asked().len() > 1);
+    assert!(store.requests().len() > 1);
     let again = fetch(&store, "s.tar", &options);
-    assert_eq!(store.asked(), ["stat s.tar"]);
+    assert_eq!(store.requests(), ["stat s.tar"]);
     assert_eq!(keys(&first), keys(&again));
-    // Of the same size, and another version.
+    // The same size, but another version.
     store.store.insert("s.tar", archive((0..100).map(|_| ("9.jpg", &b"x"[..]))));
     let changed = fetch(&store, "s.tar", &options);
-    assert!(store.asked().len() > 1);
-    assert!(changed.len() == 1 && changed.item(0).is_err(), "a name a hundred times");
+    assert!(store.requests().len() > 1);
+    assert!(changed.len() == 1 && changed.item(0).is_err(), "the sample has 100 duplicate fields");
 }
 
 #[test]
-fn a_damaged_shard_of_a_store_delivers_what_lies_before() {
+fn samples_before_the_damage_of_a_stored_shard_are_read() {
     let shard = numbered(0..10)[..24 * 512 + 300].to_vec();
     let store = Recording::new([("s.tar", shard)]);
     let samples = fetch(&store, "s.tar", &WebDatasetOptions::default());
@@ -120,18 +120,18 @@ fn a_damaged_shard_of_a_store_delivers_what_lies_before() {
     let error = images.pop().unwrap().unwrap_err();
     assert_eq!((error.kind(), error.key()), (ErrorKind::Truncated, Some("s.tar:0005")));
     assert_eq!(error.offset(), Some(24 * 512 + 300));
-    assert!(error.message().contains("; 5 samples of it came before"), "{error}");
+    assert!(error.message().contains("; 5 samples precede the damage"), "{error}");
     assert_eq!(images.into_iter().map(Result::unwrap).count(), 5);
 }
 
 #[test]
-fn a_store_that_fails_is_no_damaged_shard() {
+fn errors_of_the_store_are_not_damage() {
     let store = Recording::new([("s.tar", numbered(0..10))]);
     let error =
         block_on(WebDataset::fetch(&store.arc(), "{s,t}.tar", &WebDatasetOptions::default()));
     assert_eq!(error.unwrap_err().kind(), ErrorKind::NotFound);
 
-    /// A store that answers for the first bytes of an archive alone.
+    /// A store that fails for all ranges but the first.
     #[derive(Debug)]
     struct Broken(Recording);
     #[spdl_core::async_trait]
@@ -161,7 +161,7 @@ fn a_store_that_fails_is_no_damaged_shard() {
 }
 
 #[test]
-fn a_shard_that_is_cut_after_it_was_opened_fails_with_its_member_and_byte() {
+fn a_shard_truncated_after_opening_is_an_error() {
     let shard = numbered(0..10);
     let store = Recording::new([("s.tar", shard.clone())]);
     let samples = fetch(&store, "s.tar", &WebDatasetOptions::default());
@@ -171,5 +171,10 @@ fn a_shard_that_is_cut_after_it_was_opened_fails_with_its_member_and_byte() {
     let error = read.pop().unwrap().unwrap_err();
     assert_eq!((error.kind(), error.key()), (ErrorKind::Truncated, Some("s.tar:0006.jpg")));
     assert_eq!((error.offset(), read.len()), (Some(24 * 512 + 300), 6));
-    assert_eq!(error.report().matches("s.tar").count(), 1, "told once: {}", error.report());
+    assert_eq!(
+        error.report().matches("s.tar").count(),
+        1,
+        "the name occurs once: {}",
+        error.report()
+    );
 }

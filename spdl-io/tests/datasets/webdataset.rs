@@ -1,4 +1,4 @@
-//! Shards of this machine: what webdataset reads in them, and what is damaged.
+//! Tests of local tar shards: samples equal `webdataset`, patterns, damage, content hashes.
 
 // promise of this file: DATA7
 
@@ -14,7 +14,7 @@ use spdl_io::{FetchLabeled, FetchRecord, FieldValue, LocalFetcher};
 
 use crate::{archive, golden, golden_lines, numbered, process, read_all};
 
-/// A value as the golden list shows it.
+/// A value in the format of the golden file.
 fn shown(value: &FieldValue) -> String {
     let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     match value {
@@ -27,7 +27,7 @@ fn shown(value: &FieldValue) -> String {
     }
 }
 
-/// Whether the crate keeps the order of names depends on what else is built.
+/// Sorts the names of members, because their order depends on the features of `serde_json`.
 fn with_sorted_names(value: &serde_json::Value) -> String {
     match value {
         serde_json::Value::Object(members) => {
@@ -42,14 +42,14 @@ fn with_sorted_names(value: &serde_json::Value) -> String {
 }
 
 #[test]
-fn samples_and_values_are_those_of_pythons_webdataset() {
+fn samples_equal_those_of_webdataset() {
     let folder = tempfile::tempdir().unwrap();
     let names = ["shard-000000.tar", "shard-000001.tar", "shard-000002.tar"];
     for name in names {
         fs::copy(golden(name), folder.path().join(name)).unwrap();
     }
     let pattern = format!("{}/shard-{{000000..000002}}.tar", folder.path().display());
-    // What is not read is compared as bytes.
+    // Pickles are compared as bytes.
     let options = WebDatasetOptions::default().encoding("pyd", Encoding::Bytes);
     let samples = WebDataset::open_with(&pattern, &options).unwrap();
     assert_eq!(samples.shards().len(), 3);
@@ -69,7 +69,7 @@ fn samples_and_values_are_those_of_pythons_webdataset() {
 }
 
 #[test]
-fn patterns_and_folders_mean_shards_in_the_order_of_their_names() {
+fn patterns_and_folders_match_sorted_shards() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
     for (number, name) in ["b-0.tar", "a-1.tar", "a-0.tar", ".hidden.tar"].iter().enumerate() {
@@ -83,7 +83,7 @@ fn patterns_and_folders_mean_shards_in_the_order_of_their_names() {
         Ok::<_, spdl_core::Error>(samples.shards().map(name).collect::<Vec<_>>())
     };
     assert_eq!(opened("").unwrap(), ["a-0.tar", "a-1.tar", "b-0.tar"]);
-    // Indices now lie beside them, and are no shards.
+    // The index files next to the shards are not shards.
     assert!(path("a-0.tar.idx").exists());
     assert_eq!(opened("/").unwrap(), ["a-0.tar", "a-1.tar", "b-0.tar"]);
     assert_eq!(opened("/*.tar").unwrap(), ["a-0.tar", "a-1.tar", "b-0.tar"]);
@@ -100,7 +100,7 @@ fn patterns_and_folders_mean_shards_in_the_order_of_their_names() {
 }
 
 #[test]
-fn many_shards_keep_their_order_however_many_are_opened_at_once() {
+fn shards_keep_their_order_for_any_concurrency() {
     let folder = tempfile::tempdir().unwrap();
     let paths: Vec<_> = (0..20).map(|it| folder.path().join(format!("{it}.tar"))).collect();
     for (number, path) in paths.iter().enumerate() {
@@ -125,7 +125,7 @@ fn many_shards_keep_their_order_however_many_are_opened_at_once() {
 }
 
 #[test]
-fn what_lies_before_a_damage_is_delivered_and_then_comes_the_error() {
+fn samples_before_the_damage_are_delivered() {
     let folder = tempfile::tempdir().unwrap();
     let whole = numbered(0..10);
     // A member takes two blocks: the headers of sample 6 start at block 24.
@@ -134,44 +134,44 @@ fn what_lies_before_a_damage_is_delivered_and_then_comes_the_error() {
         bytes[24 * 512 + 100] ^= 1;
         bytes
     };
-    let cut = whole[..24 * 512 + 300].to_vec();
-    let cut_in_data = whole[..21 * 512 + 3].to_vec();
+    let truncated = whole[..24 * 512 + 300].to_vec();
+    let truncated_in_data = whole[..21 * 512 + 3].to_vec();
     let without_end = whole[..40 * 512].to_vec();
     let cases = [
         (damaged, 5, ErrorKind::Corrupt),
-        (cut, 5, ErrorKind::Truncated),
-        (cut_in_data, 5, ErrorKind::Truncated),
+        (truncated, 5, ErrorKind::Truncated),
+        (truncated_in_data, 5, ErrorKind::Truncated),
         (without_end, 9, ErrorKind::Truncated),
         (vec![b'x'; 2000], 0, ErrorKind::Corrupt),
         (Vec::new(), 0, ErrorKind::Truncated),
     ];
-    for (bytes, sound, kind) in cases {
+    for (bytes, valid, kind) in cases {
         let path = folder.path().join("bad.tar");
         fs::write(&path, &bytes).unwrap();
         let next = folder.path().join("next.tar");
         fs::write(&next, numbered(10..12)).unwrap();
         let open = || WebDataset::open_files([&path, &next], &WebDatasetOptions::default());
         let samples = open().unwrap();
-        assert_eq!(samples.shard_lens(), [sound + 1, 2]);
+        assert_eq!(samples.shard_lens(), [valid + 1, 2]);
         let failure = samples.failures().next().unwrap().clone();
         assert_eq!(failure.kind(), kind);
         assert!(failure.offset().is_some_and(|at| at <= bytes.len() as u64), "{failure}");
         assert!(failure.key().unwrap().contains("bad.tar"), "{failure}");
-        // What is wrong, and where, is told once.
+        // The report has file, offset and reason once.
         let report = failure.report();
         let offset = format!("at byte {}", failure.offset().unwrap());
         let reason = failure.message().split(": ").nth(1).unwrap().split("; ").next().unwrap();
         for part in ["bad.tar", &offset, reason] {
             assert_eq!(report.matches(part).count(), 1, "{part}: {report}");
         }
-        assert!(!TarIndex::path_of(&path).exists(), "an index of a damaged shard is not kept");
+        assert!(!TarIndex::path_of(&path).exists(), "the index of a damaged shard is not saved");
 
         let mut records = process(samples, FetchRecord::new(Arc::new(LocalFetcher::new())));
         let error = records.pop().unwrap().unwrap_err();
         assert_eq!(error.kind(), kind);
         let names = records.into_iter().map(|record| record.unwrap().key.to_string());
         let expected: Vec<_> =
-            (0..sound).map(|number| format!("{}:{number:04}", path.display())).collect();
+            (0..valid).map(|number| format!("{}:{number:04}", path.display())).collect();
         assert_eq!(names.collect::<Vec<_>>(), expected);
 
         let pipeline = PipelineBuilder::new(DatasetSource::new(open().unwrap()))
@@ -179,12 +179,12 @@ fn what_lies_before_a_damage_is_delivered_and_then_comes_the_error() {
             .async_stage("fetch", FetchRecord::new(Arc::new(LocalFetcher::new())))
             .build()
             .unwrap();
-        assert_eq!(pipeline.map(Result::unwrap).count() as u64, sound + 2);
+        assert_eq!(pipeline.map(Result::unwrap).count() as u64, valid + 2);
     }
 }
 
 #[test]
-fn an_error_names_the_shard_the_member_and_the_byte() {
+fn errors_name_shard_member_and_offset() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("shard.tar");
     fs::write(&path, archive([("1.jpg", &b"x"[..]), ("1.cls", b"seven")])).unwrap();
@@ -198,7 +198,7 @@ fn an_error_names_the_shard_the_member_and_the_byte() {
 
 // promise: R20
 #[test]
-fn a_pickle_is_never_read_and_its_bytes_only_where_that_is_said() {
+fn pickles_are_unsupported_unless_read_as_bytes() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("shard.tar");
     let pickle = b"cos\nsystem\n(S'false'\ntR.";
@@ -222,8 +222,8 @@ fn a_pickle_is_never_read_and_its_bytes_only_where_that_is_said() {
 }
 
 #[test]
-fn what_cannot_be_read_by_parts_and_what_is_a_command_is_unsupported() {
-    // Of a command no more is shown than that it is one.
+fn compressed_shards_and_commands_are_unsupported() {
+    // The command itself is not shown.
     let command = "pipe:curl -H canary a.tar";
     for name in ["a.tar.gz", "a.tgz", "a.TAR.ZST", command] {
         let error = WebDataset::open(name).unwrap_err();
@@ -233,7 +233,7 @@ fn what_cannot_be_read_by_parts_and_what_is_a_command_is_unsupported() {
 }
 
 #[test]
-fn the_hash_tells_samples_apart_and_not_where_they_lie() {
+fn the_content_hash_depends_on_samples_not_on_paths() {
     let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
     let hash = |folder: &tempfile::TempDir, bytes: &[u8]| {
         let path = folder.path().join("shard.tar");
@@ -242,10 +242,10 @@ fn the_hash_tells_samples_apart_and_not_where_they_lie() {
         WebDataset::open(path.to_str().unwrap()).unwrap().content_hash().unwrap()
     };
     let of = |files: &[(&'static str, &'static [u8])]| archive(files.iter().copied());
-    let sound = of(&[("1.jpg", b"abc"), ("2.jpg", b"d")]);
-    let one = hash(&folders[0], &sound);
-    assert_eq!(one, hash(&folders[1], &sound));
-    // Fixed: a state that was saved by an older version must still fit.
+    let shard = of(&[("1.jpg", b"abc"), ("2.jpg", b"d")]);
+    let one = hash(&folders[0], &shard);
+    assert_eq!(one, hash(&folders[1], &shard));
+    // The hash must not change between versions, so that saved states remain valid.
     assert_eq!(one, 17_853_924_099_700_540_912);
     let others: [&[(&str, &[u8])]; 4] = [
         &[("1.jpg", b"abc"), ("3.jpg", b"d")],
@@ -259,7 +259,7 @@ fn the_hash_tells_samples_apart_and_not_where_they_lie() {
 }
 
 #[test]
-fn an_image_and_its_class_are_what_a_folder_of_images_would_give() {
+fn images_and_classes_equal_those_of_an_image_folder() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("shard.tar");
     fs::write(&path, numbered(0..3)).unwrap();

@@ -1,4 +1,4 @@
-//! Files with bytes that are not as they were: an error of one of four kinds, or other values.
+//! Tests of files with changed bytes. The result is an error of an allowed kind, or other values.
 
 use std::panic::catch_unwind;
 use std::sync::Arc;
@@ -9,10 +9,10 @@ use spdl_io::{MemoryFetcher, StoredRecord};
 
 use super::{folder, golden, read, store};
 
-/// How many variants of each file are read.
+/// The number of mutants of each file.
 const MUTANTS: u64 = 600;
 
-/// Numbers that follow from a seed (SplitMix64).
+/// A seeded random number generator (SplitMix64).
 struct Numbers(u64);
 
 impl Numbers {
@@ -25,7 +25,7 @@ impl Numbers {
     }
 }
 
-/// A file that differs from `file` in a few bytes, or in length.
+/// A copy of `file` with changed bytes or length.
 fn mutant(file: &[u8], seed: u64) -> Vec<u8> {
     let mut numbers = Numbers(seed);
     let mut file = file.to_vec();
@@ -54,20 +54,21 @@ fn mutant(file: &[u8], seed: u64) -> Vec<u8> {
     file
 }
 
-fn check(error: &Error, what: &str) {
+/// Checks the kind and key of an error of the mutant `name`.
+fn check(error: &Error, name: &str) {
     let kinds = [
         ErrorKind::Corrupt,
         ErrorKind::Truncated,
         ErrorKind::Unsupported,
         ErrorKind::LimitExceeded,
-        // An index may name files that are not there.
+        // A damaged index may name missing files.
         ErrorKind::NotFound,
     ];
-    assert!(kinds.contains(&error.kind()), "{what}: {} ({:?})", error.report(), error.kind());
-    assert!(error.key().is_some(), "{what}: {}", error.report());
+    assert!(kinds.contains(&error.kind()), "{name}: {} ({:?})", error.report(), error.kind());
+    assert!(error.key().is_some(), "{name}: {}", error.report());
 }
 
-/// Puts variants of `key` into the store, and reads the first samples of each.
+/// Reads the first samples of each mutant of the file `key`.
 fn check_mutants<D: Dataset<Item = StoredRecord>>(
     fetcher: &Arc<MemoryFetcher>,
     key: &str,
@@ -78,26 +79,26 @@ fn check_mutants<D: Dataset<Item = StoredRecord>>(
     for seed in 0..MUTANTS {
         let fetcher = Arc::clone(fetcher);
         fetcher.insert(key, mutant(&file, seed));
-        let what = format!("{key}, variant {seed}");
+        let name = format!("{key}, mutant {seed}");
         let run = std::panic::AssertUnwindSafe(|| {
             let samples = open(&fetcher)?;
             for index in 0..samples.len().min(12) {
-                // Whatever is wrong with one, the others can be asked for.
+                // After an error, other samples can be read.
                 let result = read(&fetcher, &samples.item(index)?, &FieldRequest::all(1 << 20));
-                result.inspect_err(|error| check(error, &what)).ok();
+                result.inspect_err(|error| check(error, &name)).ok();
             }
             Ok::<_, Error>(())
         });
-        match catch_unwind(run).unwrap_or_else(|_| panic!("{what}: a panic")) {
+        match catch_unwind(run).unwrap_or_else(|_| panic!("{name}: a panic")) {
             Ok(()) => good += 1,
             Err(error) => {
-                check(&error, &what);
+                check(&error, &name);
                 bad += 1;
             }
         }
     }
     fetcher.insert(key, file);
-    assert!(good > 0 && bad > 0, "{key}: {good} could be opened, {bad} not");
+    assert!(good > 0 && bad > 0, "{key}: {good} mutants opened, {bad} refused");
 }
 
 #[test]
@@ -127,7 +128,7 @@ fn damaged_examples_are_errors() {
 }
 
 #[test]
-fn damaged_mds_shards_and_indices_are_errors() {
+fn damaged_mds_shards_and_indexes_are_errors() {
     let fetcher = folder("mds/plain");
     check_mutants(&fetcher, "mds/plain/index.json", |fetcher| {
         super::mds::open(fetcher, "mds/plain")
@@ -148,8 +149,8 @@ fn damaged_mds_shards_and_indices_are_errors() {
             for index in 0..samples.len() {
                 let item = samples.item(index).unwrap();
                 if let Err(error) = read(&fetcher, &item, &FieldRequest::all(1 << 20)) {
-                    check(&error, &format!("{key}, variant {seed}"));
-                    assert!(index < 3, "the other shard is whole");
+                    check(&error, &format!("{key}, mutant {seed}"));
+                    assert!(index < 3, "the other shard is undamaged");
                 }
             }
         }

@@ -1,4 +1,4 @@
-//! Data sets in formats of other programs: the values that were written, and errors for damage.
+//! Tests of MDS, Parquet and TFRecord data sets: values of the writers, and errors for damage.
 #![expect(clippy::unwrap_used, reason = "helpers of tests, where a panic is the report")]
 
 mod damaged;
@@ -16,7 +16,7 @@ use spdl_core::{Dataset, Result, block_on};
 use spdl_io::records::FieldRequest;
 use spdl_io::{Bytes, Fetcher, FieldValue, MemoryFetcher, StoredRecord};
 
-/// The fields of a sample by their names.
+/// The fields of a sample by name.
 type Fields = BTreeMap<String, FieldValue>;
 
 /// A file below `tests/data`.
@@ -42,7 +42,7 @@ fn folder(name: &str) -> Arc<MemoryFetcher> {
     Arc::new(fetcher)
 }
 
-/// Reads a sample's fields.
+/// Reads the fields of a sample.
 fn read(
     fetcher: &Arc<MemoryFetcher>,
     record: &StoredRecord,
@@ -54,7 +54,7 @@ fn read(
     let count = fields.len();
     let fields: Fields =
         fields.into_iter().map(|(name, field)| (name.to_string(), field)).collect();
-    assert_eq!(fields.len(), count, "no name is there twice");
+    assert_eq!(fields.len(), count, "duplicate field names");
     Ok(fields)
 }
 

@@ -1,4 +1,4 @@
-//! MDS shards, as MosaicML's own writer makes them.
+//! Tests of MDS shards that MosaicML's `MDSWriter` wrote.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ fn open_with(
 }
 
 #[test]
-fn columns_are_those_that_were_written() {
+fn columns_have_the_written_values() {
     let fetcher = folder("mds/plain");
     let samples = open(&fetcher, "mds/plain/").unwrap();
     assert_eq!((samples.len(), samples.shard_lens()), (5, vec![3, 2]));
@@ -70,7 +70,7 @@ fn columns_are_those_that_were_written() {
 }
 
 #[test]
-fn only_the_columns_that_are_asked_for_are_decoded() {
+fn only_requested_columns_are_decoded() {
     let fetcher = folder("mds/pickle");
     let samples = open(&fetcher, "mds/pickle").unwrap();
     let item = samples.item(0).unwrap();
@@ -98,7 +98,7 @@ fn check_small(name: &str, options: MdsOptions) {
 #[test]
 fn shards_compressed_by_zstandard_are_read() {
     check_small("mds/zstd", MdsOptions::default());
-    // Also where nothing may be kept.
+    // Without a cache.
     check_small("mds/zstd", MdsOptions::default().cache_bytes(0));
 }
 
@@ -115,7 +115,7 @@ fn other_compressions_are_unsupported() {
     assert!(error.message().contains("br"), "{error}");
 }
 
-/// The data set with something in its index put in another's place.
+/// The data set `name`, with `from` replaced by `to` in its index.
 fn changed(name: &str, from: &str, to: &str) -> Arc<MemoryFetcher> {
     let fetcher = folder(name);
     let index = format!("{name}/index.json");
@@ -126,7 +126,7 @@ fn changed(name: &str, from: &str, to: &str) -> Arc<MemoryFetcher> {
 }
 
 #[test]
-fn names_that_lead_out_of_the_folder_are_refused() {
+fn names_outside_of_the_folder_are_refused() {
     for name in ["../../etc/passwd", "/etc/passwd", "a/../../b"] {
         let fetcher = changed("mds/plain", "shard.00000.mds", name);
         let error = open(&fetcher, "mds/plain").unwrap_err();
@@ -156,7 +156,7 @@ fn an_index_that_contradicts_a_shard_is_corrupt() {
         (error.kind(), error.key()),
         (ErrorKind::Corrupt, Some("mds/plain/shard.00000.mds"))
     );
-    // More samples than the shard has bytes for: nothing of that size is read.
+    // The shard is too small for so many samples.
     let fetcher = changed("mds/plain", "\"samples\": 3", "\"samples\": 4000000000");
     let samples = open(&fetcher, "mds/plain").unwrap();
     assert_eq!(sample(&fetcher, &samples, 0).unwrap_err().kind(), ErrorKind::Corrupt);
@@ -164,34 +164,34 @@ fn an_index_that_contradicts_a_shard_is_corrupt() {
 
 #[cfg(feature = "zstd")]
 #[test]
-fn sums_of_compressed_shards_are_compared() {
+fn hashes_of_compressed_shards_are_verified() {
     let shard = "mds/zstd/shard.00000.mds.zstd";
     for sum in ["389f3c3f98cb743f", "6558ad7eaa5c931ad36c1e917bce59e2", "af7d5190213182f4"] {
         let fetcher = changed("mds/zstd", sum, &sum.replace('3', "4").replace('5', "6"));
         let samples = open(&fetcher, "mds/zstd").unwrap();
         let error = sample(&fetcher, &samples, 0).unwrap_err();
         assert_eq!((error.kind(), error.key()), (ErrorKind::Corrupt, Some(shard)), "{sum}");
-        assert!(error.message().contains("sum"), "{error}");
+        assert!(error.message().contains("mismatch of"), "{error}");
         assert!(sample(&fetcher, &samples, 3).is_ok());
     }
 }
 
 #[cfg(feature = "zstd")]
 #[test]
-fn a_shard_that_is_larger_than_allowed_is_not_read() {
+fn a_shard_above_the_limit_is_not_read() {
     let fetcher = folder("mds/zstd");
     let options = MdsOptions::default().max_shard_bytes(950);
     let samples = open_with(&fetcher, "mds/zstd", options).unwrap();
     assert_eq!(sample(&fetcher, &samples, 0).unwrap_err().kind(), ErrorKind::LimitExceeded);
     assert!(sample(&fetcher, &samples, 4).is_ok());
-    // More comes out than the index says.
+    // The decompressed shard is larger than in the index.
     let fetcher = changed("mds/zstd", "\"bytes\": 985", "\"bytes\": 100");
     let samples = open(&fetcher, "mds/zstd").unwrap();
     assert_eq!(sample(&fetcher, &samples, 0).unwrap_err().kind(), ErrorKind::LimitExceeded);
 }
 
 #[test]
-fn a_sample_larger_than_allowed_is_not_read() {
+fn a_sample_above_the_limit_is_not_read() {
     let fetcher = folder("mds/plain");
     let samples = open(&fetcher, "mds/plain").unwrap();
     let error = read(&fetcher, &samples.item(0).unwrap(), &FieldRequest::all(50)).unwrap_err();
@@ -199,13 +199,13 @@ fn a_sample_larger_than_allowed_is_not_read() {
 }
 
 #[test]
-fn a_damaged_sample_is_an_error_with_place_and_name() {
+fn a_damaged_sample_is_an_error_with_key_and_offset() {
     let fetcher = folder("mds/plain");
     let samples = open(&fetcher, "mds/plain").unwrap();
     let key = "mds/plain/shard.00000.mds";
     let mut shard = golden(key);
     let second = u32::from_le_bytes(shard[8..12].try_into().unwrap());
-    // The size of a column becomes absurd.
+    // An impossible column size.
     shard[second as usize + 3] = 0x7F;
     fetcher.insert(key, shard);
     assert!(sample(&fetcher, &samples, 0).is_ok());

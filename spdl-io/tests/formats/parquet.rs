@@ -1,4 +1,4 @@
-//! Parquet files, as pyarrow and Hugging Face's `datasets` write them; read by pyarrow for comparison.
+//! Compares Parquet files of pyarrow and Hugging Face's `datasets` with the values that pyarrow reads.
 
 use std::sync::Arc;
 
@@ -30,7 +30,7 @@ fn expected(name: &str) -> Vec<Value> {
     serde_json::from_slice(&golden(&format!("parquet/{name}.json"))).unwrap()
 }
 
-/// A field as `make_formats.py` writes what pyarrow reads.
+/// A field in the format of `make_formats.py`.
 fn shown(field: &FieldValue) -> Value {
     match field {
         FieldValue::Null => Value::Null,
@@ -50,7 +50,7 @@ fn shown(field: &FieldValue) -> Value {
 }
 
 #[test]
-fn images_of_hugging_face_are_bytes_and_their_path() {
+fn hugging_face_images_are_bytes_and_a_path() {
     let name = "parquet/images.parquet";
     let fetcher = folder("parquet");
     let samples = open(&fetcher, &[name]).unwrap();
@@ -69,7 +69,7 @@ fn images_of_hugging_face_are_bytes_and_their_path() {
     assert_eq!(samples.item(9).unwrap().key.as_str(), Some("parquet/images.parquet:9"));
 }
 
-/// Compares all columns that are fields with those that pyarrow reads.
+/// Compares all fields with the values that pyarrow reads.
 fn check_kinds(fetcher: &Arc<MemoryFetcher>, samples: &ParquetDataset, rows: &[Value]) {
     assert_eq!(samples.len(), rows.len() as u64);
     for (i, row) in rows.iter().enumerate() {
@@ -79,7 +79,7 @@ fn check_kinds(fetcher: &Arc<MemoryFetcher>, samples: &ParquetDataset, rows: &[V
             let request = FieldRequest::all(1 << 20).only([name.as_str()]);
             let found = read(fetcher, &samples.item(i).unwrap(), &request);
             if name == "u64" && i == 8 {
-                // 2⁶³ is more than a field holds.
+                // 2⁶³ exceeds the range of a field.
                 assert_eq!(found.unwrap_err().kind(), ErrorKind::Unsupported);
                 continue;
             }
@@ -89,7 +89,7 @@ fn check_kinds(fetcher: &Arc<MemoryFetcher>, samples: &ParquetDataset, rows: &[V
                 None => &row[&name],
             };
             match name.as_str() {
-                // pyarrow makes a time of it.
+                // pyarrow converts it to a time.
                 "when" => assert_eq!(found["when"], FieldValue::Integer(i as i64 * 1000)),
                 _ => assert_eq!(shown(&found[&name]), *wanted, "{name} of {i}"),
             }
@@ -98,7 +98,7 @@ fn check_kinds(fetcher: &Arc<MemoryFetcher>, samples: &ParquetDataset, rows: &[V
 }
 
 #[test]
-fn all_kinds_of_columns_are_read_from_every_compression_as_pyarrow_reads_them() {
+fn columns_of_all_compressions_equal_those_of_pyarrow() {
     let fetcher = folder("parquet");
     let rows = expected("none");
     for name in ["none", "snappy", "zstd", "gzip", "lz4", "brotli", "v2"] {
@@ -111,7 +111,7 @@ fn all_kinds_of_columns_are_read_from_every_compression_as_pyarrow_reads_them() 
 }
 
 #[test]
-fn values_encoded_by_differences_are_read_but_for_one_kind() {
+fn delta_encoded_values_are_read_except_byte_arrays() {
     let fetcher = folder("parquet");
     let samples = open(&fetcher, &["parquet/delta.parquet"]).unwrap();
     for (i, row) in expected("delta").iter().enumerate() {
@@ -126,7 +126,7 @@ fn values_encoded_by_differences_are_read_but_for_one_kind() {
 }
 
 #[test]
-fn columns_that_no_field_holds_are_unsupported_where_they_are_asked_for() {
+fn unsupported_columns_are_errors_if_requested() {
     let fetcher = folder("parquet");
     let samples = open(&fetcher, &["parquet/none.parquet"]).unwrap();
     let item = samples.item(0).unwrap();
@@ -142,7 +142,7 @@ fn columns_that_no_field_holds_are_unsupported_where_they_are_asked_for() {
 }
 
 #[test]
-fn a_row_group_is_read_once_for_its_rows_and_again_where_nothing_may_be_kept() {
+fn row_groups_are_cached_within_the_limit() {
     let fetcher = folder("parquet");
     let file = "parquet/images.parquet";
     for (options, is_kept) in
@@ -156,7 +156,7 @@ fn a_row_group_is_read_once_for_its_rows_and_again_where_nothing_may_be_kept() {
         assert_eq!(label(4).unwrap()["label"], FieldValue::Integer(1));
         fetcher.remove(&file.into());
         assert_eq!(label(1).is_ok(), is_kept);
-        // The one that was read last is kept in any case.
+        // The last used part is always cached.
         assert_eq!(label(5).unwrap()["label"], FieldValue::Integer(2));
     }
 }
@@ -174,7 +174,7 @@ fn several_files_are_one_data_set() {
 }
 
 #[test]
-fn what_is_no_parquet_file_is_corrupt() {
+fn invalid_parquet_files_are_corrupt() {
     let file = golden("parquet/images.parquet");
     let cases =
         [vec![], b"PAR1".to_vec(), b"PAR1\0\0\0\0PAR1".to_vec(), file[..file.len() - 1].to_vec()];
@@ -190,7 +190,7 @@ fn what_is_no_parquet_file_is_corrupt() {
 }
 
 #[test]
-fn a_column_that_is_larger_than_allowed_is_not_read() {
+fn a_column_above_the_limit_is_not_read() {
     let fetcher = folder("parquet");
     let options = ParquetOptions::default().max_column_bytes(200);
     let samples = open_with(&fetcher, &["parquet/images.parquet"], options).unwrap();
@@ -204,12 +204,12 @@ fn a_column_that_is_larger_than_allowed_is_not_read() {
 }
 
 #[test]
-fn a_damaged_column_leaves_the_others_as_they_are() {
+fn other_columns_of_a_damaged_file_are_read() {
     // Pages of this file have checksums.
     let name = "parquet/v2.parquet";
     let fetcher = folder("parquet");
     let mut file = golden(name);
-    // Some bytes of the first column chunks.
+    // A byte of the first column chunks.
     file[60] ^= 0x55;
     fetcher.insert(name, file);
     let samples = open(&fetcher, &[name]).unwrap();

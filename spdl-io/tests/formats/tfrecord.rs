@@ -1,4 +1,4 @@
-//! TFRecord files, as the Python package `tfrecord` writes them.
+//! Tests of TFRecord files that the Python package `tfrecord` wrote.
 
 use std::sync::Arc;
 
@@ -30,7 +30,7 @@ fn open_with(
 }
 
 #[test]
-fn features_are_those_that_were_written() {
+fn features_have_the_written_values() {
     let fetcher = store(&[A, B, INDEX]);
     let samples = open(&fetcher, &[A, B]).unwrap();
     assert_eq!((samples.len(), samples.shard_lens()), (8, vec![5, 3]));
@@ -38,8 +38,8 @@ fn features_are_those_that_were_written() {
     assert_eq!(names.len(), 7);
     for i in 0..8_u8 {
         let item = samples.item(i.into()).unwrap();
-        let place = if i < 5 { format!("{A}:{i}") } else { format!("{B}:{}", i - 5) };
-        assert_eq!(item.key.as_str(), Some(&*place));
+        let key = if i < 5 { format!("{A}:{i}") } else { format!("{B}:{}", i - 5) };
+        assert_eq!(item.key.as_str(), Some(&*key));
         let found = sample(&fetcher, &samples, i.into()).unwrap();
         let image = found["image/encoded"].as_bytes().unwrap();
         assert_eq!(image.len(), 200 + 37 * usize::from(i));
@@ -57,7 +57,7 @@ fn features_are_those_that_were_written() {
 }
 
 #[test]
-fn only_the_features_that_are_asked_for_are_read() {
+fn only_requested_features_are_read() {
     let fetcher = store(&[A]);
     let samples = open(&fetcher, &[A]).unwrap();
     let request = FieldRequest::all(1 << 20).only(["score", "none"]);
@@ -66,7 +66,7 @@ fn only_the_features_that_are_asked_for_are_read() {
 }
 
 #[test]
-fn steps_of_a_sequence_are_a_list_each() {
+fn sequence_features_are_lists() {
     let name = "tfrecord/sequence.tfrecord";
     let fetcher = store(&[name]);
     let samples = open(&fetcher, &[name]).unwrap();
@@ -78,7 +78,7 @@ fn steps_of_a_sequence_are_a_list_each() {
 }
 
 #[test]
-fn numbers_that_are_not_packed_and_what_readers_must_bear_are_read() {
+fn unusual_but_valid_messages_are_read() {
     let name = "tfrecord/unpacked.tfrecord";
     let fetcher = store(&[name]);
     let samples = open(&fetcher, &[name]).unwrap();
@@ -86,17 +86,17 @@ fn numbers_that_are_not_packed_and_what_readers_must_bear_are_read() {
     assert_eq!(found["ints"], FieldValue::Integers(vec![5, -1]));
     assert_eq!(found["floats"], FieldValue::Floats(vec![1.5, -2.0]));
     assert_eq!(found["none"], FieldValue::Null);
-    // The last of two with one name counts.
+    // The last of two features with the same name is used.
     assert_eq!(found["twice"], bytes(b"2"));
 }
 
 #[test]
-fn an_index_gives_the_records_that_a_walk_finds() {
+fn an_index_gives_the_same_records() {
     let (with, without) = (store(&[B, INDEX]), store(&[B]));
     let walked = open(&without, &[B]).unwrap();
     let by_index = open(&with, &[B]).unwrap();
     assert_eq!(by_index.content_hash(), walked.content_hash());
-    // It was used: where only the index knows the records, they are found.
+    // The index is used: it finds the records of a file with a damaged header.
     let mut damaged = super::golden(B);
     let second = by_index_offset(1);
     damaged[second] ^= 1;
@@ -114,7 +114,7 @@ fn by_index_offset(record: usize) -> usize {
 }
 
 #[test]
-fn an_index_of_another_state_of_the_file_is_not_used() {
+fn an_index_that_does_not_match_is_ignored() {
     for index in ["", "0 100\n", "5 1849\n", "0 1854 1\n", "zero 1854\n", "0 1853\n"] {
         let fetcher = store(&[B]);
         fetcher.insert(INDEX, index.to_owned());
@@ -123,12 +123,12 @@ fn an_index_of_another_state_of_the_file_is_not_used() {
 }
 
 #[test]
-fn data_that_do_not_agree_with_their_checksum_are_an_error_with_place_and_name() {
+fn a_checksum_mismatch_is_an_error_with_key_and_offset() {
     let fetcher = store(&[A]);
     let samples = open(&fetcher, &[A]).unwrap();
     let mut file = super::golden(A);
     let start = {
-        // The second record starts behind the first.
+        // The second record starts after the first.
         let len = u64::from_le_bytes(*file.first_chunk().unwrap());
         len as usize + 16
     };
@@ -158,7 +158,7 @@ fn a_truncated_file_is_an_error() {
 }
 
 #[test]
-fn a_file_that_is_compressed_as_a_whole_is_unsupported_and_says_why() {
+fn a_compressed_file_is_unsupported() {
     let fetcher = store(&[]);
     fetcher.insert("x.tfrecord.gz", b"\x1f\x8b\x08\0\0\0\0\0\0\x03some compressed bytes".to_vec());
     let error = open(&fetcher, &["x.tfrecord.gz"]).unwrap_err();
@@ -167,7 +167,7 @@ fn a_file_that_is_compressed_as_a_whole_is_unsupported_and_says_why() {
 }
 
 #[test]
-fn a_record_larger_than_allowed_is_not_read() {
+fn a_record_above_the_limit_is_not_read() {
     let fetcher = store(&[A]);
     let samples = open(&fetcher, &[A]).unwrap();
     let item = samples.item(4).unwrap();
@@ -176,7 +176,7 @@ fn a_record_larger_than_allowed_is_not_read() {
 }
 
 #[test]
-fn a_record_that_is_no_example_is_read_as_it_is() {
+fn raw_records_are_bytes() {
     let fetcher = store(&[A]);
     let samples = open_with(&fetcher, &[A], TfRecordOptions::default().raw(true)).unwrap();
     let found = sample(&fetcher, &samples, 0).unwrap();
@@ -186,7 +186,7 @@ fn a_record_that_is_no_example_is_read_as_it_is() {
 }
 
 #[test]
-fn another_file_gives_another_content_hash_and_another_folder_does_not() {
+fn the_content_hash_depends_on_files_not_on_folders() {
     let fetcher = store(&[A, B]);
     fetcher.insert("elsewhere/a.tfrecord", super::golden(A));
     let hash = |files: &[&str]| open(&fetcher, files).unwrap().content_hash().unwrap();
@@ -197,7 +197,7 @@ fn another_file_gives_another_content_hash_and_another_folder_does_not() {
 
 #[cfg(feature = "local")]
 #[test]
-fn a_pattern_means_files_and_not_the_indices_beside_them() {
+fn patterns_do_not_match_index_files() {
     let folder = tempfile::tempdir().unwrap();
     for name in [A, B, INDEX] {
         let file = name.rsplit('/').next().unwrap();

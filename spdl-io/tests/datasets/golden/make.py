@@ -1,10 +1,11 @@
-"""Makes the golden files beside it, by programs that know nothing of this one:
+"""Writes the golden files of this folder with independent programs.
 
-- `shard-*.tar`, by Python's tarfile, and `samples.tsv`: what webdataset reads in them;
-- `braces.tsv`: what braceexpand makes of patterns;
-- `list.csv`, by Python's csv, and `list.tsv`: the cells that it reads there.
+- `shard-*.tar` by Python's tarfile, and `samples.tsv`, the samples that webdataset reads;
+- `braces.tsv`, the expansions of braceexpand;
+- `list.csv` by Python's csv, and `list.tsv`, the cells that csv reads.
 
-Run it as `python make.py`, with webdataset 1.0.2, braceexpand 0.1.7 and NumPy."""
+Run `python make.py` with webdataset 1.0.2, braceexpand 0.1.7 and NumPy.
+"""
 
 import csv
 import io
