@@ -14,7 +14,7 @@ import signal
 import pytest
 import spdl_rs
 from spdl_rs import StoppedError
-from spdl_rs.dataloader import DataLoader, _pass, get_pytorch_dataloader
+from spdl_rs.dataloader import DataLoader, _epoch_iterator, get_pytorch_dataloader
 from spdl_rs.pipeline import PipelineBuilder
 from spdl_rs.source import DistributedRandomSampler
 from spdl_rs.torch import DataLoader as TorchDataLoader
@@ -256,7 +256,7 @@ def test_an_item_lost_in_a_pass_is_not_counted_as_delivered(monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(_pass, "joined", press)
+        patched.setattr(_epoch_iterator, "merged", press)
         with pytest.raises(KeyboardInterrupt):
             next(items)
     # Not the end of the pass: every call reports the interrupt.
@@ -272,7 +272,7 @@ def test_a_pass_interrupted_at_its_start_does_not_end():
     def press():
         raise KeyboardInterrupt
 
-    items = _pass.Pass(press, None)
+    items = _epoch_iterator.EpochIterator(press, None)
     with pytest.raises(KeyboardInterrupt):
         next(items)
     with pytest.raises(StoppedError):

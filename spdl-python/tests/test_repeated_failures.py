@@ -61,7 +61,7 @@ def test_t04_the_compact_log_is_as_before(caplog):
 
 def test_t05_what_is_known_of_failures_takes_constant_memory(caplog):
     _logging._counts.clear()
-    for at in range(_logging._MOST_KINDS + 10):
+    for at in range(_logging._MAX_KINDS + 10):
         _logging.log_failure(f"stage {at}", ValueError("x"), "an item")
-    assert len(_logging._counts) == _logging._MOST_KINDS
+    assert len(_logging._counts) == _logging._MAX_KINDS
     _logging._counts.clear()

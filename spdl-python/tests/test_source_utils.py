@@ -240,9 +240,9 @@ def test_q06_the_rate_of_each_epoch_is_logged(monkeypatch, caplog):
     with caplog.at_level(logging.INFO, logger="spdl_rs.source.utils"):
         list(itertools.islice(repeat_source("abc", 7), 4))
     assert [record.getMessage() for record in caplog.records] == [
-        "Epoch 7 of the source begins.",
-        "Epoch 7 of the source ends: 3 items in 2.00 seconds. QPS: 1.50",
-        "Epoch 8 of the source begins.",
+        "Epoch 7 of the source started.",
+        "Epoch 7 of the source ended: 3 items in 2.00 seconds. QPS: 1.50",
+        "Epoch 8 of the source started.",
     ]
 
 

@@ -399,7 +399,7 @@ def test_the_process_ends_with_an_epoch_under_way():
 
 
 def test_arguments_that_mean_nothing_with_threads_are_told_once(monkeypatch):
-    monkeypatch.setattr(_arguments, "_told", set())
+    monkeypatch.setattr(_arguments, "_warned", set())
     called = queue.SimpleQueue()
     arguments = {
         "num_workers": 2,

@@ -50,7 +50,7 @@ def test_t08_loaders_are_told_of(told, photos):
 def test_t08_without_a_hook_nobody_is_told_and_nothing_remembered():
     usage.set_hook(None)
     log_api_usage_once("early")
-    assert not usage._told
+    assert not usage._reported
     names = []
     usage.set_hook(lambda name, _: names.append(name))
     log_api_usage_once("early")

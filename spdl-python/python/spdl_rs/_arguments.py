@@ -14,13 +14,13 @@ from ._errors import InvalidArgumentError
 T = TypeVar("T")
 Path: TypeAlias = "str | bytes | os.PathLike[str] | os.PathLike[bytes]"
 
-MOST_THREADS = 2**16
+MAX_THREADS = 2**16
 """The largest allowed number of threads."""
-MOST_SIDE = 16_384
+MAX_SIDE = 16_384
 """The largest width or height of a sample, in pixels."""
 _LAYOUTS = ("nhwc-u8", "nhwc-f16", "nhwc-f32", "nchw-u8", "nchw-f16", "nchw-f32")
-_MOST = 2**63 - 1
-_MOST_SECONDS = 1e9
+_MAX = 2**63 - 1
+_MAX_SECONDS = 1e9
 
 _SOURCE = "a folder, an address, or a list of paths"
 
@@ -90,8 +90,8 @@ def whole(
     if isinstance(value, bool) or not hasattr(type(value), "__index__"):
         raise wrong_type(f"{name} must be a whole number, not {shown(value)}")
     number = operator.index(value)
-    if not least <= number <= (_MOST if most is None else most):
-        allowed = f"{least} to {_MOST if most is None else most}"
+    if not least <= number <= (_MAX if most is None else most):
+        allowed = f"{least} to {_MAX if most is None else most}"
         if most is None and number < least:
             allowed = f"at least {least}"
         raise ValueError(f"{name} must be {allowed}, not {shown(number)}")
@@ -202,4 +202,4 @@ def timeout(value: Any, *, least: float = -math.inf) -> float | None:
     if number < least:
         raise ValueError(f"timeout must not be negative, not {number}")
     # The operating system's clocks overflow beyond this; waits that long are unlimited.
-    return None if number > _MOST_SECONDS else number
+    return None if number > _MAX_SECONDS else number

@@ -10,7 +10,7 @@ from ._arguments import flag, whole
 
 T = TypeVar("T")
 
-_MOST = 2**63 - 1
+_MAX = 2**63 - 1
 
 
 def cache_iterator(
@@ -55,13 +55,13 @@ def _check_numbers(
     return_caches_after: SupportsIndex | None,
     stop_after: SupportsIndex | None,
 ) -> tuple[int, int, int | None]:
-    kept = whole("num_caches", num_caches, 1, _MOST)
+    kept = whole("num_caches", num_caches, 1, _MAX)
     fresh = kept
     if return_caches_after is not None:
-        fresh = whole("return_caches_after", return_caches_after, kept, _MOST)
+        fresh = whole("return_caches_after", return_caches_after, kept, _MAX)
     total = None
     if stop_after is not None:
-        total = whole("stop_after", stop_after, fresh, _MOST)
+        total = whole("stop_after", stop_after, fresh, _MAX)
     return kept, fresh, total
 
 

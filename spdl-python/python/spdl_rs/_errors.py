@@ -78,7 +78,7 @@ class CorruptError(DataError):
 
 
 class TruncatedError(DataError):
-    """The data end before the format says that they should."""
+    """The data end before the end that the format specifies."""
 
 
 class UnsupportedError(DataError):

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .cuda._allocators import AllocatorLike
 
 # The number of printed warnings is limited, for data sets with many broken links.
-_MOST_WARNINGS = 10
+_MAX_WARNINGS = 10
 _NAMES = {"u8": "uint8", "f16": "float16", "f32": "float32"}
 
 
@@ -218,7 +218,7 @@ class ImageLoader:
                 'decode="device" requires a CUDA device: pass device="cuda" or "auto", not "cpu"'
             )
         self._batch_size = check.whole("batch_size", batch_size, 1, 2**63 - 1)
-        self._size = check.whole("size", size, 1, check.MOST_SIDE)
+        self._size = check.whole("size", size, 1, check.MAX_SIDE)
         self._layout = check.layout(layout)
         self._drop_last = check.flag("drop_last", drop_last)
         self._world_size = check.whole("world_size", world_size, 1, 2**20)
@@ -273,10 +273,10 @@ class ImageLoader:
 
     def _warn(self) -> None:
         found = self._images.warnings
-        for warning in found[:_MOST_WARNINGS]:
+        for warning in found[:_MAX_WARNINGS]:
             warnings.warn(warning, DatasetWarning, stacklevel=3)
-        if len(found) > _MOST_WARNINGS:
-            more = len(found) - _MOST_WARNINGS
+        if len(found) > _MAX_WARNINGS:
+            more = len(found) - _MAX_WARNINGS
             warnings.warn(f"and {more} more warnings", DatasetWarning, stacklevel=3)
         if len(self) == 0:
             warnings.warn(self._no_batch(), DatasetWarning, stacklevel=3)

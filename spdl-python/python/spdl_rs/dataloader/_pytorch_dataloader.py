@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Generic, TypeVar
 
 from .. import _notebook_page
-from .._arguments import MOST_THREADS, flag, function, whole
+from .._arguments import MAX_THREADS, flag, function, whole
 from .._arguments import timeout as checked_timeout
 from .._statistics import Statistics
 from ..torch._arguments import MAX_PREFETCH, check_context
@@ -161,7 +161,7 @@ def get_pytorch_dataloader(
     )
     _check_order(batch_size, shuffle, sampler, batch_sampler, drop_last)
     timeout = checked_timeout(timeout, least=0)
-    num_workers = whole("num_workers", num_workers, 0, MOST_THREADS)
+    num_workers = whole("num_workers", num_workers, 0, MAX_THREADS)
     prefetch_factor = whole("prefetch_factor", prefetch_factor, 1, MAX_PREFETCH)
     if worker_init_concurrency is not None:
         # The limit of a semaphore.

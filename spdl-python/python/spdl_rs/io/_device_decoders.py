@@ -71,8 +71,8 @@ def size_of(scale_width: int, scale_height: int) -> tuple[int, int] | None:
     Raises:
         ValueError: Only one argument is given, or one is out of range.
     """
-    width = check.whole("scale_width", scale_width, -1, check.MOST_SIDE)
-    height = check.whole("scale_height", scale_height, -1, check.MOST_SIDE)
+    width = check.whole("scale_width", scale_width, -1, check.MAX_SIDE)
+    height = check.whole("scale_height", scale_height, -1, check.MAX_SIDE)
     if (width, height) == (-1, -1):
         return None
     if width < 1 or height < 1:

@@ -14,7 +14,7 @@ import numpy
 import numpy.typing
 
 from .. import _spdl_rs
-from .._arguments import MOST_SIDE, choice, flag, layout, real, reals, whole
+from .._arguments import MAX_SIDE, choice, flag, layout, real, reals, whole
 from .._secrets import without_secrets
 from .._spdl_rs import Array
 from ._augmentations import Augmentation, several
@@ -168,7 +168,7 @@ class DecodeImage:
         flip = self.horizontal_flip
         set_frozen(
             self,
-            size=size("size", self.size, MOST_SIDE),
+            size=size("size", self.size, MAX_SIDE),
             train=flag("train", self.train),
             seed=whole("seed", self.seed, 0, 2**64 - 1),
             horizontal_flip=None if flip is None else real("horizontal_flip", flip),

@@ -172,7 +172,7 @@ class _RepeatedSource(Iterator[T]):
             self._end()
 
     def _begin(self) -> Iterator[T]:
-        _LOG.info("Epoch %d of the source begins.", self.epoch)
+        _LOG.info("Epoch %d of the source started.", self.epoch)
         self._begun, self._count = time.monotonic(), 0
         if isinstance(self.src, IterableWithShuffle):
             self.src.shuffle(seed=self.epoch)
@@ -189,7 +189,7 @@ class _RepeatedSource(Iterator[T]):
         took = time.monotonic() - self._begun
         rate = self._count / took if took > 0 else math.nan
         _LOG.info(
-            "Epoch %d of the source ends: %d items in %.2f seconds. QPS: %.2f",
+            "Epoch %d of the source ended: %d items in %.2f seconds. QPS: %.2f",
             self.epoch,
             self._count,
             took,

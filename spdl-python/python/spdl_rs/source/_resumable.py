@@ -12,7 +12,7 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 _VERSION = 1
-_MOST = 2**64 - 1
+_MAX = 2**64 - 1
 
 
 class PositionedIterator(Protocol[T_co]):
@@ -105,7 +105,7 @@ class Resumable(ABC, Generic[T]):
         self._number, self._current = number, None
 
     def _check_number(self, name: str, number: Any) -> int | None:
-        return whole(name, number, 0, _MOST)
+        return whole(name, number, 0, _MAX)
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy, usually for another process, starts its own epochs.

@@ -12,7 +12,7 @@ from .. import _spdl_rs
 from .._arguments import flag, whole
 from ._resumable import PositionedIterator, Resumable
 
-_MOST_ITEMS = 2**63 - 1
+_MAX_ITEMS = 2**63 - 1
 
 
 class _Distributed(Resumable[int]):
@@ -23,8 +23,8 @@ class _Distributed(Resumable[int]):
     ) -> None:
         super().__init__(number)
         self._number: int
-        self._n = whole("n", n, 1, _MOST_ITEMS)
-        self._world_size = whole("world_size", world_size, 1, _MOST_ITEMS)
+        self._n = whole("n", n, 1, _MAX_ITEMS)
+        self._world_size = whole("world_size", world_size, 1, _MAX_ITEMS)
         self._rank = whole("rank", rank, 0, self._world_size - 1)
         self._total = self._n if total is None else total
         self._drop = flag("ddp_drop_last_distributed_round", drop)
@@ -232,10 +232,10 @@ class DistributedRandomSampler(_Distributed):
         seed: SupportsIndex = 0,
         ddp_drop_last_distributed_round: bool = True,
     ) -> None:
-        items = whole("n", n, 1, _MOST_ITEMS)
+        items = whole("n", n, 1, _MAX_ITEMS)
         self._weights = None if weights is None else _doubles(weights, items)
         self._weights_digest = None if self._weights is None else _digest(self._weights)
-        draws = items if num_draws is None else whole("num_draws", num_draws, 1, _MOST_ITEMS)
+        draws = items if num_draws is None else whole("num_draws", num_draws, 1, _MAX_ITEMS)
         if weights is None and draws > items:
             raise ValueError(
                 f"num_draws must be 1 to {items}, the number of items, not {draws}; pass weights "

@@ -7,7 +7,7 @@ import multiprocessing.context
 import warnings
 from typing import Any
 
-from .._arguments import MOST_THREADS, flag, function, seconds, shown, whole
+from .._arguments import MAX_THREADS, flag, function, seconds, shown, whole
 
 MAX_PREFETCH = 2**31 - 1
 """The largest `prefetch_factor`."""
@@ -46,7 +46,7 @@ def checked_workers(
     num_workers: Any, timeout: Any, prefetch_factor: Any, persistent_workers: bool
 ) -> tuple[int, int | None]:
     """Returns `num_workers`, and `prefetch_factor` with its default. Checks `timeout`."""
-    num_workers = whole("num_workers", num_workers, 0, MOST_THREADS)
+    num_workers = whole("num_workers", num_workers, 0, MAX_THREADS)
     if seconds("timeout", timeout) < 0:
         raise ValueError(f"timeout must not be negative, not {shown(timeout)}")
     if num_workers == 0:

@@ -30,7 +30,7 @@ def set_compact_log(value: bool | None) -> None:
     """Sets whether each failure is logged in one line, without a traceback.
 
     Args:
-        value: `None`: as the environment variable `SPDL_PIPELINE_COMPACT_LOG` says (1 or 0), by default
+        value: `None`: the value of the environment variable `SPDL_PIPELINE_COMPACT_LOG` (1 or 0), by default
             with tracebacks.
     """
     global _compact

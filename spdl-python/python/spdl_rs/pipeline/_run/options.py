@@ -43,7 +43,7 @@ def check_options(
     threads(num_threads)
     budget(max_failures)
     seconds("report_stats_interval", report_stats_interval)
-    whole("stage_id", stage_id, -_MOST_STAGE_ID, _MOST_STAGE_ID)
+    whole("stage_id", stage_id, -_MAX_STAGE_ID, _MAX_STAGE_ID)
     if queue_class is not None:
         function("queue_class", queue_class)
     if task_hook_factory is not None:
@@ -59,7 +59,7 @@ def check_options(
     flag("use_thread_output_queue", use_thread_output_queue, or_number=True)
 
 
-_MOST_STAGE_ID = 2**31 - 1
+_MAX_STAGE_ID = 2**31 - 1
 
 
 @dataclass(frozen=True)

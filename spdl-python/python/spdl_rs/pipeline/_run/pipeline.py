@@ -346,7 +346,7 @@ def _not_negative(timeout: float | None) -> float | None:
 
 
 def number_of(pipeline: Pipeline[Any]) -> int:
-    """Returns the number of a pipeline, with which the names of its stages begin."""
+    """Returns the number of a pipeline, which is the first part of the names of its stages."""
     return pipeline._number
 
 

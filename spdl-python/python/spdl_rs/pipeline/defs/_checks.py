@@ -6,7 +6,7 @@ import math
 from fractions import Fraction
 from typing import Any
 
-from ..._arguments import MOST_THREADS, shown, whole
+from ..._arguments import MAX_THREADS, shown, whole
 
 
 def threads(value: Any) -> int:
@@ -16,7 +16,7 @@ def threads(value: Any) -> int:
         TypeError: `value` is not an integer.
         ValueError: `value` is out of range.
     """
-    return whole("num_threads", value, 1, MOST_THREADS)
+    return whole("num_threads", value, 1, MAX_THREADS)
 
 
 def budget(value: Any, name: str = "max_failures") -> None:
