@@ -216,11 +216,10 @@ impl Error {
 
     /// Returns the differences for which a checkpoint state or unfinished data set was rejected.
     ///
-    /// If [`build`](crate::PipelineBuilder::build) rejects a state because the pipeline differs, the
-    /// list holds each part that has changed and that the state does not
-    /// [allow](crate::State::allow_change) to. The same where something else is refused that was made
-    /// under other conditions, and its author says [in what they differ](Error::with_changes). Empty for
-    /// all other errors.
+    /// If [`build`](crate::PipelineBuilder::build) rejects a state because the pipeline differs,
+    /// the list holds each changed part that the state does not
+    /// [allow](crate::State::allow_change). Errors of other sources may set the list with
+    /// [`with_changes`](Error::with_changes). The list is empty for all other errors.
     ///
     /// ```
     /// use spdl_core::{DatasetSource, PipelineBuilder};
@@ -374,8 +373,8 @@ impl From<std::io::Error> for Error {
 /// `Display` prints `PART was VALUE, is VALUE`, with `absent` for a missing value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
-    /// Which part: of a pipeline `seed`, or a name of [`State::fingerprint`](crate::State::fingerprint),
-    /// which is what [`State::allow_change`](crate::State::allow_change) takes.
+    /// Name of the part, as [`State::allow_change`](crate::State::allow_change) takes it: `seed`,
+    /// or a name of [`State::fingerprint`](crate::State::fingerprint).
     pub part: String,
     /// The saved value; `None` if the part did not exist.
     pub was: Option<String>,

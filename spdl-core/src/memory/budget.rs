@@ -173,8 +173,8 @@ impl Budget {
         }
         if headroom.checked_mul(levels).is_none_or(|least| least > limit) {
             return fault(format!(
-                "a memory budget of {} is too small for {levels} measured stages with items of up to {} \
-                 each; raise the budget, or lower the limit for one item",
+                "a memory budget of {} is too small for {levels} measured stages with items of up to \
+                 {} each; raise the budget, or lower the limit for one item",
                 ByteSize(limit),
                 ByteSize(headroom),
             ));
@@ -240,7 +240,7 @@ impl Budget {
         let mut state = self.state.lock();
         let reservation = self.grant(&mut state, level, bytes);
         if reservation.is_none() {
-            self.want(&mut state, level, bytes);
+            self.record_refusal(&mut state, level, bytes);
         }
         Ok(reservation)
     }
@@ -264,7 +264,7 @@ impl Budget {
         let mut state = self.state.lock();
         let fits = bytes <= self.room(level);
         if !fits {
-            self.want(&mut state, level, bytes);
+            self.record_refusal(&mut state, level, bytes);
         }
         fits
     }
@@ -386,7 +386,7 @@ impl Budget {
     }
 
     /// Records that a worker was refused.
-    fn want(&self, state: &mut BudgetState, level: usize, bytes: usize) {
+    fn record_refusal(&self, state: &mut BudgetState, level: usize, bytes: usize) {
         let refused = &self.refused[self.clamp(level)];
         refused.store(refused.load(Ordering::Relaxed).min(bytes), Ordering::Relaxed);
         state.waiting_since.get_or_insert_with(Instant::now);

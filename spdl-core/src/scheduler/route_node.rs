@@ -343,7 +343,8 @@ pub(crate) fn combine_lists<U: Send + 'static>(
     Box::new(move |number, parts| {
         let list = tickets.state.lock().lists.remove(&number);
         let Some(RoutedList { header, routes, reservation }) = list else {
-            let message = "a path of route_lists merged several lists; each list must leave the path as one list";
+            let message = "a path of `route_lists` merged several lists; a path must return one \
+                           list for each list";
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         };
         let mut lists: BTreeMap<usize, Vec<U>> = BTreeMap::new();

@@ -143,7 +143,8 @@ impl<T: Send + 'static> PipelineBuilder<T> {
         self.set(|settings| settings.epochs = Some(start..end))
     }
 
-    /// Makes the order of results, and thus every batch, depend only on source and seed.
+    /// Makes the order of results, and thus every batch, depend only on source and seed, not on the
+    /// number of threads.
     ///
     /// Each stage restores its input order, unless its options set another order.
     pub fn deterministic(self) -> Self {
@@ -173,8 +174,9 @@ impl<T: Send + 'static> PipelineBuilder<T> {
 
     /// Sets how many finished items may wait for the consumer; 0 means 1.
     ///
-    /// Default: as many as the consumer uses in 1 ms, at least 2 and at most 256. Thus 2 for
-    /// typical batches.
+    /// Default: as many as the consumer uses in 1 ms, at most 256. The minimum is 2, or the
+    /// concurrency of the last stage if that is larger. For batches of [`fill`](Self::fill) the
+    /// default is 2.
     pub fn prefetch(self, items: usize) -> Self {
         self.set(|settings| settings.prefetch = Some(items.max(1)))
     }
