@@ -208,8 +208,8 @@ def test_g01_keyboard_interrupt_in_the_allocator_propagates(stub, framework):
 @pytest.mark.parametrize(
     "address, words, freed",
     [
-        (0, "MemoryError: address 0", []),
-        (0x1001, "ValueError: address 0x1001", [0x1001]),
+        (0, "MemoryError: the allocator returned address 0", []),
+        (0x1001, "ValueError: the allocator returned the address 0x1001", [0x1001]),
         (None, "TypeError", []),
         (-256, "OverflowError", []),
         (2**64, "OverflowError", []),

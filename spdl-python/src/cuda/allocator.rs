@@ -1,4 +1,4 @@
-//! Memory of a device from functions of Python's, such as those of PyTorch's caching allocator.
+//! Device memory from Python functions, such as those of PyTorch's caching allocator.
 
 use pyo3::exceptions::{PyKeyboardInterrupt, PyMemoryError, PyValueError};
 use pyo3::intern;
@@ -10,20 +10,20 @@ use spdl_cuda::python::{AllocatorFunctions, copy_stream};
 use crate::interop::error::{AllocatorRaised, exception_in_words};
 use crate::interop::wait::with_python;
 
-/// As the driver aligns memory, and what kernels count on.
+/// The alignment of the driver, which kernels rely on.
 const ALIGNMENT: u64 = 256;
 
-/// What exceptions are called that say that there is no memory left, beside `MemoryError`: PyTorch's.
+/// The name of PyTorch's exception for exhausted memory. `MemoryError` has the same effect.
 const OUT_OF_MEMORY: &str = "OutOfMemoryError";
 
-/// Two functions: `allocate(size, device, stream)` returns an address, `free(address)` takes it back. They
-/// are called with the GIL, from any thread, but never while Python ends.
+/// An allocator of two functions: `allocate(size, device, stream)` returns an address, and `free(address)`
+/// releases the memory. Both are called from any thread with the GIL, but not during interpreter exit.
 #[derive(Debug)]
 pub(super) struct PythonAllocator {
     allocate: Py<PyAny>,
     free: Py<PyAny>,
     device: u32,
-    /// On which the memory is used first.
+    /// The copy stream, which uses the memory first.
     stream: usize,
 }
 
@@ -34,26 +34,28 @@ impl PythonAllocator {
     }
 
     fn address(&self, py: Python<'_>, bytes: usize) -> PyResult<u64> {
-        let made = self.allocate.call1(py, (bytes, self.device, self.stream))?;
-        let address = made.extract::<u64>(py)?;
+        let allocated = self.allocate.call1(py, (bytes, self.device, self.stream))?;
+        let address = allocated.extract::<u64>(py)?;
         if address == 0 {
-            return Err(PyMemoryError::new_err("address 0 was returned"));
+            return Err(PyMemoryError::new_err("the allocator returned address 0"));
         }
         if !address.is_multiple_of(ALIGNMENT) {
-            self.give_back(py, address);
-            let message = format!("address {address:#x} was returned, no multiple of {ALIGNMENT}");
+            self.release(py, address);
+            let message = format!(
+                "the allocator returned the address {address:#x}: expected a multiple of {ALIGNMENT}"
+            );
             return Err(PyValueError::new_err(message));
         }
         Ok(address)
     }
 
-    fn give_back(&self, py: Python<'_>, address: u64) {
+    fn release(&self, py: Python<'_>, address: u64) {
         let Err(error) = self.free.call1(py, (address,)) else { return };
         let is_interrupt = error.is_instance_of::<PyKeyboardInterrupt>(py);
-        // Nobody is there to be told.
+        // No caller can handle the error.
         error.write_unraisable(py, Some(self.free.bind(py)));
         if is_interrupt {
-            // But Ctrl-C is, by whatever Python does next.
+            // Raises `KeyboardInterrupt` again, in the main thread.
             let again = py.import(intern!(py, "_thread"));
             let again = again.and_then(|it| it.call_method0(intern!(py, "interrupt_main")));
             drop(again);
@@ -70,11 +72,11 @@ impl PythonAllocator {
         let kind = if is_full { ErrorKind::LimitExceeded } else { ErrorKind::User };
         let words = exception_in_words(py, &exception);
         let message = format!(
-            "cannot take {bytes} bytes of the memory of CUDA device {} from its allocator",
+            "cannot allocate {bytes} bytes on CUDA device {} from its allocator",
             self.device
         );
         let error = Error::new(kind, message).with_source(AllocatorRaised { exception, words });
-        // A function that does not work does so for no batch.
+        // A function that raises for one batch raises for all.
         if is_full { error } else { error.fatal() }
     }
 }
@@ -88,14 +90,14 @@ impl AllocatorFunctions for PythonAllocator {
 
     fn free(&self, address: u64) {
         let freed = with_python(|py| {
-            // Memory may be let go of amid an exception, which is left as it is.
-            let under_way = PyErr::take(py);
-            self.give_back(py, address);
-            if let Some(exception) = under_way {
+            // A pending exception is preserved.
+            let pending = PyErr::take(py);
+            self.release(py, address);
+            if let Some(exception) = pending {
                 exception.restore(py);
             }
         });
-        // While Python ends nobody can be asked, and the memory ends with the process.
+        // During interpreter exit, the memory is leaked until the process ends.
         drop(freed);
     }
 }

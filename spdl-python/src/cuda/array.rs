@@ -1,12 +1,12 @@
-//! An array in the memory of a device, of which `spdl_rs.cuda.DeviceArray` is made.
+//! The base class of `spdl_rs.cuda.DeviceArray`.
 
 use pyo3::prelude::*;
 use pyo3::types::{PyString, PyTuple};
 
 use super::DeviceMemory;
 
-/// Where an array lies in the memory of a device, and what it is. Made without running Python, so that
-/// no signal is heard between a batch's being counted and a loop's having it.
+/// Device memory with the shape and data type of an array in it. Created without running Python code, so
+/// that no signal handler runs between the count of a batch and its delivery.
 #[pyclass(frozen, subclass, module = "spdl_rs._spdl_rs")]
 pub(crate) struct PlacedArray {
     #[pyo3(get, name = "_memory")]
@@ -15,7 +15,7 @@ pub(crate) struct PlacedArray {
     shape: Py<PyTuple>,
     #[pyo3(get, name = "_dtype")]
     dtype: Py<PyString>,
-    /// Bytes of the memory before it.
+    /// The byte offset of the array in the memory.
     #[pyo3(get, name = "_offset")]
     offset: usize,
 }

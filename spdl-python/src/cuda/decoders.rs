@@ -1,4 +1,4 @@
-//! What decodes on a device: made once, and used again.
+//! The decoders and kernels of a device, created once and reused.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,32 +10,32 @@ use spdl_cuda::video::VideoColor;
 use spdl_cuda::{NvDec, NvJpeg, Search};
 
 use super::device::CudaDevice;
-use super::jpegs::{Placement, decode_all};
-use super::lent::Lent;
+use super::driver_handle::DriverHandle;
+use super::jpegs::{ArrayParts, decode_all};
 use super::memory::DeviceMemory;
 use super::nv12::{Frames, convert};
 use crate::interop::error::to_exception;
 use crate::interop::wait::without_python;
 
-/// The decoders of a device, which are made when they are first needed.
+/// The decoders and kernels of a device, created on first use.
 pub(crate) struct Decoders {
     pub(super) device: spdl_cuda::CudaDevice,
     search: Search,
     kernels: Mutex<Option<Arc<ImageKernels>>>,
-    /// Those that nobody uses now. Each is for one thread at a time.
+    /// Idle decoders. Each serves one thread at a time.
     idle_jpegs: Mutex<Vec<NvJpeg>>,
     videos: Mutex<Option<NvDec>>,
 }
 
-/// The decoders of a device. Whoever has opened that keeps them.
+/// The decoders of a device. The opened device owns them.
 #[pyclass(frozen, module = "spdl_rs._spdl_rs")]
 pub(crate) struct DeviceDecoders {
-    decoders: Lent<Decoders>,
+    decoders: DriverHandle<Decoders>,
 }
 
 #[pymethods]
 impl DeviceDecoders {
-    /// NVIDIA's wheels are searched for in these folders.
+    /// `packages` are folders to search for NVIDIA's wheels.
     #[new]
     pub(super) fn new(device: &CudaDevice, packages: Vec<PathBuf>) -> Self {
         let decoders = Decoders {
@@ -45,11 +45,11 @@ impl DeviceDecoders {
             idle_jpegs: Mutex::default(),
             videos: Mutex::default(),
         };
-        DeviceDecoders { decoders: Lent::new(decoders) }
+        DeviceDecoders { decoders: DriverHandle::new(decoders) }
     }
 
-    /// Decodes JPEGs, each turned upright and resized to `size`, width and height; without one, all have the
-    /// same size. They are called by these names.
+    /// Decodes JPEGs, upright and resized to `size`, which is width and height. Without `size`, all must have
+    /// the same size. Errors contain the names.
     fn jpegs(
         &self,
         py: Python<'_>,
@@ -57,14 +57,14 @@ impl DeviceDecoders {
         names: Vec<String>,
         size: Option<(u32, u32)>,
         pix_fmt: &str,
-    ) -> PyResult<Placement> {
+    ) -> PyResult<ArrayParts> {
         decode_all(py, &self.decoders, &encoded, &names, size, pix_fmt)
     }
 
-    /// Makes colours of frames of NV12 behind what a stream was told so far. They begin `offset` bytes in the
-    /// memory; there are so many, of so many rows and columns. `color` are the code of the matrix, and whether
-    /// every code is used.
-    #[expect(clippy::too_many_arguments, reason = "one function of Python calls it")]
+    /// Converts NV12 frames to RGB or grey, after the work queued on a stream so far. The frames begin at the
+    /// byte `offset`. `frames` is their number, height and width; `color` is the code of the matrix, and
+    /// whether the range is full.
+    #[expect(clippy::too_many_arguments, reason = "called by one Python function")]
     fn nv12(
         &self,
         py: Python<'_>,
@@ -75,21 +75,21 @@ impl DeviceDecoders {
         color: (u8, bool),
         pix_fmt: &str,
         stream: i64,
-    ) -> PyResult<Placement> {
+    ) -> PyResult<ArrayParts> {
         let (count, height, width) = frames;
         let frames = Frames { offset, count, width, height, is_wide };
         let (matrix, full_range) = color;
         let color = VideoColor { primaries: 2, transfer: 2, matrix, full_range };
         let upload = memory.upload();
-        let made = without_python(py, || {
+        let converted = without_python(py, || {
             convert(&self.decoders, &upload, &frames, color, pix_fmt, stream)
         });
-        let (upload, shape) = made.map_err(|error| to_exception(py, &error))?;
+        let (upload, shape) = converted.map_err(|error| to_exception(py, &error))?;
         Ok((DeviceMemory::from(upload), shape))
     }
 
-    /// What became of videos so far: frames, damaged ones, videos that the device does not decode, and
-    /// decoders that were made, used again and set to another size.
+    /// Counts of frames, corrupt frames and unsupported videos, and of decoders created, reused and
+    /// reconfigured.
     fn video_statistics(&self, py: Python<'_>) -> PyResult<[u64; 6]> {
         let statistics = py.detach(|| self.decoders.videos().map(|videos| videos.statistics()));
         let statistics = statistics.map_err(|error| to_exception(py, &error))?;
@@ -105,7 +105,7 @@ impl DeviceDecoders {
 }
 
 impl DeviceDecoders {
-    pub(super) fn lent(&self) -> Lent<Decoders> {
+    pub(super) fn handle(&self) -> DriverHandle<Decoders> {
         self.decoders.clone()
     }
 }
@@ -116,35 +116,35 @@ impl Decoders {
         if let Some(kernels) = &*kernels {
             return Ok(Arc::clone(kernels));
         }
-        let made = Arc::new(ImageKernels::new(&self.device)?);
-        *kernels = Some(Arc::clone(&made));
-        Ok(made)
+        let loaded = Arc::new(ImageKernels::new(&self.device)?);
+        *kernels = Some(Arc::clone(&loaded));
+        Ok(loaded)
     }
 
-    /// Works with a decoder that nobody else uses. Where the work fails, the decoder is not used again.
+    /// Calls `work` with an idle decoder. If `work` fails, the decoder is dropped.
     pub(super) fn with_jpegs<T>(&self, work: impl FnOnce(&mut NvJpeg) -> Result<T>) -> Result<T> {
         let idle = locked(&self.idle_jpegs).pop();
         let mut jpegs = match idle {
             Some(idle) => idle,
             None => NvJpeg::new_with(&self.device, &self.search)?,
         };
-        let done = work(&mut jpegs)?;
+        let result = work(&mut jpegs)?;
         locked(&self.idle_jpegs).push(jpegs);
-        Ok(done)
+        Ok(result)
     }
 
-    /// The video decoders that all share.
+    /// The shared video decoders.
     pub(super) fn videos(&self) -> Result<NvDec> {
         let mut videos = locked(&self.videos);
         if let Some(videos) = &*videos {
             return Ok(videos.clone());
         }
-        let made = self.new_videos()?;
-        *videos = Some(made.clone());
-        Ok(made)
+        let created = self.new_videos()?;
+        *videos = Some(created.clone());
+        Ok(created)
     }
 
-    /// Video decoders of one's own.
+    /// Creates separate video decoders.
     pub(super) fn new_videos(&self) -> Result<NvDec> {
         NvDec::new_with(&self.device, &self.search)
     }

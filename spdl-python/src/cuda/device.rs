@@ -1,4 +1,4 @@
-//! A CUDA device, and what there is of CUDA.
+//! CUDA devices, and the status of CUDA.
 
 use std::path::PathBuf;
 
@@ -11,15 +11,15 @@ use spdl_cuda::{ChosenDevice, Search};
 
 use super::allocator::PythonAllocator;
 use super::decoders::DeviceDecoders;
-use super::lent::Lent;
+use super::driver_handle::DriverHandle;
 use super::memory::wait_until;
 use crate::interop::array::Array;
 use crate::interop::error::to_exception;
 
-/// An opened CUDA device. The last of what holds it lets go of it: batches do, too.
+/// An opened CUDA device. Batches keep it open, too.
 #[pyclass(frozen, module = "spdl_rs._spdl_rs")]
 pub(crate) struct CudaDevice {
-    device: Lent<spdl_cuda::CudaDevice>,
+    device: DriverHandle<spdl_cuda::CudaDevice>,
     decoders: PyOnceLock<Py<DeviceDecoders>>,
 }
 
@@ -29,22 +29,23 @@ impl CudaDevice {
     }
 
     pub(super) fn new(device: spdl_cuda::CudaDevice) -> Self {
-        CudaDevice { device: Lent::new(device), decoders: PyOnceLock::new() }
+        CudaDevice { device: DriverHandle::new(device), decoders: PyOnceLock::new() }
     }
 
-    pub(super) fn lent(&self) -> Lent<spdl_cuda::CudaDevice> {
+    pub(super) fn handle(&self) -> DriverHandle<spdl_cuda::CudaDevice> {
         self.device.clone()
     }
 }
 
-/// The name of a part, whether it is there, what it is, and what to do.
+/// The name of a part of CUDA, whether it is available, details, and a remedy.
 type Part = (String, bool, String, String);
 
 #[pymethods]
 impl CudaDevice {
-    /// The device that is asked for: `cpu`, `cuda`, `cuda:N` or `auto`. Nothing stands for the host; then
-    /// why `auto` fell back to it, and whether that is the first time in this process. Its memory is from
-    /// two functions, or from the driver.
+    /// Opens the requested device: `cpu`, `cuda`, `cuda:N` or `auto`. `None` is the host.
+    ///
+    /// Also returns the reason if `auto` fell back to the host, and whether this is the first fallback of the
+    /// process. `allocator` is a pair of functions; without it, the driver allocates memory.
     #[staticmethod]
     #[pyo3(signature = (request, packages, allocator=None))]
     fn choose(
@@ -64,7 +65,7 @@ impl CudaDevice {
         Ok((cuda.map(CudaDevice::new), reason, is_first))
     }
 
-    /// What there is of CUDA. Wheels of NVIDIA's are searched for in these folders.
+    /// The parts of CUDA. `packages` are folders to search for NVIDIA's wheels.
     #[staticmethod]
     fn status(py: Python<'_>, packages: Vec<PathBuf>) -> Vec<Part> {
         let status = py.detach(|| spdl_cuda::status(&search(packages)));
@@ -74,7 +75,7 @@ impl CudaDevice {
             .collect()
     }
 
-    /// How many devices there are.
+    /// The number of devices.
     #[staticmethod]
     fn count(py: Python<'_>) -> u32 {
         py.detach(|| spdl_cuda::device_count(&Search::default()))
@@ -86,25 +87,25 @@ impl CudaDevice {
         spdl_cuda::fallbacks()
     }
 
-    /// The number by which it was opened.
+    /// The number of the device.
     #[getter]
     fn ordinal(&self) -> u32 {
         self.device.ordinal()
     }
 
-    /// What its maker calls it.
+    /// The product name.
     fn name(&self, py: Python<'_>) -> PyResult<String> {
         let description = py.detach(|| self.device.description());
         description.map(|it| it.name).map_err(|error| to_exception(py, &error))
     }
 
-    /// What decodes on it. NVIDIA's wheels are searched for in these folders, at the first time.
+    /// The decoders of the device. The first call searches `packages` for NVIDIA's wheels.
     fn decoders(&self, py: Python<'_>, packages: Vec<PathBuf>) -> PyResult<Py<DeviceDecoders>> {
-        let made = || Py::new(py, DeviceDecoders::new(self, packages));
-        self.decoders.get_or_try_init(py, made).map(|decoders| decoders.clone_ref(py))
+        let create = || Py::new(py, DeviceDecoders::new(self, packages));
+        self.decoders.get_or_try_init(py, create).map(|decoders| decoders.clone_ref(py))
     }
 
-    /// So many bytes of the host's memory from which the device copies directly.
+    /// Allocates pinned host memory, as an array of bytes.
     fn pinned(&self, py: Python<'_>, nbytes: usize) -> PyResult<Array> {
         let array = py.detach(|| {
             let buffer = self.device.buffers().take(nbytes)?;
@@ -113,13 +114,13 @@ impl CudaDevice {
         array.map(Array::from).map_err(|error: Error| to_exception(py, &error))
     }
 
-    /// Waits until all is done that an event of somebody else's is behind.
+    /// Waits for an event of another library.
     fn wait_for_event(&self, py: Python<'_>, event: u64) -> PyResult<()> {
         let event = event_of_number(event).map_err(|error| to_exception(py, &error))?;
         wait_until(py, || self.device.is_complete(&event))
     }
 
-    /// What is lent now: bytes, and how often memory was allocated.
+    /// Statistics of the memory of the device.
     fn statistics<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let statistics = py.detach(|| self.device.statistics());
         let dict = PyDict::new(py);

@@ -1,4 +1,4 @@
-//! JPEGs to one array on a device, all at once.
+//! Batches of JPEGs to one array on a device.
 
 use std::sync::Arc;
 
@@ -19,10 +19,10 @@ use crate::interop::error::to_exception;
 use crate::interop::wait::without_python;
 use crate::operators::bytes_with_message;
 
-/// Memory of a device, and the shape of the array in it.
-pub(super) type Placement = (DeviceMemory, Vec<usize>);
+/// Device memory, and the shape of the array in it.
+pub(super) type ArrayParts = (DeviceMemory, Vec<usize>);
 
-/// Decodes JPEGs; they are called by these names.
+/// Decodes JPEGs. Errors contain the names.
 pub(super) fn decode_all(
     py: Python<'_>,
     decoders: &Decoders,
@@ -30,9 +30,9 @@ pub(super) fn decode_all(
     names: &[String],
     size: Option<(u32, u32)>,
     pix_fmt: &str,
-) -> PyResult<Placement> {
-    const WANTED: &str = "a JPEG is given as a path, or as the bytes of a file";
-    let encoded = encoded.iter().map(|data| bytes_with_message(data, WANTED));
+) -> PyResult<ArrayParts> {
+    const EXPECTED: &str = "a JPEG must be a path or bytes";
+    let encoded = encoded.iter().map(|data| bytes_with_message(data, EXPECTED));
     let encoded: Vec<Bytes> = encoded.collect::<PyResult<_>>()?;
     let decoded = without_python(py, || decode(decoders, &encoded, names, size, pix_fmt));
     let (upload, shape) = decoded.map_err(|error| to_exception(py, &error))?;
@@ -49,7 +49,6 @@ fn decode(
     let name = |at: usize| names.get(at).map_or("image", String::as_str);
     let size = match size {
         Some(size) => size,
-        // Before anything is decoded.
         None => common_size(encoded, names)?,
     };
     let format = format_of(pix_fmt, size)?;
@@ -60,9 +59,12 @@ fn decode(
     for (at, image) in images.into_iter().enumerate() {
         let (offset, header) = match image {
             DecodedJpeg::Decoded { offset, header, .. } => (offset, header),
-            DecodedJpeg::Unsupported(header) => return Err(refused(&header).with_key(name(at))),
+            DecodedJpeg::Unsupported(header) => return Err(unsupported(&header).with_key(name(at))),
             DecodedJpeg::Failed(error) => return Err(error.with_key(name(at))),
-            _ => return Err(Error::new(ErrorKind::Internal, "no answer").with_key(name(at))),
+            _ => {
+                let message = "unexpected outcome of decoding a JPEG";
+                return Err(Error::new(ErrorKind::Internal, message).with_key(name(at)));
+            }
         };
         let plan = ResizePlan::whole(header.size, header.orientation, format.size);
         let address = (spdl_core::memory::DeviceMemory::address(&*memory) + offset) as u64;
@@ -74,7 +76,10 @@ fn decode(
     Ok((kernels.launch(batch)?, shape))
 }
 
-/// The size that all of them have.
+/// The size of all images.
+///
+/// # Errors
+/// `InvalidArgument` if the sizes differ, or there are no images.
 fn common_size(encoded: &[Bytes], names: &[String]) -> Result<(u32, u32)> {
     let mut first: Option<Size> = None;
     for (bytes, name) in encoded.iter().zip(names) {
@@ -83,9 +88,8 @@ fn common_size(encoded: &[Bytes], names: &[String]) -> Result<(u32, u32)> {
         match first {
             Some(before) if before != size => {
                 let message = format!(
-                    "it has {} x {} pixels, and those before it {} x {}: images of several sizes become one \
-                     array with scale_width and scale_height",
-                    size.width, size.height, before.width, before.height
+                    "image size {size} differs from {before} of the images before it; set scale_width and \
+                     scale_height"
                 );
                 let error = Error::new(ErrorKind::InvalidArgument, message);
                 return Err(error.with_key(name.as_str()));
@@ -95,20 +99,19 @@ fn common_size(encoded: &[Bytes], names: &[String]) -> Result<(u32, u32)> {
         }
     }
     let size = first.map(|size| (size.width, size.height));
-    size.ok_or_else(|| Error::new(ErrorKind::InvalidArgument, "there are no images"))
+    size.ok_or_else(|| Error::new(ErrorKind::InvalidArgument, "no images"))
 }
 
-/// Why a sound JPEG is not decoded on a device.
-fn refused(header: &JpegHeader) -> Error {
+/// The error for a valid JPEG that nvJPEG does not support.
+fn unsupported(header: &JpegHeader) -> Error {
     let what = match header.color() {
-        _ if header.precision != 8 => format!("it has {} bits a sample", header.precision),
-        Some(JpegColor::Rgb) => "its planes are red, green and blue".to_owned(),
-        Some(JpegColor::Cmyk | JpegColor::Ycck) => {
-            "its colours are those of a printer (CMYK)".to_owned()
-        }
-        _ => "it is coded as few are".to_owned(),
+        _ if header.precision != 8 => format!("sample precision of {} bits", header.precision),
+        Some(JpegColor::Rgb) => "colour space RGB".to_owned(),
+        Some(JpegColor::Cmyk | JpegColor::Ycck) => "colour space CMYK".to_owned(),
+        _ => "coding process".to_owned(),
     };
-    let message =
-        format!("the device does not decode this JPEG: {what}; DecodeImage decodes it on the host");
+    let message = format!(
+        "cannot decode this JPEG on the device: unsupported {what}; decode it on the host with DecodeImage"
+    );
     Error::new(ErrorKind::Unsupported, message)
 }

@@ -1,4 +1,4 @@
-//! Memory of a device, as it is handed to other libraries.
+//! Device memory, and its exchange with other libraries.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,37 +14,36 @@ use spdl_cuda::python::{
 };
 
 use super::device::CudaDevice;
-use super::lent::Lent;
+use super::driver_handle::DriverHandle;
 use crate::interop::array::Array;
 use crate::interop::error::to_exception;
 use crate::interop::wait::{SIGNAL_CHECK_INTERVAL, without_python};
 
-/// How long the first look at a copy that is not done waits for it.
-const SHORTEST_WAIT: Duration = Duration::from_micros(20);
-/// The longest.
-const LONGEST_WAIT: Duration = Duration::from_millis(1);
+/// The first and the maximum interval between queries of a copy in flight.
+const MIN_INTERVAL: Duration = Duration::from_micros(20);
+const MAX_INTERVAL: Duration = Duration::from_millis(1);
 
-/// Bytes on a device, or on their way there.
+/// Bytes on a device. Their upload may be in flight.
 #[pyclass(frozen, module = "spdl_rs._spdl_rs")]
 pub(crate) struct DeviceMemory {
-    upload: Lent<Upload>,
+    upload: DriverHandle<Upload>,
 }
 
 impl From<Upload> for DeviceMemory {
     fn from(upload: Upload) -> Self {
-        DeviceMemory { upload: Lent::new(upload) }
+        DeviceMemory { upload: DriverHandle::new(upload) }
     }
 }
 
 #[pymethods]
 impl DeviceMemory {
-    /// How many bytes.
+    /// The number of bytes.
     #[getter]
     fn nbytes(&self) -> usize {
         self.upload.memory.len()
     }
 
-    /// Where they are on the device.
+    /// The address on the device.
     #[getter]
     fn address(&self) -> usize {
         self.upload.memory.address()
@@ -59,48 +58,49 @@ impl DeviceMemory {
         }
     }
 
-    /// Whether they are of this device: each allocator, and each opening of a device, has memory of its own.
+    /// Whether the memory belongs to this opened device and its allocator.
     fn is_of(&self, py: Python<'_>, device: &CudaDevice) -> PyResult<bool> {
         let memory = self.cuda().map_err(|error| to_exception(py, &error))?;
         Ok(is_memory_of(memory, device.device()))
     }
 
-    /// The device that they are of, whoever has let go of it since.
+    /// The device of the memory, even if its other owners are gone.
     fn device(&self, py: Python<'_>) -> PyResult<CudaDevice> {
         let memory = self.cuda().map_err(|error| to_exception(py, &error))?;
         Ok(CudaDevice::new(device_of(memory)))
     }
 
-    /// Whether they are there, without waiting.
+    /// Whether the upload is complete, without waiting.
     fn is_ready(&self, py: Python<'_>) -> PyResult<bool> {
         py.detach(|| self.upload.ready.is_done()).map_err(|error| to_exception(py, &error))
     }
 
-    /// Waits until they are.
+    /// Waits until the upload is complete.
     fn wait(&self, py: Python<'_>) -> PyResult<()> {
         wait_until(py, || self.upload.ready.is_done())
     }
 
-    /// Lets a stream, a number of the array API, wait until they are, and remembers that it uses them.
+    /// Makes a stream wait for the upload, and records that it uses the memory. Streams are numbered as in the
+    /// array API standard.
     #[pyo3(signature = (stream))]
     fn wait_on(&self, py: Python<'_>, stream: Option<i64>) -> PyResult<()> {
-        let told = py.detach(|| match stream_of_array_api(stream)? {
+        let result = py.detach(|| match stream_of_array_api(stream)? {
             Some(stream) => self.cuda()?.wait_on(&stream),
-            // Nobody is to wait; but what the default stream and those behind it still do is waited
-            // for before the bytes are overwritten.
+            // No stream waits. Reuse of the memory waits for the default stream, which blocking streams
+            // synchronise with.
             None => self.record(None),
         });
-        told.map_err(|error| to_exception(py, &error))
+        result.map_err(|error| to_exception(py, &error))
     }
 
-    /// Remembers that a stream uses them.
+    /// Records that a stream uses the memory.
     #[pyo3(signature = (stream))]
     fn record_stream(&self, py: Python<'_>, stream: Option<i64>) -> PyResult<()> {
         self.record(stream).map_err(|error| to_exception(py, &error))
     }
 
-    /// So many bytes from `offset` on, on the host, behind what a stream was told so far, and behind an
-    /// event.
+    /// Copies `nbytes` bytes from `offset` on to the host, after the work queued on a stream so far and after
+    /// an event.
     #[pyo3(signature = (offset, nbytes, stream, event=None))]
     fn download(
         &self,
@@ -110,26 +110,26 @@ impl DeviceMemory {
         stream: Option<i64>,
         event: Option<u64>,
     ) -> PyResult<Array> {
-        let fault = |error: Error| to_exception(py, &error);
-        let begun = py.detach(|| {
+        let exception = |error: Error| to_exception(py, &error);
+        let started = py.detach(|| {
             let after = stream_of_array_api(stream)?;
             let event = event.map(event_of_number).transpose()?;
             self.cuda()?.download_part(offset, nbytes, after.as_ref(), event.as_ref())
         });
-        let download = begun.map_err(fault)?;
+        let download = started.map_err(exception)?;
         wait_until(py, || download.is_done())?;
         let array = py.detach(|| {
             let buffer = download.wait()?;
             let bytes = buffer.len();
             spdl_core::Array::new(DType::U8, vec![bytes], buffer)
         });
-        array.map(Array::from).map_err(fault)
+        array.map(Array::from).map_err(exception)
     }
 
-    /// A capsule of DLPack with the array that begins `offset` bytes in.
+    /// A DLPack capsule with the array that begins at the byte `offset`.
     ///
-    /// Whoever takes the array out of it gives it back from any thread, with or without the GIL. Where
-    /// nobody does, the capsule gives it back itself.
+    /// The consumer may call the deleter on any thread, with or without the GIL. An unused capsule calls the
+    /// deleter itself.
     fn dlpack<'py>(
         &self,
         py: Python<'py>,
@@ -147,18 +147,16 @@ impl DeviceMemory {
 }
 
 impl DeviceMemory {
-    pub(super) fn upload(&self) -> Lent<Upload> {
+    pub(super) fn upload(&self) -> DriverHandle<Upload> {
         self.upload.clone()
     }
 
     fn cuda(&self) -> Result<&CudaMemory> {
-        cuda_memory(&self.upload).ok_or_else(|| {
-            Error::new(ErrorKind::Internal, "memory that is said to be a device's is the host's")
-        })
+        cuda_memory(&self.upload)
+            .ok_or_else(|| Error::new(ErrorKind::Internal, "the memory is not in CUDA memory"))
     }
 
     fn record(&self, stream: Option<i64>) -> Result<()> {
-        // Of no stream in particular, it is the default one.
         if let Some(stream) = stream_of_array_api(stream)? {
             self.cuda()?.record_stream(&stream);
         }
@@ -166,25 +164,25 @@ impl DeviceMemory {
     }
 }
 
-/// Asks again and again, with the GIL free, and hears Ctrl-C.
+/// Polls without the GIL until `is_done`, and handles signals such as Ctrl-C.
 pub(super) fn wait_until(
     py: Python<'_>,
     is_done: impl Fn() -> Result<bool> + Sync,
 ) -> PyResult<()> {
     loop {
-        let asked = without_python(py, || {
-            let (mut waited, mut pause) = (Duration::ZERO, SHORTEST_WAIT);
+        let result = without_python(py, || {
+            let (mut waited, mut interval) = (Duration::ZERO, MIN_INTERVAL);
             while waited < SIGNAL_CHECK_INTERVAL {
                 match is_done() {
-                    Ok(false) => std::thread::sleep(pause),
-                    ended => return ended,
+                    Ok(false) => std::thread::sleep(interval),
+                    result => return result,
                 }
-                waited += pause;
-                pause = LONGEST_WAIT.min(pause * 2);
+                waited += interval;
+                interval = MAX_INTERVAL.min(interval * 2);
             }
             Ok(false)
         });
-        match asked {
+        match result {
             Ok(true) => return Ok(()),
             Ok(false) => py.check_signals()?,
             Err(error) => return Err(to_exception(py, &error)),

@@ -1,4 +1,4 @@
-//! Frames of NV12 that lie in an array become colours.
+//! Conversion of NV12 frames in an array to RGB or grey.
 
 use spdl_core::memory::Upload;
 use spdl_core::{Error, ErrorKind, Result};
@@ -11,19 +11,20 @@ use spdl_media::{Orientation, Size};
 use super::decoders::Decoders;
 use super::pixels::{format_of, matrix_of, shape_of};
 
-/// Frames that lie one behind the other, luma above Cb and Cr.
+/// Contiguous frames, each with a luma plane followed by interleaved Cb and Cr.
 pub(super) struct Frames {
-    /// Where the first begins in its memory.
+    /// The byte offset of the first frame.
     pub(super) offset: usize,
     pub(super) count: usize,
     pub(super) width: u32,
     pub(super) height: u32,
-    /// Whether a sample has two bytes, with its bits at the top. It is taken as one of 16 bits: of fewer bits
-    /// it is worth the same in limited range, and a little less in full range, where their white is lower.
+    /// Whether samples have 2 bytes, with the value in the most significant bits. They are converted as
+    /// samples of 16 bits. For fewer bits, the result is the same in limited range, and slightly darker in full
+    /// range.
     pub(super) is_wide: bool,
 }
 
-/// Makes colours of frames, behind what a stream was told so far.
+/// Converts frames, after the work queued on a stream so far.
 pub(super) fn convert(
     decoders: &Decoders,
     upload: &Upload,
@@ -44,7 +45,7 @@ pub(super) fn convert(
         let begin = at.checked_mul(luma / 2 * 3).and_then(|at| start?.checked_add(at));
         let address = begin.ok_or_else(|| {
             let message =
-                format!("{count} frames of {width} x {height} pixels do not lie in memory");
+                format!("{count} frames of {width}x{height} pixels exceed the address space");
             Error::new(ErrorKind::InvalidArgument, message)
         })?;
         let planes =
@@ -56,6 +57,6 @@ pub(super) fn convert(
     let samples = format_of(pix_fmt, (width, height))?;
     let kernels = decoders.kernels()?;
     let after = stream_of_array_api(Some(stream))?;
-    let made = samples_of(&decoders.device, &kernels, upload, &images, &samples, after.as_ref())?;
-    Ok((made, shape_of(count, &samples)))
+    let array = samples_of(&decoders.device, &kernels, upload, &images, &samples, after.as_ref())?;
+    Ok((array, shape_of(count, &samples)))
 }

@@ -1,4 +1,4 @@
-//! What SPDL calls the formats of pixels, and matrices of colours.
+//! Pixel formats and colour matrices by their names in SPDL.
 
 use spdl_core::{Error, ErrorKind, Result};
 use spdl_cuda::pixels::{ColorMatrix, ColorRange, ColorStandard};
@@ -6,15 +6,16 @@ use spdl_cuda::video::VideoColor;
 use spdl_media::transform::TensorSpec;
 use spdl_media::{Layout, SampleColor, Size};
 
-/// From how many rows on a video that does not say so has the colours of high definition.
+/// The number of rows from which a video with an unspecified matrix is BT.709.
 const HIGH_DEFINITION: u32 = 720;
-/// A video says that its matrix is not known.
-const UNKNOWN_MATRIX: u8 = 2;
+/// The code "unspecified" of `matrix_coefficients` (ITU-T H.273).
+const UNSPECIFIED: u8 = 2;
 
-/// Bytes of so many columns and rows: `rgb` and `bgr` are planes, `rgbi` and `bgri` pixels, `y` is grey.
+/// Samples of bytes with this width and height: planar `rgb` and `bgr`, interleaved `rgbi` and `bgri`, grey
+/// `y`.
 ///
 /// # Errors
-/// `InvalidArgument` for another one.
+/// `InvalidArgument` for other names.
 pub(super) fn format_of(pix_fmt: &str, (width, height): (u32, u32)) -> Result<TensorSpec> {
     let (layout, color) = match pix_fmt {
         "rgb" => (Layout::Nchw, SampleColor::Rgb),
@@ -23,7 +24,8 @@ pub(super) fn format_of(pix_fmt: &str, (width, height): (u32, u32)) -> Result<Te
         "bgri" => (Layout::Nhwc, SampleColor::Bgr),
         "y" => (Layout::Nchw, SampleColor::Grey),
         other => {
-            let message = format!("there is no format of pixels called {other:?}");
+            let message =
+                format!("unknown pixel format {other:?}: expected rgb, bgr, rgbi, bgri or y");
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         }
     };
@@ -32,19 +34,19 @@ pub(super) fn format_of(pix_fmt: &str, (width, height): (u32, u32)) -> Result<Te
     Ok(format)
 }
 
-/// The shape of a batch of so many samples.
+/// The shape of a batch of `len` samples.
 pub(super) fn shape_of(len: usize, format: &TensorSpec) -> Vec<usize> {
     [&[len][..], &format.shape()].concat()
 }
 
-/// The matrix of a video of so many rows. Where it says none, that of its definition.
+/// The colour matrix of a video with `rows` rows. If unspecified, BT.709 from 720 rows on, else BT.601.
 ///
 /// # Errors
-/// `Unsupported` where there is none of this kind.
+/// As for [`ColorStandard::of_video`] and [`ColorMatrix::new`].
 pub(super) fn matrix_of(color: VideoColor, rows: u32, bits: u32) -> Result<ColorMatrix> {
     let standard = match color.matrix {
-        UNKNOWN_MATRIX if rows >= HIGH_DEFINITION => ColorStandard::BT709,
-        UNKNOWN_MATRIX => ColorStandard::BT601,
+        UNSPECIFIED if rows >= HIGH_DEFINITION => ColorStandard::BT709,
+        UNSPECIFIED => ColorStandard::BT601,
         matrix => ColorStandard::of_video(matrix)?,
     };
     let range = if color.full_range { ColorRange::Full } else { ColorRange::Limited };

@@ -1,4 +1,4 @@
-//! What is on its way from arrays of Python to a device.
+//! Pinned buffers between NumPy arrays and a device.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -9,16 +9,16 @@ use spdl_core::Device;
 use spdl_core::memory::HostBuffer;
 
 use super::device::CudaDevice;
-use super::lent::Lent;
+use super::driver_handle::DriverHandle;
 use super::memory::DeviceMemory;
 use crate::interop::array::type_string;
 use crate::interop::error::to_exception;
 
-/// Pinned bytes that NumPy writes, before they are sent. Nobody may hold a view of them by then.
+/// A pinned buffer that NumPy writes before its upload. No view of it may exist during the upload.
 #[pyclass(frozen, module = "spdl_rs._spdl_rs")]
 pub(crate) struct Staging {
-    device: Lent<spdl_cuda::CudaDevice>,
-    /// `None` once it is sent.
+    device: DriverHandle<spdl_cuda::CudaDevice>,
+    /// `None` after the upload has started.
     buffer: Mutex<Option<HostBuffer>>,
     address: usize,
     nbytes: usize,
@@ -28,19 +28,19 @@ pub(crate) struct Staging {
 impl Staging {
     #[new]
     fn new(py: Python<'_>, device: &CudaDevice, nbytes: usize) -> PyResult<Self> {
-        let device = device.lent();
+        let device = device.handle();
         let taken = py.detach(|| device.host_buffer(nbytes));
         let mut buffer = taken.map_err(|error| to_exception(py, &error))?;
         let address = buffer.as_mut_ptr().expose_provenance();
         Ok(Staging { device, buffer: Mutex::new(Some(buffer)), address, nbytes })
     }
 
-    /// The array interface, version 3, of its bytes. They are not its own any more once they are sent.
+    /// The array interface, version 3. Raises `RuntimeError` after the upload has started.
     #[getter]
     fn __array_interface__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         const READ_ONLY: bool = false;
         if self.buffer().is_none() {
-            return Err(sent_before());
+            return Err(already_uploaded());
         }
         let interface = PyDict::new(py);
         interface.set_item("version", 3)?;
@@ -50,9 +50,9 @@ impl Staging {
         Ok(interface)
     }
 
-    /// Starts the copy, and returns at once. This is empty then.
+    /// Starts the upload without waiting, and takes the buffer.
     fn upload(&self, py: Python<'_>) -> PyResult<DeviceMemory> {
-        let buffer = self.buffer().take().ok_or_else(sent_before)?;
+        let buffer = self.buffer().take().ok_or_else(already_uploaded)?;
         let upload = py.detach(|| self.device.upload(buffer));
         upload.map(DeviceMemory::from).map_err(|error| to_exception(py, &error))
     }
@@ -64,6 +64,6 @@ impl Staging {
     }
 }
 
-fn sent_before() -> PyErr {
-    PyRuntimeError::new_err("its bytes were sent to the device before, and are no longer its own")
+fn already_uploaded() -> PyErr {
+    PyRuntimeError::new_err("the staging buffer was already uploaded")
 }

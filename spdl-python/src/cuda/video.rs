@@ -1,4 +1,4 @@
-//! Packets of a video to frames on a device.
+//! Videos to arrays of frames on a device.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,17 +14,17 @@ use spdl_cuda::video::{AccessUnits, FrameCrop, IvfFile, VideoCodec, VideoFrame, 
 use spdl_media::{Rect, Size};
 
 use super::decoders::{Decoders, DeviceDecoders};
-use super::lent::Lent;
+use super::driver_handle::DriverHandle;
 use super::memory::DeviceMemory;
 use super::pixels::{format_of, matrix_of, shape_of};
 use crate::interop::error::to_exception;
 use crate::interop::wait::without_python;
 use crate::operators::bytes_with_message;
 
-/// How an IVF file begins.
+/// The signature of IVF files.
 const IVF: &[u8] = b"DKIF";
 
-/// The codecs by what SPDL, and FFmpeg, call them.
+/// Codecs by their names in SPDL and FFmpeg.
 const CODECS: [(&str, VideoCodec); 9] = [
     ("h264", VideoCodec::H264),
     ("hevc", VideoCodec::Hevc),
@@ -37,34 +37,34 @@ const CODECS: [(&str, VideoCodec); 9] = [
     ("mpeg4", VideoCodec::Mpeg4),
 ];
 
-/// A video that is decoded on a device. One thread at a time is at it.
+/// A video decoder. Calls from several threads are serialised.
 #[pyclass(frozen, module = "spdl_rs._spdl_rs")]
 pub(crate) struct VideoDecoder {
-    video: Lent<Mutex<Video>>,
+    video: DriverHandle<Mutex<Video>>,
     codec: VideoCodec,
-    decoders: Lent<Decoders>,
+    decoders: DriverHandle<Decoders>,
 }
 
 struct Video {
     stream: VideoStream,
     engine: NvDec,
-    /// Frames that nobody has taken yet.
+    /// Decoded frames that the caller has not received.
     frames: VecDeque<Result<VideoFrame>>,
 }
 
-/// What becomes of frames: `nv12`, or a format of pixels; columns and rows that are cut off at the left, the
-/// top, the right and the bottom; and width and height.
-type Wanted = (String, (u32, u32, u32, u32), Option<(u32, u32)>);
+/// The format of frames: `nv12` or a pixel format; the crop at the left, top, right and bottom; width and
+/// height, if frames are resized.
+type FrameFormat = (String, (u32, u32, u32, u32), Option<(u32, u32)>);
 
-/// Where a packet begins and ends, and its timestamp.
-type Place = (usize, usize, Option<i64>);
+/// The start and end of a packet in its file, and its timestamp.
+type PacketRange = (usize, usize, Option<i64>);
 
-/// An array of frames: its memory, its shape, and whether its elements have two bytes.
-type Taken = (DeviceMemory, Vec<usize>, bool);
+/// An array of frames: memory, shape, and whether elements have 2 bytes.
+type FrameArray = (DeviceMemory, Vec<usize>, bool);
 
 #[pymethods]
 impl VideoDecoder {
-    /// Begins a video. A decoder that waits to be used again is used, if there is one and if it may be.
+    /// Starts a video. If `use_cache`, an idle decoder may be reused.
     #[new]
     fn new(
         py: Python<'_>,
@@ -72,18 +72,18 @@ impl VideoDecoder {
         codec: &str,
         use_cache: bool,
     ) -> PyResult<Self> {
-        let decoders = decoders.lent();
-        let begun = py.detach(|| {
+        let decoders = decoders.handle();
+        let opened = py.detach(|| {
             let codec = codec_of(codec)?;
             let engine = if use_cache { decoders.videos()? } else { decoders.new_videos()? };
             let stream = engine.open(codec)?;
             Ok((codec, Mutex::new(Video { stream, engine, frames: VecDeque::new() })))
         });
-        let (codec, video) = begun.map_err(|error: Error| to_exception(py, &error))?;
-        Ok(VideoDecoder { video: Lent::new(video), codec, decoders })
+        let (codec, video) = opened.map_err(|error: Error| to_exception(py, &error))?;
+        Ok(VideoDecoder { video: DriverHandle::new(video), codec, decoders })
     }
 
-    /// The codec of an IVF file, as it is called here; nothing for other bytes.
+    /// The name of the codec of an IVF file; `None` for other bytes.
     #[staticmethod]
     fn codec_of_ivf(py: Python<'_>, data: &Bound<'_, PyAny>) -> PyResult<Option<&'static str>> {
         let data = video_bytes(data)?;
@@ -95,7 +95,7 @@ impl VideoDecoder {
         Ok(CODECS.iter().find(|(_, known)| *known == codec).map(|(name, _)| *name))
     }
 
-    /// Takes a packet; how many frames are there then.
+    /// Decodes a packet. Returns the number of available frames.
     fn push(
         &self,
         py: Python<'_>,
@@ -106,21 +106,20 @@ impl VideoDecoder {
         self.with_video(py, |video| video.push(&packet, timestamp))
     }
 
-    /// Where the packets of a stream with start codes, or of an IVF file, begin and end, and the timestamps
-    /// of those that have one.
-    fn cut(&self, py: Python<'_>, data: &Bound<'_, PyAny>) -> PyResult<Vec<Place>> {
+    /// The packets of a stream with start codes, or of an IVF file. Only the latter have timestamps.
+    fn cut(&self, py: Python<'_>, data: &Bound<'_, PyAny>) -> PyResult<Vec<PacketRange>> {
         let data = video_bytes(data)?;
-        let cut = py.detach(|| cut(&data, self.codec));
-        cut.map_err(|error| to_exception(py, &error))
+        let packets = py.detach(|| packet_ranges(&data, self.codec));
+        packets.map_err(|error| to_exception(py, &error))
     }
 
-    /// The video has ended: its last frames come. Another one may follow.
+    /// Ends the video and flushes its last frames. Returns the number of available frames. Another video may
+    /// follow.
     fn finish(&self, py: Python<'_>) -> PyResult<usize> {
         self.with_video(py, Video::finish)
     }
 
-    /// The video has ended, and nobody takes the frames that are left, nor those that the parser still holds.
-    /// What fails in that fails again with the next packet.
+    /// Ends the video and drops its remaining frames. Errors are ignored; they recur with the next packet.
     fn forget(&self, py: Python<'_>) -> PyResult<()> {
         self.with_video(py, |video| {
             let _ = video.finish();
@@ -129,8 +128,13 @@ impl VideoDecoder {
         })
     }
 
-    /// An array of the next frames, of so many at most; nothing where there are none.
-    fn take(&self, py: Python<'_>, most: usize, wanted: Wanted) -> PyResult<Option<Taken>> {
+    /// An array of at most `most` available frames; `None` if there are none.
+    fn take(
+        &self,
+        py: Python<'_>,
+        most: usize,
+        wanted: FrameFormat,
+    ) -> PyResult<Option<FrameArray>> {
         let decoders = self.decoders.clone();
         let taken = self.with_video(py, |video| {
             let Some(frames) = video.take(most)? else { return Ok(None) };
@@ -139,7 +143,7 @@ impl VideoDecoder {
             match (&*pix_fmt, size) {
                 ("nv12", None) => nv12(&video.engine, &frames, crop).map(Some),
                 ("nv12", Some(_)) => {
-                    let message = "frames of NV12 are not resized; those of pix_fmt=\"rgb\" are";
+                    let message = "cannot resize NV12 frames; use pix_fmt=\"rgb\"";
                     Err(Error::new(ErrorKind::Unsupported, message))
                 }
                 _ => rgb(&decoders, frames, &pix_fmt, crop, size).map(Some),
@@ -150,7 +154,7 @@ impl VideoDecoder {
 }
 
 impl VideoDecoder {
-    /// With the GIL free.
+    /// Calls `work` without the GIL.
     fn with_video<T: Send>(
         &self,
         py: Python<'_>,
@@ -166,19 +170,19 @@ impl VideoDecoder {
 impl Video {
     fn push(&mut self, packet: &Bytes, timestamp: Option<i64>) -> Result<usize> {
         let pushed = self.stream.push(packet, timestamp);
-        // Frames that were decoded before a failure are there.
+        // Frames decoded before a failure are available.
         let count = self.collect();
         pushed.map(|()| count)
     }
 
-    /// Its last frames come; how many are there then.
+    /// Flushes the last frames. Returns the number of available frames.
     fn finish(&mut self) -> Result<usize> {
         let finished = self.stream.finish();
         let count = self.collect();
         finished.map(|()| count)
     }
 
-    /// Takes what is decoded out of the stream, which holds few frames; how many there are.
+    /// Moves decoded frames out of the stream, which holds few. Returns the number of available frames.
     fn collect(&mut self) -> usize {
         while let Some(frame) = self.stream.next_frame() {
             self.frames.push_back(frame);
@@ -186,8 +190,8 @@ impl Video {
         self.frames.len()
     }
 
-    /// The next frames, as many as there are, up to `most`. A damaged one among them is an error; the others
-    /// stay where they are.
+    /// Removes up to `most` available frames. If one of them is corrupt, returns its error and keeps the
+    /// others.
     fn take(&mut self, most: usize) -> Result<Option<Vec<VideoFrame>>> {
         let count = most.min(self.frames.len());
         if let Some(at) = self.frames.iter().take(count).position(Result::is_err)
@@ -203,38 +207,39 @@ impl Video {
 fn video_bytes(data: &Bound<'_, PyAny>) -> PyResult<Bytes> {
     bytes_with_message(
         data,
-        "a video is given as bytes, or as packets, which are bytes or pairs of those and a timestamp",
+        "a video must be bytes, or packets, each bytes or a pair of bytes and timestamp",
     )
 }
 
-fn cut(data: &[u8], codec: VideoCodec) -> Result<Vec<Place>> {
-    let place = |packet: &[u8], timestamp: Option<i64>| {
-        // It is a part of the data.
+/// The packets of a stream with start codes, or of an IVF file.
+fn packet_ranges(data: &[u8], codec: VideoCodec) -> Result<Vec<PacketRange>> {
+    let range = |packet: &[u8], timestamp: Option<i64>| {
+        // The packet is a slice of the data.
         let start = packet.as_ptr().addr() - data.as_ptr().addr();
         (start, start + packet.len(), timestamp)
     };
     if !data.starts_with(IVF) {
-        return AccessUnits::new(data, codec)?.map(|packet| Ok(place(packet?, None))).collect();
+        return AccessUnits::new(data, codec)?.map(|packet| Ok(range(packet?, None))).collect();
     }
     let file = IvfFile::new(data)?;
     if file.codec() != codec {
         let message =
-            format!("the file is of {}, and the decoder was made for {codec}", file.codec());
+            format!("unexpected codec {} of an IVF file: the decoder is for {codec}", file.codec());
         return Err(Error::new(ErrorKind::InvalidArgument, message));
     }
-    file.map(|packet| packet.map(|packet| place(packet.data, Some(packet.timestamp)))).collect()
+    file.map(|packet| packet.map(|packet| range(packet.data, Some(packet.timestamp)))).collect()
 }
 
 fn codec_of(name: &str) -> Result<VideoCodec> {
     let known = CODECS.iter().find(|(known, _)| *known == name).map(|(_, codec)| *codec);
     known.ok_or_else(|| {
         let names = CODECS.map(|(name, _)| name).join(", ");
-        let message = format!("there is no codec called {name:?}; there are {names}");
+        let message = format!("unknown codec {name:?}: expected {names}");
         Error::new(ErrorKind::InvalidArgument, message)
     })
 }
 
-/// Frames as they were decoded.
+/// An array of frames in NV12 or P016, cropped.
 fn nv12(
     engine: &NvDec,
     frames: &[VideoFrame],
@@ -246,7 +251,7 @@ fn nv12(
     Ok((upload, shape, frames[0].format == PixelFormat::P016))
 }
 
-/// Frames in colours, cropped and resized.
+/// An array of frames in RGB or grey, cropped and resized.
 fn rgb(
     decoders: &Decoders,
     frames: Vec<VideoFrame>,
@@ -255,7 +260,7 @@ fn rgb(
     size: Option<(u32, u32)>,
 ) -> Result<(Upload, Vec<usize>, bool)> {
     let kernels = decoders.kernels()?;
-    let is_as_it_is = size.is_none();
+    let keeps_size = size.is_none();
     let size = match (size, frames.first()) {
         (Some(size), _) => size,
         (None, Some(first)) => crop.size((first.width, first.height))?,
@@ -265,10 +270,10 @@ fn rgb(
     let mut batch = kernels.batch(&format, frames.len())?;
     for frame in frames {
         let (width, height) = crop.size((frame.width, frame.height))?;
-        if is_as_it_is && (width, height) != size {
+        if keeps_size && (width, height) != size {
             let message = format!(
-                "frame {} has {width} x {height} pixels, and those before it {} x {}: frames of several \
-                 sizes become one array with scale_width and scale_height",
+                "size {width}x{height} of frame {} differs from {}x{} of the frames before it; set \
+                 scale_width and scale_height",
                 frame.number, size.0, size.1
             );
             return Err(Error::new(ErrorKind::InvalidArgument, message));
