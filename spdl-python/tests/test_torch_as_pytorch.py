@@ -1,4 +1,4 @@
-"""`spdl_rs.torch.DataLoader` beside PyTorch's own: the same arguments, the same batches."""
+"""`spdl_rs.torch.DataLoader` compared with PyTorch's: the same arguments give the same batches."""
 
 # promise of this file: PY1
 
@@ -32,7 +32,7 @@ class ManyAtOnce(Squares):
 
 
 class Counted(data.IterableDataset):
-    """Divides its numbers among workers, unevenly."""
+    """Divides its numbers unevenly among workers."""
 
     def __init__(self, length=23, has_length=True):
         self.length = length
@@ -42,7 +42,7 @@ class Counted(data.IterableDataset):
     def __iter__(self):
         info = data.get_worker_info()
         number, workers = (0, 1) if info is None else (info.id, info.num_workers)
-        # The first worker has twice as many as the others.
+        # The first worker has twice as many numbers as the others.
         for index in range(self.length):
             if index % (workers + 1) % workers == number:
                 yield index
@@ -54,7 +54,7 @@ class CountedWithLength(Counted):
 
 
 def plain(item):
-    """Values that can be compared."""
+    """Converts to values that can be compared."""
     if isinstance(item, torch.Tensor):
         return ("tensor", str(item.dtype), item.tolist())
     if isinstance(item, dict):
@@ -69,7 +69,7 @@ def epochs_of(loader, count=2):
 
 
 def both(make, seed=7):
-    """What a function of the loader's class gives for PyTorch's and for ours."""
+    """Returns the epochs of PyTorch's loader and of ours."""
     results = []
     for loader in (data.DataLoader, spdl_rs.torch.DataLoader):
         torch.manual_seed(seed)
@@ -121,7 +121,7 @@ def test_batches_are_those_of_pytorch(order, batches, workers):
     def make(loader_class):
         dataset = Squares()
         arguments = {**batches, **ORDERS[order](dataset)}
-        # Ours alone has workers here: PyTorch's batches do not depend on them.
+        # Only our loader has workers here: PyTorch's batches do not depend on them.
         ours = loader_class is spdl_rs.torch.DataLoader
         loader = loader_class(dataset, num_workers=workers if ours else 0, **arguments)
         return len(loader), epochs_of(loader)
@@ -144,7 +144,7 @@ def test_batches_are_those_of_pytorch_with_workers(shuffle, persistent):
 @pytest.mark.parametrize("workers", [0, 1, 2, 3])
 @pytest.mark.parametrize("batches", BATCHES, ids=str)
 @pytest.mark.parametrize("has_length", [False, True])
-def test_iterable_data_sets_are_divided_and_ordered_as_by_pytorch(workers, batches, has_length):
+def test_iterable_data_sets_are_divided_and_ordered_as_in_pytorch(workers, batches, has_length):
     def make(loader_class):
         loader = loader_class(Counted(has_length=has_length), num_workers=workers, **batches)
         try:
@@ -169,7 +169,7 @@ def test_random_numbers_drawn_between_batches_do_not_change():
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_sampler_is_iterated_by_the_caller_and_no_further_ahead(workers):
+def test_the_caller_iterates_the_sampler_as_far_ahead_as_in_pytorch(workers):
     def make(loader):
         drawn = []
 
@@ -192,7 +192,7 @@ def test_a_sampler_is_iterated_by_the_caller_and_no_further_ahead(workers):
     assert ours == theirs
 
 
-def test_a_batch_sampler_and_many_at_once():
+def test_a_batch_sampler_with_getitems():
     def make(loader):
         batches = [[0, 1], [5], [7, 8, 9]]
         by_name = {chr(97 + index): index for index in range(5)}
@@ -235,7 +235,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize("arguments", REFUSED, ids=str)
-def test_what_pytorch_refuses_is_refused_with_the_same_kind_of_error(arguments):
+def test_arguments_that_pytorch_rejects_raise_the_same_type_of_error(arguments):
     if "prefetch_factor" in arguments and torch.__version__.startswith("1."):
         pytest.skip("PyTorch 1 ignores prefetch_factor without workers")
     for loader in (data.DataLoader, spdl_rs.torch.DataLoader):
@@ -256,7 +256,7 @@ def test_what_pytorch_refuses_is_refused_with_the_same_kind_of_error(arguments):
     [{"shuffle": True}, {"sampler": [1]}, {"batch_sampler": [[1]]}, {"batch_size": 0}],
     ids=str,
 )
-def test_iterable_data_sets_have_no_order_to_choose(arguments):
+def test_iterable_data_sets_reject_arguments_for_the_order(arguments):
     for loader in (data.DataLoader, spdl_rs.torch.DataLoader):
         with pytest.raises(ValueError):
             loader(Counted(), **arguments)
@@ -275,7 +275,7 @@ class Fails(Squares):
 
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("error", [KeyError("six"), OSError(5, "bad disk"), IndexError("no")])
-def test_errors_come_with_their_type_at_their_place_and_the_rest_follows(error, workers):
+def test_errors_keep_type_and_position_and_later_batches_follow(error, workers):
     def make(loader):
         batches, got = iter(loader(Fails(error), batch_size=4, num_workers=workers)), []
         while True:
@@ -291,7 +291,7 @@ def test_errors_come_with_their_type_at_their_place_and_the_rest_follows(error, 
     assert ours[1] is type(error) and len(ours) == 6
 
 
-def test_collating_what_does_not_fit_raises_as_in_pytorch():
+def test_mismatched_samples_raise_as_in_pytorch():
     def make(loader):
         with pytest.raises(RuntimeError) as raised:
             list(loader([torch.zeros(1), torch.zeros(2)], batch_size=2))
@@ -301,14 +301,14 @@ def test_collating_what_does_not_fit_raises_as_in_pytorch():
     assert ours == theirs
 
 
-def test_attributes_are_there_and_fixed_as_in_pytorch():
+def test_attributes_exist_and_are_read_only_as_in_pytorch():
     names = (
         "batch_size", "batch_sampler", "sampler", "drop_last", "dataset", "persistent_workers",
         "num_workers", "pin_memory", "pin_memory_device", "timeout", "generator", "collate_fn",
         "prefetch_factor", "in_order", "multiprocessing_context", "worker_init_fn",
     )  # fmt: skip
 
-    # PyTorch 1 has no `in_order`.
+    # PyTorch 1 has no attribute `in_order`.
     example = data.DataLoader(Squares())
     names = [name for name in names if hasattr(example, name)]
 
@@ -328,7 +328,7 @@ def test_attributes_are_there_and_fixed_as_in_pytorch():
 
 
 @pytest.mark.parametrize("workers", [1, 3])
-def test_pytorchs_worker_info_knows_our_threads_however_it_was_imported(workers):
+def test_pytorchs_worker_info_works_in_our_threads_for_every_import(workers):
     from torch.utils.data import get_worker_info
 
     class Tells(data.Dataset):
@@ -349,7 +349,7 @@ def test_pytorchs_worker_info_knows_our_threads_however_it_was_imported(workers)
     assert len({info[2] for info in told}) == 1
     assert {(info[1], info[3]) for info in told} == {(workers, True)}
     assert get_worker_info() is None
-    # PyTorch's own workers still have theirs.
+    # PyTorch's workers still have PyTorch's own result.
     ids = data.DataLoader(IdsOfWorkers(), batch_size=None, num_workers=2)
     assert sorted(int(worker) for worker in ids) == [0, 1]
 
@@ -379,7 +379,7 @@ class Pinnable:
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_batches_are_pinned_by_workers_for_the_device_of_the_caller(monkeypatch, workers):
-    """With an accelerator that only says that it is there."""
+    """With a simulated accelerator."""
     device = threading.local()
     device.current = 3
     for module in {torch.cuda, getattr(torch, "accelerator", torch.cuda)}:
@@ -410,8 +410,8 @@ def test_pinning_happens_to_every_batch(monkeypatch):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_what_pytorch_imports_is_a_drop_in(workers):
-    """A training loop as it is written for PyTorch."""
+def test_a_pytorch_training_loop_runs_unchanged(workers):
+    """A training loop written for PyTorch."""
 
     def make(loader_class):
         model = torch.nn.Linear(1, 1)

@@ -1,4 +1,4 @@
-"""`spdl_rs.torch.DataLoader` without PyTorch: batches, threads, errors, ends."""
+"""`spdl_rs.torch.DataLoader` without PyTorch: batches, threads, errors, endings."""
 
 import _thread
 import copy
@@ -40,7 +40,7 @@ def lists(length, size):
 
 
 @pytest.mark.parametrize("workers", [0, 1, 3])
-def test_batches_come_in_the_order_of_the_indices(workers):
+def test_batches_have_the_order_of_the_indices(workers):
     assert list(loader(range(23), num_workers=workers)) == lists(23, 4)
     short = loader(range(23), num_workers=workers, drop_last=True)
     assert list(short) == lists(23, 4)[:-1] and len(short) == 5
@@ -54,19 +54,19 @@ def test_batches_come_in_the_order_of_the_indices(workers):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_none_is_a_sample_as_any_other(workers):
+def test_none_is_a_valid_sample(workers):
     assert list(DataLoader([None, 1, None], None, num_workers=workers)) == [None, 1, None]
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_each_iteration_is_an_epoch_and_several_may_be_under_way(workers):
+def test_each_iteration_is_an_epoch_and_several_may_overlap(workers):
     letters = loader(num_workers=workers)
     first, second = iter(letters), iter(letters)
     assert [next(first), next(second), next(first)] == [list("abcd"), list("abcd"), list("efgh")]
     assert len(list(first)) == 5 and len(list(second)) == 6 and len(list(letters)) == 7
 
 
-def test_iterables_are_divided_among_workers_which_take_turns():
+def test_workers_of_an_iterable_deliver_batches_in_turn():
     assert list(loader(Stream(7), 2)) == [[0, 1], [2, 3], [4, 5], [6]]
     assert list(loader(Stream(7), 2, num_workers=1)) == [[0, 1], [2, 3], [4, 5], [6]]
     assert list(loader(Stream(7), 2, num_workers=2)) == [[0, 2], [1, 3], [4, 6], [5]]
@@ -76,7 +76,7 @@ def test_iterables_are_divided_among_workers_which_take_turns():
         len(loader(Stream()))
 
 
-def test_several_workers_of_an_iterable_have_copies_and_may_change_them():
+def test_each_worker_of_an_iterable_has_a_copy_of_the_data_set():
     seen = []
 
     def begin(worker):
@@ -97,7 +97,7 @@ def test_several_workers_of_an_iterable_have_copies_and_may_change_them():
 
 
 @pytest.mark.parametrize("workers", [1, 4])
-def test_samples_are_made_by_so_many_threads_with_numbers(workers):
+def test_num_workers_threads_make_the_samples(workers):
     together = threading.Barrier(workers)
 
     def collate(samples):
@@ -123,7 +123,7 @@ def test_without_workers_the_caller_makes_samples():
 
 
 @pytest.mark.parametrize(("workers", "factor"), [(1, 1), (1, 3), (3, 2)])
-def test_no_more_batches_are_made_ahead_than_asked_for(workers, factor):
+def test_prefetch_factor_limits_the_prefetched_batches(workers, factor):
     made, drawn = [], []
 
     def indices():
@@ -151,7 +151,7 @@ def test_no_more_batches_are_made_ahead_than_asked_for(workers, factor):
         next(batches)
 
 
-def test_what_makes_batches_is_checked_with_pytorch_as_without(monkeypatch):
+def test_batch_size_and_drop_last_are_checked_with_and_without_pytorch(monkeypatch):
     class Unchecked:
         def __init__(self, sampler, batch_size, drop_last):
             self.batch_size = batch_size
@@ -169,7 +169,7 @@ def test_what_makes_batches_is_checked_with_pytorch_as_without(monkeypatch):
         assert _samplers.batch_sampler_of([1], 2, False).batch_size == 2
 
 
-def test_a_slow_batch_holds_up_no_other_if_the_order_is_free():
+def test_without_order_a_slow_batch_does_not_delay_others():
     others_are_done = threading.Event()
 
     def collate(samples):
@@ -198,7 +198,7 @@ def notes_of(error):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_what_a_sample_raises_comes_in_its_turn_with_traceback_and_index(workers):
+def test_an_exception_of_a_sample_keeps_order_traceback_and_index(workers):
     batches = iter(loader(Fails(), 2, num_workers=workers))
     assert [next(batches) for _ in range(3)] == [[0, 1], [2, 3], [4, 5]]
     with pytest.raises(KeyError, match="six") as raised:
@@ -213,7 +213,7 @@ def test_what_a_sample_raises_comes_in_its_turn_with_traceback_and_index(workers
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_the_end_of_an_iterator_inside_a_sample_is_no_end_of_the_epoch(workers):
+def test_stop_iteration_in_a_sample_does_not_end_the_epoch(workers):
     class Ends(Fails):
         def __getitem__(self, index):
             return next(iter([])) if index == 3 else index
@@ -226,7 +226,7 @@ def test_the_end_of_an_iterator_inside_a_sample_is_no_end_of_the_epoch(workers):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_what_collating_and_many_at_once_raise_names_the_indices(workers):
+def test_exceptions_of_collate_fn_and_getitems_name_the_indices(workers):
     def refuse(samples):
         raise ValueError("no")
 
@@ -244,7 +244,7 @@ def test_what_collating_and_many_at_once_raise_names_the_indices(workers):
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_what_an_iterable_raises_comes_in_its_turn(workers):
+def test_an_exception_of_an_iterable_keeps_its_order(workers):
     class Breaks:
         def __iter__(self):
             yield from range(4)
@@ -259,7 +259,7 @@ def test_what_an_iterable_raises_comes_in_its_turn(workers):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_what_a_sampler_raises_comes_behind_the_batches_before(workers):
+def test_an_exception_of_a_sampler_follows_the_batches_before_it(workers):
     class Sampler:
         def __iter__(self):
             yield from range(5)
@@ -287,7 +287,7 @@ def test_a_data_set_that_calls_exit_does_not_end_the_program(workers):
     assert next(batches) == [2]
 
 
-def test_a_batch_that_was_interrupted_was_not_given():
+def test_an_interrupted_batch_does_not_count_as_delivered():
     interrupts = [KeyboardInterrupt()]
 
     def collate(samples):
@@ -304,7 +304,7 @@ def test_a_batch_that_was_interrupted_was_not_given():
     assert list(batches) == [[1], [2], [3]]
 
 
-def test_a_batch_that_takes_too_long_is_an_error_of_both_kinds_and_may_be_waited_for_again():
+def test_a_timeout_is_an_error_of_both_types_and_next_may_be_called_again():
     go_on = threading.Event()
 
     def collate(samples):
@@ -322,7 +322,7 @@ def test_a_batch_that_takes_too_long_is_an_error_of_both_kinds_and_may_be_waited
 
 
 @pytest.mark.parametrize("dataset", [range(9), Stream(9)], ids=["map", "iterable"])
-def test_ctrl_c_ends_a_wait_and_what_was_given_is_known(dataset):
+def test_ctrl_c_ends_a_wait_and_the_state_is_exact(dataset):
     go_on = threading.Event()
 
     def collate(samples):
@@ -347,7 +347,7 @@ def test_ctrl_c_ends_a_wait_and_what_was_given_is_known(dataset):
 @pytest.mark.parametrize("dataset", [range(100), Stream(100)], ids=["map", "iterable"])
 @pytest.mark.parametrize("end", ["all", "break", "error", "forgotten"])
 def test_no_thread_is_left(dataset, end):
-    # The traceback of an exception holds the loader that it came from.
+    # The traceback of an exception keeps the loader alive.
     gc.collect()
     assert_no_threads()
     batches = iter(loader(dataset, 2, num_workers=3))
@@ -364,7 +364,7 @@ def test_no_thread_is_left(dataset, end):
     assert_no_threads()
 
 
-def test_the_data_set_is_let_go_with_the_loader():
+def test_the_data_set_is_freed_with_the_loader():
     class Numbers(list):
         pass
 
@@ -378,7 +378,7 @@ def test_the_data_set_is_let_go_with_the_loader():
     assert alive() is None
 
 
-def test_the_process_ends_with_an_epoch_under_way():
+def test_the_process_exits_within_an_epoch():
     code = (
         "import sys\n"
         "sys.modules['torch'] = None\n"
@@ -395,10 +395,10 @@ def test_the_process_ends_with_an_epoch_under_way():
         assert program.stdout is not None and program.stdout.readline() == "[0, 0]\n"
         began = time.monotonic()
         assert program.communicate(timeout=60) == ("", "") and program.returncode == 0
-    assert time.monotonic() - began < 9, "threads were waited for until patience ended"
+    assert time.monotonic() - began < 9, "the exit waited for threads until its timeout"
 
 
-def test_arguments_that_mean_nothing_with_threads_are_told_once(monkeypatch):
+def test_arguments_without_effect_warn_once(monkeypatch):
     monkeypatch.setattr(_arguments, "_warned", set())
     called = queue.SimpleQueue()
     arguments = {
@@ -422,10 +422,10 @@ def test_arguments_that_mean_nothing_with_threads_are_told_once(monkeypatch):
     calls = [called.get(timeout=20)]
     while not called.empty():
         calls.append(called.get())
-    assert sorted(calls) in ([0], [1], [0, 1]), "once for each thread that had work"
+    assert sorted(calls) in ([0], [1], [0, 1]), "once for each thread that made batches"
 
 
-def test_a_worker_that_cannot_begin_says_so_with_each_batch():
+def test_a_failing_worker_init_fn_raises_for_each_batch():
     def refuse(worker):
         raise PermissionError(f"worker {worker}")
 
@@ -438,7 +438,7 @@ def test_a_worker_that_cannot_begin_says_so_with_each_batch():
     assert list(batches) == []
 
 
-def test_it_can_be_copied_and_pickled():
+def test_a_loader_can_be_copied_and_pickled():
     letters = loader(num_workers=2)
     next(iter(letters))
     for again in [copy.copy(letters), pickle.loads(pickle.dumps(letters))]:
@@ -481,7 +481,7 @@ print("all")
 """
 
 
-def test_without_pytorch_what_needs_it_says_so():
+def test_features_that_require_pytorch_raise_without_it():
     ran = subprocess.run(
         [sys.executable, "-c", NO_PYTORCH], capture_output=True, text=True, timeout=60
     )
@@ -497,8 +497,8 @@ def test_the_examples_in_docstrings_run(name):
 
 
 @pytest.mark.parametrize("dataset", ["list(range(100))", "Endless()"])
-def test_a_process_ends_at_once_with_an_iterator_that_waits_for_tasks(dataset):
-    # Like PyTorch, it has finalizers from before this package, which Python calls behind ours.
+def test_a_process_exits_quickly_with_an_idle_iterator(dataset):
+    # Like PyTorch, the program has finalizers from before this package, which Python calls last.
     code = f"""
 import weakref
 class Early: pass

@@ -1,4 +1,4 @@
-"""`state_dict` and `load_state_dict` of `spdl_rs.torch.DataLoader`: the rest is the same rest."""
+"""`state_dict` and `load_state_dict` of `spdl_rs.torch.DataLoader`: identical remaining batches."""
 
 # promise of this file: PY2
 
@@ -24,7 +24,7 @@ def stored(state):
 
 
 def broken_off(make, at):
-    """The first batches of a loader, and a state."""
+    """Returns the first batches of a loader, and its state after them."""
     source = make()
     batches = iter(source)
     first = [next(batches) for _ in range(at)]
@@ -38,7 +38,7 @@ def resumed(make, state):
 
 
 class StatefulIterator:
-    """Counts what was skipped by being iterated again."""
+    """Counts the items that were skipped by a new iteration."""
 
     drawn = 0
 
@@ -68,7 +68,7 @@ class StreamWithState(Stream):
 
 
 class StatefulStream(Stream):
-    """The data set itself has the state."""
+    """A data set with its own state."""
 
     at = 0
 
@@ -86,7 +86,7 @@ class StatefulStream(Stream):
 
 
 class Shrinking:
-    """A sampler of the user's, which may have another length each time."""
+    """A custom sampler whose length may differ in each iteration."""
 
     def __init__(self, length):
         self.length = length
@@ -120,7 +120,7 @@ MAKERS = {
 
 @pytest.mark.parametrize("workers", [0, 1, 2])
 @pytest.mark.parametrize("kind", MAKERS)
-def test_wherever_an_epoch_is_broken_off_the_rest_is_the_same(kind, workers):
+def test_an_epoch_resumes_after_any_batch(kind, workers):
     def make():
         return MAKERS[kind](num_workers=workers)
 
@@ -130,7 +130,7 @@ def test_wherever_an_epoch_is_broken_off_the_rest_is_the_same(kind, workers):
         again = resumed(make, state)
         assert again.state_dict() == state
         assert first + list(again) == whole
-        assert list(again) == whole, "the next epoch is a whole one"
+        assert list(again) == whole, "the next epoch is complete"
 
 
 @pytest.mark.parametrize("kind", MAKERS)
@@ -163,7 +163,7 @@ def test_the_number_of_workers_may_change(kind):
 
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("kind", MAKERS)
-def test_the_state_of_an_epoch_at_its_end_is_followed_by_a_whole_one(kind, workers):
+def test_a_state_from_the_end_of_an_epoch_starts_the_next_epoch(kind, workers):
     def make():
         return MAKERS[kind](num_workers=workers)
 
@@ -174,14 +174,14 @@ def test_the_state_of_an_epoch_at_its_end_is_followed_by_a_whole_one(kind, worke
     assert list(resumed(make, state)) == whole
 
 
-def test_a_state_may_be_asked_for_before_behind_and_without_an_epoch():
+def test_a_state_is_available_before_after_and_without_an_epoch():
     whole = list(loader())
     source = loader(num_workers=2)
     assert list(resumed(loader, stored(source.state_dict()))) == whole
     for batch in source:
         if batch == whole[2]:
             break
-    # The loop is left, its iterator gone.
+    # The loop was left, and its iterator deleted.
     assert list(resumed(loader, source.state_dict())) == whole[3:]
     source.load_state_dict(source.state_dict())
     assert list(source) == whole[3:]
@@ -189,7 +189,7 @@ def test_a_state_may_be_asked_for_before_behind_and_without_an_epoch():
     assert source.state_dict()["_num_yielded"] == 0 and list(source) == whole
 
 
-def test_a_state_that_is_changed_or_used_later_is_no_part_of_the_loader():
+def test_a_state_is_independent_of_the_loader():
     source = loader(num_workers=1)
     batches = iter(source)
     next(batches)
@@ -201,7 +201,7 @@ def test_a_state_that_is_changed_or_used_later_is_no_part_of_the_loader():
     assert next(iter(again)) == [3, 4, 5]
 
 
-def test_batches_in_any_order_are_given_once_each():
+def test_unordered_batches_are_delivered_once_each():
     draw = random.Random(1)
 
     def make(seconds=None):
@@ -232,7 +232,7 @@ def test_a_stateful_iterator_is_not_iterated_again():
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_a_stateful_data_set_goes_on_by_itself(workers):
+def test_a_stateful_data_set_resumes_by_itself(workers):
     def make():
         return loader(StatefulStream(), num_workers=workers)
 
@@ -244,7 +244,7 @@ def test_a_stateful_data_set_goes_on_by_itself(workers):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_stateful_sampler_goes_on_with_the_order_of_its_state(workers):
+def test_a_stateful_sampler_resumes_in_the_order_of_its_state(workers):
     def make(seed=5):
         sampler = DistributedRandomSampler(23, rank=1, world_size=2)
         sampler.shuffle(seed)
@@ -253,7 +253,7 @@ def test_a_stateful_sampler_goes_on_with_the_order_of_its_state(workers):
     first, state = broken_off(make, 2)
     assert state["_index_sampler_state"]["position"] == 6
     assert first + list(resumed(lambda: make(seed=9), state)) == list(make())
-    # Behind the end, an order that is asked for is what comes.
+    # After the end, an order that is set decides the next epoch.
     source = make()
     list(source)
     again = make()
@@ -262,7 +262,7 @@ def test_a_stateful_sampler_goes_on_with_the_order_of_its_state(workers):
     assert list(again) == list(make(9)) != list(make())
 
 
-def test_batches_that_failed_count_as_given():
+def test_failed_batches_count_as_delivered():
     class Fails:
         def __len__(self):
             return 6
@@ -319,7 +319,7 @@ def test_a_state_of_another_loader_is_refused(other, said):
 
 
 class OfRank(Shrinking):
-    """As `torch.utils.data.DistributedSampler`."""
+    """Has the attributes of `torch.utils.data.DistributedSampler`."""
 
     def __init__(self, rank, num_replicas):
         super().__init__(6)
@@ -348,7 +348,7 @@ def test_a_state_of_another_rank_of_a_sampler_of_this_package_is_refused():
 
 
 class OfEpoch(OfRank):
-    """Has an order of its own in each epoch."""
+    """Has a different order in each epoch."""
 
     def __init__(self, seed=0, shuffle=True, drop_last=False):
         super().__init__(0, 2)
@@ -381,7 +381,7 @@ def test_a_state_of_a_sampler_with_other_settings_is_refused(other, said):
         resumed(lambda: of_epoch(3, **other), state)
 
 
-def test_a_state_amid_an_epoch_sets_the_samplers_epoch():
+def test_a_state_within_an_epoch_sets_the_samplers_epoch():
     first, state = broken_off(lambda: of_epoch(3), 1)
     whole = list(of_epoch(3))
     assert whole != list(of_epoch(0))
@@ -393,7 +393,7 @@ def test_a_state_amid_an_epoch_sets_the_samplers_epoch():
         assert list(again) == list(of_epoch(4))
 
 
-def test_a_state_is_of_the_epoch_that_was_begun_whatever_is_set_since():
+def test_a_state_has_the_started_epoch_even_if_another_is_set():
     source = of_epoch(3)
     first = next(iter(source))
     source.sampler.set_epoch(4)
@@ -401,7 +401,7 @@ def test_a_state_is_of_the_epoch_that_was_begun_whatever_is_set_since():
     assert [first, *again] == list(of_epoch(3))
 
 
-def test_another_epoch_that_is_set_amid_a_state_is_refused_until_it_is_set_right():
+def test_another_epoch_than_that_of_the_state_is_refused():
     first, state = broken_off(lambda: of_epoch(3), 1)
     again = resumed(lambda: of_epoch(3), state)
     again.sampler.set_epoch(0)
@@ -411,16 +411,16 @@ def test_another_epoch_that_is_set_amid_a_state_is_refused_until_it_is_set_right
     assert first + list(again) == list(of_epoch(3))
 
 
-def test_behind_the_end_of_an_epoch_the_next_may_be_set_before_and_after_the_state_is_loaded():
+def test_after_an_epoch_the_next_one_may_be_set_before_or_after_load_state_dict():
     source = of_epoch(3)
     list(source)
     state = stored(source.state_dict())
     again = resumed(lambda: of_epoch(0), state)
-    assert again.sampler.epoch == 3, "who sets none repeats the same one, as in an unbroken run"
+    assert again.sampler.epoch == 3, "without set_epoch the epoch repeats, as in an uninterrupted run"
     again.sampler.set_epoch(4)
     assert list(again) == list(of_epoch(4))
     assert list(resumed(lambda: of_epoch(4), state)) == list(of_epoch(4))
-    # Who has set the next one before the state was taken has that.
+    # An epoch that is set before the state is taken belongs to the state.
     source.sampler.set_epoch(7)
     assert list(resumed(lambda: of_epoch(0), source.state_dict())) == list(of_epoch(7))
 
@@ -443,7 +443,7 @@ def test_a_state_of_other_indices_is_refused_within_the_epoch(kind):
     source = make(range(20))
     list(source)
     again = resumed(lambda: make(reversed(range(20))), source.state_dict())
-    assert next(iter(again)) == [19, 18, 17], "the next epoch may have others"
+    assert next(iter(again)) == [19, 18, 17], "the next epoch may have other indices"
 
 
 def test_a_state_of_another_range_or_of_other_batches_is_refused_within_the_epoch():
@@ -458,7 +458,7 @@ def test_a_state_of_another_range_or_of_other_batches_is_refused_within_the_epoc
             iter(again)
 
 
-def test_indices_that_are_no_numbers_of_json_do_not_keep_a_state_from_being_used():
+def test_indices_that_json_does_not_support_can_be_resumed():
     class Odd:
         def __init__(self, number):
             self.number = number
@@ -474,13 +474,13 @@ def test_indices_that_are_no_numbers_of_json_do_not_keep_a_state_from_being_used
     assert first + list(resumed(make, state)) == [[0, 1], [2, 3], [4, 5]]
 
 
-def test_a_state_of_the_version_before_is_refused():
+def test_a_state_of_an_older_version_is_refused():
     _, state = broken_off(loader, 1)
     with pytest.raises(ValueError, match="version is 2 in the state and 3 here$"):
         loader().load_state_dict({**state, "version": 2})
 
 
-def test_a_sampler_of_the_users_may_change_its_length():
+def test_a_custom_sampler_may_change_its_length():
     _, state = broken_off(lambda: loader(sampler=Shrinking(6)), 1)
     again = resumed(lambda: loader(sampler=Shrinking(9)), state)
     assert list(again) == [[3, 4, 5], [6, 7, 8]]
@@ -586,7 +586,7 @@ def shuffled(torch, kind, **arguments):
 @pytest.mark.frameworks
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("kind", ["default", "generator", "weighted", "subset", "replacement"])
-def test_random_orders_go_on_in_this_epoch_and_the_next(kind, workers):
+def test_random_orders_resume_in_this_epoch_and_the_next(kind, workers):
     torch = pytest.importorskip("torch", reason="PyTorch is not installed: no random orders")
     draw = random.Random(f"{kind}{workers}")
 
@@ -599,8 +599,8 @@ def test_random_orders_go_on_in_this_epoch_and_the_next(kind, workers):
         epochs = [list(source) for _ in range(3)]
         assert epochs[0] != epochs[1]
 
-        # Broken off in the second epoch, in another loader and with PyTorch's own numbers as a
-        # checkpoint restores them.
+        # Interrupted in the second epoch. Resumed in another loader, with the state of PyTorch's
+        # default generator that a checkpoint restores.
         torch.manual_seed(seed)
         source = make()
         assert list(source) == epochs[0]
@@ -622,7 +622,7 @@ def test_random_orders_go_on_in_this_epoch_and_the_next(kind, workers):
 @pytest.mark.frameworks
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("kind", ["default", "generator"])
-def test_random_orders_go_on_behind_the_end_of_an_epoch(kind, workers):
+def test_random_orders_resume_after_the_end_of_an_epoch(kind, workers):
     torch = pytest.importorskip("torch", reason="PyTorch is not installed: no random orders")
 
     def make():
@@ -639,7 +639,7 @@ def test_random_orders_go_on_behind_the_end_of_an_epoch(kind, workers):
 
 
 @pytest.mark.frameworks
-def test_a_random_order_that_was_drawn_ahead_is_kept_without_workers():
+def test_a_prefetched_random_order_is_kept_without_workers():
     torch = pytest.importorskip("torch", reason="PyTorch is not installed: no random orders")
     torch.manual_seed(2)
     source = shuffled(torch, "default", num_workers=2)
@@ -651,7 +651,7 @@ def test_a_random_order_that_was_drawn_ahead_is_kept_without_workers():
 
 
 @pytest.mark.frameworks
-def test_an_order_of_which_nothing_was_drawn_is_drawn_as_any_other():
+def test_an_order_without_drawn_indices_is_drawn_normally():
     torch = pytest.importorskip("torch", reason="PyTorch is not installed: no random orders")
     torch.manual_seed(2)
     source = shuffled(torch, "default")
@@ -664,7 +664,7 @@ def test_an_order_of_which_nothing_was_drawn_is_drawn_as_any_other():
 
 
 @pytest.mark.frameworks
-def test_resuming_leaves_pytorchs_own_numbers_alone():
+def test_a_resume_does_not_change_pytorchs_default_generator():
     torch = pytest.importorskip("torch", reason="PyTorch is not installed: no random orders")
     torch.manual_seed(2)
     first, state = broken_off(lambda: loader(shuffle=True), 3)
@@ -677,8 +677,8 @@ def test_resuming_leaves_pytorchs_own_numbers_alone():
 
 
 @pytest.mark.frameworks
-def test_states_are_as_those_of_torchdata_in_use():
-    """The same program with both: save after some batches, go on in a new loader."""
+def test_states_are_used_like_those_of_torchdata():
+    """The same program with both: save after some batches, resume in a new loader."""
     pytest.importorskip("torch", reason="PyTorch is not installed")
     theirs = pytest.importorskip(
         "torchdata.stateful_dataloader",
@@ -704,7 +704,7 @@ def test_states_are_as_those_of_torchdata_in_use():
 
 
 class ForgetfulSampler:
-    """Cannot say where it is behind its third number, once."""
+    """`state_dict` fails once, after the third number."""
 
     def __init__(self):
         self.at, self.forgets = 0, True
@@ -726,11 +726,11 @@ class ForgetfulSampler:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_sampler_that_cannot_tell_its_state_takes_no_batch_out_of_the_loop(workers):
+def test_a_failing_state_dict_of_a_sampler_loses_no_batch(workers):
     source = loader(range(6), None, int, sampler=ForgetfulSampler(), num_workers=workers)
     batches = iter(source)
     assert [next(batches), next(batches)] == [0, 1]
-    # In its turn, and again: what would come next is left out.
+    # Raised in order and repeatedly: the next batch would be left out.
     for _ in range(2):
         with pytest.raises(OSError, match="forgotten"):
             next(batches)

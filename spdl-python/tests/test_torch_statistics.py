@@ -1,4 +1,4 @@
-"""What PyTorch-like loaders tell of their epochs."""
+"""Statistics of the PyTorch-like loaders."""
 
 import pickle
 import threading
@@ -38,14 +38,14 @@ def counts(loader):
     return {stage["name"]: stage["items"] for stage in loader.stats()["stages"]}
 
 
-def test_before_the_first_epoch_there_is_nothing_to_tell():
+def test_statistics_are_empty_before_the_first_epoch():
     loader = make(Slow())
     told = loader.stats()
     assert told["stages"] == [] and told["consumer"]["items"] == 0
     assert loader.diagnose() == told["diagnosis"]
 
 
-def test_batches_are_counted_while_they_are_made_and_afterwards():
+def test_batches_are_counted_during_and_after_an_epoch():
     loader = make(Slow(), num_workers=2)
     batches = iter(loader)
     next(batches)
@@ -61,14 +61,14 @@ def test_batches_are_counted_while_they_are_made_and_afterwards():
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_each_epoch_is_told_anew(workers):
+def test_each_epoch_has_separate_statistics(workers):
     loader = make(Slow(), num_workers=workers)
     for _ in range(2):
         list(loader)
         assert counts(loader)["fetch"] == 6
 
 
-def test_without_workers_the_loop_is_told_that_it_makes_its_batches_itself():
+def test_without_workers_the_diagnosis_names_num_workers():
     loader = make(Slow(0.002))
     for _ in loader:
         pass
@@ -83,7 +83,7 @@ def test_without_workers_the_loop_is_told_that_it_makes_its_batches_itself():
     assert loader.stats()["elapsed_s"] == elapsed
 
 
-def test_what_the_data_set_raises_is_counted_without_workers():
+def test_exceptions_of_the_data_set_are_counted_without_workers():
     class FailingDataset(Slow):
         def __getitem__(self, index):
             raise KeyError(index)
@@ -96,7 +96,7 @@ def test_what_the_data_set_raises_is_counted_without_workers():
 
 
 def telling(diagnosis, waited_s=0.0):
-    """What an epoch tells, but for what it says of itself, which depends on the machine."""
+    """Returns statistics of an epoch with a given diagnosis, which depends on the machine."""
     loader = make(Slow(), num_workers=2)
     list(loader)
     (tell,) = loader._worker_statistics
@@ -107,7 +107,7 @@ def telling(diagnosis, waited_s=0.0):
     return lambda: told
 
 
-def test_workers_that_limit_are_told_as_workers():
+def test_a_cpu_bottleneck_is_reported_as_that_of_the_workers():
     said = combine([telling('The CPU is the bottleneck: 2 threads, all in stage "{1}".')])
     assert said["diagnosis"].startswith(
         "The workers are the bottleneck: all 2 are busy 97 % of the time."
@@ -115,14 +115,14 @@ def test_workers_that_limit_are_told_as_workers():
     assert "num_workers" in said["diagnosis"]
 
 
-def test_what_else_is_said_names_stages_as_users_know_them():
+def test_other_diagnoses_have_plain_stage_names():
     said = combine([telling('Nothing is saturated; the busiest stage is "{1}", behind "{0}".')])
     assert (
         said["diagnosis"] == 'Nothing is saturated; the busiest stage is "fetch", behind "source".'
     )
 
 
-def test_of_several_workers_the_one_is_told_of_that_the_loop_waited_for():
+def test_the_diagnosis_is_that_of_the_slowest_worker():
     said = combine([telling("first", 0.1), telling("second", 0.3), telling("third", 0.2)])
     assert said["diagnosis"] == "second"
     assert said["consumer"]["waited_s"] == pytest.approx(0.6)
@@ -136,13 +136,13 @@ def test_a_slow_loop_finds_its_batches_ready():
     assert loader.stats()["data_readiness"] > 0.5
 
 
-def test_the_workers_of_an_iterable_data_set_are_told_as_one():
-    # Each worker iterates all of it.
+def test_the_statistics_of_workers_of_an_iterable_are_added():
+    # Each worker iterates the whole data set.
     loader = make(Numbers(), num_workers=3)
     assert len(list(loader)) == 9
     told = loader.stats()
     assert told["threads"] == 3 and told["stages"][1]["concurrency"] == 3
-    # And finds its end, more than once where it makes batches ahead.
+    # Each worker also finds the end, more than once if it prefetches.
     assert 12 <= counts(loader)["fetch"] <= 15
     loader = make(Numbers())
     list(loader)
@@ -158,7 +158,7 @@ def test_statistics_keep_no_epoch_running_and_are_not_pickled():
 
 
 @pytest.mark.parametrize("context", [None, "spawn"])
-def test_the_loader_of_spdl_tells_the_same(context):
+def test_get_pytorch_dataloader_has_the_same_statistics(context):
     loader = get_pytorch_dataloader(
         range(8), 2, collate_fn=sum, num_workers=2, multiprocessing_context=context
     )
@@ -170,7 +170,7 @@ def test_the_loader_of_spdl_tells_the_same(context):
     assert loader.diagnose() == loader.stats()["diagnosis"]
 
 
-def test_another_thread_may_ask_meanwhile():
+def test_another_thread_may_read_statistics():
     loader = make(Slow(0.002, items=40), num_workers=2)
     told = []
     asking = threading.Event()
@@ -208,7 +208,7 @@ def test_another_thread_may_ask_meanwhile():
         ),
     ],
 )
-def test_loaders_are_shown_as_what_they_load(make, words):
+def test_the_repr_of_a_loader_describes_data_and_batches(make, words):
     loader = make()
     assert repr(loader) == words
     before = loader._repr_html_()

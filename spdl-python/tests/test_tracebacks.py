@@ -1,4 +1,4 @@
-"""What users see of a failure: frames of theirs, and not how the pipeline got there."""
+"""Tracebacks of failures show the user's frames, not those of the pipeline."""
 
 import contextlib
 import functools
@@ -82,7 +82,7 @@ HOOKS = {
 
 @pytest.mark.parametrize("op", [decode, decode_async, decode_many, decode_many_async])
 @pytest.mark.parametrize("hooks", HOOKS)
-def test_f07_tracebacks_begin_in_the_functions_of_the_user(op, hooks, caplog):
+def test_f07_tracebacks_start_in_functions_of_the_user(op, hooks, caplog):
     factory = HOOKS[hooks]
     _, error = failure_of(op, caplog, task_hook_factory=factory)
     assert type(error) is LookupError and frames(error) == [op.__name__, "helper"]
@@ -92,7 +92,7 @@ def test_f07_tracebacks_begin_in_the_functions_of_the_user(op, hooks, caplog):
     assert record.exc_info[1] is error or str(record.exc_info[1]) == str(error)
 
 
-def test_f07_hooks_add_next_to_nothing_to_what_is_printed(caplog):
+def test_f07_hooks_add_few_lines_to_a_traceback(caplog):
     for factory in HOOKS.values():
         failure, _ = failure_of(decode, caplog, task_hook_factory=factory)
         lines = "".join(traceback.format_exception(failure)).splitlines()
@@ -100,7 +100,7 @@ def test_f07_hooks_add_next_to_nothing_to_what_is_printed(caplog):
         assert len(ours) <= 1, ours
 
 
-def test_f10_tracebacks_of_hooks_begin_in_the_hook(caplog):
+def test_f10_tracebacks_of_hooks_start_in_the_hook(caplog):
     _, error = failure_of(decode, caplog, task_hook_factory=lambda info: [Failing()])
     assert frames(error) == ["task_hook"]
     failure, _ = failure_of(decode, caplog, task_hook_factory=lambda info: [FailingStage()])
@@ -117,16 +117,16 @@ def test_f12_tracebacks_of_regions_are_those_of_the_process(caplog):
     assert "spdl_rs" not in str(error.__cause__)
 
 
-def test_x01_tracebacks_of_processes_show_what_was_iterated():
+def test_x01_tracebacks_of_processes_show_the_iterated_function():
     with pytest.raises(ValueError) as raised:
         list(iterate_in_subprocess(functools.partial(work.two_then_raise, ValueError("no"))))
-    # This test's own, and the one of what is iterated.
+    # The frame of this test, and the frame of the iterated function.
     assert frames(raised.value)[1:] in (["__iter__"], ["__iter__", "_receive"])
     there = str(raised.value.__cause__)
     assert "two_then_raise" in there and "worker_process" not in there
 
 
-def test_what_fails_in_the_package_itself_keeps_its_traceback():
+def test_an_exception_within_the_package_keeps_its_traceback():
     try:
         _checks.budget("y")
     except TypeError as caught:
@@ -134,7 +134,7 @@ def test_what_fails_in_the_package_itself_keeps_its_traceback():
     ours = error.__traceback__.tb_next
     shorten(error.with_traceback(ours))
     assert error.__traceback__ is ours and frames(error) == ["budget"]
-    # But the cause has one that tells more, or the words tell everything.
+    # The cause has a more detailed traceback, or the message is sufficient.
     error.__cause__ = KeyError("why")
     shorten(error)
     assert error.__traceback__ is None
@@ -143,9 +143,9 @@ def test_what_fails_in_the_package_itself_keeps_its_traceback():
     assert ended.__traceback__ is None
 
 
-def test_frames_behind_the_first_of_the_user_stay():
+def test_frames_after_the_first_user_frame_are_kept():
     def load(item):
-        # The user's function calls the package, and that the user's function.
+        # The user's function calls the package, which calls the user's function.
         return list(build(source([item]).pipe(decode), max_failures=0))
 
     with pytest.raises(PipelineFailure) as raised:

@@ -1,4 +1,4 @@
-"""Traces: what is in them."""
+"""The content of traces."""
 
 import asyncio
 import contextlib
@@ -30,7 +30,7 @@ def no_session_is_left():
         gc.callbacks.remove(_tracing._collected)
 
 
-def test_t06_every_item_of_every_stage_is_told_with_its_thread(path):
+def test_t06_every_item_of_every_stage_has_an_event_with_its_thread(path):
     def double(number):
         time.sleep(0.001)
         return 2 * number
@@ -50,17 +50,17 @@ def test_t06_every_item_of_every_stage_is_told_with_its_thread(path):
     assert {names[event["tid"]] for event in named(events, "source")} == {"spdl_sync_source"}
     waits = named(events, "wait")
     assert {names[event["tid"]] for event in waits} == {"MainThread"} and len(waits) == 5
-    # The numbers are those of the system.
+    # The thread IDs are those of the operating system.
     assert {event["tid"] for event in waits} == {threading.get_native_id()}
 
 
-def test_t06_native_stages_and_image_loaders_are_told_with_their_keys(many, path):
+def test_t06_events_of_native_stages_and_image_loaders_have_keys(many, path):
     paths = files(many)
     builder = source(paths).pipe(Fetch()).pipe(DecodeImage(SIZE)).aggregate(BatchImages(8))
     with tracing(path):
         list(builder.add_sink().build(num_threads=1))
     events = read(path)
-    # Many reads are under way on one thread: they are beside each other.
+    # One thread has many reads in flight, so their events overlap.
     assert len(named(events, "Fetch", "b")) == 40 and not named(events, "Fetch")
     assert len(named(events, "DecodeImage")) == 40
     assert {event["cat"] for event in named(events, "DecodeImage")} == {"fills batches"}
@@ -77,13 +77,13 @@ def test_t06_native_stages_and_image_loaders_are_told_with_their_keys(many, path
     assert len(named(events, "wait")) == 6
 
 
-def test_t06_failures_are_told(path, caplog):
+def test_t06_failures_are_traced(path, caplog):
     with tracing(path):
         list(source(range(3)).pipe(refuse).add_sink().build(num_threads=1))
     assert [event["args"]["failed"] for event in named(read(path), "refuse")] == ["user"] * 3
 
 
-def test_t06_coroutines_are_beside_each_other(path):
+def test_t06_events_of_coroutines_overlap(path):
     async def nap(item):
         with trace_event(f"nap {item}"):
             await asyncio.sleep(0.01 * (1 + item))
@@ -93,14 +93,14 @@ def test_t06_coroutines_are_beside_each_other(path):
         list(source(range(4)).pipe(nap, concurrency=4).add_sink().build(num_threads=1))
     events = read(path)
     assert len(named(events, "nap", "b")) == 4
-    # The last one outlives all others; they end while it is under way.
+    # The last coroutine outlives the others, which end while it runs.
     kinds = [
         (len(named(events, f"nap {n}")), len(named(events, f"nap {n}", "b"))) for n in range(4)
     ]
     assert kinds == [(0, 1), (0, 1), (0, 1), (1, 0)]
 
 
-def test_t06_a_pipeline_that_runs_already_is_told_of_for_as_long_as_it_is_traced(path):
+def test_t06_a_running_pipeline_can_be_traced(path):
     pipeline = source(range(1000)).pipe(abs).add_sink(1).build(num_threads=1)
     items = iter(pipeline)
     for _ in range(10):
@@ -113,7 +113,7 @@ def test_t06_a_pipeline_that_runs_already_is_told_of_for_as_long_as_it_is_traced
     assert rest == 690 and 200 < len(indices) < 700 and min(indices) >= 10
 
 
-def test_t06_an_event_that_was_begun_before_or_ends_after_is_left_out(path):
+def test_t06_events_that_cross_the_start_or_end_of_a_session_are_left_out(path):
     around = trace_event("around")
     around.__enter__()
     late = trace_event("late")
@@ -140,18 +140,18 @@ def test_t07_events_nest_and_decorate(path):
     decorated = named(events, "decorated")
     assert len(decorated) == 3 and len(named(events, "first")) == 1
     assert all(outer["ts"] <= e["ts"] <= outer["ts"] + outer["dur"] for e in decorated)
-    # Each call has a beginning of its own, and the innermost ends first.
+    # Each call has a separate start, and the innermost call ends first.
     begun = [e["ts"] for e in decorated]
     assert begun == sorted(set(begun), reverse=True)
 
 
-def test_t07_names_of_events_are_texts():
+def test_t07_event_names_must_be_strings():
     for name in [None, 3, b"name"]:
         with pytest.raises(TypeError, match="the name of an event must be a str"):
             trace_event(name)
 
 
-def test_t07_counters_have_numbers(path):
+def test_t07_counters_have_values(path):
     with tracing(path):
         for value in [1, 2.5, -3, 0, 10**30]:
             trace_counter(0, value)
@@ -175,7 +175,7 @@ def test_t07_there_are_eight_counters(i):
         trace_counter(0.5, 1)
 
 
-def test_t07_the_garbage_collector_is_told_of_once_each_time(path):
+def test_t07_each_garbage_collection_has_one_event(path):
     trace_gc()
     trace_gc()
     assert gc.callbacks.count(_tracing._collected) == 1

@@ -1,4 +1,4 @@
-"""Traces: when they are recorded, and how they are written."""
+"""Trace sessions: start, end and output."""
 
 import json
 import logging
@@ -27,7 +27,7 @@ def no_session_is_left():
     assert _spdl_rs.Trace.now() is None
 
 
-def test_t06_a_process_begins_without_a_session():
+def test_t06_a_process_starts_without_a_session():
     program = "from spdl_rs import _spdl_rs; print(_spdl_rs.Trace.now())"
     assert run(program).stdout == "None\n"
 
@@ -45,10 +45,10 @@ def test_t06_without_a_session_nothing_is_recorded(path):
     assert [event["name"] for event in read(path)] == ["process_name"]
 
 
-def test_t06_there_is_one_session_at_a_time(path, tmp_path):
+def test_t06_only_one_session_can_be_active(path, tmp_path):
     with tracing(path):
         with pytest.raises(RuntimeError, match="another trace is active"):
-            # The same file is not emptied either.
+            # Nor is the same file truncated.
             with tracing(path):
                 raise AssertionError("entered")
         with (
@@ -64,14 +64,14 @@ def test_t06_there_is_one_session_at_a_time(path, tmp_path):
     assert not named(read(path), "on it goes")
 
 
-def test_t06_what_is_raised_ends_the_session_and_passes_through(path):
+def test_t06_an_exception_ends_the_session_and_propagates(path):
     with pytest.raises(ValueError, match="no 1"), tracing(path):
         with trace_event("fails"):
             refuse(1)
     assert len(named(read(path), "fails")) == 1
 
 
-def test_t06_where_it_is_not_enabled_nothing_is_touched(path):
+def test_t06_a_disabled_session_writes_no_file(path):
     with tracing(path, enable=False):
         assert _spdl_rs.Trace.now() is None
         with tracing(path), trace_event("inner"):
@@ -94,7 +94,7 @@ def test_t06_a_descriptor_is_written_to_and_stays_open(path):
         assert [event["name"] for event in json.load(file) if event["ph"] == "X"] == ["piped"]
 
 
-def test_t06_outputs_that_cannot_be_written_are_told(tmp_path, path):
+def test_t06_outputs_that_cannot_be_written_raise(tmp_path, path):
     with pytest.raises(FileNotFoundError), tracing(tmp_path / "no" / "trace.json"):
         raise AssertionError("entered")
     if os.path.exists("/dev/full"):
@@ -110,7 +110,7 @@ def test_t06_outputs_that_cannot_be_written_are_told(tmp_path, path):
         pass
 
 
-def test_t06_the_process_is_called_as_wanted_or_after_the_program(path):
+def test_t06_the_process_name_is_an_argument_or_the_program_name(path):
     with tracing(path, process_name='the "loader"\n\\\x01é'):
         pass
     assert read(path)[0]["args"]["name"] == 'the "loader"\n\\\x01é'
@@ -119,11 +119,11 @@ def test_t06_the_process_is_called_as_wanted_or_after_the_program(path):
     assert read(path)[0]["args"]["name"] == sys.argv[0]
 
 
-def test_t06_memory_is_bounded_and_what_found_no_room_is_counted(path, caplog):
+def test_t06_memory_is_bounded_and_dropped_events_are_counted(path, caplog):
     with caplog.at_level(logging.WARNING, "spdl_rs.io"):
         with tracing(path, buffer_size=1):
             for _ in range(3):
-                # None of them fits.
+                # No event fits.
                 with trace_event("x" * 2000):
                     pass
             with trace_event("small"):
@@ -140,16 +140,16 @@ def test_t06_a_long_trace_is_written_while_it_is_recorded(path):
             with trace_event("step"):
                 pass
             if at % 100 == 99:
-                # So that nothing is left out.
+                # Wait, so that no event is dropped.
                 time.sleep(0.001)
         assert path.stat().st_size > 100_000
-        # And what is only little, after a second.
+        # Small amounts are written after a second.
         trace_counter(1, 77)
         wait_until(lambda: b'"value":77' in path.read_bytes())
     assert len(named(read(path), "step")) == 5000
 
 
-def test_t06_many_threads_record_at_once(path):
+def test_t06_many_threads_record_concurrently(path):
     def work():
         for _ in range(500):
             with trace_event("outer"), trace_event("inner"):
@@ -168,7 +168,7 @@ def test_t06_many_threads_record_at_once(path):
 
 
 def run(program, *arguments):
-    # Newer Pythons warn of every fork of a process with threads.
+    # Newer Python versions warn about a fork of a process with threads.
     command = [
         sys.executable,
         "-W",
@@ -180,7 +180,7 @@ def run(program, *arguments):
     return subprocess.run(command, capture_output=True, text=True, timeout=60)
 
 
-def test_t06_a_program_that_ends_in_between_leaves_a_whole_trace(path):
+def test_t06_a_program_that_exits_within_a_session_leaves_a_complete_trace(path):
     program = """
 import contextlib, sys
 from spdl_rs.io.utils import trace_event, tracing
@@ -196,7 +196,7 @@ with trace_event("last words"):
 
 
 @pytest.mark.skipif(not hasattr(os, "kill"), reason="processes cannot be killed here")
-def test_t06_of_a_process_that_is_killed_all_is_there_but_the_last_second(path):
+def test_t06_a_killed_process_loses_only_the_last_second_of_its_trace(path):
     program = """
 import os, pathlib, signal, sys, time
 from spdl_rs.io.utils import trace_event, tracing
@@ -213,7 +213,7 @@ with tracing(sys.argv[1]):
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks here")
-def test_t06_a_fork_records_nothing_and_may_record_a_trace_of_its_own(path, tmp_path):
+def test_t06_a_fork_records_nothing_and_may_start_a_separate_trace(path, tmp_path):
     program = """
 import os, sys
 from spdl_rs import _spdl_rs

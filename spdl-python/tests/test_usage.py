@@ -1,4 +1,4 @@
-"""`spdl_rs.usage`: who wants to know what a program uses."""
+"""The usage hook: `spdl_rs.usage`."""
 
 import doctest
 import threading
@@ -19,7 +19,7 @@ def told():
     usage.set_hook(None)
 
 
-def test_t08_the_hook_is_told_once_of_each_name(told):
+def test_t08_the_hook_receives_each_name_once(told):
     log_api_usage_once("one", metadata="more")
     log_api_usage_once("two")
     log_api_usage_once("one", metadata="else")
@@ -33,7 +33,7 @@ def test_t08_the_hook_is_told_once_of_each_name(told):
     ]
 
 
-def test_t08_loaders_are_told_of(told, photos):
+def test_t08_the_hook_receives_the_names_of_loaders(told, photos):
     DataLoader([1])
     spdl_rs.torch.DataLoader([1, 2], collate_fn=list)
     spdl_rs.dataloader.get_pytorch_dataloader([1, 2], collate_fn=list)
@@ -47,7 +47,7 @@ def test_t08_loaders_are_told_of(told, photos):
     }
 
 
-def test_t08_without_a_hook_nobody_is_told_and_nothing_remembered():
+def test_t08_without_a_hook_no_name_is_recorded():
     usage.set_hook(None)
     log_api_usage_once("early")
     assert not usage._reported
@@ -59,7 +59,7 @@ def test_t08_without_a_hook_nobody_is_told_and_nothing_remembered():
     assert names == ["early"]
 
 
-def test_t08_a_new_hook_is_told_anew(told):
+def test_t08_a_new_hook_receives_each_name_again(told):
     log_api_usage_once("one")
     others = []
     usage.set_hook(lambda name, _: others.append(name))
@@ -67,7 +67,7 @@ def test_t08_a_new_hook_is_told_anew(told):
     assert len(told) == 1 and others == ["one"]
 
 
-def test_t08_what_a_hook_raises_is_logged_and_ends_nothing(caplog):
+def test_t08_exceptions_of_the_hook_are_only_logged(caplog):
     def fail(name, _):
         raise OSError("no network")
 
@@ -79,7 +79,7 @@ def test_t08_what_a_hook_raises_is_logged_and_ends_nothing(caplog):
     assert "the hook of spdl_rs.usage failed for spdl_rs.pipeline.PipelineBuilder" in caplog.text
 
 
-def test_t08_threads_that_begin_together_tell_once(told):
+def test_t08_concurrent_threads_report_a_name_once(told):
     barrier = threading.Barrier(8)
 
     def use():

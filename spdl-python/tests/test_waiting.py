@@ -1,4 +1,4 @@
-"""Waiting and ending: signals, the GIL, threads, forks, the end of the process."""
+"""Waits and endings: signals, the GIL, threads, forks, process exit."""
 
 import contextlib
 import fcntl
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture
 def stuck(photos, tmp_path):
-    """An image that nobody can open until `stuck.release()`, as on a network share that is gone.
+    """A file whose open blocks until `stuck.release()`, as on an unreachable network share.
 
     The open of a file waits while another opener holds a lease on it.
     """
@@ -32,7 +32,7 @@ def stuck(photos, tmp_path):
         pytest.skip("only Linux has leases on files")
     path = tmp_path / "stuck.png"
     path.write_bytes((photos / "cat" / "1.png").read_bytes())
-    # The system tells the holder by a signal when somebody wants to open the file.
+    # The kernel signals the holder of the lease when another process opens the file.
     before = signal.signal(signal.SIGIO, signal.SIG_IGN)
 
     held = [os.open(path, os.O_RDWR)]
@@ -67,7 +67,7 @@ def descriptors():
 
 
 def assert_no_threads(within_s=2.0):
-    """A thread that was joined may be listed for a moment longer."""
+    """Allows a short delay: the system may list a joined thread for a moment."""
     deadline = time.monotonic() + within_s
     while threads() and time.monotonic() < deadline:
         time.sleep(0.001)
@@ -76,10 +76,10 @@ def assert_no_threads(within_s=2.0):
 
 @contextlib.contextmanager
 def running(script, *arguments):
-    """A Python of its own, which does not outlive the test."""
+    """Runs a script in a separate Python process, which is killed at the end of the test."""
     command = [sys.executable, "-c", textwrap.dedent(script), *map(str, arguments)]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    # Programs in the background are started with SIGINT ignored, and pass that on.
+    # Background programs start with SIGINT ignored, and child processes inherit that.
     hears_signals = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
     with subprocess.Popen(command, **pipes, preexec_fn=hears_signals) as process:
         try:
@@ -106,9 +106,9 @@ INTERRUPTED = """
 """
 
 
-def test_ctrl_c_is_heard_within_100_ms_though_a_read_hangs(stuck):
+def test_ctrl_c_is_handled_within_100_ms_while_a_read_hangs(stuck):
     heard = []
-    # More than once, since other programs may keep this machine busy.
+    # Several attempts, because other programs may keep this machine busy.
     for _ in range(3):
         with running(INTERRUPTED, stuck) as process:
             assert process.stdout.readline() == "waiting\n"
@@ -125,7 +125,7 @@ def test_ctrl_c_is_heard_within_100_ms_though_a_read_hangs(stuck):
     assert min(heard) < 0.1, heard
 
 
-def test_one_file_is_read_without_the_gil_and_ctrl_c_is_heard(stuck):
+def test_a_file_is_read_without_the_gil_and_ctrl_c_is_handled(stuck):
     def handler(*_):
         raise KeyboardInterrupt
 
@@ -138,7 +138,7 @@ def test_one_file_is_read_without_the_gil_and_ctrl_c_is_heard(stuck):
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-    # Were the GIL held, nobody could release the file, and the wait would take 45 s.
+    # If the GIL were held, no thread could release the file, and the wait would take 45 s.
     releaser = threading.Timer(0.2, stuck.release)
     releaser.start()
     assert len(numpy.asarray(spdl_rs.io.Fetch()(stuck))) == stuck.stat().st_size
@@ -164,7 +164,7 @@ def test_ctrl_c_ends_a_process_that_computes(photos):
         assert "KeyboardInterrupt" in errors
 
 
-def test_what_a_signal_handler_raises_comes_out_and_ends_the_epoch(stuck):
+def test_an_exception_of_a_signal_handler_is_raised_and_ends_the_epoch(stuck):
     def handler(*_):
         raise LookupError("time is up")
 
@@ -183,7 +183,7 @@ def test_what_a_signal_handler_raises_comes_out_and_ends_the_epoch(stuck):
 
 
 def test_other_threads_run_while_the_loader_waits(stuck):
-    # Were the GIL held, nobody could release the file, and the wait would take 45 s.
+    # If the GIL were held, no thread could release the file, and the wait would take 45 s.
     releaser = threading.Timer(0.2, stuck.release)
     releaser.start()
     started = time.monotonic()
@@ -193,11 +193,11 @@ def test_other_threads_run_while_the_loader_waits(stuck):
     releaser.join()
 
 
-def test_a_read_that_hangs_holds_up_neither_close_nor_drop(stuck):
+def test_a_hanging_read_blocks_neither_close_nor_drop(stuck):
     started = time.monotonic()
     closed = iter(spdl_rs.ImageLoader([stuck], batch_size=1))
     dropped = iter(spdl_rs.ImageLoader([stuck], batch_size=1))
-    # Until the reads are under way.
+    # Wait until the reads are in flight.
     while threads().count("spdl-io-0") < 2:
         time.sleep(0.001)
     closed.close()
@@ -313,7 +313,7 @@ def test_threads_may_share_an_iterator(photos):
     assert sorted(label for labels in taken for label in labels) == list(range(300))
 
 
-def test_statistics_can_be_asked_for_while_another_thread_waits(stuck):
+def test_statistics_are_available_while_another_thread_waits(stuck):
     batches = iter(spdl_rs.ImageLoader([stuck], batch_size=1))
     taker = threading.Thread(target=list, args=(batches,))
     taker.start()
@@ -373,13 +373,13 @@ def test_a_fork_gets_an_error_for_the_old_iterator_and_can_make_new_ones(many):
         "import atexit; batches = iter(loader); atexit.register(lambda: next(batches))",
     ],
 )
-def test_a_process_may_end_at_any_moment(many, ending):
+def test_a_process_may_exit_at_any_time(many, ending):
     script = "import sys, threading, spdl_rs\n"
     script += "loader = spdl_rs.ImageLoader(sys.argv[1], batch_size=4, size=32)\n" + ending
     assert_ends_well(script, many)
 
 
-def test_a_process_may_end_while_a_daemon_thread_waits_for_a_read_that_hangs(stuck):
+def test_a_process_may_exit_while_a_daemon_thread_waits_for_a_hanging_read(stuck):
     script = """
         import sys, threading, time, spdl_rs
         batches = iter(spdl_rs.ImageLoader([sys.argv[1]], batch_size=1))
