@@ -1,4 +1,4 @@
-//! Random graphs of stages on real threads, compared with what one thread would make of them.
+//! Random graphs of stages on several threads, compared with a single-threaded model.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 mod api {
@@ -13,7 +13,7 @@ use common::within_seconds;
 use graphs::{Choices, Focus, Graph, Limits, check};
 use proptest::prelude::*;
 
-/// How long a graph may take.
+/// The time limit for a graph in seconds.
 const SECONDS: u64 = 20;
 
 fn holds(bytes: &[u8], focus: Focus) {
@@ -43,37 +43,37 @@ proptest! {
     })]
 
     #[test]
-    fn any_graph_delivers_what_it_promises(bytes in bytes()) {
+    fn any_graph_matches_the_model(bytes in bytes()) {
         holds(&bytes, Focus::Anything);
     }
 
     #[test]
-    fn chains_deliver_what_they_promise(bytes in bytes()) {
+    fn chains_match_the_model(bytes in bytes()) {
         holds(&bytes, Focus::Chain);
     }
 
     #[test]
-    fn joined_branches_deliver_what_they_promise(bytes in bytes()) {
+    fn joined_branches_match_the_model(bytes in bytes()) {
         holds(&bytes, Focus::Join);
     }
 
     #[test]
-    fn routes_deliver_what_they_promise(bytes in bytes()) {
+    fn routes_match_the_model(bytes in bytes()) {
         holds(&bytes, Focus::Route);
     }
 
     #[test]
-    fn a_small_memory_budget_is_kept_and_stalls_nothing(bytes in bytes()) {
+    fn a_small_memory_budget_is_respected_and_stalls_nothing(bytes in bytes()) {
         holds(&bytes, Focus::Memory);
     }
 
     #[test]
-    fn failures_lose_nothing_else(bytes in bytes()) {
+    fn failures_affect_no_other_item(bytes in bytes()) {
         holds(&bytes, Focus::Failures);
     }
 
     #[test]
-    fn a_consumer_may_leave_at_any_moment(bytes in bytes()) {
+    fn a_consumer_may_stop_at_any_time(bytes in bytes()) {
         holds(&bytes, Focus::Consumer);
     }
 }

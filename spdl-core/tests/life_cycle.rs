@@ -1,4 +1,4 @@
-//! Start, stop, drop: nothing runs too early, nothing stays behind.
+//! Starting, stopping and dropping pipelines: nothing runs too early, and no thread remains.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
@@ -17,23 +17,23 @@ use spdl_core::{
     Stage, StageContext, StageOptions, block_on,
 };
 
-/// Tests of this file look at the process's threads, so they must not overlap.
+/// Tests of this file count the threads of the process, so they must not overlap.
 static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
 
 fn alone(test: impl FnOnce() + Send + 'static) {
     let _alone = ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     within_seconds(100, test);
-    // A joined thread's entry may outlive the join by a moment.
+    // The entry of a joined thread may remain for a short time.
     let deadline = Instant::now() + Duration::from_secs(2);
     while !spdl_threads().is_empty() && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(1));
     }
-    assert_eq!(spdl_threads(), Vec::<String>::new(), "threads stayed behind");
+    assert_eq!(spdl_threads(), Vec::<String>::new(), "threads remain");
 }
 
 // feature: B01, F11
 #[test]
-fn nothing_runs_before_the_first_item_is_asked_for() {
+fn nothing_runs_before_the_first_item_is_requested() {
     alone(|| {
         let ran = Arc::new(AtomicBool::new(false));
         let flag = Arc::clone(&ran);
@@ -54,7 +54,7 @@ fn nothing_runs_before_the_first_item_is_asked_for() {
 
 // feature: L03
 #[test]
-fn a_pipeline_can_be_dropped_at_any_moment() {
+fn a_pipeline_can_be_dropped_at_any_time() {
     alone(|| {
         for take in 0..60 {
             let mut pipeline = PipelineBuilder::new(numbers(i64::from(take) * 7))
@@ -84,7 +84,7 @@ impl AsyncStage<i64> for Pass {
     }
 }
 
-/// Never ends, and tells whether it is still there.
+/// Never completes; counts its running instances.
 struct Forever(Arc<AtomicUsize>);
 #[async_trait]
 impl AsyncStage<i64> for Forever {
@@ -105,7 +105,7 @@ impl AsyncStage<i64> for Forever {
 
 // feature: C09
 #[test]
-fn a_wait_that_never_ends_is_dropped_with_the_pipeline() {
+fn a_pending_future_is_dropped_with_the_pipeline() {
     alone(|| {
         let waiting = Arc::new(AtomicUsize::new(0));
         let mut pipeline = PipelineBuilder::new(numbers(100))
@@ -137,7 +137,7 @@ fn stop_ends_the_iteration_and_may_be_called_twice() {
 
 // feature: L07
 #[test]
-fn an_idle_pipeline_winds_down_quickly() {
+fn an_idle_pipeline_shuts_down_quickly() {
     alone(|| {
         let mut times: Vec<Duration> = (0..101)
             .map(|_| {
@@ -154,7 +154,7 @@ fn an_idle_pipeline_winds_down_quickly() {
             })
             .collect();
         times.sort();
-        // The promise R5 is 2 ms. The bound leaves room for a loaded machine and a debug build.
+        // Promise R5 is 2 ms. The bound is larger for busy machines and debug builds.
         assert!(times[50] < Duration::from_millis(20), "median shutdown: {:?}", times[50]);
     });
 }
@@ -173,12 +173,12 @@ fn an_idle_pipeline_uses_no_cpu() {
         let before = cpu_ticks();
         std::thread::sleep(Duration::from_millis(500));
         let used = cpu_ticks() - before;
-        // 500 ms are 50 ticks on each of the threads; a spinning one would use most of them.
+        // 500 ms are 50 ticks on each thread; a spinning thread would use most of them.
         assert!(used <= 5, "{used} ticks of 10 ms in 500 ms");
     });
 }
 
-/// CPU time of this process so far, in the kernel's ticks (10 ms).
+/// The CPU time of this process in ticks of the kernel (10 ms).
 fn cpu_ticks() -> u64 {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
     let fields: Vec<&str> = stat.rsplit(") ").next().unwrap().split(' ').collect();
@@ -186,7 +186,7 @@ fn cpu_ticks() -> u64 {
 }
 
 #[test]
-fn it_can_be_a_stream() {
+fn a_pipeline_can_be_used_as_a_stream() {
     use futures_util::StreamExt;
     alone(|| {
         let pipeline = PipelineBuilder::new(numbers(100))
@@ -210,7 +210,7 @@ impl AsyncStage<i64> for Nap {
     }
 }
 
-fn naps_side_by_side(runtime: Option<Arc<dyn Runtime>>) {
+fn sleeps_run_concurrently(runtime: Option<Arc<dyn Runtime>>) {
     let mut builder = PipelineBuilder::new(numbers(64))
         .async_stage(StageOptions::new("nap").concurrency(32), Nap)
         .deterministic();
@@ -220,14 +220,14 @@ fn naps_side_by_side(runtime: Option<Arc<dyn Runtime>>) {
     let start = Instant::now();
     let items: Result<Vec<i64>> = builder.build().unwrap().collect();
     assert_eq!(items.unwrap(), (0..64).collect::<Vec<_>>());
-    // One after the other they would take 1.28 s.
+    // Sequentially they would take 1.28 s.
     assert!(start.elapsed() < Duration::from_millis(800), "{:?}", start.elapsed());
 }
 
 // feature: C08
 #[test]
-fn an_async_stage_waits_for_many_items_at_once() {
-    alone(|| naps_side_by_side(None));
+fn an_async_stage_waits_for_many_items_concurrently() {
+    alone(|| sleeps_run_concurrently(None));
 }
 
 // feature: C08
@@ -235,8 +235,8 @@ fn an_async_stage_waits_for_many_items_at_once() {
 fn a_runtime_can_be_shared_and_outlives_its_pipelines() {
     alone(|| {
         let runtime: Arc<dyn Runtime> = Arc::new(ThreadRuntime::new().unwrap());
-        naps_side_by_side(Some(Arc::clone(&runtime)));
-        naps_side_by_side(Some(runtime));
+        sleeps_run_concurrently(Some(Arc::clone(&runtime)));
+        sleeps_run_concurrently(Some(runtime));
     });
 }
 
@@ -247,13 +247,13 @@ fn tokio_can_be_the_runtime() {
     alone(|| {
         let tokio = tokio::runtime::Builder::new_multi_thread().enable_time().build().unwrap();
         let runtime = spdl_core::runtime::TokioRuntime::new(tokio.handle().clone());
-        naps_side_by_side(Some(Arc::new(runtime)));
+        sleeps_run_concurrently(Some(Arc::new(runtime)));
     });
 }
 
 // feature: B08, C01
 #[test]
-fn backpressure_bounds_what_is_made_ahead() {
+fn backpressure_bounds_the_items_made_ahead() {
     alone(|| {
         let made = Arc::new(AtomicUsize::new(0));
         let counter = Arc::clone(&made);
@@ -272,7 +272,7 @@ fn backpressure_bounds_what_is_made_ahead() {
             .unwrap();
         let _ = pipeline.next();
         std::thread::sleep(Duration::from_millis(200));
-        // Delivered 4; 2 batches ready and 2 under assembly of 4 each; 8 queued.
+        // 4 delivered; 2 batches ready and 2 being filled, of 4 items each; 8 queued.
         let most = 4 + 4 * 4 + 8;
         assert!(made.load(Ordering::SeqCst) <= most, "{made:?} made, {most} allowed");
         let buffers = pipeline.statistics().buffers;
@@ -294,14 +294,14 @@ fn batch_memory_is_reused() {
         let batches = pipeline.filter(Result::is_ok).count();
         assert!(batches > 400);
         let buffers = monitor.statistics().buffers;
-        // Two fields for each of the few batches that are alive at once.
+        // Two fields for each of the few batches that exist at the same time.
         assert!(buffers.allocations <= 16, "{buffers:?}");
         assert_eq!(buffers.live_bytes, 0);
     });
 }
 
 #[test]
-fn an_empty_source_ends_at_once_for_any_number_of_epochs() {
+fn an_empty_source_ends_immediately_for_any_number_of_epochs() {
     alone(|| {
         let mut pipeline = PipelineBuilder::new(DatasetSource::new(Vec::<i64>::new()))
             .fill("write", layout(8), || Ok(WriteNumber { fails: |_| false, panics: |_| false }))
@@ -313,7 +313,7 @@ fn an_empty_source_ends_at_once_for_any_number_of_epochs() {
 }
 
 #[test]
-fn drop_last_leaves_short_batches_out_and_counts_them() {
+fn drop_last_leaves_out_and_counts_incomplete_batches() {
     alone(|| {
         let pipeline = PipelineBuilder::new(numbers(10))
             .fill("write", layout(4).drop_last(true), || {
@@ -331,7 +331,7 @@ fn drop_last_leaves_short_batches_out_and_counts_them() {
 
 // feature: L08, S03
 #[test]
-fn statistics_tell_what_happened() {
+fn statistics_describe_the_run() {
     alone(|| {
         let mut pipeline = PipelineBuilder::new(numbers(200))
             .async_stage(StageOptions::new("nap").concurrency(50), Nap)
@@ -349,7 +349,7 @@ fn statistics_tell_what_happened() {
         let statistics = pipeline.statistics();
         let elapsed = statistics.elapsed;
         std::thread::sleep(Duration::from_millis(5));
-        assert_eq!(pipeline.statistics().elapsed, elapsed, "the clock stops at the end");
+        assert_eq!(pipeline.statistics().elapsed, elapsed, "the time stops at the end");
         let names: Vec<&str> = statistics.stages.iter().map(|stage| &*stage.name).collect();
         assert_eq!(names, ["source", "nap", "work"]);
         assert!(statistics.stages.iter().all(|stage| stage.items == 200 && stage.failures == 0));
@@ -377,7 +377,7 @@ impl Stage<i64> for Repeat {
 }
 
 #[test]
-fn a_stage_that_waits_for_room_is_not_busy() {
+fn a_stage_that_waits_for_a_full_queue_is_not_busy() {
     alone(|| {
         let mut pipeline = PipelineBuilder::new(numbers(20))
             .stage(StageOptions::new("repeat").queue(1), || Ok(Repeat))
@@ -401,7 +401,7 @@ fn a_stage_that_waits_for_room_is_not_busy() {
 
 // feature: S05
 #[test]
-fn a_slow_consumer_finds_everything_ready() {
+fn a_slow_consumer_has_a_high_data_readiness() {
     alone(|| {
         let mut pipeline = PipelineBuilder::new(numbers(60)).prefetch(4).build().unwrap();
         for item in pipeline.by_ref() {

@@ -1,7 +1,7 @@
-//! What a memory budget promises of whole pipelines: what is counted never exceeds it, nothing waits
-//! for ever, and everything is given back.
+//! The memory budget of whole pipelines: the counted memory never exceeds the budget, nothing waits
+//! forever, and all memory is released.
 //!
-//! Most items here only say how much they hold, so that tests can run side by side.
+//! Most items only declare a size and allocate nothing, so that tests can run concurrently.
 
 // promise of this file: R4
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -27,10 +27,10 @@ use spdl_core::{
     Stage, StageContext, StageOptions,
 };
 
-/// How long nobody may wait for anything here.
-const PATIENCE_SECONDS: u64 = 60;
+/// The time limit of each test.
+const TIMEOUT_SECONDS: u64 = 60;
 
-/// An item that says that it holds so many bytes.
+/// An item that declares `bytes` bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Piece {
     number: u64,
@@ -43,13 +43,13 @@ impl Footprint for Piece {
     }
 }
 
-/// Makes pieces of as many bytes as `bytes` says.
+/// Makes pieces of `bytes(number)` bytes.
 #[derive(Clone, Copy)]
 struct Make {
     bytes: fn(u64) -> usize,
-    /// What the budget is told of them, where that is not the truth.
+    /// The declared output size, if it differs from the actual size.
     declares: Option<fn(u64) -> Option<usize>>,
-    /// How long it takes, in microseconds.
+    /// The processing time in microseconds.
     takes: fn(u64) -> u64,
 }
 
@@ -123,7 +123,7 @@ fn numbers(count: u64) -> PipelineBuilder<u64> {
     PipelineBuilder::new(DatasetSource::new((0..count).collect::<Vec<u64>>()))
 }
 
-/// A hundred bytes each, counted.
+/// Measured pieces of 100 bytes each.
 fn hundreds(count: u64) -> PipelineBuilder<Piece> {
     numbers(count).async_stage("make", Make::exactly(|_| 100)).measured()
 }
@@ -140,7 +140,7 @@ fn bad(number: u64) -> Error {
     Error::new(ErrorKind::Corrupt, format!("{number} is bad"))
 }
 
-/// Runs it to its end. Says what came of it, and its memory then.
+/// Runs a pipeline to its end and returns its items and memory statistics.
 fn run<T: Send + 'static>(pipeline: PipelineBuilder<T>) -> (Vec<Result<T>>, MemoryStatistics) {
     let pipeline = pipeline.build().unwrap();
     let monitor = pipeline.monitor();
@@ -148,11 +148,11 @@ fn run<T: Send + 'static>(pipeline: PipelineBuilder<T>) -> (Vec<Result<T>>, Memo
     (items, monitor.statistics().memory)
 }
 
-/// The same, where nothing may fail.
+/// The same for a pipeline without failures.
 fn run_well<T: Send + 'static>(pipeline: PipelineBuilder<T>) -> (Vec<T>, MemoryStatistics) {
     let (items, memory) = run(pipeline);
     let items: Result<Vec<T>> = items.into_iter().collect();
-    assert_eq!(memory.live_bytes, 0, "all is given back at the end");
+    assert_eq!(memory.live_bytes, 0, "all memory is released at the end");
     (items.unwrap(), memory)
 }
 
@@ -162,11 +162,11 @@ fn sorted(pieces: impl IntoIterator<Item = Piece>) -> Vec<u64> {
     numbers
 }
 
-/// Looks until it is so.
+/// Waits until `so` returns true.
 fn eventually(what: &str, mut so: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(20);
     while !so() {
-        assert!(Instant::now() < deadline, "{what}: not so after 20 s");
+        assert!(Instant::now() < deadline, "{what}: not reached after 20 s");
         std::thread::sleep(Duration::from_millis(1));
     }
 }
@@ -183,11 +183,11 @@ fn in_order<T: Send + 'static>(pipeline: PipelineBuilder<T>, order: Order) -> Pi
 }
 
 // ---------------------------------------------------------------------------------------------
-// Barely enough.
+// Minimal budgets.
 
 #[test]
 fn a_budget_of_one_item_for_each_stage_is_enough() {
-    within_seconds(PATIENCE_SECONDS, || {
+    within_seconds(TIMEOUT_SECONDS, || {
         for order in both_orders() {
             for threads in [1, 2, 8] {
                 let make = Make { takes: dawdle, ..Make::exactly(|_| 100) };
@@ -207,7 +207,7 @@ fn a_budget_of_one_item_for_each_stage_is_enough() {
                 }
                 assert_eq!(sorted(pieces), (0..60).collect::<Vec<_>>());
                 assert!(memory.peak_bytes <= 300, "{memory:?}");
-                assert!(memory.peak_bytes >= 200, "a stage works beside another: {memory:?}");
+                assert!(memory.peak_bytes >= 200, "two stages work concurrently: {memory:?}");
                 assert_eq!(memory.overdrawn_bytes, 0);
             }
         }
@@ -215,14 +215,14 @@ fn a_budget_of_one_item_for_each_stage_is_enough() {
 }
 
 #[test]
-fn a_budget_of_less_than_one_item_for_each_stage_is_an_error_of_build() {
+fn build_fails_if_the_budget_is_below_one_item_per_stage() {
     let pipeline = hundreds(1).map("same", Ok).measured().largest_item(100);
     let error = pipeline.memory(199).build().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error:?}");
 }
 
 #[test]
-fn a_batch_larger_than_the_budget_is_an_error_of_build() {
+fn build_fails_if_a_batch_exceeds_the_budget() {
     // A row has 12 bytes.
     let pipeline = |limit, largest: Option<usize>| {
         let builder =
@@ -240,7 +240,7 @@ fn a_batch_larger_than_the_budget_is_an_error_of_build() {
         assert_eq!(error.kind(), ErrorKind::LimitExceeded, "{error:?}");
         assert!(error.message().contains("192 bytes"), "{error:?}");
     }
-    within_seconds(PATIENCE_SECONDS, move || {
+    within_seconds(TIMEOUT_SECONDS, move || {
         let (batches, memory) = run_well(pipeline(16 * 12, None).threads(2));
         assert_eq!(batches.iter().map(Batch::len).sum::<usize>(), 64);
         assert_eq!(memory.peak_bytes, 16 * 12, "one batch at a time");
@@ -248,39 +248,39 @@ fn a_batch_larger_than_the_budget_is_an_error_of_build() {
 }
 
 // ---------------------------------------------------------------------------------------------
-// Items larger than allowed, or than they said.
+// Items larger than allowed, or than declared.
 
-/// Number 7 is larger than an item may be.
-const GIANT: u64 = 7;
+/// The item that exceeds the largest allowed item.
+const OVERSIZED: u64 = 7;
 
-fn with_giant(number: u64) -> usize {
-    if number == GIANT { 101 } else { 40 }
+fn with_oversized(number: u64) -> usize {
+    if number == OVERSIZED { 101 } else { 40 }
 }
 
-/// A pipeline in which the giant is too large for the async, or else for the CPU stage.
-fn giant(waits: bool, order: Order) -> PipelineBuilder<Piece> {
+/// A pipeline in which that item is too large for an async stage or for a CPU stage.
+fn oversized(waits: bool, order: Order) -> PipelineBuilder<Piece> {
     let pipeline = if waits {
-        numbers(30).async_stage("make", Make::exactly(with_giant)).measured()
+        numbers(30).async_stage("make", Make::exactly(with_oversized)).measured()
     } else {
-        numbers(30).stage("make", || Ok(Make::exactly(with_giant))).measured()
+        numbers(30).stage("make", || Ok(Make::exactly(with_oversized))).measured()
     };
     in_order(pipeline.threads(2).memory(200).largest_item(100), order)
 }
 
 #[test]
-fn an_item_larger_than_any_may_be_is_dropped_alone() {
-    within_seconds(PATIENCE_SECONDS, || {
+fn only_the_item_above_the_limit_is_dropped() {
+    within_seconds(TIMEOUT_SECONDS, || {
         for (waits, order) in [true, false].into_iter().flat_map(|w| both_orders().map(|o| (w, o)))
         {
-            let pipeline = giant(waits, order).on_error(OnError::SKIP).build().unwrap();
+            let pipeline = oversized(waits, order).on_error(OnError::SKIP).build().unwrap();
             let monitor = pipeline.monitor();
             let pieces = pipeline.collect::<Result<Vec<Piece>>>().unwrap();
-            let others: Vec<u64> = (0..30).filter(|&n| n != GIANT).collect();
+            let others: Vec<u64> = (0..30).filter(|&n| n != OVERSIZED).collect();
             assert_eq!(sorted(pieces), others);
             let statistics = monitor.statistics();
             assert_eq!(statistics.dropped_total, 1);
             let dropped = &statistics.dropped[0];
-            assert_eq!((&*dropped.stage, dropped.id.index), ("make", GIANT));
+            assert_eq!((&*dropped.stage, dropped.id.index), ("make", OVERSIZED));
             assert_eq!(dropped.kind, ErrorKind::LimitExceeded, "{dropped:?}");
             assert_eq!(statistics.memory.live_bytes, 0);
         }
@@ -288,11 +288,11 @@ fn an_item_larger_than_any_may_be_is_dropped_alone() {
 }
 
 #[test]
-fn an_item_larger_than_any_may_be_ends_a_strict_pipeline_in_its_turn() {
-    within_seconds(PATIENCE_SECONDS, || {
+fn an_item_above_the_limit_ends_a_strict_pipeline_in_order() {
+    within_seconds(TIMEOUT_SECONDS, || {
         for waits in [true, false] {
-            let (items, memory) = run(giant(waits, Order::Input));
-            assert_eq!(items.len(), 8, "what is in front of it is delivered");
+            let (items, memory) = run(oversized(waits, Order::Input));
+            assert_eq!(items.len(), 8, "earlier items are delivered");
             assert!(items[..7].iter().zip(0..).all(|(item, n)| item.as_ref().unwrap().number == n));
             let error = items[7].as_ref().unwrap_err();
             assert_eq!(error.kind(), ErrorKind::LimitExceeded);
@@ -303,8 +303,8 @@ fn an_item_larger_than_any_may_be_ends_a_strict_pipeline_in_its_turn() {
 }
 
 #[test]
-fn items_that_turn_out_larger_than_declared_are_counted_and_hold_nothing_up() {
-    within_seconds(PATIENCE_SECONDS, || {
+fn items_larger_than_declared_are_counted_and_block_nothing() {
+    within_seconds(TIMEOUT_SECONDS, || {
         for order in both_orders() {
             let make = Make { declares: Some(|_| Some(10)), bytes: |_| 70, takes: dawdle };
             let pipeline = numbers(60)
@@ -318,7 +318,7 @@ fn items_that_turn_out_larger_than_declared_are_counted_and_hold_nothing_up() {
                 .memory(100);
             let (pieces, memory) = run_well(in_order(pipeline, order));
             assert_eq!(pieces.len(), 60);
-            assert!(memory.overdrawn_bytes >= 20, "70 bytes in the room of 50: {memory:?}");
+            assert!(memory.overdrawn_bytes >= 20, "70 bytes reserved as 50: {memory:?}");
             assert!(memory.peak_bytes >= 70, "{memory:?}");
             assert!(memory.peak_bytes <= 100 + memory.overdrawn_bytes, "{memory:?}");
         }
@@ -326,21 +326,21 @@ fn items_that_turn_out_larger_than_declared_are_counted_and_hold_nothing_up() {
 }
 
 #[test]
-fn a_stage_that_says_nothing_reserves_what_its_largest_output_held() {
+fn a_stage_without_a_declared_size_reserves_its_largest_output() {
     const KIB: usize = 1024;
-    within_seconds(PATIENCE_SECONDS, || {
-        // At first it is taken for 64 KiB, the next ones for what the largest held.
+    within_seconds(TIMEOUT_SECONDS, || {
+        // The first reservations are 64 KiB, later ones are the largest output.
         let make = Make { declares: Some(|_| None), bytes: |_| 100 * KIB, takes: |_| 100 };
         let options = StageOptions::new("make").concurrency(8);
         let pipeline = numbers(40).async_stage(options, make).measured();
         let pipeline = pipeline.memory(256 * KIB).largest_item(128 * KIB);
         let (pieces, memory) = run_well(pipeline);
         assert_eq!(pieces.len(), 40);
-        // Four of 64 KiB begin together, and are 4 · 36 KiB larger than thought.
-        assert!(memory.overdrawn_bytes <= 4 * 36 * KIB, "only the first ones: {memory:?}");
+        // Four outputs of 64 KiB start together, and each exceeds its reservation by 36 KiB.
+        assert!(memory.overdrawn_bytes <= 4 * 36 * KIB, "only the first outputs: {memory:?}");
         assert!(memory.overdrawn_bytes >= 36 * KIB, "{memory:?}");
 
-        // Once one has been delivered, the others are known.
+        // After the first delivery, the size of the others is known.
         let delivered = Placed::default();
         let waits = Arc::clone(&delivered);
         let options = StageOptions::new("make").concurrency(8);
@@ -373,11 +373,11 @@ fn a_stage_that_says_nothing_reserves_what_its_largest_output_held() {
     });
 }
 
-/// Cuts a number into so many pieces.
+/// Splits a number into this many pieces.
 #[derive(Clone, Copy)]
-struct Cut(u64);
+struct SplitInto(u64);
 
-impl Stage<u64> for Cut {
+impl Stage<u64> for SplitInto {
     type Out = Piece;
 
     fn process(&mut self, number: u64, cx: &mut StageContext<'_, Piece>) -> Result<()> {
@@ -391,11 +391,11 @@ impl Stage<u64> for Cut {
 
 #[test]
 fn all_outputs_of_an_item_are_reserved_together() {
-    within_seconds(PATIENCE_SECONDS, || {
+    within_seconds(TIMEOUT_SECONDS, || {
         for order in both_orders() {
             for threads in [1, 4] {
                 let pipeline = numbers(50)
-                    .stage("cut", || Ok(Cut(10)))
+                    .stage("cut", || Ok(SplitInto(10)))
                     .measured()
                     .stage("use", || Ok(Make { takes: dawdle, ..Make::exactly(|_| 100) }))
                     .measured()
@@ -413,10 +413,10 @@ fn all_outputs_of_an_item_are_reserved_together() {
 }
 
 // ---------------------------------------------------------------------------------------------
-// Who counts, and for how long.
+// What is counted, and for how long.
 
-/// Lets everything be made while nothing is delivered, and looks that `all` bytes are counted then,
-/// and less by what is delivered after each of the `items` deliveries.
+/// Lets a pipeline fill up without deliveries and asserts that `all` bytes are counted. Then
+/// asserts that each of the `items` deliveries subtracts its bytes.
 fn counted<T: Send + 'static>(
     what: &str,
     pipeline: PipelineBuilder<T>,
@@ -433,7 +433,7 @@ fn counted<T: Send + 'static>(
     let mut left = all;
     for at in 0..items {
         left -= bytes(&pipeline.next().unwrap().unwrap());
-        // More may have been taken out of the queue, but it is counted until it is handed out.
+        // An item that left the queue is still counted until it is delivered.
         assert_eq!(live(), left, "{what}: after item {at}");
     }
     assert!(pipeline.next().is_none());
@@ -447,9 +447,9 @@ fn total(pieces: &Vec<Piece>) -> usize {
 }
 
 #[test]
-fn an_item_is_counted_until_it_is_delivered_whatever_is_on_its_way() {
+fn an_item_is_counted_until_it_is_delivered_through_all_stages() {
     let bytes = |piece: &Piece| piece.bytes;
-    within_seconds(PATIENCE_SECONDS, move || {
+    within_seconds(TIMEOUT_SECONDS, move || {
         for order in both_orders() {
             let go = |pipeline| in_order(pipeline, order);
             counted("nothing", go(hundreds(20)), bytes, 20, 2000);
@@ -461,13 +461,13 @@ fn an_item_is_counted_until_it_is_delivered_whatever_is_on_its_way() {
             let ways = [path(|way| way), path(|way| way.map("map", Ok))];
             let routed = hundreds(20).route("kind", |piece| Ok(piece.number as usize % 2), ways);
             counted("route", go(routed), bytes, 20, 2000);
-            let branches = [hundreds(8), numbers(8).stage("cut", || Ok(Cut(1))).measured()];
+            let branches = [hundreds(8), numbers(8).stage("cut", || Ok(SplitInto(1))).measured()];
             let merged = PipelineBuilder::merge(branches, RoundRobin::default());
             counted("merge", go(merged), bytes, 16, 8 * 100 + 8 * 10);
         }
         counted("batch", hundreds(20).batch("batch", 3, false), total, 7, 2000);
         counted("short batch", hundreds(20).batch("batch", 3, true), total, 6, 1800);
-        let cut = numbers(8).stage("cut", || Ok(Cut(1))).measured();
+        let cut = numbers(8).stage("cut", || Ok(SplitInto(1))).measured();
         let pairs = hundreds(8).zip(cut).map("pair", |(a, b)| Ok(vec![a, b]));
         counted("zip", pairs, total, 8, 8 * 110);
         let half = hundreds(8).zip(numbers(8)).map("left", |(piece, _)| Ok(piece));
@@ -483,8 +483,8 @@ fn an_item_is_counted_until_it_is_delivered_whatever_is_on_its_way() {
 }
 
 #[test]
-fn a_measured_stage_gives_back_what_its_input_held() {
-    within_seconds(PATIENCE_SECONDS, || {
+fn a_measured_stage_releases_the_memory_of_its_input() {
+    within_seconds(TIMEOUT_SECONDS, || {
         let smaller = hundreds(20).stage("shrink", || Ok(Make::exactly(|_| 7))).measured();
         counted("stage", smaller, |piece| piece.bytes, 20, 140);
         let smaller = hundreds(20).async_stage("shrink", Make::exactly(|_| 7)).measured();
@@ -498,24 +498,24 @@ fn a_measured_stage_gives_back_what_its_input_held() {
 }
 
 // ---------------------------------------------------------------------------------------------
-// Whoever keeps items back.
+// Stages that buffer items.
 
 #[test]
-fn a_batch_larger_than_an_item_may_be_is_an_error() {
-    within_seconds(PATIENCE_SECONDS, || {
+fn a_batch_above_the_largest_item_is_an_error() {
+    within_seconds(TIMEOUT_SECONDS, || {
         let pipeline = || {
             let batches = hundreds(8).batch("batch", 4, false).largest_item(399).memory(4000);
             in_order(batches, Order::Input).record_order()
         };
         let (items, memory) = run(pipeline());
-        // What had come in front of it still goes on.
+        // Earlier items are still delivered.
         assert_eq!(items.len(), 2);
         assert_eq!(total(items[0].as_ref().unwrap()), 300);
         let error = items[1].as_ref().unwrap_err();
         assert_eq!((error.kind(), error.stage()), (ErrorKind::LimitExceeded, Some("batch")));
         assert_eq!(memory.live_bytes, 0);
 
-        // Where that is to be skipped, the item that does not fit is left out, not the batch.
+        // With the skip policy, only the item that does not fit is left out, not the batch.
         let small = |number| if number == 3 { 101 } else { 90 };
         let pipeline = numbers(9)
             .async_stage("make", Make::exactly(small))
@@ -530,18 +530,18 @@ fn a_batch_larger_than_an_item_may_be_is_an_error() {
         let batches: Vec<Vec<u64>> = batches.into_iter().map(sorted).collect();
         assert_eq!(batches, [vec![0, 1, 2, 4], vec![5, 6, 7, 8]]);
         let record = pipeline.order_record().unwrap();
-        assert_eq!(record.len(), 8, "what was left out has not been delivered");
+        assert_eq!(record.len(), 8, "left-out items are not recorded");
         let dropped = pipeline.statistics().dropped;
         assert_eq!(dropped.len(), 1);
         assert_eq!((dropped[0].id.index, dropped[0].kind), (3, ErrorKind::LimitExceeded));
     });
 }
 
-/// Keeps three pieces; fails or panics at some.
+/// Groups three pieces; fails or panics for some numbers.
 #[derive(Default)]
-struct Fussy(Vec<Piece>);
+struct FailsSometimes(Vec<Piece>);
 
-impl Aggregator<Piece> for Fussy {
+impl Aggregator<Piece> for FailsSometimes {
     type Out = Vec<Piece>;
 
     fn accumulate(&mut self, piece: Piece) -> Result<Option<Vec<Piece>>> {
@@ -559,11 +559,11 @@ impl Aggregator<Piece> for Fussy {
 }
 
 #[test]
-fn what_an_aggregate_has_lost_is_not_counted_as_held() {
-    within_seconds(PATIENCE_SECONDS, || {
+fn items_that_an_aggregate_has_lost_are_not_counted() {
+    within_seconds(TIMEOUT_SECONDS, || {
         // 0, 2, 3 are one aggregate; 4 is lost with 5; then 6, 7, 8; 9, 10, 12; 13, and so on.
         let pipeline = hundreds(20)
-            .aggregate("fussy", || Ok(Fussy::default()))
+            .aggregate("group", || Ok(FailsSometimes::default()))
             .on_error(OnError::SKIP)
             .deterministic()
             .largest_item(300)
@@ -575,7 +575,7 @@ fn what_an_aggregate_has_lost_is_not_counted_as_held() {
         let expected = [vec![0, 2, 3], vec![6, 7, 8], vec![9, 10, 12], vec![16, 17, 18], vec![19]];
         assert_eq!(lists, expected);
         let record: Vec<u64> = pipeline.order_record().unwrap().iter().map(|id| id.index).collect();
-        assert_eq!(record, expected.concat(), "the record has what was delivered, and no more");
+        assert_eq!(record, expected.concat(), "the record contains exactly the delivered items");
         let statistics = pipeline.statistics();
         assert_eq!(statistics.memory.live_bytes, 0);
         assert!(statistics.dropped.iter().all(|dropped| dropped.kind != ErrorKind::LimitExceeded));
@@ -584,9 +584,9 @@ fn what_an_aggregate_has_lost_is_not_counted_as_held() {
 }
 
 #[test]
-fn a_slow_first_item_of_an_ordered_stage_waits_for_no_memory() {
-    within_seconds(PATIENCE_SECONDS, || {
-        // The first one takes longer than all others; what overtakes it holds what it can get.
+fn a_slow_first_item_of_an_ordered_stage_does_not_wait_for_memory() {
+    within_seconds(TIMEOUT_SECONDS, || {
+        // The first item takes longer than all others, which reserve all available memory.
         let slow_first = |number| if number == 0 { 50_000 } else { 0 };
         let make = Make { takes: slow_first, ..Make::exactly(|_| 10) };
         for threads in [1, 2, 8] {
@@ -610,9 +610,9 @@ fn a_slow_first_item_of_an_ordered_stage_waits_for_no_memory() {
 }
 
 // ---------------------------------------------------------------------------------------------
-// Where a part of the pipeline is ahead of another.
+// Branches at different speeds.
 
-/// A branch that takes its time, and one that does not.
+/// A slow branch and a fast branch.
 fn unequal(slow_first: bool) -> [PipelineBuilder<Piece>; 2] {
     let slow = Make { takes: |_| 2000, ..Make::exactly(|_| 100) };
     let branch = |name: &str, make: Make| {
@@ -629,8 +629,8 @@ fn unequal(slow_first: bool) -> [PipelineBuilder<Piece>; 2] {
 }
 
 #[test]
-fn a_quick_branch_does_not_take_the_memory_that_a_slow_one_needs() {
-    within_seconds(PATIENCE_SECONDS, || {
+fn a_fast_branch_does_not_take_the_memory_of_a_slow_branch() {
+    within_seconds(TIMEOUT_SECONDS, || {
         for slow_first in [true, false] {
             let merged = PipelineBuilder::merge(unequal(slow_first), RoundRobin::default());
             let (pieces, memory) =
@@ -650,8 +650,8 @@ fn a_quick_branch_does_not_take_the_memory_that_a_slow_one_needs() {
 }
 
 #[test]
-fn a_quick_branch_that_is_larger_than_it_said_holds_up_no_slow_one() {
-    within_seconds(PATIENCE_SECONDS, || {
+fn an_overdrawn_fast_branch_does_not_block_a_slow_branch() {
+    within_seconds(TIMEOUT_SECONDS, || {
         let slow = Make { takes: |_| 1000, ..Make::exactly(|_| 100) };
         let lies = Make { declares: Some(|_| Some(1)), ..Make::exactly(|_| 100) };
         let slow = numbers(30).async_stage("slow", slow).measured();
@@ -663,7 +663,7 @@ fn a_quick_branch_that_is_larger_than_it_said_holds_up_no_slow_one() {
     });
 }
 
-/// Whether what others wait for has happened.
+/// Whether the awaited event has happened.
 type Placed = Arc<(Mutex<bool>, Condvar)>;
 
 fn wait_for(placed: &Placed) {
@@ -671,7 +671,7 @@ fn wait_for(placed: &Placed) {
     drop(changed.wait_while(placed.lock().unwrap(), |placed| !*placed).unwrap());
 }
 
-/// Numbers 1 to 3 fail, once number 4 has been given a place in the second batch.
+/// Numbers 1 to 3 fail after number 4 has got a slot in the second batch.
 struct FailTogether(Placed);
 
 impl Fill<Piece> for FailTogether {
@@ -693,15 +693,15 @@ impl Fill<Piece> for FailTogether {
 }
 
 #[test]
-fn samples_that_fail_leave_no_empty_batch_that_holds_memory() {
-    within_seconds(PATIENCE_SECONDS, || {
-        // A batch has 4 · 100 bytes, and so has every sample from number 5 on: with two batches
-        // open there is no room for it.
+fn failed_samples_leave_no_empty_batch_that_holds_memory() {
+    within_seconds(TIMEOUT_SECONDS, || {
+        // A batch has 4 · 100 bytes, and so has every sample from number 5 on. With two open
+        // batches there is no memory for the samples.
         let bytes = |number| if number < 5 { 1 } else { 400 };
         let placed = Placed::default();
         let opens = Arc::clone(&placed);
         let fields = [Field::new("number", DType::I64, &[]), Field::new("rest", DType::U8, &[92])];
-        // One at a time, so that nothing waits in front of the gate behind what waits in it.
+        // One at a time, so that no item waits behind the closed gate.
         let source = DatasetSource::new((0..16).collect::<Vec<u64>>());
         let pipeline = PipelineBuilder::from_source(StageOptions::new("numbers").queue(1), source)
             .map(StageOptions::new("gate").concurrency(1), move |number| {
@@ -730,13 +730,13 @@ fn samples_that_fail_leave_no_empty_batch_that_holds_memory() {
         assert_eq!(batches.iter().map(Batch::len).collect::<Vec<_>>(), [4, 4, 4, 1]);
         let statistics = monitor.statistics();
         assert_eq!(statistics.dropped_total, 3);
-        assert!(statistics.memory.peak_bytes > 800, "two batches were open at once");
+        assert!(statistics.memory.peak_bytes > 800, "two batches must be open together");
         assert!(statistics.memory.peak_bytes <= 810, "{:?}", statistics.memory);
         assert_eq!(statistics.memory.live_bytes, 0);
     });
 }
 
-/// A thread for each piece of work.
+/// Starts a thread for each job.
 #[derive(Debug)]
 struct NewThreads;
 
@@ -750,7 +750,7 @@ impl CpuExecutor for NewThreads {
     }
 }
 
-/// The last one of an epoch takes long.
+/// The last piece of an epoch takes long.
 struct WritePiece;
 
 impl Fill<Piece> for WritePiece {
@@ -763,10 +763,10 @@ impl Fill<Piece> for WritePiece {
 }
 
 #[test]
-fn an_unwanted_batch_gives_its_memory_back_to_workers_of_the_callers() {
-    within_seconds(PATIENCE_SECONDS, || {
-        // Each epoch ends with a batch of 2 of 4 samples. For its memory the first batch of the
-        // next epoch waits, since samples hold the rest.
+fn a_left_out_batch_releases_its_memory_to_workers_of_the_caller() {
+    within_seconds(TIMEOUT_SECONDS, || {
+        // Each epoch ends with a batch of 2 of 4 samples. The first batch of the next epoch waits
+        // for its memory, because samples hold the remaining memory.
         let layout = BatchLayout::new(4, [Field::new("number", DType::I64, &[])]).drop_last(true);
         let pipeline = numbers(10)
             .stage("make", || Ok(Make::exactly(|_| 16)))
@@ -784,9 +784,9 @@ fn an_unwanted_batch_gives_its_memory_back_to_workers_of_the_callers() {
 }
 
 // ---------------------------------------------------------------------------------------------
-// The end.
+// The end of a pipeline.
 
-/// A pipeline of every kind of stage that counts.
+/// A pipeline with all kinds of measured stages.
 fn everything(fails: fn(u64) -> bool, panics: fn(u64) -> bool) -> PipelineBuilder<Vec<Piece>> {
     let make = Make { takes: dawdle, ..Make::exactly(|_| 100) };
     numbers(200)
@@ -796,7 +796,7 @@ fn everything(fails: fn(u64) -> bool, panics: fn(u64) -> bool) -> PipelineBuilde
         .stage("decode", move || Ok(make))
         .measured()
         .map("look", move |piece: Piece| {
-            assert!(!panics(piece.number), "{} makes this panic", piece.number);
+            assert!(!panics(piece.number), "panic of the test at {}", piece.number);
             if fails(piece.number) { Err(bad(piece.number)) } else { Ok(piece) }
         })
         .batch("batch", 4, false)
@@ -806,10 +806,10 @@ fn everything(fails: fn(u64) -> bool, panics: fn(u64) -> bool) -> PipelineBuilde
 }
 
 #[test]
-fn nothing_is_counted_after_the_end_however_it_came() {
+fn nothing_is_counted_after_any_kind_of_end() {
     let never = |_| false;
     let late = |number| number == 120;
-    within_seconds(PATIENCE_SECONDS, move || {
+    within_seconds(TIMEOUT_SECONDS, move || {
         for order in both_orders() {
             let build = |fails, panics| in_order(everything(fails, panics), order).build().unwrap();
             let memory_after = |mut pipeline: Pipeline<Vec<Piece>>, batches: usize, what: &str| {
@@ -833,12 +833,12 @@ fn nothing_is_counted_after_the_end_however_it_came() {
 }
 
 // ---------------------------------------------------------------------------------------------
-// What the statistics say.
+// Statistics.
 
 #[test]
-fn statistics_tell_that_memory_limits() {
-    within_seconds(PATIENCE_SECONDS, || {
-        // Two items fit; each holds its memory for 4 ms in a stage that could work on 16.
+fn statistics_report_that_memory_is_the_limit() {
+    within_seconds(TIMEOUT_SECONDS, || {
+        // Two items fit; each holds its memory for 4 ms in a stage with a concurrency of 16.
         let wait = |piece: Piece, cx: AsyncContext| async move {
             cx.runtime().sleep(Duration::from_millis(4)).await;
             Ok(piece)
@@ -881,16 +881,16 @@ fn statistics_tell_that_memory_limits() {
 }
 
 #[test]
-fn without_anything_measured_there_is_no_budget() {
-    within_seconds(PATIENCE_SECONDS, || {
+fn a_pipeline_without_measured_stages_has_no_budget() {
+    within_seconds(TIMEOUT_SECONDS, || {
         let (_, memory) = run_well(numbers(10).map("same", Ok).memory(1));
         assert_eq!(memory, MemoryStatistics::default());
     });
 }
 
 #[test]
-fn an_item_that_waits_for_memory_has_its_place_in_a_queue_of_one() {
-    within_seconds(PATIENCE_SECONDS, || {
+fn an_item_that_waits_for_memory_keeps_its_slot_in_a_queue_of_one() {
+    within_seconds(TIMEOUT_SECONDS, || {
         for order in both_orders() {
             let one = |name| StageOptions::new(name).concurrency(1).queue(1);
             let make = Make::exactly(|_| 100);
@@ -911,16 +911,16 @@ fn an_item_that_waits_for_memory_has_its_place_in_a_queue_of_one() {
 }
 
 // ---------------------------------------------------------------------------------------------
-// Any pipeline.
+// Random pipelines.
 
-/// A stage of a pipeline made up by chance.
+/// A stage of a random pipeline.
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    /// Measured, and waits.
+    /// A measured async stage.
     Async { concurrency: usize, ordered: bool },
-    /// Measured, and computes.
+    /// A measured CPU stage.
     Cpu { concurrency: usize, ordered: bool },
-    /// Not measured.
+    /// A stage that is not measured.
     Look { queue: usize },
 }
 
@@ -934,14 +934,14 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// The most bytes of an item in what follows.
+/// The maximum size of an item in bytes.
 const LARGEST: usize = 1000;
 
 fn any_bytes(number: u64) -> usize {
     jumble(number) as usize % (LARGEST + 1)
 }
 
-/// Says how large it makes the items, each time another way.
+/// Makes items of declared sizes, by a method that depends on `at`.
 fn any_size(at: usize) -> Make {
     let bytes: fn(u64) -> usize = match at % 3 {
         0 => any_bytes,
@@ -983,7 +983,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 100, failure_persistence: None, ..Default::default() })]
 
     #[test]
-    fn any_pipeline_delivers_everything_within_its_budget(
+    fn any_pipeline_delivers_all_items_within_its_budget(
         branches in proptest::collection::vec(proptest::collection::vec(step(), 0..4), 1..4),
         batch in 1..5_usize,
         items in 0..40_u64,
@@ -996,7 +996,7 @@ proptest! {
         let largest = batch * LARGEST;
         let limit = levels * largest + more;
         let count = branches.len() as u64;
-        let (lists, memory) = within_seconds(PATIENCE_SECONDS, move || {
+        let (lists, memory) = within_seconds(TIMEOUT_SECONDS, move || {
             let built = branches.iter().enumerate();
             let mut built: Vec<_> =
                 built.map(|(at, steps)| any_branch(&at.to_string(), items, steps)).collect();
@@ -1020,23 +1020,23 @@ proptest! {
 }
 
 // ---------------------------------------------------------------------------------------------
-// Real memory.
+// Actual memory.
 
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
-/// How long the consumer takes for a batch.
+/// The time that the consumer takes for a batch.
 const TRAINING_STEP: Duration = Duration::from_millis(100);
-/// How long it may wait for one.
+/// The maximum time that the consumer may wait for a batch.
 const STALL: Duration = Duration::from_secs(20);
 
-/// What the blobs of a run hold together: not what the budget thinks.
+/// The actual bytes of all blobs of a run, independent of the budget.
 #[derive(Debug, Default)]
 struct Allocated {
     now: AtomicUsize,
     most: AtomicUsize,
 }
 
-/// Memory that is really there.
+/// Allocated memory.
 #[derive(Debug)]
 struct Blob {
     number: u64,
@@ -1049,12 +1049,12 @@ impl Blob {
         let now = allocated.now.fetch_add(bytes, SeqCst) + bytes;
         allocated.most.fetch_max(now, SeqCst);
         let mut memory = vec![0; bytes];
-        // Only what has been written to takes memory.
+        // Only pages that were written to are resident.
         memory.iter_mut().step_by(4 * KIB).for_each(|byte| *byte = number as u8);
         Blob { number, bytes: memory, allocated: Arc::clone(allocated) }
     }
 
-    /// Says that it is no longer the pipeline's.
+    /// Stops counting a delivered blob.
     fn leave(&self) {
         self.allocated.now.fetch_sub(self.bytes.len(), SeqCst);
     }
@@ -1066,14 +1066,14 @@ impl Footprint for Blob {
     }
 }
 
-/// From 1 KiB to 64 MiB divided by `scale`, each size as likely as twice that size.
+/// From 1 KiB to 64 MiB divided by `scale`, log-uniformly distributed.
 fn blob_bytes(number: u64, scale: usize) -> usize {
     let random = jumble(number.wrapping_mul(0x2545_f491)) % (1 << 20);
     let octaves = 16.0 * random as f64 / f64::from(1 << 20);
     (KIB as f64 * octaves.exp2()) as usize / scale
 }
 
-/// Allocates what it fetches, in pieces of the time that a store would take.
+/// Allocates a blob after a delay like that of a store.
 struct Fetch {
     scale: usize,
     allocated: Arc<Allocated>,
@@ -1114,14 +1114,14 @@ impl Stage<Blob> for Decode {
     }
 }
 
-/// A line of `/proc/self/status` or `/proc/meminfo`, in bytes.
+/// A value of `/proc/self/status` or `/proc/meminfo`, in bytes.
 fn proc_bytes(file: &str, name: &str) -> Option<usize> {
     let text = std::fs::read_to_string(file).ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
     Some(line.trim().strip_suffix("kB")?.trim_end().parse::<usize>().ok()? * KIB)
 }
 
-/// The most that was seen at once.
+/// Observed maxima.
 #[derive(Clone, Copy, Debug, Default)]
 struct Peaks {
     live: usize,
@@ -1129,7 +1129,7 @@ struct Peaks {
     samples: usize,
 }
 
-/// Looks every millisecond until told that it is over.
+/// Samples every millisecond until `over` is set.
 fn watch(
     monitor: spdl_core::pipeline::Monitor,
     over: Arc<AtomicBool>,
@@ -1147,20 +1147,20 @@ fn watch(
     })
 }
 
-/// How long the next test runs each of its pipelines. `SPDL_MEMORY_SECONDS` sets it, in seconds; by
-/// default they take 5 s together.
+/// The duration of each pipeline of the next test. `SPDL_MEMORY_SECONDS` sets it in seconds. By
+/// default, all pipelines together take 5 s.
 fn run_time(runs: u32) -> Duration {
     let given = std::env::var("SPDL_MEMORY_SECONDS").ok();
     let given = given.map(|text| Duration::from_secs_f64(text.parse().unwrap()));
     given.unwrap_or(Duration::from_secs(5) / runs)
 }
 
-/// Set in the process that has the memory to itself.
+/// Set in the child process that runs the test alone.
 const ALONE: &str = "SPDL_MEMORY_ALONE";
 
-/// Runs the test in a process of its own, whose memory is the pipeline's alone, and whose allocator
-/// gives large blocks back to the system: by default glibc keeps blocks of up to 32 MiB that were
-/// freed, in several arenas, and what is resident says little of what is in use.
+/// Runs the test in a child process, so that all its memory belongs to the pipeline. Its allocator
+/// returns large blocks to the system. By default glibc keeps freed blocks of up to 32 MiB in
+/// several arenas, and resident memory then says little about memory in use.
 fn alone(test: &str) {
     let output = std::process::Command::new(std::env::current_exe().unwrap())
         .args([test, "--exact", "--nocapture"])
@@ -1175,14 +1175,14 @@ fn alone(test: &str) {
 }
 
 #[test]
-fn a_slow_consumer_finds_the_memory_within_its_budget() {
+fn the_resident_memory_stays_within_the_budget_if_the_consumer_is_slow() {
     if std::env::var_os(ALONE).is_none() {
         let seconds = 6 * (run_time(6).as_secs() + 60);
-        let test = "a_slow_consumer_finds_the_memory_within_its_budget";
+        let test = "the_resident_memory_stays_within_the_budget_if_the_consumer_is_slow";
         return within_seconds(seconds, || alone(test));
     }
-    // Three stages are measured, and a batch of four may need four times the largest item: with
-    // no more than that for each, this is the least budget there can be.
+    // Three stages are measured, and a batch of four may need four times the largest item. This is
+    // therefore the smallest valid budget.
     let available = proc_bytes("/proc/meminfo", "MemAvailable").unwrap_or(usize::MAX);
     let scale = [1, 2, 4, 8, 16].into_iter().find(|scale| available / 4 > 768 * MIB / scale);
     let scale = scale.unwrap_or(32);
@@ -1250,7 +1250,7 @@ fn a_slow_consumer_finds_the_memory_within_its_budget() {
             assert!(longest < STALL, "{report}");
             assert!(peaks.live <= limit && memory.peak_bytes <= limit, "{report}");
             assert_eq!((memory.overdrawn_bytes, memory.live_bytes), (0, 0), "{report}");
-            // A batch that is handed out is no longer counted, a moment before it is known here.
+            // A delivered batch is no longer counted slightly before this thread receives it.
             assert!(most <= limit + largest, "{report}");
             assert!(resident <= limit + limit / 10, "{report}");
             report

@@ -1,4 +1,4 @@
-//! Faults that a reviewer found, each as the rule that it broke.
+//! Regression tests for faults that reviews found.
 
 mod common;
 
@@ -11,7 +11,7 @@ use spdl_core::runtime::CpuExecutor;
 use spdl_core::stage::Aggregator;
 use spdl_core::{ErrorKind, OnError, PipelineBuilder, Result, Stage, StageContext, StageOptions};
 
-/// A pool of threads.
+/// A thread pool of the caller.
 #[derive(Debug)]
 struct Pool {
     work: Mutex<mpsc::Sender<Box<dyn FnOnce() + Send>>>,
@@ -26,7 +26,8 @@ impl Pool {
             let receive = Arc::clone(&receive);
             std::thread::spawn(move || {
                 loop {
-                    let work = receive.lock().expect("nobody panics with it").recv();
+                    let work =
+                        receive.lock().expect("no thread panics while it holds the lock").recv();
                     match work {
                         Ok(work) => work(),
                         Err(_) => return,
@@ -40,7 +41,7 @@ impl Pool {
 
 impl CpuExecutor for Pool {
     fn execute(&self, work: Box<dyn FnOnce() + Send>) {
-        let _ = self.work.lock().expect("nobody panics with it").send(work);
+        let _ = self.work.lock().expect("no thread panics while it holds the lock").send(work);
     }
 
     fn parallelism(&self) -> usize {
@@ -49,7 +50,7 @@ impl CpuExecutor for Pool {
 }
 
 #[test]
-fn stages_on_one_pool_of_the_callers_help_each_other() {
+fn stages_on_one_pool_of_the_caller_do_not_deadlock() {
     for threads in [1, 4] {
         let count = within_seconds(20, move || {
             let pool = Pool::new(threads);
@@ -65,7 +66,7 @@ fn stages_on_one_pool_of_the_callers_help_each_other() {
 }
 
 #[test]
-fn a_share_of_the_whole_pipeline_is_one_of_its_items_however_many_stages_there_are() {
+fn the_failure_share_of_a_pipeline_counts_items_and_not_stages() {
     within_seconds(20, || {
         let mut pipeline = numbers(10_000)
             .map("a", Ok)
@@ -75,17 +76,17 @@ fn a_share_of_the_whole_pipeline_is_one_of_its_items_however_many_stages_there_a
             .on_error(OnError::SkipShare { at_most: 0.05 })
             .build()
             .unwrap();
-        assert!(pipeline.by_ref().any(|item| item.is_err()), "10 % failed, and 5 % may");
+        assert!(pipeline.by_ref().any(|item| item.is_err()), "10 % fail, above the limit of 5 %");
     });
 }
 
-/// Builders for short.
+/// A pipeline over the numbers `0..count`.
 fn numbers(count: i64) -> PipelineBuilder<i64> {
     PipelineBuilder::new(common::numbers(count))
 }
 
 #[test]
-fn a_slow_generator_shows_each_output_at_once() {
+fn a_slow_generator_forwards_each_output_immediately() {
     within_seconds(20, || {
         let mut pipeline = numbers(1)
             .flat_map("slow", |_| {
@@ -105,7 +106,7 @@ fn a_slow_generator_shows_each_output_at_once() {
 }
 
 #[test]
-fn workers_asked_for_before_the_start_come_with_it() {
+fn concurrency_set_before_the_start_takes_effect() {
     within_seconds(20, || {
         let mut pipeline = numbers(200)
             .map(StageOptions::new("nap").concurrency(8), |n| {
@@ -120,7 +121,7 @@ fn workers_asked_for_before_the_start_come_with_it() {
         pipeline.next();
         let started = Instant::now();
         assert_eq!(pipeline.by_ref().take(40).filter(Result::is_ok).count(), 40);
-        // 800 ms with one worker.
+        // One worker takes 800 ms.
         assert!(started.elapsed() < Duration::from_millis(500), "{:?}", started.elapsed());
     });
 }
@@ -140,7 +141,7 @@ impl Stage<i64> for FailsAtTheEnd {
 }
 
 #[test]
-fn a_failure_at_the_end_of_an_epoch_is_no_dropped_item() {
+fn a_failure_at_the_end_of_an_epoch_is_not_a_dropped_item() {
     within_seconds(20, || {
         let mut pipeline = numbers(10)
             .stage("end", || Ok(FailsAtTheEnd))
@@ -171,7 +172,7 @@ impl Aggregator<i64> for FlushFails {
 }
 
 #[test]
-fn what_an_aggregator_cannot_flush_is_left_out_and_counted() {
+fn items_of_a_failed_flush_are_left_out_and_counted() {
     within_seconds(20, || {
         let mut pipeline = numbers(22)
             .aggregate("sixes", || Ok(FlushFails(Vec::new())))
@@ -188,17 +189,17 @@ fn what_an_aggregator_cannot_flush_is_left_out_and_counted() {
 
 // promise: R24
 #[test]
-fn a_function_that_panics_over_an_items_size_fails_that_item() {
+fn a_panic_while_measuring_an_item_fails_that_item() {
     within_seconds(20, || {
         let build = || {
             numbers(100)
                 .measured_by(|n| {
-                    assert_ne!(*n, 20, "on purpose");
+                    assert_ne!(*n, 20, "panic of the test");
                     8
                 })
                 .map_async("wait", |n| async move { Ok(n) })
                 .measured_by(|n| {
-                    assert_ne!(*n, 30, "on purpose");
+                    assert_ne!(*n, 30, "panic of the test");
                     8
                 })
         };
@@ -213,20 +214,20 @@ fn a_function_that_panics_over_an_items_size_fails_that_item() {
     });
 }
 
-/// Panics when it is dropped, if it is number 7.
-struct Touchy(i64);
+/// Number 7 panics when it is dropped.
+struct PanicsOnDrop(i64);
 
-impl Drop for Touchy {
+impl Drop for PanicsOnDrop {
     fn drop(&mut self) {
-        assert!(self.0 != 7 || std::thread::panicking(), "on purpose");
+        assert!(self.0 != 7 || std::thread::panicking(), "panic of the test");
     }
 }
 
 // promise: R24
 #[test]
-fn an_item_that_panics_when_it_is_dropped_keeps_nobody_from_winding_down() {
-    // In a process of its own, since it counts threads: cargo runs this file's tests side by side.
-    let name = "an_item_that_panics_when_it_is_dropped_keeps_nobody_from_winding_down";
+fn an_item_that_panics_on_drop_does_not_block_shutdown() {
+    // In a child process, because the test counts threads and others of this file run concurrently.
+    let name = "an_item_that_panics_on_drop_does_not_block_shutdown";
     if std::env::var_os("SPDL_ALONE").is_none() {
         let program = std::env::current_exe().unwrap();
         let status = std::process::Command::new(program)
@@ -238,7 +239,7 @@ fn an_item_that_panics_when_it_is_dropped_keeps_nobody_from_winding_down() {
     }
     within_seconds(20, || {
         let mut pipeline = numbers(100)
-            .map("touchy", |n| Ok(Touchy(n)))
+            .map("touchy", |n| Ok(PanicsOnDrop(n)))
             .map(StageOptions::new("next").dedicated(), Ok)
             .deterministic()
             .prefetch(2)
@@ -253,7 +254,7 @@ fn an_item_that_panics_when_it_is_dropped_keeps_nobody_from_winding_down() {
 }
 
 #[test]
-fn a_wait_ends_in_time_though_endless_epochs_deliver_nothing() {
+fn a_wait_times_out_during_endless_empty_epochs() {
     within_seconds(20, || {
         let nothing = || numbers(2).filter("none", |_| Ok(false)).epochs(0..).build().unwrap();
         let waited = nothing().next_timeout(Duration::from_millis(50));
@@ -268,7 +269,7 @@ fn a_wait_ends_in_time_though_endless_epochs_deliver_nothing() {
 }
 
 #[test]
-fn a_key_that_only_the_error_knows_is_in_the_list_of_dropped_samples() {
+fn the_list_of_dropped_samples_contains_the_key_of_the_error() {
     within_seconds(20, || {
         let mut pipeline = PipelineBuilder::from_iter(["a.jpg"])
             .map("decode", |name: &str| Err::<i64, _>(bad_number(0).with_key(name)))
@@ -281,7 +282,7 @@ fn a_key_that_only_the_error_knows_is_in_the_list_of_dropped_samples() {
 }
 
 #[test]
-fn settings_that_make_no_sense_are_refused_when_the_pipeline_is_built() {
+fn invalid_settings_are_refused_when_the_pipeline_is_built() {
     let kind = |result: Result<spdl_core::ErrorKind>| result.unwrap_err().kind();
     let zero = numbers(1).batch("none", 0, false).build().map(|_| ErrorKind::User);
     assert_eq!(kind(zero), ErrorKind::InvalidArgument);
@@ -305,9 +306,9 @@ fn the_first_item_of_a_slow_iterator_does_not_wait_for_the_second() {
     });
 }
 
-/// Two generators whose items are wanted in turn: with one worker, each waits inside `emit` for
-/// what only the other one can bring about.
-fn generators_in_turn(
+/// Two generators whose items are consumed alternately. With one worker, each blocks in `emit`
+/// until the other one proceeds.
+fn alternating_generators(
     set: impl Fn(PipelineBuilder<i64>) -> PipelineBuilder<i64>,
 ) -> spdl_core::Pipeline<i64> {
     let many = |name: &str| {
@@ -321,15 +322,15 @@ fn generators_in_turn(
 }
 
 #[test]
-fn branches_that_wait_for_each_other_go_on_with_a_single_worker() {
+fn branches_that_wait_for_each_other_need_only_one_worker() {
     within_seconds(60, || {
-        assert_eq!(generators_in_turn(|merged| merged.threads(1)).count(), 4000);
+        assert_eq!(alternating_generators(|merged| merged.threads(1)).count(), 4000);
         let pool = Pool::new(1);
-        let lent = generators_in_turn(|merged| merged.executor(pool.clone()));
+        let lent = alternating_generators(|merged| merged.executor(pool.clone()));
         assert_eq!(lent.count(), 4000);
-        // Fewer workers while all of them wait, and an end at any moment of it.
+        // Fewer workers while all of them wait, and an end at any time.
         for taken in [1, 7, 100, 3999] {
-            let mut pipeline = generators_in_turn(|merged| merged.threads(3));
+            let mut pipeline = alternating_generators(|merged| merged.threads(3));
             let control = pipeline.control();
             assert_eq!(pipeline.by_ref().take(taken).filter(Result::is_ok).count(), taken);
             control.set_threads(1).unwrap();
@@ -341,7 +342,7 @@ fn branches_that_wait_for_each_other_go_on_with_a_single_worker() {
 }
 
 #[test]
-fn a_look_at_endless_epochs_that_deliver_nothing_comes_back() {
+fn polling_endless_empty_epochs_returns() {
     within_seconds(20, || {
         let mut pipeline = numbers(1).filter("none", |_| Ok(false)).epochs(0..).build().unwrap();
         for _ in 0..100 {
@@ -351,7 +352,7 @@ fn a_look_at_endless_epochs_that_deliver_nothing_comes_back() {
 }
 
 #[test]
-fn a_stop_with_a_deadline_does_not_wait_for_a_task_that_blocks() {
+fn a_stop_with_a_deadline_does_not_wait_for_a_blocking_task() {
     within_seconds(20, || {
         let mut pipeline = numbers(3)
             .map_async("blocks", |n| async move {
