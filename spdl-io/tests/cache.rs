@@ -1,8 +1,8 @@
-//! What caches promise: hits, limits, and no wrong byte whatever happens to their users.
+//! Tests of `Cache`: hits, limits, and correct bytes after crashes and corruption.
 
 // promise of this file: DATA5
 #![cfg(feature = "cache")]
-#![expect(clippy::unwrap_used, reason = "a test may panic, in its helpers as well")]
+#![expect(clippy::unwrap_used, reason = "test helpers report failures by panics")]
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,7 +17,7 @@ use spdl_core::{Error, ErrorKind, Result, block_on};
 use spdl_io::layers::{CacheBuilder, CachePolicy, CacheStatistics};
 use spdl_io::{Cache, CachedFetcher, Capability, Fetcher, Key};
 
-/// Contents that tell whose they are: of 200 to 1,400 bytes.
+/// Distinct contents of 200 to 1,400 bytes.
 fn contents(number: u64) -> Bytes {
     let len = 200 + number.wrapping_mul(0x9e37_79b9_7f4a_7c15) % 1200;
     (0..len).map(|at| (number ^ at).wrapping_mul(167) as u8).collect()
@@ -27,7 +27,7 @@ fn name(number: u64) -> Vec<u8> {
     format!("object {number}").into_bytes()
 }
 
-/// Asks for all of `0..count` in an order of its own, and puts in what is missing.
+/// Reads objects `0..count` in a shuffled order, and stores missing ones.
 fn epoch(cache: &Cache, count: u64, order: u64) -> CacheStatistics {
     let before = cache.statistics();
     let shuffled = Permutation::new(count, 7, order);
@@ -45,7 +45,7 @@ fn total(count: u64) -> u64 {
     (0..count).map(|number| contents(number).len() as u64).sum()
 }
 
-/// The lengths of the files of entries, and of those that are being written.
+/// Returns the lengths of all entry files, and the number of unfinished files.
 fn files(folder: &Path) -> (Vec<u64>, usize) {
     let list = |path: &Path| -> Vec<u64> {
         fs::read_dir(path).unwrap().map(|entry| entry.unwrap().metadata().unwrap().len()).collect()
@@ -55,10 +55,10 @@ fn files(folder: &Path) -> (Vec<u64>, usize) {
 }
 
 #[test]
-fn a_part_that_never_changes_gives_as_many_hits_as_it_is_of_the_data() {
+fn the_stable_subset_has_a_hit_rate_of_its_share() {
     let folder = tempfile::tempdir().unwrap();
     let (count, room) = (5_000, total(5_000) / 5);
-    // An entry's file has 40 bytes more than its name and contents.
+    // An entry's file has 40 bytes of header in addition to name and contents.
     let heads = count / 5 * 60;
     let places: [CacheBuilder; 3] = [
         Cache::builder().memory(room),
@@ -81,7 +81,7 @@ fn a_part_that_never_changes_gives_as_many_hits_as_it_is_of_the_data() {
 }
 
 #[test]
-fn recent_use_gives_no_hits_where_everything_is_used_in_turn() {
+fn lru_has_no_hits_for_sequential_epochs() {
     let folder = tempfile::tempdir().unwrap();
     let (count, room) = (1_000, total(1_000) / 5);
     for builder in
@@ -95,7 +95,7 @@ fn recent_use_gives_no_hits_where_everything_is_used_in_turn() {
 }
 
 #[test]
-fn what_is_asked_for_often_stays_where_recent_use_counts() {
+fn lru_keeps_frequently_used_entries() {
     let folder = tempfile::tempdir().unwrap();
     let room = total(1_000) / 5;
     for builder in [
@@ -114,12 +114,12 @@ fn what_is_asked_for_often_stays_where_recent_use_counts() {
             let often = name(often.start + number % 20);
             lost += u64::from(block_on(cache.get(&often)).is_none());
         }
-        assert_eq!(lost, 0, "of 1,000 uses: {cache:?}");
+        assert_eq!(lost, 0, "misses of 1,000 uses: {cache:?}");
     }
 }
 
 #[test]
-fn what_is_found_in_the_folder_comes_into_memory_where_recent_use_counts() {
+fn lru_promotes_disk_hits_to_memory() {
     let folder = tempfile::tempdir().unwrap();
     let builder = Cache::builder().memory(3_000).folder(folder.path().join("kept"), 1 << 20);
     let cache = builder.policy(CachePolicy::Recent).open().unwrap();
@@ -137,12 +137,12 @@ fn what_is_found_in_the_folder_comes_into_memory_where_recent_use_counts() {
     assert!(statistics.disk_hits <= 100, "{statistics:?}");
     for number in 0..100 {
         let found = block_on(cache.get(&name(number)));
-        assert!(found == Some(contents(number)), "{number} had to make room and is lost");
+        assert!(found == Some(contents(number)), "evicted entry {number} is missing");
     }
 }
 
 #[test]
-fn with_room_for_everything_nothing_is_read_twice_and_a_folder_outlives_its_run() {
+fn a_large_folder_caches_all_entries_across_runs() {
     let folder = tempfile::tempdir().unwrap();
     let open = || Cache::builder().folder(folder.path().join("kept"), 1 << 30).open().unwrap();
     let count = 300;
@@ -158,7 +158,7 @@ fn with_room_for_everything_nothing_is_read_twice_and_a_folder_outlives_its_run(
 }
 
 #[test]
-fn a_smaller_limit_is_kept_and_a_larger_one_used() {
+fn changed_limits_take_effect_on_open() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("kept");
     let count = 1_000;
@@ -167,7 +167,7 @@ fn a_smaller_limit_is_kept_and_a_larger_one_used() {
         let room = (whole as f64 * part) as u64;
         let cache = Cache::builder().folder(&path, room).open().unwrap();
         let (lengths, _) = files(&path);
-        assert!(lengths.iter().sum::<u64>() <= room, "what was too much is gone");
+        assert!(lengths.iter().sum::<u64>() <= room, "excess entries are evicted");
         epoch(&cache, count, 1);
         let hits = epoch(&cache, count, 2).hit_rate();
         assert!((hits - expected).abs() < 0.05, "{hits} of {part}");
@@ -187,13 +187,13 @@ fn ranks_share_a_folder() {
         }
     });
     let (lengths, new) = files(&path);
-    assert!(lengths.iter().sum::<u64>() <= room && new == 0, "the room is for all of them");
+    assert!(lengths.iter().sum::<u64>() <= room && new == 0, "all ranks share one limit");
     let hits: Vec<u64> = ranks.iter().map(|cache| epoch(cache, count, 9).disk_hits).collect();
     assert!(hits.iter().all(|&other| other == hits[0] && other > count / 5), "{hits:?}");
 }
 
 #[test]
-fn many_open_a_new_folder_at_once() {
+fn concurrent_processes_create_a_folder() {
     let folder = tempfile::tempdir().unwrap();
     for round in 0..50 {
         let path = folder.path().join(round.to_string());
@@ -208,7 +208,7 @@ fn many_open_a_new_folder_at_once() {
             }
         });
     }
-    // What a process left that was killed while it made the folder.
+    // An empty marker, as an interrupted creation leaves it.
     let path = folder.path().join("killed");
     fs::create_dir(&path).unwrap();
     fs::write(path.join("spdl-cache"), "").unwrap();
@@ -220,7 +220,7 @@ fn many_open_a_new_folder_at_once() {
 }
 
 #[test]
-fn damage_is_a_miss_and_is_removed() {
+fn corrupt_entries_are_misses_and_are_deleted() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("kept");
     let cache = Cache::builder().folder(&path, 1 << 20).open().unwrap();
@@ -232,7 +232,7 @@ fn damage_is_a_miss_and_is_removed() {
     for (at, damage) in (0..whole.len()).step_by(7).enumerate() {
         let mut bytes = whole.clone();
         bytes[damage] ^= 1;
-        // Every second one is cut.
+        // Every second file is truncated.
         let damaged = if at % 2 == 0 { &bytes[..] } else { &whole[..damage] };
         fs::write(&entry, damaged).unwrap();
         assert_eq!(block_on(cache.get(b"name")), None, "byte {damage}");
@@ -241,19 +241,23 @@ fn damage_is_a_miss_and_is_removed() {
         block_on(cache.put(b"name", &contents(1)));
         assert_eq!(block_on(cache.get(b"name")).unwrap(), contents(1));
         if at == 0 {
-            assert_eq!(cache.statistics().disk_bytes, whole.len() as u64, "of the new one alone");
+            assert_eq!(
+                cache.statistics().disk_bytes,
+                whole.len() as u64,
+                "only the new entry counts"
+            );
         }
     }
     for usage in [&b"rubbish"[..], &[0; 40]] {
         fs::write(path.join("usage"), usage).unwrap();
-        assert_eq!(block_on(cache.get(b"name")).unwrap(), contents(1), "nobody needs it to read");
+        assert_eq!(block_on(cache.get(b"name")).unwrap(), contents(1), "reads do not need `usage`");
     }
     drop(cache);
     let cache = Cache::builder().folder(&path, 1 << 20).open().unwrap();
-    assert_eq!(cache.statistics().disk_bytes, whole.len() as u64, "counted anew");
+    assert_eq!(cache.statistics().disk_bytes, whole.len() as u64, "rebuilt");
 }
 
-/// The hashes of the entries that are there, and the one from which on there are none.
+/// Returns the hashes of all entries, and the hash limit.
 fn hashes(folder: &Path) -> (Vec<u128>, u128) {
     let entries = (0..=255u8).flat_map(|prefix| {
         fs::read_dir(folder.join(format!("{prefix:02x}"))).unwrap().map(|entry| {
@@ -265,20 +269,20 @@ fn hashes(folder: &Path) -> (Vec<u128>, u128) {
 }
 
 #[test]
-fn what_has_no_place_costs_no_write() {
+fn entries_beyond_the_hash_limit_are_not_written() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("kept");
     let open = || Cache::builder().folder(&path, 100_000).open().unwrap();
     let first = open();
     let others: Vec<Cache> = (0..40).map(|_| open()).collect();
     epoch(&first, 1_000, 0);
-    // Small ones would find room, but not where they belong; who has not looked since does not know.
+    // The limit rejects these entries although they would fit. Instances with an old limit try a write.
     for (number, other) in others.iter().enumerate() {
         block_on(other.put(&number.to_le_bytes(), &Bytes::from_static(b"x")));
     }
-    let (hashes, ceiling) = hashes(&path);
-    assert!(hashes.len() > 100 && hashes.iter().all(|&hash| hash < ceiling));
-    // What the others have changed is known by the first write.
+    let (hashes, hash_limit) = hashes(&path);
+    assert!(hashes.len() > 100 && hashes.iter().all(|&hash| hash < hash_limit));
+    // The first write updates the known limit.
     epoch(&first, 1_000, 1);
     fs::remove_dir(path.join("new")).unwrap();
     fs::write(path.join("new"), "").unwrap();
@@ -287,7 +291,7 @@ fn what_has_no_place_costs_no_write() {
 }
 
 #[test]
-fn what_cannot_be_written_is_counted_and_harms_nobody() {
+fn failed_writes_are_counted() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("kept");
     let cache = Cache::builder().folder(&path, 1 << 20).open().unwrap();
@@ -302,7 +306,7 @@ fn what_cannot_be_written_is_counted_and_harms_nobody() {
 }
 
 #[test]
-fn only_a_cache_or_an_empty_folder_becomes_a_cache() {
+fn folders_with_other_files_are_rejected() {
     let folder = tempfile::tempdir().unwrap();
     let open = || Cache::builder().folder(folder.path(), 1 << 20).open().map(|_| ());
     fs::write(folder.path().join("thesis.tex"), "years of work").unwrap();
@@ -320,7 +324,7 @@ fn only_a_cache_or_an_empty_folder_becomes_a_cache() {
 }
 
 #[test]
-fn namespaces_are_apart() {
+fn namespaces_are_separate() {
     let folder = tempfile::tempdir().unwrap();
     let open = |name: &str| {
         Cache::builder().folder(folder.path().join("kept"), 1 << 20).namespace(name).open().unwrap()
@@ -333,15 +337,15 @@ fn namespaces_are_apart() {
     assert_eq!(block_on(new.get(b"name")).unwrap(), contents(2));
 }
 
-/// Objects that count how often they are read.
+/// Objects that count their reads.
 #[derive(Debug, Default)]
-struct Counted {
+struct CountingFetcher {
     objects: BTreeMap<Key, Bytes>,
     reads: AtomicU64,
 }
 
 #[async_trait]
-impl Fetcher for Counted {
+impl Fetcher for CountingFetcher {
     fn capability(&self) -> Capability {
         Capability::default().with_ranges()
     }
@@ -349,7 +353,7 @@ impl Fetcher for Counted {
     async fn read(&self, key: &Key, range: Option<std::ops::Range<u64>>) -> Result<Bytes> {
         self.reads.fetch_add(1, Ordering::Relaxed);
         let object = self.objects.get(key).cloned();
-        let object = object.ok_or_else(|| Error::new(ErrorKind::NotFound, "no such object"))?;
+        let object = object.ok_or_else(|| Error::new(ErrorKind::NotFound, "object not found"))?;
         Ok(range
             .map_or(object.clone(), |range| object.slice(range.start as usize..range.end as usize)))
     }
@@ -359,7 +363,7 @@ impl Fetcher for Counted {
 fn warm_epochs_read_nothing_from_the_store() {
     let folder = tempfile::tempdir().unwrap();
     let objects = (0..50).map(|number| (Key::from(number.to_string()), contents(number)));
-    let store = Arc::new(Counted { objects: objects.collect(), ..Default::default() });
+    let store = Arc::new(CountingFetcher { objects: objects.collect(), ..Default::default() });
     let cache = Cache::builder().folder(folder.path().join("kept"), 1 << 20).open().unwrap();
     let cached = CachedFetcher::new(Arc::clone(&store) as Arc<dyn Fetcher>, cache);
     for _ in 0..3 {
@@ -368,7 +372,11 @@ fn warm_epochs_read_nothing_from_the_store() {
             assert_eq!(block_on(cached.read(key, Some(3..90))).unwrap(), bytes.slice(3..90));
             assert_eq!(block_on(cached.read_at_most(key, 2_000)).unwrap(), bytes);
             let error = block_on(cached.read_at_most(key, 100)).unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::LimitExceeded, "also from the cache");
+            assert_eq!(
+                error.kind(),
+                ErrorKind::LimitExceeded,
+                "the limit also holds for cached objects"
+            );
         }
         for (key, bytes) in &store.objects {
             let ranges = [3..90, 0..2, 100..110];
@@ -380,7 +388,7 @@ fn warm_epochs_read_nothing_from_the_store() {
         }
         assert_eq!(store.reads.load(Ordering::Relaxed), 200, "each object, and each range, once");
     }
-    // Failures are not kept.
+    // Errors are not cached.
     for reads in [201, 202] {
         let error = block_on(cached.read(&"missing".into(), None)).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NotFound);
@@ -503,13 +511,13 @@ mod killed {
             }
             let cache = open(&path);
             let (lengths, new) = files(&path);
-            assert_eq!(new, 0, "what was being written is removed");
+            assert_eq!(new, 0, "unfinished files are removed");
             let statistics = cache.statistics();
             assert_eq!(statistics.disk_bytes, lengths.iter().sum::<u64>(), "round {round}");
             assert!(statistics.disk_bytes <= total(COUNT) / 2);
-            // Each one that is found is whole; see `epoch`.
+            // `epoch` checks the contents of each hit.
             let found = epoch(&cache, COUNT, round);
-            assert_eq!(found.damaged, 0, "files come under their names whole");
+            assert_eq!(found.damaged, 0, "files are renamed when complete");
             assert_eq!(found.unwritten, 0);
             let others = ["spdl-cache", "users", "lock", "usage", "new"].len();
             assert_eq!(fs::read_dir(&path).unwrap().count(), 256 + others);

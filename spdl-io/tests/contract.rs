@@ -1,4 +1,4 @@
-//! The contract of a fetcher against fetchers that keep it and break it.
+//! Tests of `fetcher_contract` itself, with correct and defective fetchers.
 #![cfg(feature = "testing")]
 
 use std::collections::BTreeMap;
@@ -11,15 +11,15 @@ use spdl_core::{Error, ErrorKind, Result};
 use spdl_io::testing::{contract_objects, fetcher_contract};
 use spdl_io::{Body, Capability, Fetcher, Key, MemoryFetcher, ObjectMeta, ReadRequest};
 
-/// Keeps the contract with no capability at all, unless told how to break it.
+/// Satisfies the contract without optional capabilities, unless it has a defect.
 #[derive(Debug, Default)]
 struct InMemory {
     objects: BTreeMap<Key, Bytes>,
-    flaw: Option<Flaw>,
+    defect: Option<Defect>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Flaw {
+enum Defect {
     LosesTheLastByte,
     WrongKind,
     NoKeyInTheError,
@@ -32,24 +32,24 @@ enum Flaw {
 #[async_trait]
 impl Fetcher for InMemory {
     fn capability(&self) -> Capability {
-        match self.flaw {
-            Some(Flaw::ClaimsRanges) => Capability::default().with_ranges(),
-            Some(Flaw::ClaimsToList) => Capability::default().with_list(),
+        match self.defect {
+            Some(Defect::ClaimsRanges) => Capability::default().with_ranges(),
+            Some(Defect::ClaimsToList) => Capability::default().with_list(),
             _ => Capability::default(),
         }
     }
 
     async fn read(&self, key: &Key, range: Option<Range<u64>>) -> Result<Bytes> {
         let name = key.display_name();
-        if range.is_some() && self.flaw != Some(Flaw::IgnoresTheRange) {
+        if range.is_some() && self.defect != Some(Defect::IgnoresTheRange) {
             return Err(Error::new(ErrorKind::Unsupported, "no ranges").with_key(name));
         }
-        let bytes = self.objects.get(key).cloned().ok_or_else(|| match self.flaw {
-            Some(Flaw::WrongKind) => Error::new(ErrorKind::Io, "no such object").with_key(name),
-            Some(Flaw::NoKeyInTheError) => Error::new(ErrorKind::NotFound, "no such object"),
-            _ => Error::new(ErrorKind::NotFound, "no such object").with_key(name),
+        let bytes = self.objects.get(key).cloned().ok_or_else(|| match self.defect {
+            Some(Defect::WrongKind) => Error::new(ErrorKind::Io, "object not found").with_key(name),
+            Some(Defect::NoKeyInTheError) => Error::new(ErrorKind::NotFound, "object not found"),
+            _ => Error::new(ErrorKind::NotFound, "object not found").with_key(name),
         })?;
-        if self.flaw == Some(Flaw::LosesTheLastByte) {
+        if self.defect == Some(Defect::LosesTheLastByte) {
             return Ok(bytes.slice(..bytes.len().saturating_sub(1)));
         }
         Ok(bytes)
@@ -57,7 +57,7 @@ impl Fetcher for InMemory {
 
     async fn read_at_most(&self, key: &Key, max_bytes: u64) -> Result<Bytes> {
         let bytes = self.read(key, None).await?;
-        if bytes.len() as u64 > max_bytes && self.flaw != Some(Flaw::IgnoresTheLimit) {
+        if bytes.len() as u64 > max_bytes && self.defect != Some(Defect::IgnoresTheLimit) {
             let error = Error::new(ErrorKind::LimitExceeded, "too large");
             return Err(error.with_key(key.display_name()));
         }
@@ -65,37 +65,37 @@ impl Fetcher for InMemory {
     }
 }
 
-fn in_memory(flaw: Option<Flaw>) -> InMemory {
+fn in_memory(defect: Option<Defect>) -> InMemory {
     let objects = contract_objects();
     let objects =
         objects.into_iter().map(|(name, bytes)| (format!("bucket/{name}").into(), bytes)).collect();
-    InMemory { objects, flaw }
+    InMemory { objects, defect }
 }
 
 #[test]
-fn a_fetcher_without_ranges_and_listings_can_keep_the_contract() {
+fn fetchers_without_capabilities_satisfy_the_contract() {
     fetcher_contract(&in_memory(None), &"bucket".into());
 }
 
 #[test]
-fn the_contract_notices_every_flaw() {
-    for flaw in [
-        Flaw::LosesTheLastByte,
-        Flaw::WrongKind,
-        Flaw::NoKeyInTheError,
-        Flaw::IgnoresTheRange,
-        Flaw::IgnoresTheLimit,
-        Flaw::ClaimsRanges,
-        Flaw::ClaimsToList,
+fn the_contract_detects_each_defect() {
+    for defect in [
+        Defect::LosesTheLastByte,
+        Defect::WrongKind,
+        Defect::NoKeyInTheError,
+        Defect::IgnoresTheRange,
+        Defect::IgnoresTheLimit,
+        Defect::ClaimsRanges,
+        Defect::ClaimsToList,
     ] {
-        let fetcher = in_memory(Some(flaw));
+        let fetcher = in_memory(Some(defect));
         let check = AssertUnwindSafe(|| fetcher_contract(&fetcher, &"bucket".into()));
-        assert!(catch_unwind(check).is_err(), "{flaw:?} went unnoticed");
+        assert!(catch_unwind(check).is_err(), "{defect:?} was not detected");
     }
 }
 
 #[test]
-fn objects_in_memory_keep_the_contract() {
+fn objects_in_memory_satisfy_the_contract() {
     let objects = contract_objects().into_iter();
     let fetcher: MemoryFetcher =
         objects.map(|(name, bytes)| (format!("bucket/{name}"), bytes)).collect();
@@ -104,12 +104,12 @@ fn objects_in_memory_keep_the_contract() {
     fetcher_contract(&fetcher, &"".into());
 }
 
-/// Objects in memory behind something that does one thing wrong.
+/// Wraps objects in memory with one defect.
 #[derive(Debug)]
-struct Flawed(MemoryFetcher, DeepFlaw);
+struct DefectiveFetcher(MemoryFetcher, MetadataDefect);
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum DeepFlaw {
+enum MetadataDefect {
     None,
     RangesOutOfOrder,
     WrongSize,
@@ -125,10 +125,10 @@ enum DeepFlaw {
 }
 
 #[async_trait]
-impl Fetcher for Flawed {
+impl Fetcher for DefectiveFetcher {
     fn capability(&self) -> Capability {
         let capability = self.0.capability();
-        if self.1 == DeepFlaw::ClaimsStreams { capability.with_streams() } else { capability }
+        if self.1 == MetadataDefect::ClaimsStreams { capability.with_streams() } else { capability }
     }
 
     async fn read(&self, key: &Key, range: Option<Range<u64>>) -> Result<Bytes> {
@@ -137,40 +137,40 @@ impl Fetcher for Flawed {
 
     async fn read_ranges(&self, key: &Key, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
         let mut parts = self.0.read_ranges(key, ranges).await?;
-        if self.1 == DeepFlaw::RangesOutOfOrder {
+        if self.1 == MetadataDefect::RangesOutOfOrder {
             parts.reverse();
         }
         Ok(parts)
     }
 
     async fn stat(&self, key: &Key) -> Result<ObjectMeta> {
-        let told = self.0.stat(key).await;
+        let meta = self.0.stat(key).await;
         match self.1 {
-            DeepFlaw::MissingHasASize if told.is_err() => Ok(ObjectMeta::new(key.clone(), 0)),
-            DeepFlaw::WrongSize => {
-                let told = told?;
-                let size = told.size + 1;
-                Ok(ObjectMeta::new(told.key, size).with_version(told.version.unwrap_or_default()))
+            MetadataDefect::MissingHasASize if meta.is_err() => Ok(ObjectMeta::new(key.clone(), 0)),
+            MetadataDefect::WrongSize => {
+                let meta = meta?;
+                let size = meta.size + 1;
+                Ok(ObjectMeta::new(meta.key, size).with_version(meta.version.unwrap_or_default()))
             }
-            DeepFlaw::NoVersion => Ok(ObjectMeta::new(key.clone(), told?.size)),
-            _ => told,
+            MetadataDefect::NoVersion => Ok(ObjectMeta::new(key.clone(), meta?.size)),
+            _ => meta,
         }
     }
 
     async fn open(&self, key: &Key, request: &ReadRequest) -> Result<Body> {
         let mut request = request.clone();
         match self.1 {
-            DeepFlaw::AnyVersionWillDo => request.version = None,
-            DeepFlaw::StartIgnored => request.start = 0,
-            DeepFlaw::OpensPastTheEnd => {
+            MetadataDefect::AnyVersionWillDo => request.version = None,
+            MetadataDefect::StartIgnored => request.start = 0,
+            MetadataDefect::OpensPastTheEnd => {
                 request.start = request.start.min(self.0.stat(key).await?.size);
             }
             _ => {}
         }
         let mut body = self.0.open(key, &request).await?;
         match self.1 {
-            DeepFlaw::NoVersionOfABody => body.version = None,
-            DeepFlaw::WrongSizeOfABody => body.size = body.size.map(|size| size + 1),
+            MetadataDefect::NoVersionOfABody => body.version = None,
+            MetadataDefect::WrongSizeOfABody => body.size = body.size.map(|size| size + 1),
             _ => {}
         }
         Ok(body)
@@ -182,7 +182,7 @@ impl Fetcher for Flawed {
     ) -> Result<futures_core::stream::BoxStream<'static, Result<ObjectMeta>>> {
         use futures_util::StreamExt;
         let listing = self.0.list(prefix).await?;
-        if self.1 != DeepFlaw::OtherVersionsInListings {
+        if self.1 != MetadataDefect::OtherVersionsInListings {
             return Ok(listing);
         }
         Ok(listing.map(|object| object.map(|object| object.with_version("other"))).boxed())
@@ -190,25 +190,25 @@ impl Fetcher for Flawed {
 }
 
 #[test]
-fn the_contract_notices_flaws_of_sizes_versions_and_bodies() {
-    let check = |flaw| {
-        let fetcher = Flawed(contract_objects().into_iter().collect(), flaw);
+fn the_contract_detects_defects_of_sizes_versions_and_bodies() {
+    let check = |defect| {
+        let fetcher = DefectiveFetcher(contract_objects().into_iter().collect(), defect);
         catch_unwind(AssertUnwindSafe(|| fetcher_contract(&fetcher, &"".into())))
     };
-    assert!(check(DeepFlaw::None).is_ok());
-    for flaw in [
-        DeepFlaw::RangesOutOfOrder,
-        DeepFlaw::WrongSize,
-        DeepFlaw::WrongSizeOfABody,
-        DeepFlaw::MissingHasASize,
-        DeepFlaw::NoVersion,
-        DeepFlaw::NoVersionOfABody,
-        DeepFlaw::AnyVersionWillDo,
-        DeepFlaw::OtherVersionsInListings,
-        DeepFlaw::ClaimsStreams,
-        DeepFlaw::OpensPastTheEnd,
-        DeepFlaw::StartIgnored,
+    assert!(check(MetadataDefect::None).is_ok());
+    for defect in [
+        MetadataDefect::RangesOutOfOrder,
+        MetadataDefect::WrongSize,
+        MetadataDefect::WrongSizeOfABody,
+        MetadataDefect::MissingHasASize,
+        MetadataDefect::NoVersion,
+        MetadataDefect::NoVersionOfABody,
+        MetadataDefect::AnyVersionWillDo,
+        MetadataDefect::OtherVersionsInListings,
+        MetadataDefect::ClaimsStreams,
+        MetadataDefect::OpensPastTheEnd,
+        MetadataDefect::StartIgnored,
     ] {
-        assert!(check(flaw).is_err(), "{flaw:?} went unnoticed");
+        assert!(check(defect).is_err(), "{defect:?} was not detected");
     }
 }

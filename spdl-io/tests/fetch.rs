@@ -1,4 +1,4 @@
-//! The fetch stage in a pipeline.
+//! Tests of the `Fetch` stage in a pipeline.
 #![cfg(feature = "local")]
 
 use std::fs;
@@ -8,7 +8,7 @@ use spdl_core::{DatasetSource, ErrorKind, PipelineBuilder};
 use spdl_io::{Fetch, ImageFolder, LocalFetcher};
 
 #[test]
-fn a_folder_becomes_labelled_bytes() {
+fn folders_become_labelled_bytes() {
     let root = tempfile::tempdir().unwrap();
     for (name, content) in [("cat/1.jpg", "one"), ("cat/2.jpg", "two"), ("dog/3.jpg", "three")] {
         fs::create_dir_all(root.path().join(name).parent().unwrap()).unwrap();
@@ -26,7 +26,7 @@ fn a_folder_becomes_labelled_bytes() {
 }
 
 #[test]
-fn a_failure_names_the_stage_and_the_file() {
+fn errors_name_the_stage_and_the_file() {
     let images = ImageFolder::from_paths(["no/such/file.jpg"], None).unwrap();
     let mut pipeline = PipelineBuilder::new(DatasetSource::new(images))
         .async_stage("fetch", Fetch::new(Arc::new(LocalFetcher::new())))
@@ -38,7 +38,7 @@ fn a_failure_names_the_stage_and_the_file() {
 }
 
 #[test]
-fn an_object_over_the_limit_is_refused() {
+fn objects_over_the_limit_are_rejected() {
     let root = tempfile::tempdir().unwrap();
     let path = root.path().join("image.jpg");
     fs::write(&path, [0; 11]).unwrap();

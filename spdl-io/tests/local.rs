@@ -1,8 +1,8 @@
-//! Local files keep the contract of a fetcher, and the promises of their own.
+//! Tests of `LocalFetcher`: the contract of a fetcher, and local files.
 
 // promise of this file: DATA9
 #![cfg(feature = "local")]
-#![expect(clippy::unwrap_used, reason = "helpers of tests, where a panic is the report")]
+#![expect(clippy::unwrap_used, reason = "test helpers report failures by panics")]
 
 use std::fs;
 use std::path::Path;
@@ -18,7 +18,7 @@ fn read_error(path: &Path) -> spdl_core::Error {
 #[cfg(feature = "testing")]
 // promise: DATA1
 #[test]
-fn local_files_keep_the_contract() {
+fn local_files_satisfy_the_contract() {
     use spdl_io::testing::{contract_objects, fetcher_contract};
     let folder = tempfile::tempdir().unwrap();
     for (name, bytes) in contract_objects() {
@@ -33,13 +33,13 @@ fn local_files_keep_the_contract() {
     }
 }
 
-/// One that reads at once what is in memory, and one that does not.
+/// One fetcher that reads inline from the page cache, and one that does not.
 fn fetchers() -> [LocalFetcher; 2] {
     [LocalFetcher::new(), LocalFetcher::new().without_inline_reads()]
 }
 
 #[test]
-fn a_folder_and_a_path_through_a_file_are_refused_by_name() {
+fn folders_and_paths_through_a_file_are_errors() {
     let folder = tempfile::tempdir().unwrap();
     let error = read_error(folder.path());
     assert_eq!(error.kind(), ErrorKind::InvalidArgument);
@@ -58,12 +58,12 @@ fn a_nul_byte_in_a_path_is_an_error() {
 
 #[cfg(unix)]
 #[test]
-fn a_pipe_is_refused_and_not_waited_for() {
+fn pipes_are_rejected_without_blocking() {
     let folder = tempfile::tempdir().unwrap();
     let pipe = folder.path().join("pipe.jpg");
     let made = std::process::Command::new("mkfifo").arg(&pipe).status();
     if !made.is_ok_and(|status| status.success()) {
-        println!("SKIPPED: mkfifo is not there");
+        println!("SKIPPED: mkfifo is not available");
         return;
     }
     assert_eq!(read_error(&pipe).kind(), ErrorKind::InvalidArgument);
@@ -71,11 +71,11 @@ fn a_pipe_is_refused_and_not_waited_for() {
 
 #[cfg(unix)]
 #[test]
-fn a_file_whose_size_is_not_known_beforehand_is_read_and_limited() {
-    // The kernel says 0 bytes of such files, and only a read tells.
+fn files_of_unknown_size_are_read_and_limited() {
+    // The kernel reports a size of 0 bytes for such files.
     let path = Path::new("/proc/self/status");
     if !path.exists() {
-        println!("SKIPPED: no /proc here");
+        println!("SKIPPED: /proc is not available");
         return;
     }
     let fetcher = LocalFetcher::new();
@@ -85,32 +85,32 @@ fn a_file_whose_size_is_not_known_beforehand_is_read_and_limited() {
 }
 
 #[test]
-fn a_file_that_claims_more_than_memory_is_refused_for_its_size() {
+fn files_larger_than_memory_exceed_the_limit() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("sparse");
     let sparse = fs::File::create(&path).unwrap();
     if let Err(error) = sparse.set_len(1 << 43) {
-        println!("SKIPPED: no sparse file of 8 TiB here: {error}");
+        println!("SKIPPED: the file system does not support sparse files of 8 TiB: {error}");
         return;
     }
     let fetcher = LocalFetcher::new();
     let error = block_on(fetcher.read_at_most(&path.as_path().into(), 1 << 30)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::LimitExceeded);
-    // Refused for its size, before any memory is asked for.
+    // The size limit is checked before any allocation.
     assert!(error.message().contains("at most 1073741824 are allowed"), "{error}");
-    // A range of it is fine.
+    // A range of the file is readable.
     let range = block_on(fetcher.read(&path.as_path().into(), Some((1 << 42)..(1 << 42) + 10)));
     assert_eq!(range.unwrap(), [0; 10][..]);
 }
 
 #[cfg(unix)]
 #[test]
-fn a_file_with_a_name_that_is_not_utf8_is_read_and_listed() {
+fn names_that_are_not_utf8_are_read_and_listed() {
     use std::os::unix::ffi::OsStrExt;
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join(std::ffi::OsStr::from_bytes(b"\xff\xfe.jpg"));
     if let Err(error) = fs::write(&path, "content") {
-        println!("SKIPPED: this file system takes only UTF-8 names: {error}");
+        println!("SKIPPED: this file system supports only UTF-8 names: {error}");
         return;
     }
     let fetcher = LocalFetcher::new();
@@ -122,7 +122,7 @@ fn a_file_with_a_name_that_is_not_utf8_is_read_and_listed() {
 
 #[cfg(unix)]
 #[test]
-fn a_listing_follows_links_but_not_in_circles_and_not_to_nowhere() {
+fn listings_follow_links_except_loops_and_broken_ones() {
     use std::os::unix::fs::symlink;
     let folder = tempfile::tempdir().unwrap();
     let elsewhere = tempfile::tempdir().unwrap();
@@ -163,7 +163,7 @@ fn listing(fetcher: &LocalFetcher, folder: &Path) -> Vec<Key> {
 
 // promise: DATA2, R15
 #[test]
-fn a_file_that_changes_while_it_is_read_piece_by_piece_is_noticed() {
+fn changes_during_a_streamed_read_are_detected() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("large");
     fs::write(&path, vec![1; 3 << 20]).unwrap();
@@ -176,20 +176,20 @@ fn a_file_that_changes_while_it_is_read_piece_by_piece_is_noticed() {
     assert_eq!(error.kind(), ErrorKind::Changed);
     assert_eq!(error.key(), path.to_str());
 
-    // One that another file takes the name of is read to its end.
+    // A file that was replaced is read to its end.
     let mut body = block_on(fetcher.open(&key, &ReadRequest::whole())).unwrap();
     drop(block_on(body.pieces.next()).unwrap().unwrap());
     let other = folder.path().join("other");
     fs::write(&other, "other").unwrap();
     fs::rename(&other, &path).unwrap();
-    // The body goes on where the fetcher is gone.
+    // The body remains readable after the fetcher is dropped.
     drop(fetcher);
     let rest = block_on(body.bytes()).unwrap();
     assert_eq!(rest.len(), 3 << 20);
 }
 
 #[test]
-fn a_file_of_another_version_is_not_opened() {
+fn another_version_is_not_opened() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("file");
     fs::write(&path, "one").unwrap();
@@ -198,7 +198,7 @@ fn a_file_of_another_version_is_not_opened() {
     let version = block_on(fetcher.stat(&key)).unwrap().version.unwrap();
     let request = ReadRequest::whole().of_version(version);
     assert!(block_on(fetcher.open(&key, &request)).is_ok());
-    // The same length at another time.
+    // The same size with another modification time.
     let later = std::time::SystemTime::now() + std::time::Duration::from_secs(1);
     fs::File::options().write(true).open(&path).unwrap().set_modified(later).unwrap();
     let error = block_on(fetcher.open(&key, &request)).unwrap_err();
@@ -206,13 +206,13 @@ fn a_file_of_another_version_is_not_opened() {
 }
 
 #[test]
-fn near_and_far_ranges_in_any_order_give_their_own_bytes() {
+fn ranges_in_any_order_have_the_right_bytes() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("numbers");
     let content: Vec<u8> = (0..100_000_u32).flat_map(u32::to_le_bytes).collect();
     fs::write(&path, &content).unwrap();
     let key = Key::from_path(&path);
-    // Near each other, far from each other, within another, the same twice, and empty.
+    // Near, far, nested, repeated and empty ranges.
     let ranges = [
         300_000..300_100,
         0..5_000,
@@ -235,16 +235,16 @@ fn near_and_far_ranges_in_any_order_give_their_own_bytes() {
 }
 
 #[test]
-fn what_was_read_stays_the_same_while_others_are_read_and_dropped() {
+fn buffers_in_use_are_not_overwritten() {
     for fetcher in fetchers() {
-        what_was_read_stays_the_same(fetcher);
+        check_buffers_in_use(fetcher);
     }
 }
 
-fn what_was_read_stays_the_same(fetcher: LocalFetcher) {
+fn check_buffers_in_use(fetcher: LocalFetcher) {
     let folder = tempfile::tempdir().unwrap();
     let key = |number: u8| Key::from_path(folder.path().join(number.to_string()));
-    // Of about the same length, so that each may get the memory of one that was dropped.
+    // Similar lengths, so that buffers are reused.
     let content = |number: u8| vec![number; 50_000 + 10 * usize::from(number)];
     for number in 0..20 {
         fs::write(key(number).to_path(), content(number)).unwrap();
@@ -254,7 +254,7 @@ fn what_was_read_stays_the_same(fetcher: LocalFetcher) {
         for number in 0..20 {
             let read = block_on(fetcher.read(&key(number), None)).unwrap();
             assert_eq!(read, content(number));
-            // A third stays in use for a while, as a whole or in part.
+            // A third of the buffers stay in use, wholly or in part.
             match (usize::from(number) + round) % 3 {
                 0 => kept.push((number, read)),
                 1 => kept.push((number, read.slice(7..9))),
@@ -266,7 +266,7 @@ fn what_was_read_stays_the_same(fetcher: LocalFetcher) {
         }
         kept.truncate(13);
     }
-    // What is still in use outlives the fetcher.
+    // Buffers in use outlive the fetcher.
     drop(fetcher);
     assert!(kept.iter().all(|(number, bytes)| bytes.iter().all(|byte| byte == number)));
 }

@@ -1,7 +1,7 @@
-//! Shards: what is written, and what an interruption leaves.
+//! Tests of `ShardWriter`: its output, and resuming after interruptions.
 
 // promise of this file: DATA8
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on should panic")]
+#![expect(clippy::unwrap_used, reason = "test helpers report failures by panics")]
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,7 +16,7 @@ use tempfile::TempDir;
 
 const SAMPLES: u64 = 40;
 
-/// The key and the fields of a sample; every seventh is left out.
+/// The key and fields of a sample. Every seventh sample is skipped.
 fn sample(position: u64) -> Option<(String, Vec<u8>, String)> {
     let data: Vec<u8> = (0..position * 97 % 3000).map(|at| (at * 7 + position) as u8).collect();
     let key = format!("class-{}/{position:03}", position % 3);
@@ -30,11 +30,11 @@ fn plan() -> ShardPlan {
 fn writer(folder: &Path, plan: &ShardPlan) -> ShardWriter {
     match ShardWriter::open(folder, plan).unwrap() {
         Opened::Writing(writer) => writer,
-        Opened::Complete(_) => panic!("nothing is left to do"),
+        Opened::Complete(_) => panic!("the data set is already complete"),
     }
 }
 
-/// Adds samples up to `end` of them.
+/// Adds samples up to position `end`.
 fn add(writer: &mut ShardWriter, end: u64) -> Result<()> {
     for position in writer.position()..end {
         match sample(position) {
@@ -54,7 +54,7 @@ fn write_all(folder: &Path, plan: &ShardPlan) -> Manifest {
     writer.finish(SAMPLES).unwrap()
 }
 
-/// All files of a folder but indexes, which hold times.
+/// All files of a folder except indexes, which contain times.
 fn files(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     let entries = entries.filter(|path| path.extension().is_none_or(|ending| ending != "idx"));
@@ -67,7 +67,7 @@ fn kind<T>(result: Result<T>) -> ErrorKind {
 }
 
 #[test]
-fn samples_are_read_as_they_were_written_and_the_manifest_adds_up() {
+fn samples_are_preserved_and_the_manifest_adds_up() {
     let folder = TempDir::new().unwrap();
     let manifest = write_all(folder.path(), &plan());
     assert_eq!(Manifest::read(folder.path()).unwrap(), manifest);
@@ -115,7 +115,7 @@ fn samples_are_read_as_they_were_written_and_the_manifest_adds_up() {
 }
 
 #[test]
-fn an_interrupted_writer_goes_on_to_the_same_bytes() {
+fn interrupted_writers_resume_to_the_same_bytes() {
     let whole = TempDir::new().unwrap();
     let manifest = write_all(whole.path(), &plan());
     let expected = files(whole.path());
@@ -125,7 +125,7 @@ fn an_interrupted_writer_goes_on_to_the_same_bytes() {
         add(&mut first, stop).unwrap();
         drop(first);
         let mut second = writer(folder.path(), &plan());
-        // Shards that end before are kept, and no position of theirs is asked for again.
+        // Finished shards are kept, and their samples are not requested again.
         let done = manifest.shards.iter().filter(|shard| shard.end < stop).count();
         assert!(second.finished_shards().len() >= done, "{stop}");
         assert!(second.position() <= stop);
@@ -136,7 +136,7 @@ fn an_interrupted_writer_goes_on_to_the_same_bytes() {
 }
 
 #[test]
-fn finished_shards_are_kept_up_to_the_first_that_is_damaged() {
+fn finished_shards_are_kept_up_to_the_first_corrupt_one() {
     let whole = TempDir::new().unwrap();
     write_all(whole.path(), &plan());
     type Damage = fn(&Path);
@@ -144,10 +144,10 @@ fn finished_shards_are_kept_up_to_the_first_that_is_damaged() {
         (|folder| damage(&folder.join("train-000001.tar")), 1),
         (|folder| damage(&folder.join("train-000002.tar.sums")), 2),
         (|folder| fs::remove_file(folder.join("train-000000.tar")).unwrap(), 0),
-        // What is not finished does not matter, whatever it holds.
+        // Unfinished files are ignored, whatever they contain.
         (|folder| fs::write(folder.join("train-000099.tar.partial"), "x").unwrap(), 3),
         (|folder| fs::write(folder.join("train-000099.tar"), "x").unwrap(), 3),
-        (|folder| cut(&folder.join("manifest.journal")), 2),
+        (|folder| truncated(&folder.join("manifest.journal")), 2),
     ];
     for (number, (damage, kept)) in damages.into_iter().enumerate() {
         let folder = TempDir::new().unwrap();
@@ -173,20 +173,20 @@ fn damage(path: &Path) {
     fs::write(path, bytes).unwrap();
 }
 
-/// Takes the last byte away.
-fn cut(path: &Path) {
+/// Removes the last byte.
+fn truncated(path: &Path) {
     let bytes = fs::read(path).unwrap();
     fs::write(path, &bytes[..bytes.len() - 1]).unwrap();
 }
 
 #[test]
-fn a_set_that_is_complete_is_not_written_again_and_another_is_refused() {
+fn complete_data_sets_are_kept_and_other_plans_rejected() {
     let folder = TempDir::new().unwrap();
     let manifest = write_all(folder.path(), &plan());
     let before = files(folder.path());
     match ShardWriter::open(folder.path(), &plan()).unwrap() {
         Opened::Complete(found) => assert_eq!(found, manifest),
-        Opened::Writing(_) => panic!("it would be written again"),
+        Opened::Writing(_) => panic!("the complete data set would be written again"),
     }
     for (other, words) in [
         (plan().shard_bytes(13_000), "the bytes of a shard was 12000 and is 13000"),
@@ -205,7 +205,7 @@ fn a_set_that_is_complete_is_not_written_again_and_another_is_refused() {
 }
 
 #[test]
-fn a_set_that_was_begun_by_another_plan_is_refused() {
+fn data_sets_begun_with_another_plan_are_rejected() {
     let folder = TempDir::new().unwrap();
     add(&mut writer(folder.path(), &plan()), 30).unwrap();
     let other = plan().shard_samples(2);
@@ -218,14 +218,14 @@ fn a_set_that_was_begun_by_another_plan_is_refused() {
 }
 
 #[test]
-fn a_set_of_which_no_shard_was_finished_binds_no_other_plan() {
+fn without_finished_shards_another_plan_may_start() {
     let folder = TempDir::new().unwrap();
     add(&mut writer(folder.path(), &plan()), 1).unwrap();
     let other = ShardPlan::new("other").shard_samples(100);
     let manifest = write_all(folder.path(), &other);
     assert_eq!(manifest.plan, other);
     assert!(!folder.path().join("train-000000.tar.partial").exists());
-    // A set that was about to be overwritten is not lost to a third one by mistake.
+    // An interrupted overwrite still protects the existing data set from other plans.
     let text = fs::read(folder.path().join("manifest.json")).unwrap();
     drop(writer(folder.path(), &plan().overwrite(true)));
     fs::write(folder.path().join("manifest.json"), text).unwrap();
@@ -234,7 +234,7 @@ fn a_set_of_which_no_shard_was_finished_binds_no_other_plan() {
 }
 
 #[test]
-fn overwriting_leaves_nothing_of_the_old_set_and_touches_nothing_else() {
+fn overwriting_removes_only_the_old_data_set() {
     let expected = TempDir::new().unwrap();
     let small = ShardPlan::new("other").shard_samples(100);
     write_all(expected.path(), &small);
@@ -249,7 +249,7 @@ fn overwriting_leaves_nothing_of_the_old_set_and_touches_nothing_else() {
 }
 
 #[test]
-fn a_folder_with_files_of_others_is_not_written_to_even_to_overwrite() {
+fn folders_with_other_files_are_rejected() {
     let folder = TempDir::new().unwrap();
     for (name, kind_of_error) in
         [("notes.txt", ErrorKind::InvalidArgument), ("manifest.json", ErrorKind::Corrupt)]
@@ -265,7 +265,7 @@ fn a_folder_with_files_of_others_is_not_written_to_even_to_overwrite() {
 }
 
 #[test]
-fn two_writers_do_not_write_to_one_folder() {
+fn concurrent_writers_are_rejected() {
     let folder = TempDir::new().unwrap();
     let first = writer(folder.path(), &plan());
     assert_eq!(kind(ShardWriter::open(folder.path(), &plan())), ErrorKind::Unavailable);
@@ -274,7 +274,7 @@ fn two_writers_do_not_write_to_one_folder() {
 }
 
 #[test]
-fn what_is_left_of_a_damaged_set_is_opened_where_that_is_asked_for() {
+fn damaged_data_sets_open_if_accepted() {
     let folder = TempDir::new().unwrap();
     let manifest = write_all(folder.path(), &plan());
     let stores = StoreRegistry::new();
@@ -283,25 +283,26 @@ fn what_is_left_of_a_damaged_set_is_opened_where_that_is_asked_for() {
     let damaged = OpenOptions::default().extensions(&["png"]).accept_damage();
     let open_damaged = || block_on(OpenedDataset::open_with(&address, &stores, &damaged)).unwrap();
     assert_eq!((open().unwrap().missing_samples, open_damaged().warnings.len()), (0, 0));
-    let [gone, cut] = [1, 2].map(|number| &manifest.shards[number]);
+    let [gone, truncated] = [1, 2].map(|number| &manifest.shards[number]);
     fs::remove_file(folder.path().join(&gone.name)).unwrap();
-    let path = folder.path().join(&cut.name);
+    let path = folder.path().join(&truncated.name);
     let bytes = fs::read(&path).unwrap();
     fs::write(&path, &bytes[..1024]).unwrap();
     assert_eq!(kind(open()), ErrorKind::NotFound);
     let left = open_damaged();
     assert_eq!(left.classes, ["a", "b", "c"]);
-    // Of the one that is cut a sample is left, which may lack members: it is an error.
-    assert_eq!(left.missing_samples, gone.samples + cut.samples - 1);
+    // One sample of the truncated shard remains. It may lack members, so reading it fails.
+    assert_eq!(left.missing_samples, gone.samples + truncated.samples - 1);
     assert_eq!(left.samples.len(), manifest.samples - left.missing_samples);
     let told: Vec<_> = left.warnings.iter().map(ToString::to_string).collect();
-    for words in [format!("{}: a shard of this set is missing", gone.name), cut.name.clone()] {
+    for words in [format!("{}: a shard of this set is missing", gone.name), truncated.name.clone()]
+    {
         assert!(told.iter().any(|told| told.contains(&words)), "{words}: {told:?}");
     }
 }
 
 #[test]
-fn keys_and_fields_that_readers_would_take_otherwise_are_refused() {
+fn ambiguous_keys_and_fields_are_rejected() {
     let folder = TempDir::new().unwrap();
     let mut writer = writer(folder.path(), &plan());
     let data = &b"x"[..];
@@ -345,7 +346,7 @@ fn a_sample_larger_than_a_shard_has_one_of_its_own() {
 }
 
 #[test]
-fn a_set_without_samples_says_what_was_left_out() {
+fn empty_data_sets_list_skipped_samples() {
     let folder = TempDir::new().unwrap();
     let mut writer = writer(folder.path(), &plan());
     writer.skip(0, "a", "broken").unwrap();
@@ -357,7 +358,7 @@ fn a_set_without_samples_says_what_was_left_out() {
 #[cfg(unix)]
 // promise: R19
 #[test]
-fn links_in_the_folder_lead_no_byte_elsewhere() {
+fn symbolic_links_in_the_folder_are_not_followed() {
     let (folder, elsewhere) = (TempDir::new().unwrap(), TempDir::new().unwrap());
     drop(writer(folder.path(), &plan()));
     let target = elsewhere.path().join("target");

@@ -1,4 +1,4 @@
-//! A disk that fails: each read, and each change of a file, in turn.
+//! Disk errors: each read, and each change of a file, fails in turn.
 
 // promise of this file: R25
 
@@ -13,17 +13,16 @@ use crate::shards::{
     check_cache, check_shards, files, open_cache, read_through, whole_shards, write_shards,
 };
 
-/// Far more calls than there are.
-const MOST: usize = 900;
+/// Upper bound of the number of calls.
+const MAX_CALLS: usize = 900;
 
 fn read(fetcher: &LocalFetcher, path: &Path) -> spdl_io::Result<bytes::Bytes> {
     block_on(fetcher.read(&Key::from_path(path), None))
 }
 
 #[test]
-fn a_read_that_fails_is_an_error_that_names_the_file_and_no_other_read_fails() {
-    let name =
-        "broken_disk::a_read_that_fails_is_an_error_that_names_the_file_and_no_other_read_fails";
+fn a_failed_read_affects_only_its_file() {
+    let name = "broken_disk::a_failed_read_affects_only_its_file";
     let Some(process) = OwnProcess::with_faulty_libc() else { return };
     process.run(name, || {
         let folder = tempfile::tempdir().unwrap();
@@ -53,8 +52,8 @@ fn a_read_that_fails_is_an_error_that_names_the_file_and_no_other_read_fails() {
 }
 
 #[test]
-fn bytes_that_the_system_cannot_read_are_an_error() {
-    // A regular file of no length, of which the system reads nothing at its start.
+fn unreadable_bytes_are_an_error() {
+    // A regular file of size 0. The system cannot read its first bytes.
     for fetcher in [LocalFetcher::new(), LocalFetcher::new().without_inline_reads()] {
         let error = read(&fetcher, Path::new("/proc/self/mem")).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Io, "{}", error.report());
@@ -62,14 +61,13 @@ fn bytes_that_the_system_cannot_read_are_an_error() {
 }
 
 #[test]
-fn a_cache_whose_files_fail_now_and_then_gives_no_wrong_byte_and_is_well_again() {
-    let name =
-        "broken_disk::a_cache_whose_files_fail_now_and_then_gives_no_wrong_byte_and_is_well_again";
+fn caches_recover_from_io_errors() {
+    let name = "broken_disk::caches_recover_from_io_errors";
     let Some(process) = OwnProcess::with_faulty_libc() else { return };
     process.run(name, || {
         let folder = tempfile::tempdir().unwrap();
-        let (mut refused, mut unwritten) = (0, 0);
-        // The first 258 changes make folders; those that follow are of entries.
+        let (mut failed_count, mut unwritten) = (0, 0);
+        // The first 258 changes create folders. Later ones write entries.
         for number in (1..=3).chain(258..278) {
             let place = folder.path().join(format!("write-{number}/cache"));
             fs::create_dir(place.parent().unwrap()).unwrap();
@@ -80,13 +78,13 @@ fn a_cache_whose_files_fail_now_and_then_gives_no_wrong_byte_and_is_well_again()
                 }
                 Err(error) => {
                     assert_eq!(error.kind(), ErrorKind::Io, "{}", error.report());
-                    refused += 1;
+                    failed_count += 1;
                 }
             }
             check_cache(&place);
         }
-        println!("{refused} times it was refused, {unwritten} entries were not kept");
-        assert!(refused >= 3 && unwritten >= 10, "{refused} {unwritten}");
+        println!("{failed_count} failed to open, {unwritten} entries were not written");
+        assert!(failed_count >= 3 && unwritten >= 10, "{failed_count} {unwritten}");
         for number in 1..=20 {
             let place = folder.path().join(format!("read-{number}/cache"));
             fs::create_dir(place.parent().unwrap()).unwrap();
@@ -99,30 +97,29 @@ fn a_cache_whose_files_fail_now_and_then_gives_no_wrong_byte_and_is_well_again()
 }
 
 #[test]
-fn shards_are_gone_on_with_after_the_failure_of_any_call_that_writes_them() {
-    let name =
-        "broken_disk::shards_are_gone_on_with_after_the_failure_of_any_call_that_writes_them";
+fn shard_writers_resume_after_any_io_error() {
+    let name = "broken_disk::shard_writers_resume_after_any_io_error";
     let Some(process) = OwnProcess::with_faulty_libc() else { return };
     process.run(name, || {
         let whole = whole_shards();
         let folder = tempfile::tempdir().unwrap();
-        let mut refused = 0;
-        for number in 1..MOST {
+        let mut failed_count = 0;
+        for number in 1..MAX_CALLS {
             let place = folder.path().join(format!("write-{number}/shards"));
             fs::create_dir(place.parent().unwrap()).unwrap();
             let written = write_shards(&place);
             check_shards(&place, &whole);
             if let Err(error) = written {
                 assert_eq!(error.kind(), ErrorKind::Io, "{}", error.report());
-                refused += 1;
+                failed_count += 1;
                 write_shards(&place).unwrap_or_else(|error| panic!("{}", error.report()));
             } else if number > 200 {
-                // So many calls there are not.
+                // All calls have failed once.
                 break;
             }
             assert!(files(&place) == whole, "call {number}");
         }
-        println!("{refused} calls failed");
-        assert!((20..MOST - 1).contains(&refused), "{refused}");
+        println!("{failed_count} calls failed");
+        assert!((20..MAX_CALLS - 1).contains(&failed_count), "{failed_count}");
     });
 }

@@ -1,4 +1,4 @@
-//! A time of day that jumps by a day, back and forth, each time it is asked for.
+//! A wall clock that jumps by a day, forward and back, at each call.
 
 // promise of this file: R25
 
@@ -20,14 +20,14 @@ fn with_jumps(name: &str, work: impl FnOnce()) {
     let Some(process) = OwnProcess::with_faulty_libc() else { return };
     process.variable("SPDL_FAULTY_CLOCK", "1").run(name, || {
         let times: Vec<_> = (0..4).map(|_| SystemTime::now()).collect();
-        assert!(!times.is_sorted(), "the time of day does not jump: {times:?}");
+        assert!(!times.is_sorted(), "the wall clock does not jump: {times:?}");
         work();
     });
 }
 
 #[test]
-fn reads_over_the_network_wait_no_longer_though_the_time_of_day_jumps() {
-    let name = "clock::reads_over_the_network_wait_no_longer_though_the_time_of_day_jumps";
+fn network_timeouts_ignore_wall_clock_jumps() {
+    let name = "clock::network_timeouts_ignore_wall_clock_jumps";
     with_jumps(name, || {
         let faults = [
             Fault::Unavailable,
@@ -68,8 +68,8 @@ fn reads_over_the_network_wait_no_longer_though_the_time_of_day_jumps() {
 }
 
 #[test]
-fn caches_keep_their_limits_though_the_time_of_day_jumps() {
-    let name = "clock::caches_keep_their_limits_though_the_time_of_day_jumps";
+fn cache_limits_hold_despite_wall_clock_jumps() {
+    let name = "clock::cache_limits_hold_despite_wall_clock_jumps";
     with_jumps(name, || {
         let folder = tempfile::tempdir().unwrap();
         let objects = folder.path().join("objects");
@@ -97,8 +97,8 @@ fn caches_keep_their_limits_though_the_time_of_day_jumps() {
 }
 
 #[test]
-fn shards_are_the_same_though_the_time_of_day_jumps() {
-    with_jumps("clock::shards_are_the_same_though_the_time_of_day_jumps", || {
+fn shards_are_equal_despite_wall_clock_jumps() {
+    with_jumps("clock::shards_are_equal_despite_wall_clock_jumps", || {
         let whole = whole_shards();
         for _ in 0..20 {
             let folder = tempfile::tempdir().unwrap();

@@ -1,13 +1,13 @@
-// Calls of the C library that fail, or take their time, as the names they are about say; loaded before
-// it (LD_PRELOAD). All others go to the system.
+// A preloaded library (LD_PRELOAD) whose functions fail or delay depending on path and host names.
+// All other calls are forwarded to the C library.
 //
-//   .../write-N/...        of all calls that change files below, number N fails, once: EIO
-//   .../read-N/...         of all reads below, number N fails, once: EIO
+//   .../write-N/...        call number N that changes files below fails once with EIO
+//   .../read-N/...         read number N below fails once with EIO
 //   .../slow/...           each read takes 700 ms
-//   fails-P-S.test         of the look-ups, P of 100 fail, drawn from S; the others give 127.0.0.1
-//   first-N-fail.test      so do the first N look-ups
+//   fails-P-S.test         P % of the lookups fail, drawn from seed S; the others return 127.0.0.1
+//   first-N-fail.test      the first N lookups fail
 //
-// With SPDL_FAULTY_CLOCK set, the time of day is a day late, right, or a day early, in turn.
+// With SPDL_FAULTY_CLOCK set, the wall clock is a day late, correct, or a day early, in turn.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -24,7 +24,7 @@
 #define CASES 1000
 static atomic_int writes[CASES], reads[CASES], lookups[CASES], clock_calls;
 
-// Whether a call about this path is the one that fails.
+// Returns whether this call for the path is the one that fails.
 static int fails(const char *path, const char *mark, atomic_int *counts) {
     const char *place = path ? strstr(path, mark) : NULL;
     int number = 0, length = 0;

@@ -1,4 +1,4 @@
-//! A disk without room, of twenty sizes: a small file system in memory, mounted for one process.
+//! A full disk of twenty sizes: a small tmpfs, mounted for one process.
 
 // promise of this file: R25
 
@@ -12,11 +12,11 @@ use crate::shards::{
     check_cache, check_shards, files, open_cache, read_through, whole_shards, write_shards,
 };
 
-/// A file system of so many KiB, with so many files, over a folder.
+/// A tmpfs on a folder with limited size and number of files.
 struct SmallDisk<'a>(&'a Path);
 
 impl<'a> SmallDisk<'a> {
-    /// `None`, with the reason said, where it cannot be mounted.
+    /// Mounts the file system. Prints a reason and returns `None` if mounting is not permitted.
     fn mount(folder: &'a Path, kib: usize, files: usize) -> Option<Self> {
         let options = format!("size={kib}k,nr_inodes={files}");
         let mut mount = Command::new("mount");
@@ -24,7 +24,7 @@ impl<'a> SmallDisk<'a> {
         match mount.output() {
             Ok(output) if output.status.success() => Some(SmallDisk(folder)),
             output => {
-                println!("SKIPPED: nothing can be mounted here: {output:?}");
+                println!("SKIPPED: cannot mount a file system: {output:?}");
                 None
             }
         }
@@ -44,19 +44,19 @@ impl Drop for SmallDisk<'_> {
     }
 }
 
-/// KiB, and numbers of files.
+/// Sizes in KiB and numbers of files.
 fn sizes() -> impl Iterator<Item = (usize, usize)> {
     let by_bytes = (0..14).map(|n| (4 + n * 24, 10_000));
-    // A cache has 256 folders.
+    // A cache has 256 folders, so file limits around that number are tested.
     by_bytes.chain([10, 100, 255, 262, 266, 280].map(|files| (65_536, files)))
 }
 
 #[test]
-fn a_cache_on_a_full_disk_keeps_less_or_says_why_it_cannot_be_opened() {
-    let name = "full_disk::a_cache_on_a_full_disk_keeps_less_or_says_why_it_cannot_be_opened";
+fn caches_on_a_full_disk_store_less_or_report_the_error() {
+    let name = "full_disk::caches_on_a_full_disk_store_less_or_report_the_error";
     OwnProcess::with_mounts().run(name, || {
         let folder = tempfile::tempdir().unwrap();
-        let (mut refused, mut unwritten) = (0, 0);
+        let (mut failed_count, mut unwritten) = (0, 0);
         for (kib, most_files) in sizes() {
             let Some(disk) = SmallDisk::mount(folder.path(), kib, most_files) else { return };
             let place = folder.path().join("cache");
@@ -70,25 +70,24 @@ fn a_cache_on_a_full_disk_keeps_less_or_says_why_it_cannot_be_opened() {
                 Err(error) => {
                     assert_eq!(error.kind(), ErrorKind::Io, "{}", error.report());
                     assert!(error.report().contains("No space left"), "{}", error.report());
-                    refused += 1;
+                    failed_count += 1;
                 }
             }
             disk.enlarge();
             check_cache(&place);
         }
-        println!("{refused} times it was refused, {unwritten} times it kept less");
-        assert!(refused > 0 && unwritten > 5, "{refused} {unwritten}");
+        println!("{failed_count} failed to open, {unwritten} had failed writes");
+        assert!(failed_count > 0 && unwritten > 5, "{failed_count} {unwritten}");
     });
 }
 
 #[test]
-fn shards_on_a_full_disk_are_an_error_and_are_gone_on_with_when_there_is_room() {
-    let name =
-        "full_disk::shards_on_a_full_disk_are_an_error_and_are_gone_on_with_when_there_is_room";
+fn shard_writers_resume_after_a_full_disk() {
+    let name = "full_disk::shard_writers_resume_after_a_full_disk";
     OwnProcess::with_mounts().run(name, || {
         let whole = whole_shards();
         let folder = tempfile::tempdir().unwrap();
-        let mut refused = 0;
+        let mut failed_count = 0;
         let sizes = (0..14).map(|n| (4 + n * 8, 10_000)).chain((1..7).map(|n| (65_536, 2 + n * 2)));
         for (kib, most_files) in sizes {
             let Some(disk) = SmallDisk::mount(folder.path(), kib, most_files) else { return };
@@ -96,14 +95,14 @@ fn shards_on_a_full_disk_are_an_error_and_are_gone_on_with_when_there_is_room() 
             if let Err(error) = write_shards(&place) {
                 assert_eq!(error.kind(), ErrorKind::Io, "{}", error.report());
                 assert!(error.report().contains("No space left"), "{}", error.report());
-                refused += 1;
+                failed_count += 1;
             }
             check_shards(&place, &whole);
             disk.enlarge();
             write_shards(&place).unwrap_or_else(|error| panic!("{kib}: {}", error.report()));
             assert!(files(&place) == whole, "{kib} KiB, {most_files} files");
         }
-        println!("{refused} times it was refused");
-        assert!(refused >= 15, "{refused}");
+        println!("{failed_count} writes failed");
+        assert!(failed_count >= 15, "{failed_count}");
     });
 }

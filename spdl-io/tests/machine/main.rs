@@ -1,9 +1,8 @@
-//! What a machine refuses or does badly: open files, room on a disk, bytes that cannot be read, memory,
-//! the time of day, names. Each test is run once more in a process of its own, where that holds for
-//! nobody else.
+//! Failures of the machine: limits of open files, disk space, I/O errors, memory, wall clock, name
+//! lookups. Each test runs in a separate process under its limits.
 #![cfg(all(target_os = "linux", feature = "testing", feature = "cache", feature = "http"))]
-#![expect(clippy::unwrap_used, reason = "helpers of tests, where a panic is the report")]
-#![expect(clippy::print_stdout, reason = "what was found, and why a test did not run")]
+#![expect(clippy::unwrap_used, reason = "test helpers report failures by panics")]
+#![expect(clippy::print_stdout, reason = "prints findings and the reasons of skipped tests")]
 
 mod broken_disk;
 mod clock;
@@ -17,7 +16,7 @@ mod slow_disk;
 
 use bytes::Bytes;
 
-/// Bytes that differ from place to place.
+/// Bytes that differ by position.
 fn contents(seed: usize, len: usize) -> Bytes {
     (0..len).map(|place| (place * 31 + place / 256 + seed * 7) as u8).collect()
 }

@@ -1,4 +1,4 @@
-//! Names that do not resolve now and then.
+//! Host names that fail to resolve at random.
 
 // promise of this file: R15
 
@@ -19,7 +19,7 @@ fn server() -> FaultServer {
     FaultServer::start((0..OBJECTS).map(|n| (n.to_string(), contents(n, 2_000))))
 }
 
-/// The server by another name.
+/// Opens the server by another host name.
 fn place(server: &FaultServer, host: &str) -> Location {
     let patience = ResilientOptions::default()
         .attempts(30)
@@ -45,14 +45,14 @@ fn read_all(place: &Location) {
 }
 
 #[test]
-fn what_is_read_is_what_was_stored_though_names_do_not_resolve_now_and_then() {
-    let name = "names::what_is_read_is_what_was_stored_though_names_do_not_resolve_now_and_then";
+fn reads_survive_failed_name_lookups() {
+    let name = "names::reads_survive_failed_name_lookups";
     let Some(process) = OwnProcess::with_faulty_libc() else { return };
     process.run(name, || {
         let server = server();
         for share in [1, 10, 30] {
             for seed in 0..3 {
-                // Other fetchers ask for the name again.
+                // Each fetcher resolves the name again.
                 for _ in 0..3 {
                     read_all(&place(&server, &format!("fails-{share}-{seed}.test")));
                 }
@@ -65,16 +65,16 @@ fn what_is_read_is_what_was_stored_though_names_do_not_resolve_now_and_then() {
 }
 
 #[test]
-fn a_name_that_never_resolves_is_told_and_retried_within_its_time() {
-    let name = "names::a_name_that_never_resolves_is_told_and_retried_within_its_time";
+fn unresolvable_names_are_retried_and_reported() {
+    let name = "names::unresolvable_names_are_retried_and_reported";
     let Some(process) = OwnProcess::with_faulty_libc() else { return };
     process.run(name, || {
         let place = place(&server(), "fails-100-0.test");
         let start = Instant::now();
         let error = block_on(place.fetcher.read(&"0".into(), None)).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{}", error.report());
-        let told = "cannot resolve the host name of the server";
-        assert!(error.message().contains(told), "{error}");
+        let expected = "cannot resolve the host name of the server";
+        assert!(error.message().contains(expected), "{error}");
         assert!(error.message().contains("tried 30 times"), "{error}");
         assert!(start.elapsed() < BUDGET + Duration::from_secs(1), "{:?}", start.elapsed());
     });

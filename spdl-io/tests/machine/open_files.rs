@@ -1,4 +1,4 @@
-//! As many files open as the process may have.
+//! The limit of open files.
 
 // promise of this file: R25
 
@@ -16,9 +16,9 @@ use spdl_io::{
 use std::sync::Arc;
 
 use crate::contents;
-use crate::own_process::{OwnProcess, is_within};
+use crate::own_process::{OwnProcess, is_test_process};
 
-/// Some of them longer than what is read at once.
+/// Lengths of the files. Some exceed the limit of inline reads.
 fn len(number: usize) -> usize {
     if number.is_multiple_of(200) { 300_000 } else { number * 37 % 2_000 }
 }
@@ -33,7 +33,7 @@ fn files(folder: &Path, count: usize) {
     }
 }
 
-/// Reads all files, many at once, whole or in their second half.
+/// Reads all files concurrently, wholly or their second half.
 fn read_all(fetcher: &LocalFetcher, folder: &Path, count: usize) {
     let reads = stream::iter(0..count).map(|number| async move {
         let key = Key::from_path(path(folder, number));
@@ -47,8 +47,8 @@ fn read_all(fetcher: &LocalFetcher, folder: &Path, count: usize) {
     block_on(reads.buffer_unordered(256).for_each(|()| async {}));
 }
 
-/// Opens files until there are no more to be had, and closes so many of them.
-fn leave(free: usize) -> Vec<File> {
+/// Opens files up to the limit, then closes `free` of them.
+fn leave_free(free: usize) -> Vec<File> {
     let mut held: Vec<File> = std::iter::from_fn(|| File::open("/dev/null").ok()).collect();
     held.truncate(held.len() - free);
     held
@@ -63,8 +63,8 @@ fn fetchers() -> [LocalFetcher; 3] {
 }
 
 #[test]
-fn ten_thousand_files_are_read_by_a_process_that_may_open_64() {
-    let name = "open_files::ten_thousand_files_are_read_by_a_process_that_may_open_64";
+fn ten_thousand_files_are_read_with_64_descriptors() {
+    let name = "open_files::ten_thousand_files_are_read_with_64_descriptors";
     OwnProcess::with_limit("-n 64").run(name, || {
         let folder = tempfile::tempdir().unwrap();
         files(folder.path(), 10_000);
@@ -75,13 +75,13 @@ fn ten_thousand_files_are_read_by_a_process_that_may_open_64() {
 }
 
 #[test]
-fn files_are_read_with_one_to_twenty_descriptors_left() {
-    let name = "open_files::files_are_read_with_one_to_twenty_descriptors_left";
+fn files_are_read_with_few_free_descriptors() {
+    let name = "open_files::files_are_read_with_few_free_descriptors";
     OwnProcess::with_limit("-n 64").run(name, || {
         let folder = tempfile::tempdir().unwrap();
         files(folder.path(), 300);
         for free in 1..=20 {
-            let held = leave(free);
+            let held = leave_free(free);
             for fetcher in fetchers() {
                 read_all(&fetcher, folder.path(), 300);
             }
@@ -91,19 +91,18 @@ fn files_are_read_with_one_to_twenty_descriptors_left() {
 }
 
 #[test]
-fn where_no_file_can_be_opened_at_all_the_error_says_so_in_time_and_passes() {
-    let name =
-        "open_files::where_no_file_can_be_opened_at_all_the_error_says_so_in_time_and_passes";
+fn without_free_descriptors_reads_fail_until_one_is_closed() {
+    let name = "open_files::without_free_descriptors_reads_fail_until_one_is_closed";
     OwnProcess::with_limit("-n 64").run(name, || {
         let folder = tempfile::tempdir().unwrap();
         files(folder.path(), 2);
         for fetcher in fetchers() {
-            let held = leave(0);
+            let held = leave_free(0);
             let start = Instant::now();
             let key = Key::from_path(path(folder.path(), 1));
             let error = block_on(fetcher.read(&key, None)).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Unavailable, "{}", error.report());
-            assert!(error.message().contains("too many files are open"), "{error}");
+            assert!(error.message().contains("too many open files"), "{error}");
             assert!(start.elapsed() < Duration::from_secs(8), "{:?}", start.elapsed());
             drop(held);
             read_all(&fetcher, folder.path(), 2);
@@ -112,13 +111,13 @@ fn where_no_file_can_be_opened_at_all_the_error_says_so_in_time_and_passes() {
 }
 
 #[test]
-fn a_read_waits_until_another_file_is_closed() {
-    let name = "open_files::a_read_waits_until_another_file_is_closed";
+fn reads_wait_for_a_free_descriptor() {
+    let name = "open_files::reads_wait_for_a_free_descriptor";
     OwnProcess::with_limit("-n 64").run(name, || {
         let folder = tempfile::tempdir().unwrap();
         files(folder.path(), 30);
         for fetcher in fetchers() {
-            let held = leave(0);
+            let held = leave_free(0);
             let soon = thread::spawn(move || {
                 thread::sleep(Duration::from_millis(300));
                 drop(held);
@@ -130,8 +129,8 @@ fn a_read_waits_until_another_file_is_closed() {
 }
 
 #[test]
-fn files_that_are_kept_open_make_room() {
-    let name = "open_files::files_that_are_kept_open_make_room";
+fn cached_files_are_closed_for_other_reads() {
+    let name = "open_files::cached_files_are_closed_for_other_reads";
     OwnProcess::with_limit("-n 64").run(name, || {
         let folder = tempfile::tempdir().unwrap();
         files(folder.path(), 40);
@@ -140,10 +139,10 @@ fn files_that_are_kept_open_make_room() {
             let key = Key::from_path(path(folder.path(), number));
             block_on(fetcher.read(&key, Some(0..1))).unwrap();
         }
-        let held = leave(0);
+        let held = leave_free(0);
         let start = Instant::now();
         let error = block_on(async {
-            // The long one is left to the threads.
+            // The long file is read by an I/O thread.
             fetcher.read(&Key::from_path(path(folder.path(), 0)), None).await.err()
         });
         assert!(error.is_none(), "{}", error.unwrap().report());
@@ -152,9 +151,9 @@ fn files_that_are_kept_open_make_room() {
     });
 }
 
-/// Whether a fetcher keeps a file open of which it reads parts.
+/// Returns whether a fetcher keeps a file open after a partial read.
 fn keeps_open(fetcher: &LocalFetcher, path: &Path) -> bool {
-    // After a read that could not be done at once, some are not tried.
+    // After a miss, the next inline reads are skipped.
     for _ in 0..20 {
         block_on(fetcher.read(&Key::from_path(path), Some(0..1))).unwrap();
     }
@@ -163,16 +162,16 @@ fn keeps_open(fetcher: &LocalFetcher, path: &Path) -> bool {
 }
 
 #[test]
-fn a_disk_that_could_not_be_looked_at_is_looked_at_again() {
-    let name = "open_files::a_disk_that_could_not_be_looked_at_is_looked_at_again";
+fn failed_file_system_lookups_are_repeated() {
+    let name = "open_files::failed_file_system_lookups_are_repeated";
     OwnProcess::with_limit("-n 64").run(name, || {
         let folder = tempfile::tempdir().unwrap();
         files(folder.path(), 3);
         if !keeps_open(&LocalFetcher::new(), &path(folder.path(), 1)) {
-            return println!("SKIPPED: this file system does not tell what is in memory");
+            return println!("SKIPPED: this file system does not support non-blocking reads");
         }
         let fetcher = LocalFetcher::new();
-        let held = leave(1);
+        let held = leave_free(1);
         block_on(fetcher.read(&Key::from_path(path(folder.path(), 1)), None)).unwrap();
         drop(held);
         assert!(keeps_open(&fetcher, &path(folder.path(), 2)));
@@ -180,8 +179,8 @@ fn a_disk_that_could_not_be_looked_at_is_looked_at_again() {
 }
 
 #[test]
-fn folders_are_listed_by_a_process_that_may_open_64() {
-    let name = "open_files::folders_are_listed_by_a_process_that_may_open_64";
+fn folders_are_listed_with_64_descriptors() {
+    let name = "open_files::folders_are_listed_with_64_descriptors";
     OwnProcess::with_limit("-n 64").run(name, || {
         let folder = tempfile::tempdir().unwrap();
         for number in 0..600 {
@@ -190,27 +189,27 @@ fn folders_are_listed_by_a_process_that_may_open_64() {
             fs::write(below.join("a"), b"a").unwrap();
         }
         let fetcher = LocalFetcher::new();
-        let lines = block_on(async {
-            let lines = fetcher.list(&Key::from_path(folder.path())).await.unwrap();
-            lines.collect::<Vec<_>>().await
+        let entries = block_on(async {
+            let entries = fetcher.list(&Key::from_path(folder.path())).await.unwrap();
+            entries.collect::<Vec<_>>().await
         });
-        assert_eq!(lines.into_iter().map(Result::unwrap).count(), 600);
+        assert_eq!(entries.into_iter().map(Result::unwrap).count(), 600);
     });
 }
 
 const SERVER: &str = "SPDL_TEST_SERVER";
 
 #[test]
-fn a_connection_that_no_descriptor_is_left_for_is_tried_again() {
-    let name = "open_files::a_connection_that_no_descriptor_is_left_for_is_tried_again";
-    // The server is the other process's, and has descriptors of its own.
+fn connections_are_retried_without_free_descriptors() {
+    let name = "open_files::connections_are_retried_without_free_descriptors";
+    // The server runs in the parent process, with separate descriptors.
     let objects = (0..50).map(|n| (n.to_string(), contents(n, 10_000)));
-    let server = (!is_within()).then(|| FaultServer::start(objects));
+    let server = (!is_test_process()).then(|| FaultServer::start(objects));
     let url = server.as_ref().map(FaultServer::url).unwrap_or_default();
     OwnProcess::with_limit("-n 64").variable(SERVER, url).run(name, || {
         let url = std::env::var(SERVER).unwrap();
         for free in 0..20 {
-            // Certificates are read before.
+            // Creating the fetcher reads the root certificates.
             let http = HttpFetcher::new(&url, &SourceOptions::default()).unwrap();
             let patience = ResilientOptions::default()
                 .attempts(100)
@@ -219,7 +218,7 @@ fn a_connection_that_no_descriptor_is_left_for_is_tried_again() {
                 .most_delay(Duration::from_millis(50))
                 .retry_tokens(10_000.0);
             let fetcher = Resilient::new(Arc::new(http.clone()), patience).unwrap();
-            let held = leave(free);
+            let held = leave_free(free);
             if free == 0 {
                 let error = block_on(http.read(&"0".into(), None)).unwrap_err();
                 assert_eq!(error.kind(), ErrorKind::Unavailable, "{}", error.report());

@@ -1,43 +1,42 @@
-//! A test in a process of its own: under limits, in a name space of its own, or with a C library that
-//! fails.
+//! Runs a test in a separate process: under limits, in a mount namespace, or with a faulty C library.
 
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::OnceLock;
 
-/// Set where a test runs in its own process.
-const WITHIN: &str = "SPDL_TEST_WITHIN";
+/// Set in the separate process of a test.
+const TEST_PROCESS: &str = "SPDL_TEST_WITHIN";
 
-/// How the process of a test is begun.
+/// How the process of a test is started.
 pub(crate) struct OwnProcess {
     launcher: Vec<String>,
     variables: Vec<(String, String)>,
 }
 
 impl OwnProcess {
-    /// Begun as usual.
+    /// Starts the process without changes.
     pub(crate) fn new() -> Self {
         OwnProcess { launcher: Vec::new(), variables: Vec::new() }
     }
 
-    /// Under a limit, as the shell's `ulimit` says it.
+    /// Sets a limit in the syntax of the shell's `ulimit`.
     pub(crate) fn with_limit(limit: &str) -> Self {
         let script = format!("ulimit {limit} && exec \"$@\"");
         OwnProcess::new().launched_by(&["sh", "-c", &script, "sh"])
     }
 
-    /// Where file systems can be mounted that nobody else sees.
+    /// Starts the process in a private mount namespace.
     pub(crate) fn with_mounts() -> Self {
         OwnProcess::new().launched_by(&["unshare", "--mount", "--map-root-user"])
     }
 
-    /// With the C library of `faulty_libc.c`; `None`, with the reason said, where it cannot be built.
+    /// Preloads the library `faulty_libc.c`. Prints a reason and returns `None` without a C compiler.
     pub(crate) fn with_faulty_libc() -> Option<Self> {
-        if is_within() {
+        if is_test_process() {
             return Some(OwnProcess::new());
         }
         let Some(library) = faulty_libc() else {
-            println!("SKIPPED: there is no C compiler");
+            println!("SKIPPED: no C compiler found");
             return None;
         };
         Some(OwnProcess::new().variable("LD_PRELOAD", library.to_str().unwrap()))
@@ -53,10 +52,10 @@ impl OwnProcess {
         self
     }
 
-    /// Runs the test `name` anew, where `work` is done. Where such a process cannot be begun, says why
-    /// and leaves it.
+    /// Runs the test `name` in a new process, in which `work` is executed. If the process cannot be
+    /// started, prints the reason and returns.
     pub(crate) fn run(self, name: &str, work: impl FnOnce()) {
-        if is_within() {
+        if is_test_process() {
             return work();
         }
         let begin = |program: &str| {
@@ -72,33 +71,34 @@ impl OwnProcess {
                 return println!("SKIPPED: {:?} fails here: {}", self.launcher, why.trim());
             }
             Err(error) => {
-                return println!("SKIPPED: {:?} cannot be run here: {error}", self.launcher);
+                return println!("SKIPPED: {:?} cannot be started: {error}", self.launcher);
             }
         }
         let program = std::env::current_exe().unwrap();
         let output = begin(program.to_str().unwrap())
             .args(["--exact", name, "--nocapture", "--test-threads", "1"])
             .envs(self.variables.iter().map(|(name, value)| (name, value)))
-            .env(WITHIN, "1")
+            .env(TEST_PROCESS, "1")
             .output()
             .unwrap();
-        let [told, failed] = [&output.stdout, &output.stderr].map(|it| String::from_utf8_lossy(it));
-        // What the test said, without what the harness says: that is counted.
+        let [output_text, failed] =
+            [&output.stdout, &output.stderr].map(|it| String::from_utf8_lossy(it));
+        // Prints the output of the test without the lines of the test harness.
         let began = format!("test {name} ... ");
-        for line in told.lines().map(|line| line.strip_prefix(&began).unwrap_or(line)) {
+        for line in output_text.lines().map(|line| line.strip_prefix(&began).unwrap_or(line)) {
             let is_count = ["running ", "test result:"].iter().any(|it| line.starts_with(it));
             if !is_count && !["", "ok"].contains(&line) {
                 println!("{line}");
             }
         }
-        assert!(output.status.success(), "{name}: {}\n{told}\n{failed}", output.status);
-        assert!(told.contains("1 passed"), "there is no test of this name: {name}\n{told}");
+        assert!(output.status.success(), "{name}: {}\n{output_text}\n{failed}", output.status);
+        assert!(output_text.contains("1 passed"), "no test has the name {name}\n{output_text}");
     }
 }
 
-/// Whether this is the process of one test.
-pub(crate) fn is_within() -> bool {
-    std::env::var_os(WITHIN).is_some()
+/// Returns whether this is the separate process of a test.
+pub(crate) fn is_test_process() -> bool {
+    std::env::var_os(TEST_PROCESS).is_some()
 }
 
 fn faulty_libc() -> Option<&'static PathBuf> {

@@ -1,4 +1,4 @@
-//! Shards and caches to be written where writing fails, and what must be true of them afterwards.
+//! Writes shards and caches under failing I/O, and checks the results.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -19,7 +19,7 @@ fn plan() -> ShardPlan {
     ShardPlan::new("train").shard_bytes(15_000)
 }
 
-/// Writes a data set, or goes on with one.
+/// Writes a data set, or resumes it.
 pub(crate) fn write_shards(folder: &Path) -> Result<()> {
     let mut writer = match ShardWriter::open(folder, &plan())? {
         Opened::Writing(writer) => writer,
@@ -32,7 +32,7 @@ pub(crate) fn write_shards(folder: &Path) -> Result<()> {
     writer.finish(SAMPLES).map(drop)
 }
 
-/// All files of a folder but indexes, which hold times, and partial ones.
+/// All complete files of a folder except indexes, which contain times.
 pub(crate) fn files(folder: &Path) -> BTreeMap<OsString, Vec<u8>> {
     let Ok(entries) = fs::read_dir(folder) else { return BTreeMap::new() };
     let named = |name: &OsString, ending: &str| name.to_str().unwrap().ends_with(ending);
@@ -44,16 +44,15 @@ pub(crate) fn files(folder: &Path) -> BTreeMap<OsString, Vec<u8>> {
         .collect()
 }
 
-/// Checks that of all files, but the journal, none is another than in `whole`, a set that was written
-/// without a failure.
+/// Checks that all files except the journal are equal to those in `whole`.
 pub(crate) fn check_shards(folder: &Path, whole: &BTreeMap<OsString, Vec<u8>>) {
     for (name, bytes) in files(folder) {
         let is_journal = name.to_str().unwrap().ends_with(".journal");
-        assert!(is_journal || whole.get(&name) == Some(&bytes), "{name:?} is not whole");
+        assert!(is_journal || whole.get(&name) == Some(&bytes), "{name:?} is corrupt");
     }
 }
 
-/// A set that was written without a failure.
+/// Writes a data set without failures.
 pub(crate) fn whole_shards() -> BTreeMap<OsString, Vec<u8>> {
     let folder = tempfile::tempdir().unwrap();
     write_shards(folder.path()).unwrap();
@@ -64,14 +63,14 @@ fn object(number: usize) -> Bytes {
     contents(number, 300 + number * 997 % 9_000)
 }
 
-/// What all objects take in a cache, generously.
+/// More than the size of all objects in a cache.
 const ROOM: u64 = 1 << 20;
 
 pub(crate) fn open_cache(folder: &Path) -> Result<Cache> {
     Cache::builder().folder(folder, ROOM).open()
 }
 
-/// Reads all objects through the cache, twice, and checks every byte.
+/// Reads all objects twice through the cache, and checks their bytes.
 pub(crate) fn read_through(cache: &Cache) {
     let store: MemoryFetcher = (0..OBJECTS).map(|n| (n.to_string(), object(n))).collect();
     let fetcher = CachedFetcher::new(Arc::new(store), cache.clone());
@@ -84,7 +83,7 @@ pub(crate) fn read_through(cache: &Cache) {
     }
 }
 
-/// Checks that nothing in the cache of a folder is damaged, and that it works.
+/// Checks that the cache of a folder works and contains no corrupt entries.
 pub(crate) fn check_cache(folder: &Path) {
     let cache = open_cache(folder).unwrap_or_else(|error| panic!("{}", error.report()));
     read_through(&cache);

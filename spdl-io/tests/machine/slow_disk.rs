@@ -1,4 +1,4 @@
-//! Reads that take long, and those that would never end.
+//! Slow reads, and reads that never end.
 
 // promise of this file: R25
 
@@ -13,8 +13,8 @@ use crate::contents;
 use crate::own_process::OwnProcess;
 
 #[test]
-fn slow_reads_hold_up_no_others_and_no_end() {
-    let name = "slow_disk::slow_reads_hold_up_no_others_and_no_end";
+fn slow_reads_delay_neither_other_reads_nor_the_drop() {
+    let name = "slow_disk::slow_reads_delay_neither_other_reads_nor_the_drop";
     let Some(process) = OwnProcess::with_faulty_libc() else { return };
     process.run(name, || {
         let folder = tempfile::tempdir().unwrap();
@@ -48,7 +48,7 @@ fn slow_reads_hold_up_no_others_and_no_end() {
             assert!(soonest >= Duration::from_millis(700), "{soonest:?}");
             assert!(fast < soonest, "{count}: {fast:?} after {soonest:?}");
         }
-        // One that is under way is left to its thread.
+        // A read in flight is detached.
         let fetcher = LocalFetcher::new().without_inline_reads();
         let keys = [key(&slow, 0), key(&fast, 0)];
         let reads = keys.each_ref().map(|key| fetcher.read(key, None));
@@ -60,12 +60,12 @@ fn slow_reads_hold_up_no_others_and_no_end() {
 }
 
 #[test]
-fn a_pipe_among_the_samples_is_refused_and_nobody_waits_for_it() {
+fn pipes_are_rejected_without_blocking() {
     let folder = tempfile::tempdir().unwrap();
     let pipe = folder.path().join("pipe");
     let made = Command::new("mkfifo").arg(&pipe).status();
     if !made.is_ok_and(|it| it.success()) {
-        return println!("SKIPPED: there is no mkfifo");
+        return println!("SKIPPED: mkfifo is not available");
     }
     for fetcher in [LocalFetcher::new(), LocalFetcher::with_threads(1).without_inline_reads()] {
         let start = Instant::now();

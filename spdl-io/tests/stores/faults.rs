@@ -1,5 +1,5 @@
-//! Every way to fail, at three rates, with three seeds: what is read is what was stored, or the
-//! error says why not, in time.
+//! Each fault at three rates with three seeds: reads return the stored bytes, or a suitable error in
+//! time.
 
 // promise of this file: R15
 
@@ -24,9 +24,9 @@ fn objects() -> Vec<(String, Bytes)> {
     SIZES.iter().enumerate().map(|(n, len)| (format!("data/{n}"), contents(n, *len))).collect()
 }
 
-/// Patience that soon sees a stalled body, and goes on with a short one.
-fn patience() -> ResilientOptions {
-    crate::patience().stall_timeout(Duration::from_millis(250)).least_bytes(64)
+/// Options with a short stall timeout.
+fn many_retries() -> ResilientOptions {
+    crate::many_retries().stall_timeout(Duration::from_millis(250)).least_bytes(64)
 }
 
 fn stores(server: &FaultServer, options: ResilientOptions) -> [Location; 2] {
@@ -48,7 +48,7 @@ fn key(place: &Location, n: usize) -> Key {
     }
 }
 
-/// Reads all objects, whole and in parts, at once.
+/// Reads all objects concurrently, wholly and in parts.
 fn epoch(place: &Location) -> Vec<(Result<Bytes>, Bytes, Duration)> {
     let all = objects();
     let parts = |len: usize| -> Vec<Option<Range<u64>>> {
@@ -69,14 +69,14 @@ fn epoch(place: &Location) -> Vec<(Result<Bytes>, Bytes, Duration)> {
     block_on(join_all(reads))
 }
 
-/// Checks a cell of the grid; says how many requests went wrong.
+/// Checks one combination of parameters. Returns the number of faults.
 fn cell(server: &FaultServer, place: &Location, fault: Fault, share: f64, seed: u64) -> u64 {
     let before = server.served().faults;
     server.set_faults(FaultPlan::random(seed, share, &[fault]).retry_after(Duration::ZERO));
     for (read, wanted, time) in epoch(place) {
         match read {
-            Ok(bytes) => assert!(bytes == wanted, "{fault:?} {share} {seed}: other bytes"),
-            // That is what the answers say, and no patience helps against it.
+            Ok(bytes) => assert!(bytes == wanted, "{fault:?} {share} {seed}: wrong bytes"),
+            // The responses report a change, which is final.
             Err(error) if fault == Fault::OtherVersion => {
                 assert_eq!(error.kind(), ErrorKind::Changed, "{}", error.report());
             }
@@ -87,7 +87,7 @@ fn cell(server: &FaultServer, place: &Location, fault: Fault, share: f64, seed: 
     server.served().faults - before
 }
 
-/// Runs `work` for all places below `count`, a few at once.
+/// Runs `work` for the indices below `count` on 8 threads.
 fn in_parallel(count: usize, work: impl Fn(usize) + Sync) {
     let next = AtomicUsize::new(0);
     std::thread::scope(|scope| {
@@ -106,11 +106,11 @@ fn in_parallel(count: usize, work: impl Fn(usize) + Sync) {
 }
 
 #[test]
-fn what_is_read_is_what_was_stored_whatever_fails() {
+fn reads_survive_each_fault() {
     in_parallel(Fault::ALL.len(), |place| {
         let fault = Fault::ALL[place];
         let server = FaultServer::start(objects());
-        let [http, s3] = stores(&server, patience());
+        let [http, s3] = stores(&server, many_retries());
         let mut faults = 0;
         for share in [0.01, 0.1, 0.3] {
             for seed in 0..3 {
@@ -123,11 +123,11 @@ fn what_is_read_is_what_was_stored_whatever_fails() {
 }
 
 #[test]
-fn what_is_read_is_what_was_stored_though_everything_fails_now_and_then() {
+fn reads_survive_mixed_faults() {
     let server = FaultServer::start(objects());
     let faults: Vec<Fault> =
         Fault::ALL.into_iter().filter(|fault| *fault != Fault::OtherVersion).collect();
-    for place in stores(&server, patience()) {
+    for place in stores(&server, many_retries()) {
         server.set_faults(FaultPlan::random(1, 0.3, &faults).retry_after(Duration::ZERO));
         for (read, wanted, _) in epoch(&place) {
             assert!(read.unwrap_or_else(|error| panic!("{}", error.report())) == wanted);
@@ -136,11 +136,11 @@ fn what_is_read_is_what_was_stored_though_everything_fails_now_and_then() {
 }
 
 #[test]
-fn where_nothing_helps_the_error_says_why_within_its_time() {
+fn permanent_faults_fail_in_time_with_the_right_kind() {
     let budget = Duration::from_millis(700);
     let server = FaultServer::start(objects());
     for (fault, kinds) in [
-        // The last attempt may find its time over, whatever was wrong with the others.
+        // The retry time may end during the last attempt, whatever the previous failures.
         (Fault::NoAnswer, &[ErrorKind::Timeout][..]),
         (Fault::StalledBody, &[ErrorKind::Timeout]),
         (Fault::Trickle, &[ErrorKind::Timeout]),
@@ -148,7 +148,7 @@ fn where_nothing_helps_the_error_says_why_within_its_time() {
         (Fault::Unavailable, &[ErrorKind::Unavailable, ErrorKind::Timeout]),
     ] {
         server.set_faults(FaultPlan::script(move |_| Some(fault)));
-        for place in stores(&server, patience().budget(budget)) {
+        for place in stores(&server, many_retries().budget(budget)) {
             let start = Instant::now();
             let error = block_on(place.fetcher.read(&key(&place, 6), None)).unwrap_err();
             assert!(kinds.contains(&error.kind()), "{place} {fault:?}: {}", error.report());
@@ -159,7 +159,7 @@ fn where_nothing_helps_the_error_says_why_within_its_time() {
 }
 
 #[test]
-fn another_version_than_was_asked_for_is_changed_at_once() {
+fn another_version_fails_immediately() {
     let server = FaultServer::start(objects());
     for place in stores(&server, ResilientOptions::default()) {
         let request = ReadRequest::whole().of_version("\"this one\"");
@@ -171,28 +171,27 @@ fn another_version_than_was_asked_for_is_changed_at_once() {
 
 // promise: DATA2
 #[test]
-fn an_object_that_changes_between_attempts_is_always_noticed() {
+fn changes_between_attempts_are_detected() {
     let server = Arc::new(FaultServer::start(objects()));
     for round in 0..10 {
-        for place in stores(&server, patience()) {
+        for place in stores(&server, many_retries()) {
             server.insert("data/6", contents(6, SIZES[6]));
             let other = contents(100 + round, SIZES[6]);
             let weak = Arc::downgrade(&server);
             server.set_faults(FaultPlan::script(move |request| {
                 let is_first = request.attempt == 1 && request.range.is_empty();
                 if is_first && let Some(server) = weak.upgrade() {
-                    // The plan is asked while the server is locked.
+                    // Inserts on another thread: the server is locked here.
                     let other = other.clone();
                     std::thread::spawn(move || server.insert("data/6", other));
                 }
                 is_first.then_some(Fault::ClosedInBody)
             }));
             let read = block_on(place.fetcher.read(&key(&place, 6), None));
-            // Where nothing came of the first attempt, the second may find the other one whole; and it
-            // may come before the change.
+            // If the first attempt received nothing, the second may read either version.
             let whole = [contents(6, SIZES[6]), contents(100 + round, SIZES[6])];
             match read {
-                Ok(bytes) => assert!(whole.contains(&bytes), "a mixture"),
+                Ok(bytes) => assert!(whole.contains(&bytes), "mixed versions"),
                 Err(error) => assert_eq!(error.kind(), ErrorKind::Changed, "{}", error.report()),
             }
         }
@@ -200,9 +199,9 @@ fn an_object_that_changes_between_attempts_is_always_noticed() {
 }
 
 #[test]
-fn a_store_that_asks_to_wait_is_left_alone_that_long() {
+fn retry_after_is_respected() {
     let server = FaultServer::start(objects());
-    for place in stores(&server, patience()) {
+    for place in stores(&server, many_retries()) {
         server.set_faults(FaultPlan::script(|request| {
             (request.attempt == 1).then_some(Fault::Unavailable)
         }));

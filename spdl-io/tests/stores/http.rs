@@ -1,4 +1,4 @@
-//! Web servers.
+//! Tests of `HttpFetcher`.
 
 use std::time::Duration;
 
@@ -8,33 +8,33 @@ use spdl_io::{
     block_on,
 };
 
-use crate::{canned, contents, contract_objects};
+use crate::{contents, contract_objects, start_raw_server};
 
 fn fetcher(url: &str) -> HttpFetcher {
     HttpFetcher::new(url, &SourceOptions::default()).unwrap()
 }
 
-fn refusal(fetcher: &HttpFetcher) -> Error {
+fn read_error(fetcher: &HttpFetcher) -> Error {
     block_on(fetcher.read(&"a".into(), None)).unwrap_err()
 }
 
 // promise: DATA1
 #[test]
-fn a_web_server_keeps_the_contract() {
+fn web_servers_satisfy_the_contract() {
     let server = FaultServer::start(contract_objects("folder"));
     fetcher_contract(&fetcher(&server.url()), &"folder".into());
     fetcher_contract(&fetcher(&format!("{}/folder/", server.url())), &"".into());
 }
 
 #[test]
-fn a_web_server_keeps_the_contract_behind_the_layer_of_a_registry() {
+fn web_servers_of_a_registry_satisfy_the_contract() {
     let server = FaultServer::start(contract_objects("folder"));
     let place = StoreRegistry::new().open(&format!("{}/folder", server.url())).unwrap();
     fetcher_contract(&*place.fetcher, &place.key);
 }
 
 #[test]
-fn a_status_is_an_error_of_its_kind_with_the_wait_that_is_asked_for() {
+fn statuses_map_to_error_kinds_with_retry_after() {
     let server = FaultServer::start([("a", "some bytes")]);
     let fetcher = fetcher(&server.url());
     for (fault, kind, status) in [
@@ -46,7 +46,7 @@ fn a_status_is_an_error_of_its_kind_with_the_wait_that_is_asked_for() {
     ] {
         let plan = FaultPlan::script(move |_| Some(fault)).retry_after(Duration::from_secs(7));
         server.set_faults(plan);
-        let error = refusal(&fetcher);
+        let error = read_error(&fetcher);
         assert_eq!(error.kind(), kind, "{fault:?}: {}", error.report());
         assert!(error.message().contains(status), "{}", error.report());
         assert_eq!(error.key(), Some("a"));
@@ -57,7 +57,7 @@ fn a_status_is_an_error_of_its_kind_with_the_wait_that_is_asked_for() {
 
 // promise: DATA3
 #[test]
-fn a_broken_answer_is_a_transient_error() {
+fn broken_responses_are_transient_errors() {
     let server = FaultServer::start([("a", contents(1, 10_000))]);
     let fetcher = fetcher(&server.url());
     for fault in [
@@ -70,7 +70,7 @@ fn a_broken_answer_is_a_transient_error() {
         Fault::LongLength,
     ] {
         server.set_faults(FaultPlan::script(move |_| Some(fault)));
-        let error = refusal(&fetcher);
+        let error = read_error(&fetcher);
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{fault:?}: {}", error.report());
     }
     for fault in [Fault::ShortRange, Fault::OtherRange, Fault::IgnoredRange] {
@@ -83,29 +83,29 @@ fn a_broken_answer_is_a_transient_error() {
 }
 
 #[test]
-fn a_server_that_is_not_there_is_unavailable() {
+fn missing_servers_are_unavailable() {
     let gone = FaultServer::start([("a", "x")]).url();
-    let error = refusal(&fetcher(&gone));
+    let error = read_error(&fetcher(&gone));
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{}", error.report());
-    let error = refusal(&fetcher("http://no-such-host.invalid"));
+    let error = read_error(&fetcher("http://no-such-host.invalid"));
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{}", error.report());
-    // It speaks no TLS.
+    // The server does not support TLS.
     let server = FaultServer::start([("a", "x")]);
-    let error = refusal(&fetcher(&server.url().replace("http:", "https:")));
+    let error = read_error(&fetcher(&server.url().replace("http:", "https:")));
     assert_ne!(error.kind(), ErrorKind::Internal, "{}", error.report());
 }
 
 #[test]
-fn a_limit_is_held_before_the_body_is_read() {
+fn the_size_limit_is_checked_before_the_body() {
     let server = FaultServer::start([("a", contents(1, 10_000_000))]);
     let error = block_on(fetcher(&server.url()).read_at_most(&"a".into(), 1000)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::LimitExceeded);
-    assert!(server.served().bytes < 10_000_000, "all of it was sent");
+    assert!(server.served().bytes < 10_000_000, "the whole body was sent");
 }
 
 // promise: DATA2, R15
 #[test]
-fn an_object_that_changes_in_the_middle_is_changed() {
+fn objects_that_change_between_requests_are_detected() {
     let server = FaultServer::start([("a", contents(1, 100_000))]);
     let fetcher = fetcher(&server.url());
     let version = block_on(fetcher.stat(&"a".into())).unwrap().version.unwrap();
@@ -117,13 +117,13 @@ fn an_object_that_changes_in_the_middle_is_changed() {
 }
 
 #[test]
-fn a_server_without_ranges_says_so_and_one_without_head_is_asked_otherwise() {
+fn servers_without_ranges_or_head_are_handled() {
     let body = "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 4\r\n\r\nabcd";
-    let plain = fetcher(&canned(|_| body.to_owned()));
+    let plain = fetcher(&start_raw_server(|_| body.to_owned()));
     assert_eq!(block_on(plain.read(&"a".into(), None)).unwrap(), "abcd");
     let error = block_on(plain.read(&"a".into(), Some(1..2))).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported, "{}", error.report());
-    let url = canned(|head| {
+    let url = start_raw_server(|head| {
         if head.starts_with("HEAD") {
             return "HTTP/1.1 403 Forbidden\r\nConnection: close\r\n\r\n".to_owned();
         }
@@ -131,19 +131,19 @@ fn a_server_without_ranges_says_so_and_one_without_head_is_asked_otherwise() {
          ETag: \"e\"\r\nContent-Length: 1\r\n\r\na"
             .to_owned()
     });
-    let told = block_on(fetcher(&url).stat(&"a".into())).unwrap();
-    assert_eq!((told.size, told.version.as_deref()), (1234, Some("\"e\"")));
+    let meta = block_on(fetcher(&url).stat(&"a".into())).unwrap();
+    assert_eq!((meta.size, meta.version.as_deref()), (1234, Some("\"e\"")));
 }
 
 #[test]
-fn a_body_without_a_length_is_read_to_its_end() {
-    let url = canned(|_| {
+fn chunked_bodies_are_read_to_their_end() {
+    let url = start_raw_server(|_| {
         "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n\
          3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n"
             .to_owned()
     });
     assert_eq!(block_on(fetcher(&url).read(&"a".into(), None)).unwrap(), "abcde");
-    let url = canned(|_| {
+    let url = start_raw_server(|_| {
         "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n3\r\nabc\r\n"
             .to_owned()
     });
@@ -153,18 +153,18 @@ fn a_body_without_a_length_is_read_to_its_end() {
 
 // promise: DATA3
 #[test]
-fn a_body_that_ends_with_its_connection_is_refused_as_it_may_be_cut() {
-    let url = canned(|_| "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nabcde".to_owned());
+fn bodies_without_length_or_chunks_are_rejected() {
+    let url = start_raw_server(|_| "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nabcde".to_owned());
     let error = block_on(fetcher(&url).read(&"a".into(), None)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported, "{}", error.report());
-    assert!(error.message().contains("length"), "{error}");
+    assert!(error.message().contains("Content-Length"), "{error}");
 }
 
 #[test]
-fn a_redirect_is_followed_and_no_secret_goes_along_to_another_server() {
+fn redirects_send_no_secrets_to_other_servers() {
     let other = FaultServer::start([("b", "there")]);
     let target = format!("{}/b", other.url());
-    let first = canned(move |_| {
+    let first = start_raw_server(move |_| {
         format!("HTTP/1.1 302 Found\r\nLocation: {target}\r\nConnection: close\r\n\r\n")
     });
     let options = SourceOptions::default().header("X-Secret", "canary");
@@ -187,20 +187,20 @@ fn a_redirect_is_followed_and_no_secret_goes_along_to_another_server() {
 }
 
 #[test]
-fn redirects_come_to_an_end() {
-    let circle = canned(|_| {
+fn redirects_are_limited() {
+    let circle = start_raw_server(|_| {
         "HTTP/1.1 302 Found\r\nLocation: /again\r\nConnection: close\r\n\r\n".to_owned()
     });
-    let error = refusal(&fetcher(&circle));
+    let error = read_error(&fetcher(&circle));
     assert!(error.message().contains("more than 10 redirects"), "{}", error.report());
-    let file = canned(|_| {
+    let file = start_raw_server(|_| {
         "HTTP/1.1 302 Found\r\nLocation: file:///etc/passwd\r\nConnection: close\r\n\r\n".to_owned()
     });
-    assert_eq!(refusal(&fetcher(&file)).kind(), ErrorKind::Corrupt);
+    assert_eq!(read_error(&fetcher(&file)).kind(), ErrorKind::Corrupt);
 }
 
 #[test]
-fn a_signed_address_is_sent_whole_and_shown_without_its_query() {
+fn presigned_urls_are_sent_whole_and_shown_without_query() {
     let server = FaultServer::start([("a/x.tar", "bytes")]);
     let address = format!("{}/a/x.tar?sig=canary&x=1", server.url());
     let place = StoreRegistry::new().open(&address).unwrap();
@@ -211,7 +211,7 @@ fn a_signed_address_is_sent_whole_and_shown_without_its_query() {
 }
 
 #[test]
-fn fewer_connections_than_reads_are_enough() {
+fn reads_share_few_connections() {
     let objects = (0..20).map(|n| (n.to_string(), contents(n, 50_000)));
     let server = FaultServer::start(objects);
     let options = SourceOptions::default().connections(2);
@@ -223,7 +223,7 @@ fn fewer_connections_than_reads_are_enough() {
 }
 
 #[test]
-fn what_is_no_address_of_the_web_is_refused() {
+fn urls_of_other_schemes_are_rejected() {
     for url in ["ftp://host", "some/path", "s3://bucket", "http://"] {
         let error = HttpFetcher::new(url, &SourceOptions::default()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{url}: {}", error.report());

@@ -1,5 +1,5 @@
-//! Lists of files whose rows lie in many stores: each is read in the way of its own, and nothing that is
-//! secret goes from one to another.
+//! File lists with rows in several stores: each row uses the options of its store, and secrets are not
+//! sent to other stores.
 
 use std::fs;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use spdl_io::{
     Bytes, Cache, ErrorKind, Fetcher, Key, MemoryFetcher, SourceOptions, StoreRegistry, block_on,
 };
 
-/// What is read of a data set, in its order.
+/// Reads all samples of a data set in order.
 fn read(data: &OpenedDataset) -> Vec<Result<Labeled<Bytes>>> {
     let pipeline = PipelineBuilder::new(DatasetSource::new(Arc::clone(&data.samples)))
         .async_stage("fetch", data.fetch_labeled())
@@ -38,7 +38,7 @@ fn targets(server: &FaultServer) -> Vec<String> {
     targets
 }
 
-/// A list in a folder of this machine.
+/// Writes a list to a local folder.
 fn listed(name: &str, text: &str) -> (tempfile::TempDir, String) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join(name);
@@ -48,7 +48,7 @@ fn listed(name: &str, text: &str) -> (tempfile::TempDir, String) {
 }
 
 #[test]
-fn rows_of_a_list_are_read_from_the_stores_that_they_name() {
+fn rows_are_read_from_the_stores_they_name() {
     let [one, two] = ["one", "two"].map(|name| FaultServer::start([("a b.jpg", name)]));
     let three = FaultServer::start([("bucket/x%20y.jpg", "three")]);
     let options = SourceOptions::default()
@@ -80,7 +80,7 @@ fn rows_of_a_list_are_read_from_the_stores_that_they_name() {
     assert!(header(&three.seen()[0], "authorization").is_some(), "{:?}", three.seen());
     assert!(one.seen().iter().chain(&two.seen()).all(|it| header(it, "authorization").is_none()));
 
-    // A list of files of this machine alone is read as before.
+    // A list of local files only is read by the local fetcher.
     let files = folder.path().join("files.csv");
     let data = open(files.to_str().unwrap(), &stores).unwrap();
     assert!(data.is_local);
@@ -88,7 +88,7 @@ fn rows_of_a_list_are_read_from_the_stores_that_they_name() {
 }
 
 #[test]
-fn an_address_is_sent_as_the_row_writes_it() {
+fn urls_of_rows_are_sent_unchanged() {
     let server = FaultServer::start([("a", "x")]);
     let url = server.url();
     let rows = ["o/a%2Fb.jpg?alt=media", "x%3Fy.jpg", "%C3%A4%20.jpg?q=a%2Bb#top"];
@@ -105,7 +105,7 @@ fn an_address_is_sent_as_the_row_writes_it() {
 }
 
 #[test]
-fn what_is_secret_of_a_list_goes_to_no_other_store() {
+fn secrets_of_a_list_are_not_sent_to_other_stores() {
     let list = FaultServer::start([("own.jpg", "own"), ("wide.jpg", "wide")]);
     let other = FaultServer::start([("a.jpg", "other")]);
     let rows = format!(
@@ -129,7 +129,7 @@ fn what_is_secret_of_a_list_goes_to_no_other_store() {
         assert!(!format!("{seen:?}").contains("canary"), "{seen:?}");
         assert!(header(&seen, "authorization").is_none() && header(&seen, "x-list").is_none());
     }
-    // Of its own store each row has what the list has, but for a query of its own.
+    // Rows in the store of the list have the list's query, unless they have one of their own.
     let own = "sig=canary-query";
     let expected = [
         format!("/list.txt?{own}"),
@@ -143,7 +143,7 @@ fn what_is_secret_of_a_list_goes_to_no_other_store() {
 }
 
 #[test]
-fn each_store_is_reached_by_its_own_options() {
+fn each_store_uses_its_own_options() {
     let [one, two] = [1, 2].map(|_| FaultServer::start([("x/a.jpg", "a"), ("y/a.jpg", "a")]));
     let secret = |value: &str| SourceOptions::default().header("X-Secret", value);
     let stores = StoreRegistry::new()
@@ -169,7 +169,7 @@ fn each_store_is_reached_by_its_own_options() {
     assert_eq!(sent(&two), expected);
 }
 
-/// A store of somebody else, which knows no queries.
+/// A custom store without support for queries.
 #[derive(Debug)]
 struct Acme;
 
@@ -180,7 +180,7 @@ impl StoreFactory for Acme {
 }
 
 #[test]
-fn rows_that_must_not_or_cannot_be_read_are_refused_when_the_list_is_opened() {
+fn invalid_rows_are_rejected_when_the_list_is_opened() {
     let server = FaultServer::start([("a.jpg", "a")]);
     let stores = StoreRegistry::new().register("acme", Arc::new(Acme));
     for (row, is_refused_here, words) in [
@@ -206,8 +206,8 @@ fn rows_that_must_not_or_cannot_be_read_are_refused_when_the_list_is_opened() {
             assert!(message.contains(words), "{row}: {message}");
             assert!(message.starts_with("line 3, column 3: "), "{row}: {message}");
             assert_eq!(error.key(), Some(&*list), "{row}");
-            let said = format!("{error} {error:?} {}", error.report());
-            assert!(!said.contains("canary"), "{said}");
+            let output = format!("{error} {error:?} {}", error.report());
+            assert!(!output.contains("canary"), "{output}");
         }
     }
     let (_folder, list) = listed("list.txt", "acme://x/1.jpg\nacme://y/1.jpg\n");
@@ -216,7 +216,7 @@ fn rows_that_must_not_or_cannot_be_read_are_refused_when_the_list_is_opened() {
 }
 
 #[test]
-fn what_a_row_signs_is_shown_nowhere_and_its_address_is() {
+fn signatures_of_rows_are_not_shown() {
     let server = FaultServer::start([("bucket/a.jpg", "a")]);
     let options =
         SourceOptions::default().endpoint(server.url()).region("us-east-1").anonymous(true);
@@ -232,13 +232,13 @@ fn what_a_row_signs_is_shown_nowhere_and_its_address_is() {
         let error = block_on(data.fetcher.read(&item.key, None)).unwrap_err();
         assert_eq!((error.kind(), error.key()), (ErrorKind::NotFound, Some(&*address)));
         assert_eq!(data.address_of(error.key().unwrap()), address);
-        let said = format!("{item:?} {error} {error:?} {error:#?} {:?} {data:?}", data.fetcher);
-        assert!(!said.contains("canary"), "{said}");
+        let output = format!("{item:?} {error} {error:?} {error:#?} {:?} {data:?}", data.fetcher);
+        assert!(!output.contains("canary"), "{output}");
     }
 }
 
 #[test]
-fn rows_that_differ_in_their_queries_alone_are_different_samples_to_a_cache() {
+fn queries_distinguish_cache_entries() {
     let server = FaultServer::start([("a.jpg", "a")]);
     let rows = format!("{0}/a.jpg?w=1\n{0}/a.jpg?w=2\n{0}/a.jpg?w=1\n", server.url());
     let (_folder, list) = listed("list.txt", &rows);
@@ -256,7 +256,7 @@ fn rows_that_differ_in_their_queries_alone_are_different_samples_to_a_cache() {
 }
 
 #[test]
-fn a_key_that_is_an_address_of_another_server_is_a_path() {
+fn urls_of_other_servers_are_paths() {
     let server = FaultServer::start([("http://other/a.jpg", "mirrored"), ("b.jpg", "b")]);
     let place = StoreRegistry::new().open(&format!("{}/?sig=canary", server.url())).unwrap();
     let read = |key: &str| block_on(place.fetcher.read(&Key::from(key), None));

@@ -1,7 +1,7 @@
-//! Stores of the network against servers on this machine: what they read, and what they live through.
+//! Tests of network stores against local servers with injected faults.
 #![cfg(all(feature = "testing", feature = "s3", feature = "gcs", feature = "azure"))]
-#![expect(clippy::unwrap_used, reason = "helpers of tests, where a panic is the report")]
-#![expect(clippy::print_stdout, reason = "what is said, to be looked through")]
+#![expect(clippy::unwrap_used, reason = "test helpers report failures by panics")]
+#![expect(clippy::print_stdout, reason = "prints output that tests search for secrets")]
 
 mod faults;
 mod http;
@@ -22,17 +22,17 @@ use std::time::Duration;
 use bytes::Bytes;
 use spdl_io::ResilientOptions;
 
-/// The objects of the contract, in a folder.
+/// The objects of the fetcher contract in a folder.
 fn contract_objects(folder: &str) -> Vec<(String, Bytes)> {
     let objects = spdl_io::testing::contract_objects().into_iter();
     objects.map(|(name, bytes)| (format!("{folder}/{name}"), bytes)).collect()
 }
 
-/// How long a client goes on that is to read through many faults: each read ends within it.
+/// Retry time of clients in tests with many faults.
 const BUDGET: Duration = Duration::from_secs(5);
 
-/// Such a client's patience: many attempts, close behind each other, within [`BUDGET`].
-fn patience() -> ResilientOptions {
+/// Options with many attempts and short delays within [`BUDGET`].
+fn many_retries() -> ResilientOptions {
     ResilientOptions::default()
         .attempts(20)
         .budget(BUDGET)
@@ -42,13 +42,13 @@ fn patience() -> ResilientOptions {
         .seed(7)
 }
 
-/// Bytes that differ from place to place.
+/// Bytes that differ by position.
 fn contents(seed: usize, len: usize) -> Bytes {
     (0..len).map(|place| (place * 31 + place / 256 + seed * 7) as u8).collect()
 }
 
-/// A server that answers each request, by its head, with one text, and closes.
-fn canned(answer: impl Fn(&str) -> String + Send + 'static) -> String {
+/// Starts a server that sends a text for the head of each request, and closes the connection.
+fn start_raw_server(response: impl Fn(&str) -> String + Send + 'static) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     std::thread::spawn(move || {
@@ -56,8 +56,8 @@ fn canned(answer: impl Fn(&str) -> String + Send + 'static) -> String {
             let Ok(mut stream) = stream else { return };
             let mut head = vec![0; 16 << 10];
             let count = stream.read(&mut head).unwrap_or(0);
-            let answer = answer(&String::from_utf8_lossy(&head[..count]));
-            let _ = stream.write_all(answer.as_bytes());
+            let response = response(&String::from_utf8_lossy(&head[..count]));
+            let _ = stream.write_all(response.as_bytes());
         }
     });
     url

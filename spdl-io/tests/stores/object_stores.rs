@@ -1,4 +1,4 @@
-//! S3, Google Cloud Storage and Azure: a real server where there is one, and one that answers alike.
+//! Tests of `ObjectStoreFetcher` with a third-party S3 server and with `FaultServer`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,7 +31,7 @@ fn anonymous(server: &FaultServer, address: &str) -> Location {
 
 // promise: DATA1
 #[test]
-fn a_real_s3_server_keeps_the_contract() {
+fn s3_servers_satisfy_the_contract() {
     let root = tempfile::tempdir().unwrap();
     for (name, bytes) in contract_objects("bucket/some folder") {
         let path = root.path().join(name);
@@ -51,7 +51,7 @@ fn a_real_s3_server_keeps_the_contract() {
 
 // promise: DATA1
 #[test]
-fn stores_keep_the_contract_with_listings_of_many_pages() {
+fn paged_listings_satisfy_the_contract() {
     let server = FaultServer::start(contract_objects("bucket/folder"));
     server.insert("bucket/folder2/x", "beside it");
     server.set_page(2);
@@ -62,14 +62,14 @@ fn stores_keep_the_contract_with_listings_of_many_pages() {
 }
 
 #[test]
-fn stores_of_the_crate_object_store_keep_the_contract() {
+fn stores_of_the_crate_object_store_are_read_and_listed() {
     use object_store::{ObjectStoreExt, memory::InMemory, path::Path};
     let store = InMemory::new();
     for (name, bytes) in contract_objects("folder") {
         block_on(store.put(&Path::parse(name).unwrap(), bytes.into())).unwrap();
     }
     let fetcher = ObjectStoreFetcher::new(Arc::new(store), "memory");
-    // Its memory takes a range behind the end for an error of its own kind.
+    // `InMemory` reports an unspecific error for a range beyond the end.
     for (name, bytes) in contract_objects("folder") {
         assert_eq!(block_on(fetcher.read(&name.into(), None)).unwrap(), bytes);
     }
@@ -88,7 +88,7 @@ fn azure_reads_objects_and_ranges() {
 }
 
 #[test]
-fn names_are_sent_as_they_are() {
+fn object_names_are_sent_unchanged() {
     let names = ["a#b", "a?b", "a%20b", "a b+c", "größe", "a&b=c", "a\\b", "~x*'()!$,;:@"];
     let server = FaultServer::start(names.map(|name| (format!("bucket/{name}"), name.to_owned())));
     for store in ["s3", "gs"] {
@@ -107,7 +107,7 @@ fn names_are_sent_as_they_are() {
 }
 
 #[test]
-fn a_refusal_keeps_its_kind_and_the_wait_that_is_asked_for_and_nothing_is_tried_twice() {
+fn error_responses_keep_kind_and_retry_after_without_retries() {
     let server = FaultServer::start([("bucket/a", contents(1, 10_000))]);
     for store in ["s3", "gs", "az"] {
         let options = options(&server.url()).anonymous(true).credential("account_name", "bucket");
@@ -129,8 +129,12 @@ fn a_refusal_keeps_its_kind_and_the_wait_that_is_asked_for_and_nothing_is_tried_
             let error = block_on(place.fetcher.read(&place.key, None)).unwrap_err();
             assert_eq!(error.kind(), kind, "{store} {fault:?}: {}", error.report());
             assert_eq!(error.key(), Some("a"));
-            let asks = matches!(fault, Fault::Unavailable | Fault::TooManyRequests);
-            assert_eq!(error.retry_after(), asks.then_some(Duration::from_secs(7)), "{fault:?}");
+            let has_retry_after = matches!(fault, Fault::Unavailable | Fault::TooManyRequests);
+            assert_eq!(
+                error.retry_after(),
+                has_retry_after.then_some(Duration::from_secs(7)),
+                "{fault:?}"
+            );
             assert_eq!(server.served().requests, before + 1, "{store} {fault:?}");
         }
         server.set_faults(FaultPlan::script(|_| Some(Fault::ClosedInBody)));
@@ -145,22 +149,22 @@ fn a_refusal_keeps_its_kind_and_the_wait_that_is_asked_for_and_nothing_is_tried_
 }
 
 #[test]
-fn a_bucket_of_another_region_is_told() {
-    let url = crate::canned(|_| {
+fn errors_name_the_region_of_the_bucket() {
+    let url = crate::start_raw_server(|_| {
         "HTTP/1.1 301 Moved Permanently\r\nx-amz-bucket-region: eu-west-1\r\n\
          Content-Length: 0\r\nConnection: close\r\n\r\n"
             .to_owned()
     });
     let place = open("s3://bucket/a", options(&url).anonymous(true));
     let error = block_on(place.fetcher.read(&place.key, None)).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::InvalidArgument, "it is not tried again");
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument, "not retried");
     assert!(error.message().contains("set AWS_REGION to eu-west-1"), "{}", error.report());
 }
 
 #[test]
-fn a_listing_that_is_out_of_order_is_refused() {
+fn unsorted_listings_are_rejected() {
     let page = |keys: &[&str]| {
-        let lines: String = keys
+        let entries: String = keys
             .iter()
             .map(|key| {
                 format!(
@@ -169,10 +173,10 @@ fn a_listing_that_is_out_of_order_is_refused() {
                 )
             })
             .collect();
-        format!("<ListBucketResult><IsTruncated>false</IsTruncated>{lines}</ListBucketResult>")
+        format!("<ListBucketResult><IsTruncated>false</IsTruncated>{entries}</ListBucketResult>")
     };
     let body = page(&["b", "a"]);
-    let url = crate::canned(move |_| {
+    let url = crate::start_raw_server(move |_| {
         let len = body.len();
         format!("HTTP/1.1 200 OK\r\nContent-Length: {len}\r\nConnection: close\r\n\r\n{body}")
     });
@@ -184,7 +188,7 @@ fn a_listing_that_is_out_of_order_is_refused() {
 }
 
 #[test]
-fn settings_that_make_no_sense_are_refused_without_being_shown() {
+fn invalid_settings_are_rejected_without_being_shown() {
     let server = FaultServer::start([("bucket/a", "x")]);
     let bad = options(&server.url()).credential("no_such_setting", "canary");
     for address in ["s3://bucket/a", "gs://bucket/a", "az://bucket/a"] {

@@ -1,4 +1,4 @@
-//! A real S3 server, written by others, in this process.
+//! A third-party S3 server (`s3s`) in this process.
 
 use std::path::Path;
 
@@ -9,14 +9,14 @@ use s3s::service::S3ServiceBuilder;
 use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Runtime};
 
-/// It lives as long as this does.
+/// A server that runs until it is dropped.
 pub(crate) struct S3Server {
     pub(crate) url: String,
     runtime: Option<Runtime>,
 }
 
 impl S3Server {
-    /// Serves the folders in `root` as buckets to whoever signs with this key.
+    /// Serves the folders in `root` as buckets. Requests must be signed with this key.
     pub(crate) fn start(root: &Path, access_key: &str, secret_key: &str) -> Self {
         let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();

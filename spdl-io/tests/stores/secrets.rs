@@ -1,5 +1,5 @@
-//! Secrets in the environment, in addresses, in queries and in headers appear nowhere: in no error,
-//! no `Debug`, and no line of any crate's log at its most talkative.
+//! Secrets in the environment, URLs, queries and headers do not appear in errors, `Debug` output or
+//! logs of any crate at the most verbose level.
 
 use std::fmt::Write as _;
 use std::process::Command;
@@ -8,14 +8,14 @@ use std::time::Duration;
 use spdl_io::testing::{Fault, FaultPlan, FaultServer};
 use spdl_io::{ResilientOptions, SourceOptions, StoreRegistry, block_on};
 
-/// Set in the child, which says all it knows.
+/// Set in the child process, which prints all output to search.
 const CHILD: &str = "SPDL_TEST_SECRETS_CHILD";
-/// The beginning of all that is secret.
+/// Prefix of all secrets.
 const CANARY: &str = "c4n4ry";
 
 // promise: R21
 #[test]
-fn what_is_secret_appears_in_nothing_that_is_said() {
+fn secrets_do_not_appear_in_any_output() {
     let child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "secrets::the_child", "--nocapture"])
         .env(CHILD, "1")
@@ -27,25 +27,25 @@ fn what_is_secret_appears_in_nothing_that_is_said() {
         .env("AZURE_STORAGE_ACCOUNT_KEY", base64_canary())
         .output()
         .unwrap();
-    let said = format!(
+    let output = format!(
         "{}{}",
         String::from_utf8_lossy(&child.stdout),
         String::from_utf8_lossy(&child.stderr)
     );
-    assert!(child.status.success(), "{said}");
-    // The log is there: other crates talked, and so did we.
-    assert!(said.contains("LOG reqwest") && said.contains("SHOWN"), "{said}");
-    println!("{} bytes were looked through", said.len());
+    assert!(child.status.success(), "{output}");
+    // Checks that the output contains the logs.
+    assert!(output.contains("LOG reqwest") && output.contains("SHOWN"), "{output}");
+    println!("{} bytes of output were searched", output.len());
     for secret in [CANARY, &base64_canary()[..20], "YzRuNHJ5"] {
-        if let Some(at) = said.find(secret) {
-            let start = said.floor_char_boundary(at.saturating_sub(500));
-            let end = said.ceil_char_boundary((at + 200).min(said.len()));
-            panic!("a secret is said: … {} …", &said[start..end]);
+        if let Some(at) = output.find(secret) {
+            let start = output.floor_char_boundary(at.saturating_sub(500));
+            let end = output.ceil_char_boundary((at + 200).min(output.len()));
+            panic!("a secret is in the output: … {} …", &output[start..end]);
         }
     }
 }
 
-/// The canary as a key that Azure takes: base64.
+/// The canary as a base64 key, which Azure requires.
 fn base64_canary() -> String {
     "YzRuNHJ5LWF6dXJlLWtleS1vZi1hbi1hY2NvdW50".to_owned()
 }
@@ -55,9 +55,9 @@ fn the_child() {
     if std::env::var_os(CHILD).is_none() {
         return;
     }
-    log::set_boxed_logger(Box::new(Everything)).unwrap();
+    log::set_boxed_logger(Box::new(PrintAll)).unwrap();
     log::set_max_level(log::LevelFilter::Trace);
-    tracing::subscriber::set_global_default(Everything).unwrap();
+    tracing::subscriber::set_global_default(PrintAll).unwrap();
     let server = FaultServer::start([("bucket/a", "some bytes"), ("account/bucket/a", "x")]);
     let patience = ResilientOptions::default()
         .attempts(2)
@@ -91,23 +91,23 @@ fn the_child() {
     println!("SHOWN {stores:?}");
     for address in addresses {
         let faults = [None].into_iter().chain(Fault::ALL.map(Some));
-        let is_ours = address.contains(&server.url()[7..]) || !address.starts_with("http");
-        for fault in faults.take(if is_ours { usize::MAX } else { 1 }) {
+        let is_own_server = address.contains(&server.url()[7..]) || !address.starts_with("http");
+        for fault in faults.take(if is_own_server { usize::MAX } else { 1 }) {
             server.set_faults(FaultPlan::script(move |_| fault).retry_after(Duration::ZERO));
-            println!("SHOWN {}", everything_about(&stores, &address));
+            println!("SHOWN {}", all_texts_of(&stores, &address));
         }
     }
     let secrets_sent =
         server.seen().iter().filter(|seen| format!("{seen:?}").contains(CANARY)).count();
-    assert!(secrets_sent > 50, "what must be sent was sent {secrets_sent} times");
+    assert!(secrets_sent > 50, "only {secrets_sent} requests held secrets");
 }
 
 fn bad_account() -> String {
     format!("{{\"private_key\": \"{CANARY}-gcs\", \"client_email\": 7}}")
 }
 
-/// All that can be shown of a store and of its answers.
-fn everything_about(stores: &StoreRegistry, address: &str) -> String {
+/// Returns all texts of a store and of its errors.
+fn all_texts_of(stores: &StoreRegistry, address: &str) -> String {
     let mut shown = String::new();
     let place = match stores.open(address) {
         Ok(place) => place,
@@ -137,10 +137,10 @@ fn everything_about(stores: &StoreRegistry, address: &str) -> String {
     shown
 }
 
-/// Prints whatever any crate has to say.
-struct Everything;
+/// Prints all log records and traces.
+struct PrintAll;
 
-impl log::Log for Everything {
+impl log::Log for PrintAll {
     fn enabled(&self, _: &log::Metadata<'_>) -> bool {
         true
     }
@@ -152,7 +152,7 @@ impl log::Log for Everything {
     fn flush(&self) {}
 }
 
-impl tracing::Subscriber for Everything {
+impl tracing::Subscriber for PrintAll {
     fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
         true
     }

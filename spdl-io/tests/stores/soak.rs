@@ -1,5 +1,5 @@
-//! All that goes wrong over a network, mixed, for as long as is asked: no wrong byte, and nothing that
-//! grows.
+//! Soak test with mixed network faults: all bytes are correct, and memory, threads and files do not
+//! grow.
 
 // promise of this file: R15, R17
 
@@ -22,28 +22,28 @@ use spdl_io::{
 use crate::contents;
 use crate::tls_front::{AUTHORITY, CUTS, Plan, TlsFront};
 
-/// How long it goes on; 3 where it is not set.
+/// Duration in seconds. Default: 3.
 const SECONDS: &str = "SPDL_FAULT_SECONDS";
-/// Where the random numbers begin; 0 where it is not set.
+/// First seed. Default: 0.
 const SEED: &str = "SPDL_FAULT_SEED";
-/// Set in the process of the test.
-const WITHIN: &str = "SPDL_TEST_WITHIN";
-const NAME: &str = "soak::mixed_faults_change_no_byte_and_leave_nothing_behind";
+/// Set in the separate process of the test.
+const TEST_PROCESS: &str = "SPDL_TEST_WITHIN";
+const NAME: &str = "soak::mixed_faults_change_no_bytes_and_leak_nothing";
 
 const OBJECTS: usize = 100;
-const LARGEST: usize = 60_000;
+const MAX_OBJECT_BYTES: usize = 60_000;
 const BUDGET: Duration = Duration::from_secs(10);
-/// What memory may be larger at the end than after the first third, in KiB: what is free is not given
-/// back at once.
-const MOST_GROWTH: u64 = 16 << 10;
+/// Maximum growth of memory from the second to the last third, in KiB. The allocator keeps some
+/// free memory.
+const MAX_GROWTH_KIB: u64 = 16 << 10;
 
-/// What memory may grow by in each round of the second half, in bytes, by the line that fits best: what
-/// leaks a little in each round is a slope, however much is noise.
-const MOST_SLOPE: f64 = 4096.0;
-/// The same of few rounds, in which noise is most of it, all of them together.
-const MOST_NOISE: f64 = (8 << 20) as f64;
+/// Maximum slope of memory over the second half of the rounds, in bytes per round. A linear fit
+/// detects small leaks despite noise.
+const MAX_SLOPE: f64 = 4096.0;
+/// Maximum growth in bytes over few rounds, which are dominated by noise.
+const MAX_NOISE: f64 = (8 << 20) as f64;
 
-/// The slope of the line that fits values one after another best, by least squares.
+/// Returns the slope of the least-squares line through the values.
 fn slope(values: &[f64]) -> f64 {
     let mean = values.iter().sum::<f64>() / values.len() as f64;
     let middle = (values.len() as f64 - 1.0) / 2.0;
@@ -53,37 +53,42 @@ fn slope(values: &[f64]) -> f64 {
     if spread > 0.0 { rise / spread } else { 0.0 }
 }
 
-/// How steep the slope of so many rounds may be.
-fn most_slope(rounds: usize) -> f64 {
-    MOST_SLOPE.max(MOST_NOISE / rounds as f64)
+/// Returns the maximum slope for a number of rounds.
+fn max_slope(rounds: usize) -> f64 {
+    MAX_SLOPE.max(MAX_NOISE / rounds as f64)
 }
 
 #[test]
-fn a_little_that_leaks_in_each_round_is_a_slope_and_noise_is_none() {
+fn small_leaks_are_detected_and_noise_is_not() {
     assert_eq!((slope(&[]), slope(&[5.0]), slope(&[1.0, 3.0, 5.0])), (0.0, 0.0, 2.0));
-    // Between 0 and 8 MB, of no order.
+    // Pseudo-random values between 0 and 8 MB.
     let noise = |round: usize| (round * 7_919 % 101) as f64 * 80e3;
     for (leak, is_seen) in [(0.0, false), (1024.0, false), (16_384.0, true)] {
-        let held: Vec<f64> = (0..2000).map(|round| noise(round) + leak * round as f64).collect();
-        assert_eq!(slope(&held) > most_slope(held.len()), is_seen, "{leak} bytes a round");
+        let resources: Vec<f64> =
+            (0..2000).map(|round| noise(round) + leak * round as f64).collect();
+        assert_eq!(
+            slope(&resources) > max_slope(resources.len()),
+            is_seen,
+            "{leak} bytes per round"
+        );
     }
     let few: Vec<f64> = (0..4).map(noise).collect();
-    assert!(slope(&few) <= most_slope(4));
+    assert!(slope(&few) <= max_slope(4));
 }
 
 fn object(number: usize) -> Bytes {
-    contents(number, number * 7_919 % LARGEST)
+    contents(number, number * 7_919 % MAX_OBJECT_BYTES)
 }
 
-/// What this process holds.
+/// Resources of this process.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Held {
+struct Resources {
     threads: u64,
     files: u64,
     resident_kib: u64,
 }
 
-impl Held {
+impl Resources {
     fn now() -> Self {
         let status = fs::read_to_string("/proc/self/status").unwrap();
         let number = |name: &str| {
@@ -91,18 +96,17 @@ impl Held {
             line.split_whitespace().next().unwrap().parse().unwrap()
         };
         let files = fs::read_dir("/proc/self/fd").unwrap().count() as u64;
-        Held { threads: number("Threads:"), files, resident_kib: number("VmRSS:") }
+        Resources { threads: number("Threads:"), files, resident_kib: number("VmRSS:") }
     }
 
-    /// What is held when threads and connections have ended that were about to; more than `before`
-    /// where they do not.
-    fn after_the_end(before: Option<Held>) -> Self {
+    /// Waits up to 5 s until threads and files are no more than `before`, and returns the resources.
+    fn wait_for_release(before: Option<Resources>) -> Self {
         let start = Instant::now();
         loop {
-            let now = Held::now();
-            let is_back = before
+            let now = Resources::now();
+            let is_released = before
                 .is_some_and(|before| now.threads <= before.threads && now.files <= before.files);
-            if is_back || start.elapsed() > Duration::from_secs(5) {
+            if is_released || start.elapsed() > Duration::from_secs(5) {
                 return now;
             }
             std::thread::sleep(Duration::from_millis(20));
@@ -110,25 +114,25 @@ impl Held {
     }
 }
 
-/// What a round has done.
+/// Counters of a round.
 #[derive(Debug, Default)]
-struct Done {
+struct RoundCounts {
     reads: u64,
     bytes: u64,
     faults: u64,
     cuts: u64,
 }
 
-/// The data by HTTP, by HTTPS, and as a bucket.
+/// The data over HTTP, HTTPS and S3.
 fn stores(plain: &FaultServer, front: &TlsFront, seed: u64) -> [Location; 3] {
-    let patience = crate::patience()
+    let many_retries = crate::many_retries()
         .attempts(50)
         .budget(BUDGET)
         .stall_timeout(Duration::from_millis(250))
         .least_bytes(64)
         .seed(seed);
     let options =
-        || SourceOptions::default().ca_certificates(AUTHORITY).resilience(patience.clone());
+        || SourceOptions::default().ca_certificates(AUTHORITY).resilience(many_retries.clone());
     let s3 = options().endpoint(plain.url()).allow_plain_http(true).anonymous(true);
     let stores = StoreRegistry::new()
         .with_options("http:", options())
@@ -138,7 +142,7 @@ fn stores(plain: &FaultServer, front: &TlsFront, seed: u64) -> [Location; 3] {
         .map(|address| stores.open(&address).unwrap())
 }
 
-/// Reads an object whole, in part, or piece by piece.
+/// Reads an object wholly, as a range, or as a stream.
 async fn read(
     fetcher: &dyn Fetcher,
     key: &Key,
@@ -152,13 +156,13 @@ async fn read(
             let range = part.start as u64..part.end as u64;
             Ok((part, fetcher.read(key, Some(range)).await?))
         }
-        _ => Ok((0..len, piece_by_piece(fetcher, key).await?)),
+        _ => Ok((0..len, read_stream(fetcher, key).await?)),
     }
 }
 
-/// Reads a body, and another one where that ends with an error: of what was handed on already nothing
-/// can be taken back when the store contradicts itself, as on the length ([`Fault::LongLength`]).
-async fn piece_by_piece(fetcher: &dyn Fetcher, key: &Key) -> Result<Bytes> {
+/// Reads a stream, and restarts it if it ends with an error. A stream cannot be resumed if the store
+/// contradicts itself, for example about the length ([`Fault::LongLength`]).
+async fn read_stream(fetcher: &dyn Fetcher, key: &Key) -> Result<Bytes> {
     let mut tries = 0;
     loop {
         let body = fetcher.open(key, &ReadRequest::whole()).await?;
@@ -169,18 +173,18 @@ async fn piece_by_piece(fetcher: &dyn Fetcher, key: &Key) -> Result<Bytes> {
     }
 }
 
-/// An epoch over each store, with faults of this seed.
-fn round(seed: u64) -> Done {
+/// Reads an epoch from each store, with the faults of this seed.
+fn round(seed: u64) -> RoundCounts {
     let plain = FaultServer::start((0..OBJECTS).map(|n| (format!("data/{n}"), object(n))));
     let front = TlsFront::start(&plain);
-    // What names another version is `Changed`, whatever is done.
+    // Another version always fails with `Changed`.
     let faults: Vec<Fault> =
         Fault::ALL.into_iter().filter(|fault| *fault != Fault::OtherVersion).collect();
     let share = [0.01, 0.1, 0.3][seed as usize % 3];
     plain.set_faults(FaultPlan::random(seed, share, &faults).retry_after(Duration::ZERO));
     front.set_plan(Plan { cut: CUTS[seed as usize / 3 % 3], share, seed });
     let folder = tempfile::tempdir().unwrap();
-    let mut done = Done::default();
+    let mut counts = RoundCounts::default();
     for (place, store) in stores(&plain, &front, seed).into_iter().zip(0..) {
         let is_bucket = place.key.as_str() == Some("");
         let fetcher: Arc<dyn Fetcher> = match seed % 4 {
@@ -200,20 +204,20 @@ fn round(seed: u64) -> Done {
                 let (range, bytes) = read(&**fetcher, &key, seed + n as u64, wanted.len())
                     .await
                     .unwrap_or_else(|error| panic!("seed {seed}, {place}: {}", error.report()));
-                assert!(bytes == wanted[range], "seed {seed}, {place}, object {n}: other bytes");
-                // A body that gets on may take longer than what fails.
-                let most = 3 * BUDGET;
-                assert!(start.elapsed() < most, "seed {seed}, {place}: {:?}", start.elapsed());
+                assert!(bytes == wanted[range], "seed {seed}, {place}, object {n}: wrong bytes");
+                // A read that makes progress may exceed the retry time.
+                let limit = 3 * BUDGET;
+                assert!(start.elapsed() < limit, "seed {seed}, {place}: {:?}", start.elapsed());
                 bytes.len() as u64
             }
         });
         let bytes: Vec<u64> = block_on(reads.buffered(16).collect());
-        done.reads += bytes.len() as u64;
-        done.bytes += bytes.iter().sum::<u64>();
+        counts.reads += bytes.len() as u64;
+        counts.bytes += bytes.iter().sum::<u64>();
     }
-    done.faults = plain.served().faults;
-    done.cuts = front.cuts();
-    done
+    counts.faults = plain.served().faults;
+    counts.cuts = front.cuts();
+    counts
 }
 
 fn variable(name: &str, otherwise: u64) -> u64 {
@@ -223,22 +227,22 @@ fn variable(name: &str, otherwise: u64) -> u64 {
 fn soak() {
     let (length, first) = (Duration::from_secs(variable(SECONDS, 3)), variable(SEED, 0));
     let start = Instant::now();
-    let (mut sum, mut minutes) = (Done::default(), 0);
-    // What is held after each round; the first ones load what stays.
-    let mut held: Vec<Held> = Vec::new();
+    let (mut sum, mut minutes) = (RoundCounts::default(), 0);
+    // Resources after each round. The first rounds load libraries and fill caches.
+    let mut resources: Vec<Resources> = Vec::new();
     for seed in first.. {
-        let done = round(seed);
-        sum.reads += done.reads;
-        sum.bytes += done.bytes;
-        sum.faults += done.faults;
-        sum.cuts += done.cuts;
-        let now = Held::after_the_end(held.get(1).copied());
-        held.push(now);
-        if let Some(before) = held.get(1) {
-            let is_back = now.threads <= before.threads && now.files <= before.files;
-            assert!(is_back, "seed {seed}: {before:?} became {now:?}");
+        let counts = round(seed);
+        sum.reads += counts.reads;
+        sum.bytes += counts.bytes;
+        sum.faults += counts.faults;
+        sum.cuts += counts.cuts;
+        let now = Resources::wait_for_release(resources.get(1).copied());
+        resources.push(now);
+        if let Some(before) = resources.get(1) {
+            let is_released = now.threads <= before.threads && now.files <= before.files;
+            assert!(is_released, "seed {seed}: {before:?} became {now:?}");
         }
-        let is_over = start.elapsed() >= length && held.len() >= 4;
+        let is_over = start.elapsed() >= length && resources.len() >= 4;
         if is_over || start.elapsed().as_secs() / 60 > minutes {
             minutes = start.elapsed().as_secs() / 60;
             let seconds = start.elapsed().as_secs();
@@ -248,43 +252,47 @@ fn soak() {
             break;
         }
     }
-    let half: Vec<f64> =
-        held[held.len() / 2..].iter().map(|held| held.resident_kib as f64 * 1024.0).collect();
-    let (found, most) = (slope(&half), most_slope(half.len()));
-    let told = format!(
-        "memory grew by {found:.0} bytes a round in the last {} rounds; {most:.0} may be noise",
+    let half: Vec<f64> = resources[resources.len() / 2..]
+        .iter()
+        .map(|resources| resources.resident_kib as f64 * 1024.0)
+        .collect();
+    let (found, limit) = (slope(&half), max_slope(half.len()));
+    let growth = format!(
+        "memory grew by {found:.0} bytes per round in the last {} rounds; the limit is {limit:.0}",
         half.len()
     );
-    println!("{told}");
-    assert!(found <= most, "{told}");
-    let third = held.len() / 3;
-    let smallest = |rounds: &[Held]| rounds.iter().map(|held| held.resident_kib).min().unwrap();
-    let [early, late] = [smallest(&held[third..2 * third + 1]), smallest(&held[2 * third..])];
+    println!("{growth}");
+    assert!(found <= limit, "{growth}");
+    let third = resources.len() / 3;
+    let smallest =
+        |rounds: &[Resources]| rounds.iter().map(|resources| resources.resident_kib).min().unwrap();
+    let [early, late] =
+        [smallest(&resources[third..2 * third + 1]), smallest(&resources[2 * third..])];
     println!(
         "{} rounds; memory was {early} KiB in the second third and {late} KiB in the last",
-        held.len()
+        resources.len()
     );
-    assert!(late <= early + MOST_GROWTH, "memory grew from {early} KiB to {late} KiB");
+    assert!(late <= early + MAX_GROWTH_KIB, "memory grew from {early} KiB to {late} KiB");
     assert!(sum.faults > 100 && sum.cuts > 0, "{sum:?}");
 }
 
 #[test]
-fn mixed_faults_change_no_byte_and_leave_nothing_behind() {
-    if std::env::var_os(WITHIN).is_some() {
+fn mixed_faults_change_no_bytes_and_leak_nothing() {
+    if std::env::var_os(TEST_PROCESS).is_some() {
         return soak();
     }
     if !cfg!(target_os = "linux") {
-        return println!("SKIPPED: what a process holds is looked up as Linux has it");
+        return println!("SKIPPED: requires /proc of Linux");
     }
-    // In a process of its own, as others hold threads and files too.
+    // In a separate process, because other tests use threads and files.
     let mut process = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", NAME, "--nocapture", "--test-threads", "1"])
-        .env(WITHIN, "1")
+        .env(TEST_PROCESS, "1")
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
     let mut passed = false;
-    // Line by line, as they come; but for what the harness says, which is counted.
+    // Prints the output as it arrives, without the lines of the test harness.
     for line in BufReader::new(process.stdout.take().unwrap()).lines() {
         let line = line.unwrap();
         passed |= line.starts_with("test result: ok. 1 passed;");
@@ -296,6 +304,6 @@ fn mixed_faults_change_no_byte_and_leave_nothing_behind() {
     }
     let status = process.wait().unwrap();
     assert!(status.success(), "{status}");
-    // Under another name, no test would run, and all would seem well.
-    assert!(passed, "no test was run");
+    // A wrong test name would run no test and succeed.
+    assert!(passed, "no test has this name");
 }

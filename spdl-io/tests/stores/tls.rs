@@ -1,4 +1,4 @@
-//! Secure connections that end where they must not, and certificates of an authority of one's own.
+//! TLS connections that are closed without `close_notify`, and private certificate authorities.
 
 // promise of this file: R15
 
@@ -11,7 +11,7 @@ use spdl_io::testing::FaultServer;
 use spdl_io::{Error, ErrorKind, Result, SourceOptions, StoreRegistry, block_on};
 
 use crate::tls_front::{AUTHORITY, CUTS, Cut, Plan, TlsFront};
-use crate::{BUDGET, contents, patience};
+use crate::{BUDGET, contents, many_retries};
 
 const OBJECTS: usize = 30;
 const LEN: usize = 20_000;
@@ -23,16 +23,16 @@ fn server() -> FaultServer {
 const WEB: usize = 0;
 const BUCKET: usize = 1;
 
-/// The data by the web and as a bucket, for a client that takes the authority's word.
+/// The data over HTTPS and S3, for a client that trusts the certificate authority.
 fn stores(front: &TlsFront) -> [Location; 2] {
     let url = front.url();
-    let options = || SourceOptions::default().ca_certificates(AUTHORITY).resilience(patience());
+    let options = || SourceOptions::default().ca_certificates(AUTHORITY).resilience(many_retries());
     let s3 = options().endpoint(&url).anonymous(true);
     let stores = StoreRegistry::new().with_options("https:", options()).with_options("s3:", s3);
     [format!("{url}/data"), "s3://data".to_owned()].map(|it| stores.open(&it).unwrap())
 }
 
-/// Reads an object; tells how long that took.
+/// Reads an object, and measures the time.
 async fn read(place: &Location, n: usize) -> (Result<Bytes>, Duration) {
     let is_bucket = place.key.as_str() == Some("");
     let key = if is_bucket { n.to_string() } else { format!("data/{n}") };
@@ -40,13 +40,13 @@ async fn read(place: &Location, n: usize) -> (Result<Bytes>, Duration) {
     (place.fetcher.read(&key.into(), None).await, start.elapsed())
 }
 
-/// Reads all objects, eight at once.
+/// Reads all objects, 8 concurrently.
 fn epoch(place: &Location) -> Vec<(Result<Bytes>, Duration)> {
     let reads = stream::iter(0..OBJECTS).map(|n| read(place, n));
     block_on(reads.buffered(8).collect())
 }
 
-/// Checks a cell of the grid. Another fetcher makes other connections.
+/// Checks one combination of parameters with new connections.
 fn cell(front: &TlsFront, store: usize, plan: Plan) {
     front.set_plan(plan);
     let place = &stores(front)[store];
@@ -58,7 +58,7 @@ fn cell(front: &TlsFront, store: usize, plan: Plan) {
 }
 
 #[test]
-fn what_is_read_is_what_was_stored_though_secure_connections_end_anywhere() {
+fn reads_survive_closed_tls_connections() {
     let plain = server();
     let front = TlsFront::start(&plain);
     for cut in CUTS {
@@ -70,13 +70,13 @@ fn what_is_read_is_what_was_stored_though_secure_connections_end_anywhere() {
         }
         cell(&front, BUCKET, Plan { cut, share: 0.3, seed: 0 });
         let cuts = front.cuts() - before;
-        println!("{cut:?}: {cuts} connections were cut");
+        println!("{cut:?}: {cuts} connections were closed early");
         assert!(cuts >= 5, "{cut:?} happened {cuts} times");
     }
 }
 
 #[test]
-fn where_every_answer_is_cut_it_is_put_together_from_its_parts() {
+fn truncated_responses_are_resumed() {
     let plain = server();
     let front = TlsFront::start(&plain);
     for store in [WEB, BUCKET] {
@@ -85,10 +85,10 @@ fn where_every_answer_is_cut_it_is_put_together_from_its_parts() {
 }
 
 #[test]
-fn where_no_secure_connection_brings_anything_the_error_says_so_and_may_pass() {
+fn failed_tls_connections_are_transient_errors() {
     let plain = server();
     let front = TlsFront::start(&plain);
-    for cut in [Cut::Handshake, Cut::BeforeAnswer] {
+    for cut in [Cut::Handshake, Cut::BeforeResponse] {
         front.set_plan(Plan { cut, share: 1.1, seed: 0 });
         for place in stores(&front) {
             let (read, time) = block_on(read(&place, 0));
@@ -99,7 +99,7 @@ fn where_no_secure_connection_brings_anything_the_error_says_so_and_may_pass() {
     }
 }
 
-fn refusal(front: &TlsFront, options: SourceOptions) -> Error {
+fn open_or_read_error(front: &TlsFront, options: SourceOptions) -> Error {
     let stores = StoreRegistry::new().with_options("https:", options);
     let url = format!("{}/data/0", front.url());
     let place = match stores.open(&url) {
@@ -110,25 +110,26 @@ fn refusal(front: &TlsFront, options: SourceOptions) -> Error {
 }
 
 #[test]
-fn a_certificate_that_nobody_vouches_for_is_refused_at_once() {
+fn untrusted_certificates_fail_without_retries() {
     let plain = server();
     let front = TlsFront::start(&plain);
     let start = Instant::now();
-    let error = refusal(&front, SourceOptions::default().resilience(patience()));
+    let error = open_or_read_error(&front, SourceOptions::default().resilience(many_retries()));
     assert_eq!(error.kind(), ErrorKind::Io, "{}", error.report());
     assert!(error.message().contains("TLS handshake"), "{error}");
-    assert!(start.elapsed() < BUDGET, "nothing is tried again: {:?}", start.elapsed());
+    assert!(start.elapsed() < BUDGET, "no retries: {:?}", start.elapsed());
     assert_eq!(plain.served().requests, 0);
 }
 
 #[test]
-fn what_are_no_certificates_of_authorities_is_an_invalid_argument() {
+fn invalid_ca_certificates_are_rejected() {
     let plain = server();
     let front = TlsFront::start(&plain);
     let begin = "-----BEGIN CERTIFICATE-----\n";
     let end = "\n-----END CERTIFICATE-----\n";
     for pem in ["", "some text", &format!("{begin}AAAA{end}"), &format!("{begin}?{end}"), begin] {
-        let error = refusal(&front, SourceOptions::default().ca_certificates(pem.to_owned()));
+        let error =
+            open_or_read_error(&front, SourceOptions::default().ca_certificates(pem.to_owned()));
         assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{pem:?}: {}", error.report());
         assert!(error.message().contains("invalid ca_certificates"), "{error}");
     }

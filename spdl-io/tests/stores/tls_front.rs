@@ -1,4 +1,4 @@
-//! TLS in front of a plain server, that ends connections where it must not.
+//! A TLS proxy for a plain server that closes connections without `close_notify`.
 
 use std::io;
 use std::net::SocketAddr;
@@ -14,29 +14,29 @@ use tokio_rustls::rustls::crypto::aws_lc_rs::default_provider;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
-/// After so many bytes of an answer it is cut.
-const IN_BODY: usize = 7_000;
+/// Number of bytes of a response after which it is truncated.
+const TRUNCATE_AFTER: usize = 7_000;
 
-/// It vouches for the server below, until the year 2100. Its key is no more.
+/// The authority of the server certificate, valid until the year 2100. Its key was deleted.
 pub(crate) const AUTHORITY: &[u8] = include_bytes!("tls_files/authority.pem");
-/// A certificate for `localhost` and 127.0.0.1, and its key, which protects nothing.
+/// A certificate for `localhost` and 127.0.0.1, and its private key for tests.
 const SERVER: [&[u8]; 2] =
     [include_bytes!("tls_files/server.pem"), include_bytes!("tls_files/server.key")];
 
-/// Where a connection ends, without the word of farewell (`close_notify`) that TLS asks for.
+/// The point at which a connection is closed without `close_notify`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Cut {
-    /// In the middle of the handshake.
+    /// During the handshake.
     Handshake,
-    /// When a request has come, before the first byte of its answer.
-    BeforeAnswer,
-    /// In the middle of a body.
+    /// After a request, before the first byte of its response.
+    BeforeResponse,
+    /// Within a body.
     InBody,
 }
 
-pub(crate) const CUTS: [Cut; 3] = [Cut::Handshake, Cut::BeforeAnswer, Cut::InBody];
+pub(crate) const CUTS: [Cut; 3] = [Cut::Handshake, Cut::BeforeResponse, Cut::InBody];
 
-/// Which connections and answers are cut: a share of them, drawn from the seed and their number.
+/// Which connections and responses are truncated: a pseudo-random share.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plan {
     pub(crate) cut: Cut,
@@ -44,28 +44,28 @@ pub(crate) struct Plan {
     pub(crate) seed: u64,
 }
 
-/// TLS in front of a plain server, that ends connections by a plan.
+/// The proxy, which closes connections by a plan.
 pub(crate) struct TlsFront {
     address: SocketAddr,
-    shared: Arc<Shared>,
+    shared: Arc<TlsFrontState>,
     _runtime: tokio::runtime::Runtime,
 }
 
 #[derive(Default)]
-struct Shared {
+struct TlsFrontState {
     plan: Mutex<Option<Plan>>,
     drawn: AtomicU64,
     cuts: AtomicU64,
 }
 
-impl Shared {
-    /// Whether this one is to end so now.
+impl TlsFrontState {
+    /// Draws whether to close a connection at this point.
     fn draw(&self, cut: Cut) -> bool {
         let Some(plan) = self.plan.lock().unwrap().filter(|plan| plan.cut == cut) else {
             return false;
         };
         let number = self.drawn.fetch_add(1, Ordering::Relaxed);
-        // The finish of SplitMix64 mixes well enough.
+        // The finalizer of SplitMix64.
         let mut bits = (number + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ plan.seed;
         bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -76,8 +76,8 @@ impl Shared {
 }
 
 impl TlsFront {
-    pub(crate) fn start(behind: &FaultServer) -> Self {
-        let behind: SocketAddr = behind.url().strip_prefix("http://").unwrap().parse().unwrap();
+    pub(crate) fn start(upstream: &FaultServer) -> Self {
+        let upstream: SocketAddr = upstream.url().strip_prefix("http://").unwrap().parse().unwrap();
         let chain = vec![CertificateDer::from_pem_slice(SERVER[0]).unwrap()];
         let key = PrivateKeyDer::from_pem_slice(SERVER[1]).unwrap();
         let config = ServerConfig::builder_with_provider(Arc::new(default_provider()))
@@ -92,21 +92,21 @@ impl TlsFront {
             .unwrap();
         let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
         let address = listener.local_addr().unwrap();
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(TlsFrontState::default());
         let served = Arc::clone(&shared);
         runtime.spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
                 let (acceptor, shared) = (acceptor.clone(), Arc::clone(&served));
                 tokio::spawn(async move {
-                    // What ends a connection is for the client to tell.
-                    let _ = serve(stream, acceptor, behind, &shared).await;
+                    // The client reports connection errors.
+                    let _ = serve(stream, acceptor, upstream, &shared).await;
                 });
             }
         });
         TlsFront { address, shared, _runtime: runtime }
     }
 
-    /// Where it is: `https://localhost:port`.
+    /// Returns the URL: `https://localhost:port`.
     pub(crate) fn url(&self) -> String {
         format!("https://localhost:{}", self.address.port())
     }
@@ -123,47 +123,47 @@ impl TlsFront {
 async fn serve(
     mut stream: TcpStream,
     acceptor: TlsAcceptor,
-    behind: SocketAddr,
-    shared: &Shared,
+    upstream: SocketAddr,
+    shared: &TlsFrontState,
 ) -> io::Result<()> {
     if shared.draw(Cut::Handshake) {
-        // A part of the client's greeting is read, and never answered.
+        // Reads part of the ClientHello and closes the connection.
         stream.read_exact(&mut [0; 100]).await?;
         return Ok(());
     }
     let client = acceptor.accept(stream).await?;
-    let server = TcpStream::connect(behind).await?;
-    // Dropped, neither side says farewell.
-    carry(client, server, shared).await
+    let server = TcpStream::connect(upstream).await?;
+    // Dropping the connections sends no `close_notify`.
+    forward(client, server, shared).await
 }
 
-/// Carries bytes in both directions until one side ends, or an answer is to be cut.
-async fn carry(
+/// Forwards bytes in both directions until one side closes, or a response is to be truncated.
+async fn forward(
     mut client: impl AsyncRead + AsyncWrite + Unpin,
     mut server: TcpStream,
-    shared: &Shared,
+    shared: &TlsFrontState,
 ) -> io::Result<()> {
-    let (mut asked, mut answered) = (vec![0; 16 << 10], vec![0; 16 << 10]);
-    // Of the answer under way, so many bytes may still pass.
-    let mut left = usize::MAX;
+    let (mut request, mut response) = (vec![0; 16 << 10], vec![0; 16 << 10]);
+    // Number of bytes of the current response that are still forwarded.
+    let mut remaining = usize::MAX;
     loop {
         tokio::select! {
-            count = client.read(&mut asked) => {
-                // A client sends a request in one piece, and the next one after the answer.
+            count = client.read(&mut request) => {
+                                // A client sends a request in one write, and the next one after the response.
                 let count = count?;
-                if count == 0 || shared.draw(Cut::BeforeAnswer) {
+                if count == 0 || shared.draw(Cut::BeforeResponse) {
                     return Ok(());
                 }
-                left = if shared.draw(Cut::InBody) { IN_BODY } else { usize::MAX };
-                server.write_all(&asked[..count]).await?;
+                remaining = if shared.draw(Cut::InBody) { TRUNCATE_AFTER } else { usize::MAX };
+                server.write_all(&request[..count]).await?;
             }
-            count = server.read(&mut answered) => {
+            count = server.read(&mut response) => {
                 let count = count?;
-                let passed = count.min(left);
-                client.write_all(&answered[..passed]).await?;
+                let passed = count.min(remaining);
+                client.write_all(&response[..passed]).await?;
                 client.flush().await?;
-                left -= passed;
-                if count == 0 || left == 0 {
+                remaining -= passed;
+                if count == 0 || remaining == 0 {
                     return Ok(());
                 }
             }

@@ -1,4 +1,4 @@
-//! Servers whose names lead nowhere, and places where none listens.
+//! Host names that do not exist, and ports without a server.
 
 // promise of this file: R15
 
@@ -9,15 +9,15 @@ use spdl_io::datasets::OpenedDataset;
 use spdl_io::{ErrorKind, ResilientOptions, SourceOptions, StoreRegistry, block_on};
 
 #[test]
-fn a_name_that_does_not_resolve_is_told_within_its_time() {
-    // Nobody may ever have a name that ends so (RFC 6761, 6.4).
+fn unknown_host_names_are_reported_in_time() {
+    // The domain `.invalid` never exists (RFC 6761, 6.4).
     let host = "no-such-host.invalid";
     let budget = Duration::from_millis(700);
-    let patience = || ResilientOptions::default().budget(budget).attempts(20);
-    let options = || SourceOptions::default().resilience(patience());
+    let retries = || ResilientOptions::default().budget(budget).attempts(20);
+    let options = || SourceOptions::default().resilience(retries());
     let s3 = options().endpoint(format!("https://{host}")).anonymous(true);
-    let told = Arc::new(Mutex::new(Vec::new()));
-    let listener = Arc::clone(&told);
+    let reported = Arc::new(Mutex::new(Vec::new()));
+    let listener = Arc::clone(&reported);
     let stores = StoreRegistry::new()
         .with_options("http:", options())
         .with_options("https:", options())
@@ -34,18 +34,21 @@ fn a_name_that_does_not_resolve_is_told_within_its_time() {
             ErrorKind::Unavailable => {
                 assert!(error.message().contains("cannot resolve the host name"), "{error}");
             }
-            // A name server that is lost itself answers nothing.
+            // Without a reachable name server, the lookup times out.
             kind => assert_eq!(kind, ErrorKind::Timeout, "{}", error.report()),
         }
-        let told = std::mem::take(&mut *told.lock().unwrap());
-        assert!(told.len() == 1 && address.starts_with(&told[0]), "{address}: {told:?}");
+        let reported = std::mem::take(&mut *reported.lock().unwrap());
+        assert!(
+            reported.len() == 1 && address.starts_with(&reported[0]),
+            "{address}: {reported:?}"
+        );
     }
 }
 
 #[test]
-fn a_listing_where_no_server_listens_is_told_at_once_and_given_up_soon() {
-    let told = Arc::new(Mutex::new(Vec::new()));
-    let listener = Arc::clone(&told);
+fn listings_fail_fast_if_no_server_listens() {
+    let reported = Arc::new(Mutex::new(Vec::new()));
+    let listener = Arc::clone(&reported);
     let s3 = SourceOptions::default().endpoint("http://127.0.0.1:1".to_owned()).anonymous(true);
     let stores =
         StoreRegistry::new().with_options("s3:", s3).when_not_reached(move |store, error| {
@@ -54,18 +57,21 @@ fn a_listing_where_no_server_listens_is_told_at_once_and_given_up_soon() {
     let start = Instant::now();
     let error = block_on(OpenedDataset::open(&["s3://b/folder/"], &stores)).unwrap_err();
     let time = start.elapsed();
-    assert!(time < Duration::from_secs(4), "{time:?}, and all its time is 30 s");
+    assert!(time < Duration::from_secs(4), "{time:?}, although the retry time is 30 s");
     assert!(error.message().contains("no response from this server so far"), "{error}");
-    let told = told.lock().unwrap();
-    assert!(told.len() == 1 && told[0].starts_with("s3://b: cannot connect to the "), "{told:?}");
+    let reported = reported.lock().unwrap();
+    assert!(
+        reported.len() == 1 && reported[0].starts_with("s3://b: cannot connect to the "),
+        "{reported:?}"
+    );
 }
 
 #[test]
-fn where_no_server_listens_it_is_told_at_once_and_given_up_soon() {
-    // Nobody is given a port below 1024 who does not ask for it.
+fn reads_fail_fast_if_no_server_listens() {
+    // No server uses port 1.
     let unused = "127.0.0.1:1";
-    let told = Arc::new(Mutex::new(Vec::new()));
-    let listener = Arc::clone(&told);
+    let reported = Arc::new(Mutex::new(Vec::new()));
+    let listener = Arc::clone(&reported);
     let s3 = SourceOptions::default().endpoint(format!("http://{unused}")).anonymous(true);
     let stores =
         StoreRegistry::new().with_options("s3:", s3).when_not_reached(move |store, error| {
@@ -79,11 +85,17 @@ fn where_no_server_listens_it_is_told_at_once_and_given_up_soon() {
         let start = Instant::now();
         let error = block_on(place.fetcher.read(&place.key, None)).unwrap_err();
         let time = start.elapsed();
-        assert!(time < Duration::from_secs(4), "{address}: {time:?}, and all its time is 30 s");
+        assert!(
+            time < Duration::from_secs(4),
+            "{address}: {time:?}, although the retry time is 30 s"
+        );
         assert_eq!(error.kind(), ErrorKind::Unavailable);
         assert!(error.message().contains("cannot connect to the "), "{error}");
         assert!(error.message().contains("no response from this server so far"), "{error}");
-        let told = std::mem::take(&mut *told.lock().unwrap());
-        assert!(told.len() == 1 && told[0].starts_with(&format!("{store}: cannot ")), "{told:?}");
+        let reported = std::mem::take(&mut *reported.lock().unwrap());
+        assert!(
+            reported.len() == 1 && reported[0].starts_with(&format!("{store}: cannot ")),
+            "{reported:?}"
+        );
     }
 }
