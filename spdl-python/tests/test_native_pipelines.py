@@ -1,4 +1,4 @@
-"""Native operators inside pipelines: order, epochs, concurrency, and what goes wrong."""
+"""Native operators in pipelines: order, epochs, concurrency, errors."""
 
 import concurrent.futures
 import logging
@@ -25,7 +25,7 @@ from spdl_rs.pipeline.defs import (
 )
 
 
-def test_python_functions_go_before_between_and_behind(many):
+def test_native_and_python_stages_may_alternate(many):
     paths = [pathlib.Path(path) for path in files(many)]
     expected = [255 - DecodeImage(SIZE)(path.read_bytes()) for path in paths]
     builder = source(enumerate(paths)).pipe(lambda pair: pair[1], output_order="input")
@@ -36,7 +36,7 @@ def test_python_functions_go_before_between_and_behind(many):
     assert_same([image for batch in found for image in batch], expected)
 
 
-def test_no_image_goes_missing_in_the_order_of_completion(many):
+def test_completion_order_delivers_all_images(many):
     paths = files(many)
     builder = native(zip(paths, range(40)), DecodeImage(SIZE), output_order="completion")
     found = {label: image for image, label in run(builder, num_threads=3)}
@@ -54,7 +54,7 @@ def test_input_order_is_kept_by_each_operator(many, tmp_path):
     assert [label for _, label in run(builder)] == list(range(41))
 
 
-def test_epochs_never_share_a_batch(many):
+def test_batches_do_not_span_epochs(many):
     paths = files(many)
     builder = native(list(zip(paths, range(40))), DecodeImage(SIZE), continuous=True)
     pipeline = build(builder.aggregate(BatchImages(16)))
@@ -66,7 +66,7 @@ def test_epochs_never_share_a_batch(many):
 
 @pytest.mark.parametrize("by", ["operator", "aggregate"])
 @pytest.mark.parametrize("between", [[], [identity]], ids=["native", "python"])
-def test_a_short_last_batch_is_left_out_and_counted(many, by, between):
+def test_drop_last_leaves_out_and_counts_the_last_batch(many, by, between):
     builder = native(files(many), DecodeImage(SIZE))
     for op in between:
         builder = builder.pipe(op, output_order="input")
@@ -76,7 +76,7 @@ def test_a_short_last_batch_is_left_out_and_counted(many, by, between):
     assert pipeline.stats()["left_out"] == 8
 
 
-def test_the_concurrency_that_is_given_is_obeyed(many):
+def test_a_given_concurrency_is_used(many):
     builder = source(files(many)).pipe(Fetch(), concurrency=3)
     pipeline = build(builder.pipe(DecodeImage(SIZE), concurrency=5).aggregate(BatchImages(8)))
     assert len(list(pipeline)) == 5
@@ -85,7 +85,7 @@ def test_the_concurrency_that_is_given_is_obeyed(many):
     assert Pipe(Fetch()).concurrency is None and Pipe(len).concurrency == 1
 
 
-def test_operators_in_a_row_are_one_piece_without_python_between(many):
+def test_consecutive_operators_are_fused(many):
     pipeline = build(native(files(many), DecodeImage(SIZE)).aggregate(BatchImages(8)))
     assert len(list(pipeline)) == 5
     found = [(name, stage["kind"], stage["items"]) for name, stage in stages(pipeline).items()]
@@ -98,7 +98,7 @@ def test_operators_in_a_row_are_one_piece_without_python_between(many):
     ]
 
 
-def test_native_stages_go_on_while_another_thread_keeps_the_gil(tmp_path):
+def test_native_stages_run_without_the_gil(tmp_path):
     for number in range(4):
         write_png(str(tmp_path / "large" / f"{number}.png"), picture(number, 700, 700))
     paths = files(tmp_path) * 6
@@ -110,7 +110,7 @@ def test_native_stages_go_on_while_another_thread_keeps_the_gil(tmp_path):
         at_first = stages(pipeline)["DecodeImage"]["items"]
         sys.setswitchinterval(60)
         try:
-            # Nobody else gets the GIL until this is over.
+            # The main thread keeps the GIL for 3 s.
             until = time.monotonic() + 3
             while time.monotonic() < until:
                 pass
@@ -120,7 +120,7 @@ def test_native_stages_go_on_while_another_thread_keeps_the_gil(tmp_path):
         assert decoded >= 3
 
 
-def test_operators_work_on_the_paths_of_a_choice(many):
+def test_operators_work_on_paths(many):
     paths = files(many)
     expected = [DecodeImage(SIZE)(Fetch()(path)) for path in paths]
 
@@ -159,7 +159,7 @@ import resource, sys
 from spdl_rs.io import BatchImages, DecodeImage, Fetch
 from spdl_rs.pipeline import PipelineBuilder
 
-# The engine's own budget would be a quarter of it.
+# The engine's default memory budget would be a quarter of this limit.
 resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
 builder = PipelineBuilder().add_source(sys.argv[1:] * 12).pipe(Fetch())
 builder = builder.pipe(DecodeImage(1024, layout="nchw-f32")).aggregate(BatchImages(4))
@@ -168,22 +168,22 @@ print(len(batches), sum(batch.nbytes for batch in batches) > 512 << 20)
 """
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="limits of memory are Linux's")
-def test_python_may_hold_more_batches_than_the_engine_would_lend(photos):
+@pytest.mark.skipif(sys.platform != "linux", reason="requires RLIMIT_AS of Linux")
+def test_held_batches_may_exceed_the_memory_budget(photos):
     command = [sys.executable, "-c", HOLD, *files(photos)]
     environment = {**os.environ, "MALLOC_ARENA_MAX": "2"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
     assert (done.stdout, done.stderr) == ("12 True\n", "")
 
 
-def test_what_is_left_early_ends_at_once(many):
+def test_leaving_a_native_pipeline_stops_its_threads(many):
     pipeline = build(native(files(many) * 50, DecodeImage(SIZE)).aggregate(BatchImages(4)))
     with pipeline.auto_stop():
         pipeline.get_item(timeout=60)
     assert_no_threads()
 
 
-def test_on_an_executor_an_operator_is_a_function_like_others(many):
+def test_operators_on_an_executor_are_not_native(many):
     paths = files(many)[:4]
     expected = [DecodeImage(SIZE)(Fetch()(path)) for path in paths]
     with concurrent.futures.ThreadPoolExecutor(1) as executor:
@@ -198,7 +198,7 @@ def test_on_an_executor_an_operator_is_a_function_like_others(many):
             assert found["DecodeImage"]["kind"] == "cpu" and "DecodeImage/part0" not in found
 
 
-def test_a_subclass_is_a_function_like_others(photos):
+def test_subclasses_of_operators_are_not_native(photos):
     class Sizes(Fetch):
         def __call__(self, item):
             return len(super().__call__(item))
@@ -209,10 +209,10 @@ def test_a_subclass_is_a_function_like_others(photos):
     assert run(builder) == [len(Fetch()(path))]
 
 
-# What goes wrong.
+# Failures.
 
 
-def test_a_damaged_file_is_dropped_logged_and_counted(damaged, caplog):
+def test_a_corrupt_file_is_dropped_logged_and_counted(damaged, caplog):
     folder, bad = damaged
     paths = files(folder)
     pipeline = build(native(paths, DecodeImage(SIZE)).aggregate(BatchImages(16)))
@@ -230,7 +230,7 @@ def test_a_damaged_file_is_dropped_logged_and_counted(damaged, caplog):
     assert sorted(record.exc_info[1].key for record in records) == bad
 
 
-def test_the_failure_of_a_pipeline_holds_the_typed_exception_with_its_key(damaged, tmp_path):
+def test_pipeline_failure_contains_the_exception_with_its_key(damaged, tmp_path):
     _, bad = damaged
     missing = str(tmp_path / "none.png")
     error = failure_of(native([missing], DecodeImage(SIZE)), max_failures=0)
@@ -246,7 +246,7 @@ def test_the_failure_of_a_pipeline_holds_the_typed_exception_with_its_key(damage
     assert type(error) is spdl_rs.UnsupportedError and error.key == "bytes"
 
 
-def test_a_single_call_raises_the_same(damaged, tmp_path):
+def test_a_direct_call_raises_the_same_exception(damaged, tmp_path):
     missing = str(tmp_path / "none.png")
     with pytest.raises(spdl_rs.NotFoundError) as raised:
         Fetch()(missing)
@@ -256,7 +256,7 @@ def test_a_single_call_raises_the_same(damaged, tmp_path):
     assert raised.value.key == "bytes"
 
 
-def test_each_operator_has_a_budget_of_its_own(photos, tmp_path):
+def test_each_operator_may_have_a_failure_budget(photos, tmp_path):
     missing = [str(tmp_path / f"{at}.png") for at in range(3)]
     good = files(photos)
     builder = source(missing + good).pipe(Fetch(), max_failures=3)
@@ -276,7 +276,7 @@ def test_each_operator_has_a_budget_of_its_own(photos, tmp_path):
         (DecodeImage(8), (b"", 0.5), TypeError, "a label must be a 64-bit integer"),
     ],
 )
-def test_what_an_operator_cannot_take_is_told_in_its_name(op, item, kind, says, caplog):
+def test_invalid_items_are_errors_of_the_operator(op, item, kind, says, caplog):
     with pytest.raises(kind, match=says):
         op(item)
     pipeline = build(source([item]).pipe(op))
@@ -288,7 +288,7 @@ def test_what_an_operator_cannot_take_is_told_in_its_name(op, item, kind, says, 
     assert type(error) is kind
 
 
-def test_files_that_are_too_large_are_refused(photos):
+def test_files_larger_than_max_bytes_are_errors(photos):
     path = files(photos)[0]
     size = pathlib.Path(path).stat().st_size
     assert len(Fetch(max_bytes=size)(path)) == size
@@ -298,7 +298,7 @@ def test_files_that_are_too_large_are_refused(photos):
     assert type(error) is spdl_rs.LimitExceededError and error.key == path
 
 
-def test_an_image_without_a_label_among_those_with_one_fails(photos):
+def test_mixing_labeled_and_unlabeled_images_is_an_error(photos):
     paths = files(photos)
     pipeline = build(native([(paths[0], 1), paths[1]], DecodeImage(SIZE)).aggregate(BatchImages(2)))
     ((_, labels),) = list(pipeline)
@@ -308,7 +308,7 @@ def test_an_image_without_a_label_among_those_with_one_fails(photos):
     assert type(error) is ValueError and "this item has a label" in str(error)
 
 
-def test_what_cannot_work_is_refused_when_it_is_built():
+def test_unsupported_combinations_are_errors_at_build():
     decode = Pipe(DecodeImage(SIZE))
     with pytest.raises(ValueError, match=r"\.aggregate\(BatchImages\(batch_size=2"):
         build(source().pipe(DecodeImage(SIZE)).pipe(BatchImages(2)))

@@ -1,4 +1,4 @@
-"""What `DecodeImage` does to an image, and `AugmentImage`: crops, colours, random changes."""
+"""Transforms of `DecodeImage`, and `AugmentImage`: crops, colours, random augmentations."""
 
 import copy
 import doctest
@@ -54,7 +54,7 @@ CROPS = [
     CenterCrop(7),
     RandomCrop(padding=4, fill=9),
 ]
-# Each of which changes the picture for certain.
+# Each changes the image with certainty.
 AUGMENTATIONS = [
     ColorJitter(brightness=(1.5, 1.6)),
     ColorJitter(0, 0, 0, (0.2, 0.3)),
@@ -85,7 +85,7 @@ AUGMENTATIONS = [
 
 
 def original():
-    """So dark that contrast can be stretched, and with edges."""
+    """Dark pixels with edges, whose contrast can be stretched."""
     pixels = picture(1, HEIGHT, WIDTH) // 2 + 20
     pixels[::7, ::5] += 60
     return pixels
@@ -93,7 +93,7 @@ def original():
 
 @pytest.fixture(scope="module")
 def image(tmp_path_factory):
-    """A file, and its pixels."""
+    """The bytes of an image file, and its pixels."""
     path = tmp_path_factory.mktemp("image") / "image.png"
     pixels = original()
     write_png(str(path), pixels)
@@ -104,10 +104,10 @@ def pixels_of(data, *arguments, **options):
     return DecodeImage(*arguments, **options)(data)
 
 
-# Where which part of the image is.
+# Crops.
 
 
-def test_the_centre_is_taken_as_it_is(image):
+def test_center_crop_copies_pixels(image):
     data, pixels = image
     found = pixels_of(data, (20, 30), crop=CenterCrop())
     numpy.testing.assert_array_equal(found, pixels[20:40, 25:55])
@@ -116,7 +116,7 @@ def test_the_centre_is_taken_as_it_is(image):
     numpy.testing.assert_array_equal(around[1:-1], pixels)
 
 
-def test_a_random_part_is_taken_as_it_is(image):
+def test_random_crop_copies_pixels(image):
     data, pixels = image
     windows = numpy.lib.stride_tricks.sliding_window_view(pixels, (20, 30, 3))[:, :, 0]
     places = set()
@@ -127,7 +127,7 @@ def test_a_random_part_is_taken_as_it_is(image):
     assert len(places) > 1
 
 
-def test_all_of_the_image_is_stretched_or_put_into_a_box(image):
+def test_stretch_and_letterbox(image):
     data, pixels = image
     numpy.testing.assert_array_equal(pixels_of(data, (HEIGHT, WIDTH), crop=Stretch()), pixels)
     assert pixels_of(data, (7, 5), crop=Stretch()).shape == (7, 5, 3)
@@ -136,7 +136,7 @@ def test_all_of_the_image_is_stretched_or_put_into_a_box(image):
     numpy.testing.assert_array_equal(boxed[10:-10], pixels)
 
 
-def test_the_centre_is_resized_before(image):
+def test_resized_center_crop_resizes_first(image):
     data, pixels = image
     found = pixels_of(data, (20, 30), crop=ResizedCenterCrop((HEIGHT, WIDTH)))
     numpy.testing.assert_array_equal(found, pixels[20:40, 25:55])
@@ -144,14 +144,14 @@ def test_the_centre_is_resized_before(image):
     numpy.testing.assert_array_equal(found, pixels[20:40, 30:50])
 
 
-def test_a_random_part_of_the_whole_area_is_the_whole(image):
+def test_random_resized_crop_of_the_full_area_is_the_image(image):
     data, pixels = image
     crop = RandomResizedCrop((1, 1), (WIDTH / HEIGHT, WIDTH / HEIGHT))
     numpy.testing.assert_array_equal(pixels_of(data, (HEIGHT, WIDTH), crop=crop), pixels)
     assert (DecodeImage(SIZE, crop=RandomResizedCrop())(data) != pixels_of(data, SIZE)).any()
 
 
-def test_what_train_means_can_be_said_by_arguments(image):
+def test_train_equals_explicit_arguments(image):
     data, _ = image
     train = DecodeImage(SIZE, train=True, seed=5)
     said = DecodeImage(SIZE, crop=RandomResizedCrop(), horizontal_flip=0.5, seed=5)
@@ -164,10 +164,10 @@ def test_what_train_means_can_be_said_by_arguments(image):
     assert 0 < flipped < 10
 
 
-# What it looks like.
+# Pixel values.
 
 
-def test_samples_are_mirrored(image):
+def test_flips_mirror_the_image(image):
     data, pixels = image
     whole = {"crop": Stretch()}
     size = (HEIGHT, WIDTH)
@@ -177,7 +177,7 @@ def test_samples_are_mirrored(image):
     numpy.testing.assert_array_equal(pixels_of(data, size, vertical_flip=1, **whole), pixels[::-1])
 
 
-def test_channels_are_those_that_were_asked_for(image):
+def test_color_selects_the_channels(image):
     data, pixels = image
     size = {"size": (HEIGHT, WIDTH), "crop": Stretch()}
     numpy.testing.assert_array_equal(pixels_of(data, color="bgr", **size), pixels[:, :, ::-1])
@@ -189,7 +189,7 @@ def test_channels_are_those_that_were_asked_for(image):
     assert pixels_of(data, color="grey", layout="nchw-f32", **size).shape == (1, HEIGHT, WIDTH)
 
 
-def test_values_are_normalised_by_the_numbers_that_were_given(image):
+def test_mean_and_std_normalize_the_pixels(image):
     data, pixels = image
     mean, std = (0.5, 0.25, 0.125), (0.5, 0.25, 2.0)
     found = pixels_of(data, (HEIGHT, WIDTH), crop=Stretch(), layout="nhwc-f32", mean=mean, std=std)
@@ -197,7 +197,7 @@ def test_values_are_normalised_by_the_numbers_that_were_given(image):
 
 
 @pytest.mark.parametrize("filter", ["nearest", "area", "bilinear", "bicubic", "lanczos3"])
-def test_pixels_are_weighed_as_was_asked_for(image, filter):
+def test_filter_selects_the_resampling_filter(image, filter):
     data, pixels = image
     half = pixels_of(data, (HEIGHT // 2, WIDTH // 2), crop=Stretch(), filter=filter, exact=True)
     if filter == "nearest":
@@ -210,14 +210,14 @@ def test_pixels_are_weighed_as_was_asked_for(image, filter):
         assert (half != other).any()
 
 
-def test_a_jpeg_is_decoded_at_full_size_where_that_is_asked_for():
+def test_exact_decodes_jpegs_at_full_size():
     data = (pathlib.Path(__file__).parents[2] / "assets/photos/chelsea.jpg").read_bytes()
     usual, exact = (pixels_of(data, SIZE, crop=Stretch(), exact=exact) for exact in (False, True))
     assert (usual != exact).any()
     assert numpy.abs(usual.astype(int) - exact).mean() < 2
 
 
-def test_what_there_is_of_a_cut_file_is_used_where_that_is_allowed(image):
+def test_on_truncated_partial_keeps_the_decoded_rows(image):
     data, pixels = image
     size = {"size": (HEIGHT, WIDTH), "crop": Stretch()}
     cut = data[: len(data) // 2]
@@ -228,29 +228,29 @@ def test_what_there_is_of_a_cut_file_is_used_where_that_is_allowed(image):
     assert not found[-10:].any()
 
 
-# Random changes.
+# Augmentations.
 
 
 @pytest.mark.parametrize("augmentation", AUGMENTATIONS, ids=repr)
-def test_every_augmentation_changes_the_image_the_same_wherever_it_is_done(image, augmentation):
+def test_augmentations_are_equal_in_calls_and_pipelines(image, augmentation):
     data, pixels = image
     augment = AugmentImage(augmentation, seed=3)
     changed = augment(pixels, epoch=2, index=4)
     assert changed.shape == pixels.shape and changed.dtype == numpy.uint8
-    # The one that was given stays as it is.
+    # The input is not modified.
     assert (changed != pixels).any() and (pixels == original()).all()
     numpy.testing.assert_array_equal(augment(pixels, epoch=2, index=4), changed)
     decode = {"size": (HEIGHT, WIDTH), "crop": Stretch()}
     fused = DecodeImage(augment=augmentation, **decode)(data)
     assert (fused != pixels).any()
-    # With nothing else that is random, the pipeline draws what a call draws.
+    # Without other random stages, the pipeline and a call draw the same numbers.
     items = [data] * 3
     separate = source(items).pipe(DecodeImage(**decode), output_order="input")
     found = run(separate.pipe(augment, output_order="input"))
     assert_same(found, [augment(pixels, index=index) for index in range(3)])
 
 
-def test_augmentations_draw_anew_for_each_item_and_epoch(image):
+def test_augmentations_differ_by_item_and_epoch(image):
     _, pixels = image
     augment = AugmentImage(ColorJitter(0.9), seed=3)
     seen = [augment(pixels, epoch=epoch, index=index) for epoch in (0, 1) for index in (0, 1)]
@@ -258,7 +258,7 @@ def test_augmentations_draw_anew_for_each_item_and_epoch(image):
     assert len({image.tobytes() for image in seen}) == 5
 
 
-def test_augmentations_follow_what_they_say(image):
+def test_augmentations_have_the_documented_effect(image):
     _, pixels = image
 
     def done(*augmentations):
@@ -279,7 +279,7 @@ def test_augmentations_follow_what_they_say(image):
     rows, columns = numpy.nonzero(erased)
     assert erased[rows.min() : rows.max() + 1, columns.min() : columns.max() + 1].all()
     assert 0.01 < erased.mean() < 0.4
-    # In their order; and not at all.
+    # In the given order; and with probability 0.
     numpy.testing.assert_array_equal(
         done(RandomInvert(1), RandomPosterize(1, 1)), (255 - pixels) & 0x80
     )
@@ -287,7 +287,7 @@ def test_augmentations_follow_what_they_say(image):
     numpy.testing.assert_array_equal(done(), pixels)
 
 
-def test_the_image_is_changed_before_it_is_normalised_and_laid_out(image):
+def test_augmentation_precedes_normalization(image):
     data, pixels = image
     decode = DecodeImage(
         (HEIGHT, WIDTH), crop=Stretch(), layout="nchw-f32", augment=[RandomInvert(1)], color="bgr"
@@ -302,7 +302,7 @@ def test_the_image_is_changed_before_it_is_normalised_and_laid_out(image):
 
 
 @pytest.mark.parametrize("batches", [False, True])
-def test_a_stage_of_augmentations_takes_images_from_the_decoder_without_python(many, batches):
+def test_augment_is_fused_with_decode(many, batches):
     paths = files(many)
     augment = AugmentImage([ColorJitter(0.5), RandomErasing()], seed=8)
     builder = native(zip(paths, range(40)), DecodeImage(SIZE, train=True, seed=1))
@@ -332,7 +332,7 @@ def test_a_stage_of_augmentations_takes_images_from_the_decoder_without_python(m
     assert stages(pipeline)["AugmentImage"]["concurrency"] == 2
 
 
-def test_augmentations_work_between_functions_of_python(image):
+def test_augment_works_between_python_stages(image):
     _, pixels = image
     augment = AugmentImage(RandomAffine(30))
     builder = source([pixels] * 4).pipe(identity, output_order="input")
@@ -342,14 +342,14 @@ def test_augmentations_work_between_functions_of_python(image):
     )
     expected = [augment(pixels, index=at) for at in range(4)]
     assert_same(run(builder), expected)
-    # Of what size images of Python are, nobody knows beforehand: Python makes the batches.
+    # The size of Python's images is unknown in advance, so Python makes the batches.
     builder = source([pixels] * 4).pipe(augment, output_order="input").aggregate(BatchImages(4))
     assert repr(builder).count("[native]") == 1
     (batch,) = run(builder)
     assert_same(list(batch), expected)
 
 
-def test_augmentation_of_batches_is_refused_where_it_cannot_work(image):
+def test_augmenting_unsupported_pixels_is_an_error(image):
     data, pixels = image
     augment = AugmentImage(RandomInvert())
     for options in ({"layout": "nchw-f32"}, {"color": "bgr"}):
@@ -366,22 +366,22 @@ def test_augmentation_of_batches_is_refused_where_it_cannot_work(image):
             augment(wrong)
         error = failure_of(source([wrong]).pipe(augment), max_failures=0)
         assert type(error) is kind
-    # What does not lie in one piece is fine.
+    # Images need not be contiguous.
     numpy.testing.assert_array_equal(
         AugmentImage(RandomInvert(1))(pixels[::2, ::-1]), 255 - pixels[::2, ::-1]
     )
 
 
-# The objects.
+# Transforms as values.
 
 
 @pytest.mark.parametrize("value", [*CROPS, *AUGMENTATIONS, AugmentImage(RandomInvert())], ids=repr)
-def test_crops_and_augmentations_are_values(value):
+def test_crops_and_augmentations_compare_hash_and_pickle_by_value(value):
     for same in (pickle.loads(pickle.dumps(value)), copy.deepcopy(value), eval(repr(value))):
         assert same == value and hash(same) == hash(value) and repr(same) == repr(value)
 
 
-def test_a_decoder_tells_what_is_not_usual_about_it():
+def test_the_repr_of_a_decoder_omits_defaults():
     decode = DecodeImage((2, 3), crop=Letterbox(5), augment=RandAugment(), std=(1, 1, 1))
     assert eval(repr(decode)) == decode and pickle.loads(pickle.dumps(decode)) == decode
     assert "mean" not in repr(decode) and "crop=Letterbox(fill=(5, 5, 5))" in repr(decode)
@@ -441,7 +441,7 @@ def test_a_decoder_tells_what_is_not_usual_about_it():
         (lambda: AugmentImage(RandomInvert(), seed=-1), ValueError),
     ],
 )
-def test_what_makes_no_sense_is_refused_at_once(make, kind):
+def test_invalid_transform_arguments_are_errors(make, kind):
     with pytest.raises(kind):
         make()
 

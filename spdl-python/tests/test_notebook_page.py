@@ -1,4 +1,4 @@
-"""What a loader, or a pipeline, says of itself."""
+"""The repr, HTML page and diagnosis of loaders and pipelines."""
 
 import html.parser
 import re
@@ -13,7 +13,7 @@ from spdl_rs.pipeline import BackgroundTask
 
 
 class Page(html.parser.HTMLParser):
-    """Tags that are open, and all text."""
+    """Parses a page: collects the tags and the text."""
 
     def __init__(self, page):
         super().__init__()
@@ -35,7 +35,7 @@ class Page(html.parser.HTMLParser):
         self.text.append(data)
 
 
-def test_repr_says_what_it_loads_and_what_comes(many):
+def test_repr_describes_the_data_set_and_batches(many):
     loader = spdl_rs.ImageLoader(many, batch_size=8, train=True)
     batches = iter(loader)
     assert repr(loader) == (
@@ -49,7 +49,7 @@ def test_repr_says_what_it_loads_and_what_comes(many):
     assert "5 batches of float32 [9, 3, 32, 32]" in repr(planes)
 
 
-def test_the_verdict_is_told_in_words(many):
+def test_diagnose_returns_a_sentence(many):
     loader = spdl_rs.ImageLoader(many, batch_size=8, size=32)
     assert loader.diagnose().endswith(".")
     batches = iter(loader)
@@ -58,7 +58,7 @@ def test_the_verdict_is_told_in_words(many):
     assert loader.diagnose() == batches.diagnose() == loader.stats()["diagnosis"]
 
 
-def test_a_notebook_is_shown_a_table_and_a_line(many):
+def test_loader_html_has_a_table_and_a_chart(many):
     loader = spdl_rs.ImageLoader(many, batch_size=2, size=32)
     before = Page(loader._repr_html_())
     assert before.open == [] and "table" not in before.tags and "svg" not in before.tags
@@ -70,12 +70,12 @@ def test_a_notebook_is_shown_a_table_and_a_line(many):
         assert word in page.text, word
 
 
-def test_text_in_the_page_is_escaped(tmp_path):
+def test_html_text_is_escaped(tmp_path):
     folder = tmp_path / "<script>alert('&amp;')<"
     try:
         write_png(str(folder / "1.png"), picture(1))
     except OSError:
-        pytest.skip("this file system does not take such names")
+        pytest.skip("this file system does not support such names")
     loader = spdl_rs.ImageLoader(folder, batch_size=1, size=8)
     list(loader)
     page = Page(loader._repr_html_())
@@ -84,14 +84,14 @@ def test_text_in_the_page_is_escaped(tmp_path):
 
 
 @pytest.mark.parametrize("counts", [[], [1], [7]])
-def test_without_a_stretch_of_time_there_is_no_line(counts):
+def test_without_a_complete_time_slot_there_is_no_chart(counts):
     assert _notebook_page.rates(0.1, counts) == []
     statistics = {"stages": [], "diagnosis": ""}
     assert "svg" not in _notebook_page.page("x", statistics, _notebook_page.rates(0.1, counts))
 
 
-def test_the_line_shows_the_rate():
-    # 100 batches a second for 10 s, then 10 for 10 s, and a stretch that is not over.
+def test_the_chart_shows_the_rate():
+    # 100 batches/s for 10 s, then 10 batches/s for 10 s, and an incomplete time slot.
     rates = _notebook_page.rates(0.2, [20] * 50 + [2] * 50 + [0])
     assert rates[0] == pytest.approx(100) and rates[-1] == pytest.approx(10)
     assert 40 <= len(rates) <= 60 and max(rates) == pytest.approx(100)
@@ -101,7 +101,7 @@ def test_the_line_shows_the_rate():
     assert all(0 <= height <= 32 for height in heights)
 
 
-def test_where_few_came_the_line_has_few_points():
+def test_the_chart_merges_sparse_time_slots():
     rates = _notebook_page.rates(0.001, [1, 0, 0, 0] * 6 + [1])
     assert rates == pytest.approx([250.0, 250.0])
 
@@ -112,7 +112,7 @@ class Nothing(BackgroundTask):
 
 
 @pytest.mark.parametrize("beside", [[], [Nothing]], ids=["alone", "with a task beside"])
-def test_a_notebook_is_shown_a_pipeline(beside):
+def test_pipeline_html_has_a_table_and_a_chart(beside):
     def slowly():
         for number in range(40):
             time.sleep(0.002)
@@ -133,7 +133,7 @@ def test_a_notebook_is_shown_a_pipeline(beside):
     assert any("items/s, at most" in text for text in page.text)
 
 
-def test_the_pace_of_a_pipeline_counts_every_item_in_few_numbers():
+def test_pace_counts_all_items_in_bounded_memory():
     def in_two_bursts():
         yield from range(1000)
         time.sleep(0.4)

@@ -1,4 +1,4 @@
-"""The package as users and their tools see it."""
+"""Documentation, stubs, errors and imports of the package."""
 
 import ast
 import doctest
@@ -56,12 +56,12 @@ def test_the_examples_in_docstrings_run(module, beside_photos):
     ],
     ids=lambda module: module.__name__,
 )
-def test_the_examples_of_pipelines_run(module):
+def test_pipeline_doctests_pass(module):
     result = doctest.testmod(module)
     assert result.attempted > 1 and result.failed == 0
 
 
-def test_the_example_in_the_readme_prints_what_it_says(beside_photos, capsys):
+def test_the_readme_example_prints_the_documented_output(beside_photos, capsys):
     text = (pathlib.Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
     code, _ = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
     (printed,) = re.findall(r"prints\n\n```text\n(.*?)```", text, flags=re.DOTALL)
@@ -69,7 +69,7 @@ def test_the_example_in_the_readme_prints_what_it_says(beside_photos, capsys):
     assert capsys.readouterr().out == printed
 
 
-def test_the_state_that_the_readme_saves_after_ctrl_c_is_that_of_the_rest(
+def test_the_readme_checkpoint_example_resumes_exactly(
     many, tmp_path, monkeypatch
 ):
     text = (pathlib.Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
@@ -106,7 +106,7 @@ PROTOCOLS = (
 )
 
 
-def test_the_stub_has_what_the_native_module_has():
+def test_the_stub_matches_the_native_module():
     stub = importlib.resources.files(spdl_rs).joinpath("_spdl_rs.pyi").read_text()
     described = {}
     for node in ast.parse(stub).body:
@@ -161,20 +161,20 @@ def test_the_package_is_typed_and_documented():
         assert missing == {"self"}
 
 
-def test_the_version_is_that_of_the_distribution():
+def test_the_version_equals_that_of_the_distribution():
     assert spdl_rs.__version__ == importlib.metadata.version("spdl-rs")
 
 
-def test_every_kind_of_error_has_its_class():
+def test_every_error_kind_has_a_class():
     for kind, error in _errors._BY_KIND.items():
         made = _errors.from_native("words", kind, "key", "stage", 3, None)
         assert type(made) is error and made.kind == kind and str(made) == "words"
         assert error.__name__ in spdl_rs.__all__ and error.__module__ == "spdl_rs"
-    # A kind that is newer than this list.
+    # An unknown kind, as from a newer native module.
     assert type(_errors.from_native("words", "new", None, None, None, None)) is spdl_rs.SpdlError
 
 
-def test_importing_the_package_alone_imports_nothing_large():
+def test_importing_the_package_imports_no_large_modules():
     program = "import sys, spdl_rs; print(*sorted(name.split('.')[0] for name in sys.modules))"
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert ran.returncode == 0, ran.stderr
@@ -185,13 +185,13 @@ def test_importing_the_package_alone_imports_nothing_large():
 @pytest.mark.parametrize(
     "name", ["compat", "dataloader", "io", "io.utils", "pipeline", "source", "torch", "usage"]
 )
-def test_a_module_is_there_where_only_the_package_was_imported(name):
+def test_submodules_are_imported_lazily(name):
     program = f"import spdl_rs; print(spdl_rs.{name}.__name__)"
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert ran.stdout == f"spdl_rs.{name}\n", ran.stderr
 
 
-def test_modules_are_there_without_being_imported_one_by_one():
+def test_submodules_are_attributes_of_the_package():
     assert spdl_rs.pipeline.PipelineBuilder
     assert spdl_rs.source.DistributedRandomSampler
     assert spdl_rs.dataloader.CacheDataLoader

@@ -1,4 +1,4 @@
-"""What runs beside a pipeline, what holds for all of them, and how failures are logged."""
+"""Background tasks, default settings of pipelines, and logging of failures."""
 
 import asyncio
 import itertools
@@ -57,7 +57,7 @@ class Watch(BackgroundTask):
 
 
 @pytest.mark.parametrize("stopped", [True, False])
-def test_s08_a_background_task_lives_as_long_as_the_pipeline(stopped):
+def test_s08_background_tasks_run_as_long_as_the_pipeline(stopped):
     Watch.events.clear()
     pipeline = build(source([1, 2, 3]).pipe(identity), background_tasks=[Watch])
     assert Watch.events == []
@@ -70,7 +70,7 @@ def test_s08_a_background_task_lives_as_long_as_the_pipeline(stopped):
     assert_no_threads()
 
 
-def test_s08_errors_of_background_tasks_are_logged_and_end_nothing(caplog):
+def test_s08_errors_of_background_tasks_are_logged_only(caplog):
     class Broken(BackgroundTask):
         async def run(self):
             raise LookupError("no more")
@@ -83,7 +83,7 @@ def test_s08_errors_of_background_tasks_are_logged_and_end_nothing(caplog):
         assert said in caplog.text
 
 
-def test_s08_a_task_that_ends_early_ends_nothing():
+def test_s08_a_background_task_may_end_early():
     class Short(BackgroundTask):
         async def run(self):
             pass
@@ -91,7 +91,7 @@ def test_s08_a_task_that_ends_early_ends_nothing():
     assert run(source([1, 2]), background_tasks=[Short]) == [1, 2]
 
 
-def test_s08_default_tasks_run_beside_each_pipeline_unless_others_are_given():
+def test_s08_default_background_tasks_can_be_overridden():
     made = []
 
     def make():
@@ -105,7 +105,7 @@ def test_s08_default_tasks_run_beside_each_pipeline_unless_others_are_given():
     assert made == [1]
 
 
-def test_s07_the_default_hook_class_is_made_for_each_stage_with_the_interval():
+def test_s07_the_default_hook_class_is_used_for_each_stage():
     made = []
 
     class Own(TaskStatsHook):
@@ -121,7 +121,7 @@ def test_s07_the_default_hook_class_is_made_for_each_stage_with_the_interval():
     assert len(made) == 1
 
 
-def test_s07_no_default_hook_logs_no_stage(caplog):
+def test_s07_without_a_default_hook_stages_are_not_logged(caplog):
     caplog.set_level(logging.INFO, "spdl_rs.pipeline")
     config.set_default_hook_class(None)
     run(source([1]).pipe(identity, name="op"))
@@ -129,7 +129,7 @@ def test_s07_no_default_hook_logs_no_stage(caplog):
     assert any("sink" in message for message in caplog.messages)
 
 
-def test_s07_the_default_queue_class_is_made_with_the_interval_where_it_takes_one():
+def test_s07_the_default_queue_class_gets_the_interval():
     made = []
 
     class Own(StatsQueue):
@@ -151,7 +151,7 @@ def test_s07_the_default_queue_class_is_made_with_the_interval_where_it_takes_on
     assert made == [("sink", 4, 7), "sink"]
 
 
-def test_b15_the_build_callback_is_given_each_configuration():
+def test_b15_the_build_callback_gets_each_configuration():
     given = []
     config.set_default_build_callback(given.append)
     assert config.get_default_build_callback() == given.append
@@ -167,7 +167,7 @@ def test_b15_the_build_callback_is_given_each_configuration():
         build_pipeline(whole, num_threads=1)
 
 
-def test_c10_the_failure_of_a_task_is_logged_with_its_name(caplog):
+def test_c10_a_failed_task_is_logged_with_its_name(caplog):
     async def main():
         async def broken():
             raise LookupError("no more")
@@ -184,7 +184,7 @@ def test_c10_the_failure_of_a_task_is_logged_with_its_name(caplog):
 
 
 @pytest.mark.parametrize("log_cancelled", [True, False])
-def test_c10_cancelled_tasks_are_logged_where_that_is_asked_for(log_cancelled, caplog):
+def test_c10_log_cancelled_logs_cancelled_tasks(log_cancelled, caplog):
     async def main():
         task = create_task(asyncio.sleep(100), name="mine", log_cancelled=log_cancelled)
         await asyncio.sleep(0)
@@ -198,7 +198,7 @@ def test_c10_cancelled_tasks_are_logged_where_that_is_asked_for(log_cancelled, c
 
 
 @pytest.mark.parametrize("suppress", [True, False])
-def test_c10_repeated_failures_are_logged_less_often_where_that_is_asked_for(suppress, caplog):
+def test_c10_suppress_repeated_logs_limits_the_log(suppress, caplog):
     async def broken():
         raise LookupError("no more")
 
@@ -214,7 +214,7 @@ def test_c10_repeated_failures_are_logged_less_often_where_that_is_asked_for(sup
 
     asyncio.run(main())
     levels = [record.levelname for record in caplog.records]
-    # The 4th says that there will be no more; the 7th and the 11th are reminders.
+    # The 4th announces the suppression; the 7th and the 11th are reminders.
     assert levels == (["ERROR"] * 3 + ["WARNING"] * 3 if suppress else ["ERROR"] * 12)
 
 
@@ -229,7 +229,7 @@ def test_c10_repeated_failures_are_logged_less_often_where_that_is_asked_for(sup
         (None, None, False),
     ],
 )
-def test_t04_a_compact_log_says_a_failure_in_one_line(
+def test_t04_a_compact_log_has_one_line_per_failure(
     value, variable, compact, caplog, monkeypatch
 ):
     monkeypatch.delenv("SPDL_PIPELINE_COMPACT_LOG", raising=False)
@@ -244,13 +244,13 @@ def test_t04_a_compact_log_says_a_failure_in_one_line(
     assert ("pipelines.py:" in record.getMessage()) == compact
 
 
-def test_t04_a_variable_that_says_neither_is_warned_of(caplog, monkeypatch):
+def test_t04_an_invalid_variable_causes_a_warning(caplog, monkeypatch):
     monkeypatch.setenv("SPDL_PIPELINE_COMPACT_LOG", "perhaps")
     run(source([1]).pipe(refuse))
     assert "perhaps" in caplog.text and "Traceback" in caplog.text
 
 
-def test_b10_who_uses_none_of_it_does_not_import_asyncio():
+def test_b10_asyncio_is_imported_lazily():
     script = (
         "import sys, spdl_rs.pipeline as p\n"
         "from spdl_rs.pipeline import config, TaskHook, BackgroundTask\n"
@@ -263,7 +263,7 @@ def test_b10_who_uses_none_of_it_does_not_import_asyncio():
     subprocess.run([sys.executable, "-c", script], check=True, env=dict(os.environ))
 
 
-def test_s07_what_needs_asyncio_is_found_all_the_same():
+def test_s07_lazily_imported_classes_are_attributes():
     import spdl_rs.pipeline
 
     with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
@@ -274,7 +274,7 @@ def test_s07_what_needs_asyncio_is_found_all_the_same():
 @pytest.mark.parametrize("error", [SystemExit("x"), asyncio.CancelledError("x")])
 @pytest.mark.parametrize("by_factory", [True, False])
 @pytest.mark.parametrize("op", [identity, identity_async])
-def test_s08_what_background_tasks_raise_that_is_no_exception_is_logged_too(
+def test_s08_base_exceptions_of_background_tasks_are_logged(
     op, by_factory, error, caplog
 ):
     def refused():
@@ -297,7 +297,7 @@ def hooks(info):
 
 @pytest.mark.parametrize("op", [identity, identity_async, twice, twice_async])
 @pytest.mark.parametrize("hook_factory", [None, hooks])
-def test_s08_an_event_loop_that_cannot_begin_fails_the_pipeline(hook_factory, op, monkeypatch):
+def test_s08_an_event_loop_that_cannot_start_fails_the_pipeline(hook_factory, op, monkeypatch):
     def refused():
         raise OSError("too many open files")
 
@@ -308,7 +308,7 @@ def test_s08_an_event_loop_that_cannot_begin_fails_the_pipeline(hook_factory, op
         background_tasks=None if op in (identity_async, twice_async) else [Watch],
     )
     if hook_factory is None and op in (identity, twice):
-        # Nothing asks for it: the failure is told at the end.
+        # No stage needs the loop, so the failure is reported at the end.
         pipeline.get_item(timeout=30)
         with pytest.raises(PipelineFailure, match="the event loop"):
             pipeline.stop(timeout=30)
@@ -320,8 +320,8 @@ def test_s08_an_event_loop_that_cannot_begin_fails_the_pipeline(hook_factory, op
     assert_no_threads()
 
 
-def test_s04_an_event_loop_that_cannot_begin_fails_a_pipeline_with_queues(monkeypatch):
-    class Used(AsyncQueue):
+def test_s04_an_event_loop_that_cannot_start_fails_custom_queues(monkeypatch):
+    class ReplacingQueue(AsyncQueue):
         async def put(self, item):
             await super().put(item)
 
@@ -329,7 +329,7 @@ def test_s04_an_event_loop_that_cannot_begin_fails_a_pipeline_with_queues(monkey
         raise OSError("too many open files")
 
     monkeypatch.setattr(asyncio, "new_event_loop", refused)
-    pipeline = build(source(itertools.count()).pipe(identity), queue_class=Used)
+    pipeline = build(source(itertools.count()).pipe(identity), queue_class=ReplacingQueue)
     with pytest.raises(PipelineFailure, match="the event loop"):
         pipeline.get_item(timeout=30)
     pipeline.stop(timeout=30)
@@ -338,7 +338,7 @@ def test_s04_an_event_loop_that_cannot_begin_fails_a_pipeline_with_queues(monkey
 
 @pytest.mark.parametrize("op", [identity, identity_async])
 @pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt])
-def test_s08_a_task_of_ones_own_that_ends_the_event_loop_fails_the_pipeline(op, error):
+def test_s08_a_task_that_ends_the_event_loop_fails_the_pipeline(op, error):
     events = []
 
     class Begin(BackgroundTask):
@@ -358,7 +358,7 @@ def test_s08_a_task_of_ones_own_that_ends_the_event_loop_fails_the_pipeline(op, 
         for _ in pipeline.get_iterator(timeout=30):
             pass
     assert isinstance(raised.value.exceptions[0].__cause__, error)
-    # Hooks that have been entered are left all the same.
+    # Hooks that were entered are exited.
     assert events[-1] == ("hook", "stage ends")
     pipeline.stop(timeout=30)
     assert_no_threads()

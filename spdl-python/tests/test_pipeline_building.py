@@ -1,4 +1,4 @@
-"""Group B of the features: how pipelines are put together."""
+"""Feature group B: building pipelines."""
 
 import asyncio
 import concurrent.futures
@@ -39,7 +39,7 @@ async def double_async(item):
     return item * 2
 
 
-def test_b01_every_method_gives_the_builder_back_and_nothing_runs_before_build():
+def test_b01_builder_methods_return_the_builder_and_run_nothing():
     called = []
 
     def numbers():
@@ -58,7 +58,7 @@ def test_b01_every_method_gives_the_builder_back_and_nothing_runs_before_build()
     assert repr(pipeline).endswith("not started>")
 
 
-def test_b01_the_text_of_a_builder_shows_its_stages_and_where_they_are_defined():
+def test_b01_repr_of_a_builder_shows_stages_and_definitions():
     text = repr(source([1]).pipe(identity, concurrency=3).aggregate(2, drop_last=True).add_sink(5))
     line = identity.__code__.co_firstlineno
     assert text.splitlines() == [
@@ -71,18 +71,18 @@ def test_b01_the_text_of_a_builder_shows_its_stages_and_where_they_are_defined()
     ]
 
 
-def test_b02_a_second_source_is_refused():
+def test_b02_a_second_source_is_an_error():
     with pytest.raises(ValueError, match="already set"):
         source().add_source([1])
 
 
 @pytest.mark.parametrize("wrong", [3, None, object()])
-def test_b02_what_cannot_be_iterated_is_no_source(wrong):
+def test_b02_a_source_must_be_iterable(wrong):
     with pytest.raises(ValueError, match="neither"):
         source(wrong)
 
 
-def test_b02_a_source_is_iterated_on_a_thread_of_its_own():
+def test_b02_a_source_is_iterated_on_a_dedicated_thread():
     def numbers():
         for _ in range(3):
             yield threading.current_thread().name
@@ -90,7 +90,7 @@ def test_b02_a_source_is_iterated_on_a_thread_of_its_own():
     assert set(run(source(numbers()))) == {"spdl_sync_source"}
 
 
-def test_b02_what_is_local_to_a_thread_lasts():
+def test_b02_thread_locals_persist():
     local = threading.local()
 
     def count(_):
@@ -119,7 +119,7 @@ def test_b03_none_drops_the_item():
     assert run(source(range(6)).pipe(lambda n: n if n % 2 else None)) == [1, 3, 5]
 
 
-def test_b03_none_drops_the_item_of_async_functions_and_generators():
+def test_b03_none_of_async_functions_and_generators_drops_the_item():
     async def odd(n):
         return n if n % 2 else None
 
@@ -137,7 +137,7 @@ def test_b03_none_drops_the_item_of_async_functions_and_generators():
         assert run(source(range(6)).pipe(op)) == [1, 3, 5]
 
 
-def test_b03_none_of_a_source_is_an_item():
+def test_b03_none_from_a_source_is_an_item():
     assert run(source([1, None]).pipe(lambda item: (item,))) == [(1,), (None,)]
 
 
@@ -174,12 +174,12 @@ class Generating:
     ],
     ids=str,
 )
-def test_b03_every_kind_of_op_is_called_as_what_it_is(op):
+def test_b03_every_type_of_op_is_called_correctly(op):
     assert run(source(range(3)).pipe(op, output_order="input")) == [0, 2, 4]
 
 
 @pytest.mark.parametrize("op", [spell, spell_async])
-def test_b03_what_a_generator_yields_goes_on_at_once(op):
+def test_b03_results_of_generators_are_emitted_immediately(op):
     gate = threading.Event()
 
     def slow(word):
@@ -212,12 +212,12 @@ def test_b03_what_a_generator_yields_goes_on_at_once(op):
         ({"max_failures": Fraction(0)}, ValueError),
     ],
 )
-def test_b03_arguments_that_make_no_sense_are_refused(arguments, error):
+def test_b03_invalid_arguments_of_pipe_are_errors(arguments, error):
     with pytest.raises(error):
         source().pipe(identity, **arguments)
 
 
-def test_b03_async_ops_take_no_executor_and_async_generators_keep_no_order():
+def test_b03_async_ops_accept_no_executor_and_async_generators_no_order():
     with concurrent.futures.ThreadPoolExecutor(1) as executor:
         for op in (double_async, spell_async):
             with pytest.raises(ValueError, match="executor"):
@@ -226,7 +226,7 @@ def test_b03_async_ops_take_no_executor_and_async_generators_keep_no_order():
         source().pipe(spell_async, output_order="input")
 
 
-def test_b03_what_can_be_neither_called_nor_indexed_is_no_op():
+def test_b03_an_op_must_be_callable_or_indexable():
     with pytest.raises(TypeError, match="callable"):
         source().pipe(3)
 
@@ -243,7 +243,7 @@ class WithTwo:
 @pytest.mark.parametrize(
     "op", [lambda: 1, with_two, WithTwo(), functools.partial(with_two), lambda *, item: item]
 )
-def test_b03_what_cannot_be_called_with_one_item_is_refused_before_anything_runs(op):
+def test_b03_an_op_must_accept_one_argument(op):
     with pytest.raises(TypeError, match="is called with one argument, the item"):
         build(source([1]).pipe(op))
 
@@ -251,25 +251,25 @@ def test_b03_what_cannot_be_called_with_one_item_is_refused_before_anything_runs
 @pytest.mark.parametrize(
     "op", [functools.partial(with_two, other=1), lambda *items: items, str, print, (0, 1), max]
 )
-def test_b03_what_can_be_called_with_one_item_or_does_not_tell_is_an_op(op):
+def test_b03_ops_that_accept_one_argument_are_valid(op):
     build(source([1]).pipe(op)).stop()
 
 
-def test_b03_a_stage_is_called_what_its_function_is_called():
+def test_b03_stage_names_default_to_function_names():
     partial = functools.partial(functools.partial(spell))
     names = [Pipe(op).name for op in (spell, partial, Callable(), "".join, [1], lambda item: 0)]
     assert names == ["spell", "spell", "Callable", "join", "list", "<lambda>"]
     assert Pipe(spell, name="other").name == "other"
 
 
-def test_b04_lists_of_n_with_the_rest_at_the_end():
+def test_b04_aggregate_collects_lists_of_n():
     assert run(source(range(7)).aggregate(3)) == [[0, 1, 2], [3, 4, 5], [6]]
     assert run(source(range(7)).aggregate(3, drop_last=True)) == [[0, 1, 2], [3, 4, 5]]
     assert run(source([]).aggregate(3)) == []
 
 
 @pytest.mark.parametrize("wrong, error", [("3", TypeError), (True, TypeError), (0, ValueError)])
-def test_b04_aggregate_takes_a_number_or_an_aggregator(wrong, error):
+def test_b04_aggregate_accepts_a_number_or_an_aggregator(wrong, error):
     with pytest.raises(error):
         source().aggregate(wrong)
 
@@ -287,36 +287,36 @@ class UpTo(Aggregator):
         return held or None
 
 
-def test_b04_an_aggregator_of_ones_own_decides_when_an_item_is_complete():
+def test_b04_a_custom_aggregator_decides_when_to_emit():
     assert run(source([4, 5, 6, 7]).aggregate(UpTo(8))) == [[4, 5], [6, 7]]
     assert run(source([4, 5, 6]).aggregate(UpTo(8))) == [[4, 5], [6]]
     assert run(source([4, 5, 6]).aggregate(UpTo(8), drop_last=True)) == [[4, 5]]
 
 
-def test_b05_disaggregate_takes_lists_apart():
+def test_b05_disaggregate_emits_the_elements():
     assert run(source([[1, 2], [], "ab"]).disaggregate()) == [1, 2, "a", "b"]
 
 
 @pytest.mark.parametrize("wrong", [0, -1, 1.5, None, True])
-def test_b08_the_sink_holds_at_least_one_item(wrong):
+def test_b08_the_sink_buffer_must_be_positive(wrong):
     with pytest.raises(ValueError):
         source().add_sink(wrong)
 
 
-def test_b08_a_second_sink_is_refused_and_the_default_holds_three():
+def test_b08_a_second_sink_is_an_error_and_the_default_size_is_3():
     assert source().add_sink().get_config().sink == SinkConfig(3)
     with pytest.raises(ValueError, match="already set"):
         source().add_sink().add_sink()
 
 
-def test_b09_a_pipeline_needs_a_source_and_a_sink():
+def test_b09_a_pipeline_requires_a_source_and_a_sink():
     with pytest.raises(RuntimeError, match="source"):
         PipelineBuilder().add_sink().get_config()
     with pytest.raises(RuntimeError, match="sink"):
         source().get_config()
 
 
-def test_b10_the_number_of_threads_bounds_what_runs_at_once():
+def test_b10_num_threads_is_required_and_positive():
     with pytest.raises(TypeError):
         source().add_sink().build()
     for wrong, error in [(0, ValueError), (1.5, TypeError)]:
@@ -324,20 +324,20 @@ def test_b10_the_number_of_threads_bounds_what_runs_at_once():
             source().add_sink().build(num_threads=wrong)
 
 
-def test_b10_a_factory_that_makes_something_else_is_refused():
+def test_b10_factories_must_return_queues_and_hooks():
     with pytest.raises(TypeError, match="must create an AsyncQueue"):
         build(source(), queue_class=lambda info, buffer_size: object())
     with pytest.raises(TypeError, match="not a TaskHook"):
         build(source().pipe(identity), task_hook_factory=lambda info: [object()])
 
 
-def test_b11_what_is_raised_while_building_has_the_configuration_as_a_note():
+def test_b11_build_errors_have_the_configuration_as_a_note():
     with pytest.raises(TypeError) as raised:
         build(source([1, 2]).pipe(identity), max_failures=0.5)
     assert any("identity(concurrency=1" in note for note in raised.value.__notes__)
 
 
-def test_b11_a_configuration_can_be_built_again_and_again():
+def test_b11_a_configuration_can_be_built_repeatedly():
     config = source([1, 2]).pipe(identity).add_sink().get_config()
     for _ in range(2):
         assert list(build_pipeline(config, num_threads=1)) == [1, 2]
@@ -364,12 +364,12 @@ def test_b12_configurations_are_frozen_and_can_be_pickled():
         lambda: PipelineConfig(SourceConfig([1]), [], 3),
     ],
 )
-def test_b12_parts_of_the_wrong_type_are_refused(wrong):
+def test_b12_configuration_parts_of_the_wrong_type_are_errors(wrong):
     with pytest.raises(TypeError):
         wrong()
 
 
-def test_b13_factories_take_the_arguments_of_the_methods():
+def test_b13_factories_accept_the_arguments_of_the_methods():
     def configured(builder):
         return builder.add_sink().get_config().pipes
 
@@ -386,7 +386,7 @@ def test_b13_factories_take_the_arguments_of_the_methods():
 
 
 class Threes(Aggregator):
-    """Keeps what it holds in itself, and does not hand it on without `flush`."""
+    """An aggregator with internal state, which it does not reset in `flush`."""
 
     def __init__(self):
         self.held = []
@@ -403,7 +403,7 @@ class Threes(Aggregator):
 
 
 @pytest.mark.parametrize("aggregator", [3, Collate(3), Threes()])
-def test_b14_nothing_leaks_from_one_build_into_the_next(aggregator):
+def test_b14_builds_share_no_aggregator_state(aggregator):
     config = source(range(1, 8)).aggregate(aggregator, drop_last=True).add_sink().get_config()
     for _ in range(3):
         batches = list(build_pipeline(config, num_threads=1))
@@ -411,7 +411,7 @@ def test_b14_nothing_leaks_from_one_build_into_the_next(aggregator):
 
 
 @pytest.mark.parametrize("aggregator", [3, Collate(3), Threes()])
-def test_b14_nothing_leaks_from_one_epoch_into_the_next(aggregator):
+def test_b14_epochs_share_no_aggregator_state(aggregator):
     builder = source(range(1, 8), continuous=True).aggregate(aggregator, drop_last=True)
     pipeline = build(builder)
     with pipeline.auto_stop():
@@ -419,13 +419,13 @@ def test_b14_nothing_leaks_from_one_epoch_into_the_next(aggregator):
             assert list(pipeline) == [[1, 2, 3], [4, 5, 6]]
 
 
-def test_b14_the_aggregator_that_was_given_stays_as_it_was():
+def test_b14_the_given_aggregator_is_not_modified():
     aggregator = Threes()
     run(source(range(7)).aggregate(aggregator))
     assert aggregator.held == []
 
 
-def test_b14_an_aggregator_that_cannot_be_copied_is_refused_when_the_pipeline_is_built():
+def test_b14_an_aggregator_must_be_copyable():
     class Locked(Threes):
         def __init__(self):
             self.lock = threading.Lock()
@@ -434,14 +434,14 @@ def test_b14_an_aggregator_that_cannot_be_copied_is_refused_when_the_pipeline_is
         build(source().aggregate(Locked()))
 
 
-def test_b16_everything_that_is_listed_can_be_imported():
+def test_b16_all_listed_names_can_be_imported():
     names = {}
     exec("from spdl_rs.pipeline.defs import *", names)
     assert set(defs.__all__) <= set(names)
 
 
 class Anything:
-    """Has every attribute there is, as mocks and proxies have."""
+    """An object with every attribute, like mocks and proxies."""
 
     def __getattr__(self, name):
         return Anything()
@@ -464,7 +464,7 @@ def test_b03_an_op_may_have_every_attribute(op):
     assert repr(defs.Pipe(op)) == f"{type(op).__name__}(concurrency=1)"
 
 
-def test_b03_whole_numbers_are_those_of_numpy_too():
+def test_b03_numpy_integers_are_accepted():
     import numpy
 
     two = numpy.int64(2)

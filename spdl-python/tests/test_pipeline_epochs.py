@@ -1,4 +1,4 @@
-"""Group E of the features: epochs of continuous sources."""
+"""Feature group E: epochs of continuous sources."""
 
 import asyncio
 import random
@@ -9,7 +9,7 @@ from pipelines import build, identity, run, source
 from spdl_rs.source.utils import embed_shuffle
 
 
-def test_e01_each_loop_is_an_epoch_of_a_continuous_source():
+def test_e01_each_loop_runs_one_epoch_of_a_continuous_source():
     passes = []
 
     class Numbers:
@@ -24,7 +24,7 @@ def test_e01_each_loop_is_an_epoch_of_a_continuous_source():
 
 
 @pytest.mark.parametrize("items", [iter([1, 2]), []])
-def test_e01_a_source_that_ends_though_it_is_continuous_is_told_of_as_what_it_is(items):
+def test_e01_an_exhausted_continuous_source_causes_a_warning(items):
     pipeline = build(source(items, continuous=True))
     with pipeline.auto_stop():
         list(pipeline)
@@ -32,7 +32,7 @@ def test_e01_a_source_that_ends_though_it_is_continuous_is_told_of_as_what_it_is
             assert [list(pipeline), list(pipeline)] == [[], []]
 
 
-def test_e01_get_item_tells_the_end_of_an_epoch_by_eof_and_goes_on():
+def test_e01_get_item_raises_eof_error_after_each_epoch():
     pipeline = build(source("ab", continuous=True))
     with pipeline.auto_stop():
         for _ in range(2):
@@ -41,7 +41,7 @@ def test_e01_get_item_tells_the_end_of_an_epoch_by_eof_and_goes_on():
                 pipeline.get_item()
 
 
-def test_e01_an_iterator_whose_epoch_has_ended_stays_at_its_end():
+def test_e01_an_iterator_stays_exhausted_after_its_epoch():
     pipeline = build(source("ab", continuous=True))
     with pipeline.auto_stop():
         iterator = iter(pipeline)
@@ -93,7 +93,7 @@ def test_e02_epochs_never_mix(concurrency):
 
 
 class Cards:
-    """Gives its items in an order that the last `shuffle` decides."""
+    """A source whose order depends on the last call of `shuffle`."""
 
     def __init__(self, count=20):
         self.order = list(range(count))
@@ -117,7 +117,7 @@ def shuffled(count, seed):
 
 
 @pytest.mark.parametrize("epoch", [0, 5])
-def test_e04_each_epoch_comes_in_the_order_of_its_number(epoch):
+def test_e04_each_epoch_has_the_order_of_its_number(epoch):
     cards = Cards()
     builder = source(embed_shuffle(cards, epoch=epoch), continuous=True)
     pipeline = build(builder.pipe(identity, concurrency=3, output_order="input"))
@@ -128,7 +128,7 @@ def test_e04_each_epoch_comes_in_the_order_of_its_number(epoch):
     assert cards.seeds[:4] == [epoch, epoch + 1, epoch + 2, epoch + 3]
 
 
-def test_e04_a_source_may_shuffle_after_each_pass_instead():
+def test_e04_shuffle_last_shuffles_after_each_pass():
     builder = source(embed_shuffle(Cards(), shuffle_last=True), continuous=True)
     pipeline = build(builder.pipe(identity))
     with pipeline.auto_stop():
@@ -136,7 +136,7 @@ def test_e04_a_source_may_shuffle_after_each_pass_instead():
     assert found == [list(range(20)), shuffled(20, 0), shuffled(20, 1)]
 
 
-def test_e04_a_source_may_have_an_order_of_its_own_for_each_pass():
+def test_e04_a_source_may_change_its_order_per_pass():
     class Numbers:
         passes = 0
 

@@ -1,4 +1,4 @@
-"""Group F of the features: what happens to items that fail, and to pipelines."""
+"""Feature group F: failures of items and of pipelines."""
 
 import functools
 import logging
@@ -26,7 +26,7 @@ from spdl_rs.pipeline.defs import Aggregator, Pipe
 
 
 def failure_of(builder, **options):
-    """The only exception of the failure of a pipeline."""
+    """The only exception of a pipeline's failure."""
     with pytest.raises(PipelineFailure) as raised:
         run(builder, **options)
     (error,) = raised.value.exceptions
@@ -47,7 +47,7 @@ async def fail_after_one_async(item):
     raise ValueError("no more")
 
 
-def test_f01_an_item_that_fails_is_dropped_logged_and_counted(caplog):
+def test_f01_a_failed_item_is_dropped_logged_and_counted(caplog):
     pipeline = build(source(range(5)).pipe(refuse_odd))
     assert list(pipeline) == [0, 2, 4]
     statistics = pipeline.stats()
@@ -63,17 +63,17 @@ def test_f01_an_item_that_fails_is_dropped_logged_and_counted(caplog):
 
 
 @pytest.mark.parametrize("op", [refuse, refuse_async])
-def test_f01_every_kind_of_op_may_fail(op):
+def test_f01_every_type_of_op_may_fail(op):
     assert run(source(range(3)).pipe(op)) == []
 
 
 @pytest.mark.parametrize("op", [fail_after_one, fail_after_one_async])
-def test_f01_what_a_generator_yields_before_it_fails_goes_on(op):
+def test_f01_results_before_a_generator_fails_are_emitted(op):
     assert run(source(range(3)).pipe(op)) == [0, 1, 2]
 
 
 @pytest.mark.parametrize("error", [StopIteration, StopAsyncIteration])
-def test_f01_stop_iteration_is_a_failure_like_any_other(error):
+def test_f01_stop_iteration_fails_the_item(error):
     def stop(item):
         raise error("here")
 
@@ -96,7 +96,7 @@ def test_f01_an_aggregator_may_fail_on_an_item():
 
 
 @pytest.mark.parametrize("raised", [SystemExit, KeyboardInterrupt])
-def test_f01_what_is_no_exception_ends_the_pipeline_and_comes_out_as_it_is(raised):
+def test_f01_base_exceptions_end_the_pipeline_and_propagate(raised):
     def leave(item):
         raise raised(3)
 
@@ -106,14 +106,14 @@ def test_f01_what_is_no_exception_ends_the_pipeline_and_comes_out_as_it_is(raise
     assert_no_threads()
 
 
-def test_f02_any_number_may_fail_by_default_and_no_more_than_the_budget():
+def test_f02_failures_are_unlimited_by_default():
     assert run(source(range(300)).pipe(refuse)) == []
     assert run(source(range(9)).pipe(refuse_odd), max_failures=4) == [0, 2, 4, 6, 8]
     error = failure_of(source(range(9)).pipe(refuse_odd), max_failures=3)
     assert error.args == ("no 7",)
 
 
-def test_f02_the_budget_is_that_of_all_stages_together():
+def test_f02_all_stages_share_the_failure_budget():
     def refuse_even(item):
         return item if item % 2 else refuse(item)
 
@@ -123,7 +123,7 @@ def test_f02_the_budget_is_that_of_all_stages_together():
     failure_of(builder, max_failures=3)
 
 
-def test_f03_a_share_is_judged_from_the_100th_item_on():
+def test_f03_a_share_of_failures_applies_from_the_100th_item():
     def refuse_first(most, item):
         return refuse(item) if item < most else item
 
@@ -137,7 +137,7 @@ def test_f03_a_share_is_judged_from_the_100th_item_on():
 
 
 def test_f03_a_share_is_exact():
-    # As a float, 0.29 is a little less than that.
+    # As a float, 0.29 is slightly smaller than 29/100.
     def refuse_some(item):
         return refuse(item) if item >= 71 else item
 
@@ -146,30 +146,30 @@ def test_f03_a_share_is_exact():
 
 
 @pytest.mark.parametrize("wrong", [0.1, 1.0, "1", None, True])
-def test_f03_a_float_is_refused(wrong):
+def test_f03_a_float_budget_is_an_error(wrong):
     with pytest.raises(TypeError, match="max_failures"):
         build(source(), max_failures=wrong)
 
 
 @pytest.mark.parametrize("wrong", [Fraction(0), Fraction(-1, 2), Fraction(3, 2)])
-def test_f03_a_share_lies_between_0_and_1(wrong):
+def test_f03_a_share_must_be_between_0_and_1(wrong):
     with pytest.raises(ValueError, match="max_failures"):
         build(source(), max_failures=wrong)
 
 
-def test_f04_a_stage_may_have_a_budget_of_its_own():
+def test_f04_a_stage_may_have_a_failure_budget():
     assert run(source(range(4)).pipe(refuse_odd, max_failures=2), max_failures=0) == [0, 2]
     assert run(source(range(4)).pipe(refuse_odd, max_failures=-1), max_failures=0) == [0, 2]
     error = failure_of(source(range(4)).pipe(refuse_odd, max_failures=1))
     assert error.args == ("no 3",)
 
 
-def test_f04_a_budget_of_its_own_holds_on_paths_too():
+def test_f04_stage_budgets_apply_on_paths():
     paths = [[Pipe(refuse, max_failures=1)], []]
     failure_of(source(range(4)).path_variants(lambda n: n % 2, paths))
 
 
-def test_f05_what_was_finished_is_delivered_before_the_failure():
+def test_f05_finished_items_are_delivered_before_the_failure():
     pipeline = build(source([0, 2, 4, 1, 6]).pipe(refuse_odd).pipe(identity), max_failures=0)
     items = []
     with pytest.raises(PipelineFailure):
@@ -178,7 +178,7 @@ def test_f05_what_was_finished_is_delivered_before_the_failure():
     assert items == [0, 2, 4]
 
 
-def test_f05_stages_in_front_of_the_one_that_failed_end():
+def test_f05_stages_upstream_of_a_failure_end():
     counter = Counter()
 
     def numbers():
@@ -194,7 +194,7 @@ def test_f05_stages_in_front_of_the_one_that_failed_end():
     assert counter.calls < 50
 
 
-def test_f05_the_failure_does_not_wait_for_functions_in_front_of_it():
+def test_f05_the_failure_does_not_wait_for_upstream_functions():
     gate = threading.Event()
 
     def hang(item):
@@ -211,7 +211,7 @@ def test_f05_the_failure_does_not_wait_for_functions_in_front_of_it():
     assert_no_threads()
 
 
-def test_f06_a_source_that_fails_ends_the_pipeline_after_what_it_gave():
+def test_f06_a_failing_source_ends_the_pipeline_after_its_items():
     def broken():
         yield 1
         yield 2
@@ -239,7 +239,7 @@ def test_f06_a_source_may_fail_before_its_first_item(name):
     assert type(failure_of(source(type("Broken", (), {name: fail})()))) is LookupError
 
 
-def test_f07_the_failure_has_the_exceptions_with_type_traceback_stage_and_item():
+def test_f07_the_failure_has_traceback_stage_and_item():
     error = failure_of(source([7]).pipe(refuse, name="check"), max_failures=0)
     assert type(error) is ValueError and error.args == ("no 7",)
     assert [frame.name for frame in traceback.extract_tb(error.__traceback__)] == ["refuse"]
@@ -250,7 +250,7 @@ def test_f07_the_failure_has_the_exceptions_with_type_traceback_stage_and_item()
 
 
 @pytest.mark.parametrize("op", [refuse_async, fail_after_one, fail_after_one_async])
-def test_f07_every_kind_of_op_is_named(op):
+def test_f07_the_failure_names_the_stage_for_every_type_of_op(op):
     error = failure_of(source([7]).pipe(op, name="check"), max_failures=0)
     assert error.__notes__[0].endswith(":1:check") and error.__notes__[1] == "Item: 7"
 
@@ -281,7 +281,7 @@ def refuse_shortly(item):
     raise ValueError
 
 
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="ExceptionGroup came with Python 3.11")
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="requires ExceptionGroup of Python 3.11")
 def test_f07_the_failure_is_an_exception_group():
     failure = PipelineFailure([("a", ValueError(1)), ("b", LookupError(2))])
     assert isinstance(failure, ExceptionGroup)  # noqa: F821
@@ -293,7 +293,7 @@ def test_f07_the_failure_is_an_exception_group():
     assert [type(error) for error in again.exceptions] == [ValueError, LookupError]
 
 
-@pytest.mark.skipif(sys.version_info >= (3, 11), reason="from Python 3.11 on it is a group")
+@pytest.mark.skipif(sys.version_info >= (3, 11), reason="requires Python 3.10")
 def test_f07_the_failure_is_a_runtime_error_on_python_3_10():
     failure = PipelineFailure([("a", ValueError(1)), ("b", LookupError(2))])
     assert isinstance(failure, RuntimeError)
@@ -302,7 +302,7 @@ def test_f07_the_failure_is_a_runtime_error_on_python_3_10():
     assert len(pickle.loads(pickle.dumps(failure)).exceptions) == 2
 
 
-def test_f08_items_under_way_are_delivered_before_the_end():
+def test_f08_items_in_flight_are_delivered_before_the_end():
     def slow(item):
         time.sleep(0.01)
         return item
@@ -310,7 +310,7 @@ def test_f08_items_under_way_are_delivered_before_the_end():
     assert sorted(run(source(range(7)).pipe(slow, concurrency=4), num_threads=4)) == list(range(7))
 
 
-def test_f09_a_failing_stage_ends_what_is_in_front_of_it_and_not_what_is_behind():
+def test_f09_a_failing_stage_ends_upstream_but_not_downstream_stages():
     gate = threading.Event()
 
     def wait(item):
@@ -325,14 +325,14 @@ def test_f09_a_failing_stage_ends_what_is_in_front_of_it_and_not_what_is_behind(
         pipeline.get_item(timeout=20)
 
 
-def test_f11_a_pipeline_that_cannot_be_built_leaves_nothing_behind():
+def test_f11_a_failed_build_leaves_no_threads():
     for _ in range(5):
         with pytest.raises(TypeError):
             build(source().pipe(identity), max_failures="1")
     assert_no_threads()
 
 
-def test_the_end_of_an_epoch_that_fails_ends_the_pipeline():
+def test_a_failing_flush_fails_the_pipeline():
     class Broken(Aggregator):
         def accumulate(self, item):
             return None

@@ -1,4 +1,4 @@
-"""Hooks around stages and items, and what they measure."""
+"""Hooks around stages and items, and their statistics."""
 
 import asyncio
 import contextlib
@@ -39,7 +39,7 @@ from spdl_rs.pipeline.defs import Aggregate, Pipe
 
 
 class Recorder(TaskHook):
-    """Writes down what happens, and fails where it is told to."""
+    """A hook that records its calls, and fails at the given ones."""
 
     def __init__(self, events, name="hook", fail_at=()):
         self.events, self.name, self.fail_at = events, name, fail_at
@@ -71,7 +71,7 @@ def hooked(builder, events, **options):
 
 
 @pytest.mark.parametrize("op", [identity, identity_async])
-def test_s01_hooks_are_entered_before_and_left_after_each_item_and_the_stage(op):
+def test_s01_hooks_surround_each_item_and_the_stage(op):
     events = []
     assert hooked(source([1, 2]).pipe(op), events) == [1, 2]
     assert [event[1:] for event in events] == [
@@ -86,7 +86,7 @@ def test_s01_hooks_are_entered_before_and_left_after_each_item_and_the_stage(op)
 
 
 @pytest.mark.parametrize("op", [identity, identity_async, twice, twice_async])
-def test_s01_no_item_is_begun_before_the_stage_hooks_have_been_entered(op):
+def test_s01_stage_hooks_are_entered_before_the_first_item(op):
     events = []
 
     class Slow(Recorder):
@@ -101,7 +101,7 @@ def test_s01_no_item_is_begun_before_the_stage_hooks_have_been_entered(op):
 
 
 @pytest.mark.parametrize("op", [twice, twice_async])
-def test_s01_hooks_are_around_each_result_and_see_the_end_of_them(op):
+def test_s01_hooks_surround_each_result_and_the_end_of_iteration(op):
     events = []
     assert hooked(source([1]).pipe(op), events) == [1, 1]
     assert [event[1:] for event in events] == [
@@ -114,7 +114,7 @@ def test_s01_hooks_are_around_each_result_and_see_the_end_of_them(op):
 
 
 @pytest.mark.parametrize("op", [twice, twice_async])
-def test_s01_a_hook_that_swallows_the_end_of_results_does_not_hold_up_the_pipeline(op):
+def test_s01_a_hook_may_suppress_the_end_of_iteration(op):
     class Swallow(TaskHook):
         @asynccontextmanager
         async def task_hook(self, input_item=None):
@@ -158,7 +158,7 @@ def test_s01_both_halves_of_a_hook_run_in_one_task_of_the_event_loop(op):
     assert tasks[0][1] == "spdl_event_loop_thread"
 
 
-def test_s01_functions_run_on_their_threads_and_several_at_once():
+def test_s01_functions_with_hooks_run_concurrently_on_worker_threads():
     barrier = threading.Barrier(2, timeout=20)
     names = set()
 
@@ -174,7 +174,7 @@ def test_s01_functions_run_on_their_threads_and_several_at_once():
 
 @pytest.mark.parametrize("make", [ThreadPoolExecutor, ProcessPoolExecutor])
 @pytest.mark.parametrize("op", [identity, twice])
-def test_s01_hooks_are_around_what_runs_on_an_executor(make, op):
+def test_s01_hooks_surround_calls_on_an_executor(make, op):
     events = []
     options = {"max_workers": 1}
     if make is ProcessPoolExecutor:
@@ -185,7 +185,7 @@ def test_s01_hooks_are_around_what_runs_on_an_executor(make, op):
     assert [event[2] for event in events if event[1] == "after"] == items
 
 
-def test_s01_hooks_keep_the_order_of_the_input():
+def test_s01_hooks_keep_the_input_order():
     def slow_at_first(item):
         time.sleep(0.02 if item == 0 else 0)
         return item
@@ -194,13 +194,13 @@ def test_s01_hooks_keep_the_order_of_the_input():
     assert hooked(builder, []) == [0, 1, 2, 3]
 
 
-def test_s01_what_puts_items_together_has_hooks_around_each_that_it_takes_in():
+def test_s01_hooks_surround_each_item_of_an_aggregate():
     events = []
     assert hooked(source([1, 2, 3]).aggregate(2), events) == [[1, 2], [3]]
     assert [event[2] for event in events if event[1] == "after"] == [1, 2, 3]
 
 
-def test_s01_hooks_that_are_entered_are_left_when_the_pipeline_is_stopped():
+def test_s01_stop_exits_entered_hooks():
     events = []
     begun = threading.Event()
 
@@ -221,7 +221,7 @@ def test_s01_hooks_that_are_entered_are_left_when_the_pipeline_is_stopped():
 
 
 @pytest.mark.parametrize("op", [identity, identity_async, twice, twice_async])
-def test_s01_a_pipeline_that_is_dropped_leaves_its_hooks(op):
+def test_s01_dropping_a_pipeline_exits_its_hooks(op):
     events = []
     pipeline = build(
         source(range(1000)).pipe(op), task_hook_factory=lambda info: [Recorder(events)]
@@ -232,7 +232,7 @@ def test_s01_a_pipeline_that_is_dropped_leaves_its_hooks(op):
     assert events[-1][1] == "stage ends"
 
 
-def test_s02_the_factory_is_asked_once_for_each_stage():
+def test_s02_the_hook_factory_is_called_once_per_stage():
     infos = []
 
     def factory(info):
@@ -264,7 +264,7 @@ def test_s02_a_stage_may_have_no_hooks():
     assert [event[1] for event in events] == ["stage begins", "before", "after", "stage ends"]
 
 
-def test_f10_a_task_hook_that_fails_is_a_failure_of_the_item(caplog):
+def test_f10_a_failing_task_hook_fails_the_item(caplog):
     events = []
     assert hooked(source([1, 2]).pipe(identity), events, fail_at=["before"]) == []
     assert caplog.text.count("OSError: before") == 2
@@ -278,13 +278,13 @@ def test_f10_a_task_hook_that_fails_is_a_failure_of_the_item(caplog):
     assert [type(error) for error in raised.value.exceptions] == [OSError]
 
 
-def test_f10_what_a_stage_raises_passes_through_its_hooks():
+def test_f10_exceptions_of_a_stage_propagate_through_its_hooks():
     events = []
     assert hooked(source([1, 2]).pipe(refuse_odd), events) == [2]
     assert ("hook", "failed", 1, ValueError) in events
 
 
-def test_f10_a_function_that_raises_what_asyncio_cancels_with_ends_the_pipeline():
+def test_f10_cancelled_error_of_a_function_ends_the_pipeline():
     def cancelled(item):
         raise asyncio.CancelledError
 
@@ -296,7 +296,7 @@ def test_f10_a_function_that_raises_what_asyncio_cancels_with_ends_the_pipeline(
 
 @pytest.mark.parametrize("make", [lambda info: Recorder([]), TaskStatsHook])
 @pytest.mark.parametrize("error", [StopIteration, StopAsyncIteration])
-def test_f01_what_ends_iterations_is_a_failure_of_the_item_also_between_hooks(error, make, caplog):
+def test_f01_stop_iteration_with_hooks_fails_the_item(error, make, caplog):
     def end(item):
         if item == 1:
             raise error
@@ -306,7 +306,7 @@ def test_f01_what_ends_iterations_is_a_failure_of_the_item_also_between_hooks(er
     assert error.__name__ in caplog.text
 
 
-def test_f10_a_hook_that_keeps_a_failure_to_itself_drops_the_item_without_one():
+def test_f10_a_hook_that_suppresses_a_failure_drops_the_item():
     class Swallow(TaskHook):
         @asynccontextmanager
         async def task_hook(self, input_item=None):
@@ -322,7 +322,7 @@ def test_f10_a_hook_that_keeps_a_failure_to_itself_drops_the_item_without_one():
 @pytest.mark.parametrize("items", [[], [1, 2, 3]])
 @pytest.mark.parametrize("at", ["stage begins", "stage ends"])
 @pytest.mark.parametrize("op", [identity, identity_async, twice, twice_async])
-def test_f10_a_stage_hook_that_fails_is_a_failure_of_the_pipeline(op, at, items):
+def test_f10_a_failing_stage_hook_fails_the_pipeline(op, at, items):
     pipeline = build(
         source(items).pipe(op, name="op"),
         task_hook_factory=lambda info: [Recorder([], fail_at=[at])],
@@ -335,7 +335,7 @@ def test_f10_a_stage_hook_that_fails_is_a_failure_of_the_pipeline(op, at, items)
     assert_no_threads()
 
 
-def test_f10_a_stage_hook_that_fails_while_it_is_left_is_told_by_stop():
+def test_f10_stop_raises_the_failure_of_a_stage_hook():
     pipeline = build(
         source([1, 2, 3]).pipe(identity),
         task_hook_factory=lambda info: [Recorder([], fail_at=["stage ends"])],
@@ -349,7 +349,7 @@ def test_f10_a_stage_hook_that_fails_while_it_is_left_is_told_by_stop():
 @pytest.mark.parametrize("error", [SystemExit("x"), asyncio.CancelledError("x")])
 @pytest.mark.parametrize("at", ["enter", "exit"])
 @pytest.mark.parametrize("op", [identity, identity_async])
-def test_f10_a_stage_hook_that_raises_what_is_no_exception_fails_the_pipeline(op, at, error):
+def test_f10_a_base_exception_of_a_stage_hook_fails_the_pipeline(op, at, error):
     class Refuse(Recorder):
         @asynccontextmanager
         async def stage_hook(self):
@@ -370,7 +370,7 @@ def test_f10_a_stage_hook_that_raises_what_is_no_exception_fails_the_pipeline(op
 
 
 @pytest.mark.parametrize("at", ["enter", "exit"])
-def test_f10_a_hook_in_which_something_was_cancelled_drops_no_item_silently(at):
+def test_f10_cancelled_error_of_a_hook_ends_the_pipeline(at):
     class Cancelled(Recorder):
         @asynccontextmanager
         async def task_hook(self, input_item=None):
@@ -390,14 +390,14 @@ def test_f10_a_hook_in_which_something_was_cancelled_drops_no_item_silently(at):
 
 
 @pytest.mark.parametrize("fails", [True, False])
-def test_l03_a_timeout_holds_at_the_end_too_while_hooks_are_left(fails):
+def test_l03_timeouts_apply_while_hooks_exit(fails):
     may_leave = threading.Event()
 
     class Slow(Recorder):
         @asynccontextmanager
         async def stage_hook(self):
             yield
-            # At the latest then, so that who waits for it fails below.
+            # With a time limit, so that a waiting caller fails below.
             until = time.monotonic() + 20
             while not may_leave.is_set() and time.monotonic() < until:
                 await asyncio.sleep(0.001)
@@ -421,7 +421,7 @@ def test_l03_a_timeout_holds_at_the_end_too_while_hooks_are_left(fails):
     assert_no_threads()
 
 
-def test_l04_a_failure_is_kept_where_the_time_was_too_short_for_the_end():
+def test_l04_a_failure_is_kept_after_a_timeout():
     class TellsOnce:
         ended, monitor = True, None
         failures = [PipelineFailure([("0:1:op", ValueError("x"))])]
@@ -447,7 +447,7 @@ def _is_at_its_end(pipeline):
 
 @pytest.mark.parametrize("method", ["stage_hook", "task_hook"])
 @pytest.mark.parametrize("is_async", [True, False])
-def test_f10_a_hook_that_was_not_decorated_is_refused_before_anything_runs(method, is_async):
+def test_f10_an_undecorated_hook_is_an_error_at_build(method, is_async):
     async def awaiting(self, input_item=None):
         yield
 
@@ -490,13 +490,13 @@ def test_s03_a_stats_hook_measures_successes_and_counts_failures(op):
 
 
 @pytest.mark.parametrize("op", [twice, twice_async])
-def test_s03_a_stats_hook_counts_results_and_not_their_end(op):
+def test_s03_a_stats_hook_does_not_count_the_end_of_iteration(op):
     told = []
     run(source([1, 2]).pipe(op), task_hook_factory=lambda info: [Stats(info, told=told)])
     assert [(stats.num_tasks, stats.num_failures) for stats in told] == [(4, 0)]
 
 
-def test_s03_intervals_add_up_to_the_whole():
+def test_s03_interval_counts_add_up_to_the_total():
     told = []
     builder = source(range(20)).pipe(sleepy)
     run(builder, task_hook_factory=lambda info: [Stats(info, 0.05, told)])
@@ -506,7 +506,7 @@ def test_s03_intervals_add_up_to_the_whole():
     assert all(stats.num_tasks < 20 for stats in told)
 
 
-def test_s03_a_stats_hook_measures_beside_other_hooks():
+def test_s03_a_stats_hook_works_with_other_hooks():
     told, events = [], []
 
     def factory(info):
@@ -516,7 +516,7 @@ def test_s03_a_stats_hook_measures_beside_other_hooks():
     assert told[0].num_tasks == 3 and len(events) == 8
 
 
-def test_s03_percentiles_are_right_to_a_percent_in_constant_memory():
+def test_s03_percentiles_are_within_a_percent_in_constant_memory():
     durations = DurationHistogram()
     assert (durations.mean, durations.percentile(99)) == (0.0, 0.0)
     for at in range(10_000):
@@ -544,7 +544,7 @@ def test_s03_an_override_of_task_hook_is_called():
     assert seen == [1, 2]
 
 
-def test_s03_a_callback_that_fails_meanwhile_is_logged_only(caplog):
+def test_s03_a_failing_callback_is_logged_only(caplog):
     class Failing(TaskStatsHook):
         calls = 0
 
@@ -565,7 +565,7 @@ def test_s03_the_summary_is_logged_at_the_end(caplog):
     assert "2 tasks, 0 failed" in line
 
 
-def test_t05_native_statistics_are_logged_at_info_and_cost_no_event_loop(caplog):
+def test_t05_native_statistics_are_logged_at_info(caplog):
     caplog.set_level(logging.INFO, "spdl_rs.pipeline")
     run(source([1, 2, 3]).pipe(refuse_odd, name="op"))
     lines = [record for record in caplog.records if record.levelno == logging.INFO]
@@ -576,7 +576,7 @@ def test_t05_native_statistics_are_logged_at_info_and_cost_no_event_loop(caplog)
     assert sum(":2:sink_queue] 1 items" in text for text in texts) == 1
 
 
-def test_t05_an_interval_logs_meanwhile_and_the_whole_at_the_end(caplog):
+def test_t05_intervals_and_totals_are_logged(caplog):
     caplog.set_level(logging.INFO, "spdl_rs.pipeline")
     run(source(range(12)).pipe(sleepy, name="op"), report_stats_interval=0.05)
     counts = [
@@ -587,7 +587,7 @@ def test_t05_an_interval_logs_meanwhile_and_the_whole_at_the_end(caplog):
     assert len(counts) >= 3 and counts[-1] == 12 and sum(counts[:-1]) == 12
 
 
-def test_t05_nobody_is_told_where_nobody_listens():
+def test_t05_without_info_logging_no_reports_are_made():
     logger = logging.getLogger("spdl_rs.pipeline")
     assert not logger.isEnabledFor(logging.INFO)
     pipeline = build(source([1]).pipe(identity))
@@ -596,7 +596,7 @@ def test_t05_nobody_is_told_where_nobody_listens():
     pipeline.stop()
 
 
-def test_s06_configurations_of_merged_pipelines_have_numbers_of_their_own():
+def test_s06_merged_pipelines_have_distinct_stage_ids():
     from spdl_rs.pipeline.defs import Merge, PipelineConfig, SinkConfig, SourceConfig
 
     infos = []
@@ -611,7 +611,7 @@ def test_s06_configurations_of_merged_pipelines_have_numbers_of_their_own():
     assert infos == ["0.0.1:a[1]", "0.1.1:a[1]", "1:b[1]"]
 
 
-def test_s01_hooks_of_a_continuous_pipeline_live_over_all_epochs():
+def test_s01_stage_hooks_span_all_epochs():
     events = []
     builder = PipelineBuilder().add_source([1, 2], continuous=True).pipe(identity)
     pipeline = build(builder, task_hook_factory=lambda info: [Recorder(events)])

@@ -1,4 +1,4 @@
-"""Group L of the features: start, stop, waiting, garbage, the end of the process."""
+"""Feature group L: start, stop, timeouts, garbage collection, process exit."""
 
 import copy
 import functools
@@ -39,7 +39,7 @@ def numbers_without_end():
         number += 1
 
 
-def test_l01_a_pipeline_starts_once():
+def test_l01_a_pipeline_can_be_started_once():
     pipeline = build(source())
     pipeline.start()
     with pytest.raises(RuntimeError, match="already started"):
@@ -49,17 +49,17 @@ def test_l01_a_pipeline_starts_once():
         pipeline.start()
 
 
-def test_l01_arguments_without_meaning_are_warned_about():
+def test_l01_ignored_arguments_cause_a_warning():
     pipeline = build(source())
     with pytest.warns(UserWarning, match="daemon"):
         pipeline.start(daemon=True)
     pipeline.stop()
 
 
-def test_l02_stop_ends_every_thread_and_may_be_called_at_any_time():
+def test_l02_stop_ends_every_thread_and_may_be_repeated():
     pipeline = build(source(numbers_without_end()).pipe(identity, concurrency=2))
     pipeline.stop()
-    # The first to be done is the first to come.
+    # Items arrive in completion order.
     assert pipeline.get_item(timeout=20) in (0, 1)
     assert len(threads()) == 3
     pipeline.stop()
@@ -69,7 +69,7 @@ def test_l02_stop_ends_every_thread_and_may_be_called_at_any_time():
         pipeline.get_item()
 
 
-def test_l02_stop_waits_for_functions_under_way_as_long_as_it_may():
+def test_l02_stop_waits_for_running_functions_until_the_timeout():
     entered, gate = threading.Event(), threading.Event()
 
     def slow(item):
@@ -87,7 +87,7 @@ def test_l02_stop_waits_for_functions_under_way_as_long_as_it_may():
     assert_no_threads()
 
 
-def test_l02_stop_tells_of_a_failure_that_nobody_has_been_told_of():
+def test_l02_stop_raises_an_unreported_failure():
     pipeline = build(source([1]).pipe(refuse), max_failures=0)
     pipeline.start()
     wait_until(lambda: pipeline.stats()["stages"][1]["failures"])
@@ -96,7 +96,7 @@ def test_l02_stop_tells_of_a_failure_that_nobody_has_been_told_of():
     pipeline.stop()
 
 
-def test_l02_stop_is_no_end_of_data():
+def test_l02_stop_does_not_flush_aggregators():
     ended = []
 
     class Listen(Aggregator):
@@ -119,7 +119,7 @@ def test_l02_stop_is_no_end_of_data():
     assert ended == []
 
 
-def test_l03_auto_stop_stops_whatever_happens():
+def test_l03_auto_stop_stops_after_an_exception():
     pipeline = build(source(numbers_without_end()).pipe(identity))
     with pytest.raises(LookupError), pipeline.auto_stop():
         raise LookupError
@@ -135,7 +135,7 @@ def test_l04_get_item_starts_the_pipeline_and_ends_with_eof():
     assert_no_threads()
 
 
-def test_l04_get_item_waits_no_longer_than_it_may_and_can_be_asked_again():
+def test_l04_get_item_can_be_repeated_after_a_timeout():
     gate = threading.Event()
     pipeline = build(source([1]).pipe(lambda item: gate.wait(20) and item))
     with pipeline.auto_stop():
@@ -147,7 +147,7 @@ def test_l04_get_item_waits_no_longer_than_it_may_and_can_be_asked_again():
         assert pipeline.get_item(timeout=20) == 1
 
 
-def test_l04_a_negative_timeout_is_refused():
+def test_l04_a_negative_timeout_is_an_error():
     pipeline = build(source([1]))
     with pipeline.auto_stop():
         for wait in (pipeline.get_item, pipeline.get_iterator):
@@ -156,13 +156,13 @@ def test_l04_a_negative_timeout_is_refused():
         assert pipeline.get_item(timeout=20) == 1
 
 
-def test_l04_a_failure_comes_after_what_was_finished_before_and_every_time():
+def test_l04_a_failure_is_raised_after_finished_items_and_repeatedly():
     pipeline = build(source([2, 4, 1]).pipe(lambda n: refuse(n) if n == 1 else n), max_failures=0)
     assert [pipeline.get_item(), pipeline.get_item()] == [2, 4]
     for _ in range(2):
         with pytest.raises(PipelineFailure):
             pipeline.get_item()
-    # Nobody is told twice by stopping.
+    # `stop` does not report the failure again.
     pipeline.stop()
 
 
@@ -189,7 +189,7 @@ def test_l05_get_item_nowait_does_not_wait():
         pipeline.get_item_nowait()
 
 
-def test_l06_a_loop_that_was_left_is_gone_on_with():
+def test_l06_a_loop_continues_after_a_break():
     pipeline = build(source(range(6)))
     for item in pipeline:
         if item == 2:
@@ -199,9 +199,9 @@ def test_l06_a_loop_that_was_left_is_gone_on_with():
         assert list(pipeline) == []
 
 
-def test_l06_a_loop_warns_that_there_is_nothing_only_where_somebody_knew_of_the_end(recwarn):
+def test_l06_only_loops_over_an_ended_pipeline_warn(recwarn):
     pipeline = build(source(range(3)))
-    # Left behind the last item, of which nobody knew that it was.
+    # Left after the last item, without a request for the end.
     assert [item for _, item in zip(range(3), pipeline, strict=False)] == [0, 1, 2]
     assert list(pipeline) == []
     pipeline = build(source(range(2), continuous=True))
@@ -214,7 +214,7 @@ def test_l06_a_loop_warns_that_there_is_nothing_only_where_somebody_knew_of_the_
     assert [str(warning.message) for warning in recwarn] == []
 
 
-def test_l06_the_warning_is_that_of_the_loop(recwarn):
+def test_l06_the_warning_refers_to_the_loop(recwarn):
     pipeline = build(source(range(3)))
     list(pipeline)
     for _ in pipeline:
@@ -232,7 +232,7 @@ def test_l06_an_iterator_has_a_timeout_for_each_item():
     pipeline.stop()
 
 
-def test_l07_a_pipeline_that_nobody_holds_ends():
+def test_l07_a_dropped_pipeline_ends():
     def started(builder):
         pipeline = build(builder)
         pipeline.get_item(timeout=20)
@@ -251,7 +251,7 @@ def test_l07_a_pipeline_that_nobody_holds_ends():
     assert_no_threads()
 
 
-def test_l07_an_iterator_keeps_its_pipeline():
+def test_l07_an_iterator_keeps_its_pipeline_alive():
     iterator = iter(build(source(range(50)).pipe(identity)))
     gc.collect()
     assert list(iterator) == list(range(50))
@@ -284,12 +284,12 @@ def test_l07_items_and_functions_are_freed_with_the_pipeline():
 
 
 def is_freed(held):
-    # What a thread drops without the GIL is freed when the next one takes it.
+    # Objects dropped without the GIL are freed when a thread next takes the GIL.
     gc.collect()
     return held() is None
 
 
-def test_l07_a_pipeline_in_a_cycle_with_its_own_function_is_freed_after_its_end():
+def test_l07_a_pipeline_in_a_reference_cycle_is_freed():
     class Loader:
         def __init__(self, items):
             self.pipeline = build(source(items).pipe(self.load))
@@ -327,7 +327,7 @@ def spin(item):
 """
 
 
-# Functions that stay until it is told that they are waited for, which is at once.
+# Functions that block until the process logs that it waits for them, without a delay.
 STAY = """
 import logging
 from spdl_rs.pipeline._processes import exit as _ending
@@ -355,7 +355,7 @@ def script(text):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        # Programs in the background are started with SIGINT ignored, and pass that on.
+        # Background processes start with SIGINT ignored, which children inherit.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
 
@@ -374,7 +374,7 @@ def script(text):
         "import atexit; p = build(spin); atexit.register(lambda: p.get_item())",
     ],
 )
-def test_l07_a_process_may_end_at_any_moment(ending):
+def test_l07_a_process_exits_cleanly_at_any_moment(ending):
     with script(ending) as process:
         assert process.communicate(timeout=60) == ("", "")
         assert process.returncode == 0
@@ -390,7 +390,7 @@ def test_l07_a_process_may_end_at_any_moment(ending):
         ("time.sleep(60)", True),
     ],
 )
-def test_l07_a_process_whose_functions_do_not_end_ends_all_the_same(waiting, pressed):
+def test_l07_a_process_exits_despite_endless_functions(waiting, pressed):
     text = f"""
 from spdl_rs.pipeline._processes import exit as _ending
 _ending._WARN_AFTER_S, _ending.TIMEOUT_S = 0.1, {600 if pressed else 0.3}
@@ -406,7 +406,7 @@ time.sleep(0.1)
         if pressed:
             process.send_signal(signal.SIGINT)
         output, errors = process.communicate(timeout=60)
-    # Not by a signal: threads that Python unwinds would end it so.
+    # Exit without a signal: unwinding threads during finalization would abort.
     assert (output, process.returncode) == ("", 0), errors
     assert "stage work, work at" in told
     may_crash = "60" in waiting and sys.version_info < (3, 14)
@@ -414,7 +414,7 @@ time.sleep(0.1)
 
 
 # promise: R8
-def test_l07_a_fork_ends_as_its_parent_does():
+def test_l07_a_forked_child_exits_cleanly():
     text = """
 import os
 from spdl_rs.pipeline._processes import exit as _ending
@@ -439,11 +439,11 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
         assert (output, process.returncode) == ("7\n", 0), errors
 
 
-def test_l07_no_thread_is_on_its_way_into_python_when_that_ends():
+def test_l07_no_thread_requests_the_gil_during_finalization():
     text = """
 import atexit
 from spdl_rs.pipeline._processes import exit as _ending
-# As for a pipeline that nobody has ended before.
+# As if `stop` had not been registered.
 atexit.unregister(_ending._stop_all)
 def compute(item):
     for _ in range(1_000_000):
@@ -458,7 +458,7 @@ time.sleep(0.1)
         assert (output, errors, process.returncode) == ("", "", 0)
 
 
-def test_l07_the_process_says_which_functions_it_waits_for():
+def test_l07_the_exit_message_names_running_functions():
     text = """
 def load(item):
     stay()
@@ -481,7 +481,7 @@ wait_for(4)
     assert line.count("stage Dataset, __getitem__ at <string>:") == 2
 
 
-def test_l07_the_process_names_all_stages_that_share_a_function():
+def test_l07_the_exit_message_names_all_stages_of_a_function():
     text = """
 def load(item):
     stay()
@@ -497,8 +497,8 @@ wait_for(1)
     assert "stage first or second, load at <string>:" in errors
 
 
-class Waited:
-    """A run that ends when it is waited for, and notes what it is asked."""
+class RecordingRun:
+    """A run that ends when it is stopped with a timeout, and records the calls."""
 
     def __init__(self, asked):
         self.asked = asked
@@ -508,23 +508,23 @@ class Waited:
         return seconds > 0
 
 
-def test_l07_at_the_end_of_the_process_pipelines_end_side_by_side(monkeypatch):
+def test_l07_pipelines_are_stopped_concurrently_at_exit(monkeypatch):
     asked = []
-    runs = [Waited(asked) for _ in range(5)]
+    runs = [RecordingRun(asked) for _ in range(5)]
     monkeypatch.setattr(_ending, "_runs", weakref.WeakSet(runs))
     monkeypatch.setattr(_ending, "_threads", weakref.WeakKeyDictionary())
     monkeypatch.setattr(_ending, "_exiting", threading.Event())
     monkeypatch.setattr(_ending, "_WARN_AFTER_S", 60.0)
     monkeypatch.setattr(_ending, "_spdl_rs", unittest.mock.Mock())
     _ending._stop_all()
-    # All are told before any is waited for, and all are waited for until the same moment.
+    # All are stopped before the first wait, and all waits share one deadline.
     assert asked[:5] == [0] * 5 and len(asked) == 10
     assert 60 >= asked[5] and asked[5:] == sorted(asked[5:], reverse=True)
     assert asked[-1] > 0
 
 
 @pytest.mark.parametrize("kind", ["ThreadPoolExecutor", "ProcessPoolExecutor"])
-def test_l07_a_process_ends_in_silence_with_an_executor_of_ones_own(kind, tmp_path):
+def test_l07_a_process_with_a_custom_executor_exits_silently(kind, tmp_path):
     path = tmp_path / "program.py"
     path.write_text(f"""
 import concurrent.futures, time
@@ -548,7 +548,7 @@ if __name__ == "__main__":
         assert (done.stdout, done.stderr, done.returncode) == ("", "", 0)
 
 
-def test_what_an_async_iterator_raises_as_it_is_closed_is_told(monkeypatch, caplog):
+def test_an_exception_in_aclose_is_reported(monkeypatch, caplog):
     told = []
 
     async def letters(item):
@@ -562,11 +562,11 @@ def test_what_an_async_iterator_raises_as_it_is_closed_is_told(monkeypatch, capl
     pipeline = build(source(["a"]).pipe(letters))
     assert pipeline.get_item(timeout=20) == "a"
     pipeline.stop()
-    # The stage closes it, or, where that comes too late, asyncio.
+    # The stage closes the iterator; or asyncio does, if the stage is too late.
     wait_until(lambda: told == ["not closed"] or "LookupError: not closed" in caplog.text)
 
 
-def test_a_pipeline_is_not_pickled_and_says_what_to_pickle_instead():
+def test_pickling_a_pipeline_is_an_error_with_advice():
     builder = source(range(3)).pipe(identity).add_sink()
     pipeline = builder.build(num_threads=1)
     for ask in (pickle.dumps, copy.copy, copy.deepcopy):
@@ -576,7 +576,7 @@ def test_a_pipeline_is_not_pickled_and_says_what_to_pickle_instead():
     assert list(build_pipeline(config, num_threads=1)) == [0, 1, 2]
 
 
-def test_a_pipeline_can_be_shown_and_asked_while_another_thread_waits_for_an_item():
+def test_repr_does_not_wait_for_an_item():
     gate = threading.Event()
     pipeline = build(source([1]).pipe(lambda item: gate.wait(20)))
     taker = threading.Thread(target=list, args=(pipeline,))
@@ -588,11 +588,11 @@ def test_a_pipeline_can_be_shown_and_asked_while_another_thread_waits_for_an_ite
         asked += 1
     gate.set()
     taker.join()
-    # A wait holds the engine for 20 ms at a time: who waits for that asks 300 times at most.
+    # Each wait holds the engine's lock for 20 ms; waiting for the lock would allow 300 calls.
     assert asked == 1000
 
 
-def test_diagnosis_names_stages_as_the_user_has_named_them():
+def test_the_diagnosis_uses_stage_names_of_the_user():
     pipeline = build(source(range(4)).pipe(refuse, name="bad"))
     assert list(pipeline) == []
     said = 'Nothing was delivered: 4 of 4 items failed in stage "bad".'
@@ -614,14 +614,14 @@ def test_diagnosis_names_stages_as_the_user_has_named_them():
         (["source", "fetch"], '"fetch"'),
     ],
 )
-def test_stages_that_share_a_name_are_told_with_their_places(names, said):
+def test_the_diagnosis_distinguishes_stages_of_equal_name(names, said):
     told = _spdl_rs.Monitor().statistics()
     told["stages"] = [{"name": name} for name in names]
     told["diagnosis"] = f'The stage "{names[-1]}" limits.'
     assert in_plain_words(told)["diagnosis"] == f"The stage {said} limits."
 
 
-def test_l08_the_output_queue_of_threads_changes_nothing_and_statistics_stay():
+def test_l08_use_thread_output_queue_has_no_effect():
     pipeline = build(source(range(100)).pipe(identity), use_thread_output_queue=True)
     assert list(pipeline) == list(range(100))
     statistics = pipeline.stats()
@@ -630,14 +630,14 @@ def test_l08_the_output_queue_of_threads_changes_nothing_and_statistics_stay():
     assert 0 <= statistics["data_readiness"] <= 1
 
 
-def test_l09_who_does_not_consume_holds_everything_up():
+def test_l09_a_slow_consumer_causes_backpressure():
     made = []
 
     def numbers():
         for number in range(1000):
             made.append(number)
             yield number
-            # Longer than the moment within which a source is read ahead.
+            # Longer than the time for which the source is read ahead.
             time.sleep(0.001)
 
     pipeline = build(source(numbers()).pipe(identity), buffer_size=2)
@@ -648,9 +648,9 @@ def test_l09_who_does_not_consume_holds_everything_up():
         assert len(made) < 20
 
 
-def test_l10_ctrl_c_is_heard_within_100_ms_though_a_function_sleeps():
+def test_l10_ctrl_c_is_handled_within_100_ms():
     heard = []
-    # More than once, since other programs may keep this machine busy.
+    # Up to five attempts, because other programs may load the machine.
     for _ in range(5):
         text = """
 p = build(lambda item: time.sleep(1.5))
@@ -676,7 +676,7 @@ except KeyboardInterrupt:
     assert min(heard) < 0.1, heard
 
 
-def test_l10_after_ctrl_c_the_pipeline_winds_down():
+def test_l10_ctrl_c_stops_the_pipeline():
     def handler(*_):
         raise KeyboardInterrupt
 
@@ -695,7 +695,7 @@ def test_l10_after_ctrl_c_the_pipeline_winds_down():
 
 
 # promise: R8
-def test_a_fork_gets_an_error_and_can_build_a_pipeline_of_its_own():
+def test_a_forked_child_gets_an_error_and_can_build_a_pipeline():
     text = """
 import os, warnings
 warnings.simplefilter("ignore")
@@ -740,7 +740,7 @@ def test_threads_may_share_a_pipeline():
     assert sorted(sum(taken, [])) == list(range(300))
 
 
-def test_no_cycle_of_start_and_stop_leaves_a_thread_or_a_file():
+def test_start_and_stop_leak_no_threads_or_files():
     async def double(item):
         return item * 2
 

@@ -1,4 +1,4 @@
-"""Functions that merge sources."""
+"""Merge functions of the user."""
 
 import asyncio
 import threading
@@ -26,7 +26,7 @@ def merged(op, *configs, pipes=(), **options):
 
 
 async def in_turn(info, input_queues, output_queue):
-    """One of each in turn, until all have ended."""
+    """Forwards one item of each input in turn, until all inputs have ended."""
     left = list(input_queues)
     while left:
         for queue in list(left):
@@ -37,14 +37,14 @@ async def in_turn(info, input_queues, output_queue):
                 await output_queue.put(item)
 
 
-def test_m02_a_function_decides_the_order():
+def test_m02_a_merge_function_defines_the_order():
     pipeline = merged(in_turn, config("ace"), config("bd"), config("x", Pipe(str.upper)))
     assert list(pipeline) == ["a", "b", "X", "c", "d", "e"]
     pipeline.stop()
     assert_no_threads()
 
 
-def test_m02_a_function_runs_on_the_event_loop_and_is_told_which_stage_it_is():
+def test_m02_a_merge_function_runs_on_the_event_loop_with_stage_info():
     seen = []
 
     async def op(info, input_queues, output_queue):
@@ -55,13 +55,13 @@ def test_m02_a_function_runs_on_the_event_loop_and_is_told_which_stage_it_is():
     assert seen == [("0:merge", "spdl_event_loop_thread")]
 
 
-def test_m02_stages_follow_a_merge_and_merges_nest():
+def test_m02_merges_nest_and_stages_may_follow():
     inner = PipelineConfig(Merge([config([1, 3]), config([2])], in_turn), (), SinkConfig(1))
     pipeline = merged(in_turn, inner, config([10]), pipes=[Aggregate(3)])
     assert list(pipeline) == [[1, 10, 2], [3]]
 
 
-def test_m02_a_function_that_returns_early_ends_the_other_pipelines():
+def test_m02_an_early_return_stops_the_other_pipelines():
     closed = []
 
     def endless(name):
@@ -81,7 +81,7 @@ def test_m02_a_function_that_returns_early_ends_the_other_pipelines():
     assert_no_threads()
 
 
-def test_m02_a_function_that_returns_early_ends_its_pipelines_while_others_go_on():
+def test_m02_an_early_return_of_a_nested_merge_stops_its_inputs():
     closed = threading.Event()
 
     def endless():
@@ -103,7 +103,7 @@ def test_m02_a_function_that_returns_early_ends_its_pipelines_while_others_go_on
     assert_no_threads()
 
 
-def test_m02_a_function_that_fails_ends_the_pipeline_behind_what_it_gave(caplog):
+def test_m02_a_failing_merge_function_fails_the_pipeline(caplog):
     async def broken(info, input_queues, output_queue):
         await output_queue.put(await input_queues[0].get())
         raise LookupError("no more")
@@ -118,7 +118,7 @@ def test_m02_a_function_that_fails_ends_the_pipeline_behind_what_it_gave(caplog)
     assert_no_threads()
 
 
-def test_m02_a_pipeline_that_fails_ends_for_the_function_and_then_the_whole():
+def test_m02_a_failing_input_fails_the_pipeline_after_the_others():
     def broken():
         yield 1
         raise LookupError("no more")
@@ -131,7 +131,7 @@ def test_m02_a_pipeline_that_fails_ends_for_the_function_and_then_the_whole():
     assert [type(error) for error in raised.value.exceptions] == [LookupError]
 
 
-def test_m02_failures_of_all_pipelines_count_for_one_budget():
+def test_m02_failures_of_all_inputs_share_one_budget():
     def pipeline(most):
         parts = [config([1, 2], Pipe(refuse)), config([3, 4], Pipe(refuse))]
         return merged(in_turn, *parts, max_failures=most)
@@ -141,7 +141,7 @@ def test_m02_failures_of_all_pipelines_count_for_one_budget():
         list(pipeline(3))
 
 
-def test_m02_what_is_behind_a_merge_holds_up_what_is_before_it():
+def test_m02_a_merge_applies_backpressure():
     made = []
 
     def count():
@@ -160,7 +160,7 @@ def test_m02_what_is_behind_a_merge_holds_up_what_is_before_it():
     assert_no_threads()
 
 
-def test_m02_a_pipeline_that_is_stopped_or_dropped_ends_the_function():
+def test_m02_stopping_or_dropping_cancels_the_merge_function():
     for stop in (True, False):
         ended = threading.Event()
 
@@ -180,7 +180,7 @@ def test_m02_a_pipeline_that_is_stopped_or_dropped_ends_the_function():
         assert_no_threads()
 
 
-def test_m02_a_pipeline_that_gives_nothing_and_never_ends_is_ended_with_the_whole():
+def test_m02_stop_ends_an_endless_input_without_items():
     def endless():
         while True:
             yield 1
@@ -194,12 +194,12 @@ def test_m02_a_pipeline_that_gives_nothing_and_never_ends_is_ended_with_the_whol
     assert_no_threads()
 
 
-def test_m02_what_is_no_function_is_refused():
+def test_m02_a_merge_op_must_be_callable():
     with pytest.raises(TypeError, match="merge op"):
         Merge([config([1])], op=3)
 
 
-def test_m03_a_function_sees_the_ends_of_epochs_and_makes_them():
+def test_m03_a_merge_function_receives_and_sends_epoch_ends():
     async def by_epoch(info, input_queues, output_queue):
         while True:
             for queue in input_queues:
@@ -217,7 +217,7 @@ def test_m03_a_function_sees_the_ends_of_epochs_and_makes_them():
 
 
 @pytest.mark.parametrize("error", [SystemExit("x"), asyncio.CancelledError("x")])
-def test_m02_a_function_that_raises_what_is_no_exception_ends_the_pipeline(error):
+def test_m02_a_base_exception_of_a_merge_function_fails_the_pipeline(error):
     async def op(info, input_queues, output_queue):
         await output_queue.put(await input_queues[0].get())
         raise error

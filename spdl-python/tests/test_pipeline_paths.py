@@ -1,4 +1,4 @@
-"""Groups B and M of the features: paths, of which each item takes one."""
+"""Feature groups B and M: paths, of which each item takes one."""
 
 import threading
 
@@ -20,7 +20,7 @@ def parities(numbers):
     return [number % 2 for number in numbers]
 
 
-def test_b07_the_builder_makes_the_stage_that_the_factory_makes():
+def test_b07_path_variants_of_builder_and_factory_are_equal():
     builder = source(range(4))
     assert builder.path_variants(parity, [[Pipe(negate)], []]) is builder
     (stage,) = builder.add_sink().get_config().pipes
@@ -29,7 +29,7 @@ def test_b07_the_builder_makes_the_stage_that_the_factory_makes():
     assert stage.paths == ((Pipe(negate),), ())
 
 
-def test_b07_name_and_batched_may_be_given_by_place_and_by_name():
+def test_b07_name_and_batched_may_be_positional_or_keyword():
     by_place = source().path_variants(parities, [[], []], "split", True)
     by_name = source().path_variants(parities, [[], []], name="split", batched=True)
     for builder in (by_place, by_name):
@@ -45,7 +45,7 @@ def started(pipeline):
         return pipeline
 
 
-def test_b07_items_take_one_path_each_or_lists_are_parted():
+def test_b07_items_or_list_elements_take_one_path_each():
     assert sorted(run(source(range(4)).path_variants(parity, [[Pipe(negate)], []]))) == [
         -2,
         0,
@@ -60,7 +60,7 @@ def tenfold(numbers):
     return [number * 10 for number in numbers]
 
 
-def test_b07_what_is_no_path_or_no_function_is_refused_at_once():
+def test_b07_invalid_paths_and_routers_are_errors():
     for wrong in ([], [[3]], [[Pipe(identity), "stage"]]):
         with pytest.raises(ValueError):
             PipelineBuilder().path_variants(parity, wrong)
@@ -68,7 +68,7 @@ def test_b07_what_is_no_path_or_no_function_is_refused_at_once():
         PipelineBuilder().path_variants("parity", [[]])
 
 
-def test_m06_a_path_that_is_held_up_lets_others_go_on_by_a_bounded_number():
+def test_m06_a_blocked_path_limits_the_progress_of_others():
     made, gate = [], threading.Event()
 
     def numbers():
@@ -85,7 +85,7 @@ def test_m06_a_path_that_is_held_up_lets_others_go_on_by_a_bounded_number():
     found = []
     with pipeline.auto_stop():
         try:
-            # Those that go the other way come, though an even one was there first.
+            # Items of the other path arrive, although an even item was first.
             found.append(pipeline.get_item(timeout=20))
             while True:
                 try:
@@ -100,17 +100,17 @@ def test_m06_a_path_that_is_held_up_lets_others_go_on_by_a_bounded_number():
     assert sorted(found) == list(range(1000))
 
 
-def test_m06_a_path_without_any_more_items_ends_no_other():
+def test_m06_an_exhausted_path_does_not_end_others():
     def once(number):
         return 0 if number == 0 else 1
 
     paths = [[Pipe(negate), Aggregate(5)], [Pipe(identity)]]
     found = run(source(range(200)).path_variants(once, paths))
-    # What the first path holds comes at the end.
+    # The first path emits its incomplete list at the end.
     assert [item for item in found if isinstance(item, list)] == [[0]]
     assert sorted(item for item in found if isinstance(item, int)) == list(range(1, 200))
 
 
-def test_m06_a_path_that_drops_all_its_items_ends_no_other():
+def test_m06_a_path_that_drops_all_items_does_not_end_others():
     paths = [[Pipe(lambda number: None)], [Pipe(identity)]]
     assert sorted(run(source(range(200)).path_variants(parity, paths))) == list(range(1, 200, 2))

@@ -1,4 +1,4 @@
-"""Queues of the user's between stages: those that are told, and those that are used."""
+"""Queue classes of the user: those that receive statistics, and those that replace the queue."""
 
 import asyncio
 import functools
@@ -36,7 +36,7 @@ from spdl_rs.pipeline.defs import Aggregator
 
 
 class RecordingQueue(StatsQueue):
-    """Writes down what it is told."""
+    """Records the statistics that it receives."""
 
     told = []
 
@@ -44,23 +44,23 @@ class RecordingQueue(StatsQueue):
         RecordingQueue.told.append((self.info.stage_name, stats))
 
 
-class Used(StatsQueue):
-    """Writes down what goes through it."""
+class ReplacingQueue(StatsQueue):
+    """Records the items that pass through it; replaces the engine's queue."""
 
     seen = []
     told = []
 
     async def put(self, item):
-        Used.seen.append((self.info.stage_name, item))
+        ReplacingQueue.seen.append((self.info.stage_name, item))
         await super().put(item)
 
     async def interval_stats_callback(self, stats):
-        Used.told.append((self.info.stage_name, stats))
+        ReplacingQueue.told.append((self.info.stage_name, stats))
 
 
 @pytest.fixture(autouse=True)
-def forget():
-    for kept in (RecordingQueue.told, Used.seen, Used.told):
+def clear_records():
+    for kept in (RecordingQueue.told, ReplacingQueue.seen, ReplacingQueue.told):
         kept.clear()
 
 
@@ -69,7 +69,7 @@ def sleepy(item):
     return item
 
 
-def test_s04_a_queue_is_made_for_each_stage_and_lives_with_the_pipeline():
+def test_s04_a_queue_per_stage_lives_as_long_as_the_pipeline():
     events = []
 
     class Living(AsyncQueue):
@@ -90,7 +90,7 @@ def test_s04_a_queue_is_made_for_each_stage_and_lives_with_the_pipeline():
 
 
 @pytest.mark.parametrize("at", ["enter", "leave"])
-def test_s04_a_queue_whose_life_fails_ends_the_pipeline(at):
+def test_s04_a_failing_queue_stage_hook_fails_the_pipeline(at):
     class Failing(AsyncQueue):
         @asynccontextmanager
         async def stage_hook(self):
@@ -104,7 +104,7 @@ def test_s04_a_queue_whose_life_fails_ends_the_pipeline(at):
     assert {type(error) for error in raised.value.exceptions} == {OSError}
 
 
-def test_s05_a_queue_is_told_native_numbers_at_the_end():
+def test_s05_a_queue_gets_native_statistics_at_the_end():
     run(source(range(6)).pipe(refuse_odd, name="op"), queue_class=RecordingQueue)
     told = {name: stats for name, stats in RecordingQueue.told}
     assert {name: stats.num_items for name, stats in told.items()} == {
@@ -118,13 +118,13 @@ def test_s05_a_queue_is_told_native_numbers_at_the_end():
 
 
 @pytest.mark.parametrize("op", [identity_async, twice, twice_async])
-def test_s05_a_queue_counts_what_comes_out_of_its_stage(op):
+def test_s05_a_queue_counts_the_output_of_its_stage(op):
     run(source([1, 2]).pipe(op, name="op").pipe(identity), queue_class=RecordingQueue)
     expected = 2 if op is identity_async else 4
     assert dict(RecordingQueue.told)["op"].num_items == expected
 
 
-def test_s05_a_queue_does_not_count_what_its_stage_drops():
+def test_s05_a_queue_does_not_count_dropped_items():
     async def even(item):
         return None if item % 2 else item
 
@@ -132,7 +132,7 @@ def test_s05_a_queue_does_not_count_what_its_stage_drops():
     assert dict(RecordingQueue.told)["op"].num_items == 3
 
 
-def test_s05_a_queue_without_an_interval_is_told_once_whatever_is_logged(caplog):
+def test_s05_a_queue_without_interval_reports_once(caplog):
     caplog.set_level(logging.INFO, "spdl_rs.pipeline")
     run(source(range(15)).pipe(sleepy), queue_class=RecordingQueue, report_stats_interval=0.05)
     told = [stats.num_items for name, stats in RecordingQueue.told if name == "sink"]
@@ -140,35 +140,35 @@ def test_s05_a_queue_without_an_interval_is_told_once_whatever_is_logged(caplog)
     assert sum("tasks" in message for message in caplog.messages) >= 3
 
 
-def test_s05_stages_are_logged_at_the_end_only_whatever_queues_are_told(caplog):
+def test_s05_queue_intervals_do_not_affect_stage_logs(caplog):
     caplog.set_level(logging.INFO, "spdl_rs.pipeline")
     run(source(range(15)).pipe(sleepy), queue_class=functools.partial(RecordingQueue, interval=0.05))
     assert sum("15 tasks" in message for message in caplog.messages) == 1
     assert sum("tasks" in message for message in caplog.messages) == 1
 
 
-def test_s05_intervals_add_up_to_the_whole():
+def test_s05_interval_counts_add_up_to_the_total():
     queue_class = functools.partial(RecordingQueue, interval=0.05)
     run(source(range(15)).pipe(sleepy), queue_class=queue_class)
     counts = [stats.num_items for name, stats in RecordingQueue.told if name == "sink"]
     assert len(counts) >= 3 and sum(counts) == 15 and max(counts) < 15
 
 
-@pytest.mark.parametrize("queue_class", [RecordingQueue, Used])
-def test_s05_waits_and_occupancy_tell_which_side_is_slow(queue_class):
+@pytest.mark.parametrize("queue_class", [RecordingQueue, ReplacingQueue])
+def test_s05_waits_and_occupancy_reveal_the_slow_stage(queue_class):
     items = range(20)
     list_of = queue_class.told
     run(source(items).pipe(sleepy, name="op").pipe(identity, name="next"), queue_class=queue_class)
     told = dict(list_of)
-    # Before the slow stage items wait, behind it the next stage waits.
+    # Items wait before the slow stage, and the next stage waits after it.
     assert told["src"].occupancy_rate > 0.6 > 0.4 > told["op"].occupancy_rate
     assert told["op"].ave_get_time > 0.01 > told["op"].ave_put_time
     assert told["op"].p99_get_time >= told["op"].p90_get_time > 0.01
 
 
-def test_s05_a_queue_of_ones_own_measures_for_itself():
+def test_s05_a_replacing_queue_measures_statistics():
     async def measure():
-        queue = Used(StageInfo(0, "0", "a"), buffer_size=1, interval=0)
+        queue = ReplacingQueue(StageInfo(0, "0", "a"), buffer_size=1, interval=0)
         async with queue.stage_hook():
             await asyncio.sleep(0.1)
             await queue.put(1)
@@ -183,28 +183,28 @@ def test_s05_a_queue_of_ones_own_measures_for_itself():
             await getting
 
     asyncio.run(measure())
-    ((_, stats),) = Used.told
+    ((_, stats),) = ReplacingQueue.told
     assert stats.num_items == 3 and stats.elapsed >= 0.39
-    # Empty for 0.3 of 0.4 seconds.
+    # Empty for 0.3 of 0.4 s.
     assert 0.1 < stats.occupancy_rate < 0.4
     assert 0.04 < stats.ave_put_time < 0.2 and 0.06 < stats.ave_get_time < 0.3
     assert stats.p99_get_time > 0.19 > stats.p90_put_time > 0.09
 
 
-def test_s05_an_empty_time_that_has_not_ended_counts():
+def test_s05_occupancy_includes_the_current_empty_time():
     async def measure():
-        async with Used(StageInfo(0, "0", "a")).stage_hook():
+        async with ReplacingQueue(StageInfo(0, "0", "a")).stage_hook():
             await asyncio.sleep(0.05)
 
     asyncio.run(measure())
-    assert Used.told[0][1].occupancy_rate < 0.05
+    assert ReplacingQueue.told[0][1].occupancy_rate < 0.05
 
 
-def test_s04_a_class_that_defines_put_is_used_for_each_item_and_sees_the_end():
+def test_s04_a_class_that_overrides_put_receives_all_items():
     builder = source([1, 2]).pipe(identity, name="op").pipe(str)
-    assert run(builder, queue_class=Used) == ["1", "2"]
+    assert run(builder, queue_class=ReplacingQueue) == ["1", "2"]
     of = {}
-    for name, item in Used.seen:
+    for name, item in ReplacingQueue.seen:
         of.setdefault(name, []).append(item)
     assert set(of) == {"src", "op", "sink"}
     for items, expected in [(of["op"], [1, 2]), (of["sink"], ["1", "2"])]:
@@ -213,7 +213,7 @@ def test_s04_a_class_that_defines_put_is_used_for_each_item_and_sees_the_end():
 
 
 class Reversing(AsyncQueue):
-    """Gives what it holds in reverse order, once it has seen the end."""
+    """Returns all items in reverse order after the end marker."""
 
     def _init(self, maxsize):
         self._held, self._ready = [], []
@@ -236,7 +236,7 @@ class Reversing(AsyncQueue):
 
 
 def test_s04_a_queue_may_change_the_order():
-    # `asyncio.Queue` wakes one getter for each put: here all wake with the last.
+    # `asyncio.Queue` wakes one getter per put, so poll until all items are available.
     class Sink(Reversing):
         async def get(self):
             while not self._ready:
@@ -251,17 +251,17 @@ def test_s04_a_queue_may_change_the_order():
 
 
 @pytest.mark.parametrize("op", [identity, identity_async])
-def test_s04_failures_of_all_stages_count_for_one_budget(op):
+def test_s04_all_stages_share_the_failure_budget(op):
     async def refuse_async(item):
         return refuse_odd(item)
 
     first = refuse_odd if op is identity else refuse_async
     builder = source(range(10)).pipe(first, name="a").pipe(refuse, name="b")
     with pytest.raises(PipelineFailure) as raised:
-        run(builder, queue_class=Used, max_failures=7)
+        run(builder, queue_class=ReplacingQueue, max_failures=7)
     assert type(raised.value.exceptions[0]) is ValueError
     builder = source(range(4)).pipe(first, name="a").pipe(refuse, name="b")
-    assert run(builder, queue_class=Used, max_failures=4) == []
+    assert run(builder, queue_class=ReplacingQueue, max_failures=4) == []
 
 
 class RefuseOdd(Aggregator):
@@ -273,23 +273,23 @@ class RefuseOdd(Aggregator):
 
 
 @pytest.mark.parametrize("add", ["aggregate", "disaggregate"])
-def test_s04_failures_of_what_puts_together_or_takes_apart_count_too(add):
+def test_s04_failures_of_aggregate_and_disaggregate_count(add):
     for most in (2, 1):
         if add == "aggregate":
             builder, expected = source(range(4)).aggregate(RefuseOdd()), [0, 2]
         else:
             builder, expected = source([[1], 2, [3], 4]).disaggregate(), [1, 3]
         if most == 2:
-            assert run(builder.pipe(identity), queue_class=Used, max_failures=most) == expected
+            assert run(builder.pipe(identity), queue_class=ReplacingQueue, max_failures=most) == expected
         else:
             with pytest.raises(PipelineFailure):
-                run(builder.pipe(identity), queue_class=Used, max_failures=most)
+                run(builder.pipe(identity), queue_class=ReplacingQueue, max_failures=most)
 
 
-def test_s04_statistics_and_the_log_tell_of_all_stages(caplog):
+def test_s04_statistics_and_log_cover_all_stages(caplog):
     caplog.set_level(logging.INFO, "spdl_rs.pipeline")
     pipeline = build(
-        source(range(4)).pipe(refuse_odd, name="a").pipe(identity, name="b"), queue_class=Used
+        source(range(4)).pipe(refuse_odd, name="a").pipe(identity, name="b"), queue_class=ReplacingQueue
     )
     assert list(pipeline) == [0, 2]
     pipeline.stop()
@@ -300,61 +300,61 @@ def test_s04_statistics_and_the_log_tell_of_all_stages(caplog):
         assert sum(line in message for message in caplog.messages) == 1
 
 
-def test_s04_a_share_of_failures_is_judged_over_all_stages():
+def test_s04_a_share_of_failures_covers_all_stages():
     builder = source(range(300)).pipe(refuse_odd, name="a").pipe(identity, name="b")
     with pytest.raises(PipelineFailure):
-        run(builder, queue_class=Used, max_failures=Fraction(1, 4))
+        run(builder, queue_class=ReplacingQueue, max_failures=Fraction(1, 4))
     builder = source(range(300)).pipe(refuse_odd, name="a").pipe(identity, name="b")
-    assert len(run(builder, queue_class=Used, max_failures=Fraction(1, 2))) == 150
+    assert len(run(builder, queue_class=ReplacingQueue, max_failures=Fraction(1, 2))) == 150
 
 
-def test_s04_a_stage_with_a_budget_of_its_own_keeps_it():
+def test_s04_a_stage_budget_is_enforced():
     builder = source(range(6)).pipe(refuse_odd, name="a", max_failures=1).pipe(identity)
     with pytest.raises(PipelineFailure):
-        run(builder, queue_class=Used)
+        run(builder, queue_class=ReplacingQueue)
 
 
-def test_s04_failures_of_a_stage_with_a_budget_of_its_own_are_not_those_of_the_pipeline():
+def test_s04_stage_budgets_do_not_count_for_the_pipeline():
     builder = source(range(6)).pipe(refuse_odd, name="a", max_failures=5).pipe(identity)
-    assert run(builder, queue_class=Used, max_failures=0) == [0, 2, 4]
+    assert run(builder, queue_class=ReplacingQueue, max_failures=0) == [0, 2, 4]
 
 
-def test_s04_the_number_of_threads_bounds_what_runs_at_once():
+def test_s04_num_threads_limits_concurrent_calls():
     first = Counter(0.005)
     both = functools.partial(first), functools.partial(first)
     builder = source(range(12)).pipe(both[0], concurrency=4).pipe(both[1], concurrency=4)
-    run(builder, queue_class=Used, num_threads=2)
+    run(builder, queue_class=ReplacingQueue, num_threads=2)
     assert first.calls == 24 and first.most <= 2
 
 
-def test_s04_epochs_come_through_with_their_ends():
+def test_s04_queues_forward_epoch_ends():
     pipeline = build(
         source([1, 2, 3], continuous=True).pipe(refuse_odd, name="op").aggregate(5),
-        queue_class=Used,
+        queue_class=ReplacingQueue,
     )
     with pipeline.auto_stop():
         assert [list(pipeline) for _ in range(3)] == [[[2]]] * 3
-    assert any(is_epoch_end(item) for name, item in Used.seen if name == "op")
+    assert any(is_epoch_end(item) for name, item in ReplacingQueue.seen if name == "op")
     assert_no_threads()
 
 
-def test_s04_an_epoch_without_items_is_not_the_end():
-    pipeline = build(source([1, 3], continuous=True).pipe(refuse_odd), queue_class=Used)
+def test_s04_an_empty_epoch_does_not_end_the_pipeline():
+    pipeline = build(source([1, 3], continuous=True).pipe(refuse_odd), queue_class=ReplacingQueue)
     with pipeline.auto_stop():
         assert [list(pipeline) for _ in range(3)] == [[]] * 3
 
 
 @pytest.mark.parametrize("op", [twice, twice_async])
-def test_s04_generators_work_between_queues_of_ones_own(op):
-    assert run(source([1, 2]).pipe(op), queue_class=Used) == [1, 1, 2, 2]
+def test_s04_generators_work_with_replacing_queues(op):
+    assert run(source([1, 2]).pipe(op), queue_class=ReplacingQueue) == [1, 1, 2, 2]
 
 
-def test_s04_a_source_that_fails_ends_the_pipeline_behind_what_it_gave():
+def test_s04_a_failing_source_ends_the_pipeline_after_its_items():
     def broken():
         yield 1
         raise LookupError("no more")
 
-    pipeline = build(source(broken()).pipe(identity), queue_class=Used)
+    pipeline = build(source(broken()).pipe(identity), queue_class=ReplacingQueue)
     items = []
     with pytest.raises(PipelineFailure) as raised:
         for item in pipeline:
@@ -365,7 +365,7 @@ def test_s04_a_source_that_fails_ends_the_pipeline_behind_what_it_gave():
 
 def test_s04_stopping_and_dropping_end_all_threads():
     for end in ("stop", "drop", "break"):
-        pipeline = build(source(iter(int, 1)).pipe(identity).aggregate(2), queue_class=Used)
+        pipeline = build(source(iter(int, 1)).pipe(identity).aggregate(2), queue_class=ReplacingQueue)
         assert pipeline.get_item(timeout=20) == [0, 0]
         if end == "stop":
             pipeline.stop()
@@ -376,20 +376,20 @@ def test_s04_stopping_and_dropping_end_all_threads():
         assert_no_threads()
 
 
-def test_s04_a_pipeline_that_gives_nothing_and_never_ends_can_be_stopped():
+def test_s04_an_endless_pipeline_without_items_can_be_stopped():
     called = threading.Event()
 
     def nothing(item):
         called.set()
 
-    pipeline = build(source(iter(int, 1)).pipe(nothing), queue_class=Used)
+    pipeline = build(source(iter(int, 1)).pipe(nothing), queue_class=ReplacingQueue)
     pipeline.start()
     assert called.wait(20)
     pipeline.stop(timeout=20)
     assert_no_threads()
 
 
-def test_s04_items_wait_in_the_queue_and_not_in_front_of_the_stage():
+def test_s04_items_are_buffered_in_the_custom_queue():
     taken = threading.Event()
 
     class Wide(AsyncQueue):
@@ -411,7 +411,7 @@ def test_s04_items_wait_in_the_queue_and_not_in_front_of_the_stage():
     assert list(pipeline) == list(range(100))
 
 
-def only_behind_op(queue_class):
+def only_after_op(queue_class):
     def make(info, *, buffer_size=1):
         made = queue_class if info.stage_name == "op" else AsyncQueue
         return made(info, buffer_size=buffer_size)
@@ -420,7 +420,7 @@ def only_behind_op(queue_class):
 
 
 class Breaking(AsyncQueue):
-    """Raises from a call of `put` on."""
+    """Raises from call number `after` of `put` on."""
 
     error, after = ValueError("put"), 0
 
@@ -437,10 +437,10 @@ class Breaking(AsyncQueue):
 
 @pytest.mark.parametrize("error", [ValueError("x"), SystemExit("x"), asyncio.CancelledError("x")])
 @pytest.mark.parametrize("after", [0, 2, 5])
-def test_s04_a_queue_whose_put_raises_ends_the_pipeline_behind_what_it_took(error, after):
+def test_s04_a_failing_put_fails_the_pipeline(error, after):
     queue_class = type("Broken", (Breaking,), {"error": error, "after": after})
     builder = source(range(5)).pipe(identity, name="op").pipe(identity)
-    pipeline = build(builder, queue_class=only_behind_op(queue_class))
+    pipeline = build(builder, queue_class=only_after_op(queue_class))
     got = []
     with pytest.raises(PipelineFailure, match=":op") as raised:
         for item in pipeline.get_iterator(timeout=30):
@@ -452,7 +452,7 @@ def test_s04_a_queue_whose_put_raises_ends_the_pipeline_behind_what_it_took(erro
     assert_no_threads()
 
 
-def test_s04_a_queue_that_neither_takes_its_end_nor_gives_an_item_ends_the_pipeline():
+def test_s04_a_stuck_queue_fails_the_pipeline():
     class Stuck(Breaking):
         def empty(self):
             return False
@@ -461,7 +461,7 @@ def test_s04_a_queue_that_neither_takes_its_end_nor_gives_an_item_ends_the_pipel
             await asyncio.Event().wait()
 
     builder = source(range(5)).pipe(identity, name="op").pipe(identity)
-    pipeline = build(builder, queue_class=only_behind_op(Stuck))
+    pipeline = build(builder, queue_class=only_after_op(Stuck))
     with pytest.raises(PipelineFailure, match=":op") as raised:
         list(pipeline.get_iterator(timeout=30))
     assert raised.value.exceptions == (Breaking.error,)
@@ -469,7 +469,7 @@ def test_s04_a_queue_that_neither_takes_its_end_nor_gives_an_item_ends_the_pipel
     assert_no_threads()
 
 
-def test_s04_a_queue_whose_get_raises_what_asyncio_cancels_with_ends_the_pipeline():
+def test_s04_cancelled_error_of_get_ends_the_pipeline():
     class Cancelling(AsyncQueue):
         async def get(self):
             raise asyncio.CancelledError("mine")

@@ -1,4 +1,4 @@
-"""Groups C and M of the features: how stages run, executors, merges and paths."""
+"""Feature groups C and M: concurrency, executors, merges and paths."""
 
 import asyncio
 import concurrent.futures
@@ -32,7 +32,7 @@ from spdl_rs.pipeline.defs import (
 
 
 def slow_source(made, seconds=0.001, count=1000):
-    """Takes longer for an item than sources are read ahead."""
+    """A source that is slower than the time for which sources are read ahead."""
     for number in range(count):
         made.append(number)
         yield number
@@ -50,13 +50,13 @@ def test_c01_queues_between_stages_are_bounded():
     with pipeline.auto_stop():
         wait_until(lambda: len(made) >= 6)
         time.sleep(0.2)
-        # Two in each of four queues, and one in each of five hands.
+        # Two items in each of four queues, and one in each of five stages.
         assert len(made) <= 16
         gate.set()
         assert list(pipeline) == list(range(40))
 
 
-def test_c02_a_slow_item_holds_no_other_back():
+def test_c02_completion_order_delivers_fast_items_first():
     gate = threading.Event()
 
     def wait_for_first(item):
@@ -78,14 +78,14 @@ def test_c02_a_slow_item_holds_no_other_back():
             assert pipeline.get_item(timeout=20) == 0
 
 
-def test_c02_no_more_run_at_once_than_the_concurrency_and_so_many_do():
+def test_c02_concurrency_is_reached_and_not_exceeded():
     for concurrency in (1, 3):
         counter = Counter(0.01)
         run(source(range(30)).pipe(counter, concurrency=concurrency), num_threads=4)
         assert (counter.most, counter.calls) == (concurrency, 30)
 
 
-def test_c03_the_order_of_the_input_is_kept_though_later_items_are_ready_first():
+def test_c03_output_order_input_keeps_the_order():
     def jitter(item):
         time.sleep(0.005 if item % 4 == 0 else 0)
         return refuse(item) if item == 7 else None if item == 9 else item
@@ -100,7 +100,7 @@ def test_c03_the_order_of_the_input_is_kept_though_later_items_are_ready_first()
         assert run(builder, num_threads=4) == expected
 
 
-def test_c04_functions_run_on_the_threads_of_the_pipeline():
+def test_c04_functions_run_on_worker_threads():
     def thread(_):
         time.sleep(0.005)
         return threading.current_thread().name
@@ -121,7 +121,7 @@ def refuse_in_process(item):
     raise LookupError(f"no {item}")
 
 
-def test_c05_a_thread_pool_of_the_users_runs_the_function_and_is_left_open():
+def test_c05_a_thread_pool_of_the_user_is_not_shut_down():
     with concurrent.futures.ThreadPoolExecutor(2, "mine") as executor:
         for _ in range(2):
             builder = source(range(8)).pipe(
@@ -134,7 +134,7 @@ def test_c05_a_thread_pool_of_the_users_runs_the_function_and_is_left_open():
     assert_no_threads()
 
 
-def test_c05_the_concurrency_of_a_stage_on_an_executor_is_its_own():
+def test_c05_stages_on_an_executor_use_their_own_concurrency():
     counter = Counter(0.01)
     with concurrent.futures.ThreadPoolExecutor(4) as executor:
         builder = source(range(24)).pipe(counter, executor=executor, concurrency=3)
@@ -153,7 +153,7 @@ def test_c05_a_process_pool_runs_functions_and_generators():
         assert type(error) is LookupError and error.args == ("no 1",)
 
 
-def test_c05_what_waits_for_an_executor_is_cancelled_by_stop(caplog):
+def test_c05_stop_cancels_queued_executor_calls(caplog):
     entered, gate = threading.Event(), threading.Event()
     calls = []
 
@@ -168,13 +168,13 @@ def test_c05_what_waits_for_an_executor_is_cancelled_by_stop(caplog):
         pipeline.start()
         assert entered.wait(20)
         threading.Timer(0.1, gate.set).start()
-        # That is no failure of theirs.
+        # Cancelled calls are not failures.
         pipeline.stop(timeout=20)
-    # Whichever item was the first.
+    # The order of the items is not defined.
     assert len(calls) == 1 and caplog.records == []
 
 
-def test_c05_an_executor_that_is_shut_down_fails_the_items():
+def test_c05_a_shut_down_executor_fails_the_items():
     executor = concurrent.futures.ThreadPoolExecutor(1)
     executor.shutdown()
     with pytest.raises(PipelineFailure) as raised:
@@ -182,7 +182,7 @@ def test_c05_an_executor_that_is_shut_down_fails_the_items():
     assert type(raised.value.exceptions[0]) is RuntimeError
 
 
-def test_c08_coroutines_run_on_one_event_loop_as_many_at_once_as_asked_for():
+def test_c08_coroutines_run_concurrently_on_one_event_loop():
     loops, now, most = set(), 0, 0
 
     async def wait(item):
@@ -208,7 +208,7 @@ def test_c08_without_async_functions_there_is_no_event_loop():
         assert "spdl_event_loop_thread" not in names
 
 
-def test_c08_a_coroutine_that_is_cancelled_by_itself_is_a_failure():
+def test_c08_a_cancelled_coroutine_fails_the_item():
     async def cancel(item):
         raise asyncio.CancelledError
 
@@ -217,7 +217,7 @@ def test_c08_a_coroutine_that_is_cancelled_by_itself_is_a_failure():
     assert type(raised.value.exceptions[0].__cause__) is asyncio.CancelledError
 
 
-def test_c09_generators_are_closed_when_the_pipeline_stops_early():
+def test_c09_stop_closes_unfinished_generators():
     closed = []
 
     def source_numbers():
@@ -256,7 +256,7 @@ def test_c09_generators_are_closed_when_the_pipeline_stops_early():
     assert sorted(closed) == ["async op", "async source", "op", "source"]
 
 
-def test_c09_what_is_taken_apart_is_closed_though_somebody_holds_it():
+def test_c09_disaggregated_generators_are_closed():
     closed = []
 
     def forever():
@@ -282,12 +282,12 @@ def merged(configs, *pipes, **options):
     return build_pipeline(whole, num_threads=2, **options)
 
 
-def test_m01_a_merge_gives_all_items_as_they_come():
+def test_m01_a_merge_emits_items_in_arrival_order():
     pipeline = merged([config([1, 2], Pipe(str)), config([3])], Pipe(lambda item: (item,)))
     assert sorted(pipeline, key=str) == [("1",), ("2",), (3,)]
 
 
-def test_m01_no_branch_waits_for_another_one():
+def test_m01_branches_do_not_wait_for_each_other():
     gate = threading.Event()
 
     def late():
@@ -301,17 +301,17 @@ def test_m01_no_branch_waits_for_another_one():
         assert pipeline.get_item(timeout=20) == "late"
 
 
-def test_m01_merges_may_be_nested():
+def test_m01_merges_nest():
     inner = PipelineConfig(Merge([config([1]), config([2])]), [Aggregate(2)], SinkConfig(1))
     assert sorted(merged([inner, config([[3]])], Disaggregate())) == [1, 2, 3]
 
 
-def test_m01_a_merge_of_nothing_is_refused():
+def test_m01_an_empty_merge_is_an_error():
     with pytest.raises(ValueError, match="at least one"):
         Merge([])
 
 
-def test_m01_a_source_that_fails_ends_the_whole():
+def test_m01_a_failing_source_fails_the_merge():
     def broken():
         yield 1
         raise LookupError("no more")
@@ -322,11 +322,11 @@ def test_m01_a_source_that_fails_ends_the_whole():
     assert type(raised.value.exceptions[0]) is LookupError
 
 
-def test_m02_items_are_never_taken_for_markers():
+def test_m02_items_are_not_markers():
     assert not any(is_eof(item) or is_epoch_end(item) for item in (None, 0, "", object()))
 
 
-def test_m03_continuous_merges_end_an_epoch_when_all_branches_have():
+def test_m03_a_merge_ends_its_epoch_after_all_branches():
     def branch(numbers):
         return config(numbers, continuous=True)
 
@@ -336,7 +336,7 @@ def test_m03_continuous_merges_end_an_epoch_when_all_branches_have():
             assert [sorted(batch) for batch in pipeline] == [[1, 2, 3, 4]]
 
 
-def test_m03_continuous_and_finite_sources_do_not_mix():
+def test_m03_mixing_continuous_and_finite_sources_is_an_error():
     with pytest.raises(ValueError, match="continuous"):
         Merge([config([1]), config([1], continuous=True)])
 
@@ -351,12 +351,12 @@ async def parity_async(number):
 
 
 @pytest.mark.parametrize("router", [lambda number: number % 2, parity_async])
-def test_m04_each_item_takes_the_path_that_is_chosen(router):
+def test_m04_each_item_takes_the_selected_path(router):
     builder = source(range(6)).path_variants(router, [[Pipe(negate), Pipe(str)], []])
     assert sorted(run(builder), key=str) == ["-2", "-4", "0", 1, 3, 5]
 
 
-def test_m04_paths_may_drop_multiply_and_part_again():
+def test_m04_paths_may_drop_multiply_and_nest():
     inner = PathVariants(lambda number: number // 2 % 2, [[Pipe(lambda _: None)], []])
     builder = source(range(6)).path_variants(
         lambda number: number % 2, [[inner], [Pipe(count_down), Aggregate(2)]]
@@ -367,21 +367,21 @@ def test_m04_paths_may_drop_multiply_and_part_again():
 
 
 @pytest.mark.parametrize("wrong, error", [(2, IndexError), (-1, IndexError), ("a", TypeError)])
-def test_m04_a_path_that_there_is_not_fails_the_pipeline_whatever_the_budget(wrong, error):
+def test_m04_an_invalid_path_number_fails_the_pipeline(wrong, error):
     with pytest.raises(PipelineFailure) as raised:
         run(source().path_variants(lambda _: wrong, [[], []]))
     assert type(raised.value.exceptions[0]) is error
 
 
 @pytest.mark.parametrize("batched", [False, True])
-def test_m04_what_a_router_raises_fails_the_pipeline(batched):
+def test_m04_a_failing_router_fails_the_pipeline(batched):
     with pytest.raises(PipelineFailure) as raised:
         run(source([[1]]).path_variants(refuse, [[], []], batched=batched))
     assert type(raised.value.exceptions[0]) is ValueError
 
 
 @pytest.mark.parametrize("wrong", [[], [[SourceConfig([1])]], [[Pipe(str), SinkConfig(1)]]])
-def test_m04_paths_hold_stages_only_and_there_is_at_least_one(wrong):
+def test_m04_paths_must_be_lists_of_stages(wrong):
     with pytest.raises(ValueError):
         source().path_variants(identity, wrong)
     with pytest.raises(TypeError, match="callable"):
@@ -398,13 +398,13 @@ async def parities_async(numbers):
 
 
 @pytest.mark.parametrize("router", [lambda all: [n % 2 for n in all], parities_async])
-def test_m05_lists_are_put_together_again_in_their_order(router):
+def test_m05_batched_routing_keeps_the_list_order(router):
     builder = source(range(7)).aggregate(3)
     builder = builder.path_variants(router, [[Pipe(tenfold)], []], batched=True)
     assert run(builder) == [[0, 1, 20], [3, 40, 5], [60]]
 
 
-def test_m05_every_path_sees_every_list_also_an_empty_part():
+def test_m05_every_path_receives_a_part_of_every_list():
     seen = []
 
     def look(numbers):
@@ -418,20 +418,20 @@ def test_m05_every_path_sees_every_list_also_an_empty_part():
     assert seen == [[], []]
 
 
-def test_m05_a_list_of_which_nothing_is_left_is_left_out():
+def test_m05_empty_lists_are_dropped():
     builder = source([[1, 2], []]).path_variants(
         lambda numbers: [0 for _ in numbers], [[Pipe(lambda _: None)]], batched=True
     )
     assert run(builder) == []
 
 
-def test_m05_a_router_must_give_a_number_for_each_element():
+def test_m05_a_router_must_return_a_number_per_element():
     with pytest.raises(PipelineFailure) as raised:
         run(source([[1, 2]]).path_variants(lambda _: [0], [[], []], batched=True))
     assert type(raised.value.exceptions[0]) is ValueError
 
 
-def test_m07_a_pipeline_is_a_source_of_another_one():
+def test_m07_a_pipeline_is_a_source_of_another():
     inner = build(source(range(5)).pipe(negate))
     assert run(source(inner).pipe(negate)) == [0, 1, 2, 3, 4]
     inner = build(source(range(3), continuous=True))
@@ -441,7 +441,7 @@ def test_m07_a_pipeline_is_a_source_of_another_one():
             assert list(outer) == [[0, 1], [2]]
 
 
-def test_m07_a_failure_of_the_inner_pipeline_is_one_of_the_outer_one():
+def test_m07_a_failure_of_the_inner_pipeline_fails_the_outer():
     inner = build(source([1]).pipe(refuse), max_failures=0)
     with pytest.raises(PipelineFailure) as raised:
         run(source(inner))

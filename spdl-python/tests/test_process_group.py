@@ -1,4 +1,4 @@
-"""What all processes of a group use."""
+"""Resource usage of a process group."""
 
 import functools
 import json
@@ -13,7 +13,7 @@ from pipelines import assert_no_threads, build, run, source, wait_until
 from spdl_rs.pipeline import ProcessGroupResourceUsage, ProcessGroupStatsMonitor
 from spdl_rs.pipeline._hooks.process_group import ProcessGroupReader
 
-pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/proc is Linux's")
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="requires /proc")
 
 
 async def append(path, usage):
@@ -31,7 +31,7 @@ def told(path):
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def test_s09_a_process_of_its_own_tells_each_interval_and_ends_with_the_pipeline(tmp_path):
+def test_s09_a_monitor_process_reports_each_interval(tmp_path):
     path = tmp_path / "usage"
     monitor = functools.partial(
         ProcessGroupStatsMonitor, functools.partial(append, str(path)), interval=0.05
@@ -43,7 +43,7 @@ def test_s09_a_process_of_its_own_tells_each_interval_and_ends_with_the_pipeline
     first, second, *_ = told(path)
     assert first["pid"] != os.getpid() and first["pgid"] == os.getpgrp()
     assert first["cpu_percent"] is None and second["cpu_percent"] >= 0
-    # This process and the one that looks.
+    # This process and the monitor process.
     assert first["num_procs"] >= 2
     assert first["rss_bytes"] > 1_000_000
     assert not any(
@@ -55,7 +55,7 @@ def test_s09_a_process_of_its_own_tells_each_interval_and_ends_with_the_pipeline
     assert_no_threads()
 
 
-def test_s09_a_callback_that_fails_is_called_again(tmp_path):
+def test_s09_a_failing_callback_is_called_again(tmp_path):
     path = tmp_path / "usage"
     callback = functools.partial(fail_once, str(path))
     pipeline = build(
@@ -67,7 +67,7 @@ def test_s09_a_callback_that_fails_is_called_again(tmp_path):
     pipeline.stop()
 
 
-def test_s09_the_process_may_be_spawned(tmp_path):
+def test_s09_the_monitor_process_may_be_spawned(tmp_path):
     path = tmp_path / "usage"
     monitor = functools.partial(
         ProcessGroupStatsMonitor,
@@ -91,7 +91,7 @@ def in_daemon(path):
     assert not records
 
 
-def test_s09_nothing_is_told_in_a_daemon_process(tmp_path):
+def test_s09_a_daemon_process_reports_nothing(tmp_path):
     process = multiprocessing.get_context("spawn").Process(
         target=in_daemon, args=(tmp_path / "usage",), daemon=True
     )
@@ -101,7 +101,7 @@ def test_s09_nothing_is_told_in_a_daemon_process(tmp_path):
 
 
 @pytest.mark.parametrize("interval", [0, -1, float("nan")])
-def test_s09_an_interval_that_is_not_positive_is_refused(interval):
+def test_s09_the_interval_must_be_positive(interval):
     with pytest.raises(ValueError, match="positive"):
         ProcessGroupStatsMonitor(append, interval)
 
@@ -115,7 +115,7 @@ def process(proc, pid, group, name="a b) c", ticks=100, pages=10, files=None):
         (folder / file).write_text(text)
 
 
-def test_s09_the_numbers_of_a_group_are_summed(tmp_path):
+def test_s09_usage_is_summed_over_the_group(tmp_path):
     memory = "00-ff ---p 0 [rollup]\nPss: 5 kB\nPrivate_Clean: 1 kB\nPrivate_Dirty: 2 kB\n"
     io = "rchar: 9\nread_bytes: 100\nwrite_bytes: 200\n"
     group = os.getpgrp()
@@ -143,12 +143,12 @@ def test_s09_the_numbers_of_a_group_are_summed(tmp_path):
     (tmp_path / "10" / "stat").write_text(fields)
     used = 100 / os.sysconf("SC_CLK_TCK")
     percent = reader.read().cpu_percent
-    # The process that has ended takes nothing off.
+    # The process that ended does not reduce the total.
     assert 0 < percent <= 100 * used / 0.05
     assert percent >= 100 * used / (time.monotonic() - began + 1)
 
 
-def test_s09_what_the_system_does_not_tell_is_none(tmp_path):
+def test_s09_unavailable_numbers_are_none(tmp_path):
     process(tmp_path, 10, os.getpgrp())
     usage = ProcessGroupReader(str(tmp_path)).read()
     assert (usage.num_procs, usage.pss_bytes, usage.disk_read_bytes) == (1, None, None)

@@ -1,4 +1,4 @@
-"""Group X of the features: hooks and statistics of stages in other processes."""
+"""Feature group X: hooks and statistics of stages in other processes."""
 
 import functools
 import os
@@ -13,7 +13,7 @@ def lines_of(path):
     return [tuple(line.split()) for line in path.read_text().splitlines()]
 
 
-def test_x09_hooks_of_stages_in_a_region_run_in_its_processes(tmp_path):
+def test_x09_hooks_of_a_region_run_in_its_processes(tmp_path):
     path = tmp_path / "hooks"
     factory = functools.partial(work.hooks_that_append, str(path))
     builder = region(source(range(8)), work.double).pipe(identity)
@@ -30,15 +30,15 @@ def test_x09_hooks_of_stages_in_a_region_run_in_its_processes(tmp_path):
         assert (own[0], own[-1]) == ("begins", "ends")
 
 
-def test_x09_statistics_of_queues_in_a_region_are_told_there(tmp_path):
+def test_x09_queue_statistics_of_a_region_are_reported_in_its_processes(tmp_path):
     path = tmp_path / "queues"
     make = functools.partial(work.queue_that_appends, str(path))
     assert len(run(region(source(range(8)), work.double, workers=1), queue_class=make)) == 8
     inside = [line for line in lines_of(path) if line[0] != str(os.getpid())]
-    # In front of the stage, and behind it.
+    # The queues before and after the stage.
     assert sorted(tuple(told) for _, *told in inside) == [("sink", "8"), ("src", "8")]
 
 
-def test_x09_what_cannot_be_sent_to_a_process_is_told_at_once():
+def test_x09_unpicklable_hooks_are_an_error_at_build():
     with pytest.raises(Exception, match="pickl"):
         build(region(source(range(2)), work.double), task_hook_factory=lambda info: [])

@@ -1,4 +1,4 @@
-"""Failures that repeat are logged in one line each, but for the first few."""
+"""Repeated failures are logged without traceback after the first three."""
 
 import logging
 
@@ -14,7 +14,7 @@ def lines(caplog):
     return [r.message for r in caplog.records if r.levelno == logging.ERROR and not r.exc_info]
 
 
-def test_t05_of_failures_that_repeat_the_first_three_have_tracebacks(caplog):
+def test_t05_the_first_three_repeated_failures_have_tracebacks(caplog):
     assert run(source(range(50)).pipe(refuse, name="decode")) == []
     assert len(tracebacks(caplog)) == 3
     rest = lines(caplog)
@@ -23,7 +23,7 @@ def test_t05_of_failures_that_repeat_the_first_three_have_tracebacks(caplog):
     assert [f"; number {at} of its kind," in line for at, line in enumerate(rest, 4)] == [True] * 47
 
 
-def test_t05_those_that_repeat_are_logged_in_full_at_debug(caplog):
+def test_t05_repeated_failures_have_tracebacks_at_debug(caplog):
     with caplog.at_level(logging.DEBUG, logger="spdl_rs.pipeline"):
         run(source(range(5)).pipe(refuse))
     assert len(tracebacks(caplog)) == 3 and len(tracebacks(caplog, logging.DEBUG)) == 2
@@ -31,7 +31,7 @@ def test_t05_those_that_repeat_are_logged_in_full_at_debug(caplog):
     assert "failed on 4" in told.message and str(told.exc_info[1]) == "no 4"
 
 
-def test_t05_another_type_place_stage_or_pipeline_is_told_anew(caplog):
+def test_t05_failures_are_grouped_by_type_line_stage_and_pipeline(caplog):
     def differ(item):
         if item % 3 == 0:
             raise OSError(item)
@@ -43,13 +43,13 @@ def test_t05_another_type_place_stage_or_pipeline_is_told_anew(caplog):
         assert len(tracebacks(caplog)) == 9 and not lines(caplog)
 
 
-def test_t05_what_is_no_failure_of_an_item_always_has_its_traceback(caplog):
+def test_t05_failures_without_an_item_always_have_tracebacks(caplog):
     for _ in range(5):
         _logging.log_failure("a callback", ValueError("x"))
     assert len(tracebacks(caplog)) == 5
 
 
-def test_t04_the_compact_log_is_as_before(caplog):
+def test_t04_the_compact_log_does_not_group_failures(caplog):
     before = _logging._compact
     _logging.set_compact_log(True)
     try:
@@ -59,7 +59,7 @@ def test_t04_the_compact_log_is_as_before(caplog):
     assert len(lines(caplog)) == 6 and not any("of its kind" in line for line in lines(caplog))
 
 
-def test_t05_what_is_known_of_failures_takes_constant_memory(caplog):
+def test_t05_failure_counts_take_bounded_memory(caplog):
     _logging._counts.clear()
     for at in range(_logging._MAX_KINDS + 10):
         _logging.log_failure(f"stage {at}", ValueError("x"), "an item")
