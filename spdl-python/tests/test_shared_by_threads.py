@@ -1,7 +1,7 @@
-"""What 8 threads do at once with one loader, pipeline, array, cache or operator.
+"""Eight threads share one loader, pipeline, array, cache or operator.
 
-Threads take turns every microsecond here, so that what is not done in one step is seen to be none
-with a GIL as well. Without one, the same tests run on as many CPUs as there are.
+The interpreter switches threads every microsecond, so that non-atomic operations fail with a GIL, too. On a
+free-threaded Python, the same tests run on all CPUs.
 """
 
 import collections
@@ -47,7 +47,7 @@ def often_in_turn():
 
 
 def at_once(function):
-    """What a function gives to 8 threads that call it at once, each with a number of its own."""
+    """Returns the results of 8 concurrent calls of a function with the numbers 0 to 7."""
     barrier = threading.Barrier(THREADS)
 
     def called(number):
@@ -68,14 +68,14 @@ def bytes_of(batches):
 
 
 def taken_from(iterator):
-    """What a thread gets of what all of them take from."""
+    """Returns the items that one thread receives from a shared iterator."""
     return [item for item in iterator]
 
 
 # Loaders
 
 
-def test_each_iter_of_a_shared_loader_is_an_epoch_of_its_own(photos):
+def test_each_iter_of_a_shared_loader_is_a_separate_epoch(photos):
     loader = spdl_rs.ImageLoader(photos, batch_size=2, size=8, train=True)
     epochs = at_once(lambda number: [iter(loader) for _ in range(3)])
     batches = {one.epoch: one for one in joined(epochs)}
@@ -86,7 +86,7 @@ def test_each_iter_of_a_shared_loader_is_an_epoch_of_its_own(photos):
         assert bytes_of(batches[number]) == bytes_of(alone)
 
 
-def test_a_state_that_was_loaded_is_gone_on_with_once(photos):
+def test_a_loaded_state_is_resumed_once(photos):
     loader = spdl_rs.ImageLoader(photos, batch_size=1, size=8)
     batches = iter(loader)
     next(batches)
@@ -104,13 +104,13 @@ def test_each_batch_of_a_shared_epoch_goes_to_one_thread(many):
     assert collections.Counter(bytes_of(taken)) == expected
 
 
-def test_the_file_of_shared_memory_is_closed_once():
+def test_the_shared_memory_file_is_closed_once():
     memory, closed = SharedMemory(1 << 12, "test"), []
     file_descriptor = memory._file_descriptor
 
     def close(number):
         closed.append(number)
-        # As another thread might, amid the closing. By now the number may be another file's.
+        # As another thread might do during `close`. The number may already be that of another file.
         memory._close_file(close)
 
     memory._close_file(close)
@@ -119,7 +119,7 @@ def test_the_file_of_shared_memory_is_closed_once():
     os.close(file_descriptor)
 
 
-def test_a_loader_tells_of_itself_while_others_iterate(many):
+def test_a_loader_reports_statistics_while_others_iterate(many):
     loader = spdl_rs.ImageLoader(many, batch_size=1, size=8)
     batches = iter(loader)
     seen = []
@@ -139,7 +139,7 @@ def test_a_loader_tells_of_itself_while_others_iterate(many):
     assert sum(at_once(use)) == 40 and max(seen) <= 40
 
 
-def test_loaders_share_the_folder_of_a_cache(many, tmp_path):
+def test_loaders_share_a_cache_folder(many, tmp_path):
     plain = bytes_of(spdl_rs.ImageLoader(many, batch_size=8, size=16))
 
     def use(number):
@@ -151,7 +151,7 @@ def test_loaders_share_the_folder_of_a_cache(many, tmp_path):
     assert all(epoch == plain for epoch in joined(at_once(use)))
 
 
-# Loaders of PyTorch's kind
+# PyTorch-like loaders
 
 
 class Squares:
@@ -169,7 +169,7 @@ class Countdown:
 
 @pytest.mark.parametrize("workers", [0, 3])
 @pytest.mark.parametrize("dataset", [Squares, Countdown])
-def test_each_batch_of_a_shared_epoch_of_torchs_loader_goes_to_one_thread(dataset, workers):
+def test_each_batch_of_a_shared_torch_epoch_goes_to_one_thread(dataset, workers):
     loader = spdl_rs.torch.DataLoader(
         dataset(), batch_size=None, num_workers=workers, collate_fn=int
     )
@@ -181,7 +181,7 @@ def test_each_batch_of_a_shared_epoch_of_torchs_loader_goes_to_one_thread(datase
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_threads_share_torchs_loader_and_one_goes_on_with_a_state(workers):
+def test_threads_share_a_torch_loader_and_one_resumes_a_state(workers):
     loader = spdl_rs.torch.DataLoader(
         Squares(), batch_size=None, num_workers=workers, collate_fn=int
     )
@@ -195,7 +195,7 @@ def test_threads_share_torchs_loader_and_one_goes_on_with_a_state(workers):
     assert_no_threads()
 
 
-def test_the_state_of_torchs_loader_fits_together_while_others_iterate():
+def test_the_state_of_a_torch_loader_is_consistent_while_others_iterate():
     loader = spdl_rs.torch.DataLoader(
         Squares(), batch_size=None, num_workers=2, in_order=False, collate_fn=int
     )
@@ -209,7 +209,7 @@ def test_the_state_of_torchs_loader_fits_together_while_others_iterate():
         for _ in range(200):
             before = len(taken)
             state = loader.state_dict()
-            # What is beyond is behind the first that is missing.
+            # Numbers beyond are larger than the first missing one.
             assert all(number > state["_num_yielded"] for number in state["_yielded_beyond"])
             assert state["_num_yielded"] + len(state["_yielded_beyond"]) >= before
 
@@ -217,7 +217,7 @@ def test_the_state_of_torchs_loader_fits_together_while_others_iterate():
     assert sorted(taken) == [number * number for number in range(200)]
 
 
-def test_the_state_of_torchs_loader_is_taken_in_one_piece():
+def test_the_state_of_a_torch_loader_is_taken_atomically():
     progress = Progress()
     others = []
 
@@ -227,7 +227,7 @@ def test_the_state_of_torchs_loader_is_taken_in_one_piece():
 
     class Interrupted(set):
         def __iter__(self):
-            # Amid the state, another thread wants to say that the first batch was given, too.
+            # While the state is taken, another thread reports that the first batch was delivered.
             others.append(threading.Thread(target=gave, args=(0,)))
             others[0].start()
             others[0].join(0.2)
@@ -247,13 +247,13 @@ def test_threads_share_a_data_loader_of_spdl():
     assert passes == [[str(number) for number in range(100)]] * THREADS
 
 
-def test_each_batch_of_a_shared_pass_of_spdls_loader_goes_to_one_thread():
+def test_each_batch_of_a_shared_data_loader_epoch_goes_to_one_thread():
     loader = DataLoader(range(300), preprocessor=identity, num_threads=2)
     batches = iter(loader)
     assert sorted(joined(at_once(lambda number: taken_from(batches)))) == list(range(300))
 
 
-def test_a_pass_is_at_its_end_though_a_thread_has_its_item_later():
+def test_an_epoch_may_end_before_a_thread_receives_its_item():
     progress = passes.Progress(DistributedRandomSampler(3, rank=0, world_size=1))
     late, *others = progress.source()
     for item in others:
@@ -314,7 +314,7 @@ def test_each_item_of_a_shared_iterator_goes_to_one_thread(beside):
 
 
 @pytest.mark.parametrize("beside", [[], [Nothing]], ids=["alone", "with a task beside"])
-def test_an_iterator_does_not_go_on_with_the_next_epoch(beside):
+def test_an_iterator_does_not_continue_with_the_next_epoch(beside):
     pipeline = build(source("ab", continuous=True), background_tasks=beside)
     with pipeline.auto_stop():
         items = iter(pipeline)
@@ -322,7 +322,7 @@ def test_an_iterator_does_not_go_on_with_the_next_epoch(beside):
 
 
 @pytest.mark.parametrize("beside", [[], [Nothing]], ids=["alone", "with a task beside"])
-def test_every_thread_is_told_of_a_failure(beside):
+def test_every_thread_gets_the_failure(beside):
     for _ in range(5):
         pipeline = build(
             source(range(100)).pipe(refuse_odd, max_failures=0), background_tasks=beside
@@ -335,7 +335,7 @@ def test_every_thread_is_told_of_a_failure(beside):
         at_once(use)
 
 
-def test_no_thread_sees_a_pipeline_that_is_half_started(monkeypatch):
+def test_no_thread_sees_a_partly_started_pipeline(monkeypatch):
     seen = []
 
     class Seen(_supervised_run.SupervisedRun):
@@ -361,7 +361,7 @@ def test_pipelines_are_built_run_and_stopped_by_many_threads():
     assert_no_threads()
 
 
-def test_a_pipeline_is_stopped_while_others_ask_for_items():
+def test_a_pipeline_is_stopped_while_others_request_items():
     for _ in range(5):
         pipeline = build(source(iter(int, 1)).pipe(identity, concurrency=2))
 
@@ -411,7 +411,7 @@ def test_every_call_of_a_shared_executor_is_made_once():
     assert sorted(calls) == [(number, at) for number in range(THREADS) for at in range(100)]
 
 
-def test_python_ends_while_threads_start_pipelines():
+def test_python_exits_while_threads_start_pipelines():
     program = """
         import sys, threading, time
         from spdl_rs.pipeline import PipelineBuilder
@@ -433,9 +433,9 @@ def test_python_ends_while_threads_start_pipelines():
         stderr=subprocess.PIPE,
         text=True,
     )
-    # Threads that go on may complain that Python has ended; what runs at the end may not.
+    # Running threads may log errors about finalization; functions at exit may not.
     assert "atexit" not in ended.stderr, ended.stderr
-    # Before 3.14 Python unwinds threads that come back to it too late, which Rust takes for a fault.
+    # Before 3.14, Python unwinds threads that return too late, which Rust reports as an error.
     if sys.version_info >= (3, 14):
         assert ended.returncode == 0, ended.stderr
 
@@ -457,7 +457,7 @@ def test_threads_share_an_array():
     assert numpy.asarray(array)[:THREADS].tolist() == [[100.0] * 64] * THREADS
 
 
-def test_memory_goes_back_from_whatever_thread(many):
+def test_memory_is_recycled_from_any_thread(many):
     batches = iter(spdl_rs.ImageLoader(many, batch_size=2, size=16))
     held = list(batches)
 
@@ -488,7 +488,7 @@ def test_threads_share_an_operator(photos):
 
 
 class Slow(io.BytesIO):
-    """Is read by one thread for as long as a test wants."""
+    """One thread reads it for as long as a test wants."""
 
     def __init__(self, data):
         super().__init__(data)
@@ -500,7 +500,7 @@ class Slow(io.BytesIO):
         return super().read(size)
 
 
-def test_an_archive_that_another_thread_reads_is_refused_in_words():
+def test_an_archive_in_use_by_another_thread_raises():
     file = io.BytesIO()
     with tarfile.open(fileobj=file, mode="w") as archive:
         member = tarfile.TarInfo("cat/1.txt")
@@ -522,7 +522,7 @@ def test_an_archive_that_another_thread_reads_is_refused_in_words():
 # The build
 
 
-def test_the_native_module_does_not_ask_for_the_gil():
+def test_the_native_module_does_not_enable_the_gil():
     if not hasattr(sys, "_is_gil_enabled") or sys._is_gil_enabled():
         pytest.skip(
             "this Python has a GIL, or it is enabled; free-threaded ones from 3.14 on do not"

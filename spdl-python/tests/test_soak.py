@@ -1,7 +1,7 @@
-"""What only shows after many times: leaks, and Ctrl-C at unhappy moments.
+"""Defects that only many repetitions show: leaks, and Ctrl-C at bad moments.
 
-Each test runs in a Python of its own. How many times is up to SPDL_CYCLES (200) and SPDL_SIGINTS (20);
-`cargo xtask soak` takes 10,000 and 200.
+Each test runs in a separate Python process. SPDL_CYCLES (default 200) and SPDL_SIGINTS (default 20) set the
+number of repetitions; `cargo xtask soak` uses 10,000 and 200.
 """
 
 # promise of this file: R5, R6
@@ -18,21 +18,21 @@ SIGINTS = int(os.environ.get("SPDL_SIGINTS", "20"))
 
 
 def told_by(script, *arguments, within_s):
-    """What a script prints, as JSON."""
+    """Returns the output of a script, parsed as JSON."""
     process = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(script), *map(str, arguments)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         timeout=within_s,
-        # Programs in the background are started with SIGINT ignored, and pass that on.
+        # Background programs start with SIGINT ignored, and child processes inherit that.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     assert process.returncode == 0, process.stderr[-4000:]
     return json.loads(process.stdout)
 
 
-def test_no_number_of_starts_breaks_and_drops_leaves_anything(photos):
+def test_repeated_starts_breaks_and_drops_leak_nothing(photos):
     script = """
         import asyncio, gc, json, logging, os, random, sys, threading, time
         import numpy, spdl_rs
@@ -117,11 +117,11 @@ def test_no_number_of_starts_breaks_and_drops_leaves_anything(photos):
     assert after["ours"] == 0 and after["threads"] <= before["threads"], (before, after)
     assert after["files"] == before["files"], (before, after)
     assert after["objects"] <= before["objects"] + 50, (before, after)
-    # What allocators keep for later varies, but not with the number of cycles.
+    # The memory that allocators keep varies, but does not grow with the number of cycles.
     assert after["kib"] <= before["kib"] + 16 * 1024, (before, after)
 
 
-def test_ctrl_c_at_any_moment_is_heard_soon(photos):
+def test_ctrl_c_is_handled_soon_at_any_moment(photos):
     script = """
         import asyncio, json, os, random, signal, sys, threading, time
         import spdl_rs

@@ -1,4 +1,4 @@
-"""The examples of `spdl_rs.source` run, and all of it is documented and typed."""
+"""The examples of `spdl_rs.source` run, and its public names are documented and typed."""
 
 import doctest
 import importlib
@@ -36,7 +36,7 @@ def test_the_examples_in_docstrings_run(name, data_sets):
 
 
 @pytest.mark.parametrize("name", [name for name in MODULES if "._" not in name])
-def test_what_is_public_is_documented_and_typed(name):
+def test_public_names_of_sources_are_documented_and_typed(name):
     module = importlib.import_module(name)
     assert module.__doc__
     for public in module.__all__:

@@ -39,20 +39,20 @@ def dataset(tmp_path):
     return make_files(tmp_path / "imagenet", [*names, f"train/{SHARK}/1.JPEG"])
 
 
-def test_q07_a_shuffled_order_depends_on_the_seed_alone(letters):
+def test_q07_a_shuffled_order_depends_only_on_the_seed(letters):
     files = LocalDirectory(letters, "*.txt")
     listed = list(files)
     assert [path.name for path in listed] == [f"{name}.txt" for name in "abcdefgh"]
     files.shuffle(1)
     first = list(files)
     files.shuffle(2)
-    # Of upstream's, the same seed gives another order each time.
+    # In upstream SPDL, the same seed gives a different order each time.
     assert sorted(first) == listed != first != list(files)
     files.shuffle(seed=1)
     assert list(files) == first
 
 
-def test_q07_files_that_come_later_are_not_seen(letters):
+def test_q07_files_created_later_are_not_listed(letters):
     files = LocalDirectory(letters, "*.txt")
     make_files(letters, ["i.txt"])
     assert len(files) == len(list(files)) == 8
@@ -66,7 +66,7 @@ def test_q07_a_missing_folder_is_an_error_and_an_empty_one_is_not(tmp_path):
     assert list(LocalDirectory(tmp_path, "*")) == []
 
 
-def test_q07_sources_of_files_can_be_given_to_another_process(letters, dataset):
+def test_q07_sources_of_files_can_be_pickled(letters, dataset):
     sources = [LocalDirectory(letters, "*"), ImageNet(dataset, mappings={TENCH: 0, GOLDFISH: 1})]
     for source in sources:
         source.shuffle(3)
@@ -76,7 +76,7 @@ def test_q07_sources_of_files_can_be_given_to_another_process(letters, dataset):
         assert list(copy) == whole and repr(copy) == repr(source)
 
 
-def test_q08_a_pass_over_files_goes_on_exactly(letters, tmp_path):
+def test_q08_an_epoch_of_files_resumes_exactly(letters, tmp_path):
     for seed in [None, 0, 5]:
         files = LocalDirectory(letters, "*.txt")
         if seed is not None:
@@ -85,7 +85,7 @@ def test_q08_a_pass_over_files_goes_on_exactly(letters, tmp_path):
         for taken in range(9):
             list(itertools.islice(files, taken))
             state = json.loads(json.dumps(files.state_dict()))
-            # Wherever the data set lies now.
+            # The data set may have been moved.
             moved = tmp_path / f"{seed}-{taken}"
             shutil.copytree(letters, moved)
             again = LocalDirectory(moved, "*.txt")
@@ -106,7 +106,7 @@ def test_q08_a_state_of_other_files_is_refused(letters):
         LocalDirectory(letters, "*.txt").load_state_dict(state)
 
 
-def test_q08_a_pass_over_images_goes_on_exactly(dataset):
+def test_q08_an_epoch_of_images_resumes_exactly(dataset):
     mappings = {TENCH: 0, GOLDFISH: 1}
     images = ImageNet(dataset, mappings=mappings)
     images.shuffle(2)
@@ -119,10 +119,10 @@ def test_q08_a_pass_over_images_goes_on_exactly(dataset):
         LocalDirectory(dataset, "val/*/*.JPEG").load_state_dict(images.state_dict())
 
 
-def test_q07_the_index_file_of_a_data_set_says_each_class(dataset):
+def test_q07_the_index_file_of_a_data_set_defines_the_classes(dataset):
     table = {"0": [TENCH, "tench"], "7": [GOLDFISH, "goldfish"]}
     (dataset / "imagenet_class_index.json").write_text(json.dumps(table))
-    # Before others.
+    # The index file has precedence over other lists.
     (dataset / "LOC_synset_mapping.txt").write_text("nothing of use")
     assert get_mappings(dataset) == {TENCH: 0, GOLDFISH: 7}
     assert get_mappings(str(dataset / "imagenet_class_index.json")) == {TENCH: 0, GOLDFISH: 7}
@@ -135,7 +135,7 @@ def test_q07_the_index_file_of_a_data_set_says_each_class(dataset):
     ]
 
 
-def test_q07_classes_of_a_synset_file_are_numbered_in_the_order_of_their_ids(dataset):
+def test_q07_classes_of_a_synset_file_have_the_order_of_their_ids(dataset):
     lines = [
         f"{SHARK} great white shark",
         f"{TENCH} tench, Tinca tinca",
@@ -148,12 +148,12 @@ def test_q07_classes_of_a_synset_file_are_numbered_in_the_order_of_their_ids(dat
         assert get_mappings(dataset) == {TENCH: 0, GOLDFISH: 1, SHARK: 2}
 
 
-def test_q07_classes_of_folders_are_numbered_with_a_warning_unless_all_are_there(dataset, tmp_path):
-    # A file is no class.
+def test_q07_classes_of_folders_are_sorted_and_missing_classes_warn(dataset, tmp_path):
+    # Files are not classes.
     make_files(dataset, ["train/n01491361.tar"])
     with pytest.warns(spdl_rs.DatasetWarning, match="3 class folders, but ImageNet has 1000"):
         assert get_mappings(dataset) == {TENCH: 0, GOLDFISH: 1, SHARK: 2}
-    # The third class is not in `val`, and counts.
+    # The third class counts, although it is not in `val`.
     with pytest.warns(spdl_rs.DatasetWarning):
         assert len(ImageNet(dataset)) == 4
     whole = tmp_path / "whole"
@@ -165,15 +165,15 @@ def test_q07_classes_of_folders_are_numbered_with_a_warning_unless_all_are_there
     assert list(mappings.values()) == list(range(1000)) and list(mappings) == sorted(mappings)
 
 
-def test_q07_the_class_of_an_image_is_that_of_its_folder(tmp_path):
-    # Upstream takes the first ID of the whole path.
+def test_q07_the_folder_of_an_image_decides_its_class(tmp_path):
+    # Upstream uses the first ID of the whole path.
     root = tmp_path / GOLDFISH
     make_files(root, [f"train/{TENCH}_tench/{SHARK}_1.JPEG"])
     ((_, label),) = ImageNet(root, "train", mappings={TENCH: 4, GOLDFISH: 5, SHARK: 6})
     assert label == 4
 
 
-def test_q07_without_a_list_of_classes_the_error_says_what_is_needed(tmp_path):
+def test_q07_without_a_list_of_classes_the_error_names_the_expected_files(tmp_path):
     with pytest.raises(spdl_rs.InvalidArgumentError, match="source is missing: pass the folder"):
         get_mappings()
     for missing in [tmp_path, tmp_path / "gone"]:
@@ -204,7 +204,7 @@ def test_q07_without_a_list_of_classes_the_error_says_what_is_needed(tmp_path):
         ("a.txt", b"\xff\xfe", "not UTF-8"),
     ],
 )
-def test_q07_a_list_of_classes_that_is_none_is_corrupt(name, content, words, tmp_path):
+def test_q07_an_invalid_list_of_classes_is_corrupt(name, content, words, tmp_path):
     path = tmp_path / name
     path.write_bytes(content)
     with pytest.raises(spdl_rs.CorruptError, match=words) as caught:
@@ -212,7 +212,7 @@ def test_q07_a_list_of_classes_that_is_none_is_corrupt(name, content, words, tmp
     assert caught.value.key == str(path)
 
 
-def test_q07_wrong_data_sets_are_told(dataset, tmp_path):
+def test_q07_invalid_data_sets_raise(dataset, tmp_path):
     with pytest.raises(ValueError, match='split must be "train" or "val", not \'test\''):
         ImageNet(dataset, "test")
     with pytest.raises(FileNotFoundError, match="is not a folder"):
@@ -227,7 +227,7 @@ def test_q07_wrong_data_sets_are_told(dataset, tmp_path):
         ImageNet(make_files(tmp_path / "named", ["val/tench/1.JPEG"]), mappings={TENCH: 0})
 
 
-def test_q07_wordnet_ids_have_plain_digits():
+def test_q07_wordnet_ids_have_ascii_digits():
     assert parse_wnid(f"{TENCH}{GOLDFISH}") == TENCH
     with pytest.raises(ValueError, match="no WordNet ID"):
         parse_wnid("n०१२३४५६७")

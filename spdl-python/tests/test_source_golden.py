@@ -1,5 +1,7 @@
-"""Sources and samplers give what upstream's give: `golden/upstream_source.json`, made by the script
-beside it."""
+"""Sources and samplers give the results of upstream SPDL, in `golden/upstream_source.json`.
+
+The script next to that file creates it.
+"""
 
 import hashlib
 import itertools
@@ -43,14 +45,14 @@ def samplers(name):
             yield row, getattr(source, name)(row["n"], **arguments)
 
 
-def test_q01_indices_are_those_of_upstream():
+def test_q01_indices_equal_those_of_upstream():
     for row, sampler in samplers("DistributedDeterministicSampler"):
         items = list(sampler)
         assert told(items) == {key: row[key] for key in ("len", "first", "digest")}, row
         assert len(sampler) == len(items) and list(sampler) == items
 
 
-def test_q02_draws_are_those_of_upstream_and_numpy():
+def test_q02_draws_equal_those_of_upstream_and_numpy():
     for row, sampler in samplers("DistributedRandomSampler"):
         if row["reseed"] is not None:
             list(sampler)
@@ -62,29 +64,29 @@ def test_q02_draws_are_those_of_upstream_and_numpy():
 
 
 @pytest.mark.parametrize(("name", "n", "arguments"), GOLDEN["refused samplers"])
-def test_q02_samplers_refuse_what_upstream_refuses(name, n, arguments):
+def test_q02_samplers_reject_the_arguments_that_upstream_rejects(name, n, arguments):
     with pytest.raises(ValueError):
         getattr(source, name)(n, **arguments)
 
 
-def test_q04_merged_items_are_those_of_upstream():
+def test_q04_merged_items_equal_those_of_upstream():
     for row in GOLDEN["merges"]:
         lengths = row["lengths"]
         parts = [[100 * at + item for item in range(length)] for at, length in enumerate(lengths)]
         merged = utils.MergeIterator(parts, **row["arguments"])
         expected = {key: row[key] for key in ("len", "first", "digest")}
-        # Each pass draws the same.
+        # Each epoch has the same draws.
         assert told(list(merged)) == expected and told(list(merged)) == expected, row
 
 
 @pytest.mark.parametrize(("lengths", "arguments"), GOLDEN["refused merges"])
-def test_q04_merging_refuses_what_upstream_refuses(lengths, arguments):
+def test_q04_merging_rejects_the_arguments_that_upstream_rejects(lengths, arguments):
     with pytest.raises(ValueError):
         utils.MergeIterator([range(length) for length in lengths], **arguments)
 
 
 class Recorded:
-    """Three items; `calls` are the seeds it was shuffled with, and -1 for each pass."""
+    """Three items. `calls` lists the seeds of `shuffle`, and -1 for each iteration."""
 
     def __init__(self):
         self.calls = []
@@ -97,7 +99,7 @@ class Recorded:
         yield from "abc"
 
 
-def test_q05_shuffle_is_called_as_upstream_calls_it():
+def test_q05_shuffle_is_called_as_in_upstream():
     for row in GOLDEN["shuffles"]:
         recorded = Recorded()
         embedded = utils.embed_shuffle(recorded, **row["arguments"])
@@ -108,7 +110,7 @@ def test_q05_shuffle_is_called_as_upstream_calls_it():
         assert recorded.calls == row["calls"], row
 
 
-def test_q06_a_repeated_source_does_what_upstreams_does():
+def test_q06_a_repeated_source_equals_that_of_upstream():
     for row in GOLDEN["repeats"]:
         recorded = Recorded()
         items = itertools.islice(utils.repeat_source(recorded, row["epoch"]), row["taken"])
@@ -122,7 +124,7 @@ def make_files(root, names):
         path.touch()
 
 
-def test_q07_files_come_in_upstreams_order(tmp_path):
+def test_q07_files_have_the_order_of_upstream(tmp_path):
     make_files(tmp_path, [f"{name}.txt" for name in GOLDEN["names"]])
     for row in GOLDEN["directories"]:
         files = local_directory.LocalDirectory(tmp_path, row["pattern"])
@@ -132,9 +134,9 @@ def test_q07_files_come_in_upstreams_order(tmp_path):
         assert found == row["files"] and len(files) == len(found), row
 
 
-def test_q07_images_and_labels_are_those_of_upstream(tmp_path):
+def test_q07_images_and_labels_equal_those_of_upstream(tmp_path):
     make_files(tmp_path / "val", GOLDEN["image names"])
-    # What upstream has in a list of its own.
+    # Upstream contains this list.
     classes = {label: [path.split("/")[1], ""] for path, label in GOLDEN["images"][0]["images"]}
     (tmp_path / "imagenet_class_index.json").write_text(json.dumps(classes))
     for row in GOLDEN["images"]:
@@ -146,7 +148,7 @@ def test_q07_images_and_labels_are_those_of_upstream(tmp_path):
 
 
 @pytest.mark.parametrize(("text", "wnid"), GOLDEN["wnids"])
-def test_q07_wordnet_ids_are_found_where_upstream_finds_them(text, wnid):
+def test_q07_wordnet_ids_equal_those_of_upstream(text, wnid):
     if wnid is None:
         with pytest.raises(ValueError, match="no WordNet ID"):
             imagenet.parse_wnid(text)

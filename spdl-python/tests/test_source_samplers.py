@@ -1,4 +1,4 @@
-"""Samplers: what is whose, and how a pass is gone on with."""
+"""Samplers: the indices of each rank, and resume within an epoch."""
 
 import itertools
 import json
@@ -27,7 +27,7 @@ def quiet(make, *arguments, **settings):
 
 
 def many():
-    """Samplers of all kinds, as functions that make the same one anew."""
+    """Samplers of all kinds, as functions that create equal samplers."""
     generator = random.Random(5)
     for n, world_size, drop in itertools.product([1, 6, 25], [1, 2, 5], [True, False]):
         rank = generator.randrange(world_size)
@@ -56,7 +56,7 @@ def test_q01_q02_ranks_divide_the_items(kind, n):
             assert everything == list(range(len(everything)))
 
 
-def test_q01_a_warning_tells_what_is_never_visited():
+def test_q01_a_warning_reports_items_that_are_never_visited():
     with pytest.warns(UserWarning, match="the last 3 are never visited") as caught:
         Deterministic(11, rank=0, world_size=4)
     assert caught[0].filename == __file__
@@ -66,14 +66,14 @@ def test_q01_a_warning_tells_what_is_never_visited():
         Deterministic(11, rank=0, world_size=4, **ALL)
 
 
-def test_q02_a_pass_depends_on_the_seed_alone():
+def test_q02_an_epoch_depends_only_on_the_seed():
     sampler = Random(50, **ALONE)
     first = list(sampler)
     assert sorted(first) == list(range(50)) and list(sampler) == first
     sampler.shuffle(3)
     third = list(sampler)
     assert third != first and third == list(Random(50, seed=3, **ALONE))
-    # Also when passes overlap.
+    # Also if epochs overlap.
     sampler.shuffle(0)
     begun = iter(sampler)
     head = [next(begun) for _ in range(10)]
@@ -82,12 +82,12 @@ def test_q02_a_pass_depends_on_the_seed_alone():
     assert head + list(begun) == first
 
 
-def test_q02_an_order_that_does_not_fit_in_memory_is_told():
+def test_q02_an_order_that_does_not_fit_in_memory_raises():
     huge = Random(2**62, **ALONE)
     assert len(huge) == 2**62
     with pytest.raises(spdl_rs.LimitExceededError, match="does not fit in memory"):
         next(iter(huge))
-    # What is drawn counts, not what is drawn from.
+    # The number of draws counts, not the number of items.
     few = list(Random(2**62, num_draws=10, **ALONE))
     assert len(set(few)) == 10 and max(few) < 2**62
 
@@ -120,7 +120,7 @@ def test_q02_an_order_that_does_not_fit_in_memory_is_told():
         ({"weights": [1e308] * 12}, ValueError, "the sum of the weights is inf"),
     ],
 )
-def test_q02_bad_arguments_are_errors_that_say_what_is_allowed(arguments, error, words):
+def test_q02_invalid_arguments_raise(arguments, error, words):
     arguments = {"n": 12, "rank": 0, "world_size": 3, **arguments}
     n = arguments.pop("n")
     with pytest.raises(error, match=words):
@@ -143,7 +143,7 @@ def test_q02_wrong_seeds_and_epochs_are_refused_and_change_nothing(wrong):
         Random(9, seed=2**64 - 6, **ALONE).set_epoch(6)
 
 
-def test_q02_what_numpy_has_is_accepted():
+def test_q02_numpy_values_are_accepted():
     numpy = pytest.importorskip("numpy", reason="NumPy is not installed")
     weights = numpy.array([1, 2, 3], dtype=numpy.float32)
     sampler = Random(
@@ -152,26 +152,26 @@ def test_q02_what_numpy_has_is_accepted():
     assert list(sampler) == list(Random(3, weights=[1, 2, 3], **ALONE))
 
 
-def test_q02_samplers_can_be_given_to_another_process():
+def test_q02_samplers_can_be_pickled():
     for make in many():
         sampler = make()
         whole = list(sampler)
         begun = iter(sampler)
         next(begun, None)
         copy = pickle.loads(pickle.dumps(sampler))
-        # It begins a pass of its own, and this one goes on.
+        # The copy starts a separate epoch, and the original continues.
         assert list(copy) == whole and list(begun) == whole[1:]
         assert copy.state_dict()["position"] == len(whole) == len(copy)
         assert repr(copy) == repr(sampler)
 
 
-def test_q02_a_pass_tells_how_much_of_it_is_left():
+def test_q02_an_iterator_has_a_length_hint():
     indices = iter(Random(9, **ALONE))
     left = [operator.length_hint(indices) for _ in indices]
     assert left == [8, 7, 6, 5, 4, 3, 2, 1, 0]
 
 
-def test_q02_threads_that_share_a_pass_get_different_items():
+def test_q02_threads_that_share_an_iterator_get_different_items():
     sampler = Random(20_000, **ALONE)
     shared, taken = iter(sampler), [[] for _ in range(8)]
     threads = [threading.Thread(target=mine.extend, args=(shared,)) for mine in taken]
@@ -187,7 +187,7 @@ MANY = 5_000_000
 
 
 def last_index():
-    """A sampler with one index to give of an order of 40 MB, and the iterator."""
+    """Returns a sampler with one remaining index of an order of 40 MB, and its iterator."""
     sampler = Random(MANY, **ALONE)
     sampler.load_state_dict({**sampler.state_dict(), "position": MANY - 1})
     return sampler, iter(sampler)
@@ -199,7 +199,7 @@ def resident_bytes():
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="memory is read in /proc")
-def test_q02_the_memory_of_an_order_is_free_after_its_last_index():
+def test_q02_the_memory_of_an_order_is_freed_after_its_last_index():
     sampler, indices = last_index()
     next(indices)
     held = resident_bytes()
@@ -208,7 +208,7 @@ def test_q02_the_memory_of_an_order_is_free_after_its_last_index():
 
 
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="there is no signal.setitimer here")
-def test_q02_signals_are_heard_while_an_order_is_computed():
+def test_q02_signals_are_handled_while_an_order_is_computed():
     def pressed(*_):
         raise KeyboardInterrupt
 
@@ -217,7 +217,7 @@ def test_q02_signals_are_heard_while_an_order_is_computed():
     whole = time.monotonic() - begun
     before = signal.signal(signal.SIGALRM, pressed)
     try:
-        # The machine may be busy with something else just then.
+        # The machine may be busy with other programs at that moment.
         for _ in range(10):
             _, indices = last_index()
             begun = time.monotonic()
@@ -232,7 +232,7 @@ def test_q02_signals_are_heard_while_an_order_is_computed():
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-    # Nothing is lost.
+    # No index is lost.
     assert indices.position == MANY - 1 and len(list(indices)) == 1
 
 
@@ -246,7 +246,7 @@ def test_q08_an_epoch_adds_to_the_seed():
         assert list(sampler) == list(Random(30, seed=5 + epoch, **ALONE))
 
 
-def test_q08_a_pass_goes_on_exactly_where_its_state_says():
+def test_q08_an_epoch_resumes_exactly_at_its_state():
     for make in many():
         whole = list(make())
         for taken in range(len(whole) + 1):
@@ -258,7 +258,7 @@ def test_q08_a_pass_goes_on_exactly_where_its_state_says():
             again.load_state_dict(state)
             assert again.state_dict() == state
             assert list(again) == whole[taken:]
-            # Once.
+            # Only once.
             assert list(again) == whole
 
 
@@ -283,20 +283,20 @@ def test_q08_states_of_states_are_exact():
     assert found == whole
 
 
-def test_q08_the_state_is_of_the_pass_that_was_begun_last():
+def test_q08_the_state_belongs_to_the_latest_epoch():
     sampler = Random(20, **ALONE)
     first, second = iter(sampler), iter(sampler)
     next(second)
     list(first)
     assert sampler.state_dict()["position"] == 1
     sampler.shuffle(0)
-    # No pass of it was begun since.
+    # No epoch was started since.
     assert sampler.state_dict()["position"] == 0
     next(second)
     assert sampler.state_dict()["position"] == 0
 
 
-def test_q08_the_epoch_of_the_state_goes_on_and_others_are_whole():
+def test_q08_only_the_epoch_of_the_state_is_resumed():
     for make in many():
         sampler = make()
         sampler.set_epoch(2)
@@ -320,7 +320,7 @@ def test_q08_the_epoch_of_the_state_goes_on_and_others_are_whole():
     assert len(list(sampler)) == 9
 
 
-def test_q08_ranks_in_step_share_a_state():
+def test_q08_ranks_at_the_same_position_share_a_state():
     for drop in [True, False]:
         where = {"world_size": 3, "ddp_drop_last_distributed_round": drop}
         ranks = [Random(11, rank=rank, **where) for rank in range(3)]
@@ -351,7 +351,7 @@ def test_q08_ranks_in_step_share_a_state():
         ({"position": "3"}, TypeError, "position must be a whole number"),
     ],
 )
-def test_q08_a_state_of_something_else_is_refused_and_changes_nothing(change, error, words):
+def test_q08_a_state_of_another_sampler_is_refused_and_changes_nothing(change, error, words):
     sampler = Random(20, rank=0, world_size=2, weights=[1] * 20)
     list(itertools.islice(sampler, 4))
     state = sampler.state_dict()
@@ -359,14 +359,14 @@ def test_q08_a_state_of_something_else_is_refused_and_changes_nothing(change, er
         sampler.load_state_dict({**state, **change})
     assert sampler.state_dict() == state
     missing = {key: value for key, value in state.items() if key not in change}
-    # `None` is what is missing, and what there is without weights.
+    # `None` stands for a missing key, and for a sampler without weights.
     with pytest.raises((TypeError, ValueError)):
         sampler.load_state_dict(missing)
     with pytest.raises(TypeError, match="state_dict must be a mapping, not list"):
         sampler.load_state_dict([1])
 
 
-def test_q08_other_weights_are_another_sampler():
+def test_q08_a_state_with_other_weights_is_refused():
     state = Random(3, weights=[1, 2, 3], **ALONE).state_dict()
     with pytest.raises(ValueError, match="weights is"):
         Random(3, weights=[1, 2, 4], **ALONE).load_state_dict(state)
@@ -374,7 +374,7 @@ def test_q08_other_weights_are_another_sampler():
 
 
 class Batches:
-    """Batches of a sampler, saved and gone on with as stateful loaders of PyTorch do it."""
+    """Batches of a sampler, saved and resumed as PyTorch's stateful loaders do it."""
 
     def __init__(self, sampler, size):
         self.sampler, self.size = sampler, size
@@ -390,7 +390,7 @@ class Batches:
 
 
 @pytest.mark.parametrize("n", [10, 11, 12])
-def test_q08_batches_go_on_also_after_a_short_last_one(n):
+def test_q08_batches_resume_also_after_an_incomplete_one(n):
     whole = list(Batches(Random(n, **ALONE), 4))
     for taken in range(len(whole) + 1):
         batches = Batches(Random(n, **ALONE), 4)
@@ -401,7 +401,7 @@ def test_q08_batches_go_on_also_after_a_short_last_one(n):
 
 
 @pytest.mark.frameworks
-def test_q08_samplers_serve_pytorchs_loader():
+def test_q08_samplers_work_with_pytorchs_loader():
     data = pytest.importorskip("torch.utils.data", reason="PyTorch is not installed")
     sampler = Random(10, rank=1, world_size=2)
     loader = data.DataLoader(range(10), batch_size=2, sampler=sampler)

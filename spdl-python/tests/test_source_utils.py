@@ -1,4 +1,4 @@
-"""Sources made of sources: merged, shuffled before each pass, repeated."""
+"""Combined sources: merged, shuffled before each epoch, repeated."""
 
 import itertools
 import json
@@ -34,7 +34,7 @@ def sampler(n=10):
     return DistributedRandomSampler(n, rank=0, world_size=1)
 
 
-def test_q03_protocols_are_known_at_run_time():
+def test_q03_protocols_work_with_isinstance():
     shuffled, fixed = sampler(), DistributedDeterministicSampler(4, rank=0, world_size=1)
     protocols = [IterableWithShuffle, SizedIterable, SizedIterableWithShuffle]
 
@@ -49,7 +49,7 @@ def test_q03_protocols_are_known_at_run_time():
     assert kinds(3) == [False, False, False]
 
 
-def test_q03_protocols_are_base_classes_too():
+def test_q03_protocols_can_be_base_classes():
     class Numbers(IterableWithShuffle[int]):
         def __iter__(self):
             return iter([1, 2])
@@ -60,13 +60,13 @@ def test_q03_protocols_are_base_classes_too():
     assert not isinstance(numbers, SizedIterableWithShuffle)
 
 
-def test_q04_exhausted_iterables_are_left_out_of_the_draw():
+def test_q04_exhausted_iterables_are_no_longer_drawn():
     parts = [range(10), range(100, 140), range(200, 201)]
     for weights in [None, [1, 1, 1], [5, 1, 100]]:
         assert sorted(MergeIterator(parts, weights=weights)) == sorted(itertools.chain(*parts))
 
 
-def test_q04_an_iterable_of_weight_0_is_never_begun():
+def test_q04_an_iterable_of_weight_0_is_never_iterated():
     def broken():
         raise AssertionError("begun")
         yield
@@ -74,23 +74,23 @@ def test_q04_an_iterable_of_weight_0_is_never_begun():
     assert list(MergeIterator([broken(), "ab"], weights=[0, 1])) == ["a", "b"]
 
 
-def test_q04_items_come_as_often_as_weights_say():
+def test_q04_draws_follow_the_weights():
     parts = [itertools.repeat(at) for at in range(3)]
     counted = Counter(MergeIterator(parts, weights=[6, 3, 1], stop_after=20_000))
-    # Three standard deviations are 0.01.
+    # 0.01 is three standard deviations.
     shares = [counted[at] / 20_000 for at in range(3)]
     assert shares == pytest.approx([0.6, 0.3, 0.1], abs=0.0125)
 
 
-def test_q04_weights_far_apart_are_exact():
-    # In floating point, the second would never come.
+def test_q04_weights_of_very_different_size_are_exact():
+    # With floating-point draws, the second would never be drawn.
     parts = [itertools.repeat(at) for at in range(3)]
     weights = [1e300, 1e300, 1e-300]
     counted = Counter(MergeIterator(parts, weights=weights, stop_after=2000, seed=1))
     assert counted[2] == 0 and 800 < counted[0] < 1200
 
 
-def test_q04_nothing_is_asked_for_beyond_the_last_item():
+def test_q04_no_item_is_requested_after_the_last_one():
     for weights in [None, [1, 1]]:
         asked = []
 
@@ -103,7 +103,7 @@ def test_q04_nothing_is_asked_for_beyond_the_last_item():
         assert len(asked) == 4
 
 
-def test_q04_the_first_exhaustion_ends_it():
+def test_q04_stop_after_minus_1_ends_at_the_first_exhaustion():
     assert list(MergeIterator(["ab", "ABC"], stop_after=-1)) == ["a", "A", "b", "B"]
     drawn = list(MergeIterator(["ab", range(1000)], weights=[1, 1], stop_after=-1))
     assert len(drawn) < 1000 and {"a", "b"} <= set(drawn)
@@ -130,12 +130,12 @@ def test_q04_the_first_exhaustion_ends_it():
         (["a", "b"], {"weights": [1e308, 1e308]}, ValueError, "sum of weights"),
     ],
 )
-def test_q04_bad_arguments_are_errors_that_say_what_is_allowed(parts, arguments, error, words):
+def test_q04_invalid_arguments_raise(parts, arguments, error, words):
     with pytest.raises(error, match=words):
         MergeIterator(parts, **arguments)
 
 
-def test_q04_a_merged_source_can_be_given_to_another_process():
+def test_q04_a_merged_source_can_be_pickled():
     merged = MergeIterator(["aaa", "bbb"], weights=[1, 2], seed=4)
     assert list(pickle.loads(pickle.dumps(merged))) == list(merged)
 
@@ -146,7 +146,7 @@ def test_q05_the_length_is_that_of_the_source():
         len(embed_shuffle(Letters()))
 
 
-def test_q05_what_cannot_be_shuffled_is_refused_at_once():
+def test_q05_a_source_without_shuffle_is_refused():
     with pytest.raises(TypeError, match="list has no method shuffle"):
         embed_shuffle([1, 2])
     with pytest.raises(ValueError, match="epoch must be 0 to"):
@@ -176,7 +176,7 @@ def test_q05_each_pass_has_the_next_epoch():
 
 
 @pytest.mark.parametrize("shuffle_last", [False, True])
-def test_q08_a_shuffled_source_goes_on_exactly(shuffle_last):
+def test_q08_a_shuffled_source_resumes_exactly(shuffle_last):
     def make():
         return embed_shuffle(sampler(), shuffle_last=shuffle_last, epoch=3)
 
@@ -196,7 +196,7 @@ def test_q08_a_shuffled_source_goes_on_exactly(shuffle_last):
 
 
 @pytest.mark.parametrize("make", [embed_shuffle, repeat_source])
-def test_q08_a_state_replaces_what_was_under_way(make):
+def test_q08_a_loaded_state_replaces_the_current_epoch(make):
     whole = list(make(sampler(), epoch=3))[:10] if make is embed_shuffle else None
     source, again = make(sampler(), epoch=3), make(sampler())
     iterator = iter(source)
@@ -208,7 +208,7 @@ def test_q08_a_state_replaces_what_was_under_way(make):
     assert sorted(head + rest) == list(range(10)) and whole in (None, head + rest)
 
 
-def test_q08_only_the_epoch_of_the_state_may_have_no_items():
+def test_q08_only_the_resumed_epoch_may_be_empty():
     class Once(Letters):
         def __iter__(self):
             return iter("abc" if len(self.seeds) == 2 else "")
@@ -226,7 +226,7 @@ def test_q08_only_the_epoch_of_the_state_may_have_no_items():
         next(source)
 
 
-def test_q08_after_a_pass_the_next_one_comes():
+def test_q08_a_finished_epoch_is_followed_by_the_next():
     source = embed_shuffle(sampler())
     list(source)
     again = embed_shuffle(sampler())
@@ -246,7 +246,7 @@ def test_q06_the_rate_of_each_epoch_is_logged(monkeypatch, caplog):
     ]
 
 
-def test_q06_it_can_be_pickled_until_it_begins():
+def test_q06_it_can_be_pickled_before_it_starts():
     source = repeat_source(sampler(4), epoch=2)
     copy = pickle.loads(pickle.dumps(source))
     assert list(itertools.islice(copy, 9)) == list(itertools.islice(source, 9))
@@ -254,7 +254,7 @@ def test_q06_it_can_be_pickled_until_it_begins():
         pickle.dumps(source)
 
 
-def test_q06_an_epoch_without_items_is_an_error_and_no_endless_loop():
+def test_q06_an_empty_epoch_raises():
     with pytest.raises(RuntimeError, match="epoch 0 of the source has no items"):
         next(repeat_source([]))
     once = repeat_source(iter("ab"))
@@ -266,7 +266,7 @@ def test_q06_an_epoch_without_items_is_an_error_and_no_endless_loop():
 
 
 @pytest.mark.parametrize("kind", [DistributedRandomSampler, DistributedDeterministicSampler])
-def test_q08_a_repeated_source_goes_on_exactly(kind):
+def test_q08_a_repeated_source_resumes_exactly(kind):
     def make():
         return repeat_source(kind(5, rank=0, world_size=1), epoch=1)
 
@@ -280,7 +280,7 @@ def test_q08_a_repeated_source_goes_on_exactly(kind):
 
 
 @pytest.mark.parametrize("make", [embed_shuffle, repeat_source])
-def test_q08_states_that_cannot_be_are_refused(make):
+def test_q08_invalid_states_are_refused(make):
     state = make(sampler()).state_dict()
     for source in [make(Letters()).state_dict, lambda: make(Letters()).load_state_dict(state)]:
         with pytest.raises(TypeError, match="Letters cannot resume"):
@@ -299,7 +299,7 @@ def test_q08_states_that_cannot_be_are_refused(make):
         assert source.state_dict() == state
 
 
-def test_q04_random_draws_leave_the_global_generator_alone():
+def test_q04_random_draws_do_not_change_the_global_generator():
     random.seed(1)
     expected = random.random()
     random.seed(1)

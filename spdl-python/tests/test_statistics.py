@@ -1,9 +1,9 @@
-"""What the loader tells about itself."""
+"""Statistics of the loader."""
 
 import spdl_rs
 
 
-def test_the_names_are_those_that_are_documented(many):
+def test_statistics_have_the_documented_names(many):
     loader = spdl_rs.ImageLoader(many, batch_size=8, size=32, threads=2)
     for statistics in [loader.stats(), list(loader) and loader.stats()]:
         assert list(statistics) == list(spdl_rs.Statistics.__annotations__)
@@ -19,7 +19,7 @@ def test_the_names_are_those_that_are_documented(many):
             assert list(one) == list(spdl_rs.Quantiles.__annotations__)
 
 
-def test_before_the_first_epoch_there_is_nothing(many):
+def test_loader_statistics_are_empty_before_the_first_epoch(many):
     statistics = spdl_rs.ImageLoader(many, batch_size=8).stats()
     assert statistics["elapsed_s"] == 0 and statistics["stages"] == []
     assert statistics["consumer"]["first_item_s"] is None
@@ -38,13 +38,13 @@ def test_counts_add_up(many):
     assert 0 < statistics["consumer"]["first_item_s"] <= statistics["elapsed_s"]
     decode = statistics["stages"][-1]
     assert 0 < decode["service_ms"]["p50"] <= decode["service_ms"]["max"]
-    # 40 decodes of at most `max` each; the sum is what the stage was busy.
+    # 40 decodes of at most `max` each; the sum is the busy time of the stage.
     assert decode["busy_s"] * 1e3 <= 40 * decode["service_ms"]["max"]
     assert 0 <= statistics["data_readiness"] <= 1
     assert statistics["diagnosis"].endswith(".")
 
 
-def test_an_ended_epoch_stands_still_and_an_iterator_keeps_its_own(many):
+def test_statistics_of_an_ended_epoch_do_not_change(many):
     loader = spdl_rs.ImageLoader(many, batch_size=8, size=32)
     first = iter(loader)
     list(first)

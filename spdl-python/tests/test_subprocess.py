@@ -1,4 +1,4 @@
-"""Group X of the features, part one: iterables and pipelines in another process."""
+"""Features X01 to X08, part one: iterables and pipelines in another process."""
 
 import concurrent.futures
 import functools
@@ -35,7 +35,7 @@ HERE = pathlib.Path(__file__).parent
 
 
 def gone(pid):
-    """Whether there is no such process, or only what is left for its parent to collect."""
+    """Returns true if there is no such process, or only a zombie."""
     try:
         return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except (FileNotFoundError, ProcessLookupError):
@@ -47,7 +47,7 @@ def of(function, *arguments, **options):
 
 
 def script(text, **options):
-    """Runs a program, which must end soon: its result."""
+    """Runs a program, which must end within a time limit. Returns its result."""
     modules = "import functools, os, sys, time, in_processes as work\n"
     text = f"{modules}from spdl_rs.pipeline import *\n{textwrap.dedent(text)}"
     path = [str(HERE), *sys.path]
@@ -62,18 +62,18 @@ def script(text, **options):
     )
 
 
-def test_x01_one_process_iterates_again_and_again():
+def test_x01_one_process_serves_several_iterations():
     processes = of(work.pids, 3)
     first, second = list(processes), list(processes)
     assert first == second and len(set(first)) == 1 and first[0] != os.getpid()
 
 
 @pytest.mark.parametrize("buffer_size", [-1, 1, 2, 3, 50])
-def test_x01_all_items_come_in_their_order_whatever_may_wait(buffer_size):
+def test_x01_items_arrive_in_order_with_any_buffer_size(buffer_size):
     assert list(of(work.numbers, 200, buffer_size=buffer_size)) == list(range(200))
 
 
-def test_x01_leaving_a_loop_lets_the_next_one_begin_anew(tmp_path):
+def test_x01_after_an_abandoned_loop_the_next_one_starts_over(tmp_path):
     items = of(work.Disk, 100, str(tmp_path))
     for item in items:
         if item == 5:
@@ -86,13 +86,13 @@ def test_x01_leaving_a_loop_lets_the_next_one_begin_anew(tmp_path):
     assert list(items) == list(range(100))
 
 
-def test_x01_no_more_items_are_made_than_may_wait(tmp_path):
+def test_x01_buffer_size_limits_the_prefetched_items(tmp_path):
     path = tmp_path / "made"
     path.touch()
     items = iter(of(Log, str(path), buffer_size=4))
     assert next(items) == 0
     time.sleep(0.3)
-    # One was taken, four wait, and one is in hand.
+    # One item was taken, four wait in the queue, and one is in progress.
     assert 5 <= len(path.read_text()) <= 7
 
 
@@ -106,12 +106,12 @@ class Log:
             yield number
 
 
-def test_x01_a_generator_gives_its_items_once():
+def test_x01_a_generator_is_iterated_only_once():
     items = of(work.generated, 3)
     assert (list(items), list(items)) == ([0, 1, 2], [])
 
 
-def test_x01_an_iteration_ends_where_another_one_begins():
+def test_x01_a_new_iteration_ends_the_previous_one():
     items = of(work.numbers, 10)
     first = iter(items)
     assert next(first) == 0
@@ -120,7 +120,7 @@ def test_x01_an_iteration_ends_where_another_one_begins():
         next(first)
 
 
-def test_x01_initializers_are_called_before_all_else(tmp_path):
+def test_x01_initializers_are_called_first(tmp_path):
     log = tmp_path / "log"
     each = [functools.partial(work.append, str(log), letter) for letter in "ab"]
     assert list(of(work.numbers, 1, initializer=each)) == [0]
@@ -129,7 +129,7 @@ def test_x01_initializers_are_called_before_all_else(tmp_path):
     assert log.read_text() == "aba"
 
 
-def test_x01_what_comes_too_late_is_a_runtime_error_and_a_timeout():
+def test_x01_a_late_item_is_a_runtime_error_and_a_timeout():
     items = of(work.slow, 20, timeout=0.2)
     start = time.monotonic()
     with pytest.raises(WorkerTimeoutError, match=r"within 0.2 s") as caught:
@@ -140,8 +140,8 @@ def test_x01_what_comes_too_late_is_a_runtime_error_and_a_timeout():
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
-def test_x01_every_start_method_will_do(method):
-    # A script, since this process has threads.
+def test_x01_every_start_method_works(method):
+    # In a script, because this process has threads.
     done = script(
         f"print(list(iterate_in_subprocess(functools.partial(range, 3), mp_context={method!r})))"
     )
@@ -149,13 +149,13 @@ def test_x01_every_start_method_will_do(method):
 
 
 # promise: R8
-def test_x01_the_start_method_is_not_fork_unless_asked_for():
+def test_x01_the_default_start_method_is_not_fork():
     done = script(
         """
         from spdl_rs.pipeline._processes import worker_process
         import multiprocessing
         print(worker_process.start_method().get_start_method())
-        # multiprocessing takes its own default to be the program's choice from now on.
+        # From now on, multiprocessing reports its own default as the choice of the program.
         list(iterate_in_subprocess(functools.partial(range, 3)))
         print(worker_process.start_method().get_start_method())
         multiprocessing.set_start_method("spawn", force=True)
@@ -165,7 +165,7 @@ def test_x01_the_start_method_is_not_fork_unless_asked_for():
     assert done.stdout.split() == ["forkserver", "forkserver", "spawn"], done.stderr
 
 
-def test_x01_what_cannot_be_sent_is_told_at_once():
+def test_x01_unpicklable_arguments_raise_immediately():
     with pytest.raises(TypeError, match="define functions and"):
         iterate_in_subprocess(lambda: [1])
     with pytest.raises(TypeError, match="callable"):
@@ -195,14 +195,14 @@ def test_f13_an_exception_keeps_its_type_and_shows_where_it_was_raised(error):
     assert again.value.__cause__ is caught.value
 
 
-def test_w14_an_exception_that_cannot_be_read_back_says_what_it_was():
+def test_w14_an_unpicklable_exception_keeps_type_name_and_message():
     with pytest.raises(RuntimeError, match="in_processes.UnpicklableError: this and that") as caught:
         list(of(work.raise_unpicklable))
     assert "raise_unpicklable" in str(caught.value.__cause__)
 
 
 @pytest.mark.parametrize("where", ["fn", "initializer"])
-def test_f13_a_failing_start_is_told_by_the_first_item(where):
+def test_f13_a_failed_start_raises_at_the_first_item(where):
     bad = functools.partial(work.raise_here, LookupError("no disk"))
     options = {"fn": bad} if where == "fn" else {"fn": list, "initializer": bad}
     with pytest.raises(LookupError, match="no disk"):
@@ -215,7 +215,7 @@ def test_f13_an_item_that_cannot_be_sent_fails():
             list(of(work.lambdas, arena=arena))
 
 
-def test_x06_other_interpreters_are_refused_with_what_to_use_instead():
+def test_x06_subinterpreters_are_refused_with_an_alternative():
     if sys.version_info < (3, 14):
         error, why = RuntimeError, r"needs Python 3\.14 or newer; this is Python 3\.1\d"
     else:
@@ -227,7 +227,7 @@ def test_x06_other_interpreters_are_refused_with_what_to_use_instead():
         run_pipeline_in_subinterpreter(config, num_threads=1)
 
 
-def test_x06_the_package_says_that_it_needs_the_main_interpreter():
+def test_x06_importing_the_package_in_a_subinterpreter_raises():
     if sys.version_info < (3, 14):
         pytest.skip("Python has other interpreters from 3.14 on")
     from concurrent import interpreters
@@ -240,12 +240,12 @@ def test_x06_the_package_says_that_it_needs_the_main_interpreter():
         interpreter.close()
 
 
-def test_f13_a_call_of_exit_is_an_error_here():
+def test_f13_a_call_of_exit_raises_here():
     with pytest.raises(WorkerError, match=r"SystemExit\(3"):
         list(of(work.raise_here, SystemExit(3)))
 
 
-def test_w13_the_end_of_a_process_is_seen_at_once():
+def test_w13_the_end_of_a_process_is_detected_immediately():
     for function, arguments, words in [
         (work.exit_with, [7], "exit code 7"),
         (work.kill_oneself, [], "killed by SIGKILL"),
@@ -258,8 +258,8 @@ def test_w13_the_end_of_a_process_is_seen_at_once():
         assert time.monotonic() - got[0][1] < 5
 
 
-def test_w13_the_end_is_seen_though_others_hold_the_files_of_the_process_open():
-    # With `spawn`, for what ends tells nobody of it but by closing its files.
+def test_w13_the_end_is_detected_although_others_keep_its_files_open():
+    # With `spawn`: only the closed files of a process show its end.
     items, heir = of(work.kill_oneself_with_child, mp_context="spawn"), None
     try:
         start = time.monotonic()
@@ -271,7 +271,7 @@ def test_w13_the_end_is_seen_though_others_hold_the_files_of_the_process_open():
         os.kill(heir, signal.SIGKILL)
 
 
-def test_x02_the_process_ends_when_nobody_holds_it():
+def test_x02_the_process_ends_when_the_iterable_is_deleted():
     items = of(work.pids, 1000)
     iterator = iter(items)
     pid = next(iterator)
@@ -280,7 +280,7 @@ def test_x02_the_process_ends_when_nobody_holds_it():
     wait_until(lambda: gone(pid), 5)
 
 
-def test_x02_a_process_that_sleeps_is_ended_by_force():
+def test_x02_a_sleeping_process_is_terminated():
     items = iter(of(work.slow, 60))
     pid, start = next(items), time.monotonic()
     del items
@@ -291,7 +291,7 @@ def test_x02_a_process_that_sleeps_is_ended_by_force():
 
 @pytest.mark.parametrize("daemon", [False, True])
 @pytest.mark.parametrize("method", ["forkserver", "spawn", "fork"])
-def test_w13_python_ends_with_a_process_amid_its_work(method, daemon):
+def test_w13_python_exits_while_a_process_works(method, daemon):
     done = script(
         f"""
         held = iterate_in_subprocess(
@@ -305,7 +305,7 @@ def test_w13_python_ends_with_a_process_amid_its_work(method, daemon):
     wait_until(lambda: gone(int(done.stdout)), 5)
 
 
-def test_w13_python_ends_though_a_pipeline_waits_for_a_process():
+def test_w13_python_exits_while_a_pipeline_waits_for_a_process():
     done = script(
         """
         held = iterate_in_subprocess(functools.partial(work.slow, 60))
@@ -322,7 +322,7 @@ def test_w13_python_ends_though_a_pipeline_waits_for_a_process():
 
 # promise: R7
 @pytest.mark.parametrize("method", ["forkserver", "spawn", "fork"])
-def test_w13_a_process_ends_with_its_parent_that_was_killed(method):
+def test_w13_a_process_ends_with_its_killed_parent(method):
     done = script(
         f"""
         held = iterate_in_subprocess(
@@ -336,7 +336,7 @@ def test_w13_a_process_ends_with_its_parent_that_was_killed(method):
     wait_until(lambda: gone(int(done.stdout)), 8)
 
 
-def test_w13_ctrl_c_is_felt_here_and_leaves_nothing_behind():
+def test_w13_ctrl_c_interrupts_the_parent_and_leaves_no_process():
     text = """
     import signal, threading
     held = iterate_in_subprocess(functools.partial(work.slow, 60))
@@ -354,7 +354,7 @@ def test_w13_ctrl_c_is_felt_here_and_leaves_nothing_behind():
     wait_until(lambda: gone(int(pid)), 5)
 
 
-def test_w13_the_process_itself_does_not_hear_ctrl_c():
+def test_w13_the_process_ignores_ctrl_c():
     pids = iter(of(work.pids, 100, buffer_size=1))
     for _ in range(20):
         os.kill(next(pids), signal.SIGINT)
@@ -362,7 +362,7 @@ def test_w13_the_process_itself_does_not_hear_ctrl_c():
 
 
 # promise: R8
-def test_x01_a_fork_has_no_say_in_the_process():
+def test_x01_a_fork_cannot_use_the_process():
     done = script(
         """
         held = iterate_in_subprocess(functools.partial(range, 3))
@@ -382,7 +382,7 @@ def test_x01_a_fork_has_no_say_in_the_process():
 
 # promise: R8
 @pytest.mark.parametrize("ending", ["iterator.close()", "del iterator", "del held, iterator"])
-def test_x01_a_fork_that_lets_go_of_an_iteration_does_not_end_it(ending):
+def test_x01_a_fork_that_drops_an_iteration_does_not_end_it(ending):
     done = script(
         f"""
         held = iterate_in_subprocess(functools.partial(range, 200))
@@ -419,7 +419,7 @@ def test_x01_a_fork_takes_no_items_of_an_iteration():
     assert (done.stdout, done.stderr) == ("1 True\n", "")
 
 
-def test_x03_a_pipeline_runs_anew_for_each_iteration():
+def test_x03_each_iteration_runs_a_new_pipeline():
     config = source(range(7)).pipe(work.double).aggregate(3).add_sink().get_config()
     batches = run_pipeline_in_subprocess(config, num_threads=2)
     expected = [[0, 2, 4], [6, 8, 10], [12]]
@@ -435,13 +435,13 @@ def test_x03_each_iteration_of_a_continuous_pipeline_is_an_epoch():
     assert [list(epochs) for _ in range(3)] == [[0, 2, 4, 6]] * 3
 
 
-def test_b14_nothing_of_one_epoch_gets_into_the_next():
+def test_b14_epochs_are_not_mixed():
     config = source(range(1, 8)).aggregate(3, drop_last=True).add_sink().get_config()
     batches = run_pipeline_in_subprocess(config, num_threads=1)
     assert [list(batches) for _ in range(2)] == [[[1, 2, 3], [4, 5, 6]]] * 2
 
 
-def test_x03_it_takes_all_that_build_pipeline_takes():
+def test_x03_it_accepts_the_arguments_of_build_pipeline():
     parameters = set(inspect.signature(build_pipeline).parameters)
     unknown = parameters - set(inspect.signature(run_pipeline_in_subprocess).parameters)
     assert unknown <= {"pipeline_cfg", "stage_id"}
@@ -474,7 +474,7 @@ def test_x03_a_builder_is_deprecated_and_arguments_are_checked():
         run_pipeline_in_subprocess(builder.get_config(), num_threads=0)
 
 
-def test_x03_it_is_a_source_of_another_pipeline():
+def test_x03_it_can_be_the_source_of_another_pipeline():
     config = source(range(5)).pipe(work.double).add_sink().get_config()
     inner = run_pipeline_in_subprocess(config, num_threads=1)
     outer = source(inner, continuous=True).pipe(str).add_sink().build(num_threads=1)
@@ -485,7 +485,7 @@ def test_x03_it_is_a_source_of_another_pipeline():
 @pytest.mark.parametrize(
     "executor", [concurrent.futures.ThreadPoolExecutor, concurrent.futures.ProcessPoolExecutor]
 )
-def test_x04_executors_are_made_anew_in_the_process(executor):
+def test_x04_executors_are_created_in_the_process(executor):
     pool = executor(1)
     built = source(range(3)).pipe(work.process_and, executor=pool)
     config = built.pipe(work.process_and, executor=pool).add_sink().get_config()
@@ -504,18 +504,18 @@ def test_x04_an_executor_must_be_new():
         build_pipeline(config, num_threads=1)
 
 
-def test_x05_the_state_of_random_numbers_is_handed_over():
+def test_x05_the_process_starts_with_the_states_of_the_generators():
     random.seed(3)
     numpy.random.seed(4)
     items = of(work.draws)
     assert list(items) == work.draws()
 
 
-def test_w13_what_is_left_at_the_end_of_python_is_closed_without_a_complaint(monkeypatch):
+def test_w13_open_processes_are_closed_silently_at_exit(monkeypatch):
     read, write = os.pipe()
     memory, handle = SharedMemory(1 << 12, "test"), worker_process._ProcessHandle(read)
     for module in (shared_memory, worker_process):
-        # As Python leaves a module whose end has come.
+        # As Python leaves a module during finalization.
         monkeypatch.setattr(module, "os", None)
     memory.__del__()
     handle.__del__()

@@ -416,7 +416,7 @@ def test_after_an_epoch_the_next_one_may_be_set_before_or_after_load_state_dict(
     list(source)
     state = stored(source.state_dict())
     again = resumed(lambda: of_epoch(0), state)
-    assert again.sampler.epoch == 3, "without set_epoch the epoch repeats, as in an uninterrupted run"
+    assert again.sampler.epoch == 3, "without set_epoch the epoch repeats, as without interruption"
     again.sampler.set_epoch(4)
     assert list(again) == list(of_epoch(4))
     assert list(resumed(lambda: of_epoch(4), state)) == list(of_epoch(4))
