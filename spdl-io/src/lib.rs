@@ -8,7 +8,7 @@
 //!
 //! - A [`Fetcher`] reads objects, or byte ranges of them, from one store. Layers such as [`Resilient`] wrap
 //!   a fetcher and add retries or a cache.
-//! - A data set of [`datasets`] maps a position to a sample, and says which objects or ranges hold it.
+//! - A data set of [`datasets`] maps a position to the objects or byte ranges of a sample.
 //! - The stages [`Fetch`], [`FetchRecord`] and [`FetchLabeled`] read the bytes in a pipeline of `spdl-core`.
 //!
 //! This crate decodes no images; `spdl-media` does. Terms are defined in the [glossary].

@@ -149,7 +149,7 @@ impl ImageFolder {
             images.classes = classes;
             images.warnings.extend(splits_as_classes(None, root, &images.classes));
             if !files.is_empty() {
-                images.warnings.push(beside_classes(root, files.len()));
+                images.warnings.push(ignored_images(root, files.len()));
             }
         }
         images.warnings.append(&mut seen.warnings);
@@ -229,7 +229,7 @@ impl ImageFolder {
         if !is_flat {
             found.retain(|(below, _)| below.contains(&b'/'));
         }
-        let beside = all - found.len();
+        let ignored = all - found.len();
         found.sort_unstable_by(|(a, _), (b, _)| sort_key(a).cmp(&sort_key(b)));
         for (below, version) in &found {
             let (class, folder, name) = split(below);
@@ -245,8 +245,8 @@ impl ImageFolder {
             images.versions.push(*version);
         }
         images.warnings.extend(splits_as_classes(store, &root.to_path(), &images.classes));
-        if beside > 0 {
-            images.warnings.push(beside_classes(&root.to_path(), beside));
+        if ignored > 0 {
+            images.warnings.push(ignored_images(&root.to_path(), ignored));
         }
         Ok(images)
     }
@@ -292,12 +292,12 @@ impl ImageFolder {
         for (label, class) in (0_i64..).zip(classes) {
             let class = class.as_ref();
             if labels.insert(class, label).is_some() {
-                return Err(self.unfit(format!("duplicate class {class:?} in the list")));
+                return Err(self.invalid(format!("duplicate class {class:?} in the list")));
             }
         }
         if self.classes.is_empty() {
             let message = "cannot assign classes: these images have none";
-            return Err(self.unfit(message.into()));
+            return Err(self.invalid(message.into()));
         }
         let is_unknown = |class: &&String| !labels.contains_key(class.as_str());
         let unknown: Vec<&String> = self.classes.iter().filter(is_unknown).collect();
@@ -309,7 +309,7 @@ impl ImageFolder {
                     classes.len()
                 ),
             };
-            return Err(self.unfit(message));
+            return Err(self.invalid(message));
         }
         let label_of = |own: i64| {
             let class = usize::try_from(own).ok().and_then(|own| self.classes.get(own));
@@ -329,7 +329,7 @@ impl ImageFolder {
         all.collect::<BTreeSet<_>>().into_iter().cloned().collect()
     }
 
-    fn unfit(&self, message: String) -> Error {
+    fn invalid(&self, message: String) -> Error {
         let error = Error::new(ErrorKind::InvalidArgument, message);
         match self.prefix.is_empty() {
             true => error,
@@ -498,7 +498,7 @@ fn split(below: &[u8]) -> (&[u8], &[u8], &[u8]) {
     (class.strip_suffix(b"/").unwrap_or(class), folder, name)
 }
 
-fn beside_classes(root: &Path, images: usize) -> Error {
+fn ignored_images(root: &Path, images: usize) -> Error {
     let message = match images {
         1 => "1 image next to the class folders is ignored".to_owned(),
         more => format!("{more} images next to the class folders are ignored"),

@@ -7,7 +7,7 @@ use spdl_core::Error;
 
 /// What a caller can specify to avoid an error: attached to an [`Error`] as its source.
 ///
-/// The message of the error states facts only. A program adds the advice, in terms of its own options.
+/// The message of the error states facts only. A program adds the advice, with the names of its options.
 ///
 /// ```
 /// use std::sync::Arc;

@@ -36,7 +36,7 @@ fn address_of(path: &[u8]) -> Option<Result<Address>> {
     }
 }
 
-/// The key of a row: a key of the list's store if it lies there, or else the whole address, which
+/// The key of a row: a key of the list's store if it is there, otherwise the whole address, which
 /// [`RowStores`](super::RowStores) resolves.
 fn key_of(address: &Address, path: &[u8], own: Option<&str>) -> Key {
     let is_file = address.scheme() == "file";
@@ -74,7 +74,7 @@ fn check(address: &Address, own: Option<&str>, stores: &StoreRegistry) -> Result
 
 impl FileList {
     /// Resolves rows that are addresses by `stores`. `own` is the address of the list's store; `None` for
-    /// a local list. The flag of the result is true if a row lies in another store.
+    /// a local list. The flag of the result is true if a row is in another store.
     ///
     /// # Errors
     /// - `InvalidArgument` for the first row that is invalid, holds a password, or names a local file in

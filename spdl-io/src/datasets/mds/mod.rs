@@ -63,7 +63,7 @@ const MAX_INDEX_BYTES: u64 = 1 << 28;
 /// # let folder = "tests/data/mds/plain";
 /// let samples = MdsDataset::open(folder)?; // "data/imagenet/train"
 /// let order = ShardWindow::new(samples.shard_lens(), 10_000, 7)?;
-/// println!("{} samples, {} shards open at once", samples.len(), order.open_shards());
+/// println!("{} samples, {} shards are open concurrently", samples.len(), order.open_shards());
 /// # assert_eq!(samples.len(), 5);
 /// # }
 /// # Ok::<(), spdl_core::Error>(())
@@ -318,7 +318,7 @@ impl MdsShard {
     }
 }
 
-/// A shard behind an `Arc`, for [`PackedRows`].
+/// A shared shard, for [`PackedRows`].
 #[derive(Debug)]
 pub(super) struct SharedShard(Arc<MdsShard>);
 

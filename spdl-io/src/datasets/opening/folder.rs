@@ -17,7 +17,7 @@ const MAX_LISTED: usize = 1000;
 
 impl Opener<'_> {
     /// Opens a folder. The file names in it determine the kind.
-    pub(super) async fn folder(&self, folder: &Key) -> Result<OpenedDataset> {
+    pub(super) async fn open_folder(&self, folder: &Key) -> Result<OpenedDataset> {
         let names = match self.is_local {
             true => local_names(folder)?,
             false => self.stored_names(folder).await?,
@@ -37,17 +37,17 @@ impl Opener<'_> {
         }
         let has_tar = names.iter().any(|name| kind_of_name(name) == Some(DatasetKind::TarShards));
         if holds(MANIFEST) && has_tar {
-            return self.packed(&inside(&MANIFEST.into()), inside, holds).await;
+            return self.open_packed(&inside(&MANIFEST.into()), inside, holds).await;
         }
         if holds("index.json") {
-            return self.mds(with_slash).await;
+            return self.open_mds(with_slash).await;
         }
         for kind in [DatasetKind::TarShards, DatasetKind::Parquet, DatasetKind::TfRecord] {
             let has_kind = |name: &&Key| kind_of_name(name) == Some(kind);
             let mut keys: Vec<Key> = names.iter().filter(has_kind).map(inside).collect();
             if !keys.is_empty() {
                 keys.sort();
-                return self.files(kind, keys).await;
+                return self.open_files(kind, keys).await;
             }
         }
         let extensions = self.options.image_extensions();
@@ -59,12 +59,12 @@ impl Opener<'_> {
             }
         };
         let (classes, warnings) = (images.classes().to_vec(), images.warnings().to_vec());
-        let opened = self.opened(DatasetKind::ImageFolder, FolderRecords(images), Vec::new());
+        let opened = self.dataset(DatasetKind::ImageFolder, FolderRecords(images), Vec::new());
         Ok(OpenedDataset { classes, warnings, ..opened })
     }
 
     /// Opens a set that `spdl pack` wrote. Its manifest lists the shards and classes.
-    async fn packed(
+    async fn open_packed(
         &self,
         manifest: &Key,
         inside: impl Fn(&Key) -> Key,
@@ -84,7 +84,7 @@ impl Opener<'_> {
             })
             .collect();
         let mut missing_samples = missing.iter().map(|shard| shard.samples).sum::<u64>();
-        let samples = self.tar(shards.iter().map(|shard| key(shard)).collect()).await?;
+        let samples = self.open_tar(shards.iter().map(|shard| key(shard)).collect()).await?;
         for ((shard, found), len) in
             shards.iter().zip(samples.shard_bytes()).zip(samples.shard_lens())
         {
@@ -104,7 +104,7 @@ impl Opener<'_> {
                 damage.push(error);
             }
         }
-        let mut opened = self.opened_tar(samples);
+        let mut opened = self.tar_dataset(samples);
         opened.warnings.append(&mut damage);
         if !manifest.classes().is_empty() {
             opened.classes = manifest.classes().to_vec();

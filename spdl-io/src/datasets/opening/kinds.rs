@@ -40,7 +40,7 @@ pub(super) struct Opener<'a> {
 }
 
 impl Opener<'_> {
-    pub(super) fn opened(
+    pub(super) fn dataset(
         &self,
         kind: DatasetKind,
         samples: impl Dataset<Item = StoredRecord>,
@@ -66,7 +66,7 @@ impl Opener<'_> {
     }
 
     /// Opens locations of the same kind in the same store. `locations` is not empty.
-    pub(super) async fn locations(
+    pub(super) async fn open_locations(
         &self,
         kind: Option<DatasetKind>,
         locations: &[OpenLocation],
@@ -84,7 +84,7 @@ impl Opener<'_> {
                     };
                     keys.extend(found);
                 }
-                match self.files(kind, keys.clone()).await {
+                match self.open_files(kind, keys.clone()).await {
                     Err(error) => Err(self.count_missing(error, &keys).await),
                     opened => opened,
                 }
@@ -94,30 +94,34 @@ impl Opener<'_> {
                 Err(Error::new(ErrorKind::InvalidArgument, message)
                     .with_key(locations[1].key.display_name()))
             }
-            Some(DatasetKind::FileList) => self.file_list(&locations[0].key).await,
-            Some(DatasetKind::Mds) => self.mds(folder_of(&locations[0].key)).await,
-            _ => match self.folder(&locations[0].key).await {
+            Some(DatasetKind::FileList) => self.open_file_list(&locations[0].key).await,
+            Some(DatasetKind::Mds) => self.open_mds(folder_of(&locations[0].key)).await,
+            _ => match self.open_folder(&locations[0].key).await {
                 Err(error) => Err(self.suggest_folders(error, &locations[0].key).await),
                 opened => opened,
             },
         }
     }
 
-    pub(super) async fn files(&self, kind: DatasetKind, keys: Vec<Key>) -> Result<OpenedDataset> {
+    pub(super) async fn open_files(
+        &self,
+        kind: DatasetKind,
+        keys: Vec<Key>,
+    ) -> Result<OpenedDataset> {
         let fetcher = self.fetcher;
         match kind {
             DatasetKind::TfRecord => {
                 let options = TfRecordOptions::default();
                 let samples = TfRecordDataset::fetch_files(fetcher, keys, &options).await?;
                 let lens = samples.shard_lens();
-                Ok(self.opened(kind, samples, lens))
+                Ok(self.dataset(kind, samples, lens))
             }
-            DatasetKind::Parquet => self.parquet(keys).await,
-            _ => Ok(self.opened_tar(self.tar(keys).await?)),
+            DatasetKind::Parquet => self.open_parquet(keys).await,
+            _ => Ok(self.tar_dataset(self.open_tar(keys).await?)),
         }
     }
 
-    pub(super) async fn tar(&self, keys: Vec<Key>) -> Result<WebDataset> {
+    pub(super) async fn open_tar(&self, keys: Vec<Key>) -> Result<WebDataset> {
         let options = WebDatasetOptions::default();
         match self.is_local {
             // Saves the indexes next to local archives.
@@ -126,11 +130,11 @@ impl Opener<'_> {
         }
     }
 
-    pub(super) fn opened_tar(&self, samples: WebDataset) -> OpenedDataset {
+    pub(super) fn tar_dataset(&self, samples: WebDataset) -> OpenedDataset {
         let (lens, warnings) = (samples.shard_lens(), warnings(&samples));
         let (truncated_shards, classes) = (samples.truncated_shards(), samples.classes());
         let samples = Arc::new(samples);
-        let opened = self.opened(DatasetKind::TarShards, Arc::clone(&samples), lens);
+        let opened = self.dataset(DatasetKind::TarShards, Arc::clone(&samples), lens);
         // If folders are classes, all samples have a label.
         let count = || Unlabeled::in_tar(&samples, &opened.fetch_labeled());
         let unlabeled = if classes.is_empty() { count() } else { None };
@@ -138,16 +142,16 @@ impl Opener<'_> {
     }
 
     #[cfg(feature = "parquet")]
-    async fn parquet(&self, keys: Vec<Key>) -> Result<OpenedDataset> {
+    async fn open_parquet(&self, keys: Vec<Key>) -> Result<OpenedDataset> {
         let options = ParquetOptions::default();
         let samples = ParquetDataset::fetch_files(self.fetcher, keys, &options).await?;
         let lens = samples.shard_lens();
-        self.opened(DatasetKind::Parquet, samples, lens).name_default_classes().await
+        self.dataset(DatasetKind::Parquet, samples, lens).name_default_classes().await
     }
 
     #[cfg(not(feature = "parquet"))]
     #[expect(clippy::unused_async, reason = "the same call with and without the feature")]
-    async fn parquet(&self, keys: Vec<Key>) -> Result<OpenedDataset> {
+    async fn open_parquet(&self, keys: Vec<Key>) -> Result<OpenedDataset> {
         let message = "cannot read Parquet files: this build lacks the feature `parquet`";
         let error = Error::new(ErrorKind::Unsupported, message);
         Err(match keys.first() {
@@ -156,7 +160,7 @@ impl Opener<'_> {
         })
     }
 
-    async fn file_list(&self, key: &Key) -> Result<OpenedDataset> {
+    async fn open_file_list(&self, key: &Key) -> Result<OpenedDataset> {
         let mut options = FileListOptions::default();
         if let Some(name) = &self.options.image_field {
             options = options.image_field(name);
@@ -172,7 +176,7 @@ impl Opener<'_> {
         let mut own_labels = LABEL_COLUMNS.to_vec();
         own_labels.retain(|name| list.has_label_column(name));
         let path_column = self.options.image_field.clone().filter(|_| has_named_columns);
-        let opened = self.opened(DatasetKind::FileList, list, Vec::new());
+        let opened = self.dataset(DatasetKind::FileList, list, Vec::new());
         let opened = OpenedDataset {
             classes,
             path_column,
@@ -189,10 +193,10 @@ impl Opener<'_> {
         Ok(OpenedDataset { fetcher, is_local: false, ..opened })
     }
 
-    pub(super) async fn mds(&self, folder: Key) -> Result<OpenedDataset> {
+    pub(super) async fn open_mds(&self, folder: Key) -> Result<OpenedDataset> {
         let samples = MdsDataset::fetch(self.fetcher, folder, &MdsOptions::default()).await?;
         let lens = samples.shard_lens();
-        Ok(self.opened(DatasetKind::Mds, samples, lens))
+        Ok(self.dataset(DatasetKind::Mds, samples, lens))
     }
 }
 

@@ -193,7 +193,7 @@ impl OpenedDataset {
         stores: &StoreRegistry,
         options: &OpenOptions,
     ) -> Result<OpenedDataset> {
-        let locations = locations(addresses, stores)?;
+        let locations = parse_addresses(addresses, stores)?;
         let Some(first) = locations.first() else {
             let message = "the list of addresses is empty";
             return Err(Error::new(ErrorKind::InvalidArgument, message));
@@ -208,14 +208,14 @@ impl OpenedDataset {
             );
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         }
-        let opening = Opener {
+        let opener = Opener {
             fetcher: &first.fetcher,
             is_local: first.is_local,
             store: first.store.as_deref(),
             stores,
             options,
         };
-        let opened = opening.locations(kinds[0], &locations).await;
+        let opened = opener.open_locations(kinds[0], &locations).await;
         let opened = opened.and_then(|opened| match opened.samples.is_empty() {
             true => Err(Error::new(ErrorKind::NotFound, "the data set holds no samples")),
             false => Ok(opened),
@@ -261,9 +261,9 @@ impl OpenedDataset {
         // Fast path, because parsing a million addresses is slow.
         let (location, images) = if addresses.iter().all(|name| is_path(name.as_ref())) {
             let paths = addresses.iter().map(|name| Path::new(name.as_ref()));
-            (locations(&["."], stores)?.pop(), ImageFolder::from_paths(paths, labels)?)
+            (parse_addresses(&["."], stores)?.pop(), ImageFolder::from_paths(paths, labels)?)
         } else {
-            let mut locations = locations(addresses, stores)?;
+            let mut locations = parse_addresses(addresses, stores)?;
             let first = locations.first().map(|location| Arc::clone(&location.fetcher));
             let is_elsewhere = |location: &&OpenLocation| {
                 first.as_ref().is_some_and(|first| !Arc::ptr_eq(&location.fetcher, first))
@@ -281,7 +281,7 @@ impl OpenedDataset {
         let Some(OpenLocation { fetcher, is_local, store, .. }) = location else {
             return Err(Error::new(ErrorKind::InvalidArgument, "the list of images is empty"));
         };
-        let opening = Opener {
+        let opener = Opener {
             fetcher: &fetcher,
             is_local,
             store: store.as_deref(),
@@ -289,7 +289,7 @@ impl OpenedDataset {
             options: &OpenOptions::default(),
         };
         let kind = DatasetKind::FileList;
-        let opened = opening.opened(kind, FolderRecords(images), Vec::new());
+        let opened = opener.dataset(kind, FolderRecords(images), Vec::new());
         Ok(OpenedDataset { store, ..opened })
     }
 
@@ -349,7 +349,11 @@ struct OpenLocation {
     store: Option<Arc<str>>,
 }
 
-fn locations(addresses: &[impl AsRef<OsStr>], stores: &StoreRegistry) -> Result<Vec<OpenLocation>> {
+/// Parses addresses, and opens their stores.
+fn parse_addresses(
+    addresses: &[impl AsRef<OsStr>],
+    stores: &StoreRegistry,
+) -> Result<Vec<OpenLocation>> {
     let mut locations = Vec::with_capacity(addresses.len());
     for address in addresses {
         let given = address.as_ref();

@@ -67,7 +67,7 @@ pub(super) fn check(
         }
         at = end;
     }
-    // A row has one value or null, and a list at min_size what says that it is empty.
+    // A row has one value or null. A list has at least one entry, which may mark it as empty.
     let is_list = column.max_rep_level() > 0;
     if values < rows || values > rows && !is_list {
         let message = format!("the pages have {values} values for {rows} rows");

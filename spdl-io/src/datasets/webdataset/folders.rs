@@ -18,7 +18,7 @@ pub(super) struct ClassFolders {
 }
 
 impl ClassFolders {
-    /// The class folders of these image names, if each image lies in a folder below the common folder.
+    /// The class folders of these image names, if each image is in a folder below the common folder.
     /// `None` if all folders are named like splits (`train`, `val`), or are [hash buckets](are_hash_buckets).
     pub(super) fn of<'a>(images: impl Iterator<Item = &'a [u8]> + Clone) -> Option<Self> {
         let mut names = images.clone();
@@ -45,7 +45,7 @@ impl ClassFolders {
         Some(ClassFolders { depth, names: classes.into_iter().map(Into::into).collect() })
     }
 
-    /// The label of a sample; −1 if it lies in no class folder.
+    /// The label of a sample; −1 if it is in no class folder.
     pub(super) fn label(&self, name: &[u8]) -> i64 {
         let folder = folders_of(name).nth(self.depth);
         let index = folder.and_then(|it| self.names.binary_search_by(|name| (**name).cmp(it)).ok());

@@ -287,8 +287,9 @@ mod tests {
         let path = folder.path().join("1.tar");
         tar::Builder::new(std::fs::File::create(&path).unwrap()).finish().unwrap();
         let index = TarIndex::open(&path).unwrap();
-        let inner = Error::new(ErrorKind::Io, "no bytes").with_source(io::Error::other("a wire"));
-        let damage = Error::new(ErrorKind::Corrupt, "it is cut").with_source(inner);
+        let inner =
+            Error::new(ErrorKind::Io, "no bytes").with_source(io::Error::other("connection lost"));
+        let damage = Error::new(ErrorKind::Corrupt, "the shard is truncated").with_source(inner);
         let shard = TarShard::new("1.tar".into(), &index, Some(damage)).unwrap();
         let cause = shard.failures[0].1.source().unwrap();
         let cause: &Error = cause.downcast_ref().unwrap();
