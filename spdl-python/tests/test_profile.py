@@ -1,4 +1,4 @@
-"""`profile_pipeline`: each stage alone, with several numbers of items at once."""
+"""`profile_pipeline`: each stage alone, at several concurrencies."""
 
 import asyncio
 import concurrent.futures
@@ -39,9 +39,9 @@ def clean(monkeypatch):
     config.set_default_hook_class()
 
 
-def test_t01_each_stage_runs_with_32_16_8_4_and_1_items_at_once():
+def test_t01_each_stage_runs_at_concurrency_32_16_8_4_and_1():
     class Meet(RecordingHook):
-        """Lets no item pass before as many are there as are to be worked on at once."""
+        """Blocks each item until as many items as the concurrency have arrived."""
 
         @contextlib.contextmanager
         def stage_profile_hook(self, stage, concurrency):
@@ -73,13 +73,13 @@ def test_t01_rates_are_items_per_second():
 
     (result,) = profile_pipeline(described(source(range(10)).pipe(nap)))
     for stats in result.stats:
-        # Sleeping takes no less.
+        # Sleeping takes at least this long.
         assert stats.qps <= stats.concurrency / 0.02
-    # And not for ever.
+    # An upper bound.
     assert result.stats[-1].qps > 0.5
 
 
-def test_t01_a_stage_never_works_on_more_items_at_once_than_it_is_told():
+def test_t01_the_concurrency_of_a_run_is_not_exceeded():
     counter, most = Counter(0.002), []
 
     class Watch(RecordingHook):
@@ -94,7 +94,7 @@ def test_t01_a_stage_never_works_on_more_items_at_once_than_it_is_told():
     assert all(found <= at_once for at_once, found in most) and most[-1] == (1, 1)
 
 
-def test_t01_what_a_stage_gives_is_what_the_next_one_is_given():
+def test_t01_the_outputs_of_a_stage_are_the_inputs_of_the_next():
     seen = {"first": [], "second": []}
     lock = threading.Lock()
 
@@ -110,7 +110,7 @@ def test_t01_what_a_stage_gives_is_what_the_next_one_is_given():
 
     builder = source(iter(range(100))).pipe(first).aggregate(4, drop_last=True).disaggregate()
     report = profile_pipeline(described(builder.pipe(second)), 10)
-    # The source is iterated once, and no further than asked for.
+    # The source is iterated once, and only as far as requested.
     assert sorted(seen["first"]) == sorted(list(range(10)) * 5)
     assert seen["second"][-8:] == [str(number) for number in range(8)]
     assert [result.name for result in report] == ["first", "aggregate", "disaggregate", "second"]
@@ -122,7 +122,7 @@ def test_t01_what_a_stage_gives_is_what_the_next_one_is_given():
             assert stats.qps / stats.source_qps == pytest.approx(share)
 
 
-def test_t01_every_kind_of_function_is_profiled_where_it_runs():
+def test_t01_each_kind_of_function_is_profiled_where_it_runs():
     async def wait(item):
         await asyncio.sleep(0.001)
         return item
@@ -145,12 +145,12 @@ def test_t01_every_kind_of_function_is_profiled_where_it_runs():
             "threads",
             "executor",
         ]
-        # Of its CPUs nothing is known here.
+        # The CPUs of the processes are unknown.
         assert [stats.cpus for stats in report[-1].stats] == [None] * 5
         assert all(stats.cpus is not None for stats in report[0].stats)
 
 
-def test_t01_executors_of_the_users_are_used_with_the_workers_that_they_have():
+def test_t01_custom_executors_keep_their_workers():
     counter = Counter(0.01)
     with concurrent.futures.ThreadPoolExecutor(2, thread_name_prefix="users") as executor:
         names = set()
@@ -163,7 +163,7 @@ def test_t01_executors_of_the_users_are_used_with_the_workers_that_they_have():
     assert names == {"users"} and counter.most == 2
 
 
-def test_t01_a_process_pool_is_profiled_as_it_is():
+def test_t01_a_process_pool_can_be_profiled():
     with concurrent.futures.ProcessPoolExecutor(1) as executor:
         builder = source([1] * 6).pipe(_process, executor=executor)
         seen = set()
@@ -180,7 +180,7 @@ def _process(_):
     return os.getpid()
 
 
-def test_t01_native_stages_are_profiled_too(many):
+def test_t01_native_stages_can_be_profiled(many):
     paths = files(many)
     builder = source(paths).pipe(Fetch()).pipe(DecodeImage(SIZE)).aggregate(BatchImages(8))
     seen = []
@@ -196,11 +196,11 @@ def test_t01_native_stages_are_profiled_too(many):
     # Three batches of 20 images.
     assert report[1].stats[0].qps / report[1].stats[0].source_qps == pytest.approx(3 / 20)
     assert seen[-3:] == [(8, SIZE, SIZE, 3), (8, SIZE, SIZE, 3), (4, SIZE, SIZE, 3)]
-    # What suits the machine is chosen by spdl_rs, and nothing is to be set.
+    # spdl_rs chooses the concurrency of this stage.
     assert report[0].concurrency is None and "(set:" not in str(report[0])
 
 
-def test_t01_failures_are_counted_and_end_nothing(caplog):
+def test_t01_failures_are_counted_and_do_not_end_the_profile(caplog):
     def odd(number):
         return refuse(number) if number % 2 else number
 
@@ -211,7 +211,7 @@ def test_t01_failures_are_counted_and_end_nothing(caplog):
     assert "10 items failed" in str(report[0]) and "failed" not in str(report[1])
 
 
-def test_t01_without_items_there_is_nothing_to_profile():
+def test_t01_an_empty_source_or_stage_raises():
     with pytest.raises(RuntimeError, match="the source has no items"):
         profile_pipeline(described(source([]).pipe(abs)))
     told = RecordingHook()
@@ -222,7 +222,7 @@ def test_t01_without_items_there_is_nothing_to_profile():
     assert told.calls[-1] == "end"
 
 
-def test_t01_a_source_that_raises_is_told():
+def test_t01_an_exception_of_the_source_is_raised():
     def broken():
         yield 1
         raise ValueError("no more")
@@ -246,7 +246,7 @@ def test_t01_a_continuous_source_is_iterated_once():
     assert result.stats[0].qps / result.stats[0].source_qps == pytest.approx(1 / 3)
 
 
-def test_t01_merged_pipelines_are_profiled_one_by_one_and_their_items_mixed():
+def test_t01_merged_pipelines_are_profiled_in_turn_and_their_items_mixed():
     def part(start, name):
         pipes = [Pipe(abs, name=name)]
         return PipelineConfig(SourceConfig(range(start, start + 100)), pipes, SinkConfig(1))
@@ -305,7 +305,7 @@ def test_t01_only_the_first_process_of_a_machine_profiles(rank, results, monkeyp
     assert told.calls[0] == "begin" and told.calls[-1] == "end"
 
 
-def test_t01_hooks_and_queues_of_pipelines_play_no_part():
+def test_t01_hooks_and_queues_of_the_pipeline_are_not_used():
     class Refuse(TaskHook):
         def __init__(self, info, interval):
             raise AssertionError("made")
@@ -327,7 +327,7 @@ def test_t01_arguments_are_checked():
         profile_pipeline(described_one, 0)
 
 
-def test_t01_a_profile_can_be_interrupted_and_leaves_nothing():
+def test_t01_an_interrupted_profile_leaves_no_threads():
     class Press(RecordingHook):
         @contextlib.contextmanager
         def stage_profile_hook(self, stage, concurrency):

@@ -19,7 +19,7 @@ def clean(monkeypatch):
     config.set_default_profile_callback(None)
 
 
-def test_t02_hooks_surround_every_run_and_the_callback_gets_every_result():
+def test_t02_hooks_wrap_each_run_and_the_callback_gets_each_result():
     told, results = RecordingHook(), []
     builder = source(range(3)).pipe(abs).aggregate(2)
     report = profile_pipeline(described(builder), hook=told, callback=results.append)
@@ -28,7 +28,7 @@ def test_t02_hooks_surround_every_run_and_the_callback_gets_every_result():
     assert all(one is other for one, other in zip(report, results)) and len(results) == 2
 
 
-def test_t02_defaults_are_used_where_none_is_given():
+def test_t02_defaults_apply_without_arguments():
     assert config.get_default_profile_hook() is None
     assert config.get_default_profile_callback() is None
     told, other, results = RecordingHook(), RecordingHook(), []
@@ -46,7 +46,7 @@ def test_t02_defaults_are_used_where_none_is_given():
     assert len(told.calls) == 12 and len(results) == 1
 
 
-def test_t02_what_a_callback_or_a_hook_raises_ends_the_profile():
+def test_t02_an_exception_of_a_callback_or_hook_ends_the_profile():
     told = RecordingHook()
     with pytest.raises(ValueError, match="no ProfileResult"):
         profile_pipeline(
@@ -92,7 +92,7 @@ def run_program(tmp_path, **environment):
     )
 
 
-def test_t03_in_the_diagnostic_mode_a_program_profiles_its_pipeline_and_ends(tmp_path):
+def test_t03_in_the_diagnostic_mode_a_program_profiles_and_exits(tmp_path):
     mode = {"SPDL_PIPELINE_DIAGNOSTIC_MODE": "1", "SPDL_PIPELINE_DIAGNOSTIC_MODE_NUM_ITEMS": "30"}
     ran = run_program(tmp_path, **mode)
     assert ran.returncode == 0, ran.stderr
@@ -105,13 +105,13 @@ def test_t03_in_the_diagnostic_mode_a_program_profiles_its_pipeline_and_ends(tmp
     assert [line.split()[0] for line in lines[7:12]] == ["32", "16", "8", "4", "1"]
 
 
-def test_t03_without_it_a_program_runs(tmp_path):
+def test_t03_without_the_diagnostic_mode_a_program_runs(tmp_path):
     ran = run_program(tmp_path, SPDL_PIPELINE_DIAGNOSTIC_MODE="0")
     assert ran.stdout.startswith("False 1000\n<Pipeline 0: not started> 0\nan item\n")
     assert ran.stdout.count("an item") == 5000 and ran.stdout.endswith("went on\n")
 
 
-def test_t03_every_way_to_ask_for_an_item_profiles(monkeypatch, capsys):
+def test_t03_every_method_that_requests_an_item_profiles(monkeypatch, capsys):
     monkeypatch.setenv("SPDL_PIPELINE_DIAGNOSTIC_MODE", " Yes")
     monkeypatch.setenv("SPDL_PIPELINE_DIAGNOSTIC_MODE_NUM_ITEMS", "5")
     builder = source(range(9)).pipe(abs).add_sink()
@@ -126,7 +126,7 @@ def test_t03_every_way_to_ask_for_an_item_profiles(monkeypatch, capsys):
     assert "PipelineConfig" in str(pipeline)
 
 
-def test_t03_loaders_are_profiled_but_those_whose_sampler_is_the_consumers(monkeypatch, capsys):
+def test_t03_loaders_are_profiled_except_those_with_a_sampler_in_the_consumer(monkeypatch, capsys):
     monkeypatch.setenv("SPDL_PIPELINE_DIAGNOSTIC_MODE", "1")
     loader = spdl_rs.torch.DataLoader(
         list(range(5)), batch_size=2, num_workers=2, collate_fn=list, timeout=30
@@ -137,7 +137,7 @@ def test_t03_loaders_are_profiled_but_those_whose_sampler_is_the_consumers(monke
     assert "abs (threads)" in capsys.readouterr().out
 
 
-def test_t03_on_other_ranks_the_program_ends_without_a_profile(monkeypatch, capsys):
+def test_t03_on_other_ranks_the_program_exits_without_a_profile(monkeypatch, capsys):
     monkeypatch.setenv("SPDL_PIPELINE_DIAGNOSTIC_MODE", "1")
     monkeypatch.setenv("LOCAL_RANK", "2")
     with pytest.raises(SystemExit):
@@ -148,7 +148,7 @@ def test_t03_on_other_ranks_the_program_ends_without_a_profile(monkeypatch, caps
 @pytest.mark.parametrize(
     ("value", "number"), [("", 1000), ("12", 12), ("-1", 1000), ("0", 1000), ("x", 1000)]
 )
-def test_t03_the_number_of_items_is_a_number(value, number, monkeypatch, caplog):
+def test_t03_an_invalid_number_of_items_warns(value, number, monkeypatch, caplog):
     monkeypatch.setenv("SPDL_PIPELINE_DIAGNOSTIC_MODE_NUM_ITEMS", value)
     assert config.diagnostic_mode_num_sources() == number
     assert ("using 1000" in caplog.text) == (value in ("-1", "0", "x"))

@@ -1,4 +1,4 @@
-"""What is said of a profile: numbers, advice, tables, pages."""
+"""The report of a profile: numbers, advice, tables, HTML."""
 
 import concurrent.futures
 import html.parser
@@ -44,7 +44,7 @@ def made(qps, cpus=(1.0,) * 5, **options):
             "higher concurrency is slower, 60.0/s with 32: one CPU is busy at any concurrency, as if a function "
             "held the GIL",
         ),
-        # Others take the CPUs, or it waits: that says nothing of the GIL.
+        # Other programs use the CPUs, or the stage waits: the GIL is not the reason.
         (made([100] * 5, [1.0, 1.0, 1.0, 1.0, 0.5]), 1, "higher concurrency gains less than 10 %"),
         (
             made([400, 400, 400, 400, 100]),
@@ -60,11 +60,11 @@ def made(qps, cpus=(1.0,) * 5, **options):
         ),
     ],
 )
-def test_t01_the_number_at_once_that_is_advised_is_the_smallest_that_does(result, advised, why):
+def test_t01_the_advised_concurrency_is_the_smallest_sufficient_one(result, advised, why):
     assert (result.advised.concurrency, result.why) == (advised, why)
 
 
-def test_t01_between_what_was_measured_rates_lie_on_a_line():
+def test_t01_rates_are_interpolated_linearly():
     result = made([320, 160, 80, 40, 10])
     assert result.source_qps(1) == 10 and result.source_qps(16) == 160
     assert result.source_qps(2) == pytest.approx(20) and result.source_qps(12) == pytest.approx(120)
@@ -88,13 +88,13 @@ def test_t01_a_result_is_printed_as_a_table():
         "  concurrency  items/s  source/s  speed-up  CPUs  occupancy",
         "            1     10.0     320.0      1.0x   1.0        50%",
     ]
-    # As upstream makes it, with what upstream knows.
+    # As created by upstream SPDL, with its fields only.
     one = ProfileResult("sum", [ProfileStats(1, 10.0, 0.25)])
     assert str(one).splitlines()[-1] == "  the stage processes one item at a time"
     assert math.isnan(one.stats[0].source_qps)
 
 
-def test_t01_the_report_says_which_stage_holds_the_others_back():
+def test_t01_the_report_names_the_bottleneck():
     slow = made([400, 400, 400, 400, 100], concurrency=1)
     slow.name = "slow"
     other = made([200] * 5, concurrency=4)
@@ -108,7 +108,7 @@ def test_t01_the_report_says_which_stage_holds_the_others_back():
     assert ProfileReport([other]).verdict.startswith(
         "decode is the bottleneck: 200/s source items; more concurrency does not help. "
     )
-    # Where nothing is set, what is advised is what there is.
+    # Without a configured concurrency, the advised one counts.
     left_to_us = made([400, 400, 400, 400, 100])
     assert ProfileReport([left_to_us]).verdict.startswith("decode is the bottleneck: 400/s")
     other.stats[2].crowded = True
@@ -168,7 +168,7 @@ BEFORE = "cpu  10 0 10 100 0 0 0 0 0 0"
         ("processor 1", "processor 2", 0.3, None),
     ],
 )
-def test_t01_how_busy_the_machine_is_is_told_by_its_ticks(
+def test_t01_the_machine_load_follows_from_its_ticks(
     before, after, seconds, share, monkeypatch
 ):
     lines, times = iter([before, after]), iter([0.0, seconds])
@@ -179,7 +179,7 @@ def test_t01_how_busy_the_machine_is_is_told_by_its_ticks(
     assert found is share is None or found == pytest.approx(share, abs=1e-3)
 
 
-def test_t01_the_machine_says_how_busy_it_is_where_it_can():
+def test_t01_the_machine_load_can_be_read():
     line = _machine_load._first_line()
     assert not line or _machine_load._ticks(line)[0] > 0
 
@@ -188,16 +188,16 @@ def test_t01_the_machine_says_how_busy_it_is_where_it_can():
     ("busy", "cpus", "crowded"),
     [(1.0, 0, True), (0.5, 0, False), (None, 0, False), (1.0, 100, False)],
 )
-def test_t01_a_stage_is_crowded_where_others_take_the_cpus(busy, cpus, crowded, monkeypatch):
+def test_t01_a_stage_is_crowded_if_other_programs_use_the_cpus(busy, cpus, crowded, monkeypatch):
     monkeypatch.setattr(_machine_load.MachineLoad, "busy_share", lambda self: busy)
-    # As much as if it had used so many.
+    # As if the stage had used this many CPUs.
     times = iter([0.0, 1e6 * cpus] * 6)
     monkeypatch.setattr(_profile.time, "process_time", lambda: next(times))
     (result,) = profile_pipeline(described(source(range(3)).pipe(abs)))
     assert [stats.crowded for stats in result.stats] == [crowded] * 5
 
 
-def test_t01_processes_of_an_executor_are_not_taken_for_others(monkeypatch):
+def test_t01_processes_of_an_executor_do_not_count_as_other_programs(monkeypatch):
     monkeypatch.setattr(_machine_load.MachineLoad, "busy_share", lambda self: 1.0)
     with concurrent.futures.ThreadPoolExecutor(1) as executor:
         (result,) = profile_pipeline(described(source(range(3)).pipe(abs, executor=executor)))

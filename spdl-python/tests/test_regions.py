@@ -1,4 +1,4 @@
-"""Group X of the features, part two: stages in other processes."""
+"""Features X01 to X08, part two: stages in other processes."""
 
 import concurrent.futures
 import gc
@@ -37,13 +37,13 @@ def region(builder, *ops, workers=2, buffer_size=1, **options):
 
 
 def workers_of(pipeline):
-    """The numbers of the processes of a pipeline whose first stage is a region."""
+    """Returns the process IDs of a pipeline whose first stage is a region."""
     return [worker.pid for worker in pipeline._assembly.cancellables[0]._workers]
 
 
 @pytest.mark.parametrize("buffer_size", [1, 2, 7, 50])
 @pytest.mark.parametrize("workers", [1, 3])
-def test_b06_every_item_comes_through_however_many_travel_at_once(workers, buffer_size):
+def test_b06_all_items_arrive_for_any_buffer_size(workers, buffer_size):
     built = region(
         source(range(23)), work.double, work.double, workers=workers, buffer_size=buffer_size
     )
@@ -107,7 +107,7 @@ def test_b09_regions_are_checked(stages, words):
             build_pipeline(config, num_threads=1)
 
 
-def test_b09_interpreters_are_refused_with_what_to_use_instead():
+def test_b09_interpreters_are_refused_with_an_alternative():
     built = source().to(InterpreterPoolExecutorConfig(1)).pipe(work.double).to(MAIN_PROCESS)
     with pytest.raises(
         RuntimeError, match=r"(requires Python 3\.14|main interpreter).* ProcessPoolExecutorConfig"
@@ -115,10 +115,10 @@ def test_b09_interpreters_are_refused_with_what_to_use_instead():
         built.add_sink().get_config()
 
 
-def test_x07_each_process_gets_its_share(tmp_path):
+def test_x07_items_are_divided_among_processes(tmp_path):
     def slowly():
         for number in range(60):
-            # Each time, all processes have room.
+            # All processes are idle each time.
             time.sleep(0.01)
             yield number
 
@@ -130,19 +130,19 @@ def test_x07_each_process_gets_its_share(tmp_path):
     assert sorted(processes.count(process) for process in set(processes)) == [20, 20, 20]
 
 
-def test_x07_stages_before_and_behind_run_here():
+def test_x07_stages_before_and_after_a_region_run_here():
     built = source(range(6)).pipe(lambda item: item + 1)
     built = region(built, work.double, work.process_and).pipe(lambda pair: pair[1])
     assert sorted(run(built.pipe(refuse_odd))) == [2, 4, 6, 8, 10, 12]
 
 
-def test_x07_lists_are_made_in_each_process_and_their_rest_comes_too():
+def test_x07_each_process_makes_lists_and_sends_incomplete_ones():
     built = source(range(10)).to(ProcessPoolExecutorConfig(2)).aggregate(4).to(MAIN_PROCESS)
     lists = run(built)
     assert sorted(sum(lists, [])) == list(range(10)) and all(len(each) <= 4 for each in lists)
 
 
-def test_x07_all_kinds_of_stages_run_there():
+def test_x07_all_kinds_of_stages_run_in_a_region():
     built = source(range(10)).to(ProcessPoolExecutorConfig(2)).pipe(work.double_async)
     built = built.pipe(work.generated).pipe(work.only_odd)
     built = built.path_variants(work.parity, [[], [Pipe(work.double)]]).to(MAIN_PROCESS)
@@ -180,12 +180,12 @@ def test_x07_an_executor_of_a_stage_is_not_used():
         assert os.getpid() not in {process for process, _ in run(built)}
 
 
-def test_x07_what_cannot_be_sent_is_told_when_it_is_built():
+def test_x07_unpicklable_stages_raise_in_build():
     with pytest.raises(TypeError, match="must be picklable"):
         build(region(source(), lambda item: item))
 
 
-def test_x08_a_fork_is_warned_about():
+def test_x08_the_start_method_fork_warns():
     with pytest.warns(RuntimeWarning, match="forked"):
         build(region(source(), work.double, mp_context="fork"))
     with warnings.catch_warnings():
@@ -194,7 +194,7 @@ def test_x08_a_fork_is_warned_about():
 
 
 @pytest.mark.parametrize("workers", [1, 3])
-def test_e03_epochs_cross_to_the_processes_and_back(workers):
+def test_e03_epochs_are_preserved_across_processes(workers):
     built = source(range(5), continuous=True).to(ProcessPoolExecutorConfig(workers), buffer_size=2)
     built = built.pipe(work.double).aggregate(2).to(MAIN_PROCESS)
     pipeline = build(built)
@@ -214,7 +214,7 @@ def test_x08_an_initializer_runs_in_each_process(tmp_path):
     assert len(list(tmp_path.iterdir())) == 2
 
 
-def test_x05_processes_draw_different_numbers_that_follow_from_ours(tmp_path):
+def test_x05_processes_have_different_seeds_derived_from_ours(tmp_path):
     def draw(name):
         random.seed(11)
         (tmp_path / name).mkdir()
@@ -230,7 +230,7 @@ def test_x05_processes_draw_different_numbers_that_follow_from_ours(tmp_path):
     assert {numbers[0] for numbers in draw("second")} == {numbers[0] for numbers in first}
 
 
-def test_f12_failing_items_are_dropped_and_told_of_here(caplog):
+def test_f12_failing_items_are_dropped_and_logged_here(caplog):
     with caplog.at_level(logging.ERROR, "spdl_rs.pipeline"):
         assert sorted(run(region(source(range(6)), work.refuse_3))) == [0, 1, 2, 4, 5]
     (record,) = caplog.records
@@ -249,14 +249,14 @@ def test_f12_too_many_failures_end_the_pipeline_with_their_type():
     assert_no_threads()
 
 
-def test_f12_an_exception_that_cannot_be_told_in_words_is_a_failure_like_any_other():
+def test_f12_an_exception_whose_str_fails_is_an_ordinary_failure():
     assert sorted(run(region(source(range(6)), work.raise_failing_str_at_3))) == [0, 1, 2, 4, 5]
     with pytest.raises(PipelineFailure):
         run(region(source(range(6)), work.raise_failing_str_at_3), max_failures=0)
 
 
-def test_f12_failures_of_all_processes_and_of_this_one_count_together():
-    # One item fails before the region, and two in it, in either process.
+def test_f12_failures_of_all_processes_are_added():
+    # One item fails before the region, and two in the region, in either process.
     numbers = [1, 3, 3, 5, 7, 9] + [4] * 200
     built = region(source(numbers).pipe(work.refuse_9), work.refuse_3)
     with pytest.raises(PipelineFailure):
@@ -265,7 +265,7 @@ def test_f12_failures_of_all_processes_and_of_this_one_count_together():
     assert sorted(run(built, max_failures=3)) == sorted([1, 5, 7] + [4] * 200)
 
 
-def test_f12_failures_behind_a_region_count_when_it_has_ended_too():
+def test_f12_failures_after_a_region_count_also_after_its_end():
     def built():
         return region(source([3, 1, 2]), work.refuse_3).aggregate(5).disaggregate().pipe(refuse_odd)
 
@@ -284,8 +284,8 @@ def test_f12_failures_behind_a_region_count_when_it_has_ended_too():
     assert run(built(), max_failures=2) == [2]
 
 
-def test_f04_stages_in_a_region_have_no_budget_there():
-    # A share of what one process tries is not that of all.
+def test_f04_processes_of_a_region_enforce_no_budget():
+    # A share of the items of one process is not a share of all items.
     stage = Pipe(work.double, max_failures=Fraction(1, 2))
     (there,) = PathVariants(work.parity, [[stage]]).paths
     routed = regions._for_worker(PathVariants(work.parity, [there]))
@@ -299,12 +299,12 @@ def test_f04_a_budget_of_a_stage_counts_over_all_processes():
 
     with pytest.raises(PipelineFailure):
         run(built(2))
-    # It replaces that of the pipeline.
+    # The stage's budget replaces that of the pipeline.
     assert run(built(3), max_failures=0) == [4] * 50
 
 
 def test_f02_a_stage_outside_of_a_region_keeps_its_own_budget():
-    # What is in this process, in front of the region, has a name and a place of its own.
+    # The stage before the region, in this process, has a different name.
     built = source(range(5)).pipe(work.refuse_3, name="a:b", max_failures=5)
     assert sorted(run(region(built, work.double), max_failures=0)) == [0, 2, 4, 8]
 
@@ -313,11 +313,11 @@ def test_f03_a_share_counts_over_all_processes():
     numbers = [3 if number % 4 == 0 else 4 for number in range(400)]
     with pytest.raises(PipelineFailure, match="refuse_3"):
         run(region(source(numbers), work.refuse_3), max_failures=Fraction(1, 5))
-    # Twice what fails: processes tell of failures at once, and of the rest a little later.
+    # Twice the failures: processes report failures immediately, and successes a little later.
     assert len(run(region(source(numbers), work.refuse_3), max_failures=Fraction(1, 2))) == 300
 
 
-def test_f12_a_failing_source_is_told_after_what_came_before():
+def test_f12_a_failing_source_raises_after_its_items():
     def numbers():
         yield from range(5)
         raise OSError("no disk")
@@ -332,7 +332,7 @@ def test_f12_a_failing_source_is_told_after_what_came_before():
 
 
 @pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, GeneratorExit])
-def test_f12_what_a_source_raises_that_is_no_exception_is_told_as_without_a_region(error):
+def test_f12_base_exceptions_of_a_source_are_the_same_as_without_a_region(error):
     def items():
         yield 1
         raise error("x")
@@ -345,14 +345,14 @@ def test_f12_what_a_source_raises_that_is_no_exception_is_told_as_without_a_regi
     assert_no_threads()
 
 
-def test_f12_an_item_that_cannot_be_sent_ends_the_pipeline():
+def test_f12_an_unpicklable_item_ends_the_pipeline():
     with pytest.raises(PipelineFailure, match="src") as caught:
         run(region(source([lambda: None]), work.double))
     (error,) = caught.value.exceptions
     assert type(error) is TypeError and "cannot be pickled" in str(error)
 
 
-def test_x08_a_process_that_ends_is_seen_at_once():
+def test_x08_the_end_of_a_process_is_detected_immediately():
     pipeline = build(region(source(range(1000)), work.kill_oneself_at_3, workers=3))
     start = time.monotonic()
     with pytest.raises(PipelineFailure) as caught, pipeline.auto_stop():
@@ -388,7 +388,7 @@ def test_x08_stop_ends_the_processes(op):
     assert threads() == [] and all(map(gone, processes))
 
 
-def test_x08_a_pipeline_that_nobody_holds_ends_its_processes():
+def test_x08_a_deleted_pipeline_ends_its_processes():
     pipeline = build(region(source(range(10_000)), work.sleep_long))
     pipeline.start()
     workers = pipeline._assembly.cancellables[0]._workers
@@ -409,7 +409,7 @@ def test_x08_stop_before_the_start_starts_nothing():
 
 
 @pytest.mark.parametrize("op", ["work.process_and", "work.sleep_long"])
-def test_w13_python_ends_with_a_region_amid_its_work(op):
+def test_w13_python_exits_while_a_region_works(op):
     done = script(
         f"""
         from spdl_rs.pipeline.defs import MAIN_PROCESS, ProcessPoolExecutorConfig
@@ -427,7 +427,7 @@ def test_w13_python_ends_with_a_region_amid_its_work(op):
 
 
 # promise: R7
-def test_w13_the_processes_of_a_region_end_with_their_parent_that_was_killed():
+def test_w13_the_processes_of_a_region_end_with_their_killed_parent():
     done = script(
         """
         from spdl_rs.pipeline.defs import MAIN_PROCESS, ProcessPoolExecutorConfig
@@ -443,7 +443,7 @@ def test_w13_the_processes_of_a_region_end_with_their_parent_that_was_killed():
     wait_until(lambda: all(map(gone, processes)), 8)
 
 
-def test_x07_a_region_runs_in_a_process_of_its_own():
+def test_x07_a_region_runs_within_run_pipeline_in_subprocess():
     from spdl_rs.pipeline import run_pipeline_in_subprocess
 
     config = region(source(range(5)), work.double).add_sink().get_config()

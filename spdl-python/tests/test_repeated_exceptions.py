@@ -1,4 +1,4 @@
-"""A pipeline that has failed: who is told first, who is told later, and what is kept of it."""
+"""A failed pipeline: the first caller gets the exception, later callers get copies."""
 
 import gc
 import logging
@@ -16,12 +16,12 @@ async def refuse_async(item):
 
 
 class Local:
-    """What a function has in a variable."""
+    """A local variable of a function."""
 
 
 @pytest.fixture
 def no_log():
-    # pytest keeps what is logged, and with it the frames of its exceptions.
+    # pytest keeps log records, and with them the frames of their exceptions.
     logging.disable()
     yield
     logging.disable(logging.NOTSET)
@@ -38,7 +38,7 @@ def failed(operator, ask):
 @pytest.mark.usefixtures("no_log")
 @pytest.mark.parametrize("operator", [refuse, refuse_async])
 @pytest.mark.parametrize("ask", [list, lambda pipeline: pipeline.get_item(timeout=60)])
-def test_a_pipeline_that_failed_keeps_neither_itself_nor_its_caller(operator, ask):
+def test_a_failed_pipeline_keeps_no_frames_alive(operator, ask):
     failed(operator, ask)
     gc.collect()
     files = len(os.listdir("/proc/self/fd"))
@@ -48,7 +48,7 @@ def test_a_pipeline_that_failed_keeps_neither_itself_nor_its_caller(operator, as
     assert len(os.listdir("/proc/self/fd")) <= files
 
 
-def test_who_asks_later_is_told_the_same_by_another_exception():
+def test_later_callers_get_a_copy_of_the_exception():
     pipeline = build(source(range(3)).pipe(refuse, max_failures=0))
     told = []
     for _ in range(3):
@@ -67,7 +67,7 @@ def test_who_asks_later_is_told_the_same_by_another_exception():
 
 
 class Odd(Exception):
-    """Its words need what only its `__init__` sets."""
+    """Its message requires attributes that only `__init__` sets."""
 
     def __init__(self, what, why):
         self.what, self.why = what, why
@@ -90,11 +90,11 @@ class Wordless(Exception):
         (Wordless(), RuntimeError, "Wordless"),
     ],
 )
-def test_what_cannot_be_made_of_words_is_told_with_its_type(error, kind, words):
+def test_an_exception_that_cannot_be_copied_keeps_its_type_name(error, kind, words):
     (again,) = RepeatedFailure(PipelineFailure([("stage", error)]))().exceptions
     assert type(again) is kind and words in str(again)
 
 
-def test_what_is_no_exception_of_a_stage_is_told_again_as_it_is():
+def test_system_exit_is_copied_with_its_type():
     again = RepeatedFailure(SystemExit("enough"))()
     assert type(again) is SystemExit and "enough" in str(again)

@@ -1,4 +1,4 @@
-"""What functions may give: no coroutine is an item."""
+"""Results of functions: coroutines and async generators are not items."""
 
 import functools
 import gc
@@ -50,9 +50,9 @@ def failures(caplog):
         Called(),
     ],
 )
-def test_b03_a_coroutine_is_no_item(op, caplog):
+def test_b03_a_coroutine_is_not_an_item(op, caplog):
     with warnings.catch_warnings(record=True) as warned:
-        # Of a coroutine that nobody awaits.
+        # The warning about a coroutine that is never awaited.
         warnings.simplefilter("always")
         assert run(source([1, 2]).pipe(op, name="load")) == []
         gc.collect()
@@ -66,18 +66,18 @@ def test_b03_a_coroutine_is_no_item(op, caplog):
 
 
 @pytest.mark.parametrize("op", [wrapped(twice_async), lambda item: twice_async(item)])
-def test_b03_an_async_generator_is_no_item(op, caplog):
+def test_b03_an_async_generator_is_not_an_item(op, caplog):
     assert run(source([1]).pipe(op)) == []
     assert "returned an async generator, which is not an item" in caplog.text
 
 
-def test_b03_a_coroutine_from_an_executor_is_no_item(caplog):
+def test_b03_a_coroutine_from_an_executor_is_not_an_item(caplog):
     with ThreadPoolExecutor(1) as executor:
         assert run(source([1]).pipe(wrapped(identity_async), executor=executor)) == []
     assert "returned a coroutine" in caplog.text
 
 
-def test_f01_a_coroutine_as_a_result_is_a_failure_also_for_hooks(caplog):
+def test_f01_hooks_see_a_coroutine_result_as_a_failure(caplog):
     seen = []
 
     class Hook(TaskHook):
@@ -98,7 +98,7 @@ def of_paths(builder, op):
     return builder.path_variants(lambda item: 0, [[Pipe(op)]]).disaggregate()
 
 
-def test_b03_generators_go_on_as_items_and_that_is_told_once(caplog):
+def test_b03_generators_are_items_with_one_warning(caplog):
     found = run(source(range(4)).pipe(wrapped(twice), name="twice"))
     assert [list(each) for each in found] == [[item, item] for item in range(4)]
     (record,) = caplog.records
@@ -109,12 +109,12 @@ def test_b03_generators_go_on_as_items_and_that_is_told_once(caplog):
 @pytest.mark.parametrize(
     "build", [lambda builder, op: builder.pipe(op).disaggregate(), of_paths], ids=["line", "path"]
 )
-def test_b05_generators_that_are_taken_apart_need_no_word(build, caplog):
+def test_b05_disaggregated_generators_do_not_warn(build, caplog):
     assert run(build(source([1, 2]), lambda item: (item for _ in range(2)))) == [1, 1, 2, 2]
     assert not caplog.records
 
 
-def test_b03_what_functions_of_c_and_classes_give_is_not_looked_at():
+def test_b03_results_of_c_functions_and_classes_are_not_checked():
     for function in (str, len, "".join):
         assert ResultCheck(function, "0:1:op", False).wrap("call", function) is function
     for kind in ("iterate", "iterate-async", "draw"):
