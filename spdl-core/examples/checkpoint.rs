@@ -1,5 +1,7 @@
-//! A model and the state of its loader in one checkpoint, so that both are always of the same step:
-//! run it, end it in any way, run it again; it ends with the same weights.
+//! Stores the weights of a model and the state of its loader in one checkpoint.
+//!
+//! Run the program, interrupt it, and run it again. The final weights are the same as without the
+//! interruption.
 //!
 //! ```sh
 //! cargo run --release -p spdl-core --features serde --example checkpoint
@@ -16,7 +18,7 @@ use spdl_core::{DatasetSource, Error, ErrorKind, PipelineBuilder, Result, State}
 const FILE: &str = "checkpoint.json";
 const EVERY: u64 = 25;
 
-/// What a training writes down: all that the next run needs.
+/// The saved progress of a training: everything that the next run needs.
 #[derive(Serialize, Deserialize)]
 struct Checkpoint {
     weights: f64,
@@ -32,7 +34,7 @@ fn main() -> Result<()> {
         let text = fs::read_to_string(FILE)?;
         let checkpoint: Checkpoint = serde_json::from_str(&text).map_err(unreadable)?;
         weights = checkpoint.weights;
-        println!("goes on after step {}", checkpoint.loader.steps());
+        println!("resuming after step {}", checkpoint.loader.steps());
         training = training.resume(checkpoint.loader);
     }
     let mut batches = training.build()?;
@@ -40,12 +42,12 @@ fn main() -> Result<()> {
         for sample in batch? {
             weights = 0.999 * weights + f64::from(sample);
         }
-        std::thread::sleep(Duration::from_millis(10)); // the rest of a training step
+        std::thread::sleep(Duration::from_millis(10)); // stands for a training step
         let loader = batches.state()?;
         if loader.steps() % EVERY == 0 {
             let text =
                 serde_json::to_string(&Checkpoint { weights, loader }).map_err(unreadable)?;
-            // Under another name first: whoever is killed leaves the old one.
+            // `rename` is atomic: if the process is killed, the old checkpoint remains.
             fs::write("checkpoint.json.new", text)?;
             fs::rename("checkpoint.json.new", FILE)?;
         }
@@ -55,5 +57,5 @@ fn main() -> Result<()> {
 }
 
 fn unreadable(error: serde_json::Error) -> Error {
-    Error::new(ErrorKind::Corrupt, "the checkpoint cannot be read or written").with_source(error)
+    Error::new(ErrorKind::Corrupt, "cannot read or write the checkpoint").with_source(error)
 }

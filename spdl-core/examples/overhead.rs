@@ -1,5 +1,6 @@
-//! What the scheduler costs: identity stages over small integers, nanoseconds per item and stage,
-//! beside plain channels in the same run; and how soon pipelines start, stop and fall silent.
+//! Benchmark of the scheduler's overhead: identity stages on integers, compared with channels.
+//!
+//! Also measures the time to the first item, the time to stop, and the CPU time of idle pipelines.
 #![expect(clippy::print_stdout, reason = "a program for a terminal")]
 
 mod common;
@@ -19,20 +20,20 @@ use spdl_core::{
 };
 use stats_alloc::{INSTRUMENTED_SYSTEM, Stats, StatsAlloc};
 
-/// Counts what every thread asks of the heap.
+/// Counts the heap allocations of all threads.
 #[global_allocator]
 static HEAP: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
 const HELP: &str = "\
-What the scheduler costs: identity stages on u64, concurrency 2, 2 worker threads.
+Measures the overhead of the scheduler: identity stages on u64, concurrency 2, 2 worker threads.
 
 cargo run --release -p spdl-core --example overhead -- [OPTIONS]
 
-  --items N     items of a run with default queues [default: 1000000]; short queues get a tenth
-  --rounds N    how often every case is run; the cases take turns [default: 5]
-  --json        only the cases with default queues, as [{stages, concurrency, order,
+  --items N     items per run; a tenth for queues shorter than 64 [default: 1000000]
+  --rounds N    runs of every case, interleaved [default: 5]
+  --json        print the cases with default queues: [{stages, concurrency, order,
                 ns_per_item_stage}], medians over the rounds
-  --json-all    everything, as one object";
+  --json-all    print all results as one object";
 
 const CONCURRENCY: usize = 2;
 const THREADS: usize = 2;
@@ -45,32 +46,32 @@ fn main() -> Result<()> {
     let cases = cases(items);
 
     if arguments.has("--json") {
-        let ours = cases.into_iter().filter(|case| case.is_default()).collect::<Vec<_>>();
-        let measured = take_turns(ours, rounds)?;
+        let cases = cases.into_iter().filter(|case| case.is_default()).collect::<Vec<_>>();
+        let measured = run_interleaved(cases, rounds)?;
         println!("{:#}", measured.iter().filter_map(Measured::json).collect::<Value>());
         return Ok(());
     }
 
-    let measured = take_turns(cases, rounds)?;
+    let measured = run_interleaved(cases, rounds)?;
     let first_item = first_item_ms(200)?;
     let stop = stop_ms(300)?;
     let idle = idle_cpu_share(Duration::from_secs(5))?;
     if arguments.has("--json-all") {
-        println!("{:#}", everything(items, rounds, &measured, &first_item, &stop, idle));
+        println!("{:#}", all_json(items, rounds, &measured, &first_item, &stop, idle));
     } else {
         print_all(items, rounds, &measured, &first_item, &stop, idle);
     }
     Ok(())
 }
 
-/// What takes part.
+/// A contestant.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Kind {
-    /// A pipeline; `queue` is the size of every queue, the default one where it is `None`.
+    /// A pipeline; `queue` is the capacity of every queue, `None` the default.
     Pipeline { stages: usize, order: Order, queue: Option<usize> },
     /// A source thread, a channel, two worker threads, a channel, the consumer.
     Crossbeam { capacity: usize },
-    /// The same through another crate's channels.
+    /// The same with the channels of the crate `async-channel`.
     AsyncChannel { capacity: usize },
 }
 
@@ -80,8 +81,8 @@ struct Case {
     items: u64,
 }
 
-/// What the ratios are made with: the channel most Rust programs would use, not short of room.
-const YARDSTICK: Kind = Kind::Crossbeam { capacity: 128 };
+/// The baseline of the ratios: a common channel with sufficient capacity.
+const BASELINE: Kind = Kind::Crossbeam { capacity: 128 };
 
 fn cases(items: u64) -> Vec<Case> {
     let mut kinds = Vec::new();
@@ -103,7 +104,7 @@ fn cases(items: u64) -> Vec<Case> {
 }
 
 impl Kind {
-    /// Short queues need a sleep and a wake-up for nearly every item, so they get fewer.
+    /// Short queues get fewer items, because nearly every item blocks and wakes a thread.
     fn items(self, items: u64) -> u64 {
         match self {
             Kind::Pipeline { queue: Some(0..64), .. } => items.div_ceil(10),
@@ -114,7 +115,7 @@ impl Kind {
         }
     }
 
-    /// How many times each item is worked on.
+    /// Number of stages that process each item.
     fn stages(self) -> usize {
         match self {
             Kind::Pipeline { stages, .. } => stages,
@@ -146,7 +147,7 @@ fn word(order: Order) -> &'static str {
     }
 }
 
-/// What one run of a case took.
+/// The results of one run of a case.
 struct Run {
     ns_per_item_stage: f64,
     allocations_per_item: f64,
@@ -180,8 +181,8 @@ impl Case {
     }
 }
 
-/// Runs every case once per round, so that a slow minute of the machine hits all of them.
-fn take_turns(cases: Vec<Case>, rounds: usize) -> Result<Vec<Measured>> {
+/// Runs every case once per round, so that a slow period of the machine affects all of them.
+fn run_interleaved(cases: Vec<Case>, rounds: usize) -> Result<Vec<Measured>> {
     let bar = progress(cases.len() * (rounds + 1));
     let mut measured: Vec<Measured> =
         cases.into_iter().map(|case| Measured { case, runs: Vec::new() }).collect();
@@ -189,7 +190,7 @@ fn take_turns(cases: Vec<Case>, rounds: usize) -> Result<Vec<Measured>> {
         for one in &mut measured {
             bar.set_message(one.case.kind.label());
             if round == 0 {
-                // A short warm-up, which is not counted.
+                // A short warm-up.
                 Case { items: one.case.items.div_ceil(20), ..one.case }.run()?;
             } else {
                 one.runs.push(one.case.run()?);
@@ -201,7 +202,7 @@ fn take_turns(cases: Vec<Case>, rounds: usize) -> Result<Vec<Measured>> {
     Ok(measured)
 }
 
-/// Counts items, and the allocations between the 20 % and the 90 % mark of them.
+/// Counts items, and the allocations from 20 % to 90 % of the items.
 struct SteadyHeap {
     seen: u64,
     from: u64,
@@ -318,7 +319,7 @@ fn run_async_channel(items: u64, capacity: usize, heap: &mut SteadyHeap) -> Dura
     start.elapsed()
 }
 
-/// From `build` to the first item of three stages, in milliseconds.
+/// Time from `build` to the first item of three stages, in milliseconds.
 fn first_item_ms(times: usize) -> Result<Vec<f64>> {
     let bar = progress(times);
     bar.set_message("first item");
@@ -336,33 +337,33 @@ fn first_item_ms(times: usize) -> Result<Vec<f64>> {
     Ok(results)
 }
 
-/// Why nothing happens in a pipeline that runs.
+/// Why a running pipeline is idle.
 #[derive(Clone, Copy, Debug)]
 enum Idle {
-    /// Every queue is full, since the consumer takes nothing.
+    /// Every queue is full, because the consumer requests nothing.
     Full,
-    /// Every queue is empty, since the source has nothing yet.
+    /// Every queue is empty, because the source has no items.
     Empty,
 }
 
-/// Some items, and then nothing for ever.
+/// A source that never yields another item after the first ones.
 #[derive(Debug)]
-struct DriesUp;
+struct StallingSource;
 
-const BEFORE_IT_DRIES_UP: u64 = 100;
+const ITEMS_BEFORE_STALL: u64 = 100;
 
-impl Source for DriesUp {
+impl Source for StallingSource {
     type Item = u64;
 
     fn open(&self, _: Cursor) -> Result<BoxStream<'static, Result<u64>>> {
-        Ok(stream::iter(0..BEFORE_IT_DRIES_UP).map(Ok).chain(stream::pending()).boxed())
+        Ok(stream::iter(0..ITEMS_BEFORE_STALL).map(Ok).chain(stream::pending()).boxed())
     }
 }
 
-struct Pass;
+struct Identity;
 
 #[async_trait]
-impl AsyncStage<u64> for Pass {
+impl AsyncStage<u64> for Identity {
     type Out = u64;
 
     async fn process(&self, item: u64, _: &AsyncContext) -> Result<u64> {
@@ -370,24 +371,24 @@ impl AsyncStage<u64> for Pass {
     }
 }
 
-/// A pipeline with stages of both kinds that has worked and now has nothing to do.
+/// A pipeline with async and CPU stages that has processed items and is now idle.
 fn idle_pipeline(why: Idle) -> Result<Pipeline<u64>> {
     let builder = match why {
         Idle::Full => PipelineBuilder::new(DatasetSource::new((0..100_000).collect::<Vec<_>>())),
-        Idle::Empty => PipelineBuilder::new(DriesUp),
+        Idle::Empty => PipelineBuilder::new(StallingSource),
     };
-    let mut builder = builder.async_stage("wait", Pass);
+    let mut builder = builder.async_stage("wait", Identity);
     for name in NAMES {
         builder = builder.stage(name, || Ok(stage_fn(Ok::<u64, Error>)));
     }
     let mut pipeline = builder.threads(THREADS).build()?;
-    for item in pipeline.by_ref().take(BEFORE_IT_DRIES_UP as usize) {
+    for item in pipeline.by_ref().take(ITEMS_BEFORE_STALL as usize) {
         item?;
     }
     Ok(pipeline)
 }
 
-/// How long dropping an idle pipeline takes, in milliseconds.
+/// Time to drop an idle pipeline, in milliseconds.
 fn stop_ms(times: usize) -> Result<Vec<f64>> {
     let bar = progress(times);
     bar.set_message("stop");
@@ -404,7 +405,7 @@ fn stop_ms(times: usize) -> Result<Vec<f64>> {
     Ok(results)
 }
 
-/// The share of one CPU that two idle pipelines, a full one and an empty one, use together.
+/// The share of one CPU that two idle pipelines use, one full and one empty.
 fn idle_cpu_share(time: Duration) -> Result<f64> {
     let pipelines = [idle_pipeline(Idle::Full)?, idle_pipeline(Idle::Empty)?];
     thread::sleep(Duration::from_millis(200));
@@ -420,9 +421,9 @@ impl Measured {
         self.runs.iter().map(|run| run.ns_per_item_stage).collect()
     }
 
-    /// Neighbours in time are compared, so that a slow minute of the machine hits both.
-    fn ratio(&self, yardstick: &Measured) -> f64 {
-        let pairs = self.runs.iter().zip(&yardstick.runs);
+    /// The median of the ratios per round, so that a slow period of the machine affects both.
+    fn ratio(&self, baseline: &Measured) -> f64 {
+        let pairs = self.runs.iter().zip(&baseline.runs);
         let ratios = pairs.map(|(one, other)| one.ns_per_item_stage / other.ns_per_item_stage);
         median(&ratios.collect::<Vec<_>>())
     }
@@ -431,7 +432,7 @@ impl Measured {
         median(&self.runs.iter().map(|run| run.allocations_per_item).collect::<Vec<_>>())
     }
 
-    /// A pipeline with default queues, in the documented form.
+    /// The output of `--json`; `None` if the case is not a pipeline with default queues.
     fn json(&self) -> Option<Value> {
         match self.case.kind {
             Kind::Pipeline { stages, order, queue: None } => Some(json!({
@@ -445,11 +446,11 @@ impl Measured {
     }
 }
 
-fn yardstick(measured: &[Measured]) -> Option<&Measured> {
-    measured.iter().find(|one| one.case.kind == YARDSTICK)
+fn baseline(measured: &[Measured]) -> Option<&Measured> {
+    measured.iter().find(|one| one.case.kind == BASELINE)
 }
 
-fn everything(
+fn all_json(
     items: u64,
     rounds: usize,
     measured: &[Measured],
@@ -474,7 +475,7 @@ fn everything(
             "items": one.case.items,
             "ns_per_item_stage": round(median(&one.times()), 1),
             "ns_per_item_stage_min": round(least(&one.times()), 1),
-            "ratio_to_crossbeam_128": yardstick(measured).map(|other| round(one.ratio(other), 3)),
+            "ratio_to_crossbeam_128": baseline(measured).map(|other| round(one.ratio(other), 3)),
             "allocations_per_item": round(one.allocations_per_item(), 6),
         })
     });
@@ -490,7 +491,7 @@ fn everything(
     })
 }
 
-/// What the original in Python takes for an item through three stages: versions 0.6 and 0.8.
+/// Time per item of upstream SPDL for three stages, versions 0.6 and 0.8.
 const UPSTREAM_US: [f64; 2] = [420.6, 351.9];
 
 fn print_all(
@@ -502,9 +503,9 @@ fn print_all(
     idle: f64,
 ) {
     println!(
-        "Identity stages on u64, concurrency {CONCURRENCY}, {THREADS} worker threads, {} items (a tenth with \
-         queues below 64);\n{rounds} rounds in which the cases take turns. A channel's case is a source \
-         thread, {THREADS} worker\nthreads and the consumer: one stage, two channels.\n",
+        "Identity stages on u64, concurrency {CONCURRENCY}, {THREADS} worker threads, {} items (a tenth for \
+         queues below 64);\n{rounds} interleaved rounds. A channel case has a source thread, \
+         {THREADS} worker\nthreads and the consumer: one stage, two channels.\n",
         grouped(items)
     );
     println!(
@@ -513,7 +514,7 @@ fn print_all(
     );
     println!("{:<42} {:>8} {:>8}   {:>12}   {:>11}", "", "", "", "bounded 128", "per item");
     for one in measured {
-        let ratio = yardstick(measured).map_or(f64::NAN, |yardstick| one.ratio(yardstick));
+        let ratio = baseline(measured).map_or(f64::NAN, |baseline| one.ratio(baseline));
         println!(
             "{:<42} {:>8.0} {:>8.0}   {ratio:>12.2}   {:>11.4}",
             one.case.kind.label(),
@@ -528,13 +529,13 @@ fn print_all(
         let ours_us = 3.0 * median(&three.times()) / 1e3;
         let [old, new] = UPSTREAM_US;
         println!(
-            "\nThree stages, completion order: {ours_us:.2} µs per item. Upstream's measured figure, in Python \
-             with\ntrivial functions on a machine of two cores, is {new:.0} to {old:.0} µs per item (versions 0.8 and \
-             0.6);\nit was not measured again in this run."
+            "\nThree stages, completion order: {ours_us:.2} µs per item. Upstream SPDL takes {new:.0} \
+             (version 0.8)\nto {old:.0} µs (version 0.6) with trivial Python functions on two cores. \
+             These figures were not\nmeasured in this run."
         );
     }
     println!(
-        "\nAllocations are those of all threads between the 20 % and the 90 % mark of the items.\n\n\
+        "\nAllocations are those of all threads, from 20 % to 90 % of the items.\n\n\
          build to first item    {:.2} ms median, {:.2} ms p99 of {}  (3 stages)\n\
          drop when idle         {:.2} ms median, {:.2} ms p99 of {}  (async stage and 3 stages; queues \
          full, empty)\n\

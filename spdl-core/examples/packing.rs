@@ -1,4 +1,4 @@
-//! How full sequences and batches get, and how fast, for lengths as those of texts: log-normal.
+//! Benchmark of packing and bucketing: fill rate and speed for log-normal lengths.
 #![expect(clippy::print_stdout, reason = "a program for a terminal")]
 
 mod common;
@@ -10,15 +10,16 @@ use spdl_core::stage::{Aggregator, Bucketer, Bucketing, ConcatAndSplit, Packer, 
 use spdl_core::{Result, SampleId, SampleRng};
 
 const HELP: &str = "\
-How much of packed sequences and of bucketed batches is used, for log-normal lengths.
+Measures the fill rate of packed sequences and bucketed batches for log-normal lengths.
 
 cargo run --release -p spdl-core --example packing -- [OPTIONS]
 
-  --items N       how many items [default: 200000]
-  --capacity N    tokens of a sequence, and of a bucketed batch eight times that [default: 4096]
-  --median N      the median length in tokens; the standard deviation of its logarithm is 1,
-                  and items longer than a sequence are cut down to it [default: 400]
-  --json          as [{method, fill_rate, items_per_second}]";
+  --items N       number of items [default: 200000]
+  --capacity N    tokens per sequence; the budget of a bucketed batch is 8 times as much
+                  [default: 4096]
+  --median N      median length in tokens; sigma is 1, and lengths are at most the capacity
+                  [default: 400]
+  --json          print [{method, fill_rate, items_per_second}]";
 
 fn main() -> Result<()> {
     let options = ["--items", "--capacity", "--median"];
@@ -30,7 +31,7 @@ fn main() -> Result<()> {
     let lengths: Vec<u64> = (0..items)
         .map(|index| {
             let mut rng = SampleRng::new(0, SampleId { epoch: 0, index }, "length");
-            // Box and Muller 1958; the logarithm of 0 is kept away.
+            // Box-Muller transform (1958). `1.0 - unit` is never 0.
             let radius = (-2.0 * (1.0 - rng.unit()).ln()).sqrt();
             let normal = radius * (std::f64::consts::TAU * rng.unit()).cos();
             ((median * normal.exp()).round() as u64).clamp(1, capacity)
@@ -44,7 +45,7 @@ fn main() -> Result<()> {
     let length = |&length: &u64| length;
     let key = |&length: &u64| length as f64;
     row(
-        "one item to a sequence".into(),
+        "no packing".into(),
         measure(&lengths, || Packer::new(Packing::new(capacity).most_items(1), length))?,
     );
     for open in [1, 8, 64, 512] {
@@ -63,7 +64,7 @@ fn main() -> Result<()> {
         let first = median / 4.0;
         let bucketing = || Bucketing::log_spaced(first, capacity as f64, buckets);
         let batches = measure(&lengths, || Bucketer::new(bucketing().batch_size(32), key))?;
-        row(format!("{buckets} buckets, 32 to a batch"), batches);
+        row(format!("{buckets} buckets, batches of 32"), batches);
         let budget = || bucketing().budget(8 * capacity);
         let batches = measure(&lengths, || Bucketer::new(budget(), key))?;
         row(format!("{buckets} buckets, budget {}", 8 * capacity), batches);
@@ -88,7 +89,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// The fill rate of an epoch, and items per second.
+/// Returns the fill rate of an epoch, and items per second.
 fn measure<T: Clone, A: Aggregator<T>>(
     items: &[T],
     make: impl Fn() -> Result<A>,
@@ -98,15 +99,15 @@ fn measure<T: Clone, A: Aggregator<T>>(
     let mut aggregator = make()?;
     let started = Instant::now();
     for item in items {
-        let mut answer = aggregator.accumulate(item)?;
-        while answer.is_some() {
+        let mut aggregate = aggregator.accumulate(item)?;
+        while aggregate.is_some() {
             aggregator.exact_resume().map(|exact| exact.inputs());
-            answer = aggregator.more()?;
+            aggregate = aggregator.more()?;
         }
     }
-    let mut answer = aggregator.flush()?;
-    while answer.is_some() {
-        answer = aggregator.flush_more()?;
+    let mut aggregate = aggregator.flush()?;
+    while aggregate.is_some() {
+        aggregate = aggregator.flush_more()?;
     }
     let rate = aggregator.fill_rate().and_then(|rate| rate.share()).unwrap_or(0.0);
     Ok((rate, count / started.elapsed().as_secs_f64()))

@@ -1,5 +1,6 @@
-//! A training that goes on where it was, however it was ended: run it, end it with Ctrl-C, run it
-//! again.
+//! A training that resumes after any interruption.
+//!
+//! Run the program, end it with Ctrl-C, and run it again.
 //!
 //! ```sh
 //! cargo run --release -p spdl-core --features serde --example resume
@@ -23,7 +24,7 @@ fn main() -> Result<()> {
     let mut saver = StateSaver::new(file);
     while let Some(batch) = batches.next() {
         let _train_on = batch?;
-        saver.after_step(|| batches.state())?; // microseconds; the file is written beside
+        saver.after_step(|| batches.state())?; // takes microseconds; a thread writes the file
     }
     saver.finish()?;
     Ok(())

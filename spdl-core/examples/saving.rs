@@ -1,4 +1,4 @@
-//! What saving the state of a run costs: the call, the size, and the throughput.
+//! Benchmark of checkpoint states: time of the call, size, and effect on throughput.
 #![expect(clippy::print_stdout, reason = "a program for a terminal")]
 
 mod common;
@@ -14,30 +14,29 @@ use spdl_core::{
 };
 
 const HELP: &str = "\
-What saving the state of a run costs.
+Measures the cost of checkpoint states.
 
 cargo run --release -p spdl-core --features serde --example saving -- [OPTIONS]
 
-A stage computes for 100 µs per sample, in 2 worker threads; 32 samples are a batch. The consumer
-does nothing else. After each batch it
+A stage computes for 100 µs per sample, in 2 worker threads. A batch has 32 samples. After each
+batch, the consumer does one of these:
 
-  nothing      takes the next one
-  state        asks for the state
-  saved        asks for the state and hands it to a StateSaver, which writes it to a file beside
-  synced       writes it to the file itself and waits for the disk
+  nothing      requests the next batch
+  state        creates a state
+  saved        creates a state and passes it to a StateSaver, whose thread writes a file
+  synced       creates a state, writes it to a file and waits for the disk
 
-Each run has a run beside it that does nothing, in turn before and behind it, and is compared with
-that one. So the ratio of the first case, nothing beside nothing, shows what chance does alone. In
-completion order 1 % of the samples take 50 times as long, so that the state has gaps.
+Each run is paired with a baseline run that saves nothing, alternately before and after it. The
+ratio of the case `nothing` shows the noise. In completion order, 1 % of the samples take 50 times
+as long, so that the state has gaps.
 
-  --batches N   batches of a run [default: 600]
-  --rounds N    pairs of runs of each case, behind one that does not count [default: 12]
-  --json        a list of {order, saves, batches_per_s, ratio: {median, low, high}, share_of_time,
-                state_us: {least, p50, p99, most}, bytes}
+  --batches N   batches per run [default: 600]
+  --rounds N    pairs of runs per case, after a warm-up [default: 12]
+  --json        print [{order, saves, batches_per_s, ratio: {median, low, high}, share_of_time,
+                state_us: {least, p50, p99, most}, bytes}]
 
-`ratio` is the median of the batches per second of a run by those of the run beside it, with bounds
-that hold in 95 of 100 such measurements; `share_of_time` is the time in the calls by the time of the
-runs.";
+`ratio` is the median ratio of batches per second to the baseline, with its 95 % confidence
+interval. `share_of_time` is the share of the run time in the calls.";
 
 const BATCH: usize = 32;
 const WORK: Duration = Duration::from_micros(100);
@@ -54,21 +53,21 @@ struct Case {
     order: Order,
     saves: Saves,
     rates: Vec<f64>,
-    /// Each rate by that of the run beside it.
+    /// Ratio of each rate to that of the baseline run.
     ratios: Vec<f64>,
-    /// How long each call took, in µs.
+    /// Duration of each call, in µs.
     calls: Vec<f64>,
-    /// How long all runs took.
-    took: Duration,
-    /// The largest state as JSON.
+    /// Duration of all runs.
+    time: Duration,
+    /// Size of the largest state as JSON.
     bytes: usize,
 }
 
-/// What one run was like.
+/// The results of one run.
 #[derive(Default)]
 struct Measured {
     batches_per_s: f64,
-    took: Duration,
+    time: Duration,
     calls: Vec<f64>,
 }
 
@@ -83,8 +82,8 @@ fn main() -> Result<()> {
     for order in [Order::Input, Order::Completion] {
         for saves in [Saves::Nothing, Saves::State, Saves::Saved, Saves::Synced] {
             let (rates, ratios, calls) = Default::default();
-            let (took, bytes) = Default::default();
-            cases.push(Case { order, saves, rates, ratios, calls, took, bytes });
+            let (time, bytes) = Default::default();
+            cases.push(Case { order, saves, rates, ratios, calls, time, bytes });
         }
     }
     let bar = progress((rounds + 1) * cases.len());
@@ -92,31 +91,31 @@ fn main() -> Result<()> {
         for case in &mut cases {
             let warming_up = round == 0;
             let run = |saves| run(case.order, saves, batches, &file);
-            let (own, beside) = if round % 2 == 0 {
+            let (measured, baseline) = if round % 2 == 0 {
                 (run(case.saves)?, run(Saves::Nothing)?)
             } else {
-                let beside = run(Saves::Nothing)?;
-                (run(case.saves)?, beside)
+                let baseline = run(Saves::Nothing)?;
+                (run(case.saves)?, baseline)
             };
             bar.inc(1);
             if warming_up {
                 case.bytes = largest_state(case.order, case.saves, batches)?;
                 continue;
             }
-            case.rates.push(own.batches_per_s);
-            case.ratios.push(own.batches_per_s / beside.batches_per_s);
-            case.calls.extend(own.calls);
-            case.took += own.took;
+            case.rates.push(measured.batches_per_s);
+            case.ratios.push(measured.batches_per_s / baseline.batches_per_s);
+            case.calls.extend(measured.calls);
+            case.time += measured.time;
         }
     }
     bar.finish_and_clear();
 
-    let told: Vec<Value> = cases
+    let results: Vec<Value> = cases
         .iter()
         .map(|case| {
             let (low, high) = bounds_of_median(&case.ratios);
-            let called: f64 = case.calls.iter().fold(0.0, |sum, call| sum + call / 1e6);
-            let share = called / case.took.as_secs_f64();
+            let in_calls: f64 = case.calls.iter().fold(0.0, |sum, call| sum + call / 1e6);
+            let share = in_calls / case.time.as_secs_f64();
             json!({
                 "order": format!("{:?}", case.order).to_lowercase(),
                 "saves": format!("{:?}", case.saves).to_lowercase(),
@@ -138,17 +137,17 @@ fn main() -> Result<()> {
         })
         .collect();
     if arguments.has("--json") {
-        println!("{}", Value::from(told));
+        println!("{}", Value::from(results));
         return Ok(());
     }
     println!(
-        "order       after a batch  batches/s  beside nothing     95 in 100  share of time  µs p50  \
-            p99    most  bytes of JSON"
+        "order       after a batch  batches/s        ratio  95 % interval  share of time  µs p50  \
+            p99     max  bytes of JSON"
     );
-    for case in told {
+    for case in results {
         let ratio = &case["ratio"];
         println!(
-            "{:<11} {:<13} {:>10} {:>15} {:>13} {:>12} % {:>7} {:>6} {:>7} {:>14}",
+            "{:<11} {:<13} {:>10} {:>12} {:>14} {:>12} % {:>7} {:>6} {:>7} {:>14}",
             case["order"].as_str().unwrap_or_default(),
             case["saves"].as_str().unwrap_or_default(),
             case["batches_per_s"].to_string(),
@@ -164,8 +163,8 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Between which values the median lies in 95 of 100 such samples, whatever the distribution: those
-/// whose ranks are 0.98 √n from the middle.
+/// The 95 % confidence interval of the median for any distribution: the values whose ranks differ
+/// from n / 2 by 0.98 √n.
 fn bounds_of_median(values: &[f64]) -> (f64, f64) {
     let count = values.len() as f64;
     let reach = 0.98 / count.sqrt();
@@ -191,7 +190,7 @@ fn pipeline(order: Order, batches: usize) -> Result<Pipeline<Vec<u64>>> {
         .build()
 }
 
-/// The length of the longest state of a run as JSON, apart from what is timed.
+/// Size in bytes of the largest state of a run as JSON, in a separate run.
 fn largest_state(order: Order, saves: Saves, batches: usize) -> Result<usize> {
     let mut longest = 0;
     if saves == Saves::Nothing {
@@ -200,8 +199,9 @@ fn largest_state(order: Order, saves: Saves, batches: usize) -> Result<usize> {
     let mut pipeline = pipeline(order, batches)?;
     while let Some(batch) = pipeline.next() {
         black_box(batch?);
-        let text = serde_json::to_string(&pipeline.state()?)
-            .map_err(|error| Error::new(ErrorKind::Internal, "no JSON").with_source(error))?;
+        let text = serde_json::to_string(&pipeline.state()?).map_err(|error| {
+            Error::new(ErrorKind::Internal, "cannot serialize the state").with_source(error)
+        })?;
         longest = longest.max(text.len());
     }
     Ok(longest)
@@ -216,7 +216,7 @@ fn run(order: Order, saves: Saves, batches: usize, file: &StateFile) -> Result<M
     while let Some(batch) = pipeline.next() {
         black_box(batch?);
         count += 1;
-        let called = Instant::now();
+        let call = Instant::now();
         match saves {
             Saves::Nothing => continue,
             Saves::State => {
@@ -225,10 +225,10 @@ fn run(order: Order, saves: Saves, batches: usize, file: &StateFile) -> Result<M
             Saves::Saved => saver.after_step(|| pipeline.state())?,
             Saves::Synced => file.save(&pipeline.state()?)?,
         }
-        measured.calls.push(called.elapsed().as_secs_f64() * 1e6);
+        measured.calls.push(call.elapsed().as_secs_f64() * 1e6);
     }
-    measured.took = start.elapsed();
-    measured.batches_per_s = f64::from(count) / measured.took.as_secs_f64();
+    measured.time = start.elapsed();
+    measured.batches_per_s = f64::from(count) / measured.time.as_secs_f64();
     saver.finish()?;
     Ok(measured)
 }

@@ -1,5 +1,4 @@
-//! How well waiting scales: stages that only sleep, with many items in flight or many workers, and
-//! where the scheduler's own cost starts to show.
+//! Benchmark of concurrency: stages that only sleep, with many items in flight or many workers.
 #![expect(clippy::print_stdout, reason = "a program for a terminal")]
 
 mod common;
@@ -18,35 +17,35 @@ use spdl_core::{
 };
 
 const HELP: &str = "\
-How well waiting scales: stages that only sleep.
+Measures how concurrency scales: stages that only sleep.
 
 cargo run --release -p spdl-core --example scaling -- [OPTIONS]
 
-Efficiency is the ideal time over the measured one; ideal is that all items in flight sleep at once
-and nothing else takes time. An async stage sleeps on the pipeline's runtime, a CPU stage with
-thread::sleep on as many workers. Sleeps are longer than asked for (Linux adds some 60 µs), so the
-second table sets the same number of bare threads beside it, which sleep with no pipeline around.
+Efficiency is the ideal time divided by the measured time. In the ideal time, all items in flight
+sleep concurrently and nothing else takes time. An async stage sleeps on the pipeline's runtime, a
+CPU stage calls thread::sleep in its workers. Sleeps are longer than requested (Linux adds about
+60 µs), so the second table compares with the same number of threads without a pipeline.
 
-  --sleep-ms N    how long an item sleeps in the first table, in ms [default: 10]
-  --rounds N      how often each cell of the first table is run; medians count [default: 3]
-  --json          one object: {sleep_ms, cells, short}";
+  --sleep-ms N    sleep per item in the first table, in ms [default: 10]
+  --rounds N      runs of each cell of the first table; the median counts [default: 3]
+  --json          print one object: {sleep_ms, cells, short}";
 
-/// How many items an async stage has in flight.
+/// Concurrency of an async stage.
 const IN_FLIGHT: [usize; 4] = [2, 16, 64, 256];
-/// How many workers a CPU stage has.
+/// Number of workers of a CPU stage.
 const WORKERS: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
 /// Sleeps of the second table, in µs.
 const SHORT_US: [u64; 3] = [1000, 200, 50];
-/// How fast a pipeline is, relative to bare threads, where its own cost starts to show.
-const SHOWS: f64 = 0.9;
-/// What the first table should reach.
+/// Cells below this speed, relative to plain threads, are marked.
+const MARKED_BELOW: f64 = 0.9;
+/// The target efficiency of the first table.
 const TARGET: f64 = 0.95;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Kind {
     Async,
     Cpu,
-    /// No pipeline: threads that take the same number of sleeps each.
+    /// Plain threads without a pipeline, each with the same number of sleeps.
     Threads,
 }
 
@@ -60,7 +59,7 @@ impl Kind {
     }
 }
 
-/// So many items at once, each of which sleeps so long.
+/// A case of the benchmark.
 #[derive(Clone, Copy, Debug)]
 struct Cell {
     kind: Kind,
@@ -73,7 +72,7 @@ struct Cell {
 struct Run {
     efficiency: f64,
     items_per_s: f64,
-    /// What all threads computed for an item, sleeping and waking up included.
+    /// CPU time of all threads per item, including system calls.
     cpu_us_per_item: f64,
 }
 
@@ -85,15 +84,15 @@ fn main() -> Result<()> {
     let asynchronous = IN_FLIGHT.map(|concurrency| (Kind::Async, concurrency));
     let cpu = WORKERS.map(|concurrency| (Kind::Cpu, concurrency));
     let kinds = || asynchronous.into_iter().chain(cpu);
-    // Long enough that start and end, which are part of the measured time, do not decide.
-    let enough = Duration::from_millis(300).max(sleep * 60);
-    let cells: Vec<Cell> = kinds().map(|(kind, n)| Cell::new(kind, n, sleep, enough)).collect();
+    // Long compared with start and end, which are part of the measured time.
+    let time = Duration::from_millis(300).max(sleep * 60);
+    let cells: Vec<Cell> = kinds().map(|(kind, n)| Cell::new(kind, n, sleep, time)).collect();
     let mut short = Vec::new();
     for us in SHORT_US {
-        let (sleep, enough) = (Duration::from_micros(us), Duration::from_millis(100));
+        let (sleep, time) = (Duration::from_micros(us), Duration::from_millis(100));
         for (kind, n) in kinds() {
-            short.push(Cell::new(kind, n, sleep, enough));
-            short.push(Cell::new(Kind::Threads, n, sleep, enough));
+            short.push(Cell::new(kind, n, sleep, time));
+            short.push(Cell::new(Kind::Threads, n, sleep, time));
         }
     }
 
@@ -107,7 +106,7 @@ fn main() -> Result<()> {
         }
     }
     let long: Vec<(Cell, Run)> =
-        cells.into_iter().zip(long_runs).map(|(cell, runs)| (cell, middle(&runs))).collect();
+        cells.into_iter().zip(long_runs).map(|(cell, runs)| (cell, median_run(&runs))).collect();
     let short = short
         .into_iter()
         .map(|cell| {
@@ -120,7 +119,7 @@ fn main() -> Result<()> {
     bar.finish_and_clear();
 
     if arguments.has("--json") {
-        println!("{:#}", everything(sleep, &long, &short));
+        println!("{:#}", all_json(sleep, &long, &short));
     } else {
         print_long(sleep, &long);
         print_short(&short);
@@ -128,7 +127,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-fn middle(runs: &[Run]) -> Run {
+fn median_run(runs: &[Run]) -> Run {
     let of = |value: fn(&Run) -> f64| median(&runs.iter().map(value).collect::<Vec<_>>());
     Run {
         efficiency: of(|run| run.efficiency),
@@ -138,16 +137,16 @@ fn middle(runs: &[Run]) -> Run {
 }
 
 impl Cell {
-    /// As many items as take about `enough`, were everything ideal; whole rounds of them.
-    fn new(kind: Kind, concurrency: usize, sleep: Duration, enough: Duration) -> Self {
-        const MOST: usize = 50_000;
-        let times = (enough.as_secs_f64() / sleep.as_secs_f64()).ceil() as usize;
-        let items = concurrency * times.min((MOST / concurrency).max(20));
+    /// The number of items is a multiple of the concurrency whose ideal time is about `time`.
+    fn new(kind: Kind, concurrency: usize, sleep: Duration, time: Duration) -> Self {
+        const MAX_ITEMS: usize = 50_000;
+        let times = (time.as_secs_f64() / sleep.as_secs_f64()).ceil() as usize;
+        let items = concurrency * times.min((MAX_ITEMS / concurrency).max(20));
         Cell { kind, concurrency, sleep, items }
     }
 
     fn label(&self) -> String {
-        format!("{}, {} at once, {:?}", self.kind.word(), self.concurrency, self.sleep)
+        format!("{}, concurrency {}, {:?}", self.kind.word(), self.concurrency, self.sleep)
     }
 
     fn run(&self) -> Result<Run> {
@@ -167,43 +166,43 @@ impl Cell {
     }
 
     fn run_async(&self) -> Result<()> {
-        let together = Arc::new(Together::default());
-        let stage = Sleep { time: self.sleep, together: Arc::clone(&together) };
+        let in_stage = Arc::new(InStage::default());
+        let stage = Sleep { time: self.sleep, in_stage: Arc::clone(&in_stage) };
         let options = StageOptions::new("sleep").concurrency(self.concurrency);
-        self.consume(self.source().async_stage(options, stage), &together)
+        self.consume(self.source().async_stage(options, stage), &in_stage)
     }
 
     fn run_cpu(&self) -> Result<()> {
-        let together = Arc::new(Together::default());
+        let in_stage = Arc::new(InStage::default());
         let time = self.sleep;
-        let counter = Arc::clone(&together);
+        let counter = Arc::clone(&in_stage);
         let factory = move || {
-            let together = Arc::clone(&counter);
+            let in_stage = Arc::clone(&counter);
             Ok(stage_fn(move |item| {
-                together.enter();
+                in_stage.enter();
                 thread::sleep(time);
-                together.leave();
+                in_stage.leave();
                 Ok(item)
             }))
         };
         let options = StageOptions::new("sleep").concurrency(self.concurrency);
         let builder = self.source().stage(options, factory).threads(self.concurrency);
-        self.consume(builder, &together)
+        self.consume(builder, &in_stage)
     }
 
     fn source(&self) -> PipelineBuilder<u64> {
         PipelineBuilder::new(DatasetSource::new((0..self.items as u64).collect::<Vec<_>>()))
     }
 
-    fn consume(&self, builder: PipelineBuilder<u64>, together: &Together) -> Result<()> {
+    fn consume(&self, builder: PipelineBuilder<u64>, in_stage: &InStage) -> Result<()> {
         let mut count = 0;
         for item in builder.build()? {
             item?;
             count += 1;
         }
-        let most = together.most.load(Ordering::Relaxed) as usize;
-        if count != self.items || most > self.concurrency {
-            let message = format!("{}: {count} items, up to {most} at once", self.label());
+        let max = in_stage.max.load(Ordering::Relaxed) as usize;
+        if count != self.items || max > self.concurrency {
+            let message = format!("{}: {count} items, up to {max} concurrently", self.label());
             return Err(Error::new(ErrorKind::User, message));
         }
         Ok(())
@@ -219,17 +218,17 @@ impl Cell {
     }
 }
 
-/// How many items are in a stage, and how many were at most.
+/// The current and the maximum number of items in a stage.
 #[derive(Debug, Default)]
-struct Together {
+struct InStage {
     now: AtomicU64,
-    most: AtomicU64,
+    max: AtomicU64,
 }
 
-impl Together {
+impl InStage {
     fn enter(&self) {
         let now = self.now.fetch_add(1, Ordering::Relaxed) + 1;
-        self.most.fetch_max(now, Ordering::Relaxed);
+        self.max.fetch_max(now, Ordering::Relaxed);
     }
 
     fn leave(&self) {
@@ -239,7 +238,7 @@ impl Together {
 
 struct Sleep {
     time: Duration,
-    together: Arc<Together>,
+    in_stage: Arc<InStage>,
 }
 
 #[async_trait]
@@ -247,9 +246,9 @@ impl AsyncStage<u64> for Sleep {
     type Out = u64;
 
     async fn process(&self, item: u64, cx: &AsyncContext) -> Result<u64> {
-        self.together.enter();
+        self.in_stage.enter();
         cx.runtime().sleep(self.time).await;
-        self.together.leave();
+        self.in_stage.leave();
         Ok(item)
     }
 }
@@ -266,7 +265,7 @@ fn cell_json((cell, run): &(Cell, Run)) -> Value {
     })
 }
 
-fn everything(sleep: Duration, long: &[(Cell, Run)], short: &[(Cell, Run)]) -> Value {
+fn all_json(sleep: Duration, long: &[(Cell, Run)], short: &[(Cell, Run)]) -> Value {
     json!({
         "sleep_ms": sleep.as_millis() as u64,
         "cells": long.iter().map(cell_json).collect::<Value>(),
@@ -276,12 +275,12 @@ fn everything(sleep: Duration, long: &[(Cell, Run)], short: &[(Cell, Run)]) -> V
 
 fn print_long(sleep: Duration, runs: &[(Cell, Run)]) {
     println!(
-        "Items that sleep {sleep:?} each; efficiency = ideal / measured time, start and end included.\n"
+        "Each item sleeps {sleep:?}; efficiency = ideal / measured time, including start and end.\n"
     );
-    println!("stage   at once    items  efficiency   items/s  CPU µs/item");
+    println!("stage   concurrency    items  efficiency   items/s  CPU µs/item");
     for (cell, run) in runs {
         println!(
-            "{:<7} {:>7} {:>8}  {:>8.1} %  {:>8.0}  {:>11.1}{}",
+            "{:<7} {:>11} {:>8}  {:>8.1} %  {:>8.0}  {:>11.1}{}",
             cell.kind.word(),
             cell.concurrency,
             cell.items,
@@ -295,10 +294,10 @@ fn print_long(sleep: Duration, runs: &[(Cell, Run)]) {
 
 fn print_short(runs: &[(Cell, Run)]) {
     println!(
-        "\nWhere the scheduler's own cost starts to show: shorter sleeps. \"/ threads\" is the speed \
-         relative\nto as many bare threads, which sleep as often without a pipeline.\n"
+        "\nShorter sleeps, which show the overhead of the scheduler. \"/ threads\" is the speed \
+         relative\nto the same number of threads without a pipeline.\n"
     );
-    print!("stage   at once");
+    print!("stage   concurrency");
     for us in SHORT_US {
         print!("  | {:>5} µs  / threads  CPU µs", us);
     }
@@ -309,25 +308,25 @@ fn print_short(runs: &[(Cell, Run)]) {
     };
     for (row, first) in of_sleep(SHORT_US[0]).enumerate() {
         let cell = first[0].0;
-        print!("{:<7} {:>7}", cell.kind.word(), cell.concurrency);
+        print!("{:<7} {:>11}", cell.kind.word(), cell.concurrency);
         for us in SHORT_US {
-            let Some([(_, ours), (_, threads)]) = of_sleep(us).nth(row) else { continue };
-            let relative = ours.items_per_s / threads.items_per_s;
-            let mark = if relative < SHOWS { '*' } else { ' ' };
-            let efficiency = 100.0 * ours.efficiency;
-            print!("  | {efficiency:>6.1} %  {relative:>8.2}{mark}  {:>6.1}", ours.cpu_us_per_item);
+            let Some([(_, run), (_, threads)]) = of_sleep(us).nth(row) else { continue };
+            let relative = run.items_per_s / threads.items_per_s;
+            let mark = if relative < MARKED_BELOW { '*' } else { ' ' };
+            let efficiency = 100.0 * run.efficiency;
+            print!("  | {efficiency:>6.1} %  {relative:>8.2}{mark}  {:>6.1}", run.cpu_us_per_item);
         }
         println!();
     }
-    let most = |kind| {
+    let max_rate = |kind| {
         let of_kind = runs.iter().filter(|(cell, _)| cell.kind == kind);
         of_kind.map(|(_, run)| run.items_per_s).fold(0.0, f64::max)
     };
     println!(
-        "\n* = more than 10 % slower than bare threads. The most items a second in this table: async \
-         stage {},\nCPU stage {}, bare threads {}.",
-        grouped(most(Kind::Async) as u64),
-        grouped(most(Kind::Cpu) as u64),
-        grouped(most(Kind::Threads) as u64),
+        "\n* = more than 10 % slower than plain threads. Maximum items per second in this table: \
+         async stage {},\nCPU stage {}, plain threads {}.",
+        grouped(max_rate(Kind::Async) as u64),
+        grouped(max_rate(Kind::Cpu) as u64),
+        grouped(max_rate(Kind::Threads) as u64),
     );
 }

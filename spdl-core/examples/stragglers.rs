@@ -1,4 +1,4 @@
-//! What slow items do to the consumer: 1 % of them take 50 times as long as the others.
+//! Benchmark of stragglers: 1 % of the items take 50 times as long as the others.
 #![expect(clippy::print_stdout, reason = "a program for a terminal")]
 
 mod common;
@@ -15,35 +15,35 @@ use spdl_core::{
 };
 
 const HELP: &str = "\
-What slow items do to the consumer's wait: 1 % of the items take 50 times as long as the others.
+Measures how stragglers affect the consumer: 1 % of the items take 50 times as long as the others.
 
 cargo run --release -p spdl-core --example stragglers -- [OPTIONS]
 
-A stage sleeps, 1 ms for most items and 50 ms for one in a hundred, with 16 items at once. The
-consumer takes 32 items as a batch; its wait is the time from asking for a batch to having it.
+A stage sleeps 50 ms for 1 % of the items and 1 ms for the others, with a concurrency of 16. The
+consumer takes batches of 32 items. Its wait is the time from the request for a batch to its
+delivery.
 
-  eager    The consumer asks again at once, so it waits for every batch: its p50 is the pace of the
-           pipeline, and p99 / p50 says by how much stragglers disturb that pace. About a third of
-           the 16 places is with stragglers at any time, more or fewer by chance, so the ratio
-           cannot be 1; 2 is what must hold in completion order.
-  steady   The consumer works between two batches, 25 % longer than the pipeline needs for one on
-           average, as a training step does. Most waits are then nothing, and a ratio of nothings
-           says nothing: the step is judged instead, the time from one batch to the next. Its
-           p99 / p50 is 1 where stragglers are never felt.
+  eager    The consumer requests the next batch immediately. The p50 of its wait is the period of
+           the pipeline, and p99 / p50 shows the effect of stragglers. Stragglers use about a third
+           of the concurrency, with random fluctuations, so the ratio is above 1. In completion
+           order, it must not exceed 2.
+  steady   The consumer works after each batch for 1.25 times the mean period of the pipeline, like
+           a training step. Most waits are 0, so the ratio is that of the step: the time from one
+           batch to the next. The ratio is 1 if stragglers have no effect.
 
-In input order every item behind a straggler waits for it: the price of that order.
+In input order, all items after a straggler wait for it.
 
-  --batches N   batches of a run [default: 250]
-  --json        a list of {stage, consumer, order, wait_ms: {p50, p99}, step_ms: {p50, p99},
-                ratio}, where ratio is p99 / p50 of what is judged";
+  --batches N   batches per run [default: 250]
+  --json        print [{stage, consumer, order, wait_ms: {p50, p99}, step_ms: {p50, p99}, ratio}],
+                where ratio is p99 / p50 of the wait (eager) or of the step (steady)";
 
-const AT_ONCE: usize = 16;
+const CONCURRENCY: usize = 16;
 const FAST: Duration = Duration::from_millis(1);
 const SLOW: Duration = Duration::from_millis(50);
 const BATCH: usize = 32;
-/// What p99 / p50 must not exceed in completion order.
+/// Maximum of p99 / p50 in completion order.
 const LIMIT: f64 = 2.0;
-/// How much longer than the pipeline's own pace the steady consumer works on a batch.
+/// Time of work per batch of the steady consumer, relative to the period of the pipeline.
 const SLOWER: f64 = 1.25;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -100,19 +100,19 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// How long an item takes. One in a hundred is slow, as if by chance, the same ones in every run.
+/// Service time of an item. A pseudorandom 1 % is slow, the same items in every run.
 fn service(item: u64) -> Duration {
-    // The finishing steps of SplitMix64, which spread neighbouring numbers over all others.
+    // The finalizer of SplitMix64.
     let mut mixed = item.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     if (mixed ^ (mixed >> 31)).is_multiple_of(100) { SLOW } else { FAST }
 }
 
-/// The time in which the pipeline makes a batch, on average, with all places in use.
-fn pace(items: usize) -> Duration {
+/// The mean time per batch of the pipeline at full concurrency.
+fn period(items: usize) -> Duration {
     let total: Duration = (0..items as u64).map(service).sum();
-    total.mul_f64(BATCH as f64 / items as f64 / AT_ONCE as f64)
+    total.mul_f64(BATCH as f64 / items as f64 / CONCURRENCY as f64)
 }
 
 struct Sleep;
@@ -157,7 +157,7 @@ impl Case {
         let items = batches * BATCH;
         let builder =
             PipelineBuilder::new(DatasetSource::new((0..items as u64).collect::<Vec<_>>()));
-        let options = StageOptions::new("sleep").concurrency(AT_ONCE).order(self.order);
+        let options = StageOptions::new("sleep").concurrency(CONCURRENCY).order(self.order);
         let builder = match self.kind {
             Kind::Async => builder.async_stage(options, Sleep),
             Kind::Cpu => {
@@ -165,33 +165,33 @@ impl Case {
                     thread::sleep(service(item));
                     Ok(item)
                 };
-                builder.stage(options, move || Ok(stage_fn(sleep))).threads(AT_ONCE)
+                builder.stage(options, move || Ok(stage_fn(sleep))).threads(CONCURRENCY)
             }
         };
         let mut pipeline = builder.prefetch(2 * BATCH).build()?;
-        let work = pace(items).mul_f64(SLOWER);
+        let work = period(items).mul_f64(SLOWER);
 
         let mut seen = vec![false; items];
         let mut waits_ms = Vec::with_capacity(batches);
         let mut steps_ms = Vec::with_capacity(batches);
         for _ in 0..batches {
-            let asked = Instant::now();
+            let requested = Instant::now();
             for item in pipeline.by_ref().take(BATCH) {
                 seen[item? as usize] = true;
             }
-            let waited = asked.elapsed();
+            let waited = requested.elapsed();
             if self.consumer == Consumer::Steady {
                 thread::sleep(work);
             }
             waits_ms.push(waited.as_secs_f64() * 1e3);
-            steps_ms.push(asked.elapsed().as_secs_f64() * 1e3);
+            steps_ms.push(requested.elapsed().as_secs_f64() * 1e3);
         }
         let missing = seen.iter().filter(|seen| !**seen).count();
         if missing > 0 || pipeline.next().is_some() {
-            let message = format!("{}: {missing} of {items} items never came", self.label());
+            let message = format!("{}: {missing} of {items} items missing", self.label());
             return Err(Error::new(ErrorKind::User, message));
         }
-        // The first batches find everything at its start, the last ones find stages running dry.
+        // Excludes start-up and the end, when fewer items are in flight.
         let edge = batches / 20;
         Ok(Measured {
             case: self,
@@ -203,11 +203,11 @@ impl Case {
 
 impl Measured {
     fn ratio(&self) -> f64 {
-        let judged = match self.case.consumer {
+        let times = match self.case.consumer {
             Consumer::Eager => &self.waits_ms,
             Consumer::Steady => &self.steps_ms,
         };
-        quantile(judged, 0.99) / median(judged)
+        quantile(times, 0.99) / median(times)
     }
 
     fn json(&self) -> Value {
@@ -225,12 +225,12 @@ impl Measured {
 
 fn print_all(batches: usize, measured: &[Measured]) {
     println!(
-        "A stage that sleeps {FAST:?}, and {SLOW:?} for 1 % of the items; {AT_ONCE} items at once; \
-         {batches} batches of {BATCH};\nideal pace {:.1} ms per batch. The eager consumer asks \
-         again at once and is judged by its wait;\nthe steady one works {:.1} ms per batch and is \
-         judged by its step (see --help).\n",
-        pace(batches * BATCH).as_secs_f64() * 1e3,
-        pace(batches * BATCH).as_secs_f64() * 1e3 * SLOWER,
+        "A stage that sleeps {FAST:?}, and {SLOW:?} for 1 % of the items; concurrency \
+         {CONCURRENCY}; {batches} batches of {BATCH};\nideal period {:.1} ms per batch. The eager \
+         consumer requests batches without a pause, and its wait counts;\nthe steady one works \
+         {:.1} ms per batch, and its step counts (see --help).\n",
+        period(batches * BATCH).as_secs_f64() * 1e3,
+        period(batches * BATCH).as_secs_f64() * 1e3 * SLOWER,
     );
     println!("                             wait in ms           step in ms");
     println!("stage  consumer  order          p50      p99       p50      p99   p99 / p50");

@@ -1,5 +1,6 @@
-//! A training that saves where it is when it is told to end, as schedulers of clusters do: run it,
-//! send it SIGTERM or press Ctrl-C, run it again.
+//! A training that saves its state on SIGTERM, which cluster schedulers send before they end a job.
+//!
+//! Run the program, send it SIGTERM or press Ctrl-C, and run it again.
 //!
 //! ```sh
 //! cargo run --release -p spdl-core --features serde --example terminate
@@ -17,7 +18,7 @@ use spdl_core::{DatasetSource, PipelineBuilder, Result, StateFile, StateSaver};
 fn main() -> Result<()> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGTERM, SIGINT] {
-        // A second one ends the program at once.
+        // A second signal ends the program immediately.
         flag::register_conditional_default(signal, Arc::clone(&stop))?;
         flag::register(signal, Arc::clone(&stop))?;
     }
@@ -29,7 +30,7 @@ fn main() -> Result<()> {
         training = training.resume(file.load()?);
     }
     let mut batches = training.build()?;
-    // Every hundred steps, and where it ends.
+    // Saves every hundred steps, and at the end.
     let mut saver = StateSaver::new(file).every(100);
     for batch in saver.steps(&mut batches, &stop) {
         let _train_on = batch?;

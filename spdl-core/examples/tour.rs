@@ -1,4 +1,4 @@
-//! A tour of the engine: what a pipeline can be made of, and what it tells about itself.
+//! A tour of the engine: merge, retries, routes, batches, failure policy, statistics.
 //!
 //! `cargo run --release -p spdl-core --example tour`
 #![expect(clippy::print_stdout, reason = "a program for a terminal")]
@@ -14,10 +14,10 @@ use spdl_core::{
     StageOptions, async_trait,
 };
 
-/// A store that is busy when it is asked for every tenth key, the first time.
+/// A store that fails the first request for every tenth key.
 #[derive(Default)]
 struct Store {
-    asked: Mutex<HashSet<u64>>,
+    requested: Mutex<HashSet<u64>>,
 }
 
 #[async_trait]
@@ -26,27 +26,27 @@ impl AsyncStage<u64> for Store {
 
     async fn process(&self, key: u64, cx: &AsyncContext) -> Result<Vec<u8>> {
         cx.runtime().sleep(Duration::from_millis(5)).await;
-        if key % 10 == 3 && self.asked.lock().is_ok_and(|mut asked| asked.insert(key)) {
+        if key % 10 == 3 && self.requested.lock().is_ok_and(|mut keys| keys.insert(key)) {
             return Err(Error::new(ErrorKind::Unavailable, "the store is busy"));
         }
         Ok(key.to_le_bytes().to_vec())
     }
 }
 
-/// Decodes a number; every 25th is damaged.
+/// Decodes a number; every 25th is corrupt.
 fn decode(bytes: Vec<u8>) -> Result<u64> {
     let bytes: [u8; 8] = bytes
         .try_into()
-        .map_err(|_| Error::new(ErrorKind::Truncated, "a sample has eight bytes"))?;
+        .map_err(|_| Error::new(ErrorKind::Truncated, "a sample must have 8 bytes"))?;
     let number = u64::from_le_bytes(bytes);
     if number.is_multiple_of(25) {
-        return Err(Error::new(ErrorKind::Corrupt, format!("sample {number} is damaged")));
+        return Err(Error::new(ErrorKind::Corrupt, format!("sample {number} is corrupt")));
     }
     Ok(number)
 }
 
 fn main() -> Result<()> {
-    // Two data sets, of which the first is drawn three times as often.
+    // Two data sets; items of the first are drawn three times as often.
     let photos = PipelineBuilder::from_iter(0..300u64);
     let drawings = PipelineBuilder::from_iter(1000..1100u64);
     let retry = Retry::default().first_delay(Duration::from_millis(1));
@@ -57,7 +57,7 @@ fn main() -> Result<()> {
         )
         .measured()
         .map("decode", decode)
-        // Drawings and photographs go different ways, and come back in their order.
+        // Drawings and photographs take different paths, and the join restores their order.
         .route(
             "kind",
             |number| Ok(usize::from(*number >= 1000)),
@@ -79,7 +79,7 @@ fn main() -> Result<()> {
         samples += batch?.len();
     }
     let statistics = pipeline.statistics();
-    println!("{samples} samples, {} dropped; the first:", statistics.dropped_total);
+    println!("{samples} samples; {} dropped, for example:", statistics.dropped_total);
     for dropped in statistics.dropped.iter().take(3) {
         println!("  {} in stage {:?}: {}", dropped.id, dropped.stage, dropped.reason);
     }

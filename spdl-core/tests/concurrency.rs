@@ -10,7 +10,7 @@ use std::thread::ThreadId;
 use std::time::Duration;
 
 use common::{WriteNumber, within_seconds};
-use common::{before_error, dawdle, delivered, delivered_sorted, layout, numbers, until};
+use common::{before_error, delivered, delivered_sorted, layout, numbers, sleep_by_number, until};
 use spdl_core::pipeline::{Control, path};
 use spdl_core::runtime::CpuExecutor;
 use spdl_core::{
@@ -39,7 +39,7 @@ fn noting(threads: &Threads) -> impl Fn(i64) -> Result<i64> + Send + Sync + 'sta
     let threads = Arc::clone(threads);
     move |n| {
         note(&threads);
-        dawdle(n);
+        sleep_by_number(n);
         Ok(n)
     }
 }
@@ -56,7 +56,7 @@ impl Stage<i64> for Bound {
     type Out = i64;
     fn process(&mut self, n: i64, cx: &mut StageContext<'_, i64>) -> Result<()> {
         note(&self.0);
-        dawdle(n);
+        sleep_by_number(n);
         cx.emit(n)
     }
     fn finish(&mut self, _: &mut StageContext<'_, i64>) -> Result<()> {

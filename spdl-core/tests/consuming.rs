@@ -1,4 +1,4 @@
-//! Taking items out: waiting a while, looking up meanwhile, stopping, from any thread.
+//! Consuming a pipeline: timeouts, checks while waiting, stopping, other threads.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
@@ -18,10 +18,10 @@ use spdl_core::{
 };
 
 const MOMENT: Duration = Duration::from_millis(20);
-/// Far more than anything here takes, and far less than the waits that must not be waited for.
+/// Longer than any operation of these tests, and shorter than the waits that must be interrupted.
 const SOON: Duration = Duration::from_secs(10);
 
-/// Lets items through once it is open.
+/// Blocks items until it is open.
 #[derive(Clone, Default)]
 struct Gate(Arc<AtomicBool>);
 impl Gate {
@@ -33,7 +33,7 @@ impl Gate {
     }
 }
 
-/// Numbers behind a gate.
+/// A pipeline of numbers that a gate blocks.
 fn gated(count: i64) -> (Gate, Pipeline<i64>) {
     let gate = Gate::default();
     let closed = gate.clone();
@@ -47,7 +47,7 @@ fn gated(count: i64) -> (Gate, Pipeline<i64>) {
 
 // feature: L05
 #[test]
-fn asking_without_waiting_starts_the_work_and_says_whether_there_is_something() {
+fn try_next_starts_the_pipeline_and_returns_immediately() {
     within_seconds(60, || {
         let (gate, mut pipeline) = gated(3);
         assert!(pipeline.try_next().is_pending());
@@ -63,13 +63,13 @@ fn asking_without_waiting_starts_the_work_and_says_whether_there_is_something() 
         };
         assert!(end.elapsed() < SOON);
         assert_eq!(items, [0, 1, 2]);
-        assert!(matches!(pipeline.try_next(), Poll::Ready(None)), "the end stays the end");
+        assert!(matches!(pipeline.try_next(), Poll::Ready(None)), "the pipeline remains ended");
     });
 }
 
 // feature: L04
 #[test]
-fn waiting_a_while_waits_that_long_and_can_go_on() {
+fn next_timeout_waits_for_its_timeout_and_can_be_repeated() {
     within_seconds(60, || {
         let (gate, mut pipeline) = gated(2);
         for _ in 0..3 {
@@ -85,7 +85,7 @@ fn waiting_a_while_waits_that_long_and_can_go_on() {
 
 // feature: L04
 #[test]
-fn an_item_that_comes_ends_the_wait_at_once() {
+fn an_item_ends_next_timeout_immediately() {
     within_seconds(60, || {
         let (gate, mut pipeline) = gated(1);
         let opener = std::thread::spawn(move || {
@@ -101,7 +101,7 @@ fn an_item_that_comes_ends_the_wait_at_once() {
 
 // feature: L04
 #[test]
-fn a_failed_or_ended_pipeline_says_so_in_every_way_of_asking() {
+fn all_methods_return_the_error_and_the_end() {
     within_seconds(60, || {
         let build = || {
             PipelineBuilder::new(numbers(5))
@@ -120,7 +120,7 @@ fn a_failed_or_ended_pipeline_says_so_in_every_way_of_asking() {
         assert!(matches!(waits.next_timeout(SOON), Poll::Ready(None)));
 
         let mut checks = build();
-        let mut next = || checks.next_checked(SOON, || Err("asked too often")).unwrap();
+        let mut next = || checks.next_checked(SOON, || Err("too many checks")).unwrap();
         assert_eq!((next().unwrap().unwrap(), next().unwrap().unwrap()), (0, 1));
         assert_eq!(told(next().unwrap().unwrap_err()), "fails: 2 is bad");
         assert!(next().is_none());
@@ -139,7 +139,7 @@ fn a_failed_or_ended_pipeline_says_so_in_every_way_of_asking() {
 }
 
 #[test]
-fn an_error_before_the_first_item_of_an_epoch_is_told_by_that_epoch() {
+fn an_error_before_the_first_item_of_an_epoch_is_in_that_epoch() {
     within_seconds(60, || {
         let pipeline =
             PipelineBuilder::new(numbers(5)).map("fails", |n| Err::<i64, _>(bad_number(n)));
@@ -148,7 +148,7 @@ fn an_error_before_the_first_item_of_an_epoch_is_told_by_that_epoch() {
         assert_eq!(told.len(), 1);
         assert_eq!(told[0].as_ref().unwrap_err().to_string(), "fails: 0 is bad");
         assert!(pipeline.next_epoch().is_none());
-        // Also where nobody listened to the epoch's iterator.
+        // Also if the epoch's iterator was not used.
         let pipeline =
             PipelineBuilder::new(numbers(5)).map("fails", |n| Err::<i64, _>(bad_number(n)));
         let mut pipeline = pipeline.threads(1).build().unwrap();
@@ -159,9 +159,9 @@ fn an_error_before_the_first_item_of_an_epoch_is_told_by_that_epoch() {
 
 // feature: L06
 #[test]
-fn no_epoch_follows_the_end_of_a_pipeline_that_ends_in_the_middle_of_one() {
+fn no_epoch_follows_an_error_inside_an_epoch() {
     within_seconds(60, || {
-        // Whoever goes on after an error must get to the end.
+        // A consumer that continues after an error must reach the end.
         let fails = |n| if n == 3 { Err(bad_number(n)) } else { Ok(n) };
         let build =
             || PipelineBuilder::new(numbers(9)).map("fails", fails).epochs(0..).deterministic();
@@ -169,7 +169,7 @@ fn no_epoch_follows_the_end_of_a_pipeline_that_ends_in_the_middle_of_one() {
         let (mut items, mut errors, mut epochs) = (0, 0, 0);
         while let Some(epoch) = pipeline.next_epoch() {
             epochs += 1;
-            assert!(epochs < 10, "epochs without end");
+            assert!(epochs < 10, "endless epochs");
             for item in epoch {
                 *(if item.is_ok() { &mut items } else { &mut errors }) += 1;
             }
@@ -184,7 +184,7 @@ fn no_epoch_follows_the_end_of_a_pipeline_that_ends_in_the_middle_of_one() {
 
 // feature: L04, L10
 #[test]
-fn a_check_is_made_while_waiting_and_its_error_comes_back_and_the_pipeline_goes_on() {
+fn next_checked_returns_the_error_of_the_check_and_the_pipeline_continues() {
     within_seconds(60, || {
         let (gate, mut pipeline) = gated(3);
         let mut checks = 0;
@@ -207,23 +207,23 @@ fn a_check_is_made_while_waiting_and_its_error_comes_back_and_the_pipeline_goes_
 }
 
 #[test]
-fn a_check_is_not_made_for_an_item_that_is_there() {
+fn next_checked_does_not_check_if_an_item_is_ready() {
     within_seconds(60, || {
         let mut pipeline = PipelineBuilder::new(numbers(3)).build().unwrap();
         pipeline.start().unwrap();
-        until("it is there", || pipeline.statistics().queues[0].len > 0);
+        until("an item is ready", || pipeline.statistics().queues[0].len > 0);
         let item = pipeline.next_checked(SOON, || Err("asked"));
         assert_eq!(item.unwrap().unwrap().unwrap(), 0);
     });
 }
 
-// The end.
+// Stopping.
 
 // feature: L02
 #[test]
-fn stopping_with_time_enough_joins_every_thread() {
+fn stop_timeout_joins_all_threads() {
     within_seconds(60, || {
-        // Sources of each kind, threads of each kind.
+        // All kinds of sources and threads.
         for round in 0..50 {
             let source = if round % 2 == 0 {
                 PipelineBuilder::from_iter(0..)
@@ -248,7 +248,7 @@ fn stopping_with_time_enough_joins_every_thread() {
 
 // feature: L02
 #[test]
-fn stopping_waits_no_longer_than_it_may_and_dropping_does_not_wait_after_that() {
+fn stop_timeout_returns_in_time_and_drop_does_not_wait_afterwards() {
     within_seconds(60, || {
         for place in ["pool", "own", "source"] {
             let (hangs, over) = (Arc::new(AtomicBool::new(false)), Gate::default());
@@ -274,7 +274,7 @@ fn stopping_waits_no_longer_than_it_may_and_dropping_does_not_wait_after_that() 
             assert!(asked.elapsed() >= MOMENT, "{place}: {:?}", asked.elapsed());
             assert!(pipeline.next().is_none());
             drop(pipeline);
-            assert!(asked.elapsed() < SOON, "{place}: dropping waits for nobody any more");
+            assert!(asked.elapsed() < SOON, "{place}: drop does not wait");
             over.open();
         }
     });
@@ -282,7 +282,7 @@ fn stopping_waits_no_longer_than_it_may_and_dropping_does_not_wait_after_that() 
 
 // feature: L01
 #[test]
-fn stopping_before_the_start_and_after_the_end_is_fine() {
+fn stop_works_before_the_start_and_after_the_end() {
     within_seconds(60, || {
         let mut never = PipelineBuilder::new(numbers(3)).map("a", Ok).build().unwrap();
         never.stop();
@@ -300,7 +300,7 @@ fn stopping_before_the_start_and_after_the_end_is_fine() {
     });
 }
 
-/// Waits inside of `emit`, and in `wait`, until the pipeline is over.
+/// Waits in `emit` and in `wait` until the pipeline ends.
 struct Busy {
     waits: bool,
     ended: Arc<AtomicUsize>,
@@ -321,9 +321,9 @@ impl Stage<i64> for Busy {
 
 // feature: L02
 #[test]
-fn stopping_wakes_everything_that_waits() {
+fn stop_wakes_all_waiting_stages() {
     within_seconds(60, || {
-        // Waits: for room, for time, for the network, for a stream, for a merge and a route.
+        // Waits of a full queue, a timer, an async stage, a stream, a merge and a route.
         let ended = Arc::new(AtomicUsize::new(0));
         fn busy(
             ended: &Arc<AtomicUsize>,
@@ -366,14 +366,14 @@ fn stopping_wakes_everything_that_waits() {
             pipeline.stop();
             assert!(begun.elapsed() < SOON);
             assert!(ended.load(Ordering::SeqCst) <= 2);
-            assert_eq!(pipeline.statistics().dropped_total, 0, "cut short is not failed");
+            assert_eq!(pipeline.statistics().dropped_total, 0, "interrupted items are not dropped");
             assert!(pipeline.next().is_none());
         }
     });
 }
 
 #[test]
-fn a_consumer_that_waits_in_another_thread_is_told_of_the_end() {
+fn stop_wakes_a_consumer_in_another_thread() {
     within_seconds(60, || {
         let (gate, mut pipeline) = gated(10);
         let consumer =
@@ -386,7 +386,7 @@ fn a_consumer_that_waits_in_another_thread_is_told_of_the_end() {
 
 // feature: L08
 #[test]
-fn a_pipeline_goes_from_thread_to_thread() {
+fn a_pipeline_can_move_between_threads() {
     within_seconds(60, || {
         let mut pipeline =
             PipelineBuilder::new(numbers(100)).map("a", Ok).deterministic().build().unwrap();
@@ -403,7 +403,7 @@ fn a_pipeline_goes_from_thread_to_thread() {
         assert_eq!(items, (0..100).collect::<Vec<_>>());
         let monitor = pipeline.monitor();
         std::thread::spawn(move || drop(pipeline)).join().unwrap();
-        assert_eq!(monitor.statistics().consumer.items, 100, "the monitor outlives it");
+        assert_eq!(monitor.statistics().consumer.items, 100, "the monitor outlives the pipeline");
     });
 }
 
@@ -418,24 +418,24 @@ mod in_a_fork {
         fn kill(process: i32, signal: i32) -> i32;
     }
 
-    /// Runs `work` in a fork of this process; it must say 0.
+    /// Runs `work` in a forked process; it must return 0.
     fn forked(work: impl FnOnce() -> i32) -> i32 {
-        // SAFETY: the child calls `work` and leaves; it comes back to no code of the test's harness.
+        // SAFETY: the child calls only `work` and `_exit`, and no code of the test harness.
         let child = unsafe { fork() };
         assert!(child >= 0, "cannot fork");
         if child == 0 {
             let code = work();
-            // SAFETY: it ends the process.
+            // SAFETY: `_exit` ends the process.
             unsafe { _exit(code) }
         }
         let mut status = -1;
         let deadline = Instant::now() + SOON;
-        // SAFETY: the status lives for the call; 1 means not to wait.
+        // SAFETY: `status` is valid during the call; 1 is WNOHANG.
         while unsafe { waitpid(child, &mut status, 1) } == 0 {
             if Instant::now() >= deadline {
-                // SAFETY: the child has not been waited for, so the number is its own still.
+                // SAFETY: the child was not reaped, so its process id is still valid.
                 unsafe { kill(child, 9) };
-                panic!("the fork hangs");
+                panic!("the forked process hangs");
             }
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -443,7 +443,7 @@ mod in_a_fork {
     }
 
     #[test]
-    fn a_running_pipeline_gives_an_error_and_can_be_dropped() {
+    fn a_running_pipeline_returns_an_error_in_the_fork_and_can_be_dropped() {
         within_seconds(60, || {
             let mut pipeline = PipelineBuilder::new(numbers(1_000_000))
                 .map("work", Ok)
@@ -452,7 +452,7 @@ mod in_a_fork {
                 .build()
                 .unwrap();
             pipeline.next().unwrap().unwrap();
-            // What was taken out before the fork may still be handed out there.
+            // Items that were ready before the fork may still be delivered.
             let status = forked(|| {
                 for _ in 0..100 {
                     match pipeline.next() {
@@ -474,7 +474,7 @@ mod in_a_fork {
 
     // promise: R8
     #[test]
-    fn the_parents_pipeline_goes_on_and_one_not_started_runs_in_the_fork() {
+    fn the_parents_pipeline_continues_and_a_new_one_runs_in_the_fork() {
         within_seconds(60, || {
             let build = || PipelineBuilder::new(numbers(100)).map("work", Ok).build().unwrap();
             let mut parents = build();
@@ -507,11 +507,11 @@ fn a_stream_wakes_its_task_and_ends() {
     });
 }
 
-// Beside the pipeline.
+// Background tasks and interval reports.
 
 // feature: B11, C10, S08
 #[test]
-fn a_background_task_runs_beside_the_pipeline_and_ends_with_it() {
+fn a_background_task_runs_and_ends_with_the_pipeline() {
     within_seconds(60, || {
         let (turns, dropped) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
         struct Guard(Arc<AtomicBool>);
@@ -537,9 +537,13 @@ fn a_background_task_runs_beside_the_pipeline_and_ends_with_it() {
         assert_eq!(turns.load(Ordering::SeqCst), 0, "nothing runs before the start");
         let monitor = pipeline.monitor();
         assert!(pipeline.next().is_some());
-        until("the task has had some turns", || turns.load(Ordering::SeqCst) > 3);
+        until("the task has run several times", || turns.load(Ordering::SeqCst) > 3);
         until("errors are listed", || monitor.background_errors().len() == 2);
-        assert_eq!(pipeline.by_ref().map(Result::unwrap).count(), 999, "its errors end nothing");
+        assert_eq!(
+            pipeline.by_ref().map(Result::unwrap).count(),
+            999,
+            "errors of tasks do not end the pipeline"
+        );
         drop(pipeline);
         assert!(dropped.load(Ordering::SeqCst));
         let mut errors: Vec<String> =
@@ -551,7 +555,7 @@ fn a_background_task_runs_beside_the_pipeline_and_ends_with_it() {
 
 // feature: S03
 #[test]
-fn a_listener_of_intervals_that_panics_ends_the_pipeline_with_an_error() {
+fn a_panic_of_an_interval_listener_ends_the_pipeline_with_an_error() {
     within_seconds(60, || {
         let mut pipeline = PipelineBuilder::from_iter(0..)
             .map("work", |n: i64| {
@@ -570,7 +574,7 @@ fn a_listener_of_intervals_that_panics_ends_the_pipeline_with_an_error() {
 
 // feature: S03
 #[test]
-fn the_last_interval_comes_at_the_end_also_of_a_run_shorter_than_one() {
+fn the_last_interval_is_reported_at_the_end_of_any_run() {
     within_seconds(60, || {
         let heard = Arc::new(AtomicUsize::new(0));
         let items = Arc::clone(&heard);
@@ -583,9 +587,9 @@ fn the_last_interval_comes_at_the_end_also_of_a_run_shorter_than_one() {
     });
 }
 
-struct Nap;
+struct ShortSleep;
 #[async_trait]
-impl AsyncStage<i64> for Nap {
+impl AsyncStage<i64> for ShortSleep {
     type Out = i64;
     async fn process(&self, n: i64, cx: &AsyncContext) -> Result<i64> {
         cx.runtime().sleep(Duration::from_micros(300)).await;
@@ -595,10 +599,10 @@ impl AsyncStage<i64> for Nap {
 
 // feature: B08, L09
 #[test]
-fn not_consuming_is_a_pause_that_loses_nothing() {
+fn an_idle_consumer_pauses_the_pipeline_without_losses() {
     within_seconds(60, || {
         let mut pipeline = PipelineBuilder::new(numbers(2000))
-            .async_stage(StageOptions::new("nap").queue(8), Nap)
+            .async_stage(StageOptions::new("nap").queue(8), ShortSleep)
             .map(StageOptions::new("work").queue(8), Ok)
             .prefetch(3)
             .build()
@@ -611,7 +615,7 @@ fn not_consuming_is_a_pause_that_loses_nothing() {
             now == made(&pipeline)
         });
         let ahead = made(&pipeline);
-        assert!(ahead < 200, "{ahead} made ahead");
+        assert!(ahead < 200, "{ahead} items prefetched");
         items.extend(pipeline.map(Result::unwrap));
         items.sort_unstable();
         assert_eq!(items, (0..2000).collect::<Vec<_>>());

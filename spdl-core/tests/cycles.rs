@@ -1,6 +1,6 @@
-//! Pipelines that end in every way, over and over: nothing stays behind.
+//! Leak test: pipelines that end in every possible way, repeated.
 //!
-//! `SPDL_CYCLES` says how often (default 700); `cargo xtask soak` runs 10,000.
+//! `SPDL_CYCLES` sets the number of repetitions (default 700); `cargo xtask soak` runs 10,000.
 
 // promise of this file: R5
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -25,17 +25,17 @@ use spdl_core::{
 };
 use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
 
-/// Counts what every thread takes from the heap and gives back.
+/// Counts heap allocations and deallocations of all threads.
 #[global_allocator]
 static HEAP: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
-/// Of a full run. Not a multiple of the batch size, so that the last batch is short.
+/// Items of a full run. Not a multiple of the batch size, so that the last batch is short.
 const ITEMS: i64 = 45;
 const BATCH: usize = 8;
-/// The item at which things go wrong, where they do.
+/// The item that fails, panics or is cancelled.
 const BAD: i64 = 21;
-/// In every panic that is meant, so that only those are kept quiet.
-const MEANT: &str = "this panic is part of the test";
+/// The message of expected panics, which are not printed.
+const EXPECTED_PANIC: &str = "this panic is part of the test";
 
 /// How a cycle ends.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -59,7 +59,7 @@ enum Place {
 impl Ending {
     const KINDS: u64 = 7;
 
-    /// All kinds take turns; so do the places.
+    /// Cycles through all kinds, and through all places.
     fn of_cycle(cycle: u64) -> Self {
         let turn = cycle / Ending::KINDS;
         let place = [Place::AsyncStage, Place::Stage, Place::Fill][(turn % 3) as usize];
@@ -79,7 +79,7 @@ impl Ending {
 #[derive(Clone, Debug, Default)]
 struct Census(Arc<AtomicI64>);
 
-/// Something that must not stay behind.
+/// A counted value that must be dropped.
 #[derive(Debug)]
 struct Living(Census);
 
@@ -100,33 +100,33 @@ impl Drop for Living {
     }
 }
 
-/// An item: its number, and memory of its own.
+/// An item with a number and heap memory.
 struct Item {
     number: i64,
     _bytes: Vec<u8>,
     _living: Living,
 }
 
-/// What the stages of a cycle have in common.
+/// The state that the stages of a cycle share.
 #[derive(Clone, Debug)]
 struct Shared {
     ending: Ending,
     census: Census,
-    /// Told by the stage that an item is in the middle of it.
+    /// Signals that a stage is processing the item to cancel.
     inside: SyncSender<()>,
-    /// Until the consumer has seen that, the item stays there.
+    /// Set when the consumer has received the signal; the item waits for it.
     seen: Arc<AtomicBool>,
 }
 
 impl Shared {
-    /// What every stage does with an item; the ending may lie here.
+    /// Called by every stage for each item; causes the ending if it is in this place.
     fn visit(&self, place: Place, item: &Item) -> Result<()> {
         if item.number != BAD {
             return Ok(());
         }
         match self.ending {
             Ending::ErrorIn(here) if here == place => Err(bad()),
-            Ending::PanicIn(here) if here == place => panic!("{MEANT}"),
+            Ending::PanicIn(here) if here == place => panic!("{EXPECTED_PANIC}"),
             Ending::CancelMidItem(here) if here == place => {
                 let _ = self.inside.try_send(());
                 Ok(())
@@ -139,7 +139,7 @@ impl Shared {
         item.number == BAD && self.ending == Ending::CancelMidItem(place)
     }
 
-    /// Computes until the consumer has begun to stop the pipeline, and a little longer.
+    /// Waits until the consumer begins to stop the pipeline, and 100 µs longer.
     fn linger(&self) {
         while !self.seen.load(Ordering::SeqCst) {
             thread::sleep(Duration::from_micros(20));
@@ -149,7 +149,7 @@ impl Shared {
 }
 
 fn bad() -> Error {
-    Error::new(ErrorKind::Corrupt, "bad on purpose")
+    Error::new(ErrorKind::Corrupt, "expected failure")
 }
 
 #[derive(Debug)]
@@ -232,7 +232,7 @@ fn samples(batches: &[Batch]) -> usize {
     batches.iter().map(Batch::len).sum()
 }
 
-/// One pipeline from its making to its end.
+/// Builds and ends one pipeline.
 fn run(cycle: u64) {
     let ending = Ending::of_cycle(cycle);
     let (inside, is_inside) = sync_channel(1);
@@ -245,7 +245,7 @@ fn run(cycle: u64) {
         Ending::FullRun => {
             let batches = pipeline.by_ref().collect::<Result<Vec<_>>>().unwrap();
             assert_eq!(samples(&batches), ITEMS as usize);
-            // An ended pipeline may be kept for its statistics; its threads are gone.
+            // Statistics of an ended pipeline remain available.
             assert_eq!(pipeline.statistics().dropped_total, 0);
         }
         Ending::BreakAfter(batches) => {
@@ -257,7 +257,7 @@ fn run(cycle: u64) {
             }
         }
         Ending::CancelMidItem(_) => {
-            // Others may overtake the item, so room is made for it.
+            // Other items may overtake the item and fill the queues, so batches are consumed.
             while is_inside.try_recv().is_err() {
                 if let Poll::Ready(batch) = pipeline.next_timeout(Duration::from_micros(100)) {
                     assert_eq!(batch.expect("an item is missing").unwrap().len(), BATCH);
@@ -275,7 +275,7 @@ fn run(cycle: u64) {
                 Ending::ErrorInSource => (ErrorKind::Corrupt, "source"),
                 Ending::ErrorIn(place) => (ErrorKind::Corrupt, place.name()),
                 Ending::PanicIn(place) => (ErrorKind::Panicked, place.name()),
-                _ => unreachable!("the others end without an error"),
+                _ => unreachable!("other endings have no error"),
             };
             let mut batches = Vec::new();
             let error = loop {
@@ -287,11 +287,11 @@ fn run(cycle: u64) {
             };
             assert_eq!((error.kind(), error.stage()), (kind, Some(stage)), "{error:?}");
             assert!(samples(&batches) < ITEMS as usize);
-            assert!(pipeline.next().is_none(), "an error is said once");
+            assert!(pipeline.next().is_none(), "the error is returned once");
         }
     }
     drop(pipeline);
-    assert_eq!(census.alive(), 0, "items or stages stayed alive after cycle {cycle}: {ending:?}");
+    assert_eq!(census.alive(), 0, "leaked items or stages after cycle {cycle}: {ending:?}");
 }
 
 impl Place {
@@ -304,7 +304,7 @@ impl Place {
     }
 }
 
-/// The pipelines' threads that stay: a joined thread's entry may outlive the join by a moment.
+/// Threads of pipelines that remain for 2 s. `/proc` may list a thread shortly after its join.
 fn settled_threads() -> Vec<String> {
     let deadline = Instant::now() + Duration::from_secs(2);
     loop {
@@ -316,23 +316,23 @@ fn settled_threads() -> Vec<String> {
     }
 }
 
-/// What the process holds at a moment.
+/// The resources of the process.
 #[derive(Clone, Copy, Debug)]
-struct Holdings {
+struct Resources {
     threads: usize,
     files: usize,
     heap_bytes: i64,
     rss_bytes: i64,
 }
 
-impl Holdings {
+impl Resources {
     fn now() -> Self {
         settled_threads();
         let entries = |folder| std::fs::read_dir(folder).into_iter().flatten().count();
         let pages = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
         let resident = pages.split_whitespace().nth(1).and_then(|pages| pages.parse::<i64>().ok());
         let heap = HEAP.stats();
-        Holdings {
+        Resources {
             threads: entries("/proc/self/task"),
             files: entries("/proc/self/fd"),
             heap_bytes: heap.bytes_allocated as i64 - heap.bytes_deallocated as i64,
@@ -341,23 +341,22 @@ impl Holdings {
     }
 }
 
-/// What the standard library and the test harness may come to hold once, whatever the number of
-/// cycles is.
+/// Allowance for allocations of the standard library and the test harness.
 const HEAP_SLACK_BYTES: i64 = 4096;
-/// How much the resident size may grow with each cycle, and in all, where there are few.
+/// Allowed growth of the resident size per cycle, and its minimum for few cycles.
 const RSS_BYTES_PER_CYCLE: i64 = 1024;
 const RSS_SLACK_BYTES: i64 = 4 << 20;
 
-static MEANT_PANICS: AtomicU64 = AtomicU64::new(0);
+static EXPECTED_PANICS: AtomicU64 = AtomicU64::new(0);
 
-/// Keeps the panics that are meant out of the output.
-fn quiet_meant_panics() {
-    let usual = std::panic::take_hook();
+/// Counts expected panics without printing them.
+fn hide_expected_panics() {
+    let default = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
-        if panic.payload_as_str() == Some(MEANT) {
-            MEANT_PANICS.fetch_add(1, Ordering::SeqCst);
+        if panic.payload_as_str() == Some(EXPECTED_PANIC) {
+            EXPECTED_PANICS.fetch_add(1, Ordering::SeqCst);
         } else {
-            usual(panic);
+            default(panic);
         }
     }));
 }
@@ -366,37 +365,38 @@ fn quiet_meant_panics() {
 #[test]
 fn no_ending_leaves_anything_behind() {
     let cycles = match std::env::var("SPDL_CYCLES") {
-        Ok(number) => number.parse::<u64>().expect("SPDL_CYCLES is a whole number").max(1),
+        Ok(number) => number.parse::<u64>().expect("SPDL_CYCLES is an integer").max(1),
         Err(_) => 700,
     };
-    quiet_meant_panics();
+    hide_expected_panics();
     within_seconds(120 + cycles / 20, move || {
-        // The first rounds fill what is kept for ever: thread-local storage, the allocator's arenas.
+        // The warm-up fills caches that are never freed: thread-local storage, allocator arenas.
         let warm_up = 20 * Ending::KINDS;
         (0..warm_up).for_each(run);
         let mut times_ms = Vec::with_capacity(cycles as usize);
-        let before = Holdings::now();
+        let before = Resources::now();
         for cycle in 0..cycles {
             let start = Instant::now();
             run(cycle);
             times_ms.push(start.elapsed().as_secs_f64() * 1e3);
             if cycle % 100 == 99 {
-                let now = Holdings::now();
+                let now = Resources::now();
                 assert_eq!(settled_threads(), Vec::<String>::new(), "after {cycle} cycles");
                 assert_eq!(now.threads, before.threads, "threads after {cycle} cycles");
                 assert_eq!(now.files, before.files, "open files after {cycle} cycles");
             }
         }
-        let after = Holdings::now();
+        let after = Resources::now();
         let heap_growth = after.heap_bytes - before.heap_bytes;
         let rss_growth = after.rss_bytes - before.rss_bytes;
 
         times_ms.sort_by(f64::total_cmp);
         let quantile = |q: f64| times_ms[((times_ms.len() - 1) as f64 * q) as usize];
         println!(
-            "{cycles} cycles, {} meant panics: median {:.2} ms, p99 {:.2} ms a cycle; threads {} -> {}, \
-             open files {} -> {}, heap {heap_growth:+} B, RSS {:+.1} KiB ({:+.1} B a cycle)",
-            MEANT_PANICS.load(Ordering::SeqCst),
+            "{cycles} cycles, {} expected panics: median {:.2} ms, p99 {:.2} ms per cycle; threads \
+             {} -> {}, open files {} -> {}, heap {heap_growth:+} B, RSS {:+.1} KiB ({:+.1} B per \
+             cycle)",
+            EXPECTED_PANICS.load(Ordering::SeqCst),
             quantile(0.5),
             quantile(0.99),
             before.threads,
@@ -407,12 +407,12 @@ fn no_ending_leaves_anything_behind() {
             rss_growth as f64 / cycles as f64,
         );
         // The promise R5 is a median of 2 ms. The bound leaves room for a loaded machine and a debug build.
-        assert!(quantile(0.5) < 20.0, "median of {:.2} ms for each cycle", quantile(0.5));
-        assert_eq!(after.threads, before.threads, "threads stayed behind");
-        assert_eq!(after.files, before.files, "open files stayed behind");
-        assert!(heap_growth <= HEAP_SLACK_BYTES, "{heap_growth} B of heap stayed behind");
+        assert!(quantile(0.5) < 20.0, "median of {:.2} ms per cycle", quantile(0.5));
+        assert_eq!(after.threads, before.threads, "leaked threads");
+        assert_eq!(after.files, before.files, "leaked open files");
+        assert!(heap_growth <= HEAP_SLACK_BYTES, "leaked {heap_growth} B of heap");
         let allowed = (RSS_BYTES_PER_CYCLE * cycles as i64).max(RSS_SLACK_BYTES);
         assert!(rss_growth <= allowed, "the resident size grew by {rss_growth} B");
-        assert!(MEANT_PANICS.load(Ordering::SeqCst) >= cycles / Ending::KINDS);
+        assert!(EXPECTED_PANICS.load(Ordering::SeqCst) >= cycles / Ending::KINDS);
     });
 }

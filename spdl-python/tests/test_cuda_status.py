@@ -6,6 +6,7 @@ import doctest
 import inspect
 import os
 import pickle
+import statistics
 import time
 import warnings
 
@@ -101,8 +102,7 @@ def test_g10_calls_without_a_device_fail_within_5_ms(call, photos, no_driver):
         with pytest.raises(CudaUnavailable, match="install an NVIDIA driver") as raised:
             call(photos)
         took.append(time.perf_counter() - begun)
-    # The minimum, because the machine may be busy.
-    assert min(took) < 5e-3
+    assert statistics.median(took) < 5e-3
     assert isinstance(raised.value, SpdlError) and isinstance(raised.value, RuntimeError)
     assert raised.value.kind == "unsupported"
     assert type(pickle.loads(pickle.dumps(raised.value))) is CudaUnavailable

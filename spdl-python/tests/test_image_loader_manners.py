@@ -3,6 +3,7 @@
 import gc
 import os
 import signal
+import statistics
 import threading
 import time
 
@@ -51,7 +52,6 @@ INTERRUPTED = """
 def test_ctrl_c_is_handled_within_100_ms_without_a_response(server, what, name):
     server.stuck.add(name)
     heard = []
-    # Up to three attempts, because other programs may load the machine.
     for _ in range(3):
         with running(INTERRUPTED, f"{server.address}/{name}", what) as process:
             assert process.stdout.readline() == "waiting\n"
@@ -63,9 +63,7 @@ def test_ctrl_c_is_handled_within_100_ms_without_a_response(server, what, name):
         assert "KeyboardInterrupt" in errors and process.returncode == -signal.SIGINT
         heard.append(float(output) - pressed)
         assert ended - pressed < 3
-        if heard[-1] < 0.1:
-            break
-    assert min(heard) < 0.1, heard
+    assert statistics.median(heard) < 0.1, heard
 
 
 def test_a_state_after_ctrl_c_resumes_exactly(server):

@@ -7,6 +7,7 @@ import os
 import pickle
 import queue
 import signal
+import statistics
 import subprocess
 import sys
 import threading
@@ -650,7 +651,6 @@ def test_l09_a_slow_consumer_causes_backpressure():
 
 def test_l10_ctrl_c_is_handled_within_100_ms():
     heard = []
-    # Up to five attempts, because other programs may load the machine.
     for _ in range(5):
         text = """
 p = build(lambda item: time.sleep(1.5))
@@ -671,9 +671,7 @@ except KeyboardInterrupt:
         assert "KeyboardInterrupt" in errors and process.returncode == -signal.SIGINT
         heard.append(float(output) - pressed)
         assert heard[-1] > 0
-        if heard[-1] < 0.1:
-            break
-    assert min(heard) < 0.1, heard
+    assert statistics.median(heard) < 0.1, heard
 
 
 def test_l10_ctrl_c_stops_the_pipeline():

@@ -7,6 +7,7 @@ import gc
 import os
 import pathlib
 import signal
+import statistics
 import subprocess
 import sys
 import textwrap
@@ -108,7 +109,6 @@ INTERRUPTED = """
 
 def test_ctrl_c_is_handled_within_100_ms_while_a_read_hangs(stuck):
     heard = []
-    # Several attempts, because other programs may keep this machine busy.
     for _ in range(3):
         with running(INTERRUPTED, stuck) as process:
             assert process.stdout.readline() == "waiting\n"
@@ -120,9 +120,7 @@ def test_ctrl_c_is_handled_within_100_ms_while_a_read_hangs(stuck):
         assert "KeyboardInterrupt" in errors and process.returncode == -signal.SIGINT
         heard.append(float(output) - pressed)
         assert 0 < heard[-1] and ended - pressed < 2
-        if heard[-1] < 0.1:
-            break
-    assert min(heard) < 0.1, heard
+    assert statistics.median(heard) < 0.1, heard
 
 
 def test_a_file_is_read_without_the_gil_and_ctrl_c_is_handled(stuck):

@@ -1,4 +1,4 @@
-//! Tools for benchmarks: arguments, progress, quantiles, the CPU clock.
+//! Helpers for benchmarks: arguments, progress bar, quantiles, CPU time.
 #![allow(dead_code, unreachable_pub, reason = "each benchmark uses some of these tools")]
 
 use std::process::exit;
@@ -7,56 +7,55 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressStyle};
 use rustix::time::{ClockId, clock_gettime};
 
-/// The words of the command line: switches (`--json`) and numbers (`--items 1000`).
+/// Command-line arguments: switches (`--json`) and numbers (`--items 1000`).
 pub struct Arguments(Vec<String>);
 
 impl Arguments {
-    /// Reads the command line. Prints `help` where that is asked for; ends the program at a word
-    /// that it does not know.
+    /// Parses the command line. `--help` prints `help`; an invalid argument ends the program.
     pub fn parse(help: &str, switches: &[&str], numbers: &[&str]) -> Self {
         let words: Vec<String> = std::env::args().skip(1).collect();
-        let mut rest = words.iter();
-        while let Some(word) = rest.next() {
+        let mut remaining = words.iter();
+        while let Some(word) = remaining.next() {
             if word == "--help" || word == "-h" {
                 eprintln!("{help}");
                 exit(0);
             }
-            let complaint = if switches.contains(&word.as_str()) {
+            let error = if switches.contains(&word.as_str()) {
                 continue;
             } else if numbers.contains(&word.as_str()) {
-                match rest.next().map(|number| number.parse::<u64>()) {
+                match remaining.next().map(|number| number.parse::<u64>()) {
                     Some(Ok(1..)) => continue,
-                    _ => format!("{word} wants a whole number of at least 1"),
+                    _ => format!("{word} requires an integer of at least 1"),
                 }
             } else {
-                format!("{word:?} is not known")
+                format!("unexpected argument {word:?}")
             };
-            eprintln!("error: {complaint}\n\n{help}");
+            eprintln!("error: {error}\n\n{help}");
             exit(2);
         }
         Arguments(words)
     }
 
-    /// Whether the switch is there.
+    /// Whether the switch is present.
     pub fn has(&self, switch: &str) -> bool {
         self.0.iter().any(|word| word == switch)
     }
 
-    /// The number behind `name`.
+    /// The number after the option `name`, or `default`.
     pub fn number(&self, name: &str, default: u64) -> u64 {
         let at = self.0.iter().position(|word| word == name);
         at.and_then(|at| self.0.get(at + 1)?.parse().ok()).unwrap_or(default)
     }
 }
 
-/// A bar on the terminal, drawn only when it is moved: a thread that redraws it would be measured.
+/// A progress bar without a thread that redraws it, which would affect the measurement.
 pub fn progress(steps: usize) -> ProgressBar {
     let style = ProgressStyle::with_template("{bar:30} {pos}/{len} {msg}");
     ProgressBar::new(steps as u64)
         .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
 }
 
-/// The value below which the share `q` of all values lies, the smallest such; 0 for no values.
+/// The `q`-quantile by nearest rank; 0 if there are no values.
 pub fn quantile(values: &[f64], q: f64) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -74,19 +73,19 @@ pub fn least(values: &[f64]) -> f64 {
     values.iter().copied().fold(f64::INFINITY, f64::min)
 }
 
-/// The CPU time that all threads of this process have used.
+/// CPU time of all threads of this process.
 pub fn cpu_time() -> Duration {
     let now = clock_gettime(ClockId::ProcessCPUTime);
     Duration::new(u64::try_from(now.tv_sec).unwrap_or(0), u32::try_from(now.tv_nsec).unwrap_or(0))
 }
 
-/// A figure without decimals that nobody needs.
+/// Rounds to a number of decimals.
 pub fn round(value: f64, decimals: i32) -> f64 {
     let scale = 10_f64.powi(decimals);
     (value * scale).round() / scale
 }
 
-/// `1234567` as `1,234,567`.
+/// Formats `1234567` as `1,234,567`.
 pub fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();

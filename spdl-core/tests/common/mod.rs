@@ -1,4 +1,4 @@
-//! Tools for tests of whole pipelines.
+//! Helpers for tests of whole pipelines.
 #![allow(dead_code, unreachable_pub, reason = "each test file uses some of these tools")]
 
 use std::sync::mpsc;
@@ -9,7 +9,7 @@ use spdl_core::{
     PipelineBuilder, Result, SlotMut,
 };
 
-/// Runs a test on a thread of its own; a hang becomes a failure.
+/// Runs a test in a separate thread with a timeout.
 pub fn within_seconds<R: Send + 'static>(
     seconds: u64,
     test: impl FnOnce() -> R + Send + 'static,
@@ -21,7 +21,7 @@ pub fn within_seconds<R: Send + 'static>(
         result
     });
     if receive.recv_timeout(Duration::from_secs(seconds)) == Err(mpsc::RecvTimeoutError::Timeout) {
-        panic!("not done after {seconds} s: a hang");
+        panic!("the test did not end within {seconds} s");
     }
     match thread.join() {
         Ok(result) => result,
@@ -33,8 +33,8 @@ pub fn numbers(count: i64) -> DatasetSource<Vec<i64>> {
     DatasetSource::new((0..count).collect())
 }
 
-/// Waits a time that depends on the number, so that items overtake each other.
-pub fn dawdle(n: i64) {
+/// Sleeps for up to 255 µs, depending on the number, so that items overtake each other.
+pub fn sleep_by_number(n: i64) {
     std::thread::sleep(Duration::from_micros((n as u64).wrapping_mul(0x9e37_79b9) >> 7 & 0xff));
 }
 
@@ -42,7 +42,7 @@ pub fn bad_number(n: i64) -> Error {
     Error::new(ErrorKind::Corrupt, format!("{n} is bad"))
 }
 
-/// Writes the number; fails, or panics, where told so.
+/// Writes the number; fails or panics for the given numbers.
 pub struct WriteNumber {
     pub fails: fn(i64) -> bool,
     pub panics: fn(i64) -> bool,
@@ -50,12 +50,12 @@ pub struct WriteNumber {
 
 impl Fill<i64> for WriteNumber {
     fn fill(&mut self, n: i64, mut slot: SlotMut<'_>, cx: &mut FillContext<'_>) -> Result<()> {
-        dawdle(n);
+        sleep_by_number(n);
         slot.set(0, n)?;
         if (self.fails)(n) {
             return Err(bad_number(n));
         }
-        assert!(!(self.panics)(n), "{n} makes this panic");
+        assert!(!(self.panics)(n), "panic for {n}");
         slot.set(1, cx.rng().unit() as f32)
     }
 }
@@ -67,47 +67,47 @@ pub fn layout(batch_size: usize) -> BatchLayout {
     )
 }
 
-/// The names of this process's threads that belong to pipelines.
+/// Names of the threads of this process that belong to pipelines.
 pub fn spdl_threads() -> Vec<String> {
     let tasks = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
     let names = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("comm")).ok());
     names.map(|name| name.trim().to_owned()).filter(|name| name.starts_with("spdl-")).collect()
 }
 
-/// What a pipeline delivers; it must not fail.
+/// All items of a pipeline, none of which may fail.
 pub fn delivered<T: Send + 'static>(builder: PipelineBuilder<T>) -> Vec<T> {
-    let pipeline = builder.build().expect("the description makes sense");
-    pipeline.map(|item| item.expect("nothing fails")).collect()
+    let pipeline = builder.build().expect("the settings are valid");
+    pipeline.map(|item| item.expect("no item fails")).collect()
 }
 
-/// The same where no order is promised.
+/// All items of a pipeline, sorted.
 pub fn delivered_sorted<T: Send + Ord + 'static>(builder: PipelineBuilder<T>) -> Vec<T> {
     let mut items = delivered(builder);
     items.sort_unstable();
     items
 }
 
-/// What a pipeline delivers before its error, and the error, which must be said once, at the end.
+/// The items before the error of a pipeline, and the error, which must be returned once.
 pub fn before_error<T: Send + 'static>(mut pipeline: Pipeline<T>) -> (Vec<T>, Error) {
     let mut items = Vec::new();
     loop {
         match pipeline.next() {
             Some(Ok(item)) => items.push(item),
             Some(Err(error)) => {
-                assert!(pipeline.next().is_none(), "an error is said once");
-                assert!(pipeline.next().is_none(), "the end stays the end");
+                assert!(pipeline.next().is_none(), "the error is returned once");
+                assert!(pipeline.next().is_none(), "the pipeline remains ended");
                 return (items, error);
             }
-            None => panic!("ended without the error, after {} items", items.len()),
+            None => panic!("no error after {} items", items.len()),
         }
     }
 }
 
-/// Waits until something is so; a failure where it never is.
-pub fn until(what: &str, is_so: impl Fn() -> bool) {
+/// Waits until a condition is true, for at most 20 s.
+pub fn until(what: &str, condition: impl Fn() -> bool) {
     let deadline = std::time::Instant::now() + Duration::from_secs(20);
-    while !is_so() {
-        assert!(std::time::Instant::now() < deadline, "never so: {what}");
+    while !condition() {
+        assert!(std::time::Instant::now() < deadline, "timeout: {what}");
         std::thread::sleep(Duration::from_micros(200));
     }
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::common::{
-    bad_number, before_error, dawdle, delivered, delivered_sorted, numbers, until,
+    bad_number, before_error, delivered, delivered_sorted, numbers, sleep_by_number, until,
 };
 use crate::common::{layout, within_seconds};
 use futures_util::{StreamExt, stream};
@@ -290,7 +290,7 @@ struct Everything(Vec<u64>);
 impl Aggregator<u64> for Everything {
     type Out = Vec<u64>;
     fn accumulate(&mut self, n: u64) -> Result<Option<Vec<u64>>> {
-        dawdle(n as i64);
+        sleep_by_number(n as i64);
         self.0.push(n);
         Ok(None)
     }
@@ -387,7 +387,7 @@ fn a_weighted_merge_is_a_function_of_the_seed() {
         let order = |seed: u64, threads: usize| {
             let branch = |at: usize| {
                 epochs(&[300]).map(&*format!("branch-{at}"), move |n| {
-                    dawdle(n as i64);
+                    sleep_by_number(n as i64);
                     Ok((at, n))
                 })
             };
@@ -492,7 +492,7 @@ fn a_merge_never_mixes_epochs_though_branches_differ_in_depth_and_length() {
             let shallow = || epochs(&[3, 100, 1]);
             let deep = epochs(&[200, 1, 50])
                 .map("a", |n| {
-                    dawdle(n as i64);
+                    sleep_by_number(n as i64);
                     Ok(n + 300)
                 })
                 .map_async("b", |n| async move { Ok(n) })
@@ -624,8 +624,8 @@ fn routed(order: Order) -> PipelineBuilder<i64> {
                 }),
                 path(|items: PipelineBuilder<i64>| {
                     items
-                        .map("dawdle", |n| {
-                            dawdle(n);
+                        .map("sleep_by_number", |n| {
+                            sleep_by_number(n);
                             Ok(n)
                         })
                         .map_async("negate", |n| async move { Ok(-n) })
@@ -764,15 +764,15 @@ fn a_failure_on_a_path_ends_an_ordered_route_at_its_place_whatever_the_threads()
                         [
                             path(|items: PipelineBuilder<i64>| items),
                             path(|items: PipelineBuilder<i64>| {
-                                items.map("dawdle", |n| {
-                                    dawdle(n);
+                                items.map("sleep_by_number", |n| {
+                                    sleep_by_number(n);
                                     Ok(n)
                                 })
                             }),
                             path(move |items: PipelineBuilder<i64>| {
                                 let fails = move |n| {
                                     if !at_once {
-                                        dawdle(n);
+                                        sleep_by_number(n);
                                     }
                                     if n == 200 { Err(bad_number(n)) } else { Ok(n) }
                                 };
@@ -799,7 +799,7 @@ fn what_is_behind_a_failure_in_front_of_a_route_is_delivered() {
         for order in [Order::Completion, Order::Input] {
             let items = (0..100).map(|n| if n == 50 { Err(bad_number(n)) } else { Ok(n) });
             let slow = |n| {
-                dawdle(n);
+                sleep_by_number(n);
                 Ok(n)
             };
             let pipeline = PipelineBuilder::from_stream(stream::iter(items))
@@ -939,7 +939,7 @@ fn lists_are_routed_in_parts_and_put_together_in_their_order() {
                 [
                     path(|lists: PipelineBuilder<Vec<u64>>| {
                         lists.map("slow", |list| {
-                            dawdle(list.len() as i64);
+                            sleep_by_number(list.len() as i64);
                             Ok(list.into_iter().map(|n| n * 10).collect())
                         })
                     }),
@@ -1199,8 +1199,8 @@ fn every_instance_of_a_stage_is_told_of_the_end_of_every_epoch_before_it_sees_th
     within_seconds(60, || {
         for threads in [1, 4] {
             let builder = epochs(&[100, 1, 33])
-                .map("dawdle", |n| {
-                    dawdle(n as i64);
+                .map("sleep_by_number", |n| {
+                    sleep_by_number(n as i64);
                     Ok(n)
                 })
                 .map_async("wait", |n| async move { Ok(n) })

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::common::within_seconds;
 use crate::common::{
-    WriteNumber, bad_number, before_error, dawdle, delivered, layout, numbers, until,
+    WriteNumber, bad_number, before_error, delivered, layout, numbers, sleep_by_number, until,
 };
 use futures_util::{StreamExt, stream};
 use spdl_core::observe::Counter;
@@ -197,13 +197,13 @@ fn a_share_that_makes_no_sense_is_refused_when_the_pipeline_is_built() {
 /// A pipeline of several kinds of stages that fails for good at sample 300.
 fn fails_at_300(threads: usize) -> Pipeline<i64> {
     let dawdling = |n| {
-        dawdle(n);
+        sleep_by_number(n);
         Ok(n)
     };
     let builder = PipelineBuilder::new(numbers(100_000))
         .map("before", dawdling)
         .map("fails", |n| {
-            dawdle(n + 1);
+            sleep_by_number(n + 1);
             if n == 300 { Err(bad_number(n)) } else { Ok(n) }
         })
         .map_async("wait", |n| async move { Ok(n) })
@@ -248,7 +248,7 @@ fn in_order_a_failure_that_waits_does_the_same() {
                     if n == 300 { Err(bad_number(n)) } else { Ok(n) }
                 })
                 .map("after", |n| {
-                    dawdle(n);
+                    sleep_by_number(n);
                     Ok(n)
                 });
             let pipeline = builder.threads(threads).deterministic().build().unwrap();
@@ -267,7 +267,7 @@ fn in_order_the_budget_is_spent_in_the_order_of_the_items() {
                 if n == 50 {
                     std::thread::sleep(Duration::from_millis(3));
                 }
-                dawdle(n);
+                sleep_by_number(n);
                 if n % 50 == 0 && n > 0 { Err(bad_number(n)) } else { Ok(n) }
             });
             let pipeline = builder.on_error(at_most(3)).threads(threads).deterministic();

@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 
-use crate::common::{dawdle, numbers, until, within_seconds};
+use crate::common::{numbers, sleep_by_number, until, within_seconds};
 use proptest::prelude::*;
 use spdl_core::pipeline::Construct;
 use spdl_core::stage::{Bucketing, Packing};
@@ -16,8 +16,8 @@ fn length(n: i64) -> u64 {
 }
 
 fn dawdling(count: i64) -> PipelineBuilder<i64> {
-    PipelineBuilder::new(numbers(count)).map("dawdle", |n| {
-        dawdle(n);
+    PipelineBuilder::new(numbers(count)).map("sleep_by_number", |n| {
+        sleep_by_number(n);
         Ok(n)
     })
 }

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use crate::common::{dawdle, within_seconds};
+use crate::common::{sleep_by_number, within_seconds};
 use proptest::prelude::*;
 use spdl_core::source::sampler::{
     Concatenated, Limited, Mixture, Part, Repeated, Sampler, Sequential, Shuffled, Until,
@@ -173,7 +173,7 @@ fn training(
     let source = DatasetSource::shared(Arc::clone(data)).sampler(sampler);
     let builder = PipelineBuilder::new(source)
         .map("look", |sample| {
-            dawdle(sample.item as i64);
+            sleep_by_number(sample.item as i64);
             Ok(sample.item)
         })
         .batch("batch", 4, false)

@@ -6,14 +6,14 @@
 
 use std::time::{Duration, Instant};
 
-use crate::common::{WriteNumber, dawdle, layout, numbers, within_seconds};
+use crate::common::{WriteNumber, layout, numbers, sleep_by_number, within_seconds};
 use proptest::prelude::*;
 use spdl_core::stage::stage_fn;
 use spdl_core::{OnError, Order, PipelineBuilder, Result, Stage, StageContext, StageOptions};
 
 fn slow_identity() -> impl Stage<i64, Out = i64> {
     stage_fn(|n: i64| {
-        dawdle(n);
+        sleep_by_number(n);
         Ok(n)
     })
 }

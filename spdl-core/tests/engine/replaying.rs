@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::common::{
-    WriteNumber, bad_number, before_error, dawdle, layout, numbers, within_seconds,
+    WriteNumber, bad_number, before_error, layout, numbers, sleep_by_number, within_seconds,
 };
 use spdl_core::resume::OrderRecord;
 use spdl_core::{
@@ -24,7 +24,7 @@ struct Draw {
 impl Stage<i64> for Draw {
     type Out = (i64, u64);
     fn process(&mut self, n: i64, cx: &mut StageContext<'_, (i64, u64)>) -> Result<()> {
-        dawdle(n.wrapping_mul(self.run + 1));
+        sleep_by_number(n.wrapping_mul(self.run + 1));
         if (self.fails)(n) {
             return Err(bad_number(n));
         }
@@ -101,8 +101,8 @@ fn replayed_array_batches_are_bit_identical() {
     within_seconds(60, || {
         let filled = |run: i64| {
             PipelineBuilder::new(numbers(200).shuffled(5))
-                .map("dawdle", move |n| {
-                    dawdle(n.wrapping_mul(run + 1));
+                .map("sleep_by_number", move |n| {
+                    sleep_by_number(n.wrapping_mul(run + 1));
                     Ok(n)
                 })
                 .fill("write", layout(8), || {

@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
-use crate::common::{bad_number, dawdle, numbers, within_seconds};
+use crate::common::{bad_number, numbers, sleep_by_number, within_seconds};
 use proptest::prelude::*;
 use spdl_core::pipeline::path;
 use spdl_core::resume::SampleCounts;
@@ -136,7 +136,7 @@ impl Stage<i64> for Draw {
     type Out = Piece;
     fn process(&mut self, number: i64, cx: &mut StageContext<'_, Piece>) -> Result<()> {
         if number % 4 == 1 {
-            dawdle(number);
+            sleep_by_number(number);
         }
         if (self.0)(number) {
             return Err(bad_number(number));

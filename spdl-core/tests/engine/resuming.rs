@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::common::{WriteNumber, bad_number, dawdle, layout, numbers, within_seconds};
+use crate::common::{WriteNumber, bad_number, layout, numbers, sleep_by_number, within_seconds};
 use futures_util::{StreamExt, stream};
 use proptest::prelude::*;
 use spdl_core::pipeline::path;
@@ -52,7 +52,7 @@ struct Draw {
 impl Stage<i64> for Draw {
     type Out = (i64, u64);
     fn process(&mut self, n: i64, cx: &mut StageContext<'_, (i64, u64)>) -> Result<()> {
-        dawdle(n);
+        sleep_by_number(n);
         if self.fails && n % 11 == 6 {
             return Err(bad_number(n));
         }

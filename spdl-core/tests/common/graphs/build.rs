@@ -1,4 +1,4 @@
-//! A graph as a pipeline.
+//! Builds the pipeline of a graph.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -14,14 +14,14 @@ use super::super::api::{
     FillContext, JoinHandle, Order, Pipeline, PipelineBuilder, Result, SlotMut, Source, Stage,
     StageContext, StageOptions, async_trait, spawn,
 };
-use super::expect::{ATOM_BYTES, Atom, Fate, atom, copy, fate, passes, way};
+use super::expect::{ATOM_BYTES, Atom, Outcome, atom, copy, outcome, passes, path_of};
 use super::{Branch, Graph, Head, Kind, Step};
 
-/// What goes through a pipeline.
+/// An item of the pipelines.
 #[derive(Clone, Debug)]
 pub(crate) struct Packet {
     pub(crate) atoms: Vec<Atom>,
-    /// Tells whether any item or stage is left.
+    /// Counts the items and stages that are alive.
     alive: Arc<()>,
 }
 
@@ -31,17 +31,17 @@ impl Packet {
     }
 }
 
-/// What a pipeline under test is made with.
+/// Shared objects of a pipeline under test.
 #[derive(Clone, Debug)]
 pub(crate) struct Tools {
     pub(crate) alive: Arc<()>,
     pub(crate) pool: Arc<Pool>,
 }
 
-/// A pool of the caller's, with as many threads as were asked for at most.
+/// A custom executor with a maximum number of threads.
 #[derive(Debug, Default)]
 pub(crate) struct Pool {
-    most: usize,
+    max_threads: usize,
     state: Arc<Mutex<PoolState>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
@@ -54,11 +54,11 @@ struct PoolState {
 
 impl std::fmt::Debug for PoolState {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "PoolState({} running, {} wait)", self.running, self.queue.len())
+        write!(f, "PoolState({} running, {} queued)", self.running, self.queue.len())
     }
 }
 
-/// The lock is never held over anything that a model checker may interrupt.
+/// No code that a model checker may interrupt runs while the lock is held.
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -67,7 +67,7 @@ impl CpuExecutor for Pool {
     fn execute(&self, work: Box<dyn FnOnce() + Send>) {
         let mut state = locked(&self.state);
         state.queue.push_back(work);
-        if state.running == self.most {
+        if state.running == self.max_threads {
             return;
         }
         state.running += 1;
@@ -88,33 +88,35 @@ impl CpuExecutor for Pool {
     }
 
     fn parallelism(&self) -> usize {
-        self.most
+        self.max_threads
     }
 }
 
 impl Pool {
-    pub(crate) fn new(most: usize) -> Self {
-        Pool { most, ..Pool::default() }
+    pub(crate) fn new(max_threads: usize) -> Self {
+        Pool { max_threads, ..Pool::default() }
     }
 
     pub(crate) fn join(&self) {
         loop {
             let thread = locked(&self.threads).pop();
             match thread {
-                Some(thread) => assert!(thread.join().is_ok(), "a panic got out of the pipeline"),
+                Some(thread) => {
+                    assert!(thread.join().is_ok(), "the pipeline did not catch a panic")
+                }
                 None => return,
             }
         }
     }
 }
 
-/// Meets an item's fate.
-fn meet(fallible: bool, who: u64, atoms: &[Atom]) -> Result<()> {
-    match fate(fallible, who, atoms) {
-        Fate::Good => Ok(()),
-        Fate::Fails => Err(Error::new(ErrorKind::Corrupt, format!("{atoms:?} is bad"))),
-        // Without the panic hook, which has nothing to tell.
-        Fate::Panics => std::panic::resume_unwind(Box::new("on purpose")),
+/// Succeeds, fails or panics, as decided for the item.
+fn work(fallible: bool, seed: u64, atoms: &[Atom]) -> Result<()> {
+    match outcome(fallible, seed, atoms) {
+        Outcome::Good => Ok(()),
+        Outcome::Fails => Err(Error::new(ErrorKind::Corrupt, format!("{atoms:?} is bad"))),
+        // Does not call the panic hook, which would print the expected panic.
+        Outcome::Panics => std::panic::resume_unwind(Box::new("expected")),
     }
 }
 
@@ -130,8 +132,8 @@ impl Numbers {
         let fallible = self.branch.fallible;
         (0..self.branch.items as u64).map(move |index| {
             let atoms = vec![atom(source, epoch, index)];
-            // A source that panics ends the pipeline, whatever the policy.
-            if fate(fallible, source, &atoms) != Fate::Good {
+            // No panics, because a panic of a source ends the pipeline with any failure policy.
+            if outcome(fallible, source, &atoms) != Outcome::Good {
                 return Err(Error::new(ErrorKind::Corrupt, "a bad source item"));
             }
             Ok(Packet { atoms, alive: Arc::clone(&alive) })
@@ -139,10 +141,10 @@ impl Numbers {
     }
 }
 
-/// A stream that is not always ready.
-struct Hesitating<I>(I, u8);
+/// A stream of which every third poll is pending.
+struct SometimesPending<I>(I, u8);
 
-impl<I: Iterator + Unpin> Stream for Hesitating<I> {
+impl<I: Iterator + Unpin> Stream for SometimesPending<I> {
     type Item = I::Item;
 
     fn poll_next(
@@ -162,11 +164,11 @@ impl Source for Numbers {
     type Item = Packet;
 
     fn open(&self, at: Cursor) -> Result<BoxStream<'static, Result<Packet>>> {
-        Ok(Box::pin(Hesitating(Box::new(self.items(at.epoch)), 0)))
+        Ok(Box::pin(SometimesPending(Box::new(self.items(at.epoch)), 0)))
     }
 }
 
-/// All the stages that look at one item at a time.
+/// A one-to-one stage.
 struct Work {
     step: Arc<Step>,
     alive: Arc<()>,
@@ -177,7 +179,7 @@ impl Stage<Packet> for Work {
 
     fn process(&mut self, item: Packet, cx: &mut StageContext<'_, Packet>) -> Result<()> {
         assert!(Arc::ptr_eq(&self.alive, &item.alive));
-        meet(self.step.fallible, self.step.number, &item.atoms)?;
+        work(self.step.fallible, self.step.number, &item.atoms)?;
         cx.emit(item)
     }
 
@@ -205,12 +207,12 @@ impl AsyncStage<Packet> for Wait {
             Poll::Ready(())
         })
         .await;
-        meet(self.step.fallible, self.step.number, &item.atoms)?;
+        work(self.step.fallible, self.step.number, &item.atoms)?;
         Ok(item)
     }
 }
 
-/// Holds an item back until the next one comes, or the epoch ends.
+/// Buffers an item until the next item or the end of the epoch.
 #[derive(Default)]
 struct Hold(Option<Packet>);
 
@@ -232,7 +234,7 @@ impl Stage<Packet> for Hold {
     }
 }
 
-/// A batch as an item.
+/// Joins items to a batch, which is one item.
 struct Pack(Batcher<Packet>);
 
 fn joined(list: Option<Vec<Packet>>) -> Option<Packet> {
@@ -263,7 +265,7 @@ struct Write {
 
 impl Fill<Packet> for Write {
     fn fill(&mut self, item: Packet, mut slot: SlotMut<'_>, _: &mut FillContext<'_>) -> Result<()> {
-        meet(self.step.fallible, self.step.number, &item.atoms)?;
+        work(self.step.fallible, self.step.number, &item.atoms)?;
         let (epoch, id) = item.atoms[0];
         slot.set(0, epoch as i64)?;
         slot.set(1, id as i64)
@@ -295,30 +297,30 @@ fn add(
     step: &Arc<Step>,
     tools: &Tools,
 ) -> PipelineBuilder<Packet> {
-    let who = step.number;
+    let seed = step.number;
     let fallible = step.fallible;
-    let its = Arc::clone(step);
+    let shared = Arc::clone(step);
     let alive = Arc::clone(&tools.alive);
     let builder = match &step.kind {
         Kind::Map { .. } => builder.stage(options(step), move || {
-            Ok(Work { step: Arc::clone(&its), alive: Arc::clone(&alive) })
+            Ok(Work { step: Arc::clone(&shared), alive: Arc::clone(&alive) })
         }),
         Kind::Async { yields } => {
-            builder.async_stage(options(step), Wait { step: its, yields: *yields })
+            builder.async_stage(options(step), Wait { step: shared, yields: *yields })
         }
         Kind::Filter => builder.filter(options(step), move |item: &Packet| {
-            meet(fallible, who, &item.atoms)?;
-            Ok(passes(who, &item.atoms))
+            work(fallible, seed, &item.atoms)?;
+            Ok(passes(seed, &item.atoms))
         }),
         Kind::FlatMap { copies } => {
             let copies = *copies;
             builder.flat_map(options(step), move |item: Packet| {
-                let met = meet(fallible, who, &item.atoms);
-                let count = if met.is_ok() { copies } else { 0 };
+                let result = work(fallible, seed, &item.atoms);
+                let count = if result.is_ok() { copies } else { 0 };
                 let good = (0..count).map(move |n| {
                     Ok(Packet { atoms: copy(n, &item.atoms), alive: Arc::clone(&item.alive) })
                 });
-                met.err().map(Err).into_iter().chain(good)
+                result.err().map(Err).into_iter().chain(good)
             })
         }
         Kind::Hold => builder.stage(options(step), || Ok(Hold::default())),
@@ -328,44 +330,46 @@ fn add(
         }
         Kind::Lists { size, paths } => {
             let paths = *paths;
-            let ways = (0..paths).map(|at| {
+            let routes = (0..paths).map(|at| {
                 path(move |lists: PipelineBuilder<Vec<Packet>>| match at {
-                    0 => lists.map(format!("l{who}").as_str(), Ok),
-                    _ => lists.map_async(format!("m{who}").as_str(), |list| async { Ok(list) }),
+                    0 => lists.map(format!("l{seed}").as_str(), Ok),
+                    _ => lists.map_async(format!("m{seed}").as_str(), |list| async { Ok(list) }),
                 })
             });
             builder
                 .batch(options(step), *size, false)
                 .route_lists(
-                    StageOptions::new(&format!("r{who}")).order(Order::Input),
+                    StageOptions::new(&format!("r{seed}")).order(Order::Input),
                     move |list: &[Packet]| {
-                        Ok(list.iter().map(|item| way(who, &item.atoms, paths)).collect())
+                        Ok(list.iter().map(|item| path_of(seed, &item.atoms, paths)).collect())
                     },
-                    ways.collect::<Vec<_>>(),
+                    routes.collect::<Vec<_>>(),
                 )
                 .unbatch(
-                    StageOptions::new(&format!("u{who}")).order(Order::Input).queue(step.queue),
+                    StageOptions::new(&format!("u{seed}")).order(Order::Input).queue(step.queue),
                 )
         }
         Kind::Fill { size, drop_last } => {
             let fields = [Field::new("epoch", DType::I64, &[]), Field::new("id", DType::I64, &[])];
             let layout = BatchLayout::new(*size, fields).drop_last(*drop_last);
-            builder.fill(options(step), layout, move || Ok(Write { step: Arc::clone(&its) })).map(
-                StageOptions::new(&format!("u{who}")).order(Order::Input).queue(step.queue),
-                move |batch: Batch| unfilled(&batch, &alive),
-            )
+            builder
+                .fill(options(step), layout, move || Ok(Write { step: Arc::clone(&shared) }))
+                .map(
+                    StageOptions::new(&format!("u{seed}")).order(Order::Input).queue(step.queue),
+                    move |batch: Batch| unfilled(&batch, &alive),
+                )
         }
         Kind::Route { paths } => {
             let count = paths.len();
-            let ways = paths.iter().map(|steps| {
+            let routes = paths.iter().map(|steps| {
                 let steps: Vec<_> = steps.iter().cloned().map(Arc::new).collect();
                 let tools = tools.clone();
                 path(move |items| steps.iter().fold(items, |items, step| add(items, step, &tools)))
             });
             builder.route(
                 options(step),
-                move |item: &Packet| Ok(way(who, &item.atoms, count)),
-                ways.collect::<Vec<_>>(),
+                move |item: &Packet| Ok(path_of(seed, &item.atoms, count)),
+                routes.collect::<Vec<_>>(),
             )
         }
     };
@@ -388,11 +392,11 @@ impl Graph {
         steps.fold(builder, |builder, step| add(builder, &step, tools))
     }
 
-    /// Builds it with a memory budget of `items` times the most that an item may need.
+    /// Builds the pipeline with a memory budget for `items` items of `max_atoms` atoms.
     pub(crate) fn build_with(
         &self,
         tools: &Tools,
-        most: usize,
+        max_atoms: usize,
         items: usize,
     ) -> Result<Pipeline<Packet>> {
         let mut builder = match &self.head {
@@ -423,14 +427,14 @@ impl Graph {
         if self.order == Order::Input {
             builder = builder.deterministic();
         }
-        let headroom = most * ATOM_BYTES;
+        let item_bytes = max_atoms * ATOM_BYTES;
         builder
             .epochs(0..self.epochs)
             .threads(self.threads)
             .prefetch(self.prefetch)
             .on_error(self.on_error)
-            .largest_item(headroom)
-            .memory(headroom * items)
+            .largest_item(item_bytes)
+            .memory(item_bytes * items)
             .build()
     }
 }

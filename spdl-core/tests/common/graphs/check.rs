@@ -1,4 +1,4 @@
-//! Runs a graph and compares.
+//! Runs a graph and compares its output with the expected one.
 
 use std::sync::Arc;
 
@@ -8,37 +8,37 @@ use super::build::{Packet, Pool, Tools};
 use super::expect::{Atom, Expected};
 use super::{Consumer, Graph};
 
-/// More measured stages than any graph has.
-const MOST_MEASURED: usize = 20;
+/// Above the number of measured stages of any graph.
+const MAX_MEASURED: usize = 20;
 
-/// What the consumer got.
+/// The items that the consumer received.
 #[derive(Debug, Default)]
 struct Got {
-    /// Of each epoch, as far as they can be told.
+    /// The items of each epoch.
     epochs: Vec<Vec<Vec<Atom>>>,
     error: Option<Error>,
-    /// Whether it was taken to its end.
+    /// Whether the pipeline was consumed to its end.
     to_the_end: bool,
-    /// Whether the consumer asked for the epochs one by one.
+    /// Whether the consumer used `next_epoch`.
     by_epoch: bool,
 }
 
-/// Runs the graph and checks what comes of it.
+/// Runs the graph and checks its output.
 ///
 /// # Panics
-/// Where that is not what the graph promises.
+/// If the output is not the expected one.
 pub(crate) fn check(graph: &Graph) {
     let expected = graph.expected();
     let tools = Tools { alive: Arc::new(()), pool: Arc::new(Pool::new(graph.threads)) };
-    let most = expected.most.max(8);
+    let max_atoms = expected.max_atoms.max(8);
     let mut items = 1;
     let mut pipeline = loop {
-        match graph.build_with(&tools, most, items) {
-            // The least budget that it can have, or somewhat more.
+        match graph.build_with(&tools, max_atoms, items) {
+            // The minimum budget, or slightly more.
             Ok(pipeline) if graph.slack == 0 => break pipeline,
-            Ok(_) => break graph.build_with(&tools, most, items + graph.slack).expect("fits"),
+            Ok(_) => break graph.build_with(&tools, max_atoms, items + graph.slack).expect("fits"),
             Err(error) => {
-                assert!(items < MOST_MEASURED, "does not build: {error:?}");
+                assert!(items < MAX_MEASURED, "does not build: {error:?}");
                 items += 1;
             }
         }
@@ -53,7 +53,7 @@ pub(crate) fn check(graph: &Graph) {
     compare(graph, &expected, &got, &monitor);
 }
 
-fn look(monitor: &Monitor) {
+fn check_memory(monitor: &Monitor) {
     let memory = monitor.statistics().memory;
     assert!(
         memory.peak_bytes <= memory.limit_bytes + memory.overdrawn_bytes,
@@ -78,17 +78,17 @@ fn take(graph: &Graph, pipeline: &mut Pipeline<Packet>, monitor: &Monitor) -> Go
                 break;
             }
         }
-        look(monitor);
+        check_memory(monitor);
     }
     if got.error.is_some() {
-        assert!(pipeline.next().is_none(), "something comes after the error");
+        assert!(pipeline.next().is_none(), "an item after the error");
         got.to_the_end = true;
     }
     if matches!(graph.consumer, Consumer::StopsAfter(_)) {
         pipeline.stop();
-        assert!(pipeline.next().is_none(), "something comes after the end");
+        assert!(pipeline.next().is_none(), "an item after the end");
     }
-    // The epoch is told by the items; they come one epoch after the other.
+    // Items contain their epoch; epochs must be in order.
     for item in all {
         let epoch = item[0].0 as usize;
         assert!(got.epochs.len() <= epoch + 1, "epochs overtake each other");
@@ -116,7 +116,7 @@ fn by_epoch(graph: &Graph, pipeline: &mut Pipeline<Packet>, monitor: &Monitor) -
                 }
                 None => break,
             }
-            look(monitor);
+            check_memory(monitor);
         }
         assert!(items.iter().all(|item| item[0].0 as usize == number), "of another epoch");
         if got.epochs.len() <= number {
@@ -133,13 +133,13 @@ fn sorted<T: Ord + Clone>(items: &[T]) -> Vec<T> {
     items
 }
 
-/// The items without those that came before.
+/// The items without repetitions.
 fn firsts<T: Copy + Ord>(items: &[T]) -> Vec<T> {
     let mut seen = std::collections::BTreeSet::new();
     items.iter().copied().filter(|item| seen.insert(*item)).collect()
 }
 
-/// Whether `part` is `whole` without some of its elements, in the same order.
+/// Whether `part` is a subsequence of `whole`.
 fn is_in<T: PartialEq>(part: &[T], whole: &[T]) -> bool {
     let mut whole = whole.iter();
     part.iter().all(|item| whole.any(|other| other == item))
@@ -152,15 +152,15 @@ fn compare(graph: &Graph, expected: &Expected, got: &Got, monitor: &Monitor) {
     }
     let may_fail = graph.raises() && expected.dropped > 0;
     if let Some(error) = &got.error {
-        assert!(may_fail, "an error out of nothing: {error:?}");
+        assert!(may_fail, "unexpected error: {error:?}");
         assert!(
             matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Panicked),
-            "another error than that of the item: {error:?}"
+            "not the error of an item: {error:?}"
         );
     }
     let whole = got.to_the_end && got.error.is_none();
     if got.to_the_end && may_fail && !expected.cut {
-        assert!(got.error.is_some(), "the failure is not told");
+        assert!(got.error.is_some(), "the failure is not returned");
     }
     let none = Vec::new();
     let epochs = expected.epochs.len().max(got.epochs.len());
@@ -179,12 +179,12 @@ fn compare(graph: &Graph, expected: &Expected, got: &Got, monitor: &Monitor) {
             }
             continue;
         }
-        // Cut short: a batch may be as well, so atom by atom.
+        // Batches of an incomplete run may be incomplete, so atoms are compared.
         let (want, have) = (want.concat(), have.concat());
         if expected.ordered && !expected.mixed {
             assert!(is_in(&have, &want), "{}", context());
             if !expected.parted {
-                // A batch that is cut short may be copied whole: what comes again proves nothing.
+                // Copies of an incomplete batch may repeat atoms, so repetitions are ignored.
                 let (want, have) = (firsts(&want), firsts(&have));
                 assert!(want.starts_with(&have), "a gap: {}", context());
                 assert!(have.is_empty() || !broken_off, "an epoch is missing: {}", context());

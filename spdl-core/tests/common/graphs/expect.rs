@@ -1,16 +1,16 @@
-//! What a graph yields, worked out in one thread, without a scheduler.
+//! The expected output of a graph, computed in one thread without a scheduler.
 
 use super::super::api::{OnError, Order};
 use super::{Branch, Graph, Head, Kind, Step};
 
-/// The smallest part of an item, which nothing divides: its epoch and who it is.
+/// The indivisible part of an item: its epoch and its id.
 pub(crate) type Atom = (u64, u64);
 
-/// The bytes that an atom counts for in the memory budget.
+/// Bytes of an atom in the memory budget.
 pub(crate) const ATOM_BYTES: usize = 16;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fate {
+pub(crate) enum Outcome {
     Good,
     Fails,
     Panics,
@@ -23,25 +23,25 @@ fn mix(a: u64, b: u64) -> u64 {
     x ^ (x >> 31)
 }
 
-/// A number that depends on the item and on who asks.
-fn number(who: u64, atoms: &[Atom]) -> u64 {
-    atoms.iter().fold(mix(who, 7), |sum, atom| mix(mix(sum, atom.0), atom.1))
+/// A pseudorandom number that depends on the seed and the item.
+fn number(seed: u64, atoms: &[Atom]) -> u64 {
+    atoms.iter().fold(mix(seed, 7), |sum, atom| mix(mix(sum, atom.0), atom.1))
 }
 
-pub(crate) fn fate(fallible: bool, who: u64, atoms: &[Atom]) -> Fate {
-    match number(who, atoms) % 16 {
-        0 | 1 if fallible => Fate::Fails,
-        2 if fallible => Fate::Panics,
-        _ => Fate::Good,
+pub(crate) fn outcome(fallible: bool, seed: u64, atoms: &[Atom]) -> Outcome {
+    match number(seed, atoms) % 16 {
+        0 | 1 if fallible => Outcome::Fails,
+        2 if fallible => Outcome::Panics,
+        _ => Outcome::Good,
     }
 }
 
-pub(crate) fn passes(who: u64, atoms: &[Atom]) -> bool {
-    !number(who ^ 0x55, atoms).is_multiple_of(4)
+pub(crate) fn passes(seed: u64, atoms: &[Atom]) -> bool {
+    !number(seed ^ 0x55, atoms).is_multiple_of(4)
 }
 
-pub(crate) fn way(who: u64, atoms: &[Atom], ways: usize) -> usize {
-    (number(who ^ 0xaa, atoms) % ways as u64) as usize
+pub(crate) fn path_of(seed: u64, atoms: &[Atom], paths: usize) -> usize {
+    (number(seed ^ 0xaa, atoms) % paths as u64) as usize
 }
 
 /// Copy `copy` of an item; the first one is the item.
@@ -54,22 +54,22 @@ pub(crate) fn atom(source: u64, epoch: u64, index: u64) -> Atom {
     (epoch, source * 1000 + index)
 }
 
-/// What comes out, where failures are skipped.
+/// The expected output if failed items are skipped.
 #[derive(Clone, Debug)]
 pub(crate) struct Expected {
-    /// Of each epoch.
+    /// The items of each epoch.
     pub(crate) epochs: Vec<Vec<Vec<Atom>>>,
-    /// Whether they come in this order.
+    /// Whether the items must be in this order.
     pub(crate) ordered: bool,
-    /// Whether it depends on timing which atoms are together in an item.
+    /// Whether the composition of items depends on timing.
     pub(crate) mixed: bool,
     pub(crate) dropped: u64,
     pub(crate) left_out: u64,
-    /// The most atoms in an epoch at any place.
-    pub(crate) most: usize,
-    /// Whether items may never be tried, since what they would be joined with has ended.
+    /// The maximum number of atoms of an epoch at any place.
+    pub(crate) max_atoms: usize,
+    /// Whether some items may not be processed, because the other branch of a zip ended.
     pub(crate) cut: bool,
-    /// Whether there may be gaps where an item fails for good.
+    /// Whether there may be gaps before an error that ends the pipeline.
     pub(crate) parted: bool,
 }
 
@@ -98,8 +98,8 @@ impl Graph {
         // A source without items has no epochs.
         for epoch in (0..self.epochs).filter(|_| branch.items > 0) {
             let items = (0..branch.items).map(|at| vec![atom(branch.source, epoch, at as u64)]);
-            let (good, bad): (Vec<_>, Vec<_>) =
-                items.partition(|item| fate(branch.fallible, branch.source, item) == Fate::Good);
+            let (good, bad): (Vec<_>, Vec<_>) = items
+                .partition(|item| outcome(branch.fallible, branch.source, item) == Outcome::Good);
             dropped += bad.len() as u64;
             epochs.push(good);
         }
@@ -109,7 +109,7 @@ impl Graph {
             mixed: false,
             dropped,
             left_out: 0,
-            most: branch.items,
+            max_atoms: branch.items,
             cut: false,
             parted: false,
         };
@@ -124,14 +124,14 @@ impl Graph {
     }
 
     fn step(&self, step: &Step, expected: &mut Expected) {
-        let who = step.number;
+        let seed = step.number;
         for epoch in &mut expected.epochs {
             let before = epoch.len();
-            epoch.retain(|item| fate(step.fallible, who, item) == Fate::Good);
+            epoch.retain(|item| outcome(step.fallible, seed, item) == Outcome::Good);
             expected.dropped += (before - epoch.len()) as u64;
             match &step.kind {
                 Kind::Map { .. } | Kind::Async { .. } => {}
-                Kind::Filter => epoch.retain(|item| passes(who, item)),
+                Kind::Filter => epoch.retain(|item| passes(seed, item)),
                 Kind::FlatMap { copies } => {
                     let copied = epoch.iter().flat_map(|item| (0..*copies).map(|n| copy(n, item)));
                     *epoch = copied.collect();
@@ -149,7 +149,7 @@ impl Graph {
                     let mut lanes = vec![Vec::new(); paths.len()];
                     let mut places = Vec::new();
                     for item in epoch.drain(..) {
-                        let lane = way(who, &item, paths.len());
+                        let lane = path_of(seed, &item, paths.len());
                         places.push(lane);
                         lanes[lane].push(item);
                     }
@@ -164,7 +164,7 @@ impl Graph {
             Kind::Batch { .. } | Kind::Fill { .. } => expected.mixed |= !expected.ordered,
             Kind::FlatMap { .. } => {
                 expected.ordered &= self.keeps(step);
-                // Of a batch that a failure cut short there are copies too, behind its few atoms.
+                // An incomplete batch is copied too, which repeats its atoms.
                 expected.parted |= expected.epochs.iter().flatten().any(|item| item.len() > 1);
             }
             Kind::Hold | Kind::Lists { .. } => {}
@@ -177,10 +177,11 @@ impl Graph {
             _ => expected.ordered &= self.keeps(step),
         }
         let atoms = |epoch: &Vec<Vec<Atom>>| epoch.iter().map(Vec::len).sum();
-        expected.most = expected.most.max(expected.epochs.iter().map(atoms).max().unwrap_or(0));
+        expected.max_atoms =
+            expected.max_atoms.max(expected.epochs.iter().map(atoms).max().unwrap_or(0));
     }
 
-    /// What paths make of their items, in the order of the items.
+    /// The outputs of the paths of a route, in the order of the inputs.
     fn lanes(
         &self,
         paths: &[Vec<Step>],
@@ -196,7 +197,7 @@ impl Graph {
             .map(|(path, items)| {
                 let stateful =
                     path.iter().any(|step| matches!(step.kind, Kind::Batch { .. } | Kind::Hold));
-                // Item by item, unless a stage looks at several of them.
+                // Item by item, unless a stage combines or buffers items.
                 let parts = if stateful {
                     vec![items]
                 } else {
@@ -209,7 +210,7 @@ impl Graph {
                         mixed,
                         dropped: 0,
                         left_out: 0,
-                        most: 0,
+                        max_atoms: 0,
                         cut: false,
                         parted: false,
                     };
@@ -226,8 +227,8 @@ impl Graph {
         for lane in places {
             epoch.extend(made[lane].next().unwrap_or_default());
         }
-        for rest in made {
-            epoch.extend(rest.flatten());
+        for remaining in made {
+            epoch.extend(remaining.flatten());
         }
         (dropped, left_out)
     }
@@ -253,7 +254,7 @@ fn round_robin(branches: Vec<Expected>, ordered: bool) -> Expected {
         mixed: branches.iter().any(|branch| branch.mixed),
         dropped: branches.iter().map(|branch| branch.dropped).sum(),
         left_out: branches.iter().map(|branch| branch.left_out).sum(),
-        most: branches.iter().map(|branch| branch.most).sum(),
+        max_atoms: branches.iter().map(|branch| branch.max_atoms).sum(),
         cut: false,
         parted: true,
     }
@@ -270,7 +271,7 @@ fn zip(left: Expected, right: Expected) -> Expected {
         epochs.push(pairs.collect());
     }
     if a != b {
-        // The other one's next epoch is looked at, and then there is nothing to pair it with.
+        // The zip requests the next epoch of the longer branch, and leaves its items out.
         let longer = if a > b { &left } else { &right };
         left_out += longer.epochs[a.min(b)].len() as u64;
         epochs.push(Vec::new());
@@ -281,7 +282,7 @@ fn zip(left: Expected, right: Expected) -> Expected {
         mixed: left.mixed || right.mixed,
         dropped: left.dropped + right.dropped,
         left_out,
-        most: left.most + right.most,
+        max_atoms: left.max_atoms + right.max_atoms,
         cut: a != b,
         parted: true,
     }

@@ -1,11 +1,11 @@
-//! Random pipelines, what is expected of them, and how to check it.
+//! Random pipelines, their expected results, and the comparison.
 //!
-//! Whoever includes this gives it a module `api` beside it: the names of `spdl_core`, and `spawn`,
-//! `JoinHandle` of the threads to use. So the same graphs run on real threads (`tests/graphs.rs`)
-//! and under a model checker (`src/shuttle_graphs.rs`).
+//! The including module must provide a sibling module `api` with the names of `spdl_core`, and with
+//! `spawn` and `JoinHandle`. So the same graphs run on real threads (`tests/graphs.rs`) and under a
+//! model checker (`src/pipeline/shuttle_graphs.rs`).
 //!
-//! A graph is drawn from a list of bytes. Fewer and smaller bytes make a simpler graph, so whoever
-//! draws the bytes can shrink them.
+//! A graph is drawn from a list of bytes. Fewer and smaller bytes make a simpler graph, so a failing
+//! case can be shrunk.
 
 pub(crate) mod build;
 mod check;
@@ -15,7 +15,7 @@ use super::api::{OnError, Order};
 
 pub(crate) use check::check;
 
-/// Where the decisions come from: bytes, and zeros after the last of them.
+/// The bytes that decide a graph, followed by zeros.
 #[derive(Debug)]
 pub(crate) struct Choices<'a>(std::slice::Iter<'a, u8>);
 
@@ -29,37 +29,37 @@ impl<'a> Choices<'a> {
         usize::from(self.0.next().copied().unwrap_or(0)) % below
     }
 
-    /// True once in `n` times; false where there are no more bytes.
+    /// True with a probability of 1 / `n`; false after the last byte.
     fn once_in(&mut self, n: usize) -> bool {
         self.pick(n) == n - 1
     }
 }
 
-/// What kinds of graphs to draw.
+/// Limits of the graphs to draw.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
-    /// The most items of a source.
+    /// Maximum number of items of a source.
     pub(crate) items: usize,
-    /// The most stages, without sources and what joins.
+    /// Maximum number of stages, not counting sources and joins.
     pub(crate) stages: usize,
     pub(crate) focus: Focus,
 }
 
-/// What a graph certainly has.
+/// A feature that every graph has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Focus {
     Anything,
     /// One source, one chain.
     Chain,
-    /// Two branches that are joined.
+    /// Two joined branches.
     Join,
-    /// Paths that part and join again.
+    /// A route with several paths.
     Route,
-    /// Stages whose outputs are measured, in a small budget.
+    /// Measured stages with a small memory budget.
     Memory,
     /// Items that fail.
     Failures,
-    /// A consumer that does not take everything as it comes.
+    /// A consumer that stops early or consumes by epoch.
     Consumer,
 }
 
@@ -72,9 +72,9 @@ pub(crate) struct Graph {
     pub(crate) prefetch: usize,
     pub(crate) order: Order,
     pub(crate) on_error: OnError,
-    /// Whether the stages run on a pool of the caller's.
+    /// Whether the stages run on a custom executor.
     pub(crate) executor: bool,
-    /// By how many items' needs the memory budget exceeds the least possible one.
+    /// Excess of the memory budget over the minimum, in items.
     pub(crate) slack: usize,
     pub(crate) consumer: Consumer,
 }
@@ -93,7 +93,7 @@ pub(crate) struct Branch {
     pub(crate) items: usize,
     pub(crate) queue: usize,
     pub(crate) fallible: bool,
-    /// Whether it is an iterator, with a thread of its own.
+    /// Whether the source is an iterator, which has a dedicated thread.
     pub(crate) blocks: bool,
     pub(crate) measured: bool,
     pub(crate) steps: Vec<Step>,
@@ -101,13 +101,13 @@ pub(crate) struct Branch {
 
 #[derive(Clone, Debug)]
 pub(crate) struct Step {
-    /// Unique in its graph; also what its decisions about items depend on.
+    /// Unique in the graph; seeds the stage's decisions about items.
     pub(crate) number: u64,
     pub(crate) kind: Kind,
     pub(crate) order: Option<Order>,
     pub(crate) concurrency: usize,
     pub(crate) queue: usize,
-    /// Whether it has threads of its own.
+    /// Whether the stage has dedicated threads.
     pub(crate) dedicated: bool,
     pub(crate) measured: bool,
     /// Whether some of its items fail.
@@ -116,11 +116,11 @@ pub(crate) struct Step {
 
 #[derive(Clone, Debug)]
 pub(crate) enum Kind {
-    /// One to one; with `declares`, the bytes of an output are known before.
+    /// One to one; with `declares`, `output_bytes` returns the size of an output.
     Map {
         declares: bool,
     },
-    /// One to one; with `yields`, not at the first poll.
+    /// One to one; with `yields`, the first poll is pending.
     Async {
         yields: bool,
     },
@@ -129,13 +129,13 @@ pub(crate) enum Kind {
     FlatMap {
         copies: usize,
     },
-    /// Each output is the item before it; the last one comes at the end of the epoch.
+    /// Buffers one item; `finish` emits the last one.
     Hold,
     Batch {
         size: usize,
         drop_last: bool,
     },
-    /// A batch whose elements take several ways, and are told apart again.
+    /// A batch whose elements take several paths and are unbatched again.
     Lists {
         size: usize,
         paths: usize,
@@ -155,19 +155,19 @@ pub(crate) enum Consumer {
     TakesAll,
     /// Epoch by epoch.
     ByEpoch,
-    /// So many items of an epoch at a time.
+    /// Takes at most this number of items of each epoch.
     PartOfEpochs(usize),
     DropsAfter(usize),
     StopsAfter(usize),
 }
 
-/// What is known of the items at a place of the graph while it is drawn.
+/// Properties of the items at a place of the graph.
 #[derive(Clone, Copy)]
 struct Place {
     ordered: bool,
-    /// Which of them are together depends on timing.
+    /// Whether the composition of items depends on timing.
     mixed: bool,
-    /// Each holds one atom.
+    /// Whether each item has one atom.
     single: bool,
     measured: bool,
 }
@@ -179,7 +179,7 @@ struct Draw<'a, 'b> {
     numbers: u64,
     order: Order,
     raises: bool,
-    /// Whether something may fail.
+    /// Whether items may fail.
     fallible: bool,
 }
 
@@ -270,7 +270,7 @@ impl Draw<'_, '_> {
         (head, place)
     }
 
-    /// A branch with up to `steps` stages of its own.
+    /// A branch with up to `steps` stages.
     fn branch(&mut self, epochs: u64, steps: usize, ordered: bool) -> (Branch, Place) {
         let mut branch = Branch {
             source: self.number(),
@@ -297,7 +297,7 @@ impl Draw<'_, '_> {
         (branch, place)
     }
 
-    /// What becomes of the items in a step.
+    /// Updates the properties of items for a step.
     fn pass(&mut self, step: &Step, place: &mut Place) {
         let keeps = step.order.unwrap_or(self.order) == Order::Input;
         match &step.kind {
@@ -306,7 +306,7 @@ impl Draw<'_, '_> {
             }
             Kind::Hold => {}
             Kind::Batch { .. } | Kind::Fill { .. } => {
-                // Where something ends the pipeline, what is in front of it is cut short.
+                // If an error ends the pipeline, batches upstream may be incomplete.
                 place.mixed |= !place.ordered || (self.raises && self.fallible);
                 place.single = false;
             }
@@ -350,7 +350,7 @@ impl Draw<'_, '_> {
 
     fn step(&mut self, place: &mut Place, on_path: bool) -> Step {
         let kind = self.choices.pick(10);
-        // What is left out is only known where the order is, and where nothing is cut short.
+        // The number of items left out is known only for ordered, complete runs.
         let drop_last = place.ordered
             && !place.mixed
             && !(self.raises && self.fallible)
@@ -400,22 +400,22 @@ impl Draw<'_, '_> {
             let mut inside = Place { ordered: place.ordered && ordered, ..*place };
             let mut steps = Vec::new();
             while self.left > 0 && steps.len() < 2 && !self.choices.once_in(3) {
-                // What depends on the items before would not let the order be told.
+                // A stage that combines items would make the expected order unknown.
                 let mut step =
                     if ordered { self.simple(inside) } else { self.step(&mut inside, true) };
                 if matches!(step.kind, Kind::FlatMap { .. }) && place.mixed {
-                    // Which items it copies would depend on timing.
+                    // The choice of copied items would depend on timing.
                     step.kind = Kind::Map { declares: false };
                 }
                 if ordered {
                     step.measured = false;
-                    // Outputs of one item may not overtake each other either.
+                    // Outputs of one item must not overtake each other.
                     step.order = Some(Order::Input);
                 }
                 steps.push(step);
             }
             mixed |= inside.mixed;
-            // Which items are together depends on when they arrive.
+            // The composition of batches depends on arrival times.
             mixed |= steps.iter().any(|step| matches!(step.kind, Kind::Batch { .. }));
             place.single &= inside.single;
             place.measured |= inside.measured;
