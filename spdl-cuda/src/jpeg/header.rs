@@ -3,7 +3,7 @@
 use spdl_core::{Error, ErrorKind, Result};
 use spdl_media::formats::jpeg::{JpegColor, JpegHeader, JpegProcess};
 
-/// The most pixels of an image: 2²⁸.
+/// The maximum number of pixels of an image: 2²⁸.
 const MAX_PIXELS: u64 = 1 << 28;
 /// End of image (ITU-T T.81, B.2.1).
 const EOI: [u8; 2] = [0xFF, 0xD9];
@@ -90,7 +90,7 @@ mod tests {
 
     use super::*;
 
-    /// What Pillow 13 reports for the JPEGs that the tests of `spdl-media` decode.
+    /// The headers of the JPEGs in `spdl-media/tests/data`, as reported by Pillow 13.
     const BY_PILLOW: &str = include_str!("../../tests/data/jpeg_headers.tsv");
 
     fn images() -> impl Iterator<Item = (Vec<&'static str>, Vec<u8>)> {
@@ -157,12 +157,15 @@ mod tests {
         }
     }
 
-    /// A grey image with this kind of frame, precision and size.
-    fn grey(kind: u8, precision: u8, height: u16, width: u16) -> Vec<u8> {
-        let mut encoded = vec![0xFF, 0xD8, 0xFF, kind, 0, 11, precision];
+    /// A grey image with this SOF marker, precision and size.
+    fn grey(marker: u8, precision: u8, height: u16, width: u16) -> Vec<u8> {
+        // The first scan of a progressive image has only DC coefficients.
+        let last_coefficient = if marker == 0xC2 { 0 } else { 63 };
+        let mut encoded = vec![0xFF, 0xD8, 0xFF, marker, 0, 11, precision];
         encoded.extend(height.to_be_bytes());
         encoded.extend(width.to_be_bytes());
-        encoded.extend([1, 1, 0x11, 0, 0xFF, 0xDA, 0, 8, 1, 1, 0, 0, 63, 0, 0xFF, 0xD9]);
+        encoded.extend([1, 1, 0x11, 0, 0xFF, 0xDA, 0, 8, 1, 1, 0, 0, last_coefficient, 0]);
+        encoded.extend([0xFF, 0xD9]);
         encoded
     }
 

@@ -22,7 +22,7 @@ struct Timing {
 pub(super) struct Timings(VecDeque<Timing>);
 
 impl Timings {
-    /// Records the begin of a measurement. `None` if the driver fails: decoding continues without a
+    /// Records the start of a measurement. `None` if the driver fails: decoding continues without a
     /// measurement.
     pub(super) fn begin(&self, context: &Arc<Context>, stream: &ComputeStream) -> Option<Event> {
         let begin = Event::with_timing(context).ok()?;

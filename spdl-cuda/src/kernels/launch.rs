@@ -104,7 +104,7 @@ impl ImageKernels {
             match functions(driver, &handle) {
                 Ok(functions) => Ok((handle, functions)),
                 Err(error) => {
-                    // SAFETY: none of its kernels was launched.
+                    // SAFETY: no kernel of the module was launched.
                     let _ = unsafe { driver.unload_module(handle) };
                     Err(error)
                 }

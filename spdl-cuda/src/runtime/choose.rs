@@ -24,7 +24,7 @@ pub struct ChosenDevice {
     pub fallback: Option<Fallback>,
 }
 
-/// A fall back from a CUDA device to the host.
+/// A fallback from a CUDA device to the host.
 #[derive(Clone, Debug)]
 pub struct Fallback {
     /// The error that prevented the use of a CUDA device.

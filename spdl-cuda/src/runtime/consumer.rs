@@ -147,7 +147,7 @@ mod tests {
 
     #[test]
     fn array_api_streams_are_distinguished_and_0_is_refused() {
-        // SAFETY: none of them is used.
+        // SAFETY: no operation uses the streams.
         let stream = |number| unsafe { ConsumerStream::from_array_api(number) };
         assert_eq!(stream(None).unwrap(), Some(ConsumerStream::legacy_default()));
         assert_eq!(stream(Some(1)).unwrap(), Some(ConsumerStream::legacy_default()));

@@ -95,7 +95,7 @@ impl FakeState {
     }
 
     pub(super) fn run_kernel(&mut self, kernel: QueuedKernel) {
-        // A byte takes a nanosecond.
+        // Simulated time: 1 ns per byte.
         self.time += kernel.accesses.iter().map(|access| access.bytes).sum::<u64>() / 1000;
         let Some(mut run) = self.run_kernel.take() else { return };
         let mut running =

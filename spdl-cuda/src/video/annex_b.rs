@@ -199,7 +199,7 @@ fn start_code(stream: &[u8], from: usize) -> Option<StartCode> {
 mod tests {
     use super::*;
 
-    /// Units as they follow each other, each with a start code of four bytes.
+    /// A stream of NAL units, each after a start code of 4 bytes.
     fn stream(units: &[&[u8]]) -> Vec<u8> {
         units.iter().flat_map(|unit| [&[0, 0, 0, 1][..], unit].concat()).collect()
     }
@@ -223,11 +223,11 @@ mod tests {
 
     #[test]
     fn units_between_slices_do_not_split_a_picture() {
-        // A prefix unit (14) before each slice, and parameter sets behind the last picture.
+        // A prefix NAL unit (14) before each slice, and a parameter set after the last picture.
         let prefix: &[u8] = &[0x6e, 0];
         let units = stream(&[prefix, FIRST, prefix, OTHER, prefix, FIRST, SPS]);
         assert_eq!(lengths(&units, VideoCodec::H264), [24, 6 + 6 + 7]);
-        // An end of sequence (10) and filler (12) go with the picture before them.
+        // End of sequence (10) and filler data (12) belong to the picture before them.
         let units = stream(&[FIRST, &[0x0a], &[0x0c, 0xff], FIRST]);
         assert_eq!(lengths(&units, VideoCodec::H264), [6 + 5 + 6, 6]);
     }
@@ -245,7 +245,7 @@ mod tests {
     fn start_codes_have_three_or_four_bytes() {
         let bytes = [0, 0, 1, 0x41, 0x80, 0, 0, 0, 1, 0x41, 0x80, 0, 0, 1, 0x41, 0x80];
         assert_eq!(lengths(&bytes, VideoCodec::H264), [5, 6, 5]);
-        // No byte is lost, also where there are more zeros.
+        // With additional zero bytes, the packets still cover the stream.
         let bytes = [0, 0, 0, 0, 0, 1, 0x41, 0x80, 0, 0, 0, 0, 0, 1, 0x41, 0x80, 0];
         assert_eq!(lengths(&bytes, VideoCodec::H264).iter().sum::<usize>(), bytes.len());
     }

@@ -233,15 +233,15 @@ mod tests {
 
     macro_rules! layout {
         ($($name:literal $type:ty { $($c_name:literal $field:ident $offset:literal),* } $size:literal)*) => {
-            /// The sizes and offsets here, those that a C compiler (gcc 12 on x86-64) has found in the
-            /// headers of nv-codec-headers 11.1.5.2, and what to ask one about them.
+            /// Name, C expression, size or offset in this file, and size or offset in nv-codec-headers
+            /// 11.1.5.2, compiled by gcc 12 on x86-64.
             fn layouts() -> Vec<(String, String, usize, usize)> {
                 let mut all = Vec::new();
                 $(
-                    // The beginning of the one that is only passed on.
+                    // Only the first fields of `CUVIDPICPARAMS` are declared.
                     if $name != "CUVIDPICPARAMS" {
-                        let question = format!("sizeof({})", $name);
-                        all.push(($name.to_owned(), question, size_of::<$type>(), $size));
+                        let expression = format!("sizeof({})", $name);
+                        all.push(($name.to_owned(), expression, size_of::<$type>(), $size));
                     }
                     $(all.push((
                         format!("{}.{}", $name, $c_name),
@@ -321,16 +321,16 @@ mod tests {
     }
 
     #[test]
-    fn structures_lie_in_memory_as_the_headers_declare_them() {
+    fn layouts_match_the_recorded_ones() {
         let layouts = layouts();
         assert!(layouts.len() > 60, "{}", layouts.len());
-        for (name, _, here, there) in layouts {
-            assert_eq!(here, there, "{name}");
+        for (name, _, declared, recorded) in layouts {
+            assert_eq!(declared, recorded, "{name}");
         }
     }
 
     #[test]
-    fn a_c_compiler_agrees_where_the_headers_are_at_hand() {
+    fn layouts_match_the_installed_headers() {
         let folder = tempfile::tempdir().unwrap();
         let (source, program) = (folder.path().join("layout.c"), folder.path().join("layout"));
         let mut text = String::from(
@@ -338,23 +338,23 @@ mod tests {
              #include <ffnvcodec/dynlink_nvcuvid.h>\nint main(void) {\n",
         );
         let layouts = layouts();
-        for (_, question, ..) in &layouts {
-            text += &format!("printf(\"%zu\\n\", {question});\n");
+        for (_, expression, ..) in &layouts {
+            text += &format!("printf(\"%zu\\n\", {expression});\n");
         }
         fs::write(&source, text + "}\n").unwrap();
         let mut gcc = Command::new("gcc");
-        // A folder that holds `ffnvcodec`, where the system has none.
+        // A folder with `ffnvcodec`, searched before those of the system.
         if let Some(headers) = std::env::var_os("SPDL_NVCODEC_HEADERS") {
             gcc.arg("-I").arg(headers);
         }
         let compiled = gcc.arg("-o").arg(&program).arg(&source).output();
-        let compiled = compiled.expect("gcc is needed to build this project");
+        let compiled = compiled.expect("gcc is installed");
         if !compiled.status.success() {
             let reason = String::from_utf8_lossy(&compiled.stderr).into_owned();
             assert!(reason.contains("ffnvcodec"), "{reason}");
             println!(
-                "SKIPPED: no headers of nvcuvid: install nv-codec-headers, or name their folder in \
-                 SPDL_NVCODEC_HEADERS"
+                "SKIPPED: nvcuvid headers not found: install nv-codec-headers, or set \
+                 SPDL_NVCODEC_HEADERS to their folder"
             );
             return;
         }
@@ -362,8 +362,8 @@ mod tests {
         let numbers = String::from_utf8(output.stdout).unwrap();
         let numbers: Vec<usize> = numbers.lines().map(|line| line.parse().unwrap()).collect();
         assert_eq!(numbers.len(), layouts.len());
-        for ((name, _, here, _), there) in layouts.iter().zip(numbers) {
-            assert_eq!(*here, there, "{name}");
+        for ((name, _, declared, _), installed) in layouts.iter().zip(numbers) {
+            assert_eq!(*declared, installed, "{name}");
         }
     }
 }

@@ -74,7 +74,7 @@ pub struct VideoFormat {
     pub origin: (u32, u32),
     /// Width and height of the coded picture in pixels.
     pub coded_size: (u32, u32),
-    /// Frames per seconds, as a fraction, if known.
+    /// Frames per second, as a fraction, if known.
     pub frame_rate: Option<(u32, u32)>,
     /// The colour description.
     pub color: VideoColor,

@@ -112,7 +112,7 @@ impl<'a> IvfFile<'a> {
         self.size
     }
 
-    /// Ticks of timestamps per seconds, as a fraction, of the file header.
+    /// The time base of the file header: ticks per second, as a fraction.
     pub fn ticks(&self) -> (u32, u32) {
         self.ticks
     }
@@ -221,7 +221,7 @@ mod tests {
         assert_eq!(with(11, b'1'), Err(ErrorKind::Unsupported));
         assert_eq!(with(4, 1), Err(ErrorKind::Unsupported));
         assert_eq!(with(6, 31), Err(ErrorKind::Unsupported));
-        assert_eq!(with(6, 255), Ok(()), "a header may be longer, also than the file");
+        assert_eq!(with(6, 255), Ok(()), "the header length may exceed 32 bytes and the file");
     }
 
     #[test]

@@ -81,12 +81,14 @@ impl Stub {
 }
 
 /// A JPEG of colour with this SOF marker and size, without coded data.
-pub(crate) fn jpeg(kind: u8, height: u16, width: u16) -> Vec<u8> {
-    let mut encoded = vec![0xFF, 0xD8, 0xFF, kind, 0, 17, 8];
+pub(crate) fn jpeg(marker: u8, height: u16, width: u16) -> Vec<u8> {
+    // The first scan of a progressive image has only DC coefficients.
+    let last_coefficient = if marker == 0xC2 { 0 } else { 63 };
+    let mut encoded = vec![0xFF, 0xD8, 0xFF, marker, 0, 17, 8];
     encoded.extend(height.to_be_bytes());
     encoded.extend(width.to_be_bytes());
     encoded.extend([3, 1, 0x22, 0, 2, 0x11, 1, 3, 0x11, 1]);
-    encoded.extend([0xFF, 0xDA, 0, 12, 3, 1, 0, 2, 0x11, 3, 0x11, 0, 63, 0]);
+    encoded.extend([0xFF, 0xDA, 0, 12, 3, 1, 0, 2, 0x11, 3, 0x11, 0, last_coefficient, 0]);
     encoded.extend([0xFF, 0xD9]);
     encoded
 }
