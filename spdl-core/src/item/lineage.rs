@@ -95,7 +95,7 @@ pub(crate) struct AggregateProgress {
     pub(crate) pieces: u64,
     pub(crate) outcome: Outcome,
     /// Pieces that have ended while others are in flight.
-    pub(crate) gone: EndedPieces,
+    pub(crate) ended: EndedPieces,
 }
 
 impl AggregateLineage {
@@ -107,7 +107,7 @@ impl AggregateLineage {
         let live = Mutex::new(AggregateProgress {
             pieces: 1,
             outcome: Outcome::Joined,
-            gone: EndedPieces::default(),
+            ended: EndedPieces::default(),
         });
         AggregateLineage { list, depth, end, hash: OnceLock::new(), order: None, live }
     }

@@ -20,7 +20,7 @@ pub(crate) struct Delivery {
     pub(crate) ledger: Arc<Ledger>,
     deliveries: PendingDeliveries,
     /// The state at the start of this run or of the current epoch.
-    begun: State,
+    start: State,
     steps: u64,
     steps_in_epoch: u64,
     audit: bool,
@@ -31,20 +31,20 @@ pub(crate) struct Delivery {
 }
 
 impl Delivery {
-    /// Starts from the state `begun`.
+    /// Starts from the state `start`.
     pub(crate) fn new(
         ledger: Arc<Ledger>,
-        begun: State,
+        start: State,
         audit: bool,
         keeps_order: bool,
         skipped: Vec<Range<u64>>,
     ) -> Self {
         Delivery {
             ledger,
-            deliveries: PendingDeliveries::new(begun.shard.unwrap_or_default().world),
-            steps: begun.steps,
-            steps_in_epoch: begun.steps_in_epoch,
-            begun,
+            deliveries: PendingDeliveries::new(start.shard.unwrap_or_default().world),
+            steps: start.steps,
+            steps_in_epoch: start.steps_in_epoch,
+            start,
             audit,
             keeps_order,
             skipped,
@@ -65,7 +65,7 @@ impl Delivery {
     pub(crate) fn deliver(&mut self, header: &ItemHeader) -> bool {
         let wanted = !self.skips();
         self.steps = self.steps.saturating_add(1);
-        if header.id.epoch != self.begun.epoch {
+        if header.id.epoch != self.start.epoch {
             // The first item of a new epoch.
             self.begin(header.id.epoch);
         }
@@ -79,7 +79,7 @@ impl Delivery {
     }
 
     fn begin(&mut self, epoch: u64) {
-        self.begun = self.begun.at_epoch(epoch);
+        self.start = self.start.at_epoch(epoch);
         self.steps_in_epoch = 0;
     }
 
@@ -87,19 +87,19 @@ impl Delivery {
     pub(crate) fn end_epoch(&mut self, epoch: u64) -> Result<()> {
         self.deliveries.record_all(epoch, &self.ledger);
         let counts = self.ledger.close(epoch, self.audit)?;
-        self.begun.in_all = self.begun.in_all.plus(counts);
+        self.start.in_all = self.start.in_all.plus(counts);
         self.begin(epoch + 1);
         Ok(())
     }
 
     /// The checkpoint state after the last delivered item.
     pub(crate) fn state(&self) -> Result<State> {
-        let begun = &self.begun;
-        let progress = self.ledger.progress(begun.epoch, || self.deliveries.take_pending());
+        let start = &self.start;
+        let progress = self.ledger.progress(start.epoch, || self.deliveries.take_pending());
         if let Some(error) = self.ledger.unsupported() {
             return Err(error);
         }
-        if let Some((stage, _)) = progress.cuts.first_key_value()
+        if let Some((stage, _)) = progress.splits.first_key_value()
             && !self.keeps_order
         {
             let message = "this stage has split an item that was delivered in part, and the split \
@@ -114,12 +114,12 @@ impl Delivery {
             pieces: progress.pieces,
             steps: self.steps,
             steps_in_epoch: self.steps_in_epoch,
-            in_epoch: begun.in_epoch.plus(counts),
-            in_all: begun.in_all.plus(counts),
-            carry: progress.cuts,
+            in_epoch: start.in_epoch.plus(counts),
+            in_all: start.in_all.plus(counts),
+            carry: progress.splits,
             // Aggregates of the earlier run may not have been emitted again yet.
-            parts_end: progress.parts_end.max(begun.parts_end),
-            ..begun.clone()
+            parts_end: progress.parts_end.max(start.parts_end),
+            ..start.clone()
         };
         let parts_end = if state.has_parts() { state.parts_end } else { 0 };
         Ok(State { parts_end, ..state })
@@ -195,7 +195,7 @@ mod tests {
         for stride in [1, 3] {
             let shard = Shard::new(stride - 1, stride).unwrap();
             let shard = shard.remainder(Remainder::Uneven);
-            let divisions = Divisions { shard, len: None, begun: None };
+            let divisions = Divisions { shard, len: None, resumed: None };
             let ledger = Ledger::new(Arc::new(divisions), EndedPieces::default(), BTreeMap::new());
             let mut deliveries = PendingDeliveries::new(stride);
             let mut expected = Ranges::default();

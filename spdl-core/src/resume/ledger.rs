@@ -51,7 +51,7 @@ struct EmissionSequence {
     /// in flight, otherwise those that overtook a slow one.
     waiting: BTreeMap<u64, (Arc<AggregateLineage>, Outcome)>,
     /// The item that was split at the end of the previous aggregate.
-    cut: Option<PartialItem>,
+    split: Option<PartialItem>,
     /// One past the position of the last sample that the stage had received by then.
     end: u64,
 }
@@ -62,7 +62,7 @@ impl EmissionSequence {
         let next = self.ended.next_absent(self.next);
         if next > self.next {
             // An aggregate that need not wait ends with no split item.
-            (self.next, self.cut) = (next, None);
+            (self.next, self.split) = (next, None);
         }
         let waiting = self.waiting.remove(&self.next)?;
         self.next += 1;
@@ -95,9 +95,9 @@ pub(crate) struct Ledger {
     /// Pieces that ended in an earlier run and whose samples are not done.
     ended_before: EndedPieces,
     /// Items that were split in the earlier run, by stage.
-    cuts: BTreeMap<String, PartialItem>,
-    /// The epoch of `ended_before` and `cuts`.
-    begun: Option<u64>,
+    splits: BTreeMap<String, PartialItem>,
+    /// The epoch of `ended_before` and `splits`.
+    resumed_epoch: Option<u64>,
     epochs: Mutex<BTreeMap<u64, EpochLedger>>,
     /// A stage that buffers items without exact resume, and how that was detected.
     buffering: OnceLock<(Arc<str>, BufferingEvidence)>,
@@ -156,7 +156,7 @@ struct EpochLedger {
     items: HashMap<u64, SplitSample>,
     /// Aggregates of which some pieces have ended while others are in flight or the aggregate waits
     /// for an earlier one. The key is the address.
-    in_part: HashMap<usize, Arc<AggregateLineage>>,
+    partial: HashMap<usize, Arc<AggregateLineage>>,
     /// The emission sequences, by stage.
     sequences: BTreeMap<Arc<str>, EmissionSequence>,
     counts: SampleCounts,
@@ -173,7 +173,7 @@ struct SplitSample {
     pieces: u64,
     outcome: Outcome,
     /// The pieces that have ended.
-    gone: EndedPieces,
+    ended: EndedPieces,
     /// The sample was done before it was split.
     already_done: bool,
 }
@@ -183,7 +183,7 @@ struct SplitSample {
 pub(crate) struct EpochProgress {
     pub(crate) done: Ranges,
     pub(crate) pieces: EndedPieces,
-    pub(crate) cuts: BTreeMap<String, PartialItem>,
+    pub(crate) splits: BTreeMap<String, PartialItem>,
     /// One past the position of the last sample that partly delivered lists and split items depend
     /// on.
     pub(crate) parts_end: u64,
@@ -202,7 +202,7 @@ impl EpochLedger {
             before: done.count(),
             done,
             items: HashMap::new(),
-            in_part: HashMap::new(),
+            partial: HashMap::new(),
             sequences: BTreeMap::new(),
             counts: SampleCounts::default(),
             yielded: None,
@@ -227,7 +227,7 @@ impl EpochLedger {
     }
 
     /// Records the end of a piece of a sample.
-    fn gone(&mut self, index: u64, lineage: u64, outcome: Outcome) {
+    fn end_piece(&mut self, index: u64, lineage: u64, outcome: Outcome) {
         let item = if self.items.is_empty() { None } else { self.items.get_mut(&index) };
         let Some(item) = item else { return self.done(index, outcome) };
         item.pieces = item.pieces.saturating_sub(1);
@@ -235,7 +235,7 @@ impl EpochLedger {
         if item.pieces > 0 {
             // The aggregate that contains the piece may have the same identity.
             if outcome != Outcome::Joined {
-                item.gone.insert(PieceId::of_sample(index, lineage), outcome);
+                item.ended.insert(PieceId::of_sample(index, lineage), outcome);
             }
         } else if let Some(item) = self.items.remove(&index)
             && !item.already_done
@@ -260,13 +260,13 @@ impl EpochLedger {
             return;
         }
         for index in (0..len).map(|step| first + step * stride) {
-            self.gone(index, lineage, Outcome::Delivered);
+            self.end_piece(index, lineage, Outcome::Delivered);
         }
     }
 
-    fn member_gone(&mut self, member: &LineageNode, outcome: Outcome) {
+    fn end_member(&mut self, member: &LineageNode, outcome: Outcome) {
         let Some(members) = &member.of else {
-            return self.gone(member.id.index, member.lineage, outcome);
+            return self.end_piece(member.id.index, member.lineage, outcome);
         };
         let mut live = members.live.lock();
         live.pieces = live.pieces.saturating_sub(1);
@@ -274,18 +274,18 @@ impl EpochLedger {
         let (under_way, whole) = (live.pieces > 0, live.outcome);
         let in_order = members.order.as_ref().is_some_and(|order| order.in_order);
         if (under_way || in_order) && outcome != Outcome::Joined {
-            if live.gone.is_empty() {
-                self.in_part.insert(address(members), Arc::clone(members));
+            if live.ended.is_empty() {
+                self.partial.insert(address(members), Arc::clone(members));
             }
-            live.gone.insert(member.piece(), outcome);
+            live.ended.insert(member.piece(), outcome);
         }
         drop(live);
         if under_way {
             return;
         }
-        let Some(order) = &members.order else { return self.ended(members, whole) };
+        let Some(order) = &members.order else { return self.end_aggregate(members, whole) };
         if !order.in_order {
-            self.ended(members, whole);
+            self.end_aggregate(members, whole);
         }
         let sequence = self.sequences.entry(Arc::clone(&order.stage)).or_default();
         if order.in_order {
@@ -301,40 +301,42 @@ impl EpochLedger {
     }
 
     /// Records the end of an aggregate as the end of its members.
-    fn ended(&mut self, members: &Arc<AggregateLineage>, outcome: Outcome) {
-        self.in_part.remove(&address(members));
-        let cut = members.order.as_ref().and_then(|order| self.sequences.get(&order.stage)?.cut);
+    fn end_aggregate(&mut self, members: &Arc<AggregateLineage>, outcome: Outcome) {
+        self.partial.remove(&address(members));
+        let split =
+            members.order.as_ref().and_then(|order| self.sequences.get(&order.stage)?.split);
         for member in &members.list {
             // The first part of the member may have another outcome.
-            let begun = cut.filter(|cut| cut.piece == member.piece()).map(|cut| cut.outcome);
-            self.member_gone(member, begun.map_or(outcome, |begun| begun.max(outcome)));
+            let first =
+                split.filter(|split| split.piece == member.piece()).map(|split| split.outcome);
+            self.end_member(member, first.map_or(outcome, |first| first.max(outcome)));
         }
     }
 
     /// Records the end of an aggregate in emission order, and the item split after it.
     fn end_in_turn(&mut self, members: &Arc<AggregateLineage>, outcome: Outcome) {
         let Some(order) = &members.order else { return };
-        self.ended(members, outcome);
+        self.end_aggregate(members, outcome);
         let Some(sequence) = self.sequences.get_mut(&order.stage) else { return };
-        let before = sequence.cut;
+        let before = sequence.split;
         sequence.end = members.end;
-        sequence.cut = order.split_at_end.map(|(piece, out)| {
-            let begun = before.filter(|cut| cut.piece == piece).map(|cut| cut.outcome);
-            PartialItem { piece, out, outcome: begun.map_or(outcome, |begun| begun.max(outcome)) }
+        sequence.split = order.split_at_end.map(|(piece, out)| {
+            let first = before.filter(|split| split.piece == piece).map(|split| split.outcome);
+            PartialItem { piece, out, outcome: first.map_or(outcome, |first| first.max(outcome)) }
         });
     }
 
     /// Restores items that an earlier run had split.
-    fn resume(&mut self, cuts: &BTreeMap<String, PartialItem>) {
-        for (stage, &cut) in cuts {
+    fn resume(&mut self, splits: &BTreeMap<String, PartialItem>) {
+        for (stage, &split) in splits {
             let sequence = self.sequences.entry(stage.as_str().into()).or_default();
-            sequence.cut = Some(cut);
-            if cut.piece.depth == 0 {
+            sequence.split = Some(split);
+            if split.piece.depth == 0 {
                 // In case the remainder of the item never arrives.
-                let gone = EndedPieces::default();
+                let ended = EndedPieces::default();
                 let item =
-                    SplitSample { pieces: 1, outcome: cut.outcome, gone, already_done: false };
-                self.items.entry(cut.piece.index).or_insert(item);
+                    SplitSample { pieces: 1, outcome: split.outcome, ended, already_done: false };
+                self.items.entry(split.piece.index).or_insert(item);
             }
         }
     }
@@ -344,7 +346,7 @@ impl EpochLedger {
         self.division.local(index).is_some_and(|own| self.done.contains(own))
     }
 
-    fn more(&mut self, member: &LineageNode, pieces: u64) {
+    fn split(&mut self, member: &LineageNode, pieces: u64) {
         if let Some(members) = &member.of {
             members.live.lock().pieces += pieces;
             return;
@@ -355,11 +357,11 @@ impl EpochLedger {
             // done.
             let division = &self.division;
             let already_done = division.local(index).is_some_and(|own| self.done.contains(own));
-            let gone = EndedPieces::default();
+            let ended = EndedPieces::default();
             SplitSample {
                 pieces: u64::from(!already_done),
                 outcome: Outcome::Joined,
-                gone,
+                ended,
                 already_done,
             }
         });
@@ -368,8 +370,8 @@ impl EpochLedger {
 
     fn enter(&mut self, entry: &LedgerEntry) {
         match entry {
-            LedgerEntry::Ended(member, outcome) => self.member_gone(member, *outcome),
-            LedgerEntry::Split(member, pieces) => self.more(member, *pieces),
+            LedgerEntry::Ended(member, outcome) => self.end_member(member, *outcome),
+            LedgerEntry::Split(member, pieces) => self.split(member, *pieces),
         }
     }
 
@@ -417,13 +419,13 @@ impl Ledger {
     pub(crate) fn new(
         divisions: Arc<Divisions>,
         ended_before: EndedPieces,
-        cuts: BTreeMap<String, PartialItem>,
+        splits: BTreeMap<String, PartialItem>,
     ) -> Self {
         Ledger {
-            begun: divisions.begun.as_ref().map(|begun| begun.epoch),
+            resumed_epoch: divisions.resumed.as_ref().map(|point| point.epoch),
             divisions,
             ended_before,
-            cuts,
+            splits,
             epochs: Mutex::default(),
             buffering: OnceLock::new(),
         }
@@ -435,11 +437,11 @@ impl Ledger {
         epoch: u64,
     ) -> &'a mut EpochLedger {
         epochs.entry(epoch).or_insert_with(|| {
-            let done = self.divisions.begun(epoch).map(|begun| begun.done.clone());
+            let done = self.divisions.resume_point(epoch).map(|point| point.done.clone());
             let mut epoch_ledger =
                 EpochLedger::new(self.divisions.division(epoch), done.unwrap_or_default());
-            if Some(epoch) == self.begun {
-                epoch_ledger.resume(&self.cuts);
+            if Some(epoch) == self.resumed_epoch {
+                epoch_ledger.resume(&self.splits);
             }
             epoch_ledger
         })
@@ -461,18 +463,18 @@ impl Ledger {
 
     /// Records the end of a piece.
     pub(crate) fn record_end(&self, member: &LineageNode, outcome: Outcome) {
-        self.epoch_ledger(&mut self.epochs.lock(), member.id.epoch).member_gone(member, outcome);
+        self.epoch_ledger(&mut self.epochs.lock(), member.id.epoch).end_member(member, outcome);
     }
 
     /// Records that a piece is split, which adds `pieces` pieces.
     pub(crate) fn record_split(&self, member: &LineageNode, pieces: u64) {
-        self.epoch_ledger(&mut self.epochs.lock(), member.id.epoch).more(member, pieces);
+        self.epoch_ledger(&mut self.epochs.lock(), member.id.epoch).split(member, pieces);
     }
 
     /// Whether this piece ended in an earlier run, itself or as part of an aggregate. If so, its
     /// end is recorded and the caller drops it.
     pub(crate) fn ended_before(&self, header: &ItemHeader) -> bool {
-        if self.ended_before.is_empty() || Some(header.id.epoch) != self.begun {
+        if self.ended_before.is_empty() || Some(header.id.epoch) != self.resumed_epoch {
             return false;
         }
         let member = header.member();
@@ -533,31 +535,31 @@ impl Ledger {
         let epoch_ledger = self.epoch_ledger(&mut epochs, epoch);
         delivered().iter().for_each(|&range| epoch_ledger.delivered(range));
         let mut pieces = EndedPieces::default();
-        if Some(epoch) == self.begun {
+        if Some(epoch) == self.resumed_epoch {
             // The samples of these pieces may not have been read again yet.
             pieces.extend(&self.ended_before);
             pieces.retain(|_, index| !epoch_ledger.is_done(index));
         }
         for item in epoch_ledger.items.values() {
-            pieces.extend(&item.gone);
+            pieces.extend(&item.ended);
         }
         let mut parts_end = 0;
-        for members in epoch_ledger.in_part.values() {
-            pieces.extend(&members.live.lock().gone);
+        for members in epoch_ledger.partial.values() {
+            pieces.extend(&members.live.lock().ended);
             parts_end = members.end.max(parts_end);
         }
-        let cuts = epoch_ledger.sequences.iter().filter_map(|(stage, sequence)| {
-            let cut = sequence.cut.filter(|cut| !epoch_ledger.is_done(cut.piece.index))?;
+        let splits = epoch_ledger.sequences.iter().filter_map(|(stage, sequence)| {
+            let split = sequence.split.filter(|split| !epoch_ledger.is_done(split.piece.index))?;
             parts_end = sequence.end.max(parts_end);
-            Some((stage.to_string(), cut))
+            Some((stage.to_string(), split))
         });
-        let cuts = cuts.collect();
+        let splits = splits.collect();
         // Identities of repeated (padding) samples are beyond all positions.
         let parts_end = self.divisions.len.map_or(parts_end, |len| parts_end.min(len));
         EpochProgress {
             done: epoch_ledger.done.clone(),
             pieces,
-            cuts,
+            splits,
             parts_end,
             counts: epoch_ledger.counts,
         }
@@ -572,7 +574,7 @@ mod tests {
     use crate::source::shard::Shard;
 
     fn ledger() -> Ledger {
-        let divisions = Divisions { shard: Shard::WHOLE, len: None, begun: None };
+        let divisions = Divisions { shard: Shard::WHOLE, len: None, resumed: None };
         Ledger::new(Arc::new(divisions), EndedPieces::default(), BTreeMap::new())
     }
 
@@ -706,14 +708,14 @@ mod tests {
             of: Some(Arc::new(AggregateLineage::new(members))),
             ..plain(0)
         };
-        let cut = |begun: Option<u64>, cut: Option<u64>| {
+        let split = |start: Option<u64>, split: Option<u64>| {
             let at = |out| (PieceId::of_sample(1, 0), out);
             let order = EmissionOrder {
-                stage: "cut".into(),
+                stage: "split".into(),
                 number: 0,
                 in_order: true,
-                split_at_start: begun.map(at),
-                split_at_end: cut.map(at),
+                split_at_start: start.map(at),
+                split_at_end: split.map(at),
             };
             let members = AggregateLineage::new([plain(0), plain(1)]).with_order(order);
             LineageNode { of: Some(Arc::new(members)), ..plain(0) }
@@ -729,10 +731,10 @@ mod tests {
                 list(vec![list(vec![plain(0), plain(1)])]),
                 list(vec![list(vec![plain(0), plain(2)])]),
                 list(vec![list(vec![plain(0)]), plain(1)]),
-                cut(Some(1), None),
-                cut(Some(2), None),
-                cut(None, Some(1)),
-                cut(Some(1), Some(1)),
+                split(Some(1), None),
+                split(Some(2), None),
+                split(None, Some(1)),
+                split(Some(1), Some(1)),
             ]
         };
         let pieces = || all().iter().map(LineageNode::piece).collect::<Vec<_>>();

@@ -324,7 +324,7 @@ impl OrderRecord {
 
     /// The first `steps` steps of this record.
     fn beginning(&self, steps: u64) -> OrderRecord {
-        let mut begun = OrderRecord::beginning_at(self.first_step);
+        let mut prefix = OrderRecord::beginning_at(self.first_step);
         let (mut left, mut samples) = (steps, 0);
         if let Steps::Known(all) = &self.steps {
             for &(each, times) in all {
@@ -333,7 +333,7 @@ impl OrderRecord {
                 samples += each * times;
                 if times > 0 {
                     // Not more than this record has.
-                    let _ = begun.steps.push(each, times);
+                    let _ = prefix.steps.push(each, times);
                 }
             }
         }
@@ -341,10 +341,10 @@ impl OrderRecord {
             let len = run.len.min(samples);
             samples -= len;
             if len > 0 {
-                let _ = begun.push_run(IndexRun { len, ..run });
+                let _ = prefix.push_run(IndexRun { len, ..run });
             }
         }
-        begun
+        prefix
     }
 
     /// Compares the order of another run with this one.

@@ -8,7 +8,7 @@ use crate::resume::ledger::PartialItem;
 use crate::source::layers::Layers;
 use crate::source::ranges::Ranges;
 use crate::source::sample::SampleId;
-use crate::source::shard::{Begun, Division, Remainder, Shard};
+use crate::source::shard::{Division, Remainder, ResumePoint, Shard};
 
 /// The version of the serialised form, and the only version that is read.
 const FORMAT: u32 = 2;
@@ -53,11 +53,11 @@ pub(crate) const MOST_RANKS: u64 = 1 << 20;
 /// let whole = training().build()?.collect::<Result<Vec<_>>>()?;
 ///
 /// let mut first = training().build()?;
-/// let begun = first.by_ref().take(2).collect::<Result<Vec<_>>>()?;
+/// let start = first.by_ref().take(2).collect::<Result<Vec<_>>>()?;
 /// let state = first.state()?;
 /// drop(first);
 /// let rest = training().resume(state).build()?.collect::<Result<Vec<_>>>()?;
-/// assert_eq!([begun, rest].concat(), whole);
+/// assert_eq!([start, rest].concat(), whole);
 /// # Ok::<(), spdl_core::Error>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -472,8 +472,8 @@ impl State {
     }
 
     /// Where a resumed run starts.
-    pub(crate) fn begun(&self) -> Begun {
-        Begun {
+    pub(crate) fn resume_point(&self) -> ResumePoint {
+        ResumePoint {
             epoch: self.epoch,
             base: self.base.clone(),
             padded: self.padded,
@@ -614,8 +614,9 @@ impl State {
             }
             own.plus(common)
         };
-        let begun = || states.iter().filter(|state| state.epoch == epoch);
-        let in_epoch = sum(&mut begun().map(|state| (state.in_epoch, state.shared.in_epoch)));
+        let in_this_epoch = || states.iter().filter(|state| state.epoch == epoch);
+        let in_epoch =
+            sum(&mut in_this_epoch().map(|state| (state.in_epoch, state.shared.in_epoch)));
         let in_all = sum(&mut states.iter().map(|state| {
             // Samples of the next epoch that were filtered out early are read again.
             let ahead = if state.epoch == epoch { SampleCounts::default() } else { state.in_epoch };
@@ -626,7 +627,7 @@ impl State {
         // Pieces of single samples are valid on any rank. A rank also keeps pieces of samples that
         // another rank took over in a later division, and that rank may have finished them.
         let mut pieces = EndedPieces::default();
-        begun().for_each(|state| pieces.extend(&state.pieces));
+        in_this_epoch().for_each(|state| pieces.extend(&state.pieces));
         pieces.retain(|_, index| !base.contains(index));
         let allowed = states.iter().flat_map(|state| state.allowed.clone()).collect();
         let first = states.swap_remove(0);
@@ -691,7 +692,7 @@ impl State {
         // The last position of a range may be a repeated sample.
         let own = self.done.iter().flat_map(|range| [range.end - 1, range.end.max(2) - 2]);
         let done = own.filter_map(|own| division.at(own)).map(|place| place.at.saturating_add(1));
-        let parts = self.pieces.indices().chain(self.carry.values().map(|cut| cut.piece.index));
+        let parts = self.pieces.indices().chain(self.carry.values().map(|split| split.piece.index));
         let parts = parts.filter(|&index| self.len.is_none_or(|len| index < len));
         let parts = parts.map(|index| index.saturating_add(1));
         done.chain(parts).chain([self.parts_end]).fold(self.base.end(), u64::max)

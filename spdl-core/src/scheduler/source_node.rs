@@ -93,7 +93,7 @@ impl<S: Source> SourceNode<S> {
                 PassEnd::EpochEnded => {}
                 PassEnd::Over => return,
             }
-            if pass.yielded == 0 && self.divisions.begun(epoch).is_none() {
+            if pass.yielded == 0 && self.divisions.resume_point(epoch).is_none() {
                 // An empty epoch ends the source. Else an endless pipeline would loop without
                 // items.
                 return;

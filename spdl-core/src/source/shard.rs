@@ -301,12 +301,12 @@ pub(crate) struct Divisions {
     pub(crate) shard: Shard,
     pub(crate) len: Option<u64>,
     /// The progress of an earlier run.
-    pub(crate) begun: Option<Begun>,
+    pub(crate) resumed: Option<ResumePoint>,
 }
 
 /// An epoch that an earlier run has started.
 #[derive(Debug)]
-pub(crate) struct Begun {
+pub(crate) struct ResumePoint {
     pub(crate) epoch: u64,
     /// The positions that were done before the epoch was divided.
     pub(crate) base: Layers,
@@ -316,19 +316,19 @@ pub(crate) struct Begun {
 }
 
 impl Divisions {
-    pub(crate) fn begun(&self, epoch: u64) -> Option<&Begun> {
-        self.begun.as_ref().filter(|begun| begun.epoch == epoch)
+    pub(crate) fn resume_point(&self, epoch: u64) -> Option<&ResumePoint> {
+        self.resumed.as_ref().filter(|point| point.epoch == epoch)
     }
 
     pub(crate) fn division(&self, epoch: u64) -> Division {
-        match self.begun(epoch) {
-            Some(begun) => Division::new(self.shard, self.len, begun.base.clone(), begun.padded),
+        match self.resume_point(epoch) {
+            Some(point) => Division::new(self.shard, self.len, point.base.clone(), point.padded),
             None => Division::new(self.shard, self.len, Layers::default(), 0),
         }
     }
 
     pub(crate) fn positions(&self, epoch: u64) -> Positions {
-        let done = self.begun(epoch).map(|begun| begun.done.clone()).unwrap_or_default();
+        let done = self.resume_point(epoch).map(|point| point.done.clone()).unwrap_or_default();
         Positions::new(epoch, Arc::new(self.division(epoch)), Arc::new(done))
     }
 }

@@ -199,7 +199,7 @@ impl Plan {
         }
         let seed = self.shared.seed;
         let Divisions { shard, len, .. } = *source.divisions;
-        let begun = match resumed {
+        let start = match resumed {
             Some(state) => {
                 state.check(seed, shard, len, &fingerprint)?;
                 if state.has_parts() && !definition.keeps_order() {
@@ -213,12 +213,12 @@ impl Plan {
             }
             None => State::at_start(seed, source.first, shard, len, fingerprint),
         };
-        let ledger = Ledger::new(source.divisions, begun.pieces.clone(), begun.carry.clone());
+        let ledger = Ledger::new(source.divisions, start.pieces.clone(), start.carry.clone());
         let ledger = Arc::new(ledger);
         let _ = self.shared.ledger.set(Arc::clone(&ledger));
         let skipped = std::mem::take(&mut self.settings.skip_steps);
         let (audit, keeps_order) = (self.settings.audit, definition.keeps_order());
-        Ok(Some(Delivery::new(ledger, begun, audit, keeps_order, skipped)))
+        Ok(Some(Delivery::new(ledger, start, audit, keeps_order, skipped)))
     }
 
     /// Returns the item that a stage had split when the state was saved, and its epoch.
@@ -241,19 +241,19 @@ impl Plan {
             let error = Error::new(ErrorKind::InvalidArgument, message);
             self.add_error(error.with_stage(Arc::clone(name)));
         }
-        let begun = self.settings.resume.as_ref().map(State::begun);
+        let resumed = self.settings.resume.as_ref().map(State::resume_point);
         let mut epochs = epochs;
-        if let Some(begun) = &begun {
-            if begun.epoch < epochs.start {
+        if let Some(point) = &resumed {
+            if point.epoch < epochs.start {
                 let message = format!(
                     "cannot resume: the state is in epoch {}, before the first epoch to run, {}",
-                    begun.epoch, epochs.start
+                    point.epoch, epochs.start
                 );
                 self.add_error(Error::new(ErrorKind::InvalidArgument, message));
             }
-            epochs.start = begun.epoch;
+            epochs.start = point.epoch;
         }
-        (Arc::new(Divisions { shard, len, begun }), epochs)
+        (Arc::new(Divisions { shard, len, resumed }), epochs)
     }
 
     pub(super) fn set_budget(&mut self) -> Result<()> {
