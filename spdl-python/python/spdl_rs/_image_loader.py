@@ -50,8 +50,8 @@ class ImageLoader:
 
             - A folder of images: the classes are the direct subfolders, sorted by name, with images at
               any depth. A folder that contains only images has no classes. Names that start with a dot
-              are ignored. Images are found by file extension (`.jpg`, `.jpeg`, `.png`, `.webp`, `.gif`,
-              `.bmp`, `.tif` and so on, in any case), but the decoder is chosen by content.
+              are ignored. The file extension identifies images (`.jpg`, `.jpeg`, `.png`, `.webp`,
+              `.gif`, `.bmp`, `.tif` and so on, in any case). The content selects the decoder.
             - Tar shards in the layout of `webdataset` (`.tar`), Parquet (`.parquet`), TFRecord
               (`.tfrecord`); MDS of MosaicML Streaming (its folder, or the `index.json` in it); a set
               that `spdl pack` wrote; lists of files (`.txt`, `.csv`, `.jsonl`), whose rows may be
@@ -99,10 +99,10 @@ class ImageLoader:
             `class` and `image/class/label` that exists; for a list of files, the column `label`, `class`
             or `cls`. If there is no such field, the label is the folder, also in tar shards whose
             members are only images in folders: `train/cat/1.jpg` is a `cat` next to `train/dog/1.jpg`.
-            Otherwise labels are -1. A `DatasetWarning` lists the available fields if no sample has a
-            label (among the first 1,000, or all samples of tar shards and lists), and counts samples
-            without a label if others in tar shards, a list or Parquet have one. An empty text there
-            counts as no label.
+            Otherwise labels are -1. If no sample has a label, a `DatasetWarning` lists the available
+            fields. For that, all samples of tar shards and lists are examined, else the first 1,000. If only
+            some samples of tar shards, a list or Parquet have no label, the warning counts them. An
+            empty text counts as no label.
         classes: The names of the classes, in the order of their numbers, if the labels of tar shards,
             TFRecord or MDS are names. For columns of Parquet and lists the names are known: all distinct
             values, sorted by their bytes. Such a column must hold either integers or names. A mixed
@@ -123,9 +123,9 @@ class ImageLoader:
         decode: Where to decode images. `"host"`: on the CPU. `"device"`: the CUDA device decodes JPEG with
             nvJPEG and crops, resizes and normalises all images. The CPU decodes what the device cannot,
             such as PNG or CMYK JPEG; `stats()["decoded"]` counts images by decoder, with reasons. Pixel
-            values differ by about one level from those of the host, and in the last bit from run to run
-            on devices with several decoding engines. With `device="auto"` and without nvJPEG, the CPU
-            decodes all images, which is counted too and reported by one `CudaFallbackWarning`.
+            values differ by about one level from those of the host. On devices with several decoding
+            engines, the last bit may differ between runs. With `device="auto"` and without nvJPEG, the
+            CPU decodes all images. That is counted too, and reported by one `CudaFallbackWarning`.
 
     Raises:
         NotFoundError: The folder or file does not exist or contains no images.

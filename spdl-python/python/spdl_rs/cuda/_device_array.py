@@ -108,8 +108,8 @@ class DeviceArray(_spdl_rs.PlacedArray):
     def record_stream(self, stream: int | Any) -> None:
         """Marks the memory as used by a stream, in addition to streams that imported the array.
 
-        After the array and all arrays imported from it are dropped, the memory is recycled once the work
-        queued on the stream by then is done. The stream must exist until then.
+        The memory is recycled after the array and all arrays imported from it are dropped, and the work
+        queued on the stream is done. The stream must exist until then.
 
         Args:
             stream: A number as in `__dlpack__`, or a stream of PyTorch or CuPy.
@@ -178,7 +178,7 @@ class DeviceArray(_spdl_rs.PlacedArray):
 
         With `stream=-1` no stream waits for the upload, and only the legacy default stream is known to
         use the memory. A consumer on another stream must call `record_stream` for it, so that the memory
-        is not recycled too early, and must not read before `is_ready` or `wait` reports completion.
+        is not recycled too early. It must not read before `is_ready` or `wait` reports completion.
 
         Args:
             stream: The stream that waits for the upload, numbered as in the array API standard: `None`

@@ -25,7 +25,7 @@ class PyTorchDataLoader(Generic[V]):
     """Batches of a map-style data set, created by `get_pytorch_dataloader`.
 
     Each `iter(loader)` is one epoch. If the data set raises an exception, `next` raises it in place of the
-    batch, with a note of the sample's index, and iteration continues with the next batch. (SPDL logs the
+    batch, with a note of the sample's index. Iteration continues with the next batch. (SPDL logs the
     exception and leaves the batch out.)
     """
 

@@ -1,8 +1,8 @@
 """Random augmentations with the names, parameters, defaults and pixel values of torchvision.
 
-They are arguments of `DecodeImage(augment=...)` and `AugmentImage(...)`. Parameters are drawn from the same
-distributions as in torchvision, but with different random numbers, which depend only on the seed, the epoch
-and the position of the item.
+They are arguments of `DecodeImage(augment=...)` and `AugmentImage(...)`. Parameters have the same
+distributions as in torchvision, but the random numbers differ. They depend only on the seed, the epoch and
+the position of the item.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ class Fetch:
         TypeError: `max_bytes` is not an integer.
         ValueError: `max_bytes` is not in 1 to 2**64 - 1.
 
-    A call raises `NotFoundError`, `PermissionDeniedError` or `IoError` if the file cannot be read,
+    A call raises `NotFoundError`, `PermissionDeniedError` or `IoError` if the file cannot be read. It raises
     `UnavailableError` or `TimedOutError` if a store does not respond in time, and `LimitExceededError` if
     the file is too large. `error.key` is the path or address. Other types raise `TypeError`. In a
     pipeline these are failures of the stage.

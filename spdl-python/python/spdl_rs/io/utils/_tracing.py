@@ -35,9 +35,10 @@ def tracing(
 ) -> Iterator[None]:
     """Records a trace of this process while the `with` block runs.
 
-    A trace contains each item of each stage of pipelines and loaders, the time that sources take per item, the
-    time that consumers wait, and the events of `trace_event`, `trace_counter` and `trace_gc`. Pipelines that
-    were started earlier are included. Without a recording, trace points cost almost nothing.
+    A trace contains each item of each stage of pipelines and loaders, and the events of `trace_event`,
+    `trace_counter` and `trace_gc`. It also contains the time that sources take per item, and the waits of
+    consumers. Pipelines that were started earlier are included. Without a recording, trace points cost
+    almost nothing.
 
     The file is JSON in the Trace Event Format, for [Perfetto](https://ui.perfetto.dev) and
     `chrome://tracing`. If the process is killed, the file contains all but about the last second; Perfetto

@@ -66,7 +66,7 @@ class PipeConfig(Generic[T, U]):
 
     Raises:
         TypeError: `op` can neither be called nor indexed, or an argument has the wrong type.
-        ValueError: `concurrency` is less than 1, `output_order` is unknown, `op` is async and an
+        ValueError: `concurrency` is less than 1, or `output_order` is unknown. Or `op` is async and an
             `executor` is given, or `op` is an async generator and `output_order` is `"input"`.
     """
 
