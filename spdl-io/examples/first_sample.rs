@@ -1,14 +1,14 @@
-//! Measures the time from opening a large image folder to its first sample, compared with listing the
-//! folder on one thread.
+//! Measures the time from opening a large image folder to its first sample, compared with listing
+//! the folder on one thread.
 //!
 //! ```sh
 //! cargo run --release -p spdl-io --example first_sample -- [FOLDER | FILES [REPETITIONS]]
 //! ```
 //!
-//! Without FOLDER, the program creates FILES empty files (default: 1,200,000) in classes of 1,200 in
-//! a temporary folder. Both measurements alternate. The output shows their medians (default: of 9)
-//! and the ratio. The folders are in the system's cache. For a cold disk, drop the caches and run
-//! once with one repetition.
+//! Without FOLDER, the program creates FILES empty files (default: 1,200,000) in classes of 1,200
+//! in a temporary folder. Both measurements alternate. The output shows their medians (default: of
+//! 9) and the ratio. The folders are in the system's cache. For a cold disk, drop the caches and
+//! run once with one repetition.
 #![expect(clippy::print_stdout, reason = "the program prints a table")]
 
 use std::fs::{self, File};

@@ -6,8 +6,9 @@
 //! ```
 //!
 //! WAY is `pipeline`, `stream:THREADS` or `slice:THREADS`, for example `stream:2`. Prints a JSON
-//! object: `samples`, `bytes` of their fields, `seconds` from opening the shards to the last sample,
-//! `cpu_s_per_1000` (CPU seconds per 1000 samples), and `first_batch_ms` (time to the first sample).
+//! object: `samples`, `bytes` of their fields, `seconds` from opening the shards to the last
+//! sample, `cpu_s_per_1000` (CPU seconds per 1000 samples), and `first_batch_ms` (time to the first
+//! sample).
 #![expect(clippy::print_stdout, reason = "the program prints a JSON object")]
 
 use std::fs::{self, File};

@@ -1,5 +1,5 @@
-//! Measures the access to members of a tar archive without decoding: from memory, as a stream, and by
-//! index.
+//! Measures the access to members of a tar archive without decoding: from memory, as a stream, and
+//! by index.
 //!
 //! ```sh
 //! cargo run --release -p spdl-io --example tar_speed -- [MEMBERS [BYTES [REPETITIONS]]]

@@ -70,7 +70,7 @@ fn the_stable_subset_has_a_hit_rate_of_its_share() {
         epoch(&cache, count, 0);
         for order in 1..4 {
             let statistics = epoch(&cache, count, order);
-            assert_eq!(statistics.written, 0, "nothing changes any more: {builder:?}");
+            assert_eq!(statistics.written, 0, "the stable subset does not change: {builder:?}");
             let hits = statistics.hit_rate();
             assert!((0.19..=0.21).contains(&hits), "{hits} of 0.2 in epoch {order}: {builder:?}");
         }
@@ -276,7 +276,8 @@ fn entries_beyond_the_hash_limit_are_not_written() {
     let first = open();
     let others: Vec<Cache> = (0..40).map(|_| open()).collect();
     epoch(&first, 1_000, 0);
-    // The limit rejects these entries although they would fit. Instances with an old limit try a write.
+    // The limit rejects these entries although they would fit. Instances with an old limit try a
+    // write.
     for (number, other) in others.iter().enumerate() {
         block_on(other.put(&number.to_le_bytes(), &Bytes::from_static(b"x")));
     }
@@ -397,7 +398,7 @@ fn warm_epochs_read_nothing_from_the_store() {
 }
 
 #[test]
-fn a_file_that_changes_is_read_again_and_its_old_bytes_go() {
+fn changed_files_are_read_again_and_replaced() {
     let folder = tempfile::tempdir().unwrap();
     let (path, kept) = (folder.path().join("object"), folder.path().join("kept"));
     let key = Key::from_path(&path);
@@ -435,13 +436,13 @@ fn a_file_that_changes_is_read_again_and_its_old_bytes_go() {
     let cache = Cache::builder().folder(&kept, 1 << 20).open().unwrap();
     let fetcher = CachedFetcher::new(Arc::new(spdl_io::LocalFetcher::new()), cache);
     let error = block_on(fetcher.read(&key, None)).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::NotFound, "what is gone is not given");
+    assert_eq!(error.kind(), ErrorKind::NotFound, "deleted files are not read from the cache");
 }
 
 #[cfg(feature = "testing")]
 // promise: DATA1
 #[test]
-fn a_cached_fetcher_keeps_the_contract() {
+fn cached_fetchers_satisfy_the_contract() {
     let folder = tempfile::tempdir().unwrap();
     let objects = folder.path().join("objects");
     for (name, bytes) in spdl_io::testing::contract_objects() {
@@ -471,14 +472,14 @@ mod killed {
         Cache::builder().folder(folder, total(COUNT) / 2).open().unwrap()
     }
 
-    /// Not a test: what the child processes of the next one do, until they are killed.
+    /// Not a test: the work of the child processes of the next test.
     #[test]
     fn child_that_fills_a_cache() {
         let Some(folder) = std::env::var_os(FOLDER) else { return };
         for order in 0.. {
             let cache = open(&folder);
             epoch(&cache, COUNT, order);
-            // So that there is always something to write.
+            // Removes entries, so that writes continue.
             let entries =
                 (0..=255u8).map(|prefix| Path::new(&folder).join(format!("{prefix:02x}")));
             for entry in entries.flat_map(|path| fs::read_dir(path).unwrap()).step_by(2) {
@@ -488,7 +489,7 @@ mod killed {
     }
 
     #[test]
-    fn killed_users_leave_no_wrong_byte_no_lock_and_nothing_else() {
+    fn killed_processes_leave_no_corrupt_entries_or_locks() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("kept");
         drop(open(&path));

@@ -294,10 +294,10 @@ fn damaged_data_sets_open_if_accepted() {
     // One sample of the truncated shard remains. It may lack members, so reading it fails.
     assert_eq!(left.missing_samples, gone.samples + truncated.samples - 1);
     assert_eq!(left.samples.len(), manifest.samples - left.missing_samples);
-    let told: Vec<_> = left.warnings.iter().map(ToString::to_string).collect();
+    let warnings: Vec<_> = left.warnings.iter().map(ToString::to_string).collect();
     for words in [format!("{}: a shard of this set is missing", gone.name), truncated.name.clone()]
     {
-        assert!(told.iter().any(|told| told.contains(&words)), "{words}: {told:?}");
+        assert!(warnings.iter().any(|warnings| warnings.contains(&words)), "{words}: {warnings:?}");
     }
 }
 
@@ -318,7 +318,7 @@ fn ambiguous_keys_and_fields_are_rejected() {
     {
         assert_eq!(kind(writer.add(0, b"a", fields)), ErrorKind::InvalidArgument);
     }
-    // A refusal is no failure: the next sample is written.
+    // A rejected sample does not stop the writer.
     writer.add(0, b"a.b/c", &[("seg.png", data)]).unwrap();
     assert_eq!(kind(writer.add(1, b"a.b/c", &[("jpg", data)])), ErrorKind::InvalidArgument);
     assert_eq!(kind(writer.add(0, b"d", &[("jpg", data)])), ErrorKind::InvalidArgument);
@@ -332,7 +332,7 @@ fn ambiguous_keys_and_fields_are_rejected() {
 }
 
 #[test]
-fn a_sample_larger_than_a_shard_has_one_of_its_own() {
+fn large_samples_have_a_separate_shard() {
     let folder = TempDir::new().unwrap();
     let mut writer = writer(folder.path(), &plan());
     for (position, bytes) in [100, 50_000, 100, 100].into_iter().enumerate() {

@@ -1,7 +1,7 @@
 //! The checks that the fuzz targets of `spdl-io` run on their inputs.
 //!
-//! Findings are panics, errors whose kind blames the caller, contradictory results, and runs beyond the
-//! time or memory limit of the fuzzer.
+//! Findings are panics, errors whose kind blames the caller, contradictory results, and runs beyond
+//! the time or memory limit of the fuzzer.
 
 #![forbid(unsafe_code)]
 

@@ -62,7 +62,8 @@ pub trait Fetcher: Debug + Send + Sync + 'static {
 
     /// Reads an object, or a range of it.
     ///
-    /// A range is in bytes from the start of the object. The result has exactly `end - start` bytes.
+    /// A range is in bytes from the start of the object. The result has exactly `end - start`
+    /// bytes.
     ///
     /// # Errors
     /// `NotFound`, `PermissionDenied`, `Io`, `Unavailable` or `Timeout` if the object cannot be
@@ -93,7 +94,8 @@ pub trait Fetcher: Debug + Send + Sync + 'static {
         Err(unsupported(self, "return the size of an object", key))
     }
 
-    /// Reads several ranges of one object. The results are in the order of `ranges`, which may overlap.
+    /// Reads several ranges of one object. The results are in the order of `ranges`, which may
+    /// overlap.
     ///
     /// The provided method reads the ranges one after the other. Fetchers with a high cost per read
     /// should override it. [`Resilient`](crate::Resilient) coalesces nearby ranges for any fetcher.
@@ -241,7 +243,8 @@ pub struct ObjectMeta {
     /// Size in bytes.
     pub size: u64,
     /// Opaque identifier of the content: an `ETag`, or for files the size and modification time.
-    /// Compare for equality only. `None` if the storage does not report a version, or not in listings.
+    /// Compare for equality only. `None` if the storage does not report a version, or not in
+    /// listings.
     pub version: Option<Arc<str>>,
 }
 

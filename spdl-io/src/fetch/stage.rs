@@ -35,8 +35,8 @@ impl Fetch {
         Fetch { fetcher, max_bytes: Fetch::DEFAULT_MAX_BYTES }
     }
 
-    /// Sets the maximum size of an object in bytes. Larger objects fail with `LimitExceeded`, before
-    /// reading if the fetcher knows the size.
+    /// Sets the maximum size of an object in bytes. Larger objects fail with `LimitExceeded`,
+    /// before reading if the fetcher knows the size.
     #[must_use]
     pub fn with_max_bytes(mut self, max_bytes: u64) -> Self {
         self.max_bytes = max_bytes;

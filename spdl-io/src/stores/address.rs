@@ -37,8 +37,8 @@ impl Address {
     /// Parses an address. Text without a scheme is a local path with the scheme `file`.
     ///
     /// In addresses of object stores (`s3:`, `gs:`, `az:`) the key is taken literally. In all other
-    /// URLs, percent encoding (RFC 3986) is decoded and `?` starts the query. A fragment (`#...`) is
-    /// removed.
+    /// URLs, percent encoding (RFC 3986) is decoded and `?` starts the query. A fragment (`#...`)
+    /// is removed.
     ///
     /// # Errors
     /// `InvalidArgument` if a URL names no host or bucket, if an object store's address holds user

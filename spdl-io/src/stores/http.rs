@@ -125,8 +125,8 @@ impl HttpFetcher {
 
     /// Returns an error before reading the body if its known length exceeds `max_bytes`.
     async fn open_limited(&self, key: &Key, request: ReadRequest, max_bytes: u64) -> Result<Body> {
-        let (server, asked) = (Arc::clone(&self.0), key.clone());
-        let call = async move { server.open(&asked, &request, max_bytes).await };
+        let (server, owned_key) = (Arc::clone(&self.0), key.clone());
+        let call = async move { server.open(&owned_key, &request, max_bytes).await };
         self.0.reactor.run(key, call).await
     }
 }
@@ -147,8 +147,8 @@ impl Fetcher for HttpFetcher {
     }
 
     async fn stat(&self, key: &Key) -> Result<ObjectMeta> {
-        let (server, asked) = (Arc::clone(&self.0), key.clone());
-        self.0.reactor.run(key, async move { server.stat(&asked).await }).await
+        let (server, owned_key) = (Arc::clone(&self.0), key.clone());
+        self.0.reactor.run(key, async move { server.stat(&owned_key).await }).await
     }
 
     /// Reads up to 8 ranges concurrently.
@@ -257,7 +257,7 @@ impl Server {
             return Err(past_the_end(key, start..end, reported.size));
         }
         if start < end {
-            let message = "416 Range Not Satisfiable for a range in_tokio_context the object";
+            let message = "416 Range Not Satisfiable for a range within the object";
             return Err(Error::new(ErrorKind::Corrupt, message));
         }
         let mut body = Body::from_bytes(Bytes::new()).with_size(reported.size);

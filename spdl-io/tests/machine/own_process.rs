@@ -1,4 +1,5 @@
-//! Runs a test in a separate process: under limits, in a mount namespace, or with a faulty C library.
+//! Runs a test in a separate process: under limits, in a mount namespace, or with a faulty C
+//! library.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -30,7 +31,8 @@ impl OwnProcess {
         OwnProcess::new().launched_by(&["unshare", "--mount", "--map-root-user"])
     }
 
-    /// Preloads the library `faulty_libc.c`. Prints a reason and returns `None` without a C compiler.
+    /// Preloads the library `faulty_libc.c`. Prints a reason and returns `None` without a C
+    /// compiler.
     pub(crate) fn with_faulty_libc() -> Option<Self> {
         if is_test_process() {
             return Some(OwnProcess::new());

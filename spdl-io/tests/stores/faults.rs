@@ -1,5 +1,5 @@
-//! Each fault at three rates with three seeds: reads return the stored bytes, or a suitable error in
-//! time.
+//! Each fault at three rates with three seeds: reads return the stored bytes, or a suitable error
+//! in time.
 
 // promise of this file: R15
 

@@ -1,5 +1,5 @@
-//! File lists with rows in several stores: each row uses the options of its store, and secrets are not
-//! sent to other stores.
+//! File lists with rows in several stores: each row uses the options of its store, and secrets are
+//! not sent to other stores.
 
 use std::fs;
 use std::sync::Arc;
@@ -183,21 +183,21 @@ impl StoreFactory for Acme {
 fn invalid_rows_are_rejected_when_the_list_is_opened() {
     let server = FaultServer::start([("a.jpg", "a")]);
     let stores = StoreRegistry::new().register("acme", Arc::new(Acme));
-    for (row, is_refused_here, words) in [
-        ("https://me:canary@h/2.jpg?sig=canary", true, "holds a name and a password"),
+    for (row, is_local_error, words) in [
+        ("https://me:canary@h/2.jpg?sig=canary", true, "must not contain user names and passwords"),
         ("s3://bucket/a?sig=canary", true, "use the `https:` URL"),
         ("ftp://h/x", true, "unknown address scheme \"ftp\""),
-        ("acme://x/1.jpg?sig=canary", true, "its store knows no queries"),
-        ("file:///etc/hostname", false, "read by lists of this machine alone"),
+        ("acme://x/1.jpg?sig=canary", true, "does not support queries"),
+        ("file:///etc/hostname", false, "only a local list may name local files"),
     ] {
         let text = format!("label,path\n1,a.jpg\n2,{row}\n");
         server.insert("lists/list.csv", text.clone());
         let (_folder, here) = listed("list.csv", &text);
-        for (list, is_refused) in
-            [(here, is_refused_here), (format!("{}/lists/list.csv", server.url()), true)]
+        for (list, is_error) in
+            [(here, is_local_error), (format!("{}/lists/list.csv", server.url()), true)]
         {
             let opened = open(&list, &stores);
-            if !is_refused {
+            if !is_error {
                 opened.unwrap();
                 continue;
             }

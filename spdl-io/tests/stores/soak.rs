@@ -99,7 +99,8 @@ impl Resources {
         Resources { threads: number("Threads:"), files, resident_kib: number("VmRSS:") }
     }
 
-    /// Waits up to 5 s until threads and files are no more than `before`, and returns the resources.
+    /// Waits up to 5 s until threads and files are no more than `before`, and returns the
+    /// resources.
     fn wait_for_release(before: Option<Resources>) -> Self {
         let start = Instant::now();
         loop {
@@ -160,8 +161,8 @@ async fn read(
     }
 }
 
-/// Reads a stream, and restarts it if it ends with an error. A stream cannot be resumed if the store
-/// contradicts itself, for example about the length ([`Fault::LongLength`]).
+/// Reads a stream, and restarts it if it ends with an error. A stream cannot be resumed if the
+/// store contradicts itself, for example about the length ([`Fault::LongLength`]).
 async fn read_stream(fetcher: &dyn Fetcher, key: &Key) -> Result<Bytes> {
     let mut tries = 0;
     loop {

@@ -40,7 +40,8 @@ fn hedged_requests_bound_the_tail_latency() {
     times.sort_unstable();
     let statistics = fetcher.statistics();
     let quantile = |share: f64| times[((times.len() - 1) as f64 * share) as usize];
-    // 1 % of the first requests get no response. Hedged requests keep p99 far below the 30 s timeout.
+    // 1 % of the first requests get no response. Hedged requests keep p99 far below the 30 s
+    // timeout.
     let (p50, p99) = (quantile(0.5), quantile(0.99));
     assert!(p99 < Duration::from_secs(3), "p50 {p50:?}, p99 {p99:?}, {statistics:?}");
     // The slowest read does not wait for the lost response of 30 s.

@@ -149,7 +149,8 @@ async fn forward(
     loop {
         tokio::select! {
             count = client.read(&mut request) => {
-                                // A client sends a request in one write, and the next one after the response.
+                                // A client sends a request in one write, and the next one after the
+                                // response.
                 let count = count?;
                 if count == 0 || shared.draw(Cut::BeforeResponse) {
                     return Ok(());

@@ -55,7 +55,8 @@ pub(super) struct Disk {
     written: AtomicU64,
 }
 
-/// State for changes of the folder. The mutex excludes other threads, the file lock other processes.
+/// State for changes of the folder. The mutex excludes other threads, the file lock other
+/// processes.
 struct Changes {
     lock: File,
     /// Eviction candidates with their lengths, by last use and hash. The time is constant for the
@@ -143,7 +144,8 @@ impl Disk {
         Ok(disk)
     }
 
-    /// Determines the size of all entries if no other process knows it, and evicts down to the limit.
+    /// Determines the size of all entries if no other process knows it, and evicts down to the
+    /// limit.
     fn initialize(&self, changes: &mut Locked<'_>, alone: bool) -> io::Result<()> {
         for prefix in 0..=u8::MAX {
             fs::create_dir_all(self.prefix_folder(prefix))?;
@@ -182,7 +184,8 @@ impl Disk {
         self.known_bytes.load(Ordering::Relaxed)
     }
 
-    /// Returns whether the hash of an entry is below the limit, so that a lookup or write may succeed.
+    /// Returns whether the hash of an entry is below the limit, so that a lookup or write may
+    /// succeed.
     pub(super) fn may_admit(&self, id: &EntryId) -> bool {
         // Compares only half of the hash. Rare false positives are harmless.
         ((id.hash >> 64) as u64) < self.known_hash_limit.load(Ordering::Relaxed)
@@ -230,7 +233,8 @@ impl Disk {
         put
     }
 
-    /// Evicts entries until a new file fits, and renames it. Returns whether the entry was admitted.
+    /// Evicts entries until a new file fits, and renames it. Returns whether the entry was
+    /// admitted.
     fn admit(&self, new: &Path, hash: u128, len: u64) -> io::Result<bool> {
         let path = self.path(hash);
         let mut changes = self.lock()?;

@@ -26,7 +26,8 @@ struct MemoryEntries {
     clock: u64,
 }
 
-/// Eviction order: the time of the last use, counted backwards (0 for `StableSubset`), and the hash.
+/// Eviction order: the time of the last use, counted backwards (0 for `StableSubset`), and the
+/// hash.
 type EvictionKey = (u64, u128);
 
 impl Memory {

@@ -1,4 +1,4 @@
-//! Limits of additional requests: token buckets for retry_tokens and hedge_tokens, and the hedge delay.
+//! Limits of additional requests: token buckets for retries and hedges, and the hedge delay.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ const MIN_TIMES: usize = 32;
 const REFRESH_INTERVAL: usize = 16;
 /// Weight of one request in the moving average of late requests.
 const LATE_WEIGHT: f64 = 1.0 / 32.0;
-/// Share of late requests above which the whole store is slow, so that hedge_tokens would add limits.
+/// Share of late requests above which the whole store is slow, so that hedges would add load.
 const MAX_LATE_SHARE: f64 = 0.25;
 /// Maximum number of saved hedge tokens.
 const MAX_HEDGE_TOKENS: f64 = 10.0;
@@ -71,8 +71,8 @@ impl RequestLimits {
         self.retry_tokens = (self.retry_tokens + self.per_success).min(self.max_retry_tokens);
     }
 
-    /// Counts a new request. Returns the time after which it is late, or `None` if too few latencies
-    /// are known.
+    /// Counts a new request. Returns the time after which it is late, or `None` if too few
+    /// latencies are known.
     pub(super) fn begin(&mut self) -> Option<Duration> {
         self.hedge_tokens = (self.hedge_tokens + self.hedge_share).min(MAX_HEDGE_TOKENS);
         self.hedge_delay()

@@ -335,7 +335,8 @@ impl Fetcher for Resilient {
         Ok(body)
     }
 
-    /// Lists objects. An interrupted listing restarts and skips the keys that were already returned.
+    /// Lists objects. An interrupted listing restarts and skips the keys that were already
+    /// returned.
     async fn list(&self, prefix: &Key) -> Result<BoxStream<'static, Result<ObjectMeta>>> {
         let listing = RetriedListing {
             resilient: self.clone(),

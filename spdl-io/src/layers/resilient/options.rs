@@ -70,8 +70,8 @@ impl ResilientOptions {
         self
     }
 
-    /// Sets the upper bound of the delay after the first failure. Each delay is drawn uniformly from
-    /// 0 to its bound (full jitter). Default: 100 ms.
+    /// Sets the upper bound of the delay after the first failure. Each delay is drawn uniformly
+    /// from 0 to its bound (full jitter). Default: 100 ms.
     #[must_use]
     pub fn first_delay(mut self, delay: Duration) -> Self {
         self.first_delay = delay;
@@ -86,8 +86,8 @@ impl ResilientOptions {
         self
     }
 
-    /// Sets the size of the token bucket for retries, at least 1. All reads of the fetcher share the
-    /// bucket. Each retry takes a token, and waits if there is none. Default: 100.
+    /// Sets the size of the token bucket for retries, at least 1. All reads of the fetcher share
+    /// the bucket. Each retry takes a token, and waits if there is none. Default: 100.
     #[must_use]
     pub fn retry_tokens(mut self, tokens: f64) -> Self {
         self.retry_tokens = tokens;
@@ -162,8 +162,8 @@ impl ResilientOptions {
         self
     }
 
-    /// Sets the seed of the random delays, for tests. Default: random, so that processes that failed
-    /// together do not retry together.
+    /// Sets the seed of the random delays, for tests. Default: random, so that processes that
+    /// failed together do not retry together.
     #[must_use]
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = Some(seed);

@@ -91,8 +91,8 @@ impl ObjectStoreFetcher {
 
     /// Returns an error before reading the body if its length exceeds `max_bytes`.
     async fn open_limited(&self, key: &Key, request: ReadRequest, max_bytes: u64) -> Result<Body> {
-        let (fetcher, asked) = (self.clone(), key.clone());
-        let call = async move { fetcher.get(&asked, &request, max_bytes).await };
+        let (fetcher, owned_key) = (self.clone(), key.clone());
+        let call = async move { fetcher.get(&owned_key, &request, max_bytes).await };
         self.reactor.run(key, call).await
     }
 
@@ -160,7 +160,7 @@ impl ObjectStoreFetcher {
             return Err(past_the_end(key, start..end, found_meta.size));
         }
         if start < end {
-            let message = "range not satisfiable, although it is in_tokio_context the object";
+            let message = "range not satisfiable, although it is within the object";
             return Err(Error::new(ErrorKind::Corrupt, message));
         }
         let mut body = Body::from_bytes(Bytes::new()).with_size(found_meta.size);
@@ -252,8 +252,8 @@ impl Fetcher for ObjectStoreFetcher {
     }
 
     async fn stat(&self, key: &Key) -> Result<ObjectMeta> {
-        let (fetcher, asked) = (self.clone(), key.clone());
-        self.reactor.run(key, async move { fetcher.head(&asked).await }).await
+        let (fetcher, owned_key) = (self.clone(), key.clone());
+        self.reactor.run(key, async move { fetcher.head(&owned_key).await }).await
     }
 
     /// Reads up to 8 ranges concurrently.

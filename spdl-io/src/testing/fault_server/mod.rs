@@ -144,8 +144,8 @@ impl FaultServer {
         server
     }
 
-    /// Stores copies of the files below a folder. Names are `prefix` plus the relative path. For S3, use
-    /// a prefix such as `bucket/`.
+    /// Stores copies of the files below a folder. Names are `prefix` plus the relative path. For
+    /// S3, use a prefix such as `bucket/`.
     ///
     /// # Panics
     /// If the folder cannot be read.
