@@ -20,8 +20,8 @@ use crate::files::os_error;
 /// The members of a tar archive by number, in archive order, and by name.
 ///
 /// The index is built by one pass over the headers, and saved next to the archive as `SHARD.tar.idx`. A
-/// saved index is rebuilt if it is damaged, has another version, was built with other options, or if the
-/// size, the modification time or the entity tag of the archive differ.
+/// saved index is rebuilt if it is damaged, has another version, or was built with other options. It is
+/// also rebuilt if the size, modification time or entity tag of the archive differ.
 ///
 /// Memory use per member: 32 bytes and the name; 8 to 16 bytes more after the first lookup by name.
 ///

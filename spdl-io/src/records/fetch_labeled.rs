@@ -385,8 +385,10 @@ fn cache_key(item: &StoredRecord, value: &str, label: Option<&str>) -> Vec<u8> {
     [&parts.join(&0)[..], &[0], label.unwrap_or_default().as_bytes()].concat()
 }
 
-/// The current version of a sample: that of the objects that hold its value and label if the fetcher knows
-/// it without a request, or else the version that the data set recorded.
+/// The current version of a sample.
+///
+/// If the fetcher knows the versions of the objects with value and label without a request, they are used.
+/// Otherwise, the version that the data set recorded is used.
 ///
 /// # Errors
 /// The errors of [`Fetcher::stat`].

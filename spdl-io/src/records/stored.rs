@@ -157,9 +157,9 @@ pub struct StoredRow {
 
 /// Samples that can only be read together: a Parquet row group, or a compressed shard.
 ///
-/// All samples of a group share it through one `Arc`. An implementation buffers decoded data while
-/// another read of the same group is in flight, or within its own limit, such as a number of groups or
-/// bytes. A group that is not being read holds only its location.
+/// All samples of a group share it through one `Arc`. An implementation may buffer decoded data within a
+/// limit of groups or bytes, and while a read of the group is in flight. Otherwise, a group holds only its
+/// location.
 #[async_trait]
 pub trait PackedRows: fmt::Debug + Send + Sync + 'static {
     /// The names of the fields of every row, in their order.

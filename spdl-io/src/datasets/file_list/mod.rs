@@ -169,9 +169,10 @@ impl FileList {
     ///
     /// - `Corrupt` or `Truncated` for invalid CSV or JSON, a CSV row with a different number of cells,
     ///   and a row without a path.
-    /// - `InvalidArgument` if a column of the options is missing, if a CSV header names no path column, if
-    ///   a CSV list without a header has more than two columns, for duplicate field names, and for labels
-    ///   that are neither all integers nor all names.
+    /// - `InvalidArgument` if a column of the options or the path column is missing, and for duplicate field
+    ///   names.
+    /// - `InvalidArgument` for a CSV list without a header but with more than two columns.
+    /// - `InvalidArgument` for labels that are neither all integers nor all names.
     /// - `NotFound` for an empty list.
     /// - `LimitExceeded` for a list above [`FileListOptions::max_bytes`].
     pub fn parse(

@@ -37,8 +37,8 @@ pub(super) enum ColumnKind {
 
 /// The columns of a schema with the names of their fields.
 ///
-/// Names of groups and members are joined by dots. Lists add no name. An image of Hugging Face, a group of
-/// `bytes` and `path`, becomes a field with the name of the group and a field with the suffix `.path`.
+/// Names of groups and members are joined by dots. Lists add no name. A Hugging Face image is a group of
+/// `bytes` and `path`. The field of `bytes` has the name of the group; `path` adds the suffix `.path`.
 pub(super) fn columns(schema: &SchemaDescriptor) -> Vec<ParquetColumn> {
     let mut walk = SchemaWalk { schema, leaf: 0, columns: Vec::new() };
     for field in schema.root_schema().get_fields() {

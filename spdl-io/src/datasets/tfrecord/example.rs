@@ -42,8 +42,9 @@ const MAX_ITEMS: usize = 1 << 20;
 /// # Errors
 /// - `Truncated` if a field is longer than its message, with the offset in the record.
 /// - `Corrupt` for an invalid message, with the offset in the record.
-/// - `LimitExceeded` for more than 4,096 features, for lists of more than 1,048,576 byte strings or steps,
-///   and if the fields exceed the limit of the request.
+/// - `LimitExceeded` for more than 4,096 features, and for lists of more than 1,048,576 byte strings or
+///   steps.
+/// - `LimitExceeded` if the fields exceed the limit of the request.
 pub fn parse_example(
     record: &Bytes,
     request: &FieldRequest,
