@@ -1,5 +1,5 @@
-/* Beside the stub of libcuda, the calls that give something back: each counts how often it is made, and how
- * often by a thread that holds the GIL. The stub's own are compiled under the names below. */
+/* Wrappers of driver calls of the libcuda stub that free resources. They count the calls, and the
+ * calls with the GIL held. The stub's functions are compiled under the names below. */
 #include <stdatomic.h>
 
 typedef unsigned int code;

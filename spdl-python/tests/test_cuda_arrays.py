@@ -1,4 +1,4 @@
-"""Arrays on a device, as other libraries take them."""
+"""Device arrays: exchange with other libraries, streams and lifetime."""
 
 # promise of this file: DEV1, PY3
 
@@ -321,9 +321,9 @@ def test_freeing_memory_releases_the_gil(tmp_path):
         del array
         gc.collect()
         arrays = driver.gil_calls()
-        assert arrays > before, "the array gave nothing back"
+        assert arrays > before, "the array freed nothing"
         spdl_rs.cuda.release()
-        assert driver.gil_calls() > arrays + 1, "the device gave nothing back"
+        assert driver.gil_calls() > arrays + 1, "the device freed nothing"
         print(driver.gil_calls_with_gil(), "with the GIL")
     """
     finished = run_child(script, libcuda.parent, libcuda, timeout=30)
@@ -344,7 +344,7 @@ def test_freeing_an_unused_capsule_releases_the_gil(tmp_path, max_version):
         # The capsule also holds the last reference to the device.
         del capsule
         gc.collect()
-        assert driver.gil_calls() > before + 2, "the capsule gave nothing back"
+        assert driver.gil_calls() > before + 2, "the capsule freed nothing"
         print(driver.gil_calls_with_gil(), "with the GIL")
     """
     finished = run_child(script, libcuda.parent, libcuda, timeout=30)

@@ -1,9 +1,9 @@
-"""Makes upstream_cache.json: what upstream's cache_iterator gives.
+"""Generates upstream_cache.json: the results of upstream's cache_iterator.
 
     python -m venv venv && venv/bin/pip install spdl==0.8.0
     venv/bin/python spdl-python/tests/golden/make_upstream_cache.py
 
-Run with spdl 0.8.0, Python 3.11. Of each pass the first 20 items are told.
+Run with spdl 0.8.0, Python 3.11. The file contains the first 20 items of each pass.
 """
 
 import itertools
@@ -36,7 +36,7 @@ refused = [
 ]
 for num_caches, arguments in refused:
     try:
-        # Upstream looks when the first item is taken.
+        # Upstream validates the arguments when the first item is requested.
         next(cache_iterator(range(9), num_caches, **arguments))
     except ValueError:
         continue

@@ -1,9 +1,9 @@
-"""Makes upstream_dataloader.json: what upstream's DataLoader gives.
+"""Generates upstream_dataloader.json: the results of upstream's DataLoader.
 
     python -m venv venv && venv/bin/pip install spdl==0.8.0
     venv/bin/python spdl-python/tests/golden/make_upstream_dataloader.py
 
-Run with spdl 0.8.0, Python 3.11. The tests take `loader` from here, and give it ours.
+Run with spdl 0.8.0, Python 3.11. The tests import `loader`, and call it with this package's class.
 """
 
 import functools
@@ -36,7 +36,7 @@ def keep_odd(number):
 
 
 def text(batch):
-    # Upstream takes `str` itself for something to be indexed.
+    # Upstream treats `str` itself as indexable.
     return str(batch)
 
 

@@ -1,10 +1,10 @@
-"""Makes upstream_source.json: what upstream's sources and samplers give.
+"""Generates upstream_source.json: the results of upstream's sources and samplers.
 
     python -m venv venv && venv/bin/pip install spdl==0.8.0 numpy==2.4.6
     venv/bin/python spdl-python/tests/golden/make_upstream_source.py
 
-Run with spdl 0.8.0, NumPy 2.4.6, Python 3.11 on x86-64. Items of a long pass are given by the first
-of them and a hash over all; `test_source_golden.py` says the same of ours.
+Run with spdl 0.8.0, NumPy 2.4.6, Python 3.11 on x86-64. A long pass is represented by its first
+items and a hash over all; `test_source_golden.py` computes the same for this package.
 """
 
 import hashlib
@@ -140,7 +140,7 @@ def refused_merges():
 
 
 class Recorded:
-    """Three items; `calls` are the seeds it was shuffled with, and -1 for each pass."""
+    """Three items. `calls` lists the seeds of `shuffle`, and -1 for each iteration."""
 
     def __init__(self):
         self.calls = []
