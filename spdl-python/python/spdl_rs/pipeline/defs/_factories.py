@@ -65,7 +65,14 @@ def Aggregate(
 
 
 def Disaggregate() -> DisaggregateConfig[Any]:
-    """Returns a stage that splits lists into items: see `PipelineBuilder.disaggregate`."""
+    """Returns a stage that splits lists into items: see `PipelineBuilder.disaggregate`.
+
+    >>> from spdl_rs.pipeline import build_pipeline
+    >>> from spdl_rs.pipeline.defs import Disaggregate, PipelineConfig, SinkConfig, SourceConfig
+    >>> config = PipelineConfig(SourceConfig([[1, 2], [3]]), [Disaggregate()], SinkConfig(1))
+    >>> list(build_pipeline(config, num_threads=1))
+    [1, 2, 3]
+    """
     return DisaggregateConfig()
 
 
@@ -114,7 +121,15 @@ def PathVariants(
     name: str | None = None,
     batched: bool = False,
 ) -> PathVariantsConfig[Any]:
-    """Returns alternative paths for items: see `PipelineBuilder.path_variants`."""
+    """Returns alternative paths for items: see `PipelineBuilder.path_variants`.
+
+    >>> from spdl_rs.pipeline import build_pipeline
+    >>> from spdl_rs.pipeline.defs import PathVariants, Pipe, PipelineConfig, SinkConfig, SourceConfig
+    >>> stages = [PathVariants(lambda n: n % 2, [[], [Pipe(lambda n: -n)]])]
+    >>> config = PipelineConfig(SourceConfig(range(4)), stages, SinkConfig(1))
+    >>> sorted(build_pipeline(config, num_threads=1))
+    [-3, -1, 0, 2]
+    """
     name = "path_variants" if name is None else name
     found = listed("paths", paths, "a list of lists of stages")
     stages = [listed(f"path {at}", path, "a list of stages") for at, path in enumerate(found)]
