@@ -201,9 +201,7 @@ INHERITED = {
 # promise: R8
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 @pytest.mark.parametrize("inherited", INHERITED)
-def test_a_forked_child_gets_an_error_and_makes_no_driver_calls(
-    many, libcuda, inherited
-):
+def test_a_forked_child_gets_an_error_and_makes_no_driver_calls(many, libcuda, inherited):
     script = f"""
         import gc, os, sys, spdl_rs, cuda_stub
         from spdl_rs.cuda import _devices

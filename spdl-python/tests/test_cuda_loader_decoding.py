@@ -50,9 +50,7 @@ def assert_same(found, expected):
 
 @pytest.mark.parametrize("train", [False, True])
 @pytest.mark.parametrize("layout", ["nhwc-u8", "nchw-f32"])
-def test_g5_device_decoding_equals_host_decoding(
-    equal_images, nvjpeg, train, layout
-):
+def test_g5_device_decoding_equals_host_decoding(equal_images, nvjpeg, train, layout):
     jpegs, pngs = equal_images
     options = {"train": train, "layout": layout, "seed": 4}
     loader = decoded_by_device(jpegs, **options)
@@ -150,17 +148,13 @@ def test_g5_leaving_the_loop_releases_the_device(equal_images, nvjpeg):
         break
 
 
-def test_g10_device_cuda_without_nvjpeg_is_an_error(
-    equal_images, decoding, monkeypatch
-):
+def test_g10_device_cuda_without_nvjpeg_is_an_error(equal_images, decoding, monkeypatch):
     monkeypatch.setenv("SPDL_NVJPEG", "no-such-folder/libnvjpeg.so")
     with pytest.raises(CudaUnavailable, match="pip install nvidia-nvjpeg"):
         decoded_by_device(equal_images[1])
 
 
-def test_g10_device_auto_without_nvjpeg_warns_once(
-    equal_images, decoding, monkeypatch
-):
+def test_g10_device_auto_without_nvjpeg_warns_once(equal_images, decoding, monkeypatch):
     monkeypatch.setattr(_devices, "_has_warned", False)
     pngs = equal_images[1]
     monkeypatch.setenv("SPDL_NVJPEG", "no-such-folder/libnvjpeg.so")

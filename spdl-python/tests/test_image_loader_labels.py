@@ -227,9 +227,7 @@ def test_a_list_with_only_a_path_column_causes_a_warning(beside):
     assert message.endswith("the path column is the only column")
 
 
-def test_zero_padded_folders_in_a_tar_are_classes(
-    images, tmp_path, silent
-):
+def test_zero_padded_folders_in_a_tar_are_classes(images, tmp_path, silent):
     source = write_tar(tmp_path / "1.tar", images, lambda number: f"{5 - number:03}/x.png")
     loader, labels = load(source)
     assert labels == [5, 4, 3, 2, 1, 0]

@@ -26,9 +26,7 @@ def paths(many):
 @pytest.mark.parametrize("world", [1, 2, 3, 5, 17, 20])
 @pytest.mark.parametrize("remainder", ["drop", "pad", "uneven"])
 @pytest.mark.parametrize("train", [False, True])
-def test_ranks_read_interleaved_positions(
-    paths, world, remainder, train
-):
+def test_ranks_read_interleaved_positions(paths, world, remainder, train):
     (whole,) = ranks(paths, 1, train=train)
     parts = ranks(paths, world, train=train, remainder=remainder)
     for _ in range(2):

@@ -87,9 +87,7 @@ SHARDS = ["shard-000.tar", "shard-001.tar", "shard-002.tar"]
     ids=str,
 )
 @pytest.mark.parametrize("train", [False, True])
-def test_every_format_gives_the_images_and_labels_of_the_folder(
-    everything, many, names, train
-):
+def test_every_format_gives_the_images_and_labels_of_the_folder(everything, many, names, train):
     expected = load(many, train=train)
     source = (
         [everything / name for name in names] if isinstance(names, list) else everything / names

@@ -22,9 +22,7 @@ from spdl_rs.torch import _batch_iterator, _workers
 from torch_datasets import Stream
 
 pytestmark = [
-    pytest.mark.skipif(
-        not hasattr(signal, "setitimer"), reason="this system has no setitimer"
-    ),
+    pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="this system has no setitimer"),
     # If the signal arrives in a finalizer, Python prints the exception and continues.
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
@@ -126,9 +124,7 @@ def test_interrupted_loops_receive_each_image_once(many):
 
 
 # promise: R6
-def test_interrupted_loops_receive_each_device_batch_once(
-    many, stub
-):
+def test_interrupted_loops_receive_each_device_batch_once(many, stub):
     paths = sorted(many.glob("*/*.png"))
     options = {"batch_size": 1, "size": 8, "labels": range(40), "threads": 2, "device": "cuda"}
     draw, interrupts = random.Random(7), 0

@@ -69,9 +69,7 @@ def test_the_readme_example_prints_the_documented_output(beside_photos, capsys):
     assert capsys.readouterr().out == printed
 
 
-def test_the_readme_checkpoint_example_resumes_exactly(
-    many, tmp_path, monkeypatch
-):
+def test_the_readme_checkpoint_example_resumes_exactly(many, tmp_path, monkeypatch):
     text = (pathlib.Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
     _, code = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
     monkeypatch.chdir(tmp_path)
@@ -125,9 +123,7 @@ def test_the_stub_matches_the_native_module():
             continue
         native = getattr(_spdl_rs, name)
         members = {
-            member
-            for member in vars(native)
-            if not member.startswith("__") or member in PROTOCOLS
+            member for member in vars(native) if not member.startswith("__") or member in PROTOCOLS
         }
         if native.__new__ is not object.__new__ and native.__text_signature__:
             members.add("__new__")
@@ -154,7 +150,9 @@ def test_the_package_is_typed_and_documented():
             continue
         assert value.__doc__
         for member, function in vars(value).items():
-            if not member.startswith("_") and (callable(function) or isinstance(function, property)):
+            if not member.startswith("_") and (
+                callable(function) or isinstance(function, property)
+            ):
                 assert inspect.getdoc(getattr(value, member)), f"{name}.{member}"
     for function in [spdl_rs.ImageLoader.__init__, spdl_rs.ImageLoader.stats]:
         missing = set(inspect.signature(function).parameters) - set(function.__annotations__)
@@ -176,7 +174,9 @@ def test_every_error_kind_has_a_class():
 
 def test_importing_the_package_imports_no_large_modules():
     program = "import sys, spdl_rs; print(*sorted(name.split('.')[0] for name in sys.modules))"
-    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    ran = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60
+    )
     assert ran.returncode == 0, ran.stderr
     large = {"asyncio", "concurrent", "dataclasses", "inspect", "multiprocessing", "numpy", "torch"}
     assert not large & set(ran.stdout.split())
@@ -187,7 +187,9 @@ def test_importing_the_package_imports_no_large_modules():
 )
 def test_submodules_are_imported_lazily(name):
     program = f"import spdl_rs; print(spdl_rs.{name}.__name__)"
-    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    ran = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60
+    )
     assert ran.stdout == f"spdl_rs.{name}\n", ran.stderr
 
 

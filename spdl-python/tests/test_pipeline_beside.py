@@ -229,9 +229,7 @@ def test_c10_suppress_repeated_logs_limits_the_log(suppress, caplog):
         (None, None, False),
     ],
 )
-def test_t04_a_compact_log_has_one_line_per_failure(
-    value, variable, compact, caplog, monkeypatch
-):
+def test_t04_a_compact_log_has_one_line_per_failure(value, variable, compact, caplog, monkeypatch):
     monkeypatch.delenv("SPDL_PIPELINE_COMPACT_LOG", raising=False)
     if variable is not None:
         monkeypatch.setenv("SPDL_PIPELINE_COMPACT_LOG", variable)
@@ -274,9 +272,7 @@ def test_s07_lazily_imported_classes_are_attributes():
 @pytest.mark.parametrize("error", [SystemExit("x"), asyncio.CancelledError("x")])
 @pytest.mark.parametrize("by_factory", [True, False])
 @pytest.mark.parametrize("op", [identity, identity_async])
-def test_s08_base_exceptions_of_background_tasks_are_logged(
-    op, by_factory, error, caplog
-):
+def test_s08_base_exceptions_of_background_tasks_are_logged(op, by_factory, error, caplog):
     def refused():
         raise error
 

@@ -142,7 +142,9 @@ def test_s05_a_queue_without_interval_reports_once(caplog):
 
 def test_s05_queue_intervals_do_not_affect_stage_logs(caplog):
     caplog.set_level(logging.INFO, "spdl_rs.pipeline")
-    run(source(range(15)).pipe(sleepy), queue_class=functools.partial(RecordingQueue, interval=0.05))
+    run(
+        source(range(15)).pipe(sleepy), queue_class=functools.partial(RecordingQueue, interval=0.05)
+    )
     assert sum("15 tasks" in message for message in caplog.messages) == 1
     assert sum("tasks" in message for message in caplog.messages) == 1
 
@@ -280,7 +282,10 @@ def test_s04_failures_of_aggregate_and_disaggregate_count(add):
         else:
             builder, expected = source([[1], 2, [3], 4]).disaggregate(), [1, 3]
         if most == 2:
-            assert run(builder.pipe(identity), queue_class=ReplacingQueue, max_failures=most) == expected
+            assert (
+                run(builder.pipe(identity), queue_class=ReplacingQueue, max_failures=most)
+                == expected
+            )
         else:
             with pytest.raises(PipelineFailure):
                 run(builder.pipe(identity), queue_class=ReplacingQueue, max_failures=most)
@@ -289,7 +294,8 @@ def test_s04_failures_of_aggregate_and_disaggregate_count(add):
 def test_s04_statistics_and_log_cover_all_stages(caplog):
     caplog.set_level(logging.INFO, "spdl_rs.pipeline")
     pipeline = build(
-        source(range(4)).pipe(refuse_odd, name="a").pipe(identity, name="b"), queue_class=ReplacingQueue
+        source(range(4)).pipe(refuse_odd, name="a").pipe(identity, name="b"),
+        queue_class=ReplacingQueue,
     )
     assert list(pipeline) == [0, 2]
     pipeline.stop()
@@ -365,7 +371,9 @@ def test_s04_a_failing_source_ends_the_pipeline_after_its_items():
 
 def test_s04_stopping_and_dropping_end_all_threads():
     for end in ("stop", "drop", "break"):
-        pipeline = build(source(iter(int, 1)).pipe(identity).aggregate(2), queue_class=ReplacingQueue)
+        pipeline = build(
+            source(iter(int, 1)).pipe(identity).aggregate(2), queue_class=ReplacingQueue
+        )
         assert pipeline.get_item(timeout=20) == [0, 0]
         if end == "stop":
             pipeline.stop()

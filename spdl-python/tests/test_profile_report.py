@@ -168,9 +168,7 @@ BEFORE = "cpu  10 0 10 100 0 0 0 0 0 0"
         ("processor 1", "processor 2", 0.3, None),
     ],
 )
-def test_t01_the_machine_load_follows_from_its_ticks(
-    before, after, seconds, share, monkeypatch
-):
+def test_t01_the_machine_load_follows_from_its_ticks(before, after, seconds, share, monkeypatch):
     lines, times = iter([before, after]), iter([0.0, seconds])
     monkeypatch.setattr(_machine_load, "_first_line", lambda: next(lines))
     with monkeypatch.context() as patched:

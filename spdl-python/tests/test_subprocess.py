@@ -196,7 +196,9 @@ def test_f13_an_exception_keeps_its_type_and_shows_where_it_was_raised(error):
 
 
 def test_w14_an_unpicklable_exception_keeps_type_name_and_message():
-    with pytest.raises(RuntimeError, match="in_processes.UnpicklableError: this and that") as caught:
+    with pytest.raises(
+        RuntimeError, match="in_processes.UnpicklableError: this and that"
+    ) as caught:
         list(of(work.raise_unpicklable))
     assert "raise_unpicklable" in str(caught.value.__cause__)
 
