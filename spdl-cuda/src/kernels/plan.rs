@@ -144,22 +144,10 @@ impl ResizePlan {
 /// The stored rectangle of a rectangle of the upright image. If it is not inside the image, neither is
 /// the result, which [`ResizePlan::spans`] refuses.
 fn stored_rect(upright: Rect, stored: Size, orientation: Orientation) -> Rect {
-    let Rect { left, top, width, height } = upright;
-    let (left, top, width, height) = if orientation.swaps_sides() {
-        (top, left, height, width)
-    } else {
-        (left, top, width, height)
-    };
-    let (from_right, from_bottom) = orientation.mirrors();
-    let from_end = |side: u32, start: u32, extent: u32| {
-        side.checked_sub(start).and_then(|rest| rest.checked_sub(extent)).unwrap_or(u32::MAX)
-    };
-    Rect {
-        left: if from_right { from_end(stored.width, left, width) } else { left },
-        top: if from_bottom { from_end(stored.height, top, height) } else { top },
-        width,
-        height,
-    }
+    // Exact: integers of 32 bits and their differences are values of `f64`.
+    let CropBox { left, top, width, height } = orientation.box_to_stored(upright.into(), stored);
+    let start = |value: f64| if value < 0.0 { u32::MAX } else { value as u32 };
+    Rect { left: start(left), top: start(top), width: width as u32, height: height as u32 }
 }
 
 /// A source range on one axis.
