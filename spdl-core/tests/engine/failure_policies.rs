@@ -1,4 +1,4 @@
-//! Failure policies: budgets, what is still delivered, who is told, and trying again.
+//! Failure policies: budgets, items delivered before an error, listeners, and retries.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -28,7 +28,7 @@ fn share(at_most: f64) -> OnError {
     OnError::SkipShare { at_most }
 }
 
-/// A stage that fails where told.
+/// A stage that fails for some numbers.
 fn failing(
     builder: PipelineBuilder<i64>,
     options: impl Into<StageOptions>,
@@ -44,7 +44,7 @@ fn run(builder: PipelineBuilder<i64>) -> Result<Vec<i64>> {
 // Budgets.
 
 #[test]
-fn an_exceeded_budget_says_once_what_failed_last_and_what_caused_it() {
+fn the_error_of_an_exceeded_budget_contains_the_last_failure_and_its_cause_once() {
     within_seconds(20, || {
         let builder = PipelineBuilder::new(numbers(9)).map("read", |n| {
             let cause = std::io::Error::other("the disk is on fire");
@@ -60,7 +60,7 @@ fn an_exceeded_budget_says_once_what_failed_last_and_what_caused_it() {
 
 // feature: F02
 #[test]
-fn stages_without_a_budget_of_their_own_share_that_of_the_pipeline() {
+fn stages_without_a_budget_share_that_of_the_pipeline() {
     within_seconds(60, || {
         for threads in [1, 4] {
             let build = |budget| {
@@ -72,14 +72,14 @@ fn stages_without_a_budget_of_their_own_share_that_of_the_pipeline() {
             assert_eq!(run(build(20)).unwrap().len(), 980, "10 in each stage");
             let error = run(build(19)).unwrap_err();
             assert!(error.to_string().contains("more than 19 items failed"), "{error}");
-            assert_eq!(error.kind(), ErrorKind::Corrupt, "that of the last failure");
+            assert_eq!(error.kind(), ErrorKind::Corrupt, "the kind of the last failure");
         }
     });
 }
 
 // feature: F04
 #[test]
-fn a_budget_of_a_stages_own_is_neither_shared_nor_charged_to_the_pipelines() {
+fn the_budget_of_a_stage_is_independent_of_that_of_the_pipeline() {
     within_seconds(60, || {
         let build = |own: OnError, whole: OnError| {
             let options = StageOptions::new("first").on_error(own);
@@ -100,18 +100,18 @@ fn a_budget_of_a_stages_own_is_neither_shared_nor_charged_to_the_pipelines() {
 
 // feature: F03
 #[test]
-fn a_share_says_nothing_before_the_hundredth_item() {
+fn a_failure_share_applies_from_the_hundredth_item_on() {
     within_seconds(60, || {
         for order in [Order::Completion, Order::Input] {
             let build = |count, fails: fn(i64) -> bool| {
                 let options = StageOptions::new("picky").on_error(share(0.1)).order(order);
                 failing(PipelineBuilder::new(numbers(count)), options, fails).threads(1)
             };
-            // 99 items are too few to judge, though all of them fail.
+            // 99 items are too few to judge, even if all fail.
             assert_eq!(run(build(99, |_| true)).unwrap(), Vec::<i64>::new(), "{order:?}");
             let error = run(build(100, |_| true)).unwrap_err();
             assert!(error.to_string().contains("100 of 100 items failed"), "{error}");
-            // A tenth is allowed, also where it comes early.
+            // A tenth may fail, even at the start.
             assert_eq!(run(build(200, |n| n < 20)).unwrap().len(), 180);
             assert_eq!(run(build(1000, |n| n % 10 == 9)).unwrap().len(), 900);
             assert!(run(build(1000, |n| n % 10 == 9 || n == 998)).is_err(), "101 of 1000");
@@ -121,12 +121,12 @@ fn a_share_says_nothing_before_the_hundredth_item() {
 
 // feature: F03
 #[test]
-fn a_share_that_is_just_kept_is_kept_however_items_are_taken() {
+fn a_failure_share_at_the_limit_is_accepted_for_any_grouping_of_items() {
     within_seconds(100, || {
-        // Tiny items are taken by the dozen; those that succeeded count when one fails.
+        // A worker takes tiny items in groups; the items that succeeded count when one fails.
         for order in [Order::Completion, Order::Input] {
             for threads in [1, 4] {
-                // In completion order, other workers may fail before the good items are done.
+                // In completion order, other workers may fail before the valid items are done.
                 let most = if order == Order::Input || threads == 1 { 0.5 } else { 0.55 };
                 let options = StageOptions::new("picky").on_error(share(most)).order(order);
                 let builder =
@@ -159,9 +159,9 @@ fn a_share_that_is_just_kept_is_kept_however_items_are_taken() {
 
 // feature: F03
 #[test]
-fn a_share_is_judged_at_the_end_where_failures_came_too_early_to_judge() {
+fn a_failure_share_is_checked_again_at_the_end() {
     within_seconds(60, || {
-        // At the last failure there were fewer than 100 items; at the end there are enough.
+        // At the last failure there are fewer than 100 items, but not at the end.
         let fails = |n| n < 50;
         let build = |count| {
             let options = StageOptions::new("picky").on_error(share(0.2));
@@ -171,7 +171,7 @@ fn a_share_is_judged_at_the_end_where_failures_came_too_early_to_judge() {
                 .unwrap()
         };
         let (items, error) = before_error(build(150));
-        assert_eq!(items, (50..150).collect::<Vec<_>>(), "all that is good is delivered first");
+        assert_eq!(items, (50..150).collect::<Vec<_>>(), "all valid items are delivered first");
         assert_eq!((error.kind(), error.stage()), (ErrorKind::LimitExceeded, Some("picky")));
         assert!(error.to_string().contains("50 of 150 items failed"), "{error}");
         assert_eq!(build(250).collect::<Result<Vec<_>>>().unwrap().len(), 200);
@@ -180,7 +180,7 @@ fn a_share_is_judged_at_the_end_where_failures_came_too_early_to_judge() {
 
 // feature: F03
 #[test]
-fn a_share_that_makes_no_sense_is_refused_when_the_pipeline_is_built() {
+fn an_invalid_failure_share_is_refused_when_the_pipeline_is_built() {
     for wrong in [0.0, -0.1, 1.01, f64::NAN, f64::INFINITY] {
         let whole = PipelineBuilder::new(numbers(1)).on_error(share(wrong));
         assert_eq!(whole.build().unwrap_err().kind(), ErrorKind::InvalidArgument, "{wrong}");
@@ -192,9 +192,9 @@ fn a_share_that_makes_no_sense_is_refused_when_the_pipeline_is_built() {
     assert!(PipelineBuilder::new(numbers(1)).on_error(share(1.0)).build().is_ok());
 }
 
-// What is delivered before the error.
+// Items delivered before the error.
 
-/// A pipeline of several kinds of stages that fails for good at sample 300.
+/// A pipeline with several kinds of stages that ends with a failure at sample 300.
 fn fails_at_300(threads: usize) -> Pipeline<i64> {
     let dawdling = |n| {
         sleep_by_number(n);
@@ -213,7 +213,7 @@ fn fails_at_300(threads: usize) -> Pipeline<i64> {
 
 // feature: C03, F05
 #[test]
-fn in_order_all_that_was_in_front_of_a_failure_is_delivered_and_nothing_behind_it() {
+fn in_order_exactly_the_items_before_a_failure_are_delivered() {
     within_seconds(100, || {
         for threads in 1..=8 {
             let (items, error) = before_error(fails_at_300(threads));
@@ -225,9 +225,9 @@ fn in_order_all_that_was_in_front_of_a_failure_is_delivered_and_nothing_behind_i
 
 // feature: C03
 #[test]
-fn in_order_nothing_behind_a_failure_is_delivered_of_items_that_are_taken_together() {
+fn in_order_items_grouped_with_a_failure_are_delivered_only_before_it() {
     within_seconds(100, || {
-        // Tiny items are taken by the dozen, so there are some behind the failure.
+        // A worker takes tiny items in groups, so some items follow the failure in its group.
         for threads in 1..=8 {
             let builder = failing(PipelineBuilder::new(numbers(100_000)), "fails", |n| n == 5000);
             let pipeline = builder.map("after", Ok).threads(threads).deterministic();
@@ -240,7 +240,7 @@ fn in_order_nothing_behind_a_failure_is_delivered_of_items_that_are_taken_togeth
 
 // feature: C03, F05
 #[test]
-fn in_order_a_failure_that_waits_does_the_same() {
+fn in_order_exactly_the_items_before_an_async_failure_are_delivered() {
     within_seconds(100, || {
         for threads in [1, 4] {
             let builder = PipelineBuilder::new(numbers(100_000))
@@ -259,10 +259,10 @@ fn in_order_a_failure_that_waits_does_the_same() {
 
 // feature: C03, F02
 #[test]
-fn in_order_the_budget_is_spent_in_the_order_of_the_items() {
+fn in_order_the_budget_counts_failures_in_item_order() {
     within_seconds(100, || {
         for threads in 1..=8 {
-            // The slowest failure is the first one; the budget must not be spent on later ones.
+            // The first failure is the slowest; later failures must not use the budget before it.
             let builder = PipelineBuilder::new(numbers(5000)).map("fails", |n| {
                 if n == 50 {
                     std::thread::sleep(Duration::from_millis(3));
@@ -281,9 +281,9 @@ fn in_order_the_budget_is_spent_in_the_order_of_the_items() {
 
 // feature: F05
 #[test]
-fn what_is_behind_a_failure_is_finished_and_delivered_in_any_order() {
+fn items_after_a_failing_stage_are_completed_and_delivered() {
     within_seconds(60, || {
-        // The stage behind the failing one is held until the failure has happened.
+        // The stage after the failing one waits until the failure has happened.
         let failed = Arc::new(AtomicUsize::new(0));
         let (sees, tells) = (Arc::clone(&failed), failed);
         let pipeline = PipelineBuilder::new(numbers(1_000_000))
@@ -302,17 +302,18 @@ fn what_is_behind_a_failure_is_finished_and_delivered_in_any_order() {
             .build()
             .unwrap();
         let (batches, error) = before_error(pipeline);
-        assert_eq!(batches.concat(), (0..20).collect::<Vec<_>>(), "also the short batch");
+        assert_eq!(batches.concat(), (0..20).collect::<Vec<_>>(), "with the incomplete batch");
         assert_eq!(error.to_string(), "fails: 20 is bad");
     });
 }
 
 // feature: F07
 #[test]
-fn failures_of_two_stages_come_as_one_error_with_both() {
+fn failures_of_two_stages_are_one_error_with_both() {
     within_seconds(60, || {
-        // Both fail at the same time: each waits for the other to be about to. (An item at a time,
-        // by its slowness, so that the second stage has its item when the first one waits.)
+        // Both fail at the same time: each waits until the other is about to fail. Items are slow
+        // and therefore taken singly, so that the second stage has an item while the first one
+        // waits.
         let about_to = Arc::new(AtomicUsize::new(0));
         let fails = |name: &'static str, at: i64| {
             let about_to = Arc::clone(&about_to);
@@ -343,7 +344,7 @@ fn failures_of_two_stages_come_as_one_error_with_both() {
     });
 }
 
-/// Numbers, with a failure among them after which there is no going on.
+/// Numbers with a fatal failure among them.
 #[derive(Debug)]
 struct Broken;
 impl Source for Broken {
@@ -360,7 +361,7 @@ impl Source for Broken {
 
 // feature: F06
 #[test]
-fn a_fatal_failure_ends_the_pipeline_whatever_the_policy() {
+fn a_fatal_failure_ends_the_pipeline_for_any_policy() {
     within_seconds(60, || {
         let mut pipeline = PipelineBuilder::new(Broken)
             .map("pass", Ok)
@@ -378,8 +379,8 @@ fn a_fatal_failure_ends_the_pipeline_whatever_the_policy() {
         assert_eq!(items, [0, 1, 2, 3, 4, 6, 7, 8, 9]);
         assert_eq!((error.kind(), error.stage()), (ErrorKind::Truncated, Some("source")));
         assert!(error.is_fatal() && pipeline.next().is_none());
-        assert_eq!(pipeline.statistics().dropped_total, 1, "the fatal one was not skipped");
-        // A stage's own, as well.
+        assert_eq!(pipeline.statistics().dropped_total, 1, "a fatal failure is not skipped");
+        // A fatal failure of a stage.
         let fatal = |n| if n == 3 { Err(bad_number(n).fatal()) } else { Ok(n) };
         let builder = PipelineBuilder::new(numbers(10)).map("fatal", fatal).on_error(ANY);
         let (items, _) = before_error(builder.deterministic().build().unwrap());
@@ -387,11 +388,11 @@ fn a_fatal_failure_ends_the_pipeline_whatever_the_policy() {
     });
 }
 
-// Who is told.
+// Listeners.
 
 // promise: CORE4, R9
 #[test]
-fn each_dropped_sample_is_told_once_as_it_is_dropped() {
+fn each_dropped_sample_is_reported_once_when_it_is_dropped() {
     within_seconds(60, || {
         let told = Arc::new(Mutex::new(Vec::new()));
         let (list, also) = (Arc::clone(&told), Arc::new(AtomicU64::new(0)));
@@ -428,13 +429,13 @@ fn each_dropped_sample_is_told_once_as_it_is_dropped() {
             })
             .collect();
         assert_eq!(told, expected);
-        assert_eq!(also.load(Ordering::SeqCst), 200, "every listener is told");
+        assert_eq!(also.load(Ordering::SeqCst), 200, "every listener is called");
     });
 }
 
 // promise: CORE4
 #[test]
-fn a_listener_that_fails_or_panics_ends_the_pipeline() {
+fn an_error_or_panic_of_a_listener_ends_the_pipeline() {
     within_seconds(60, || {
         for panics in [false, true] {
             let builder = failing(PipelineBuilder::new(numbers(1_000_000)), "picky", |n| n == 30);
@@ -471,7 +472,7 @@ fn the_quarantine_list_has_a_line_for_each_dropped_sample() {
         }
         let list = Quarantine::read(&path).unwrap();
         assert!(list.damaged_lines.is_empty());
-        assert_eq!(list.entries.len(), 10, "the second run goes on behind the first");
+        assert_eq!(list.entries.len(), 10, "the second run appends to the list");
         let mut first: Vec<_> = list.entries[..5].iter().map(|entry| entry.index).collect();
         first.sort_unstable();
         assert_eq!(first, [4, 14, 24, 34, 44]);
@@ -485,7 +486,7 @@ fn the_quarantine_list_has_a_line_for_each_dropped_sample() {
 // promise: R9
 #[cfg(feature = "serde")]
 #[test]
-fn a_quarantine_list_that_cannot_be_written_ends_the_pipeline_unless_it_is_lenient() {
+fn an_unwritable_quarantine_list_ends_the_pipeline_unless_it_is_lenient() {
     use spdl_core::observe::Quarantine;
     struct Full;
     impl std::io::Write for Full {
@@ -507,13 +508,13 @@ fn a_quarantine_list_that_cannot_be_written_ends_the_pipeline_unless_it_is_lenie
     });
 }
 
-// Panics and bad luck.
+// Panics and exhausted iterators.
 
 // feature: F01
 #[test]
-fn a_function_that_asks_an_ended_iterator_is_an_ordinary_failure() {
+fn reading_an_exhausted_iterator_is_an_ordinary_failure() {
     within_seconds(60, || {
-        // Its like in other loaders hangs the pipeline.
+        // In some other loaders, such a failure hangs the pipeline.
         let builder = PipelineBuilder::new(numbers(10)).map("next", |n| {
             let first = (0..n % 2).next();
             first.ok_or_else(|| Error::new(ErrorKind::User, "the iterator has ended"))
@@ -522,9 +523,9 @@ fn a_function_that_asks_an_ended_iterator_is_an_ordinary_failure() {
     });
 }
 
-// Trying again.
+// Retries.
 
-/// Fails for a transient reason the first two times that it sees a number; never gets over 13.
+/// Fails with a transient error the first two times for each number, and always for 13.
 #[derive(Default)]
 struct Flaky {
     seen: Mutex<std::collections::HashMap<i64, u32>>,
@@ -552,7 +553,7 @@ fn quick() -> Retry {
 
 // promise: CORE4
 #[test]
-fn a_stage_that_computes_tries_again_what_is_transient() {
+fn a_cpu_stage_retries_transient_failures() {
     within_seconds(60, || {
         for order in [Order::Completion, Order::Input] {
             let (flaky, retries) = (Arc::new(Flaky::default()), Counter::default());
@@ -573,7 +574,7 @@ fn a_stage_that_computes_tries_again_what_is_transient() {
                 items.sort_unstable();
             }
             assert_eq!(items, (0..40).filter(|&n| n != 13 && n != 17).collect::<Vec<_>>());
-            // 38 are tried three times, 13 four times, 17 once.
+            // 38 numbers take three attempts, 13 takes four, 17 takes one.
             assert_eq!(flaky.calls(), 38 * 3 + 4 + 1);
             assert_eq!(retries.get(), 38 * 2 + 3);
             let dropped = monitor.statistics().dropped;
@@ -594,7 +595,7 @@ impl AsyncStage<i64> for Ask {
 
 // promise: CORE4
 #[test]
-fn a_stage_that_waits_tries_again_what_is_transient() {
+fn an_async_stage_retries_transient_failures() {
     within_seconds(60, || {
         let flaky = Arc::new(Flaky::default());
         let stage = Retried::new(Ask(Arc::clone(&flaky)), quick()).unwrap();
@@ -606,11 +607,11 @@ fn a_stage_that_waits_tries_again_what_is_transient() {
     });
 }
 
-/// Passes, when the time has come, what comes behind an item that waits to be tried again.
+/// Later items are forwarded while an item waits for its retry.
 #[test]
-fn while_a_stage_waits_to_try_again_its_worker_works_nearer_to_the_consumer() {
+fn while_a_stage_waits_for_a_retry_its_worker_runs_later_stages() {
     within_seconds(60, || {
-        // The only worker waits for a long time with one item; what is behind goes on meanwhile.
+        // The only worker waits for a long time with one item; later stages continue.
         let patient =
             quick().first_delay(Duration::from_secs(3600)).most_delay(Duration::from_secs(3600));
         let waits = Arc::new(AtomicUsize::new(0));
@@ -632,23 +633,23 @@ fn while_a_stage_waits_to_try_again_its_worker_works_nearer_to_the_consumer() {
             .threads(1)
             .build()
             .unwrap();
-        // Whatever the worker put down before it waits gets through.
+        // Outputs that the worker made before the wait are delivered,
         let first = pipeline.next().unwrap().unwrap();
-        until("the item waits", || waits.load(Ordering::SeqCst) == 1);
+        until("the item waits for its retry", || waits.load(Ordering::SeqCst) == 1);
         let mut items = vec![first];
-        // Also what the worker had made together with the item that waits.
+        // and also those from the same group as the waiting item.
         items.extend(pipeline.by_ref().take(19).map(Result::unwrap));
         assert_eq!(items, (0..20).collect::<Vec<_>>());
         assert!(pipeline.next_timeout(Duration::from_millis(20)).is_pending());
         let begun = Instant::now();
         drop(pipeline);
-        assert!(begun.elapsed() < Duration::from_secs(5), "a wait ends with the pipeline");
+        assert!(begun.elapsed() < Duration::from_secs(5), "the wait ends with the pipeline");
     });
 }
 
 // promise: CORE4
 #[test]
-fn a_wait_to_try_again_ends_with_the_pipeline() {
+fn a_wait_for_a_retry_ends_with_the_pipeline() {
     within_seconds(60, || {
         let hour = Duration::from_secs(3600);
         let patient = Retry::default().first_delay(hour).most_delay(hour);
@@ -679,17 +680,17 @@ fn a_wait_to_try_again_ends_with_the_pipeline() {
             };
             let mut pipeline = builder.on_error(ANY).threads(2).build().unwrap();
             assert!(pipeline.next_timeout(Duration::from_millis(20)).is_pending());
-            until("it waits to try again", || asked.load(Ordering::SeqCst) >= 2);
+            until("the item waits for its retry", || asked.load(Ordering::SeqCst) >= 2);
             let begun = Instant::now();
             pipeline.stop();
             assert!(begun.elapsed() < Duration::from_secs(5));
-            assert!(pipeline.next().is_none(), "an item cut short is no failure");
+            assert!(pipeline.next().is_none(), "an interrupted item is not a failure");
             assert_eq!(pipeline.statistics().dropped_total, 0);
         }
     });
 }
 
-/// Emits a number twice, and fails in between the first time.
+/// Emits a number twice, and fails in between at the first attempt.
 #[derive(Default)]
 struct HalfWay(std::collections::HashSet<i64>);
 impl Stage<i64> for HalfWay {
@@ -705,7 +706,7 @@ impl Stage<i64> for HalfWay {
 
 // promise: CORE4
 #[test]
-fn outputs_of_an_attempt_that_failed_do_not_come_twice() {
+fn outputs_of_a_failed_attempt_are_not_delivered_twice() {
     within_seconds(60, || {
         let builder = PipelineBuilder::new(numbers(30))
             .stage("half", || Retried::new(HalfWay::default(), quick()));

@@ -1,4 +1,4 @@
-//! Failures: what is delivered, what is reported, and what ends the pipeline.
+//! Failures: what is delivered and reported, and what ends the pipeline.
 
 // promise of this file: G11
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -25,7 +25,7 @@ fn picky(bad: fn(i64) -> bool) -> impl Fn() -> Result<spdl_core::stage::StageFn<
 type PickyFn = Box<dyn FnMut(i64) -> Result<i64> + Send>;
 
 #[test]
-fn raise_ends_the_pipeline_with_the_error_and_its_place() {
+fn raise_ends_the_pipeline_with_the_error_and_its_stage() {
     within_seconds(60, || {
         let pipeline = PipelineBuilder::new(numbers(1_000_000))
             .stage("picky", picky(|n| n == 100))
@@ -65,7 +65,7 @@ fn skip_drops_counts_and_lists() {
 
 // feature: F02
 #[test]
-fn one_failure_over_the_budget_ends_the_pipeline() {
+fn one_failure_above_the_budget_ends_the_pipeline() {
     within_seconds(60, || {
         let run = |budget| {
             let on_error = OnError::Skip { at_most: Some(budget) };
@@ -85,7 +85,7 @@ fn one_failure_over_the_budget_ends_the_pipeline() {
 
 // promise: R24
 #[test]
-fn a_panic_is_an_error_and_the_stage_goes_on_with_a_new_instance() {
+fn after_a_panic_the_stage_continues_with_a_new_instance() {
     within_seconds(60, || {
         let made = Arc::new(AtomicUsize::new(0));
         let counter = Arc::clone(&made);
@@ -93,7 +93,7 @@ fn a_panic_is_an_error_and_the_stage_goes_on_with_a_new_instance() {
             .stage("fragile", move || {
                 counter.fetch_add(1, Ordering::Relaxed);
                 Ok(stage_fn(|n: i64| {
-                    assert!(n % 25 != 7, "cannot stand {n}");
+                    assert!(n % 25 != 7, "cannot process {n}");
                     Ok(n)
                 }))
             })
@@ -106,14 +106,14 @@ fn a_panic_is_an_error_and_the_stage_goes_on_with_a_new_instance() {
         let dropped = monitor.statistics().dropped;
         assert_eq!(dropped.len(), 4);
         assert_eq!(dropped[0].kind, ErrorKind::Panicked);
-        assert_eq!(dropped[0].reason, "panicked: cannot stand 7");
+        assert_eq!(dropped[0].reason, "panicked: cannot process 7");
         assert_eq!(made.load(Ordering::Relaxed), 5);
     });
 }
 
 // promise: R24
 #[test]
-fn a_panic_in_a_fill_leaves_its_slot_to_the_next_sample() {
+fn a_slot_is_reused_after_a_panic_in_a_fill() {
     within_seconds(60, || {
         let pipeline = PipelineBuilder::new(numbers(64))
             .fill("write", layout(16), || Ok(WriteNumber { fails: |_| false, panics: |n| n == 20 }))
@@ -140,7 +140,7 @@ fn a_failing_constructor_is_an_ordinary_error() {
         assert!(items.is_empty());
         assert_eq!(error.to_string(), "device: no such device");
 
-        // The first of these is made at once.
+        // The first instance of a fill is made immediately.
         let panics = || -> Result<WriteNumber> { panic!("no scratch") };
         let error =
             PipelineBuilder::new(numbers(10)).fill("write", layout(4), panics).build().unwrap_err();
@@ -148,7 +148,7 @@ fn a_failing_constructor_is_an_ordinary_error() {
     });
 }
 
-/// Writes batches of two fields only.
+/// Supports only batches of two fields.
 struct WriteTwo(WriteNumber);
 
 impl Fill<i64> for WriteTwo {
@@ -165,7 +165,7 @@ impl Fill<i64> for WriteTwo {
 }
 
 #[test]
-fn a_layout_that_does_not_fit_is_refused_when_the_pipeline_is_built() {
+fn a_mismatched_layout_is_refused_when_the_pipeline_is_built() {
     let made = Arc::new(AtomicUsize::new(0));
     let build = |fields: &[Field]| {
         let made = Arc::clone(&made);
@@ -184,12 +184,12 @@ fn a_layout_that_does_not_fit_is_refused_when_the_pipeline_is_built() {
     made.store(0, Ordering::Relaxed);
     let batches = build(layout(4).fields()).unwrap();
     assert_eq!(batches.map(|batch| batch.unwrap().len()).sum::<usize>(), 10);
-    // What was asked is what works.
+    // The instance that was checked is also used.
     assert_eq!(made.load(Ordering::Relaxed), 1);
 }
 
 #[test]
-fn an_instance_that_is_bound_to_its_thread_is_made_and_checked_there() {
+fn a_thread_bound_instance_is_made_and_checked_on_its_thread() {
     let threads = Arc::new(Mutex::new(Vec::new()));
     let build = |layout| {
         let threads = Arc::clone(&threads);
@@ -212,7 +212,7 @@ fn an_instance_that_is_bound_to_its_thread_is_made_and_checked_there() {
     assert_eq!(error.to_string(), "write: two fields were expected");
 }
 
-/// Yields numbers, with an error or a panic among them; knows them by name.
+/// Yields numbers with keys; fails or panics at one of them.
 #[derive(Debug)]
 struct Faulty {
     error_at: Option<i64>,
@@ -229,7 +229,7 @@ impl Source for Faulty {
         let (error_at, panic_at) = (self.error_at, self.panic_at);
         Ok(stream::iter(0..20)
             .map(move |n| {
-                assert_ne!(panic_at, Some(n), "the source fell over");
+                assert_ne!(panic_at, Some(n), "panic of the source");
                 if error_at == Some(n) { Err(bad_number(n)) } else { Ok(n) }
             })
             .boxed())
@@ -241,7 +241,7 @@ impl Source for Faulty {
 
 // feature: F06
 #[test]
-fn a_source_fails_by_the_same_rules() {
+fn the_failure_policy_applies_to_sources() {
     within_seconds(60, || {
         let pass = |n| Ok(n);
         let build = |source: Faulty, on_error| {
@@ -259,7 +259,7 @@ fn a_source_fails_by_the_same_rules() {
         let no_epoch =
             PipelineBuilder::new(Faulty { error_at: None, panic_at: None }).epochs(8..10);
         let (items, error) = before_error(no_epoch.build().unwrap());
-        assert_eq!(items.len(), 20, "the epoch before it was delivered");
+        assert_eq!(items.len(), 20, "the epoch before the failure is delivered");
         assert_eq!(error.to_string(), "source: no epoch 9");
     });
 }
@@ -297,7 +297,7 @@ impl AsyncStage<i64> for AsyncPicky {
 }
 
 #[test]
-fn async_stages_fail_by_the_same_rules() {
+fn the_failure_policy_applies_to_async_stages() {
     within_seconds(60, || {
         let build = |on_error| {
             PipelineBuilder::new(numbers(20))
@@ -318,7 +318,7 @@ fn async_stages_fail_by_the_same_rules() {
     });
 }
 
-/// Panics when it is asked for a name.
+/// Panics when the key of an item is requested.
 #[derive(Debug)]
 struct Nameless;
 impl Source for Nameless {
@@ -335,7 +335,7 @@ impl Source for Nameless {
 
 // promise: R24
 #[test]
-fn a_panic_while_naming_an_item_is_an_error() {
+fn a_panic_while_reading_a_key_is_an_error() {
     within_seconds(60, || {
         let (_, error) = before_error(PipelineBuilder::new(Nameless).build().unwrap());
         assert_eq!(error.to_string(), "source: panicked: no name for 3");
@@ -361,41 +361,41 @@ fn a_runtime_that_drops_its_tasks_ends_the_pipeline() {
     });
 }
 
-/// Panics in its work, and then in its destructor.
-struct DiesBadly(bool);
-impl Stage<i64> for DiesBadly {
+/// Panics while it processes an item, and then in its destructor.
+struct PanicsTwice(bool);
+impl Stage<i64> for PanicsTwice {
     type Out = i64;
     fn process(&mut self, n: i64, _: &mut StageContext<'_, i64>) -> Result<()> {
         self.0 = n == 7;
-        assert!(!self.0, "cannot stand {n}");
+        assert!(!self.0, "cannot process {n}");
         Ok(())
     }
 }
-impl Drop for DiesBadly {
+impl Drop for PanicsTwice {
     fn drop(&mut self) {
-        assert!(!self.0 || std::thread::panicking(), "cannot even go");
+        assert!(!self.0 || std::thread::panicking(), "cannot be dropped");
     }
 }
 
 // promise: R24
 #[test]
-fn a_panic_in_a_destructor_ends_the_pipeline_and_does_not_hang_it() {
+fn a_panic_in_a_destructor_ends_the_pipeline_without_a_hang() {
     within_seconds(60, || {
         let pipeline = PipelineBuilder::new(numbers(100))
-            .stage("dies", || Ok(DiesBadly(false)))
+            .stage("panics", || Ok(PanicsTwice(false)))
             .on_error(OnError::SKIP)
             .threads(2)
             .build()
             .unwrap();
         let (_, error) = before_error(pipeline);
         assert_eq!(error.kind(), ErrorKind::Panicked);
-        assert!(error.to_string().contains("cannot even go"), "{error}");
+        assert!(error.to_string().contains("cannot be dropped"), "{error}");
     });
 }
 
 // feature: B09
 #[test]
-fn a_description_that_makes_no_sense_is_refused() {
+fn an_invalid_description_is_refused() {
     let twice =
         PipelineBuilder::new(numbers(1)).stage("a", picky(|_| false)).stage("a", picky(|_| false));
     let error = twice.build().unwrap_err();

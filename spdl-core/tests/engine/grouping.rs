@@ -1,4 +1,4 @@
-//! Buckets and packed sequences in whole pipelines: identities, memory, failures, statistics.
+//! Buckets and packed sequences in whole pipelines: identities, memory, failures and statistics.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,7 +10,7 @@ use spdl_core::pipeline::Construct;
 use spdl_core::stage::{Bucketing, Packing};
 use spdl_core::{ErrorKind, OnError, PipelineBuilder, Result, SampleId, Stage, StageContext};
 
-/// Lengths from 1 to 12 that tell nothing of their order.
+/// Lengths from 1 to 12 without a visible order.
 fn length(n: i64) -> u64 {
     1 + (n as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) % 12
 }
@@ -22,7 +22,7 @@ fn dawdling(count: i64) -> PipelineBuilder<i64> {
     })
 }
 
-/// Hands on who an item is, and a random number of it.
+/// Adds the identity of an item and a random number.
 struct Identify;
 
 impl<T: Send + 'static> Stage<T> for Identify {
@@ -34,7 +34,7 @@ impl<T: Send + 'static> Stage<T> for Identify {
 
 type Identified = (SampleId, u64, Vec<i64>);
 
-/// The aggregates of a way to group, the record of samples, and how many were left out.
+/// The aggregates of a grouping method, the record of samples, and the number of left-out samples.
 fn grouped(
     way: usize,
     count: i64,
@@ -73,7 +73,7 @@ fn grouped(
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(16))]
     #[test]
-    fn aggregates_know_their_samples_and_depend_on_no_threads(
+    fn aggregates_have_their_samples_and_do_not_depend_on_threads(
         way in 0usize..3,
         count in 0i64..80,
         threads in 1usize..6,
@@ -81,11 +81,11 @@ proptest! {
         let (all, record, left_out) = within_seconds(60, move || grouped(way, count, 1, 2));
         let named: Vec<i64> = record.iter().map(|id| id.index as i64).collect();
         let items: Vec<i64> = all.iter().flat_map(|(.., items)| items.iter().copied()).collect();
-        prop_assert_eq!(&named, &items, "the record names them in their order");
+        prop_assert_eq!(&named, &items, "the record lists the samples in order");
         let mut sorted = record.clone();
         sorted.sort_unstable();
         sorted.dedup();
-        prop_assert_eq!(sorted.len(), record.len(), "none comes twice");
+        prop_assert_eq!(sorted.len(), record.len(), "no sample occurs twice");
         prop_assert_eq!(record.len() as u64 + left_out, 2 * count as u64);
         let mut random: Vec<u64> = all.iter().map(|&(_, random, _)| random).collect();
         for (id, _, items) in &all {
@@ -93,14 +93,14 @@ proptest! {
         }
         random.sort_unstable();
         random.dedup();
-        prop_assert_eq!(random.len(), all.len(), "each has random numbers of its own");
+        prop_assert_eq!(random.len(), all.len(), "random numbers differ");
         let again = within_seconds(60, move || grouped(way, count, threads, 2));
         prop_assert_eq!(again, (all, record, left_out));
     }
 }
 
 #[test]
-fn what_is_held_is_counted_until_it_is_delivered() {
+fn buffered_items_are_counted_until_they_are_delivered() {
     within_seconds(60, || {
         let gate = Arc::new((Mutex::new(false), Condvar::new()));
         let closed = Arc::clone(&gate);
@@ -114,7 +114,7 @@ fn what_is_held_is_counted_until_it_is_delivered() {
             let batches = PipelineBuilder::from_iter((0..7).inspect(wait))
                 .map("pass", Ok)
                 .measured_by(|_| 100)
-                // 1 and 3 come; 0, 2 and 4 make one; then 5; at last 6.
+                // First 1 and 3 arrive; 0, 2 and 4 form a batch; then 5; at last 6.
                 .bucket("like", Bucketing::nearest([1.0, 2.0]).batch_sizes([9, 3]), |n| {
                     if n % 2 == 0 { 2.0 } else { 1.0 }
                 });
@@ -127,8 +127,8 @@ fn what_is_held_is_counted_until_it_is_delivered() {
             let monitor = pipeline.monitor();
             let live = || monitor.statistics().memory.live_bytes;
             pipeline.start().unwrap();
-            // 1 and 3 are held.
-            until("the first batch is counted with all others", || live() == out + 200);
+            // 1 and 3 are buffered.
+            until("the first batch and all others are counted", || live() == out + 200);
             assert_eq!(pipeline.next().unwrap().unwrap().items, [0, 2, 4]);
             assert_eq!(live(), 200);
             *gate.0.lock().unwrap() = true;
@@ -142,7 +142,7 @@ fn what_is_held_is_counted_until_it_is_delivered() {
 }
 
 #[test]
-fn what_cannot_be_packed_is_dropped_by_policy_and_the_rest_is_not_disturbed() {
+fn items_that_cannot_be_packed_are_dropped_without_affecting_others() {
     within_seconds(60, || {
         let packed = || {
             let source = PipelineBuilder::new(numbers(10)).deterministic();
@@ -168,12 +168,12 @@ fn what_cannot_be_packed_is_dropped_by_policy_and_the_rest_is_not_disturbed() {
 
 // promise: R24
 #[test]
-fn a_panic_loses_what_is_held_and_no_more() {
+fn a_panic_loses_only_the_buffered_items() {
     within_seconds(60, || {
         let once = AtomicBool::new(true);
         let mut pipeline = PipelineBuilder::new(numbers(8))
             .pack("pack", Packing::new(4), move |&n| {
-                assert!(n != 4 || !once.swap(false, Ordering::Relaxed), "4 makes this panic");
+                assert!(n != 4 || !once.swap(false, Ordering::Relaxed), "panic of the test at 4");
                 if n < 2 { 2 } else { 3 }
             })
             .measured_by(|pack| pack.items.len())
@@ -193,7 +193,7 @@ fn a_panic_loses_what_is_held_and_no_more() {
 }
 
 #[test]
-fn settings_that_make_no_sense_end_the_building() {
+fn invalid_settings_end_the_build_with_an_error() {
     let numbers = || PipelineBuilder::new(numbers(1));
     let bucket = numbers().bucket("bad", Bucketing::boundaries([2.0, 1.0]), |&n| n as f64);
     let pack = numbers().pack("bad", Packing::new(0), |&n| n as u64);
@@ -206,7 +206,7 @@ fn settings_that_make_no_sense_end_the_building() {
 }
 
 #[test]
-fn a_definition_tells_how_items_are_grouped() {
+fn a_definition_describes_how_items_are_grouped() {
     let bucketing = Bucketing::boundaries([1.0, 2.5]).batch_sizes([3, 2, 1]).drop_last();
     let builder = PipelineBuilder::new(numbers(1))
         .bucket("like", bucketing.budget(64).long_items_alone(), |&n| n as f64)
@@ -217,18 +217,18 @@ fn a_definition_tells_how_items_are_grouped() {
         .map("tokens", |pack| Ok(pack.items))
         .concat_and_split("concat", 9, true);
     let definition = builder.definition();
-    let told = |name: &str| {
+    let describe = |name: &str| {
         let stage = definition.all_stages().find(|stage| stage.name == name).unwrap();
         let more = stage.more.iter().map(|(what, value)| format!("{what} {}", value.value));
         (stage.kind, more.collect::<Vec<_>>().join("; "))
     };
     let like = "boundaries [1.0, 2.5]; budget 64; drop last yes; long items alone; sizes [3, 2, 1]";
-    assert_eq!(told("like"), (Construct::Bucket, like.into()));
-    assert_eq!(told("shape"), (Construct::Bucket, "nearest [0.5, 2.0]; size 4".into()));
+    assert_eq!(describe("like"), (Construct::Bucket, like.into()));
+    assert_eq!(describe("shape"), (Construct::Bucket, "nearest [0.5, 2.0]; size 4".into()));
     let pack = "capacity 100; fit first; most items 5; open 7";
-    assert_eq!(told("pack"), (Construct::Pack, pack.into()));
+    assert_eq!(describe("pack"), (Construct::Pack, pack.into()));
     let concat = "capacity 9; drop last yes; fit concat and split";
-    assert_eq!(told("concat"), (Construct::Pack, concat.into()));
+    assert_eq!(describe("concat"), (Construct::Pack, concat.into()));
     let gathers = definition.all_stages().filter(|stage| stage.concurrency.is_none());
-    assert!(gathers.count() >= 4, "concurrency is not for them to say");
+    assert!(gathers.count() >= 4, "aggregating stages have no concurrency");
 }

@@ -1,4 +1,4 @@
-//! What hooks are told by whole pipelines, and what their errors and panics do.
+//! Hooks of whole pipelines: their calls, errors and panics.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -22,7 +22,7 @@ struct Calls {
     stopped: u64,
 }
 
-/// Counts its calls for a stage; refuses or panics where told so.
+/// Counts its calls for a stage; fails or panics in one method if configured.
 #[derive(Debug, Default)]
 struct Counter {
     stage: &'static str,
@@ -37,14 +37,14 @@ impl Counter {
     }
 
     fn calls(&self) -> Calls {
-        *self.calls.lock().expect("no call panics with the lock")
+        *self.calls.lock().expect("no thread panics while it holds the lock")
     }
 
     fn note(&self, stage: &StageInfo, method: &str, count: impl Fn(&mut Calls)) -> Result<()> {
         if *stage.name != *self.stage {
             return Ok(());
         }
-        count(&mut self.calls.lock().expect("no call panics with the lock"));
+        count(&mut self.calls.lock().expect("no thread panics while it holds the lock"));
         assert!(self.panics != Some(method), "in {method}");
         match self.refuses {
             Some(refused) if refused == method => Err(Error::new(ErrorKind::User, "refused")),
@@ -59,7 +59,7 @@ impl Hook for Counter {
     }
 
     fn stage_ended(&self, stage: &StageInfo) {
-        self.note(stage, "ended", |calls| calls.ended += 1).expect("ends are not refused");
+        self.note(stage, "ended", |calls| calls.ended += 1).expect("no error at an end");
     }
 
     fn before_item(&self, stage: &StageInfo, _: &ItemInfo<'_>) -> Result<()> {
@@ -72,11 +72,11 @@ impl Hook for Counter {
             Err(ErrorKind::Stopped) => calls.stopped += 1,
             Err(_) => calls.failed += 1,
         };
-        self.note(stage, "after", count).expect("outcomes are not refused");
+        self.note(stage, "after", count).expect("no error after an item");
     }
 }
 
-/// Waits a while; for ever for the number 1000. Number 7 is bad.
+/// Sleeps for a short time, and forever for number 1000. Number 7 fails.
 struct Nap;
 #[async_trait]
 impl AsyncStage<i64> for Nap {
@@ -89,7 +89,7 @@ impl AsyncStage<i64> for Nap {
 }
 
 fn compute(n: i64) -> Result<i64> {
-    assert!(n != 9, "{n} makes this panic");
+    assert!(n != 9, "panic of the test at {n}");
     if n == 8 { Err(crate::common::bad_number(n)) } else { Ok(n) }
 }
 
@@ -100,7 +100,7 @@ fn number_layout() -> BatchLayout {
 
 // feature: S01
 #[test]
-fn each_kind_of_stage_tells_of_its_life_and_of_each_item() {
+fn each_kind_of_stage_calls_hooks_for_itself_and_each_item() {
     within_seconds(20, || {
         let names = ["nap", "compute", "write"];
         let hooks = names.map(Counter::of);
@@ -126,7 +126,7 @@ fn each_kind_of_stage_tells_of_its_life_and_of_each_item() {
 
 // feature: S01
 #[test]
-fn a_pipeline_that_is_dropped_still_tells_of_every_end() {
+fn a_dropped_pipeline_calls_the_hooks_for_every_end() {
     within_seconds(20, || {
         let nap = Counter::of("nap");
         let compute = Counter::of("compute");
@@ -157,7 +157,7 @@ fn compute_slowly(n: i64) -> Result<i64> {
 
 // feature: F10
 #[test]
-fn a_hook_that_refuses_an_item_makes_it_fail() {
+fn an_item_fails_if_a_hook_returns_an_error() {
     within_seconds(20, || {
         for kind in ["nap", "compute"] {
             let hook = Counter { stage: kind, refuses: Some("before"), ..Counter::default() };
@@ -179,7 +179,7 @@ fn a_hook_that_refuses_an_item_makes_it_fail() {
 // promise: R24
 // feature: F10
 #[test]
-fn a_hook_that_refuses_or_panics_at_the_start_of_a_stage_ends_the_pipeline() {
+fn an_error_or_panic_of_a_hook_at_the_start_of_a_stage_ends_the_pipeline() {
     within_seconds(20, || {
         for stage in ["nap", "compute", "write"] {
             for (refuses, panics, kind) in [
@@ -208,7 +208,7 @@ fn a_hook_that_refuses_or_panics_at_the_start_of_a_stage_ends_the_pipeline() {
 // promise: R24
 // feature: F10
 #[test]
-fn a_hook_that_panics_at_an_item_is_an_error_in_every_kind_of_stage() {
+fn a_panic_of_a_hook_at_an_item_is_an_error_in_every_kind_of_stage() {
     within_seconds(30, || {
         for stage in ["nap", "compute", "write"] {
             for method in ["before", "after"] {
@@ -233,7 +233,7 @@ fn a_hook_that_panics_at_an_item_is_an_error_in_every_kind_of_stage() {
 // promise: R24
 // feature: F10
 #[test]
-fn a_hook_that_panics_at_the_end_of_a_stage_is_an_error_after_all_items() {
+fn a_panic_of_a_hook_at_the_end_of_a_stage_is_an_error_after_all_items() {
     within_seconds(20, || {
         for stage in ["nap", "compute"] {
             let hook = Counter { stage, panics: Some("ended"), ..Counter::default() };
@@ -251,7 +251,7 @@ fn a_hook_that_panics_at_the_end_of_a_stage_is_an_error_after_all_items() {
 
 // feature: S02, S06
 #[test]
-fn stages_are_told_apart_by_pipeline_position_and_kind() {
+fn stages_are_identified_by_pipeline_position_and_kind() {
     #[derive(Debug, Default)]
     struct Names(Mutex<Vec<StageInfo>>);
     impl Hook for Names {
@@ -341,7 +341,7 @@ fn intervals_of_a_running_pipeline_add_up_to_its_statistics() {
 
 // feature: S05
 #[test]
-fn each_put_and_get_of_a_queue_has_its_wait() {
+fn each_queue_reports_the_waits_of_puts_and_gets() {
     within_seconds(20, || {
         let slow_consumer = {
             let mut pipeline = PipelineBuilder::new(numbers(12)).prefetch(1).build().unwrap();

@@ -1,7 +1,7 @@
-//! Whole pipelines: what they deliver, in which order, what they survive, and how they go on.
+//! Tests of whole pipelines: outputs, order, failures and resuming.
 //!
-//! One program, as linking one for each file takes far longer than running them. Tests that count
-//! threads or memory, fork, or start themselves again have programs of their own beside this folder.
+//! One program, because linking one program per file takes far longer than running it. Tests that
+//! count threads or memory, fork, or restart themselves are separate programs next to this folder.
 
 #[path = "../common/mod.rs"]
 mod common;

@@ -1,4 +1,4 @@
-//! Profiles: each stage alone, with every concurrency.
+//! Profiles: each stage is measured separately at several concurrencies.
 
 use std::time::Duration;
 
@@ -13,13 +13,13 @@ fn options(items: usize, concurrency: &[usize]) -> ProfileOptions {
     options
 }
 
-/// Long, beside the time that a thread may wait for a CPU.
+/// Long compared with the time that a thread may wait for a CPU.
 fn nap(n: i64) -> spdl_core::Result<i64> {
     std::thread::sleep(Duration::from_millis(8));
     Ok(n)
 }
 
-/// What a stage did in all, and how many rates it has.
+/// The number of items of a stage, and the number of its rates.
 fn done(profile: &Profile, stage: &str) -> (u64, usize) {
     let Some(stage) = profile.stages.iter().find(|found| &*found.name == stage) else {
         panic!("no stage {stage}");
@@ -30,7 +30,7 @@ fn done(profile: &Profile, stage: &str) -> (u64, usize) {
 // promise: CORE1
 // feature: T01
 #[test]
-fn each_stage_is_measured_alone_with_each_concurrency() {
+fn each_stage_is_measured_separately_at_each_concurrency() {
     within_seconds(60, || {
         let mut told = Vec::new();
         let profile = PipelineBuilder::new(DatasetSource::new((0..10_000).collect::<Vec<i64>>()))
@@ -45,7 +45,7 @@ fn each_stage_is_measured_alone_with_each_concurrency() {
         assert_eq!(told, ["nap", "wait", "batch", "sum"]);
         let (napped, rates) = done(&profile, "nap");
         assert!(rates == 2 && (150..=160).contains(&napped), "{profile}");
-        // What ends between two concurrencies counts for neither.
+        // Items that finish between two concurrencies count for neither.
         let (waited, rates) = done(&profile, "wait");
         assert!(rates >= 1 && (80..=160).contains(&waited), "{profile}");
         assert_eq!(done(&profile, "batch"), (160, 1));
@@ -62,7 +62,7 @@ fn each_stage_is_measured_alone_with_each_concurrency() {
 // promise: CORE1
 // feature: T01
 #[test]
-fn failed_items_are_dropped_whatever_the_policy() {
+fn failed_items_are_dropped_for_any_policy() {
     within_seconds(60, || {
         let profile = PipelineBuilder::new(numbers(60))
             .map(StageOptions::new("pick").on_error(OnError::Raise), |n| {
@@ -78,7 +78,7 @@ fn failed_items_are_dropped_whatever_the_policy() {
 // promise: CORE1
 // feature: T01
 #[test]
-fn paths_and_merges_do_not_hold_a_profile_up() {
+fn paths_and_merges_do_not_block_a_profile() {
     within_seconds(60, || {
         let branch = |from: i64, name: &str| {
             PipelineBuilder::new(DatasetSource::new((from..from + 600).collect::<Vec<_>>()))
@@ -104,7 +104,7 @@ fn paths_and_merges_do_not_hold_a_profile_up() {
 // promise: CORE1
 // feature: T01
 #[test]
-fn options_that_make_no_sense_are_refused() {
+fn invalid_options_are_refused() {
     for options in [options(0, &[1]), options(10, &[]), options(10, &[2, 0])] {
         let profile = PipelineBuilder::new(numbers(10)).map("a", Ok).profile(&options, |_| {});
         assert_eq!(profile.unwrap_err().kind(), ErrorKind::InvalidArgument, "{options:?}");

@@ -1,4 +1,5 @@
-//! Slow items: in completion order they hold nothing back, in input order a bounded number.
+//! Slow items: in completion order they delay no other item; in input order the number of items
+//! ahead is bounded.
 
 // feature of this file: C02
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -12,12 +13,12 @@ use async_trait::async_trait;
 use spdl_core::stage::{StageFn, stage_fn};
 use spdl_core::{AsyncContext, AsyncStage, Order, PipelineBuilder, Result, StageOptions};
 
-/// Stays shut until the consumer opens it; threads and tasks may wait for it.
+/// A gate that stays closed until the consumer opens it; threads and tasks can wait for it.
 #[derive(Default)]
 struct Gate {
     open: Mutex<bool>,
     opened: Condvar,
-    /// How many items have come to the stage.
+    /// The number of items that have arrived at the stage.
     started: AtomicU64,
 }
 
@@ -39,9 +40,9 @@ impl Gate {
 
 type SlowFn = Box<dyn FnMut(i64) -> Result<i64> + Send>;
 
-/// A stage that computes; slow items wait for the gate. The others take long enough that a worker
-/// takes them one by one: of tiny items it takes a run, which is handed on as a whole.
-fn computing(
+/// A CPU stage whose slow items wait for the gate. The other items take long enough for a worker to
+/// take them singly: a worker takes tiny items in groups, and forwards each group as a whole.
+fn cpu_stage(
     gate: &Arc<Gate>,
     slow: fn(i64) -> bool,
 ) -> impl Fn() -> Result<StageFn<SlowFn>> + use<> {
@@ -59,7 +60,7 @@ fn computing(
     }
 }
 
-/// The same as a stage that waits.
+/// The same as an async stage.
 struct Waiting {
     gate: Arc<Gate>,
     slow: fn(i64) -> bool,
@@ -79,7 +80,7 @@ impl AsyncStage<i64> for Waiting {
 }
 
 const ITEMS: i64 = 2000;
-/// One less than the stage works on at once, spread over the epoch.
+/// One less than the stage's concurrency, spread over the epoch.
 const SLOW: i64 = 3;
 
 fn is_slow(item: i64) -> bool {
@@ -90,7 +91,7 @@ fn options(order: Order) -> StageOptions {
     StageOptions::new("slow").concurrency(4).order(order)
 }
 
-/// Takes all fast items while the slow ones are held, then lets those go.
+/// Reads all fast items while the slow ones wait at the gate, and then the slow ones.
 fn fast_items_first(builder: PipelineBuilder<i64>, gate: &Gate) {
     let mut pipeline = builder.threads(5).build().unwrap();
     let mut fast: Vec<i64> = (0..ITEMS - SLOW).map(|_| pipeline.next().unwrap().unwrap()).collect();
@@ -104,17 +105,17 @@ fn fast_items_first(builder: PipelineBuilder<i64>, gate: &Gate) {
 }
 
 #[test]
-fn in_completion_order_slow_computations_hold_nothing_back() {
+fn in_completion_order_slow_cpu_items_delay_no_other_item() {
     within_seconds(60, || {
         let gate = Arc::new(Gate::default());
-        let stage = computing(&gate, is_slow);
+        let stage = cpu_stage(&gate, is_slow);
         let builder = PipelineBuilder::new(numbers(ITEMS)).stage(options(Order::Completion), stage);
         fast_items_first(builder, &gate);
     });
 }
 
 #[test]
-fn in_completion_order_slow_waits_hold_nothing_back() {
+fn in_completion_order_slow_async_items_delay_no_other_item() {
     within_seconds(60, || {
         let gate = Arc::new(Gate::default());
         let stage = Waiting { gate: Arc::clone(&gate), slow: is_slow };
@@ -125,11 +126,11 @@ fn in_completion_order_slow_waits_hold_nothing_back() {
 }
 
 #[test]
-fn a_slow_item_does_not_hold_back_a_batch() {
+fn a_slow_item_does_not_delay_a_batch() {
     within_seconds(60, || {
         let gate = Arc::new(Gate::default());
         let mut batches = PipelineBuilder::new(numbers(64))
-            .stage(options(Order::Completion), computing(&gate, |item| item == 0))
+            .stage(options(Order::Completion), cpu_stage(&gate, |item| item == 0))
             .fill("write", layout(8), || Ok(WriteNumber { fails: |_| false, panics: |_| false }))
             .threads(4)
             .build()
@@ -148,16 +149,16 @@ fn a_slow_item_does_not_hold_back_a_batch() {
     });
 }
 
-/// How many items a stage may have begun while its first one holds the consumer up: those it works
-/// on, those in its queue, and as many more as may be done early.
+/// The maximum number of items that a stage may have started while its first item blocks the
+/// consumer: items in processing, in the queue, and in the reorder buffer.
 const MOST_STARTED: u64 = 300;
 
-fn held_up(builder: PipelineBuilder<i64>, gate: &Arc<Gate>) {
+fn blocked_by_the_first(builder: PipelineBuilder<i64>, gate: &Arc<Gate>) {
     let mut pipeline = builder.threads(5).build().unwrap();
     let nothing = pipeline.next_timeout(Duration::from_millis(100));
-    assert!(nothing.is_pending(), "an item overtook the first: {nothing:?}");
+    assert!(nothing.is_pending(), "no item may overtake the first: {nothing:?}");
     let started = gate.started.load(Ordering::SeqCst);
-    assert!((1..=MOST_STARTED).contains(&started), "{started} items were begun");
+    assert!((1..=MOST_STARTED).contains(&started), "{started} items started");
     gate.open();
     let items = pipeline.collect::<Result<Vec<_>>>().unwrap();
     assert_eq!(items, (0..ITEMS).collect::<Vec<_>>());
@@ -165,22 +166,25 @@ fn held_up(builder: PipelineBuilder<i64>, gate: &Arc<Gate>) {
 
 // feature: C03
 #[test]
-fn in_input_order_a_slow_computation_lets_a_bounded_number_be_done_early() {
+fn in_input_order_a_slow_cpu_item_bounds_the_items_ahead() {
     within_seconds(60, || {
         let gate = Arc::new(Gate::default());
-        let stage = computing(&gate, |item| item == 0);
-        held_up(PipelineBuilder::new(numbers(ITEMS)).stage(options(Order::Input), stage), &gate);
+        let stage = cpu_stage(&gate, |item| item == 0);
+        blocked_by_the_first(
+            PipelineBuilder::new(numbers(ITEMS)).stage(options(Order::Input), stage),
+            &gate,
+        );
     });
 }
 
 // feature: C03
 #[test]
-fn in_input_order_a_slow_wait_lets_a_bounded_number_be_done_early() {
+fn in_input_order_a_slow_async_item_bounds_the_items_ahead() {
     within_seconds(60, || {
         let gate = Arc::new(Gate::default());
         let stage = Waiting { gate: Arc::clone(&gate), slow: |item| item == 0 };
         let builder =
             PipelineBuilder::new(numbers(ITEMS)).async_stage(options(Order::Input), stage);
-        held_up(builder, &gate);
+        blocked_by_the_first(builder, &gate);
     });
 }
