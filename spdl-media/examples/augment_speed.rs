@@ -1,12 +1,11 @@
-//! Augments an image of 224 × 224 pixels again and again, and tells the time each operation takes on
-//! one core.
+//! Measures each augmentation on an image of 224 × 224 pixels and one core.
 //!
 //! ```text
 //! cargo run --release -p spdl-media --example augment_speed
 //! ```
 //!
-//! The fastest of many runs counts; of what is drawn, the mean of 200 samples.
-#![expect(clippy::print_stdout, reason = "the result is for the terminal")]
+//! Prints the minimum of many runs. For random augmentations, prints the mean of 200 samples.
+#![expect(clippy::print_stdout, reason = "prints a table")]
 
 use std::time::{Duration, Instant};
 
@@ -18,8 +17,8 @@ use spdl_media::augment::{
     Scratch, TrivialAugmentWide,
 };
 
-/// What has no parameters.
-type Plain = fn(&mut ImageMut<'_>);
+/// An operation without parameters.
+type Operation = fn(&mut ImageMut<'_>);
 
 const SIZE: Size = Size::new(224, 224);
 const TIME: Duration = Duration::from_millis(300);
@@ -27,7 +26,7 @@ const TIME: Duration = Duration::from_millis(300);
 fn main() -> Result<()> {
     let mut noise = SampleRng::new(0, SampleId::default(), "noise");
     let len = SIZE.pixels() as usize * 3;
-    // Gradients with some noise, as photographs are.
+    // Gradients with noise, similar to a photograph.
     let original: Vec<u8> = (0..len)
         .map(|at| {
             let (x, y) = ((at / 3 % 224) as u64, (at / 3 / 224) as u64);
@@ -56,13 +55,13 @@ fn main() -> Result<()> {
     report("adjust_saturation", &mut |image| functional::adjust_saturation(image, 1.3))?;
     report("adjust_hue", &mut |image| functional::adjust_hue(image, 0.1))?;
     report("adjust_sharpness", &mut |image| functional::adjust_sharpness(image, 1.5, scratch))?;
-    let plain: [(&str, Plain); 4] = [
+    let operations: [(&str, Operation); 4] = [
         ("grayscale", functional::grayscale),
         ("invert", functional::invert),
         ("autocontrast", functional::autocontrast),
         ("equalize", functional::equalize),
     ];
-    for (name, act) in plain {
+    for (name, act) in operations {
         report(name, &mut |image| {
             act(image);
             Ok(())
@@ -98,7 +97,7 @@ fn main() -> Result<()> {
     mean("AugMix", AugMix::new(), &original)
 }
 
-/// Tells the mean over many samples, for what is drawn differs; of each the fastest run counts.
+/// Prints the mean over many samples, each with its fastest run. The random numbers differ by sample.
 fn mean(name: &str, step: impl Augment, original: &[u8]) -> Result<()> {
     const SAMPLES: u64 = 200;
     const RUNS: u32 = 5;

@@ -1,11 +1,11 @@
-//! Shows what training sees of an image: a sheet of samples, each cropped, mirrored and changed as
-//! another epoch would have it.
+//! Writes a sheet of the training samples of one image: each epoch's random crop, flip and
+//! augmentation.
 //!
 //! ```sh
 //! cargo run --release -p spdl-media --features encode --example contact_sheet -- \
 //!     assets/photos/chelsea.jpg target/sheet.png
 //! ```
-#![expect(clippy::print_stdout, reason = "the result is for the terminal")]
+#![expect(clippy::print_stdout, reason = "prints a summary")]
 
 use spdl_core::{Error, ErrorKind, Result, SampleId, SampleRng};
 use spdl_media::augment::{Augmenter, ColorJitter, RandomApply, TrivialAugmentWide};
@@ -19,11 +19,11 @@ const DOWN: u32 = 4;
 
 fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [photograph, sheet] = &arguments[..] else {
+    let [photo, sheet] = &arguments[..] else {
         let usage = "usage: contact_sheet IMAGE SHEET.png";
         return Err(Error::new(ErrorKind::InvalidArgument, usage));
     };
-    let encoded = std::fs::read(photograph)?;
+    let encoded = std::fs::read(photo)?;
     let augmenter = Augmenter::new()
         .then(RandomApply::new(ColorJitter::new().brightness(0.3).saturation(0.3)).probability(0.5))
         .then(TrivialAugmentWide::new());
@@ -35,7 +35,7 @@ fn main() -> Result<()> {
     let mut image = Image { size, pixels: vec![0; size.pixels() as usize * 3] };
     let mut sample = vec![0; (SIDE * SIDE * 3) as usize];
     for epoch in 0..ACROSS * DOWN {
-        // The same for the same seed, epoch and sample.
+        // Seed, epoch and sample determine the random numbers.
         let id = SampleId { epoch: epoch.into(), index: 0 };
         fill.write(&encoded, Sample::U8(&mut sample), || SampleRng::new(7, id, "decode"))?;
         let mut place = PixelsMut::new(&mut image.pixels, size)?;
@@ -45,6 +45,6 @@ fn main() -> Result<()> {
         }
     }
     std::fs::write(sheet, PngEncoder::new().encode_image(&image)?)?;
-    println!("{sheet}: {} samples of {photograph}", ACROSS * DOWN);
+    println!("{sheet}: {} samples of {photo}", ACROSS * DOWN);
     Ok(())
 }

@@ -1,17 +1,17 @@
-//! The child process of `cargo xtask corpus`: takes files from its standard input, gives each to
-//! every decoder that claims it, and says on its standard output what came of it.
+//! Child process of `cargo xtask corpus`: decodes files from standard input, and prints the results.
 //!
-//! A request is: the length of a list of decoders (4 bytes, little endian), the list (names with
-//! commas between them; empty: those whose `sniff` claims the file), the length of the file
-//! (8 bytes), the file. The answer is lines of words with tabs between them:
+//! A request has four parts: the length of a list of decoders (4 bytes, little endian), the list
+//! (names separated by commas), the length of the file (8 bytes, little endian), and the file. An empty
+//! list selects the decoders whose `sniff` accepts the file. The response has lines of fields
+//! separated by tabs:
 //!
 //! ```text
-//! begin   DECODER  REQUEST                      what is being done; a crash happened in the last
-//! end     KIND     MESSAGE                      ok, an error's kind, panicked, or inconsistent
+//! begin   DECODER  REQUEST    before each decode; after a crash, the last such line names the cause
+//! end     KIND     MESSAGE    `ok`, the kind of an error, `panicked`, or `inconsistent`
 //! done
 //! ```
 //!
-//! The one argument is the address space that the process may use, in bytes.
+//! The argument is the limit on the address space of this process, in bytes.
 
 use std::io::{self, Read, Write};
 use std::sync::{Arc, Mutex};
@@ -25,26 +25,29 @@ use spdl_media::{
     Size,
 };
 
-/// The side of the square that a training batch would hold.
+/// Width and height of a sample.
 const SIDE: u32 = 64;
 
-/// Above this many pixels only the most important requests are made, for time.
+/// Larger images, in pixels, get fewer requests, to save time.
 const LARGE: u64 = 1 << 24;
 
-/// Where the last panic happened: the decoders catch it, and its message lacks the place.
-static PANIC_PLACE: Mutex<String> = Mutex::new(String::new());
+/// Location of the last panic. The error of a caught panic does not contain it.
+static PANIC_LOCATION: Mutex<String> = Mutex::new(String::new());
 
 fn main() -> Result<()> {
     let bytes = std::env::args().nth(1).and_then(|word| word.parse().ok()).ok_or_else(|| {
-        Error::new(ErrorKind::InvalidArgument, "expected a number of bytes as the argument")
+        Error::new(
+            ErrorKind::InvalidArgument,
+            "expected one argument: the limit on the address space in bytes",
+        )
     })?;
     limit_memory(bytes)?;
     std::panic::set_hook(Box::new(|panic| {
-        let place = panic.location().map(ToString::to_string).unwrap_or_default();
-        *PANIC_PLACE.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = place;
+        let location = panic.location().map(ToString::to_string).unwrap_or_default();
+        *PANIC_LOCATION.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = location;
     }));
     let registry = registry();
-    // The rest is for the program itself, and for the file.
+    // A quarter is reserved for the program and the file.
     let limits = Limits::default().max_bytes(bytes / 4 * 3);
     let mut input = io::stdin().lock();
     let mut length = [0; 4];
@@ -70,15 +73,15 @@ fn main() -> Result<()> {
                 Trial::new(codec, &limits, &file).run();
             }
         }
-        say(&["done"]);
+        print_line(&["done"]);
     }
 }
 
-/// Every codec of this build, those that others take the place of included.
+/// Every codec of this build, including alternative JPEG codecs.
 fn registry() -> CodecRegistry {
     #[cfg_attr(
         not(any(feature = "turbojpeg", feature = "zune-jpeg")),
-        expect(unused_mut, reason = "there is nothing to add")
+        expect(unused_mut, reason = "no other codec in this build")
     )]
     let mut registry = CodecRegistry::with_defaults();
     #[cfg(feature = "turbojpeg")]
@@ -106,7 +109,8 @@ fn read_bytes(input: &mut impl Read, length: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-fn say(words: &[&str]) {
+/// Prints one line with a tab between words. Exits if standard output is closed.
+fn print_line(words: &[&str]) {
     let mut line = String::new();
     for word in words {
         if !line.is_empty() {
@@ -117,12 +121,11 @@ fn say(words: &[&str]) {
     line.push('\n');
     let mut output = io::stdout().lock();
     if output.write_all(line.as_bytes()).and_then(|()| output.flush()).is_err() {
-        // Nobody listens any more.
         std::process::exit(1);
     }
 }
 
-/// A decoder and a file that it may not know to be its own.
+/// One codec and a file of any format.
 struct Trial<'a> {
     registry: CodecRegistry,
     limits: Limits,
@@ -131,11 +134,11 @@ struct Trial<'a> {
     file: &'a [u8],
 }
 
-/// A codec of the registry that takes any file.
+/// A codec that accepts every file.
 #[derive(Debug)]
-struct Any(Arc<dyn ImageCodec>);
+struct AcceptsAll(Arc<dyn ImageCodec>);
 
-impl ImageCodec for Any {
+impl ImageCodec for AcceptsAll {
     fn name(&self) -> &'static str {
         self.0.name()
     }
@@ -152,12 +155,12 @@ impl ImageCodec for Any {
 impl<'a> Trial<'a> {
     fn new(codec: &Arc<dyn ImageCodec>, limits: &Limits, file: &'a [u8]) -> Self {
         let mut registry = CodecRegistry::new();
-        registry.register(Any(codec.clone()));
+        registry.register(AcceptsAll(codec.clone()));
         let decoder = Decoder::new(&registry, limits);
         Trial { registry, limits: limits.clone(), decoder, name: codec.name(), file }
     }
 
-    /// Makes every request, one after another.
+    /// Runs all requests in sequence.
     fn run(&mut self) {
         let mut info = None;
         self.request("inspect", |trial| {
@@ -165,12 +168,12 @@ impl<'a> Trial<'a> {
             Ok(())
         });
         let Some(ImageInfo { size, .. }) = info else {
-            // A decoder keeps to its limits also where nobody has asked it for the size.
+            // A decoder must enforce its limits without a call of `inspect`.
             self.request("decode", |trial| {
                 let mut pixel = [0; 3];
                 let out = PixelsMut::new(&mut pixel, Size::new(1, 1))?;
                 match trial.decoder.decode_into(trial.file, &DecodeRequest::full(), out) {
-                    Ok(_) => Err(inconsistent("decodes what it cannot inspect")),
+                    Ok(_) => Err(inconsistent("decodes a file that it cannot inspect")),
                     Err(error) => Err(error),
                 }
             });
@@ -191,25 +194,25 @@ impl<'a> Trial<'a> {
                 width: (size.width / 2).max(1),
                 height: (size.height / 2).max(1),
             };
-            let part = decodes.then(|| cut(&whole, size, region));
+            let part = decodes.then(|| crop(&whole, size, region));
             self.request("region", |trial| {
                 let request = DecodeRequest::full().region(region);
                 let pixels = trial.pixels(&request, region.size());
-                trial.judge(pixels, part.as_deref(), truncated)
+                trial.compare(pixels, part.as_deref(), truncated)
             });
             self.request("planes", |trial| {
                 let mut picture = Picture::new();
                 let request = DecodeRequest::full().region(region);
                 let decoded = trial.decoder.decode_planes(trial.file, &request, &mut picture);
                 let pixels = decoded.map(|_| rgb_of(&picture, region));
-                trial.judge_planes(pixels, part.as_deref(), truncated)
+                trial.compare_planes(pixels, part.as_deref(), truncated)
             });
             self.request("smaller", |trial| {
                 let mut picture = Picture::new();
                 let smallest = Size::new(size.width.div_ceil(4), size.height.div_ceil(4));
                 let request = DecodeRequest::full().at_least(smallest);
                 let decoded = trial.decoder.decode_planes(trial.file, &request, &mut picture);
-                trial.judge_planes(decoded.map(|_| None), decodes.then_some(&[]), truncated)
+                trial.compare_planes(decoded.map(|_| None), decodes.then_some(&[]), truncated)
             });
             self.request("partial", |trial| {
                 let mut pixels = vec![0; size.pixels() as usize * 3];
@@ -220,22 +223,24 @@ impl<'a> Trial<'a> {
                     return Err(inconsistent(format!("{} rows are valid", decoded.rows_valid)));
                 }
                 if decodes && (decoded.rows_valid != size.height || pixels != whole) {
-                    return Err(inconsistent("a whole file differs where a part would do"));
+                    return Err(inconsistent(
+                        "with `OnTruncated::Partial`, the pixels of a complete file differ",
+                    ));
                 }
                 Ok(())
             });
         }
         drop(whole);
-        // Two decoders that both keep their scratch memory are more than a user has.
+        // Release the scratch memory: `fill` creates another decoder.
         self.decoder = Decoder::new(&self.registry, &self.limits);
         self.request("fill", |trial| {
             let transform = ImageTransform::new(SIDE).mode(Mode::Eval);
             let mut fill = FillImage::new(&trial.registry, &transform, &trial.limits)?;
             let mut sample = vec![0; (SIDE * SIDE * 3) as usize];
             let written = fill.write(trial.file, Sample::U8(&mut sample), || {
-                unreachable!("nothing is drawn for the centre")
+                unreachable!("a centre crop is not random")
             });
-            trial.judge_planes(written.map(|_| None), decodes.then_some(&[]), truncated)
+            trial.compare_planes(written.map(|_| None), decodes.then_some(&[]), truncated)
         });
     }
 
@@ -246,12 +251,12 @@ impl<'a> Trial<'a> {
         Ok(pixels)
     }
 
-    /// Compares a part with the same part of the whole, where that could be decoded.
-    fn judge(&self, pixels: Result<Vec<u8>>, part: Option<&[u8]>, truncated: bool) -> Result<()> {
-        self.judge_planes(pixels.map(Some), part, truncated)
+    /// Compares the pixels of a region with the same region of the whole image, if that was decoded.
+    fn compare(&self, pixels: Result<Vec<u8>>, part: Option<&[u8]>, truncated: bool) -> Result<()> {
+        self.compare_planes(pixels.map(Some), part, truncated)
     }
 
-    fn judge_planes(
+    fn compare_planes(
         &self,
         pixels: Result<Option<Vec<u8>>>,
         part: Option<&[u8]>,
@@ -259,73 +264,74 @@ impl<'a> Trial<'a> {
     ) -> Result<()> {
         match (pixels, part) {
             (Ok(Some(pixels)), Some(part)) if pixels != part => {
-                Err(inconsistent("a part has other pixels than the whole"))
+                Err(inconsistent("the pixels of a region differ from those of the whole image"))
             }
             (Ok(_), None) if truncated => {
-                Err(inconsistent("whether the file is cut off depends on what is asked for"))
+                Err(inconsistent("the file is truncated for one request but not for another"))
             }
-            (Err(error), Some(_)) if error.kind() != ErrorKind::Panicked => {
-                Err(inconsistent(format!("the whole can be decoded, and this not: {error}")))
-            }
+            (Err(error), Some(_)) if error.kind() != ErrorKind::Panicked => Err(inconsistent(
+                format!("the whole image is decoded, but not this request: {error}"),
+            )),
             (outcome, _) => outcome.map(drop),
         }
     }
 
-    /// Makes one request, and says how it ended. `None` where it succeeded.
+    /// Runs one request and prints its result. Returns `None` on success.
     fn request(
         &mut self,
         what: &str,
         work: impl FnOnce(&mut Self) -> Result<()>,
     ) -> Option<ErrorKind> {
-        say(&["begin", self.name, what]);
-        // What panics outside of a decoder is not caught there.
+        print_line(&["begin", self.name, what]);
+        // `Decoder` catches the panics of codecs only.
         let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| work(self)));
         let error = match outcome {
             Ok(Ok(())) => {
-                say(&["end", "ok", ""]);
+                print_line(&["end", "ok", ""]);
                 return None;
             }
             Ok(Err(error)) => error,
-            Err(_) => Error::new(ErrorKind::Panicked, "a panic outside of the decoder"),
+            Err(_) => Error::new(ErrorKind::Panicked, "panic outside the decoder"),
         };
         let kind = error.kind();
         let mut message = error.to_string();
         let word = match kind {
             ErrorKind::User => "inconsistent",
             ErrorKind::Panicked => {
-                let place = PANIC_PLACE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-                message = format!("{message} (at {place})");
+                let location =
+                    PANIC_LOCATION.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+                message = format!("{message} (at {location})");
                 "panicked"
             }
             ErrorKind::Truncated
             | ErrorKind::Corrupt
             | ErrorKind::Unsupported
             | ErrorKind::LimitExceeded => kind.as_str(),
-            // Any other kind blames someone else for what the file is guilty of.
+            // A corrupt file must not be reported as another kind of failure.
             _ => {
-                message = format!("an error of the kind {kind}: {message}");
+                message = format!("unexpected error kind {kind}: {message}");
                 "inconsistent"
             }
         };
-        say(&["end", word, &message]);
+        print_line(&["end", word, &message]);
         Some(kind)
     }
 }
 
-/// What a decoder must not answer. No decoder gives errors of this kind.
+/// The error for contradictory results. Decoders do not return this kind.
 fn inconsistent(message: impl Into<String>) -> Error {
     Error::new(ErrorKind::User, message)
 }
 
-/// A part of an image.
-fn cut(pixels: &[u8], size: Size, region: Rect) -> Vec<u8> {
+/// The pixels of a region of an image.
+fn crop(pixels: &[u8], size: Size, region: Rect) -> Vec<u8> {
     let row = size.width as usize * 3;
     let columns = region.left as usize * 3..(region.left + region.width) as usize * 3;
     let rows = pixels.chunks_exact(row).skip(region.top as usize).take(region.height as usize);
     rows.flat_map(|row| &row[columns.clone()]).copied().collect()
 }
 
-/// The pixels of a region, where the picture holds them as they are.
+/// The RGB pixels of a region, if the picture stores RGB or grey at full resolution.
 fn rgb_of(picture: &Picture, region: Rect) -> Option<Vec<u8>> {
     let plane = &picture.planes()[0];
     let shape = plane.shape();

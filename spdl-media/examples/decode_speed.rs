@@ -1,9 +1,9 @@
-//! Decodes the images of a folder again and again, and tells the time each takes on one core.
+//! Measures the decoding steps of the images of a folder, on one core.
 //!
 //! ```text
 //! cargo run --release -p spdl-media --example decode_speed -- assets/photos
 //! ```
-#![expect(clippy::print_stdout, reason = "the result is for the terminal")]
+#![expect(clippy::print_stdout, reason = "prints a table")]
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -16,33 +16,33 @@ use spdl_media::{
 };
 
 const HELP: &str = "\
-Decodes the images of a folder, in memory and on one thread, and prints microseconds per image.
+Decodes the images of a folder from memory on one thread, and prints microseconds per image.
 
 usage: decode_speed FOLDER [PASSES [STEP]]
 
-FOLDER   holds the images; folders in it are looked through too
-PASSES   how often all images go through each step (default 7); the steps take turns
-STEP     only steps whose name starts like this
+FOLDER   folder of images, read recursively
+PASSES   number of passes over all images (default 7); the steps run in turns
+STEP     run only steps whose name starts with this
 
-Each figure is the median and the least of the passes, in processor time of the thread where the
-system tells that (Linux), so that other programs disturb less; else in time that passed.
+Each row has the median and the minimum of the passes. On Linux, times are CPU times of the thread,
+otherwise wall-clock times.
 
-header            size and orientation alone, a hundred times
-entropy, skipped  the whole file is read for a region of one pixel
-planes            entropy decoding and inverse transform: components as they are stored
-planes, region    the same for the crop that training would draw
-planes, 1/2 ...   the same, smaller
-RGB               upsampled and converted too
-RGB by ...        the same by other decoders, where this was built with their features
-RGB, region       the same for the crop that training would draw
-fill ...          the whole way into a batch: decode, crop, resize to 224 x 224, lay out
-fill ..., whole   the same where all of the image is decoded, whatever the crop
+header            parse size and orientation, 100 times
+entropy, skipped  entropy-decode the whole file for a region of one pixel
+planes            entropy decoding and inverse DCT, without colour conversion
+planes, region    the same for a random training crop
+planes, 1/2 ...   the same at reduced size
+RGB               decode, upsample and convert to RGB
+RGB by ...        the same by other decoders, if built with their features
+RGB, region       the same for a random training crop
+fill ...          decode, crop, resize to 224 x 224, write to the batch slot
+fill ..., whole   the same, but decode the whole image for any crop
 ";
 
 const SIDE: u32 = 224;
 const HEADERS: usize = 100;
 
-/// A step that is measured: its name, and what it does with an image of this number.
+/// The name of a measured step, and its function of the number of an image and its bytes.
 type Step<'a> = (String, Box<dyn FnMut(u64, &[u8]) -> Result<()> + 'a>);
 
 fn main() -> Result<()> {
@@ -55,9 +55,9 @@ fn main() -> Result<()> {
         [folder] => (folder, "7", ""),
         [folder, passes] => (folder, passes.as_str(), ""),
         [folder, passes, step] => (folder, passes.as_str(), step.as_str()),
-        _ => return Err(wrong("expected FOLDER [PASSES [STEP]]; --help explains")),
+        _ => return Err(invalid("expected FOLDER [PASSES [STEP]]; see --help")),
     };
-    let passes = passes.parse().map_err(|_| wrong("PASSES is no number"))?;
+    let passes = passes.parse().map_err(|_| invalid("PASSES must be a number"))?;
     let registry = CodecRegistry::with_defaults();
     let limits = Limits::default();
     let mut files = Vec::new();
@@ -73,13 +73,13 @@ fn main() -> Result<()> {
         Err(error) => println!("left out: {}: {error}", path.display()),
     })?;
     if files.is_empty() {
-        return Err(Error::new(ErrorKind::NotFound, format!("no images in {folder}")));
+        return Err(Error::new(ErrorKind::NotFound, format!("no images in {folder:?}")));
     }
     let bytes: usize = files.iter().map(Vec::len).sum();
-    // The path of a machine is nobody's business on a page of figures.
+    // Benchmark pages show no paths.
     let name = Path::new(folder).file_name().map_or(folder.into(), |name| name.to_string_lossy());
     println!(
-        "{} images of {name}: {} bytes and {} pixels each; µs per image, median and least:",
+        "{} images of {name}: {} bytes and {} pixels each; µs per image, median and minimum:",
         files.len(),
         bytes / files.len(),
         pixels / files.len() as u64
@@ -87,7 +87,7 @@ fn main() -> Result<()> {
 
     let mut steps: Vec<Step<'_>> = Vec::new();
     let mut decoder = Decoder::new(&registry, &limits);
-    // So short that the system's clock does not see it once.
+    // One header takes less than the resolution of the clock.
     let headers =
         move |_, encoded: &[u8]| (0..HEADERS).try_for_each(|_| decoder.inspect(encoded).map(drop));
     steps.push((format!("header, {HEADERS} times"), Box::new(headers)));
@@ -153,11 +153,11 @@ fn main() -> Result<()> {
     measure(&mut steps, &files, passes)
 }
 
-/// Registries in which another decoder reads JPEG.
+/// Registries with other JPEG decoders.
 fn other_decoders() -> Vec<(&'static str, CodecRegistry)> {
     #[cfg_attr(
         not(any(feature = "turbojpeg", feature = "zune-jpeg")),
-        expect(unused_mut, reason = "there is nothing to add")
+        expect(unused_mut, reason = "no other codec in this build")
     )]
     let mut others = Vec::new();
     #[cfg(feature = "turbojpeg")]
@@ -174,11 +174,11 @@ fn with(codec: impl spdl_media::image::ImageCodec) -> CodecRegistry {
     registry
 }
 
-fn wrong(message: &str) -> Error {
+fn invalid(message: &str) -> Error {
     Error::new(ErrorKind::InvalidArgument, message.to_owned())
 }
 
-/// Hands over all files below a folder, in the order of their names.
+/// Passes all files below a folder to `take`, in the order of their names.
 fn read_folder(
     folder: &std::path::Path,
     take: &mut impl FnMut(&std::path::Path, Vec<u8>),
@@ -202,12 +202,12 @@ fn rng(index: u64) -> SampleRng {
     SampleRng::new(0, SampleId { epoch: 0, index }, "fill")
 }
 
-/// The crop that training draws for the image of this number.
+/// The random training crop of this image.
 fn train_crop(index: u64, size: Size) -> Rect {
     ImageTransform::new(SIDE).mode(Mode::Train).place(size, || rng(index)).bounds
 }
 
-/// Decodes what is asked for of each image into planes.
+/// A step that decodes the requested part of each image into planes.
 fn planes<'a>(
     name: &str,
     registry: &CodecRegistry,
@@ -222,7 +222,7 @@ fn planes<'a>(
     (name.into(), Box::new(work))
 }
 
-/// Runs all steps in turn, pass after pass, and prints their times.
+/// Runs all steps once per pass, and prints their times.
 fn measure(steps: &mut [Step<'_>], files: &[Vec<u8>], passes: usize) -> Result<()> {
     let mut times = vec![Vec::new(); steps.len()];
     for _ in 0..passes.max(1) {
@@ -242,27 +242,27 @@ fn measure(steps: &mut [Step<'_>], files: &[Vec<u8>], passes: usize) -> Result<(
     Ok(())
 }
 
-/// Time of this thread on a processor, or that passed.
+/// Measures the CPU time of this thread, or the wall-clock time if that is not available.
 struct Clock {
-    on_processor: Option<Duration>,
+    cpu_time: Option<Duration>,
     started: Instant,
 }
 
 impl Clock {
     fn start() -> Self {
-        Clock { on_processor: on_processor(), started: Instant::now() }
+        Clock { cpu_time: cpu_time(), started: Instant::now() }
     }
 
     fn elapsed(&self) -> Duration {
-        match (self.on_processor, on_processor()) {
+        match (self.cpu_time, cpu_time()) {
             (Some(before), Some(now)) => now.saturating_sub(before),
             _ => self.started.elapsed(),
         }
     }
 }
 
-/// How long this thread has been on a processor, where the system tells.
-fn on_processor() -> Option<Duration> {
+/// The CPU time of this thread; `None` if the system does not report it.
+fn cpu_time() -> Option<Duration> {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
     text.split(' ').next()?.parse().ok().map(Duration::from_nanos)
 }

@@ -1,14 +1,13 @@
-//! Tells how long it takes to bring a decoded image into a batch, on one core.
+//! Measures the transform of a decoded image into a batch slot, on one core.
 //!
 //! ```text
 //! cargo run --release -p spdl-media --example resize_speed
 //! ```
 //!
-//! An image of 356 × 356 pixels becomes a sample of 224 × 224 with the bilinear filter: interleaved
-//! RGB, and planes as most JPEG files have them (chroma of half the resolution both ways), resized,
-//! converted to RGB and laid out. `fast_image_resize` resizes the RGB pixels and no more. All take
-//! turns.
-#![expect(clippy::print_stdout, reason = "the result is for the terminal")]
+//! The image has 356 × 356 pixels, the sample 224 × 224; the filter is bilinear. The input is
+//! interleaved RGB, or the planes of a JPEG with 4:2:0 chroma. The measured work is resize, colour
+//! conversion and layout. The peer `fast_image_resize` only resizes RGB pixels. All run in turns.
+#![expect(clippy::print_stdout, reason = "prints a table")]
 
 use std::time::{Duration, Instant};
 
@@ -59,7 +58,7 @@ fn planes() -> Result<Picture> {
     Ok(picture)
 }
 
-/// What takes turns with others.
+/// A function to measure, and the times of its runs.
 struct Contestant<'a> {
     name: String,
     work: Box<dyn FnMut() -> Result<()> + 'a>,
@@ -124,8 +123,8 @@ fn ours<'a>(
             DType::F32 => Sample::F32(&mut floats),
             _ => Sample::U8(&mut bytes),
         };
-        let none = || unreachable!("nothing is random");
-        fill.write_picture(picture, Orientation::Upright, sample, none)
+        let no_rng = || unreachable!("the transform is not random");
+        fill.write_picture(picture, Orientation::Upright, sample, no_rng)
     }))
 }
 

@@ -189,7 +189,6 @@ impl FillImage {
     /// # Errors
     /// As [`Decoder::decode_planes`]; `InvalidArgument` if `sample` has another size or data type
     /// than the transform.
-    /// or type.
     pub fn write(
         &mut self,
         encoded: &[u8],
