@@ -169,19 +169,19 @@ impl<'a> Walker<'a> {
         Ok(found)
     }
 
-    /// Lists the entries of `place`.
-    pub(crate) fn list(&self, place: &FolderPath) -> Result<Listing> {
-        self.count_revisits(place)?;
-        let failed = |error| os_error("cannot list folder", &(&*place.path).into(), error);
+    /// Lists the entries of a folder.
+    pub(crate) fn list(&self, folder_path: &FolderPath) -> Result<Listing> {
+        self.count_revisits(folder_path)?;
+        let failed = |error| os_error("cannot list folder", &(&*folder_path.path).into(), error);
         let mut listing = Listing { folders: Vec::new(), files: Names::default() };
         let mut unselected = 0;
-        for entry in fs::read_dir(&place.path).map_err(failed)? {
+        for entry in fs::read_dir(&folder_path.path).map_err(failed)? {
             let entry = entry.map_err(failed)?;
             let name = entry.file_name();
             if self.skip_hidden && bytes(&name).starts_with(b".") {
                 continue;
             }
-            match self.classify(place, &entry, &name)? {
+            match self.classify(folder_path, &entry, &name)? {
                 EntryType::Folder(folder) => listing.folders.push(folder),
                 EntryType::File if (self.is_selected)(&name) => listing.files.push(&name),
                 EntryType::File => unselected += 1,
@@ -254,12 +254,12 @@ impl<'a> Walker<'a> {
     }
 
     /// Limits the visits of folders through links. Folders without links on their path are finite.
-    fn count_revisits(&self, place: &FolderPath) -> Result<()> {
-        if place.link_folders.is_empty() {
+    fn count_revisits(&self, folder_path: &FolderPath) -> Result<()> {
+        if folder_path.link_folders.is_empty() {
             return Ok(());
         }
         let mut observations = self.observations();
-        if observations.reached.insert(self.hashing.hash_one(&place.real)) {
+        if observations.reached.insert(self.hashing.hash_one(&folder_path.real)) {
             return Ok(());
         }
         observations.revisits += 1;
@@ -269,7 +269,7 @@ impl<'a> Walker<'a> {
         let message = format!(
             "symbolic links lead to folders already visited more than {MAX_REVISITS} times"
         );
-        Err(limit_exceeded(&place.path, message))
+        Err(limit_exceeded(&folder_path.path, message))
     }
 
     fn warn(&self, path: &Path, message: &str) {
@@ -305,7 +305,7 @@ impl Walk<'_> {
             if progress.failed.is_some() {
                 return;
             }
-            let Some((start, place)) = progress.pending.pop() else {
+            let Some((start, folder_path)) = progress.pending.pop() else {
                 if progress.in_flight == 0 {
                     return;
                 }
@@ -324,14 +324,14 @@ impl Walk<'_> {
                 // If no thread can be started, the existing ones do the work.
                 let _ = helper.spawn_scoped(scope, || self.work(scope));
             }
-            let listed = self.walker.list(&place);
+            let listed = self.walker.list(&folder_path);
             progress = self.lock();
             progress.in_flight -= 1;
             match listed {
                 Ok(Listing { folders, files }) => {
                     progress.pending.extend(folders.into_iter().map(|folder| (start, folder)));
                     if !files.is_empty() {
-                        progress.found.push((start, Folder { path: place.path, files }));
+                        progress.found.push((start, Folder { path: folder_path.path, files }));
                     }
                 }
                 Err(error) => progress.failed = Some(error),

@@ -344,10 +344,10 @@ fn remove_unfinished(folder: &Path, name: &str, finished: &[FinishedShard]) -> R
 fn shard_of<'a>(file: &'a str, name: &str) -> Option<&'a str> {
     let rest = file.strip_prefix(name)?.strip_prefix('-')?;
     let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
-    let beside = rest.get(digits..)?.strip_prefix(".tar")?;
-    let is_index = beside.strip_prefix(".idx.").is_some_and(|rest| rest.ends_with(".tmp"));
-    let known = ["", ".partial", ".idx", ".sums", ".sums.partial"].contains(&beside) || is_index;
-    (digits >= 6 && known).then(|| &file[..file.len() - beside.len()])
+    let suffix = rest.get(digits..)?.strip_prefix(".tar")?;
+    let is_index = suffix.strip_prefix(".idx.").is_some_and(|rest| rest.ends_with(".tmp"));
+    let known = ["", ".partial", ".idx", ".sums", ".sums.partial"].contains(&suffix) || is_index;
+    (digits >= 6 && known).then(|| &file[..file.len() - suffix.len()])
 }
 
 /// Rejects keys and fields that readers would misinterpret or extract outside the folder.

@@ -382,8 +382,8 @@ fn accept(response: &Response) -> Result<()> {
 fn content_length(response: &Response) -> Result<Option<u64>> {
     let Some(value) = response.headers().get(CONTENT_LENGTH) else { return Ok(None) };
     let len = value.to_str().ok().and_then(|value| value.trim().parse().ok());
-    let garbled = || Error::new(ErrorKind::Corrupt, "invalid Content-Length header");
-    len.ok_or_else(garbled).map(Some)
+    let invalid = || Error::new(ErrorKind::Corrupt, "invalid Content-Length header");
+    len.ok_or_else(invalid).map(Some)
 }
 
 /// Returns the range and object size of a partial response: `bytes 0-99/1234`.
@@ -455,11 +455,11 @@ fn base64(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut text = String::new();
     for chunk in bytes.chunks(3) {
-        let byte = |place: usize| u32::from(chunk.get(place).copied().unwrap_or(0));
+        let byte = |index: usize| u32::from(chunk.get(index).copied().unwrap_or(0));
         let bits = byte(0) << 16 | byte(1) << 8 | byte(2);
-        for place in 0..4 {
-            let digit = DIGITS[(bits >> (18 - 6 * place) & 63) as usize];
-            text.push(if place <= chunk.len() { char::from(digit) } else { '=' });
+        for index in 0..4 {
+            let digit = DIGITS[(bits >> (18 - 6 * index) & 63) as usize];
+            text.push(if index <= chunk.len() { char::from(digit) } else { '=' });
         }
     }
     text
@@ -471,10 +471,10 @@ mod tests {
 
     #[test]
     fn keys_are_percent_encoded() {
-        let shown = |key: &[u8]| encode(&Key::from_bytes(key)).unwrap();
-        assert_eq!(shown(b"a b/c+d?e#f%20.tar"), "a%20b/c%2Bd%3Fe%23f%2520.tar");
-        assert_eq!(shown("größe".as_bytes()), "gr%C3%B6%C3%9Fe");
-        assert_eq!(shown(b"\xff"), "%FF");
+        let encoded = |key: &[u8]| encode(&Key::from_bytes(key)).unwrap();
+        assert_eq!(encoded(b"a b/c+d?e#f%20.tar"), "a%20b/c%2Bd%3Fe%23f%2520.tar");
+        assert_eq!(encoded("größe".as_bytes()), "gr%C3%B6%C3%9Fe");
+        assert_eq!(encoded(b"\xff"), "%FF");
         for key in ["..", "a/../b", "./a"] {
             assert_eq!(encode(&key.into()).unwrap_err().kind(), ErrorKind::InvalidArgument);
         }

@@ -68,8 +68,9 @@ pub trait StoreFactory: fmt::Debug + Send + Sync + 'static {
 /// # let path = path.to_str().unwrap();
 /// let stores = StoreRegistry::new();
 /// # #[cfg(feature = "local")] {
-/// let place = stores.open(path)?;
-/// assert_eq!(spdl_core::block_on(place.fetcher.read(&place.key, None))?, "hello");
+/// let location = stores.open(path)?;
+/// let read = location.fetcher.read(&location.key, None);
+/// assert_eq!(spdl_core::block_on(read)?, "hello");
 /// # }
 /// # Ok::<(), spdl_io::Error>(())
 /// ```
@@ -173,13 +174,13 @@ impl StoreRegistry {
     }
 
     pub(crate) fn open_parsed(&self, parsed: &Address) -> Result<Location> {
-        let shown = parsed.to_string();
-        let matching = self.matching(&shown);
+        let display = parsed.to_string();
+        let matching = self.matching(&display);
         let is_shared = parsed.user().is_none() && parsed.query().is_none();
-        let place = (parsed.store(), matching);
-        if is_shared && let Some(fetcher) = self.opened().get(&place) {
+        let cache_key = (parsed.store(), matching);
+        if is_shared && let Some(fetcher) = self.opened().get(&cache_key) {
             let (fetcher, key) = (Arc::clone(fetcher), parsed.key().clone());
-            return Ok(Location { fetcher, key, address: shown.into() });
+            return Ok(Location { fetcher, key, address: display.into() });
         }
         let fetcher = self.fetcher(parsed, matching)?;
         let fetcher = if is_shared {
@@ -188,11 +189,11 @@ impl StoreRegistry {
                 opened.retain(|_, fetcher| Arc::strong_count(fetcher) > 1);
             }
             // If another thread has opened the same store meanwhile, its fetcher is used.
-            Arc::clone(opened.entry(place).or_insert(fetcher))
+            Arc::clone(opened.entry(cache_key).or_insert(fetcher))
         } else {
             fetcher
         };
-        Ok(Location { fetcher, key: parsed.key().clone(), address: shown.into() })
+        Ok(Location { fetcher, key: parsed.key().clone(), address: display.into() })
     }
 
     fn opened(&self) -> MutexGuard<'_, OpenedStores> {
@@ -209,8 +210,8 @@ impl StoreRegistry {
                     || rest.starts_with(['/', '?'])
             })
         };
-        let places = (0..self.options.len()).filter(|&place| fits(&self.options[place].0));
-        places.max_by_key(|&place| self.options[place].0.len())
+        let indices = (0..self.options.len()).filter(|&index| fits(&self.options[index].0));
+        indices.max_by_key(|&index| self.options[index].0.len())
     }
 
     /// Checks that the scheme is supported.
@@ -232,8 +233,8 @@ impl StoreRegistry {
 
     /// Opens a store with the options at index `matching`, or the default options if `None`.
     fn fetcher(&self, address: &Address, matching: Option<usize>) -> Result<Arc<dyn Fetcher>> {
-        let usual = SourceOptions::default();
-        let options = matching.map_or(&usual, |place| &self.options[place].1);
+        let default = SourceOptions::default();
+        let options = matching.map_or(&default, |index| &self.options[index].1);
         let store = match self.factories.get(address.scheme()) {
             Some(factory) => factory.open(address, options)?,
             None => self.open_built_in(address, options, matching)?,
@@ -371,14 +372,14 @@ mod tests {
     #[test]
     fn custom_stores_are_wrapped_in_the_resilience_layer() {
         let stores = StoreRegistry::new().register("acme", Arc::new(Acme));
-        let place = stores.open("acme://vault/a/b").unwrap();
-        assert_eq!(block_on(place.fetcher.read(&place.key, None)).unwrap(), "vault");
-        assert_eq!(format!("{:?}", place.fetcher), "Resilient(MemoryFetcher(1 objects))");
-        assert_eq!(place.to_string(), "acme://vault/a/b");
+        let location = stores.open("acme://vault/a/b").unwrap();
+        assert_eq!(block_on(location.fetcher.read(&location.key, None)).unwrap(), "vault");
+        assert_eq!(format!("{:?}", location.fetcher), "Resilient(MemoryFetcher(1 objects))");
+        assert_eq!(location.to_string(), "acme://vault/a/b");
         let plain = SourceOptions::default().without_resilience();
         let stores = stores.with_options("acme:", plain);
-        let place = stores.open("acme://vault/a/b").unwrap();
-        assert_eq!(format!("{:?}", place.fetcher), "MemoryFetcher(1 objects)");
+        let location = stores.open("acme://vault/a/b").unwrap();
+        assert_eq!(format!("{:?}", location.fetcher), "MemoryFetcher(1 objects)");
     }
 
     #[test]
@@ -469,9 +470,9 @@ mod tests {
     #[cfg(feature = "local")]
     #[test]
     fn local_files_have_no_resilience_layer() {
-        let place = StoreRegistry::new().open("some/file").unwrap();
-        assert!(format!("{:?}", place.fetcher).starts_with("LocalFetcher"));
-        assert_eq!(place.key, Key::from("some/file"));
+        let location = StoreRegistry::new().open("some/file").unwrap();
+        assert!(format!("{:?}", location.fetcher).starts_with("LocalFetcher"));
+        assert_eq!(location.key, Key::from("some/file"));
     }
 
     #[test]
@@ -481,8 +482,8 @@ mod tests {
             .header("Authorization", "canary");
         let stores =
             StoreRegistry::new().register("acme", Arc::new(Acme)).with_options("acme://x", options);
-        let place = stores.open("acme://me:canary@x/a?sig=canary").unwrap();
-        let shown = format!("{stores:?} {place:?} {place}");
-        assert!(!shown.contains("canary"), "{shown}");
+        let location = stores.open("acme://me:canary@x/a?sig=canary").unwrap();
+        let output = format!("{stores:?} {location:?} {location}");
+        assert!(!output.contains("canary"), "{output}");
     }
 }

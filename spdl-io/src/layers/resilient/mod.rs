@@ -311,10 +311,10 @@ impl Fetcher for Resilient {
         let mut reads = stream::iter(reads).buffer_unordered(options.ranges_at_once);
         let mut parts = vec![Bytes::new(); ranges.len()];
         while let Some((joined, bytes)) = reads.try_next().await? {
-            for place in joined.members {
-                let Range { start, end } = &ranges[place];
+            for index in joined.members {
+                let Range { start, end } = &ranges[index];
                 let from = |at: u64| (at - joined.range.start) as usize;
-                parts[place] = bytes.slice(from(*start)..from(*end));
+                parts[index] = bytes.slice(from(*start)..from(*end));
             }
         }
         Ok(parts)

@@ -95,8 +95,8 @@ impl fmt::Display for Attempts {
         if reasons.len() <= 1 {
             return Ok(());
         }
-        for (place, (reason, after, count)) in reasons.iter().enumerate() {
-            let separator = if place == 0 { "" } else { "; " };
+        for (index, (reason, after, count)) in reasons.iter().enumerate() {
+            let separator = if index == 0 { "" } else { "; " };
             write!(f, "{separator}after {:.3} s: {reason}", after.as_secs_f64())?;
             if *count > 1 {
                 write!(f, " ({count} times)")?;

@@ -31,7 +31,7 @@ struct TestTime {
 
 struct Nap {
     clock: Arc<TestClock>,
-    place: (Duration, u64),
+    deadline: (Duration, u64),
 }
 
 impl Future for Nap {
@@ -39,17 +39,17 @@ impl Future for Nap {
 
     fn poll(self: std::pin::Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let mut state = self.clock.state.lock().unwrap();
-        if state.now >= self.place.0 {
+        if state.now >= self.deadline.0 {
             return Poll::Ready(());
         }
-        state.sleepers.insert(self.place, cx.waker().clone());
+        state.sleepers.insert(self.deadline, cx.waker().clone());
         Poll::Pending
     }
 }
 
 impl Drop for Nap {
     fn drop(&mut self) {
-        self.clock.state.lock().unwrap().sleepers.remove(&self.place);
+        self.clock.state.lock().unwrap().sleepers.remove(&self.deadline);
     }
 }
 
@@ -65,9 +65,9 @@ impl TestClock {
     fn nap(self: &Arc<Self>, duration: Duration) -> Nap {
         let mut state = self.state.lock().unwrap();
         state.next += 1;
-        let place = (state.now.saturating_add(duration), state.next);
+        let deadline = (state.now.saturating_add(duration), state.next);
         drop(state);
-        Nap { clock: Arc::clone(self), place }
+        Nap { clock: Arc::clone(self), deadline }
     }
 
     /// Runs a future to completion, and advances the clock to the next timer whenever it waits.
@@ -285,7 +285,7 @@ struct Setup {
 }
 
 fn contents(len: usize) -> Bytes {
-    (0..len).map(|place| (place * 31 + place / 256) as u8).collect()
+    (0..len).map(|index| (index * 31 + index / 256) as u8).collect()
 }
 
 fn setup_with(
@@ -347,16 +347,16 @@ fn retries_use_exponential_backoff_with_full_jitter() {
         let statistics = setup.statistics();
         assert_eq!((statistics.reads, statistics.requests, statistics.retries), (1, 5, 4));
         let times: Vec<_> = setup.log().into_iter().map(|(at, _)| at).collect();
-        for (place, pair) in times.windows(2).enumerate() {
-            longest[place] = longest[place].max(pair[1] - pair[0]);
-            shortest[place] = shortest[place].min(pair[1] - pair[0]);
+        for (index, pair) in times.windows(2).enumerate() {
+            longest[index] = longest[index].max(pair[1] - pair[0]);
+            shortest[index] = shortest[index].min(pair[1] - pair[0]);
         }
     }
     // Uniform from 0 to 100 ms, 200 ms, 400 ms and 800 ms.
-    for (place, (longest, shortest)) in longest.into_iter().zip(shortest).enumerate() {
-        let bound = 100 * MS * (1 << place);
-        assert!(longest <= bound && longest > bound.mul_f64(0.95), "{place}: {longest:?}");
-        assert!(shortest < bound.mul_f64(0.05), "{place}: {shortest:?}");
+    for (index, (longest, shortest)) in longest.into_iter().zip(shortest).enumerate() {
+        let bound = 100 * MS * (1 << index);
+        assert!(longest <= bound && longest > bound.mul_f64(0.95), "{index}: {longest:?}");
+        assert!(shortest < bound.mul_f64(0.05), "{index}: {shortest:?}");
     }
 }
 
@@ -975,8 +975,8 @@ fn an_epoch_under_faults_has_identical_bytes() {
                 let options = options().seed(seed).retry_tokens(1e6).attempts(50);
                 let options = options.budget(600 * SECOND);
                 let setup = setup_with(full_capability(), options, move |key, attempt, request| {
-                    let place: u64 = key.as_str().unwrap().parse().unwrap();
-                    let id = SampleId { epoch: u64::from(attempt), index: place };
+                    let index: u64 = key.as_str().unwrap().parse().unwrap();
+                    let id = SampleId { epoch: u64::from(attempt), index };
                     let mut rng = SampleRng::new(seed ^ request.start, id, "fault");
                     if rng.chance(rate) { fault } else { Response::Fine }
                 });

@@ -323,10 +323,10 @@ fn split_ranges(ranges: &[Range<u64>], joined: &[CoalescedRange], read: &[Bytes]
     let mut parts = vec![Bytes::new(); ranges.len()];
     for (joined, bytes) in joined.iter().zip(read) {
         let start = joined.range.start;
-        for &place in &joined.members {
-            let Range { start: from, end } = ranges[place];
+        for &index in &joined.members {
+            let Range { start: from, end } = ranges[index];
             // The range lies within the bytes read, which fit into memory.
-            parts[place] = bytes.slice((from - start) as usize..(end - start) as usize);
+            parts[index] = bytes.slice((from - start) as usize..(end - start) as usize);
         }
     }
     parts

@@ -161,7 +161,7 @@ mod system {
 
     impl Files {
         pub(super) fn stat(&self, key: &Key) -> ReadOutcome<FileStamp> {
-            let found = self.regular(&key.to_path());
+            let found = self.regular_file(&key.to_path());
             found.map_or(
                 ReadOutcome::Missed,
                 |Identity { size, changed: (seconds, rest), .. }| {
@@ -178,7 +178,7 @@ mod system {
             buffers: &ReadBuffers,
         ) -> ReadOutcome<Bytes> {
             let path = key.to_path();
-            let Some(Identity { size, .. }) = self.regular(&path) else {
+            let Some(Identity { size, .. }) = self.regular_file(&path) else {
                 return ReadOutcome::Missed;
             };
             if size >= limit {
@@ -212,18 +212,18 @@ mod system {
         /// Returns the open file and its size in bytes.
         fn file(&self, key: &Key) -> Option<(Arc<OwnedFd>, u64)> {
             let path = key.to_path();
-            let found = self.regular(&path);
+            let found = self.regular_file(&path);
             if let Some(file) = self.known(key, found) {
                 return Some((file, found?.size));
             }
             let identity = found?;
             let file = Arc::new(open(&path)?);
             // Caches the file only if it was not replaced before it was opened.
-            if self.regular(&path)? == identity {
+            if self.regular_file(&path)? == identity {
                 let entry = CachedFile { key: key.clone(), identity, file: Arc::clone(&file) };
                 let mut open = lock(&self.open);
                 let known = open.iter().position(|open| open.key == *key);
-                let replaced = known.map(|place| open.remove(place));
+                let replaced = known.map(|index| open.remove(index));
                 open.insert(0, entry);
                 let limit = open.len().min(MAX_OPEN_FILES);
                 let oldest = open.split_off(limit);
@@ -237,13 +237,13 @@ mod system {
         /// Returns the cached file if it is still the same.
         fn known(&self, key: &Key, found: Option<Identity>) -> Option<Arc<OwnedFd>> {
             let mut open = lock(&self.open);
-            let place = open.iter().position(|open| open.key == *key)?;
-            if found == Some(open[place].identity) {
-                open[..=place].rotate_right(1);
+            let index = open.iter().position(|open| open.key == *key)?;
+            if found == Some(open[index].identity) {
+                open[..=index].rotate_right(1);
                 return Some(Arc::clone(&open[0].file));
             }
             // An open file keeps its disk space even after its removal.
-            let old = open.remove(place);
+            let old = open.remove(index);
             drop(open);
             drop(old);
             None
@@ -257,12 +257,12 @@ mod system {
         /// Looks up a regular file on a local disk without opening it.
         ///
         /// Opening a device or pipe may have side effects.
-        fn regular(&self, path: &Path) -> Option<Identity> {
+        fn regular_file(&self, path: &Path) -> Option<Identity> {
             let how = OFlags::PATH | OFlags::CLOEXEC;
-            let place = openat2(CWD, path, how, Mode::empty(), ResolveFlags::CACHED).ok()?;
+            let path_handle = openat2(CWD, path, how, Mode::empty(), ResolveFlags::CACHED).ok()?;
             let wanted = StatxFlags::TYPE | StatxFlags::SIZE | StatxFlags::INO | StatxFlags::MTIME;
             let how = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
-            let found = statx(&place, "", how, wanted).ok()?;
+            let found = statx(&path_handle, "", how, wanted).ok()?;
             let device = (found.stx_dev_major, found.stx_dev_minor);
             let is_file = FileType::from_raw_mode(found.stx_mode.into()) == FileType::RegularFile;
             (is_file && self.is_local_disk(device)).then_some(Identity {

@@ -111,9 +111,9 @@ mod tests {
 
     fn idle(buffers: &ReadBuffers) -> usize {
         let idle = lock(&buffers.idle);
-        let kept = idle.buffers.values().flatten().map(Vec::len).sum();
-        assert_eq!(idle.bytes, kept, "the byte count differs from the buffers");
-        kept
+        let pooled = idle.buffers.values().flatten().map(Vec::len).sum();
+        assert_eq!(idle.bytes, pooled, "the byte count differs from the buffers");
+        pooled
     }
 
     #[test]
@@ -127,11 +127,11 @@ mod tests {
         drop(bytes);
         assert_eq!(idle(&buffers), 0, "a slice is still in use");
         drop(part);
-        let kept = idle(&buffers);
-        assert!((100_000..=125_000).contains(&kept), "{kept}");
+        let pooled = idle(&buffers);
+        assert!((100_000..=125_000).contains(&pooled), "{pooled}");
         // A similar length takes the same buffer.
         let again = buffers.take(99_000).unwrap();
-        assert_eq!((idle(&buffers), again.memory.len(), again.as_ref().len()), (0, kept, 99_000));
+        assert_eq!((idle(&buffers), again.memory.len(), again.as_ref().len()), (0, pooled, 99_000));
     }
 
     #[test]

@@ -64,20 +64,20 @@ pub(crate) struct Clients(Arc<Mutex<HashMap<ClientKey, reqwest::Client>>>);
 type ClientKey = (Option<usize>, bool);
 
 impl Clients {
-    /// Returns the client for the server `authority` and the options with index `place`.
+    /// Returns the client for the server `authority` and the options with index `options_index`.
     pub(crate) fn get(
         &self,
         authority: &str,
         options: &SourceOptions,
-        place: Option<usize>,
+        options_index: Option<usize>,
     ) -> Result<reqwest::Client> {
         let is_local = is_this_machine(authority);
         let mut made = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(client) = made.get(&(place, is_local)) {
+        if let Some(client) = made.get(&(options_index, is_local)) {
             return Ok(client.clone());
         }
         let new = client(options, is_local)?;
-        made.insert((place, is_local), new.clone());
+        made.insert((options_index, is_local), new.clone());
         Ok(new)
     }
 }

@@ -78,8 +78,8 @@ impl Reactor {
         }
         let new = NetworkThread::new().map_err(|error| {
             let message = "cannot start the network thread";
-            let is_passing = open_files::is_too_many_open_files(&error);
-            let kind = if is_passing { ErrorKind::Unavailable } else { ErrorKind::Io };
+            let is_transient = open_files::is_too_many_open_files(&error);
+            let kind = if is_transient { ErrorKind::Unavailable } else { ErrorKind::Io };
             Error::new(kind, message).with_source(error)
         })?;
         Ok(started.insert(new).handle.clone())

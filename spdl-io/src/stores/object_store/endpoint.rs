@@ -53,7 +53,7 @@ pub(super) fn check(
 
 fn check_one(name: &str, value: &str, allows_plain_http: bool, allow_http: &str) -> Result<()> {
     let invalid = |fault: &str| {
-        let message = format!("invalid {name} {:?}: {fault}", shown(value));
+        let message = format!("invalid {name} {:?}: {fault}", redacted(value));
         Error::new(ErrorKind::InvalidArgument, message)
     };
     let lower = value.to_ascii_lowercase();
@@ -81,7 +81,7 @@ fn is_loopback(url: &Url) -> bool {
 }
 
 /// Hides user information and the query, which may be secret.
-fn shown(value: &str) -> String {
+fn redacted(value: &str) -> String {
     let (value, query) = match value.split_once('?') {
         Some((value, _)) => (value, "?***"),
         None => (value, ""),

@@ -126,8 +126,8 @@ impl FaultPlan {
             let text = format!("{method}\n{key}\n{range}\n{attempt}");
             let hash = XxHash3_128::oneshot_with_seed(seed, text.as_bytes());
             let unit = (hash as u64 >> 11) as f64 / (1_u64 << 53) as f64;
-            let place = (hash >> 64) as usize % faults.len().max(1);
-            if unit < share { faults.get(place).copied() } else { None }
+            let index = (hash >> 64) as usize % faults.len().max(1);
+            if unit < share { faults.get(index).copied() } else { None }
         })
     }
 

@@ -38,8 +38,9 @@ const MAX_RECORDED_REQUESTS: usize = 100_000;
 /// server.set_faults(FaultPlan::random(7, 0.1, &[Fault::InternalError, Fault::ClosedInBody]));
 /// # #[cfg(feature = "http")] {
 /// let stores = spdl_io::StoreRegistry::new();
-/// let place = stores.open(&format!("{}/data/a.txt", server.url()))?;
-/// assert_eq!(spdl_core::block_on(place.fetcher.read(&place.key, None))?, "some bytes");
+/// let location = stores.open(&format!("{}/data/a.txt", server.url()))?;
+/// let read = location.fetcher.read(&location.key, None);
+/// assert_eq!(spdl_core::block_on(read)?, "some bytes");
 /// # }
 /// # Ok::<(), spdl_io::Error>(())
 /// ```
@@ -272,8 +273,8 @@ impl FaultServerInner {
 impl FaultServerState {
     fn answer(&mut self, request: &Request, key: &str) -> (TestResponse, Option<Fault>, Duration) {
         let range = request.header("range").unwrap_or_default().to_owned();
-        let place = (request.method.clone(), key.to_owned(), range.clone());
-        let attempt = self.attempts.entry(place).or_default();
+        let attempt_key = (request.method.clone(), key.to_owned(), range.clone());
+        let attempt = self.attempts.entry(attempt_key).or_default();
         *attempt += 1;
         let faulty = FaultyRequest {
             method: request.method.clone(),
