@@ -79,7 +79,7 @@ fn only_checkpoints_are_replaced() {
         command.arg("bench").arg(training.images.path()).args([first, second]);
         let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let run = finish(child.spawn().unwrap().wait_with_output().unwrap());
-        assert!(run.code == 1 && run.line().contains("it is a pipe"), "{}", run.line());
+        assert!(run.code == 1 && run.line().contains("is a pipe"), "{}", run.line());
     }
     assert_eq!(fs::read(&places[0]).unwrap(), b"dear diary");
     assert_eq!(fs::read(image).unwrap(), png(0));
@@ -129,12 +129,13 @@ fn one_command_line_starts_and_resumes() {
     let first = training.run(&line).json();
     assert_eq!((&first["resumed"], &first["complete"]), (&Value::Null, &json!(false)));
     assert_eq!(first["checksum"], undisturbed["checksum"]);
-    // As `mktemp` makes it.
+    // An empty file, as `mktemp` creates.
     fs::write(&file, "").unwrap();
-    fs::remove_file(format!("{file}.previous")).unwrap();
+    // Absent if a busy machine wrote only the last checkpoint.
+    drop(fs::remove_file(format!("{file}.previous")));
     assert_eq!(training.run(&line).json()["resumed"], Value::Null);
     fs::remove_file(&file).unwrap();
-    fs::remove_file(format!("{file}.previous")).unwrap();
+    drop(fs::remove_file(format!("{file}.previous")));
     training.break_off(&file);
     let rest = training.run(&line).json();
     assert_eq!(rest["checksum"], undisturbed["checksum"]);
