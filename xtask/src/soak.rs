@@ -50,7 +50,7 @@ const STEPS: [Step; 9] = [
         about: "unit and doc tests, and the program, with default features",
         run: test::test_default,
     },
-    Step { name: "features", about: "all features but one compile", run: features },
+    Step { name: "features", about: "each feature alone and all but one compile", run: features },
     Step {
         name: "python",
         about: "10,000 Python pipelines that are dropped, 200 times Ctrl-C",
@@ -149,7 +149,9 @@ fn python(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
 }
 
 fn features(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
-    feature_checks::check(workspace, output, Selection::AllButOne)
+    let mut counts = feature_checks::check(workspace, output, Selection::EachAlone)?;
+    counts.add(feature_checks::check(workspace, output, Selection::AllButOne)?);
+    Ok(counts)
 }
 
 /// Network faults in `spdl-io`; the test prints a line with its seed each minute.

@@ -23,7 +23,7 @@ use crate::{acceptance, corpus, dataset, fuzz, tidy, wheel};
 /// `N passed, N failed, N skipped`.
 ///
 /// These checks take longer and run in `cargo xtask soak` only: fuzz targets with libFuzzer and
-/// AddressSanitizer, tests with default features, sets of all features but one, more cases of
+/// AddressSanitizer, tests with default features, each feature alone and all but one, more cases of
 /// property tests and model checks, more pipeline cycles, and network faults for 30 minutes. Tests
 /// on a CUDA device run in `cargo xtask gpu`.
 #[derive(Debug, Args)]
@@ -51,7 +51,11 @@ const STEPS: [Step; 17] = [
     Step { name: "shuttle", about: "whole pipelines under random schedules", run: shuttle },
     Step { name: "example", about: "a third-party fetcher that depends on spdl-io", run: example },
     Step { name: "doc", about: "cargo doc; warnings are errors", run: doc },
-    Step { name: "features", about: "each feature compiles alone", run: features },
+    Step {
+        name: "features",
+        about: "sets of features that cover each pair of them",
+        run: features,
+    },
     Step { name: "python", about: "the wheel and its tests, in target/venv-test", run: python },
     Step {
         name: "examples-python",
@@ -135,10 +139,20 @@ fn manifest_warning(text: &str) -> Option<&str> {
 /// The Python extension module links to no Python and has no Rust tests; pytest tests it.
 const PYTHON_CRATE: &str = "spdl-python";
 
+/// Examples that tests run. Step `clippy` compiles the other examples.
+const EXAMPLES: [&str; 3] = ["batches", "corpus_worker", "gpu"];
+
 fn test(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
-    cargo_test(workspace, output, 1, |cargo| {
-        cargo.args(["--workspace", "--all-features", "--exclude", PYTHON_CRATE])
-    })
+    let selection = ["--workspace", "--all-features", "--exclude", PYTHON_CRATE];
+    let mut examples = cargo();
+    examples.args(["build", "--quiet"]).args(selection);
+    examples.args(EXAMPLES.iter().flat_map(|name| ["--example", name]));
+    output.run(examples.current_dir(&workspace.root))?;
+    let mut counts = Counts::default();
+    for targets in ["--tests", "--doc"] {
+        counts.add(cargo_test(workspace, output, 1, |cargo| cargo.args(selection).arg(targets))?);
+    }
+    Ok(counts)
 }
 
 /// Tests with default features, of each crate whose default features are not all features.
@@ -185,7 +199,7 @@ fn doc(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
 }
 
 fn features(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
-    feature_checks::check(workspace, output, Selection::EachAlone)
+    feature_checks::check(workspace, output, Selection::Pairs)
 }
 
 fn loom(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
