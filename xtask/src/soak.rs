@@ -39,7 +39,7 @@ pub(crate) struct SoakArguments {
     list: bool,
 }
 
-const STEPS: [Step; 9] = [
+const STEPS: [Step; 10] = [
     Step { name: "cycles", about: "10,000 pipelines that end in every way", run: cycles },
     Step { name: "shuttle", about: "whole pipelines under 100,000 schedules", run: shuttle },
     Step { name: "properties", about: "property tests, 20,000 cases each", run: properties },
@@ -55,6 +55,11 @@ const STEPS: [Step; 9] = [
         name: "python",
         about: "10,000 Python pipelines that are dropped, 200 times Ctrl-C",
         run: python,
+    },
+    Step {
+        name: "python-other",
+        about: "the Python tests on another version of Python",
+        run: test::other_python,
     },
     Step { name: "faults", about: "mixed network faults for 30 minutes", run: faults },
 ];

@@ -23,9 +23,9 @@ use crate::{acceptance, corpus, dataset, fuzz, tidy, wheel};
 /// `N passed, N failed, N skipped`.
 ///
 /// These checks take longer and run in `cargo xtask soak` only: fuzz targets with libFuzzer and
-/// AddressSanitizer, tests with default features, each feature alone and all but one, more cases of
-/// property tests and model checks, more pipeline cycles, and network faults for 30 minutes. Tests
-/// on a CUDA device run in `cargo xtask gpu`.
+/// AddressSanitizer, tests with default features, each feature alone and all but one, a second
+/// version of Python, more cases of property tests and model checks, more pipeline cycles, and
+/// network faults for 30 minutes. Tests on a CUDA device run in `cargo xtask gpu`.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   cargo xtask test
@@ -210,27 +210,34 @@ fn shuttle(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
     model_tests(workspace, output, "shuttle", 1, |cargo| cargo)
 }
 
-/// Runs the tests on two versions of Python concurrently, if two are installed.
+/// Runs two halves of the test files concurrently: many tests wait.
 fn python(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
-    let (usual, other) = wheel::install_for_tests_twice(workspace, output)?;
-    let Some(other) = other else {
-        let mut counts = pytest(workspace, output, &usual, 1, without_frameworks)?;
-        counts.add(Counts::one_skipped("only one version of Python is installed"));
-        return Ok(counts);
+    let venv = wheel::install_for_tests(workspace, output)?;
+    let files = test_files(workspace)?;
+    let half = |odd: usize| files.iter().skip(odd).step_by(2);
+    let run = |odd: usize, output: &mut Output| {
+        pytest_files(workspace, output, &venv, 1, |pytest| {
+            without_frameworks(pytest).args(half(odd));
+        })
     };
-    let mut log = Output::log(workspace.target.join("python-other.log"), STEP_LIMIT)?;
-    let (counts, of_other) = std::thread::scope(|scope| {
-        let other = scope.spawn(|| {
-            let counts = pytest(workspace, &mut log, &other, 1, without_frameworks);
-            (counts, log)
-        });
-        (pytest(workspace, output, &usual, 1, without_frameworks), other.join())
+    let mut log = Output::log(workspace.target.join("python-half.log"), STEP_LIMIT)?;
+    let (counts, of_other_half) = std::thread::scope(|scope| {
+        let other = scope.spawn(|| run(1, &mut log));
+        (run(0, output), other.join())
     });
-    let Ok((of_other, log)) = of_other else { bail!("the other thread panicked") };
+    let Ok(of_other_half) = of_other_half else { bail!("the other thread panicked") };
     output.say(&log.text()?);
     let mut counts = counts?;
-    counts.add(of_other?);
+    counts.add(of_other_half?);
     Ok(counts)
+}
+
+/// Runs the tests on the newest other version of Python, if one is installed.
+pub(crate) fn other_python(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
+    match wheel::install_for_tests_on_other_python(workspace, output)? {
+        Some(venv) => pytest(workspace, output, &venv, 1, without_frameworks),
+        None => Ok(Counts::one_skipped("only one version of Python is installed")),
+    }
 }
 
 fn free_threaded(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
@@ -281,20 +288,31 @@ fn examples_python(workspace: &Workspace, output: &mut Output) -> Result<Counts>
     Ok(counts)
 }
 
-/// The test files that import PyTorch if it is installed, relative to the root.
-fn torch_tests(workspace: &Workspace) -> Result<Vec<String>> {
+/// The Python test files, relative to the root.
+fn test_files(workspace: &Workspace) -> Result<Vec<String>> {
     let folder = workspace.root.join("spdl-python/tests");
     let mut files = Vec::new();
     for entry in
         fs::read_dir(&folder).with_context(|| format!("cannot list {}", folder.display()))?
     {
         let path = entry?.path();
-        let is_test = path.extension().is_some_and(|extension| extension == "py");
-        if is_test && fs::read_to_string(&path)?.contains("importorskip(\"torch") {
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        if name.starts_with("test_") && name.ends_with(".py") {
             files.push(workspace.shown(&path));
         }
     }
     files.sort();
+    Ok(files)
+}
+
+/// The test files that import PyTorch if it is installed.
+fn torch_tests(workspace: &Workspace) -> Result<Vec<String>> {
+    let mut files = test_files(workspace)?;
+    let imports_torch = |file: &String| {
+        fs::read_to_string(workspace.root.join(file))
+            .is_ok_and(|text| text.contains("importorskip(\"torch"))
+    };
+    files.retain(imports_torch);
     Ok(files)
 }
 

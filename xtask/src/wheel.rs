@@ -172,17 +172,15 @@ pub(crate) fn install_for_tests(workspace: &Workspace, output: &mut Output) -> R
     prepare_for_tests(workspace, output, None, "venv-test", &wheel)
 }
 
-/// The same, and also for another version of Python in `target/venv-test-other`, if one is installed.
-pub(crate) fn install_for_tests_twice(
+/// The same for another version of Python, into `target/venv-test-other`; `None` without one.
+pub(crate) fn install_for_tests_on_other_python(
     workspace: &Workspace,
     output: &mut Output,
-) -> Result<(Venv, Option<Venv>)> {
+) -> Result<Option<Venv>> {
+    let usual = install_for_tests(workspace, output)?;
+    let Some(python) = venv::other_python(&usual) else { return Ok(None) };
     let wheel = build(workspace, output, true)?;
-    let usual = prepare_for_tests(workspace, output, None, "venv-test", &wheel)?;
-    let other = venv::other_python(&usual).map(|python| {
-        prepare_for_tests(workspace, output, Some(&python), "venv-test-other", &wheel)
-    });
-    Ok((usual, other.transpose()?))
+    prepare_for_tests(workspace, output, Some(&python), "venv-test-other", &wheel).map(Some)
 }
 
 /// The same for a free-threaded Python, into `target/venv-test-free-threaded`.
