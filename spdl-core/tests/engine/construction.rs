@@ -1,4 +1,4 @@
-//! Putting pipelines together: sources, stages, batches, merges, routes, epochs, definitions.
+//! Building pipelines: sources, stages, batches, merges, routes, epochs and definitions.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -18,8 +18,8 @@ use spdl_core::{
     Stage, StageContext, StageOptions,
 };
 
-/// Numbers that tell their epoch: `epoch × 1000 + index`, as many as `counts` says, epoch by epoch,
-/// over and over.
+/// Numbers that encode their epoch as `epoch × 1000 + index`. The epochs have `counts` items each,
+/// in a cycle.
 #[derive(Debug, Clone)]
 struct Epochs(&'static [u64]);
 
@@ -35,7 +35,7 @@ fn epochs(counts: &'static [u64]) -> PipelineBuilder<u64> {
     PipelineBuilder::new(Epochs(counts))
 }
 
-/// The items of each epoch, as `next_epoch` tells them apart.
+/// The items of each epoch, from `next_epoch`.
 fn by_epoch<T: Send + 'static>(builder: PipelineBuilder<T>) -> Vec<Vec<T>> {
     let mut pipeline = builder.build().unwrap();
     let mut all = Vec::new();
@@ -54,7 +54,7 @@ fn sorted<T: Ord>(mut items: Vec<T>) -> Vec<T> {
 
 // feature: B02
 #[test]
-fn an_iterator_is_a_source_and_may_block_on_a_thread_of_its_own() {
+fn an_iterator_is_a_source_and_may_block_on_its_thread() {
     within_seconds(30, || {
         let threads = Arc::new(Mutex::new(Vec::new()));
         let seen = Arc::clone(&threads);
@@ -62,7 +62,7 @@ fn an_iterator_is_a_source_and_may_block_on_a_thread_of_its_own() {
             std::thread::sleep(Duration::from_millis(1));
             seen.lock().unwrap().push(std::thread::current().name().map(str::to_owned));
         });
-        // An async stage is on the runtime, which the sleeps must not block.
+        // The async stage uses the runtime, which the sleeps of the iterator must not block.
         let builder = PipelineBuilder::from_iter(slow).map_async("wait", |n| async move { Ok(n) });
         assert_eq!(delivered_sorted(builder), (0..20).collect::<Vec<_>>());
         let threads = threads.lock().unwrap();
@@ -72,7 +72,7 @@ fn an_iterator_is_a_source_and_may_block_on_a_thread_of_its_own() {
 
 // feature: B02
 #[test]
-fn a_stream_is_a_source_whose_errors_are_failures_of_items() {
+fn a_stream_is_a_source_whose_errors_are_item_failures() {
     within_seconds(30, || {
         let build = |on_error| {
             let items = (0..10).map(|n| if n == 4 { Err(bad_number(n)) } else { Ok(n) });
@@ -88,7 +88,7 @@ fn a_stream_is_a_source_whose_errors_are_failures_of_items() {
 
 // feature: B02, M07
 #[test]
-fn a_pipeline_is_a_source_whose_end_by_error_is_fatal() {
+fn a_pipeline_is_a_source_whose_error_is_fatal() {
     within_seconds(30, || {
         let inner =
             || PipelineBuilder::from_iter(0..10).map("double", |n| Ok(n * 2)).deterministic();
@@ -108,7 +108,7 @@ fn a_pipeline_is_a_source_whose_end_by_error_is_fatal() {
 }
 
 #[test]
-fn a_source_of_one_pass_is_refused_for_several_epochs() {
+fn a_source_of_one_epoch_is_refused_for_several_epochs() {
     within_seconds(30, || {
         let sources = || {
             let inner = PipelineBuilder::from_iter(0..3).build().unwrap();
@@ -126,13 +126,13 @@ fn a_source_of_one_pass_is_refused_for_several_epochs() {
             assert!(once.epochs(0..).build().is_err());
         }
         for once in sources() {
-            // One epoch, whichever it is.
+            // A single epoch of any number.
             assert_eq!(delivered_sorted(once.epochs(5..6)), [0, 1, 2]);
         }
     });
 }
 
-// Stages that change how many items there are.
+// Stages that change the number of items.
 
 // feature: B03, B05
 #[test]
@@ -152,7 +152,7 @@ fn stages_map_filter_multiply_flatten_and_wait() {
 
 // feature: B03, C09
 #[test]
-fn what_a_generator_yields_goes_on_at_once() {
+fn outputs_of_a_generator_are_forwarded_immediately() {
     within_seconds(30, || {
         let ended = Arc::new(AtomicBool::new(false));
         let flag = Arc::clone(&ended);
@@ -200,7 +200,7 @@ fn items_that_a_generator_yields_before_its_error_are_kept() {
 
 // feature: B03
 #[test]
-fn a_filtered_item_is_no_failure() {
+fn a_filtered_item_is_not_a_failure() {
     within_seconds(30, || {
         let pipeline =
             PipelineBuilder::new(numbers(100)).filter("none", |_| Ok(false)).build().unwrap();
@@ -216,7 +216,7 @@ fn a_filtered_item_is_no_failure() {
 
 // feature: B04
 #[test]
-fn the_rest_of_every_epoch_is_a_short_batch_or_left_out_and_counted() {
+fn the_last_items_of_an_epoch_are_an_incomplete_batch_or_left_out() {
     within_seconds(30, || {
         let batches = |drop_last| epochs(&[5, 3, 6]).batch("batch", 3, drop_last).epochs(0..3);
         let kept = by_epoch(batches(false).deterministic());
@@ -236,7 +236,7 @@ fn the_rest_of_every_epoch_is_a_short_batch_or_left_out_and_counted() {
     });
 }
 
-/// Sums up to a limit.
+/// Sums items up to a limit.
 struct Sum {
     sum: u64,
 }
@@ -253,7 +253,7 @@ impl Aggregator<u64> for Sum {
 
 // feature: B14
 #[test]
-fn an_aggregator_is_fresh_in_every_epoch_and_every_build() {
+fn an_aggregator_is_new_in_every_epoch_and_every_build() {
     within_seconds(30, || {
         let made = Arc::new(AtomicUsize::new(0));
         let counter = Arc::clone(&made);
@@ -263,7 +263,7 @@ fn an_aggregator_is_fresh_in_every_epoch_and_every_build() {
         });
         for _ in 0..2 {
             let factory = Arc::clone(&factory);
-            // 0 + 1 + 2 + 3 + 4 = 10, then 5 + 6 = 11, and 7 is left.
+            // 0 + 1 + 2 + 3 + 4 = 10, then 5 + 6 = 11, and 7 remains.
             let sums = epochs(&[8]).aggregate("sum", move || factory()).epochs(0..3);
             assert_eq!(
                 by_epoch(sums.deterministic()),
@@ -271,7 +271,7 @@ fn an_aggregator_is_fresh_in_every_epoch_and_every_build() {
             );
         }
         assert_eq!(made.load(Ordering::SeqCst), 2 * 3);
-        // What a known loader carries over into the next epoch, and the next build.
+        // Some loaders carry items over into the next epoch or the next build.
         for _ in 0..2 {
             let builder =
                 PipelineBuilder::new(spdl_core::DatasetSource::new((1..8).collect::<Vec<_>>()));
@@ -284,7 +284,7 @@ fn an_aggregator_is_fresh_in_every_epoch_and_every_build() {
     });
 }
 
-/// All of an epoch in one list, slowly.
+/// All items of an epoch in one list, slowly.
 #[derive(Default)]
 struct Everything(Vec<u64>);
 impl Aggregator<u64> for Everything {
@@ -301,7 +301,7 @@ impl Aggregator<u64> for Everything {
 
 // feature: B04
 #[test]
-fn an_aggregate_is_made_in_one_place_whatever_the_threads() {
+fn an_aggregate_has_one_instance_for_any_number_of_threads() {
     within_seconds(30, || {
         // With two instances there would be two lists per epoch.
         for threads in [1, 2, 8] {
@@ -321,7 +321,7 @@ fn an_aggregate_is_made_in_one_place_whatever_the_threads() {
 
 // feature: B04
 #[test]
-fn a_batch_of_nothing_is_refused() {
+fn a_batch_size_of_zero_is_refused() {
     let error = PipelineBuilder::new(numbers(5)).batch("batch", 0, false).build().unwrap_err();
     assert_eq!((error.kind(), error.stage()), (ErrorKind::InvalidArgument, Some("batch")));
 }
@@ -330,7 +330,7 @@ fn a_batch_of_nothing_is_refused() {
 
 // feature: M01
 #[test]
-fn a_merge_by_arrival_loses_nothing_and_waits_for_nobody() {
+fn a_merge_by_arrival_loses_nothing_and_waits_for_no_branch() {
     within_seconds(30, || {
         let gate = Arc::new(AtomicBool::new(false));
         let opened = Arc::clone(&gate);
@@ -343,7 +343,7 @@ fn a_merge_by_arrival_loses_nothing_and_waits_for_nobody() {
         let mut pipeline =
             PipelineBuilder::merge([held, quick], Arrival).threads(2).build().unwrap();
         let mut items: Vec<i32> = pipeline.by_ref().take(500).map(Result::unwrap).collect();
-        assert!(items.iter().all(|&n| n < 1000), "the quick branch waits for nobody");
+        assert!(items.iter().all(|&n| n < 1000), "the fast branch does not wait");
         gate.store(true, Ordering::SeqCst);
         items.extend(pipeline.map(Result::unwrap));
         assert_eq!(sorted(items), (0..500).chain(1000..1010).collect::<Vec<_>>());
@@ -354,7 +354,7 @@ fn a_merge_by_arrival_loses_nothing_and_waits_for_nobody() {
 #[test]
 fn a_merge_by_arrival_starves_no_branch() {
     within_seconds(30, || {
-        // Every branch always has something: each must come up again soon.
+        // Every branch always has an item: each must be chosen again soon.
         let branch = |at: usize| PipelineBuilder::from_iter(std::iter::repeat(at));
         let mut pipeline = PipelineBuilder::merge((0..3).map(branch), Arrival).build().unwrap();
         let mut counts = [0; 3];
@@ -367,7 +367,7 @@ fn a_merge_by_arrival_starves_no_branch() {
 
 // feature: M02, Q04
 #[test]
-fn round_robin_takes_turns_and_leaves_out_what_has_ended() {
+fn round_robin_alternates_and_skips_ended_branches() {
     within_seconds(30, || {
         let branch = |tens: u64, count: u64| {
             PipelineBuilder::from_iter((0..count).map(move |n| tens * 10 + n))
@@ -397,14 +397,14 @@ fn a_weighted_merge_is_a_function_of_the_seed() {
         };
         let first = order(7, 1);
         assert_eq!(first.len(), 1800);
-        assert_eq!(order(7, 4), first, "whatever the threads");
-        assert_ne!(order(8, 4), first, "another seed, another order");
+        assert_eq!(order(7, 4), first, "for any number of threads");
+        assert_ne!(order(8, 4), first, "another seed has another order");
         let early = first[..200].iter().filter(|(at, _)| *at == 2).count();
         assert!((70..160).contains(&early), "{early} of the first 200 from the heaviest branch");
     });
 }
 
-/// Five items of each epoch, from the branches in turn; then no more.
+/// Five items of each epoch, alternating between the branches.
 #[derive(Debug, Default)]
 struct FiveAnEpoch {
     taken: usize,
@@ -428,7 +428,7 @@ impl MergePolicy for FiveAnEpoch {
 
 // feature: M02
 #[test]
-fn a_policy_of_the_users_may_end_an_epoch_early() {
+fn a_custom_merge_policy_may_end_an_epoch_early() {
     within_seconds(30, || {
         let told = Arc::default();
         let policy = FiveAnEpoch { taken: 0, epochs: Arc::clone(&told) };
@@ -441,12 +441,12 @@ fn a_policy_of_the_users_may_end_an_epoch_early() {
         let expected = [0, 1000, 2000].map(|epoch| [0, 0, 1, 1, 2].map(|n| epoch + n).to_vec());
         assert_eq!(all, expected);
         assert_eq!(pipeline.statistics().left_out, 3 * (107 - 5));
-        // The policy is told of the next epoch before anybody knows whether it comes.
+        // The policy starts the next epoch before it is known whether there is one.
         assert_eq!(told.lock().unwrap()[..3], [(0, 2, 9), (1, 2, 9), (2, 2, 9)]);
     });
 }
 
-/// Always the same answer.
+/// Always returns the same choice.
 #[derive(Debug)]
 struct Always(Choice);
 impl MergePolicy for Always {
@@ -455,18 +455,18 @@ impl MergePolicy for Always {
     }
 }
 
-/// Cannot choose.
+/// Panics when it chooses.
 #[derive(Debug)]
 struct Undecided;
 impl MergePolicy for Undecided {
     fn choose(&mut self, _: &[bool]) -> Choice {
-        panic!("cannot choose")
+        panic!("panic of the test")
     }
 }
 
 // feature: M02
 #[test]
-fn a_policy_that_chooses_what_is_not_there_or_panics_ends_the_pipeline() {
+fn an_invalid_choice_or_panic_of_a_merge_policy_ends_the_pipeline() {
     within_seconds(30, || {
         let branches = || [epochs(&[3]), epochs(&[5])];
         let beyond = PipelineBuilder::merge(branches(), Always(Choice::Branch(2)));
@@ -486,7 +486,7 @@ fn a_policy_that_chooses_what_is_not_there_or_panics_ends_the_pipeline() {
 
 // feature: M03
 #[test]
-fn a_merge_never_mixes_epochs_though_branches_differ_in_depth_and_length() {
+fn a_merge_never_mixes_epochs_of_branches_of_different_depth_and_length() {
     within_seconds(60, || {
         for policy in 0..2 {
             let shallow = || epochs(&[3, 100, 1]);
@@ -520,7 +520,7 @@ fn a_merge_never_mixes_epochs_though_branches_differ_in_depth_and_length() {
 }
 
 #[test]
-fn branches_of_a_merge_have_random_numbers_of_their_own() {
+fn branches_of_a_merge_have_separate_random_numbers() {
     within_seconds(30, || {
         struct Draw;
         impl Stage<u64> for Draw {
@@ -537,7 +537,7 @@ fn branches_of_a_merge_have_random_numbers_of_their_own() {
     });
 }
 
-/// Numbers without end, and numbers until a failure at 10.
+/// Numbers without end, and numbers that fail at 10.
 fn endless_and_failing() -> [PipelineBuilder<i64>; 2] {
     let fails = |n| if n == 10 { Err(bad_number(n)) } else { Ok(n) };
     [
@@ -548,7 +548,7 @@ fn endless_and_failing() -> [PipelineBuilder<i64>; 2] {
 
 // feature: F09
 #[test]
-fn a_branch_that_fails_cancels_the_others_and_its_error_comes_once() {
+fn a_failed_branch_cancels_the_others_and_its_error_is_returned_once() {
     within_seconds(60, || {
         for threads in [1, 3] {
             let build = |builder: PipelineBuilder<i64>| {
@@ -560,8 +560,8 @@ fn a_branch_that_fails_cancels_the_others_and_its_error_comes_once() {
             };
             let by_arrival = build(PipelineBuilder::merge(endless_and_failing(), Arrival));
             let of_failing: Vec<i64> = by_arrival.into_iter().filter(|&n| n < 1000).collect();
-            assert_eq!(of_failing, (0..10).collect::<Vec<_>>(), "what was made is delivered");
-            // Where the order is given, so is how much of it comes before the error.
+            assert_eq!(of_failing, (0..10).collect::<Vec<_>>(), "earlier items are delivered");
+            // With a deterministic order, the items before the error are deterministic.
             let in_turn = PipelineBuilder::merge(endless_and_failing(), RoundRobin::default());
             let expected: Vec<i64> = (0..10).flat_map(|n| [1000 + n, n]).chain([1010]).collect();
             assert_eq!(build(in_turn), expected);
@@ -573,7 +573,7 @@ fn a_branch_that_fails_cancels_the_others_and_its_error_comes_once() {
 }
 
 #[test]
-fn a_merge_that_skips_an_epoch_waits_for_no_branch_where_another_one_has_failed() {
+fn a_merge_that_skips_an_epoch_does_not_wait_if_a_branch_has_failed() {
     within_seconds(30, || {
         let silent = PipelineBuilder::from_stream(stream::pending::<Result<i64>>());
         let [_, fails] = endless_and_failing();
@@ -584,7 +584,7 @@ fn a_merge_that_skips_an_epoch_waits_for_no_branch_where_another_one_has_failed(
 }
 
 #[test]
-fn a_merge_of_no_branches_is_refused() {
+fn a_merge_without_branches_is_refused() {
     let none: [PipelineBuilder<u8>; 0] = [];
     let error = PipelineBuilder::merge(none, Arrival).build().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidArgument);
@@ -592,7 +592,7 @@ fn a_merge_of_no_branches_is_refused() {
 
 // feature: M02
 #[test]
-fn a_zip_pairs_epoch_by_epoch_and_counts_what_is_left_out() {
+fn a_zip_pairs_items_per_epoch_and_counts_left_out_items() {
     within_seconds(30, || {
         let letters = epochs(&[3, 5]).map("letters", |n| Ok(format!("n{n}")));
         let builder = epochs(&[5, 2]).zip(letters).epochs(0..2).deterministic();
@@ -609,7 +609,7 @@ fn a_zip_pairs_epoch_by_epoch_and_counts_what_is_left_out() {
 
 // Routes.
 
-/// Numbers by their remainder: dropped, doubled, passed through, failed, or negated slowly.
+/// Numbers by their remainder: dropped, doubled, forwarded, failed, or negated slowly.
 fn routed(order: Order) -> PipelineBuilder<i64> {
     PipelineBuilder::new(numbers(500))
         .route(
@@ -647,7 +647,7 @@ fn expected_of_routes(numbers: std::ops::Range<i64>) -> Vec<i64> {
 
 // feature: M04
 #[test]
-fn each_item_goes_down_the_path_that_the_router_chooses() {
+fn each_item_takes_the_path_that_the_router_chooses() {
     within_seconds(60, || {
         for threads in [1, 3] {
             let mut pipeline = routed(Order::Completion).threads(threads).build().unwrap();
@@ -662,7 +662,7 @@ fn each_item_goes_down_the_path_that_the_router_chooses() {
 
 // feature: M04
 #[test]
-fn a_route_can_restore_order_whatever_its_paths_make_of_the_items() {
+fn a_route_can_restore_order_for_any_paths() {
     within_seconds(60, || {
         for threads in [1, 2, 8] {
             let builder = routed(Order::Input).threads(threads).epochs(0..3).deterministic();
@@ -674,7 +674,7 @@ fn a_route_can_restore_order_whatever_its_paths_make_of_the_items() {
 
 // feature: M06
 #[test]
-fn a_path_that_is_held_up_holds_up_no_other() {
+fn a_blocked_path_does_not_block_other_paths() {
     within_seconds(30, || {
         let gate = Arc::new(AtomicBool::new(false));
         let opened = Arc::clone(&gate);
@@ -703,7 +703,7 @@ fn a_path_that_is_held_up_holds_up_no_other() {
 }
 
 #[test]
-fn a_path_may_gather_what_it_gets_epoch_by_epoch() {
+fn a_path_may_batch_its_items_per_epoch() {
     within_seconds(30, || {
         for order in [Order::Completion, Order::Input] {
             let builder = epochs(&[7, 4])
@@ -729,7 +729,7 @@ fn a_path_may_gather_what_it_gets_epoch_by_epoch() {
 
 // feature: M04
 #[test]
-fn a_router_that_chooses_no_path_ends_the_pipeline_even_under_skip() {
+fn an_invalid_choice_of_a_router_ends_the_pipeline_even_with_skip() {
     within_seconds(30, || {
         for order in [Order::Completion, Order::Input] {
             let router = |n: &i64| Ok(if *n == 20 { 2 } else { (*n % 2) as usize });
@@ -753,7 +753,7 @@ fn a_router_that_chooses_no_path_ends_the_pipeline_even_under_skip() {
 
 // feature: F05
 #[test]
-fn a_failure_on_a_path_ends_an_ordered_route_at_its_place_whatever_the_threads() {
+fn a_failure_on_a_path_ends_an_ordered_route_in_order_for_any_number_of_threads() {
     within_seconds(60, || {
         for threads in [1, 2, 3, 8] {
             for at_once in [true, false] {
@@ -794,7 +794,7 @@ fn a_failure_on_a_path_ends_an_ordered_route_at_its_place_whatever_the_threads()
 
 // feature: F05
 #[test]
-fn what_is_behind_a_failure_in_front_of_a_route_is_delivered() {
+fn items_before_a_failure_upstream_of_a_route_are_delivered() {
     within_seconds(60, || {
         for order in [Order::Completion, Order::Input] {
             let items = (0..100).map(|n| if n == 50 { Err(bad_number(n)) } else { Ok(n) });
@@ -822,7 +822,7 @@ fn what_is_behind_a_failure_in_front_of_a_route_is_delivered() {
 
 // feature: F09
 #[test]
-fn a_failure_on_a_path_cancels_a_source_that_is_silent() {
+fn a_failure_on_a_path_cancels_a_source_that_yields_nothing() {
     within_seconds(30, || {
         for order in [Order::Completion, Order::Input] {
             let silent = stream::iter((0..5).map(Ok)).chain(stream::pending());
@@ -855,12 +855,12 @@ fn a_failure_on_a_path_cancels_a_source_that_is_silent() {
             .unwrap();
         let (lists, error) = before_error(pipeline);
         assert_eq!(error.to_string(), "fails: 3 is bad");
-        assert_eq!(lists, [[0, 1]], "of the list that failed no part goes on");
+        assert_eq!(lists, [[0, 1]], "no part of the failed list is forwarded");
     });
 }
 
 #[test]
-fn a_router_that_fails_at_an_item_fails_that_item() {
+fn an_error_of_a_router_fails_the_item() {
     within_seconds(30, || {
         let router = |n: &i64| if *n == 3 { Err(bad_number(*n)) } else { Ok(0) };
         let builder =
@@ -872,7 +872,7 @@ fn a_router_that_fails_at_an_item_fails_that_item() {
 
 // feature: B13
 #[test]
-fn a_route_inside_a_path_and_behind_a_merge_works() {
+fn a_route_inside_a_path_after_a_merge_works() {
     within_seconds(60, || {
         for threads in [1, 4] {
             let halves = [PipelineBuilder::from_iter(0..100), PipelineBuilder::from_iter(100..200)];
@@ -917,7 +917,7 @@ fn a_route_inside_a_path_and_behind_a_merge_works() {
 
 // feature: M04
 #[test]
-fn a_route_with_no_paths_is_refused() {
+fn a_route_without_paths_is_refused() {
     let none: [spdl_core::pipeline::Path<i64, i64>; 0] = [];
     let error =
         PipelineBuilder::new(numbers(1)).route("route", |_| Ok(0), none).build().unwrap_err();
@@ -926,7 +926,7 @@ fn a_route_with_no_paths_is_refused() {
 
 // feature: M05
 #[test]
-fn lists_are_routed_in_parts_and_put_together_in_their_order() {
+fn lists_are_routed_in_parts_and_reassembled_in_order() {
     within_seconds(60, || {
         let empty_parts = Arc::new(AtomicUsize::new(0));
         let counter = Arc::clone(&empty_parts);
@@ -934,7 +934,7 @@ fn lists_are_routed_in_parts_and_put_together_in_their_order() {
             .batch("batch", 4, false)
             .route_lists(
                 "route",
-                // Whole lists of one kind leave the other path an empty part.
+                // Lists of a single kind leave the other path an empty part.
                 |list| Ok(list.iter().map(|n| usize::from(n % 10 < 5)).collect()),
                 [
                     path(|lists: PipelineBuilder<Vec<u64>>| {
@@ -961,14 +961,11 @@ fn lists_are_routed_in_parts_and_put_together_in_their_order() {
             let expected: Vec<Vec<u64>> = numbers.chunks(4).map(<[u64]>::to_vec).collect();
             assert_eq!(lists, expected, "epoch {epoch}");
         }
-        assert!(
-            empty_parts.load(Ordering::Relaxed) > 0,
-            "an empty part goes down its path as well"
-        );
+        assert!(empty_parts.load(Ordering::Relaxed) > 0, "an empty part also takes its path");
     });
 }
 
-/// Even numbers down path 0, odd ones down path 1, where `odd` does with the list what it likes.
+/// Even numbers take path 0 and odd numbers path 1, where `odd` changes the list.
 fn even_and_odd(
     lists: Vec<Vec<i64>>,
     odd: fn(Vec<i64>) -> Result<Vec<i64>>,
@@ -988,21 +985,21 @@ fn even_and_odd(
 
 // feature: M05
 #[test]
-fn where_a_path_drops_its_part_the_rest_of_the_list_goes_on() {
+fn if_a_path_drops_its_part_the_other_parts_continue() {
     within_seconds(30, || {
         let refuse = |list: Vec<i64>| if list.contains(&7) { Err(bad_number(7)) } else { Ok(list) };
         let lists = vec![vec![1, 2, 3], vec![6, 7, 8, 9], vec![7], vec![], vec![10, 11]];
         assert_eq!(
             delivered(even_and_odd(lists, refuse)),
             [vec![1, 2, 3], vec![6, 8], vec![10, 11]],
-            "a list of which nothing is left does not go on"
+            "an empty list is not forwarded"
         );
     });
 }
 
 // feature: M05
 #[test]
-fn a_path_that_makes_another_number_of_items_ends_the_pipeline() {
+fn a_path_that_changes_the_number_of_items_ends_the_pipeline() {
     within_seconds(30, || {
         for odd in [|_| Ok(vec![1]), |list: Vec<i64>| Ok([list, vec![1]].concat())] {
             let lists = vec![vec![2, 4], vec![1, 3, 5], vec![6]];
@@ -1019,9 +1016,9 @@ fn a_path_that_makes_another_number_of_items_ends_the_pipeline() {
 
 // feature: M05
 #[test]
-fn a_router_of_lists_that_miscounts_ends_the_pipeline() {
+fn a_list_router_with_a_wrong_result_ends_the_pipeline() {
     within_seconds(30, || {
-        // One path too many, and a path that is not there.
+        // One path too many, and a path that does not exist.
         for (more, at) in [(1, 0), (0, 1)] {
             let router = move |list: &[i64]| Ok(vec![at; list.len() + more]);
             let pipeline = PipelineBuilder::new(numbers(100))
@@ -1038,7 +1035,7 @@ fn a_router_of_lists_that_miscounts_ends_the_pipeline() {
 }
 
 #[test]
-fn a_path_of_lists_that_puts_lists_together_is_an_error_not_a_mixture() {
+fn a_path_of_lists_that_batches_lists_is_an_error() {
     within_seconds(30, || {
         let pipeline = PipelineBuilder::from_iter(vec![vec![0, 1], vec![2, 3], vec![4, 5]])
             .route_lists(
@@ -1057,7 +1054,7 @@ fn a_path_of_lists_that_puts_lists_together_is_an_error_not_a_mixture() {
     });
 }
 
-// What is refused.
+// Refused settings.
 
 // feature: B09
 #[test]
@@ -1078,7 +1075,7 @@ fn settings_of_the_whole_pipeline_are_refused_on_a_branch() {
 
 // feature: B09, M01
 #[test]
-fn names_are_unique_in_all_branches_and_those_that_are_given_by_us_make_room() {
+fn names_are_unique_in_all_branches_and_generated_names_avoid_conflicts() {
     within_seconds(30, || {
         let branch = || epochs(&[2]);
         let twice =
@@ -1105,19 +1102,19 @@ fn names_are_unique_in_all_branches_and_those_that_are_given_by_us_make_room() {
 
 // feature: L06
 #[test]
-fn an_iterator_of_an_epoch_ends_with_it_and_the_next_one_goes_on() {
+fn an_epoch_iterator_ends_with_its_epoch_and_the_next_one_continues() {
     within_seconds(30, || {
         let builder = epochs(&[6]).map("pass", Ok).epochs(0..3).deterministic();
         let mut pipeline = builder.build().unwrap();
         let mut epoch = pipeline.next_epoch().unwrap();
         assert_eq!(epoch.next().unwrap().unwrap(), 0);
         assert_eq!(epoch.number(), 0);
-        // Breaking out stops nothing; the next iterator has the rest.
+        // Leaving the loop stops nothing; the next iterator continues the epoch.
         assert_eq!(epoch.next().unwrap().unwrap(), 1);
         let mut rest = pipeline.next_epoch().unwrap();
         assert_eq!(rest.number(), 0);
         assert_eq!(rest.by_ref().map(Result::unwrap).collect::<Vec<_>>(), [2, 3, 4, 5]);
-        assert!(rest.next().is_none() && rest.next().is_none(), "it stays ended");
+        assert!(rest.next().is_none() && rest.next().is_none(), "the iterator stays ended");
         // `next` and `next_epoch` can be mixed.
         assert_eq!(pipeline.next().unwrap().unwrap(), 1000);
         let second = pipeline.next_epoch().unwrap();
@@ -1135,7 +1132,7 @@ fn an_iterator_of_an_epoch_ends_with_it_and_the_next_one_goes_on() {
 
 // feature: E01
 #[test]
-fn an_epoch_of_which_nothing_is_left_is_an_empty_one() {
+fn an_epoch_without_remaining_items_is_empty() {
     within_seconds(30, || {
         let builder = epochs(&[4]).filter("odd epochs", |n| Ok(n / 1000 % 2 == 1)).epochs(0..4);
         let mut pipeline = builder.deterministic().build().unwrap();
@@ -1151,7 +1148,7 @@ fn an_epoch_of_which_nothing_is_left_is_an_empty_one() {
 
 // feature: E01, Q06
 #[test]
-fn epochs_without_end_go_on_until_the_consumer_has_enough() {
+fn endless_epochs_continue_until_the_consumer_stops() {
     within_seconds(60, || {
         let builder = epochs(&[3]).map("pass", Ok).batch("batch", 2, false).epochs(5..);
         let mut pipeline = builder.deterministic().build().unwrap();
@@ -1166,7 +1163,7 @@ fn epochs_without_end_go_on_until_the_consumer_has_enough() {
 
 // feature: E01
 #[test]
-fn a_source_that_has_no_more_ends_a_run_without_end() {
+fn an_exhausted_source_ends_an_endless_run() {
     within_seconds(30, || {
         let mut pipeline = epochs(&[2, 2, 0]).epochs(0..).deterministic().build().unwrap();
         let mut count = 0;
@@ -1177,7 +1174,7 @@ fn a_source_that_has_no_more_ends_a_run_without_end() {
     });
 }
 
-/// Counts what it sees until its epoch ends.
+/// Collects its items until the end of an epoch.
 struct CountEpoch {
     seen: Vec<u64>,
 }
@@ -1195,7 +1192,7 @@ impl Stage<u64> for CountEpoch {
 
 // feature: E02, F08
 #[test]
-fn every_instance_of_a_stage_is_told_of_the_end_of_every_epoch_before_it_sees_the_next() {
+fn every_instance_of_a_stage_finishes_an_epoch_before_the_next_one() {
     within_seconds(60, || {
         for threads in [1, 4] {
             let builder = epochs(&[100, 1, 33])
@@ -1221,7 +1218,7 @@ fn every_instance_of_a_stage_is_told_of_the_end_of_every_epoch_before_it_sees_th
 
 // feature: E04
 #[test]
-fn a_shuffled_source_has_another_order_in_each_epoch_and_the_same_in_each_run() {
+fn a_shuffled_source_has_different_epochs_and_equal_runs() {
     within_seconds(30, || {
         let run =
             || by_epoch(PipelineBuilder::new(numbers(50).shuffled(3)).epochs(0..3).deterministic());
@@ -1256,7 +1253,7 @@ fn everything() -> PipelineBuilder<Vec<u64>> {
 
 // feature: B01, B09, B12
 #[test]
-fn a_definition_tells_stages_types_settings_and_places() {
+fn a_definition_contains_stages_types_settings_and_places() {
     let definition = everything().definition();
     let tree = definition.to_string();
     let file = file!().rsplit('/').next().unwrap();
@@ -1281,12 +1278,12 @@ fn a_definition_tells_stages_types_settings_and_places() {
     }
     let names: Vec<&str> = definition.all_stages().map(|stage| stage.name.as_str()).collect();
     assert_eq!(names, ["source", "left", "source", "merge", "route", "wait", "batch"]);
-    // The pipeline tells the same.
+    // The pipeline has the same definition.
     assert_eq!(*everything().build().unwrap().definition(), everything().definition());
 }
 
 #[test]
-fn a_definition_tells_that_a_stage_tries_again() {
+fn a_definition_shows_that_a_stage_retries() {
     struct Fetch;
     #[spdl_core::async_trait]
     impl AsyncStage<i64> for Fetch {
@@ -1302,18 +1299,18 @@ fn a_definition_tells_that_a_stage_tries_again() {
     let fetch = std::sync::Arc::new(patient().unwrap());
     let tree = PipelineBuilder::new(numbers(3)).async_stage("fetch", fetch).definition();
     assert!(tree.to_string().contains("retry 5 attempts"), "{tree}");
-    // What the stage says of its outputs is still known.
+    // The declared output size of the stage is unchanged.
     assert_eq!(AsyncStage::output_bytes(&patient().unwrap(), &7), Some(7));
 }
 
 #[test]
-fn a_definition_tells_what_watches_and_what_orders_the_pipeline() {
+fn a_definition_shows_hooks_listeners_and_recorded_orders() {
     #[derive(Debug)]
     struct Silent;
     impl spdl_core::Hook for Silent {}
     let quiet = PipelineBuilder::new(numbers(3)).definition().to_string();
     for word in ["hooks", "drop listeners", "report every", "background", "records", "replays"] {
-        assert!(!quiet.contains(word), "{word:?} is told in\n{quiet}");
+        assert!(!quiet.contains(word), "{word:?} must not be in\n{quiet}");
     }
     let record = [0, 1].map(|index| spdl_core::SampleId { epoch: 0, index }).into_iter().collect();
     let weighted = spdl_core::stage::WeightedMerge::new([1.0, 2.5]).unwrap();
@@ -1354,7 +1351,7 @@ fn a_definition_comes_back_from_json() {
 
 // feature: E02
 #[test]
-fn a_fill_behind_a_merge_keeps_epochs_apart_and_batches_full() {
+fn a_fill_after_a_merge_keeps_epochs_separate_and_batches_full() {
     within_seconds(30, || {
         let branch = || PipelineBuilder::new(numbers(10));
         let merged = PipelineBuilder::merge([branch(), branch()], Arrival);

@@ -1,13 +1,13 @@
-"""Makes numpy_order.tsv: which items NumPy's Generator draws.
+"""Generates numpy_order.tsv: the items that NumPy's Generator draws.
 
     python -m venv venv && venv/bin/pip install numpy==2.4.6
     venv/bin/python spdl-core/tests/golden/make_numpy_order.py
 
 Run with NumPy 2.4.6, Python 3.11 on x86-64 with AVX-512.
 
-A line per draw: permutation or choice, seed, items, draws, weights (none, or one of WEIGHTS below),
-whether items may come again, the FNV-1a hash over all items as 64-bit words, and the first items.
-Lines `sum` have the bits of np.sum of the weights in place of the hash.
+Each line is a draw: permutation or choice, seed, items, draws, weights (`none` or a key of WEIGHTS),
+replacement, the FNV-1a hash of all items as 64-bit words, and the first items.
+Lines `sum` contain the bits of np.sum of the weights instead of the hash.
 """
 
 from pathlib import Path
@@ -47,7 +47,7 @@ for items in [1, 2, 3, 10, 1000, 70_000]:
     lines.append(line("permutation", 7, items, items, "none", False))
     lines.append(line("choice", 7, items, items, "none", False))
     lines.append(line("choice", 7, items, 300, "none", True))
-# Without replacement: Floyd's algorithm up to 10,000 items or a fiftieth, else a shuffle of the end.
+# Without replacement: Floyd's algorithm for at most 10,000 items or 2 %, otherwise a partial shuffle.
 for items, draws in [
     (10_000, 10_000),
     (10_001, 200),
