@@ -33,7 +33,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         server = self.server
         parts = urllib.parse.urlsplit(self.path)
         name = urllib.parse.unquote(parts.path).lstrip("/")
-        server.asked.append((self.command, name, self.headers.get("Range")))
+        server.requested.append((self.command, name, self.headers.get("Range")))
         if name in server.stuck:
             # Until the end of the test, or until the client disconnects.
             server.released.wait(60)
@@ -108,7 +108,7 @@ class Server(http.server.ThreadingHTTPServer):
         self.folder = pathlib.Path(folder)
         self.stuck = set()
         self.released = threading.Event()
-        self.asked = []
+        self.requested = []
 
     @property
     def address(self):

@@ -82,12 +82,12 @@ def test_an_invalid_size_is_an_error_with_the_valid_range(many, size):
 
 
 def test_an_invalid_layout_is_an_error_with_the_valid_layouts(many):
-    says = 'one of "nhwc-u8", .*, "nchw-f32", not \'NCHW\'$'
+    error_text = 'one of "nhwc-u8", .*, "nchw-f32", not \'NCHW\'$'
     for make in (
         spdl_rs.io.DecodeImage,
         lambda **it: spdl_rs.ImageLoader(many, batch_size=1, **it),
     ):
-        with pytest.raises(spdl_rs.InvalidArgumentError, match=says) as raised:
+        with pytest.raises(spdl_rs.InvalidArgumentError, match=error_text) as raised:
             make(layout="NCHW")
         assert raised.value.kind == "invalid-argument"
 

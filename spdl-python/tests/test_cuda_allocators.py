@@ -31,11 +31,11 @@ class Framework:
     """An allocator that records its allocations. The stub's device memory is host memory."""
 
     def __init__(self, most=100):
-        self.most, self.lent, self.asked, self.freed = most, {}, [], []
+        self.most, self.lent, self.requested, self.freed = most, {}, [], []
         self.pair = self.allocate, self.free
 
     def allocate(self, size, device, stream):
-        self.asked.append((size, device, stream))
+        self.requested.append((size, device, stream))
         if len(self.lent) >= self.most:
             raise MemoryError("limit reached")
         memory = ctypes.create_string_buffer(size + ALIGNMENT)
@@ -78,14 +78,14 @@ def test_g01_arrays_use_memory_of_the_allocator(stub, framework):
     array = framework.sent(numpy.arange(1000, dtype="f4"))
     # The driver has allocated no memory.
     assert framework.has(array) and "memory" not in stub.ledger()
-    ((size, device, _),) = framework.asked
+    ((size, device, _),) = framework.requested
     assert size >= 4000 and device == 0
     numpy.testing.assert_array_equal(array.to_host(), numpy.arange(1000))
 
 
 def test_g01_the_allocator_gets_the_stream_of_the_first_write(stub, framework):
     array = framework.sent(numpy.ones(3))
-    ((_, _, stream),) = framework.asked
+    ((_, _, stream),) = framework.requested
     # The last recorded event follows the copy.
     assert stream == stub.recording() > 2
     del array
@@ -96,14 +96,14 @@ def test_g01_memory_is_reused_and_freed_once(stub, framework):
         array = framework.sent(numpy.full(10_000, number))
         numpy.testing.assert_array_equal(array.to_host()[:2], [number] * 2)
         del array
-    assert len(framework.asked) <= 4 and framework.freed == []
+    assert len(framework.requested) <= 4 and framework.freed == []
     statistics = spdl_rs.cuda.memory_statistics(allocator=framework.pair)
-    assert statistics["allocations"] == len(framework.asked)
-    assert statistics["free_bytes"] == sum(size for size, *_ in framework.asked)
+    assert statistics["allocations"] == len(framework.requested)
+    assert statistics["free_bytes"] == sum(size for size, *_ in framework.requested)
     # Memory of the driver is in another pool.
     assert spdl_rs.cuda.memory_statistics()["allocations"] == 0
     spdl_rs.cuda.release()
-    assert framework.lent == {} and len(framework.freed) == len(framework.asked)
+    assert framework.lent == {} and len(framework.freed) == len(framework.requested)
 
 
 def test_g01_memory_is_freed_after_its_last_consumer(stub, framework):
@@ -169,19 +169,19 @@ def test_g01_out_of_memory_error_of_the_allocator_is_limit_exceeded(stub, framew
         pass
 
     def allocate(size, device, stream):
-        framework.asked.append(size)
+        framework.requested.append(size)
         raise OutOfMemoryError("CUDA out of memory")
 
     with pytest.raises(CudaError) as raised:
         transfer_buffer(
             numpy.ones(3), device_config=cuda_config(0, allocator=(allocate, framework.free))
         )
-    assert raised.value.kind == "limit-exceeded" and len(framework.asked) == 2
+    assert raised.value.kind == "limit-exceeded" and len(framework.requested) == 2
 
 
 def test_g01_an_exception_of_the_allocator_is_the_cause_of_cuda_error(stub, framework):
     def allocate(size, device, stream):
-        framework.asked.append(size)
+        framework.requested.append(size)
         raise KeyError("mine")
 
     with pytest.raises(
@@ -192,7 +192,7 @@ def test_g01_an_exception_of_the_allocator_is_the_cause_of_cuda_error(stub, fram
         )
     cause = raised.value.__cause__
     assert isinstance(cause, KeyError) and cause.__traceback__ is not None
-    assert raised.value.kind == "user" and len(framework.asked) == 1
+    assert raised.value.kind == "user" and len(framework.requested) == 1
 
 
 def test_g01_keyboard_interrupt_in_the_allocator_propagates(stub, framework):
@@ -240,7 +240,7 @@ def test_g01_an_exception_of_free_is_unraisable(stub):
     def fail():
         raise IndexError("another")
 
-    sys.unraisablehook = lambda told: unraisable.append(repr(told.exc_value))
+    sys.unraisablehook = lambda reported: unraisable.append(repr(reported.exc_value))
     try:
         # The exception drops the array while it propagates.
         print(sent(), fail())
@@ -326,7 +326,7 @@ def test_g01_batches_use_memory_of_pytorchs_allocator(many, torch):
             numpy.testing.assert_array_equal(images.to_host(), wanted)
             numpy.testing.assert_array_equal(labels.to_host(), numbers)
     # Bounded like driver memory: prefetched batches, the consumer's, and one in between.
-    assert len(torch.asked) <= 16
+    assert len(torch.requested) <= 16
     assert cuda_config(0, allocator="torch").allocator == torch.pair
     del loader, images, labels
 

@@ -372,23 +372,23 @@ class Interrupt:
 @pytest.mark.parametrize("max_version", [None, (1, 0)])
 def test_ctrl_c_during_capsule_creation_leaks_no_memory(stub, max_version):
     base = live()
-    heard, before = 0, sys.gettrace()
+    handled, before = 0, sys.gettrace()
     # Python 3.12 traces opcodes only if a frame has this flag.
     sys._getframe().f_trace_opcodes = True
     while True:
         array = on_device(numpy.ones(100))
         try:
-            sys.settrace(Interrupt(heard))
+            sys.settrace(Interrupt(handled))
             capsule = array.__dlpack__(max_version=max_version, stream=4096)
         except KeyboardInterrupt:
-            heard += 1
+            handled += 1
         else:
             break
         finally:
             sys.settrace(before)
             del array
-        assert live() == base, f"at step {heard}"
-    assert heard > 30
+        assert live() == base, f"at step {handled}"
+    assert handled > 30
     del capsule
     assert live() == base
 

@@ -220,18 +220,18 @@ def test_g09_any_driver_call_may_fail_without_leaks(nvjpeg, decoding):
     decoding.fail(-1)
     expected = decode()
     spdl_rs.cuda.release()
-    calls, told = decoding.calls(), 0
+    calls, reported = decoding.calls(), 0
     assert calls > 100
     for call in range(0, calls, 3):
         decoding.fail(call, 2 if call % 2 else 999)
         try:
             numpy.testing.assert_array_equal(decode(), expected)
         except CudaError:
-            told += 1
+            reported += 1
         decoding.fail(-1)
         spdl_rs.cuda.release()
         assert decoding.ledger() == {} and nvjpeg.live() == 0, call
-    assert told > 25
+    assert reported > 25
 
 
 def test_g09_any_nvjpeg_call_may_fail_without_leaks(nvjpeg, decoding):
@@ -239,17 +239,17 @@ def test_g09_any_nvjpeg_call_may_fail_without_leaks(nvjpeg, decoding):
     nvjpeg.fail(0)
     expected = decode_image_nvjpeg(files).to_host().copy()
     spdl_rs.cuda.release()
-    calls, told = nvjpeg.calls(), 0
+    calls, reported = nvjpeg.calls(), 0
     for call in range(1, calls + 1):
         nvjpeg.fail(call)
         try:
             numpy.testing.assert_array_equal(decode_image_nvjpeg(files).to_host(), expected)
         except CudaError:
-            told += 1
+            reported += 1
         nvjpeg.fail(0)
         spdl_rs.cuda.release()
         assert decoding.ledger() == {} and nvjpeg.live() == 0, call
-    assert told > 10
+    assert reported > 10
 
 
 def test_i05_a_list_of_paths_is_decoded_to_a_batch(nvjpeg, tmp_path):

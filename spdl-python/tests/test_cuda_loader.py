@@ -165,17 +165,17 @@ def test_promise_g11_any_driver_call_may_fail_without_leaks(many, stub):
     load()
     spdl_rs.cuda.release()
     # Epochs differ in the number of driver calls, because completion is polled.
-    calls, told = stub.calls(), 0
+    calls, reported = stub.calls(), 0
     for call in range(calls):
         stub.fail(call, 801 if call % 2 else 4242)
         try:
             load()
         except CudaError as error:
-            told += 1
+            reported += 1
             assert stub.last_call() in str(error)
         spdl_rs.cuda.release()
         assert stub.ledger() == {}, (call, stub.last_call())
-    assert told > calls / 4
+    assert reported > calls / 4
 
 
 def test_promise_g11_a_failed_upload_names_the_stage_and_the_error(many, stub):
@@ -277,7 +277,7 @@ def test_promise_g12_ctrl_c_interrupts_a_loop_over_device_batches(many, libcuda)
                 for images, labels in loader:
                     images.to_host()
         except KeyboardInterrupt:
-            print("heard")
+            print("handled")
     """
     finished = run_child(script, libcuda.parent, many, timeout=30)
-    assert (finished.returncode, finished.stdout) == (0, "heard\n"), finished.stderr
+    assert (finished.returncode, finished.stdout) == (0, "handled\n"), finished.stderr

@@ -138,12 +138,12 @@ def test_auto_falls_back_to_the_host_and_warns_once(photos, tmp_path):
             assert loader.device == "cpu"
             ((images, labels),) = loader
             assert images.shape == (4, 32, 32, 3)
-        with warnings.catch_warnings(record=True) as told:
+        with warnings.catch_warnings(record=True) as reported:
             warnings.simplefilter("always")
             assert spdl_rs.cuda.fallbacks() == 0
             load(), load(), load()
         assert spdl_rs.cuda.fallbacks() == 3
-        (warning,) = told
+        (warning,) = reported
         assert warning.category is spdl_rs.CudaFallbackWarning
         assert "install an NVIDIA driver" in str(warning.message), warning
         assert warning.filename == "<string>"

@@ -266,7 +266,7 @@ def test_g04_the_stream_waits_for_the_upload(stub):
 def test_g04_an_upload_waits_for_the_producer_event(stub):
     spdl_rs.cuda.release()
     transfer_tensor_h2d(numbers(1), producer_event=0x7000)
-    asked = False
+    requested = False
     for call in range(40):
         spdl_rs.cuda.release()
         stub.fail(call)
@@ -275,13 +275,13 @@ def test_g04_an_upload_waits_for_the_producer_event(stub):
         except CudaError:
             if stub.last_call() == "cuEventQuery":
                 # No memory was allocated for the batch before.
-                asked = True
+                requested = True
                 assert not {"locked", "memory"} & stub.ledger().keys()
                 break
         else:
             del placed
         stub.fail(-1)
-    assert asked
+    assert requested
 
 
 def test_g01_cuda_config_is_validated():
@@ -318,7 +318,7 @@ def test_promise_g11_any_driver_call_may_fail_without_leaks(stub):
     stub.fail(-1)
     there_and_back()
     spdl_rs.cuda.release()
-    calls, told = stub.calls(), 0
+    calls, reported = stub.calls(), 0
     assert calls > 20
     for code in (1, 2, 801, 4242):
         for call in range(calls):
@@ -326,8 +326,8 @@ def test_promise_g11_any_driver_call_may_fail_without_leaks(stub):
             try:
                 there_and_back()
             except CudaError as error:
-                told += 1
+                reported += 1
                 assert stub.last_call() in str(error)
             spdl_rs.cuda.release()
             assert stub.ledger() == {}, (call, code, stub.last_call())
-    assert told > calls
+    assert reported > calls

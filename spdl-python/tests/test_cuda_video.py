@@ -139,12 +139,12 @@ def test_g06_10_bit_nv12_frames_are_uint16(nvcuvid):
 
 
 def test_g06_streaming_yields_arrays_of_the_buffer_size(nvcuvid):
-    asked = []
+    requested = []
 
     def packets():
         # The parser displays the last picture at the end of the video.
         for number, packet in enumerate([*video(10), b"D\2\2Q\2"]):
-            asked.append(number)
+            requested.append(number)
             yield packet, 100 + number
 
     decoder = nvdec_decoder(None, "h264", pix_fmt="rgb")
@@ -153,7 +153,7 @@ def test_g06_streaming_yields_arrays_of_the_buffer_size(nvcuvid):
     arrays = decoder.streaming_decode_packets(packets())
     first = next(arrays)
     # Packets are consumed as frames are requested.
-    assert asked[-1] == 4
+    assert requested[-1] == 4
     arrays = [first, *arrays]
     assert [array.shape[0] for array in arrays] == [4, 4, 3]
     for number, frame in enumerate(numpy.concatenate([it.to_host() for it in arrays])):
@@ -293,8 +293,8 @@ def test_g05_decoders_are_reused_unless_use_cache_is_false(nvcuvid):
     for _ in range(3):
         decode_packets_nvdec(video(1), codec="h264")
     assert len(nvcuvid.logged("create")) == 1
-    told = spdl_rs.cuda.video_statistics()
-    assert (told["frames"], told["decoders_made"], told["decoders_reused"]) == (3, 1, 2)
+    reported = spdl_rs.cuda.video_statistics()
+    assert (reported["frames"], reported["decoders_made"], reported["decoders_reused"]) == (3, 1, 2)
     for _ in range(2):
         nvdec_decoder(None, "h264", use_cache=False).decode_packets(video(1))
     assert len(nvcuvid.logged("create")) == 3 and len(nvcuvid.logged("destroy")) == 2
@@ -328,7 +328,7 @@ def test_g06_any_call_may_fail_without_leaks(nvcuvid, decoding, fails):
     stub.fail(first - 1)
     expected = decode()
     spdl_rs.cuda.release()
-    calls, told = stub.calls(), 0
+    calls, reported = stub.calls(), 0
     assert calls > 20
     for call in range(first, calls + first, 4 if fails == "driver" else 1):
         nvcuvid.reset()
@@ -336,11 +336,11 @@ def test_g06_any_call_may_fail_without_leaks(nvcuvid, decoding, fails):
         try:
             assert decode() == expected
         except (CudaError, spdl_rs.SpdlError):
-            told += 1
+            reported += 1
         stub.fail(first - 1)
         spdl_rs.cuda.release()
         assert decoding.ledger() == {} and nvcuvid.live() == 0, call
-    assert told > 15
+    assert reported > 15
 
 
 def test_g06_memory_is_reused(nvcuvid):

@@ -396,8 +396,8 @@ def test_d02_the_error_of_a_killed_process_names_pid_and_signal():
     with pytest.raises(BrokenProcessPool) as raised:
         list(batches)
     pattern = r"process (\d+) was killed by SIGKILL.*, as the system does where memory"
-    told = re.match(pattern, str(raised.value))
-    assert told and int(told[1]) != os.getpid()
+    reported = re.match(pattern, str(raised.value))
+    assert reported and int(reported[1]) != os.getpid()
 
 
 @pytest.mark.parametrize(

@@ -151,7 +151,7 @@ def test_u05_fine_tuning_loads_the_trained_weights(target):
     run(target, "imagenet_jax", "--epochs", "1", "--save", weights)
     trained = numpy.load(weights)
     assert [array.ndim for array in trained.values()] == [2, 4, 4, 4]
-    # Where nothing gets through them, all classes are equally likely.
+    # With zero weights, all classes are equally likely.
     numpy.savez(weights, *map(numpy.zeros_like, trained.values()))
     words = ["--classes", "20", "--epochs", "1", "--learning-rate", "0"]
     assert losses(run(target, "finetune_from_shards", *words, "--weights", weights)) == [2.9957]
@@ -183,8 +183,8 @@ def test_u05_migrated_loaders_equal_the_pytorch_loader(target):
 def test_u05_upstream_and_native_pipelines_deliver_all_images(target, images):
     printed = run(target, "migrate_from_upstream")
     count = len(list(images.glob("*/*")))
-    told = re.findall(r"^([a-zP ]+): (\d+) images, [\d,]+ images/s$", printed, re.MULTILINE)
-    assert told == [("Python functions", str(count)), ("native stages", str(count))]
+    reported = re.findall(r"^([a-zP ]+): (\d+) images, [\d,]+ images/s$", printed, re.MULTILINE)
+    assert reported == [("Python functions", str(count)), ("native stages", str(count))]
 
 
 @pytest.mark.parametrize("words", [[], ["--train"]])

@@ -273,13 +273,13 @@ ADVICE = "What a process of the executor printed may say why."
     "kind", [concurrent.futures.ThreadPoolExecutor, concurrent.futures.ProcessPoolExecutor]
 )
 def test_c05_errors_of_a_broken_process_pool_contain_advice(kind, monkeypatch):
-    told = []
-    monkeypatch.setattr(_failure, "log_failure", lambda stage, error, item: told.append(error))
+    reported = []
+    monkeypatch.setattr(_failure, "log_failure", lambda stage, error, item: reported.append(error))
     of_processes = kind is concurrent.futures.ProcessPoolExecutor
     context = {"mp_context": multiprocessing.get_context("fork")} if of_processes else {}
     with kind(1, initializer=broken, **context) as pool:
         assert run(source(range(3)).pipe(abs, executor=pool), num_threads=1) == []
-    assert len(told) == 3
-    for error in told:
+    assert len(reported) == 3
+    for error in reported:
         assert isinstance(error, concurrent.futures.BrokenExecutor)
         assert any(ADVICE in note for note in error.__notes__) == of_processes

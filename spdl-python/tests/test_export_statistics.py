@@ -28,9 +28,9 @@ def database(tmp_path_factory):
 
 
 def test_s10_statistics_of_stages_and_queues_are_recorded_over_time(database):
-    told = json.loads(call("json", database).stdout)
+    reported = json.loads(call("json", database).stdout)
     by_stage = {}
-    for row in told["stages"]:
+    for row in reported["stages"]:
         assert row["num_failures"] == 0 and row["time"] > 0
         by_stage.setdefault(row["name"].split(":")[-1], []).append(row["num_tasks"])
     # Counts are per interval, so their sums are the totals.
@@ -41,7 +41,7 @@ def test_s10_statistics_of_stages_and_queues_are_recorded_over_time(database):
     }
     assert all(len(tasks) > 1 for tasks in by_stage.values())
     items = {}
-    for row in told["queues"]:
+    for row in reported["queues"]:
         assert 0 <= row["occupancy_rate"] <= 1 and row["elapsed"] > 0
         name = row["name"].split(":")[-1]
         items[name] = items.get(name, 0) + row["num_items"]

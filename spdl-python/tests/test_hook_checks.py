@@ -50,7 +50,7 @@ TASK = re.escape("`async def task_hook(self, input_item=None)`")
 
 
 @pytest.mark.parametrize(
-    ("factory", "says"),
+    ("factory", "error_text"),
     [
         (
             lambda info: None,
@@ -85,8 +85,8 @@ TASK = re.escape("`async def task_hook(self, input_item=None)`")
         (lambda info: [Coroutine()], f"Coroutine.task_hook, of {STAGE}, is a coroutine function"),
     ],
 )
-def test_s02_invalid_hooks_are_errors_at_build(factory, says):
-    with pytest.raises(TypeError, match=says):
+def test_s02_invalid_hooks_are_errors_at_build(factory, error_text):
+    with pytest.raises(TypeError, match=error_text):
         build(source([1]).pipe(identity), task_hook_factory=factory)
 
 
@@ -122,9 +122,9 @@ def test_f10_a_hook_without_async_context_manager_fails_the_pipeline(op, caplog)
         pipeline = build(source(range(9)).pipe(op), task_hook_factory=lambda info, it=hook: [it])
         with pytest.raises(PipelineFailure) as raised, pipeline.auto_stop():
             list(pipeline)
-        says = (
+        error_text = (
             f"task_hook must give an async context manager, not '{given}'; write it as `async def"
         )
         assert [type(error) for error in raised.value.exceptions] == [TypeError]
-        assert says in str(raised.value.exceptions[0])
-        assert "asynccontextmanager" in caplog.text and caplog.text.count(says) == 1
+        assert error_text in str(raised.value.exceptions[0])
+        assert "asynccontextmanager" in caplog.text and caplog.text.count(error_text) == 1

@@ -31,7 +31,7 @@ def load(source, **settings):
     return loader, numpy.concatenate([labels for _, labels in loader]).tolist()
 
 
-def told(source, **settings):
+def reported(source, **settings):
     """The text of the only warning."""
     with pytest.warns(spdl_rs.DatasetWarning) as caught:
         spdl_rs.ImageLoader(source, **{"batch_size": 4, "size": 8, **settings})
@@ -69,7 +69,7 @@ def test_a_tar_without_labels_causes_a_warning(images, tmp_path):
         lambda number: f"{number}.png",
         lambda number: [(f"{number}.txt", b"a cat"), (f"{number}.json", b"{}")],
     )
-    message = told(source)
+    message = reported(source)
     assert "no sample has a label, so all labels are -1" in message
     assert "`cls`, `label`, `class`" in message and "other fields are `json`, `txt`" in message
     assert message.endswith("to use another field as the label, pass `label_field=`")
@@ -93,7 +93,7 @@ def test_a_list_without_label_column_causes_a_warning(images, tmp_path):
     rows = [f"{number}.png,{'dog' if number % 2 else 'cat'}" for number in range(6)]
     source = tmp_path / "list.csv"
     source.write_text("\n".join(["path,target", *rows]) + "\n")
-    message = told(source)
+    message = reported(source)
     assert (
         "none of the columns `label`, `class`, `cls` exists; other columns are `target`" in message
     )
@@ -208,7 +208,7 @@ def test_an_unknown_field_of_a_path_list_is_an_error(many):
 
 
 def test_partly_missing_labels_cause_a_warning_with_their_count(images, beside, tmp_path):
-    message = told(beside("path,label", [f"{n}.png,{n if n % 2 else ''}" for n in range(6)]))
+    message = reported(beside("path,label", [f"{n}.png,{n if n % 2 else ''}" for n in range(6)]))
     assert "3 of 6 samples have no label and will get the label -1" in message
     assert "0.png" in message
     source = write_tar(
@@ -217,12 +217,12 @@ def test_partly_missing_labels_cause_a_warning_with_their_count(images, beside, 
         lambda number: f"{number}.png",
         lambda number: [(f"{number}.cls", b"7")] if number != 2 else [],
     )
-    message = told(source)
+    message = reported(source)
     assert "1 of 6 samples has no label" in message and "half.tar:2" in message
 
 
 def test_a_list_with_only_a_path_column_causes_a_warning(beside):
-    message = told(beside("path", [f"{number}.png" for number in range(6)]))
+    message = reported(beside("path", [f"{number}.png" for number in range(6)]))
     assert "no sample has a label, so all labels are -1" in message
     assert message.endswith("the path column is the only column")
 
@@ -244,10 +244,10 @@ def test_unlabeled_sources_cause_no_warning(many, tmp_path, silent):
 
 def test_an_epoch_without_batches_causes_a_warning(many):
     paths = sorted(many.glob("*/*.png"))[:6]
-    message = told(paths, batch_size=8, drop_last=True)
+    message = reported(paths, batch_size=8, drop_last=True)
     assert "6 of 6 images are fewer than a batch" in message
     assert "set batch_size to 6 or less instead of 8, or drop_last to False" in message
-    message = told(paths, batch_size=4, drop_last=True, rank=1, world_size=2)
+    message = reported(paths, batch_size=4, drop_last=True, rank=1, world_size=2)
     assert "an epoch of rank 1 of 2 has no batch" in message
     assert "3 of 6 images are fewer than a batch; set batch_size to 3 or less" in message
 
@@ -255,7 +255,7 @@ def test_an_epoch_without_batches_causes_a_warning(many):
 def test_a_rank_without_images_causes_a_warning(many):
     paths = sorted(many.glob("*/*.png"))[:3]
     for remainder in ("drop", "uneven"):
-        message = told(paths, rank=3, world_size=4, remainder=remainder)
+        message = reported(paths, rank=3, world_size=4, remainder=remainder)
         assert "an epoch of rank 3 of 4 has no batch: 3 images are fewer than the ranks" in message
         assert 'set world_size to 3 or less, or remainder to "pad"' in message
 

@@ -51,7 +51,7 @@ INTERRUPTED = """
 @pytest.mark.parametrize(("what", "name"), [("open", "a.tar"), ("read", "00.png")])
 def test_ctrl_c_is_handled_within_100_ms_without_a_response(server, what, name):
     server.stuck.add(name)
-    heard = []
+    handled = []
     for _ in range(3):
         with running(INTERRUPTED, f"{server.address}/{name}", what) as process:
             assert process.stdout.readline() == "waiting\n"
@@ -61,9 +61,9 @@ def test_ctrl_c_is_handled_within_100_ms_without_a_response(server, what, name):
             output, errors = process.communicate(timeout=30)
             ended = time.monotonic()
         assert "KeyboardInterrupt" in errors and process.returncode == -signal.SIGINT
-        heard.append(float(output) - pressed)
+        handled.append(float(output) - pressed)
         assert ended - pressed < 3
-    assert statistics.median(heard) < 0.1, heard
+    assert statistics.median(handled) < 0.1, handled
 
 
 def test_a_state_after_ctrl_c_resumes_exactly(server):
@@ -103,7 +103,7 @@ def test_close_and_drop_do_not_wait_for_a_response(server):
     started = time.monotonic()
     loader = spdl_rs.ImageLoader(source, batch_size=1)
     closed, dropped = iter(loader), iter(loader)
-    while len(server.asked) < 2:
+    while len(server.requested) < 2:
         time.sleep(0.001)
     closed.close()
     del dropped, loader

@@ -139,7 +139,7 @@ def test_combining_inconsistent_states_is_an_error(paths):
     settings = {"remainder": "uneven", "batch_size": 2}
     states = [loader.state_dict() for loader in ranks(paths, 3, **settings)]
     combine = spdl_rs.ImageLoader.combine_states
-    for wrong, says in [
+    for wrong, error_text in [
         (states[:2], "the state of rank 2 of 3 is missing"),
         ([*states, states[0]], "duplicate state of rank 0"),
         ([], "no states"),
@@ -148,7 +148,7 @@ def test_combining_inconsistent_states_is_an_error(paths):
             "different run",
         ),
     ]:
-        with pytest.raises(spdl_rs.InvalidArgumentError, match=says):
+        with pytest.raises(spdl_rs.InvalidArgumentError, match=error_text):
             combine(wrong)
     with pytest.raises(ValueError, match="not a state of an ImageLoader"):
         combine([{"loader": "another"}])

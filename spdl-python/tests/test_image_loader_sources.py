@@ -330,15 +330,15 @@ def test_errors_name_the_address_without_secrets(everything, tmp_path):
         with pytest.raises(FileNotFoundError) as caught:
             spdl_rs.ImageLoader(secret, batch_size=1)
         assert place in caught.value.key
-        told = f"{caught.value} {caught.value!r} {caught.value.key} {caught.value.filename}"
-        assert "canary" not in told
+        reported = f"{caught.value} {caught.value!r} {caught.value.key} {caught.value.filename}"
+        assert "canary" not in reported
 
         shutil.copy(everything / "shard-000.tar", tmp_path)
         secret = f"http://me:canary@{place}/shard-000.tar?signature=canary"
         loader = spdl_rs.ImageLoader(secret, batch_size=4, size=16)
         assert len(list(loader)) == 4
-        told = f"{loader!r} {loader._repr_html_()} {loader.state_dict()} {loader.stats()}"
-        assert "canary" not in told and f"{place}/shard-000.tar" in told
+        reported = f"{loader!r} {loader._repr_html_()} {loader.state_dict()} {loader.stats()}"
+        assert "canary" not in reported and f"{place}/shard-000.tar" in reported
 
 
 def test_a_cache_reads_each_image_once(everything, tmp_path):
@@ -349,9 +349,9 @@ def test_a_cache_reads_each_image_once(everything, tmp_path):
         cache = loader.stats()["cache"]
         assert list(cache) == list(spdl_rs.CacheStatistics.__annotations__)
         assert (cache["hits"], cache["misses"]) == (0, 40) and cache["disk_bytes"] > 0
-        asked = len(server.asked)
+        requested = len(server.requested)
         second = [images.copy() for images, _ in loader]
-        assert len(server.asked) == asked
+        assert len(server.requested) == requested
         cache = loader.stats()["cache"]
         assert (cache["hits"], cache["misses"], cache["hit_rate"]) == (40, 0, 1.0)
         again = spdl_rs.ImageLoader(

@@ -37,10 +37,10 @@ class Source:
 
     def __init__(self, data, most=1000):
         self._file, self._most = io.BytesIO(data), most
-        self.asked = []
+        self.requested = []
 
     def read(self, size):
-        self.asked.append(size)
+        self.requested.append(size)
         return self._file.read(min(size, self._most))
 
 
@@ -191,7 +191,7 @@ def test_r01_invalid_headers_are_errors():
     for each in [bytes(huge), source]:
         with pytest.raises(spdl_rs.TruncatedError):
             contents(each)
-    assert max(source.asked) <= 16 << 20
+    assert max(source.requested) <= 16 << 20
 
 
 def test_r01_exceptions_of_read_propagate():

@@ -137,8 +137,8 @@ def test_x01_spawning_from_standard_input_is_an_error_with_advice(name):
     code, out, error = run(["-"], input=body)
     assert (code, out) == (1, "")
     *_, last = [line for line in error.splitlines() if "Error: " in line]
-    told = "RuntimeError: child processes cannot import this program, because it is read from"
-    assert told in last and "save it to a file" in last
+    reported = "RuntimeError: child processes cannot import this program, because it is read from"
+    assert reported in last and "save it to a file" in last
     assert "FileNotFoundError" not in error
 
 

@@ -175,13 +175,13 @@ def test_batch_images_stacks_a_list():
     assert stacked.dtype == numpy.uint8 and stacked[:, 0, 0].tolist() == [0, 1, 2]
     stacked, labels = BatchImages(3)([(image, 5) for image in images])
     assert stacked.shape == (3, 2, 3) and labels.dtype == numpy.int64
-    for wrong, says in [
+    for wrong, error_text in [
         ([], "no images"),
         ([images[0], images[1][:1]], "same type and shape"),
         ([images[0], images[1].astype("f4")], "same type and shape"),
         ([images[0], (images[1], 5)], "give all images a label, or none"),
     ]:
-        with pytest.raises(ValueError, match=says):
+        with pytest.raises(ValueError, match=error_text):
             BatchImages(3)(wrong)
     with pytest.raises(TypeError, match="aggregate"):
         BatchImages(3)(7)
@@ -210,8 +210,8 @@ def test_a_mismatched_image_counts_as_one_failure():
     pipeline = build(source(images).aggregate(BatchImages(2)), max_failures=1)
     with pipeline.auto_stop():
         assert [len(batch) for batch in pipeline] == [2, 1]
-    told = pipeline.stats()["stages"]
-    assert [stage["failures"] for stage in told if "aggregate" in stage["name"]] == [1]
+    reported = pipeline.stats()["stages"]
+    assert [stage["failures"] for stage in reported if "aggregate" in stage["name"]] == [1]
 
 
 def test_the_mismatch_error_lists_indices_and_shapes():

@@ -267,7 +267,7 @@ def test_each_operator_may_have_a_failure_budget(photos, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("op", "item", "kind", "says"),
+    ("op", "item", "kind", "error_text"),
     [
         (Fetch(), 7, TypeError, "Fetch takes a path .* not int"),
         (Fetch(), ("a", "b"), TypeError, "a label must be a 64-bit integer, not 'b'"),
@@ -276,8 +276,8 @@ def test_each_operator_may_have_a_failure_budget(photos, tmp_path):
         (DecodeImage(8), (b"", 0.5), TypeError, "a label must be a 64-bit integer"),
     ],
 )
-def test_invalid_items_are_errors_of_the_operator(op, item, kind, says, caplog):
-    with pytest.raises(kind, match=says):
+def test_invalid_items_are_errors_of_the_operator(op, item, kind, error_text, caplog):
+    with pytest.raises(kind, match=error_text):
         op(item)
     pipeline = build(source([item]).pipe(op))
     assert list(pipeline) == []

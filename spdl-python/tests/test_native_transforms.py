@@ -355,14 +355,14 @@ def test_augmenting_unsupported_pixels_is_an_error(image):
     for options in ({"layout": "nchw-f32"}, {"color": "bgr"}):
         with pytest.raises(ValueError, match=r"DecodeImage\(\.\.\., augment="):
             build(source([data]).pipe(DecodeImage(SIZE, **options)).pipe(augment))
-    for wrong, kind, says in [
+    for wrong, kind, error_text in [
         (pixels.astype("f4"), TypeError, "not float32"),
         (b"bytes", TypeError, "not bytes"),
         (pixels[:, :, 0], ValueError, r"not \[60, 80\]"),
         (pixels[:0], ValueError, r"not \[0, 80, 3\]"),
         (numpy.zeros((2, 2, 4), "u1"), ValueError, r"not \[2, 2, 4\]"),
     ]:
-        with pytest.raises(kind, match=says):
+        with pytest.raises(kind, match=error_text):
             augment(wrong)
         error = failure_of(source([wrong]).pipe(augment), max_failures=0)
         assert type(error) is kind

@@ -461,12 +461,12 @@ def test_f10_an_undecorated_hook_is_an_error_at_build(method, is_async):
 
 
 class Stats(TaskStatsHook):
-    def __init__(self, info, interval=-1, told=None):
+    def __init__(self, info, interval=-1, reported=None):
         super().__init__(info, interval)
-        self.told = [] if told is None else told
+        self.reported = [] if reported is None else reported
 
     async def interval_stats_callback(self, stats):
-        self.told.append(stats)
+        self.reported.append(stats)
 
 
 def sleepy(item):
@@ -481,9 +481,9 @@ async def sleepy_async(item):
 
 @pytest.mark.parametrize("op", [sleepy, sleepy_async])
 def test_s03_a_stats_hook_measures_successes_and_counts_failures(op):
-    told = []
-    run(source(range(5)).pipe(op), task_hook_factory=lambda info: [Stats(info, told=told)])
-    (stats,) = told
+    reported = []
+    run(source(range(5)).pipe(op), task_hook_factory=lambda info: [Stats(info, reported=reported)])
+    (stats,) = reported
     assert (stats.num_tasks, stats.num_failures) == (5, 1)
     assert 0.02 * 0.98 <= stats.ave_time < 1
     assert stats.ave_time * 0.5 < stats.p90_time <= stats.p99_time < 1
@@ -491,29 +491,29 @@ def test_s03_a_stats_hook_measures_successes_and_counts_failures(op):
 
 @pytest.mark.parametrize("op", [twice, twice_async])
 def test_s03_a_stats_hook_does_not_count_the_end_of_iteration(op):
-    told = []
-    run(source([1, 2]).pipe(op), task_hook_factory=lambda info: [Stats(info, told=told)])
-    assert [(stats.num_tasks, stats.num_failures) for stats in told] == [(4, 0)]
+    reported = []
+    run(source([1, 2]).pipe(op), task_hook_factory=lambda info: [Stats(info, reported=reported)])
+    assert [(stats.num_tasks, stats.num_failures) for stats in reported] == [(4, 0)]
 
 
 def test_s03_interval_counts_add_up_to_the_total():
-    told = []
+    reported = []
     builder = source(range(20)).pipe(sleepy)
-    run(builder, task_hook_factory=lambda info: [Stats(info, 0.05, told)])
-    assert len(told) >= 3
-    assert sum(stats.num_tasks for stats in told) == 20
-    assert sum(stats.num_failures for stats in told) == 1
-    assert all(stats.num_tasks < 20 for stats in told)
+    run(builder, task_hook_factory=lambda info: [Stats(info, 0.05, reported)])
+    assert len(reported) >= 3
+    assert sum(stats.num_tasks for stats in reported) == 20
+    assert sum(stats.num_failures for stats in reported) == 1
+    assert all(stats.num_tasks < 20 for stats in reported)
 
 
 def test_s03_a_stats_hook_works_with_other_hooks():
-    told, events = [], []
+    reported, events = [], []
 
     def factory(info):
-        return [Stats(info, told=told), Recorder(events)]
+        return [Stats(info, reported=reported), Recorder(events)]
 
     assert run(source(range(3)).pipe(identity), task_hook_factory=factory) == [0, 1, 2]
-    assert told[0].num_tasks == 3 and len(events) == 8
+    assert reported[0].num_tasks == 3 and len(events) == 8
 
 
 def test_s03_percentiles_are_within_a_percent_in_constant_memory():

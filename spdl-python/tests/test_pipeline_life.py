@@ -81,7 +81,7 @@ def test_l02_stop_waits_for_running_functions_until_the_timeout():
     pipeline = build(source().pipe(slow))
     pipeline.start()
     assert entered.wait(20)
-    with pytest.raises(TimeoutError, match="under way"):
+    with pytest.raises(TimeoutError, match="still running"):
         pipeline.stop(timeout=0.05)
     gate.set()
     pipeline.stop(timeout=20)
@@ -403,13 +403,13 @@ p.start()
 time.sleep(0.1)
 """
     with script(text) as process:
-        told = process.stderr.readline()
+        reported = process.stderr.readline()
         if pressed:
             process.send_signal(signal.SIGINT)
         output, errors = process.communicate(timeout=60)
     # Exit without a signal: unwinding threads during finalization would abort.
     assert (output, process.returncode) == ("", 0), errors
-    assert "stage work, work at" in told
+    assert "stage work, work at" in reported
     may_crash = "60" in waiting and sys.version_info < (3, 14)
     assert ("are still running" in errors) == may_crash, errors
 
@@ -501,17 +501,17 @@ wait_for(1)
 class RecordingRun:
     """A run that ends when it is stopped with a timeout, and records the calls."""
 
-    def __init__(self, asked):
-        self.asked = asked
+    def __init__(self, requested):
+        self.requested = requested
 
     def stop(self, seconds):
-        self.asked.append(seconds)
+        self.requested.append(seconds)
         return seconds > 0
 
 
 def test_l07_pipelines_are_stopped_concurrently_at_exit(monkeypatch):
-    asked = []
-    runs = [RecordingRun(asked) for _ in range(5)]
+    requested = []
+    runs = [RecordingRun(requested) for _ in range(5)]
     monkeypatch.setattr(_ending, "_runs", weakref.WeakSet(runs))
     monkeypatch.setattr(_ending, "_threads", weakref.WeakKeyDictionary())
     monkeypatch.setattr(_ending, "_exiting", threading.Event())
@@ -519,9 +519,9 @@ def test_l07_pipelines_are_stopped_concurrently_at_exit(monkeypatch):
     monkeypatch.setattr(_ending, "_spdl_rs", unittest.mock.Mock())
     _ending._stop_all()
     # All are stopped before the first wait, and all waits share one deadline.
-    assert asked[:5] == [0] * 5 and len(asked) == 10
-    assert 60 >= asked[5] and asked[5:] == sorted(asked[5:], reverse=True)
-    assert asked[-1] > 0
+    assert requested[:5] == [0] * 5 and len(requested) == 10
+    assert 60 >= requested[5] and requested[5:] == sorted(requested[5:], reverse=True)
+    assert requested[-1] > 0
 
 
 @pytest.mark.parametrize("kind", ["ThreadPoolExecutor", "ProcessPoolExecutor"])
@@ -550,7 +550,7 @@ if __name__ == "__main__":
 
 
 def test_an_exception_in_aclose_is_reported(monkeypatch, caplog):
-    told = []
+    reported = []
 
     async def letters(item):
         try:
@@ -559,12 +559,14 @@ def test_an_exception_in_aclose_is_reported(monkeypatch, caplog):
         finally:
             raise LookupError("not closed")
 
-    monkeypatch.setattr(sys, "unraisablehook", lambda raised: told.append(str(raised.exc_value)))
+    monkeypatch.setattr(
+        sys, "unraisablehook", lambda raised: reported.append(str(raised.exc_value))
+    )
     pipeline = build(source(["a"]).pipe(letters))
     assert pipeline.get_item(timeout=20) == "a"
     pipeline.stop()
     # The stage closes the iterator; or asyncio does, if the stage is too late.
-    wait_until(lambda: told == ["not closed"] or "LookupError: not closed" in caplog.text)
+    wait_until(lambda: reported == ["not closed"] or "LookupError: not closed" in caplog.text)
 
 
 def test_pickling_a_pipeline_is_an_error_with_advice():
@@ -583,14 +585,14 @@ def test_repr_does_not_wait_for_an_item():
     taker = threading.Thread(target=list, args=(pipeline,))
     taker.start()
     wait_until(lambda: "running" in repr(pipeline))
-    asked, deadline = 0, time.monotonic() + 3
-    while asked < 1000 and time.monotonic() < deadline:
+    requested, deadline = 0, time.monotonic() + 3
+    while requested < 1000 and time.monotonic() < deadline:
         assert "running" in repr(pipeline)
-        asked += 1
+        requested += 1
     gate.set()
     taker.join()
     # Each wait holds the engine's lock for 20 ms; waiting for the lock would allow 300 calls.
-    assert asked == 1000
+    assert requested == 1000
 
 
 def test_the_diagnosis_uses_stage_names_of_the_user():
@@ -616,10 +618,10 @@ def test_the_diagnosis_uses_stage_names_of_the_user():
     ],
 )
 def test_the_diagnosis_distinguishes_stages_of_equal_name(names, said):
-    told = _spdl_rs.Monitor().statistics()
-    told["stages"] = [{"name": name} for name in names]
-    told["diagnosis"] = f'The stage "{names[-1]}" limits.'
-    assert in_plain_words(told)["diagnosis"] == f"The stage {said} limits."
+    reported = _spdl_rs.Monitor().statistics()
+    reported["stages"] = [{"name": name} for name in names]
+    reported["diagnosis"] = f'The stage "{names[-1]}" limits.'
+    assert in_plain_words(reported)["diagnosis"] == f"The stage {said} limits."
 
 
 def test_l08_use_thread_output_queue_has_no_effect():
@@ -650,7 +652,7 @@ def test_l09_a_slow_consumer_causes_backpressure():
 
 
 def test_l10_ctrl_c_is_handled_within_100_ms():
-    heard = []
+    handled = []
     for _ in range(5):
         text = """
 p = build(lambda item: time.sleep(1.5))
@@ -669,9 +671,9 @@ except KeyboardInterrupt:
             process.send_signal(signal.SIGINT)
             output, errors = process.communicate(timeout=30)
         assert "KeyboardInterrupt" in errors and process.returncode == -signal.SIGINT
-        heard.append(float(output) - pressed)
-        assert heard[-1] > 0
-    assert statistics.median(heard) < 0.1, heard
+        handled.append(float(output) - pressed)
+        assert handled[-1] > 0
+    assert statistics.median(handled) < 0.1, handled
 
 
 def test_l10_ctrl_c_stops_the_pipeline():

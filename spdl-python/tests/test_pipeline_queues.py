@@ -38,29 +38,29 @@ from spdl_rs.pipeline.defs import Aggregator
 class RecordingQueue(StatsQueue):
     """Records the statistics that it receives."""
 
-    told = []
+    reported = []
 
     async def interval_stats_callback(self, stats):
-        RecordingQueue.told.append((self.info.stage_name, stats))
+        RecordingQueue.reported.append((self.info.stage_name, stats))
 
 
 class ReplacingQueue(StatsQueue):
     """Records the items that pass through it; replaces the engine's queue."""
 
     seen = []
-    told = []
+    reported = []
 
     async def put(self, item):
         ReplacingQueue.seen.append((self.info.stage_name, item))
         await super().put(item)
 
     async def interval_stats_callback(self, stats):
-        ReplacingQueue.told.append((self.info.stage_name, stats))
+        ReplacingQueue.reported.append((self.info.stage_name, stats))
 
 
 @pytest.fixture(autouse=True)
 def clear_records():
-    for kept in (RecordingQueue.told, ReplacingQueue.seen, ReplacingQueue.told):
+    for kept in (RecordingQueue.reported, ReplacingQueue.seen, ReplacingQueue.reported):
         kept.clear()
 
 
@@ -106,12 +106,12 @@ def test_s04_a_failing_queue_stage_hook_fails_the_pipeline(at):
 
 def test_s05_a_queue_gets_native_statistics_at_the_end():
     run(source(range(6)).pipe(refuse_odd, name="op"), queue_class=RecordingQueue)
-    told = {name: stats for name, stats in RecordingQueue.told}
-    assert {name: stats.num_items for name, stats in told.items()} == {
+    reported = {name: stats for name, stats in RecordingQueue.reported}
+    assert {name: stats.num_items for name, stats in reported.items()} == {
         "src": 6,
         "sink": 3,
     }
-    for stats in told.values():
+    for stats in reported.values():
         assert type(stats) is QueuePerfStats
         assert 0 < stats.elapsed < 60 and 0 <= stats.occupancy_rate <= 1
         assert stats.qps == pytest.approx(stats.num_items / stats.elapsed)
@@ -121,7 +121,7 @@ def test_s05_a_queue_gets_native_statistics_at_the_end():
 def test_s05_a_queue_counts_the_output_of_its_stage(op):
     run(source([1, 2]).pipe(op, name="op").pipe(identity), queue_class=RecordingQueue)
     expected = 2 if op is identity_async else 4
-    assert dict(RecordingQueue.told)["op"].num_items == expected
+    assert dict(RecordingQueue.reported)["op"].num_items == expected
 
 
 def test_s05_a_queue_does_not_count_dropped_items():
@@ -129,14 +129,14 @@ def test_s05_a_queue_does_not_count_dropped_items():
         return None if item % 2 else item
 
     run(source(range(6)).pipe(even, name="op").pipe(identity), queue_class=RecordingQueue)
-    assert dict(RecordingQueue.told)["op"].num_items == 3
+    assert dict(RecordingQueue.reported)["op"].num_items == 3
 
 
 def test_s05_a_queue_without_interval_reports_once(caplog):
     caplog.set_level(logging.INFO, "spdl_rs.pipeline")
     run(source(range(15)).pipe(sleepy), queue_class=RecordingQueue, report_stats_interval=0.05)
-    told = [stats.num_items for name, stats in RecordingQueue.told if name == "sink"]
-    assert told == [15]
+    reported = [stats.num_items for name, stats in RecordingQueue.reported if name == "sink"]
+    assert reported == [15]
     assert sum("tasks" in message for message in caplog.messages) >= 3
 
 
@@ -152,20 +152,20 @@ def test_s05_queue_intervals_do_not_affect_stage_logs(caplog):
 def test_s05_interval_counts_add_up_to_the_total():
     queue_class = functools.partial(RecordingQueue, interval=0.05)
     run(source(range(15)).pipe(sleepy), queue_class=queue_class)
-    counts = [stats.num_items for name, stats in RecordingQueue.told if name == "sink"]
+    counts = [stats.num_items for name, stats in RecordingQueue.reported if name == "sink"]
     assert len(counts) >= 3 and sum(counts) == 15 and max(counts) < 15
 
 
 @pytest.mark.parametrize("queue_class", [RecordingQueue, ReplacingQueue])
 def test_s05_waits_and_occupancy_reveal_the_slow_stage(queue_class):
     items = range(20)
-    list_of = queue_class.told
+    list_of = queue_class.reported
     run(source(items).pipe(sleepy, name="op").pipe(identity, name="next"), queue_class=queue_class)
-    told = dict(list_of)
+    reported = dict(list_of)
     # Items wait before the slow stage, and the next stage waits after it.
-    assert told["src"].occupancy_rate > 0.6 > 0.4 > told["op"].occupancy_rate
-    assert told["op"].ave_get_time > 0.01 > told["op"].ave_put_time
-    assert told["op"].p99_get_time >= told["op"].p90_get_time > 0.01
+    assert reported["src"].occupancy_rate > 0.6 > 0.4 > reported["op"].occupancy_rate
+    assert reported["op"].ave_get_time > 0.01 > reported["op"].ave_put_time
+    assert reported["op"].p99_get_time >= reported["op"].p90_get_time > 0.01
 
 
 def test_s05_a_replacing_queue_measures_statistics():
@@ -185,7 +185,7 @@ def test_s05_a_replacing_queue_measures_statistics():
             await getting
 
     asyncio.run(measure())
-    ((_, stats),) = ReplacingQueue.told
+    ((_, stats),) = ReplacingQueue.reported
     assert stats.num_items == 3 and stats.elapsed >= 0.39
     # Empty for 0.3 of 0.4 s.
     assert 0.1 < stats.occupancy_rate < 0.4
@@ -199,7 +199,7 @@ def test_s05_occupancy_includes_the_current_empty_time():
             await asyncio.sleep(0.05)
 
     asyncio.run(measure())
-    assert ReplacingQueue.told[0][1].occupancy_rate < 0.05
+    assert ReplacingQueue.reported[0][1].occupancy_rate < 0.05
 
 
 def test_s04_a_class_that_overrides_put_receives_all_items():

@@ -27,7 +27,7 @@ async def fail_once(path, usage):
         raise LookupError("not yet")
 
 
-def told(path):
+def reported(path):
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
@@ -38,9 +38,9 @@ def test_s09_a_monitor_process_reports_each_interval(tmp_path):
     )
     pipeline = build(source([1]), background_tasks=[monitor])
     pipeline.start()
-    wait_until(lambda: len(told(path)) >= 3)
+    wait_until(lambda: len(reported(path)) >= 3)
     pipeline.stop()
-    first, second, *_ = told(path)
+    first, second, *_ = reported(path)
     assert first["pid"] != os.getpid() and first["pgid"] == os.getpgrp()
     assert first["cpu_percent"] is None and second["cpu_percent"] >= 0
     # This process and the monitor process.
@@ -49,9 +49,9 @@ def test_s09_a_monitor_process_reports_each_interval(tmp_path):
     assert not any(
         child.name == "spdl-process-group" for child in multiprocessing.active_children()
     )
-    count = len(told(path))
+    count = len(reported(path))
     time.sleep(0.2)
-    assert len(told(path)) == count
+    assert len(reported(path)) == count
     assert_no_threads()
 
 
@@ -63,7 +63,7 @@ def test_s09_a_failing_callback_is_called_again(tmp_path):
         background_tasks=[functools.partial(ProcessGroupStatsMonitor, callback, interval=0.05)],
     )
     pipeline.start()
-    wait_until(lambda: len(told(path)) >= 2)
+    wait_until(lambda: len(reported(path)) >= 2)
     pipeline.stop()
 
 
@@ -77,7 +77,7 @@ def test_s09_the_monitor_process_may_be_spawned(tmp_path):
     )
     pipeline = build(source([1]), background_tasks=[monitor])
     pipeline.start()
-    wait_until(lambda: told(path))
+    wait_until(lambda: reported(path))
     pipeline.stop()
 
 

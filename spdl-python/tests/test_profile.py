@@ -214,12 +214,12 @@ def test_t01_failures_are_counted_and_do_not_end_the_profile(caplog):
 def test_t01_an_empty_source_or_stage_raises():
     with pytest.raises(RuntimeError, match="the source has no items"):
         profile_pipeline(described(source([]).pipe(abs)))
-    told = RecordingHook()
+    reported = RecordingHook()
     with pytest.raises(RuntimeError, match="cannot profile 'abs': 'drop' has no output"):
         profile_pipeline(
-            described(source([1]).pipe(lambda _: None, name="drop").pipe(abs)), hook=told
+            described(source([1]).pipe(lambda _: None, name="drop").pipe(abs)), hook=reported
         )
-    assert told.calls[-1] == "end"
+    assert reported.calls[-1] == "end"
 
 
 def test_t01_an_exception_of_the_source_is_raised():
@@ -299,10 +299,10 @@ def test_t01_stages_of_regions_are_profiled_in_this_process(caplog):
 @pytest.mark.parametrize(("rank", "results"), [("0", 1), ("1", 0), ("7", 0), ("x", 1)])
 def test_t01_only_the_first_process_of_a_machine_profiles(rank, results, monkeypatch):
     monkeypatch.setenv("LOCAL_RANK", rank)
-    told = RecordingHook()
-    report = profile_pipeline(described(source(range(3)).pipe(abs)), hook=told)
+    reported = RecordingHook()
+    report = profile_pipeline(described(source(range(3)).pipe(abs)), hook=reported)
     assert len(report) == results and isinstance(report, list)
-    assert told.calls[0] == "begin" and told.calls[-1] == "end"
+    assert reported.calls[0] == "begin" and reported.calls[-1] == "end"
 
 
 def test_t01_hooks_and_queues_of_the_pipeline_are_not_used():

@@ -20,41 +20,41 @@ def clean(monkeypatch):
 
 
 def test_t02_hooks_wrap_each_run_and_the_callback_gets_each_result():
-    told, results = RecordingHook(), []
+    reported, results = RecordingHook(), []
     builder = source(range(3)).pipe(abs).aggregate(2)
-    report = profile_pipeline(described(builder), hook=told, callback=results.append)
+    report = profile_pipeline(described(builder), hook=reported, callback=results.append)
     runs = [call for at in AT_ONCE for call in (("abs", at), "left")]
-    assert told.calls == ["begin", *runs, ("aggregate", 1), "left", "end"]
+    assert reported.calls == ["begin", *runs, ("aggregate", 1), "left", "end"]
     assert all(one is other for one, other in zip(report, results)) and len(results) == 2
 
 
 def test_t02_defaults_apply_without_arguments():
     assert config.get_default_profile_hook() is None
     assert config.get_default_profile_callback() is None
-    told, other, results = RecordingHook(), RecordingHook(), []
-    config.set_default_profile_hook(told)
+    reported, other, results = RecordingHook(), RecordingHook(), []
+    config.set_default_profile_hook(reported)
     config.set_default_profile_callback(results.append)
-    assert config.get_default_profile_hook() is told
+    assert config.get_default_profile_hook() is reported
     one = described(source(range(3)).pipe(abs))
     profile_pipeline(one, 2)
-    assert len(told.calls) == 12 and len(results) == 1
+    assert len(reported.calls) == 12 and len(results) == 1
     profile_pipeline(one, 2, hook=other, callback=lambda result: None)
-    assert len(told.calls) == 12 and len(other.calls) == 12 and len(results) == 1
+    assert len(reported.calls) == 12 and len(other.calls) == 12 and len(results) == 1
     config.set_default_profile_callback(None)
     config.set_default_profile_hook(None)
     profile_pipeline(one, 2)
-    assert len(told.calls) == 12 and len(results) == 1
+    assert len(reported.calls) == 12 and len(results) == 1
 
 
 def test_t02_an_exception_of_a_callback_or_hook_ends_the_profile():
-    told = RecordingHook()
+    reported = RecordingHook()
     with pytest.raises(ValueError, match="no ProfileResult"):
         profile_pipeline(
             described(source(range(3)).pipe(abs)),
-            hook=told,
+            hook=reported,
             callback=lambda result: refuse(result.__class__.__name__ and _Name()),
         )
-    assert told.calls[-1] == "end" and not threads()
+    assert reported.calls[-1] == "end" and not threads()
 
 
 class _Name:
@@ -78,7 +78,7 @@ if __name__ == "__main__":
     with pipeline.auto_stop():
         for item in pipeline:
             print("an item")
-    print("went on")
+    print("continued")
 """
 
 
@@ -101,14 +101,14 @@ def test_t03_in_the_diagnostic_mode_a_program_profiles_and_exits(tmp_path):
     assert lines[1] == "<Pipeline to be profiled: SPDL_PIPELINE_DIAGNOSTIC_MODE is set> 0"
     assert lines[2] == "got work 150"
     assert lines[3].startswith("work is the bottleneck: ")
-    assert "an item" not in lines and "went on" not in lines
+    assert "an item" not in lines and "continued" not in lines
     assert [line.split()[0] for line in lines[7:12]] == ["32", "16", "8", "4", "1"]
 
 
 def test_t03_without_the_diagnostic_mode_a_program_runs(tmp_path):
     ran = run_program(tmp_path, SPDL_PIPELINE_DIAGNOSTIC_MODE="0")
     assert ran.stdout.startswith("False 1000\n<Pipeline 0: not started> 0\nan item\n")
-    assert ran.stdout.count("an item") == 5000 and ran.stdout.endswith("went on\n")
+    assert ran.stdout.count("an item") == 5000 and ran.stdout.endswith("continued\n")
 
 
 def test_t03_every_method_that_requests_an_item_profiles(monkeypatch, capsys):

@@ -1,4 +1,4 @@
-"""The programs of docs/profiling.md print what it says."""
+"""The programs of docs/profiling.md print the documented output."""
 
 import pathlib
 import re

@@ -36,7 +36,7 @@ def test_x09_queue_statistics_of_a_region_are_reported_in_its_processes(tmp_path
     assert len(run(region(source(range(8)), work.double, workers=1), queue_class=make)) == 8
     inside = [line for line in lines_of(path) if line[0] != str(os.getpid())]
     # The queues before and after the stage.
-    assert sorted(tuple(told) for _, *told in inside) == [("sink", "8"), ("src", "8")]
+    assert sorted(tuple(reported) for _, *reported in inside) == [("sink", "8"), ("src", "8")]
 
 
 def test_x09_unpicklable_hooks_are_an_error_at_build():

@@ -50,12 +50,12 @@ def test_a_failed_pipeline_keeps_no_frames_alive(operator, ask):
 
 def test_later_callers_get_a_copy_of_the_exception():
     pipeline = build(source(range(3)).pipe(refuse, max_failures=0))
-    told = []
+    reported = []
     for _ in range(3):
         with pytest.raises(PipelineFailure, match="refuse") as info:
             pipeline.get_item(timeout=60)
-        told.append(info.value)
-    first, *later = told
+        reported.append(info.value)
+    first, *later = reported
     assert first.exceptions[0].__traceback__ is not None
     for failure in later:
         (error,) = failure.exceptions

@@ -27,8 +27,8 @@ def test_t05_repeated_failures_have_tracebacks_at_debug(caplog):
     with caplog.at_level(logging.DEBUG, logger="spdl_rs.pipeline"):
         run(source(range(5)).pipe(refuse))
     assert len(tracebacks(caplog)) == 3 and len(tracebacks(caplog, logging.DEBUG)) == 2
-    told = tracebacks(caplog, logging.DEBUG)[1]
-    assert "failed on 4" in told.message and str(told.exc_info[1]) == "no 4"
+    reported = tracebacks(caplog, logging.DEBUG)[1]
+    assert "failed on 4" in reported.message and str(reported.exc_info[1]) == "no 4"
 
 
 def test_t05_failures_are_grouped_by_type_line_stage_and_pipeline(caplog):

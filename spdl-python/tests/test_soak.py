@@ -161,7 +161,7 @@ def test_ctrl_c_is_handled_soon_at_any_moment(photos):
             pressed = time.monotonic()
             os.kill(os.getpid(), signal.SIGINT)
 
-        heard = []
+        handled = []
         for number in range(times):
             timer = threading.Timer(rng.uniform(0.0, 0.05), press)
             try:
@@ -169,12 +169,12 @@ def test_ctrl_c_is_handled_soon_at_any_moment(photos):
                 ways[number % len(ways)]()
                 raise SystemExit("it ended by itself")
             except KeyboardInterrupt:
-                heard.append(time.monotonic() - pressed)
+                handled.append(time.monotonic() - pressed)
             timer.join()
-        print(json.dumps(heard))
+        print(json.dumps(handled))
     """
-    heard = told_by(script, photos, SIGINTS, within_s=120 + 2 * SIGINTS)
-    assert len(heard) == SIGINTS
+    handled = told_by(script, photos, SIGINTS, within_s=120 + 2 * SIGINTS)
+    assert len(handled) == SIGINTS
     # Other programs may keep this machine busy for a moment.
-    late = [seconds for seconds in heard if seconds > 0.1]
-    assert len(late) <= 1 + SIGINTS // 50 and max(heard) < 2, sorted(heard)[-10:]
+    late = [seconds for seconds in handled if seconds > 0.1]
+    assert len(late) <= 1 + SIGINTS // 50 and max(handled) < 2, sorted(handled)[-10:]

@@ -28,7 +28,7 @@ def weights(kind, n):
     }[kind]()
 
 
-def told(items):
+def reported(items):
     digest = hashlib.blake2b(json.dumps(items).encode(), digest_size=8).hexdigest()
     return {"len": len(items), "first": items[:12], "digest": digest}
 
@@ -48,7 +48,7 @@ def samplers(name):
 def test_q01_indices_equal_those_of_upstream():
     for row, sampler in samplers("DistributedDeterministicSampler"):
         items = list(sampler)
-        assert told(items) == {key: row[key] for key in ("len", "first", "digest")}, row
+        assert reported(items) == {key: row[key] for key in ("len", "first", "digest")}, row
         assert len(sampler) == len(items) and list(sampler) == items
 
 
@@ -58,7 +58,7 @@ def test_q02_draws_equal_those_of_upstream_and_numpy():
             list(sampler)
             sampler.shuffle(seed=row["reseed"])
         items = list(sampler)
-        assert told(items) == {key: row[key] for key in ("len", "first", "digest")}, row
+        assert reported(items) == {key: row[key] for key in ("len", "first", "digest")}, row
         assert len(sampler) == len(items) and list(sampler) == items
         assert all(type(item) is int for item in items)
 
@@ -76,7 +76,7 @@ def test_q04_merged_items_equal_those_of_upstream():
         merged = utils.MergeIterator(parts, **row["arguments"])
         expected = {key: row[key] for key in ("len", "first", "digest")}
         # Each epoch has the same draws.
-        assert told(list(merged)) == expected and told(list(merged)) == expected, row
+        assert reported(list(merged)) == expected and reported(list(merged)) == expected, row
 
 
 @pytest.mark.parametrize(("lengths", "arguments"), GOLDEN["refused merges"])

@@ -228,7 +228,7 @@ def test_q02_signals_are_handled_while_an_order_is_computed():
             if time.monotonic() - begun < whole / 2:
                 break
         else:
-            pytest.fail(f"signals were heard only after {whole / 2} s")
+            pytest.fail(f"signals were handled only after {whole / 2} s")
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)

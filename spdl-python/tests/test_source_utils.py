@@ -92,15 +92,15 @@ def test_q04_weights_of_very_different_size_are_exact():
 
 def test_q04_no_item_is_requested_after_the_last_one():
     for weights in [None, [1, 1]]:
-        asked = []
+        requested = []
 
-        def letters(name, asked=asked):
+        def letters(name, requested=requested):
             for number in range(10):
-                asked.append(name)
+                requested.append(name)
                 yield number
 
         list(MergeIterator([letters("a"), letters("b")], weights=weights, stop_after=4))
-        assert len(asked) == 4
+        assert len(requested) == 4
 
 
 def test_q04_stop_after_minus_1_ends_at_the_first_exhaustion():

@@ -373,9 +373,9 @@ def test_x01_a_fork_cannot_use_the_process():
             try:
                 list(held)
             except RuntimeError as error:
-                told = "fork" in str(error)
+                reported = "fork" in str(error)
             del held
-            os._exit(told)
+            os._exit(reported)
         print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), list(held))
         """
     )
@@ -523,5 +523,5 @@ def test_w13_open_processes_are_closed_silently_at_exit(monkeypatch):
     handle.__del__()
     handle._file_descriptor = os.dup(write)
     with pytest.raises(BrokenPipeError):
-        os.write(write, b"nobody reads")
+        os.write(write, b"unread")
     os.close(write)

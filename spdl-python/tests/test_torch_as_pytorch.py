@@ -344,10 +344,10 @@ def test_pytorchs_worker_info_works_in_our_threads_for_every_import(workers):
     loader = spdl_rs.torch.DataLoader(
         dataset, batch_size=None, num_workers=workers, collate_fn=tuple
     )
-    told = list(loader)
-    assert {info[0] for info in told} <= set(range(workers))
-    assert len({info[2] for info in told}) == 1
-    assert {(info[1], info[3]) for info in told} == {(workers, True)}
+    reported = list(loader)
+    assert {info[0] for info in reported} <= set(range(workers))
+    assert len({info[2] for info in reported}) == 1
+    assert {(info[1], info[3]) for info in reported} == {(workers, True)}
     assert get_worker_info() is None
     # PyTorch's workers still have PyTorch's own result.
     ids = data.DataLoader(IdsOfWorkers(), batch_size=None, num_workers=2)

@@ -407,14 +407,14 @@ def test_arguments_without_effect_warn_once(monkeypatch):
         "persistent_workers": True,
         "multiprocessing_context": "spawn",
     }
-    with pytest.warns(UserWarning) as told:
+    with pytest.warns(UserWarning) as reported:
         first = loader(range(100), 1, **arguments)
-    assert [str(each.message).split("=")[0].split("(")[1] for each in told] == [
+    assert [str(each.message).split("=")[0].split("(")[1] for each in reported] == [
         "worker_init_fn",
         "persistent_workers",
         "multiprocessing_context",
     ]
-    assert {each.filename for each in told} == {__file__}
+    assert {each.filename for each in reported} == {__file__}
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         loader(range(100), 1, **arguments)

@@ -40,9 +40,9 @@ def counts(loader):
 
 def test_statistics_are_empty_before_the_first_epoch():
     loader = make(Slow())
-    told = loader.stats()
-    assert told["stages"] == [] and told["consumer"]["items"] == 0
-    assert loader.diagnose() == told["diagnosis"]
+    reported = loader.stats()
+    assert reported["stages"] == [] and reported["consumer"]["items"] == 0
+    assert loader.diagnose() == reported["diagnosis"]
 
 
 def test_batches_are_counted_during_and_after_an_epoch():
@@ -51,13 +51,13 @@ def test_batches_are_counted_during_and_after_an_epoch():
     next(batches)
     assert loader.stats()["consumer"]["items"] == 1
     list(batches)
-    told = loader.stats()
+    reported = loader.stats()
     assert counts(loader) == {"source": 6, "fetch": 6}
-    assert told["consumer"]["items"] == 6 and told["threads"] == 2
-    assert told["stages"][1]["concurrency"] == 2
+    assert reported["consumer"]["items"] == 6 and reported["threads"] == 2
+    assert reported["stages"][1]["concurrency"] == 2
     del batches
     assert_no_threads()
-    assert loader.stats()["stages"] == told["stages"]
+    assert loader.stats()["stages"] == reported["stages"]
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -72,13 +72,13 @@ def test_without_workers_the_diagnosis_names_num_workers():
     loader = make(Slow(0.002))
     for _ in loader:
         pass
-    told = loader.stats()
-    (fetch,) = told["stages"]
+    reported = loader.stats()
+    (fetch,) = reported["stages"]
     assert (fetch["name"], fetch["items"], fetch["failures"]) == ("fetch", 6, 0)
-    assert 0.024 <= fetch["busy_s"] <= told["elapsed_s"]
-    assert fetch["service_ms"]["p50"] >= 4 and told["consumer"]["waited_s"] == fetch["busy_s"]
-    assert 0 <= told["data_readiness"] < 0.5 and "num_workers=0" in loader.diagnose()
-    elapsed = told["elapsed_s"]
+    assert 0.024 <= fetch["busy_s"] <= reported["elapsed_s"]
+    assert fetch["service_ms"]["p50"] >= 4 and reported["consumer"]["waited_s"] == fetch["busy_s"]
+    assert 0 <= reported["data_readiness"] < 0.5 and "num_workers=0" in loader.diagnose()
+    elapsed = reported["elapsed_s"]
     time.sleep(0.01)
     assert loader.stats()["elapsed_s"] == elapsed
 
@@ -100,11 +100,11 @@ def telling(diagnosis, waited_s=0.0):
     loader = make(Slow(), num_workers=2)
     list(loader)
     (tell,) = loader._worker_statistics
-    told = tell()
-    told["diagnosis"] = diagnosis.format(*(stage["name"] for stage in told["stages"]))
-    told["stages"][1]["busy_share"] = 0.97
-    told["consumer"]["waited_s"] = waited_s
-    return lambda: told
+    reported = tell()
+    reported["diagnosis"] = diagnosis.format(*(stage["name"] for stage in reported["stages"]))
+    reported["stages"][1]["busy_share"] = 0.97
+    reported["consumer"]["waited_s"] = waited_s
+    return lambda: reported
 
 
 def test_a_cpu_bottleneck_is_reported_as_that_of_the_workers():
@@ -140,8 +140,8 @@ def test_the_statistics_of_workers_of_an_iterable_are_added():
     # Each worker iterates the whole data set.
     loader = make(Numbers(), num_workers=3)
     assert len(list(loader)) == 9
-    told = loader.stats()
-    assert told["threads"] == 3 and told["stages"][1]["concurrency"] == 3
+    reported = loader.stats()
+    assert reported["threads"] == 3 and reported["stages"][1]["concurrency"] == 3
     # Each worker also finds the end, more than once if it prefetches.
     assert 12 <= counts(loader)["fetch"] <= 15
     loader = make(Numbers())
@@ -172,19 +172,19 @@ def test_get_pytorch_dataloader_has_the_same_statistics(context):
 
 def test_another_thread_may_read_statistics():
     loader = make(Slow(0.002, items=40), num_workers=2)
-    told = []
+    reported = []
     asking = threading.Event()
 
     def ask():
         while not asking.is_set():
-            told.append(loader.stats()["consumer"]["items"])
+            reported.append(loader.stats()["consumer"]["items"])
 
     thread = threading.Thread(target=ask)
     thread.start()
     list(loader)
     asking.set()
     thread.join()
-    assert told == sorted(told) and loader.stats()["consumer"]["items"] == 20
+    assert reported == sorted(reported) and loader.stats()["consumer"]["items"] == 20
 
 
 @pytest.mark.parametrize(

@@ -227,7 +227,7 @@ with tracing(sys.argv[1]):
         assert _spdl_rs.Trace.now() is None
         say("in the fork")
         with tracing(sys.argv[2]):
-            say("of its own")
+            say("child")
         sys.exit(5)
     assert os.waitstatus_to_exitcode(os.wait()[1]) == 5
     say("after")
@@ -242,4 +242,4 @@ with tracing(sys.argv[1]):
     (parent,), names = spans(path)
     assert names == ["before", "after"]
     (child,), names = spans(tmp_path / "fork.json")
-    assert names == ["of its own"] and child != parent
+    assert names == ["child"] and child != parent

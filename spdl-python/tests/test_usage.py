@@ -12,33 +12,33 @@ from spdl_rs.usage import log_api_usage_once
 
 
 @pytest.fixture
-def told():
+def reported():
     names = []
     usage.set_hook(lambda name, metadata: names.append((name, metadata)))
     yield names
     usage.set_hook(None)
 
 
-def test_t08_the_hook_receives_each_name_once(told):
+def test_t08_the_hook_receives_each_name_once(reported):
     log_api_usage_once("one", metadata="more")
     log_api_usage_once("two")
     log_api_usage_once("one", metadata="else")
-    assert told == [("one", "more"), ("two", None)]
+    assert reported == [("one", "more"), ("two", None)]
     source()
     source()
     CacheDataLoader([1], 1, 1)
-    assert [name for name, _ in told[2:]] == [
+    assert [name for name, _ in reported[2:]] == [
         "spdl_rs.pipeline.PipelineBuilder",
         "spdl_rs.dataloader.CacheDataLoader",
     ]
 
 
-def test_t08_the_hook_receives_the_names_of_loaders(told, photos):
+def test_t08_the_hook_receives_the_names_of_loaders(reported, photos):
     DataLoader([1])
     spdl_rs.torch.DataLoader([1, 2], collate_fn=list)
     spdl_rs.dataloader.get_pytorch_dataloader([1, 2], collate_fn=list)
     spdl_rs.ImageLoader(photos, batch_size=1)
-    assert {name for name, _ in told} == {
+    assert {name for name, _ in reported} == {
         "spdl_rs.ImageLoader",
         "spdl_rs.dataloader.DataLoader",
         "spdl_rs.dataloader.PyTorchDataLoader",
@@ -59,12 +59,12 @@ def test_t08_without_a_hook_no_name_is_recorded():
     assert names == ["early"]
 
 
-def test_t08_a_new_hook_receives_each_name_again(told):
+def test_t08_a_new_hook_receives_each_name_again(reported):
     log_api_usage_once("one")
     others = []
     usage.set_hook(lambda name, _: others.append(name))
     log_api_usage_once("one")
-    assert len(told) == 1 and others == ["one"]
+    assert len(reported) == 1 and others == ["one"]
 
 
 def test_t08_exceptions_of_the_hook_are_only_logged(caplog):
@@ -79,7 +79,7 @@ def test_t08_exceptions_of_the_hook_are_only_logged(caplog):
     assert "the hook of spdl_rs.usage failed for spdl_rs.pipeline.PipelineBuilder" in caplog.text
 
 
-def test_t08_concurrent_threads_report_a_name_once(told):
+def test_t08_concurrent_threads_report_a_name_once(reported):
     barrier = threading.Barrier(8)
 
     def use():
@@ -91,7 +91,7 @@ def test_t08_concurrent_threads_report_a_name_once(told):
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(told) == 1
+    assert len(reported) == 1
 
 
 def test_the_examples_of_usage_run():

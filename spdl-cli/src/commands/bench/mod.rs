@@ -20,7 +20,7 @@
 //! | `snapshots`, `counter_history` | counters over time, and rates computed from them |
 //! | `machine` | CPU time and memory of the process; the machine |
 //! | `outcome` | everything that a run measured |
-//! | `verdict` | the sentence that says what limits the run |
+//! | `verdict` | the sentence that names the bottleneck of the run |
 //! | `summary` | the result as text and as JSON |
 //! | `report`, `charts` | the result as an HTML page |
 
