@@ -23,7 +23,8 @@ impl Fetch {
     /// [`StageOptions::queue`](spdl_core::StageOptions::queue).
     pub const READ_AHEAD: usize = 16;
 
-    /// Recommended memory for that queue, in bytes, if it exceeds the size of all batches: 16 MiB.
+    /// Recommended limit of the bytes in that queue: 16 MiB, or the size of all batches if that is
+    /// larger.
     ///
     /// Large photographs are read ahead to hide the latency of a disk. Use it as
     /// [`PipelineBuilder::largest_item`](spdl_core::PipelineBuilder::largest_item) after

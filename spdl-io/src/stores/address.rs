@@ -116,7 +116,7 @@ impl Address {
         &self.authority
     }
 
-    /// Returns the key of the object or folder, percent-decoded. Empty if the URL has no path.
+    /// Returns the decoded key of the object or folder. Empty if the URL has no path.
     pub fn key(&self) -> &Key {
         &self.key
     }

@@ -9,7 +9,7 @@
 //!        00/ … ff/      the entries, by the first byte of their hashes
 //! ```
 //!
-//! Locks are those of the operating system, which releases them when a process ends. Miss is
+//! Locks are those of the operating system, which releases them when a process ends. Files are not
 //! synced to the disk. Checksums detect files that a power failure truncated.
 
 use std::collections::BTreeMap;

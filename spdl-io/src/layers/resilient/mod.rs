@@ -51,7 +51,7 @@ use crate::fetch::{
 /// - **Retries** transient failures ([`ErrorKind::is_transient`]) and `Corrupt` responses, with
 ///   exponential backoff and full jitter, and at least the delay of `Retry-After`. The number of
 ///   attempts and the time are limited. All reads share a token bucket of retries, which bounds
-///   the additional limits on a failing store.
+///   the additional load on a failing store.
 /// - **Fails fast if the store has never responded**: if the connection is refused or the host
 ///   name does not exist, retries end 2 s after the first such failure. A
 ///   [callback](Resilient::when_not_reached) reports the first one. A store that has responded
@@ -61,14 +61,15 @@ use crate::fetch::{
 /// - **Cancels stalled requests**, which receive fewer than 1024 bytes in 2 s. The duration of a
 ///   read that makes progress is not limited.
 /// - **Hedges** requests whose first byte is later than the 95th percentile: a second request
-///   is sent and the first answer is used. At most 5 % of all requests are hedges. None are sent
+///   is sent and the first response is used. At most 5 % of all requests are hedges. None are sent
 ///   while many requests are late or fail.
 /// - **Coalesces** nearby ranges ([`read_ranges`](Fetcher::read_ranges)).
 /// - **Checks** that a body has the announced length, and that the object does not change between
 ///   attempts. A change fails with `Changed`, which is not retried.
 ///
-/// The final error has the kind of the last failure. Its source is an [`Attempts`] with all
-/// failures. A stream from [`open`](Fetcher::open) that cannot be resumed ends with an error.
+/// The final error has the kind of the last failure. If the call was retried, the source of the
+/// error is an [`Attempts`]. A stream from [`open`](Fetcher::open) that cannot be resumed ends with
+/// an error.
 ///
 /// A store that announces a wrong length and sends a body of that length is not detected.
 ///

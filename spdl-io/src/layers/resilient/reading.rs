@@ -1,4 +1,4 @@
-//! One read: a sequence of attempts, each of which resumes the previous one.
+//! One read: a sequence of attempts. Each attempt resumes the previous one if possible.
 
 use std::future::poll_fn;
 use std::sync::Arc;

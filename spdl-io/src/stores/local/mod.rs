@@ -70,8 +70,8 @@ const MAX_COALESCED_BYTES: u64 = 1 << 20;
 /// the body ends with `Changed`.
 ///
 /// Listings are recursive and sorted, and include hidden files. They follow symbolic links to
-/// folders, except in loops. More than 8 nested links, or more than 100,000 folders that are
-/// reached through links, are `LimitExceeded`. The whole listing is collected before the stream
+/// folders, except in loops. More than 8 nested links, or more than 100,000 links to folders that
+/// other links already reach, are `LimitExceeded`. The whole listing is collected before the stream
 /// yields its first entry.
 ///
 /// ```
