@@ -2,7 +2,7 @@
 
 /// One damaged copy of `file`, which `name` names. `other` is another file of the same format,
 /// parts of which may be mixed in. Between one and four damages are done, one after another. In half
-/// of the PNG files the checksums are made right again, so that the damage is not refused at once.
+/// of the PNG files the checksums are made right again, so that decoders read past them.
 pub(crate) fn mutant(file: &[u8], other: &[u8], name: &str, seed: u64, number: u32) -> Vec<u8> {
     let mut random = Random::new(seed, name, number);
     let mut bytes = file.to_vec();
@@ -169,7 +169,7 @@ mod tests {
         file.extend(b"\xFF\xFF\xFF\xFFIDAT");
         repair_png_checksums(&mut file);
         assert_eq!(file[..right.len()], right);
-        assert_eq!(file[right.len()..], *b"\xFF\xFF\xFF\xFFIDAT", "what is cut off stays");
+        assert_eq!(file[right.len()..], *b"\xFF\xFF\xFF\xFFIDAT", "the removed bytes remain");
     }
 
     #[test]

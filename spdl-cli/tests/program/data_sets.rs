@@ -325,7 +325,7 @@ mod stores {
         [
             ("AWS_ENDPOINT_URL", server.url()),
             ("AWS_ALLOW_HTTP", "true".to_owned()),
-            ("AWS_ACCESS_KEY_ID", "somebody".to_owned()),
+            ("AWS_ACCESS_KEY_ID", "access-key".to_owned()),
             ("AWS_SECRET_ACCESS_KEY", "canary-secret-53".to_owned()),
             ("AWS_REGION", "nowhere-1".to_owned()),
         ]

@@ -126,7 +126,7 @@ pub trait ExactResume {
 
     /// How much of the oldest held item earlier aggregates contain, in units of the aggregator (tokens).
     ///
-    /// The value is greater than 0 only if items are cut, or are in several aggregates, as in windows that
+    /// The value is greater than 0 only if items are split, or are in several aggregates, as in windows that
     /// overlap. Called after each aggregate.
     ///
     /// After the first aggregate of an epoch with such a value, outcomes of aggregates count in

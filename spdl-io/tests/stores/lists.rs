@@ -129,7 +129,7 @@ fn secrets_of_a_list_are_not_sent_to_other_stores() {
         assert!(!format!("{seen:?}").contains("canary"), "{seen:?}");
         assert!(header(&seen, "authorization").is_none() && header(&seen, "x-list").is_none());
     }
-    // Rows in the store of the list have the list's query, unless they have one of their own.
+    // Rows in the store of the list have the list's query, unless they have a separate one.
     let own = "sig=canary-query";
     let expected = [
         format!("/list.txt?{own}"),

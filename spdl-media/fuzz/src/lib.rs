@@ -98,7 +98,11 @@ fn decode_by(codec: &dyn ImageCodec, limits: &Limits, file: &[u8]) {
     match (&outcome, &whole) {
         (Ok(_), Ok(whole)) => assert!(pixels == cut(whole, size, region), "{region:?} differs"),
         (Ok(_), Err(error)) => {
-            assert_ne!(error.kind(), ErrorKind::Truncated, "{region:?} hides that the file is cut");
+            assert_ne!(
+                error.kind(),
+                ErrorKind::Truncated,
+                "{region:?} hides that the file is truncated"
+            );
         }
         (Err(error), Ok(_)) => panic!("{region:?} cannot be decoded, but the whole can: {error}"),
         (Err(_), Err(_)) => {}
@@ -172,7 +176,7 @@ pub fn fill_from_picture(bytes: &[u8]) {
     if color & 3 == 3 {
         return;
     }
-    picture.start(image, model, &shapes).expect("shapes that are sound");
+    picture.start(image, model, &shapes).expect("valid shapes");
     for plane in picture.planes_mut() {
         let samples = plane.samples_mut().iter_mut();
         samples.zip(rest.iter().cycle()).for_each(|(sample, &byte)| *sample = byte);

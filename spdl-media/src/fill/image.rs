@@ -593,7 +593,7 @@ mod tests {
         let wide = transform.clone().filter(ResizeFilter::Lanczos3);
         let region = Rect { left: 120, top: 90, width: 160, height: 200 };
         assert_eq!(plan.decode_request(&wide).region_of(stored), region);
-        // Nothing is asked for that is larger than the region.
+        // No request is larger than the region.
         let larger = ImageTransform::new(900).crop(Crop::Stretch);
         let plan = FillPlan::new(&info, larger.place(info.upright_size(), none));
         assert_eq!(plan.decode_request(&larger).smallest(), Some(stored));

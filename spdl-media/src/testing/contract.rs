@@ -27,7 +27,7 @@ const TRUNCATIONS: usize = 200;
 ///   pixels; other planes show the same image.
 ///
 /// # Panics
-/// If the codec violates the contract; the message says how.
+/// If the codec violates the contract; the message names the violation.
 pub fn codec_contract(codec: &dyn ImageCodec, files: &[&[u8]]) {
     assert!(!codec.name().is_empty(), "the codec has no name");
     assert!(!codec.sniff(b""), "{}: recognises empty input", codec.name());
@@ -429,7 +429,7 @@ fn check_partial(codec: &dyn ImageCodec, file: &[u8], info: &ImageInfo, whole: &
         match outcome {
             Ok(decoded) => {
                 let rows = decoded.rows_valid;
-                assert_eq!(decoded.size, info.size, "{what}: a smaller result was not asked for");
+                assert_eq!(decoded.size, info.size, "{what}: a smaller result was not requested");
                 assert!(
                     (1..=info.size.height).contains(&rows),
                     "{what}: invalid number of rows {rows}"

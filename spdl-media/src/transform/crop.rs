@@ -378,7 +378,7 @@ mod tests {
 
     #[test]
     fn eval_resizes_to_the_next_whole_size() {
-        // 96 / 0.875 = 109.7, 64 / 0.875 = 73.1. Of a tall image, the longer side is cut:
+        // 96 / 0.875 = 109.7, 64 / 0.875 = 73.1. The longer side of a tall image is cropped:
         // 73 * 500 / 375 = 97.3.
         let covering = Size::new(110, 73);
         assert_eq!(Crop::eval(Size::new(96, 64)), Crop::ResizedCenter { covering });
@@ -520,7 +520,7 @@ mod tests {
 
     #[test]
     fn draws_of_a_seed_never_change() {
-        // Runs of older builds go on with the same parts: area, aspect, top, left, in this order, and
+        // Runs of older builds resume with the same crops: area, aspect, top, left, in this order, and
         // sides rounded to the nearest.
         let parts = parts((0.1, 0.3), (0.5, 2.0));
         for (seed, &part) in (0..100).zip(&parts) {

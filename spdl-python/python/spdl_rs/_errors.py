@@ -117,7 +117,7 @@ class InternalError(SpdlError, RuntimeError):
 class CudaError(SpdlError, RuntimeError):
     """A call of the CUDA driver, of a CUDA library or of an allocator failed.
 
-    The message says what to do. If the device memory is full, `kind` is `limit-exceeded`.
+    The message names the remedy. If the device memory is full, `kind` is `limit-exceeded`.
     """
 
 

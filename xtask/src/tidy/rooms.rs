@@ -57,7 +57,17 @@ const RUST: [(&str, &[&str]); 6] = [
     ),
     (
         "spdl-python",
-        &["interop", "trace", "io", "operators", "cuda", "statistics", "images", "pipeline"],
+        &[
+            "interop",
+            "trace",
+            "sampler",
+            "io",
+            "operators",
+            "cuda",
+            "statistics",
+            "images",
+            "pipeline",
+        ],
     ),
 ];
 

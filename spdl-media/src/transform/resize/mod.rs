@@ -450,7 +450,7 @@ mod tests {
 
     #[test]
     fn what_is_kept_between_the_passes_is_all_that_they_need() {
-        // Longer than what is taken at once, and shorter; enlarged and reduced.
+        // Enlarged and reduced.
         for (width, height) in [(1300, 90), (90, 1300), (700, 600), (33, 31)] {
             for (target, mirrored) in [((24, 20), false), ((61, 700), true), ((700, 61), false)] {
                 for (at, orientation) in Orientation::ALL.into_iter().enumerate() {
@@ -626,7 +626,7 @@ mod tests {
         let mut resizer = Resizer::new(&Limits::default());
         assert!(resize(&mut resizer, Size::new(1, 4_000_000)) > 32 << 20);
         let mut small = || resize(&mut resizer, Size::new(300, 300));
-        // Not at once: there may be more of them.
+        // The memory is released only after several small images.
         assert!(small() > 32 << 20);
         assert!((0..40).map(|_| small()).last() < Some(1 << 20));
     }

@@ -110,7 +110,7 @@ def get_pytorch_dataloader(
     PyTorch's defaults and PyTorch's random orders. (The orders of SPDL differ for the same seed.)
 
     Args:
-        dataset: The map-style data set. If it has `__getitems__`, whole batches are requested at once.
+        dataset: The map-style data set. If it has `__getitems__`, each batch is requested in one call.
         batch_size: Samples per batch. `None`: no batches, or those of `batch_sampler`.
         shuffle: Whether each epoch has a different random order, drawn by PyTorch.
         sampler: Yields indices, in the thread that requests batches.

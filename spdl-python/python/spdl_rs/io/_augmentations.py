@@ -171,7 +171,7 @@ class RandomAdjustSharpness(Augmentation):
 
 @dataclass(frozen=True)
 class RandomRotation(Augmentation):
-    """Rotates the image. The size stays the same; corners that leave the image are cut off.
+    """Rotates the image. The size stays the same; corners outside the image are cropped.
 
     Args:
         degrees: Drawn from `-number` to `number`, counter-clockwise, or from the given pair.

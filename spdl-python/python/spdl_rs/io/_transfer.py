@@ -347,7 +347,7 @@ def _uploaded(values: list[Any], device: _spdl_rs.CudaDevice) -> list[DeviceArra
 def _write(staging: _spdl_rs.Staging, offset: int, array: numpy.typing.NDArray[Any]) -> None:
     """Copies an array to the staging buffer, C-contiguous and in native byte order.
 
-    The view of `staging` must end here, because none may exist when the buffer is sent.
+    The view of `staging` must end here, because no view may exist when the buffer is sent.
     """
     room = numpy.asarray(staging)[offset : offset + array.nbytes]
     room.view(array.dtype.newbyteorder("=")).reshape(array.shape)[...] = array

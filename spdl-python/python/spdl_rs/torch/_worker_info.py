@@ -83,7 +83,7 @@ def patch_pytorch() -> None:
 
 
 def _get_worker_info_in_pytorch() -> Any:
-    # PyTorch runs this code with the globals of its own module, so imports must be absolute.
+    # PyTorch runs this code with the globals of its module, so imports must be absolute.
     from spdl_rs.torch import get_worker_info
 
     return get_worker_info() or _worker_info  # noqa: F821  # pyright: ignore
