@@ -1,4 +1,4 @@
-//! Who runs what, where, and how many at once.
+//! Threads and concurrency: dedicated threads, affinity, executors, changes at run time, priority.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
@@ -18,7 +18,7 @@ use spdl_core::{
     StageContext, StageOptions,
 };
 
-/// Who did something: by name and by id.
+/// Names and ids of threads.
 type Threads = Arc<Mutex<Vec<(String, ThreadId)>>>;
 
 fn note(threads: &Threads) {
@@ -44,7 +44,7 @@ fn noting(threads: &Threads) -> impl Fn(i64) -> Result<i64> + Send + Sync + 'sta
     }
 }
 
-/// A stage that is bound to its thread: notes on which ones it lives.
+/// A stage that records the threads that create, call and drop it.
 struct Bound(Threads);
 impl Bound {
     fn new(threads: &Threads) -> Result<Self> {
@@ -70,11 +70,11 @@ impl Drop for Bound {
     }
 }
 
-// Threads of a stage's own.
+// Dedicated threads.
 
 // feature: C05
 #[test]
-fn a_stage_with_a_thread_of_its_own_lives_on_it_from_making_to_dropping() {
+fn a_dedicated_thread_creates_runs_and_drops_its_stage() {
     within_seconds(60, || {
         for ends_early in [false, true] {
             let (bound, shared) = (Threads::default(), Threads::default());
@@ -97,24 +97,24 @@ fn a_stage_with_a_thread_of_its_own_lives_on_it_from_making_to_dropping() {
             assert_eq!(monitor.statistics().stages[2].concurrency, 1, "one thread by default");
             drop(pipeline);
             assert_eq!(names(&bound), HashSet::from(["spdl-device-0".to_owned()]));
-            assert_eq!(ids(&bound).len(), 1, "also the instance's end is there");
-            assert!(ids(&bound).is_disjoint(&ids(&shared)), "nobody else works there");
+            assert_eq!(ids(&bound).len(), 1, "the instance is dropped there too");
+            assert!(ids(&bound).is_disjoint(&ids(&shared)), "no other stage uses the thread");
             assert!(names(&shared).iter().all(|name| name.starts_with("spdl-worker-")));
         }
     });
 }
 
 #[test]
-fn a_stage_has_as_many_threads_of_its_own_as_it_may_do_items_at_once() {
+fn a_dedicated_stage_has_as_many_threads_as_its_concurrency() {
     within_seconds(60, || {
-        let (threads, at_once) = (Threads::default(), Arc::new(AtomicUsize::new(0)));
-        let (noted, now) = (Arc::clone(&threads), Arc::clone(&at_once));
+        let (threads, max_in_flight) = (Threads::default(), Arc::new(AtomicUsize::new(0)));
+        let (noted, now) = (Arc::clone(&threads), Arc::clone(&max_in_flight));
         let options = StageOptions::new("three").dedicated().concurrency(3);
         let builder = PipelineBuilder::new(numbers(30)).map(options, move |n| {
             note(&noted);
             now.fetch_add(1, Ordering::SeqCst);
-            // Only where three are here together can the first ones go on.
-            until("three are at work", || now.load(Ordering::SeqCst) >= 3);
+            // Continues only if three items are processed concurrently.
+            until("three items in the stage", || now.load(Ordering::SeqCst) >= 3);
             Ok(n)
         });
         assert_eq!(delivered_sorted(builder.threads(1)), (0..30).collect::<Vec<_>>());
@@ -124,7 +124,7 @@ fn a_stage_has_as_many_threads_of_its_own_as_it_may_do_items_at_once() {
 }
 
 #[test]
-fn a_fill_and_a_gathering_stage_can_have_threads_of_their_own() {
+fn fill_and_aggregate_can_have_dedicated_threads() {
     within_seconds(60, || {
         let options = |name| StageOptions::new(name).dedicated().concurrency(2);
         let builder = PipelineBuilder::new(numbers(100))
@@ -141,14 +141,14 @@ fn a_fill_and_a_gathering_stage_can_have_threads_of_their_own() {
 
 // promise: R24
 #[test]
-fn a_panic_on_a_threads_own_stage_fails_the_item_and_the_thread_goes_on() {
+fn a_panic_in_a_dedicated_stage_fails_the_item_and_the_thread_continues() {
     within_seconds(60, || {
         let threads = Threads::default();
         let noted = Arc::clone(&threads);
         let builder = PipelineBuilder::new(numbers(100))
             .map(StageOptions::new("device").dedicated(), move |n| {
                 note(&noted);
-                assert!(n % 10 != 3, "cannot stand {n}");
+                assert!(n % 10 != 3, "panic for {n}");
                 Ok(n)
             })
             .on_error(OnError::SKIP);
@@ -156,7 +156,7 @@ fn a_panic_on_a_threads_own_stage_fails_the_item_and_the_thread_goes_on() {
         assert_eq!(ids(&threads).len(), 1);
         let raises = PipelineBuilder::new(numbers(100))
             .map(StageOptions::new("device").dedicated(), |n| {
-                assert!(n != 30, "cannot stand {n}");
+                assert!(n != 30, "panic for {n}");
                 Ok(n)
             })
             .build()
@@ -168,7 +168,7 @@ fn a_panic_on_a_threads_own_stage_fails_the_item_and_the_thread_goes_on() {
 }
 
 #[test]
-fn a_factory_that_fails_on_its_thread_is_an_ordinary_error() {
+fn a_failing_factory_on_a_dedicated_thread_is_an_error() {
     within_seconds(60, || {
         let none =
             || -> Result<Bound> { Err(Error::new(ErrorKind::Unsupported, "no such device")) };
@@ -183,7 +183,7 @@ fn a_factory_that_fails_on_its_thread_is_an_ordinary_error() {
 
 // feature: B03
 #[test]
-fn an_async_stage_has_no_threads_to_choose() {
+fn dedicated_threads_of_an_async_stage_are_an_error() {
     let builder = PipelineBuilder::new(numbers(1))
         .map_async(StageOptions::new("wait").dedicated(), |n| async move { Ok(n) });
     let error = builder.build().unwrap_err();
@@ -207,7 +207,7 @@ mod pinned {
     }
 
     #[test]
-    fn a_pinned_stage_runs_on_its_cpus_and_no_other_thread_is_moved() {
+    fn a_pinned_stage_runs_on_its_cpus_and_other_threads_are_not_pinned() {
         within_seconds(60, || {
             let all = allowed();
             let cpu = *all.last().unwrap();
@@ -231,7 +231,7 @@ mod pinned {
     }
 
     #[test]
-    fn a_cpu_that_does_not_exist_ends_the_pipeline_with_an_error() {
+    fn a_missing_cpu_ends_the_pipeline_with_an_error() {
         within_seconds(60, || {
             let options = StageOptions::new("nowhere").pinned([100_000]);
             let pipeline = PipelineBuilder::new(numbers(20)).map(options, Ok).build().unwrap();
@@ -241,11 +241,11 @@ mod pinned {
     }
 }
 
-// Pools of the caller's.
+// Custom executors.
 
 type Work = Box<dyn FnOnce() + Send>;
 
-/// A small pool of threads with a queue of work.
+/// A small thread pool with a queue.
 #[derive(Debug)]
 struct Pool {
     work: Mutex<Option<mpsc::Sender<Work>>>,
@@ -281,7 +281,7 @@ impl Pool {
         })
     }
 
-    /// Ends the threads when their work is done; what comes later is dropped.
+    /// Ends the threads after the queued work; later work is dropped.
     fn shut_down(&self) {
         drop(self.work.lock().unwrap().take());
         for thread in self.threads.lock().unwrap().drain(..) {
@@ -305,7 +305,7 @@ impl CpuExecutor for Pool {
 
 // feature: C05
 #[test]
-fn the_whole_pipeline_can_compute_on_a_pool_of_the_callers() {
+fn a_pipeline_can_run_on_a_custom_executor() {
     within_seconds(60, || {
         let (pool, threads) = (Pool::new(3), Threads::default());
         for round in 0..20 {
@@ -323,7 +323,11 @@ fn the_whole_pipeline_can_compute_on_a_pool_of_the_callers() {
             let mut items: Vec<i64> = pipeline.by_ref().map(Result::unwrap).collect();
             items.sort_unstable();
             assert_eq!(items, (0..500).flat_map(|n| [n; 4]).collect::<Vec<_>>());
-            assert_eq!(pipeline.statistics().threads, 3, "the default is the pool's");
+            assert_eq!(
+                pipeline.statistics().threads,
+                3,
+                "the default is the parallelism of the executor"
+            );
         }
         assert!(names(&threads).iter().all(|name| name.starts_with("mine-")));
         pool.shut_down();
@@ -332,7 +336,7 @@ fn the_whole_pipeline_can_compute_on_a_pool_of_the_callers() {
 
 // feature: C05
 #[test]
-fn a_stage_can_compute_on_a_pool_of_the_callers_and_takes_no_more_than_its_concurrency() {
+fn a_stage_on_a_custom_executor_respects_its_concurrency() {
     within_seconds(60, || {
         let (pool, mine, ours) = (Pool::new(16), Threads::default(), Threads::default());
         let executor = Arc::clone(&pool) as Arc<dyn CpuExecutor>;
@@ -352,22 +356,22 @@ fn a_stage_can_compute_on_a_pool_of_the_callers_and_takes_no_more_than_its_concu
         assert!(names(&mine).iter().all(|name| name.starts_with("mine-")));
         assert!(names(&ours).iter().all(|name| name.starts_with("spdl-worker-")));
         assert!(most.load(Ordering::SeqCst) <= 2);
-        // A piece of work may still be on its way out while the next one begins.
+        // A finished piece of work may still be counted when the next one starts.
         let pieces = pool.most_at_once.load(Ordering::SeqCst);
-        assert!(pieces <= 4, "{pieces} pieces of work at once");
+        assert!(pieces <= 4, "{pieces} concurrent pieces of work");
         pool.shut_down();
     });
 }
 
 // feature: C05
 #[test]
-fn a_pool_outlives_its_pipelines_however_they_end() {
+fn an_executor_outlives_its_pipelines_for_any_ending() {
     within_seconds(60, || {
         let pool = Pool::new(2);
         for take in 0..40 {
             let mut pipeline = PipelineBuilder::new(numbers(1000))
                 .map("work", move |n| {
-                    assert!(take % 3 != 1 || n != 20, "cannot stand {n}");
+                    assert!(take % 3 != 1 || n != 20, "panic for {n}");
                     Ok(n)
                 })
                 .executor(Arc::clone(&pool) as Arc<dyn CpuExecutor>)
@@ -377,16 +381,16 @@ fn a_pool_outlives_its_pipelines_however_they_end() {
                 let _ = pipeline.next();
             }
         }
-        // No work is left behind that would keep the pool from ending.
+        // No work remains that would keep the pool from ending.
         let done = Arc::new(AtomicBool::new(false));
         let flag = Arc::clone(&done);
         pool.execute(Box::new(move || flag.store(true, Ordering::SeqCst)));
-        until("the pool works on", || done.load(Ordering::SeqCst));
+        until("the pool continues", || done.load(Ordering::SeqCst));
         pool.shut_down();
     });
 }
 
-/// Drops all work from the given piece on.
+/// Drops all work from a given piece on.
 #[derive(Debug)]
 struct Drops {
     pool: Arc<Pool>,
@@ -405,13 +409,13 @@ impl CpuExecutor for Drops {
 
 // feature: C05
 #[test]
-fn a_pool_that_drops_work_ends_the_pipeline_with_an_error() {
+fn an_executor_that_drops_work_ends_the_pipeline_with_an_error() {
     within_seconds(60, || {
         for from in [0, 1, 3] {
             for whole in [true, false] {
                 let drops = Arc::new(Drops { pool: Pool::new(2), from });
                 let executor = Arc::clone(&drops) as Arc<dyn CpuExecutor>;
-                // Slow items, so that the pool is asked again and again.
+                // Slow items, so that the executor receives many pieces of work.
                 let slow = PipelineBuilder::from_iter((0..1_000_000).inspect(|_| {
                     std::thread::sleep(Duration::from_micros(200));
                 }));
@@ -432,7 +436,7 @@ fn a_pool_that_drops_work_ends_the_pipeline_with_an_error() {
 #[cfg(feature = "rayon")]
 // feature: C05
 #[test]
-fn rayon_can_compute_while_it_does_other_things() {
+fn a_rayon_pool_can_run_a_pipeline_and_other_work() {
     within_seconds(60, || {
         let pool = rayon_pool(3);
         let threads = Threads::default();
@@ -459,9 +463,9 @@ fn rayon_pool(threads: usize) -> Arc<rayon::ThreadPool> {
     Arc::new(pool.thread_name(|at| format!("mine-{at}")).build().unwrap())
 }
 
-// How many at once.
+// Changes of concurrency at run time.
 
-/// Lets a number of items through a stage, and knows how many are in it.
+/// Blocks the items of a stage, counts them, and releases a given number.
 #[derive(Default)]
 struct Turnstile {
     state: Mutex<(usize, usize)>,
@@ -488,9 +492,9 @@ impl Turnstile {
     }
 }
 
-/// So many items are at work now, and stay so for a while.
+/// Waits until the number of items in the stage is `at` and remains so.
 fn settle(inside: &dyn Fn() -> usize, at: usize) {
-    until(&format!("{at} items are at work"), || inside() == at);
+    until(&format!("{at} items in the stage"), || inside() == at);
     std::thread::sleep(Duration::from_millis(30));
     assert_eq!(inside(), at);
 }
@@ -501,7 +505,7 @@ fn settles(turnstile: &Turnstile, at: usize) {
 
 // promise: CORE3
 #[test]
-fn workers_come_and_go_while_the_pipeline_runs() {
+fn the_number_of_workers_can_change_at_run_time() {
     within_seconds(100, || {
         let turnstile = Arc::new(Turnstile::default());
         let gate = Arc::clone(&turnstile);
@@ -520,13 +524,13 @@ fn workers_come_and_go_while_the_pipeline_runs() {
         control.set_threads(6).unwrap();
         settles(&turnstile, 6);
         assert_eq!(pipeline.statistics().threads, 6);
-        // Those who are too many finish their items first.
+        // Excess workers finish their items first.
         control.set_threads(2).unwrap();
         settles(&turnstile, 6);
         turnstile.let_through(4);
         settles(&turnstile, 2);
         control.set_threads(0).unwrap();
-        assert_eq!(pipeline.statistics().threads, 1, "the least is one");
+        assert_eq!(pipeline.statistics().threads, 1, "the minimum is 1");
         turnstile.let_through(1);
         settles(&turnstile, 1);
         control.set_threads(4).unwrap();
@@ -540,7 +544,7 @@ fn workers_come_and_go_while_the_pipeline_runs() {
     });
 }
 
-/// Raises and lowers the concurrency of the stage called `work`, which begins with 2.
+/// Raises and lowers the concurrency of the stage `work`, which is 2 at first.
 fn up_and_down(control: &Control, inside: &dyn Fn() -> usize, let_through: &dyn Fn(usize)) {
     settle(inside, 2);
     control.set_concurrency("work", 5).unwrap();
@@ -559,7 +563,7 @@ fn up_and_down(control: &Control, inside: &dyn Fn() -> usize, let_through: &dyn 
 
 // promise: CORE3
 #[test]
-fn a_stages_concurrency_goes_up_and_down_while_it_runs() {
+fn the_concurrency_of_a_stage_can_change_at_run_time() {
     within_seconds(100, || {
         for dedicated in [false, true] {
             let turnstile = Arc::new(Turnstile::default());
@@ -588,10 +592,10 @@ fn a_stages_concurrency_goes_up_and_down_while_it_runs() {
 
 // promise: CORE3
 #[test]
-fn an_async_stages_concurrency_goes_up_and_down_while_it_runs() {
+fn the_concurrency_of_an_async_stage_can_change_at_run_time() {
     within_seconds(100, || {
         let (tickets, gate) = async_channel::unbounded::<()>();
-        // Tickets may be given out for longer than the stage lives.
+        // Permits may outlive the stage.
         let _kept = gate.clone();
         let at_work = Arc::new(AtomicUsize::new(0));
         let counter = Arc::clone(&at_work);
@@ -622,7 +626,7 @@ fn an_async_stages_concurrency_goes_up_and_down_while_it_runs() {
 
 // promise: CORE3
 #[test]
-fn the_workers_of_a_pool_of_the_callers_are_bounded_while_it_runs() {
+fn the_number_of_workers_on_an_executor_can_change_at_run_time() {
     within_seconds(100, || {
         let pool = Pool::new(8);
         let turnstile = Arc::new(Turnstile::default());
@@ -652,7 +656,7 @@ fn the_workers_of_a_pool_of_the_callers_are_bounded_while_it_runs() {
 }
 
 #[test]
-fn what_has_no_concurrency_to_change_says_so() {
+fn set_concurrency_requires_an_adjustable_stage() {
     within_seconds(60, || {
         let halves = [PipelineBuilder::new(numbers(4)), PipelineBuilder::new(numbers(4))];
         let pipeline = PipelineBuilder::merge(halves, spdl_core::stage::Arrival)
@@ -662,7 +666,7 @@ fn what_has_no_concurrency_to_change_says_so() {
             .build()
             .unwrap();
         let control = pipeline.control();
-        for name in ["source", "merge", "batch", "nobody"] {
+        for name in ["source", "merge", "batch", "unknown"] {
             let error = control.set_concurrency(name, 2).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{name}");
             assert!(error.to_string().contains("work, route, inner"), "{error}");
@@ -674,7 +678,7 @@ fn what_has_no_concurrency_to_change_says_so() {
 
 // promise: CORE3
 #[test]
-fn workers_that_come_and_go_a_thousand_times_leave_nothing_behind() {
+fn a_thousand_changes_of_workers_leak_nothing() {
     within_seconds(100, || {
         let mut pipeline = PipelineBuilder::from_iter(0..)
             .map("work", Ok::<i64, Error>)
@@ -694,19 +698,19 @@ fn workers_that_come_and_go_a_thousand_times_leave_nothing_behind() {
                 before = memory();
             }
         }
-        // A thread that has ended but was not joined keeps its stack: two mappings each.
+        // A thread that was not joined keeps two memory mappings for its stack.
         let after = memory();
-        assert!(after < before + 200, "{before} mappings before, {after} after");
+        assert!(after < before + 200, "{before} memory mappings before, {after} after");
     });
 }
 
-// Who goes first.
+// Priority of stages.
 
 // feature: C04, C07
 #[test]
-fn a_worker_takes_the_work_nearest_to_the_consumer_first() {
+fn workers_prefer_downstream_stages() {
     within_seconds(60, || {
-        // One worker, slow items: each goes all the way before the next one is begun.
+        // One worker: each slow item passes all stages before the next one starts.
         let order = Arc::new(Mutex::new(Vec::new()));
         let noting = |stage: usize| {
             let order = Arc::clone(&order);
@@ -730,9 +734,9 @@ fn a_worker_takes_the_work_nearest_to_the_consumer_first() {
 
 // feature: C04
 #[test]
-fn a_slow_stage_leaves_workers_to_the_others() {
+fn a_slow_stage_does_not_occupy_all_workers() {
     within_seconds(60, || {
-        // The slow stage is held; what goes by another way gets through with the other worker.
+        // The slow stage blocks; the other worker processes the items of the other path.
         let turnstile = Arc::new(Turnstile::default());
         let gate = Arc::clone(&turnstile);
         let mut pipeline = PipelineBuilder::new(numbers(60))
@@ -765,9 +769,9 @@ fn a_slow_stage_leaves_workers_to_the_others() {
 
 // feature: C04
 #[test]
-fn a_stage_that_is_full_gives_its_worker_to_those_behind_it() {
+fn a_worker_that_waits_for_a_full_queue_runs_downstream_stages() {
     within_seconds(60, || {
-        // A stage makes more of an item than any queue holds; its only worker empties them.
+        // A stage emits more outputs per item than the queues hold; its only worker drains them.
         let builder = PipelineBuilder::new(numbers(3))
             .flat_map(StageOptions::new("many").queue(2), |n| (0..500).map(move |_| Ok(n)))
             .map(StageOptions::new("next").queue(1), Ok)
@@ -778,14 +782,14 @@ fn a_stage_that_is_full_gives_its_worker_to_those_behind_it() {
     });
 }
 
-/// Waits as a store does, and counts how many do at once.
-struct Distant {
+/// Sleeps like a request to a store, and counts concurrent items.
+struct RemoteStage {
     under_way: Arc<AtomicUsize>,
     most: Arc<AtomicUsize>,
 }
 
 #[spdl_core::async_trait]
-impl AsyncStage<i64> for Distant {
+impl AsyncStage<i64> for RemoteStage {
     type Out = i64;
     async fn process(&self, n: i64, cx: &AsyncContext) -> Result<i64> {
         self.most.fetch_max(1 + self.under_way.fetch_add(1, Ordering::SeqCst), Ordering::SeqCst);
@@ -795,10 +799,10 @@ impl AsyncStage<i64> for Distant {
     }
 }
 
-/// How many items are under way at most, and what the statistics say in the end.
-fn at_once(options: StageOptions, is_last: bool) -> (usize, usize) {
+/// Returns the maximum number of items in flight, and the concurrency in the statistics at the end.
+fn max_in_flight(options: StageOptions, is_last: bool) -> (usize, usize) {
     let most = Arc::new(AtomicUsize::new(0));
-    let distant = Distant { under_way: Arc::default(), most: Arc::clone(&most) };
+    let distant = RemoteStage { under_way: Arc::default(), most: Arc::clone(&most) };
     let pipeline = PipelineBuilder::from_iter(0..4000).async_stage(options, distant);
     let pipeline = if is_last { pipeline } else { pipeline.map("use", Ok) };
     let mut pipeline = pipeline.deterministic().build().unwrap();
@@ -808,31 +812,31 @@ fn at_once(options: StageOptions, is_last: bool) -> (usize, usize) {
 }
 
 #[test]
-fn a_stage_that_waits_finds_out_how_many_to_work_on() {
+fn the_in_flight_window_of_an_async_stage_grows() {
     within_seconds(60, || {
         for is_last in [false, true] {
-            let (most, told) = at_once("distant".into(), is_last);
-            assert!(most >= 48 && told > 16, "{most} at once, {told} told, last: {is_last}");
+            let (most, told) = max_in_flight("distant".into(), is_last);
+            assert!(most >= 48 && told > 16, "{most} in flight, {told} reported, last: {is_last}");
         }
     });
 }
 
 #[test]
-fn what_is_given_stays() {
+fn a_configured_concurrency_is_fixed() {
     within_seconds(60, || {
         for (options, expected) in [
             (StageOptions::new("distant").concurrency(20), 20),
             (StageOptions::new("distant").queue(64), 16),
         ] {
-            assert_eq!(at_once(options, false), (expected, expected));
+            assert_eq!(max_in_flight(options, false), (expected, expected));
         }
     });
 }
 
 #[test]
-fn what_is_set_while_it_runs_stays() {
+fn a_concurrency_set_at_run_time_is_fixed() {
     within_seconds(60, || {
-        let distant = Distant { under_way: Arc::default(), most: Arc::default() };
+        let distant = RemoteStage { under_way: Arc::default(), most: Arc::default() };
         let mut pipeline = PipelineBuilder::from_iter(0..4000)
             .async_stage("distant", distant)
             .map("use", Ok)
