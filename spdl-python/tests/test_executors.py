@@ -266,7 +266,7 @@ def broken():
     raise LookupError("no GPU")
 
 
-ADVICE = "What a process of the executor printed may say why."
+ADVICE = "The output of the worker processes may contain the reason."
 
 
 @pytest.mark.parametrize(

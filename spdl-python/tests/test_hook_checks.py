@@ -122,9 +122,7 @@ def test_f10_a_hook_without_async_context_manager_fails_the_pipeline(op, caplog)
         pipeline = build(source(range(9)).pipe(op), task_hook_factory=lambda info, it=hook: [it])
         with pytest.raises(PipelineFailure) as raised, pipeline.auto_stop():
             list(pipeline)
-        error_text = (
-            f"task_hook must give an async context manager, not '{given}'; write it as `async def"
-        )
+        error_text = f"task_hook must return an async context manager, not '{given}'; define it as `async def"
         assert [type(error) for error in raised.value.exceptions] == [TypeError]
         assert error_text in str(raised.value.exceptions[0])
         assert "asynccontextmanager" in caplog.text and caplog.text.count(error_text) == 1

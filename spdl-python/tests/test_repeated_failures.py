@@ -20,7 +20,9 @@ def test_t05_the_first_three_repeated_failures_have_tracebacks(caplog):
     rest = lines(caplog)
     assert len(rest) == 47 and not tracebacks(caplog, logging.DEBUG)
     assert ":1:decode failed on 3: ValueError: no 3 (pipelines.py:" in rest[0]
-    assert [f"; number {at} of its kind," in line for at, line in enumerate(rest, 4)] == [True] * 47
+    assert [f"; failure {at} of this kind," in line for at, line in enumerate(rest, 4)] == [
+        True
+    ] * 47
 
 
 def test_t05_repeated_failures_have_tracebacks_at_debug(caplog):
@@ -56,7 +58,7 @@ def test_t04_the_compact_log_does_not_group_failures(caplog):
         run(source(range(6)).pipe(identity).pipe(refuse))
     finally:
         _logging.set_compact_log(before)
-    assert len(lines(caplog)) == 6 and not any("of its kind" in line for line in lines(caplog))
+    assert len(lines(caplog)) == 6 and not any("of this kind" in line for line in lines(caplog))
 
 
 def test_t05_failure_counts_take_bounded_memory(caplog):

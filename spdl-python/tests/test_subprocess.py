@@ -219,9 +219,9 @@ def test_f13_an_item_that_cannot_be_sent_fails():
 
 def test_x06_subinterpreters_are_refused_with_an_alternative():
     if sys.version_info < (3, 14):
-        error, why = RuntimeError, r"needs Python 3\.14 or newer; this is Python 3\.1\d"
+        error, why = RuntimeError, r"requires Python 3\.14 or newer, but this is Python 3\.1\d"
     else:
-        error, why = NotImplementedError, "is not supported: .* the main interpreter alone"
+        error, why = NotImplementedError, "is not supported: .* the main interpreter only"
     config = source(range(2)).add_sink().get_config()
     with pytest.raises(error, match=f"iterate_in_subinterpreter {why}.* iterate_in_subprocess"):
         iterate_in_subinterpreter(functools.partial(work.numbers, 3))
@@ -231,7 +231,7 @@ def test_x06_subinterpreters_are_refused_with_an_alternative():
 
 def test_x06_importing_the_package_in_a_subinterpreter_raises():
     if sys.version_info < (3, 14):
-        pytest.skip("Python has other interpreters from 3.14 on")
+        pytest.skip("requires Python 3.14")
     from concurrent import interpreters
 
     interpreter = interpreters.create()
