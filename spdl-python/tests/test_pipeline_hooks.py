@@ -410,7 +410,7 @@ def test_l03_timeouts_apply_while_hooks_exit(fails):
     assert pipeline.get_item(timeout=30) == 0
     wait_until(lambda: _is_at_its_end(pipeline))
     for _ in range(2):
-        with pytest.raises(TimeoutError, match="beside"):
+        with pytest.raises(TimeoutError, match="did not end within"):
             pipeline.get_item(timeout=0.05)
         with pytest.raises(queue.Empty):
             pipeline.get_item_nowait()
