@@ -154,12 +154,12 @@ def test_random_resized_crop_of_the_full_area_is_the_image(image):
 def test_train_equals_explicit_arguments(image):
     data, _ = image
     train = DecodeImage(SIZE, train=True, seed=5)
-    said = DecodeImage(SIZE, crop=RandomResizedCrop(), horizontal_flip=0.5, seed=5)
+    with_settings = DecodeImage(SIZE, crop=RandomResizedCrop(), horizontal_flip=0.5, seed=5)
     never = DecodeImage(SIZE, train=True, horizontal_flip=0, seed=5)
     flipped = 0
     for index in range(10):
         expected = train(data, index=index)
-        numpy.testing.assert_array_equal(said(data, index=index), expected)
+        numpy.testing.assert_array_equal(with_settings(data, index=index), expected)
         flipped += (never(data, index=index) != expected).any()
     assert 0 < flipped < 10
 

@@ -79,8 +79,8 @@ def test_s08_errors_of_background_tasks_are_logged_only(caplog):
         raise LookupError("not made")
 
     assert run(source([1, 2]), background_tasks=[Broken, unmakeable, BackgroundTask]) == [1, 2]
-    for said in ("no more", "not made", "does not define run"):
-        assert said in caplog.text
+    for text in ("no more", "not made", "does not define run"):
+        assert text in caplog.text
 
 
 def test_s08_a_background_task_may_end_early():

@@ -598,15 +598,15 @@ def test_repr_does_not_wait_for_an_item():
 def test_the_diagnosis_uses_stage_names_of_the_user():
     pipeline = build(source(range(4)).pipe(refuse, name="bad"))
     assert list(pipeline) == []
-    said = 'Nothing was delivered: 4 of 4 items failed in stage "bad".'
-    assert pipeline.diagnose() == said == pipeline.stats()["diagnosis"]
-    assert said in pipeline._repr_html_().replace("&quot;", '"')
+    shown = 'Nothing was delivered: 4 of 4 items failed in stage "bad".'
+    assert pipeline.diagnose() == shown == pipeline.stats()["diagnosis"]
+    assert shown in pipeline._repr_html_().replace("&quot;", '"')
     idle = build(source(range(4))).diagnose()
     assert idle == "The pipeline has not run long enough to find the bottleneck."
 
 
 @pytest.mark.parametrize(
-    ("names", "said"),
+    ("names", "shown"),
     [
         (["3:0:src", "3:1:load"], '"load"'),
         (["3:0:load", "3:1.2.0:load"], '"load (stage 1.2.0)"'),
@@ -617,11 +617,11 @@ def test_the_diagnosis_uses_stage_names_of_the_user():
         (["source", "fetch"], '"fetch"'),
     ],
 )
-def test_the_diagnosis_distinguishes_stages_of_equal_name(names, said):
+def test_the_diagnosis_distinguishes_stages_of_equal_name(names, shown):
     reported = _spdl_rs.Monitor().statistics()
     reported["stages"] = [{"name": name} for name in names]
     reported["diagnosis"] = f'The stage "{names[-1]}" limits.'
-    assert in_plain_words(reported)["diagnosis"] == f"The stage {said} limits."
+    assert in_plain_words(reported)["diagnosis"] == f"The stage {shown} limits."
 
 
 def test_l08_use_thread_output_queue_has_no_effect():

@@ -282,7 +282,7 @@ def test_failed_batches_count_as_delivered():
 
 
 @pytest.mark.parametrize(
-    ("other", "said"),
+    ("other", "difference"),
     [
         (lambda: loader(batch_size=4), "batch_size is 3 in the state and 4 here"),
         (lambda: loader(drop_last=True), "drop_last is False in the state and True here"),
@@ -300,9 +300,9 @@ def test_failed_batches_count_as_delivered():
         ),
     ],
 )
-def test_a_state_of_another_loader_is_refused(other, said):
+def test_a_state_of_another_loader_is_refused(other, difference):
     _, state = broken_off(loader, 2)
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=difference):
         resumed(other, state)
     with pytest.raises(ValueError, match="the state has no key 'version'"):
         loader().load_state_dict({"_snapshot": 1})
@@ -368,16 +368,16 @@ def of_epoch(epoch, **arguments):
 
 
 @pytest.mark.parametrize(
-    ("other", "said"),
+    ("other", "difference"),
     [
         ({"seed": 1}, "seed=0.*in the state and .*seed=1"),
         ({"shuffle": False}, "shuffle=True.*in the state and .*shuffle=False"),
         ({"drop_last": True}, "drop_last=False' in the state and .*drop_last=True"),
     ],
 )
-def test_a_state_of_a_sampler_with_other_settings_is_refused(other, said):
+def test_a_state_of_a_sampler_with_other_settings_is_refused(other, difference):
     _, state = broken_off(lambda: of_epoch(3), 1)
-    with pytest.raises(ValueError, match=f"sampler_settings is .*{said}"):
+    with pytest.raises(ValueError, match=f"sampler_settings is .*{difference}"):
         resumed(lambda: of_epoch(3, **other), state)
 
 

@@ -95,7 +95,7 @@ def test_exceptions_of_the_data_set_are_counted_without_workers():
     assert (fetch["items"], fetch["failures"]) == (1, 1)
 
 
-def telling(diagnosis, waited_s=0.0):
+def worker_statistics(diagnosis, waited_s=0.0):
     """Returns statistics of an epoch with a given diagnosis, which depends on the machine."""
     loader = make(Slow(), num_workers=2)
     list(loader)
@@ -108,25 +108,36 @@ def telling(diagnosis, waited_s=0.0):
 
 
 def test_a_cpu_bottleneck_is_reported_as_that_of_the_workers():
-    said = combine([telling('The CPU is the bottleneck: 2 threads, all in stage "{1}".')])
-    assert said["diagnosis"].startswith(
+    combined = combine(
+        [worker_statistics('The CPU is the bottleneck: 2 threads, all in stage "{1}".')]
+    )
+    assert combined["diagnosis"].startswith(
         "The workers are the bottleneck: all 2 are busy 97 % of the time."
     )
-    assert "num_workers" in said["diagnosis"]
+    assert "num_workers" in combined["diagnosis"]
 
 
 def test_other_diagnoses_have_plain_stage_names():
-    said = combine([telling('Nothing is saturated; the busiest stage is "{1}", behind "{0}".')])
+    combined = combine(
+        [worker_statistics('Nothing is saturated; the busiest stage is "{1}", behind "{0}".')]
+    )
     assert (
-        said["diagnosis"] == 'Nothing is saturated; the busiest stage is "fetch", behind "source".'
+        combined["diagnosis"]
+        == 'Nothing is saturated; the busiest stage is "fetch", behind "source".'
     )
 
 
 def test_the_diagnosis_is_that_of_the_slowest_worker():
-    said = combine([telling("first", 0.1), telling("second", 0.3), telling("third", 0.2)])
-    assert said["diagnosis"] == "second"
-    assert said["consumer"]["waited_s"] == pytest.approx(0.6)
-    assert said["threads"] == 6 and said["stages"][1]["busy_share"] == pytest.approx(0.97)
+    combined = combine(
+        [
+            worker_statistics("first", 0.1),
+            worker_statistics("second", 0.3),
+            worker_statistics("third", 0.2),
+        ]
+    )
+    assert combined["diagnosis"] == "second"
+    assert combined["consumer"]["waited_s"] == pytest.approx(0.6)
+    assert combined["threads"] == 6 and combined["stages"][1]["busy_share"] == pytest.approx(0.97)
 
 
 def test_a_slow_loop_finds_its_batches_ready():
