@@ -366,9 +366,9 @@ fn the_warning_about_splits_gives_the_full_url() {
     let mut command = spdl();
     command.args(["ls", "s3://bucket/my photos"]).envs(environment.clone());
     let result = finish(command.output().unwrap());
-    let words = "for one part of the data, give 's3://bucket/my photos/train'";
+    let words = "to read one split, open 's3://bucket/my photos/train'";
     assert!(result.code == 0 && result.line().ends_with(words), "{}", result.line());
-    let address = result.line().rsplit_once(", give ").unwrap().1;
+    let address = result.line().rsplit_once(", open ").unwrap().1;
     let result = by_shell(&format!("spdl ls {address}"), &environment);
     assert_eq!(
         (result.code, &*result.stdout),
