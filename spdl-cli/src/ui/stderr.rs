@@ -28,7 +28,7 @@ pub(crate) fn warn(warnings: &[Error]) {
 
 /// Prints a warning on the first failed request to a store that has never responded.
 pub(crate) fn warn_if_unreachable(stores: StoreRegistry) -> StoreRegistry {
-    stores.when_not_reached(|address, error| {
+    stores.on_unreachable(|address, error| {
         note(&printable(&format!("spdl: warning: {address}: {}; retrying", error.message())));
     })
 }

@@ -8,6 +8,15 @@
 //! manifest.json            written last: shards, sizes, and how they were made
 //! ```
 //!
+//! | file | what |
+//! |---|---|
+//! | `plan` | [`ShardPlan`]: the settings that determine the bytes |
+//! | `writer` | [`ShardWriter`] |
+//! | `shard_file`, `header` | one shard while it is written, and its tar headers |
+//! | `manifest`, `journal` | [`Manifest`], and the journal of an incomplete data set |
+//! | `sums` | [`Sums`]: checksums of members |
+//! | `files` | atomic file writes |
+//!
 //! The archives have the layout of [WebDataset](https://github.com/webdataset/webdataset), which
 //! any tar program can read. `docs/pack.md` documents the formats.
 //!

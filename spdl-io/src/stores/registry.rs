@@ -26,7 +26,7 @@ const SCHEMES: [(&str, &str, bool); 6] = [
 type OpenedStores = HashMap<(String, Option<usize>), Arc<dyn Fetcher>>;
 
 /// Callback with the address of a store, without secrets, and the error.
-type NotReachedListener = dyn Fn(&str, &Error) + Send + Sync;
+type UnreachableListener = dyn Fn(&str, &Error) + Send + Sync;
 
 /// Number of cached stores above which unused ones are dropped. A file list may name thousands.
 const MAX_UNUSED_STORES: usize = 1024;
@@ -83,7 +83,7 @@ pub struct StoreRegistry {
     /// Runtime for the timers of all resilience layers.
     runtime: Arc<OnceLock<Arc<dyn Runtime>>>,
     /// Called if a store is unreachable.
-    when_not_reached: Option<Arc<NotReachedListener>>,
+    on_unreachable: Option<Arc<UnreachableListener>>,
     #[cfg(feature = "http")]
     reactor: crate::stores::network::Reactor,
     /// HTTP clients, shared by web servers with the same options.
@@ -135,11 +135,11 @@ impl StoreRegistry {
     /// error, before the next retry (see [`Resilient`]). The network thread makes the call:
     /// `listener` must not block.
     #[must_use]
-    pub fn when_not_reached(
+    pub fn on_unreachable(
         mut self,
         listener: impl Fn(&str, &Error) + Send + Sync + 'static,
     ) -> Self {
-        self.when_not_reached = Some(Arc::new(listener));
+        self.on_unreachable = Some(Arc::new(listener));
         self.settings_changed()
     }
 
@@ -243,11 +243,11 @@ impl StoreRegistry {
         match &options.resilience {
             Some(resilience) if !is_file => {
                 let layer = Resilient::on(self.runtime()?, store, resilience.clone())?;
-                let Some(listener) = self.when_not_reached.clone() else {
+                let Some(listener) = self.on_unreachable.clone() else {
                     return Ok(Arc::new(layer));
                 };
                 let address = address.store();
-                Ok(Arc::new(layer.when_not_reached(move |error| listener(&address, error))))
+                Ok(Arc::new(layer.on_unreachable(move |error| listener(&address, error))))
             }
             _ => Ok(store),
         }

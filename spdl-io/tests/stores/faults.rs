@@ -26,7 +26,7 @@ fn objects() -> Vec<(String, Bytes)> {
 
 /// Options with a short stall timeout.
 fn many_retries() -> ResilientOptions {
-    crate::many_retries().stall_timeout(Duration::from_millis(250)).least_bytes(64)
+    crate::many_retries().stall_timeout(Duration::from_millis(250)).min_bytes(64)
 }
 
 fn stores(server: &FaultServer, options: ResilientOptions) -> [Location; 2] {

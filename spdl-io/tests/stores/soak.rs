@@ -130,7 +130,7 @@ fn stores(plain: &FaultServer, front: &TlsFront, seed: u64) -> [Location; 3] {
         .attempts(50)
         .budget(BUDGET)
         .stall_timeout(Duration::from_millis(250))
-        .least_bytes(64)
+        .min_bytes(64)
         .seed(seed);
     let options =
         || SourceOptions::default().ca_certificates(AUTHORITY).resilience(many_retries.clone());

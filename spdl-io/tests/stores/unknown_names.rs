@@ -22,7 +22,7 @@ fn unknown_host_names_are_reported_in_time() {
         .with_options("http:", options())
         .with_options("https:", options())
         .with_options("s3:", s3)
-        .when_not_reached(move |store, _| listener.lock().unwrap().push(store.to_owned()));
+        .on_unreachable(move |store, _| listener.lock().unwrap().push(store.to_owned()));
     for address in [format!("http://{host}/a"), format!("https://{host}/a"), "s3://b/a".to_owned()]
     {
         let place = stores.open(&address).unwrap();
@@ -51,7 +51,7 @@ fn listings_fail_fast_if_no_server_listens() {
     let listener = Arc::clone(&reported);
     let s3 = SourceOptions::default().endpoint("http://127.0.0.1:1".to_owned()).anonymous(true);
     let stores =
-        StoreRegistry::new().with_options("s3:", s3).when_not_reached(move |store, error| {
+        StoreRegistry::new().with_options("s3:", s3).on_unreachable(move |store, error| {
             listener.lock().unwrap().push(format!("{store}: {}", error.message()));
         });
     let start = Instant::now();
@@ -74,7 +74,7 @@ fn reads_fail_fast_if_no_server_listens() {
     let listener = Arc::clone(&reported);
     let s3 = SourceOptions::default().endpoint(format!("http://{unused}")).anonymous(true);
     let stores =
-        StoreRegistry::new().with_options("s3:", s3).when_not_reached(move |store, error| {
+        StoreRegistry::new().with_options("s3:", s3).on_unreachable(move |store, error| {
             listener.lock().unwrap().push(format!("{store}: {}", error.message()));
         });
     for (address, store) in [

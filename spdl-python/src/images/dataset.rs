@@ -97,7 +97,7 @@ impl Images {
             cache_memory,
         };
         let (sender, receiver) = mpsc::channel();
-        let stores = StoreRegistry::new().when_not_reached(move |address, error| {
+        let stores = StoreRegistry::new().on_unreachable(move |address, error| {
             // Sending fails once the data set is open and the receiver is dropped.
             let _ = sender.send(format!("{address}: {}; retrying", error.message()));
         });

@@ -54,7 +54,7 @@ use crate::fetch::{
 ///   the additional load on a failing store.
 /// - **Fails fast if the store has never responded**: if the connection is refused or the host
 ///   name does not exist, retries end 2 s after the first such failure. A
-///   [callback](Resilient::when_not_reached) reports the first one. A store that has responded
+///   [callback](Resilient::on_unreachable) reports the first one. A store that has responded
 ///   before gets the full retry time, as it may be restarting.
 /// - **Resumes** an interrupted body at the last byte received, if the inner fetcher supports
 ///   ranges and versions. Otherwise the read restarts, and repeated bytes are dropped.
@@ -205,7 +205,7 @@ impl Resilient {
     /// `listener` is called once, with the first error, before the retry. Only the first listener
     /// of a fetcher and its clones is used.
     #[must_use]
-    pub fn when_not_reached(self, listener: impl Fn(&Error) + Send + Sync + 'static) -> Self {
+    pub fn on_unreachable(self, listener: impl Fn(&Error) + Send + Sync + 'static) -> Self {
         self.state.reachability.set_listener(Box::new(listener));
         self
     }
@@ -309,7 +309,7 @@ impl Fetcher for Resilient {
                 }
             })
             .collect();
-        let mut reads = stream::iter(reads).buffer_unordered(options.ranges_at_once);
+        let mut reads = stream::iter(reads).buffer_unordered(options.concurrent_ranges);
         let mut parts = vec![Bytes::new(); ranges.len()];
         while let Some((joined, bytes)) = reads.try_next().await? {
             for index in joined.members {

@@ -23,11 +23,11 @@ pub struct ResilientOptions {
     pub(super) tokens_per_success: f64,
     pub(super) tokens_per_second: f64,
     pub(super) stall_timeout: Duration,
-    pub(super) least_bytes: u64,
+    pub(super) min_bytes: u64,
     pub(super) hedge_share: f64,
     pub(super) range_gap: u64,
     pub(super) range_limit: u64,
-    pub(super) ranges_at_once: usize,
+    pub(super) concurrent_ranges: usize,
     pub(super) seed: Option<u64>,
 }
 
@@ -42,11 +42,11 @@ impl Default for ResilientOptions {
             tokens_per_success: 0.5,
             tokens_per_second: 1.0,
             stall_timeout: Duration::from_secs(2),
-            least_bytes: 1024,
+            min_bytes: 1024,
             hedge_share: 0.05,
             range_gap: 256 << 10,
             range_limit: 8 << 20,
-            ranges_at_once: 8,
+            concurrent_ranges: 8,
             seed: None,
         }
     }
@@ -111,7 +111,7 @@ impl ResilientOptions {
     }
 
     /// Sets the time in which a request must receive at least
-    /// [`least_bytes`](ResilientOptions::least_bytes) bytes, above 0. Otherwise it is cancelled and
+    /// [`min_bytes`](ResilientOptions::min_bytes) bytes, above 0. Otherwise it is cancelled and
     /// retried. The duration of a whole read is not limited, unless the inner fetcher does not
     /// [stream](crate::Capability::streams). Default: 2 s.
     #[must_use]
@@ -123,8 +123,8 @@ impl ResilientOptions {
     /// Sets the minimum number of bytes per [`stall_timeout`](ResilientOptions::stall_timeout), at
     /// least 1. Default: 1024, so that very slow bodies count as stalled.
     #[must_use]
-    pub fn least_bytes(mut self, bytes: u64) -> Self {
-        self.least_bytes = bytes;
+    pub fn min_bytes(mut self, bytes: u64) -> Self {
+        self.min_bytes = bytes;
         self
     }
 
@@ -157,8 +157,8 @@ impl ResilientOptions {
     /// Sets the number of coalesced ranges of one call that are read concurrently, at least 1.
     /// Default: 8.
     #[must_use]
-    pub fn ranges_at_once(mut self, ranges: usize) -> Self {
-        self.ranges_at_once = ranges;
+    pub fn concurrent_ranges(mut self, ranges: usize) -> Self {
+        self.concurrent_ranges = ranges;
         self
     }
 
@@ -192,12 +192,12 @@ impl ResilientOptions {
                 "tokens_per_second is {}; it must be finite and above 0",
                 self.tokens_per_second
             )
-        } else if self.stall_timeout.is_zero() || self.least_bytes == 0 {
-            "stall_timeout and least_bytes must be above 0".to_owned()
+        } else if self.stall_timeout.is_zero() || self.min_bytes == 0 {
+            "stall_timeout and min_bytes must be above 0".to_owned()
         } else if !(0.0..=1.0).contains(&self.hedge_share) {
             format!("hedge_share is {}; it must be within 0..=1", self.hedge_share)
-        } else if self.ranges_at_once == 0 {
-            "ranges_at_once is 0; the minimum is 1".to_owned()
+        } else if self.concurrent_ranges == 0 {
+            "concurrent_ranges is 0; the minimum is 1".to_owned()
         } else {
             return Ok(());
         };
@@ -222,10 +222,10 @@ mod tests {
             good().tokens_per_second(0.0),
             good().tokens_per_second(f64::INFINITY),
             good().stall_timeout(Duration::ZERO),
-            good().least_bytes(0),
+            good().min_bytes(0),
             good().hedge_share(1.1),
             good().hedge_share(f64::NAN),
-            good().ranges_at_once(0),
+            good().concurrent_ranges(0),
         ] {
             let error = bad.validate().unwrap_err();
             assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{bad:?}");

@@ -232,7 +232,7 @@ impl Reading {
         opened.waited += self.state.clock.now().saturating_duration_since(before);
         if let Some(Ok(piece)) = &piece {
             opened.bytes_since_check += piece.len() as u64;
-            if opened.bytes_since_check >= options.least_bytes {
+            if opened.bytes_since_check >= options.min_bytes {
                 opened.waited = Duration::ZERO;
                 opened.bytes_since_check = 0;
             }

@@ -617,7 +617,7 @@ fn unreachable_stores_without_a_response_fail_fast_and_are_reported() {
             let (reported, clock) = (Arc::clone(&reported), Arc::clone(&setup.clock));
             move |error: &Error| reported.lock().unwrap().push((clock.elapsed(), error.to_string()))
         };
-        let fetcher = setup.fetcher.clone().when_not_reached(report_error);
+        let fetcher = setup.fetcher.clone().on_unreachable(report_error);
         let key = Key::from("a");
         let read = async { fetcher.read(&key, None).await.map(drop) };
         let look = async { fetcher.stat(&key).await.map(drop) };
@@ -660,7 +660,7 @@ fn timeouts_of_new_stores_are_reported_and_use_the_full_retry_time() {
     let setup = timed(|_, _| Response::Late(1000 * SECOND));
     let reported = Arc::new(Mutex::new(Vec::new()));
     let all = Arc::clone(&reported);
-    let fetcher = setup.fetcher.clone().when_not_reached(move |error| {
+    let fetcher = setup.fetcher.clone().on_unreachable(move |error| {
         all.lock().unwrap().push(error.message().to_owned());
     });
     setup.clock.run(fetcher.read(&Key::from("a"), None)).unwrap_err();
@@ -755,7 +755,7 @@ fn fail_fast_time_starts_at_the_first_refusal() {
     let report_error = move |_: &Error| {
         count.fetch_add(1, Ordering::Relaxed);
     };
-    let fetcher = refused_in_the_end.fetcher.clone().when_not_reached(report_error);
+    let fetcher = refused_in_the_end.fetcher.clone().on_unreachable(report_error);
     let error = refused_in_the_end.clock.run(fetcher.read(&Key::from("a"), None)).unwrap_err();
     assert!(error.message().contains("no response from this server so far"), "{error}");
     assert_eq!(reported.load(Ordering::Relaxed), 1);

@@ -1,5 +1,11 @@
 //! [`FaultServer`]: a local HTTP/1.1 server with injected faults. Supports ranges, versions and S3
 //! listings.
+//!
+//! | file | what |
+//! |---|---|
+//! | this file | the server, its objects and listings |
+//! | `fault` | [`Fault`], [`FaultPlan`] |
+//! | `request`, `response` | parsing of requests, transmission of responses |
 
 mod fault;
 mod request;
