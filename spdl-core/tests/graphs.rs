@@ -16,17 +16,17 @@ use proptest::prelude::*;
 /// The time limit for a graph in seconds.
 const SECONDS: u64 = 20;
 
-fn holds(bytes: &[u8], focus: Focus) {
+fn check_graph(bytes: &[u8], focus: Focus) {
     let limits = Limits { items: 40, stages: 6, focus };
     let graph = Graph::draw(&mut Choices::new(bytes), limits);
-    let told = format!("{graph:?}");
+    let text = format!("{graph:?}");
     let run = move || within_seconds(SECONDS, move || check(&graph));
     if let Err(panic) = std::panic::catch_unwind(run) {
-        panic!("{}: {told}", words(&*panic));
+        panic!("{}: {text}", message(&*panic));
     }
 }
 
-fn words(panic: &(dyn std::any::Any + Send)) -> String {
+fn message(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
     text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default()
 }
@@ -44,36 +44,36 @@ proptest! {
 
     #[test]
     fn any_graph_matches_the_model(bytes in bytes()) {
-        holds(&bytes, Focus::Anything);
+        check_graph(&bytes, Focus::Anything);
     }
 
     #[test]
     fn chains_match_the_model(bytes in bytes()) {
-        holds(&bytes, Focus::Chain);
+        check_graph(&bytes, Focus::Chain);
     }
 
     #[test]
     fn joined_branches_match_the_model(bytes in bytes()) {
-        holds(&bytes, Focus::Join);
+        check_graph(&bytes, Focus::Join);
     }
 
     #[test]
     fn routes_match_the_model(bytes in bytes()) {
-        holds(&bytes, Focus::Route);
+        check_graph(&bytes, Focus::Route);
     }
 
     #[test]
     fn a_small_memory_budget_is_respected_and_stalls_nothing(bytes in bytes()) {
-        holds(&bytes, Focus::Memory);
+        check_graph(&bytes, Focus::Memory);
     }
 
     #[test]
     fn failures_affect_no_other_item(bytes in bytes()) {
-        holds(&bytes, Focus::Failures);
+        check_graph(&bytes, Focus::Failures);
     }
 
     #[test]
     fn a_consumer_may_stop_at_any_time(bytes in bytes()) {
-        holds(&bytes, Focus::Consumer);
+        check_graph(&bytes, Focus::Consumer);
     }
 }

@@ -132,7 +132,7 @@ fn jumble(number: u64) -> u64 {
     (number ^ 0x5bd1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20
 }
 
-fn dawdle(number: u64) -> u64 {
+fn delay_us(number: u64) -> u64 {
     jumble(number) % 200
 }
 
@@ -190,7 +190,7 @@ fn a_budget_of_one_item_for_each_stage_is_enough() {
     within_seconds(TIMEOUT_SECONDS, || {
         for order in both_orders() {
             for threads in [1, 2, 8] {
-                let make = Make { takes: dawdle, ..Make::exactly(|_| 100) };
+                let make = Make { takes: delay_us, ..Make::exactly(|_| 100) };
                 let pipeline = numbers(60)
                     .async_stage("fetch", make)
                     .measured()
@@ -306,7 +306,7 @@ fn an_item_above_the_limit_ends_a_strict_pipeline_in_order() {
 fn items_larger_than_declared_are_counted_and_block_nothing() {
     within_seconds(TIMEOUT_SECONDS, || {
         for order in both_orders() {
-            let make = Make { declares: Some(|_| Some(10)), bytes: |_| 70, takes: dawdle };
+            let make = Make { declares: Some(|_| Some(10)), bytes: |_| 70, takes: delay_us };
             let pipeline = numbers(60)
                 .stage("first", move || Ok(make))
                 .measured()
@@ -397,7 +397,7 @@ fn all_outputs_of_an_item_are_reserved_together() {
                 let pipeline = numbers(50)
                     .stage("cut", || Ok(SplitInto(10)))
                     .measured()
-                    .stage("use", || Ok(Make { takes: dawdle, ..Make::exactly(|_| 100) }))
+                    .stage("use", || Ok(Make { takes: delay_us, ..Make::exactly(|_| 100) }))
                     .measured()
                     .threads(threads)
                     .prefetch(1)
@@ -653,9 +653,9 @@ fn a_fast_branch_does_not_take_the_memory_of_a_slow_branch() {
 fn an_overdrawn_fast_branch_does_not_block_a_slow_branch() {
     within_seconds(TIMEOUT_SECONDS, || {
         let slow = Make { takes: |_| 1000, ..Make::exactly(|_| 100) };
-        let lies = Make { declares: Some(|_| Some(1)), ..Make::exactly(|_| 100) };
+        let understated = Make { declares: Some(|_| Some(1)), ..Make::exactly(|_| 100) };
         let slow = numbers(30).async_stage("slow", slow).measured();
-        let quick = numbers(30).async_stage("quick", lies).measured();
+        let quick = numbers(30).async_stage("quick", understated).measured();
         let merged = PipelineBuilder::merge([slow, quick], RoundRobin::default());
         let (pieces, memory) = run_well(merged.largest_item(100).memory(200));
         assert_eq!(pieces.len(), 60);
@@ -788,7 +788,7 @@ fn a_left_out_batch_releases_its_memory_to_workers_of_the_caller() {
 
 /// A pipeline with all kinds of measured stages.
 fn everything(fails: fn(u64) -> bool, panics: fn(u64) -> bool) -> PipelineBuilder<Vec<Piece>> {
-    let make = Make { takes: dawdle, ..Make::exactly(|_| 100) };
+    let make = Make { takes: delay_us, ..Make::exactly(|_| 100) };
     numbers(200)
         .measured_by(|_| 8)
         .async_stage("fetch", make)
@@ -948,7 +948,7 @@ fn any_size(at: usize) -> Make {
         1 => |number| any_bytes(number + 1),
         _ => |number| any_bytes(number * 3 + 2),
     };
-    Make { takes: dawdle, ..Make::exactly(bytes) }
+    Make { takes: delay_us, ..Make::exactly(bytes) }
 }
 
 fn any_branch(name: &str, items: u64, steps: &[Step]) -> PipelineBuilder<Piece> {

@@ -318,7 +318,7 @@ fn alternating_generators(
         [many("left"), many("right")],
         spdl_core::stage::RoundRobin::default(),
     );
-    set(merged).build().expect("is sound")
+    set(merged).build().expect("the settings are valid")
 }
 
 #[test]

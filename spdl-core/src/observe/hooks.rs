@@ -17,8 +17,8 @@ use crate::source::sample::SampleId;
 
 /// Callbacks of a pipeline, called before and after each stage and each item.
 ///
-/// All methods do nothing by default. Worker threads call them concurrently, and their time is part
-/// of an item's processing time: keep them short. The order of calls for a stage is:
+/// All methods do nothing by default. The threads of the pipeline call them concurrently, and their
+/// time is part of an item's processing time: keep them short. The order of calls for a stage is:
 ///
 /// 1. `stage_started` once, before its first item
 /// 2. `before_item` and `after_item` in pairs; sources have no such calls

@@ -67,7 +67,7 @@ pub trait Aggregator<In>: Send + 'static {
     /// The engine calls `accumulate` no more after `flush`.
     ///
     /// # Errors
-    /// Any error leaves the held items out.
+    /// Any error ends the pipeline. The held items are left out and counted.
     fn flush(&mut self) -> Result<Option<Self::Out>>;
 
     /// Returns one more aggregate of the held items. Default: `None`.

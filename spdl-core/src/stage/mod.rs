@@ -82,11 +82,11 @@ pub trait Stage<In>: Send + 'static {
 
     /// Emits buffered outputs at the end of an epoch. The default emits nothing.
     ///
-    /// The engine calls `finish` on every instance at the end of every epoch, before any instance
-    /// processes an item of the next epoch.
+    /// At the end of each epoch, the engine calls `finish` on every instance that processed an item of
+    /// the epoch, before any instance processes an item of the next epoch.
     ///
     /// # Errors
-    /// Any error is handled by the stage's failure policy.
+    /// Any error ends the pipeline. The failure policy does not apply, because no single item failed.
     fn finish(&mut self, cx: &mut StageContext<'_, Self::Out>) -> Result<()> {
         let _ = cx;
         Ok(())

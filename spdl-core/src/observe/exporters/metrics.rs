@@ -137,7 +137,7 @@ impl MetricsExporter {
 
     /// Labels the pipeline with a name instead of its number.
     ///
-    /// If several pipelines of a process have the same name, their metrics overwrite each other.
+    /// If several pipelines of a process have the same name, their metrics are mixed.
     #[must_use]
     pub fn named(mut self, name: impl Into<String>) -> Self {
         self.name = Some(name.into());
