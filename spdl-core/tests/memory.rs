@@ -547,7 +547,7 @@ impl Aggregator<Piece> for FailsSometimes {
     fn accumulate(&mut self, piece: Piece) -> Result<Option<Vec<Piece>>> {
         match piece.number % 10 {
             1 => return Err(bad(piece.number)),
-            5 => panic!("{} makes this panic", piece.number),
+            5 => panic!("panic of the test at {}", piece.number),
             _ => self.0.push(piece),
         }
         Ok((self.0.len() == 3).then(|| std::mem::take(&mut self.0)))
@@ -1160,7 +1160,7 @@ const ALONE: &str = "SPDL_MEMORY_ALONE";
 
 /// Runs the test in a child process, so that all its memory belongs to the pipeline. Its allocator
 /// returns large blocks to the system. By default glibc keeps freed blocks of up to 32 MiB in
-/// several arenas, and resident memory then says little about memory in use.
+/// several arenas, and resident memory is then far above memory in use.
 fn alone(test: &str) {
     let output = std::process::Command::new(std::env::current_exe().unwrap())
         .args([test, "--exact", "--nocapture"])
@@ -1168,10 +1168,13 @@ fn alone(test: &str) {
         .env("MALLOC_MMAP_THRESHOLD_", "131072")
         .output()
         .unwrap();
-    let told = String::from_utf8_lossy(&output.stdout);
+    let output_text = String::from_utf8_lossy(&output.stdout);
     let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{told}{errors}");
-    told.lines().filter(|line| line.contains("budget of")).for_each(|line| println!("{line}"));
+    assert!(output.status.success(), "{output_text}{errors}");
+    output_text
+        .lines()
+        .filter(|line| line.contains("budget of"))
+        .for_each(|line| println!("{line}"));
 }
 
 #[test]

@@ -42,7 +42,7 @@ impl State {
     /// # Errors
     /// `InvalidArgument` if there is no state, or the positions of a rank in a later epoch cannot
     /// be determined. `LimitExceeded` if states of different divisions have done more than 2^22
-    /// positions, or states of one division with some position done have more than 2^20 ranks.
+    /// positions, or if there are more than 2^20 ranks.
     pub fn audit(states: impl IntoIterator<Item = State>) -> Result<OrderAudit> {
         let mut states: Vec<State> = states.into_iter().collect();
         let Some(epoch) = states.iter().map(|state| state.epoch).min() else {

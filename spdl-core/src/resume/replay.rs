@@ -693,8 +693,9 @@ impl fmt::Display for OrderDifference {
     }
 }
 
-/// The step with sample number `place`, counted from 0, or the first of the empty steps directly
-/// before it; and the number of those empty steps.
+/// The step with sample number `place`, counted from 0, and the number of empty steps before it.
+///
+/// If there are empty steps directly before it, the first of these instead.
 fn place_of(steps: &[(u64, u64)], place: u64) -> (u64, u64) {
     let (mut first, mut step, mut empty) = (0, 0, 0);
     for &(samples, times) in steps {
@@ -977,12 +978,12 @@ mod tests {
             let [own, others] = [own, others].map(|all| record(ids(0, all.iter().copied())));
             own.difference(&others)
         };
-        let told = difference(&[0, 1, 2], &[0, 1, 1]);
-        assert_eq!((told.common, told.missing, told.repeated), (2, ids(0, [2]), ids(0, [1])));
-        assert!(told.added.is_empty() && told.moved.is_empty() && told.fewer.is_empty());
-        let told = difference(&[0, 1, 1], &[0, 1]);
-        assert!(told.missing.is_empty() && told.fewer == ids(0, [1]), "{told}");
-        assert!(told.to_string().contains("1 repeated less often: 0/1"), "{told}");
+        let found = difference(&[0, 1, 2], &[0, 1, 1]);
+        assert_eq!((found.common, found.missing, found.repeated), (2, ids(0, [2]), ids(0, [1])));
+        assert!(found.added.is_empty() && found.moved.is_empty() && found.fewer.is_empty());
+        let found = difference(&[0, 1, 1], &[0, 1]);
+        assert!(found.missing.is_empty() && found.fewer == ids(0, [1]), "{found}");
+        assert!(found.to_string().contains("1 repeated less often: 0/1"), "{found}");
     }
 
     /// A record of steps with these numbers of samples, which are 0, 1, 2 and so on.
@@ -1005,9 +1006,9 @@ mod tests {
             record
         };
         let part = |own: &OrderRecord, others: &OrderRecord| {
-            let told = own.difference(others);
-            assert_eq!(told.common, 32);
-            let (step, text) = (told.step.unwrap(), told.to_string());
+            let found = own.difference(others);
+            assert_eq!(found.common, 32);
+            let (step, text) = (found.step.unwrap(), found.to_string());
             assert!(
                 text.starts_with(&format!("the orders differ after 32 samples, in step {step}"))
             );
@@ -1030,9 +1031,9 @@ mod tests {
     #[test]
     fn equal_samples_in_different_steps_differ() {
         let step = |own: &[u64], others: &[u64]| {
-            let told = steps_of(own).difference(&steps_of(others));
-            assert!(!told.is_none() && told.moved.is_empty(), "{told}");
-            told.step
+            let found = steps_of(own).difference(&steps_of(others));
+            assert!(!found.is_none() && found.moved.is_empty(), "{found}");
+            found.step
         };
         assert_eq!(step(&[4, 4, 4], &[4, 4, 2, 2]), Some(2));
         assert_eq!(step(&[6, 6], &[4, 4, 4]), Some(0));

@@ -21,7 +21,7 @@ pub(crate) const MOST_RANKS: u64 = 1 << 20;
 /// run.
 ///
 /// The state records which samples of the current epoch are done: delivered, dropped by the failure
-/// policy, filtered out or left out. It contains no data and no keys.
+/// policy, filtered out or left out. The state contains no data and no keys.
 ///
 /// A resumed pipeline yields exactly the remaining samples, with the same identities and therefore
 /// the same random numbers. With a [deterministic](crate::PipelineBuilder::deterministic) order,
@@ -36,8 +36,8 @@ pub(crate) const MOST_RANKS: u64 = 1 << 20;
 /// are then delivered twice, and no sample is missing.
 ///
 /// # Size
-/// The state stores ranges of positions: one range per gap in front of which later samples are
-/// done. As JSON a gap takes less than 50 bytes, and a partly delivered sample 50 more. If pieces
+/// The state stores ranges of positions: one range per gap, that is, per sample in flight with
+/// later samples done. As JSON a gap takes less than 50 bytes, and a partly delivered sample 50 more. If pieces
 /// are split again, each split piece adds less than 30 bytes until its sample is done. A state that
 /// was [combined](State::combine) from ranks at different steps has the ranges of every rank.
 ///
@@ -652,9 +652,9 @@ impl State {
 
     /// Makes a state of all ranks from the state of one.
     ///
-    /// Correct only if every rank has made the same number of steps, each of one sample or batch in
-    /// order, and no sample was dropped or filtered out. Otherwise [`combine`](State::combine) the
-    /// states of all ranks.
+    /// Correct only if every rank has made the same number of steps of equal size in order, and no
+    /// sample was dropped or filtered out. Otherwise [`combine`](State::combine) the states of all
+    /// ranks.
     ///
     /// # Errors
     /// `InvalidArgument` if a sample was delivered in part. `LimitExceeded` for more than 2^20
@@ -698,8 +698,9 @@ impl State {
         done.chain(parts).chain([self.parts_end]).fold(self.base.end(), u64::max)
     }
 
-    /// How many positions of the current epoch remain for this rank, or for all ranks of a combined
-    /// state; `None` if the length of the epoch is unknown.
+    /// The number of remaining positions of the current epoch for this rank.
+    ///
+    /// For a combined state, the number for all ranks. `None` if the length of the epoch is unknown.
     pub fn remaining(&self) -> Option<u64> {
         let Shard { world, remainder, .. } = self.shard.unwrap_or_default();
         let divided = self.len?.saturating_sub(self.base.count());

@@ -71,9 +71,9 @@ fn save_too_much(folder: &Path) {
 }
 
 fn assert_saved(run: &Output) {
-    let (told, error) =
+    let (output, error) =
         (String::from_utf8_lossy(&run.stdout), String::from_utf8_lossy(&run.stderr));
-    assert!(run.status.success() && told.contains("it was saved"), "{told}{error}");
+    assert!(run.status.success() && output.contains("it was saved"), "{output}{error}");
 }
 
 #[test]
@@ -124,8 +124,8 @@ fn a_process_killed_during_a_save_leaves_a_valid_state() {
         states[..2].iter().for_each(|state| file.save(state).unwrap());
         let name = "a_process_killed_during_a_save_leaves_a_valid_state";
         let run = run_apart(name, folder.path(), point, &["sh"], "");
-        let told = String::from_utf8_lossy(&run.stderr);
-        assert_eq!(run.status.signal(), Some(SIGKILL), "{point}: {told}");
+        let output = String::from_utf8_lossy(&run.stderr);
+        assert_eq!(run.status.signal(), Some(SIGKILL), "{point}: {output}");
         let (state, damage) = file.recover().unwrap();
         assert!(damage.is_none(), "{point}: {damage:?}");
         let last = if point == "renamed" { 2 } else { 1 };
