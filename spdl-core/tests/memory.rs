@@ -1160,7 +1160,7 @@ const ALONE: &str = "SPDL_MEMORY_ALONE";
 
 /// Runs the test in a child process, so that all its memory belongs to the pipeline. Its allocator
 /// returns large blocks to the system. By default glibc keeps freed blocks of up to 32 MiB in
-/// several arenas, and resident memory is then far above memory in use.
+/// several arenas, so that resident memory does not measure the memory in use.
 fn alone(test: &str) {
     let output = std::process::Command::new(std::env::current_exe().unwrap())
         .args([test, "--exact", "--nocapture"])
