@@ -313,10 +313,10 @@ impl FaultServerState {
             (Some(Fault::InternalError), _) => TestResponse::error(500, "InternalError"),
             (Some(Fault::BadGateway), _) => TestResponse::new(502, ""),
             (Some(Fault::Unavailable), _) => {
-                TestResponse::error(503, "SlowDown").with("Retry-ConnectionFate", wait)
+                TestResponse::error(503, "SlowDown").with("Retry-After", wait)
             }
             (Some(Fault::TooManyRequests), _) => {
-                TestResponse::new(429, "").with("Retry-ConnectionFate", wait)
+                TestResponse::new(429, "").with("Retry-After", wait)
             }
             (Some(Fault::RequestTimeout), _) => TestResponse::new(408, ""),
             (Some(Fault::OtherVersion), _) => correct_response.with("ETag", "\"other\""),
