@@ -784,7 +784,7 @@ fn a_worker_that_waits_for_a_full_queue_runs_downstream_stages() {
 
 /// Sleeps like a request to a store, and counts concurrent items.
 struct RemoteStage {
-    under_way: Arc<AtomicUsize>,
+    in_flight: Arc<AtomicUsize>,
     most: Arc<AtomicUsize>,
 }
 
@@ -792,9 +792,9 @@ struct RemoteStage {
 impl AsyncStage<i64> for RemoteStage {
     type Out = i64;
     async fn process(&self, n: i64, cx: &AsyncContext) -> Result<i64> {
-        self.most.fetch_max(1 + self.under_way.fetch_add(1, Ordering::SeqCst), Ordering::SeqCst);
+        self.most.fetch_max(1 + self.in_flight.fetch_add(1, Ordering::SeqCst), Ordering::SeqCst);
         cx.runtime().sleep(Duration::from_millis(10)).await;
-        self.under_way.fetch_sub(1, Ordering::SeqCst);
+        self.in_flight.fetch_sub(1, Ordering::SeqCst);
         Ok(n)
     }
 }
@@ -802,8 +802,8 @@ impl AsyncStage<i64> for RemoteStage {
 /// Returns the maximum number of items in flight, and the concurrency in the statistics at the end.
 fn max_in_flight(options: StageOptions, is_last: bool) -> (usize, usize) {
     let most = Arc::new(AtomicUsize::new(0));
-    let distant = RemoteStage { under_way: Arc::default(), most: Arc::clone(&most) };
-    let pipeline = PipelineBuilder::from_iter(0..4000).async_stage(options, distant);
+    let remote = RemoteStage { in_flight: Arc::default(), most: Arc::clone(&most) };
+    let pipeline = PipelineBuilder::from_iter(0..4000).async_stage(options, remote);
     let pipeline = if is_last { pipeline } else { pipeline.map("use", Ok) };
     let mut pipeline = pipeline.deterministic().build().unwrap();
     let items: Vec<i64> = pipeline.by_ref().map(Result::unwrap).collect();
@@ -815,8 +815,8 @@ fn max_in_flight(options: StageOptions, is_last: bool) -> (usize, usize) {
 fn the_in_flight_window_of_an_async_stage_grows() {
     within_seconds(60, || {
         for is_last in [false, true] {
-            let (most, told) = max_in_flight("distant".into(), is_last);
-            assert!(most >= 48 && told > 16, "{most} in flight, {told} reported, last: {is_last}");
+            let (max, reported) = max_in_flight("remote".into(), is_last);
+            assert!(max >= 48 && reported > 16, "{max} in flight, {reported} reported");
         }
     });
 }
@@ -825,8 +825,8 @@ fn the_in_flight_window_of_an_async_stage_grows() {
 fn a_configured_concurrency_is_fixed() {
     within_seconds(60, || {
         for (options, expected) in [
-            (StageOptions::new("distant").concurrency(20), 20),
-            (StageOptions::new("distant").queue(64), 16),
+            (StageOptions::new("remote").concurrency(20), 20),
+            (StageOptions::new("remote").queue(64), 16),
         ] {
             assert_eq!(max_in_flight(options, false), (expected, expected));
         }
@@ -836,14 +836,14 @@ fn a_configured_concurrency_is_fixed() {
 #[test]
 fn a_concurrency_set_at_run_time_is_fixed() {
     within_seconds(60, || {
-        let distant = RemoteStage { under_way: Arc::default(), most: Arc::default() };
+        let remote = RemoteStage { in_flight: Arc::default(), most: Arc::default() };
         let mut pipeline = PipelineBuilder::from_iter(0..4000)
-            .async_stage("distant", distant)
+            .async_stage("remote", remote)
             .map("use", Ok)
             .build()
             .unwrap();
         pipeline.next().unwrap().unwrap();
-        pipeline.control().set_concurrency("distant", 8).unwrap();
+        pipeline.control().set_concurrency("remote", 8).unwrap();
         assert_eq!(pipeline.by_ref().count(), 3999);
         assert_eq!(pipeline.statistics().stages[1].concurrency, 8);
     });

@@ -73,9 +73,9 @@ fn next_timeout_waits_for_its_timeout_and_can_be_repeated() {
     within_seconds(60, || {
         let (gate, mut pipeline) = gated(2);
         for _ in 0..3 {
-            let asked = Instant::now();
+            let start = Instant::now();
             assert!(pipeline.next_timeout(MOMENT).is_pending());
-            let waited = asked.elapsed();
+            let waited = start.elapsed();
             assert!(waited >= MOMENT && waited < SOON, "{waited:?}");
         }
         gate.open();
@@ -92,9 +92,9 @@ fn an_item_ends_next_timeout_immediately() {
             std::thread::sleep(MOMENT);
             gate.open();
         });
-        let asked = Instant::now();
+        let start = Instant::now();
         assert!(matches!(pipeline.next_timeout(SOON), Poll::Ready(Some(Ok(0)))));
-        assert!(asked.elapsed() < SOON);
+        assert!(start.elapsed() < SOON);
         opener.join().unwrap();
     });
 }
@@ -110,11 +110,11 @@ fn all_methods_return_the_error_and_the_end() {
                 .build()
                 .unwrap()
         };
-        let told = |error: Error| error.to_string();
+        let text = |error: Error| error.to_string();
         let mut waits = build();
         assert_eq!(waits.by_ref().take(2).map(Result::unwrap).collect::<Vec<_>>(), [0, 1]);
         match waits.next_timeout(SOON) {
-            Poll::Ready(Some(Err(error))) => assert_eq!(told(error), "fails: 2 is bad"),
+            Poll::Ready(Some(Err(error))) => assert_eq!(text(error), "fails: 2 is bad"),
             other => panic!("{other:?}"),
         }
         assert!(matches!(waits.next_timeout(SOON), Poll::Ready(None)));
@@ -122,19 +122,19 @@ fn all_methods_return_the_error_and_the_end() {
         let mut checks = build();
         let mut next = || checks.next_checked(SOON, || Err("too many checks")).unwrap();
         assert_eq!((next().unwrap().unwrap(), next().unwrap().unwrap()), (0, 1));
-        assert_eq!(told(next().unwrap().unwrap_err()), "fails: 2 is bad");
+        assert_eq!(text(next().unwrap().unwrap_err()), "fails: 2 is bad");
         assert!(next().is_none());
 
         let mut by_epoch = build();
         let mut epoch = by_epoch.next_epoch().unwrap();
         assert_eq!((epoch.next().unwrap().unwrap(), epoch.next().unwrap().unwrap()), (0, 1));
-        assert_eq!(told(epoch.next().unwrap().unwrap_err()), "fails: 2 is bad");
+        assert_eq!(text(epoch.next().unwrap().unwrap_err()), "fails: 2 is bad");
         assert!(epoch.next().is_none());
         assert!(by_epoch.next_epoch().is_none());
 
         let items: Vec<_> = block_on(build().into_stream().collect());
         assert_eq!(items.len(), 3);
-        assert_eq!(told(items.into_iter().next_back().unwrap().unwrap_err()), "fails: 2 is bad");
+        assert_eq!(text(items.into_iter().next_back().unwrap().unwrap_err()), "fails: 2 is bad");
     });
 }
 
@@ -144,9 +144,9 @@ fn an_error_before_the_first_item_of_an_epoch_is_in_that_epoch() {
         let pipeline =
             PipelineBuilder::new(numbers(5)).map("fails", |n| Err::<i64, _>(bad_number(n)));
         let mut pipeline = pipeline.threads(1).build().unwrap();
-        let told: Vec<_> = pipeline.next_epoch().unwrap().collect();
-        assert_eq!(told.len(), 1);
-        assert_eq!(told[0].as_ref().unwrap_err().to_string(), "fails: 0 is bad");
+        let items: Vec<_> = pipeline.next_epoch().unwrap().collect();
+        assert_eq!(items.len(), 1);
+        assert_eq!(items[0].as_ref().unwrap_err().to_string(), "fails: 0 is bad");
         assert!(pipeline.next_epoch().is_none());
         // Also if the epoch's iterator was not used.
         let pipeline =
@@ -212,7 +212,7 @@ fn next_checked_does_not_check_if_an_item_is_ready() {
         let mut pipeline = PipelineBuilder::new(numbers(3)).build().unwrap();
         pipeline.start().unwrap();
         until("an item is ready", || pipeline.statistics().queues[0].len > 0);
-        let item = pipeline.next_checked(SOON, || Err("asked"));
+        let item = pipeline.next_checked(SOON, || Err("checked"));
         assert_eq!(item.unwrap().unwrap().unwrap(), 0);
     });
 }
@@ -268,13 +268,13 @@ fn stop_timeout_returns_in_time_and_drop_does_not_wait_afterwards() {
             .unwrap();
             assert!(pipeline.try_next().is_pending());
             until("it hangs", || hangs.load(Ordering::SeqCst));
-            let asked = Instant::now();
+            let start = Instant::now();
             let error = pipeline.stop_timeout(MOMENT).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Timeout, "{place}");
-            assert!(asked.elapsed() >= MOMENT, "{place}: {:?}", asked.elapsed());
+            assert!(start.elapsed() >= MOMENT, "{place}: {:?}", start.elapsed());
             assert!(pipeline.next().is_none());
             drop(pipeline);
-            assert!(asked.elapsed() < SOON, "{place}: drop does not wait");
+            assert!(start.elapsed() < SOON, "{place}: drop does not wait");
             over.open();
         }
     });

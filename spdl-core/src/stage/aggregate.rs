@@ -104,17 +104,17 @@ pub trait Aggregator<In>: Send + 'static {
 
 /// What an [`Aggregator`] reports so that a resumed run continues exactly.
 ///
-/// An aggregator needs this trait if it holds items over an aggregate, such as a packer with several
-/// open sequences, or if one item ends up in several aggregates.
+/// An aggregator needs this trait if it still holds items after it returns an aggregate, such as a
+/// packer with several open sequences. It also needs this trait if an item is in several aggregates.
 ///
 /// A checkpoint state contains the items that an aggregator still holds. A resumed pipeline passes these
 /// items to a new aggregator, in their original order, and continues with the items that follow. The
 /// aggregator must keep this law: *a new aggregator that accumulates only the held items holds the same,
-/// and from then on returns the same aggregates.* An error must not lose items.
+/// and then returns the same aggregates.* An error must not lose items.
 ///
-/// An aggregator that holds items over an aggregate without this trait would lose samples when a run
-/// is resumed. The pipeline detects such an aggregator when it returns an aggregate although all items
-/// are in earlier aggregates, mostly at the end of the first epoch. From then on
+/// If such an aggregator does not have this trait, a resumed run would lose samples. The pipeline
+/// detects the defect when an aggregate is returned although all items are in earlier aggregates,
+/// usually at the end of the first epoch. From then on,
 /// [`Pipeline::state`](crate::Pipeline::state) returns `Unsupported`.
 pub trait ExactResume {
     /// Numbers of the items that the last aggregate consists of, in their order in the aggregate.

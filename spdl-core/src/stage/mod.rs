@@ -83,7 +83,7 @@ pub trait Stage<In>: Send + 'static {
     /// Emits buffered outputs at the end of an epoch. The default emits nothing.
     ///
     /// At the end of each epoch, the engine calls `finish` on every instance that processed an item of
-    /// the epoch, before any instance processes an item of the next epoch.
+    /// the epoch. No instance processes an item of the next epoch before.
     ///
     /// # Errors
     /// Any error ends the pipeline. The failure policy does not apply, because no single item failed.
