@@ -102,7 +102,7 @@ impl ShardPlan {
         if !starts_well || name.len() > MAX_NAME_BYTES || !name.iter().all(|&byte| is_plain(byte)) {
             return invalid(format!(
                 "invalid shard name {:?}: expected 1 to {MAX_NAME_BYTES} characters, a letter or digit \
-                                 followed by letters, digits, '-', '_' or '.'",
+                 followed by letters, digits, '-', '_' or '.'",
                 self.name
             ));
         }

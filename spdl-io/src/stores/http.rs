@@ -208,7 +208,7 @@ impl Server {
         let reported = content_length(&response)?;
         if reported.is_none() && !is_chunked(&response) && !is_range {
             let message = "the response has neither Content-Length nor chunked encoding, so a \
-                                       truncated body cannot be detected";
+                           truncated body cannot be detected";
             return Err(Error::new(ErrorKind::Unsupported, message));
         }
         let (len, size) = if is_range {

@@ -321,7 +321,7 @@ impl StoreRegistry {
         if let Some((_, feature, _)) = SCHEMES.iter().find(|(known, ..)| *known == scheme) {
             let message = format!(
                 "scheme {scheme:?} is not supported by this build: cargo feature {feature:?} is \
-                             disabled"
+                 disabled"
             );
             return Error::new(ErrorKind::Unsupported, message);
         }

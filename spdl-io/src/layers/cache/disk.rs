@@ -424,7 +424,7 @@ fn create_or_check(folder: &Path) -> Result<()> {
             let version: String = version.trim().chars().take(20).collect();
             let message = format!(
                 "the cache has format version {version:?}, but this program supports {VERSION:?}; \
-                                 use another folder, or delete this one"
+                 use another folder, or delete this one"
             );
             Err(Error::new(ErrorKind::Unsupported, message).with_key(key.display_name()))
         }
@@ -440,7 +440,7 @@ fn create_or_check(folder: &Path) -> Result<()> {
         // Another process writes its marker before other files.
         if !is_marker && !has_marker()? {
             let message = "the folder contains files that do not belong to a cache; use an empty \
-                                       or new folder";
+                           or new folder";
             let error = Error::new(ErrorKind::InvalidArgument, message);
             return Err(error.with_key(key.display_name()));
         }

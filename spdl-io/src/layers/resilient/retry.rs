@@ -187,7 +187,7 @@ impl RetryState {
             let left = FIRST_CONTACT_TIMEOUT.saturating_sub(spent);
             if left.is_zero() {
                 let why = "no response from this server so far; check the address, and that \
-                                           the server is running";
+                           the server is running";
                 return Err(self.give_up(key, error, Some(why)));
             }
             // A long backoff delay does not exceed the remaining time.

@@ -628,7 +628,7 @@ fn unreachable_stores_without_a_response_fail_fast_and_are_reported() {
         for error in [read, look, list].map(Result::unwrap_err) {
             assert_eq!(error.kind(), ErrorKind::Unavailable);
             let words = "; no response from this server so far; check the address, and that the \
-                                     server is running)";
+                         server is running)";
             assert!(error.message().ends_with(words), "{error}");
             assert_eq!(error.report().matches(reason).count(), 1, "{}", error.report());
             // A server that is starting gets several attempts.

@@ -99,7 +99,7 @@ impl NoIdentity {
             }
             "gs" => {
                 "no credentials: set GOOGLE_SERVICE_ACCOUNT to the path of a service account file, \
-                                 or, for public data, anonymous access by GOOGLE_SKIP_SIGNATURE=true"
+                 or, for public data, anonymous access by GOOGLE_SKIP_SIGNATURE=true"
             }
             "az" => {
                 "no credentials: set AZURE_STORAGE_ACCOUNT_KEY or AZURE_STORAGE_SAS_TOKEN, or, for \

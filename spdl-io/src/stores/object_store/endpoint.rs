@@ -68,7 +68,7 @@ fn check_one(name: &str, value: &str, allows_plain_http: bool, allow_http: &str)
     if url.scheme() == "http" && !allows_plain_http && !is_loopback(&url) {
         return Err(invalid(&format!(
             "plain HTTP sends credentials and data unencrypted; use https://, or set \
-                         {allow_http}=true (in a program: `allow_plain_http`)"
+             {allow_http}=true (in a program: `allow_plain_http`)"
         )));
     }
     Ok(())
