@@ -1,6 +1,6 @@
-//! What decoding takes from the heap once its memory has grown: nothing.
+//! JPEG decoding does not allocate after the first images.
 //!
-//! Alone in its binary, since the count is the whole process's.
+//! A separate test program, because allocations are counted for the whole process.
 
 // promise of this file: IMG9
 #![cfg(feature = "jpeg")]
@@ -15,7 +15,7 @@ use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 static HEAP: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
 #[test]
-fn images_are_decoded_without_the_heap() {
+fn jpeg_decoding_does_not_allocate_after_warm_up() {
     let data = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/");
     let photos = concat!(env!("CARGO_MANIFEST_DIR"), "/../assets/photos/");
     let files = [

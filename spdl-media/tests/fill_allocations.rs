@@ -1,5 +1,4 @@
-//! A worker that has seen images of a size allocates nothing for the next of it, and does not keep
-//! forever what one large image has needed.
+//! A worker does not allocate after the largest image, and releases the memory of a very large one.
 
 // promise of this file: IMG9
 
@@ -17,14 +16,13 @@ use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 #[global_allocator]
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
-/// Allocations are counted for all threads.
+/// Serialises the tests: allocations are counted for all threads.
 static ALONE: Mutex<()> = Mutex::new(());
-/// The threads of the test program allocate a little meanwhile (they print what has passed): far less
-/// than once for each of a hundred images.
+/// Tolerance for allocations by the threads of the test harness. Each pass has 100 images or more.
 const A_FEW: usize = 50;
 
 #[test]
-fn a_worker_allocates_nothing_once_it_has_seen_the_largest_image() {
+fn a_worker_does_not_allocate_after_the_largest_image() {
     let _alone = ALONE.lock().unwrap();
     let size = Size::new(120, 90);
     let shape = |pixels: u32| {
@@ -63,7 +61,7 @@ fn a_worker_allocates_nothing_once_it_has_seen_the_largest_image() {
 
 #[cfg(feature = "jpeg")]
 #[test]
-fn a_worker_allocates_nothing_for_the_next_jpeg_file() {
+fn a_worker_does_not_allocate_for_further_jpeg_files() {
     let _alone = ALONE.lock().unwrap();
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data");
     let names = ["420.jpg", "422-progressive.jpg", "grey.jpg", "orientation-6.jpg", "cmyk.jpg"];
@@ -90,7 +88,7 @@ fn a_worker_allocates_nothing_for_the_next_jpeg_file() {
     }
 }
 
-/// A black image of 24 bits a pixel.
+/// A black image with 24 bits per pixel.
 #[cfg(feature = "bmp")]
 fn bmp(width: u32, height: u32) -> Vec<u8> {
     let bytes = width.next_multiple_of(4) * height * 3;
@@ -104,7 +102,7 @@ fn bmp(width: u32, height: u32) -> Vec<u8> {
 
 #[cfg(feature = "bmp")]
 #[test]
-fn memory_for_the_pixels_of_a_large_image_is_given_back() {
+fn memory_of_a_large_image_is_released_later() {
     let _alone = ALONE.lock().unwrap();
     let (large, small) = (bmp(4000, 3000), bmp(64, 48));
     let transform = ImageTransform::new(16).crop(Crop::Stretch);
@@ -118,7 +116,7 @@ fn memory_for_the_pixels_of_a_large_image_is_given_back() {
         change.bytes_allocated as i64 - change.bytes_deallocated as i64
     };
     assert!(write(&large) > 32 << 20);
-    // Not at once: there may be more of them.
+    // Not yet: more large images may follow.
     assert!(write(&small) > 32 << 20);
     assert!((0..40).map(|_| write(&small)).last() < Some(1 << 20));
 }

@@ -39,7 +39,7 @@ fn wavs() -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn any_file_is_decoded_the_same_twice() {
+fn a_second_decode_gives_the_same_pixels() {
     fuzz("any", &images(&IMAGES), targets::decode_any);
 }
 
@@ -49,7 +49,7 @@ fn bmp_decoder() {
 }
 
 #[test]
-fn exif_blocks_never_cost_a_picture() {
+fn exif_blocks_never_fail_an_image() {
     let blocks: Vec<Vec<u8>> = images(&["tif", "tiff"]);
     fuzz("exif", &blocks, targets::orient);
 }
@@ -60,7 +60,7 @@ fn fill_from_any_file() {
 }
 
 #[test]
-fn every_decoder_that_claims_a_file() {
+fn every_decoder_that_sniffs_a_file() {
     fuzz("formats", &images(&IMAGES), targets::decode_every);
 }
 

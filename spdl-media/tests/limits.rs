@@ -1,6 +1,6 @@
-//! Files that stand for far more than they are: refused at once, in little memory.
+//! Limits: decompression bombs are rejected quickly and with little memory.
 //!
-//! This is a program of its own, as its allocator counts.
+//! A separate test program, because its global allocator counts.
 
 // promise of this file: R3
 #![cfg(all(
@@ -21,8 +21,9 @@ mod tests {
     use spdl_media::image::{DecodeRequest, PixelsMut};
     use spdl_media::{CodecRegistry, Decoder, Limits, OnTruncated, Rect, Size};
 
-    /// What one decode may use here, and how much the allocator may show at most: 5 % more.
+    /// The memory limit of a decode.
     const MAX_BYTES: u64 = 16 << 20;
+    /// The maximum that the allocator may count.
     const PEAK: u64 = MAX_BYTES + MAX_BYTES / 20;
     const SIDE: u32 = 100_000;
     const MILLION: u32 = 1_000_000;
@@ -46,7 +47,7 @@ mod tests {
         [&length, &kind[..], content, &checksum.sum().to_be_bytes()].concat()
     }
 
-    /// A PNG of these sides: bits of a sample, the kind of colour, interlaced or not.
+    /// A square PNG. `kind` has the bit depth, colour type and interlace method.
     fn png(
         side: u32,
         kind: [u8; 3],
@@ -69,7 +70,7 @@ mod tests {
 
     const RGB: [u8; 3] = [8, 2, 0];
 
-    /// 8 × 8 pixels of black.
+    /// Compressed rows of 8 × 8 black pixels.
     fn small_data() -> Vec<u8> {
         deflated(8 * (8 * 3 + 1))
     }
@@ -88,15 +89,15 @@ mod tests {
         file
     }
 
-    /// Files that must be refused whatever is asked of them.
+    /// Small files that claim or contain very large images. Every request must fail.
     fn bombs() -> Vec<(&'static str, Vec<u8>)> {
         let mut all = vec![
             ("png", png(SIDE, RGB, &[], &small_data(), &[])),
             ("png, 1 bit", png(20_000, [1, 0, 0], &[], &small_data(), &[])),
             ("png, interlaced, 16 bits", png(SIDE, [16, 6, 1], &[], &small_data(), &[])),
-            // 12 MiB of RGB, 16 MiB and more with alpha.
+            // RGB fits the limit, RGBA does not.
             ("png, interlaced, with alpha", {
-                // Not too few bytes for so many pixels.
+                // Keeps the compression ratio below the limit.
                 let text = chunk(b"tEXt", &[b'a'; 4_000]);
                 png(2_200, [8, 6, 1], &[text], &deflated(200_000), &[])
             }),
@@ -122,7 +123,7 @@ mod tests {
                 [b"RIFF".to_vec(), (file.len() as u32).to_le_bytes().to_vec(), file].concat()
             }),
             ("webp, lossless", {
-                // 14 bits of width less 1, 14 of height less 1.
+                // 14 bits of width − 1, 14 bits of height − 1.
                 let sides = (16_000_u32 | 16_000 << 14).to_le_bytes();
                 let content = [&[0x2F][..], &sides, &[0; 11]].concat();
                 let chunk = [b"WEBPVP8L\x10\0\0\0".to_vec(), content].concat();
@@ -163,7 +164,7 @@ mod tests {
         let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/formats/data");
         if cfg!(feature = "exr") {
             let mut file = std::fs::read(format!("{folder}/rgb.exr")).unwrap();
-            // Two corners, inclusive: x, y, x, y.
+            // Two inclusive corners: x, y, x, y.
             for name in [&b"dataWindow\0box2i\0"[..], b"displayWindow\0box2i\0"] {
                 let at = file.windows(name.len()).position(|part| part == name).unwrap();
                 let corner = at + name.len() + 4 + 8;
@@ -173,14 +174,14 @@ mod tests {
             all.push(("exr", file));
         }
         if cfg!(feature = "jxl") {
-            // Bits from the lowest on: no multiple of 8; 30 bits of height less 1; as wide as high;
-            // everything else as usual.
+            // From the least significant bit: size not a multiple of 8; 30 bits of height − 1;
+            // aspect ratio 1:1; default metadata.
             let bits = 3_u64 << 1 | ((1 << 30) - 1) << 3 | 1 << 33 | 1 << 36;
             all.push(("jxl", [&[0xFF, 0x0A][..], &bits.to_le_bytes(), &[0; 64]].concat()));
         }
         if cfg!(feature = "more-formats") {
             let sides = [SIDE.to_be_bytes(), SIDE.to_be_bytes()].concat();
-            // Beyond 400 megapixels its crate speaks of damage.
+            // The crate reports more than 400 megapixels as corrupt.
             let qoi = [19_000_u32.to_be_bytes(), 19_000_u32.to_be_bytes()].concat();
             let png = png(SIDE, RGB, &[], &small_data(), &[]);
             let length = (png.len() as u32).to_le_bytes();
@@ -202,9 +203,9 @@ mod tests {
         all
     }
 
-    /// Files that are small pictures, with much beside them, or that claim more than they hold: what
-    /// is said of them is open, but it is said in little memory.
-    fn wells() -> Vec<(&'static str, Vec<u8>)> {
+    /// Small images with large metadata or large claimed sizes. The decode may succeed or fail, but
+    /// with little memory.
+    fn small_images_with_large_data() -> Vec<(&'static str, Vec<u8>)> {
         let packed = deflated(100 << 20);
         assert!(packed.len() < 200_000);
         let text = |kind: &[u8; 4], head: &[u8]| chunk(kind, &[head, &packed].concat());
@@ -219,9 +220,9 @@ mod tests {
             all.push((name, png(8, RGB, std::slice::from_ref(&extra), &small_data(), &[])));
             all.push((name, png(8, RGB, &[], &small_data(), &[extra])));
         }
-        // Image data that go on after the image.
-        all.push(("png with much data", png(8, RGB, &[], &packed, &[])));
-        // Adobe's deflate, of which one strip inflates to more than there are pixels.
+        // Image data after the last row.
+        all.push(("png with excess data", png(8, RGB, &[], &packed, &[])));
+        // Deflate strips that inflate to more than the image.
         let tags = |rows| {
             [
                 (256, 4, 1, 64),
@@ -235,8 +236,8 @@ mod tests {
                 (279, 4, 1, 150_000),
             ]
         };
-        all.push(("tiff with a deep strip", tiff(&tags(64), &packed)));
-        all.push(("tiff with a high strip", tiff(&tags(u32::MAX), &packed)));
+        all.push(("tiff with a strip of excess data", tiff(&tags(64), &packed)));
+        all.push(("tiff with 2³² rows per strip", tiff(&tags(u32::MAX), &packed)));
         all.push(("tiff with a huge tile", {
             let tags = [
                 (256, 4, 1, 64),
@@ -273,7 +274,7 @@ mod tests {
         Decoder::new(&CodecRegistry::with_defaults(), limits)
     }
 
-    /// Decodes into memory that is there already.
+    /// Decodes into memory of the caller.
     fn decode(decoder: &mut Decoder, file: &[u8], out: &mut [u8], size: Size) -> Result<()> {
         let request =
             DecodeRequest::full().region(Rect::full(size)).on_truncated(OnTruncated::Partial);
@@ -281,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn bombs_are_refused_at_once_and_in_little_memory() {
+    fn decompression_bombs_fail_quickly_with_little_memory() {
         let limits = Limits::default().max_bytes(MAX_BYTES);
         for (name, file) in bombs() {
             let mut times = [Duration::MAX; 5];
@@ -289,7 +290,7 @@ mod tests {
                 let mut decoder = decoder(&limits);
                 let started = Instant::now();
                 let used = allocation_counter::measure(|| {
-                    // Either already the header, or the decode, which a program may begin with.
+                    // One of both fails. `decode` may be the first call on a file.
                     let mut pixel = [0; 3];
                     let inspected = decoder.inspect(&file).map(|_| ());
                     let decoded = decode(&mut decoder, &file, &mut pixel, Size::new(1, 1));
@@ -305,10 +306,10 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_beside_a_picture_takes_little_memory() {
+    fn large_metadata_takes_little_memory() {
         let limits = Limits::default().max_bytes(MAX_BYTES);
         let mut decoded = 0;
-        for (name, file) in wells() {
+        for (name, file) in small_images_with_large_data() {
             let mut decoder = decoder(&limits);
             let mut pixels = vec![0; 64 * 64 * 3];
             let used = allocation_counter::measure(|| {
@@ -325,11 +326,11 @@ mod tests {
             });
             assert!(used.bytes_max <= PEAK, "{name}: {} bytes", used.bytes_max);
         }
-        // Text and profiles cost no picture.
+        // Large text and profiles do not fail an image.
         assert!(decoded >= 8, "{decoded}");
     }
 
-    /// An image of no pattern.
+    /// Pseudorandom bytes.
     fn noise(bytes: usize) -> Vec<u8> {
         let mut state = 1_u32;
         let mut next = || {
@@ -339,7 +340,7 @@ mod tests {
         (0..bytes).map(|_| next()).collect()
     }
 
-    /// Numbers of some bits each, from the highest or the lowest bit of each byte on.
+    /// Packs numbers of the given bit lengths into bytes.
     fn pack(numbers: impl IntoIterator<Item = (u32, u32)>, lowest_first: bool) -> Vec<u8> {
         let (mut bytes, mut bits, mut count) = (Vec::new(), 0_u64, 0);
         for (number, length) in numbers {
@@ -363,7 +364,7 @@ mod tests {
         bytes
     }
 
-    /// A progressive JPEG of grey, which says nothing of its pixels.
+    /// A grey progressive JPEG without AC coefficients.
     fn progressive(side: u16) -> Vec<u8> {
         let segment = |marker: u8, content: &[u8]| {
             let length = (content.len() as u16 + 2).to_be_bytes();
@@ -378,7 +379,7 @@ mod tests {
             vec![0xFF, 0xD8],
             segment(0xDB, &[0].into_iter().chain([1; 64]).collect::<Vec<_>>()),
             segment(0xC2, &[&[8][..], &sides, &[1, 1, 0x11, 0]].concat()),
-            // One code for no difference, one for no coefficient.
+            // One code each: DC difference 0, and end of block.
             table(0, [1, 0], &[0]),
             table(0x10, [1, 0], &[0]),
             segment(0xDA, &[1, 1, 0, 0, 0, 0]),
@@ -390,7 +391,7 @@ mod tests {
         .concat()
     }
 
-    fn sound_tiff(side: u32, channels: u32, rows: u32, deflated: bool) -> Vec<u8> {
+    fn valid_tiff(side: u32, channels: u32, rows: u32, deflated: bool) -> Vec<u8> {
         let pixels = noise((side * side * channels) as usize);
         let (start, mut strips) = (8, Vec::new());
         for rows in pixels.chunks((side * channels * rows) as usize) {
@@ -427,8 +428,8 @@ mod tests {
         file
     }
 
-    /// Sound files of a square of this side, each of which needs memory of another kind.
-    fn sound(side: u32) -> Vec<(&'static str, Vec<u8>)> {
+    /// Valid square images, each of which needs another kind of memory.
+    fn valid_files(side: u32) -> Vec<(&'static str, Vec<u8>)> {
         let plain_png = {
             let row = side as usize * 3 + 1;
             let mut rows = noise(row * side as usize);
@@ -441,7 +442,7 @@ mod tests {
         let sides = [side.to_le_bytes(), side.to_le_bytes()].concat();
         let gif = {
             let short = [&sides[..2], &sides[4..6]].concat();
-            // Every code stands for itself, and they are forgotten before they grow longer.
+            // Literal codes. Clear codes keep their length at 9 bits.
             let codes = (0..side * side).flat_map(|at| {
                 let clear = (at % 250 == 0).then_some((256, 9));
                 clear.into_iter().chain([(at * 7 % 256, 9)])
@@ -476,9 +477,9 @@ mod tests {
             ("png, interlaced", small_png(side)),
             ("gif", gif),
             ("bmp, run-length-coded", bmp),
-            ("tiff of one strip", sound_tiff(side, 3, side, false)),
-            ("tiff of many strips", sound_tiff(side, 3, 16, true)),
-            ("tiff of grey", sound_tiff(side, 1, side, true)),
+            ("tiff of one strip", valid_tiff(side, 3, side, false)),
+            ("tiff of many strips", valid_tiff(side, 3, 16, true)),
+            ("tiff, grey", valid_tiff(side, 1, side, true)),
             ("jpeg", progressive(side as u16)),
         ];
         if cfg!(feature = "encode") {
@@ -501,9 +502,9 @@ mod tests {
 
     #[cfg(feature = "testing")]
     #[test]
-    fn what_is_decoded_keeps_to_the_memory_that_it_may_use() {
+    fn decoders_keep_to_the_memory_limit() {
         let registry = CodecRegistry::with_defaults();
-        for (name, file) in sound(1_000) {
+        for (name, file) in valid_files(1_000) {
             println!("{name}");
             let codec = registry.find(&file).unwrap();
             spdl_media::testing::memory_contract(codec.as_ref(), &[&file], |run| {
@@ -513,7 +514,7 @@ mod tests {
     }
 
     #[test]
-    fn an_image_on_its_side_takes_memory_twice() {
+    fn a_rotated_image_needs_two_buffers() {
         let file = common("orientation-5.tiff");
         let size = decoder(&Limits::default()).inspect(&file).unwrap().size;
         let bytes = size.pixels() * 3;
@@ -524,25 +525,25 @@ mod tests {
     }
 
     #[test]
-    fn a_decoder_keeps_no_memory_that_it_no_longer_needs() {
+    fn a_decoder_releases_memory_after_a_large_image() {
         let (small, large) = (small_png(64), small_png(3_500));
         let mut decoder = decoder(&Limits::default());
-        // What a picture keeps is its owner's.
+        // The caller owns the picture.
         let mut decode = |file: &[u8]| {
             let mut picture = spdl_media::image::Picture::new();
             decoder.decode_planes(file, &DecodeRequest::full(), &mut picture).unwrap();
         };
         decode(&small);
         let used = allocation_counter::measure(|| {
-            // As RGBA in passes, and then as RGB.
+            // Decoded to RGBA in passes, then converted to RGB.
             decode(&large);
             decode(&small);
         });
-        assert!(used.bytes_max > 3_500 * 3_500 * 7, "{} bytes at once", used.bytes_max);
+        assert!(used.bytes_max > 3_500 * 3_500 * 7, "{} bytes at the peak", used.bytes_max);
         assert!(used.bytes_current < 100_000, "{} bytes are kept", used.bytes_current);
     }
 
-    /// A small file, interlaced and with alpha.
+    /// A small file of an interlaced RGBA image.
     fn small_png(side: u32) -> Vec<u8> {
         let (side_bytes, passes) = (side as usize * 4, side as usize * 16);
         let text = chunk(b"tEXt", &[b'a'; 4_000]);
@@ -550,7 +551,7 @@ mod tests {
     }
 
     #[test]
-    fn an_animation_within_the_limit_is_decoded() {
+    fn the_frame_limit_applies_to_animations() {
         let limits = |frames| Limits::default().max_frames(frames);
         for name in ["animated.gif", "animated.webp"] {
             let file = common(name);
@@ -561,8 +562,8 @@ mod tests {
     }
 
     #[test]
-    fn a_picture_of_one_colour_is_refused_only_beyond_the_ratio() {
-        // 600 × 600 × 3 bytes of about 1,100: 980 to 1.
+    fn the_compression_ratio_is_limited() {
+        // 600 × 600 × 3 bytes from about 1,100: ratio 980.
         let rows = deflated(600 * (600 * 3 + 1));
         let file = png(600, RGB, &[], &rows, &[]);
         let ratio = 600 * 600 * 3 / file.len() as u64;
@@ -575,19 +576,19 @@ mod tests {
         let mut out = vec![0; 600 * 600 * 3];
         let error = decode(&mut strict, &file, &mut out, Size::new(600, 600)).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::LimitExceeded, "{error}");
-        // Whatever the codec checks.
+        // The limit applies to every codec.
         let jpeg = common("444.jpg");
         let mut roomy = vec![0; 600 * 600 * 3];
         let error = decode(&mut decoder(&limits(1)), &jpeg, &mut roomy, Size::new(600, 600));
         assert_eq!(error.unwrap_err().kind(), ErrorKind::LimitExceeded);
-        // Up to a mebibyte of pixels, no ratio is too large.
+        // The ratio of an image of up to 1 MiB is not checked.
         let rows = deflated(500 * (500 * 3 + 1));
         assert!(decoder(&limits(1)).decode_rgb(&png(500, RGB, &[], &rows, &[])).is_ok());
     }
 
     #[cfg(feature = "more-formats")]
     #[test]
-    fn a_picture_inside_an_icon_is_as_deep_as_two() {
+    fn an_image_inside_an_icon_has_depth_two() {
         let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/formats/data");
         let file = std::fs::read(format!("{folder}/png.ico")).unwrap();
         assert!(decoder(&Limits::default().max_depth(2)).decode_rgb(&file).is_ok());
@@ -597,7 +598,7 @@ mod tests {
 
     #[cfg(all(feature = "turbojpeg", feature = "zune-jpeg"))]
     #[test]
-    fn the_other_decoders_of_jpeg_refuse_it_as_well() {
+    fn other_jpeg_codecs_reject_huge_sizes() {
         use spdl_media::formats::{TurboJpegCodec, ZuneJpegCodec};
         use spdl_media::image::ImageCodec;
         for name in ["420.jpg", "420-progressive.jpg"] {

@@ -1,4 +1,4 @@
-//! WAV headers, and where the samples are.
+//! WAV headers: sample formats and the position of the samples.
 #![cfg(feature = "wav")]
 
 use std::path::PathBuf;
@@ -54,7 +54,7 @@ fn kind<T: std::fmt::Debug>(result: Result<T>) -> ErrorKind {
 }
 
 #[test]
-fn each_format_of_samples_is_told() {
+fn each_sample_format_is_reported() {
     let formats = [
         (1, 8, WavSample::U8),
         (1, 16, WavSample::I16),
@@ -90,7 +90,7 @@ fn the_format_of_an_extensible_file_is_its_subformat() {
 }
 
 #[test]
-fn companded_and_compressed_samples_are_unsupported_by_name() {
+fn companded_and_compressed_samples_are_unsupported() {
     let names = [(6, 8, "A-law"), (7, 8, "µ-law"), (2, 4, "ADPCM"), (0x55, 0, "MPEG")];
     for (tag, bits, name) in names.into_iter().chain([(1, 12, "PCM"), (3, 16, "floating")]) {
         let header = WavHeader::from_bytes(&file(&format(tag, bits, 1, 8000), &[0; 8])).unwrap();
@@ -102,7 +102,7 @@ fn companded_and_compressed_samples_are_unsupported_by_name() {
 }
 
 #[test]
-fn chunks_of_an_odd_size_are_followed_by_one_byte() {
+fn chunks_of_odd_size_are_padded() {
     let chunks = [
         chunk(b"LIST", b"odd"),
         chunk(b"fmt ", &format(1, 16, 1, 8000)),
@@ -116,7 +116,7 @@ fn chunks_of_an_odd_size_are_followed_by_one_byte() {
 }
 
 #[test]
-fn sizes_that_contradict_each_other_are_corrupt() {
+fn inconsistent_sizes_are_corrupt() {
     let mut block = format(1, 16, 2, 8000);
     block[12] = 6;
     let header = WavHeader::from_bytes(&file(&block, &[0; 12])).unwrap();
@@ -141,7 +141,7 @@ fn sizes_that_contradict_each_other_are_corrupt() {
 }
 
 #[test]
-fn every_cut_is_truncated() {
+fn every_truncated_file_is_reported_as_truncated() {
     let whole = file(&extensible(1, 24, 2), &[5; 24]);
     for len in 0..whole.len() {
         let error = WavHeader::from_bytes(&whole.slice(..len)).unwrap_err();
@@ -151,7 +151,7 @@ fn every_cut_is_truncated() {
 }
 
 #[test]
-fn samples_of_unknown_size_go_to_the_end_of_the_file() {
+fn samples_of_unknown_size_extend_to_the_end_of_the_file() {
     let mut piped = file(&format(1, 16, 2, 8000), &[1; 10]).to_vec();
     piped[40..44].fill(0xFF);
     let header = WavHeader::from_bytes(&piped.into()).unwrap();
@@ -160,7 +160,7 @@ fn samples_of_unknown_size_go_to_the_end_of_the_file() {
 }
 
 #[test]
-fn files_of_more_than_4_gib_have_sizes_of_64_bits() {
+fn files_over_4_gib_have_64_bit_sizes() {
     let long = |sizes: &[u8], name: &[u8; 4]| {
         let chunks = [chunk(b"ds64", sizes), chunk(b"fmt ", &format(1, 8, 1, 8000))];
         let mut file = riff(&chunks).to_vec();
@@ -172,7 +172,7 @@ fn files_of_more_than_4_gib_have_sizes_of_64_bits() {
     let sizes = [&[0; 8], &size.to_le_bytes()[..], &[0; 12]].concat();
     for name in [b"RF64", b"BW64"] {
         let start = long(&sizes, name);
-        // Only what is asked for is there.
+        // Only the requested ranges exist.
         let read = |range: std::ops::Range<u64>| {
             Ok(Bytes::copy_from_slice(&start[range.start as usize..range.end as usize]))
         };
@@ -184,7 +184,7 @@ fn files_of_more_than_4_gib_have_sizes_of_64_bits() {
         kind(WavHeader::from_bytes(&long(&sizes[..12], b"RF64").into())),
         ErrorKind::Corrupt
     );
-    // Without them, or where they do not belong.
+    // The ds64 chunk is missing, or in a RIFF file.
     let mut without = long(&sizes, b"RF64");
     without[12..16].copy_from_slice(b"junk");
     assert_eq!(kind(WavHeader::from_bytes(&without.into())), ErrorKind::Corrupt);
@@ -193,13 +193,13 @@ fn files_of_more_than_4_gib_have_sizes_of_64_bits() {
 }
 
 #[test]
-fn endless_chunks_are_a_limit() {
+fn the_number_of_chunks_is_limited() {
     let chunks = vec![chunk(b"junk", b""); 10_001];
     assert_eq!(kind(WavHeader::from_bytes(&riff(&chunks))), ErrorKind::LimitExceeded);
 }
 
 #[test]
-fn a_stretch_of_time_is_cut_to_frames() {
+fn times_are_converted_to_frames() {
     let header = WavHeader::from_bytes(&file(&format(1, 8, 1, 100), &[0; 200])).unwrap();
     let frames = |offset, duration| header.frames_between(offset, duration).unwrap();
     assert_eq!(frames(None, None), 0..200);
@@ -208,7 +208,7 @@ fn a_stretch_of_time_is_cut_to_frames() {
     assert_eq!(frames(None, Some(9.0)), 0..200);
     assert_eq!(frames(Some(1.0), Some(f64::MAX)), 100..200);
     assert_eq!(frames(Some(0.5), Some(0.0)), 50..50);
-    // Within a frame, and on one whose time floating point does not have.
+    // Times inside a frame, and a time that floating point cannot represent.
     assert_eq!(frames(Some(0.019), Some(0.019)), 1..2);
     assert_eq!(frames(Some(0.29), Some(0.29)), 29..58);
     for (offset, duration) in [(-0.1, 1.0), (f64::NAN, 1.0), (0.0, f64::INFINITY), (0.0, -1.0)] {
@@ -222,7 +222,7 @@ fn a_stretch_of_time_is_cut_to_frames() {
 }
 
 #[test]
-fn samples_of_24_bits_become_the_upper_ones_of_32() {
+fn samples_of_24_bits_become_the_upper_bits_of_32() {
     let values = [0, 1, -1, 0x7F_FFFF, -0x80_0000, 0x12_3456];
     let packed: Vec<u8> =
         values.iter().flat_map(|value: &i32| value.to_le_bytes()[..3].to_vec()).collect();
@@ -238,7 +238,7 @@ fn samples_of_24_bits_become_the_upper_ones_of_32() {
 }
 
 #[test]
-fn headers_of_the_corpora_are_read() {
+fn headers_of_third_party_files_are_parsed() {
     let folder = std::env::var_os("SPDL_CORPORA").map_or_else(
         || PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../shared/corpora"),
         PathBuf::from,
@@ -265,7 +265,7 @@ fn headers_of_the_corpora_are_read() {
 
 proptest! {
     #[test]
-    fn no_bytes_panic_and_samples_lie_within_the_file(
+    fn random_bytes_never_panic_and_samples_are_within_the_file(
         mut bytes in proptest::collection::vec(any::<u8>(), 0..200),
         has_start: bool,
         offset in proptest::option::of(any::<f64>()),
@@ -278,7 +278,7 @@ proptest! {
     }
 
     #[test]
-    fn no_damage_panics_and_samples_lie_within_the_file(
+    fn corrupt_files_never_panic_and_samples_are_within_the_file(
         changes in proptest::collection::vec((0..100_usize, any::<u8>()), 0..4),
         is_long: bool,
         offset in proptest::option::of(0.0..2.0),

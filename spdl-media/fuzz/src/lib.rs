@@ -1,7 +1,7 @@
-//! What the fuzz targets of `spdl-media` do with the bytes that they are given.
+//! The fuzz targets of `spdl-media`, as functions of the input bytes.
 //!
-//! A finding is a panic, an error of a kind that blames the caller, an answer that contradicts
-//! another, or a run beyond the time and memory that the fuzzer allows.
+//! A finding is a panic, an error kind that blames the caller, contradictory results, or a run that
+//! exceeds the fuzzer's limits on time and memory.
 
 #![forbid(unsafe_code)]
 
@@ -20,22 +20,22 @@ use spdl_media::{
     Orientation, Rect, Sample, SampleFormat, Size,
 };
 
-/// Small, for speed. What is larger is refused, which is worth trying, too.
+/// Small limits, for speed. The rejection of larger images is tested too.
 fn limits() -> Limits {
     Limits::default().max_pixels(1 << 20).max_bytes(1 << 24)
 }
 
-/// As a program has them, but for time.
+/// Limits similar to those of a program, but smaller to save time.
 fn large_limits() -> Limits {
     Limits::default().max_pixels(1 << 24).max_bytes(1 << 28)
 }
 
-/// Everything that the decoder of a format offers, on a file that may be of another format.
+/// All requests to the decoder of one format, on a file of any format.
 pub fn decode_as(format: &str, file: &[u8]) {
     decode_by(codec_of(format).as_ref(), &limits(), file);
 }
 
-/// The header of a WAV file, where its samples are, and stretches of them.
+/// The header of a WAV file, the range of its samples, and frames between times.
 pub fn read_wav(file: &[u8]) {
     let file = Bytes::copy_from_slice(file);
     let len = file.len() as u64;
@@ -58,7 +58,8 @@ pub fn read_wav(file: &[u8]) {
         if sample == WavSample::I24 {
             let packed = &file[data.start as usize..data.end as usize];
             let mut wide = vec![0; packed.len() / 3 * 4];
-            WavSample::widen(packed, &mut wide).expect("a whole number of samples");
+            WavSample::widen(packed, &mut wide)
+                .expect("the length is a multiple of the sample size");
         }
     }
     for (offset, duration) in [(None, None), (Some(0.5), Some(0.25)), (None, Some(1e300))] {
@@ -68,7 +69,7 @@ pub fn read_wav(file: &[u8]) {
     }
 }
 
-/// The same for every format of this build that may be the file's, and for one more.
+/// All requests to every decoder that sniffs the file, and to one more.
 pub fn decode_every(file: &[u8]) {
     let registry = CodecRegistry::with_defaults();
     let another = hash(file) as usize % registry.codecs().count();
@@ -79,7 +80,7 @@ pub fn decode_every(file: &[u8]) {
     }
 }
 
-/// The same for the file's own format, with limits that let large images through.
+/// All requests to the decoder of the file, with limits that allow large images.
 pub fn decode_large(file: &[u8]) {
     if let Ok(codec) = CodecRegistry::with_defaults().find(file) {
         decode_by(codec.as_ref(), &large_limits(), file);
@@ -87,24 +88,27 @@ pub fn decode_large(file: &[u8]) {
 }
 
 fn decode_by(codec: &dyn ImageCodec, limits: &Limits, file: &[u8]) {
-    let mut decoder = codec.decoder(limits).expect("a decoder");
+    let mut decoder = codec.decoder(limits).expect("the codec has a decoder");
     let Some((size, whole)) = decode(decoder.as_mut(), file) else { return };
     let region = region_of(file, size);
 
     let mut pixels = vec![0; region.size().pixels() as usize * 3];
-    let out = PixelsMut::new(&mut pixels, region.size()).expect("there is room");
+    let out =
+        PixelsMut::new(&mut pixels, region.size()).expect("the buffer has the size of the region");
     let outcome = decoder.decode_into(file, &DecodeRequest::full().region(region), out);
     check_kind(outcome.as_ref().err());
     match (&outcome, &whole) {
-        (Ok(_), Ok(whole)) => assert!(pixels == cut(whole, size, region), "{region:?} differs"),
+        (Ok(_), Ok(whole)) => assert!(pixels == crop(whole, size, region), "{region:?} differs"),
         (Ok(_), Err(error)) => {
             assert_ne!(
                 error.kind(),
                 ErrorKind::Truncated,
-                "{region:?} hides that the file is truncated"
+                "the decode of {region:?} does not detect the truncation"
             );
         }
-        (Err(error), Ok(_)) => panic!("{region:?} cannot be decoded, but the whole can: {error}"),
+        (Err(error), Ok(_)) => {
+            panic!("{region:?} cannot be decoded, but the whole image can: {error}")
+        }
         (Err(_), Err(_)) => {}
     }
 
@@ -119,7 +123,7 @@ fn decode_by(codec: &dyn ImageCodec, limits: &Limits, file: &[u8]) {
         let outcome = decoder.decode_planes(file, &request, &mut picture);
         check_kind(outcome.as_ref().err());
         if let (Err(error), Ok(_)) = (&outcome, &whole) {
-            panic!("{request:?} fails, but the whole can be decoded: {error}");
+            panic!("{request:?} fails, but the whole image is decoded: {error}");
         }
         if let Ok(decoded) = outcome {
             assert!(decoded.rows_valid <= decoded.size.height, "{request:?}: {decoded:?}");
@@ -128,20 +132,23 @@ fn decode_by(codec: &dyn ImageCodec, limits: &Limits, file: &[u8]) {
 
     let request = DecodeRequest::full().on_truncated(OnTruncated::Partial);
     let mut pixels = vec![0; size.pixels() as usize * 3];
-    let out = PixelsMut::new(&mut pixels, size).expect("there is room");
+    let out = PixelsMut::new(&mut pixels, size).expect("the buffer has the size of the region");
     let outcome = decoder.decode_into(file, &request, out);
     check_kind(outcome.as_ref().err());
     if let Ok(whole) = whole {
-        let decoded = outcome.expect("what can be decoded whole can be decoded in part");
+        let decoded = outcome.expect("a file that is decoded completely can be decoded partially");
         assert_eq!(decoded.rows_valid, size.height);
-        assert!(pixels == whole, "a whole file differs where a part would do");
+        assert!(
+            pixels == whole,
+            "with `OnTruncated::Partial`, the pixels of a complete file differ"
+        );
     }
 }
 
-/// A training sample of a picture of any shape, turned in any way: the bytes tell which.
+/// A training sample of a picture. The bytes choose its shape and orientation.
 pub fn fill_from_picture(bytes: &[u8]) {
     const SIDE: u32 = 32;
-    // A picture of as many pixels takes too long.
+    // Larger pictures take too long.
     const MOST: u64 = 1 << 18;
     let Some((&[a, b, c, d, orientation, color, mode, seed], rest)) = bytes.split_first_chunk()
     else {
@@ -172,11 +179,11 @@ pub fn fill_from_picture(bytes: &[u8]) {
             (ColorModel::YCbCr, vec![plane(1, 1), plane(1, step.into()), plane(1, step.into())])
         }
     };
-    // Three pixels a sample are none that a decoder gives.
+    // No decoder produces three pixels per sample.
     if color & 3 == 3 {
         return;
     }
-    picture.start(image, model, &shapes).expect("valid shapes");
+    picture.start(image, model, &shapes).expect("the shapes are valid");
     for plane in picture.planes_mut() {
         let samples = plane.samples_mut().iter_mut();
         samples.zip(rest.iter().cycle()).for_each(|(sample, &byte)| *sample = byte);
@@ -195,13 +202,14 @@ pub fn fill_from_picture(bytes: &[u8]) {
         crop => transform.crop(crops[crop - 2]),
     };
     let registry = CodecRegistry::with_defaults();
-    let mut fill = FillImage::new(&registry, &transform, &limits()).expect("a sound transform");
+    let mut fill =
+        FillImage::new(&registry, &transform, &limits()).expect("the transform is valid");
     let id = SampleId { epoch: 0, index: seed.into() };
     let mut outputs = [[0; (SIDE * SIDE * 3) as usize]; 2];
     let outcomes = outputs.each_mut().map(|output| {
         let rng = || SampleRng::new(0, id, "fill");
         let outcome = fill.write_picture(&picture, orientation, Sample::U8(output), rng);
-        // The caller is to blame where the picture holds nothing of what is to be seen.
+        // `InvalidArgument` is correct if the picture contains nothing of the crop.
         let kind = outcome.as_ref().err().map(Error::kind);
         let allowed = [None, Some(ErrorKind::LimitExceeded), Some(ErrorKind::InvalidArgument)];
         let part = region != Rect::full(image);
@@ -209,26 +217,25 @@ pub fn fill_from_picture(bytes: &[u8]) {
         kind
     });
     assert_eq!(outcomes[0], outcomes[1]);
-    assert!(outcomes[0].is_some() || outputs[0] == outputs[1], "another sample the second time");
+    assert!(outcomes[0].is_some() || outputs[0] == outputs[1], "the second sample differs");
 }
 
-/// A file of any format, as a program decodes it that does not know which.
+/// A file of any format, decoded by a registry.
 pub fn decode_any(file: &[u8]) {
     let registry = CodecRegistry::with_defaults();
     let mut decoder = Decoder::new(&registry, &limits());
     let upright = decoder.decode_rgb(file);
     check_kind(upright.as_ref().err());
     let Ok(upright) = upright else { return };
-    let info = decoder.inspect(file).expect("what can be decoded can be inspected");
+    let info = decoder.inspect(file).expect("a decoded file can be inspected");
     assert_eq!(info.upright_size(), upright.size);
-    let again = decoder.decode_rgb(file).expect("what was decoded can be decoded again");
-    assert!(upright == again, "other pixels the second time");
+    let again = decoder.decode_rgb(file).expect("a decoded file can be decoded again");
+    assert!(upright == again, "the second decode has other pixels");
 }
 
-/// Planes of a region hold what planes of the whole hold there; a decoder that has seen another
-/// request gives the same pixels again.
+/// Planes of a region equal those of the whole image. Another request before has no influence.
 pub fn compare_parts(format: &str, file: &[u8]) {
-    let mut decoder = codec_of(format).decoder(&limits()).expect("a decoder");
+    let mut decoder = codec_of(format).decoder(&limits()).expect("the codec has a decoder");
     let Some((size, Ok(whole))) = decode(decoder.as_mut(), file) else { return };
     let region = region_of(file, size);
     let mut all = Picture::new();
@@ -236,17 +243,20 @@ pub fn compare_parts(format: &str, file: &[u8]) {
     let exact = DecodeRequest::full().exact(true);
     for request in [DecodeRequest::full(), exact] {
         let decoded = decoder.decode_planes(file, &request, &mut all);
-        decoded.expect("what can be decoded can be decoded into planes");
+        decoded.expect("a decoded file can be decoded into planes");
         let decoded = decoder.decode_planes(file, &request.region(region), &mut part);
-        decoded.expect("what can be decoded whole can be decoded in part");
+        decoded.expect("a file that is decoded completely can be decoded partially");
         assert_eq!((all.image(), part.image()), (size, size));
         assert_eq!(all.color(), part.color());
         for (all, part) in all.planes().iter().zip(part.planes()) {
             compare_planes(all, part);
         }
     }
-    let (_, again) = decode(decoder.as_mut(), file).expect("it was inspected before");
-    assert!(again.expect("it was decoded before") == whole, "other pixels after other requests");
+    let (_, again) = decode(decoder.as_mut(), file).expect("the file was inspected before");
+    assert!(
+        again.expect("the file was decoded before") == whole,
+        "other pixels after other requests"
+    );
 }
 
 fn compare_planes(all: &Plane, part: &Plane) {
@@ -268,7 +278,7 @@ fn compare_planes(all: &Plane, part: &Plane) {
     }
 }
 
-/// The header of a JPEG as public data: its values are in range, and the decoder agrees with them.
+/// The public header of a JPEG: values are in range, and equal those of the decoder.
 pub fn jpeg_header(file: &[u8]) {
     let header = JpegHeader::parse(file);
     check_kind(header.as_ref().err());
@@ -276,13 +286,13 @@ pub fn jpeg_header(file: &[u8]) {
     assert!(header.size.pixels() > 0);
     assert!((1..=4).contains(&header.components().len()));
     assert!(header.data_offset <= file.len());
-    let mut decoder = codec_of("jpeg").decoder(&limits()).expect("a decoder");
+    let mut decoder = codec_of("jpeg").decoder(&limits()).expect("the codec has a decoder");
     if let Ok(info) = decoder.inspect(file) {
         assert_eq!((info.size, info.orientation), (header.size, header.orientation));
     }
 }
 
-/// An EXIF block within a sound JPEG and a sound PNG: metadata never cost a picture.
+/// An EXIF block in a valid JPEG and a valid PNG: metadata never fails an image.
 pub fn orient(block: &[u8]) {
     const JPEG: &[u8] = include_bytes!("../../tests/data/420.jpg");
     const LONGEST: usize = 0xFFFF - 2 - 6;
@@ -294,14 +304,14 @@ pub fn orient(block: &[u8]) {
     file.extend(block);
     file.extend(&JPEG[2..]);
     let mut decoder = Decoder::new(&CodecRegistry::with_defaults(), &limits());
-    let plain = decoder.inspect(JPEG).expect("a sound file");
-    let info = decoder.inspect(&file).expect("an orientation costs no picture");
+    let plain = decoder.inspect(JPEG).expect("the file is valid");
+    let info = decoder.inspect(&file).expect("an EXIF block never fails an image");
     assert_eq!(info.size, plain.size);
-    let upright = decoder.decode_rgb(&file).expect("an orientation costs no picture");
+    let upright = decoder.decode_rgb(&file).expect("an EXIF block never fails an image");
     assert_eq!(upright.size, info.upright_size());
 }
 
-/// A training sample of each kind, from any file.
+/// Training samples of each mode and format, from any file.
 pub fn fill(file: &[u8]) {
     const SIDE: u32 = 32;
     const VALUES: usize = (SIDE * SIDE * 3) as usize;
@@ -313,7 +323,7 @@ pub fn fill(file: &[u8]) {
         for format in [SampleFormat::NHWC_U8, SampleFormat::NCHW_F32] {
             let transform = ImageTransform::new(SIDE).mode(mode).format(format);
             let mut fill =
-                FillImage::new(&registry, &transform, &limits()).expect("a sound transform");
+                FillImage::new(&registry, &transform, &limits()).expect("the transform is valid");
             let sample = match format {
                 SampleFormat::NCHW_F32 => Sample::F32(&mut floats),
                 _ => Sample::U8(&mut bytes),
@@ -330,22 +340,22 @@ pub fn fill(file: &[u8]) {
 fn codec_of(format: &str) -> Arc<dyn ImageCodec> {
     let registry = CodecRegistry::with_defaults();
     let is_it = |codec: &&Arc<dyn ImageCodec>| codec.name() == format;
-    registry.codecs().find(is_it).expect("a format of this build").clone()
+    registry.codecs().find(is_it).expect("the format is in this build").clone()
 }
 
-/// The size of the image and its pixels; `None` where its header cannot be read.
+/// The size of the image and its pixels; `None` if the header cannot be parsed.
 fn decode(decoder: &mut dyn ImageDecoder, file: &[u8]) -> Option<(Size, Result<Vec<u8>>)> {
     let info = decoder.inspect(file);
     check_kind(info.as_ref().err());
     let size = info.ok()?.size;
     let mut pixels = vec![0; size.pixels() as usize * 3];
-    let out = PixelsMut::new(&mut pixels, size).expect("there is room");
+    let out = PixelsMut::new(&mut pixels, size).expect("the buffer has the size of the region");
     let outcome = decoder.decode_into(file, &DecodeRequest::full(), out);
     check_kind(outcome.as_ref().err());
     Some((size, outcome.map(|_| pixels)))
 }
 
-/// Only the file can be to blame.
+/// Checks that the error kind blames the file, not the caller.
 fn check_kind(error: Option<&Error>) {
     use ErrorKind::*;
     if let Some(error) = error {
@@ -363,7 +373,7 @@ fn hash(bytes: &[u8]) -> u64 {
     })
 }
 
-/// Some part of an image, another for each file.
+/// A region of the image that depends on the file.
 fn region_of(file: &[u8], size: Size) -> Rect {
     let hash = hash(file);
     let part = |shift: u32, limit: u32| (hash >> shift & 0xFFFF) as u32 % limit;
@@ -373,8 +383,8 @@ fn region_of(file: &[u8], size: Size) -> Rect {
     Rect { left, top, width, height }
 }
 
-/// A part of an image.
-fn cut(pixels: &[u8], size: Size, region: Rect) -> Vec<u8> {
+/// The pixels of a region.
+fn crop(pixels: &[u8], size: Size, region: Rect) -> Vec<u8> {
     let row = size.width as usize * 3;
     let columns = region.left as usize * 3..(region.left + region.width) as usize * 3;
     let rows = pixels.chunks_exact(row).skip(region.top as usize).take(region.height as usize);

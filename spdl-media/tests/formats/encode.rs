@@ -1,4 +1,4 @@
-//! What the encoders write is read by our decoders and by Pillow, and is as good as libjpeg-turbo's.
+//! Encoded images are decoded by this crate and by Pillow; the quality equals libjpeg-turbo's.
 
 // promise of this file: IMG10
 
@@ -20,7 +20,7 @@ fn decode(encoded: &[u8]) -> Image {
     decoder.decode_stored(encoded).unwrap()
 }
 
-fn photograph() -> Image {
+fn photo() -> Image {
     decode(&std::fs::read(own("../assets/photos/astronaut.jpg")).unwrap())
 }
 
@@ -42,7 +42,7 @@ fn lossless() -> Vec<Box<dyn ImageEncoder>> {
     ]
 }
 
-/// Images of many sizes, with something to see.
+/// Images of several sizes, with content.
 fn images() -> Vec<Image> {
     let whole = decode(&common("rgb.png"));
     let sizes = [(1, 1), (1, 29), (37, 1), (8, 8), (17, 16), (16, 17), (37, 29)];
@@ -57,9 +57,9 @@ fn images() -> Vec<Image> {
 }
 
 #[test]
-fn lossless_formats_give_back_the_pixels() {
+fn lossless_formats_preserve_pixels() {
     for encoder in lossless() {
-        for image in images().iter().chain([&photograph()]) {
+        for image in images().iter().chain([&photo()]) {
             let encoded = encoder.encode_image(image).unwrap();
             let found = decode(&encoded);
             assert!(found == *image, "{encoder:?}: {}", image.size);
@@ -68,8 +68,8 @@ fn lossless_formats_give_back_the_pixels() {
 }
 
 #[test]
-fn jpegs_are_as_near_to_the_photograph_as_those_of_libjpeg_turbo_and_as_small() {
-    let photo = photograph();
+fn jpeg_quality_and_size_equal_libjpeg_turbo() {
+    let photo = photo();
     let table = String::from_utf8(data("jpeg-quality.tsv")).unwrap();
     let mut compared = 0;
     for line in table.lines() {
@@ -88,7 +88,7 @@ fn jpegs_are_as_near_to_the_photograph_as_those_of_libjpeg_turbo_and_as_small() 
         assert!((found - expected).abs() < 0.3, "{line}: {found:.3} dB");
         let larger = encoded.len() as f64 / bytes;
         assert!((0.95..1.05).contains(&larger), "{line}: {} bytes", encoded.len());
-        // How the same coefficients are stored changes nothing but the size.
+        // Progressive and optimised coding change the file size only.
         for (progressive, optimized) in [(true, false), (false, true), (true, true)] {
             let other = encoder.clone().progressive(progressive).optimized(optimized);
             let other = other.encode_image(&photo).unwrap();
@@ -104,7 +104,7 @@ fn jpegs_are_as_near_to_the_photograph_as_those_of_libjpeg_turbo_and_as_small() 
 }
 
 #[test]
-fn small_jpegs_of_every_sampling_are_near_to_their_pixels() {
+fn small_jpegs_of_each_subsampling_are_close_to_their_pixels() {
     for subsampling in [Subsampling::S444, Subsampling::S422, Subsampling::S420] {
         for progressive in [false, true] {
             for image in images() {
@@ -118,7 +118,7 @@ fn small_jpegs_of_every_sampling_are_near_to_their_pixels() {
                     psnr(&image, &found),
                     match subsampling {
                         Subsampling::S444 => 35.0,
-                        // Edges of colour are lost.
+                        // Subsampling blurs colour edges.
                         _ => 17.0,
                     },
                 );
@@ -128,7 +128,7 @@ fn small_jpegs_of_every_sampling_are_near_to_their_pixels() {
     }
 }
 
-/// The pixels with alpha of a WebP, by a decoder that keeps it.
+/// Whether a WebP has alpha, and its pixels with alpha. Our decoder drops alpha.
 fn decode_rgba(encoded: &[u8]) -> (bool, Vec<u8>) {
     let mut decoder = image_webp::WebPDecoder::new(Cursor::new(encoded)).unwrap();
     let mut pixels = vec![0; decoder.output_buffer_size().unwrap()];
@@ -136,7 +136,7 @@ fn decode_rgba(encoded: &[u8]) -> (bool, Vec<u8>) {
     (decoder.has_alpha(), pixels)
 }
 
-/// The photograph, more and more transparent to the right.
+/// The photo with an alpha gradient from left to right.
 fn with_alpha(photo: &Image) -> Vec<u8> {
     let width = photo.size.width as usize;
     let alpha = |at: usize| (255 - at % width * 255 / (width - 1)) as u8;
@@ -145,8 +145,8 @@ fn with_alpha(photo: &Image) -> Vec<u8> {
 }
 
 #[test]
-fn lossless_webp_gives_back_alpha() {
-    let photo = photograph();
+fn lossless_webp_preserves_alpha() {
+    let photo = photo();
     let pixels = with_alpha(&photo);
     let encoded = WebpEncoder::new().encode_rgba(&pixels, photo.size).unwrap();
     assert!(decode_rgba(&encoded) == (true, pixels));
@@ -156,8 +156,8 @@ fn lossless_webp_gives_back_alpha() {
 
 #[cfg(feature = "webp-lossy")]
 #[test]
-fn lossy_webps_are_as_near_to_the_photograph_as_those_of_pillow_and_as_small() {
-    let photo = photograph();
+fn lossy_webp_quality_and_size_equal_pillow() {
+    let photo = photo();
     let table = String::from_utf8(data("webp-quality.tsv")).unwrap();
     let (mut before, mut compared) = ((0.0, 0), 0);
     for line in table.lines() {
@@ -169,7 +169,7 @@ fn lossy_webps_are_as_near_to_the_photograph_as_those_of_pillow_and_as_small() {
         assert!((found - fields[2]).abs() < 0.3, "{line}: {found:.3} dB");
         let larger = encoded.len() as f64 / fields[3];
         assert!((0.95..1.05).contains(&larger), "{line}: {} bytes", encoded.len());
-        // Of one effort, each quality is better and takes more than the one before.
+        // For one effort, PSNR and size increase with the quality.
         if fields[1] == 4.0 {
             assert!(found > before.0 && encoded.len() > before.1, "{line}");
             before = (found, encoded.len());
@@ -181,14 +181,14 @@ fn lossy_webps_are_as_near_to_the_photograph_as_those_of_pillow_and_as_small() {
 
 #[cfg(feature = "webp-lossy")]
 #[test]
-fn lossy_webp_keeps_alpha() {
-    let photo = photograph();
+fn lossy_webp_preserves_alpha() {
+    let photo = photo();
     let pixels = with_alpha(&photo);
     let encoder = LossyWebpEncoder::new().quality(90);
     let alpha = |pixels: &[u8]| -> Vec<u8> { pixels.iter().skip(3).step_by(4).copied().collect() };
     let (has_alpha, found) = decode_rgba(&encoder.encode_rgba(&pixels, photo.size).unwrap());
     assert!(has_alpha && alpha(&found) == alpha(&pixels));
-    // What can be seen is as without alpha.
+    // The colours are preserved.
     let colors = |pixels: &[u8]| Image {
         size: photo.size,
         pixels: pixels.chunks(4).flat_map(|pixel| [pixel[0], pixel[1], pixel[2]]).collect(),
@@ -197,7 +197,7 @@ fn lossy_webp_keeps_alpha() {
     let smaller = encoder.clone().alpha_quality(0).encode_rgba(&pixels, photo.size).unwrap();
     let (has_alpha, found) = decode_rgba(&smaller);
     assert!(has_alpha && alpha(&found) != alpha(&pixels));
-    // Where nothing is transparent, there is none.
+    // Opaque images are encoded without alpha.
     let opaque: Vec<u8> =
         pixels.chunks(4).flat_map(|pixel| [pixel[0], pixel[1], pixel[2], 255]).collect();
     let encoded = encoder.encode_rgba(&opaque, photo.size).unwrap();
@@ -225,7 +225,7 @@ fn lossy_webp_options_out_of_range_are_rejected() {
             error.message()
         );
     }
-    // As documented, and as libwebp has them.
+    // The documented defaults, which are those of libwebp.
     assert_eq!(encoder(), encoder().quality(75).alpha_quality(100).effort(4));
     for encoder in [encoder().quality(0), encoder().quality(100), encoder().effort(6)] {
         assert_eq!(decode(&encoder.encode(&[90; 16 * 16 * 3], size).unwrap()).size, size);
@@ -239,7 +239,7 @@ fn lossy_webp_options_out_of_range_are_rejected() {
 }
 
 #[test]
-fn what_cannot_be_encoded_is_refused() {
+fn invalid_sizes_and_qualities_are_errors() {
     let pixels = vec![0; 4 * 4 * 3];
     let mut encoders = lossless();
     encoders.push(Box::new(JpegEncoder::new()));
@@ -267,7 +267,7 @@ fn what_cannot_be_encoded_is_refused() {
     }
 }
 
-/// Reads a file with Pillow: its format, mode, size and pixels. `None` where there is no Pillow.
+/// Format, mode, size and pixels of a file by Pillow. `None` if Pillow is not installed.
 fn read_with_pillow(encoded: &[u8]) -> Option<(String, Image)> {
     const PROGRAM: &str = "
 import io, struct, sys
@@ -291,14 +291,14 @@ sys.stdout.buffer.write(size + kind + image.convert('RGB').tobytes())
         println!("SKIPPED: no Python");
         return None;
     };
-    // The reader may have ended already, for want of Pillow.
+    // Without Pillow, the process has already exited.
     drop(child.stdin.take().unwrap().write_all(encoded));
     let output = child.wait_with_output().unwrap();
     if output.status.code() == Some(7) {
         println!("SKIPPED: Python has no Pillow");
         return None;
     }
-    assert!(output.status.success(), "Pillow refused what was encoded");
+    assert!(output.status.success(), "Pillow cannot read the encoded image");
     let bytes = output.stdout;
     let number = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
     let (kind, pixels) = bytes[12..].split_at(number(0) as usize);
@@ -307,8 +307,8 @@ sys.stdout.buffer.write(size + kind + image.convert('RGB').tobytes())
 }
 
 #[test]
-fn pillow_reads_what_is_written() {
-    let photo = photograph();
+fn pillow_reads_encoded_images() {
+    let photo = photo();
     let mut encoders = lossless();
     for subsampling in [Subsampling::S444, Subsampling::S422, Subsampling::S420] {
         let encoder = JpegEncoder::new().subsampling(subsampling);
@@ -321,7 +321,7 @@ fn pillow_reads_what_is_written() {
         let encoded = encoder.encode_image(&photo).unwrap();
         let Some((kind, found)) = read_with_pillow(&encoded) else { return };
         assert_eq!(kind, format!("{} RGB", encoder.name().to_uppercase()));
-        // Our decoders are compared with Pillow elsewhere.
+        // Other tests compare our decoders with Pillow.
         assert!(found == decode(&encoded), "{encoder:?}");
     }
 }

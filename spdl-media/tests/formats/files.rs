@@ -1,6 +1,6 @@
-//! Where the tests' files are.
+//! Paths and contents of the test files.
 
-#![allow(dead_code, reason = "which of it is used depends on the features")]
+#![allow(dead_code, reason = "the features decide which functions are used")]
 
 use std::io::Read;
 use std::path::PathBuf;
@@ -11,12 +11,12 @@ pub(crate) fn own(folder: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(folder)
 }
 
-/// One of the files that `make_data.py` makes.
+/// A file of `tests/formats/data`, made by `make_data.py`.
 pub(crate) fn data(name: &str) -> Vec<u8> {
     std::fs::read(own("tests/formats/data").join(name)).unwrap()
 }
 
-/// One of the files of all formats of the default features.
+/// A file of `tests/data`: formats of the default features.
 pub(crate) fn common(name: &str) -> Vec<u8> {
     std::fs::read(own("tests/data").join(name)).unwrap()
 }
@@ -30,8 +30,8 @@ pub(crate) fn names(folder: &str) -> Vec<String> {
     names
 }
 
-/// Files of other projects, which are not part of the repository: beside it, or where
-/// `SPDL_CORPORA` says. `None`, and a word on it, where they are not.
+/// The folder of third-party test files outside of the repository: `SPDL_CORPORA`, or a folder beside
+/// the repository. Prints a line and returns `None` if it does not exist.
 pub(crate) fn corpora() -> Option<PathBuf> {
     let folder = match std::env::var_os("SPDL_CORPORA") {
         Some(folder) => PathBuf::from(folder),
@@ -44,7 +44,7 @@ pub(crate) fn corpora() -> Option<PathBuf> {
     None
 }
 
-/// What an independent decoder makes of a file of `make_data.py`.
+/// The pixels of a file of `make_data.py` by an independent decoder.
 pub(crate) fn expected(name: &str) -> Image {
     let packed = data(&format!("{name}.rgb"));
     let mut content = Vec::new();
@@ -53,7 +53,7 @@ pub(crate) fn expected(name: &str) -> Image {
     Image { size: Size::new(side(0), side(4)), pixels: content[8..].to_vec() }
 }
 
-/// The largest difference of a sample, and the mean one.
+/// The maximum and the mean absolute difference of samples.
 pub(crate) fn difference(one: &[u8], other: &[u8]) -> (u8, f64) {
     assert_eq!(one.len(), other.len());
     let differences = one.iter().zip(other).map(|(a, b)| a.abs_diff(*b));

@@ -1,5 +1,6 @@
-//! Formats and decoders that are not on by default, what becomes of files that are cut, and what
-//! encoders write. See `make_data.py` for where the files and the expected pixels come from.
+//! Optional formats and JPEG codecs, truncated files, format variants and encoders.
+//!
+//! `make_data.py` and `make_variants.py` make the files and the expected pixels.
 
 #[cfg(test)]
 #[cfg(all(

@@ -5,8 +5,8 @@
 
 Run with Pillow 13.0.0, pillow-jxl-plugin 1.3.8 (libjxl), OpenEXR 3.5, NumPy 2.4, Python 3.11.
 
-Beside each picture NAME lies NAME.rgb: a zlib stream of its RGB pixels, 8 bits, by rows. They are
-Pillow's, except for formats that Pillow does not read: there they follow from the values written.
+Each picture NAME has a file NAME.rgb: a zlib stream of width, height and 8-bit RGB rows. The pixels are
+Pillow's, or computed from the written values for formats that Pillow does not read.
 """
 
 import io
@@ -25,7 +25,7 @@ DATA = Path(__file__).resolve().parent / "data"
 
 
 def keep(name, content, pixels=None):
-    """Writes a file, and what it decodes to: as Pillow has it, or `pixels` (rows of RGB)."""
+    """Writes a file and its expected pixels: those of Pillow, or `pixels` (rows of RGB)."""
     (DATA / name).write_bytes(content)
     if pixels is None:
         image = Image.open(io.BytesIO(content))
@@ -54,7 +54,7 @@ def directory_first(content):
             (place,) = struct.unpack_from("<I", content, place)
         value = content[place : place + length]
         if tag in (273, 279):
-            # Offsets and lengths of the strips: as numbers of 32 bits.
+            # Offsets and lengths of the strips as 32-bit values.
             value = [*struct.unpack(f"<{number}{'H' if kind == 3 else 'I'}", value)]
         entries.append((tag, kind, number, value))
     found = {tag: value for tag, _, _, value in entries}
@@ -83,7 +83,7 @@ def psnr(one, other):
 
 
 def jpeg_quality():
-    """How near to a photograph its JPEG is that libjpeg-turbo writes, by quality and subsampling."""
+    """PSNR and size of JPEGs by libjpeg-turbo, by quality and subsampling."""
     photo = Image.open(DATA.parents[3] / "assets" / "photos" / "astronaut.jpg").convert("RGB")
     lines = []
     for quality in (10, 50, 75, 90, 98):
@@ -97,7 +97,7 @@ def jpeg_quality():
 
 
 def webp_quality():
-    """The same for lossy WebP that libwebp writes, by quality and effort."""
+    """PSNR and size of lossy WebP by libwebp, by quality and effort."""
     photo = Image.open(DATA.parents[3] / "assets" / "photos" / "astronaut.jpg").convert("RGB")
     lines = []
     for effort, qualities in ((4, (10, 30, 50, 75, 90, 98)), (0, (75,)), (6, (75,))):
@@ -133,7 +133,7 @@ def main():
     save(rgb, "packed.tga", "TGA", compression="tga_rle")
     save(grey, "grey.tga", "TGA")
     save(alpha, "rgb-alpha.tga", "TGA")
-    # Only whole blocks are read.
+    # Decoders read only whole blocks.
     save(rgb.crop((0, 0, 36, 28)), "rgb.dds", "DDS", pixel_format="DXT1")
     square = alpha.resize((32, 32))
     save(square, "png.ico", "ICO", sizes=[(32, 32)])
@@ -145,7 +145,7 @@ def main():
     header = b"farbfeld" + struct.pack(">II", WIDTH, HEIGHT)
     keep("rgb.ff", header + wide.astype(">u2").tobytes(), pixels)
 
-    # Radiance: mantissas that share an exponent, here 128 for values of 0 to 1: 256ths.
+    # Radiance: mantissas with a shared exponent, here 128 for multiples of 1/256 from 0 to 1.
     shared = np.dstack([pixels, np.full((HEIGHT, WIDTH), 128)]).astype(np.uint8)
     header = b"#?RADIANCE\nFORMAT=32-bit_rle_rgbe\n\n-Y %d +X %d\n" % (HEIGHT, WIDTH)
     keep("rgb.hdr", header + shared.tobytes(), np.rint(pixels / 256.0 * 255))
@@ -164,7 +164,7 @@ def main():
     save(alpha, "rgb-alpha.jxl", "JXL", lossless=True)
     save(rgb.resize((270, 30)), "groups.jxl", "JXL", quality=70)
 
-    # For what becomes of files that are cut: several strips, and rows from the top down.
+    # For truncated files: several strips, and top-down rows.
     TiffImagePlugin.STRIP_SIZE = 4 * WIDTH * 3
     compressions = ("deflate", "tiff_adobe_deflate"), ("lzw", "tiff_lzw"), ("packed", "packbits")
     for name, compression in compressions:

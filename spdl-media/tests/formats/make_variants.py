@@ -5,9 +5,9 @@
 
 Run with Pillow 13.0.0 (libjpeg-turbo 3.2.0, libtiff 4.7.2), libjpeg-turbo's jpegtran 3.1, NumPy 2.4.
 
-These are kinds of BMP, GIF, JPEG and TIFF that are seldom met, and files whose pixels are all there
-though something else is missing. Beside each picture NAME lies NAME.rgb, as `make_data.py` has it.
-Pixels are Pillow's; where it does not read a kind, they follow from the values written.
+Rare variants of BMP, GIF, JPEG and TIFF, and files that lack something other than pixels. Each picture
+NAME has a file NAME.rgb, as in `make_data.py`. The pixels are Pillow's, or computed from the written
+values for variants that Pillow does not read.
 """
 
 import io
@@ -26,7 +26,7 @@ from scene import HEIGHT, WIDTH, scene
 HERE = Path(__file__).resolve().parent
 DATA = HERE / "variants"
 COMMON = HERE.parent / "data"
-# Strips of some rows, so that there are several.
+# Several strips per file.
 STRIP_ROWS = 16
 
 
@@ -40,7 +40,7 @@ def keep(name, content, pixels=None):
     if pixels is None:
         pixels = by_pillow
     elif by_pillow is not None:
-        assert np.array_equal(by_pillow, pixels), f"{name}: Pillow reads it otherwise"
+        assert np.array_equal(by_pillow, pixels), f"{name}: Pillow reads other pixels"
     height, width, _ = pixels.shape
     packed = zlib.compress(struct.pack("<II", width, height) + pixels.astype(np.uint8).tobytes(), 9)
     (DATA / (name + ".rgb")).write_bytes(packed)
@@ -60,7 +60,7 @@ def jpegtran(program, name, source, *options):
     keep(name, content, np.asarray(Image.open(COMMON / source).convert("RGB")))
 
 
-# Scans of a few coefficients, and of some of their bits.
+# Scans of few coefficients and single bits.
 STEPS = """
 0,1,2: 0-0, 0, 3; 0,1,2: 0-0, 3, 2; 0: 1-9, 0, 2; 0,1,2: 0-0, 2, 1; 1: 1-63, 0, 1; 2: 1-63, 0, 0;
 0: 10-63, 0, 0; 0: 1-9, 2, 1; 0,1,2: 0-0, 1, 0; 0: 1-9, 1, 0; 1: 1-63, 1, 0;
@@ -68,7 +68,7 @@ STEPS = """
 
 
 def make_many_steps(program):
-    """Blocks that are all the same, a bit at a time: nearly no data for many coefficients."""
+    """Uniform blocks, one bit per scan: many coefficients from almost no data."""
     tile = 255 * np.random.default_rng(1).integers(0, 2, (8, 8)).astype(np.uint8)
     steps = "0: 0-0, 0, 0; 0: 1-63, 0, 8;" + "".join(f"0: 1-63, {low + 1}, {low};" for low in range(7, -1, -1))
     with tempfile.TemporaryDirectory() as folder:
@@ -85,7 +85,7 @@ def make_many_steps(program):
 
 
 def rows_of(values, bits, top_down=False):
-    """Rows of numbers of `bits` bits, each filled up to 4 bytes."""
+    """Rows of `bits`-bit numbers, padded to 4 bytes."""
     lines = []
     for row in values if top_down else values[::-1]:
         if bits < 8:
@@ -109,7 +109,7 @@ def bmp(data, bits, *, header=40, compression=0, palette=b"", masks=(), height=H
 
 
 def fields(pixels, masks):
-    """Colours as words with masks, and what those words stand for: a part of 255, cut."""
+    """Colours as words with masks, and their values scaled to 255, truncated."""
     words, stood = 0, []
     for channel, mask in enumerate(masks):
         shift = (mask & -mask).bit_length() - 1
@@ -121,7 +121,7 @@ def fields(pixels, masks):
 
 
 def runs(indices, bits):
-    """Run-length codes by rows from the bottom up, of every kind that the format has."""
+    """Bottom-up rows with every kind of run-length code."""
     out = b""
     height, width = indices.shape
     for number, row in enumerate(indices[::-1]):
@@ -131,7 +131,7 @@ def runs(indices, bits):
             while end < width and row[end] == row[x] and end - x < 255:
                 end += 1
             if end - x < 3 and width - x >= 5:
-                # As they are: an odd number of them.
+                # Absolute mode with an odd number of pixels.
                 part = [int(value) for value in row[x : x + 5]]
                 if bits == 4:
                     part = [part[0] << 4 | part[1], part[2] << 4 | part[3], part[4] << 4]
@@ -141,7 +141,7 @@ def runs(indices, bits):
                 value = int(row[x])
                 out += bytes([end - x, value << 4 | value if bits == 4 else value])
             x = end
-        # The last row needs no mark of its own.
+        # The last row needs no end of line.
         out += b"\0\0" if number < height - 1 else b"\0\1"
     return out
 
@@ -168,7 +168,7 @@ def make_bmps():
     keep("start-before-palette.bmp", bmp(rows_of(indices, 4), 4, palette=four, start=54), shown)
     keep("few-colors.bmp", bmp(rows_of(indices, 4), 4, palette=four[: 13 * 4], colors=13), shown)
     keep("beyond-palette.bmp", bmp(rows_of(indices, 4), 4, palette=four[: 9 * 4], colors=9), np.where((indices < 9)[..., None], shown, 0))
-    # Without what fills up the last row.
+    # Without the padding of the last row.
     keep("no-padding.bmp", bmp(rows_of(words, 24), 24)[:-1], pixels)
 
     for name, masks, bits in (
@@ -182,7 +182,7 @@ def make_bmps():
         values, stood = fields(pixels, masks)
         content = bmp(rows_of(values, bits), bits, compression=3, header=56, masks=(*masks, 0))
         keep(f"{name}.bmp", content, stood)
-        # The same behind a header that has no room for masks.
+        # The same after a header without mask fields.
         if name == "565":
             behind = struct.pack("<3I", *masks)
             keep("565-behind.bmp", bmp(rows_of(values, 16), 16, compression=3, palette=behind), stood)
@@ -192,12 +192,12 @@ def make_bmps():
     for bits, compression, palette in ((8, 1, eight), (4, 2, four)):
         data = runs(indices, bits)
         keep(f"runs{bits}.bmp", bmp(data, bits, compression=compression, palette=palette), shown)
-        # Without the mark of the end.
+        # Without the end of bitmap.
         keep(f"runs{bits}-no-end.bmp", bmp(data[:-2], bits, compression=compression, palette=palette), shown)
         data = runs(indices[::-1], bits)
         keep(f"runs{bits}-top-down.bmp", bmp(data, bits, compression=compression, palette=palette, height=-HEIGHT), shown)
-    # A move over two rows and four pixels, which stay of the first colour. (Pillow takes the move
-    # from the two bytes behind it.)
+    # A delta over two rows and four pixels, which keep colour 0. (Pillow reads the delta from the two
+    # bytes after it.)
     data = runs(indices[-5:], 8)[:-2] + b"\0\0\0\2\4\2" + bytes([WIDTH - 4, 3]) + b"\0\0"
     data += runs(indices[:-8], 8)
     moved = shown.copy()
@@ -218,7 +218,7 @@ def make_gifs():
     flags = content[10]
     start = 13 + (3 << (flags & 7) + 1)
     assert content[start] == 0x2C and content[-2:] == b"\0;"
-    # Neither the trailer nor the empty block before it, nor the code that ends the data.
+    # Without the trailer, the block terminator before it, and the end code.
     blocks, at = [], start + 11
     while content[at]:
         blocks.append(content[at + 1 : at + 1 + content[at]])
@@ -246,7 +246,7 @@ def make_gifs():
 
 
 def tiff(entries, data, *, order="<", tail=b"\0\0\0\0"):
-    """A file of tags (number, type, values) and the bytes of strips, whose tags it adds."""
+    """A file with tags (number, type, values) and strips. Adds the tags of the strips."""
     letters = {1: "B", 3: "H", 4: "I", 5: "I", 7: "B"}
     at, starts = 8, []
     for part in data:
@@ -262,7 +262,7 @@ def tiff(entries, data, *, order="<", tail=b"\0\0\0\0"):
         packed = struct.pack(f"{order}{len(values)}{letters[kind]}", *values)
         if len(packed) > 4:
             packed, body = struct.pack(order + "I", 8 + len(body)), body + packed
-        # A fraction is two numbers.
+        # A rational has two numbers.
         count = len(values) // 2 if kind == 5 else len(values)
         fixed.append(struct.pack(order + "HHI", number, kind, count) + packed.ljust(4, b"\0"))
     directory = struct.pack(order + "H", len(fixed)) + b"".join(fixed) + tail
@@ -305,7 +305,7 @@ def make_tiffs():
 
     def jpeg(part, sampling):
         content = encoded(Image.fromarray(part), "JPEG", quality=85, subsampling=sampling)
-        # Without the marker of JFIF, as in TIFF.
+        # Without the JFIF marker, as in TIFF.
         assert content[2:4] == b"\xff\xe0"
         return content[:2] + content[4 + int.from_bytes(content[4:6], "big") :]
 
@@ -327,7 +327,7 @@ def make_tiffs():
         apart = [tables_apart(stream) for stream in streams]
         tags.append((347, 7, list(apart[0][0])))
         keep(f"jpeg-{name}-tables.tiff", tiff(tags, [rest for _, rest in apart], order=">"))
-    # Without anything of an application's, whatever the photometric interpretation says.
+    # Without APP markers, for every photometric interpretation.
     for name, photometric, source, samples in (
         ("rgb", 2, rgb, 3),
         ("grey", 1, rgb.convert("L"), 1),
@@ -335,7 +335,7 @@ def make_tiffs():
     ):
         streams = []
         for part in [np.asarray(source)[y : y + STRIP_ROWS] for y in range(0, HEIGHT, STRIP_ROWS)]:
-            # As they are: libjpeg-turbo keeps red, green and blue.
+            # libjpeg-turbo keeps RGB components unconverted.
             kept = {"keep_rgb": True} if samples == 3 else {}
             stream = encoded(Image.fromarray(part), "JPEG", quality=85, **kept)
             at = 2
@@ -343,10 +343,10 @@ def make_tiffs():
                 at += 2 + int.from_bytes(stream[at + 2 : at + 4], "big")
             streams.append(stream[:2] + stream[at:])
         keep(f"jpeg-{name}.tiff", tiff(page(8, samples, photometric, 7, (278, 3, [STRIP_ROWS])), streams))
-    # Inks are not inverted, unlike those of a JPEG by itself; here by libtiff.
+    # CMYK is not inverted, unlike in a standalone JPEG. Expected pixels by libtiff.
     inks = Image.open(COMMON / "cmyk.jpg")
     keep("jpeg-cmyk.tiff", encoded(inks, "TIFF", compression="jpeg", tiffinfo={278: STRIP_ROWS}))
-    # Tiles, of which the last ones are filled up.
+    # Tiles, the last ones padded.
     tiles = [(left, top) for top in range(0, HEIGHT, 16) for left in range(0, WIDTH, 16)]
     filled = np.pad(pixels, ((0, 32 - HEIGHT), (0, 48 - WIDTH), (0, 0)), mode="edge")
     streams = [jpeg(filled[top : top + 16, left : left + 16], 2) for left, top in tiles]
@@ -355,7 +355,7 @@ def make_tiffs():
     tags = page(8, 3, 6, 7, (322, 3, [16]), (323, 3, [16]), (530, 3, [2, 2]), *places)
     keep("jpeg-tiles.tiff", tiff(tags, streams))
 
-    # Luma and chroma, packed: Pillow leaves those to libtiff.
+    # Packed YCbCr, which Pillow decodes by libtiff.
     luma = np.asarray(rgb.convert("YCbCr"))
     for name, more in (
         ("", []),
@@ -365,7 +365,7 @@ def make_tiffs():
         tags = page(8, 3, 6, 8, (278, 3, [STRIP_ROWS]), (530, 3, [1, 1]), *more)
         strips = [zlib.compress(luma[y : y + STRIP_ROWS].tobytes()) for y in range(0, HEIGHT, STRIP_ROWS)]
         keep(f"luma{name}.tiff", tiff(tags, strips))
-    # Of old, the page is a JPEG file whose place two tags tell.
+    # Old-style JPEG: two tags hold the position of a JPEG file.
     stream = jpeg(pixels, 2)
     scan = stream.index(b"\xff\xda") + 14
     old = [(278, 3, [HEIGHT]), (530, 3, [2, 2]), (513, 4, [8]), (514, 4, [len(stream)])]

@@ -1,4 +1,4 @@
-//! Files that end early: an error, or the rows above, never other pixels.
+//! Truncated files: an error, or the complete rows, never other pixels.
 
 // promise of this file: R2
 
@@ -19,7 +19,7 @@ fn decode(
     region: Rect,
     on_truncated: OnTruncated,
 ) -> Result<(Decoded, Vec<u8>)> {
-    // What is not written would be seen.
+    // Makes unwritten pixels visible.
     let mut pixels = vec![0xA5; (region.width * region.height * 3) as usize];
     let out = PixelsMut::new(&mut pixels, region.size())?;
     let request = DecodeRequest::full().region(region).on_truncated(on_truncated);
@@ -27,7 +27,7 @@ fn decode(
     Ok((decoded, pixels))
 }
 
-/// Checks a cut file against the whole: how many rows of the region came out, if any.
+/// Compares a truncated file with the whole one. Returns the number of valid rows of the region.
 fn check(name: &str, file: &[u8], end: usize, share: (f64, f64)) -> Option<u32> {
     let mut decoder = decoder();
     let size = decoder.inspect(file).unwrap().size;
@@ -36,31 +36,34 @@ fn check(name: &str, file: &[u8], end: usize, share: (f64, f64)) -> Option<u32> 
     let region = Rect { left: size.width / 3, top, width: size.width - size.width / 3, height };
     let whole = decode(&mut decoder, file, region, OnTruncated::Error).unwrap().1;
     let row_bytes = region.width as usize * 3;
-    let cut = &file[..end];
-    let strict = decode(&mut decoder, cut, region, OnTruncated::Error);
+    let truncated = &file[..end];
+    let strict = decode(&mut decoder, truncated, region, OnTruncated::Error);
     if let Ok((decoded, pixels)) = &strict {
-        assert_eq!(decoded.rows_valid, region.height, "{name} cut to {end}");
-        assert!(*pixels == whole, "{name} cut to {end}: other pixels");
+        assert_eq!(decoded.rows_valid, region.height, "{name}, truncated to {end}");
+        assert!(*pixels == whole, "{name}, truncated to {end}: other pixels");
     }
-    // A new decoder: the memory of the old one holds the rows that are missing.
-    match decode(&mut self::decoder(), cut, region, OnTruncated::Partial) {
+    // A new decoder: the scratch memory of the old one contains the missing rows.
+    match decode(&mut self::decoder(), truncated, region, OnTruncated::Partial) {
         Ok((decoded, pixels)) => {
             let rows = decoded.rows_valid;
-            assert!((1..=region.height).contains(&rows), "{name} cut to {end}: {rows} rows");
+            assert!((1..=region.height).contains(&rows), "{name}, truncated to {end}: {rows} rows");
             assert_eq!(strict.is_ok() && rows == region.height, strict.is_ok(), "{name}, {end}");
             let valid = rows as usize * row_bytes;
-            assert!(pixels[..valid] == whole[..valid], "{name} cut to {end}: other pixels");
+            assert!(pixels[..valid] == whole[..valid], "{name}, truncated to {end}: other pixels");
             assert!(
                 pixels[valid..].iter().all(|&byte| byte == 0),
-                "{name} cut to {end}: not black"
+                "{name}, truncated to {end}: not black"
             );
             Some(rows)
         }
         Err(error) => {
-            // `Unsupported` where not even the signature is left.
+            // `Unsupported` if the file signature is truncated.
             let kinds = [ErrorKind::Truncated, ErrorKind::Corrupt, ErrorKind::Unsupported];
-            assert!(kinds.contains(&error.kind()), "{name} cut to {end}: {error}");
-            assert!(strict.is_err(), "{name} cut to {end}: only partly an error: {error}");
+            assert!(kinds.contains(&error.kind()), "{name}, truncated to {end}: {error}");
+            assert!(
+                strict.is_err(),
+                "{name}, truncated to {end}: the partial decode fails: {error}"
+            );
             None
         }
     }
@@ -73,10 +76,9 @@ fn files() -> Vec<(String, Vec<u8>)> {
         .filter(ours)
         .map(|name| (name.clone(), data(&name)));
     let folder = "tests/formats/variants";
-    let seldom = [".bmp", ".gif", ".tiff"];
-    let seldom =
-        names(folder).into_iter().filter(|name| seldom.iter().any(|it| name.ends_with(it)));
-    let seldom = seldom.map(|name| {
+    let rare = [".bmp", ".gif", ".tiff"];
+    let rare = names(folder).into_iter().filter(|name| rare.iter().any(|it| name.ends_with(it)));
+    let rare = rare.map(|name| {
         let file = std::fs::read(own(folder).join(&name)).unwrap();
         (name, file)
     });
@@ -86,11 +88,11 @@ fn files() -> Vec<(String, Vec<u8>)> {
         let file = common(&name);
         (name, file)
     });
-    common.chain(more).chain(seldom).collect()
+    common.chain(more).chain(rare).collect()
 }
 
 #[test]
-fn rows_above_the_cut_are_delivered_where_the_format_allows_it() {
+fn complete_rows_are_returned_if_the_format_allows_it() {
     let rows = |name: &str, file: &[u8], share: f64| {
         let end = (file.len() as f64 * share) as usize;
         check(name, file, end, (0.0, 1.0))
@@ -109,11 +111,11 @@ fn rows_above_the_cut_are_delivered_where_the_format_allows_it() {
 }
 
 #[test]
-fn a_region_above_the_cut_is_whole() {
+fn a_region_above_the_truncation_is_complete() {
     let file = common("rgb.png");
     let end = file.len() * 9 / 10;
     assert_eq!(check("rgb.png", &file, end, (0.0, 0.2)), Some(5));
-    // None of this one is left.
+    // The region is below the truncation.
     assert_eq!(check("rgb.png", &file, file.len() / 2, (0.95, 1.0)), None);
 }
 
@@ -121,7 +123,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn every_cut_is_an_error_or_its_rows_are_those_of_the_whole(
+    fn truncated_files_are_errors_or_have_the_rows_of_the_whole(
         choice in any::<prop::sample::Index>(),
         end in 0.0..1.0f64,
         top in 0.0..1.0f64,

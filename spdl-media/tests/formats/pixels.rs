@@ -1,4 +1,4 @@
-//! Pixels of the formats that are not on by default are those of independent decoders.
+//! Pixels of the optional formats, compared with independent decoders.
 
 // promise of this file: IMG2
 
@@ -6,12 +6,12 @@ use spdl_media::{CodecRegistry, Decoder, Limits};
 
 use crate::files::{data, difference, expected, names};
 
-/// The largest difference of a sample from the expected one.
+/// The maximum difference from the expected pixels.
 fn tolerance(name: &str) -> u8 {
     match name {
-        // Block compression interpolates colours of 5 and 6 bits; rounding is left open.
+        // Block compression interpolates 5-bit and 6-bit colours; the rounding is unspecified.
         "rgb.dds" => 8,
-        // Lossy JPEG XL is decoded with floats, whose order of addition is left open.
+        // Lossy JPEG XL is decoded with floats; the order of additions is unspecified.
         "lossy.jxl" | "groups.jxl" => 1,
         // Half floats.
         "rgb.exr" => 1,
@@ -29,7 +29,7 @@ fn is_off(name: &str) -> bool {
 }
 
 #[test]
-fn pixels_are_those_of_independent_decoders() {
+fn pixels_equal_independent_decoders() {
     let mut decoder = Decoder::new(&CodecRegistry::with_defaults(), &Limits::default());
     let mut faults = Vec::new();
     let mut compared = 0;

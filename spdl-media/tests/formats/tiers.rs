@@ -1,4 +1,4 @@
-//! The decoders of JPEG beside our own.
+//! The JPEG codecs `turbojpeg` and `zune-jpeg`, compared with ours.
 
 use spdl_core::{ErrorKind, Result};
 use spdl_media::formats::{TurboJpegCodec, ZuneJpegCodec};
@@ -31,7 +31,7 @@ fn photographs() -> Vec<(String, Vec<u8>)> {
 
 // promise: IMG2
 #[test]
-fn libjpeg_turbo_gives_the_pixels_of_our_decoder() {
+fn libjpeg_turbo_and_our_decoder_give_equal_pixels() {
     let (mut ours, mut turbo) = (ours(), decoder(TurboJpegCodec, &Limits::default()));
     for (name, file) in photographs() {
         let expected = ours.decode_rgb(&file).unwrap();
@@ -44,9 +44,9 @@ fn libjpeg_turbo_gives_the_pixels_of_our_decoder() {
 }
 
 #[test]
-fn zune_jpeg_gives_nearly_the_pixels_of_our_decoder() {
+fn zune_jpeg_and_our_decoder_give_similar_pixels() {
     let (mut ours, mut zune) = (ours(), decoder(ZuneJpegCodec, &Limits::default()));
-    // It reads images of less than a coded unit wrongly.
+    // It misreads images that are smaller than an MCU.
     let large = |name: &str| !["narrow", "tall", "tiny"].iter().any(|part| name.contains(part));
     let mut compared = 0;
     for (name, file) in photographs().into_iter().filter(|(name, _)| large(name)) {
@@ -67,8 +67,8 @@ fn zune_jpeg_gives_nearly_the_pixels_of_our_decoder() {
 }
 
 #[test]
-fn both_keep_the_contract() {
-    // Small ones: each is decoded hundreds of times.
+fn both_codecs_pass_the_contract_tests() {
+    // Small files only: each is decoded hundreds of times.
     let small: Vec<Vec<u8>> = names("tests/data")
         .iter()
         .filter(|name| name.ends_with(".jpg"))
@@ -80,7 +80,7 @@ fn both_keep_the_contract() {
 }
 
 #[test]
-fn a_cut_photograph_is_told_so() {
+fn truncated_photos_are_reported_as_truncated() {
     let file = std::fs::read(own("../assets/photos/chelsea.jpg")).unwrap();
     for mut decoder in
         [decoder(TurboJpegCodec, &Limits::default()), decoder(ZuneJpegCodec, &Limits::default())]
@@ -93,7 +93,7 @@ fn a_cut_photograph_is_told_so() {
 }
 
 #[test]
-fn what_several_scans_need_is_limited() {
+fn coefficients_of_several_scans_count_against_the_memory_limit() {
     let file = common("444-progressive.jpg");
     let tight = Limits::default().max_bytes(37 * 29 * 3);
     for mut decoder in [decoder(TurboJpegCodec, &tight), decoder(ZuneJpegCodec, &tight)] {
@@ -104,8 +104,8 @@ fn what_several_scans_need_is_limited() {
 }
 
 #[test]
-fn damage_is_let_through_only_where_that_is_allowed() {
-    // A restart marker that is another one: the data around it are sound.
+fn corruption_is_accepted_only_without_strict() {
+    // A restart marker with a wrong number in valid data.
     let mut file = common("restarts.jpg");
     let marker = file.windows(2).position(|pair| pair == [0xFF, 0xD0]).unwrap();
     file[marker + 1] = 0xD5;
@@ -113,7 +113,7 @@ fn damage_is_let_through_only_where_that_is_allowed() {
     assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
     let mut lenient = decoder(TurboJpegCodec, &Limits::default().strict(false));
     assert!(lenient.decode_rgb(&file).is_ok());
-    // But never missing data.
+    // Truncated data is always an error.
     let error = lenient.decode_rgb(&file[..file.len() - 40]).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Truncated, "{error}");
 }
@@ -125,7 +125,7 @@ fn planes(file: &[u8], request: &DecodeRequest) -> Result<(Decoded, Picture)> {
     Ok((decoded, picture))
 }
 
-/// The mean of what a position of a plane covers, in full-size luma of ITU-R BT.601.
+/// The mean luma (ITU-R BT.601) of the full-size pixels that a plane sample covers.
 fn mean_luma(pixels: &[u8], size: Size, x: u32, y: u32, factor: u32) -> f64 {
     let (mut sum, mut count) = (0.0, 0.0);
     for y in y * factor..((y + 1) * factor).min(size.height) {
@@ -140,7 +140,7 @@ fn mean_luma(pixels: &[u8], size: Size, x: u32, y: u32, factor: u32) -> f64 {
 }
 
 #[test]
-fn planes_are_of_the_sampling_of_the_file_and_smaller_where_that_is_allowed() {
+fn planes_have_the_subsampling_of_the_file_and_may_be_reduced() {
     for (name, across, down) in [("420.jpg", 2, 2), ("422.jpg", 2, 1), ("444.jpg", 1, 1)] {
         for factor in [1, 2, 4, 8] {
             let file = common(name);
@@ -176,7 +176,7 @@ fn planes_are_of_the_sampling_of_the_file_and_smaller_where_that_is_allowed() {
 }
 
 #[test]
-fn a_smaller_result_is_a_mean_of_the_whole() {
+fn reduced_results_are_means_of_the_whole() {
     let file = std::fs::read(own("../assets/photos/astronaut.jpg")).unwrap();
     let whole = ours().decode_stored(&file).unwrap();
     let Size { width, height } = whole.size;
@@ -200,7 +200,7 @@ fn a_smaller_result_is_a_mean_of_the_whole() {
         let mean = sum / decoded.size.pixels() as f64;
         assert!(mean < 4.0, "1/{factor}: differs by {mean:.2}");
     }
-    // An exact result is of full size.
+    // An exact decode has full size.
     let mut pixels = vec![0; whole.pixels.len()];
     let out = PixelsMut::new(&mut pixels, whole.size).unwrap();
     let request = DecodeRequest::full().at_least(Size::new(1, 1)).exact(true);
@@ -210,18 +210,18 @@ fn a_smaller_result_is_a_mean_of_the_whole() {
 
 // promise: IMG4
 #[test]
-fn planes_of_a_region_outside_are_refused() {
+fn a_region_outside_the_image_is_an_error() {
     let region = Rect { left: 1, top: 0, width: 37, height: 29 };
     let error = planes(&common("420.jpg"), &DecodeRequest::full().region(region)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidArgument);
 }
 
-/// How many of 1,000 JPEGs, most of them made by fuzzers, libjpeg-turbo and our decoder must judge
-/// alike.
+/// The minimum of 1,000 JPEGs, most of them from fuzzers, that libjpeg-turbo and our decoder both
+/// accept or both reject.
 const AGREEMENT_FLOOR: usize = 900;
 
 #[test]
-fn files_of_other_projects_are_pixels_or_typed_errors() {
+fn third_party_jpegs_give_pixels_or_typed_errors() {
     let Some(corpora) = corpora() else { return };
     let (mut ours, mut zune) = (ours(), decoder(ZuneJpegCodec, &Limits::default()));
     let mut turbo = decoder(TurboJpegCodec, &Limits::default());
@@ -238,7 +238,7 @@ fn files_of_other_projects_are_pixels_or_typed_errors() {
             let outcome = decoder.decode_stored(&encoded);
             if let Err(error) = &outcome {
                 use ErrorKind::*;
-                // Zune panics on some, and panics are caught.
+                // zune-jpeg panics on some files.
                 let kinds = [Truncated, Corrupt, Unsupported, LimitExceeded, Panicked];
                 assert!(kinds.contains(&error.kind()), "{}: {error}", path.display());
             }
@@ -253,8 +253,10 @@ fn files_of_other_projects_are_pixels_or_typed_errors() {
             equal += usize::from(turbo == ours);
         }
     }
-    println!("{files} JPEGs: {alike} judged alike, {both} accepted by both, {equal} of them equal");
+    println!(
+        "{files} JPEGs: {alike} with the same result, {both} accepted by both, {equal} of them equal"
+    );
     assert!(files > 200, "{files}");
-    assert!(1000 * alike / files >= AGREEMENT_FLOOR, "{alike} of {files} judged alike");
+    assert!(1000 * alike / files >= AGREEMENT_FLOOR, "{alike} of {files} with the same result");
     assert!(1000 * equal / both >= 990, "{equal} of {both} equal");
 }

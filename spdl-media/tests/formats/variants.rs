@@ -1,5 +1,6 @@
-//! Kinds of the common formats that are seldom met, and files of which something is missing that is
-//! not pixels. See `make_variants.py` for where the files and the expected pixels come from.
+//! Rare variants of common formats, and files that lack something other than pixels.
+//!
+//! `make_variants.py` makes the files and the expected pixels.
 
 use std::io::{Read, Write};
 
@@ -29,7 +30,7 @@ fn kind_of(encoded: &[u8]) -> Option<ErrorKind> {
 
 // promise: IMG2
 #[test]
-fn seldom_kinds_have_the_pixels_of_independent_decoders() {
+fn rare_variants_have_the_pixels_of_independent_decoders() {
     let mut decoder = Decoder::new(&CodecRegistry::with_defaults(), &Limits::default());
     let mut faults = Vec::new();
     let mut compared = 0;
@@ -45,7 +46,7 @@ fn seldom_kinds_have_the_pixels_of_independent_decoders() {
 }
 
 #[test]
-fn an_arithmetic_coded_jpeg_that_is_cut_is_an_error_or_gives_the_rows_above() {
+fn truncated_arithmetic_coded_jpegs_are_errors_or_give_complete_rows() {
     for name in ["arithmetic-grey.jpg", "arithmetic-progressive.jpg", "arithmetic-restarts.jpg"] {
         let (file, whole) = (variant(name), expected(name));
         let data = file.windows(2).position(|pair| pair == [0xFF, 0xDA]).unwrap() + 14;
@@ -53,9 +54,13 @@ fn an_arithmetic_coded_jpeg_that_is_cut_is_an_error_or_gives_the_rows_above() {
         let mut rows = Vec::new();
         for end in data..file.len() {
             match decode_rgb(&file[..end]) {
-                Ok(image) => assert!(image == whole, "{name} cut to {end}: other pixels"),
+                Ok(image) => assert!(image == whole, "{name}, truncated to {end}: other pixels"),
                 Err(error) => {
-                    assert_eq!(error.kind(), ErrorKind::Truncated, "{name} cut to {end}: {error}");
+                    assert_eq!(
+                        error.kind(),
+                        ErrorKind::Truncated,
+                        "{name}, truncated to {end}: {error}"
+                    );
                     errors += 1;
                 }
             }
@@ -65,7 +70,7 @@ fn an_arithmetic_coded_jpeg_that_is_cut_is_an_error_or_gives_the_rows_above() {
             let request = DecodeRequest::full().on_truncated(OnTruncated::Partial);
             if let Ok(decoded) = decoder.decode_into(&file[..end], &request, out) {
                 let valid = decoded.rows_valid as usize * 3 * whole.size.width as usize;
-                assert!(pixels[..valid] == whole.pixels[..valid], "{name} cut to {end}");
+                assert!(pixels[..valid] == whole.pixels[..valid], "{name}, truncated to {end}");
                 rows.push(decoded.rows_valid);
             }
         }
@@ -75,11 +80,10 @@ fn an_arithmetic_coded_jpeg_that_is_cut_is_an_error_or_gives_the_rows_above() {
 }
 
 #[test]
-fn arithmetic_coded_data_that_mean_nothing_are_corrupt() {
+fn invalid_arithmetic_coded_data_is_corrupt() {
     let file = variant("arithmetic-sharp.jpg");
     let data = file.windows(2).position(|pair| pair == [0xFF, 0xDA]).unwrap() + 14;
-    // Nearly all data mean something; but ones, each 0xFF with a stuffed zero, let a difference of
-    // DC values grow without end.
+    // Nearly all data are valid. With ones (0xFF with a stuffed zero) a DC difference never ends.
     let ones = [&file[..data], &b"\xFF\0".repeat(100), b"\xFF\xD9"].concat();
     assert_eq!(kind_of(&ones), Some(ErrorKind::Corrupt));
     let mut file = variant("arithmetic-restarts.jpg");
@@ -89,9 +93,9 @@ fn arithmetic_coded_data_that_mean_nothing_are_corrupt() {
 }
 
 #[test]
-fn what_sets_arithmetic_contexts_apart_is_read() {
-    // No encoder at hand writes DAC; decoded by another, the data tell of another picture. Checksums
-    // (CRC-32) of what Pillow 13.0.0 with libjpeg-turbo 3.2.0 makes of it.
+fn dac_segments_set_arithmetic_conditioning() {
+    // No available encoder writes DAC segments. An added segment changes the pixels. The values are
+    // CRC-32 of the pixels by Pillow 13.0.0 with libjpeg-turbo 3.2.0.
     for (name, conditioning, expected) in [
         ("arithmetic-grey.jpg", &[(0x00, 0x10), (0x10, 5)][..], 0xd4d0_351f),
         ("arithmetic-grey.jpg", &[(0x00, 0x42)], 0x475c_af05),
@@ -118,8 +122,8 @@ fn coefficients_without_data_are_limited() {
 }
 
 #[test]
-fn a_huffman_table_that_cannot_be_matters_only_where_it_is_used() {
-    // Three codes of one bit, where there are two.
+fn an_invalid_huffman_table_is_an_error_only_if_used() {
+    // Three codes of one bit: only two exist.
     let table = |slot: u8| {
         let mut segment = b"\xFF\xC4\0\x16".to_vec();
         segment.push(slot);
@@ -139,7 +143,7 @@ fn a_huffman_table_that_cannot_be_matters_only_where_it_is_used() {
 }
 
 #[test]
-fn a_gif_frame_that_cannot_be_is_corrupt() {
+fn an_invalid_gif_frame_is_corrupt() {
     let file = variant("noise-behind.gif");
     let start = 13 + (3 << ((file[10] & 7) + 1));
     let changed = |at: usize, bytes: &[u8]| {
@@ -150,38 +154,42 @@ fn a_gif_frame_that_cannot_be_is_corrupt() {
     assert_eq!(changed(start, &[0x2C]), None);
     assert_eq!(changed(start + 5, &[0, 0]), Some(ErrorKind::Corrupt), "no columns");
     assert_eq!(changed(start + 10, &[9]), Some(ErrorKind::Corrupt), "pixels of 9 bits");
-    // Behind the code that clears, the first one must be that of a colour.
+    // The first code after a clear code must be a literal.
     let bits = u32::from(file[start + 10]) + 1;
     let clear = 1u32 << (bits - 1);
     let codes = (clear | (clear + 2) << bits).to_le_bytes();
     assert_eq!(changed(start + 12, &codes[..3]), Some(ErrorKind::Corrupt), "an undefined code");
-    // The code that ends the data, too early.
+    // An early end code.
     let codes = (clear | (clear + 1) << bits).to_le_bytes();
     assert_eq!(changed(start + 12, &codes[..3]), Some(ErrorKind::Truncated));
 }
 
 #[test]
-fn a_bitmap_that_ends_early_or_has_odd_masks_is_refused() {
+fn truncated_bitmaps_and_invalid_masks_are_errors() {
     let file = variant("runs8.bmp");
     let rows = file.len() * 4 / 5;
     assert_eq!(kind_of(&file[..rows]), Some(ErrorKind::Truncated));
     let start = u32::from_le_bytes(file[10..14].try_into().unwrap()) as usize;
     let mut ended = file.clone();
     ended[start..start + 2].copy_from_slice(&[0, 1]);
-    assert_eq!(kind_of(&ended), Some(ErrorKind::Truncated), "the mark of the end, at the start");
+    assert_eq!(kind_of(&ended), Some(ErrorKind::Truncated), "end of bitmap at the start");
     let masked = |masks: [u32; 3]| {
         let mut file = variant("565.bmp");
         file[54..66].copy_from_slice(&masks.map(u32::to_le_bytes).concat());
         kind_of(&file)
     };
     assert_eq!(masked([0xF800, 0x7E0, 0x1F]), None);
-    assert_eq!(masked([0xF800, 0xFE0, 0x1F]), Some(ErrorKind::Unsupported), "one over another");
-    assert_eq!(masked([0xF800, 0x7E0, 0]), Some(ErrorKind::Unsupported), "no blue");
-    assert_eq!(masked([0xF800, 0x5E0, 0x1F]), Some(ErrorKind::Unsupported), "a gap");
-    assert_eq!(masked([0x1_F800, 0x7E0, 0x1F]), Some(ErrorKind::Unsupported), "beyond the word");
+    assert_eq!(masked([0xF800, 0xFE0, 0x1F]), Some(ErrorKind::Unsupported), "overlapping masks");
+    assert_eq!(masked([0xF800, 0x7E0, 0]), Some(ErrorKind::Unsupported), "empty blue mask");
+    assert_eq!(masked([0xF800, 0x5E0, 0x1F]), Some(ErrorKind::Unsupported), "mask with a gap");
+    assert_eq!(
+        masked([0x1_F800, 0x7E0, 0x1F]),
+        Some(ErrorKind::Unsupported),
+        "mask exceeds 16 bits"
+    );
 }
 
-/// The value of a TIFF's tag, of two or four bytes, lies here.
+/// The offset of the value field of a TIFF tag.
 fn tag_value(file: &[u8], number: u16) -> usize {
     let directory = u32::from_le_bytes(file[4..8].try_into().unwrap()) as usize;
     (0..usize::from(file[directory]))
@@ -192,7 +200,7 @@ fn tag_value(file: &[u8], number: u16) -> usize {
 }
 
 #[test]
-fn a_jpeg_in_a_tiff_is_as_large_as_its_part() {
+fn a_jpeg_in_a_tiff_must_have_the_size_of_its_strip() {
     for name in ["jpeg-420.tiff", "jpeg-rgb.tiff", "jpeg-grey.tiff", "jpeg-tiles.tiff"] {
         let file = variant(name);
         let frame = file.windows(2).position(|pair| pair == [0xFF, 0xC0]).unwrap();
@@ -205,14 +213,14 @@ fn a_jpeg_in_a_tiff_is_as_large_as_its_part() {
         let mut decoder = Decoder::new(&CodecRegistry::with_defaults(), &tight);
         assert_eq!(decoder.decode_rgb(&file).unwrap_err().kind(), ErrorKind::LimitExceeded);
     }
-    // Much more than its pixels can take.
+    // A strip that is much longer than its pixels need.
     let mut file = variant("jpeg-420.tiff");
     let lengths = tag_value(&file, 279);
     let at = u32::from_le_bytes(file[lengths..lengths + 4].try_into().unwrap()) as usize;
     file[at..at + 4].copy_from_slice(&40_000_u32.to_le_bytes());
     file.extend([0; 40_000]);
     assert_eq!(kind_of(&file), Some(ErrorKind::Corrupt));
-    // What fills up the last tiles counts: 2 by 3 of 16 by 16 for 37 by 29 pixels.
+    // The padding of tiles counts: 6 tiles of 16 × 16 for 37 × 29 pixels.
     let file = variant("jpeg-tiles.tiff");
     let decode = |pixels| {
         let limits = Limits::default().max_pixels(pixels);
@@ -223,7 +231,7 @@ fn a_jpeg_in_a_tiff_is_as_large_as_its_part() {
 }
 
 #[test]
-fn a_damaged_jpeg_in_a_tiff_is_an_error_or_gives_the_rows_above() {
+fn a_corrupt_jpeg_in_a_tiff_is_an_error_or_gives_complete_rows() {
     let names = [
         "jpeg-420.tiff",
         "jpeg-rgb.tiff",
@@ -233,8 +241,7 @@ fn a_damaged_jpeg_in_a_tiff_is_an_error_or_gives_the_rows_above() {
     ];
     for name in names {
         let (file, whole) = (variant(name), expected(name));
-        // Two strips, whose lengths are a list: of two bytes each, which lie in the tag itself, or of
-        // four bytes each elsewhere.
+        // The lengths of the two strips: 16-bit values in the tag itself, or 32-bit values elsewhere.
         let lengths = tag_value(&file, 279);
         let short = file[lengths - 6] == 3;
         let mut cut = file.clone();
@@ -256,7 +263,7 @@ fn a_damaged_jpeg_in_a_tiff_is_an_error_or_gives_the_rows_above() {
         let valid = decoded.rows_valid as usize * 3 * 37;
         assert!(pixels[..valid] == whole.pixels[..valid], "{name}: other pixels");
         assert!(pixels[valid..].iter().all(|&byte| byte == 0), "{name}: not black");
-        // A region above is whole, and that the file is cut is told nevertheless.
+        // A region above the truncation is complete, but an error without `Partial`.
         let region = Rect { left: 3, top: 2, width: 7, height: 5 };
         let mut pixels = [0; 7 * 5 * 3];
         let request = request.region(region);
@@ -268,7 +275,7 @@ fn a_damaged_jpeg_in_a_tiff_is_an_error_or_gives_the_rows_above() {
         assert_eq!(error.kind(), ErrorKind::Truncated, "{name}");
         assert!(error.offset().is_some(), "{name}: {error}");
 
-        // A marker within the data.
+        // A marker inside the scan data.
         let scan = file.windows(2).rposition(|pair| pair == [0xFF, 0xDA]).unwrap() + 30;
         let mut damaged = file.clone();
         damaged[scan..scan + 2].copy_from_slice(&[0xFF, 0xC0]);
@@ -285,7 +292,7 @@ fn a_damaged_jpeg_in_a_tiff_is_an_error_or_gives_the_rows_above() {
 fn an_old_style_jpeg_with_separate_tables_in_a_tiff_is_unsupported() {
     let mut file = variant("old-jpeg.tiff");
     assert_eq!(kind_of(&file), None);
-    // Where the JPEG starts is not told: the number of that tag becomes another one's.
+    // Without JPEGInterchangeFormat (513), which becomes JPEGProc (512).
     let start = tag_value(&file, 513) - 8;
     file[start..start + 2].copy_from_slice(&512_u16.to_le_bytes());
     let error = decode_rgb(&file).unwrap_err();
@@ -293,7 +300,7 @@ fn an_old_style_jpeg_with_separate_tables_in_a_tiff_is_unsupported() {
     for words in ["unsupported", "old-style JPEG", "compression (6)", "separate tables"] {
         assert!(error.message().contains(words), "{error}");
     }
-    // One of the corpora.
+    // A third-party file.
     if let Some(corpora) = corpora() {
         let file = corpora.join("image-rs-tiff/files/tests/libtiffpic/zackthecat.tif");
         let error = decode_rgb(&std::fs::read(file).unwrap()).unwrap_err();
@@ -303,9 +310,9 @@ fn an_old_style_jpeg_with_separate_tables_in_a_tiff_is_unsupported() {
 }
 
 #[test]
-fn inks_of_a_jpeg_in_a_tiff_are_cmyk_or_refused() {
+fn an_ink_set_other_than_cmyk_is_unsupported() {
     let mut file = variant("jpeg-cmyk.tiff");
-    // The layout of the planes is left out, and the set of inks told instead: 1 for CMYK.
+    // PlanarConfiguration (284) becomes InkSet (332), where 1 is CMYK.
     let set = tag_value(&file, 284);
     file[set - 8..set - 6].copy_from_slice(&332_u16.to_le_bytes());
     assert_eq!(kind_of(&file), None);
@@ -314,8 +321,8 @@ fn inks_of_a_jpeg_in_a_tiff_are_cmyk_or_refused() {
 }
 
 #[test]
-fn luma_and_chroma_of_a_jpeg_in_a_tiff_are_as_usual_or_refused() {
-    // Pillow takes them for usual; libtiff's own viewer does not.
+fn uncommon_ycbcr_coefficients_of_a_jpeg_in_a_tiff_are_unsupported() {
+    // Pillow ignores YCbCrCoefficients; libtiff's viewer does not.
     for (name, kind) in [("jpeg-420.tiff", None), ("luma-709.tiff", Some(ErrorKind::Unsupported))] {
         let mut file = variant(name);
         if kind.is_some() {
@@ -327,7 +334,7 @@ fn luma_and_chroma_of_a_jpeg_in_a_tiff_are_as_usual_or_refused() {
     let mut file = variant("luma-709.tiff");
     let at = tag_value(&file, 529);
     let at = u32::from_le_bytes(file[at..at + 4].try_into().unwrap()) as usize;
-    // No green in luma.
+    // The green coefficient of luma is 0.
     file[at + 8..at + 12].fill(0);
     assert_eq!(kind_of(&file), Some(ErrorKind::Corrupt));
     file[at + 12..at + 16].fill(0);
@@ -335,8 +342,8 @@ fn luma_and_chroma_of_a_jpeg_in_a_tiff_are_as_usual_or_refused() {
 }
 
 #[test]
-fn plain_luma_and_chroma_in_a_tiff_become_rgb() {
-    // As Pillow's `convert("YCbCr")` gives them, uncompressed.
+fn uncompressed_ycbcr_in_a_tiff_becomes_rgb() {
+    // Uncompressed YCbCr by Pillow's `convert("YCbCr")`.
     let mut file = variant("luma.tiff");
     let strips = tag_value(&file, 279);
     let at = u32::from_le_bytes(file[strips..strips + 4].try_into().unwrap()) as usize;
@@ -359,7 +366,7 @@ fn plain_luma_and_chroma_in_a_tiff_become_rgb() {
     assert!(decode_rgb(&file).unwrap() == expected("luma.tiff"));
 }
 
-/// A PNG of so many rows that its reader does not look at the last ones before they are wanted.
+/// A PNG with so many rows that the reader does not buffer the last ones early.
 fn tall_png() -> Vec<u8> {
     let rows = (0..9_000 * (37 * 3 + 1)).map(|at: u32| match at % (37 * 3 + 1) {
         0 => 0,
@@ -383,7 +390,7 @@ fn tall_png() -> Vec<u8> {
 
 // promise: IMG4
 #[test]
-fn what_lies_below_a_region_of_a_png_or_tiff_is_read_only_where_it_matters() {
+fn corruption_below_a_region_of_a_png_or_tiff_is_found_only_by_an_exact_decode() {
     let limits = Limits::default();
     let region = Rect { left: 1, top: 2, width: 20, height: 3 };
     for (name, mut file) in [
@@ -398,7 +405,7 @@ fn what_lies_below_a_region_of_a_png_or_tiff_is_read_only_where_it_matters() {
             let out = PixelsMut::new(&mut pixels, region.size()).unwrap();
             decoder.decode_into(file, &request.region(region), out).map(|_| pixels)
         };
-        let sound = decode(&file, DecodeRequest::full()).unwrap();
+        let expected = decode(&file, DecodeRequest::full()).unwrap();
         let damage = match name {
             "png" => file.len() / 2,
             "jpeg-420.tiff" => file.windows(2).rposition(|pair| pair == [0xFF, 0xDA]).unwrap() + 20,
@@ -411,14 +418,14 @@ fn what_lies_below_a_region_of_a_png_or_tiff_is_read_only_where_it_matters() {
             }
         };
         file[damage..damage + 12].fill(0xFF);
-        assert!(decode(&file, DecodeRequest::full()).unwrap() == sound, "{name}: other pixels");
+        assert!(decode(&file, DecodeRequest::full()).unwrap() == expected, "{name}: other pixels");
         let error = decode(&file, DecodeRequest::full().exact(true)).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Corrupt, "{name}: {error}");
     }
 }
 
 #[test]
-fn a_file_that_is_cut_says_where() {
+fn errors_of_truncated_files_have_an_offset() {
     let files = ["rgb.png", "interlaced.png", "palette.gif", "rgb.bmp", "rgb.tiff", "lossy.webp"];
     let files = files.into_iter().chain(["lossless.webp", "deflate.tiff", "palette.bmp"]);
     for name in files {
@@ -439,7 +446,7 @@ fn a_file_that_is_cut_says_where() {
 }
 
 #[test]
-fn a_header_tells_what_the_decoder_finds() {
+fn inspect_agrees_with_decode() {
     let folders = ["tests/data", "tests/formats/data", FOLDER];
     let mut decoder = Decoder::new(&CodecRegistry::with_defaults(), &Limits::default());
     for (folder, name) in folders.iter().flat_map(|&it| names(it).into_iter().map(move |n| (it, n)))
@@ -457,7 +464,7 @@ fn a_header_tells_what_the_decoder_finds() {
 }
 
 #[test]
-fn a_facsimile_that_ends_early_is_cut_and_one_of_no_code_is_corrupt() {
+fn truncated_and_invalid_ccitt_data_are_errors() {
     for name in ["runs.tiff", "group3.tiff", "group3-2d.tiff", "group4.tiff"] {
         let mut file = variant(name);
         let (start, length) = (tag_value(&file, 273), tag_value(&file, 279));
@@ -466,7 +473,7 @@ fn a_facsimile_that_ends_early_is_cut_and_one_of_no_code_is_corrupt() {
         let mut cut = file.clone();
         cut[length..length + 2].copy_from_slice(&(count as u16 / 2).to_le_bytes());
         assert_eq!(kind_of(&cut), Some(ErrorKind::Truncated), "{name}");
-        // No code has so many zeros, but a mark.
+        // Only EOL begins with so many zeros.
         file[start + count / 3..start + count / 3 + 12].fill(0);
         let kind = kind_of(&file);
         assert!(

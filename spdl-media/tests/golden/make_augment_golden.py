@@ -1,15 +1,15 @@
-"""Makes augment.tsv and augment.bin: what torchvision's v2 transforms make of small images.
+"""Makes augment.tsv and augment.bin: results of torchvision's v2 transforms on small images.
 
     python -m venv venv && venv/bin/pip install torch==2.14.1 torchvision==0.29.1 numpy==2.4.6
     venv/bin/python spdl-media/tests/golden/make_augment_golden.py
 
 Run with torch 2.14.1, torchvision 0.29.1, Python 3.11 on x86-64 with AVX-512.
 
-augment.tsv has a line per expectation: what is done, its numbers (comma-separated), the image, the
-CRC-32 of the resulting bytes (rows of interleaved RGB), and how many bytes of augment.bin, a zlib
-stream, belong to it (none where the CRC-32 is all that is kept). Lines `image` give the images
-themselves, with width and height as numbers; lines `magnitudes` and `coefficients` end in numbers
-instead of a CRC-32. A line `operation` has many numbers, and a CRC-32 for each.
+augment.tsv has one line per expectation: function, arguments (comma-separated), image, CRC-32 of the
+resulting bytes (rows of interleaved RGB), and the number of its bytes in augment.bin, which is a zlib
+stream (0 if only the CRC-32 is stored). Lines `image` contain the images, with width and height as
+arguments. Lines `magnitudes` and `coefficients` end in numbers instead of a CRC-32. A line `operation`
+has several arguments, and a CRC-32 for each.
 """
 
 import math
@@ -78,7 +78,7 @@ for name, width, height, kind in [
 
 
 def expect(what, arguments, name, function, pixels=None):
-    """`pixels`: whether the result is kept whole; default: on the small image."""
+    """`pixels`: whether the pixels are stored; default: for the small image."""
     tensor = torch.from_numpy(images[name].copy()).permute(2, 0, 1).contiguous()
     result = function(tensor).permute(1, 2, 0).numpy()
     keep(what, arguments, name, result, name == "small" if pixels is None else pixels)
@@ -104,7 +104,7 @@ for name in every:
     for threshold in [-3.0, 0.0, 0.5, 100.0, 127.5, 128.0, 254.2, 255.0]:
         expect("solarize", [threshold], name, lambda t: F.solarize(t, threshold), False)
 
-# Every colour once, each with a neighbour: all of hue, saturation and grey.
+# A grid of colours, for hue, saturation and grey.
 levels = list(range(0, 256, 15)) + [1, 127, 254]
 images["colors"] = np.array(
     [[r, g, b] for r in levels for g in levels for b in levels], np.uint8
@@ -129,7 +129,7 @@ fills = [None, [0.0], [124.0, 116.0, 104.0]]
 
 
 def wide(fill):
-    """A fill as three numbers, not a number where there is none."""
+    """A fill as three numbers; NaN without fill."""
     return [nan] * 3 if fill is None else fill * (3 // len(fill))
 
 
@@ -232,7 +232,7 @@ for index, ((first, chance, bin), (second, second_chance, second_bin)) in enumer
 
 
 class FixedAugMix(v2.AugMix):
-    """AugMix whose draws are given: weights, and one operation for each chain."""
+    """AugMix with fixed weights and one fixed operation per chain."""
 
     def __init__(self, weights, chains):
         super().__init__(mixture_width=len(chains), chain_depth=1)

@@ -4,13 +4,12 @@
     venv/bin/python spdl-media/tests/golden/make_golden.py
 
 Run with Pillow 13.0.0 (libjpeg-turbo 3.2.0, libwebp 1.6.0, libtiff 4.7.2), NumPy 2.4, Python 3.11.
-Reads assets/photos, and ../shared/corpora beside the repository (or SPDL_CORPORA), whose files are
-not copied: only some of their pixels are.
+Reads assets/photos and the third-party files of SPDL_CORPORA (default: ../shared/corpora beside the
+repository). Third-party files are not copied, but some of their pixels are stored.
 
-golden.tsv has a line per expectation: where the file is (data, photos, corpora), its path, what is
-done (`decode`; `eval SIZE`; `crop LEFT TOP WIDTH HEIGHT SIZE`), the width and height of the result,
-the step from one kept pixel to the next (in row order), and how many bytes of golden.bin, a zlib
-stream of RGB pixels, belong to it.
+golden.tsv has one line per expectation: folder (data, photos, corpora), path, action (`decode`;
+`eval SIZE`; `crop LEFT TOP WIDTH HEIGHT SIZE`), width and height of the result, the step between
+stored pixels (in row order), and the number of its bytes in golden.bin, a zlib stream of RGB pixels.
 """
 
 import csv
@@ -35,7 +34,7 @@ EVAL_SIZE = 48
 CROP_SIZE = 32
 CORPORA_FILES = 60
 
-# Pillow accepts these, and differs on purpose or by a fault of its own.
+# Pillow accepts these files, but with other pixels, on purpose or because of a bug.
 LEFT_OUT = {
     "flower-rgb-planar-16.tif": "Pillow reads planes of 16 bits as planes of 8",
     "flower-separated-planar-16.tif": "likewise",
@@ -51,9 +50,9 @@ LEFT_OUT = {
     "progressive-missing-dc.jpg": "refused: it holds no DC scan, all is grey",
     "28c74d9284d9836017fd519f6932efd8.jpg": "likewise",
 }
-# Files of fuzzers, most of them damaged, are another test's; but these JPEGs are sound.
+# Another test covers files of fuzzers, most of which are corrupt. These JPEGs are valid.
 NOT_FOR_PIXELS = {"go-fuzz-corpus", "ljt-seed-corpora-afl", "fuzzer-test-suite"}
-SOUND_JPEGS = {
+VALID_JPEGS = {
     "python.jpg",
     "peacock.s-weird.jpeg",
     "non_interleaved_420_64x64.jpg",
@@ -66,7 +65,7 @@ SOUND_JPEGS = {
 
 
 def scene(width, height):
-    """A picture with gradients, edges, text-like detail, and no symmetry."""
+    """An asymmetric picture with gradients, edges and text-like detail."""
     y, x = np.mgrid[0:height, 0:width].astype(np.float64)
     red = 255 * x / max(1, width - 1)
     green = 255 * y / max(1, height - 1)
@@ -88,7 +87,7 @@ def png_chunk(kind, content):
 
 
 def raw_png(width, height, bits, color, rows, extra=b"", adam7=False):
-    """A PNG of kinds that Pillow does not write. `rows`: packed bytes, or pixels where interlaced."""
+    """A PNG of a variant that Pillow does not write. `rows`: packed bytes, or pixels if interlaced."""
     if adam7:
         passes = ((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2))
         data = b""
@@ -138,7 +137,7 @@ def make_data():
     save(grey, "grey-progressive.jpg", quality=85, progressive=True)
     save(cmyk, "cmyk.jpg", quality=85)
     save(cmyk, "cmyk-progressive.jpg", quality=85, progressive=True)
-    # The same inks, said to be YCCK by Adobe's marker.
+    # The same CMYK, marked as YCCK by the Adobe marker.
     content = (DATA / "cmyk.jpg").read_bytes()
     adobe = content.index(b"Adobe")
     (DATA / "ycck.jpg").write_bytes(content[: adobe + 11] + b"\2" + content[adobe + 12 :])
@@ -182,7 +181,7 @@ def make_data():
     save(grey, "grey.gif")
     save(few, "transparent.gif", transparency=2)
     save(palette, "animated.gif", save_all=True, append_images=[palette.rotate(180)])
-    # A frame that covers a part of its screen.
+    # A frame that covers a part of the logical screen.
     stream = io.BytesIO()
     few.save(stream, "GIF", interlace=0)
     content = bytearray(stream.getvalue())
@@ -214,14 +213,14 @@ def make_data():
 
 
 def upright(path):
-    """The picture as Pillow shows it. It turns TIFF files by itself, on loading."""
+    """The upright picture. Pillow applies the orientation of TIFF files on loading."""
     image = Image.open(path)
     image.load()
     return ImageOps.exif_transpose(image).convert("RGB")
 
 
 def kept(image):
-    """Some of the pixels in row order, and the step between them."""
+    """A subset of the pixels in row order, and the step between them."""
     pixels = np.asarray(image).reshape(-1, 3)
     step = max(1, math.ceil(len(pixels) / KEPT_PIXELS))
     while step > 1 and math.gcd(step, image.width) != 1:
@@ -243,7 +242,7 @@ def eval_pixels(image, size):
 
 
 def fixed_boxes(image):
-    """Two crops, away from the centre, one of them narrow."""
+    """Two off-centre crops, one of them narrow."""
     width, height = image.size
     for left, top, right, bottom in ((0.1, 0.2, 0.55, 0.9), (0.35, 0.05, 1.0, 0.4)):
         left, top = int(left * width), int(top * height)
@@ -251,7 +250,7 @@ def fixed_boxes(image):
 
 
 def corpora_files():
-    """A varied choice: of each format and mode, as many kinds as there are."""
+    """A selection with all variants of each format and mode."""
     with open(CORPORA / "ORACLE_pillow.tsv", newline="") as table:
         oracle = {row["sha256"]: row for row in csv.DictReader(table, delimiter="\t")}
     groups, jpegs = {}, []
@@ -264,7 +263,7 @@ def corpora_files():
                 continue
             path = f"{row['corpus']}/files/{row['path']}"
             if row["format"] == "jpeg":
-                if Path(path).name in SOUND_JPEGS:
+                if Path(path).name in VALID_JPEGS:
                     jpegs.append(path)
                 continue
             if row["corpus"] in NOT_FOR_PIXELS:

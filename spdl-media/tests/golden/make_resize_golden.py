@@ -1,4 +1,4 @@
-"""Makes the expected pixels of tests/golden/resize.*: what Pillow's filters give.
+"""Makes the expected pixels of tests/golden/resize.*: results of Pillow's filters.
 
     python -m venv venv && venv/bin/pip install pillow==13.0.0 numpy
     venv/bin/python spdl-media/tests/golden/make_resize_golden.py
@@ -6,10 +6,10 @@
 Run with Pillow 13.0.0 (libjpeg-turbo 3.2.0), NumPy 2.4, Python 3.11. Reads assets/photos and
 tests/data.
 
-resize.tsv has a line per expectation: where the file is (data, photos), its name, `RGB` or `L`, the
-filter's name here, what becomes the result (`stretch`; `crop LEFT TOP WIDTH HEIGHT`, which is cut
-out first; `covering WIDTH HEIGHT`, the centre of the image that is resized to that size), and width
-and height of the result. resize.bin is a zlib stream of all pixels.
+resize.tsv has one line per expectation: folder (data, photos), file name, `RGB` or `L`, filter name of
+this project, action, width and height of the result. Actions are `stretch`, `crop LEFT TOP WIDTH
+HEIGHT` (crop before the resize), and `covering WIDTH HEIGHT` (centre crop after the resize to cover
+that size). resize.bin is a zlib stream of all pixels.
 """
 
 import zlib
@@ -28,7 +28,7 @@ FILTERS = {
     "lanczos3": Image.Resampling.LANCZOS,
 }
 CASES = [
-    # Enlarged, reduced, both, and not at all; sides that are not a multiple of anything.
+    # Enlarged, reduced, both, and unchanged; odd sizes.
     ("data", "rgb.png", "stretch", (91, 53)),
     ("data", "rgb.png", "stretch", (17, 29)),
     ("data", "rgb.png", "stretch", (5, 67)),
@@ -44,15 +44,15 @@ CASES = [
 
 
 def covered(image, width, height):
-    """The size to which the image is resized: in proportion, cut to whole pixels."""
+    """The size of the resized image: same aspect ratio, truncated to whole pixels."""
     if width * image.height >= height * image.width:
         return width, width * image.height // image.width
     return height * image.width // image.height, height
 
 
 def resized(image, size, resample):
-    """In width first, as all versions of Pillow did before 13.0, which begins with the height where
-    that is reduced much more: that matters where the filter goes beyond black and white."""
+    """Resizes the width first, as Pillow before 13.0. Pillow 13.0 resizes the height first if that is
+    reduced much more. The order matters if filter results are clamped to black or white."""
     return image.resize((size[0], image.height), resample).resize(size, resample)
 
 

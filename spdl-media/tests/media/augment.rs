@@ -1,4 +1,4 @@
-//! Augmentations give what torchvision gives: see `golden/make_augment_golden.py`.
+//! Augmentations equal torchvision's. `golden/make_augment_golden.py` makes the expected results.
 
 // promise of this file: IMG8
 
@@ -29,11 +29,11 @@ struct Expectation {
     numbers: Vec<f64>,
     image: String,
     result: String,
-    /// Empty where only a checksum is kept.
+    /// Empty if only a checksum is stored.
     pixels: Vec<u8>,
 }
 
-/// The images by name, and what is to be made of them.
+/// The images by name, and all expectations.
 struct Golden {
     images: HashMap<String, Image>,
     expectations: Vec<Expectation>,
@@ -69,8 +69,8 @@ fn golden() -> Golden {
             pixels: pixels.into(),
         });
     }
-    assert!(rest.is_empty(), "augment.bin is longer than augment.tsv tells");
-    // Every colour: it is not worth keeping.
+    assert!(rest.is_empty(), "augment.bin is longer than augment.tsv specifies");
+    // A grid of colours: computed, not stored.
     let levels: Vec<u8> = (0..=255).step_by(15).chain([1, 127, 254]).collect();
     let each = |f: &mut dyn FnMut(u8)| levels.iter().for_each(|&level| f(level));
     let mut pixels = Vec::new();
@@ -98,7 +98,7 @@ fn center(numbers: &[f64]) -> Option<[f64; 2]> {
     (!numbers[0].is_nan()).then(|| [numbers[0], numbers[1]])
 }
 
-/// Does what is expected; false where it is no function on an image.
+/// Runs the function of an expectation; `false` if it is not a function of an image.
 fn act(what: &str, n: &[f64], image: &mut ImageMut<'_>, scratch: &mut Scratch) -> bool {
     let result = match (what, n) {
         ("brightness", &[factor]) => functional::adjust_brightness(image, factor),
@@ -155,7 +155,7 @@ fn act(what: &str, n: &[f64], image: &mut ImageMut<'_>, scratch: &mut Scratch) -
     true
 }
 
-/// Calls `act` with a copy of every image that something is expected of, and what is.
+/// Calls `act` with each expectation and a copy of its image, and compares the results.
 fn compare(largest: impl Fn(&str) -> u8, mut act: impl FnMut(&Expectation, &mut Image) -> bool) {
     let golden = golden();
     let mut compared = 0;
@@ -184,9 +184,9 @@ fn compare(largest: impl Fn(&str) -> u8, mut act: impl FnMut(&Expectation, &mut 
 }
 
 #[test]
-fn functions_give_what_torchvision_gives() {
+fn functions_equal_torchvision() {
     let mut scratch = Scratch::new();
-    // Its sums are made in another order.
+    // torchvision adds in another order.
     let largest = |what: &str| u8::from(what == "blur");
     let mut seen = std::collections::BTreeSet::new();
     compare(largest, |expected, image| {
@@ -223,7 +223,7 @@ fn operation(name: &str) -> Operation {
 }
 
 #[test]
-fn operations_of_policies_give_what_torchvision_gives() {
+fn policy_operations_equal_torchvision() {
     let golden = golden();
     let mut scratch = Scratch::new();
     let mut compared = 0;
@@ -246,7 +246,7 @@ fn operations_of_policies_give_what_torchvision_gives() {
 }
 
 #[test]
-fn magnitudes_are_those_of_torchvision() {
+fn magnitudes_equal_torchvision() {
     let mut compared = 0;
     for expected in &golden().expectations {
         if expected.what != "magnitudes" {
@@ -272,7 +272,7 @@ fn magnitudes_are_those_of_torchvision() {
         }
         for (bin, value) in values.into_iter().enumerate() {
             let found = magnitude(bin).unwrap();
-            // torch's last bit depends on how many numbers its vectors have.
+            // The last bit of torch depends on the vector width.
             assert!(
                 (found - value).abs() <= value * 2e-7,
                 "{policy} {name} {bin}: {found} {value}"
@@ -284,7 +284,7 @@ fn magnitudes_are_those_of_torchvision() {
 }
 
 #[test]
-fn auto_augment_has_the_policies_of_torchvision() {
+fn auto_augment_policies_equal_torchvision() {
     let golden = golden();
     let expected = golden.expectations.iter().filter(|expected| expected.what == "policy");
     let augment = AutoAugment::new();
@@ -302,7 +302,7 @@ fn auto_augment_has_the_policies_of_torchvision() {
 }
 
 #[test]
-fn augmix_blends_as_torchvision_does() {
+fn augmix_blending_equals_torchvision() {
     let mut scratch = Scratch::new();
     compare(
         |_| 0,
@@ -317,7 +317,7 @@ fn augmix_blends_as_torchvision_does() {
             let shares = [numbers[0], numbers[1]];
             AugMix::mix(&mut view, shares, &numbers[2..], &mut scratch, |at, image, scratch| {
                 let (operation, magnitude) = chains[at];
-                // The magnitude is a number of single precision there.
+                // torchvision's magnitude has single precision.
                 let magnitude = f64::from(magnitude as f32);
                 operation.apply(image, magnitude, Interpolation::Bilinear, None, scratch)
             })
@@ -328,7 +328,7 @@ fn augmix_blends_as_torchvision_does() {
 }
 
 #[test]
-fn perspective_coefficients_are_those_of_torchvision() {
+fn perspective_coefficients_equal_torchvision() {
     let mut compared = 0;
     for expected in &golden().expectations {
         if expected.what != "coefficients" {
@@ -340,7 +340,7 @@ fn perspective_coefficients_are_those_of_torchvision() {
         let end = *corners.first_chunk::<4>().unwrap();
         let found = functional::perspective_coefficients(&start, &end).unwrap();
         for (found, value) in found.iter().zip(numbers(&expected.result)) {
-            // Both are rounded to single precision, by other ways.
+            // Both round to single precision, at different steps.
             assert!((found - value).abs() <= value.abs() * 1e-6 + 1e-9, "{found} {value}");
         }
         compared += 1;
@@ -352,7 +352,7 @@ fn perspective_coefficients_are_those_of_torchvision() {
 }
 
 #[test]
-fn cutmix_takes_the_rectangles_of_torchvision() {
+fn cutmix_rectangles_equal_torchvision() {
     let mut compared = 0;
     for expected in &golden().expectations {
         if expected.what != "cut" {
@@ -382,7 +382,7 @@ fn batch(images: Array, labels: Array) -> Batch {
     Batch::new(ids, [("images", images), ("labels", labels)]).unwrap()
 }
 
-/// The square image, upside down, and mirrored, as torchvision's example has them.
+/// The square image, flipped vertically, and flipped horizontally, as in torchvision's example.
 fn three_images(golden: &Golden) -> (usize, Vec<u8>) {
     let Image { size, pixels } = &golden.images["square"];
     let side = size.width as usize;
@@ -396,7 +396,7 @@ fn three_images(golden: &Golden) -> (usize, Vec<u8>) {
 }
 
 #[test]
-fn mixup_gives_what_torchvision_gives() {
+fn mixup_equals_torchvision() {
     let golden = golden();
     let (side, levels) = three_images(&golden);
     let image = side * side * 3;
@@ -423,7 +423,7 @@ fn mixup_gives_what_torchvision_gives() {
             labels.as_slice::<f32>().unwrap().iter().map(|&it| it.into()).collect();
         assert_eq!(parts, numbers(&find("soft", own).result));
 
-        // Levels: the same, rounded.
+        // Bytes are the rounded values.
         let images = array(&[3, side, side, 3], &levels);
         let mixed = mixup.mix(batch(images, array(&[3], &[3_i64, 0, 3])), own).unwrap();
         let found = mixed.array("images").unwrap().as_slice::<u8>().unwrap();
@@ -436,7 +436,7 @@ fn mixup_gives_what_torchvision_gives() {
 }
 
 #[test]
-fn cutmix_copies_a_rectangle_of_the_sample_before() {
+fn cutmix_copies_a_rectangle_of_the_previous_sample() {
     let golden = golden();
     let (side, levels) = three_images(&golden);
     let rect = Rect { left: 5, top: 30, width: 20, height: 2 };
@@ -462,14 +462,14 @@ fn cutmix_copies_a_rectangle_of_the_sample_before() {
     let part = 40.0 / 1024.0;
     let expected = [1.0 - part, part, part, 1.0 - part, 0.0, 1.0];
     assert_eq!(planar.array("labels").unwrap().as_slice::<f32>().unwrap(), expected);
-    // Where both may be the channels, numbers lie in planes and bytes do not.
+    // If either dimension may be the channels, floats are planar and bytes are interleaved.
     let last_column = Rect { left: 3, top: 0, width: 1, height: 1 };
     let two = || array(&[2], &[0_i64, 1]);
     let bytes = batch(array(&[2, 3, 4, 3], &[0_u8; 72]), two());
     assert!(cutmix.mix(bytes, last_column).is_ok());
     let floats = batch(array(&[2, 3, 4, 3], &[0.0_f32; 72]), two());
     assert!(cutmix.mix(floats, last_column).is_err());
-    // A second mix takes the soft labels of the first.
+    // A second mix accepts the soft labels of the first.
     let again = cutmix.mix(planar, Rect { left: 0, top: 0, width: 16, height: 32 }).unwrap();
     let expected = [
         [(1.0 - part) * 0.5, part * 0.5 + 0.5],
@@ -481,9 +481,9 @@ fn cutmix_copies_a_rectangle_of_the_sample_before() {
 }
 
 #[test]
-fn mixup_takes_half_numbers() {
+fn mixup_supports_f16_and_bf16() {
     fn check<T: Element + Copy + Into<f64>>(from: fn(f32) -> T, precision: f64) {
-        // More than are blended at once.
+        // More values than one block of the blend.
         let values: Vec<T> =
             (0..3 * 1500).map(|at| from((at * 7919 % 4001) as f32 / 999.0 - 2.0)).collect();
         let images = array(&[3, 3, 500], &values);
@@ -497,13 +497,13 @@ fn mixup_takes_half_numbers() {
             assert!((found - exact).abs() <= exact.abs() * precision + 1e-6, "{found} {exact}");
         }
     }
-    // Half a unit of the last of 11 and 8 bits.
+    // Half a unit in the last place, for 11 and 8 bits of precision.
     check(half::f16::from_f32, 0.5 / 1023.0);
     check(half::bf16::from_f32, 0.5 / 127.0);
 }
 
 #[test]
-fn cutmix_takes_images_of_one_channel() {
+fn cutmix_supports_images_with_one_channel() {
     for shape in [[2, 1, 4, 6], [2, 4, 6, 1]] {
         let levels: Vec<u8> = (0..48).collect();
         let rect = Rect { left: 1, top: 2, width: 3, height: 2 };
@@ -523,7 +523,7 @@ fn cutmix_takes_images_of_one_channel() {
     }
 }
 
-/// Where batches of sixes were erased, by image, row and column; the values there, by channel.
+/// Erases a batch of sixes. Returns the erased positions (image, row, column) with their values.
 fn erased<T: Element + Copy + Into<f64>>(
     erasing: &RandomErasing,
     shape: [usize; 4],
@@ -552,12 +552,12 @@ fn erased<T: Element + Copy + Into<f64>>(
 }
 
 #[test]
-fn batches_are_erased_in_every_layout() {
+fn random_erasing_supports_every_batch_layout() {
     let constant =
         RandomErasing::new().probability(0.7).value(ErasingValue::Constant([1.0, 2.0, 3.0]));
     let (planar, interleaved) = ([8, 3, 20, 30], [8, 20, 30, 3]);
     let expected = erased(&constant, planar, 6.0_f32);
-    // Rectangles of their own in most of the images.
+    // Most images have a rectangle.
     let images: std::collections::HashSet<usize> = expected.0.iter().map(|at| at / 600).collect();
     assert!((3..8).contains(&images.len()), "{images:?}");
     for (channel, values) in expected.1.iter().enumerate() {
@@ -569,7 +569,7 @@ fn batches_are_erased_in_every_layout() {
     assert_eq!(erased(&constant, interleaved, 6_u8), expected);
     assert_eq!(erased(&constant, [8, 20, 30, 1], 6.0_f32).0, expected.0);
     assert_eq!(erased(&constant, [8, 1, 20, 30], 6.0_f32).0, expected.0);
-    // The rectangle is the one that is drawn for an image by itself.
+    // The rectangle equals that of a single image.
     let mut planes = vec![6.0; 3 * 600];
     constant.erase_planes(&mut planes, Size::new(30, 20), &mut rng(3)).unwrap();
     let alone: Vec<usize> = (0..600).filter(|&at| planes[at] != 6.0).collect();
@@ -587,21 +587,21 @@ fn batches_are_erased_in_every_layout() {
 }
 
 #[test]
-fn batches_that_cannot_be_mixed_are_refused() {
+fn batches_with_invalid_fields_are_errors() {
     let images = || array(&[2, 4, 4, 3], &[0_u8; 96]);
     let labels = || array(&[2], &[0_i64, 1]);
-    let refused = |batch: Batch| {
+    let assert_invalid = |batch: Batch| {
         let mixed = Mixup::new(2, 1.0).unwrap().mix(batch, 0.5);
         assert_eq!(mixed.unwrap_err().kind(), ErrorKind::InvalidArgument);
     };
-    refused(batch(images(), array(&[2], &[0_i64, 2])));
-    refused(batch(images(), array(&[2], &[0_i64, -1])));
-    refused(batch(images(), array(&[2, 3], &[0.0_f32; 6])));
-    refused(batch(images(), array(&[2, 1], &[0_i64; 2])));
-    refused(batch(array(&[2, 4], &[0_i64; 8]), labels()));
+    assert_invalid(batch(images(), array(&[2], &[0_i64, 2])));
+    assert_invalid(batch(images(), array(&[2], &[0_i64, -1])));
+    assert_invalid(batch(images(), array(&[2, 3], &[0.0_f32; 6])));
+    assert_invalid(batch(images(), array(&[2, 1], &[0_i64; 2])));
+    assert_invalid(batch(array(&[2, 4], &[0_i64; 8]), labels()));
     let ids = vec![SampleId::default(); 2];
-    refused(Batch::new(ids.clone(), [("labels", labels())]).unwrap());
-    refused(Batch::new(ids, [("images", images())]).unwrap());
+    assert_invalid(Batch::new(ids.clone(), [("labels", labels())]).unwrap());
+    assert_invalid(Batch::new(ids, [("images", images())]).unwrap());
     assert!(Mixup::new(0, 1.0).is_err() && Mixup::new(2, 0.0).is_err());
     assert!(CutMix::new(0, 1.0).is_err() && CutMix::new(2, f64::NAN).is_err());
     let mut cutmix = CutMix::new(2, 1.0).unwrap();
@@ -611,8 +611,8 @@ fn batches_that_cannot_be_mixed_are_refused() {
     let erase = RandomErasing::new();
     let planes = batch(array(&[2, 4, 4], &[0.0_f32; 32]), labels());
     assert!(erase.erase_batch(planes, &mut random).is_err());
-    let unsound = erase.probability(2.0);
-    assert!(unsound.erase_batch(batch(images(), labels()), &mut random).is_err());
+    let invalid = erase.probability(2.0);
+    assert!(invalid.erase_batch(batch(images(), labels()), &mut random).is_err());
     assert!(cutmix.mix(batch(array(&[2, 4, 4], &[0_u8; 32]), labels()), Rect::default()).is_err());
     // A batch of one is mixed with itself.
     let one = batch(array(&[1, 4, 4, 3], &[7_u8; 48]), array(&[1], &[1_i64]));
@@ -621,7 +621,7 @@ fn batches_that_cannot_be_mixed_are_refused() {
     assert_eq!(mixed.array("labels").unwrap().as_slice::<f32>().unwrap(), [0.0, 1.0]);
 }
 
-/// Writes images of one level, the item, and its remainder of 10 as the label.
+/// Writes a uniform image whose level is the item. The label is the item modulo 10.
 struct Flat;
 
 impl Fill<u8> for Flat {
@@ -637,7 +637,7 @@ impl Fill<u8> for Flat {
 }
 
 #[test]
-fn a_pipeline_mixes_each_batch_by_its_own_numbers() {
+fn each_batch_of_a_pipeline_is_mixed_with_separate_random_numbers() {
     type Mix = fn(PipelineBuilder<Batch>) -> PipelineBuilder<Batch>;
     let run = |mix: Mix, threads: usize, seed: u64| -> Vec<Vec<u8>> {
         let layout = BatchLayout::new(
@@ -694,13 +694,13 @@ fn every_augmentation() -> Augmenter {
 }
 
 #[test]
-fn what_is_drawn_follows_from_the_sample_alone() {
+fn random_numbers_depend_only_on_the_sample() {
     let golden = golden();
     let mut results = std::collections::HashSet::new();
     let augmenter = every_augmentation();
     let mut used = augmenter.clone();
     for index in 0..20 {
-        // One that has seen other images, and a fresh one.
+        // A used augmenter and a new one.
         let results_of = [&mut used, &mut augmenter.clone()].map(|augmenter| {
             let mut image = golden.images["photo"].clone();
             augmenter.apply(&mut ImageMut::of(&mut image).unwrap(), &mut rng(index)).unwrap();
@@ -714,7 +714,7 @@ fn what_is_drawn_follows_from_the_sample_alone() {
     assert!(results.len() > 15);
 }
 
-/// The results on an image, and how often each was met in so many samples.
+/// The results on an image and their counts, over `samples` samples.
 fn results(step: impl Augment, image: &Image, samples: u64) -> HashMap<Vec<u8>, u64> {
     let mut augmenter = Augmenter::new().then(step);
     let mut results = HashMap::new();
@@ -726,7 +726,7 @@ fn results(step: impl Augment, image: &Image, samples: u64) -> HashMap<Vec<u8>, 
     results
 }
 
-/// Whether a count is within five standard deviations of what is expected.
+/// Asserts that a count is within five standard deviations of the expected count.
 #[track_caller]
 fn assert_likely(count: u64, probability: f64, samples: u64) {
     let samples = samples as f64;
@@ -736,7 +736,7 @@ fn assert_likely(count: u64, probability: f64, samples: u64) {
 }
 
 #[test]
-fn changes_are_as_likely_as_they_say() {
+fn changes_have_the_documented_probability() {
     const SAMPLES: u64 = 4000;
     let image = &golden().images["tiny"];
     #[track_caller]
@@ -760,7 +760,7 @@ fn changes_are_as_likely_as_they_say() {
 }
 
 #[test]
-fn jitter_draws_factors_evenly_in_their_range() {
+fn jitter_factors_are_uniform_in_their_range() {
     const SAMPLES: u64 = 4000;
     let image = Image { size: Size::new(1, 1), pixels: vec![100, 100, 100] };
     let found = results(ColorJitter::new().brightness(0.4), &image, SAMPLES);
@@ -771,7 +771,7 @@ fn jitter_draws_factors_evenly_in_their_range() {
         quarters[usize::from((level - 60) / 20).min(3)] += count;
     }
     quarters.iter().for_each(|&count| assert_likely(count, 0.25, SAMPLES));
-    // The lower end is cut off at 0.
+    // The lower bound is clamped to 0.
     let found = results(ColorJitter::new().brightness(3.0), &image, SAMPLES);
     assert!(found.contains_key(&vec![255; 3]));
     let turned = Image { size: Size::new(1, 1), pixels: vec![200, 0, 0] };
@@ -782,9 +782,9 @@ fn jitter_draws_factors_evenly_in_their_range() {
 }
 
 #[test]
-fn jitter_changes_in_every_order() {
+fn jitter_uses_every_order_of_changes() {
     const SAMPLES: u64 = 6000;
-    // Fixed factors: what differs is the order.
+    // Fixed factors: results differ by the order only.
     let image = Image { size: Size::new(2, 1), pixels: vec![200, 120, 30, 20, 70, 90] };
     let jitter = ColorJitter::new().brightness_between(1.7, 1.7).contrast_between(0.4, 0.4);
     let found = results(jitter, &image, SAMPLES);
@@ -799,7 +799,7 @@ fn jitter_changes_in_every_order() {
 }
 
 #[test]
-fn shifts_are_whole_pixels_of_the_range() {
+fn translations_are_whole_pixels_within_the_range() {
     const SAMPLES: u64 = 6000;
     let mut image = Image { size: Size::new(21, 11), pixels: vec![0; 21 * 11 * 3] };
     image.pixels[(5 * 21 + 10) * 3..][..3].fill(255);
@@ -811,7 +811,7 @@ fn shifts_are_whole_pixels_of_the_range() {
         columns[at % 21 - 8] += count;
         rows[at / 21 - 1] += count;
     }
-    // ±2.1 pixels: the outer ones hold 0.6 of 4.2; ±4.4: 0.9 of 8.8.
+    // ±2.1 pixels: the outermost shifts have 0.6 of 4.2; ±4.4: 0.9 of 8.8.
     for (at, count) in columns.into_iter().enumerate() {
         assert_likely(count, if at % 4 == 0 { 0.6 } else { 1.0 } / 4.2, SAMPLES);
     }
@@ -822,7 +822,7 @@ fn shifts_are_whole_pixels_of_the_range() {
 
 #[test]
 fn rotations_stay_in_their_range() {
-    // A bar to the right of the centre of a disc, whose angle can be read.
+    // A bar from the centre to the right, whose angle can be measured.
     let side = 101_u32;
     let mut image =
         Image { size: Size::new(side, side), pixels: vec![0; (side * side * 3) as usize] };
@@ -846,7 +846,7 @@ fn rotations_stay_in_their_range() {
         above += if angle > 30.0 { count } else { 0 };
     }
     assert_likely(above, 0.5, SAMPLES);
-    // Those of affine transforms are clockwise.
+    // Affine transforms rotate clockwise.
     for pixels in results(RandomAffine::new(0.0).degrees_between(10.0, 50.0), &image, 50).keys() {
         assert!((-51.5..=-8.5).contains(&angle(pixels)));
     }
@@ -861,7 +861,7 @@ fn operated(operation: Operation, magnitude: f64, image: &Image) -> Vec<u8> {
     image.pixels
 }
 
-/// How likely each result is, where each of these operations is as likely, and each magnitude.
+/// The probability of each result if operations and magnitudes are uniform.
 fn likely_results(
     operations: &[Operation],
     bins: std::ops::Range<usize>,
@@ -891,7 +891,7 @@ fn assert_all_likely(found: &HashMap<Vec<u8>, u64>, likely: &HashMap<Vec<u8>, f6
 }
 
 #[test]
-fn rand_augment_and_trivial_augment_draw_evenly() {
+fn rand_augment_and_trivial_augment_draw_uniformly() {
     const SAMPLES: u64 = 20_000;
     let golden = golden();
     let image = &golden.images["small"];
@@ -908,7 +908,7 @@ fn rand_augment_and_trivial_augment_draw_evenly() {
     assert!(likely.len() > 50);
     assert_all_likely(&results(augment.clone(), image, SAMPLES), &likely, SAMPLES);
 
-    // One after another.
+    // Two operations in sequence.
     let twice = results(RandAugment::new(), image, 2000);
     assert!(twice.keys().filter(|pixels| !likely.contains_key(*pixels)).count() > 100);
     let never = results(RandAugment::new().operations(0), image, 10);
@@ -937,10 +937,10 @@ fn auto_augment_draws_policies_and_steps() {
 }
 
 #[test]
-fn augmix_keeps_within_what_it_mixes() {
+fn augmix_values_are_between_those_of_its_inputs() {
     let golden = golden();
     let image = &golden.images["small"];
-    // All weight on the image: that is what is left, less what is lost with the fractions.
+    // All inputs equal the image, and so does the result.
     let mut copy = image.clone();
     let mut view = ImageMut::of(&mut copy).unwrap();
     let shares = [0.5, 0.5];
@@ -948,12 +948,12 @@ fn augmix_keeps_within_what_it_mixes() {
     assert_eq!(copy, *image);
     let found = results(AugMix::new(), image, 300);
     assert!(found.len() > 290, "{}", found.len());
-    // The first magnitude is none, but for posterization to 4 bits and what has no magnitude.
+    // Magnitude 0 is the identity, except for posterize to 4 bits and operations without magnitude.
     let weak = AugMix::new().severity(1).chain_depth(Some(1)).all_operations(false);
     let flat = Image { size: image.size, pixels: vec![0xf0; image.pixels.len()] };
     let found = results(weak, &flat, 300);
     for pixels in found.keys() {
-        // Weights may not sum up to 1 exactly; then a level is lost.
+        // If rounded weights add up to less than 1, one level is lost.
         assert!(pixels.iter().all(|&level| level == 0xf0 || level == 0xef));
     }
 }
@@ -975,9 +975,9 @@ fn erased_rectangles_keep_area_and_aspect() {
         small += u64::from(width * height < 0.1 * 20_000.0);
         tall += u64::from(height > width);
     }
-    // Almost all fit: ten draws.
+    // Nearly all rectangles fit within ten draws.
     assert_likely(rects.len() as u64, 0.5, SAMPLES);
-    // Large and tall ones do not fit and are drawn anew; small ones nearly always do.
+    // Large tall rectangles do not fit and are redrawn; small ones nearly always fit.
     assert!(small as f64 / rects.len() as f64 > 8.0 / 31.0 && tall > 0);
     let corners = rects.iter().filter(|rect| rect.left == 0 || rect.top == 0).count();
     assert!(corners > 0);
@@ -986,7 +986,7 @@ fn erased_rectangles_keep_area_and_aspect() {
 }
 
 #[test]
-fn erasing_fills_its_rectangle_alone() {
+fn erasing_changes_only_its_rectangle() {
     let size = Size::new(40, 30);
     for value in [ErasingValue::Constant([1.0, 2.0, 3.0]), ErasingValue::Random] {
         let erasing = RandomErasing::new().probability(1.0).value(value);
@@ -1019,12 +1019,12 @@ fn erasing_fills_its_rectangle_alone() {
 }
 
 #[test]
-fn unsound_parameters_are_refused() {
+fn invalid_parameters_are_errors() {
     #[track_caller]
-    fn refused(step: impl Augment) {
+    fn assert_invalid(step: impl Augment) {
         let mut augmenter = Augmenter::new().then(RandomInvert::new()).then(step);
         assert_eq!(augmenter.validate().unwrap_err().kind(), ErrorKind::InvalidArgument);
-        // Nothing is changed either, where nobody has asked before.
+        // `apply` fails without an earlier `validate`, and changes nothing.
         let mut pixels = [1; 3 * 16];
         let mut image = ImageMut::new(&mut pixels, Size::new(4, 4)).unwrap();
         for index in 0..10 {
@@ -1033,45 +1033,45 @@ fn unsound_parameters_are_refused() {
         }
         assert_eq!(pixels, [1; 48]);
     }
-    refused(ColorJitter::new().brightness(-0.1));
-    refused(ColorJitter::new().contrast_between(0.5, 0.2));
-    refused(ColorJitter::new().saturation_between(-0.5, 0.2));
-    refused(ColorJitter::new().saturation(f64::NAN));
-    refused(ColorJitter::new().hue(0.6));
-    refused(ColorJitter::new().hue_between(0.1, -0.1));
-    refused(RandomGrayscale::new().probability(1.1));
-    refused(RandomInvert::new().probability(f64::NAN));
-    refused(RandomPosterize::new(9));
-    refused(RandomSolarize::new(256.0));
-    refused(RandomAdjustSharpness::new(-1.0));
-    refused(RandomApply::new(RandomPosterize::new(9)));
-    refused(RandomApply::new(RandomInvert::new()).probability(-1.0));
-    refused(GaussianBlur::new(4));
-    refused(GaussianBlur::new(3).kernel(3, 0));
-    refused(GaussianBlur::new(3).sigma_between(0.0, 1.0));
-    refused(GaussianBlur::new(3).sigma_between(2.0, 1.0));
-    refused(RandomRotation::new(-1.0));
-    refused(RandomRotation::between(0.0, f64::INFINITY));
-    refused(RandomRotation::new(1.0).center(f64::NAN, 0.0));
-    refused(RandomAffine::new(0.0).translate(1.5, 0.0));
-    refused(RandomAffine::new(0.0).scale_between(0.0, 1.0));
-    refused(RandomAffine::new(0.0).shear_between((0.0, 0.0), (1.0, 0.0)));
-    refused(RandomPerspective::new().distortion(1.5));
-    refused(RandomPerspective::new().probability(2.0));
-    refused(RandAugment::new().magnitude(31));
-    refused(RandAugment::new().magnitudes(1).magnitude(0));
-    refused(TrivialAugmentWide::new().magnitudes(0));
-    refused(AutoAugment::new().policies([]));
+    assert_invalid(ColorJitter::new().brightness(-0.1));
+    assert_invalid(ColorJitter::new().contrast_between(0.5, 0.2));
+    assert_invalid(ColorJitter::new().saturation_between(-0.5, 0.2));
+    assert_invalid(ColorJitter::new().saturation(f64::NAN));
+    assert_invalid(ColorJitter::new().hue(0.6));
+    assert_invalid(ColorJitter::new().hue_between(0.1, -0.1));
+    assert_invalid(RandomGrayscale::new().probability(1.1));
+    assert_invalid(RandomInvert::new().probability(f64::NAN));
+    assert_invalid(RandomPosterize::new(9));
+    assert_invalid(RandomSolarize::new(256.0));
+    assert_invalid(RandomAdjustSharpness::new(-1.0));
+    assert_invalid(RandomApply::new(RandomPosterize::new(9)));
+    assert_invalid(RandomApply::new(RandomInvert::new()).probability(-1.0));
+    assert_invalid(GaussianBlur::new(4));
+    assert_invalid(GaussianBlur::new(3).kernel(3, 0));
+    assert_invalid(GaussianBlur::new(3).sigma_between(0.0, 1.0));
+    assert_invalid(GaussianBlur::new(3).sigma_between(2.0, 1.0));
+    assert_invalid(RandomRotation::new(-1.0));
+    assert_invalid(RandomRotation::between(0.0, f64::INFINITY));
+    assert_invalid(RandomRotation::new(1.0).center(f64::NAN, 0.0));
+    assert_invalid(RandomAffine::new(0.0).translate(1.5, 0.0));
+    assert_invalid(RandomAffine::new(0.0).scale_between(0.0, 1.0));
+    assert_invalid(RandomAffine::new(0.0).shear_between((0.0, 0.0), (1.0, 0.0)));
+    assert_invalid(RandomPerspective::new().distortion(1.5));
+    assert_invalid(RandomPerspective::new().probability(2.0));
+    assert_invalid(RandAugment::new().magnitude(31));
+    assert_invalid(RandAugment::new().magnitudes(1).magnitude(0));
+    assert_invalid(TrivialAugmentWide::new().magnitudes(0));
+    assert_invalid(AutoAugment::new().policies([]));
     let step = PolicyStep { operation: Operation::Invert, probability: 1.0, magnitude: 10 };
-    refused(AutoAugment::new().policies([[step; 2]]));
-    refused(AugMix::new().severity(0));
-    refused(AugMix::new().severity(11));
-    refused(AugMix::new().mixture_width(0));
-    refused(AugMix::new().chain_depth(Some(0)));
-    refused(AugMix::new().alpha(0.0));
-    refused(RandomErasing::new().area_between(0.0, 1.1));
-    refused(RandomErasing::new().aspect_between(0.0, 1.0));
-    refused(RandomErasing::new().value(ErasingValue::Constant([f32::NAN; 3])));
+    assert_invalid(AutoAugment::new().policies([[step; 2]]));
+    assert_invalid(AugMix::new().severity(0));
+    assert_invalid(AugMix::new().severity(11));
+    assert_invalid(AugMix::new().mixture_width(0));
+    assert_invalid(AugMix::new().chain_depth(Some(0)));
+    assert_invalid(AugMix::new().alpha(0.0));
+    assert_invalid(RandomErasing::new().area_between(0.0, 1.1));
+    assert_invalid(RandomErasing::new().aspect_between(0.0, 1.0));
+    assert_invalid(RandomErasing::new().value(ErasingValue::Constant([f32::NAN; 3])));
 
     let mut pixels = vec![0; 3 * 4 * 3];
     assert!(ImageMut::new(&mut pixels, Size::new(4, 4)).is_err());
@@ -1086,7 +1086,7 @@ fn unsound_parameters_are_refused() {
     assert!(functional::posterize(&mut image, 9).is_err());
     assert!(functional::solarize(&mut image, 255.5).is_err());
     assert!(functional::solarize(&mut image, f64::NAN).is_err());
-    // A kernel that reaches beyond the mirrored image.
+    // A kernel larger than the reflected image.
     assert!(functional::gaussian_blur(&mut image, [7, 3], [1.0; 2], &mut scratch).is_err());
     assert!(functional::gaussian_blur(&mut image, [5, 7], [1.0; 2], &mut scratch).is_ok());
     let mode = Interpolation::Nearest;
@@ -1101,7 +1101,7 @@ fn unsound_parameters_are_refused() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
     #[test]
-    fn no_image_is_too_small_or_too_strange(
+    fn augmentations_accept_images_of_any_size(
         width in 1_u32..20, height in 1_u32..20, level: u8, seed: u64,
         angle in -1e4_f64..1e4, scale in 1e-9_f64..1e9, shift in -1e12_f64..1e12,
         coefficients in prop::array::uniform8(-1e6_f64..1e6),
@@ -1118,9 +1118,9 @@ proptest! {
                 functional::perspective(&mut view, &coefficients, mode, fill, &mut scratch).unwrap();
             }
         }
-        let mut rng = SampleRng::new(seed, SampleId::default(), "strange");
+        let mut rng = SampleRng::new(seed, SampleId::default(), "sizes");
         let mut augmenter = every_augmentation();
-        // The blur alone cannot do with less than its kernel.
+        // Only the blur has a minimum size: its kernel.
         let outcome = augmenter.apply(&mut view, &mut rng);
         prop_assert!(outcome.is_ok() || width < 3 || height < 3);
     }

@@ -1,4 +1,4 @@
-//! Damaged data are typed errors: no panic, no pixels made up, no large allocation, no long wait.
+//! Corrupt and truncated files are typed errors: no panic, no invented pixels, bounded memory and time.
 
 // promise of this file: R1
 
@@ -18,7 +18,7 @@ fn kind_of(encoded: &[u8]) -> Option<ErrorKind> {
     decode_rgb(encoded).err().map(|error| error.kind())
 }
 
-/// A header that tells of 65,500 × 65,500 pixels, per format.
+/// Per format, a file whose header claims 65,500 × 65,500 pixels.
 fn bombs() -> Vec<(&'static str, Vec<u8>)> {
     const SIDE: u16 = 65_500;
     let replaced = |name: &str, at: usize, bytes: &[u8]| {
@@ -27,7 +27,7 @@ fn bombs() -> Vec<(&'static str, Vec<u8>)> {
         file
     };
     let wide = u32::from(SIDE);
-    // The frame header: marker, length, bits, height, width.
+    // Frame header: marker, length, precision, height, width.
     let frame = |name: &str, marker: u8| {
         let file = data(name);
         file.windows(2).position(|pair| pair == [0xFF, marker]).unwrap() + 5
@@ -40,7 +40,7 @@ fn bombs() -> Vec<(&'static str, Vec<u8>)> {
         hasher.sum()
     };
     png[29..33].copy_from_slice(&checksum.to_be_bytes());
-    // WebP: sides of a canvas are stored less 1, in 24 bits.
+    // WebP stores width − 1 and height − 1 of the canvas in 24 bits.
     let canvas = (wide - 1).to_le_bytes();
     let tiff = {
         let mut file = data("rgb.tiff");
@@ -70,25 +70,25 @@ fn bombs() -> Vec<(&'static str, Vec<u8>)> {
 }
 
 #[test]
-fn a_header_of_65500_by_65500_is_refused_before_memory_is_taken() {
+fn headers_of_65500_by_65500_pixels_fail_before_allocation() {
     for (format, bomb) in bombs() {
         let mut decoder = Decoder::new(&CodecRegistry::with_defaults(), &Limits::default());
         let started = Instant::now();
         let inspected = decoder.inspect(&bomb).unwrap_err();
         assert_eq!(inspected.kind(), ErrorKind::LimitExceeded, "{format}: {inspected}");
-        // A decoder is not told a size by others: it keeps to the limits by itself.
+        // `decode` enforces the limits without a call of `inspect`.
         let mut pixel = [0; 3];
         let out = PixelsMut::new(&mut pixel, Size::new(1, 1)).unwrap();
         let request = DecodeRequest::full();
         let decoded = decoder.decode_into(&bomb, &request, out).unwrap_err();
         assert_eq!(decoded.kind(), ErrorKind::LimitExceeded, "{format}: {decoded}");
-        // Four billion pixels are not made in this time.
+        // Too short for four billion pixels.
         assert!(started.elapsed() < Duration::from_secs(1), "{format}");
     }
 }
 
 #[test]
-fn a_truncated_photograph_is_an_error_wherever_it_ends() {
+fn a_photo_truncated_anywhere_is_an_error() {
     let file = std::fs::read(files::photos().join("chelsea.jpg")).unwrap();
     let registry = CodecRegistry::with_defaults();
     let transform = ImageTransform::new(64).mode(spdl_media::Mode::Train);
@@ -103,7 +103,7 @@ fn a_truncated_photograph_is_an_error_wherever_it_ends() {
             ErrorKind::Truncated
         };
         assert_eq!(error.kind(), expected, "{percent} %: {error}");
-        // Also where only a part is wanted: the crop must not decide over what is an error.
+        // For every crop: the crop must not decide whether a file is an error.
         for index in 0..5 {
             let id = spdl_core::SampleId { epoch: 0, index };
             let rng = || spdl_core::SampleRng::new(0, id, "fill");
@@ -114,7 +114,7 @@ fn a_truncated_photograph_is_an_error_wherever_it_ends() {
 }
 
 #[test]
-fn a_truncated_webp_is_told_so_wherever_it_ends() {
+fn a_webp_truncated_anywhere_is_reported_as_truncated() {
     for name in ["lossy.webp", "lossless.webp", "lossless-alpha.webp", "animated.webp"] {
         let file = data(name);
         for end in 12..file.len() {
@@ -124,7 +124,7 @@ fn a_truncated_webp_is_told_so_wherever_it_ends() {
 }
 
 #[test]
-fn what_is_no_image_is_told_so() {
+fn other_files_are_reported_as_unsupported() {
     assert_eq!(kind_of(b""), Some(ErrorKind::Truncated));
     assert_eq!(kind_of(b"not a picture, though it is named .jpg"), Some(ErrorKind::Unsupported));
     assert_eq!(kind_of(&[0; 5000]), Some(ErrorKind::Unsupported));
@@ -133,7 +133,7 @@ fn what_is_no_image_is_told_so() {
 }
 
 #[test]
-fn a_flipped_bit_in_a_png_is_noticed() {
+fn a_flipped_bit_in_a_png_is_corrupt() {
     let mut file = data("rgb.png");
     let middle = file.len() / 2;
     file[middle] ^= 1;
@@ -141,7 +141,7 @@ fn a_flipped_bit_in_a_png_is_noticed() {
 }
 
 #[test]
-fn missing_restart_markers_are_noticed() {
+fn missing_restart_markers_are_corrupt() {
     let file = data("restarts.jpg");
     let marker = file.windows(2).position(|pair| pair == [0xFF, 0xD0]).unwrap();
     let mut other = file.clone();
@@ -154,8 +154,8 @@ fn missing_restart_markers_are_noticed() {
 
 // promise: R3
 #[test]
-fn memory_limits_hold_for_what_a_decoder_takes_beside_the_pixels() {
-    // A progressive image needs its coefficients, two bytes each, beside 3 bytes a pixel.
+fn memory_limits_include_scratch_memory() {
+    // A progressive image needs two bytes per coefficient in addition to the pixels.
     let file = data("444-progressive.jpg");
     let pixels = 37 * 29 * 3;
     let tight = Limits::default().max_bytes(pixels);
@@ -165,7 +165,7 @@ fn memory_limits_hold_for_what_a_decoder_takes_beside_the_pixels() {
     assert!(decoder.decode_rgb(&data("444.jpg")).is_ok());
 }
 
-/// A codec that panics on what it is told to.
+/// A codec whose decode panics.
 #[derive(Debug)]
 struct Fragile;
 
@@ -194,12 +194,12 @@ impl ImageDecoder for FragileDecoder {
     }
 
     fn decode_into(&mut self, _: &[u8], _: &DecodeRequest, _: PixelsMut<'_>) -> Result<Decoded> {
-        panic!("a bug of the codec's")
+        panic!("a bug in the codec")
     }
 }
 
 #[test]
-fn a_panic_in_a_codec_is_an_error_and_its_decoder_is_made_anew() {
+fn a_panic_in_a_codec_is_an_error_and_replaces_its_decoder() {
     let mut registry = CodecRegistry::with_defaults();
     registry.register(Fragile);
     let mut decoder = Decoder::new(&registry, &Limits::default());
@@ -207,28 +207,28 @@ fn a_panic_in_a_codec_is_an_error_and_its_decoder_is_made_anew() {
     assert_eq!(decoder.inspect(b"fragile").unwrap().size.width, 2);
     let error: Error = decoder.decode_rgb(b"fragile").unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Panicked);
-    assert!(error.message().contains("a bug of the codec's"), "{error}");
+    assert!(error.message().contains("a bug in the codec"), "{error}");
     assert_eq!(decoder.inspect(b"fragile").unwrap().size.width, 1);
 }
 
-/// What of a format Pillow and we accept.
+/// Numbers of files of a format that Pillow and this crate accept.
 #[derive(Debug, Default)]
 struct Agreement {
     both_accept: u32,
     both_refuse: u32,
     only_pillow: u32,
     only_we: u32,
-    /// Of the last two, those that `agreement_exceptions.tsv` lists.
+    /// The part of `only_pillow` and `only_we` that `agreement_exceptions.tsv` lists.
     listed: u32,
 }
 
-/// How many of 1,000 files must be judged as Pillow does, all counted; and of those that are not
-/// listed with a reason.
+/// The minimum of 1,000 files with the same result as Pillow.
 const AGREEMENT_FLOOR: [(&str, u32); 6] =
     [("bmp", 970), ("gif", 980), ("jpeg", 905), ("png", 990), ("tiff", 925), ("webp", 980)];
+/// The same without files that are listed with a reason.
 const AGREEMENT_FLOOR_OF_OTHERS: u32 = 990;
 
-/// By path, the class of a file that is rightly judged otherwise, and whether it is we who accept it.
+/// Listed files by path: the class, and whether this crate accepts the file.
 fn exceptions(table: &str) -> HashMap<&str, (&str, bool)> {
     let mut classes = HashMap::new();
     let mut files = HashMap::new();
@@ -238,9 +238,12 @@ fn exceptions(table: &str) -> HashMap<&str, (&str, bool)> {
                 classes.insert(name, who == "ours");
             }
             ["file", class, path] => {
-                assert!(files.insert(path, (class, classes[class])).is_none(), "twice: {path}");
+                assert!(
+                    files.insert(path, (class, classes[class])).is_none(),
+                    "listed twice: {path}"
+                );
             }
-            _ => panic!("an odd line: {line}"),
+            _ => panic!("invalid line: {line}"),
         }
     }
     files
@@ -248,7 +251,7 @@ fn exceptions(table: &str) -> HashMap<&str, (&str, bool)> {
 
 // promise: R1
 #[test]
-fn files_of_other_projects_are_judged_as_pillow_does() {
+fn third_party_files_give_the_same_result_as_pillow() {
     let Some(corpora) = files::corpora() else { return };
     let oracle = std::fs::read_to_string(corpora.join("ORACLE_pillow.tsv")).unwrap();
     let accepted: HashMap<&str, bool> = oracle
@@ -265,21 +268,21 @@ fn files_of_other_projects_are_judged_as_pillow_does() {
     let mut stale = Vec::new();
     for line in manifest.lines().skip(1) {
         let [corpus, format, _, hash, _, path] = line.split('\t').collect::<Vec<_>>()[..] else {
-            panic!("an odd line: {line}");
+            panic!("invalid line: {line}");
         };
         let Ok(encoded) = std::fs::read(corpora.join(corpus).join("files").join(path)) else {
             continue;
         };
         let started = Instant::now();
         let outcome = decoder.decode_rgb(&encoded);
-        // The largest is a WebP of 144 megapixels, 5 s in a build without optimisation of this crate.
+        // The largest is a WebP of 144 megapixels: 5 s without optimisation of this crate.
         assert!(started.elapsed() < Duration::from_secs(60), "{path}: {:?}", started.elapsed());
         if let Err(error) = &outcome {
             use ErrorKind::*;
             let kind = error.kind();
             assert!(
                 matches!(kind, Truncated | Corrupt | Unsupported | LimitExceeded),
-                "{path}: an error of kind {kind}: {error}"
+                "{path}: unexpected error kind {kind}: {error}"
             );
         }
         let known = AGREEMENT_FLOOR.iter().any(|(name, _)| *name == format);
@@ -289,7 +292,7 @@ fn files_of_other_projects_are_judged_as_pillow_does() {
             let file = format!("{corpus}/files/{path}");
             match exceptions.get(file.as_str()) {
                 Some(&(_, accepts)) if ours != pillow && accepts == ours => agreement.listed += 1,
-                // The memory limits of the default are larger than those of some builds.
+                // The result depends on the memory limits of the Pillow build.
                 Some(&("limit", _)) => {}
                 Some(_) => stale.push(file),
                 None if ours != pillow => {
@@ -322,5 +325,5 @@ fn files_of_other_projects_are_judged_as_pillow_does() {
         let floor = AGREEMENT_FLOOR_OF_OTHERS;
         assert!(share >= floor, "{format}: {share} of 1,000 files not listed; expected {floor}");
     }
-    assert!(stale.is_empty(), "listed, but judged as Pillow does: {stale:#?}");
+    assert!(stale.is_empty(), "listed, but with the same result as Pillow: {stale:#?}");
 }

@@ -1,4 +1,4 @@
-//! Where the tests' files are.
+//! Paths of the test files.
 
 use std::path::PathBuf;
 
@@ -7,18 +7,18 @@ pub(crate) fn own(folder: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(folder)
 }
 
-/// One of the small files that `golden/make_golden.py` makes.
+/// A file of `tests/data`, made by `golden/make_golden.py`.
 pub(crate) fn data(name: &str) -> Vec<u8> {
     std::fs::read(own("tests/data").join(name)).unwrap()
 }
 
-/// The photographs of the repository.
+/// The folder of photos of this repository.
 pub(crate) fn photos() -> PathBuf {
     own("../assets/photos")
 }
 
-/// Files of other projects, which are not part of the repository: beside it, or where
-/// `SPDL_CORPORA` says. `None`, and a word on it, where they are not.
+/// The folder of third-party test files outside of the repository: `SPDL_CORPORA`, or a folder beside
+/// the repository. Prints a line and returns `None` if it does not exist.
 pub(crate) fn corpora() -> Option<PathBuf> {
     let folder = match std::env::var_os("SPDL_CORPORA") {
         Some(folder) => PathBuf::from(folder),

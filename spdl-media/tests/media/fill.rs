@@ -1,4 +1,4 @@
-//! Samples: layouts, mirroring, orientation, randomness, and their way through a pipeline.
+//! `FillImage`: layouts, flips, orientation, randomness, and pipelines.
 
 // promise of this file: IMG7
 
@@ -47,7 +47,7 @@ fn at(sample: &[u8], x: u32, y: u32) -> &[u8] {
 }
 
 #[test]
-fn floats_are_the_bytes_normalised_plane_by_plane() {
+fn floats_are_normalised_bytes() {
     for (mode, index) in [(Mode::Eval, 0), (Mode::Train, 0), (Mode::Train, 1), (Mode::Train, 2)] {
         for name in ["rgb.png", "orientation-6.jpg", "orientation-7.jpg"] {
             let file = data(name);
@@ -64,7 +64,7 @@ fn floats_are_the_bytes_normalised_plane_by_plane() {
                     let found = floats[channel * (SIDE * SIDE) as usize + at];
                     let value = (f64::from(pixel[channel]) / 255.0 - mean) / std;
                     assert!((f64::from(found) - value).abs() < 1e-6, "{name}: {found} {value}");
-                    // To the last bit, as documented.
+                    // Bit-identical to the documented formula.
                     let scale = (1.0 / (255.0 * std)) as f32;
                     let expected = f32::from(pixel[channel]) * scale + (-mean / std) as f32;
                     assert_eq!(found.to_bits(), expected.to_bits(), "{name}");
@@ -74,7 +74,7 @@ fn floats_are_the_bytes_normalised_plane_by_plane() {
     }
 }
 
-/// Keeps what it is given, and draws a level for every pixel.
+/// Records the image, and fills it with a random level.
 #[derive(Debug)]
 struct Paint;
 
@@ -106,14 +106,14 @@ fn painted(transform: &ImageTransform, encoded: &[u8], index: u64) -> Vec<u8> {
 }
 
 #[test]
-fn augmentations_change_the_sample_that_would_have_been() {
+fn augmentations_apply_to_the_unaugmented_sample() {
     for name in ["rgb.png", "orientation-6.jpg", "420.jpg"] {
         let file = data(name);
         for mode in [Mode::Eval, Mode::Train] {
             let transform = ImageTransform::new(SIDE).mode(mode);
             let mut levels = Vec::new();
             for index in 0..8 {
-                // Drawn after the crop, which therefore stays the same.
+                // The crop is drawn first and does not change.
                 let (plain, painted) =
                     (bytes_of(&transform, &file, index), painted(&transform, &file, index));
                 let level = painted[0].wrapping_sub(plain[0]);
@@ -129,7 +129,7 @@ fn augmentations_change_the_sample_that_would_have_been() {
 }
 
 #[test]
-fn augmented_samples_are_laid_out_like_others() {
+fn augmented_samples_have_the_same_layout() {
     let file = data("rgb.png");
     let transform = ImageTransform::new(SIDE).crop(Crop::Letterbox { fill: [9, 99, 199] });
     let bytes = painted(&transform, &file, 3);
@@ -161,7 +161,7 @@ fn augmented_samples_are_laid_out_like_others() {
 }
 
 #[test]
-fn a_mirrored_sample_is_the_mirror_of_the_plain_one() {
+fn a_mirrored_sample_mirrors_the_plain_one() {
     let crop = Rect { left: 3, top: 2, width: 20, height: 17 };
     for name in ["rgb.png", "orientation-3.jpg", "orientation-6.jpg", "orientation-5.jpg"] {
         let file = data(name);
@@ -176,7 +176,7 @@ fn a_mirrored_sample_is_the_mirror_of_the_plain_one() {
 }
 
 #[test]
-fn a_crop_of_the_samples_size_is_the_image_itself() {
+fn a_crop_of_the_sample_size_equals_the_image() {
     let image = spdl_media::decode_rgb(&data("rgb.png")).unwrap();
     let crop = Rect { left: 9, top: 4, width: SIDE, height: SIDE };
     let sample = cropped(&data("rgb.png"), crop, false);
@@ -189,8 +189,8 @@ fn a_crop_of_the_samples_size_is_the_image_itself() {
 }
 
 #[test]
-fn a_crop_outside_the_image_is_refused() {
-    // Upright, the image is 29 pixels wide and 37 high.
+fn a_crop_outside_the_image_is_an_error() {
+    // The upright image has 29 × 37 pixels.
     let file = data("orientation-6.jpg");
     let mut sample = vec![0; (SIDE * SIDE * 3) as usize];
     let mut fill = filler(&ImageTransform::new(SIDE));
@@ -204,13 +204,13 @@ fn a_crop_outside_the_image_is_refused() {
 }
 
 #[test]
-fn training_samples_depend_on_the_sample_and_nothing_else() {
+fn training_samples_depend_only_on_the_sample_id() {
     let transform = ImageTransform::new(SIDE).mode(Mode::Train);
     let file = data("420.jpg");
     let first = bytes_of(&transform, &file, 0);
     assert_eq!(first, bytes_of(&transform, &file, 0));
     assert_ne!(first, bytes_of(&transform, &file, 1));
-    // Also where the worker has decoded something else before.
+    // Images that the worker decoded before have no influence.
     let mut fill = filler(&transform);
     let mut sample = vec![0; first.len()];
     fill.write(&data("orientation-8.webp"), Sample::U8(&mut sample), || rng(5)).unwrap();
@@ -221,7 +221,7 @@ fn training_samples_depend_on_the_sample_and_nothing_else() {
 }
 
 #[test]
-fn room_of_another_size_or_layout_is_refused() {
+fn a_sample_buffer_of_another_size_or_type_is_an_error() {
     let file = data("rgb.png");
     let mut fill = filler(&ImageTransform::new(SIDE));
     let mut short = vec![0; 5];
@@ -233,7 +233,7 @@ fn room_of_another_size_or_layout_is_refused() {
 }
 
 #[test]
-fn a_layout_that_does_not_fit_the_transform_is_refused_when_the_pipeline_is_built() {
+fn build_fails_if_the_layout_does_not_match_the_transform() {
     let error = |fields: Vec<Field>| {
         let transform = ImageTransform::new(SIDE).layout(Layout::Nchw);
         let item = Labeled { value: Bytes::from(data("rgb.png")), label: 3 };
@@ -248,7 +248,7 @@ fn a_layout_that_does_not_fit_the_transform_is_refused_when_the_pipeline_is_buil
     let transform = ImageTransform::new(SIDE).layout(Layout::Nchw);
     let given = "produces uint8 [3, 24, 24] (nchw-u8, 24x24 pixels)";
     for (other, found) in [
-        // As many bytes, in another order.
+        // The same number of bytes in another layout.
         (transform.clone().layout(Layout::Nhwc), "uint8 [24, 24, 3]"),
         (transform.clone().dtype(DType::F32), "float32 [3, 24, 24]"),
         (transform.clone().color(SampleColor::Grey), "uint8 [1, 24, 24]"),
@@ -264,7 +264,7 @@ fn a_layout_that_does_not_fit_the_transform_is_refused_when_the_pipeline_is_buil
     };
     let message = error(labels(DType::F32, &[])).unwrap();
     assert!(message.contains("\"ages\" of the batch is float32 []"), "{message}");
-    // All of them would be the same.
+    // A label field must be a scalar.
     let message = error(labels(DType::I64, &[10])).unwrap();
     assert!(message.contains("\"ages\" of the batch is int64 [10]"), "{message}");
     let more = [image_fields(&transform), labels(DType::I64, &[])].concat();
@@ -276,7 +276,7 @@ fn a_layout_that_does_not_fit_the_transform_is_refused_when_the_pipeline_is_buil
     assert!(message.contains("has 1: images"), "{message}");
 }
 
-/// Hands everything on, but for the check of the fields.
+/// Forwards `fill`, but not `check_fields`.
 struct Wrapped(FillImage);
 
 impl Fill<Labeled<Bytes>> for Wrapped {
@@ -291,7 +291,7 @@ impl Fill<Labeled<Bytes>> for Wrapped {
 }
 
 #[test]
-fn a_layout_that_nobody_has_checked_is_refused_with_the_first_image() {
+fn an_unchecked_layout_fails_at_the_first_image() {
     let transform = ImageTransform::new(SIDE);
     let fields = image_fields(&transform);
     let more = vec![fields[0].clone(), fields[1].clone(), Field::new("ages", DType::I64, &[])];
@@ -312,7 +312,7 @@ fn a_layout_that_nobody_has_checked_is_refused_with_the_first_image() {
     }
 }
 
-/// An image and its mask, each a file.
+/// Writes an image and its mask from two files.
 struct WithMask {
     images: FillImage,
     masks: FillImage,
@@ -331,7 +331,7 @@ impl Fill<(Bytes, Bytes)> for WithMask {
 }
 
 #[test]
-fn fields_of_one_slot_are_cropped_and_mirrored_alike() {
+fn fields_of_one_slot_have_the_same_crop_and_flip() {
     let transform = ImageTransform::new(SIDE).mode(Mode::Train).filter(ResizeFilter::Nearest);
     let grey = transform.clone().color(SampleColor::Grey);
     let fields = [("images", &transform), ("masks", &grey)]
@@ -353,14 +353,14 @@ fn fields_of_one_slot_are_cropped_and_mirrored_alike() {
 }
 
 #[test]
-fn a_field_that_does_not_fit_is_refused_by_whoever_writes_it() {
+fn write_field_fails_if_the_field_does_not_match() {
     let transform = ImageTransform::new(SIDE);
     let other = transform.clone().layout(Layout::Nchw);
     let fields = image_fields(&other);
     assert!(filler(&other).check_field(&fields[0]).is_ok());
     let error = filler(&transform).check_field(&fields[0]).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidArgument);
-    // Where nobody has asked before.
+    // Without an earlier `check_field`.
     let file = Bytes::from(data("grey.png"));
     let pipeline = PipelineBuilder::new(DatasetSource::new(vec![(file.clone(), file); 2]))
         .fill("write", BatchLayout::new(2, [fields[0].clone(), fields[0].clone()]), move || {
@@ -372,8 +372,8 @@ fn a_field_that_does_not_fit_is_refused_by_whoever_writes_it() {
     assert!(errors[0].to_string().contains("produces uint8 [24, 24, 3]"), "{}", errors[0]);
 }
 
-/// Checks what is said of samples of a file that is cut off: that part is the whole file's, and what
-/// is farthest from it is black. Returns whether such a sample came out.
+/// Checks the sample of a truncated file: the valid part equals the whole file's, and pixels far from
+/// it are black. Returns whether the sample is partial.
 fn check_partial(transform: &ImageTransform, file: &[u8], share: f64, name: &str) -> bool {
     let counter = Counter::default();
     let mut fill = filler(&transform.clone().on_truncated(OnTruncated::Partial))
@@ -394,7 +394,7 @@ fn check_partial(transform: &ImageTransform, file: &[u8], share: f64, name: &str
             assert_eq!(at(&cut, x, y), at(&whole, x, y), "{name} ({x}, {y}): {written:?}");
         }
     }
-    // A filter looks at four pixels to each side, or more.
+    // A filter reaches four pixels or more to each side.
     let near = if whole_is_small { 8 } else { 3 };
     let others = |along: u32, start: u32, extent: u32| {
         along + near < start || along >= start + extent + near
@@ -409,7 +409,7 @@ fn check_partial(transform: &ImageTransform, file: &[u8], share: f64, name: &str
 
 // promise: R2
 #[test]
-fn a_sample_tells_which_part_of_it_is_there() {
+fn written_reports_the_valid_part_of_a_sample() {
     let photo = std::fs::read(crate::files::photos().join("astronaut.jpg")).unwrap();
     let mut partial = 0;
     for exact in [false, true] {
@@ -435,7 +435,7 @@ fn a_sample_tells_which_part_of_it_is_there() {
 }
 
 #[test]
-fn a_pipeline_counts_the_samples_that_are_not_whole() {
+fn a_pipeline_counts_partial_samples() {
     let file = std::fs::read(crate::files::photos().join("astronaut.jpg")).unwrap();
     let cut = file[..file.len() / 2].to_vec();
     let items: Vec<Labeled<Bytes>> = (0..12)
@@ -460,11 +460,11 @@ fn a_pipeline_counts_the_samples_that_are_not_whole() {
     assert_eq!(partial.get(), 4);
 }
 
-/// The shortcuts against [`ImageTransform::exact`], in dB.
+/// The PSNR of default samples against [`ImageTransform::exact`], in dB.
 #[cfg(feature = "encode")]
 // promise: IMG5
 #[test]
-fn shortcuts_stay_close_to_the_exact_sample() {
+fn default_samples_are_close_to_exact_samples() {
     use spdl_media::encode::{ImageEncoder, JpegEncoder, Subsampling};
     let mut worst = [f64::INFINITY; 5];
     for name in ["astronaut.jpg", "life.jpg", "rocket.jpg", "coffee.jpg"] {
@@ -487,7 +487,7 @@ fn shortcuts_stay_close_to_the_exact_sample() {
                     let sum: f64 = squares.map(|(&a, &b)| f64::from(a.abs_diff(b)).powi(2)).sum();
                     let psnr = 10.0 * (255.0f64.powi(2) * exact.len() as f64 / sum).log10();
                     worst[at] = worst[at].min(psnr);
-                    // As documented.
+                    // The documented bounds.
                     let bound = if filter == ResizeFilter::Area { 38.0 } else { 40.0 };
                     assert!(
                         psnr >= bound,
@@ -497,11 +497,11 @@ fn shortcuts_stay_close_to_the_exact_sample() {
             }
         }
     }
-    println!("least PSNR: {worst:.1?} dB for {:?}", ResizeFilter::ALL);
+    println!("minimum PSNR: {worst:.1?} dB for {:?}", ResizeFilter::ALL);
 }
 
 #[test]
-fn a_pipeline_gives_the_same_batches_for_any_number_of_threads() {
+fn batches_are_the_same_for_any_number_of_threads() {
     let files = ["rgb.png", "420.jpg", "orientation-6.jpg", "grey16.png", "cmyk.jpg"];
     let files: Vec<Labeled<Bytes>> = (0..)
         .zip(files.iter().cycle().take(23))

@@ -1,4 +1,4 @@
-//! Pixels are those that Pillow gives: see `golden/make_golden.py` for how they were made.
+//! Pixels equal Pillow's. `golden/make_golden.py` makes the expected pixels.
 
 // promise of this file: IMG2, R23
 
@@ -11,10 +11,11 @@ use spdl_media::{
 
 use crate::files;
 
-/// The largest difference of a sample that a lossy format decodes to; others have the very bytes.
+/// The maximum difference of a decoded lossy format. Lossless formats must be equal.
 const LOSSY_MAX: u8 = 1;
-/// The largest difference of a resized one, and the largest mean.
+/// The maximum difference of a resized image.
 const RESIZE_MAX: u8 = 2;
+/// The maximum mean difference of a resized image.
 const RESIZE_MEAN: f64 = 0.5;
 
 /// A line of `golden.tsv`.
@@ -49,19 +50,19 @@ fn expectations(place: &str) -> Vec<Expectation> {
             pixels: pixels.into(),
         });
     }
-    assert!(rest.is_empty(), "golden.bin is longer than golden.tsv tells");
+    assert!(rest.is_empty(), "golden.bin is longer than golden.tsv specifies");
     all.retain(|expectation| expectation.place == place);
     all
 }
 
-/// The result of an expectation's action, whose file is `encoded`.
+/// Runs the action of an expectation on `encoded`.
 fn act(decoder: &mut Decoder, encoded: &[u8], action: &str) -> spdl_core::Result<Image> {
     let words: Vec<&str> = action.split(' ').collect();
     let numbers: Vec<u32> = words[1..].iter().map(|word| word.parse().unwrap()).collect();
     let fill = |side: u32| -> spdl_core::Result<_> {
         let registry = CodecRegistry::with_defaults();
         let pixels = vec![0; (side * side * 3) as usize];
-        // Chroma that goes straight to the sample's size is another test's.
+        // Another test covers separately resized chroma.
         let transform = ImageTransform::new(side).exact(true);
         let fill = FillImage::new(&registry, &transform, &Limits::default())?;
         Ok((fill, pixels, Size::new(side, side)))
@@ -79,16 +80,16 @@ fn act(decoder: &mut Decoder, encoded: &[u8], action: &str) -> spdl_core::Result
             fill.write_crop(encoded, Sample::U8(&mut pixels), crop, false)?;
             Ok(Image { size, pixels })
         }
-        _ => panic!("an unknown action: {action}"),
+        _ => panic!("unknown action: {action}"),
     }
 }
 
-/// Whether decoders of this file may differ: JPEG and lossy WebP leave their arithmetic open.
+/// Whether decoders may differ by rounding: JPEG and lossy WebP.
 fn is_lossy(encoded: &[u8]) -> bool {
     encoded.starts_with(&[0xFF, 0xD8]) || encoded.windows(4).any(|kind| kind == b"VP8 ")
 }
 
-/// Compares all expectations of a place, and says how many there were.
+/// Compares all expectations of a place. Returns their number.
 fn check(place: &str, folder: PathBuf) -> usize {
     let mut decoder = Decoder::new(&CodecRegistry::with_defaults(), &Limits::default());
     let mut faults = Vec::new();
@@ -130,17 +131,17 @@ fn check(place: &str, folder: PathBuf) -> usize {
 }
 
 #[test]
-fn small_files_of_every_kind_have_pillows_pixels() {
+fn small_files_of_every_format_equal_pillow() {
     assert!(check("data", files::own("tests/data")) > 80);
 }
 
 #[test]
-fn photographs_have_pillows_pixels() {
+fn photos_equal_pillow() {
     assert_eq!(check("photos", files::photos()), 5 * 4);
 }
 
 #[test]
-fn fifty_files_of_other_projects_have_pillows_pixels() {
+fn third_party_files_equal_pillow() {
     if let Some(corpora) = files::corpora() {
         assert!(check("corpora", corpora) >= 50 * 4);
     }

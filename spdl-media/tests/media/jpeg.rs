@@ -1,5 +1,4 @@
-//! What JPEG adds: planes as they are stored, parts and reduced sizes of them, and files that are
-//! cut.
+//! JPEG: stored planes, regions, reduced sizes, and truncated files.
 
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
@@ -11,10 +10,9 @@ use spdl_media::{CodecRegistry, Decoder, Limits, OnTruncated, Rect, Size};
 
 use crate::files::{self, data};
 
-/// Files of all kinds of sampling, their size, and checksums (CRC-32) of the pixels as RGB and of
-/// the plane Y, as Pillow 13.0.0 with libjpeg-turbo 3.2.0 gives them: the latter by
-/// `draft("L", size)`. `440.jpg` and `411.jpg` were made of the scene of `make_golden.py`, 67 × 45
-/// pixels, by simplejpeg 1.9.0 with quality 90.
+/// Files of all chroma subsamplings, their size, and CRC-32 of the RGB pixels and of the plane Y by
+/// Pillow 13.0.0 with libjpeg-turbo 3.2.0 (Y by `draft("L", size)`). simplejpeg 1.9.0 made `440.jpg`
+/// and `411.jpg` with quality 90 from the scene of `make_golden.py`, 67 × 45 pixels.
 const FILES: [(&str, Size, u32, u32); 20] = [
     ("420.jpg", Size { width: 37, height: 29 }, 0x9347_c064, 0xe868_ae6d),
     ("420-narrow.jpg", Size { width: 4, height: 3 }, 0x823e_4e40, 0x9b26_8630),
@@ -72,7 +70,7 @@ fn rows(plane: &Plane) -> impl Iterator<Item = &[u8]> {
 
 // promise: IMG2
 #[test]
-fn pixels_and_planes_are_those_of_libjpeg_turbo() {
+fn pixels_and_planes_equal_libjpeg_turbo() {
     for (name, size, rgb, luma) in FILES {
         let (pixels, decoded) = pixels(&data(name), DecodeRequest::full()).unwrap();
         assert_eq!((checksum([pixels]), decoded), (rgb, Decoded::new(size)), "{name}");
@@ -90,7 +88,7 @@ fn pixels_and_planes_are_those_of_libjpeg_turbo() {
 }
 
 #[test]
-fn chroma_has_as_many_samples_as_are_stored() {
+fn chroma_planes_have_the_stored_resolution() {
     for (name, across, down) in [
         ("444.jpg", 1, 1),
         ("422.jpg", 2, 1),
@@ -110,7 +108,7 @@ fn chroma_has_as_many_samples_as_are_stored() {
 }
 
 #[test]
-fn inks_and_rgb_are_delivered_as_rgb_and_of_full_size() {
+fn cmyk_and_rgb_files_are_decoded_to_full_size_rgb() {
     for name in ["rgb.jpg", "cmyk.jpg", "ycck.jpg", "cmyk-progressive.jpg"] {
         let region = Rect { left: 3, top: 2, width: 20, height: 11 };
         let request = DecodeRequest::full().region(region);
@@ -123,15 +121,15 @@ fn inks_and_rgb_are_delivered_as_rgb_and_of_full_size() {
     }
 }
 
-/// The part that a region needs is there, and is the same as in the whole.
+/// Checks that `part` covers the region and equals `whole` there.
 fn check_part(part: &Picture, whole: &Picture, region: Rect) -> Result<(), TestCaseError> {
     prop_assert_eq!(part.planes().len(), whole.planes().len());
     let scale = whole.planes()[0].shape().across;
     for (part, whole) in part.planes().iter().zip(whole.planes()) {
         let (shape, full) = (part.shape(), whole.shape());
         prop_assert_eq!((shape.across, shape.down), (full.across, full.down));
-        // Every sample that covers a pixel of the region, and one more where several pixels share
-        // one, as far as there is one.
+        // Every sample that covers a pixel of the region; for subsampled planes one more on each
+        // side, if it exists.
         let needed = |start: u32, extent: u32, ratio: u32, end: u32| {
             let around = u32::from(scale == 1 && ratio > 1);
             let last = (start + extent - 1) / ratio + around;
@@ -142,7 +140,7 @@ fn check_part(part: &Picture, whole: &Picture, region: Rect) -> Result<(), TestC
         let area = shape.area;
         prop_assert!(area.left <= left && area.left + area.width > right, "{:?}", shape);
         prop_assert!(area.top <= top && area.top + area.height > bottom, "{:?}", shape);
-        // Not much more than that: whole blocks.
+        // At most whole blocks more.
         prop_assert!(area.width <= right - left + 1 + 16 && area.height <= bottom - top + 1 + 16);
         for y in 0..area.height {
             let columns = area.left as usize..(area.left + area.width) as usize;
@@ -152,7 +150,7 @@ fn check_part(part: &Picture, whole: &Picture, region: Rect) -> Result<(), TestC
     Ok(())
 }
 
-/// A region of an image, by two corners as shares of 1.
+/// A region of an image. The corners are fractions of its size.
 fn region_of(size: Size, corners: [f64; 4]) -> Rect {
     let span = |a: f64, b: f64, extent: u32| {
         let at = |share: f64| (share * f64::from(extent)) as u32;
@@ -165,13 +163,12 @@ fn region_of(size: Size, corners: [f64; 4]) -> Rect {
 }
 
 /// A file, its size, and its pixels.
-type Photograph = (Vec<u8>, Size, Vec<u8>);
+type Photo = (Vec<u8>, Size, Vec<u8>);
 
-/// Photographs, decoded once: baseline, and large enough for rows above,
-/// below and beside a region.
-fn photographs() -> &'static [Photograph] {
-    static PHOTOGRAPHS: OnceLock<Vec<Photograph>> = OnceLock::new();
-    PHOTOGRAPHS.get_or_init(|| {
+/// Baseline photos, decoded once. They are large enough for regions with pixels on all sides.
+fn photos() -> &'static [Photo] {
+    static PHOTOS: OnceLock<Vec<Photo>> = OnceLock::new();
+    PHOTOS.get_or_init(|| {
         ["astronaut.jpg", "chelsea.jpg", "coffee.jpg", "rocket.jpg"]
             .map(|name| {
                 let encoded = std::fs::read(files::photos().join(name)).unwrap();
@@ -203,7 +200,7 @@ proptest! {
         let request = request.region(region).at_least(asked(region.size()));
         let (part, decoded) = planes(&encoded, request).unwrap();
         let expected = if exact { region.size() } else { reduced(region.size()) };
-        // A small region may be reduced further than the whole: less than a pixel was asked for.
+        // A small region may be reduced further than the whole image.
         let further = part.planes()[0].shape().across > whole.planes()[0].shape().across;
         prop_assert!(!further || decoded.size == expected);
         if !further {
@@ -219,7 +216,7 @@ proptest! {
         corners in prop::array::uniform4(0.0..1.0),
         exact: bool,
     ) {
-        let (encoded, size, whole) = &photographs()[photograph];
+        let (encoded, size, whole) = &photos()[photograph];
         let region = region_of(*size, corners);
         let request = DecodeRequest::full().region(region).exact(exact);
         let (part, decoded) = pixels(encoded, request).unwrap();
@@ -238,7 +235,7 @@ proptest! {
         corners in prop::array::uniform4(0.0..1.0),
         scale in prop::sample::select(vec![1u32, 2, 4, 8]),
     ) {
-        let (encoded, size, _) = &photographs()[photograph];
+        let (encoded, size, _) = &photos()[photograph];
         let region = region_of(*size, corners);
         prop_assume!(region.width > 8 && region.height > 8);
         let reduced = |size: Size| Size::new(size.width.div_ceil(scale), size.height.div_ceil(scale));
@@ -253,11 +250,11 @@ proptest! {
 }
 
 #[test]
-fn the_scale_is_the_smallest_that_will_do() {
+fn the_smallest_sufficient_scale_is_used() {
     let encoded = data("444.jpg");
     for (smallest, scale) in [
         (Size::new(37, 29), 1),
-        // At half the size the last column and row are half inside the image.
+        // At half size the last column and row are only half covered.
         (Size::new(19, 14), 1),
         (Size::new(18, 15), 1),
         (Size::new(18, 14), 2),
@@ -265,7 +262,7 @@ fn the_scale_is_the_smallest_that_will_do() {
         (Size::new(9, 7), 4),
         (Size::new(4, 3), 8),
         (Size::new(1, 1), 8),
-        // More than there is: all there is.
+        // Larger than the image: full size.
         (Size::new(900, 1), 1),
     ] {
         let request = DecodeRequest::full().at_least(smallest);
@@ -282,7 +279,7 @@ fn the_scale_is_the_smallest_that_will_do() {
 }
 
 #[test]
-fn chroma_is_reduced_no_further_than_luma() {
+fn chroma_is_not_reduced_below_the_luma_size() {
     let request = DecodeRequest::full().at_least(Size::new(9, 7));
     for (name, expected) in [
         ("420.jpg", (4, 4)),
@@ -298,8 +295,8 @@ fn chroma_is_reduced_no_further_than_luma() {
     }
 }
 
-/// The mean square difference of a reduced plane from the means of the whole one's squares, and
-/// how many samples were compared: those that do not cover the image's edge.
+/// The mean squared difference of a reduced plane from the means of the full-size samples, and the
+/// number of compared samples. Samples at the image border are excluded.
 fn difference(reduced: &Plane, whole: &Plane) -> (f64, usize) {
     let (shape, full) = (reduced.shape(), whole.shape());
     let (across, down) = ((shape.across / full.across) as usize, (shape.down / full.down) as usize);
@@ -320,7 +317,7 @@ fn difference(reduced: &Plane, whole: &Plane) -> (f64, usize) {
 
 // promise: IMG5
 #[test]
-fn reduced_photographs_are_those_that_averaging_gives() {
+fn reduced_photos_are_close_to_averages() {
     const LEAST_PSNR: f64 = 40.0;
     for name in ["astronaut.jpg", "chelsea.jpg", "coffee.jpg", "rocket.jpg", "umang.jpg"] {
         let encoded = std::fs::read(files::photos().join(name)).unwrap();
@@ -341,22 +338,22 @@ fn reduced_photographs_are_those_that_averaging_gives() {
     }
 }
 
-/// A photograph whose last quarter is damaged, and the first half of its rows.
+/// A photo whose last quarter is corrupt, and the region of its first half.
 fn damaged_below() -> (Vec<u8>, Rect) {
-    let (encoded, size, _) = &photographs()[1];
+    let (encoded, size, _) = &photos()[1];
     let mut damaged = encoded.clone();
     let (start, end) = (encoded.len() * 3 / 4, encoded.len() - 2);
-    // 0xFE is no start of a marker, and many ones in a row are no code.
+    // 0xFE starts no marker, and a run of ones is no Huffman code.
     damaged[start..end].fill(0xFE);
     (damaged, Rect { left: 9, top: 0, width: 100, height: size.height / 2 })
 }
 
 // promise: IMG4
 #[test]
-fn what_lies_below_a_region_is_left_unread_where_the_file_ends_with_its_marker() {
+fn rows_below_a_region_are_not_read_if_the_end_marker_exists() {
     let (damaged, region) = damaged_below();
     let request = DecodeRequest::full().region(region);
-    let (expected, _) = pixels(&photographs()[1].0, request).unwrap();
+    let (expected, _) = pixels(&photos()[1].0, request).unwrap();
     for (trailer, what) in [(&[][..], "nothing"), (&[0; 5000], "zeros"), (&[7; 20], "a few bytes")]
     {
         let file = [&damaged[..], trailer].concat();
@@ -375,8 +372,8 @@ fn what_lies_below_a_region_is_left_unread_where_the_file_ends_with_its_marker()
 
 // promise: IMG4
 #[test]
-fn what_lies_above_a_region_and_before_a_restart_marker_is_left_unread() {
-    // 7 coded units a row; an interval has as many, or 5.
+fn restart_intervals_above_a_region_are_skipped() {
+    // 7 MCUs per row; the restart interval is 7 or 5.
     for name in ["restarts-of-rows.jpg", "restarts-within-rows.jpg"] {
         let file = data(name);
         let region = Rect { left: 20, top: 3 * 16 + 2, width: 80, height: 4 };
@@ -386,7 +383,7 @@ fn what_lies_above_a_region_and_before_a_restart_marker_is_left_unread() {
         let markers: Vec<usize> = (start..file.len() - 1)
             .filter(|&at| file[at] == 0xFF && (0xD0..0xD8).contains(&file[at + 1]))
             .collect();
-        // Behind the first marker many ones in a row are no code.
+        // A run of ones after the first marker is no Huffman code.
         let mut damaged = file.clone();
         damaged[markers[0] + 2..markers[1]].fill(0xFE);
         assert!(pixels(&damaged, request).unwrap().0 == expected, "{name}");
@@ -395,7 +392,7 @@ fn what_lies_above_a_region_and_before_a_restart_marker_is_left_unread() {
             let error = pixels(&damaged, read_all).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Corrupt, "{name}: {error}");
         }
-        // Nothing is left out where a marker is missing, or has another number.
+        // Nothing is skipped if a marker is missing or has a wrong number.
         let mut renumbered = file.clone();
         renumbered[markers[2] + 1] = 0xD5;
         let mut without = file.clone();
@@ -408,7 +405,7 @@ fn what_lies_above_a_region_and_before_a_restart_marker_is_left_unread() {
 }
 
 #[test]
-fn eighths_of_progressive_files_are_those_of_sequential_ones() {
+fn progressive_and_sequential_files_equal_each_other_at_one_eighth() {
     for (sequential, progressive) in [
         ("420.jpg", "420-progressive.jpg"),
         ("422.jpg", "422-progressive.jpg"),
@@ -427,25 +424,24 @@ fn eighths_of_progressive_files_are_those_of_sequential_ones() {
 }
 
 #[test]
-fn eighths_of_progressive_files_need_no_more_than_the_means_of_blocks() {
+fn one_eighth_of_a_progressive_file_needs_only_dc_coefficients() {
     let file = data("444-progressive.jpg");
     let eighth = DecodeRequest::full().at_least(Size::new(4, 3));
-    // Two bytes a block, where the whole needs two a sample, and more than the pixels.
+    // Two bytes per block suffice. A full decode needs two bytes per sample.
     let tight = Limits::default().max_bytes(37 * 29 * 3);
     let mut decoder = Decoder::new(&CodecRegistry::with_defaults(), &tight);
     let mut picture = Picture::new();
     assert!(decoder.decode_planes(&file, &eighth, &mut picture).is_ok());
     let error = decoder.decode_planes(&file, &eighth.exact(true), &mut picture).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::LimitExceeded, "{error}");
-    // The scans of AC coefficients are not read: those of luma's first ones begin with a header of
-    // one component, and of the coefficients from 1 on.
+    // Scans of AC coefficients are not read. The first one has one component and Ss = 1.
     let scan = file.windows(6).position(|it| it == [0xFF, 0xDA, 0, 8, 1, 1]).unwrap() + 10;
     let mut damaged = file.clone();
     damaged[scan..scan + 12].fill(0xFE);
     let (expected, _) = planes(&file, eighth).unwrap();
     let (found, _) = planes(&damaged, eighth).unwrap();
     assert!(rows(&found.planes()[0]).eq(rows(&expected.planes()[0])));
-    // Where the end marker is missing, or all is to be read, they are.
+    // They are read if the end marker is missing, or for an exact decode.
     let cut = &damaged[..damaged.len() - 2];
     for (file, request) in [(&damaged[..], eighth.exact(true)), (cut, eighth)] {
         let error = planes(file, request).unwrap_err();
@@ -453,15 +449,14 @@ fn eighths_of_progressive_files_need_no_more_than_the_means_of_blocks() {
     }
 }
 
-/// A grey progressive image of one level, whose scans tell of `[first, last, high, low]`, and none
-/// of a coefficient that is not zero; arithmetic-coded where that is said.
+/// A uniform grey progressive image with scans of `[Ss, Se, Ah, Al]`. All coefficients are zero.
 fn flat_progressive(side: u16, scans: &[[u8; 4]], arithmetic: bool) -> Vec<u8> {
     let mut file = vec![0xFF, 0xD8, 0xFF, 0xDB, 0, 67, 0];
     file.extend([1; 64]);
     file.extend([0xFF, if arithmetic { 0xCA } else { 0xC2 }, 0, 11, 8]);
     file.extend([side.to_be_bytes(), side.to_be_bytes()].concat());
     file.extend([1, 1, 0x11, 0]);
-    // Of each kind one code, `0`: no difference; and an end of band for 2^14 blocks and more.
+    // One code `0` per table: DC difference 0, and EOB14.
     for (table, symbol) in [(0x00, 0x00), (0x10, 0xE0)] {
         file.extend([0xFF, 0xC4, 0, 20, table, 1]);
         file.extend([0; 15]);
@@ -471,11 +466,11 @@ fn flat_progressive(side: u16, scans: &[[u8; 4]], arithmetic: bool) -> Vec<u8> {
     for &[first, last, high, low] in scans {
         file.extend([0xFF, 0xDA, 0, 8, 1, 1, 0, first, last, high << 4 | low]);
         if arithmetic {
-            // Zeros at the end are left out: all decisions are the more likely ones.
+            // Trailing zeros may be omitted: all decisions are the more probable symbol.
         } else if first == 0 {
             file.extend(vec![0; blocks.div_ceil(8)]);
         } else {
-            // A code and 14 ones tell of 32,767 blocks; eight of them fill 15 bytes.
+            // A code and 14 ones mean 32,767 blocks; eight of them fill 15 bytes.
             let runs = blocks.div_ceil(32_767);
             let bits: Vec<bool> = (0..runs * 15).map(|at| at % 15 > 0).collect();
             for byte in bits.chunks(8) {
@@ -493,7 +488,7 @@ fn flat_progressive(side: u16, scans: &[[u8; 4]], arithmetic: bool) -> Vec<u8> {
 }
 
 #[test]
-fn scans_that_do_not_follow_on_those_before_are_corrupt() {
+fn scans_that_contradict_earlier_scans_are_corrupt() {
     let whole = vec![[0, 0, 0, 1], [0, 0, 1, 0], [1, 63, 0, 2], [1, 63, 2, 1], [1, 63, 1, 0]];
     for arithmetic in [false, true] {
         let kind = |scans: &[[u8; 4]]| {
@@ -501,13 +496,13 @@ fn scans_that_do_not_follow_on_those_before_are_corrupt() {
             outcome.map_err(|error| (error.kind(), error.offset().is_some()))
         };
         let expected = kind(&whole).unwrap();
-        // What was told may be told in parts, and in any order of bands.
+        // Bands may be split and may have any order.
         let parts = [[0, 0, 0, 0], [6, 63, 0, 0], [1, 1, 0, 1], [2, 5, 0, 1], [1, 5, 1, 0]];
         let parts = kind(&parts).unwrap();
-        // Arithmetic-coded data that are not there tell of something.
+        // Missing arithmetic-coded data decode to coefficients.
         assert!(arithmetic || parts.0 == expected.0);
         for wrong in [
-            // A second first scan; one bit twice; a bit left out; bits of what was never begun.
+            // A second first scan; a repeated bit; a skipped bit; a refinement without first scan.
             vec![[0, 0, 0, 0], [1, 63, 0, 0], [0, 0, 0, 0]],
             vec![[0, 0, 0, 0], [1, 63, 0, 0], [9, 9, 0, 0]],
             vec![[0, 0, 0, 0], [1, 63, 0, 1], [1, 63, 1, 0], [1, 63, 1, 0]],
@@ -531,7 +526,7 @@ fn scans_without_data_are_limited() {
         };
         assert_eq!(outcome(&scans[..20], 1600), Ok(()), "{arithmetic}");
         assert_eq!(outcome(&scans, 1600), Err(ErrorKind::LimitExceeded), "{arithmetic}");
-        // Of a small image even so many are as nothing.
+        // A small image may have as many scans.
         assert_eq!(outcome(&scans, 64), Ok(()), "{arithmetic}");
     }
 }
@@ -550,8 +545,8 @@ fn scans_without_data_are_limited_in_libjpeg_turbo_too() {
     assert_eq!(error.kind(), ErrorKind::LimitExceeded, "{error}");
 }
 
-/// What this thread has had of the processor, where the system tells that; else the time that passed.
-fn processor_time() -> Duration {
+/// The CPU time of this thread, or the wall-clock time if the system does not report it.
+fn cpu_time() -> Duration {
     static START: OnceLock<Instant> = OnceLock::new();
     let told = std::fs::read_to_string("/proc/thread-self/schedstat").ok();
     let nanoseconds = told.and_then(|line| line.split(' ').next()?.parse().ok());
@@ -562,8 +557,8 @@ fn processor_time() -> Duration {
 }
 
 #[test]
-fn scans_without_coefficients_cost_next_to_nothing() {
-    // 65,536 blocks in 14 scans, of one coefficient each or of 63. The median of 9 decodes counts.
+fn scans_without_coefficients_take_little_time() {
+    // 65,536 blocks in 14 scans, of one coefficient each or of 63. Compares medians of 9 decodes.
     let median = |first: u8, last: u8| {
         let mut scans = vec![if first > 0 { [0, 0, 0, 0] } else { [1, 63, 0, 0] }];
         scans.push([first, last, 0, 13]);
@@ -572,9 +567,9 @@ fn scans_without_coefficients_cost_next_to_nothing() {
         let mut decoder = decoder();
         let mut picture = Picture::new();
         let mut times = [(); 9].map(|()| {
-            let started = processor_time();
+            let started = cpu_time();
             decoder.decode_planes(&file, &DecodeRequest::full(), &mut picture).unwrap();
-            processor_time() - started
+            cpu_time() - started
         });
         times.sort();
         assert!(rows(&picture.planes()[0]).flatten().all(|&sample| sample == 128));
@@ -589,7 +584,7 @@ fn scans_without_coefficients_cost_next_to_nothing() {
 #[test]
 fn unsupported_kinds_of_jpeg_are_rejected_with_the_reason() {
     let file = data("444.jpg");
-    // Marker, length, bits, sides, the number of components, then three bytes for each.
+    // Marker, length, precision, height, width, number of components, then three bytes for each.
     let frame = file.windows(2).position(|pair| pair == [0xFF, 0xC0]).unwrap();
     for (changes, words) in [
         (&[(1, 0xC1), (4, 12)][..], "12 bits per sample: expected 8"),
@@ -615,8 +610,8 @@ fn unsupported_kinds_of_jpeg_are_rejected_with_the_reason() {
 }
 
 #[test]
-fn the_first_exif_block_tells_the_orientation() {
-    // As Pillow 13.0.0, which takes the others for the first one's continuation.
+fn the_first_exif_block_sets_the_orientation() {
+    // As Pillow 13.0.0, which treats further blocks as a continuation of the first.
     let block = |entries: &[u8]| {
         let mut segment = b"Exif\0\0II*\0\x08\0\0\0".to_vec();
         segment.extend([entries.len() as u8, 0]);
@@ -640,7 +635,7 @@ fn the_first_exif_block_tells_the_orientation() {
     }
 }
 
-/// One for each decoder of JPEG that was built.
+/// One registry per JPEG codec of this build.
 fn registries() -> Vec<CodecRegistry> {
     #[allow(unused_mut, reason = "without other decoders there is one")]
     let mut registries = vec![CodecRegistry::with_defaults()];
@@ -660,7 +655,7 @@ fn registries() -> Vec<CodecRegistry> {
 }
 
 #[test]
-fn no_plane_is_reduced_to_fewer_samples_than_were_asked_for() {
+fn planes_are_not_reduced_below_the_requested_size() {
     for (name, size, ..) in FILES {
         let (whole, _) = planes(&data(name), DecodeRequest::full()).unwrap();
         for scale in [2, 4, 8] {
@@ -668,7 +663,7 @@ fn no_plane_is_reduced_to_fewer_samples_than_were_asked_for() {
             let (picture, _) =
                 planes(&data(name), DecodeRequest::full().at_least(smallest)).unwrap();
             for (plane, whole) in picture.planes().iter().zip(whole.planes()) {
-                // As many as are stored, where those are fewer.
+                // At most the stored number of samples.
                 let (found, stored) = (plane.shape().area, whole.shape().area);
                 assert!(found.width >= smallest.width.min(stored.width), "{name} 1/{scale}");
                 assert!(found.height >= smallest.height.min(stored.height), "{name} 1/{scale}");
@@ -678,10 +673,10 @@ fn no_plane_is_reduced_to_fewer_samples_than_were_asked_for() {
 }
 
 #[test]
-fn a_cut_file_is_truncated_whatever_the_region() {
-    let (encoded, size, _) = &photographs()[1];
+fn a_truncated_file_is_an_error_for_every_region() {
+    let (encoded, size, _) = &photos()[1];
     for cut in [encoded.len() - 2000, encoded.len() * 3 / 4, encoded.len() / 2] {
-        // Without its end marker, also where other bytes stand in its place.
+        // The end marker is missing, or replaced by other bytes.
         for tail in [&[][..], &[0; 100], b"no marker"] {
             let file = [&encoded[..cut], tail].concat();
             for top in [0, size.height / 4] {
@@ -701,7 +696,7 @@ fn a_cut_file_is_truncated_whatever_the_region() {
     }
 }
 
-/// What a file gives that is cut: an error, or rows that are the same as the whole file's.
+/// Checks a truncated file: an error, or rows that equal those of the whole file. Returns their number.
 fn check_cut(name: &str, encoded: &[u8], cut: usize, region: Option<Rect>) -> u32 {
     let whole = match region {
         Some(region) => DecodeRequest::full().region(region),
@@ -712,7 +707,7 @@ fn check_cut(name: &str, encoded: &[u8], cut: usize, region: Option<Rect>) -> u3
     let ((found, decoded), (picture, of_planes)) = match outcomes {
         (Ok(pixels), Ok(planes)) => (pixels, planes),
         (Err(error), Err(_)) => {
-            // Cut inside the first bytes it is no JPEG yet.
+            // The first bytes alone are not recognised as JPEG.
             let kind = error.kind();
             assert!(kind == ErrorKind::Truncated || cut < 3, "{name} to {cut}: {error}");
             return 0;
@@ -731,13 +726,13 @@ fn check_cut(name: &str, encoded: &[u8], cut: usize, region: Option<Rect>) -> u3
     for (number, (plane, full)) in picture.planes().iter().zip(full.planes()).enumerate() {
         let shape = plane.shape();
         assert_eq!(shape, full.shape());
-        // Also the row below that upsampling would look at.
+        // Including the row below, which upsampling needs.
         let needed = (top + valid + u32::from(shape.down > 1)).div_ceil(shape.down);
         let same = (needed - shape.area.top).min(shape.area.height);
         for row in 0..same {
             assert!(plane.row(row) == full.row(row), "{name} to {cut}: plane {number} row {row}");
         }
-        // Whole blocks may be valid beyond.
+        // Valid rows extend to whole blocks.
         let black = if number == 0 { 0 } else { 128 };
         for row in same + 8..shape.area.height {
             assert!(plane.row(row).iter().all(|&sample| sample == black), "{name} to {cut}: {row}");
@@ -748,14 +743,14 @@ fn check_cut(name: &str, encoded: &[u8], cut: usize, region: Option<Rect>) -> u3
 
 // promise: R2
 #[test]
-fn what_is_left_of_a_cut_file_is_the_same_as_of_the_whole() {
+fn the_valid_rows_of_a_truncated_file_equal_the_whole() {
     for (name, size, ..) in FILES {
         let encoded = data(name);
         let mut most = 0;
         for cut in 0..encoded.len() {
             most = most.max(check_cut(name, &encoded, cut, None));
         }
-        // Where the data are all there, only the end marker is missing.
+        // All data are present if only the end marker is missing.
         assert_eq!(most, size.height, "{name}");
     }
     let counts = |name: &str| -> Vec<u32> {
@@ -765,19 +760,19 @@ fn what_is_left_of_a_cut_file_is_the_same_as_of_the_whole() {
         counts.dedup();
         counts
     };
-    // Rows of units: of 16 rows, of which the last needs samples of the next; of 8.
+    // MCU rows of 16 pixel rows, the last of which needs the next MCU row; or of 8.
     assert_eq!(counts("420.jpg"), [0, 15, 29]);
     assert_eq!(counts("444.jpg"), [0, 8, 16, 24, 29]);
     assert_eq!(counts("440.jpg"), [0, 15, 31, 45]);
-    // The last scan of a progressive file makes the rows final.
+    // Rows of a progressive file become final in the last scan.
     let progressive = counts("444-progressive.jpg");
     assert_eq!((progressive[0], progressive.last()), (0, Some(&29)));
     assert!(progressive.len() > 2, "{progressive:?}");
 }
 
 #[test]
-fn of_a_cut_file_a_region_may_be_whole() {
-    let (encoded, size, _) = &photographs()[1];
+fn a_region_of_a_truncated_file_may_be_complete() {
+    let (encoded, size, _) = &photos()[1];
     let mut kinds = [0; 3];
     for tenth in 1..10 {
         let cut = encoded.len() * tenth / 10;
@@ -792,10 +787,10 @@ fn of_a_cut_file_a_region_may_be_whole() {
 }
 
 #[test]
-fn a_reduced_row_of_a_cut_file_is_valid_where_all_of_it_is_there() {
-    let (encoded, ..) = &photographs()[1];
+fn a_reduced_row_of_a_truncated_file_is_valid_only_if_complete() {
+    let (encoded, ..) = &photos()[1];
     let mut partial = 0;
-    // Regions that begin inside a reduced row of the image, and not.
+    // Regions that start inside a reduced row, or at its start.
     for (scale, top) in [(2, 33), (4, 42), (8, 0), (8, 51)] {
         let region = Rect { left: 5, top, width: 96, height: 200 };
         let request = DecodeRequest::full()
@@ -823,8 +818,8 @@ fn a_reduced_row_of_a_cut_file_is_valid_where_all_of_it_is_there() {
 }
 
 #[test]
-fn what_is_cut_below_a_region_is_not_missing_from_it() {
-    // Down to the end of a row of units, and no whole number of eighths.
+fn truncation_below_a_region_leaves_it_complete() {
+    // The region ends at an MCU row, and not at a multiple of 8.
     let region = Rect { left: 0, top: 3, width: 16, height: 13 };
     let request = DecodeRequest::full().region(region).on_truncated(OnTruncated::Partial);
     let eighth = request.at_least(Size::new(1, 1));
@@ -844,8 +839,8 @@ fn what_is_cut_below_a_region_is_not_missing_from_it() {
 }
 
 #[test]
-fn a_decoder_is_not_told_by_its_last_image() {
-    // Tables, planes and windows are kept; what they held before must not matter.
+fn the_previous_image_has_no_influence_on_a_decoder() {
+    // The decoder keeps tables and buffers; their old contents must have no influence.
     let mut decoder = decoder();
     let mut picture = Picture::new();
     let mut order: Vec<usize> = (0..FILES.len()).collect();
@@ -864,7 +859,7 @@ fn a_decoder_is_not_told_by_its_last_image() {
             for (plane, fresh) in picture.planes().iter().zip(fresh.0.planes()) {
                 assert!(rows(plane).eq(rows(fresh)), "{name}");
             }
-            // An error in between.
+            // An error between two images.
             let cut = &encoded[..encoded.len() * 2 / 3];
             assert!(decoder.decode_planes(cut, &request, &mut picture).is_err(), "{name}");
         }

@@ -1,6 +1,6 @@
-//! Tests on files: of this folder, of the repository's photographs, and of other projects.
+//! Tests with test files, the photos of this repository, and third-party files.
 //!
-//! They want all default formats.
+//! They require all default formats.
 #![cfg(all(
     feature = "augment",
     feature = "jpeg",

@@ -1,4 +1,4 @@
-//! What decides a sample is told where a run goes on with something else.
+//! A run that resumes with other parameters of samples reports the difference.
 
 // promise of this file: IMG8
 
@@ -18,16 +18,16 @@ use spdl_media::{
 
 use crate::files::data;
 
-/// The parameters as one text, a line for each.
-fn told(parameters: impl Iterator<Item = (String, String)>) -> String {
+/// The parameters as text, one per line.
+fn text_of(parameters: impl Iterator<Item = (String, String)>) -> String {
     parameters.map(|(name, value)| format!("{name}: {value}\n")).collect()
 }
 
 fn of(augment: impl Augment) -> String {
-    told(Augmenter::new().then(augment).parameters())
+    text_of(Augmenter::new().then(augment).parameters())
 }
 
-/// Each with what it tells, and variants that differ from it in one setting.
+/// Each augmentation with its parameters, and variants that differ in one setting.
 fn augmentations() -> Vec<(&'static str, String, Vec<String>)> {
     let jitter = || ColorJitter::new().brightness(0.25).contrast(0.25).saturation(0.25).hue(0.125);
     let rotation = || RandomRotation::new(10.0);
@@ -269,10 +269,10 @@ augmentation 1 probability: 0.5
 }
 
 #[test]
-fn each_setting_of_an_augmentation_is_told() {
+fn parameters_contain_each_setting_of_an_augmentation() {
     let mut all = Vec::new();
     for (expected, base, variants) in augmentations() {
-        // These texts are in saved states: what changes them refuses states of before.
+        // Saved states contain these texts. A change makes older states invalid.
         assert_eq!(base, expected);
         all.push(base);
         all.extend(variants);
@@ -280,34 +280,34 @@ fn each_setting_of_an_augmentation_is_told() {
     let count = all.len();
     all.sort();
     all.dedup();
-    assert_eq!(all.len(), count, "two augmentations tell the same");
+    assert_eq!(all.len(), count, "two augmentations have the same parameters");
 }
 
 #[test]
-fn the_order_of_augmentations_is_told() {
+fn parameters_contain_the_order_of_augmentations() {
     let [grey, invert] = [RandomGrayscale::new().probability(0.5), RandomGrayscale::new()];
     let both = Augmenter::new().then(grey.clone()).then(invert.clone());
     let turned = Augmenter::new().then(invert).then(grey);
-    assert_ne!(told(both.parameters()), told(turned.parameters()));
-    assert_eq!(told(both.parameters()), told(both.clone().parameters()));
-    assert_eq!(told(Augmenter::new().parameters()), "");
+    assert_ne!(text_of(both.parameters()), text_of(turned.parameters()));
+    assert_eq!(text_of(both.parameters()), text_of(both.clone().parameters()));
+    assert_eq!(text_of(Augmenter::new().parameters()), "");
 }
 
 #[test]
-fn each_setting_of_what_mixes_a_batch_is_told() {
-    let mixup = |classes, alpha| told(Mixup::new(classes, alpha).unwrap().parameters());
-    let cutmix = |classes, alpha| told(CutMix::new(classes, alpha).unwrap().parameters());
+fn parameters_contain_each_setting_of_batch_augmentations() {
+    let mixup = |classes, alpha| text_of(Mixup::new(classes, alpha).unwrap().parameters());
+    let cutmix = |classes, alpha| text_of(CutMix::new(classes, alpha).unwrap().parameters());
     assert_eq!(mixup(10, 0.2), "augmentation: Mixup\nalpha: 0.2\nclasses: 10\n");
     assert_eq!(cutmix(10, 1.0), "augmentation: CutMix\nalpha: 1\nclasses: 10\n");
     let all = [mixup(10, 0.2), mixup(10, 1.0), mixup(11, 0.2), cutmix(10, 0.2), cutmix(11, 0.2)];
     for (at, one) in all.iter().enumerate() {
         assert!(!all[at + 1..].contains(one), "{one}");
     }
-    let erasing = told(RandomErasing::new().parameters());
+    let erasing = text_of(RandomErasing::new().parameters());
     assert!(erasing.starts_with("augmentation: RandomErasing\narea: 0.02 to 0.33\n"), "{erasing}");
 }
 
-/// Eight times one image, in batches of two.
+/// A pipeline of one image eight times, in batches of two.
 fn run(transform: &ImageTransform, augmenter: Augmenter) -> PipelineBuilder<Batch> {
     let items: Vec<_> = (0..8).map(|label| Labeled { value: "rgb.png", label }).collect();
     let decode = StageOptions::new("decode")
@@ -327,22 +327,22 @@ fn run(transform: &ImageTransform, augmenter: Augmenter) -> PipelineBuilder<Batc
         .deterministic()
 }
 
-/// The state behind the first batch.
-fn begun(builder: PipelineBuilder<Batch>) -> Result<State> {
+/// The state after the first batch.
+fn state_after_one_batch(builder: PipelineBuilder<Batch>) -> Result<State> {
     let mut pipeline = builder.build()?;
     pipeline.next().transpose()?;
     pipeline.state()
 }
 
-fn refusal(builder: PipelineBuilder<Batch>, state: State) -> String {
+fn mismatch(builder: PipelineBuilder<Batch>, state: State) -> String {
     builder.resume(state).build().unwrap_err().message().to_owned()
 }
 
 #[test]
-fn a_run_that_goes_on_with_other_augmentations_is_told_what_differs() {
+fn resume_with_other_augmentations_reports_the_difference() {
     let transform = ImageTransform::new(24).mode(Mode::Train);
     let jitter = |amount| Augmenter::new().then(ColorJitter::new().brightness(amount));
-    let state = begun(run(&transform, jitter(0.125))).unwrap();
+    let state = state_after_one_batch(run(&transform, jitter(0.125))).unwrap();
     assert!(run(&transform, jitter(0.125)).resume(state.clone()).build().is_ok());
     for (other, words) in [
         (jitter(0.5), "decode: augmentation 1 brightness was 0.875 to 1.125, is 0.5 to 1.5"),
@@ -353,16 +353,16 @@ fn a_run_that_goes_on_with_other_augmentations_is_told_what_differs() {
         (jitter(0.125).then(RandomInvert::new()), "augmentation 2 was absent, is RandomInvert"),
         (Augmenter::new(), "augmentation 1 was ColorJitter, is absent"),
     ] {
-        let message = refusal(run(&transform, other), state.clone());
+        let message = mismatch(run(&transform, other), state.clone());
         assert!(message.contains(words), "{message}");
     }
     let other = transform.filter(spdl_media::ResizeFilter::Lanczos3);
-    let message = refusal(run(&other, jitter(0.125)), state);
+    let message = mismatch(run(&other, jitter(0.125)), state);
     assert!(message.contains("stage decode: filter was Bilinear, is Lanczos3"), "{message}");
 }
 
 #[test]
-fn a_run_that_goes_on_with_another_mix_of_batches_is_told_what_differs() {
+fn resume_with_other_batch_augmentations_reports_the_difference() {
     let transform = ImageTransform::new(24).format(SampleFormat::NCHW_F32);
     let filled = || run(&transform, Augmenter::new());
     let mixup = |alpha| {
@@ -380,15 +380,15 @@ fn a_run_that_goes_on_with_another_mix_of_batches_is_told_what_differs() {
         let options = StageOptions::new("mix").parameters(erasing.parameters());
         filled().stage(options, move || Ok(erasing.clone()))
     };
-    let state = begun(mixup(0.25)).unwrap();
+    let state = state_after_one_batch(mixup(0.25)).unwrap();
     assert!(mixup(0.25).resume(state.clone()).build().is_ok());
     for (other, words) in [
         (mixup(1.0), "stage mix: alpha was 0.25, is 1"),
         (cutmix(0.25), "stage mix: augmentation was Mixup, is CutMix"),
     ] {
-        let message = refusal(other, state.clone());
+        let message = mismatch(other, state.clone());
         assert!(message.contains(words), "{message}");
     }
-    let message = refusal(erasing(0.5), begun(erasing(0.25)).unwrap());
+    let message = mismatch(erasing(0.5), state_after_one_batch(erasing(0.25)).unwrap());
     assert!(message.contains("stage mix: probability was 0.25, is 0.5"), "{message}");
 }

@@ -1,5 +1,4 @@
-//! Resizing: Pillow's pixels, what planes of other resolution become, and the laws that hold
-//! whatever the picture is.
+//! Resize: Pillow's pixels, subsampled planes, and invariants.
 
 // promise of this file: IMG6
 
@@ -22,7 +21,7 @@ fn no_rng() -> spdl_core::SampleRng {
     unreachable!("nothing is random")
 }
 
-/// `picture` resized, and as RGB.
+/// `picture`, resized and converted to RGB.
 fn resized(picture: &Picture, orientation: Orientation, transform: &ImageTransform) -> Image {
     let mut pixels = vec![0; transform.size().pixels() as usize * 3];
     filler(transform).write_picture(picture, orientation, Sample::U8(&mut pixels), no_rng).unwrap();
@@ -34,7 +33,7 @@ fn stretched(size: Size, filter: ResizeFilter) -> ImageTransform {
 }
 
 #[test]
-fn resized_pixels_are_pillows() {
+fn resized_pixels_equal_pillow() {
     let folder = files::own("tests/golden");
     let table = std::fs::read_to_string(folder.join("resize.tsv")).unwrap();
     let packed = std::fs::read(folder.join("resize.bin")).unwrap();
@@ -82,7 +81,7 @@ fn resized_pixels_are_pillows() {
     assert_eq!(table.lines().count(), 60);
 }
 
-/// An image as JPEG encoders make planes of it, chroma of half the resolution.
+/// The planes of an image as in a JPEG with 4:2:0 chroma.
 fn subsampled(image: &Image) -> Picture {
     let Size { width, height } = image.size;
     let chroma = Size::new(width.div_ceil(2), height.div_ceil(2));
@@ -120,14 +119,13 @@ fn subsampled(image: &Image) -> Picture {
     picture
 }
 
-/// The RGB pixels that a decoder makes of such planes, in floating point: a triangle filter for
-/// chroma, the mean for none.
+/// Floating-point RGB of such planes: triangle filter for chroma.
 fn decoded(picture: &Picture) -> Picture {
     let size = picture.image();
     let chroma = |component: usize, x: u32, y: u32| {
         let plane = &picture.planes()[component];
         let Size { width, height } = plane.shape().area.size();
-        // Half a position to the side that the pixel lies on.
+        // A quarter of a chroma sample towards the pixel.
         let beside = |at: u32, limit: u32| {
             let near = at / 2;
             let far = if at.is_multiple_of(2) {
@@ -168,7 +166,7 @@ fn psnr(a: &Image, b: &Image) -> f64 {
 }
 
 #[test]
-fn chroma_that_goes_straight_to_the_target_looks_the_same() {
+fn separately_resized_chroma_is_close_to_the_exact_result() {
     let mut decoder = Decoder::new(&CodecRegistry::with_defaults(), &Limits::default());
     let mut worst = f64::INFINITY;
     for name in ["astronaut.jpg", "chelsea.jpg", "coffee.jpg", "rocket.jpg"] {
@@ -191,14 +189,14 @@ fn chroma_that_goes_straight_to_the_target_looks_the_same() {
             }
         }
     }
-    println!("least PSNR: {worst:.1} dB");
+    println!("minimum PSNR: {worst:.1} dB");
 }
 
 /// Noise in all planes.
 fn noise(size: Size, color: ColorModel, chroma: (u32, u32), seed: u32) -> Picture {
     let shape = |(across, down): (u32, u32), channels: usize| {
         let area = Rect::full(Size::new(size.width.div_ceil(across), size.height.div_ceil(down)));
-        // Rows that do not follow one another at once.
+        // Rows with padding between them.
         PlaneShape { channels, area, across, down, stride: area.width as usize * channels + 5 }
     };
     let mut picture = Picture::new();
@@ -221,10 +219,10 @@ fn noise(size: Size, color: ColorModel, chroma: (u32, u32), seed: u32) -> Pictur
 }
 
 #[test]
-fn a_picture_that_holds_nothing_is_refused() {
+fn a_picture_without_the_crop_is_an_error() {
     let fill = [0; 3];
     let mut odd = noise(Size::new(4, 4), ColorModel::Rgb, (1, 1), 0);
-    // Three channels, and said to be one.
+    // Three channels, but the colour model has one.
     let shape = odd.planes()[0].shape();
     odd.start(Size::new(4, 4), ColorModel::Grey, &[shape]).unwrap();
     for picture in [Picture::new(), odd] {
@@ -250,7 +248,7 @@ fn color(number: u8) -> ColorModel {
     [ColorModel::Rgb, ColorModel::Grey, ColorModel::YCbCr][usize::from(number % 3)]
 }
 
-/// The same image, stored upright.
+/// The image in upright orientation.
 fn turned(image: &Image, orientation: Orientation) -> Image {
     let size = orientation.apply(image.size);
     let mut pixels = Vec::new();
@@ -299,7 +297,7 @@ proptest! {
     }
 
     #[test]
-    fn the_mirrored_result_is_the_mirror_of_the_result(
+    fn flip_and_resize_commute(
         width in 1u32..90, height in 1u32..90, target in (1u32..50, 1u32..50), kind: u8, seed: u32,
         filter in 0usize..5, chroma in (1u32..=4, 1u32..=4), turn in 0usize..8,
     ) {
@@ -308,7 +306,7 @@ proptest! {
         let transform = stretched(Size::new(target.0, target.1), ResizeFilter::ALL[filter]);
         let orientation = Orientation::ALL[turn];
         let plain = resized(&picture, orientation, &transform);
-        // A probability of 1 leaves nothing to chance.
+        // Probability 1 is deterministic.
         let flipped = |transform: &ImageTransform| {
             let mut pixels = vec![0; plain.pixels.len()];
             let rng = || spdl_core::SampleRng::new(0, spdl_core::SampleId::default(), "t");
@@ -326,7 +324,7 @@ proptest! {
     }
 
     #[test]
-    fn the_turned_result_is_the_result_of_the_turned_image(
+    fn orientation_and_resize_commute(
         width in 1u32..90, height in 1u32..90, target in (1u32..50, 1u32..50), seed: u32,
         filter in 0usize..3, turn in 0usize..8,
     ) {

@@ -1,4 +1,4 @@
-//! How samples lie in memory, and what is around the image in them.
+//! The memory layout of samples, and the fill colour around images.
 
 // promise of this file: IMG7
 
@@ -38,7 +38,7 @@ fn pixel(bytes: &[u8], width: u32, x: u32, y: u32) -> [u8; 3] {
 const MEAN: [f32; 3] = [0.1, 0.5, 0.7];
 const STD: [f32; 3] = [0.2, 0.3, 1.0];
 
-/// What a normalised byte of a colour is, as documented.
+/// The documented normalisation of a byte.
 fn normalized(byte: u8, color: usize) -> f32 {
     let (mean, std) = (f64::from(MEAN[color]), f64::from(STD[color]));
     f32::from(byte) * (1.0 / (255.0 * std)) as f32 + (-mean / std) as f32
@@ -48,7 +48,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn every_layout_color_and_type_holds_the_values_of_the_plain_sample(
+    fn every_layout_color_and_type_has_the_values_of_the_plain_sample(
         width in 1u32..75, height in 1u32..40, color in 0usize..3, planar: bool, letterbox: bool,
         file in 0usize..3,
     ) {
@@ -62,7 +62,7 @@ proptest! {
             .normalization(MEAN, STD);
         let source = bytes(&plain, &file);
         let transform = plain.color(color).layout(layout);
-        // Which byte is where, and of which colour it is normalised.
+        // The index of each byte, and the channel of its normalisation.
         let mut expected = vec![(0, 0); w * h * color.channels()];
         for (at, rgb) in source.chunks(3).enumerate() {
             let values: Vec<(u8, usize)> = match color {
@@ -107,7 +107,7 @@ fn image() -> Image {
 }
 
 #[test]
-fn a_centre_crop_is_the_image_itself_within_its_fill() {
+fn a_centre_crop_surrounds_the_image_with_the_fill_colour() {
     let fill = [7, 8, 9];
     let image = image();
     let transform = ImageTransform::with_size(Size::new(20, 40)).crop(Crop::Center { fill });
@@ -125,10 +125,10 @@ fn a_centre_crop_is_the_image_itself_within_its_fill() {
 }
 
 #[test]
-fn a_mirrored_letterbox_is_the_mirror_of_the_plain_one() {
+fn a_mirrored_letterbox_mirrors_the_plain_one() {
     let file = data("rgb.png");
     let image = image();
-    // 29 rows of 34: 2 are missing above, 3 below. 37 columns of 42: 2 are missing left, 3 right.
+    // 29 of 34 rows: 2 above and 3 below are filled. 37 of 42 columns: 2 left, 3 right.
     for (width, height) in [(37, 34), (42, 29)] {
         let (left, top) = ((width - 37) / 2, (height - 29) / 2);
         let plain = ImageTransform::with_size(Size::new(width, height))
@@ -148,7 +148,7 @@ fn a_mirrored_letterbox_is_the_mirror_of_the_plain_one() {
 }
 
 #[test]
-fn a_random_crop_is_somewhere_in_the_padded_image() {
+fn a_random_crop_is_a_part_of_the_padded_image() {
     let transform = ImageTransform::new(16).crop(Crop::Random { padding: 4, fill: [9; 3] });
     let image = image();
     let padded = |x: i64, y: i64| {
@@ -156,7 +156,7 @@ fn a_random_crop_is_somewhere_in_the_padded_image() {
         if inside { pixel(&image.pixels, 37, x as u32, y as u32) } else { [9; 3] }
     };
     let mut places = Vec::new();
-    // One worker: what it has computed for a crop is not the next one's.
+    // One worker: cached weights of a crop must not apply to the next one.
     let mut fill = filler(&transform);
     for index in 0..40 {
         let mut found = vec![0; 16 * 16 * 3];
@@ -178,8 +178,8 @@ fn a_random_crop_is_somewhere_in_the_padded_image() {
     assert!(places.len() > 30);
 }
 
-/// A codec whose planes are another colour than its RGB pixels, so that one sees what was asked for;
-/// it decodes to half the size where it may.
+/// A codec whose planes have another colour than its RGB pixels, which shows the kind of request. Decodes
+/// at half size if the request allows it.
 #[derive(Debug)]
 struct TwoWays;
 
@@ -225,14 +225,14 @@ impl ImageDecoder for TwoWays {
         let stride = area.width as usize;
         let shape = PlaneShape { channels: 1, area, across: pixels, down: pixels, stride };
         picture.start(size, ColorModel::Grey, &[shape])?;
-        // The number of pixels that a sample stands for.
+        // Pixels per sample.
         picture.planes_mut()[0].samples_mut().fill(pixels as u8);
         Ok(Decoded::new(area.size()))
     }
 }
 
 #[test]
-fn planes_are_asked_for_unless_the_sample_is_to_be_exact() {
+fn planes_are_requested_unless_the_sample_is_exact() {
     let mut registry = CodecRegistry::with_defaults();
     registry.register(TwoWays);
     let value = |side: u32, exact: bool| {
@@ -243,6 +243,6 @@ fn planes_are_asked_for_unless_the_sample_is_to_be_exact() {
         assert!(bytes.iter().all(|byte| *byte == bytes[0]));
         bytes[0]
     };
-    // Half of the image is 1.5 times as large as the first sample, and less than that of the second.
+    // Half of the image is 1.5 times the size of the first sample, and less for the second.
     assert_eq!([value(13, false), value(14, false), value(20, true)], [2, 1, 10]);
 }
