@@ -1,9 +1,9 @@
-"""What all peers share: the data set's files, the geometry of the crops, timing, the result.
+"""Common code of all peers: files of the data set, crops, timing, results.
 
-Every peer does the same work: read a file, decode it to RGB, cut it to `SIZE` x `SIZE` with an
-antialiasing filter, and put it into a batch of unsigned bytes, (batch, height, width, channel).
-Time is counted from building the loader to its last batch, worker start-up included and imports
-excluded; CPU time likewise, of the process and of the workers it has waited for.
+All peers do the same work: read a file, decode it to RGB, crop and resize it to `SIZE` x `SIZE` with
+an antialiasing filter, and write it into a `uint8` batch (batch, height, width, channel). Time is
+measured from the construction of the loader to its last batch, with worker start-up but without
+imports. CPU time includes the process and its finished workers.
 """
 
 import argparse
@@ -26,7 +26,7 @@ def arguments():
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--workers", type=int, default=3)
     options = parser.parse_args()
-    # Before the clock starts: what the other side reports excludes listing the folder, too.
+    # Not measured, as in the report of SPDL.
     options.files = image_files(options.data)
     return options
 
@@ -42,12 +42,12 @@ def image_files(folder):
 
 
 def region(mode, width, height):
-    """The part of a picture that becomes the output, as (left, top, width, height)."""
+    """The crop of an image as (left, top, width, height)."""
     if mode == "eval":
-        # Resizing the shorter side to 256 and cutting out the middle 224 x 224, as one step.
+        # Resize of the shorter side to 256 and centre crop of 224 x 224, as one step.
         side = SIZE * min(width, height) / EVAL_RESIZE
         return (width - side) / 2, (height - side) / 2, side, side
-    # Inception's crop (Szegedy et al., 2015): 8 to 100 % of the area, aspect 3/4 to 4/3.
+    # Random resized crop (Szegedy et al., 2015): 8 to 100 % of the area, aspect ratio 3/4 to 4/3.
     for _ in range(10):
         area = width * height * random.uniform(0.08, 1.0)
         aspect = math.exp(random.uniform(math.log(3 / 4), math.log(4 / 3)))
@@ -64,9 +64,9 @@ def _cpu_seconds():
 
 
 def measure(make_batches, decode_only=False):
-    """Runs through `make_batches()`, an iterable of (images, labels), and prints one JSON object.
+    """Iterates over `make_batches()`, an iterable of (images, labels), and prints one JSON object.
 
-    With `decode_only` the images are pictures of any size, and no batch.
+    With `decode_only`, the images are a sequence of arrays of any size.
     """
     random.seed(0)
     cpu_start, start = _cpu_seconds(), time.perf_counter()
@@ -77,7 +77,7 @@ def measure(make_batches, decode_only=False):
             first = time.perf_counter() - start
         assert len(labels) == len(batch)
         images += len(batch)
-        # One pixel of each picture: proof that it is there, at no cost.
+        # Reads one pixel of each image as a cheap check.
         if decode_only:
             middles = (picture[picture.shape[0] // 2, picture.shape[1] // 2] for picture in batch)
             total += sum(int(middle.sum()) for middle in middles)

@@ -1,4 +1,4 @@
-"""NVIDIA's DALI with all operators on the CPU."""
+"""NVIDIA DALI with all operators on the CPU."""
 
 import numpy as np
 from nvidia.dali import fn, pipeline_def, types

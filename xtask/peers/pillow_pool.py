@@ -1,4 +1,4 @@
-"""Pillow in a pool of threads."""
+"""Pillow in a thread pool."""
 
 import random
 
@@ -11,7 +11,7 @@ import thread_pool
 
 def load(path, mode, out):
     with Image.open(path) as file:
-        # Converting from RGB to RGB would copy.
+        # `convert` copies even if the image is RGB.
         picture = file if file.mode == "RGB" else file.convert("RGB")
         picture.load()
     left, top, width, height = common.region(mode, *picture.size)

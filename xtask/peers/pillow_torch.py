@@ -1,4 +1,4 @@
-"""Pillow in the worker processes of torch's DataLoader."""
+"""Pillow in worker processes of PyTorch's DataLoader."""
 
 import warnings
 
@@ -27,7 +27,7 @@ class Pictures(Dataset):
 
 if __name__ == "__main__":
     options = common.arguments()
-    # One worker more than CPUs is the fastest in our scans; torch warns about it.
+    # One worker more than CPUs was the fastest in measurements; PyTorch warns about it.
     warnings.filterwarnings("ignore", message=".*worker processes in total.*")
     common.measure(
         lambda: DataLoader(

@@ -1,8 +1,7 @@
-"""libjpeg-turbo (simplejpeg) alone: whole decodes, in a pool of threads, of files in memory.
+"""libjpeg-turbo (simplejpeg) alone: full decodes of files in memory, in a thread pool.
 
-No loader: the bound for those that decode whole images with it. Neither reading nor resizing nor
-batching is counted, so the requested crop makes no difference. Each thread reuses one separate
-buffer, so that nothing is allocated meanwhile.
+Not a loader, but an upper bound for loaders that decode whole images with libjpeg-turbo. Reading,
+resizing and batching are not measured, so the crop has no influence. Each thread reuses one buffer.
 """
 
 import os
@@ -13,9 +12,9 @@ import simplejpeg
 
 import common
 
-# Pictures that are decoded by one task of a thread, so that handing over costs nothing.
+# Images per task of the pool, so that the overhead of tasks is negligible.
 TASK = 8
-# Of all files together; larger sets are decoded from the page cache.
+# Maximum size of all files in memory; larger sets are decoded from the page cache.
 LARGEST_MEMORY = 4 << 30
 
 
@@ -25,7 +24,7 @@ def read(path):
 
 
 class Memory(threading.local):
-    """Where a thread decodes to."""
+    """The output buffer of a thread."""
 
     def __init__(self):
         self.bytes = bytearray()
@@ -45,7 +44,7 @@ def batches(options, files):
         for data, label in files[start : start + TASK]:
             encoded = read(data) if isinstance(data, str) else data
             picture = simplejpeg.decode_jpeg(encoded, "RGB", buffer=memory.of(encoded))
-            # The next one takes its place.
+            # Copied, because the next image overwrites the buffer.
             row, column = picture.shape[0] // 2, picture.shape[1] // 2
             pictures.append((picture[row : row + 1, column : column + 1].copy(), label))
         return pictures

@@ -1,7 +1,7 @@
-"""libjpeg-turbo (simplejpeg) and OpenCV's area filter in a pool of threads.
+"""libjpeg-turbo (simplejpeg) and OpenCV's area filter in a thread pool.
 
-With `--scaled`, libjpeg-turbo's inverse transform already reduces the image, as far as the crop
-stays as large as the output.
+With `--scaled`, libjpeg-turbo decodes at reduced size, as long as the crop is not smaller than the
+output.
 """
 
 import math
@@ -14,7 +14,7 @@ import simplejpeg
 import common
 import thread_pool
 
-# The pool is the parallelism; OpenCV's own threads would only add to it.
+# Parallelism comes from the pool; OpenCV's threads would oversubscribe the CPUs.
 cv2.setNumThreads(0)
 
 

@@ -1,4 +1,4 @@
-"""SPDL in Python and C++: a pipeline with an image a stage, as its documentation shows.
+"""SPDL in Python and C++: a pipeline that decodes one image per call, as in its documentation.
 
 Frames are cropped, scaled and converted by FFmpeg's filters.
 """

@@ -1,8 +1,8 @@
-"""What the readers of tar shards share: their arguments, timing, the result.
+"""Common code of the readers of tar shards: arguments, timing, results.
 
-Every reader does the same work: all shards from their first byte to their last, and of each sample
-the bytes of its members, not decoded. Time is counted from making the reader to its last sample,
-imports excluded; CPU time likewise, of the process and of the workers it has waited for.
+All readers do the same work: read all shards completely, and return the undecoded bytes of each
+sample's members. Time is measured from the construction of the reader to its last sample, without
+imports. CPU time includes the process and its finished workers.
 """
 
 import argparse
@@ -26,7 +26,7 @@ def _cpu_seconds():
 
 
 def grouped(members):
-    """(samples, bytes, when the first came) of (name, data): those that share a name up to the first dot."""
+    """Groups (name, data) by the name up to the first dot: (samples, bytes, time of the first sample)."""
     last, samples, size, first = None, 0, 0, None
     for name, data in members:
         stem = name[: name.index(".")]

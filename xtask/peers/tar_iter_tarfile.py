@@ -1,6 +1,6 @@
-"""Upstream's `spdl.io.iter_tarfile`, of open files (`stream`) and of shards that were read whole (`slice`).
+"""Upstream's `spdl.io.iter_tarfile` over open files (`stream`), or over shards in memory (`slice`).
 
-The word behind the colon is the number of threads: `stream:2`.
+The number after the colon is the number of threads: `stream:2`.
 """
 
 import spdl.io

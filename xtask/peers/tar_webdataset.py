@@ -1,4 +1,4 @@
-"""webdataset's `WebDataset` without decoding: in this process, or in workers of torch's DataLoader."""
+"""webdataset's `WebDataset` without decoding: in this process, or in workers of PyTorch's DataLoader."""
 
 import time
 

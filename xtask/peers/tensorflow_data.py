@@ -17,7 +17,7 @@ def batches(options, antialias):
         encoded = tf.io.read_file(path)
         shape = tf.image.extract_jpeg_shape(encoded)
         if options.mode == "eval":
-            # The shorter side to 256 and the middle 224 of it, as one crop.
+            # Resize of the shorter side to 256 and centre crop of 224, as one crop.
             shorter = tf.minimum(shape[0], shape[1])
             side = tf.cast(tf.round(shorter * common.SIZE / common.EVAL_RESIZE), tf.int32)
             window = tf.stack([(shape[0] - side) // 2, (shape[1] - side) // 2, side, side])

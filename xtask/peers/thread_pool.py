@@ -1,4 +1,4 @@
-"""A loader as one writes it by hand: a pool of threads that fills batches, some batches ahead."""
+"""A hand-written loader: a thread pool that fills batches, with prefetch."""
 
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +11,7 @@ BATCHES_AHEAD = 4
 
 
 def batches(options, load):
-    """Yields (images, labels); `load(path, mode, out)` writes one picture into its place."""
+    """Yields (images, labels). `load(path, mode, out)` writes one image into its slot."""
     files = options.files * options.epochs
     with ThreadPoolExecutor(options.workers) as pool:
         waiting = deque()

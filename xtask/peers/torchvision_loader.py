@@ -1,4 +1,4 @@
-"""torchvision's JPEG decoder and transforms in the worker processes of torch's DataLoader."""
+"""torchvision's JPEG decoder and transforms in worker processes of PyTorch's DataLoader."""
 
 import random
 import warnings
@@ -38,9 +38,9 @@ class Pictures(Dataset):
 
 if __name__ == "__main__":
     options = common.arguments()
-    # One worker more than CPUs is the fastest in our scans; torch warns about it.
+    # One worker more than CPUs was the fastest in measurements; PyTorch warns about it.
     warnings.filterwarnings("ignore", message=".*worker processes in total.*")
-    # The processes are the parallelism.
+    # Parallelism comes from the processes.
     torch.set_num_threads(1)
     common.measure(
         lambda: DataLoader(

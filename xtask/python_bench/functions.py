@@ -1,4 +1,4 @@
-"""A pipeline of three functions that do nothing, of ours or of upstream's package: what an item costs."""
+"""Measures the cost per item in a pipeline of three empty functions, of this package or upstream's."""
 
 import argparse
 import importlib

@@ -1,9 +1,9 @@
-"""A training loop that holds the GIL half of the time, and how much a loader beside it slows it down.
+"""Measures the slowdown of a training loop by a loader in the same process.
 
-Each step computes in pure Python for about 5 ms, which is a fixed number of operations, and then waits
-for 5 ms without the GIL, as for an accelerator. Concurrently runs nothing; a loader in this process, whose
-batches a thread consumes without a pause; or the same work in a separate process, which uses as much
-CPU, but not the GIL.
+Each step computes in pure Python for about 5 ms (a fixed number of operations), and then sleeps for
+5 ms without the GIL, as if it waited for an accelerator. Concurrently runs nothing; a loader in this
+process, whose batches a thread consumes continuously; or the same loader in a separate process, which
+uses as much CPU but not the GIL.
 """
 
 import argparse

@@ -1,9 +1,8 @@
-//! The demo data set: seeded crops of the photographs in `assets/photos`, shaped like ImageNet.
+//! The demo data set: seeded crops of the photos in `assets/photos`, with the statistics of ImageNet.
 //!
-//! Each picture is a pure function of (recipe, seed, index), so any number of threads writes the
-//! same bytes. A picture is drawn in this order: photograph and size, crop, resize, grain, JPEG
-//! encoding. Sizes, sampling and bytes per pixel follow the set described in the baselines: the
-//! cost of decoding a JPEG is mostly entropy decoding, so a set with too few bytes would show a higher speed.
+//! Each image is a pure function of recipe, seed and index: the number of threads has no influence. The
+//! steps are: choose photo and size, crop, resize, add noise, encode. Bytes per pixel matter, because most
+//! of the cost of a JPEG is entropy decoding: too small files would give too high rates.
 
 use std::f64::consts::TAU;
 use std::fs;
@@ -22,15 +21,15 @@ use zune_jpeg::zune_core::bytestream::ZCursor;
 use zune_jpeg::zune_core::colorspace::ColorSpace;
 use zune_jpeg::zune_core::options::DecoderOptions;
 
-/// Incremented when the same settings give other bytes, so that old data sets are not reused.
+/// Incremented if the same settings give other bytes, so that old data sets are not reused.
 const RECIPE_VERSION: u64 = 1;
 
 /// Sizes of the pictures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shape {
-    /// As in ImageNet: about 470 x 390 pixels and 100 KB.
+    /// Sizes of ImageNet: about 470 x 390 pixels and 100 KB.
     Imagenet,
-    /// As from cameras and phones: 2 to 12 megapixels.
+    /// Sizes of cameras and phones: 2 to 12 megapixels.
     Photographs,
 }
 
@@ -91,7 +90,7 @@ pub(crate) fn find_or_make(
     Ok((finished, true))
 }
 
-/// The photographs' names and contents, sorted by name.
+/// Names and contents of the photos, sorted by name.
 fn photo_files(folder: &Path) -> Result<Vec<(String, Vec<u8>)>> {
     let mut files = Vec::new();
     let entries =
@@ -106,13 +105,13 @@ fn photo_files(folder: &Path) -> Result<Vec<(String, Vec<u8>)>> {
         }
     }
     if files.is_empty() {
-        bail!("{} holds no .jpg files", folder.display());
+        bail!("{} contains no .jpg files", folder.display());
     }
     files.sort();
     Ok(files)
 }
 
-/// FNV-1a over everything that the data set's bytes depend on.
+/// FNV-1a of everything that determines the bytes of the data set.
 fn digest(files: &[(String, Vec<u8>)], settings: Settings) -> u64 {
     let mut hash = 0xcbf2_9ce4_8422_2325_u64;
     let mut add = |bytes: &[u8]| {
@@ -134,7 +133,7 @@ fn digest(files: &[(String, Vec<u8>)], settings: Settings) -> u64 {
     hash
 }
 
-/// A decoded photograph, RGB.
+/// A decoded photo, RGB.
 struct Photograph {
     width: u32,
     height: u32,
@@ -153,7 +152,7 @@ impl Photograph {
     }
 }
 
-/// Inputs of all pictures.
+/// The inputs of all images.
 pub(crate) struct Recipe {
     settings: Settings,
     photographs: Vec<Photograph>,
@@ -169,7 +168,7 @@ impl Recipe {
         Ok(Recipe { settings, photographs, grain: grain_table(settings.seed) })
     }
 
-    /// Writes every picture below `folder`, on all cores, with a progress bar.
+    /// Writes all images below `folder`, on all cores, with a progress bar.
     fn write_all(&self, folder: &Path) -> Result<()> {
         for class in 0..self.settings.classes {
             let class_folder = folder.join(class_name(class));
@@ -178,7 +177,7 @@ impl Recipe {
         }
         let progress = ProgressBar::new(u64::from(self.settings.images)).with_style(
             ProgressStyle::with_template(
-                "making the data set {bar:40} {pos}/{len} images, {eta} left",
+                "creating the data set {bar:40} {pos}/{len} images, {eta} left",
             )?,
         );
         let next = AtomicU32::new(0);
@@ -204,22 +203,22 @@ impl Recipe {
                 .collect();
             workers.into_iter().try_for_each(|worker| match worker.join() {
                 Ok(result) => result,
-                Err(_) => bail!("a thread that makes pictures panicked"),
+                Err(_) => bail!("a rendering thread panicked"),
             })
         })?;
         progress.finish_and_clear();
         Ok(())
     }
 
-    /// The path of picture `index`; classes alternate.
+    /// The path of image `index`; classes alternate.
     fn path(&self, index: u32) -> PathBuf {
         PathBuf::from(class_name(index % self.settings.classes)).join(format!("{index:06}.jpg"))
     }
 
-    /// Renders picture `index`.
+    /// Renders image `index`.
     pub(crate) fn picture(&self, index: u32, resizer: &mut Resizer) -> Result<Picture> {
         let mut random = Random::new(self.settings.seed, u64::from(index));
-        // A class always shows the same photograph, so that a classifier has something to learn.
+        // All images of a class show the same photo, so that a classifier can learn it.
         let class = (index % self.settings.classes) as usize;
         let photograph = &self.photographs[class % self.photographs.len()];
         let (width, height) = match self.settings.shape {
@@ -233,7 +232,7 @@ impl Recipe {
         Ok(Picture { bytes, width, height })
     }
 
-    /// Adds noise as a camera does at high sensitivity: mostly in brightness, some in colour.
+    /// Adds noise similar to that of a camera at high sensitivity: mostly luma, some chroma.
     fn add_grain(&self, pixels: &mut [u8], width: u16, random: &mut Random) {
         let strength = random.between(GRAIN_STRENGTH.0, GRAIN_STRENGTH.1) as i32;
         let row_bytes = 3 * usize::from(width);
@@ -258,10 +257,10 @@ fn class_name(class: u32) -> String {
     format!("class_{class:02}")
 }
 
-/// The grain's standard deviation, in 1/14 of a level; drawn evenly from this range per picture.
+/// The standard deviation of the noise in 1/14 of a level: uniform in this range per image.
 const GRAIN_STRENGTH: (f64, f64) = (38.0, 82.0);
 
-/// Noise to take rows from: the sum of four dice is near enough to a normal distribution.
+/// Noise that rows are copied from: the sum of four uniform numbers, approximately normal.
 fn grain_table(seed: u64) -> Vec<i8> {
     let mut random = Random::new(seed, u64::MAX);
     (0..1 << 20)
@@ -273,7 +272,7 @@ fn grain_table(seed: u64) -> Vec<i8> {
         .collect()
 }
 
-/// Widths and heights as in ImageNet: most have a longer side of 500, some are small or large.
+/// Widths and heights of ImageNet: most have a longer side of 500, some are small or large.
 fn random_size(random: &mut Random) -> (u16, u16) {
     let (longer, shorter) = if random.chance(0.65) {
         let shorter = [375.0, 375.0, 375.0, 333.0, 333.0, 334.0, 400.0, 500.0];
@@ -286,7 +285,7 @@ fn random_size(random: &mut Random) -> (u16, u16) {
     if random.chance(0.24) { (shorter, longer) } else { (longer, shorter) }
 }
 
-/// 2 to 12 megapixels, 4:3 or 3:2, some of them upright.
+/// 2 to 12 megapixels, 4:3 or 3:2, some in portrait format.
 fn random_photograph_size(random: &mut Random) -> (u16, u16) {
     let pixels = random.between(2e6, 12e6);
     let aspect: f64 = if random.chance(0.5) { 4.0 / 3.0 } else { 3.0 / 2.0 };
@@ -295,7 +294,7 @@ fn random_photograph_size(random: &mut Random) -> (u16, u16) {
     if random.chance(0.3) { (shorter, longer) } else { (longer, shorter) }
 }
 
-/// A random region of the photograph with the wanted aspect, resized to `width` x `height` RGB.
+/// A random region of the photo with the aspect ratio of `width` x `height`, resized to that size, RGB.
 fn crop(
     photograph: &Photograph,
     width: u16,
@@ -307,12 +306,12 @@ fn crop(
     let whole = (f64::from(photograph.width), f64::from(photograph.height));
     let largest = (whole.0 / wanted.0).min(whole.1 / wanted.1);
     let scale = random.between(largest.min(0.8), largest);
-    // The largest region may be larger by a rounding error.
+    // Rounding may make the largest region too large.
     let region = ((wanted.0 * scale).min(whole.0), (wanted.1 * scale).min(whole.1));
     let left = random.between(0.0, whole.0 - region.0);
     let top = random.between(0.0, whole.1 - region.1);
 
-    // For one type of pixels: to be ready for all of them takes the compiler minutes.
+    // Instantiated for one pixel type: all of them take minutes to compile.
     let source = TypedImageRef::<U8x3>::from_buffer(
         photograph.width,
         photograph.height,
@@ -328,7 +327,7 @@ fn crop(
     Ok(pixels)
 }
 
-/// Encodes with the shares of chroma sampling that the baselines' set has.
+/// Encodes with a random chroma subsampling, in fixed proportions.
 fn encode(pixels: Vec<u8>, width: u16, height: u16, random: &mut Random) -> Result<Vec<u8>> {
     let quality = 94 + random.below(4) as u8;
     let mut bytes = Vec::with_capacity(pixels.len() / 3);
@@ -349,7 +348,7 @@ fn encode(pixels: Vec<u8>, width: u16, height: u16, random: &mut Random) -> Resu
     Ok(bytes)
 }
 
-/// Rec. 601 luma, as JPEG uses.
+/// The luma of ITU-R BT.601, as in JPEG.
 fn brightness_of(pixels: &[u8]) -> Vec<u8> {
     pixels
         .chunks_exact(3)
@@ -361,7 +360,7 @@ fn brightness_of(pixels: &[u8]) -> Vec<u8> {
         .collect()
 }
 
-/// SplitMix64 (Steele, Lea and Flood, 2014), one stream per picture.
+/// SplitMix64 (Steele, Lea and Flood, 2014), one stream per image.
 ///
 /// Not the library's generator, because this crate must build if the library does not.
 struct Random(u64);
@@ -390,7 +389,7 @@ impl Random {
         low + (high - low) * self.unit()
     }
 
-    /// Uniform in `0..n`; the bias of at most n / 2⁶⁴ does not matter here.
+    /// Uniform in `0..n`, with a bias of at most n / 2⁶⁴.
     fn below(&mut self, n: u64) -> u64 {
         ((u128::from(self.next_u64()) * u128::from(n)) >> 64) as u64
     }
@@ -412,7 +411,7 @@ mod tests {
 
     fn recipe(images: u32, classes: u32, seed: u64) -> Recipe {
         let photos = Path::new(env!("CARGO_MANIFEST_DIR")).join("../assets/photos");
-        // Four photographs are enough here, and quicker.
+        // Four photos suffice, and are faster.
         let files: Vec<_> = photo_files(&photos).unwrap().into_iter().take(4).collect();
         Recipe::new(&files, Settings { shape: Shape::Imagenet, images, classes, seed }).unwrap()
     }
@@ -423,7 +422,7 @@ mod tests {
         let mut resizer = Resizer::new();
         for index in [0, 3, 9] {
             let picture = a.picture(index, &mut resizer).unwrap();
-            // A resizer that was used before must not change the result.
+            // A reused resizer must not change the result.
             assert_eq!(picture, b.picture(index, &mut Resizer::new()).unwrap());
             assert_ne!(picture.bytes, c.picture(index, &mut resizer).unwrap().bytes);
         }
@@ -498,7 +497,7 @@ mod tests {
         let marker = made.join("marker");
         fs::write(&marker, "").unwrap();
         assert_eq!(prepare(&photos, folder.path(), settings).unwrap(), made);
-        assert!(marker.exists(), "the data set was made again");
+        assert!(marker.exists(), "the data set was created again");
         let other = prepare(&photos, folder.path(), Settings { seed: 6, ..settings }).unwrap();
         assert_ne!(other, made);
     }

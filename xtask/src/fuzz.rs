@@ -109,7 +109,7 @@ pub(crate) fn run(workspace: &Workspace, arguments: &FuzzArguments) -> Result<Ex
     require_programs(output, "libFuzzer", &["g++"])?;
     let built = build(workspace, output, arguments.sanitizer, arguments.all_formats)?;
     if let Some(input) = &arguments.input {
-        let [target] = &chosen[..] else { bail!("--input needs exactly one --target") };
+        let [target] = &chosen[..] else { bail!("--input requires exactly one --target") };
         let mut again = command(built.join(target));
         again.args(limits()).arg(input);
         output.run(&mut again)?;

@@ -61,7 +61,7 @@ const MOST_BYTES: u64 = 64 << 20;
 /// NVIDIA's library in the pack, which machines with PyTorch rarely have.
 const NVJPEG: &str = "nvidia-nvjpeg>=13,<14";
 
-/// The images that are decoded, some 100 KB each.
+/// The number of images to decode, about 100 KB each.
 const IMAGES: Settings = Settings { shape: Shape::Imagenet, images: 64, classes: 8, seed: 0 };
 
 pub(crate) fn run(workspace: &Workspace, arguments: &GpuArguments) -> Result<ExitCode> {
@@ -99,7 +99,7 @@ fn words(arguments: &GpuArguments) -> Vec<OsString> {
 
 /// Why there is no device, if that is known without a driver call.
 fn no_device(devices: &Path, driver: Option<OsString>) -> Option<String> {
-    // Of the driver for Linux, and for Linux under Windows.
+    // Devices of the drivers for Linux and WSL.
     let files = ["nvidiactl", "dxg"];
     let is_plain = cfg!(target_os = "linux")
         && driver.is_none()
@@ -128,7 +128,7 @@ fn pack(workspace: &Workspace, output: &mut Output, folder: &Path, dev: bool) ->
 fn check_size(bytes: u64) -> Result<()> {
     ensure!(
         bytes < MOST_BYTES,
-        "the folder has {bytes} bytes, and must have less than {MOST_BYTES}: what is new in it?"
+        "the pack has {bytes} bytes, but the limit is {MOST_BYTES}; remove files or raise the limit"
     );
     Ok(())
 }
@@ -162,7 +162,7 @@ fn make_empty(folder: &Path) -> Result<()> {
         let is_pack = folder.join("run").is_file() && folder.join("tests").is_dir();
         ensure!(
             is_pack || entries.next().is_none(),
-            "{shown} is there, and was not packed by this command"
+            "{shown} exists and is not a pack of this command"
         );
         for part in ["tests", "python", "site", "images", "videos"] {
             let path = folder.join(part);
@@ -248,7 +248,7 @@ fn install_packages(
     };
     install(wheel.as_os_str(), output)?;
     if install(NVJPEG.as_ref(), output).is_err() {
-        output.say("nvJPEG could not be packed: it is measured only where the machine has its own");
+        output.say("cannot pack nvJPEG: it is measured only if the other machine has it");
     }
     ensure!(site.join("spdl_rs").is_dir(), "pip installed no spdl_rs into {}", site.display());
     Ok(())
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_of_somebody_else_is_left_alone_and_an_old_pack_is_replaced() {
+    fn other_folders_are_kept_and_an_old_pack_is_replaced() {
         let parent = tempfile::tempdir().unwrap();
         let folder = parent.path().join("pack");
         make_empty(&folder).unwrap();
@@ -312,7 +312,7 @@ mod tests {
         let theirs = parent.path().join("theirs");
         fs::create_dir_all(theirs.join("images")).unwrap();
         let error = make_empty(&theirs).unwrap_err().to_string();
-        assert!(error.contains("was not packed by this command"), "{error}");
+        assert!(error.contains("is not a pack of this command"), "{error}");
         assert!(theirs.join("images").exists());
     }
 

@@ -54,7 +54,7 @@ pub(crate) fn run(workspace: &Workspace, arguments: &KernelsArguments) -> Result
     fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", shown(&folder)))?;
     let sources = workspace.root.join(SOURCES);
     let script = sources.join("compile.py");
-    // Without traces of Python beside the script.
+    // Writes no `__pycache__` next to the script.
     let compiled = command(venv.python())
         .arg("-B")
         .args([&script, &folder])
@@ -80,7 +80,7 @@ pub(crate) fn run(workspace: &Workspace, arguments: &KernelsArguments) -> Result
     Ok(())
 }
 
-/// Two lines on source and compiler, then a line for each kernel and architecture.
+/// A line each for source and compiler, then one line per kernel and architecture.
 ///
 /// # Errors
 /// If a kernel spills registers.
@@ -148,7 +148,7 @@ fn compare(made: &Path, built: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The names of the files in a folder, in order.
+/// The names of the files in a folder, sorted.
 fn files(folder: &Path) -> Result<Vec<String>> {
     let entries = fs::read_dir(folder).with_context(|| format!("cannot list {}", shown(folder)))?;
     let names = entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));

@@ -5,7 +5,7 @@
 //! other crate of the workspace, so that it builds if one of those does not.
 
 #![forbid(unsafe_code)]
-#![expect(clippy::print_stdout, reason = "this program's results are what it prints")]
+#![expect(clippy::print_stdout, reason = "prints results")]
 
 mod acceptance;
 mod bench;

@@ -50,10 +50,14 @@ const STEPS: [Step; 10] = [
         about: "unit and doc tests, and the program, with default features",
         run: test::test_default,
     },
-    Step { name: "features", about: "each feature alone and all but one compile", run: features },
+    Step {
+        name: "features",
+        about: "each feature alone, and all features but one, compile",
+        run: features,
+    },
     Step {
         name: "python",
-        about: "10,000 Python pipelines that are dropped, 200 times Ctrl-C",
+        about: "10,000 dropped Python pipelines, 200 times Ctrl-C",
         run: python,
     },
     Step {

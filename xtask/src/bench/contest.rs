@@ -207,7 +207,7 @@ impl CpuTicks {
         let line = stat.lines().next().unwrap_or_default();
         let ticks: Vec<u64> =
             line.split_whitespace().skip(1).take(8).filter_map(|word| word.parse().ok()).collect();
-        // After the name in brackets: state is field 3, the children's user and system time 16, 17.
+        // proc(5): after the name in parentheses comes field 3; `cutime` and `cstime` are 16 and 17.
         let fields = own.rsplit_once(')').map_or("", |(_, fields)| fields).split_whitespace();
         CpuTicks {
             all: ticks.iter().sum(),

@@ -155,7 +155,7 @@ pub(super) fn run(workspace: &Workspace, arguments: &Images) -> Result<()> {
         promises::check(arguments.photos, arguments.mode, &contestants, figures.as_deref())?;
     ensure!(
         unmeasured == 0 || arguments.allow_unmeasured,
-        "{unmeasured} of the promises were not measured (--allow-unmeasured passes over that)"
+        "{unmeasured} of the promises were not measured; --allow-unmeasured accepts that"
     );
     Ok(())
 }

@@ -20,7 +20,7 @@ const STEP: f64 = 30.0;
 const BAR: f64 = 20.0;
 const BOTTOM: f64 = 44.0;
 
-/// Horizontal bars from zero, the longest first, with a line for the range of the runs.
+/// Horizontal bars from zero in descending order, with a line for the range of the runs.
 pub(crate) fn bars(title: &str, unit: &str, mut bars: Vec<Bar>) -> String {
     bars.sort_by(|a, b| b.value.total_cmp(&a.value));
     bars_in_order(title, unit, &bars, 0)
@@ -115,7 +115,7 @@ mod tests {
             .map(|width| width.parse().unwrap())
             .collect();
         assert_eq!(widths.len(), 2);
-        // The longer one first; half the value is half the length.
+        // Descending order; lengths are proportional to values.
         assert!((widths[0] / widths[1] - 2.0).abs() < 0.01, "{widths:?}");
         assert!(svg.contains(&format!("<line x1=\"{LABELS:.1}\"")), "the axis begins at zero");
         assert!(svg.contains("&lt;us&gt;") && svg.contains("a &amp; b"));

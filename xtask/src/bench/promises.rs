@@ -98,7 +98,7 @@ pub(super) fn check(
             _ => unmeasured.push("the gain of partial decoding".to_owned()),
         }
         if let Some(eval) = named(OUR_EVAL) {
-            // No promise: eval reads no more than its crop either.
+            // Not a promise, because eval also decodes only its crop.
             println!("        {:.2} x our own eval", ours.ratio_to(eval));
         }
     }

@@ -214,15 +214,15 @@ fn verdicts(
     let share = memory(LOADER).zip(memory(torch)).map(|(ours, other)| ours / other);
     let first = named(LOADER).and_then(|loader| {
         let of = |report: &Value| report["import_to_first_batch_ms"].as_f64();
-        let told: Vec<f64> = loader.reports.iter().filter_map(of).collect();
-        (!told.is_empty()).then(|| median(told))
+        let times: Vec<f64> = loader.reports.iter().filter_map(of).collect();
+        (!times.is_empty()).then(|| median(times))
     });
     let item_us = named(FUNCTIONS).map(|it| 1e6 / (STAGES * it.rate()));
     vec![
         least(LOADER, PROGRAM, OF_PROGRAM),
         least(LOADER, torch, OF_TORCHVISION),
         least(LOADER, Peer::Spdl.name(), OF_UPSTREAM),
-        most("of the memory of torch's loader", share, OF_TORCH_MEMORY),
+        most("x the memory of torch's loader", share, OF_TORCH_MEMORY),
         most("ms from the first import to the first batch", first, FIRST_BATCH_MS),
         most("us per item and stage of Python functions", item_us, ITEM_US),
         least(BESIDE_LOADER, BESIDE_PROCESS, OF_TRAINER),
@@ -290,7 +290,7 @@ mod tests {
 
     #[test]
     fn what_is_missed_is_said() {
-        // 1000 items in 15 ms are 5 us for an item and stage.
+        // 1000 items in 15 ms are 5 µs per item and stage.
         assert_eq!(kept(1.0, 0.014, 1.02, 299.0), [true; 7]);
         assert_eq!(
             kept(1.07, 0.016, 1.04, 301.0),

@@ -229,7 +229,7 @@ impl Drop for Server {
 struct Reads {
     p50_ms: f64,
     p99_ms: f64,
-    under_way: f64,
+    in_flight: f64,
 }
 
 fn reads(contestant: &Contestant) -> Reads {
@@ -241,7 +241,7 @@ fn reads(contestant: &Contestant) -> Reads {
     Reads {
         p50_ms: of(&|stage| stage["service_ms"]["p50"].as_f64()),
         p99_ms: of(&|stage| stage["service_ms"]["p99"].as_f64()),
-        under_way: of(&|stage| stage["concurrency"].as_f64()),
+        in_flight: of(&|stage| stage["concurrency"].as_f64()),
     }
 }
 
@@ -254,10 +254,10 @@ fn reads_table(contestants: &[Contestant]) -> String {
                     |-------|-------:|-------:|----------------------------:|\n"
         .to_owned();
     for contestant in contestants {
-        let Reads { p50_ms, p99_ms, under_way } = reads(contestant);
+        let Reads { p50_ms, p99_ms, in_flight } = reads(contestant);
         let name = contestant.name;
         // Writing to a string cannot fail.
-        let _ = writeln!(text, "| {name} | {p50_ms:.2} | {p99_ms:.2} | {under_way:.0} |");
+        let _ = writeln!(text, "| {name} | {p50_ms:.2} | {p99_ms:.2} | {in_flight:.0} |");
     }
     text
 }
@@ -282,17 +282,19 @@ fn verdicts(contestants: &[Contestant], clean_more: f64, lossy_more: f64) -> Vec
         said(
             of_clean >= OF_CLEAN,
             format!(
-                "{of_clean:.3} x that where 1 % of the requests are lost; promised: {OF_CLEAN}"
+                "with 1 % of the requests lost: {of_clean:.3} x the rate of {STORE}; promised: {OF_CLEAN}"
             ),
         ),
         said(
             tail < P99_TO_P50,
-            format!("p99 of reads {tail:.2} x their p50 there; promised: below {P99_TO_P50}"),
+            format!(
+                "with 1 % of the requests lost: p99 of reads is {tail:.2} x p50; promised: below {P99_TO_P50}"
+            ),
         ),
         said(
             lossy_more <= MORE_REQUESTS,
             format!(
-                "{} more requests than reads there, {} where none are lost; promised: {}",
+                "with 1 % of the requests lost: {} more requests than reads, without losses {}; promised: {}",
                 percent(lossy_more),
                 percent(clean_more),
                 percent(MORE_REQUESTS)

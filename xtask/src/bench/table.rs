@@ -45,14 +45,14 @@ fn significant(value: f64) -> String {
     if value < 0.1 { format!("{value:.4}") } else { format!("{value:.2}") }
 }
 
-/// The smallest and the largest rate.
+/// The minimum and maximum rate.
 fn range(contestant: &Contestant) -> (f64, f64) {
     let rates = contestant.of(Run::samples_per_s);
     let least = rates.iter().copied().fold(f64::INFINITY, f64::min);
     (least, rates.into_iter().fold(0.0, f64::max))
 }
 
-/// A bar for each contestant.
+/// One bar per contestant.
 pub(super) fn bars(contestants: &[Contestant], is_ours: impl Fn(&str) -> bool) -> Vec<Bar> {
     let bar = |contestant: &Contestant| Bar {
         label: contestant.name.to_owned(),
@@ -63,7 +63,7 @@ pub(super) fn bars(contestants: &[Contestant], is_ours: impl Fn(&str) -> bool) -
     contestants.iter().map(bar).collect()
 }
 
-/// The versions of others, a line each.
+/// The versions of other packages, one per line.
 pub(super) fn versions(contestants: &[Contestant]) -> String {
     let others = contestants.iter().filter(|contestant| !contestant.versions.is_empty());
     others.map(|contestant| format!("- {}: {}\n", contestant.name, contestant.versions)).collect()

@@ -44,15 +44,15 @@ pub(crate) struct Tar {
 
 const PIPELINE: &str = "SPDL in Rust, pipeline";
 const STREAM: &str = "SPDL in Rust, TarStream";
-const STREAM_IN_THREADS: &str = "SPDL in Rust, TarStream, a thread a CPU";
-const SLICE_IN_THREADS: &str = "SPDL in Rust, TarSlice, a thread a CPU";
+const STREAM_IN_THREADS: &str = "SPDL in Rust, TarStream, one thread per CPU";
+const SLICE_IN_THREADS: &str = "SPDL in Rust, TarSlice, one thread per CPU";
 const WEBDATASET: &str = "webdataset";
 const WEBDATASET_TORCH: &str = "webdataset, torch DataLoader, 2 workers";
 const UPSTREAM: [&str; 4] = [
     "iter_tarfile of files",
-    "iter_tarfile of files, a thread a CPU",
+    "iter_tarfile of files, one thread per CPU",
     "iter_tarfile of bytes",
-    "iter_tarfile of bytes, a thread a CPU",
+    "iter_tarfile of bytes, one thread per CPU",
 ];
 
 /// Minimum ratios of rates to webdataset and to upstream's fastest.
