@@ -561,33 +561,31 @@ mod tests {
     use crate::transform::{Crop, ResizeFilter};
 
     #[test]
-    fn as_little_is_decoded_as_the_sample_needs() {
-        // Upright, the image is 300 pixels wide and 400 high: it is resized to 75 x 100, of which
-        // rows 12 to 87 are seen.
+    fn only_the_needed_region_and_scale_are_requested() {
+        // The upright image has 300 x 400 pixels. It is resized to 75 x 100 and cropped to rows 12 to 87.
         let stored = Size::new(400, 300);
         let info = ImageInfo::new(stored, Orientation::Rotated90);
         let transform = ImageTransform::with_size(Size::new(75, 75))
             .crop(Crop::ResizedCenter { covering: Size::new(75, 75) })
             .filter(ResizeFilter::Area)
             .on_truncated(OnTruncated::Partial);
-        let none = || unreachable!("nothing is random");
+        let none = || unreachable!("the crop is not random");
         let plan = FillPlan::new(&info, transform.place(info.upright_size(), none));
         let request = plan.decode_request(&transform);
         let region = Rect { left: 48, top: 0, width: 300, height: 300 };
         assert_eq!(request.region_of(stored), region);
-        // Every pixel counts.
+        // The area filter needs every pixel.
         assert_eq!(request.smallest(), Some(Size::new(300, 300)));
         assert_eq!(request.truncation(), OnTruncated::Partial);
-        // A wider filter sees more, which is as much smaller as the rest; at half the size, four
-        // pixels may have become eight. What is left may be halved while it is half as large again as
-        // the sample.
+        // A wider filter needs a margin, which is scaled with the region. The decoded size may be
+        // halved as long as 1.5 times the sample's size remains.
         let request = plan.decode_request(&transform.clone().filter(ResizeFilter::Bilinear));
         let region = Rect { left: 42, top: 0, width: 312, height: 300 };
         assert_eq!(request.region_of(stored), region);
         assert_eq!(request.smallest(), Some(Size::new(117, 113)));
         assert_eq!(plan.decode_request(&transform.clone().exact(true)).smallest(), None);
-        // A part that nothing else has influence on is all of what is decoded, however far the
-        // filter looks.
+        // For a fixed part, pixels outside of it have no influence: only the part is decoded, for
+        // every filter.
         let part = Rect { left: 10, top: 120, width: 200, height: 160 };
         let plan = FillPlan::new(&info, Placement::part(part, transform.size()));
         let wide = transform.clone().filter(ResizeFilter::Lanczos3);

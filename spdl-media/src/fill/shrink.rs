@@ -117,12 +117,12 @@ mod tests {
 
     #[cfg(feature = "png")]
     #[test]
-    fn what_is_small_enough_keeps_its_pixels_and_what_is_not_is_as_a_sample_of_that_size() {
+    fn small_images_keep_their_pixels_and_large_ones_are_resized() {
         let registry = CodecRegistry::with_defaults();
         let file = include_bytes!("../../tests/data/rgb.png");
         let whole = crate::decode_rgb(file).unwrap();
         let mut shrink = Shrink::to_longer_side(20_000, &registry, &Limits::default());
-        assert!(shrink.is_err(), "more than a sample may have");
+        assert!(shrink.is_err(), "exceeds the maximum sample size");
         shrink = Shrink::to_longer_side(1_000, &registry, &Limits::default());
         assert_eq!(shrink.unwrap().image(file).unwrap(), whole);
 

@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn both_byte_orders_and_the_prefix_are_read() {
+    fn both_byte_orders_and_the_prefix_are_accepted() {
         for little in [false, true] {
             for number in 1..=8 {
                 let plain = block(little, number);
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_of_four_bytes_are_read_too() {
+    fn long_values_are_accepted() {
         for number in 1..=8u32 {
             let (little, big) = (number.to_le_bytes(), number.to_be_bytes());
             assert_eq!(orientation(&block_of(true, TYPE_LONG, &little)).exif(), number as u16);
@@ -95,16 +95,16 @@ mod tests {
         }
         let far = (6 + (1u32 << 16)).to_le_bytes();
         assert_eq!(orientation(&block_of(true, TYPE_LONG, &far)), Orientation::Upright);
-        // Bytes and fractions are none.
+        // Bytes and rationals are not accepted.
         for kind in [1, 2, 5, 7] {
             assert_eq!(orientation(&block_of(true, kind, &[6, 0, 0, 0])), Orientation::Upright);
         }
     }
 
     #[test]
-    fn a_damaged_block_means_upright() {
+    fn a_corrupt_block_means_upright() {
         let whole = block(true, 6);
-        // The last two bytes only pad the value.
+        // The last two bytes are padding.
         for end in 0..whole.len() - 2 {
             assert_eq!(orientation(&whole[..end]), Orientation::Upright, "cut at {end}");
         }

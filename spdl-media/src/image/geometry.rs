@@ -199,7 +199,7 @@ mod tests {
 
     use super::*;
 
-    /// The pixel of the upright image that a stored one becomes: each orientation in its own words.
+    /// The position of a stored pixel in the upright image: a separate formula per orientation.
     fn upright_point(orientation: Orientation, x: u32, y: u32, stored: Size) -> (u32, u32) {
         let (right, bottom) = (stored.width - 1 - x, stored.height - 1 - y);
         match orientation {

@@ -579,7 +579,7 @@ mod tests {
     impl ImageDecoder for ToyDecoder {
         fn inspect(&mut self, encoded: &[u8]) -> Result<ImageInfo> {
             let [b'T', b'O', b'Y', b'1', width, height, ..] = *encoded else {
-                return Err(Error::new(ErrorKind::Truncated, "the toy header ends early"));
+                return Err(Error::new(ErrorKind::Truncated, "the toy header is truncated"));
             };
             let size = Size::new(width.into(), height.into());
             if !self.has(Violation::LimitsUnchecked) {

@@ -388,7 +388,7 @@ mod tests {
 
     #[test]
     fn an_image_smaller_than_the_sample_is_centred() {
-        // 100 x 50 becomes 40 x 20; of 30 x 31, rows 5 to 25 are seen.
+        // 100 x 50 becomes 40 x 20, which covers rows 5 to 25 of 30 x 31.
         let crop = Crop::ResizedCenter { covering: square(20) };
         let placement = place(crop, Size::new(100, 50), Size::new(30, 31), 0);
         let source = CropBox { left: 12.5, top: 0.0, width: 75.0, height: 50.0 };
@@ -415,7 +415,7 @@ mod tests {
     fn a_centre_crop_takes_whole_pixels() {
         let crop = Crop::Center { fill: BLACK };
         let placement = place(crop, Size::new(101, 20), Size::new(50, 31), 0);
-        // (101 - 50) / 2 = 25.5 is rounded to even; 11 rows are missing, 5 above.
+        // (101 - 50) / 2 = 25.5 is rounded to even. 11 rows are filled, 5 of them above.
         let source = CropBox { left: 26.0, top: 0.0, width: 50.0, height: 20.0 };
         assert_eq!(placement.source, source);
         assert_eq!(placement.target, Rect { left: 0, top: 5, width: 50, height: 20 });
@@ -436,7 +436,7 @@ mod tests {
             starts
         };
         assert_eq!(starts(10), (-2..=4).collect::<Vec<_>>());
-        // 3 pixels lack 1 of 8 with their padding: 3 on each side.
+        // 3 pixels with a padding of 2 are 7, one fewer than 8: the padding becomes 3.
         assert_eq!(starts(3), (-3..=-2).collect::<Vec<_>>());
     }
 
@@ -466,18 +466,18 @@ mod tests {
     }
 
     #[test]
-    fn an_image_that_no_part_fits_falls_back_to_its_centre() {
+    fn an_image_without_a_fitting_crop_uses_its_centre() {
         let bounds =
             |width, height| place(Crop::TRAIN, Size::new(width, height), square(8), 0).bounds;
         assert_eq!(bounds(1000, 10), Rect { left: 493, top: 0, width: 13, height: 10 });
         assert_eq!(bounds(10, 1000), Rect { left: 0, top: 493, width: 10, height: 13 });
-        // Of sides in the range, it is the whole.
+        // If the aspect ratio of the image is in the range, the crop is the whole image.
         let whole = Crop::RandomResized { area: (2.0, 2.0), aspect: (0.5, 2.0) };
         let image = Size::new(40, 30);
         assert_eq!(place(whole, image, square(8), 0).bounds, Rect::full(image));
     }
 
-    /// The parts of an image of 400 x 300 that 4000 samples draw.
+    /// The crops of 4000 samples of a 400 x 300 image.
     fn parts(area: (f64, f64), aspect: (f64, f64)) -> Vec<Rect> {
         let crop = Crop::RandomResized { area, aspect };
         (0..4000).map(|seed| place(crop, Size::new(400, 300), square(8), seed).bounds).collect()
@@ -489,12 +489,12 @@ mod tests {
     }
 
     #[test]
-    fn random_parts_are_drawn_evenly_over_areas_aspects_and_places() {
-        // All of these fit: nothing is drawn again.
+    fn random_crops_are_uniform_in_area_aspect_and_position() {
+        // All crops fit, so that none is redrawn.
         let (area, aspect) = ((0.1, 0.3), (0.5, 2.0));
         let parts = parts(area, aspect);
         let areas = || parts.iter().map(|it| it.size().pixels() as f64 / 120_000.0);
-        // Means of 4000 are this near, five standard deviations and more.
+        // Tolerances are at least five standard deviations of a mean of 4000.
         assert!((mean(areas()) - 0.2).abs() < 0.005);
         assert!(areas().any(|it| it < 0.101) && areas().any(|it| it > 0.299));
         assert!(areas().all(|it| (0.098..0.302).contains(&it)));
@@ -511,8 +511,8 @@ mod tests {
     }
 
     #[test]
-    fn parts_that_do_not_fit_are_drawn_again() {
-        // More than half of what is drawn is too wide or too high; ten in a row are 1 in 200.
+    fn crops_that_do_not_fit_are_redrawn() {
+        // More than half of the draws do not fit. Ten misfits in sequence have a probability of 1/200.
         let parts = parts((0.5, 1.0), (0.5, 2.0));
         let whole = parts.iter().filter(|it| it.size().pixels() == 120_000).count();
         assert!(whole < 100, "{whole}");
@@ -520,8 +520,8 @@ mod tests {
 
     #[test]
     fn draws_of_a_seed_never_change() {
-        // Runs of older builds resume with the same crops: area, aspect, top, left, in this order, and
-        // sides rounded to the nearest.
+        // Runs of older builds resume with the same crops: draws in the order area, aspect ratio, top,
+        // left, and sides rounded to the nearest integer.
         let parts = parts((0.1, 0.3), (0.5, 2.0));
         for (seed, &part) in (0..100).zip(&parts) {
             let mut rng = SampleRng::new(seed, SampleId::default(), "t");
@@ -560,11 +560,11 @@ mod tests {
         }
 
         #[test]
-        fn random_parts_keep_their_bounds(w in 1u32..3000, h in 1u32..3000, seed: u64) {
+        fn random_crops_keep_their_bounds(w in 1u32..3000, h in 1u32..3000, seed: u64) {
             let image = Size::new(w, h);
             let crop = place(Crop::TRAIN, image, square(7), seed).bounds;
             prop_assert!(crop.is_within(image));
-            // Rounding moves each side by up to half a pixel, which weighs on small images.
+            // Rounding changes each side by up to half a pixel, which matters for small images.
             let (cw, ch) = (f64::from(crop.width), f64::from(crop.height));
             prop_assert!((cw + 0.5) * (ch + 0.5) >= 0.08 * image.pixels() as f64
                 || (cw + 0.5) / (ch - 0.5) >= 4.0 / 3.0 || (cw - 0.5) / (ch + 0.5) <= 3.0 / 4.0);

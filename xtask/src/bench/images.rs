@@ -225,7 +225,7 @@ impl Report<'_> {
              measured runs each. Figures are medians; spread = (largest - smallest) / median. A peer's time runs \
              from building its loader to its last batch, without imports. Memory is the peak of the sum over all \
              processes of a loader, with shared pages counted once (PSS). Others' CPU is the share of all CPUs \
-             that other programs used. The last column is the median of the ratios of neighbouring runs. \
+             that other programs used. The last column is the median of \"first row / this row\" over neighbouring runs. \
              Differences below 10 % are noise.\n\n\
              \"{turbo}\" only decodes whole files from memory, with the same number of threads. It is the upper \
              bound for loaders that decode whole images with this library. \"{aliased}\" omits the antialiasing \

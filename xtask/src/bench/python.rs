@@ -129,9 +129,9 @@ pub(super) fn run(workspace: &Workspace, arguments: &Python) -> Result<()> {
     let parts = [
         Part {
             title: "Images to batches",
-            note: "JPEG files like ImageNet's to batches of 32 x 224 x 224 x 3 unsigned bytes, files in the \
-                   page cache; torch's loader has 2 worker processes. The time runs from making the iterator \
-                   to the last batch, without imports.",
+            note: "JPEG files with the sizes of ImageNet to uint8 batches of 32 x 224 x 224 x 3, files in the \
+                   page cache; torch's loader has 2 worker processes. Time is measured from the construction \
+                   of the iterator to the last batch, without imports.",
             unit: "images/s",
             contestants: &images,
         },
@@ -242,8 +242,7 @@ fn write(
         "# Python\n\n\
          {count} CPUs ({cpu}). The loaders alternate: one warm-up and {repeats} measured runs each. Figures are \
          medians; spread = (largest - smallest) / median. Memory is the peak of the sum over all processes \
-         (PSS). The last column is the median of the ratios of neighbouring runs, of the first row to this \
-         one.\n\n\
+         (PSS). The last column is the median of \"first row / this row\" over neighbouring runs.\n\n\
          Command: `cargo xtask bench python --repeats {repeats} --epochs {epochs}`.\n",
         cpu = table::cpu_model(),
     );

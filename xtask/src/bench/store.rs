@@ -318,14 +318,14 @@ fn write(
     let count = thread::available_parallelism().map_or(1, usize::from);
     let mut text = format!(
         "# A store with latency\n\n\
-         `spdl bench` loads 2,000 images like ImageNet's into batches of 32 x 224 x 224 x 3 unsigned bytes from \
+         `spdl bench` loads 2,000 images with the sizes of ImageNet into uint8 batches of 32 x 224 x 224 x 3 from \
          three sources: a folder in the page cache; an S3 server on loopback that delays each response by \
-         {latency} ms; and such a server that never answers 1 % of the requests. {count} CPUs ({cpu}). Decoding \
+         {latency} ms; and the same server, which does not respond to 1 % of the requests. {count} CPUs ({cpu}). Decoding \
          threads: {threads}. The remaining CPU serves the network and the server. The sources alternate: one \
          warm-up and {repeats} runs of {epochs} epochs each. Figures are medians; spread = (largest - smallest) / \
-         median. The rate is the median of all epochs but the first, in which the in-flight window grows; \
+         median. The rate is the median of all epochs except the first, in which the in-flight window grows; \
          \"first ms\", CPU and memory cover the whole run. All runs delivered the same bytes. The last column is \
-         the median of the ratios of neighbouring runs, of the first row to this one.\n\n\
+         the median of \"first row / this row\" over neighbouring runs.\n\n\
          Command: `cargo xtask bench store --repeats {repeats} --epochs {epochs} --latency {latency}`.\n\n\
          ![Bar chart of the rates](store.svg)\n\n{table}\n\
          The duration of one read in all epochs, from its request to its last byte, including retries; and the \

@@ -233,10 +233,10 @@ fn introduction(arguments: &Tar) -> String {
          The samples have two members each (`jpg`, `cls`); the shards are in the page cache. Each reader is one \
          process and receives the bytes of every member. {cpus} CPUs ({cpu}). The readers alternate: one \
          warm-up and {repeats} measured runs each. Figures are medians; spread = (largest - smallest) / median. \
-         The time runs from opening the shards, or making the loader, to the last sample, without imports; \
+         Time is measured from opening the shards, or constructing the loader, to the last sample, without imports; \
          \"first ms\" is the time of the first sample. Memory is the peak of the sum over all processes (PSS), \
-         sampled every 100 ms. The last column is the median of the ratios of neighbouring runs, of the first \
-         row to this one.\n\n\
+         sampled every 100 ms. The last column is the median of \"first row / this row\" over \
+         neighbouring runs.\n\n\
          - \"pipeline\": `WebDataset`, `FetchRecord` and `LocalFetcher` with all defaults. Each sample is a \
          separate read, so any order is possible; `cls` is parsed as a number. The index of each shard was \
          written beside it in the warm-up.\n\

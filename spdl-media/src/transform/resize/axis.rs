@@ -351,7 +351,7 @@ mod tests {
         }
     }
 
-    /// Each position is computed once, from pairs that are there, and still there.
+    /// Checks that each position is computed once, while all of its pairs are kept.
     fn check_kept(axis: &Axis, step: usize) {
         let kept = axis.kept_pairs(step);
         assert_eq!(kept % step, 0);
@@ -369,9 +369,9 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_for_the_position_before_it_is_kept_as_long() {
-        // Three times as large: each third position lies on one of the source, which alone counts, so
-        // that it begins after the next one does.
+    fn pairs_are_kept_while_an_earlier_position_is_pending() {
+        // Enlarged by 3: each third position coincides with a source position and needs only that one.
+        // Its first pair is therefore after that of the next position.
         for filter in [ResizeFilter::Bicubic, ResizeFilter::Lanczos3] {
             let mut axis = Axis::default();
             axis.prepare(&AxisRequest {
@@ -392,7 +392,7 @@ mod tests {
 
     #[test]
     fn weights_have_as_many_bits_as_fit() {
-        // The largest weight is 1, a half, and less than a thousandth.
+        // The largest weight is 1, 1/2, and less than 1/1000.
         for (length, bits) in [(1, 14), (2, 15), (2000, MAX_BITS)] {
             let mut axis = Axis::default();
             axis.prepare(&AxisRequest {
@@ -411,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_but_the_pixel_itself_counts_where_nothing_is_resized() {
+    fn without_resize_only_the_pixel_itself_has_a_weight() {
         for filter in ResizeFilter::ALL {
             let mut axis = Axis::default();
             axis.prepare(&AxisRequest {

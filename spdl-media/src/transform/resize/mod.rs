@@ -282,7 +282,7 @@ mod tests {
         Rect { left, top, width, height }
     }
 
-    /// A picture that holds this region of an image that is the same noise for each seed.
+    /// The region of a noise image that depends only on the seed.
     fn noise(image: Size, region: Rect, color: ColorModel, chroma: u32, seed: u64) -> Picture {
         let shape = |pixels: u32, channels: usize| {
             let area = area_of(region, pixels);
@@ -365,12 +365,12 @@ mod tests {
             let found = resize(region);
             let differences = whole.iter().flatten().zip(found.iter().flatten());
             let largest = differences.map(|(a, b)| a.abs_diff(*b)).max();
-            // The box's place is rounded in its last digit.
+            // The position of the crop box is subject to rounding.
             prop_assert!(largest <= Some(1), "{:?}", largest);
         }
 
         #[test]
-        fn what_is_outside_the_bounds_has_no_influence(
+        fn pixels_outside_the_bounds_have_no_influence(
             width in 8u32..80, height in 8u32..80, target in (1u32..40, 1u32..40), seed: u64,
             corner: (u32, u32), extent: (u32, u32), filter in 0usize..5, planes: bool,
             chroma in 1u32..=4, turn in 0usize..8,
@@ -393,7 +393,7 @@ mod tests {
             };
             let color = if planes { ColorModel::YCbCr } else { ColorModel::Rgb };
             let mut whole = noise(image, Rect::full(image), color, chroma, seed);
-            // Inside as the part, outside something else.
+            // The same pixels inside, other pixels outside.
             for plane in whole.planes_mut() {
                 let PlaneShape { across, channels, stride, area, .. } = plane.shape();
                 let inside = area_of(bounds, across);
@@ -422,7 +422,7 @@ mod tests {
         }
     }
 
-    /// One pass by its definition: for each position of the target, the weighted lines.
+    /// Reference implementation of a pass: the weighted sum of lines for each target position.
     fn pass(axis: &Axis, line: impl Fn(usize) -> Vec<u8>) -> Vec<Vec<u8>> {
         let lines: Vec<Vec<u8>> = axis.source.clone().map(line).collect();
         let targets = axis.first_pairs.iter().zip(axis.weights.chunks(axis.pairs));
@@ -449,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_between_the_passes_is_all_that_they_need() {
+    fn rows_between_the_passes_are_kept_long_enough() {
         // Enlarged and reduced.
         for (width, height) in [(1300, 90), (90, 1300), (700, 600), (33, 31)] {
             for (target, mirrored) in [((24, 20), false), ((61, 700), true), ((700, 61), false)] {
@@ -501,8 +501,8 @@ mod tests {
     }
 
     #[test]
-    fn memory_between_the_passes_follows_from_the_target() {
-        // 12 million pixels, upright and turned.
+    fn memory_between_the_passes_depends_on_the_target_size() {
+        // 12 million pixels, upright and rotated.
         let image = Size::new(4000, 3000);
         for orientation in [Orientation::Upright, Orientation::Rotated90] {
             let mut request = ResizeRequest {
@@ -520,7 +520,7 @@ mod tests {
                 let held = resizer.scratch.held_bytes();
                 assert!(held < 1 << 20, "{orientation:?}, {color:?}: {held} bytes");
             }
-            // Where each pixel of the sample looks at thousands of rows, those must be there.
+            // If each sample pixel needs thousands of rows, those rows are kept.
             let tall = Size::new(1, 1_000_000);
             request.source = Rect::full(tall).into();
             request.bounds = Rect::full(tall);
@@ -541,7 +541,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_between_the_passes_is_limited_beside_that_of_weights() {
+    fn memory_limits_include_weights_and_rows_between_the_passes() {
         let tall = Size::new(1, 200_000);
         let mut picture = Picture::new();
         picture.start_rgb(tall, Rect::full(tall)).unwrap();
@@ -561,13 +561,13 @@ mod tests {
         };
         let (outcome, weights, scratch) = resize(&Limits::default());
         assert_eq!(outcome, Ok(()));
-        // Enough for the weights, not for what is between the passes.
+        // Enough for the weights, but not for the rows between the passes.
         let limits = Limits::default().max_bytes((weights + scratch / 2) as u64);
         assert_eq!(resize(&limits), (Err(ErrorKind::LimitExceeded), weights, 0));
     }
 
     #[test]
-    fn what_was_computed_for_another_request_is_not_used() {
+    fn weights_of_another_request_are_not_reused() {
         let image = Size::new(40, 40);
         let picture = noise(image, Rect::full(image), ColorModel::YCbCr, 2, 3);
         let bounds = Rect { left: 4, top: 4, width: 32, height: 32 };
@@ -608,7 +608,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_for_an_unusual_image_is_given_back() {
+    fn memory_of_an_unusual_image_is_released() {
         let resize = |resizer: &mut Resizer, image: Size| {
             let mut picture = Picture::new();
             picture.start_rgb(image, Rect::full(image)).unwrap();
@@ -632,7 +632,7 @@ mod tests {
     }
 
     #[test]
-    fn a_picture_without_what_is_asked_for_is_refused() {
+    fn a_picture_without_the_requested_part_is_an_error() {
         let image = Size::new(20, 20);
         let region = Rect { left: 0, top: 0, width: 8, height: 8 };
         let picture = noise(image, region, ColorModel::YCbCr, 2, 0);
