@@ -6,8 +6,6 @@ mod rooms;
 mod source;
 mod words;
 
-use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -20,24 +18,14 @@ use crate::tools::{Workspace, cargo};
 use crate::{acceptance, kernels};
 
 /// Check layers, rooms, words, type names, manifests, paths and commit subjects.
-///
-/// The number of findings of some rules is limited per folder by xtask/tidy-baseline.tsv, for text
-/// that is older than the rule. These limits only ever become smaller.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   cargo xtask tidy
-  cargo xtask tidy --all --only spdl-io     also findings that the baseline allows
-  cargo xtask tidy --shrink                 lower the limits of the baseline")]
+  cargo xtask tidy --only spdl-io")]
 pub(crate) struct TidyArguments {
-    /// Print findings that the baseline allows
-    #[arg(long)]
-    all: bool,
     /// Print only findings that contain this text
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
-    /// Write lower limits to the baseline
-    #[arg(long)]
-    shrink: bool,
 }
 
 /// Each crate and the crates of the workspace that it may depend on.
@@ -75,16 +63,7 @@ const NOT_IN_CORE: [&str; 16] = [
 ];
 
 pub(crate) fn run(workspace: &Workspace, arguments: &TidyArguments) -> Result<ExitCode> {
-    let counted = counted_findings(workspace)?;
-    let baseline = baseline(workspace)?;
-    if arguments.shrink {
-        shrink(workspace, &baseline, &counted)?;
-    }
-    let mut findings = strict_findings(workspace)?;
-    match arguments.all {
-        true => findings.extend(counted.into_values().flatten()),
-        false => findings.extend(above_baseline(&self::baseline(workspace)?, counted)),
-    }
+    let mut findings = findings(workspace)?;
     if let Err(error) = acceptance::check_page(workspace) {
         findings.push(format!("{error:#}"));
     }
@@ -99,15 +78,8 @@ pub(crate) fn run(workspace: &Workspace, arguments: &TidyArguments) -> Result<Ex
     Ok(if findings.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Every violation of a rule above the baseline, one line each.
+/// Every violation of a rule, one line each.
 pub(crate) fn findings(workspace: &Workspace) -> Result<Vec<String>> {
-    let mut findings = strict_findings(workspace)?;
-    findings.extend(above_baseline(&baseline(workspace)?, counted_findings(workspace)?));
-    Ok(findings)
-}
-
-/// Findings of rules without a baseline.
-fn strict_findings(workspace: &Workspace) -> Result<Vec<String>> {
     let mut findings = layers(&workspace.packages);
     findings.extend(core_tree(&core_dependencies(workspace)?));
     for name in SAFE_CRATES {
@@ -125,103 +97,27 @@ fn strict_findings(workspace: &Workspace) -> Result<Vec<String>> {
     findings.extend(kernels::stale(&workspace.root)?);
     for path in text_files(&workspace.root)? {
         // Binary files are skipped.
-        if let Ok(text) = fs::read_to_string(&path) {
-            findings.extend(machine_paths(&workspace.shown(&path), &text));
+        let Ok(text) = fs::read_to_string(&path) else { continue };
+        let shown = workspace.shown(&path);
+        findings.extend(machine_paths(&shown, &text));
+        if !WORDS_EXCEPT.contains(&shown.as_str()) {
+            let extension = path.extension().unwrap_or_default().to_string_lossy();
+            let found = words::findings(&text, &extension).into_iter();
+            findings.extend(found.map(|(line, phrase, better)| {
+                format!("{shown}:{line}: not {phrase:?}, but: {better}")
+            }));
         }
     }
+    findings.extend(rooms::findings(workspace)?);
+    findings.extend(names::duplicates(workspace)?);
+    findings.extend(names::root_names(workspace)?);
     findings.extend(commits::findings(&workspace.root));
     Ok(findings)
 }
 
-/// Findings by rule and top-level folder.
-type Counted = BTreeMap<(&'static str, String), Vec<String>>;
-
-/// Findings of rules with a baseline.
-fn counted_findings(workspace: &Workspace) -> Result<Counted> {
-    let mut counted = Counted::new();
-    let mut add = |rule: &'static str, place: &str, finding: String| {
-        counted.entry((rule, folder_of(place))).or_default().push(finding);
-    };
-    for (file, finding) in rooms::findings(workspace)? {
-        add("rooms", &file, finding);
-    }
-    for (name, finding) in names::duplicates(workspace)? {
-        add("names", &format!("{name}/"), finding);
-    }
-    if let Some(finding) = names::root_names(workspace)? {
-        add("root", "spdl-core/", finding);
-    }
-    for path in text_files(&workspace.root)? {
-        let shown = workspace.shown(&path);
-        let extension = path.extension().unwrap_or_default().to_string_lossy().into_owned();
-        if WORDS_EXCEPT.contains(&shown.as_str()) {
-            continue;
-        }
-        let Ok(text) = fs::read_to_string(&path) else { continue };
-        for (line, phrase, better) in words::findings(&text, &extension) {
-            add("words", &shown, format!("{shown}:{line}: not {phrase:?}, but: {better}"));
-        }
-    }
-    Ok(counted)
-}
-
-/// Files whose text is not checked: the table of words itself.
-const WORDS_EXCEPT: [&str; 1] = ["xtask/src/tidy/words.rs"];
-
-/// The first folder of a path; `.` for files in the root.
-fn folder_of(path: &str) -> String {
-    path.split_once('/').map_or(".", |(folder, _)| folder).to_owned()
-}
-
-const BASELINE: &str = "xtask/tidy-baseline.tsv";
-
-/// The maximum number of findings by rule and folder.
-type Baseline = BTreeMap<(String, String), usize>;
-
-fn baseline(workspace: &Workspace) -> Result<Baseline> {
-    let text = fs::read_to_string(workspace.root.join(BASELINE)).unwrap_or_default();
-    parse_baseline(&text)
-}
-
-fn parse_baseline(text: &str) -> Result<Baseline> {
-    let mut baseline = Baseline::new();
-    for line in text.lines() {
-        let [rule, folder, limit] = line.split('\t').collect::<Vec<_>>()[..] else {
-            anyhow::bail!("{BASELINE}: expected rule, folder and limit, found {line:?}");
-        };
-        let limit = limit.parse().with_context(|| format!("{BASELINE}: {line:?}"))?;
-        baseline.insert((rule.to_owned(), folder.to_owned()), limit);
-    }
-    Ok(baseline)
-}
-
-/// All findings of each rule and folder with more findings than its limit.
-fn above_baseline(baseline: &Baseline, counted: Counted) -> Vec<String> {
-    let mut shown = Vec::new();
-    for ((rule, folder), findings) in counted {
-        let limit = baseline.get(&(rule.to_owned(), folder.clone())).copied().unwrap_or_default();
-        if findings.len() > limit {
-            shown.push(format!("{folder}: {} findings of {rule}, limit {limit}", findings.len()));
-            shown.extend(findings);
-        }
-    }
-    shown
-}
-
-fn shrink(workspace: &Workspace, baseline: &Baseline, counted: &Counted) -> Result<()> {
-    let path = workspace.root.join(BASELINE);
-    let is_first = !path.is_file();
-    let mut text = String::new();
-    for ((rule, folder), findings) in counted {
-        let limit = baseline.get(&((*rule).to_owned(), folder.clone())).copied();
-        let limit = limit.unwrap_or(if is_first { usize::MAX } else { 0 }).min(findings.len());
-        if limit > 0 {
-            // Writing to a string cannot fail.
-            let _ = writeln!(text, "{rule}\t{folder}\t{limit}");
-        }
-    }
-    fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
-}
+/// Files whose text is not checked: the table of words, and data that golden files contain.
+const WORDS_EXCEPT: [&str; 2] =
+    ["xtask/src/tidy/words.rs", "spdl-io/tests/datasets/golden/make.py"];
 
 fn layers(packages: &[Value]) -> Vec<String> {
     let mut findings = Vec::new();
@@ -347,23 +243,6 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-
-    #[test]
-    fn only_findings_above_the_baseline_are_shown() {
-        let baseline = parse_baseline("words\ta\t2\nwords\tb\t1\n").unwrap();
-        let counted = Counted::from([
-            (("words", "a".to_owned()), vec!["1".to_owned(), "2".to_owned()]),
-            (("words", "b".to_owned()), vec!["3".to_owned(), "4".to_owned()]),
-            (("rooms", "a".to_owned()), vec!["5".to_owned()]),
-        ]);
-        let shown = above_baseline(&baseline, counted);
-        let expected =
-            ["a: 1 findings of rooms, limit 0", "5", "b: 2 findings of words, limit 1", "3", "4"];
-        assert_eq!(shown, expected);
-        assert!(parse_baseline("words a 2").is_err());
-        assert_eq!(folder_of("spdl-io/src/a.rs"), "spdl-io");
-        assert_eq!(folder_of("README.md"), ".");
-    }
 
     #[test]
     fn a_crate_may_depend_only_on_those_below_it() {

@@ -15,8 +15,8 @@ const EXCEPTIONS: [(&str, &str); 0] = [];
 /// The maximum number of names in the root of `spdl-core`, modules excepted.
 const ROOT_NAMES: usize = 45;
 
-/// Types of one crate that share a name, as (crate, message).
-pub(crate) fn duplicates(workspace: &Workspace) -> Result<Vec<(String, String)>> {
+/// Types of one crate that share a name.
+pub(crate) fn duplicates(workspace: &Workspace) -> Result<Vec<String>> {
     let mut findings = Vec::new();
     for package in &workspace.packages {
         let name = package["name"].as_str().unwrap_or_default();
@@ -39,9 +39,10 @@ pub(crate) fn duplicates(workspace: &Workspace) -> Result<Vec<(String, String)>>
         for (type_name, files) in types {
             let excepted = EXCEPTIONS.iter().any(|(exception, _)| *exception == type_name);
             if files.len() > 1 && !excepted {
-                let message =
-                    format!("{name}: the type name {type_name:?} is in {}", files.join(", "));
-                findings.push((name.to_owned(), message));
+                findings.push(format!(
+                    "{name}: the type name {type_name:?} is in {}",
+                    files.join(", ")
+                ));
             }
         }
     }

@@ -96,8 +96,8 @@ pub(crate) struct Import {
     pub(crate) place: String,
 }
 
-/// Upward imports of all crates, as (file, message).
-pub(crate) fn findings(workspace: &Workspace) -> Result<Vec<(String, String)>> {
+/// Upward imports of all crates, and rooms that the table lacks.
+pub(crate) fn findings(workspace: &Workspace) -> Result<Vec<String>> {
     let mut findings = Vec::new();
     for (name, order) in RUST {
         let imports = rust_imports(workspace, &workspace.root.join(name).join("src"))?;
@@ -112,7 +112,7 @@ pub(crate) fn findings(workspace: &Workspace) -> Result<Vec<(String, String)>> {
 }
 
 /// Files and folders that the table lacks.
-fn unlisted(src: &Path, name: &str, order: &[&str]) -> Result<Vec<(String, String)>> {
+fn unlisted(src: &Path, name: &str, order: &[&str]) -> Result<Vec<String>> {
     let tests = test_files(src)?;
     let mut findings = Vec::new();
     for entry in fs::read_dir(src).with_context(|| format!("cannot list {}", src.display()))? {
@@ -120,23 +120,22 @@ fn unlisted(src: &Path, name: &str, order: &[&str]) -> Result<Vec<(String, Strin
         let room = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         let is_root = ["lib", "main"].contains(&room.as_str());
         if !is_root && !tests.contains(&path) && !order.contains(&room.as_str()) {
-            let message = format!("{name}: the room {room:?} is not in xtask's table of rooms");
-            findings.push((format!("{name}/src/{room}"), message));
+            findings.push(format!("{name}: the room {room:?} is not in xtask's table of rooms"));
         }
     }
     Ok(findings)
 }
 
-fn check(name: &str, order: &[&str], imports: &[Import]) -> Vec<(String, String)> {
+fn check(name: &str, order: &[&str], imports: &[Import]) -> Vec<String> {
     let rank = |room: &str| order.iter().position(|it| *it == room);
     let mut findings = Vec::new();
     for Import { from, to, place } in imports {
         if let (Some(own), Some(other)) = (rank(from), rank(to))
             && other > own
         {
-            let message =
-                format!("{place}: room {from:?} of {name} imports {to:?}, which is above it");
-            findings.push((place.split(':').next().unwrap_or_default().to_owned(), message));
+            findings.push(format!(
+                "{place}: room {from:?} of {name} imports {to:?}, which is above it"
+            ));
         }
     }
     findings
@@ -424,8 +423,8 @@ mod tests {
             [import("stage", "error"), import("error", "stage"), import("error", "other")];
         let findings = check("a", &["error", "stage"], &imports);
         assert_eq!(findings.len(), 1);
-        assert_eq!(findings[0].0, "a/src/x.rs");
-        assert!(findings[0].1.contains("imports \"stage\", which is above it"));
+        assert!(findings[0].starts_with("a/src/x.rs:3: "));
+        assert!(findings[0].contains("imports \"stage\", which is above it"));
     }
 
     #[test]
