@@ -430,8 +430,8 @@ impl MergePolicy for FiveAnEpoch {
 #[test]
 fn a_custom_merge_policy_may_end_an_epoch_early() {
     within_seconds(30, || {
-        let told = Arc::default();
-        let policy = FiveAnEpoch { taken: 0, epochs: Arc::clone(&told) };
+        let reported = Arc::default();
+        let policy = FiveAnEpoch { taken: 0, epochs: Arc::clone(&reported) };
         let merged = PipelineBuilder::merge([epochs(&[100]), epochs(&[7])], policy);
         let mut pipeline = merged.epochs(0..3).seed(9).build().unwrap();
         let mut all = Vec::new();
@@ -442,7 +442,7 @@ fn a_custom_merge_policy_may_end_an_epoch_early() {
         assert_eq!(all, expected);
         assert_eq!(pipeline.statistics().left_out, 3 * (107 - 5));
         // The policy starts the next epoch before it is known whether there is one.
-        assert_eq!(told.lock().unwrap()[..3], [(0, 2, 9), (1, 2, 9), (2, 2, 9)]);
+        assert_eq!(reported.lock().unwrap()[..3], [(0, 2, 9), (1, 2, 9), (2, 2, 9)]);
     });
 }
 
@@ -1315,7 +1315,7 @@ fn a_definition_shows_hooks_listeners_and_recorded_orders() {
     let record = [0, 1].map(|index| spdl_core::SampleId { epoch: 0, index }).into_iter().collect();
     let weighted = spdl_core::stage::WeightedMerge::new([1.0, 2.5]).unwrap();
     let branches = [PipelineBuilder::new(numbers(3)), PipelineBuilder::new(numbers(3))];
-    let told = PipelineBuilder::merge(branches, weighted)
+    let reported = PipelineBuilder::merge(branches, weighted)
         .hook(Silent)
         .on_drop(|_| Ok(()))
         .every(Duration::from_secs(2), |_| ())
@@ -1333,7 +1333,7 @@ fn a_definition_shows_hooks_listeners_and_recorded_orders() {
         "records its order",
         "replays 2 samples",
     ] {
-        assert!(told.contains(part), "{part:?} is missing in\n{told}");
+        assert!(reported.contains(part), "{part:?} is missing in\n{reported}");
     }
 }
 

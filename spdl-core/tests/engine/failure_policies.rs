@@ -394,8 +394,8 @@ fn a_fatal_failure_ends_the_pipeline_for_any_policy() {
 #[test]
 fn each_dropped_sample_is_reported_once_when_it_is_dropped() {
     within_seconds(60, || {
-        let told = Arc::new(Mutex::new(Vec::new()));
-        let (list, also) = (Arc::clone(&told), Arc::new(AtomicU64::new(0)));
+        let reported = Arc::new(Mutex::new(Vec::new()));
+        let (list, also) = (Arc::clone(&reported), Arc::new(AtomicU64::new(0)));
         let counter = Arc::clone(&also);
         let builder = failing(PipelineBuilder::new(numbers(1000)), "first", |n| n % 10 == 1);
         let builder = builder.map_async("second", |n| async move {
@@ -419,8 +419,8 @@ fn each_dropped_sample_is_reported_once_when_it_is_dropped() {
             .build()
             .unwrap();
         assert_eq!(pipeline.filter(Result::is_ok).count(), 800);
-        let mut told = told.lock().unwrap().clone();
-        told.sort_by_key(|(index, ..)| *index);
+        let mut reported = reported.lock().unwrap().clone();
+        reported.sort_by_key(|(index, ..)| *index);
         let expected: Vec<_> = (0..1000)
             .filter_map(|n| match n % 10 {
                 1 => Some((n, "first".to_owned(), ErrorKind::Corrupt)),
@@ -428,7 +428,7 @@ fn each_dropped_sample_is_reported_once_when_it_is_dropped() {
                 _ => None,
             })
             .collect();
-        assert_eq!(told, expected);
+        assert_eq!(reported, expected);
         assert_eq!(also.load(Ordering::SeqCst), 200, "every listener is called");
     });
 }

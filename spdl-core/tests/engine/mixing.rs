@@ -291,7 +291,7 @@ fn a_changed_setting_of_a_mixture_is_named() {
     assert_eq!(batches(&mut pipeline, 3).len(), 12);
     let state = pipeline.state().unwrap();
     assert!(build(&chosen).resume(state.clone()).build().is_ok());
-    let told = |changed: Chosen, part: &str, words: &[&str]| {
+    let assert_changed = |changed: Chosen, part: &str, words: &[&str]| {
         let error = refusal(build(&changed).resume(state.clone()).build());
         assert_eq!(error.message().matches(" was ").count(), 1, "{error}");
         assert!(error.message().contains(&format!(": {part} was ")), "{error}");
@@ -302,12 +302,32 @@ fn a_changed_setting_of_a_mixture_is_named() {
         assert!(build(&changed).resume(allowed).build().is_ok());
     };
     let same = || chosen.clone();
-    told(Chosen { weights: [1.0, 3.0], ..same() }, "source order weights", &["1 : 2", "1 : 3"]);
-    told(Chosen { inner: [5.0, 2.0], ..same() }, "source order part 1 weights", &["5 : 2"]);
-    told(Chosen { seed: 4, ..same() }, "source order part 1 part 0", &["seed: 3", "seed: 4"]);
-    told(Chosen { repeated: 3, ..same() }, "source order part 1 part 1", &["passes 3 times"]);
-    told(Chosen { limit: 30, ..same() }, "source order part 0", &["0..40", "0..30"]);
-    told(Chosen { until: Until::Samples(90), ..same() }, "source order", &["Samples(90)"]);
+    assert_changed(
+        Chosen { weights: [1.0, 3.0], ..same() },
+        "source order weights",
+        &["1 : 2", "1 : 3"],
+    );
+    assert_changed(
+        Chosen { inner: [5.0, 2.0], ..same() },
+        "source order part 1 weights",
+        &["5 : 2"],
+    );
+    assert_changed(
+        Chosen { seed: 4, ..same() },
+        "source order part 1 part 0",
+        &["seed: 3", "seed: 4"],
+    );
+    assert_changed(
+        Chosen { repeated: 3, ..same() },
+        "source order part 1 part 1",
+        &["passes 3 times"],
+    );
+    assert_changed(Chosen { limit: 30, ..same() }, "source order part 0", &["0..40", "0..30"]);
+    assert_changed(
+        Chosen { until: Until::Samples(90), ..same() },
+        "source order",
+        &["Samples(90)"],
+    );
 }
 
 #[test]

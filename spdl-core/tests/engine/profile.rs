@@ -32,7 +32,7 @@ fn done(profile: &Profile, stage: &str) -> (u64, usize) {
 #[test]
 fn each_stage_is_measured_separately_at_each_concurrency() {
     within_seconds(60, || {
-        let mut told = Vec::new();
+        let mut reported = Vec::new();
         let profile = PipelineBuilder::new(DatasetSource::new((0..10_000).collect::<Vec<i64>>()))
             .epochs(0..)
             .map("nap", nap)
@@ -40,9 +40,9 @@ fn each_stage_is_measured_separately_at_each_concurrency() {
             .batch("batch", 8, false)
             .map("sum", |items: Vec<i64>| Ok(items.len()))
             .threads(1)
-            .profile(&options(160, &[8, 1]), |stage| told.push(stage.name.to_string()))
+            .profile(&options(160, &[8, 1]), |stage| reported.push(stage.name.to_string()))
             .unwrap();
-        assert_eq!(told, ["nap", "wait", "batch", "sum"]);
+        assert_eq!(reported, ["nap", "wait", "batch", "sum"]);
         let (napped, rates) = done(&profile, "nap");
         assert!(rates == 2 && (150..=160).contains(&napped), "{profile}");
         // Items that finish between two concurrencies count for neither.

@@ -610,8 +610,8 @@ proptest! {
             // next division. An unbatched list is counted as a whole.
             let least = own.len() as i128 - unseen.max(0);
             let delivered = least..=(own.len() + repeated.len()) as i128;
-            let told = !graph.drop_last && !graph.makes_parts();
-            assert!(!told || delivered.contains(&union.delivered), "{}", union.delivered);
+            let reported = !graph.drop_last && !graph.makes_parts();
+            assert!(!reported || delivered.contains(&union.delivered), "{}", union.delivered);
         });
     }
 

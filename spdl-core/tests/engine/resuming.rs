@@ -266,10 +266,10 @@ proptest! {
             } else if !graph.drop_last {
                 // Random numbers belong to samples in any order. The batch of a sample, and thus
                 // later draws, depend on the run.
-                let told = |items: &[(u64, Seen)]| -> Vec<(u64, i64)> {
+                let reported = |items: &[(u64, Seen)]| -> Vec<(u64, i64)> {
                     sorted(items).into_iter().map(|(epoch, n, _)| (epoch, n)).collect()
                 };
-                let (mut parts, whole) = (told(&parts), told(&whole));
+                let (mut parts, whole) = (reported(&parts), reported(&whole));
                 if [4, 5, 8].contains(&graph.kind) {
                     // Partly delivered lists are delivered again.
                     let mut kept = parts.clone();
@@ -479,8 +479,8 @@ fn a_state_of_a_different_pipeline_is_refused_part_by_part() {
     // The changes as data: the seed first, then sorted by name, without allowed parts.
     let changes = |state: &State, builder: PipelineBuilder<_>| {
         let error = refusal(builder.resume(state.clone()).build());
-        let told = error.changes().iter().map(|change| change.to_string());
-        let all: Vec<_> = told.collect();
+        let reported = error.changes().iter().map(|change| change.to_string());
+        let all: Vec<_> = reported.collect();
         assert!(error.message().contains(&all.join("; ")), "{error}");
         error.changes().to_vec()
     };

@@ -317,7 +317,7 @@ fn counts_on(shard: Shard) {
             // No call panics.
             let whole = State::combine([state.clone()]);
             let equal = state.clone().of_equal_ranks();
-            let told = State::audit([state.clone()]).map(|audit| audit.to_string());
+            let reported = State::audit([state.clone()]).map(|audit| audit.to_string());
             let skipped = state.clone().skip([SampleId { epoch: 0, index: 3 }]);
             let resumed = build().resume(state.clone()).build().map(|mut pipeline| {
                 let items: Vec<Result<i64>> = pipeline.by_ref().take(10).collect();
@@ -329,7 +329,7 @@ fn counts_on(shard: Shard) {
             let refusals = [
                 whole.err(),
                 equal.err(),
-                told.err(),
+                reported.err(),
                 skipped.as_ref().err().cloned(),
                 resumed.as_ref().err().cloned(),
             ];

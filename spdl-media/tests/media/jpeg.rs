@@ -548,8 +548,8 @@ fn scans_without_data_are_limited_in_libjpeg_turbo_too() {
 /// The CPU time of this thread, or the wall-clock time if the system does not report it.
 fn cpu_time() -> Duration {
     static START: OnceLock<Instant> = OnceLock::new();
-    let told = std::fs::read_to_string("/proc/thread-self/schedstat").ok();
-    let nanoseconds = told.and_then(|line| line.split(' ').next()?.parse().ok());
+    let reported = std::fs::read_to_string("/proc/thread-self/schedstat").ok();
+    let nanoseconds = reported.and_then(|line| line.split(' ').next()?.parse().ok());
     match nanoseconds {
         Some(nanoseconds) => Duration::from_nanos(nanoseconds),
         None => START.get_or_init(Instant::now).elapsed(),

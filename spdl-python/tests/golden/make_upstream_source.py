@@ -32,7 +32,7 @@ def weights(kind, n):
     }[kind]()
 
 
-def told(items):
+def reported(items):
     items = [int(item) for item in items]
     digest = hashlib.blake2b(json.dumps(items).encode(), digest_size=8).hexdigest()
     return {"len": len(items), "first": items[:12], "digest": digest}
@@ -47,7 +47,7 @@ def sampled(name, n, kind=None, reseed=None, **arguments):
         list(sampler)
         sampler.shuffle(seed=reseed)
     assert len(sampler) == len(list(sampler))
-    return {**given, **told(sampler)}
+    return {**given, **reported(sampler)}
 
 
 def samplers():
@@ -106,7 +106,7 @@ def refused_samplers():
 def merged(lengths, **arguments):
     parts = [[100 * at + item for item in range(length)] for at, length in enumerate(lengths)]
     items = spdl.source.utils.MergeIterator(parts, **arguments)
-    return {"lengths": lengths, "arguments": arguments, **told(items)}
+    return {"lengths": lengths, "arguments": arguments, **reported(items)}
 
 
 def merges():

@@ -210,8 +210,8 @@ impl Server {
 
     fn stop(mut self) -> Result<Served> {
         drop(self.input.take());
-        let told: Value = serde_json::from_str(&self.line()?)?;
-        let requests = told["requests"].as_u64().context("the server reports no requests")?;
+        let reported: Value = serde_json::from_str(&self.line()?)?;
+        let requests = reported["requests"].as_u64().context("the server reports no requests")?;
         Ok(Served { requests })
     }
 }
