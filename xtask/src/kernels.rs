@@ -63,8 +63,8 @@ pub(crate) fn run(workspace: &Workspace, arguments: &KernelsArguments) -> Result
         .context("cannot run Python")?;
     let words = String::from_utf8_lossy(&compiled.stderr);
     ensure!(compiled.status.success(), "the kernels do not compile:\n{}", words.trim());
-    let told: Value = serde_json::from_slice(&compiled.stdout)?;
-    let report = report(&told, &hash_of_sources(&sources)?)?;
+    let nvrtc: Value = serde_json::from_slice(&compiled.stdout)?;
+    let report = report(&nvrtc, &hash_of_sources(&sources)?)?;
     print!("{report}");
     fs::write(folder.join(REPORT), &report)?;
     let built = workspace.root.join(BUILT);
@@ -84,11 +84,11 @@ pub(crate) fn run(workspace: &Workspace, arguments: &KernelsArguments) -> Result
 ///
 /// # Errors
 /// If a kernel spills registers.
-fn report(told: &Value, hash: &str) -> Result<String> {
-    let mut report = format!("source\t{hash}\nnvrtc\t{}\n", told["nvrtc"].as_str().unwrap_or("?"));
+fn report(nvrtc: &Value, hash: &str) -> Result<String> {
+    let mut report = format!("source\t{hash}\nnvrtc\t{}\n", nvrtc["nvrtc"].as_str().unwrap_or("?"));
     report.push_str("architecture\tkernel\tregisters\tshared bytes\tspilled bytes\n");
     for architecture in ARCHITECTURES {
-        let log = told["logs"][architecture].as_str().unwrap_or_default();
+        let log = nvrtc["logs"][architecture].as_str().unwrap_or_default();
         let kernels = kernels(log)?;
         if architecture.starts_with("sm_") && kernels.is_empty() {
             bail!("the compiler log for {architecture} lists no kernels:\n{log}");
@@ -224,18 +224,18 @@ ptxas info    : Used 255 registers, used 1 barriers
 
     #[test]
     fn a_kernel_that_spills_is_an_error_and_silence_is_one_too() {
-        let told = |log: &str| {
+        let nvrtc = |log: &str| {
             let logs: serde_json::Map<String, Value> =
                 ARCHITECTURES.iter().map(|of| ((*of).to_owned(), json!(log))).collect();
             json!({"nvrtc": "12.8", "logs": logs})
         };
         let (sound, _) = LOG.split_once("ptxas info    : Compiling entry function 'a'").unwrap();
-        let text = report(&told(sound), "00ff").unwrap();
+        let text = report(&nvrtc(sound), "00ff").unwrap();
         assert!(text.starts_with("source\t00ff\nnvrtc\t12.8\n"), "{text}");
         assert!(text.contains("\nsm_90\tb\t64\t13248\t0\n"), "{text}");
-        let error = report(&told(LOG), "").unwrap_err().to_string();
+        let error = report(&nvrtc(LOG), "").unwrap_err().to_string();
         assert!(error.contains("a for sm_75 spills 20 bytes"), "{error}");
-        assert!(report(&told(""), "").is_err());
+        assert!(report(&nvrtc(""), "").is_err());
     }
 
     #[test]
