@@ -1,6 +1,6 @@
 //! The `spdl` program: benchmarks data loading, packs data sets into shards, and inspects them.
 //!
-//! | room | content | may import |
+//! | module | content | may import |
 //! |---|---|---|
 //! | `ui` | formatted values, tables, HTML pages, messages, the error line | nothing |
 //! | `datasets` | data sets that the command line names, opened | `ui` |

@@ -71,7 +71,7 @@
 //! | resume a run | [`Pipeline::state`], [`resume`](PipelineBuilder::resume), `StateFile` (feature `serde`), [`State::combine`] for another world size |
 //! | observe a run | [`Pipeline::statistics`], [`every`](PipelineBuilder::every), [`hook`](PipelineBuilder::hook), [`profile`](PipelineBuilder::profile), [`definition`](PipelineBuilder::definition) |
 //!
-//! The root has the names that most programs use. All others are in the module of their room:
+//! The root has the names that most programs use. All others are in these modules:
 //! [`source`], [`stage`], [`memory`], [`resume`], [`observe`], [`runtime`], [`pipeline`].
 //!
 //! An endless pipeline whose batches never mix two epochs:

@@ -43,7 +43,7 @@ pub(crate) struct TestArguments {
 const STEPS: [Step; 17] = [
     Step { name: "programs", about: "build tools of optional features", run: programs },
     Step { name: "fmt", about: "cargo fmt --check", run: fmt },
-    Step { name: "tidy", about: "layers, rooms, words, names, paths, commits", run: tidy },
+    Step { name: "tidy", about: "layers, modules, words, names, paths, commits", run: tidy },
     Step { name: "clippy", about: "all lints, all features; warnings are errors", run: clippy },
     Step { name: "test", about: "unit, integration, fuzz and doc tests, all features", run: test },
     Step { name: "corpus", about: "damaged files in child processes", run: corpus::test },

@@ -10,7 +10,7 @@
 //! | `command_line` | the parser of all subcommands |
 //! | `options`, `checkpoint_files` | options and checkpoint files that several subcommands use |
 //!
-//! Highest room: may import `ui`, `datasets`, `inspection`. A subcommand does not import another.
+//! Highest module: may import `ui`, `datasets`, `inspection`. A subcommand does not import another.
 
 mod bench;
 mod cat;

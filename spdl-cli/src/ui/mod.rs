@@ -11,7 +11,7 @@
 //! | `table` | tables of aligned columns |
 //! | `html` | HTML pages, SVG charts, and the file that holds them |
 //!
-//! Lowest room: imports no other room of this crate.
+//! Lowest module: imports no other module of this crate.
 
 pub(crate) mod advice;
 pub(crate) mod changed_options;

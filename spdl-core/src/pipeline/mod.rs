@@ -10,7 +10,7 @@
 //! | `profile` | [`Profile`]: throughput of each stage at several concurrencies |
 //! | `saved_steps` | `SavedSteps`: steps of a training run with a state saved after each |
 //!
-//! Imports: every other room.
+//! Imports: every other module.
 
 pub(crate) mod builder;
 pub(crate) mod control;

@@ -47,7 +47,7 @@
 //! | `failure` | failure policies |
 //! | `models/` | model checks by loom |
 //!
-//! Imports: every room but `pipeline`.
+//! Imports: every module except `pipeline`.
 
 use std::collections::BTreeMap;
 use std::future::{Future, poll_fn};

@@ -5,7 +5,7 @@
 //! | `search.rs` | [`Library`], [`Search`]: where a library is, in which order places are tried |
 //! | `shared_library.rs` | a shared library that stays open until the process ends |
 //!
-//! Imports no other room of this crate.
+//! Imports no other module of this crate.
 
 mod search;
 mod shared_library;

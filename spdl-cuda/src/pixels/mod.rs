@@ -5,8 +5,8 @@
 //! | `image.rs` | [`SourceImage`]: format, size, planes and chroma siting of an image |
 //! | `color.rs` | [`ColorMatrix`]: from Y'CbCr to RGB |
 //!
-//! Decoders of `jpeg` and `video` produce such images, and `kernels` read them. Imports no other room
-//! of this crate.
+//! Decoders of `jpeg` and `video` produce such images, and `kernels` read them. Imports no other
+//! module of this crate.
 
 mod color;
 mod image;

@@ -9,7 +9,7 @@
 //! | `unreached` | the error source that marks a store as unreachable |
 //! | `stage` | [`Fetch`], the pipeline stage |
 //!
-//! Imports: no other room of this crate.
+//! Imports: no other module of this crate.
 
 mod body;
 pub(crate) mod coalesce;

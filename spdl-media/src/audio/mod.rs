@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `wav` | sample format and position of the sample data |
 //!
-//! Imports: no other room.
+//! Imports: no other module.
 
 mod wav;
 

@@ -1,4 +1,4 @@
-//! Images in memory, and the contract of a codec. This room knows no file format.
+//! Images in memory, and the contract of a codec. This module contains no file format.
 //!
 //! | file | content |
 //! |---|---|
@@ -14,7 +14,7 @@
 //! | `retention` | release of scratch memory after a very large image |
 //! | `simd` | vector operations that several kernels share |
 //!
-//! Imports: no other room.
+//! Imports: no other module.
 
 mod codec;
 mod decoder;

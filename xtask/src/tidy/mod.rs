@@ -1,8 +1,8 @@
 //! `cargo xtask tidy`: rules of the design and of text that compiler and lints do not check.
 
 mod commits;
+mod modules;
 mod names;
-mod rooms;
 mod source;
 mod words;
 
@@ -17,7 +17,7 @@ use serde_json::Value;
 use crate::tools::{Workspace, cargo};
 use crate::{acceptance, kernels};
 
-/// Check layers, rooms, words, type names, manifests, paths and commit subjects.
+/// Check layers, modules, words, type names, manifests, paths and commit subjects.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   cargo xtask tidy
@@ -108,7 +108,7 @@ pub(crate) fn findings(workspace: &Workspace) -> Result<Vec<String>> {
             }));
         }
     }
-    findings.extend(rooms::findings(workspace)?);
+    findings.extend(modules::findings(workspace)?);
     findings.extend(names::duplicates(workspace)?);
     findings.extend(names::root_names(workspace)?);
     findings.extend(commits::findings(&workspace.root));

@@ -5,7 +5,7 @@ use std::fs;
 
 use anyhow::Result;
 
-use super::rooms::{rust_files, test_files};
+use super::modules::{rust_files, test_files};
 use super::source::{split, without_tests};
 use crate::tools::Workspace;
 
@@ -86,7 +86,7 @@ fn public_names(code: &str) -> usize {
         count += match rest.strip_prefix("use ") {
             Some(tree) => {
                 let tree = &tree[..tree.find(';').unwrap_or(tree.len())];
-                super::rooms::expand(tree).len()
+                super::modules::expand(tree).len()
             }
             None => 1,
         };

@@ -7,5 +7,5 @@
 | `subprocess` | `run_pipeline_in_subprocess` |
 | `executor_transfer` | replaces executors by ones that another process creates |
 
-The top room of `spdl_rs.pipeline`. May import all other rooms.
+The highest module of `spdl_rs.pipeline`. May import all its other modules.
 """

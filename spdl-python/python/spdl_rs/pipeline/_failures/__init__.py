@@ -11,5 +11,5 @@
 | `child_process` | explanations for child processes that cannot start or that ended |
 | `environment` | settings from environment variables |
 
-The bottom room of `spdl_rs.pipeline`. May import: modules of `spdl_rs` outside `pipeline`.
+The lowest module of `spdl_rs.pipeline`. May import: modules of `spdl_rs` outside `pipeline`.
 """

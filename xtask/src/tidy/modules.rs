@@ -1,4 +1,4 @@
-//! The order of rooms: imports within a crate go from upper folders to lower ones.
+//! The order of modules: a top-level module of a crate imports only modules of lower layers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use super::source::{split, test_modules, without_tests};
 use crate::tools::Workspace;
 
-/// The rooms of each crate, lowest first. A room is a folder or a file directly below the root.
+/// The top-level modules of each crate, lowest layer first: files and folders directly below `src`.
 const RUST: [(&str, &[&str]); 6] = [
     ("spdl-cli", &["ui", "datasets", "inspection", "commands"]),
     (
@@ -71,7 +71,7 @@ const RUST: [(&str, &[&str]); 6] = [
     ),
 ];
 
-/// The rooms of each Python package, lowest first: its path and its folders and modules.
+/// The path and the top-level modules of each Python package, lowest layer first.
 const PYTHON: [(&str, &[&str]); 1] = [(
     "spdl-python/python/spdl_rs/pipeline",
     &[
@@ -87,7 +87,7 @@ const PYTHON: [(&str, &[&str]); 1] = [(
     ],
 )];
 
-/// An import of one room by another.
+/// An import of one top-level module by another.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Import {
     pub(crate) from: String,
@@ -96,7 +96,7 @@ pub(crate) struct Import {
     pub(crate) place: String,
 }
 
-/// Upward imports of all crates, and rooms that the table lacks.
+/// Imports of modules of higher layers, in all crates, and modules that the table lacks.
 pub(crate) fn findings(workspace: &Workspace) -> Result<Vec<String>> {
     let mut findings = Vec::new();
     for (name, order) in RUST {
@@ -117,31 +117,32 @@ fn unlisted(src: &Path, name: &str, order: &[&str]) -> Result<Vec<String>> {
     let mut findings = Vec::new();
     for entry in fs::read_dir(src).with_context(|| format!("cannot list {}", src.display()))? {
         let path = entry?.path();
-        let room = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-        let is_root = ["lib", "main"].contains(&room.as_str());
-        if !is_root && !tests.contains(&path) && !order.contains(&room.as_str()) {
-            findings.push(format!("{name}: the room {room:?} is not in xtask's table of rooms"));
+        let module = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        let is_root = ["lib", "main"].contains(&module.as_str());
+        if !is_root && !tests.contains(&path) && !order.contains(&module.as_str()) {
+            findings
+                .push(format!("{name}: the module {module:?} is not in xtask's table of modules"));
         }
     }
     Ok(findings)
 }
 
 fn check(name: &str, order: &[&str], imports: &[Import]) -> Vec<String> {
-    let rank = |room: &str| order.iter().position(|it| *it == room);
+    let rank = |module: &str| order.iter().position(|it| *it == module);
     let mut findings = Vec::new();
     for Import { from, to, place } in imports {
         if let (Some(own), Some(other)) = (rank(from), rank(to))
             && other > own
         {
             findings.push(format!(
-                "{place}: room {from:?} of {name} imports {to:?}, which is above it"
+                "{place}: module {from:?} of {name} imports {to:?}, which is above it"
             ));
         }
     }
     findings
 }
 
-/// All imports between rooms of the crate with this `src` folder, tests excepted.
+/// All imports between top-level modules of the crate with this `src` folder, tests excepted.
 pub(crate) fn rust_imports(workspace: &Workspace, src: &Path) -> Result<Vec<Import>> {
     let tests = test_files(src)?;
     let root = ["lib.rs", "main.rs"].map(|name| src.join(name));
@@ -159,8 +160,8 @@ pub(crate) fn rust_imports(workspace: &Workspace, src: &Path) -> Result<Vec<Impo
         let Some(from) = module.first().cloned() else { continue };
         for (line, name) in crate_paths(&code, &module) {
             let to = reexports.get(&name).cloned().unwrap_or(name);
-            let is_room = src.join(&to).is_dir() || src.join(format!("{to}.rs")).is_file();
-            if is_room && to != from {
+            let is_module = src.join(&to).is_dir() || src.join(format!("{to}.rs")).is_file();
+            if is_module && to != from {
                 let place = format!("{}:{line}", workspace.shown(&path));
                 imports.push(Import { from: from.clone(), to, place });
             }
@@ -220,7 +221,7 @@ fn module_of(src: &Path, path: &Path) -> Vec<String> {
     module
 }
 
-/// Names that the crate's root re-exports, with their rooms.
+/// Names that the crate's root re-exports, with their top-level modules.
 fn reexports(root: &str) -> BTreeMap<String, String> {
     let mut found = BTreeMap::new();
     for (at, _) in root.match_indices("use ") {
@@ -230,9 +231,9 @@ fn reexports(root: &str) -> BTreeMap<String, String> {
             if ["crate", "self"].contains(&parts[0]) {
                 parts.remove(0);
             }
-            if let [room, .., last] = parts[..] {
+            if let [module, .., last] = parts[..] {
                 let name = last.rsplit(" as ").next().unwrap_or(last).trim();
-                found.insert(name.to_owned(), room.to_owned());
+                found.insert(name.to_owned(), module.to_owned());
             }
         }
     }
@@ -331,7 +332,7 @@ fn end_of_group(text: &str) -> usize {
     text.len()
 }
 
-/// All imports between rooms of a Python package.
+/// All imports between top-level modules of a Python package.
 fn python_imports(workspace: &Workspace, package: &Path) -> Result<Vec<Import>> {
     let mut imports = Vec::new();
     let mut folders = vec![package.to_owned()];
@@ -413,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn imports_of_an_upper_room_are_found() {
+    fn imports_of_an_upper_module_are_found() {
         let import = |from: &str, to: &str| Import {
             from: from.to_owned(),
             to: to.to_owned(),
@@ -428,10 +429,10 @@ mod tests {
     }
 
     #[test]
-    fn names_of_the_root_belong_to_their_rooms() {
+    fn names_of_the_root_belong_to_their_modules() {
         let root = "mod a;\npub use crate::a::{B, c::D as E};\npub use f::G;\n";
         let expected = [("B", "a"), ("E", "a"), ("G", "f")];
-        let expected = expected.map(|(name, room)| (name.to_owned(), room.to_owned()));
+        let expected = expected.map(|(name, module)| (name.to_owned(), module.to_owned()));
         assert_eq!(reexports(root), BTreeMap::from(expected));
     }
 
