@@ -127,7 +127,7 @@ def reals(name: str, value: Any, *counts: int) -> tuple[float, ...]:
 
 
 def flag(name: str, value: Any, *, or_number: bool = False) -> bool:
-    """Returns a `bool`; NumPy's is accepted, and with `or_number` the integers 0 and 1."""
+    """Returns a `bool`. Accepts `numpy.bool_`, and with `or_number` also the integers 0 and 1."""
     if or_number and type(value) is int and value in (0, 1):
         return bool(value)
     # Avoids importing NumPy: a NumPy bool exists only if NumPy is imported.
@@ -146,7 +146,7 @@ def choice(name: str, value: Any, choices: tuple[str, ...]) -> str:
 
 
 def layout(value: Any) -> str:
-    """Returns a memory layout of samples. The native module checks what NumPy cannot rule out."""
+    """Returns `value` if it is a memory layout of samples that NumPy can represent."""
     if not isinstance(value, str):
         raise TypeError(f'layout must be "nhwc-u8" or "nchw-f32", not {value!r}')
     if value in ("nhwc-bf16", "nchw-bf16"):

@@ -23,8 +23,8 @@ def cache_iterator(
 ) -> Iterator[T]:
     """Yields items of a source, caches the first ones, and then repeats the cached items.
 
-    Wrap a loader with this function in a training loop. The speedup of the loop once cached items are
-    repeated is the most that a faster loader can gain. Items are not copied, so do not modify them.
+    Wrap a loader with this function in a training loop. Once cached items are repeated, the loop runs as
+    fast as with an infinitely fast loader. Items are not copied, so do not modify them.
 
     If the source ends early, the items cached so far are repeated. An empty source yields nothing.
 

@@ -94,7 +94,7 @@ class InvalidArgumentError(SpdlError, ValueError):
 
 
 class PanickedError(SpdlError, RuntimeError):
-    """A stage panicked, which is a bug in the stage. The message is that of the panic."""
+    """A stage panicked in Rust, which is a bug in the stage. The panic message is the error message."""
 
 
 class StoppedError(SpdlError, RuntimeError):
@@ -160,7 +160,7 @@ for _error in [*_BY_KIND.values(), *_OTHERS]:
 def _fill_in_os_error(
     error: BaseException, errno: int | None, message: str, filename: str | None
 ) -> None:
-    # `OSError` sets these only when it is made with its own arguments.
+    # `OSError` sets these attributes only if its constructor receives them.
     if isinstance(error, OSError):
         error.errno = errno
         error.strerror = message

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex
 from . import _loader_state, _spdl_rs
 from ._statistics import Statistics
 
-# Called after all functions that are registered later, so after pipelines have stopped: daemon threads
-# that still wait for batches must not acquire the GIL during finalization.
+# `atexit` calls this function after all functions that are registered later, so after pipelines have
+# stopped. Daemon threads that still wait for batches must not acquire the GIL during finalization.
 atexit.register(_spdl_rs.Workers.forbid_python)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_spdl_rs.Workers.has_forked)
@@ -30,7 +30,7 @@ class ImageBatches(_spdl_rs.BatchIterator, Iterator["tuple[Any, Any]"]):
     that resumes from the state delivers the batch. (This does not hold for direct calls of `next`:
     Python may handle a signal between the return of `next` and the assignment of its result.)
 
-    `close` stops the work, and so does dropping the iterator. It is also a context manager:
+    `close` stops the work, and so does dropping the iterator. The iterator is also a context manager:
 
     >>> loader = ImageLoader("photos", batch_size=2, size=32)
     >>> with iter(loader) as batches:
@@ -97,7 +97,7 @@ class ImageBatches(_spdl_rs.BatchIterator, Iterator["tuple[Any, Any]"]):
 
 
 def import_numpy() -> None:
-    """Imports NumPy, which makes the arrays of batches, before the first epoch of a loader.
+    """Imports NumPy before the first epoch of a loader, because batches are NumPy arrays.
 
     The import takes as long as a few batches.
     """

@@ -40,10 +40,10 @@ class ImageLoader:
     batch without copies.
 
     The batches are a pure function of the data, `seed` and the number of the epoch. They do not depend on
-    `threads`, timing, or whether a run was interrupted and resumed. The loader waits without the GIL and
-    handles Ctrl-C immediately. Leaving the loop by `break` or an exception stops the work. Threads may
-    share a loader: each `iter` starts a separate epoch, and each batch of a shared iterator goes to one
-    thread.
+    `threads`, timing, or whether a run was interrupted and resumed. While the loader waits, it releases
+    the GIL and handles Ctrl-C immediately. Leaving the loop by `break` or an exception stops the work.
+    Threads may share a loader: each `iter` starts a separate epoch, and each batch of a shared iterator
+    is delivered to one thread.
 
     Args:
         source: Where the images are: a folder, an address, or a list.
@@ -53,12 +53,12 @@ class ImageLoader:
               are ignored. The file extension identifies images (`.jpg`, `.jpeg`, `.png`, `.webp`,
               `.gif`, `.bmp`, `.tif` and so on, in any case). The content selects the decoder.
             - Tar shards in the layout of `webdataset` (`.tar`), Parquet (`.parquet`), TFRecord
-              (`.tfrecord`); MDS of MosaicML Streaming (its folder, or the `index.json` in it); a set
+              (`.tfrecord`); MDS of MosaicML Streaming (its folder, or its `index.json`); a data set
               that `spdl pack` wrote; lists of files (`.txt`, `.csv`, `.jsonl`), whose rows may be
               addresses in any store. Names may contain braces, as in `"shard-{000..147}.tar"`, and `*`
               and `?` if the store can list objects. A folder of such files is one data set. Several
               files may be passed as a list.
-            - Any of these at `http://`, `https://`, `s3://`, `gs://` or `az://`. Web servers cannot list
+            - Addresses of such data: `http://`, `https://`, `s3://`, `gs://`, `az://`. Web servers cannot list
               objects, so each file must be named. Credentials come from the environment, as for the
               command-line tools of each store. Passwords and signatures in addresses are never printed.
             - A list of paths of images, or of their addresses in one store.
@@ -85,32 +85,32 @@ class ImageLoader:
         labels: The class of each path, if `source` is a list of paths.
         drop_last: Whether to leave out an incomplete last batch. If no batch remains, a `DatasetWarning`
             is issued.
-        rank: The part of each epoch that this loader delivers, 0 to `world_size - 1`: images `rank`,
+        rank: The rank of this loader, 0 to `world_size - 1`. The loader delivers the images `rank`,
             `rank + world_size` and so on of the global order, which is the same for all ranks.
         world_size: The number of ranks. All other arguments must be the same on all ranks.
         remainder: What to do with the last images if the data set is not divisible by `world_size`.
             `"drop"`: no rank delivers them. `"pad"`: images from the beginning of the epoch are repeated.
             With both, all ranks deliver the same number of images. `"uneven"`: some ranks deliver one
-            image more.
+            more image than others.
         image_field: The field of a sample that holds the image; for a list of files, the column of file
             names. `None`: the usual names, such as `jpg`, `png`, `image`, `path`.
         label_field: The field of a sample that holds the label: an integer (`3.0` counts as one) or the
             name of a class. Every sample must have this field. `None`: the first of `cls`, `label`,
             `class` and `image/class/label` that exists; for a list of files, the column `label`, `class`
-            or `cls`. If there is no such field, the label is the folder, also in tar shards whose
-            members are only images in folders: `train/cat/1.jpg` is a `cat` next to `train/dog/1.jpg`.
-            Otherwise labels are -1. If no sample has a label, a `DatasetWarning` lists the available
-            fields. For that, all samples of tar shards and lists are examined, else the first 1,000. If only
-            some samples of tar shards, a list or Parquet have no label, the warning counts them. An
-            empty text counts as no label.
+            or `cls`. If there is no such field, the name of the folder is the label, for example `cat`
+            for `train/cat/1.jpg`. This rule also applies to tar shards that contain only images in
+            folders. Otherwise labels are -1. If no sample has a label, a `DatasetWarning` lists the
+            available fields. This check reads all samples of tar shards and lists, but only the first
+            1,000 of other formats. If only some samples of tar shards, a list or Parquet have no label,
+            the warning counts them. An empty string counts as no label.
         classes: The names of the classes, in the order of their numbers, if the labels of tar shards,
-            TFRecord or MDS are names. For columns of Parquet and lists the names are known: all distinct
-            values, sorted by their bytes. Such a column must hold either integers or names. A mixed
-            column raises `ValueError` with the position, except for Parquet with `classes`. Folders and
-            lists define their own classes.
+            TFRecord or MDS are names. For Parquet and lists of files, the class names are all distinct
+            values of the label column, sorted by their bytes. Such a column must contain either integers
+            or names. A mixed column raises `ValueError` with the position, except for Parquet with
+            `classes`. `classes` does not apply to folders and lists of files.
         cache: A local folder that caches files, so that each is read from its store only once. Several
             runs and ranks may share it. If not all files fit, a fixed subset is cached.
-        cache_size: The size limit of that folder in bytes.
+        cache_size: The size limit of the folder `cache` in bytes.
         cache_memory: The size limit of a cache in memory in bytes; works with and without `cache`.
         device: Where batches go. `"cpu"`: NumPy arrays. `"cuda"`, `"cuda:1"` and so on:
             `spdl_rs.cuda.DeviceArray`s on that GPU. Batches are assembled in pinned memory and uploaded
@@ -125,7 +125,7 @@ class ImageLoader:
             such as PNG or CMYK JPEG; `stats()["decoded"]` counts images by decoder, with reasons. Pixel
             values differ by about one level from those of the host. On devices with several decoding
             engines, the last bit may differ between runs. With `device="auto"` and without nvJPEG, the
-            CPU decodes all images. That is counted too, and reported by one `CudaFallbackWarning`.
+            CPU decodes all images. These images are counted too, and one `CudaFallbackWarning` is issued.
 
     Raises:
         NotFoundError: The folder or file does not exist or contains no images.
@@ -421,7 +421,8 @@ class ImageLoader:
         and the cache. Existing iterators are not affected.
 
         Args:
-            state: A result of `state_dict` of the same rank, or of `combine_states`, for all ranks.
+            state: A result of `state_dict` of the same rank, or a result of `combine_states`, which all
+                ranks load.
 
         Raises:
             InvalidArgumentError: The state belongs to other data, arguments or another rank. The loader

@@ -1,4 +1,4 @@
-"""Helpers that upstream SPDL keeps in its module of the same name."""
+"""Internal helpers, in a module with the same name as in SPDL."""
 
 from .usage import log_api_usage_once
 

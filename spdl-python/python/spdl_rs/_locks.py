@@ -24,7 +24,7 @@ class ForkSafeLock:
     """
 
     def __init__(self) -> None:
-        # One lock per process. `setdefault` is atomic, so concurrent first callers agree on one.
+        # One lock per process. `setdefault` is atomic, so concurrent first callers get the same lock.
         self._locks: dict[int, threading.RLock] = {}
 
     @contextlib.contextmanager

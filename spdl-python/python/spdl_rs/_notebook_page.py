@@ -24,8 +24,8 @@ def page(
         title: The heading.
         statistics: The statistics so far.
         rate: Throughput per second, in equal intervals.
-        items: What stages process, in the plural.
-        count_name: What `rate` counts, in the plural.
+        items: The unit that stages process, as a plural noun, for example "images".
+        count_name: The unit that `rate` counts, as a plural noun.
     """
     parts = [f"<p><b>{html.escape(title)}</b></p>"]
     if statistics["stages"]:

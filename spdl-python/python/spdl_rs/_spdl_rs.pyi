@@ -130,8 +130,8 @@ class VideoDecoder:
 class PlacedArray:
     """Device memory with the shape and dtype of an array in it.
 
-    Created without running Python code, so that no signal handler runs between the count of a
-    batch and its delivery.
+    Created without running Python code, so that no signal handler runs after a batch is counted as
+    delivered and before it is returned.
     """
 
     def __new__(
@@ -340,8 +340,8 @@ class Epoch:
 class BatchIterator:
     """The batches of an epoch, as NumPy or device arrays.
 
-    No Python code runs between the count of a batch and its delivery, so no signal handler can
-    interrupt them.
+    No Python code, such as a signal handler, runs after a batch is counted as delivered and before it is
+    returned.
     """
 
     def __new__(cls, epoch: Epoch) -> Self: ...
@@ -350,7 +350,7 @@ class BatchIterator:
 
 @final
 class Monitor:
-    """Statistics and position of an epoch or pipeline, also after its end. Holds no reference to it."""
+    """Statistics and position of an epoch or pipeline, also after its end. Does not keep it alive."""
 
     def __new__(cls) -> Monitor: ...
     def statistics(self) -> Statistics: ...
@@ -387,7 +387,7 @@ class Job:
 
 @final
 class Feed:
-    """A source. Its call is the main function of the thread that iterates the source."""
+    """A source. A dedicated thread calls this object to iterate the source."""
 
     def __new__(
         cls,
@@ -402,7 +402,7 @@ class Feed:
 
 @final
 class TaskQueue:
-    """A source that receives its items with `put`. No thread waits for them."""
+    """A source that receives its items with `put`. Needs no dedicated thread."""
 
     def __new__(cls) -> TaskQueue: ...
     def put(self, item: Any) -> None: ...
@@ -410,7 +410,7 @@ class TaskQueue:
 
 @final
 class Workers:
-    """A worker pool. Its call is the main function of each thread."""
+    """A worker pool. Each worker thread calls this object as its main function."""
 
     def __new__(cls, threads: int) -> Workers: ...
     def __call__(self) -> None: ...

@@ -59,9 +59,9 @@ class QueueStatistics(TypedDict):
     get_wait_s: float
     """Seconds in which the queue was empty and the stage after it waited."""
     wait_per_put_ms: Quantiles
-    """Wait for room, per item put."""
+    """How long the upstream stage waited for room in the queue, per item."""
     wait_per_get_ms: Quantiles
-    """Wait for an item, per item taken."""
+    """How long the downstream stage waited for an item, per item."""
     occupancy: float
     """The share of time in which the queue was not empty, 0 to 1."""
 
@@ -87,7 +87,7 @@ class ConsumerStatistics(TypedDict):
     waited_s: float
     """Seconds that the consumer spent waiting."""
     wait_ms: Quantiles
-    """Wait for one batch."""
+    """How long the consumer waited for a batch, per batch."""
 
 
 class BufferStatistics(TypedDict):
@@ -183,7 +183,7 @@ class Statistics(TypedDict):
     cache: CacheStatistics | None
     """Statistics of the cache; `None` without a cache."""
     decoded: Decoded | None
-    """Where images were decoded, with `decode="device"`. `None` without it, and if `device="auto"` found no
-    device or no nvJPEG, so that the host decodes: see `spdl_rs.cuda.fallbacks`."""
+    """Where images were decoded, with `decode="device"`. `None` with `decode="host"`, and if `device="auto"`
+    found no device or no nvJPEG, so that the host decodes: see `spdl_rs.cuda.fallbacks`."""
     diagnosis: str
     """A sentence that names what limits the throughput."""

@@ -34,7 +34,7 @@ class DeviceArray(_spdl_rs.PlacedArray):
     interface: `torch.from_dlpack(array)`, `jax.dlpack.from_dlpack(array)`, `cupy.asarray(array)`. The
     stream of the library waits for the upload; the host does not. Imported arrays keep the memory alive.
     After the last reference is dropped, the memory is recycled once those streams have finished the work
-    that was queued by then.
+    that was queued before.
 
     Instances come from `ImageLoader(..., device="cuda")` and `spdl_rs.io.transfer_tensor`. The class
     has no public constructor.
@@ -215,9 +215,9 @@ class DeviceArray(_spdl_rs.PlacedArray):
     def __cuda_array_interface__(self) -> dict[str, Any]:
         """The CUDA array interface, version 3, with the legacy default stream.
 
-        That stream waits for the upload, and its work is awaited before the memory is recycled. A
-        consumer on another stream must make it wait for the legacy default stream first, and call
-        `record_stream` for it.
+        The legacy default stream waits for the upload. The memory is recycled only after the work on that
+        stream is done. A consumer that uses another stream must make that stream wait for the legacy
+        default stream, and pass it to `record_stream`.
         """
         if self._dtype == _BFLOAT16:
             raise AttributeError("the CUDA array interface has no bfloat16; use DLPack instead")
@@ -237,7 +237,7 @@ def stream_number(stream: int | Any | None) -> int | None:
     """Returns the number of a stream, as in the array API standard."""
     if stream is None:
         return None
-    # Attributes of `torch.cuda.Stream` and of CuPy streams. Their 0 is the legacy default stream.
+    # Attributes of `torch.cuda.Stream` and of CuPy streams. In both, 0 is the legacy default stream.
     for name in ("cuda_stream", "ptr"):
         number = getattr(stream, name, None)
         if isinstance(number, int):

@@ -159,8 +159,8 @@ class DataLoader(Generic[U]):
     def state_dict(self) -> dict[str, Any]:
         """Returns the state of the epoch that was started last, after its delivered batches.
 
-        Dropped items count as delivered. With `output_order="completion"`, items that were delivered
-        before earlier ones are listed individually.
+        Dropped items count as delivered. With `output_order="completion"`, the state lists each item that
+        was delivered out of order.
 
         Raises:
             TypeError: The source has no `state_dict` and `load_state_dict`, or a function is a generator
@@ -174,14 +174,14 @@ class DataLoader(Generic[U]):
         return (progress or Progress(self._src)).state_dict()
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Makes the next epoch deliver the rest of the epoch of a state.
+        """Resumes from a state: the next iteration delivers the remaining batches of the saved epoch.
 
-        Later epochs are complete. If the state was taken at the end of an epoch, the next one is
-        complete as well.
+        Later epochs are complete. If the state was taken at the end of an epoch, the next iteration
+        delivers a complete epoch.
 
         Raises:
             TypeError: As for `state_dict`, or `state_dict` is not a mapping.
-            ValueError: `state_dict` is not a state of this class; or what the source raises.
+            ValueError: `state_dict` is not a state of this class. Exceptions of the source are propagated.
         """
         self._check_has_state()
         check(state_dict)

@@ -65,7 +65,7 @@ class ProcessDataLoader(ThreadDataLoader):
 
 
 def _cannot_be_sent(dataset: Any, error: Exception) -> TypeError:
-    """The exception for a data set or a `collate_fn` that cannot be pickled."""
+    """Returns the exception for a data set or a `collate_fn` that cannot be pickled."""
     try:
         pickle.dumps(dataset)
     except Exception:
@@ -129,7 +129,7 @@ class _PoolFetch:
 
 
 _fetch: MapStyleFetch | Exception | None = None
-"""The fetch function of a worker process, or why it could not be unpickled."""
+"""The fetch function of a worker process, or the exception raised while it was unpickled."""
 
 
 def _begin(pickled: bytes, init_semaphore: Any) -> None:
@@ -140,12 +140,13 @@ def _begin(pickled: bytes, init_semaphore: Any) -> None:
         except AttributeError as error:
             _fetch = with_advice(error)
         except Exception as error:
-            # Kept for the first request: a failed initializer would break the pool without a reason.
+            # The first request raises this exception. If the initializer raised it, the pool would break
+            # without reporting the reason.
             _fetch = error
 
 
 def _make(index: Any) -> Any:
-    """Returns a batch, or a wrapped exception: one that cannot be unpickled would break the pool."""
+    """Returns a batch or a wrapped exception. An exception that cannot be unpickled would break the pool."""
     assert _fetch is not None, "the initializer runs first"
     if isinstance(_fetch, Exception):
         return ExceptionWrapper(_fetch)

@@ -67,7 +67,7 @@ class Progress:
                 self.done(())
 
     def count(self) -> None:
-        """Counts delivered batches. An interrupt at any point loses nothing."""
+        """Counts delivered batches. If a signal interrupts this method, no count is lost."""
         with self._lock:
             for place, numbers in list(self.delivered.items()):
                 self.done(numbers)

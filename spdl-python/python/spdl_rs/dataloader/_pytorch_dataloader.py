@@ -71,7 +71,7 @@ class PyTorchDataLoader(Generic[V]):
         return self._loader.state_dict()
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Makes the next epoch deliver the rest of the epoch of a state.
+        """Resumes from a state: the next iteration delivers the remaining batches of the saved epoch.
 
         Raises:
             TypeError, ValueError: See `spdl_rs.torch.DataLoader.load_state_dict`.

@@ -204,7 +204,8 @@ class RandomAffine(Augmentation):
         shear: Along x from `-number` to `number` degrees, or a pair; or along x and y, four numbers.
         interpolation: How levels between pixels are computed.
         fill: The colour outside the image. `None`: black, blended at edges, as in torchvision.
-        center: The fixed point, apart from the shift. `None`: the centre.
+        center: The centre of rotation, scaling and shear in pixels from the upper left corner. `None`: the
+            centre of the image.
     """
 
     degrees: float | Interval

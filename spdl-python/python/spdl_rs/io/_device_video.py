@@ -33,10 +33,10 @@ class NvDecDecoder:
 
     `decode_packets` decodes packets and returns the frames that are complete; `flush` ends the video and
     returns the last frames. `streaming_decode_packets` does both. `init_buffer` limits the number of frames
-    per array. Frames are returned in presentation order, some packets later. Only the stream of the
+    per array. Frames are returned in presentation order, with a delay of some packets. Only the stream of the
     `device_config` waits for the arrays.
 
-    A corrupt frame raises `CorruptError` with its number in `error.key`; no pixels are made up. The other
+    A corrupt frame raises `CorruptError` with its number in `error.key`; errors are not concealed. The other
     frames remain available, for example through `flush`. After any other error the decoder is unusable.
 
     Each thread needs its own `NvDecDecoder`. Native decoders are shared between them.

@@ -1,4 +1,4 @@
-"""Operators from paths to batches of images: callable with one item, native as pipeline stages."""
+"""Operators that turn paths into batches of images: functions of one item, or native pipeline stages."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Labels: TypeAlias = "numpy.typing.NDArray[numpy.int64]"
 
 @dataclass(frozen=True)
 class Fetch:
-    """Reads a file, or an object of a store: from a path or an address to bytes, `uint8 [size]`.
+    """Reads the file or object at a path or address. Returns its bytes, `uint8 [size]`.
 
     Strings that contain `://` are addresses: `https:`, `http:`, `s3:`, `gs:`, `az:` or `file:`. Transient
     failures are retried. Credentials come from the environment, as for the command-line tools of each
@@ -54,8 +54,8 @@ class Fetch:
 
     A call raises `NotFoundError`, `PermissionDeniedError` or `IoError` if the file cannot be read. It raises
     `UnavailableError` or `TimedOutError` if a store does not respond in time, and `LimitExceededError` if
-    the file is too large. `error.key` is the path or address. Other types raise `TypeError`. In a
-    pipeline these are failures of the stage.
+    the file is too large. `error.key` is the path or address. Items of other types raise `TypeError`. In
+    a pipeline, these exceptions are failures of the stage.
 
     >>> from spdl_rs.io import Fetch
     >>> data = Fetch()("photos/cat/1.png")
@@ -215,7 +215,7 @@ class DecodeImage:
 
 @dataclass(frozen=True)
 class AugmentImage:
-    """Augments decoded images: `uint8 [height, width, 3]`, RGB, to the same shape.
+    """Augments decoded images, `uint8 [height, width, 3]`, RGB. The shape does not change.
 
     `DecodeImage(augment=...)` does the same in the decoding threads, also for normalised layouts. Prefer
     it if all images come from there. `AugmentImage` is for images from other sources, and for
@@ -281,12 +281,12 @@ class AugmentImage:
 
 @dataclass(frozen=True)
 class BatchImages:
-    """Stacks images into batches: from `[...]` each to `[N, ...]`; labels become `int64 [N]`.
+    """Stacks `N` images of shape `[...]` into a batch `[N, ...]`. Labels become `int64 [N]`.
 
     Pass it to `PipelineBuilder.aggregate`. Directly after `pipe(DecodeImage(...))` it runs without the GIL
     and without copies. Elsewhere it stacks arrays from Python functions. Items are images, or pairs of an
     image and a label; batches are then pairs of arrays. Either all items of a pipeline have a label, or
-    none.
+    no item has one.
 
     Args:
         batch_size: Images per batch, at least 1. The next image takes the slot of a failed one, so only

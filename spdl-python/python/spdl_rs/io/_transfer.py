@@ -157,8 +157,8 @@ def transfer_tensor(batch: Any, /, *, num_caches: int = 4, device: str | None = 
     `DeviceArray`s; PyTorch tensors on the CPU become tensors on the device. Other values are unchanged. The
     batch may be modified after the call.
 
-    Tensors are for PyTorch's current stream of the calling thread, usually the default stream. To use another
-    stream, pass NumPy arrays and call `to_torch` of the `DeviceArray`s on that stream.
+    Uploaded tensors are ready for PyTorch's current stream of the calling thread, usually the default stream.
+    To use another stream, pass NumPy arrays and call `to_torch` of the `DeviceArray`s on that stream.
 
     The function can also be a stage of a pipeline: `.pipe(transfer_tensor)`.
 
@@ -347,7 +347,7 @@ def _uploaded(values: list[Any], device: _spdl_rs.CudaDevice) -> list[DeviceArra
 def _write(staging: _spdl_rs.Staging, offset: int, array: numpy.typing.NDArray[Any]) -> None:
     """Copies an array to the staging buffer, C-contiguous and in native byte order.
 
-    The view of `staging` must end here, because no view may exist when the buffer is sent.
+    The view of `staging` must be dropped here, because no view may exist when the buffer is uploaded.
     """
     room = numpy.asarray(staging)[offset : offset + array.nbytes]
     room.view(array.dtype.newbyteorder("=")).reshape(array.shape)[...] = array

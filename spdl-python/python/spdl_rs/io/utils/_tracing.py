@@ -176,7 +176,8 @@ class _Recording:
     """A recording in progress, and its writer thread."""
 
     def __init__(self, output: Output, capacity: int, process_name: str) -> None:
-        # First: raises if another recording is in progress, before the file is truncated.
+        # This line comes first, because it raises if another recording is in progress. Later lines
+        # truncate the file.
         self._trace = _spdl_rs.Trace(process_name, capacity)
         self._process = os.getpid()
         self._failure: OSError | None = None
@@ -206,7 +207,7 @@ class _Recording:
         try:
             self._thread.join()
         finally:
-            # Also if Ctrl-C interrupts the wait.
+            # The file is completed even if Ctrl-C interrupts the wait.
             dropped = self._trace.close()
             with self._file:
                 self._put(b"\n]\n")
