@@ -1,12 +1,12 @@
-//! `cargo xtask features`: which features and promises have tests, as `docs/acceptance.md`.
+//! `cargo xtask features`: writes to `docs/acceptance.md` which features and promises have tests.
 //!
 //! The tables `docs/features.tsv` and `docs/promises.tsv` list IDs and names. A test is attached to
 //! an ID by a comment line above it, `// feature: B03, L04` or `// promise: R11` (`#` in Python). The
-//! line `// promise of this file: R25` attaches all tests of a file. The name of a Python test that
-//! begins with an ID, such as `test_b03_none_drops_the_item`, attaches it to that feature, unless
-//! its comment is `# feature: none` (or `# feature of this file: none`), because it exercises only a
-//! stub. A test whose name contains `refuse` is not attached to a feature, and a test marked `xfail`
-//! is not attached at all.
+//! line `// promise of this file: R25` attaches all tests of a file. A Python test whose name
+//! begins with an ID, such as `test_b03_none_drops_the_item`, is attached to that feature. A test
+//! that exercises only a stub has the comment `# feature: none` (or its file has `# feature of this
+//! file: none`), and is not attached. A test whose name contains `refuse` is not attached to a
+//! feature, and a test marked `xfail` is not attached to anything.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -22,8 +22,9 @@ use crate::tools::Workspace;
 
 /// Write docs/acceptance.md: each feature and promise with its state and its tests.
 ///
-/// A row works if it has a test, works in part if the table names what is missing, and is missing
-/// otherwise. With --results, tests that failed in that run are listed, and the command fails.
+/// A feature or promise works if it has a test, works in part if its table names what is missing,
+/// and is missing otherwise. With --results, the page also lists tests that failed in the last run,
+/// and the command fails if there are any.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   cargo xtask features
@@ -31,10 +32,10 @@ use crate::tools::Workspace;
   cargo xtask features --group B,L                    only pipelines
   cargo xtask features --results target/xtask-logs    and the failures of the last test run")]
 pub(crate) struct FeaturesArguments {
-    /// Print only IDs with these prefixes; write nothing
+    /// Print only features and promises whose IDs have these prefixes; do not update the page
     #[arg(long, value_name = "A,B", value_delimiter = ',')]
     group: Vec<String>,
-    /// Print only rows that do not work in full; write nothing
+    /// Print only features and promises that are missing or work in part; do not update the page
     #[arg(long)]
     missing: bool,
     /// Folder with the logs of `cargo xtask test`
@@ -95,7 +96,7 @@ struct Row {
     gap: Option<String>,
 }
 
-/// Test names by the row that they belong to.
+/// The names of the tests of each feature or promise.
 type Tests = BTreeMap<(Kind, String), BTreeSet<String>>;
 
 pub(crate) fn run(workspace: &Workspace, arguments: &FeaturesArguments) -> Result<ExitCode> {
@@ -131,7 +132,7 @@ pub(crate) fn run(workspace: &Workspace, arguments: &FeaturesArguments) -> Resul
     Ok(if failures == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Fails if the committed page differs from what the tables and the tests say.
+/// Fails if the committed page differs from the generated page.
 pub(crate) fn check_page(workspace: &Workspace) -> Result<()> {
     let rows = rows(workspace)?;
     let page = page(&rows, &tests(workspace, &rows)?);
@@ -190,7 +191,7 @@ fn tests(workspace: &Workspace, rows: &[Row]) -> Result<Tests> {
         let Ok(text) = fs::read_to_string(&path) else { continue };
         let found = scan(&text, extension == "py").with_context(|| workspace.shown(&path))?;
         for (kind, id, test) in found {
-            // IDs with a W name weak points of upstream, not features.
+            // IDs that begin with W denote weaknesses of upstream, not features.
             if kind == Kind::Feature && id.starts_with('W') {
                 continue;
             }
@@ -205,12 +206,12 @@ fn tests(workspace: &Workspace, rows: &[Row]) -> Result<Tests> {
     Ok(tests)
 }
 
-/// The attached tests of a file: kind, ID and name of the test.
+/// The tests of a file that are attached to an ID: kind, ID and name of the test.
 fn scan(text: &str, is_python: bool) -> Result<Vec<(Kind, String, String)>> {
     let comment = if is_python { "# " } else { "// " };
     let mut of_file: Vec<(Kind, String)> = Vec::new();
     let mut excluded = false;
-    // Collected above the next function.
+    // The IDs in comments above the next function.
     let mut above: Vec<(Kind, String)> = Vec::new();
     let (mut is_excluded, mut is_test, mut is_expected_failure) = (false, false, false);
     let mut found = Vec::new();
@@ -244,7 +245,7 @@ fn scan(text: &str, is_python: bool) -> Result<Vec<(Kind, String, String)>> {
             if is_python && is_test && !(excluded || is_excluded) {
                 above.extend(id_in_name(&name));
             }
-            // The test of a refusal does not exercise the feature.
+            // A test that expects a refusal does not exercise the feature.
             if name.contains("refuse") {
                 above.retain(|(kind, _)| *kind == Kind::Promise);
             }
@@ -277,7 +278,7 @@ fn id_in_name(name: &str) -> Option<(Kind, String)> {
     (is_id(&id) && is_own).then_some((kind, id))
 }
 
-/// The kind, whether it is about the file, and the IDs of a comment that attaches tests.
+/// Parses a comment that attaches tests: the kind, whether it covers the whole file, and the IDs.
 fn marker<'a>(code: &'a str, comment: &str) -> Option<(Kind, bool, &'a str)> {
     let text = code.strip_prefix(comment)?;
     for (kind, word) in [(Kind::Feature, "feature"), (Kind::Promise, "promise")] {
@@ -293,7 +294,7 @@ fn marker<'a>(code: &'a str, comment: &str) -> Option<(Kind, bool, &'a str)> {
     None
 }
 
-/// What follows `fn ` in the first line of a function.
+/// The rest of a line after `fn `, if a function starts in this line.
 fn function_name(code: &str) -> Option<&str> {
     let words = ["pub(crate) ", "pub(super) ", "pub ", "async ", "const ", "unsafe "];
     let mut code = code;
@@ -331,8 +332,9 @@ fn page(rows: &[Row], tests: &Tests) -> String {
     let mut text = format!(
         "# Acceptance\n\n\
          Generated by `cargo xtask features` from `features.tsv`, `promises.tsv` and the tests; do not \
-         edit. Features are those of upstream's SPDL. A row works if a test exercises it, and works in \
-         part if the note names what is missing. Tests of a refusal and expected failures do not \
+         edit. The features are those of upstream (the original SPDL). A feature or promise works if a \
+         test exercises it, and works in part if its note names what is missing. Tests that expect a \
+         refusal, and tests that are expected to fail, do not \
          count. `cargo xtask test` runs all tests.\n\n{}\n",
         summary(rows, tests)
     );

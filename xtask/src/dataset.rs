@@ -1,8 +1,9 @@
 //! The demo data set: seeded crops of the photos in `assets/photos`, with the statistics of ImageNet.
 //!
-//! Each image is a pure function of recipe, seed and index: the number of threads has no influence. The
-//! steps are: choose photo and size, crop, resize, add noise, encode. Bytes per pixel matter, because most
-//! of the cost of a JPEG is entropy decoding: too small files would give too high rates.
+//! Each image depends only on recipe, seed and index, not on the number of threads. The steps are:
+//! choose photo and size, crop, resize, add noise, encode. The files must have realistic sizes in
+//! bytes, because most of the time to decode a JPEG is entropy decoding: with smaller files,
+//! measured rates would be too high.
 
 use std::f64::consts::TAU;
 use std::fs;
@@ -21,7 +22,8 @@ use zune_jpeg::zune_core::bytestream::ZCursor;
 use zune_jpeg::zune_core::colorspace::ColorSpace;
 use zune_jpeg::zune_core::options::DecoderOptions;
 
-/// Incremented if the same settings give other bytes, so that old data sets are not reused.
+/// Version of the recipe: incremented if the same settings produce other bytes, so that old data
+/// sets are not reused.
 const RECIPE_VERSION: u64 = 1;
 
 /// Sizes of the pictures.
@@ -50,7 +52,8 @@ pub(crate) struct Picture {
     pub(crate) height: u16,
 }
 
-/// Creates or reuses the data set below `parent`, prints which, and returns its folder.
+/// Creates or reuses the data set below `parent`, prints whether it was reused, and returns its
+/// folder.
 pub(crate) fn prepare(photos: &Path, parent: &Path, settings: Settings) -> Result<PathBuf> {
     let (folder, is_new) = find_or_make(photos, parent, settings)?;
     let name = folder.file_name().unwrap_or_default().to_string_lossy();
@@ -58,7 +61,7 @@ pub(crate) fn prepare(photos: &Path, parent: &Path, settings: Settings) -> Resul
     Ok(folder)
 }
 
-/// The folder of the data set below `parent`, and whether it was created now.
+/// The folder of the data set below `parent`, and whether this call created it.
 pub(crate) fn find_or_make(
     photos: &Path,
     parent: &Path,
@@ -111,7 +114,7 @@ fn photo_files(folder: &Path) -> Result<Vec<(String, Vec<u8>)>> {
     Ok(files)
 }
 
-/// FNV-1a of everything that determines the bytes of the data set.
+/// FNV-1a hash of everything that determines the bytes of the data set.
 fn digest(files: &[(String, Vec<u8>)], settings: Settings) -> u64 {
     let mut hash = 0xcbf2_9ce4_8422_2325_u64;
     let mut add = |bytes: &[u8]| {
@@ -133,7 +136,7 @@ fn digest(files: &[(String, Vec<u8>)], settings: Settings) -> u64 {
     hash
 }
 
-/// A decoded photo, RGB.
+/// A decoded photo in RGB.
 struct Photograph {
     width: u32,
     height: u32,
@@ -152,7 +155,7 @@ impl Photograph {
     }
 }
 
-/// The inputs of all images.
+/// The inputs from which all images are made.
 pub(crate) struct Recipe {
     settings: Settings,
     photographs: Vec<Photograph>,
@@ -210,7 +213,7 @@ impl Recipe {
         Ok(())
     }
 
-    /// The path of image `index`; classes alternate.
+    /// The path of image `index`; consecutive images belong to different classes.
     fn path(&self, index: u32) -> PathBuf {
         PathBuf::from(class_name(index % self.settings.classes)).join(format!("{index:06}.jpg"))
     }
@@ -257,10 +260,12 @@ fn class_name(class: u32) -> String {
     format!("class_{class:02}")
 }
 
-/// The standard deviation of the noise in 1/14 of a level: uniform in this range per image.
+/// The standard deviation of the noise, in units of 1/14 of a pixel level. Each image draws it
+/// uniformly from this range.
 const GRAIN_STRENGTH: (f64, f64) = (38.0, 82.0);
 
-/// Noise that rows are copied from: the sum of four uniform numbers, approximately normal.
+/// A table of approximately normal noise (sums of four uniform numbers), from which rows are
+/// copied.
 fn grain_table(seed: u64) -> Vec<i8> {
     let mut random = Random::new(seed, u64::MAX);
     (0..1 << 20)
@@ -285,7 +290,7 @@ fn random_size(random: &mut Random) -> (u16, u16) {
     if random.chance(0.24) { (shorter, longer) } else { (longer, shorter) }
 }
 
-/// 2 to 12 megapixels, 4:3 or 3:2, some in portrait format.
+/// 2 to 12 megapixels, 4:3 or 3:2, some of them in portrait orientation.
 fn random_photograph_size(random: &mut Random) -> (u16, u16) {
     let pixels = random.between(2e6, 12e6);
     let aspect: f64 = if random.chance(0.5) { 4.0 / 3.0 } else { 3.0 / 2.0 };
@@ -294,7 +299,8 @@ fn random_photograph_size(random: &mut Random) -> (u16, u16) {
     if random.chance(0.3) { (shorter, longer) } else { (longer, shorter) }
 }
 
-/// A random region of the photo with the aspect ratio of `width` x `height`, resized to that size, RGB.
+/// A random region of the photo with the aspect ratio of `width` x `height`, resized to that size,
+/// in RGB.
 fn crop(
     photograph: &Photograph,
     width: u16,
@@ -311,7 +317,7 @@ fn crop(
     let left = random.between(0.0, whole.0 - region.0);
     let top = random.between(0.0, whole.1 - region.1);
 
-    // Instantiated for one pixel type: all of them take minutes to compile.
+    // Resizing is compiled for one pixel type only: all types would take minutes to compile.
     let source = TypedImageRef::<U8x3>::from_buffer(
         photograph.width,
         photograph.height,
@@ -327,7 +333,7 @@ fn crop(
     Ok(pixels)
 }
 
-/// Encodes with a random chroma subsampling, in fixed proportions.
+/// Encodes an image as JPEG with a random chroma subsampling; the proportions are fixed.
 fn encode(pixels: Vec<u8>, width: u16, height: u16, random: &mut Random) -> Result<Vec<u8>> {
     let quality = 94 + random.below(4) as u8;
     let mut bytes = Vec::with_capacity(pixels.len() / 3);
@@ -360,9 +366,10 @@ fn brightness_of(pixels: &[u8]) -> Vec<u8> {
         .collect()
 }
 
-/// SplitMix64 (Steele, Lea and Flood, 2014), one stream per image.
+/// SplitMix64 generator (Steele, Lea and Flood, 2014), one stream per image.
 ///
-/// Not the library's generator, because this crate must build if the library does not.
+/// The generator of the workspace's libraries is not used, because this crate must compile if they
+/// do not.
 struct Random(u64);
 
 impl Random {
@@ -411,7 +418,7 @@ mod tests {
 
     fn recipe(images: u32, classes: u32, seed: u64) -> Recipe {
         let photos = Path::new(env!("CARGO_MANIFEST_DIR")).join("../assets/photos");
-        // Four photos suffice, and are faster.
+        // The test uses only four photos, to be faster.
         let files: Vec<_> = photo_files(&photos).unwrap().into_iter().take(4).collect();
         Recipe::new(&files, Settings { shape: Shape::Imagenet, images, classes, seed }).unwrap()
     }

@@ -1,4 +1,4 @@
-//! `cargo xtask demo`: from photographs to training batches.
+//! `cargo xtask demo`: creates a data set from photographs and loads it as training batches.
 
 use anyhow::{Result, ensure};
 use clap::{Args, ValueEnum};
@@ -8,9 +8,10 @@ use crate::tools::{Output, Workspace, cargo, command};
 
 /// Create a data set of JPEGs, load it as training batches, and report the speed.
 ///
-/// The data set consists of seeded crops of the photographs in assets/photos, with the sizes and
-/// bytes of ImageNet. It is kept in target/demo and reused for the same settings. Then the command
-/// builds `spdl` in release mode and runs it; the report is target/demo/report.html.
+/// The data set consists of random crops of the photographs in assets/photos, with the image and
+/// file sizes of ImageNet. It is kept in target/demo and reused for the same settings. Then the
+/// command builds `spdl` in release mode and runs `spdl bench`; the report is
+/// target/demo/report.html.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   cargo xtask demo
@@ -26,7 +27,7 @@ pub(crate) struct DemoArguments {
     /// Number of epochs
     #[arg(long, default_value_t = 3)]
     epochs: u32,
-    /// Seed of the data set and of the run
+    /// Seed of the data set and of the order of the images
     #[arg(long, default_value_t = 0)]
     seed: u64,
     /// train: random crop and flip; eval: resize and centre crop

@@ -1,17 +1,18 @@
-//! `cargo xtask bench overhead | scaling | stragglers | saving`: the scheduler alone, by examples of
-//! `spdl-core`.
+//! `cargo xtask bench overhead | scaling | stragglers | saving`: measures the scheduler alone with
+//! examples of `spdl-core`.
 
 use anyhow::Result;
 use clap::Args;
 
 use crate::tools::{Output, Workspace, cargo};
 
-/// Measure the overhead of the scheduler in ns per item and stage, against plain channels.
+/// Measure the overhead of the scheduler in ns per item and per stage, compared with plain
+/// channels.
 ///
-/// Identity stages over small integers, concurrency 2, 2 worker threads, 1 and 3 stages, both
-/// orders, default and other queue sizes. Cases are interleaved; medians and minima are shown. Also
-/// heap allocations per item, the time to the first item and to stop, and the CPU use of an idle
-/// pipeline.
+/// Pipelines of 1 and 3 stages pass small integers on unchanged, with concurrency 2, 2 worker
+/// threads, completion and input order, and default and other queue sizes. Runs of the cases are
+/// interleaved; medians and minima are shown. The command also measures heap allocations per item,
+/// the time to the first item, the time to stop, and the CPU use of an idle pipeline.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   cargo xtask bench overhead
@@ -20,7 +21,7 @@ pub(crate) struct Overhead {
     /// Items per run [default: 1000000]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     items: Option<u64>,
-    /// Runs per case [default: 5]
+    /// Runs of each case [default: 5]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     rounds: Option<u64>,
     /// Print the cases with default queues as a JSON list
@@ -31,16 +32,17 @@ pub(crate) struct Overhead {
     json_all: bool,
 }
 
-/// Measure scaling with sleeping stages, 2 to 256 items in flight and 1 to 64 workers.
+/// Measure how throughput scales if stages sleep, with 2 to 256 items in flight and 1 to 64
+/// workers.
 ///
-/// Efficiency is the ideal time divided by the measured time. A second table compares shorter sleeps
-/// with bare threads.
+/// Efficiency is the ideal time divided by the measured time. A second table compares shorter
+/// sleeps with the same sleeps in plain threads.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   cargo xtask bench scaling
   cargo xtask bench scaling --sleep-ms 20")]
 pub(crate) struct Scaling {
-    /// How long an item sleeps in the first table, in milliseconds [default: 10]
+    /// How long each item sleeps in the first table, in milliseconds [default: 10]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     sleep_ms: Option<u64>,
     /// Print a JSON object
@@ -50,8 +52,8 @@ pub(crate) struct Scaling {
 
 /// Measure the effect of stragglers: 1 % of the items take 50 times as long as the others.
 ///
-/// Shows the wait of the consumer, p50 and p99, in completion order and in input order, with and
-/// without work between two batches.
+/// Shows how long the consumer waits for a batch (p50 and p99), in completion order and in input
+/// order, both for a consumer that works between two batches and for one that does not.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   cargo xtask bench stragglers
@@ -65,11 +67,11 @@ pub(crate) struct Stragglers {
     json: bool,
 }
 
-/// Measure the cost of checkpoint states: time of the call, size, and throughput.
+/// Measure the cost of saving checkpoint states: time of the call, size, and throughput.
 ///
-/// A pipeline of 100 µs per sample saves its state after each batch of 32, in both orders: not at
-/// all, in memory, to a file in the background, to a file while the consumer waits. Each run is
-/// compared with an interleaved run without states.
+/// A pipeline that takes 100 µs per sample saves its state after each batch of 32, in both orders:
+/// in memory, to a file in the background, or to a file while the consumer waits. Each run is
+/// compared with an interleaved run that saves no states.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   cargo xtask bench saving
@@ -107,7 +109,7 @@ pub(crate) fn saving(workspace: &Workspace, arguments: &Saving) -> Result<()> {
     run(workspace, "saving", &words(&numbers, &[("--json", arguments.json)]))
 }
 
-/// The options that are set, as arguments.
+/// The options that the user set, as command-line arguments.
 fn words(numbers: &[(&str, Option<u64>)], switches: &[(&str, bool)]) -> Vec<String> {
     let numbers = numbers
         .iter()
@@ -116,7 +118,7 @@ fn words(numbers: &[(&str, Option<u64>)], switches: &[(&str, bool)]) -> Vec<Stri
     numbers.flatten().chain(switches).collect()
 }
 
-/// Builds and runs an example; only the example writes to standard output.
+/// Builds and runs an example; only the example's output goes to standard output.
 fn run(workspace: &Workspace, example: &str, words: &[String]) -> Result<()> {
     Output::Terminal.run(
         cargo()

@@ -11,20 +11,22 @@ use crate::tools::{Output, Workspace, cargo};
 /// Which sets of features to compile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Selection {
-    /// Few sets, so that for any two features some set has both, one, the other, or neither.
+    /// A small number of sets: for any two features, some set enables both, only the first, only
+    /// the second, or neither.
     Pairs,
-    /// No feature, and each feature alone.
+    /// The empty set, and a set for each single feature.
     EachAlone,
-    /// All features but one.
+    /// For each feature, the set of all other features.
     AllButOne,
 }
 
-/// These crates do not depend on each other, so one call of cargo can check a set of each.
+/// These crates do not depend on each other, so one call of cargo can check a set of features of
+/// each.
 const INDEPENDENT: [&str; 2] = ["spdl-io", "spdl-media"];
 
 /// Compiles each crate with each set of features; warnings are errors.
 ///
-/// Each check counts as a test. Step `clippy` covers the set of all features.
+/// Each check counts as a test. The step `clippy` checks the set of all features.
 pub(crate) fn check(
     workspace: &Workspace,
     output: &mut Output,
@@ -58,12 +60,13 @@ pub(crate) fn check(
     Ok(counts)
 }
 
-/// Whether the compiler printed a warning. `-D warnings` would compile all dependencies again.
+/// Whether the compiler printed a warning. The flag `-D warnings` is not used, because it would
+/// recompile all dependencies.
 fn has_warning(text: &str) -> bool {
     text.lines().any(|line| line.starts_with("warning: ") || line.starts_with("warning["))
 }
 
-/// Crates, each with a set of features, in groups of one call of cargo.
+/// Pairs of a crate and a set of features; one call of cargo checks each group.
 type Check<'a> = Vec<(&'a str, Vec<String>)>;
 
 fn checks(workspace: &Workspace, selection: Selection) -> Vec<Check<'_>> {
@@ -96,7 +99,7 @@ fn sets(package: &Value, selection: Selection) -> Vec<Vec<String>> {
     sets.into_iter().map(owned).collect()
 }
 
-/// The crates whose default features are not all of their features.
+/// The crates that have features beyond their default features.
 pub(crate) fn packages_with_optional_features(workspace: &Workspace) -> Vec<&str> {
     let has_optional = |package: &&Value| {
         let features = Features::of(package);
@@ -106,7 +109,7 @@ pub(crate) fn packages_with_optional_features(workspace: &Workspace) -> Vec<&str
     packages.filter_map(|package| package["name"].as_str()).collect()
 }
 
-/// The features of a crate, each with the features of this crate that it enables.
+/// The features of a crate, each with the features of the same crate that it enables.
 struct Features(BTreeMap<String, Vec<String>>);
 
 /// Two features, each with whether it is enabled.
@@ -130,7 +133,7 @@ impl Features {
         self.0.keys().map(String::as_str).filter(|name| *name != "default").collect()
     }
 
-    /// The features of this crate that these features enable, themselves included.
+    /// The given features, and all features of the same crate that they enable.
     fn enabled_by(&self, names: &[&str]) -> BTreeSet<&str> {
         let mut waiting: Vec<&str> = names.to_vec();
         let mut enabled = BTreeSet::new();
@@ -145,8 +148,9 @@ impl Features {
         enabled
     }
 
-    /// A pairwise covering array: for any two features and each of the four ways to enable them,
-    /// one of the sets enables them that way. Ways that implied features exclude are left out.
+    /// A pairwise covering array: for any two features and each of the four combinations of on and
+    /// off, one of the sets has that combination. Combinations that are impossible because one
+    /// feature enables another are left out.
     ///
     /// The number of sets grows with the logarithm of the number of features. The array is built
     /// greedily: <https://csrc.nist.gov/projects/automated-combinatorial-testing-for-software>.
@@ -184,7 +188,7 @@ impl Features {
                 }
             }
             let enabled = self.enabled_by(&chosen);
-            // Not covered if one of the two features implies the other.
+            // If one of the two features enables the other, this combination is impossible.
             uncovered.remove(&way);
             if covers(&enabled, &way) {
                 uncovered.retain(|way| !covers(&enabled, way));
@@ -194,7 +198,7 @@ impl Features {
         self.distinct(sets)
     }
 
-    /// The empty set, and each feature alone.
+    /// The empty set, and a set for each single feature.
     fn each_alone(&self) -> Vec<Vec<&str>> {
         let names = self.names();
         if names.is_empty() {
@@ -205,15 +209,15 @@ impl Features {
         self.distinct(sets)
     }
 
-    /// For each feature, the set of all others.
+    /// For each feature, the set of all other features.
     fn all_but_one(&self) -> Vec<Vec<&str>> {
         let names = self.names();
         let others = |one: &str| names.iter().copied().filter(|name| *name != one).collect();
         self.distinct(names.iter().map(|name| others(name)).collect())
     }
 
-    /// Sets that enable the same features appear once; the set of all features is left out, because
-    /// step `clippy` covers it.
+    /// Removes duplicates of sets that enable the same features, and the set of all features,
+    /// because the step `clippy` checks it.
     fn distinct<'a>(&'a self, mut sets: Vec<Vec<&'a str>>) -> Vec<Vec<&'a str>> {
         let mut seen = BTreeSet::from([self.enabled_by(&self.names())]);
         sets.retain(|set| seen.insert(self.enabled_by(set)));
@@ -253,7 +257,7 @@ mod tests {
         let list: Vec<(&str, &[&str])> = names.iter().map(|name| (&name[..], &[][..])).collect();
         let many = features(&list);
         let mut sets = many.pairs();
-        // `clippy` checks the set of all features.
+        // The step `clippy` checks the set of all features.
         sets.push(many.names());
         assert!(sets.len() <= 12, "{}", sets.len());
         for (index, first) in names.iter().enumerate() {

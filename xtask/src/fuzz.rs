@@ -1,4 +1,4 @@
-//! `cargo xtask fuzz`: libFuzzer on all parsers of untrusted files.
+//! `cargo xtask fuzz`: runs libFuzzer on all parsers of untrusted files.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::{self, File};
@@ -17,21 +17,22 @@ use crate::tools::{Output, Workspace, cargo_tool, command, require_programs};
 
 /// Run libFuzzer on decoders and readers.
 ///
-/// cargo-fuzz, installed into target/tools, builds each target. Seeds are small files of the
-/// repository and of ../shared/corpora if present; the corpus is kept in target/fuzz/corpus. The
-/// stable toolchain suffices: this build alone enables unstable flags. libFuzzer needs a C++
-/// compiler.
+/// The command installs cargo-fuzz into target/tools and builds each fuzz target. Seeds are small
+/// files of the repository, and of ../shared/corpora if present; the corpus is kept in
+/// target/fuzz/corpus. The stable toolchain suffices: unstable compiler flags are enabled for this
+/// build only. libFuzzer needs a C++ compiler.
 ///
-/// Findings are written to target/fuzz/artifacts and printed with the command that reproduces them;
-/// then the command fails. `cargo xtask test` runs the same targets as ordinary tests.
+/// Inputs that fail are written to target/fuzz/artifacts and printed with the command that
+/// reproduces the failure; then this command fails. `cargo xtask test` runs the same targets as
+/// ordinary tests.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   cargo xtask fuzz
   cargo xtask fuzz --seconds 3600 --jobs 8 --all-formats    over night
   cargo xtask fuzz --target png --sanitizer none    faster; finds less in unsafe code
-  cargo xtask fuzz --target png --input FILE        one file, as often as a finding needs")]
+  cargo xtask fuzz --target png --input FILE        run only this input")]
 pub(crate) struct FuzzArguments {
-    /// How long each target runs
+    /// How long each target runs, in seconds
     #[arg(long, value_name = "N", default_value_t = 60)]
     seconds: u64,
     /// Run only this target; may be repeated
@@ -57,9 +58,9 @@ pub(crate) struct FuzzArguments {
 /// Memory checker of a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Sanitizer {
-    /// AddressSanitizer: detects accesses out of bounds
+    /// AddressSanitizer: detects out-of-bounds accesses
     Address,
-    /// No checker
+    /// No memory checker
     None,
 }
 
@@ -74,7 +75,8 @@ impl Sanitizer {
 
 const CARGO_FUZZ: (&str, &str) = ("cargo-fuzz", "0.13.2");
 
-/// The packages with fuzz targets, in their folder `fuzz`. Names of targets are unique.
+/// The packages that have fuzz targets in their folder `fuzz`. The names of targets are unique
+/// across packages.
 pub(crate) const PACKAGES: [&str; 3] = ["spdl-media", "spdl-io", "spdl-cuda"];
 
 /// The features of `spdl-io` that parse untrusted files.
@@ -83,14 +85,14 @@ const OF_FILES: &str = "spdl-io/parquet,spdl-io/zip";
 /// Features that need additional build tools, and features without parsers.
 const LEFT_OUT_FEATURES: [&str; 3] = ["default", "testing", "turbojpeg"];
 
-/// Features of third-party parsers, which take minutes to build, and of encoders.
+/// Features of third-party parsers, which take minutes to build, and features of encoders.
 const OF_OTHERS: [&str; 6] = ["encode", "exr", "jxl", "more-formats", "webp-lossy", "zune-jpeg"];
 
 /// Limits of one input.
 const TIMEOUT_S: u32 = 10;
 const MEMORY_MIB: u32 = 1024;
 
-/// Size limit of seeds.
+/// Maximum size of a seed.
 const LARGEST_SEED: u64 = 64 << 10;
 
 pub(crate) fn run(workspace: &Workspace, arguments: &FuzzArguments) -> Result<ExitCode> {
@@ -127,9 +129,10 @@ pub(crate) fn run(workspace: &Workspace, arguments: &FuzzArguments) -> Result<Ex
 /// How long each target runs in `cargo xtask soak`.
 const SOAK_SECONDS: u64 = 60;
 
-/// The step of `cargo xtask soak`: all targets, two at a time for each CPU.
+/// The step of `cargo xtask soak`: runs all targets; the number of concurrent targets is twice the
+/// number of CPUs.
 ///
-/// Each target counts as a test, which fails by a finding or if no input was run.
+/// Each target counts as a test. The test fails if an input fails or if no input was run.
 pub(crate) fn soak(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
     if let Err(reason) = require_programs(output, "libFuzzer", &["g++"]) {
         return Ok(Counts::one_skipped(&format!("{reason:#}")));
@@ -157,7 +160,7 @@ fn counted(runs: &[FuzzRun]) -> Counts {
     counts
 }
 
-/// The names of the targets: one file each.
+/// The names of the targets, from the names of their files.
 fn targets(workspace: &Workspace) -> Result<Vec<String>> {
     let mut names = Vec::new();
     for package in PACKAGES {
@@ -201,14 +204,14 @@ fn build(
                 .arg(&target)
                 .args(["--sanitizer", sanitizer.name()])
                 .args(["--features", &features])
-                // Instrumentation and sanitizers are unstable flags.
+                // Coverage instrumentation and sanitizers are unstable compiler flags.
                 .env("RUSTC_BOOTSTRAP", "1")
                 .env_remove("CARGO_TARGET_DIR")
                 .env_remove("RUSTFLAGS")
                 .current_dir(&folder),
         )?;
     }
-    // cargo-fuzz builds in release mode, in a folder named after the platform.
+    // cargo-fuzz builds in release mode, in a folder with the name of the platform.
     for entry in fs::read_dir(&target)? {
         let programs = entry?.path().join("release");
         if programs.join("any").is_file() && programs.parent() != Some(&target) {
@@ -218,9 +221,10 @@ fn build(
     bail!("cargo-fuzz built no programs in {}", target.display())
 }
 
-/// Copies the workspace's lock file to a package outside of the workspace, if it has changed.
+/// Copies the workspace's lock file to a package outside of the workspace, if the lock file has
+/// changed.
 ///
-/// Cargo adds the other dependencies of that package to the copy.
+/// Cargo then adds to the copy the dependencies that only that package has.
 pub(crate) fn lock_versions(
     workspace: &Workspace,
     package: &str,
@@ -254,7 +258,7 @@ struct FuzzRun {
     executions: String,
     per_second: String,
     coverage: String,
-    /// The finding, with the command that reproduces it.
+    /// The failing input and error, with the command that reproduces the failure.
     finding: Option<String>,
 }
 
@@ -314,7 +318,7 @@ fn fuzz_all(
     Ok(targets.iter().filter_map(|target| done.remove(target)).collect())
 }
 
-/// A running target, which is killed when dropped.
+/// A running target. Dropping it kills the process.
 struct Fuzzer {
     target: String,
     child: Child,
@@ -389,7 +393,7 @@ impl Fuzzer {
 
 impl Drop for Fuzzer {
     fn drop(&mut self) {
-        // The process may have ended.
+        // The process may have exited already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -401,7 +405,7 @@ fn word_after(text: &str, label: &str) -> String {
     after.split_whitespace().next().unwrap_or("?").to_owned()
 }
 
-/// Copies seeds into one folder per format: files of the repository's tests, and of the corpora.
+/// Copies seeds into one folder per format: test files of the repository, and files of the corpora.
 fn make_seeds(workspace: &Workspace, folder: &Path) -> Result<()> {
     if folder.exists() {
         fs::remove_dir_all(folder)
@@ -428,7 +432,7 @@ fn make_seeds(workspace: &Workspace, folder: &Path) -> Result<()> {
         let own = workspace.root.join("spdl-media/tests").join(own);
         for entry in fs::read_dir(&own).with_context(|| format!("cannot list {}", own.display()))? {
             let path = entry?.path();
-            // Expected pixels and tables are not seeds.
+            // Files with expected pixels, and tables, are not seeds.
             if !path.extension().is_some_and(|extension| extension == "rgb" || extension == "tsv") {
                 copy(&path, None)?;
             }
@@ -440,7 +444,7 @@ fn make_seeds(workspace: &Workspace, folder: &Path) -> Result<()> {
     {
         copy(&entry?.path(), None)?;
     }
-    // The contents of these files do not identify the format.
+    // The format of these files is known only from their folder, not from their contents.
     for (format, own) in [("mds", "mds/plain"), ("parquet", "parquet"), ("tfrecord", "tfrecord")] {
         let own = workspace.root.join("spdl-io/tests/data").join(own);
         for entry in fs::read_dir(&own).with_context(|| format!("cannot list {}", own.display()))? {
@@ -461,19 +465,19 @@ fn make_seeds(workspace: &Workspace, folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Signatures by format; the name of the format is also that of its target.
+/// Signatures (magic bytes) by format. The fuzz target of a format has the name of the format.
 const SIGNATURES: [(&str, &[&[u8]]); 15] = [
     ("annexb", &[b"\0\0\0\x01"]),
     ("bmp", &[b"BM"]),
     ("gif", &[b"GIF8"]),
     ("ivf", &[b"DKIF"]),
     ("jpeg", &[b"\xFF\xD8\xFF"]),
-    // Identified by their folder.
+    // Formats that are identified by the name of the folder.
     ("mds", &[]),
     ("npy", &[b"\x93NUMPY"]),
     ("parquet", &[b"PAR1"]),
     ("png", &[b"\x89PNG"]),
-    // Identified by a signature at offset 257.
+    // tar is identified by a signature at offset 257.
     ("tar", &[]),
     ("tfrecord", &[]),
     ("tiff", &[b"II*\0", b"MM\0*"]),
@@ -496,7 +500,8 @@ fn format_of(file: &[u8]) -> Option<&'static str> {
     SIGNATURES.iter().find(|(_, starts)| is_it(starts)).map(|(format, _)| *format)
 }
 
-/// The seed folders of a target: those of the formats in its name, or all.
+/// The seed folders of a target: those of the formats whose names are part of its name, or else
+/// all.
 fn seeds_of(target: &str, seeds: &Path) -> Vec<PathBuf> {
     let all = || SIGNATURES.iter().map(|(format, _)| *format).chain([OTHER]);
     let own: Vec<_> =

@@ -1,4 +1,5 @@
-//! `cargo xtask gpu`: tests and measurements on a CUDA device of this or another machine.
+//! `cargo xtask gpu`: tests and measurements on a CUDA device of this machine or of another
+//! machine.
 
 use std::env;
 use std::ffi::OsString;
@@ -17,13 +18,14 @@ use crate::wheel;
 
 /// Run the tests that need a CUDA device, and measure copies, decoders, kernels and training on it.
 ///
-/// Without a device, the command prints `SKIPPED: no GPU` with the reason; with SPDL_REQUIRE_GPU=1 it
-/// fails. Otherwise it packs the folder target/gpu and runs its program `run`. Each measurement has a
-/// share of the time. Results are written immediately to results/results.jsonl and shown as a table
-/// at the end.
+/// Without a device, the command prints `SKIPPED: no GPU` with the reason; with SPDL_REQUIRE_GPU=1
+/// it fails instead. If there is a device, the command packs all programs and files into the folder
+/// target/gpu and starts the program `run` in it. The total time is divided among the measurements.
+/// Each result is written immediately to results/results.jsonl; a table of all results is shown at
+/// the end.
 ///
-/// With --pack, nothing is run. The other machine needs a driver, and PyTorch for comparisons, but
-/// neither cargo nor a network.
+/// With --pack, the command only writes the folder, which can be copied to another machine. That
+/// machine needs a driver, and PyTorch for comparisons, but neither cargo nor a network.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   cargo xtask gpu
@@ -32,10 +34,10 @@ use crate::wheel;
 
 The measurements are described by: target/gpu/run --help")]
 pub(crate) struct GpuArguments {
-    /// Write a pack for another machine into this folder; run nothing
+    /// Write the folder for another machine here, and run nothing
     #[arg(long, value_name = "FOLDER", conflicts_with_all = ["only", "minutes", "out", "python", "tiny"])]
     pack: Option<PathBuf>,
-    /// Run only these, separated by commas: tests, g1 to g8
+    /// Run only these tests and measurements, separated by commas: tests, g1 to g8
     #[arg(long, value_name = "NAMES")]
     only: Option<String>,
     /// Total time in minutes [default: 9]
@@ -55,10 +57,10 @@ pub(crate) struct GpuArguments {
     dev: bool,
 }
 
-/// Size limit of a pack.
+/// Size limit of a packed folder, in bytes.
 const MOST_BYTES: u64 = 64 << 20;
 
-/// NVIDIA's library in the pack, which machines with PyTorch rarely have.
+/// NVIDIA's library that the pack includes, because machines with PyTorch rarely have it.
 const NVJPEG: &str = "nvidia-nvjpeg>=13,<14";
 
 /// The number of images to decode, about 100 KB each.
@@ -97,9 +99,9 @@ fn words(arguments: &GpuArguments) -> Vec<OsString> {
     given.flatten().chain(tiny.then(|| "--tiny".into())).collect()
 }
 
-/// Why there is no device, if that is known without a driver call.
+/// Why this machine has no CUDA device, as far as the reason is known without calling the driver.
 fn no_device(devices: &Path, driver: Option<OsString>) -> Option<String> {
-    // Devices of the drivers for Linux and WSL.
+    // Device files of the drivers for Linux and for WSL.
     let files = ["nvidiactl", "dxg"];
     let is_plain = cfg!(target_os = "linux")
         && driver.is_none()
@@ -107,7 +109,7 @@ fn no_device(devices: &Path, driver: Option<OsString>) -> Option<String> {
     is_plain.then(|| "this machine has neither /dev/nvidiactl nor /dev/dxg".to_owned())
 }
 
-/// Builds the pack into `folder`.
+/// Writes the packed programs and files to `folder`.
 fn pack(workspace: &Workspace, output: &mut Output, folder: &Path, dev: bool) -> Result<()> {
     make_empty(folder)?;
     let program = build(workspace, &["build", "--example", "gpu"], dev)?;
@@ -133,7 +135,7 @@ fn check_size(bytes: u64) -> Result<()> {
     Ok(())
 }
 
-/// Prints the sizes of the parts of a pack; returns the sum in bytes.
+/// Prints the size of each part of a pack; returns the total size in bytes.
 fn report(folder: &Path) -> Result<u64> {
     let mut total = 0;
     let mut entries: Vec<_> = fs::read_dir(folder)?.collect::<Result<_, _>>()?;
@@ -155,7 +157,7 @@ fn bytes_of(path: &Path) -> Result<u64> {
     fs::read_dir(path)?.map(|entry| bytes_of(&entry?.path())).sum()
 }
 
-/// An empty folder. An existing folder is removed only if it is empty or a pack.
+/// Creates an empty folder. An existing folder is removed only if it is empty or a pack.
 fn make_empty(folder: &Path) -> Result<()> {
     let shown = folder.display();
     if let Ok(mut entries) = fs::read_dir(folder) {
@@ -174,7 +176,7 @@ fn make_empty(folder: &Path) -> Result<()> {
     fs::create_dir_all(folder.join("tests")).with_context(|| format!("cannot create {shown}"))
 }
 
-/// Builds one program of spdl-cuda and returns its path.
+/// Builds a program of `spdl-cuda` and returns its path.
 fn build(workspace: &Workspace, words: &[&str], dev: bool) -> Result<PathBuf> {
     let mut cargo = cargo();
     cargo
@@ -199,14 +201,15 @@ fn build(workspace: &Workspace, words: &[&str], dev: bool) -> Result<PathBuf> {
     executable(&text).with_context(|| format!("cargo {} built no program", words.join(" ")))
 }
 
-/// The path of the program `gpu` in cargo's messages.
+/// The path of the program `gpu`, from cargo's JSON messages.
 fn executable(messages: &str) -> Option<PathBuf> {
     let messages = messages.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     let made = messages.filter(|message| message["target"]["name"] == "gpu");
     made.filter_map(|message| message["executable"].as_str().map(PathBuf::from)).next_back()
 }
 
-/// Copies a program without symbols and line tables, which panic messages do not need.
+/// Copies a program without its symbols and line tables; panic messages contain file and line
+/// without them.
 fn copy_program(from: &Path, to: &Path) -> Result<()> {
     fs::copy(from, to)
         .with_context(|| format!("cannot copy {} to {}", from.display(), to.display()))?;
@@ -217,7 +220,7 @@ fn copy_program(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Copies the files of a folder with one of these endings, recursively.
+/// Copies the files of a folder that have one of these extensions, recursively.
 fn copy_tree(from: &Path, to: &Path, endings: &[&str]) -> Result<()> {
     fs::create_dir_all(to).with_context(|| format!("cannot create {}", to.display()))?;
     for entry in fs::read_dir(from).with_context(|| format!("cannot list {}", from.display()))? {
@@ -232,7 +235,7 @@ fn copy_tree(from: &Path, to: &Path, endings: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Installs the wheel and NVIDIA's decoder into a folder for `PYTHONPATH`.
+/// Installs the wheel and nvJPEG into a folder for `PYTHONPATH`.
 fn install_packages(
     workspace: &Workspace,
     output: &mut Output,
@@ -254,7 +257,7 @@ fn install_packages(
     Ok(())
 }
 
-/// The commit, and whether the working tree has changes.
+/// The hash of the commit, and whether the working tree has uncommitted changes.
 fn commit(workspace: &Workspace) -> String {
     let git = |words: &[&str]| {
         let output = command("git").args(words).current_dir(&workspace.root).output().ok()?;

@@ -1,4 +1,4 @@
-//! `cargo xtask kernels`: the image kernels of `spdl-cuda`, compiled for devices.
+//! `cargo xtask kernels`: compiles the image kernels of `spdl-cuda` for CUDA devices.
 
 use std::fmt::Write;
 use std::fs;
@@ -11,31 +11,32 @@ use serde_json::Value;
 use crate::tools::{Output, Workspace, command};
 use crate::venv::Venv;
 
-/// Compile the CUDA kernels of spdl-cuda and report registers and spills of each.
+/// Compile the CUDA kernels of spdl-cuda; report the registers and register spills of each.
 ///
-/// NVRTC, a Python wheel of 90 MB in target/venv-kernels, needs neither a device nor a CUDA toolkit.
-/// The compiled kernels are committed in spdl-cuda/kernels/built, so that builds do not need NVRTC. A
-/// kernel that spills registers is an error.
+/// The compiler, NVRTC, is a Python wheel of 90 MB that is installed into target/venv-kernels. It
+/// needs neither a device nor a CUDA toolkit. The compiled kernels are committed in
+/// spdl-cuda/kernels/built, so that builds do not need NVRTC. The command fails if a kernel spills
+/// registers.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   cargo xtask kernels              after a change of spdl-cuda/kernels
-  cargo xtask kernels --check      whether the repository has what NVRTC makes now")]
+  cargo xtask kernels --check      fails if the compiled kernels of the repository are out of date")]
 pub(crate) struct KernelsArguments {
-    /// Compare with the compiled kernels of the repository; write nothing
+    /// Compare with the compiled kernels of the repository, and write nothing
     #[arg(long)]
     check: bool,
 }
 
-/// The oldest version that supports all architectures. Drivers from 525 on run machine code of any
-/// CUDA 12 and compile PTX of the same or an older version.
+/// The oldest version of NVRTC that supports all architectures. Drivers from version 525 on run the
+/// machine code of any CUDA 12, and compile PTX of the same or an older CUDA version.
 const NVRTC: &str = "nvidia-cuda-nvrtc-cu12==12.8.93";
-/// Machine code, and PTX for newer devices.
+/// Architectures with machine code, and one with PTX for newer devices.
 const ARCHITECTURES: [&str; 5] = ["sm_75", "sm_80", "sm_90", "sm_100", "compute_75"];
 const SOURCES: &str = "spdl-cuda/kernels";
 const BUILT: &str = "spdl-cuda/kernels/built";
 const REPORT: &str = "report.tsv";
 
-/// Resources of a kernel, as reported by the compiler.
+/// Resource use of a kernel, as reported by the compiler.
 #[derive(Debug, PartialEq)]
 struct Kernel {
     name: String,
@@ -54,7 +55,7 @@ pub(crate) fn run(workspace: &Workspace, arguments: &KernelsArguments) -> Result
     fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", shown(&folder)))?;
     let sources = workspace.root.join(SOURCES);
     let script = sources.join("compile.py");
-    // Writes no `__pycache__` next to the script.
+    // This option prevents Python from writing a `__pycache__` folder next to the script.
     let compiled = command(venv.python())
         .arg("-B")
         .args([&script, &folder])
@@ -80,7 +81,8 @@ pub(crate) fn run(workspace: &Workspace, arguments: &KernelsArguments) -> Result
     Ok(())
 }
 
-/// A line each for source and compiler, then one line per kernel and architecture.
+/// The report: one line with a hash of the source, one with the version of the compiler, then one
+/// line per kernel and architecture.
 ///
 /// # Errors
 /// If a kernel spills registers.
@@ -107,7 +109,7 @@ fn report(nvrtc: &Value, hash: &str) -> Result<String> {
     Ok(report)
 }
 
-/// The kernels in the log of the assembler, sorted by name.
+/// The kernels in the log of the assembler (`ptxas`), sorted by name.
 fn kernels(log: &str) -> Result<Vec<Kernel>> {
     let mut kernels = Vec::<Kernel>::new();
     for line in log.lines() {
@@ -134,7 +136,7 @@ fn kernels(log: &str) -> Result<Vec<Kernel>> {
     Ok(kernels)
 }
 
-/// Whether two folders have the same files.
+/// Fails if the two folders contain different files.
 fn compare(made: &Path, built: &Path) -> Result<()> {
     let (expected, found) = (files(made)?, files(built)?);
     ensure!(expected == found, "expected the files {expected:?} in {BUILT}, found {found:?}");
@@ -157,7 +159,7 @@ fn files(folder: &Path) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// A message if the compiled kernels are older than the source.
+/// A message, if the compiled kernels were built from other sources than the current ones.
 pub(crate) fn stale(root: &Path) -> Result<Option<String>> {
     let hash = hash_of_sources(&root.join(SOURCES))?;
     let report = fs::read_to_string(root.join(BUILT).join(REPORT)).unwrap_or_default();
@@ -171,7 +173,7 @@ fn hash_of_sources(folder: &Path) -> Result<String> {
     let is_compiled = |name: &str| {
         let path = PathBuf::from(name);
         let ending = path.extension().is_some_and(|e| ["cu", "h", "py"].iter().any(|of| e == *of));
-        // The shim compiles the kernels for the host.
+        // The CPU tests include this header to compile the kernels for the host.
         ending && name != "host_shim.h"
     };
     let mut hash = 0xcbf2_9ce4_8422_2325_u64;

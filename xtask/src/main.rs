@@ -1,8 +1,8 @@
 //! Development tasks of SPDL in Rust: `cargo xtask demo`, `test`, `soak`, `wheel`, `bench`, `corpus`,
 //! `fuzz`, `features`, `tidy`, `kernels`, `gpu`.
 //!
-//! Each task does its set-up below `target/` and reports what it installs. This crate depends on no
-//! other crate of the workspace, so that it builds if one of those does not.
+//! Each task installs what it needs below `target/` and prints what it installs. This crate depends
+//! on no other crate of the workspace, so that it compiles even if another crate does not.
 
 #![forbid(unsafe_code)]
 #![expect(clippy::print_stdout, reason = "prints results")]
@@ -34,8 +34,8 @@ use crate::tools::Workspace;
 
 /// Development tasks of SPDL in Rust.
 ///
-/// Each task does its set-up below target/ and reports what it installs. A new machine needs rustup,
-/// gcc and Python 3.10 or newer.
+/// Each task installs what it needs below target/ and prints what it installs. A new machine needs
+/// rustup, gcc and Python 3.10 or newer.
 #[derive(Debug, Parser)]
 #[command(
     name = "cargo xtask",

@@ -1,4 +1,4 @@
-//! `cargo xtask soak`: tests that find more the longer they run.
+//! `cargo xtask soak`: tests that find more errors the longer they run.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -11,15 +11,17 @@ use crate::steps::{self, Counts, Step, Tally, cargo_test, finish_tests, model_te
 use crate::tools::{Output, Workspace, command};
 use crate::{fuzz, test, wheel};
 
-/// Run the long versions of tests: more cycles, schedules, cases and seconds; fuzzing; faults.
+/// Run longer versions of tests: more pipeline cycles, thread schedules, random cases, fuzzing and
+/// network faults.
 ///
-/// One round runs all steps, each with other random numbers. With --minutes, further rounds start
-/// until the time is over or a step has failed; the current step is always finished. The output of
-/// each step is kept in target/xtask-logs/soak-STEP.log; the end of it is printed if the step fails.
-/// The last line is the sum: `N passed, N failed, N skipped`.
+/// One round runs all steps. Each round uses other random numbers. With --minutes, rounds repeat
+/// until the time is over or a step has failed; a running step is always finished. The output of
+/// each step is kept in target/xtask-logs/soak-STEP.log; if the step fails, the end of that log is
+/// printed. The last line is the total: `N passed, N failed, N skipped`.
 ///
-/// These variables replace the default lengths: SPDL_CYCLES, SPDL_SIGINTS, SPDL_SCHEDULES,
-/// PROPTEST_CASES, SPDL_MEMORY_SECONDS, SPDL_FAULT_SECONDS (and SPDL_FAULT_SEED, the first seed).
+/// These environment variables replace the default lengths: SPDL_CYCLES, SPDL_SIGINTS,
+/// SPDL_SCHEDULES, PROPTEST_CASES, SPDL_MEMORY_SECONDS, SPDL_FAULT_SECONDS. SPDL_FAULT_SEED sets
+/// the first seed.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   cargo xtask soak                        one round, before a release
@@ -40,24 +42,24 @@ pub(crate) struct SoakArguments {
 }
 
 const STEPS: [Step; 10] = [
-    Step { name: "cycles", about: "10,000 pipelines that end in every way", run: cycles },
+    Step { name: "cycles", about: "start and stop 10,000 pipelines in every way", run: cycles },
     Step { name: "shuttle", about: "whole pipelines under 100,000 schedules", run: shuttle },
     Step { name: "properties", about: "property tests, 20,000 cases each", run: properties },
     Step { name: "memory", about: "a slow consumer and mixed sizes for 60 s", run: memory },
     Step { name: "fuzz", about: "each target for 60 s, with AddressSanitizer", run: fuzz::soak },
     Step {
         name: "test-default",
-        about: "unit and doc tests, and the program, with default features",
+        about: "unit tests, doc tests and the program with default features",
         run: test::test_default,
     },
     Step {
         name: "features",
-        about: "each feature alone, and all features but one, compile",
+        about: "compile with each feature alone, and with all features but one",
         run: features,
     },
     Step {
         name: "python",
-        about: "10,000 dropped Python pipelines, 200 times Ctrl-C",
+        about: "drop 10,000 Python pipelines; send Ctrl-C 200 times",
         run: python,
     },
     Step {
@@ -97,7 +99,7 @@ pub(crate) fn run(workspace: &Workspace, arguments: &SoakArguments) -> Result<Ex
     Ok(tally.conclude())
 }
 
-/// One optimised integration test of `spdl-core`, with a variable that sets its length.
+/// Runs an optimised integration test of `spdl-core`; an environment variable sets its length.
 fn core_test(
     workspace: &Workspace,
     output: &mut Output,
@@ -122,7 +124,7 @@ fn shuttle(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
     model_tests(workspace, output, "shuttle", 1, |cargo| cargo.env("SPDL_SCHEDULES", "100000"))
 }
 
-/// All tests of `spdl-core`: property tests have no common name.
+/// Runs all tests of `spdl-core`, because property tests cannot be selected by name.
 fn properties(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
     output.say("with PROPTEST_CASES=20000");
     cargo_test(workspace, output, 1, |cargo| {
@@ -163,7 +165,7 @@ fn features(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
     Ok(counts)
 }
 
-/// Network faults in `spdl-io`; the test prints a line with its seed each minute.
+/// Injects network faults into `spdl-io`; the test prints its seed each minute.
 fn faults(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
     let (name, usual) = ("SPDL_FAULT_SECONDS", "1800");
     let value = std::env::var(name).unwrap_or_else(|_| usual.to_owned());

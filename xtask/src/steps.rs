@@ -1,4 +1,4 @@
-//! Steps of `test` and `soak`: each passes, fails or is skipped, and has its own log.
+//! Steps of `test` and `soak`: each step passes, fails or is skipped, and has a separate log.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use crate::tools::{Output, Workspace, cargo, command, cpu_time_of_children};
 
-/// One named check.
+/// A check with a name.
 pub(crate) struct Step {
     pub(crate) name: &'static str,
     pub(crate) about: &'static str,
@@ -53,17 +53,17 @@ pub(crate) struct Tally {
     times: Vec<StepTime>,
 }
 
-/// Time that one step took.
+/// The times of one step.
 #[derive(Debug)]
 struct StepTime {
     name: &'static str,
     wall: Duration,
-    /// User and system time of all child processes.
+    /// User and system time of all child processes, in seconds.
     cpu: Duration,
 }
 
 impl Tally {
-    /// Runs a step, stops it after `limit`, and writes its log to `target/xtask-logs/LOG.log`.
+    /// Runs a step, kills it after `limit`, and writes its log to `target/xtask-logs/LOG.log`.
     pub(crate) fn run(
         &mut self,
         workspace: &Workspace,
@@ -92,7 +92,8 @@ impl Tally {
         self.sum.failed > 0
     }
 
-    /// Prints a time table, reasons of skipped tests, failures and the sum; returns the exit code.
+    /// Prints a time table, the reasons of skipped tests, the failures and the total; returns the
+    /// exit code.
     pub(crate) fn conclude(&self) -> ExitCode {
         println!();
         if self.times.len() > 1 {
@@ -111,7 +112,8 @@ impl Tally {
     }
 }
 
-/// Seconds, CPU seconds and share of the wall time of each step, slowest first.
+/// A table: wall time and CPU time in seconds, and share of the total wall time, of each step;
+/// slowest first.
 fn time_table(times: &[StepTime]) -> String {
     let mut sorted: Vec<&StepTime> = times.iter().collect();
     sorted.sort_by_key(|step| std::cmp::Reverse(step.wall));
@@ -131,7 +133,8 @@ fn time_table(times: &[StepTime]) -> String {
 }
 
 fn run_step(workspace: &Workspace, step: &Step, log: &Path, limit: Duration) -> Result<Counts> {
-    // Without a terminal, print the name first: an interrupted log then ends with the running step.
+    // If the output is not a terminal, print the name before the step runs: an interrupted log then
+    // ends with the name of the running step.
     let spinner = std::io::stderr().is_terminal().then(|| {
         let style = ProgressStyle::with_template("{spinner} {msg} {elapsed}");
         let spinner = ProgressBar::new_spinner()
@@ -188,7 +191,7 @@ pub(crate) struct Counts {
     reasons: BTreeMap<String, u64>,
     /// Names of failed tests, if known.
     failed_tests: Vec<String>,
-    /// Lines to print below the step.
+    /// Lines to print after the result of the step.
     pub(crate) notes: Vec<String>,
 }
 
@@ -205,7 +208,7 @@ impl Counts {
         Counts { failed: 1, ..Counts::default() }
     }
 
-    /// One failed test with this name.
+    /// The result of one failed test with this name.
     pub(crate) fn one_failed_test(name: &str) -> Self {
         Counts { failed_tests: vec![name.to_owned()], ..Counts::one_failed() }
     }
@@ -244,8 +247,8 @@ impl Counts {
 
     /// Parses the output of `cargo test -- --show-output`.
     ///
-    /// A passing test that prints a line `SKIPPED: reason` counts as skipped. The harness prints the
-    /// output of each passing test in a separate section.
+    /// A passing test that prints a line `SKIPPED: reason` counts as skipped. The test harness
+    /// prints the output of each passing test in a separate section.
     pub(crate) fn of_cargo_test(text: &str) -> Self {
         let mut counts = Counts::default();
         let mut of_passing_tests = false;
@@ -308,7 +311,7 @@ impl Counts {
             match word {
                 "passed" => counts.passed += number,
                 "failed" | "error" | "errors" | "xpassed" => counts.failed += number,
-                // An expected failure proves nothing.
+                // Tests that are expected to fail (xfail) count neither as passed nor as failed.
                 "skipped" | "xfailed" => counts.skipped += number,
                 _ => {}
             }
@@ -325,7 +328,8 @@ fn numbered_words(text: &str, separator: char) -> impl Iterator<Item = (u64, &st
     })
 }
 
-/// Runs `cargo test` with the arguments of `set_up`; fewer than `at_least` tests are a failure.
+/// Runs `cargo test` with the arguments that `set_up` adds; fails if it runs fewer than `at_least`
+/// tests.
 pub(crate) fn cargo_test(
     workspace: &Workspace,
     output: &mut Output,
@@ -339,7 +343,7 @@ pub(crate) fn cargo_test(
     finish_tests(output, Counts::of_cargo_test(&text), at_least, status.success())
 }
 
-/// Result of a test run from its counts and its exit status.
+/// Result of a test run, from its counts and its exit status.
 pub(crate) fn finish_tests(
     output: &mut Output,
     mut counts: Counts,
@@ -349,8 +353,9 @@ pub(crate) fn finish_tests(
     if counts.failed > 0 {
         output.say(&format!("{} tests failed", counts.failed));
     } else if !succeeded {
-        // A compile error, or a test program that crashed before it printed its summary.
-        output.say("the command failed, but no test is reported as failed");
+        // The cause is a compile error, or a test program that crashed before it printed its
+        // summary.
+        output.say("the command failed, but it reported no failed test");
         counts.failed += 1;
     } else {
         let ran = counts.ran();
@@ -360,10 +365,12 @@ pub(crate) fn finish_tests(
     Ok(counts)
 }
 
-/// Runs the unit tests of `spdl-core` whose names start with the name of a model checker.
+/// Runs the unit tests of `spdl-core` whose names start with the name of a model checker (loom or
+/// shuttle).
 ///
-/// They are built with `--cfg spdl_MODEL`, which replaces locks, atomics and threads by those of the
-/// checker. Only `spdl-core` is built again: dependencies are those of all other tests.
+/// They are built with `--cfg spdl_MODEL`, which replaces locks, atomics and threads by those of
+/// the model checker. Only `spdl-core` is compiled again; the dependencies are shared with all
+/// other tests.
 pub(crate) fn model_tests(
     workspace: &Workspace,
     output: &mut Output,
@@ -375,7 +382,7 @@ pub(crate) fn model_tests(
     build
         .args(["rustc", "-p", "spdl-core", "--profile", "test", "--lib", "--message-format"])
         .args(["json-render-diagnostics", "--", "--cfg", &format!("spdl_{model}")])
-        // Models run for minutes without optimisation.
+        // Without optimisation, the models would run for minutes.
         .args(["-C", "opt-level=3"])
         .current_dir(&workspace.root);
     let (status, text) = output.run_and_read(&mut build)?;

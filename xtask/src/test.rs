@@ -1,4 +1,4 @@
-//! `cargo xtask test`: every check that must pass before a change is merged.
+//! `cargo xtask test`: runs every check that must pass before a change is merged.
 
 use std::env;
 use std::fs;
@@ -17,15 +17,16 @@ use crate::{acceptance, corpus, dataset, fuzz, tidy, wheel};
 
 /// Run all checks: format, lints, tests, docs, features, models, the Python wheel, licences.
 ///
-/// All steps run, also after a failed one. The output of each step is kept in target/xtask-logs; the
-/// end of it is printed if the step fails. A test that cannot run on this machine is listed as
-/// `SKIPPED:` with the reason. A table shows how long each step took. The last line is the sum:
-/// `N passed, N failed, N skipped`.
+/// A failed step does not stop the later steps. The output of each step is kept in
+/// target/xtask-logs; if the step fails, the end of that log is printed. A test that cannot run on
+/// this machine is listed as `SKIPPED:` with the reason. A table shows how long each step took. The
+/// last line is the total: `N passed, N failed, N skipped`.
 ///
-/// These checks take longer and run in `cargo xtask soak` only: fuzz targets with libFuzzer and
-/// AddressSanitizer, tests with default features, each feature alone and all but one, a second
-/// version of Python, more cases of property tests and model checks, more pipeline cycles, and
-/// network faults for 30 minutes. Tests on a CUDA device run in `cargo xtask gpu`.
+/// Longer checks run in `cargo xtask soak` only: fuzz targets with libFuzzer and AddressSanitizer;
+/// tests with default features; compiling with each feature alone and with all features but one;
+/// tests on a second version of Python; more random cases of property tests and model checks; more
+/// pipeline cycles; and network faults for 30 minutes. Tests on a CUDA device run in `cargo xtask
+/// gpu`.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   cargo xtask test
@@ -41,19 +42,19 @@ pub(crate) struct TestArguments {
 }
 
 const STEPS: [Step; 17] = [
-    Step { name: "programs", about: "build tools of optional features", run: programs },
+    Step { name: "programs", about: "install build tools of optional features", run: programs },
     Step { name: "fmt", about: "cargo fmt --check", run: fmt },
     Step { name: "tidy", about: "layers, modules, words, names, paths, commits", run: tidy },
     Step { name: "clippy", about: "all lints, all features; warnings are errors", run: clippy },
     Step { name: "test", about: "unit, integration, fuzz and doc tests, all features", run: test },
-    Step { name: "corpus", about: "damaged files in child processes", run: corpus::test },
-    Step { name: "loom", about: "every interleaving of the models named loom_*", run: loom },
-    Step { name: "shuttle", about: "whole pipelines under random schedules", run: shuttle },
+    Step { name: "corpus", about: "decode damaged files in child processes", run: corpus::test },
+    Step { name: "loom", about: "every thread interleaving of the tests loom_*", run: loom },
+    Step { name: "shuttle", about: "whole pipelines under random thread schedules", run: shuttle },
     Step { name: "example", about: "a third-party fetcher that depends on spdl-io", run: example },
     Step { name: "doc", about: "cargo doc; warnings are errors", run: doc },
     Step {
         name: "features",
-        about: "sets of features that cover each pair of them",
+        about: "compile sets of features that cover each pair of features",
         run: features,
     },
     Step { name: "python", about: "the wheel and its tests, in target/venv-test", run: python },
@@ -63,7 +64,7 @@ const STEPS: [Step; 17] = [
         run: examples_python,
     },
     Step { name: "free-threaded", about: "the Python tests without a GIL", run: free_threaded },
-    Step { name: "types", about: "the types of the wheel, by pyright and stubtest", run: types },
+    Step { name: "types", about: "types of the Python package: pyright and stubtest", run: types },
     Step { name: "deny", about: "licences, sources and duplicates of dependencies", run: deny },
     Step { name: "advisories", about: "known vulnerabilities of dependencies", run: advisories },
 ];
@@ -71,7 +72,7 @@ const STEPS: [Step; 17] = [
 /// Time limit of a step, far above its usual duration.
 const STEP_LIMIT: Duration = Duration::from_secs(30 * 60);
 
-/// Minimum number of loom models.
+/// Minimum number of loom models that must run.
 const LOOM_MODELS: u64 = 35;
 
 pub(crate) fn run(workspace: &Workspace, arguments: &TestArguments) -> Result<ExitCode> {
@@ -131,15 +132,17 @@ fn clippy(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
     Ok(Counts::one_passed())
 }
 
-/// Cargo's first warning about a manifest, such as a misspelt key. Lints cannot deny these.
+/// Cargo's first warning about a manifest, such as a misspelt key. Lint settings cannot turn such
+/// warnings into errors.
 fn manifest_warning(text: &str) -> Option<&str> {
     text.lines().find(|line| line.starts_with("warning: ") && line.contains("manifest key"))
 }
 
-/// The Python extension module links to no Python and has no Rust tests; pytest tests it.
+/// `spdl-python` has no Rust tests, because an extension module does not link to Python; pytest
+/// tests it.
 const PYTHON_CRATE: &str = "spdl-python";
 
-/// Examples that tests run. Step `clippy` compiles the other examples.
+/// Examples that the step `test` runs. The step `clippy` only compiles the other examples.
 const EXAMPLES: [&str; 3] = ["batches", "corpus_worker", "gpu"];
 
 fn test(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
@@ -155,7 +158,7 @@ fn test(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
     Ok(counts)
 }
 
-/// Tests with default features, of each crate whose default features are not all features.
+/// Runs tests with default features, for each crate that has features beyond its default features.
 pub(crate) fn test_default(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
     let packages = feature_checks::packages_with_optional_features(workspace);
     let packages = packages.into_iter().filter(|name| *name != PYTHON_CRATE);
@@ -164,7 +167,7 @@ pub(crate) fn test_default(workspace: &Workspace, output: &mut Output) -> Result
         output.say("no crate has features beyond the default ones");
         return Ok(Counts::one_passed());
     }
-    // Tests of whole pipelines do not depend on features.
+    // Tests of whole pipelines do not depend on features, so they are not repeated.
     let units =
         ["--lib", "--bins", "--test", "program", "--test", "local", "--test", "image_folder"];
     let docs = ["--doc"];
@@ -175,7 +178,7 @@ pub(crate) fn test_default(workspace: &Workspace, output: &mut Output) -> Result
     Ok(counts)
 }
 
-/// A crate outside of the workspace, like those of third parties.
+/// Tests a crate outside of the workspace, as third parties write it.
 const EXAMPLE: &str = "examples/acme-fetcher";
 
 fn example(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
@@ -210,7 +213,7 @@ fn shuttle(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
     model_tests(workspace, output, "shuttle", 1, |cargo| cargo)
 }
 
-/// Runs two halves of the test files concurrently: many tests wait.
+/// Runs the two halves of the test files concurrently, because many tests only wait.
 fn python(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
     let venv = wheel::install_for_tests(workspace, output)?;
     let files = test_files(workspace)?;
@@ -253,7 +256,8 @@ fn without_frameworks(pytest: &mut Command) -> &mut Command {
     pytest.args(["-m", "not frameworks"])
 }
 
-/// The data set of photographs that `.ci/run` shows at its end, so that it is made once.
+/// The data set of photographs that `.ci/run` also shows at its end. Sharing it avoids creating it
+/// twice.
 const EXAMPLE_IMAGES: dataset::Settings =
     dataset::Settings { shape: dataset::Shape::Imagenet, images: 200, classes: 10, seed: 0 };
 
@@ -262,8 +266,8 @@ const TESTS_WITH_FRAMEWORKS: u64 = 50;
 
 /// Runs the examples and the tests that need another library.
 ///
-/// PyTorch is Debian's package. With `SPDL_TEST_TORCH=1`, pip installs it instead, from the index
-/// that pip's variables name.
+/// PyTorch is Debian's package. With `SPDL_TEST_TORCH=1`, pip installs PyTorch instead, from the
+/// package index that pip is configured to use.
 fn examples_python(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
     let torch_by_pip = env::var("SPDL_TEST_TORCH").is_ok_and(|value| value == "1");
     let photos = workspace.root.join("assets/photos");
@@ -316,7 +320,7 @@ fn torch_tests(workspace: &Workspace) -> Result<Vec<String>> {
     Ok(files)
 }
 
-/// Runs the tests of the Python package that the arguments of `set_up` select.
+/// Runs the tests of the Python package that the arguments added by `set_up` select.
 fn pytest(
     workspace: &Workspace,
     output: &mut Output,
@@ -329,7 +333,7 @@ fn pytest(
     })
 }
 
-/// Runs pytest with the files and arguments of `set_up`.
+/// Runs pytest with the files and arguments that `set_up` adds.
 fn pytest_files(
     workspace: &Workspace,
     output: &mut Output,
@@ -347,7 +351,7 @@ fn pytest_files(
     finish_tests(output, Counts::of_pytest(&text), at_least, status.success())
 }
 
-/// Exact versions, so that findings do not change from one day to the next.
+/// Versions are exact, so that the results do not change from one day to the next.
 const TYPE_CHECKERS: [&str; 2] = ["mypy==1.18.2", "pyright==1.1.414"];
 
 /// Pyright checks the Python code; stubtest compares the native module with its stub.
@@ -360,7 +364,7 @@ fn types(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
     stubtest
         .args(["-m", "mypy.stubtest", "spdl_rs._spdl_rs", "--allowlist"])
         .arg(workspace.root.join("spdl-python/tests/stubtest-allowlist.txt"))
-        // A folder without a sub-folder of the package's name.
+        // Use a folder that has no subfolder with the name of the package.
         .current_dir(&workspace.target);
     output.run(&mut stubtest)?;
     let mut counts = Counts::one_passed();
@@ -371,7 +375,8 @@ fn types(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
             .arg("spdl-python/python")
             .current_dir(&workspace.root),
     )?;
-    // Pyright needs Node.js, and downloads it if necessary. If that fails, there is no summary.
+    // Pyright needs Node.js, and downloads Node.js if necessary. If the download fails, Pyright
+    // prints no summary.
     counts.add(match (status.success(), text.contains(" errors, ") || text.contains(" error, ")) {
         (true, true) => Counts::one_passed(),
         (false, true) => bail!("pyright failed: {status}"),

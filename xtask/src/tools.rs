@@ -1,4 +1,4 @@
-//! Paths of the repository, commands, and installation of tools below `target/`.
+//! Paths of the repository, external commands, and installation of tools below `target/`.
 
 use std::collections::HashMap;
 use std::env;
@@ -59,12 +59,13 @@ impl Workspace {
     }
 }
 
-/// The cargo that runs this program, without the variables that it sets for this package.
+/// A command that runs the same cargo as this process, without the environment variables that cargo
+/// sets for this package.
 pub(crate) fn cargo() -> Command {
     clean(Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into())))
 }
 
-/// A command without the variables that `cargo run` sets for its child.
+/// A command without the environment variables that `cargo run` sets for its child.
 ///
 /// Build scripts that read these variables would run again on the next plain `cargo build`.
 pub(crate) fn command(program: impl AsRef<OsStr>) -> Command {
@@ -78,19 +79,19 @@ fn clean(mut command: Command) -> Command {
             command.env_remove(name.as_ref());
         }
     }
-    // An active virtual environment of the user must not affect ours.
+    // A virtual environment that the user has activated must not affect ours.
     command.env_remove("VIRTUAL_ENV").env_remove("PYTHONHOME").env_remove("PYTHONPATH");
     command
 }
 
-/// The output of commands: the terminal, or the log of a step.
+/// Where commands write their output: the terminal, or the log of a step.
 pub(crate) enum Output {
     Terminal,
     Log { file: File, path: PathBuf, deadline: Instant },
 }
 
 impl Output {
-    /// A new, empty log. Its commands are killed after `limit`.
+    /// A new, empty log. Commands that write to it are killed after `limit`.
     pub(crate) fn log(path: PathBuf, limit: Duration) -> Result<Self> {
         let file = File::options()
             .create(true)
@@ -107,7 +108,7 @@ impl Output {
         match self {
             Output::Terminal => println!("{text}"),
             Output::Log { file, .. } => {
-                // An unwritable log fails the next command.
+                // If the log cannot be written, the next command fails.
                 let _ = writeln!(file, "{text}");
             }
         }
@@ -188,7 +189,8 @@ pub(crate) fn describe(command: &Command) -> String {
     text
 }
 
-/// A process and its descendants, from `/proc`; only the process itself without `/proc`.
+/// The IDs of a process and its descendants, from `/proc`. On systems without `/proc`, only the ID
+/// of the process.
 pub(crate) fn with_descendants(process: u32) -> Vec<u32> {
     let mut children = HashMap::<u32, Vec<u32>>::new();
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
@@ -209,14 +211,14 @@ pub(crate) fn with_descendants(process: u32) -> Vec<u32> {
     tree
 }
 
-/// User and system time of all child processes that have ended, and of their children.
+/// User and system time of all child processes that have exited, and of their children.
 ///
 /// Zero on systems without `/proc`.
 pub(crate) fn cpu_time_of_children() -> Duration {
     // Linux reports these fields in units of 1/100 s on every architecture (`USER_HZ`).
     const TICKS_PER_SECOND: u64 = 100;
     let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    // proc(5): fields 16 and 17, `cutime` and `cstime`; the name in field 2 may hold spaces.
+    // proc(5): `cutime` and `cstime` are fields 16 and 17. The name in field 2 may contain spaces.
     let fields = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
     let ticks: u64 = fields
         .split_whitespace()
@@ -229,13 +231,14 @@ pub(crate) fn cpu_time_of_children() -> Duration {
 
 fn end_with_descendants(process: u32) {
     let ids = with_descendants(process).into_iter().map(|id| id.to_string());
-    // `kill` reports an error for processes that have ended meanwhile.
+    // `kill` reports an error for processes that have already exited.
     let _ = Command::new("kill").arg("-9").args(ids).stderr(Stdio::null()).status();
 }
 
-/// Installs a cargo subcommand of one exact version below `target/tools`, and returns its path.
+/// Installs an exact version of a cargo subcommand below `target/tools`, and returns its path.
 ///
-/// Built without optimisation: the tool runs for seconds, an optimised build takes minutes longer.
+/// The tool is built without optimisation: it runs for seconds, and an optimised build would take
+/// minutes longer.
 pub(crate) fn cargo_tool(
     workspace: &Workspace,
     output: &mut Output,
@@ -258,7 +261,7 @@ pub(crate) fn cargo_tool(
             .arg("--target-dir")
             .arg(&build)
             .arg(name)
-            // These tools are not debugged.
+            // Debug information of these tools is not needed.
             .env("CARGO_PROFILE_DEV_DEBUG", "0")
             .current_dir(&workspace.root),
     )?;
@@ -266,7 +269,8 @@ pub(crate) fn cargo_tool(
     Ok(program)
 }
 
-/// Ensures that these programs exist; installs Debian's packages of the same names if necessary.
+/// Ensures that these programs exist. If they do not, installs the Debian packages of the same
+/// names.
 ///
 /// # Errors
 /// If a program is missing and cannot be installed; the message contains the command to run.
@@ -289,7 +293,7 @@ fn has_program(name: &str) -> bool {
     command.status().is_ok_and(|status| status.success())
 }
 
-/// Installs Debian packages if this process is root's.
+/// Installs Debian packages if this process runs as root.
 pub(crate) fn install_packages(output: &mut Output, why: &str, packages: &[&str]) -> Result<()> {
     let by_hand = format!("apt-get update && apt-get install -y {}", packages.join(" "));
     let is_root = Command::new("id")

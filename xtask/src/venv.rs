@@ -30,7 +30,7 @@ impl Venv {
         Venv::prepare_with(workspace, output, None, name, requirements)
     }
 
-    /// The same with this interpreter, instead of the first one found.
+    /// Like `prepare`, with this interpreter instead of the first one found.
     pub(crate) fn prepare_with(
         workspace: &Workspace,
         output: &mut Output,
@@ -41,7 +41,8 @@ impl Venv {
         Venv::make(workspace, output, interpreter, name, requirements, &[])
     }
 
-    /// Creates the environment `target/NAME` on top of the packages of an interpreter.
+    /// Creates the environment `target/NAME`, which also uses the packages installed for this
+    /// interpreter.
     pub(crate) fn prepare_on_system_packages(
         workspace: &Workspace,
         output: &mut Output,
@@ -116,7 +117,7 @@ impl Venv {
     ) -> Result<()> {
         output.run(
             command(self.python())
-                // Wheels are installed once, so a cache would only take space.
+                // Each wheel is installed once, so a cache would only waste disk space.
                 .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"])
                 .arg("--no-cache-dir")
                 .args(arguments),
@@ -124,7 +125,7 @@ impl Venv {
     }
 }
 
-/// Capability of a Python interpreter.
+/// Whether a Python interpreter can create virtual environments.
 enum Interpreter {
     Absent,
     TooOld,
@@ -147,7 +148,8 @@ fn inspect_python(program: impl AsRef<OsStr>) -> Interpreter {
 
 /// The first interpreter that can create virtual environments.
 ///
-/// On Debian, `venv` is a separate package, which is installed if this process is root's.
+/// On Debian, `venv` is a separate package, which this function installs if the process runs as
+/// root.
 fn find_python(output: &mut Output) -> Result<PathBuf> {
     let candidates: Vec<String> = ["python3".to_owned()]
         .into_iter()
@@ -174,7 +176,8 @@ fn find_python(output: &mut Output) -> Result<PathBuf> {
     }
 }
 
-/// The newest interpreter of another version than that of `venv`, from `PATH` or from pyenv.
+/// The newest interpreter, from `PATH` or from pyenv, of another version than that of the
+/// environment `venv`.
 pub(crate) fn other_python(venv: &Venv) -> Option<PathBuf> {
     let usual = version(&venv.python())?;
     let pyenv = env::var_os("PYENV_ROOT").map(PathBuf::from);

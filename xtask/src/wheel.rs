@@ -1,4 +1,4 @@
-//! `cargo xtask wheel`: the Python package.
+//! `cargo xtask wheel`: builds the Python package.
 
 use std::env;
 use std::fs;
@@ -26,8 +26,8 @@ pub(crate) struct WheelArguments {
     /// Build with the dev profile
     #[arg(long)]
     dev: bool,
-    /// Build for a free-threaded Python, to target/wheels-free-threaded: SPDL_FREE_THREADED_PYTHON,
-    /// or python3.14t or newer on the PATH
+    /// Build for a free-threaded Python, to target/wheels-free-threaded. The interpreter is
+    /// $SPDL_FREE_THREADED_PYTHON, or python3.14t or newer on the PATH
     #[arg(long)]
     free_threaded: bool,
 }
@@ -64,7 +64,7 @@ pub(crate) fn build(workspace: &Workspace, output: &mut Output, dev: bool) -> Re
 /// Wheels that this process has built, by profile and interpreter.
 static BUILT: Mutex<Vec<(bool, Option<PathBuf>, PathBuf)>> = Mutex::new(Vec::new());
 
-/// Builds the wheel for one interpreter, or an abi3 wheel. Each is built once per process.
+/// Builds the wheel for one interpreter, or an abi3 wheel. A process builds each wheel only once.
 fn build_with(
     workspace: &Workspace,
     output: &mut Output,
@@ -118,7 +118,7 @@ fn build_anew(
     }
 }
 
-/// Checks the name and the size of a wheel for release; returns its platform tag.
+/// Checks the name and the size of a release wheel; returns its platform tag.
 fn check(wheel: &Path, bytes: u64) -> Result<String> {
     let name = wheel.file_stem().unwrap_or_default().to_string_lossy().into_owned();
     let platform = name.rsplit('-').next().unwrap_or_default().to_owned();
@@ -137,7 +137,7 @@ fn check(wheel: &Path, bytes: u64) -> Result<String> {
 /// The path of a free-threaded Python that PyO3 supports.
 ///
 /// # Errors
-/// If none is found.
+/// If no such interpreter is found.
 pub(crate) fn free_threaded_python() -> Result<PathBuf> {
     let (major, oldest) = OLDEST_FREE_THREADED;
     if let Some(named) = env::var_os(FREE_THREADED_PYTHON) {
@@ -166,13 +166,15 @@ fn is_free_threaded(program: &Path) -> bool {
     status.is_ok_and(|status| status.success())
 }
 
-/// Builds the wheel with the dev profile and installs it with test tools into `target/venv-test`.
+/// Builds the wheel with the dev profile, and installs it and the test tools into
+/// `target/venv-test`.
 pub(crate) fn install_for_tests(workspace: &Workspace, output: &mut Output) -> Result<Venv> {
     let wheel = build(workspace, output, true)?;
     prepare_for_tests(workspace, output, None, "venv-test", &wheel)
 }
 
-/// The same for another version of Python, into `target/venv-test-other`; `None` without one.
+/// Like `install_for_tests`, for another version of Python, into `target/venv-test-other`; `None`
+/// if there is no other version.
 pub(crate) fn install_for_tests_on_other_python(
     workspace: &Workspace,
     output: &mut Output,
@@ -183,7 +185,7 @@ pub(crate) fn install_for_tests_on_other_python(
     prepare_for_tests(workspace, output, Some(&python), "venv-test-other", &wheel).map(Some)
 }
 
-/// The same for a free-threaded Python, into `target/venv-test-free-threaded`.
+/// Like `install_for_tests`, for a free-threaded Python, into `target/venv-test-free-threaded`.
 pub(crate) fn install_for_tests_without_gil(
     workspace: &Workspace,
     output: &mut Output,
@@ -202,20 +204,21 @@ fn prepare_for_tests(
 ) -> Result<Venv> {
     let venv = install_wheel(workspace, output, interpreter, name, wheel)?;
     venv.install(output, &["pytest"])?;
-    // Without a binary wheel, building Pillow needs system libraries.
+    // If Pillow has no binary wheel for this platform, building it would need system libraries.
     if venv.install(output, &["--only-binary=:all:", "pillow"]).is_err() {
         output.say("cannot install pillow: tests that compare with it are skipped");
     }
     Ok(venv)
 }
 
-/// Libraries of the examples and of tests marked `frameworks`.
+/// Libraries that the examples and the tests marked `frameworks` need.
 const FRAMEWORKS: [&str; 4] = ["pillow", "jax", "pyarrow", "matplotlib"];
 
-/// The default index serves 5 GB for these, mostly libraries for GPUs.
+/// With the default index, these packages download 5 GB, mostly libraries for GPUs.
 const TORCH: [&str; 2] = ["torch", "torchdata"];
 
-/// As `install_for_tests`, with `FRAMEWORKS` and optionally PyTorch, into `target/venv-frameworks`.
+/// Like `install_for_tests`, with `FRAMEWORKS` and optionally PyTorch, into
+/// `target/venv-frameworks`.
 ///
 /// Tests of a library that cannot be installed are skipped.
 pub(crate) fn install_with_frameworks(
@@ -234,15 +237,15 @@ pub(crate) fn install_with_frameworks(
     Ok(venv)
 }
 
-/// The interpreter of Debian's Python packages.
+/// The interpreter that Debian's Python packages are installed for.
 const DEBIAN_PYTHON: &str = "/usr/bin/python3";
 
-/// Installs Debian's PyTorch, and the wheel with pytest into `target/venv-torch`.
+/// Installs Debian's PyTorch; then installs the wheel and pytest into `target/venv-torch`.
 ///
 /// The environment uses Debian's NumPy, because Debian's PyTorch is compiled for that version.
 ///
 /// # Errors
-/// If Debian's PyTorch is not installed and cannot be.
+/// If Debian's PyTorch is not installed and cannot be installed.
 pub(crate) fn install_with_debian_torch(
     workspace: &Workspace,
     output: &mut Output,

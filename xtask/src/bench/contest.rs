@@ -1,4 +1,4 @@
-//! Interleaved measurements of programs: rate, CPU time, memory, and other load of the machine.
+//! Interleaved measurements of programs: rate, CPU time, memory, and CPU use by other processes.
 
 use std::fs;
 use std::io::Read;
@@ -18,12 +18,12 @@ pub(crate) struct Contestant {
     pub(crate) name: &'static str,
     program: PathBuf,
     arguments: Vec<String>,
-    /// Its packages with versions; empty for ours.
+    /// The versions of its packages; empty for our programs.
     pub(crate) versions: String,
-    /// Whether the median of the epochs after the first one counts.
+    /// Whether the rate is the median of all epochs except the first one.
     warm: bool,
     pub(crate) runs: Vec<Run>,
-    /// Its output in each run.
+    /// The JSON object that it printed in each run.
     pub(crate) reports: Vec<Value>,
 }
 
@@ -35,7 +35,7 @@ pub(crate) struct Run {
     pub(crate) cpu_s_per_1000: f64,
     pub(crate) first_batch_ms: f64,
     pub(crate) peak_memory_bytes: u64,
-    /// Share of all CPU time that other processes used meanwhile.
+    /// Share of all CPU time that other processes used during the run.
     pub(crate) foreign_cpu: f64,
 }
 
@@ -51,7 +51,7 @@ impl Contestant {
         Contestant { name, program, arguments, versions, warm: false, runs, reports }
     }
 
-    /// The median of the epochs after the first one counts. The program prints `epoch_starts_s`.
+    /// Uses the median of all epochs except the first one. The program must print `epoch_starts_s`.
     pub(crate) fn warm(self) -> Self {
         Contestant { warm: true, ..self }
     }
@@ -65,7 +65,7 @@ impl Contestant {
         median(self.of(Run::samples_per_s))
     }
 
-    /// The median ratio of rates to those of another contestant in the same round, so that a slow
+    /// The median ratio of its rate to the rate of another loader in the same round, so that a slow
     /// period of the machine affects both.
     pub(crate) fn ratio_to(&self, other: &Contestant) -> f64 {
         let pairs = self.runs.iter().zip(&other.runs);
@@ -73,9 +73,10 @@ impl Contestant {
     }
 }
 
-/// Runs all contestants once to warm up, then `repeats` times, interleaved.
+/// Runs all loaders once to warm up, then `repeats` times, interleaved.
 ///
-/// Contestants that fail the warm-up are removed, with the reason; ours, the first, must pass.
+/// Loaders that fail the warm-up are removed, and the reason is printed. Our loader is the first;
+/// if it fails, this function fails.
 pub(crate) fn measure_all(contestants: &mut Vec<Contestant>, repeats: u32) -> Result<()> {
     let mut at = 0;
     while at < contestants.len() {
@@ -128,7 +129,7 @@ impl Contestant {
         let number = |key: &str| {
             result[key].as_f64().with_context(|| format!("{} reports no {key}", self.name))
         };
-        // Image loaders use this name.
+        // Scripts that load images print `images` instead of `samples`.
         let samples = result["samples"].as_u64().or_else(|| result["images"].as_u64());
         let samples = samples.with_context(|| format!("{}: no samples", self.name))?;
         ensure!(samples > 0, "{} delivered nothing", self.name);
@@ -177,7 +178,7 @@ fn run_and_watch(command: &mut Command) -> Result<(String, u64)> {
     Ok((text?, peak))
 }
 
-/// Proportional set size: a page shared by several processes counts once in the sum.
+/// Proportional set size (PSS): a page shared by n processes adds 1/n of its size to each of them.
 fn memory_of(process: u32) -> u64 {
     let sums = fs::read_to_string(format!("/proc/{process}/smaps_rollup")).unwrap_or_default();
     let line = sums.lines().find_map(|line| line.strip_prefix("Pss:"));
@@ -202,12 +203,13 @@ impl CpuTicks {
 
     /// Reads `/proc/stat` and `stat` of this process; see proc(5).
     fn read(stat: &str, own: &str) -> Self {
-        // user, nice, system, idle, iowait, irq, softirq, steal; user and nice include the guest times
-        // after these.
+        // The columns are user, nice, system, idle, iowait, irq, softirq, steal, guest, guest_nice.
+        // The last two are already included in user and nice.
         let line = stat.lines().next().unwrap_or_default();
         let ticks: Vec<u64> =
             line.split_whitespace().skip(1).take(8).filter_map(|word| word.parse().ok()).collect();
-        // proc(5): after the name in parentheses comes field 3; `cutime` and `cstime` are 16 and 17.
+        // proc(5): field 3 follows the name in parentheses; `cutime` and `cstime` are fields 16 and
+        // 17.
         let fields = own.rsplit_once(')').map_or("", |(_, fields)| fields).split_whitespace();
         CpuTicks {
             all: ticks.iter().sum(),
@@ -245,7 +247,7 @@ mod tests {
         let own = |ticks: u64| format!("7 (a name) b) S 1 7 7 0 -1 0 0 0 0 0 9 9 {ticks} 5 20 0 1");
         let before = CpuTicks::read("cpu  100 0 20 900 10 0 0 0 50 0\ncpu0 1 1", &own(40));
         let after = CpuTicks::read("cpu  160 0 30 920 10 0 0 10 99 0\ncpu0 1 1", &own(90));
-        // 100 ticks in all: 20 idle, 50 ours, 30 foreign.
+        // 100 ticks in total: 20 idle, 50 ours, 30 of other processes.
         assert!((after.foreign_since(&before) - 0.3).abs() < 1e-9);
     }
 

@@ -1,4 +1,4 @@
-//! `cargo xtask bench images`: JPEG files to batches, against the usual Python loaders.
+//! `cargo xtask bench images`: loads JPEG files as batches, and compares with usual Python loaders.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,16 +14,18 @@ use crate::dataset::{self, Settings, Shape};
 use crate::demo::{Mode, build_spdl};
 use crate::tools::Workspace;
 
-/// JPEG files to batches of 32 x 224 x 224 x 3 unsigned bytes, against the usual Python loaders.
+/// Load JPEG files as batches of 32 x 224 x 224 x 3 unsigned bytes, and compare with usual Python
+/// loaders.
 ///
-/// Each peer does the same work on the same files, except two marked ones: libjpeg-turbo only decodes
-/// (whole files in memory), and tf.data without antialiasing gives other pixels. Peers are installed
-/// into separate environments below target/; a peer that cannot be installed or run is listed with
-/// the reason. Runs are interleaved (A B C A B C) after one warm-up each; medians are shown. The time
-/// of a peer includes the start of its workers, but no imports. Memory is the peak of the
-/// proportional set size (PSS) of its processes, sampled every 100 ms.
+/// Each of the other loaders (peers) does the same work on the same files, with two exceptions that
+/// the table marks: libjpeg-turbo only decodes (whole files in memory), and tf.data without
+/// antialiasing gives other pixels. Peers are installed into separate environments below target/; a
+/// peer that cannot be installed or run is listed with the reason. Each loader runs once to warm
+/// up; then the runs are interleaved (A B C A B C), and medians are shown. The time of a peer
+/// includes the start of its workers, but no imports. Memory is the peak of the proportional set
+/// size (PSS) of its processes, sampled every 100 ms.
 ///
-/// The table, a plot and the shares of our time are written to docs/benchmarks.
+/// The command writes a table, a plot and the time of each decoding step to docs/benchmarks.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   cargo xtask bench images
@@ -39,10 +41,10 @@ pub(crate) struct Images {
     /// Use photographs of 2 to 12 megapixels instead of images with the sizes of ImageNet
     #[arg(long, conflicts_with = "data")]
     photos: bool,
-    /// Use a folder of class folders with JPEGs instead of the demo data set
+    /// Use this folder, with one subfolder of JPEG files per class, instead of the demo data set
     #[arg(long, value_name = "PATH")]
     data: Option<PathBuf>,
-    /// Runs of each contestant
+    /// Measured runs of each loader
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     repeats: u32,
     /// Epochs per run
@@ -51,13 +53,13 @@ pub(crate) struct Images {
     /// eval: resize and centre crop; train: random crop and flip
     #[arg(long, value_enum, default_value_t = Mode::Eval)]
     mode: Mode,
-    /// Threads or processes of each peer [default: CPUs + 1, the best in our scans]
+    /// Threads or processes of each peer [default: CPUs + 1, the fastest in our measurements]
     #[arg(long)]
     workers: Option<usize>,
-    /// Peers [default: libjpeg-turbo,pillow,simplejpeg]
+    /// Other loaders to compare with [default: libjpeg-turbo,pillow,simplejpeg]
     #[arg(long, value_name = "A,B", value_delimiter = ',', value_enum)]
     peers: Vec<Peer>,
-    /// Use all peers
+    /// Compare with all other loaders
     #[arg(long, conflicts_with = "peers")]
     all_peers: bool,
     /// Use an interpreter with torch, torchvision, numpy and PIL instead of installing them
@@ -69,14 +71,14 @@ pub(crate) struct Images {
     /// With --check, do not fail for figures that were not measured
     #[arg(long, requires = "check")]
     allow_unmeasured: bool,
-    /// The Markdown file; the plot has the same name [default: images-MODE.md or photos-MODE.md
-    /// in docs/benchmarks]
+    /// The Markdown file to write; the plot has the same name [default: images-MODE.md or
+    /// photos-MODE.md in docs/benchmarks]
     #[arg(long, value_name = "FILE", conflicts_with = "print_only")]
     out: Option<PathBuf>,
     /// Write no files
     #[arg(long)]
     print_only: bool,
-    /// Do not measure the shares of our time
+    /// Do not measure the time of each decoding step
     #[arg(long)]
     no_shares: bool,
 }
@@ -221,11 +223,13 @@ impl Report<'_> {
              the page cache.\n\n\
              ![Bar chart of the rates]({plot})\n\n\
              {table}\n\
-             {cpus} CPUs ({cpu}); {workers} workers per peer. The loaders alternate: one warm-up and {repeats} \
-             measured runs each. Figures are medians; spread = (largest - smallest) / median. A peer's time runs \
-             from building its loader to its last batch, without imports. Memory is the peak of the sum over all \
-             processes of a loader, with shared pages counted once (PSS). Others' CPU is the share of all CPUs \
-             that other programs used. The last column is the median of \"first row / this row\" over neighbouring runs. \
+             {cpus} CPUs ({cpu}); {workers} workers for each of the other loaders. Runs of the loaders are \
+             interleaved: one warm-up and {repeats} measured runs each. Figures are medians; \
+             spread = (largest - smallest) / median. The time of another loader is measured from its \
+             construction to its last batch, without imports. Memory is the peak of the sum over all \
+             processes of a loader, with shared pages counted once (PSS). \"others' CPU\" is the share of \
+             all CPUs that other programs used. The last column is the median of \"first row / this row\" \
+             over neighbouring runs. \
              Differences below 10 % are noise.\n\n\
              \"{turbo}\" only decodes whole files from memory, with the same number of threads. It is the upper \
              bound for loaders that decode whole images with this library. \"{aliased}\" omits the antialiasing \

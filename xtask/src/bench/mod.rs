@@ -1,4 +1,4 @@
-//! `cargo xtask bench`: speed against other loaders, in interleaved runs.
+//! `cargo xtask bench`: compares our speed with other loaders, in interleaved runs.
 
 mod contest;
 mod images;
@@ -19,7 +19,7 @@ use clap::Subcommand;
 use crate::engine_bench::{self, Overhead, Saving, Scaling, Stragglers};
 use crate::tools::Workspace;
 
-/// Measure speed on this machine against other loaders in the same run.
+/// Measure our speed on this machine, and that of other loaders in interleaved runs.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Benchmark {
     Images(images::Images),

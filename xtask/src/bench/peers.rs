@@ -13,13 +13,13 @@ use crate::venv::Venv;
 /// A third-party loader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Peer {
-    /// libjpeg-turbo alone: whole decodes of files in memory, no resize, no batch
+    /// libjpeg-turbo alone: decodes whole files in memory, without resizing or batching
     LibjpegTurbo,
     /// Pillow in a pool of threads
     Pillow,
     /// libjpeg-turbo (simplejpeg) and OpenCV's area filter in a pool of threads
     Simplejpeg,
-    /// The same, with reduced decoding by libjpeg-turbo
+    /// The same, but libjpeg-turbo decodes at a reduced size
     SimplejpegScaled,
     /// Pillow in torch's DataLoader
     TorchPillow,
@@ -27,7 +27,7 @@ pub(crate) enum Peer {
     Torchvision,
     /// tf.data with decode_and_crop_jpeg and an antialiasing resize
     Tensorflow,
-    /// The same without antialiasing, which is less work and gives other pixels
+    /// The same without antialiasing: less work, and other pixels
     TensorflowAliased,
     /// SPDL in Python and C++, one image per stage call, as in its documentation
     Spdl,
@@ -36,7 +36,7 @@ pub(crate) enum Peer {
 }
 
 impl Peer {
-    /// Peers with small packages.
+    /// Peers whose packages are small downloads.
     pub(crate) const DEFAULT: [Peer; 3] = [Peer::LibjpegTurbo, Peer::Pillow, Peer::Simplejpeg];
 
     pub(crate) fn name(self) -> &'static str {
@@ -98,11 +98,11 @@ pub(crate) struct PeerTask<'a> {
     pub(crate) mode: &'static str,
     pub(crate) epochs: u32,
     pub(crate) workers: usize,
-    /// An interpreter with torch, used instead of installing it.
+    /// An interpreter with torch; if set, torch is not installed.
     pub(crate) torch_python: Option<&'a Path>,
 }
 
-/// The installed peers; prints the others with the reason.
+/// Installs the peers and returns them; prints why the others cannot be installed.
 pub(crate) fn prepare(
     workspace: &Workspace,
     chosen: &[Peer],
@@ -124,7 +124,7 @@ pub(crate) fn prepare(
     Ok(contestants)
 }
 
-/// The interpreter with a peer installed.
+/// Installs a peer and returns the interpreter of its environment.
 pub(crate) fn interpreter(
     workspace: &Workspace,
     peer: Peer,
@@ -137,7 +137,7 @@ pub(crate) fn interpreter(
     let output = &mut Output::Terminal;
     let python = Venv::prepare(workspace, output, name, packages)?.python();
     if peer == Peer::Spdl && !runs(&python, "import spdl.io; spdl.io.demux_config()") {
-        // Its wheel loads the FFmpeg of the system.
+        // Upstream's wheel loads the FFmpeg libraries of the system.
         install_packages(output, "upstream's wheel holds no FFmpeg", &["ffmpeg"])?;
     }
     Ok(python)

@@ -6,9 +6,9 @@ use std::fmt::Write as _;
 pub(crate) struct Bar {
     pub(crate) label: String,
     pub(crate) value: f64,
-    /// Smallest and largest value of the runs.
+    /// The smallest and the largest value of all runs.
     pub(crate) range: (f64, f64),
-    /// Drawn in the highlight colour.
+    /// Whether the bar has the highlight colour.
     pub(crate) ours: bool,
 }
 
@@ -20,13 +20,13 @@ const STEP: f64 = 30.0;
 const BAR: f64 = 20.0;
 const BOTTOM: f64 = 44.0;
 
-/// Horizontal bars from zero in descending order, with a line for the range of the runs.
+/// Horizontal bars that start at zero, longest first, each with a line for the range of the runs.
 pub(crate) fn bars(title: &str, unit: &str, mut bars: Vec<Bar>) -> String {
     bars.sort_by(|a, b| b.value.total_cmp(&a.value));
     bars_in_order(title, unit, &bars, 0)
 }
 
-/// Horizontal bars from zero in the given order; values have this many decimals.
+/// Horizontal bars that start at zero, in the given order, with values of `decimals` decimals.
 pub(crate) fn bars_in_order(title: &str, unit: &str, bars: &[Bar], decimals: usize) -> String {
     let longest = bars.iter().map(|bar| bar.range.1.max(bar.value)).fold(0.0, f64::max);
     let tick = tick(longest);
@@ -84,7 +84,7 @@ pub(crate) fn bars_in_order(title: &str, unit: &str, bars: &[Bar], decimals: usi
     svg
 }
 
-/// Distance of the axis labels: 1, 2 or 5 times a power of ten; four to ten labels.
+/// The distance of the axis labels: 1, 2 or 5 times a power of ten, for four to ten labels.
 fn tick(longest: f64) -> f64 {
     let rough = (longest / 5.0).max(f64::MIN_POSITIVE);
     let power = 10f64.powf(rough.log10().floor());
@@ -115,7 +115,7 @@ mod tests {
             .map(|width| width.parse().unwrap())
             .collect();
         assert_eq!(widths.len(), 2);
-        // Descending order; lengths are proportional to values.
+        // Bars are in descending order, and their lengths are proportional to the values.
         assert!((widths[0] / widths[1] - 2.0).abs() < 0.01, "{widths:?}");
         assert!(svg.contains(&format!("<line x1=\"{LABELS:.1}\"")), "the axis begins at zero");
         assert!(svg.contains("&lt;us&gt;") && svg.contains("a &amp; b"));

@@ -1,4 +1,4 @@
-//! Promised and measured figures of the image path.
+//! Promised and measured figures of loading images.
 
 use anyhow::{Result, ensure};
 
@@ -18,7 +18,7 @@ struct Faster {
 const MOST_CPU_OF_SPDL: f64 = 0.6;
 /// Maximum memory in bytes.
 const MOST_MEMORY: f64 = 100e6;
-/// Minimum speed-up of training by partial decoding.
+/// Minimum speed-up of the training crop over decoding whole images, due to partial decoding.
 const LEAST_GAIN_OF_PARTIAL: f64 = 1.2;
 
 fn ratios(photos: bool, mode: Mode) -> Vec<Faster> {
@@ -37,8 +37,8 @@ fn ratios(photos: bool, mode: Mode) -> Vec<Faster> {
     peers.into_iter().map(|(peer, times)| Faster { than: peer.name(), times }).collect()
 }
 
-/// Prints each promise with the measured figure; returns the number of promises without one. The
-/// first contestant is ours.
+/// Prints each promise with the measured figure; returns the number of promises that were not
+/// measured. The first loader is ours.
 pub(super) fn check(
     photos: bool,
     mode: Mode,
@@ -98,7 +98,7 @@ pub(super) fn check(
             _ => unmeasured.push("the gain of partial decoding".to_owned()),
         }
         if let Some(eval) = named(OUR_EVAL) {
-            // Not a promise, because eval also decodes only its crop.
+            // Our evaluation mode also decodes only its crop, so this ratio is not a promise.
             println!("        {:.2} x our own eval", ours.ratio_to(eval));
         }
     }
@@ -147,7 +147,8 @@ mod tests {
 
     #[test]
     fn cpu_time_and_floats_are_bounded() {
-        // As fast as ours, but with the same CPU time as ours: 1.0 of it is more than 0.6.
+        // The other loader is as fast as ours and uses as much CPU time: the ratio 1.0 exceeds the
+        // promised 0.6.
         let error = checked(false, Mode::Eval, Peer::Spdl.name(), 9.0).unwrap_err();
         assert_eq!(error.to_string(), "1 of the promises were missed");
         assert!(checked(false, Mode::Eval, OUR_FLOATS, 1.07).is_ok());

@@ -1,4 +1,5 @@
-//! `cargo xtask bench python`: the Python package against our program, torch's loader and upstream.
+//! `cargo xtask bench python`: compares the Python package with our program, torch's DataLoader and
+//! upstream.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -16,20 +17,21 @@ use crate::demo::build_spdl;
 use crate::tools::{Output, Workspace};
 use crate::wheel;
 
-/// `spdl_rs` against our program, torchvision in torch's DataLoader, and upstream's SPDL.
+/// Compare `spdl_rs` with our program, torchvision in torch's DataLoader, and upstream (the
+/// original SPDL).
 ///
-/// Three measurements, interleaved (A B C A B C) after one warm-up each: the rate of `ImageLoader`; the
-/// cost per item of a pipeline of Python functions; and the slowdown of a training loop that holds the
-/// GIL while a loader runs.
+/// There are three measurements: the rate of `ImageLoader`; the cost per item of a pipeline of
+/// Python functions; and how much a loader slows down a training loop that holds the GIL. Each
+/// program runs once to warm up; then the runs are interleaved (A B C A B C).
 ///
-/// The tables and a plot are written to docs/benchmarks.
+/// The command writes tables and a plot to docs/benchmarks.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   cargo xtask bench python
   cargo xtask bench python --check
   cargo xtask bench python --no-peers --print-only")]
 pub(crate) struct Python {
-    /// Runs of each contestant
+    /// Measured runs of each program
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     repeats: u32,
     /// Epochs per run
@@ -57,20 +59,21 @@ const BESIDE_LOADER: &str = "beside an ImageLoader";
 const BESIDE_PROCESS: &str = "beside the same work in another process";
 const ALONE: &str = "alone";
 
-/// Processes of torch's loader.
+/// Worker processes of torch's DataLoader.
 const WORKERS: usize = 2;
 /// Minimum ratios of rates.
 const OF_PROGRAM: f64 = 0.95;
 const OF_TORCHVISION: f64 = 1.5;
 const OF_UPSTREAM: f64 = 2.5;
-/// Maximum ratio of memory to torch's loader.
+/// Maximum ratio of memory to that of torch's DataLoader.
 const OF_TORCH_MEMORY: f64 = 0.2;
 /// Maximum time from the start of a program to the first batch, in milliseconds.
 const FIRST_BATCH_MS: f64 = 300.0;
-/// Maximum time per item and stage, in microseconds.
+/// Maximum time per item and per stage, in microseconds.
 const ITEM_US: f64 = 5.0;
 const STAGES: f64 = 3.0;
-/// Minimum speed of the training loop, relative to a loader in another process.
+/// Minimum speed of the training loop, relative to a training loop with a loader in another
+/// process.
 const OF_TRAINER: f64 = 0.97;
 
 pub(super) fn run(workspace: &Workspace, arguments: &Python) -> Result<()> {
@@ -167,7 +170,7 @@ pub(super) fn run(workspace: &Workspace, arguments: &Python) -> Result<()> {
     Ok(())
 }
 
-/// One measurement and its contestants.
+/// One measurement and the programs that it compares.
 struct Part<'a> {
     title: &'static str,
     note: &'static str,
@@ -175,7 +178,8 @@ struct Part<'a> {
     contestants: &'a [Contestant],
 }
 
-/// Promised and measured figures, and whether each promise holds; one without a measurement does not.
+/// Promised and measured figures, and whether each promise holds. A promise that was not measured
+/// does not hold.
 fn verdicts(
     images: &[Contestant],
     functions: &[Contestant],
@@ -224,7 +228,7 @@ fn verdicts(
         least(LOADER, Peer::Spdl.name(), OF_UPSTREAM),
         most("x the memory of torch's loader", share, OF_TORCH_MEMORY),
         most("ms from the first import to the first batch", first, FIRST_BATCH_MS),
-        most("us per item and stage of Python functions", item_us, ITEM_US),
+        most("µs per item and per stage, for stages that are Python functions", item_us, ITEM_US),
         least(BESIDE_LOADER, BESIDE_PROCESS, OF_TRAINER),
     ]
 }
@@ -240,7 +244,7 @@ fn write(
     let Python { repeats, epochs, .. } = arguments;
     let mut text = format!(
         "# Python\n\n\
-         {count} CPUs ({cpu}). The loaders alternate: one warm-up and {repeats} measured runs each. Figures are \
+         {count} CPUs ({cpu}). Runs of the loaders are interleaved: one warm-up and {repeats} measured runs each. Figures are \
          medians; spread = (largest - smallest) / median. Memory is the peak of the sum over all processes \
          (PSS). The last column is the median of \"first row / this row\" over neighbouring runs.\n\n\
          Command: `cargo xtask bench python --repeats {repeats} --epochs {epochs}`.\n",
@@ -289,7 +293,7 @@ mod tests {
 
     #[test]
     fn what_is_missed_is_said() {
-        // 1000 items in 15 ms are 5 µs per item and stage.
+        // 1000 items in 15 ms are 5 µs per item and per stage.
         assert_eq!(kept(1.0, 0.014, 1.02, 299.0), [true; 7]);
         assert_eq!(
             kept(1.07, 0.016, 1.04, 301.0),

@@ -1,4 +1,4 @@
-//! The chart of the README: ratios from the committed pages of figures.
+//! The chart of the README: speed ratios from the committed benchmark pages.
 
 use std::fs;
 use std::path::Path;
@@ -10,11 +10,11 @@ use super::plot::{self, Bar};
 use super::table;
 use crate::tools::Workspace;
 
-/// Draw docs/benchmarks/ratios.svg from the tables in docs/benchmarks; measures nothing.
+/// Draw docs/benchmarks/ratios.svg from the tables in docs/benchmarks, without measuring.
 #[derive(Debug, Args)]
 pub(crate) struct Ratios {}
 
-/// Label of the bar, page, name of the row.
+/// The label of each bar, its page, and the name of its row.
 const ROWS: [(&str, &str, &str); 13] = [
     ("evaluation crop: spdl (Python, C++)", "images-eval.md", "spdl (Python, C++)"),
     ("evaluation crop: DALI, CPU", "images-eval.md", "DALI, CPU"),

@@ -1,4 +1,4 @@
-//! Shares of the time per image.
+//! The time of each decoding step, per image.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -8,7 +8,7 @@ use anyhow::ensure;
 
 use crate::tools::{Output, Workspace, cargo, command};
 
-/// Figures of the example `decode_speed` of `spdl-media` on one thread.
+/// The output of the example `decode_speed` of `spdl-media` on one thread.
 ///
 /// Prints the reason and returns `None` if the example fails.
 pub(super) fn measure(workspace: &Workspace, data: &Path) -> Option<String> {
@@ -23,13 +23,14 @@ pub(super) fn measure(workspace: &Workspace, data: &Path) -> Option<String> {
     match figures {
         Ok(text) => Some(text),
         Err(error) => {
-            println!("SKIPPED: where our time goes: {error:#}");
+            println!("SKIPPED: time of each decoding step: {error:#}");
             None
         }
     }
 }
 
-/// The steps of `decode_speed`, each with the work that it adds. All decode the whole image.
+/// Cases of `decode_speed`, each with the work that it adds to the previous one. All decode the
+/// whole image.
 type Steps = [(&'static str, &'static str); 3];
 
 const ENTROPY: &str = "entropy, skipped";
@@ -76,7 +77,7 @@ fn added(title: &str, steps: Steps, figures: &[(String, f64)]) -> String {
     table
 }
 
-/// The figures as tables.
+/// The times as tables.
 pub(super) fn table(text: &str) -> String {
     let figures = medians(text);
     let mut table = added("whole image to RGB", TO_RGB, &figures);
@@ -85,7 +86,7 @@ pub(super) fn table(text: &str) -> String {
         let rest: Vec<_> = figures.iter().filter(|(name, _)| name.starts_with("fill")).collect();
         if !rest.is_empty() {
             table.push_str(
-                "| into a batch | µs | entropy decoding of the whole file, relative to it |\n\
+                "| into a batch | µs | time of entropy decoding the whole file, relative to this time |\n\
                  |---|--:|--:|\n",
             );
             for (name, time) in rest {
@@ -118,7 +119,7 @@ mod tests {
         ] {
             assert!(tables.contains(row), "{row} in {tables}");
         }
-        // Unknown steps keep their names.
+        // Steps without a translation keep their names.
         assert_eq!(table("decode 9"), "```text\ndecode 9\n```\n");
     }
 }

@@ -1,4 +1,4 @@
-//! `cargo xtask bench store`: a store with latency, against the same files on this machine.
+//! `cargo xtask bench store`: compares a store with latency with local files.
 
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader};
@@ -15,22 +15,23 @@ use super::{plot, table};
 use crate::dataset::{self, Settings, Shape};
 use crate::tools::{Output, Workspace, cargo, command};
 
-/// Images of a store with latency to batches, against the same files on this machine.
+/// Load images of a store with latency as batches, and compare with local files.
 ///
-/// `spdl bench`, without a set number of requests in flight, reads a folder; the same files from an S3
-/// server on loopback with delayed responses; and from one that never responds to some requests. All
-/// decode on all CPUs but one, which is left to the servers, which are separate processes, and to the
-/// network. Runs are interleaved (A B C A B C) after one warm-up each. The median of the epochs after
-/// the first one counts; the first epoch determines the number of requests in flight.
+/// `spdl bench` reads the same files from three sources: a folder; an S3 server on loopback with
+/// delayed responses; and a server that never responds to some requests. The number of requests in
+/// flight is not set. `spdl bench` decodes on all CPUs but one; the servers, which are separate
+/// processes, and the network use the remaining CPU. Each source is read once to warm up; then the
+/// runs are interleaved (A B C A B C). The first epoch determines the number of requests in flight;
+/// the result is the median of the other epochs.
 ///
-/// The table and a plot are written to docs/benchmarks.
+/// The command writes a table and a plot to docs/benchmarks.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   cargo xtask bench store
   cargo xtask bench store --check
   cargo xtask bench store --latency 100 --print-only")]
 pub(crate) struct Store {
-    /// Runs of each contestant
+    /// Measured runs per source (local files, store, lossy store)
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     repeats: u32,
     /// Epochs per run
@@ -53,12 +54,12 @@ const LOSSY: &str = "a store that loses 1 % of the requests";
 const BUCKET: &str = "bucket";
 const LOST: f64 = 0.01;
 
-/// Minimum ratios to the rate of local files, and to that of a store without lost requests.
+/// Minimum ratios: store to local files, and lossy store to store.
 const OF_LOCAL: f64 = 0.95;
 const OF_CLEAN: f64 = 0.95;
 /// Maximum ratio of p99 to the median time of a read.
 const P99_TO_P50: f64 = 3.0;
-/// Maximum share of additional requests.
+/// Maximum number of additional requests, relative to the number of reads.
 const MORE_REQUESTS: f64 = 0.05;
 
 pub(super) fn run(workspace: &Workspace, arguments: &Store) -> Result<()> {
@@ -155,7 +156,7 @@ struct Served {
 }
 
 impl Served {
-    /// Requests per read beyond the first, including listings.
+    /// Additional requests relative to the number of reads; listings count as additional.
     fn more_than(&self, reads: u64) -> f64 {
         self.requests as f64 / reads as f64 - 1.0
     }
@@ -196,7 +197,7 @@ impl Server {
         Ok(line.trim().to_owned())
     }
 
-    /// Environment variables of the loader.
+    /// Environment variables with the address and the credentials of the store.
     fn environment(&self) -> Vec<String> {
         let variables = [
             ("AWS_ENDPOINT_URL", self.url.as_str()),
@@ -218,13 +219,13 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // The process may have ended.
+        // The server may have exited already.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
 }
 
-/// Times of reads, as medians over the runs.
+/// Durations of reads: medians over the runs.
 #[derive(Clone, Copy)]
 struct Reads {
     p50_ms: f64,
@@ -262,8 +263,8 @@ fn reads_table(contestants: &[Contestant]) -> String {
     text
 }
 
-/// Promised and measured figures, and whether each promise holds. The last two are the shares of
-/// additional requests.
+/// Promised and measured figures, and whether each promise holds. The last two arguments are the
+/// numbers of additional requests relative to the number of reads.
 fn verdicts(contestants: &[Contestant], clean_more: f64, lossy_more: f64) -> Vec<(bool, String)> {
     let [local, store, lossy] = contestants else { return Vec::new() };
     let said = |kept: bool, line: String| {
@@ -321,7 +322,7 @@ fn write(
          `spdl bench` loads 2,000 images with the sizes of ImageNet into uint8 batches of 32 x 224 x 224 x 3 from \
          three sources: a folder in the page cache; an S3 server on loopback that delays each response by \
          {latency} ms; and the same server, which does not respond to 1 % of the requests. {count} CPUs ({cpu}). Decoding \
-         threads: {threads}. The remaining CPU serves the network and the server. The sources alternate: one \
+         threads: {threads}. The remaining CPU serves the network and the server. Runs of the sources are interleaved: one \
          warm-up and {repeats} runs of {epochs} epochs each. Figures are medians; spread = (largest - smallest) / \
          median. The rate is the median of all epochs except the first, in which the in-flight window grows; \
          \"first ms\", CPU and memory cover the whole run. All runs delivered the same bytes. The last column is \

@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use super::contest::{Contestant, Run, median};
 use super::plot::Bar;
 
-/// A Markdown table of medians, with rates in `unit`. The first contestant is ours.
+/// A Markdown table of medians, with rates in `unit`. The first row is our loader.
 pub(super) fn of_medians(contestants: &[Contestant], unit: &str) -> String {
     let width = contestants.iter().map(|contestant| contestant.name.len()).max().unwrap_or(0);
     let digits = unit.len();
@@ -52,7 +52,7 @@ fn range(contestant: &Contestant) -> (f64, f64) {
     (least, rates.into_iter().fold(0.0, f64::max))
 }
 
-/// One bar per contestant.
+/// One bar per loader.
 pub(super) fn bars(contestants: &[Contestant], is_ours: impl Fn(&str) -> bool) -> Vec<Bar> {
     let bar = |contestant: &Contestant| Bar {
         label: contestant.name.to_owned(),
@@ -63,7 +63,7 @@ pub(super) fn bars(contestants: &[Contestant], is_ours: impl Fn(&str) -> bool) -
     contestants.iter().map(bar).collect()
 }
 
-/// The versions of other packages, one per line.
+/// The package versions of the other loaders, one loader per line.
 pub(super) fn versions(contestants: &[Contestant]) -> String {
     let others = contestants.iter().filter(|contestant| !contestant.versions.is_empty());
     others.map(|contestant| format!("- {}: {}\n", contestant.name, contestant.versions)).collect()
@@ -105,7 +105,7 @@ pub(super) mod tests {
 
     #[test]
     fn ratios_are_medians_of_neighbouring_runs() {
-        // The machine was slow in the second round, for both.
+        // The machine was slow in the second round, for both loaders.
         let ours = contestant("ours", &[1.0, 4.0, 1.0]);
         let peer = contestant("peer", &[2.0, 8.0, 2.0]);
         let table = of_medians(&[ours, peer], "samples/s");

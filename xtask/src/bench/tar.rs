@@ -1,4 +1,5 @@
-//! `cargo xtask bench tar`: samples of tar shards without decoding, against webdataset and upstream.
+//! `cargo xtask bench tar`: reads tar shards without decoding; compares with webdataset and
+//! upstream.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -13,22 +14,24 @@ use super::{peers, plot, table};
 use crate::tools::{Output, Workspace, cargo};
 use crate::venv::Venv;
 
-/// Tar shards to samples, without decoding, against webdataset and upstream's `iter_tarfile`.
+/// Read the samples of tar shards without decoding, and compare with webdataset and upstream's
+/// `iter_tarfile`.
 ///
-/// All read the same shards from the page cache, each in one process, interleaved (A B C A B C) after
-/// one warm-up each; medians are shown. Ours runs as a pipeline over a `WebDataset`, with samples in
-/// any order and decoded fields; and as `TarStream` and `TarSlice`, which read sequentially like
-/// `iter_tarfile`, on one thread and on all CPUs. Peers are installed below target/; a peer that
-/// cannot be installed is listed with the reason.
+/// All readers read the same shards from the page cache, each in one process. Each reader runs once
+/// to warm up; then the runs are interleaved (A B C A B C), and medians are shown. Ours are a
+/// pipeline over a `WebDataset`, which can read samples in any order and decodes fields; and
+/// `TarStream` and `TarSlice`, which read sequentially like `iter_tarfile`, on one thread and on
+/// all CPUs. The other readers (peers) are installed below target/; a peer that cannot be installed
+/// is listed with the reason.
 ///
-/// The tables and plots are written to docs/benchmarks.
+/// The command writes tables and plots to docs/benchmarks.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   cargo xtask bench tar
   cargo xtask bench tar --check
   cargo xtask bench tar --torch --print-only     torch is gigabytes")]
 pub(crate) struct Tar {
-    /// Runs of each contestant
+    /// Measured runs of each reader
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     repeats: u32,
     /// Include webdataset in torch's DataLoader with two workers
@@ -55,11 +58,11 @@ const UPSTREAM: [&str; 4] = [
     "iter_tarfile of bytes, one thread per CPU",
 ];
 
-/// Minimum ratios of rates to webdataset and to upstream's fastest.
+/// Minimum ratios of rates: to webdataset, and to the fastest reader of upstream.
 const TIMES_WEBDATASET: f64 = 5.0;
 const TIMES_UPSTREAM: f64 = 2.0;
 
-/// The two sets of shards.
+/// The two sets of shards: large and small samples.
 struct Set {
     name: &'static str,
     title: &'static str,
@@ -119,7 +122,7 @@ pub(super) fn run(workspace: &Workspace, arguments: &Tar) -> Result<()> {
     Ok(())
 }
 
-/// An interpreter with the versions of its relevant packages.
+/// A Python interpreter, and the versions of the packages under test.
 struct TarPeer {
     python: PathBuf,
     versions: String,
@@ -202,7 +205,8 @@ fn contestants(
     all
 }
 
-/// Promised and measured figures, and whether each promise holds; one without a measurement does not.
+/// Promised and measured figures, and whether each promise holds. A promise that was not measured
+/// does not hold.
 fn verdicts(contestants: &[Contestant]) -> Vec<(bool, String)> {
     let named = |name: &str| contestants.iter().find(|contestant| contestant.name == name);
     let said = |kept: bool, line: String| {
@@ -231,7 +235,7 @@ fn introduction(arguments: &Tar) -> String {
     format!(
         "# Tar shards to samples, not decoded\n\n\
          The samples have two members each (`jpg`, `cls`); the shards are in the page cache. Each reader is one \
-         process and receives the bytes of every member. {cpus} CPUs ({cpu}). The readers alternate: one \
+         process and receives the bytes of every member. {cpus} CPUs ({cpu}). Runs of the readers are interleaved: one \
          warm-up and {repeats} measured runs each. Figures are medians; spread = (largest - smallest) / median. \
          Time is measured from opening the shards, or constructing the loader, to the last sample, without imports; \
          \"first ms\" is the time of the first sample. Memory is the peak of the sum over all processes (PSS), \

@@ -21,8 +21,8 @@ impl TarShape {
     }
 }
 
-/// Writes the shards to `folder` unless they exist: members `000000.jpg`, `000000.cls` and so on, in
-/// ustar format. The same shape gives the same bytes.
+/// Writes the shards to `folder` unless they exist: members `000000.jpg`, `000000.cls` and so on,
+/// in ustar format. The same shape always gives the same bytes.
 pub(super) fn prepare(folder: &Path, shape: TarShape) -> Result<Vec<PathBuf>> {
     let stamp = folder.join("shape.txt");
     let wanted = format!("{shape:?}");
@@ -95,7 +95,7 @@ mod tests {
         let bytes = fs::read(&shards[1]).unwrap();
         let other = prepare(&folder.path().join("b"), shape).unwrap();
         assert_eq!(fs::read(&other[1]).unwrap(), bytes);
-        // Existing shards are kept; another shape is written again.
+        // Existing shards of the same shape are kept; shards of another shape are written again.
         fs::write(&shards[1], "mine").unwrap();
         prepare(&folder.path().join("a"), shape).unwrap();
         assert_eq!(fs::read(&shards[1]).unwrap(), b"mine");

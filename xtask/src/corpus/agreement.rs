@@ -1,4 +1,4 @@
-//! Whether our decoders accept what Pillow accepts.
+//! Compares which files our decoders and Pillow accept.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::Write as _;
@@ -10,10 +10,10 @@ use serde_json::{Value, json};
 
 use super::worker::{Outcome, Verdict};
 
-/// Files with a justified difference, with the reason.
+/// Files that rightly give another result than Pillow, with the reason.
 const EXCEPTIONS: &str = include_str!("../../../spdl-media/tests/agreement_exceptions.tsv");
 
-/// A file that only one of the two accepts.
+/// A file that either our decoder or Pillow accepts, but not both.
 #[derive(Debug)]
 struct Exception {
     file: String,
@@ -24,7 +24,8 @@ struct Exception {
     class: Option<String>,
 }
 
-/// Number of files, of agreements, and of listed differences.
+/// Number of files, of files with the same result as Pillow, and of differing files that are listed
+/// as exceptions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Count {
     all: u64,
@@ -38,7 +39,7 @@ pub(crate) struct Agreement {
     exceptions: Vec<Exception>,
 }
 
-/// By file: its class, and whether our decoder accepts it.
+/// For each file: its class, and whether our decoder accepts it.
 fn listed(exceptions: &str) -> Result<HashMap<&str, (&str, bool)>> {
     let mut classes = HashMap::new();
     let mut files = HashMap::new();
@@ -57,9 +58,10 @@ fn listed(exceptions: &str) -> Result<HashMap<&str, (&str, bool)>> {
     Ok(files)
 }
 
-/// Compares our results, by path below `folder`, with its tables.
+/// Compares our results, by path below `folder`, with the tables of Pillow's results in that
+/// folder.
 ///
-/// Files that the tables lack, and formats without a decoder of ours, are left out.
+/// Files that are not in the tables, and formats that we have no decoder for, are not compared.
 pub(crate) fn compare(folder: &Path, verdicts: &BTreeMap<&str, &Verdict>) -> Result<Agreement> {
     let read = |name: &str| {
         fs::read_to_string(folder.join(name))
@@ -75,7 +77,7 @@ fn compare_tables(
     verdicts: &BTreeMap<&str, &Verdict>,
 ) -> Result<Agreement> {
     let listed = listed(exceptions)?;
-    // By hash: Pillow's result.
+    // Pillow's result for each file hash.
     let mut judged = HashMap::new();
     for line in oracle.lines().skip(1) {
         let fields: Vec<&str> = line.split('\t').collect();
@@ -112,7 +114,7 @@ fn compare_tables(
         let class = class.map(|(class, _)| (*class).to_owned());
         count.listed += u64::from(class.is_some());
         let ours = match verdict {
-            None => "no decoder claims it".to_owned(),
+            None => "no decoder recognizes it".to_owned(),
             Some(_) if outcome == Outcome::Ok => "ok".to_owned(),
             Some(verdict) => format!("{}: {}", outcome.name(), verdict.message),
         };
@@ -123,12 +125,12 @@ fn compare_tables(
 }
 
 impl Count {
-    /// Share of agreements.
+    /// Percentage of files with the same result as Pillow.
     fn percent(self) -> f64 {
         if self.all == 0 { 100.0 } else { 100.0 * self.alike as f64 / self.all as f64 }
     }
 
-    /// The same without listed differences.
+    /// The same percentage without listed exceptions.
     fn percent_of_others(self) -> f64 {
         Count { all: self.all - self.listed, ..self }.percent()
     }
@@ -145,8 +147,8 @@ impl Agreement {
 
     pub(crate) fn text(&self) -> String {
         let mut text =
-            "\nfiles that Pillow judges alike; and without those that are rightly judged \
-                        otherwise, as spdl-media/tests/agreement_exceptions.tsv lists them\n"
+            "\nfiles with the same result as Pillow; in parentheses: without files that rightly differ, \
+                        listed in spdl-media/tests/agreement_exceptions.tsv\n"
                 .to_owned();
         let rows = self.counts.iter().map(|(format, row)| (format.as_str(), *row));
         for (format, row) in rows.chain([("all", self.sum())]) {
@@ -231,11 +233,11 @@ mod tests {
             text.contains("y.png\n  ours:   ok\n  Pillow: OSError: broken\n  not listed"),
             "{text}"
         );
-        assert!(text.contains("w.png\n  ours:   no decoder claims it"), "{text}");
+        assert!(text.contains("w.png\n  ours:   no decoder recognizes it"), "{text}");
         let agreeing = BTreeMap::from([("a/files/x.png", &ok), ("a/files/y.png", &corrupt)]);
         let agreement = compare(&agreeing).unwrap();
         let count = Count { all: 3, alike: 2, listed: 0 };
-        assert_eq!(agreement.counts["png"], count, "w is still claimed by none");
+        assert_eq!(agreement.counts["png"], count, "still no decoder recognizes w");
         assert!(compare_tables(manifest, oracle, "file\tnone\tx", &agreeing).is_err());
         assert!((agreement.json()["percent"].as_f64().unwrap() - 66.667).abs() < 0.001);
         assert!(compare(&BTreeMap::new()).is_err());

@@ -25,37 +25,38 @@ use self::worker::{Allowance, Outcome, Verdict, Worker};
 use crate::steps::Counts;
 use crate::tools::{Output, Workspace, cargo};
 
-/// Run every decoder that claims a file on all files of a folder, in child processes.
+/// Decode all files of a folder in child processes, with every decoder that recognizes the file.
 ///
-/// Each file is inspected, decoded whole, in part, into planes, reduced and if truncated, and
-/// converted to a training sample. A child is limited to 1 GiB of address space and 10 s of CPU time
-/// per request; it checks integer overflow and debug assertions. With --mutants, each claimed file is
-/// also tried in that many damaged copies, which depend on the seed only.
+/// Each file is inspected and decoded: whole, in part, into planes, at reduced size, with missing
+/// rows filled if truncated, and as a training sample. A child process is limited to 1 GiB of
+/// address space, and to 10 s of CPU time per request; it checks integer overflow and debug
+/// assertions. With --mutants, damaged copies of each recognized file are decoded too; the damage
+/// depends only on the seed.
 ///
-/// The table counts decoded files and kinds of errors by decoder. Panics, aborts, hangs, excess of
-/// memory and contradicting results are listed with the command that reproduces them, and make the
-/// command fail.
+/// The table counts decoded files and kinds of errors by decoder. Failures are panics, aborts,
+/// hangs, exceeded memory limits and contradicting results. Each failure is listed with the command
+/// that reproduces it, and makes this command fail.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   cargo xtask corpus ../shared/corpora
   cargo xtask corpus ../shared/corpora --mutants 20 --seed 7
   cargo xtask corpus ../shared/corpora --pillow       compare with Pillow
   cargo xtask corpus broken.png                       one file
-  cargo xtask corpus broken.bin --decoder png         one that no longer looks like its format")]
+  cargo xtask corpus broken.bin --decoder png         a file whose signature is damaged")]
 pub(crate) struct CorpusArguments {
     /// A folder, searched recursively, or one file
     #[arg(value_name = "DIR")]
     path: PathBuf,
-    /// Damaged copies per claimed file
+    /// Number of damaged copies of each file that a decoder recognizes
     #[arg(long, value_name = "N", default_value_t = 0)]
     mutants: u32,
-    /// Seed of the damage
+    /// Seed of the random damage
     #[arg(long, value_name = "S", default_value_t = 0)]
     seed: u64,
     /// Concurrent child processes [default: CPUs]
     #[arg(long, value_name = "J")]
     jobs: Option<NonZeroUsize>,
-    /// Use only this decoder, also for files that it does not claim
+    /// Use only this decoder, also for files that it does not recognize
     #[arg(long, value_name = "NAME")]
     decoder: Option<String>,
     /// Compare with Pillow's results in DIR/ORACLE_pillow.tsv and DIR/MANIFEST.tsv
@@ -108,10 +109,10 @@ pub(crate) fn run(workspace: &Workspace, arguments: &CorpusArguments) -> Result<
     Ok(if results.failures().next().is_none() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// A step of `cargo xtask test`: the small files of the repository with many mutants, and the corpora,
-/// if present, with one mutant each.
+/// A step of `cargo xtask test`: decodes the small files of the repository with many damaged copies
+/// each, and the corpora, if present, with one damaged copy per file.
 pub(crate) fn test(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
-    // The build of the tests: decoders are optimised, and all checks are enabled.
+    // The build profile of the tests: decoders are optimised, and all checks are enabled.
     let mut build = cargo();
     build
         .args(["build", "--quiet", "--workspace", "--exclude", "spdl-python"])
@@ -139,10 +140,10 @@ pub(crate) fn test(workspace: &Workspace, output: &mut Output) -> Result<Counts>
     Ok(counts)
 }
 
-/// The example that decodes files in a separate process.
+/// The example program of `spdl-media` that decodes files in a child process.
 const WORKER: &str = "corpus_worker";
 
-/// Decoders that default registries lack.
+/// Decoders that are not in default registries.
 const ON_REQUEST: [&str; 2] = ["turbojpeg", "zune-jpeg"];
 
 /// Settings of a run.
@@ -151,7 +152,7 @@ struct CorpusSettings {
     mutants: u32,
     seed: u64,
     jobs: Option<NonZeroUsize>,
-    /// Empty for the decoders that claim the file.
+    /// Names of decoders, separated by commas; if empty, all decoders that recognize the file.
     decoder: String,
     seconds: u64,
     memory_mib: u64,
@@ -164,19 +165,19 @@ impl Default for CorpusSettings {
     }
 }
 
-/// A file, or a damaged copy of one.
+/// A file, or a damaged copy of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Subject {
     file: usize,
     mutant: Option<u32>,
 }
 
-/// Result of one decoder on one subject.
+/// Result of one decoder for one file or damaged copy.
 #[derive(Debug)]
 struct Trial {
     subject: Subject,
     verdict: Verdict,
-    /// Path of the copy of a failing mutant.
+    /// Path of the stored damaged copy, if decoding it failed.
     copy: Option<PathBuf>,
 }
 
@@ -221,7 +222,8 @@ fn try_all(
         Ok(verdicts.into_iter().map(|verdict| Trial { subject, verdict, copy: None }).collect())
     })?;
 
-    // By file, the decoders that claim it, and another file of the first of them, to be mixed in.
+    // For each file: the decoders that recognize it. For each decoder: the files that it
+    // recognizes. A damaged copy may contain parts of another file of the same decoder.
     let mut claims = vec![Vec::new(); names.len()];
     let mut by_decoder: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
     for Trial { subject, verdict, .. } in &trials {
@@ -262,9 +264,9 @@ fn try_all(
     Ok(Results { root, names, trials, unclaimed, seconds: start.elapsed().as_secs_f64() })
 }
 
-/// Runs `work` on every subject, with one thread and one child process per job.
+/// Runs `work` on every file or damaged copy, with one thread and one child process per job.
 ///
-/// Results are in the order of the subjects.
+/// Results have the order of the input.
 fn run_jobs(
     what: &str,
     allowance: &Allowance,
@@ -341,7 +343,7 @@ fn files_below(path: &Path) -> Result<(PathBuf, Vec<String>)> {
     Ok((path.to_owned(), names))
 }
 
-/// FNV-1a, for the names of copies.
+/// FNV-1a hash, for the file names of damaged copies.
 fn digest(text: &str) -> u64 {
     text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
@@ -356,7 +358,7 @@ impl Results {
         self.trials.iter().filter(|trial| trial.verdict.outcome.is_failure())
     }
 
-    /// By name of an undamaged file, the result of the first decoder of the default registry.
+    /// For each undamaged file, the result of the first decoder of the default registry.
     fn of_files(&self) -> BTreeMap<&str, &Verdict> {
         let is_asked_for = |verdict: &Verdict| ON_REQUEST.contains(&verdict.decoder.as_str());
         let mut verdicts = BTreeMap::new();
@@ -370,7 +372,7 @@ impl Results {
         verdicts
     }
 
-    /// Number of each outcome, by decoder and by whether the file is a mutant.
+    /// The number of each outcome, by decoder and by whether the file is a damaged copy.
     fn counts(&self) -> BTreeMap<(&str, bool), BTreeMap<Outcome, u64>> {
         let mut counts: BTreeMap<_, BTreeMap<_, _>> = BTreeMap::new();
         for Trial { subject, verdict, .. } in &self.trials {
@@ -397,7 +399,7 @@ impl Results {
         }
         let _ = writeln!(
             text,
-            "{} files, {} of them claimed by no decoder; {} trials in {:.0} s",
+            "{} files, {} of them recognized by no decoder; {} trials in {:.0} s",
             self.names.len(),
             self.unclaimed,
             self.trials.len(),

@@ -12,7 +12,8 @@ use anyhow::{Context, Result};
 
 use crate::tools::command;
 
-/// Outcome of a file in one decoder, in order of severity; the most severe of all requests counts.
+/// Outcome of a file in one decoder, in order of severity. If requests differ, the most severe
+/// counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Outcome {
     Ok,
@@ -20,9 +21,9 @@ pub(crate) enum Outcome {
     Corrupt,
     Unsupported,
     LimitExceeded,
-    /// Contradicting results, or an error of a kind that blames the caller.
+    /// Contradicting results, or an error that reports a wrong argument of the caller.
     Inconsistent,
-    /// A panic, caught.
+    /// A panic that was caught.
     Panic,
     /// The process exceeded its memory limit.
     OverLimit,
@@ -76,7 +77,7 @@ impl Outcome {
 pub(crate) struct Verdict {
     pub(crate) decoder: String,
     pub(crate) outcome: Outcome,
-    /// The request with this outcome.
+    /// The request that had this outcome.
     pub(crate) request: String,
     pub(crate) message: String,
 }
@@ -86,14 +87,15 @@ pub(crate) struct Verdict {
 pub(crate) struct Allowance {
     pub(crate) program: PathBuf,
     pub(crate) memory_bytes: u64,
-    /// Time limit of one request: CPU time if the system reports it, so that a busy machine causes no
-    /// timeouts.
+    /// Time limit of one request. It limits CPU time if the system reports CPU time, so that a busy
+    /// machine causes no timeouts.
     pub(crate) time: Duration,
     /// File for the standard error of children.
     pub(crate) folder: PathBuf,
 }
 
-/// Wall-clock limit as a multiple of the CPU limit, for requests that use no CPU.
+/// Ratio of the wall-clock limit to the CPU limit. The wall-clock limit stops requests that hang
+/// without using the CPU.
 const WALL_FACTOR: u32 = 6;
 
 /// A child process, restarted after each crash.
@@ -115,15 +117,16 @@ impl Worker {
         Worker { allowance: allowance.clone(), errors, child: None }
     }
 
-    /// Results of the named decoders (separated by commas) on `file`; of those that claim it if
-    /// `decoders` is empty.
+    /// Results for `file` of the named decoders (separated by commas), or of all decoders that
+    /// recognize it if `decoders` is empty.
     pub(crate) fn judge(&mut self, file: &[u8], decoders: &str) -> Result<Vec<Verdict>> {
         let verdicts = self.judge_once(file, decoders)?;
         let ended = verdicts.iter().any(|verdict| verdict.outcome.ends_process());
         let may_be_history = verdicts
             .iter()
             .any(|verdict| matches!(verdict.outcome, Outcome::OverLimit | Outcome::Hang));
-        // Earlier files may have fragmented the memory, or the machine was busy: a new process decides.
+        // Earlier files may have fragmented the memory, or the machine was busy: repeat in a new
+        // process.
         if ended && may_be_history { self.judge_once(file, decoders) } else { Ok(verdicts) }
     }
 
@@ -133,7 +136,7 @@ impl Worker {
             None => self.start()?,
         };
         let mut verdicts = Verdicts::default();
-        // A child that has died meanwhile is seen below.
+        // If the child has exited already, the code below detects that.
         let sent = running.send(file, decoders);
         let mut since = Instant::now();
         let mut cpu_since = cpu_time(running.child.id());
@@ -200,7 +203,7 @@ impl Worker {
 impl Drop for Worker {
     fn drop(&mut self) {
         if let Some(mut running) = self.child.take() {
-            // Without further input it ends by itself; nothing is lost if it is ended.
+            // Without further input the child exits; killing it loses no results.
             let _ = running.child.kill();
             let _ = running.child.wait();
         }
@@ -241,7 +244,7 @@ fn pass_on(output: impl BufRead, sender: &Sender<String>) {
     }
 }
 
-/// The answers of a child so far.
+/// The responses of a child so far.
 #[derive(Default)]
 struct Verdicts {
     all: Vec<Verdict>,
@@ -278,8 +281,8 @@ impl Verdicts {
         let verdict = Verdict { decoder, outcome, request, message: message.to_owned() };
         match self.all.last_mut().filter(|last| last.decoder == verdict.decoder) {
             None => self.all.push(verdict),
-            // Of failures the worst counts. Otherwise the decoding of the whole file does: a part
-            // may be fine where the whole is not.
+            // If requests fail, the most severe failure counts. Otherwise the request `decode`
+            // counts: a part of a file may decode although the whole file does not.
             Some(last) if verdict.outcome.is_failure() && verdict.outcome > last.outcome => {
                 *last = verdict;
             }

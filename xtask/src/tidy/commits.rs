@@ -1,4 +1,4 @@
-//! The length of commit subjects.
+//! Checks the length of commit subjects.
 
 use std::path::Path;
 use std::process::Command;
@@ -9,10 +9,10 @@ const LONGEST_SUBJECT: usize = 72;
 /// Time of the commit that introduced the rule, in seconds since 1970. Older commits are exempt.
 const SINCE: u64 = 1_795_404_986;
 
-/// How many commits are checked if there is no branch `origin/main`.
+/// How many commits are checked if the branch `origin/main` does not exist.
 const LAST: usize = 50;
 
-/// Commits whose subject is too long. Without git or a history, there are no findings.
+/// Commits whose subject is too long. Without git or a commit history, no commits are checked.
 pub(super) fn findings(root: &Path) -> Vec<String> {
     let log = |range: &str| {
         let output = Command::new("git")

@@ -1,4 +1,4 @@
-//! `cargo xtask tidy`: rules of the design and of text that compiler and lints do not check.
+//! `cargo xtask tidy`: checks design and text rules that neither the compiler nor lints check.
 
 mod commits;
 mod modules;
@@ -115,7 +115,8 @@ pub(crate) fn findings(workspace: &Workspace) -> Result<Vec<String>> {
     Ok(findings)
 }
 
-/// Files whose text is not checked: the table of words, and data that golden files contain.
+/// Files whose text is not checked: the table of words, and a script whose strings are part of
+/// golden files.
 const WORDS_EXCEPT: [&str; 2] =
     ["xtask/src/tidy/words.rs", "spdl-io/tests/datasets/golden/make.py"];
 
@@ -130,7 +131,7 @@ fn layers(packages: &[Value]) -> Vec<String> {
         for dependency in package["dependencies"].as_array().into_iter().flatten() {
             let needed = dependency["name"].as_str().unwrap_or_default();
             let is_ours = LAYERS.iter().any(|(layer, _)| *layer == needed);
-            // Only tests may use any crate of the workspace.
+            // Test dependencies may be any crate of the workspace.
             if is_ours && dependency["kind"] != "dev" && !below.contains(&needed) {
                 findings.push(format!("{name} depends on {needed}, which is not a lower layer"));
             }
@@ -169,7 +170,7 @@ fn unsafe_code(name: &str, root: &str) -> Option<String> {
     (!forbids).then(|| format!("{name} lacks #![forbid(unsafe_code)]"))
 }
 
-/// Versions of dependencies and lints are those of the workspace.
+/// Manifests must take the versions of dependencies and the lints from the workspace.
 fn manifest_rules(shown: &str, text: &str) -> Vec<String> {
     let mut findings = Vec::new();
     let has_lints = text
@@ -188,7 +189,7 @@ fn manifest_rules(shown: &str, text: &str) -> Vec<String> {
     findings
 }
 
-/// The files of the repository, without hidden folders, build outputs and links.
+/// The files of the repository, without hidden folders, build outputs and symbolic links.
 pub(crate) fn text_files(root: &Path) -> Result<Vec<PathBuf>> {
     const LARGEST: u64 = 1 << 20;
     const HIDDEN_BUT_OURS: [&str; 3] = [".cargo", ".ci", ".github"];
@@ -217,14 +218,14 @@ pub(crate) fn text_files(root: &Path) -> Result<Vec<PathBuf>> {
 
 /// Absolute paths that exist on one machine only.
 fn machine_paths(shown: &str, text: &str) -> Vec<String> {
-    // Composed, so that this file does not contain them.
+    // The patterns are composed at run time, so that this file does not contain them.
     let homes = ["root", "work", "home", "Users"].map(|name| format!("/{name}/"));
     let mut findings = Vec::new();
     for (number, line) in text.lines().enumerate() {
         for home in &homes {
             let starts_a_path = line.match_indices(home.as_str()).any(|(at, _)| {
                 let before = line[..at].chars().next_back();
-                // Within a URL or a relative path, it is no absolute path.
+                // Part of a URL or of a relative path: not an absolute path.
                 !before.is_some_and(|c| c.is_alphanumeric() || "._-/}$".contains(c))
             });
             if starts_a_path {

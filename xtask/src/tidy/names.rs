@@ -1,4 +1,5 @@
-//! Names of types: each exists once in a crate; the root of `spdl-core` shows a limited number.
+//! Checks names of types: each occurs once in a crate, and the root of `spdl-core` exports a
+//! limited number.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,10 +10,10 @@ use super::modules::{rust_files, test_files};
 use super::source::{split, without_tests};
 use crate::tools::Workspace;
 
-/// Type names that one crate may have several times, with the reason.
+/// Type names that may occur several times in one crate, with the reason.
 const EXCEPTIONS: [(&str, &str); 0] = [];
 
-/// The maximum number of names in the root of `spdl-core`, modules excepted.
+/// The maximum number of names that the root of `spdl-core` exports, not counting modules.
 const ROOT_NAMES: usize = 45;
 
 /// Types of one crate that share a name.
@@ -29,7 +30,7 @@ pub(crate) fn duplicates(workspace: &Workspace) -> Result<Vec<String>> {
             }
             let code = without_tests(&split(&fs::read_to_string(&path)?).code);
             let mut own: Vec<String> = type_names(&code);
-            // Variants of one type for several platforms stand in one file.
+            // One file may declare variants of a type for several platforms.
             own.sort();
             own.dedup();
             for name in own {
@@ -65,11 +66,11 @@ fn type_names(code: &str) -> Vec<String> {
     code.lines().filter_map(declared).collect()
 }
 
-/// A message if the root of `spdl-core` shows too many names.
+/// A message, if the root of `spdl-core` exports too many names.
 pub(crate) fn root_names(workspace: &Workspace) -> Result<Option<String>> {
     let root = fs::read_to_string(workspace.root.join("spdl-core/src/lib.rs"))?;
     let names = public_names(&split(&root).code);
-    let message = || format!("spdl-core/src/lib.rs shows {names} names, more than {ROOT_NAMES}");
+    let message = || format!("spdl-core/src/lib.rs exports {names} names, more than {ROOT_NAMES}");
     Ok((names > ROOT_NAMES).then(message))
 }
 

@@ -1,4 +1,5 @@
-//! A minimal view of Rust source files: comments and strings apart from code, and test modules.
+//! A minimal lexer for Rust files: separates comments and strings from code, and finds test
+//! modules.
 
 /// A Rust file, split into code and text.
 #[derive(Debug)]
@@ -27,7 +28,7 @@ pub(crate) fn split(file: &str) -> Source {
         } else if rest[0] == b'"' {
             at + end_of_string(rest)
         } else if let Some(length) = char_literal(rest) {
-            // A quote or a brace in a literal is no code.
+            // A quote or a brace inside a literal does not count as code.
             at + length
         } else {
             at + 1
@@ -100,7 +101,7 @@ fn char_literal(text: &[u8]) -> Option<usize> {
     if rest.first() == Some(&b'\\') {
         return rest.iter().skip(2).position(|byte| *byte == b'\'').map(|at| at + 4);
     }
-    // One character of up to four bytes.
+    // A character has up to four bytes in UTF-8.
     (1..=4)
         .find(|&length| {
             rest.get(length) == Some(&b'\'')
@@ -109,7 +110,8 @@ fn char_literal(text: &[u8]) -> Option<usize> {
         .map(|length| length + 2)
 }
 
-/// The code without items below `#[cfg(test)]` and the like; those are replaced by spaces.
+/// The code without items that follow `#[cfg(test)]` or a similar attribute; these items are
+/// replaced by spaces.
 pub(crate) fn without_tests(code: &str) -> String {
     let mut kept = code.as_bytes().to_vec();
     let mut from = 0;
@@ -124,7 +126,7 @@ pub(crate) fn without_tests(code: &str) -> String {
     String::from_utf8_lossy(&kept).into_owned()
 }
 
-/// The names of the modules that are declared for tests only.
+/// The names of the modules that are declared only for tests.
 pub(crate) fn test_modules(code: &str) -> Vec<String> {
     let mut names = Vec::new();
     let mut from = 0;
@@ -138,7 +140,7 @@ pub(crate) fn test_modules(code: &str) -> Vec<String> {
     names
 }
 
-/// The next item with a condition on tests: from its attribute to its end.
+/// The next item that is compiled only for tests: from its attribute to its end.
 fn next_test_item(code: &str, from: usize) -> Option<(usize, usize)> {
     let mut at = from;
     loop {
@@ -152,7 +154,7 @@ fn next_test_item(code: &str, from: usize) -> Option<(usize, usize)> {
     }
 }
 
-/// Where an item ends: at a `;` outside of brackets, or at the brace that closes its body.
+/// The end of an item: a `;` outside of brackets, or the brace that closes its body.
 fn end_of_item(code: &str, start: usize) -> usize {
     let mut depth = 0_i32;
     for (at, letter) in code[start..].char_indices() {

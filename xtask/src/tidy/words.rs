@@ -2,7 +2,7 @@
 
 use super::source::split;
 
-/// A phrase in lower case, and its replacement.
+/// Phrases in lower case, each with its replacement.
 const WORDS: [(&str, &str); 72] = [
     ("is told", "report, log, return, raise"),
     ("are told", "report, log, return, raise"),
@@ -78,7 +78,7 @@ const WORDS: [(&str, &str); 72] = [
     ("comes of", "results from"),
 ];
 
-/// Phrases of a file that the table lists: line, phrase, replacement.
+/// The phrases of the table that occur in a file: line, phrase, replacement.
 pub(crate) fn findings(file: &str, extension: &str) -> Vec<(usize, &'static str, &'static str)> {
     let text = match extension {
         "rs" => split(file).text,
@@ -100,15 +100,15 @@ pub(crate) fn findings(file: &str, extension: &str) -> Vec<(usize, &'static str,
         }
     }
     findings.sort_unstable();
-    // "is told" is also found as "told".
+    // The phrase "is told" also matches the entry "told"; only the longer match is reported.
     findings.dedup_by(|later, earlier| {
         later.0 == earlier.0 && (earlier.1.contains(later.1) || later.1.contains(earlier.1))
     });
     findings
 }
 
-/// The text in lower case with single spaces instead of line breaks and comment signs, and the line
-/// of each byte.
+/// The text in lower case, with single spaces instead of line breaks and comment markers; and, for
+/// each byte, its line.
 fn normalised(text: &str) -> (String, Vec<usize>) {
     let mut words = String::with_capacity(text.len());
     let mut lines = Vec::with_capacity(text.len());
@@ -161,7 +161,7 @@ fn end_of_python_string(text: &str, quote: &str) -> usize {
     text.len()
 }
 
-/// A Markdown file without its code.
+/// The text of a Markdown file without its code.
 fn text_of_markdown(file: &str) -> String {
     let mut text = String::with_capacity(file.len());
     let mut in_block = false;
@@ -169,7 +169,7 @@ fn text_of_markdown(file: &str) -> String {
         let is_fence = line.trim_start().starts_with("```");
         in_block ^= is_fence;
         if !in_block && !is_fence {
-            // Every second part is code.
+            // The parts between backticks are code: every second part.
             for (index, part) in line.split('`').enumerate() {
                 text.push_str(if index % 2 == 0 { part } else { " code " });
             }
