@@ -1,4 +1,4 @@
-//! Orders of distributed samplers: which indices a rank draws, and its position among them.
+//! Orders of distributed samplers: the indices that a rank draws, and the position of the next index.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

@@ -58,8 +58,8 @@ class ImageLoader:
               addresses in any store. Names may contain braces, as in `"shard-{000..147}.tar"`, and `*`
               and `?` if the store can list objects. A folder of such files is one data set. Several
               files may be passed as a list.
-            - Addresses of such data: `http://`, `https://`, `s3://`, `gs://`, `az://`. Web servers cannot list
-              objects, so each file must be named. Credentials come from the environment, as for the
+            - Addresses of such data: `http://`, `https://`, `s3://`, `gs://`, `az://`. Web servers cannot
+              list objects, so each file must be named. Credentials come from the environment, as for the
               command-line tools of each store. Passwords and signatures in addresses are never printed.
             - A list of paths of images, or of their addresses in one store.
 
@@ -107,7 +107,8 @@ class ImageLoader:
             TFRecord or MDS are names. For Parquet and lists of files, the class names are all distinct
             values of the label column, sorted by their bytes. Such a column must contain either integers
             or names. A mixed column raises `ValueError` with the position, except for Parquet with
-            `classes`. `classes` does not apply to folders and lists of files.
+            `classes`. With folders and lists of files, `classes` is an error, because they define their
+            own classes.
         cache: A local folder that caches files, so that each is read from its store only once. Several
             runs and ranks may share it. If not all files fit, a fixed subset is cached.
         cache_size: The size limit of the folder `cache` in bytes.

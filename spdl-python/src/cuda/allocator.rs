@@ -10,7 +10,7 @@ use spdl_cuda::python::{AllocatorFunctions, copy_stream};
 use crate::interop::error::{AllocatorRaised, exception_in_words};
 use crate::interop::wait::with_python;
 
-/// The alignment of the driver, which kernels rely on.
+/// Alignment in bytes of memory allocated by the CUDA driver. Kernels rely on it.
 const ALIGNMENT: u64 = 256;
 
 /// The name of PyTorch's exception for exhausted memory. `MemoryError` has the same effect.
@@ -76,7 +76,7 @@ impl PythonAllocator {
             self.device
         );
         let error = Error::new(kind, message).with_source(AllocatorRaised { exception, words });
-        // A function that raises for one batch raises for all.
+        // A function that raises an exception for one batch will raise it for all batches.
         if is_full { error } else { error.fatal() }
     }
 }

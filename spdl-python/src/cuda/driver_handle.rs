@@ -10,7 +10,8 @@ use crate::interop::wait::without_python;
 
 /// A shared driver object. The last handle drops the object without the GIL, because driver calls may block.
 ///
-/// A forked child leaks the object: the driver does not work there, and locks of other threads stay locked.
+/// A forked child leaks the object: the driver does not work there, and locks that other threads of the
+/// parent held stay locked.
 pub(crate) struct DriverHandle<T: Send + Sync> {
     /// `None` only during `drop`.
     object: Option<Arc<T>>,

@@ -1,4 +1,4 @@
-//! Batches of JPEGs to one array on a device.
+//! Decoding of a batch of JPEGs to one array on a device.
 
 use std::sync::Arc;
 

@@ -19,8 +19,9 @@ use crate::interop::array::Array;
 use crate::interop::error::to_exception;
 use crate::interop::wait::{SIGNAL_CHECK_INTERVAL, without_python};
 
-/// The first and the maximum interval between queries of a copy in flight.
+/// The first interval between polls of a copy in flight.
 const MIN_INTERVAL: Duration = Duration::from_micros(20);
+/// The maximum interval between polls of a copy in flight.
 const MAX_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Bytes on a device. Their upload may be in flight.
@@ -126,7 +127,7 @@ impl DeviceMemory {
         array.map(Array::from).map_err(exception)
     }
 
-    /// A DLPack capsule with the array that begins at the byte `offset`.
+    /// Returns a DLPack capsule with the array that begins at the byte `offset`.
     ///
     /// The consumer may call the deleter on any thread, with or without the GIL. An unused capsule calls the
     /// deleter itself.

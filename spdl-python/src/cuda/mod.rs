@@ -9,7 +9,7 @@
 //! | `staging.rs` | pinned buffers that NumPy writes before an upload |
 //! | `pixels.rs` | pixel formats and colour matrices by their names in SPDL |
 //! | `decoders.rs` | the decoders and kernels of a device |
-//! | `jpegs.rs`, `nv12.rs`, `video.rs` | JPEGs, NV12 frames and videos to arrays |
+//! | `jpegs.rs`, `nv12.rs`, `video.rs` | conversion of JPEGs, NV12 frames and videos to arrays |
 
 mod allocator;
 mod array;

@@ -6,7 +6,7 @@ use spdl_cuda::video::VideoColor;
 use spdl_media::transform::TensorSpec;
 use spdl_media::{Layout, SampleColor, Size};
 
-/// The number of rows from which a video with an unspecified matrix is BT.709.
+/// From this number of rows on, a video with an unspecified matrix uses BT.709.
 const HIGH_DEFINITION: u32 = 720;
 /// The code "unspecified" of `matrix_coefficients` (ITU-T H.273).
 const UNSPECIFIED: u8 = 2;

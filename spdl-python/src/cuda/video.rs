@@ -1,4 +1,4 @@
-//! Videos to arrays of frames on a device.
+//! Decoding of videos to arrays of frames on a device.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -182,7 +182,8 @@ impl Video {
         finished.map(|()| count)
     }
 
-    /// Moves decoded frames out of the stream, which holds few. Returns the number of available frames.
+    /// Moves decoded frames out of the stream, which has room for few. Returns the number of available
+    /// frames.
     fn collect(&mut self) -> usize {
         while let Some(frame) = self.stream.next_frame() {
             self.frames.push_back(frame);

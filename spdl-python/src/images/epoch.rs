@@ -1,4 +1,4 @@
-//! One epoch: a pipeline from file names to batches.
+//! One epoch: a pipeline that turns file names into batches.
 
 use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -212,8 +212,8 @@ fn build(
     let Settings { transform, drop_last, .. } = settings;
     let state = state.map(|text| checkpoint::from_json(text, settings)).transpose()?;
     let epoch = state.as_ref().map_or(epoch, State::epoch);
-    // A batch larger than the epoch wastes memory. With `drop_last`, one slot more keeps the only
-    // batch incomplete, so that it is left out.
+    // Limit the batch size to the size of the epoch, to save memory. With `drop_last`, add one slot, so that
+    // the only batch stays incomplete and is left out.
     let most = settings.images_of_rank(images.len()).max(1).saturating_add(u64::from(*drop_last));
     let batch_size = settings.batch_size.get().min(usize::try_from(most).unwrap_or(usize::MAX));
     let layout = BatchLayout::new(batch_size, image_fields(transform)).drop_last(*drop_last);

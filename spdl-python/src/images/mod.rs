@@ -1,4 +1,4 @@
-//! The native half of `ImageLoader`: from a data set to batches of images.
+//! The native part of `ImageLoader`: loads batches of images from a data set.
 //!
 //! ```text
 //! dataset (which images) ──► epoch (a pipeline over them) ──► batches ──► NumPy or device arrays

@@ -29,7 +29,7 @@ const ARGUMENTS: [(&str, &str); 17] = [
 ];
 
 /// # Errors
-/// `InvalidArgument` if the text is not a state, or if the state is of another rank.
+/// `InvalidArgument` if the text is not a state, or if the state belongs to another rank.
 pub(crate) fn from_json(text: &str, settings: &Settings) -> Result<State> {
     let state = parse(text)?;
     match state.shard() {
@@ -50,7 +50,7 @@ pub(crate) fn from_json(text: &str, settings: &Settings) -> Result<State> {
 /// Combines the states of all ranks into one that any number of ranks can resume from.
 ///
 /// # Errors
-/// `InvalidArgument` if a text is not a state, or if the states are not of one run.
+/// `InvalidArgument` if a text is not a state, or if the states belong to different runs.
 pub(crate) fn combine(texts: &[String]) -> Result<String> {
     let states = texts.iter().map(|text| parse(text)).collect::<Result<Vec<_>>>()?;
     state_to_json(&State::combine(states)?)

@@ -14,7 +14,7 @@ impl OwnerProcess {
         OwnerProcess(process::id())
     }
 
-    /// Whether this process is a forked child of that process. Locks may then be held forever.
+    /// Whether this process is a forked child of that process. Then locks may stay held forever.
     pub(crate) fn is_forked_child(self) -> bool {
         process::id() != self.0
     }

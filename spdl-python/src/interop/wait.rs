@@ -68,7 +68,7 @@ impl GilGuard {
     /// Returns `None` if another thread finalizes Python, or has done so.
     pub(crate) fn try_new() -> Option<Self> {
         let forks = FORKS.load(Ordering::Relaxed);
-        // AlignedCount first, then check: the finalizing thread sets `FINALIZER` first and then reads the count.
+        // First count, then check: the finalizing thread sets `FINALIZER` first and then reads the count.
         let entered = GilGuard { forks, index: COUNT_INDEX.with(|index| *index) };
         entered.count(|entered| Some(zero_after(forks) + threads_after(forks, entered) + 1));
         let others = FINALIZER.get().is_some_and(|&finalizer| finalizer != thread::current().id());
@@ -100,8 +100,9 @@ impl Drop for GilGuard {
 
 /// Stops all other threads from requesting the GIL, and waits for those that hold or request it.
 ///
-/// Returns whether some still do after the timeout. With Python up to 3.13, the process crashes if
-/// one of them continues during finalization. The threads are daemons, so Python does not join them.
+/// Returns whether some threads still hold or request the GIL after the timeout. With Python up to 3.13,
+/// the process crashes if such a thread continues during finalization. The threads are daemons, so Python
+/// does not join them.
 pub(crate) fn end_python(py: Python<'_>) -> bool {
     let forks = FORKS.load(Ordering::Relaxed);
     let has_threads =

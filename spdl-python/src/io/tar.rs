@@ -12,9 +12,9 @@ use spdl_io::archive::{TarEntry, TarEvent, TarOptions, TarParser};
 use super::buffer::Buffer;
 use crate::interop::error::to_exception;
 
-/// Bytes per `read` call for data. Bounds the memory that a corrupt header can claim.
+/// Maximum bytes per `read` call for data. Limits the memory that a corrupt header can make us allocate.
 const MOST_AT_ONCE: u64 = 16 << 20;
-/// Bytes per `read` call for skipped data.
+/// Maximum bytes per `read` call for skipped data.
 const SKIPPED_AT_ONCE: u64 = 1 << 20;
 
 /// Iterator over the files of a tar archive, as pairs of name and contents.

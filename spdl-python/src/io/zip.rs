@@ -1,4 +1,4 @@
-//! The members of a `.npz` file.
+//! The members of a zip archive, such as a `.npz` file.
 
 use pyo3::exceptions::PyKeyError;
 use pyo3::prelude::*;

@@ -201,7 +201,7 @@ fn interpolation(name: &str) -> PyResult<Interpolation> {
     }
 }
 
-/// The error for a name that exists only in Python, which is a bug.
+/// The error for a name that Python defines and Rust lacks, which is a bug.
 fn unknown(name: &str) -> PyErr {
     PyValueError::new_err(format!("unknown augmentation or parameter value {name:?}"))
 }

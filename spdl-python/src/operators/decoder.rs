@@ -174,7 +174,7 @@ fn crop_of((kind, settings): Described<'_>) -> PyResult<Crop> {
     })
 }
 
-/// The error for a name that exists only in Python, which is a bug.
+/// The error for a name that Python defines and Rust lacks, which is a bug.
 fn unknown(what: &str, name: &str) -> PyErr {
     PyValueError::new_err(format!("unknown {what} {name:?}"))
 }

@@ -1,4 +1,4 @@
-//! The random numbers of one item, as an object that Python functions pass on.
+//! The random numbers of one item, as an object that Python functions forward.
 
 use std::sync::{Mutex, PoisonError};
 

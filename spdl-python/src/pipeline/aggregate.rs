@@ -60,7 +60,7 @@ pub(super) struct CustomAggregator {
 }
 
 impl CustomAggregator {
-    /// `make.function` creates the Python aggregator.
+    /// Calls `make.function` to create the Python aggregator.
     pub(super) fn new(make: &Arc<Op>, drop_last: bool) -> Result<Self> {
         let aggregator = try_python(|py| {
             let made = make.function.call0(py);

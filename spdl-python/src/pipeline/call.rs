@@ -176,7 +176,7 @@ impl AsyncStage<Item> for Await {
     }
 }
 
-/// Passes results of coroutines on, and drops `None`.
+/// Forwards results of coroutines, and drops `None`.
 pub(super) struct DropNone;
 
 impl spdl_core::Stage<Option<Item>> for DropNone {

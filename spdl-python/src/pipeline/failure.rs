@@ -18,7 +18,7 @@ use super::raised::to_failure;
 #[derive(Default)]
 pub(super) struct Failure {
     error: Mutex<FirstError>,
-    /// The failure as Python objects. Created without a lock held, because that runs Python code.
+    /// The failure as Python objects. Created while no lock is held, because the creation runs Python code.
     python: OnceLock<PythonFailure>,
     reported: AtomicBool,
 }
@@ -36,7 +36,7 @@ enum FirstError {
 struct PythonFailure {
     /// `None` after it was returned to a caller.
     exception: Mutex<Option<PyErr>>,
-    /// A function that creates an equal exception, or why there is none.
+    /// A function that creates an equal exception, or the reason why this is impossible.
     again: PyResult<Py<PyAny>>,
 }
 
@@ -81,7 +81,7 @@ impl Failure {
             None => self.python.get()?,
         };
         let error = mem::replace(&mut *lock(&self.error), FirstError::Converted);
-        // Dropped without the lock, because that may run Python code.
+        // Dropped without the lock, because the drop may run Python code.
         drop(error);
         let first = lock(&made.exception).take();
         Some(first.unwrap_or_else(|| made.another(py)))

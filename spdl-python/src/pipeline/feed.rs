@@ -1,4 +1,4 @@
-//! Sources: Python iterables, iterated on a Python thread, as sources of the engine.
+//! Python iterables as sources of the engine. A Python thread iterates them.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -30,7 +30,7 @@ const BUFFERED_TIME: Duration = Duration::from_millis(1);
 /// How long the thread of the source holds the GIL if iteration does not release it.
 const MAX_GIL_HOLD: Duration = Duration::from_micros(50);
 
-/// A source, and the body of the thread that iterates it: `threading.Thread(target=feed)`.
+/// A source. Also the target of the thread that iterates it: `threading.Thread(target=feed)`.
 ///
 /// The source may be a Python queue with the output of another pipeline. A [`TaskQueue`] needs no
 /// thread.
@@ -58,7 +58,7 @@ impl Feed {
         epoch_end: Option<Py<PyAny>>,
     ) -> Self {
         let inbox = inbox.map(|inbox| inbox.clone());
-        // SourceIterator of a Python queue stay in that queue, whose size the user chose.
+        // Items of a Python queue stay in that queue, whose size the user chose.
         let max_len = if epoch_end.is_some() { MIN_LEN } else { MAX_LEN };
         let queue = Arc::new(FeedQueue::new(max_len));
         if let Ok(tasks) = source.cast::<TaskQueue>() {
@@ -110,7 +110,7 @@ impl Feed {
                     Err(error) => return FeedEvent::Failed(error),
                 }
             }
-            // Stop after an empty pass: a continuous source would repeat it forever.
+            // Stop after an empty pass: a continuous source would repeat the empty pass forever.
             if !self.continuous
                 || self.epoch_end.is_some()
                 || !any

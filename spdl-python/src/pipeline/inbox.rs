@@ -35,7 +35,7 @@ struct InboxShared {
 #[derive(Default)]
 struct InboxState {
     jobs: VecDeque<Job>,
-    /// Numbers of jobs to cancel.
+    /// IDs of jobs to cancel.
     cancelled: Vec<u64>,
     signalled: bool,
     closed: bool,
@@ -56,7 +56,8 @@ impl Inbox {
         self.shared.reader.as_raw_fd()
     }
 
-    /// Takes new jobs, the numbers of jobs to cancel, and whether the inbox is closed.
+    /// Removes and returns the new jobs and the IDs of jobs to cancel. Also returns whether the inbox is
+    /// closed.
     fn take(&self, py: Python<'_>) -> PyResult<(Vec<Job>, Vec<u64>, bool)> {
         let (jobs, cancelled, closed) = py.detach(|| {
             let mut state = self.state();
@@ -70,7 +71,7 @@ impl Inbox {
         Ok((jobs.into(), cancelled, closed))
     }
 
-    /// Accepts no more jobs, and refuses those in the queue.
+    /// Accepts no more jobs, and fails the jobs in the queue.
     fn close(&self, py: Python<'_>) {
         py.detach(|| self.close_queue());
     }

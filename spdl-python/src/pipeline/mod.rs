@@ -8,16 +8,17 @@
 //!  └─ iterables, on a Python thread; or a Python queue with the output of another PipelineRun
 //! ```
 //!
-//! A stage may be `native`: operators of `spdl_rs.io`, which need the GIL only at entry and exit.
+//! A stage may be `native`: operators of `spdl_rs.io` hold the GIL only while items arrive from Python and
+//! return to it.
 //!
 //! Invariants:
 //!
 //! * Every thread that runs Python code is a `threading.Thread`, so that thread-locals, names and
 //!   debuggers work. The [`Workers`] lend such threads to the engine. The engine's own threads take
 //!   the GIL only to report a failure, and for device memory allocators written in Python.
-//! * The GIL is held only inside Python code. No lock is held while waiting for the GIL, and no lock
-//!   is waited for while holding the GIL. The exception: uploads to a full device hold a lock that
-//!   only other uploads wait for, without the GIL.
+//! * The GIL is held only inside Python code. No thread waits for the GIL while it holds a lock, or waits
+//!   for a lock while it holds the GIL. The exception: an upload to a full device waits for the GIL with a
+//!   lock held, but only other uploads wait for that lock, without the GIL.
 //! * Shared state is behind a lock or an atomic and does not rely on the GIL (`gil_used = false`).
 //! * If a `Py` is dropped without the GIL, `pyo3` defers the drop until a thread holds the GIL.
 

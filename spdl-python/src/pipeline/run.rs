@@ -44,7 +44,7 @@ pub(crate) struct PipelineRun {
     ending: AtomicBool,
     /// Whether `run` is `None`; readable without the lock.
     ended: AtomicBool,
-    /// The shutdown that `stop` started, if no thread waits for it.
+    /// The shutdown that `stop` started, if no thread is waiting for its end.
     shutdown: Mutex<Option<Shutdown>>,
     failure: Failure,
     /// A Python function to call once, after the run has ended.
@@ -306,7 +306,7 @@ impl PipelineRun {
             Poll::Ready(Some(Ok(Event::Item(item)))) => Polled::Item(item),
             Poll::Ready(Some(Ok(Event::EpochEnd(_)))) => Polled::EpochEnd,
             Poll::Ready(end) => {
-                // Before other threads observe the end.
+                // Record the failure before other threads observe the end.
                 self.failure.record(end.and_then(Result::err));
                 let ended = run.take();
                 drop(run);
@@ -344,7 +344,7 @@ impl PipelineRun {
 
     /// Drops the engine on a new thread, which waits for items in flight.
     ///
-    /// Returns `None` if the engine is dropped, or if another caller waits for that.
+    /// Returns `None` if the engine was dropped already, or if another caller waits for the drop.
     fn start_shutdown(&self) -> Option<Shutdown> {
         let Some(run) = self.take_run() else { return self.shutdown().take() };
         let (done, ended) = mpsc::channel();

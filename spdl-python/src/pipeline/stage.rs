@@ -31,7 +31,7 @@ struct StageSpec {
     concurrency: usize,
     ordered: bool,
     on_error: Option<OnError>,
-    /// DropNone if the stage has a dedicated thread pool.
+    /// Present if the stage has a dedicated thread pool.
     pool: Option<Arc<Pool>>,
 }
 
@@ -267,7 +267,8 @@ impl StageSpec {
         }
     }
 
-    /// list ──► its items ──► paths, of lists ──► items ──► list
+    /// Splits each list, routes its items to paths, and joins the results to a list again. Stages of a path
+    /// process one list per input list.
     fn route_lists(
         &self,
         pipeline: PipelineBuilder<Item>,
@@ -303,7 +304,7 @@ fn add_all(stages: &[Arc<StageSpec>], pipeline: PipelineBuilder<Item>) -> Pipeli
     stages.iter().fold(pipeline, |pipeline, stage| stage.add_to(pipeline))
 }
 
-/// The queue length queue_len stages. At least 2; small, because item sizes are unknown.
+/// The queue length before a stage: at least 2, but small, because item sizes are unknown.
 pub(super) fn queue_len(concurrency: usize) -> usize {
     concurrency.max(2)
 }

@@ -10,7 +10,7 @@ use spdl_core::runtime::CpuExecutor;
 use crate::interop::wait::{end_python, has_forked, without_python};
 use crate::trace;
 
-/// The body of worker threads: `threading.Thread(target=workers)`.
+/// The target of worker threads: `threading.Thread(target=workers)`.
 #[pyclass(frozen, module = "spdl_rs._spdl_rs")]
 pub(crate) struct Workers {
     pub(super) pool: Arc<Pool>,
@@ -37,7 +37,8 @@ impl Workers {
         without_python(py, || self.pool.work());
     }
 
-    /// Stops all other threads from requesting the GIL. Returns whether some still hold or request it.
+    /// Stops all other threads from requesting the GIL. Returns whether some threads still hold or request
+    /// the GIL.
     #[staticmethod]
     fn forbid_python(py: Python<'_>) -> bool {
         end_python(py)

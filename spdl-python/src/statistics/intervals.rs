@@ -17,7 +17,7 @@ const WHOLE_RUN: Duration = Duration::from_secs(1 << 30);
 #[pyclass(frozen, module = "spdl_rs._spdl_rs")]
 pub(crate) struct Intervals {
     length: Duration,
-    /// Taken by the run that reports to it.
+    /// The run takes the sender to report its intervals.
     sender: Mutex<Option<Sender<Interval>>>,
     receiver: Mutex<Receiver<Interval>>,
 }

@@ -161,7 +161,7 @@ impl Monitor {
             View::Running(running) => running.work.as_ref().and_then(Weak::upgrade),
             View::Ended(ended) => return ended.state.clone(),
         };
-        // Not under the view's lock, because `end_with_state` locks the run first. If the run ended
+        // Do not hold the view's lock here, because `end_with_state` locks the run first. If the run ended
         // meanwhile, the view has its last state.
         if let Some(work) = work
             && let Some(state) = work.state()

@@ -20,7 +20,7 @@ class BatchIterator(ABC):
     delivers that batch.
 
     Args:
-        workers: Make the batches.
+        workers: The workers, which make the batches.
         uncounted: Receives the delivered batches, by position, before they are counted.
     """
 
@@ -33,7 +33,7 @@ class BatchIterator(ABC):
 
     @abstractmethod
     def _take(self) -> tuple[int, Any, Any]:
-        """Waits for the next batch. Returns its position, data to count it, and it or `Raised`."""
+        """Waits for the next batch. Returns its position, data to count it, and the batch or a `Raised`."""
 
     @abstractmethod
     def _can_take_again(self) -> bool:

@@ -132,7 +132,7 @@ class IterableProgress:
             return self._counted == self._places
 
     def count(self) -> None:
-        """Counts the delivered batches. An interruption loses none.
+        """Counts the delivered batches. If a signal interrupts this method, no count is lost.
 
         Batches after a position that was not delivered are not counted, because a worker
         resumes from one state.
@@ -163,7 +163,7 @@ class IterableEpoch(BatchIterator):
     """The batches of one epoch, from each worker in turn. Workers that ended are skipped.
 
     Args:
-        workers: One for each iterator.
+        workers: The workers, each of which has a separate iterator.
         progress: The start position. Updated with each batch.
         ahead: The number of batches that each worker prefetches; 0 for none.
         timeout: The maximum wait for a batch, in seconds.

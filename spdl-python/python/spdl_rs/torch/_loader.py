@@ -76,7 +76,7 @@ class DataLoader(Resumable, Generic[T]):
         persistent_workers: Only affects which random numbers are drawn.
         pin_memory_device: Has no effect.
         in_order: If true, batches have the order of their indices. If false, a slow batch does not
-            delay others. Batches of an iterable data set are always in order. Default: true.
+            delay other batches. Batches of an iterable data set are always in order. Default: true.
 
     Raises:
         ValueError, TypeError: Arguments are out of range, or conflict.

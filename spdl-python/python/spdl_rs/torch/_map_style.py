@@ -114,7 +114,7 @@ class Progress:
             return self._ended and self.given >= self.drawn
 
     def count(self) -> None:
-        """Counts the delivered batches. An interruption loses none."""
+        """Counts the delivered batches. If a signal interrupts this method, no count is lost."""
         with self._lock.held():
             for number in list(self.uncounted):
                 self._count(number)
@@ -146,7 +146,7 @@ class MapStyleEpoch(BatchIterator):
     """The batches of one epoch. The consumer's thread iterates the sampler.
 
     Args:
-        workers: Make the batches.
+        workers: The workers, which make the batches.
         index_sampler: Iterable of indices, or of lists of indices.
         progress: The start position. Updated with each batch.
         ahead: The number of batches in flight. 0: a batch is made when `next` is called.

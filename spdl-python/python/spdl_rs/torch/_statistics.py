@@ -13,7 +13,7 @@ from ..pipeline._hooks.durations import DurationHistogram
 ReadStatistics: TypeAlias = Callable[[], Statistics]
 """Returns the current statistics of one or more workers."""
 
-# The start of the engine's diagnosis if threads compute all the time; some may only wait.
+# The start of the engine's diagnosis if all threads are busy. Busy threads may compute, or only wait.
 _BUSY = "The CPU is the bottleneck"
 
 

@@ -32,7 +32,7 @@ class WorkerInfo:
     num_workers: int
     """The number of workers."""
     seed: int
-    """A seed that differs for each worker and epoch. The loader itself seeds nothing with it."""
+    """A seed that differs for each worker and epoch. The loader itself does not use this seed."""
     dataset: Any
     """The data set. With several workers and an iterable data set: the worker's shallow copy."""
 
@@ -69,7 +69,7 @@ def init_worker(
 
 
 def patch_pytorch() -> None:
-    """Makes `torch.utils.data.get_worker_info` know the threads of this package."""
+    """Makes `torch.utils.data.get_worker_info` recognise the threads of this package."""
     if pytorch() is None:
         return
     from torch.utils.data._utils import worker  # pyright: ignore[reportMissingImports]

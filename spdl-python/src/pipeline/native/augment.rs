@@ -1,4 +1,4 @@
-//! The operator that augments decoded images in pixels_out.
+//! The operator that augments decoded images, in arrays or in batch slots.
 
 use std::sync::Arc;
 

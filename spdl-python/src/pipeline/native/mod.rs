@@ -7,8 +7,8 @@
 //!                    GIL      the engine's threads; no Python                          GIL, NumPy
 //! ```
 //!
-//! If `enter` cannot convert an item, it forwards the error to the first operator, which fails with
-//! it. So the failure has the operator's name and counts against its budget.
+//! If `enter` cannot convert an item, it forwards the error to the first operator, which fails with this
+//! error. So the failure has the operator's name and counts against the operator's budget.
 
 mod augment;
 mod decode;

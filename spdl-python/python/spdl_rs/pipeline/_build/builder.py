@@ -100,8 +100,8 @@ class PipelineBuilder(Generic[T, U]):
                 of its class.
             output_order: `"completion"`: results are forwarded as they complete. `"input"`: in the order
                 of the input items.
-            max_failures: A separate failure budget: a number of items, a fraction of the items tried (from
-                the 100th on), or unlimited if negative. Default: the budget of the pipeline.
+            max_failures: A separate failure budget: a number of items, a fraction of the processed items
+                (from the 100th on), or unlimited if negative. Default: the budget of the pipeline.
 
         Raises:
             ValueError: An argument is out of range, an async function is combined with an `executor`, or

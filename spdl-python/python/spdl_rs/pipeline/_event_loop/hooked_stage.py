@@ -136,7 +136,7 @@ class HookedStage:
         def next_of(results: Iterator[Any]) -> Any:
             result = next(results, _END)
             if result is _END and not self._only_meters:
-                # Hooks see the end as an exception, as for async iterables.
+                # Hooks receive the end of the iteration as an exception, as for async iterables.
                 raise StopAsyncIteration
             return result
 

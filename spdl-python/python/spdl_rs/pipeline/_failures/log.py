@@ -45,8 +45,8 @@ def is_compact() -> bool:
 def log_failure(what: str, error: BaseException, on: str = "") -> None:
     """Logs that `what` failed, optionally `on` an item.
 
-    The first failures of one type at one place are logged with tracebacks. Further ones are logged in one
-    line, and with tracebacks at level DEBUG.
+    The first failures of one type at one place are logged with tracebacks. Later failures of that type are
+    logged in one line, and with tracebacks at level DEBUG.
     """
     count = _counted(what, error) if on else 1
     on = f" on {on}" if on else ""

@@ -1,4 +1,4 @@
-"""Python's view of queues: `AsyncQueue` and `StatsQueue`."""
+"""The Python interface of queues: `AsyncQueue` and `StatsQueue`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from .durations import DurationHistogram, format_duration
 
 _LOGGER = logging.getLogger("spdl_rs.pipeline")
 
-# Methods that determine the order and timing of items. If a class overrides one, items go through it.
+# Methods that determine the order and timing of items. If a class overrides one of them, items pass
+# through its queues.
 _QUEUE_METHODS = (
     *("put", "get", "put_nowait", "get_nowait", "_put", "_get", "_init"),
     *("qsize", "empty", "full", "task_done", "join"),
@@ -60,9 +61,9 @@ class QueuePerfStats:
     num_items: int
     """Items taken from the queue."""
     ave_put_time: float
-    """The mean wait of the upstream stage for room, per item."""
+    """The mean time that the upstream stage waited for room in the queue, per item."""
     ave_get_time: float
-    """The mean wait of the downstream stage for an item."""
+    """The mean time that the downstream stage waited for an item."""
     p90_put_time: float = 0.0
     """The 90th percentile of the wait for room."""
     p99_put_time: float = 0.0

@@ -27,7 +27,7 @@ class TaskHook(ABC):
     more for the end, which raises `StopAsyncIteration`: let it propagate. For aggregators, `task_hook` is
     entered for each input item.
 
-    A hook that was entered is always left; tasks are not cancelled in between.
+    A context that was entered is always exited: tasks are not cancelled in between.
 
     >>> from contextlib import asynccontextmanager
     >>> from spdl_rs.pipeline import PipelineBuilder, TaskHook

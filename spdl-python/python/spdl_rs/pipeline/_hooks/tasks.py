@@ -37,7 +37,7 @@ def create_task(
         log_cancelled: Whether to log that the task was cancelled.
         suppress_repeated_logs: Whether to log repeated failures at the same line less often.
         suppression_threshold: How many repeated failures are logged.
-        suppression_warning_interval: After how many more failures a reminder is logged.
+        suppression_warning_interval: The number of further failures after which their count is logged.
 
     Raises:
         RuntimeError: There is no running event loop.
@@ -106,7 +106,7 @@ async def call_periodically(
                 return
             except asyncio.TimeoutError:
                 pass
-            # Missed calls are not made up for.
+            # Missed calls are skipped.
             due = max(due + interval, loop.time())
             try:
                 await call()

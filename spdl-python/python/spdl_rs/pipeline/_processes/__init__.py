@@ -1,4 +1,4 @@
-"""Worker processes, and how items and exceptions travel between processes.
+"""Worker processes, and the transfer of items and exceptions between processes.
 
 | file | content |
 |---|---|
@@ -12,5 +12,5 @@
 | `random_state` | states of random number generators, sent to child processes |
 | `exit` | the end of this process: stops pipelines before the interpreter finalizes |
 
-Except for `exit`, no file knows pipelines. May import: `_failures`, `_hooks`, `defs`.
+Except for `exit`, no file depends on pipelines. May import: `_failures`, `_hooks`, `defs`.
 """

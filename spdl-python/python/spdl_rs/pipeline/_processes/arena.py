@@ -23,7 +23,7 @@ Send: TypeAlias = Callable[[Any], None]
 Wait: TypeAlias = Callable[[float], None]
 """Waits for messages of the other process, for at most that many seconds."""
 Ticket: TypeAlias = int | None
-"""Identifies memory to free; `None` if an item uses none."""
+"""Identifies the memory of an item, to free it; `None` if the item uses no memory of the arena."""
 Places: TypeAlias = list[tuple[Description, int, int]]
 """The large buffers of an item: description, start and size in bytes."""
 

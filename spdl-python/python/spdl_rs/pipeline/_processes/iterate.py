@@ -36,15 +36,15 @@ def iterate_in_subprocess(
     daemon: bool = False,
     arena: Arena | None = None,
 ) -> Iterable[T]:
-    """Iterates in another process. The result can be iterated repeatedly.
+    """Iterates an iterable in another process. The result can be iterated repeatedly.
 
     The process starts immediately and calls `fn` once. Each iteration here iterates the result of `fn` there,
     with some items prefetched. Leaving a loop early is allowed; the next one starts a new iteration. The
     result of `fn` must support this, which a generator does not.
 
     The process starts with the states of the random number generators of `random`, NumPy (legacy) and PyTorch
-    (CPU, if imported) of this process. It ends with this process, even if that is killed; when the result is
-    dropped; and after a failure. It ignores Ctrl-C, which this process handles.
+    (CPU, if imported) of this process. The worker process ends when this process ends, even by SIGKILL, when
+    the result is dropped, and after a failure. It ignores Ctrl-C, which this process handles.
 
     Args:
         fn: Returns an iterable.
@@ -56,7 +56,7 @@ def iterate_in_subprocess(
             `if __name__ == "__main__":`. `"fork"` needs neither, but may hang in a process with threads,
             and pipelines have threads.
         timeout: The longest wait for an item in seconds. Default: no limit.
-        daemon: Whether the process may have no child processes, as in `multiprocessing`.
+        daemon: If true, the process cannot have child processes, like daemon processes of `multiprocessing`.
         arena: Shared memory for large items, `SharedMemorySegmentPool` or `SharedMemoryRingBuffer`, for this
             iterable only.
 
@@ -167,7 +167,7 @@ class SubprocessIterable(Generic[T]):
         try:
             while received := self._receive(mine):
                 taken += 1
-                # Grants are batched, but sent early enough that the process does not wait.
+                # Credits for flow control are batched, but sent early enough that the process does not wait.
                 if taken * 2 >= self._buffer_size:
                     self._worker.send(("taken", mine, taken))
                     taken = 0

@@ -59,9 +59,9 @@ class PriorityExecutor(ABC):
         """Creates an entry point, usually for one stage.
 
         Args:
-            priority: Calls of the entry point with the highest number run first; equal ones run in order of
-                submission. Default: one more than that of the previous default, starting at 1. So stages that
-                are added later have higher priority.
+            priority: Calls of the entry point with the highest number run first. Calls of equal priority run
+                in order of submission. Default: 1 for the first entry point without this argument, 2 for the
+                second, and so on. So stages that are added later have higher priority.
 
         Raises:
             TypeError: `priority` is not an `int`.
@@ -239,7 +239,7 @@ class PriorityProcessPoolExecutor(PriorityExecutor):
 class PriorityInterpreterPoolExecutor(PriorityExecutor):
     """Subinterpreters that several stages share. Requires Python 3.14.
 
-    Their functions cannot import `spdl_rs` or NumPy, which require the main interpreter.
+    Functions that run in them cannot import `spdl_rs` or NumPy, which require the main interpreter.
 
     Args:
         max_workers: The number of subinterpreters. Default: as for `InterpreterPoolExecutor`.

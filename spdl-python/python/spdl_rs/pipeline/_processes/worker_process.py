@@ -2,8 +2,8 @@
 
 A duplex pipe connects the parent and a worker. In the worker, a thread reads messages of the parent at all
 times, so sending never blocks the parent for long. Messages of the worker wait in the pipe until the parent
-reads them. There are no semaphores, and no threads in the parent. If either process is killed, nothing hangs
-and nothing remains:
+reads them. There are no semaphores, and no threads in the parent. If either process is killed, the other one
+neither hangs nor leaks resources:
 
 - the parent waits for the pipe and for the end of the worker at the same time;
 - the thread of the worker waits for the pipe and for the end of the parent at the same time.
@@ -15,7 +15,7 @@ import atexit
 import collections
 import contextlib
 import multiprocessing
-import multiprocessing.util  # its own function at exit must be registered before ours
+import multiprocessing.util  # its exit function must be registered before ours
 import os
 import pickle
 import queue
@@ -30,7 +30,7 @@ from typing import Any
 from ..._locks import ForkSafeLock
 from .._failures.child_process import check_can_be_imported, exit_code_in_words, with_advice
 from .._failures.failure import Cancelled
-from . import exit as exit  # its function at exit must run after ours
+from . import exit as exit  # its exit function must run after ours
 from .remote_errors import (
     ExceptionWrapper,
     WorkerError,
@@ -78,7 +78,7 @@ def start_method(context: Any = None) -> Any:
 
 
 class WorkerProcess:
-    """The parent's view of a process that runs `body(parent, *arguments)`.
+    """The parent's handle of a worker process, which runs `body(parent, *arguments)`.
 
     The process ends when this object is dropped, and at exit.
 
@@ -87,7 +87,7 @@ class WorkerProcess:
         arguments: Further arguments, pickled unless the start method is `fork`.
         name: The name of the process in messages.
         context: The result of `start_method`.
-        daemon: Whether the process may have no child processes, as in `multiprocessing`.
+        daemon: If true, the process cannot have child processes, like daemon processes of `multiprocessing`.
         shared: The last argument, an object that transfers file descriptors when it is pickled.
 
     Raises:
@@ -239,7 +239,7 @@ class WorkerProcess:
 
 
 class Parent:
-    """The worker's view of its parent.
+    """The worker's connection to its parent.
 
     When the parent ends, or requests the end of the worker, the reading thread calls `at_end`.
     """
@@ -424,7 +424,7 @@ def _request_end(connection: Connection, sending: threading.Lock) -> None:
 
 def _end(process: Any, connection: Connection, sending: threading.Lock, owner: int) -> None:
     if os.getpid() != owner:
-        # In a forked child the process is not ours to end.
+        # A forked child must not end the worker processes of its parent.
         return
     if process.exitcode is None:
         _request_end(connection, sending)

@@ -74,8 +74,8 @@ def profile_pipeline(
 
     Each stage runs where it runs in the pipeline: in threads, on the event loop, on its `executor`,
     or in Rust. `DecodeImage` directly followed by `BatchImages` is one stage. Failures are logged
-    and counted, and do not end the profile. Two parts of a pipeline are not measured as such, and
-    a warning is logged: `path_variants` runs once, to provide items for later stages, and the
+    and counted, and do not end the profile. Two parts of a pipeline are not measured as configured,
+    and a warning is logged: `path_variants` runs once, to provide items for later stages, and the
     stages of a region (`to`) run in threads of this process.
 
     Args:

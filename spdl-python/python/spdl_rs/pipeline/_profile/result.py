@@ -12,11 +12,11 @@ Kind: TypeAlias = Literal["threads", "event loop", "executor", "native", "one at
 
 # A concurrency is sufficient if its rate is at least this share of the highest rate.
 _ENOUGH = 0.9
-# A rate is slower if it is less than this share of the rate at concurrency 1.
+# A rate counts as slower if it is less than this share of the rate at concurrency 1.
 _SLOWER = 0.8
 # All CPUs count as busy from this share of the CPU time.
 ALL_CPUS = 0.85
-# The range of busy CPUs that counts as one.
+# The range of the average number of busy CPUs that counts as one busy CPU.
 _ONE_CPU = 0.7, 1.35
 
 
@@ -47,7 +47,7 @@ class ProfileResult:
     name: str
     """The name of the stage."""
     stats: Sequence[ProfileStats]
-    """One for each concurrency, the highest first."""
+    """One measurement for each concurrency, the highest first."""
     kind: Kind = "threads"
     """Where the stage runs: in Python threads, on the event loop, on its own executor, or in Rust
     (`native`). A stage that groups or splits items runs one at a time."""

@@ -48,7 +48,10 @@ class SharedBudget:
         self._regions.add(region)
 
     def count(self, pipeline: Pipeline[Any], config: PipelineConfig[Any]) -> None:
-        """Counts failures of a part that runs in this process. The first part is the whole pipeline."""
+        """Counts failures of a part that runs in this process.
+
+        Items that the part drops are counted for the first part, which stands for the whole pipeline.
+        """
         self._parts.add(pipeline)
         number = number_of(pipeline)
         self._name = str(number)
@@ -84,7 +87,7 @@ class SharedBudget:
             place: The place of the stage.
             error: The exception.
             item: A description of the item.
-            tried: How many items each stage of the process has tried so far.
+            tried: How many items each stage of the process has processed so far, failures included.
             own: The stage's separate budget, if any.
         """
         stage = f"{self._name}:{place}"
@@ -133,7 +136,7 @@ class SharedBudget:
         return failure
 
     def _most_tried(self) -> int:
-        """Returns the largest number of items that a stage has tried."""
+        """Returns the largest number of items that a stage has processed, failures included."""
         counts: dict[str, int] = {}
         with self._lock:
             for tried in self._tried_elsewhere.values():

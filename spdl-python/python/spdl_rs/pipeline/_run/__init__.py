@@ -4,7 +4,7 @@
 |---|---|
 | `pipeline` | `Pipeline`: start, iteration, stop |
 | `options` | checked build options, and the defaults of this process |
-| `assembly` | the native description of a pipeline, and the threads that it needs |
+| `assembly` | the native graph of a pipeline, and the threads that it needs |
 | `executors` | stages on a `concurrent.futures.Executor` |
 | `segments` | pipelines divided at Python queues: custom queues and merge functions |
 | `instrumentation` | hooks, queues and reports of one pipeline |

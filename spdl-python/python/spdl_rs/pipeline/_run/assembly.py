@@ -1,4 +1,4 @@
-"""The native description of a pipeline, and the threads that it needs."""
+"""The native graph of a pipeline, and the threads that it needs."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Assembly:
         self.threads: list[tuple[str, Callable[[], None]]] = []
         """The names and main functions of all threads."""
         self.cancellables: list[Cancellable] = []
-        """Work that waits for others: executors of the user, and regions."""
+        """Work to cancel when the pipeline stops: calls on the user's executors, and regions."""
         self.inner_runs: list[_spdl_rs.PipelineRun] = []
         """Runs that put their items into Python queues."""
         self._reporters: list[Callable[[], Reporter]] = []
@@ -104,7 +104,7 @@ class Assembly:
                 self._supervisor.add_coroutine(make)
 
     def _line(self, config: PipelineConfig[Any], outer: str, first: int) -> _spdl_rs.Graph:
-        """Describes a source and the stages after it."""
+        """Adds a source and the stages after it, and returns the graph."""
         graph, name, info = self._source(config, outer, first)
         is_outermost = not outer
         stages = _stages_of(config)
@@ -149,7 +149,7 @@ class Assembly:
         info: StageInfo,
         continuous: bool,
     ) -> _spdl_rs.Graph:
-        """Describes a custom merge of several runs."""
+        """Adds a custom merge of several runs, and returns the graph."""
         from .._hooks.queues import AsyncQueue
         from .segments import MergeTask, Relay
 
@@ -173,7 +173,7 @@ class Assembly:
         buffer_size: int,
         config: PipelineConfig[Any],
     ) -> _spdl_rs.Graph:
-        """Describes the queue after a stage."""
+        """Adds the queue after a stage, and returns the graph."""
         queue = self._instrumentation.queue(info, buffer_size)
         if queue is not None and self._carries_items(info, buffer_size):
             from .segments import Relay
@@ -207,7 +207,7 @@ class Assembly:
         return run
 
     def _relay(self, relay: Relay, name: str, continuous: bool) -> _spdl_rs.Graph:
-        """Describes a source of the items of a queue."""
+        """Adds a source that yields the items of a queue, and returns the graph."""
         feed = _spdl_rs.Feed(name, relay, continuous, None, _EPOCH_END)
         self.threads.append(("spdl_queue_thread", feed))
         return _spdl_rs.Graph.source(feed)
@@ -224,7 +224,7 @@ class Assembly:
         prefetch: int,
         max_failures: int | float,
     ) -> _spdl_rs.PipelineRun:
-        """Creates a run of the stages described since the last run, and its reporter."""
+        """Creates a run of the stages added since the last run, and its reporter."""
         interval = self._instrumentation.interval()
         intervals = None if interval is None else _spdl_rs.Intervals(interval)
         threads, self._pools, pools = self._shared_threads(), [], self._pools
@@ -277,7 +277,7 @@ class Assembly:
         return self._instrumentation.hooks(name, self._info(config, place))
 
     def _group(self, configs: Sequence[StageConfig], places: list[str]) -> _spdl_rs.Stage:
-        """Describes a group: one stage, or several native ones."""
+        """Returns the engine stage of a group: one stage, or several native stages."""
         names = [
             f"{self._number}:{place}:{config.name}"
             for place, config in zip(places, configs, strict=True)

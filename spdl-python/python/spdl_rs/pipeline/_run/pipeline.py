@@ -43,10 +43,10 @@ class Pipeline(Generic[T]):
     source ──► queue ──► stage ──► queue ──► … ──► sink ──► your loop, or get_item
     ```
 
-    Created by `PipelineBuilder.build` and `build_pipeline`. The first request for an item starts the pipeline,
-    or `start`. Iteration delivers all items; if the source is continuous, those of one epoch. Any thread may
-    request items, and each item goes to one thread. Leaving a loop does not stop the pipeline: the next loop
-    resumes. Queues are bounded, so a slow consumer causes backpressure.
+    Created by `PipelineBuilder.build` and `build_pipeline`. The pipeline starts when `start` is called or the
+    first item is requested. Iteration delivers all items; if the source is continuous, those of one epoch.
+    Any thread may request items, and each item is delivered to one thread. Leaving a loop does not stop the
+    pipeline: the next loop resumes. Queues are bounded, so a slow consumer causes backpressure.
 
     A pipeline runs once. If the source is not continuous, a finished pipeline has no more items, and a loop
     over it issues a `UserWarning`: build another pipeline, or use `add_source(..., continuous=True)`.
@@ -327,7 +327,8 @@ class Pipeline(Generic[T]):
                 for name, target in assembly.threads
             ]
             wait_at_exit(threads, assembly.stages_of)
-            # Without signal handlers, and in a copy of the caller's context, which threads may inherit.
+            # Signal handlers do not interrupt the start. The threads may inherit a copy of the caller's
+            # context.
             context = contextvars.copy_context()
             _spdl_rs.uninterrupted(lambda: context.run(start_all, threads))
             run.start()

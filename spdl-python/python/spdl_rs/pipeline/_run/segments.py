@@ -6,7 +6,7 @@ run ──► Pump ──► queue ──┐
 run ──► Pump ──► queue ──┴► op ──► queue ──► Relay ──► run          a custom merge function
 ```
 
-Queues live on the event loop. Pumps and relays are threads.
+Queues belong to the event loop. Pumps and relays are threads.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 # The number of calls after which a failure budget given as a fraction applies.
 _PROBATION_CALLS = 100
 _END = object()
-# After a failed queue is closed: how long to wait for the items that it still reports.
+# How long to wait for each remaining item of a queue that was closed because of a failure.
 _DRAIN_TIMEOUT_S = 1.0
 
 

@@ -30,7 +30,7 @@ def is_native(config: object) -> bool:
 
 
 def check_is_instance(op: object) -> None:
-    """Refuses the class of an operator, which would be called for each item.
+    """Refuses a class where an instance is required: a pipeline would call the class for each item.
 
     Raises:
         TypeError: `op` is a class.
