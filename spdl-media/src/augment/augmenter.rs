@@ -16,7 +16,7 @@ use super::setting::{Setting, prefixed_parts};
 /// use spdl_core::{Result, SampleRng};
 /// use spdl_core::source::Fingerprint;
 /// use spdl_media::augment::{Augment, ImageMut, Scratch};
-/// Adds to the red channel, half of the time.
+/// /// Adds to the red channel, half of the time.
 /// #[derive(Debug)]
 /// struct Redder {
 ///     levels: u8,

@@ -25,14 +25,14 @@ const LABELS: &str = "labels";
 /// ```
 /// # use spdl_core::{Batch, PipelineBuilder, Result, SampleRng, StageOptions};
 /// # use spdl_media::augment::Mixup;
-/// In a pipeline. A run that resumes with another alpha reports the difference.
+/// // In a pipeline. A run that resumes with another alpha reports the difference.
 /// # fn stage(builder: PipelineBuilder<Batch>) -> Result<PipelineBuilder<Batch>> {
 /// let mixup = Mixup::new(1000, 0.2)?;
 /// let options = StageOptions::new("mixup").parameters(mixup.parameters());
 /// let builder = builder.stage(options, move || Ok(mixup.clone()));
 /// # Ok(builder)
 /// # }
-/// Without a pipeline:
+/// // Without a pipeline:
 /// # fn mixed(batch: Batch) -> Result<Batch> {
 /// let mut rng = SampleRng::new(7, batch.ids()[0], "mixup");
 /// Mixup::new(1000, 0.2)?.apply(batch, &mut rng)

@@ -47,7 +47,7 @@ impl Setting for ErasingValue {
 /// # use spdl_core::{Batch, PipelineBuilder, StageOptions};
 /// # use spdl_media::augment::RandomErasing;
 /// # fn erased(builder: PipelineBuilder<Batch>) -> PipelineBuilder<Batch> {
-/// After the stage that fills normalised batches.
+/// // After the stage that fills normalised batches.
 /// let erasing = RandomErasing::new().probability(0.25);
 /// let erase = StageOptions::new("erase").parameters(erasing.parameters());
 /// builder.stage(erase, move || Ok(erasing.clone()))
