@@ -19,7 +19,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 pub enum ErrorKind {
     /// The file, object or member does not exist.
     NotFound,
-    /// The file or object exists, but the process may not read it.
+    /// The file or object exists, but the process has no permission to read it.
     PermissionDenied,
     /// The operating system or a device failed for another reason.
     Io,
@@ -29,7 +29,7 @@ pub enum ErrorKind {
     Timeout,
     /// The data violate their format.
     Corrupt,
-    /// The data end before their format allows.
+    /// The data end early: a part that the format requires is missing.
     Truncated,
     /// The object was replaced by another version since it was first read.
     Changed,
@@ -43,7 +43,7 @@ pub enum ErrorKind {
     Panicked,
     /// The pipeline was stopped while the operation was in flight.
     Stopped,
-    /// An error that a stage or source of the user returned.
+    /// A stage or source written by the user returned this error.
     User,
     /// A bug of this library: an internal invariant is violated. Please report it.
     Internal,
@@ -135,14 +135,14 @@ impl Error {
         }))
     }
 
-    /// Sets the stage name, unless an inner call has set one.
+    /// Sets the stage name, unless it is already set.
     #[must_use]
     pub fn with_stage(mut self, stage: impl Into<Arc<str>>) -> Self {
         Arc::make_mut(&mut self.0).stage.get_or_insert_with(|| stage.into());
         self
     }
 
-    /// Sets the sample key (path, object key, member), unless an inner call has set one.
+    /// Sets the sample key (path, object key, member), unless it is already set.
     #[must_use]
     pub fn with_key(mut self, key: impl Into<Arc<str>>) -> Self {
         Arc::make_mut(&mut self.0).key.get_or_insert_with(|| key.into());
@@ -207,14 +207,14 @@ impl Error {
         &self.0.others
     }
 
-    /// Attaches what has changed since a rejected state or an unfinished data set was written.
+    /// Attaches the list of changes since a rejected state or an unfinished data set was written.
     #[must_use]
     pub fn with_changes(mut self, changes: Vec<Change>) -> Self {
         Arc::make_mut(&mut self.0).changes = changes;
         self
     }
 
-    /// Returns the differences for which a checkpoint state or unfinished data set was rejected.
+    /// Returns the changes because of which a checkpoint state or unfinished data set was rejected.
     ///
     /// If [`build`](crate::PipelineBuilder::build) rejects a state because the pipeline differs,
     /// the list holds each changed part that the state does not
@@ -306,7 +306,7 @@ impl Error {
         let mut cause = self.source();
         while let Some(error) = cause {
             let message = error.to_string();
-            // A cause that only carries data for programs displays nothing.
+            // A cause may carry only data for programs and have an empty message.
             if !message.is_empty() {
                 text.push_str(": ");
                 text.push_str(&message);
@@ -367,14 +367,14 @@ impl From<std::io::Error> for Error {
     }
 }
 
-/// A part of a pipeline or data set that differs from a saved state: one of
+/// A part of a pipeline or data set that differs from a saved state; an entry of
 /// [`Error::changes`](crate::Error::changes).
 ///
 /// `Display` prints `PART was VALUE, is VALUE`, with `absent` for a missing value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
-    /// Name of the part, as [`State::allow_change`](crate::State::allow_change) takes it: `seed`,
-    /// or a name of [`State::fingerprint`](crate::State::fingerprint).
+    /// Name of the part, as [`State::allow_change`](crate::State::allow_change) accepts it: `seed`,
+    /// or a name in [`State::fingerprint`](crate::State::fingerprint).
     pub part: String,
     /// The saved value; `None` if the part did not exist.
     pub was: Option<String>,
@@ -416,7 +416,7 @@ pub(crate) fn guarded<R>(work: impl FnOnce() -> Result<R>) -> (Result<R>, bool) 
     }
 }
 
-/// Returns the error of work that a stopped pipeline abandons.
+/// Returns the error for operations that are in flight when the pipeline stops.
 pub(crate) fn stopped() -> Error {
     Error::new(ErrorKind::Stopped, "the pipeline has ended")
 }
@@ -427,7 +427,7 @@ pub(crate) fn panicked(payload: Box<dyn Any + Send>) -> Error {
         .downcast_ref::<&str>()
         .map(|text| (*text).to_owned())
         .or_else(|| payload.downcast_ref::<String>().cloned());
-    let words = words.unwrap_or_else(|| "a value that is no text".into());
+    let words = words.unwrap_or_else(|| "the panic payload is not a string".into());
     Error::new(ErrorKind::Panicked, format!("panicked: {words}"))
 }
 

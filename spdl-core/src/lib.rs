@@ -5,15 +5,15 @@
 //!  keys      bytes     samples     samples      slots     training step
 //! ```
 //!
-//! A pipeline has a [`Source`], a chain of stages, and a bounded queue after each of them. The
-//! [`Pipeline`] is an iterator, or a stream. All stages run concurrently:
+//! A pipeline consists of a [`Source`] and a chain of stages, with a bounded queue after each. A
+//! [`Pipeline`] is an iterator and can be converted to a stream. All stages run concurrently:
 //!
 //! * A [`Stage`] computes, on a pool of worker threads that all such stages share.
 //! * A [`Fill`] computes and writes its result into a slot of a [`Batch`].
 //! * An [`AsyncStage`] waits for a network or a disk, with many items in flight on a [`Runtime`].
 //!
 //! This crate opens no files, decodes no media and needs no async runtime. `spdl-io`, `spdl-media`
-//! and `spdl-cuda` implement its traits; so can any other crate. Terms are defined in the
+//! and `spdl-cuda` implement its traits, and other crates can do the same. Terms are defined in the
 //! [glossary].
 //!
 //! ```
@@ -71,7 +71,7 @@
 //! | resume a run | [`Pipeline::state`], [`resume`](PipelineBuilder::resume), `StateFile` (feature `serde`), [`State::combine`] for another world size |
 //! | observe a run | [`Pipeline::statistics`], [`every`](PipelineBuilder::every), [`hook`](PipelineBuilder::hook), [`profile`](PipelineBuilder::profile), [`definition`](PipelineBuilder::definition) |
 //!
-//! The root has the names that most programs use. All others are in these modules:
+//! The crate root re-exports the types that most programs use. All other types are in the modules
 //! [`source`], [`stage`], [`memory`], [`resume`], [`observe`], [`runtime`], [`pipeline`].
 //!
 //! An endless pipeline whose batches never mix two epochs:
@@ -130,7 +130,7 @@ pub use stage::{
     StageContext,
 };
 
-// Foreign types of this crate's interface.
+// Types of other crates that are part of this crate's API.
 pub use async_trait::async_trait;
 pub use futures_core::future::BoxFuture;
 pub use futures_core::stream::BoxStream;

@@ -30,7 +30,7 @@ pub struct Control {
     controls: Arc<ConcurrencyControls>,
 }
 
-/// Larger numbers of threads are rejected.
+/// Maximum number of threads.
 const MAX_THREADS: usize = 4096;
 
 /// Handles to the adjustable parts of a pipeline.
@@ -78,8 +78,8 @@ impl Control {
     }
 
     /// Sets how many items a stage processes concurrently; 0 means 1. A stage with dedicated
-    /// threads gets as many threads. Items in progress are finished. Excess instances stay unused
-    /// until the pipeline ends.
+    /// threads then has this number of threads. Items in progress are finished. Excess instances
+    /// stay unused until the pipeline ends.
     ///
     /// # Errors
     /// `InvalidArgument` for an unknown stage, for a stage that processes one item at a time

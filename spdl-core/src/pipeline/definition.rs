@@ -18,7 +18,7 @@ use crate::stage::retry::Retry;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Setting<T> {
-    /// The value that is used.
+    /// The value in effect.
     pub value: T,
     /// Whether the value is the default, because no value was set.
     pub default: bool,
@@ -70,7 +70,7 @@ pub enum Construct {
     Bucket,
     /// Packs items into sequences of fixed capacity.
     Pack,
-    /// Makes one item of several with a custom aggregator.
+    /// Combines several items into one with a custom aggregator.
     Aggregate,
     /// Splits lists into items.
     Unbatch,
@@ -117,7 +117,7 @@ impl fmt::Display for Construct {
     }
 }
 
-/// Definition of a pipeline or of a part of one, as data.
+/// Definition of a pipeline, or of a part of a pipeline, as data.
 ///
 /// `Display` prints a tree from the source to the consumer. Each stage has its kind, input and
 /// output types, settings, and the location in the program that added it. With feature `serde`, a
@@ -148,7 +148,8 @@ pub struct Definition {
     /// The stages, in the order of the data flow.
     #[cfg_attr(feature = "serde", serde(default))]
     pub stages: Vec<StageDefinition>,
-    /// Settings of the pipeline. `None` for a part, which shares the settings of the whole.
+    /// Settings of the pipeline. `None` for a path or a merged pipeline, which uses the settings of
+    /// the whole pipeline.
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "Option::is_none"))]
     pub settings: Option<PipelineSettings>,
 }
@@ -207,16 +208,17 @@ pub struct StageDefinition {
     /// Number of dedicated threads; `None`: the stage shares the pipeline's threads.
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "Option::is_none"))]
     pub dedicated_threads: Option<usize>,
-    /// Whether its outputs count in the memory budget.
+    /// Whether the outputs of the stage count toward the memory budget.
     #[cfg_attr(feature = "serde", serde(default))]
     pub measured: bool,
     /// Other settings by name, such as a batch size or a merge policy.
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "BTreeMap::is_empty"))]
     pub more: BTreeMap<String, Setting<String>>,
-    /// Parameters of the caller: [`StageOptions::parameter`](crate::StageOptions::parameter).
+    /// Parameters that the caller declared:
+    /// [`StageOptions::parameter`](crate::StageOptions::parameter).
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "BTreeMap::is_empty"))]
     pub parameters: BTreeMap<String, String>,
-    /// The pipelines that it merges, or the paths of a route.
+    /// The branches of a merge or zip, or the paths of a route.
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "Vec::is_empty"))]
     pub branches: Vec<Definition>,
     /// Location in the program that added the stage: `file:line`.
@@ -225,7 +227,8 @@ pub struct StageDefinition {
 }
 
 impl StageDefinition {
-    /// Creates the definition of a stage from `In` to `Out`, without settings.
+    /// Creates the definition of a stage with inputs of type `In` and outputs of type `Out`,
+    /// without settings.
     pub fn new<In: ?Sized, Out: ?Sized>(name: &str, kind: Construct) -> Self {
         StageDefinition {
             name: name.to_owned(),
@@ -251,8 +254,8 @@ impl StageDefinition {
         StageDefinition { input: None, ..StageDefinition::new::<(), Out>(name, kind) }
     }
 
-    /// Sets the location in the program; use the caller's location in a function with
-    /// `#[track_caller]`.
+    /// Sets the location in the program. In a function with `#[track_caller]`, pass
+    /// `Location::caller()`.
     #[must_use]
     pub fn at(mut self, place: &Location<'_>) -> Self {
         self.defined_at = Some(format!("{}:{}", place.file(), place.line()));
@@ -349,9 +352,10 @@ impl Definition {
         }
     }
 
-    /// Returns the parts of the fingerprint: stages, kinds, positions and settings that decide the
+    /// Returns the parts of the fingerprint: stages, kinds, positions and settings that affect the
     /// content and order of batches. Concurrency, prefetch and device are excluded. Type names are
-    /// excluded, since they change with the compiler and with moved code.
+    /// excluded, because they change with the compiler version and if a type moves to another
+    /// module.
     ///
     /// # Errors
     /// `InvalidArgument` if two parts have the same name.
@@ -492,7 +496,7 @@ impl StageDefinition {
     /// Returns the lines below the stage's name.
     fn details(&self) -> Vec<String> {
         let mut words = SettingsText::default();
-        // The settings of the kind come first.
+        // Settings that are specific to the kind of stage are printed first.
         self.more.iter().for_each(|(what, value)| words.add(what, value));
         self.parameters.iter().for_each(|(what, value)| words.add(what, value));
         self.concurrency.iter().for_each(|value| words.add("concurrency", value));

@@ -27,9 +27,9 @@ use crate::scheduler::queue::{Next, Queue, drop_all};
 use crate::scheduler::worker_pool::WorkerPool;
 use crate::sync::{MODELLED, Mutex, ThreadEnd, ThreadEndGuard, thread};
 
-/// The consumer takes at most this many items from the last queue in one run.
+/// The consumer takes at most this many items from the last queue under one lock (a *run*).
 const MAX_RUN: usize = 64;
-/// Target duration of a run.
+/// Target time in which the consumer uses the items of one run.
 const RUN_TIME: Duration = Duration::from_micros(20);
 /// The last queue holds as many items as are delivered in this time, if no prefetch is set.
 const PREFETCH_TIME: Duration = Duration::from_millis(1);
@@ -52,13 +52,13 @@ const POLLS_BEFORE_SLEEP: usize = if MODELLED { 0 } else { 2 };
 ///
 /// # Dropping
 /// A pipeline may be dropped at any time. Dropping wakes all waiting threads and tasks and joins
-/// the pipeline's threads. An item in computation is computed to its end first. Tasks on a runtime
-/// of the caller end at their next poll.
+/// the pipeline's threads. A thread that is processing an item finishes that item first. Tasks on a
+/// runtime of the caller end at their next poll.
 ///
 /// # Fork
-/// The threads belong to the process that started them. In a fork, `next` returns an error, after
-/// items that were already taken from the last queue. No other use is allowed there except dropping
-/// the pipeline.
+/// The threads belong to the process that started them. In a forked child process, `next` returns
+/// the items that were already taken from the last queue, and then an error. The child process may
+/// otherwise only drop the pipeline.
 pub struct Pipeline<T> {
     output: Arc<Queue<T>>,
     shared: Arc<RunContext>,
@@ -90,12 +90,12 @@ pub struct Pipeline<T> {
     epoch: u64,
     started: bool,
     ended: bool,
-    /// Since when the consumer waits for the next item.
+    /// When the consumer started to wait for the next item.
     waiting_since: Option<Instant>,
     waker: Option<(thread::ThreadId, Waker)>,
     /// Id of the process that started the threads.
     process: u32,
-    /// How long the end waits for busy threads; `None`: until they are idle.
+    /// How long shutdown waits for busy threads; `None`: until they are idle.
     end_timeout: Option<Duration>,
 }
 
@@ -179,7 +179,7 @@ impl Reporter {
     }
 }
 
-/// Access to a pipeline's statistics from any thread, also after its end.
+/// Access to a pipeline's statistics from any thread, also after the pipeline has ended.
 #[derive(Clone)]
 pub struct Monitor(Arc<RunContext>);
 
@@ -403,7 +403,7 @@ impl<T: Send + 'static> Pipeline<T> {
         })
     }
 
-    /// Sets how long the end of the pipeline waits for busy threads.
+    /// Sets how long the pipeline waits for busy threads when it ends.
     ///
     /// After a failure or the last item, stages upstream may still process items that are no longer
     /// needed. Their threads end after the current item, even if the pipeline no longer waits for
@@ -419,11 +419,11 @@ impl<T: Send + 'static> Pipeline<T> {
 
     /// Waits for the next item and calls `check` every `interval` meanwhile.
     ///
-    /// If `check` returns an error, the call returns it, and the pipeline can be used again. An
-    /// embedding language can handle its signals in `check`.
+    /// If `check` returns an error, the call returns it, and the pipeline can be used again. For
+    /// example, the bindings of another language can handle signals in `check`.
     ///
     /// # Errors
-    /// Only those of `check`. An error of the pipeline is inside the item.
+    /// Only errors of `check`. An error of the pipeline is returned as an item.
     pub fn next_checked<E>(
         &mut self,
         interval: Duration,
@@ -538,19 +538,19 @@ impl<T: Send + 'static> Pipeline<T> {
         }
     }
 
-    /// Fills `ready` from the last queue. Returns another event if that is next.
+    /// Fills `ready` from the last queue. Returns the next event if it is not an item.
     fn fill(&mut self, cx: &mut Context<'_>) -> Poll<Option<NextStep<T>>> {
         loop {
             match self.poll_output(cx) {
-                // All items were delivered by an earlier run.
+                // Earlier runs of the program have delivered all these items.
                 Poll::Ready(None) if self.ready.is_empty() => {}
                 filled => return filled,
             }
         }
     }
 
-    /// Like [`fill`](Self::fill), but `ready` may stay empty, if an earlier run delivered all the
-    /// items.
+    /// Like [`fill`](Self::fill), but `ready` may stay empty, if earlier runs of the program have
+    /// delivered all the items.
     fn poll_output(&mut self, cx: &mut Context<'_>) -> Poll<Option<NextStep<T>>> {
         if let Some(error) = self.failed.take() {
             return Poll::Ready(Some(NextStep::Failed(error)));
@@ -671,7 +671,7 @@ impl<T: Send + 'static> Pipeline<T> {
     }
 
     /// Ends the work now and joins the pipeline's threads. Undelivered items are dropped, and
-    /// `next` returns `None` from then on. Stopping twice has no effect.
+    /// `next` returns `None` from then on. A second call has no effect.
     pub fn stop(&mut self) {
         self.join(None);
     }
@@ -803,10 +803,10 @@ impl<T> Epoch<'_, T> {
         self.pipeline.epoch
     }
 
-    /// Returns the checkpoint state after the items delivered so far, as [`Pipeline::state`].
+    /// Returns the checkpoint state after the items delivered so far, like [`Pipeline::state`].
     ///
-    /// `Pipeline::state` cannot be called while this value borrows the pipeline. After the epoch's
-    /// last item was followed by `None`, the state is at the start of the next epoch.
+    /// `Pipeline::state` cannot be called while this value borrows the pipeline. After the iterator
+    /// has returned `None`, the state is at the start of the next epoch.
     ///
     /// ```
     /// # use spdl_core::{DatasetSource, PipelineBuilder};
@@ -824,7 +824,7 @@ impl<T> Epoch<'_, T> {
     /// ```
     ///
     /// # Errors
-    /// As for [`Pipeline::state`].
+    /// The errors of [`Pipeline::state`].
     pub fn state(&self) -> Result<State> {
         self.pipeline.state()
     }
@@ -844,7 +844,7 @@ impl<T> fmt::Debug for Epoch<'_, T> {
 pub struct PipelineStream<T>(Pipeline<T>);
 
 impl<T> PipelineStream<T> {
-    /// Returns the checkpoint state after the items delivered so far, as [`Pipeline::state`].
+    /// Returns the checkpoint state after the items delivered so far, like [`Pipeline::state`].
     ///
     /// ```
     /// # use spdl_core::{DatasetSource, PipelineBuilder, block_on};
@@ -862,7 +862,7 @@ impl<T> PipelineStream<T> {
     /// ```
     ///
     /// # Errors
-    /// As for [`Pipeline::state`].
+    /// The errors of [`Pipeline::state`].
     pub fn state(&self) -> Result<State> {
         self.0.state()
     }
@@ -887,15 +887,17 @@ impl<T: Send + 'static> Stream for PipelineStream<T> {
 impl<T> Unpin for PipelineStream<T> {}
 
 impl<T> Pipeline<T> {
-    /// Returns the checkpoint state of the run: all items delivered so far are done.
+    /// Returns the checkpoint state of the run. A resumed run does not repeat the items delivered
+    /// so far.
     ///
     /// May be called at any time, also before the first item, after the last item and after an
     /// error. Takes a few microseconds, and longer if many samples were delivered out of order.
     ///
     /// # Errors
     /// `Unsupported` for a pipeline of several sources; mix data sets in one source instead.
-    /// `Unsupported` if a stage [buffers items](crate::Stage::holds_back), declared or observed.
-    /// `Unsupported` if an item was split and a stage does not keep the order.
+    /// `Unsupported` if a stage declares that it [buffers items](crate::Stage::holds_back), or the
+    /// engine has detected it. `Unsupported` if an item was split and a stage does not keep the
+    /// order.
     pub fn state(&self) -> Result<State> {
         let message = "a pipeline with several sources has no checkpoint state; mix data sets in one \
                        source instead";
@@ -903,13 +905,13 @@ impl<T> Pipeline<T> {
         self.delivery.as_ref().ok_or_else(missing)?.state()
     }
 
-    /// Ends the work and joins the threads, until `deadline` at most. Returns whether all threads
-    /// have ended.
+    /// Ends the work and joins the threads. Waits at most until `deadline`. Returns whether all
+    /// threads have ended.
     fn join(&mut self, deadline: Option<Instant>) -> bool {
         self.ended = true;
         self.in_epoch = false;
         if self.started && self.process != std::process::id() {
-            // The threads do not exist in a fork, and their locks must not be used.
+            // The threads do not exist in a forked child process, and their locks must not be used.
             self.blocking.drain(..).for_each(std::mem::forget);
             self.pools.drain(..).for_each(std::mem::forget);
             std::mem::forget(std::mem::take(&mut self.ready));

@@ -13,7 +13,8 @@ use crate::scheduler::failure::OnError;
 #[cfg_attr(feature = "serde", serde(rename_all = "kebab-case"))]
 pub enum Order {
     /// In order of completion. The default. A slow item delays only the items that its worker took
-    /// in the same run: at most 63, as many as take 50 µs by the mean time per item.
+    /// from the queue together with it. These are at most 63 items, and at most as many as take 50
+    /// µs by the mean time per item.
     Completion,
     /// In input order. Early results wait in a reorder buffer. A stage with many outputs per item
     /// buffers at most 64 of them before the item's turn, and then waits.
@@ -84,7 +85,7 @@ impl StageOptions {
     ///
     /// An async stage starts with 16 items in flight and adapts the number to the measured
     /// throughput, up to 512. If the queue after it is empty for more than 5 % of the time, it
-    /// tries half as many more, and keeps them if the throughput rises. The
+    /// tries a number that is 50 % higher, and keeps it if the throughput rises. The
     /// [statistics](crate::Statistics) show the current number. A number set here is fixed. The
     /// default of 16 is fixed if [`queue`](StageOptions::queue) is set, or, for the last stage,
     /// [`prefetch`](crate::PipelineBuilder::prefetch).
@@ -94,7 +95,7 @@ impl StageOptions {
         self
     }
 
-    /// Sets the order of the outputs. Default: the pipeline's.
+    /// Sets the order of the outputs. Default: the order of the pipeline.
     /// [`fill`](crate::PipelineBuilder::fill) always keeps its input order.
     #[must_use]
     pub fn order(mut self, order: Order) -> Self {
@@ -123,14 +124,15 @@ impl StageOptions {
 
     /// Runs the stage on dedicated threads, as many as its concurrency (default: 1).
     ///
-    /// For stages that are bound to a thread or block it. Instances are created on these threads.
+    /// For stages that must stay on one thread or that block their thread. Instances are created on
+    /// these threads.
     #[must_use]
     pub fn dedicated(mut self) -> Self {
         self.workers = Workers::Dedicated { cpus: Vec::new() };
         self
     }
 
-    /// Runs the stage on dedicated threads that are pinned to these CPUs, by the numbers of the
+    /// Runs the stage on dedicated threads that are pinned to these CPUs, numbered as by the
     /// operating system. Default concurrency: the number of CPUs. Requires the feature `affinity`
     /// and Linux.
     #[must_use]
@@ -153,9 +155,9 @@ impl StageOptions {
     ///
     /// The parameter is part of the [definition](crate::pipeline::Definition), and of the
     /// [fingerprint](crate::State::fingerprint) under the name `stage NAME: PARAMETER`. Resuming
-    /// with another value is an error. Of a value longer than 100 characters, the first 82 and a
-    /// hash are stored. A name that the engine uses for the stage, such as `size` or `order`, is
-    /// rejected by [`build`](crate::PipelineBuilder::build).
+    /// with another value is an error. If a value is longer than 100 characters, its first 82
+    /// characters and a hash are stored. A name that the engine uses for the stage, such as `size`
+    /// or `order`, is rejected by [`build`](crate::PipelineBuilder::build).
     ///
     /// ```
     /// # use spdl_core::{DatasetSource, PipelineBuilder, StageOptions};

@@ -63,7 +63,7 @@ pub struct StageProfile {
 pub struct Rate {
     /// Number of items processed concurrently. A CPU stage has as many threads.
     pub concurrency: usize,
-    /// Number of items processed. Items that end between two concurrencies are not counted.
+    /// Number of items processed. Items that finish while the concurrency changes are not counted.
     pub items: u64,
     /// Items per second.
     pub items_per_second: f64,
@@ -78,7 +78,7 @@ impl<T: Send + 'static> PipelineBuilder<T> {
     /// each stage. The outputs of the pipeline are dropped.
     ///
     /// Each item passes each stage once, so every concurrency needs new items: set
-    /// [`ProfileOptions::items`] large enough. Failed items are dropped, whatever the failure
+    /// [`ProfileOptions::items`] large enough. Failed items are dropped, regardless of the failure
     /// policy. All items are held in memory between two stages.
     ///
     /// ```
@@ -96,8 +96,8 @@ impl<T: Send + 'static> PipelineBuilder<T> {
     /// ```
     ///
     /// # Errors
-    /// Those of [`build`](PipelineBuilder::build); errors that end a pipeline although failed items
-    /// are dropped; `InvalidArgument` for invalid options.
+    /// The errors of [`build`](PipelineBuilder::build); errors that end a pipeline even if failed
+    /// items are dropped; `InvalidArgument` for invalid options.
     pub fn profile(
         self,
         options: &ProfileOptions,

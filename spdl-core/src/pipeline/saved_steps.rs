@@ -39,10 +39,10 @@ impl StateSaver {
     /// A step is done when the next item is requested. If the loop exits during a step, a resumed
     /// run delivers its item again.
     ///
-    /// This function installs no signal handler. To save a run on SIGTERM, as cluster schedulers
-    /// send it, set `stop` in a handler: for example with the crate `signal-hook`, as below and in
-    /// `examples/terminate.rs`. While waiting for an item, the iterator checks `stop` 20 times a
-    /// second.
+    /// This function installs no signal handler. Cluster schedulers send SIGTERM before they kill a
+    /// job. To save the run in this case, set `stop` in a handler: for example with the crate
+    /// `signal-hook`, as below and in `examples/terminate.rs`. While waiting for an item, the
+    /// iterator checks `stop` 20 times a second.
     ///
     /// ```
     /// # let folder = tempfile::tempdir()?;
@@ -167,7 +167,7 @@ mod tests {
         for last in [1, 5, 20, 21, 39, 40] {
             let stop = AtomicBool::new(false);
             let mut pipeline = numbers().build().unwrap();
-            // Periodic saves are much rarer than steps.
+            // The saver saves every 7 steps, so most runs stop between two periodic saves.
             let file = StateFile::new(folder.path().join(format!("{last}.state")));
             let mut saver = StateSaver::new(file).every(7);
             let mut seen = Vec::new();

@@ -34,7 +34,7 @@ impl State {
     /// };
     /// let audit = State::audit([after(0, 3)?, after(1, 2)?])?;
     /// assert!(audit.missing().eq([5..6]) && audit.repeated().next().is_none());
-    /// With 2 ranks and 7 positions, no rank reads the last position.
+    /// // With 2 ranks and 7 positions, no rank reads the last position.
     /// assert!(audit.remainder().eq([6..7]));
     /// # Ok::<(), spdl_core::Error>(())
     /// ```

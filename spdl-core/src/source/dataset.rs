@@ -35,7 +35,8 @@ pub trait Dataset: Debug + Send + Sync + 'static {
     /// failure policy handles the error.
     fn item(&self, index: u64) -> Result<Self::Item>;
 
-    /// A hash of the items' names, part of the fingerprint. A run resumes only with an equal hash.
+    /// A hash of the names of the items, which is part of the fingerprint. A run resumes only with
+    /// an equal hash.
     ///
     /// The hash should not depend on the location of the data, and must not depend on the compiler
     /// version. The default is `None`; the fingerprint then contains only the number of items.
@@ -126,7 +127,7 @@ impl<D: Dataset> DatasetSource<D> {
         DatasetSource::shared(Arc::new(dataset))
     }
 
-    /// As [`new`](DatasetSource::new), for a data set that is shared.
+    /// Like [`new`](DatasetSource::new), for a shared data set.
     pub fn shared(dataset: Arc<D>) -> Self {
         DatasetSource { dataset, sampler: Arc::new(Sequential) }
     }
@@ -137,8 +138,8 @@ impl<D: Dataset> DatasetSource<D> {
         self.sampler(Shuffled::new(seed))
     }
 
-    /// Sets the sampler, which decides the items of an epoch and their order. Replaces an earlier
-    /// sampler.
+    /// Sets the sampler, which determines the items of an epoch and their order. Replaces an
+    /// earlier sampler.
     ///
     /// ```
     /// use spdl_core::source::sampler::{Repeated, Shuffled};
@@ -159,9 +160,10 @@ impl<D: Dataset> DatasetSource<D> {
     /// Returns the item of a sample: the item at position [`index`](SampleId::index) in the order
     /// of its epoch.
     ///
-    /// Maps a sample in a record or a message to its item. Each call computes the order of the
-    /// epoch. This is cheap for most samplers. For many samples of a sampler that stores a list,
-    /// call [`Sampler::epoch`] once and [`Dataset::item`] for each sample.
+    /// Use `item_at` to find the item of a sample that an order record or an error message
+    /// contains. Each call computes the order of the epoch, which is cheap for most samplers. For
+    /// many samples of a sampler that stores a list, call [`Sampler::epoch`] once and
+    /// [`Dataset::item`] for each sample.
     ///
     /// ```
     /// use spdl_core::{DatasetSource, PipelineBuilder};
@@ -179,9 +181,9 @@ impl<D: Dataset> DatasetSource<D> {
     /// ```
     ///
     /// # Errors
-    /// `InvalidArgument` if the position is beyond the end of the epoch, which includes samples
-    /// that [`Remainder::Pad`](crate::source::Remainder::Pad) repeats. Otherwise the errors of
-    /// [`Sampler::epoch`] and [`Dataset::item`].
+    /// `InvalidArgument` if the position is beyond the end of the epoch. Samples that
+    /// [`Remainder::Pad`](crate::source::Remainder::Pad) repeats are beyond the end. Otherwise the
+    /// errors of [`Sampler::epoch`] and [`Dataset::item`].
     pub fn item_at(&self, id: SampleId) -> Result<D::Item> {
         let order = self.sampler.epoch(self.dataset.len(), id.epoch)?;
         if id.index >= order.len() {

@@ -1,6 +1,7 @@
-//! The positions that several divisions of an epoch have done, one after another.
+//! The set of finished positions of an epoch that was divided among ranks several times.
 //!
-//! Stored as the progress of each rank, so the size does not depend on the number of positions.
+//! The set is stored as the progress of each rank, so the size does not depend on the number of
+//! positions.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -159,7 +160,7 @@ impl Rounds {
         None
     }
 
-    /// How many numbers below `number` are not done, and whether `number` is done.
+    /// Returns how many numbers below `number` are not done, and whether `number` is done.
     fn place(&self, number: u64) -> (u64, bool) {
         let (round, rank) = (number / self.world(), number % self.world());
         let last = self.free.len();
@@ -176,7 +177,7 @@ impl Rounds {
     }
 }
 
-/// What one division has done, as places among the positions that earlier divisions have not done.
+/// The positions done in one division, numbered among the positions that were not done before it.
 #[derive(Debug, PartialEq, Eq)]
 enum Layer {
     Plain(Complement),
@@ -221,11 +222,11 @@ impl Layer {
     }
 }
 
-/// A set of positions that several divisions of an epoch have done, one after another. The
+/// The set of finished positions of an epoch that was divided among ranks several times. The
 /// remaining positions are numbered without gaps.
 ///
 /// Memory grows with the number of ranges that the ranks of each division have done, not with the
-/// number of positions. Queries take logarithmic time in that number. Cloning is cheap.
+/// number of positions. Queries take logarithmic time in the number of ranges. Cloning is cheap.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(into = "LayersData", try_from = "LayersData"))]
@@ -298,11 +299,11 @@ impl Layers {
         self.0.push(Arc::new(Layer::Plain(Complement::of(plain))));
     }
 
-    /// Adds what ranks have done of the remaining positions. `ranks[r]` has the local numbers of
-    /// rank `r` of `w`, for the places `r`, `r + w`, `r + 2w` …
+    /// Adds those of the remaining positions that ranks have done. `ranks[r]` has the local numbers
+    /// of rank `r` of `w`, for the places `r`, `r + w`, `r + 2w` …
     ///
     /// # Errors
-    /// As [`Rounds::new`].
+    /// The errors of [`Rounds::new`].
     pub(crate) fn add_ranks(&mut self, ranks: Vec<Ranges>) -> Result<()> {
         if ranks.iter().all(Ranges::is_empty) {
             return Ok(());
@@ -325,7 +326,7 @@ impl Layers {
         std::iter::from_fn(move || {
             let most = numbers.end.checked_sub(next).filter(|&most| most > 0)?;
             let start = self.nth(next)?;
-            // Positions ascend by at least 1, so gallop to the end of those without a gap.
+            // Positions ascend by at least 1, so a galloping search finds the end of each range.
             let follows = |len: u64| {
                 let place = next.checked_add(len).and_then(|number| self.nth(number));
                 place.is_some() && place == start.checked_add(len)
@@ -427,7 +428,7 @@ mod tests {
 
     use super::*;
 
-    /// What ranks have done in consecutive divisions.
+    /// The ranges that ranks have done in consecutive divisions.
     fn divisions() -> impl Strategy<Value = Vec<Vec<Ranges>>> {
         let rank = prop::collection::vec((0..30u64, 0..12u64), 0..4);
         let rank = rank.prop_map(|all| {

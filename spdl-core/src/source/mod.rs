@@ -6,7 +6,7 @@
 //! | `dataset` | [`Dataset`], [`DatasetSource`]: a source with a known length and an order |
 //! | `sample` | [`SampleId`], [`Labeled`] |
 //! | `shard` | [`Shard`]: the part of the data that one rank reads |
-//! | `ranges`, `layers` | sets of positions, and positions left after several divisions |
+//! | `ranges`, `layers` | sets of positions; remaining positions after several divisions |
 //! | `shuffle` | [`Permutation`]: a shuffled order computed position by position |
 //! | `random` | [`SampleRng`]: random numbers of a sample in a stage |
 //! | `sampler/` | orders of an epoch: weighted, mixed, windowed, NumPy's |
@@ -44,18 +44,18 @@ use futures_util::{StreamExt, stream};
 use crate::error::{Error, ErrorKind, Result};
 use crate::sync::Mutex;
 
-/// A place in a source: an epoch, and the number of items before the place.
+/// A position in a source: an epoch, and the number of items before the position.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cursor {
     /// The epoch, counted from 0.
     pub epoch: u64,
-    /// How many items of that epoch are before this place.
+    /// The number of items of the epoch before this position.
     pub position: u64,
 }
 
 impl Cursor {
-    /// The place before item `position` of `epoch`.
+    /// The position before item `position` of `epoch`.
     pub fn new(epoch: u64, position: u64) -> Self {
         Cursor { epoch, position }
     }
@@ -64,9 +64,10 @@ impl Cursor {
 /// A restartable stream of items, usually small keys: paths, shard references, indices.
 ///
 /// # Contract
-/// The same cursor always yields the same items in the same order. A cursor at `position` yields
-/// what a cursor at 0 yields after `position` items, and nothing beyond the end. The pipeline polls
-/// the stream on its [`Runtime`](crate::Runtime), and the stream must not block.
+/// The same cursor always yields the same items in the same order. A stream opened at `position`
+/// yields the items that a stream opened at 0 yields after its first `position` items. It is empty
+/// if `position` is beyond the end. The pipeline polls the stream on its
+/// [`Runtime`](crate::Runtime), and the stream must not block.
 pub trait Source: Debug + Send + Sync + 'static {
     /// The type of the items.
     type Item: Send + 'static;
@@ -80,14 +81,14 @@ pub trait Source: Debug + Send + Sync + 'static {
     /// Opens the source at `positions`, and yields each item with the [`id`](Position::id) of its
     /// position.
     ///
-    /// Called once per epoch, with all positions, those of one rank, or those that an earlier run
-    /// has not done.
+    /// Called once per epoch. `positions` contains all positions, or only those of one rank, or
+    /// only those that earlier runs have not done.
     ///
     /// The default implementation [opens](Source::open) the source at the first position and
     /// discards items at other positions. Implement the method for a source with random access.
     ///
     /// # Errors
-    /// As [`open`](Source::open).
+    /// The errors of [`open`](Source::open).
     fn open_at(
         &self,
         positions: Positions,
@@ -96,13 +97,13 @@ pub trait Source: Debug + Send + Sync + 'static {
     }
 
     /// The number of items in an epoch, or `None` (the default) if unknown.
-    /// [`Remainder::Drop`](crate::source::Remainder) and `Pad` need the number.
+    /// [`Remainder::Drop`](crate::source::Remainder) and `Remainder::Pad` need this number.
     fn len_hint(&self) -> Option<u64> {
         None
     }
 
-    /// The settings that decide content and order. A run resumes only with an equal fingerprint.
-    /// Default: the number of items, if known.
+    /// The settings that determine the items and their order. A run resumes only with an equal
+    /// fingerprint. Default: the number of items, if known.
     fn fingerprint(&self) -> Fingerprint {
         let len = self.len_hint();
         Fingerprint::default().with("items", len.map_or("unknown".into(), |len| len.to_string()))
@@ -115,12 +116,12 @@ pub trait Source: Debug + Send + Sync + 'static {
     }
 }
 
-/// The settings of a source as named short texts, to detect changes on resume.
+/// The settings of a source as short named strings, to detect changes when a run is resumed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Fingerprint(BTreeMap<String, String>);
 
 impl Fingerprint {
-    /// Adds a part, or replaces the part of this name. Hash long values first.
+    /// Adds a part, or replaces the part of this name. Pass a hash instead of a long value.
     #[must_use]
     pub fn with(mut self, part: impl Into<String>, value: impl Into<String>) -> Self {
         self.0.insert(part.into(), value.into());

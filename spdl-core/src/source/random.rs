@@ -10,8 +10,8 @@ use crate::source::sample::SampleId;
 ///
 /// The sequence is a pure function of seed, epoch, index and stage name. It does not depend on the
 /// number of threads or the order of execution, and is the same after a retry or a restart. The
-/// generator is ChaCha with 8 rounds. Its 256-bit key consists of those four values, 64 bits each,
-/// so two samples never share a stream.
+/// generator is ChaCha with 8 rounds. Its 256-bit key consists of the seed, the epoch, the index
+/// and a hash of the stage name, 64 bits each, so two samples never share a stream.
 ///
 /// ```
 /// use spdl_core::{SampleId, SampleRng};

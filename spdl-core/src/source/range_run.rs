@@ -1,11 +1,11 @@
-//! Joining of equally spaced ranges, for short messages.
+//! Joins equally spaced ranges into runs, for short messages.
 
 use std::fmt;
 use std::ops::Range;
 
-/// Ranges of equal length at equal distances; a single range is a run of one.
+/// Ranges of equal length at equal distances. A single range is a run of length 1.
 ///
-/// For example, the positions that one of several ranks has not done.
+/// For example, the remaining positions of one of several ranks.
 ///
 /// `Display` writes `7`, `3..9` (9 excluded), `every 2nd from 128 to 1998` or `2 of every 3 from 1
 /// to 98` (last number included).

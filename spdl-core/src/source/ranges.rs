@@ -1,4 +1,4 @@
-//! Sets of numbers as ranges: the positions of an epoch that are done.
+//! Sets of numbers stored as ranges, such as the finished positions of an epoch.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -42,7 +42,7 @@ impl Ranges {
         self.0.get(self.find(number)).is_some_and(|range| range.start <= number)
     }
 
-    /// Whether the set has no number of `range`, which must not be empty.
+    /// Whether the set contains no number of `range`, which must not be empty.
     pub(crate) fn is_absent(&self, range: Range<u64>) -> bool {
         self.0.get(self.find(range.start)).is_none_or(|other| other.start >= range.end)
     }

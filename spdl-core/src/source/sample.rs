@@ -7,7 +7,7 @@ use crate::memory::footprint::{Footprint, fixed_heap, heap};
 
 /// The identity of a sample within a run: its epoch and position.
 ///
-/// The identity decides the random numbers of the sample and its place in ordered outputs and
+/// The identity determines the random numbers of the sample and its place in ordered outputs and
 /// reports. It does not depend on threads, queues or timing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
@@ -24,10 +24,10 @@ impl fmt::Display for SampleId {
     }
 }
 
-/// A value with its class label, from an image folder to a batch.
+/// A value with its class label.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Labeled<T> {
-    /// The value: a key, later the bytes read from it.
+    /// The value: first a key, then the bytes that were read, then the decoded data.
     pub value: T,
     /// The class, counted from 0; −1 without a label.
     pub label: i64,

@@ -12,8 +12,8 @@ const MAX_RESERVED: usize = 65_536;
 /// Combines several items into one: a list, a sum, a packed sequence.
 ///
 /// The engine creates an instance for the first item of each epoch and drops it after
-/// [`flush`](Aggregator::flush). So no item moves to another epoch or pipeline. One worker at a time
-/// uses an instance.
+/// [`flush`](Aggregator::flush). Therefore no item moves to another epoch or pipeline. One worker
+/// at a time uses an instance.
 ///
 /// ```
 /// use spdl_core::Result;
@@ -52,9 +52,9 @@ pub trait Aggregator<In>: Send + 'static {
 
     /// Returns one more aggregate that the last item completed. Default: `None`.
     ///
-    /// If [`accumulate`](Aggregator::accumulate) returns an aggregate, the engine calls `more` until
-    /// it returns `None`. An aggregate without [`inputs`](ExactResume::inputs) has the inputs of the
-    /// aggregate before. These inputs are done when both aggregates are.
+    /// If [`accumulate`](Aggregator::accumulate) returns an aggregate, the engine calls `more`
+    /// until it returns `None`. An aggregate without [`inputs`](ExactResume::inputs) has the inputs
+    /// of the previous aggregate. These inputs are done when both aggregates are done.
     ///
     /// # Errors
     /// As for [`accumulate`](Aggregator::accumulate).
@@ -64,7 +64,7 @@ pub trait Aggregator<In>: Send + 'static {
 
     /// Returns an aggregate of the held items at the end of the epoch, or `None`.
     ///
-    /// The engine calls `accumulate` no more after `flush`.
+    /// After `flush`, the engine does not call `accumulate` again.
     ///
     /// # Errors
     /// Any error ends the pipeline. The held items are left out and counted.
@@ -81,13 +81,14 @@ pub trait Aggregator<In>: Send + 'static {
         Ok(None)
     }
 
-    /// How well the aggregates returned so far are filled. Default: `None`, if aggregates have no
+    /// Fill rate of the aggregates returned so far. Default: `None`, for aggregates without a
     /// capacity.
     fn fill_rate(&self) -> Option<FillRate> {
         None
     }
 
-    /// Number of accepted items that no aggregate will contain, since the last call. Default: 0.
+    /// Number of accepted items that no aggregate will contain, counted since the last call.
+    /// Default: 0.
     ///
     /// Examples are the items of an incomplete batch that is dropped. The engine calls `left_out`
     /// after `flush` and after an error.
@@ -96,7 +97,7 @@ pub trait Aggregator<In>: Send + 'static {
     }
 
     /// The part of the aggregator that makes a resumed run exact. `None`, the default, if every
-    /// aggregate consists of all items accumulated since the aggregate before.
+    /// aggregate consists of all items accumulated since the previous aggregate.
     fn exact_resume(&mut self) -> Option<&mut dyn ExactResume> {
         None
     }
@@ -104,17 +105,17 @@ pub trait Aggregator<In>: Send + 'static {
 
 /// What an [`Aggregator`] reports so that a resumed run continues exactly.
 ///
-/// An aggregator needs this trait if it still holds items after it returns an aggregate, such as a
-/// packer with several open sequences. It also needs this trait if an item is in several aggregates.
+/// An aggregator must implement this trait if it still holds items after it returns an aggregate,
+/// such as a packer with several open sequences, or if an item is in several aggregates.
 ///
-/// A checkpoint state contains the items that an aggregator still holds. A resumed pipeline passes these
-/// items to a new aggregator, in their original order, and continues with the items that follow. The
-/// aggregator must keep this law: *a new aggregator that accumulates only the held items holds the same,
-/// and then returns the same aggregates.* An error must not lose items.
+/// A checkpoint state contains the items that an aggregator still holds. A resumed pipeline passes
+/// these items to a new aggregator, in their original order, and continues with the items that
+/// follow. The aggregator must satisfy this law: *a new aggregator that accumulates only the held
+/// items holds the same items, and then returns the same aggregates.* An error must not lose items.
 ///
-/// If such an aggregator does not have this trait, a resumed run would lose samples. The pipeline
-/// detects the defect when an aggregate is returned although all items are in earlier aggregates,
-/// usually at the end of the first epoch. From then on,
+/// If such an aggregator does not implement this trait, a resumed run would lose samples. The
+/// pipeline detects the defect when an aggregate is returned although all items are in earlier
+/// aggregates, usually at the end of the first epoch. From then on,
 /// [`Pipeline::state`](crate::Pipeline::state) returns `Unsupported`.
 pub trait ExactResume {
     /// Numbers of the items that the last aggregate consists of, in their order in the aggregate.
@@ -124,21 +125,22 @@ pub trait ExactResume {
     /// item's end. Called once after each aggregate.
     fn inputs(&mut self) -> Vec<u64>;
 
-    /// How much of the oldest held item earlier aggregates contain, in units of the aggregator (tokens).
+    /// Size of the part of the oldest held item that earlier aggregates contain, in units of the
+    /// aggregator (tokens).
     ///
     /// The value is greater than 0 only if items are split, or are in several aggregates, as in windows that
     /// overlap. Called after each aggregate.
     ///
     /// After the first aggregate of an epoch with such a value, outcomes of aggregates count in
     /// emission order: if an aggregate fails, its items are done when all earlier aggregates are
-    /// delivered or dropped. So no part of an item is lost or repeated.
+    /// delivered or dropped. Therefore no part of an item is lost or repeated.
     fn carry(&self) -> u64 {
         0
     }
 
-    /// Sets how much of the first item earlier aggregates contain, as [`carry`](Self::carry) returned it
-    /// before the pipeline was resumed. Called before any other method, and not at all if that item
-    /// fails upstream this time.
+    /// Sets the size of the part of the first item that earlier aggregates contain: the value of
+    /// [`carry`](Self::carry) before the pipeline was resumed. Called before any other method, and
+    /// not at all if that item fails upstream this time.
     fn resume(&mut self, carry: u64) {
         let _ = carry;
     }
@@ -202,8 +204,8 @@ pub struct Batcher<T> {
 impl<T> Batcher<T> {
     /// Makes lists of `size` items, at least 1.
     ///
-    /// If an epoch ends with fewer items, they are a shorter list. With `drop_last`, they are left
-    /// out and counted.
+    /// If fewer items remain at the end of an epoch, they form a shorter list. With `drop_last`,
+    /// they are left out and counted.
     ///
     /// # Errors
     /// `InvalidArgument` if `size` is 0.
@@ -277,8 +279,8 @@ impl<A> Aggregation<A> {
     /// Runs the aggregators that `factory` returns.
     ///
     /// # Errors
-    /// The error of the first call of `factory`. It is called here so that its failure ends the
-    /// pipeline and not an item.
+    /// The error of the first call of `factory`. `new` makes this call, so that the error ends the
+    /// pipeline instead of failing an item.
     pub(crate) fn new(factory: impl Fn() -> Result<A> + Send + 'static) -> Result<Self> {
         let aggregator = Some(factory()?);
         let factory = Box::new(factory);

@@ -107,7 +107,7 @@ impl BatchLayout {
         written.saturating_add(PREFETCH + 1)
     }
 
-    /// Size in bytes of the [live batches](Self::live_batches): the least memory budget.
+    /// Size in bytes of the [live batches](Self::live_batches): the minimum memory budget.
     /// `usize::MAX` if the size overflows.
     pub fn live_bytes(&self, workers: usize) -> usize {
         let row = self.fields.iter().try_fold(0usize, |sum, field| {
@@ -152,7 +152,8 @@ pub trait Fill<In>: Send + 'static {
     /// Writes every field of `slot` from `item`.
     ///
     /// # Errors
-    /// Any error fails the sample, and the stage's failure policy decides what follows.
+    /// Any error fails the sample. The stage's failure policy decides whether the pipeline
+    /// continues.
     fn fill(&mut self, item: In, slot: SlotMut<'_>, cx: &mut FillContext<'_>) -> Result<()>;
 
     /// Checks that the instance can write these fields. The default accepts all.
@@ -258,10 +259,10 @@ impl<'a> FillContext<'a> {
         SampleRng::for_stage(self.seed, self.id, self.lineage, self.stage)
     }
 
-    /// The generator that [`rng`](Self::rng) returns for this sample in another stage.
+    /// The generator that [`rng`](Self::rng) returns for this sample in the stage `stage` of a
+    /// pipeline with seed `seed`.
     ///
-    /// That stage has the name `stage`, in a pipeline with the given seed. A stage with a separate
-    /// seed uses `rng_of` to draw the same numbers as another pipeline.
+    /// A stage can use `rng_of` to draw the same random numbers as a stage of another pipeline.
     ///
     /// ```
     /// use spdl_core::{FillContext, SampleId, SampleRng};

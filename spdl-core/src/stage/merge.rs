@@ -44,7 +44,7 @@ pub trait MergePolicy: Debug + Send + 'static {
         Ok(())
     }
 
-    /// Called before the first choice of each epoch, even if the epoch turns out to be empty.
+    /// Called before the first choice of each epoch, even if the epoch is empty.
     ///
     /// # Errors
     /// Any error ends the pipeline.
@@ -58,7 +58,7 @@ pub trait MergePolicy: Debug + Send + 'static {
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Choice {
-    /// The branch that has an item first.
+    /// The first branch that has an item ready.
     Any,
     /// The branch of this number, which must be open. The merge waits for its next item.
     Branch(usize),

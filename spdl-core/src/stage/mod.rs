@@ -76,8 +76,8 @@ pub trait Stage<In>: Send + 'static {
     /// [`holds_back`](Stage::holds_back).
     ///
     /// # Errors
-    /// Any error fails the item, and the stage's failure policy decides what follows. Outputs
-    /// emitted before the error are kept.
+    /// Any error fails the item. The stage's failure policy decides whether the pipeline continues.
+    /// Outputs emitted before the error are kept.
     fn process(&mut self, item: In, cx: &mut StageContext<'_, Self::Out>) -> Result<()>;
 
     /// Emits buffered outputs at the end of an epoch. The default emits nothing.
@@ -92,7 +92,8 @@ pub trait Stage<In>: Send + 'static {
         Ok(())
     }
 
-    /// An upper bound, in bytes, of the outputs for `item` together, if known. Default: `None`.
+    /// An upper bound on the total size of the outputs for `item`, in bytes, if known. Default:
+    /// `None`.
     ///
     /// The engine calls `output_bytes` before it processes the item, and only if outputs are
     /// [`measured`](crate::PipelineBuilder::measured). The item waits until the memory budget can
@@ -103,7 +104,7 @@ pub trait Stage<In>: Send + 'static {
         None
     }
 
-    /// Number of items left out since the last call, neither emitted nor failed. Default: 0.
+    /// Number of items left out since the last call: neither emitted nor failed. Default: 0.
     ///
     /// An example is an incomplete last batch that is dropped. The engine calls `take_left_out`
     /// after each group of items and at the end of each epoch, and adds the number to
@@ -145,7 +146,7 @@ pub(crate) trait Outlet<Out> {
     fn add_fill_rate(&mut self, more: FillRate) {
         let _ = more;
     }
-    /// How much of this item, the first of an epoch, an earlier run emitted.
+    /// Size of the part of this item, the first of an epoch, that an earlier run emitted.
     fn carry(&mut self, header: &ItemHeader) -> u64 {
         let _ = header;
         0
@@ -163,9 +164,9 @@ pub(crate) trait Outlet<Out> {
 /// The inputs of an aggregate, as its [`Aggregator`](crate::stage::Aggregator) reports them.
 #[derive(Debug, Default)]
 pub(crate) struct AggregateInputs {
-    /// Numbers of the accumulated items; `None` means all since the aggregate before.
+    /// Numbers of the accumulated items; `None` means all since the previous aggregate.
     pub(crate) members: Option<Vec<u64>>,
-    /// How much of the oldest held item earlier aggregates contain.
+    /// Size of the part of the oldest held item that earlier aggregates contain.
     pub(crate) carry: u64,
 }
 
@@ -271,7 +272,8 @@ impl<Out> StageContext<'_, Out> {
         self.outlet.wait(duration)
     }
 
-    /// Epoch and position of the item. In [`Stage::finish`]: of the instance's last item.
+    /// Epoch and position of the item. In [`Stage::finish`], those of the last item that the
+    /// instance processed.
     pub fn id(&self) -> SampleId {
         self.header.id
     }
@@ -287,10 +289,10 @@ impl<Out> StageContext<'_, Out> {
         SampleRng::for_stage(self.seed, self.header.id, self.header.lineage, self.stage)
     }
 
-    /// The generator that [`rng`](Self::rng) returns for this item in another stage.
+    /// The generator that [`rng`](Self::rng) returns for this item in the stage `stage` of a
+    /// pipeline with seed `seed`.
     ///
-    /// That stage has the name `stage`, in a pipeline with the given seed. A stage with a separate
-    /// seed uses `rng_of` to draw the same numbers as another pipeline.
+    /// A stage can use `rng_of` to draw the same random numbers as a stage of another pipeline.
     pub fn rng_of(&self, seed: u64, stage: &str) -> SampleRng {
         let stage = crate::source::random::stage_number(stage);
         SampleRng::for_stage(seed, self.header.id, self.header.lineage, stage)
@@ -337,7 +339,7 @@ impl<Out> fmt::Debug for StageContext<'_, Out> {
     }
 }
 
-/// Makes a [`Stage`] of a function from one input to one output.
+/// Creates a [`Stage`] from a function with one input and one output.
 ///
 /// ```
 /// # use spdl_core::{DatasetSource, PipelineBuilder};
@@ -390,11 +392,11 @@ pub trait AsyncStage<In: Send + 'static>: Send + Sync + 'static {
     /// Turns one input into one output.
     ///
     /// # Errors
-    /// Any error fails the item, and the stage's failure policy decides what follows.
+    /// Any error fails the item. The stage's failure policy decides whether the pipeline continues.
     async fn process(&self, item: In, cx: &AsyncContext) -> Result<Self::Out>;
 
-    /// An upper bound, in bytes, of the output for `item`, if known. Default: `None`. See
-    /// [`Stage::output_bytes`].
+    /// An upper bound on the size of the output for `item`, in bytes, if known. Default: `None`.
+    /// See [`Stage::output_bytes`].
     fn output_bytes(&self, item: &In) -> Option<usize> {
         let _ = item;
         None
@@ -504,7 +506,7 @@ pub(crate) struct TestOutlet<Out> {
     /// Inputs of each aggregate.
     pub(crate) parts: Vec<AggregateInputs>,
     pub(crate) fill_rates: Vec<FillRate>,
-    /// How much of the first item an earlier run emitted.
+    /// Size of the part of the first item that an earlier run emitted.
     pub(crate) carry: u64,
 }
 

@@ -79,7 +79,7 @@ impl Retry {
         self
     }
 
-    /// The ratio of each delay to the one before; finite, at least 1. Default: 2.
+    /// The ratio of each delay to the previous delay; finite, at least 1. Default: 2.
     #[must_use]
     pub fn factor(mut self, factor: f64) -> Self {
         self.factor = factor;

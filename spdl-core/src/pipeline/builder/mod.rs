@@ -131,8 +131,8 @@ impl<T: Send + 'static> PipelineBuilder<T> {
         Self::begin(SOURCE.into(), StreamSource::new(items), Origin::Stream)
     }
 
-    /// Creates a pipeline from the outputs of another one, for one epoch. An error that ends the
-    /// other pipeline ends this one, whatever the failure policy.
+    /// Creates a pipeline from the outputs of another pipeline, for one epoch. An error that ends
+    /// the other pipeline ends this one, regardless of the failure policy.
     ///
     /// ```
     /// use spdl_core::PipelineBuilder;
@@ -274,7 +274,7 @@ impl<T: Send + 'static> PipelineBuilder<T> {
     /// Creates a pipeline of pairs, with one item of each pipeline.
     ///
     /// An epoch has as many pairs as the shorter pipeline has items. Further items of the longer
-    /// one are left out and counted. Set settings of the whole pipeline on the result.
+    /// pipeline are left out and counted. Set settings of the whole pipeline on the result.
     #[track_caller]
     pub fn zip<U: Send + 'static>(self, other: PipelineBuilder<U>) -> PipelineBuilder<(T, U)> {
         let mut definition = StageDefinition::source::<(T, U)>("zip", Construct::Merge)

@@ -48,9 +48,9 @@ pub(super) type PlanStep<T> = Box<dyn FnOnce(&mut Plan, OutputSettings<T>) -> Bu
 
 /// Requirements on the last stage of a part.
 pub(super) struct OutputSettings<T> {
-    /// Whether the consumer receives its outputs.
+    /// Whether the consumer receives the outputs of the stage.
     pub(super) last: bool,
-    /// Size of its outputs, if they are measured.
+    /// Function that returns the size of an output, if outputs are measured.
     pub(super) sizer: Option<Sizer<T>>,
 }
 
@@ -99,8 +99,7 @@ pub(super) struct Plan {
     pub(super) joints: usize,
     /// Branches that contain the part being built, from the outermost to the innermost.
     pub(super) enclosing: Vec<Branch>,
-    /// Measured stages so far: levels of the memory budget.
-    /// Measured stages so far, which are the levels of the memory budget.
+    /// Number of measured stages so far, which are the levels of the memory budget.
     pub(super) levels: usize,
     /// Ranges of levels on branches that are joined.
     pub(super) branched: Vec<Range<usize>>,
@@ -401,7 +400,7 @@ impl Plan {
         Junction { core, inputs, made: BuiltPart { queue, depth, measured } }
     }
 
-    /// Rejects `measured` on a join, whose items the branches have measured.
+    /// Rejects `measured` on a join, because the branches measure its items.
     pub(super) fn reject_sizer(&mut self, core: &StageCore, measured: bool) {
         if measured {
             let message = "`measured` cannot follow a merge, zip or route, which creates no items; \

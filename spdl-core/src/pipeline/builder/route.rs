@@ -40,8 +40,8 @@ impl<T: Send + 'static> PipelineBuilder<T> {
     /// Sends each item to one of several paths. `router` returns the number of the path, counted
     /// from 0.
     ///
-    /// By default the outputs of all paths are merged as they arrive. With [`Order::Input`] they
-    /// have the order of their input items, with any number of outputs per item.
+    /// By default the outputs of all paths are merged as they arrive. With [`Order::Input`] the
+    /// outputs have the order of their input items. An item may have any number of outputs.
     ///
     /// # Errors
     /// The pipeline ends with `InvalidArgument` if `router` returns a number without a path. An

@@ -151,8 +151,8 @@ impl<T: Send + 'static> PipelineBuilder<T> {
         self.set(|settings| settings.order = Some(Order::Input))
     }
 
-    /// Sets the failure policy of all stages without a separate one. They share its limit. Default:
-    /// the first failure ends the pipeline.
+    /// Sets the failure policy of all stages without a separate policy. These stages share its
+    /// limit. Default: the first failure ends the pipeline.
     pub fn on_error(self, on_error: OnError) -> Self {
         self.set(|settings| settings.on_error = Some(on_error))
     }
@@ -201,7 +201,7 @@ impl<T: Send + 'static> PipelineBuilder<T> {
     }
 
     /// Sets the buffer pool of batches, for example a [pinned](BufferPool::pinned) one. Default: a
-    /// separate pool.
+    /// new pool.
     pub fn buffers(self, pool: BufferPool) -> Self {
         self.set(|settings| settings.buffers = Some(pool))
     }
@@ -231,7 +231,7 @@ impl<T: Send + 'static> PipelineBuilder<T> {
         self.set(|settings| settings.interval = Some((interval, Box::new(listener))))
     }
 
-    /// Runs a background task on the pipeline's runtime, from its start.
+    /// Runs a background task on the pipeline's runtime, from the start of the pipeline.
     ///
     /// The task is dropped if the pipeline ends first. An error of the task does not end the
     /// pipeline; [`Monitor::background_errors`] lists it.
@@ -377,7 +377,8 @@ impl<T: Send + 'static> PipelineBuilder<T> {
     /// # Errors
     /// `InvalidArgument` for a duplicate name, an invalid setting, or a state of another pipeline.
     /// `LimitExceeded` if a batch does not fit in the memory budget. `Unsupported` if a pipeline of
-    /// several sources is resumed. Errors of the first call of a [`fill`](Self::fill) factory.
+    /// several sources is resumed. Any error that the first call of a [`fill`](Self::fill) factory
+    /// returns.
     pub fn build(mut self) -> Result<Pipeline<T>> {
         let definition = self.definition();
         let threads = self.settings.threads();

@@ -116,7 +116,7 @@ impl<T: Send + 'static> PipelineBuilder<T> {
         })
     }
 
-    /// Adds a function from one item to one item, on the CPU pool.
+    /// Adds a stage that calls `function` for each item on the CPU pool. The result is the output.
     #[track_caller]
     pub fn map<U, F>(self, options: impl Into<StageOptions>, function: F) -> PipelineBuilder<U>
     where
@@ -127,8 +127,9 @@ impl<T: Send + 'static> PipelineBuilder<T> {
         self.cpu(options.into(), Construct::Cpu, &[], move || Ok(map.clone()))
     }
 
-    /// Adds a function from one item to any number of items, on the CPU pool. Each output is
-    /// emitted when the iterator yields it. An error that the iterator yields fails the item.
+    /// Adds a stage that calls `function` for each item on the CPU pool. The function returns an
+    /// iterator of any number of outputs. Each output is emitted when the iterator yields it. An
+    /// error that the iterator yields fails the item.
     #[track_caller]
     pub fn flat_map<U, I, F>(
         self,
@@ -383,7 +384,8 @@ impl<T: Send + 'static> PipelineBuilder<T> {
         })
     }
 
-    /// Adds an async function from one item to one item, on the runtime.
+    /// Adds a stage that calls an async function for each item on the runtime. The result is the
+    /// output.
     ///
     /// The function must not block. Use [`map`](Self::map) for computation and blocking file reads.
     ///

@@ -18,10 +18,10 @@ use crate::stage::aggregate::{Aggregator, ExactResume, FillRate};
 /// At least one of [`batch_size`](Bucketing::batch_size),
 /// [`batch_sizes`](Bucketing::batch_sizes) and [`budget`](Bucketing::budget) must bound the batches.
 ///
-/// The share of padded batches that is used depends on the number of buckets. For batches of 32 and
-/// log-normal lengths (median 400, σ = 1, at most 4096), the example `packing` prints 21 % for one
-/// bucket. With `log_spaced(100.0, 4096.0, n)`, it prints 75 % for 8 buckets, 89 % for 16, 94 % for
-/// 32.
+/// The share of padded batches that is not padding depends on the number of buckets. For batches of
+/// 32 and log-normal lengths (median 400, σ = 1, at most 4096), the example `packing` prints 21 %
+/// for one bucket. With `log_spaced(100.0, 4096.0, n)`, it prints 75 % for 8 buckets, 89 % for 16,
+/// 94 % for 32.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Bucketing {
     bounds: BucketBounds,
@@ -57,8 +57,8 @@ impl Bucketing {
 
     /// `buckets` buckets by length, with logarithmically spaced boundaries.
     ///
-    /// The first bucket has lengths up to `first`, the second to last up to `last`, the last one all
-    /// longer items. All buckets but the first and the last have the same maximum share of padding.
+    /// The first bucket has lengths up to `first`. The last bucket has all lengths above `last`.
+    /// All buckets but the first and the last have the same maximum share of padding.
     ///
     /// ```
     /// # use spdl_core::stage::Bucketing;
@@ -79,7 +79,7 @@ impl Bucketing {
         Bucketing::boundaries((0..count).map(boundary))
     }
 
-    /// One bucket per key, for the items whose key is nearest by ratio.
+    /// One bucket per key. An item belongs to the key that is nearest to the item's key by ratio.
     ///
     /// For example, keys are the aspect ratios (width / height) of the shapes to which images are
     /// resized. An item at the geometric mean of two keys belongs to the lower one. Keys must be
@@ -115,7 +115,7 @@ impl Bucketing {
         Bucketing { long_alone: true, ..self }
     }
 
-    /// Leaves incomplete batches at the end of an epoch out, and counts their items. Default: they
+    /// Leaves out incomplete batches at the end of an epoch, and counts their items. Default: they
     /// are emitted as short batches.
     #[must_use]
     pub fn drop_last(self) -> Self {

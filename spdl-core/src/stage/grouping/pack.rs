@@ -16,10 +16,11 @@ use crate::stage::aggregate::{Aggregator, ExactResume, FillRate};
 /// sequence and the number of open sequences is at its limit, the fullest is emitted. Ties go to
 /// the oldest.
 ///
-/// The share of the capacity that is used depends on the number of open sequences. For 200,000
-/// items of log-normal lengths (median 400 tokens, σ = 1) and a capacity of 4096, the example
-/// `packing` prints 15.6 % without packing. For both methods, it prints 88.1 % with one open
-/// sequence, 99.5 % with 8, 99.7 % with 64. Items longer than half the capacity leave more padding.
+/// The share of the capacity that contains tokens depends on the number of open sequences. For
+/// 200,000 items of log-normal lengths (median 400 tokens, σ = 1) and a capacity of 4096, the
+/// example `packing` prints 15.6 % without packing. For both methods, it prints 88.1 % with one
+/// open sequence, 99.5 % with 8, 99.7 % with 64. Items longer than half the capacity leave more
+/// padding.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Packing {
     capacity: u64,
@@ -36,13 +37,14 @@ impl Packing {
         Packing { capacity, open: 64, first_fit: false, most_items: usize::MAX }
     }
 
-    /// Adds an item to the fullest sequence that it fits; ties go to the oldest. The default.
+    /// Adds an item to the fullest sequence into which it fits; ties go to the oldest. The default.
     #[must_use]
     pub fn best_fit(self) -> Self {
         Packing { first_fit: false, ..self }
     }
 
-    /// Adds an item to the oldest sequence that it fits, which keeps items closer to input order.
+    /// Adds an item to the oldest sequence into which it fits. Items then stay closer to input
+    /// order.
     #[must_use]
     pub fn first_fit(self) -> Self {
         Packing { first_fit: true, ..self }
@@ -58,7 +60,7 @@ impl Packing {
 
     /// Maximum number of items in a sequence, at least 1. Default: no limit.
     ///
-    /// Set it if the attention kernel requires a table of offsets of fixed size.
+    /// Set a limit if the attention kernel requires a table of offsets of fixed size.
     #[must_use]
     pub fn most_items(self, items: usize) -> Self {
         Packing { most_items: items, ..self }

@@ -152,8 +152,8 @@ pub fn pieces<T: Sequence>(item: T, longest: u64) -> impl Iterator<Item = Result
 /// ```
 ///
 /// # Errors
-/// An item fails with `InvalidArgument` if it is empty. It also fails if the resumed state records
-/// as many emitted tokens as it has, or more: the data have changed.
+/// An item fails with `InvalidArgument` if it is empty. An item also fails if the resumed state
+/// records at least as many emitted tokens as the item has, because the data have changed.
 #[derive(Debug)]
 pub struct ConcatAndSplit<T> {
     capacity: u64,
