@@ -1,4 +1,5 @@
-//! The audit of an epoch: which positions a set of states covers, and which are missing.
+//! The audit of an epoch: lists the positions that a set of states covers and those that are
+//! missing.
 
 use std::fmt;
 
@@ -16,12 +17,13 @@ impl State {
     /// Checks which positions of an epoch these states cover.
     ///
     /// The audit reports positions that are missing and positions that several states have done.
-    /// The states may be of any ranks and of different divisions. The audited epoch is the earliest
-    /// epoch of the states. A rank in a later epoch counts as having done all its positions.
-    /// Positions that were done before the epoch was last divided count once.
+    /// The states may come from any ranks and from different divisions of the epoch among ranks.
+    /// The audited epoch is the earliest epoch of the states. A rank in a later epoch counts as
+    /// having done all its positions. Positions that were done before the epoch was last divided
+    /// are counted once.
     ///
-    /// If all states have the same division, the time depends on the number of ranges in the
-    /// states, not on the number of positions.
+    /// If all states have the same division, the running time depends on the number of ranges in
+    /// the states, not on the number of positions.
     ///
     /// ```
     /// use spdl_core::{DatasetSource, PipelineBuilder, Result, Shard, State};
@@ -171,8 +173,8 @@ impl OrderAudit {
         self.parts.repeated.count()
     }
 
-    /// The last positions of the epoch that no rank reads, because they are fewer than the ranks
-    /// ([`Remainder::Drop`]). They are not missing.
+    /// The last positions of the epoch, which no rank reads because there are fewer of them than
+    /// ranks ([`Remainder::Drop`]). These positions do not count as missing.
     pub fn remainder(&self) -> impl Iterator<Item = std::ops::Range<u64>> + '_ {
         self.left(self.assigned.unwrap_or(self.end), self.end)
     }
@@ -185,7 +187,8 @@ impl OrderAudit {
 
 /// The maximum number of runs that `Display` writes per category.
 const MOST_RUNS: usize = 20;
-/// The maximum number of ranges that `Display` reads. Ranks at different steps leave very many.
+/// The maximum number of ranges that `Display` reads. If ranks are at different steps, there are
+/// very many ranges.
 const MOST_RANGES: usize = 1 << 20;
 
 /// Writes ranges of positions; `positions` is their total number.

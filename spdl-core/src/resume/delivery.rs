@@ -51,7 +51,7 @@ impl Delivery {
         }
     }
 
-    /// How many items were delivered, earlier runs included.
+    /// The number of items delivered, including earlier runs.
     pub(crate) fn steps(&self) -> u64 {
         self.steps
     }

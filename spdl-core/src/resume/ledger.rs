@@ -1,13 +1,13 @@
-//! The ledger: which samples of an epoch are done, and the audit that each has one outcome.
+//! The ledger records which samples of an epoch are done, and checks that each has one outcome.
 //!
 //! A sample is done when every piece of it was delivered, dropped by the failure policy, filtered
-//! out or left out. Most samples have one piece, and only its delivery is recorded, by the
-//! consumer. Stages record two exceptions: a piece that ends in the stage, and a piece that is
-//! split. They record them before they forward the pieces, so a sample with a piece in flight is
-//! never counted as done.
+//! out or left out. Most samples have one piece, and the consumer records its delivery. Stages
+//! record two exceptions: a piece that ends in the stage, and a piece that is split. A stage
+//! records exceptions before it forwards the pieces, so a sample with a piece in flight is never
+//! counted as done.
 //!
-//! An aggregate is one piece of each of its members. If a later stage splits the aggregate, the
-//! ledger counts the pieces of the aggregate. The aggregate ends when its last piece ends.
+//! An aggregate contains one piece of each of its members. If a later stage splits the aggregate,
+//! the ledger counts the pieces of the aggregate. The aggregate ends when its last piece ends.
 //!
 //! A stage may split one item across two aggregates. The ledger then records the outcomes of that
 //! stage's aggregates strictly in emission order. While a part of the split item is in flight,
@@ -44,11 +44,12 @@ pub(crate) struct PartialItem {
 struct EmissionSequence {
     /// The number of the first aggregate in flight.
     next: u64,
-    /// Ended aggregates after `next` that need not wait. Ranges suffice, and a slow aggregate may
-    /// have very many after it.
+    /// Ended aggregates after `next` that need not wait. They are stored as ranges, because very
+    /// many aggregates may end before a slow one.
     ended: Ranges,
-    /// Ended aggregates after `next` that wait for it. With ordered stages they are at most those
-    /// in flight, otherwise those that overtook a slow one.
+    /// Ended aggregates after `next` that wait for `next`. With ordered stages, their number is at
+    /// most the number in flight. Otherwise it is the number of aggregates that overtook a slow
+    /// one.
     waiting: BTreeMap<u64, (Arc<AggregateLineage>, Outcome)>,
     /// The item that was split at the end of the previous aggregate.
     split: Option<PartialItem>,
@@ -70,7 +71,7 @@ impl EmissionSequence {
     }
 }
 
-/// `len` consecutive deliveries; positions are `stride` apart.
+/// A range of `len` consecutive deliveries. Positions are `stride` apart.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DeliveredRange {
     pub(crate) first: u64,
@@ -332,7 +333,7 @@ impl EpochLedger {
             let sequence = self.sequences.entry(stage.as_str().into()).or_default();
             sequence.split = Some(split);
             if split.piece.depth == 0 {
-                // In case the remainder of the item never arrives.
+                // The remainder of the item may never arrive.
                 let ended = EndedPieces::default();
                 let item =
                     SplitSample { pieces: 1, outcome: split.outcome, ended, already_done: false };
@@ -471,8 +472,8 @@ impl Ledger {
         self.epoch_ledger(&mut self.epochs.lock(), member.id.epoch).split(member, pieces);
     }
 
-    /// Whether this piece ended in an earlier run, itself or as part of an aggregate. If so, its
-    /// end is recorded and the caller drops it.
+    /// Whether this piece ended in an earlier run, alone or as part of an aggregate. If so, this
+    /// method records the end of the piece, and the caller drops the piece.
     pub(crate) fn ended_before(&self, header: &ItemHeader) -> bool {
         if self.ended_before.is_empty() || Some(header.id.epoch) != self.resumed_epoch {
             return false;

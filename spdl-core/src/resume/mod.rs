@@ -1,4 +1,4 @@
-//! Resuming a run: the checkpoint state, the ledger behind it, and recorded orders.
+//! Resuming a run: the checkpoint state, the ledger of outcomes, and recorded orders.
 //!
 //! | file | what |
 //! |---|---|

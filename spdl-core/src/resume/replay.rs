@@ -18,12 +18,12 @@ use crate::source::random::stage_number;
 use crate::source::sample::SampleId;
 use crate::source::shard::Positions;
 
-/// The first line of the text format. Version 3 has a first step other than 0, version 2 starts at
-/// step 0, version 1 has no steps.
+/// The first line of the text format. Records of version 3 start at a step other than 0. Records of
+/// version 2 start at step 0. Records of version 1 have no steps.
 const HEADER_RESUMED: &str = "spdl order 3";
 const HEADER: &str = "spdl order 2";
 const HEADER_WITHOUT_STEPS: &str = "spdl order 1";
-/// How many runs of indices a line of text contains at most.
+/// The maximum number of runs of indices in a line of text.
 const RUNS_PER_LINE: usize = 16;
 
 /// Samples of one epoch with consecutive indices.
@@ -41,7 +41,7 @@ struct IndexRun {
 /// Steps are numbered over all epochs, from 0, including the steps of earlier runs.
 /// [`State::steps`](crate::State::steps) and [`skip_steps`](crate::PipelineBuilder::skip_steps)
 /// count in the same way. A skipped step has no samples. [`append`](OrderRecord::append) joins the
-/// record of a run with that of the run that resumed from it.
+/// record of a run with the record of the run that resumed from it.
 ///
 /// A run of consecutive indices takes 24 bytes, and a run of steps with equal numbers of samples
 /// takes 16 bytes. Equal orders have equal records.
@@ -60,7 +60,7 @@ struct IndexRun {
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(into = "OrderRecordData", try_from = "OrderRecordData"))]
 pub struct OrderRecord {
-    /// Maximal: no run continues the one before.
+    /// Runs are maximal: no run continues the previous run.
     runs: Vec<IndexRun>,
     len: u64,
     steps: Steps,
@@ -209,7 +209,7 @@ impl OrderRecord {
         }
     }
 
-    /// The number of the first step: how many steps the earlier runs made.
+    /// The number of the first step, which is the number of steps of the earlier runs.
     pub fn first_step(&self) -> u64 {
         self.first_step
     }
@@ -264,7 +264,7 @@ impl OrderRecord {
         Some(ids)
     }
 
-    /// Appends the record of a run that resumed from this one.
+    /// Appends the record of a run that resumed from the run of this record.
     ///
     /// Steps of this record from the first step of `later` on are discarded. A killed run has often
     /// delivered more steps than its last saved state contains, and the resumed run delivers them
@@ -350,7 +350,7 @@ impl OrderRecord {
     /// Compares the order of another run with this one.
     ///
     /// Reports the first difference, and samples that are missing in `other`, added, repeated,
-    /// delivered less often, or moved. Takes memory for every sample of both records after the
+    /// delivered less often, or moved. Needs memory for every sample of both records after the
     /// first difference.
     ///
     /// ```
@@ -431,7 +431,7 @@ impl OrderRecord {
             Steps::Known(others) => place_of(others, common).1,
             Steps::Unknown => empty,
         };
-        // Empty steps are equal as far as both records have them.
+        // Empty steps that both records have are equal.
         Some(self.first_step + step + empty.min(others))
     }
 
@@ -474,8 +474,9 @@ impl OrderRecord {
     /// 1. The header `spdl order 2`. The header is `spdl order 1` if steps were not recorded, and
     ///    `spdl order 3` if the first step is not 0.
     /// 2. With `spdl order 3`: `first` and the number of the first step.
-    /// 3. Lines of an epoch and up to 16 runs of consecutive indices, as `start` or `start+length`.
-    /// 4. With recorded steps: lines of `steps` and up to 16 step sizes, as `samples` or
+    /// 3. Lines with the number of an epoch and up to 16 runs of consecutive indices, as `start` or
+    ///    `start+length`.
+    /// 4. With recorded steps: lines with `steps` and up to 16 step sizes, as `samples` or
     ///    `samples*times`.
     /// 5. `samples` and the number of samples.
     /// 6. `checksum` and the 64-bit FNV-1a hash of all lines before.
@@ -613,7 +614,7 @@ impl OrderRecord {
     /// Reads a record from a file.
     ///
     /// # Errors
-    /// The kind of the system's error if the file cannot be read; otherwise as
+    /// The kind of the system's error if the file cannot be read; otherwise the errors of
     /// [`parse`](OrderRecord::parse).
     pub fn load(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
@@ -634,7 +635,7 @@ impl OrderRecord {
 #[non_exhaustive]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OrderDifference {
-    /// How many samples at the start are equal.
+    /// The number of equal samples at the start.
     pub common: u64,
     /// The first step that differs, numbered as in the first run; `None` if it has no steps. Steps
     /// also differ if one run skipped a step, or grouped the same samples into other steps.
@@ -647,7 +648,7 @@ pub struct OrderDifference {
     pub repeated: Vec<SampleId>,
     /// Samples that the other run delivers less often than the first, and at least once.
     pub fewer: Vec<SampleId>,
-    /// Samples of both runs whose first places differ.
+    /// Samples of both runs whose first positions differ.
     pub moved: Vec<SampleId>,
     same: bool,
 }
@@ -695,7 +696,7 @@ impl fmt::Display for OrderDifference {
 
 /// The step with sample number `place`, counted from 0, and the number of empty steps before it.
 ///
-/// If there are empty steps directly before it, the first of these instead.
+/// If empty steps directly precede that step, returns the first of the empty steps instead.
 fn place_of(steps: &[(u64, u64)], place: u64) -> (u64, u64) {
     let (mut first, mut step, mut empty) = (0, 0, 0);
     for &(samples, times) in steps {
@@ -711,7 +712,7 @@ fn place_of(steps: &[(u64, u64)], place: u64) -> (u64, u64) {
     (step - empty, empty)
 }
 
-/// How many steps at the start of both have equal sizes.
+/// The number of steps at the start of both records that have equal sizes.
 fn steps_in_common(own: &[(u64, u64)], others: &[(u64, u64)]) -> u64 {
     let mut common = 0;
     for (&(samples, times), &(others_samples, others_times)) in own.iter().zip(others) {
@@ -776,10 +777,11 @@ impl TryFrom<Vec<[u64; 3]>> for OrderRecord {
 
 /// Reorders the items of `inner`, which has the items at `positions`, as in `record`.
 ///
-/// Samples that the record does not name, or that are at other positions, are left out. Items that
-/// arrive early are buffered. If the record names a sample more than once, because a stage made
-/// several outputs of it, the first place counts. A sample that `inner` lacks is a fatal error in
-/// its place, because the source is not that of the recorded run.
+/// Samples that are not in the record, or that are not at `positions`, are left out. Items that
+/// arrive early are buffered. If the record contains a sample more than once, because a stage made
+/// several outputs of the sample, the first position counts. If `inner` lacks a sample, a fatal
+/// error is returned at its position, because the source differs from the source of the recorded
+/// run.
 pub(crate) fn replay_stream<T: Send + 'static>(
     inner: BoxStream<'static, (u64, Result<T>)>,
     positions: Positions,
@@ -810,9 +812,9 @@ pub(crate) fn replay_stream<T: Send + 'static>(
 
 /// See [`replay_stream`].
 struct ReplayStream<T> {
-    /// `None` after its end.
+    /// `None` after the end of the inner source.
     inner: Option<BoxStream<'static, (u64, Result<T>)>>,
-    /// The positions that the inner source was opened at.
+    /// The positions at which the inner source was opened.
     positions: Positions,
     /// The runs of the record after `turn`.
     turns: std::vec::IntoIter<Range<u64>>,
@@ -842,7 +844,7 @@ impl<T> ReplayStream<T> {
         after.checked_sub(1).is_some_and(|at| self.wanted[at].contains(&index))
     }
 
-    /// Buffers an item of the inner source if the record names it.
+    /// Buffers an item of the inner source if the record contains its index.
     fn receive(&mut self, index: u64, item: Result<T>) {
         self.next = index.saturating_add(1);
         if self.is_wanted(index) {

@@ -29,17 +29,18 @@ pub(crate) const MOST_RANKS: u64 = 1 << 20;
 ///
 /// # Partly delivered lists
 /// If stages group items into lists and later stages split the lists, a list may be delivered in
-/// part. A resumed run groups the same list again and delivers only the other parts. The stages
-/// upstream must keep their order for this; otherwise [`build`](crate::PipelineBuilder::build)
-/// fails and names [`repeat_parts`](State::repeat_parts). If the list differs all the same, for
+/// part. A resumed run groups the same list again and delivers only the other parts. For this, the
+/// upstream stages must keep their order. Otherwise [`build`](crate::PipelineBuilder::build) fails,
+/// and its error suggests [`repeat_parts`](State::repeat_parts). If the list still differs, for
 /// example because a sample now fails, the resumed run delivers the whole list. Its earlier parts
 /// are then delivered twice, and no sample is missing.
 ///
 /// # Size
-/// The state stores ranges of positions: one range per gap, that is, per sample in flight with
-/// later samples done. As JSON a gap takes less than 50 bytes, and a partly delivered sample 50 more. If pieces
-/// are split again, each split piece adds less than 30 bytes until its sample is done. A state that
-/// was [combined](State::combine) from ranks at different steps has the ranges of every rank.
+/// The state stores ranges of positions: one range per gap. A gap is a sample in flight of which
+/// later samples are already done. As JSON, a gap takes less than 50 bytes, and a partly delivered
+/// sample takes 50 bytes more. If pieces are split again, each split piece adds less than 30 bytes
+/// until its sample is done. A state that was [combined](State::combine) from ranks at different
+/// steps has the ranges of every rank.
 ///
 /// With the feature `serde`, the state implements `Serialize` and `Deserialize`, for example for
 /// JSON.
@@ -82,7 +83,7 @@ pub struct State {
     pub(crate) steps: u64,
     pub(crate) in_epoch: SampleCounts,
     pub(crate) in_all: SampleCounts,
-    /// The part of both counts that all ranks share: what was counted before the states of an
+    /// The part of both counts that all ranks share, because it was counted before the states of an
     /// earlier division were combined.
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "CombinedCounts::is_none"))]
     pub(crate) shared: CombinedCounts,
@@ -235,7 +236,7 @@ impl State {
         self.seed
     }
 
-    /// The current epoch, or between epochs the next one; counted from 0.
+    /// The current epoch, counted from 0. Between two epochs, the next epoch.
     pub fn epoch(&self) -> u64 {
         self.epoch
     }
@@ -256,7 +257,8 @@ impl State {
     }
 
     /// The sample counts of all epochs: of this rank, and of all ranks before the world size last
-    /// changed. They may lag as [`samples_in_epoch`](State::samples_in_epoch) does.
+    /// changed. The counts may lag behind deliveries: see
+    /// [`samples_in_epoch`](State::samples_in_epoch).
     pub fn samples(&self) -> SampleCounts {
         self.in_all
     }
@@ -271,7 +273,7 @@ impl State {
         self.in_epoch
     }
 
-    /// The settings of the source and of each stage that decide content and order, by part.
+    /// The settings of the source and of each stage that affect content and order, by part.
     pub fn fingerprint(&self) -> &BTreeMap<String, String> {
         &self.fingerprint
     }
@@ -279,19 +281,20 @@ impl State {
     /// Allows one part of the [fingerprint](State::fingerprint) to differ in the resumed run.
     ///
     /// A part includes all parts below it: `stage batch` includes `stage batch: size`. If a state
-    /// is refused, [`Error::changes`] lists the parts that differ. The caller asserts that the
-    /// remaining samples of the epoch are still valid.
+    /// is rejected, [`Error::changes`] lists the parts that differ. The caller must make sure that
+    /// the remaining samples of the epoch are still valid.
     #[must_use]
     pub fn allow_change(mut self, part: impl Into<String>) -> Self {
         self.allowed.insert(part.into());
         self
     }
 
-    /// Discards which parts of partly delivered lists and of split items were delivered.
+    /// Discards the record of which parts of partly delivered lists and of split items were
+    /// delivered.
     ///
     /// The resumed run delivers these lists and items as a whole, so some of their parts are
-    /// delivered twice. Call this if the lists cannot be grouped as before: with another world
-    /// size, or with unordered stages.
+    /// delivered twice. Call `repeat_parts` if the lists cannot be grouped as before, because the
+    /// world size has changed or stages are unordered.
     #[must_use]
     pub fn repeat_parts(mut self) -> Self {
         self.pieces.retain(|depth, _| depth == 0);
@@ -319,7 +322,8 @@ impl State {
         }
     }
 
-    /// How many positions of the division this rank has if no position is left out.
+    /// The number of positions of the division that belong to this rank, if no position is left
+    /// out.
     fn own_positions(&self) -> Option<u64> {
         let Shard { rank, world, .. } = self.shard.unwrap_or_default();
         let divided = self.len?.saturating_sub(self.base.count());
@@ -471,7 +475,7 @@ impl State {
         }
     }
 
-    /// Where a resumed run starts.
+    /// The position at which a resumed run starts.
     pub(crate) fn resume_point(&self) -> ResumePoint {
         ResumePoint {
             epoch: self.epoch,
@@ -483,10 +487,10 @@ impl State {
 
     /// Combines the states of all ranks, in any order, into one state.
     ///
-    /// The run can resume from it with any world size: the ranks share the remaining samples of the
-    /// epoch. If a rank has just ended an epoch that other ranks have not, all its positions of
-    /// that epoch count as done. Sample counts are summed over the ranks. Steps are the maximum
-    /// over the ranks, and notes are those of rank 0.
+    /// The run can resume from the combined state with any world size: the ranks share the
+    /// remaining samples of the epoch. If a rank has just ended an epoch that other ranks have not
+    /// ended, all positions of that rank in the epoch count as done. Sample counts are summed over
+    /// the ranks. Steps are the maximum over the ranks, and notes are those of rank 0.
     ///
     /// ```
     /// use spdl_core::{DatasetSource, PipelineBuilder, Result, Shard, State};
@@ -512,12 +516,12 @@ impl State {
     ///   belong to different runs or divisions.
     /// * `InvalidArgument` if the ranks are in epochs that are not adjacent, or a rank has
     ///   delivered items of the later epoch.
-    /// * `InvalidArgument` if a rank has ended an epoch of unknown length that other ranks have
-    ///   not.
+    /// * `InvalidArgument` if a rank has ended an epoch of unknown length that other ranks have not
+    ///   ended.
     /// * `InvalidArgument` if a list or a split item was delivered in part: see
     ///   [`repeat_parts`](State::repeat_parts).
-    /// * `LimitExceeded` if the states have very many separate ranges on very many ranks: more than
-    ///   2^28 entries in a table of both.
+    /// * `LimitExceeded` if the states have too many separate ranges on too many ranks: more than
+    ///   2^28 entries in a table of ranges × ranks.
     pub fn combine(states: impl IntoIterator<Item = State>) -> Result<State> {
         let mut states: Vec<State> = states.into_iter().collect();
         states.sort_by_key(|state| state.shard.map_or(0, |shard| shard.rank));
@@ -650,7 +654,7 @@ impl State {
         })
     }
 
-    /// Makes a state of all ranks from the state of one.
+    /// Creates a combined state of all ranks from the state of one rank.
     ///
     /// Correct only if every rank has made the same number of steps of equal size in order, and no
     /// sample was dropped or filtered out. Otherwise [`combine`](State::combine) the states of all
@@ -658,7 +662,7 @@ impl State {
     ///
     /// # Errors
     /// `InvalidArgument` if a sample was delivered in part. `LimitExceeded` for more than 2^20
-    /// ranks. Otherwise as [`combine`](State::combine).
+    /// ranks. Otherwise the errors of [`combine`](State::combine).
     pub fn of_equal_ranks(self) -> Result<State> {
         let Some(shard) = self.shard else { return Ok(self) };
         if !self.pieces.is_empty() {
@@ -682,11 +686,12 @@ impl State {
     /// ranks.
     ///
     /// A position is used if it is done, or if a partly delivered list or split item depends on it.
-    /// Another order may follow from the frontier on: see
+    /// The order may change from the frontier on: see
     /// [`Mixture::taking_over`](crate::source::sampler::Mixture::taking_over). Positions before it
     /// that are not done keep their order.
     ///
-    /// For several ranks use the maximum, or the frontier of the [combined](State::combine) state.
+    /// With several ranks, use the maximum over the ranks, or the frontier of the
+    /// [combined](State::combine) state.
     pub fn frontier(&self) -> u64 {
         let division = self.division();
         // The last position of a range may be a repeated sample.

@@ -52,9 +52,10 @@ struct Content {
 /// previous state is kept as `NAME.previous` if it is valid. The file is a JSON object with the
 /// keys `file`, `checksum` (FNV-1a, 64 bits) and `state`.
 ///
-/// Saving replaces only state files and empty files. It refuses any other file, and anything that
-/// is not a regular file, such as a device, a pipe or a folder. Symbolic links are followed: the
-/// file that a link refers to is replaced, and the other files are written to its folder.
+/// Saving replaces only state files and empty files. For any other file, and for a path that is not
+/// a regular file, such as a device, a pipe or a folder, saving fails. Symbolic links are followed:
+/// the target of the link is replaced, and the partial and previous files are written to the folder
+/// of the target.
 ///
 /// ```
 /// # let folder = tempfile::tempdir()?;
@@ -142,11 +143,11 @@ impl StateFile {
         })
     }
 
-    /// Checks, before a long run, that the file can be written.
+    /// Checks that the file can be written. Call it before a long run.
     ///
-    /// The existing file must be replaceable, and a file is created next to it and removed again.
-    /// The existing content is unchanged. On Linux, partial files of processes that no longer exist
-    /// are removed.
+    /// The existing file must be replaceable. The check creates a file in the same folder and
+    /// removes it again. The existing content is unchanged. On Linux, partial files of processes
+    /// that no longer exist are removed.
     ///
     /// # Errors
     /// `NotFound` if the folder is missing. `InvalidArgument` if the path is a folder, a device, or
@@ -167,8 +168,8 @@ impl StateFile {
     /// [`load`](StateFile::load) do not take the lock.
     ///
     /// The lock is an advisory lock on the file `NAME.lock`, which is removed on release. The
-    /// operating system releases the lock when the process ends. On file systems without locks
-    /// every call succeeds.
+    /// operating system releases the lock when the process ends. On file systems that do not
+    /// support locks, every call succeeds.
     ///
     /// ```
     /// # let folder = tempfile::tempdir()?;
@@ -221,8 +222,8 @@ impl StateFile {
 
     /// Reads the state as [`load`](Self::load) does, and reports a fallback.
     ///
-    /// The second value is the error of the newer file if `NAME.previous` was read. The steps since
-    /// that state are then repeated.
+    /// If `NAME.previous` was read, the second value is the error of the newer file. The resumed
+    /// run then repeats the steps since the previous state.
     ///
     /// ```
     /// # let folder = tempfile::tempdir()?;
@@ -243,12 +244,12 @@ impl StateFile {
     /// ```
     ///
     /// # Errors
-    /// As for [`load`](Self::load).
+    /// The errors of [`load`](Self::load).
     pub fn recover(&self) -> Result<(State, Option<Error>)> {
         match self.load_at(&self.path) {
             Ok(state) => Ok((state, None)),
-            // A file of a newer version is valid, so falling back would lose progress. Something
-            // that is not a regular file never was a state file.
+            // A file of a newer version is valid, so falling back would lose progress. A path that
+            // is not a regular file was never a state file.
             Err(error)
                 if matches!(error.kind(), ErrorKind::Unsupported | ErrorKind::InvalidArgument) =>
             {
@@ -287,7 +288,7 @@ impl StateFile {
     /// The path to write to, after symbolic links.
     ///
     /// # Errors
-    /// If something at that path, or at `NAME.previous`, must not be replaced.
+    /// If the file at that path or at `NAME.previous` must not be replaced.
     fn place(&self) -> Result<PathBuf> {
         // Links below `/proc` may refer to pipes that have no path.
         if let Ok(found) = fs::metadata(&self.path)
@@ -350,7 +351,7 @@ impl StateFile {
 /// The lock of [`StateFile::lock`], released on drop.
 #[derive(Debug)]
 pub struct StateLock {
-    /// Closing it releases the lock.
+    /// Closing the file releases the lock.
     _file: File,
     path: PathBuf,
 }
@@ -372,7 +373,7 @@ fn is_at(file: &File, path: &Path) -> bool {
     open.is_ok_and(|open| named.is_ok_and(|named| open == named))
 }
 
-/// On other systems an open file cannot be renamed or removed.
+/// On systems other than Unix, an open file cannot be renamed or removed.
 #[cfg(not(unix))]
 fn is_at(_: &File, _: &Path) -> bool {
     true
@@ -434,7 +435,7 @@ fn partial_of(path: &Path) -> PathBuf {
 
 /// Creates a new file; fails if another process has placed a file or link there.
 fn create(path: &Path) -> std::io::Result<File> {
-    // May be left by an earlier process with the same ID.
+    // An earlier process with the same ID may have left a partial file.
     let _ = fs::remove_file(path);
     OpenOptions::new().write(true).create_new(true).open(path)
 }
@@ -466,11 +467,11 @@ fn remove_stale(path: &Path) {
     }
 }
 
-/// Links the file at `path` as `previous`, so that a file exists at any time.
+/// Creates the hard link `previous` to the file at `path`, so that one of both exists at any time.
 fn keep(path: &Path, previous: &Path) -> std::io::Result<()> {
     let mut link = OsString::from(previous);
     link.push(".partial");
-    // May be left by a process that was killed at this point.
+    // A process that was killed at this point may have left the file.
     let _ = fs::remove_file(&link);
     if fs::hard_link(path, &link).is_err() {
         // Not all file systems support hard links.
@@ -574,7 +575,7 @@ pub struct StateSaver {
 /// uses all CPUs, each save costs about 0.2 ms of one CPU.
 const PAUSE_FACTOR: u32 = 19;
 
-/// The newest state, handed to the writer thread.
+/// The newest state for the writer thread.
 #[derive(Default)]
 struct SaverQueue {
     state: Mutex<SaverState>,
@@ -621,10 +622,10 @@ impl StateSaver {
         self.save(state)
     }
 
-    /// Sends a state to the background thread, whatever the step.
+    /// Sends a state to the background thread, regardless of the number of steps.
     ///
     /// # Errors
-    /// As for [`after_step`](StateSaver::after_step).
+    /// The errors of [`after_step`](StateSaver::after_step).
     pub fn save(&mut self, state: State) -> Result<()> {
         self.unsaved = None;
         if self.writer.is_none() {

@@ -52,19 +52,20 @@ impl TryFrom<ShardData> for Shard {
     }
 }
 
-/// What happens to the last positions of an epoch if they are fewer than the ranks.
+/// Handling of the last positions of an epoch, if there are fewer positions left than ranks.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "lowercase"))]
 pub enum Remainder {
-    /// No rank reads them, so all ranks have equally many samples. The default, because training in
-    /// lockstep waits forever for a rank without samples. Each epoch omits up to `world - 1`
-    /// samples, which differ between shuffled epochs.
+    /// No rank reads the last positions, so all ranks have the same number of samples. The default,
+    /// because synchronous data-parallel training waits forever for a rank without samples. Each
+    /// epoch omits up to `world - 1` samples. Shuffled epochs omit different samples.
     #[default]
     Drop,
-    /// Samples from the start of the epoch are repeated until all ranks have equally many. Repeated
-    /// samples have identities from the length of the epoch on, and therefore other random numbers.
+    /// Samples from the start of the epoch are repeated until all ranks have the same number of
+    /// samples. The indices of repeated samples start at the length of the epoch, so repeated
+    /// samples have other random numbers.
     Pad,
     /// Ranks read the positions that exist: some ranks have one sample more than others.
     Uneven,
@@ -98,7 +99,7 @@ impl Shard {
         Ok(Shard { rank, world, remainder: Remainder::default() })
     }
 
-    /// Sets what happens to the last positions. Default: [`Remainder::Drop`].
+    /// Sets the handling of the last positions. Default: [`Remainder::Drop`].
     #[must_use]
     pub fn remainder(mut self, remainder: Remainder) -> Self {
         self.remainder = remainder;
@@ -128,7 +129,7 @@ impl fmt::Display for Shard {
     }
 }
 
-/// A position of an epoch and the identity of the sample there.
+/// A position of an epoch and the identity of the sample at this position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Position {
     /// The [`index`](crate::SampleId::index) of the sample's identity.
@@ -199,7 +200,8 @@ impl Division {
         }
     }
 
-    /// The local number of a sample, or `None` if the sample is not this rank's or was done before.
+    /// The local number of a sample, or `None` if the sample belongs to another rank or was done
+    /// before.
     pub(crate) fn local(&self, id: u64) -> Option<u64> {
         let k = match (self.divided, self.len) {
             (Some(divided), Some(len)) if id >= len => {
@@ -221,7 +223,7 @@ impl Division {
 /// The remaining positions of one epoch, in ascending order of identities.
 ///
 /// The argument of [`Source::open_at`](crate::Source::open_at). The positions may continue beyond
-/// the end of the source; the source decides where the epoch ends.
+/// the end of the source. The epoch ends where the source ends.
 #[derive(Clone, Debug)]
 pub struct Positions {
     epoch: u64,
@@ -257,7 +259,7 @@ impl Positions {
         self.epoch
     }
 
-    /// The repeated (padding) sample among them, if any: always the last one.
+    /// The repeated (padding) sample among the positions, if any. It is always the last position.
     pub(crate) fn repeated(&self) -> Option<Position> {
         let last = self.division.at(self.division.count()?.checked_sub(1)?)?;
         (last.id != last.at && self.contains(last.id)).then_some(last)

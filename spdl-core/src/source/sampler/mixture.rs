@@ -1,4 +1,4 @@
-//! Mixtures: several data sets in given proportions, as one order.
+//! Mixtures: one order over several data sets in given proportions.
 
 use std::fmt::{self, Debug};
 use std::sync::Arc;
@@ -11,9 +11,9 @@ use crate::sync::Mutex;
 
 /// Several data sets with one item type, concatenated into one.
 ///
-/// Each item names its data set. Items and labels are unchanged. If the data sets number their
-/// classes independently, one label means different classes. Give them a common list of classes
-/// first, for example with `ImageFolder::with_classes` of `spdl-io`.
+/// Each item contains the index of its data set. Items and labels are unchanged. If the data sets
+/// number their classes independently, the same label means different classes. Give them a common
+/// list of classes first, for example with `ImageFolder::with_classes` of `spdl-io`.
 ///
 /// ```
 /// use spdl_core::source::sampler::{Concatenated, Until};
@@ -90,8 +90,8 @@ impl<T: Send + 'static> Concatenated<T> {
     /// with a separate seed.
     ///
     /// # Errors
-    /// As [`Mixture::new`], and `InvalidArgument` if the number of weights differs from that of
-    /// data sets.
+    /// The errors of [`Mixture::new`], and `InvalidArgument` if the number of weights differs from
+    /// the number of data sets.
     pub fn mixture(
         &self,
         weights: impl IntoIterator<Item = f64>,
@@ -179,7 +179,8 @@ impl Part {
         self
     }
 
-    /// A mixture as a part of another mixture. Its epochs are the passes over the part.
+    /// A mixture as a part of another mixture. The epochs of `mixture` are the passes over the
+    /// part.
     ///
     /// ```
     /// use spdl_core::source::sampler::{Mixture, Part, Until};
@@ -213,8 +214,8 @@ impl Part {
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Until {
-    /// After a complete pass over any part. The other parts are used only in part. Every epoch
-    /// starts new passes.
+    /// After a complete pass over any part. Only some items of the other parts are used. Every
+    /// epoch starts new passes.
     FirstExhausted,
     /// After at least one complete pass over every part. Smaller parts are repeated and reshuffled.
     /// Every epoch starts new passes.
@@ -226,18 +227,19 @@ pub enum Until {
 /// Mixes several data sets in given proportions: a sampler over [`Concatenated`] items.
 ///
 /// Each part has a separate order, reshuffled for each pass. Proportions are exact: after any
-/// number of whole blocks of 1,024 positions, each part has had its share of the positions. Shares
-/// are rounded by Sainte-Laguë's divisor method, so the error does not grow. Within a block the
-/// parts are shuffled. A part of weight 0 never occurs.
+/// number of whole blocks of 1,024 positions, each part has exactly its share of the positions.
+/// Shares are rounded by Sainte-Laguë's divisor method, so the error does not grow. Within a block,
+/// the order of the parts is shuffled. A part of weight 0 is never used.
 ///
-/// Labels are those of each data set: see [`Concatenated`].
+/// Each data set keeps its labels: see [`Concatenated`].
 ///
-/// The number of items used of each part is a function of the position
-/// ([`consumed`](Mixture::consumed)). Weights can therefore change during training: see
+/// The number of used items of each part is a function of the position: see
+/// [`consumed`](Mixture::consumed). Weights can therefore change during training: see
 /// [`taking_over`](Mixture::taking_over).
 ///
-/// [`at`](SampleOrder::at) computes the table of the position's block and keeps the last one.
-/// Consecutive positions take a few nanoseconds each, and a random access takes about 1,024 steps.
+/// [`at`](SampleOrder::at) computes the table of the block that contains the position, and caches
+/// the last table. Consecutive positions take a few nanoseconds each, and a random access takes
+/// about 1,024 steps.
 /// ```
 /// use spdl_core::source::sampler::{Mixture, Part, Sampler, Until};
 /// let parts = [Part::new(1_000_000, 0.7), Part::new(20_000, 0.3)];
@@ -270,7 +272,7 @@ struct PlacedPart {
     nested: Option<Arc<Mixture>>,
 }
 
-/// Where a mixture takes over from an earlier one.
+/// The position at which a mixture continues an earlier mixture.
 #[derive(Clone)]
 struct Start {
     epoch: u64,
@@ -280,7 +282,7 @@ struct Start {
     before: Option<Arc<Mixture>>,
 }
 
-/// The maximum number of parts that a fingerprint names.
+/// The maximum number of parts that a fingerprint lists.
 const MOST_NAMED: usize = 32;
 
 /// The number of positions in a block, within which parts are shuffled.
@@ -300,7 +302,7 @@ impl Mixture {
     /// * a part with a positive weight has no items, or epochs of different lengths;
     /// * the parts have more than 2⁶³ items in total;
     /// * an epoch would have no positions, or more than 2⁶³;
-    /// * a nested mixture uses [`Until::Samples`] and this one does not.
+    /// * a nested mixture uses [`Until::Samples`] and this mixture does not.
     pub fn new(parts: impl IntoIterator<Item = Part>, until: Until, seed: u64) -> Result<Self> {
         let parts: Vec<Part> = parts.into_iter().collect();
         let weights = integer_weights(&parts)?;
@@ -336,8 +338,8 @@ impl Mixture {
 
     /// Continues an earlier mixture from epoch `epoch` on, after `consumed` items of each part.
     ///
-    /// The counts are those of the earlier mixture's [`consumed`](Mixture::consumed). This mixture
-    /// may have other weights, and further parts at the end. With [`Until::Samples`], all later
+    /// Get the counts from [`consumed`](Mixture::consumed) of the earlier mixture. This mixture may
+    /// have other weights, and additional parts at the end. With [`Until::Samples`], all later
     /// passes continue from the counts. Otherwise `epoch` is the remainder of the interrupted
     /// epoch, and later epochs are unaffected. Epochs before `epoch` are errors.
     ///
@@ -375,9 +377,9 @@ impl Mixture {
 
     /// Continues an earlier mixture from a position in the middle of an epoch.
     ///
-    /// The first `position` positions of `epoch`, and all earlier epochs, are those of `before`.
-    /// From there on, each part continues where it was. This mixture may have other weights, and
-    /// further parts at the end.
+    /// The first `position` positions of `epoch`, and all earlier epochs, have the order of
+    /// `before`. From this position on, each part continues with its next item. This mixture may
+    /// have other weights, and additional parts at the end.
     ///
     /// For a resumed run, pass the epoch and the [frontier](crate::State::frontier) of its state.
     /// The samples before the frontier keep their order, including those that are not yet
@@ -417,7 +419,7 @@ impl Mixture {
     ///
     /// # Errors
     /// `InvalidArgument` if a part of `before` is missing here or has a different number of items,
-    /// or the epoch has fewer positions or none left.
+    /// if the epoch has fewer than `position` positions, or if no positions are left.
     pub fn taking_over(mut self, before: &Mixture, epoch: u64, position: u64) -> Result<Self> {
         let sizes = |mixture: &Mixture| -> Vec<u64> {
             mixture.parts.iter().map(|part| part.items).collect()
@@ -444,7 +446,8 @@ impl Mixture {
         self.checked()
     }
 
-    /// The earlier mixture to which `epoch` belongs, and the position at which this one takes over.
+    /// The earlier mixture to which `epoch` belongs, and the position at which this mixture
+    /// continues it.
     fn before(&self, epoch: u64) -> Option<(&Arc<Mixture>, u64)> {
         let start = self.start.as_ref().filter(|start| epoch <= start.epoch)?;
         let until = if epoch == start.epoch { start.position } else { u64::MAX };
@@ -476,10 +479,11 @@ impl Mixture {
 
     /// Returns how many items of each part are used before `position` of `epoch`.
     ///
-    /// Counts start with the epoch, or with the first epoch for [`Until::Samples`].
+    /// Counts start at 0 in each epoch, or in the first epoch for [`Until::Samples`].
     ///
     /// # Errors
-    /// `InvalidArgument` if the epoch has fewer positions, or is before the first epoch.
+    /// `InvalidArgument` if the epoch has fewer than `position` positions, or is before the first
+    /// epoch.
     pub fn consumed(&self, epoch: u64, position: u64) -> Result<Vec<u64>> {
         if let Some((before, until)) = self.before(epoch)
             && position <= until
@@ -503,11 +507,11 @@ impl Mixture {
         Ok(counts)
     }
 
-    /// As [`consumed`](Mixture::consumed), with the parts of nested mixtures in place of the
-    /// mixture.
+    /// Like [`consumed`](Mixture::consumed), but lists the parts of a nested mixture in place of
+    /// the nested mixture.
     ///
     /// # Errors
-    /// As [`consumed`](Mixture::consumed).
+    /// The errors of [`consumed`](Mixture::consumed).
     pub fn consumed_by_dataset(&self, epoch: u64, position: u64) -> Result<Vec<u64>> {
         let order = self.order(epoch)?;
         let mut counts = Vec::new();
@@ -739,7 +743,7 @@ struct Block {
 #[derive(Clone, Copy)]
 struct BlockSlot {
     part: u32,
-    /// How many items of that part precede it in the block.
+    /// The number of items of the part that precede this position in the block.
     ordinal: u32,
 }
 
@@ -790,7 +794,7 @@ impl MixtureOrder {
         counts
     }
 
-    /// As `counts_at`, at the start of the block of `position`.
+    /// Like `counts_at`, at the start of the block of `position`.
     fn counts_at_block(&self, position: u64) -> Vec<u64> {
         self.block_of(position).counts.clone()
     }
@@ -1084,7 +1088,7 @@ mod tests {
             assert_eq!(mixture.consumed(0, position).unwrap(), expected);
         }
         assert_eq!(mixture.consumed(1, 0).unwrap(), mixture.consumed(0, 1 << 40).unwrap());
-        // Rare parts also occur: one in 10⁹ positions.
+        // Rare parts are also used: a part with one in 10⁹ positions.
         let rare = super::tests::mixture(&[(10, 1e-9), (10, 1.0)], Until::Samples(1 << 40));
         assert!(rare.consumed(0, 10_000_000_000).unwrap()[0].abs_diff(10) <= 1);
     }

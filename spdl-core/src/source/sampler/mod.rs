@@ -16,9 +16,8 @@
 //! | the order of a NumPy program | [`NumpyRandom`] |
 //! | another order | an implementation of `Sampler` |
 //!
-//! Samplers can wrap other samplers. They return the order of *all* ranks, and a pipeline reads its
-//! rank's part. [`Distributed`] is for programs that divide the order themselves.
-//! it. [`Distributed`] is for programs that divide the order themselves.
+//! Samplers can wrap other samplers. They return the order of *all* ranks, and each pipeline reads
+//! the part of its rank. [`Distributed`] is for programs that divide the order themselves.
 //!
 //! ```
 //! use spdl_core::source::sampler::{Limited, Repeated, Sampler, Shuffled};
@@ -47,10 +46,10 @@ pub use window::{ShardWindow, ShardWindowOrder};
 use crate::error::{Error, ErrorKind, Result};
 use crate::source::shuffle::{Permutation, mix};
 
-/// Decides the items of an epoch and their order.
+/// Determines the items of an epoch and their order.
 ///
-/// A sampler does not refer to a data set: its methods receive the number of items. One sampler can
-/// serve several data sets.
+/// A sampler does not refer to a data set: its methods receive the number of items. Several data
+/// sets can use one sampler.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -94,8 +93,8 @@ pub trait Sampler: Debug + Send + Sync + 'static {
     /// `InvalidArgument` if the sampler does not support this number of items or this epoch.
     fn epoch(&self, items: u64, epoch: u64) -> Result<Arc<dyn SampleOrder>>;
 
-    /// The number of positions in an epoch, if equal for all epochs and known without computing an
-    /// order. Default: `None`.
+    /// The number of positions in an epoch, if it is equal for all epochs and known without
+    /// computing an order. Default: `None`.
     fn epoch_len(&self, items: u64) -> Option<u64> {
         let _ = items;
         None
@@ -105,7 +104,7 @@ pub trait Sampler: Debug + Send + Sync + 'static {
     /// fingerprints.
     ///
     /// A resumed run compares fingerprints to detect a different order. The default is the `Debug`
-    /// text, which must therefore contain everything that decides the order. A longer text is
+    /// text, which must therefore contain everything that affects the order. A longer text is
     /// truncated and a hash is appended.
     fn fingerprint(&self) -> String {
         shortened(format!("{self:?}"))
@@ -115,8 +114,8 @@ pub trait Sampler: Debug + Send + Sync + 'static {
     ///
     /// The sampler itself is first, with an empty name, followed by parts such as `weights` or
     /// `part 0`. The [fingerprint](crate::State::fingerprint) of a state contains them as `source
-    /// order`, `source order weights` and `source order part 0`. A refused state names the parts
-    /// that differ. Default: only [`fingerprint`](Sampler::fingerprint).
+    /// order`, `source order weights` and `source order part 0`. If a state is rejected, the error
+    /// lists the parts that differ. Default: only [`fingerprint`](Sampler::fingerprint).
     fn fingerprint_parts(&self) -> Vec<(String, String)> {
         vec![(String::new(), self.fingerprint())]
     }
@@ -153,7 +152,8 @@ pub trait SampleOrder: Debug + Send + Sync {
     /// Returns the index in the data set of the item at `position`.
     ///
     /// # Panics
-    /// May panic if `position` is not in `0..len()`; otherwise the result is then unspecified.
+    /// May panic if `position` is not in `0..len()`. If `at` does not panic, the result is
+    /// unspecified.
     fn at(&self, position: u64) -> u64;
 }
 
@@ -215,7 +215,7 @@ impl SampleOrder for SequentialOrder {
 
 /// Each item once, shuffled in each epoch by a [`Permutation`] of seed and epoch.
 ///
-/// Constant memory, and constant time per position, for any number of items.
+/// Takes constant memory, and constant time per position, for any number of items.
 ///
 /// ```
 /// use spdl_core::source::sampler::{Sampler, Shuffled};
@@ -278,7 +278,7 @@ impl<S: Sampler> Repeated<S> {
     /// Runs `times` passes of `sampler` in each epoch.
     ///
     /// Pass `p` of epoch `e` is epoch `e · times + p` (modulo 2⁶⁴) of `sampler`, so each pass is
-    /// shuffled differently. The orders of all passes of an epoch are in memory together.
+    /// shuffled differently. The orders of all passes of an epoch are in memory at the same time.
     ///
     /// # Errors
     /// `InvalidArgument` if `times` is 0.
@@ -497,7 +497,7 @@ fn invalid(message: impl Into<String>) -> Error {
     Error::new(ErrorKind::InvalidArgument, message)
 }
 
-/// A 64-bit hash for fingerprints: the finaliser of SplitMix64 after each word.
+/// A 64-bit hash for fingerprints: applies the finaliser of SplitMix64 after each word.
 fn hash(words: impl IntoIterator<Item = u64>) -> u64 {
     words
         .into_iter()

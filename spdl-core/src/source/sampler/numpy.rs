@@ -12,12 +12,12 @@ use crate::error::{Error, ErrorKind, Result};
 ///
 /// Implements `np.random.default_rng(seed).choice(n, size, replace, p)` and `.permutation(n)`.
 ///
-/// The seed alone decides the order, so all epochs are equal; see
-/// [`each_epoch`](NumpyRandom::each_epoch). The order is computed at the start of an epoch. It
-/// takes 8 bytes per draw, and temporarily 8 bytes per item (24 with weights).
-/// [`Shuffled`](super::Shuffled) and [`Weighted`](super::Weighted) need less memory.
-/// One rank of a distributed random sampler,
-/// `choice(n, draws // world_size * world_size, …)[rank::world_size]`:
+/// The order depends only on the seed, so all epochs are equal, unless
+/// [`each_epoch`](NumpyRandom::each_epoch) is set. The order is computed at the start of an epoch.
+/// It takes 8 bytes per draw, and temporarily 8 bytes per item (24 with weights).
+/// [`Shuffled`](super::Shuffled) and [`Weighted`](super::Weighted) need less memory. The example
+/// below is one rank of a distributed random sampler, `choice(n, draws // world_size * world_size,
+/// …)[rank::world_size]`:
 ///
 /// ```
 /// use spdl_core::source::sampler::{Distributed, NumpyRandom, Sampler};
@@ -239,8 +239,8 @@ impl Sampler for NumpyRandom {
 /// For programs that divide the order themselves. A pipeline divides the order of its source
 /// without this sampler.
 ///
-/// Over [`Sequential`](super::Sequential) it is a distributed deterministic sampler, over
-/// [`NumpyRandom`] a distributed random one.
+/// With [`Sequential`](super::Sequential) it is a distributed deterministic sampler. With
+/// [`NumpyRandom`] it is a distributed random sampler.
 ///
 /// ```
 /// use spdl_core::source::sampler::{Distributed, Sampler, Sequential};
@@ -261,8 +261,9 @@ pub struct Distributed<S> {
 }
 
 impl<S: Sampler> Distributed<S> {
-    /// The part of rank `rank` of `world_size` ranks. Positions of an incomplete last round are
-    /// dropped, so all ranks have equally many.
+    /// The part of rank `rank` of `world_size` ranks. A round is one position for each rank.
+    /// Positions of an incomplete last round are dropped, so all ranks have the same number of
+    /// positions.
     ///
     /// # Errors
     /// `InvalidArgument` unless `rank < world_size`.
@@ -402,8 +403,8 @@ impl Pcg64 {
         }
     }
 
-    /// A number in `0..=most` by masked rejection: the fewest sufficient bits, repeated until in
-    /// range.
+    /// A number in `0..=most` by masked rejection: draws the fewest sufficient bits until the
+    /// number is in range.
     fn masked(&mut self, most: u64) -> u64 {
         let mask = u64::MAX.checked_shr(most.leading_zeros()).unwrap_or(0);
         loop {
@@ -513,7 +514,7 @@ fn find(cumulative: &[f64], unit: f64) -> u64 {
     cumulative.partition_point(|sum| *sum <= unit) as u64
 }
 
-/// Draws the missing items, drops duplicates, and repeats with the remaining items.
+/// Draws as many items as are missing, drops duplicates, and repeats with the remaining items.
 fn weighted_without_replacement(generator: &mut Pcg64, p: &[f64], size: u64) -> Result<Vec<u64>> {
     let positive = p.iter().filter(|p| **p > 0.0).count() as u64;
     if positive < size {

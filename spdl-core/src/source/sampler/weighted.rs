@@ -8,18 +8,18 @@ use crate::error::Result;
 
 /// Draws items at random with probability proportional to their weight.
 ///
-/// Items of weight 0 are never drawn, nor are items whose weight divided by the largest rounds to
-/// 0.
+/// Items of weight 0 are never drawn. Items whose weight, divided by the largest weight, rounds to
+/// 0 are not drawn either.
 ///
 /// *With replacement*, positions are independent draws, and an item may occur many times. A draw is
 /// a function of seed, epoch and position, and takes constant time (Walker's alias method in the
 /// form of Vose, 1991). The table takes 16 bytes per item and is computed once.
 ///
-/// *Without replacement*, an item occurs at most once in an epoch. The order is that of successive
-/// draws from the remaining items, so heavy items tend to be early. Each item gets a random key,
-/// and the items with the smallest keys are drawn (Efraimidis and Spirakis, 2006). The keys are
-/// computed at the start of an epoch, in O(n log n) time and 16 bytes per item. The epoch then
-/// keeps 8 bytes per draw.
+/// *Without replacement*, an item occurs at most once in an epoch. The order is the order of
+/// successive draws from the remaining items, so items with large weights tend to be early. Each
+/// item gets a random key, and the items with the smallest keys are drawn (Efraimidis and Spirakis,
+/// 2006). The keys are computed at the start of an epoch, in O(n log n) time and 16 bytes per item.
+/// The epoch then keeps 8 bytes per draw.
 ///
 /// ```
 /// use spdl_core::source::sampler::{Sampler, Weighted};
@@ -66,8 +66,8 @@ impl Weighted {
     /// Draws `draws` different items in each epoch.
     ///
     /// # Errors
-    /// `InvalidArgument` if a weight is negative, infinite or NaN, or fewer than `draws` weights
-    /// are positive, or none is.
+    /// `InvalidArgument` if a weight is negative, infinite or NaN, or if fewer than `draws` weights
+    /// are positive, or if no weight is positive.
     pub fn without_replacement(
         weights: impl Into<Vec<f64>>,
         draws: u64,
@@ -154,7 +154,7 @@ struct AliasEntry {
     other: u64,
 }
 
-/// Columns of equal height, each shared by at most two items.
+/// Builds columns of equal height, each shared by at most two items.
 fn alias_table(mut heights: Vec<f64>) -> Arc<[AliasEntry]> {
     let total: f64 = heights.iter().sum();
     let columns = heights.len() as f64;

@@ -11,13 +11,14 @@ use crate::source::shuffle::Permutation;
 ///
 /// The shards of an epoch are concatenated in shuffled order. The sequence is divided into windows
 /// of `window` samples, and each window is shuffled. The boundaries of the windows are drawn for
-/// each epoch. A window touches few shards: see [`open_shards`](ShardWindow::open_shards).
+/// each epoch. A window contains samples of few shards: see
+/// [`open_shards`](ShardWindow::open_shards).
 ///
 /// With [`partitions`](ShardWindow::partitions), each rank reads separate shards, and the order
 /// still does not depend on the number of ranks.
 ///
-/// Item indices count through all shards: the items of shard 1 follow those of shard 0. The order
-/// is a function of seed, epoch and position. An epoch takes 16 bytes per shard.
+/// Items are numbered across all shards: the items of shard 1 follow those of shard 0. The order is
+/// a function of seed, epoch and position. An epoch takes 16 bytes per shard.
 ///
 /// ```
 /// use spdl_core::source::sampler::{Sampler, ShardWindow};
@@ -79,8 +80,8 @@ impl ShardWindow {
 
     /// Divides the sequence of shards into `partitions` parts with separate windows. Default: 1.
     ///
-    /// Partitions differ by at most one sample. Positions are assigned round-robin: position `p`
-    /// belongs to partition `p` modulo `partitions`.
+    /// The sizes of partitions differ by at most one sample. Positions are assigned round-robin:
+    /// position `p` belongs to partition `p` modulo `partitions`.
     ///
     /// Rank `r` of `w` reads positions `r`, `r + w` and so on. If `w` divides `partitions`, each
     /// rank therefore reads `partitions` / `w` partitions, and only shards at boundaries are read
@@ -108,7 +109,7 @@ impl ShardWindow {
         Ok(self)
     }
 
-    /// The maximum number of shards that a window touches, in any epoch.
+    /// The maximum number of shards from which a window has samples, in any epoch.
     ///
     /// At most this many shards are open at the same time while the samples of one partition are
     /// read in order.
