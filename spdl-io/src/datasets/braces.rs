@@ -95,7 +95,7 @@ impl BraceParser<'_> {
         self.product(names, vec![literal])
     }
 
-    /// The names of the braces that open here.
+    /// The names from the pair of braces that opens here.
     fn braces(&mut self) -> Result<Vec<String>> {
         let start = self.at;
         if self.depth == MAX_DEPTH {
@@ -139,7 +139,7 @@ impl BraceParser<'_> {
         let step = match (parts.next(), parts.next()) {
             (None, _) => 1,
             (Some(step), None) => match integer(step) {
-                // As in shells, the order of the ends determines the direction.
+                // As in shells, the order of the two bounds determines the direction.
                 Some(step) => step.unsigned_abs().max(1),
                 None => return Ok(None),
             },

@@ -99,7 +99,7 @@ pub(crate) fn half_to_f64(bits: u16) -> f64 {
 /// An unsigned number as an integer field.
 ///
 /// # Errors
-/// `Unsupported` for a number from 2⁶³ on.
+/// `Unsupported` for a number of 2⁶³ or more.
 pub(crate) fn unsigned(number: u64) -> Result<FieldValue> {
     i64::try_from(number).map(FieldValue::Integer).map_err(|_| {
         let message = format!("number {number} exceeds the range of 64-bit signed integers");

@@ -30,13 +30,14 @@ use crate::records::IMAGE_EXTENSIONS;
 ///   compared as bytes. The order does not depend on the file system.
 /// - **Keys.** The key of an image is its complete path.
 /// - **Images.** Files with one of the [`IMAGE_EXTENSIONS`], or of the given
-///   [extensions](ImageFolder::with_extensions). Opening reads no file. Names need not be UTF-8.
+///   [extensions](ImageFolder::with_extensions). Opening lists folders, and reads no file contents. Names need
+///   not be UTF-8.
 /// - **Hidden files and folders** are ignored. torchvision reads them.
 /// - **Symbolic links** are followed, up to 8 per path. A link to one of its parent folders is ignored, with
 ///   a warning. A broken link with an image name is an image that cannot be read.
-/// - **Warnings.** All classes have names of splits (`train`, `val`, …). A class has no images; it remains a
-///   class, but torchvision refuses it. Images next to the class folders are ignored. See
-///   [`warnings`](ImageFolder::warnings).
+/// - **Warnings.** [`warnings`](ImageFolder::warnings) lists suspicious folders: all classes have names of
+///   splits (`train`, `val`, …); a class has no images (it remains a class, but torchvision raises an error);
+///   images next to the class folders are ignored.
 ///
 /// Memory use per image: its file name and 8 bytes, or 16 bytes in a store.
 pub struct ImageFolder {
@@ -69,13 +70,14 @@ impl ImageFolder {
     /// - `NotFound` if the folder does not exist or holds no image.
     /// - `InvalidArgument` if `root` is a file.
     /// - `PermissionDenied` or `Io` if a folder cannot be listed.
-    /// - `LimitExceeded` for a path with more than 8 symbolic links, or if more than 100,000 links lead to
-    ///   folders that other links lead to.
+    /// - `LimitExceeded` for a path with more than 8 symbolic links, or for more than 100,000 links to folders
+    ///   that other links already reach.
     pub fn open(root: impl AsRef<Path>) -> Result<Self> {
         ImageFolder::with_extensions(root, &IMAGE_EXTENSIONS)
     }
 
-    /// Lists the files with these extensions below `root`. The extensions have no dot, and match in any case.
+    /// Lists the files with these extensions below `root`. The extensions have no dot, and match regardless of
+    /// upper and lower case.
     ///
     /// ```
     /// use spdl_io::ImageFolder;

@@ -13,7 +13,7 @@ use spdl_core::Result;
 
 use crate::files::IoThreads;
 
-/// A thread without work ends after this time.
+/// Time after which an idle thread ends.
 const LINGER: Duration = Duration::from_secs(5);
 
 /// A cache of parts, limited by bytes, with LRU eviction.
@@ -59,7 +59,7 @@ impl<K: Clone + Eq + Hash, T: Send + Sync + 'static> PartCache<K, T> {
         Arc::clone(&self.threads)
     }
 
-    /// The part of this key, from the cache or by `read`.
+    /// Returns the part with this key from the cache, or calls `read`.
     ///
     /// # Errors
     /// The errors of `read`.

@@ -106,8 +106,9 @@ const ARCHIVES: FilePatterns<'static> =
 
 /// The local tar shards that a pattern matches, without index files.
 ///
-/// Braces are expanded by [`expand_braces`]. In the last part of the path, `*` matches any characters, and
-/// `?` one. A folder stands for its `*.tar` files. A literal name is returned whether or not it exists.
+/// Braces are expanded by [`expand_braces`]. In the last part of the path, `*` matches any characters, and `?`
+/// matches one character. A folder matches its `*.tar` files. A literal name is returned whether or not it
+/// exists.
 ///
 /// # Errors
 /// - `NotFound` if no file matches.

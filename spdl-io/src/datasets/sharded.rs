@@ -1,4 +1,4 @@
-//! What all data sets of sharded files share: the steps of opening, and access by position.
+//! Code that all data sets of sharded files share: the steps of opening, and access by position.
 //!
 //! | step | code |
 //! |---|---|
@@ -99,7 +99,7 @@ impl<S: Shard> Shards<S> {
     }
 }
 
-/// What [`impl_dataset`] requires of a data set with the field `shards`, of type [`Shards`].
+/// Methods that [`impl_dataset`] requires of a data set with the field `shards`, of type [`Shards`].
 pub(super) trait Sharded {
     type Shard: Shard;
 
@@ -165,8 +165,8 @@ macro_rules! impl_openers {
             /// Opens the local files that `pattern` matches, with default options.
             ///
             /// - Braces are expanded by [`expand_braces`](crate::datasets::expand_braces).
-            /// - In the last part of the path, `*` matches any characters, and `?` one. Hidden files and
-            ///   index files are not matched. The files are sorted by their bytes.
+            /// - In the last part of the path, `*` matches any characters, and `?` matches one character.
+            ///   Hidden files and index files are not matched. The files are sorted by their bytes.
             #[doc = concat!("- A folder stands for its ", $folder, ".")]
             ///
             /// The call blocks. Asynchronous code calls [`fetch`](Self::fetch).
@@ -205,7 +205,7 @@ macro_rules! impl_openers {
 
             /// Opens the files of a store that `pattern` matches: see [`open`](Self::open).
             ///
-            /// A folder must end with a slash. Folders, `*` and `?` require a store that lists.
+            /// A folder must end with a slash. Folders, `*` and `?` require a store that supports listing.
             ///
             /// # Errors
             /// The errors of [`fetch_files`](Self::fetch_files); `NotFound` if no file matches.

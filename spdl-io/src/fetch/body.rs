@@ -26,11 +26,12 @@ pub struct ReadRequest {
     pub end: Option<u64>,
     /// Required version of the object. Default: any.
     pub version: Option<Arc<str>>,
-    /// Records when the first byte arrives.
+    /// Stores the arrival time of the first byte.
     pub(crate) first_byte: Option<Arc<FirstByte>>,
 }
 
-/// The arrival time of the first byte. A fetcher may buffer more bytes before it returns.
+/// The arrival time of the first byte. The fetcher may return later, because it buffers further
+/// bytes first.
 #[derive(Debug, Default)]
 pub(crate) struct FirstByte(OnceLock<Instant>);
 
@@ -45,7 +46,7 @@ impl FirstByte {
     }
 }
 
-/// Requests are equal independent of their timing.
+/// All values are equal, so that a comparison of requests ignores their timing.
 impl PartialEq for FirstByte {
     fn eq(&self, _: &Self) -> bool {
         true
@@ -146,11 +147,12 @@ pub(crate) struct JoinedPieces {
     expected: usize,
 }
 
-/// Limit in bytes of the memory reserved for an announced size, which may be wrong.
+/// Maximum number of bytes to allocate in advance, because the size that a store reports may be
+/// wrong.
 const MAX_RESERVED: usize = 64 << 20;
 
 impl JoinedPieces {
-    /// Announces the total number of bytes.
+    /// Sets the expected total number of bytes, for which memory is allocated in advance.
     pub(crate) fn expect(&mut self, bytes: u64) {
         self.expected = usize::try_from(bytes).map_or(MAX_RESERVED, |it| it.min(MAX_RESERVED));
     }

@@ -16,7 +16,8 @@ use crate::fetch::{Body, Key, ReadRequest};
 /// # Contract
 /// - Any executor may poll the futures. A fetcher that needs a reactor or threads owns them. The
 ///   futures never block the polling thread.
-/// - Dropping a future cancels its read, immediately or when the operating system returns.
+/// - Dropping a future cancels its read, either immediately or when the system call in progress
+///   returns.
 /// - Errors name the key. Their kind is as documented at each method.
 /// - Unsupported operations fail with `Unsupported`, and [`Capability`] reports them.
 /// - Each call makes one attempt. The layer [`Resilient`](crate::Resilient) adds retries,
@@ -146,8 +147,8 @@ pub trait Fetcher: Debug + Send + Sync + 'static {
 
     /// Lists the objects in the folder `prefix`, recursively, sorted by the bytes of their keys.
     ///
-    /// If there are none, the stream is empty, or the call fails with `NotFound` if the storage has
-    /// real folders.
+    /// If the folder holds no objects, the stream is empty. If the folder does not exist, a storage
+    /// with real folders may return `NotFound` instead.
     ///
     /// # Errors
     /// As [`read`](Fetcher::read), and `Unsupported` if [`Capability::list`] is false. The provided
@@ -183,7 +184,7 @@ pub struct Capability {
     /// [`open`](Fetcher::open) can require one. Implies [`stat`](Capability::stat).
     pub versions: bool,
     /// [`stat`](Fetcher::stat) reports versions without a network request. A cache therefore calls
-    /// it before each read. Implies [`versions`](Capability::versions).
+    /// [`stat`](Fetcher::stat) before each read. Implies [`versions`](Capability::versions).
     pub local_versions: bool,
     /// [`open`](Fetcher::open) returns large objects in chunks as they arrive.
     pub streams: bool,
@@ -243,8 +244,8 @@ pub struct ObjectMeta {
     /// Size in bytes.
     pub size: u64,
     /// Opaque identifier of the content: an `ETag`, or for files the size and modification time.
-    /// Compare for equality only. `None` if the storage does not report a version, or not in
-    /// listings.
+    /// Compare for equality only. `None` if the storage does not report a version. Listings may
+    /// omit versions.
     pub version: Option<Arc<str>>,
 }
 
@@ -265,7 +266,7 @@ impl ObjectMeta {
     pub(crate) fn version_hash(&self) -> u64 {
         let version = self.version.as_deref().unwrap_or_default();
         let identity = [&self.size.to_le_bytes()[..], version.as_bytes()].concat();
-        // Half of the bits of a hash are a hash, too.
+        // The lower 64 bits of a 128-bit hash are a valid 64-bit hash.
         twox_hash::XxHash3_128::oneshot(&identity) as u64
     }
 }
@@ -296,7 +297,7 @@ pub(crate) fn past_the_end(key: &Key, range: Range<u64>, len: u64) -> Error {
     Error::new(ErrorKind::Truncated, message).with_key(key.display_name()).with_offset(len)
 }
 
-/// Returns `Changed` if a version is required and `found` differs. `None` is no match.
+/// Returns the error `Changed` if a version is required, and `found` is another version or `None`.
 pub(crate) fn check_version(
     key: &Key,
     wanted: Option<&Arc<str>>,

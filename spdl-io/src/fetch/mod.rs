@@ -3,7 +3,7 @@
 //! | file | what it holds |
 //! |---|---|
 //! | `key` | [`Key`], the name of an object or a file, byte for byte |
-//! | `fetcher` | [`Fetcher`], [`Capability`], [`ObjectMeta`], and the checks that every fetcher shares |
+//! | `fetcher` | [`Fetcher`], [`Capability`], [`ObjectMeta`], and the checks that all fetchers share |
 //! | `body` | [`ReadRequest`], and [`Body`], a response as a stream of chunks |
 //! | `coalesce` | merging of byte ranges that are close to each other |
 //! | `unreached` | the error source that marks a store as unreachable |

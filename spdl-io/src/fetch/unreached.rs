@@ -21,7 +21,7 @@ pub(crate) enum Unreached {
 }
 
 impl Unreached {
-    /// The mark of `error`; `None` if the store responded.
+    /// Returns why the request did not reach the store; `None` if the store responded.
     pub(crate) fn of(error: &Error) -> Option<Unreached> {
         std::error::Error::source(error)?.downcast_ref().copied()
     }

@@ -1,4 +1,4 @@
-//! [`Classes`]: class labels as numbers, whether they are stored as names or as digits.
+//! [`Classes`]: converts labels, stored as class names or as digits, to class numbers.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -39,7 +39,8 @@ impl Classes {
         }
     }
 
-    /// The suffix of a cache key, because the cache stores labels as numbers; empty without names.
+    /// The suffix of a cache key, because a cached class number is valid only for these names. Empty if there
+    /// are no names.
     #[cfg(feature = "cache")]
     pub(super) fn cache_suffix(&self) -> Vec<u8> {
         match self.numbers.is_empty() {
@@ -51,8 +52,8 @@ impl Classes {
 
     /// The class number of a label; `None` if the label is neither an integer nor a known name.
     ///
-    /// A text is looked up as a name first, then parsed as an integer (`3.0` is one). Bytes, as in a file
-    /// `1.cls`, are parsed first, then looked up.
+    /// Text is looked up as a class name first, and otherwise parsed as an integer (`3.0` counts as an
+    /// integer). Bytes, such as the content of a file `1.cls`, are parsed first, and otherwise looked up.
     pub(super) fn number(&self, label: &FieldValue) -> Option<i64> {
         let by_name =
             |text: &str| self.numbers.get(text).or_else(|| self.numbers.get(text.trim())).copied();
@@ -111,7 +112,7 @@ mod tests {
 
     #[test]
     fn text_prefers_names_and_bytes_prefer_digits() {
-        // Class folders that are named by digits, in sorted order.
+        // Class folders whose names are digits, in sorted order.
         let classes = Classes::new(["0", "10", "2", "cat"]);
         for (label, number) in [
             (text("2"), Some(2)),

@@ -26,13 +26,13 @@ pub(crate) const LABEL_FIELDS: [&str; 4] = ["cls", "label", "class", "image/clas
 
 /// The pipeline stage that reads one field and the label of each stored sample.
 ///
-/// The output has the type of [`Fetch`], so the same decoders follow it.
+/// The output has the same type as that of [`Fetch`], so the same decode stages can follow.
 ///
 /// - The value is the first existing field of a list of names.
 /// - The label is the first existing label field, or else the label that the data set assigned. If
 ///   [label fields are set](FetchLabeled::with_label_fields), each sample must have one of them.
-/// - A label field holds an integer (`3.0` is one), its digits, or one of the
-///   [class names](FetchLabeled::with_classes).
+/// - A label field holds an integer (`3.0` counts as an integer), its digits as text, or one of the [class
+///   names](FetchLabeled::with_classes).
 ///
 /// ```
 /// use std::sync::Arc;
@@ -66,7 +66,8 @@ pub struct FetchLabeled {
     labels: Vec<Arc<str>>,
     /// Whether each sample must have a label field.
     requires_label: bool,
-    /// Whether empty text means no label, unless a label is required. Otherwise it is an error.
+    /// Whether empty text means that the sample has no label. Otherwise, and if a label is required, empty text
+    /// is an error.
     allows_empty: bool,
     classes: Classes,
     max_bytes: u64,
@@ -88,7 +89,7 @@ struct Preparation {
 type Prepare = dyn Fn(&Key, Bytes) -> Result<Bytes> + Send + Sync;
 
 impl FetchLabeled {
-    /// Reads images and labels from the usual fields, with up to [`Fetch::DEFAULT_MAX_BYTES`] in total.
+    /// Reads images and labels from the default fields, with at most [`Fetch::DEFAULT_MAX_BYTES`] per sample.
     ///
     /// - Value fields: [`IMAGE_EXTENSIONS`], `image`, `img`, `file`, `image/encoded`.
     /// - Label fields: `cls`, `label`, `class`, `image/class/label`.
@@ -178,7 +179,7 @@ impl FetchLabeled {
 
     /// Sets the label fields. The first one that a sample has is used.
     ///
-    /// A sample without any of them, or with an empty one, is an error. Without names, the label is the
+    /// A sample without any of them, or with an empty one, is an error. If `names` is empty, the label is the
     /// one that the data set assigned.
     #[must_use]
     pub fn with_label_fields<N: Into<Arc<str>>>(
@@ -208,14 +209,15 @@ impl FetchLabeled {
         self
     }
 
-    /// Whether empty text means no label. Ignored if a label is required.
+    /// Sets whether empty text means that the sample has no label. Ignored if a label is required.
     pub(crate) fn with_empty_labels(self, allows_empty: bool) -> Self {
         FetchLabeled { allows_empty, ..self }
     }
 
     /// The class number of a label field; `None` if it is neither an integer nor a class name.
     ///
-    /// A text is looked up as a name first, then parsed. Bytes, as in a file `1.cls`, are parsed first.
+    /// Text is looked up as a class name first, and otherwise parsed as an integer. Bytes, such as the content
+    /// of a file `1.cls`, are parsed first.
     pub fn label_of(&self, value: &FieldValue) -> Option<i64> {
         self.classes.number(value)
     }
@@ -387,8 +389,8 @@ fn cache_key(item: &StoredRecord, value: &str, label: Option<&str>) -> Vec<u8> {
 
 /// The current version of a sample.
 ///
-/// If the fetcher knows the versions of the objects with value and label without a request, they are used.
-/// Otherwise, the version that the data set recorded is used.
+/// If the fetcher reports versions without a network request, these are the versions of the objects that hold
+/// the value and the label. Otherwise, it is the version that the data set recorded.
 ///
 /// # Errors
 /// The errors of [`Fetcher::stat`].

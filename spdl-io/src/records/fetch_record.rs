@@ -49,12 +49,13 @@ pub struct FetchRecord {
 }
 
 impl FetchRecord {
-    /// Reads all fields, with up to [`Fetch::DEFAULT_MAX_BYTES`] in total.
+    /// Reads all fields, with at most [`Fetch::DEFAULT_MAX_BYTES`] per sample.
     pub fn new(fetcher: Arc<dyn Fetcher>) -> Self {
         FetchRecord { fetcher, request: FieldRequest::all(Fetch::DEFAULT_MAX_BYTES) }
     }
 
-    /// Reads only these fields and returns them in this order. A sample without one of them is an error.
+    /// Reads only these fields and returns them in this order. A sample that lacks one of the fields is an
+    /// error.
     #[must_use]
     pub fn with_fields<N: Into<Arc<str>>>(mut self, names: impl IntoIterator<Item = N>) -> Self {
         self.request = self.request.only(names);

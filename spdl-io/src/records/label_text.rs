@@ -37,7 +37,7 @@ impl LabelText {
         }
     }
 
-    /// The integer, if it is one.
+    /// The integer; `None` for any other label.
     pub(crate) fn number(self) -> Option<i64> {
         match self {
             LabelText::Integer(number) => Some(number),
@@ -54,7 +54,7 @@ fn has_no_exponent_or_a_formatted_one(text: &str) -> bool {
 
 /// A floating-point label as an integer; `None` for a fraction, and from 2⁵³ on.
 pub(crate) fn to_integer(number: f64) -> Option<i64> {
-    /// From here on, `f64` does not represent every integer.
+    /// From this value on, `f64` does not represent every integer.
     const LAST_EXACT: f64 = (1_u64 << f64::MANTISSA_DIGITS) as f64;
     (number.fract() == 0.0 && number.abs() < LAST_EXACT).then_some(number as i64)
 }
@@ -106,8 +106,8 @@ impl LabelColumn {
 impl InvalidLabel {
     /// The error for the label `text`.
     ///
-    /// `position_name` describes the position of the first label, such as `in line 3`. If
-    /// `may_be_empty`, an empty label means a sample without a label, and the message suggests that.
+    /// `position_name` describes the position of the first label, such as `in line 3`. If `may_be_empty`, empty
+    /// text means that the sample has no label, and the message suggests leaving the label empty.
     pub(crate) fn error(
         &self,
         text: &str,

@@ -15,12 +15,12 @@ pub struct FieldRequest {
 }
 
 impl FieldRequest {
-    /// All fields, with at most `max_bytes` in total.
+    /// Requests all fields, with at most `max_bytes` bytes in total.
     pub fn all(max_bytes: u64) -> Self {
         FieldRequest { names: None, max_bytes }
     }
 
-    /// Only these fields. Duplicate names are ignored.
+    /// Requests only these fields. Duplicate names are ignored.
     #[must_use]
     pub fn only<N: Into<Arc<str>>>(mut self, names: impl IntoIterator<Item = N>) -> Self {
         let mut unique: Vec<Arc<str>> = Vec::new();
@@ -64,7 +64,7 @@ impl FieldRequest {
 pub struct Record {
     /// The name of the sample in messages.
     pub key: Key,
-    /// The class, counted from 0; −1 if there is none, or if a field holds it.
+    /// The class label, counted from 0; −1 if the sample has no label, or if the label is one of the fields.
     pub label: i64,
     /// Names and values, in their order. Names are unique.
     pub fields: Vec<(Arc<str>, FieldValue)>,

@@ -65,7 +65,8 @@ pub enum StoredField {
 
 /// A sample that has not been read yet: its key, and the location of each field.
 ///
-/// Data sets of multi-field samples return it. [`FetchRecord`](crate::FetchRecord) reads it.
+/// Data sets with several fields per sample return this type. [`FetchRecord`](crate::FetchRecord) reads the
+/// fields.
 ///
 /// ```
 /// use spdl_io::{FieldValue, StoredRecord};
@@ -81,7 +82,7 @@ pub enum StoredField {
 pub struct StoredRecord {
     /// The name of the sample in messages; `OBJECT:NAME` for a sample inside an object.
     pub key: Key,
-    /// The class, counted from 0; −1 if there is none, or if a field holds it.
+    /// The class label, counted from 0; −1 if the sample has no label, or if the label is one of the fields.
     pub label: i64,
     /// The fields in their order. Names are unique.
     pub fields: Vec<(Arc<str>, StoredField)>,
@@ -124,7 +125,7 @@ impl StoredRecord {
         self
     }
 
-    /// Sets the version of its objects.
+    /// Sets the hash of the versions of the sample's objects.
     #[must_use]
     pub fn with_version(mut self, version: Option<u64>) -> Self {
         self.version = version;
@@ -157,9 +158,8 @@ pub struct StoredRow {
 
 /// Samples that can only be read together: a Parquet row group, or a compressed shard.
 ///
-/// All samples of a group share it through one `Arc`. An implementation may buffer decoded data within a
-/// limit of groups or bytes, and while a read of the group is in flight. Otherwise, a group holds only its
-/// location.
+/// All samples of a group share it through one `Arc`. An implementation may buffer decoded data up to a limit,
+/// and while a read of the group is in flight. Otherwise, a group holds only the location of its data.
 #[async_trait]
 pub trait PackedRows: fmt::Debug + Send + Sync + 'static {
     /// The names of the fields of every row, in their order.

@@ -31,18 +31,19 @@ const CONCURRENT_RANGES: usize = 8;
 /// Reads objects of a web server. Keys are paths below its URL, without percent encoding.
 ///
 /// A key may also be a URL on the same server, such as `https://host/a%20b.jpg?width=200`. The
-/// fetcher sends such a URL unchanged, with its own query instead of the fetcher's.
+/// fetcher sends such a URL unchanged, with the query of that URL instead of the query of the
+/// fetcher.
 ///
-/// Whole objects need a server that answers GET. Ranges, sizes and versions need range requests
-/// and HEAD, which all common servers support. Listing is not supported.
+/// To read whole objects, the server must support GET. For ranges, sizes and versions, the server
+/// must support range requests and HEAD, as all common servers do. Listing is not supported.
 ///
 /// The version of an object is its `ETag`, or else its `Last-Modified` header. A strong ETag is
 /// sent as `If-Match`. Other versions are compared after the response headers arrive.
 ///
 /// Up to 10 redirects are followed. Redirects from HTTPS to HTTP need
-/// [`SourceOptions::allow_plain_http`]. User name, password and configured headers are not sent
-/// to other servers. Proxies come from the environment (`HTTPS_PROXY`, `NO_PROXY`); this machine
-/// is reached without a proxy.
+/// [`SourceOptions::allow_plain_http`]. User name, password and configured headers are not sent to
+/// other servers. Environment variables (`HTTPS_PROXY`, `NO_PROXY`) configure proxies. Requests to
+/// `localhost` bypass proxies.
 ///
 /// Each request is sent once. For retries, wrap the fetcher in
 /// [`Resilient`](crate::Resilient), as [`StoreRegistry`](crate::StoreRegistry) does.

@@ -9,7 +9,7 @@
 //! | `network` | HTTP client, runtime thread and error mapping that network stores share |
 //! | `http` | `HttpFetcher`: web servers (feature `http`) |
 //! | `object_store` | `ObjectStoreFetcher`: S3, Google Cloud Storage, Azure |
-//! | `registry` | [`StoreRegistry`]: from an [`Address`] to a fetcher, wrapped in its layers |
+//! | `registry` | [`StoreRegistry`]: opens the fetcher for an [`Address`], wrapped in its layers |
 //!
 //! Imports: `fetch`, `files`, `layers`.
 

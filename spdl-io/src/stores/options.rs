@@ -93,7 +93,7 @@ impl SourceOptions {
         self
     }
 
-    /// Sends unsigned requests, for public data. No credentials are searched for. Default: `false`.
+    /// Sends unsigned requests, for public data. No credentials are looked up. Default: `false`.
     #[must_use]
     pub fn anonymous(mut self, anonymous: bool) -> Self {
         self.anonymous = anonymous;
@@ -103,7 +103,8 @@ impl SourceOptions {
     /// Sets one credential of an object store, named as in the configuration of the crate
     /// `object_store`. For S3: `access_key_id`, `secret_access_key` and `session_token`.
     ///
-    /// It overrides the environment. Default: the environment, or the identity of the machine.
+    /// The credential overrides environment variables. Default: environment variables, or else the
+    /// credentials that the metadata service of a cloud machine provides.
     #[must_use]
     pub fn credential(mut self, name: impl Into<String>, value: impl Into<Secret>) -> Self {
         self.credentials.push((name.into(), value.into()));

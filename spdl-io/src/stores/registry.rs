@@ -33,7 +33,7 @@ const MAX_UNUSED_STORES: usize = 1024;
 
 /// Opens the stores of a custom scheme for a [`StoreRegistry`].
 pub trait StoreFactory: fmt::Debug + Send + Sync + 'static {
-    /// Opens the store of `address`. Keys of the fetcher are the keys of its addresses.
+    /// Opens the store of `address`. The fetcher reads an address by its [`key`](Address::key).
     ///
     /// The registry shares the fetcher between all addresses with the same authority, unless the
     /// address holds user information or a query.
@@ -45,9 +45,9 @@ pub trait StoreFactory: fmt::Debug + Send + Sync + 'static {
 
 /// Opens addresses: maps each scheme to a store, with options for each address prefix.
 ///
-/// Opened stores are cached and shared, with their connections and measured latencies.
-/// Therefore one registry per program is usual. Clones share the cache until a builder method
-/// changes one of them. About 1,024 unused stores stay cached.
+/// Opened stores are cached and shared, with their connections and measured latencies. Most
+/// programs therefore use a single registry. Clones share the cache until a builder method changes
+/// one of them. About 1,024 unused stores stay cached.
 ///
 /// | address | store | feature |
 /// |---|---|---|
@@ -256,7 +256,8 @@ impl StoreRegistry {
     /// Returns the runtime for a pipeline that reads from these stores over a network.
     ///
     /// Its tasks run on the network thread, which avoids waking a second thread for each sample.
-    /// Tasks that block delay all network reads. Use the default runtime of the pipeline for them.
+    /// Tasks that block delay all network reads. Use the default runtime of the pipeline for such
+    /// tasks.
     ///
     /// ```
     /// use spdl_core::PipelineBuilder;

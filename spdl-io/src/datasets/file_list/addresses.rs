@@ -36,8 +36,8 @@ fn address_of(path: &[u8]) -> Option<Result<Address>> {
     }
 }
 
-/// The key of a row: a key of the list's store if it is there, otherwise the whole address, which
-/// [`RowStores`](super::RowStores) resolves.
+/// The key of a row: a key of the list's store if the row lies in that store, otherwise the whole address,
+/// which [`RowStores`](super::RowStores) resolves.
 fn key_of(address: &Address, path: &[u8], own: Option<&str>) -> Key {
     let is_file = address.scheme() == "file";
     let is_of_list = own == Some(&*address.store()) && address.query().is_none();

@@ -45,15 +45,16 @@ use crate::records::{Encoding, Extent, StoredRecord};
 ///
 /// - Path column: the first existing one of `path`, `file`, `file_name`, `filename`, `file_path`,
 ///   `filepath`, `key`, `url`, `uri`, `image`, `img`, `image_path` and `img_path`.
-/// - Label column: the first existing one of `label`, `class` and `cls`. Further ones are fields.
+/// - Label column: the first existing one of `label`, `class` and `cls`. Further label columns become fields.
 ///   [`FileListOptions`] sets other names.
 /// - The first CSV row is a header if it names a path column. Without a header, there are one or two
 ///   columns: path and label. A row that looks like a header but names no path column is an error.
-/// - Labels are all integers (`3.0` is one, `7e10` is not) or all class names. The label of a name is its
-///   index in [`classes`](FileList::classes). A mixture is an error. An empty or missing label is −1.
-/// - A relative path starts at the folder of the list. Absolute paths, and addresses with `://`, stay
-///   unchanged. Opening does not check that the files exist. Reading addresses is up to the fetcher;
-///   [`OpenedDataset`](super::OpenedDataset) provides one that opens the store of each row.
+/// - The labels of a list are either all integers (`3.0` is an integer, `7e10` is not) or all class names. A
+///   class name becomes its index in [`classes`](FileList::classes). A mixture is an error. An empty or missing
+///   label is −1.
+/// - Relative paths are relative to the folder of the list. Absolute paths, and addresses with `://`, stay
+///   unchanged. Opening does not check that the files exist. The fetcher must support addresses as keys; the
+///   fetcher of [`OpenedDataset`](super::OpenedDataset) opens the store of each row.
 /// - Each sample has the field `file` with the bytes of the file, and the other columns: as text from CSV,
 ///   with their types from JSON, sorted by name.
 /// - Empty lines and a UTF-8 byte order mark are ignored.
@@ -162,7 +163,7 @@ impl FileList {
             .map_err(|error| error.with_key(name))
     }
 
-    /// Parses a list. Relative paths start at `folder`.
+    /// Parses a list. Relative paths are relative to `folder`.
     ///
     /// # Errors
     /// The message names the line and column; the offset is a position in `text`.
@@ -313,8 +314,8 @@ impl FileList {
         self.columns.are_named
     }
 
-    /// The class names, sorted by their bytes; a label is an index. Empty if labels are integers, or if
-    /// there are none.
+    /// The class names, sorted by their bytes; a label is an index. Empty if labels are integers, or if the
+    /// list has no labels.
     pub fn classes(&self) -> &[String] {
         &self.classes
     }

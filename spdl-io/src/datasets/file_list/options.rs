@@ -49,8 +49,8 @@ impl FileListOptions {
         self
     }
 
-    /// Sets the path column by the name of the image field. `file` is also the name of the field of any
-    /// path column, so the default path columns are tried after it.
+    /// Sets the path column by the name of the image field. Every path column becomes the field `file`, so for
+    /// the name `file`, the default path columns are tried after the column `file`.
     pub(crate) fn image_field(mut self, name: &str) -> Self {
         match name {
             FILE_FIELD => self.first_path = Some(name.to_owned()),
@@ -59,7 +59,7 @@ impl FileListOptions {
         self
     }
 
-    /// Keeps only this one of the default label columns, or none.
+    /// Removes all default label columns except `name`.
     pub(crate) fn label_field(mut self, name: &str) -> Self {
         self.default_labels.retain(|column| *column == name);
         self

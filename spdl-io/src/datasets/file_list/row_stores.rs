@@ -12,7 +12,7 @@ use spdl_core::{Error, Result};
 use crate::fetch::{Body, Capability, Fetcher, Key, ObjectMeta, ReadRequest};
 use crate::stores::{Address, StoreRegistry};
 
-/// Reads keys from the list's store, and whole addresses from their own stores.
+/// Reads keys from the list's store, and whole addresses from the stores that they name.
 ///
 /// Credentials and signatures of the list's store are never sent to another store.
 pub(crate) struct RowStores {
@@ -68,7 +68,7 @@ impl Route {
 
 #[async_trait]
 impl Fetcher for RowStores {
-    /// The capabilities that every store has.
+    /// The capabilities that all stores share.
     fn capability(&self) -> Capability {
         Capability::default()
     }

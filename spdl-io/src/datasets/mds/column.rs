@@ -9,7 +9,7 @@ use crate::archive::{NpyArray, NpyType};
 use crate::datasets::common::{half_to_f64, u32_at, unsigned, with_context};
 use crate::records::{Encoding, FieldRequest, FieldValue};
 
-/// The maximum number of images in a list. Each takes more memory than its size in the file.
+/// The maximum number of images in a list. Each image takes more memory than its size in the file.
 const MAX_IMAGES: usize = 1 << 20;
 
 /// The maximum number of columns of a shard.
@@ -262,7 +262,8 @@ fn array(
     let shape = match shape {
         Some(shape) => shape.to_vec(),
         None => {
-            // The lowest two bits hold the size of an extent, the others the number of dimensions.
+            // The lowest two bits hold the base-2 logarithm of the bytes per extent; the others hold the number
+            // of dimensions.
             let code = first("shape")?;
             let size = 1 << (code & 3);
             let len = usize::from(code >> 2) * size;

@@ -89,7 +89,7 @@ impl MdsOptions {
     /// Sets how many bytes of decompressed shards and offsets are buffered. Default: 1 GiB.
     ///
     /// The last used shard is always buffered. For a shuffled epoch, all open shards should fit
-    /// ([`ShardWindow::open_shards`](spdl_core::source::sampler::ShardWindow::open_shards)); otherwise they
+    /// ([`ShardWindow::open_shards`](spdl_core::source::sampler::ShardWindow::open_shards)); otherwise shards
     /// are read repeatedly.
     #[must_use]
     pub fn cache_bytes(mut self, bytes: u64) -> Self {

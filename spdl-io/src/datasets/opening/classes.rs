@@ -21,11 +21,11 @@ const MAX_LISTED: usize = 20;
 const CONCURRENCY: usize = 8;
 
 impl OpenedDataset {
-    /// Whether `name` is the label column of a file list. Its labels are assigned already, so it is not a
-    /// field of the samples.
+    /// Whether `name` is the label column of a file list. The labels of that column are already assigned to the
+    /// samples, so the samples have no such field.
     pub fn is_own_label(&self, name: &str) -> bool {
         self.own_labels.contains(&name)
-            // If a row has another label column before it, it is a field.
+            // In a row with an earlier label column, this column is a field.
             && self.first_samples().next().is_none_or(|row| row.names().all(|field| field != name))
     }
 
@@ -67,13 +67,14 @@ impl OpenedDataset {
 
     /// Reads the class names from the field `label`.
     ///
-    /// The class names are the distinct texts of the field, sorted by their bytes. A label is an index. If
-    /// all texts are integers (`3.0` is one), they are the labels, and there are no class names. Empty
-    /// texts are not class names.
+    /// The class names are the distinct texts of the field, sorted by their bytes. A label is an index. If all
+    /// texts are integers (`3.0` counts as an integer), these integers are the labels, and there are no class
+    /// names. Empty texts are not class names.
     ///
-    /// Opening does this for the default label field of [`FetchLabeled`](crate::FetchLabeled). Call this
-    /// method for another field. It only applies to Parquet files and file lists. With
-    /// [`external_classes`](super::OpenOptions::external_classes), it only applies to file lists.
+    /// Opening a data set already reads the class names of the default label field of
+    /// [`FetchLabeled`](crate::FetchLabeled). Call this method for another field. This method only applies to
+    /// Parquet files and file lists. With [`external_classes`](super::OpenOptions::external_classes), it only
+    /// applies to file lists.
     ///
     /// # Errors
     /// - The errors of the fetcher.
@@ -92,7 +93,7 @@ impl OpenedDataset {
         let mut groups = Vec::new();
         let mut first = 0;
         for rows in self.shard_lens.iter().filter(|rows| **rows > 0) {
-            // A sample that fails here is not a row of a group.
+            // A bad sample is treated like a sample outside of a group.
             let row = self.samples.item(first).ok().and_then(|sample| sample.row);
             groups.extend(row.map(|row| (first, *rows, row)));
             first += rows;
@@ -142,7 +143,7 @@ impl OpenedDataset {
         Ok(())
     }
 
-    /// The error of the first row whose label contradicts an earlier one.
+    /// The error of the first row whose label contradicts an earlier label.
     async fn first_invalid_label(&self, label: &str) -> Result<Option<Error>> {
         let request = FieldRequest::all(Fetch::DEFAULT_MAX_BYTES).only([label]);
         let mut column = LabelColumn::default();

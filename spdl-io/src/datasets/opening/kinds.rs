@@ -18,7 +18,7 @@ use crate::fetch::{Fetcher, Key};
 use crate::records::StoredRecord;
 use crate::stores::StoreRegistry;
 
-/// For given file names: no folders, and index files are not matched.
+/// Patterns for file names that the caller lists. Index files are not matched.
 const NAMES: FilePatterns<'static> = FilePatterns { in_folder: "*", index_suffix: Some(".idx") };
 
 /// The folder of a file, with a slash at the end, or empty.
@@ -200,7 +200,7 @@ impl Opener<'_> {
     }
 }
 
-/// The errors of bad samples, as warnings before they are read.
+/// The errors of bad samples, as warnings before the samples are read.
 fn warnings(samples: &WebDataset) -> Vec<Error> {
     samples.failures().cloned().collect()
 }

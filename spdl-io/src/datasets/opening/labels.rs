@@ -60,8 +60,8 @@ impl OpenedDataset {
         }
     }
 
-    /// The number of classes that were derived from folder names in tar shards. A caller should report
-    /// it, because it is a guess.
+    /// The number of classes that were derived from folder names in tar shards. A caller should report the
+    /// number, because the classes are a guess.
     pub fn classes_in_folders(&self) -> Option<usize> {
         let is_guess = self.kind == DatasetKind::TarShards && self.has_own_classes();
         is_guess.then_some(self.classes.len())
@@ -69,12 +69,13 @@ impl OpenedDataset {
 
     /// A warning if samples have no label, and therefore get the label −1.
     ///
-    /// The warning concerns all samples, or counts those without a label. It is meant for callers that use
-    /// labels. If a [label field](super::OpenOptions::label_field) is set, each sample without it is an
-    /// error instead.
+    /// The warning states that no sample has a label, or how many samples have none. Callers that do not use
+    /// labels can ignore the warning. If a [label field](super::OpenOptions::label_field) is set, each sample
+    /// without it is an error instead.
     ///
-    /// For kinds other than tar shards and file lists, the first 1,000 samples are examined. `None` if one
-    /// of them has a label, and for data sets without labels: a folder of images, a list of paths.
+    /// For kinds other than tar shards and file lists, the first 1,000 samples are examined. Returns `None` if
+    /// one of these samples has a label. Also returns `None` for data sets without labels: a folder of images,
+    /// and a list of paths.
     pub fn unlabeled(&self) -> Option<Error> {
         let named = self.options.label_field.as_deref();
         if named.is_some_and(|name| !self.is_own_label(name)) {

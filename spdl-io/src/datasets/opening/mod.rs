@@ -131,8 +131,8 @@ pub struct OpenedDataset {
     pub shard_lens: Vec<u64>,
     /// The number of tar archives with damaged headers. The number of samples after the damage is unknown.
     pub truncated_shards: u64,
-    /// The number of samples in the manifest of a packed set that were not found, because of damage or
-    /// missing shards.
+    /// The number of samples that the manifest of a set written by `spdl pack` lists, but that were not found
+    /// because of damage or missing shards.
     pub missing_samples: u64,
     /// Ignored files, damage, and suspicious classes, each with its path.
     pub warnings: Vec<Error>,
@@ -142,7 +142,7 @@ pub struct OpenedDataset {
     options: OpenOptions,
     /// The path column of a file list, if it was given.
     path_column: Option<String>,
-    /// The default names of label columns that are the label column of this file list.
+    /// The default label columns from which this file list takes its labels.
     own_labels: Vec<&'static str>,
     /// Whether this is a file list whose columns have names.
     has_named_columns: bool,
@@ -161,20 +161,20 @@ impl OpenedDataset {
     /// | ends with `.txt`, `.csv`, `.jsonl` | a file list |
     /// | a folder, or its `index.json` | by content: MDS shards, a set that `spdl pack` wrote, tar, Parquet or TFRecord files; otherwise images |
     ///
-    /// Braces are expanded by [`expand_braces`](super::expand_braces). The last part of a path may contain
-    /// `*` and `?` if the store lists. In a store, any other address is a folder.
+    /// Braces are expanded by [`expand_braces`](super::expand_braces). The last part of a path may contain `*`
+    /// and `?` if the store supports listing. In a store, any other address is a folder.
     ///
     /// Rows of a file list may be addresses of any store in `stores`: `https://…`, `s3://…`, and in a local
-    /// list also paths and `file:///…`. Each row is read from its own store. A password or signature in the
-    /// address of the list is not sent to other stores.
+    /// list also paths and `file:///…`. Each row is read from the store that it names. A password or signature
+    /// in the address of the list is not sent to other stores.
     ///
     /// # Errors
     /// - The errors of [`StoreRegistry::open`] and of each data set.
     /// - `NotFound` if there is no data set, or if it is empty.
-    /// - `InvalidArgument` for no address, for addresses of different kinds or stores, and for a list row
-    ///   with a password or an unknown scheme.
-    /// - `Unsupported` for a folder if the server does not list, and for a list row in a store whose feature
-    ///   is disabled.
+    /// - `InvalidArgument` for an empty list of addresses, for addresses of different kinds or stores, and for
+    ///   a list row with a password or an unknown scheme.
+    /// - `Unsupported` for a folder if the server does not support listing, and for a list row in a store whose
+    ///   feature is disabled.
     /// - `Corrupt` if the size of a shard differs from its manifest.
     pub async fn open(
         addresses: &[impl AsRef<OsStr>],

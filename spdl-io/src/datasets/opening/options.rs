@@ -44,7 +44,7 @@ impl Default for OpenOptions {
 }
 
 impl OpenOptions {
-    /// Sets the file name extensions of images in folders, in any case and without a dot. Default:
+    /// Sets the file name extensions of images in folders, without a dot. Upper and lower case match. Default:
     /// [`IMAGE_EXTENSIONS`].
     #[must_use]
     pub fn extensions(mut self, extensions: &[&str]) -> Self {

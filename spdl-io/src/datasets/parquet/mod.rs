@@ -94,8 +94,8 @@ impl Default for ParquetOptions {
 impl ParquetOptions {
     /// Sets how many bytes of decoded columns are buffered. Default: 1 GiB.
     ///
-    /// The last used column is always buffered. For a shuffled epoch, all open row groups should fit;
-    /// otherwise they are read repeatedly.
+    /// The last used column is always buffered. For a shuffled epoch, all open row groups should fit; otherwise
+    /// columns are read repeatedly.
     #[must_use]
     pub fn cache_bytes(mut self, bytes: u64) -> Self {
         self.cache_bytes = bytes;

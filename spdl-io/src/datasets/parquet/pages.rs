@@ -1,6 +1,6 @@
 //! Checks of the pages of a column chunk, before anything is decompressed or decoded.
 //!
-//! The `parquet` crate allocates the sizes that page headers claim. These checks limit the claims.
+//! The `parquet` crate allocates as many bytes as page headers state. These checks limit the stated sizes.
 
 use parquet::basic::{Encoding, Type};
 use parquet::column::page::{Page, PageMetadata, PageReader};

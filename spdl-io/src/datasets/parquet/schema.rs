@@ -45,7 +45,7 @@ pub(super) fn columns(schema: &SchemaDescriptor) -> Vec<ParquetColumn> {
         walk.node(field, SchemaPath::default(), NameUse::Own);
     }
     let mut columns = walk.columns;
-    // The first column with a name counts.
+    // If several columns have the same name, the first one is used.
     let mut seen = std::collections::HashSet::new();
     columns.retain(|column| seen.insert(Arc::clone(&column.name)));
     columns

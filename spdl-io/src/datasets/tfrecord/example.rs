@@ -21,7 +21,7 @@ const MAX_ITEMS: usize = 1 << 20;
 ///   [`FieldValue::Float`].
 /// - A feature with several values becomes a [`FieldValue::List`] of bytes, [`FieldValue::Integers`] or
 ///   [`FieldValue::Floats`].
-/// - A feature without a kind becomes [`FieldValue::Null`].
+/// - A feature whose `kind` is not set becomes [`FieldValue::Null`].
 /// - Text is returned as bytes, because TensorFlow does not distinguish them.
 /// - For a `SequenceExample`, the context features come first. Each feature list becomes a
 ///   [`FieldValue::List`] with one item per step.
@@ -78,8 +78,8 @@ struct FeatureParser<'a> {
 type ReadValue<'a> = fn(&mut FeatureParser<'a>, ProtoMessage<'a>) -> Result<FieldValue>;
 
 impl<'a> FeatureParser<'a> {
-    /// A map from names to features: one message per entry. The last of duplicate names counts, as the
-    /// protocol buffer specification requires.
+    /// A map from names to features: one message per entry. If a name occurs several times, the last entry is
+    /// used, as the protocol buffer specification requires.
     fn map(&mut self, mut map: ProtoMessage<'a>, read: ReadValue<'a>) -> Result<()> {
         while let Some(part) = map.next_field()? {
             let ProtoField { number: 1, value } = part else { continue };
@@ -136,7 +136,7 @@ impl<'a> FeatureParser<'a> {
         while let Some(part) = feature.next_field()? {
             let ProtoField { number: kind @ 1..=3, value } = part else { continue };
             let ProtoValue::Bytes(at, len) = value else { return Err(feature.wrong_type()) };
-            // The last kind counts; lists of the same kind are merged.
+            // If the kinds differ, the last one is used; lists of the same kind are merged.
             let mut list = match found.take() {
                 Some((before, list)) if before == kind => list,
                 _ => FeatureList::of(kind),

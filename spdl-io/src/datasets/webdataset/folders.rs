@@ -18,8 +18,8 @@ pub(super) struct ClassFolders {
 }
 
 impl ClassFolders {
-    /// The class folders of these image names, if each image is in a folder below the common folder.
-    /// `None` if all folders are named like splits (`train`, `val`), or are [hash buckets](are_hash_buckets).
+    /// Derives class folders from image names, if each image is in a folder below the common folder. `None` if
+    /// all folders are named like splits (`train`, `val`), or are [hash buckets](are_hash_buckets).
     pub(super) fn of<'a>(images: impl Iterator<Item = &'a [u8]> + Clone) -> Option<Self> {
         let mut names = images.clone();
         let mut common: Vec<&[u8]> = folders_of(names.next()?).collect();
@@ -61,8 +61,8 @@ impl ClassFolders {
 /// Whether folders look like hash buckets: hexadecimal numbers of equal length, with at least two digits
 /// (`00`, `01`, `3f`).
 ///
-/// Consecutive numbers are classes (`0` to `9`, `000` to `999`). So are `n01440764`, and words without
-/// decimal digits, such as `bee` and `cab`.
+/// Not hash buckets: consecutive numbers (`0` to `9`, `000` to `999`), names such as `n01440764`, and words
+/// without decimal digits, such as `bee` and `cab`.
 fn are_hash_buckets(folders: &BTreeSet<&[u8]>) -> bool {
     if are_consecutive(folders) {
         return false;

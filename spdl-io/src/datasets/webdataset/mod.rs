@@ -32,15 +32,16 @@ use spdl_core::{Dataset, Error, Result};
 /// samples:           0001: jpg, cls    0002: jpg, seg.png, cls       …
 /// ```
 ///
-/// - **Names.** The name of a sample is the path of its members up to the first dot after the last slash.
-///   The rest, in lower case, is the name of a field. A name that occurs again later is another sample.
+/// - **Names.** The name of a sample is the path of its members up to the first dot after the last slash. The
+///   rest, in lower case, is the name of a field. If a name occurs again after other members, it starts another
+///   sample.
 /// - **Ignored members.** Directories, symbolic links, hidden files, names without an extension, and
 ///   `__NAME__` at the top of the archive.
 /// - **Bad samples.** A duplicate field is `Corrupt`. A member that cannot be read, such as a sparse file,
 ///   fails its sample. A bad sample keeps its position; [`item`](Dataset::item) returns its error, and the
 ///   failure policy of the pipeline applies.
-/// - **Damaged shards.** If a header is damaged, or the shard is truncated, the samples before the damage
-///   are available. The last of them may lack members and is an error. It stands for all samples after the
+/// - **Damaged shards.** If a header is damaged, or the shard is truncated, the samples before the damage are
+///   available. The last of them may lack members and is an error. This error represents all samples after the
 ///   damage, whose number is unknown: see [`truncated_shards`](WebDataset::truncated_shards).
 /// - **Labels.** The label is a field (`cls`) that [`FetchLabeled`](crate::FetchLabeled) reads: an integer,
 ///   or a class name if [`with_classes`](crate::FetchLabeled::with_classes) is set.
@@ -61,9 +62,9 @@ use spdl_core::{Dataset, Error, Result};
 ///
 /// [`WebDatasetOptions::encoding`] overrides the table.
 ///
-/// Opening reads the headers of each shard once. The index is saved next to local archives
-/// ([`TarIndex`](crate::archive::TarIndex)), and looked up there in a store. Memory use: 8 bytes and the
-/// name per sample, and 24 bytes per field.
+/// Opening reads the headers of each shard once. The index ([`TarIndex`](crate::archive::TarIndex)) is saved
+/// next to local archives. In a store, an existing index next to the archive is used. Memory use: 8 bytes and
+/// the name per sample, and 24 bytes per field.
 ///
 /// Compressed archives are `Unsupported`, because their members have no fixed offset.
 ///

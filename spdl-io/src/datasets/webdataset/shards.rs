@@ -20,7 +20,7 @@ const COMPRESSED: [&str; 9] =
     [".gz", ".tgz", ".zst", ".tzst", ".zstd", ".bz2", ".tbz2", ".xz", ".txz"];
 /// The name of the files in messages.
 const SHARDS: &str = "tar shards";
-/// A thread without work ends after this time.
+/// Time after which an idle thread ends.
 const LINGER: Duration = Duration::from_secs(1);
 /// The maximum size of the headers that are read to validate an index, in bytes.
 const MAX_HEADER_BYTES: u64 = 1 << 20;
@@ -150,7 +150,7 @@ async fn fetch_sidecar(
     let bytes = match fetcher.read_at_most(&sidecar, max_bytes).await {
         Ok(bytes) => bytes,
         Err(error) if error.kind().is_transient() => return Err(error),
-        // Some stores refuse a missing object with `PermissionDenied`.
+        // For a missing object, some stores return `PermissionDenied`.
         Err(_) => return Ok(None),
     };
     let claimed = TarIndex::claimed_stamp(&bytes).filter(|stamp| stamp.size() == size);

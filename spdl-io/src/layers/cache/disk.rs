@@ -162,7 +162,7 @@ impl Disk {
             }
         }
         if alone {
-            // Their writers have ended.
+            // The processes that wrote these files have ended.
             for entry in fs::read_dir(self.folder.join(NEW))? {
                 fs::remove_file(entry?.path())?;
             }
@@ -376,7 +376,8 @@ impl Disk {
 
     fn write_usage(&self, usage: &Usage) -> io::Result<()> {
         self.remember_usage(usage);
-        // One small write in place: if the process is killed, it took place wholly or not at all.
+        // One small write in place: if the process is killed, either all or none of the bytes are
+        // written.
         let mut file = open_file(&self.folder.join("usage"))?;
         file.write_all(&usage.to_bytes())
     }

@@ -54,9 +54,9 @@ pub enum CachePolicy {
 ///
 /// Entries that do not fit into memory go to the folder. Entries that do not fit into the folder
 /// are dropped. All ranks of a host, and later runs, may share a folder. Each entry is a file with
-/// a checksum, written under a temporary name and then renamed. A killed process leaves neither
-/// wrong bytes nor locks, and no files outside the folder. Corrupt files are deleted, and the
-/// next lookup is a miss.
+/// a checksum, written under a temporary name and then renamed. If a process is killed, no wrong
+/// bytes are returned later, its locks are released, and no files remain outside the folder.
+/// Corrupt files are deleted, and the next lookup is a miss.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -129,8 +129,8 @@ impl CacheBuilder {
         self
     }
 
-    /// Sets a namespace, which separates entries with equal names: different preprocessing, or
-    /// different versions of data without version information. Default: empty.
+    /// Sets a namespace, which separates entries with equal names. Use one namespace per
+    /// preprocessing, and per version of data whose store reports no versions. Default: empty.
     pub fn namespace(mut self, namespace: impl Into<String>) -> Self {
         self.namespace = namespace.into();
         self
@@ -163,14 +163,14 @@ impl Cache {
         CacheBuilder::default()
     }
 
-    /// Returns the bytes of a name, or `None` if they are not cached.
+    /// Returns the bytes stored under a name, or `None` if they are not cached.
     ///
     /// Unreadable and corrupt files count as misses.
     pub async fn get(&self, name: &[u8]) -> Option<Bytes> {
         self.get_version(name, None).await
     }
 
-    /// Returns the bytes of a name and version, or `None` if they are not cached.
+    /// Returns the bytes stored under a name with a version, or `None` if they are not cached.
     ///
     /// Version `None` matches only entries stored without a version. An entry with another version
     /// may be dropped.

@@ -14,7 +14,7 @@ const REFRESH_INTERVAL: usize = 16;
 const LATE_WEIGHT: f64 = 1.0 / 32.0;
 /// Share of late requests above which the whole store is slow, so that hedges would add load.
 const MAX_LATE_SHARE: f64 = 0.25;
-/// Maximum number of saved hedge tokens.
+/// Capacity of the token bucket for hedged requests.
 const MAX_HEDGE_TOKENS: f64 = 10.0;
 
 #[derive(Debug)]
@@ -51,7 +51,7 @@ impl RequestLimits {
         }
     }
 
-    /// Takes a retry token. If there is none, returns the time until the next one.
+    /// Takes a retry token. If the bucket is empty, returns the time until the next token.
     pub(super) fn take_retry(&mut self, now: Instant) -> Result<(), Duration> {
         let seconds = now.saturating_duration_since(self.refilled_at).as_secs_f64();
         self.refilled_at = self.refilled_at.max(now);

@@ -87,7 +87,7 @@ impl ResilientOptions {
     }
 
     /// Sets the size of the token bucket for retries, at least 1. All reads of the fetcher share
-    /// the bucket. Each retry takes a token, and waits if there is none. Default: 100.
+    /// the bucket. Each retry takes a token, and waits if the bucket is empty. Default: 100.
     #[must_use]
     pub fn retry_tokens(mut self, tokens: f64) -> Self {
         self.retry_tokens = tokens;
@@ -128,9 +128,9 @@ impl ResilientOptions {
         self
     }
 
-    /// Sets the maximum share of hedged requests, in 0..=1. A second request is sent if the first
-    /// byte is later than the 95th percentile, and the faster one is used. 0 disables hedging.
-    /// Default: 0.05.
+    /// Sets the maximum share of hedged requests, in 0..=1. If the first byte arrives later than
+    /// the 95th percentile of recent requests, a second request is sent, and the faster response is
+    /// used. 0 disables hedging. Default: 0.05.
     #[must_use]
     pub fn hedge_share(mut self, share: f64) -> Self {
         self.hedge_share = share;
@@ -163,7 +163,7 @@ impl ResilientOptions {
     }
 
     /// Sets the seed of the random delays, for tests. Default: random, so that processes that
-    /// failed together do not retry together.
+    /// failed at the same time do not retry at the same time.
     #[must_use]
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = Some(seed);

@@ -1,4 +1,4 @@
-//! Whether a store has ever responded. Unreachable stores without a response fail fast.
+//! Whether a store has ever responded. Unreachable stores that have never responded fail fast.
 
 use std::fmt;
 use std::sync::OnceLock;
@@ -12,7 +12,7 @@ use crate::fetch::Unreached;
 /// Retry time for a store that has never responded and is unreachable: a refused connection or an
 /// unknown host name.
 ///
-/// Mostly the address is wrong. The time allows for a server that is starting.
+/// The usual cause is a wrong address. The time allows a server to finish starting.
 pub(super) const FIRST_CONTACT_TIMEOUT: Duration = Duration::from_secs(2);
 
 type Listener = dyn Fn(&Error) + Send + Sync;

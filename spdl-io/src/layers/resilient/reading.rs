@@ -311,7 +311,7 @@ impl Reading {
         let timeout = options.stall_timeout.min(self.retry.time_left());
         let mut hedge_delay = state.limits().begin();
         let mut stall = clock.sleep(timeout);
-        // Without known latencies, waits for those of other requests.
+        // If too few latencies are known yet, checks again later.
         let mut hedge_timer = (options.hedge_share > 0.0)
             .then(|| hedge_delay.unwrap_or(LATENCY_CHECK_INTERVAL))
             .filter(|delay| *delay < timeout)
@@ -367,7 +367,7 @@ impl Reading {
                     counts.hedges.add(1);
                     hedges += 1;
                     sent.push(send(true));
-                    // The hedged request may be lost, too.
+                    // The hedged request may receive no response either.
                     hedge_timer = (hedges < MAX_HEDGES).then(|| clock.sleep(delay));
                 } else {
                     // Waits for a hedge token.
@@ -425,7 +425,8 @@ impl Reading {
         std::mem::replace(&mut self.retry, fresh).final_error(&self.key, error)
     }
 
-    /// Classifies an error within a body. I/O errors and early ends mean a lost connection.
+    /// Classifies an error within a body. I/O errors and truncated bodies mean that the connection
+    /// was lost.
     fn classify_body_error(&self, error: Error) -> AttemptFailure {
         let truncated = matches!(error.kind(), ErrorKind::Truncated | ErrorKind::Io);
         if !error.is_fatal() && (truncated || is_retryable(&error)) {
@@ -490,8 +491,8 @@ const LATENCY_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 /// Minimum interval of checks for a hedge token.
 const MIN_TOKEN_CHECK_INTERVAL: Duration = Duration::from_millis(1);
 
-/// Returns the number of bytes that are available without waiting. `None` at the end, or if none
-/// have arrived.
+/// Returns the number of bytes that are available without waiting. Returns `None` at the end of the
+/// body, or if no bytes have arrived.
 fn pending_bytes(body: &mut Body) -> Option<usize> {
     match body.pieces.next().now_or_never() {
         Some(Some(Ok(more))) => Some(more.len()),

@@ -10,7 +10,7 @@ use super::ResilientState;
 use super::reachability::FIRST_CONTACT_TIMEOUT;
 use crate::fetch::Key;
 
-/// Number of failures of one call that are kept, counted from the first.
+/// Maximum number of failures that are stored per call: the first ones.
 const MAX_LISTED: usize = 32;
 
 /// One failed attempt at a read.
@@ -236,7 +236,7 @@ impl RetryState {
         let spent = self.state.clock.now().saturating_duration_since(self.began).as_secs_f64();
         let tried = match attempts.count() {
             1 => "tried once".to_owned(),
-            // From 10 s on, fractions of a second are noise.
+            // From 10 s on, fractions of a second do not matter.
             count if spent >= 10.0 => format!("tried {count} times in {spent:.0} s"),
             count => format!("tried {count} times in {spent:.1} s"),
         };

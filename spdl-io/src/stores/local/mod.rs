@@ -53,9 +53,8 @@ const MAX_COALESCED_BYTES: u64 = 1 << 20;
 /// they are closed. A read then waits up to 2 s for a free descriptor, and fails with
 /// `Unavailable`.
 ///
-/// Dropping the fetcher cancels queued reads and joins the threads. If the operating system does
-/// not return from a read within 200 ms, for example on a lost network share, that thread is
-/// detached.
+/// Dropping the fetcher cancels queued reads and joins the threads. If a read does not return
+/// within 200 ms, for example from a disconnected network share, its thread is detached.
 ///
 /// Buffers of 4 KiB to 1 MiB are recycled. At most 8 MiB of them stay allocated while unused.
 /// Ranges at most 4 KiB apart are read together, up to 1 MiB. Their memory is released when all
@@ -70,9 +69,9 @@ const MAX_COALESCED_BYTES: u64 = 1 << 20;
 /// the body ends with `Changed`.
 ///
 /// Listings are recursive and sorted, and include hidden files. They follow symbolic links to
-/// folders, except in loops. More than 8 nested links, or more than 100,000 links to folders that
-/// other links already reach, are `LimitExceeded`. The whole listing is collected before the stream
-/// yields its first entry.
+/// folders, except in loops. More than 8 nested links, and more than 100,000 links to folders that
+/// other links already reach, fail with `LimitExceeded`. The whole listing is collected before the
+/// stream yields its first entry.
 ///
 /// ```
 /// use spdl_io::{Fetcher, Key, LocalFetcher};

@@ -1,9 +1,9 @@
 //! Reads from the page cache without blocking, on the calling thread.
 //!
-//! Passing a read to another thread takes longer than copying a small file from the page cache.
-//! On Linux, `RESOLVE_CACHED` of openat2(2) and `RWF_NOWAIT` of preadv2(2) fail instead of waiting
-//! for a disk. Network and FUSE file systems may wait despite these flags. For those, and for all
-//! files that are not regular, the I/O threads read.
+//! Passing a read to another thread takes longer than copying a small file from the page cache. On
+//! Linux, `RESOLVE_CACHED` of openat2(2) and `RWF_NOWAIT` of preadv2(2) fail instead of waiting for
+//! a disk. Network and FUSE file systems may wait despite these flags. On such file systems, and
+//! for files that are not regular files, I/O threads perform the reads.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -16,20 +16,21 @@ use crate::fetch::coalesce::CoalescedRange;
 
 /// Limit in bytes of a read on the calling thread, which bounds the time of the copy.
 pub(crate) const MAX_BYTES: u64 = 256 << 10;
-/// A read that took longer had to wait for the disk.
+/// A read that takes longer counts as a miss: the thread had to wait for the disk.
 const SLOW_READ: Duration = Duration::from_millis(1);
 /// Number of files that stay open after a partial read, as shards are read repeatedly.
 #[cfg(target_os = "linux")]
 const MAX_OPEN_FILES: usize = 16;
-/// Largest number of reads that are skipped after misses.
+/// Maximum number of reads that go directly to I/O threads after a miss.
 const MAX_SKIPPED_READS: u32 = 1024;
 
-/// Non-blocking reads with exponential backoff: each miss doubles the number of skipped reads.
+/// Non-blocking reads with exponential backoff: each consecutive miss doubles the number of reads
+/// that go directly to I/O threads.
 #[derive(Debug, Default)]
 pub(crate) struct PageCacheReader {
-    /// Consecutive misses.
+    /// Number of consecutive misses of the page cache.
     misses: AtomicU32,
-    /// Number of next reads that are skipped.
+    /// Number of upcoming reads that go directly to I/O threads.
     rest: AtomicU32,
     files: system::Files,
 }
@@ -75,7 +76,7 @@ impl PageCacheReader {
         })
     }
 
-    /// Returns the stamp of a file, or `None` if an I/O thread must look it up.
+    /// Returns size and modification time of a file, or `None` if an I/O thread must look them up.
     pub(crate) fn stat(&self, key: &Key) -> Option<FileStamp> {
         self.attempt(|| self.files.stat(key))
     }
@@ -242,7 +243,7 @@ mod system {
                 open[..=index].rotate_right(1);
                 return Some(Arc::clone(&open[0].file));
             }
-            // An open file keeps its disk space even after its removal.
+            // The disk space of a removed file is freed only when the file is closed.
             let old = open.remove(index);
             drop(open);
             drop(old);
@@ -314,7 +315,7 @@ mod system {
     }
 
     fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-        // No update of the guarded data can panic half way.
+        // Updates of the guarded data do not panic, so the data are consistent.
         mutex.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -432,7 +433,7 @@ mod tests {
                       31 21 0:46 / /mnt/b\\040c rw shared:6 - fuse.sshfs host: rw\n";
         let found = [(8, 1), (0, 45), (0, 46), (0, 4)].map(|it| system::file_system(mounts, it));
         assert_eq!(found, [Some("ext4"), Some("nfs4"), Some("fuse.sshfs"), None]);
-        // Not on a disk: the duration of the read is unknown.
+        // Not a file on a local disk, so the read may block.
         assert!(whole(&Key::from("/proc/self/mountinfo"), MAX_BYTES).is_none());
     }
 

@@ -1,15 +1,16 @@
 //! Pool of read buffers.
 //!
-//! The system zeroes each page of new memory, which takes longer than copying a cached file.
+//! The operating system zeroes each page of new memory, which takes longer than copying a cached
+//! file.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use bytes::Bytes;
 
-/// Shorter buffers are not pooled. The allocator recycles them.
+/// Minimum length of a pooled buffer in bytes. The allocator recycles shorter buffers.
 const MIN_POOLED: usize = 4 << 10;
-/// Longer buffers are not pooled.
+/// Maximum length of a pooled buffer in bytes.
 const MAX_POOLED: usize = 1 << 20;
 /// Maximum number of bytes in unused buffers.
 const MAX_IDLE_BYTES: usize = 8 << 20;
@@ -31,7 +32,7 @@ struct IdleBuffers {
 pub(crate) struct ReadBuffer {
     memory: Vec<u8>,
     len: usize,
-    /// The pool to which the buffer returns. Dead if the fetcher is dropped.
+    /// The pool to which the buffer returns. Cannot be upgraded after the fetcher is dropped.
     pool: Weak<Mutex<IdleBuffers>>,
 }
 
@@ -63,7 +64,7 @@ fn rounded(len: usize) -> usize {
 }
 
 fn lock(idle: &Mutex<IdleBuffers>) -> MutexGuard<'_, IdleBuffers> {
-    // No update of the guarded data can panic half way.
+    // Updates of the guarded data do not panic, so the data are consistent.
     idle.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

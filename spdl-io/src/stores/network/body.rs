@@ -11,8 +11,9 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::fetch::{Body, JoinedPieces, Key, ReadRequest, check_limit};
 
-/// Bounds of the first chunk: a reader is woken once for up to 1 MiB that arrives within 10 ms.
-/// Later data still arrive in pieces, so that a slow body shows progress.
+/// Bounds of the first chunk: the waiting task is woken once for up to 1 MiB that arrives within 10
+/// ms. Later data are returned as they arrive, so that the stall detection sees the progress of a
+/// slow body.
 const FIRST_CHUNK_BYTES: u64 = 1 << 20;
 const FIRST_CHUNK_TIME: Duration = Duration::from_millis(10);
 

@@ -28,7 +28,7 @@ pub(crate) use self::response_error::ResponseError;
 use crate::fetch::Unreached;
 use crate::stores::SourceOptions;
 
-/// Largest offset in an object that is requested. Servers use signed 64-bit numbers.
+/// Largest requested offset in an object, in bytes. Servers use signed 64-bit numbers.
 pub(crate) const MAX_OFFSET: u64 = i64::MAX as u64;
 
 /// Builds a client for HTTP/1.1 without retries or redirects.
@@ -100,7 +100,8 @@ fn certificates(pem: &[u8]) -> Result<Vec<Certificate>> {
     Ok(found)
 }
 
-/// Returns whether `authority` (`host:port`) is this machine, which is reached without a proxy.
+/// Returns whether `authority` (`host:port`) is this machine. Requests to this machine bypass
+/// proxies.
 pub(crate) fn is_this_machine(authority: &str) -> bool {
     ["localhost", "127.0.0.1", "[::1]"].iter().any(|host| {
         authority.strip_prefix(host).is_some_and(|rest| rest.is_empty() || rest.starts_with(':'))
@@ -118,7 +119,8 @@ pub(crate) fn transport_error(error: reqwest::Error) -> Error {
         // A retry does not make an untrusted certificate valid.
         (ErrorKind::Io, "TLS handshake with the server failed")
     } else if is_unresolved(&error) {
-        // A failure of the name server may pass, and some do not report whether a name exists.
+        // A failure of the name server may be temporary. Some resolvers do not report whether a
+        // name exists.
         (ErrorKind::Unavailable, "cannot resolve the host name of the server")
     } else if error.is_connect() {
         (ErrorKind::Unavailable, "cannot connect to the server")
@@ -153,13 +155,14 @@ pub(crate) fn unreached(error: &(dyn StdError + 'static)) -> Option<Unreached> {
     }
 }
 
-/// Returns whether resolving the name of a server failed. The connector reports it only in words.
+/// Returns whether resolving the name of a server failed. The HTTP connector reports this error
+/// only as text.
 pub(crate) fn is_unresolved(error: &(dyn StdError + 'static)) -> bool {
     resolving(error).next().is_some()
 }
 
-/// Returns whether the resolver reports that the name does not exist, rather than its own failure.
-/// The system reports the difference only in words.
+/// Returns whether the resolver reports that the host name does not exist. Returns `false` if the
+/// resolver itself failed. The operating system reports the difference only as text.
 fn is_unknown_name(error: &(dyn StdError + 'static)) -> bool {
     /// Messages for `EAI_NONAME` of glibc, musl, macOS and Windows.
     const WORDS: [&str; 4] = [

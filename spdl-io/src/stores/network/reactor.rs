@@ -50,7 +50,7 @@ impl Reactor {
         answer.map_err(|error| error.with_key(key.display_name()))
     }
 
-    /// Makes a future or stream that needs tokio, and wraps it so that any executor can poll it.
+    /// Creates a future or stream that needs tokio, and wraps it so that any executor can poll it.
     ///
     /// # Errors
     /// `Io` if the system cannot start a thread.
@@ -196,7 +196,7 @@ impl<T: Stream> Stream for TokioContext<T> {
 
 impl<T> Drop for TokioContext<T> {
     fn drop(&mut self) {
-        // Returning a connection to its pool may start a task.
+        // Returning a connection to its pool may spawn a tokio task.
         let _within = self.handle.enter();
         drop(self.inner.take());
     }

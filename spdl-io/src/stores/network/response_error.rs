@@ -30,7 +30,8 @@ impl ResponseError {
         ResponseError {
             status,
             retry_after: text(RETRY_AFTER.as_str()).and_then(|value| {
-                // Relative to the server's clock if it sends a date. The local clock may be wrong.
+                // Uses the server's time (header `Date`) if present, because the local clock may be
+                // wrong.
                 let now = text(DATE.as_str()).and_then(|now| httpdate::parse_http_date(now).ok());
                 retry_after(value, now.unwrap_or_else(SystemTime::now))
             }),

@@ -44,7 +44,7 @@ pub(crate) fn open(
         "az" => setup.azure(),
         other => Err(invalid(format!("scheme {other:?} is not an object store"))),
     };
-    // The builders of `object_store` unwrap values of the environment.
+    // The builders of `object_store` may panic on invalid environment variables.
     let store = catch_unwind(AssertUnwindSafe(build)).unwrap_or_else(|it| Err(panicked(&*it)));
     let store = store.map_err(|error| {
         Error::new(
@@ -169,7 +169,8 @@ impl StoreSetup<'_> {
     }
 }
 
-/// One attempt without retries. The resilience layer retries.
+/// Disables the retries of `object_store`, because the [`Resilient`](crate::Resilient) layer
+/// retries.
 fn no_retries() -> RetryConfig {
     RetryConfig { backoff: BackoffConfig::default(), max_retries: 0, ..RetryConfig::default() }
 }

@@ -90,7 +90,7 @@ fn denies_permanently(status: u16) -> bool {
 pub(super) struct NoIdentity;
 
 impl NoIdentity {
-    /// Returns the message for the store with this address: what to set.
+    /// Returns the error message for missing credentials of the store with this address.
     pub(super) fn advice(store: &str) -> &'static str {
         match store.split_once(':').map_or(store, |(scheme, _)| scheme) {
             "s3" => {
