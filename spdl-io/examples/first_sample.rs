@@ -6,9 +6,9 @@
 //! ```
 //!
 //! Without FOLDER, the program creates FILES empty files (default: 1,200,000) in classes of 1,200
-//! in a temporary folder. Both measurements alternate. The output shows their medians (default: of
-//! 9) and the ratio. The folders are in the system's cache. For a cold disk, drop the caches and
-//! run once with one repetition.
+//! in a temporary folder. The two measurements alternate, REPETITIONS times each (default: 9). The
+//! output shows their medians and the ratio. The folders are in the cache of the operating system.
+//! For a cold disk, drop the caches and run once with one repetition.
 #![expect(clippy::print_stdout, reason = "the program prints a table")]
 
 use std::fs::{self, File};
@@ -65,7 +65,7 @@ fn first_sample(folder: &Path) -> Result<()> {
     }
 }
 
-/// Lists all files on one thread: the minimum work of any loader.
+/// Lists all files on one thread, which is the minimum work of any data loader.
 fn list_with_one_thread(folder: &Path) -> Result<usize> {
     let mut files = 0;
     let mut pending = vec![folder.to_path_buf()];

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Serves the files below FOLDER from memory over HTTP and S3, in the bucket BUCKET. Each response
-//! is delayed by LATENCY_MS milliseconds. A share LOST_SHARE (0 to 1) of all requests gets no
+//! is delayed by LATENCY_MS milliseconds. LOST_SHARE (0 to 1) is the share of requests that get no
 //! response. The first output line is the URL. At the end of standard input, the program prints a
 //! JSON object with the numbers of `requests`, of `lost` requests and of `bytes` sent, and exits.
 #![expect(clippy::print_stdout, reason = "the program prints its URL and its counters")]

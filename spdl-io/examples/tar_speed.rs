@@ -1,13 +1,13 @@
-//! Measures the access to members of a tar archive without decoding: from memory, as a stream, and
-//! by index.
+//! Measures the time to access members of a tar archive without decoding: from memory, as a stream,
+//! and by index.
 //!
 //! ```sh
 //! cargo run --release -p spdl-io --example tar_speed -- [MEMBERS [BYTES [REPETITIONS]]]
 //! ```
 //!
 //! Creates an archive of MEMBERS members (default: 10,000) of BYTES bytes (default: 10,000) in a
-//! temporary folder. The archive is in the page cache. The output shows the best of REPETITIONS
-//! (default: 9).
+//! temporary folder. The archive is in the page cache. The output shows the shortest time of
+//! REPETITIONS runs (default: 9).
 #![expect(clippy::print_stdout, reason = "the program prints a table")]
 
 use std::fs::{self, File};

@@ -1,7 +1,7 @@
 //! A custom fetcher: many small objects packed into one large object, with an index.
 //!
-//! The index is a text with one line per object: offset, length and name. Pack and index are stored in any
-//! storage that supports range requests.
+//! The index is a text file with one line per object: offset in bytes, length in bytes, and name. The pack and
+//! the index are objects of any storage that supports range requests.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use spdl_io::{Bytes, Capability, Error, ErrorKind, Fetcher, Key, Result, async_trait};
 
-/// Reads the objects of one pack.
+/// Reads the objects of one pack, which is a large object that holds many small ones.
 #[derive(Debug)]
 pub struct AcmePack {
     storage: Arc<dyn Fetcher>,
@@ -21,7 +21,7 @@ impl AcmePack {
     /// Opens a pack; `pack` and `index` are keys in `storage`.
     ///
     /// # Errors
-    /// Errors of reading the index; `Corrupt` if a line of the index is invalid.
+    /// Errors of the storage; `Corrupt` if a line of the index is invalid.
     pub async fn open(storage: Arc<dyn Fetcher>, pack: Key, index: &Key) -> Result<Self> {
         let text = storage.read(index, None).await?;
         let lines = text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());

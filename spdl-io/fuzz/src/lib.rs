@@ -1,7 +1,7 @@
 //! The checks that the fuzz targets of `spdl-io` run on their inputs.
 //!
-//! Findings are panics, errors whose kind blames the caller, contradictory results, and runs beyond
-//! the time or memory limit of the fuzzer.
+//! The fuzzer reports panics, errors of a kind that is reserved for mistakes of the caller,
+//! contradictory results, and runs beyond its time or memory limit.
 
 #![forbid(unsafe_code)]
 
@@ -74,7 +74,8 @@ pub fn tar(file: &[u8]) {
 /// Parses a tar index with a valid checksum, and indexes a tar archive.
 pub fn tar_index(file: &[u8]) {
     let options = TarOptions::default();
-    // The input contains the archive's stamp, so that the fuzzer need not guess it.
+    // The input contains the size and modification time of the archive, so that the fuzzer need not
+    // guess them.
     let number = |at: usize| {
         let bytes = file.get(at..at + 8).and_then(|bytes| bytes.try_into().ok());
         u64::from_le_bytes(bytes.unwrap_or_default())

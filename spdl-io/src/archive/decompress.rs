@@ -14,8 +14,8 @@ const RATIO_FREE_BYTES: u64 = 64 << 20;
 /// A reader that decompresses gzip and Zstandard, and passes other data through.
 ///
 /// For a [`TarStream`](super::TarStream) over `.tar`, `.tar.gz` or `.tar.zst`. Consecutive gzip members or
-/// Zstandard frames are one stream. A truncated stream is `Truncated`, a damaged one is `Corrupt`: as the
-/// source of an [`io::Error`], which `TarStream` unwraps.
+/// Zstandard frames are one stream. A truncated stream fails with `Truncated`, and a damaged stream with
+/// `Corrupt`. The source of the [`io::Error`] holds this error; `TarStream` unwraps it.
 ///
 /// ```no_run
 /// use spdl_io::archive::{Decompress, DecompressLimits, TarStream};
@@ -55,16 +55,16 @@ impl Default for DecompressLimits {
 }
 
 impl DecompressLimits {
-    /// Sets the maximum output, in bytes. Default: 1 TiB. The stream is never in memory as a whole, so
-    /// this limits time.
+    /// Sets the maximum output, in bytes. Default: 1 TiB. The stream is never in memory as a whole, so this
+    /// limit bounds the run time, not the memory.
     #[must_use]
     pub fn max_bytes(mut self, max_bytes: u64) -> Self {
         self.max_bytes = max_bytes;
         self
     }
 
-    /// Sets the maximum ratio of output to input, over the stream so far. The first 64 MiB of output are
-    /// exempt. Default: 1,000.
+    /// Sets the maximum ratio of output bytes to input bytes, over the stream so far. The first 64 MiB of
+    /// output are exempt. Default: 1,000.
     #[must_use]
     pub fn max_ratio(mut self, max_ratio: u64) -> Self {
         self.max_ratio = max_ratio;

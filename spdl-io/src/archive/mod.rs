@@ -9,7 +9,7 @@
 //!
 //! - The names of members are data. They are never used as paths.
 //! - An ambiguous archive is `Corrupt`: two names or two sizes for one member, or overlapping members.
-//!   Such an archive shows different members to different programs.
+//!   Different programs would extract different members from such an archive.
 //! - Data in memory may be a mapped file, for example by the crate `memmap2`. Members are views without
 //!   copies. This crate maps no files, because truncating a mapped file kills the process.
 //! - The error for a damaged archive holds the offset of the damage. The members of a tar archive before

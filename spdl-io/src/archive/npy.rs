@@ -80,9 +80,9 @@ impl fmt::Display for NpyType {
 
 /// An array of a `.npy` file of version 1, 2 or 3.
 ///
-/// The elements share the memory of the file, unless their byte order must be swapped. Arrays of Python
-/// objects are `Unsupported`, because reading them executes code from the file. So are structured arrays,
-/// and arrays of strings and times.
+/// The elements share the memory of the file, unless their byte order must be swapped. Arrays of Python objects
+/// are `Unsupported`, because reading them executes code from the file. Structured arrays, and arrays of
+/// strings and times, are also `Unsupported`.
 ///
 /// ```
 /// # let mut file = b"\x93NUMPY\x01\x00\x76\x00".to_vec();
@@ -126,7 +126,7 @@ impl NpyArray {
     /// Reads the first of several concatenated arrays, and removes it from `file`.
     ///
     /// # Errors
-    /// The errors of [`from_bytes`](Self::from_bytes). `file` is then unchanged.
+    /// The errors of [`from_bytes`](Self::from_bytes). After an error, `file` is unchanged.
     pub fn take(file: &mut Bytes) -> Result<Self> {
         let header = NpyHeader::read(file.len() as u64, |range| {
             Ok(file.slice(range.start as usize..range.end as usize))
@@ -186,8 +186,8 @@ impl NpyArray {
         self.is_fortran_order
     }
 
-    /// The elements in native byte order, in C or [Fortran order](Self::is_fortran_order). Their address
-    /// is not aligned.
+    /// The elements in native byte order, in C or [Fortran order](Self::is_fortran_order). The memory address
+    /// may be unaligned.
     pub fn data(&self) -> &Bytes {
         &self.data
     }
@@ -197,7 +197,7 @@ impl NpyArray {
     /// # Errors
     /// - `Unsupported` if [`NpyType::dtype`] is `None`.
     /// - `LimitExceeded` if the memory cannot be allocated.
-    /// - `InvalidArgument` if the array is empty and another extent is out of range.
+    /// - `InvalidArgument` if one extent is 0 and another extent is out of range.
     pub fn to_array(&self, pool: &BufferPool) -> Result<Array> {
         let dtype = self.element.dtype().ok_or_else(|| {
             let message = format!("arrays of {} are not supported in a pipeline", self.element);
@@ -280,7 +280,8 @@ impl NpzArchive {
     /// The array with this name.
     ///
     /// # Errors
-    /// `NotFound`; the errors of [`NpyArray::from_bytes`] and [`ZipSlice::data`](super::ZipSlice::data).
+    /// `NotFound` if there is no array with this name; the errors of [`NpyArray::from_bytes`] and
+    /// [`ZipSlice::data`](super::ZipSlice::data).
     pub fn get(&self, name: &str) -> Result<NpyArray> {
         let key = crate::fetch::Key::from(format!("{name}.npy"));
         let entry = self.0.find(&key).ok_or_else(|| {

@@ -128,7 +128,7 @@ impl NpyHeader {
         &self.shape
     }
 
-    /// The byte range of the elements in the file. The file may continue after it.
+    /// The byte range of the elements in the file. The file may continue after this range.
     pub fn data_range(&self) -> Range<u64> {
         self.data.clone()
     }

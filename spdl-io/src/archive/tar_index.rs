@@ -23,7 +23,7 @@ use crate::files::os_error;
 /// saved index is rebuilt if it is damaged, has another version, or was built with other options. It is
 /// also rebuilt if the size, modification time or entity tag of the archive differ.
 ///
-/// Memory use per member: 32 bytes and the name; 8 to 16 bytes more after the first lookup by name.
+/// Memory use per member: 32 bytes and the name; the first lookup by name adds 8 to 16 bytes per member.
 ///
 /// ```
 /// use spdl_io::archive::TarIndex;
@@ -49,7 +49,7 @@ use crate::files::os_error;
 /// | 16 | 8 | size of the archive in bytes |
 /// | 24 | 8 | modification time of the archive: seconds since 1970, signed; −2⁶³ if unknown |
 /// | 32 | 4 | nanoseconds of the modification time |
-/// | 36 | 4 | length of the entity tag in bytes; 2³² − 1 if there is none |
+/// | 36 | 4 | length of the entity tag in bytes; 2³² − 1 if the archive has no entity tag |
 /// | 40 | 8 | number of members |
 /// | 48 | 8 | number of links |
 /// | 56 | 8 | length of all names in bytes |
@@ -202,8 +202,8 @@ impl TarIndex {
         }
     }
 
-    /// [`build`](Self::build) that returns the members before a damaged header, and its error. The data of
-    /// the last member may be truncated.
+    /// As [`build`](Self::build), but for a damaged archive returns the members before the damaged header, and
+    /// the error. The data of the last member may be truncated.
     pub(crate) fn build_until_damage(
         archive: impl AsRef<Path>,
         options: TarOptions,
@@ -254,8 +254,8 @@ impl TarIndex {
         }
     }
 
-    /// [`fetch`](Self::fetch) that returns the members before a damaged header, and its error. The data of
-    /// the last member may be truncated.
+    /// As [`fetch`](Self::fetch), but for a damaged archive returns the members before the damaged header, and
+    /// the error. The data of the last member may be truncated.
     pub(crate) async fn fetch_until_damage(
         fetcher: Arc<dyn Fetcher>,
         key: Key,
@@ -436,8 +436,8 @@ impl TarIndex {
         Ok(entry)
     }
 
-    /// The number of the last member with this name, which is the one that remains after extraction. The
-    /// first call builds a table of all names.
+    /// The number of the last member with this name. Extraction keeps that member and overwrites earlier ones.
+    /// The first call builds a table of all names.
     pub fn find(&self, name: &[u8]) -> Option<usize> {
         let by_name = self.by_name();
         match by_name.slot(self, name) {
@@ -493,10 +493,10 @@ fn letter(kind: TarKind) -> u8 {
     }
 }
 
-/// Not a member number.
+/// Marks an empty slot or a missing link target.
 const NO_MEMBER: u32 = u32::MAX;
 
-/// A hash table of names, with open addressing and a random seed against crafted collisions.
+/// A hash table of names, with open addressing. The random seed prevents collision attacks.
 struct NameTable {
     seed: RandomState,
     /// Member numbers, or [`NO_MEMBER`].
@@ -765,7 +765,7 @@ impl TarIndex {
         let failed = |error| os_error("cannot read the tar index", &key, error);
         let file = File::open(&path).map_err(failed)?;
         let metadata = file.metadata().map_err(failed)?;
-        // A member takes less space in the index than in the archive.
+        // Each member takes less space in the index than in the archive, so a larger index is invalid.
         let max_len = stamp.size.saturating_add(1 << 16);
         if !metadata.is_file() || metadata.len() > max_len {
             let error = damaged("the tar index is too large for its archive", 0);

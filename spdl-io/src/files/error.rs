@@ -10,7 +10,7 @@ use crate::files::open_files;
 /// Converts an error of the operating system, and keeps it as the source.
 pub(crate) fn os_error(message: &str, key: &Key, error: io::Error) -> Error {
     if open_files::is_too_many_open_files(&error) {
-        // Transient: other files will be closed.
+        // `Unavailable`, because a retry may succeed after other files are closed.
         let message = format!("{message}: too many open files; raise the limit (`ulimit -n`)");
         return Error::new(ErrorKind::Unavailable, message)
             .with_key(key.display_name())

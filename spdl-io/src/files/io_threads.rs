@@ -13,7 +13,7 @@ use spdl_core::{Error, ErrorKind, Result};
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// How long a drop waits for calls in flight. Longer than a read from a working disk takes.
+/// How long a drop waits for calls in flight. A read from a working disk takes less time.
 const GRACE: Duration = Duration::from_millis(200);
 
 /// A thread pool that starts threads on demand and ends idle ones.
@@ -159,7 +159,7 @@ impl Drop for IoThreads {
             (std::mem::take(&mut state.jobs), std::mem::take(&mut state.handles))
         };
         self.inner.work.notify_all();
-        // Outside the lock: dropping a job wakes the task that waits for it.
+        // Not under the lock, because dropping a job wakes the task that waits for the job.
         drop(jobs);
         // The last owner may be a task that one of these threads woke and dropped.
         let is_this = |handle: &JoinHandle<()>| handle.thread().id() == thread::current().id();

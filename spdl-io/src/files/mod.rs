@@ -1,8 +1,8 @@
-//! Files of this machine: what local stores, caches, archives and data sets share.
+//! Local file access that stores, caches, archives and data sets share.
 //!
 //! | file | what it holds |
 //! |---|---|
-//! | `error` | [`os_error`]: an error of the operating system with the file that it concerns |
+//! | `error` | [`os_error`]: converts an error of the operating system, and adds the file name |
 //! | `open_files` | retries when the limit on open files is reached |
 //! | `io_threads` | [`IoThreads`]: a thread pool for blocking I/O |
 //! | `walk` | [`Walker`]: sorted listings of folders, in parallel |

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 /// Error codes of Unix: the process (`EMFILE`) or the system (`ENFILE`) has too many open files.
 const TOO_MANY: [i32; 2] = [24, 23];
 
-/// How long an open call is retried. Files that are open for a read close soon.
+/// How long an open call is retried. Files that are open for a read are closed soon.
 #[cfg(feature = "local")]
 const RETRY_TIME: Duration = Duration::from_secs(2);
 #[cfg(feature = "local")]
@@ -22,7 +22,8 @@ pub(crate) fn is_too_many_open_files(error: &io::Error) -> bool {
 
 /// Opens a file. If too many files are open, calls `release` and retries for up to 2 s.
 ///
-/// The system does not report when a file is closed, so the delays double instead.
+/// The operating system does not report when a file is closed, so the call is retried with doubling
+/// delays.
 #[cfg(feature = "local")]
 pub(crate) fn open_with_retries<T>(
     open: impl Fn() -> io::Result<T>,

@@ -38,7 +38,7 @@ pub(crate) struct Walker<'a> {
     observations: Mutex<Observations>,
 }
 
-/// Observations of a walk besides its results.
+/// Counts and warnings of a walk, in addition to its results.
 #[derive(Default)]
 pub(crate) struct Observations {
     /// Number of files that were not selected.
@@ -224,7 +224,7 @@ impl<'a> Walker<'a> {
                 let real = fs::canonicalize(&path).map_err(failed)?;
                 let link_folders: Arc<[PathBuf]> =
                     parent.link_folders.iter().chain([&parent.real]).cloned().collect();
-                // A loop: the target contains one of the folders on the path.
+                // A link loop: the target contains one of the folders on the path.
                 if link_folders.iter().any(|folder| folder.starts_with(&real)) {
                     self.warn(&path, "symbolic link loop: the target contains this link");
                     return Ok(EntryType::Omitted);
@@ -243,7 +243,8 @@ impl<'a> Walker<'a> {
                 }
                 Ok(EntryType::Omitted)
             }
-            // A broken link with a selected name stays: reading it fails by the failure policy.
+            // A broken link with a selected name is listed as a file. Reading the file fails, and
+            // the failure policy applies.
             Err(_) if (self.is_selected)(name) => Ok(EntryType::File),
             Err(error) => {
                 let warning = os_error("broken symbolic link", &path.into(), error);
@@ -253,7 +254,8 @@ impl<'a> Walker<'a> {
         }
     }
 
-    /// Limits the visits of folders through links. Folders without links on their path are finite.
+    /// Limits the visits of folders through links. The number of folders without links on their
+    /// path is finite.
     fn count_revisits(&self, folder_path: &FolderPath) -> Result<()> {
         if folder_path.link_folders.is_empty() {
             return Ok(());

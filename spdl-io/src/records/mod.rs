@@ -1,4 +1,5 @@
-//! Samples with several fields: where each field is stored, its value, and the stages that read it.
+//! Samples with several fields: where each field is stored, its value, and the pipeline stages that
+//! read the fields.
 //!
 //! | file | what it holds |
 //! |---|---|

@@ -7,7 +7,7 @@ use spdl_core::Error;
 
 /// What a caller can specify to avoid an error: attached to an [`Error`] as its source.
 ///
-/// The message of the error states facts only. A program adds the advice, with the names of its options.
+/// The error message states facts only. A program can add advice that names its own options.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -47,7 +47,7 @@ impl Remedy {
     }
 }
 
-/// Empty, so that reports of errors do not show it.
+/// Displays an empty string, so that error reports do not show the remedy.
 impl fmt::Display for Remedy {
     fn fmt(&self, _: &mut fmt::Formatter<'_>) -> fmt::Result {
         Ok(())

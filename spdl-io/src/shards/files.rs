@@ -16,7 +16,7 @@ pub(super) fn partial_of(path: &Path) -> PathBuf {
     partial.into()
 }
 
-/// Creates an empty file. Removes an existing file first, so that no link is followed.
+/// Creates an empty file. Removes an existing file first, so that a symbolic link is not followed.
 pub(super) fn create(path: &Path) -> Result<File> {
     remove(path)?;
     let file = OpenOptions::new().write(true).create_new(true).open(path);
@@ -62,7 +62,7 @@ pub(super) fn sync_folder(folder: &Path) -> Result<()> {
 
 /// Locks a folder against other writers until the value is dropped or the process ends.
 ///
-/// Returns `None` if the system does not support such locks.
+/// Returns `None` if the operating system does not support such locks.
 pub(super) fn lock_folder(folder: &Path) -> Result<Option<File>> {
     let Ok(file) = File::open(folder) else { return Ok(None) };
     match file.try_lock() {

@@ -1,9 +1,9 @@
 //! The journal: which shards are finished while a data set is being written.
 //!
 //! The first line holds the plan, and each further line a shard. A line is the XXH3-128 hash of its
-//! JSON object as 32 hexadecimal digits, a space, and the object. The journal exists from before
-//! the first shard until the manifest is written. A truncated last line is ignored, and its shard
-//! is written again.
+//! JSON object as 32 hexadecimal digits, a space, and the object. The writer creates the journal
+//! before the first shard, and removes it after writing the manifest. A truncated last line is
+//! ignored, and its shard is written again.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};

@@ -29,7 +29,7 @@ pub struct Manifest {
     pub format: String,
     /// The version of the format: 1.
     pub version: u32,
-    /// Settings that determined the bytes.
+    /// Settings that determine the bytes of the shards.
     pub plan: ShardPlan,
     /// Number of samples.
     pub samples: u64,

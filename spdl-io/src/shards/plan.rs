@@ -9,7 +9,7 @@ use spdl_core::{Error, ErrorKind, Result};
 /// Maximum length of the name of a data set in bytes.
 const MAX_NAME_BYTES: usize = 100;
 
-/// The settings of a written data set. An existing data set must have the same plan.
+/// The settings of a written data set. To continue an existing data set, the plan must be the same.
 ///
 /// ```
 /// use spdl_io::shards::ShardPlan;

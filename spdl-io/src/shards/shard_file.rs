@@ -129,7 +129,8 @@ impl ShardFile {
         }
     }
 
-    /// Ends the archive, and writes its checksums and index. `first..end` are its source positions.
+    /// Ends the archive, and writes its checksums and index. `first..end` are the source positions
+    /// of its samples.
     pub(super) fn finish(mut self, folder: &Path, first: u64, end: u64) -> Result<ShardRecord> {
         self.write(&[0; END])?;
         let Some(file) = self.file.take() else { unreachable!("the file is taken only here") };
@@ -153,8 +154,9 @@ impl ShardFile {
         })
     }
 
-    /// Writes the index. Repeats the write if the index is not newer than the archive by the coarse
-    /// clock of the system, because readers would reject it.
+    /// Writes the index. The clock of the file system is coarse. If the index does not have a later
+    /// modification time than the archive, readers would reject the index, so the write is
+    /// repeated.
     fn save_index(&mut self) -> Result<()> {
         let stamp = ArchiveStamp::of_file(&self.path)?;
         let options = TarOptions::default();

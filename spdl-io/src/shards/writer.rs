@@ -30,11 +30,11 @@ pub enum Opened {
 ///
 /// # After an interruption
 ///
-/// Each shard is written to a `.partial` file, synced to disk, renamed, and then recorded in a
-/// journal (`manifest.journal`), which exists until the manifest is written. When the writer opens
-/// an incomplete data set, it keeps the recorded shards up to the first with a wrong checksum, and
-/// writes the others again. Therefore a `kill -9` or power failure costs at most one shard of
-/// work, and the final bytes are the same.
+/// Each shard is written to a `.partial` file, synced to disk, renamed, and then recorded in a journal
+/// (`manifest.journal`), which exists until the manifest is written. When the writer opens an incomplete data
+/// set, it keeps the recorded shards up to the first with a wrong checksum, and writes the others again. After
+/// a `kill -9` or a power failure, the writer therefore repeats the work of at most one shard, and the final
+/// bytes are the same.
 ///
 /// Dropping a writer keeps the finished shards and the journal.
 #[derive(Debug)]
@@ -82,8 +82,8 @@ impl ShardWriter {
             (Some((existing, finished)), manifest) => {
                 let same = plan.check_same(&existing);
                 names.push(existing.name);
-                // Without finished shards, another plan may start. A complete data set that was
-                // being overwritten still needs `overwrite`.
+                // If no shard is finished, the plan may differ. If a complete data set was being overwritten, a
+                // different plan still requires `overwrite`.
                 let is_bound = !finished.is_empty() || manifest.is_some();
                 match same {
                     Ok(()) => valid_shards(folder, finished)?,
@@ -148,7 +148,7 @@ impl ShardWriter {
     ///   in the shard. Also if there are no fields, or a field name is empty, is repeated, or
     ///   holds a slash or NUL byte.
     /// - `LimitExceeded` if a field has 8 GiB or more.
-    /// - Errors of the operating system. After such an error, nothing more can be written.
+    /// - Errors of the operating system. After such an error, the writer accepts no more samples.
     pub fn add(&mut self, position: u64, key: &[u8], fields: &[(&str, &[u8])]) -> Result<()> {
         self.check_position(position)?;
         check_sample(key, fields)
@@ -227,7 +227,7 @@ impl ShardWriter {
         Ok(())
     }
 
-    /// Finishes the current shard, if any. `end` is the position after its last sample.
+    /// Finishes the current shard, if one is open. `end` is the position after its last sample.
     fn close(&mut self, end: u64) -> Result<()> {
         let Some(shard) = self.current.take() else { return Ok(()) };
         let first = self.finished.last().map_or(0, |last| last.shard.end);

@@ -15,7 +15,8 @@ use crate::fetch::{Body, Fetcher, Key, ObjectMeta, ReadRequest};
 ///
 /// Names are relative to the folder. They may contain `/`.
 pub fn contract_objects() -> Vec<(&'static str, Bytes)> {
-    // Sorted by bytes: "a.b" precedes "a/b", which a listing by folder reverses.
+    // Sorted by bytes: "a.b" precedes "a/b". A listing folder by folder would return the reverse
+    // order.
     [("a.b", 3), ("a/b", 4), ("deep/er/object", 1_000), ("empty", 0), ("größe 1", 70_001)]
         .into_iter()
         .chain([("large", 3_000_000), ("one byte", 1)])
@@ -228,7 +229,7 @@ fn bodies_are_exact(fetcher: &dyn Fetcher, objects: &[(Key, Bytes)]) {
             !fetcher.capability().streams || first.len() < bytes.len(),
             "{key} arrives in one chunk, although `streams` is true"
         );
-        // The body is dropped before its end, which must be harmless.
+        // The body is dropped before its end, which must not fail.
     }
 }
 

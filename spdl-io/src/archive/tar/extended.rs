@@ -11,9 +11,9 @@ pub(super) struct PaxValues {
     pub(super) link_path: PaxValue<Vec<u8>>,
     pub(super) size: PaxValue<u64>,
     pub(super) mtime: PaxValue<i64>,
-    /// Whether the member is a sparse file, by one of several conventions.
+    /// Whether the records mark the member as a sparse file, by any of the known conventions.
     pub(super) is_sparse: bool,
-    /// The name of a sparse file, whose header holds a generated one.
+    /// The name of a sparse file. Its header holds only a generated name.
     pub(super) sparse_name: PaxValue<Vec<u8>>,
 }
 
@@ -24,9 +24,9 @@ pub(super) type PaxValue<T> = Option<Option<T>>;
 /// How to handle two records with the same key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DuplicateRecords {
-    /// For one member: conflicting records are an error, because programs disagree on which one counts.
+    /// For one member: conflicting records are an error, because programs disagree on which record applies.
     MustAgree,
-    /// For global headers: the last record counts; an empty one removes the value.
+    /// For global headers: the last record applies; an empty record removes the value.
     Replace,
 }
 
@@ -83,7 +83,7 @@ impl PaxValues {
                 self.mtime = Some(seconds(value));
                 Ok(())
             }
-            // Solaris stores the holes in a separate record.
+            // Solaris stores the holes of a sparse file in a separate record.
             b"SUN.holesdata" => {
                 self.is_sparse = true;
                 Ok(())
@@ -116,7 +116,7 @@ fn put<T: PartialEq>(
 /// The value as a name; `None` if it is empty.
 fn name_of(key: &[u8], value: &[u8], offset: u64) -> Result<Option<Vec<u8>>> {
     if value.contains(&0) {
-        // Programs disagree on whether the name ends there.
+        // Programs disagree on whether a name ends at a NUL byte.
         let message = format!("NUL byte in pax record {}", key.escape_ascii());
         return Err(corrupt(message, offset));
     }

@@ -21,7 +21,7 @@ impl<'a> TarHeader<'a> {
         let header = TarHeader { block, offset };
         // A blank field means 0, which is a possible sum of signed bytes.
         let stored = header.number(148..156, "checksum")?.or(Some(0));
-        // The checksum field counts as spaces.
+        // The checksum field itself is summed as spaces.
         let (before, rest) = block.split_at(148);
         let after = &rest[8..];
         let spaces = 8 * i64::from(b' ');

@@ -55,8 +55,8 @@ impl TarEntry {
         self.data_offset..self.data_offset.saturating_add(self.size)
     }
 
-    /// Whether a reader of files skips the member: it is not a file and has no data. A hard link counts as
-    /// a file.
+    /// Whether [`TarSlice::files`] skips the member: the member is not a file and has no data. A hard link
+    /// counts as a file.
     pub fn is_not_a_file(&self) -> bool {
         match self.kind {
             TarKind::File | TarKind::HardLink | TarKind::Sparse => false,
@@ -168,11 +168,11 @@ pub enum AfterEnd {
     /// Ignore the data, like GNU tar. A single zero block also ends the archive.
     #[default]
     Ignore,
-    /// Accept zero padding only. Other data, also after a single zero block, is `Corrupt`. This detects
+    /// Accept zero padding only. Other data are `Corrupt`, even after a single zero block. This setting detects
     /// concatenated archives.
     Refuse,
-    /// Read concatenated archives as one: zero blocks are skipped, like GNU tar's `--ignore-zeros`. The
-    /// last archive needs no marker.
+    /// Read concatenated archives as one: zero blocks are skipped, like GNU tar's `--ignore-zeros`. The last
+    /// archive needs no end-of-archive marker.
     Continue,
 }
 
@@ -205,8 +205,8 @@ impl TarOptions {
         self
     }
 
-    /// Sets whether the end-of-archive marker may be missing. If not, an archive without it is `Truncated`
-    /// after its last member. Default: false.
+    /// Sets whether the end-of-archive marker may be missing. If `accept` is false, an archive without the
+    /// marker is `Truncated` after its last member. Default: false.
     #[must_use]
     pub fn accept_missing_end(mut self, accept: bool) -> Self {
         self.missing_end = accept;

@@ -14,8 +14,8 @@ use crate::fetch::Key;
 /// [`wants`](TarParser::wants) returns the next byte range to read; [`supply`](TarParser::supply) parses
 /// those bytes. The parser never requests the data of members.
 ///
-/// [`TarSlice`](super::TarSlice), [`TarStream`](super::TarStream) and
-/// [`TarRanges`](super::TarRanges) drive it over memory, a stream, and range requests.
+/// [`TarSlice`](super::TarSlice), [`TarStream`](super::TarStream) and [`TarRanges`](super::TarRanges) run the
+/// parser over memory, a stream, and range requests.
 ///
 /// ```
 /// use spdl_io::archive::{TarEvent, TarOptions, TarParser};
@@ -56,7 +56,7 @@ enum ParserState {
     Extension { flag: u8, size: usize },
     /// A further block with the map of a sparse file.
     SparseMap(TarEntry),
-    /// Nothing: the archive ended, or an error occurred.
+    /// No bytes: the archive ended, or an error occurred.
     Done,
 }
 
@@ -181,7 +181,7 @@ impl TarParser {
             self.offset = self.advance(offset, BLOCK as u64)?;
             self.state = match self.options.after_end_marker() {
                 AfterEnd::Continue => {
-                    // A marker was found; the last archive needs none.
+                    // An end-of-archive marker was found, so the last archive needs none.
                     self.options = self.options.accept_missing_end(true);
                     ParserState::Header
                 }
@@ -343,15 +343,15 @@ impl TarParser {
     }
 }
 
-/// The value of the member's extended header, or else of the global ones.
+/// The value of the member's extended header, or else of the global extended headers.
 fn effective<'a, T>(local: &'a PaxValue<T>, global: &'a PaxValue<T>) -> Option<&'a T> {
     local.as_ref().or(global.as_ref()).and_then(Option::as_ref)
 }
 
 /// The size of the data after a header.
 ///
-/// Programs disagree on whether a size counts for member types without data. Readers that skip the data
-/// and readers that do not would see different members, so such a size is an error.
+/// For member types without data, programs disagree on whether the size field is meaningful. Programs that skip
+/// so many bytes and programs that do not would find different members, so a size above 0 is an error.
 fn size_of_data(
     header: &TarHeader<'_>,
     pax_size: Option<u64>,
@@ -361,7 +361,7 @@ fn size_of_data(
     let in_header = header.size()?;
     let size = pax_size.unwrap_or(in_header);
     match kind {
-        // Programs agree here: old ones store the size of a directory; GNU's `D` has data.
+        // Not ambiguous: old programs store the size of the directory itself; type `D` of GNU tar has data.
         TarKind::Directory if header.type_flag() == b'5' => Ok(0),
         TarKind::HardLink if pax_size.is_none_or(|size| size == 0) => Ok(0),
         TarKind::HardLink
@@ -382,7 +382,7 @@ fn size_of_data(
             );
             Err(corrupt(message, offset))
         }
-        // A size that fits the header field must be stored there, or be omitted there.
+        // If the size fits in the header field, the field must hold the same size or 0.
         _ if pax_size.is_some_and(|pax| in_header != 0 && in_header != pax && pax < 1 << 33) => {
             let message = format!(
                 "the size is {in_header} bytes in the header but {size} in the extended header: \

@@ -12,8 +12,8 @@ use crate::fetch::{Fetcher, Key};
 
 /// The members of a tar archive in a store, read by range requests.
 ///
-/// Headers are read, and the data of requested members. For members smaller than 1 MiB, one request reads
-/// 8 MiB, which is faster than one request per header.
+/// The reader requests all headers, and the data of members that the caller requests. For members smaller than
+/// 1 MiB, one request reads 8 MiB, which is faster than one request per header.
 ///
 /// ```
 /// # use std::sync::Arc;
@@ -63,7 +63,7 @@ impl TarRanges {
     /// # Errors
     /// - The errors of [`TarParser`](super::TarParser), after which the archive ends.
     /// - `Truncated` if the archive ends inside the data of the last entry.
-    /// - The errors of the fetcher, after which the call may be repeated.
+    /// - The errors of the fetcher. After such an error, the caller may call the method again.
     pub async fn next_entry(&mut self) -> Result<Option<TarEntry>> {
         self.step().await.map_err(|error| error.with_key(self.key.display_name()))
     }

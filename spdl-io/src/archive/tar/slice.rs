@@ -7,8 +7,8 @@ use super::{TarEntry, TarEvent, TarFile, TarOptions, TarParser};
 
 /// The members of a tar archive in memory, without copies.
 ///
-/// An iterator over the entries, which ends after the first error. An entry whose data are truncated is
-/// returned; reading its data, and the next entry, are `Truncated`.
+/// An iterator over the entries, which ends after the first error. An entry whose data are truncated is still
+/// returned. Reading its data and requesting the next entry then fail with `Truncated`.
 ///
 /// ```
 /// use spdl_io::archive::TarSlice;
@@ -73,7 +73,7 @@ impl TarSlice {
                     Ok(entry) => {
                         let data = self.data(&entry);
                         if data.as_ref().is_err_and(|error| error.kind() == ErrorKind::Truncated) {
-                            // The truncation is reported here, so not again by the next entry.
+                            // The truncation is reported here, so the next call does not report it again.
                             self.truncation = None;
                             self.archive.clear();
                             self.parser = TarParser::ended();
@@ -120,7 +120,7 @@ impl TarSlice {
     }
 }
 
-/// Sets the offset of a truncation error to the end of the archive, also inside padding.
+/// Sets the offset of a truncation error to the end of the archive, even if the archive ends inside padding.
 pub(super) fn at_end(error: Error, archive_len: u64) -> Error {
     match error.kind() {
         ErrorKind::Truncated => error.with_offset(archive_len),

@@ -8,7 +8,7 @@ use spdl_core::{Error, ErrorKind, Result};
 use super::slice::at_end;
 use super::{TarEntry, TarEvent, TarFile, TarOptions, TarParser};
 
-/// The size of the read buffer, in bytes. Larger reads bypass it.
+/// The size of the read buffer, in bytes. Larger reads bypass the buffer.
 const BUFFER: usize = 64 << 10;
 
 /// The maximum initial allocation for a file, in bytes. The size in a corrupt header may be wrong.
@@ -16,8 +16,8 @@ const MAX_INITIAL_BYTES: u64 = 1 << 20;
 
 /// The members of a tar archive, read once from start to end, without seeking.
 ///
-/// Uses memory for one file at a time, and only for requested data. Data after the end-of-archive marker
-/// are read and discarded, because a compressed stream has its checksum there.
+/// Uses memory for one file at a time, and only for requested data. Data after the end-of-archive marker are
+/// read and discarded, because a compressed stream has its checksum at the end.
 ///
 /// ```
 /// use spdl_io::archive::TarStream;

@@ -107,8 +107,8 @@ impl HeaderWalk {
     }
 }
 
-/// The part of an archive that was read last. Small members are read sequentially, in large reads; for
-/// large members, only the headers are read.
+/// The most recently read part of an archive. Small members are read sequentially, in large reads; for large
+/// members, only the headers are read.
 #[derive(Debug)]
 struct Window {
     sizes: WindowSizes,
@@ -126,7 +126,7 @@ const SLOW: Duration = Duration::from_micros(50);
 pub(crate) struct WindowSizes {
     /// The maximum gap between headers that is read and discarded, which costs less than another read.
     pub(crate) small_gap: u64,
-    /// The same for slow reads, whose latency outweighs the additional bytes.
+    /// The maximum gap if reads are slow, because their latency outweighs the additional bytes.
     pub(crate) small_gap_if_slow: u64,
     /// The size of a read after a small gap.
     pub(crate) sequential: u64,

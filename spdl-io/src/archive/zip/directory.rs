@@ -69,8 +69,8 @@ impl ZipDirectory {
         self.entries.get(*self.by_name.get(name)?)
     }
 
-    /// The byte range of the stored data of a member. `read` returns the local header. The data are not
-    /// checked against [`ZipEntry::crc32`].
+    /// The byte range of the stored data of a member. `read` returns the local header. The checksum
+    /// [`ZipEntry::crc32`] is not verified.
     ///
     /// # Errors
     /// The errors of [`ZipSlice::data`](super::ZipSlice::data) and of `read`.
@@ -266,7 +266,7 @@ fn name_of(raw: &[u8], extra: &[(u16, &[u8])], is_utf8: bool, offset: u64) -> Re
         _ => None,
     };
     if utf8.unwrap_or(raw).contains(&0) {
-        // Programs disagree on whether the name ends there.
+        // Programs disagree on whether a name ends at a NUL byte.
         return Err(corrupt("NUL byte in the name of a zip member", offset));
     }
     if let Some(utf8) = utf8 {

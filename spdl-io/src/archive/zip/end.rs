@@ -29,7 +29,7 @@ pub(super) struct EndRecord {
     /// The end of the central directory, which is the start of the end records.
     directory_end: u64,
     directory_size: u64,
-    /// As stored: relative to the start of the archive, which other data may precede.
+    /// As stored: relative to the start of the archive. Other data may precede the archive in the file.
     pub(super) directory_offset: u64,
     pub(super) count: u64,
     /// The byte range of the Zip64 record, if it still must be read.
@@ -99,8 +99,8 @@ impl EndRecord {
         self.far_record.clone()
     }
 
-    /// The plain record alone, if the data at the place of the Zip64 record are something else. A file
-    /// name may look like a locator.
+    /// Uses only the plain record, if there is no Zip64 record at the stated offset. The bytes of a file name
+    /// may look like a Zip64 locator.
     fn without_record(self, offset: u64) -> Result<Self> {
         let needs_it = self.count == 0xFFFF
             || self.directory_size == 0xFFFF_FFFF
@@ -128,7 +128,7 @@ impl EndRecord {
             let message = "multi-part zip archives are not supported";
             return Err(Error::new(ErrorKind::Unsupported, message).with_offset(offset));
         }
-        // The plain record holds the same values, or the marker for a Zip64 value.
+        // The plain record must hold the same values, or the marker for a Zip64 value.
         let agrees = |plain: u64, zip64: u64, marker: u64| plain == zip64 || plain == marker;
         if !agrees(self.count, end.count, 0xFFFF)
             || !agrees(self.directory_size, end.directory_size, 0xFFFF_FFFF)

@@ -2,7 +2,8 @@
 
 use spdl_core::{Error, ErrorKind};
 
-/// A little-endian number of a record; 0 if out of range, because callers check lengths.
+/// A little-endian number of a record; 0 if out of range. Callers check the length of the record
+/// first.
 pub(super) fn number(bytes: &[u8], at: usize, len: usize) -> u64 {
     let bytes = bytes.get(at..at + len).unwrap_or_default();
     bytes.iter().rev().fold(0, |value, &byte| value << 8 | u64::from(byte))

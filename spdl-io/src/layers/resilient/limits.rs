@@ -149,7 +149,8 @@ mod tests {
         // The bucket never exceeds its size.
         let later = now + Duration::from_secs(3600);
         assert_eq!((0..9).filter(|_| limits.take_retry(later).is_ok()).count(), 3);
-        // A clock that does not advance adds no tokens, and one that goes back removes none.
+        // If the clock does not advance, no tokens are added. If the clock goes back, no tokens are
+        // removed.
         assert!(limits.take_retry(now).is_err());
     }
 

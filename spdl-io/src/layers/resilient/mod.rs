@@ -52,17 +52,17 @@ use crate::fetch::{
 ///   exponential backoff and full jitter, and at least the delay of `Retry-After`. The number of
 ///   attempts and the time are limited. All reads share a token bucket of retries, which bounds
 ///   the additional load on a failing store.
-/// - **Fails fast if the store has never responded**: if the connection is refused or the host
-///   name does not exist, retries end 2 s after the first such failure. A
-///   [callback](Resilient::on_unreachable) reports the first one. A store that has responded
-///   before gets the full retry time, as it may be restarting.
+/// - **Fails fast if the store has never responded**: if the connection is refused or the host name
+///   does not exist, retries end 2 s after the first such failure. A
+///   [callback](Resilient::on_unreachable) reports the first such failure. A store that has
+///   responded before gets the full retry time, because it may be restarting.
 /// - **Resumes** an interrupted body at the last byte received, if the inner fetcher supports
 ///   ranges and versions. Otherwise the read restarts, and repeated bytes are dropped.
 /// - **Cancels stalled requests**, which receive fewer than 1024 bytes in 2 s. The duration of a
 ///   read that makes progress is not limited.
-/// - **Hedges** requests whose first byte is later than the 95th percentile: a second request
-///   is sent and the first response is used. At most 5 % of all requests are hedges. None are sent
-///   while many requests are late or fail.
+/// - **Hedges** requests whose first byte is later than the 95th percentile: a second request is
+///   sent and the first response is used. At most 5 % of all requests are hedged requests. No
+///   hedged requests are sent while many requests are late or fail.
 /// - **Coalesces** nearby ranges ([`read_ranges`](Fetcher::read_ranges)).
 /// - **Checks** that a body has the announced length, and that the object does not change between
 ///   attempts. A change fails with `Changed`, which is not retried.
@@ -71,7 +71,7 @@ use crate::fetch::{
 /// error is an [`Attempts`]. A stream from [`open`](Fetcher::open) that cannot be resumed ends with
 /// an error.
 ///
-/// A store that announces a wrong length and sends a body of that length is not detected.
+/// If a store announces a wrong length and sends a body of that length, the error is not detected.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -123,7 +123,7 @@ pub struct ResilientStatistics {
     pub reads: u64,
     /// Requests to the inner fetcher for these reads, including retries and hedges.
     pub requests: u64,
-    /// Attempts of all calls after the first one.
+    /// Retries: attempts after the first attempt of each call.
     pub retries: u64,
     /// Attempts that resumed a body.
     pub resumed: u64,
@@ -135,7 +135,7 @@ pub struct ResilientStatistics {
     pub hedges_won: u64,
     /// Objects that changed between attempts, or had another version than requested.
     pub changed: u64,
-    /// Calls that failed finally.
+    /// Calls that returned an error to the caller.
     pub failed: u64,
     /// Bytes received, including dropped ones.
     pub bytes: u64,
@@ -146,7 +146,7 @@ pub struct ResilientStatistics {
 
 impl ResilientState {
     fn limits(&self) -> MutexGuard<'_, RequestLimits> {
-        // The values are consistent after any panic.
+        // The guarded values are consistent even after a panic.
         self.limits.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -210,7 +210,7 @@ impl Resilient {
         self
     }
 
-    /// Returns the statistics since the fetcher was created. Clones share them.
+    /// Returns the statistics since the fetcher was created. Clones share the counters.
     pub fn statistics(&self) -> ResilientStatistics {
         let counts = &self.state.counts;
         ResilientStatistics {
@@ -373,7 +373,7 @@ impl RetriedListing {
             let answer = async move { inner.list(&prefix).await };
             Box::pin(answer) as BoxFuture<'static, _>
         };
-        // Opening may send no request until the first entry is polled.
+        // Some fetchers send no request until the first entry is polled.
         self.entries = Some(self.resilient.with_retries(&self.prefix, false, call).await?);
         Ok(())
     }
@@ -402,7 +402,7 @@ impl RetriedListing {
             }
             match entry {
                 None => return Ok(None),
-                // Returned before the retry. Listings are sorted.
+                // Skips entries that were returned before the retry. Listings are sorted by key.
                 Some(Ok(entry)) if self.last.as_ref().is_some_and(|last| entry.key <= *last) => {}
                 Some(Ok(entry)) => {
                     self.last = Some(entry.key.clone());

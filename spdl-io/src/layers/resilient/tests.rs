@@ -436,7 +436,7 @@ fn reads_fail_at_the_end_of_the_retry_time() {
             let error = setup.read().unwrap_err();
             assert!(error.kind().is_transient());
             let spent = setup.clock.elapsed();
-            // A delay beyond the limit is not started. It is at most 5 s.
+            // A delay beyond the retry time is not started. A delay is at most 5 s.
             assert!(spent <= 10 * SECOND && spent >= 5 * SECOND, "{response:?}: {spent:?}");
             assert!(setup.statistics().requests > 4, "{:?}", setup.statistics());
         }
@@ -550,7 +550,7 @@ fn versions_are_never_mixed() {
         let error = setup.read().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Changed, "{other:?}");
         assert_eq!((setup.statistics().changed, setup.statistics().requests), (1, 2));
-        // A version other than the requested one is rejected.
+        // A version other than the requested version is rejected.
         let request = ReadRequest::whole().of_version("the right one");
         let setup = super::tests::setup(move |_, _| other);
         let error = setup.clock.run(setup.fetcher.open(&"a".into(), &request)).unwrap_err();
@@ -690,7 +690,7 @@ fn servers_that_have_responded_may_restart() {
     }
 }
 
-/// A fetcher whose responses depend on the attempt and the time.
+/// A fetcher whose responses depend on the attempt number and the time.
 fn timed(response: impl Fn(u32, Duration) -> Response + Send + Sync + 'static) -> Setup {
     let clock_of = Arc::new(Mutex::new(None::<Arc<TestClock>>));
     let clock = Arc::clone(&clock_of);

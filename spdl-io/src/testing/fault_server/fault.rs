@@ -102,7 +102,7 @@ pub struct FaultyRequest {
 
 type FaultScript = dyn Fn(&FaultyRequest) -> Option<Fault> + Send + Sync;
 
-/// Which requests fail, and how. Equal sequences of requests have equal faults.
+/// Assigns faults to requests. Equal sequences of requests have equal faults.
 #[derive(Clone)]
 pub struct FaultPlan {
     script: Arc<FaultScript>,

@@ -240,7 +240,7 @@ fn accept(listener: &TcpListener, shared: &Arc<FaultServerInner>) {
         let Ok(stream) = stream else { continue };
         let shared = Arc::clone(shared);
         let thread = thread::Builder::new().name("fault-connection".into());
-        // If no thread can be started, the connection is closed, which is a fault, too.
+        // If no thread can be started, the connection is closed, which the client sees as a fault.
         let _ = thread.spawn(move || {
             // A closed client connection is not an error.
             let _ = shared.serve(stream);

@@ -1,4 +1,5 @@
-//! Requests. Their bytes are only peeked at, because closing with unread data resets a connection.
+//! Requests. Their bytes are peeked at and stay in the socket, because closing a socket with unread
+//! data resets the connection.
 
 use std::io::{self, Read};
 use std::net::TcpStream;
