@@ -5,8 +5,8 @@
     python examples/python/image_batches.py photos --size 224 --train
 
 Requires only `spdl-rs`. The stages run in Rust without the GIL, and decode each image into its slot
-of the batch. Python functions can be added before, between and after them. Without functions,
-use `spdl_rs.ImageLoader`, which also shuffles and resumes.
+of the batch. Python functions can be added before, between and after them. If you need no
+functions, use `spdl_rs.ImageLoader`, which also shuffles and resumes.
 """
 
 from __future__ import annotations

@@ -143,7 +143,9 @@ def arguments() -> argparse.Namespace:
         "--seed", type=int, default=0, help="seed of weights, order and crops [default: 0]"
     )
     default_device = "cuda" if torch.cuda.is_available() else "cpu"
-    parser.add_argument("--device", default=default_device, help="[default: cuda if available]")
+    parser.add_argument(
+        "--device", default=default_device, help="compute device [default: cuda if available]"
+    )
     options = parser.parse_args()
     if options.val and not options.data:
         parser.error("--val requires DATA")

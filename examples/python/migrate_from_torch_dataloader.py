@@ -82,7 +82,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--batch-size", type=int, default=32, help="images per batch [default: 32]")
     parser.add_argument("--size", type=int, default=224, help="image side in pixels [default: 224]")
     parser.add_argument(
-        "--workers", type=int, default=os.cpu_count() or 1, help="[default: number of CPUs]"
+        "--workers", type=int, default=os.cpu_count() or 1, help="workers [default: number of CPUs]"
     )
     parser.add_argument("--seed", type=int, default=0, help="seed of the order [default: 0]")
     return parser.parse_args()

@@ -89,7 +89,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--batch-size", type=int, default=32, help="images per batch [default: 32]")
     parser.add_argument("--size", type=int, default=224, help="image side in pixels [default: 224]")
     parser.add_argument(
-        "--threads", type=int, default=os.cpu_count() or 1, help="[default: number of CPUs]"
+        "--threads", type=int, default=os.cpu_count() or 1, help="threads [default: number of CPUs]"
     )
     return parser.parse_args()
 

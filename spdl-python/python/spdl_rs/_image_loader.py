@@ -119,14 +119,15 @@ class ImageLoader:
             `"cuda"` if there is such a device, else `"cpu"`, with one `CudaFallbackWarning`;
             `spdl_rs.cuda.fallbacks()` counts such fallbacks.
         allocator: The allocator of device memory. `None`: the driver. `"torch"`: PyTorch's caching
-            allocator. Or two functions, as for `spdl_rs.io.cuda_config`. Only the first few batches are
-            allocated; their memory is recycled.
+            allocator. Or two functions, as for `spdl_rs.io.cuda_config`. The loader allocates memory only
+            for the first few batches, and recycles this memory.
         decode: Where to decode images. `"host"`: on the CPU. `"device"`: the CUDA device decodes JPEG with
             nvJPEG and crops, resizes and normalises all images. The CPU decodes what the device cannot,
             such as PNG or CMYK JPEG; `stats()["decoded"]` counts images by decoder, with reasons. Pixel
             values differ by about one level from those of the host. On devices with several decoding
-            engines, the last bit may differ between runs. With `device="auto"` and without nvJPEG, the
-            CPU decodes all images. These images are counted too, and one `CudaFallbackWarning` is issued.
+            engines, the last bit of pixel values may differ between runs. With `device="auto"` and without
+            nvJPEG, the CPU decodes all images. These images are counted too, and one `CudaFallbackWarning`
+            is issued.
 
     Raises:
         NotFoundError: The folder or file does not exist or contains no images.
@@ -142,8 +143,8 @@ class ImageLoader:
 
     Iteration raises `NotFoundError`, `PermissionDeniedError` or `IoError` if a file cannot be read, and
     `DataError` if it cannot be decoded; `error.key` names the file. Reads from stores are retried for a
-    while before `UnavailableError` or `TimedOutError` is raised. The limit is 2 seconds if connections are
-    refused or the host name is unknown and the store has never responded. Failed attempts are logged
+    while before `UnavailableError` or `TimedOutError` is raised. Retries end after 2 seconds if connections
+    are refused or the host name is unknown and the store has never responded. Failed attempts are logged
     under `spdl_rs` while the data set is opened. `CudaError` is raised if the device or its allocator
     fails or its memory is full.
 

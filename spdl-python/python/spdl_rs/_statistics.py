@@ -37,8 +37,8 @@ class StageStatistics(TypedDict):
     busy_share: float
     """The average share of its concurrency that was in use, 0 to 1."""
     fill_rate: float | None
-    """For stages that group samples: the share that is not padding, 0 to 1. `None` for other stages,
-    which includes those of `ImageLoader`."""
+    """For stages that group samples: the share of the capacity of groups that is not padding, 0 to 1. `None`
+    for other stages, including those of `ImageLoader`."""
     service_ms: Quantiles
     """Service time of one image."""
 

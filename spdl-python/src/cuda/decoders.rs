@@ -48,8 +48,8 @@ impl DeviceDecoders {
         DeviceDecoders { decoders: DriverHandle::new(decoders) }
     }
 
-    /// Decodes JPEGs, upright and resized to `size`, which is width and height. Without `size`, all must have
-    /// the same size. Errors contain the names.
+    /// Decodes JPEGs, oriented by their metadata and resized to `size`, which is width and height. Without
+    /// `size`, all images must have the same size. Errors contain the names.
     fn jpegs(
         &self,
         py: Python<'_>,

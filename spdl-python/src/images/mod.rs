@@ -3,7 +3,6 @@
 //! ```text
 //! dataset (which images) ──► epoch (a pipeline over them) ──► batches ──► NumPy or device arrays
 //!                              │
-//!                              ├─ settings: what is made of the images
 //!                              ├─ settings: transform, batch size, order, rank
 //!                              └─ state: checkpoint state as JSON
 //! ```

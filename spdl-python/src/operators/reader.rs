@@ -22,7 +22,7 @@ use crate::interop::wait::interruptible;
 #[pyclass(frozen, module = "spdl_rs._spdl_rs")]
 pub(crate) struct Reader {
     max_bytes: u64,
-    /// With the process that opened them: a forked child has none of the threads.
+    /// The stores, and the process that opened them. A forked child has none of their threads.
     stores: Mutex<(OwnerProcess, Stores)>,
 }
 
@@ -85,7 +85,7 @@ pub(crate) fn location_of(path: &Bound<'_, PyAny>) -> PyResult<(Arc<str>, Locati
     if let Ok(bytes) = path.cast::<PyBytes>() {
         return Ok(file(Key::from_bytes(bytes.as_bytes())));
     }
-    // Only for text: `os.PathLike` objects collapse the `//` of an address.
+    // Only strings can be addresses: `os.PathLike` objects collapse the `//` of an address.
     if let Ok(text) = path.extract::<String>()
         && text.contains("://")
     {

@@ -32,7 +32,7 @@ const END_TIMEOUT: Duration = Duration::from_millis(20);
 /// Disables the memory budget. The lifetime of Python objects is unknown, so a reservation might
 /// never be released. Queue lengths bound the batches.
 const UNLIMITED_MEMORY: usize = usize::MAX >> 3;
-/// The longest wait.
+/// The longest supported wait. Longer timeouts are shortened to this duration.
 const MAX_WAIT: Duration = Duration::from_secs(1 << 30);
 
 /// A running pipeline. Any thread may request the next item.

@@ -123,8 +123,8 @@ impl Stage {
 
     /// A stage of chained `spdl_rs.io` operators.
     ///
-    /// `fetch`, `decode` and `augment` come with name, concurrency, order and failure budget. `batch`
-    /// is the batch size and whether an incomplete batch is left out.
+    /// `fetch`, `decode` and `augment` include the name, concurrency, order and failure budget of the
+    /// operator. `batch` is the batch size and whether an incomplete batch is left out.
     ///
     /// # Errors
     /// `LimitExceeded` if the batches exceed the memory of the process.

@@ -1,4 +1,4 @@
-"""CUDA devices that this process has opened. Each is opened once."""
+"""CUDA devices that this process has opened. Each device is opened once."""
 
 from __future__ import annotations
 

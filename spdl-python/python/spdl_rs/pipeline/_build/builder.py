@@ -51,9 +51,9 @@ class PipelineBuilder(Generic[T, U]):
     ) -> PipelineBuilder[T, U]:
         """Sets the source of items.
 
-        A dedicated thread iterates an iterable, which must not be used elsewhere meanwhile. The event loop
-        of the pipeline iterates an async iterable. An exception ends the pipeline, after earlier items are
-        delivered.
+        A dedicated thread iterates an iterable. Do not use the iterable elsewhere while the pipeline runs.
+        The event loop of the pipeline iterates an async iterable. An exception of the source ends the
+        pipeline, after earlier items are delivered.
 
         Args:
             source: The items.
@@ -193,19 +193,20 @@ class PipelineBuilder(Generic[T, U]):
         """Runs the following stages in other processes, up to the next `to`.
 
         These stages form a region. Each of several processes runs all of them as one pipeline: an item is
-        sent to a process, and its result is sent back. So n processes run a stage n times its `concurrency`.
-        Results arrive in any order. Lists and aggregates are made within each process. The `executor`s of
-        the stages are not used. All parts of the stages must be picklable, and scripts must start processes
-        under `if __name__ == "__main__":`, as for `iterate_in_subprocess`.
+        sent to a process, and its result is sent back. So with n processes, a stage processes up to
+        n × `concurrency` items at the same time. Results arrive in any order. Each process makes separate
+        lists and aggregates. The `executor`s of the stages are not used. All parts of the stages must be
+        picklable, and scripts must start processes under `if __name__ == "__main__":`, as for
+        `iterate_in_subprocess`.
 
         Failures are handled as in other stages: they are logged in this process, keep their types, and count
-        together. A process that ends unexpectedly ends the pipeline immediately with a `WorkerError`. If the
-        failure budget is exceeded, items in flight are dropped.
+        against one failure budget. A process that ends unexpectedly ends the pipeline immediately with a
+        `WorkerError`. If the failure budget is exceeded, items in flight are dropped.
 
         `stats()` covers the stages after the last region, whose source is the region.
 
-        The processes start and end with the pipeline. The random number generators of each are seeded
-        differently, from the states of this process.
+        The processes start and end with the pipeline. The random number generators of each process are
+        seeded differently, from the generator states of this process.
 
         Args:
             target: A `ProcessPoolExecutorConfig`, or `MAIN_PROCESS` for the end of a region.

@@ -109,7 +109,7 @@ class LoopSupervisor:
         self.failures: list[tuple[str, Exception]] = []
         """Exceptions that end the pipeline, with the names of their stages."""
         self.ended = Latch()
-        """Opened when everything has ended."""
+        """Opened when all coroutines of the supervisor have ended."""
 
     def add_lifespan(self, lifespan: Lifespan) -> None:
         """Adds a lifespan, before the start of the pipeline."""

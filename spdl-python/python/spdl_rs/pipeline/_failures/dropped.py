@@ -26,7 +26,7 @@ _lock = ForkSafeLock()
 
 
 def count_dropped(stage: str, error: BaseException, item: str) -> None:
-    """Counts an item that a stage dropped. The stage has its full name."""
+    """Counts an item that a stage dropped. `stage` is the full name."""
     number, _ = of_pipeline(stage)
     with _lock.held():
         dropped = _by_pipeline.setdefault(_whole_of.get(number, number), _Dropped())

@@ -113,7 +113,7 @@ class StatsQueue(AsyncQueue):
     def __init__(self, info: StageInfo, *, buffer_size: int = 1, interval: float = -1) -> None:
         super().__init__(info, buffer_size=buffer_size)
         self.interval = interval
-        # Whether the native queue measures.
+        # Whether the statistics are those of the native queue.
         self._is_native = False
         self._began = self._interval_began = time.monotonic()
         self._puts, self._gets = DurationHistogram(), DurationHistogram()

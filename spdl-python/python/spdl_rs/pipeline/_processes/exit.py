@@ -75,7 +75,10 @@ def start_all(threads: Iterable[threading.Thread]) -> None:
 
 
 def end_before(owner: _Closes) -> None:
-    """Registers an object to be closed at exit before pipelines are stopped, unless it is gone."""
+    """Registers an object to be closed at exit before pipelines are stopped.
+
+    The registry holds only a weak reference.
+    """
     with _registry_lock.held():
         _owners.add(owner)
 

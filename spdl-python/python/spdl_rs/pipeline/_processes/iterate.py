@@ -38,9 +38,9 @@ def iterate_in_subprocess(
 ) -> Iterable[T]:
     """Iterates an iterable in another process. The result can be iterated repeatedly.
 
-    The process starts immediately and calls `fn` once. Each iteration here iterates the result of `fn` there,
-    with some items prefetched. Leaving a loop early is allowed; the next one starts a new iteration. The
-    result of `fn` must support this, which a generator does not.
+    The worker process starts immediately and calls `fn` once. Each iteration of the result iterates the
+    iterable that `fn` returned, with some items prefetched. Leaving a loop early is allowed; the next loop
+    starts a new iteration. So `fn` must return an iterable that can be iterated repeatedly, not a generator.
 
     The process starts with the states of the random number generators of `random`, NumPy (legacy) and PyTorch
     (CPU, if imported) of this process. The worker process ends when this process ends, even by SIGKILL, when

@@ -11,7 +11,7 @@ from .._failures.tracebacks import shorten
 
 
 class RemoteTraceback(Exception):
-    """The traceback of an exception in another process. The `__cause__` of the exception here."""
+    """The traceback of an exception in another process: the `__cause__` of the exception raised here."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)

@@ -46,7 +46,7 @@ from .failure_budget import SharedBudget
 if TYPE_CHECKING:
     from .._processes.worker_process import WorkerProcess
 
-# How many items before a region may wait for it.
+# How many items may wait in the queue before a region.
 _QUEUED_ITEMS = 8
 # How many messages with items may wait in a process.
 _QUEUED_MESSAGES = 2
@@ -304,7 +304,10 @@ class Region(Cancellable):
             worker.send(("end-of-items",))
 
     def _send(self, items: list[Any]) -> bool:
-        """Sends items to the worker with room that has received the fewest. Returns whether to continue."""
+        """Sends items to the worker that has received the fewest, among workers whose queues are not full.
+
+        Returns whether to continue.
+        """
         with self._lock:
             # Polled, because Ctrl-C may have interrupted the notifying thread.
             while not self._changed.wait_for(self._can_continue, timeout=1.0):
