@@ -45,7 +45,7 @@ impl LineageNode {
         }
     }
 
-    /// Position after the last sample that it contains.
+    /// Position after the last sample that the piece contains.
     pub(crate) fn end(&self) -> u64 {
         self.of.as_ref().map_or(self.id.index.saturating_add(1), |of| of.end)
     }
@@ -70,7 +70,7 @@ pub(crate) struct AggregateLineage {
     pub(crate) end: u64,
     /// See [`hash`](AggregateLineage::hash).
     hash: OnceLock<u64>,
-    /// Position among the aggregates of its stage in this epoch, if it matters.
+    /// Position among the aggregates of its stage in this epoch, if the position matters.
     pub(crate) order: Option<EmissionOrder>,
     pub(crate) live: Mutex<AggregateProgress>,
 }
@@ -85,7 +85,7 @@ pub(crate) struct EmissionOrder {
     pub(crate) in_order: bool,
     /// The item that is split at the end of the previous aggregate.
     pub(crate) split_at_start: Option<(PieceId, u64)>,
-    /// The oldest buffered item, if a part of it was emitted, and how much.
+    /// The oldest buffered item, if a part of it was emitted, and the size of this part.
     pub(crate) split_at_end: Option<(PieceId, u64)>,
 }
 
@@ -117,7 +117,7 @@ impl AggregateLineage {
         AggregateLineage { end: self.end.max(end), ..self }
     }
 
-    /// Returns a hash of the members and of where items are split.
+    /// Returns a hash of the members and of the points at which items are split.
     fn hash(&self) -> u64 {
         *self.hash.get_or_init(|| {
             let mut hash = self.list.iter().fold(0, |hash, member| {
@@ -135,7 +135,7 @@ impl AggregateLineage {
         })
     }
 
-    /// Sets its position among the aggregates of its stage.
+    /// Sets the position of the aggregate among the aggregates of its stage.
     pub(crate) fn with_order(self, order: EmissionOrder) -> Self {
         let split_depth = order.split_at_end.map_or(0, |(piece, _)| piece.depth + 1);
         AggregateLineage { depth: self.depth.max(split_depth), order: Some(order), ..self }
@@ -189,8 +189,8 @@ impl PieceId {
 /// Pieces that have ended, with their outcomes.
 ///
 /// Consecutive outputs of one item form one range of numbers, so the size is proportional to the
-/// number of gaps, which are pieces in flight. For the pieces of a sample only the greatest outcome
-/// is stored, since it becomes the outcome of the sample.
+/// number of gaps, which are pieces in flight. For the pieces of a sample, only the greatest
+/// outcome is stored, because it becomes the outcome of the sample.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(

@@ -9,7 +9,7 @@ use crate::sync::atomic::{AtomicBool, Ordering};
 /// A position in an order that the join of a route restores.
 ///
 /// When the last item that carries the ticket is gone, whether it arrived, was dropped or failed,
-/// the number is retired. So the join never waits for an item that cannot arrive.
+/// the number is retired. Therefore the join never waits for an item that cannot arrive.
 #[derive(Debug)]
 pub(crate) struct Ticket {
     pub(crate) number: u64,

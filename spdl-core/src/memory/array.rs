@@ -94,8 +94,8 @@ pub struct Array {
 }
 
 impl Array {
-    /// Creates an array from a buffer. The buffer may be longer than the shape requires, as for an
-    /// incomplete last batch.
+    /// Creates an array from a buffer. The buffer may be longer than the shape requires, for
+    /// example if the last batch is incomplete.
     ///
     /// # Errors
     /// `InvalidArgument` if the buffer is shorter than the shape requires.

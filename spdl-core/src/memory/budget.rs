@@ -1,8 +1,8 @@
-//! The memory budget of a pipeline: reservations in bytes, and waiting for them.
+//! The memory budget of a pipeline: reservations in bytes, and waiting for free memory.
 //!
 //! A pipeline has `limit` bytes for its items and `levels` measured stages in flow order: level 0
-//! is nearest to the source, the last level nearest to the consumer. A stage reserves the bytes of
-//! an output before it creates the output. The [`Reservation`] stays with the item.
+//! is nearest to the source, and the last level is nearest to the consumer. A stage reserves the
+//! bytes of an output before it creates the output. The [`Reservation`] stays with the item.
 //!
 //! ```text
 //!  source ──► level 0 ──► level 1 ──► level 2 ──► consumer
@@ -10,29 +10,32 @@
 //!             limit − 2h  limit − h   limit         h: the headroom
 //! ```
 //!
-//! **Freedom from deadlock.** `headroom` is the largest size of one item. Each level has one
-//! headroom that upstream levels cannot take. A reservation of `bytes` at level `k` is granted if
+//! **Freedom from deadlock.** `headroom` is the largest size of one item. For each level,
+//! `headroom` bytes are set aside that upstream levels cannot reserve. A reservation of `bytes` at
+//! level `k` is granted if
 //!
 //! ```text
 //!   live at levels ..= k  +  Σ max(live at m, headroom) for the levels m > k  +  bytes  ≤  limit
 //! ```
 //!
-//! So the sum of all reservations never exceeds the limit. When the levels from `k` on have
-//! emptied, `headroom` bytes are free for level `k`. Memory is freed from the consumer upwards, so
-//! each level can proceed in turn. A rule by age of the samples would not suffice: the oldest
-//! sample may be queued after younger ones that wait for memory.
+//! Therefore the sum of all reservations never exceeds the limit. When no item is left at the
+//! levels from `k` on, `headroom` bytes are free for level `k`. Memory is freed at the consumer
+//! first and then level by level upstream, so each level can proceed in turn. Giving priority to
+//! the oldest sample would not prevent deadlock: the oldest sample may be queued after younger ones
+//! that wait for memory.
 //!
 //! **Branches.** The stage that joins branches may wait for an item of one branch while other
-//! branches are ahead. So a level on such a branch leaves the headroom of *all* other levels of the
-//! branches free, also of levels that precede it in the numbering.
+//! branches are ahead. Therefore a level on such a branch leaves the headroom of *all* other levels
+//! of the branches free, including levels with lower numbers.
 //!
 //! The caller follows two rules. A stage that buffers items, such as a batch in assembly,
 //! [joins](Reservation::join) their reservations into one of its level, of at most `headroom`
 //! bytes. A stage that emits items in order reserves in that order.
 //!
-//! **Growth.** If an item is larger than its reservation, the reservation grows immediately, since
-//! the memory is already allocated. The excess is *overdrawn*. The item's level and upstream levels
-//! count it and wait. Downstream levels ignore it, since only they can free it.
+//! **Growth.** If an item is larger than its reservation, the reservation grows immediately,
+//! because the memory is already allocated. Bytes above the limit are *overdrawn*. The item's level
+//! and upstream levels count overdrawn bytes and wait. Downstream levels ignore overdrawn bytes,
+//! because only downstream levels can free them.
 //!
 //! **Waiting.** A refused request is recorded under the same lock under which memory is released,
 //! so no wake-up is lost. A task is woken when its request fits. Worker threads are woken by a
@@ -69,8 +72,8 @@ pub struct MemoryStatistics {
     pub live_bytes: usize,
     /// Maximum of `live_bytes` so far.
     pub peak_bytes: usize,
-    /// Maximum by which items that were larger than their reservations exceeded the free memory.
-    /// `peak_bytes` exceeds `limit_bytes` by at most this.
+    /// Maximum number of bytes by which items that were larger than their reservations exceeded the
+    /// free memory. `peak_bytes` exceeds `limit_bytes` by at most this number.
     pub overdrawn_bytes: usize,
     /// Time during which at least one stage waited for memory.
     #[cfg_attr(feature = "serde", serde(rename = "waited_s", with = "crate::seconds"))]
@@ -149,7 +152,7 @@ impl Budget {
     /// Creates a budget in which the levels of each range are on parallel branches.
     ///
     /// # Errors
-    /// As for [`new`](Budget::new).
+    /// The errors of [`new`](Budget::new).
     pub(crate) fn branched(
         limit: usize,
         headroom: Option<usize>,
@@ -196,9 +199,9 @@ impl Budget {
         Ok(Arc::new(budget))
     }
 
-    /// Sets the callback that makes workers retry after memory was released that a worker was
-    /// refused. The releasing thread calls it outside all locks. Only the first call of this method
-    /// has an effect.
+    /// Sets the callback that wakes workers. It is called when a request that was refused to a
+    /// worker may now fit. The thread that releases memory makes the call, outside all locks. Only
+    /// the first call of this method has an effect.
     pub(crate) fn set_on_release(&self, wake_workers: impl Fn() + Send + Sync + 'static) {
         let _ = self.on_release.set(Box::new(wake_workers));
     }
@@ -247,9 +250,9 @@ impl Budget {
 
     /// Returns whether [`try_reserve`](Budget::try_reserve) would probably succeed.
     ///
-    /// If it returns false, `on_release` is called when that might have changed. So a worker that
-    /// announces itself, calls this, and then sleeps misses no wake-up. Locks only to record the
-    /// first refusal.
+    /// If it returns false, `on_release` is called when the result may have changed. Therefore a
+    /// worker that announces itself, calls this method, and then sleeps misses no wake-up. The
+    /// method takes the lock only to record the first refusal.
     pub(crate) fn would_grant(&self, level: usize, bytes: usize) -> bool {
         let level = self.clamp(level);
         // A request that is too large fails immediately in `try_reserve`.
@@ -339,8 +342,8 @@ impl Budget {
         let parallel = move |level: &BudgetLevel| granted(level).max(self.headroom);
         let mut behind: usize = state.levels.iter().map(own).sum();
         let mut before = 0;
-        // For the range of parallel levels around the current one: its end, and what is reserved
-        // for the range and the levels before it.
+        // For the range of parallel levels that contains the current level: the end of the range,
+        // and the bytes reserved for the range and the levels before it.
         let (mut end, mut kept) = (0, 0);
         state.levels.iter().enumerate().map(move |(at, level)| {
             if at >= end {
@@ -535,7 +538,7 @@ impl Reservation {
         Ok(())
     }
 
-    /// Splits off a reservation of up to `bytes`, for a run of items that was reserved together.
+    /// Splits off a reservation of up to `bytes`, for items whose memory was reserved together.
     /// Takes no lock.
     pub(crate) fn split(&mut self, bytes: usize) -> Reservation {
         let bytes = bytes.min(self.bytes);

@@ -16,8 +16,8 @@ pub const ALIGNMENT: usize = 64;
 /// A pool keeps at most this many free buffers.
 const MAX_FREE: usize = 64;
 
-/// A pool may hold more than its peak by one over this fraction, for buffers of changing sizes.
-/// Without it, a few extra small buffers would evict a large one.
+/// A pool may hold 1 / `SLACK` more bytes than its peak, for buffers of changing sizes. Without
+/// this slack, a few extra small buffers would evict a large one.
 const SLACK: usize = 16;
 
 /// A pool of reusable host buffers.
@@ -25,7 +25,7 @@ const SLACK: usize = 16;
 /// A pipeline that needs buffers of constant size allocates none in its steady state. A dropped
 /// buffer returns to its pool. The pool keeps at most 64 free buffers, and at most as many free
 /// bytes as were in use at its peak. Free and used bytes together do not exceed the peak plus one
-/// sixteenth. The oldest free buffers are freed first.
+/// sixteenth. If a limit is exceeded, the oldest free buffers are freed first.
 #[derive(Clone, Default)]
 pub struct BufferPool(Arc<PoolShared>);
 
@@ -45,8 +45,8 @@ struct PoolState {
     allocations: usize,
 }
 
-/// Pins host memory, so that a device can copy from it directly and asynchronously. `spdl-cuda`
-/// implements it.
+/// Pins (page-locks) host memory, so that a device can copy from it directly and asynchronously.
+/// `spdl-cuda` implements this trait.
 ///
 /// A [pinned pool](BufferPool::pinned) calls [`pin`](PinMemory::pin) once per allocation, not once
 /// per batch.
@@ -57,14 +57,15 @@ pub trait PinMemory: fmt::Debug + Send + Sync + 'static {
     /// no other data.
     ///
     /// # Errors
-    /// If the driver refuses, for example because too much memory is pinned.
+    /// Any error of the driver, for example because too much memory is pinned.
     fn pin(&self, memory: &mut [u8]) -> Result<Pin>;
 }
 
 /// Keeps memory pinned. Dropping it unpins the memory.
 pub type Pin = Box<dyn Any + Send + Sync>;
 
-/// Alignment of pinned buffers in bytes. Their size is rounded up to a multiple of it.
+/// Alignment of pinned buffers in bytes. The size of a pinned buffer is rounded up to a multiple of
+/// `PAGE`.
 pub const PAGE: usize = 4096;
 
 /// Memory of a buffer. Fields are dropped in order, so the memory is unpinned before it is freed.
@@ -207,7 +208,7 @@ fn out_of_memory(len: usize) -> Error {
 fn aligned_to(alignment: usize, len: usize) -> Result<BytesMut> {
     let with_slack = len.checked_add(alignment - 1).ok_or_else(|| out_of_memory(len))?;
     // `BytesMut::zeroed` aborts if the allocation fails, so it is tested first. The test allocation
-    // touches no page.
+    // writes to no page.
     Vec::<u8>::new().try_reserve_exact(with_slack).map_err(|_| out_of_memory(len))?;
     let mut bytes = BytesMut::zeroed(with_slack);
     let skip = bytes.as_ptr().align_offset(alignment);
@@ -288,7 +289,7 @@ impl fmt::Debug for HostBuffer {
 
 /// A buffer split into rows. A row is absent while a worker writes it.
 pub(crate) struct RowBuffer {
-    /// First, so that the memory is unpinned before it is freed.
+    /// The first field is dropped first, so the memory is unpinned before it is freed.
     loan: Option<PoolLoan>,
     rows: Vec<Option<BytesMut>>,
     rest: BytesMut,

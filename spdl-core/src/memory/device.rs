@@ -36,7 +36,7 @@ pub trait Fence: Debug + Send + Sync + 'static {
 
 /// Device memory of a batch.
 ///
-/// Code that knows the device can downcast to its type with [`Any`].
+/// Code for a specific device can downcast to the device's type with [`Any`].
 pub trait DeviceMemory: Any + Debug + Send + Sync + 'static {
     /// Returns the memory space.
     fn space(&self) -> Space;
@@ -70,13 +70,13 @@ pub trait Device: Debug + Send + Sync + 'static {
     /// pinned memory.
     ///
     /// # Errors
-    /// If the memory cannot be allocated.
+    /// Any error of the allocation.
     fn host_buffer(&self, bytes: usize) -> Result<HostBuffer>;
 
     /// Starts a copy and returns immediately. The device owns `host` until the fence is done.
     ///
     /// # Errors
-    /// If the copy cannot be started.
+    /// Any error that prevents the copy from starting.
     fn upload(&self, host: HostBuffer) -> Result<Upload>;
 }
 

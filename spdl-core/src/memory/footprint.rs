@@ -12,9 +12,10 @@ use crate::memory::buffer::HostBuffer;
 /// Memory footprint of a value: its own size plus the heap memory that it owns, in bytes.
 ///
 /// A pipeline with a memory budget calls [`footprint`](Footprint::footprint) once for each item
-/// after each stage that created or changed it, so the call should be cheap. A `Vec` of numbers
-/// does not visit its elements, because [`FIXED`](Footprint::FIXED) gives the footprint of each.
-/// Only collections of values of different sizes, such as `Vec<String>`, are visited.
+/// after each stage that created or changed it, so the call should be cheap. For a `Vec` of
+/// numbers, the elements are not visited, because [`FIXED`](Footprint::FIXED) is the footprint of
+/// each element. Only the elements of collections such as `Vec<String>`, whose sizes differ, are
+/// visited.
 ///
 /// Shared memory ([`Arc`]) counts in full for each owner, so the sum over all items is an upper
 /// bound. Static data (`&'static str`) counts only the size of the reference.
@@ -38,8 +39,8 @@ use crate::memory::buffer::HostBuffer;
 /// assert!((192_000..192_100).contains(&clip.footprint()));
 /// ```
 pub trait Footprint {
-    /// The footprint in bytes, if it is the same for all values of the type, as for numbers.
-    /// Collections of such values are not visited. Default: `None`.
+    /// The footprint in bytes, if it is the same for all values of the type, for example for
+    /// numbers. Collections of such values are not visited. Default: `None`.
     const FIXED: Option<usize> = None;
 
     /// Returns the footprint in bytes, including the value's own size.

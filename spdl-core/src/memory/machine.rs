@@ -5,11 +5,11 @@ use std::num::NonZero;
 /// Assumed memory if the system does not report it (systems other than Linux).
 const ASSUMED_MEMORY: u64 = 4 << 30;
 
-/// By default, a pipeline may use this fraction of the usable memory: one over this number.
+/// By default, a pipeline may use 1 / this number of the usable memory.
 const DEFAULT_SHARE: u64 = 4;
 
-/// Limits from this value on mean "no limit": cgroup v1 reports the largest page count that it can
-/// represent.
+/// A limit of at least this value means "no limit": cgroup v1 reports the largest page count that
+/// it can represent.
 const NO_LIMIT: u64 = 1 << 62;
 
 /// Returns how many CPUs this process may use, at least 1.

@@ -3,8 +3,8 @@
 //! | file | what |
 //! |---|---|
 //! | `array` | [`Array`], [`DType`], [`Element`]: a typed, shaped view of a buffer |
-//! | `buffer` | [`HostBuffer`], [`BufferPool`]: aligned host memory, pinned if a [`Pin`] does so |
-//! | `budget` | memory budget of a pipeline in bytes; reservations that wait for room |
+//! | `buffer` | [`HostBuffer`], [`BufferPool`]: aligned host memory, optionally pinned |
+//! | `budget` | memory budget of a pipeline in bytes; reservations that wait for free memory |
 //! | `device` | [`Device`]: uploads host buffers to device memory |
 //! | `footprint` | [`Footprint`]: how many bytes a value holds |
 //! | `machine` | memory and CPUs that this process may use |

@@ -12,11 +12,12 @@ use crate::observe::statistics::{
 
 /// A resource is saturated above this share of its capacity.
 const SATURATED: f64 = 0.85;
-/// Memory is a bottleneck above this share of the budget in use,
+/// Memory is a bottleneck if more than this share of the budget is in use
 const MEMORY_SPENT: f64 = 0.95;
-/// if a stage also waited for memory for more than this share of the time.
+/// and a stage waited for memory for more than this share of the time.
 const MEMORY_WAITED: f64 = 0.5;
-/// Minimum share of the time after start-up before the last queue describes the consumer.
+/// The last queue shows whether the consumer is the bottleneck only if at least this share of the
+/// time was after start-up.
 const SETTLED: f64 = 0.1;
 
 /// The bottleneck of a pipeline. `Display` writes it as a sentence with advice.
@@ -47,7 +48,7 @@ pub enum Limit {
         cpus: usize,
         /// The stage with the most busy time.
         stage: Arc<str>,
-        /// Its share of the pool's busy time, in 0..=1.
+        /// The share of this stage in the pool's busy time, in 0..=1.
         part: f64,
     },
     /// The memory budget: more than 95 % of it is used, and stages wait for memory for more than
@@ -55,12 +56,13 @@ pub enum Limit {
     Memory {
         /// The budget in bytes.
         budget: usize,
-        /// The largest share of the budget in use at a time, in 0..=1.
+        /// The maximum share of the budget that was in use, in 0..=1.
         used: f64,
         /// The share of the time in which a stage waited for memory, in 0..=1.
         waited: f64,
     },
-    /// The concurrency of a stage: more than 85 % of it is used, although CPUs are free.
+    /// The concurrency of a stage: more than 85 % of the concurrency is in use, although CPUs are
+    /// free.
     Concurrency {
         /// The stage.
         stage: Arc<str>,
@@ -68,14 +70,14 @@ pub enum Limit {
         concurrency: usize,
         /// The share of the concurrency in use, in 0..=1.
         busy: f64,
-        /// Whether the stage waits (async) rather than computes.
+        /// Whether the stage is async (it waits) and not a CPU stage (it computes).
         waits: bool,
     },
     /// No resource is saturated.
     Balance {
         /// The stage with the largest share of its concurrency in use.
         stage: Arc<str>,
-        /// That share, in 0..=1.
+        /// The share of the concurrency in use, in 0..=1.
         busy: f64,
     },
 }
@@ -134,7 +136,7 @@ impl MeasuredPipeline<'_> {
         }
         let on_pool = || self.stages.iter().filter(|stage| stage.kind.uses_cpu_pool());
         let pool_busy: f64 = on_pool().map(|stage| stage.busy.as_secs_f64()).sum();
-        // A preempted thread counts as busy, so at most one thread per CPU is considered.
+        // A preempted thread counts as busy, so at most one thread per CPU is counted.
         let parallel = self.threads.min(self.cpus).max(1);
         let pool_share = pool_busy / (self.elapsed.as_secs_f64() * parallel as f64);
         let heaviest = on_pool().max_by_key(|stage| stage.busy);

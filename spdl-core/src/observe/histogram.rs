@@ -1,30 +1,31 @@
 //! Log-linear histogram of durations, with lock-free recording and constant memory.
 
-// Not `crate::sync`: model checkers need not explore counters that no decision depends on.
+// Standard atomics instead of `crate::sync`: model checkers need not explore these counters, because the control flow does not depend on them.
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// 16 buckets per power of two: the relative error of a quantile is at most 1/16.
 const STEPS_BITS: u32 = 4;
 const STEPS: usize = 1 << STEPS_BITS;
-/// Covers up to 2^40 ns, 18 minutes; the last bucket also has all longer durations.
+/// The buckets cover durations up to 2^40 ns (18 minutes). The last bucket also contains all longer
+/// durations.
 const BUCKETS: usize = STEPS * (40 - STEPS_BITS as usize + 1);
 
 /// Quantiles of durations: the median and the tail.
 ///
-/// All but `max` are approximate, with a relative error of at most 1/16, up to 18 minutes. All are
-/// 0 if no duration was recorded.
+/// All quantiles except `max` are approximate, with a relative error of at most 1/16 for durations
+/// up to 18 minutes. All quantiles are 0 if no duration was recorded.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Quantiles {
-    /// Half of the values are at or below this.
+    /// The median: half of the values are at most this.
     #[cfg_attr(feature = "serde", serde(with = "crate::seconds"))]
     pub p50: Duration,
-    /// 90 % of the values are at or below this.
+    /// 90 % of the values are at most this.
     #[cfg_attr(feature = "serde", serde(with = "crate::seconds"))]
     pub p90: Duration,
-    /// 99 % of the values are at or below this.
+    /// 99 % of the values are at most this.
     #[cfg_attr(feature = "serde", serde(with = "crate::seconds"))]
     pub p99: Duration,
     /// The largest value.
@@ -91,7 +92,7 @@ impl Counts {
     pub(crate) fn since(&self, earlier: &Counts) -> Counts {
         let pairs = self.counts.iter().zip(&earlier.counts);
         let counts: Box<[u64]> = pairs.map(|(now, then)| now.saturating_sub(*then)).collect();
-        // Exact if the maximum is new; otherwise only its bucket is known.
+        // The maximum is exact if it is new. Otherwise only its bucket is known.
         let last = counts.iter().rposition(|&n| n > 0);
         let max = last.map_or(0, |bucket| highest(bucket).min(self.max));
         Counts { counts, max }

@@ -4,7 +4,7 @@ use std::fmt::{self, Debug};
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, OnceLock};
-// Not `crate::sync`: model checkers need not explore these.
+// Standard atomics instead of `crate::sync`: model checkers need not explore these.
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -17,11 +17,12 @@ use crate::source::sample::SampleId;
 
 /// Callbacks of a pipeline, called before and after each stage and each item.
 ///
-/// All methods do nothing by default. The threads of the pipeline call them concurrently, and their
-/// time is part of an item's processing time: keep them short. The order of calls for a stage is:
+/// All methods do nothing by default. The threads of the pipeline call hooks concurrently. The time
+/// of the item methods is part of an item's processing time, so keep them short. The order of calls
+/// for a stage is:
 ///
 /// 1. `stage_started` once, before its first item
-/// 2. `before_item` and `after_item` in pairs; sources have no such calls
+/// 2. `before_item` and `after_item` in pairs; they are not called for sources
 /// 3. `stage_ended` once, after its last item, even if the pipeline is stopped, fails or is dropped
 ///
 /// Each `before_item` that returns `Ok` is followed by an `after_item`, even if the item fails,
@@ -34,8 +35,8 @@ use crate::source::sample::SampleId;
 ///
 /// # Several hooks
 /// Hooks nest. `stage_started` and `before_item` are called in the order in which the hooks were
-/// added, `after_item` and `stage_ended` in reverse order. A panic of a hook is caught and becomes
-/// an error of kind [`Panicked`](ErrorKind::Panicked).
+/// added. `after_item` and `stage_ended` are called in reverse order. A panic of a hook is caught
+/// and becomes an error of kind [`Panicked`](ErrorKind::Panicked).
 ///
 /// ```
 /// use spdl_core::Hook;
@@ -80,8 +81,8 @@ pub trait Hook: Debug + Send + Sync + 'static {
     /// Called before an item is processed.
     ///
     /// # Errors
-    /// Any error fails the item before it is processed, and the stage's failure policy decides what
-    /// follows.
+    /// Any error fails the item before it is processed. The stage's failure policy decides whether
+    /// the pipeline continues.
     fn before_item(&self, stage: &StageInfo, item: &ItemInfo<'_>) -> Result<()> {
         let _ = (stage, item);
         Ok(())
@@ -219,7 +220,7 @@ impl Hooks {
 
     /// Calls `stage_started` of all hooks, once. Concurrent callers wait until the calls are done.
     ///
-    /// If a hook fails, `stage_ended` of the hooks before it is called.
+    /// If a hook fails, `stage_ended` is called for the hooks that were added before it.
     ///
     /// # Errors
     /// Every call returns the hook's error, or `Panicked` if it panicked. The pipeline must end with
@@ -258,7 +259,7 @@ impl Hooks {
     /// `Stopped`.
     ///
     /// # Errors
-    /// As for [`item`](Self::item).
+    /// The errors of [`item`](Self::item).
     pub(crate) async fn item_async<'a, R>(
         &'a self,
         item: impl Into<ItemInfo<'a>>,
@@ -270,7 +271,7 @@ impl Hooks {
         entered.leave(result)
     }
 
-    /// The hooks, if any of them wants items.
+    /// The hooks, if [`wants_items`](Hook::wants_items) of any hook returns true.
     fn for_an_item(&self) -> Option<&StageHooks> {
         self.0.as_deref().filter(|stage| stage.hooks.iter().any(|hook| hook.wants_items()))
     }
@@ -334,7 +335,7 @@ struct EnteredItem<'a> {
 }
 
 impl EnteredItem<'_> {
-    /// Calls `after_item` in reverse order, of all hooks even if one panics.
+    /// Calls `after_item` of all hooks in reverse order, even if one panics.
     fn after(&mut self, result: Result<(), &Error>) -> Result<()> {
         let outcome = ItemOutcome { result, began: self.began, elapsed: self.began.elapsed() };
         let hooks = &self.hooks.hooks[..std::mem::take(&mut self.called)];

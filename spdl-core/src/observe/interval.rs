@@ -33,7 +33,7 @@ pub struct Interval {
     /// The queues; `queues[i]` follows `stages[i]`. Capacity and length are those at the end of the
     /// interval.
     pub queues: Vec<QueueStatistics>,
-    /// Deliveries to the consumer; `first_item` is that of the whole run.
+    /// Deliveries to the consumer. `first_item` is the time of the first item of the whole run.
     pub consumer: ConsumerStatistics,
     /// The memory budget at the end of the interval; `waited` covers only the interval.
     pub memory: MemoryStatistics,
@@ -95,7 +95,7 @@ pub(crate) struct RawSnapshot {
 /// Computes the intervals between successive snapshots. Stores only the last snapshot.
 #[derive(Debug, Default)]
 pub(crate) struct Snapshotter {
-    /// Boxed: a pipeline without interval reports only has a null pointer.
+    /// Boxed, so that a pipeline without interval reports stores only a null pointer.
     last: Option<Box<RawSnapshot>>,
     number: u64,
 }

@@ -45,7 +45,7 @@ use crate::sync::{Counter, Mutex};
 /// # Ok::<(), spdl_core::Error>(())
 /// ```
 pub struct Quarantine {
-    /// Keeps lines of several threads separate. No other lock is taken while it is held.
+    /// The lock keeps lines of several threads separate. No other lock is taken while it is held.
     writer: Mutex<LineWriter>,
     /// The file name in error messages.
     name: String,
@@ -79,7 +79,7 @@ impl Quarantine {
 
     /// Writes to `writer`, with one call of `write_all` and one of `flush` per line.
     ///
-    /// The writer must not call this list, which would deadlock.
+    /// The writer must not call methods of this list, because they would deadlock.
     pub fn to_writer(writer: impl Write + Send + 'static) -> Self {
         Quarantine::with_writer(Box::new(writer), false, "its writer".into())
     }
@@ -101,7 +101,7 @@ impl Quarantine {
         self.lost.get()
     }
 
-    /// Writes an entry with the current time. Threads may call it concurrently.
+    /// Writes an entry with the current time. Several threads may call `record` concurrently.
     ///
     /// # Errors
     /// Any I/O error of writing the line, unless the list is lenient.

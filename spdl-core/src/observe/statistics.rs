@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-// Not `crate::sync`: model checkers need not explore counters that no decision depends on.
+// Standard atomics instead of `crate::sync`: model checkers need not explore these counters, because the control flow does not depend on them.
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
@@ -15,15 +15,15 @@ use crate::stage::aggregate::FillRate;
 
 /// A snapshot of a pipeline's counters, while the pipeline runs or after its end.
 ///
-/// All times are wall-clock time since the start. Names in logs, JSON and Python are the same; in
-/// JSON, times are in seconds.
+/// All times are wall-clock times since the start. Fields have the same names in logs, JSON and
+/// Python. In JSON, times are in seconds.
 #[non_exhaustive]
 #[derive(Clone, Debug, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Statistics {
     /// The pipeline's number in this process, counted from 0 in the order of building.
     pub pipeline: u64,
-    /// Time since the start; stops when the pipeline ends.
+    /// Time from the start until now, or until the end of the pipeline.
     #[cfg_attr(feature = "serde", serde(rename = "elapsed_s", with = "crate::seconds"))]
     pub elapsed: Duration,
     /// Number of worker threads of the CPU pool.
@@ -55,8 +55,8 @@ pub const MAX_DROPPED_LISTED: usize = 100_000;
 impl Statistics {
     /// The share of the time in which a batch was ready for the consumer, in 0..=1.
     ///
-    /// The time before the first batch does not count; 0 if there is none yet. Near 1, the consumer
-    /// never waits; near 0, it waits for each batch.
+    /// The time before the first batch does not count. The value is 0 before the first batch. Near
+    /// 1, the consumer never waits. Near 0, the consumer waits for each batch.
     pub fn data_readiness(&self) -> f64 {
         self.queues.last().map_or(0.0, |queue| queue.readiness(self.elapsed))
     }
@@ -224,10 +224,10 @@ pub struct QueueStatistics {
     /// The part of `get_wait` before the first item: the start-up.
     #[cfg_attr(feature = "serde", serde(rename = "first_wait_s", with = "crate::seconds"))]
     pub first_wait: Duration,
-    /// Wait of one put, because the queue was full.
+    /// Waiting time of one put into the full queue.
     #[cfg_attr(feature = "serde", serde(rename = "wait_per_put_s"))]
     pub wait_per_put: Quantiles,
-    /// Wait of one get, because the queue was empty.
+    /// Waiting time of one get from the empty queue.
     #[cfg_attr(feature = "serde", serde(rename = "wait_per_get_s"))]
     pub wait_per_get: Quantiles,
     /// The share of the time in which the queue was not empty, in 0..=1, including start-up.
@@ -259,7 +259,7 @@ pub struct ConsumerStatistics {
     /// Total time in which the consumer waited.
     #[cfg_attr(feature = "serde", serde(rename = "waited_s", with = "crate::seconds"))]
     pub waited: Duration,
-    /// Wait of the consumer for one item.
+    /// Waiting time of the consumer for one item.
     #[cfg_attr(feature = "serde", serde(rename = "wait_s"))]
     pub wait: Quantiles,
 }
@@ -271,7 +271,7 @@ pub struct ConsumerStatistics {
 pub struct Dropped {
     /// Epoch and position of the sample.
     pub id: SampleId,
-    /// The key of the sample from the source, or else from the error.
+    /// The key of the sample, from the source if it provides one, otherwise from the error.
     pub key: Option<Arc<str>>,
     /// The stage in which the sample failed.
     pub stage: Arc<str>,
@@ -413,9 +413,9 @@ impl StageSnapshot {
 
 /// The counters of [`QueueStatistics`], protected by the lock of the queue.
 ///
-/// Before each change, the queue calls [`touch`](Self::touch) with its state until then, and after
-/// the change [`put`](Self::put) or [`got`](Self::got). Memory is constant, and each `touch` reads
-/// the clock once. Counting begins with [`start`](Self::start).
+/// Before each change, the queue calls [`touch`](Self::touch) with its state before the change.
+/// After the change, the queue calls [`put`](Self::put) or [`got`](Self::got). Memory is constant,
+/// and each `touch` reads the clock once. Counting begins with [`start`](Self::start).
 #[derive(Debug, Default)]
 pub(crate) struct QueueMeter {
     last: Option<Instant>,
@@ -470,8 +470,8 @@ impl QueueMeter {
         }
     }
 
-    /// Counts `items` put together. The first waited for as long as the queue was full since the
-    /// last put; the others did not wait.
+    /// Counts `items` that were put together. The first item waited for as long as the queue was
+    /// full since the last put. The other items did not wait.
     pub(crate) fn put(&mut self, items: u64) {
         if let Some(others) = items.checked_sub(1) {
             let waited = std::mem::take(&mut self.full_run);
@@ -480,8 +480,8 @@ impl QueueMeter {
         }
     }
 
-    /// Counts `items` taken together. The get of the first waited for as long as the queue was empty
-    /// since the last get; the others were ready.
+    /// Counts `items` that were taken together. The get of the first item waited for as long as the
+    /// queue was empty since the last get. The other items were ready.
     pub(crate) fn got(&mut self, items: u64) {
         if let Some(others) = items.checked_sub(1) {
             let waited = std::mem::take(&mut self.empty_run);
@@ -625,7 +625,7 @@ pub(crate) struct ConsumerSnapshot {
 }
 
 impl ConsumerSnapshot {
-    /// The difference to an `earlier` snapshot. `first_item` remains that of the run.
+    /// The difference to an `earlier` snapshot. `first_item` remains the value of the whole run.
     pub(crate) fn since(&self, earlier: &ConsumerSnapshot) -> ConsumerSnapshot {
         ConsumerSnapshot {
             items: self.items.saturating_sub(earlier.items),

@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use crate::error::ErrorKind;
 
-/// The first failures of a group are logged,
+/// This number of failures of a group is logged first,
 const LOGGED_FIRST: u64 = 5;
-/// and then every failure whose number is a multiple of this.
+/// and then every failure whose number is a multiple of this constant.
 const LOGGED_EVERY: u64 = 100;
-/// Maximum number of groups; all other failures form one group.
+/// Maximum number of groups. All failures beyond these groups form one additional group.
 const MAX_GROUPS: usize = 256;
 /// Maximum number of characters of a message that distinguish groups.
 const MESSAGE_CHARS: usize = 120;

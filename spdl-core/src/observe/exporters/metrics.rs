@@ -17,7 +17,7 @@ use crate::observe::statistics::{
 /// exporter has no effect.
 ///
 /// All metrics have the label `pipeline`: the pipeline's number in the process, or the name given
-/// with [`named`](Self::named). Metrics of a stage, and of the queue downstream of it, have the
+/// with [`named`](Self::named). Metrics of a stage, and of the queue after the stage, have the
 /// label `stage`. Quantiles are gauges with the label `quantile`: `0.5`, `0.9`, `0.99` or `1` (the
 /// maximum).
 ///
@@ -51,9 +51,10 @@ use crate::observe::statistics::{
 /// | `spdl_dropped_total` | counter | samples dropped by a failure policy |
 /// | `spdl_left_out_total` | counter | samples left out, for example with incomplete batches |
 ///
-/// For each pipeline, use one of two methods. With
+/// For each pipeline, use only one of two methods. With
 /// [`publish_interval`](Self::publish_interval), gauges describe the last interval. With
-/// [`publish`](Self::publish), they describe the whole run. Counters are the same.
+/// [`publish`](Self::publish), gauges describe the whole run. Counters are the same with both
+/// methods.
 ///
 /// ```
 /// # use spdl_core::{DatasetSource, PipelineBuilder};

@@ -16,7 +16,7 @@ use crate::sync::Mutex;
 
 /// A [`Hook`] that emits [`tracing`](https://docs.rs/tracing) spans and events.
 ///
-/// All have the target `spdl`.
+/// All spans and events have the target `spdl`.
 ///
 /// | level | span or event | fields |
 /// |---|---|---|
@@ -27,9 +27,10 @@ use crate::sync::Mutex;
 /// | `INFO` | event `stage ended` | `stage`, `hidden` |
 ///
 /// Repeated failures are rate-limited. Failures form a group if they have the same stage, kind and
-/// message, apart from numbers. The first five of a group are logged, then every hundredth. `count`
-/// is the number of failures in the group; `hidden` is the number since the last logged one. Items
-/// interrupted by the end of the pipeline are not failures.
+/// message, apart from numbers in the message. The first five failures of a group are logged, then
+/// every hundredth. `count` is the number of failures in the group. `hidden` is the number of
+/// failures since the last logged one. Items interrupted by the end of the pipeline are not
+/// failures.
 ///
 /// Items of async stages have events but no span, because many items share a thread. If `DEBUG` is
 /// disabled, successful items create no span and take no lock.
