@@ -409,7 +409,7 @@ mod unix {
     fn exponentially_many_links_are_refused_quickly() {
         let started = Instant::now();
         let (_store, first) = maze(16, 2);
-        limit(&first, "more than 8 links");
+        limit(&first, "more than 8 nested symbolic links");
         assert!(started.elapsed() < Duration::from_secs(1), "{:?}", started.elapsed());
     }
 
@@ -418,7 +418,7 @@ mod unix {
         let (_store, first) = maze(8, 1);
         assert_eq!(ImageFolder::open(&first).unwrap().len(), 1);
         let (_store, first) = maze(9, 1);
-        limit(&first, "more than 8 links");
+        limit(&first, "more than 8 nested symbolic links");
     }
 
     #[test]

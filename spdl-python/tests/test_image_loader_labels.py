@@ -193,7 +193,7 @@ def test_image_field_selects_the_path_column(beside, silent):
     assert load(beside("path,file,label", rows), image_field="file")[1] == list(range(6))
     rows = [f"{number}.png,{number}" for number in range(6)]
     assert load(beside("path,label", rows), image_field="file")[1] == list(range(6))
-    with pytest.raises(ValueError, match="or select it with `image_field=`"):
+    with pytest.raises(ValueError, match="to use another field or column, pass `image_field=`"):
         load(beside("photo,label", rows))
     with pytest.raises(ValueError, match='no column "photo": the columns are path, label'):
         load(beside("path,label", rows), image_field="photo")

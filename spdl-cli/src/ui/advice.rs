@@ -6,7 +6,9 @@ use spdl_io::records::Remedy;
 /// Appends the option that avoids `error` to its text, if there is one.
 pub(crate) fn with_advice(text: String, error: &Error) -> String {
     match Remedy::of(error) {
-        Some(Remedy::ImageField) => format!("{text}; or select it with --image-field"),
+        Some(Remedy::ImageField) => {
+            format!("{text}; to use another field or column, add --image-field")
+        }
         Some(Remedy::LabelField) => {
             format!("{text}; to use another field as the label, add --label-field")
         }

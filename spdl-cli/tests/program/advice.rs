@@ -131,7 +131,7 @@ fn the_warning_about_splits_quotes_paths_for_the_shell() {
         folder.add(format!("my photos/{part}/cat/1.png"), &png(1));
     }
     let result = run("ls", &[&folder.join("my photos")], &[]);
-    let given = result.line().rsplit_once(", give ").unwrap().1;
+    let given = result.line().rsplit_once(", open ").unwrap().1;
     assert!(given.ends_with("my photos/train'"), "{given}");
     let result = by_shell(&format!("spdl ls {given}"), &[]);
     assert_eq!((result.code, result.stdout.lines().count()), (0, 1), "{}", result.stderr);

@@ -96,7 +96,7 @@ fn an_invalid_data_set_is_an_error_of_one_line() {
         (vec![join("notes/readme.md")], 1, "the file extension is unknown"),
         (vec![join("notes")], 1, "no images found"),
         (vec![join("broken")], 1, "manifest"),
-        (vec![join("images"), join("shards")], 1, "only one folder"),
+        (vec![join("images"), join("shards")], 1, "several folders"),
         (vec![join("images"), join("shards/shard-000000.tar")], 1, "one kind in one store"),
         (vec!["ftp://host/x.tar".into()], 1, "unknown address scheme \"ftp\""),
     ] {
@@ -381,7 +381,7 @@ mod stores {
             }
         }
         let run = bench_all(&[format!("{url}/bucket/images/")], &[], &[]);
-        assert!(run.line().contains("its server does not list"), "{}", run.line());
+        assert!(run.line().contains("does not support listing"), "{}", run.line());
     }
 
     #[test]

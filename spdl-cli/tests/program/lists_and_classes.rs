@@ -156,7 +156,11 @@ fn image_field_selects_the_path_column_of_a_list() {
     assert_eq!(run("cat", &[&set], &["1.cls"]).stdout, "1");
     folder.add("other.csv", b"photo,label\n1.png,dog\n");
     let result = run("bench", &[folder.join("other.csv")], &[]);
-    assert!(result.stderr.contains("or select it with --image-field"), "{}", result.stderr);
+    assert!(
+        result.stderr.contains("to use another field or column, add --image-field"),
+        "{}",
+        result.stderr
+    );
 }
 
 #[test]

@@ -47,7 +47,8 @@ impl Remedy {
     }
 }
 
-/// Displays an empty string, so that error reports do not show the remedy.
+/// Displays an empty string, so that [`Error::report`] does not show the remedy. Other printers of error
+/// chains show an empty cause.
 impl fmt::Display for Remedy {
     fn fmt(&self, _: &mut fmt::Formatter<'_>) -> fmt::Result {
         Ok(())

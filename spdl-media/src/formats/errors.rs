@@ -29,6 +29,6 @@ pub(super) fn unsupported(format: &str, error: impl Display) -> Error {
 pub(super) fn limit_exceeded(format: &str) -> Error {
     Error::new(
         ErrorKind::LimitExceeded,
-        format!("decoding the {format} needs more memory than the limit; raise Limits::max_bytes"),
+        format!("decoding the {format} needs more memory than the limit"),
     )
 }

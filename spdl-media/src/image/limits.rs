@@ -158,7 +158,7 @@ impl Limits {
     /// `LimitExceeded` if there are too many pixels.
     pub fn check_pixels(&self, pixels: u64, size: Size) -> Result<()> {
         if pixels > self.max_pixels {
-            return Err(self.exceeded(size, "max_pixels", format!("{} pixels", self.max_pixels)));
+            return Err(Self::exceeded(size, &format!("{} pixels", self.max_pixels)));
         }
         Ok(())
     }
@@ -169,10 +169,7 @@ impl Limits {
     /// `LimitExceeded` if there are too many frames.
     pub fn check_frames(&self, frames: u64) -> Result<()> {
         if frames > self.max_frames {
-            let message = format!(
-                "the animation has more than {} frames; raise Limits::max_frames to decode it",
-                self.max_frames
-            );
+            let message = format!("the animation has more than {} frames", self.max_frames);
             return Err(Error::new(ErrorKind::LimitExceeded, message));
         }
         Ok(())
@@ -190,7 +187,7 @@ impl Limits {
                 "{} decoded bytes per encoded byte ({decoded} bytes from {encoded_bytes})",
                 self.max_ratio
             );
-            return Err(self.exceeded(size, "max_ratio", limit));
+            return Err(Self::exceeded(size, &limit));
         }
         Ok(())
     }
@@ -201,10 +198,7 @@ impl Limits {
     /// `LimitExceeded` if the nesting is too deep.
     pub fn check_depth(&self, depth: u32) -> Result<()> {
         if depth > self.max_depth {
-            let message = format!(
-                "more than {} nested files; raise Limits::max_depth to decode the file",
-                self.max_depth
-            );
+            let message = format!("more than {} nested files", self.max_depth);
             return Err(Error::new(ErrorKind::LimitExceeded, message));
         }
         Ok(())
@@ -222,13 +216,11 @@ impl Limits {
 
     fn too_much_memory(&self, size: Size, needed: u64) -> Error {
         let limit = format!("{} bytes of memory ({needed} bytes needed)", self.max_bytes);
-        self.exceeded(size, "max_bytes", limit)
+        Self::exceeded(size, &limit)
     }
 
-    fn exceeded(&self, size: Size, option: &str, limit: String) -> Error {
-        let message = format!(
-            "an image of {size} pixels exceeds the limit of {limit}; raise Limits::{option} to decode it"
-        );
+    fn exceeded(size: Size, limit: &str) -> Error {
+        let message = format!("an image of {size} pixels exceeds the limit of {limit}");
         Error::new(ErrorKind::LimitExceeded, message)
     }
 }

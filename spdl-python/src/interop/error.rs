@@ -46,7 +46,9 @@ pub(crate) fn to_exception(py: Python<'_>, error: &Error) -> PyErr {
 pub(crate) fn report_with_advice(error: &Error) -> String {
     let report = error.report();
     match Remedy::of(error) {
-        Some(Remedy::ImageField) => format!("{report}; or select it with `image_field=`"),
+        Some(Remedy::ImageField) => {
+            format!("{report}; to use another field or column, pass `image_field=`")
+        }
         Some(Remedy::LabelField) => {
             format!("{report}; to use another field as the label, pass `label_field=`")
         }

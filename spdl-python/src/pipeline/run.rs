@@ -212,7 +212,6 @@ impl PipelineRun {
             if left.is_zero() || raised.is_err() {
                 *self.shutdown() = Some(shutdown);
                 raised?;
-                self.report_end(py)?;
                 return Ok(false);
             }
         }

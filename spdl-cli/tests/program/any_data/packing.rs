@@ -318,7 +318,7 @@ fn the_output_folder_must_not_contain_the_source() {
     assert!(result.code == 2 && result.line().contains(" is inside "), "{}", result.line());
     assert_eq!(shards(&folder.join("set")), before);
     let result = pack(&[folder.join("images"), folder.join("set")], &folder.join("no"), &[]);
-    assert!(result.code == 1 && result.line().contains("only one folder"), "{}", result.line());
+    assert!(result.code == 1 && result.line().contains("several folders"), "{}", result.line());
     let result = finish(spdl().args(["pack", "alone"]).output().unwrap());
     assert_eq!(result.code, 2, "{}", result.stderr);
 }
