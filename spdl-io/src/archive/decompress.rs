@@ -13,9 +13,9 @@ const RATIO_FREE_BYTES: u64 = 64 << 20;
 
 /// A reader that decompresses gzip and Zstandard, and passes other data through.
 ///
-/// For a [`TarStream`](super::TarStream) over `.tar`, `.tar.gz` or `.tar.zst`. Consecutive gzip members or
-/// Zstandard frames are one stream. A truncated stream fails with `Truncated`, and a damaged stream with
-/// `Corrupt`. The source of the [`io::Error`] holds this error; `TarStream` unwraps it.
+/// Use it as the reader of a [`TarStream`](super::TarStream), for `.tar`, `.tar.gz` and `.tar.zst` files.
+/// Consecutive gzip members or Zstandard frames are one stream. A truncated stream fails with `Truncated`, and
+/// a damaged stream with `Corrupt`. The source of the [`io::Error`] holds this error; `TarStream` unwraps it.
 ///
 /// ```no_run
 /// use spdl_io::archive::{Decompress, DecompressLimits, TarStream};

@@ -7,8 +7,8 @@
 //! | zip (feature `zip`) | `ZipSlice` | | `ZipRanges` | `ZipDirectory` |
 //! | `.npy`; `.npz` (feature `zip`) | [`NpyArray`]; `NpzArchive` | | [`NpyHeader`]; `ZipDirectory` | |
 //!
-//! - The names of members are data. They are never used as paths.
-//! - An ambiguous archive is `Corrupt`: two names or two sizes for one member, or overlapping members.
+//! - This crate never uses the names of members as file paths.
+//! - An ambiguous archive fails with `Corrupt`: two names or two sizes for one member, or overlapping members.
 //!   Different programs would extract different members from such an archive.
 //! - Data in memory may be a mapped file, for example by the crate `memmap2`. Members are views without
 //!   copies. This crate maps no files, because truncating a mapped file kills the process.

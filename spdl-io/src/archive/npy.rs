@@ -81,8 +81,8 @@ impl fmt::Display for NpyType {
 /// An array of a `.npy` file of version 1, 2 or 3.
 ///
 /// The elements share the memory of the file, unless their byte order must be swapped. Arrays of Python objects
-/// are `Unsupported`, because reading them executes code from the file. Structured arrays, and arrays of
-/// strings and times, are also `Unsupported`.
+/// fail with `Unsupported`, because reading them executes code from the file. Structured arrays, and arrays of
+/// strings and times, are not supported either.
 ///
 /// ```
 /// # let mut file = b"\x93NUMPY\x01\x00\x76\x00".to_vec();

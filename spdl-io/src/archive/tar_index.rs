@@ -653,7 +653,7 @@ impl TarIndex {
         }
     }
 
-    /// The state of the archive that an index file describes, without validation; `None` if the bytes are
+    /// The state of the archive for which an index file was built, without validation; `None` if the bytes are
     /// not an index file.
     pub fn claimed_stamp(bytes: &[u8]) -> Option<ArchiveStamp> {
         let mut fields = IndexReader { bytes, at: 16 };

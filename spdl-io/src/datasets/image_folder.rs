@@ -76,8 +76,7 @@ impl ImageFolder {
         ImageFolder::with_extensions(root, &IMAGE_EXTENSIONS)
     }
 
-    /// Lists the files with these extensions below `root`. The extensions have no dot, and match regardless of
-    /// upper and lower case.
+    /// Lists the files with these extensions below `root`. The extensions have no dot; letter case is ignored.
     ///
     /// ```
     /// use spdl_io::ImageFolder;
@@ -287,8 +286,8 @@ impl ImageFolder {
     /// ```
     ///
     /// # Errors
-    /// `InvalidArgument` if `classes` has a duplicate or lacks a class of this folder, and if this folder
-    /// has no classes: a flat folder, or one of [`from_paths`](ImageFolder::from_paths).
+    /// `InvalidArgument` if `classes` has a duplicate or lacks a class of this folder, and if this folder has
+    /// no classes: a flat folder, or the result of [`from_paths`](ImageFolder::from_paths).
     pub fn with_classes(mut self, classes: &[impl AsRef<str>]) -> Result<Self> {
         let mut labels = HashMap::new();
         for (label, class) in (0_i64..).zip(classes) {

@@ -15,7 +15,7 @@
 //!   [`FetchLabeled`](crate::FetchLabeled) read the samples.
 //! - Pass `shard_lens` to a [`ShardWindow`](spdl_core::source::sampler::ShardWindow), so that a shuffled
 //!   epoch reads only a few shards or row groups at a time.
-//! - No code from files is executed: pickles are `Unsupported`.
+//! - No code from files is executed: reading a pickle fails with `Unsupported`.
 //!
 //! | file or folder | what it holds |
 //! |---|---|

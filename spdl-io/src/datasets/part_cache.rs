@@ -18,8 +18,8 @@ const LINGER: Duration = Duration::from_secs(5);
 
 /// A cache of parts, limited by bytes, with LRU eviction.
 ///
-/// Concurrent requests for a part share one read. If all of them are dropped, the read is cancelled, which
-/// releases its connection. Failed reads are not cached.
+/// Concurrent requests for a part share one read. If all these requests are dropped, the read is cancelled,
+/// which releases its connection. Failed reads are not cached.
 pub(crate) struct PartCache<K, T> {
     max_bytes: u64,
     /// Threads for decompression and decoding, which would block the thread that polls the futures.

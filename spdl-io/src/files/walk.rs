@@ -46,8 +46,8 @@ pub(crate) struct Observations {
     /// Entries that were omitted although they may be intended, in arbitrary order: link loops,
     /// broken links to folders, and selected names of special files.
     pub(crate) warnings: Vec<Error>,
-    /// Hashes of the canonical paths of folders reached through links. A collision only counts as
-    /// a revisit.
+    /// Hashes of the canonical paths of folders reached through links. A hash collision only counts
+    /// one revisit too many.
     reached: HashSet<u64>,
     revisits: usize,
 }

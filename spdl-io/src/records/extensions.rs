@@ -1,19 +1,17 @@
 //! File name extensions of images, audio and video.
 
-/// File name extensions of images: the default of [`ImageFolder`](crate::ImageFolder). Upper and
-/// lower case match.
+/// File name extensions of images: the default of [`ImageFolder`](crate::ImageFolder). Letter case
+/// is ignored.
 pub const IMAGE_EXTENSIONS: [&str; 10] =
     ["jpg", "jpeg", "jpe", "jfif", "png", "webp", "gif", "bmp", "tif", "tiff"];
 
 /// File name extensions of audio, for
-/// [`ImageFolder::with_extensions`](crate::ImageFolder::with_extensions). Upper and lower case
-/// match.
+/// [`ImageFolder::with_extensions`](crate::ImageFolder::with_extensions). Letter case is ignored.
 pub const AUDIO_EXTENSIONS: [&str; 13] =
     ["wav", "wave", "flac", "mp3", "ogg", "oga", "opus", "m4a", "aac", "aif", "aiff", "aifc", "au"];
 
 /// File name extensions of video, for
-/// [`ImageFolder::with_extensions`](crate::ImageFolder::with_extensions). Upper and lower case
-/// match.
+/// [`ImageFolder::with_extensions`](crate::ImageFolder::with_extensions). Letter case is ignored.
 pub const VIDEO_EXTENSIONS: [&str; 15] = [
     "mp4", "m4v", "mov", "mkv", "webm", "avi", "mpg", "mpeg", "ts", "mts", "m2ts", "ogv", "flv",
     "wmv", "3gp",

@@ -9,7 +9,7 @@ use spdl_core::{Error, ErrorKind, Result};
 use crate::fetch::Key;
 use crate::files::os_error;
 
-/// Returns the name of a file while it is written: its name plus `.partial`.
+/// Returns the temporary name of a file that is being written: its name plus `.partial`.
 pub(super) fn partial_of(path: &Path) -> PathBuf {
     let mut partial = path.as_os_str().to_owned();
     partial.push(".partial");

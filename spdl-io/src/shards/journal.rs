@@ -68,7 +68,7 @@ impl Journal {
         written.map_err(|error| files::failed("cannot write the journal", &self.path, error))
     }
 
-    /// Reads the journal of a folder. Returns `None` if there is none.
+    /// Reads the journal of a folder. Returns `None` if the folder has no journal.
     pub(super) fn read(folder: &Path) -> Result<Option<(ShardPlan, Vec<FinishedShard>)>> {
         let path = folder.join(JOURNAL);
         let failed = |error| files::failed("cannot read the journal", &path, error);

@@ -1,4 +1,4 @@
-//! [`Manifest`]: the content of a written data set, and how it was made.
+//! [`Manifest`]: the content of a written data set, and the settings that produced it.
 
 use std::collections::BTreeMap;
 use std::fs::File;

@@ -1,4 +1,4 @@
-//! [`Address`]: a path or URL split into its parts. Its display hides secrets.
+//! [`Address`]: a path or URL split into its parts. `Display` hides secrets.
 
 use std::fmt;
 

@@ -107,7 +107,7 @@ impl TarEntry {
 pub enum TarKind {
     /// A file with its data.
     File,
-    /// A hard link to an earlier file. Reading it is `Unsupported`.
+    /// A hard link to an earlier file. Reading the member fails with `Unsupported`.
     HardLink,
     /// A symbolic link.
     SymbolicLink,
@@ -119,9 +119,10 @@ pub enum TarKind {
     Directory,
     /// A named pipe.
     Fifo,
-    /// A sparse file. Reading it is `Unsupported`.
+    /// A sparse file. Reading the member fails with `Unsupported`.
     Sparse,
-    /// Another type, by its type flag, such as `V` for a volume label. Reading it is `Unsupported`.
+    /// Another type, by its type flag, such as `V` for a volume label. Reading the member fails with
+    /// `Unsupported`.
     Other(u8),
 }
 
@@ -168,8 +169,8 @@ pub enum AfterEnd {
     /// Ignore the data, like GNU tar. A single zero block also ends the archive.
     #[default]
     Ignore,
-    /// Accept zero padding only. Other data are `Corrupt`, even after a single zero block. This setting detects
-    /// concatenated archives.
+    /// Accept zero padding only. Other data, even after a single zero block, fail with `Corrupt`. This setting
+    /// detects concatenated archives.
     Refuse,
     /// Read concatenated archives as one: zero blocks are skipped, like GNU tar's `--ignore-zeros`. The last
     /// archive needs no end-of-archive marker.
@@ -206,7 +207,7 @@ impl TarOptions {
     }
 
     /// Sets whether the end-of-archive marker may be missing. If `accept` is false, an archive without the
-    /// marker is `Truncated` after its last member. Default: false.
+    /// marker fails with `Truncated` after its last member. Default: false.
     #[must_use]
     pub fn accept_missing_end(mut self, accept: bool) -> Self {
         self.missing_end = accept;

@@ -8,7 +8,7 @@ use spdl_core::{Error, ErrorKind, Result};
 use super::slice::at_end;
 use super::{TarEntry, TarEvent, TarOptions, TarParser};
 
-/// Walks over the headers of an archive of known length, without I/O. The caller reads.
+/// Walks over the headers of an archive of known length, without I/O. The caller performs the reads.
 #[derive(Debug)]
 pub(crate) struct HeaderWalk {
     parser: TarParser,

@@ -18,7 +18,7 @@ const CENTRAL_SIGNATURE: u32 = 0x0201_4B50;
 
 /// The members of a zip archive. Only the central directory is read.
 ///
-/// An archive is `Corrupt` if members overlap, lie after the central directory, or if their number differs
+/// Reading fails with `Corrupt` if members overlap, lie after the central directory, or if their number differs
 /// from the end-of-central-directory record.
 ///
 /// ```

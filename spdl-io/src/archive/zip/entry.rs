@@ -33,7 +33,7 @@ pub struct ZipEntry {
     pub header_offset: u64,
     /// The compression method.
     pub method: ZipMethod,
-    /// Whether the data are encrypted. Reading them is `Unsupported`.
+    /// Whether the data are encrypted. Reading encrypted data fails with `Unsupported`.
     pub is_encrypted: bool,
     pub(super) crc32: u32,
     /// The name, as stored.
@@ -62,7 +62,7 @@ pub enum ZipMethod {
     Stored,
     /// DEFLATE.
     Deflated,
-    /// Another method, by its number. Reading the data is `Unsupported`.
+    /// Another method, by its number. Reading the data fails with `Unsupported`.
     Other(u16),
 }
 

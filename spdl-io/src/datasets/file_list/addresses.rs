@@ -6,7 +6,7 @@ use super::{FileList, ListFormat, with_line};
 use crate::fetch::Key;
 use crate::stores::{Address, StoreRegistry};
 
-/// How rows that are addresses become keys.
+/// How rows that are addresses are converted to keys.
 pub(super) enum RowAddresses {
     /// The address is the key.
     Unchanged,

@@ -42,13 +42,13 @@ pub(super) struct ListColumns {
     names: Vec<Arc<str>>,
     /// Whether the list itself names its columns: in a CSV header, or as JSON members.
     pub(super) are_named: bool,
-    /// CSV: the index of the path column.
+    /// For CSV, the index of the path column.
     path: usize,
-    /// CSV: the index of the label column.
+    /// For CSV, the index of the label column.
     label: Option<usize>,
-    /// JSON: names of the path member; the first existing one is used.
+    /// For JSON, the names of the path member; the first existing one is used.
     path_names: Vec<String>,
-    /// JSON: names of the label member; the first existing one is used.
+    /// For JSON, the names of the label member; the first existing one is used.
     label_names: Vec<String>,
 }
 

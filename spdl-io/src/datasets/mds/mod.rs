@@ -52,8 +52,8 @@ const MAX_INDEX_BYTES: u64 = 1 << 28;
 /// | `json` | [`FieldValue::Json`] |
 /// | `pkl` | `Unsupported`, because unpickling executes code |
 ///
-/// For compressed shards, the hashes `xxh64`, `xxh3_64` and `xxh3_128` of the index are verified. Paths in
-/// the index that leave its folder are `Corrupt`.
+/// For compressed shards, the hashes `xxh64`, `xxh3_64` and `xxh3_128` of the index are verified. If the index
+/// contains a path outside its folder, opening fails with `Corrupt`.
 ///
 /// ```
 /// use spdl_core::Dataset;

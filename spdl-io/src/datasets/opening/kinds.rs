@@ -169,7 +169,7 @@ impl Opener<'_> {
             options = options.label_field(name);
         }
         let list = FileList::fetch(self.fetcher, key.clone(), &options).await?;
-        // Only paths are read from the store of the list, with its credentials.
+        // Only rows in the store of the list are read with the credentials of that store.
         let (list, has_other_stores) = list.in_stores(self.store, self.stores)?;
         let classes = list.classes().to_vec();
         let (has_named_columns, unlabeled) = (list.has_named_columns(), Unlabeled::in_list(&list));

@@ -133,7 +133,7 @@ fn local_subfolders(folder: &Key) -> BTreeMap<String, DatasetKind> {
     found
 }
 
-/// The kind by file name, except file lists, because text files may be anything.
+/// The kind by file name, except file lists, because a text file need not be a file list.
 fn of_shards(name: &Key) -> Option<DatasetKind> {
     kind_of_name(name).filter(|kind| *kind != DatasetKind::FileList)
 }

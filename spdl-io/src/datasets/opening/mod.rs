@@ -122,7 +122,7 @@ pub struct OpenedDataset {
     pub is_local: bool,
     /// The class names; a label is an index. Empty if the data set has none.
     ///
-    /// - Image folders: the folders.
+    /// - Image folders: the names of the class folders.
     /// - File lists and Parquet files: the distinct texts of the label column, if it holds texts.
     /// - Tar shards: the classes of the manifest that `spdl pack` wrote, or
     ///   [class folders](super::WebDataset::classes).

@@ -44,7 +44,7 @@ impl Default for OpenOptions {
 }
 
 impl OpenOptions {
-    /// Sets the file name extensions of images in folders, without a dot. Upper and lower case match. Default:
+    /// Sets the file name extensions of images in folders, without a dot. Letter case is ignored. Default:
     /// [`IMAGE_EXTENSIONS`].
     #[must_use]
     pub fn extensions(mut self, extensions: &[&str]) -> Self {

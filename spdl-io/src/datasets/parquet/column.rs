@@ -48,7 +48,7 @@ enum RowValues {
     Required,
     /// One value per row, or [`NULL`].
     Optional(Vec<u32>),
-    /// The items from one start to the next.
+    /// One list per row: `items` from one of the `starts` to the next.
     Lists { starts: Vec<u32>, items: Vec<u32> },
 }
 

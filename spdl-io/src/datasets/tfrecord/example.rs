@@ -22,7 +22,7 @@ const MAX_ITEMS: usize = 1 << 20;
 /// - A feature with several values becomes a [`FieldValue::List`] of bytes, [`FieldValue::Integers`] or
 ///   [`FieldValue::Floats`].
 /// - A feature whose `kind` is not set becomes [`FieldValue::Null`].
-/// - Text is returned as bytes, because TensorFlow does not distinguish them.
+/// - Text is returned as bytes, because TensorFlow stores text and bytes alike.
 /// - For a `SequenceExample`, the context features come first. Each feature list becomes a
 ///   [`FieldValue::List`] with one item per step.
 ///

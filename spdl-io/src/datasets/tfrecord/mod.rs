@@ -35,7 +35,7 @@ const MAX_INDEX_BYTES: u64 = 1 << 30;
 ///   avoids this: `FILE.idx` with the offset and size of each record per line, as DALI's `tfrecord2idx` and
 ///   the Python package `tfrecord` write it. An index that does not match the file is ignored.
 /// - Memory use: 8 bytes per record.
-/// - Compressed files are `Unsupported`, because their records cannot be read separately.
+/// - Compressed files fail with `Unsupported`, because their records cannot be read separately.
 ///
 /// ```
 /// use spdl_core::Dataset;

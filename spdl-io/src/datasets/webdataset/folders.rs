@@ -6,7 +6,7 @@ use crate::datasets::image_folder::is_split_name;
 use crate::fetch::Key;
 use crate::records::IMAGE_EXTENSIONS;
 
-/// The maximum number of classes. More folders are not classes.
+/// The maximum number of classes. If there are more folders, they are not classes.
 const MAX_CLASSES: usize = 1_000_000;
 
 /// The folders that are classes: those directly below the common folder of all images.
@@ -90,7 +90,7 @@ fn folders_of(name: &[u8]) -> impl Iterator<Item = &[u8]> {
     name[..end].split(|&byte| byte == b'/').filter(|part| !part.is_empty() && *part != b".")
 }
 
-/// Whether a field is an image, by its name: `jpg`, `left.png`.
+/// Whether a field name has the extension of an image: `jpg`, `left.png`.
 pub(super) fn is_image(field: &str) -> bool {
     IMAGE_EXTENSIONS.contains(&field.rsplit('.').next().unwrap_or_default())
 }

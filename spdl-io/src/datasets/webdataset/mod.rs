@@ -37,9 +37,9 @@ use spdl_core::{Dataset, Error, Result};
 ///   sample.
 /// - **Ignored members.** Directories, symbolic links, hidden files, names without an extension, and
 ///   `__NAME__` at the top of the archive.
-/// - **Bad samples.** A duplicate field is `Corrupt`. A member that cannot be read, such as a sparse file,
-///   fails its sample. A bad sample keeps its position; [`item`](Dataset::item) returns its error, and the
-///   failure policy of the pipeline applies.
+/// - **Bad samples.** A sample with a duplicate field fails with `Corrupt`. A sample also fails if one of its
+///   members cannot be read, such as a sparse file. A bad sample keeps its position; [`item`](Dataset::item)
+///   returns its error, and the failure policy of the pipeline applies.
 /// - **Damaged shards.** If a header is damaged, or the shard is truncated, the samples before the damage are
 ///   available. The last of them may lack members and is an error. This error represents all samples after the
 ///   damage, whose number is unknown: see [`truncated_shards`](WebDataset::truncated_shards).
@@ -66,7 +66,7 @@ use spdl_core::{Dataset, Error, Result};
 /// next to local archives. In a store, an existing index next to the archive is used. Memory use: 8 bytes and
 /// the name per sample, and 24 bytes per field.
 ///
-/// Compressed archives are `Unsupported`, because their members have no fixed offset.
+/// Compressed archives fail with `Unsupported`, because their members have no fixed offset.
 ///
 /// ```
 /// use std::sync::Arc;

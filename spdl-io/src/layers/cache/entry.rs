@@ -18,8 +18,8 @@ const VERSION: &[u8; 9] = b"\0version\0";
 /// The namespace, name and version of an entry, and a hash of the name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct EntryId {
-    /// Hash of namespace and name. All versions share it, so that a new version replaces the old
-    /// one, and the stable subset does not depend on versions.
+    /// Hash of namespace and name. All versions share the hash, so that a new version replaces the
+    /// old one, and the stable subset does not depend on versions.
     pub(super) hash: u128,
     name: Arc<[u8]>,
 }

@@ -79,7 +79,8 @@ impl ResilientOptions {
     }
 
     /// Sets the largest bound of a delay, at least the first delay. The bound doubles with each
-    /// failure. `Retry-After` overrides it within the budget. Default: 5 s.
+    /// failure. A `Retry-After` of the store is added to the delay. If the sum exceeds the
+    /// remaining [`budget`](ResilientOptions::budget), the read fails. Default: 5 s.
     #[must_use]
     pub fn most_delay(mut self, delay: Duration) -> Self {
         self.most_delay = delay;
@@ -94,8 +95,8 @@ impl ResilientOptions {
         self
     }
 
-    /// Sets the number of tokens that each successful read adds, at least 0. Bounds the ratio of
-    /// retries to reads in the long run. Default: 0.5.
+    /// Sets the number of tokens that each successful read adds, at least 0. This number bounds the
+    /// ratio of retries to reads in the long run. Default: 0.5.
     #[must_use]
     pub fn tokens_per_success(mut self, tokens: f64) -> Self {
         self.tokens_per_success = tokens;

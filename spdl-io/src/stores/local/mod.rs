@@ -34,7 +34,7 @@ use crate::files::{IoThreads, Walker, open_files, os_error};
 /// Time after which an idle I/O thread ends.
 const LINGER: Duration = Duration::from_secs(10);
 
-/// Chunk size of a streamed body, in bytes. It amortizes the cost of the switch between threads.
+/// Chunk size of a streamed body, in bytes. Large chunks amortize the cost of switching threads.
 const CHUNK_BYTES: u64 = 1 << 20;
 
 /// Largest gap in bytes between ranges that one read covers, such as the members of a tar sample.

@@ -33,7 +33,8 @@ pub(crate) const MAX_OFFSET: u64 = i64::MAX as u64;
 
 /// Builds a client for HTTP/1.1 without retries or redirects.
 ///
-/// Each concurrent request has its own connection, which is faster than sharing one by HTTP/2.
+/// Each concurrent request has its own connection, which is faster than one shared HTTP/2
+/// connection.
 pub(crate) fn client(options: &SourceOptions, is_local: bool) -> Result<reqwest::Client> {
     let mut builder = reqwest::Client::builder()
         .http1_only()

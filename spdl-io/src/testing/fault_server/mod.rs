@@ -119,7 +119,7 @@ impl Default for FaultServerState {
 impl FaultServer {
     /// Starts a server with these objects on a free port of loopback.
     ///
-    /// Names are paths without a leading `/`. For S3, they begin with the bucket.
+    /// Names are paths without a leading `/`. For S3, names begin with the bucket.
     ///
     /// # Panics
     /// If no port or thread is available.
