@@ -330,7 +330,7 @@ fn write(
          Command: `cargo xtask bench store --repeats {repeats} --epochs {epochs} --latency {latency}`.\n\n\
          ![Bar chart of the rates](store.svg)\n\n{table}\n\
          The duration of one read in all epochs, from its request to its last byte, including retries; and the \
-         in-flight window that the engine found.\n\n{reads}\n\
+         in-flight window that the engine chose.\n\n{reads}\n\
          Promises:\n\n",
         cpu = table::cpu_model(),
         table = table::of_medians(contestants, "images/s"),
