@@ -29,7 +29,7 @@ fn main() -> ExitCode {
 
 /// Suppresses Rust's panic message for panics in stages, unless `RUST_BACKTRACE` is set.
 ///
-/// The pipeline catches such a panic and reports it as an error of the sample.
+/// The pipeline catches these panics and reports them as errors of the samples.
 fn silence_stage_panics() {
     if std::env::var_os("RUST_BACKTRACE").is_some() {
         return;

@@ -8,16 +8,16 @@ use crate::ui::failure::Failure;
 use crate::ui::format::printable;
 use crate::ui::stderr;
 
-/// The note of a checkpoint that holds the number of epochs of the run.
+/// The key of the note (extra entry of a checkpoint) that holds the number of epochs of the run.
 pub(super) const EPOCHS: &str = "spdl bench epochs";
 
-/// Whether the run has ended all its epochs; false for checkpoints of other programs.
+/// Whether the run has completed all its epochs; false for checkpoints of other programs.
 pub(crate) fn is_complete(state: &State) -> bool {
     let epochs = state.notes.get(EPOCHS).and_then(|epochs| epochs.parse::<u64>().ok());
     epochs.is_some_and(|epochs| state.epoch() >= epochs)
 }
 
-/// The `--remainder` option of a shard.
+/// The `--remainder` option that a checkpoint was saved with.
 pub(crate) fn remainder_of(shard: Shard) -> String {
     let kinds = [
         (spdl_core::source::Remainder::Drop, "drop"),

@@ -25,7 +25,7 @@ use crate::ui::failure::Failure;
 Examples:
   spdl bench photos/                    measure images per second, and find the bottleneck
   spdl bench photos/ --mode train --epochs 3 --report report.html
-                                        the same for training, with an HTML report
+                                        as for training, with an HTML report
   spdl bench photos/ --json             the results as JSON
   spdl verify-order rank*.state         find samples that are missing or done twice
   spdl pack photos/ shards/ --shuffle 7 write tar shards with indexes, checksums and a manifest
@@ -41,7 +41,7 @@ Exit codes:
   0  success
   1  the command failed; standard error gives the reason in one line
   2  invalid command line
-Ctrl-C ends the program by its signal (130 in a shell), without results or report."
+Ctrl-C ends the program by SIGINT (exit code 130 in a shell), without results or report."
 )]
 pub(crate) struct Cli {
     #[command(subcommand)]

@@ -10,8 +10,8 @@ use crate::ui::stdout;
 
 /// Checks the CUDA driver, devices and libraries
 ///
-/// Looks for the driver, its devices, and the libraries that decode JPEG and video, and prints what to do
-/// if one is missing. Loading data into host memory needs none of them.
+/// Looks for the driver, its devices, and the libraries that decode JPEG and video. If one of them
+/// is missing, prints how to install it. Loading data into host memory needs none of them.
 #[derive(Clone, Debug, Args)]
 #[command(after_help = "\
 Examples:

@@ -22,10 +22,11 @@ use crate::ui::stdout;
 
 /// Lists shards or samples
 ///
-/// Lists the files of a packed folder, of tar archives, and of other formats with many samples per
-/// file, with the number of samples and bytes. Lists samples with --samples, for one local archive, for
-/// folders of images, and for lists of files. In tar archives, consecutive members with the same key are
-/// one sample; the key is the name up to the first dot of its last path component.
+/// Lists the files of a packed folder, of tar archives, or of other formats with many samples per
+/// file, with the number of samples and bytes of each. With --samples, lists their samples instead.
+/// For a single local archive, a folder of images or a list of files, samples are always listed. In
+/// tar archives, consecutive members with the same key are one sample; the key is the name of the
+/// member up to the first dot of its last path component.
 ///
 /// Reads no sample data and writes no file.
 #[derive(Clone, Debug, Args)]
@@ -38,8 +39,8 @@ Examples:
 
 ", data_help!(), "\
 Keys of the JSON objects, one per line:
-  for shards   name, samples, members, bytes (file size; for files in stores and files other than tar
-               the total size of all fields, null if unknown without reading), xxh3_128 (null without
+  for shards   name, samples, members, bytes (file size; for files in stores, and for files other than
+               tar, the total size of all fields; null if unknown without reading), xxh3_128 (null without
                a manifest, and in stores)
   for samples  key, shard (null if each sample is a file), fields: {FIELD: {offset, bytes}}; `offset`
                is the position of the data in the shard; both are null if unknown without reading.
@@ -117,7 +118,7 @@ impl Unreadable {
         self.number += 1;
     }
 
-    /// The first failure, with the number of further ones.
+    /// The first failure, with the number of further failures.
     fn finish(self, [one, many]: [&str; 2]) -> Result<(), Failure> {
         match (self.first, self.number) {
             (None, _) => Ok(()),
@@ -130,7 +131,7 @@ impl Unreadable {
     }
 }
 
-/// Calls `print` for each sample record; fails at the end if records are unreadable.
+/// Calls `print` for each sample record; if records are unreadable, fails after the last one.
 fn each(
     arguments: &LsArguments,
     set: &Samples,
@@ -216,7 +217,7 @@ fn size_of_fields(record: &StoredRecord) -> Option<u64> {
     }
 }
 
-/// The offset and size of a stored field, as far as known.
+/// The offset and size in bytes of a stored field, if they are known.
 fn extent_of(field: &StoredField) -> Option<(Option<u64>, Option<u64>)> {
     match field {
         StoredField::At(extent, _) => {
@@ -318,7 +319,7 @@ fn samples(arguments: &LsArguments, archive: &Archive) -> Result<String, Failure
     Ok(text)
 }
 
-/// Groups consecutive members with the same key; a member without key is a separate sample.
+/// Groups consecutive members with the same key; a member without a key is a sample of one member.
 fn grouped(index: &TarIndex) -> Vec<(Key, Vec<TarEntry>)> {
     let mut samples: Vec<(Key, Vec<TarEntry>)> = Vec::new();
     let files =

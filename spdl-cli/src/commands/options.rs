@@ -50,7 +50,8 @@ impl FieldOptions {
     }
 }
 
-/// The number of worker threads: `--threads`, or the number of CPUs available to the process.
+/// The number of worker threads: the value of `--threads`, or the number of CPUs available to the
+/// process.
 pub(crate) fn worker_threads(threads: Option<u32>) -> usize {
     let available = || thread::available_parallelism().map_or(1, usize::from);
     threads.map_or_else(available, |threads| threads as usize)

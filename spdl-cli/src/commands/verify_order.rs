@@ -17,48 +17,52 @@ use crate::ui::stdout;
 
 /// Maximum number of entries for ranges in the JSON object.
 const MAX_ENTRIES: usize = 10_000;
-/// Maximum number of ranges read for these entries; ranks that are far apart leave millions.
+/// Maximum number of ranges that are read to make these entries: if ranks have progressed very
+/// differently, there are millions of ranges.
 const MAX_RANGES: usize = 1 << 20;
 /// Maximum number of ranks in a message.
 const MAX_RANKS_LISTED: usize = 8;
 
 /// Audits an epoch: lists samples that are missing or done twice, from the checkpoints of all ranks
 ///
-/// Each file is the checkpoint of one rank, as `spdl bench --save-state` saves it, or in Rust `StateFile`
-/// and `StateSaver`. Positions are those in the order of the epoch over all ranks, counted from 0.
+/// Each file is the checkpoint of one rank. `spdl bench --save-state` writes such files, and so do
+/// `StateFile` and `StateSaver` in Rust. Positions refer to the order of the epoch over all ranks,
+/// counted from 0.
 ///
-/// During an epoch some positions are always missing: those still to come, and those in flight. If the
-/// ranks are in different epochs, the earliest one is audited; a rank in a later epoch has completed its
-/// part. If all ranks have ended an epoch and none has begun the next, that epoch was complete.
+/// During an epoch some positions are always missing: those not yet reached, and those in flight.
+/// If the ranks are in different epochs, the earliest epoch is audited; a rank in a later epoch has
+/// completed its part. If all ranks have completed an epoch and none has begun the next, that epoch
+/// is complete.
 ///
-/// Checkpoints of different runs (another seed, data set or order) are an error. After a change of the
-/// world size, give the checkpoints of the last ranks only: they include the earlier work.
+/// It is an error if the checkpoints belong to different runs (different seed, data set or order).
+/// After a change of the world size, give only the checkpoints of the new ranks: they include the
+/// earlier work.
 #[derive(Clone, Debug, Args)]
 #[command(after_help = "\
 Examples:
   spdl verify-order rank0.state rank1.state
-  spdl verify-order --complete runs/7/*.state    after an epoch: fail if anything is missing
+  spdl verify-order --complete runs/7/*.state    after an epoch: also fail if a position or rank is missing
 
 Keys of the JSON object:
   epoch      counted from 0
   positions  number of positions of the epoch; null if unknown
-  done       number of positions that are done
+  done       number of positions whose samples were processed
   missing    [[start, end], ...] or [[start, end, step], ...]: ranges of positions that no rank has
              done; with `step`, every `step`th position from `start`; `end` is exclusive; the first
              10,000 ranges
-  repeated   the same for positions that more than one rank has done
+  repeated   ranges, as in `missing`, of positions that were done more than once
   missing_positions, repeated_positions
              number of positions in all ranges
-  remainder  ranges of the last positions, which no rank takes, since they do not divide evenly
-             among the ranks; they do not count as missing
-  ahead      [{rank, epoch}] of ranks in a later epoch
+  remainder  ranges of the last positions, which no rank processes, because they do not divide
+             evenly among the ranks; they do not count as missing
+  ahead      [{rank, epoch}], one entry for each rank in a later epoch
   ended      true if all ranks have ended the previous epoch and none has begun this one
-  over       true if that was the last epoch of a `spdl bench` run
+  over       true if `ended` is true and a `spdl bench` run has no further epochs
   absent_ranks
              number of ranks without a checkpoint on the command line
 
 Exit codes:
-  0  no position was done twice; with --complete, also none is missing and all ranks are given
+  0  no position was done twice; with --complete, also no position and no rank is missing
   1  the audit failed, a file is corrupt, or the checkpoints are of different runs; standard error
      gives the reason in one line
   2  invalid command line")]
@@ -108,7 +112,7 @@ pub(crate) fn run(arguments: &VerifyOrderArguments) -> Result<(), Failure> {
     };
     match (audit.repeated_count(), audit.missing_count()) {
         (repeated @ 1.., _) => inconsistent("done more than once", repeated, &divisions.hint()),
-        // Between two epochs, the audited epoch is the one that has not begun.
+        // If all ranks are between two epochs, the audited epoch is the one that has not begun.
         (0, missing @ 1..) if arguments.complete && !audit.is_between_epochs() => {
             inconsistent("missing", missing, &divisions.hint())
         }
@@ -125,7 +129,8 @@ pub(crate) fn run(arguments: &VerifyOrderArguments) -> Result<(), Failure> {
     }
 }
 
-/// Fails if the checkpoints have different orders, by seed and source; the stages do not matter here.
+/// Fails if the checkpoints differ in seed or source, which determine the order. Differences in the
+/// stages are ignored.
 fn check_same_run(paths: &[PathBuf], states: &[State]) -> Result<(), Failure> {
     let order = |state: &State| -> BTreeMap<String, String> {
         let parts = state.fingerprint().iter().filter(|(part, _)| part.starts_with("source "));
@@ -210,7 +215,7 @@ impl Divisions {
 /// Ranks without a checkpoint.
 struct AbsentRanks {
     count: u64,
-    /// The first [`MAX_RANKS_LISTED`] of them.
+    /// The first [`MAX_RANKS_LISTED`] of the ranks without a checkpoint.
     first: Vec<u64>,
     world: u64,
 }
@@ -244,7 +249,7 @@ fn as_json(audit: &OrderAudit, over: bool, absent: Option<&AbsentRanks>) -> Stri
     format!("{object}\n")
 }
 
-/// Ranges of positions as `[start, end]`; a periodic pattern of ranges as `[start, end, step]`.
+/// Ranges of positions as `[start, end]`, and periodic ranges as `[start, end, step]`.
 fn entries(ranges: impl Iterator<Item = Range<u64>>) -> Vec<Value> {
     let entries = RangeRun::of(ranges.take(MAX_RANGES)).flat_map(|run| {
         let Range { start, end } = run.first();

@@ -9,7 +9,7 @@ use spdl_io::stores::Address;
 pub(crate) fn shown(addresses: &[PathBuf]) -> PathBuf {
     let shown = |address: &PathBuf| match address.to_str().map(Address::parse) {
         Some(Ok(parsed)) if parsed.scheme() != "file" => parsed.to_string(),
-        // An invalid URL may contain secrets; the error gives the reason.
+        // An invalid URL may contain secrets, so it is not shown; the error gives the reason.
         Some(Err(_)) => "the URL".to_owned(),
         _ => address.display().to_string(),
     };
@@ -26,12 +26,12 @@ pub(crate) fn is_address(place: &Path) -> bool {
     match place.to_str().map(Address::parse) {
         Some(Ok(address)) => address.scheme() != "file",
         Some(Err(_)) => true,
-        // URLs are UTF-8.
+        // A path that is not UTF-8 is not a URL.
         None => false,
     }
 }
 
-/// Whether a URL has a query, which may be a signature that is valid for this object only.
+/// Whether a URL has a query. The query may be a signature that is valid for this object only.
 pub(crate) fn is_signed(place: &Path) -> bool {
     let address = place.to_str().map(Address::parse);
     matches!(address, Some(Ok(address)) if address.query().is_some())
@@ -47,7 +47,7 @@ fn as_path(place: PathBuf) -> PathBuf {
     match place.to_str().map(Address::parse) {
         Some(Ok(address)) if address.scheme() == "file" => {
             let path = address.key().to_path().into_owned();
-            // A decoded path could look like a URL, so it gets a leading `./`.
+            // A decoded path could look like a URL, so `./` is prepended.
             if path == place || !is_address(&path) { path } else { Path::new(".").join(path) }
         }
         _ => place,

@@ -18,7 +18,7 @@ pub(crate) fn more_extensions() -> impl Iterator<Item = &'static str> {
     read.flat_map(|(_, names)| names.iter().copied())
 }
 
-/// The file name extensions of all image formats, in this build or not.
+/// The file name extensions of all image formats, including formats that this build cannot read.
 pub(crate) fn image_extensions() -> impl Iterator<Item = &'static str> {
     let more = MORE_EXTENSIONS.into_iter().flat_map(|(_, names)| names.iter().copied());
     IMAGE_EXTENSIONS.into_iter().chain(more)

@@ -39,7 +39,7 @@ pub(crate) struct InputDataset {
 }
 
 impl InputDataset {
-    /// Opens the data set and prints its warnings; `what` is the operation in error messages.
+    /// Opens the data set and prints its warnings; `what` names the operation in error messages.
     pub(crate) fn open(
         addresses: &[PathBuf],
         fields: Fields<'_>,
@@ -131,7 +131,7 @@ impl InputDataset {
 
     /// Fails if no sample has a given field, so that a misspelt name is not ignored.
     ///
-    /// `asked` holds the option and the name of each field.
+    /// `asked` holds the option and the field name of each given field.
     pub(crate) fn check_fields(
         &self,
         asked: &[(&'static str, &str)],
@@ -154,7 +154,8 @@ impl InputDataset {
             }
         }
         match missing.first() {
-            // If all samples are unreadable, their fields are unknown.
+            // If all samples are unreadable, their fields are unknown, so no error is reported
+            // here.
             Some((option, name)) if !there.is_empty() => {
                 let there = there.into_iter().collect::<Vec<_>>().join(", ");
                 let reason = format!(
@@ -171,7 +172,8 @@ impl InputDataset {
         &self.first
     }
 
-    /// A windowed shuffle for Parquet, which is read by row group; `None` for random-access formats.
+    /// A shuffle within windows for Parquet, because Parquet is read by row group; `None` for
+    /// formats with random access.
     pub(crate) fn window(&self, seed: u64) -> Result<Option<ShardWindow>> {
         match self.set.kind {
             DatasetKind::Parquet => {
@@ -196,7 +198,8 @@ impl InputDataset {
     pub(crate) fn stage(&self, name: &str) -> StageOptions {
         let stage = StageOptions::new(name);
         match self.set.is_local {
-            // Local reads use one thread each. For a store, the stage tunes its concurrency itself.
+            // Each local read uses a thread. For a store, the stage adjusts its concurrency
+            // automatically.
             true => stage.concurrency(LocalFetcher::new().max_threads()).queue(Fetch::READ_AHEAD),
             false => stage,
         }

@@ -1,7 +1,8 @@
 //! Reads a sample as one file per field, for `spdl pack`, `cat`, `verify` and `stat`.
 //!
-//! Members of tar archives and files are returned unchanged. Values of rows become files by their type:
-//! a text `caption` becomes `caption.txt`, a number `NAME.json`, an array or list of numbers `NAME.npy`.
+//! Members of tar archives, and files, are returned unchanged. Values of table rows become files,
+//! depending on their type: a text `caption` becomes `caption.txt`, a number `NAME.json`, an array
+//! or list of numbers `NAME.npy`.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,7 +19,7 @@ use spdl_media::CodecRegistry;
 #[derive(Debug)]
 pub(crate) struct Sample {
     pub(crate) files: Vec<SampleFile>,
-    /// The class, from a field or from the data set; negative for no class.
+    /// The class number, from a field or from the data set; negative if the sample has no class.
     pub(crate) label: i64,
 }
 
@@ -36,13 +37,13 @@ pub(crate) struct SampleFile {
     pub(crate) field: Arc<str>,
     /// The name as a member of a shard.
     pub(crate) name: String,
-    /// The position in its file or object in bytes, if known.
+    /// The offset of the data in the file or object, in bytes, if known.
     pub(crate) offset: Option<u64>,
     pub(crate) data: Bytes,
     pub(crate) role: Role,
 }
 
-/// The role of a field.
+/// The role of a field: image, label or other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     Image,
@@ -55,11 +56,11 @@ pub(crate) struct SampleReader {
     fetcher: Arc<dyn Fetcher>,
     kind: DatasetKind,
     labeled: FetchLabeled,
-    /// Whether the command line names the label field.
+    /// Whether the label field was given on the command line.
     has_label_field: bool,
     /// Whether image and label are read in addition to `others`.
     reads_named: bool,
-    /// The other fields to read; `None` for all.
+    /// Names of the other fields to read; `None` for all fields.
     others: Option<Vec<String>>,
     formats: CodecRegistry,
 }
@@ -132,7 +133,8 @@ impl SampleReader {
                 let key = [read.key.as_bytes(), b".", field.as_bytes()].concat();
                 error.with_key(Key::from_bytes(&key).display_name())
             };
-            // A single field is returned unchanged, also if it is the name of a class.
+            // If only one field is read, it is returned unchanged, even if it holds the name of a
+            // class.
             let is_name = !self.reads_named && matches!(value, FieldValue::Text(_));
             let number = self.labeled.label_of(&value).filter(|_| is_label && !is_name);
             if is_label && self.has_label_field && number.is_none() {
@@ -167,12 +169,12 @@ impl SampleReader {
         Ok(sample)
     }
 
-    /// Whether fields are members of archives, whose names contain the file type.
+    /// Whether fields are members of archives. The names of members contain the file type.
     fn keeps_names(&self) -> bool {
         self.kind == DatasetKind::TarShards
     }
 
-    /// Converts a value to files: none for a null, several for a list of bytes, else one.
+    /// Converts a value to files: no file for a null, several for a list of bytes, otherwise one.
     fn files(&self, field: &str, value: FieldValue) -> Result<Vec<(String, Bytes)>> {
         if self.keeps_names() {
             let FieldValue::Bytes(bytes) = value else {
@@ -255,7 +257,8 @@ fn offset_of((name, field): &(Arc<str>, StoredField)) -> Option<(Arc<str>, u64)>
     }
 }
 
-/// The name of a field as part of a file name: lower case, as WebDataset readers expect, no slashes.
+/// The name of a field as part of a file name: in lower case, as WebDataset readers expect, and
+/// without slashes.
 fn member_name(field: &str) -> String {
     let name = field.to_lowercase().replace(['/', '\0'], "_");
     if name.is_empty() { "field".to_owned() } else { name }
@@ -279,7 +282,7 @@ fn as_json(value: &FieldValue) -> Option<serde_json::Value> {
 
 /// An array in the NPY format.
 fn npy_of(array: &NpyArray) -> Bytes {
-    // `int32` is `i4`.
+    // NumPy's name of `int32` is `i4`.
     let letter = array.element().to_string().chars().next().unwrap_or_default();
     let size = array.element().size();
     let order = match size {
@@ -384,7 +387,7 @@ mod tests {
             assert_eq!((array.element(), array.shape()), (element, shape));
             let expected: Vec<u8> = data.iter().flat_map(|it| it.to_le_bytes()).collect();
             assert_eq!(array.data()[..], expected[..]);
-            // An array becomes the same file again.
+            // An array that is read from an NPY file is written as the same file.
             let again = names(DatasetKind::Mds, "x", FieldValue::Array(array));
             assert_eq!(again, [(name, file)]);
         }

@@ -20,7 +20,7 @@ pub(crate) struct Archive {
 }
 
 impl Archive {
-    /// The size in bytes, if known before the archive is read.
+    /// The size in bytes, if it is known before the archive is read.
     pub(crate) fn size(&self) -> Option<u64> {
         match (&self.record, &self.location) {
             (Some(record), _) => Some(record.bytes),
@@ -31,7 +31,7 @@ impl Archive {
 
     /// The index of the members: loaded from the index file, or built by reading the headers.
     ///
-    /// Writes no file.
+    /// This method writes no file.
     pub(crate) fn index(&self) -> Result<TarIndex, Failure> {
         let options = TarOptions::default();
         let index = match &self.location {
@@ -44,7 +44,8 @@ impl Archive {
     }
 }
 
-/// Archives without manifest records; from several folders, their names are their paths.
+/// Makes archives without manifest records. If they are in several folders, their names are their
+/// paths.
 pub(super) fn unlisted_archives(paths: Vec<PathBuf>) -> Vec<Archive> {
     let folder = paths.first().and_then(|path| path.parent());
     let in_one = paths.iter().all(|path| path.parent() == folder);

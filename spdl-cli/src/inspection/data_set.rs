@@ -19,7 +19,7 @@ use crate::ui::stderr;
 pub(crate) enum DataSet {
     Archives {
         archives: Vec<Archive>,
-        /// Archives in the same folder that the manifest does not list.
+        /// Archives in the folder of the data set that its manifest does not list.
         unlisted: Vec<Archive>,
         manifest: Option<Box<Manifest>>,
     },
@@ -92,7 +92,7 @@ impl DataSet {
         }
     }
 
-    /// The name of an archive by number; unlisted archives come last.
+    /// The name of an archive by its number. Unlisted archives have the highest numbers.
     pub(crate) fn archive_name(&self, number: usize) -> Option<&str> {
         let DataSet::Archives { archives, unlisted, .. } = self else { return None };
         archives.iter().chain(unlisted).nth(number).map(|archive| &*archive.name)

@@ -8,9 +8,9 @@ use crate::ui::format::printable;
 /// A corrupt, missing or unreadable part of a data set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Defect {
-    /// The number of its archive; 0 for other data sets.
+    /// The number of the archive with the defect; 0 for data sets without archives.
     pub(crate) archive: usize,
-    /// The member; `None` for defects of the archive.
+    /// The name of the member; `None` for defects of the archive itself.
     pub(crate) name: Option<Key>,
     pub(crate) offset: Option<u64>,
     pub(crate) kind: ErrorKind,
@@ -19,12 +19,12 @@ pub(crate) struct Defect {
 
 impl Defect {
     pub(crate) fn new(archive: usize, name: Option<Key>, error: &Error) -> Self {
-        // The offset is a separate field.
+        // The text omits the offset, because the offset is a separate field.
         let mut reason = error.message().to_owned();
         let mut cause = std::error::Error::source(error);
         while let Some(error) = cause {
             let message = error.to_string();
-            // A cause without message is for programs only.
+            // A source error without a message is not useful to a person.
             if !message.is_empty() {
                 reason = format!("{reason}: {message}");
             }
@@ -37,7 +37,7 @@ impl Defect {
         Defect { archive, name, offset: None, kind: ErrorKind::Corrupt, reason: reason.into() }
     }
 
-    /// A defect in the data of a member, which begin at `start` in the archive.
+    /// A defect in the data of a member. `start` is the offset of the data in the archive.
     pub(crate) fn in_member(archive: usize, name: Key, start: Option<u64>, error: &Error) -> Self {
         let mut defect = Defect::new(archive, Some(name), error);
         // Decoders report offsets within the member.

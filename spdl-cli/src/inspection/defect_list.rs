@@ -8,7 +8,7 @@ use super::data_set::DataSet;
 use super::defect::Defect;
 use crate::ui::format::{count, counted, printable};
 
-/// Maximum number of defects kept; further ones are only counted.
+/// Maximum number of defects that are stored; further defects are only counted.
 const MAX_KEPT: usize = 100_000;
 /// Maximum number of names in a summary.
 const MAX_NAMES: usize = 3;
@@ -22,12 +22,12 @@ impl Defect {
     }
 }
 
-/// The first defects, and counts of all.
+/// The first defects, and the number of all defects.
 #[derive(Debug, Default)]
 pub(crate) struct DefectList {
     first: Vec<Defect>,
     total: u64,
-    /// Defects of members; the others are defects of archives or of their checksum files.
+    /// Number of defects of members; the other defects are in archives or in their checksum files.
     members: u64,
     /// The archives with defects.
     archives: BTreeSet<usize>,
@@ -66,9 +66,9 @@ impl DefectList {
         self.first(most).map(object).collect()
     }
 
-    /// Two lines for each of the first `most` defects, then the number of further ones.
+    /// Two lines for each of the first `most` defects, then the number of further defects.
     ///
-    /// `listed` is the maximum number that `--json` prints.
+    /// `listed` is the maximum number of defects that `--json` prints.
     pub(crate) fn as_text(&self, set: &DataSet, most: usize, listed: &str) -> String {
         let mut text = String::new();
         for defect in self.first(most) {
@@ -90,7 +90,7 @@ impl DefectList {
 
     /// One line: `1 of 30 members in 2 archives is invalid (a.tar)`.
     ///
-    /// `verb` is the end of the clause, in singular and plural.
+    /// `verb` is the end of the sentence, in singular and plural.
     pub(crate) fn summary(&self, set: &DataSet, members: u64, verb: [&str; 2]) -> String {
         let of = |number: u64, whole: String| {
             let [one, many] = verb;

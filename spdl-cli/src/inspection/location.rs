@@ -32,9 +32,9 @@ pub(crate) struct RemoteLocation {
     pub(super) key: Key,
     /// The URL without secrets.
     pub(super) address: String,
-    /// Whether the URL is signed, and so gives access to no other object.
+    /// Whether the URL is signed; a signed URL gives access to no other object.
     pub(super) is_signed: bool,
-    /// Keeps the connections open.
+    /// Keeps the connections to the store open.
     pub(super) _stores: Arc<StoreRegistry>,
 }
 
@@ -88,7 +88,7 @@ impl Location {
         }
     }
 
-    /// All archives of its folder; empty if the store cannot list objects.
+    /// All archives in the folder of this archive; empty if the store cannot list objects.
     pub(crate) fn archives_in_folder(&self) -> std::result::Result<Vec<Location>, Failure> {
         match self {
             Location::Local(_) => {
@@ -108,7 +108,7 @@ impl Location {
                     Err(error) if error.kind().is_transient() => {
                         Err(Failure::of("cannot list", &error, Path::new(&place.address)))
                     }
-                    // No archives, or no permission to list.
+                    // The folder has no archives, or the user has no permission to list it.
                     Err(_) => Ok(Vec::new()),
                 }
             }
@@ -174,7 +174,8 @@ impl RemoteLocation {
             return Err(Error::new(ErrorKind::NotFound, message));
         }
         match block_on(self.fetcher.read_at_most(key, most)) {
-            // Without permission to list, S3 answers 403 for objects that do not exist.
+            // If the user has no permission to list objects, S3 returns status 403 for objects that
+            // do not exist.
             Err(error) if error.kind() == ErrorKind::PermissionDenied => {
                 Err(Error::new(ErrorKind::NotFound, "permission denied").with_source(error))
             }

@@ -1,4 +1,5 @@
-//! Data sets as `ls`, `cat`, `verify` and `stat` read them: tar archives with their manifests, or samples.
+//! Data sets that `ls`, `cat`, `verify` and `stat` read: tar archives with their manifests, or
+//! samples.
 //!
 //! ```text
 //! addresses ──► open ──► DataSet (tar archives, or samples of any other kind)
@@ -18,7 +19,7 @@
 //! | `open` | opens a `DataSet` from addresses |
 //! | `scan` | the pass over all members |
 //!
-//! `ls` and `cat` read archives in a store as samples, so that only their headers are read.
+//! `ls` and `cat` read archives in a store sample by sample: this way, only the headers are read.
 //!
 //! May import: `ui`, `datasets`.
 

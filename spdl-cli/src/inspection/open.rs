@@ -62,7 +62,7 @@ pub(crate) fn open(paths: &[PathBuf]) -> Result<DataSet, Failure> {
 
 fn samples(addresses: &[PathBuf]) -> Result<DataSet, Failure> {
     let opened = InputDataset::open_silently(addresses, "cannot open")?;
-    // Damage in archives is reported when the samples are read.
+    // Damage to archives is reported later, when the samples are read.
     if opened.set.kind != DatasetKind::TarShards {
         opened.warn();
     }

@@ -17,14 +17,14 @@ use crate::datasets::address::{is_address, shown};
 use crate::ui::failure::Failure;
 use crate::ui::stderr;
 
-/// The reason if the folder contains the journal of an unfinished `spdl pack`.
+/// The error message if the folder contains the journal of an unfinished `spdl pack`.
 pub(super) const NOT_COMPLETE: &str =
     "the set is incomplete; run the same `spdl pack` command again to complete it";
 
-/// Number of objects listed to find out whether a folder contains archives.
+/// Maximum number of objects that are listed to find out whether a folder contains archives.
 const MAX_LISTED: usize = 1000;
 
-/// Opens the archives that the URLs name; `None` if they name something else.
+/// Opens the archives that the URLs name; `None` if the URLs name other data.
 pub(super) fn archives(addresses: &[PathBuf]) -> Result<Option<DataSet>, Failure> {
     if addresses.is_empty() || !addresses.iter().all(|address| is_address(address)) {
         return Ok(None);
@@ -51,13 +51,14 @@ fn locate(address: &Path, stores: &Arc<StoreRegistry>) -> spdl_core::Result<Remo
     let text = address.to_str().unwrap_or_default();
     let is_signed = Address::parse(text)?.query().is_some();
     let location = stores.open(text)?;
-    // The store replaces a secret query by asterisks, which are not part of the name.
+    // If the URL has a secret query, the store shows asterisks instead; they are not part of the
+    // name.
     let address = location.address.strip_suffix("?***").unwrap_or(&location.address).to_owned();
     let (fetcher, key) = (location.fetcher, location.key);
     Ok(RemoteLocation { fetcher, key, address, is_signed, _stores: Arc::clone(stores) })
 }
 
-/// The archives that match a name with braces and wildcards.
+/// The archives that match a pattern with braces and wildcards.
 fn matching(place: &RemoteLocation) -> spdl_core::Result<Vec<Archive>> {
     let keys = match place.key.as_str() {
         Some(pattern) => block_on(stored_files(&*place.fetcher, pattern))
@@ -71,7 +72,8 @@ fn archive(place: RemoteLocation) -> Archive {
     Archive { name: place.address.clone(), location: Location::Remote(place), record: None }
 }
 
-/// The archives of a folder: all of its manifest, or all in the folder; `None` if there are none.
+/// The archives of a folder: those in its manifest, or else all in the folder. `None` if there are
+/// no archives.
 fn folder(place: &RemoteLocation, addresses: &[PathBuf]) -> Result<Option<DataSet>, Failure> {
     let failed = |error: &Error| Failure::of("cannot open", error, &shown(addresses));
     let folder = match place.key.as_bytes() {

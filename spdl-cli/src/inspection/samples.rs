@@ -31,7 +31,7 @@ impl Samples {
         &self.opened.set.classes
     }
 
-    /// The noun for one sample, and for several.
+    /// The noun for one sample, and its plural, in messages.
     pub(crate) fn noun(&self) -> [&'static str; 2] {
         match self.opened.set.kind {
             DatasetKind::ImageFolder => ["image", "images"],
@@ -119,11 +119,11 @@ fn are_files(kind: DatasetKind) -> bool {
     matches!(kind, DatasetKind::ImageFolder | DatasetKind::FileList)
 }
 
-/// The fields of a sample as scan items.
+/// Converts the fields of a sample to scan items.
 fn members(kind: DatasetKind, key: &Key, sample: Sample) -> Vec<ScanItem> {
     let mut label = Some(sample.label).filter(|label| *label >= 0);
     let member = |file: SampleFile| {
-        // A sample that is a file has the name of the file.
+        // If the sample is a file, the item has the name of the file.
         let is_file = are_files(kind) && file.role == Role::Image;
         let (name, field) = match is_file {
             true => {
@@ -136,7 +136,7 @@ fn members(kind: DatasetKind, key: &Key, sample: Sample) -> Vec<ScanItem> {
             }
         };
         let is_image = match file.role {
-            // Lists may contain files of any type.
+            // Lists may contain files of any type, not only images.
             Role::Image if kind == DatasetKind::FileList => {
                 extension_of(key).is_some_and(|ending| is_image(ending.as_bytes()))
             }
@@ -152,7 +152,7 @@ fn members(kind: DatasetKind, key: &Key, sample: Sample) -> Vec<ScanItem> {
             data: file.data,
             sum: None,
             defect: None,
-            // On the first member only.
+            // Only the first member of the sample holds the class.
             label: label.take(),
         })
     };
@@ -171,7 +171,7 @@ fn extension_of(file: &Key) -> Option<&str> {
     std::str::from_utf8(&name[dot + 1..]).ok().filter(|ending| !ending.is_empty())
 }
 
-/// Records with their errors, so that a damaged sample is an item too.
+/// Sample records with their errors, so that a damaged sample also becomes an item.
 #[derive(Debug)]
 struct RecordsWithErrors(Arc<dyn Dataset<Item = StoredRecord>>);
 

@@ -43,12 +43,12 @@ pub(crate) fn scan(
 /// The scan of one archive.
 struct Scan {
     archive: usize,
-    /// Items not yet returned.
+    /// Items that are not yet returned.
     pending: VecDeque<ScanItem>,
     stream: Option<TarStream<HashingReader>>,
     sum: Arc<Mutex<Hasher>>,
     by_manifest: bool,
-    /// The expected checksum of the archive.
+    /// The expected checksum of the whole archive.
     expected: Option<u128>,
     /// The expected checksums of the members, if known.
     sums: Option<Sums>,
@@ -56,12 +56,12 @@ struct Scan {
     members: usize,
     /// The key of the previous member.
     sample: Option<Key>,
-    /// The number of members by the manifest or the checksum file.
+    /// The number of members according to the manifest or the checksum file.
     known_members: u64,
     is_valid: bool,
 }
 
-/// A reader that hashes all bytes read.
+/// A reader that hashes all bytes that it reads.
 struct HashingReader {
     archive: Box<dyn Read + Send>,
     sum: Arc<Mutex<Hasher>>,
@@ -70,7 +70,7 @@ struct HashingReader {
 impl Read for HashingReader {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let read = self.archive.read(buffer)?;
-        // A poisoned lock is harmless: the hasher is always in a consistent state.
+        // A poisoned lock is harmless: the hasher is in a valid state even after a panic.
         self.sum.lock().unwrap_or_else(PoisonError::into_inner).write(&buffer[..read]);
         Ok(read)
     }
@@ -228,7 +228,7 @@ impl Scan {
             Err(error) => {
                 let defect = Defect::new(self.archive, Some(entry.key), &error);
                 match error.kind() {
-                    // Skip the member and continue.
+                    // Skip the damaged member and continue.
                     ErrorKind::Unsupported | ErrorKind::LimitExceeded => self.push_defect(defect),
                     _ => self.stop_at(defect, self.members),
                 }

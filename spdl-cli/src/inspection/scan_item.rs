@@ -10,7 +10,7 @@ use super::defect::Defect;
 /// An item of a scan.
 #[derive(Debug)]
 pub(crate) enum ScanItem {
-    /// The start of a sample, readable or not.
+    /// The start of a sample; the sample may be unreadable.
     Sample,
     Member(Member),
     /// A defect of an archive or of its checksum file.
@@ -28,11 +28,11 @@ pub(crate) struct ArchiveEnd {
     pub(crate) wrong_sum: bool,
     /// Whether a manifest has its size and checksum.
     pub(crate) by_manifest: bool,
-    /// Whether there is no checksum file, and no manifest that requires one.
+    /// Whether the archive has no checksum file, and no manifest requires a checksum file.
     pub(crate) sums_missing: bool,
-    /// Number of members, as far as known.
+    /// Number of members, as far as it is known.
     pub(crate) members: u64,
-    /// Number of members that were not read, since the archive is damaged or truncated.
+    /// Number of members that were not read, because the archive is damaged or truncated.
     pub(crate) unseen: u64,
     /// Whether the end of the archive was not reached, and its number of members is unknown.
     pub(crate) end_missing: bool,
@@ -41,21 +41,21 @@ pub(crate) struct ArchiveEnd {
 /// A member of an archive, or a field of a sample, with its data.
 #[derive(Debug)]
 pub(crate) struct Member {
-    /// The number of its archive; 0 for other data sets.
+    /// The number of the archive; 0 for data sets without archives.
     pub(crate) archive: usize,
     /// The name of the field.
     pub(crate) field: String,
-    /// Whether the name or role is that of an image.
+    /// Whether the member is an image, by its name or role.
     pub(crate) is_image: bool,
     pub(crate) name: Key,
-    /// The position of the data in the archive, in bytes.
+    /// The offset of the data in the archive, in bytes.
     pub(crate) offset: Option<u64>,
     pub(crate) data: Bytes,
     /// The expected checksum.
     pub(crate) sum: Option<u128>,
-    /// A defect that is independent of the data.
+    /// A defect that was found without reading the data.
     pub(crate) defect: Option<Defect>,
-    /// The class of the sample, on one member of each sample.
+    /// The class of the sample; set on only one member of each sample.
     pub(crate) label: Option<i64>,
 }
 

@@ -1,15 +1,15 @@
-//! Differences between a checkpoint and the current run, expressed as options of the command line.
+//! Describes differences between a checkpoint and the current run as options of the command line.
 
 use spdl_core::resume::Change;
 
-/// An option that determines the batches, and its entries in a checkpoint's fingerprint.
+/// An option that determines the batches, and its entries in the fingerprint of a checkpoint.
 struct FingerprintOption {
     name: &'static str,
-    /// The entry that holds its value.
+    /// The key of the entry that holds the value of the option.
     value_part: &'static str,
-    /// All entries that depend on it.
+    /// The keys of all entries that depend on the option.
     parts: &'static [&'static str],
-    /// Converts the value of `value_part` to the value on the command line.
+    /// Converts the entry `value_part` to the value of the option on the command line.
     value: fn(&str) -> String,
 }
 
@@ -57,7 +57,7 @@ const OPTIONS: [FingerprintOption; 6] = [
     },
 ];
 
-/// The fingerprint entries that `--allow-change NAME` accepts.
+/// The keys of the fingerprint entries whose change `--allow-change NAME` accepts.
 pub(crate) fn parts_of(name: &str) -> Vec<String> {
     let bare = name.strip_prefix("--").unwrap_or(name);
     match OPTIONS.iter().find(|option| option.name == bare) {
@@ -66,15 +66,17 @@ pub(crate) fn parts_of(name: &str) -> Vec<String> {
     }
 }
 
-/// The reason why changes prevent a resume, with the options to blame; `None` without changes.
+/// Describes which changes prevent a resume, and which options caused them; `None` if nothing
+/// changed.
 ///
-/// An option replaces the fingerprint entries that depend on it.
+/// If entries depend on an option, the message names the option instead of the entries.
 pub(crate) fn describe(changes: &[Change]) -> Option<String> {
     if changes.is_empty() {
         return None;
     }
     let (mut values, mut names, mut explained) = (Vec::new(), Vec::new(), Vec::new());
-    // The batch size is limited by the number of images, so it changes without the option.
+    // The number of images limits the batch size, so the batch size can change although `--batch`
+    // did not.
     let more_images = changes.iter().any(|change| change.part == "source items");
     for option in &OPTIONS {
         let changed = changes.iter().find(|change| change.part == option.value_part);
@@ -134,7 +136,7 @@ mod tests {
                         batch size was 20, is 21; to resume anyway, add --allow-change 'source items' \
                         --allow-change 'stage decode: batch size'";
         assert_eq!(text, expected);
-        // Values that look like the text around them, and entries without an old value.
+        // Values that look like the surrounding text, and entries that have no old value.
         let text = describe_all(&[("source name", "a was b; c, is d", "e")]);
         assert!(text.contains("source name was a was b; c, is d, is e; to"), "{text}");
         let new = Change { part: "stage decode: size".into(), was: None, is: Some("3x3".into()) };

@@ -21,14 +21,14 @@ const BAD_USAGE: u8 = 2;
 pub(crate) struct Failure {
     line: String,
     code: u8,
-    /// The signal that stopped the run; the process then ends by this signal.
+    /// The signal that stopped the run. The process then terminates itself with this signal.
     signal: Option<i32>,
     /// Whether the cause is corrupt or truncated input.
     is_damage: bool,
 }
 
 impl Failure {
-    /// A failed run: the operation, the file, and the reason.
+    /// Creates a failure from the operation, the file, and the reason.
     pub(crate) fn new(what: &str, file: impl fmt::Display, reason: impl fmt::Display) -> Self {
         Failure {
             line: format!("{what}: {file}: {reason}"),
@@ -38,9 +38,11 @@ impl Failure {
         }
     }
 
-    /// A failed run with an error of a library; the file is the error's key, or `default_file`.
+    /// Creates a failure from an error of a library; the file is the error's key, or
+    /// `default_file`.
     pub(crate) fn of(what: &str, error: &Error, default_file: &Path) -> Self {
-        // Library messages name Rust methods; the user of the program needs options.
+        // Library messages name Rust methods; users of the program need the names of options
+        // instead.
         let reason = changed_options::describe(error.changes()).unwrap_or_else(|| {
             error.reason().replace("`State::combine`", "--resume and the files of all ranks")
         });
@@ -58,12 +60,12 @@ impl Failure {
         self.is_damage
     }
 
-    /// A failed run, described by a whole line.
+    /// Creates a failure from a complete message line.
     pub(crate) fn sentence(line: String) -> Self {
         Failure { line, code: FAILED, signal: None, is_damage: false }
     }
 
-    /// An invalid command line.
+    /// Creates a failure for an invalid command line.
     pub(crate) fn usage(reason: impl fmt::Display) -> Self {
         Failure { line: reason.to_string(), code: BAD_USAGE, signal: None, is_damage: false }
     }
@@ -74,7 +76,7 @@ impl Failure {
         self
     }
 
-    /// Marks a run that this signal stopped.
+    /// Records that this signal stopped the run.
     pub(crate) fn by_signal(mut self, signal: i32) -> Self {
         self.signal = Some(signal);
         self
@@ -84,8 +86,8 @@ impl Failure {
     pub(crate) fn report(&self) -> ExitCode {
         stderr::note(&self.to_string());
         if let Some(signal) = self.signal {
-            // The parent process then sees that a signal ended this one. If the default handler
-            // returns, the exit code reports the failure.
+            // The process terminates itself by the signal, so that its parent process sees the
+            // signal. If the default handler returns, the exit code reports the failure.
             let _ = signal_hook::low_level::emulate_default_handler(signal);
         }
         ExitCode::from(self.code)

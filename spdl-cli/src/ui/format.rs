@@ -21,7 +21,7 @@ pub(crate) fn counted(number: u64, one: &str, many: &str) -> String {
     format!("{} {}", count(number), if number == 1 { one } else { many })
 }
 
-/// Images used, of all that are known: `18 of 20 images, 2 skipped`.
+/// The number of images used, of all known images: `18 of 20 images, 2 skipped`.
 pub(crate) fn used(used: u64, skipped: u64) -> String {
     let all = counted(used.saturating_add(skipped), "image", "images");
     format!("{} of {all}, {} skipped", count(used), count(skipped))
@@ -41,7 +41,7 @@ pub(crate) fn measured(value: f64) -> String {
     }
 }
 
-/// A share in 0..=1 as whole percent.
+/// A share from 0 to 1 as a whole percentage.
 pub(crate) fn percent(share: f64) -> String {
     format!("{:.0} %", share * 100.0)
 }
@@ -164,7 +164,7 @@ pub(crate) fn byte_size(text: &str) -> Result<u64, String> {
     }
 }
 
-/// The share of `part` in `whole`, in 0..=1.
+/// The ratio `part / whole`, from 0 to 1.
 pub(crate) fn share(part: Duration, whole: Duration) -> f64 {
     let whole = whole.as_secs_f64();
     if whole > 0.0 { (part.as_secs_f64() / whole).clamp(0.0, 1.0) } else { 0.0 }

@@ -3,7 +3,7 @@
 //! | file | content |
 //! |---|---|
 //! | `format` | numbers, durations, sizes and names as text |
-//! | `advice` | which option avoids an error of a library |
+//! | `advice` | recommends an option that avoids an error of a library |
 //! | `changed_options` | which option changed since a checkpoint, and the `--allow-change` names |
 //! | `stderr`, `stdout` | messages and results; a closed pipe is no error |
 //! | `failure` | [`Failure`](failure::Failure): the error line and the exit code |

@@ -8,12 +8,13 @@ use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 
 use super::format::{bytes, measured};
 
-/// A progress bar on standard error; the cursor stays visible, so that Ctrl-C leaves the terminal usable.
+/// A progress bar on standard error. The cursor stays visible, so that the terminal is usable after
+/// Ctrl-C.
 #[derive(Debug)]
 pub(crate) struct Progress(ProgressBar);
 
 impl Progress {
-    /// A bar over `images` images; hidden if `wanted` is false or standard error is no terminal.
+    /// A bar over `images` images; hidden if `wanted` is false or standard error is not a terminal.
     pub(crate) fn new(images: u64, wanted: bool) -> Self {
         let template = "{wide_bar} {human_pos} / {human_len}  {rate}  {eta} left";
         Progress::drawn(images, template, |rate| format!("{} images/s", measured(rate)), wanted)
@@ -31,7 +32,7 @@ impl Progress {
             return Progress(ProgressBar::hidden());
         }
         let rate = move |state: &ProgressState, text: &mut dyn Write| {
-            // A failed write affects the display only.
+            // If printing fails, only the display is affected.
             let _ = text.write_str(&shown(state.per_sec()));
         };
         let style = ProgressStyle::with_template(template)

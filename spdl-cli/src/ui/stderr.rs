@@ -10,7 +10,8 @@ use super::format::{count, printable};
 
 const WARNINGS_SHOWN: usize = 10;
 
-/// Writes one line to standard error; failures, such as a closed stream, are ignored.
+/// Writes one line to standard error. Failures to write, for example to a closed stream, are
+/// ignored.
 pub(crate) fn note(line: &str) {
     let _ = writeln!(std::io::stderr(), "{line}");
 }

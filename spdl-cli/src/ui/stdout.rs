@@ -10,10 +10,11 @@ pub(crate) fn print(text: &str) -> Result<(), Failure> {
     check(stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()))
 }
 
-/// Converts the result of a write to standard output; a closed pipe is no error.
+/// Converts the result of a write to standard output; a closed pipe is not an error.
 pub(crate) fn check(written: io::Result<()>) -> Result<(), Failure> {
     match written {
-        // The reader, such as `head`, needs no more.
+        // A program that reads this output, such as `head`, has closed the pipe because it needs no
+        // more.
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
         written => written
             .map_err(|error| Failure::new("cannot write the result", "standard output", error)),

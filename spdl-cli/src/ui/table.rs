@@ -1,6 +1,6 @@
 //! Text tables with aligned columns.
 
-/// Rows of cells; the first `left` columns are left-aligned, the others right-aligned.
+/// Rows of cells; the first `left` columns are left-aligned, the others are right-aligned.
 pub(crate) struct Table {
     rows: Vec<Vec<String>>,
     left: usize,

@@ -19,13 +19,13 @@ use crate::ui::format::byte_size;
 /// The order and every byte of the batches depend on the data, the options and the seed, but not on the
 /// number of threads.
 #[derive(Clone, Debug, Args)]
-// The last of several values wins, so that a script can append options.
+// If an option is repeated, its last value counts, so that a script can append options.
 #[command(
     args_override_self = true,
     after_help = "\
 Examples:
   spdl bench photos/
-      one epoch as for validation: shorter side to 256 pixels, centre crop of 224
+      one epoch as for validation: shorter side resized to 256 pixels, centre crop of 224
 
   spdl bench photos/ --mode train --epochs 3 --seed 7
       three epochs as for training: shuffled, random crops and flips
@@ -44,13 +44,13 @@ Examples:
       rank 0 of 2, with a checkpoint file per rank
   spdl bench photos/ --rank 0 --world-size 3 --resume rank0.state rank1.state \\
       --save-state of3.rank0.state --auto-resume
-      resume with 3 ranks: rank 0 takes its part of what the 2 ranks have left of the epoch
+      resume with 3 ranks: the 2 ranks left a part of the epoch, of which rank 0 takes its share
 
   spdl bench photos/ --mode train --epochs 2 --batch 64 --step-ms 30
-      does a training step of 30 ms per batch have to wait for data?
+      measure whether training steps of 30 ms per batch have to wait for data
 
   spdl bench photos/ --report report.html
-      write charts over time into one HTML file
+      write an HTML report with charts over time
 
   spdl bench \"s3://bucket/shard-{0000..0147}.tar\" --cache /scratch/cache --epochs 3
       shards in object storage, cached on a local disk
@@ -58,7 +58,7 @@ Examples:
 Data sets, DATA:
   FOLDER              FOLDER/CLASS/**/IMAGE, one class for each folder directly in FOLDER; or
                       images directly in FOLDER. File names need the extension of an image format;
-                      the content decides which one. A folder with tar shards (as `spdl pack`
+                      the actual format is detected from the content. A folder with tar shards (as `spdl pack`
                       writes them), Parquet, TFRecord or MDS files is a data set of that kind
   *.tar               tar shards in the WebDataset layout: members with the same key are a sample
   *.parquet           Parquet files, as Hugging Face writes them (feature `parquet`)
@@ -85,7 +85,7 @@ Environment variables for stores (files such as ~/.aws are not read):
 Checkpoint file, FILE:
   FILE is replaced atomically. The previous checkpoint is kept as FILE.previous and is used if FILE
   is corrupt or missing. During a run, FILE.lock prevents a second run from saving to FILE, and
-  FILE.PID.partial holds the checkpoint being written; the next run removes those of killed runs.
+  FILE.PID.partial holds the checkpoint being written; the next run removes such files of killed runs.
   Symbolic links are followed. A file that is not a checkpoint or not a regular file is never
   replaced.
 
@@ -102,13 +102,13 @@ Keys of the JSON object:
   dropped           [{key, reason}], one entry for each failed image of each epoch;
                     at most 100,000
   resumed           {epoch, step, steps, images, dropped}: where a resumed run started: `step`
-                    counts batches of the epoch, `steps` of all epochs; `images` and `dropped`
-                    count samples of the earlier runs; null without a resume
+                    counts batches of the epoch, `steps` batches of all epochs; `images` and
+                    `dropped` count samples of the earlier runs; null for a new run
   total             {images, dropped} of this run and the runs that it resumes; for all ranks up to
                     the last change of the world size
-  complete          whether the resumed run was already complete
+  complete          true if the resumed run was already complete
   left_out          images of each epoch that no rank delivers (--remainder drop)
-  partial           delivered images with black areas, as their files are truncated;
+  partial           number of delivered images whose truncated part is black;
                     null without --on-truncated partial
   stages            [{name, kind, concurrency, items, failures, busy_s, busy_share, fill_rate,
                       service_ms: {p50, p90, p99, max},
@@ -116,15 +116,16 @@ Keys of the JSON object:
                     from source to consumer; `queue` is the output queue of the stage, and the
                     items in the last queue are batches; `fill_rate`, 0 to 1, is the share of a
                     grouping stage's output that is not padding, null for other stages
-  labelled          delivered images with a class; the others have label -1
+  labelled          number of delivered images with a class; the others have label -1
   step_ms           --step-ms; null without it
-  steps             {steps, waited, waited_s}: training steps after the first, how many of them
-                    waited for a batch, and their total wait in seconds; null without --step-ms
+  steps             {steps, waited, waited_s}: number of simulated training steps after the
+                    first, number of steps that waited for a batch, total wait in seconds; null without --step-ms
   kind              storage format of the data set: `image folder`, `tar shards`, …
   cache             {hits, misses, hit_rate, memory_bytes, disk_bytes} of the run; null
                     without a cache
-  checksum          checksum of all delivered pixels and labels in order, for any batch size: a
-                    chain of XXH3-128 over the images, one over the labels, and the hash of both;
+  checksum          checksum of all delivered pixels and labels in order, independent of the batch
+                    size: a running XXH3-128 hash of the images, another of the labels, and
+                    the hash of both;
                     null with --no-checksum. After a resume it includes the earlier runs, but not
                     if the checkpoints of several ranks were combined
 
@@ -132,9 +133,9 @@ Exit codes:
   0  success
   1  the run failed; standard error gives the reason in one line
   2  invalid command line
-Ctrl-C ends the program by its signal (130 in a shell), without results or report.
+Ctrl-C ends the program by SIGINT (exit code 130 in a shell), without results or report.
 With --save-state, SIGTERM and Ctrl-C stop the run after the current batch: the program saves a
-checkpoint, prints the results so far, and ends by that signal. A second signal ends it immediately."
+checkpoint, prints the results so far, and is then ended by that signal. A second signal ends it immediately."
 )]
 pub(crate) struct BenchArguments {
     /// A folder of images, tar shards or another data set, local or a URL; or several files of one kind
@@ -165,7 +166,7 @@ pub(crate) struct BenchArguments {
     #[arg(long, value_name = "N", value_parser = count::<u32>(1024))]
     pub(crate) threads: Option<u32>,
 
-    /// Seed of the shuffle and of random crops and flips (train mode)
+    /// Seed of all random choices: order, crops and flips (train mode)
     #[arg(long, value_name = "SEED", default_value_t = 0)]
     pub(crate) seed: u64,
 
@@ -193,32 +194,33 @@ pub(crate) struct BenchArguments {
     #[arg(long)]
     pub(crate) json: bool,
 
-    /// Compute no checksum of the batches, which saves a few per cent of the time
+    /// Do not compute the checksum of the batches, which takes a few per cent of the time
     #[arg(long)]
     pub(crate) no_checksum: bool,
 
     /// Save checkpoints to this file during the run, and on SIGTERM or Ctrl-C
     ///
-    /// The folder of FILE must exist. The previous checkpoint is kept as FILE.previous. The checkpoint
-    /// of an incomplete run is never replaced without --resume, --auto-resume or --overwrite-state.
+    /// The folder of FILE must exist. The previous checkpoint is kept as FILE.previous. The
+    /// checkpoint of an incomplete run is replaced only with --resume, --auto-resume or
+    /// --overwrite-state.
     #[arg(long, value_name = "FILE")]
     pub(crate) save_state: Option<PathBuf>,
 
     /// Minimum number of batches between two checkpoints
     ///
-    /// A background thread writes the file; it spends at most 5 % of the time on it.
+    /// A background thread writes the file; writing takes at most 5 % of that thread's time.
     #[arg(long, value_name = "N", default_value_t = 1, requires = "save_state",
           value_parser = count::<u32>(u64::from(u32::MAX)))]
     pub(crate) save_every: u32,
 
     /// Resume from the file of --save-state if it exists
     ///
-    /// If the file does not exist, the run resumes from the files of --resume, or starts new without
-    /// them. The same command line is valid for the first start and for every restart.
+    /// If the file does not exist, the run resumes from the files of --resume; without --resume, a
+    /// new run starts. The same command line is valid for the first start and for every restart.
     #[arg(long, requires = "save_state", conflicts_with = "overwrite_state")]
     pub(crate) auto_resume: bool,
 
-    /// Start new even if the file of --save-state holds an incomplete run, which is lost
+    /// Start a new run even if the file of --save-state holds an incomplete run, which is then lost
     #[arg(long, requires = "save_state")]
     pub(crate) overwrite_state: bool,
 
@@ -230,21 +232,22 @@ pub(crate) struct BenchArguments {
     #[arg(long, value_name = "FILE", num_args = 1..)]
     pub(crate) resume: Vec<PathBuf>,
 
-    /// Resume although this option has changed, such as `batch`; may be repeated
+    /// Resume although this option has changed, such as `batch`; may be given several times
     ///
-    /// The error message of a refused resume lists the names.
+    /// The error message of a failed resume lists the possible names.
     #[arg(long, value_name = "PART")]
     pub(crate) allow_change: Vec<String>,
 
     #[command(flatten)]
     pub(crate) fields_of_sample: FieldOptions,
 
-    /// Cache images in this folder, so that each is read from its source only once
+    /// Cache images in this folder, so that the source of each image is read only once
     ///
     /// Several runs and all ranks of a host can share the folder. If the data set exceeds --cache-size, a
-    /// fixed part of it is cached. Changed local files are read again, and so are images and tar shards in
-    /// stores that report versions. Changes behind lists of URLs, and in Parquet, TFRecord and MDS files
-    /// in stores, are not detected: use a new folder for those.
+    /// fixed part of it is cached. Local files that have changed are read again. Changed images and
+    /// tar shards in a store are read again if the store reports versions of objects. Changes are
+    /// not detected for lists of URLs, and for Parquet, TFRecord and MDS files in stores: after
+    /// such a change, use a new folder.
     #[arg(long, value_name = "FOLDER")]
     pub(crate) cache: Option<PathBuf>,
 
@@ -256,14 +259,15 @@ pub(crate) struct BenchArguments {
     #[arg(long, value_name = "BYTES", value_parser = byte_size)]
     pub(crate) cache_memory: Option<u64>,
 
-    /// Cache decoded images, with the shorter side reduced to at most this length
+    /// Cache decoded images, reduced so that the shorter side has at most this length in pixels
     ///
-    /// Later epochs need less CPU time, and the cache more space. Crops are then taken from the reduced
-    /// images instead of the originals.
+    /// Later epochs need less CPU time, but the cache needs more space. Crops are then taken from
+    /// the reduced images instead of the originals.
     #[arg(long, value_name = "PIXELS", value_parser = count::<u32>(16_384))]
     pub(crate) cache_pixels: Option<u32>,
 
-    /// Simulate a training step of this length after each batch, and count the steps that wait for data
+    /// Simulate a training step of this many milliseconds after each batch; count the steps that
+    /// wait for data
     #[arg(long, value_name = "MILLISECONDS", value_parser = count::<u32>(600_000))]
     pub(crate) step_ms: Option<u32>,
 
@@ -295,15 +299,15 @@ fn layouts() -> impl TypedValueParser<Value = SampleFormat> {
 pub(crate) enum Mode {
     /// Random crop of 8 to 100 % of the area, aspect ratio 3:4 to 4:3; random flip; shuffled
     Train,
-    /// Shorter side to size / 0.875, then centre crop; in the order of the data set
+    /// Resize the shorter side to size / 0.875, then centre crop; in the order of the data set
     Eval,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum OnTruncated {
-    /// Handle it like a corrupt image, by --on-error
+    /// Handle it like a corrupt image (see --on-error)
     Error,
-    /// Deliver it with the missing part black, and count it
+    /// Deliver it with the missing part filled with black, and count it
     Partial,
 }
 
@@ -335,7 +339,7 @@ impl BenchArguments {
     pub(crate) fn shard(&self) -> spdl_core::Result<Shard> {
         let missing = match (self.rank, self.world_size) {
             (Some(rank), None) => Some(format!("--rank {rank} requires --world-size")),
-            // A default rank of 0 would make all processes deliver the same part.
+            // If the default rank were 0, all processes would deliver the same part.
             (None, Some(world @ 2..)) => Some(format!("--world-size {world} requires --rank")),
             _ => None,
         };
@@ -350,12 +354,12 @@ impl BenchArguments {
         Ok(Shard::new(self.rank(), self.world())?.remainder(remainder))
     }
 
-    /// The addresses without secrets.
+    /// The paths and URLs of the data set, without secrets.
     pub(crate) fn shown(&self) -> PathBuf {
         shown(&self.data)
     }
 
-    /// Images of an epoch that this rank delivers, of `images` in the data set.
+    /// Number of images that this rank delivers per epoch, if the data set has `images` images.
     pub(crate) fn images_of_rank(&self, images: u64) -> u64 {
         let world = self.world();
         match self.remainder {
@@ -375,7 +379,7 @@ impl BenchArguments {
         )
     }
 
-    /// Images of an epoch that no rank delivers, of `images` in the data set.
+    /// Number of images that no rank delivers per epoch, if the data set has `images` images.
     pub(crate) fn left_to_no_rank(&self, images: u64) -> u64 {
         match self.remainder {
             Remainder::Drop => images % self.world(),
@@ -433,7 +437,8 @@ mod tests {
         let arguments = arguments.unwrap();
         assert_eq!(arguments.resume, ["a", "b"].map(PathBuf::from));
         assert_eq!(arguments.allow_change, ["seed", "order"]);
-        // After a change of the world size: first from these files, later from its own file.
+        // After a change of the world size, a new run resumes from the files of all old ranks;
+        // later restarts use this rank's file.
         let both = ["photos", "--save-state", "c", "--auto-resume", "--resume", "a", "b"];
         assert!(parse(&both).is_ok_and(|both| both.auto_resume && both.resume.len() == 2));
         for wrong in [

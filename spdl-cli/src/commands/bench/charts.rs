@@ -8,7 +8,7 @@ use super::outcome::Outcome;
 use crate::ui::format::{counted, measured, percent, share, time};
 use crate::ui::html::svg::{Area, BOTTOM, Decades, Linear, Series, Svg, figure, measured_tick};
 
-/// Maximum number of epochs that are marked; more marks would hide the curve.
+/// Maximum number of epochs with a mark in a chart; more marks would hide the curve.
 const EPOCHS_MARKED: usize = 12;
 
 /// All charts of a report, each a `<figure>`.
@@ -135,12 +135,12 @@ struct Strip {
     name: String,
     value: String,
     series: Series,
-    /// The value at the upper edge.
+    /// The value at the top edge of the chart.
     end: f64,
     end_label: String,
 }
 
-/// Draws the strips below each other; also returns them as text for screen readers.
+/// Draws the charts one below the other; also returns their content as text for screen readers.
 fn draw_strips(strips: Vec<Strip>, length: f64) -> (Svg, String) {
     const TITLE: f64 = 20.0;
     const HEIGHT: f64 = 48.0;

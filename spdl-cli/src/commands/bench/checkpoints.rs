@@ -12,14 +12,15 @@ use super::checksum::Checksum;
 use crate::commands::checkpoint_files::EPOCHS;
 use crate::ui::failure::Failure;
 
-/// The note of a checkpoint that holds the checksum of all delivered batches.
+/// The key of the note (extra entry of a checkpoint) that holds the checksum of all delivered
+/// batches.
 pub(super) const CHECKSUM: &str = "spdl bench checksum";
 
 /// Saves checkpoints during a run, and records signals that stop it.
 pub(crate) struct CheckpointSaver {
     saver: StateSaver,
     epochs: u32,
-    /// The received signal; 0 before any.
+    /// The number of the received signal; 0 if none was received.
     signal: Arc<AtomicUsize>,
 }
 

@@ -2,9 +2,10 @@
 
 use twox_hash::XxHash3_128;
 
-/// A checksum over all elements and their order, but independent of the batch size.
+/// A checksum of all elements and their order, independent of the batch size.
 ///
-/// Each array has a chain of row hashes; the checksum is the hash of the chains' ends.
+/// For each array of the batches (images, labels), a running hash covers all rows in order. The
+/// checksum is the hash of these running hashes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Checksum {
     chains: Vec<u128>,
@@ -23,7 +24,7 @@ impl Checksum {
         }
     }
 
-    /// The ends of the chains in hexadecimal digits.
+    /// The running hashes in hexadecimal digits.
     pub(crate) fn to_text(&self) -> String {
         let chains: Vec<_> = self.chains.iter().map(|end| format!("{end:032x}")).collect();
         chains.join(" ")
@@ -52,7 +53,7 @@ fn hash_of_both(first: u128, second: u128) -> u128 {
 mod tests {
     use super::*;
 
-    /// The checksum of batches with two arrays and one-byte rows.
+    /// The checksum of batches that have two arrays with rows of one byte.
     fn checksum(batches: &[[&[u8]; 2]]) -> u128 {
         let mut checksum = Checksum::default();
         for batch in batches {

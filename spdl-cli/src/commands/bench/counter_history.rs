@@ -30,14 +30,15 @@ impl<'a> CounterHistory<'a> {
         self.rate(self.bins().min(most).max(1), |snapshot| snapshot.images as f64)
     }
 
-    /// The share of a stage's concurrency that is in use, in 0..=1.
+    /// The share of a stage's concurrency that is in use, from 0 to 1.
     pub(crate) fn busy(&self, stage: usize) -> Series {
         let mut series = self.rate(self.bins(), |snapshot| {
             let busy = snapshot.busy.get(stage).map_or(0.0, Duration::as_secs_f64);
             let concurrency = snapshot.concurrency.get(stage).copied().unwrap_or(1);
             busy / concurrency.max(1) as f64
         });
-        // Busy time is counted at the end of an item, so it may belong to the previous interval.
+        // The busy time of an item is counted when the item ends, so part of it may belong to the
+        // previous interval.
         series.values.iter_mut().for_each(|share| *share = share.clamp(0.0, 1.0));
         series
     }
@@ -78,7 +79,7 @@ impl<'a> CounterHistory<'a> {
         Series { values: values.collect() }
     }
 
-    /// A counter at any time, by linear interpolation between snapshots.
+    /// The value of a counter at a given time, by linear interpolation between snapshots.
     fn at(&self, seconds: f64, counter: impl Fn(&Snapshot) -> f64) -> f64 {
         let after = self.snapshots.partition_point(|s| s.at.as_secs_f64() < seconds);
         let Some(right) = self.snapshots.get(after).or(self.snapshots.last()) else { return 0.0 };
@@ -96,7 +97,8 @@ impl<'a> CounterHistory<'a> {
 mod tests {
     use super::*;
 
-    /// A run of 10 s: 100 images/s, then 300; the stage, at concurrency 2, half busy, then idle.
+    /// A run of 10 s: first 100 images/s, then 300. The stage has concurrency 2; it is first half
+    /// busy, then idle.
     fn snapshots() -> Vec<Snapshot> {
         let snapshot = |tenth: u64| Snapshot {
             at: Duration::from_millis(100 * tenth),

@@ -12,21 +12,21 @@ use super::checksum::Checksum;
 
 /// Maximum number of epochs with a recorded start.
 const EPOCHS_KEPT: usize = 64;
-/// The interval at which a waiting consumer checks for signals.
+/// The interval at which a consumer that waits for a batch checks for signals.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// What the consumer received.
+/// What the consumer received and measured.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Delivery {
     pub(crate) images: u64,
     pub(crate) batches: u64,
     /// From the start to the first batch.
     pub(crate) first: Option<Duration>,
-    /// From the start to the last batch, or to the end without batches.
+    /// From the start to the last batch, or to the end of the run if no batch arrived.
     pub(crate) took: Duration,
-    /// From the start to the first batch of each epoch, of the first [`EPOCHS_KEPT`] epochs.
+    /// From the start to the first batch of each epoch, for the first [`EPOCHS_KEPT`] epochs.
     pub(crate) epochs: Vec<Duration>,
-    /// The number of images of each epoch, and the arrival of the last one.
+    /// For each epoch: the number of images, and the time at which the last one arrived.
     pub(crate) epoch_ends: Vec<(u64, Duration)>,
     /// The checksum over this run and the runs that it resumes; `None` with `--no-checksum`.
     pub(crate) checksum: Option<u128>,
@@ -40,18 +40,19 @@ pub(crate) struct Delivery {
     pub(crate) stopped_by: Option<i32>,
 }
 
-/// Counters of the simulated training steps, without the first step, which always waits.
+/// Counters of the simulated training steps. The first step always waits, so it is not counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TrainingSteps {
     pub(crate) steps: u64,
-    /// Steps whose batch was not ready when requested.
+    /// Number of steps whose batch was not ready when the step requested it.
     pub(crate) waited: u64,
     /// The total waiting time of these steps.
     pub(crate) waiting: Duration,
 }
 
 impl Delivery {
-    /// Images per second of each epoch, measured between the last images of consecutive epochs.
+    /// Images per second of each epoch, measured from the last image of the previous epoch to its
+    /// last image.
     pub(crate) fn epoch_rates(&self) -> Vec<f64> {
         let mut before = Duration::ZERO;
         let rate = |&(images, end): &(u64, Duration)| {
@@ -64,8 +65,8 @@ impl Delivery {
 
 /// Takes all batches, and simulates a training step of length `step` after each.
 ///
-/// `checksum` holds the checksum of earlier runs, if one is computed. `after` is called with the last
-/// sample of each batch.
+/// `checksum` holds the checksum of earlier runs, if a checksum is computed. `after` is called
+/// after each batch, with the last sample of the batch.
 ///
 /// # Errors
 /// Errors of the pipeline and of saving checkpoints.
@@ -87,7 +88,7 @@ pub(crate) fn take_all(
         };
         let requested = Instant::now();
         let ready = match stop() {
-            // Without training steps, waiting is not measured.
+            // Waiting time is measured only if training steps are simulated.
             Ok(()) if step.is_some() => pipeline.try_next().map(Ok),
             Ok(()) => Poll::Pending,
             Err(signal) => Poll::Ready(Err(signal)),

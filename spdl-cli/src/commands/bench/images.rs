@@ -51,7 +51,7 @@ impl Images {
         self.opened.set.classes.len()
     }
 
-    /// Whether the classes are guessed from the folders in tar shards.
+    /// Whether the class of each image is guessed from its folder in the tar shard.
     pub(crate) fn classes_are_folders(&self, arguments: &BenchArguments) -> bool {
         arguments.fields_of_sample.label_field.is_none()
             && self.opened.set.classes_in_folders().is_some()
@@ -61,7 +61,7 @@ impl Images {
         self.opened.set.kind
     }
 
-    /// The address for the key of an error, without secrets.
+    /// The path or URL of an image for error messages, without secrets.
     pub(crate) fn address_of(&self, key: &str) -> String {
         self.opened.set.address_of(key)
     }
@@ -95,7 +95,8 @@ impl Images {
         let shrink = move || {
             Shrink::to_shorter_side(side, &CodecRegistry::with_defaults(), &Limits::default())
         };
-        // Decoders own scratch memory, so they are reused: one per concurrent call.
+        // Each concurrent call has a decoder; decoders are reused, because they hold scratch
+        // memory.
         let idle = Mutex::new(vec![shrink()?]);
         Ok(fetch.with_preparation(move |_, file| {
             let lock = || idle.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -125,7 +126,8 @@ fn cache(arguments: &BenchArguments, shown: &Path) -> std::result::Result<Option
             None => Ok(None),
         };
     }
-    // The namespace holds absolute paths and the preparation, so that entries never mix.
+    // The namespace contains absolute paths and the preparation of images, so that different data
+    // sets or preparations never share entries.
     let places = arguments.data.iter().map(|place| {
         std::fs::canonicalize(place).unwrap_or_else(|_| address::shown(std::slice::from_ref(place)))
     });

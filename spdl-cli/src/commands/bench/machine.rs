@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// The CPU time of all threads of this process, including ended threads.
+/// The CPU time of all threads of this process, including threads that have ended.
 pub(crate) fn cpu_time() -> Duration {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     let seconds = u64::try_from(time.tv_sec).unwrap_or_default();
@@ -42,7 +42,7 @@ fn kilobytes_after(table: &str, name: &str) -> Option<u64> {
     Some(kilobytes * 1024)
 }
 
-/// The machine, as reports show it.
+/// A description of the machine for reports.
 #[derive(Clone, Debug)]
 pub(crate) struct Machine {
     pub(crate) processor: String,

@@ -18,22 +18,22 @@ pub(crate) struct Outcome {
     /// Images in the data set.
     pub(crate) images_found: u64,
     pub(crate) classes: usize,
-    /// Whether the classes are guessed from the folders in tar shards.
+    /// Whether the class of each image is guessed from its folder in the tar shard.
     pub(crate) classes_are_folders: bool,
     pub(crate) kind: DatasetKind,
     /// Counters of the cache; `None` without a cache.
     pub(crate) cache: Option<CacheStatistics>,
-    /// Duration of listing the data set.
+    /// Time to list the data set.
     pub(crate) listing: Duration,
     /// Where the run resumed; `None` for a new run.
     pub(crate) resume_point: Option<ResumePoint>,
     pub(crate) delivery: Delivery,
     pub(crate) cpu_time: Duration,
     pub(crate) peak_rss: Option<u64>,
-    /// Delivered images of truncated files; `None` if truncation is an error.
+    /// Number of delivered images from truncated files; `None` if a truncated file is an error.
     pub(crate) partial: Option<u64>,
     pub(crate) statistics: Statistics,
-    /// Empty without `--report`.
+    /// Snapshots for the charts; empty without `--report`.
     pub(crate) snapshots: Vec<Snapshot>,
 }
 

@@ -56,7 +56,7 @@ fn figure_cards(outcome: &Outcome) -> String {
     figures(outcome).iter().map(card).collect()
 }
 
-/// One column for each stage: with few stages, the table fits a phone.
+/// The table of stages. Stages are columns: with few stages, the table fits the screen of a phone.
 fn stage_table(statistics: &Statistics) -> String {
     type Show = fn(&StageStatistics, Duration) -> String;
     const LINES: [(&str, Show); 8] = [

@@ -20,16 +20,17 @@ const CANNOT_SAVE: &str = "cannot save checkpoints";
 pub(crate) struct Resumed {
     pub(crate) state: State,
     pub(crate) checksum: EarlierChecksum,
-    /// The first file.
+    /// The path of the first checkpoint file.
     pub(crate) path: PathBuf,
 }
 
 /// The checksum of the batches that earlier runs delivered.
 pub(crate) enum EarlierChecksum {
     Known(Checksum),
-    /// The earlier run had `--no-checksum`.
+    /// The checksum is unknown, because the earlier run had `--no-checksum`.
     Unknown,
-    /// Several ranks delivered the batches, each with a separate checksum.
+    /// There is no common checksum, because several ranks delivered the batches, each with its
+    /// checksum.
     OfRanks,
 }
 
@@ -37,12 +38,12 @@ pub(crate) enum EarlierChecksum {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ResumePoint {
     pub(crate) epoch: u64,
-    /// Batches already delivered of this epoch.
+    /// Number of batches of this epoch that are already delivered.
     pub(crate) step: u64,
-    /// Batches already delivered of all epochs.
+    /// Number of batches of all epochs that are already delivered.
     pub(crate) steps: u64,
     pub(crate) samples: SampleCounts,
-    /// Images of the whole run; `None` with more than one rank.
+    /// Number of images of the whole run; `None` with more than one rank.
     images: Option<u64>,
 }
 
@@ -152,7 +153,7 @@ pub(crate) fn resume(arguments: &BenchArguments, shard: Shard) -> Result<Option<
     Ok(Some(Resumed { state, ..resumed }))
 }
 
-/// Resumes from a single checkpoint: of this rank, or a combined one.
+/// Resumes from one checkpoint: that of this rank, or one that combines all ranks.
 fn of_one(state: State, path: &Path, shard: Shard) -> Result<Resumed, Failure> {
     if let Some(own) = state.shard().filter(|own| *own != shard) {
         let describe = |shard: Shard, other: Shard| {
@@ -178,7 +179,7 @@ fn of_one(state: State, path: &Path, shard: Shard) -> Result<Resumed, Failure> {
     Ok(Resumed { state, checksum, path: path.to_owned() })
 }
 
-/// Combines the checkpoints of all ranks of a run with another world size.
+/// Combines the checkpoints of all ranks of a run with a different world size.
 fn combine(states: Vec<State>, paths: &[PathBuf]) -> Result<Resumed, Failure> {
     let files: Vec<_> = paths.iter().map(|path| path.display().to_string()).collect();
     let mut state = State::combine(states).map_err(|error| {

@@ -26,12 +26,13 @@ use crate::ui::html::file::ReportFile;
 use crate::ui::progress::Progress;
 use crate::ui::{format, stderr};
 
-/// The fingerprint entry of the batch size.
+/// The key of the batch size in the fingerprint of a checkpoint (the settings that determine the
+/// batches).
 const BATCH_SIZE: &str = "stage decode: batch size";
 
 /// Runs the command: measures, prints the result, and writes the report.
 pub(crate) fn run(arguments: &BenchArguments) -> Result<(), Failure> {
-    // Fail before a long run, not after it.
+    // Check that the report can be written before a long run.
     let report = arguments.report.as_deref().map(ReportFile::prepare).transpose()?;
     let outcome = measure(arguments)?;
     if let Some(report) = report {
@@ -50,7 +51,7 @@ pub(crate) fn run(arguments: &BenchArguments) -> Result<(), Failure> {
 
 fn measure(arguments: &BenchArguments) -> Result<Outcome, Failure> {
     let shard = arguments.shard().map_err(Failure::usage)?;
-    // Check the checkpoints before a long listing.
+    // Read the checkpoints before the data set is listed, which may take long.
     let _lock = resume::prepare(arguments)?;
     let resumed = resume::resume(arguments, shard)?;
     let checksum = checksum_before(arguments, resumed.as_ref())?;
@@ -144,15 +145,16 @@ fn cache_warning(cache: &CacheStatistics) -> Option<String> {
     })
 }
 
-/// Images that a rank has done, including failures, when the sample `last` is delivered.
+/// Number of images that a rank has processed, failures included, when the sample `last` is
+/// delivered.
 ///
-/// `of_rank` is the number of images of the rank per epoch. A change of the world size within an epoch is
-/// ignored.
+/// `of_rank` is the number of images of the rank per epoch. The result ignores a change of the
+/// world size within an epoch.
 fn images_done(last: SampleId, world: u64, of_rank: u64) -> u64 {
     last.epoch * of_rank + (last.index / world + 1).min(of_rank)
 }
 
-/// The checksum to continue; `None` with `--no-checksum`.
+/// The checksum that this run continues; `None` with `--no-checksum`.
 fn checksum_before(
     arguments: &BenchArguments,
     resumed: Option<&Resumed>,
@@ -183,7 +185,8 @@ fn stopped(outcome: &Outcome, signal: i32) -> Failure {
     Failure::new(&what, file.display(), reason).by_signal(signal)
 }
 
-/// Fails if the batches exceed the available memory, before the system kills the process.
+/// Fails if the batches need more than the available memory; otherwise the system would kill the
+/// process.
 fn check_memory(arguments: &BenchArguments, images_found: u64) -> Result<(), Failure> {
     let (layout, workers) = (layout(arguments, images_found), worker_threads(arguments.threads));
     let images = layout.batch_size() as u64;
@@ -202,7 +205,7 @@ fn check_memory(arguments: &BenchArguments, images_found: u64) -> Result<(), Fai
     }
 }
 
-/// The layout of a batch, with at most as many images as the data set has.
+/// The layout of a batch. A batch holds at most as many images as the data set has.
 fn layout(arguments: &BenchArguments, images_found: u64) -> BatchLayout {
     let images = images_found.min(u64::from(arguments.batch)) as usize;
     BatchLayout::new(images, image_fields(&transform(arguments)))
@@ -247,7 +250,7 @@ fn build(
     let pipeline = images
         .pipeline(arguments)?
         .fill(decode, layout, filled)
-        // Half of the memory budget for encoded files, half for batches.
+        // Half of the memory budget is for encoded files, the other half for batches.
         .largest_item(budget)
         .memory(budget.saturating_mul(2))
         .seed(arguments.seed)
@@ -265,7 +268,7 @@ fn build(
     }
 }
 
-/// Accepts a change of the batch size that follows from the number of images, not from `--batch`.
+/// Accepts a change of the batch size if it results from the number of images, not from `--batch`.
 fn accept_batch_of_images(state: State, arguments: &BenchArguments) -> State {
     let was = |part: &str| state.fingerprint().get(part)?.parse::<u64>().ok();
     let batch = was(BATCH_SIZE);
@@ -312,11 +315,13 @@ mod tests {
         let done =
             |epoch, index, world, of_rank| images_done(SampleId { epoch, index }, world, of_rank);
         assert_eq!((done(0, 0, 1, 10), done(0, 9, 1, 10), done(2, 3, 1, 10)), (1, 10, 24));
-        // Rank 2 of 3 has positions 2, 5 and 8 of 11, then a repeated one.
+        // Rank 2 of 3 has the positions 2, 5 and 8 of 11 images; its fourth position repeats an
+        // image.
         let uneven = [2, 5, 8].map(|index| done(0, index, 3, 3));
         assert_eq!(uneven, [1, 2, 3]);
         assert_eq!((done(0, 11, 3, 4), done(1, 2, 3, 4)), (4, 5));
-        // After a change of the world size, the position may exceed the rank's images.
+        // After a change of the world size, the position may exceed the number of images of the
+        // rank.
         assert_eq!(done(0, 10, 3, 3), 3);
     }
 }

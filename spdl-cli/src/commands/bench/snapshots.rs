@@ -9,15 +9,15 @@ use spdl_core::pipeline::Monitor;
 
 /// The initial interval between snapshots; it doubles whenever [`MAX_SNAPSHOTS`] is reached.
 const FIRST_INTERVAL: Duration = Duration::from_millis(20);
-/// Maximum number of snapshots, for a run of any length.
+/// Maximum number of snapshots, however long the run is.
 const MAX_SNAPSHOTS: usize = 600;
 
-/// The counters at one moment.
+/// The counters at one point in time.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Snapshot {
     /// Time since the start.
     pub(crate) at: Duration,
-    /// Images in batches so far, without failures.
+    /// Number of images in batches so far, not counting failures.
     pub(crate) images: u64,
     /// The busy time of each stage so far.
     pub(crate) busy: Vec<Duration>,
@@ -32,7 +32,8 @@ impl Snapshot {
         let last = statistics.stages.last();
         Snapshot {
             at: statistics.elapsed,
-            // Items of the last stage increase steadily; batches would increase in large steps.
+            // The last stage is counted in items (images), which increase steadily; batches would
+            // increase in large steps.
             images: last.map_or(0, |stage| stage.items - stage.failures.min(stage.items)),
             busy: statistics.stages.iter().map(|stage| stage.busy).collect(),
             concurrency: statistics.stages.iter().map(|stage| stage.concurrency).collect(),
@@ -70,7 +71,8 @@ impl SnapshotThread {
     /// Stops the thread and returns all snapshots.
     pub(crate) fn stop(self) -> Vec<Snapshot> {
         drop(self.stop);
-        // After a panic of the thread, the report has no charts over time; the run is still valid.
+        // If the thread panics, the report has no charts over time, but the other results are
+        // valid.
         self.thread.join().unwrap_or_default()
     }
 }

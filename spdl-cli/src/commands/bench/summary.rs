@@ -23,7 +23,7 @@ use crate::ui::{stderr, stdout};
 
 /// The width of wrapped text, in characters.
 const WIDTH: usize = 90;
-/// Maximum number of dropped files in the text; JSON has up to 100,000.
+/// Maximum number of dropped files in the text output; the JSON output has up to 100,000.
 const FILES_SHOWN: usize = 50;
 
 /// Prints the result on standard output, as text or JSON.
@@ -186,7 +186,8 @@ pub(crate) fn describe(outcome: &Outcome) -> String {
     )
 }
 
-/// Images that no rank or two ranks deliver; `None` if every image has exactly one rank.
+/// Describes images that no rank delivers or that two ranks deliver; `None` if exactly one rank
+/// delivers each image.
 fn uneven_division(outcome: &Outcome) -> Option<String> {
     let (images, ranks) = (outcome.images_found, outcome.arguments.world());
     let rest = images % ranks;
@@ -212,7 +213,7 @@ fn uneven_division(outcome: &Outcome) -> Option<String> {
     }
 }
 
-/// The key figures with their names.
+/// The names and values of the key figures.
 pub(crate) fn figures(outcome: &Outcome) -> Vec<(&'static str, String)> {
     let unknown = || "unknown".to_owned();
     let mut figures = vec![
@@ -241,7 +242,7 @@ pub(crate) fn figures(outcome: &Outcome) -> Vec<(&'static str, String)> {
     figures
 }
 
-/// How many images have a class; `None` if all have one.
+/// How many images have a class; `None` if all images have a class.
 fn labels(delivery: &Delivery) -> Option<String> {
     match (delivery.images, delivery.labelled) {
         (0, _) => None,
@@ -251,7 +252,7 @@ fn labels(delivery: &Delivery) -> Option<String> {
     }
 }
 
-/// How many simulated training steps waited for data, and for how long.
+/// How many simulated training steps waited for data, and how long they waited in total.
 fn waited(steps: &TrainingSteps) -> String {
     let share = steps.waited as f64 / steps.steps.max(1) as f64;
     format!(
@@ -356,7 +357,8 @@ fn dropped_images(statistics: &Statistics) -> String {
 pub(crate) struct DroppedImages<'a> {
     /// Number of dropped images over all epochs.
     total: u64,
-    /// Sorted by name, with the number of times that each was dropped for its reason.
+    /// The dropped files, sorted by name, each with a reason and the number of times it was dropped
+    /// for it.
     pub(crate) files: Vec<(&'a Dropped, u64)>,
 }
 

@@ -1,4 +1,5 @@
-//! The bottleneck of a run in one sentence: the verdict of the pipeline, refined by the CPU time.
+//! The bottleneck of a run in one sentence: that of the pipeline, refined by the CPU time of the
+//! process.
 
 use std::time::Duration;
 
@@ -8,10 +9,10 @@ use spdl_core::observe::Limit;
 use super::outcome::Outcome;
 use crate::ui::format::{count, counted, percent};
 
-/// If the CPU time is below this share of the busy time, other processes used the CPUs.
+/// If CPU time / busy time is below this limit, other processes used the CPUs.
 const MIN_CPU_SHARE: f64 = 0.75;
 
-/// The bottleneck of the run, or that the run was already complete.
+/// A sentence that names the bottleneck of the run, or states that the run was already complete.
 pub(crate) fn verdict(outcome: &Outcome) -> String {
     if !outcome.was_complete() {
         let Statistics { elapsed, .. } = outcome.statistics;
@@ -34,7 +35,8 @@ pub(crate) fn cpu_used(outcome: &Outcome) -> String {
     format!("{used:.2} of {cores}")
 }
 
-/// Refines a CPU limit: a thread that waits for a CPU counts as busy.
+/// Refines the verdict "limited by the CPU": the pipeline counts a thread that waits for a CPU as
+/// busy.
 ///
 /// The CPU time of the process shows whether its own work or other programs used the CPUs.
 fn of_run(limit: &Limit, elapsed: Duration, cpu_time: Duration) -> String {
@@ -78,7 +80,7 @@ mod tests {
             assert!(text.contains(share) && text.contains("other programs"), "{text}");
             assert_ne!(text, limit.to_string());
         }
-        // Other limits stay unchanged.
+        // Other bottlenecks are reported unchanged.
         let idle = Limit::Balance { stage: "decode".into(), busy: 0.3 };
         let text = of_run(&idle, Duration::from_secs(10), Duration::ZERO);
         assert_eq!(text, idle.to_string());

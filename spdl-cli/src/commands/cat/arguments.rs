@@ -11,9 +11,9 @@ use crate::datasets::address::path_or_url;
 /// Writes a field of a sample to standard output
 ///
 /// KEY is the name of a member (`cat/1.jpg`), or with --field the key of a sample (`cat/1`), as
-/// `spdl ls --samples` prints it. If several members of an archive have the name, the last one is
-/// written, as tar extracts it. In other data sets the first sample with the key is used. With an index
-/// beside the archive, only the member is read.
+/// `spdl ls --samples` prints it. If several members of an archive have the same name, the last one
+/// is written, as tar does when it extracts them. In other data sets, the first sample with the key
+/// is used. If an index file is stored beside the archive, only the requested member is read.
 #[derive(Clone, Debug, Args)]
 #[command(after_help = concat!("\
 Examples:

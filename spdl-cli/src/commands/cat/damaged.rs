@@ -17,13 +17,15 @@ pub(super) enum SearchResult {
     Found(Bytes),
     /// The archive does not contain the member.
     NotFound,
-    /// The member may be after this damage.
+    /// The member may be in the unreadable part after this damage.
     AfterDamage(Error),
 }
 
-/// Searches before the damage, then after it with the index and the checksums beside the archive.
+/// Searches the part before the damage; then the part after it, by the index file and the checksums
+/// beside the archive.
 ///
-/// An index file from before the damage gives the position; the checksum proves that the data are intact.
+/// An index file that was written before the archive was damaged gives the position of the member;
+/// the checksum proves that the data are intact.
 pub(super) fn search(archive: &Archive, name: &[u8]) -> SearchResult {
     let damage = match before_damage(archive, name) {
         (Some(data), _) => return SearchResult::Found(data),
@@ -40,7 +42,7 @@ pub(super) fn search(archive: &Archive, name: &[u8]) -> SearchResult {
     }
 }
 
-/// The last member of this name before the damage, and the damage.
+/// Finds the last member of this name before the damage, and the damage.
 fn before_damage(archive: &Archive, name: &[u8]) -> (Option<Bytes>, Option<Error>) {
     let mut found = None;
     let mut stream = match archive.location.open() {

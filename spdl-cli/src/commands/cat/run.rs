@@ -89,7 +89,8 @@ fn may_be_after_damage(name: &Key, archive: &Archive, damage: &Error) -> Failure
 /// Finds a sample and the requested field.
 ///
 /// # Errors
-/// The names of the fields of the sample, if only the sample was found; empty if nothing was found.
+/// If the sample exists but not the field, the names of its fields; an empty list if the sample was
+/// not found.
 fn find(
     set: &Samples,
     key: &Key,
@@ -97,14 +98,14 @@ fn find(
 ) -> Result<(StoredRecord, Arc<str>), Vec<String>> {
     let key = key.as_bytes();
     let mut fields = Vec::new();
-    // A damaged sample has no known fields.
+    // The fields of a damaged sample are unknown.
     for record in (0..set.len()).filter_map(|number| set.record(number).ok()) {
         let names = || record.names().map(Arc::<str>::from);
         let rest = |own: &[u8]| key.strip_prefix(own);
         let rests = [rest(record.key.as_bytes()), rest(set.short_name(&record))];
         let found = rests.iter().flatten().find_map(|rest| match (&arguments.field, *rest) {
             (Some(field), b"") => names().find(|name| **name == **field),
-            // A file is both sample and field.
+            // If each sample is one file, the file is also its only field.
             (None, b"") if set.are_files() => names().next(),
             (None, [b'.', field @ ..]) => names().find(|name| name.as_bytes() == field),
             _ => None,

@@ -15,18 +15,18 @@ use crate::ui::format::byte_size;
 /// classes, and its other fields. Image files are copied unchanged, unless --max-side or --format require
 /// encoding. The same data and options produce the same bytes, with any number of threads.
 ///
-/// After an interruption (Ctrl-C, `kill -9`, a full disk, a power failure) run the same command again: it
-/// continues after the finished shards, and the result is the same as without the interruption.
+/// If the command is interrupted (Ctrl-C, `kill -9`, a full disk, a power failure), run it again:
+/// it continues after the finished shards, and the result is the same as without the interruption.
 #[derive(Clone, Debug, Args)]
 #[command(
     args_override_self = true,
     after_help = "\
 Examples:
   spdl pack photos/ shards/
-      all images unchanged, in their order
+      copy all images unchanged, in the order of the data set
 
   spdl pack photos/ shards/ --max-side 512 --shuffle 7
-      shuffled; images larger than 512 pixels are reduced and stored as JPEG of quality 90
+      shuffled; images with a side longer than 512 pixels are reduced and stored as JPEG
 
   spdl pack photos/ shards/ --name train --shard-size 1GB --on-error skip --json
       train-000000.tar and so on, of at most 1 GB; invalid images are skipped and listed
@@ -35,20 +35,20 @@ Examples:
       repack existing shards in a new order
 
   spdl pack 'data/train-*.parquet' shards/ --fields caption
-      images, classes and captions of Parquet files
+      copy images, classes and captions of Parquet files
 
   spdl pack damaged/ repaired/ --on-error skip --check
-      keep the valid samples of a damaged set: shards may be missing or truncated, and samples
+      copy the valid samples of a damaged set: shards may be missing or truncated, and samples
       with wrong checksums are skipped
 
   spdl verify shards/ && spdl stat shards/ --html shards.html
-      check the result, and look at it
+      check the result, and write statistics with a contact sheet
 
 Data sets, SRC, as for `spdl bench`:
   a folder of images     SRC/CLASS/**/IMAGE, or images directly in SRC
   files of one kind      .tar; .parquet; .tfrecord; a list: .txt, .csv, .jsonl
   another folder         with such files, or with MosaicML shards (index.json)
-  a URL                  http://, https://, s3://, gs:// or az:// of any of those
+  a URL                  any of these at http://, https://, s3://, gs:// or az://
   Names may contain braces ({000..147}), and `*` and `?` in their last part; quote them for the
   shell. `spdl bench --help` lists the features that each kind needs
 
@@ -57,32 +57,33 @@ Output files, all in DST:
   *.tar.idx          index of the members, for random access; rebuilt if it is missing
   *.tar.sums         checksum (XXH3, 128 bits) of each member, in the format of `xxh128sum`
   manifest.json      sizes, checksums, counts, fields, classes and options; written last
-  manifest.journal   the finished shards of an incomplete set; and *.partial
-  DST is a local folder outside SRC, and is created if it does not exist. A folder with other files
-  is an error.
+  manifest.journal   list of the finished shards of an incomplete set
+  *.partial          files that are being written
+  DST is a local folder outside SRC, and is created if it does not exist. If DST contains other
+  files, the command fails.
 
 Key of a sample:
   For a folder or a list, the path of the image without its last extension; for tar archives, the
-  original key; for other files, FILE/ROW. Further dots in the last part become '_', since a dot ends
-  a key. If two samples have the same key, the second becomes KEY_2, and so on
+  original key; for other files, FILE/ROW. Further dots in the last part become '_', because a key
+  ends at the first dot. If two samples have the same key, the second becomes KEY_2, and so on
 
 Fields of a sample:
   From tar archives, all members are copied under their names; an image that is encoded gets the
   extension of its new format. From other files, a text becomes NAME.txt; a number, boolean or JSON
-  value NAME.json; an array or list of numbers NAME.npy; bytes become NAME, or NAME.png and so on if
-  they are an image. In names, slashes become '_', and letters become lower case. Empty values are
+  value becomes NAME.json; an array or list of numbers becomes NAME.npy; bytes become NAME, or, if
+  they are an image, NAME.png and so on. In names, slashes become '_', and letters become lower case. Empty values are
   omitted. A list of bytes becomes NAME.0, NAME.1 and so on
 
 Keys of the JSON object:
   samples           number of samples in the set
   shards, bytes     number of tar files, and their total size
   skipped           number of images skipped (--on-error skip)
-  skipped_samples   [{position, key, reason}] of them, at most 100,000
-  lost              samples that the manifest of a damaged source lists but that are missing
+  skipped_samples   [{position, key, reason}], one entry for each skipped image; at most 100,000
+  lost              number of samples that the manifest of a damaged source lists but that are missing
   classes           number of classes
-  resumed           samples written by earlier runs
+  resumed           number of samples written by earlier runs
   unchanged, encoded
-                    images of this run that were copied, and that were encoded
+                    numbers of images that this run copied, and that it encoded
   seconds           duration of this run, without listing the source
   manifest          path of the manifest
 
@@ -92,7 +93,7 @@ Exit codes:
   2  invalid command line"
 )]
 pub(crate) struct PackArguments {
-    /// A folder of images, files of another data set, or a URL of either
+    /// A folder of images, or files of another data set; paths or URLs
     #[arg(value_name = "SRC", required = true, value_parser = path_or_url())]
     pub(crate) sources: Vec<PathBuf>,
 
@@ -127,7 +128,8 @@ pub(crate) struct PackArguments {
     #[arg(long, value_name = "NAMES", value_parser = names)]
     pub(crate) fields: Option<FieldNames>,
 
-    /// Shuffle the samples with this seed; those of Parquet files within windows of 10,000
+    /// Shuffle the samples with this seed; Parquet files are shuffled within windows of 10,000
+    /// samples
     #[arg(long, value_name = "SEED")]
     pub(crate) shuffle: Option<u64>,
 
@@ -154,7 +156,7 @@ pub(crate) struct PackArguments {
     #[arg(long)]
     pub(crate) check: bool,
 
-    /// Replace a set in DST that was packed from other images or with other options
+    /// Replace a set in DST, even if it was packed from other images or with other options
     #[arg(long)]
     pub(crate) overwrite: bool,
 
@@ -183,7 +185,7 @@ pub(crate) enum OutputFormat {
     Png,
     /// WebP, lossless
     Webp,
-    /// The format of the file, also for reduced images; GIF, BMP and TIFF become PNG
+    /// The format of the original file, also for reduced images; GIF, BMP and TIFF become PNG
     Keep,
 }
 
@@ -194,12 +196,13 @@ impl PackArguments {
         self.fields_of_sample.named().into_iter().chain(others).collect()
     }
 
-    /// Whether any image may be encoded.
+    /// Whether the options require encoding of images.
     pub(crate) fn may_encode(&self) -> bool {
         self.max_side.is_some() || !matches!(self.format, None | Some(OutputFormat::Keep))
     }
 
-    /// The plan of the shards; the caller adds the entries about the source.
+    /// The plan (all settings that determine the shards); the caller adds the entries about the
+    /// source.
     pub(crate) fn plan(&self) -> ShardPlan {
         let plan =
             ShardPlan::new(&self.name).shard_bytes(self.shard_size).overwrite(self.overwrite);
@@ -229,7 +232,7 @@ impl PackArguments {
         plan.recipe("max side", side)
             .recipe("format", format)
             .recipe("quality", self.quality())
-            // Another version may produce other bytes.
+            // Another version of the program may produce other bytes.
             .recipe("encoder", concat!("spdl ", env!("CARGO_PKG_VERSION")))
     }
 

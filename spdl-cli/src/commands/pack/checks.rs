@@ -45,7 +45,7 @@ pub(super) fn command_line(arguments: &PackArguments) -> Result<(), Failure> {
             let reason = format!("the output folder \"{to}\" is inside the source \"{from}\"");
             return Err(Failure::usage(reason));
         }
-        // Writing the shards might replace the source.
+        // Otherwise, writing the shards might replace files of the source.
         let folder = source.parent().filter(|folder| !folder.as_os_str().is_empty());
         if !source.is_dir() && lies_in(folder.unwrap_or(Path::new(".")), destination) {
             let reason = format!("the source \"{from}\" is inside the output folder \"{to}\"");
@@ -55,7 +55,7 @@ pub(super) fn command_line(arguments: &PackArguments) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Fails if no sample has a field that is known to be its image.
+/// Fails if in no sample a field is recognized as an image.
 pub(super) fn an_image_is_known(
     arguments: &PackArguments,
     set: &OpenedDataset,
@@ -80,7 +80,7 @@ pub(super) fn an_image_is_known(
 ///
 /// Follows symbolic links.
 pub(super) fn nothing_is_read_from(destination: &Path, set: &OpenedDataset) -> Result<(), Failure> {
-    // A folder that does not exist contains no file.
+    // If the folder does not exist yet, no file is inside it.
     let Ok(folder) = fs::canonicalize(destination) else { return Ok(()) };
     if !set.is_local {
         return Ok(());
@@ -109,7 +109,7 @@ pub(super) fn nothing_is_read_from(destination: &Path, set: &OpenedDataset) -> R
 #[derive(Default)]
 struct CanonicalFolders {
     known: HashMap<PathBuf, Option<PathBuf>>,
-    /// The last result: consecutive samples often have the same file.
+    /// The last file and its result, because consecutive samples often have the same file.
     last: Option<(Key, bool)>,
 }
 
@@ -139,11 +139,12 @@ impl CanonicalFolders {
     }
 }
 
-/// Whether a path is the folder or inside it, after symbolic links; the path need not exist.
+/// Whether a path, after resolving symbolic links, is the folder or inside it. The path need not
+/// exist.
 fn lies_in(path: &Path, folder: &Path) -> bool {
     match (fs::canonicalize(folder), std::path::absolute(path)) {
         (Ok(folder), Ok(path)) => without_links(&path).starts_with(folder),
-        // Opening the path reports the error.
+        // If this fails, opening the path reports the error later.
         _ => false,
     }
 }

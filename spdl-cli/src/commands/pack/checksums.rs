@@ -14,16 +14,18 @@ use super::source::PackSource;
 use crate::datasets::member_name::key_and_field;
 use crate::datasets::sample_files::Sample;
 
-/// The checksum of each member, by a hash of its archive and name; about 50 bytes per member.
+/// The checksum of each member, keyed by a hash of its archive and name; about 50 bytes per member.
 #[derive(Debug, Default)]
 pub(super) struct ArchiveChecksums {
     sums: HashMap<u128, u128>,
 }
 
 impl ArchiveChecksums {
-    /// Reads the checksum file of each source archive, and returns the errors of unreadable ones.
+    /// Reads the checksum file of each source archive, and returns the errors of unreadable
+    /// checksum files.
     ///
-    /// Empty for data sets other than tar shards. A missing file is no error.
+    /// The result is empty for data sets other than tar shards. A missing checksum file is not an
+    /// error.
     ///
     /// # Errors
     /// Transient errors, such as a failed connection.
@@ -69,13 +71,13 @@ impl ArchiveChecksums {
                 ambiguous.push(member);
             }
         }
-        // Two members of the same name have different checksums: neither can be compared.
+        // Two members of the same name have different checksums: neither is compared.
         ambiguous.iter().for_each(|member| {
             self.sums.remove(member);
         });
     }
 
-    /// Compares the fields of a sample with their checksums, if there are any.
+    /// Compares the fields of a sample with their checksums, if the archive has checksums.
     ///
     /// # Errors
     /// `Corrupt` if a checksum differs.
@@ -108,7 +110,7 @@ fn archive_of(record: &StoredRecord) -> Option<&Key> {
     })
 }
 
-/// The name of a member with its field in lower case, as in the names of fields.
+/// The name of a member; the part after the first dot is in lower case, as in the names of fields.
 fn lower_field(name: &[u8]) -> Vec<u8> {
     match key_and_field(name) {
         Some((key, field)) => {
@@ -164,7 +166,7 @@ mod tests {
         assert!(compare("s.tar", "png", b"one").is_ok());
         let error = compare("s.tar", "png", b"two").unwrap_err();
         assert_eq!((error.kind(), error.key()), (ErrorKind::Corrupt, Some("s.tar:x/a.png")));
-        // Another archive, a field without checksum, and a field with two checksums.
+        // A member of another archive, a field without a checksum, and a field with two checksums.
         assert!(compare("t.tar", "png", b"two").is_ok());
         assert!(compare("s.tar", "txt", b"two").is_ok());
         assert!(compare("s.tar", "cls", b"3").is_ok());

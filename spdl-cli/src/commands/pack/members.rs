@@ -10,7 +10,7 @@ use crate::datasets::sample_files::{Role, Sample};
 /// The members of a sample in a shard.
 #[derive(Debug)]
 pub(crate) struct Members {
-    /// The unique names of the fields, and their bytes.
+    /// The names of the fields, which are unique, and their bytes.
     pub(crate) files: Vec<(String, Bytes)>,
     /// Whether an image was encoded, not copied.
     pub(crate) encoded: bool,
@@ -46,7 +46,7 @@ impl Members {
                         named.push((Role::Label, "cls".to_owned(), class.clone().into()));
                     }
                 }
-                // In tables a negative number stands for "no class".
+                // In tables (Parquet, lists), a negative label means "no class".
                 Role::Label if sample.label < 0 && !keeps_names => {}
                 Role::Label | Role::Other => named.push((file.role, file.name, file.data)),
             }
@@ -68,9 +68,10 @@ pub(super) fn no_image<'a>(fields: impl Iterator<Item = &'a str>) -> String {
     format!("no field is known to be an image (fields: {fields}); set --image-field")
 }
 
-/// The files in their order with unique names: a repeated name gets a number in front, such as `2.png`.
+/// Returns the files in the same order with unique names: a repeated name gets a number as a
+/// prefix, such as `2.png`.
 ///
-/// The image keeps its name first, then the label.
+/// The image and then the label have priority, so they keep their names.
 fn with_unique_names(files: Vec<(Role, String, Bytes)>) -> Vec<(String, Bytes)> {
     let mut taken: Vec<String> = Vec::new();
     let mut named: Vec<(usize, String, Bytes)> = Vec::with_capacity(files.len());

@@ -5,12 +5,12 @@ use spdl_core::resume::Change;
 use super::arguments::PackArguments;
 use crate::ui::format::printable;
 
-/// An option that determines the bytes of a set, and its entry in the plan.
+/// An option that determines the bytes of a set, and the key of its entry in the plan.
 struct RecipeOption {
     name: &'static str,
-    /// The entry of the plan.
+    /// The key of the entry in the plan.
     part: &'static str,
-    /// Converts the entry to the value on the command line; `None` for the default.
+    /// Converts the entry to the value of the option; `None` for the default.
     value: fn(&str) -> Option<&str>,
 }
 
@@ -47,7 +47,8 @@ const OPTIONS: [RecipeOption; 10] = [
     },
 ];
 
-/// Describes which options differ from the existing set; `None` if neither options nor images differ.
+/// Describes what differs from the existing set: options, images or version. `None` if nothing
+/// differs.
 pub(super) fn describe(changes: &[Change], arguments: &PackArguments) -> Option<String> {
     let mut differ: Vec<String> =
         OPTIONS.iter().filter_map(|option| option.describe(changes)).collect();
@@ -71,7 +72,8 @@ pub(super) fn describe(changes: &[Change], arguments: &PackArguments) -> Option<
 }
 
 impl RecipeOption {
-    /// `without --max-side, now 512`; `None` if the option is unchanged.
+    /// Describes one change, such as `without --max-side, now 512`; `None` if the option is
+    /// unchanged.
     fn describe(&self, changes: &[Change]) -> Option<String> {
         let change = changes.iter().find(|change| change.part == self.part)?;
         let [was, is] =

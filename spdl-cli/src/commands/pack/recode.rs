@@ -8,21 +8,22 @@ use spdl_media::{CodecRegistry, Decoder, Limits, Shrink};
 use super::arguments::{OutputFormat, PackArguments};
 use crate::datasets::sample_files::extension;
 
-/// Copies, reduces and encodes images; one per worker, since it owns decoder buffers.
+/// Copies, reduces and encodes images. Each worker has a separate `Recoder`, because it owns
+/// decoder buffers.
 pub(crate) struct Recoder {
     registry: CodecRegistry,
     decoder: Decoder,
     shrink: Option<Shrink>,
     format: Option<OutputFormat>,
     quality: u8,
-    /// Whether copied images are decoded as a check.
+    /// Whether images that are copied are also decoded, to find corrupt images (`--check`).
     checks: bool,
 }
 
 /// The image of an output sample.
 #[derive(Debug)]
 pub(crate) struct Recoded {
-    /// The usual file name extension of its format.
+    /// The usual file name extension of the image format.
     pub(crate) extension: String,
     pub(crate) bytes: Bytes,
     /// Whether the image was encoded, not copied.

@@ -129,7 +129,7 @@ fn names_of_classes<'a>(arguments: &PackArguments, source: &'a PackSource) -> &'
     let Some(label) = &arguments.fields_of_sample.label_field else { return source.classes() };
     let set = &source.opened.set;
     if matches!(set.kind, DatasetKind::Parquet | DatasetKind::FileList) {
-        // The names were read from that field.
+        // In Parquet files and lists, the class names were read from the field of `--label-field`.
         return source.classes();
     }
     let first = (0..set.samples.len()).find_map(|number| set.samples.item(number).ok());
@@ -138,9 +138,10 @@ fn names_of_classes<'a>(arguments: &PackArguments, source: &'a PackSource) -> &'
     if default_label.as_deref() == Some(label) { source.classes() } else { &[] }
 }
 
-/// Whether an error is a property of its sample.
+/// Whether an error is caused by its sample, so that `--on-error skip` applies.
 ///
-/// Other errors, such as a failed connection, would skip all following samples as well.
+/// If other errors, such as a failed connection, skipped a sample, they would skip all following
+/// samples too.
 fn is_about_a_sample(error: &Error) -> bool {
     let is_about = matches!(
         error.kind(),
@@ -161,7 +162,7 @@ struct PackCounts {
     items: u64,
     /// Samples written by earlier runs.
     resumed: u64,
-    /// Whether the set was already complete.
+    /// Whether the set was already complete when the run started.
     complete: bool,
     /// Samples that the manifest of a damaged source lists but that are missing.
     lost: u64,
@@ -195,7 +196,7 @@ fn write(
                     members.files.iter().map(|(name, data)| (name.as_str(), &data[..])).collect();
                 match writer.add(position, &item.key, &fields) {
                     Ok(()) => Ok(members.encoded),
-                    // The sample is invalid for any shard.
+                    // No shard can store this sample, so trying the next shard is useless.
                     Err(error) if error.kind() == ErrorKind::InvalidArgument => {
                         Err(error.renamed(own_key.to_string()))
                     }
@@ -263,7 +264,8 @@ fn build(
         .build()
 }
 
-/// The stage that reads the fields of a sample; errors are passed on, so that they are handled in order.
+/// The stage that reads the fields of a sample. Errors are passed on as items, so that they are
+/// handled in order.
 struct ReadFields(SampleReader);
 
 #[async_trait]
@@ -284,7 +286,7 @@ struct EncodeStage {
     recoder: Recoder,
     checksums: Arc<ArchiveChecksums>,
     kind: DatasetKind,
-    /// The position of the first sample of this run.
+    /// The position in the source of the first sample that this run packs.
     start: u64,
 }
 
@@ -312,7 +314,7 @@ impl Stage<(PackItem, Result<Sample>)> for EncodeStage {
     }
 }
 
-/// The failure if the output folder cannot be used: it holds another set, or other files.
+/// The failure if the output folder cannot be used because it holds another set or other files.
 fn refused(error: &Error, arguments: &PackArguments) -> Failure {
     if let Some(line) = mismatch::describe(error.changes(), arguments) {
         return Failure::sentence(line);
@@ -327,7 +329,8 @@ fn refused(error: &Error, arguments: &PackArguments) -> Failure {
         ErrorKind::InvalidArgument if !arguments.overwrite => {
             failure.and("add --overwrite to replace the set")
         }
-        // A damaged shard belongs to a set; a damaged manifest may be any file.
+        // A damaged shard proves that the folder holds a set; a damaged manifest may be a file of
+        // another program.
         ErrorKind::NotFound | ErrorKind::Corrupt
             if error.key().is_some_and(|key| key.ends_with(".tar")) =>
         {

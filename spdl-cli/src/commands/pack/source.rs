@@ -16,9 +16,9 @@ use crate::datasets::input::InputDataset;
 #[derive(Debug)]
 pub(crate) struct PackSource {
     pub(crate) opened: InputDataset,
-    /// The common prefix of file keys: the folder of the images, or of the list.
+    /// The common prefix that is removed from file keys: the folder of the images, or of the list.
     folder: Vec<u8>,
-    /// Keys made unique by a number, by the index of the sample.
+    /// By index of the sample: keys to which a number was appended to make them unique.
     keys: HashMap<u64, Box<[u8]>>,
 }
 
@@ -54,12 +54,13 @@ impl PackSource {
         source
     }
 
-    /// Appends a number to each key that an earlier sample has. Stores a 16-byte hash per key.
+    /// Appends a number to each key that an earlier sample already has. Needs 16 bytes of memory
+    /// per key, for its hash.
     fn make_keys_unique(&mut self) {
         let mut taken = HashSet::new();
         let mut repeated = Vec::new();
         for index in 0..self.len() {
-            // Unreadable samples are not written and need no key.
+            // Samples that cannot be read are not written, so they need no key.
             let Ok(PackItem { record: Ok(_), key, .. }) = self.item(index) else { continue };
             if !taken.insert(XxHash3_128::oneshot(&key)) {
                 repeated.push((index, key));
@@ -109,7 +110,8 @@ impl Dataset for PackSource {
         self.opened.set.samples.len()
     }
 
-    /// Never fails: an unreadable sample is an item too, so that its error is handled in order.
+    /// Never fails: an unreadable sample also becomes an item, so that its error is handled in
+    /// order.
     fn item(&self, index: u64) -> Result<PackItem> {
         let record = self.opened.set.samples.item(index);
         let (name, key) = match &record {
@@ -152,7 +154,7 @@ fn key_of_file(name: &[u8]) -> Vec<u8> {
     valid_key(&path[..end])
 }
 
-/// The key of an archive's sample, without the name of the archive.
+/// The key of a sample in an archive, without the name of the archive.
 fn key_of_archive_sample(record: &StoredRecord) -> Vec<u8> {
     let archive = record.fields.iter().find_map(|(_, field)| match field {
         StoredField::At(extent, _) => Some(extent.object.as_bytes()),

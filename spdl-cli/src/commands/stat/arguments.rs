@@ -19,16 +19,18 @@ Examples:
 
 ", data_help!(), "\
 Keys of the JSON object:
-  samples, members, bytes       totals
+  samples, members, bytes
+                 total numbers of samples and members, and total size of the members
   fields         {FIELD: {members, bytes}}; in tar archives, FIELD is the name after its first dot
-  formats        {FORMAT: images}, by content
-  unreadable     members, archives and image headers that cannot be read
+  formats        {FORMAT: number of images}; the format is detected from the content
+  unreadable     number of members, archives and image headers that cannot be read
   width, height, image_bytes
                  {min, p10, p50, p90, max, mean} over all images, after EXIF orientation; null
                  without images
   unseen, archives_without_end
                  as in `spdl verify`
-  classes        [{class, name, samples}], by number; from the fields `cls`, or from the folders
+  classes        [{class, name, samples}], sorted by class number; the class is that of the field
+                 `cls` or of the folder
   unreadable_members
                  [{shard, key, offset, kind, reason}] as in `spdl verify`; at most 1,000
 

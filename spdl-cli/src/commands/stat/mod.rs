@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `arguments` | the options |
 //! | `run` | the pass over all members, and its result |
-//! | `statistics` | the counts, spreads and histograms |
+//! | `statistics` | the counts, quantiles and histograms |
 //! | `thumbnails` | the images of the contact sheet |
 //! | `report` | the HTML page |
 

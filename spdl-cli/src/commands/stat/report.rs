@@ -68,7 +68,7 @@ pub(crate) fn data_set(
     document("spdl stat", name, name, &content)
 }
 
-/// The key figures with their names.
+/// The names and values of the key figures.
 pub(crate) fn overview(summary: &Summary) -> Vec<(&'static str, String)> {
     let mut figures = vec![
         ("samples", count(summary.samples)),
@@ -181,7 +181,7 @@ mod tests {
 
     #[test]
     fn base_64_is_that_of_the_standard() {
-        // RFC 4648, section 10.
+        // Test vectors of RFC 4648, section 10.
         for (text, encoded) in [
             ("", ""),
             ("f", "Zg=="),

@@ -127,7 +127,7 @@ impl Stage<ScanItem> for InspectStage {
 struct ScanResult {
     summary: Summary,
     unreadable: DefectList,
-    /// Members of all archives, including unreadable ones.
+    /// Number of members in all archives, including unreadable members.
     known_members: u64,
     thumbnails: Thumbnails,
 }

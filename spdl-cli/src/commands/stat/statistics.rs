@@ -15,9 +15,9 @@ pub(crate) struct Summary {
     /// Number of images by format.
     pub(crate) formats: BTreeMap<String, u64>,
     pub(crate) unreadable: u64,
-    /// Known members that were not read.
+    /// Number of members that are known to exist but were not read.
     pub(crate) unseen: u64,
-    /// Damaged or truncated archives whose number of members is unknown.
+    /// Number of damaged or truncated archives whose number of members is unknown.
     pub(crate) ends_missing: u64,
     pub(crate) images: Vec<ImageFacts>,
     /// Number of samples by class.
@@ -32,7 +32,7 @@ pub(crate) struct ImageFacts {
     pub(crate) bytes: u64,
 }
 
-/// Quantiles, range and mean of values.
+/// Minimum, quantiles, maximum and mean of a set of values.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Spread {
     pub(crate) min: f64,
@@ -44,7 +44,7 @@ pub(crate) struct Spread {
 }
 
 impl Spread {
-    /// Computes the spread; `None` without values.
+    /// Computes the statistics of `values`; `None` if there are no values.
     pub(crate) fn of(values: &[f64]) -> Option<Self> {
         let mut sorted = values.to_vec();
         sorted.sort_by(f64::total_cmp);
@@ -58,12 +58,12 @@ impl Spread {
 }
 
 impl Summary {
-    /// A value of each image.
+    /// Computes a value of each image.
     pub(crate) fn of_images(&self, value: impl Fn(&ImageFacts) -> f64) -> Vec<f64> {
         self.images.iter().map(value).collect()
     }
 
-    /// All classes by number, with their names, including named classes without samples.
+    /// All classes, sorted by number, with their names; includes named classes without samples.
     pub(crate) fn classes(&self, names: &[String]) -> Vec<(i64, Option<String>, u64)> {
         let mut classes: BTreeMap<i64, (Option<String>, u64)> =
             (0..).zip(names).map(|(number, name)| (number, (Some(name.clone()), 0))).collect();
@@ -94,7 +94,7 @@ impl Histogram {
     }
 }
 
-/// A measure of images: its name, the values, and the format of a value.
+/// A measure of images: its name, the value of each image, and a function that formats a value.
 pub(crate) type Measure = (&'static str, Vec<f64>, fn(f64) -> String);
 
 /// The measures of images, in the order of the output.

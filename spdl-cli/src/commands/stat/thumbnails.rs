@@ -16,11 +16,12 @@ const THUMBNAIL: u32 = 120;
 #[derive(Debug)]
 pub(crate) struct Thumbnail {
     pub(crate) name: String,
-    /// Encoded as JPEG.
+    /// The thumbnail as a JPEG file.
     pub(crate) bytes: Vec<u8>,
 }
 
-/// The images whose names have the smallest hashes: a reproducible sample from all parts of the set.
+/// Selects the images whose names have the smallest hashes: a reproducible sample from all parts of
+/// the set.
 #[derive(Debug, Default)]
 pub(super) struct Thumbnails(BTreeMap<u128, Option<Thumbnail>>);
 
@@ -31,7 +32,8 @@ impl Thumbnails {
         if self.0.len() >= THUMBNAILS && largest.is_some_and(|largest| hash >= largest) {
             return;
         }
-        // An undecodable image keeps its entry, so that the selection of the others is stable.
+        // An image that cannot be decoded keeps its entry, so that the selection of other images
+        // does not depend on it.
         self.0.insert(hash, thumbnail(name, data).ok());
         while self.0.len() > THUMBNAILS {
             self.0.pop_last();

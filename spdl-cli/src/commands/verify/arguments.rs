@@ -9,14 +9,15 @@ use crate::datasets::address::path_or_url;
 
 /// Verifies all checksums and decodes all images
 ///
-/// For a set that `spdl pack` wrote, local or in a store, compares the size and checksum of each shard and
-/// each member. A missing shard, or an archive that the manifest does not list, is an error. For single
-/// tar archives, uses manifest.json and the checksum files (ARCHIVE.tar.sums) in the same folder, if they
-/// exist. For a signed URL, no other file is read.
+/// For a set that `spdl pack` wrote, local or in a store, compares the size and checksum of each
+/// shard and each member. A missing shard, or an archive that the manifest does not list, is an
+/// error. For single tar archives, uses manifest.json and the checksum files (ARCHIVE.tar.sums) in
+/// the same folder, if they exist. For an archive at a signed URL, these files are not read.
 ///
-/// For every data set, decodes each image completely. Without checksums, only damage to images and to
-/// tar headers is detectable. After a corrupt header, the rest of an archive cannot be read: the
-/// output gives the number of members not read, and the `spdl pack` command that keeps the valid ones.
+/// For every data set, decodes each image completely. Without checksums, the command detects only
+/// damage to images and to tar headers. After a corrupt header, the rest of an archive cannot be
+/// read: the output gives the number of members that were not read, and an `spdl pack` command that
+/// copies the valid members.
 #[derive(Clone, Debug, Args)]
 #[command(after_help = concat!("\
 Examples:
@@ -29,22 +30,23 @@ Examples:
 ", data_help!(), "\
 Keys of the JSON object:
   sound          true if no defect was found
-  archives       archives read
-  members        members of the archives; for other data sets, fields of samples
-  images         images decoded
-  checksums      members compared with their checksum
-  by_manifest    archives compared with the size and checksum in a manifest
+  archives       number of archives read
+  members        number of members of the archives; for other data sets, of fields of samples
+  images         number of images decoded
+  checksums      number of members compared with their checksum
+  by_manifest    number of archives compared with the size and checksum in a manifest
   without_checksums
-                 archives without checksums of members, and without a manifest that requires them
+                 number of archives without checksums of members, and without a manifest that
+                 requires checksums
   bytes          total size of the members
-  unseen         members that a manifest or checksum file lists but that were not read: after
-                 damage, or in a missing archive
+  unseen         number of members that a manifest or checksum file lists but that were not
+                 read, because they are after damage or in a missing archive
   archives_without_end
-                 damaged or truncated archives whose number of members is unknown
+                 number of damaged or truncated archives whose number of members is unknown
   bad            [{shard, key, offset, kind, reason}], one entry for each defect; `shard` is the
                  archive, null in other data sets; `key` is the name of the member, null if the
-                 defect is not in a member; `offset` is the position in bytes of the damage in the
-                 structure of the shard, or of the member's data; at most 100,000
+                 defect is not in a member; `offset` is the position of the damage in the archive, or
+                 of the member's data, in bytes; at most 100,000 entries
   bad_total      number of defects
 
 Exit codes:

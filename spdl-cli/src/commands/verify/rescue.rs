@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use crate::datasets::address::{is_address, shown};
 use crate::ui::format::{for_shell, printable};
 
-/// Two lines with the command; empty without defects, without images, or if a URL contains secrets.
+/// Two lines with the command; empty if there are no defects or no images, or if a URL contains
+/// secrets.
 pub(super) fn advice(paths: &[PathBuf], defects: u64, images: u64) -> String {
     let has_no_secret = |path: &PathBuf| shown(std::slice::from_ref(path)) == *path;
     if defects == 0 || images == 0 || !paths.iter().all(has_no_secret) {
@@ -20,7 +21,8 @@ pub(super) fn advice(paths: &[PathBuf], defects: u64, images: u64) -> String {
     )
 }
 
-/// A new folder: next to the data set if it is a local folder, else in the current folder.
+/// The output folder of the command: next to the data set if it is a local folder, else in the
+/// current folder.
 fn destination(paths: &[PathBuf]) -> PathBuf {
     let beside = match paths {
         [folder] if !is_address(folder) && folder.is_dir() => match folder.file_name() {
@@ -52,7 +54,7 @@ mod tests {
         assert_eq!(of(&[&set.join("")]), place.path().join("set-rescued"));
         std::fs::create_dir(place.path().join("set-rescued")).unwrap();
         assert_eq!(of(&[&set]), place.path().join("set-rescued-2"));
-        // Never inside the data set.
+        // The output folder is never inside the data set.
         assert_eq!(of(&[Path::new(".")]), Path::new("./../rescued"));
         assert_eq!(of(&[Path::new("a.tar"), Path::new("b.tar")]), Path::new("rescued"));
         assert_eq!(of(&[Path::new("s3://bucket/set")]), Path::new("rescued"));

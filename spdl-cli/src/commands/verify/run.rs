@@ -72,16 +72,16 @@ struct Report {
     members: u64,
     images: u64,
     checksums: u64,
-    /// Archives with size and checksum in a manifest.
+    /// Number of archives whose size and checksum a manifest lists.
     by_manifest: u64,
     bytes: u64,
-    /// Members of all archives, including unreadable ones.
+    /// Number of members in all archives, including unreadable members.
     known_members: u64,
-    /// Known members that were not read.
+    /// Number of members that are known to exist but were not read.
     unseen: u64,
-    /// Damaged or truncated archives whose number of members is unknown.
+    /// Number of damaged or truncated archives whose number of members is unknown.
     ends_missing: u64,
-    /// Archives without checksums of their members.
+    /// Number of archives without checksums of their members.
     without_checksums: u64,
     /// The name of the first missing checksum file.
     missing: Option<String>,
@@ -95,7 +95,7 @@ impl Report {
             archives => format!("{}, ", counted(archives, "archive", "archives")),
         };
         let outcome = match self.defects.total() {
-            // `limitations` describes this case.
+            // `limitations` prints a separate line for this case.
             0 if self.without_checksums > 0 => String::new(),
             0 => ", all valid".to_owned(),
             defects => format!(", {}", counted(defects, "defect", "defects")),
@@ -228,7 +228,7 @@ fn check(set: &Arc<DataSet>, arguments: &VerifyArguments) -> Result<Report> {
     Ok(report)
 }
 
-/// The progress of the scan: in bytes if the sizes of all archives are known, else in samples.
+/// The progress of the scan: in bytes if the sizes of all archives are known, otherwise in samples.
 struct ScanProgress {
     bar: Progress,
     done: u64,
@@ -272,7 +272,7 @@ impl ScanProgress {
 
     fn member(&mut self, bytes: u64) {
         if !self.ends.is_empty() {
-            // Including its header.
+            // The size includes the header of the member.
             self.done += bytes + 512;
             self.bar.at(self.done);
         }

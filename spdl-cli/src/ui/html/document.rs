@@ -5,7 +5,7 @@ use std::time::SystemTime;
 
 use crate::ui::format::{date, printable};
 
-/// The page of a command: title, subtitle and content, which ends with a line break.
+/// The page of a command: title, subtitle and content. The content must end with a line break.
 pub(crate) fn document(command: &str, of: &str, about: &str, content: &str) -> String {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     format!(

@@ -9,9 +9,9 @@ use crate::ui::failure::Failure;
 
 const WHAT: &str = "cannot write the report";
 
-/// The file of a report: written under a temporary name, then renamed.
+/// The output file of a report. It is written under a temporary name and then renamed.
 ///
-/// A device or a pipe is written directly and never replaced.
+/// A device or a pipe is opened and written directly, because renaming would replace it.
 #[derive(Debug)]
 pub(crate) struct ReportFile {
     path: PathBuf,
@@ -27,7 +27,7 @@ impl ReportFile {
         if path.is_dir() {
             return Err(failure("is a folder, not a file"));
         }
-        // Write to the target of a symbolic link; the link stays.
+        // Write to the target of a symbolic link, so that the link is kept.
         let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
         if fs::metadata(&path).is_ok_and(|found| !found.is_file()) {
             return Ok(ReportFile { path, temporary: None });
@@ -36,7 +36,7 @@ impl ReportFile {
         hidden.push(path.file_name().unwrap_or(name));
         hidden.push(format!(".{}.unfinished", std::process::id()));
         let temporary = path.with_file_name(hidden);
-        // Remove the file again: an interrupted run then leaves no file.
+        // Remove the file that the check created: an interrupted run then leaves no file.
         let created = create(&temporary).and_then(|_| fs::remove_file(&temporary));
         created.map_err(|error| Failure::new(WHAT, path.display(), error))?;
         Ok(ReportFile { path, temporary: Some(temporary) })
@@ -55,7 +55,7 @@ impl ReportFile {
         };
         written.map_err(|error| {
             if let Some(temporary) = &self.temporary {
-                // The first error is the one to report.
+                // If a write failed before, report that error.
                 let _ = fs::remove_file(temporary);
             }
             Failure::new(WHAT, self.path.display(), error)
@@ -93,7 +93,7 @@ mod tests {
         ReportFile::prepare(&link).unwrap().write("new").unwrap();
         assert_eq!(fs::read_to_string(&target).unwrap(), "new");
         assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
-        // A link protects the device if this test fails.
+        // The test writes through a symbolic link, so that the device is safe if this test fails.
         let device = folder.path().join("null");
         std::os::unix::fs::symlink("/dev/null", &device).unwrap();
         let report = ReportFile::prepare(&device).unwrap();

@@ -12,11 +12,11 @@ use crate::ui::format::{measured, percent};
 const WIDTH: f64 = 420.0;
 /// Space for the labels of the vertical axis.
 const LEFT: f64 = 52.0;
-/// Space for the right half of the last label of the horizontal axis.
+/// Space to the right, for half of the last label of the horizontal axis.
 const RIGHT: f64 = 26.0;
 /// Space for the labels and the title of the horizontal axis.
 pub(crate) const BOTTOM: f64 = 34.0;
-/// Colours of the style sheet: `c0` to `c4`.
+/// Number of curve colours in the style sheet: `c0` to `c4`.
 const COLOURS: usize = 5;
 
 /// A chart with title and caption; screen readers read `summary`.
@@ -41,7 +41,7 @@ pub(crate) struct Series {
     pub(crate) values: Vec<f64>,
 }
 
-/// The plot area; y coordinates grow downwards.
+/// The plot area, in SVG coordinates; y coordinates grow downwards.
 pub(crate) struct Area {
     pub(crate) top: f64,
     pub(crate) height: f64,
@@ -52,7 +52,7 @@ impl Area {
         self.top + self.height
     }
 
-    /// The y coordinate of a position in 0..=1 of the scale.
+    /// The y coordinate of a position on the vertical scale, from 0 (bottom) to 1 (top).
     pub(crate) fn y(&self, part: f64) -> f64 {
         self.bottom() - part.clamp(0.0, 1.0) * self.height
     }
@@ -78,7 +78,7 @@ impl Svg {
         self.x(0.5)
     }
 
-    /// The x coordinate of a position in 0..=1 of the horizontal axis.
+    /// The x coordinate of a position on the horizontal axis, from 0 to 1.
     pub(crate) fn x(&self, part: f64) -> f64 {
         self.left + part.clamp(0.0, 1.0) * (self.right() - self.left)
     }
@@ -164,7 +164,7 @@ impl Svg {
         ));
     }
 
-    /// A step curve, filled below.
+    /// A step curve; the area below it is filled.
     pub(crate) fn steps(&mut self, area: &Area, series: &Series, end: f64, colour: usize) {
         let bins = series.values.len().max(1) as f64;
         let mut path = String::new();
@@ -185,7 +185,8 @@ impl Svg {
         ));
     }
 
-    /// A dot (p50), a ring (p90) and a bar (p99) on a line, distinct without colour.
+    /// Draws quantiles on a line: a dot (p50), a ring (p90) and a bar (p99), which differ in shape,
+    /// not only in colour.
     pub(crate) fn quantiles(&mut self, [p50, p90, p99]: [f64; 3], y: f64, colour: usize) {
         let colour = colour % COLOURS;
         self.add(format_args!(r#"<path d="M{p50:.1} {y:.1}H{p99:.1}" class="curve s{colour}" />"#));
@@ -236,7 +237,7 @@ impl Linear {
             .map(|factor| factor * power)
             .find(|step| *step >= rough)
             .unwrap_or(10.0 * power);
-        // The tolerance avoids one more step after a rounding error.
+        // The tolerance prevents an additional step due to a rounding error.
         let steps = (most / step - 1e-9).ceil().max(1.0);
         let ticks = (0..=steps as u32).map(|tick| f64::from(tick) * step).collect();
         Linear { ticks, end: steps * step }
@@ -246,12 +247,12 @@ impl Linear {
 pub(crate) fn measured_tick(value: f64) -> String {
     match value {
         value if value >= 1000.0 => measured(value),
-        // Multiples of 1, 2 or 5 times a power of ten need few digits.
+        // Such multiples have few digits.
         value => format!("{}", (value * 1e6).round() / 1e6),
     }
 }
 
-/// A logarithmic scale of whole decades of nanoseconds.
+/// A logarithmic scale of durations in nanoseconds, from one power of ten to another.
 pub(crate) struct Decades {
     first: i32,
     last: i32,
@@ -270,12 +271,12 @@ impl Decades {
         Decades { first, last: (high.ceil() as i32).max(first + 1) }
     }
 
-    /// The position of a duration in nanoseconds, in 0..=1.
+    /// The position of a duration in nanoseconds on the scale, from 0 to 1.
     pub(crate) fn position(&self, nanos: f64) -> f64 {
         (nanos.max(1.0).log10() - f64::from(self.first)) / f64::from(self.last - self.first)
     }
 
-    /// The powers of ten with their labels; every second one if there are more than eight.
+    /// The powers of ten with their labels; if there are more than eight, every second power.
     pub(crate) fn ticks(&self) -> Vec<(i32, String)> {
         let step = if self.last - self.first > 7 { 2 } else { 1 };
         let label = |power: i32| {
