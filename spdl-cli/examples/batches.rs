@@ -13,16 +13,15 @@ fn load(folder: &str) -> Result<()> {
     let transform = ImageTransform::new(224).mode(Mode::Train);
     let layout = BatchLayout::new(32, image_fields(&transform));
     let codecs = CodecRegistry::with_defaults();
-    let batches = PipelineBuilder::new(DatasetSource::new(ImageFolder::open(folder)?).shuffled(7))
+    let source = DatasetSource::new(ImageFolder::open(folder)?).shuffled(7);
+    let mut batches = PipelineBuilder::new(source)
         .async_stage("fetch", Fetch::new(Arc::new(LocalFetcher::new())))
         .fill("decode", layout, move || FillImage::new(&codecs, &transform, &Limits::default()))
-        .deterministic()
         .build()?;
-    let monitor = batches.monitor();
-    for batch in batches {
-        println!("{:?}", batch?);
+    for batch in &mut batches {
+        println!("{:?}", batch?); // images: uint8 [32, 224, 224, 3], labels: int64 [32]
     }
-    println!("{}", monitor.statistics().limit());
+    println!("{}", batches.monitor().statistics().limit());
     Ok(())
 }
 

@@ -11,7 +11,11 @@ fn the_rust_program_of_the_readme_is_an_example_and_runs() {
     let readme = fs::read_to_string(folder.join("../README.md")).unwrap();
     let program = readme.split("```rust\n").nth(1).unwrap().split("```").next().unwrap();
     let example = fs::read_to_string(folder.join("examples/batches.rs")).unwrap();
-    assert!(example.contains(program), "README.md and examples/batches.rs differ");
+    let unindented: String = example
+        .lines()
+        .map(|line| format!("{}\n", line.strip_prefix("    ").unwrap_or(line)))
+        .collect();
+    assert!(unindented.contains(program), "README.md and examples/batches.rs differ");
 
     // Test programs are in `deps`, examples beside that folder.
     let built = current_exe().unwrap().parent().unwrap().join("../examples/batches");
