@@ -281,7 +281,8 @@ impl AsyncStage<StoredRecord> for FetchLabeled {
             let mut name = cache_key(&item, &value, label.as_deref());
             if label.is_some() {
                 name.extend(self.classes.cache_suffix());
-                // A reader that treats an empty label as an error must not find a cached -1.
+                // A stage that treats an empty label as an error must not use an entry that was cached with the
+                // label -1.
                 name.extend(self.empty_is_unlabeled().then_some(0));
             }
             let version = cache_version(&*self.fetcher, &item, &value, label.as_deref()).await?;

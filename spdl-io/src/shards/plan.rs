@@ -61,7 +61,8 @@ impl ShardPlan {
 
     /// Adds a named setting that determines the samples: their source, order or preprocessing.
     ///
-    /// The manifest stores it. A data set with another value counts as a different data set.
+    /// The manifest stores the setting. A data set with another value of the setting is a different
+    /// data set.
     #[must_use]
     pub fn recipe(mut self, name: impl Into<String>, value: impl ToString) -> Self {
         self.recipe.insert(name.into(), value.to_string());

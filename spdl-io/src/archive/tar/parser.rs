@@ -350,8 +350,8 @@ fn effective<'a, T>(local: &'a PaxValue<T>, global: &'a PaxValue<T>) -> Option<&
 
 /// The size of the data after a header.
 ///
-/// For member types without data, programs disagree on whether the size field is meaningful. Programs that skip
-/// so many bytes and programs that do not would find different members, so a size above 0 is an error.
+/// For member types without data, programs disagree on whether the size field is meaningful. Some programs skip
+/// that many bytes, others do not, so they find different members. A size above 0 is therefore an error.
 fn size_of_data(
     header: &TarHeader<'_>,
     pax_size: Option<u64>,

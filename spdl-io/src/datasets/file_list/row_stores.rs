@@ -46,7 +46,8 @@ impl RowStores {
         if address.scheme() == "file" || self.own_store.as_deref() == Some(&*address.store()) {
             return Ok(own());
         }
-        // The signature of a row is a part of its key only, so the opened store can be shared.
+        // A signature in the address of a row stays in the key, so rows with different signatures
+        // share one store.
         let location = self.stores.open_parsed(&address.without_secrets()).map_err(with_key)?;
         let key = match self.stores.reads_addresses(address.scheme()) {
             true => key.clone(),

@@ -169,7 +169,7 @@ impl<P> CheckedPages<P> {
     }
 }
 
-/// The number of values in a `DELTA_BINARY_PACKED` header: its third number.
+/// The number of values, which is the third number in a `DELTA_BINARY_PACKED` header.
 fn delta_count(values: &[u8]) -> Option<u64> {
     let mut thrift = Thrift { bytes: values, at: 0 };
     thrift.varint().ok()?;

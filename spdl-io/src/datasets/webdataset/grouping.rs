@@ -40,7 +40,7 @@ pub(super) struct SampleMember {
     /// The offset of the data in the archive.
     start: u64,
     size: u64,
-    /// The number of the extension, in the shard and later in the data set.
+    /// The index of the extension: at first in the list of the shard, later in the list of the data set.
     pub(super) extension: u32,
 }
 
@@ -264,7 +264,7 @@ impl Grouping {
             true => self.shard.key.display_name(),
             false => self.shard.sample_key(&name, None).display_name(),
         };
-        // The message includes that of the damage, so only the cause of the damage is attached.
+        // The message already includes the message of the damage, so only the cause of the damage is attached.
         self.fail(error.with_key(key).with_cause_of(damage))
     }
 

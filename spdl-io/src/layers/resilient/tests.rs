@@ -763,7 +763,8 @@ fn fail_fast_time_starts_at_the_first_refusal() {
     assert!(spent > 5 * SECOND + 500 * MS && spent < 12 * SECOND, "{spent:?}");
 }
 
-/// Latencies of `count` consecutive reads of 10 ms each, or `slow` if `is_slow` of their number.
+/// Latencies of `count` consecutive reads. A read takes 10 ms, or `slow` if `is_slow` returns true
+/// for its number.
 fn latencies(
     options: ResilientOptions,
     count: u32,
