@@ -20,7 +20,8 @@ class Array:
     C-contiguous, writable and aligned to 64 bytes.
 
     `numpy.asarray`, `spdl_rs.io.to_torch` and DLPack consumers use its memory without a copy, and
-    keep the memory alive. After the last of them is deleted, the memory returns to its pool.
+    keep the memory alive. After the last array that uses the memory is deleted, the memory returns to its
+    pool.
     """
 
     def __new__(cls, shape: tuple[int, ...] | list[int], dtype: str) -> Array: ...
@@ -528,7 +529,7 @@ class RankOrder:
 
 @final
 class Indices(Iterator[int]):
-    """An iterator over the indices of one epoch, with the number of indices returned."""
+    """An iterator over the indices of one epoch. It counts the returned indices."""
 
     def __iter__(self) -> Indices: ...
     def __next__(self) -> int: ...

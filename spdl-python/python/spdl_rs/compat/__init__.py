@@ -122,7 +122,7 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         ours = _OURS + fullname[len(_UPSTREAM) :]
         spec = importlib.util.find_spec(ours)
         if spec is None:
-            # An ordinary ModuleNotFoundError follows.
+            # The import then raises an ordinary ModuleNotFoundError.
             return None
         is_package = spec.submodule_search_locations is not None
         return importlib.machinery.ModuleSpec(fullname, self, origin=ours, is_package=is_package)

@@ -90,7 +90,7 @@ def release() -> None:
     with _lock.held():
         ours = [key for key in _open if key[0] == os.getpid()]
         released = [_open.pop(key) for key in ours]
-    # Dropped without the lock: the driver may take long.
+    # The devices are dropped without the lock, because driver calls may take long.
     del released
 
 

@@ -164,7 +164,7 @@ def get_pytorch_dataloader(
     num_workers = whole("num_workers", num_workers, 0, MAX_THREADS)
     prefetch_factor = whole("prefetch_factor", prefetch_factor, 1, MAX_PREFETCH)
     if worker_init_concurrency is not None:
-        # The limit of a semaphore.
+        # The largest value of a semaphore.
         worker_init_concurrency = whole(
             "worker_init_concurrency", worker_init_concurrency, 1, 2**31 - 1
         )

@@ -108,7 +108,7 @@ def to_jax(buffer: ArrayInterface) -> jax.Array:
     array = to_numpy(buffer)
     if _is_bfloat16(buffer):
         array = array.view(jax.numpy.bfloat16)
-    # `jax.numpy.array(array, copy=False)` copies.
+    # Even `jax.numpy.array(array, copy=False)` would copy.
     return jax.device_put(array, jax.devices("cpu")[0], may_alias=True)
 
 

@@ -121,7 +121,7 @@ class NpzFile(Mapping[str, "numpy.typing.NDArray[Any]"]):
 
     def __init__(self, data: Buffer, *, max_uncompressed_bytes: int = 1 << 30) -> None:
         self._directory = opened(data, max_uncompressed_bytes, "arrays")
-        # Never empty, so `cast` succeeds.
+        # The archive is never empty, so `cast` succeeds.
         self._data = view_of(data).cast("B")
         # If a name is repeated, the directory returns the last member.
         self._names = set(self._directory.names())

@@ -200,8 +200,8 @@ def transfer_tensor_h2d(
 
     Raises:
         CudaError, CudaUnavailable, RuntimeError: As for `transfer_tensor`.
-        TypeError, ValueError: `stream` is not a stream, or `producer_event` is not an event; and as for
-            `transfer_tensor`.
+        TypeError, ValueError: `stream` is not a stream, or `producer_event` is not an event.
+        TypeError: The element type of an array is not numeric.
     """
     from ..cuda import _device_array
 

@@ -43,7 +43,7 @@ def iter_zipfile(
     cat/1.txt b'meow'
     """
     directory = opened(src, max_uncompressed_bytes, "files")
-    # Never empty, so `cast` succeeds.
+    # The archive is never empty, so `cast` succeeds.
     data = view_of(src).cast("B")
     names = dict.fromkeys(directory.names())
     return ((name, member(directory, data, name)) for name in names)

@@ -5,5 +5,5 @@ from ._merge import MergeIterator
 
 __all__ = ["MergeIterator", "embed_shuffle", "repeat_source"]
 
-# Tracebacks and pickles show the public module.
+# Tracebacks and pickles contain the name of the public module.
 MergeIterator.__module__ = __name__

@@ -64,7 +64,7 @@ class BatchIterator(ABC):
         try:
             return self._take()
         except Exception:
-            # For example the end of the data, or a timeout.
+            # No batch was taken, for example at the end of the data or after a timeout.
             self._in_transit[thread] = False
             raise
         except BaseException:

@@ -50,7 +50,7 @@ class DataLoader(Resumable, Generic[T]):
     - All threads share the random number generators, and no worker is seeded. Use
       `get_worker_info().seed` to seed a generator for each worker.
     - An exception of the data set keeps its type and traceback, and gets a note with the index of
-      the sample. The loop raises it in place of the batch, and the next batch follows. A
+      the sample. `next` raises the exception in place of the batch; the next batch follows. A
       `StopIteration` becomes a `RuntimeError`, so that the epoch does not end silently.
     - `state_dict` and `load_state_dict` resume within an epoch, like those of torchdata's
       `StatefulDataLoader`.

@@ -62,11 +62,11 @@ def call_with_note(function: Callable[[Any], Any], argument: Any, what: str) -> 
     try:
         return function(argument)
     except StopIteration as error:
-        # The consumer's loop would end silently.
+        # A `StopIteration` would end the consumer's loop silently.
         raised = RuntimeError(f"StopIteration was raised for {what}")
         raise raised from error
     except SystemExit as error:
-        # Raised in the consumer's thread, it would end the program without a message.
+        # A `SystemExit` in the consumer's thread would end the program without a message.
         raised = RuntimeError(f"SystemExit was raised for {what}, with {error.code!r}")
         raise raised from error
     except Exception as error:
@@ -197,7 +197,7 @@ class MapStyleEpoch(BatchIterator):
                 index = next(self._indices)
                 state = None if self._stateful is None else self._stateful.state_dict()
             except Exception as error:
-                # Raised after the batches in flight. `StopIteration` is handled in the same way.
+                # `_take` raises this exception after the batches in flight, also `StopIteration`.
                 self._error = error
                 return
             number, self._number = self._number, self._number + 1

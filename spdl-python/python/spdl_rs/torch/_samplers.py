@@ -45,7 +45,7 @@ def has_fixed_order(sampler: Any) -> bool:
 def described(sampler: Any) -> str:
     """Returns the type of order and the rank, for states and `repr`."""
     if has_fixed_order(sampler) and not hasattr(sampler, "sampler"):
-        # The same name with and without PyTorch.
+        # The name is the same with and without PyTorch.
         return "sequential"
     if hasattr(sampler, "sampler") and hasattr(sampler, "batch_size"):
         return f"batches of {described(sampler.sampler)}"

@@ -116,7 +116,7 @@ class ThreadWorkers:
         init: Callable[[int], None],
     ) -> None:
         self.is_running = False
-        # No thread waits for tasks, so none must be woken at the end.
+        # No thread waits for tasks, so no thread must be woken at the end.
         self._tasks = _spdl_rs.TaskQueue()
         config = (
             PipelineBuilder()

@@ -184,7 +184,7 @@ class _Recording:
         self._ended = False
         try:
             is_descriptor = isinstance(output, int)
-            # Unbuffered, so that a forked child has no unwritten data.
+            # The file is unbuffered, so that a forked child has no unwritten data.
             self._file = open(output, "wb", buffering=0, closefd=not is_descriptor)  # noqa: SIM115
             self._thread = threading.Thread(target=self._write, name="spdl_trace", daemon=True)
             self._thread.start()
@@ -230,7 +230,7 @@ class _Recording:
             while rest and self._failure is None:
                 written = self._file.write(rest)
                 if written is None:
-                    # A non-blocking descriptor has no room.
+                    # A non-blocking descriptor cannot take more data at the moment.
                     time.sleep(_RETRY_INTERVAL_S)
                 else:
                     rest = rest[written:]

@@ -159,7 +159,7 @@ class HookedStage:
                         if not ended:
                             raise
                         return
-                    # A hook may have suppressed the end.
+                    # A hook may have suppressed `StopAsyncIteration`.
                     if ended or result is _END:
                         return
                     yield result

@@ -42,7 +42,7 @@ class _StoredException:
     def __init__(self, error: BaseException) -> None:
         self._type = type(error)
         self._message = _message(error)
-        # Notes of other types may refer to anything.
+        # Notes of other types may keep other objects alive.
         notes = getattr(error, "__notes__", ())
         self._notes = [note for note in notes if type(note) is str]
 

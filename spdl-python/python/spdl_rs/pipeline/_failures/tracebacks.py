@@ -12,7 +12,7 @@ _CALLERS = tuple(
     os.path.join(_PACKAGE, part) + os.sep for part in ("pipeline", "dataloader", "torch")
 )
 _STANDARD = sysconfig.get_path("stdlib")
-# Parts of the standard library that these use.
+# Parts of the standard library that the parts above use.
 _BETWEEN = tuple(
     os.path.join(_STANDARD, part)
     for part in ("concurrent" + os.sep, "asyncio" + os.sep, "contextlib.py")
@@ -23,7 +23,7 @@ def shorten(error: BaseException) -> None:
     """Removes frames of this package, and of its executors and event loops, from a traceback.
 
     The result starts in a function of the user. A traceback that contains only frames of this package is kept,
-    unless it is redundant: the exception has a cause with a traceback, or the attribute `tells_all`.
+    unless it is redundant, because the exception has a cause with a traceback or the attribute `tells_all`.
     """
     first = _first_user_frame(error.__traceback__)
     if first is not None or error.__cause__ is not None or getattr(error, "tells_all", False):

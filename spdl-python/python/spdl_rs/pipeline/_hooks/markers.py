@@ -13,7 +13,7 @@ class _Marker:
         return self._name
 
     def __reduce__(self) -> str:
-        # Pickled by name, so that unpickling returns the same object.
+        # Markers are pickled by name, so that unpickling returns the same object.
         return self._name
 
 

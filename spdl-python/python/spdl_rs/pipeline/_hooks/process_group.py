@@ -23,7 +23,7 @@ class ProcessGroupResourceUsage:
     """Resources used by the processes of a group. `None`: unknown."""
 
     pid: int
-    """The process that reads the values, a member of the group."""
+    """The ID of the process that reads the values, a member of the group."""
     pgid: int
     """The process group ID."""
     cpu_percent: float | None = None

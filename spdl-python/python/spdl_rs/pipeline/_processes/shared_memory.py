@@ -45,7 +45,7 @@ class SharedMemory:
     def close(self) -> None:
         """Releases the memory once no view refers to it."""
         self._close_file(os.close)
-        # Raised if views exist.
+        # `BufferError` is raised if views exist.
         with contextlib.suppress(BufferError):
             self._mapped.close()
 
@@ -66,7 +66,7 @@ class SharedMemory:
         self._close_file(close)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Imported lazily: only processes that start others need it.
+        # Imported lazily: only processes that start other processes need the module.
         import multiprocessing.reduction
 
         handle = multiprocessing.reduction.DupFd(self._file_descriptor)

@@ -146,7 +146,7 @@ class WorkerProcess:
 
     @property
     def is_owner(self) -> bool:
-        """Whether this process has started the worker. A forked child has not."""
+        """Whether this process has started the worker. `False` in a forked child."""
         return os.getpid() == self._owner
 
     def send(self, message: Any) -> None:
@@ -301,7 +301,7 @@ class Parent:
             except AttributeError as error:
                 message = (FAILED, with_advice(error))
             except Exception as error:
-                # For example, a module is not installed here.
+                # Unpickling failed, for example because a module is not installed in this process.
                 message = (FAILED, error)
             if message[0] == _END:
                 break

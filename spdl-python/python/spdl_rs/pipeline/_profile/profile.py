@@ -72,8 +72,8 @@ def profile_pipeline(
     concurrency. The outputs of its last run are the list for the next stage, and so on. So no
     stage waits for another. Stages that group or split items have concurrency 1 and run once.
 
-    Each stage runs where it runs in the pipeline: in threads, on the event loop, on its `executor`,
-    or in Rust. `DecodeImage` directly followed by `BatchImages` is one stage. Failures are logged
+    Each stage runs as in the pipeline: in threads, on the event loop, on its `executor`, or in
+    Rust. `DecodeImage` directly followed by `BatchImages` is one stage. Failures are logged
     and counted, and do not end the profile. Two parts of a pipeline are not measured as configured,
     and a warning is logged: `path_variants` runs once, to provide items for later stages, and the
     stages of a region (`to`) run in threads of this process.

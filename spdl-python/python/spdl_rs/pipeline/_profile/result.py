@@ -111,7 +111,7 @@ class ProfileResult:
             "CPUs": ["-" if stats.cpus is None else f"{stats.cpus:.1f}" for stats in self.stats],
             "occupancy": [f"{stats.occupancy_rate:.0%}" for stats in self.stats],
         }
-        # Left out if unknown, or the same as items/s.
+        # The column is left out if its values are unknown or the same as items/s.
         if cells["source/s"] == cells["items/s"] or math.isnan(one.source_qps):
             del cells["source/s"]
         return list(cells), [list(row) for row in zip(*cells.values(), strict=True)]

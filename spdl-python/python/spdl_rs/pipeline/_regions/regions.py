@@ -298,7 +298,7 @@ class Region(Cancellable):
             if batch and not self._send(batch):
                 return
         except BaseException as error:
-            # Exceptions of any kind: otherwise the consumer would wait forever.
+            # Exceptions of all kinds are caught: otherwise the consumer would wait forever.
             self.fail(error, fatal=False)
         for worker in self._workers:
             worker.send(("end-of-items",))
@@ -309,7 +309,7 @@ class Region(Cancellable):
         Returns whether to continue.
         """
         with self._lock:
-            # Polled, because Ctrl-C may have interrupted the notifying thread.
+            # The wait polls, because Ctrl-C may have interrupted the notifying thread.
             while not self._changed.wait_for(self._can_continue, timeout=1.0):
                 pass
             if self._cancelled or self._fatal:

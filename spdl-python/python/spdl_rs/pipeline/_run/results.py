@@ -10,7 +10,7 @@ from .._failures.log import log_warning
 from ..defs._ops import where
 
 _CHECKED_TYPES = frozenset((types.CoroutineType, types.AsyncGeneratorType, types.GeneratorType))
-# Callables that never return such objects.
+# Types of callables that never return coroutines or generators.
 _PLAIN = (type, types.BuiltinFunctionType, types.MethodDescriptorType)
 
 

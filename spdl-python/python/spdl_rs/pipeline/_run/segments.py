@@ -107,7 +107,7 @@ class Pump:
         except (Cancelled, FatalStageError):
             pass
         except BaseException:
-            # The queue failed before, and that was reported.
+            # The queue has failed before, and its failure was reported.
             if self._relay is not None:
                 self._relay.end()
 
@@ -118,7 +118,7 @@ class Relay:
     def __init__(self, queue: AsyncQueue, supervisor: LoopSupervisor) -> None:
         self._queue = queue
         self._supervisor = supervisor
-        # Used on the event loop only.
+        # The following attributes are used on the event loop only.
         self._is_ended = False
         self._getting: asyncio.Task[Any] | None = None
 

@@ -59,7 +59,7 @@ class SupervisedRun:
         except Exception:
             raise
         except BaseException:
-            # For example `SystemExit` of a stage: nothing else is reported.
+            # For example, a stage raised `SystemExit`. No other failure is reported.
             self._is_reported = True
             raise
         left = None if deadline is None else max(0.0, deadline - time.monotonic())

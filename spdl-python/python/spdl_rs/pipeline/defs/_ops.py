@@ -64,9 +64,9 @@ def _check_takes_one(op: Callable[..., Any]) -> None:
 
 
 def kind_of(op: Any) -> Kind:
-    """Returns how an op delivers its results."""
+    """Returns whether an op returns a result, yields results, or is async."""
     function = unwrap(op)
-    # For objects with `__call__`, that method decides.
+    # For objects with `__call__`, the kind is that of the method `__call__`.
     method = type(function).__call__ if callable(function) else None
     for candidate in (function, method):
         if inspect.isasyncgenfunction(candidate):
