@@ -33,10 +33,11 @@ pub(crate) fn has_ended<T>(thread: &thread::JoinHandle<T>) -> bool {
     ended
 }
 
-/// Whether a model checker runs this code. Nothing spins then, as each turn is a step to explore.
+/// Whether a model checker runs this code. If so, no loop spins, because the model checker would
+/// have to explore each iteration.
 pub(crate) const MODELLED: bool = cfg!(any(spdl_loom, spdl_shuttle));
 
-/// A mutex without poisoning: its users keep the data consistent even if they panic.
+/// A mutex without poisoning: the code that uses it keeps the data consistent even if it panics.
 #[derive(Debug, Default)]
 pub(crate) struct Mutex<T>(imp::Mutex<T>);
 
@@ -79,7 +80,7 @@ impl Condvar {
     }
 }
 
-/// The end of a thread, for waits with a deadline.
+/// The end of a thread. Other threads can wait for it with a deadline.
 #[derive(Debug, Default)]
 pub(crate) struct ThreadEnd {
     ended: Mutex<bool>,
@@ -101,7 +102,7 @@ impl ThreadEnd {
     }
 }
 
-/// Signals the end of a thread when it is dropped, also during a panic.
+/// Signals the end of a thread when this guard is dropped, also during a panic.
 pub(crate) struct ThreadEndGuard(pub(crate) Arc<ThreadEnd>);
 
 impl Drop for ThreadEndGuard {

@@ -12,9 +12,10 @@ use crate::observe::statistics::{
 
 /// A resource is saturated above this share of its capacity.
 const SATURATED: f64 = 0.85;
-/// Memory is a bottleneck if more than this share of the budget is in use
+/// Memory is the bottleneck only if more than this share of the budget is in use.
 const MEMORY_SPENT: f64 = 0.95;
-/// and a stage waited for memory for more than this share of the time.
+/// Memory is the bottleneck only if a stage also waited for memory for more than this share of the
+/// time.
 const MEMORY_WAITED: f64 = 0.5;
 /// The last queue shows whether the consumer is the bottleneck only if at least this share of the
 /// time was after start-up.

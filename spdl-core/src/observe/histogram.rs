@@ -1,6 +1,7 @@
 //! Log-linear histogram of durations, with lock-free recording and constant memory.
 
-// Standard atomics instead of `crate::sync`: model checkers need not explore these counters, because the control flow does not depend on them.
+// Standard atomics instead of `crate::sync`: model checkers need not explore these counters,
+// because the control flow does not depend on them.
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 

@@ -2,7 +2,8 @@
 
 use std::fmt;
 use std::sync::Arc;
-// Standard atomics instead of `crate::sync`: model checkers need not explore these counters, because the control flow does not depend on them.
+// Standard atomics instead of `crate::sync`: model checkers need not explore these counters,
+// because the control flow does not depend on them.
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 

@@ -2,8 +2,8 @@
 //!
 //! `RUSTFLAGS="--cfg spdl_shuttle" cargo test -p spdl-core --release --lib shuttle_`
 //!
-//! `SPDL_SCHEDULES` is the number of schedules that all these tests try together. A failure prints
-//! the seed of its graph and the schedule. To replay it, run the test with `SPDL_GRAPH=SEED
+//! `SPDL_SCHEDULES` is the total number of schedules that these tests try. A failure prints the
+//! seed of its graph and the schedule. To replay it, run the test with `SPDL_GRAPH=SEED
 //! SPDL_SCHEDULE=SCHEDULE`.
 
 // promise of this file: R18

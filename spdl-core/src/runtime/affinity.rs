@@ -8,9 +8,9 @@ use crate::error::{Error, ErrorKind, Result};
 /// system numbers them.
 ///
 /// # Errors
-/// `InvalidArgument` if the list is empty, or names a CPU that does not exist or that this
-/// process may not use; the affinity is then unchanged. `Unsupported` without the feature
-/// `affinity`, and on systems other than Linux.
+/// `InvalidArgument` if the list is empty, or contains a CPU that does not exist or that this
+/// process may not use. After an error, the affinity is unchanged. `Unsupported` without the
+/// feature `affinity`, and on systems other than Linux.
 pub(crate) fn pin_current_thread(cpus: &[usize]) -> Result<()> {
     if cpus.is_empty() {
         return Err(Error::new(ErrorKind::InvalidArgument, "`cpus` must not be empty"));

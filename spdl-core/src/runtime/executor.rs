@@ -4,14 +4,14 @@ use std::fmt;
 
 /// A thread pool of the caller that runs CPU stages.
 ///
-/// The worker pool of a pipeline suits most programs. Implement this trait to bound all
-/// computation of a program by one existing pool. The feature `rayon` has an adapter for rayon.
+/// The worker pool of a pipeline suits most programs. Implement this trait to run all computation
+/// of a program on one existing pool. The feature `rayon` provides an adapter for rayon.
 ///
 /// # Contract
 /// * The pipeline calls [`execute`](CpuExecutor::execute) from any thread. Each job runs while its
-///   stage has input, and then returns. At most as many jobs are submitted concurrently as the
-///   stage's concurrency allows.
-/// * The pool runs each job once, promptly, on any thread, concurrently with others. `execute`
+///   stage has input, and then returns. The number of concurrent jobs is at most the concurrency of
+///   the stage.
+/// * The pool runs each job once, promptly, on any thread, concurrently with other jobs. `execute`
 ///   returns without waiting for the job.
 /// * Jobs do not panic: the pipeline catches a stage's panic and converts it to an error. A job may
 ///   block on memory or on queue space that other jobs release, so a dedicated pool is safer than
@@ -142,7 +142,7 @@ mod with_rayon {
             let (to_first, from_second) = mpsc::channel();
             let (done, ends) = mpsc::channel();
             let also_done = done.clone();
-            // Each waits for the other.
+            // Each job waits for the other.
             executor.execute(Box::new(move || {
                 to_second.send(()).unwrap();
                 done.send(from_second.recv()).unwrap();

@@ -34,10 +34,10 @@ use crate::sync::{Mutex, MutexGuard, ThreadEnd, ThreadEndGuard};
 
 /// An async executor with timers, which runs async stages and sources.
 ///
-/// [`ThreadRuntime`] is the default. With feature `tokio`, `TokioRuntime` runs them on a tokio
-/// handle. Other executors implement the two methods.
+/// [`ThreadRuntime`] is the default. With the feature `tokio`, `TokioRuntime` uses a tokio runtime.
+/// For another executor, implement the two methods.
 pub trait Runtime: Debug + Send + Sync + 'static {
-    /// Runs `task` to completion in the background. Tasks neither block nor panic.
+    /// Runs `task` to completion in the background. Tasks do not block and do not panic.
     fn spawn(&self, task: BoxFuture<'static, ()>);
 
     /// Returns a future that completes after `duration`.
@@ -82,8 +82,8 @@ impl Wake for ThreadWaker {
 
 /// The built-in runtime: one thread that polls all its tasks, with a timer.
 ///
-/// One thread suffices for the tasks of async stages, which wait or copy memory; blocking reads
-/// and decodes run on other threads. Dropping the runtime drops unfinished tasks and joins the
+/// One thread is enough, because the tasks of async stages only wait or copy memory. Blocking reads
+/// and decoding run on other threads. Dropping the runtime drops unfinished tasks and joins the
 /// thread.
 #[derive(Debug)]
 pub struct ThreadRuntime {
@@ -134,7 +134,7 @@ impl Inbox {
 /// Largest number of timers in the inbox before the thread is woken to take them.
 const MAX_INBOX_TIMERS: usize = 1024;
 
-/// A sleeping future and its due time. The reference is dead if the future was dropped.
+/// A sleeping future and its due time. The weak reference is invalid if the future was dropped.
 struct Timer {
     at: Instant,
     sleeper: Weak<Sleeper>,
@@ -197,7 +197,7 @@ impl Runtime for ThreadRuntime {
     }
 
     fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
-        // The clock cannot represent the due time, so the timer never fires.
+        // If the clock cannot represent the due time, the timer never fires.
         let Some(at) = Instant::now().checked_add(duration) else {
             return Box::pin(std::future::pending());
         };
@@ -295,7 +295,7 @@ fn run(shared: &RuntimeShared) {
         }
         match Pin::new(&mut tasks).poll_next(&mut cx) {
             Poll::Ready(Some(())) => {}
-            // A wake-up after the poll leaves a token, so `park` returns immediately.
+            // A wake-up after the poll sets the token of `unpark`, so `park` returns immediately.
             Poll::Ready(None) | Poll::Pending => {
                 let due = timers.peek().map(|Reverse(timer)| timer.0.at);
                 let mut inbox = shared.inbox();

@@ -1,8 +1,8 @@
 //! Assembly of batches: which sample is written to which slot, and when a batch is complete.
 //!
-//! Batches have the input order, without failed samples, whatever the timing. A sample receives the
-//! slot that it has if no earlier sample fails. After a failure, later samples that are already
-//! written move forward by a copy of one row each. A sample whose expected slot is still occupied
+//! Batches have the input order without failed samples, regardless of timing. A sample receives the
+//! slot that is correct if no earlier sample fails. After a failure, each later sample that is
+//! already written is copied to the previous slot. A sample whose expected slot is still occupied
 //! is written to a spare row and copied later. Without failures no row is copied.
 
 use std::collections::VecDeque;
@@ -27,7 +27,7 @@ pub(crate) struct Assembly {
     entries: VecDeque<SampleEntry>,
     /// Number of `entries[0]`.
     first: u64,
-    /// Oldest first. Samples with a final slot fill the first batch from its start.
+    /// Open batches, oldest first. Samples with a final slot fill the first batch from its start.
     batches: VecDeque<OpenBatch>,
     batches_opened: u64,
     /// Epoch of the newest sample.
@@ -48,7 +48,7 @@ struct SampleEntry {
     state: SampleState,
 }
 
-/// A failed sample. The failure policy is applied in its turn.
+/// A failed sample. The failure policy is applied when all earlier samples are settled.
 pub(crate) type Failed = Box<(ItemHeader, Error)>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,7 +90,7 @@ pub(crate) enum Finished {
     /// End of this epoch.
     EpochEnd(u64),
     /// The batch is empty, or incomplete and `drop_last` is set; these samples are left out. The
-    /// reservation is dropped outside the lock, since that wakes waiting threads.
+    /// reservation is dropped outside the lock, because dropping it wakes waiting threads.
     Discarded(Vec<LineageNode>, Option<Reservation>),
     /// The batch could not be built.
     Failed(crate::error::Error),
@@ -207,8 +207,9 @@ impl Assembly {
         self.advance();
     }
 
-    /// Removes the failure whose turn has come, if any. The caller applies the policy outside the
-    /// lock and then calls [`resolve`](Self::resolve). Until then, later samples do not advance.
+    /// Removes the failure to handle next, if all earlier samples are settled. The caller applies
+    /// the policy outside the lock and then calls [`resolve`](Self::resolve). Until then, later
+    /// samples do not advance.
     pub(crate) fn take_failure(&mut self) -> Option<Failed> {
         let front = self.entries.front_mut()?;
         if !matches!(front.state, SampleState::Failed(_)) {
@@ -220,8 +221,7 @@ impl Assembly {
         }
     }
 
-    /// Resolves the failure that was taken: drops the sample or, with `halt`, also everything after
-    /// it.
+    /// Resolves the removed failure: drops the sample or, with `halt`, also all later samples.
     pub(crate) fn resolve(&mut self, halt: bool) {
         if let Some(front) = self.entries.front_mut() {
             front.state = SampleState::Dropped;
@@ -262,8 +262,8 @@ impl Assembly {
         self.close_unneeded();
     }
 
-    /// Discards later batches of the epoch that failures have emptied. Otherwise they would hold
-    /// the memory that the next sample waits for.
+    /// Discards later batches of the epoch that are empty because of failures. Otherwise these
+    /// batches would hold the memory for which the next sample waits.
     fn close_unneeded(&mut self) {
         // Batches of earlier epochs are finished soon.
         let epoch = self.epoch;
@@ -374,7 +374,7 @@ impl Assembly {
         }
     }
 
-    /// Removes and returns what was finished since the last call, oldest first.
+    /// Removes and returns the results that were finished since the last call, oldest first.
     pub(crate) fn take_finished(&mut self) -> std::vec::Drain<'_, Finished> {
         self.finished.drain(..)
     }

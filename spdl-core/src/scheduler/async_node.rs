@@ -40,7 +40,7 @@ pub(crate) struct AsyncNode<In, Out, S: ?Sized> {
     /// Wakes the driver when its settings have changed.
     pub(crate) settings_changed: Arc<AtomicWaker>,
     pub(crate) ordered: bool,
-    /// Present if the in-flight window is tuned.
+    /// Present if the in-flight window is tuned automatically.
     pub(crate) tuning: Option<Tuning>,
 }
 
@@ -48,7 +48,7 @@ pub(crate) struct AsyncNode<In, Out, S: ?Sized> {
 pub(crate) enum Tuning {
     /// The capacity is set to fit the window.
     Queue,
-    /// The pipeline's last queue, whose prefetch is tuned as well: the least capacity is set.
+    /// The pipeline's last queue, whose prefetch depth is also tuned: the minimum capacity is set.
     LastQueue,
 }
 
@@ -212,8 +212,8 @@ where
         self.make_room(tuning, size);
     }
 
-    /// Sets the output queue to twice the window, since a full queue accepts items again when half
-    /// of it is free.
+    /// Sets the capacity of the output queue to twice the window, because a full queue accepts
+    /// items again when half of its places are free.
     fn make_room(&self, tuning: &Tuning, size: usize) {
         match tuning {
             Tuning::Queue => self.output.resize(size.saturating_mul(2)),
@@ -221,7 +221,7 @@ where
         }
     }
 
-    /// Starts as many items as window, output queue and memory budget allow.
+    /// Starts as many items as the window, the output queue and the memory budget allow.
     fn receive(
         &self,
         driver: &mut DriverState<In, Out>,
@@ -474,7 +474,7 @@ where
 }
 
 impl<Out> OutputOrder<Out> {
-    /// The number of the item that is taken in now.
+    /// The number of the item that is received next.
     fn take_number(&mut self) -> u64 {
         match self {
             OutputOrder::Input { next, .. } => {

@@ -9,14 +9,14 @@ use crate::observe::statistics::{Dropped, MAX_DROPPED_LISTED};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
 
-/// A share of failures is not judged before a stage has tried this many items.
+/// A limit on the share of failures is not checked before a stage has tried this many items.
 const MIN_ITEMS_FOR_SHARE: u64 = 100;
 /// At most this many errors that end the pipeline are recorded.
 const MAX_FATAL: usize = 16;
 
 /// Failure policy of a stage: what to do with an item that fails.
 ///
-/// The next item takes the place of a dropped one, so all batches of an epoch but the last are
+/// The next item takes the place of a dropped item, so all batches of an epoch except the last are
 /// full.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -35,8 +35,9 @@ pub enum OnError {
     /// A failed item is dropped, counted and listed, up to a share of all items. The share is
     /// checked at each failure from the 100th item on, and at the end.
     SkipShare {
-        /// The largest share of items that may fail, in (0, 1], of the items that the stage has
-        /// tried. If stages share the policy, the stage that has tried most items counts.
+        /// The maximum share of failed items, in (0, 1], among the items that the stage has tried.
+        /// If several stages share the policy, the number of tried items is that of the stage that
+        /// has tried most items.
         at_most: f64,
     },
 }
@@ -79,7 +80,7 @@ pub(crate) enum FailureAction {
     Halt,
 }
 
-/// A policy with its counters. Several stages may share one.
+/// A policy with its counters. Several stages may share one budget.
 #[derive(Debug)]
 pub(crate) struct FailureBudget {
     policy: OnError,
@@ -87,7 +88,7 @@ pub(crate) struct FailureBudget {
     failed: AtomicU64,
 }
 
-/// What the policy decides about a failure.
+/// The decision of the policy about a failure.
 enum Decision {
     /// Drop the item.
     Drop,
@@ -199,7 +200,7 @@ impl Failures {
             list.push(dropped.clone());
         }
         drop(list);
-        // An error of one listener does not keep the others from being called.
+        // The other listeners are called even if one listener returns an error.
         let mut verdict = FailureAction::Continue;
         for listener in &self.listeners {
             if let Err(error) = guarded(|| listener(&dropped)).0 {
@@ -239,7 +240,7 @@ impl Failures {
         Some(first.with_others(all))
     }
 
-    /// Whether an error ends the pipeline that the consumer has not received yet.
+    /// Whether there is an error that ends the pipeline and that the consumer has not received yet.
     pub(crate) fn is_fatal(&self) -> bool {
         !self.fatal.lock().is_empty()
     }

@@ -23,7 +23,8 @@ use crate::sync::{Mutex, MutexGuard};
 pub(crate) struct FillNode<In, F> {
     pub(crate) core: StageCore,
     pub(crate) input: Arc<Queue<In>>,
-    /// Each open batch has a reserved place here, so a complete batch can always be sent.
+    /// The output queue. Each open batch has a reserved place in it, so a complete batch can always
+    /// be sent.
     pub(crate) output: Arc<Queue<Batch>>,
     pub(crate) factory: Factory<F>,
     pub(crate) hooks: Hooks,
@@ -61,7 +62,7 @@ struct BatchesSent<'a> {
     failed: bool,
 }
 
-/// What was taken from the input queue.
+/// A sample or event taken from the input queue.
 enum Taken<In> {
     Sample {
         number: u64,
@@ -225,8 +226,8 @@ impl<In: Send + 'static, F: Fill<In>> FillNode<In, F> {
         Some(taken)
     }
 
-    /// Sends finished batches and applies the failure policy to failures whose turn has come, until
-    /// neither is left.
+    /// Sends finished batches, and applies the failure policy to failures in input order, until no
+    /// batch or failure is ready.
     fn advance<'a>(&'a self, mut assembly: MutexGuard<'a, Assembly>) {
         loop {
             let wakes = self.deliver(&mut assembly, true);
@@ -255,7 +256,7 @@ impl<In: Send + 'static, F: Fill<In>> FillNode<In, F> {
         }
     }
 
-    /// Sends what is finished, under the assembly's lock to keep the order. Discarded samples are
+    /// Sends finished batches under the assembly's lock, to keep the order. Discarded samples are
     /// left out if their epoch has `ended`.
     fn deliver(&self, assembly: &mut Assembly, ended: bool) -> Vec<BatchesSent<'_>> {
         let send = |finished| {

@@ -257,7 +257,7 @@ impl<T: Send + 'static> MergeNode<T> {
     }
 }
 
-/// Joins the items of two branches to pairs. An epoch has as many pairs as the shorter branch has
+/// Joins the items of two branches into pairs. An epoch has as many pairs as the shorter branch has
 /// items.
 pub(crate) struct ZipNode<A, B> {
     pub(crate) core: StageCore,

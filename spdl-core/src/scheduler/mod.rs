@@ -1,4 +1,4 @@
-//! The scheduler: queues, nodes, and the worker pool that runs stages, nearest to the consumer
+//! The scheduler: queues, nodes, and the worker pool, which runs the stages nearest to the consumer
 //! first.
 //!
 //! ```text
@@ -8,7 +8,7 @@
 //!
 //! **CPU stages are nodes.** A free worker visits the nodes from the consumer towards the source
 //! and runs the first ready one. A node is ready if it has input, room for output, and fewer than
-//! `concurrency` instances at work. So finished work leaves first, memory stays low, and
+//! `concurrency` running instances. Therefore finished work leaves first, memory use stays low, and
 //! concurrency needs no tuning. A worker that finds no ready node sleeps on the
 //! [`Signal`](signal::Signal) until a queue changes; no thread polls. All stages share one
 //! [`WorkerPool`], except stages with dedicated threads or on the caller's executor.
@@ -27,7 +27,7 @@
 //! **Shutdown.** A queue is *closed* when its producer has finished. Closing propagates downstream,
 //! and items in flight are finished. A queue is *shut* when its items are discarded. Shutting
 //! propagates upstream, and items in flight are dropped. A failure that the policy does not allow
-//! shuts the input queue of its stage. That cancels upstream work, while the consumer still
+//! shuts the input queue of its stage. This cancels upstream work, while the consumer still
 //! receives downstream results. `stop` shuts all queues, which wakes all waiting threads and tasks.
 //! Failures are recorded before queues change, so a consumer that sees the end also sees the
 //! failure.
@@ -36,7 +36,7 @@
 //! |---|---|
 //! | this file | `RunContext`: shared state of a run; `StageCore`: state of a stage |
 //! | `worker_pool` | workers: which node to run next, sleep, start, resize, join |
-//! | `signal` | event count on which workers sleep |
+//! | `signal` | event count: workers sleep on it without lost wake-ups |
 //! | `queue` | bounded queue of items and ends of epochs |
 //! | `reorder` | reorder buffer |
 //! | `source_node` | task that reads a source |
@@ -129,7 +129,7 @@ pub(crate) struct RunContext {
     queues: Mutex<Vec<Arc<dyn AnyQueue>>>,
     meters: Mutex<Vec<Arc<StageMeter>>>,
     background_errors: Mutex<Vec<Error>>,
-    /// Tasks that run until the pipeline stops, by number.
+    /// Wakers of tasks that run until the pipeline stops, by number.
     until_stopped: Mutex<BTreeMap<u64, Waker>>,
     tasks_beside: AtomicU64,
 }
@@ -347,8 +347,8 @@ impl GraphPosition {
 /// Estimate of the size of a stage's outputs, for reservations in the memory budget.
 pub(crate) struct OutputEstimate {
     pub(crate) level: usize,
-    /// The largest recent output in bytes, with exponential decay. The decay keeps one large output
-    /// from limiting all later ones.
+    /// The largest recent output in bytes, with exponential decay. Because of the decay, one large
+    /// output does not increase the reservations of all later outputs.
     largest: AtomicUsize,
 }
 
@@ -368,7 +368,7 @@ impl OutputEstimate {
         OutputEstimate { level, largest: AtomicUsize::new(FIRST_ESTIMATE) }
     }
 
-    /// How many bytes to reserve for an output: as declared by the stage, or the estimate.
+    /// The number of bytes to reserve for an output: declared by the stage, or the estimate.
     pub(crate) fn need(&self, declared: Option<usize>, budget: &Budget) -> usize {
         declared.unwrap_or_else(|| self.largest.load(Ordering::Relaxed).min(budget.headroom()))
     }
@@ -462,14 +462,14 @@ impl StageCore {
         self.shared.failures.item_failed(&self.failure_budget, self.name(), header, error)
     }
 
-    /// Enters the outcome of pieces of samples into the ledger.
+    /// Records the outcome of pieces of samples in the ledger.
     pub(crate) fn gone(&self, pieces: impl IntoIterator<Item = LineageNode>, outcome: Outcome) {
         if let Some(ledger) = self.shared.ledger.get() {
             pieces.into_iter().for_each(|piece| ledger.record_end(&piece, outcome));
         }
     }
 
-    /// Whether an earlier run has already delivered this item as a part of another one. The caller
+    /// Whether an earlier run has already delivered this item as a part of another item. The caller
     /// then drops the item.
     pub(crate) fn passes_over(&self, header: &ItemHeader) -> bool {
         self.shared.ledger.get().is_some_and(|ledger| ledger.ended_before(header))
@@ -482,7 +482,7 @@ impl StageCore {
         }
     }
 
-    /// Ends the stage, before its output queue is closed: calls hooks, and checks the share of
+    /// Ends the stage before its output queue is closed. Calls hooks, and checks the share of
     /// failed items for the last time.
     pub(crate) fn end(&self, hooks: &Hooks) {
         if let Err(error) = hooks.ended() {
@@ -512,7 +512,7 @@ mod tests {
             measure.need(None, &budget)
         };
         assert_eq!(made(100 * MIB), 100 * MIB);
-        // Not immediately, since more large outputs may follow.
+        // The estimate does not fall immediately, because more large outputs may follow.
         assert!(made(MIB) > 90 * MIB);
         let after = (1..).find(|_| made(MIB) == MIB).unwrap();
         assert!((50..100).contains(&after), "{after}");

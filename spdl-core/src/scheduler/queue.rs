@@ -18,15 +18,15 @@ use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 ///
 /// A stage *reserves* room in its output queue before it takes an item from its input queue, so a
 /// finished item always finds room. Items are numbered when they are taken out, under the same
-/// lock. A reorder buffer uses these numbers. (Numbers from the producer would deadlock as soon as
-/// later items fill the queue first.)
+/// lock. A reorder buffer uses these numbers. (If the producer numbered the items, the pipeline
+/// would deadlock as soon as later items filled the queue first.)
 ///
 /// **The end of an epoch** occupies a place like an item. Items after it cannot be taken out before
 /// it.
 ///
 /// **Hysteresis.** A queue that was full accepts items again when half of its items have been
-/// taken: one if the capacity is below 16, at most [`MAX_DRAINED`]. A sleep and a wake-up cost more
-/// than many small items.
+/// taken, but at most [`MAX_DRAINED`] items. If the capacity is below 16, one taken item is enough.
+/// A sleep and a wake-up cost more than many small items.
 pub(crate) struct Queue<T> {
     state: Mutex<QueueState<T>>,
     /// The workers that put items in; `None` if a task does.
@@ -43,7 +43,7 @@ pub(crate) struct Queue<T> {
 
 struct QueueState<T> {
     capacity: usize,
-    /// The least capacity that [`Queue::resize`] sets.
+    /// The minimum capacity that [`Queue::resize`] sets.
     least: usize,
     items: VecDeque<Item<T>>,
     /// Ends of epochs: the number of items put in before each, and the epoch.
@@ -54,9 +54,9 @@ struct QueueState<T> {
     put: u64,
     /// Number of items taken out since the start; also the number of the next item.
     taken: u64,
-    /// The queue was full, and has not drained far enough since.
+    /// Whether the queue was full and has not yet drained to the low-water mark.
     draining: bool,
-    /// A worker waits for a place beyond the reserved ones.
+    /// Whether a worker waits for a place beyond the reserved places.
     waiter_beyond: bool,
     /// The producer has finished.
     closed: bool,
@@ -73,7 +73,7 @@ struct QueueState<T> {
 const MAX_DRAINED: usize = 32;
 
 /// Threads and tasks to wake after a change of a queue. `drop` wakes them, after the lock is
-/// released, since the woken thread may preempt this one.
+/// released, because the woken thread may preempt this thread.
 #[must_use = "wakes when dropped"]
 #[derive(Default)]
 pub(crate) struct Wakes<'a> {
@@ -100,7 +100,7 @@ impl Drop for Wakes<'_> {
     }
 }
 
-/// What was taken from a queue.
+/// An item or event taken from a queue.
 #[derive(Debug)]
 pub(crate) enum Next<T> {
     Item(Item<T>),
@@ -214,7 +214,7 @@ impl<T> Queue<T> {
     }
 
     /// Like [`reserve`](Self::reserve), but ignores reservations. For a stage that emits many items
-    /// for one: all places may be reserved for items that wait for this one.
+    /// for one input: all places may be reserved for inputs that wait for this input.
     pub(crate) fn reserve_beyond(&self, count: usize) -> usize {
         let mut state = self.state.lock();
         let held = state.items.len() + state.ends.len();
@@ -224,7 +224,7 @@ impl<T> Queue<T> {
     }
 
     /// Whether [`reserve_beyond`](Self::reserve_beyond) would grant a place. If not, the queue
-    /// wakes the workers that put items in when it would.
+    /// wakes the workers that put items in when a place is free.
     pub(crate) fn has_place_beyond(&self) -> bool {
         let mut state = self.state.lock();
         let has_place = state.items.len() + state.ends.len() < state.capacity;
@@ -253,7 +253,8 @@ impl<T> Queue<T> {
         self.publish(state);
     }
 
-    /// Whether the queue is shut; if not, wakes the task that puts items in when it is.
+    /// Whether the queue is shut. If not, the task that puts items in is woken when the queue is
+    /// shut.
     pub(crate) fn poll_shut(&self, cx: &Context<'_>) -> bool {
         let mut state = self.state.lock();
         if !state.shut {
@@ -301,7 +302,7 @@ impl<T> Queue<T> {
         self.changed(state, true)
     }
 
-    /// Publishes a change, and returns what to wake.
+    /// Publishes a change, and returns the threads and tasks to wake.
     fn changed(
         &self,
         mut state: crate::sync::MutexGuard<'_, QueueState<T>>,
@@ -312,7 +313,7 @@ impl<T> Queue<T> {
             state.waiter_beyond = false;
             room_again = true;
         }
-        // The last item's taker also wakes those that wait for the end.
+        // The worker that takes the last item also wakes the workers that wait for the end.
         let finished = state.closed && state.is_empty();
         let receiver = if something_new || finished { state.receiver.take() } else { None };
         let sender = if room_again { state.sender.take() } else { None };
@@ -367,7 +368,8 @@ impl<T> Queue<T> {
         if state.at_end() { None } else { state.items.front().map(|item| item.header.id) }
     }
 
-    /// Takes out an item or the end of an epoch. If there is none, wakes the task later.
+    /// Takes out an item or the end of an epoch. If there is neither, the task is woken when there
+    /// is.
     pub(crate) fn poll_next(&self, cx: &Context<'_>) -> Poll<Next<T>> {
         let mut state = self.state.lock();
         let next = if state.at_end() {
@@ -394,8 +396,8 @@ impl<T> Queue<T> {
         Poll::Ready(next)
     }
 
-    /// Takes out up to `max` items of one epoch, or the end of one. Returns the end of an epoch or
-    /// of the queue, if that was next. If there is neither, wakes the task later.
+    /// Takes out up to `max` items of one epoch, or returns the end of an epoch or of the queue if
+    /// it is next. If there is nothing to take, the task is woken when there is.
     pub(crate) fn poll_run(
         &self,
         max: usize,
@@ -473,7 +475,7 @@ impl<T> Queue<T> {
         room_again
     }
 
-    /// Changes the capacity, but not below the least. Items beyond the new capacity stay.
+    /// Changes the capacity, but not below the minimum. Items beyond the new capacity stay.
     pub(crate) fn resize(&self, capacity: usize) {
         let mut state = self.state.lock();
         state.measure();
@@ -481,14 +483,14 @@ impl<T> Queue<T> {
         drop(self.changed(state, false));
     }
 
-    /// For how long the queue was empty before it was closed.
+    /// The time in which the queue was empty before it was closed.
     pub(crate) fn empty_time(&self) -> Duration {
         let mut state = self.state.lock();
         state.measure();
         state.meter.empty_time()
     }
 
-    /// Sets the least capacity, at least one.
+    /// Sets the minimum capacity, at least one.
     pub(crate) fn set_least(&self, least: usize) {
         let mut state = self.state.lock();
         state.measure();
@@ -521,7 +523,7 @@ fn keep_waker(place: &mut Option<Waker>, cx: &Context<'_>) {
 
 /// A queue of any item type.
 pub(crate) trait AnyQueue: Send + Sync {
-    /// As [`Queue::shut`].
+    /// Like [`Queue::shut`].
     fn shut(&self);
     /// Starts the meter.
     fn start_meter(&self);

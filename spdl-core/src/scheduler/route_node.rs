@@ -1,8 +1,8 @@
 //! Routes: tasks that send items to different paths and join the paths again.
 //!
 //! If the route restores the input order, each item draws a [`Ticket`] before it enters a path. The
-//! ticket is retired when no item carries it any more, whether its item had one output, many, none,
-//! or failed. Outputs are sent in the order of the tickets.
+//! ticket is retired when no item carries it any more: the item may have had one output, several
+//! outputs, no output, or may have failed. Outputs are sent in the order of the tickets.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::future::poll_fn;
@@ -101,7 +101,7 @@ async fn end_epoch<T>(paths: &[Arc<Queue<T>>], epoch: u64) -> bool {
     true
 }
 
-/// Whether any path is shut; otherwise the task is woken when one is.
+/// Whether any path is shut. If not, the task is woken when a path is shut.
 fn any_shut<T>(paths: &[Arc<Queue<T>>], cx: &Context<'_>) -> bool {
     // Polls every path, so that each one can wake this task.
     paths.iter().filter(|path| path.poll_shut(cx)).count() > 0
@@ -282,7 +282,7 @@ impl<T: Send + 'static> SplitListNode<T> {
     }
 }
 
-/// Combines the outputs of one ticket, each with the number of its path.
+/// Function that combines the outputs of one ticket, each with the number of its path.
 type Combine<U, V> = Box<dyn FnMut(u64, Vec<(usize, Item<U>)>) -> Result<Vec<Item<V>>> + Send>;
 
 /// Joins the paths of a route and restores the input order.
@@ -292,7 +292,7 @@ pub(crate) struct JoinNode<U, V> {
     pub(crate) output: Arc<Queue<V>>,
     pub(crate) tickets: Arc<RouteTickets>,
     pub(crate) combine: Combine<U, V>,
-    /// Whether the outputs are parts of one list, which is dropped if one part fails fatally.
+    /// Whether the outputs are parts of one list. The list is dropped if one part fails fatally.
     pub(crate) whole: bool,
     pub(crate) waiting: JoinBuffer<U, V>,
 }
@@ -444,7 +444,7 @@ impl<U: Send + 'static, V: Send + 'static> JoinNode<U, V> {
         moved
     }
 
-    /// Releases the outputs whose turn has come.
+    /// Sends the outputs of the next tickets in order, as far as these tickets are retired.
     fn release(&mut self, cx: &Context<'_>) -> Result<bool> {
         let waiting = &mut self.waiting;
         self.tickets.issuer.take_retired(&mut waiting.newly_retired, cx);
@@ -497,7 +497,8 @@ impl<U: Send + 'static, V: Send + 'static> JoinNode<U, V> {
             return Ok(Poll::Ready(Some(true)));
         }
         let Some(epoch) = waiting.epoch else {
-            // The paths were closed within an epoch; items whose turn had come were sent.
+            // The paths were closed within an epoch. All items that could be sent in order were
+            // sent.
             return Ok(Poll::Ready(Some(false)));
         };
         match self.output.poll_reserve(1, cx) {

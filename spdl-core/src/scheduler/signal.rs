@@ -10,21 +10,21 @@ use crate::sync::{Condvar, Mutex};
 ///
 /// A worker announces itself ([`prepare`](Signal::prepare)), looks for work *once more*, and only
 /// then waits. A producer reads the number of announced workers *after* it has made work. One of
-/// the two fences is first, so either the worker sees the work or the producer sees the worker. If
-/// no worker sleeps, a producer pays for one fence and one load.
+/// the two memory fences executes first, so either the worker sees the work or the producer sees
+/// the worker. If no worker sleeps, a producer executes only one fence and one load.
 #[derive(Default)]
 pub(crate) struct Signal {
     /// Announced workers; changed under the lock, read without it.
     announced: AtomicUsize,
     state: Mutex<SignalState>,
     changed: Condvar,
-    /// For workers that leave instead of sleeping: requests one.
+    /// For workers that leave instead of sleeping: the function that requests a worker.
     call: Option<Box<dyn Fn() + Send + Sync>>,
 }
 
 #[derive(Debug, Default)]
 struct SignalState {
-    /// Number of wake-ups. A worker whose permit is older does not sleep.
+    /// Number of wake-ups. A worker with an older permit does not sleep.
     version: u64,
     /// Announced workers with [`Interest::Some`].
     partial: usize,
@@ -57,7 +57,7 @@ impl Signal {
         }
     }
 
-    /// A signal for workers of the caller's executor: `call` requests one.
+    /// A signal for workers of the caller's executor: `call` requests a worker.
     pub(crate) fn calling(call: impl Fn() + Send + Sync + 'static) -> Self {
         Signal { call: Some(Box::new(call)), ..Signal::new() }
     }

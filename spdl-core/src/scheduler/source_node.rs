@@ -94,7 +94,7 @@ impl<S: Source> SourceNode<S> {
                 PassEnd::Over => return,
             }
             if pass.yielded == 0 && self.divisions.resume_point(epoch).is_none() {
-                // An empty epoch ends the source. Else an endless pipeline would loop without
+                // An empty epoch ends the source. Otherwise an endless pipeline would loop without
                 // items.
                 return;
             }
@@ -129,7 +129,7 @@ impl<S: Source> SourceNode<S> {
                 }
                 Poll::Pending => return Poll::Pending,
             };
-            // If the next item may be slow, this one does not wait for it.
+            // If the next item may be slow, the current item does not wait for it.
             let max = if reservation.is_some() || self.blocks { 1 } else { MAX_RUN };
             let Poll::Ready(places) = self.output.poll_reserve(max, cx) else {
                 return Poll::Pending;
@@ -193,7 +193,7 @@ impl<S: Source> SourceNode<S> {
             return Some(Poll::Ready(PassEnd::EpochEnded));
         }
         let polled = catch_unwind(AssertUnwindSafe(|| {
-            // `key` is code of the source too.
+            // `key` also runs code of the source.
             pass.items.as_mut().poll_next(cx).map(|item| {
                 item.map(|(id, item)| (id, item.map(|value| (self.source.key(&value), value))))
             })

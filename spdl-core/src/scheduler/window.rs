@@ -10,9 +10,10 @@ const MAX_WINDOW: usize = 512;
 const WINDOWS_PER_TRIAL: u64 = 2;
 const MIN_TRIAL_TIME: Duration = Duration::from_millis(20);
 /// Growth is undone unless throughput gains at least this share of the possible gain. If latency
-/// limits the stage, it gains nearly all of it.
+/// limits the stage, throughput gains nearly all of the possible gain.
 const MIN_GAIN: f64 = 0.25;
-/// Number of trials without a change after growth without gain; doubles each time.
+/// Number of trials without a change after growth that did not raise throughput. The number doubles
+/// each time.
 const FIRST_PAUSE: u32 = 4;
 const LONGEST_PAUSE: u32 = 64;
 /// The window grows if downstream had no item for at least this share of the time.
@@ -28,8 +29,8 @@ const FAILURES_TO_SHRINK: f64 = 0.1;
 ///
 /// The window grows by half if it was full for most of a trial and downstream still had to wait.
 /// Growth that does not raise throughput is undone, and not tried again for a while. Many failures
-/// shrink the window by a quarter. A long time without waiting shrinks it by an eighth, but never
-/// below what was in use.
+/// shrink the window by a quarter. If downstream does not wait for a long time, the window shrinks
+/// by an eighth, but never below the number of items that were in flight.
 #[derive(Debug)]
 pub(crate) struct InFlightWindow {
     least: usize,
@@ -40,18 +41,18 @@ pub(crate) struct InFlightWindow {
     pause: u32,
     next_pause: u32,
     calm: u32,
-    /// The most items in flight in the current series of calm trials.
+    /// The maximum number of items in flight in the current series of calm trials.
     most_in_use: usize,
 }
 
 #[derive(Debug)]
 struct WindowTrial {
     since: Instant,
-    /// How long downstream had had no item when the trial began.
+    /// The total time without an item downstream when the trial began.
     starved: Duration,
     completed: u64,
     failed: u64,
-    /// How many items completed while the window was full.
+    /// The number of items that completed while the window was full.
     full: u64,
 }
 
@@ -210,7 +211,7 @@ mod tests {
     // promise: DATA4
     #[test]
     fn the_window_grows_until_it_hides_latency() {
-        // 2,000 a second at 30 ms take 60.
+        // 2,000 requests per second at 30 ms need 60 requests in flight.
         let mut store = SimulatedStore::new(0.030, 1e9, 2_000.0);
         let sizes = store.run(20_000);
         assert_eq!(sizes, [16, 24, 36, 54, 81, 71, 63, 60]);
@@ -219,12 +220,12 @@ mod tests {
     // promise: DATA4
     #[test]
     fn growth_without_gain_is_undone() {
-        // The store gives 1,000 a second, which 30 keep busy.
+        // The store serves 1,000 requests per second, for which 30 requests in flight suffice.
         let mut store = SimulatedStore::new(0.030, 1_000.0, 5_000.0);
         let sizes = store.run(50_000);
         assert!(sizes.iter().all(|size| *size <= 54), "{sizes:?}");
         assert_eq!(store.window.size(), 36, "{sizes:?}");
-        // Each time it rests longer.
+        // After each attempt, the pause is longer.
         assert!(sizes.len() < 40, "{}", sizes.len());
     }
 

@@ -13,8 +13,8 @@ use crate::runtime::executor::CpuExecutor;
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::sync::{Condvar, MODELLED, Mutex, has_ended, thread};
 
-/// How often a worker yields and looks for work before it sleeps. Tiny items arrive faster than a
-/// thread falls asleep.
+/// Number of times a worker yields and looks for work before it sleeps. Very small items arrive
+/// faster than a thread can go to sleep.
 const POLLS_BEFORE_SLEEP: usize = if MODELLED { 0 } else { 3 };
 
 /// Yields in model checks only. A worker that sees work which another worker is taking looks again;
@@ -30,7 +30,7 @@ pub(crate) struct WorkerPool {
     pub(crate) name: Arc<str>,
     pub(crate) shared: Arc<RunContext>,
     pub(crate) signal: Arc<Signal>,
-    /// Nearest to the consumer first.
+    /// The nodes, those nearest to the consumer first.
     levels: OnceLock<Vec<NodeLevel>>,
     source: WorkerSource,
     /// Whether the pipeline has branches that join.
@@ -68,8 +68,8 @@ struct PoolMembers {
     target: usize,
     /// Workers that run, sleep, or are requested.
     present: usize,
-    /// Workers requested from the caller's executor that have not started. The executor may be
-    /// unable to start them, if all its threads wait inside a stage.
+    /// Workers that were requested from the caller's executor and have not started. The executor
+    /// may be unable to start them, if all its threads wait inside a stage.
     awaited: usize,
     /// Workers that wait inside a stage.
     waiting: usize,
@@ -154,7 +154,7 @@ impl WorkerPool {
         members.requested.unwrap_or(members.target)
     }
 
-    /// Starts the workers: as many as `resize` has set, or else `workers`.
+    /// Starts the number of workers that `resize` has set, otherwise `workers`.
     pub(crate) fn open(self: &Arc<Self>, workers: usize) -> Result<()> {
         let mut members = self.members.lock();
         members.open = true;
@@ -355,8 +355,9 @@ impl WorkerPool {
     /// Runs downstream nodes while the stage at `position` waits. If none is ready, sleeps until
     /// something changes or `done` returns true.
     ///
-    /// A node that runs here must never wait for the stage below it on this thread's stack. So
-    /// nodes of other branches are excluded: their merge may wait for items of this branch.
+    /// A node that runs here must never wait for a stage that is suspended on this thread's stack.
+    /// Therefore nodes of other branches are excluded: their merge may wait for items of this
+    /// branch.
     pub(crate) fn work_downstream(
         self: &Arc<Self>,
         position: &GraphPosition,
@@ -406,8 +407,8 @@ impl WorkerPool {
 
     /// Counts this worker as waiting inside a stage, and starts a compensating worker if necessary.
     ///
-    /// If branches join, the worker may wait for a stage on another branch, which it must not run.
-    /// If all workers wait like this, an additional worker runs that stage.
+    /// If branches join, the worker may wait for a stage on another branch, which this worker must
+    /// not run. If all workers wait in this way, an additional worker runs that stage.
     fn compensate(self: &Arc<Self>) {
         let needed = self.branches.load(Ordering::Relaxed) && self.any_ready(None);
         let mut members = self.members.lock();
@@ -484,14 +485,14 @@ impl Drop for ExecutorWorker {
         self.start();
         self.pool.leave();
         if !started && !self.pool.shared.stopped() {
-            // No further requests: the executor might drop these too, without end.
+            // No further requests: the executor might drop them too, in an endless loop.
             self.pool.members.lock().closed = true;
             let message = "the executor dropped a task of this pipeline without running it";
             self.pool.shared.raise(Error::new(ErrorKind::Stopped, message));
         } else if !self.pool.shared.stopped() {
             yield_in_models();
-            // Work made after this worker's last look, or left for a compensating worker that
-            // sleeps, needs another wake-up.
+            // Work that was added after this worker's last check, or that is left for a sleeping
+            // compensating worker, needs another wake-up.
             self.pool.signal.wake_one();
         }
     }

@@ -204,7 +204,8 @@ impl<'a> SlotMut<'a> {
     /// If the layout has no field of this number.
     pub fn typed_mut<T: Element>(&mut self, field: usize) -> Result<&mut [T]> {
         expect_dtype::<T>(self.fields[field].dtype)?;
-        // Aligned: a row starts at a multiple of its length, which is a multiple of the element size.
+        // Aligned: a row starts at a multiple of its length, which is a multiple of the element
+        // size.
         Ok(bytemuck::cast_slice_mut(&mut self.rows[field]))
     }
 

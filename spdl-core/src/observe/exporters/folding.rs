@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use crate::error::ErrorKind;
 
-/// This number of failures of a group is logged first,
+/// The first failures of a group, up to this number, are logged.
 const LOGGED_FIRST: u64 = 5;
-/// and then every failure whose number is a multiple of this constant.
+/// Later failures are logged if their number in the group is a multiple of this constant.
 const LOGGED_EVERY: u64 = 100;
 /// Maximum number of groups. All failures beyond these groups form one additional group.
 const MAX_GROUPS: usize = 256;

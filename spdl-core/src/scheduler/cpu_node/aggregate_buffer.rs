@@ -23,13 +23,13 @@ pub(super) struct AggregateBuffer {
     /// Whether an item of this epoch was split between aggregates.
     has_split: bool,
     /// The item that is split at the end of the last aggregate that listed its members, or in an
-    /// earlier run, and how much of the item was emitted.
+    /// earlier run, and the size of its emitted part.
     split_at_end: Option<(PieceId, u64)>,
     /// Position after the last sample received in this epoch.
     end: u64,
 }
 
-/// Has no tag: a buffered ticket would block the order of other items.
+/// A buffered item has no tag, because a buffered ticket would block the order of other items.
 struct BufferedItem {
     number: u64,
     member: LineageNode,

@@ -25,9 +25,10 @@ use crate::stage::{Stage, StageContext};
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::sync::{MODELLED, Mutex};
 
-/// A worker takes at most this many items from a queue in one run.
+/// A *run* is a group of consecutive items that a worker takes from a queue together. A run has at
+/// most this many items.
 const MAX_RUN: usize = 64;
-/// Target duration of a run. Short runs spread the work over all workers.
+/// Target processing time of a run. Short runs spread the work over all workers.
 const RUN_TIME: Duration = Duration::from_micros(50);
 
 pub(crate) type Factory<S> = Box<dyn Fn() -> Result<S> + Send + Sync>;
@@ -57,7 +58,7 @@ pub(crate) struct CpuNodeState<In, S: Stage<In>> {
     spare: Mutex<Vec<Vec<Item<S::Out>>>>,
     presence: Presence,
     done: AtomicBool,
-    /// Whether a run was lost in a panic.
+    /// Whether a panic has lost a run.
     broken: AtomicBool,
     /// An item that waits for memory, with its number. Its place in the output queue is reserved.
     waiting: Mutex<Option<(u64, Item<In>)>>,
@@ -123,7 +124,7 @@ pub(crate) struct ItemRun<Out> {
     outputs: Vec<Item<Out>>,
     places: usize,
     items: u64,
-    /// How many items were reported to the failure policy: those tried before the last failure.
+    /// The number of items reported to the failure policy: the items tried before the last failure.
     counted: u64,
     /// Failed items, to which the policy is applied in input order.
     failures: Vec<ItemFailure>,
@@ -173,12 +174,13 @@ impl<In: Send + 'static, S: Stage<In>> Node for CpuNode<In, S> {
 }
 
 impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
-    /// Runs [`run_items`](CpuNode::run_items). Stages have their own panic guard; this one catches
-    /// panics of destructors. They end the pipeline, and the worker is still counted out.
+    /// Calls [`run_items`](CpuNode::run_items). Stages have their own panic guard; this guard
+    /// catches panics of destructors, which end the pipeline. The worker is removed from the count
+    /// even after a panic.
     fn run_guarded(&self, pool: &Arc<WorkerPool>) -> bool {
         guarded(|| Ok(self.run_items(pool))).0.unwrap_or_else(|error| {
             self.core.raise(error);
-            // The run is lost, so the turn of later runs never arrives.
+            // The run is lost, so later runs can never be sent in order.
             self.state.broken.store(true, Ordering::SeqCst);
             self.input.shut();
             pool.signal.wake_all();
@@ -274,8 +276,8 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
                 (first, inputs.len(), None)
             });
         };
-        // One at a time: measured items are large, and an item that waits for memory blocks later
-        // ones.
+        // Takes one item at a time: measured items are large, and an item that waits for memory
+        // blocks later items.
         let mut waiting = self.state.waiting.lock();
         let (first, item) = match waiting.take() {
             Some(waiting) => waiting,
@@ -396,8 +398,8 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
         self.count_left_out(&mut instance.stage);
         // The ledger must know the entries before the outputs leave.
         outlet.record();
-        // Waiting for room, and other stages run meanwhile, do not count as busy time of this
-        // stage.
+        // The time of waiting for room, in which the worker may run other stages, does not count as
+        // busy time of this stage.
         let busy = started.elapsed().saturating_sub(outlet.waited);
         self.core.meter.record(items, failures, busy);
         (!broken_instance).then_some(instance)
@@ -449,14 +451,14 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
         action
     }
 
-    /// Sends the outputs of a finished run: immediately, or in its turn.
+    /// Sends the outputs of a finished run: immediately, or in input order.
     fn send(&self, pool: &Arc<WorkerPool>, first: u64, run: ItemRun<S::Out>) {
         let Some(turns) = &self.turns else {
             let mut run = run;
             self.apply_failures(&mut run, false);
             let items = run.items;
             self.count(&mut run, items);
-            // Only the end of the pipeline keeps outputs from being taken.
+            // The queue rejects outputs only after the end of the pipeline.
             let _ = self.flush(pool, &mut run);
             self.output.release(run.places);
             return self.recycle_list(run.outputs);
@@ -482,7 +484,7 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
         pool.signal.wake_one();
     }
 
-    /// Applies the failure policy to a run whose turn has arrived. Returns whether the stage is
+    /// Applies the failure policy to the next run in input order. Returns whether the stage is
     /// halted.
     fn apply_failures(&self, run: &mut ItemRun<S::Out>, halted: bool) -> bool {
         if halted {
@@ -530,8 +532,8 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
         Ok(())
     }
 
-    /// Number of items of the next run: as many as take [`RUN_TIME`], but at most this worker's
-    /// share.
+    /// Number of items of the next run: as many as take [`RUN_TIME`] to process, but at most this
+    /// worker's share.
     fn run_length(&self) -> usize {
         let share = self.input.available() / self.core.concurrency().max(1);
         let by_time = match self.core.meter.mean_service() {
@@ -567,7 +569,7 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
         self.input.at_end() && self.output.has_room() && self.no_item_waits()
     }
 
-    /// Forwards the end of an epoch after the instances have emitted all they buffer. Only one
+    /// Forwards the end of an epoch after the instances have emitted all buffered items. Only one
     /// worker does this, while no other worker processes an item.
     fn end_epoch(&self, pool: &Arc<WorkerPool>) -> bool {
         if !self.ends_epoch() {

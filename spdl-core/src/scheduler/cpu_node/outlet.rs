@@ -53,7 +53,8 @@ pub(super) struct LastAggregate {
     outputs: u64,
     /// The item that is split at its end.
     split_at_end: Option<(PieceId, u64)>,
-    /// Whether the ledger expects one more output, since this one may already have left the stage.
+    /// Whether the ledger expects one more output, because the last one may already have left the
+    /// stage.
     open: bool,
 }
 
@@ -87,7 +88,7 @@ impl<In: Send + 'static, S: Stage<In>> QueueOutlet<'_, In, S> {
         let no_more =
             |last: &&mut LastAggregate| members.is_empty() && last.split_at_end == split_at_end;
         if let Some(last) = self.last.as_mut().filter(no_more) {
-            // One more output of the same items, which are not done before it is.
+            // One more output of the same items. The items are not done before this output is done.
             if place.is_some() {
                 self.buffered.undo_place();
             }
@@ -179,8 +180,9 @@ impl<In: Send + 'static, S: Stage<In>> QueueOutlet<'_, In, S> {
         self.declared = pieces;
     }
 
-    /// Sends the outputs so far if the limit is reached and one more output follows. So the last
-    /// output leaves after its item is settled, and is never counted as one of several.
+    /// Sends the outputs so far if the limit is reached and one more output follows. Therefore the
+    /// last output leaves after its item is settled. A single output is never counted as one of
+    /// several.
     fn make_room(&mut self) -> Result<()> {
         if self.run.outputs.len() < self.run.places.max(1) {
             return Ok(());
@@ -218,9 +220,9 @@ impl<In: Send + 'static, S: Stage<In>> QueueOutlet<'_, In, S> {
         }
     }
 
-    /// Records the outputs of an item before they leave, while more outputs may follow.
+    /// Records the outputs of an item before they leave the stage, if more outputs may follow.
     fn settle_so_far(&mut self) {
-        // The item itself counts as one more piece, since its processing continues.
+        // The item itself counts as one more piece, because its processing continues.
         self.declare_outputs(u64::from(self.first.is_some()));
         if let Some(last) = self.last.as_mut().filter(|last| !last.open) {
             self.entries.push(LedgerEntry::Split(last.header.member(), 1));

@@ -6,11 +6,12 @@ use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 ///
 /// A worker first calls [`enter`](Presence::enter), then checks [`is_ending`](Presence::is_ending),
 /// and only then takes an instance and an item. The worker that ends an epoch first sets `ending`
-/// and then reads the count. So either it counts the other worker, or the other worker sees
+/// and then reads the count. Therefore either it counts the other worker, or the other worker sees
 /// `ending`.
 ///
-/// If two workers find the end concurrently, neither may be alone. The last worker that leaves
-/// checks again before it sleeps, as workers always do.
+/// If two workers find the end concurrently, each may count the other, and neither ends the epoch.
+/// In this case, the last worker that leaves ends it, because workers check again before they
+/// sleep.
 #[derive(Debug, Default)]
 pub(crate) struct Presence {
     running: AtomicUsize,
@@ -52,12 +53,12 @@ impl Presence {
         if !is_next() || !self.claim_end() {
             return false;
         }
-        // Another worker may have ended the epoch since the first check. From here on no other
-        // worker does. If the end is still next, no worker can take an item. So if this is the only
-        // worker, all items before the end are finished.
-        // The count is written, not only read, so that a worker that enters later also sees earlier
-        // writes. A load would suffice by the total order of `SeqCst` operations, which loom models
-        // as acquire and release only.
+        // Another worker may have ended the epoch since the first check. From here on, no other
+        // worker can end it. If the end is still next, no worker can take an item. Therefore, if
+        // this is the only worker, all items before the end are finished. The count is written, not
+        // only read, so that a worker that enters later also sees earlier writes. A load would
+        // suffice by the total order of `SeqCst` operations, which loom models as acquire and
+        // release only.
         let alone = is_next() && self.running.fetch_add(0, Ordering::SeqCst) == 1;
         let ended = alone && end();
         self.ending.store(false, Ordering::SeqCst);

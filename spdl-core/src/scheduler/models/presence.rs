@@ -34,7 +34,8 @@ enum Input {
 
 use Input::{End, Item};
 
-/// An instance of the stage: the epochs of the items it has taken since the last end of an epoch.
+/// An instance of the stage: the epochs of the items that it has taken since the last end of an
+/// epoch.
 #[derive(Default)]
 struct ModelInstance {
     holds: Vec<usize>,
@@ -106,7 +107,7 @@ impl ModelNode {
         self.may_take() || (self.presence.count() == 0 && self.is_next())
     }
 
-    /// One turn of a worker: an item if there is one, then the end of the epoch if it is next.
+    /// One step of a worker: takes an item if there is one, then ends the epoch if the end is next.
     fn run(&self) -> bool {
         self.presence.enter();
         let worked = self.take_one();
