@@ -228,15 +228,15 @@ impl Report<'_> {
              spread = (largest - smallest) / median. The time of another loader is measured from its \
              construction to its last batch, without imports. Memory is the peak of the sum over all \
              processes of a loader, with shared pages counted once (PSS). \"others' CPU\" is the share of \
-             all CPUs that other programs used. The last column is the median of \"first row / this row\" \
-             over neighbouring runs. \
-             Differences below 10 % are noise.\n\n\
+             all CPUs that other programs used. The last column is the rate of the first row divided by the \
+             rate of this row: the median over pairs of consecutive runs. \
+             Differences below 10 % are noise. \"first ms\" is the time to the first batch.\n\n\
              \"{turbo}\" only decodes whole files from memory, with the same number of threads. It is the upper \
              bound for loaders that decode whole images with this library. \"{aliased}\" omits the antialiasing \
              filter: it does less work, and its images look different.\n\n\
              Versions:\n\n{versions}\n\
              Command: `cargo xtask bench images{photos} --mode {mode} --repeats {repeats} --epochs {epochs}`, \
-             with `--all-peers` or `--peers`.\n\
+             with `--all-peers`, or `--peers` and the names of loaders.\n\
              {shares}",
             images = contestants[0].runs[0].samples,
             turbo = Peer::LibjpegTurbo.name(),

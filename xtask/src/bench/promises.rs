@@ -57,27 +57,39 @@ pub(super) fn check(
         match named(than) {
             Some(other) => {
                 let ratio = ours.ratio_to(other);
-                say(ratio >= times, format!("{ratio:.2} x {than}; promised: {times}"));
+                say(
+                    ratio >= times,
+                    format!("{ratio:.2} x the rate of {than}; promised: at least {times} x"),
+                );
             }
             None => unmeasured.push(than.to_owned()),
         }
     }
     let memory = median(ours.of(|run| run.peak_memory_bytes as f64));
-    say(memory <= MOST_MEMORY, format!("{:.0} MB of memory; promised: at most 100", memory / 1e6));
+    say(
+        memory <= MOST_MEMORY,
+        format!("{:.0} MB of memory; promised: at most 100 MB", memory / 1e6),
+    );
     if !photos {
         let cpu = |contestant: &Contestant| median(contestant.of(|run| run.cpu_s_per_1000));
         match named(Peer::Spdl.name()) {
             Some(other) => {
                 let share = cpu(ours) / cpu(other);
                 let kept = share <= MOST_CPU_OF_SPDL;
-                say(kept, format!("{share:.2} of the CPU time of {}; promised: 0.6", other.name));
+                say(
+                    kept,
+                    format!("{share:.2} of the CPU time of {}; promised: at most 0.6", other.name),
+                );
             }
             None => unmeasured.push(format!("CPU time beside {}", Peer::Spdl.name())),
         }
         match named(OUR_FLOATS) {
             Some(floats) => {
                 let cost = ours.ratio_to(floats) - 1.0;
-                let line = format!("float32 planes cost {:.1} % more; promised: 8", 100.0 * cost);
+                let line = format!(
+                    "float32 planes take {:.1} % more time; promised: at most 8 %",
+                    100.0 * cost
+                );
                 say(cost <= 0.08, line);
             }
             None => unmeasured.push(OUR_FLOATS.to_owned()),
@@ -90,8 +102,8 @@ pub(super) fn check(
             (Some(partial), Some(whole)) => {
                 let gain = whole / partial;
                 let line = format!(
-                    "{gain:.2} x an eval that decodes whole images, on one thread; promised: \
-                     {LEAST_GAIN_OF_PARTIAL}"
+                    "{gain:.2} x the rate of an evaluation that decodes whole images, on one thread; \
+                     promised: at least {LEAST_GAIN_OF_PARTIAL} x"
                 );
                 say(gain >= LEAST_GAIN_OF_PARTIAL, line);
             }
@@ -99,7 +111,10 @@ pub(super) fn check(
         }
         if let Some(eval) = named(OUR_EVAL) {
             // Our evaluation mode also decodes only its crop, so this ratio is not a promise.
-            println!("        {:.2} x our own eval", ours.ratio_to(eval));
+            println!(
+                "        {:.2} x the rate of the evaluation crop of SPDL in Rust",
+                ours.ratio_to(eval)
+            );
         }
     }
     if !unmeasured.is_empty() {

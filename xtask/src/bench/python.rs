@@ -55,9 +55,9 @@ const LOADER: &str = "spdl_rs.ImageLoader";
 const PROGRAM: &str = "spdl bench, our program";
 const FUNCTIONS: &str = "spdl_rs, three functions";
 const UPSTREAM_FUNCTIONS: &str = "spdl (Python, C++), three functions";
-const BESIDE_LOADER: &str = "beside an ImageLoader";
-const BESIDE_PROCESS: &str = "beside the same work in another process";
-const ALONE: &str = "alone";
+const BESIDE_LOADER: &str = "training loop with an ImageLoader";
+const BESIDE_PROCESS: &str = "training loop with spdl bench in another process";
+const ALONE: &str = "training loop alone";
 
 /// Worker processes of torch's DataLoader.
 const WORKERS: usize = 2;
@@ -132,24 +132,24 @@ pub(super) fn run(workspace: &Workspace, arguments: &Python) -> Result<()> {
     let parts = [
         Part {
             title: "Images to batches",
-            note: "JPEG files with the sizes of ImageNet to uint8 batches of 32 x 224 x 224 x 3, files in the \
-                   page cache; torch's loader has 2 worker processes. Time is measured from the construction \
-                   of the iterator to the last batch, without imports.",
+            note: "Each loader reads JPEG files of the sizes in ImageNet, from the page cache, and makes \
+                   uint8 batches of 32 x 224 x 224 x 3. Torch's loader has 2 worker processes. Time is measured \
+                   from the construction of the iterator to the last batch, without imports.",
             unit: "images/s",
             contestants: &images,
         },
         Part {
             title: "Pipelines of Python functions",
-            note: "20,000 numbers pass three functions that do nothing, each with concurrency 2. One item in one \
-                   stage takes 1,000,000 / (3 x the rate) microseconds.",
+            note: "A pipeline passes 20,000 numbers through three functions that do nothing, each with \
+                   concurrency 2. The time per item and per stage is 1,000,000 / (3 x the rate) microseconds.",
             unit: "items/s",
             contestants: &functions,
         },
         Part {
             title: "A training loop that holds the GIL for half of its time",
-            note: "Each step computes in pure Python and then waits 5 ms. A loader with one thread runs \
-                   concurrently at full speed. For comparison, the same work runs in another process, which uses \
-                   the same CPU time but not the GIL.",
+            note: "Each step computes in pure Python and then waits 5 ms. An `ImageLoader` with one thread \
+                   runs concurrently at full speed, in the same process. For comparison, `spdl bench` does the \
+                   same work in another process, which uses the same CPU time but not the GIL of the loop.",
             unit: "steps/s",
             contestants: &trainers,
         },
@@ -198,7 +198,7 @@ fn verdicts(
             said(
                 ratio >= times,
                 format!(
-                    "{}: {ratio:.3} x {other}; promised: {times}",
+                    "{}: {ratio:.3} x the rate of {other}; promised: at least {times} x",
                     ours.name,
                     other = other.name
                 ),
@@ -246,7 +246,8 @@ fn write(
         "# Python\n\n\
          {count} CPUs ({cpu}). Runs of the loaders are interleaved: one warm-up and {repeats} measured runs each. Figures are \
          medians; spread = (largest - smallest) / median. Memory is the peak of the sum over all processes \
-         (PSS). The last column is the median of \"first row / this row\" over neighbouring runs.\n\n\
+         (PSS). The last column is the rate of the first row divided by the rate of this row: the median over \
+         pairs of consecutive runs.\n\n\
          Command: `cargo xtask bench python --repeats {repeats} --epochs {epochs}`.\n",
         cpu = table::cpu_model(),
     );

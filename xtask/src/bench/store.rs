@@ -278,24 +278,24 @@ fn verdicts(contestants: &[Contestant], clean_more: f64, lossy_more: f64) -> Vec
     vec![
         said(
             of_local >= OF_LOCAL,
-            format!("{of_local:.3} x the rate of {LOCAL}; promised: {OF_LOCAL}"),
+            format!("{of_local:.3} x the rate of {LOCAL}; promised: at least {OF_LOCAL} x"),
         ),
         said(
             of_clean >= OF_CLEAN,
             format!(
-                "with 1 % of the requests lost: {of_clean:.3} x the rate of {STORE}; promised: {OF_CLEAN}"
+                "with 1 % of the requests lost: {of_clean:.3} x the rate of {STORE}; promised: at least {OF_CLEAN} x"
             ),
         ),
         said(
             tail < P99_TO_P50,
             format!(
-                "with 1 % of the requests lost: p99 of reads is {tail:.2} x p50; promised: below {P99_TO_P50}"
+                "with 1 % of the requests lost: p99 of reads is {tail:.2} x p50; promised: less than {P99_TO_P50} x"
             ),
         ),
         said(
             lossy_more <= MORE_REQUESTS,
             format!(
-                "with 1 % of the requests lost: {} more requests than reads, without losses {}; promised: {}",
+                "with 1 % of the requests lost: {} more requests than reads (without losses: {}); promised: at most {}",
                 percent(lossy_more),
                 percent(clean_more),
                 percent(MORE_REQUESTS)
@@ -319,18 +319,19 @@ fn write(
     let count = thread::available_parallelism().map_or(1, usize::from);
     let mut text = format!(
         "# A store with latency\n\n\
-         `spdl bench` loads 2,000 images with the sizes of ImageNet into uint8 batches of 32 x 224 x 224 x 3 from \
-         three sources: a folder in the page cache; an S3 server on loopback that delays each response by \
+         `spdl bench` loads 2,000 images of the sizes in ImageNet into uint8 batches of 32 x 224 x 224 x 3 \
+         from three sources: a folder in the page cache; an S3 server on loopback that delays each response by \
          {latency} ms; and the same server, which does not respond to 1 % of the requests. {count} CPUs ({cpu}). Decoding \
-         threads: {threads}. The remaining CPU serves the network and the server. Runs of the sources are interleaved: one \
-         warm-up and {repeats} runs of {epochs} epochs each. Figures are medians; spread = (largest - smallest) / \
+         threads: {threads}. The remaining CPU runs the network thread and the server. Runs of the sources \
+         are interleaved: one warm-up and {repeats} runs of {epochs} epochs each. Figures are medians; spread = (largest - smallest) / \
          median. The rate is the median of all epochs except the first, in which the in-flight window grows; \
-         \"first ms\", CPU and memory cover the whole run. All runs delivered the same bytes. The last column is \
-         the median of \"first row / this row\" over neighbouring runs.\n\n\
+         \"first ms\", CPU and memory cover the whole run. All runs delivered the same bytes. The last column \
+         is the rate of the first row divided by the rate of this row: the median over pairs of consecutive \
+         runs.\n\n\
          Command: `cargo xtask bench store --repeats {repeats} --epochs {epochs} --latency {latency}`.\n\n\
          ![Bar chart of the rates](store.svg)\n\n{table}\n\
-         The duration of one read in all epochs, from its request to its last byte, including retries; and the \
-         in-flight window that the engine chose.\n\n{reads}\n\
+         The next table shows the duration of one read in all epochs, from its request to its last byte, \
+         including retries. It also shows the in-flight window that the engine chose.\n\n{reads}\n\
          Promises:\n\n",
         cpu = table::cpu_model(),
         table = table::of_medians(contestants, "images/s"),

@@ -217,7 +217,10 @@ fn verdicts(contestants: &[Contestant]) -> Vec<(bool, String)> {
             return said(false, format!("not measured: {what}"));
         };
         let ratio = ours.ratio_to(other);
-        said(ratio >= times, format!("{}: {ratio:.2} x {what}; promised: {times}", ours.name))
+        said(
+            ratio >= times,
+            format!("{}: {ratio:.2} x the rate of {what}; promised: at least {times} x", ours.name),
+        )
     };
     let webdataset = named(WEBDATASET);
     let upstream = UPSTREAM.into_iter().filter_map(named);
@@ -237,16 +240,16 @@ fn introduction(arguments: &Tar) -> String {
          The samples have two members each (`jpg`, `cls`); the shards are in the page cache. Each reader is one \
          process and receives the bytes of every member. {cpus} CPUs ({cpu}). Runs of the readers are interleaved: one \
          warm-up and {repeats} measured runs each. Figures are medians; spread = (largest - smallest) / median. \
-         Time is measured from opening the shards, or constructing the loader, to the last sample, without imports; \
-         \"first ms\" is the time of the first sample. Memory is the peak of the sum over all processes (PSS), \
-         sampled every 100 ms. The last column is the median of \"first row / this row\" over \
-         neighbouring runs.\n\n\
+         Time is measured from opening the shards, or constructing the loader, to the last sample, without \
+         imports; \"first ms\" is the time to the first sample. Memory is the peak of the sum over all \
+         processes (PSS), sampled every 100 ms. The last column is the rate of the first row divided by the rate of this row: \
+         the median over pairs of consecutive runs.\n\n\
          - \"pipeline\": `WebDataset`, `FetchRecord` and `LocalFetcher` with all defaults. Each sample is a \
-         separate read, so any order is possible; `cls` is parsed as a number. The index of each shard was \
-         written beside it in the warm-up.\n\
-         - `TarStream` and `iter_tarfile` of files read from start to end; a sample is a run of members with \
-         one base name. `TarSlice` and `iter_tarfile` of bytes do the same in shards that are completely in \
-         memory.\n\n\
+         separate read, so any order is possible; `cls` is parsed as a number. The warm-up run wrote the \
+         index file of each shard.\n\
+         - `TarStream` and `iter_tarfile` of files read each shard from start to end; a sample consists of \
+         consecutive members with the same base name. `TarSlice` and `iter_tarfile` of bytes read shards that are \
+         completely in memory.\n\n\
          Command: `cargo xtask bench tar --repeats {repeats}`.\n",
         cpu = table::cpu_model(),
         repeats = arguments.repeats,
