@@ -193,7 +193,7 @@ fn complete_data_sets_are_kept_and_other_plans_rejected() {
         (plan().shard_samples(2), "the samples of a shard was nothing and is 2"),
         (plan().recipe("source", "letters"), "source was numbers and is letters"),
         (plan().recipe("more", 1), "more was nothing and is 1"),
-        (plan().classes(["a"]), "3 classes"),
+        (plan().classes(["a"]), "classes differ (3 before, 1 now)"),
     ] {
         let error = ShardWriter::open(folder.path(), &other).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidArgument);
