@@ -42,7 +42,7 @@ pub(super) fn shape_of(len: usize, format: &TensorSpec) -> Vec<usize> {
 /// The colour matrix of a video with `rows` rows. If unspecified, BT.709 from 720 rows on, else BT.601.
 ///
 /// # Errors
-/// As for [`ColorStandard::of_video`] and [`ColorMatrix::new`].
+/// The errors of [`ColorStandard::of_video`] and [`ColorMatrix::new`].
 pub(super) fn matrix_of(color: VideoColor, rows: u32, bits: u32) -> Result<ColorMatrix> {
     let standard = match color.matrix {
         UNSPECIFIED if rows >= HIGH_DEFINITION => ColorStandard::BT709,

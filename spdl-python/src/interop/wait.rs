@@ -149,7 +149,7 @@ pub(crate) fn without_python<T: Send>(py: Python<'_>, wait: impl Send + FnOnce()
 /// no effect until it returns.
 ///
 /// # Errors
-/// What `work` raises. `OSError` if no thread can be started.
+/// The exception that `work` raises. `OSError` if no thread can be started.
 #[pyfunction]
 pub(crate) fn uninterrupted(py: Python<'_>, work: Py<PyAny>) -> PyResult<Py<PyAny>> {
     let (send, receive) = mpsc::sync_channel(1);
@@ -168,7 +168,7 @@ pub(crate) fn uninterrupted(py: Python<'_>, work: Py<PyAny>) -> PyResult<Py<PyAn
 /// Runs `work` on a new thread and waits for the result without the GIL.
 ///
 /// # Errors
-/// What a signal handler raises, usually `KeyboardInterrupt`; `work` then continues detached.
+/// The exception that a signal handler raises, usually `KeyboardInterrupt`; `work` then continues detached.
 /// `RuntimeError` if `work` panics. `OSError` if no thread can be started.
 pub(crate) fn interruptible<T: Send + 'static>(
     py: Python<'_>,
@@ -180,7 +180,7 @@ pub(crate) fn interruptible<T: Send + 'static>(
 /// Like [`interruptible`], and calls `meanwhile` in each interval of the wait and at the end.
 ///
 /// # Errors
-/// As [`interruptible`], and those of `meanwhile`.
+/// The errors of [`interruptible`] and of `meanwhile`.
 pub(crate) fn interruptible_with<T: Send + 'static>(
     py: Python<'_>,
     work: impl FnOnce() -> T + Send + 'static,

@@ -62,7 +62,7 @@ pub(crate) fn bytes_of(data: &Bound<'_, PyAny>) -> PyResult<Bytes> {
 /// Like [`bytes_of`], with another description of the expected argument.
 ///
 /// # Errors
-/// As [`bytes_of`].
+/// The errors of [`bytes_of`].
 pub(crate) fn bytes_with_message(data: &Bound<'_, PyAny>, wanted: &str) -> PyResult<Bytes> {
     let py = data.py();
     let shown = match data.cast::<Array>() {

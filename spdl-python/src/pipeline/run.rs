@@ -325,7 +325,7 @@ impl PipelineRun {
     /// Calls the `on_end` function, once.
     ///
     /// # Errors
-    /// What the function raises.
+    /// The exception that the function raises.
     fn report_end(&self, py: Python<'_>) -> PyResult<()> {
         let call = self.on_end().take();
         call.map_or(Ok(()), |call| call.call1(py, (self.failure.has_occurred(),)).map(drop))

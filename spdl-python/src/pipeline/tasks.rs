@@ -34,7 +34,7 @@ impl TaskQueue {
     /// Makes the object a valid source; the pipeline does not call this method.
     ///
     /// # Errors
-    /// `TypeError`: only the pipeline takes items.
+    /// Always `TypeError`, because only the pipeline takes items.
     fn __iter__(&self) -> PyResult<Py<PyAny>> {
         Err(PyTypeError::new_err("cannot iterate a TaskQueue: pass it to a pipeline as its source"))
     }
