@@ -61,7 +61,8 @@ fn show(name: &str, sampler: &dyn Sampler, items: u64) -> Result<()> {
 
 /// Nanoseconds per item, the median of five runs.
 fn measured(order: &dyn SampleOrder, position: impl Fn(u64) -> u64) -> f64 {
-    // A seek in a mixture computes a block of 1,024 positions, so fewer positions suffice.
+    // A random access in a mixture computes a block of 1,024 positions, so fewer positions are
+    // measured.
     let positions = POSITIONS.min(order.len()) / 10;
     let mut times: [Duration; 5] = std::array::from_fn(|_| {
         let began = Instant::now();

@@ -64,7 +64,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// A contestant.
+/// A configuration to measure.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Kind {
     /// A pipeline; `queue` is the capacity of every queue, `None` the default.

@@ -53,7 +53,7 @@ struct Case {
     order: Order,
     saves: Saves,
     rates: Vec<f64>,
-    /// Ratio of each rate to that of the baseline run.
+    /// Ratio of each rate to the rate of the baseline run.
     ratios: Vec<f64>,
     /// Duration of each call, in µs.
     calls: Vec<f64>,

@@ -39,7 +39,7 @@ pub enum ErrorKind {
     LimitExceeded,
     /// An argument is invalid, or arguments are inconsistent.
     InvalidArgument,
-    /// A stage panicked; the message is that of the panic.
+    /// A stage panicked. The message contains the panic message.
     Panicked,
     /// The pipeline was stopped while the operation was in flight.
     Stopped,
@@ -119,7 +119,8 @@ struct Inner {
 }
 
 impl Error {
-    /// Creates an error of `kind`. `message` states what was expected and found, without the cause.
+    /// Creates an error of `kind`. `message` describes what was expected and what was found,
+    /// without the cause.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         Error(Arc::new(Inner {
             kind,

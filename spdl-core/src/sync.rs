@@ -1,7 +1,7 @@
 //! Locks, atomics, condition variables and threads.
 //!
-//! `--cfg spdl_loom` and `--cfg spdl_shuttle` replace them by those of the model checkers. (A plain
-//! `--cfg loom` would change dependencies as well.)
+//! With `--cfg spdl_loom` or `--cfg spdl_shuttle`, they are replaced by the types of the model
+//! checkers loom and shuttle. (A plain `--cfg loom` would also change dependencies.)
 
 #[cfg(spdl_loom)]
 use loom::sync as imp;

@@ -167,8 +167,8 @@ impl From<PieceId> for (u32, u64, u64) {
 
 impl From<(u32, u64, u64)> for PieceId {
     fn from((depth, index, number): (u32, u64, u64)) -> Self {
-        // `Ranges` excludes `u64::MAX`, since its ends are exclusive. Two pieces collide with a
-        // probability of 2^-64, as any two lineages do.
+        // `Ranges` cannot contain `u64::MAX`, because the ends of ranges are exclusive. Two pieces
+        // collide with a probability of 2^-64, like any two lineages.
         PieceId { depth, index, number: number.min(u64::MAX - 1) }
     }
 }
@@ -316,7 +316,7 @@ pub(crate) fn mix(a: u64, b: u64) -> u64 {
 }
 
 /// Inverts [`mix`] for a zero first argument. Lineages of outputs of one item become consecutive
-/// numbers, except for the first output. So many outputs form one range.
+/// numbers, except for the first output. Therefore many outputs form one range.
 pub(crate) fn unmixed(lineage: u64) -> u64 {
     let mut x = lineage ^ (lineage >> 31) ^ (lineage >> 62);
     x = x.wrapping_mul(const { inverse(SECOND) });

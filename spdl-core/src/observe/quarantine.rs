@@ -262,7 +262,7 @@ fn rfc_3339(time: SystemTime) -> String {
     const LAST: i128 = 253_402_300_799_999; // 9999-12-31T23:59:59.999Z
     let millis = match time.duration_since(UNIX_EPOCH) {
         Ok(after) => (after.as_nanos() / 1_000_000) as i128,
-        // Rounds down, as for times after the epoch.
+        // Rounds down, like for times after 1970.
         Err(before) => -(before.duration().as_nanos().div_ceil(1_000_000) as i128),
     };
     let millis = millis.clamp(FIRST, LAST) as i64;

@@ -838,8 +838,8 @@ impl<T> fmt::Debug for Epoch<'_, T> {
 
 /// A [`Pipeline`] as a stream, created by [`Pipeline::into_stream`].
 ///
-/// A separate type, since methods such as `next` and `map` are ambiguous on a type that is both an
-/// iterator and a stream. Dropping it may block like dropping the pipeline.
+/// The stream is a separate type, because methods such as `next` and `map` are ambiguous on a type
+/// that is both an iterator and a stream. Dropping it may block like dropping the pipeline.
 #[derive(Debug)]
 pub struct PipelineStream<T>(Pipeline<T>);
 

@@ -66,7 +66,7 @@ impl StateSaver {
     ///
     /// # Errors
     /// An item is an error if the pipeline returns an error, if the state is unavailable, or if an
-    /// earlier state could not be saved, as for [`after_step`](StateSaver::after_step).
+    /// earlier state could not be saved: see [`after_step`](StateSaver::after_step).
     pub fn steps<'a, T: Send + 'static>(
         &'a mut self,
         pipeline: &'a mut Pipeline<T>,

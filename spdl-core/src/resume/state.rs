@@ -91,7 +91,7 @@ pub struct State {
     #[cfg_attr(feature = "serde", serde(default))]
     pub(crate) carry: BTreeMap<String, PartialItem>,
     /// One past the position of the last sample that partly delivered lists and split items depend
-    /// on; 0 without such.
+    /// on; 0 if there are none.
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "is_zero"))]
     pub(crate) parts_end: u64,
     pub(crate) fingerprint: BTreeMap<String, String>,
@@ -419,7 +419,7 @@ impl State {
 
     /// Whether a part of the fingerprint, or a part above it, is allowed to differ.
     fn allows(&self, part: &str) -> bool {
-        // Parts of a stage are separated by a colon, those of a source by a space.
+        // Parts of a stage are separated by a colon. Parts of a source are separated by a space.
         let next = if part.starts_with("stage ") { ": " } else { " " };
         let belongs = |rest: &str| rest.is_empty() || rest.starts_with(next);
         self.allowed.iter().any(|allowed| part.strip_prefix(&**allowed).is_some_and(belongs))
@@ -490,7 +490,8 @@ impl State {
     /// The run can resume from the combined state with any world size: the ranks share the
     /// remaining samples of the epoch. If a rank has just ended an epoch that other ranks have not
     /// ended, all positions of that rank in the epoch count as done. Sample counts are summed over
-    /// the ranks. Steps are the maximum over the ranks, and notes are those of rank 0.
+    /// the ranks. The number of steps is the maximum over the ranks. The notes are the notes of
+    /// rank 0.
     ///
     /// ```
     /// use spdl_core::{DatasetSource, PipelineBuilder, Result, Shard, State};

@@ -392,7 +392,7 @@ where
         self.forward_ready(sequence, outbox)
     }
 
-    /// Forwards all results whose turn it is.
+    /// Forwards all results that are next in order.
     fn forward_ready(
         &self,
         sequence: &mut OutputOrder<Out>,

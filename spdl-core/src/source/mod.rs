@@ -81,8 +81,8 @@ pub trait Source: Debug + Send + Sync + 'static {
     /// Opens the source at `positions`, and yields each item with the [`id`](Position::id) of its
     /// position.
     ///
-    /// Called once per epoch. `positions` contains all positions, or only those of one rank, or
-    /// only those that earlier runs have not done.
+    /// Called once per epoch. `positions` contains all positions, only the positions of one rank,
+    /// or only the positions that earlier runs have not done.
     ///
     /// The default implementation [opens](Source::open) the source at the first position and
     /// discards items at other positions. Implement the method for a source with random access.

@@ -149,7 +149,7 @@ mod tests {
         // By chance, two draws are equal once in 30 million times.
         assert!(all.windows(2).all(|pair| pair[0] != pair[1]));
 
-        // The draws of a stream, paired with those of a stream that differs in one part of the key.
+        // Pairs the draws of a stream with the draws of a stream that differs in one part of the key.
         let unit = |draw: u64| (draw >> 11) as f64 / (1u64 << 53) as f64 - 0.5;
         let correlated = |what: &str, pairs: Vec<[u64; 2]>| {
             let sum: f64 = pairs.iter().map(|&[a, b]| unit(a) * unit(b)).sum();

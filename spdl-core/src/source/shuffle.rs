@@ -119,8 +119,8 @@ pub(crate) mod tests {
     }
 
     /// Asserts that `counts` fit `expected` by a chi-squared test at a significance level of 10⁻⁴.
-    /// Seeds are fixed, so a test that passes always passes. The quantile is that of Wilson and
-    /// Hilferty (1931), with 3.719 for the normal distribution.
+    /// Seeds are fixed, so a test that passes always passes. The quantile is the approximation of
+    /// Wilson and Hilferty (1931), with 3.719 as the quantile of the normal distribution.
     pub(crate) fn assert_chi_squared(counts: &[u32], expected: &[f64], freedom: usize, what: &str) {
         let terms = counts.iter().zip(expected);
         let statistic: f64 = terms.map(|(&n, &e)| (f64::from(n) - e).powi(2) / e).sum();

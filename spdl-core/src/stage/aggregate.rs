@@ -57,7 +57,7 @@ pub trait Aggregator<In>: Send + 'static {
     /// of the previous aggregate. These inputs are done when both aggregates are done.
     ///
     /// # Errors
-    /// As for [`accumulate`](Aggregator::accumulate).
+    /// The errors of [`accumulate`](Aggregator::accumulate).
     fn more(&mut self) -> Result<Option<Self::Out>> {
         Ok(None)
     }
@@ -76,7 +76,7 @@ pub trait Aggregator<In>: Send + 'static {
     /// returns `None`.
     ///
     /// # Errors
-    /// As for [`flush`](Aggregator::flush).
+    /// The errors of [`flush`](Aggregator::flush).
     fn flush_more(&mut self) -> Result<Option<Self::Out>> {
         Ok(None)
     }

@@ -356,7 +356,7 @@ impl Batch {
 
     /// Replaces the array of the field `name`; returns the old array.
     ///
-    /// Element type and per-sample shape may differ from those of the old array.
+    /// The element type and the per-sample shape may differ from the old array.
     ///
     /// # Errors
     /// `InvalidArgument` if the batch has no such field, or the first dimension of `array` is not

@@ -10,7 +10,7 @@ use crate::source::random::SampleRng;
 use crate::stage::{AsyncContext, AsyncStage, Stage, StageContext};
 use crate::sync::Counter;
 
-/// Separates the random numbers of the delays from those of the stage.
+/// Separates the random numbers of the delays from the random numbers of the stage.
 const PURPOSE: &str = "/retry";
 
 /// Retry settings: the number of attempts, and the delays between them.

@@ -22,8 +22,8 @@ use crate::sync::Mutex;
 /// |---|---|---|
 /// | `INFO` | span `stage`, from start to end of a stage | `pipeline`, `index`, `stage`, `kind`, `concurrency` |
 /// | `DEBUG` | span `item` in `stage`, for each item of a stage that computes | `stage`, `epoch`, `index`, `key` |
-/// | `TRACE` | event `item done`, for each item of any stage | those of `item`, `elapsed_us`, `ok` |
-/// | `WARN` | event `item failed` | those of `item`, `kind`, `error`, `count`, `hidden` |
+/// | `TRACE` | event `item done`, for each item of any stage | the fields of `item`, `elapsed_us`, `ok` |
+/// | `WARN` | event `item failed` | the fields of `item`, `kind`, `error`, `count`, `hidden` |
 /// | `INFO` | event `stage ended` | `stage`, `hidden` |
 ///
 /// Repeated failures are rate-limited. Failures form a group if they have the same stage, kind and

@@ -383,8 +383,8 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
                 }
             }
             if panicked {
-                // Counted before the instance is dropped, since its buffered items are lost with
-                // it.
+                // The items are counted before the instance is dropped, because dropping it loses
+                // its buffered items.
                 self.count_left_out(&mut instance.stage);
                 match self.make() {
                     Some(stage) => instance.stage = stage,

@@ -56,9 +56,9 @@ impl Presence {
         // Another worker may have ended the epoch since the first check. From here on, no other
         // worker can end it. If the end is still next, no worker can take an item. Therefore, if
         // this is the only worker, all items before the end are finished. The count is written, not
-        // only read, so that a worker that enters later also sees earlier writes. A load would
-        // suffice by the total order of `SeqCst` operations, which loom models as acquire and
-        // release only.
+        // only read, so that a worker that enters later also sees earlier writes. With the total
+        // order of `SeqCst` operations a load would suffice, but loom models `SeqCst` only as
+        // acquire and release.
         let alone = is_next() && self.running.fetch_add(0, Ordering::SeqCst) == 1;
         let ended = alone && end();
         self.ending.store(false, Ordering::SeqCst);

@@ -97,7 +97,7 @@ fn loom_budget_a_worker_that_checks_only_the_hint_is_woken() {
             let budget = Arc::clone(&budget);
             move || wait_for_hint(&budget, &signal, 0, 8).bytes()
         });
-        // Not sufficient alone.
+        // This release alone is not sufficient.
         drop(first);
         drop(second);
         assert_eq!(worker.join().unwrap(), 8);

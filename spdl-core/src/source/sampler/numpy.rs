@@ -373,7 +373,8 @@ impl Pcg64 {
         (self.next_u64() >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// A number in `0..=most` by Lemire's method with rejection, with 32 bits if sufficient.
+    /// A number in `0..=most` by Lemire's method with rejection, with 32 bits if 32 bits are
+    /// sufficient.
     fn at_most(&mut self, most: u64) -> u64 {
         const MOST_32: u64 = u32::MAX as u64;
         match most {

@@ -486,8 +486,8 @@ mod tests {
                 let places = window.min(20);
                 let bin = |place: u64| (place * places / window) as usize;
                 let mut at = [(); 3].map(|()| vec![0u32; places as usize]);
-                // For small windows ordered pairs, for others the distance between adjacent
-                // samples.
+                // For small windows, counts ordered pairs. For larger windows, counts the distances
+                // between adjacent samples.
                 let pairs = if window <= 8 { window * (window - 1) } else { window - 1 };
                 let mut next = vec![0u32; pairs as usize];
                 let mut fixed = [0u32; 4];
@@ -517,7 +517,7 @@ mod tests {
                 }
                 assert_uniform(&next, &format!("neighbours in windows of {window}"));
                 if window >= 8 {
-                    // As for a whole permutation: very nearly Poisson distributed with mean 1.
+                    // The number is very nearly Poisson distributed with mean 1, like for a permutation of all samples.
                     let mut expected = [1.0, 1.0, 0.5, 0.0].map(|p| p / std::f64::consts::E);
                     expected[3] = 1.0 - expected.iter().sum::<f64>();
                     let expected = expected.map(|p| p * count);
@@ -533,8 +533,9 @@ mod tests {
             let sampler = ShardWindow::new([250_000; 4], window, 5).unwrap();
             let order = sampler.partitions(partitions).unwrap().order(1).unwrap();
             let windows = (1_000_000 / window).min(4000);
-            // The places of samples by position; and the first sample of a window by that of the
-            // previous window, and by that of the same window in the next partition.
+            // Pairs to test for independence: the place of a sample and its position; the first
+            // samples of two consecutive windows; the first samples of the same window in two
+            // adjacent partitions.
             let mut places = vec![0u32; 100];
             let (mut before, mut beside) = (places.clone(), places.clone());
             let first_of = |partition: u64, number: u64| {

@@ -48,9 +48,9 @@ impl Bucketing {
 
     /// Buckets by length, with inclusive upper bounds.
     ///
-    /// The first bucket has lengths up to `boundaries[0]`. Each next bucket has lengths above the
-    /// boundary before and up to its own. One more bucket has all longer items. Boundaries must be
-    /// positive and ascend.
+    /// The first bucket has lengths up to `boundaries[0]`. Bucket `i` has lengths above
+    /// `boundaries[i - 1]`, up to `boundaries[i]`. One more bucket has all longer items. Boundaries
+    /// must be positive and ascend.
     pub fn boundaries(boundaries: impl IntoIterator<Item = f64>) -> Self {
         Bucketing::new(BucketBounds::UpTo(boundaries.into_iter().collect()))
     }
