@@ -84,7 +84,7 @@ fn main() -> Result<()> {
     let asynchronous = IN_FLIGHT.map(|concurrency| (Kind::Async, concurrency));
     let cpu = WORKERS.map(|concurrency| (Kind::Cpu, concurrency));
     let kinds = || asynchronous.into_iter().chain(cpu);
-    // Long compared with start and end, which are part of the measured time.
+    // A run is long compared with start-up and shutdown, which are part of the measured time.
     let time = Duration::from_millis(300).max(sleep * 60);
     let cells: Vec<Cell> = kinds().map(|(kind, n)| Cell::new(kind, n, sleep, time)).collect();
     let mut short = Vec::new();

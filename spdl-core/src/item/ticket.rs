@@ -63,7 +63,8 @@ struct IssuerState {
 }
 
 impl TicketIssuer {
-    /// Draws the next ticket. If `max` tickets are open, wakes the task when one is settled.
+    /// Draws the next ticket. If `max` tickets are open, returns `Pending`, and the task is woken
+    /// when a ticket is settled.
     pub(crate) fn poll_draw(self: &Arc<Self>, max: usize, cx: &Context<'_>) -> Poll<Ticket> {
         let mut state = self.state.lock();
         if state.open >= max {

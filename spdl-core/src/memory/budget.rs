@@ -272,8 +272,8 @@ impl Budget {
         fits
     }
 
-    /// Reserves `bytes`, or wakes the task when the request might fit. If the task is dropped, its
-    /// waker is called once without effect.
+    /// Reserves `bytes` if they are free. Otherwise the task is woken when the request might fit.
+    /// If the task is dropped, its waker is called once without effect.
     ///
     /// # Errors
     /// `LimitExceeded` if `bytes` exceeds the headroom.

@@ -212,7 +212,8 @@ impl QuarantineList {
             if read.map_err(|error| at_path(path, "read", error))? == 0 {
                 break;
             }
-            // Without the newline, a string truncated inside a line is an unexpected end.
+            // The newline is removed, so that `serde_json` reports a string truncated at the end of
+            // the line as an unexpected end of input.
             let is_complete = line.pop_if(|byte| *byte == b'\n').is_some();
             if line.trim_ascii().is_empty() {
                 continue;
@@ -281,7 +282,7 @@ fn date(days: i64) -> (i64, i64, i64) {
     const CYCLE: i64 = 146_097; // days in 400 years
     let days = days + 719_468; // since 0000-03-01
     let (cycle, day) = (days.div_euclid(CYCLE), days.rem_euclid(CYCLE));
-    // Days without the leap days before: each year has 365 of them.
+    // Subtracts the earlier leap days, so that each year has 365 days.
     let leap_days = day / 1460 - day / 36_524 + day / (CYCLE - 1);
     let year = (day - leap_days) / 365;
     let day = day - (365 * year + year / 4 - year / 100);

@@ -36,8 +36,8 @@ pub(crate) const MOST_RANKS: u64 = 1 << 20;
 /// are then delivered twice, and no sample is missing.
 ///
 /// # Size
-/// The state stores ranges of positions: one range per gap. A gap is a sample in flight of which
-/// later samples are already done. As JSON, a gap takes less than 50 bytes, and a partly delivered
+/// The state stores ranges of positions: one range per gap. A gap is a sample in flight that
+/// precedes finished samples. As JSON, a gap takes less than 50 bytes, and a partly delivered
 /// sample takes 50 bytes more. If pieces are split again, each split piece adds less than 30 bytes
 /// until its sample is done. A state that was [combined](State::combine) from ranks at different
 /// steps has the ranges of every rank.
@@ -657,9 +657,9 @@ impl State {
 
     /// Creates a combined state of all ranks from the state of one rank.
     ///
-    /// Correct only if every rank has made the same number of steps of equal size in order, and no
-    /// sample was dropped or filtered out. Otherwise [`combine`](State::combine) the states of all
-    /// ranks.
+    /// The result is correct only if all ranks have made the same number of steps of equal size, in
+    /// order, and no sample was dropped or filtered out. Otherwise [`combine`](State::combine) the
+    /// states of all ranks.
     ///
     /// # Errors
     /// `InvalidArgument` if a sample was delivered in part. `LimitExceeded` for more than 2^20

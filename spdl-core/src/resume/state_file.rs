@@ -483,7 +483,8 @@ fn keep(path: &Path, previous: &Path) -> std::io::Result<()> {
     }
     passes("linked");
     fs::rename(&link, previous)?;
-    // After an interrupted save both may be names of one file; the rename then keeps both.
+    // After an interrupted save, both paths may be hard links to the same file. The rename then
+    // leaves both.
     let _ = fs::remove_file(&link);
     Ok(())
 }

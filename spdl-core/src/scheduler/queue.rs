@@ -232,8 +232,8 @@ impl<T> Queue<T> {
         has_place
     }
 
-    /// Reserves up to `count` places, at least one; wakes the task when places are free. Returns 0
-    /// if the queue is shut.
+    /// Reserves up to `count` places, at least one. If no place is free, the task is woken when
+    /// places are free. Returns 0 if the queue is shut.
     pub(crate) fn poll_reserve(&self, count: usize, cx: &Context<'_>) -> Poll<usize> {
         let mut state = self.state.lock();
         let free = if state.draining { 0 } else { state.room() };

@@ -282,7 +282,8 @@ pub(crate) mod tests {
                 assert_chi_squared(&counts, &expected, 4, &format!("fixed points of {len}"));
             }
         }
-        // The mean is one per permutation: 10 permutations exceed 24 once in 10,000 times.
+        // The mean is one fixed point per permutation. Ten permutations have more than 24 fixed
+        // points once in 10,000 times.
         for len in [10_000u64, 100_000] {
             let fixed = |order: &Permutation| {
                 (0..len).filter(|&position| order.at(position) == position).count()

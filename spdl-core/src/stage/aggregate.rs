@@ -120,9 +120,9 @@ pub trait Aggregator<In>: Send + 'static {
 pub trait ExactResume {
     /// Numbers of the items that the last aggregate consists of, in their order in the aggregate.
     ///
-    /// Accumulated items are numbered from 0 for each instance; rejected items have no number. If an
-    /// aggregate contains only a part of an item, the item counts as its input if that part is the
-    /// item's end. Called once after each aggregate.
+    /// Accumulated items are numbered from 0 for each instance; rejected items have no number. If
+    /// an aggregate contains only a part of an item, the item counts as an input of the aggregate
+    /// only if the part includes the end of the item. Called once after each aggregate.
     fn inputs(&mut self) -> Vec<u64>;
 
     /// Size of the part of the oldest held item that earlier aggregates contain, in units of the
@@ -139,8 +139,8 @@ pub trait ExactResume {
     }
 
     /// Sets the size of the part of the first item that earlier aggregates contain: the value of
-    /// [`carry`](Self::carry) before the pipeline was resumed. Called before any other method, and
-    /// not at all if that item fails upstream this time.
+    /// [`carry`](Self::carry) before the pipeline was resumed. Called before any other method. Not
+    /// called if the item fails upstream in the resumed run.
     fn resume(&mut self, carry: u64) {
         let _ = carry;
     }

@@ -10,7 +10,8 @@ use crate::source::sample::SampleId;
 /// Selects the branch of a [merge](crate::PipelineBuilder::merge) that provides the next item.
 ///
 /// The crate provides [`Arrival`], [`RoundRobin`] and [`WeightedMerge`]. The merged order is
-/// deterministic if the branches are, and if the policy depends only on its arguments.
+/// deterministic if the order of each branch is deterministic and the choices of the policy depend
+/// only on its arguments.
 ///
 /// ```
 /// use spdl_core::{DatasetSource, PipelineBuilder};

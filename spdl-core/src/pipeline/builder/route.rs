@@ -182,7 +182,7 @@ impl<T: Send + 'static> PipelineBuilder<Vec<T>> {
     }
 }
 
-/// First queue of a path, which is known only when the pipeline is built.
+/// First queue of a path. The queue is created only when the pipeline is built.
 pub(super) type Inlet<T> = Arc<OnceLock<Arc<Queue<T>>>>;
 
 /// Builds a path: its inlet and its stages.

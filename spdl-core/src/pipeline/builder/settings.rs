@@ -146,7 +146,7 @@ impl<T: Send + 'static> PipelineBuilder<T> {
     /// Makes the order of results, and thus every batch, depend only on source and seed, not on the
     /// number of threads.
     ///
-    /// Each stage restores its input order, unless its options set another order.
+    /// Each stage emits its outputs in input order, unless its options set another order.
     pub fn deterministic(self) -> Self {
         self.set(|settings| settings.order = Some(Order::Input))
     }
@@ -255,8 +255,8 @@ impl<T: Send + 'static> PipelineBuilder<T> {
 
     /// Delivers the samples in a recorded order.
     ///
-    /// Stages then restore their input order, unless their options set another order. Samples that
-    /// are not in the record are left out.
+    /// Stages then emit their outputs in input order, unless their options set another order.
+    /// Samples that are not in the record are left out.
     pub fn replay(self, record: OrderRecord) -> Self {
         self.set(|settings| settings.replay = Some(Arc::new(record)))
     }
@@ -270,7 +270,8 @@ impl<T: Send + 'static> PipelineBuilder<T> {
     /// [combined](State::combine) states.
     ///
     /// Earlier epochs and finished samples are skipped. Threads, concurrency, queues and memory may
-    /// differ from the earlier run. The limits of [`on_error`](Self::on_error) start again.
+    /// differ from the earlier run. Failures of the earlier run do not count toward the limits of
+    /// [`on_error`](Self::on_error).
     ///
     /// [`build`](Self::build) fails if the state belongs to another seed, source or graph.
     pub fn resume(self, state: State) -> Self {
@@ -288,9 +289,9 @@ impl<T: Send + 'static> PipelineBuilder<T> {
 
     /// Skips the items with these step numbers, counted from 0 over all epochs and earlier runs.
     ///
-    /// Skipped items are computed and their samples are left out. Later items keep their numbers,
-    /// in [`State::steps`] and in [`OrderRecord::samples_of`], which returns no samples for a
-    /// skipped step.
+    /// Skipped items are computed but not delivered, and their samples count as left out. Later
+    /// items keep their numbers, in [`State::steps`] and in [`OrderRecord::samples_of`], which
+    /// returns no samples for a skipped step.
     pub fn skip_steps(self, steps: Range<u64>) -> Self {
         self.set(|settings| settings.skip_steps.push(steps))
     }

@@ -309,8 +309,8 @@ impl<In: Send + 'static, S: Stage<In>> CpuNode<In, S> {
             Err(error) => {
                 self.state.waits_for.store(NO_WAITING_ITEM, Ordering::SeqCst);
                 drop(waiting);
-                // The request exceeds the largest possible reservation: the item fails, in its
-                // turn.
+                // The request exceeds the largest possible reservation, so the item fails. Failures
+                // are handled in input order.
                 let header = item.header;
                 let failures =
                     vec![ItemFailure { tried: 1, before: 0, header, error, whole: true }];

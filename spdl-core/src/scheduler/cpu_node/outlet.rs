@@ -270,8 +270,8 @@ impl<In: Send + 'static, S: Stage<In>> QueueOutlet<'_, In, S> {
         let bytes = sizer(value);
         let reserved = if self.node.aggregates { &mut given } else { &mut self.reservation };
         if reserved.is_none() {
-            // The output was made of unmeasured inputs, or after its item: its memory is already
-            // allocated.
+            // The output was made of unmeasured inputs, or after its item was processed. Its memory
+            // is already allocated.
             *reserved = budget.try_reserve(measure.level, 0).ok().flatten();
         }
         reserved.as_mut().map(|reservation| measure.reservation(reservation, bytes))

@@ -1102,7 +1102,8 @@ mod tests {
         assert_ne!(blocks[0], blocks[1]);
         for block in blocks {
             assert_eq!(block.iter().filter(|first| **first).count(), 512);
-            // About half of 1,023 adjacent pairs are of one part; 5 sigma are 80.
+            // In about half of the 1,023 adjacent pairs, both items belong to the same part. Five
+            // sigma are 80 pairs.
             let same = block.windows(2).filter(|pair| pair[0] == pair[1]).count();
             assert!((432..592).contains(&same), "{same}");
         }
