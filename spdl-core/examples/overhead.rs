@@ -29,11 +29,11 @@ Measures the overhead of the scheduler: identity stages on u64, concurrency 2, 2
 
 cargo run --release -p spdl-core --example overhead -- [OPTIONS]
 
-  --items N     items per run; a tenth for queues shorter than 64 [default: 1000000]
+  --items N     items per run; a tenth with queues shorter than 64 items [default: 1000000]
   --rounds N    runs of every case, interleaved [default: 5]
   --json        print the cases with default queues: [{stages, concurrency, order,
                 ns_per_item_stage}], medians over the rounds
-  --json-all    print all results as one object";
+  --json-all    print all results as one JSON object";
 
 const CONCURRENCY: usize = 2;
 const THREADS: usize = 2;
@@ -510,7 +510,7 @@ fn print_all(
     );
     println!(
         "{:<42} {:>8} {:>8}   {:>12}   {:>11}",
-        "ns per item and stage", "median", "min", "/ crossbeam", "allocations"
+        "ns per item and per stage", "median", "min", "/ crossbeam", "allocations"
     );
     println!("{:<42} {:>8} {:>8}   {:>12}   {:>11}", "", "", "", "bounded 128", "per item");
     for one in measured {
@@ -529,13 +529,13 @@ fn print_all(
         let ours_us = 3.0 * median(&three.times()) / 1e3;
         let [old, new] = UPSTREAM_US;
         println!(
-            "\nThree stages, completion order: {ours_us:.2} µs per item. Upstream SPDL takes {new:.0} \
-             (version 0.8)\nto {old:.0} µs (version 0.6) with trivial Python functions on two cores. \
+            "\nThree stages, completion order: {ours_us:.2} µs per item. Upstream SPDL takes {new:.0} µs \
+             (version 0.8)\nto {old:.0} µs (version 0.6) for trivial Python functions on two cores. \
              These figures were not\nmeasured in this run."
         );
     }
     println!(
-        "\nAllocations are those of all threads, from 20 % to 90 % of the items.\n\n\
+        "\nAllocations are counted over all threads, from 20 % to 90 % of the items.\n\n\
          build to first item    {:.2} ms median, {:.2} ms p99 of {}  (3 stages)\n\
          drop when idle         {:.2} ms median, {:.2} ms p99 of {}  (async stage and 3 stages; queues \
          full, empty)\n\

@@ -275,7 +275,7 @@ fn all_json(sleep: Duration, long: &[(Cell, Run)], short: &[(Cell, Run)]) -> Val
 
 fn print_long(sleep: Duration, runs: &[(Cell, Run)]) {
     println!(
-        "Each item sleeps {sleep:?}; efficiency = ideal / measured time, including start and end.\n"
+        "Each item sleeps {sleep:?}; efficiency = ideal / measured time, including start-up and shutdown.\n"
     );
     println!("stage   concurrency    items  efficiency   items/s  CPU µs/item");
     for (cell, run) in runs {
@@ -294,7 +294,7 @@ fn print_long(sleep: Duration, runs: &[(Cell, Run)]) {
 
 fn print_short(runs: &[(Cell, Run)]) {
     println!(
-        "\nShorter sleeps, which show the overhead of the scheduler. \"/ threads\" is the speed \
+        "\nShorter sleeps show the overhead of the scheduler. \"/ threads\" is the throughput \
          relative\nto the same number of threads without a pipeline.\n"
     );
     print!("stage   concurrency");

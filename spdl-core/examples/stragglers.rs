@@ -20,15 +20,15 @@ Measures how stragglers affect the consumer: 1 % of the items take 50 times as l
 cargo run --release -p spdl-core --example stragglers -- [OPTIONS]
 
 A stage sleeps 50 ms for 1 % of the items and 1 ms for the others, with a concurrency of 16. The
-consumer takes batches of 32 items. Its wait is the time from the request for a batch to its
+consumer takes batches of 32 items. The wait is the time from the request for a batch to its
 delivery.
 
-  eager    The consumer requests the next batch immediately. The p50 of its wait is the period of
+  eager    The consumer requests the next batch immediately. The p50 of the wait is the period of
            the pipeline, and p99 / p50 shows the effect of stragglers. Stragglers use about a third
            of the concurrency, with random fluctuations, so the ratio is above 1. In completion
            order, it must not exceed 2.
   steady   The consumer works after each batch for 1.25 times the mean period of the pipeline, like
-           a training step. Most waits are 0, so the ratio is that of the step: the time from one
+           a training step. Most waits are 0, so the ratio is p99 / p50 of the step: the time from one
            batch to the next. The ratio is 1 if stragglers have no effect.
 
 In input order, all items after a straggler wait for it.

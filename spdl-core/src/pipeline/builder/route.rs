@@ -125,10 +125,10 @@ impl<T: Send + 'static> PipelineBuilder<T> {
 impl<T: Send + 'static> PipelineBuilder<Vec<T>> {
     /// Splits each list over several paths, and joins the results in the original order.
     ///
-    /// `router` returns the number of the path for each element, counted from 0. Each path receives
-    /// one list of its elements per input list, which may be empty, and must return one list of the
-    /// same length. If a path drops its list, the joined list lacks those elements; an empty list
-    /// is not sent.
+    /// `router` returns the number of the path for each element, counted from 0. For each input
+    /// list, each path receives one list of its elements. This list may be empty. The path must
+    /// return one list of the same length. If a path drops its list, the joined list lacks these
+    /// elements. An empty joined list is not emitted.
     ///
     /// # Errors
     /// The pipeline ends with `InvalidArgument` if `router` returns an invalid path or the wrong
