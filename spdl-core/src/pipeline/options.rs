@@ -85,7 +85,7 @@ impl StageOptions {
     ///
     /// An async stage starts with 16 items in flight and adapts the number to the measured
     /// throughput, up to 512. If the queue after the stage is empty for more than 5 % of the time,
-    /// the stage tries a number that is 50 % higher, and keeps this number if the throughput rises.
+    /// the stage tries a number that is 50 % higher. It keeps this number if the throughput rises.
     /// The [statistics](crate::Statistics) show the current number. A number set here is fixed. The
     /// default of 16 is fixed if [`queue`](StageOptions::queue) is set, or, for the last stage,
     /// [`prefetch`](crate::PipelineBuilder::prefetch).

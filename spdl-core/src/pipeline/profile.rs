@@ -51,9 +51,9 @@ pub struct StageProfile {
     pub name: Arc<str>,
     /// Kind of the stage.
     pub kind: StageKind,
-    /// One entry per concurrency. There is only one entry for a stage that processes one item at a
-    /// time, and for a stage that finishes all items at the first concurrency before the first
-    /// check.
+    /// One entry per concurrency. A stage that processes one item at a time has only one entry. So
+    /// does a stage that finishes all items at the first concurrency before the first check of its
+    /// progress.
     pub rates: Vec<Rate>,
 }
 

@@ -105,8 +105,9 @@ pub trait Aggregator<In>: Send + 'static {
 
 /// What an [`Aggregator`] reports so that a resumed run continues exactly.
 ///
-/// An aggregator must implement this trait if it still holds items after it returns an aggregate,
-/// such as a packer with several open sequences, or if an item is in several aggregates.
+/// An aggregator must implement this trait if it still holds items after it returns an aggregate.
+/// An example is a packer with several open sequences. The same holds if an item is in several
+/// aggregates.
 ///
 /// A checkpoint state contains the items that an aggregator still holds. A resumed pipeline passes
 /// these items to a new aggregator, in their original order, and continues with the items that
