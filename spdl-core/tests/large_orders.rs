@@ -1,6 +1,6 @@
 //! The order of very many items takes constant memory and supports random access.
 
-// promise of this file: R13, CORE7
+// promise of this file: R13
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::alloc::System;

@@ -1,7 +1,6 @@
 //! Kernel launches are ordered after their inputs, and before any reuse of their memory. The host never
 //! waits.
 
-// promise of this file: DEV3
 #![cfg(all(feature = "images", feature = "testing"))]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -120,6 +119,7 @@ fn run(seed: u64) {
     assert_eq!(driver.live_resources(), LiveResources::default(), "seed {seed}");
 }
 
+// promise: DEV3, G1
 #[test]
 fn g1_no_schedule_runs_a_kernel_early_or_overwrites_its_input() {
     let threads = std::thread::available_parallelism().map_or(2, |count| count.get()).min(8) as u64;
@@ -154,6 +154,7 @@ fn use_everything(driver: &FakeDriver, device: &CudaDevice) -> usize {
     calls
 }
 
+// promise: DEV3
 #[test]
 fn g1_each_omitted_record_or_wait_of_a_launch_is_detected() {
     let (driver, device) = device(Schedule::Held);
@@ -168,6 +169,7 @@ fn g1_each_omitted_record_or_wait_of_a_launch_is_detected() {
     }
 }
 
+// promise: G2
 #[test]
 fn g2_launches_do_not_wait_or_allocate_in_the_steady_state() {
     let (driver, device) = device(Schedule::Held);
@@ -195,6 +197,7 @@ fn g2_launches_do_not_wait_or_allocate_in_the_steady_state() {
     assert_eq!(driver.violations(), []);
 }
 
+// promise: G11
 #[test]
 fn g11_any_call_of_a_launch_may_fail_without_leaks_or_races() {
     let batches = |driver: &FakeDriver| -> Result<()> {
@@ -240,6 +243,7 @@ fn g11_any_call_of_a_launch_may_fail_without_leaks_or_races() {
     assert!(reported > 3 * calls, "only {reported} of {} failures reported", 8 * calls);
 }
 
+// promise: G11
 #[test]
 fn g11_memory_is_withheld_after_a_failed_wait_of_a_launch() {
     let (driver, device) = device(Schedule::Held);
@@ -357,6 +361,7 @@ fn invalid_launches_are_refused_and_the_next_batch_succeeds() {
     assert_eq!(driver.live_resources(), LiveResources::default());
 }
 
+// promise: DEV3
 #[test]
 fn undeclared_accesses_of_a_kernel_are_reported() {
     let (driver, device) = device(Schedule::Held);
@@ -375,6 +380,7 @@ fn undeclared_accesses_of_a_kernel_are_reported() {
     assert_eq!(kinds, [ViolationKind::UndeclaredAccess; 2]);
 }
 
+// promise: DEV3
 #[test]
 fn a_slab_is_not_overwritten_before_its_copy_even_if_no_reader_has_waited() {
     for waits in [false, true] {

@@ -1,6 +1,5 @@
 //! JPEGs with an nvJPEG stub: assignment of backends and output memory, failed images, failed calls.
 
-// promise of this file: G5
 #![cfg(all(feature = "images", feature = "testing", unix))]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -79,6 +78,7 @@ fn each_image_has_a_suitable_backend_and_separate_memory() {
     assert!(driver.live_resources().is_empty(), "{:?}", driver.live_resources());
 }
 
+// promise: G5
 #[test]
 fn a_corrupt_image_does_not_affect_the_others() {
     let stub = stub();
@@ -122,6 +122,7 @@ fn a_corrupt_image_does_not_affect_the_others() {
     }
 }
 
+// promise: G1
 #[test]
 fn hardware_states_are_not_reused_before_their_batch_is_complete() {
     let stub = stub();
@@ -141,6 +142,7 @@ fn hardware_states_are_not_reused_before_their_batch_is_complete() {
     assert_eq!(driver.violations(), []);
 }
 
+// promise: G11
 #[test]
 fn g11_memory_is_withheld_after_a_failed_wait_of_nvjpeg() {
     let stub = stub();
@@ -235,6 +237,7 @@ fn a_device_without_jpeg_engines_uses_the_hybrid_backend() {
     }
 }
 
+// promise: G11
 #[test]
 fn each_nvjpeg_call_may_fail_without_leaks() {
     let stub = stub();
@@ -280,6 +283,7 @@ fn each_nvjpeg_call_may_fail_without_leaks() {
     assert!(errors > 400 && failed_images > 50, "{errors} errors, {failed_images} failed images");
 }
 
+// promise: G10
 #[test]
 fn a_missing_or_too_old_nvjpeg_is_an_error_with_a_remedy() {
     let (_, device) = device();

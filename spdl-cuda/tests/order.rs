@@ -1,7 +1,5 @@
 //! No batch is overwritten or read too early under any schedule of the streams. The host never waits.
 
-// feature of this file: C03
-// promise of this file: DEV3, R13
 #![cfg(feature = "testing")]
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -196,6 +194,7 @@ fn g1_each_omitted_record_or_wait_is_detected() {
     }
 }
 
+// promise: G1
 #[test]
 fn a_recorded_stream_is_not_ordered_after_the_copy() {
     let driver = FakeDriver::new(1, Schedule::Held);
@@ -216,6 +215,7 @@ fn a_recorded_stream_is_not_ordered_after_the_copy() {
     assert_eq!(driver.calls_of("cuStreamWaitEvent") - waits, 1);
 }
 
+// promise: G1
 #[test]
 fn a_download_after_an_event_of_the_producer_needs_no_stream() {
     let driver = FakeDriver::new(1, Schedule::Held);
@@ -257,6 +257,7 @@ fn withheld_memory_is_reused_when_the_device_is_full() {
     assert!(driver.live_resources().is_empty());
 }
 
+// promise: G11
 #[test]
 fn a_full_device_keeps_track_of_memory_while_calls_fail() {
     let mut kept = 0;
@@ -290,6 +291,7 @@ fn a_full_device_keeps_track_of_memory_while_calls_fail() {
     assert!(kept > 0);
 }
 
+// promise: G11
 #[test]
 fn memory_is_withheld_after_a_failed_wait_of_a_copy() {
     let driver = FakeDriver::new(1, Schedule::Held);
@@ -328,6 +330,7 @@ fn violations_have_the_right_kind() {
     assert_eq!(kinds()[2..], [ViolationKind::InvalidAddress]);
 }
 
+// promise: G1
 #[test]
 fn a_write_to_a_buffer_during_its_copy_is_detected() {
     let driver = FakeDriver::new(1, Schedule::Held);
@@ -411,6 +414,7 @@ fn slabs_of_unused_sizes_are_freed_after_their_last_read() {
     assert_eq!(driver.violations(), []);
 }
 
+// promise: G1
 #[test]
 fn a_slab_of_a_dropped_batch_is_not_freed_during_its_copy() {
     let driver = FakeDriver::new(1, Schedule::Held);
@@ -462,6 +466,7 @@ unsafe impl DeviceAllocator for Framework {
     }
 }
 
+// promise: G1
 #[test]
 fn memory_of_a_custom_allocator_is_returned_after_its_last_use() {
     let driver = FakeDriver::new(1, Schedule::Held);
@@ -485,6 +490,7 @@ fn memory_of_a_custom_allocator_is_returned_after_its_last_use() {
     assert_eq!(driver.live_resources(), LiveResources::default());
 }
 
+// promise: G1
 #[test]
 fn only_the_slab_of_a_destroyed_consumer_stream_is_withheld() {
     let driver = FakeDriver::new(1, Schedule::Prompt);
@@ -502,6 +508,7 @@ fn only_the_slab_of_a_destroyed_consumer_stream_is_withheld() {
     assert_eq!(driver.live_resources(), LiveResources::default());
 }
 
+// promise: G1
 #[test]
 fn a_batch_used_on_a_per_thread_stream_may_be_dropped_by_another_thread() {
     let driver = FakeDriver::new(1, Schedule::Held);
@@ -532,6 +539,7 @@ fn a_batch_used_on_a_per_thread_stream_may_be_dropped_by_another_thread() {
     assert_eq!(driver.violations(), []);
 }
 
+// promise: G1
 #[test]
 fn an_empty_batch_completes_in_order() {
     let driver = FakeDriver::new(1, Schedule::Held);
@@ -548,6 +556,7 @@ fn an_empty_batch_completes_in_order() {
     assert_eq!(driver.live_resources(), LiveResources::default());
 }
 
+// promise: G1
 #[test]
 fn pageable_memory_is_held_until_its_copy_is_complete() {
     let driver = FakeDriver::new(1, Schedule::Held);

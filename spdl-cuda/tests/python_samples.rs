@@ -1,7 +1,6 @@
 //! Samples of images in an upload: ordered after the upload and earlier writes, and before any reuse of the
 //! memory.
 
-// promise of this file: DEV1
 #![cfg(all(feature = "images", feature = "testing", feature = "python"))]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -49,6 +48,7 @@ fn make(device: &CudaDevice, kernels: &ImageKernels, upload: &Upload) -> Result<
     Ok(into_cuda_memory(made.memory))
 }
 
+// promise: G1
 #[test]
 fn g1_no_schedule_overwrites_an_upload_before_its_samples_are_complete() {
     for seed in 0..500 {
@@ -74,6 +74,7 @@ fn g1_no_schedule_overwrites_an_upload_before_its_samples_are_complete() {
     }
 }
 
+// promise: G1
 #[test]
 fn g1_samples_are_ordered_after_earlier_work_of_the_stream() {
     for seed in 0..200 {
@@ -113,6 +114,7 @@ fn images_outside_of_the_upload_or_of_the_device_are_refused() {
     assert_eq!(driver.violations(), []);
 }
 
+// promise: G11
 #[test]
 fn g11_any_driver_call_may_fail_during_samples_of_an_upload() {
     let epoch = |driver: &FakeDriver| -> Result<()> {

@@ -1,7 +1,6 @@
 //! From files to batches through C stubs: a `libcuda` that runs the kernels on the host, and an nvJPEG that
 //! writes known pixels. The samples must equal those of the host.
 
-// promise of this file: G7
 #![cfg(all(feature = "images", feature = "testing", unix))]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -79,6 +78,7 @@ fn open(cuda: &Cuda) -> Result<CudaDevice> {
     CudaDevice::open_with(0, &Search::default().at(Library::Driver, &cuda.path))
 }
 
+// promise: G8, DEV1
 #[test]
 fn g5_g8_samples_of_the_device_equal_those_of_the_host_within_one_level() {
     let (Some(cuda), nvjpeg) = (cuda(), nvjpeg()) else { return };

@@ -1,6 +1,6 @@
 //! The fuzz targets of `spdl-io` as ordinary tests.
 
-// promise of this file: R1, R19
+// promise of this file: R1
 
 #[path = "../../fuzz/tests.rs"]
 mod fuzz;
@@ -73,11 +73,13 @@ fn parquet_files() {
     fuzz("parquet", &files("tests/data/parquet", &["parquet"]), targets::parquet);
 }
 
+// promise: R19
 #[test]
 fn tar_archives() {
     fuzz("tar", &[tar_file()], targets::tar);
 }
 
+// promise: R19
 #[test]
 fn tar_indexes() {
     fuzz("tar_index", &[tar_file()], targets::tar_index);
@@ -88,6 +90,7 @@ fn tfrecord_files() {
     fuzz("tfrecord", &files("tests/data/tfrecord", &["tfrecord"]), targets::tfrecord);
 }
 
+// promise: R19
 #[test]
 fn zip_archives() {
     fuzz("zip", &[zip_file()], targets::zip);

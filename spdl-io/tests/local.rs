@@ -1,6 +1,5 @@
 //! Tests of `LocalFetcher`: the contract of a fetcher, and local files.
 
-// promise of this file: DATA9
 #![cfg(feature = "local")]
 #![expect(clippy::unwrap_used, reason = "test helpers report failures by panics")]
 

@@ -1,6 +1,5 @@
 //! Tests of `ShardWriter`: its output, and resuming after interruptions.
 
-// promise of this file: DATA8
 #![expect(clippy::unwrap_used, reason = "test helpers report failures by panics")]
 
 use std::collections::BTreeMap;
@@ -114,6 +113,7 @@ fn samples_are_preserved_and_the_manifest_adds_up() {
     assert_eq!(manifest.fields["cls"].samples, manifest.samples);
 }
 
+// promise: DATA8
 #[test]
 fn interrupted_writers_resume_to_the_same_bytes() {
     let whole = TempDir::new().unwrap();
@@ -135,6 +135,7 @@ fn interrupted_writers_resume_to_the_same_bytes() {
     }
 }
 
+// promise: DATA8
 #[test]
 fn finished_shards_are_kept_up_to_the_first_corrupt_one() {
     let whole = TempDir::new().unwrap();
@@ -179,6 +180,7 @@ fn truncated(path: &Path) {
     fs::write(path, &bytes[..bytes.len() - 1]).unwrap();
 }
 
+// promise: DATA8
 #[test]
 fn complete_data_sets_are_kept_and_other_plans_rejected() {
     let folder = TempDir::new().unwrap();

@@ -1,7 +1,5 @@
 """Device arrays: exchange with other libraries, streams and lifetime."""
 
-# promise of this file: DEV1, PY3
-
 import gc
 import os
 import sys
@@ -52,6 +50,7 @@ def test_properties_and_repr_of_an_array(stub):
         len(on_device(numpy.zeros(())))
 
 
+# promise: DEV1
 def test_to_host_returns_equal_elements(stub):
     array = counted()
     numpy.testing.assert_array_equal(array.to_host(), numpy.arange(24, dtype="f4").reshape(2, 3, 4))
@@ -63,6 +62,7 @@ def test_numpy_asarray_is_an_error_with_advice(stub):
         numpy.asarray(array)
 
 
+# promise: PY3
 @pytest.mark.parametrize("versioned", [False, True])
 def test_a_capsule_shares_the_memory(stub, versioned):
     array = counted()
@@ -77,6 +77,7 @@ def test_a_capsule_shares_the_memory(stub, versioned):
     consumed.delete()
 
 
+# promise: PY3
 @pytest.mark.parametrize(
     "max_version, versioned", [((0, 8), False), ((1, 0), True), ((2, 3), True)]
 )
@@ -87,6 +88,7 @@ def test_capsules_respect_max_version(stub, max_version, versioned):
     consumed.delete()
 
 
+# promise: PY3
 @pytest.mark.parametrize(
     "dtype, element",
     [
@@ -105,6 +107,7 @@ def test_elements_have_the_dlpack_type(stub, dtype, element):
     consumed.delete()
 
 
+# promise: PY3
 def test_bfloat16_is_exported_by_dlpack_only(stub):
     array = on_device(Array((2, 3), "bfloat16"))
     assert (array.dtype, array.nbytes) == ("bfloat16", 12)
@@ -115,6 +118,7 @@ def test_bfloat16_is_exported_by_dlpack_only(stub):
     assert array.to_host().dtype == numpy.dtype("V2")
 
 
+# promise: PY3
 def test_a_consumer_keeps_the_memory_alive(stub):
     base = live()
     array = on_device(numpy.full(1000, 7, "u1"))
@@ -126,6 +130,7 @@ def test_a_consumer_keeps_the_memory_alive(stub):
     assert live() == base
 
 
+# promise: PY3
 def test_a_deleter_may_be_called_by_any_thread_without_the_gil(stub):
     base = live()
     consumers = [Consumed(on_device(numpy.ones(100)).__dlpack__()) for _ in range(20)]
@@ -136,6 +141,7 @@ def test_a_deleter_may_be_called_by_any_thread_without_the_gil(stub):
     assert live() == base
 
 
+# promise: PY3
 @pytest.mark.parametrize("max_version", [None, (1, 0)])
 def test_an_unused_capsule_frees_the_memory(stub, max_version):
     base = live()
@@ -156,6 +162,7 @@ def test_a_capsule_dropped_by_an_exception_keeps_the_exception(stub):
         drop_it()
 
 
+# promise: PY3
 @pytest.mark.parametrize(
     "stream, waits", [(None, LEGACY), (1, LEGACY), (2, PER_THREAD), (4096, 4096)]
 )
@@ -191,6 +198,7 @@ def test_streams_of_another_type_are_errors(stub, stream):
         array.__dlpack__(stream=stream)
 
 
+# promise: G1
 def test_memory_waits_for_the_streams_that_used_it(stub):
     array = on_device(numpy.ones(3))
     array.record_stream(8192)
@@ -224,6 +232,7 @@ def test_use_on_a_captured_stream_is_an_error(stub, stream):
     assert stub.waiting() == stream
 
 
+# promise: PY3
 def test_streams_of_pytorch_and_cupy_are_accepted(stub):
     class TorchStream:
         cuda_stream = 0x4000
@@ -239,6 +248,7 @@ def test_streams_of_pytorch_and_cupy_are_accepted(stub):
     assert stub.recording() == LEGACY
 
 
+# promise: PY3
 def test_dlpack_copies_to_the_host_only(stub):
     array = counted()
     with pytest.raises(BufferError, match="not copied"):
@@ -256,6 +266,7 @@ def test_dlpack_copies_to_the_host_only(stub):
     consumed.delete()
 
 
+# promise: PY3
 def test_b2_the_cuda_array_interface_is_version_3_with_a_stream_that_is_not_0(stub):
     array = counted()
     array.__dlpack__(stream=12288)
@@ -270,6 +281,7 @@ def test_b2_the_cuda_array_interface_is_version_3_with_a_stream_that_is_not_0(st
     assert isinstance(array, spdl_rs.io.CUDAArrayInterface)
 
 
+# promise: PY3
 def test_an_empty_array_has_no_address(stub):
     array = on_device(numpy.zeros((0, 5), "f4"))
     assert array.to_host().shape == (0, 5)
@@ -301,6 +313,7 @@ def test_g02_a_buffer_in_pinned_memory_is_copied_like_any_other(stub):
         transfer_buffer([1, 2], device_config=cuda_config(0))
 
 
+# promise: PY3
 def test_g10_a_buffer_has_device_index_and_cuda_array_interface(stub):
     array = transfer_buffer(numpy.ones((2, 3), "f4"), device_config=cuda_config(0))
     assert array.device_index == 0

@@ -1,7 +1,5 @@
 """JPEG decoding on a device."""
 
-# promise of this file: DEV1
-
 import threading
 import time
 
@@ -20,6 +18,7 @@ def pixels_of(number, height=30, width=40):
     return picture(number, height, width)
 
 
+# promise: DEV1
 def test_g09_an_image_is_decoded_to_planes_on_the_device(nvjpeg):
     pixels = pixels_of(1)
     image = decode_image_nvjpeg(jpeg(pixels))
@@ -28,6 +27,7 @@ def test_g09_an_image_is_decoded_to_planes_on_the_device(nvjpeg):
     numpy.testing.assert_array_equal(image.to_host(), pixels.transpose(2, 0, 1))
 
 
+# promise: DEV1
 @pytest.mark.parametrize(
     "pix_fmt, arranged",
     [
@@ -48,6 +48,7 @@ def test_g09_all_pixel_formats(nvjpeg, pix_fmt, arranged):
     numpy.testing.assert_array_equal(alone.to_host(), expected[2])
 
 
+# promise: DEV1
 def test_g09_a_list_is_decoded_and_resized_together(nvjpeg):
     several = [pixels_of(number, 20 + number * 3, 50 - number * 2) for number in range(9)]
     images = decode_image_nvjpeg(
@@ -168,6 +169,7 @@ def test_g09_the_configured_stream_waits_for_the_image(nvjpeg, decoding):
     consumed.delete()
 
 
+# promise: G10
 def test_g09_without_a_driver_decoding_fails_fast(no_driver, tmp_path):
     path = tmp_path / "absent.jpg"
     times = []
@@ -180,6 +182,7 @@ def test_g09_without_a_driver_decoding_fails_fast(no_driver, tmp_path):
     assert sorted(times)[len(times) // 2] < 0.005
 
 
+# promise: G10
 def test_g09_without_nvjpeg_the_error_names_the_package(decoding, monkeypatch):
     monkeypatch.setenv("SPDL_NVJPEG", "no-such-folder/libnvjpeg.so")
     with pytest.raises(CudaUnavailable, match="pip install nvidia-nvjpeg"):
@@ -210,6 +213,7 @@ def test_g09_memory_is_reused_and_threads_decode_concurrently(nvjpeg):
     assert spdl_rs.cuda.memory_statistics()["live_bytes"] == 0
 
 
+# promise: G11
 def test_g09_any_driver_call_may_fail_without_leaks(nvjpeg, decoding):
     files = [jpeg(pixels_of(number)) for number in range(3)]
 
@@ -234,6 +238,7 @@ def test_g09_any_driver_call_may_fail_without_leaks(nvjpeg, decoding):
     assert reported > 25
 
 
+# promise: G11
 def test_g09_any_nvjpeg_call_may_fail_without_leaks(nvjpeg, decoding):
     files = [jpeg(pixels_of(number)) for number in range(3)]
     nvjpeg.fail(0)
@@ -252,6 +257,7 @@ def test_g09_any_nvjpeg_call_may_fail_without_leaks(nvjpeg, decoding):
     assert reported > 10
 
 
+# promise: DEV1
 def test_i05_a_list_of_paths_is_decoded_to_a_batch(nvjpeg, tmp_path):
     several = [pixels_of(number) for number in range(3)]
     paths = [tmp_path / f"{number}.jpg" for number in range(3)]

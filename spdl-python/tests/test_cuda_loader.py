@@ -1,7 +1,5 @@
 """Image loaders that upload batches to a device."""
 
-# promise of this file: DEV1
-
 import gc
 import os
 import signal
@@ -33,6 +31,7 @@ def assert_same(found, expected):
             numpy.testing.assert_array_equal(array, wanted)
 
 
+# promise: DEV1
 @pytest.mark.parametrize("layout", ["nhwc-u8", "nchw-f32", "nchw-f16"])
 def test_device_batches_equal_host_batches(many, stub, layout):
     options = {"layout": layout, "train": True, "seed": 3}
@@ -57,6 +56,7 @@ def _second(folder, options):
     return loader
 
 
+# promise: PY3
 def test_batches_are_consumed_by_dlpack_during_an_epoch(many, stub):
     expected = list(loader_of(many, "cpu"))
     kept = []
@@ -70,6 +70,7 @@ def test_batches_are_consumed_by_dlpack_during_an_epoch(many, stub):
         labels.delete()
 
 
+# promise: G9
 def test_g9_epochs_reuse_memory(many, stub):
     loader = loader_of(many)
     for _ in range(2):
@@ -120,6 +121,7 @@ def test_a_loader_resumes_a_device_epoch(many, stub):
     del loader, batches, again
 
 
+# promise: DEV1
 def test_a_device_state_resumes_on_the_host(many, stub):
     loader = loader_of(many)
     batches = iter(loader)

@@ -1,7 +1,5 @@
 """Image loaders that decode on a device."""
 
-# promise of this file: DEV1
-
 import warnings
 
 import numpy
@@ -48,6 +46,7 @@ def assert_same(found, expected):
             numpy.testing.assert_array_equal(array, wanted)
 
 
+# promise: DEV1
 @pytest.mark.parametrize("train", [False, True])
 @pytest.mark.parametrize("layout", ["nhwc-u8", "nchw-f32"])
 def test_g5_device_decoding_equals_host_decoding(equal_images, nvjpeg, train, layout):
@@ -80,6 +79,7 @@ def test_g5_device_decoding_equals_host_decoding(equal_images, nvjpeg, train, la
     del loader
 
 
+# promise: G5
 def test_g5_a_corrupt_image_is_an_error_or_skipped(equal_images, nvjpeg, tmp_path):
     jpegs, _ = equal_images
     paths = sorted(jpegs.glob("*/*.jpg"))[:10]
@@ -129,6 +129,7 @@ def test_g5_drop_last_and_ranks(equal_images, nvjpeg):
     del loader
 
 
+# promise: G9
 def test_g9_memory_does_not_grow_over_epochs(equal_images, nvjpeg, decoding):
     def held(loader):
         for _ in loader:
@@ -148,13 +149,13 @@ def test_g5_leaving_the_loop_releases_the_device(equal_images, nvjpeg):
         break
 
 
-def test_g10_device_cuda_without_nvjpeg_is_an_error(equal_images, decoding, monkeypatch):
+def test_promise_g10_device_cuda_without_nvjpeg_is_an_error(equal_images, decoding, monkeypatch):
     monkeypatch.setenv("SPDL_NVJPEG", "no-such-folder/libnvjpeg.so")
     with pytest.raises(CudaUnavailable, match="pip install nvidia-nvjpeg"):
         decoded_by_device(equal_images[1])
 
 
-def test_g10_device_auto_without_nvjpeg_warns_once(equal_images, decoding, monkeypatch):
+def test_promise_g10_device_auto_without_nvjpeg_warns_once(equal_images, decoding, monkeypatch):
     monkeypatch.setattr(_devices, "_has_warned", False)
     pngs = equal_images[1]
     monkeypatch.setenv("SPDL_NVJPEG", "no-such-folder/libnvjpeg.so")
@@ -171,7 +172,7 @@ def test_g10_device_auto_without_nvjpeg_warns_once(equal_images, decoding, monke
     del loader
 
 
-def test_g10_device_auto_without_device_uses_the_host(equal_images, no_driver):
+def test_promise_g10_device_auto_without_device_uses_the_host(equal_images, no_driver):
     pngs = equal_images[1]
     before = spdl_rs.cuda.fallbacks()
     with warnings.catch_warnings():

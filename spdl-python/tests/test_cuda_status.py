@@ -1,7 +1,5 @@
 """The CUDA status report, and errors without a driver or device."""
 
-# promise of this file: DEV1
-
 import doctest
 import inspect
 import os
@@ -41,7 +39,7 @@ def test_the_package_is_documented():
 @pytest.mark.skipif(
     not os.path.exists("/proc/self/maps"), reason="this system has no /proc/self/maps"
 )
-def test_g10_importing_loads_no_driver(libcuda):
+def test_promise_g10_importing_loads_no_driver(libcuda):
     script = """
         import spdl_rs, spdl_rs.cuda, spdl_rs.io
         assert "libcuda" not in open("/proc/self/maps").read()
@@ -52,7 +50,7 @@ def test_g10_importing_loads_no_driver(libcuda):
     assert finished.returncode == 0, finished.stderr
 
 
-def test_g10_status_without_a_driver_names_the_remedy(no_driver):
+def test_promise_g10_status_without_a_driver_names_the_remedy(no_driver):
     status = spdl_rs.cuda.status()
     assert [part.name for part in status] == PARTS and len(status) == 5
     assert status["nvjpeg"] is status[2]
@@ -67,7 +65,7 @@ def test_g10_status_without_a_driver_names_the_remedy(no_driver):
     assert not spdl_rs.cuda.is_available() and spdl_rs.cuda.device_count() == 0
 
 
-def test_g10_status_with_a_driver_names_the_device(stub):
+def test_promise_g10_status_with_a_driver_names_the_device(stub):
     status = spdl_rs.cuda.status()
     assert status.available and status[1].detail == "0: Stub (9.0, 1 GiB)"
     assert status[0].detail.startswith("CUDA 13.0") and status[0].remedy == ""
@@ -95,7 +93,7 @@ def test_status_html_is_escaped():
     ],
     ids=["loader", "loader-3", "statistics", "tensor", "buffer", "storage"],
 )
-def test_g10_calls_without_a_device_fail_within_5_ms(call, photos, no_driver):
+def test_promise_g10_calls_without_a_device_fail_within_5_ms(call, photos, no_driver):
     took = []
     for _ in range(5):
         begun = time.perf_counter()
@@ -124,12 +122,14 @@ def test_a_device_of_another_type_is_an_error(photos):
         ImageLoader(photos, batch_size=2, device=0)
 
 
+# promise: G10
 def test_a_driver_error_contains_the_remedy(photos, stub):
     stub.fail(0, 803)
     with pytest.raises(CudaUnavailable, match="reboot"):
         ImageLoader(photos, batch_size=2, device="cuda")
 
 
+# promise: G10
 def test_auto_falls_back_to_the_host_and_warns_once(photos, tmp_path):
     script = """
         import sys, warnings, spdl_rs

@@ -1,7 +1,5 @@
 """Transfer of batches to a device and back."""
 
-# promise of this file: DEV1
-
 import collections
 import dataclasses
 import gc
@@ -62,6 +60,7 @@ def flat(value):
     return [value]
 
 
+# promise: DEV1
 def test_g04_a_nested_batch_keeps_its_structure(stub):
     batch = nested()
     placed = transfer_tensor(batch)
@@ -79,6 +78,7 @@ def test_g04_a_nested_batch_keeps_its_structure(stub):
         numpy.testing.assert_array_equal(one, other)
 
 
+# promise: DEV1
 def test_g04_all_arrays_of_a_batch_are_transferred_in_one_copy(stub):
     transfer_tensor(numbers(1))
     before = spdl_rs.cuda.memory_statistics()["allocations"]
@@ -94,6 +94,7 @@ def test_g04_all_arrays_of_a_batch_are_transferred_in_one_copy(stub):
         consumed.delete()
 
 
+# promise: DEV1
 def test_g04_any_memory_layout_and_byte_order_is_transferred(stub):
     whole = numpy.arange(60, dtype=">i4").reshape(3, 4, 5)
     for array in (whole, whole.T, whole[::2, 1:, ::-1], numpy.asfortranarray(whole)):
@@ -113,6 +114,7 @@ def test_g04_arrays_of_unsupported_dtypes_are_errors(stub, dtype):
         transfer_tensor([numpy.zeros(3), numpy.zeros(2, dtype)])
 
 
+# promise: G1
 def test_g04_kept_batches_are_not_overwritten(stub):
     # SPDL rotates four buffers and overwrites the oldest.
     placed = [transfer_tensor(numpy.full(100, number), num_caches=1) for number in range(30)]

@@ -1,7 +1,5 @@
 """Video decoding on a device."""
 
-# promise of this file: DEV1
-
 import doctest
 import importlib
 import time
@@ -231,6 +229,7 @@ def test_g06_a_corrupt_frame_is_an_error_and_others_remain(nvcuvid):
         decode_packets_nvdec(packets, codec="h264")
 
 
+# promise: G6
 def test_g06_unsupported_videos_are_errors(nvcuvid):
     with pytest.raises(UnsupportedError, match="AV1|does not decode"):
         decode_packets_nvdec([headers(WIDTH, HEIGHT, codec=11)], codec="av1")
@@ -300,6 +299,7 @@ def test_g05_decoders_are_reused_unless_use_cache_is_false(nvcuvid):
     assert len(nvcuvid.logged("create")) == 3 and len(nvcuvid.logged("destroy")) == 2
 
 
+# promise: G10
 def test_g06_without_a_driver_decoding_fails_fast(no_driver):
     times = []
     for _ in range(20):
@@ -310,12 +310,14 @@ def test_g06_without_a_driver_decoding_fails_fast(no_driver):
     assert sorted(times)[len(times) // 2] < 0.005
 
 
+# promise: G10
 def test_g06_without_nvcuvid_the_error_contains_the_remedy(decoding, monkeypatch):
     monkeypatch.setenv("SPDL_NVCUVID", "no-such-folder/libnvcuvid.so")
     with pytest.raises(CudaUnavailable, match="NVIDIA_DRIVER_CAPABILITIES"):
         nvdec_decoder(None, "h264")
 
 
+# promise: G11
 @pytest.mark.parametrize("fails", ["driver", "nvcuvid"])
 def test_g06_any_call_may_fail_without_leaks(nvcuvid, decoding, fails):
     def decode():
@@ -356,6 +358,7 @@ def test_g06_memory_is_reused(nvcuvid):
     assert after["allocations"] == before["allocations"] and after["live_bytes"] == 0
 
 
+# promise: G7
 @pytest.mark.parametrize("full_range", [False, True])
 @pytest.mark.parametrize(
     "coeff, shares",
@@ -378,6 +381,7 @@ def test_g08_colours_are_rounded_to_nearest(decoding, coeff, shares, full_range)
     assert_same(nv12_to_rgb(transfer_tensor(frames[1]), **options), expected[1])
 
 
+# promise: G7
 def test_g08_red_has_1_7927_of_cr_and_not_1_8337(decoding):
     nv12 = numpy.full((24, 16), 128, "u1")
     nv12[16:, 1::2] = 160

@@ -1,7 +1,5 @@
 """Errors of `ImageLoader`: exception types, attributes and messages."""
 
-# promise of this file: R10
-
 import errno
 import os
 import pickle
@@ -12,6 +10,7 @@ import spdl_rs
 from conftest import picture, write_png
 
 
+# promise: R10
 def test_a_missing_file_is_a_file_not_found_error(photos, tmp_path):
     missing = str(tmp_path / "gone.jpg")
     batches = iter(spdl_rs.ImageLoader([photos / "cat" / "1.png", missing], batch_size=1))
@@ -26,6 +25,7 @@ def test_a_missing_file_is_a_file_not_found_error(photos, tmp_path):
     assert list(batches) == []
 
 
+# promise: R10
 def test_an_unreadable_file_is_a_permission_error(photos, tmp_path):
     path = tmp_path / "secret.png"
     path.write_bytes((photos / "cat" / "1.png").read_bytes())
@@ -44,6 +44,7 @@ def test_an_unreadable_file_is_a_permission_error(photos, tmp_path):
     assert caught.value.errno == errno.EACCES
 
 
+# promise: R10
 def test_each_corrupt_file_raises_its_error_kind(damaged):
     _, bad = damaged
     kinds = {
@@ -71,6 +72,7 @@ def test_on_error_raise_delivers_all_preceding_images(damaged):
     assert caught.value.key == bad[0]
 
 
+# promise: R9
 def test_on_error_skip_keeps_batches_full_and_lists_dropped_images(damaged, many):
     folder, bad = damaged
     loader = spdl_rs.ImageLoader(folder, batch_size=16, size=32, on_error="skip")
@@ -89,6 +91,7 @@ def test_on_error_skip_keeps_batches_full_and_lists_dropped_images(damaged, many
     assert all(set(one) == set(spdl_rs.Dropped.__annotations__) for one in dropped)
 
 
+# promise: R2
 def test_on_truncated_partial_keeps_truncated_images(damaged, many):
     folder, bad = damaged
     settings = {"batch_size": 64, "size": 32, "on_error": "skip"}
@@ -112,6 +115,7 @@ def test_on_truncated_partial_keeps_truncated_images(damaged, many):
     assert strict.stats()["partial"] is None
 
 
+# promise: R10
 def test_a_source_without_images_is_an_error(tmp_path):
     with pytest.raises(spdl_rs.NotFoundError, match="no images"):
         spdl_rs.ImageLoader(tmp_path, batch_size=1)
@@ -125,6 +129,7 @@ def test_a_source_without_images_is_an_error(tmp_path):
         spdl_rs.ImageLoader([], batch_size=1)
 
 
+# promise: R10
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
@@ -152,6 +157,7 @@ def test_values_out_of_range_are_value_errors(photos, settings, words):
         spdl_rs.ImageLoader(photos, **{"batch_size": 1, **settings})
 
 
+# promise: R10
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
@@ -180,6 +186,7 @@ def test_wrong_types_are_type_errors(photos, settings, words):
         spdl_rs.ImageLoader(settings.pop("source"), **settings)
 
 
+# promise: R10
 def test_the_number_of_labels_must_equal_the_number_of_paths(photos):
     paths = [photos / "cat" / "1.png"] * 3
     with pytest.raises(ValueError, match="3 .*2"):
@@ -196,6 +203,7 @@ def test_numpy_scalars_are_accepted(photos):
     assert next(iter(loader))[0].shape == (2, 16, 16, 3)
 
 
+# promise: R10
 def test_an_exception_survives_pickling():
     error = spdl_rs.NotFoundError(
         "gone", kind="not-found", key="a.png", stage="fetch", errno=errno.ENOENT

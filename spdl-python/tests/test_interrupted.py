@@ -4,8 +4,6 @@ Python runs signal handlers between two bytecode instructions, in the loop or in
 tests interrupt loops many times, and resume them from their state.
 """
 
-# promise of this file: R6
-
 import contextlib
 import functools
 import random
@@ -98,6 +96,7 @@ LOADERS = {
 }
 
 
+# feature: L10
 @pytest.mark.parametrize("kind", LOADERS)
 def test_interrupted_loops_receive_each_item_once(kind):
     make = LOADERS[kind]
@@ -110,6 +109,7 @@ def test_interrupted_loops_receive_each_item_once(kind):
         interrupts += more
 
 
+# feature: L10
 def test_interrupted_loops_receive_each_image_once(many):
     paths = sorted(many.glob("*/*.png")) * 5
 
@@ -123,7 +123,7 @@ def test_interrupted_loops_receive_each_image_once(many):
         interrupts += more
 
 
-# promise: R6
+# feature: L10
 def test_interrupted_loops_receive_each_device_batch_once(many, stub):
     paths = sorted(many.glob("*/*.png"))
     options = {"batch_size": 1, "size": 8, "labels": range(40), "threads": 2, "device": "cuda"}
@@ -136,6 +136,7 @@ def test_interrupted_loops_receive_each_device_batch_once(many, stub):
     del seen, make
 
 
+# feature: L10
 def test_an_interrupted_pipeline_loses_no_item():
     draw = random.Random(2)
     for _ in range(100):
@@ -150,6 +151,7 @@ def test_an_interrupted_pipeline_loses_no_item():
         pipeline.stop()
 
 
+# promise: PY2
 @pytest.mark.parametrize("dataset", [range(6), Stream(6)], ids=["map", "iterable"])
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_batch_lost_before_delivery_is_resumed(dataset, workers, monkeypatch):
@@ -180,6 +182,7 @@ class Pressing(type):
         raise KeyboardInterrupt
 
 
+# promise: PY2
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_batch_lost_in_the_iterator_is_resumed(workers, monkeypatch):
     loader = TorchDataLoader(range(4), 2, collate_fn=list, num_workers=workers)
@@ -195,6 +198,7 @@ def test_a_batch_lost_in_the_iterator_is_resumed(workers, monkeypatch):
     assert list(loader) == [[0, 1], [2, 3]]
 
 
+# feature: L10
 def test_an_interrupted_data_set_does_not_end_the_epoch():
     class Pressed:
         def __iter__(self):
@@ -215,6 +219,7 @@ def test_an_interrupted_data_set_does_not_end_the_epoch():
     assert list(loader) == [[2, 3], [4, 5]]
 
 
+# promise: PY2
 def test_a_loaded_state_survives_an_interrupted_start():
     class Pressed:
         def __iter__(self):
@@ -264,6 +269,7 @@ def test_an_item_lost_in_a_pass_is_not_counted_as_delivered(monkeypatch):
     assert list(again) == expected[1:]
 
 
+# feature: L10
 def test_a_pass_interrupted_at_its_start_does_not_end():
     def press():
         raise KeyboardInterrupt

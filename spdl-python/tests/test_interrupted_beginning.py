@@ -4,8 +4,6 @@ Python runs signal handlers after a call or at the start of a function. A profil
 called at these places as well, so the tests raise KeyboardInterrupt there, one place at a time.
 """
 
-# promise of this file: R6
-
 import functools
 import os
 import signal
@@ -132,6 +130,7 @@ def interrupt_everywhere(kind):
     print(time.monotonic(), flush=True)
 
 
+# promise: R5
 @pytest.mark.skipif(not os.path.isdir("/proc/self/task"), reason="requires /proc/self/task")
 @pytest.mark.parametrize("kind", BEGINNINGS)
 def test_l10_ctrl_c_during_start_or_stop_leaves_no_thread(kind):
@@ -202,6 +201,7 @@ def refuse_7():
     raise LookupError("no 7")
 
 
+# promise: R6
 def test_exit_does_not_wait_for_unstarted_threads():
     assert _ending._wait_until([], [threading.Thread(target=int)], time.monotonic())
 

@@ -1,7 +1,5 @@
 """Conversion of arrays without copies; consumers keep the memory alive."""
 
-# promise of this file: PY3
-
 import doctest
 import gc
 import importlib
@@ -73,6 +71,7 @@ def test_invalid_dtypes_and_shapes_are_errors():
         Array((-1,), "uint8")
 
 
+# promise: PY3
 def test_an_array_is_an_array_interface():
     assert isinstance(Array((2,), "uint8"), ArrayInterface)
     assert isinstance(numpy.zeros(2), ArrayInterface)
@@ -80,6 +79,7 @@ def test_an_array_is_an_array_interface():
     assert not isinstance(Array((2,), "uint8"), CUDAArrayInterface)
 
 
+# promise: PY3
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_v11_numpy_shares_the_memory(dtype):
     array = Array((2, 3), dtype)
@@ -119,6 +119,7 @@ def test_v11_views_keep_the_memory_alive():
     assert released(from_dlpack)
 
 
+# promise: PY3
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_dlpack_shares_the_memory(dtype):
     array = Array((2, 3), dtype)
@@ -148,6 +149,7 @@ def names_of(capsule):
     return text[text.index('"') + 1 : text.rindex('"')]
 
 
+# promise: PY3
 def test_dlpack_respects_max_version():
     array = Array((2, 3), "float32")
     assert names_of(array.__dlpack__()) == "dltensor"
@@ -170,6 +172,7 @@ def test_dlpack_respects_max_version():
         Array((2,), "bfloat16").__dlpack__()
 
 
+# promise: PY3
 def test_unused_dlpack_capsules_free_the_memory():
     array = Array((1000,), "float32")
     view = numpy.asarray(array)
@@ -199,6 +202,7 @@ def test_the_last_reference_returns_memory_to_the_pool(photos):
     assert live_bytes() == 0
 
 
+# promise: PY3
 @pytest.mark.frameworks
 @pytest.mark.parametrize("dtype", [*DTYPES, "bfloat16"])
 def test_v11_torch_shares_the_memory(dtype):
@@ -220,6 +224,7 @@ def test_v11_torch_shares_the_memory(dtype):
         to_torch([1])
 
 
+# promise: PY3
 @pytest.mark.frameworks
 @pytest.mark.parametrize("dtype", ["uint8", "float16", "float32", "bfloat16"])
 def test_v11_jax_shares_the_memory(dtype):

@@ -4,8 +4,6 @@ Each test runs in a separate Python process. SPDL_CYCLES (default 200) and SPDL_
 number of repetitions; `cargo xtask soak` uses 10,000 and 200.
 """
 
-# promise of this file: R5, R6
-
 import json
 import os
 import signal
@@ -32,6 +30,7 @@ def told_by(script, *arguments, within_s):
     return json.loads(process.stdout)
 
 
+# promise: R5
 def test_repeated_starts_breaks_and_drops_leak_nothing(photos):
     script = """
         import asyncio, gc, json, logging, os, random, sys, threading, time
@@ -121,6 +120,7 @@ def test_repeated_starts_breaks_and_drops_leak_nothing(photos):
     assert after["kib"] <= before["kib"] + 16 * 1024, (before, after)
 
 
+# promise: R6
 def test_ctrl_c_is_handled_soon_at_any_moment(photos):
     script = """
         import asyncio, json, os, random, signal, sys, threading, time

@@ -1,6 +1,6 @@
 //! Commands that messages advise are executed verbatim.
 
-// promise of this file: CLI3, CLI2
+// promise of this file: CLI2
 
 use std::fs;
 use std::path::Path;
@@ -35,6 +35,7 @@ fn other_options_are_accepted_until_a_shard_is_finished() {
     assert_eq!(run("verify", &[&set], &[]).code, 0);
 }
 
+// promise: CLI3
 #[test]
 fn a_failed_pack_resumes_after_repair_or_with_skip() {
     for skips in [false, true] {

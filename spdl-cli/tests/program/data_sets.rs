@@ -1,7 +1,5 @@
 //! `spdl bench` on data sets of all kinds, local and remote, and with a cache.
 
-// promise of this file: DATA7, R21
-
 use std::ffi::OsStr;
 use std::fs;
 use std::path::Path;
@@ -48,6 +46,7 @@ fn shards(folder: &Path) -> Vec<std::path::PathBuf> {
     shards
 }
 
+// promise: DATA7
 #[test]
 fn all_storage_formats_give_the_same_batches() {
     let (folder, expected) = packed();
@@ -151,6 +150,7 @@ fn a_shard_with_a_wrong_size_is_an_error() {
     assert_eq!(bench_all(&[&set], &[], &[]).code, 0);
 }
 
+// promise: DATA5
 #[test]
 fn a_cache_gives_the_same_batches_and_reads_each_image_once() {
     let (folder, expected) = packed();
@@ -172,6 +172,7 @@ fn a_cache_gives_the_same_batches_and_reads_each_image_once() {
     }
 }
 
+// promise: DATA5
 #[test]
 fn the_cache_detects_a_changed_file() {
     let (folder, _) = packed();
@@ -205,6 +206,7 @@ fn the_cache_detects_a_changed_file() {
     assert_eq!(checksum(&kept), checksum(&read));
 }
 
+// promise: DATA5
 #[test]
 fn the_cache_detects_a_changed_shard() {
     let (folder, _) = packed();
@@ -240,6 +242,7 @@ fn cache_pixels_reduces_large_images_only() {
     assert!(small["cache"]["memory_bytes"].as_u64().unwrap() > 0);
 }
 
+// promise: DATA5
 #[test]
 fn a_cache_for_a_fifth_of_the_data_has_a_fifth_of_hits() {
     let folder = Folder::with_images(600, 3);
@@ -259,6 +262,7 @@ fn a_cache_for_a_fifth_of_the_data_has_a_fifth_of_hits() {
     assert!((0.19..=0.21).contains(&hits), "{hits}");
 }
 
+// promise: DATA7
 #[cfg(feature = "parquet")]
 #[test]
 fn parquet_gives_the_same_images_as_files() {
@@ -355,6 +359,7 @@ mod stores {
         server
     }
 
+    // promise: R15
     #[test]
     fn stores_give_the_same_batches_as_files_and_faults_change_nothing() {
         let (folder, expected) = packed();
@@ -384,6 +389,7 @@ mod stores {
         assert!(run.line().contains("does not support listing"), "{}", run.line());
     }
 
+    // promise: DATA5
     #[test]
     fn later_epochs_read_nothing_from_the_store() {
         let (folder, _) = packed();
@@ -536,6 +542,7 @@ mod stores {
         assert_eq!(count.load(std::sync::atomic::Ordering::Relaxed), 1);
     }
 
+    // promise: R10
     #[test]
     fn failures_in_a_store_name_the_address() {
         let (folder, _) = packed();
@@ -554,6 +561,7 @@ mod stores {
         assert!(run.line().contains(": s3://bucket/images/class-0/bad.png: "), "{}", run.line());
     }
 
+    // promise: DATA2
     #[test]
     fn an_object_that_has_changed_is_read_again_where_the_store_tells_versions() {
         let (folder, _) = packed();
@@ -582,6 +590,7 @@ mod stores {
         }
     }
 
+    // promise: R21
     #[test]
     fn what_is_secret_in_an_address_is_never_shown() {
         let (folder, _) = packed();

@@ -1,7 +1,5 @@
 //! `spdl doctor`: advice for missing libraries, and exit code 0.
 
-// promise of this file: G10
-
 use serde_json::Value;
 
 use crate::common::{Run, finish, spdl};
@@ -18,6 +16,7 @@ fn doctor(more: &[&str]) -> Run {
     )
 }
 
+// promise: G10
 #[test]
 fn doctor_gives_advice_without_cuda() {
     let run = doctor(&[]);

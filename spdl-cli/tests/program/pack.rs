@@ -1,7 +1,5 @@
 //! `spdl pack`: the output, and that interruptions do not change it.
 
-// promise of this file: DATA8
-
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -56,6 +54,7 @@ fn pack_copies_images_with_their_classes() {
     assert!(again.stdout.contains("already complete"), "{}", again.stdout);
 }
 
+// promise: DATA8
 #[test]
 fn the_output_does_not_depend_on_the_number_of_threads() {
     let source = Folder::with_images(60, 2);
@@ -98,6 +97,7 @@ fn max_side_reduces_only_larger_images() {
     }
 }
 
+// promise: DATA6
 #[test]
 fn tar_and_python_read_the_shards() {
     let (source, shards) = (Folder::new(), Folder::new());
@@ -301,6 +301,7 @@ fn the_summary_mentions_images_that_were_not_decoded() {
     assert!(!result.contains("spdl verify"), "{result}");
 }
 
+// promise: DATA8
 #[cfg(unix)]
 #[test]
 fn a_killed_pack_resumes_to_the_same_bytes() {
@@ -336,6 +337,7 @@ fn a_killed_pack_resumes_to_the_same_bytes() {
     assert!(resumed > 3, "only {resumed} runs resumed from finished shards");
 }
 
+// promise: DATA8
 #[cfg(unix)]
 #[test]
 fn after_a_full_disk_pack_resumes_from_finished_shards() {

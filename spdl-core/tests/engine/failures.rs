@@ -1,6 +1,5 @@
 //! Failures: what is delivered and reported, and what ends the pipeline.
 
-// promise of this file: G11
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,7 +1,5 @@
 //! The order of outputs, and when they are available.
 
-// feature of this file: C03
-// promise of this file: DEV3, R13
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::time::{Duration, Instant};
@@ -18,6 +16,8 @@ fn slow_identity() -> impl Stage<i64, Out = i64> {
     })
 }
 
+// feature: C03
+// promise: R13
 #[test]
 fn a_deterministic_pipeline_keeps_the_order_of_its_source() {
     within_seconds(60, || {
@@ -56,6 +56,7 @@ fn completion_order_buffers_nothing_and_loses_nothing() {
     });
 }
 
+// feature: C03
 #[test]
 fn a_stage_can_restore_order_after_an_unordered_stage() {
     within_seconds(60, || {
@@ -83,6 +84,7 @@ impl Stage<i64> for Repeat {
     }
 }
 
+// feature: C03
 #[test]
 fn a_stage_may_emit_many_items_for_one_with_any_number_of_threads() {
     within_seconds(60, || {
@@ -117,6 +119,7 @@ impl Stage<i64> for EmitThreeTimes {
     }
 }
 
+// feature: C03
 #[test]
 fn the_next_item_in_order_gets_a_slot_even_if_later_items_reserved_all() {
     within_seconds(100, || {
@@ -149,6 +152,7 @@ impl Stage<i64> for BufferAll {
     }
 }
 
+// feature: B03
 #[test]
 fn items_that_a_stage_buffers_are_emitted_at_the_end() {
     within_seconds(60, || {
@@ -190,6 +194,7 @@ fn batches(threads: usize, seed: u64, count: i64, batch: usize) -> (Vec<Vec<i64>
     (all, noise)
 }
 
+// promise: R13
 #[test]
 fn batches_do_not_depend_on_the_number_of_threads_if_samples_fail() {
     within_seconds(120, || {

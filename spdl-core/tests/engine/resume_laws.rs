@@ -2,7 +2,6 @@
 //! resumed run delivers the same remaining items, and all ranks together deliver each sample once.
 
 // feature of this file: Q08
-// promise of this file: R14
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -447,7 +446,7 @@ proptest! {
 
     /// Three interrupted generations and a last one, each with other numbers of threads and queue
     /// sizes.
-    // promise: R12
+    // promise: R12, R11
     #[test]
     fn every_rank_resumes_with_the_same_remaining_steps(
         graph in graphs(),
@@ -523,7 +522,7 @@ proptest! {
 
     /// Resumes from the combined state or, while the world size is unchanged, each rank from its
     /// own state.
-    // promise: R13
+    // promise: R13, R11
     #[test]
     fn ranks_of_changing_worlds_deliver_every_sample_once(
         graph in graphs(),
@@ -617,7 +616,7 @@ proptest! {
 
     /// While all ranks are at the same step, they read one order of the epoch together, for any
     /// world size.
-    // promise: R13
+    // promise: R13, R11
     #[test]
     fn changing_worlds_keep_the_sequence(
         data in prop::sample::select(DATA.to_vec()),
@@ -672,7 +671,7 @@ proptest! {
     #![proptest_config(config(60))]
 
     /// Runs that end with a failure, for any policy. Some failed samples succeed in the next run.
-    // promise: R12
+    // promise: R12, R11
     #[test]
     fn a_failed_run_resumes_without_loss(
         graph in graphs(),
@@ -740,6 +739,7 @@ proptest! {
     }
 }
 
+// promise: R11
 #[test]
 fn a_split_item_before_an_incomplete_last_sequence_is_delivered_again() {
     within_seconds(60, || {

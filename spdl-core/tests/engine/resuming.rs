@@ -1,7 +1,6 @@
 //! Interrupted runs, resumed at any point, for many graphs: every sample exactly once, and
 //! bit-identical items if the order is deterministic.
 
-// promise of this file: R12
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::BTreeMap;
@@ -248,6 +247,7 @@ fn generations(
 proptest! {
     #![proptest_config(ProptestConfig { cases: 150, ..ProptestConfig::default() })]
 
+    // promise: R11
     #[test]
     fn a_resumed_run_continues_as_if_uninterrupted(
         graph in graphs(), runs in prop::collection::vec(runs(), 5),
@@ -312,7 +312,7 @@ fn histogram<'a>(seen: impl IntoIterator<Item = &'a (u64, Seen)>) -> BTreeMap<(i
 proptest! {
     #![proptest_config(ProptestConfig { cases: 40, ..ProptestConfig::default() })]
 
-    // promise: R13
+    // promise: R13, R11
     #[test]
     fn a_run_resumes_with_other_world_sizes(
         items in 0..150i64,
@@ -395,6 +395,7 @@ fn refusal<T>(built: Result<T>) -> Error {
     built.map(|_| ()).unwrap_err()
 }
 
+// promise: R11
 #[test]
 fn resuming_keeps_the_ends_of_epochs() {
     let build = || plain(4).epochs(0..3);
@@ -594,6 +595,7 @@ fn silent(
     plain(6).stage(options, move || Ok(Silent { does, held: None })).build().unwrap()
 }
 
+// promise: R12
 #[test]
 fn undeclared_buffering_of_a_stage_is_detected() {
     let refused = |pipeline: &Pipeline<i64>, words: &str| {
@@ -684,6 +686,7 @@ impl ExactResume for Largest {
     }
 }
 
+// promise: R12
 #[test]
 fn undeclared_buffering_of_an_aggregator_is_detected() {
     let largest = |honest| {
@@ -702,6 +705,7 @@ fn undeclared_buffering_of_an_aggregator_is_detected() {
     assert!(error.message().contains("ExactResume::inputs"), "{error}");
 }
 
+// promise: R12
 #[test]
 fn built_in_stages_report_what_they_filter_out() {
     let mut pipeline = plain(9)
@@ -717,6 +721,7 @@ fn built_in_stages_report_what_they_filter_out() {
     assert_eq!(pipeline.state().unwrap().samples(), counts);
 }
 
+// promise: R12
 #[test]
 fn notes_are_kept_in_the_state() {
     let mut state = after(plain(9), 2);
@@ -745,6 +750,7 @@ impl Source for Counting {
 }
 
 // feature: Q01
+// promise: R11
 #[test]
 fn a_sequential_source_is_divided_and_resumed() {
     let ranks = |len, world, remainder| -> Vec<Vec<u64>> {
@@ -779,6 +785,7 @@ fn a_sequential_source_is_divided_and_resumed() {
     }
 }
 
+// promise: R11
 #[test]
 fn an_iterator_is_resumed_by_skipping_done_items() {
     for blocks in [true, false] {
@@ -794,6 +801,7 @@ fn an_iterator_is_resumed_by_skipping_done_items() {
     }
 }
 
+// promise: CORE5
 #[test]
 fn a_replayed_run_is_resumed_in_its_recorded_order() {
     within_seconds(60, || {
@@ -968,6 +976,7 @@ impl IntoIterator for SlowToEnd {
     }
 }
 
+// promise: R12
 #[test]
 fn a_list_is_done_after_its_last_item_even_if_its_iterator_has_not_ended() {
     let build = || {
@@ -1056,6 +1065,7 @@ fn states_of_different_runs_or_divisions_are_refused() {
     assert_eq!(combined.samples().delivered, 7);
 }
 
+// promise: R12
 #[test]
 fn a_rank_that_has_just_ended_the_epoch_counts_as_done() {
     let mut states = states(2, &[3, 9]);
@@ -1070,6 +1080,7 @@ fn a_rank_that_has_just_ended_the_epoch_counts_as_done() {
     assert_eq!(whole.next_epoch().unwrap().count(), 20);
 }
 
+// promise: R12
 #[cfg(feature = "serde")]
 #[test]
 fn states_with_many_samples_are_combined_without_visiting_each() {
@@ -1121,6 +1132,7 @@ impl Source for Far {
     }
 }
 
+// promise: R12
 #[test]
 fn one_of_equal_ranks_stands_for_all() {
     let one = states(4, &[0, 3]).remove(1);
@@ -1149,6 +1161,7 @@ fn an_audit_of_states_reports_missing_and_repeated_positions() {
     assert_eq!(State::audit([]).unwrap_err().kind(), ErrorKind::InvalidArgument);
 }
 
+// promise: R12
 #[cfg(feature = "serde")]
 #[test]
 fn a_state_is_small_and_corruption_is_an_error() {
@@ -1166,6 +1179,7 @@ fn a_state_is_small_and_corruption_is_an_error() {
     assert_eq!(refusal(build().resume(newer).build()).kind(), ErrorKind::Unsupported);
 }
 
+// promise: R11
 #[test]
 fn a_splitting_stage_resumes_in_the_middle_of_an_item() {
     let texts: Vec<Vec<i64>> =
@@ -1188,6 +1202,7 @@ fn all_of(builder: PipelineBuilder<Vec<i64>>, state: State) -> Vec<i64> {
     rest(builder, state).concat()
 }
 
+// promise: R11
 #[test]
 fn items_interrupted_by_a_failure_or_a_stop_are_delivered_again() {
     let lists = |drop_last: bool, fails: bool| {
@@ -1224,6 +1239,7 @@ fn items_interrupted_by_a_failure_or_a_stop_are_delivered_again() {
     }
 }
 
+// promise: R11
 #[test]
 fn array_batches_interrupted_by_a_stop_are_delivered_again() {
     let batches = || {
@@ -1266,6 +1282,7 @@ fn a_split_item_is_refused_if_it_cannot_be_split_as_before() {
     assert_eq!(pipeline.state().unwrap_err().kind(), ErrorKind::Unsupported);
 }
 
+// promise: R12
 #[test]
 fn a_sample_skipped_in_a_combined_state_is_skipped_by_all_ranks() {
     let state = State::combine(states(2, &[1, 1])).unwrap();

@@ -1,7 +1,6 @@
 //! Slow items: in completion order they delay no other item; in input order the number of items
 //! ahead is bounded.
 
-// feature of this file: C02
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -104,6 +103,7 @@ fn fast_items_first(builder: PipelineBuilder<i64>, gate: &Gate) {
     assert_eq!(slow, (0..ITEMS).filter(|&item| is_slow(item)).collect::<Vec<_>>());
 }
 
+// feature: C02
 #[test]
 fn in_completion_order_slow_cpu_items_delay_no_other_item() {
     within_seconds(60, || {
@@ -114,6 +114,7 @@ fn in_completion_order_slow_cpu_items_delay_no_other_item() {
     });
 }
 
+// feature: C02
 #[test]
 fn in_completion_order_slow_async_items_delay_no_other_item() {
     within_seconds(60, || {
@@ -125,6 +126,7 @@ fn in_completion_order_slow_async_items_delay_no_other_item() {
     });
 }
 
+// feature: C02
 #[test]
 fn a_slow_item_does_not_delay_a_batch() {
     within_seconds(60, || {

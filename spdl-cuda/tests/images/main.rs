@@ -1,6 +1,5 @@
 //! Batches of encoded images on the fake driver, with an nvJPEG stub.
 
-// promise of this file: G5
 #![cfg(all(feature = "images", feature = "testing", unix))]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -164,6 +163,7 @@ fn run(driver: &FakeDriver, pipeline: PipelineBuilder<DeviceBatch>) -> Result<Ve
     Ok(samples)
 }
 
+// promise: G5
 #[test]
 fn g5_every_valid_image_arrives_and_a_corrupt_one_affects_only_itself() {
     let stub = stub();
@@ -195,6 +195,7 @@ fn g5_every_valid_image_arrives_and_a_corrupt_one_affects_only_itself() {
     }
 }
 
+// promise: G5
 #[test]
 fn batches_are_full_after_failures_and_the_failure_policy_counts_each() {
     let stub = stub();
@@ -218,6 +219,7 @@ fn batches_are_full_after_failures_and_the_failure_policy_counts_each() {
     assert_eq!(driver.violations(), []);
 }
 
+// promise: R10
 #[test]
 fn errors_of_images_have_a_kind_and_a_reason() {
     let stub = stub();
@@ -237,6 +239,7 @@ fn errors_of_images_have_a_kind_and_a_reason() {
     }
 }
 
+// promise: DEV1
 #[test]
 fn samples_do_not_depend_on_the_backend() {
     let stub = stub();
@@ -277,6 +280,7 @@ fn files_of(numbers: impl Iterator<Item = usize>) -> PipelineBuilder<Labeled<Byt
     PipelineBuilder::new(DatasetSource::new(files.collect::<Vec<_>>())).deterministic()
 }
 
+// promise: G10
 #[test]
 fn g10_without_nvjpeg_the_host_decodes_all_images_and_the_reason_is_reported() {
     let (driver, device) = fake(Schedule::Seeded(1));
@@ -308,6 +312,7 @@ fn invalid_settings_are_refused_before_anything_runs() {
     }
 }
 
+// promise: G5
 #[test]
 fn a_padded_sample_fails_alone() {
     let stub = stub();
@@ -339,6 +344,7 @@ fn decode_and_read(
     Ok(seen)
 }
 
+// promise: G1
 #[test]
 fn g1_each_omitted_record_or_wait_of_nvjpeg_is_detected() {
     let stub = stub();
@@ -374,6 +380,7 @@ fn g1_each_omitted_record_or_wait_of_nvjpeg_is_detected() {
     assert_eq!(undetected, expected);
 }
 
+// promise: G2
 #[test]
 fn g2_nvjpeg_does_not_wait_or_allocate_in_the_steady_state() {
     let stub = stub();
@@ -392,6 +399,7 @@ fn g2_nvjpeg_does_not_wait_or_allocate_in_the_steady_state() {
     assert_eq!(driver.violations(), []);
 }
 
+// promise: G11
 #[test]
 fn g11_any_nvjpeg_call_may_fail_without_leaks_or_races() {
     let stub = stub();
@@ -425,6 +433,7 @@ fn g11_any_nvjpeg_call_may_fail_without_leaks_or_races() {
     assert!(errors > 20, "{errors} of {} failed", 2 * calls);
 }
 
+// promise: G11
 #[test]
 fn g11_any_driver_call_may_fail_during_image_batches() {
     let stub = stub();

@@ -1,7 +1,5 @@
 //! Images that need much device memory: groups are split, and the host decodes the largest images.
 
-// promise of this file: G5
-
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -69,6 +67,7 @@ fn decoded(side: u64) -> Vec<u8> {
     vec![decoded_byte(3 * side * side); SAMPLE]
 }
 
+// promise: G9
 #[test]
 fn g9_a_large_group_is_decoded_in_parts_of_the_maximum_size() {
     let stub = stub();
@@ -88,6 +87,7 @@ fn g9_a_large_group_is_decoded_in_parts_of_the_maximum_size() {
     }
 }
 
+// promise: G5
 #[test]
 fn g5_a_group_that_exceeds_device_memory_is_halved_until_it_fits() {
     let stub = stub();
@@ -123,6 +123,7 @@ fn g5_the_host_decodes_and_counts_an_image_that_exceeds_device_memory() {
     assert_eq!(driver.violations(), []);
 }
 
+// promise: G5
 #[test]
 fn g5_an_image_that_never_fits_into_memory_fails_alone() {
     let stub = stub();
@@ -142,6 +143,7 @@ fn g5_an_image_that_never_fits_into_memory_fails_alone() {
     assert_eq!(driver.violations(), []);
 }
 
+// promise: G2
 #[test]
 fn g2_image_batches_do_not_wait_or_allocate_in_the_steady_state() {
     const BATCHES: usize = 300;

@@ -1,7 +1,5 @@
 //! Invalid arguments are refused.
 
-// promise of this file: G7
-
 use spdl_core::{DType, ErrorKind, Result};
 use spdl_cuda::kernels::{BatchTable, ResizePlan};
 use spdl_cuda::pixels::{

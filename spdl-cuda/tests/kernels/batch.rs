@@ -1,7 +1,5 @@
 //! Batches of several images.
 
-// promise of this file: G7
-
 use spdl_core::DType;
 use spdl_cuda::kernels::BatchTable;
 use spdl_cuda::pixels::{DevicePlane, PixelFormat, SourceImage};
@@ -33,6 +31,7 @@ fn mixed() -> Vec<(Picture, Case, bool)> {
     .collect()
 }
 
+// promise: DEV1
 #[test]
 fn samples_of_a_batch_equal_single_samples_and_free_slots_stay_unwritten() {
     let format = *ImageTransform::with_size(Size::new(50, 30))

@@ -1,7 +1,5 @@
 //! Layouts, channel orders, types and orientations of samples.
 
-// promise of this file: G7
-
 use half::{bf16, f16};
 use spdl_core::DType;
 use spdl_cuda::pixels::PixelFormat;
@@ -29,6 +27,7 @@ fn normalized(value: f32, channel: usize, mean: [f32; 3], std: [f32; 3]) -> f32 
     value * (1.0 / (255.0 * std)) as f32 + (-mean / std) as f32
 }
 
+// promise: IMG7
 #[test]
 fn values_are_equal_in_every_type_layout_and_channel_order() {
     let (width, height) = (45, 22);
@@ -66,6 +65,7 @@ fn values_are_equal_in_every_type_layout_and_channel_order() {
     }
 }
 
+// promise: G7
 #[test]
 fn small_and_large_values_are_rounded_by_ieee_754() {
     let picture = Picture::noise(PixelFormat::Rgb8, 64, 64, 8, Colors::JPEG);

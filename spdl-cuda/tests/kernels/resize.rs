@@ -1,7 +1,5 @@
 //! Resizing, compared with the definitions, with PyTorch and with `spdl-media`.
 
-// promise of this file: G7
-
 use spdl_core::DType;
 use spdl_cuda::pixels::{ChromaSiting, PixelFormat};
 use spdl_media::image::{ColorModel, PlaneShape};
@@ -54,6 +52,7 @@ fn assert_defined(picture: &Picture, case: &Case) {
     }
 }
 
+// promise: G8
 #[test]
 fn whole_images_match_the_definition() {
     for (format, bits) in FORMATS {
@@ -75,6 +74,7 @@ fn whole_images_match_the_definition() {
     }
 }
 
+// promise: G8
 #[test]
 fn crops_match_the_definition_within_their_bounds() {
     for (format, bits) in FORMATS {
@@ -130,6 +130,7 @@ fn golden_picture(size: (u32, u32)) -> Picture {
     Picture::noise(PixelFormat::Rgb8, size.0, size.1, 8, Colors::JPEG)
 }
 
+// promise: G8
 #[test]
 fn g8_bytes_are_within_one_level_of_pytorch() {
     let mut compared = 0;
@@ -146,6 +147,7 @@ fn g8_bytes_are_within_one_level_of_pytorch() {
     assert_eq!(compared, 10);
 }
 
+// promise: G8
 #[test]
 fn g8_f16_and_f32_are_within_a_thousandth_of_pytorch() {
     let mut compared = 0;
@@ -221,6 +223,7 @@ fn on_the_host(picture: &Picture, case: &Case) -> Vec<u8> {
     sample
 }
 
+// promise: G8
 #[test]
 fn bytes_are_within_one_level_of_the_host() {
     for (size, target) in

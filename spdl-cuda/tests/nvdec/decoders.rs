@@ -1,7 +1,5 @@
 //! Decoders: creation, reuse, reconfiguration, unsupported videos.
 
-// promise of this file: DEV4
-
 use spdl_core::ErrorKind;
 use spdl_cuda::testing::Schedule;
 use spdl_cuda::video::{ChromaFormat, VideoCodec, VideoLimits};
@@ -51,6 +49,7 @@ fn idle_decoders_are_bounded() {
     assert_eq!((stub.logged("create").len(), stub.logged("destroy").len()), (12, 4));
 }
 
+// promise: DEV4
 #[test]
 fn a_video_may_change_its_size_midstream() {
     let stub = stub();
@@ -82,6 +81,7 @@ fn a_video_may_change_its_size_midstream() {
     stub.assert_clean("in the end");
 }
 
+// promise: G6
 #[test]
 fn unsupported_videos_are_refused_with_a_reason_and_counted() {
     let stub = stub();
@@ -122,6 +122,7 @@ fn unsupported_videos_are_refused_with_a_reason_and_counted() {
     stub.assert_clean("in the end");
 }
 
+// promise: G6
 #[test]
 fn capabilities_are_reported() {
     let stub = stub();

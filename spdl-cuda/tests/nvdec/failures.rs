@@ -1,7 +1,5 @@
 //! Failures of frames, videos, calls and callbacks.
 
-// promise of this file: DEV4, G11
-
 use std::sync::Arc;
 
 use spdl_core::{Error, ErrorKind, Result};
@@ -17,6 +15,7 @@ use super::stub::{
 };
 use super::stub_library::library;
 
+// promise: DEV4
 #[test]
 fn a_corrupt_frame_is_an_error_and_the_others_arrive() {
     let stub = stub();
@@ -42,6 +41,7 @@ fn a_corrupt_frame_is_an_error_and_the_others_arrive() {
     assert_eq!(driver.violations(), []);
 }
 
+// promise: DEV4
 #[test]
 fn a_refused_picture_fails_only_its_frame() {
     let stub = stub();
@@ -80,6 +80,7 @@ fn cause(error: &Error) -> DriverError {
     *std::error::Error::source(error).unwrap().downcast_ref::<DriverError>().unwrap()
 }
 
+// promise: G11
 #[test]
 fn g11_any_nvcuvid_call_may_fail_without_leaks() {
     let stub = stub();
@@ -127,6 +128,7 @@ fn g11_any_nvcuvid_call_may_fail_without_leaks() {
     assert!(reported > calls * 5, "{reported} reported for {calls} calls and six codes");
 }
 
+// promise: G11
 #[test]
 fn g11_any_driver_call_may_fail_during_decoding_without_leaks_or_races() {
     let stub = stub();
@@ -168,6 +170,7 @@ fn g11_any_driver_call_may_fail_during_decoding_without_leaks_or_races() {
     assert!(reported > calls / 2, "{reported} reported for {calls} calls and two codes");
 }
 
+// promise: G11
 #[test]
 fn g11_a_lost_device_fails_every_video_and_memory_in_use_is_not_freed() {
     let stub = stub();
@@ -185,6 +188,7 @@ fn g11_a_lost_device_fails_every_video_and_memory_in_use_is_not_freed() {
     }
 }
 
+// promise: G11
 #[test]
 fn g11_memory_is_withheld_after_a_failed_wait_of_a_frame() {
     let stub = stub();
@@ -217,6 +221,7 @@ fn g11_memory_is_withheld_after_a_failed_wait_of_a_frame() {
     assert_eq!(driver.live_resources().allocations, 1, "only the surfaces");
 }
 
+// promise: G11
 #[test]
 fn g11_several_driver_calls_may_fail_during_decoding_without_races() {
     let stub = stub();
@@ -359,6 +364,7 @@ fn callbacks_after_a_failure_do_nothing() {
     assert!(available_frames(&mut video).is_empty());
 }
 
+// promise: DEV4
 #[test]
 fn a_failed_video_does_not_affect_the_others() {
     let stub = stub();
@@ -376,6 +382,7 @@ fn a_failed_video_does_not_affect_the_others() {
     assert_eq!(counts, [8, 3, 8]);
 }
 
+// promise: G10
 #[test]
 fn a_missing_or_too_old_nvcuvid_is_an_error_with_a_remedy() {
     let stub = stub();

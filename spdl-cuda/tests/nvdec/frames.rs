@@ -1,7 +1,5 @@
 //! Frames: order, content, and asynchronous delivery.
 
-// promise of this file: DEV4
-
 use std::ffi::c_ulonglong;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -45,6 +43,7 @@ fn read(driver: &FakeDriver, stream: &ConsumerStream, frame: &VideoFrame) -> Ker
     driver.read_by_kernel(stream, frame.memory.address(), frame.memory.len())
 }
 
+// promise: DEV4
 #[test]
 fn frames_arrive_in_display_order_and_the_last_ones_at_the_end() {
     let stub = stub();
@@ -89,6 +88,7 @@ fn one_surface_at_a_time_is_mapped_copied_and_unmapped() {
     assert_eq!(driver.calls_of("cuMemcpy2DAsync_v2"), 2 * frames.len());
 }
 
+// promise: G1
 #[test]
 fn g1_no_schedule_overwrites_a_surface_or_a_frame_too_early() {
     let stub = stub();
@@ -136,6 +136,7 @@ extern "C" fn free_surfaces() {
     }
 }
 
+// promise: G1
 #[test]
 fn g1_a_decoder_is_not_destroyed_while_its_surfaces_are_read() {
     let stub = stub();
@@ -149,6 +150,7 @@ fn g1_a_decoder_is_not_destroyed_while_its_surfaces_are_read() {
     assert_eq!(driver.violations(), []);
 }
 
+// promise: G9
 #[test]
 fn g1_frames_and_batches_reuse_the_memory_of_each_other() {
     let stub = stub();
@@ -164,6 +166,7 @@ fn g1_frames_and_batches_reuse_the_memory_of_each_other() {
     assert_eq!(driver.violations(), []);
 }
 
+// promise: G2
 #[test]
 fn g2_decoding_does_not_wait_or_allocate_in_the_steady_state() {
     let stub = stub();
@@ -185,6 +188,7 @@ fn g2_decoding_does_not_wait_or_allocate_in_the_steady_state() {
     assert_eq!(driver.calls_of("cuStreamSynchronize"), 0);
 }
 
+// promise: DEV4
 #[test]
 fn frames_of_every_format_have_the_right_pixel_format_and_planes() {
     let stub = stub();
@@ -235,6 +239,7 @@ fn byte_at(at: usize) -> u8 {
     (at % 251) as u8 ^ (at >> 8) as u8
 }
 
+// promise: DEV4
 #[test]
 fn the_display_area_is_copied_exactly_through_c_calls() {
     let stub = stub();

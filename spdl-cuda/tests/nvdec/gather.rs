@@ -1,7 +1,5 @@
 //! Arrays of several frames: content, and order of accesses.
 
-// promise of this file: DEV1
-
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -39,6 +37,7 @@ fn memory(upload: Upload) -> Box<CudaMemory> {
     memory.downcast().unwrap()
 }
 
+// promise: G1
 #[test]
 fn g1_no_schedule_overwrites_frames_or_arrays_before_their_last_read() {
     let stub = stub();
@@ -98,6 +97,7 @@ fn invalid_crops_and_mixed_frames_are_refused() {
     assert_eq!(error.kind(), ErrorKind::InvalidArgument);
 }
 
+// promise: G11
 #[test]
 fn g11_any_driver_call_may_fail_during_a_copy_of_frames() {
     let stub = stub();
@@ -129,6 +129,7 @@ fn g11_any_driver_call_may_fail_during_a_copy_of_frames() {
     assert!(reported > calls, "{reported} of {}", 2 * calls);
 }
 
+// promise: G11
 #[test]
 fn g11_memory_is_withheld_after_a_failed_wait_of_an_array() {
     let stub = stub();

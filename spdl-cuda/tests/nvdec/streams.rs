@@ -1,7 +1,5 @@
 //! Streams split into packets, compared with FFmpeg's, and of corrupt streams.
 
-// promise of this file: DEV4
-
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -29,6 +27,7 @@ fn lengths(stream: &[u8], codec: VideoCodec) -> Vec<usize> {
     AccessUnits::new(stream, codec).unwrap().map(|packet| packet.unwrap().len()).collect()
 }
 
+// promise: DEV4
 #[test]
 fn streams_are_split_as_by_ffmpeg() {
     let files = golden();
@@ -55,6 +54,7 @@ fn streams_are_split_as_by_ffmpeg() {
     }
 }
 
+// promise: DEV4
 #[test]
 fn conformance_streams_have_the_right_number_of_pictures() {
     let corpora = std::env::var_os("SPDL_CORPORA").map_or_else(

@@ -160,6 +160,7 @@ fn concatenated_arrays_are_read_in_sequence() {
     assert_eq!(error.kind(), ErrorKind::Corrupt);
 }
 
+// promise: R20
 #[test]
 fn headers_are_parsed_and_never_executed() {
     let good = [

@@ -1,7 +1,5 @@
 //! Tests of `TarIndex`: lookups, saved indexes, and stale, damaged or forged indexes.
 
-// promise of this file: DATA6
-
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -46,6 +44,7 @@ fn sample() -> Archive {
     archive.file("b", &[2; 3000]).file("a", b"second").end()
 }
 
+// promise: DATA6
 #[test]
 fn members_are_found_by_number_and_by_name() {
     let folder = tempfile::tempdir().unwrap();
@@ -62,6 +61,7 @@ fn members_are_found_by_number_and_by_name() {
     assert!(index.name(7).is_none() && index.entry(7).is_none() && index.data_range(7).is_none());
 }
 
+// promise: DATA6
 #[test]
 fn hard_links_resolve_to_an_earlier_file() {
     let folder = tempfile::tempdir().unwrap();
@@ -227,6 +227,7 @@ fn local_and_stored_archives_have_the_same_index() {
     }
 }
 
+// promise: DATA6
 #[test]
 fn a_truncated_archive_has_no_index() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,7 +1,5 @@
 //! Little available memory.
 
-// promise of this file: R25
-
 use std::fs::File;
 
 use spdl_io::{ErrorKind, Fetcher, Key, LocalFetcher, block_on};

@@ -1,7 +1,5 @@
 //! Slow reads, and reads that never end.
 
-// promise of this file: R25
-
 use std::fs;
 use std::process::Command;
 use std::time::{Duration, Instant};

@@ -1,7 +1,7 @@
 //! Soak test with mixed network faults: all bytes are correct, and memory, threads and files do not
 //! grow.
 
-// promise of this file: R15, R17
+// promise of this file: R17
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -277,6 +277,7 @@ fn soak() {
     assert!(sum.faults > 100 && sum.cuts > 0, "{sum:?}");
 }
 
+// promise: R15
 #[test]
 fn mixed_faults_change_no_bytes_and_leak_nothing() {
     if std::env::var_os(TEST_PROCESS).is_some() {

@@ -1,7 +1,5 @@
 //! `FillImage`: layouts, flips, orientation, randomness, and pipelines.
 
-// promise of this file: IMG7
-
 use bytes::Bytes;
 use spdl_core::observe::Counter;
 use spdl_core::source::Fingerprint;
@@ -46,6 +44,7 @@ fn at(sample: &[u8], x: u32, y: u32) -> &[u8] {
     &sample[((y * SIDE + x) * 3) as usize..][..3]
 }
 
+// promise: IMG7
 #[test]
 fn floats_are_normalised_bytes() {
     for (mode, index) in [(Mode::Eval, 0), (Mode::Train, 0), (Mode::Train, 1), (Mode::Train, 2)] {
@@ -105,6 +104,7 @@ fn painted(transform: &ImageTransform, encoded: &[u8], index: u64) -> Vec<u8> {
     sample
 }
 
+// promise: IMG8
 #[test]
 fn augmentations_apply_to_the_unaugmented_sample() {
     for name in ["rgb.png", "orientation-6.jpg", "420.jpg"] {
@@ -128,6 +128,7 @@ fn augmentations_apply_to_the_unaugmented_sample() {
     }
 }
 
+// promise: IMG7
 #[test]
 fn augmented_samples_have_the_same_layout() {
     let file = data("rgb.png");
@@ -160,6 +161,7 @@ fn augmented_samples_have_the_same_layout() {
     }
 }
 
+// promise: IMG7
 #[test]
 fn a_mirrored_sample_mirrors_the_plain_one() {
     let crop = Rect { left: 3, top: 2, width: 20, height: 17 };
@@ -203,6 +205,7 @@ fn a_crop_outside_the_image_is_an_error() {
     assert_eq!(kind(outside), Some(ErrorKind::InvalidArgument));
 }
 
+// promise: R14
 #[test]
 fn training_samples_depend_only_on_the_sample_id() {
     let transform = ImageTransform::new(SIDE).mode(Mode::Train);
@@ -500,6 +503,7 @@ fn default_samples_are_close_to_exact_samples() {
     println!("minimum PSNR: {worst:.1?} dB for {:?}", ResizeFilter::ALL);
 }
 
+// promise: R13
 #[test]
 fn batches_are_the_same_for_any_number_of_threads() {
     let files = ["rgb.png", "420.jpg", "orientation-6.jpg", "grey16.png", "cmyk.jpg"];

@@ -1,7 +1,5 @@
 //! A run that resumes with other parameters of samples reports the difference.
 
-// promise of this file: IMG8
-
 use bytes::Bytes;
 use spdl_core::{
     Batch, BatchLayout, DatasetSource, Labeled, PipelineBuilder, Result, StageOptions, State,

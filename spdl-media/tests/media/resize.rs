@@ -1,7 +1,5 @@
 //! Resize: Pillow's pixels, subsampled planes, and invariants.
 
-// promise of this file: IMG6
-
 use std::io::Read;
 
 use proptest::prelude::*;
@@ -32,6 +30,7 @@ fn stretched(size: Size, filter: ResizeFilter) -> ImageTransform {
     ImageTransform::with_size(size).crop(Crop::Stretch).filter(filter)
 }
 
+// promise: IMG6
 #[test]
 fn resized_pixels_equal_pillow() {
     let folder = files::own("tests/golden");
@@ -165,6 +164,7 @@ fn psnr(a: &Image, b: &Image) -> f64 {
     10.0 * (255.0f64.powi(2) * a.pixels.len() as f64 / sum).log10()
 }
 
+// promise: IMG5
 #[test]
 fn separately_resized_chroma_is_close_to_the_exact_result() {
     let mut decoder = Decoder::new(&CodecRegistry::with_defaults(), &Limits::default());
@@ -270,6 +270,7 @@ fn largest_difference(a: &Image, b: &Image) -> u8 {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(128))]
 
+    // promise: IMG6
     #[test]
     fn a_constant_image_stays_constant(
         width in 1u32..70, height in 1u32..70, target in (1u32..70, 1u32..70), kind: u8,
@@ -296,6 +297,7 @@ proptest! {
         }
     }
 
+    // promise: IMG6
     #[test]
     fn flip_and_resize_commute(
         width in 1u32..90, height in 1u32..90, target in (1u32..50, 1u32..50), kind: u8, seed: u32,
@@ -323,6 +325,7 @@ proptest! {
         prop_assert_eq!(&both, &turned(&plain, Orientation::Rotated180));
     }
 
+    // promise: IMG6
     #[test]
     fn orientation_and_resize_commute(
         width in 1u32..90, height in 1u32..90, target in (1u32..50, 1u32..50), seed: u32,

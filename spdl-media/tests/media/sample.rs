@@ -1,7 +1,5 @@
 //! The memory layout of samples, and the fill colour around images.
 
-// promise of this file: IMG7
-
 use half::{bf16, f16};
 use proptest::prelude::*;
 use spdl_core::{DType, Result, SampleId, SampleRng};
@@ -47,6 +45,7 @@ fn normalized(byte: u8, color: usize) -> f32 {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
+    // promise: IMG7
     #[test]
     fn every_layout_color_and_type_has_the_values_of_the_plain_sample(
         width in 1u32..75, height in 1u32..40, color in 0usize..3, planar: bool, letterbox: bool,

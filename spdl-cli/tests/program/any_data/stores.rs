@@ -1,6 +1,6 @@
 //! The same commands on data in stores.
 
-// promise of this file: CLI1, CLI3
+// promise of this file: CLI1
 
 use spdl_io::testing::{Fault, FaultPlan, FaultServer};
 
@@ -378,6 +378,7 @@ fn the_warning_about_splits_gives_the_full_url() {
     );
 }
 
+// promise: R21
 #[test]
 fn secrets_of_urls_appear_in_no_file_and_no_message() {
     let folder = place();

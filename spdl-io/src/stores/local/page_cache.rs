@@ -398,6 +398,7 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..Default::default() })]
+        // promise: DATA9
         #[test]
         fn reads_from_the_page_cache_equal_the_file(
             len in prop_oneof![0..10_usize, 4000..5000_usize, 60_000..250_000_usize],
@@ -472,6 +473,7 @@ mod tests {
         }
     }
 
+    // promise: DATA9
     #[test]
     fn folders_devices_and_large_reads_are_left_to_the_threads() {
         if !is_supported() {
