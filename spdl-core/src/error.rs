@@ -454,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_carries_the_wait_that_was_asked_for() {
+    fn an_error_keeps_its_retry_after() {
         let error = Error::new(ErrorKind::Unavailable, "slow down");
         assert_eq!(error.retry_after(), None);
         let error = error.with_retry_after(Duration::from_secs(7)).with_key("x");

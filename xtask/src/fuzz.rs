@@ -579,7 +579,7 @@ mod tests {
     }
 
     #[test]
-    fn a_finding_comes_with_its_reason_and_the_command_that_repeats_it() {
+    fn a_finding_contains_its_reason_and_the_command_to_repeat_it() {
         let folder = tempfile::tempdir().unwrap();
         let script = "echo \"thread 'x' (1) panicked at src/a.rs:1:2:\" >&2; echo 'oh no' >&2
             echo 'artifact_prefix=x/; Test unit written to x/crash-1' >&2; exit 77";

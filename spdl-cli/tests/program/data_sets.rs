@@ -426,7 +426,7 @@ mod stores {
     }
 
     #[test]
-    fn an_endpoint_that_is_none_is_refused_by_its_name_and_nothing_panics() {
+    fn an_invalid_endpoint_is_an_error_that_names_its_variable() {
         for (endpoint, result) in [
             ("127.0.0.1:8766", "must begin with https:// or http://"),
             ("http://192.0.2.1:9000", "AWS_ALLOW_HTTP=true"),
@@ -453,7 +453,7 @@ mod stores {
     }
 
     #[test]
-    fn a_bucket_in_another_region_is_asked_for_once_and_named_by_its_address() {
+    fn a_bucket_in_another_region_is_requested_once_and_the_error_names_the_address() {
         let (address, count) = answering(
             "HTTP/1.1 301 Moved Permanently\r\nContent-Length: 45\r\nConnection: close\r\n\r\n\
              <Error><Code>PermanentRedirect</Code></Error>",
@@ -497,7 +497,7 @@ mod stores {
     }
 
     #[test]
-    fn a_shard_on_a_server_without_ranges_is_refused_with_what_to_do() {
+    fn a_shard_on_a_server_without_ranges_is_an_error_with_advice() {
         let (folder, _) = packed();
         let url = without_ranges(fs::read(folder.join("shards/shard-000000.tar")).unwrap());
         let data = format!("{url}/shard-000000.tar");
@@ -531,7 +531,7 @@ mod stores {
     }
 
     #[test]
-    fn an_identity_service_that_refuses_is_asked_once() {
+    fn a_failing_identity_service_is_requested_once() {
         let (address, count) =
             answering("HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
         let environment = [("AWS_METADATA_ENDPOINT", &*format!("http://{address}"))];
@@ -563,7 +563,7 @@ mod stores {
 
     // promise: DATA2
     #[test]
-    fn an_object_that_has_changed_is_read_again_where_the_store_tells_versions() {
+    fn a_changed_object_is_read_again_if_the_store_reports_versions() {
         let (folder, _) = packed();
         let server = serve(&folder);
         let environment = environment(&server);
@@ -592,7 +592,7 @@ mod stores {
 
     // promise: R21
     #[test]
-    fn what_is_secret_in_an_address_is_never_shown() {
+    fn secrets_in_an_address_are_never_shown() {
         let (folder, _) = packed();
         let server = serve(&folder);
         let place = server.url().replace("http://", &format!("http://me:{PASSWORD}@"));

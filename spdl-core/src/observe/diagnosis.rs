@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_no_bottleneck_behind_a_slow_consumer_or_a_busy_cpu() {
+    fn memory_is_not_the_limit_if_the_consumer_is_slow_or_the_cpu_is_busy() {
         let memory = MemoryStatistics {
             limit_bytes: 1000,
             peak_bytes: 1000,

@@ -412,6 +412,7 @@ impl Definition {
                     parts,
                 )?;
             }
+            // Part of the fingerprint in saved states: this text must not change.
             place = Some(format!(" behind {name}"));
         }
         Ok(())

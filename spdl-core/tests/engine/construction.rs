@@ -1341,7 +1341,7 @@ fn a_definition_shows_hooks_listeners_and_recorded_orders() {
 #[cfg(feature = "serde")]
 // feature: B12
 #[test]
-fn a_definition_comes_back_from_json() {
+fn a_complete_definition_is_restored_from_json() {
     let definition = everything().definition();
     let text = serde_json::to_string(&definition).unwrap();
     let back: spdl_core::pipeline::Definition = serde_json::from_str(&text).unwrap();

@@ -691,7 +691,7 @@ mod tests {
 
     // promise: IMG1
     #[test]
-    fn a_codec_that_breaks_the_contract_is_told_so() {
+    fn each_violation_of_the_codec_contract_is_reported() {
         for (violation, complaint) in [
             (Violation::LimitsUnchecked, "ignores max_pixels"),
             (Violation::GreyForMissingRows, "not black"),
@@ -713,7 +713,7 @@ mod tests {
 
     // promise: IMG1
     #[test]
-    fn what_a_codec_of_others_forgets_to_check_is_checked() {
+    fn the_decoder_checks_results_of_third_party_codecs() {
         let region = Rect { left: 2, top: 1, width: 5, height: 4 };
         let decode = |violation, limits: &Limits, request: DecodeRequest| {
             let mut registry = CodecRegistry::new();

@@ -237,13 +237,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_median_of_an_even_number_of_runs_lies_between_the_middle_two() {
+    fn the_median_of_an_even_number_of_runs_is_the_mean_of_the_middle_two() {
         assert_eq!(median(vec![3.0, 1.0, 2.0]), 2.0);
         assert_eq!(median(vec![4.0, 1.0, 2.0, 3.0]), 2.5);
     }
 
     #[test]
-    fn what_neither_idles_nor_is_ours_is_foreign() {
+    fn ticks_that_are_neither_idle_nor_own_are_foreign() {
         let own = |ticks: u64| format!("7 (a name) b) S 1 7 7 0 -1 0 0 0 0 0 9 9 {ticks} 5 20 0 1");
         let before = CpuTicks::read("cpu  100 0 20 900 10 0 0 0 50 0\ncpu0 1 1", &own(40));
         let after = CpuTicks::read("cpu  160 0 30 920 10 0 0 10 99 0\ncpu0 1 1", &own(90));

@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_measured_is_counted() {
+    fn unmeasured_promises_are_counted() {
         let ours = [contestant("ours", &[1.0])];
         assert_eq!(check(false, Mode::Eval, &ours, None).unwrap(), 6);
         assert_eq!(check(false, Mode::Train, &ours, None).unwrap(), 6);

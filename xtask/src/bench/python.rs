@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missed_is_said() {
+    fn promises_beyond_their_thresholds_are_not_kept() {
         // 1000 items in 15 ms are 5 µs per item and per stage.
         assert_eq!(kept(1.0, 0.014, 1.02, 299.0), [true; 7]);
         assert_eq!(
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_measured_is_not_kept() {
+    fn unmeasured_promises_are_not_kept() {
         let verdicts = verdicts(&[contestant(LOADER, &[1.0])], &[], &[]);
         assert!(verdicts.iter().filter(|(kept, _)| *kept).count() == 0, "{verdicts:?}");
     }

@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_measured_is_not_kept() {
+    fn unmeasured_promises_are_not_kept() {
         assert_eq!(kept(9.0, 9.0, &[]), [false, false, false]);
         assert_eq!(kept(9.0, 9.0, &[(WEBDATASET, 1.0)]), [true, true, false]);
     }

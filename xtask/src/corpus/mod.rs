@@ -515,7 +515,7 @@ mod tests {
     }
 
     #[test]
-    fn the_decoder_that_nobody_asked_for_speaks_for_a_file() {
+    fn the_default_decoder_gives_the_outcome_of_a_file() {
         let by = |decoder: &str, outcome| {
             let mut trial = trial(0, None, outcome);
             trial.verdict.decoder = decoder.to_owned();

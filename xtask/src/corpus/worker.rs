@@ -343,7 +343,7 @@ echo done; cat > /dev/null";
     }
 
     #[test]
-    fn a_child_that_dies_or_hangs_is_told_apart() {
+    fn crashed_and_hanging_children_are_distinguished() {
         let begin = r"printf 'begin\tpng\tdecode\n'";
         let cases = [
             ("kill -SEGV $$", Outcome::Abort),

@@ -652,6 +652,7 @@ impl Debug for Mixture {
             write!(f, ", from: {} #{counts:016x}", start.epoch)?;
             if let Some(before) = &start.before {
                 let before = super::hash(before.fingerprint().bytes().map(u64::from));
+                // Part of the fingerprint in saved states: this text must not change.
                 write!(f, ", behind {} of #{before:016x}", start.position)?;
             }
         }

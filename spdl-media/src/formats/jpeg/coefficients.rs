@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn what_former_images_left_counts_against_the_limit() {
+    fn memory_kept_from_earlier_images_counts_towards_the_limit() {
         let mut stored = CoefficientBuffer::default();
         let limits = Limits::default().max_bytes(2000 * (2 + BYTES_OF_AC as u64));
         reserve(&mut stored, [2000, 0], &limits).unwrap();
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_given_back_where_the_last_images_needed_far_less() {
+    fn memory_is_freed_after_many_smaller_images() {
         let mut stored = CoefficientBuffer::default();
         let large = 4 * FREE_BYTES / BYTES_OF_AC;
         reserve(&mut stored, [large, 0], &Limits::default()).unwrap();
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_former_image_left_in_a_block_is_not_seen() {
+    fn blocks_are_cleared_between_images() {
         let mut stored = CoefficientBuffer::default();
         let mut block = [9; BLOCK_AREA];
         reserve(&mut stored, [1, 0], &Limits::default()).unwrap();

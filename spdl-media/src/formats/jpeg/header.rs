@@ -640,7 +640,7 @@ mod tests {
     }
 
     #[test]
-    fn the_header_tells_size_orientation_and_what_several_scans_need() {
+    fn the_header_has_size_orientation_and_coefficient_memory() {
         let read = |name| read(&data(name)).unwrap();
         let size = Size::new(37, 29);
         assert_eq!(read("420.jpg").info(), ImageInfo::new(size, Orientation::Upright));
@@ -652,7 +652,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_is_found_and_missed_wherever_the_file_is_cut() {
+    fn a_file_truncated_at_any_byte_has_no_end_marker() {
         for name in ["420.jpg", "restarts.jpg", "444-progressive.jpg", "grey.jpg"] {
             let file = data(name);
             assert!(read(&file).unwrap().check_end(&file).is_ok(), "{name}");
@@ -666,7 +666,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_corrupt() {
+    fn invalid_headers_are_corrupt() {
         let kind = |bytes: &[u8]| read(bytes).err().map(|error| error.kind());
         assert_eq!(kind(b"\xFF\xD8\xFF\xD9"), Some(ErrorKind::Corrupt));
         assert_eq!(kind(b"\xFF\xD8\xFF\xFE\0\x01"), Some(ErrorKind::Corrupt));
@@ -675,7 +675,7 @@ mod tests {
     }
 
     #[test]
-    fn markers_are_found_behind_any_number_of_bytes() {
+    fn markers_are_found_after_any_number_of_bytes() {
         for before in 0..200 {
             let mut bytes = vec![7; before];
             // 0xFF that stands for itself, filling, the marker.

@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn what_ends_early_or_means_nothing_is_told_with_the_rows_before() {
+    fn truncated_and_invalid_codes_are_errors_with_the_number_of_rows() {
         let group3 = CcittScheme::Group3 { two_dimensional: false };
         let end = MARK.repeat(6);
         let found = read(&format!("{MARK} {ROW} {end}"), group3, 3);

@@ -338,7 +338,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_kept_is_there_until_it_is_needed(
+        fn positions_are_computed_once_while_their_pairs_are_kept(
             length in 1u32..900, target in 1usize..300, extent in 0.01..1.0f64, filter in 0usize..5,
             step in 1usize..40, turned: bool, reversed: bool,
         ) {

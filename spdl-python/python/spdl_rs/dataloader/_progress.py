@@ -44,11 +44,11 @@ class Progress:
         self._skipped = frozenset(state["beyond"])
         self._after_end: bool = state["ended"]
         # Items are numbered from the start of this epoch. All items before `_given` are delivered or
-        # dropped, and so are those in `_beyond`. `_behind` maps items to the source's state after them.
+        # dropped, and so are those in `_beyond`. `_states_after` maps items to the source's state after them.
         self._given = 0
         self._beyond: set[int] = set(self._skipped)
         self._state = state["source"]
-        self._behind: dict[int, Any] = {}
+        self._states_after: dict[int, Any] = {}
         self._ended = False
         self.delivered: dict[int, tuple[int, ...]] = {}
         """The numbers of batches that were delivered but not counted yet, by sequence number. An insertion
@@ -60,7 +60,7 @@ class Progress:
         items = skip_empty_epoch(self._source) if self._after_end else iter(self._source)
         for number, item in enumerate(items):
             with self._lock:
-                self._behind[number] = self._source.state_dict()
+                self._states_after[number] = self._source.state_dict()
             if number not in self._skipped:
                 yield NumberedItem((number,), item)
             else:
@@ -79,12 +79,12 @@ class Progress:
                 # Another thread reached the end before this one received its item.
                 return
             self._beyond.update(number for number in numbers if number >= self._given)
-            while (given := self._given) in self._beyond and given in self._behind:
-                state = self._behind[given]
+            while (given := self._given) in self._beyond and given in self._states_after:
+                state = self._states_after[given]
                 # One statement, which no signal interrupts.
                 self._state, self._after_end, self._given = state, False, given + 1
                 self._beyond.discard(given)
-                self._behind.pop(given, None)
+                self._states_after.pop(given, None)
 
     def end(self) -> None:
         """Marks all items as delivered, except those left out at the end."""

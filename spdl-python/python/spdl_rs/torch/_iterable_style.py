@@ -139,11 +139,11 @@ class IterableProgress:
         """
         with self._lock.held():
             while (place := self._counted) in self.uncounted:
-                worker, behind = self.uncounted[place]
+                worker, state_after = self.uncounted[place]
                 states = list(self.states)
-                states[worker] = behind
+                states[worker] = state_after
                 turn = (worker + 1) % len(states)
-                given = self.given + (behind != "end")
+                given = self.given + (state_after != "end")
                 # No signal is handled between these assignments.
                 self.states, self.turn, self.given = states, turn, given
                 self._counted = place + 1
@@ -204,10 +204,10 @@ class IterableEpoch(BatchIterator):
                 continue
             if self._ahead:
                 worker.submit(0, None)
-            behind = self._states[turn]
+            state_after = self._states[turn]
             if not isinstance(result, Raised):
-                result, behind = result
-            return self._next(turn, behind), (turn, behind), result
+                result, state_after = result
+            return self._next(turn, state_after), (turn, state_after), result
         self._progress.end(self._places)
         raise StopIteration
 
@@ -219,8 +219,8 @@ class IterableEpoch(BatchIterator):
         """Records that a worker has no more batches."""
         self._uncounted[self._next(turn, "end")] = (turn, "end")
 
-    def _next(self, turn: int, behind: Any) -> int:
+    def _next(self, turn: int, state_after: Any) -> int:
         """Returns the position of a taken batch, and advances to the next worker."""
         place, self._places = self._places, self._places + 1
-        self._states[turn], self._turn = behind, (turn + 1) % len(self._states)
+        self._states[turn], self._turn = state_after, (turn + 1) % len(self._states)
         return place

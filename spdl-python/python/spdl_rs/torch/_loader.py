@@ -265,7 +265,7 @@ class DataLoader(Resumable, Generic[T]):
         count = max(1, self.num_workers)
         progress = IterableProgress(count, state)
         workers: list[Workers] = []
-        for number, behind in enumerate(progress.states):
+        for number, worker_state in enumerate(progress.states):
             dataset = copy.copy(self.dataset) if count > 1 else self.dataset
             fetch = IterableFetch(
                 dataset,
@@ -273,7 +273,7 @@ class DataLoader(Resumable, Generic[T]):
                 self.batch_size,
                 self.drop_last,
                 pin,
-                None if behind == "end" else behind,
+                None if worker_state == "end" else worker_state,
             )
             workers.append(self._workers(fetch, min(1, self.num_workers), seed, number, dataset))
         epoch = IterableEpoch(workers, progress, ahead=self._ahead, timeout=self._seconds)

@@ -92,14 +92,14 @@ class Progress:
         self.uncounted: dict[int, None] = {}
         """Batches delivered since the last `count`. A signal cannot interrupt an insertion."""
         self._ended = False
-        self._behind: dict[int, Any] = {}
+        self._sampler_states: dict[int, Any] = {}
         self._lock = ForkSafeLock()
 
     def drew(self, number: int, sampler_state: Any) -> None:
         with self._lock.held():
             self.drawn = max(self.drawn, number + 1)
             if sampler_state is not None:
-                self._behind[number] = sampler_state
+                self._sampler_states[number] = sampler_state
 
     def end(self, number: int) -> None:
         """Records that the epoch has `number` batches."""
@@ -124,11 +124,11 @@ class Progress:
         if number >= self.given:
             self.beyond.add(number)
         while (given := self.given) in self.beyond:
-            sampler_state = self._behind.get(given, self.sampler_state)
+            sampler_state = self._sampler_states.get(given, self.sampler_state)
             # No signal is handled between these assignments.
             self.sampler_state, self.sampler_ended, self.given = sampler_state, False, given + 1
             self.beyond.discard(given)
-            self._behind.pop(given, None)
+            self._sampler_states.pop(given, None)
 
     def state(self) -> dict[str, Any]:
         with self._lock.held():

@@ -17,7 +17,7 @@ _PLAIN = (type, types.BuiltinFunctionType, types.MethodDescriptorType)
 class UnusableResultError(TypeError):
     """A function returned a coroutine or an async generator instead of an item."""
 
-    tells_all = True
+    traceback_is_redundant = True
 
 
 class ResultCheck:
