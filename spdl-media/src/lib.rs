@@ -6,11 +6,13 @@
 //!           limits     centred      needed part    flip         layout
 //! ```
 //!
-//! - [`FillImage`] does all of it in one worker. Pass it to `PipelineBuilder::fill` of `spdl-core`.
+//! - [`FillImage`] does all of these steps in one worker. Pass it to `PipelineBuilder::fill` of
+//!   `spdl-core`.
 //! - A [`Decoder`] decodes to RGB pixels without a pipeline; [`decode_rgb`] decodes one image.
 //! - A [`CodecRegistry`] selects the codec by the content of the file. Codecs are registered explicitly.
 //!
-//! This crate reads no files and no stores; `spdl-io` does. Terms are defined in the [glossary].
+//! This crate does not read files or stores; the crate `spdl-io` reads them. Terms are defined in
+//! the [glossary].
 //!
 //! ```
 //! # #[cfg(feature = "jpeg")] {
@@ -75,8 +77,8 @@
 //! - CMYK becomes `(255 − C)·(255 − K) ÷ 255`. Colour profiles are ignored.
 //! - EXIF orientation is applied by [`FillImage`] and [`Decoder::decode_rgb`].
 //!
-//! JPEG XL, OpenEXR and the formats of `more-formats` have the pixels that their crates produce: 16-bit
-//! values are scaled to 8 bits, floats are clamped to 0 to 1.
+//! For JPEG XL, OpenEXR and the formats of `more-formats`, pixels are those of the crates that
+//! decode them: 16-bit values are scaled to 8 bits, and floats are clamped to 0 to 1.
 //!
 //! Samples differ from Pillow's `resize` of these pixels by at most one level, for all filters, if
 //! [`ImageTransform::exact`] is set or the format is not JPEG. By default, luma and chroma of a JPEG are
@@ -107,8 +109,8 @@
 //!
 //! # Features
 //!
-//! By default, one feature per format is on: `jpeg`, `png`, `webp`, `gif`, `bmp` and `tiff`, and also
-//! `augment` and `wav`. They build with gcc and rustup alone.
+//! By default, one feature per format is enabled: `jpeg`, `png`, `webp`, `gif`, `bmp` and `tiff`,
+//! and also `augment` and `wav`. To build them, only gcc and rustup are needed.
 //!
 //! | feature | adds |
 //! |---|---|

@@ -22,7 +22,7 @@ const UNKNOWN: u64 = 0xFFFF_FFFF;
 const PCM: u16 = 1;
 const FLOAT: u16 = 3;
 const EXTENSIBLE: u16 = 0xFFFE;
-/// The rest of a `WAVE_FORMAT_EXTENSIBLE` GUID, after the 16-bit format.
+/// The last 14 bytes of a `WAVE_FORMAT_EXTENSIBLE` GUID, which follow the 16-bit format.
 const GUID_TAIL: [u8; 14] = *b"\x00\x00\x00\x00\x10\x00\x80\x00\x00\xAA\x00\x38\x9B\x71";
 
 /// The sample type of a WAV file, little-endian.
@@ -139,7 +139,7 @@ impl WavHeader {
     /// Parses the header of a file in memory.
     ///
     /// # Errors
-    /// As [`read`](Self::read).
+    /// The errors of [`read`](Self::read).
     pub fn from_bytes(file: &Bytes) -> Result<Self> {
         WavHeader::read(file.len() as u64, |range| {
             Ok(file.slice(range.start as usize..range.end as usize))
@@ -253,7 +253,7 @@ impl WavHeader {
         self.format.block_align
     }
 
-    /// Bits per sample. If fewer bits are valid, they are the upper ones.
+    /// Bits per sample. If fewer bits are valid, the valid bits are the upper ones.
     pub fn bits_per_sample(&self) -> u16 {
         self.format.bits_per_sample
     }

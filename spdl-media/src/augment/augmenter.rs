@@ -42,7 +42,7 @@ use super::setting::{Setting, prefixed_parts};
 /// }
 /// ```
 pub trait Augment: fmt::Debug + Send + Sync + 'static {
-    /// Draws from `rng` and changes the image. Scratch memory comes from `scratch`.
+    /// Changes the image with random numbers from `rng`, and takes scratch memory from `scratch`.
     ///
     /// # Errors
     /// `InvalidArgument` if the parameters do not fit the image.
@@ -57,11 +57,12 @@ pub trait Augment: fmt::Debug + Send + Sync + 'static {
     /// result.
     ///
     /// A run that resumes with another augmentation reports the difference (see
-    /// [`Augmenter::parameters`]). A setting missing here may change unnoticed. Do not use derived
-    /// `Debug` of types with fields: its text may change with the compiler.
+    /// [`Augmenter::parameters`]). If a setting is missing here, a change of it is not detected. Do
+    /// not use derived `Debug` of types with fields: its text may change with the compiler.
     fn fingerprint(&self) -> Fingerprint;
 
-    /// Checks the parameters before the first image. Default: valid.
+    /// Checks the parameters before the first image. The default implementation accepts all
+    /// parameters.
     ///
     /// # Errors
     /// `InvalidArgument` if a parameter is invalid.
@@ -70,7 +71,7 @@ pub trait Augment: fmt::Debug + Send + Sync + 'static {
     }
 }
 
-/// A list of augmentations, with their scratch memory; one per worker.
+/// A list of augmentations, with their scratch memory; create one per worker.
 ///
 /// A clone shares the augmentations and has separate scratch memory.
 #[derive(Debug, Default)]
@@ -82,7 +83,7 @@ pub struct Augmenter {
 }
 
 impl Augmenter {
-    /// An empty list, which changes nothing.
+    /// An empty list, which leaves images unchanged.
     pub fn new() -> Self {
         Augmenter::default()
     }
@@ -139,8 +140,8 @@ impl Augmenter {
     /// Applies all augmentations in order, with one random generator.
     ///
     /// # Errors
-    /// As [`validate`](Augmenter::validate), before any change, and as [`Augment::apply`]; then the
-    /// image may be partly changed.
+    /// The errors of [`validate`](Augmenter::validate), before any change; the errors of
+    /// [`Augment::apply`], after which the image may be partly changed.
     pub fn apply(&mut self, image: &mut ImageMut<'_>, rng: &mut SampleRng) -> Result<()> {
         if !self.validated {
             self.validate()?;

@@ -65,12 +65,12 @@ impl Mixup {
     /// Draws the ratio and mixes.
     ///
     /// # Errors
-    /// As [`mix`](Mixup::mix).
+    /// The errors of [`mix`](Mixup::mix).
     pub fn apply(&mut self, batch: Batch, rng: &mut SampleRng) -> Result<Batch> {
         self.mix(batch, beta(rng, self.alpha))
     }
 
-    /// Blends `own` of each sample with 1 − `own` of the previous one.
+    /// Blends each sample, with weight `own`, and the previous sample, with weight 1 − `own`.
     ///
     /// # Errors
     /// `InvalidArgument` if the batch has no `images` of these types, or no valid `labels`; the
@@ -102,10 +102,11 @@ impl Mixup {
     }
 }
 
-/// Replaces each row by `blend` of its elements and those of the previous row; the row before the
-/// first is the last.
+/// Replaces each row by `blend` of its elements and those of the previous row. The row before the
+/// first row is the last row.
 fn blend<T: Element + Copy + Default>(array: &mut Array, blend: impl Fn(T, T) -> T) -> Result<()> {
-    /// Elements of all rows that are blended in one step; bounds the scratch memory.
+    /// The number of elements of each row that are blended in one step; it bounds the scratch
+    /// memory.
     const SPAN: usize = 1024;
     let rows = array.shape().first().copied().unwrap_or(0);
     let elements = array.as_mut_slice::<T>()?;
@@ -115,7 +116,7 @@ fn blend<T: Element + Copy + Default>(array: &mut Array, blend: impl Fn(T, T) ->
         let span = SPAN.min(row - start);
         let last = &mut last[..span];
         last.copy_from_slice(&elements[(rows - 1) * row + start..][..span]);
-        // From the last row, so that the previous row is still unchanged.
+        // Start at the last row, so that the previous row is still unchanged.
         for at in (1..rows).rev() {
             let (before, own) = elements.split_at_mut(at * row);
             let before = &before[(at - 1) * row + start..][..span];
@@ -153,7 +154,7 @@ impl CutMix {
         Ok(CutMix { alpha, labels: SoftLabels::new(classes)?, last: Vec::new() })
     }
 
-    /// As [`Mixup::parameters`].
+    /// The name and all settings; see [`Mixup::parameters`].
     pub fn parameters(&self) -> impl Iterator<Item = (String, String)> {
         let CutMix { alpha, labels, last: _ } = self;
         stage_parameters(&labels.fingerprint("CutMix", *alpha))
@@ -162,7 +163,7 @@ impl CutMix {
     /// Draws the rectangle and mixes.
     ///
     /// # Errors
-    /// As [`mix`](CutMix::mix).
+    /// The errors of [`mix`](CutMix::mix).
     pub fn apply(&mut self, mut batch: Batch, rng: &mut SampleRng) -> Result<Batch> {
         let size = BatchImageLayout::of(images(&mut batch)?)?.size;
         let own = beta(rng, self.alpha);
@@ -324,7 +325,7 @@ impl SoftLabels {
             .with("classes", classes.text())
     }
 
-    /// Mixes `own` of each label with 1 − `own` of the previous one.
+    /// Mixes each label, with weight `own`, and the previous label, with weight 1 − `own`.
     fn mixed(&self, batch: &Batch, own: f64) -> Result<Array> {
         let classes = self.classes;
         let (own, other) = (own as f32, (1.0 - own) as f32);
@@ -381,8 +382,7 @@ impl Stage<Batch> for Mixup {
     }
 }
 
-/// Uses the random numbers of the first sample of the batch. ~
-/// batch.ids()[at]~>                            batch.ids()[at], ~
+/// Uses the random numbers of the first sample of the batch.
 impl Stage<Batch> for CutMix {
     type Out = Batch;
 

@@ -2,7 +2,7 @@
 
 use spdl_core::{Error, ErrorKind, Result};
 
-/// Returns `InvalidArgument` unless `is_valid`.
+/// Returns an `InvalidArgument` error with the message unless `is_valid`.
 pub(super) fn check(is_valid: bool, message: impl FnOnce() -> String) -> Result<()> {
     if is_valid { Ok(()) } else { Err(Error::new(ErrorKind::InvalidArgument, message())) }
 }

@@ -21,7 +21,7 @@ pub struct ColorJitter {
 }
 
 impl ColorJitter {
-    /// Changes nothing.
+    /// Without ranges: leaves images unchanged.
     pub fn new() -> Self {
         ColorJitter::default()
     }
@@ -132,7 +132,7 @@ impl Augment for ColorJitter {
     }
 }
 
-/// A change with a probability.
+/// Defines an augmentation that is applied with a probability.
 macro_rules! random_change {
     (
         $(#[$documentation:meta])*

@@ -89,7 +89,7 @@ mod tests {
     #[test]
     fn normal_numbers_have_mean_0_and_variance_1() {
         let (mean, variance) = moments(normal);
-        // Five standard deviations of the mean and of the variance of 40,000.
+        // Tolerances: five standard deviations of the mean and of the variance of 40,000 numbers.
         assert!(mean.abs() < 0.025 && (variance - 1.0).abs() < 0.036, "{mean} {variance}");
     }
 
@@ -101,7 +101,7 @@ mod tests {
             assert!((mean - 0.5).abs() < 0.013, "{alpha}: {mean}");
             assert!((variance / expected - 1.0).abs() < 0.05, "{alpha}: {variance} {expected}");
         }
-        // Almost all or nothing, and never not a number.
+        // With a tiny alpha, almost all numbers are near 0 or 1; none is NaN.
         let (mean, variance) = moments(|rng| beta(rng, 1e-6));
         assert!((mean - 0.5).abs() < 0.013 && (variance - 0.25).abs() < 0.001);
     }

@@ -38,10 +38,11 @@ impl Setting for ErasingValue {
 
 /// Erases a random rectangle.
 ///
-/// torchvision users place it after the normalisation, where 0 is the mean colour. There it is a
-/// stage on batches, with a rectangle per image. [`erase_planes`](RandomErasing::erase_planes)
-/// erases in one normalised image, and [`draw`](RandomErasing::draw) only draws the rectangle. As
-/// an [`Augment`] it erases levels of an image, where 0 is black.
+/// torchvision users apply it after the normalisation, where 0 is the mean colour. For that, use it
+/// as a stage on batches, which draws a rectangle per image.
+/// [`erase_planes`](RandomErasing::erase_planes) erases in one normalised image, and
+/// [`draw`](RandomErasing::draw) only draws the rectangle. As an [`Augment`], it erases levels of
+/// an image, where 0 is black.
 ///
 /// ```
 /// # use spdl_core::{Batch, PipelineBuilder, StageOptions};
@@ -108,8 +109,8 @@ impl RandomErasing {
         stage_parameters(&Augment::fingerprint(self))
     }
 
-    /// The rectangle to erase in an image of this size. `None` by the probability, or if none of
-    /// ten rectangles was smaller than the image.
+    /// Draws the rectangle to erase in an image of this size. Returns `None` if the probability
+    /// decides against erasing, or if none of ten drawn rectangles was smaller than the image.
     pub fn draw(&self, size: Size, rng: &mut SampleRng) -> Option<Rect> {
         if !rng.chance(self.probability) {
             return None;

@@ -21,12 +21,12 @@ pub struct RandomRotation {
 }
 
 impl RandomRotation {
-    /// From −`degrees` to `degrees` around the centre, nearest neighbour, black outside.
+    /// Rotates by −`degrees` to `degrees` around the centre; nearest neighbour, black outside.
     pub fn new(degrees: f64) -> Self {
         RandomRotation::between(-degrees, degrees)
     }
 
-    /// From `low` to `high` degrees, counter-clockwise.
+    /// Rotates by `low` to `high` degrees, counter-clockwise.
     pub fn between(low: f64, high: f64) -> Self {
         RandomRotation {
             degrees: (low, high),
@@ -291,7 +291,7 @@ impl Augment for RandomPerspective {
             [corner(false, false), corner(true, false), corner(true, true), corner(false, true)];
         let (right, bottom) = (right as f64, bottom as f64);
         let start = [[0.0, 0.0], [right, 0.0], [right, bottom], [0.0, bottom]];
-        // If corners coincide, as in a single row, there is no perspective transform.
+        // If corners coincide, as in an image with a single row, no perspective transform exists.
         let Ok(coefficients) = functional::perspective_coefficients(&start, &end) else {
             return Ok(());
         };

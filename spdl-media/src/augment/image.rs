@@ -45,7 +45,7 @@ impl<'a> ImageMut<'a> {
     /// A view of a decoded image.
     ///
     /// # Errors
-    /// As [`new`](ImageMut::new).
+    /// The errors of [`new`](ImageMut::new).
     pub fn of(image: &'a mut Image) -> Result<Self> {
         ImageMut::new(&mut image.pixels, image.size)
     }
@@ -83,7 +83,7 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// Without buffers.
+    /// Scratch memory that holds no buffers yet.
     pub fn new() -> Self {
         Scratch::default()
     }

@@ -2,8 +2,8 @@
 //! torchvision's v2 transforms.
 //!
 //! - [`Augmenter`] applies a list of [`Augment`]s in place, and keeps their scratch memory.
-//! - Random numbers come from [`SampleRng`] only, and so from seed, epoch, sample and stage. The
-//!   distributions are those of torchvision; the random numbers are not.
+//! - Random numbers come only from [`SampleRng`], so they depend on seed, epoch, sample and stage.
+//!   They have the same distributions as in torchvision, but different values.
 //! - [`functional`] has the operations with explicit parameters.
 //! - [`Mixup`] and [`CutMix`] work on whole batches, and so does [`RandomErasing`] as a stage after
 //!   the normalisation.

@@ -141,7 +141,7 @@ const OPERATIONS: [Operation; 14] = [
     Equalize,
 ];
 
-/// The operations of AugMix; without `all_operations`, the first nine.
+/// The operations of AugMix; without `all_operations`, only the first nine.
 const MIXED_OPERATIONS: [Operation; 13] = [
     ShearX,
     ShearY,
@@ -159,14 +159,15 @@ const MIXED_OPERATIONS: [Operation; 13] = [
 ];
 const GEOMETRIC_AND_TONAL: usize = 9;
 
-/// The maximum magnitudes of a policy, reached in equal steps from 0.
+/// The maximum magnitudes of a policy. Magnitudes increase from 0 in equal steps.
 struct MagnitudeRange {
     shear: f32,
-    /// The translation in pixels, for a side of this length.
+    /// The maximum translation in pixels, for a side of this length.
     translate: fn(f64) -> f64,
     rotate: f32,
     factor: f32,
-    /// The bits of the weakest posterisation, and how many fewer the strongest keeps.
+    /// The number of bits that the weakest posterisation keeps, and how many fewer the strongest
+    /// keeps.
     posterize: (f32, f32),
 }
 
@@ -193,7 +194,7 @@ impl MagnitudeRange {
     fn magnitude(&self, operation: Operation, bin: usize, bins: usize, size: Size) -> Option<f64> {
         let last = bins.saturating_sub(1);
         let bin = bin.min(last);
-        // Computed from the nearer end, as torch's `linspace`.
+        // Computed from the nearer end of the range, like torch's `linspace`.
         let step = |from: f32, to: f32| {
             let step = (to - from) / last.max(1) as f32;
             if bin < bins / 2 {
@@ -245,7 +246,7 @@ impl Sampling {
     }
 }
 
-/// The setters of all policies.
+/// The setter methods that all policies share.
 macro_rules! sampling_setters {
     ($default:literal) => {
         #[doc = concat!("The interpolation. Default: `", $default, "`.")]
@@ -286,7 +287,7 @@ pub struct RandAugment {
 }
 
 impl RandAugment {
-    /// Two operations of magnitude 9 of 0 to 30, nearest neighbour, black outside.
+    /// Two operations with magnitude 9 of 0 to 30, nearest neighbour, black outside.
     #[allow(clippy::new_without_default, reason = "consistent with the other augmentations")]
     pub fn new() -> Self {
         RandAugment { operations: 2, magnitude: 9, bins: 31, sampling: NEAREST }
@@ -315,7 +316,7 @@ impl RandAugment {
 
     sampling_setters!("Nearest");
 
-    /// The value of magnitude `bin` for an operation, without sign.
+    /// The magnitude that index `bin` denotes for an operation, without sign.
     pub fn magnitude_of(&self, operation: Operation, bin: usize, size: Size) -> Option<f64> {
         STANDARD.magnitude(operation, bin, self.bins, size)
     }
@@ -371,7 +372,7 @@ impl TrivialAugmentWide {
 
     sampling_setters!("Nearest");
 
-    /// The value of magnitude `bin` for an operation, without sign.
+    /// The magnitude that index `bin` denotes for an operation, without sign.
     pub fn magnitude_of(&self, operation: Operation, bin: usize, size: Size) -> Option<f64> {
         WIDE.magnitude(operation, bin, self.bins, size)
     }
@@ -445,7 +446,7 @@ impl AutoAugment {
         &self.policies
     }
 
-    /// The value of magnitude `bin` for an operation, without sign.
+    /// The magnitude that index `bin` denotes for an operation, without sign.
     pub fn magnitude_of(&self, operation: Operation, bin: usize, size: Size) -> Option<f64> {
         STANDARD.magnitude(operation, bin, AutoAugment::BINS, size)
     }
@@ -529,9 +530,9 @@ pub struct AugMix {
 }
 
 impl AugMix {
-    /// The number of magnitudes; the severity limits the range.
+    /// The number of magnitudes; the severity limits how many of them are used.
     const BINS: usize = 10;
-    /// The maximum length of a chain of random length.
+    /// The maximum number of operations in a chain, if the number is random.
     const MAX_DRAWN_DEPTH: i64 = 3;
 
     /// Three chains of one to three operations, severity 3, alpha 1, all operations, bilinear,
@@ -585,18 +586,17 @@ impl AugMix {
 
     sampling_setters!("Bilinear");
 
-    /// The value of magnitude `bin` for an operation, without sign.
+    /// The magnitude that index `bin` denotes for an operation, without sign.
     pub fn magnitude_of(&self, operation: Operation, bin: usize, size: Size) -> Option<f64> {
         MIX.magnitude(operation, bin, AugMix::BINS, size)
     }
 
-    /// Blends the image with changed copies. `shares` are the weights of the original and of all
+    /// Blends the image with changed copies. `shares` are the weights of the original, and of all
     /// copies together; `weights` has the weight of each copy. `change` produces copy number `n`.
     /// Results are truncated to integers.
     ///
     /// # Errors
     /// The errors of `change`.
-    /// What `change` answers.
     pub fn mix(
         image: &mut ImageMut<'_>,
         shares: [f32; 2],

@@ -4,8 +4,8 @@ use spdl_core::source::Fingerprint;
 
 use super::functional::Interpolation;
 
-/// A setting as text. Different values have different texts; lists are in brackets, so that nested
-/// lists differ as well.
+/// A setting as text. Different values have different texts; lists are in brackets, so that the
+/// texts of different nested lists differ too.
 pub(super) trait Setting {
     fn text(&self) -> String;
 }
@@ -76,7 +76,7 @@ macro_rules! fingerprint_of {
 }
 pub(super) use fingerprint_of;
 
-/// The parts of `fingerprint`, with names prefixed by `own`.
+/// The entries of `fingerprint`, with the prefix `own` before their names.
 pub(super) fn prefixed_parts(own: &str, fingerprint: &Fingerprint) -> Vec<(String, String)> {
     let name = |part: &str| match part {
         "" => own.to_owned(),
@@ -85,7 +85,7 @@ pub(super) fn prefixed_parts(own: &str, fingerprint: &Fingerprint) -> Vec<(Strin
     fingerprint.parts().iter().map(|(part, value)| (name(part), value.clone())).collect()
 }
 
-/// The parts of an augmentation that is a separate stage, as stage parameters.
+/// The settings of an augmentation that is a separate stage, as stage parameters.
 pub(super) fn stage_parameters(
     fingerprint: &Fingerprint,
 ) -> impl Iterator<Item = (String, String)> + use<> {

@@ -22,7 +22,7 @@ pub trait ImageEncoder: Debug + Send + Sync + 'static {
     /// Encodes an image.
     ///
     /// # Errors
-    /// As [`encode`](Self::encode).
+    /// The errors of [`encode`](Self::encode).
     fn encode_image(&self, image: &Image) -> Result<Vec<u8>> {
         self.encode(&image.pixels, image.size)
     }
@@ -60,7 +60,7 @@ pub(super) fn invalid(message: String) -> Error {
     Error::new(ErrorKind::InvalidArgument, message)
 }
 
-/// An error of an encoder library for valid input: the library does not support it.
+/// The error if an encoder library fails for valid input: `Unsupported`.
 pub(super) fn failed(name: &str, error: impl Display) -> Error {
     Error::new(ErrorKind::Unsupported, format!("cannot encode {name}: {error}"))
 }

@@ -25,7 +25,7 @@ impl WebpEncoder {
     /// rows.
     ///
     /// # Errors
-    /// As [`encode`](ImageEncoder::encode).
+    /// The errors of [`encode`](ImageEncoder::encode).
     pub fn encode_rgba(&self, pixels: &[u8], size: Size) -> Result<Vec<u8>> {
         check_channels(NAME, pixels, size, LARGEST, 4)?;
         write(pixels, size, ColorType::Rgba8)

@@ -55,7 +55,7 @@ impl LossyWebpEncoder {
     /// has no alpha.
     ///
     /// # Errors
-    /// As [`encode`](ImageEncoder::encode).
+    /// The errors of [`encode`](ImageEncoder::encode).
     pub fn encode_rgba(&self, pixels: &[u8], size: Size) -> Result<Vec<u8>> {
         check_channels(NAME, pixels, size, LARGEST, 4)?;
         self.write(pixels, PixelLayout::Rgba, size)

@@ -49,7 +49,7 @@ const LABELS: usize = 1;
 pub struct FillImage {
     decoder: Decoder,
     transform: ImageTransform,
-    /// The decoded part of the image, as stored.
+    /// The decoded part of the image, not yet upright.
     picture: Picture,
     retention: Retention,
     partial_samples: Counter,
@@ -65,7 +65,7 @@ pub struct FillImage {
 #[cfg(feature = "augment")]
 struct Augmentation {
     augmenter: Augmenter,
-    /// Interleaved RGB of the sample's size.
+    /// Interleaved RGB pixels of the sample.
     pixels: Vec<u8>,
     writer: SampleWriter,
 }
@@ -90,12 +90,12 @@ impl Written {
     }
 }
 
-/// Which part of the stored image becomes the sample, and how.
+/// How a stored image becomes the sample.
 struct FillPlan {
     placement: Placement,
     orientation: Orientation,
     stored: Size,
-    /// The part to resize, in the stored image.
+    /// The part of the stored image that is resized.
     source: CropBox,
     /// The pixels of the stored image that may influence the result.
     bounds: Rect,
@@ -105,7 +105,7 @@ impl FillImage {
     /// Creates the decoder and transform of one worker.
     ///
     /// # Errors
-    /// As [`ImageTransform::validate`].
+    /// The errors of [`ImageTransform::validate`].
     pub fn new(
         registry: &CodecRegistry,
         transform: &ImageTransform,
@@ -126,9 +126,9 @@ impl FillImage {
         })
     }
 
-    /// Augments samples after resize and flips, before normalisation and layout. The whole sample
-    /// is augmented, with the fill colour around the image. The random generator of the sample
-    /// continues after the draws of the crop.
+    /// Sets augmentations that are applied after resize and flips, before normalisation and layout.
+    /// They change the whole sample, including the fill colour around the image. They draw random
+    /// numbers from the generator of the sample, after those of the crop.
     ///
     /// ```
     /// use spdl_core::StageOptions;
@@ -146,7 +146,7 @@ impl FillImage {
     /// ```
     ///
     /// # Errors
-    /// As [`Augmenter::validate`].
+    /// The errors of [`Augmenter::validate`].
     #[cfg(feature = "augment")]
     pub fn augment(mut self, augmenter: Augmenter) -> Result<Self> {
         augmenter.validate()?;
@@ -159,8 +159,8 @@ impl FillImage {
         Ok(self)
     }
 
-    /// Counts samples that are [partial](Written::is_partial) with `counter`. Clones of one counter
-    /// serve all workers.
+    /// Counts [partial](Written::is_partial) samples with `counter`. Clones of one counter can
+    /// count the samples of all workers.
     ///
     /// ```
     /// use spdl_core::observe::Counter;
@@ -187,8 +187,8 @@ impl FillImage {
     /// valid part of the sample.
     ///
     /// # Errors
-    /// As [`Decoder::decode_planes`]; `InvalidArgument` if `sample` has another size or data type
-    /// than the transform.
+    /// The errors of [`Decoder::decode_planes`]; `InvalidArgument` if `sample` has another size or
+    /// data type than the transform.
     pub fn write(
         &mut self,
         encoded: &[u8],
@@ -202,14 +202,14 @@ impl FillImage {
         self.write_plan(encoded, sample, &FillPlan::new(&info, placement), rng)
     }
 
-    /// [`write`](FillImage::write) into a field of a slot, with the random generator of the
-    /// context. Use it in a custom [`Fill`] that writes other fields as well.
+    /// Like [`write`](FillImage::write), into a field of a slot, with the random generator of the
+    /// context. Use this method in a custom [`Fill`] that writes other fields as well.
     ///
     /// Two calls with the same context, for an image and its mask, draw the same crop and flips if
     /// [`Crop`](crate::Crop), flip probabilities and image sizes are equal.
     ///
     /// # Errors
-    /// As [`write`](FillImage::write) and [`check_field`](FillImage::check_field).
+    /// The errors of [`write`](FillImage::write) and [`check_field`](FillImage::check_field).
     ///
     /// # Panics
     /// If the layout has no such field.
@@ -265,7 +265,8 @@ impl FillImage {
     /// augmentations of the transform are not used, and pixels outside `crop` have no influence.
     ///
     /// # Errors
-    /// As [`write`](FillImage::write); `InvalidArgument` if `crop` is not inside the image.
+    /// The errors of [`write`](FillImage::write); `InvalidArgument` if `crop` is not inside the
+    /// image.
     pub fn write_crop(
         &mut self,
         encoded: &[u8],
@@ -285,12 +286,12 @@ impl FillImage {
         self.write_plan(encoded, sample, &FillPlan::new(&info, placement), None)
     }
 
-    /// Transforms a decoded image into `sample`, with random numbers from `rng`. `picture` is as
-    /// stored, with this `orientation`; missing parts of the image have no influence.
+    /// Transforms a decoded image into `sample`, with random numbers from `rng`. `picture` is not
+    /// yet upright: `orientation` is its orientation. Missing parts of the image have no influence.
     ///
     /// # Errors
     /// `InvalidArgument` if `sample` has another size or data type than the transform, or the
-    /// picture holds nothing of the crop.
+    /// picture contains no part of the crop.
     pub fn write_picture(
         &mut self,
         picture: &Picture,
@@ -359,7 +360,7 @@ impl FillImage {
         &mut self.decoder
     }
 
-    /// Changes the sample size only.
+    /// Changes only the sample size of the transform.
     pub(crate) fn set_size(&mut self, size: Size) -> Result<()> {
         if self.transform.size() != size {
             self.transform = self.transform.clone().resized_to(size);
@@ -437,7 +438,7 @@ impl Fill<Labeled<Bytes>> for FillImage {
 impl FillPlan {
     fn new(info: &ImageInfo, placement: Placement) -> Self {
         let ImageInfo { size: stored, orientation } = *info;
-        // Whole pixels remain whole.
+        // The box consists of whole pixels, in stored coordinates too.
         let bounds = orientation.box_to_stored(placement.bounds.into(), stored);
         FillPlan {
             placement,
@@ -461,7 +462,7 @@ impl FillPlan {
         let axis = |needed: (u32, u32), bounds: (u32, u32)| {
             let first = needed.0.max(bounds.0);
             let end = (needed.0 + needed.1).min(bounds.0 + bounds.1);
-            // An empty box at an edge of the bounds must not give an empty region.
+            // An empty box at an edge of the image still gives a region of at least one pixel.
             (first.min(bounds.0 + bounds.1 - 1), end.saturating_sub(first).max(1))
         };
         let bounds = self.bounds;
@@ -491,8 +492,8 @@ impl FillPlan {
             return whole;
         }
         let target = self.orientation.apply(self.placement.target.size());
-        // In pixels of the stored image: the first missing row, and the distance that a filter
-        // reaches from the centre of a pixel.
+        // In pixels of the stored image: the first missing row, and how far a filter extends from
+        // the centre of a pixel.
         let scale = f64::from(region.height) / f64::from(decoded.size.height);
         let end = f64::from(region.top) + f64::from(decoded.rows_valid) * scale;
         let per_row = self.source.height / f64::from(target.height);
@@ -502,7 +503,8 @@ impl FillPlan {
         if rows == target.height {
             return whole;
         }
-        // Stored rows are rows or columns of the upright image, counted from either side.
+        // Stored rows are rows or columns of the upright image, counted from the start or from the
+        // end.
         let start = if self.orientation.mirrors().1 { target.height - rows } else { 0 };
         let mut valid = self.placement.target;
         if self.orientation.swaps_sides() {
@@ -574,24 +576,24 @@ mod tests {
         let request = plan.decode_request(&transform);
         let region = Rect { left: 48, top: 0, width: 300, height: 300 };
         assert_eq!(request.region_of(stored), region);
-        // The area filter needs every pixel.
+        // The area filter needs every pixel, so the image is not reduced.
         assert_eq!(request.smallest(), Some(Size::new(300, 300)));
         assert_eq!(request.truncation(), OnTruncated::Partial);
-        // A wider filter needs a margin, which is scaled with the region. The decoded size may be
-        // halved as long as 1.5 times the sample's size remains.
+        // Filters with a larger support need a margin, which is scaled with the region. The decoded
+        // size may be halved if at least 1.5 times the sample's size remains.
         let request = plan.decode_request(&transform.clone().filter(ResizeFilter::Bilinear));
         let region = Rect { left: 42, top: 0, width: 312, height: 300 };
         assert_eq!(request.region_of(stored), region);
         assert_eq!(request.smallest(), Some(Size::new(117, 113)));
         assert_eq!(plan.decode_request(&transform.clone().exact(true)).smallest(), None);
-        // For a fixed part, pixels outside of it have no influence: only the part is decoded, for
-        // every filter.
+        // If the part of the image is given, pixels outside it have no influence: only the part is
+        // decoded, for every filter.
         let part = Rect { left: 10, top: 120, width: 200, height: 160 };
         let plan = FillPlan::new(&info, Placement::part(part, transform.size()));
         let wide = transform.clone().filter(ResizeFilter::Lanczos3);
         let region = Rect { left: 120, top: 90, width: 160, height: 200 };
         assert_eq!(plan.decode_request(&wide).region_of(stored), region);
-        // No request is larger than the region.
+        // If the sample is larger than the region, the request is not enlarged.
         let larger = ImageTransform::new(900).crop(Crop::Stretch);
         let plan = FillPlan::new(&info, larger.place(info.upright_size(), none));
         assert_eq!(plan.decode_request(&larger).smallest(), Some(stored));

@@ -2,8 +2,8 @@
 //!
 //! | file | content |
 //! |---|---|
-//! | `image` | [`FillImage`]: one image into its slot |
-//! | `shrink` | [`Shrink`]: smaller copies of large images |
+//! | `image` | [`FillImage`]: writes one image into its batch slot |
+//! | `shrink` | [`Shrink`]: makes smaller copies of large images |
 //!
 //! Imports: [`image`](crate::image), [`transform`](crate::transform), [`augment`](crate::augment).
 

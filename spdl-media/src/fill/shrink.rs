@@ -42,13 +42,13 @@ impl Shrink {
     /// Reduces images whose longer side has more than `side` pixels to that length.
     ///
     /// # Errors
-    /// As [`to_shorter_side`](Shrink::to_shorter_side).
+    /// The errors of [`to_shorter_side`](Shrink::to_shorter_side).
     pub fn to_longer_side(side: u32, registry: &CodecRegistry, limits: &Limits) -> Result<Self> {
         Shrink::new(side, true, registry, limits)
     }
 
     fn new(side: u32, longer: bool, registry: &CodecRegistry, limits: &Limits) -> Result<Self> {
-        // The whole image from a full decode.
+        // Resize the whole image, decoded at full size.
         let transform =
             ImageTransform::new(side).crop(Crop::Stretch).filter(ResizeFilter::Bicubic).exact(true);
         Ok(Shrink { fill: FillImage::new(registry, &transform, limits)?, side, longer })
@@ -71,7 +71,7 @@ impl Shrink {
     /// The upright size of the image in a file, and its reduced size. Parses the header only.
     ///
     /// # Errors
-    /// As [`Decoder::inspect`](crate::Decoder::inspect).
+    /// The errors of [`Decoder::inspect`](crate::Decoder::inspect).
     pub fn sizes(&mut self, encoded: &[u8]) -> Result<(Size, Size)> {
         let size = self.fill.decoder().inspect(encoded)?.upright_size();
         Ok((size, self.size(size)))
@@ -80,8 +80,8 @@ impl Shrink {
     /// Decodes an image upright, and reduces it if it is too large.
     ///
     /// # Errors
-    /// As [`Decoder::decode_into`](crate::Decoder::decode_into); `InvalidArgument` if a side of the
-    /// reduced image exceeds 16,384 pixels.
+    /// The errors of [`Decoder::decode_into`](crate::Decoder::decode_into); `InvalidArgument` if a
+    /// side of the reduced image exceeds 16,384 pixels.
     pub fn image(&mut self, encoded: &[u8]) -> Result<Image> {
         let (from, size) = self.sizes(encoded)?;
         if size == from {

@@ -10,7 +10,7 @@ use crate::image::{
     Picture, PixelsMut, Rect, Size,
 };
 
-/// A format whose decoder writes rows of RGB. The value is the scratch memory.
+/// A format whose decoder writes rows of RGB. The implementing type holds the scratch memory.
 pub(super) trait FormatReader: Default + Send + 'static {
     /// See [`ImageCodec::name`].
     const NAME: &'static str;
@@ -49,16 +49,16 @@ pub(super) struct DecodeJob<'a> {
     pub(super) on_truncated: OnTruncated,
     /// Whether the whole file must be read.
     pub(super) exact: bool,
-    /// The limits that remain after the allocation of `out`.
+    /// The remaining limits after `out` was allocated.
     pub(super) limits: &'a Limits,
-    /// Has the size of the region.
+    /// The output; it has the size of the region.
     pub(super) out: PixelsMut<'a>,
 }
 
 impl DecodeJob<'_> {
-    /// The result for image data that end after `rows` rows because of `error`: a partial result
-    /// with black rows below if the request allows that, otherwise `error`. `out` holds the decoded
-    /// rows.
+    /// The result for image data that end after `rows` rows because of `error`. If the request
+    /// accepts partial results, the missing rows below are black; otherwise the result is `error`.
+    /// `out` holds the decoded rows.
     pub(super) fn truncated_after(mut self, rows: u32, error: Error) -> Result<Decoded> {
         let valid = rows.saturating_sub(self.region.top).min(self.region.height);
         if !self.may_be_partial(&error) || valid == 0 {
@@ -148,7 +148,7 @@ impl<F: FormatReader> FormatDecoder<F> {
     }
 }
 
-/// Adds the file length as the offset of a truncation error without an offset.
+/// Adds the file length as the offset of a truncation error that has no offset.
 fn located(error: Error, encoded: &[u8]) -> Error {
     match (error.kind(), error.offset()) {
         (ErrorKind::Truncated, None) => error.with_offset(encoded.len() as u64),
@@ -199,7 +199,7 @@ impl<F: FormatReader> ImageDecoder for FormatDecoder<F> {
     }
 }
 
-/// Resizes `scratch` to `bytes` bytes, after a check of the limits.
+/// Resizes `scratch` to `bytes` bytes, after checking the limits.
 pub(super) fn reserve(
     scratch: &mut Vec<u8>,
     bytes: u64,
@@ -210,14 +210,14 @@ pub(super) fn reserve(
     let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
     let is_excessive = scratch.capacity() > KEPT_BYTES && scratch.capacity() / 4 > bytes;
     if scratch.capacity() < bytes || is_excessive {
-        // Dropping the old buffer first avoids copying its content.
+        // Dropping the old buffer before the new one is allocated avoids copying its content.
         *scratch = Vec::new();
         scratch.try_reserve_exact(bytes).map_err(|_| {
             let message = format!("cannot allocate {bytes} bytes for an image");
             Error::new(ErrorKind::LimitExceeded, message)
         })?;
     }
-    // The values do not matter: decoders write every byte or fail.
+    // The initial values do not matter: decoders write every byte or fail.
     scratch.resize(bytes, 0);
     Ok(())
 }

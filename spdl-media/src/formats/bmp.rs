@@ -15,7 +15,8 @@ use crate::image::{CHANNELS, Decoded, ImageInfo, Limits, Orientation, Size};
 const FILE_HEADER: usize = 14;
 /// `BITMAPCOREHEADER`: 16-bit sizes and 3 bytes per palette entry.
 const CORE_HEADER: usize = 12;
-/// `OS22XBITMAPHEADER`, whose compression numbers differ.
+/// `OS22XBITMAPHEADER`, whose compression numbers have other meanings than in the header of
+/// Windows.
 const OS2_HEADER: usize = 64;
 
 /// Windows bitmaps.
@@ -25,13 +26,13 @@ pub(super) struct Bmp {
     indices: Vec<u8>,
 }
 
-/// Facts from the headers.
+/// Properties of the image from its headers.
 pub(super) struct BmpFile {
     top_down: bool,
     encoding: PixelEncoding,
     /// The offset of the pixel array.
     data: usize,
-    /// Missing entries are black.
+    /// The palette; missing entries are black.
     palette: [[u8; CHANNELS]; 256],
 }
 
@@ -48,7 +49,7 @@ enum PixelEncoding {
     Fields(usize, [ChannelMask; CHANNELS]),
 }
 
-/// A bit mask of a channel: adjacent bits of a word.
+/// The bits of a channel in a word; they are adjacent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct ChannelMask {
     shift: u32,
@@ -64,7 +65,7 @@ impl ChannelMask {
         (largest & largest.wrapping_add(1) == 0).then_some(ChannelMask { shift, largest })
     }
 
-    /// The channel of a word, scaled to 0 to 255.
+    /// The value of the channel in a word, scaled to 0 to 255.
     #[inline]
     fn extract(self, word: u32) -> u8 {
         let value = u64::from(word >> self.shift & self.largest);
@@ -91,7 +92,7 @@ impl FormatReader for Bmp {
         }
         let end = FILE_HEADER + header_bytes;
         bytes(encoded, FILE_HEADER..end)?;
-        // Fields that a short header lacks are 0.
+        // If the header is too short to contain a field, the field is 0.
         let field = |at: usize| if at + 4 <= end { long(encoded, at) } else { Ok(0) };
         let (width, height, bits) = if core {
             (short(encoded, 18)?, short(encoded, 20)? as i32, short(encoded, 24)?)
@@ -113,7 +114,7 @@ impl FormatReader for Bmp {
             (0, 24 | 32) => PixelEncoding::Bytes(bits as usize / 8),
             (1, 8) | (2, 4) => PixelEncoding::Runs(bits as usize),
             (3 | 6, 16 | 24 | 32) if header_bytes != OS2_HEADER => match masks()? {
-                // Equivalent to no masks.
+                // Masks that are all zero count as no masks.
                 [0, 0, 0] if bits > 16 => PixelEncoding::Bytes(bits as usize / 8),
                 masks => fields(bits as usize / 8, masks)?,
             },
@@ -127,7 +128,7 @@ impl FormatReader for Bmp {
 
         let mut palette = [[0; CHANNELS]; 256];
         let mut after = end;
-        // Without room in the header, the masks follow it.
+        // If the header has no room for the masks, the masks follow the header.
         if header_bytes <= 40 && matches!(compression, 3 | 6) {
             after += if compression == 6 { 16 } else { 12 };
         }
@@ -136,7 +137,7 @@ impl FormatReader for Bmp {
             let most = 1 << bits;
             let count = if colors == 0 { most } else { most.min(colors as usize) };
             let start = long(encoded, 10)? as usize;
-            // Some files have fewer entries than they declare, followed by the pixels.
+            // Some files have fewer palette entries than they declare; the pixels follow directly.
             let room = if start > after { (start - after) / entry } else { count };
             let entries = encoded.get(after..).unwrap_or_default().chunks_exact(entry);
             for (color, stored) in palette.iter_mut().zip(entries.take(count.min(room))) {
@@ -147,7 +148,7 @@ impl FormatReader for Bmp {
         }
         let data = match long(encoded, 10)? as usize {
             0 => after,
-            // The offset does not count the palette.
+            // This offset is that of the palette; the pixels follow the palette.
             start if start == end && bits <= 8 => after,
             start => start,
         };
@@ -183,8 +184,7 @@ impl FormatReader for Bmp {
         };
         let rows = match truncation {
             None => height,
-            // A truncated bottom-up image lacks its top rows, so that no partial result is
-            // possible.
+            // A truncated bottom-up image lacks its top rows, so a partial result is not possible.
             Some((rows, ref error)) if file.top_down && job.may_be_partial(error) => rows,
             Some((_, error)) => return Err(error),
         };
@@ -207,7 +207,7 @@ impl FormatReader for Bmp {
     }
 }
 
-/// The stored rows.
+/// Reads the stored rows.
 struct StoredRows<'a> {
     rows: &'a [u8],
     row_bytes: usize,
@@ -264,7 +264,7 @@ impl BmpFile {
     }
 }
 
-/// Validates the masks: inside the word, non-empty, and disjoint.
+/// Checks the masks: they must be inside the word, non-empty, and disjoint.
 fn fields(bytes: usize, masks: [u32; CHANNELS]) -> Result<PixelEncoding> {
     let is_valid = masks.into_iter().all(|mask| u64::from(mask) >> (8 * bytes) == 0 && mask != 0)
         && masks[0] & masks[1] | masks[1] & masks[2] | masks[0] & masks[2] == 0;
@@ -276,8 +276,8 @@ fn fields(bytes: usize, masks: [u32; CHANNELS]) -> Result<PixelEncoding> {
     }
 }
 
-/// Decodes run-length encoded indices of 4 or 8 bits into zeroed rows of `width`. An error includes
-/// the number of complete rows.
+/// Decodes run-length encoded indices of 4 or 8 bits into rows of `width` indices, which must be
+/// zero. An error includes the number of complete rows.
 ///
 /// Indices beyond the end of a row are dropped, as in other decoders.
 fn read_runs(

@@ -5,9 +5,9 @@ use crate::image::{CHANNELS, PixelsMut, Rect, Size};
 /// The sample layout of a decoded pixel, with its size in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PixelLayout {
-    /// Grey, followed by samples that are dropped (alpha).
+    /// Grey. Further samples (alpha) are dropped.
     Grey(usize),
-    /// Red, green, blue, followed by samples that are dropped (alpha).
+    /// Red, green, blue. Further samples (alpha) are dropped.
     Rgb(usize),
 }
 

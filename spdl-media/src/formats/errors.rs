@@ -5,7 +5,8 @@ use std::io;
 
 use spdl_core::{Error, ErrorKind};
 
-/// An I/O error of a decoder that reads from memory: the input ends early.
+/// Converts an I/O error of a decoder that reads from memory: its only cause is that the input ends
+/// early.
 pub(super) fn read_error(format: &str, error: io::Error) -> Error {
     match error.kind() {
         io::ErrorKind::UnexpectedEof => {
@@ -16,7 +17,7 @@ pub(super) fn read_error(format: &str, error: io::Error) -> Error {
     }
 }
 
-// Only the first message of an error chain is used: the causes repeat it.
+// Only the first message of an error chain is used, because it already contains the other messages.
 
 pub(super) fn corrupt(format: &str, error: impl Display) -> Error {
     Error::new(ErrorKind::Corrupt, format!("corrupt {format}: {error}"))

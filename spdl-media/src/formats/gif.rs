@@ -30,10 +30,10 @@ pub(super) struct Gif {
     table: LzwTable,
 }
 
-/// Facts up to the image data of the first frame.
+/// What was parsed up to the image data of the first frame.
 pub(super) struct GifFile<'a> {
     frame: FrameRect,
-    /// The local or global colour table; empty if there is none.
+    /// The local or global colour table; empty if the file has none.
     palette: &'a [[u8; CHANNELS]],
     transparent: Option<u8>,
     /// The LZW minimum code size.
@@ -66,7 +66,7 @@ impl FormatReader for Gif {
     }
 
     fn inspect(encoded: &[u8], _: &Limits) -> Result<ImageInfo> {
-        // Only a decode counts the frames.
+        // The number of frames is checked only when the image is decoded.
         GifFile::read(encoded).map(|(_, info)| info)
     }
 
@@ -156,7 +156,8 @@ impl<'a> GifFile<'a> {
         }
         let (own, at) = palette(encoded, at + IMAGE_DESCRIPTOR_BYTES, flags)?;
         let min_code_size = byte(encoded, at)?;
-        // The specification requires at least 2 bits. Smaller values occur and are taken literally.
+        // The specification requires at least 2 bits. Some files have smaller values, which are
+        // accepted as they are.
         if min_code_size > 8 {
             let message =
                 format!("invalid GIF LZW minimum code size {min_code_size}: expected at most 8");
@@ -180,8 +181,8 @@ impl<'a> GifFile<'a> {
 }
 
 impl FrameRect {
-    /// The stored position of a row of the frame: interlacing stores every eighth row first, then
-    /// the rows halfway between, and so on.
+    /// The stored position of a row of the frame. An interlaced frame stores every eighth row
+    /// first, then the rows halfway between them, and so on.
     fn stored_row(&self, line: usize) -> usize {
         if !self.interlaced {
             return line;
@@ -275,8 +276,8 @@ impl<'a> CodeReader<'a> {
     }
 }
 
-/// The LZW table: the output position and length of the string of each code. Each string is its
-/// predecessor and one more index, the first of the next string.
+/// The LZW table: the output position and length of the string of each code. Each new string is the
+/// previous string and one more index: the first index of the string that follows.
 struct LzwTable(Box<[(usize, usize); MAX_CODES]>);
 
 impl Default for LzwTable {
@@ -296,7 +297,7 @@ impl LzwTable {
         let LzwTable(strings) = self;
         let clear = 1 << min_code_size;
         let end = clear + 1;
-        // The next free code, the code length, and the previous string.
+        // The next unused code, the code length in bits, and the previous string.
         let (mut next, mut length) = (end + 1, min_code_size + 1);
         let mut last: Option<(usize, usize)> = None;
         let mut at = 0;
@@ -316,7 +317,7 @@ impl LzwTable {
                     return Err((at, error.with_offset(codes.at as u64)));
                 }
             };
-            // A code may denote the string that it defines.
+            // A code may denote the string that it is about to define.
             let known = code < clear || code < next || (code == next && last.is_some());
             let grows = last.filter(|_| next < MAX_CODES);
             if !known || (code == next && grows.is_none()) {
@@ -349,8 +350,8 @@ impl LzwTable {
     }
 }
 
-/// Counts the frames. Corrupt blocks end the count; only the first frame matters, and its decoder
-/// reports corruption.
+/// Counts the frames. Counting stops at a corrupt block: only the first frame is decoded, and its
+/// decoder reports corruption.
 fn check_frames(encoded: &[u8], limits: &Limits) -> Result<()> {
     let Some(&flags) = encoded.get(SCREEN_BYTES - 3) else { return Ok(()) };
     let (mut at, mut frames) = (SCREEN_BYTES + palette_bytes(flags), 0);
@@ -382,7 +383,7 @@ mod tests {
     fn interlaced_rows_have_the_order_of_the_specification() {
         for height in 0..40 {
             let frame = FrameRect { left: 0, top: 0, width: 1, height, interlaced: true };
-            // GIF89a, appendix E.
+            // The order of interlaced rows: GIF89a, appendix E.
             let passes = [(0, 8), (4, 8), (2, 4), (1, 2)];
             let order = passes.into_iter().flat_map(|(from, by)| (from..height).step_by(by));
             for (stored, line) in order.enumerate() {

@@ -1,7 +1,7 @@
 //! Formats that are rare in data sets, by the crate `image`.
 //!
-//! The pixels are those of its `to_rgb8`: alpha is dropped, grey is repeated, 16 bits are scaled to
-//! 8, and floats are clamped to 0 to 1 and scaled to 0 to 255.
+//! The pixels are those of the crate's `to_rgb8`: alpha is dropped, grey is repeated in three
+//! channels, 16 bits are scaled to 8, and floats are clamped to 0 to 1 and scaled to 0 to 255.
 
 use std::io::Cursor;
 use std::marker::PhantomData;
@@ -18,7 +18,7 @@ use crate::image::{Decoded, ImageInfo, Limits, Orientation, Size};
 pub(super) trait ImageCrateKind: Send + 'static {
     const NAME: &'static str;
     const FORMAT: ImageFormat;
-    /// Whether its files contain files of other formats.
+    /// Whether files of this format contain files of other formats.
     const NESTS: bool = false;
 
     fn sniff(head: &[u8]) -> bool;
@@ -128,7 +128,8 @@ mod more {
         }
     }
 
-    /// Truevision TGA. Without a signature, the plausibility of the whole header decides.
+    /// Truevision TGA. The format has no signature, so a file is recognised if its whole header is
+    /// plausible.
     pub(in super::super) struct Tga;
 
     impl ImageCrateKind for Tga {
@@ -184,7 +185,8 @@ mod more {
         const NESTS: bool = true;
 
         fn sniff(head: &[u8]) -> bool {
-            // The reserved byte of the first entry excludes other files with these first bytes.
+            // Other files that start with the same bytes are excluded by the reserved byte of the
+            // first entry.
             head.starts_with(&[0, 0, 1, 0]) && head.get(4..6) != Some(&[0, 0]) && head.len() >= 22
         }
     }

@@ -12,13 +12,13 @@ use crate::image::{Decoded, ImageInfo, Limits, Orientation, Size};
 
 const CODESTREAM: &[u8] = &[0xFF, 0x0A];
 const CONTAINER: &[u8] = b"\0\0\0\x0CJXL \r\n\x87\n";
-/// Bytes passed to the crate before each check whether the first frame is complete.
+/// Number of bytes passed to the crate between two checks whether the first frame is complete.
 const STEP: usize = 1 << 12;
 
 /// JPEG XL.
 #[derive(Default)]
 pub(super) struct Jxl {
-    /// The whole image.
+    /// The pixels of the whole image.
     scratch: Vec<u8>,
 }
 
@@ -56,7 +56,7 @@ impl FormatReader for Jxl {
             match image.try_init().map_err(error)? {
                 InitializeResult::NeedMoreData(more) => image = more,
                 InitializeResult::Initialized(image) => {
-                    // The crate applies the orientation.
+                    // The crate applies the orientation itself.
                     let size = Size::new(image.width(), image.height());
                     let info = ImageInfo::new(size, Orientation::Upright);
                     return Ok((JxlFile { image, rest: &encoded[at..] }, info));
@@ -122,7 +122,8 @@ fn truncated(length: usize) -> Error {
 }
 
 fn error(error: Box<dyn StdError + Send + Sync>) -> Error {
-    // The underlying errors come from several crates; the text is their only common part.
+    // The underlying errors come from several crates and have no common type, so their texts are
+    // searched.
     let words = error.to_string();
     if words.contains("out of memory") || words.contains("too large") {
         errors::limit_exceeded(Jxl::NAME)

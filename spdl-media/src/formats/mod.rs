@@ -64,9 +64,9 @@ pub use zune_jpeg::ZuneJpegCodec;
 impl CodecRegistry {
     /// All codecs of this build, one per format.
     ///
-    /// The cargo features decide which: `jpeg`, `png`, `webp`, `gif`, `bmp`, `tiff`, `jxl`, `exr`,
-    /// and `more-formats` for `pnm`, `qoi`, `dds`, `hdr`, `ico`, `farbfeld` and `tga`.
-    /// [`register`](CodecRegistry::register) adds other JPEG decoders.
+    /// The cargo features decide which codecs are included: `jpeg`, `png`, `webp`, `gif`, `bmp`,
+    /// `tiff`, `jxl`, `exr`, and `more-formats` for `pnm`, `qoi`, `dds`, `hdr`, `ico`, `farbfeld`
+    /// and `tga`. [`register`](CodecRegistry::register) adds other JPEG decoders.
     pub fn with_defaults() -> Self {
         CodecRegistry::with_codecs(all())
     }
@@ -77,7 +77,7 @@ impl CodecRegistry {
 /// For many images, one [`Decoder`] is faster.
 ///
 /// # Errors
-/// As [`Decoder::decode_into`].
+/// The errors of [`Decoder::decode_into`].
 pub fn decode_rgb(encoded: &[u8]) -> Result<Image> {
     Decoder::new(&CodecRegistry::with_defaults(), &Limits::default()).decode_rgb(encoded)
 }

@@ -11,7 +11,8 @@ use super::errors;
 use crate::image::{Decoded, ImageInfo, Limits, Orientation, Size, exif};
 
 const SIGNATURE: &[u8] = b"\x89PNG\r\n\x1a\n";
-/// The length and type of a chunk, before its data; the CRC follows the data.
+/// The size in bytes of the length and type fields before the data of a chunk; the CRC follows the
+/// data.
 const CHUNK_HEADER: usize = 8;
 const CRC: usize = 4;
 
@@ -31,18 +32,19 @@ impl FormatReader for Png {
     }
 
     fn open<'a>(encoded: &'a [u8], limits: &Limits) -> Result<(Self::File<'a>, ImageInfo)> {
-        // The chunk buffer of the crate grows by copies, which need the memory twice.
+        // When the crate enlarges its chunk buffer, it copies the data, which needs the memory
+        // twice.
         let bytes = usize::try_from(limits.bytes() / 2).unwrap_or(usize::MAX);
         let mut decoder =
             png::Decoder::new_with_limits(Cursor::new(encoded), png::Limits { bytes });
         decoder.ignore_checksums(!limits.is_strict());
-        // This crate ignores these chunks; a few bytes of them may inflate to gigabytes.
+        // These chunks are not needed, and a few bytes of them may inflate to gigabytes.
         decoder.set_ignore_text_chunk(true);
         decoder.set_ignore_iccp_chunk(true);
         let header = decoder.read_header_info().map_err(error)?;
         let size = Size::new(header.width, header.height);
         limits.check_size(size)?;
-        // 16-bit grey saturates at 255 instead of being divided.
+        // 16-bit grey is clamped to 255 instead of being divided by 256.
         let wide_grey =
             (header.color_type, header.bit_depth) == (ColorType::Grayscale, BitDepth::Sixteen);
         decoder.set_transformations(if wide_grey {
@@ -64,7 +66,7 @@ impl FormatReader for Png {
     fn inspect(encoded: &[u8], limits: &Limits) -> Result<ImageInfo> {
         match scan_chunks(encoded, limits)? {
             Some(info) => Ok(info),
-            // The full parser reports the error.
+            // In this case, the full parser reports the error.
             None => Png::open(encoded, limits).map(|(_, info)| info),
         }
     }
@@ -101,7 +103,8 @@ impl FormatReader for Png {
         let columns = job.columns();
         let bytes = columns.start * pixel.bytes()..columns.end * pixel.bytes();
         let rows = job.region.top..job.region.top + job.region.height;
-        // Rows below the region only serve to detect truncation, which a final IEND chunk excludes.
+        // Rows below the region are only read to detect truncation. If the file ends with an IEND
+        // chunk, it is not truncated.
         let end = match job.exact || !has_end(job.encoded) {
             true => job.info.size.height,
             false => rows.end,
@@ -146,7 +149,7 @@ impl FormatReader for Png {
     }
 }
 
-/// Parses the chunks before the image data; `None` if they are irregular.
+/// Parses the chunks before the image data; `None` if the chunks are unusual.
 fn scan_chunks(encoded: &[u8], limits: &Limits) -> Result<Option<ImageInfo>> {
     let (mut size, mut orientation) = (None, Orientation::Upright);
     let Some(mut rest) = encoded.strip_prefix(SIGNATURE) else { return Ok(None) };
@@ -198,7 +201,7 @@ fn classify(error: Error, job: &DecodeJob<'_>) -> Error {
     }
 }
 
-/// The saturated value replaces the upper byte, which the conversion copies.
+/// Stores the clamped value in the upper byte, because the conversion copies the upper byte.
 fn saturate(samples: &mut [u8]) {
     for sample in samples.chunks_exact_mut(2) {
         sample[0] = if sample[0] > 0 { 255 } else { sample[1] };

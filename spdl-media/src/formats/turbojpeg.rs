@@ -17,18 +17,19 @@ use crate::image::{
 
 const NAME: &str = "turbojpeg";
 
-/// The maximum number of scans of a progressive image, each of which visits all blocks. Encoders
-/// use up to about a dozen. Large images may have fewer, see [`max_block_visits`].
+/// The maximum number of scans of a progressive image, because each scan visits all blocks.
+/// Encoders use up to about a dozen scans. For large images the maximum is smaller, see
+/// [`max_block_visits`].
 const MAX_SCANS: u64 = 500;
 
 /// JPEG by libjpeg-turbo: baseline, progressive, lossless; Huffman and arithmetic coding; 8 bits.
 ///
 /// The pixels are bit-identical to those of the default codec. The feature `turbojpeg` builds the C
-/// library from the source in the crate `turbojpeg`. The build needs cmake, and nasm on x86: it
-/// fails without nasm, since the library would lack SIMD.
+/// library from the source in the crate `turbojpeg`. The build needs cmake, and on x86 nasm:
+/// without nasm the build fails, because the library would lack SIMD.
 ///
-/// The codec always decodes the whole image and crops it for a region. Results reduced by 2, 4 or 8
-/// are faster. [`decode_planes`](ImageDecoder::decode_planes) returns luma and chroma planes.
+/// The codec always decodes the whole image, and crops it for a region. Decoding at 1/2, 1/4 or 1/8
+/// size is faster. [`decode_planes`](ImageDecoder::decode_planes) returns luma and chroma planes.
 /// Truncated files are always an error: the library does not report the number of decoded rows.
 ///
 /// ```
@@ -77,8 +78,8 @@ impl TurboJpegDecoder {
         Ok(markers)
     }
 
-    /// Replaces the library's state after an error: the remains of a corrupt file can make it
-    /// reject the next file.
+    /// Replaces the library's decompressor after an error: data of a corrupt file that remain in it
+    /// can make it reject the next file.
     fn reset_after_error<T>(&mut self, outcome: Result<T>) -> Result<T> {
         if outcome.is_err() {
             self.library = new_library()?;
@@ -116,7 +117,7 @@ impl TurboJpegDecoder {
         outcome: turbojpeg::Result<()>,
     ) -> Result<()> {
         let Err(reason) = outcome.map_err(error) else { return Ok(()) };
-        // The library reports only the first problem, which may hide a truncation.
+        // The library reports only the first warning, which may hide a truncation.
         markers.check_end(encoded)?;
         // Corrupt data are a warning for the library, which then continues.
         if self.limits.is_strict() || !reason.message().contains("Corrupt JPEG data") {
@@ -143,8 +144,8 @@ impl TurboJpegDecoder {
         self.classify(encoded, markers, outcome)?;
         if is_cmyk(header) {
             for pixel in self.scratch.as_chunks_mut::<4>().0 {
-                // The inks are stored inverted, as Adobe's programs write them and all decoders
-                // expect.
+                // CMYK is stored inverted: Adobe's programs write it in this way, and all decoders
+                // expect it.
                 let [red, green, blue] = cmyk_to_rgb(pixel.map(|stored| 255 - stored));
                 *pixel = [red, green, blue, 0];
             }
@@ -272,7 +273,7 @@ fn is_cmyk(header: &DecompressHeader) -> bool {
     matches!(header.colorspace, Colorspace::CMYK | Colorspace::YCCK)
 }
 
-/// The reduction factor for a result of at least the requested size.
+/// The reduction factor for a result that is at least as large as requested.
 fn reduction_factor(request: &DecodeRequest, size: Size) -> u32 {
     let Some(smallest) = request.smallest() else { return 1 };
     let large_enough =
@@ -298,7 +299,7 @@ fn image(
     turbojpeg::Image { pixels, width, pitch, height, format }
 }
 
-/// The library reports errors as text only.
+/// Classifies an error by its text, because the library reports errors as text only.
 fn error(error: turbojpeg::Error) -> Error {
     let words = error.to_string();
     let has = |part: &str| words.contains(part);

@@ -10,14 +10,14 @@ use super::convert::PixelLayout;
 use super::errors;
 use crate::image::{Decoded, ImageInfo, Limits, Orientation, Size, exif};
 
-/// The memory of the crate per pixel during a decode: RGBA twice. The crate allocates it without a
-/// check.
+/// The bytes per pixel that the crate uses during a decode: RGBA twice. The crate allocates them
+/// without checking a limit.
 const BYTES_PER_PIXEL: u64 = 4 + 4;
 
 /// WebP, lossy and lossless.
 #[derive(Default)]
 pub(super) struct Webp {
-    /// The whole image, if the output is not contiguous RGB of the whole image.
+    /// The pixels of the whole image, if the output is not contiguous RGB of the whole image.
     scratch: Vec<u8>,
 }
 

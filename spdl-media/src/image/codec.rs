@@ -9,13 +9,13 @@ use super::limits::Limits;
 use super::picture::Picture;
 use super::pixels::PixelsMut;
 
-/// The number of leading bytes of a file that [`ImageCodec::sniff`] receives, fewer for a shorter
-/// file.
+/// The number of leading bytes of a file that [`ImageCodec::sniff`] receives. A shorter file is
+/// passed whole.
 pub const SNIFF_BYTES: usize = 64;
 
 /// An image format: recognises its files and creates decoders.
 ///
-/// All workers share one instance. A codec may own a device or a pool.
+/// All workers share one instance. A codec may own a device or a thread pool.
 pub trait ImageCodec: Debug + Send + Sync + 'static {
     /// The short name of the format, as in error messages: `jpeg`.
     fn name(&self) -> &'static str;
@@ -40,17 +40,19 @@ pub trait ImageDecoder: Send {
     /// Parses the header only.
     ///
     /// # Errors
-    /// See the trait. The limits apply to the header as well.
+    /// The errors that the trait lists. The limits apply to the header as well.
     fn inspect(&mut self, encoded: &[u8]) -> Result<ImageInfo>;
 
-    /// Decodes what `request` selects into `out`, as stored: the orientation is not applied.
+    /// Decodes the part of the image that `request` selects into `out`, without applying the
+    /// orientation.
     ///
-    /// Truncation is detected whatever the region. Other corruption outside the region may go
+    /// Truncation is detected for every region. Other corruption outside the region may go
     /// unnoticed, unless the request is [`exact`](DecodeRequest::exact). After an error, the
     /// content of `out` is unspecified.
     ///
     /// # Errors
-    /// See the trait. `InvalidArgument` if the region is not inside the image, or `out` has another
+    /// The errors that the trait lists. `InvalidArgument` if the region is not inside the image, or
+    /// `out` has another
     /// size than the region.
     fn decode_into(
         &mut self,
@@ -59,14 +61,15 @@ pub trait ImageDecoder: Send {
         out: PixelsMut<'_>,
     ) -> Result<Decoded>;
 
-    /// Decodes what `request` selects into `picture`, in the planes that are cheapest to produce.
+    /// Decodes the part of the image that `request` selects into `picture`, in the planes that are
+    /// cheapest to produce.
     ///
-    /// The planes are resized before conversion to RGB. The picture holds the region and may hold
-    /// more around it. With [`DecodeRequest::at_least`], the picture may be smaller by a factor of
-    /// 2, 4 or 8. The default implementation decodes to RGB.
+    /// The caller resizes the planes before converting them to RGB. The picture holds the region,
+    /// and possibly pixels around it. With [`DecodeRequest::at_least`], the picture may be smaller
+    /// by a factor of 2, 4 or 8. The default implementation decodes to RGB.
     ///
     /// # Errors
-    /// As [`decode_into`](Self::decode_into).
+    /// The errors of [`decode_into`](Self::decode_into).
     fn decode_planes(
         &mut self,
         encoded: &[u8],
@@ -81,13 +84,13 @@ pub trait ImageDecoder: Send {
     }
 }
 
-/// Facts from the header of an image.
+/// Size and orientation from the header of an image.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ImageInfo {
     /// Width and height as stored.
     pub size: Size,
-    /// The orientation, as in EXIF.
+    /// The EXIF orientation.
     pub orientation: Orientation,
 }
 
@@ -129,7 +132,8 @@ impl DecodeRequest {
         DecodeRequest::default()
     }
 
-    /// Selects a region of the stored image. Every decoder supports it; some decode faster.
+    /// Selects a region of the stored image. Every decoder supports regions; some decode only the
+    /// region, which is faster.
     #[must_use]
     pub fn region(mut self, region: Rect) -> Self {
         self.region = Some(region);

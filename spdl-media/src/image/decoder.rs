@@ -58,7 +58,7 @@ impl Decoder {
         Ok(info)
     }
 
-    /// Decodes into the caller's memory, as stored: the orientation is not applied.
+    /// Decodes into the caller's memory, without applying the orientation.
     ///
     /// # Errors
     /// `Unsupported` for an unknown format, and the errors of [`ImageDecoder::decode_into`].
@@ -76,7 +76,7 @@ impl Decoder {
     /// Decodes into planes, for resizing.
     ///
     /// # Errors
-    /// As [`decode_into`](Decoder::decode_into).
+    /// The errors of [`decode_into`](Decoder::decode_into).
     pub fn decode_planes(
         &mut self,
         encoded: &[u8],
@@ -100,17 +100,17 @@ impl Decoder {
     /// Decodes a whole image and applies its orientation.
     ///
     /// # Errors
-    /// As [`decode_into`](Decoder::decode_into).
+    /// The errors of [`decode_into`](Decoder::decode_into).
     pub fn decode_rgb(&mut self, encoded: &[u8]) -> Result<Image> {
         let info = self.inspect(encoded)?;
         let stored = self.decode(encoded, info.size)?;
         apply_orientation(stored, info.orientation, &self.limits)
     }
 
-    /// Decodes a whole image as stored, without its orientation.
+    /// Decodes a whole image without applying its orientation.
     ///
     /// # Errors
-    /// As [`decode_into`](Decoder::decode_into).
+    /// The errors of [`decode_into`](Decoder::decode_into).
     pub fn decode_stored(&mut self, encoded: &[u8]) -> Result<Image> {
         let size = self.inspect(encoded)?.size;
         self.decode(encoded, size)
@@ -131,7 +131,7 @@ impl Decoder {
         let at = self.registry.position(encoded)?;
         let codec = self.registry.get(at);
         let slot = &mut self.decoders[at];
-        // `AssertUnwindSafe` holds because a decoder that panicked is dropped with its state.
+        // `AssertUnwindSafe` is correct, because a decoder that panicked is dropped with its state.
         let outcome = catch_unwind(AssertUnwindSafe(|| {
             if slot.is_none() {
                 *slot = Some(codec.decoder(&self.limits)?);
@@ -168,8 +168,8 @@ impl std::fmt::Debug for Decoder {
 /// Zeroed memory for RGB pixels.
 fn allocate(size: Size) -> Result<Vec<u8>> {
     let bytes = size.pixels() as usize * CHANNELS;
-    // Allocating zeroed memory aborts on failure. This reservation detects the failure and touches
-    // no memory.
+    // If an allocation of zeroed memory fails, the process aborts. This reservation reports the
+    // failure instead, and touches no memory.
     Vec::<u8>::new().try_reserve_exact(bytes).map_err(|_| {
         let message = format!("cannot allocate {bytes} bytes for an image of {size} pixels");
         Error::new(ErrorKind::LimitExceeded, message)

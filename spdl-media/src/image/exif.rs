@@ -8,8 +8,8 @@ const TYPE_LONG: u16 = 4;
 const ENTRY_BYTES: usize = 12;
 
 /// The orientation in an EXIF block: a TIFF structure, with or without the prefix `Exif\0\0`.
-/// `Upright` if the tag is missing or the block is corrupt, so that bad metadata never fails an
-/// image.
+/// Returns `Upright` if the tag is missing or the block is corrupt, so that corrupt metadata do not
+/// prevent decoding.
 pub(crate) fn orientation(exif: &[u8]) -> Orientation {
     let tiff = exif.strip_prefix(b"Exif\0\0").unwrap_or(exif);
     find_tag(tiff).and_then(Orientation::from_exif).unwrap_or_default()
@@ -55,7 +55,7 @@ mod tests {
         block_of(little, TYPE_SHORT, &bytes)
     }
 
-    /// A block whose orientation has this type and these four bytes.
+    /// An EXIF block whose orientation tag has this type and these four bytes as its value.
     fn block_of(little: bool, kind: u16, value: &[u8]) -> Vec<u8> {
         let short = |v: u16| if little { v.to_le_bytes() } else { v.to_be_bytes() };
         let long = |v: u32| if little { v.to_le_bytes() } else { v.to_be_bytes() };

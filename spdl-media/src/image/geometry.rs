@@ -180,8 +180,8 @@ impl Orientation {
         )
     }
 
-    /// Whether stored columns count from the right, and stored rows from the bottom, after the
-    /// exchange of rows and columns that [`swaps_sides`](Self::swaps_sides) reports.
+    /// Whether stored columns count from the right, and whether stored rows count from the bottom,
+    /// after rows and columns are exchanged if [`swaps_sides`](Self::swaps_sides) is true.
     pub fn mirrors(self) -> (bool, bool) {
         use Orientation::*;
         match self {
@@ -199,7 +199,8 @@ mod tests {
 
     use super::*;
 
-    /// The position of a stored pixel in the upright image: a separate formula per orientation.
+    /// The position of a stored pixel in the upright image; the test has a separate formula per
+    /// orientation.
     fn upright_point(orientation: Orientation, x: u32, y: u32, stored: Size) -> (u32, u32) {
         let (right, bottom) = (stored.width - 1 - x, stored.height - 1 - y);
         match orientation {
@@ -208,7 +209,7 @@ mod tests {
             Orientation::Rotated180 => (right, bottom),
             Orientation::FlippedVertically => (x, bottom),
             Orientation::Transposed => (y, x),
-            // Clockwise: the left column becomes the upper row.
+            // After a clockwise rotation, the left column becomes the upper row.
             Orientation::Rotated90 => (bottom, x),
             Orientation::Transversed => (bottom, right),
             Orientation::Rotated270 => (y, right),

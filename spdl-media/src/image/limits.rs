@@ -27,14 +27,14 @@ pub struct Limits {
     strict: bool,
 }
 
-/// Decoded bytes that are accepted at any compression ratio. An image of one colour is small in
-/// every format.
+/// Images of up to this many decoded bytes are accepted at any compression ratio, because an image
+/// of a single colour is small in every format.
 const RATIO_FREE_BYTES: u64 = 1 << 20;
 
 impl Default for Limits {
-    /// 178,956,970 pixels (the limit of Pillow's decompression bomb check), 1 GiB of working
-    /// memory, 100,000 frames, 100,000 decoded bytes per encoded byte, 4 levels of nested files,
-    /// strict.
+    /// The defaults: 178,956,970 pixels (the limit of Pillow's decompression bomb check), 1 GiB of
+    /// working memory, 100,000 frames, 100,000 decoded bytes per encoded byte, 4 levels of nested
+    /// files, strict.
     fn default() -> Self {
         Limits {
             max_pixels: 178_956_970,
@@ -90,12 +90,12 @@ impl Limits {
         self
     }
 
-    /// Whether corruption that other decoders only warn about is an error. Default: yes. If not:
+    /// Whether corruption that other decoders only warn about is an error. Default: yes. If no:
     ///
     /// - PNG: wrong checksums are ignored.
     /// - JPEG: a progressive file may lack the DC scan of a component; its DC coefficients are then
     ///   0.
-    /// - `TurboJpegCodec` and `ZuneJpegCodec` ignore the warnings of their libraries, which make up
+    /// - `TurboJpegCodec` and `ZuneJpegCodec` ignore the warnings of their libraries, which invent
     ///   missing pixels.
     ///
     /// All other corruption, and every truncated file, is an error in either case.

@@ -56,7 +56,7 @@ impl Plane {
         &self.samples[row as usize * self.shape.stride..][..width]
     }
 
-    /// All samples, with rows [`PlaneShape::stride`] bytes apart. Padding between rows has no
+    /// All samples. Rows start [`PlaneShape::stride`] bytes apart; the padding between rows has no
     /// meaning.
     pub fn samples(&self) -> &[u8] {
         &self.samples
@@ -80,7 +80,7 @@ impl Plane {
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         };
         if self.samples.capacity() < bytes {
-            // Dropping the old buffer first avoids copying its content.
+            // Dropping the old buffer before the new one is allocated avoids copying its content.
             self.samples = Vec::new();
             self.samples.try_reserve_exact(bytes).map_err(|_| {
                 let message = format!("cannot allocate {bytes} bytes for a decoded picture");
@@ -95,7 +95,8 @@ impl Plane {
     }
 }
 
-/// Decoded planes of an image or a region, before resizing. Reuse keeps the memory.
+/// Decoded planes of an image or a region, before resizing. If a picture is reused, its memory is
+/// kept.
 ///
 /// ```
 /// use spdl_media::image::{ColorModel, Picture};

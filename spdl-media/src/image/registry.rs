@@ -7,7 +7,7 @@ use spdl_core::{Error, ErrorKind, Result};
 use super::codec::{ImageCodec, SNIFF_BYTES};
 use super::unsupported::unsupported_format;
 
-/// The codecs of a program, selected by the first bytes of a file, never by its name.
+/// The codecs of a program. The first bytes of a file select the codec, never its name.
 ///
 /// The program builds the registry; codecs do not register themselves. Clones are cheap: they share
 /// the codecs.
@@ -99,7 +99,7 @@ mod tests {
             error.message().to_owned()
         };
         assert!(message(b"\0\0\0\x20ftypavif\0\0\0\0").contains("AVIF"));
-        // The second brand is the first compatible brand; data after the box do not count.
+        // The second brand is the first compatible brand; data after the file type box are ignored.
         assert!(message(b"\0\0\0\x18ftypmif1\0\0\0\0mif1avifmiaf").contains("AVIF"));
         assert!(message(b"\0\0\0\x14ftypmif1\0\0\0\0mif1avifmiaf").contains("HEIF"));
         assert!(message(b"\0\0\0\x20ftypheic\0\0\0\0").contains("HEIF"));

@@ -1,10 +1,10 @@
-//! When scratch memory is released after an unusually large image.
+//! Decides when to release scratch memory after an unusually large image.
 
 /// Scratch memory of up to this many bytes is always kept.
 const ALWAYS_KEPT: usize = 32 << 20;
-/// Scratch memory may exceed the recent need by this factor.
+/// Scratch memory may exceed the memory that recent images needed by this factor.
 const MAX_EXCESS: usize = 4;
-/// Divisor of the exponential decay of the recent need, per image.
+/// Each image reduces the recent need by 1 / `DECAY`, so that it decays exponentially.
 const DECAY: usize = 16;
 
 /// Tracks the recent memory need and decides when to release scratch memory.
@@ -15,9 +15,9 @@ pub(crate) struct Retention {
 }
 
 impl Retention {
-    /// Whether `held` bytes should be released after an image that needed `needed` bytes: if they
-    /// exceed 32 MiB and four times the recent need. One large image among small ones decays within
-    /// about twenty images.
+    /// Whether to release `held` bytes after an image that needed `needed` bytes: if `held` exceeds
+    /// 32 MiB and four times the recent need. After one large image among small ones, the recent
+    /// need decays within about twenty images.
     pub(crate) fn is_excess(&mut self, needed: usize, held: usize) -> bool {
         self.recent = needed.max(self.recent - self.recent / DECAY);
         held > ALWAYS_KEPT && held / MAX_EXCESS > self.recent

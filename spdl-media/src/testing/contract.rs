@@ -7,24 +7,26 @@ use crate::image::{
     Picture, PixelsMut, PlaneShape, Rect, SNIFF_BYTES, Size,
 };
 
-/// The maximum number of truncations to test per file; each one is a decode.
+/// The maximum number of truncated copies to test per file; each of them is decoded.
 const TRUNCATIONS: usize = 200;
 
 /// Checks a codec with valid files of its format. Use small files: each is decoded hundreds of
 /// times.
 ///
-/// - Signature: the codec recognises its files and nothing else.
+/// - Signature: the codec recognises files of its format and no others.
 /// - Limits: the decoder applies them.
-/// - Regions: a region has the pixels of the full decode. Padding between rows is not written.
+/// - Regions: a decoded region has the same pixels as in the full decode. Padding between rows is
+///   not written.
 /// - Reuse: a decoder can be used again, also after an error, and for larger and smaller images.
-/// - Requests: an invalid request is `InvalidArgument`.
-/// - Truncation: a truncated file gives a typed error or the same pixels.
-/// - Corruption: a file with changed bytes gives pixels or a typed error.
+/// - Requests: an invalid request returns `InvalidArgument`.
+/// - Truncation: a truncated file returns one of the documented errors or the same pixels.
+/// - Corruption: a file with changed bytes returns pixels or one of the documented errors.
 /// - Partial images: the decoder returns an error, or the decoded rows of the full image with black
 ///   rows below.
-/// - Reduced size: the result is not smaller than requested, and has full size for an exact request.
-/// - Planes: they hold the region, and equal those of the full decode. RGB planes equal the decoded
-///   pixels; other planes show the same image.
+/// - Reduced size: the result is not smaller than requested, and has full size for an exact
+///   request.
+/// - Planes: the planes hold the region, and equal those of the full decode. RGB planes equal the
+///   decoded pixels; other planes show the same image.
 ///
 /// # Panics
 /// If the codec violates the contract; the message names the violation.
@@ -54,7 +56,7 @@ pub fn memory_contract(
     files: &[&[u8]],
     measure: impl Fn(&mut dyn FnMut()) -> u64,
 ) {
-    /// Tables and compression windows.
+    /// Fixed memory, such as tables and compression windows.
     const FIXED_BYTES: u64 = 300_000;
     const STEP: u64 = 50_000;
     for (number, file) in files.iter().enumerate() {
@@ -104,7 +106,7 @@ pub fn memory_contract(
     }
 }
 
-/// A decoder used for larger and smaller images gives the pixels of a new decoder.
+/// Checks that a decoder used for larger and smaller images gives the same pixels as a new decoder.
 fn check_growing(codec: &dyn ImageCodec, files: &[&[u8]]) {
     let name = codec.name();
     let new = || expect(codec.decoder(&Limits::default()), name, "no decoder");
@@ -247,7 +249,7 @@ fn check_smaller(
     }
 }
 
-/// The reduction factor of a result.
+/// The reduction factor of a decoded result.
 fn check_size(decoded: Decoded, region: Size, smallest: Size, name: &str) -> u32 {
     let Decoded { size, rows_valid } = decoded;
     assert_eq!(rows_valid, size.height, "{name}: missing rows of a valid file");
@@ -333,7 +335,7 @@ fn check_cover(picture: &Picture, region: Rect, factor: u32, name: &str) {
             holds(region.left, region.width, shape.area.left, shape.area.width, shape.across);
         let down = holds(region.top, region.height, shape.area.top, shape.area.height, shape.down);
         assert!(across && down, "{name}: {shape:?} does not hold {region:?}");
-        // A subsampled component may be reduced less.
+        // A subsampled component may be reduced by a smaller factor.
         let is_compatible =
             |pixels: u32| pixels.is_multiple_of(factor) || factor.is_multiple_of(pixels);
         assert!(
@@ -384,7 +386,7 @@ fn check_color(picture: &Picture, size: Size, whole: &[u8], name: &str) {
         }
         let expected = pixels.iter().map(|pixel| value(weights, pixel)).sum::<f64>();
         let differs = (sum / f64::max(count, 1.0) - expected / pixels.len() as f64).abs();
-        // Too few positions for an average.
+        // The region has too few positions for a meaningful average.
         assert!(
             differs < DIFFERENCE || count < 16.0,
             "{name}: plane {number} differs by {differs:.1}"
@@ -418,7 +420,7 @@ fn check_partial(codec: &dyn ImageCodec, file: &[u8], info: &ImageInfo, whole: &
     for end in (0..file.len()).step_by(step) {
         let (cut, what) =
             (&file[..end], format!("{name} truncated to {end} of {} bytes", file.len()));
-        // A new decoder each time: state of an old one could hide missing data.
+        // Each file is decoded by a new decoder: the state of an old one could hide missing data.
         let new = || expect(codec.decoder(&Limits::default()), name, "no decoder");
         let is_enough = decode(new().as_mut(), cut, info).is_ok();
         let mut pixels = vec![0xA5; whole.len()];
@@ -452,7 +454,8 @@ fn check_partial(codec: &dyn ImageCodec, file: &[u8], info: &ImageInfo, whole: &
     }
 }
 
-/// Decodes possibly corrupt data. A panic or an error of another kind is a failure.
+/// Decodes possibly corrupt data. Fails on a panic, and on an error of any other kind than the
+/// documented ones.
 fn decode_any(decoder: &mut dyn ImageDecoder, file: &[u8], what: &str) -> Result<Vec<u8>> {
     let outcome = catch_unwind(AssertUnwindSafe(|| {
         let info = decoder.inspect(file)?;

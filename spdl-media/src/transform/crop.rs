@@ -57,11 +57,12 @@ impl FromStr for Mode {
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Crop {
-    /// Resize, keeping the aspect ratio, so that the image just covers a size; then crop the centre
-    /// (`Resize`, `CenterCrop`). If the result is smaller than the sample, the rest is black.
+    /// Resize, keeping the aspect ratio, so that the image just covers a given size; then crop the
+    /// centre (`Resize`, `CenterCrop`). If the result is smaller than the sample, the rest is
+    /// black.
     ResizedCenter {
-        /// The size to cover: one side of the resized image is equal, the other equal or longer.
-        /// For a square, the shorter side of the image is resized to its side.
+        /// The size to cover: one side of the resized image is equal to it, the other is equal or
+        /// longer. If the size is a square, the shorter side of the image is resized to its side.
         covering: Size,
     },
     /// Crop a random rectangle and resize it (`RandomResizedCrop`). Area and aspect ratio are drawn
@@ -75,22 +76,22 @@ pub enum Crop {
     },
     /// Resize the whole image, ignoring the aspect ratio (`Resize` with two sides).
     Stretch,
-    /// Resize the whole image as large as possible, keeping the aspect ratio, centred on a fill
-    /// colour. Smaller images are enlarged.
+    /// Resize the whole image, keeping the aspect ratio, to the largest size that fits the sample,
+    /// and centre it on a fill colour. Smaller images are enlarged.
     Letterbox {
         /// The fill colour.
         fill: [u8; 3],
     },
-    /// Crop the centre without a resize (`CenterCrop`). A smaller image is centred on a fill
-    /// colour.
+    /// Crop the centre without a resize (`CenterCrop`). If the image is smaller than the sample, it
+    /// is centred on a fill colour.
     Center {
         /// The fill colour.
         fill: [u8; 3],
     },
     /// Crop a random rectangle without a resize (`RandomCrop` with `pad_if_needed`).
     Random {
-        /// Padding on each side in pixels, less than the shorter side of the sample. A smaller
-        /// image is padded further, as needed.
+        /// Padding on each side in pixels, less than the shorter side of the sample. If the image
+        /// is still smaller than the sample, more padding is added.
         padding: u32,
         /// The fill colour.
         fill: [u8; 3],
@@ -194,7 +195,7 @@ impl Crop {
                 Placement::part(random_part(image, area, aspect, rng), sample)
             }
             (Crop::Random { padding, .. }, Some(rng)) => {
-                // The vertical position first, as torchvision draws it.
+                // The vertical position is drawn first, as in torchvision.
                 let y = random_span(image.height, sample.height, padding, rng);
                 let x = random_span(image.width, sample.width, padding, rng);
                 Placement::new(image, x, y)
@@ -232,7 +233,8 @@ impl Placement {
         }
     }
 
-    /// The filter may use pixels outside the source interval, as after a resize of the whole image.
+    /// The filter may use pixels outside the source interval, as if the whole image had been
+    /// resized.
     fn new(image: Size, x: AxisPlacement, y: AxisPlacement) -> Self {
         Placement {
             source: CropBox {
@@ -289,9 +291,9 @@ fn fit(image: Size, within: Size) -> Size {
     }
 }
 
-/// The centre `sample` pixels of an axis of `side` pixels that is resized to `resized`, without the
-/// resized image as an intermediate. The offset is rounded to even, as torchvision's `CenterCrop`
-/// does.
+/// The centre `sample` pixels of an axis of `side` pixels that is resized to `resized` pixels; the
+/// resized image itself is not computed. The offset is rounded to even, as torchvision's
+/// `CenterCrop` does.
 fn centre_of_resized(side: u32, resized: u32, sample: u32) -> AxisPlacement {
     let source_per_pixel = f64::from(side) / f64::from(resized);
     if resized < sample {
@@ -367,7 +369,7 @@ mod tests {
 
     #[test]
     fn eval_resizes_the_shorter_side_and_takes_the_centre() {
-        // 500 x 375 becomes 341 x 256 (341.33 cut), of which 224 x 224 start at (58, 16).
+        // 500 x 375 becomes 341 x 256 (341.33 rounded down), of which 224 x 224 start at (58, 16).
         let placement = place(Crop::eval(square(224)), Size::new(500, 375), square(224), 0);
         let (x, y) = (500.0 / 341.0, 375.0 / 256.0);
         let source = CropBox { left: 58.0 * x, top: 16.0 * y, width: 224.0 * x, height: 224.0 * y };
@@ -436,7 +438,8 @@ mod tests {
             starts
         };
         assert_eq!(starts(10), (-2..=4).collect::<Vec<_>>());
-        // 3 pixels with a padding of 2 are 7, one fewer than 8: the padding becomes 3.
+        // 3 pixels with a padding of 2 on each side are 7 pixels, one fewer than 8: the padding
+        // becomes 3.
         assert_eq!(starts(3), (-3..=-2).collect::<Vec<_>>());
     }
 
@@ -490,7 +493,7 @@ mod tests {
 
     #[test]
     fn random_crops_are_uniform_in_area_aspect_and_position() {
-        // All crops fit, so that none is redrawn.
+        // Every drawn crop fits, so no crop is drawn again.
         let (area, aspect) = ((0.1, 0.3), (0.5, 2.0));
         let parts = parts(area, aspect);
         let areas = || parts.iter().map(|it| it.size().pixels() as f64 / 120_000.0);
@@ -512,7 +515,8 @@ mod tests {
 
     #[test]
     fn crops_that_do_not_fit_are_redrawn() {
-        // More than half of the draws do not fit. Ten misfits in sequence have a probability of 1/200.
+        // More than half of the drawn crops do not fit. The probability that ten draws in sequence
+        // do not fit is 1/200.
         let parts = parts((0.5, 1.0), (0.5, 2.0));
         let whole = parts.iter().filter(|it| it.size().pixels() == 120_000).count();
         assert!(whole < 100, "{whole}");
@@ -520,8 +524,8 @@ mod tests {
 
     #[test]
     fn draws_of_a_seed_never_change() {
-        // Runs of older builds resume with the same crops: draws in the order area, aspect ratio, top,
-        // left, and sides rounded to the nearest integer.
+        // Runs that were saved by older builds must resume with the same crops: area, aspect ratio,
+        // top and left are drawn in this order, and sides are rounded to the nearest integer.
         let parts = parts((0.1, 0.3), (0.5, 2.0));
         for (seed, &part) in (0..100).zip(&parts) {
             let mut rng = SampleRng::new(seed, SampleId::default(), "t");

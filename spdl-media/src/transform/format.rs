@@ -139,7 +139,7 @@ impl Normalization {
         ((1.0 / (255.0 * std)) as f32, (-mean / std) as f32)
     }
 
-    /// Checks that every byte has a finite normalised value.
+    /// Checks that the normalised value of every byte is finite.
     ///
     /// # Errors
     /// `InvalidArgument` if a mean is not finite, or a standard deviation is not a positive normal
@@ -224,7 +224,7 @@ impl TensorSpec {
         })
     }
 
-    /// Checks that such samples can exist.
+    /// Checks that samples with this specification are possible.
     ///
     /// # Errors
     /// `InvalidArgument` if a side is not in 1 to 16,384, the normalisation is

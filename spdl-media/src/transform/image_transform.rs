@@ -101,8 +101,8 @@ impl ImageTransform {
         self
     }
 
-    /// Sets [`crop`](Self::crop) and the flips to the usual values for ImageNet. Default:
-    /// [`Mode::Eval`].
+    /// Sets [`crop`](Self::crop) and the flips to the usual values for training or evaluation on
+    /// ImageNet. Default: [`Mode::Eval`].
     #[must_use]
     pub fn mode(mut self, mode: Mode) -> Self {
         (self.crop, self.flips) = match mode {
@@ -112,7 +112,7 @@ impl ImageTransform {
         self
     }
 
-    /// Which part of the image becomes the sample. Default: that of [`Mode::Eval`].
+    /// Which part of the image becomes the sample. Default: the crop of [`Mode::Eval`].
     #[must_use]
     pub fn crop(mut self, crop: Crop) -> Self {
         self.crop = crop;
@@ -255,8 +255,8 @@ impl ImageTransform {
         self.crop.is_random() || horizontal > 0.0 || vertical > 0.0
     }
 
-    /// [`place`](Self::place) with a generator that the caller continues to use. The generator is
-    /// required if the transform is random.
+    /// Like [`place`](Self::place), but draws from a generator that the caller continues to use.
+    /// The generator is required if the transform is random.
     pub(crate) fn place_with(&self, image: Size, rng: Option<&mut SampleRng>) -> Placement {
         let image = Size::new(image.width.max(1), image.height.max(1));
         let mut rng = rng.filter(|_| self.is_random());
@@ -269,7 +269,7 @@ impl ImageTransform {
         placement
     }
 
-    /// Checks that such samples can exist.
+    /// Checks that samples with these settings are possible.
     ///
     /// # Errors
     /// `InvalidArgument` if the tensor is [invalid](TensorSpec::validate), a flip probability is not

@@ -1,4 +1,4 @@
-//! From decoded planes to the values of a sample: crop, resize, normalise, lay out.
+//! From decoded planes to the values of a sample: crop, resize, normalise, arrange in memory.
 //!
 //! | file | content |
 //! |---|---|

@@ -12,9 +12,9 @@ use super::resize::ResizedPlanes;
 use crate::image::CHANNELS;
 use crate::image::{ColorModel, Rect, Size};
 
-/// Pixels per vector operation.
+/// The number of pixels per vector operation.
 const LANES: usize = 16;
-/// Interleaved values after which channels and lanes align again.
+/// After this number of interleaved values, the pattern of channels in vector lanes repeats.
 const PERIOD: usize = CHANNELS * LANES;
 
 /// The destination of the values of a sample, by data type.
@@ -50,7 +50,7 @@ impl Sample<'_> {
     }
 }
 
-/// Writes samples of one transform. Keeps memory for a row.
+/// Writes the samples of one transform. It keeps memory for a row.
 #[derive(Debug)]
 pub(crate) struct SampleWriter {
     level: Level,
@@ -58,20 +58,20 @@ pub(crate) struct SampleWriter {
     row: RowBuffers,
 }
 
-/// Facts from the transform, prepared for the kernels.
+/// Settings of the transform, prepared for the kernels.
 #[derive(Debug)]
 struct WriterFormat {
     size: Size,
     layout: Layout,
     color: SampleColor,
     fill: [u8; CHANNELS],
-    /// Per output channel.
+    /// Scale and offset per output channel.
     channels: [ScaleOffset; CHANNELS],
-    /// For interleaved channels.
+    /// Scale and offset for interleaved channels.
     interleaved: ScaleOffset,
 }
 
-/// `value × scale + offset`, repeated for a period of values.
+/// The operands of `value × scale + offset`, repeated for one period of values.
 #[derive(Clone, Debug)]
 struct ScaleOffset {
     scale: [f32; PERIOD],
@@ -81,9 +81,9 @@ struct ScaleOffset {
 /// Memory for a row of the sample.
 #[derive(Debug, Default)]
 struct RowBuffers {
-    /// Red, green, blue.
+    /// Planes of red, green and blue.
     components: [Vec<u8>; CHANNELS],
-    /// Interleaved.
+    /// Interleaved channels.
     bytes: Vec<u8>,
     floats: Vec<f32>,
 }
@@ -237,7 +237,7 @@ impl SampleSource<'_> {
     }
 }
 
-/// Alternates two factors.
+/// A vector in which two factors alternate.
 const fn pairs(first: i16, second: i16) -> [i16; 2 * LANES] {
     let mut all = [first; 2 * LANES];
     let mut at = 1;
@@ -255,7 +255,7 @@ const fn fixed(value: f64) -> i32 {
 
 const HALF: i32 = 1 << 15;
 const ONE: i32 = 1 << 16;
-// A factor beyond 16 bits is split into an integer and a rest; the sum is exact.
+// A factor that exceeds 16 bits is split into an integer and a remainder; their sum is exact.
 const RED: [i16; 2 * LANES] = pairs(0, (fixed(1.402) - ONE) as i16);
 const GREEN: [i16; 2 * LANES] = pairs(-fixed(0.344_14) as i16, (ONE - fixed(0.714_14)) as i16);
 const BLUE: [i16; 2 * LANES] = pairs((fixed(1.772) - 2 * ONE) as i16, 0);
@@ -275,7 +275,8 @@ fn write_rgb<S: Simd>(simd: S, source: [&[u8]; CHANNELS], out: [&mut [u8]; CHANN
     let sources = luma.iter().zip(blueness).zip(redness);
     let places = red.iter_mut().zip(green).zip(blue);
     for (((y, cb), cr), ((red, green), blue)) in sources.zip(places) {
-        // Centred at zero, so that saturation to bytes is signed.
+        // The values are centred at zero, so that signed saturation limits them to the range of
+        // bytes.
         let y = widen(y) - middle;
         let (cb, cr) = (widen(cb) - middle, widen(cr) - middle);
         let (low, high) = cb.interleave(cr);
@@ -336,7 +337,7 @@ fn interleave<S: Simd>(simd: S, lines: [&[u8]; CHANNELS], out: &mut [u8]) {
     }
 }
 
-/// Grey as in Pillow (ITU-R BT.601 luma, 16-bit fixed point), in place of red.
+/// Replaces red by grey, computed as in Pillow (ITU-R BT.601 luma, 16-bit fixed point).
 #[inline(always)]
 fn convert_to_grey(components: &mut [Vec<u8>; CHANNELS], width: usize) {
     let [red, green, blue] = components;
@@ -397,7 +398,7 @@ impl SampleValue for f32 {
                 place[at] = f32::from(period[at]) * scale[at] + offset[at];
             }
         }
-        // The rest, in chunks of one vector.
+        // The remaining values are processed in chunks of one vector.
         let chunks = rest.chunks(LANES).zip(rest_places.chunks_mut(LANES));
         for ((chunk, place), at) in chunks.zip((0..PERIOD).step_by(LANES)) {
             let (scale, offset) = (&scale[at..at + LANES], &offset[at..at + LANES]);
@@ -425,7 +426,8 @@ impl SampleValue for bf16 {
         let floats = &mut floats[..out.len()];
         f32::convert(bytes, normalization, &mut [], floats);
         for (place, float) in out.iter_mut().zip(floats) {
-            // To nearest, ties to even. Values are finite, because the transform was validated.
+            // Rounding is to nearest, ties to even. All values are finite, because the transform
+            // was validated.
             let bits = float.to_bits();
             *place = bf16::from_bits(((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16) as u16);
         }

@@ -11,13 +11,15 @@ pub(super) type Channel = [f32; BLOCK];
 
 /// The maximum level.
 pub(super) const MAX: f32 = 255.0;
-/// Added to a number from 0 to 255, leaves the nearest integer in the lowest bits.
+/// If this constant is added to a number from 0 to 255, the lowest bits of the sum are the nearest
+/// integer.
 const MAGIC: f32 = (1 << 23) as f32;
 
 /// `a × b + c` with a single rounding (fused multiply-add).
 ///
 /// Without a hardware instruction, the computation uses `f64`. The product is exact; for levels and
-/// weights so is the sum. Otherwise a double rounding makes a difference about once in 2²⁹.
+/// weights the sum is exact too. For other values, the result is rounded twice, and differs about
+/// once in 2²⁹ results.
 #[inline(always)]
 pub(super) fn multiply_add<S: Simd>(simd: S, a: f32, b: f32, c: f32) -> f32 {
     if has_fused_multiply_add(simd.level()) {
@@ -78,8 +80,8 @@ pub(super) fn read_blocks(pixels: &[u8], mut read: impl FnMut(&[Channel; CHANNEL
     }
 }
 
-/// A change of pixels, one block at a time. A trait, because a closure is not always compiled for
-/// the SIMD level.
+/// A change of pixels, one block at a time. This is a trait instead of a closure, because a closure
+/// is not always compiled for the SIMD level.
 pub(super) trait ChangeBlock<S> {
     /// The changed levels of red, green and blue. Implementations must be `#[inline(always)]`.
     fn change(&self, simd: S, block: &[Channel; CHANNELS]) -> [[u8; BLOCK]; CHANNELS];
@@ -127,7 +129,7 @@ mod tests {
 
     use super::*;
 
-    /// What processors without the instruction compute.
+    /// The result of processors without the instruction.
     fn stand_in(a: f32, b: f32, c: f32) -> f32 {
         (f64::from(a) * f64::from(b) + f64::from(c)) as f32
     }

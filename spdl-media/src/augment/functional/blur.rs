@@ -8,7 +8,7 @@ use super::super::image::{ImageMut, Scratch};
 use super::arithmetic::{clamped, rounded};
 use crate::image::CHANNELS;
 
-/// Numbers that are summed in parallel.
+/// The number of sums that are computed in parallel.
 const LANES: usize = 32;
 
 /// Gaussian blur with a kernel of `kernel` pixels (width, height) and standard deviations `sigma`
@@ -85,8 +85,8 @@ fn gaussian(weights: &mut [f32], sigma: f64) {
     }
 }
 
-/// The index in the image for index `at`, mirrored at the edges; `at` is less than `len` beyond an
-/// edge.
+/// The index of the pixel at position `at`, mirrored at the edges; `at` is less than `len` beyond
+/// an edge.
 #[inline(always)]
 fn mirrored(at: isize, len: usize) -> usize {
     let last = len as isize - 1;
@@ -94,7 +94,7 @@ fn mirrored(at: isize, len: usize) -> usize {
     (if at > last { 2 * last - at } else { at }).max(0) as usize
 }
 
-/// A row as numbers, with `margin` mirrored pixels at both ends.
+/// Converts a row to numbers, with `margin` mirrored pixels at both ends.
 #[inline(always)]
 fn mirror_edges(source: &[u8], padded: &mut [f32], margin: usize) {
     let (before, rest) = padded.split_at_mut(margin * CHANNELS);
@@ -111,7 +111,7 @@ fn mirror_edges(source: &[u8], padded: &mut [f32], margin: usize) {
     }
 }
 
-/// Convolves pixels; `padded` is longer than `out` by the number of weights less one.
+/// Convolves pixels. The length of `padded` is that of `out` plus the number of weights − 1.
 #[inline(always)]
 fn convolve(padded: &[f32], weights: &[f32], out: &mut [f32]) {
     let mut start = 0;

@@ -14,7 +14,7 @@ use crate::image::CHANNELS;
 
 /// The weights of red, green and blue in grey, as in torchvision (their sum is 0.9999).
 const GREY: [f32; CHANNELS] = [0.2989, 0.587, 0.114];
-/// Scales 0..=1 to 0..=255 with equal intervals per level.
+/// Scales 0..=1 to 0..=255, so that each level has an interval of equal length.
 const TO_LEVELS: f32 = 255.999;
 /// Pixels per vector operation of the hue shift.
 const LANES: usize = 8;
@@ -199,8 +199,8 @@ fn shift_hue<S: Simd>(simd: S, color: [f32x8<S>; CHANNELS], turn: f32) -> [f32x8
     let falling = ((one - part) * value).max(zero).min(one);
     let rising = ((part + remaining) * value).max(zero).min(one);
     let least = (remaining * value).max(zero).min(one);
-    // A hue that rounds up to a whole turn belongs to the first sector, like any hue outside the
-    // others.
+    // A hue that rounds up to a whole turn is outside all other sectors; such hues belong to the
+    // first sector.
     let second = sector.simd_eq(f32x8::splat(simd, 1.0));
     let third = sector.simd_eq(f32x8::splat(simd, 2.0));
     let fourth = sector.simd_eq(f32x8::splat(simd, 3.0));
@@ -252,7 +252,7 @@ pub fn autocontrast(image: &mut ImageMut<'_>) {
 
 #[inline(always)]
 fn stretch<S: Simd>(simd: S, pixels: &mut [u8]) {
-    /// A multiple of the channels, and of several vectors.
+    /// The block length in bytes: a multiple of the number of channels, and of several vectors.
     const WIDTH: usize = 32 * CHANNELS;
     let (mut least, mut largest) = ([u8::MAX; WIDTH], [0; WIDTH]);
     let (chunks, rest) = pixels.as_chunks::<WIDTH>();

@@ -31,8 +31,8 @@ pub struct Affine {
     pub scale: f64,
     /// Shear in degrees, along x and along y.
     pub shear: [f64; 2],
-    /// The fixed point, apart from the translation, in pixels from the top left corner; `None` is
-    /// the image centre.
+    /// The point that does not move, apart from the translation, in pixels from the top left
+    /// corner; `None` is the image centre.
     pub center: Option<[f64; 2]>,
 }
 
@@ -69,9 +69,9 @@ impl Affine {
 
 /// Rotates, scales, shears and translates; the size does not change.
 ///
-/// Pixels outside the image are black, and bilinear interpolation blends with black at the edges.
-/// With `fill`, the outside has that colour, and the edge pixels, already blended with black, are
-/// blended with it. This is torchvision's behaviour: `fill=None` and `fill=0` differ.
+/// Pixels outside the image are black, and bilinear interpolation blends edge pixels with black.
+/// With `fill`, the outside has that colour; edge pixels are first blended with black and then with
+/// `fill`. torchvision does the same: `fill=None` and `fill=0` differ.
 ///
 /// # Errors
 /// `InvalidArgument` if the scale is not positive, or a number is not finite.
@@ -114,7 +114,8 @@ pub fn rotate(
     affine(image, &rotation, interpolation, fill, scratch)
 }
 
-/// Rotates by 180 degrees, or a square image by multiples of 90 degrees. Returns whether it did.
+/// Rotates by 180 degrees, or a square image by multiples of 90 degrees. Returns false for other
+/// angles, without a change.
 fn quarter_turns(image: &mut ImageMut<'_>, angle: f64, scratch: &mut Scratch) -> bool {
     let Size { width, height } = image.size();
     if angle == 180.0 {
@@ -165,7 +166,8 @@ pub fn perspective(
 /// The coefficients of [`perspective`] that map the corners `start` to `end`, in pixels.
 ///
 /// # Errors
-/// `InvalidArgument` if there is no such transform: three corners of `end` on a line, for example.
+/// `InvalidArgument` if no such transform exists, for example if three corners of `end` are on a
+/// line.
 pub fn perspective_coefficients(start: &[[f64; 2]; 4], end: &[[f64; 2]; 4]) -> Result<[f64; 8]> {
     // Two equations per corner: x(c₆x' + c₇y' + 1) = c₀x' + c₁y' + c₂, and the same for y.
     let mut rows = [[0.0; 9]; 8];
@@ -187,13 +189,13 @@ pub fn perspective_coefficients(start: &[[f64; 2]; 4], end: &[[f64; 2]; 4]) -> R
 
 /// Solves eight linear equations by Gaussian elimination with row pivoting.
 fn solve(rows: &mut [[f64; 9]; 8]) -> Option<[f64; 8]> {
-    /// A pivot below this fraction of the maximum is rounding noise.
+    /// A pivot below this fraction of the maximum coefficient is considered a rounding error.
     const NEGLIGIBLE: f64 = 1e-12;
     let largest = rows.as_flattened().iter().fold(0.0_f64, |most, value| most.max(value.abs()));
     for column in 0..8 {
         let magnitude = |row: &usize| rows[*row][column].abs();
         let pivot = (column..8).max_by(|a, b| magnitude(a).total_cmp(&magnitude(b)))?;
-        // NaN is not a valid pivot either.
+        // This comparison also rejects NaN.
         if magnitude(&pivot) <= NEGLIGIBLE * largest || !magnitude(&pivot).is_finite() {
             return None;
         }
@@ -213,7 +215,8 @@ fn solve(rows: &mut [[f64; 9]; 8]) -> Option<[f64; 8]> {
     solution.iter().all(|value| value.is_finite()).then_some(solution)
 }
 
-/// Sampling coordinates in single precision with torchvision's rounding: the image spans −1 to 1.
+/// Sampling coordinates in single precision with torchvision's rounding; torchvision scales the
+/// image to −1 to 1.
 struct SamplingGrid {
     size: Size,
     /// The coordinate of the first pixel, in pixels.
@@ -322,8 +325,8 @@ struct PaddedImage<'a> {
 
 /// Bytes of a pixel with its coverage.
 const PIXEL_BYTES: usize = CHANNELS + 1;
-/// Columns and rows of the border: one before the image and two after it, the last of which is only
-/// read with weight 0.
+/// Columns and rows of the border: one before the image and two after it. The second one after the
+/// image is only read with weight 0.
 const BORDER: usize = 3;
 
 impl<'a> PaddedImage<'a> {
@@ -352,13 +355,13 @@ impl<'a> PaddedImage<'a> {
         PaddedImage { pixels, stride, size }
     }
 
-    /// The index of the pixel at integer coordinates, at most 1 beyond the image.
+    /// The index of the pixel at integer coordinates, which may be outside the image by at most 1.
     #[inline(always)]
     fn at(&self, x: f32, y: f32) -> usize {
         index(y + 1.0) * self.stride + index(x + 1.0)
     }
 
-    /// The coordinates, or a border pixel if they are outside or NaN.
+    /// Returns the coordinates, or those of a border pixel if they are outside the image or NaN.
     #[inline(always)]
     fn near(&self, x: f32, y: f32) -> (f32, f32) {
         (x.max(-1.0).min(self.size.width as f32), y.max(-1.0).min(self.size.height as f32))
@@ -396,7 +399,7 @@ impl<'a> PaddedImage<'a> {
         let mut values = [0.0; PIXEL_BYTES];
         sums.store_slice(&mut values);
         let mut pixel = [0; CHANNELS];
-        // The weights sum to 1, so that without a fill nothing needs clamping.
+        // The weights sum to 1, so the result needs no clamping if there is no fill.
         for channel in 0..CHANNELS {
             pixel[channel] = match fill {
                 None => rounded(values[channel]),

@@ -2,9 +2,9 @@
 //!
 //! Each function changes an image in place and depends on its arguments only. Names, parameters and
 //! rounding are those of `torchvision.transforms.v2.functional` 0.29.1 on `uint8` tensors, on
-//! processors with AVX-512. Results are bit-identical in all tests, except where a function documents
-//! otherwise. On other processors, torchvision itself differs by single levels; these functions do
-//! not.
+//! processors with AVX-512. Results are bit-identical in all tests, except where a function
+//! documents otherwise. On other processors, torchvision's results differ by single levels; the
+//! results of these functions do not depend on the processor.
 
 mod arithmetic;
 mod blur;

@@ -57,7 +57,7 @@ fn sharpen_row<S: Simd>(simd: S, around: &[u8], out: &mut [u8], away: f32) {
         }
         let level = columns[1][1][at];
         sum += u16::from(level) * (WEIGHTS - 9);
-        // The sum of the weights is odd, so that no mean lies halfway between two levels.
+        // The sum of the weights is odd, so no mean lies exactly between two levels.
         let smooth = (sum + WEIGHTS / 2) / WEIGHTS;
         let difference = f32::from(smooth) - f32::from(level);
         out[at] = truncated(clamped(multiply_add(simd, difference, away, f32::from(level))));

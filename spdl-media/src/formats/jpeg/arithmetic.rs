@@ -1,5 +1,5 @@
-//! Arithmetic decoding: adaptive binary decoder, and coefficients from them (ITU-T T.81, annex D,
-//! F.1.4, F.2.4 and G.1.3).
+//! Arithmetic decoding: an adaptive binary decoder, and the decoding of coefficients with it (ITU-T
+//! T.81, annex D, F.1.4, F.2.4 and G.1.3).
 
 use spdl_core::Error;
 
@@ -9,8 +9,9 @@ use super::errors::{corrupt, truncated};
 use super::header::{Coding, Frame, MAX_COMPONENTS, Scan, ScanComponent, find_marker};
 use super::tables::{CONDITIONING_TABLES, Conditioning, Tables};
 
-/// Qe, next state after the less and the more probable symbol, and whether the symbols are
-/// exchanged (T.81, table D.3). The last state is fixed at equal probabilities.
+/// The state machine of T.81, table D.3: Qe, the next states after the less and the more probable
+/// symbol, and whether the two symbols are exchanged. The last state always has equal
+/// probabilities.
 #[rustfmt::skip]
 const STATES: [(u16, u8, u8, bool); 114] = [
     (0x5A1D, 1, 1, true), (0x2586, 14, 2, false), (0x1114, 16, 3, false), (0x080B, 18, 4, false),
@@ -52,10 +53,11 @@ const STATES: [(u16, u8, u8, bool); 114] = [
     (0x5A10, 110, 111, true), (0x5522, 112, 109, false), (0x59EB, 112, 111, true),
     (0x5A1D, 113, 113, false),
 ];
-/// The state of fixed, equal probabilities.
+/// The index of the state that always has equal probabilities.
 const FIXED: u8 = 113;
 
-/// A statistics bin: the state, and the more probable symbol in the highest bit.
+/// A statistics bin (adaptive probability): the state, and the more probable symbol in the highest
+/// bit.
 type Bin = u8;
 
 const MORE_PROBABLE: u8 = 0x80;
@@ -122,7 +124,7 @@ impl<'a> ArithmeticDecoder<'a> {
         found.map(|(marker, _)| marker)
     }
 
-    /// Decodes a decision.
+    /// Decodes a binary decision.
     #[inline]
     fn decode(&mut self, bin: &mut Bin) -> bool {
         let (less, after_less, after_more, swaps) = STATES[usize::from(*bin & !MORE_PROBABLE)];
@@ -158,7 +160,7 @@ impl<'a> ArithmeticDecoder<'a> {
         decision != 0
     }
 
-    /// Decodes a decision of equal probabilities.
+    /// Decodes a binary decision of equal probabilities.
     fn decode_fixed(&mut self) -> bool {
         self.decode(&mut { FIXED })
     }
@@ -176,11 +178,11 @@ impl<'a> ArithmeticDecoder<'a> {
     }
 }
 
-/// More coefficients than a block has, or a coefficient that is too large.
+/// Error: more coefficients than a block has, or a coefficient that is too large.
 struct InvalidData;
 
-/// The first bins of AC magnitudes of low and high frequency, and of DC magnitudes; and the
-/// distance to the bins of their lower bits.
+/// Indices of statistics bins: the first bins of AC magnitudes of low and high frequency, and of DC
+/// magnitudes; and the distance to the bins of their lower bits.
 const LOW_MAGNITUDES: usize = 189;
 const HIGH_MAGNITUDES: usize = 217;
 const DC_MAGNITUDES: usize = 20;
@@ -336,8 +338,9 @@ impl Statistics {
     }
 }
 
-/// Decodes a scan into the stored coefficients. Returns the offset after it. An error includes the
-/// number of complete rows of MCUs, or of blocks of a single component.
+/// Decodes a scan into the stored coefficients. Returns the offset after the scan. An error
+/// includes the number of complete rows of MCUs, or, for a scan of a single component, rows of
+/// blocks.
 pub(super) fn read_scan(
     encoded: &[u8],
     data: usize,
@@ -358,8 +361,8 @@ fn read_rows(
     tables: &Tables,
     (stored, work): (&mut CoefficientBuffer, &mut WorkBudget),
 ) -> Result<(), (usize, Error)> {
-    // A single component has one block per MCU, and only blocks with samples of the image are
-    // coded.
+    // In a scan of a single component, each MCU has one block, and only blocks with samples of the
+    // image are coded.
     let (alone, rows, units) = match scan.components[..] {
         [part] => {
             let component = &frame.components[part.component];

@@ -5,7 +5,7 @@ use fearless_simd::{Level, dispatch, u8x32};
 
 use super::header::find_marker;
 
-/// Bytes of unstuffed data in the window; a larger window exceeds the L1 cache.
+/// Bytes of unstuffed data in the window; a larger window would exceed the L1 cache.
 const WINDOW: usize = 8 << 10;
 /// The maximum size of an MCU: 10 blocks of 64 codes with values of 31 bits each.
 const MAX_MCU_BYTES: usize = 10 * 64 * 31 / 8 + 64;
@@ -27,7 +27,7 @@ impl Default for EntropyWindow {
 pub(super) struct EntropyReader<'a> {
     encoded: &'a [u8],
     window: &'a mut EntropyWindow,
-    /// The number of data bytes in the window; [`WORD`] readable zero bytes follow.
+    /// The number of data bytes in the window; [`WORD`] zero bytes follow, which may be read too.
     filled: usize,
     /// The file offset of the first byte of the window.
     start: usize,
@@ -42,10 +42,10 @@ pub(super) struct EntropyReader<'a> {
 /// The position of the bit reader.
 #[derive(Clone, Copy, Debug, Default)]
 struct BitPosition {
-    /// The first byte of the window that is not in `bits`. Zeros follow the data.
+    /// The index in the window of the first byte that is not in `bits`. Zeros follow the data.
     at: usize,
-    /// The next bits, most significant first. Below the `count` valid bits are zeros, or bits of
-    /// the next bytes.
+    /// The next bits, most significant first. Only `count` of them are valid; the lower bits are
+    /// zeros, or bits of the next bytes.
     bits: u64,
     count: u32,
 }
@@ -87,13 +87,13 @@ impl<'a> EntropyReader<'a> {
         self.position = position.0;
     }
 
-    /// Whether more bits were read than exist.
+    /// Whether more bits were read than the data contain.
     #[inline(always)]
     pub(super) fn is_overrun(&self) -> bool {
         self.is_beyond(0)
     }
 
-    /// Whether the remaining bits may be a truncated code.
+    /// Whether the remaining bits may be the start of a truncated code.
     pub(super) fn is_at_end(&self) -> bool {
         self.ended && self.is_beyond(16)
     }
@@ -103,16 +103,16 @@ impl<'a> EntropyReader<'a> {
         8 * self.position.at + more > 8 * self.filled + self.position.count as usize
     }
 
-    /// The approximate file offset of the position: at most a few bytes later, and before the next
-    /// marker.
+    /// The approximate file offset of the bit position. The result may be a few bytes too large,
+    /// but is not after the next marker.
     pub(super) fn offset(&self) -> usize {
         self.start + self.stuffed_length(self.position.at.min(self.filled))
     }
 
-    /// The size in the file of the first `length` bytes of the window.
+    /// The number of bytes of the file that the first `length` bytes of the window occupy.
     fn stuffed_length(&self, length: usize) -> usize {
-        // A stuffed zero follows every 0xFF. Short parts keep the counters in bytes, so that they
-        // vectorise.
+        // In the file, a stuffed zero follows every 0xFF. The bytes are counted in short parts, so
+        // that one-byte counters suffice and the compiler vectorises the loop.
         let stuffed = |part: &[u8]| part.iter().map(|&byte| u8::from(byte == 0xFF)).sum::<u8>();
         let parts = self.window.0[..length].chunks(128);
         length + parts.map(|part| usize::from(stuffed(part))).sum::<usize>()
@@ -191,7 +191,8 @@ fn copy_plain<S: Simd>(simd: S, from: &[u8], to: &mut [u8]) -> usize {
         let word = u64::from_le_bytes([
             from[0], from[1], from[2], from[3], from[4], from[5], from[6], from[7],
         ]);
-        // A byte 0xFF is a zero byte of the complement. The lowest match is exact.
+        // In the complement, a byte 0xFF is a zero byte. The search for zero bytes is exact for the
+        // lowest match.
         let found = (!word).wrapping_sub(0x0101_0101_0101_0101) & word & 0x8080_8080_8080_8080;
         if found != 0 {
             return copied + found.trailing_zeros() as usize / 8;
@@ -248,7 +249,7 @@ impl BitReader<'_> {
         self.position.count -= count;
     }
 
-    /// The next bits as a number; at most 16.
+    /// The next `count` bits as a number; at most 16 bits.
     #[inline(always)]
     pub(super) fn take(&mut self, count: u32) -> u32 {
         self.refill();
@@ -263,7 +264,7 @@ impl BitReader<'_> {
 mod tests {
     use super::*;
 
-    /// Reads all whole bytes.
+    /// Reads all whole bytes of the bit buffer.
     fn read(encoded: &[u8], from: usize) -> (Vec<u8>, Option<u8>) {
         let mut window = EntropyWindow::default();
         let mut reader = EntropyReader::new(encoded, from, &mut window, Level::new());
@@ -316,7 +317,7 @@ mod tests {
             reader.set_position(position);
             ends.push((reader.is_at_end(), reader.is_overrun()));
         }
-        // 24 bits, of which a code takes up to 16.
+        // The test reads 24 bits at a time; a code has up to 16 bits.
         assert!(ends[..8].iter().all(|&end| end == (false, false)), "{ends:?}");
         assert!(ends[8..24].iter().all(|&end| end == (true, false)), "{ends:?}");
         assert_eq!(ends[24], (true, true));
@@ -334,7 +335,8 @@ mod tests {
             bits.take(8);
             let position = bits.position();
             reader.set_position(position);
-            // Two bytes of data are three of the file; a word is read ahead.
+            // Two bytes of data are three bytes of the file; the reader has loaded one word in
+            // advance.
             let (least, most) = (byte * 3 / 2, (byte + WORD) * 3 / 2 + 2);
             assert!((least..=most).contains(&reader.offset()), "{byte}: {}", reader.offset());
             assert!(reader.offset() >= last);

@@ -7,8 +7,8 @@ use super::header::{Frame, RST0, Scan, max_block_visits};
 
 /// The remaining number of block visits and coefficients of a file.
 ///
-/// Each scan visits all blocks of its components, however few bytes it has. Arithmetic-coded data
-/// yield coefficients even after the last byte.
+/// Each scan visits all blocks of its components, even if the scan has few bytes. Arithmetic-coded
+/// data yield coefficients even after the last byte, so both numbers are limited.
 pub(super) struct WorkBudget {
     visits: u64,
     coefficients: u64,
@@ -18,7 +18,7 @@ impl WorkBudget {
     pub(super) fn new(frame: &Frame, encoded: &[u8]) -> Self {
         let blocks: usize = frame.components.iter().map(|component| component.blocks()).sum();
         let visits = max_block_visits(blocks as u64, encoded.len() as u64);
-        // Usual files code each of the 63 AC coefficients in at most three scans.
+        // In usual files, at most three scans code each of the 63 AC coefficients.
         let coefficients = visits + 192 * blocks as u64;
         WorkBudget { visits, coefficients }
     }
@@ -55,7 +55,7 @@ impl WorkBudget {
     }
 }
 
-/// Another marker, or no marker, instead of the expected restart marker.
+/// The decoder found another marker, or no marker, instead of the expected restart marker.
 pub(super) struct RestartError {
     expected: u8,
     found: Option<u8>,

@@ -8,12 +8,12 @@ use crate::image::{Limits, Size};
 /// The coefficients of a block in row order, before dequantisation.
 pub(super) type Block = [i16; BLOCK_AREA];
 
-/// The coefficients of a component that are needed.
+/// Which coefficients of a component are needed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum CoefficientSet {
     #[default]
     All,
-    /// A block becomes one sample: AC coefficients are not even decoded.
+    /// Only DC: each block becomes one sample, and AC coefficients are not decoded.
     DcOnly,
 }
 
@@ -36,7 +36,7 @@ pub(super) struct ComponentCoefficients {
     nonzero: Vec<u64>,
 }
 
-/// The memory need of recent images.
+/// The memory that recent images needed.
 #[derive(Debug, Default)]
 struct RecentNeed {
     images: u32,
@@ -83,7 +83,7 @@ impl CoefficientBuffer {
         let needed: usize = needed.sum();
         limits.check_bytes(needed as u64, size)?;
         self.record_need(needed);
-        // Buffers that are large enough are reused and counted with their capacity.
+        // Buffers that are large enough are reused; their whole capacity counts towards the limit.
         let kept = self.components.iter().zip(counts).map(|(it, counts)| it.bytes_for(counts));
         if limits.check_bytes(kept.sum::<usize>() as u64, size).is_err() {
             self.components = Default::default();
@@ -127,7 +127,7 @@ impl CoefficientBuffer {
 }
 
 impl ComponentCoefficients {
-    /// The allocated memory in bytes, once it holds this number of blocks.
+    /// The allocated memory in bytes, if it has to hold this number of blocks.
     fn bytes_for(&self, (all, whole): (usize, usize)) -> usize {
         self.dc.capacity().max(all) * size_of::<i16>()
             + self.nonzero.capacity().max(whole) * size_of::<u64>()
@@ -182,7 +182,7 @@ impl AcBlock<'_> {
         &mut self.block[usize::from(ZIGZAG[at])]
     }
 
-    /// Sets a coefficient. Beyond the block, the value is discarded.
+    /// Sets a coefficient. If the index is beyond the block, the value is discarded.
     #[inline(always)]
     pub(super) fn set(&mut self, at: usize, value: i16) {
         if *self.nonzero == 0 {
@@ -192,7 +192,7 @@ impl AcBlock<'_> {
         *self.nonzero |= u64::from(value != 0) << (at & 63);
     }
 
-    /// Sets all coefficients, which are zero from `zero_from` on, in zigzag order.
+    /// Sets all coefficients. From index `zero_from` in zigzag order on, they are zero.
     #[inline(always)]
     pub(super) fn replace(&mut self, block: &[i16], zero_from: usize) {
         *self.nonzero = if zero_from > 1 { band(1, zero_from.min(BLOCK_AREA) - 1) } else { 0 };
@@ -212,11 +212,11 @@ fn band(first: usize, last: usize) -> u64 {
     u64::MAX << first & u64::MAX >> (BLOCK_AREA - 1 - last)
 }
 
-/// Sets the length of `memory` exactly. `Vec::resize` may allocate twice as much, and aborts on
-/// failure. Existing values remain.
+/// Sets the length of `memory` to exactly this value, and keeps existing values. `Vec::resize` is
+/// not used, because it may allocate twice as much and aborts on failure.
 pub(super) fn resize<T: Copy>(memory: &mut Vec<T>, length: usize, value: T) -> Result<()> {
     if memory.capacity() < length {
-        // Dropping the old buffer first avoids copying its content.
+        // Dropping the old buffer before the new one is allocated avoids copying its content.
         *memory = Vec::new();
         memory.try_reserve_exact(length).map_err(|_| {
             let bytes = length.saturating_mul(size_of::<T>());
@@ -270,7 +270,7 @@ mod tests {
         let mut stored = CoefficientBuffer::default();
         let large = 4 * FREE_BYTES / BYTES_OF_AC;
         reserve(&mut stored, [large, 0], &Limits::default()).unwrap();
-        // Where one of so many images is large, it stays.
+        // If at least one of this many images is large, the memory is kept.
         for round in 0..3 {
             for _ in 1..IMAGES {
                 stored.record_unused();

@@ -15,7 +15,7 @@ pub(super) struct UpsamplingScratch {
     pub(super) sums: Vec<u16>,
 }
 
-/// The upsampling of a component to image resolution.
+/// How the samples of a component are upsampled to image resolution.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Upsampling {
     /// The component has full resolution.
@@ -27,7 +27,7 @@ pub(super) enum Upsampling {
     Vertical,
     /// Horizontally and vertically by 2, with a triangle filter.
     Both,
-    /// By repetition of samples.
+    /// By repeating samples.
     Repeat { across: usize, down: usize },
 }
 
@@ -66,7 +66,8 @@ pub(super) fn repeat(row: &[u8], across: usize, columns: &Range<usize>, out: &mu
     out.extend(columns.clone().map(|x| row[x / across]));
 }
 
-/// Weights ¾ for the nearer row and ¼ for the farther; `lower` selects the rounding.
+/// Interpolates with weights ¾ for the nearer row and ¼ for the farther row; `lower` selects the
+/// rounding.
 #[inline(always)]
 pub(super) fn upsample_vertical(
     near: &[u8],
@@ -83,9 +84,10 @@ pub(super) fn upsample_vertical(
     );
 }
 
-/// Two pixels per sample: weights ¾ for the sample and ¼ for its left, then its right neighbour. At
-/// the image edges the sample itself is the neighbour. `TWO_ROWS` first interpolates vertically in
-/// the same way.
+/// Makes two pixels per sample: the left pixel has weights ¾ for the sample and ¼ for its left
+/// neighbour, the right pixel ¾ and ¼ for its right neighbour. At the image edges, the sample
+/// itself replaces the missing neighbour. With `TWO_ROWS`, rows are first interpolated vertically
+/// in the same way.
 ///
 /// The output starts at the pixel pair with the first of `columns`.
 #[inline(always)]
@@ -111,7 +113,7 @@ pub(super) fn upsample_horizontal<const TWO_ROWS: bool>(
         sums.push(sum((&near[end - 1], &far[end - 1])));
     }
     let (shift, left_bias, right_bias) = if TWO_ROWS { (4, 8, 7) } else { (2, 1, 2) };
-    // `resize` only when it grows: old values are overwritten.
+    // `resize` is needed only to grow the buffer: old values are overwritten.
     out.resize(2 * (end - first), 0);
     let (pairs, _) = out.as_chunks_mut::<2>();
     let neighbours = sums.iter().zip(&sums[1..]).zip(&sums[2..]);
@@ -144,7 +146,8 @@ fn rgb(y: u8, cb: u8, cr: u8) -> [u8; CHANNELS] {
     ]
 }
 
-/// The RGB channel for an ink and black, both stored inverted, in Pillow's integer arithmetic.
+/// The RGB channel from an ink and black, which are both stored inverted, in Pillow's integer
+/// arithmetic.
 #[inline(always)]
 fn cmyk_channel(ink: u8, black: u8) -> u8 {
     let (ink, white) = (255 - u32::from(ink), u32::from(black));

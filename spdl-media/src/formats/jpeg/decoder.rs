@@ -1,4 +1,4 @@
-//! The codec: decodes MCU rows to RGB or to row_buffer.
+//! The codec: decodes MCU rows to RGB pixels or to planes.
 
 use std::ops::Range;
 
@@ -35,7 +35,7 @@ impl ImageCodec for JpegCodec {
     }
 }
 
-/// A decoder of JPEG streams in TIFF, whose CMYK is not inverted.
+/// A decoder of JPEG streams in TIFF; their CMYK is not inverted.
 #[cfg(feature = "tiff")]
 pub(in crate::formats) fn decoder_of_tiff_parts(limits: &Limits) -> impl ImageDecoder + use<> {
     JpegDecoder::new(limits, Color::PlainCmyk)
@@ -51,7 +51,7 @@ fn level() -> Level {
 
 struct JpegDecoder {
     limits: Limits,
-    /// The colour space of four components without a YCCK transform.
+    /// The colour space of files with four components and no YCCK transform.
     four_component_color: Color,
     /// The SIMD level.
     level: Level,
@@ -176,7 +176,7 @@ struct McuRows<'a> {
     scans: &'a mut ScanDecoder,
     /// The reader of a single scan; `None` if all scans were decoded before.
     reader: Option<EntropyReader<'a>>,
-    /// The rows still to decode.
+    /// The rows that are not yet decoded.
     remaining: Range<usize>,
     /// The rows of the region.
     wanted: Range<usize>,
@@ -187,8 +187,8 @@ struct McuRows<'a> {
 }
 
 impl<'a> McuRows<'a> {
-    /// Prepares to decode the MCU rows of the region. McuRows above must be read; rows below only
-    /// serve to detect truncation.
+    /// Prepares to decode the MCU rows of the region. Rows above the region must be read too; rows
+    /// below it are only read to detect truncation.
     fn begin(
         task: DecodeTask<'a>,
         scans: &'a mut ScanDecoder,
@@ -220,14 +220,14 @@ impl<'a> McuRows<'a> {
             };
             let (complete, truncation) =
                 scans.read_all(encoded, header, window, kept, lenience, level)?;
-            // Only missing rows of the region matter.
+            // A truncation is an error only if it affects rows of the region.
             (None, wanted.clone(), complete, truncation.filter(|_| complete < wanted.end))
         };
         Ok(McuRows { task, scans, reader, remaining, wanted, complete, truncation })
     }
 
-    /// Decodes the next row of the region into the given outputs, and returns its index. `None`
-    /// after the last row, or after an accepted truncation.
+    /// Decodes the next row of the region into the given outputs, and returns its index. Returns
+    /// `None` after the last row, or if the data are truncated and the request accepts it.
     fn decode_next<'s>(
         &mut self,
         outputs: impl FnOnce(usize) -> ComponentOutputs<'s>,
@@ -260,7 +260,7 @@ impl<'a> McuRows<'a> {
                     if !allowed {
                         return Err(error);
                     }
-                    // Only missing rows of the region matter.
+                    // A truncation is an error only if it affects rows of the region.
                     if row < self.wanted.end {
                         self.truncation = Some(error);
                     }
@@ -294,7 +294,7 @@ fn has_end_marker(encoded: &[u8], data: usize) -> bool {
     tail.windows(2).any(|pair| pair == [0xFF, 0xD9])
 }
 
-/// The colour model of the row_buffer, if they are returned without conversion.
+/// The colour model of the planes, if they can be returned without conversion.
 fn color_model(frame: &Frame, color: Color) -> Option<ColorModel> {
     match color {
         Color::Grey => Some(ColorModel::Grey),

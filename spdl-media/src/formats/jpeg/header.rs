@@ -7,9 +7,9 @@ use spdl_core::Result;
 use super::errors::{corrupt, truncated, unsupported};
 use crate::image::{ImageInfo, Orientation, Size, exif};
 
-/// Samples on a side of a block.
+/// Width and height of a block in samples.
 pub(super) const BLOCK: usize = 8;
-/// WorkBlock of a block.
+/// The number of samples of a block.
 pub(super) const BLOCK_AREA: usize = BLOCK * BLOCK;
 /// The maximum number of components that can be converted to RGB.
 pub(super) const MAX_COMPONENTS: usize = 4;
@@ -27,8 +27,8 @@ const APP0: u8 = 0xE0;
 const APP1: u8 = 0xE1;
 const APP14: u8 = 0xEE;
 
-/// The zigzag order: the index (row × 8 + column) of each stored coefficient. Positions beyond the
-/// block map to a spare position after it.
+/// The zigzag order: the index (row × 8 + column) of each stored coefficient. Invalid positions
+/// beyond the block map to an unused element after the block.
 pub(super) const ZIGZAG: [u8; 2 * BLOCK_AREA] = zigzag();
 
 const fn zigzag() -> [u8; 2 * BLOCK_AREA] {
@@ -37,7 +37,7 @@ const fn zigzag() -> [u8; 2 * BLOCK_AREA] {
     while diagonal < 2 * BLOCK - 1 {
         let mut step = 0;
         while step <= diagonal {
-            // Odd diagonals run downwards, even ones upwards.
+            // Odd diagonals run downwards, even diagonals upwards.
             let (row, column) =
                 if diagonal % 2 == 1 { (step, diagonal - step) } else { (diagonal - step, step) };
             if row < BLOCK && column < BLOCK {
@@ -102,7 +102,7 @@ pub(super) struct Frame {
     pub(super) entropy: EntropyCoding,
     /// Whether the frame header is SOF0.
     pub(super) is_baseline: bool,
-    /// Bits of a sample.
+    /// Bits per sample.
     pub(super) precision: u8,
     pub(super) size: Size,
     pub(super) components: PerComponent<Component>,
@@ -128,7 +128,7 @@ impl Frame {
     }
 }
 
-/// One value per component, without an allocation.
+/// A list with one value per component, without a heap allocation.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct PerComponent<T> {
     items: [T; MAX_COMPONENTS],
@@ -175,8 +175,8 @@ pub(super) struct Scan {
     /// Spectral selection: the first and the last coefficient, in zigzag order.
     pub(super) first: usize,
     pub(super) last: usize,
-    /// Successive approximation: the bit position of the previous scan (0 if there was none), and
-    /// of this scan.
+    /// Successive approximation: the bit position of the previous scan (0 for the first scan), and
+    /// that of this scan.
     pub(super) high: u32,
     pub(super) low: u32,
 }
@@ -187,16 +187,16 @@ pub(super) enum Color {
     Grey,
     Rgb,
     YCbCr,
-    /// CMYK, stored inverted, as Adobe's programs write it and all decoders expect.
+    /// CMYK, stored inverted: Adobe's programs write it in this way, and all decoders expect it.
     Cmyk,
-    /// CMYK whose first three components are stored as Y, Cb, Cr; stored inverted.
+    /// CMYK, stored inverted, with the first three components as Y, Cb, Cr.
     Ycck,
-    /// CMYK, not inverted: 0 is no ink.
+    /// CMYK, not inverted: 0 means no ink.
     #[cfg_attr(not(feature = "tiff"), allow(dead_code, reason = "only TIFF has it"))]
     PlainCmyk,
 }
 
-/// Receives each table segment: marker, content, offset.
+/// A callback for table segments: marker, content, offset.
 pub(in crate::formats) type OnTable<'a> = &'a mut dyn FnMut(u8, &[u8], usize) -> Result<()>;
 
 /// Everything before the entropy-coded data of the first scan.
@@ -207,21 +207,21 @@ pub(in crate::formats) struct Header {
     /// The offset of the entropy-coded data of the first scan.
     pub(super) data: usize,
     pub(super) orientation: Orientation,
-    /// Whether there is a JFIF APP0 marker.
+    /// Whether the file has a JFIF APP0 marker.
     pub(super) jfif: bool,
-    /// The colour transform of the Adobe APP14 marker.
+    /// The colour transform that the Adobe APP14 marker gives.
     pub(super) adobe: Option<u8>,
 }
 
-/// The maximum number of block visits over all scans of a file. Usual files have about ten scans;
-/// with more scans, their size grows.
+/// The maximum number of block visits over all scans of a file. Usual files have about ten scans.
+/// Files with more scans than needed are larger, and the maximum grows with the file size.
 pub(in crate::formats) fn max_block_visits(blocks: u64, encoded_bytes: u64) -> u64 {
     const VISITS_OF_A_BLOCK: u64 = 32;
     const VISITS_OF_A_BYTE: u64 = 8;
     blocks * VISITS_OF_A_BLOCK + encoded_bytes * VISITS_OF_A_BYTE
 }
 
-/// What follows a scan.
+/// The segments after a scan.
 pub(super) enum Next {
     Scan { scan: Scan, data: usize },
     EndOfImage,
@@ -234,7 +234,7 @@ impl Header {
         Header::read_after_soi(encoded, &[8], on_table)
     }
 
-    /// Checks the SOI marker, and accepts samples of these precisions, in bits.
+    /// Checks the SOI marker; accepts files whose samples have one of these numbers of bits.
     #[cfg(feature = "jpeg")]
     pub(super) fn read_with(
         encoded: &[u8],
@@ -301,7 +301,7 @@ impl Header {
                 APP0 => jfif |= markers.segment()?.starts_with(b"JFIF\0"),
                 APP1 => {
                     let segment = markers.segment()?;
-                    // Further EXIF segments continue the first one.
+                    // Further EXIF segments are a continuation of the first one.
                     if orientation.is_none() && segment.starts_with(b"Exif\0\0") {
                         orientation = Some(exif::orientation(segment));
                     }
@@ -326,8 +326,8 @@ impl Header {
         self.frame.components.iter().map(|component| component.blocks() as u64).sum()
     }
 
-    /// The memory for the coefficients of the whole image, which a decoder needs for several scans;
-    /// otherwise 0.
+    /// The memory in bytes for the coefficients of the whole image, which the decoder needs if the
+    /// image has several scans; otherwise 0.
     pub(in crate::formats) fn coefficient_bytes(&self) -> u64 {
         let at_once = self.scan.components.len() == self.frame.components.len();
         match self.frame.coding {
@@ -336,8 +336,8 @@ impl Header {
         }
     }
 
-    /// Checks that an EOI marker follows the last scan. Decoders that make up missing data do not
-    /// report truncation.
+    /// Checks that an EOI marker follows the last scan. This check is needed for decoders that
+    /// invent missing data instead of reporting truncation.
     pub(in crate::formats) fn check_end(&self, encoded: &[u8]) -> Result<()> {
         let mut markers = Markers { encoded, at: self.data };
         loop {
@@ -390,8 +390,8 @@ pub(super) fn read_between_scans(
     }
 }
 
-/// The first marker from `at`, and the offset after it. Skips stray bytes and stuffed zeros after
-/// 0xFF.
+/// The first marker from `at` on, and the offset after it. Skips stray bytes, and zeros stuffed
+/// after 0xFF.
 pub(super) fn find_marker(encoded: &[u8], mut at: usize) -> Option<(u8, usize)> {
     loop {
         at += find_ff(encoded.get(at..)?)?;
@@ -406,7 +406,7 @@ pub(super) fn find_marker(encoded: &[u8], mut at: usize) -> Option<(u8, usize)> 
 /// The position of the first byte 0xFF.
 fn find_ff(bytes: &[u8]) -> Option<usize> {
     const WIDE: usize = 64;
-    // Without an early exit, the compiler vectorises the comparison.
+    // The loop has no early exit, so that the compiler vectorises the comparison.
     let has = |part: &[u8; WIDE]| part.iter().fold(0, |any, &byte| any | u8::from(byte == 0xFF));
     let (parts, _) = bytes.as_chunks::<WIDE>();
     let start = WIDE * parts.iter().take_while(|part| has(part) == 0).count();
@@ -468,7 +468,7 @@ impl<'a> Markers<'a> {
 
     /// Passes a table segment to `on_table`.
     fn table(&mut self, marker: u8, at: usize, on_table: OnTable<'_>) -> Result<()> {
-        // Markers without a segment.
+        // These markers have no segment.
         if matches!(marker, 0x01 | 0xD0..=0xD7 | SOI) {
             return Ok(());
         }
@@ -527,7 +527,7 @@ fn read_frame(
             ..Component::default()
         });
     }
-    // A single component is not interleaved: its MCU is one block (A.2.2).
+    // The scan of a single component is not interleaved: its MCU is one block (A.2.2).
     if let [component] = &mut *components {
         (component.across, component.down) = (1, 1);
     }
@@ -603,8 +603,8 @@ fn read_scan(segment: &[u8], frame: &Frame, at: usize) -> Result<Scan> {
     let (first, last) = (usize::from(parameters[0]), usize::from(parameters[1]));
     let (high, low) = (u32::from(parameters[2] >> 4), u32::from(parameters[2] & 15));
     match frame.coding {
-        // Sequential files with invalid values exist, and all decoders ignore the values. Decoders
-        // of lossless files parse them themselves.
+        // In sequential files these values may be invalid, and all decoders ignore them. Decoders
+        // of lossless files parse them separately.
         Coding::Sequential | Coding::Lossless => {
             Ok(Scan { components, first: 0, last: 63, high: 0, low: 0 })
         }
@@ -645,7 +645,7 @@ mod tests {
         let size = Size::new(37, 29);
         assert_eq!(read("420.jpg").info(), ImageInfo::new(size, Orientation::Upright));
         assert_eq!(read("420.jpg").coefficient_bytes(), 0);
-        // 3 × 2 coded units of 6 blocks, and 5 × 4 blocks of each of 3 components.
+        // 3 × 2 MCUs of 6 blocks, and 5 × 4 blocks of each of 3 components.
         assert_eq!(read("420-progressive.jpg").coefficient_bytes(), 3 * 2 * 6 * 128);
         assert_eq!(read("444-progressive.jpg").coefficient_bytes(), 5 * 4 * 3 * 128);
         assert_eq!(read("orientation-6.jpg").info().orientation.exif(), 6);
@@ -678,7 +678,7 @@ mod tests {
     fn markers_are_found_after_any_number_of_bytes() {
         for before in 0..200 {
             let mut bytes = vec![7; before];
-            // 0xFF that stands for itself, filling, the marker.
+            // A stuffed 0xFF, fill bytes, then the marker.
             bytes.extend([0xFF, 0, 1, 0xFF, 0xFF, 0xD3, 0xFF, 0xD9]);
             let end = before + 6;
             assert_eq!(find_marker(&bytes, 0), Some((0xD3, end)));

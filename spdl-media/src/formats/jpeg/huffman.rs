@@ -19,18 +19,18 @@ pub(super) struct HuffmanTable {
     /// The length (8 bits) and symbol (8 bits) of the code at the start of [`LOOK`] bits; 0 if the
     /// code is longer.
     look: Box<[u16; PLACES]>,
-    /// The first 16-bit prefix after the codes of each length.
+    /// For each code length, the first 16-bit prefix after the codes of that length.
     limit: [u32; 17],
-    /// The difference of symbol index and code for each length; wraps around.
+    /// For each code length, symbol index − code; the subtraction wraps around.
     offset: [u32; 17],
-    /// The number of codes of each length, and their symbols in order.
+    /// The number of codes of each length, and the symbols in the order of their codes.
     counts: [u8; 16],
     symbols: [u8; 256],
     built: bool,
     defined: bool,
 }
 
-/// No code matches the data.
+/// Error: no code matches the data.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct InvalidCode;
 
@@ -71,7 +71,7 @@ impl Default for HuffmanTable {
 }
 
 impl HuffmanTable {
-    /// Marks the table as undefined. The lookup table is kept, because most files use the same
+    /// Marks the table as undefined, but keeps the lookup table, because most files use the same
     /// codes.
     pub(super) fn clear(&mut self) {
         self.defined = false;
@@ -119,8 +119,8 @@ impl HuffmanTable {
         Some(true)
     }
 
-    /// The code at the start of `count` known bits: length and symbol. `None` if the bits do not
-    /// determine it.
+    /// Length and symbol of the code at the start of `count` known bits; `None` if these bits do
+    /// not determine a code.
     fn known(&self, bits: u32, count: u32) -> Option<(u32, Symbol)> {
         let found = self.look[(bits >> (32 - LOOK)) as usize];
         let length = u32::from(found >> 8);
@@ -169,7 +169,8 @@ impl HuffmanTable {
     }
 }
 
-/// The value of the first `size` bits (ITU-T T.81, F.2.2.1), without an unpredictable branch.
+/// Computes the value of the first `size` bits (ITU-T T.81, F.2.2.1) without an unpredictable
+/// branch.
 #[inline(always)]
 fn value(bits: u64, size: u32) -> i32 {
     // Negative values are stored as the complement of their magnitude, with a leading 0.
@@ -179,8 +180,8 @@ fn value(bits: u64, size: u32) -> i32 {
     (magnitude ^ complement as i32) - complement as i32
 }
 
-/// The coefficients of a block during decoding, in row order: the first 64. The rest absorbs writes
-/// of corrupt data and of incomplete lookups.
+/// The coefficients of a block during decoding, in row order: the first 64 elements. Writes of
+/// corrupt data and of incomplete lookups go to the other elements.
 pub(super) type WorkBlock = [i16; 256];
 
 /// A Huffman table of AC coefficients of sequential scans.
@@ -209,16 +210,16 @@ impl Default for AcTable {
     }
 }
 
-/// The result of a lookup for two coefficients: run and value of the first, distance and size of
-/// the second, whose value bits may follow the lookup bits. A single coefficient is stored as the
-/// second; the first is then a zero that is overwritten.
+/// The result of a lookup for two coefficients: run of zeros and value of the first; distance and
+/// size of the second, whose value bits may follow the lookup bits. If there is only one
+/// coefficient, it is stored as the second; the first is then a zero, which is overwritten later.
 #[derive(Clone, Copy)]
 struct PairEntry(u32);
 
 impl PairEntry {
-    /// The block ends after the first coefficient, or before it.
+    /// Flag: the block ends after the first coefficient, or before it.
     const END: u32 = 1 << 6;
-    /// The first code is longer than the lookup, or invalid.
+    /// Flag: the first code is longer than the lookup, or invalid.
     const LONG: u32 = 1 << 7;
 
     fn new(length: u32, run: usize, value: i32, distance: usize, size: u32) -> Self {
@@ -226,13 +227,13 @@ impl PairEntry {
         PairEntry(value | (distance as u32) << 16 | (run as u32) << 12 | size << 8 | length)
     }
 
-    /// The bits of both codes and values.
+    /// The number of bits of both codes and values.
     #[inline(always)]
     fn length(self) -> u32 {
         self.0 & 63
     }
 
-    /// The bits of the second value.
+    /// The number of bits of the second value.
     #[inline(always)]
     fn size(self) -> u32 {
         self.0 >> 8 & 15
@@ -254,14 +255,14 @@ impl PairEntry {
     }
 }
 
-/// The result of a lookup that skips coefficients: bits and coefficients.
+/// The result of a lookup that skips coefficients: the number of bits, and of coefficients.
 #[derive(Clone, Copy)]
 struct SkipEntry(u16);
 
 impl SkipEntry {
-    /// The block ends after these coefficients.
+    /// Flag: the block ends after these coefficients.
     const END: u16 = 1 << 6;
-    /// The first code is longer than the lookup, or invalid.
+    /// Flag: the first code is longer than the lookup, or invalid.
     const LONG: u16 = 1 << 7;
 
     #[inline(always)]
@@ -281,7 +282,7 @@ enum LookupOutcome {
     Go(usize),
     /// The block ends; coefficients from this index on are zero.
     End(usize),
-    /// Decode a single code.
+    /// Decode the next code without these lookups.
     Step,
 }
 
@@ -297,7 +298,7 @@ impl AcTable {
         changed.is_some()
     }
 
-    /// Builds the lookup tables. Without them, blocks are decoded code by code.
+    /// Builds the lookup tables. Without them, each block is decoded one code at a time.
     pub(super) fn prepare(&mut self) {
         let AcTable { codes, .. } = self;
         if !self.pairs_known {
@@ -314,8 +315,8 @@ impl AcTable {
         }
     }
 
-    /// Decodes the AC coefficients of a zeroed block; those after `wanted` may be skipped. Returns
-    /// the index from which coefficients are zero or not needed.
+    /// Decodes the AC coefficients of a zeroed block; coefficients after `wanted` may be skipped.
+    /// Returns the index from which all coefficients are zero or not needed.
     #[inline(always)]
     pub(super) fn read_block(
         &self,
@@ -353,7 +354,7 @@ impl AcTable {
         Ok(at)
     }
 
-    /// Decodes by a lookup of two coefficients.
+    /// Decodes with a lookup of two coefficients.
     #[inline(always)]
     fn read_pair(
         &self,
@@ -409,7 +410,7 @@ impl AcTable {
         }
     }
 
-    /// Skips by a lookup.
+    /// Skips coefficients with a lookup.
     #[inline(always)]
     fn skip(&self, bits: &mut BitReader<'_>, at: usize) -> LookupOutcome {
         let skip = SkipEntry(self.skips[(bits.peek() >> (64 - SKIP_LOOK)) as usize]);
@@ -428,9 +429,9 @@ impl AcTable {
     }
 }
 
-/// The entry for [`LOOK`] bits, the upper bits of `bits`.
+/// Computes the entry for [`LOOK`] bits, which are the upper bits of `bits`.
 fn pair_of(codes: &HuffmanTable, bits: u32) -> PairEntry {
-    /// The maximum size of a value that fits the entry.
+    /// The maximum number of value bits that fits the entry.
     const MAX_SIZE: u32 = 7;
     let Some((length, first)) = codes.known(bits, LOOK) else { return PairEntry(PairEntry::LONG) };
     if first.is_end() {
@@ -452,7 +453,7 @@ fn pair_of(codes: &HuffmanTable, bits: u32) -> PairEntry {
     PairEntry::new(used, 0, 0, run, size)
 }
 
-/// The entry for [`SKIP_LOOK`] bits, the upper bits of `bits`.
+/// Computes the entry for [`SKIP_LOOK`] bits, which are the upper bits of `bits`.
 fn skip_of(codes: &HuffmanTable, bits: u32) -> SkipEntry {
     let (mut used, mut distance) = (0, 0);
     while used < SKIP_LOOK {
@@ -477,17 +478,18 @@ mod tests {
     use super::super::bits::{EntropyReader, EntropyWindow};
     use super::*;
 
-    /// Codes of random lengths for random symbols, some of which are the same.
+    /// A table of random code lengths for random symbols; some symbols repeat.
     fn codes(choices: &[u8; 64]) -> ([u8; 16], Vec<u8>) {
         let (mut counts, mut symbols) = ([0; 16], Vec::new());
         let mut free = 1u32;
         for (length, count) in counts.iter_mut().enumerate() {
             free *= 2;
-            // Few short codes; one of them is always left free, as in files.
+            // Few codes are short; one code is always left unused, as in real files.
             let wanted = u32::from(choices[length] % 8).min(free - 1).min(1 << length);
             for _ in 0..wanted {
                 let choice = choices[(16 + symbols.len()) % 64];
-                // The end of the block, runs of 16, and mostly short runs of small values.
+                // Symbols: the end of the block, runs of 16 zeros, and mostly short runs before
+                // small values.
                 symbols.push(match choice % 9 {
                     0 => 0,
                     1 => 0xF0,
@@ -540,7 +542,7 @@ mod tests {
             mut data in prop::collection::vec(any::<u8>(), 1..400),
             skips: u64,
         ) {
-            // No markers.
+            // The data contain no markers.
             data.iter_mut().for_each(|byte| *byte = (*byte).min(0xFE));
             let mut all = [0; 64];
             all[..32].copy_from_slice(&choices);

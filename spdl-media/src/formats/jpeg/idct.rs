@@ -52,7 +52,8 @@ fn scaled<S: Simd>(
     load(block) * load(quantization)
 }
 
-/// The sample value of a block with only a DC coefficient: both passes reduce to this.
+/// The sample value of a block that has only a DC coefficient; both passes together give the same
+/// value.
 #[inline(always)]
 pub(super) fn flat(block: &WorkBlock, quantization: &Quantization) -> u8 {
     let dc = i32::from(block[0].wrapping_mul(quantization[0]));
@@ -86,8 +87,8 @@ fn samples<S: Simd>(simd: S, rows: [i16x8<S>; BLOCK]) -> [[u8; BLOCK]; BLOCK] {
     samples
 }
 
-/// [`inverse`] if only the first [`LOW`] coefficients in zigzag order are non-zero: four rows and
-/// four columns.
+/// Computes [`inverse`] for a block in which only the first [`LOW`] coefficients in zigzag order
+/// are non-zero: they are in four rows and four columns.
 #[inline(always)]
 pub(super) fn inverse_low<S: Simd>(
     simd: S,
@@ -102,7 +103,7 @@ pub(super) fn inverse_low<S: Simd>(
     samples(simd, transpose_8x8(rows))
 }
 
-/// Converts two rows of samples to the range of bytes.
+/// Shifts two rows of samples to the range 0 to 255 and clamps them.
 #[inline(always)]
 fn in_range<S: Simd>(simd: S, a: i16x8<S>, b: i16x8<S>) -> [u8; 2 * BLOCK] {
     let bytes: u8x16<S> = a.saturating_narrow(b).bitcast();
@@ -148,7 +149,7 @@ pub(super) fn inverse_quarter<S: Simd>(
     std::array::from_fn(|y| [samples[y], samples[BLOCK + y]])
 }
 
-/// Interleaves two rows, for multiplication by two factors and summation.
+/// Interleaves two rows, so that one instruction can multiply both and add the products.
 #[inline(always)]
 fn paired<S: Simd>(a: i16x8<S>, b: i16x8<S>) -> i16x16<S> {
     let (low, high) = a.interleave(b);
@@ -193,7 +194,7 @@ fn transform<S: Simd, const SHIFT: u32>(simd: S, rows: [i16x8<S>; BLOCK]) -> [i1
     sums::<S, SHIFT>(even, odd)
 }
 
-/// [`transform`] if the last four rows are zero.
+/// Computes [`transform`] for a block in which the last four rows are zero.
 #[inline(always)]
 fn transform_low<S: Simd, const SHIFT: u32>(simd: S, rows: [i16x8<S>; 4]) -> [i16x8<S>; BLOCK] {
     let [r0, r1, r2, r3] = rows;
@@ -334,7 +335,7 @@ mod tests {
             for &place in &ZIGZAG[LOW..BLOCK * BLOCK] {
                 block[usize::from(place)] = 0;
             }
-            // Includes values out of range.
+            // Some samples are out of range.
             for factor in [1, 7] {
                 let large = block.map(|it| it * factor);
                 let (coefficients, steps) = (spread(&large), [1; BLOCK * BLOCK]);

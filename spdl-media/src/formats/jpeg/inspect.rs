@@ -1,4 +1,4 @@
-//! The header of a JPEG as public data, for decoders outside this crate (nvJPEG, say).
+//! The header of a JPEG as public data, for decoders outside this crate (such as nvJPEG).
 
 use spdl_core::Result;
 
@@ -64,7 +64,7 @@ pub struct JpegHeader {
     pub is_interleaved: bool,
     /// The byte offset of the entropy-coded data of the first scan.
     pub data_offset: usize,
-    /// The orientation of the EXIF block in the first EXIF APP1 marker; upright without one.
+    /// The orientation from the first EXIF APP1 marker; upright if the file has none.
     pub orientation: Orientation,
     /// Whether there is a JFIF APP0 marker.
     pub has_jfif: bool,
@@ -131,7 +131,8 @@ impl JpegHeader {
         &self.components[..self.component_count]
     }
 
-    /// The colour space of the components; `None` for two components, which have no convention.
+    /// The colour space of the components; `None` for two components, for which no convention
+    /// exists.
     pub fn color(&self) -> Option<JpegColor> {
         self.color
     }

@@ -28,19 +28,19 @@
 //! | `color` | chroma upsampling and colour conversion |
 //! | `decoder` | the codec |
 //!
-//! One table lookup decodes up to two coefficients, or as many as fit in a block outside the
-//! region. The only unpredictable branch is the end of a block.
+//! One table lookup decodes up to two coefficients. In a block outside the region, one lookup skips
+//! as many coefficients as fit in it. The only unpredictable branch is the end of a block.
 //!
 //! If the file ends with an EOI marker, it is complete, and the decoder skips data: below the
 //! region; above it up to the last restart marker; and, in progressive files, the AC scans of
 //! components whose blocks become one sample. Otherwise the whole file is read, so that truncation
-//! is an error whatever the region.
+//! is an error for every region.
 //!
 //! Arithmetic-coded files are rare: their coefficients are always stored before the inverse DCT.
 //!
 //! The arithmetic is that of libjpeg's accurate integer DCT, triangle ("fancy") upsampling and
-//! 16-bit fixed-point colour conversion. Results are bit-identical to libjpeg-turbo, and so to
-//! Pillow, OpenCV and torchvision.
+//! 16-bit fixed-point colour conversion. Results are bit-identical to those of libjpeg-turbo, and
+//! therefore to those of Pillow, OpenCV and torchvision.
 
 #[cfg(feature = "jpeg")]
 mod arithmetic;

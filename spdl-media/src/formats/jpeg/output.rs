@@ -19,7 +19,8 @@ pub(super) struct BlockRange {
 }
 
 impl BlockRange {
-    /// The blocks of a component for `region` of the image, with the neighbours for upsampling.
+    /// The blocks of a component for `region` of the image, including the neighbours that
+    /// upsampling needs.
     pub(super) fn of(frame: &Frame, component: &Component, region: Rect) -> Self {
         let (across, down) = (frame.across / component.across, frame.down / component.down);
         let columns = needed_samples(region.left, region.width, across, component.width);
@@ -38,7 +39,7 @@ fn needed_samples(start: u32, extent: u32, ratio: usize, limit: usize) -> Range<
     first..end.min(limit)
 }
 
-/// Samples on a side of the output of a block.
+/// Width and height of the output of a block, in samples.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum BlockScale {
     #[default]
@@ -75,7 +76,7 @@ pub(super) struct PlaneLayout {
     pub(super) shapes: [PlaneShape; MAX_COMPONENTS],
     wanted: [BlockRange; MAX_COMPONENTS],
     sides: [BlockScale; MAX_COMPONENTS],
-    /// 1 if the last row of the result depends on samples below it.
+    /// 1 if the last row of the result depends on samples below it, otherwise 0.
     context_rows: u32,
 }
 
@@ -172,7 +173,7 @@ impl PlaneLayout {
     }
 
     /// Fills the samples below the first `drawn` MCU rows with black. Returns the number of rows of
-    /// the result that do not depend on them.
+    /// the result that do not depend on the black samples.
     pub(super) fn fill_missing(
         &self,
         frame: &Frame,
@@ -199,13 +200,13 @@ pub(super) struct ComponentOutput<'a> {
     pub(super) samples: &'a mut [u8],
     /// The distance between rows in bytes: at least the samples of all needed columns.
     pub(super) stride: usize,
-    /// The number of sample rows, if there are fewer than the blocks have.
+    /// The number of sample rows, if the plane has fewer rows than the blocks.
     pub(super) height: usize,
     /// The blocks to write.
     pub(super) wanted: BlockRange,
     /// The block column at the start of each sample row.
     pub(super) left: usize,
-    /// The block row at the start of `samples`; wraps around.
+    /// The block row at the start of `samples`; in a ring buffer, later rows wrap around.
     pub(super) top: usize,
     pub(super) side: BlockScale,
 }
@@ -226,7 +227,7 @@ impl ComponentOutput<'_> {
         self.side.last_coefficient()
     }
 
-    /// Writes the samples of a needed block whose coefficients are zero from `zero_from` on.
+    /// Writes the samples of a needed block. Its coefficients from `zero_from` on are zero.
     #[inline(always)]
     pub(super) fn write_block<S: Simd>(
         &mut self,

@@ -11,15 +11,15 @@ use super::header::{BLOCK, Color, Component, Frame, MAX_COMPONENTS};
 use super::output::{BlockRange, BlockScale, ComponentOutput, ComponentOutputs};
 use crate::image::{PixelsMut, Rect};
 
-/// MCU rows in the ring buffer: image rows at their boundary need samples of both.
+/// MCU rows in the ring buffer: image rows at the boundary of two MCU rows need samples of both.
 const RING: usize = 2;
 
 /// The samples of the current MCU rows.
 #[derive(Debug, Default)]
 pub(super) struct RowBuffer {
-    /// One per component; the rest is unused.
+    /// One buffer per component; further elements are unused.
     planes: [ComponentRing; MAX_COMPONENTS],
-    /// The MCU rows of the region: the first, and one past the last.
+    /// The MCU rows of the region: the first, and the one after the last.
     units: (usize, usize),
     /// The number of image rows converted so far.
     emitted: usize,
@@ -59,7 +59,7 @@ impl RowBuffer {
             self.needs_context_rows |= plane.upsampling.needs_context_rows();
             plane.stride = component.padded_wide * BLOCK;
             plane.rows = RING * component.down * BLOCK;
-            // Grows only; old samples are overwritten.
+            // The buffer only grows; old samples are overwritten.
             let bytes = (plane.stride * plane.rows).max(plane.samples.len());
             resize(&mut plane.samples, bytes, 0)?;
             self.units.0 = self.units.0.min(plane.wanted.rows.start / component.down);
@@ -111,7 +111,7 @@ impl RowBuffer {
     ) {
         let end = match row + 1 == frame.mcu_rows {
             true => frame.size.height as usize,
-            // The last row needs the samples below it.
+            // The last image row also needs the samples of the next MCU row.
             false => (row + 1) * frame.mcu_height() - usize::from(self.needs_context_rows),
         };
         let (top, bottom) = (region.top as usize, (region.top + region.height) as usize);

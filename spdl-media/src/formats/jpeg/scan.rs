@@ -17,7 +17,7 @@ use super::output::ComponentOutputs;
 use super::tables::Tables;
 use crate::image::{Limits, OnTruncated};
 
-/// Decodes scans. Keeps tables and memory between images.
+/// Decodes scans. It keeps tables and memory between images.
 #[derive(Debug, Default)]
 pub(super) struct ScanDecoder {
     pub(super) tables: Tables,
@@ -28,7 +28,7 @@ pub(super) struct ScanDecoder {
     state: ScanState,
 }
 
-/// ScanState that continues from block to block.
+/// The state of a scan that continues from block to block.
 #[derive(Clone, Copy, Debug, Default)]
 struct ScanState {
     /// The previous DC value of each component.
@@ -63,7 +63,7 @@ impl ScanDecoder {
         let interval = self.tables.restart_interval;
         let restarts = (wanted * mcus_per_row).checked_div(interval).unwrap_or(0);
         let Some(data) = skip_restarts(encoded, header.data, restarts) else {
-            // Entropy decoding reports what is wrong.
+            // Decoding starts at the first row then, and reports the error.
             return (0, header.data);
         };
         self.state.restarts = (restarts % 8) as u8;
@@ -163,9 +163,9 @@ impl ScanDecoder {
         }
     }
 
-    /// Decodes all scans of an image, or those with the coefficients in `kept`. Returns the number
-    /// of complete MCU rows. That is every row, unless the data are truncated and `on_truncated`
-    /// accepts it; then the error is returned as well.
+    /// Decodes all scans of an image, or only the scans with the coefficients in `kept`. Returns
+    /// the number of complete MCU rows. All rows are complete, unless the data are truncated and
+    /// `on_truncated` accepts it; then the error is returned as well.
     pub(super) fn read_all(
         &mut self,
         encoded: &[u8],
@@ -348,8 +348,8 @@ impl From<InvalidCode> for ScanError {
 }
 
 impl ScanError {
-    /// Data that end before an EOI marker are corrupt, not truncated. Otherwise decoding a region,
-    /// which does not read all data, would disagree with decoding the whole image.
+    /// Data that end before an EOI marker are corrupt, not truncated: decoding a region does not
+    /// read all data, so it could not report the same truncation as decoding the whole image.
     fn into_error(self, reader: &EntropyReader<'_>, missing: usize) -> Error {
         let at = reader.offset();
         match self {
@@ -372,8 +372,8 @@ impl ScanError {
     }
 }
 
-/// Decodes the blocks of one kind of scan. A trait, because closures cannot be forced inline, and
-/// only inlined code is compiled for the SIMD level.
+/// Decodes the blocks of one kind of scan. This is a trait instead of a closure, because a closure
+/// cannot be forced inline, and only inlined code is compiled for the SIMD level.
 trait BlockDecoder {
     fn read(
         &mut self,
@@ -383,13 +383,14 @@ trait BlockDecoder {
     ) -> Result<(), InvalidCode>;
 }
 
-/// Blocks of a single scan: written immediately, or skipped.
+/// Blocks of an image with a single scan: their samples are written immediately, or they are
+/// skipped.
 struct SingleScanBlocks<'a, 's, S> {
     simd: S,
     tables: &'a Tables,
     quantization: &'a [Option<Quantization>; MAX_COMPONENTS],
     outputs: &'a mut ComponentOutputs<'s>,
-    /// All zeros between blocks.
+    /// Scratch memory for a block; all coefficients are zero between blocks.
     block: &'a mut WorkBlock,
 }
 
@@ -418,7 +419,7 @@ impl<S: Simd> BlockDecoder for SingleScanBlocks<'_, '_, S> {
     }
 }
 
-/// Blocks of a sequential scan, one of several.
+/// Blocks of a sequential scan of an image with several scans.
 struct SequentialBlocks<'a> {
     tables: &'a Tables,
     stored: &'a mut CoefficientBuffer,
@@ -504,8 +505,8 @@ fn for_each_block(
     restart_interval: usize,
     mut blocks: impl BlockDecoder,
 ) -> Result<(), ScanError> {
-    // A single component has one block per MCU, and only blocks with samples of the image are
-    // coded.
+    // In a scan of a single component, each MCU has one block, and only blocks with samples of the
+    // image are coded.
     let alone = scan.components.len() == 1;
     let units = match scan.components[..] {
         [part] => frame.components[part.component].blocks_wide,
@@ -603,7 +604,7 @@ fn read_band(
     if at > scan.last + 1 { Err(InvalidCode) } else { Ok(()) }
 }
 
-/// A refinement scan of a band: one more bit of known coefficients, and new ones (G.1.2.3).
+/// A refinement scan of a band: one more bit of known coefficients, and new coefficients (G.1.2.3).
 #[inline(always)]
 fn refine_band(
     bits: &mut BitReader<'_>,
@@ -633,7 +634,7 @@ fn refine_band(
                 }
                 _ => return Err(InvalidCode),
             };
-            // The run counts zeros only; non-zero coefficients are refined on the way.
+            // The run counts only zeros; non-zero coefficients that are passed are refined.
             let mut zeros = run;
             while at <= scan.last {
                 if block.get(at) != 0 {
@@ -667,7 +668,7 @@ fn refine_band(
     Ok(())
 }
 
-/// Adds the next bit to a coefficient, away from zero.
+/// Adds the next bit to a coefficient, which increases its magnitude.
 #[inline(always)]
 fn refine(bits: &mut BitReader<'_>, coefficient: &mut i16, bit: i16) {
     if bits.take(1) == 1 && *coefficient & bit == 0 {

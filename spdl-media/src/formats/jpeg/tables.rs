@@ -9,11 +9,11 @@ use super::huffman::{AcTable, HuffmanTable};
 const DQT: u8 = 0xDB;
 const DRI: u8 = 0xDD;
 
-/// The standard defines four tables of each kind. The marker has room for 16, and libjpeg accepts
-/// all.
+/// The standard defines four tables of each kind. The marker can number 16 tables, and libjpeg
+/// accepts all of them.
 pub(super) const CONDITIONING_TABLES: usize = 16;
 
-/// The conditioning of a DAC segment (T.81, B.2.4.3).
+/// The conditioning of arithmetic coding from a DAC segment (T.81, B.2.4.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Conditioning {
     /// Bounds L and U of small and large DC differences.
@@ -96,7 +96,7 @@ fn read_huffman(mut segment: &[u8], tables: &mut Tables, at: usize) -> Result<()
         let counts: &[u8; 16] = rest.first_chunk().ok_or_else(invalid)?;
         let total: usize = counts.iter().map(|&count| usize::from(count)).sum();
         let values = rest.get(16..16 + total).ok_or_else(invalid)?;
-        // An invalid table counts as missing: possibly no scan uses it.
+        // An invalid table counts as missing, because it is possible that no scan uses it.
         match (kind >> 4, tables.dc.get_mut(slot), tables.ac.get_mut(slot)) {
             (0, Some(table), _) => _ = table.build(counts, values, true),
             (1, _, Some(table)) => _ = table.build(counts, values),

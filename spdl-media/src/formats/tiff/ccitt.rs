@@ -16,7 +16,7 @@ pub(super) enum CcittScheme {
     Group4,
 }
 
-/// Why a row cannot be decoded.
+/// Why a row could not be decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CcittError {
     /// The data end, or an end-of-data code follows.
@@ -35,8 +35,8 @@ pub(super) fn decode(
     rows: &mut [u8],
 ) -> Result<(), (usize, CcittError)> {
     let mut bits = CcittBitReader { data, at: 0, lsb_first };
-    // The changing elements of the reference row and the coding row: at even indices from white to
-    // black.
+    // The changing elements (positions where the colour changes) of the reference row and of the
+    // coding row; even indices change from white to black.
     let (mut reference, mut current) = (Vec::new(), Vec::new());
     let row_bytes = (width as usize).div_ceil(8).max(1);
     for (index, row) in rows.chunks_exact_mut(row_bytes).enumerate() {
@@ -120,7 +120,8 @@ fn read_two_dimensional(
     let (mut at, mut is_black) = (0, false);
     let (mut is_start, mut index) = (true, 0);
     while at < width {
-        // b1: the first changing element of the reference row to the right, of opposite colour.
+        // b1 in T.4: the first changing element of the reference row to the right that has the
+        // opposite colour.
         while index > 0 && reference.get(index - 1).is_some_and(|&change| change > at) {
             index -= 1;
         }
@@ -148,7 +149,7 @@ fn read_two_dimensional(
                 is_black = !is_black;
             }
             Mode::EOF => return Err(CcittError::EndOfData),
-            // Uncompressed mode, which no known encoder writes.
+            // This is uncompressed mode, which no known encoder writes.
             Mode::Extension => return Err(CcittError::InvalidCode),
         }
         is_start = false;
@@ -169,7 +170,7 @@ impl CcittBitReader<'_> {
         self.at > 8 * self.data.len()
     }
 
-    /// Whether the remaining bits may be a truncated code word.
+    /// Whether the remaining bits may be the start of a truncated code word.
     fn is_at_end(&self) -> bool {
         const LONGEST_CODE: usize = 13;
         self.at + LONGEST_CODE > 8 * self.data.len()
@@ -232,7 +233,7 @@ impl BitReader for CcittBitReader<'_> {
 mod tests {
     use super::*;
 
-    /// Bits as a text of `0` and `1`, filled up with zeros.
+    /// Parses a text of `0` and `1` into bytes, padded with zeros.
     fn packed(text: &str) -> Vec<u8> {
         let bits: Vec<u8> = text.bytes().filter(|byte| *byte != b' ').map(|b| b - b'0').collect();
         let byte = |bits: &[u8]| bits.iter().rev().fold(0, |byte, bit| byte >> 1 | bit << 7);
@@ -250,7 +251,7 @@ mod tests {
     }
 
     const MARK: &str = "000000000001";
-    // By table 2 of T.4: 3 white, 2 black, 3 white.
+    // Codes of table 2 of T.4: 3 white, 2 black, 3 white.
     const ROW: &str = "1000 11 1000";
 
     #[test]
@@ -258,11 +259,12 @@ mod tests {
         let lines = format!("{MARK} {ROW} 0000 {MARK} {ROW}");
         let found = read(&lines, CcittScheme::Group3 { two_dimensional: false }, 2);
         assert_eq!(found, (vec![0b0001_1000; 2], Ok(())));
-        // The second row: both changes lie one further to the right, and the end as before.
+        // The second row: both changes are one pixel further to the right than in the first row.
         let lines = format!("{MARK} 1 {ROW} {MARK} 0 011 011 1");
         let found = read(&lines, CcittScheme::Group3 { two_dimensional: true }, 2);
         assert_eq!(found, (vec![0b0001_1000, 0b0000_1100], Ok(())));
-        // A row of runs, one that passes the black of the last, one that ends where it did not.
+        // One row in horizontal mode; then a row in pass mode, without the black run of the row
+        // before.
         let found = read("001 1000 11 1 0001 1", CcittScheme::Group4, 2);
         assert_eq!(found, (vec![0b0001_1000, 0], Ok(())));
         let found = read(&format!("{ROW} 000000 {ROW}"), CcittScheme::ModifiedHuffman, 2);

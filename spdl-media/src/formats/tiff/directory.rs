@@ -14,9 +14,9 @@ pub(super) type Reader<'a> = Decoder<PatchedFile<'a>>;
 pub(super) enum Compression {
     /// Decompressed by the crate `tiff`.
     Other,
-    /// CCITT, of which the crate supports a part only.
+    /// CCITT. The crate supports only a part of it.
     Ccitt(Ccitt),
-    /// JPEG. The crate decodes it without a size limit, and makes up missing data.
+    /// JPEG. The crate decodes it without a size limit, and invents missing data.
     Jpeg { is_old: bool },
 }
 
@@ -72,17 +72,20 @@ impl Seek for PatchedFile<'_> {
     }
 }
 
-/// Facts of the first directory, read before the crate `tiff`, which rejects some valid files.
+/// Values of the first directory. They are read before the crate `tiff` parses the file, because
+/// the crate rejects some valid files.
 #[derive(Default)]
 pub(super) struct Directory {
     pub(super) is_little: bool,
     pub(super) photometric: Option<u64>,
-    /// The offset of its 2-byte value.
+    /// The offset of the 2-byte value of the tag.
     pub(super) photometric_at: usize,
     pub(super) compression: Option<u64>,
-    /// The offset of the 4-byte length of the only strip, and its maximum length.
+    /// If the page has only one strip: the offset of its 4-byte length, and its maximum length in
+    /// bytes.
     pub(super) strip: Option<(usize, u64)>,
-    /// Whether the file ends with the directory, before the offset of the next one.
+    /// Whether the file ends with the directory, so that the offset of the next directory is
+    /// missing.
     pub(super) is_last: bool,
 }
 
@@ -104,7 +107,7 @@ impl Directory {
         let mut found = Directory { is_little: little, ..Directory::default() };
         let (mut start, mut length) = (None, None);
         let entries = number(directory, count_bytes)?;
-        // A too large entry count ends the loop at the end of the file.
+        // If the entry count is too large, the loop ends at the end of the file.
         for entry in 0..entries {
             let offset = usize::try_from(entry).ok()?.checked_mul(entry_bytes)?;
             let at = directory.checked_add(count_bytes)?.checked_add(offset)?;

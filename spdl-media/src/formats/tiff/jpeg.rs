@@ -137,7 +137,7 @@ pub(super) fn read_jpeg(
             }
         };
         let mut out = out;
-        // Only the rows of a chunk as wide as the page are rows of the page.
+        // Rows of a chunk count as rows of the page only if the chunk is as wide as the page.
         let on_truncated = match grid.across {
             1 => job.on_truncated,
             _ => OnTruncated::Error,
@@ -167,13 +167,13 @@ pub(super) const MAX_BYTES_PER_PIXEL: u64 = 16;
 
 /// SOI and an Adobe APP14 marker without its last byte, the colour transform.
 pub(super) const SOI_AND_ADOBE: &[u8] = b"\xFF\xD8\xFF\xEE\0\x0EAdobe\0\x64\0\0\0\0";
-/// Colour transform of the Adobe marker: components as they are.
+/// Value of the colour transform in the Adobe marker: components are stored without a transform.
 pub(super) const NO_TRANSFORM: u8 = 0;
 pub(super) const YCBCR_TRANSFORM: u8 = 1;
 
-/// Appends the segments of a JPEG stream and the data after its first SOS header, but neither SOI
-/// nor APP and COM markers: only the TIFF tags define the colour space. The EOI marker of a
-/// tables-only stream is dropped as well. Returns the number of components of the frame header.
+/// Appends the segments of a JPEG stream up to its first SOS header, and the data after it, without
+/// SOI, APP and COM markers: only the TIFF tags define the colour space. The EOI marker of a stream
+/// with only tables is dropped as well. Returns the number of components of the frame header.
 pub(super) fn append_segments(jpeg: &[u8], stream: &mut Vec<u8>) -> Option<u8> {
     let mut components = None;
     let mut at = if jpeg.starts_with(b"\xFF\xD8") { 2 } else { 0 };
@@ -185,7 +185,7 @@ pub(super) fn append_segments(jpeg: &[u8], stream: &mut Vec<u8>) -> Option<u8> {
             0xDA => break,
             0xE0..=0xEF | 0xFE => {}
             0xFF => {
-                // Fill bytes.
+                // Skip fill bytes.
                 at += 1;
                 continue;
             }
@@ -204,7 +204,7 @@ pub(super) fn append_segments(jpeg: &[u8], stream: &mut Vec<u8>) -> Option<u8> {
     components
 }
 
-/// Whether a page of separated inks is CMYK.
+/// Whether the inks of a page with separated inks are CMYK.
 pub(super) fn is_cmyk(decoder: &mut Reader<'_>) -> Result<bool> {
     const CMYK: u32 = 1;
     let set = decoder.find_tag_unsigned::<u32>(Tag::Unknown(INK_SET)).map_err(convert_error)?;

@@ -1,11 +1,12 @@
 //! The first page of a TIFF, by the strips or tiles that intersect the region.
 //!
 //! The crate `tiff` parses the file and decompresses most chunks. CCITT and JPEG are decoded here:
-//! the crate lacks parts of CCITT, and it decodes JPEG without limits and makes up missing data.
+//! the crate supports only a part of CCITT; it decodes JPEG without limits and invents missing
+//! data.
 //!
 //! | file | content |
 //! |---|---|
-//! | `directory` | facts of the first directory, and changes that make the crate accept it |
+//! | `directory` | values of the first directory, and changes that make the crate accept the file |
 //! | `chunks` | position and file range of strips and tiles |
 //! | `samples`, `ycbcr` | conversion of decompressed samples to RGB |
 //! | `ccitt` | the CCITT fax decoder |
@@ -57,7 +58,7 @@ impl FormatReader for Tiff {
     type File<'a> = TiffFile<'a>;
 
     fn sniff(head: &[u8]) -> bool {
-        // Classic TIFF and BigTIFF, in both byte orders.
+        // Signatures of classic TIFF and BigTIFF, in both byte orders.
         [b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"].iter().any(|magic| head.starts_with(*magic))
     }
 
@@ -188,7 +189,7 @@ fn read_chunks(
     let layout = decoder.image_buffer_layout().map_err(convert_error)?;
     let size = job.info.size;
     if layout.planes > 1 {
-        // With separate planes, the last rows need the whole file.
+        // If planes are stored separately, every row needs samples from all parts of the file.
         job.limits.check_bytes(layout.complete_len as u64, size)?;
         let mut page = DecodingResult::U8(Vec::new());
         decoder.read_image_to_buffer(&mut page).map_err(convert_error)?;
@@ -211,7 +212,7 @@ fn read_chunks(
         )
         .into());
     }
-    // Chunks outside the region are only checked for truncation.
+    // Chunks outside the region are not decoded, only checked for truncation.
     let places = match job.region == Rect::full(size) {
         true => Vec::new(),
         false => chunks(decoder, tags)?,

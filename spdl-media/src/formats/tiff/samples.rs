@@ -174,7 +174,8 @@ pub(super) struct SampleRows<'a> {
     pub(super) pixel_stride: usize,
     /// The distance between channels, in samples.
     pub(super) channel_stride: usize,
-    /// Grey of more than 8 bits saturates at 255; colours keep their upper byte.
+    /// Whether the samples are grey of more than 8 bits, which is clamped to 255; colours keep
+    /// their upper byte.
     pub(super) saturates: bool,
 }
 

@@ -13,10 +13,10 @@ use crate::image::CHANNELS;
 /// The meaning of stored YCbCr values.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct YCbCrCoefficients {
-    /// The luma coefficients of red, green and blue.
+    /// YCbCrCoefficients: the luma coefficients of red, green and blue.
     pub(super) parts: [f32; CHANNELS],
-    /// Reference black and white of Y, Cb and Cr: the stored value of 0, and of 1 (of ½ for the
-    /// differences).
+    /// Reference black and white of Y, Cb and Cr: the stored values that stand for 0 and for 1 (for
+    /// Cb and Cr, ½).
     pub(super) range: [[f32; 2]; CHANNELS],
 }
 
@@ -45,7 +45,8 @@ impl YCbCrCoefficients {
         }
     }
 
-    /// Whether the values are those of JPEG. Stored fractions have few digits.
+    /// Whether the values are those of JPEG. Stored fractions have few digits, so the comparison
+    /// has a tolerance.
     #[cfg(feature = "jpeg")]
     pub(super) fn is_jpeg(&self) -> bool {
         let near = |a: &f32, b: &f32, most: f32| (a - b).abs() < most;
@@ -54,8 +55,8 @@ impl YCbCrCoefficients {
             && self.range.iter().flatten().zip(range.iter().flatten()).all(|(a, b)| near(a, b, 0.5))
     }
 
-    /// The formulas of TIFF 6.0, section 21. As in libtiff, the normalised values are truncated to
-    /// integers first.
+    /// Converts with the formulas of TIFF 6.0, section 21. As in libtiff, the normalised values are
+    /// truncated to integers first.
     pub(super) fn rgb(&self, stored: [u8; CHANNELS]) -> [u8; CHANNELS] {
         let scales = [255.0, 127.0, 127.0];
         let [y, cb, cr] = std::array::from_fn(|at| {

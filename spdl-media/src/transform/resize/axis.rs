@@ -6,13 +6,13 @@ use super::filter::ResizeFilter;
 
 /// The maximum number of fraction bits: with more, a weighted sum of bytes would exceed 32 bits.
 const MAX_BITS: u32 = 22;
-/// The maximum weight in 16 bits, less 1 for rounding.
+/// The maximum weight in 16 bits, reduced by 1 so that rounding cannot exceed it.
 const MAX_WEIGHT: f64 = i16::MAX as f64 - 1.0;
 /// Weights below this become 0 after rounding.
 const NEGLIGIBLE: f64 = 1e-8;
 
-/// The parameters of an axis. Positions count over the whole component, not only the decoded part,
-/// so that rounding does not depend on that part.
+/// The parameters of an axis. Positions count over the whole component, not only over its decoded
+/// part, so that rounding does not depend on which part is decoded.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct AxisRequest {
     /// The start of the source interval.
@@ -27,7 +27,8 @@ pub(super) struct AxisRequest {
     /// The number of target positions; not 0.
     pub(super) target: usize,
     pub(super) filter: ResizeFilter,
-    /// The number of source positions, if target positions count from the other end.
+    /// The number of source positions, if target positions are counted from the other end;
+    /// otherwise `None`.
     pub(super) turned: Option<u32>,
     /// Whether target positions are stored in reverse.
     pub(super) reversed: bool,
@@ -43,8 +44,9 @@ struct SourceInterval {
 }
 
 impl AxisRequest {
-    /// The interval, and the position to which it is relative. It counts from the end of the source
-    /// that comes first in the upright image, so that ties round as they do there.
+    /// The source interval, and the integer position to which it is relative. The interval is
+    /// counted from the end that comes first in the upright image, so that ties round in the same
+    /// way as for an upright image.
     fn interval(&self) -> (SourceInterval, i64) {
         let (start, first, end) = match self.turned {
             None => (self.start, i64::from(self.first), i64::from(self.end)),
@@ -74,8 +76,8 @@ impl AxisRequest {
     }
 }
 
-/// The resize of one axis in the form of the kernel: pairs of source positions, counted from the
-/// first one needed, and the same number of pairs for each target position.
+/// The resize of one axis in the form that the kernel needs. Source positions are grouped in pairs,
+/// counted from the first needed position. All target positions have the same number of pairs.
 #[derive(Debug, Default)]
 pub(super) struct Axis {
     /// The source positions with non-zero weights.
@@ -92,7 +94,7 @@ pub(super) struct Axis {
     descends: bool,
     /// The parameters of the current weights.
     request: Option<AxisRequest>,
-    /// The source positions of each target position.
+    /// The range of source positions (window) of each target position.
     windows: Vec<(i64, i64)>,
     /// The weights of all windows.
     exact: Vec<f64>,
@@ -114,19 +116,19 @@ impl Axis {
         self.exact.capacity() * size_of::<f64>() + self.weights.capacity() * size_of::<i32>()
     }
 
-    /// The number of target positions, in the order of completion, that the first `pairs` source
-    /// pairs complete; `done` of them were complete before.
+    /// The number of target positions, in the order of completion, that are complete after the
+    /// first `pairs` source pairs; `done` of them were complete before.
     pub(super) fn ready(&self, done: usize, pairs: usize) -> usize {
         let rest = self.in_order(done..self.first_pairs.len());
         done + rest.take_while(|&first| first + self.pairs <= pairs).count()
     }
 
-    /// The number of source pairs to keep if `step` arrive at a time and each target position is
-    /// computed on completion: a multiple of `step`.
+    /// The number of source pairs to buffer if `step` pairs arrive at a time and each target
+    /// position is computed as soon as it is complete. The result is a multiple of `step`.
     pub(super) fn kept_pairs(&self, step: usize) -> usize {
         let (mut known, mut kept) = (0, 1);
         for first in self.in_order(0..self.first_pairs.len()) {
-            // A position waits for those before it.
+            // A position is computed only after all positions before it.
             known = (first + self.pairs).div_ceil(step).max(known);
             kept = kept.max(known - first / step);
         }
@@ -149,7 +151,7 @@ impl Axis {
         })
     }
 
-    /// Computes the weights, unless they are for the same parameters.
+    /// Computes the weights, unless the current weights are for the same parameters.
     pub(super) fn prepare(&mut self, request: &AxisRequest) {
         if self.request.as_ref() == Some(request) {
             return;
@@ -212,7 +214,8 @@ impl Axis {
             let window = if sum > 0.0 {
                 let per_sum = 1.0 / sum;
                 weights.iter_mut().for_each(|weight| *weight *= per_sum);
-                // Zero weights at the ends of a window would cost as much as others.
+                // Zero weights at the ends of a window are removed, because they would cost as much
+                // time as others.
                 let negligible = |weight: &&f64| weight.abs() < NEGLIGIBLE;
                 let ahead = weights.iter().take_while(negligible).count();
                 let behind = weights.iter().rev().take_while(negligible).count();
@@ -268,7 +271,7 @@ impl Axis {
         {
             let first = pairs_of(window).0.min(last_first);
             self.first_pairs.push(first as u32);
-            // Rounding the running sum preserves the sum of the weights.
+            // Rounding the running sum instead of each weight preserves the sum of the weights.
             let (mut sum, mut rounded) = (0.0, 0);
             let offset = (window.0 - from) as usize - 2 * first;
             let length = (window.1 - window.0) as usize;
@@ -289,7 +292,7 @@ mod tests {
 
     use super::*;
 
-    /// The weights of each position of the target, by position of the source.
+    /// For each target position, the weights by source position.
     fn weights(axis: &Axis, length: usize) -> Vec<Vec<i64>> {
         let targets = axis.first_pairs.iter().zip(axis.weights.chunks(axis.pairs));
         targets
@@ -351,7 +354,7 @@ mod tests {
         }
     }
 
-    /// Checks that each position is computed once, while all of its pairs are kept.
+    /// Checks that each position is computed once, while all of its pairs are still buffered.
     fn check_kept(axis: &Axis, step: usize) {
         let kept = axis.kept_pairs(step);
         assert_eq!(kept % step, 0);
@@ -370,8 +373,9 @@ mod tests {
 
     #[test]
     fn pairs_are_kept_while_an_earlier_position_is_pending() {
-        // Enlarged by 3: each third position coincides with a source position and needs only that one.
-        // Its first pair is therefore after that of the next position.
+        // Enlarged by a factor of 3: every third target position coincides with a source position
+        // and needs only that source position. The first pair of such a target position is
+        // therefore after the first pair of the next one.
         for filter in [ResizeFilter::Bicubic, ResizeFilter::Lanczos3] {
             let mut axis = Axis::default();
             axis.prepare(&AxisRequest {
@@ -392,7 +396,7 @@ mod tests {
 
     #[test]
     fn weights_have_as_many_bits_as_fit() {
-        // The largest weight is 1, 1/2, and less than 1/1000.
+        // The largest weight of the three cases is 1, 1/2, and less than 1/1000.
         for (length, bits) in [(1, 14), (2, 15), (2000, MAX_BITS)] {
             let mut axis = Axis::default();
             axis.prepare(&AxisRequest {

@@ -56,10 +56,10 @@ impl ResizeFilter {
         }
     }
 
-    /// The minimum ratio of the size of a reduced decode to the target size. The ratios keep the
-    /// PSNR at 40 dB or more against a full decode: over photographs at ½, ¼ and ⅛ size, the
-    /// minimum was 40.7 dB for the bilinear filter and 41.1 dB for the wider ones. `Nearest` and
-    /// `Area` are too sensitive: at a ratio of 4 the minimum for `Area` was 36.2 dB.
+    /// The minimum ratio of the size of a reduced decode to the target size. With these ratios the
+    /// PSNR against a full decode is at least 40 dB: for photographs decoded at ½, ¼ and ⅛ size,
+    /// the minimum was 40.7 dB for the bilinear filter and 41.1 dB for wider filters. `Nearest` and
+    /// `Area` are too sensitive: even at a ratio of 4, the minimum for `Area` was 36.2 dB.
     pub(crate) fn min_decode_ratio(self) -> f64 {
         match self {
             ResizeFilter::Nearest | ResizeFilter::Area => f64::INFINITY,

@@ -1,8 +1,8 @@
 //! The kernels of a resize: weighted sums of rows, and transposition.
 //!
-//! The kernels work on *interleaved* rows: two neighbouring positions of the resized axis, as 16
-//! bits each. One instruction multiplies both by their weights and adds the products. Transposition
-//! moves whole pairs, so that the result is interleaved for the other axis.
+//! The kernels process *interleaved* rows: two neighbouring positions of the resized axis, with 16
+//! bits each, form a pair. One instruction multiplies both by their weights and adds the products.
+//! Transposition moves whole pairs, so that the result is interleaved for the other axis.
 
 use std::ops::Range;
 
@@ -13,16 +13,16 @@ use super::axis::Axis;
 use crate::image::CHANNELS;
 use crate::image::simd::transpose_8x8;
 
-/// Columns per step, and rows that are transposed together.
+/// The number of columns that are processed per step, and of rows that are transposed together.
 pub(super) const LANES: usize = 32;
-/// Values of this number of pairs.
+/// The number of values in this number of pairs.
 pub(super) const PAIR_VALUES: usize = 2 * LANES;
-/// The side of a transposed block of pairs.
+/// Width and height of a transposed block, in pairs.
 const BLOCK: usize = 8;
-/// Bytes of a row of a block.
+/// The number of bytes in a row of a block.
 const BLOCK_BYTES: usize = 2 * BLOCK;
 
-/// The distance between rows of so many columns, in values.
+/// The distance between rows of this number of columns, in values.
 pub(super) fn padded(columns: usize) -> usize {
     columns.next_multiple_of(LANES)
 }
@@ -125,7 +125,7 @@ pub(super) fn interleave_channel(
 /// A ring buffer of interleaved rows: source row `r` is at index `r` modulo the number of rows.
 #[derive(Clone, Copy)]
 pub(super) struct InterleavedRows<'a> {
-    /// A whole number of rows.
+    /// The values of all rows.
     pub(super) values: &'a [i16],
     /// The distance between rows in values; rows hold a multiple of 64 values.
     pub(super) stride: usize,
@@ -179,7 +179,7 @@ fn convolve_pairs<S: Simd, const PAIRS: usize>(
         let weights: [i16x32<S>; PAIRS] =
             std::array::from_fn(|pair| i32x16::splat(simd, weights[pair]).bitcast());
         let (places, _) = row[..columns].as_chunks_mut::<LANES>();
-        // A division would dominate for few columns.
+        // For few columns, a division would take most of the time.
         let first = if (first as usize) < ring { first as usize } else { first as usize % ring };
         let sources: [&[[i16; PAIR_VALUES]]; PAIRS] = std::array::from_fn(|pair| {
             let at = first + pair;
@@ -237,7 +237,7 @@ fn convolve_many<S: Simd>(
     }
 }
 
-/// One half for rounding, less the offset that centres bytes at zero.
+/// One half, for rounding, minus the offset that centres bytes at zero.
 #[inline(always)]
 fn rounding<S: Simd>(simd: S, bits: u32) -> i32x16<S> {
     i32x16::splat(simd, (1 << bits >> 1) - (128 << bits))

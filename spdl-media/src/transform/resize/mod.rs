@@ -1,8 +1,9 @@
 //! Resizes a part of a picture to upright planes of the sample's size, with Pillow's filters.
 //!
 //! Each plane is resized from its own resolution: chroma is not upsampled first. As in Pillow, the
-//! upright image is resized horizontally first, rounded to bytes, and then vertically. Orientation
-//! and flips cost nothing: the first pass transposes, and flipped axes are written in reverse.
+//! upright image is resized horizontally first, rounded to bytes, and then resized vertically.
+//! Orientation and flips need no extra pass: the first pass transposes the plane, and flipped axes
+//! are written in reverse.
 //!
 //! | file | content |
 //! |---|---|
@@ -100,13 +101,13 @@ pub(crate) fn needed_region(
     Rect { left, top, width, height }
 }
 
-/// Resizes pictures. Keeps scratch memory, and the weights of the last image, which images of the
-/// same size share.
+/// Resizes pictures. It keeps scratch memory, and the weights of the last image, which can be
+/// reused for the next image if both have the same size.
 #[derive(Debug)]
 pub(crate) struct Resizer {
     level: Level,
     limits: Limits,
-    /// Luma or all components; chroma.
+    /// The scratch memory for luma or for all components, and for chroma.
     axes: [Axes; 2],
     scratch: ResizeScratch,
     retention: Retention,
@@ -282,7 +283,8 @@ mod tests {
         Rect { left, top, width, height }
     }
 
-    /// The region of a noise image that depends only on the seed.
+    /// A region of a noise image; each pixel of the image depends only on the seed and its
+    /// position.
     fn noise(image: Size, region: Rect, color: ColorModel, chroma: u32, seed: u64) -> Picture {
         let shape = |pixels: u32, channels: usize| {
             let area = area_of(region, pixels);
@@ -365,7 +367,7 @@ mod tests {
             let found = resize(region);
             let differences = whole.iter().flatten().zip(found.iter().flatten());
             let largest = differences.map(|(a, b)| a.abs_diff(*b)).max();
-            // The position of the crop box is subject to rounding.
+            // The position of the crop box is rounded.
             prop_assert!(largest <= Some(1), "{:?}", largest);
         }
 
@@ -393,7 +395,7 @@ mod tests {
             };
             let color = if planes { ColorModel::YCbCr } else { ColorModel::Rgb };
             let mut whole = noise(image, Rect::full(image), color, chroma, seed);
-            // The same pixels inside, other pixels outside.
+            // The second picture has the same pixels inside the bounds, and other pixels outside.
             for plane in whole.planes_mut() {
                 let PlaneShape { across, channels, stride, area, .. } = plane.shape();
                 let inside = area_of(bounds, across);
@@ -450,7 +452,7 @@ mod tests {
 
     #[test]
     fn rows_between_the_passes_are_kept_long_enough() {
-        // Enlarged and reduced.
+        // These cases enlarge and reduce the picture.
         for (width, height) in [(1300, 90), (90, 1300), (700, 600), (33, 31)] {
             for (target, mirrored) in [((24, 20), false), ((61, 700), true), ((700, 61), false)] {
                 for (at, orientation) in Orientation::ALL.into_iter().enumerate() {
@@ -520,7 +522,7 @@ mod tests {
                 let held = resizer.scratch.held_bytes();
                 assert!(held < 1 << 20, "{orientation:?}, {color:?}: {held} bytes");
             }
-            // If each sample pixel needs thousands of rows, those rows are kept.
+            // If each sample pixel needs thousands of rows, those rows must be buffered.
             let tall = Size::new(1, 1_000_000);
             request.source = Rect::full(tall).into();
             request.bounds = Rect::full(tall);
@@ -561,7 +563,7 @@ mod tests {
         };
         let (outcome, weights, scratch) = resize(&Limits::default());
         assert_eq!(outcome, Ok(()));
-        // Enough for the weights, but not for the rows between the passes.
+        // The limit is enough for the weights, but not for the rows between the passes.
         let limits = Limits::default().max_bytes((weights + scratch / 2) as u64);
         assert_eq!(resize(&limits), (Err(ErrorKind::LimitExceeded), weights, 0));
     }

@@ -1,8 +1,9 @@
 //! The two passes over a plane: first along the width of the upright image, then along its height.
 //!
 //! Both passes process 32 rows of the plane at a time. A target position is computed as soon as its
-//! source is complete, and source rows are overwritten when no target position needs them. So
-//! memory depends on the target size and the filter support, not on the image size.
+//! source rows are complete, and source rows are overwritten as soon as no target position needs
+//! them. Therefore, memory depends on the target size and the filter support, not on the image
+//! size.
 
 use std::ops::Range;
 
@@ -16,14 +17,14 @@ use super::kernel::{
 };
 use crate::image::{CHANNELS, Plane};
 
-/// Positions of a row per step, so that intermediate data stay in the cache.
+/// The number of positions of a row per step; intermediate data stay in the cache.
 const CHUNK: usize = 512;
-/// Pairs of rows that both passes process together.
+/// The number of pairs of rows that both passes process together.
 const LINE_PAIRS: usize = LANES / 2;
-/// Pairs per block of the first pass.
+/// The number of pairs per block of the first pass.
 const BLOCK_PAIRS: usize = 8;
 
-/// Memory between the passes.
+/// Memory for the data between the passes.
 #[derive(Debug, Default)]
 pub(super) struct ResizeScratch {
     /// A chunk of rows of interleaved pixels, separated into components.
@@ -45,7 +46,7 @@ impl ResizeScratch {
     }
 }
 
-/// The first `length` values of a buffer, which grows if needed.
+/// The first `length` values of a buffer; the buffer grows if it is too short.
 pub(super) fn grow<T: Clone + Default>(buffer: &mut Vec<T>, length: usize) -> Result<&mut [T]> {
     if buffer.len() < length {
         buffer.try_reserve_exact(length - buffer.len()).map_err(|_| {
@@ -74,13 +75,13 @@ pub(super) struct ResizePasses<'a> {
 struct BufferSizes {
     /// The number of ring buffers of interleaved columns: one per component, or one shared.
     rings: usize,
-    /// Values of such a ring buffer.
+    /// The number of values of such a ring buffer.
     interleaved_columns: usize,
     columns: usize,
     separated: usize,
-    /// Rows of a ring buffer of interleaved rows.
+    /// The number of rows of a ring buffer of interleaved rows.
     kept_rows: usize,
-    /// Values of such a row.
+    /// The number of values of such a row.
     row: usize,
 }
 
@@ -122,7 +123,7 @@ impl ResizePasses<'_> {
         of_columns + of_rows + sizes.separated
     }
 
-    /// Writes one plane per channel, with rows a multiple of 32 bytes apart.
+    /// Writes one plane per channel. The distance between rows is a multiple of 32 bytes.
     #[inline(always)]
     pub(super) fn run<S: Simd>(
         self,
@@ -211,7 +212,7 @@ impl ResizePasses<'_> {
         }
     }
 
-    /// Parts of rows of a component; the last row repeats if there are fewer than 32.
+    /// Takes parts of 32 rows of a component; if there are fewer rows, the last row repeats.
     #[inline(always)]
     fn lines<'a>(
         &'a self,
