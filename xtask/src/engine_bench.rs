@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_is_set_is_handed_on() {
+    fn only_given_options_are_passed_on() {
         let numbers = [("--items", Some(7)), ("--rounds", None)];
         let switches = [("--json", true), ("--json-all", false)];
         assert_eq!(words(&numbers, &switches), ["--items", "7", "--json"]);

@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn features_are_enabled_alone_and_left_out_alone() {
+    fn features_are_enabled_and_omitted_one_at_a_time() {
         let independent = features(&[("default", &["a"]), ("a", &[]), ("b", &["dep:b"])]);
         let expected: [&[&str]; 3] = [&[], &["a"], &["b"]];
         assert_eq!(independent.each_alone(), expected);

@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pack_has_to_be_small() {
+    fn a_large_pack_is_an_error() {
         assert!(check_size(MOST_BYTES - 1).is_ok());
         let error = check_size(MOST_BYTES).unwrap_err().to_string();
         assert!(error.contains("67108864 bytes"), "{error}");
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_set_is_handed_on() {
+    fn only_given_options_are_passed_on() {
         let arguments = GpuArguments {
             pack: None,
             only: Some("g1,g2".to_owned()),

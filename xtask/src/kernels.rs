@@ -213,7 +213,7 @@ ptxas info    : Used 255 registers, used 1 barriers
 ";
 
     #[test]
-    fn registers_and_spills_are_read_from_what_the_assembler_says() {
+    fn registers_and_spills_are_read_from_the_assembler_output() {
         let kernel = |name: &str, registers, shared_bytes, spilled_bytes| Kernel {
             name: name.to_owned(),
             registers,
@@ -225,7 +225,7 @@ ptxas info    : Used 255 registers, used 1 barriers
     }
 
     #[test]
-    fn a_kernel_that_spills_is_an_error_and_silence_is_one_too() {
+    fn a_kernel_that_spills_and_missing_output_are_errors() {
         let nvrtc = |log: &str| {
             let logs: serde_json::Map<String, Value> =
                 ARCHITECTURES.iter().map(|of| ((*of).to_owned(), json!(log))).collect();
@@ -241,7 +241,7 @@ ptxas info    : Used 255 registers, used 1 barriers
     }
 
     #[test]
-    fn compiled_kernels_are_stale_once_a_source_changes_that_they_are_made_of() {
+    fn compiled_kernels_are_stale_after_a_source_change() {
         let folder = tempfile::tempdir().unwrap();
         let write = |path: &str, text: &str| {
             let path = folder.path().join(path);

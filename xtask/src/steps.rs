@@ -521,7 +521,7 @@ FAILED spdl-python/tests/test_loader.py::test_it - assert 1 == 2
     }
 
     #[test]
-    fn a_step_that_takes_too_long_is_stopped_with_what_it_started() {
+    fn a_step_beyond_its_time_limit_is_killed_with_its_children() {
         let folder = tempfile::tempdir().unwrap();
         let mut output =
             Output::log(folder.path().join("log"), Duration::from_millis(100)).unwrap();

@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn other_programs_are_not_free_threaded_pythons() {
+    fn programs_that_are_not_python_are_not_free_threaded() {
         for program in ["no-such-program", "false"] {
             assert!(!is_free_threaded(Path::new(program)), "{program}");
         }

@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn every_order_is_as_likely() {
+    fn every_order_is_equally_likely() {
         let mut counts = std::collections::HashMap::new();
         for index in 0..24_000 {
             let mut list = [0, 1, 2, 3];

@@ -236,7 +236,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn points_come_back_from_the_stored_image(
+        fn points_map_to_the_stored_image_and_back(
             width in 1u32..50, height in 1u32..50, x: u32, y: u32, number in 1u16..=8,
         ) {
             let orientation = Orientation::from_exif(number).unwrap();

@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn each_limit_allows_what_it_names_and_nothing_more() {
+    fn values_up_to_each_limit_are_allowed() {
         let limits =
             Limits::default().max_pixels(1_000_000).max_bytes(3_000_000).max_frames(7).max_depth(2);
         let refused = Some(ErrorKind::LimitExceeded);

@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_and_output_of_a_command_are_seen() {
+    fn memory_and_output_of_a_command_are_measured() {
         let mut command = Command::new("sh");
         command.args(["-c", "sleep 0.3; echo done"]).stdout(Stdio::piped());
         let (text, peak) = run_and_watch(&mut command).unwrap();

@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shares_are_what_each_step_adds() {
+    fn shares_are_the_time_that_each_step_adds() {
         let text = "2 images of x: µs per image, median and minimum:\n\
             entropy, skipped         60.0      59.0\nplanes      80.0   79.0\n\
             RGB   100.0 99.0\nfill eval nhwc-u8  120.0 110.0\nfill eval, whole  160.0 150.0\n";

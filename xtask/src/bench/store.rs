@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn each_promise_is_judged_by_itself() {
+    fn each_promise_is_evaluated_separately() {
         assert_eq!(kept([1.0, 1.05, 1.10], 89.0, 0.05), [true; 4]);
         assert_eq!(kept([1.0, 1.06, 1.10], 89.0, 0.05), [false, true, true, true]);
         assert_eq!(kept([1.0, 1.05, 1.11], 89.0, 0.05), [true, false, true, true]);

@@ -488,7 +488,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_counts_files_and_mutants_apart_and_failures_can_be_repeated() {
+    fn the_table_counts_files_and_mutants_separately_and_gives_commands() {
         let results = Results {
             root: PathBuf::from("dir"),
             names: vec!["a.png".to_owned(), "b.txt".to_owned()],
@@ -536,7 +536,7 @@ mod tests {
     }
 
     #[test]
-    fn files_are_found_below_a_folder_and_a_file_alone() {
+    fn files_below_a_folder_and_single_files_are_found() {
         let folder = tempfile::tempdir().unwrap();
         fs::create_dir_all(folder.path().join("x/y")).unwrap();
         fs::write(folder.path().join("x/y/b"), "").unwrap();

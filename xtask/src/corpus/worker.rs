@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn the_worst_failure_of_a_decoder_counts_and_else_the_decoding_of_the_whole() {
+    fn the_worst_failure_of_a_decoder_counts_before_a_complete_decode() {
         let script = r"printf 'begin\tpng\tinspect\nend\tok\t\n'
 printf 'begin\tpng\tdecode\nend\tcorrupt\tbad\nbegin\tpng\tregion\nend\tok\t\n'
 printf 'begin\tgif\tdecode\nend\tok\t\nbegin\tgif\tfill\nend\tpanicked\toh\n'

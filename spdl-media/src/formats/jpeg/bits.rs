@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn stuffed_zeros_are_left_out_up_to_the_marker() {
+    fn stuffed_zeros_are_removed_up_to_the_marker() {
         assert_eq!(read(&[7, 1, 0xFF, 0, 2, 0xFF, 0xD9, 3], 1), (vec![1, 0xFF, 2], Some(0xD9)));
         assert_eq!(read(&[1, 0xFF], 0), (vec![1], None));
         assert_eq!(read(&[0xFF, 0xFF, 0], 0), (vec![], None));
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn windows_follow_each_other_without_a_seam() {
+    fn consecutive_windows_have_no_gap() {
         for step in [1usize, 2, 3, 5, 7, 8, 13, 64, 255, 256] {
             let data: Vec<u8> = (0..5 * WINDOW + step).map(|at| (at / step * 31) as u8).collect();
             let mut encoded = vec![9; 3];
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_is_where_a_code_may_be_cut() {
+    fn the_end_begins_where_a_code_may_be_truncated() {
         let mut window = EntropyWindow::default();
         let mut reader = EntropyReader::new(&[1, 2, 3], 0, &mut window, Level::new());
         let mut ends = Vec::new();

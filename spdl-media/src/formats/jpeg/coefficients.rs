@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_grows_to_what_is_needed_and_no_further() {
+    fn memory_grows_to_the_required_size_only() {
         let mut stored = CoefficientBuffer::default();
         for count in [1000, 1001, 1500, 1501, 3000] {
             reserve(&mut stored, [count, 0], &Limits::default()).unwrap();
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_there_cannot_be_is_an_error() {
+    fn impossible_sizes_of_coefficients_are_errors() {
         let mut memory = vec![7u64; 10];
         let error = resize(&mut memory, usize::MAX / 16, 0).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::LimitExceeded, "{error}");

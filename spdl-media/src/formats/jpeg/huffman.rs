@@ -536,7 +536,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(2000))]
 
         #[test]
-        fn looks_tell_what_single_codes_do(
+        fn lookups_of_several_codes_equal_single_codes(
             choices in prop::array::uniform32(any::<u8>()),
             more in prop::array::uniform32(any::<u8>()),
             mut data in prop::collection::vec(any::<u8>(), 1..400),

@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_of_few_coefficients_are_the_same_by_the_short_way() {
+    fn blocks_of_few_coefficients_are_equal_in_the_fast_path() {
         for mut block in blocks() {
             for &place in &ZIGZAG[LOW..BLOCK * BLOCK] {
                 block[usize::from(place)] = 0;
@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flat_block_is_the_same_by_the_short_way() {
+    fn a_flat_block_is_equal_in_the_fast_path() {
         for dc in -1100..1100 {
             let mut block = [0i16; BLOCK * BLOCK];
             block[0] = dc;

@@ -150,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bits_other_than_8_are_reported() {
+    fn precisions_other_than_8_bits_are_reported() {
         let mut encoded = include_bytes!("../../../tests/data/420.jpg").to_vec();
         let frame = encoded.windows(2).position(|pair| pair == [0xFF, 0xC0]).unwrap();
         encoded[frame + 1] = 0xC1;

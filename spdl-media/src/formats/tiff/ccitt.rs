@@ -255,7 +255,7 @@ mod tests {
     const ROW: &str = "1000 11 1000";
 
     #[test]
-    fn rows_are_those_that_the_recommendations_describe() {
+    fn rows_follow_the_itu_recommendations() {
         let lines = format!("{MARK} {ROW} 0000 {MARK} {ROW}");
         let found = read(&lines, CcittScheme::Group3 { two_dimensional: false }, 2);
         assert_eq!(found, (vec![0b0001_1000; 2], Ok(())));
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn the_lowest_bit_may_come_first() {
+    fn bytes_may_start_with_the_lowest_bit() {
         let mut data = packed(&format!("{MARK} {ROW}"));
         data.iter_mut().for_each(|byte| *byte = byte.reverse_bits());
         let mut found = [0; 1];

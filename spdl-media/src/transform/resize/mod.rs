@@ -331,7 +331,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_part_of_an_image_is_resized_as_if_the_whole_were_there(
+        fn resizing_the_needed_region_equals_resizing_the_image(
             width in 8u32..80, height in 8u32..80, target in (1u32..40, 1u32..40), seed: u64,
             start in (0.0..1.0f64, 0.0..1.0f64), extent in (0.05..1.0f64, 0.05..1.0f64),
             filter in 0usize..5, planes: bool, chroma in 1u32..=4, turn in 0usize..8,
