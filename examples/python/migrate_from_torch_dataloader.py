@@ -1,4 +1,4 @@
-"""Migrates from `torch.utils.data.DataLoader` to `spdl_rs` in two steps, and measures each.
+"""Migrates from `torch.utils.data.DataLoader` to `spdl_rs` in two steps, and measures the rates.
 
     cargo xtask demo                            creates a demo data set
     python examples/python/migrate_from_torch_dataloader.py

@@ -1,4 +1,4 @@
-"""Migrates a program for upstream SPDL to `spdl_rs` in two steps, and measures each.
+"""Migrates a program for upstream SPDL to `spdl_rs` in two steps, and measures the rates.
 
     cargo xtask demo                            creates a demo data set
     python examples/python/migrate_from_upstream.py
