@@ -382,8 +382,6 @@ pub(crate) fn model_tests(
     build
         .args(["rustc", "-p", "spdl-core", "--profile", "test", "--lib", "--message-format"])
         .args(["json-render-diagnostics", "--", "--cfg", &format!("spdl_{model}")])
-        // Without optimisation, the models would run for minutes.
-        .args(["-C", "opt-level=3"])
         .current_dir(&workspace.root);
     let (status, text) = output.run_and_read(&mut build)?;
     ensure!(status.success(), "cannot build the models for {model}: {status}");

@@ -3,7 +3,7 @@
 //! | folder | what it holds |
 //! |---|---|
 //! | `resilient` | [`Resilient`]: retries, hedged requests, stall timeouts, range coalescing |
-//! | `cache` | [`CachedFetcher`](crate::CachedFetcher): a cache in memory and on disk (feature `cache`) |
+//! | `cache` | [`CachedFetcher`]: a cache in memory and on disk (feature `cache`) |
 //!
 //! Imports: `fetch`, `files`.
 
