@@ -1,7 +1,7 @@
 //! CUDA devices for SPDL: uploads of batches, decoding with nvJPEG and NVDEC, and image kernels.
 //!
-//! The crate needs nothing of CUDA to build, or to run on a machine without a device. It opens the driver
-//! and NVIDIA's libraries at run time.
+//! To build this crate, or to run it on a machine without a device, nothing of CUDA is needed: the
+//! driver and NVIDIA's libraries are opened at run time.
 //!
 //! ```
 //! use spdl_cuda::{CudaDevice, Search, status};
@@ -27,7 +27,7 @@
 //! | decode videos on the device | [`NvDec`] |
 //! | test without a device | `testing::FakeDriver`, feature `testing` |
 //!
-//! The example `device_images` is a complete program. The terms are in the
+//! The example `device_images` is a complete program. Terms are defined in the
 //! [glossary](https://github.com/spdl-rs/spdl/blob/main/docs/glossary.md).
 //!
 //! # Order of accesses

@@ -20,7 +20,7 @@ struct CodeInfo {
     code: u32,
     name: &'static str,
     kind: ErrorKind,
-    /// What the user can do; empty if nothing.
+    /// What the user can do; empty if no remedy is known.
     remedy: &'static str,
 }
 

@@ -13,7 +13,7 @@ use super::error::DriverError;
 /// The result of a driver call.
 pub(crate) type DriverResult<T> = Result<T, DriverError>;
 
-/// A `CUdevice`.
+/// A device of the driver API (`CUdevice`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DeviceId(pub(crate) i32);
 
@@ -24,11 +24,11 @@ pub(crate) struct ContextHandle {
     pub(crate) device: DeviceId,
 }
 
-/// A `CUstream`.
+/// A stream of the driver API (`CUstream`).
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct StreamHandle(pub(crate) usize);
 
-/// A `CUevent`: a position in a stream for which others can wait.
+/// An event (`CUevent`): a position in a stream, for which other streams and the host can wait.
 #[derive(Debug)]
 pub(crate) struct EventHandle(pub(crate) usize);
 
@@ -43,15 +43,15 @@ pub(crate) struct MemoryHandle {
 #[derive(Debug)]
 pub(crate) struct RegistrationHandle(pub(crate) usize);
 
-/// A `CUmodule`: machine code loaded into a context.
+/// A module (`CUmodule`): machine code loaded into a context.
 #[derive(Debug)]
 pub(crate) struct ModuleHandle(pub(crate) usize);
 
-/// A `CUfunction`: a kernel of a module.
+/// A function (`CUfunction`): a kernel of a module.
 #[derive(Debug)]
 pub(crate) struct FunctionHandle(pub(crate) usize);
 
-/// A `CUdeviceptr`.
+/// A device address (`CUdeviceptr`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct DeviceAddress(pub(crate) u64);
 
@@ -62,13 +62,13 @@ pub(crate) struct DeviceAddress(pub(crate) u64);
 pub(crate) enum DeviceAttribute {
     /// Number of multiprocessors.
     Multiprocessors = 16,
-    /// PCI bus.
+    /// Number of the PCI bus.
     PciBus = 33,
-    /// PCI device on the bus.
+    /// Number of the PCI device on its bus.
     PciDevice = 34,
     /// Number of copies that can run concurrently.
     CopyEngines = 40,
-    /// PCI domain.
+    /// Number of the PCI domain.
     PciDomain = 50,
     /// Major compute capability.
     ComputeMajor = 75,
@@ -87,7 +87,7 @@ pub(crate) struct LaunchDimensions {
     pub shared_bytes: u32,
 }
 
-/// A range of device memory that work of a stream reads or writes.
+/// A range of device memory that queued work reads or writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MemoryAccess {
     pub(crate) address: DeviceAddress,
@@ -116,25 +116,26 @@ pub(crate) struct Memcpy2D {
     pub(crate) to: DeviceAddress,
     /// Distance between rows of the target, in bytes.
     pub(crate) to_pitch: usize,
-    /// Length of a row in bytes, at most either pitch.
+    /// Length of a row in bytes, at most the smaller pitch.
     pub(crate) row_bytes: usize,
     /// Number of rows.
     pub(crate) rows: usize,
 }
 
-/// The calls of the driver API. Those after [`exchange_capture_mode`](Driver::exchange_capture_mode)
-/// need a current context.
+/// The calls of the driver API. The methods after
+/// [`exchange_capture_mode`](Driver::exchange_capture_mode) need a current context.
 ///
-/// Each returns the error of the driver, which may be that of earlier asynchronous work.
+/// Each method returns the error of the driver, which may have been caused by earlier asynchronous
+/// work.
 #[allow(clippy::missing_errors_doc, reason = "all methods fail as documented above")]
 pub(crate) trait Driver: Debug + Send + Sync + 'static {
-    /// The CUDA version of the driver: 12040 is 12.4.
+    /// The CUDA version of the driver: 12040 means 12.4.
     fn version(&self) -> DriverResult<i32>;
 
     /// The number of devices.
     fn device_count(&self) -> DriverResult<u32>;
 
-    /// The device of an ordinal.
+    /// The device with this ordinal.
     fn device(&self, ordinal: u32) -> DriverResult<DeviceId>;
 
     /// The product name.
@@ -158,9 +159,11 @@ pub(crate) trait Driver: Debug + Send + Sync + 'static {
     /// Pops the current context, which makes the previous one current.
     fn pop_context(&self) -> DriverResult<()>;
 
-    /// Sets the stream capture mode of this thread, and returns the previous one. 2 is relaxed.
+    /// Sets the stream capture mode of this thread, and returns the previous mode. The value 2 is
+    /// the relaxed mode.
     ///
-    /// In the other modes, the driver forbids calls that may invalidate captures of other threads.
+    /// In the other modes, the driver forbids this thread calls that may invalidate captures of
+    /// other threads.
     fn exchange_capture_mode(&self, mode: i32) -> DriverResult<i32>;
 
     /// Whether a stream is being captured into a graph.
@@ -171,7 +174,7 @@ pub(crate) trait Driver: Debug + Send + Sync + 'static {
     /// Waits until all work of the current context has completed. *Blocks the host.*
     fn synchronize_context(&self) -> DriverResult<()>;
 
-    /// The least and the greatest stream priority. The greatest is the smaller number.
+    /// The least and the greatest stream priority. A smaller number is a greater priority.
     fn stream_priorities(&self) -> DriverResult<(i32, i32)>;
 
     /// Creates a non-blocking stream: no implicit order with the legacy default stream.
@@ -195,13 +198,14 @@ pub(crate) trait Driver: Debug + Send + Sync + 'static {
     /// Destroys an event. Waits that are queued for it stay valid.
     fn destroy_event(&self, event: EventHandle) -> DriverResult<()>;
 
-    /// Records an event after all work that a stream holds now. Replaces the previous record.
+    /// Records an event: it completes after all work that is now in the stream. Replaces the
+    /// previous record.
     fn record_event(&self, event: &EventHandle, stream: &StreamHandle) -> DriverResult<()>;
 
     /// Makes all further work of a stream wait for the current record of an event.
     fn wait_event(&self, stream: &StreamHandle, event: &EventHandle) -> DriverResult<()>;
 
-    /// Whether an event has completed, or was never recorded.
+    /// Whether an event has completed. An event that was never recorded counts as completed.
     fn query_event(&self, event: &EventHandle) -> DriverResult<bool>;
 
     /// Waits until an event has completed. *Blocks the host.*

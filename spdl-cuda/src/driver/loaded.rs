@@ -1,7 +1,7 @@
 //! `libcuda`, opened at run time.
 //!
-//! All functions are resolved before the first call. A driver that lacks a function is refused, with the
-//! name of the function. Return codes are plain numbers, because newer drivers add codes.
+//! All functions are resolved before the first call. If the driver lacks a function, it is rejected
+//! with the name of the function. Return codes are plain numbers, because newer drivers add codes.
 
 use std::ffi::{CString, c_char, c_int, c_uint, c_void};
 use std::fmt;

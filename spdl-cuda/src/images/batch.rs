@@ -74,7 +74,8 @@ impl Aggregator<DecodedImage> for BatchAggregator {
         if launched.is_ok() {
             self.images.clear();
         } else {
-            // The failure counts for the last image only. The others stay for the next batch.
+            // The failure counts for the last image only. The other images remain for the next
+            // batch.
             self.images.pop();
         }
         launched.map(Some)

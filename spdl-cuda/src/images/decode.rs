@@ -20,8 +20,8 @@ use crate::kernels::ResizePlan;
 use crate::pixels::{DevicePlane, SourceImage};
 use crate::runtime::{CudaDevice, CudaMemory};
 
-/// By default, the pixels of a group take at most one part in this many of the device memory. They exist
-/// until the batch is launched, while further groups are decoded.
+/// By default, the pixels of a group take at most 1 / this number of the device memory. They remain
+/// there until the batch is launched, while further groups are decoded.
 const MEMORY_FRACTION: u64 = 16;
 
 /// An image in device memory, or the error of the image.
@@ -31,24 +31,24 @@ pub(super) struct DecodedImage {
     pub(super) image: Result<DeviceImage>,
 }
 
-/// Pixels in device memory, and the plan for their sample. The decoding may be in flight.
+/// Pixels in device memory, and the plan for their sample. The decoding may still be in flight.
 pub(super) struct DeviceImage {
     pub(super) memory: Arc<CudaMemory>,
     pub(super) image: SourceImage,
     pub(super) plan: ResizePlan,
 }
 
-/// The stage.
+/// The stage `nvjpeg`.
 pub(super) struct DecodeStage {
     nvjpeg: Option<NvJpeg>,
-    /// Maximum bytes of pixels per call of nvJPEG, unless a single image has more.
+    /// Maximum size in bytes of the pixels per call of nvJPEG; a single image may exceed it.
     max_bytes: u64,
     host: HostDecoder,
     device: CudaDevice,
     counters: Arc<ImageCounters>,
 }
 
-/// The outcome of nvJPEG for an image.
+/// The result of nvJPEG for an image.
 enum NvJpegOutcome {
     /// The pixels are in this memory, at this offset.
     Decoded(Arc<CudaMemory>, usize),
@@ -68,7 +68,7 @@ impl DecodeStage {
         Ok(DecodeStage { nvjpeg, max_bytes, host: HostDecoder::new(options), device, counters })
     }
 
-    /// Splits a group into parts within `max_bytes`.
+    /// Splits a group into parts of at most `max_bytes` bytes.
     fn split(&self, group: Vec<PreparedImage>) -> VecDeque<Vec<PreparedImage>> {
         let mut parts = VecDeque::new();
         let (mut part, mut bytes) = (Vec::new(), 0_u64);
@@ -130,7 +130,8 @@ impl DecodeStage {
         Ok(outcomes)
     }
 
-    /// Completes an image. Its error fails only this image, in the next stage, unless the error is fatal.
+    /// Completes an image. If it failed with an error that is not fatal, the error is passed to the
+    /// next stage, and only this image fails.
     fn complete(&mut self, image: PreparedImage, outcome: NvJpegOutcome) -> Result<DecodedImage> {
         let PreparedImage { id, key, label, source, plan } = image;
         let image = match self.device_image(source, plan, outcome) {
@@ -161,7 +162,7 @@ impl DecodeStage {
                     _ => (FallbackReason::Refused, None),
                 };
                 let (pixels, info) = self.host.decode(&encoded, reason, error)?;
-                // A registered codec may parse the header in its own way.
+                // A registered codec may parse the header differently from this crate.
                 if info != ImageInfo::new(header.size, header.orientation) {
                     let message = format!(
                         "inconsistent JPEG header: {} pixels with orientation {} for the device, {} \
@@ -180,7 +181,7 @@ impl DecodeStage {
         }
     }
 
-    /// Uploads pixels from the host, and counts the image.
+    /// Uploads pixels that the host decoded, and counts the image.
     fn upload(&self, pixels: HostBuffer, size: Size, plan: ResizePlan) -> Result<DeviceImage> {
         let uploaded = self.try_upload(pixels, size, plan);
         match &uploaded {
@@ -199,7 +200,7 @@ impl DecodeStage {
     }
 }
 
-/// Interleaved RGB in device memory.
+/// The device image for interleaved RGB pixels in device memory.
 fn rgb_image(
     memory: Arc<CudaMemory>,
     offset: usize,

@@ -43,7 +43,7 @@ use crate::runtime::CudaDevice;
 pub struct DeviceImages(ImageOptions);
 
 impl DeviceImages {
-    /// Batches of `batch_size` samples that `transform` defines.
+    /// Makes batches of `batch_size` samples, as `transform` defines them.
     ///
     /// The device decodes JPEGs. The host decodes all other images, with the codecs of the enabled features
     /// of `spdl-media` and its default limits; see [`host_decoder`](DeviceImages::host_decoder).
@@ -63,21 +63,22 @@ impl DeviceImages {
     }
 
     /// Sets the codecs and limits for images that the device does not decode: other formats, colour
-    /// spaces and coding processes, and JPEGs that nvJPEG refuses.
+    /// spaces and coding processes, and JPEGs that nvJPEG rejects.
     #[must_use]
     pub fn host_decoder(mut self, codecs: CodecRegistry, limits: Limits) -> Self {
         self.0.host = Some((codecs, limits));
         self
     }
 
-    /// Disables decoding on the host: images that the device does not decode fail.
+    /// Disables decoding on the host: images that the device does not decode become errors.
     #[must_use]
     pub fn without_host_decoder(mut self) -> Self {
         self.0.host = None;
         self
     }
 
-    /// Whether an incomplete last batch is left out, and counted. Default: no.
+    /// Whether an incomplete last batch is dropped; its images are counted as left out. Default:
+    /// no.
     #[must_use]
     pub fn drop_last(mut self, drop_last: bool) -> Self {
         self.0.drop_last = drop_last;
@@ -91,13 +92,13 @@ impl DeviceImages {
         self
     }
 
-    /// Maximum bytes of pixels per call of nvJPEG, 3 for each pixel. Default: a sixteenth of the device
-    /// memory.
+    /// Maximum size in bytes of the pixels per call of nvJPEG; a pixel has 3 bytes. Default: 1/16
+    /// of the device memory.
     ///
-    /// A larger group is decoded in parts, and so is a group for which device memory is exhausted. If the
-    /// memory is too small for a single image, the host decodes it and the fallback is
-    /// [counted](super::FallbackReason::TooLarge). The upload of its pixels needs as much memory, and
-    /// fails unless some was freed meanwhile.
+    /// A group with more pixels is decoded in parts; so is a group if device memory is exhausted.
+    /// If the memory is too small for a single image, the host decodes it and the fallback is
+    /// [counted](super::FallbackReason::TooLarge). The upload of these pixels needs as much device
+    /// memory, and fails unless memory has been freed since.
     ///
     /// The pixels of a batch are in device memory until all its images are decoded.
     #[must_use]
@@ -127,14 +128,15 @@ impl DeviceImages {
 
     /// Adds the stages to a pipeline.
     ///
-    /// `options` are those of the first stage, which parses headers and draws crops on CPU threads, and
-    /// decodes images that the device does not decode. Crops equal those of a stage of the host with the
-    /// same name. The other stages are `group`, `nvjpeg` and `batch`; their failures follow the
-    /// [policy of the pipeline](PipelineBuilder::on_error).
+    /// `options` apply to the first stage, which parses headers and draws crops on CPU threads, and
+    /// decodes images that the device does not decode. Crops equal those that a host stage of the
+    /// same name draws. The other stages are `group`, `nvjpeg` and `batch`; their failures are
+    /// handled by the [policy of the pipeline](PipelineBuilder::on_error).
     ///
     /// # Errors
-    /// `InvalidArgument` for a batch size or group of 0, and for an invalid transform; `Unsupported` for
-    /// filters other than bilinear and bicubic; as for [`ImageKernels::new`].
+    /// `InvalidArgument` for a batch size or group of 0, and for an invalid transform;
+    /// `Unsupported` for filters other than bilinear and bicubic; the errors of
+    /// [`ImageKernels::new`].
     #[track_caller]
     pub fn attach(
         &self,

@@ -11,9 +11,10 @@ use super::options::ImageOptions;
 use super::statistics::{FallbackReason, ImageCounters};
 use crate::runtime::slab_size;
 
-/// Decodes images into pinned buffers, as stored: interleaved RGB bytes. One per worker.
+/// Decodes images into pinned buffers: interleaved RGB bytes, without applying the orientation.
+/// Create one per worker.
 pub(super) struct HostDecoder {
-    /// `None` without fallback to the host.
+    /// `None` if decoding on the host is disabled.
     decoder: Option<Decoder>,
     buffers: BufferPool,
     counters: Arc<ImageCounters>,
@@ -28,10 +29,11 @@ impl HostDecoder {
         }
     }
 
-    /// Decodes an image, and counts the fallback. A failure is counted here, a success after the upload.
+    /// Decodes an image. A failure is counted here; a success is counted after the upload.
     ///
     /// # Errors
-    /// Errors of the decoder. Without a decoder, `device_error`, or `Unsupported`.
+    /// Errors of the host decoder. If decoding on the host is disabled, `device_error`, or
+    /// `Unsupported`.
     pub(super) fn decode(
         &mut self,
         encoded: &[u8],
@@ -65,7 +67,7 @@ impl HostDecoder {
             let message = format!("image of {} pixels is too large", info.size);
             Error::new(ErrorKind::LimitExceeded, message)
         })?;
-        // Rounded to few sizes, so that pinned memory is reused.
+        // The size is rounded up, so that few different sizes occur and pinned memory is reused.
         let mut pixels = self.buffers.take(slab_size(bytes))?;
         let out = PixelsMut::new(&mut pixels[..bytes], info.size)?;
         decoder.decode_into(encoded, &DecodeRequest::full().exact(true), out)?;

@@ -7,8 +7,8 @@
 //!        other formats are decoded here
 //! ```
 //!
-//! A failed image does not affect the others, as in batches of the host. The failure policy of the
-//! pipeline applies to it, and the next image takes its slot.
+//! A failed image does not affect the others, as in batches on the host. The failure policy of the
+//! pipeline applies to it, and the next image is stored in its slot.
 //!
 //! | file | content |
 //! |---|---|

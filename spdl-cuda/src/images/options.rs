@@ -20,7 +20,7 @@ pub(super) struct ImageOptions {
     pub(super) group_bytes: Option<u64>,
     pub(super) only: Option<JpegBackend>,
     pub(super) search: Search,
-    /// The decoders of the host; `None` without fallback.
+    /// The decoders on the host; `None` if decoding on the host is disabled.
     pub(super) host: Option<(CodecRegistry, Limits)>,
     pub(super) counters: Arc<ImageCounters>,
 }

@@ -1,4 +1,5 @@
-//! First stage, on CPU threads: parses headers, draws crops, and decodes what the device does not.
+//! First stage, on CPU threads: parses headers, draws crops, and decodes images that the device
+//! does not decode.
 
 use std::sync::Arc;
 
@@ -26,13 +27,13 @@ pub(super) struct PreparedImage {
 }
 
 pub(super) enum ImageSource {
-    /// For the device.
+    /// A JPEG that the device decodes.
     Jpeg { encoded: Bytes, header: JpegHeader },
-    /// Decoded on the host: interleaved RGB, followed by unspecified bytes.
+    /// Pixels that the host decoded: interleaved RGB, followed by unspecified bytes.
     Pixels { pixels: HostBuffer, size: Size },
 }
 
-/// The stage. One instance per worker.
+/// The stage `decode`. Create one instance per worker.
 pub(super) struct PrepareStage {
     transform: ImageTransform,
     has_nvjpeg: bool,
@@ -64,7 +65,7 @@ impl PrepareStage {
 
     /// Checks that the kernels accept the plan.
     fn check(&self, plan: &ResizePlan, stored: Size) -> Result<()> {
-        // The checks do not depend on the address.
+        // The checks do not depend on the address, so any address serves.
         let plane = DevicePlane { address: 256, pitch: 3 * u64::from(stored.width) };
         let image = SourceImage::rgb8(stored.width, stored.height, plane)?;
         BatchTable::new(self.transform.tensor())?.push(&image, plan, 256)

@@ -20,7 +20,7 @@ pub enum FallbackReason {
     Coding,
     /// The colour space is neither grey nor YCbCr: CMYK, for example.
     Color,
-    /// nvJPEG refused the image.
+    /// nvJPEG rejected the image.
     Refused,
     /// Device memory is too small for the image.
     TooLarge,
@@ -53,7 +53,7 @@ impl FallbackReason {
         }
     }
 
-    /// The reason by the header; `None` if nvJPEG is to decode the image.
+    /// The reason that follows from the header; `None` if nvJPEG can try to decode the image.
     pub(super) fn of(
         encoded: &[u8],
         header: &Result<JpegHeader>,
@@ -91,11 +91,11 @@ pub struct ImageStatistics {
     pub hybrid: u64,
     /// Images decoded by the host, and uploaded.
     pub host: u64,
-    /// Images that the device did not decode, by reason, whether the host decoded them or not. Reasons
-    /// without images are omitted.
+    /// Number of images that the device did not decode, by reason, whether the host decoded them or
+    /// not. Reasons without images are omitted.
     pub fallbacks: Vec<(FallbackReason, u64)>,
-    /// Images that failed: neither the device nor the host decoded them, or device memory was too small
-    /// for the pixels from the host.
+    /// Number of images that failed: neither the device nor the host decoded them, or device memory
+    /// was too small for the pixels that the host decoded.
     pub failed: u64,
     /// The reason why nvJPEG is missing.
     pub missing: Option<String>,

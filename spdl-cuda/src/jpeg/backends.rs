@@ -11,23 +11,24 @@ use super::library::{
 };
 use crate::runtime::{ComputeStream, Context, DeviceInner, Event};
 
-/// Initial and maximum number of states of the hybrid backend, one per image in flight. Each state holds
-/// device and pinned memory. If all are in use, the host waits for the oldest.
+/// Initial and maximum number of states of the hybrid backend. Each image in flight needs a state,
+/// which holds device and pinned memory. If all states are in use, the host waits for the oldest
+/// one.
 const INITIAL_HYBRID_STATES: usize = 8;
 const MAX_HYBRID_STATES: usize = 64;
 
-/// Maximum number of states of the hardware backend, one per batch in flight. If all are in use, the host
-/// waits for the oldest.
+/// Maximum number of states of the hardware backend. Each batch in flight needs a state. If all
+/// states are in use, the host waits for the oldest one.
 const MAX_HARDWARE_STATES: usize = 8;
 
 /// The JPEG engines of the device. Fields are dropped in their order.
 pub(super) struct HardwareBackend {
-    /// Least recently used first.
+    /// The decode states, least recently used first.
     pub(super) states: VecDeque<HardwareState>,
     /// Number of states that exist.
     made: usize,
     pub(super) parsed: ParsedJpeg,
-    /// Number of engines, and of cores per engine.
+    /// Number of JPEG engines, and number of cores per engine.
     pub(super) engines: (u32, u32),
     pub(super) codec: Codec,
     pub(super) stream: ComputeStream,
@@ -38,13 +39,14 @@ pub(super) struct HardwareState {
     pub(super) state: BatchState,
     /// The number of images that the state is initialised for.
     pub(super) prepared: usize,
-    /// Completes with its last batch.
+    /// An event that completes with the last batch of this state.
     pub(super) busy: Option<Arc<Event>>,
 }
 
-/// Entropy decoding on the CPU, the rest on the multiprocessors. Fields are dropped in their order.
+/// The hybrid backend: entropy decoding on the CPU, the remaining steps on the multiprocessors.
+/// Fields are dropped in their order.
 pub(super) struct HybridBackend {
-    /// Least recently used first.
+    /// The decode states, least recently used first.
     pub(super) states: VecDeque<(ImageState, Option<Arc<Event>>)>,
     /// Number of states that exist.
     made: usize,
@@ -81,7 +83,7 @@ impl HardwareBackend {
         let is_free = busy.map_or(Ok(true), |busy| busy.is_complete());
         if !is_free.map_err(|error| context.error(error, doing))? && self.made < MAX_HARDWARE_STATES
         {
-            // Without memory for another state, the next batch waits for a used one.
+            // If memory for another state is exhausted, the next batch waits for an existing state.
             if let Ok(state) = context.run(doing, |_| Ok(self.codec.batch_state()))? {
                 self.made += 1;
                 return Ok(HardwareState { state, prepared: 0, busy: None });
@@ -106,7 +108,8 @@ impl HybridBackend {
         Ok(HybridBackend { states, made: INITIAL_HYBRID_STATES, decoder, codec, stream })
     }
 
-    /// Returns the state for the next image, and the event to wait for before its use, if any.
+    /// Returns the state for the next image, and the event to wait for before the state is used, if
+    /// any.
     pub(super) fn take_state(
         &mut self,
         context: &Context,
@@ -126,7 +129,7 @@ impl HybridBackend {
                     self.made += 1;
                     return Ok((state, None));
                 }
-                // Without memory for another state, the image waits for a used one.
+                // If memory for another state is exhausted, the image waits for an existing state.
                 Err(_) if !self.states.is_empty() => {}
                 Err(error) => return Err(error.into_error(doing)),
             }

@@ -23,7 +23,7 @@ pub enum DecodedJpeg {
     Decoded {
         /// The byte offset of the first pixel.
         offset: usize,
-        /// The header. Its orientation is not applied.
+        /// The header. The pixels are stored without applying its orientation.
         header: JpegHeader,
         /// The backend that decodes the image.
         backend: JpegBackend,

@@ -23,24 +23,24 @@ use crate::runtime::{
     ComputeStream, CudaDevice, CudaMemory, DeviceInner, Event, SizeEstimator, Slab,
 };
 
-/// The name of the library in reports of the fake driver.
+/// The name under which the fake driver reports work of nvJPEG.
 const LIBRARY: &str = "nvJPEG";
 
 /// Decodes JPEGs on a device, with nvJPEG.
 ///
 /// The CPU parses the headers. Each image then goes to the hardware backend, if the device has JPEG
-/// engines, or to the hybrid backend: Huffman decoding on the CPU, the rest on the multiprocessors. The
-/// decoder measures the throughput of both with CUDA events, and distributes the images so that both
-/// finish together.
+/// engines, or to the hybrid backend, which runs Huffman decoding on the CPU and the remaining
+/// steps on the multiprocessors. The decoder measures the throughput of both with CUDA events, and
+/// distributes the images so that both finish at the same time.
 ///
-/// A failed image does not affect the others. Corruption after the header may go undetected; the pixels
-/// of that image are then wrong. [`decode`](NvJpeg::decode) does not wait for the pixels: consumers wait
-/// on [`DecodedJpegs::memory`].
+/// A failed image does not affect the others. Corruption after the header may not be detected; the
+/// pixels of that image are then wrong. [`decode`](NvJpeg::decode) does not wait for the pixels:
+/// consumers wait on [`DecodedJpegs::memory`].
 ///
 /// The backends may differ in the last bit of a value, because their inverse DCTs differ. For
 /// reproducible pixels, select one backend with [`only`](NvJpeg::only).
 ///
-/// One decoder serves one thread at a time. Several decoders work concurrently.
+/// One decoder is used by one thread at a time. Several decoders can run concurrently.
 ///
 /// ```no_run
 /// use spdl_cuda::jpeg::DecodedJpeg;
@@ -58,14 +58,15 @@ const LIBRARY: &str = "nvJPEG";
 /// # Ok::<(), spdl_core::Error>(())
 /// ```
 pub struct NvJpeg {
-    /// Both are leaked if the device may still use them.
+    /// Both fields are leaked if the device may still use them.
     hybrid: ManuallyDrop<HybridBackend>,
     hardware: ManuallyDrop<Option<HardwareBackend>>,
     balancer: LoadBalancer,
     timings: Timings,
     slab_sizes: SizeEstimator,
     only: Option<JpegBackend>,
-    /// Encoded images in use by work in flight, each batch with the event after it.
+    /// Encoded images that work in flight uses: for each batch, the images and the event after the
+    /// batch.
     in_flight: VecDeque<(Arc<Event>, Vec<Bytes>)>,
     device: Arc<DeviceInner>,
     library: NvJpegLibrary,
@@ -80,10 +81,10 @@ impl NvJpeg {
         NvJpeg::new_with(device, &Search::default())
     }
 
-    /// [`new`](NvJpeg::new) with places to search for nvJPEG.
+    /// Like [`new`](NvJpeg::new), with additional places to search for nvJPEG.
     ///
     /// # Errors
-    /// As for [`new`](NvJpeg::new).
+    /// The errors of [`new`](NvJpeg::new).
     pub fn new_with(device: &CudaDevice, search: &Search) -> Result<NvJpeg> {
         let library = NvJpegLibrary::open(search).map_err(|missing| {
             let message =
@@ -125,16 +126,17 @@ impl NvJpeg {
         self.hardware.as_ref().map_or((0, 0), |hardware| hardware.engines)
     }
 
-    /// Restricts decoding to one backend. Images that it does not decode are
-    /// [unsupported](super::DecodedJpeg::Unsupported): with [`JpegBackend::Host`], all of them.
+    /// Restricts decoding to one backend. Images that this backend does not decode are
+    /// [unsupported](super::DecodedJpeg::Unsupported). With [`JpegBackend::Host`], all images are
+    /// unsupported.
     #[must_use]
     pub fn only(mut self, backend: JpegBackend) -> Self {
         self.only = Some(backend);
         self
     }
 
-    /// The share of pixels that the hardware backend gets, among images that both backends decode.
-    /// Meaningful only on a device with JPEG engines.
+    /// The share of pixels that the hardware backend decodes, of the images that both backends can
+    /// decode. The value is meaningful only on a device with JPEG engines.
     pub fn hardware_share(&self) -> f64 {
         self.balancer.shares()[0]
     }
@@ -148,7 +150,7 @@ impl NvJpeg {
         self.decode_parsed(encoded, headers)
     }
 
-    /// [`decode`](NvJpeg::decode) with parsed headers.
+    /// Like [`decode`](NvJpeg::decode), with headers that are already parsed.
     pub(crate) fn decode_parsed(
         &mut self,
         encoded: &[Bytes],
@@ -160,7 +162,7 @@ impl NvJpeg {
         let len = assign_offsets(&mut images);
         let slab = self.take_slab(len.max(1))?;
         if let Err(error) = self.wait_for(&slab) {
-            // A wait that fails now would fail for the next batch, too.
+            // If a wait fails now, it would fail for the next batch, too.
             self.device.slabs.withhold(slab);
             return Err(self.device.context.error(error, doing));
         }
@@ -206,7 +208,8 @@ impl NvJpeg {
         Ok(images)
     }
 
-    /// Whether nvJPEG confirms the size of the header, and supports the image on the engines.
+    /// Whether nvJPEG parses the same size as this crate, and whether the JPEG engines support the
+    /// image.
     fn hardware_supports(
         &mut self,
         encoded: &[u8],
@@ -227,7 +230,8 @@ impl NvJpeg {
         Ok(supported.unwrap_or(false))
     }
 
-    /// Returns a slab for `bytes` bytes, with spare room if the device has the memory.
+    /// Returns a slab for `bytes` bytes. If the device has enough memory, the slab is larger, to be
+    /// reused for larger batches.
     fn take_slab(&mut self, bytes: usize) -> Result<Slab> {
         let size = self.slab_sizes.size_for(bytes);
         self.device.slabs.take(size).or_else(|error| {
@@ -239,7 +243,7 @@ impl NvJpeg {
         })
     }
 
-    /// Makes both streams wait until the slab may be written.
+    /// Makes both streams wait until they may write to the slab.
     fn wait_for(&self, slab: &Slab) -> DriverResult<()> {
         self.streams().try_for_each(|stream| {
             let pending_for: Vec<_> = slab.pending_for(stream.handle()).cloned().collect();
@@ -247,7 +251,7 @@ impl NvJpeg {
         })
     }
 
-    /// Starts the decoding, and returns an event that completes with it.
+    /// Starts the decoding, and returns an event that completes after it.
     fn start(
         &mut self,
         encoded: &[Bytes],
@@ -259,7 +263,8 @@ impl NvJpeg {
         let device_error = |error| context.error(error, doing);
         self.start_hardware(encoded, images, slab, doing)?;
         self.start_hybrid(encoded, images, slab, doing)?;
-        // The hybrid stream waits for the hardware stream, so that the last event is after both.
+        // The hybrid stream waits for the hardware stream, so that the last event follows the work
+        // of both.
         if let Some(hardware) = &*self.hardware {
             let event = Event::new(&context).map_err(device_error)?;
             hardware.stream.record(&event).map_err(device_error)?;
@@ -275,7 +280,8 @@ impl NvJpeg {
         hardware.into_iter().chain([&self.hybrid.stream])
     }
 
-    /// Starts the hardware backend. If nvJPEG refuses the batch, its images go to the hybrid backend.
+    /// Starts the hardware backend. If nvJPEG rejects the batch, its images are assigned to the
+    /// hybrid backend.
     fn start_hardware(
         &mut self,
         encoded: &[Bytes],
@@ -326,7 +332,7 @@ impl NvJpeg {
                 Ok(started)
             })
             .and_then(|started| {
-                // After a failure, too: the device may use the state.
+                // Also after a failure, because the device may use the state.
                 let done = Event::new(context)?;
                 stream.record(&done)?;
                 Ok((started, Arc::new(done)))
@@ -395,7 +401,7 @@ impl NvJpeg {
                     stream.record(&done)?;
                     Ok((started, Arc::new(done)))
                 });
-            // After a failure, too: the device may use the state.
+            // Also after a failure, because the device may use the state.
             let done = attempt.as_ref().ok().map(|(_, done)| Arc::clone(done));
             states.push_back((state, done));
             let (started, _) = attempt.map_err(|error| context.error(error, doing))?;

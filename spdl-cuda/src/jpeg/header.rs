@@ -11,7 +11,7 @@ const EOI: [u8; 2] = [0xFF, 0xD9];
 /// Parses the header of a JPEG of at most 2²⁸ pixels.
 ///
 /// # Errors
-/// As for [`JpegHeader::parse`]; `LimitExceeded` for an image of more pixels.
+/// The errors of [`JpegHeader::parse`]; `LimitExceeded` for an image of more pixels.
 pub fn parse_header(encoded: &[u8]) -> Result<JpegHeader> {
     let header = JpegHeader::parse(encoded)?;
     if header.size.pixels() > MAX_PIXELS {
@@ -29,9 +29,11 @@ pub(crate) fn rgb_bytes(header: &JpegHeader) -> u64 {
     3 * header.size.pixels()
 }
 
-/// Whether the components are luma alone, or luma and chroma. nvJPEG treats others as such, too.
+/// Whether the components are only luma, or luma and chroma. nvJPEG treats other components as luma
+/// and chroma, too.
 ///
-/// Stricter than [`JpegHeader::color`], which prefers a JFIF marker to contradicting information.
+/// This check is stricter than [`JpegHeader::color`], which prefers a JFIF marker to contradicting
+/// information.
 pub(crate) fn is_grey_or_ycbcr(header: &JpegHeader) -> bool {
     let is_rgb = match header.adobe_transform {
         Some(transform) => transform == 0,
@@ -52,13 +54,15 @@ pub(crate) struct BackendSet {
 }
 
 impl BackendSet {
-    /// By the header and the end of the file. nvJPEG itself may still refuse the hardware backend.
+    /// Decides by the header and the end of the file. nvJPEG may still reject the image for the
+    /// hardware backend.
     pub(crate) fn of(header: &JpegHeader, encoded: &[u8]) -> BackendSet {
         let is_sequential = matches!(header.process, JpegProcess::Baseline | JpegProcess::Extended);
         let is_dct = is_sequential || header.process == JpegProcess::Progressive;
         let hybrid =
             header.precision == 8 && is_dct && !header.is_arithmetic && is_grey_or_ycbcr(header);
-        // A truncated image is decoded alone, by the hybrid backend.
+        // A truncated image is decoded separately by the hybrid backend, so that its failure
+        // affects no other image.
         let hardware = hybrid
             && header.process == JpegProcess::Baseline
             && header.is_interleaved
@@ -68,12 +72,13 @@ impl BackendSet {
     }
 }
 
-/// Whether there is an EOI marker. The search starts at the end, because data may follow the marker.
+/// Whether the file has an EOI marker. The search starts at the end, because data may follow the
+/// marker.
 fn has_end(scans: &[u8]) -> bool {
     scans.windows(2).rev().any(|pair| pair == EOI)
 }
 
-/// Whether chroma is absent, or subsampled as 4:4:4, 4:2:2, 4:2:0 or 4:4:0.
+/// Whether the image has no chroma, or its subsampling is 4:4:4, 4:2:2, 4:2:0 or 4:4:0.
 fn has_usual_subsampling(header: &JpegHeader) -> bool {
     let [luma, cb, cr, ..] = header.components() else { return true };
     let is_ratio = |across: u8, down: u8| {

@@ -21,7 +21,7 @@ pub(super) enum PendingImage {
 }
 
 impl PendingImage {
-    /// The bytes of its pixels, and the backends that decode it.
+    /// The size in bytes of its pixels, and the backends that decode it.
     pub(super) fn bytes_and_backends(&self) -> (u64, BackendSet) {
         match self {
             PendingImage::Assigned { header, backends, .. } => (rgb_bytes(header), *backends),

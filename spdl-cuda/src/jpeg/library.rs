@@ -42,7 +42,7 @@ pub(crate) enum NvJpegBackend {
 /// `NVJPEG_OUTPUT_RGBI`.
 const INTERLEAVED_RGB: c_int = 5;
 
-/// Declares the functions, which are resolved together when the library is opened.
+/// Declares the functions. They are all resolved when the library is opened.
 macro_rules! functions {
     ($($field:ident = $name:literal: fn($($argument:ty),*);)*) => {
         #[derive(Clone, Copy)]
@@ -130,7 +130,7 @@ fn check_created(
     object: *mut c_void,
 ) -> NvJpegResult<NvJpegHandle> {
     check(call, status)?;
-    // Success without an object is an internal error of the library.
+    // If the call succeeds but returns no object, this is an internal error of the library.
     NonNull::new(object).ok_or(NvJpegError { call, status: 8 })
 }
 
@@ -151,7 +151,7 @@ impl NvJpegLibrary {
         Ok(NvJpegLibrary { functions: Arc::new(functions), version, location })
     }
 
-    /// For example `[13, 3, 2]`.
+    /// The version, for example `[13, 3, 2]`.
     pub(crate) fn version(&self) -> [i32; 3] {
         self.version
     }
@@ -312,7 +312,7 @@ impl Codec {
         )
     }
 
-    /// Whether the library parsed this width and height, which decide how much it writes.
+    /// Whether the library parsed this width and height, which determine how many bytes it writes.
     pub(crate) fn is_of_size(&self, parsed: &ParsedJpeg, size: [u32; 2]) -> NvJpegResult<bool> {
         let [mut width, mut height] = [0; 2];
         call!(self.library, stream_size(parsed.0.raw(), &mut width, &mut height))?;
@@ -424,7 +424,7 @@ impl Codec {
         Ok(ImageState { state, _buffers: [pinned, device], parsed: self.parsed_jpeg()? })
     }
 
-    /// Decodes an image: the CPU part during the call, the rest as queued work.
+    /// Decodes an image. The CPU part is complete on return; the other steps are queued.
     ///
     /// Fails with `NVJPEG_STATUS_BAD_JPEG` if the library parses another width or height than `size`.
     ///

@@ -10,40 +10,43 @@ pub enum JpegBackend {
     Hardware,
     /// `NVJPEG_BACKEND_HYBRID`: Huffman decoding on the CPU, the rest on the multiprocessors.
     Hybrid,
-    /// The host, with a decoder other than nvJPEG.
+    /// The host, with a decoder of `spdl-media`.
     Host,
 }
 
-/// A measured backend gets at least one of so many eligible images, so that a change of its speed is
-/// noticed.
+/// At least one of this number of eligible images is assigned to each backend, to measure it:
+/// otherwise a change of its speed would not be detected.
 const EXPLORE_EVERY: u32 = 50;
 /// Weight of a new measurement in the moving average.
 const NEW_WEIGHT: f64 = 0.25;
-/// Decay of the largest batch size with each smaller batch.
+/// The factor by which the recorded largest batch size decays with each smaller batch.
 const DECAY: f64 = 0.99;
-/// The balanced backends, by their indices here.
+/// The backends among which images are balanced; the position in this list is the index of a
+/// backend.
 const BALANCED: [JpegBackend; 2] = [JpegBackend::Hardware, JpegBackend::Hybrid];
 
-/// Assigns images to backends by measured throughput, so that both finish together.
+/// Assigns images to backends by measured throughput, so that both backends finish at the same
+/// time.
 ///
-/// The queued work of each backend carries over from batch to batch, so that the shares are right for
-/// small batches, too.
+/// The model keeps the queued work of each backend from batch to batch, so that the shares are
+/// right for small batches, too.
 #[derive(Clone, Debug)]
 pub(crate) struct LoadBalancer {
     /// Throughput in bytes of pixels per second.
     rates: [f64; 2],
     is_measured: [bool; 2],
-    /// Queued work in seconds.
+    /// Duration of the queued work, in seconds.
     queued: [f64; 2],
-    /// Eligible images that the other backend got since the last image of this one.
+    /// Number of eligible images that the other backend received since this backend received its
+    /// last image.
     passed_over: [u32; 2],
     /// The largest recent batch, in bytes of pixels.
     largest: f64,
 }
 
 impl LoadBalancer {
-    /// Starts with two thirds for the hardware backend, close to DALI's default (`hw_decoder_load` is
-    /// 0.65).
+    /// Initially assigns two thirds of the pixels to the hardware backend, close to DALI's default
+    /// (`hw_decoder_load` is 0.65).
     pub(crate) fn new() -> LoadBalancer {
         LoadBalancer {
             rates: [2e9, 1e9],
@@ -62,20 +65,21 @@ impl LoadBalancer {
             return;
         }
         let weight = if self.is_measured[at] { NEW_WEIGHT } else { 1.0 };
-        // The average of times, not of rates: an outlier of a very short time must not dominate.
+        // Times are averaged, not rates, so that an outlier with a very short time does not
+        // dominate the average.
         self.rates[at] = 1.0 / ((1.0 - weight) / self.rates[at] + weight / rate);
         self.is_measured[at] = true;
     }
 
-    /// The share of the pixels of each backend, hardware first, among images that both can decode.
+    /// The share of pixels of each backend, hardware first, of the images that both can decode.
     pub(crate) fn shares(&self) -> [f64; 2] {
         self.rates.map(|rate| rate / (self.rates[0] + self.rates[1]))
     }
 
     /// Assigns a backend to each image, given by its bytes of pixels.
     ///
-    /// The largest images come first, and each goes to the backend that finishes it sooner. Images that
-    /// no backend of the device decodes are assigned to the host.
+    /// The largest images are assigned first, each to the backend that would finish it sooner.
+    /// Images that no backend of the device decodes are assigned to the host.
     pub(crate) fn assign(&mut self, images: &[(u64, BackendSet)]) -> Vec<JpegBackend> {
         let mut order: Vec<usize> = (0..images.len()).collect();
         order.sort_by_key(|&at| std::cmp::Reverse(images[at].0));
@@ -83,7 +87,7 @@ impl LoadBalancer {
         let mut explored = [None; 2];
         for (backend, explored) in explored.iter_mut().enumerate() {
             if self.passed_over[backend] >= EXPLORE_EVERY {
-                // The smallest eligible image suffices for a measurement.
+                // For a measurement, the smallest eligible image is sufficient.
                 let is_eligible =
                     |at: &&usize| images[**at].1 == BackendSet { hardware: true, hybrid: true };
                 *explored = order.iter().rev().find(is_eligible).copied();
@@ -112,8 +116,9 @@ impl LoadBalancer {
         assigned
     }
 
-    /// Advances the model of time until one backend is idle. The queue of the other backend is bounded by
-    /// a large batch on the slower backend, because pipelines do not run further ahead of the device.
+    /// Advances the modelled time until one backend is idle. The queue of the other backend is
+    /// limited to the time of a large batch on the slower backend, because pipelines do not queue
+    /// more work than that.
     fn advance(&mut self, bytes: u64) {
         self.largest = (self.largest * DECAY).max(bytes as f64);
         let elapsed = self.queued[0].min(self.queued[1]);
@@ -139,7 +144,7 @@ mod tests {
         (mixed ^ (mixed >> 31)) as f64 / u64::MAX as f64
     }
 
-    /// A device whose backends have these rates, and a latency in seconds for each batch.
+    /// A simulated device whose backends have these rates, and a latency in seconds for each batch.
     struct SimulatedDevice {
         rates: [f64; 2],
         latency: [f64; 2],
@@ -245,7 +250,8 @@ mod tests {
             let mut balancer = LoadBalancer::new();
             device.decode(&mut balancer, 20);
             let (_, longest) = device.decode(&mut balancer, 200);
-            // At the latest in the batch after the one in which its turn came.
+            // The other backend is measured at the latest in the batch after the one in which a
+            // measurement was due.
             let most = EXPLORE_EVERY as usize + 3 * device.batch;
             assert!(longest.iter().all(|&waits| waits <= most), "{rates:?}: {longest:?}");
         }

@@ -1,4 +1,4 @@
-//! Duration of the work of each backend, measured with CUDA events, without blocking.
+//! Measures the duration of the work of each backend with CUDA events, without blocking.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use super::load_balance::{JpegBackend, LoadBalancer};
 use crate::driver::{DriverResult, MemoryAccess, NOT_SUPPORTED};
 use crate::runtime::{ComputeStream, Context, Event};
 
-/// Work of a stream between two timing events.
+/// Work of a stream between two events with timestamps.
 #[derive(Debug)]
 struct Timing {
     begin: Event,
@@ -57,7 +57,7 @@ impl Timings {
             }
             match timing.end.seconds_since(&timing.begin) {
                 Ok(seconds) => balancer.record(timing.backend, timing.bytes, seconds),
-                // The driver cannot measure time.
+                // The driver cannot measure time, so this measurement is dropped.
                 Err(error) if error.code == NOT_SUPPORTED => {}
                 Err(error) => return Err(error),
             }

@@ -77,7 +77,7 @@ pub struct SampleBatch {
 /// A launched batch.
 pub(crate) struct StartedBatch {
     pub(crate) memory: CudaMemory,
-    /// Completes after the kernels: they read nothing later.
+    /// An event that completes after the kernels; from then on, they read no memory.
     pub(crate) done: Arc<Event>,
 }
 
@@ -152,8 +152,8 @@ impl ImageKernels {
         Ok(Upload { memory: Box::new(memory), ready: Box::new(CopyFence(done)) })
     }
 
-    /// [`launch`](ImageKernels::launch), also after the events `after`, for images outside of
-    /// [`CudaMemory`].
+    /// Like [`launch`](ImageKernels::launch), but the kernels also wait for the events `after`. Use
+    /// this method for images outside of [`CudaMemory`].
     pub(crate) fn launch_after(
         &self,
         mut batch: SampleBatch,
@@ -173,7 +173,7 @@ impl ImageKernels {
         let done = Arc::new(Event::new(context).map_err(failed)?);
         let emptied = BatchTable::new(&batch.format)?;
         let (entries, launches) = std::mem::replace(&mut batch.table, emptied).finish();
-        // The size of a full batch, so that the same memory is reused.
+        // The slab has the size of a full batch, so that incomplete batches reuse the same memory.
         let table_bytes = batch.capacity * ENTRY_BYTES;
         let mut host = self.device.buffers.take(table_bytes)?;
         host[..entries.len()].copy_from_slice(&entries);
@@ -256,7 +256,7 @@ fn functions(driver: &dyn Driver, module: &ModuleHandle) -> DriverResult<[Functi
 
 impl Drop for ImageKernels {
     fn drop(&mut self) {
-        // If a kernel may still run, its code stays loaded.
+        // If a kernel may still be running, its code is not unloaded.
         let Some(module) = self.module.take().filter(|_| self.stream.synchronize()) else { return };
         // SAFETY: no kernel of the module runs, and its functions are dropped with it.
         self.device.context.release(|driver| unsafe { driver.unload_module(module) });
@@ -284,7 +284,7 @@ impl SampleBatch {
     ///
     /// # Errors
     /// `InvalidArgument` if the batch is full, the image is not inside `memory`, or `memory` is on another
-    /// device; otherwise as for [`BatchTable::push`].
+    /// device; otherwise the errors of [`BatchTable::push`].
     pub fn push(
         &mut self,
         memory: &Arc<CudaMemory>,
@@ -312,7 +312,7 @@ impl SampleBatch {
     /// Adds the sample of an image in memory that this batch does not keep.
     ///
     /// # Errors
-    /// As for [`push`](SampleBatch::push).
+    /// The errors of [`push`](SampleBatch::push).
     ///
     /// # Safety
     /// The image exists from the completion of the events of [`ImageKernels::launch_after`] until the
@@ -337,7 +337,7 @@ impl SampleBatch {
 
 impl Drop for SampleBatch {
     fn drop(&mut self) {
-        // No work uses the slab.
+        // No work uses the slab, so it can be reused immediately.
         if let Some(output) = self.output.take() {
             self.device.slabs.recycle(output);
         }

@@ -1,7 +1,8 @@
 //! CUDA kernels that turn images in device memory into samples of a batch, in one launch per batch.
 //!
-//! A kernel crops, resizes, transposes, flips, converts colours, normalises and lays out. Formats and
-//! filters are those of `spdl-media`.
+//! A kernel crops, resizes, transposes and flips an image, converts its colours, normalises its
+//! values, and writes them in the layout of the sample. Formats and filters are those of
+//! `spdl-media`.
 //!
 //! | file | content |
 //! |---|---|
@@ -14,9 +15,9 @@
 //!
 //! # Use with another CUDA library
 //!
-//! [`ImageKernels`] loads and launches the kernels. Programs with their own driver bindings load the
-//! module of [`module_for`], copy the bytes of [`BatchTable::finish`] to the device, and start each
-//! [`Launch`]:
+//! [`ImageKernels`] loads and launches the kernels. Programs that call the driver with another
+//! library load the module of [`module_for`], copy the bytes of [`BatchTable::finish`] to the
+//! device, and start each [`Launch`]:
 //!
 //! ```
 //! use spdl_core::DType;
@@ -50,9 +51,9 @@
 //!
 //! # Accuracy
 //!
-//! The filter weights are those of Pillow, which are those of PyTorch with `antialias=True`. Each plane
-//! is resized directly from its own resolution, and colours are converted afterwards. Bytes are rounded
-//! once, at the end; other types are only rounded to their own precision.
+//! The filter weights equal those of Pillow, and those of PyTorch with `antialias=True`. Each plane
+//! is resized directly from its own resolution, and colours are converted afterwards. Bytes are
+//! rounded only once, at the end; other types are only rounded to their own precision.
 //!
 //! Bytes differ by at most one level from PyTorch and from `spdl-media`, which also round between the two
 //! passes. Other types differ by at most 10⁻³ from PyTorch in floating point. Without resizing, bytes are

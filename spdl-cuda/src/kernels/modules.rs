@@ -28,14 +28,15 @@ macro_rules! module {
     };
 }
 
-/// Machine code. A cubin runs on devices of the same major version and at least its minor version.
+/// Cubins (machine code). A cubin runs on devices with the same major version and the same or a
+/// higher minor version.
 const CUBINS: [(u32, u32, Module); 4] = [
     (7, 5, module!("sm_75", "cubin")),
     (8, 0, module!("sm_80", "cubin")),
     (9, 0, module!("sm_90", "cubin")),
     (10, 0, module!("sm_100", "cubin")),
 ];
-/// For other devices: PTX, which the driver compiles.
+/// PTX for all other devices; the driver compiles it.
 const PTX: (u32, u32, Module) = (7, 5, module!("compute_75", "ptx"));
 
 impl Module {

@@ -10,8 +10,8 @@ use crate::pixels::{MAX_SIDE, SourceImage};
 
 /// How a part of a stored image becomes a sample.
 ///
-/// The part is resized, then transposed, then flipped. The eight EXIF orientations are the combinations
-/// of the last two.
+/// The part is resized, then transposed, then flipped. The eight EXIF orientations are the
+/// combinations of transposition and flips.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ResizePlan {
     pub(super) source: CropBox,
@@ -26,8 +26,8 @@ pub struct ResizePlan {
 impl ResizePlan {
     /// Resizes `source` to `size` with the bilinear filter, without transposition and flips.
     ///
-    /// Both are in the coordinates of the stored image: after a transposition, the sample has the width
-    /// and height of `size` exchanged.
+    /// Both arguments are in the coordinates of the stored image. If the image is transposed, width
+    /// and height of the sample are those of `size` exchanged.
     pub fn new(source: CropBox, size: Size) -> Self {
         ResizePlan {
             source,
@@ -89,8 +89,8 @@ impl ResizePlan {
         plan
     }
 
-    /// The pixels that the filter may read. Default: the pixels that the source touches, as if they had
-    /// been cropped first.
+    /// The pixels that the filter may read. Default: only the pixels that the source touches, so
+    /// that the result equals that of cropping first.
     #[must_use]
     pub fn bounds(mut self, bounds: Rect) -> Self {
         self.bounds = Some(bounds);
@@ -141,10 +141,10 @@ impl ResizePlan {
     }
 }
 
-/// The stored rectangle of a rectangle of the upright image. If it is not inside the image, neither is
-/// the result, which [`ResizePlan::spans`] refuses.
+/// Converts a rectangle of the upright image to one of the stored image. If the rectangle is not
+/// inside the image, the result is not inside either, and [`ResizePlan::spans`] rejects it.
 fn stored_rect(upright: Rect, stored: Size, orientation: Orientation) -> Rect {
-    // Exact: integers of 32 bits and their differences are values of `f64`.
+    // The computation is exact: `f64` represents all 32-bit integers and their differences.
     let CropBox { left, top, width, height } = orientation.box_to_stored(upright.into(), stored);
     let start = |value: f64| if value < 0.0 { u32::MAX } else { value as u32 };
     Rect { left: start(left), top: start(top), width: width as u32, height: height as u32 }
@@ -155,7 +155,7 @@ fn stored_rect(upright: Rect, stored: Size, orientation: Orientation) -> Rect {
 pub(super) struct AxisSpan {
     pub(super) start: f64,
     pub(super) extent: f64,
-    /// The pixels that the filter may read: from `first` to before `end`.
+    /// The pixels that the filter may read: from `first` up to, but not including, `end`.
     pub(super) first: u32,
     pub(super) end: u32,
 }
@@ -169,7 +169,7 @@ impl AxisSpan {
         }
         let last = f64::from(length) - 1.0;
         let (first, count) = bounds.unwrap_or_else(|| {
-            // Clamped to the image: at least its first or last pixel.
+            // The range is clamped to the image: it contains at least the first or the last pixel.
             let first = start.floor().clamp(0.0, last);
             let end = (start + extent).ceil().clamp(first + 1.0, last + 1.0);
             (first as u32, (end - first) as u32)

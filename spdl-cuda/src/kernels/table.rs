@@ -11,13 +11,14 @@ use crate::pixels::SourceImage;
 
 /// Size of an entry in bytes.
 pub(super) const ENTRY_BYTES: usize = 392;
-/// Columns and rows of the tile of a block, and its threads, as in `kernels/image.cu`.
+/// Columns and rows of the tile that a thread block computes, and its number of threads, as in
+/// `kernels/image.cu`.
 const TILE: [u32; 2] = [32, 16];
 const THREADS: u32 = 256;
-/// Maximum number of images of a launch: the limit of a grid in z.
+/// Maximum number of images of a launch: the limit of the grid dimension z.
 const MAX_IMAGES: usize = 65_535;
 
-/// The kernels, by bytes per sample and chroma subsampling of the images.
+/// The kernels, one for each combination of bytes per sample and chroma subsampling.
 pub(super) const KERNELS: [&str; 4] =
     ["image_u8_whole", "image_u8_subsampled", "image_u16_whole", "image_u16_subsampled"];
 
@@ -33,7 +34,7 @@ impl BatchTable {
     /// Creates an empty table for samples of this format.
     ///
     /// # Errors
-    /// As for [`TensorSpec::validate`].
+    /// The errors of [`TensorSpec::validate`].
     pub fn new(format: &TensorSpec) -> Result<Self> {
         format.validate()?;
         Ok(BatchTable { format: *format, groups: Default::default() })
@@ -86,8 +87,8 @@ impl BatchTable {
         Ok(())
     }
 
-    /// The bytes of the table, and the launches that read it. Copy the bytes to the device, aligned to 8,
-    /// before the launches.
+    /// The bytes of the table, and the launches that read it. Before the launches, copy the bytes
+    /// to device memory that is aligned to 8 bytes.
     ///
     /// There is one launch for the images of each combination of bytes per sample and subsampling.
     pub fn finish(self) -> (Vec<u8>, Vec<Launch>) {
@@ -122,7 +123,7 @@ pub struct Launch {
 }
 
 impl Launch {
-    /// Offset and size in bytes of its part of the table.
+    /// Offset and size in bytes of the part of the table that this launch reads.
     pub(super) fn part(&self) -> (u64, u64) {
         (self.offset, u64::from(self.grid[2]) * ENTRY_BYTES as u64)
     }
@@ -132,7 +133,7 @@ impl Launch {
         self.function
     }
 
-    /// The argument, a pointer, for a table at the address `table`.
+    /// The kernel argument (a pointer), if the table is at the address `table`.
     pub fn argument(&self, table: u64) -> u64 {
         table.wrapping_add(self.offset)
     }
@@ -155,7 +156,7 @@ fn stored_bits(image: &SourceImage) -> u32 {
     8 * image.format.sample_bytes() as u32
 }
 
-/// Unused low bits of a stored sample.
+/// Number of unused low bits in a stored sample.
 fn free_bits(image: &SourceImage) -> u32 {
     image.color.map_or(0, |color| stored_bits(image) - color.bits())
 }
@@ -196,7 +197,8 @@ impl TableEntry<'_> {
             }
         }
         self.color(image, format.color);
-        // In the order of red, green and blue, whatever the order of the output.
+        // Scales and offsets are in the order red, green, blue, independent of the channel order of
+        // the output.
         let normalization: [(f32, f32); 3] = std::array::from_fn(|channel| {
             let channel = if format.color == SampleColor::Grey { 0 } else { channel };
             format.normalization.scale_and_offset(channel)
@@ -230,8 +232,9 @@ impl TableEntry<'_> {
         zero.iter().for_each(|zero| self.f32(*zero as f32));
     }
 
-    /// The output address and strides. A flip starts at the other end, with a negative stride. The kernel
-    /// always writes three channels; for grey, all three write the same value to the same address.
+    /// The output address and strides. A flipped axis starts at its other end, with a negative
+    /// stride. The kernel always writes three channels; for grey, it writes the same value three
+    /// times to the same address.
     fn output(&mut self, plan: &ResizePlan, format: &TensorSpec, output: u64) {
         let (width, height) = (i64::from(format.size.width), i64::from(format.size.height));
         let [across, down, channel] = match format.format.layout {

@@ -1,4 +1,4 @@
-//! Search for NVIDIA's shared libraries, and opening them at run time.
+//! Finds NVIDIA's shared libraries, and opens them at run time.
 //!
 //! | file | content |
 //! |---|---|

@@ -1,6 +1,7 @@
-//! Search for NVIDIA's shared libraries: which exist, where, and in which order places are tried.
+//! Search for NVIDIA's shared libraries: their names, their locations, and the order in which
+//! places are tried.
 //!
-//! None of them is needed to build this crate, or to run without a device.
+//! None of these libraries is needed to build this crate, or to run it without a device.
 
 use crate::libraries::SharedLibrary;
 use std::collections::BTreeMap;
@@ -28,11 +29,11 @@ pub enum Library {
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LocatedBy {
-    /// By a path from the caller or from an environment variable.
+    /// By a path that the caller or an environment variable gave.
     Explicit,
     /// In a Python wheel from NVIDIA.
     Wheel,
-    /// Already loaded into the process.
+    /// The library was already loaded into the process.
     Opened,
     /// By the dynamic linker of the system.
     System,
@@ -52,7 +53,7 @@ pub struct LibraryLocation {
 pub struct LibraryNotFound {
     /// The library.
     pub library: Library,
-    /// The failure of each place that was tried.
+    /// Why loading failed, for each place that was tried.
     pub reason: String,
 }
 

@@ -13,8 +13,9 @@ pub(crate) struct SharedLibrary(ManuallyDrop<Library>);
 impl SharedLibrary {
     /// Opens a library by path, or by a name that the dynamic linker resolves.
     pub(crate) fn open(name: &OsStr) -> Result<SharedLibrary, String> {
-        // SAFETY: this runs the initialisers of a library with the name of one of NVIDIA's, or of a
-        // library that the user chose in its place. Their soundness is the responsibility of those.
+        // SAFETY: this runs the initialisers of a library. The library has the name of one of
+        // NVIDIA's libraries, or the user chose it instead; its provider is responsible for its
+        // soundness.
         let library = unsafe { Library::new(name) };
         library.map(SharedLibrary::keep).map_err(|error| match error.source() {
             Some(reason) => reason.to_string(),

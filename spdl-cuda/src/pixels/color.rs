@@ -34,9 +34,9 @@ impl ColorStandard {
 
     /// The standard of the `matrix_coefficients` of a video stream (ITU-T H.273).
     ///
-    /// # Errors
-    /// `Unsupported` for codes without such a matrix (RGB, YCgCo, constant luminance and others), and for 2,
-    /// "unspecified": the caller then chooses, usually BT.709 from 720 rows on and BT.601 below.
+    /// `Unsupported` for codes without such a matrix (RGB, YCgCo, constant luminance and others),
+    /// and for code 2, "unspecified". For code 2 the caller must choose; usual choices are BT.709
+    /// from 720 rows on and BT.601 for fewer rows.
     pub fn of_video(matrix_coefficients: u8) -> Result<Self> {
         match matrix_coefficients {
             1 => Ok(ColorStandard::BT709),
@@ -61,16 +61,17 @@ impl ColorStandard {
     }
 }
 
-/// The range of code values.
+/// The range of the stored values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ColorRange {
     /// Luma 16 to 235 and chroma 16 to 240, times 2^(bits − 8): most video.
     Limited,
-    /// All codes: JPEG and some video.
+    /// All values: JPEG and some video.
     Full,
 }
 
-/// The conversion to RGB from 0 to 255: `matrix · (component − zero)`, with components as codes.
+/// The conversion to RGB from 0 to 255: `matrix · (component − zero)`, with components as stored
+/// values.
 ///
 /// ```
 /// use spdl_cuda::pixels::{ColorMatrix, ColorRange, ColorStandard};
@@ -144,7 +145,7 @@ impl ColorMatrix {
         self.matrix
     }
 
-    /// The codes of black: luma, Cb and Cr.
+    /// The stored values of black: luma, Cb and Cr.
     pub fn zero(&self) -> [f64; 3] {
         self.zero
     }
@@ -154,7 +155,7 @@ impl ColorMatrix {
         self.bits
     }
 
-    /// The matrix for codes that are multiplied by `times`.
+    /// The same matrix for stored values that are multiplied by `times`.
     pub(crate) fn scaled(&self, times: f64) -> Self {
         ColorMatrix {
             matrix: self.matrix.map(|row| row.map(|factor| factor / times)),

@@ -51,7 +51,7 @@ impl PixelFormat {
         matches!(self, PixelFormat::Nv12 | PixelFormat::P016 | PixelFormat::Yuv420)
     }
 
-    /// The plane of a component, its first sample, and the distance between its samples.
+    /// For a component: its plane, its first sample in a row, and the distance between its samples.
     pub(crate) fn component_layout(self, component: usize) -> (usize, u64, u64) {
         match self {
             PixelFormat::Rgb8 => (0, component as u64, 3),
@@ -84,18 +84,19 @@ pub struct DevicePlane {
 /// The position of subsampled chroma relative to luma (`chroma_sample_loc_type` of ITU-T H.273).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum ChromaSiting {
-    /// Type 0: horizontally on every second luma sample, vertically between two. The default of H.264, HEVC
-    /// and VP9, and here for NV12 and P016.
+    /// Type 0: horizontally at every second luma sample, vertically halfway between two luma
+    /// samples. This is the default of H.264, HEVC and VP9, and the default here for NV12 and P016.
     #[default]
     Left,
     /// Type 1: in the centre of four luma samples, as in JPEG. The default for [`PixelFormat::Yuv420`].
     Center,
-    /// Type 2: on every second luma sample on both axes, as in most HDR video.
+    /// Type 2: at every second luma sample on both axes, as in most HDR video.
     TopLeft,
 }
 
 impl ChromaSiting {
-    /// Offset of chroma positions from the centre of their luma samples, in chroma samples.
+    /// Offset of a chroma position from the centre of the luma samples that share it, in chroma
+    /// samples.
     pub(crate) fn shifts(self) -> (f64, f64) {
         match self {
             ChromaSiting::Center => (0.0, 0.0),
@@ -126,7 +127,8 @@ impl SourceImage {
         SourceImage::new(PixelFormat::Rgb8, width, height, &[plane], None)
     }
 
-    /// An image of luma and chroma with a colour matrix, and the default [`siting`](Self::siting).
+    /// An image of luma and chroma with a colour matrix; [`siting`](Self::siting) has its default
+    /// value.
     ///
     /// # Errors
     /// `InvalidArgument` if a side is not in 1 to 16,777,216, the format is RGB or has another number of

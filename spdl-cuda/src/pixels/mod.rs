@@ -5,7 +5,7 @@
 //! | `image.rs` | [`SourceImage`]: format, size, planes and chroma siting of an image |
 //! | `color.rs` | [`ColorMatrix`]: from Y'CbCr to RGB |
 //!
-//! Decoders of `jpeg` and `video` produce such images, and `kernels` read them. Imports no other
+//! Decoders in `jpeg` and `video` write such images, and `kernels` read them. Imports no other
 //! module of this crate.
 
 mod color;

@@ -7,22 +7,22 @@ use spdl_core::Result;
 
 use crate::runtime::DeviceAllocator;
 
-/// The functions of an allocator, as a binding calls them.
+/// The functions of an allocator, in the form in which a binding passes them.
 pub trait AllocatorFunctions: fmt::Debug + Send + Sync + 'static {
     /// Allocates `bytes` bytes and returns their address.
     ///
     /// # Errors
-    /// As for [`DeviceAllocator::allocate`].
+    /// The errors of [`DeviceAllocator::allocate`].
     fn allocate(&self, bytes: usize) -> Result<u64>;
 
-    /// Frees memory. All work on it has completed.
+    /// Frees memory. The caller guarantees that all work on it has completed.
     fn free(&self, address: u64);
 }
 
 /// Creates an allocator from functions.
 ///
-/// The functions return plain addresses, which are trusted to satisfy the contract of
-/// [`DeviceAllocator`], as in C. Therefore this function exists only for bindings.
+/// The functions return plain addresses. This function trusts them to satisfy the contract of
+/// [`DeviceAllocator`], as C functions do. Therefore it exists only for bindings.
 pub fn allocator_of(functions: impl AllocatorFunctions) -> Arc<dyn DeviceAllocator> {
     Arc::new(TrustedAllocator(functions))
 }

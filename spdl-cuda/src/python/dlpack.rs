@@ -80,7 +80,7 @@ struct DlManagedTensorVersioned {
 /// unless the interpreter is shutting down.
 pub type DetachFn = fn(Python<'_>, Box<dyn FnOnce() + Send>);
 
-/// The resources of a tensor.
+/// The memory and metadata of a tensor.
 struct TensorOwner {
     /// `None` only after the release.
     upload: Option<Arc<Upload>>,
@@ -88,16 +88,17 @@ struct TensorOwner {
     _strides: Vec<i64>,
     /// The process that created the tensor.
     process: u32,
-    /// Drops the memory of an unused capsule.
+    /// A function that drops the memory of a capsule that no consumer has used.
     detach: DetachFn,
 }
 
 impl TensorOwner {
-    /// Releases the memory. Returns the upload if this was its last owner.
+    /// Releases the memory. Returns the upload if this tensor was its last owner.
     fn release(&mut self) -> Option<Upload> {
         let upload = self.upload.take()?;
         if process::id() != self.process {
-            // In a forked process the driver is unusable, and locks of other threads stay locked.
+            // In a forked process, the driver is unusable, and locks that other threads held are
+            // never released.
             std::mem::forget(upload);
             return None;
         }
@@ -112,7 +113,7 @@ impl Drop for TensorOwner {
 }
 
 impl DlpackTensor {
-    /// A tensor of this shape, `offset` bytes into the memory.
+    /// A tensor of this shape that starts at byte `offset` of the memory.
     ///
     /// # Errors
     /// `InvalidArgument` if the tensor exceeds the memory.
@@ -133,7 +134,7 @@ impl DlpackTensor {
             );
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         }
-        // No overflow: no extent exceeds the memory, or the array is empty.
+        // No overflow: either no extent exceeds the size of the memory, or the array is empty.
         let shape = shape.iter().map(|&extent| i64::try_from(extent).unwrap_or(i64::MAX)).collect();
         Ok(DlpackTensor { upload, offset, shape, dtype })
     }
@@ -145,7 +146,7 @@ impl DlpackTensor {
     /// Python threads run meanwhile.
     ///
     /// # Errors
-    /// `MemoryError`.
+    /// `MemoryError` if Python cannot allocate the capsule.
     pub fn into_capsule<'py>(
         self,
         py: Python<'py>,
@@ -173,7 +174,7 @@ impl DlpackTensor {
     }
 
     fn into_versioned(self, detach: DetachFn) -> NonNull<DlManagedTensorVersioned> {
-        /// Neither read-only nor copied.
+        /// Flags of the tensor: neither read-only nor copied.
         const NO_FLAGS: u64 = 0;
         let (tensor, owner) = self.parts(detach);
         let managed = Box::new(DlManagedTensorVersioned {
@@ -249,7 +250,7 @@ unsafe fn into_owner(tensor: *mut c_void, versioned: bool) -> TensorOwner {
 unsafe extern "C" fn destroy(capsule: *mut ffi::PyObject) {
     // SAFETY: Python calls this destructor for a capsule of this module.
     let Some(mut owner) = (unsafe { unconsumed(capsule) }) else { return };
-    // If the memory has other owners, there is nothing to drop, and no need to detach.
+    // If the memory has other owners, nothing has to be dropped, and the thread need not detach.
     let Some(last) = owner.release() else { return };
     // SAFETY: Python calls destructors on attached threads.
     let py = unsafe { Python::assume_attached() };
@@ -259,7 +260,7 @@ unsafe extern "C" fn destroy(capsule: *mut ffi::PyObject) {
 /// The resources of a capsule whose tensor no consumer has taken.
 ///
 /// # Safety
-/// Called from the destructor of a capsule of this module.
+/// The caller is the destructor of a capsule of this module.
 unsafe fn unconsumed(capsule: *mut ffi::PyObject) -> Option<TensorOwner> {
     for (name, versioned) in [(CAPSULE, false), (VERSIONED_CAPSULE, true)] {
         // SAFETY: the capsule exists, and the thread is attached.

@@ -30,7 +30,7 @@ pub fn cuda_memory(upload: &Upload) -> Option<&CudaMemory> {
     (&*upload.memory as &dyn Any).downcast_ref()
 }
 
-/// The device of memory.
+/// The device that holds the memory.
 pub fn device_of(memory: &CudaMemory) -> CudaDevice {
     CudaDevice::of_inner(memory.device())
 }
@@ -42,8 +42,9 @@ pub fn is_memory_of(memory: &CudaMemory, device: &CudaDevice) -> bool {
 
 /// The stream of a `__dlpack__(stream=…)` argument; see [`ConsumerStream::from_array_api`].
 ///
-/// Python's protocols pass plain numbers. The number is trusted to be a stream of the device that exists as
-/// long as the memory it is used with, as in C. Therefore this function exists only for bindings.
+/// Python's protocols pass streams as plain numbers. This function trusts that the number is a
+/// stream of the device, and that the stream exists as long as the memory that it is used with.
+/// Therefore it exists only for bindings.
 ///
 /// # Errors
 /// `InvalidArgument` for 0 and for numbers below −1.
@@ -52,8 +53,8 @@ pub fn stream_of_array_api(stream: Option<i64>) -> Result<Option<ConsumerStream>
     unsafe { ConsumerStream::from_array_api(stream) }
 }
 
-/// The event of a number, such as `cuda_event` of PyTorch and `ptr` of CuPy. The number is trusted, as in
-/// [`stream_of_array_api`].
+/// The event with this number, such as `cuda_event` of PyTorch and `ptr` of CuPy. The number is
+/// trusted, as in [`stream_of_array_api`].
 ///
 /// # Errors
 /// `InvalidArgument` for 0.

@@ -13,11 +13,11 @@ use crate::runtime::{ConsumerStream, CopyFence, CudaDevice, Event};
 
 /// Queues the kernels for a batch of images in an upload, after all work queued on `after`.
 ///
-/// Returns immediately; the upload may be dropped then.
+/// This function returns immediately; then the upload may be dropped.
 ///
 /// # Errors
 /// `InvalidArgument` if the memory belongs to another device, an image exceeds the memory, or `after` is
-/// being captured into a graph; otherwise as for [`ImageKernels::launch`].
+/// being captured into a graph; otherwise the errors of [`ImageKernels::launch`].
 pub fn samples_of(
     device: &CudaDevice,
     kernels: &ImageKernels,
@@ -65,7 +65,7 @@ pub fn samples_of(
             })
         }
         Err(error) => {
-            // A kernel may have been launched before the failure.
+            // Even if this call failed, a kernel may have been launched.
             memory.record_unknown_use();
             Err(error)
         }

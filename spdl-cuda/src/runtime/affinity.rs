@@ -1,7 +1,8 @@
-//! CPUs of the NUMA node of a device.
+//! The CPUs of the NUMA node of a device.
 //!
-//! Linux lists them by the PCI address of the device. Memory is allocated on the NUMA node of the thread
-//! that touches it first, so a thread on those CPUs pins the host memory.
+//! Linux lists these CPUs by the PCI address of the device. The operating system allocates memory
+//! on the NUMA node of the thread that touches the memory first. Therefore, a thread on these CPUs
+//! pins the host memory.
 
 use crate::driver::{DeviceAttribute, DeviceId, Driver, DriverResult};
 use std::fmt;
@@ -11,7 +12,7 @@ use std::path::Path;
 /// The folder in which Linux describes PCI devices.
 const DEVICES: &str = "/sys/bus/pci/devices";
 
-/// The most CPUs of a valid list.
+/// Maximum number of CPUs in a valid list.
 const MOST_CPUS: usize = 1 << 16;
 
 /// A PCI address, displayed as Linux writes it: `0000:3b:00.0`.
@@ -38,9 +39,9 @@ impl fmt::Display for PciAddress {
     }
 }
 
-/// The CPUs of the NUMA node of a device, in order; empty if unknown.
+/// The CPUs of the NUMA node of a device, sorted; empty if unknown.
 pub(crate) fn cpus_near(driver: &dyn Driver, device: DeviceId) -> Vec<usize> {
-    // A failing device is reported by the calls that follow.
+    // If the device fails here, later calls report the error.
     let address = PciAddress::of(driver, device);
     address.ok().and_then(|address| cpus_of(Path::new(DEVICES), &address)).unwrap_or_default()
 }
@@ -66,9 +67,10 @@ fn parse_list(text: &str) -> Option<Vec<usize>> {
     Some(cpus)
 }
 
-/// Runs `work` on a thread that is bound to those of `cpus` that this process may use.
+/// Runs `work` on a new thread that is bound to the CPUs of `cpus` that this process may use.
 ///
-/// If it may use none of them, or only them, `work` runs on the calling thread.
+/// If the process may use none of these CPUs, or only these CPUs, `work` runs on the calling
+/// thread.
 pub(crate) fn on_cpus<T: Send>(cpus: &[usize], work: impl FnOnce() -> T + Send) -> T {
     platform::on_cpus(cpus, work)
 }
@@ -83,7 +85,8 @@ mod platform {
     pub(super) fn on_cpus<T: Send>(cpus: &[usize], work: impl FnOnce() -> T + Send) -> T {
         let Some(wanted) = usable_subset(cpus) else { return work() };
         let near = move || {
-            // If the system refuses, the memory is only on another node.
+            // If the system refuses to bind the thread, the only effect is that the memory is on
+            // another node.
             let _ = sched_setaffinity(None, &wanted);
             work()
         };
@@ -93,7 +96,8 @@ mod platform {
         })
     }
 
-    /// The usable CPUs among `cpus`; `None` if they are none, or all that this thread may use.
+    /// The CPUs of `cpus` that this thread may use; `None` if it may use none of them, or only
+    /// them.
     fn usable_subset(cpus: &[usize]) -> Option<CpuSet> {
         let usable = sched_getaffinity(None).ok()?;
         let mut wanted = CpuSet::new();
@@ -154,7 +158,7 @@ mod tests {
             assert_eq!(cpus, [before[1]]);
             assert_ne!(thread, here);
         }
-        // Without a choice of CPUs, no thread is started.
+        // If there is no choice of CPUs, no thread is started.
         for all_or_none in [&before[..], &[], &[usize::MAX]] {
             assert_eq!(done(all_or_none), (before.clone(), here));
         }

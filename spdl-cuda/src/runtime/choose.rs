@@ -11,7 +11,7 @@ use spdl_core::{Device, Error, ErrorKind, Result};
 /// Number of times that `auto` fell back to the host in this process.
 static FALLBACKS: AtomicUsize = AtomicUsize::new(0);
 
-/// A device, with the buffers in which to assemble its batches.
+/// A device, and the buffers in which the pipeline assembles batches for it.
 #[derive(Clone, Debug)]
 pub struct ChosenDevice {
     /// The device.
@@ -20,7 +20,7 @@ pub struct ChosenDevice {
     pub cuda: Option<CudaDevice>,
     /// Buffers for [`PipelineBuilder::buffers`](spdl_core::PipelineBuilder::buffers).
     pub buffers: BufferPool,
-    /// The reason, if `auto` fell back to the host.
+    /// Why `auto` fell back to the host; `None` if it did not.
     pub fallback: Option<Fallback>,
 }
 
@@ -29,13 +29,13 @@ pub struct ChosenDevice {
 pub struct Fallback {
     /// The error that prevented the use of a CUDA device.
     pub reason: Error,
-    /// Whether it is the first in this process. Log only the first.
+    /// Whether this is the first fallback in this process. Log only the first one.
     pub is_first: bool,
 }
 
 /// Opens the device that `request` names: `cpu`, `cuda` (device 0), `cuda:N`, or `auto`.
 ///
-/// `auto` is `cuda` if that device is available, and otherwise `cpu`.
+/// `auto` means `cuda` if that device is available, otherwise `cpu`.
 ///
 /// ```
 /// use spdl_cuda::{Search, choose_device};
@@ -50,7 +50,8 @@ pub struct Fallback {
 /// ```
 ///
 /// # Errors
-/// `InvalidArgument` for another `request`. For `cuda` and `cuda:N`, as for [`CudaDevice::open`].
+/// `InvalidArgument` for any other `request`; for `cuda` and `cuda:N`, the errors of
+/// [`CudaDevice::open`].
 pub fn choose_device(request: &str, search: &Search) -> Result<ChosenDevice> {
     let ordinal = match request {
         "cpu" => return Ok(ChosenDevice::host(None)),

@@ -13,7 +13,7 @@ use crate::driver::{
 #[derive(Debug)]
 pub struct ConsumerStream {
     handle: StreamHandle,
-    /// Keeps the stream alive, if its owner is known.
+    /// An object that keeps the stream alive, if the owner of the stream is known.
     owner: Option<Arc<dyn Any + Send + Sync>>,
 }
 
@@ -54,13 +54,14 @@ impl ConsumerStream {
     /// for CUDA.
     ///
     /// `None` and 1 are the legacy default stream, 2 is the per-thread default stream, larger numbers
-    /// are raw streams. −1 means that the consumer synchronises itself, and gives `None`.
+    /// are raw streams. −1 means that the consumer synchronises the accesses itself; the result is
+    /// `None`.
     ///
     /// # Errors
-    /// `InvalidArgument` for 0, which is ambiguous between the default streams, and below −1.
+    /// `InvalidArgument` for 0, which could mean either default stream, and for numbers below −1.
     ///
     /// # Safety
-    /// As for [`from_raw`](ConsumerStream::from_raw), for numbers above 2.
+    /// For numbers above 2, the conditions of [`from_raw`](ConsumerStream::from_raw).
     pub unsafe fn from_array_api(stream: Option<i64>) -> Result<Option<Self>> {
         match stream {
             None | Some(1) => Ok(Some(ConsumerStream::legacy_default())),
@@ -81,13 +82,13 @@ impl ConsumerStream {
         &self.handle
     }
 
-    /// Whether the handle stands for a different stream on each thread.
+    /// Whether the handle denotes a different stream on each thread.
     pub(crate) fn is_per_thread(&self) -> bool {
         *self == ConsumerStream::per_thread_default()
     }
 
-    /// Fails if the stream is being captured into a graph. A wait or record would become part of the
-    /// graph, or invalidate the capture.
+    /// Fails if the stream is being captured into a graph: a wait or record would become part of
+    /// the graph, or invalidate the capture.
     pub(crate) fn check_not_captured(&self, driver: &dyn Driver) -> DriverResult<()> {
         if driver.is_capturing(&self.handle)? {
             return Err(DriverError { call: "cuStreamIsCapturing", code: CAPTURE_UNSUPPORTED });
@@ -101,7 +102,7 @@ impl ConsumerStream {
     }
 }
 
-/// Keeps the stream alive.
+/// Stores the owner, which keeps the stream alive.
 #[cfg(feature = "cudarc")]
 impl From<&Arc<cudarc::driver::CudaStream>> for ConsumerStream {
     fn from(stream: &Arc<cudarc::driver::CudaStream>) -> Self {

@@ -1,4 +1,4 @@
-//! The primary context of a device: retained once, current only during a call, never reset.
+//! The primary context of a device: retained once, made current only during a call, never reset.
 
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,9 +8,9 @@ use spdl_core::Result;
 
 use crate::driver::{ContextHandle, DeviceId, Driver, DriverError, DriverResult, EventHandle};
 
-/// `CU_STREAM_CAPTURE_MODE_RELAXED`. In the global mode, which some training frameworks use, a call from
-/// any other thread, such as an event query, invalidates the capture. The streams of this crate are never
-/// part of such a graph.
+/// `CU_STREAM_CAPTURE_MODE_RELAXED`. Some training frameworks capture graphs in the global mode. In
+/// this mode, a call from any other thread, such as an event query, invalidates the capture, unless
+/// that thread is in the relaxed mode. The streams of this crate are never part of such a graph.
 const RELAXED: i32 = 2;
 
 /// The driver and the primary context of one device. All resources of the context hold it.
@@ -18,7 +18,7 @@ pub(crate) struct Context {
     driver: Arc<dyn Driver>,
     handle: ContextHandle,
     ordinal: u32,
-    /// The sticky error after which the device is unusable.
+    /// The sticky error that made the device unusable.
     lost: OnceLock<DriverError>,
     spare_events: Mutex<Vec<EventHandle>>,
     spare_timers: Mutex<Vec<EventHandle>>,
@@ -83,7 +83,7 @@ impl Context {
         self.attempt(work).map_err(|error| self.error(error, doing))
     }
 
-    /// [`run`](Context::run) with the error of the driver.
+    /// Like [`run`](Context::run), but returns the error of the driver unchanged.
     pub(crate) fn attempt<T>(
         &self,
         work: impl FnOnce(&dyn Driver) -> DriverResult<T>,
@@ -109,7 +109,7 @@ impl Context {
     /// Destroys a resource, even after a sticky error. A failure is only counted, because destructors
     /// cannot return it.
     pub(crate) fn release(&self, work: impl FnOnce(&dyn Driver) -> DriverResult<()>) {
-        // The first call may return the failure of earlier asynchronous work.
+        // The first call may return the error of earlier asynchronous work, so it is repeated.
         let current = self.make_current().or_else(|_| self.make_current());
         let released = current.and_then(|_current| work(&*self.driver));
         if released.is_err() {
@@ -119,7 +119,7 @@ impl Context {
 
     /// Waits until all work of the device has completed, and returns whether it has.
     pub(crate) fn synchronize(&self) -> bool {
-        // The first call may return the failure of earlier asynchronous work.
+        // The first call may return the error of earlier asynchronous work, so it is repeated.
         let wait = || self.attempt(|driver| driver.synchronize_context());
         wait().or_else(|_| wait()).is_ok()
     }
@@ -150,7 +150,7 @@ impl fmt::Debug for Context {
     }
 }
 
-/// Guard: the context is current on this thread until the guard is dropped.
+/// A guard that keeps the context current on this thread until it is dropped.
 struct CurrentContext<'a> {
     driver: &'a dyn Driver,
     /// The previous capture mode of the thread.

@@ -21,12 +21,13 @@ use crate::libraries::Search;
 
 /// A CUDA device. Clones share one device: open it once.
 ///
-/// [`upload`](Device::upload) queues a copy on a dedicated stream and returns immediately. In the steady
-/// state no call blocks the host, and no memory is allocated. Pass [`buffers`](CudaDevice::buffers) to the
-/// pipeline, so that batches are assembled in pinned memory.
+/// [`upload`](Device::upload) queues a copy on a dedicated stream and returns immediately. After
+/// the first batches, no call blocks the host, and no memory is allocated. Pass
+/// [`buffers`](CudaDevice::buffers) to the pipeline, so that batches are assembled in pinned
+/// memory.
 ///
-/// The device uses the primary context, as training frameworks do. The context is never reset, and the
-/// calling thread keeps its current context.
+/// The device uses the primary context, as training frameworks do. This crate never resets the
+/// context, and leaves the current context of the calling thread unchanged.
 ///
 /// ```no_run
 /// use std::sync::Arc;
@@ -51,13 +52,13 @@ use crate::libraries::Search;
 #[derive(Clone)]
 pub struct CudaDevice(Arc<DeviceInner>);
 
-/// Memory in use by a device, and failures that no call returned.
+/// The memory that a device uses, and failures that no call could return.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceStatistics {
     /// The device memory pool.
     pub slabs: SlabStatistics,
-    /// Bytes of host memory that copies in flight use.
+    /// Bytes of host memory in use by copies in flight.
     pub copying_bytes: usize,
     /// Number of resources that could not be destroyed.
     pub release_failures: usize,
@@ -73,10 +74,10 @@ impl CudaDevice {
         CudaDevice::open_with(ordinal, &Search::default())
     }
 
-    /// [`open`](CudaDevice::open) with places to search for the driver.
+    /// Like [`open`](CudaDevice::open), with additional places to search for the driver.
     ///
     /// # Errors
-    /// As for [`open`](CudaDevice::open).
+    /// The errors of [`open`](CudaDevice::open).
     pub fn open_with(ordinal: u32, search: &Search) -> Result<CudaDevice> {
         let driver = LoadedDriver::load(search)
             .map_err(|error| error.into_error(&format!("open CUDA device {ordinal}")))?;
@@ -122,8 +123,9 @@ impl CudaDevice {
 
     /// The CPUs of the NUMA node of the device, in the numbering of Linux; empty if unknown.
     ///
-    /// Pinned [buffers](CudaDevice::buffers) are allocated on that node. Threads that fill the buffers are
-    /// fastest on the same CPUs: see [`StageOptions::pinned`](spdl_core::StageOptions::pinned).
+    /// Pinned [buffers](CudaDevice::buffers) are allocated on that node. Threads fill the buffers
+    /// fastest if they run on these CPUs: see
+    /// [`StageOptions::pinned`](spdl_core::StageOptions::pinned).
     pub fn near_cpus(&self) -> &[usize] {
         &self.0.near_cpus
     }

@@ -1,4 +1,4 @@
-//! CUDA events. A dropped event returns to its context for reuse.
+//! CUDA events. A dropped event is kept in its context for reuse.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::context::Context;
 use crate::driver::{Driver, DriverResult, EventHandle};
 
-/// A recycled CUDA event.
+/// A CUDA event, which is reused after it is dropped.
 pub(crate) struct Event {
     handle: EventHandle,
     has_timing: bool,
@@ -33,7 +33,8 @@ impl Event {
         Ok(Event { handle, has_timing, context: Arc::clone(context) })
     }
 
-    /// The seconds from `earlier` to this event. Both have timing, and have completed.
+    /// The seconds from `earlier` to this event. Both events must have timing, and must have
+    /// completed.
     pub(crate) fn seconds_since(&self, earlier: &Event) -> DriverResult<f64> {
         let elapsed = |driver: &dyn Driver| driver.elapsed(&earlier.handle, &self.handle);
         self.context.attempt(elapsed).map(|milliseconds| f64::from(milliseconds) / 1000.0)

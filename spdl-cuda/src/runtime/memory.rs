@@ -17,14 +17,14 @@ use spdl_core::{Error, ErrorKind, Result};
 /// Device memory that holds an array of a batch, or will hold it once a copy in flight completes.
 ///
 /// A consumer makes each of its streams [wait](CudaMemory::wait_on) for the copy, and then uses the
-/// memory on those streams. The host does not wait. After a drop, the pool reuses the memory once the
-/// work that these streams had queued before the drop completes.
+/// memory on those streams. The host does not wait. After the memory is dropped, the pool reuses it
+/// as soon as these streams have completed the work that they had queued before.
 pub struct CudaMemory {
     device: Arc<DeviceInner>,
     /// `None` only during drop.
     slab: Option<Slab>,
     len: usize,
-    /// Completes when the bytes are written.
+    /// An event that completes when the bytes are written.
     ready: Arc<Event>,
     uses: Mutex<PendingUses>,
 }
@@ -35,17 +35,18 @@ struct PendingUses {
     streams: Vec<ConsumerUse>,
     /// Events after downloads and kernels of this crate.
     events: Vec<Arc<Event>>,
-    /// Whether a failed call may use the memory for an unknown time.
+    /// Whether a failed call may have left work that uses the memory for an unknown time.
     has_unknown_use: bool,
 }
 
 /// A stream of a consumer that uses the memory.
 struct ConsumerUse {
     stream: ConsumerStream,
-    /// The thread that registered the stream: the per-thread default stream differs by thread.
+    /// The thread that registered the stream, because each thread has another per-thread default
+    /// stream.
     thread: ThreadId,
-    /// Whether the stream itself waits for `ready`. A stream that waits for another consumer stream may
-    /// begin that wait later.
+    /// Whether the stream itself waits for `ready`. If not, it may wait for another stream of the
+    /// consumer, possibly later.
     has_waited: bool,
 }
 
@@ -58,7 +59,7 @@ impl PendingUses {
         }
     }
 
-    /// Whether further work of this thread on `stream` is ordered after `ready`.
+    /// Whether `ready` precedes further work of this thread on `stream`.
     fn is_ordered(&self, stream: &ConsumerStream) -> bool {
         let thread = thread::current().id();
         self.streams.iter().any(|user| user.has_waited && user.is(stream, thread))
@@ -96,10 +97,10 @@ impl CudaMemory {
         Ok(())
     }
 
-    /// Records that `stream` uses the memory, without a wait.
+    /// Records that `stream` uses the memory, without making it wait.
     ///
-    /// For streams that wait for another stream of the consumer. [`wait_on`](CudaMemory::wait_on) records
-    /// the use, too.
+    /// Use this method for streams that wait for another stream of the consumer.
+    /// [`wait_on`](CudaMemory::wait_on) also records the use.
     pub fn record_stream(&self, stream: &ConsumerStream) {
         self.uses().add(stream, false);
     }
@@ -113,11 +114,11 @@ impl CudaMemory {
         self.download_part(0, self.len, after, None)
     }
 
-    /// [`download`](CudaMemory::download) of `bytes` bytes from `offset`, also after an event of a
-    /// consumer.
+    /// Like [`download`](CudaMemory::download), for `bytes` bytes from `offset`; also waits for an
+    /// event of a consumer.
     ///
     /// # Errors
-    /// `InvalidArgument` if the range exceeds the memory; otherwise as for
+    /// `InvalidArgument` if the range exceeds the memory; otherwise the errors of
     /// [`download`](CudaMemory::download).
     pub fn download_part(
         &self,
@@ -175,7 +176,7 @@ impl CudaMemory {
         Ok(Download { device: Arc::clone(&self.device), buffer: Some(buffer), done })
     }
 
-    /// The event that completes when the bytes are written.
+    /// An event that completes when the bytes are written.
     pub(crate) fn ready(&self) -> &Arc<Event> {
         &self.ready
     }
@@ -238,22 +239,24 @@ impl Drop for CudaMemory {
         if has_unknown_use {
             return self.device.slabs.withhold(slab);
         }
-        // Work of this crate and streams that waited are ordered after the write. Other streams only
-        // registered a use.
+        // Work of this crate, and work of streams that waited, is ordered after the write. Other
+        // streams only registered a use.
         slab.is_behind_writer = !events.is_empty() || streams.iter().any(|user| user.has_waited);
         slab.uses.extend(events);
         for ConsumerUse { stream, thread, .. } in streams {
             let used = Event::new(context).and_then(|used| {
                 context.attempt(|driver| {
                     if stream.is_per_thread() && thread != thread::current().id() {
-                        // This thread cannot address the per-thread stream of another thread. Work in
-                        // the legacy default stream is ordered after that stream, and a wait is work.
+                        // This thread cannot access the per-thread default stream of another
+                        // thread. It uses the legacy default stream instead: work there is ordered
+                        // after all per-thread streams, and a wait counts as work.
                         let legacy = ConsumerStream::legacy_default();
                         legacy.check_not_captured(driver)?;
                         driver.wait_event(legacy.handle(), self.ready.handle())?;
                         return driver.record_event(used.handle(), legacy.handle());
                     }
-                    // A record would become a node of the graph, and other streams could not wait for it.
+                    // During a capture, a record would become a node of the graph, and other
+                    // streams could not wait for it.
                     stream.check_not_captured(driver)?;
                     driver.record_event(used.handle(), stream.handle())
                 })?;

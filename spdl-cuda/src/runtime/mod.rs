@@ -5,7 +5,7 @@
 //! | `status.rs` | [`status`]: which parts of CUDA are available, with remedies |
 //! | `choose.rs` | [`choose_device`]: the device that a string such as `auto` names |
 //! | `device.rs` | [`CudaDevice`]: upload of batches |
-//! | `device_inner.rs` | what a device, its memory and its decoders share |
+//! | `device_inner.rs` | state that a device, its memory and its decoders share |
 //! | `description.rs` | [`DeviceDescription`]: name, compute capability, memory |
 //! | `memory.rs` | [`CudaMemory`]: device memory of a batch, its consumers, downloads |
 //! | `slabs.rs` | pool of device memory; [`DeviceAllocator`] |

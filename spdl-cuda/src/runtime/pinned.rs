@@ -11,15 +11,15 @@ use spdl_core::memory::{BufferPool, Pin, PinMemory};
 
 /// Returns a pool of buffers that `cuMemHostRegister` pins, allocated on the NUMA node of `near_cpus`.
 ///
-/// Registered memory stays cached, so that the host reads it at full speed. Copies from it are
-/// asynchronous.
+/// Registered memory remains cacheable, so that the host reads it at full speed. Copies from it to
+/// the device are asynchronous.
 pub(crate) fn pinned_buffers(context: &Arc<Context>, near_cpus: &Arc<[usize]>) -> BufferPool {
     let (context, near_cpus) = (Arc::clone(context), Arc::clone(near_cpus));
     BufferPool::pinned(Arc::new(HostRegistrar { context, near_cpus }))
 }
 
-/// Private, because callers of [`PinMemory::pin`] must keep the memory until the pin is dropped. Buffer
-/// pools do so.
+/// This type is private, because callers of [`PinMemory::pin`] must keep the memory until the pin
+/// is dropped. Buffer pools satisfy this condition.
 #[derive(Debug)]
 struct HostRegistrar {
     context: Arc<Context>,
@@ -30,7 +30,7 @@ impl PinMemory for HostRegistrar {
     fn pin(&self, memory: &mut [u8]) -> Result<Pin> {
         let bytes = memory.len();
         let doing = format!("pin {bytes} bytes of host memory");
-        // Registration touches the pages first, and so decides their NUMA node.
+        // Registration is the first access to the pages, so it determines their NUMA node.
         let handle = on_cpus(&self.near_cpus, || {
             let address = memory.as_mut_ptr();
             // SAFETY: the pool drops the pin, which unregisters the memory, before it frees the memory.

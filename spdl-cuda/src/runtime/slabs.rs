@@ -1,8 +1,9 @@
-//! A pool of device memory: in the steady state, a pipeline allocates nothing.
+//! A pool of device memory: after the first batches, a pipeline allocates no device memory.
 //!
-//! A slab returns to the pool when its last owner drops it, even if kernels of a consumer still read it.
-//! The slab then carries events recorded after those kernels, and the next write waits for the events on
-//! the device. The host never waits, and the pool never holds more slabs than were in use together.
+//! A slab (block of device memory) returns to the pool when its last owner drops it, even if
+//! kernels of a consumer still read it. The slab then holds events recorded after those kernels,
+//! and the next write waits for the events on the device. The host never waits. The pool never
+//! holds more slabs than the maximum number that was in use at the same time.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -14,14 +15,14 @@ use super::context::Context;
 use super::event::Event;
 use crate::driver::{DeviceAddress, MemoryHandle, StreamHandle};
 
-/// Slab sizes are multiples of this, or of a larger power of two that is at most an eighth of the size.
-/// Batches of nearly the same size then share slabs.
+/// Slab sizes are multiples of this number of bytes, or of a larger power of two that is at most an
+/// eighth of the size. So batches of nearly the same size can use the same slabs.
 const GRANULE: usize = 512;
 
 /// Number of requests after which [`SizeEstimator`] may shrink.
 const ESTIMATION_WINDOW: u32 = 64;
 
-/// The pool may exceed its peak by one part in this many, if sizes change.
+/// If sizes change, the pool may exceed its peak size by 1 / this number.
 const SLACK: usize = 16;
 
 /// A block of device memory.
@@ -29,11 +30,11 @@ pub(crate) struct Slab {
     pub(crate) memory: MemoryHandle,
     /// The allocator that owns the memory; `None` for the driver.
     allocator: Option<Arc<dyn DeviceAllocator>>,
-    /// An event after the last write, and the stream that wrote.
+    /// An event after the last write, and the stream that wrote to the slab.
     written: Option<(Arc<Event>, usize)>,
     /// Events after all other uses.
     pub(crate) uses: Vec<Arc<Event>>,
-    /// Whether one of `uses` is ordered after the last write, too.
+    /// Whether one of `uses` is also ordered after the last write.
     pub(crate) is_behind_writer: bool,
 }
 
@@ -41,15 +42,17 @@ pub(crate) struct Slab {
 pub(crate) struct SlabPool {
     context: Arc<Context>,
     state: Mutex<PoolState>,
-    /// Held while unused slabs are freed, so that concurrent requests wait for that memory.
+    /// A lock that is held while unused slabs are freed: concurrent requests wait for the freed
+    /// memory.
     freeing: Mutex<()>,
 }
 
 #[derive(Default)]
 struct PoolState {
-    /// Oldest first.
+    /// The free slabs, oldest first.
     free: VecDeque<Slab>,
-    /// Slabs that some stream may still use, without an event that would show when it stops.
+    /// Slabs that a stream may still use, and for which no event exists that completes when the use
+    /// ends.
     withheld: Vec<Slab>,
     free_bytes: usize,
     live_bytes: usize,
@@ -60,7 +63,7 @@ struct PoolState {
 
 /// A source of device memory in place of the driver, such as the allocator of a training framework.
 ///
-/// The pool calls the allocator only if it has no free slab of the requested size, so not for every
+/// The pool calls the allocator only if it has no free slab of the requested size, not for every
 /// batch. [`free`](DeviceAllocator::free) must not wait for a thread that uploads batches.
 ///
 /// # Safety
@@ -74,7 +77,7 @@ pub unsafe trait DeviceAllocator: fmt::Debug + Send + Sync + 'static {
     /// `allocate` once more.
     fn allocate(&self, bytes: usize) -> Result<u64>;
 
-    /// Frees memory. All work on it has completed.
+    /// Frees memory. The caller guarantees that all work on it has completed.
     fn free(&self, address: u64, bytes: usize);
 }
 
@@ -88,8 +91,8 @@ pub struct SlabStatistics {
     pub peak_bytes: usize,
     /// Bytes that are free for reuse.
     pub free_bytes: usize,
-    /// Bytes withheld from reuse, because it is unknown which streams still use them. They are freed if
-    /// the device runs out of memory and all its work has completed.
+    /// Bytes that are not reused, because it is unknown which streams still use them. If device
+    /// memory is exhausted, the pool waits for all work of the device and then frees them.
     pub withheld_bytes: usize,
     /// Number of allocations.
     pub allocations: usize,
@@ -113,8 +116,8 @@ impl SlabPool {
         self.state().allocator = Some(allocator);
     }
 
-    /// Returns a slab of at least `bytes`. Before it writes, a stream must wait for the events of
-    /// [`pending_for`](Slab::pending_for).
+    /// Returns a slab of at least `bytes` bytes. Before a stream writes to the slab, it must wait
+    /// for the events of [`pending_for`](Slab::pending_for).
     pub(crate) fn take(&self, bytes: usize) -> Result<Slab> {
         let size = slab_size(bytes);
         if let Some(slab) = self.state().reuse(size) {
@@ -133,20 +136,21 @@ impl SlabPool {
             return first;
         }
         self.free_unused();
-        // Retry even if nothing was freed here: another thread may have freed memory meanwhile.
+        // Retry even if this call freed nothing: another thread may have freed memory.
         self.allocate_once(size)
     }
 
-    /// Frees all slabs that are not in use. Their sizes do not fit the current request.
+    /// Frees all slabs that are not in use, because none of them fits the current request.
     fn free_unused(&self) {
         let _one_thread = self.freeing.lock().unwrap_or_else(PoisonError::into_inner);
-        // Removed before the wait: slabs that are recycled during the wait may be in use after it.
+        // The slabs are removed before the wait: slabs that are recycled during the wait may be in
+        // use after it.
         let (free, withheld) = self.state().take_unused();
         if free.is_empty() && withheld.is_empty() {
             return;
         }
         if self.context.synchronize() {
-            // All work has completed, so no stream uses even the withheld slabs.
+            // All work has completed, so no stream uses even the slabs of unknown use.
             free.into_iter().chain(withheld).for_each(|slab| self.free(slab));
         } else {
             self.state().restore(free, withheld);
@@ -174,9 +178,9 @@ impl SlabPool {
         self.free_surplus();
     }
 
-    /// Recycles a slab after a failed call, if all its uses are known and can be waited for; otherwise
-    /// withholds it. A wait that fails now, as for the event of a stream under capture, would fail for
-    /// the next batch, too.
+    /// Recycles a slab after a failed call, if all its uses are known and can be waited for;
+    /// otherwise excludes it from reuse. If a wait fails now, as for the event of a stream under
+    /// capture, it would fail for the next batch, too.
     pub(crate) fn recycle_after_failure(&self, slab: Slab, uses_are_known: bool) {
         if uses_are_known {
             self.recycle(slab);
@@ -203,7 +207,7 @@ impl SlabPool {
         }
     }
 
-    /// Frees idle slabs while the pool holds more than its limit.
+    /// Frees idle slabs until the pool holds no more than its limit.
     fn free_surplus(&self) {
         loop {
             let mut state = self.state();
@@ -251,7 +255,7 @@ impl PoolState {
         self.free.push_back(slab);
     }
 
-    /// Removes and returns the free and the withheld slabs.
+    /// Removes and returns the free slabs and the slabs of unknown use.
     fn take_unused(&mut self) -> (VecDeque<Slab>, Vec<Slab>) {
         self.free_bytes = 0;
         (std::mem::take(&mut self.free), std::mem::take(&mut self.withheld))
@@ -259,13 +263,13 @@ impl PoolState {
 
     fn restore(&mut self, mut free: VecDeque<Slab>, withheld: Vec<Slab>) {
         self.free_bytes += free.iter().map(|slab| slab.memory.bytes).sum::<usize>();
-        // Slabs that were recycled meanwhile are newer.
+        // Slabs that were recycled in the meantime are newer.
         free.append(&mut self.free);
         self.free = free;
         self.withheld.extend(withheld);
     }
 
-    /// Removes an idle slab, if free slabs exceed the limit.
+    /// Removes an idle slab, if the free slabs exceed the limit.
     fn surplus(&mut self) -> Option<Slab> {
         let max_held = self.peak_bytes.saturating_add(self.peak_bytes / SLACK);
         let max_free = self.peak_bytes.min(max_held.saturating_sub(self.live_bytes));
@@ -282,13 +286,15 @@ impl PoolState {
 impl Slab {
     /// The events that `stream` must wait for before it writes.
     pub(crate) fn pending_for(&self, stream: &StreamHandle) -> impl Iterator<Item = &Arc<Event>> {
-        // A use after the last write implies that write, and a stream is in order with itself.
+        // A use that is ordered after the last write makes a wait for the write unnecessary. Work
+        // of one stream is always in order.
         let written =
             self.written.iter().filter(|(_, by)| !self.is_behind_writer && *by != stream.0);
         self.uses.iter().chain(written.map(|(event, _)| event))
     }
 
-    /// Records that `stream` writes until `written` completes, after it waited for all earlier uses.
+    /// Records that `stream` writes until `written` completes. The stream must have waited for all
+    /// earlier uses.
     pub(crate) fn record_write(&mut self, stream: &StreamHandle, written: &Arc<Event>) {
         self.uses.clear();
         self.is_behind_writer = false;
@@ -302,11 +308,11 @@ impl Slab {
     }
 }
 
-/// Chooses slab sizes for requests of varying sizes, so that few sizes serve them all.
+/// Chooses slab sizes for requests of varying sizes, so that a few sizes serve all requests.
 #[derive(Debug, Default)]
 pub(crate) struct SizeEstimator {
     bytes: usize,
-    /// The largest request of the current window, and their number.
+    /// The largest request of the current window, and the number of requests.
     largest: usize,
     requests: u32,
 }
@@ -315,14 +321,15 @@ impl SizeEstimator {
     /// The number of bytes to allocate for a request of `bytes`.
     pub(crate) fn size_for(&mut self, bytes: usize) -> usize {
         if bytes > self.bytes {
-            // With room for a next request that is a little larger.
+            // The slab has room for a next request that is a little larger.
             self.bytes = bytes.saturating_add(bytes / 8);
         }
         let size = self.bytes;
         self.largest = self.largest.max(bytes);
         self.requests += 1;
         if self.requests == ESTIMATION_WINDOW {
-            // A single outlier does not determine the size for ever.
+            // The size is reduced after a while, so that a single outlier does not determine it
+            // forever.
             if self.largest < self.bytes / 2 {
                 self.bytes = self.largest.saturating_add(self.largest / 8);
             }
@@ -343,7 +350,7 @@ impl Drop for SlabPool {
     fn drop(&mut self) {
         let state = std::mem::take(&mut *self.state());
         if state.free.is_empty() && state.withheld.is_empty() || !self.context.synchronize() {
-            // If it is unknown whether the device still uses them, the slabs are leaked.
+            // If it is unknown whether the device still uses the slabs, they are leaked.
             return;
         }
         for slab in state.free.into_iter().chain(state.withheld) {

@@ -31,7 +31,7 @@ pub struct PartStatus {
     pub available: bool,
     /// Version and location; or the reason why the component is missing.
     pub detail: String,
-    /// What the user can do; empty if nothing.
+    /// What the user can do; empty if no remedy is known.
     pub remedy: String,
 }
 
@@ -43,7 +43,8 @@ pub struct Status {
 }
 
 impl Status {
-    /// Whether batches can be uploaded: a driver and a device are available. The rest is optional.
+    /// Whether batches can be uploaded: a driver and a device are available. The other components
+    /// are optional.
     pub fn available(&self) -> bool {
         self.is_available(Part::Driver) && self.is_available(Part::Device)
     }
@@ -56,7 +57,7 @@ impl Status {
 
 /// Reports which components of CUDA are available.
 ///
-/// Opens the libraries and queries the driver, but creates no context on a device.
+/// This function opens the libraries and queries the driver, but creates no context on a device.
 pub fn status(search: &Search) -> Status {
     let mut parts = Vec::new();
     match LoadedDriver::load(search) {

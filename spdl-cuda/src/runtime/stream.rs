@@ -13,7 +13,7 @@ use crate::driver::{DriverResult, StreamHandle};
 
 /// A stream for copies in one direction, and the host buffers that copies in flight use.
 ///
-/// A non-blocking stream of the greatest priority: no implicit order with the default stream.
+/// The stream is non-blocking (not ordered with the default stream) and has the greatest priority.
 pub(crate) struct CopyStream {
     handle: StreamHandle,
     context: Arc<Context>,
@@ -22,9 +22,10 @@ pub(crate) struct CopyStream {
 
 #[derive(Default)]
 struct InFlight {
-    /// Buffers in stream order, each with the event after its copy.
+    /// Buffers in the order of the stream, each with the event after its copy.
     copies: VecDeque<(Arc<Event>, HostBuffer)>,
-    /// Buffers that a copy may still use, without an event that would show when it ends.
+    /// Buffers that a copy may still use, and for which no event exists that completes when the
+    /// copy ends.
     withheld: Vec<HostBuffer>,
 }
 
@@ -71,15 +72,15 @@ impl CopyStream {
         copies.chain(&in_flight.withheld).map(|buffer| buffer.len()).sum()
     }
 
-    /// Waits until all copies have completed, and returns whether they have.
+    /// Waits until all copies have completed, and returns whether the wait succeeded.
     pub(crate) fn synchronize(&self) -> bool {
-        // The first call may return the failure of earlier asynchronous work.
+        // The first call may return the error of earlier asynchronous work, so it is repeated.
         let wait = || self.context.attempt(|driver| driver.synchronize_stream(&self.handle));
         wait().or_else(|_| wait()).is_ok()
     }
 
-    /// Waits for the stream after a failed call, then recycles `buffer`. If the wait fails, the buffer
-    /// is withheld until the stream is destroyed. Returns whether the buffer was recycled.
+    /// Waits for the stream after a failed call, then recycles `buffer`. If the wait fails, the
+    /// buffer is kept until the stream is destroyed. Returns whether the buffer was recycled.
     pub(crate) fn recycle_or_withhold(&self, buffer: HostBuffer) -> bool {
         let is_done = self.synchronize();
         if !is_done {
@@ -142,9 +143,9 @@ impl ComputeStream {
         self.context.attempt(|driver| driver.record_event(event.handle(), &self.handle))
     }
 
-    /// Waits until all work has completed, and returns whether it has.
+    /// Waits until all work has completed, and returns whether the wait succeeded.
     pub(crate) fn synchronize(&self) -> bool {
-        // The first call may return the failure of earlier asynchronous work.
+        // The first call may return the error of earlier asynchronous work, so it is repeated.
         let wait = || self.context.attempt(|driver| driver.synchronize_stream(&self.handle));
         wait().or_else(|_| wait()).is_ok()
     }

@@ -1,4 +1,4 @@
-//! The driver API of the fake driver.
+//! Implements the driver API for the fake driver.
 
 use std::collections::hash_map::Entry;
 use std::sync::MutexGuard;
@@ -21,7 +21,7 @@ use crate::driver::{
 const RELAXED: i32 = 2;
 
 impl FakeDriver {
-    /// Counts a call, and fails it if a fault is injected.
+    /// Counts a call, and makes it fail if a fault is injected.
     fn call(&self, call: &'static str) -> DriverResult<MutexGuard<'_, FakeState>> {
         let mut state = self.state();
         *state.calls.entry(call).or_default() += 1;
@@ -39,7 +39,7 @@ impl FakeDriver {
         Err(DriverError { call, code })
     }
 
-    /// [`call`](FakeDriver::call) that needs a current context.
+    /// Like [`call`](FakeDriver::call), for a call that needs a current context.
     fn call_in_context(&self, call: &'static str) -> DriverResult<MutexGuard<'_, FakeState>> {
         let mut state = self.call(call)?;
         if !state.current.contains_key(&thread::current().id()) {
@@ -54,8 +54,8 @@ impl FakeDriver {
         Ok(state)
     }
 
-    /// [`call_in_context`](FakeDriver::call_in_context) that destroys a resource. After a failure, the
-    /// resource counts as abandoned, because the call consumed its handle.
+    /// Like [`call_in_context`](FakeDriver::call_in_context), for a call that destroys a resource.
+    /// If the call fails, the resource counts as abandoned, because the call consumed its handle.
     fn destroy(
         &self,
         call: &'static str,
@@ -128,7 +128,7 @@ impl Driver for FakeDriver {
             DeviceAttribute::PciBus => 0x3b,
             DeviceAttribute::PciDevice => 0,
             DeviceAttribute::CopyEngines => 3,
-            // A domain that no machine has, so that the CPUs of the NUMA node are unknown.
+            // No machine has this PCI domain, so the CPUs of the NUMA node are unknown.
             DeviceAttribute::PciDomain => 0xfffff,
             DeviceAttribute::ComputeMajor => state.compute_capability.0,
             DeviceAttribute::ComputeMinor => state.compute_capability.1,
@@ -166,7 +166,7 @@ impl Driver for FakeDriver {
     }
 
     fn pop_context(&self) -> DriverResult<()> {
-        // The failure is that of earlier work; the context is popped anyway.
+        // The error is that of earlier work; the context is popped nevertheless.
         let called = self.call("cuCtxPopCurrent_v2").map(|_| ());
         let mut state = self.state();
         if let Entry::Occupied(mut stack) = state.current.entry(thread::current().id()) {
@@ -217,7 +217,7 @@ impl Driver for FakeDriver {
 
     fn destroy_stream(&self, stream: StreamHandle) -> DriverResult<()> {
         let remove = |state: &mut FakeState| {
-            // Queued work would still run; tests ensure that there is none.
+            // A real driver would still run queued work; tests ensure that no work is queued.
             let known = state.streams.contains_key(&stream.0);
             state.run_until(|state| state.is_idle(stream.0));
             state.streams.remove(&stream.0);
@@ -505,7 +505,7 @@ impl Driver for FakeDriver {
     }
 }
 
-/// Whether this record or wait is the one to skip.
+/// Whether this record or wait is the one that the test skips.
 fn is_left_out(state: &mut FakeState) -> bool {
     let number = state.order_count;
     state.order_count += 1;

@@ -1,4 +1,4 @@
-//! The fake driver: control by tests, statistics and reports.
+//! The fake driver: methods by which tests control it, statistics and reports.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -30,12 +30,12 @@ const ALLOCATING: [&str; 5] = [
     "cuModuleLoadData",
 ];
 
-/// A driver without a device, which runs queued work late and detects races.
+/// A driver without a device, for tests. It delays queued work and detects races.
 ///
-/// Streams are queues, and the [`Schedule`] decides when queued work runs; copies move real bytes. When an
-/// access is queued, it is also checked with vector clocks of the streams and the host: a conflicting
-/// access must be ordered by streams, events or waits of the host. So a missing wait is detected even in a
-/// run in which it causes no error.
+/// Streams are queues, and the [`Schedule`] decides when queued work runs; copies move real bytes.
+/// When an access is queued, it is also checked with vector clocks of the streams and the host:
+/// conflicting accesses must be ordered by streams, events or waits of the host. So a missing wait
+/// is detected even if it causes no error in this run.
 ///
 /// ```
 /// use spdl_core::Device;
@@ -55,7 +55,7 @@ const ALLOCATING: [&str; 5] = [
 #[derive(Clone)]
 pub struct FakeDriver(Arc<Mutex<FakeState>>);
 
-/// Resources that exist.
+/// Numbers of resources that exist.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LiveResources {
     /// Retained primary contexts.
@@ -74,7 +74,7 @@ pub struct LiveResources {
     pub registrations: usize,
     /// Modules.
     pub modules: usize,
-    /// Resources whose destroying call failed. They are not counted elsewhere.
+    /// Resources whose destroying call failed. The other counts do not include them.
     pub abandoned: usize,
 }
 
@@ -112,7 +112,7 @@ impl FakeDriver {
         while state.step() {}
     }
 
-    /// Fails `count` calls with `code`, after `after` further calls.
+    /// After `after` further calls, makes `count` calls fail with `code`.
     pub fn fail_calls(&self, after: usize, count: usize, code: u32) {
         let mut state = self.state();
         let first = state.call_count.saturating_add(after);
@@ -120,13 +120,14 @@ impl FakeDriver {
             Some(InjectedFault { calls: first..first.saturating_add(count), function: None, code });
     }
 
-    /// Fails the next call of a function with `code`.
+    /// Makes the next call of a function fail with `code`.
     pub fn fail_next(&self, function: &str, code: u32) {
         let function = Some(function.to_owned());
         self.state().fault = Some(InjectedFault { calls: 0..usize::MAX, function, code });
     }
 
-    /// Skips one record or wait, after `after` further ones, as if the program had omitted it.
+    /// Skips one record or wait, after `after` further records and waits, as if the program had
+    /// omitted it.
     pub fn skip_order_call(&self, after: usize) {
         let mut state = self.state();
         state.skipped_call = Some(state.order_count + after);
@@ -147,7 +148,7 @@ impl FakeDriver {
         self.state().compute_capability = (major, minor);
     }
 
-    /// Begins or ends a capture by other code, in the global mode.
+    /// Begins or ends a stream capture by other code, in the global mode.
     pub fn set_foreign_capture(&self, is_captured: bool) {
         self.state().is_captured = is_captured;
     }
@@ -190,7 +191,7 @@ impl FakeDriver {
         ALLOCATING.iter().map(|function| self.calls_of(function)).sum()
     }
 
-    /// The violations so far.
+    /// The violations found so far.
     pub fn violations(&self) -> Vec<Violation> {
         self.state().violations.clone()
     }
@@ -243,8 +244,8 @@ impl FakeDriver {
         ConsumerEvent::of(handle)
     }
 
-    /// Sets the function that runs kernels and library work. By default they do nothing. Their declared
-    /// accesses are checked in any case.
+    /// Sets the function that runs kernels and library work. By default, they do nothing. The
+    /// accesses that they declare are checked in any case.
     pub fn run_kernels_with(&self, run: impl FnMut(&mut RunningKernel<'_>) + Send + 'static) {
         self.state().run_kernel = Some(Box::new(run));
     }
@@ -308,14 +309,14 @@ fn range_of(memory: &[u8]) -> std::ops::Range<u64> {
     start..start + memory.len() as u64
 }
 
-/// Reads host memory, like a device.
+/// Reads host memory, as a device does.
 pub(super) fn read_host(address: usize, bytes: usize) -> Vec<u8> {
     let from = std::ptr::with_exposed_provenance::<u8>(address);
     // SAFETY: the caller of the copy guarantees that the memory exists until the copy completes.
     unsafe { std::slice::from_raw_parts(from, bytes) }.to_vec()
 }
 
-/// Writes host memory, like a device.
+/// Writes host memory, as a device does.
 pub(super) fn write_host(address: usize, data: &[u8]) {
     let to = std::ptr::with_exposed_provenance_mut::<u8>(address);
     // SAFETY: the caller of the copy guarantees that the memory exists and is not used by others until the

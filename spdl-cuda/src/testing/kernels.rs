@@ -1,4 +1,5 @@
-//! Kernels and library work: tests define what they do, and undeclared accesses are violations.
+//! Kernels and library work: tests define what they do; accesses that were not declared are
+//! violations.
 
 use std::fmt;
 
@@ -11,7 +12,7 @@ use crate::driver::MemoryAccess;
 /// A queued kernel, or queued work of a library.
 pub(super) struct QueuedKernel {
     pub(super) name: String,
-    /// `None` for work of a library.
+    /// The module of the kernel; `None` for work of a library.
     pub(super) module: Option<usize>,
     pub(super) grid: [u32; 3],
     pub(super) arguments: Vec<Vec<u8>>,
@@ -21,7 +22,7 @@ pub(super) struct QueuedKernel {
 /// The function that runs in place of kernels.
 pub(super) type RunKernel = dyn FnMut(&mut RunningKernel<'_>) + Send;
 
-/// A running kernel or library work: its arguments and memory.
+/// A kernel or library work while it runs: its arguments and memory.
 pub struct RunningKernel<'a> {
     kernel: &'a QueuedKernel,
     memories: &'a mut FakeAllocations,
@@ -39,7 +40,7 @@ impl RunningKernel<'_> {
         self.kernel.grid
     }
 
-    /// The bytes of an argument; empty without such an argument.
+    /// The bytes of an argument; empty if the kernel has no such argument.
     pub fn argument(&self, number: usize) -> &[u8] {
         self.kernel.arguments.get(number).map_or(&[], |bytes| bytes)
     }
@@ -50,13 +51,13 @@ impl RunningKernel<'_> {
         written.map(|access| (access.address.0, access.bytes)).collect()
     }
 
-    /// Reads device memory. An undeclared access is a violation, and reads nothing.
+    /// Reads device memory. An access that was not declared is a violation, and reads nothing.
     pub fn read(&mut self, address: u64, bytes: usize) -> Vec<u8> {
         self.check(address, bytes, false);
         memory::load(self.memories, address, bytes).map_or_else(Vec::new, <[u8]>::to_vec)
     }
 
-    /// Writes device memory. An undeclared access is a violation.
+    /// Writes device memory. An access that was not declared is a violation.
     pub fn write(&mut self, address: u64, data: &[u8]) {
         self.check(address, data.len(), true);
         memory::store(self.memories, address, data);
@@ -95,7 +96,7 @@ impl FakeState {
     }
 
     pub(super) fn run_kernel(&mut self, kernel: QueuedKernel) {
-        // Simulated time: 1 ns per byte.
+        // The simulated time of a kernel is 1 ns per byte.
         self.time += kernel.accesses.iter().map(|access| access.bytes).sum::<u64>() / 1000;
         let Some(mut run) = self.run_kernel.take() else { return };
         let mut running =

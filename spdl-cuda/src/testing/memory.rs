@@ -82,7 +82,7 @@ impl FakeState {
             return None;
         }
         let address = self.next_address;
-        // Addresses are never reused, with gaps, so that accesses to freed memory are detected.
+        // Addresses have gaps and are never reused, so that accesses to freed memory are detected.
         self.next_address += (bytes as u64).next_multiple_of(4096) + 4096;
         let memory = FakeAllocation { bytes: vec![0xcc; bytes], history: AccessHistory::default() };
         self.memories.insert(address, memory);
@@ -99,7 +99,8 @@ impl FakeState {
     }
 }
 
-/// Writes device memory. Invalid addresses were reported when the work was queued.
+/// Writes device memory. Invalid addresses are not reported again: they were reported when the work
+/// was queued.
 pub(super) fn store(memories: &mut FakeAllocations, to: u64, data: &[u8]) {
     if let Some((start, memory)) = memories.range_mut(..=to).next_back() {
         let at = (to - start) as usize;

@@ -8,7 +8,8 @@
 //! | `streams.rs` | streams: queues of operations, and their execution |
 //! | `memory.rs` | device memory and registered host memory |
 //! | `kernels.rs` | [`RunningKernel`]: kernels and library work |
-//! | `race_detector.rs` | [`Violation`]: vector clocks, and accesses that no order separates |
+//! | `race_detector.rs` | [`Violation`]: vector clocks, and conflicting accesses that are not
+//! ordered |
 //!
 //! Imports `runtime` and `driver`.
 

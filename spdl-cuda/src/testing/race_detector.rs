@@ -1,9 +1,9 @@
-//! Race detection: vector clocks, and accesses that no order separates.
+//! Race detection: vector clocks find conflicting accesses that are not ordered.
 
 use std::fmt;
 use std::ops::Range;
 
-/// A vector clock: for each stream, the number of operations that are ordered before.
+/// A vector clock: for each stream, the number of operations that precede this point.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct VectorClock(Vec<u64>);
 
@@ -15,12 +15,12 @@ pub(super) struct OperationId {
 }
 
 impl VectorClock {
-    /// Whether the clock is ordered after an operation.
+    /// Whether the operation precedes the clock.
     pub(super) fn is_after(&self, operation: OperationId) -> bool {
         self.0.get(operation.stream).is_some_and(|&number| number >= operation.number)
     }
 
-    /// Merges another clock: the order of both holds.
+    /// Merges another clock: the result is ordered after both.
     pub(super) fn join(&mut self, other: &VectorClock) {
         if self.0.len() < other.0.len() {
             self.0.resize(other.0.len(), 0);
@@ -94,7 +94,7 @@ impl fmt::Display for AccessKind {
 /// The kind of a violation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ViolationKind {
-    /// A read without order to the write of the same bytes: a wait is missing.
+    /// A read that is not ordered after the write of the same bytes: a wait is missing.
     ReadBeforeWrite,
     /// A write to device memory that other work may still use.
     OverwrittenInUse,
@@ -102,7 +102,7 @@ pub enum ViolationKind {
     HostAccessDuringCopy,
     /// Memory is freed or unregistered while other work may still use it.
     ReleasedInUse,
-    /// An access to memory that is freed, was never allocated, or beyond its end.
+    /// An access to memory that was freed, was never allocated, or beyond the end of an allocation.
     InvalidAddress,
     /// The use of an invalid or destroyed stream, event or context.
     InvalidHandle,
@@ -138,13 +138,14 @@ struct Access {
     id: OperationId,
 }
 
-/// The accesses to a memory range that the host has not observed as complete. Observed accesses are ordered
-/// before all further ones.
+/// The accesses to a memory range whose completion the host has not observed. Observed accesses
+/// precede all further accesses, so they need no entry.
 #[derive(Debug, Default)]
 pub(super) struct AccessHistory(Vec<Access>);
 
 impl AccessHistory {
-    /// Removes completed accesses, and checks that an access is ordered after all conflicting ones.
+    /// Removes completed accesses, and checks that an access is ordered after all conflicting
+    /// accesses.
     pub(super) fn check(
         &mut self,
         known: &VectorClock,
@@ -170,7 +171,7 @@ impl AccessHistory {
         Some(Violation { kind: violation_kind(earlier.kind, kind), message })
     }
 
-    /// Adds an access. Removes the ordered earlier accesses that it covers.
+    /// Adds an access. Removes earlier accesses that precede it and that it covers.
     pub(super) fn add(
         &mut self,
         clock: &VectorClock,

@@ -15,9 +15,9 @@ use super::streams::{FakeEvent, FakeStream};
 pub enum Schedule {
     /// Immediately.
     Prompt,
-    /// When the host waits for it, or in [`run_all`](super::FakeDriver::run_all).
+    /// When the host waits for the work, or in [`run_all`](super::FakeDriver::run_all).
     Held,
-    /// At random times and in random valid order, from this seed.
+    /// At random times and in a random valid order, which depend on this seed.
     Seeded(u64),
 }
 
@@ -40,7 +40,7 @@ pub(super) struct FakeState {
     pub(super) contexts: Vec<usize>,
     pub(super) compute_capability: (i32, i32),
     pub(super) current: HashMap<ThreadId, Vec<usize>>,
-    /// Whether other code captures a graph, and the capture modes of threads that have set one.
+    /// Whether other code captures a graph, and the capture modes that threads have set.
     pub(super) is_captured: bool,
     pub(super) capture_modes: HashMap<ThreadId, i32>,
     pub(super) streams: BTreeMap<usize, FakeStream>,
@@ -62,7 +62,7 @@ pub(super) struct FakeState {
     pub(super) modules: BTreeSet<usize>,
     /// Functions: module and name.
     pub(super) functions: BTreeMap<usize, (usize, String)>,
-    /// Runs kernels and library work. `None`: they do nothing.
+    /// The function that runs kernels and library work; if `None`, they do nothing.
     pub(super) run_kernel: Option<Box<RunKernel>>,
     /// The simulated time in microseconds, and the completion times of timing events.
     pub(super) time: u64,
@@ -100,7 +100,7 @@ impl FakeState {
             pending: BTreeSet::new(),
             memories: BTreeMap::new(),
             capacity: usize::MAX,
-            // Outside of all host addresses.
+            // This address is outside of all host addresses.
             next_address: 1 << 60,
             registered: BTreeMap::new(),
             unregistered: AccessHistory::default(),
@@ -117,7 +117,7 @@ impl FakeState {
         }
     }
 
-    /// An unused handle.
+    /// Returns a handle that was never used.
     pub(super) fn new_handle(&mut self) -> usize {
         self.handles += 1;
         self.handles

@@ -29,17 +29,18 @@ pub(super) enum StreamOp {
     /// A kernel of a consumer, or a pitched copy.
     Look(Box<dyn FnOnce(&mut FakeAllocations) + Send>),
     QueuedKernel(QueuedKernel),
-    /// Completes the record with this number.
+    /// Completes the event record with this number.
     Record(u64),
-    /// Blocks the stream until the record completes.
+    /// Blocks the stream until the event record completes.
     Wait(u64),
 }
 
 /// The source of a copy to the device.
 pub(super) enum CopySource {
-    /// A copy that the driver made at the call, as for unregistered memory.
+    /// A copy of the bytes that the driver made during the call, as for unregistered memory.
     Staged(Vec<u8>),
-    /// Registered memory, read when the copy runs, with its content at the time of the call.
+    /// Registered memory, which is read when the copy runs, and its content at the time of the
+    /// call.
     Locked { address: usize, then: Vec<u8> },
 }
 
@@ -48,7 +49,7 @@ const LEGACY: usize = 1;
 const PER_THREAD: usize = 2;
 
 pub(super) struct FakeStream {
-    /// Index in vector clocks.
+    /// The index of the stream in vector clocks.
     number: usize,
     pub(super) is_owned: bool,
     clock: VectorClock,
@@ -88,8 +89,8 @@ impl FakeState {
         own
     }
 
-    /// Whether a stream is under capture. `None` for the legacy default stream during the capture of a
-    /// per-thread default stream, which depends on it.
+    /// Whether a stream is under capture. Returns `None` for the legacy default stream while a
+    /// per-thread default stream is captured, because the two streams are ordered with each other.
     pub(super) fn is_capturing(&mut self, handle: usize) -> Option<bool> {
         let stream = self.stream_of(handle);
         let is_captured = |stream: &usize| self.captured.contains(stream);
@@ -128,7 +129,7 @@ impl FakeState {
         }
     }
 
-    /// A record after all operations in a stream.
+    /// Makes a record that completes after all operations that are in the stream now.
     fn new_record(&mut self, handle: usize) -> (u64, VectorClock) {
         self.records += 1;
         self.pending.insert(self.records);
@@ -180,7 +181,7 @@ impl FakeState {
         self.enqueue(stream, &[], StreamOp::Wait(record));
     }
 
-    /// Whether an event has completed. If so, the host has observed all work before it.
+    /// Whether an event has completed. If it has, the host has observed all work before it.
     pub(super) fn is_complete(&mut self, event: usize) -> bool {
         let Some((record, clock)) = self.events.get(&event).and_then(|event| event.record.clone())
         else {
@@ -201,7 +202,7 @@ impl FakeState {
         )
     }
 
-    /// Whether a stream is empty. If so, the host has observed all its work.
+    /// Whether a stream is empty. If it is, the host has observed all its work.
     pub(super) fn is_idle(&mut self, handle: usize) -> bool {
         let Some(stream) = self.streams.get(&handle) else { return true };
         let idle = stream.queue.is_empty();
@@ -211,7 +212,7 @@ impl FakeState {
         idle
     }
 
-    /// Runs queued work until `done`, for a waiting host.
+    /// Runs queued work until `done` returns true, for a host that waits.
     pub(super) fn run_until(&mut self, mut done: impl FnMut(&mut FakeState) -> bool) {
         while !done(self) {
             if !self.step() {
@@ -224,7 +225,7 @@ impl FakeState {
     /// Runs a random amount of queued work.
     pub(super) fn run_some(&mut self) {
         let Schedule::Seeded(seed) = self.schedule else { return };
-        // Depending on the seed, the device lags far behind or nearly keeps up.
+        // Depending on the seed, the device is far behind the host or almost keeps up with it.
         let behind = 2 + (seed % 4) as usize * 3;
         if self.draw(behind) == 0 {
             for _ in 0..=self.draw(8) {

@@ -100,7 +100,7 @@ impl<'a> AccessUnits<'a> {
         match (self.syntax, byte(0)) {
             (_, None) => UnitRole::Other,
             (Syntax::H264, Some(header)) => match header & 31 {
-                // `first_mb_in_slice` is 0, which is coded as a single bit.
+                // A first slice has `first_mb_in_slice` 0, which is coded as a single bit.
                 1 | 2 | 5 => {
                     UnitRole::Slice { is_first: byte(1).is_some_and(|first| first & 0x80 != 0) }
                 }
@@ -124,8 +124,9 @@ impl<'a> AccessUnits<'a> {
 
     /// The end of the packet that starts at `start`.
     ///
-    /// Units before a picture belong to the next picture only if its first slice follows, because some of
-    /// them also occur between the slices of a picture.
+    /// Units between two pictures belong to the next picture only if the first slice of that
+    /// picture follows them, because some of these units also occur between the slices of a
+    /// picture.
     fn end(&mut self) -> usize {
         let mut has_slice = false;
         let mut next_picture = None;
@@ -186,7 +187,7 @@ fn start_code(stream: &[u8], from: usize) -> Option<StartCode> {
                 let has_zero = begin > from && stream[begin - 1] == 0;
                 return Some(StartCode { begin: begin - usize::from(has_zero), end });
             }
-            // No start code contains such a byte.
+            // No start code contains such a byte, so the search continues after it.
             [_, _, 2..=255] => at += 3,
             [_, 1..=255, _] => at += 2,
             _ => at += 1,

@@ -1,7 +1,8 @@
-//! Declarations of `cuviddec.h` and `nvcuvid.h` of the Video Codec SDK 11.1. Later versions keep the fields.
+//! Declarations of `cuviddec.h` and `nvcuvid.h` of the Video Codec SDK 11.1. Later versions do not
+//! change these fields.
 //!
-//! Types have the names of the headers without their prefix. Fields that the library fills in are plain
-//! numbers, because later versions add values.
+//! Types have the names of the headers, without their prefix. Fields that the library fills in are
+//! plain numbers instead of enums, because later versions add values.
 
 use std::ffi::{c_int, c_uint, c_ulong, c_ulonglong, c_void};
 
@@ -233,8 +234,8 @@ mod tests {
 
     macro_rules! layout {
         ($($name:literal $type:ty { $($c_name:literal $field:ident $offset:literal),* } $size:literal)*) => {
-            /// Name, C expression, size or offset in this file, and size or offset in nv-codec-headers
-            /// 11.1.5.2, compiled by gcc 12 on x86-64.
+            /// For each field: its name, its C expression, its size or offset in this file, and its
+            /// size or offset in nv-codec-headers 11.1.5.2, compiled by gcc 12 on x86-64.
             fn layouts() -> Vec<(String, String, usize, usize)> {
                 let mut all = Vec::new();
                 $(
@@ -343,7 +344,7 @@ mod tests {
         }
         fs::write(&source, text + "}\n").unwrap();
         let mut gcc = Command::new("gcc");
-        // A folder with `ffnvcodec`, searched before those of the system.
+        // A folder that contains `ffnvcodec`; the compiler searches it before the system folders.
         if let Some(headers) = std::env::var_os("SPDL_NVCODEC_HEADERS") {
             gcc.arg("-I").arg(headers);
         }

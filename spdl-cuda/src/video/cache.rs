@@ -1,4 +1,5 @@
-//! Idle decoders for reuse, because creating a decoder takes longer than decoding many frames.
+//! Keeps idle decoders for reuse, because creating a decoder takes longer than decoding many
+//! frames.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -6,7 +7,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::format::{ChromaFormat, VideoCodec, VideoFormat};
 
-/// The configuration of a decoder. Videos with equal configurations can use the same decoder in turn.
+/// The configuration of a decoder. One decoder can decode several videos of the same configuration
+/// one after the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DecoderConfig {
     pub(crate) codec: VideoCodec,
@@ -18,10 +20,10 @@ pub(crate) struct DecoderConfig {
     pub(crate) surfaces: u32,
 }
 
-/// Decode surfaces beyond the minimum of the stream: pictures that are decoded while earlier ones wait
-/// for output.
+/// Decode surfaces in addition to the minimum of the stream, so that pictures can be decoded while
+/// earlier pictures wait for output.
 const EXTRA_SURFACES: u32 = 4;
-/// Not all devices support more.
+/// Not all devices support more surfaces.
 const MAX_SURFACES: u32 = 32;
 
 impl DecoderConfig {
@@ -48,7 +50,7 @@ impl DecoderConfig {
     }
 }
 
-/// Rounds a side up by at most an eighth, to a multiple of 16 or more.
+/// Rounds a side up by at most an eighth, to a multiple of 16 or of a larger power of two.
 fn rounded_side(side: u32) -> u32 {
     let step = (side / 16).checked_next_power_of_two().map_or(16, |step| step.max(16));
     side.checked_next_multiple_of(step).unwrap_or(side)

@@ -17,13 +17,13 @@ use crate::driver::DriverResult;
 use crate::pixels::PixelFormat;
 use crate::runtime::{ComputeStream, Context};
 
-/// Number of output surfaces: one is mapped while the other is written.
+/// Number of output surfaces: one is mapped while the library writes to the other.
 const OUTPUT_SURFACES: c_ulong = 2;
 
 /// The decode status of a picture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PictureStatus {
-    /// Decoded without errors, or the device reports no status for this codec.
+    /// Decoded without errors; or the device reports no status for this codec.
     Success,
     /// Decoded with concealed errors.
     Concealed,
@@ -33,8 +33,8 @@ pub(crate) enum PictureStatus {
 
 /// A decoder with a fixed configuration, for one video at a time.
 ///
-/// All reads of its surfaces are queued on its stream, on which the library writes them. So a surface is
-/// not overwritten early, and the host does not wait.
+/// The library writes the surfaces on the stream of the decoder, and all reads are queued on the
+/// same stream. So no surface is overwritten before it is read, and the host does not wait.
 pub(crate) struct Decoder {
     handle: NvcuvidHandle,
     config: DecoderConfig,
@@ -43,7 +43,7 @@ pub(crate) struct Decoder {
     stream: ComputeStream,
     library: NvcuvidLibrary,
     context: Arc<Context>,
-    /// Used by the decoder, and outlives it.
+    /// The lock that the decoder uses; it must outlive the decoder.
     lock: Arc<ContextLock>,
 }
 
@@ -56,7 +56,7 @@ fn output_format(format: PixelFormat) -> c_int {
         PixelFormat::P016 => 1,
         PixelFormat::Yuv444 => 2,
         PixelFormat::Yuv444P16 => 3,
-        // Decoders do not output the others.
+        // Decoders do not output the other pixel formats.
         PixelFormat::Nv12 | PixelFormat::Rgb8 | PixelFormat::Yuv420 => 0,
     }
 }
@@ -187,7 +187,7 @@ impl Decoder {
         match status {
             Ok(STATUS_ERROR) => PictureStatus::Failed,
             Ok(STATUS_CONCEALED) => PictureStatus::Concealed,
-            // Not all codecs report a status; the missing status is not an error of the picture.
+            // Not all codecs report a status; a missing status is not an error of the picture.
             Ok(_) | Err(_) => PictureStatus::Success,
         }
     }
@@ -222,12 +222,12 @@ pub(crate) struct Surface<'a> {
 }
 
 impl Surface<'_> {
-    /// The stream for reads of the surface.
+    /// The stream on which work must read the surface.
     pub(crate) fn stream(&self) -> &ComputeStream {
         &self.decoder.stream
     }
 
-    /// The decode status of its picture.
+    /// The decode status of the picture in this surface.
     pub(crate) fn status(&self, index: c_int) -> PictureStatus {
         self.decoder.status(index)
     }
@@ -249,7 +249,8 @@ impl Surface<'_> {
 
 impl Drop for Surface<'_> {
     fn drop(&mut self) {
-        // Only after another error, with which the decoder is no longer used.
+        // The surface is still mapped here only after another error; then the decoder is not used
+        // again.
         let _ = self.unmap_once();
     }
 }

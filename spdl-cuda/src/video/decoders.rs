@@ -13,14 +13,14 @@ use super::format::{ChromaFormat, VideoCodec, VideoFormat};
 use super::library::{ContextLock, NvcuvidLibrary};
 use crate::runtime::DeviceInner;
 
-/// Number of idle decoders that are kept. Each holds its surfaces in device memory.
+/// Number of idle decoders that are kept. Each of them holds its surfaces in device memory.
 const IDLE_DECODERS: usize = 8;
 
 /// State that all videos of a device share. Fields are dropped in their order.
 pub(crate) struct SharedDecoders {
     pub(crate) cache: DecoderCache<Decoder>,
     pub(crate) counters: NvDecCounters,
-    /// Query results by codec, chroma format and bit depth.
+    /// Results of capability queries, by codec, chroma format and bit depth.
     capabilities: Mutex<BTreeMap<(VideoCodec, ChromaFormat, u32), VideoCapability>>,
     lock: Arc<ContextLock>,
     pub(crate) library: NvcuvidLibrary,
@@ -41,7 +41,7 @@ pub(crate) struct NvDecCounters {
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VideoCapability {
-    /// Whether the device decodes such videos. If not, the other fields are 0.
+    /// Whether the device decodes such videos. If it does not, the other fields are 0.
     pub supported: bool,
     /// Number of NVDEC engines that support them.
     pub engines: u32,
@@ -51,7 +51,7 @@ pub struct VideoCapability {
     pub max_size: (u32, u32),
     /// Maximum number of macroblocks of 16x16 pixels.
     pub max_macroblocks: u32,
-    /// A bit for each `cudaVideoSurfaceFormat` of the output.
+    /// The supported output formats: one bit for each `cudaVideoSurfaceFormat`.
     output_formats: u16,
 }
 
@@ -70,7 +70,7 @@ impl SharedDecoders {
         })
     }
 
-    /// Queries a capability once.
+    /// Queries a capability; the result of each query is stored.
     pub(super) fn capability(
         &self,
         codec: VideoCodec,
@@ -120,7 +120,8 @@ impl SharedDecoders {
         Ok(DecoderConfig::of(video, capability.max_size, capability.max_macroblocks))
     }
 
-    /// An idle or a new decoder of this configuration, for pictures of the size of the video.
+    /// Returns an idle or a new decoder of this configuration, set to the picture size of the
+    /// video.
     pub(crate) fn decoder(&self, config: DecoderConfig, video: &VideoFormat) -> Result<Decoder> {
         let counters = &self.counters;
         if let Some(mut decoder) = self.cache.take(&config) {
@@ -139,7 +140,7 @@ impl SharedDecoders {
         Ok(decoder)
     }
 
-    /// Reconfigures a decoder for pictures of the size of the video.
+    /// Reconfigures a decoder for the picture size of the video.
     pub(crate) fn reconfigure(&self, decoder: &mut Decoder, video: &VideoFormat) -> Result<()> {
         let reconfigured = decoder
             .reconfigure(video.coded_size)
@@ -150,7 +151,7 @@ impl SharedDecoders {
 }
 
 impl VideoCapability {
-    /// The reason why the device does not decode the video, if any.
+    /// The reason why the device does not decode the video; `None` if it does.
     fn refusal(&self, video: &VideoFormat) -> Option<String> {
         let (width, height) = video.coded_size;
         if !self.supported {

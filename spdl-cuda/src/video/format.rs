@@ -58,7 +58,7 @@ pub struct VideoColor {
     pub full_range: bool,
 }
 
-/// The format in a sequence header.
+/// The format that a sequence header describes.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VideoFormat {
@@ -157,7 +157,8 @@ impl VideoFormat {
     /// Validates the format from the parser.
     ///
     /// # Errors
-    /// `Corrupt` for inconsistent values, `Unsupported` for valid ones that this crate does not support.
+    /// `Corrupt` for inconsistent values; `Unsupported` for valid values that this crate does not
+    /// support.
     pub(crate) fn read(codec: VideoCodec, raw: &CuVideoFormat) -> Result<VideoFormat> {
         if raw.codec != codec.code() {
             let code = raw.codec;
@@ -215,7 +216,8 @@ impl VideoFormat {
         })
     }
 
-    /// The output format of the decoder; `None` for 4:2:2. Monochrome video has neutral chroma.
+    /// The output format of the decoder; `None` for 4:2:2. Monochrome video is output with neutral
+    /// chroma.
     pub fn pixel_format(&self) -> Option<PixelFormat> {
         match (self.chroma, self.bits > 8) {
             (ChromaFormat::Monochrome | ChromaFormat::Yuv420, false) => Some(PixelFormat::Nv12),
@@ -227,7 +229,7 @@ impl VideoFormat {
     }
 }
 
-/// Start and extent of the display area on an axis.
+/// Start and length of the display area on an axis.
 fn visible(first: c_int, end: c_int, coded: u32) -> Option<(u32, u32)> {
     let (first, end) = (u32::try_from(first).ok()?, u32::try_from(end).ok()?);
     (first < end && end <= coded).then(|| (first, end - first))

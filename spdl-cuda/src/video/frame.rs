@@ -8,10 +8,10 @@ use crate::driver::{DeviceAddress, Memcpy2D};
 use crate::pixels::{ColorMatrix, DevicePlane, PixelFormat, SourceImage};
 use crate::runtime::CudaMemory;
 
-/// A decoded frame in device memory. The copy out of the decoder may be in flight.
+/// A decoded frame in device memory. The copy from the decoder may be in flight.
 ///
-/// The memory holds the display area, also with odd sides: its planes in order, without padding between
-/// rows.
+/// The memory holds exactly the display area, even if its sides are odd: its planes in order,
+/// without padding between rows.
 #[non_exhaustive]
 #[derive(Debug)]
 pub struct VideoFrame {
@@ -19,7 +19,8 @@ pub struct VideoFrame {
     pub memory: CudaMemory,
     /// The pixel format.
     pub format: PixelFormat,
-    /// Bits per sample. More than 8 bits are the most significant bits of 2 bytes.
+    /// Bits per sample. If there are more than 8, the value is in the most significant bits of 2
+    /// bytes.
     pub bits: u32,
     /// Width in pixels.
     pub width: u32,
@@ -29,7 +30,8 @@ pub struct VideoFrame {
     pub planes: Vec<FramePlane>,
     /// The colour description of the stream.
     pub color: VideoColor,
-    /// The timestamp of its packet, or one that nvcuvid computes from the frame rate.
+    /// The timestamp of the packet of this frame, or a timestamp that nvcuvid computes from the
+    /// frame rate.
     pub timestamp: i64,
     /// The number of the frame in display order, from 0, including corrupt frames.
     pub number: u64,
@@ -79,7 +81,7 @@ pub(crate) struct FrameLayout {
 }
 
 impl FrameLayout {
-    /// Returns `None` if decoders do not output the format, or the size overflows.
+    /// Returns `None` if decoders do not output the format, or if the size overflows.
     pub(crate) fn of(video: &VideoFormat) -> Option<FrameLayout> {
         let format = video.pixel_format()?;
         let sample = usize::try_from(format.sample_bytes()).ok()?;
@@ -176,7 +178,7 @@ mod tests {
         assert_eq!(layout.planes, [plane(0, 31, 17), plane(31 * 17, 32, 9)]);
         assert_eq!(layout.bytes, 31 * 17 + 32 * 9);
         let copies = layout.copies(1000, 256, DeviceAddress(0)).unwrap();
-        // 49 coded rows take 50 in the surface.
+        // 49 coded rows occupy 50 rows of the surface.
         assert_eq!(places(&copies), [(1000, 0, 31, 17), (1000 + 50 * 256, 31 * 17, 32, 9)]);
     }
 

@@ -1,4 +1,4 @@
-//! Copies frames, whole or cropped, into one array.
+//! Copies whole or cropped frames into one array.
 
 use std::sync::Arc;
 
@@ -53,9 +53,10 @@ impl NvDec {
     /// The memory of the frames is kept until the copies complete.
     ///
     /// # Errors
-    /// `InvalidArgument` without frames, for frames of different formats or sizes, and for a crop that leaves
-    /// no pixels or starts at an odd column or row; `Unsupported` for other pixel formats, and for an odd
-    /// cropped width or height; `LimitExceeded` if device memory is exhausted; errors of the driver.
+    /// `InvalidArgument` for an empty list, for frames of different formats or sizes, and for a
+    /// crop that leaves no pixels or starts at an odd column or row; `Unsupported` for other pixel
+    /// formats, and for an odd cropped width or height; `LimitExceeded` if device memory is
+    /// exhausted; errors of the driver.
     pub fn gather(&self, frames: &[VideoFrame], crop: FrameCrop) -> Result<Upload> {
         let device = self.device();
         let Some(first) = frames.first() else {
@@ -102,7 +103,7 @@ impl NvDec {
     }
 }
 
-/// Width and height after the crop, both even.
+/// Width and height after the crop; both must be even.
 fn checked_size(frame: &VideoFrame, crop: FrameCrop) -> Result<(u32, u32)> {
     let (width, height) = crop.size((frame.width, frame.height))?;
     if !matches!(frame.format, PixelFormat::Nv12 | PixelFormat::P016) {
@@ -131,7 +132,7 @@ fn plane_copies(
 ) -> [Memcpy2D; 2] {
     let sample = frame.format.sample_bytes() as usize;
     let from = frame.memory.address();
-    // A pair of Cb and Cr takes as many bytes as two luma samples.
+    // A pair of Cb and Cr has as many bytes as two luma samples.
     [(0, crop.top as usize, height, 0), (1, crop.top as usize / 2, height / 2, height)].map(
         |(plane, above, rows, first_row)| {
             let plane = frame.planes[plane];

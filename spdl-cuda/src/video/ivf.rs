@@ -50,8 +50,8 @@ impl<'a> IvfFile<'a> {
     /// Parses the file header.
     ///
     /// # Errors
-    /// `Corrupt` without the signature, `Truncated` if the file ends inside the header, `Unsupported` for
-    /// other codecs.
+    /// `Corrupt` if the signature is missing, `Truncated` if the file ends inside the header,
+    /// `Unsupported` for other codecs.
     pub fn new(file: &'a [u8]) -> Result<Self> {
         if !file.starts_with(b"DKIF") {
             return Err(Error::new(
@@ -107,12 +107,12 @@ impl<'a> IvfFile<'a> {
         self.codec
     }
 
-    /// Width and height in pixels of the file header. Frames may differ.
+    /// Width and height in pixels, from the file header. Frames may have other sizes.
     pub fn size(&self) -> (u32, u32) {
         self.size
     }
 
-    /// The time base of the file header: ticks per second, as a fraction.
+    /// The time base from the file header: ticks per second, as a fraction.
     pub fn ticks(&self) -> (u32, u32) {
         self.ticks
     }
@@ -149,7 +149,7 @@ impl<'a> Iterator for IvfFile<'a> {
         let packet = self.packet(rest);
         self.at = match &packet {
             Ok(packet) => start + PACKET_HEADER + packet.data.len(),
-            // The start of the next packet is unknown.
+            // After this error, the start of the next packet is unknown.
             Err(_) => self.file.len(),
         };
         Some(packet.map_err(|error| error.with_offset(start as u64)))

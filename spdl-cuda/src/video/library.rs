@@ -16,10 +16,10 @@ use crate::runtime::Context;
 /// A pointer to an opaque object of the library.
 pub(crate) type NvcuvidHandle = NonNull<c_void>;
 
-/// `CUDA_ERROR_UNKNOWN`, for success without an object.
+/// `CUDA_ERROR_UNKNOWN`: returned if a call succeeds but creates no object.
 const UNKNOWN: u32 = 999;
 
-/// Declares the functions, which are resolved together when the library is opened.
+/// Declares the functions. They are all resolved when the library is opened.
 macro_rules! functions {
     ($($name:ident($($argument:ty),*);)*) => {
         #[allow(non_snake_case, reason = "the names of the functions")]

@@ -9,12 +9,13 @@ use super::format::VideoFormat;
 pub struct VideoLimits {
     /// Maximum pixels of a coded frame.
     max_pixels: u64,
-    /// Maximum number of decoded frames that are not taken yet.
+    /// Maximum number of decoded frames that the caller has not taken yet.
     pub(super) max_waiting_frames: usize,
 }
 
 impl Default for VideoLimits {
-    /// Frames of 2²⁶ pixels, twice those of 8K, and 64 waiting frames.
+    /// The defaults: frames of 2²⁶ pixels, twice the size of 8K, and 64 frames that are not taken
+    /// yet.
     fn default() -> Self {
         VideoLimits { max_pixels: 1 << 26, max_waiting_frames: 64 }
     }
@@ -28,8 +29,8 @@ impl VideoLimits {
         self
     }
 
-    /// Sets the maximum number of decoded frames that are not taken yet, each in device memory. A packet of
-    /// one frame rarely outputs more than a few.
+    /// Sets the maximum number of decoded frames that the caller has not taken yet; each of them is
+    /// in device memory. A packet of one picture rarely outputs more than a few frames.
     #[must_use]
     pub fn waiting_frames(mut self, max: usize) -> Self {
         self.max_waiting_frames = max;

@@ -10,7 +10,7 @@
 //! | file | content |
 //! |---|---|
 //! | `nvdec.rs` | [`NvDec`]: opens videos, capabilities, statistics |
-//! | `decoders.rs`, `cache.rs` | the decoders that all videos share, and idle ones for reuse |
+//! | `decoders.rs`, `cache.rs` | the decoders that all videos share, and idle decoders for reuse |
 //! | `stream.rs` | [`VideoStream`]: packets in, frames out |
 //! | `limits.rs` | [`VideoLimits`] |
 //! | `format.rs` | [`VideoFormat`]: codec, chroma format, bit depth, colour |

@@ -19,8 +19,8 @@ use crate::runtime::{CudaDevice, DeviceInner};
 /// Clones share decoders: a finished video returns its decoder for the next video of similar size.
 /// [`open`](NvDec::open) starts a video. Several threads decode several videos concurrently.
 ///
-/// There is no CPU fallback. A video that the device does not decode is an `Unsupported` error, and is
-/// counted.
+/// This type never decodes on the CPU. A video that the device does not decode is counted, and
+/// returns an `Unsupported` error.
 ///
 /// ```no_run
 /// use spdl_cuda::{CudaDevice, NvDec};
@@ -42,7 +42,7 @@ use crate::runtime::{CudaDevice, DeviceInner};
 #[derive(Clone)]
 pub struct NvDec(Arc<SharedDecoders>);
 
-/// Counts of frames, decoders and refused videos.
+/// Numbers of frames, decoders and unsupported videos.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NvDecStatistics {
@@ -63,7 +63,8 @@ pub struct NvDecStatistics {
 }
 
 impl NvDec {
-    /// The video decoders of a device, with nvcuvid from its default location, the driver.
+    /// The video decoders of a device. nvcuvid is loaded from its default location: it is part of
+    /// the driver.
     ///
     /// # Errors
     /// `Unsupported` if nvcuvid is missing, with a remedy; errors of the driver.
@@ -71,10 +72,10 @@ impl NvDec {
         NvDec::new_with(device, &Search::default())
     }
 
-    /// [`new`](NvDec::new) with places to search for nvcuvid.
+    /// Like [`new`](NvDec::new), with additional places to search for nvcuvid.
     ///
     /// # Errors
-    /// As for [`new`](NvDec::new).
+    /// The errors of [`new`](NvDec::new).
     pub fn new_with(device: &CudaDevice, search: &Search) -> Result<NvDec> {
         let library = NvcuvidLibrary::open(search).map_err(|missing| {
             let message =
@@ -88,7 +89,8 @@ impl NvDec {
     /// Starts a video.
     ///
     /// # Errors
-    /// Errors of the driver. [`VideoStream::push`] reports an unsupported video, at its first header.
+    /// Errors of the driver. If the device does not decode the video, [`VideoStream::push`] reports
+    /// it, when the first header is parsed.
     pub fn open(&self, codec: VideoCodec) -> Result<VideoStream> {
         self.open_with(codec, VideoLimits::default())
     }
@@ -96,7 +98,7 @@ impl NvDec {
     /// Starts a video with custom limits.
     ///
     /// # Errors
-    /// As for [`open`](NvDec::open).
+    /// The errors of [`open`](NvDec::open).
     pub fn open_with(&self, codec: VideoCodec, limits: VideoLimits) -> Result<VideoStream> {
         VideoStream::new(&self.0, codec, limits)
     }

@@ -1,6 +1,7 @@
 //! The parser of nvcuvid and its callbacks.
 //!
-//! No callback unwinds into the library. An error or a panic is stored until the parser call returns.
+//! No panic of a callback unwinds into the library. An error or a panic is stored until the parser
+//! call returns.
 
 use std::any::Any;
 use std::ffi::{c_int, c_ulong, c_void};
@@ -18,7 +19,7 @@ use super::library::{NvcuvidHandle, NvcuvidLibrary};
 use super::session::Session;
 use crate::runtime::Context;
 
-/// Maximum number of pictures between decode and output.
+/// Maximum number of pictures between decoding and output.
 const DISPLAY_DELAY: u32 = 4;
 /// Error threshold in percent: all pictures are decoded, and errors are reported per frame.
 const DECODE_ALL: u32 = 100;
@@ -35,13 +36,13 @@ struct Callbacks {
 /// A parser with the state of its video. Fields are dropped in their order.
 pub(crate) struct Parser {
     handle: ParserHandle,
-    /// The parser holds its address.
+    /// The user data of the callbacks; the parser holds their address.
     callbacks: Arc<Callbacks>,
     context: Arc<Context>,
     library: NvcuvidLibrary,
 }
 
-/// Destroys the parser on drop, before its callbacks.
+/// The parser. It is destroyed on drop, before its callbacks.
 struct ParserHandle {
     handle: NvcuvidHandle,
     context: Arc<Context>,
@@ -62,7 +63,7 @@ impl Parser {
             Arc::new(Callbacks { session: Mutex::new(session), failure: Mutex::default() });
         let mut params = ParserParams {
             codec,
-            // The sequence callback returns the actual number.
+            // The sequence callback returns the actual number of surfaces.
             max_decode_surfaces: 1,
             clock_rate: 0,
             error_threshold: DECODE_ALL,
@@ -158,7 +159,7 @@ unsafe fn guarded(
     let Some(callbacks) = (unsafe { user_data.cast::<Callbacks>().as_ref() }) else {
         return FAILED;
     };
-    // After a failure, the decoder may belong to another sequence.
+    // After a failure, the decoder may belong to another sequence, so further callbacks fail.
     if callbacks.failure().is_some() {
         return FAILED;
     }
@@ -182,7 +183,8 @@ unsafe fn guarded(
     FAILED
 }
 
-/// The error for a panic. The payload is leaked, because its drop might panic again.
+/// Converts a panic to an error. The payload of the panic is leaked, because dropping it might
+/// panic again.
 fn panicked(panic: Box<dyn Any + Send>) -> Error {
     let message = panic.downcast_ref::<&str>().map(|message| (*message).to_owned());
     let message = message.or_else(|| panic.downcast_ref::<String>().cloned());

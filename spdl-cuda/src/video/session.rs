@@ -18,7 +18,8 @@ use crate::runtime::{CudaMemory, DeviceInner, Event};
 /// The return value of a successful callback; 0 after a failure.
 const SUCCESS: c_int = 1;
 
-/// `CUresult` codes that fail only the picture: invalid value, image or source, and not supported.
+/// `CUresult` codes of errors that affect only one picture: invalid value, image or source, and not
+/// supported.
 const PICTURE_ERRORS: [u32; 4] = [1, 200, 300, 801];
 
 /// The state of a video.
@@ -30,7 +31,7 @@ pub(crate) struct Session {
     frames: VecDeque<Result<VideoFrame>>,
     /// Number of frames that were output.
     output_count: u64,
-    /// Whether decoding failed: the decoder is not reused.
+    /// Whether decoding failed. If it did, the decoder is not reused.
     pub(crate) is_broken: bool,
     decoders: Arc<SharedDecoders>,
 }
@@ -39,7 +40,7 @@ pub(crate) struct Session {
 struct ActiveSequence {
     video: VideoFormat,
     layout: FrameLayout,
-    /// By picture index of the parser.
+    /// The state of each decode surface, by the picture index of the parser.
     pictures: Vec<PictureState>,
     decoder: Decoder,
 }
@@ -47,9 +48,9 @@ struct ActiveSequence {
 /// The state of a decode surface.
 #[derive(Clone, Debug)]
 enum PictureState {
-    /// Never decoded.
+    /// No picture was decoded to this surface.
     Empty,
-    /// Decoded, or decoding in flight.
+    /// A picture was decoded, or its decoding is in flight.
     Decoded,
     /// The decoder failed.
     Failed(Error),
@@ -80,7 +81,8 @@ impl Session {
         self.frames.pop_front()
     }
 
-    /// Handles a sequence header: sets up the decoder. Returns its number of decode surfaces.
+    /// Handles a sequence header: sets up the decoder. Returns the number of decode surfaces of the
+    /// decoder.
     pub(crate) fn sequence(&mut self, format: &CuVideoFormat) -> Result<c_int> {
         let video = VideoFormat::read(self.codec, format)?;
         self.limits.check(&video)?;
@@ -96,7 +98,7 @@ impl Session {
                 if decoder.config() == config =>
             {
                 if before.coded_size == video.coded_size {
-                    // Decoded pictures may still wait for output.
+                    // Decoded pictures of the previous sequence may still wait for output.
                     pictures = decoded;
                 }
                 self.decoders.reconfigure(&mut decoder, &video)?;
@@ -127,7 +129,7 @@ impl Session {
         let decoded = unsafe { current.decoder.decode(picture) };
         let state = &mut current.pictures[at];
         match decoded {
-            // If the first field failed, the frame failed.
+            // If the first field of a frame failed, the whole frame failed.
             Ok(()) if is_second_field && matches!(state, PictureState::Failed(_)) => {}
             Ok(()) => *state = PictureState::Decoded,
             Err(error) if PICTURE_ERRORS.contains(&error.code) => {
@@ -170,7 +172,8 @@ impl Session {
         Ok(SUCCESS)
     }
 
-    /// The sequence, and the position of a picture index in it.
+    /// The current sequence, and the picture index as a position in it. Fails if the index is
+    /// invalid.
     fn picture(&mut self, index: c_int) -> Result<(&mut ActiveSequence, usize)> {
         let current = self.current.as_mut();
         let current =
@@ -187,7 +190,8 @@ impl Session {
 }
 
 impl ActiveSequence {
-    /// Copies a picture out of the decoder. The inner error fails the frame, the outer one the video.
+    /// Copies a picture out of the decoder. The inner error affects only this frame; the outer
+    /// error ends the video.
     fn output(
         &mut self,
         device: &Arc<DeviceInner>,

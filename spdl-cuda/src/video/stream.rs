@@ -20,16 +20,17 @@ use super::session::Session;
 /// returns frames in display order, a few packets later. [`finish`](VideoStream::finish) outputs the last
 /// frames.
 ///
-/// Frames are neither rotated nor scaled, and interlaced fields stay woven. A frame that the device reports
-/// as corrupt is a single error; missing pixels are not concealed. An error of `push` or `finish` ends this
-/// video only. Frames that were decoded before can still be taken.
+/// Frames are neither rotated nor scaled, and interlaced fields are not separated. If the device
+/// reports a frame as corrupt, [`next_frame`](VideoStream::next_frame) returns an error for this
+/// frame, and missing pixels are not concealed. An error of `push` or `finish` ends only this
+/// video. Frames that were decoded before can still be taken.
 ///
-/// `push` may block inside nvcuvid until an earlier picture is decoded. Nothing else blocks: copies are
-/// queued on the device.
+/// `push` may block inside nvcuvid until an earlier picture is decoded. No other method blocks:
+/// copies are queued on the device.
 pub struct VideoStream {
     parser: Parser,
     codec: VideoCodec,
-    /// Whether the next packet continues the stream of the last one.
+    /// Whether the next packet continues the stream of the previous packet.
     is_continuous: bool,
     /// The error that ended the video.
     failure: Option<Error>,
@@ -47,7 +48,8 @@ impl VideoStream {
         Ok(VideoStream { parser, codec, is_continuous: false, failure: None })
     }
 
-    /// Decodes a packet. Its frame carries `timestamp`, in units of the caller.
+    /// Decodes a packet. The frames of the packet have this `timestamp`, in units that the caller
+    /// chooses.
     ///
     /// # Errors
     /// `InvalidArgument` for an empty packet, which changes nothing. Every other error ends the video, and
@@ -64,10 +66,11 @@ impl VideoStream {
         self.record(pushed)
     }
 
-    /// Signals the end of the video, which outputs its last frames. Another video of this codec may follow.
+    /// Signals the end of the video; its last frames are output. Another video of the same codec
+    /// may follow.
     ///
     /// # Errors
-    /// As for [`push`](VideoStream::push).
+    /// The errors of [`push`](VideoStream::push).
     pub fn finish(&mut self) -> Result<()> {
         self.check()?;
         let finished = self.parser.finish();
@@ -77,7 +80,8 @@ impl VideoStream {
 
     /// Returns the next decoded frame in display order, if any.
     ///
-    /// An error belongs to one frame, for example `Corrupt`. Its key is the number of the frame.
+    /// If a frame could not be decoded, the error (for example `Corrupt`) affects only this frame.
+    /// The key of the error is the number of the frame.
     pub fn next_frame(&mut self) -> Option<Result<VideoFrame>> {
         self.parser.session().next_frame()
     }
@@ -87,7 +91,7 @@ impl VideoStream {
         self.codec
     }
 
-    /// The format of the latest sequence header, if any.
+    /// The format from the latest sequence header; `None` before the first header.
     pub fn format(&mut self) -> Option<VideoFormat> {
         self.parser.session().video().copied()
     }
