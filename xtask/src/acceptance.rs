@@ -28,9 +28,9 @@ use crate::tools::Workspace;
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   cargo xtask features
-  cargo xtask features --missing                      rows without a test, or partly working
-  cargo xtask features --group B,L                    only pipelines
-  cargo xtask features --results target/xtask-logs    and the failures of the last test run")]
+  cargo xtask features --missing                      features and promises without a test, or working in part
+  cargo xtask features --group B,L                    only features of pipelines
+  cargo xtask features --results target/xtask-logs    also list the failures of the last test run")]
 pub(crate) struct FeaturesArguments {
     /// Print only features and promises whose IDs have these prefixes; do not update the page
     #[arg(long, value_name = "A,B", value_delimiter = ',')]

@@ -15,7 +15,7 @@ use crate::tools::{Output, Workspace, cargo, command};
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   cargo xtask demo
-  cargo xtask demo --images 200 --classes 10      a quick look
+  cargo xtask demo --images 200 --classes 10      fewer images, to be faster
   cargo xtask demo --mode eval --epochs 1         resize and centre crop, as for validation")]
 pub(crate) struct DemoArguments {
     /// Number of images in the data set

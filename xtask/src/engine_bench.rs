@@ -16,7 +16,7 @@ use crate::tools::{Output, Workspace, cargo};
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   cargo xtask bench overhead
-  cargo xtask bench overhead --json     [{stages, concurrency, order, ns_per_item_stage}]")]
+  cargo xtask bench overhead --json     print [{stages, concurrency, order, ns_per_item_stage}]")]
 pub(crate) struct Overhead {
     /// Items per run [default: 1000000]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]

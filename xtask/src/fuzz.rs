@@ -28,8 +28,8 @@ use crate::tools::{Output, Workspace, cargo_tool, command, require_programs};
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   cargo xtask fuzz
-  cargo xtask fuzz --seconds 3600 --jobs 8 --all-formats    over night
-  cargo xtask fuzz --target png --sanitizer none    faster; finds less in unsafe code
+  cargo xtask fuzz --seconds 3600 --jobs 8 --all-formats    run each target for an hour
+  cargo xtask fuzz --target png --sanitizer none    faster, but finds fewer errors in unsafe code
   cargo xtask fuzz --target png --input FILE        run only this input")]
 pub(crate) struct FuzzArguments {
     /// How long each target runs, in seconds

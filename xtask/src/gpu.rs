@@ -30,7 +30,7 @@ use crate::wheel;
 #[command(after_help = "Examples:
   cargo xtask gpu
   cargo xtask gpu --only tests,g1,g2 --minutes 5
-  cargo xtask gpu --pack gpu-pack        for a machine with a GPU; prints what to run there
+  cargo xtask gpu --pack gpu-pack        pack for a machine with a GPU; prints the command to run there
 
 The measurements are described by: target/gpu/run --help")]
 pub(crate) struct GpuArguments {

@@ -43,12 +43,12 @@ use crate::tools::Workspace;
     disable_help_subcommand = true,
     after_help = "Examples:
   cargo xtask demo                  load 2,000 JPEGs as training batches, with a report
-  cargo xtask test                  all checks that must pass before a change is merged
-  cargo xtask test --only clippy    one step
-  cargo xtask soak                  long versions of tests, fuzzing, network faults
-  cargo xtask wheel                 the Python wheel, in target/wheels
-  cargo xtask bench images          speed against the usual Python loaders
-  cargo xtask corpus DIR            run all decoders on all files of a folder, in child processes
+  cargo xtask test                  run all checks that must pass before a change is merged
+  cargo xtask test --only clippy    run one step
+  cargo xtask soak                  run longer tests, fuzzing, network faults
+  cargo xtask wheel                 build the Python wheel, in target/wheels
+  cargo xtask bench images          compare our speed with usual Python loaders
+  cargo xtask corpus DIR            decode all files of a folder in child processes
   cargo xtask fuzz                  run each fuzz target for a minute
   cargo xtask features              which features and promises have tests
   cargo xtask tidy                  layers, words, names and other rules

@@ -25,8 +25,8 @@ use crate::{fuzz, test, wheel};
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   cargo xtask soak                        one round, before a release
-  cargo xtask soak --minutes 480          all night
-  cargo xtask soak --only cycles          one step
+  cargo xtask soak --minutes 480          rounds for 8 hours
+  cargo xtask soak --only cycles          only this step
   cargo xtask soak --list
   SPDL_CYCLES=100000 cargo test -p spdl-core --release --test cycles     by hand")]
 pub(crate) struct SoakArguments {

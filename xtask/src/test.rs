@@ -31,7 +31,7 @@ use crate::{acceptance, corpus, dataset, fuzz, tidy, wheel};
 #[command(after_help = "Examples:
   cargo xtask test
   cargo xtask test --list
-  cargo xtask test --only fmt clippy tidy     the quick ones, before a commit")]
+  cargo xtask test --only fmt clippy tidy     the quick steps, before a commit")]
 pub(crate) struct TestArguments {
     /// Run only these steps
     #[arg(long, value_name = "STEP", num_args = 1..)]

@@ -31,7 +31,7 @@ use crate::tools::Workspace;
   cargo xtask bench images
   cargo xtask bench images --mode train --all-peers --check
   cargo xtask bench images --photos --peers libjpeg-turbo,simplejpeg-scaled --check
-  cargo xtask bench images --all-peers                        torch and TensorFlow are gigabytes
+  cargo xtask bench images --all-peers                        downloads gigabytes: torch, TensorFlow
   cargo xtask bench images --peers libjpeg-turbo,spdl,dali
   cargo xtask bench images --data /data/imagenet/val --epochs 1 --out imagenet.md")]
 pub(crate) struct Images {

@@ -29,7 +29,7 @@ use crate::venv::Venv;
 #[command(after_help = "Examples:
   cargo xtask bench tar
   cargo xtask bench tar --check
-  cargo xtask bench tar --torch --print-only     torch is gigabytes")]
+  cargo xtask bench tar --torch --print-only     downloads gigabytes: torch")]
 pub(crate) struct Tar {
     /// Measured runs of each reader
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]

@@ -181,11 +181,11 @@ struct Trial {
     copy: Option<PathBuf>,
 }
 
-/// Results of all subjects.
+/// Results of all files and damaged copies.
 #[derive(Debug)]
 struct Results {
     root: PathBuf,
-    /// Paths below the root, with `/`.
+    /// Paths of the files, relative to the root, with `/` as separator.
     names: Vec<String>,
     trials: Vec<Trial>,
     unclaimed: usize,
@@ -431,7 +431,7 @@ impl Results {
         }
     }
 
-    /// The command that reproduces a trial.
+    /// The command that reproduces a result.
     fn again(&self, trial: &Trial) -> String {
         let name = &self.names[trial.subject.file];
         let path = match &trial.copy {
