@@ -24,7 +24,7 @@ pub(crate) const OLDEST: i32 = 12_000;
 const STREAM_NON_BLOCKING: c_uint = 1;
 /// `CU_EVENT_BLOCKING_SYNC`: a waiting host thread sleeps.
 const EVENT_BLOCKING_SYNC: c_uint = 1;
-/// With `CU_EVENT_DISABLE_TIMING`.
+/// The same flag, combined with `CU_EVENT_DISABLE_TIMING`.
 const EVENT_BLOCKING_SYNC_NO_TIMING: c_uint = EVENT_BLOCKING_SYNC | 2;
 /// `CU_MEMHOSTREGISTER_PORTABLE`: the memory is pinned for all contexts.
 const REGISTER_PORTABLE: c_uint = 1;
@@ -56,11 +56,11 @@ struct CudaMemcpy2D {
     rows: usize,
 }
 
-/// `CUresult`.
+/// The result code of a driver call (`CUresult`).
 type Code = u32;
 type Pointer = *mut c_void;
 
-/// Declares the table of functions and how it is resolved.
+/// Declares the table of driver functions, and resolves them by name.
 macro_rules! functions {
     ($($name:ident($($argument:ty),*);)*) => {
         #[allow(non_snake_case, reason = "the names of the functions")]
@@ -163,7 +163,7 @@ pub enum DriverLoadError {
 }
 
 impl DriverLoadError {
-    /// What the user can do.
+    /// What the user can do to make the driver usable.
     pub fn remedy(&self) -> &'static str {
         match self {
             DriverLoadError::NotFound(_) => Library::Driver.remedy(),
@@ -240,10 +240,10 @@ impl LoadedDriver {
         if version < OLDEST {
             return Err(too_old(None));
         }
-        // The name depends on the driver version. Without the function, no time is measured.
+        // The name of the function depends on the driver version. Without it, no time is measured.
         let elapsed =
             ["cuEventElapsedTime_v2", "cuEventElapsedTime"].into_iter().find_map(|name| {
-                // SAFETY: both have this type.
+                // SAFETY: both functions have this type.
                 unsafe { library.function::<EventElapsedTime>(name) }
             });
         let driver = LoadedDriver { functions, elapsed, version, location, _library: library };

@@ -143,7 +143,7 @@ impl DlpackTensor {
     ///
     /// No Python code runs between the creation of the tensor and of the capsule, so no exception can leak
     /// the tensor. If no consumer takes the tensor, the capsule drops it through `detach`, so that other
-    /// Python threads run meanwhile.
+    /// Python threads can run at the same time.
     ///
     /// # Errors
     /// `MemoryError` if Python cannot allocate the capsule.

@@ -90,7 +90,7 @@ impl FormatReader for Gif {
             _ => [[0; CHANNELS]; 256],
         };
         colors[..palette.len()].copy_from_slice(palette);
-        // Outside the frame, the screen has the transparent colour, or colour 0 without one.
+        // Outside the frame, the screen has the transparent colour, or colour 0 if there is none.
         let background = colors[usize::from(transparent.unwrap_or(0))];
 
         let columns = job.columns();

@@ -203,7 +203,7 @@ impl Report<'_> {
             Mode::Train => "Random resized crop 224, horizontal flip",
         };
         let files = match (&arguments.data, arguments.photos) {
-            (Some(_), _) => "A data set of the user's.",
+            (Some(_), _) => "A data set chosen by the user.",
             (None, false) => {
                 "The demo data set: JPEGs of about 470 x 390 pixels and 100 KB (`cargo xtask demo`)."
             }

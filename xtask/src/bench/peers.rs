@@ -10,7 +10,7 @@ use super::contest::Contestant;
 use crate::tools::{Output, Workspace, command, install_packages};
 use crate::venv::Venv;
 
-/// A third-party loader.
+/// A peer: a third-party loader to compare with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Peer {
     /// libjpeg-turbo alone: decodes whole files in memory, without resizing or batching
