@@ -1,5 +1,6 @@
 //! Helpers that several data sets share: keys, hashes, size checks, numbers.
 
+#[cfg(feature = "local")]
 use std::sync::Arc;
 
 use spdl_core::{Error, ErrorKind, Result};

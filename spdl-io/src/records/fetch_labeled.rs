@@ -9,7 +9,9 @@ use spdl_core::{AsyncContext, AsyncStage, Error, ErrorKind, Labeled, Result};
 
 use super::classes::Classes;
 use super::read_fields::{field_key, known_bytes, read_record};
-use crate::fetch::{Fetch, Fetcher, Key};
+#[cfg(any(feature = "cache", feature = "local"))]
+use crate::fetch::Key;
+use crate::fetch::{Fetch, Fetcher};
 #[cfg(feature = "local")]
 use crate::files::IoThreads;
 #[cfg(feature = "cache")]
