@@ -200,7 +200,7 @@ def test_mismatched_images_of_a_batch_are_dropped(at, caplog):
     assert [batch[:, 0, 0].tolist() for batch in batches] == [[0, 1, 2, 3], [4, 5, 6]]
     (failure,) = caplog.records
     assert (
-        f"most of these 4 are uint8 [2, 3], but number {at} is uint8 [9, 3]; resize" in caplog.text
+        f"most of these 4 are uint8 [2, 3], but image {at} is uint8 [9, 3]; resize" in caplog.text
     )
     assert failure.levelname == "ERROR"
 
@@ -220,11 +220,11 @@ def test_the_mismatch_error_lists_indices_and_shapes():
         BatchImages(2)(images)
     assert str(raised.value) == (
         "the images of a batch must have the same type and shape: most of these 11 are uint8 [2, 3], but "
-        "number 6 is uint8 [3, 3], number 7 is uint8 [4, 3], number 8 is uint8 [5, 3], and 2 more; "
+        "image 6 is uint8 [3, 3], image 7 is uint8 [4, 3], image 8 is uint8 [5, 3], and 2 more; "
         "resize or crop them first, for example with DecodeImage(224)"
     )
     with pytest.raises(
-        ValueError, match=r"number 2 is uint8 \[2, 3\] with a label; give all images a label"
+        ValueError, match=r"image 2 is uint8 \[2, 3\] with a label; give all images a label"
     ):
         BatchImages(2)([images[0], images[0], (images[0], 5)])
 

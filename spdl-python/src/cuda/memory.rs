@@ -154,7 +154,7 @@ impl DeviceMemory {
 
     fn cuda(&self) -> Result<&CudaMemory> {
         cuda_memory(&self.upload)
-            .ok_or_else(|| Error::new(ErrorKind::Internal, "the memory is not in CUDA memory"))
+            .ok_or_else(|| Error::new(ErrorKind::Internal, "the buffer is not in CUDA memory"))
     }
 
     fn record(&self, stream: Option<i64>) -> Result<()> {

@@ -36,8 +36,8 @@ class DeviceArray(_spdl_rs.PlacedArray):
     After the last reference is dropped, the memory is recycled once those streams have finished the work
     that was queued before.
 
-    Instances come from `ImageLoader(..., device="cuda")` and `spdl_rs.io.transfer_tensor`. The class
-    has no public constructor.
+    Instances are created by `ImageLoader(..., device="cuda")` and `spdl_rs.io.transfer_tensor`. The
+    class has no public constructor.
     """
 
     __slots__ = ("__weakref__",)
@@ -182,8 +182,8 @@ class DeviceArray(_spdl_rs.PlacedArray):
 
         Args:
             stream: The stream that waits for the upload, numbered as in the array API standard: `None`
-                and 1 are the legacy default stream, 2 is the per-thread default stream, -1 is no stream,
-                larger numbers are stream handles. 0 is ambiguous and refused.
+                and 1 are the legacy default stream, 2 is the per-thread default stream, larger numbers
+                are stream handles. -1 means no synchronization. 0 is ambiguous and refused.
             max_version: The latest DLPack version that the consumer supports. `None` or below 1.0: an
                 unversioned capsule.
             dl_device: The device that the consumer requests: that of the array, or `(1, 0)`, which
@@ -250,8 +250,8 @@ def stream_number(stream: int | Any | None) -> int | None:
         raise TypeError(f"stream must be a number or a stream, not {stream!r}") from None
     if not -1 <= number < 2**63 or number == 0:
         raise ValueError(
-            f"{number} is not a CUDA stream: 1 is the legacy default stream, 2 is the per-thread default "
-            "stream, -1 is no stream"
+            f"invalid stream {number}: expected 1 (legacy default stream), 2 (per-thread default stream), "
+            "-1 (no synchronization), or a stream handle"
         )
     return number
 

@@ -30,7 +30,7 @@ def mismatch_message(items: Sequence[BatchItem], mismatches: Sequence[int]) -> s
     dropped = set(mismatches)
     usual = next(item for at, item in enumerate(items) if at not in dropped)
     listed = ", ".join(
-        f"number {at} is {_in_words(_kind(items[at]))}" for at in mismatches[:_MAX_LISTED]
+        f"image {at} is {_in_words(_kind(items[at]))}" for at in mismatches[:_MAX_LISTED]
     )
     more = len(mismatches) - _MAX_LISTED
     listed += f", and {more} more" if more > 0 else ""

@@ -54,7 +54,7 @@ def decoders_of_array(
 def checked(config: CUDAConfig) -> CUDAConfig:
     """Returns `config` if `cuda_config` created it."""
     if not isinstance(config, CUDAConfig):
-        raise TypeError(f"device_config must come from cuda_config, not {check.shown(config)}")
+        raise TypeError(f"device_config must be created by cuda_config, not {check.shown(config)}")
     return config
 
 
@@ -84,7 +84,7 @@ def size_of(scale_width: int, scale_height: int) -> tuple[int, int] | None:
 
 
 def placed(memory: _spdl_rs.DeviceMemory, shape: list[int], dtype: str, stream: int) -> DeviceArray:
-    """Returns an array whose upload the stream waits for."""
+    """Returns an array. The stream waits for the upload of the array."""
     from ..cuda import DeviceArray
 
     memory.wait_on(stream)

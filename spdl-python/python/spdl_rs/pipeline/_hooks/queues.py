@@ -83,7 +83,7 @@ class QueuePerfStats:
 
     def __str__(self) -> str:
         return (
-            f"{self.num_items} items in {format_duration(self.elapsed)} ({self.qps:.1f}/s); put waits "
+            f"{self.num_items} items in {format_duration(self.elapsed)} ({self.qps:.1f}/s); mean wait: put "
             f"{format_duration(self.ave_put_time)}, get {format_duration(self.ave_get_time)}; not empty "
             f"{100 * self.occupancy_rate:.0f} % of the time"
         )

@@ -194,7 +194,7 @@ class _Profiler:
         """Profiles one stage. Returns its outputs."""
         first = stages[0]
         if isinstance(first, PathVariantsConfig):
-            _LOGGER.warning("%s chooses paths, which are not profiled", name)
+            _LOGGER.warning("the paths of %s are not profiled", name)
             return _measure(items, stages, len(_CONCURRENCIES), taken, keep=True)[1]
         several = isinstance(first, PipeConfig)
         stats, outputs = [], []

@@ -142,7 +142,7 @@ def _queue_in_words(queue: QueueStatistics, elapsed: float) -> str:
     items = max(1, queue["items"])
     rate = queue["items"] / elapsed if elapsed else 0.0
     return (
-        f"{queue['items']} items in {format_duration(elapsed)} ({rate:.1f}/s); put waits "
+        f"{queue['items']} items in {format_duration(elapsed)} ({rate:.1f}/s); mean wait: put "
         f"{format_duration(queue['put_wait_s'] / items)}, get {format_duration(queue['get_wait_s'] / items)}; "
         f"not empty {100 * queue['occupancy']:.0f} % of the time"
     )

@@ -325,7 +325,7 @@ def check_regions(config: PipelineConfig[Any]) -> None:
     for stage in config.pipes:
         if isinstance(stage, PlacementConfig):
             if empty:
-                raise ValueError(f"no stages follow {placement!r}; a region needs at least one")
+                raise ValueError(f"no stages follow {placement!r}; a region needs at least one stage")
             if isinstance(stage.target, InterpreterPoolExecutorConfig):
                 needs_interpreters("a region in interpreters", "ProcessPoolExecutorConfig")
             placement, empty = stage, stage.target is not MAIN_PROCESS
