@@ -22,14 +22,14 @@ use crate::tools::Workspace;
 
 /// Write docs/acceptance.md: each feature and promise with its state and its tests.
 ///
-/// A feature or promise works if it has a test, works in part if its table names what is missing,
-/// and is missing otherwise. With --results, the page also lists tests that failed in the last run,
-/// and the command fails if there are any.
+/// The state is `works` if a test is attached; `part` if the table also names what is missing; and
+/// `missing` without a test. With --results, the page also lists tests that failed in the last run,
+/// and the command fails if a test failed.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   cargo xtask features
-  cargo xtask features --missing                      features and promises without a test, or working in part
-  cargo xtask features --group B,L                    only features of pipelines
+  cargo xtask features --missing      features and promises that are missing or partly working
+  cargo xtask features --group B,L    only features of pipelines
   cargo xtask features --results target/xtask-logs    also list the failures of the last test run")]
 pub(crate) struct FeaturesArguments {
     /// Print only features and promises whose IDs have these prefixes; do not update the page

@@ -9,7 +9,7 @@ use crate::tools::{Output, Workspace, cargo};
 /// Measure the overhead of the scheduler in ns per item and per stage, compared with plain
 /// channels.
 ///
-/// Pipelines of 1 and 3 stages pass small integers on unchanged, with concurrency 2, 2 worker
+/// Pipelines of 1 and 3 stages forward small integers unchanged, with concurrency 2, 2 worker
 /// threads, completion and input order, and default and other queue sizes. Runs of the cases are
 /// interleaved; medians and minima are shown. The command also measures heap allocations per item,
 /// the time to the first item, the time to stop, and the CPU use of an idle pipeline.
@@ -53,7 +53,7 @@ pub(crate) struct Scaling {
 /// Measure the effect of stragglers: 1 % of the items take 50 times as long as the others.
 ///
 /// Shows how long the consumer waits for a batch (p50 and p99), in completion order and in input
-/// order, both for a consumer that works between two batches and for one that does not.
+/// order. The consumer either works between two batches, or requests the next batch immediately.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   cargo xtask bench stragglers

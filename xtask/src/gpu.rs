@@ -34,7 +34,7 @@ use crate::wheel;
 
 The measurements are described by: target/gpu/run --help")]
 pub(crate) struct GpuArguments {
-    /// Write the folder for another machine here, and run nothing
+    /// Write the programs and files for another machine to this folder; run nothing
     #[arg(long, value_name = "FOLDER", conflicts_with_all = ["only", "minutes", "out", "python", "tiny"])]
     pack: Option<PathBuf>,
     /// Run only these tests and measurements, separated by commas: tests, g1 to g8
@@ -70,7 +70,7 @@ pub(crate) fn run(workspace: &Workspace, arguments: &GpuArguments) -> Result<Exi
     let output = &mut Output::Terminal;
     if let Some(folder) = &arguments.pack {
         pack(workspace, output, folder, arguments.dev)?;
-        println!("Take the folder to a machine with a GPU, and run there:");
+        println!("Copy the folder to a machine with a GPU, and run there:");
         println!("  {}/run", folder.file_name().unwrap_or(folder.as_os_str()).display());
         return Ok(ExitCode::SUCCESS);
     }

@@ -22,7 +22,7 @@ use crate::venv::Venv;
   cargo xtask kernels              after a change of spdl-cuda/kernels
   cargo xtask kernels --check      fails if the compiled kernels of the repository are out of date")]
 pub(crate) struct KernelsArguments {
-    /// Compare with the compiled kernels of the repository, and write nothing
+    /// Compare the result with the committed kernels; write nothing
     #[arg(long)]
     check: bool,
 }

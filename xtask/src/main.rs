@@ -50,12 +50,12 @@ use crate::tools::Workspace;
   cargo xtask bench images          compare our speed with usual Python loaders
   cargo xtask corpus DIR            decode all files of a folder in child processes
   cargo xtask fuzz                  run each fuzz target for a minute
-  cargo xtask features              which features and promises have tests
-  cargo xtask tidy                  layers, words, names and other rules
+  cargo xtask features              list which features and promises have tests
+  cargo xtask tidy                  check layers, words, names and other rules
   cargo xtask kernels               compile the CUDA kernels
-  cargo xtask gpu                   tests and measurements that need a CUDA device
-  cargo xtask bench overhead        what the scheduler costs per item and stage
-  cargo xtask bench tar             tar shards against webdataset and upstream
+  cargo xtask gpu                   run tests and measurements that need a CUDA device
+  cargo xtask bench overhead        measure the scheduler's time per item and stage
+  cargo xtask bench tar             compare reading of tar shards with webdataset and upstream
 
 Each task has its own help: cargo xtask TASK --help"
 )]

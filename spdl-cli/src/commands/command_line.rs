@@ -25,9 +25,9 @@ use crate::ui::failure::Failure;
 Examples:
   spdl bench photos/                    measure images per second, and find the bottleneck
   spdl bench photos/ --mode train --epochs 3 --report report.html
-                                        as for training, with an HTML report
+                                        load as in training, and write an HTML report
   spdl bench photos/ --json             the results as JSON
-  spdl verify-order rank*.state         find samples that are missing or done twice
+  spdl verify-order rank*.state         find samples that are missing or processed twice
   spdl pack photos/ shards/ --shuffle 7 write tar shards with indexes, checksums and a manifest
   spdl ls shards/                       list the shards, or the samples
   spdl cat shards/ cat/1.jpg > 1.jpg    extract one field of a sample
@@ -41,7 +41,7 @@ Exit codes:
   0  success
   1  the command failed; standard error gives the reason in one line
   2  invalid command line
-Ctrl-C ends the program by SIGINT (exit code 130 in a shell), without results or report."
+Ctrl-C terminates the program with SIGINT (exit code 130 in a shell), without results or report."
 )]
 pub(crate) struct Cli {
     #[command(subcommand)]

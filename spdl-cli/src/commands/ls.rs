@@ -39,12 +39,12 @@ Examples:
 
 ", data_help!(), "\
 Keys of the JSON objects, one per line:
-  for shards   name, samples, members, bytes (file size; for files in stores, and for files other than
-               tar, the total size of all fields; null if unknown without reading), xxh3_128 (null without
-               a manifest, and in stores)
-  for samples  key, shard (null if each sample is a file), fields: {FIELD: {offset, bytes}}; `offset`
-               is the position of the data in the shard; both are null if unknown without reading.
-               Invalid UTF-8 in names is replaced
+  for shards   name, samples, members, bytes, xxh3_128. `bytes` is the file size; for files in
+               stores, and for files other than tar, `bytes` is the total size of all fields, null
+               if unknown without reading. `xxh3_128` is null without a manifest, and in stores
+  for samples  key, shard (null if each sample is a file), fields: {FIELD: {offset, bytes}};
+               `offset` is the position of the data in the shard; `offset` and `bytes` are null if
+               unknown without reading. Invalid UTF-8 in names is replaced
 
 Exit codes:
   0  success

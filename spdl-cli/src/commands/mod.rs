@@ -1,8 +1,9 @@
-//! The subcommands of `spdl`. Each has its options (`arguments`) and the function that runs it (`run`).
+//! The subcommands of `spdl`. Each module has its options (`arguments`) and the function that runs
+//! the subcommand (`run`).
 //!
 //! | file or folder | subcommand |
 //! |---|---|
-//! | `bench` | `spdl bench`: measures how fast a data set becomes training batches |
+//! | `bench` | `spdl bench`: measures how fast a data set is loaded as training batches |
 //! | `pack` | `spdl pack`: writes a data set as tar shards |
 //! | `ls`, `cat`, `verify`, `stat` | list, read, check and summarise data sets |
 //! | `verify_order` | `spdl verify-order`: audits an epoch by checkpoint files |

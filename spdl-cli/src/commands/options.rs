@@ -14,7 +14,8 @@ macro_rules! data_help {
 Data sets, DATA:
   Tar archives, a folder with tar archives, or the output of `spdl pack`; or any other data set that
   `spdl bench` reads: folders of images, lists of files, Parquet, TFRecord, MDS, and URLs
-  (http://, https://, s3://, gs://, az://), if the program was built with the feature
+  (http://, https://, s3://, gs://, az://). `spdl bench --help` lists the cargo features that some
+  formats and URLs need
 
 "
     };
@@ -69,7 +70,7 @@ where
 pub(crate) enum OnError {
     /// End the run at the first failure, with exit code 1
     Raise,
-    /// Skip the image, list it, and continue with the next one
+    /// Skip and list the image, and continue with the next image
     Skip,
 }
 

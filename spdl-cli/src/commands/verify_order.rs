@@ -23,16 +23,16 @@ const MAX_RANGES: usize = 1 << 20;
 /// Maximum number of ranks in a message.
 const MAX_RANKS_LISTED: usize = 8;
 
-/// Audits an epoch: lists samples that are missing or done twice, from the checkpoints of all ranks
+/// Finds samples of an epoch that are missing or processed twice, from the checkpoints of all ranks
 ///
 /// Each file is the checkpoint of one rank. `spdl bench --save-state` writes such files, and so do
 /// `StateFile` and `StateSaver` in Rust. Positions refer to the order of the epoch over all ranks,
 /// counted from 0.
 ///
-/// During an epoch some positions are always missing: those not yet reached, and those in flight.
+/// During an epoch some positions are always missing: the positions that are not yet processed.
 /// If the ranks are in different epochs, the earliest epoch is audited; a rank in a later epoch has
-/// completed its part. If all ranks have completed an epoch and none has begun the next, that epoch
-/// is complete.
+/// completed its part. If all ranks have completed an epoch and no rank has begun the next epoch,
+/// the completed epoch is reported as complete.
 ///
 /// It is an error if the checkpoints belong to different runs (different seed, data set or order).
 /// After a change of the world size, give only the checkpoints of the new ranks: they include the
@@ -41,7 +41,8 @@ const MAX_RANKS_LISTED: usize = 8;
 #[command(after_help = "\
 Examples:
   spdl verify-order rank0.state rank1.state
-  spdl verify-order --complete runs/7/*.state    after an epoch: also fail if a position or rank is missing
+  spdl verify-order --complete runs/7/*.state
+      after an epoch: also fail if a position or a rank is missing
 
 Keys of the JSON object:
   epoch      counted from 0
@@ -56,13 +57,13 @@ Keys of the JSON object:
   remainder  ranges of the last positions, which no rank processes, because they do not divide
              evenly among the ranks; they do not count as missing
   ahead      [{rank, epoch}], one entry for each rank in a later epoch
-  ended      true if all ranks have ended the previous epoch and none has begun this one
+  ended      true if all ranks have ended the previous epoch and no rank has begun this one
   over       true if `ended` is true and a `spdl bench` run has no further epochs
   absent_ranks
              number of ranks without a checkpoint on the command line
 
 Exit codes:
-  0  no position was done twice; with --complete, also no position and no rank is missing
+  0  no position was processed twice; with --complete, also no position and no rank is missing
   1  the audit failed, a file is corrupt, or the checkpoints are of different runs; standard error
      gives the reason in one line
   2  invalid command line")]
@@ -71,7 +72,8 @@ pub(crate) struct VerifyOrderArguments {
     #[arg(value_name = "STATE", required = true)]
     pub(crate) states: Vec<PathBuf>,
 
-    /// Also fail if a position or a rank is missing, unless all ranks are between two epochs
+    /// Also fail if a position or a rank is missing, unless all ranks have completed an epoch and
+    /// no rank has begun the next one
     #[arg(long)]
     pub(crate) complete: bool,
 

@@ -43,7 +43,7 @@ fn a_failed_pack_resumes_after_repair_or_with_skip() {
         let (source, set) = (folder.join("my photos"), folder.join("set"));
         let options = ["--shard-samples", "6", "--json"];
         let result = run("pack", &[&source, &set], &options);
-        let words = "repair it or add --on-error skip, and run the command again";
+        let words = "repair the image or add --on-error skip, and run the command again";
         assert!(result.code == 1 && result.line().ends_with(words), "{}", result.line());
         let json = if skips {
             run("pack", &[&source, &set], &[&options[..], &["--on-error", "skip"]].concat()).json()

@@ -189,7 +189,9 @@ fn corrupt_images_end_the_run_or_are_skipped() {
     assert!(
         run.line().contains("cannot pack an image")
             && run.line().contains("bad-1.png")
-            && run.line().ends_with("repair it or add --on-error skip, and run the command again"),
+            && run
+                .line()
+                .ends_with("repair the image or add --on-error skip, and run the command again"),
         "{}",
         run.line()
     );

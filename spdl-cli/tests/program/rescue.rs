@@ -144,7 +144,8 @@ fn lost_samples_are_counted() {
         "{}",
         result.stderr
     );
-    let words = "12 samples of the damaged source lost: after damage, or in missing shards";
+    let words =
+        "12 samples of the damaged source lost: after damage in a shard, or in missing shards";
     assert!(
         result.stdout.contains("18 samples in 1 shard") && result.stdout.contains(words),
         "{}",

@@ -65,7 +65,7 @@ pub(crate) struct Images {
     /// Use an interpreter with torch, torchvision, numpy and PIL instead of installing them
     #[arg(long, value_name = "PROGRAM")]
     torch_python: Option<PathBuf>,
-    /// Fail if a promised figure is missed or was not measured
+    /// Fail if a figure misses its promised value or was not measured
     #[arg(long, conflicts_with = "data")]
     check: bool,
     /// With --check, do not fail for figures that were not measured

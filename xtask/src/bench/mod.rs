@@ -19,7 +19,7 @@ use clap::Subcommand;
 use crate::engine_bench::{self, Overhead, Saving, Scaling, Stragglers};
 use crate::tools::Workspace;
 
-/// Measure our speed on this machine, and that of other loaders in interleaved runs.
+/// Measure the speed of our loaders and of other loaders on this machine, in interleaved runs.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Benchmark {
     Images(images::Images),

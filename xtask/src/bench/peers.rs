@@ -19,7 +19,7 @@ pub(crate) enum Peer {
     Pillow,
     /// libjpeg-turbo (simplejpeg) and OpenCV's area filter in a pool of threads
     Simplejpeg,
-    /// The same, but libjpeg-turbo decodes at a reduced size
+    /// Like simplejpeg, but libjpeg-turbo decodes at a reduced size
     SimplejpegScaled,
     /// Pillow in torch's DataLoader
     TorchPillow,
@@ -27,9 +27,9 @@ pub(crate) enum Peer {
     Torchvision,
     /// tf.data with decode_and_crop_jpeg and an antialiasing resize
     Tensorflow,
-    /// The same without antialiasing: less work, and other pixels
+    /// tf.data without antialiasing: less work, and different pixels
     TensorflowAliased,
-    /// SPDL in Python and C++, one image per stage call, as in its documentation
+    /// The original SPDL (Python and C++), one image per stage call, as in its documentation
     Spdl,
     /// NVIDIA's DALI on the CPU
     Dali,

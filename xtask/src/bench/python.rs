@@ -43,7 +43,7 @@ pub(crate) struct Python {
     /// Use an interpreter with torch, torchvision, numpy and PIL instead of installing them
     #[arg(long, value_name = "PROGRAM")]
     torch_python: Option<PathBuf>,
-    /// Fail if a promised figure is missed or was not measured
+    /// Fail if a figure misses its promised value or was not measured
     #[arg(long)]
     check: bool,
     /// Write no files

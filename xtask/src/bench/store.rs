@@ -15,7 +15,7 @@ use super::{plot, table};
 use crate::dataset::{self, Settings, Shape};
 use crate::tools::{Output, Workspace, cargo, command};
 
-/// Load images of a store with latency as batches, and compare with local files.
+/// Load images as batches from a store with latency, and compare with local files.
 ///
 /// `spdl bench` reads the same files from three sources: a folder; an S3 server on loopback with
 /// delayed responses; and a server that never responds to some requests. The number of requests in
@@ -40,7 +40,7 @@ pub(crate) struct Store {
     /// Delay of each response in milliseconds
     #[arg(long, value_name = "MS", default_value_t = 30)]
     latency: u32,
-    /// Fail if a promised figure is missed
+    /// Fail if a measured figure misses its promised value
     #[arg(long)]
     check: bool,
     /// Write no files
@@ -88,7 +88,7 @@ pub(super) fn run(workspace: &Workspace, arguments: &Store) -> Result<()> {
         contestant(LOSSY, &bucket, Some(&lossy)),
     ];
     contest::measure_all(&mut contestants, arguments.repeats)?;
-    ensure!(contestants.len() == 3, "not every contestant ran");
+    ensure!(contestants.len() == 3, "not every source could be measured");
     let checksums = contestants.iter().flat_map(|it| &it.reports).map(|it| &it["checksum"]);
     let checksums: Vec<&Value> = checksums.collect();
     ensure!(
@@ -193,7 +193,7 @@ impl Server {
     fn line(&mut self) -> Result<String> {
         let mut line = String::new();
         self.output.read_line(&mut line)?;
-        ensure!(!line.is_empty(), "it has ended");
+        ensure!(!line.is_empty(), "the server has exited");
         Ok(line.trim().to_owned())
     }
 

@@ -37,7 +37,7 @@ pub(crate) struct Tar {
     /// Include webdataset in torch's DataLoader with two workers
     #[arg(long)]
     torch: bool,
-    /// Fail if a promised figure is missed or was not measured
+    /// Fail if a figure misses its promised value or was not measured
     #[arg(long)]
     check: bool,
     /// Write no files

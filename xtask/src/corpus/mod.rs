@@ -25,12 +25,12 @@ use self::worker::{Allowance, Outcome, Verdict, Worker};
 use crate::steps::Counts;
 use crate::tools::{Output, Workspace, cargo};
 
-/// Decode all files of a folder in child processes, with every decoder that recognizes the file.
+/// Decode each file of a folder in child processes, with every decoder that recognizes the file.
 ///
 /// Each file is inspected and decoded: whole, in part, into planes, at reduced size, with missing
 /// rows filled if truncated, and as a training sample. A child process is limited to 1 GiB of
-/// address space, and to 10 s of CPU time per request; it checks integer overflow and debug
-/// assertions. With --mutants, damaged copies of each recognized file are decoded too; the damage
+/// address space, and to 10 s of CPU time per request; integer overflow checks and debug assertions
+/// are enabled. With --mutants, damaged copies of each recognized file are decoded too; the damage
 /// depends only on the seed.
 ///
 /// The table counts decoded files and kinds of errors by decoder. Failures are panics, aborts,

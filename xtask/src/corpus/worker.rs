@@ -271,7 +271,9 @@ impl Verdicts {
                 };
                 self.end(outcome, message);
             }
-            _ => self.end(Outcome::Inconsistent, &format!("an odd answer: {line}")),
+            _ => {
+                self.end(Outcome::Inconsistent, &format!("unexpected output of the child: {line}"))
+            }
         }
     }
 

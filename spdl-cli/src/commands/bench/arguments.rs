@@ -11,13 +11,13 @@ use crate::commands::options::{FieldOptions, OnError, count};
 use crate::datasets::address::{path_or_url, shown};
 use crate::ui::format::byte_size;
 
-/// Measures how fast a data set becomes training batches, and reports what limits the rate
+/// Measures how fast a data set is loaded as training batches, and reports the bottleneck
 ///
 /// Reads, decodes, crops and resizes every image into a batch, and drops the batch. Then prints the
 /// throughput, CPU time, memory use, statistics of each stage, dropped images, and the bottleneck.
 ///
-/// The order and every byte of the batches depend on the data, the options and the seed, but not on the
-/// number of threads.
+/// The order and every byte of the batches depend on the data, the options and the seed. The number
+/// of threads has no effect on the batches.
 #[derive(Clone, Debug, Args)]
 // If an option is repeated, its last value counts, so that a script can append options.
 #[command(
@@ -25,10 +25,10 @@ use crate::ui::format::byte_size;
     after_help = "\
 Examples:
   spdl bench photos/
-      one epoch as for validation: shorter side resized to 256 pixels, centre crop of 224
+      one epoch as in validation: shorter side resized to 256 pixels, centre crop of 224
 
   spdl bench photos/ --mode train --epochs 3 --seed 7
-      three epochs as for training: shuffled, random crops and flips
+      three epochs as in training: shuffled, random crops and flips
 
   spdl bench photos/ --layout nchw-f32 --batch 64 --threads 4
       normalised float32 batches of 64 images, on 4 worker threads
@@ -44,7 +44,7 @@ Examples:
       rank 0 of 2, with a checkpoint file per rank
   spdl bench photos/ --rank 0 --world-size 3 --resume rank0.state rank1.state \\
       --save-state of3.rank0.state --auto-resume
-      resume with 3 ranks: the 2 ranks left a part of the epoch, of which rank 0 takes its share
+      resume with 3 ranks instead of 2: the 3 ranks share the rest of the epoch
 
   spdl bench photos/ --mode train --epochs 2 --batch 64 --step-ms 30
       measure whether training steps of 30 ms per batch have to wait for data
@@ -58,26 +58,29 @@ Examples:
 Data sets, DATA:
   FOLDER              FOLDER/CLASS/**/IMAGE, one class for each folder directly in FOLDER; or
                       images directly in FOLDER. File names need the extension of an image format;
-                      the actual format is detected from the content. A folder with tar shards (as `spdl pack`
-                      writes them), Parquet, TFRecord or MDS files is a data set of that kind
-  *.tar               tar shards in the WebDataset layout: members with the same key are a sample
+                      the actual format is detected from the content. A folder with Parquet,
+                      TFRecord or MDS files, or tar shards (as `spdl pack` writes them), is a
+                      data set of that kind
+  *.tar               tar shards in the WebDataset layout: members with the same key are one sample
   *.parquet           Parquet files, as Hugging Face writes them (feature `parquet`)
   *.tfrecord          TFRecord files of tf.train.Example
   *.txt *.csv *.jsonl a list of files, with classes
   Each is a local path or a URL: `https://…` and `http://…` (feature `http`), `s3://…` (`s3`),
-  `gs://…` (`gcs`), `az://…` (`azure`). Braces expand: {0000..0147}, {train,val}. `*` and `?` match
-  in the last part of a name, if the store can list objects.
+  `gs://…` (`gcs`), `az://…` (`azure`). Braces expand: {0000..0147}, {train,val}. The last part of
+  a name may contain the wildcards `*` and `?`, if the store can list objects.
 
 Environment variables for stores (files such as ~/.aws are not read):
-  s3  AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN; or the instance's role
+  s3  AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN; or the IAM role of the
+      instance
       AWS_REGION          region of the bucket [default: us-east-1]
-      AWS_ENDPOINT_URL    endpoint of an S3-compatible server, https://…; http://… for localhost,
-                          and for other hosts with AWS_ALLOW_HTTP=true
+      AWS_ENDPOINT_URL    endpoint of an S3-compatible server: https://…. An http://… URL is
+                          accepted for localhost, and for other hosts with AWS_ALLOW_HTTP=true
       AWS_SKIP_SIGNATURE  true: anonymous access, for public data
-  gs  GOOGLE_SERVICE_ACCOUNT or GOOGLE_APPLICATION_CREDENTIALS, a file; or the instance's account
+  gs  GOOGLE_SERVICE_ACCOUNT or GOOGLE_APPLICATION_CREDENTIALS, the path of a file; or the service
+      account of the instance
       GOOGLE_SKIP_SIGNATURE  true: anonymous access
   az  AZURE_STORAGE_ACCOUNT_NAME with AZURE_STORAGE_ACCOUNT_KEY or AZURE_STORAGE_SAS_TOKEN; or the
-      instance's managed identity
+      managed identity of the instance
       AZURE_SKIP_SIGNATURE   true: anonymous access
   http  user name and password in the URL
   HTTPS_PROXY and NO_PROXY apply to all stores
@@ -85,12 +88,13 @@ Environment variables for stores (files such as ~/.aws are not read):
 Checkpoint file, FILE:
   FILE is replaced atomically. The previous checkpoint is kept as FILE.previous and is used if FILE
   is corrupt or missing. During a run, FILE.lock prevents a second run from saving to FILE, and
-  FILE.PID.partial holds the checkpoint being written; the next run removes such files of killed runs.
+  FILE.PID.partial holds the checkpoint being written. If a run is killed, the next run removes its
+  FILE.PID.partial.
   Symbolic links are followed. A file that is not a checkpoint or not a regular file is never
   replaced.
 
 Keys of the JSON object:
-  images            images delivered, over all epochs; after a resume, in this run only
+  images            number of images delivered in all epochs; after a resume, in this run only
   seconds           from the start of the pipeline to the last batch, without listing the data set
   images_per_s      images / seconds
   cpu_s_per_1000    CPU seconds of the process per 1,000 images, without listing the data set
@@ -104,10 +108,10 @@ Keys of the JSON object:
   resumed           {epoch, step, steps, images, dropped}: where a resumed run started: `step`
                     counts batches of the epoch, `steps` batches of all epochs; `images` and
                     `dropped` count samples of the earlier runs; null for a new run
-  total             {images, dropped} of this run and the runs that it resumes; for all ranks up to
-                    the last change of the world size
+  total             {images, dropped} of this run and the runs that it resumes; the part before the
+                    last change of the world size is counted for all ranks
   complete          true if the resumed run was already complete
-  left_out          images of each epoch that no rank delivers (--remainder drop)
+  left_out          number of images of each epoch that no rank delivers (--remainder drop)
   partial           number of delivered images whose truncated part is black;
                     null without --on-truncated partial
   stages            [{name, kind, concurrency, items, failures, busy_s, busy_share, fill_rate,
@@ -119,7 +123,8 @@ Keys of the JSON object:
   labelled          number of delivered images with a class; the others have label -1
   step_ms           --step-ms; null without it
   steps             {steps, waited, waited_s}: number of simulated training steps after the
-                    first, number of steps that waited for a batch, total wait in seconds; null without --step-ms
+                    first, number of steps that waited for a batch, total wait in seconds;
+                    null without --step-ms
   kind              storage format of the data set: `image folder`, `tar shards`, …
   cache             {hits, misses, hit_rate, memory_bytes, disk_bytes} of the run; null
                     without a cache
@@ -133,12 +138,13 @@ Exit codes:
   0  success
   1  the run failed; standard error gives the reason in one line
   2  invalid command line
-Ctrl-C ends the program by SIGINT (exit code 130 in a shell), without results or report.
+Ctrl-C terminates the program with SIGINT (exit code 130 in a shell), without results or report.
 With --save-state, SIGTERM and Ctrl-C stop the run after the current batch: the program saves a
-checkpoint, prints the results so far, and is then ended by that signal. A second signal ends it immediately."
+checkpoint, prints the results so far, and then terminates itself with the same signal. A second
+signal terminates the program immediately."
 )]
 pub(crate) struct BenchArguments {
-    /// A folder of images, tar shards or another data set, local or a URL; or several files of one kind
+    /// A folder of images, or tar shards or other files of one kind; paths or URLs
     #[arg(value_name = "DATA", required = true, value_parser = path_or_url())]
     pub(crate) data: Vec<PathBuf>,
 
@@ -170,7 +176,7 @@ pub(crate) struct BenchArguments {
     #[arg(long, value_name = "SEED", default_value_t = 0)]
     pub(crate) seed: u64,
 
-    /// Rank of this process in distributed training, from 0; reads every WORLD-th image of the order
+    /// Rank of this process in distributed training, from 0; each rank reads every WORLD-th image
     #[arg(long, value_name = "RANK")]
     pub(crate) rank: Option<u32>,
 
@@ -216,23 +222,23 @@ pub(crate) struct BenchArguments {
     /// Resume from the file of --save-state if it exists
     ///
     /// If the file does not exist, the run resumes from the files of --resume; without --resume, a
-    /// new run starts. The same command line is valid for the first start and for every restart.
+    /// new run starts. The same command line can be used for the first start and for every restart.
     #[arg(long, requires = "save_state", conflicts_with = "overwrite_state")]
     pub(crate) auto_resume: bool,
 
-    /// Start a new run even if the file of --save-state holds an incomplete run, which is then lost
+    /// Start a new run, even if this overwrites the --save-state file of an incomplete run
     #[arg(long, requires = "save_state")]
     pub(crate) overwrite_state: bool,
 
     /// Resume the run that saved these checkpoints
     ///
-    /// All options that determine the batches must be unchanged. If the world size changes, give the
-    /// checkpoints of all ranks to each new rank: the new ranks share the rest of the epoch. If a file is
-    /// corrupt or missing, FILE.previous is used, with a warning.
+    /// All options that determine the batches must be unchanged. If the world size changes, give
+    /// the checkpoints of all ranks to each new rank: the new ranks share the rest of the epoch. If
+    /// a file is corrupt or missing, FILE.previous is used, with a warning.
     #[arg(long, value_name = "FILE", num_args = 1..)]
     pub(crate) resume: Vec<PathBuf>,
 
-    /// Resume although this option has changed, such as `batch`; may be given several times
+    /// Resume even if this option has changed, such as `batch`; may be repeated
     ///
     /// The error message of a failed resume lists the possible names.
     #[arg(long, value_name = "PART")]
@@ -243,11 +249,11 @@ pub(crate) struct BenchArguments {
 
     /// Cache images in this folder, so that the source of each image is read only once
     ///
-    /// Several runs and all ranks of a host can share the folder. If the data set exceeds --cache-size, a
-    /// fixed part of it is cached. Local files that have changed are read again. Changed images and
-    /// tar shards in a store are read again if the store reports versions of objects. Changes are
-    /// not detected for lists of URLs, and for Parquet, TFRecord and MDS files in stores: after
-    /// such a change, use a new folder.
+    /// Several runs and all ranks of a host can share the folder. If the data set exceeds
+    /// --cache-size, a fixed part of the data set is cached. Local files that have changed are
+    /// read again. Changed images and tar shards in a store are read again if the store reports
+    /// versions of objects. Changes are not detected for lists of URLs, and for Parquet,
+    /// TFRecord and MDS files in stores: after such a change, use a new folder.
     #[arg(long, value_name = "FOLDER")]
     pub(crate) cache: Option<PathBuf>,
 
@@ -305,15 +311,15 @@ pub(crate) enum Mode {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum OnTruncated {
-    /// Handle it like a corrupt image (see --on-error)
+    /// Handle the image like a corrupt image (see --on-error)
     Error,
-    /// Deliver it with the missing part filled with black, and count it
+    /// Deliver the image with its missing part filled with black, and count the image
     Partial,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Remainder {
-    /// Drop them, so that all ranks deliver the same number of images
+    /// Drop the last images, so that all ranks deliver the same number of images
     Drop,
     /// Repeat the first images of the epoch until all ranks have the same number
     Pad,

@@ -1,4 +1,4 @@
-//! `spdl bench`: measures how fast a data set becomes training batches, and what limits the rate.
+//! `spdl bench`: measures how fast a data set is loaded as training batches, and finds the bottleneck.
 //!
 //! ```text
 //! arguments ──► run ──► outcome ──► summary (text or JSON) ──► standard output

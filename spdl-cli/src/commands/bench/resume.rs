@@ -106,7 +106,7 @@ pub(crate) fn prepare(arguments: &BenchArguments) -> Result<Option<StateLock>, F
         ),
         Err(error) => format!("the file holds an unreadable checkpoint: {}", error.reason()),
     };
-    let advice = "add --auto-resume to resume, or --overwrite-state to start new";
+    let advice = "add --auto-resume to resume, or --overwrite-state to start a new run";
     Err(Failure::new(CANNOT_SAVE, path.display(), format!("{held}; {advice}")))
 }
 

@@ -185,8 +185,8 @@ fn stopped(outcome: &Outcome, signal: i32) -> Failure {
     Failure::new(&what, file.display(), reason).by_signal(signal)
 }
 
-/// Fails if the batches need more than the available memory; otherwise the system would kill the
-/// process.
+/// Fails if the batches need more than the available memory. Without this check, the OOM killer would
+/// end the process.
 fn check_memory(arguments: &BenchArguments, images_found: u64) -> Result<(), Failure> {
     let (layout, workers) = (layout(arguments, images_found), worker_threads(arguments.threads));
     let images = layout.batch_size() as u64;

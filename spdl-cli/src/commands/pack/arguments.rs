@@ -11,9 +11,10 @@ use crate::ui::format::byte_size;
 
 /// Writes a data set of images as tar shards in the WebDataset layout
 ///
-/// Each sample becomes members of a tar archive: its image, the number of its class (`.cls`) if there are
-/// classes, and its other fields. Image files are copied unchanged, unless --max-side or --format require
-/// encoding. The same data and options produce the same bytes, with any number of threads.
+/// Each sample is written as members of a tar archive: its image, the number of its class
+/// (`.cls`) if there are classes, and its other fields. Image files are copied unchanged, unless
+/// --max-side or --format requires encoding. The same data and options produce the same bytes,
+/// with any number of threads.
 ///
 /// If the command is interrupted (Ctrl-C, `kill -9`, a full disk, a power failure), run it again:
 /// it continues after the finished shards, and the result is the same as without the interruption.
@@ -49,8 +50,8 @@ Data sets, SRC, as for `spdl bench`:
   files of one kind      .tar; .parquet; .tfrecord; a list: .txt, .csv, .jsonl
   another folder         with such files, or with MosaicML shards (index.json)
   a URL                  any of these at http://, https://, s3://, gs:// or az://
-  Names may contain braces ({000..147}), and `*` and `?` in their last part; quote them for the
-  shell. `spdl bench --help` lists the features that each kind needs
+  Names may contain braces ({000..147}), and `*` and `?` in their last part; quote such names for
+  the shell. `spdl bench --help` lists the cargo feature that each kind needs
 
 Output files, all in DST:
   NAME-000000.tar …  samples, as consecutive members KEY.jpg and KEY.cls
@@ -71,15 +72,16 @@ Fields of a sample:
   From tar archives, all members are copied under their names; an image that is encoded gets the
   extension of its new format. From other files, a text becomes NAME.txt; a number, boolean or JSON
   value becomes NAME.json; an array or list of numbers becomes NAME.npy; bytes become NAME, or, if
-  they are an image, NAME.png and so on. In names, slashes become '_', and letters become lower case. Empty values are
-  omitted. A list of bytes becomes NAME.0, NAME.1 and so on
+  they are an image, NAME.png and so on. In names, slashes become '_', and letters become lower
+  case. Empty values are omitted. A list of bytes becomes NAME.0, NAME.1 and so on
 
 Keys of the JSON object:
   samples           number of samples in the set
   shards, bytes     number of tar files, and their total size
   skipped           number of images skipped (--on-error skip)
   skipped_samples   [{position, key, reason}], one entry for each skipped image; at most 100,000
-  lost              number of samples that the manifest of a damaged source lists but that are missing
+  lost              number of samples that the manifest of a damaged source lists but that are
+                    missing
   classes           number of classes
   resumed           number of samples written by earlier runs
   unchanged, encoded
@@ -107,7 +109,8 @@ pub(crate) struct PackArguments {
 
     /// Reduce images whose longer side exceeds this length, keeping the aspect ratio
     ///
-    /// Reduced images are stored as JPEG, or in the format of --format. By default no image is changed.
+    /// Reduced images are stored as JPEG, or in the format of --format. By default no image is
+    /// changed.
     #[arg(long, value_name = "PIXELS", value_parser = count::<u32>(65_535))]
     pub(crate) max_side: Option<u32>,
 
@@ -115,7 +118,7 @@ pub(crate) struct PackArguments {
     #[arg(long, value_name = "QUALITY", value_parser = clap::value_parser!(u8).range(1..=100))]
     pub(crate) quality: Option<u8>,
 
-    /// Format of all images; images in other formats are encoded
+    /// Format of all written images; images in other formats are converted
     ///
     /// By default each image keeps its format, and images reduced by --max-side become JPEG.
     #[arg(long, value_enum)]
@@ -124,7 +127,7 @@ pub(crate) struct PackArguments {
     #[command(flatten)]
     pub(crate) fields_of_sample: FieldOptions,
 
-    /// Comma-separated names of the other fields to copy; `--fields ''` for none [default: all]
+    /// Comma-separated names of fields to copy besides image and label; '' for none [default: all]
     #[arg(long, value_name = "NAMES", value_parser = names)]
     pub(crate) fields: Option<FieldNames>,
 
@@ -151,8 +154,8 @@ pub(crate) struct PackArguments {
 
     /// Decode every image completely, also images that are copied unchanged
     ///
-    /// --on-error decides what happens to corrupt images. By default only the headers of copied images
-    /// are read.
+    /// --on-error decides what happens to corrupt images. By default only the headers of copied
+    /// images are read.
     #[arg(long)]
     pub(crate) check: bool,
 
@@ -185,7 +188,7 @@ pub(crate) enum OutputFormat {
     Png,
     /// WebP, lossless
     Webp,
-    /// The format of the original file, also for reduced images; GIF, BMP and TIFF become PNG
+    /// The format of the original file; GIF, BMP and TIFF images that --max-side reduces become PNG
     Keep,
 }
 

@@ -20,8 +20,7 @@ use crate::ui::format::printable;
 pub(super) fn command_line(arguments: &PackArguments) -> Result<(), Failure> {
     if arguments.quality.is_some() {
         if !arguments.may_encode() {
-            let reason =
-                "--quality requires --max-side or --format: without them no image is encoded";
+            let reason = "--quality requires --max-side or --format: without these options, no image is encoded";
             return Err(Failure::usage(reason));
         }
         if let Some(format @ (OutputFormat::Png | OutputFormat::Webp)) = arguments.format {

@@ -76,7 +76,7 @@ pub(crate) fn run(arguments: &PackArguments) -> std::result::Result<(), Failure>
                         Failure::of("cannot pack an image", &error, &shown(&arguments.sources));
                     Err(failure.and(match is_about_a_sample(&error) {
                         true => {
-                            "to continue from here, repair it or add --on-error skip, and run the \
+                            "to continue, repair the image or add --on-error skip, and run the \
                              command again"
                         }
                         false => "run the same command again to continue from here",
@@ -347,7 +347,7 @@ fn nothing_packed(arguments: &PackArguments, manifest: &Manifest) -> Failure {
         None => Failure::new(
             "nothing to pack",
             shown(&arguments.sources).display(),
-            "it has no samples",
+            "the data set has no samples",
         ),
     }
 }
@@ -430,7 +430,7 @@ fn summary(
     }
     if counts.lost > 0 {
         lines.push(format!(
-            "{} of the damaged source lost: after damage, or in missing shards",
+            "{} of the damaged source lost: after damage in a shard, or in missing shards",
             counted(counts.lost, "sample", "samples")
         ));
     }

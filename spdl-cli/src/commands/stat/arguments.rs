@@ -21,7 +21,8 @@ Examples:
 Keys of the JSON object:
   samples, members, bytes
                  total numbers of samples and members, and total size of the members
-  fields         {FIELD: {members, bytes}}; in tar archives, FIELD is the name after its first dot
+  fields         {FIELD: {members, bytes}}; in tar archives, FIELD is the part of the
+                 name after its first dot
   formats        {FORMAT: number of images}; the format is detected from the content
   unreadable     number of members, archives and image headers that cannot be read
   width, height, image_bytes
@@ -29,8 +30,8 @@ Keys of the JSON object:
                  without images
   unseen, archives_without_end
                  as in `spdl verify`
-  classes        [{class, name, samples}], sorted by class number; the class is that of the field
-                 `cls` or of the folder
+  classes        [{class, name, samples}], sorted by class number; the class is read from the
+                 field `cls`, or is the folder of the image
   unreadable_members
                  [{shard, key, offset, kind, reason}] as in `spdl verify`; at most 1,000
 

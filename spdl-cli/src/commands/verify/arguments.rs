@@ -31,7 +31,8 @@ Examples:
 Keys of the JSON object:
   sound          true if no defect was found
   archives       number of archives read
-  members        number of members of the archives; for other data sets, of fields of samples
+  members        number of members of the archives; for other data sets, number of fields of all
+                 samples
   images         number of images decoded
   checksums      number of members compared with their checksum
   by_manifest    number of archives compared with the size and checksum in a manifest
@@ -40,13 +41,13 @@ Keys of the JSON object:
                  requires checksums
   bytes          total size of the members
   unseen         number of members that a manifest or checksum file lists but that were not
-                 read, because they are after damage or in a missing archive
+                 read, because they follow damage in their archive, or the archive is missing
   archives_without_end
                  number of damaged or truncated archives whose number of members is unknown
   bad            [{shard, key, offset, kind, reason}], one entry for each defect; `shard` is the
                  archive, null in other data sets; `key` is the name of the member, null if the
-                 defect is not in a member; `offset` is the position of the damage in the archive, or
-                 of the member's data, in bytes; at most 100,000 entries
+                 defect is not in a member; `offset` is the position in bytes of the damage, or
+                 of the member's data, in the archive; at most 100,000 entries
   bad_total      number of defects
 
 Exit codes:

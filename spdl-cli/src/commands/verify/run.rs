@@ -212,8 +212,8 @@ fn check(set: &Arc<DataSet>, arguments: &VerifyArguments) -> Result<Report> {
                 report.by_manifest += u64::from(was_read && by_manifest);
                 report.known_members += members;
                 if wrong_sum && !seen_defect {
-                    let reason = "the checksum of the archive is wrong, but those of all members are \
-                                  correct: a header or padding is damaged";
+                    let reason = "the checksum of the archive is wrong, but the checksums of all members \
+                                  are correct: a header or padding is damaged";
                     report.defects.add(Defect::corrupt(archive, None, reason));
                 }
                 if sums_missing {

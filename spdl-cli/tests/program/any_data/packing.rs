@@ -408,7 +408,7 @@ fn an_invalid_sample_is_skipped_or_ends_the_run() {
     let line = result.stderr.lines().last().unwrap();
     assert!(result.code == 1 && line.contains("a.tar:a: invalid field name"), "{line}");
     assert!(
-        line.ends_with("repair it or add --on-error skip, and run the command again"),
+        line.ends_with("repair the image or add --on-error skip, and run the command again"),
         "{line}"
     );
     let json = pack(&[&archive], &folder.join("set"), &["--on-error", "skip", "--json"]).json();
