@@ -201,5 +201,5 @@ def timeout(value: Any, *, least: float = -math.inf) -> float | None:
     number = seconds("timeout", value)
     if number < least:
         raise ValueError(f"timeout must not be negative, not {number}")
-    # The operating system's clocks overflow beyond this; waits that long are unlimited.
+    # The operating system's clocks overflow beyond this limit; longer waits count as unlimited.
     return None if number > _MAX_SECONDS else number

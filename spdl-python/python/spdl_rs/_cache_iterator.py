@@ -31,8 +31,8 @@ def cache_iterator(
     Args:
         src: The source, typically a loader.
         num_caches: How many items to cache, at least 1.
-        return_caches_after: After how many items of the source the cached items are repeated, at least
-            `num_caches`. Default: `num_caches`.
+        return_caches_after: The number of source items after which the cached items are repeated, at
+            least `num_caches`. Default: `num_caches`.
         stop_after: How many items to yield in total, at least `num_caches` and `return_caches_after`.
             `None`: no limit.
         delete_src: Whether to drop the reference to the source once cached items are repeated, so that

@@ -10,7 +10,7 @@ A = TypeVar("A", bound=AsyncIterator[Any])
 
 
 class closing(Generic[R]):
-    """Calls `close()` of an iterator at the end of the block. Does nothing without that method."""
+    """Calls `close()` of an iterator, if it has this method, at the end of the block."""
 
     def __init__(self, results: R) -> None:
         self._results = results
@@ -25,7 +25,7 @@ class closing(Generic[R]):
 
 
 class aclosing(Generic[A]):
-    """Calls `aclose()` of an async iterator at the end of the block. Does nothing without that method."""
+    """Calls `aclose()` of an async iterator, if it has this method, at the end of the block."""
 
     def __init__(self, results: A) -> None:
         self._results = results

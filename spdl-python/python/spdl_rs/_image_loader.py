@@ -90,11 +90,11 @@ class ImageLoader:
         world_size: The number of ranks. All other arguments must be the same on all ranks.
         remainder: What to do with the last images if the data set is not divisible by `world_size`.
             `"drop"`: no rank delivers them. `"pad"`: images from the beginning of the epoch are repeated.
-            With both, all ranks deliver the same number of images. `"uneven"`: some ranks deliver one
-            more image than others.
+            With `"drop"` and `"pad"`, all ranks deliver the same number of images. `"uneven"`: some ranks
+            deliver one more image than others.
         image_field: The field of a sample that holds the image; for a list of files, the column of file
-            names. `None`: the usual names, such as `jpg`, `png`, `image`, `path`.
-        label_field: The field of a sample that holds the label: an integer (`3.0` counts as one) or the
+            names. `None`: the common names, such as `jpg`, `png`, `image`, `path`.
+        label_field: The field of a sample that holds the label: an integer (`3.0` is accepted) or the
             name of a class. Every sample must have this field. `None`: the first of `cls`, `label`,
             `class` and `image/class/label` that exists; for a list of files, the column `label`, `class`
             or `cls`. If there is no such field, the name of the folder is the label, for example `cat`
@@ -106,14 +106,14 @@ class ImageLoader:
         classes: The names of the classes, in the order of their numbers, if the labels of tar shards,
             TFRecord or MDS are names. For Parquet and lists of files, the class names are all distinct
             values of the label column, sorted by their bytes. Such a column must contain either integers
-            or names. A mixed column raises `ValueError` with the position, except for Parquet with
-            `classes`. With folders and lists of files, `classes` is an error, because they define their
-            own classes.
+            or names. If a column mixes both, `ValueError` is raised and names the row, except for Parquet
+            with `classes`. For folders and lists of files, `classes` is an error, because they define
+            their own classes.
         cache: A local folder that caches files, so that each is read from its store only once. Several
             runs and ranks may share it. If not all files fit, a fixed subset is cached.
         cache_size: The size limit of the folder `cache` in bytes.
         cache_memory: The size limit of a cache in memory in bytes; works with and without `cache`.
-        device: Where batches go. `"cpu"`: NumPy arrays. `"cuda"`, `"cuda:1"` and so on:
+        device: Where batches are delivered. `"cpu"`: NumPy arrays. `"cuda"`, `"cuda:1"` and so on:
             `spdl_rs.cuda.DeviceArray`s on that GPU. Batches are assembled in pinned memory and uploaded
             ahead of your loop; only the stream that uses a batch waits for its transfer. `"auto"`:
             `"cuda"` if there is such a device, else `"cpu"`, with one `CudaFallbackWarning`;
@@ -122,12 +122,12 @@ class ImageLoader:
             allocator. Or two functions, as for `spdl_rs.io.cuda_config`. The loader allocates memory only
             for the first few batches, and recycles this memory.
         decode: Where to decode images. `"host"`: on the CPU. `"device"`: the CUDA device decodes JPEG with
-            nvJPEG and crops, resizes and normalises all images. The CPU decodes what the device cannot,
-            such as PNG or CMYK JPEG; `stats()["decoded"]` counts images by decoder, with reasons. Pixel
-            values differ by about one level from those of the host. On devices with several decoding
-            engines, the last bit of pixel values may differ between runs. With `device="auto"` and without
-            nvJPEG, the CPU decodes all images. These images are counted too, and one `CudaFallbackWarning`
-            is issued.
+            nvJPEG and crops, resizes and normalises all images. The CPU decodes images that the device
+            does not support, such as PNG or CMYK JPEG; `stats()["decoded"]` counts images by decoder, with
+            reasons. Pixel values differ from those of host decoding by about one level (of 255). On
+            devices with several decoding engines, the last bit of pixel values may differ between runs.
+            With `device="auto"` and without nvJPEG, the CPU decodes all images. These images are counted
+            too, and one `CudaFallbackWarning` is issued.
 
     Raises:
         NotFoundError: The folder or file does not exist or contains no images.

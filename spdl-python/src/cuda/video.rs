@@ -182,7 +182,7 @@ impl Video {
         finished.map(|()| count)
     }
 
-    /// Moves decoded frames out of the stream, which has room for few. Returns the number of available
+    /// Moves decoded frames out of the stream, which holds only a few. Returns the number of available
     /// frames.
     fn collect(&mut self) -> usize {
         while let Some(frame) = self.stream.next_frame() {

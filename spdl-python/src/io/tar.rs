@@ -193,7 +193,7 @@ impl File {
         Ok(())
     }
 
-    /// Calls `read` once: returns at most `most` bytes, and none at the end of the file.
+    /// Calls `read` once: returns at most `most` bytes, and no bytes at the end of the file.
     fn piece<'py>(&mut self, py: Python<'py>, most: u64) -> PyResult<Bound<'py, PyBytes>> {
         let piece = self.read.bind(py).call1((most,))?;
         let piece = piece.cast_into::<PyBytes>().map_err(|error| {

@@ -97,7 +97,8 @@ impl WavHeader {
         let end = end.ok_or_else(|| PyValueError::new_err("frame range exceeds the file"))?;
         let widen = || {
             let packed = Python::attach(|py| buffer.read(py, start..end))?;
-            // Four bytes for three. The last frame may be incomplete if `data` is another file.
+            // Four output bytes for three input bytes. The last frame may be incomplete if `data` is not the
+            // file that the header was read from.
             Array::of_bytes(packed.len() / 3 * 4, |wide| WavSample::widen(&packed, wide))
         };
         py.detach(widen).map_err(|error| to_exception(py, &error))

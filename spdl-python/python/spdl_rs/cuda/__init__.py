@@ -18,7 +18,6 @@ device ok
 nvjpeg pip install nvidia-nvjpeg (nvidia-nvjpeg-cu12 for drivers of CUDA 12), or name the file in SPDL_NVJPEG
 nvrtc ok
 nvcuvid ok
-nvcuvid is there
 
 `ImageLoader(..., device="cuda")` delivers batches as `DeviceArray`s; with `decode="device"` the device
 decodes JPEG. `spdl_rs.io.decode_image_nvjpeg` and `decode_packets_nvdec` decode images and videos, and

@@ -47,7 +47,7 @@ class Status(Sequence[PartStatus]):
     @overload
     def __getitem__(self, index: slice) -> Sequence[PartStatus]: ...
     def __getitem__(self, index: int | str | slice) -> PartStatus | Sequence[PartStatus]:
-        """Returns a part by index or name, or several by slice.
+        """Returns a part by index or name, or several parts by slice.
 
         Raises:
             IndexError: The index is out of range.

@@ -21,9 +21,9 @@ class CacheDataLoader(Generic[T]):
     Args:
         dl: The loader.
         num_caches: How many batches to cache, at least 1.
-        return_caches_after: After how many batches of an epoch the cached ones are repeated, at least
-            `num_caches`.
-        stop_after: How many batches an epoch has, at least `return_caches_after`; `None`: no limit.
+        return_caches_after: The number of batches of an epoch after which the cached batches are
+            repeated, at least `num_caches`.
+        stop_after: The number of batches per epoch, at least `return_caches_after`; `None`: no limit.
 
     Raises:
         ValueError: A number is out of range.

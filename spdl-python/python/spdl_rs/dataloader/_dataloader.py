@@ -180,7 +180,7 @@ class DataLoader(Generic[U]):
         delivers a complete epoch.
 
         Raises:
-            TypeError: As for `state_dict`, or `state_dict` is not a mapping.
+            TypeError: See the method `state_dict`; or the state is not a mapping.
             ValueError: `state_dict` is not a state of this class. Exceptions of the source are propagated.
         """
         self._check_has_state()

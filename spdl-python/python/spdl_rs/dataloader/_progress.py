@@ -76,7 +76,7 @@ class Progress:
     def done(self, numbers: tuple[int, ...]) -> None:
         with self._lock:
             if self._ended:
-                # Another thread reached the end before this one received its item.
+                # Another thread reached the end before this thread received its item.
                 return
             self._beyond.update(number for number in numbers if number >= self._given)
             while (given := self._given) in self._beyond and given in self._states_after:

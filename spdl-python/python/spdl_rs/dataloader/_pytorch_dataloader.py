@@ -111,15 +111,15 @@ def get_pytorch_dataloader(
 
     Args:
         dataset: The map-style data set. If it has `__getitems__`, each batch is requested in one call.
-        batch_size: Samples per batch. `None`: no batches, or those of `batch_sampler`.
+        batch_size: Samples per batch. `None`: samples are not batched, unless `batch_sampler` is given.
         shuffle: Whether each epoch has a different random order, drawn by PyTorch.
         sampler: Yields indices, in the thread that requests batches.
-        batch_sampler: Yields lists of indices; excludes `batch_size`, `shuffle`, `sampler` and
-            `drop_last`.
+        batch_sampler: Yields lists of indices. Mutually exclusive with `batch_size`, `shuffle`,
+            `sampler` and `drop_last`.
         num_workers: The number of worker threads or processes, at least 1. (0 is treated as 1, with a
             warning.)
-        collate_fn: Makes a batch of a list of samples. Default: PyTorch's `default_collate`, or
-            `default_convert` without batches.
+        collate_fn: Combines a list of samples into a batch. Default: PyTorch's `default_collate`, or
+            `default_convert` if samples are not batched.
         pin_memory: Whether to move tensors to pinned memory.
         drop_last: Whether to leave out an incomplete last batch.
         timeout: The longest wait for a batch in seconds; `None` and 0: no limit.

@@ -50,10 +50,10 @@ class ColorJitter(Augmentation):
     """Changes brightness, contrast, saturation and hue, in a random order.
 
     Args:
-        brightness, contrast, saturation: The factor is drawn from `max(0, 1 - number)` to
-            `1 + number`, or from the given pair. 0: no change.
-        hue: The shift is drawn from `-number` to `number` turns, with a number from 0 to 0.5, or from a
-            pair between -0.5 and 0.5.
+        brightness, contrast, saturation: A number `x`: the factor is drawn from `max(0, 1 - x)` to
+            `1 + x`; 0 means no change. A pair: the minimum and maximum of the factor.
+        hue: A number `x` from 0 to 0.5: the shift is drawn from `-x` to `x`, as a fraction of the colour
+            wheel. A pair between -0.5 and 0.5: the minimum and maximum of the shift.
 
     >>> from spdl_rs.io import ColorJitter, DecodeImage
     >>> decode = DecodeImage(224, train=True, augment=[ColorJitter(0.4, 0.4, 0.4, hue=0.1)])
@@ -117,7 +117,7 @@ class RandomGrayscale(_Chance):
 
 @dataclass(frozen=True)
 class RandomInvert(_Chance):
-    """Inverts all levels, with probability `p`."""
+    """Inverts all pixel values, with probability `p`."""
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ class RandomAutocontrast(_Chance):
 
 @dataclass(frozen=True)
 class RandomPosterize(Augmentation):
-    """Keeps the upper `bits` bits of each level, 0 to 8, with probability `p`."""
+    """Keeps the upper `bits` bits of each pixel value, 0 to 8, with probability `p`."""
 
     bits: int
     p: float = 0.5
@@ -144,7 +144,7 @@ class RandomPosterize(Augmentation):
 
 @dataclass(frozen=True)
 class RandomSolarize(Augmentation):
-    """Inverts levels at or above `threshold`, at most 255, with probability `p`."""
+    """Inverts pixel values at or above `threshold`, at most 255, with probability `p`."""
 
     threshold: float
     p: float = 0.5
@@ -174,9 +174,11 @@ class RandomRotation(Augmentation):
     """Rotates the image. The size stays the same; corners outside the image are cropped.
 
     Args:
-        degrees: Drawn from `-number` to `number`, counter-clockwise, or from the given pair.
-        interpolation: How levels between pixels are computed.
-        center: The centre of rotation in pixels from the upper left corner. `None`: the centre.
+        degrees: The counter-clockwise angle. A number `x`: drawn from `-x` to `x`. A pair: the minimum and
+            maximum.
+        interpolation: How values between pixels are computed.
+        center: The centre of rotation in pixels from the upper left corner. `None`: the centre of the
+            image.
         fill: The colour outside the image. `None`: black, blended at edges, as in torchvision.
     """
 
@@ -198,11 +200,12 @@ class RandomAffine(Augmentation):
     """Rotates, translates, scales and shears the image.
 
     Args:
-        degrees: Drawn from `-number` to `number`, clockwise, or from the given pair.
+        degrees: The clockwise angle. A number `x`: drawn from `-x` to `x`. A pair: the minimum and maximum.
         translate: The largest horizontal and vertical shifts, as fractions of width and height.
         scale: The minimum and maximum factor.
-        shear: Along x from `-number` to `number` degrees, or a pair; or along x and y, four numbers.
-        interpolation: How levels between pixels are computed.
+        shear: The angle in degrees. A number `x`: drawn from `-x` to `x`, along the x axis. A pair: the
+            minimum and maximum along x. Four numbers: the minimum and maximum along x, then along y.
+        interpolation: How values between pixels are computed.
         fill: The colour outside the image. `None`: black, blended at edges, as in torchvision.
         center: The centre of rotation, scaling and shear in pixels from the upper left corner. `None`: the
             centre of the image.
@@ -244,7 +247,7 @@ class RandomPerspective(Augmentation):
     Args:
         distortion_scale: How far a corner may move, as a fraction of half the width and height.
         p: The probability of the transform.
-        interpolation: How levels between pixels are computed.
+        interpolation: How values between pixels are computed.
         fill: The colour outside the image. `None`: black, blended at edges, as in torchvision.
     """
 
@@ -265,13 +268,13 @@ class RandomPerspective(Augmentation):
 
 @dataclass(frozen=True)
 class RandomErasing(Augmentation):
-    """Erases a random rectangle, before levels are normalised.
+    """Erases a random rectangle, before pixel values are normalised.
 
     Args:
         p: The probability of erasing.
         scale: The minimum and maximum fraction of the area.
         ratio: The minimum and maximum height ÷ width.
-        value: The level of erased pixels, or three levels; or `"random"`.
+        value: The value of erased pixels, one number or one per channel; or `"random"`.
     """
 
     p: float = 0.5
@@ -306,7 +309,7 @@ class RandAugment(Augmentation):
         num_ops: The number of operations.
         magnitude: The index of the magnitude, from 0.
         num_magnitude_bins: The number of magnitudes.
-        interpolation: How levels between pixels are computed.
+        interpolation: How values between pixels are computed.
         fill: The colour outside the image. `None`: black, blended at edges, as in torchvision.
 
     >>> from spdl_rs.io import DecodeImage, RandAugment
@@ -334,7 +337,7 @@ class TrivialAugmentWide(Augmentation):
 
     Args:
         num_magnitude_bins: The number of magnitudes.
-        interpolation: How levels between pixels are computed.
+        interpolation: How values between pixels are computed.
         fill: The colour outside the image. `None`: black, blended at edges, as in torchvision.
     """
 
@@ -356,7 +359,7 @@ class AutoAugment(Augmentation):
     """Applies a random pair of operations from the policy that was learned for ImageNet.
 
     Args:
-        interpolation: How levels between pixels are computed.
+        interpolation: How values between pixels are computed.
         fill: The colour outside the image. `None`: black, blended at edges, as in torchvision.
     """
 
@@ -380,7 +383,7 @@ class AugMix(Augmentation):
         chain_depth: The number of operations per chain; -1: drawn from 1 to 3.
         alpha: The parameter of the distributions of weights, positive.
         all_ops: Whether to include brightness, colour, contrast and sharpness.
-        interpolation: How levels between pixels are computed.
+        interpolation: How values between pixels are computed.
         fill: The colour outside the image. `None`: black, blended at edges, as in torchvision.
     """
 

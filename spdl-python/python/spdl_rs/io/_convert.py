@@ -71,7 +71,7 @@ def to_torch(buffer: ArrayInterface | CUDAArrayInterface) -> torch.Tensor:  # py
     """Returns a PyTorch tensor that shares the memory of `buffer` and keeps it alive.
 
     The tensor is on the device of `buffer`. PyTorch has no read-only tensors: for read-only memory, such
-    as a view of `bytes`, PyTorch warns, and writing to the tensor is an error.
+    as a view of `bytes`, PyTorch warns, and writing to the tensor is undefined behaviour.
 
     Raises:
         ValueError: `buffer` is an empty array on a GPU.
@@ -96,9 +96,9 @@ def to_torch(buffer: ArrayInterface | CUDAArrayInterface) -> torch.Tensor:  # py
 def to_jax(buffer: ArrayInterface) -> jax.Array:
     """Returns a JAX array on the CPU that shares the memory of `buffer` and keeps it alive.
 
-    JAX shares memory that is aligned to 64 bytes, as that of `Array` is, and copies other memory. JAX
+    JAX shares memory that is aligned to 64 bytes, such as that of `Array`, and copies other memory. JAX
     assumes that arrays never change: do not write to `buffer` afterwards. Without `jax_enable_x64`,
-    64-bit numbers are converted to 32-bit ones, which copies.
+    64-bit numbers are copied and converted to 32-bit numbers.
 
     Raises:
         TypeError: `buffer` has no `__array_interface__`, or JAX does not have its element type.
@@ -115,7 +115,7 @@ def to_jax(buffer: ArrayInterface) -> jax.Array:
 def to_numba(buffer: ArrayInterface | CUDAArrayInterface) -> Any:
     """Returns an array for functions compiled by Numba, which shares the memory of `buffer`.
 
-    On the CPU this is a NumPy array, as from `to_numpy`; on a GPU a `DeviceNDArray`.
+    The result is a NumPy array if `buffer` is on the CPU, and a `DeviceNDArray` if it is on a GPU.
 
     Raises:
         TypeError: `buffer` has neither interface.

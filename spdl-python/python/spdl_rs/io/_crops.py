@@ -61,7 +61,7 @@ class RandomResizedCrop(Crop):
         ratio: The minimum and maximum width ÷ height.
 
     Raises:
-        TypeError: An argument is not a pair of numbers. `DecodeImage` refuses invalid ranges.
+        TypeError: An argument is not a pair of numbers. `DecodeImage` rejects invalid ranges.
 
     >>> from spdl_rs.io import DecodeImage, Fetch, RandomResizedCrop
     >>> decode = DecodeImage(32, crop=RandomResizedCrop(scale=(0.5, 1)), horizontal_flip=0.5, seed=3)

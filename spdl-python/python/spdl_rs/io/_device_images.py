@@ -88,13 +88,13 @@ def load_image_batch_nvjpeg(
 
     Args:
         srcs: Paths, addresses, or the bytes of files.
-        device_config, pix_fmt: As for `decode_image_nvjpeg`.
+        device_config, pix_fmt: See `decode_image_nvjpeg`.
         width, height: The size to resize to. `None` for both: no resizing; all images must have the same
             size.
 
     Raises:
         TypeError: `srcs` is not a list.
-        CudaUnavailable, CudaError, DataError, ValueError: As for `decode_image_nvjpeg`.
+        CudaUnavailable, CudaError, DataError, ValueError: See `decode_image_nvjpeg`.
     """
     if isinstance(srcs, (str, bytes, bytearray, memoryview, os.PathLike)):
         raise TypeError(

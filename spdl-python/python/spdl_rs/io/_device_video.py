@@ -168,7 +168,8 @@ def nvdec_decoder(
     Args:
         device_config: The device and stream, from `cuda_config`. `None`: the device with the number in the
             environment variable `LOCAL_RANK`, or else device 0, and the per-thread default stream.
-        codec: The codec of the video. Whether the device supports the video is known after its headers.
+        codec: The codec of the video. Whether the device supports the video is known only after its headers
+            are read.
         use_cache: Whether to reuse native decoders of finished videos of similar size, and to keep this one
             for reuse. Creating a decoder is slow.
         crop_left, crop_top, crop_right, crop_bottom: Columns and rows to cut off, before resizing.
@@ -223,15 +224,15 @@ def decode_packets_nvdec(
 ) -> DeviceArray:
     """Decodes a whole video on a CUDA device: `uint8 [frames, 3, height, width]`.
 
-    Colours are converted with the matrix and the range of the video; if the video does not specify them,
-    with BT.709 for 720 rows or more, and BT.601 below. Samples of 8 to 12 bits, 4:2:0 and 4:4:4 are
-    supported, and odd sizes are kept.
+    Colours are converted with the matrix and the range that the video specifies. If it specifies no
+    matrix, BT.709 is used for 720 rows or more, and BT.601 below. Samples of 8 to 12 bits, 4:2:0 and 4:4:4
+    are supported, and odd sizes are kept.
 
     All frames are in device memory at the same time. For long videos use
     `NvDecDecoder.streaming_decode_packets`.
 
     Args:
-        packets: As for `NvDecDecoder.decode_packets`.
+        packets: See `NvDecDecoder.decode_packets`.
         device_config, crop_left, crop_top, crop_right, crop_bottom, scale_width, scale_height: As for
             `nvdec_decoder`.
         codec: The codec. `None`: `packets` is an IVF file, which names its codec.
@@ -275,8 +276,9 @@ def nv12_to_rgb(
 ) -> DeviceArray:
     """Converts NV12 frames on a CUDA device to planes of red, green and blue, `uint8`.
 
-    Each level is rounded to the nearest result of the exact matrix, also at edges. (SPDL scales limited-range
-    chroma by 255 / 219 instead of 255 / 224, so its colours are 2.3 % too strong, up to 5 levels.)
+    Each pixel value is the result of the exact matrix, rounded to the nearest integer, even at edges. (SPDL
+    scales limited-range chroma by 255 / 219 instead of 255 / 224. So chroma in SPDL is 2.3 % too strong, an
+    error of up to 5 of 255 levels.)
 
     Args:
         buf: `uint8 [height * 3 / 2, width]`, or `[n, height * 3 / 2, width]`, with even width and height:

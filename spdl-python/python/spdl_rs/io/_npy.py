@@ -30,7 +30,7 @@ def load_npy(data: Buffer, *, copy: bool = False) -> numpy.typing.NDArray[Any]:
     """Returns the array in a `.npy` file, as `numpy.save` writes it.
 
     Element type, byte order and Fortran order are preserved, as by `numpy.load`. Arrays of Python objects
-    are refused, because unpickling can execute code from the file. Arrays of records are refused too.
+    are rejected, because unpickling can execute code from the file. Arrays of records are rejected too.
 
     Args:
         data: The file: `bytes` or another object with the buffer protocol. Bytes after the array are
@@ -41,7 +41,7 @@ def load_npy(data: Buffer, *, copy: bool = False) -> numpy.typing.NDArray[Any]:
     Raises:
         TruncatedError: The file is truncated.
         CorruptError: The data are not a `.npy` file, or the header is malformed.
-        UnsupportedTypeError: The elements are objects or records. It is a subclass of `TypeError`.
+        UnsupportedTypeError: The elements are objects or records. This exception is a `TypeError`.
         UnsupportedError: The format version is later than 3.
         LimitExceededError: The header exceeds 64 KiB, or the array has more than 64 dimensions.
         TypeError: `data` does not support the buffer protocol.

@@ -46,7 +46,7 @@ class Fetch:
     a signature.
 
     Args:
-        max_bytes: Larger files are refused before they are read. Default: 1 GiB.
+        max_bytes: Larger files are rejected before they are read. Default: 1 GiB.
 
     Raises:
         TypeError: `max_bytes` is not an integer.
@@ -90,10 +90,10 @@ class DecodeImage:
     Steps: orientation from the metadata, crop and resize in one pass, flip, augmentations, normalisation.
 
     As a stage (`PipelineBuilder.pipe`) it runs on native threads, without the GIL. `concurrency` is their
-    number; the default is the number of CPUs that this process may use. Input comes from a preceding
-    `Fetch` or from Python: `bytes` without a copy, other buffers with one. Before
-    `aggregate(BatchImages(...))`, images are written directly into their slots of the batch. A pair of
-    bytes and a label becomes a pair of pixels and label.
+    number; the default is the number of CPUs that this process may use. The input is the output of a
+    preceding `Fetch`, or objects from Python: `bytes` are not copied, other buffers are copied once. If
+    `aggregate(BatchImages(...))` follows, images are written directly into their slots of the batch. A
+    pair of bytes and a label becomes a pair of pixels and label.
 
     Random numbers depend on `seed`, the epoch and the position of the item in the source. They are the
     same as in `ImageLoader(..., shuffle=False, seed=seed)`.
@@ -101,7 +101,7 @@ class DecodeImage:
     Args:
         size: Width and height of the result in pixels, 1 to 16,384; or (height, width).
         train: Whether to augment: see `ImageLoader`. The arguments below override it.
-        layout: As for `ImageLoader`.
+        layout: See `ImageLoader`.
         seed: Determines all random numbers, 0 to 2**64 - 1.
         crop: The part of the image to use. `None`: `RandomResizedCrop()` with `train`, else the centre of
             the image, resized to cover `size / 0.875`.
@@ -110,7 +110,7 @@ class DecodeImage:
         filter: The interpolation: `"nearest"`, `"area"`, `"bilinear"`, `"bicubic"` or `"lanczos3"`.
         color: `"rgb"`, `"bgr"`, or `"grey"` with one channel.
         mean, std: Mean and standard deviation of red, green and blue, as fractions of 255, for normalised
-            layouts; for grey, the first is used. Default: those of ImageNet.
+            layouts; for grey, the first value is used. Default: those of ImageNet.
         exact: Whether to decode at full size and convert to RGB before resizing: slower, and within one
             level (of 255) of Pillow.
         on_truncated: What to do if a file is truncated. `"error"`: raise `TruncatedError`. `"partial"`:
@@ -192,7 +192,7 @@ class DecodeImage:
 
         Args:
             item: The bytes, or a pair of bytes and a label.
-            epoch, index: Select the random numbers: those of this position in this epoch.
+            epoch, index: The epoch and the position in it, which determine the random numbers.
         """
         return self._apply(item, _draws(self._draws, epoch, index))
 
@@ -217,12 +217,12 @@ class DecodeImage:
 class AugmentImage:
     """Augments decoded images, `uint8 [height, width, 3]`, RGB. The shape does not change.
 
-    `DecodeImage(augment=...)` does the same in the decoding threads, also for normalised layouts. Prefer
-    it if all images come from there. `AugmentImage` is for images from other sources, and for
-    augmentations that take longer than decoding: as a stage (`PipelineBuilder.pipe`) it has separate
-    native threads, without the GIL, and takes images of a preceding `DecodeImage` without Python. A
-    following `aggregate(BatchImages(...))` then runs in Rust as well. A pair of pixels and a label becomes
-    a pair of pixels and label.
+    `DecodeImage(augment=...)` does the same in the decoding threads, and also supports normalised layouts.
+    Prefer `DecodeImage(augment=...)` if `DecodeImage` produces all images. `AugmentImage` is for images from
+    other sources, and for augmentations that take longer than decoding. As a stage (`PipelineBuilder.pipe`)
+    it has separate native threads, without the GIL. Images of a preceding `DecodeImage` do not pass through
+    Python, and a following `aggregate(BatchImages(...))` runs in Rust as well. A pair of pixels and a label
+    becomes a pair of pixels and label.
 
     Random numbers depend on `seed`, the epoch and the position of the item in the source.
 
@@ -261,7 +261,7 @@ class AugmentImage:
 
         Args:
             item: The pixels, or a pair of pixels and a label.
-            epoch, index: Select the random numbers: those of this position in this epoch.
+            epoch, index: The epoch and the position in it, which determine the random numbers.
         """
         return self._apply(item, _draws(self._draws, epoch, index))
 

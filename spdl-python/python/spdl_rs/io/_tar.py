@@ -10,7 +10,7 @@ from ._buffer import Buffer
 
 
 class SupportsRead(Protocol):
-    """An object with a method `read` that returns at most `size` bytes, and none at the end."""
+    """An object with a method `read` that returns at most `size` bytes, and `b""` at the end."""
 
     def read(self, size: int, /) -> bytes: ...
 

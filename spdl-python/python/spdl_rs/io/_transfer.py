@@ -90,7 +90,7 @@ def cpu_storage(size: int, *, pin_memory: bool = True, device_index: int = 0) ->
         size: The size in bytes.
         pin_memory: Whether to allocate pinned memory, which a device reads directly. Pinned memory is
             recycled.
-        device_index: The number of that device.
+        device_index: The number of the device that reads the memory.
 
     Raises:
         CudaUnavailable: `pin_memory` is set, and there is no CUDA device.
@@ -190,8 +190,8 @@ def transfer_tensor_h2d(
     """Uploads a batch as `transfer_tensor` does, for a stream and after an event.
 
     Args:
-        batch: As for `transfer_tensor`.
-        device: As for `transfer_tensor`.
+        batch: See `transfer_tensor`.
+        device: See `transfer_tensor`.
         stream: A stream that waits for the upload, in addition to streams that import the arrays later: a
             number as for `cuda_config`, or a stream of PyTorch or CuPy. It must exist as long as the arrays.
         producer_event: An event of PyTorch or CuPy, or its handle. The batch is read after the event
@@ -199,7 +199,7 @@ def transfer_tensor_h2d(
             the event without the GIL, and handles Ctrl-C.
 
     Raises:
-        CudaError, CudaUnavailable, RuntimeError: As for `transfer_tensor`.
+        CudaError, CudaUnavailable, RuntimeError: See `transfer_tensor`.
         TypeError, ValueError: `stream` is not a stream, or `producer_event` is not an event.
         TypeError: The element type of an array is not numeric.
     """
@@ -223,7 +223,7 @@ def transfer_tensor_d2h(
     PyTorch tensors are not copied; use PyTorch for them.
 
     Args:
-        batch: As for `transfer_tensor`.
+        batch: See `transfer_tensor`.
         device: For example `"cuda:1"`: arrays on other devices are left unchanged. `None`: all devices.
         stream: The copies start after the work queued on this stream; see `transfer_buffer_cpu`.
         producer_event: An event of PyTorch or CuPy, or its handle: the copies start after the work that the

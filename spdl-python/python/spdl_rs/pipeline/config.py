@@ -47,7 +47,7 @@ def set_default_hook_class(hook_class: type[TaskHook] | None = TaskStatsHook) ->
     """Sets the default hook of stages, used if `task_hook_factory` is not given.
 
     Args:
-        hook_class: Called with a `StageInfo` and the interval of reports. `TaskStatsHook` stands for native
+        hook_class: Called with a `StageInfo` and the interval of reports. `TaskStatsHook` selects native
             statistics, which are logged at no cost. `None`: no hook.
     """
     defaults.hook_class = hook_class
@@ -63,7 +63,7 @@ def set_default_queue_class(queue_class: type[AsyncQueue] | None = None) -> None
 
     Args:
         queue_class: Called with a `StageInfo` and `buffer_size=`, and with `interval=` if it is a
-            `StatsQueue`. `None` means `StatsQueue`, which stands for native statistics that are logged at
+            `StatsQueue`. `None` means `StatsQueue`, which selects native statistics that are logged at
             no cost.
     """
     defaults.queue_class = queue_class

@@ -44,16 +44,16 @@ def embed_shuffle(
 ) -> Iterable[T]:
     """Wraps a source so that each epoch starts with `src.shuffle(seed=epoch)`.
 
-    `epoch` increases by 1 with each iteration, also if an iteration ends early. Use the wrapper
+    `epoch` increases by 1 with each iteration, even if an iteration ends early. Use the wrapper
     if no code can call `shuffle` between epochs, for example in a worker process.
 
     `len` returns the length of `src`. A warning is logged if `shuffle` takes more than 3 seconds.
-    If `src` has `state_dict` and `load_state_dict`, so has the result, and it resumes within an
+    If `src` has `state_dict` and `load_state_dict`, the result has them too and resumes within an
     epoch. After a complete epoch, the next epoch starts.
 
     Args:
         src: A source with the method `shuffle(seed)`.
-        shuffle_last: If true, shuffles after each epoch instead of before, also if the epoch
+        shuffle_last: If true, shuffles after each epoch instead of before, even if the epoch
             ends early.
         epoch: The first seed, at least 0.
 
@@ -130,7 +130,7 @@ def repeat_source(src: Iterable[T], /, epoch: SupportsIndex = 0) -> Iterator[T]:
     number of items and the items per second of each epoch are logged. The iterator can be
     pickled before its first item is taken.
 
-    If `src` has `state_dict` and `load_state_dict`, so has the result, and it resumes within an
+    If `src` has `state_dict` and `load_state_dict`, the result has them too and resumes within an
     epoch.
 
     Args:
@@ -140,7 +140,7 @@ def repeat_source(src: Iterable[T], /, epoch: SupportsIndex = 0) -> Iterator[T]:
     Raises:
         ValueError: `epoch` is negative, or a started iterator is pickled.
 
-    `next` raises `RuntimeError` if an epoch has no items, because it would never return.
+    `next` raises `RuntimeError` if an epoch has no items, because `next` would never return.
 
     >>> from itertools import islice
     >>> from spdl_rs.source import DistributedRandomSampler

@@ -27,13 +27,13 @@ class PositionedIterator(Protocol[T_co]):
 
 
 class Resumable(ABC, Generic[T]):
-    """A source whose epochs have a known length and an order that one number decides.
+    """A source with a known number of items per epoch. One number determines the order of an epoch.
 
-    That number is a seed or an epoch. `None` stands for the unshuffled order.
+    The number is a seed or an epoch number. `None` means the unshuffled order.
     """
 
     _number_key: ClassVar[str]
-    """The key of that number in a state: `"seed"` or `"epoch"`."""
+    """The key of the number in a state: `"seed"` or `"epoch"`."""
 
     def __init__(self, number: int | None) -> None:
         self._number = number

@@ -93,8 +93,8 @@ class DistributedDeterministicSampler(_Distributed):
 
     Args:
         n: The number of items in the data set, at least 1.
-        rank: The rank, 0 to `world_size - 1`, as from `torch.distributed.get_rank()`.
-        world_size: The number of ranks, at least 1, as from `torch.distributed.get_world_size()`.
+        rank: The rank, 0 to `world_size - 1`, for example `torch.distributed.get_rank()`.
+        world_size: The number of ranks, at least 1, for example `torch.distributed.get_world_size()`.
         ddp_drop_last_distributed_round: If true, an incomplete last round is left out, so that
             all ranks get the same number of indices. A warning reports the number of indices
             left out.
@@ -162,7 +162,7 @@ class DistributedDeterministicSampler(_Distributed):
 class DistributedRandomSampler(_Distributed):
     """Indices in random order, divided among ranks.
 
-    All ranks draw the same indices. Rank `r` of `w` takes those at positions `r`, `r + w` and so
+    All ranks draw the same indices. Rank `r` of `w` takes the draws at positions `r`, `r + w` and so
     on. The indices are exactly those of NumPy, without a call to NumPy. With `k` draws, rounded
     down to a multiple of `w` if incomplete rounds are left out, an epoch is
 
@@ -180,8 +180,8 @@ class DistributedRandomSampler(_Distributed):
 
     Args:
         n: The number of items in the data set, at least 1.
-        rank: The rank, 0 to `world_size - 1`, as from `torch.distributed.get_rank()`.
-        world_size: The number of ranks, at least 1, as from `torch.distributed.get_world_size()`.
+        rank: The rank, 0 to `world_size - 1`, for example `torch.distributed.get_rank()`.
+        world_size: The number of ranks, at least 1, for example `torch.distributed.get_world_size()`.
         num_draws: The number of indices of all ranks in an epoch, at least 1. Default: `n`.
             Without weights, at most `n`.
         weights: The relative frequency of each item: `n` finite, non-negative numbers. With

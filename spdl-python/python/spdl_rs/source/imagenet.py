@@ -100,12 +100,12 @@ def get_mappings(source: str | os.PathLike[str] | None = None) -> dict[str, int]
     3. folders in `train` and `val` whose names contain a WordNet ID.
 
     The first file lists the indices. For the other two, the index of a class is its position in
-    the sorted WordNet IDs, as most models expect. That is only correct with all 1,000 classes: a
-    `DatasetWarning` reports any other number of folders. `source` may also be the path of one
-    of the two files.
+    the sorted WordNet IDs, as most models expect. These indices are correct only if all 1,000
+    classes are present: a `DatasetWarning` reports any other number of folders. `source` may also be
+    the path of one of the two files.
 
     Raises:
-        NotFoundError: `source` does not exist, or contains none of these.
+        NotFoundError: `source` does not exist, or contains none of these files and folders.
         CorruptError: A file cannot be parsed.
         InvalidArgumentError: `source` is `None`: the package contains no list of the classes.
 

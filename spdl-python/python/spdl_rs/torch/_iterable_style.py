@@ -20,8 +20,8 @@ class IterableFetch:
 
     Args:
         dataset: The data set of this worker.
-        collate_fn: Combines samples to a batch.
-        batch_size: Samples per batch. `None`: `collate_fn` gets each sample by itself.
+        collate_fn: Combines samples into a batch.
+        batch_size: Samples per batch. `None`: `collate_fn` is called with each single sample.
         drop_last: If true, an incomplete last batch is left out.
         pin: Copies a batch to pinned memory.
         state: The worker's state after its last delivered batch, to resume from.

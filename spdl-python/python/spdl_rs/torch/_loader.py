@@ -58,14 +58,14 @@ class DataLoader(Resumable, Generic[T]):
     Args:
         dataset: The data set. An object with `__getitem__` is indexed. An `IterableDataset`, or an
             object with only `__iter__`, is iterated.
-        batch_size: Samples per batch. `None`: no batches, each sample by itself. Default: 1.
+        batch_size: Samples per batch. `None`: samples are not batched. Default: 1.
         shuffle: If true, PyTorch draws a new random order for each epoch. Default: false.
-        sampler: Iterable of indices, iterated in the consumer's thread. Excludes `shuffle`.
-        batch_sampler: Iterable of lists of indices. Excludes `batch_size`, `shuffle`, `sampler` and
-            `drop_last`.
+        sampler: Iterable of indices, iterated in the consumer's thread. Not allowed with `shuffle`.
+        batch_sampler: Iterable of lists of indices. Not allowed with `batch_size`, `shuffle`,
+            `sampler` and `drop_last`.
         num_workers: The number of worker threads. 0: the consumer's thread makes the batches.
-        collate_fn: Combines a list of samples to a batch, in a worker. Default: PyTorch's
-            `default_collate`, or `default_convert` without batches.
+        collate_fn: Combines a list of samples into a batch, in a worker. Default: PyTorch's
+            `default_collate`, or `default_convert` if samples are not batched.
         pin_memory: If true, workers copy tensors to pinned memory. Default: false.
         drop_last: If true, an incomplete last batch is left out. Default: false.
         timeout: The maximum wait for a batch with workers, in seconds. 0: no limit.
@@ -258,7 +258,7 @@ class DataLoader(Resumable, Generic[T]):
         return epoch, progress, (workers.read_statistics,)
 
     def _fetch(self, pin: Any) -> Callable[[Any], Any]:
-        """Returns the function that makes a batch. If it has `close`, the epoch calls that last."""
+        """Returns the function that makes a batch. The epoch calls its method `close`, if any, last."""
         return MapStyleFetch(self.dataset, self.collate_fn, self.batch_sampler is not None, pin)
 
     def _start_iterable(self, pin: Any, state: Mapping[str, Any] | None, seed: int) -> _Started[T]:

@@ -22,7 +22,7 @@ LoaderTimedOutError.__module__ = "spdl_rs.torch"
 
 
 class MapStyleFetch:
-    """Makes a batch of a list of indices, or a sample of one index."""
+    """Makes a batch from a list of indices, or a sample from one index."""
 
     def __init__(
         self,
@@ -197,7 +197,7 @@ class MapStyleEpoch(BatchIterator):
                 index = next(self._indices)
                 state = None if self._stateful is None else self._stateful.state_dict()
             except Exception as error:
-                # `_take` raises this exception after the batches in flight, also `StopIteration`.
+                # `_take` raises this exception, `StopIteration` included, after the batches in flight.
                 self._error = error
                 return
             number, self._number = self._number, self._number + 1

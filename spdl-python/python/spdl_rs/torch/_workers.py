@@ -99,7 +99,7 @@ class ThreadWorkers:
     """Runs tasks in the worker pool of a pipeline.
 
     Args:
-        work: The function called with each task. If it has `close`, that is called at the end.
+        work: The function called with each task. Its method `close`, if any, is called at the end.
         num_threads: The number of tasks that run concurrently.
         in_order: If true, results have the order of their tasks, else of their completion.
         max_results: The maximum number of tasks submitted and not taken.

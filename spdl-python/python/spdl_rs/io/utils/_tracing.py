@@ -41,8 +41,8 @@ def tracing(
     almost nothing.
 
     The file is JSON in the Trace Event Format, for [Perfetto](https://ui.perfetto.dev) and
-    `chrome://tracing`. If the process is killed, the file contains all but about the last second; Perfetto
-    opens it despite the missing closing bracket. Worker processes are not recorded.
+    `chrome://tracing`. If the process is killed, events of about the last second are missing; Perfetto
+    opens the file despite the missing closing bracket. Worker processes are not recorded.
 
     Args:
         output: A path, whose file is overwritten; or the descriptor of an open file, which stays open.
@@ -78,7 +78,7 @@ def tracing(
 class trace_event(contextlib.ContextDecorator):
     """Records a `with` block, or calls of a decorated function, as an event of the trace.
 
-    In coroutines the block may contain `await`; work of other coroutines is shown next to it.
+    In coroutines the block may contain `await`; events of other coroutines are shown separately.
 
     Args:
         name: The name of the event.

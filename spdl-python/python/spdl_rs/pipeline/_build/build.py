@@ -48,15 +48,15 @@ def build_pipeline(
             level INFO under `spdl_rs.pipeline`. If not positive, they are logged at the end only. The
             default hooks and queues of `spdl_rs.pipeline.config` receive the interval too.
         queue_class: Creates the queue after each stage: an `AsyncQueue`, for example a subclass of
-            `StatsQueue`. Called with a `StageInfo` and `buffer_size=`. Default: that of
-            `config.set_default_queue_class`, or native queues, whose statistics are logged.
-        task_hook_factory: Returns a list of `TaskHook`s for a `StageInfo`. Default: that of
-            `config.set_default_hook_class`, or no hooks, and native statistics are logged. A native
-            operator with hooks is called for each item as a function, with the GIL. Return an empty list
-            for it to run without the GIL.
+            `StatsQueue`. Called with a `StageInfo` and `buffer_size=`. Default: the class set by
+            `config.set_default_queue_class`, or else native queues, whose statistics are logged.
+        task_hook_factory: Returns a list of `TaskHook`s for a `StageInfo`. Default: the class set by
+            `config.set_default_hook_class`, or else no hooks, and native statistics are logged. A native
+            operator with hooks is called for each item as a function, with the GIL. To run the operator
+            without the GIL, return an empty list.
         stage_id: The number of the first stage, in names.
-        background_tasks: Functions that create `BackgroundTask`s. Default: those of
-            `config.set_default_background_tasks`, or none.
+        background_tasks: Functions that create `BackgroundTask`s. Default: the functions set by
+            `config.set_default_background_tasks`, if any.
         use_thread_output_queue: Ignored, for compatibility.
 
     Raises:

@@ -170,7 +170,7 @@ class PipelineBuilder(Generic[T, U]):
             name: The name of the stage in statistics and messages.
             batched: Whether items are lists whose elements are routed separately. Then `router` receives a
                 list and returns an index for each element. Each path receives the list of its elements
-                and must return as many; the results are merged in the original order.
+                and must return as many elements; the results are merged in the original order.
 
         Raises:
             ValueError: There are no paths, or a path contains something other than a stage.
@@ -211,7 +211,7 @@ class PipelineBuilder(Generic[T, U]):
         Args:
             target: A `ProcessPoolExecutorConfig`, or `MAIN_PROCESS` for the end of a region.
             buffer_size: How many items, and results, are sent per message, at least 1. Larger messages cost
-                less per item, but items wait for each other, at most until the end of the epoch.
+                less per item, but an item waits until its message is full or the epoch ends.
 
         Raises:
             TypeError: `target` has another type.
@@ -274,7 +274,7 @@ class PipelineBuilder(Generic[T, U]):
 
         Raises:
             RuntimeError: The source or the sink is missing.
-            TypeError, ValueError: As for `build_pipeline`.
+            TypeError, ValueError: See `build_pipeline`.
         """
         return build_pipeline(
             self.get_config(),

@@ -28,7 +28,7 @@ _END = object()
 class HookedStage:
     """The hooks of one stage.
 
-    Functions that run on worker threads stay there: the thread makes the event loop enter the hooks, calls the
+    Worker threads still call the functions: the thread makes the event loop enter the hooks, calls the
     function, and makes the event loop leave the hooks, in the same asyncio task.
 
     Args:

@@ -27,8 +27,9 @@ class AsyncQueue(asyncio.Queue[Any]):
     """A queue after a stage, created by the `queue_class` of `build_pipeline`.
 
     By default items pass through native queues. If a subclass overrides a method such as `put` or `get`, each
-    item goes through an instance of it, on the event loop of the pipeline. This is much slower, and it
-    divides the pipeline into parts with separate native queues. Stages on paths always use native queues.
+    item passes through an instance of the subclass, on the event loop of the pipeline. Such queues are much
+    slower, and divide the pipeline into parts with separate native queues. Stages on paths always use native
+    queues.
 
     `is_eof` and `is_epoch_end` recognise markers, which are in the queue in addition to items.
 

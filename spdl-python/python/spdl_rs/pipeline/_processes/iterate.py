@@ -50,11 +50,11 @@ def iterate_in_subprocess(
         fn: Returns an iterable.
         buffer_size: How many finished items may wait, at least 1; -1 for no limit.
         initializer: A function, or a list of functions, called before `fn`.
-        mp_context: A start method, or a context of `multiprocessing`. Default: the one that the program has
-            set, unless it is `"fork"`; else `"forkserver"`, or `"spawn"` if that is not available. With these
-            methods `fn` is pickled, and scripts must start processes under
-            `if __name__ == "__main__":`. `"fork"` needs neither, but may hang in a process with threads,
-            and pipelines have threads.
+        mp_context: A start method, or a context of `multiprocessing`. Default: the start method that the
+            program has set, unless it is `"fork"`; else `"forkserver"`, or `"spawn"` if `"forkserver"` is not
+            available. With `"forkserver"` and `"spawn"`, `fn` is pickled, and scripts must start processes
+            under `if __name__ == "__main__":`. `"fork"` requires neither, but may hang in a process with
+            threads, and pipelines have threads.
         timeout: The longest wait for an item in seconds. Default: no limit.
         daemon: If true, the process cannot have child processes, like daemon processes of `multiprocessing`.
         arena: Shared memory for large items, `SharedMemorySegmentPool` or `SharedMemoryRingBuffer`, for this

@@ -25,7 +25,7 @@ _by_token_lock = threading.RLock()
 
 
 class PriorityExecutor(ABC):
-    """A priority queue in front of a pool.
+    """A pool of workers with a priority queue of calls.
 
     The pool receives only as many calls as it has workers. Other calls wait in the queue, so a free worker
     always gets the call with the highest priority.
@@ -168,7 +168,7 @@ class PriorityThreadPoolExecutor(PriorityExecutor):
 
     Args:
         max_workers: The number of threads. Default: as for `ThreadPoolExecutor`.
-        thread_name_prefix, initializer, initargs: As for `ThreadPoolExecutor`.
+        thread_name_prefix, initializer, initargs: See `ThreadPoolExecutor`.
 
     Raises:
         ValueError: `max_workers` is not an integer, or less than 1.
@@ -211,7 +211,7 @@ class PriorityProcessPoolExecutor(PriorityExecutor):
 
     Args:
         max_workers: The number of processes. Default: the number of CPUs.
-        kwargs: As for `ProcessPoolExecutor`. The default of `mp_context` is that of
+        kwargs: See `ProcessPoolExecutor`. The default of `mp_context` is that of
             `iterate_in_subprocess`.
 
     Raises:
@@ -243,7 +243,7 @@ class PriorityInterpreterPoolExecutor(PriorityExecutor):
 
     Args:
         max_workers: The number of subinterpreters. Default: as for `InterpreterPoolExecutor`.
-        kwargs: As for `InterpreterPoolExecutor`.
+        kwargs: See `InterpreterPoolExecutor`.
 
     Raises:
         RuntimeError: Python is older than 3.14.
@@ -289,7 +289,7 @@ class PriorityExecutorEntrypoint(concurrent.futures.Executor):
         return call.future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Has no effect, because other stages use the shared executor. Shut that one down instead."""
+        """Has no effect, because other stages use the shared executor. Shut down the shared executor."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self._executor, self._priority)

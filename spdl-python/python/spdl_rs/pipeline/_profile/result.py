@@ -31,7 +31,7 @@ class ProfileStats:
     occupancy_rate: float
     """The share of time in which an output waited in the queue, 0 to 1."""
     source_qps: float = math.nan
-    """Source items per second. Comparable between stages, also if they group or split items."""
+    """Source items per second. Comparable between stages, even if they group or split items."""
     cpus: float | None = None
     """The average number of busy CPUs; `None` if other processes do the work."""
     failures: int = 0

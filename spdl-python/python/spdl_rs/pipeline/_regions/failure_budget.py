@@ -130,7 +130,7 @@ class SharedBudget:
             region.fail(failure, fatal=True)
 
     def take_failure(self) -> PipelineFailure | None:
-        """Returns the failure of the pipeline, once, for the case that no region could raise it."""
+        """Returns the failure of the pipeline, once, if no region could raise it."""
         with self._lock:
             failure, self._failure = self._failure, None
         return failure

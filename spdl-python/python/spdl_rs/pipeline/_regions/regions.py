@@ -7,8 +7,8 @@ region takes its items, and is the source of the stages after it:
                        Region ◄═ results, in order of completion
                           └────► stages ─ sink
 
-Each process is sent a few items more than its pipeline has taken, so that it never waits for the parent. The
-parent receives results only as fast as they are requested.
+The parent sends each process a few more items than the pipeline of the process has taken, so that the process
+never waits for the parent. The parent receives results only as fast as the consumer requests them.
 """
 
 from __future__ import annotations

@@ -147,11 +147,11 @@ class Pipeline(Generic[T]):
         If the block is left by Ctrl-C, it does not wait for running functions.
 
         Args:
-            timeout: As for `stop`.
+            timeout: See `stop`.
 
         Raises:
             RuntimeError: The pipeline was already started.
-            TimeoutError, PipelineFailure: As for `stop`.
+            TimeoutError, PipelineFailure: See `stop`.
         """
         timeout = checked_timeout(timeout)
         self.start()
@@ -191,7 +191,7 @@ class Pipeline(Generic[T]):
 
         Raises:
             queue.Empty: No item is ready.
-            EOFError, PipelineFailure: As for `get_item`.
+            EOFError, PipelineFailure: See `get_item`.
         """
         try:
             return self.get_item(timeout=0)
@@ -205,7 +205,7 @@ class Pipeline(Generic[T]):
             timeout: The longest wait for an item in seconds. Default: no limit.
 
         Raises:
-            TimeoutError, PipelineFailure: As for `get_item`, during the iteration.
+            TimeoutError, PipelineFailure: During the iteration; see `get_item`.
             ValueError: `timeout` is negative.
 
         Warns:
