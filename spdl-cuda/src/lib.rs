@@ -1,6 +1,6 @@
 //! CUDA devices for SPDL: uploads of batches, decoding with nvJPEG and NVDEC, and image kernels.
 //!
-//! To build this crate, or to run it on a machine without a device, nothing of CUDA is needed: the
+//! Building this crate, or running it on a machine without a device, does not require CUDA: the
 //! driver and NVIDIA's libraries are opened at run time.
 //!
 //! ```

@@ -89,8 +89,9 @@
 //!
 //! - AVIF, HEIF and JPEG 2000,
 //! - lossless, hierarchical and 12-bit JPEG,
-//! - TIFF with 12-bit samples, with subsampled chroma outside JPEG, with uncommon JPEG components, or
-//!   with old-style JPEG (compression 6) whose tables are stored apart from the data.
+//! - TIFF with 12-bit samples, with subsampled chroma in a compression other than JPEG, with uncommon
+//!   JPEG components, or with old-style JPEG (compression 6) whose tables are stored apart from the
+//!   data.
 //!
 //! # Corrupt and truncated files
 //!

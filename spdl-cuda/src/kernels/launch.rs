@@ -119,8 +119,8 @@ impl ImageKernels {
         self.architecture
     }
 
-    /// Creates an empty batch for up to `capacity` samples. [`launch`](ImageKernels::launch) makes the
-    /// samples that were added.
+    /// Creates an empty batch for up to `capacity` samples. [`launch`](ImageKernels::launch) computes
+    /// the added samples.
     ///
     /// # Errors
     /// `InvalidArgument` for an invalid format or a capacity of 0; `LimitExceeded` if device memory is

@@ -8,9 +8,9 @@ use spdl_core::Result;
 
 use crate::driver::{ContextHandle, DeviceId, Driver, DriverError, DriverResult, EventHandle};
 
-/// `CU_STREAM_CAPTURE_MODE_RELAXED`. Some training frameworks capture graphs in the global mode. In
-/// this mode, a call from any other thread, such as an event query, invalidates the capture, unless
-/// that thread is in the relaxed mode. The streams of this crate are never part of such a graph.
+/// `CU_STREAM_CAPTURE_MODE_RELAXED`. Some training frameworks capture graphs in the global mode. A
+/// global capture is invalidated by calls of other threads, such as an event query, unless the
+/// calling thread is in the relaxed mode. The streams of this crate are never part of such a graph.
 const RELAXED: i32 = 2;
 
 /// The driver and the primary context of one device. All resources of the context hold it.

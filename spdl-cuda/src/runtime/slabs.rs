@@ -61,7 +61,7 @@ struct PoolState {
     allocator: Option<Arc<dyn DeviceAllocator>>,
 }
 
-/// A source of device memory in place of the driver, such as the allocator of a training framework.
+/// A source of device memory that replaces the driver, such as the allocator of a training framework.
 ///
 /// The pool calls the allocator only if it has no free slab of the requested size, not for every
 /// batch. [`free`](DeviceAllocator::free) must not wait for a thread that uploads batches.

@@ -81,7 +81,7 @@ impl<'a> AccessUnits<'a> {
         let unit = start_code(stream, 0);
         let begins = unit.is_some_and(|unit| stream[..unit.begin].iter().all(|byte| *byte == 0));
         if !begins && !stream.is_empty() {
-            let message = "no start code at the begin of the stream; convert the length-prefixed units of \
+            let message = "no start code at the start of the stream; convert the length-prefixed units of \
                            MP4 and Matroska files to Annex B first";
             return Err(Error::new(ErrorKind::Corrupt, message));
         }

@@ -308,7 +308,7 @@ impl WavHeader {
     }
 
     /// The frames of a time interval, in seconds: from `offset` (default: the start) for `duration`
-    /// (default: to the end). A boundary selects the frame that starts at or before it. The
+    /// (default: to the end). Each boundary is rounded down to the start of a frame. The
     /// interval is clipped to the end of the file.
     ///
     /// # Errors

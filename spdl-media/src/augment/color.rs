@@ -21,7 +21,7 @@ pub struct ColorJitter {
 }
 
 impl ColorJitter {
-    /// Without ranges: leaves images unchanged.
+    /// A jitter without ranges, which leaves images unchanged.
     pub fn new() -> Self {
         ColorJitter::default()
     }

@@ -20,7 +20,7 @@ const ATTEMPTS: u32 = 10;
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum ErasingValue {
     /// A value per channel, in the order of the channels: levels 0 to 255 in an image, or
-    /// normalised numbers. Grey uses the first.
+    /// normalised numbers. Grey images use the first value.
     Constant([f32; 3]),
     /// Random values per pixel and channel: uniform levels in an image, standard normal numbers
     /// after normalisation.
@@ -38,8 +38,8 @@ impl Setting for ErasingValue {
 
 /// Erases a random rectangle.
 ///
-/// torchvision users apply it after the normalisation, where 0 is the mean colour. For that, use it
-/// as a stage on batches, which draws a rectangle per image.
+/// torchvision users apply this augmentation after the normalisation, where 0 is the mean colour. To
+/// do the same, use this type as a stage on batches; the stage draws a rectangle per image.
 /// [`erase_planes`](RandomErasing::erase_planes) erases in one normalised image, and
 /// [`draw`](RandomErasing::draw) only draws the rectangle. As an [`Augment`], it erases levels of
 /// an image, where 0 is black.
@@ -109,8 +109,9 @@ impl RandomErasing {
         stage_parameters(&Augment::fingerprint(self))
     }
 
-    /// Draws the rectangle to erase in an image of this size. Returns `None` if the probability
-    /// decides against erasing, or if none of ten drawn rectangles was smaller than the image.
+    /// Draws the rectangle to erase in an image of this size. Returns `None` with
+    /// probability 1 − [`probability`](Self::probability), or if none of ten drawn rectangles was
+    /// smaller than the image.
     pub fn draw(&self, size: Size, rng: &mut SampleRng) -> Option<Rect> {
         if !rng.chance(self.probability) {
             return None;
@@ -164,7 +165,7 @@ impl RandomErasing {
 }
 
 impl RandomErasing {
-    /// Erases a rectangle in each image of a batch, or none. The field `images` is `[batch,
+    /// Erases a rectangle in each image of a batch, with the probability of erasing. The field `images` is `[batch,
     /// channels, height, width]` or `[batch, height, width, channels]`, with 3 channels or 1:
     /// `f32`, `f16` or `bf16` after normalisation, or `u8` levels.
     ///

@@ -16,9 +16,9 @@ use crate::image::Size;
 pub enum Operation {
     /// No change.
     Identity,
-    /// Shear along x from the top left corner; the magnitude is the tangent.
+    /// Shear along x, the top left corner fixed; the magnitude is the tangent of the angle.
     ShearX,
-    /// Shear along y from the top left corner; the magnitude is the tangent.
+    /// Shear along y, the top left corner fixed; the magnitude is the tangent of the angle.
     ShearY,
     /// Translation to the right, in whole pixels.
     TranslateX,

@@ -77,8 +77,8 @@ pub struct Written {
     /// The size of the sample.
     pub size: Size,
     /// The rectangle of the sample that shows decoded pixels: the whole sample, unless the file is
-    /// truncated and [`OnTruncated::Partial`](crate::OnTruncated::Partial) accepts that. The rest
-    /// of the image is black or blended with black. The rectangle may be empty. Because of
+    /// truncated and [`OnTruncated::Partial`](crate::OnTruncated::Partial) is set. The rest
+    /// of the sample is black or blended with black. The rectangle may be empty. Because of
     /// orientation and flips, it need not be at the top.
     pub valid: Rect,
 }

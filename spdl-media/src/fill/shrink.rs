@@ -30,7 +30,7 @@ pub struct Shrink {
 }
 
 impl Shrink {
-    /// Reduces images whose shorter side has more than `side` pixels to that length.
+    /// Reduces images, so that their shorter side has at most `side` pixels.
     ///
     /// # Errors
     /// `InvalidArgument` if `side` is 0 or exceeds the maximum of a
@@ -39,7 +39,7 @@ impl Shrink {
         Shrink::new(side, false, registry, limits)
     }
 
-    /// Reduces images whose longer side has more than `side` pixels to that length.
+    /// Reduces images, so that their longer side has at most `side` pixels.
     ///
     /// # Errors
     /// The errors of [`to_shorter_side`](Shrink::to_shorter_side).

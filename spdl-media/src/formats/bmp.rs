@@ -148,7 +148,7 @@ impl FormatReader for Bmp {
         }
         let data = match long(encoded, 10)? as usize {
             0 => after,
-            // This offset is that of the palette; the pixels follow the palette.
+            // Some files declare the offset of the palette here; their pixels follow the palette.
             start if start == end && bits <= 8 => after,
             start => start,
         };

@@ -66,7 +66,7 @@ impl FormatReader for Png {
     fn inspect(encoded: &[u8], limits: &Limits) -> Result<ImageInfo> {
         match scan_chunks(encoded, limits)? {
             Some(info) => Ok(info),
-            // In this case, the full parser reports the error.
+            // The chunks are unusual: the full parser reads them, or reports an error.
             None => Png::open(encoded, limits).map(|(_, info)| info),
         }
     }

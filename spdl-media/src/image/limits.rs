@@ -115,9 +115,9 @@ impl Limits {
         self.max_bytes.saturating_sub(self.used_bytes)
     }
 
-    /// The limits that remain after the allocation of a buffer of `bytes`. A decoder counts all its
-    /// buffers in this way: [`check_bytes`](Self::check_bytes) compares each one with the remaining
-    /// bytes.
+    /// The limits that remain after the allocation of a buffer of `bytes`. A decoder calls
+    /// this method after each allocation; [`check_bytes`](Self::check_bytes) then compares the next
+    /// buffer with the remaining bytes.
     ///
     /// ```
     /// use spdl_media::{Limits, Size};

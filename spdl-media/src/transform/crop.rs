@@ -61,8 +61,9 @@ pub enum Crop {
     /// centre (`Resize`, `CenterCrop`). If the result is smaller than the sample, the rest is
     /// black.
     ResizedCenter {
-        /// The size to cover: one side of the resized image is equal to it, the other is equal or
-        /// longer. If the size is a square, the shorter side of the image is resized to its side.
+        /// The size to cover: one side of the resized image equals the side of this size, and the
+        /// other is equal or longer. If this size is a square, the shorter side of the image is
+        /// resized to the side of the square.
         covering: Size,
     },
     /// Crop a random rectangle and resize it (`RandomResizedCrop`). Area and aspect ratio are drawn

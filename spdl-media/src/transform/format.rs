@@ -177,7 +177,8 @@ pub struct TensorSpec {
     pub format: SampleFormat,
     /// The channels and their order.
     pub color: SampleColor,
-    /// Applies to every data type except `U8`. [Grey](SampleColor::Grey) uses the first channel.
+    /// The normalisation of every data type except `U8`. [Grey](SampleColor::Grey) uses the values
+    /// of the first channel.
     pub normalization: Normalization,
 }
 

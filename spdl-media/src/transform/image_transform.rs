@@ -184,10 +184,10 @@ impl ImageTransform {
 
     /// Whether images are decoded at full size and converted to RGB before the resize. Default: no.
     ///
-    /// Otherwise, JPEG luma and chroma planes are resized separately, and large JPEGs are decoded
+    /// By default, JPEG luma and chroma planes are resized separately, and large JPEGs are decoded
     /// at ½, ¼ or ⅛ size. Reduced decoding requires that the reduced image is still 1.5 times the
-    /// target size for the bilinear filter, or 1.75 times for bicubic and Lanczos; the other
-    /// filters never use it. The result is much faster but not bit-identical: the PSNR on
+    /// target size for the bilinear filter, or 1.75 times for bicubic and Lanczos; with the other
+    /// filters, images are always decoded at full size. The result is much faster but not bit-identical: the PSNR on
     /// photographs is at least 40 dB, with the area filter 38 dB.
     #[must_use]
     pub fn exact(mut self, exact: bool) -> Self {

@@ -325,8 +325,8 @@ struct PaddedImage<'a> {
 
 /// Bytes of a pixel with its coverage.
 const PIXEL_BYTES: usize = CHANNELS + 1;
-/// Columns and rows of the border: one before the image and two after it. The second one after the
-/// image is only read with weight 0.
+/// Columns and rows of the border: one before the image and two after it. The second column or
+/// row after the image is read only with weight 0.
 const BORDER: usize = 3;
 
 impl<'a> PaddedImage<'a> {

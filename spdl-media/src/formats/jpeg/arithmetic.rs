@@ -339,8 +339,8 @@ impl Statistics {
 }
 
 /// Decodes a scan into the stored coefficients. Returns the offset after the scan. An error
-/// includes the number of complete rows of MCUs, or, for a scan of a single component, rows of
-/// blocks.
+/// includes the number of complete MCU rows. In a scan of a single component, an MCU is one
+/// block.
 pub(super) fn read_scan(
     encoded: &[u8],
     data: usize,
@@ -455,5 +455,5 @@ fn invalid_data(decoder: &ArithmeticDecoder<'_>, missing: usize) -> Error {
 }
 
 fn truncation(decoder: &ArithmeticDecoder<'_>, missing: usize) -> Error {
-    truncated(format!("truncated JPEG: {missing} rows of blocks are missing"), decoder.at)
+    truncated(format!("truncated JPEG: {missing} MCU rows are missing"), decoder.at)
 }

@@ -71,7 +71,7 @@ impl RestartError {
     pub(super) fn into_error(self, at: usize, missing: usize) -> Error {
         match self {
             RestartError { found: None, .. } => {
-                truncated(format!("truncated JPEG: {missing} rows of blocks are missing"), at)
+                truncated(format!("truncated JPEG: {missing} MCU rows are missing"), at)
             }
             RestartError { expected, found: Some(found) } => corrupt(
                 format!(

@@ -109,7 +109,7 @@ pub(super) struct Frame {
     /// The maximum sampling factors.
     pub(super) across: usize,
     pub(super) down: usize,
-    /// MCUs per row, and rows of MCUs.
+    /// MCUs per row, and the number of MCU rows.
     pub(super) mcus_per_row: usize,
     pub(super) mcu_rows: usize,
 }
@@ -122,7 +122,7 @@ impl Component {
 }
 
 impl Frame {
-    /// The image rows of a row of MCUs.
+    /// The number of image rows of an MCU row.
     pub(super) fn mcu_height(&self) -> usize {
         self.down * BLOCK
     }

@@ -143,7 +143,7 @@ impl PlaneLayout {
         })
     }
 
-    /// The rows of MCUs that are needed.
+    /// The MCU rows that are needed.
     pub(super) fn rows(&self, frame: &Frame) -> Range<usize> {
         let rows = |(wanted, component): (&BlockRange, &Component)| {
             (wanted.rows.start / component.down, wanted.rows.end.div_ceil(component.down))

@@ -357,12 +357,10 @@ impl ScanError {
                 corrupt("corrupt JPEG: invalid Huffman code", at)
             }
             ScanError::InvalidCode | ScanError::Overrun => match reader.peek_marker() {
-                None => {
-                    truncated(format!("truncated JPEG: {missing} rows of blocks are missing"), at)
-                }
+                None => truncated(format!("truncated JPEG: {missing} MCU rows are missing"), at),
                 Some(marker) => corrupt(
                     format!(
-                        "corrupt JPEG: marker {marker:#04x} before the last {missing} rows of blocks"
+                        "corrupt JPEG: marker {marker:#04x} before the last {missing} MCU rows"
                     ),
                     at,
                 ),

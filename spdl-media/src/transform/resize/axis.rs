@@ -90,7 +90,7 @@ pub(super) struct Axis {
     pub(super) first_pairs: Vec<u32>,
     /// Two weights per pair: the lower 16 bits belong to the first position.
     pub(super) weights: Vec<i32>,
-    /// Whether the source completes the last target positions first.
+    /// Whether the last target position is complete first.
     descends: bool,
     /// The parameters of the current weights.
     request: Option<AxisRequest>,
