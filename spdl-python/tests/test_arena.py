@@ -229,7 +229,7 @@ def test_a01_a02_allocation_fails_after_shutdown(arena):
     assert_is_sample(kept, 0)
     unused = ring()
     unused.shutdown_arena()
-    with pytest.raises(ValueError, match="shut down"):
+    with pytest.raises(ValueError, match="not after a shutdown"):
         of(work.samples, 1, SIZE, arena=unused)
 
 

@@ -187,7 +187,7 @@ def test_stream_minus_1_does_not_synchronize(stub):
 def test_invalid_stream_numbers_are_errors(stub, stream):
     array = counted()
     for use in (lambda: array.__dlpack__(stream=stream), lambda: array.record_stream(stream)):
-        with pytest.raises(ValueError, match="invalid CUDA stream"):
+        with pytest.raises(ValueError, match="invalid (CUDA )?stream"):
             use()
 
 
@@ -251,7 +251,7 @@ def test_streams_of_pytorch_and_cupy_are_accepted(stub):
 # promise: PY3
 def test_dlpack_copies_to_the_host_only(stub):
     array = counted()
-    with pytest.raises(BufferError, match="not copied"):
+    with pytest.raises(BufferError, match="cannot be copied on its device"):
         array.__dlpack__(copy=True)
     with pytest.raises(BufferError, match="without a copy"):
         array.__dlpack__(dl_device=(1, 0), copy=False)

@@ -159,7 +159,7 @@ def test_promise_g10_device_auto_without_nvjpeg_warns_once(equal_images, decodin
     monkeypatch.setattr(_devices, "_has_warned", False)
     pngs = equal_images[1]
     monkeypatch.setenv("SPDL_NVJPEG", "no-such-folder/libnvjpeg.so")
-    with pytest.warns(CudaFallbackWarning, match="the host decodes: .*pip install"):
+    with pytest.warns(CudaFallbackWarning, match="the host decodes images: .*pip install"):
         loader = decoded_by_device(pngs, device="auto")
     with warnings.catch_warnings():
         warnings.simplefilter("error")

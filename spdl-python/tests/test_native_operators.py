@@ -198,7 +198,7 @@ def test_mismatched_images_of_a_batch_are_dropped(at, caplog):
     builder = source(images).pipe(identity).aggregate(BatchImages(4))
     batches = run(builder)
     assert [batch[:, 0, 0].tolist() for batch in batches] == [[0, 1, 2, 3], [4, 5, 6]]
-    (failure,) = caplog.records
+    failure, _summary = caplog.records
     assert (
         f"most of these 4 are uint8 [2, 3], but image {at} is uint8 [9, 3]; resize" in caplog.text
     )

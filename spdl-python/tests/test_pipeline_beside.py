@@ -235,7 +235,7 @@ def test_t04_a_compact_log_has_one_line_per_failure(value, variable, compact, ca
         monkeypatch.setenv("SPDL_PIPELINE_COMPACT_LOG", variable)
     config.set_compact_log(value)
     run(source([1]).pipe(refuse))
-    (record,) = caplog.records
+    record, _summary = caplog.records
     assert "refuse failed on 1" in record.getMessage()
     assert (record.exc_info is None) == compact
     assert ("ValueError: no 1" in record.getMessage()) == compact

@@ -135,7 +135,7 @@ class DecodeImage:
     (24, 32, 1)
     >>> DecodeImage(32)(b"no image")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    spdl_rs.UnsupportedError: bytes: not an image of a known format: ...
+    spdl_rs.UnsupportedError: bytes: unknown image format: ...
     """
 
     size: int | tuple[int, int] = 224

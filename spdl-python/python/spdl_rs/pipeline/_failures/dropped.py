@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ..._locks import ForkSafeLock
-from .log import log_warning
+from .log import in_one_line, log_warning
 from .stage_names import of_pipeline
 
 
@@ -32,8 +32,7 @@ def count_dropped(stage: str, error: BaseException, item: str) -> None:
         dropped = _by_pipeline.setdefault(_whole_of.get(number, number), _Dropped())
         dropped.stages[stage] = dropped.stages.get(stage, 0) + 1
         if not dropped.first:
-            message = " ".join(f"{type(error).__name__}: {error}".split())
-            dropped.first = f"{stage} failed on {item}: {message}"
+            dropped.first = f"{stage} failed on {item}: {in_one_line(error)}"
 
 
 def count_as_part_of(part: int, whole: int) -> None:

@@ -51,12 +51,12 @@ def log_failure(what: str, error: BaseException, on: str = "") -> None:
     count = _counted(what, error) if on else 1
     on = f" on {on}" if on else ""
     if is_compact():
-        _LOGGER.error("%s failed%s: %s", what, on, _in_one_line(error))
+        _LOGGER.error("%s failed%s: %s", what, on, f"{in_one_line(error)} ({_where(error)})")
     elif count <= _MAX_TRACEBACKS:
         _LOGGER.error("%s failed%s", what, on, exc_info=error)
     else:
         message = "%s failed%s: %s; failure %d of this kind, traceback at level DEBUG"
-        _LOGGER.error(message, what, on, _in_one_line(error), count)
+        _LOGGER.error(message, what, on, f"{in_one_line(error)} ({_where(error)})", count)
         _LOGGER.debug("%s failed%s", what, on, exc_info=error)
 
 
@@ -79,9 +79,13 @@ def _counted(what: str, error: BaseException) -> int:
     return count
 
 
-def _in_one_line(error: BaseException) -> str:
-    words = " ".join(str(error).split())
-    return f"{type(error).__name__}: {words} ({_where(error)})"
+def in_one_line(error: BaseException) -> str:
+    """Returns the type and the message of an exception in one line."""
+    try:
+        text = str(error)
+    except Exception:
+        text = "<exception str() failed>"
+    return " ".join(f"{type(error).__name__}: {text}".split())
 
 
 def _where(error: BaseException) -> str:
