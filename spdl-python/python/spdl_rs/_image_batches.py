@@ -26,8 +26,8 @@ class ImageBatches(_spdl_rs.BatchIterator, Iterator["tuple[Any, Any]"]):
     Images and labels are NumPy arrays, or `spdl_rs.cuda.DeviceArray`s if the loader's `device` is a CUDA
     device. Several threads may take batches from one iterator.
 
-    A batch counts as delivered once a `for` loop has received it. If Ctrl-C prevents that, a loader
-    that resumes from the state delivers the batch. (This does not hold for direct calls of `next`:
+    A batch counts as delivered once a `for` loop has received it. If Ctrl-C prevents the delivery, a
+    loader that resumes from the state delivers the batch. (Direct calls of `next` have no such guarantee:
     Python may handle a signal between the return of `next` and the assignment of its result.)
 
     `close` stops the work, and so does dropping the iterator. The iterator is also a context manager:

@@ -135,8 +135,8 @@ class ImageLoader:
         UnavailableError: A store cannot be reached (`TimedOutError` if it does not respond in time).
         DataError: A shard is corrupt, or its format is not supported.
         ValueError: An argument is out of range (`InvalidArgumentError` is a subclass).
-        CudaUnavailable: `device` requires a CUDA device and none is usable, or `decode="device"` and
-            nvJPEG is not available.
+        CudaUnavailable: `device` requires a CUDA device and no device is usable, or `decode="device"` is
+            set and nvJPEG is not available.
         NotImplementedError: `layout` requires `bf16`.
         ImportError: `allocator` is `"torch"` and PyTorch is not installed.
         TypeError: An argument has the wrong type.
@@ -311,7 +311,7 @@ class ImageLoader:
             )
         with self._lock.held():
             batches = ImageBatches(self._images, self._settings, self._epoch, self._resume)
-            # One statement, so that an interrupt leaves either the old state or that of this epoch.
+            # One statement, so that an interrupt leaves either the old state or the state of this epoch.
             self._monitor, self._resume, self._began = batches._monitor, None, True
             self._epoch = batches._number + 1
         return batches
@@ -451,8 +451,8 @@ class ImageLoader:
     def combine_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
         """Combines the states of all ranks into one state that another number of ranks can load.
 
-        Each new rank loads the combined state. Together the ranks deliver the rest of the epoch, each
-        image once.
+        Each new rank loads the combined state. Together the ranks deliver the remaining images of
+        the epoch, each image once.
 
         The state of each rank is required once, in any order. All states must be in the same epoch or at
         its end, but the ranks may have delivered different numbers of batches. The assignment of images

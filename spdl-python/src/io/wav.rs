@@ -117,7 +117,7 @@ impl WavHeader {
     }
 }
 
-/// NumPy's type string. The code for 24-bit samples, `<i3`, is private: NumPy has none.
+/// NumPy's type string. NumPy has no type string for 24-bit samples: `<i3` is private to this package.
 fn type_string(sample: WavSample) -> PyResult<&'static str> {
     Ok(match sample {
         WavSample::U8 => "|u1",

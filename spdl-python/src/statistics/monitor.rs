@@ -161,8 +161,8 @@ impl Monitor {
             View::Running(running) => running.work.as_ref().and_then(Weak::upgrade),
             View::Ended(ended) => return ended.state.clone(),
         };
-        // Do not hold the view's lock here, because `end_with_state` locks the run first. If the run ended
-        // meanwhile, the view has its last state.
+        // Do not hold the view's lock here, because `end_with_state` locks the run first. If the run has
+        // ended by then, the view has the last state of the run.
         if let Some(work) = work
             && let Some(state) = work.state()
         {

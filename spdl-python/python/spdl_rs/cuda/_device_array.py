@@ -28,13 +28,13 @@ _NO_STREAM = -1
 
 
 class DeviceArray(_spdl_rs.PlacedArray):
-    """A C-contiguous array in the memory of a CUDA device. Its upload may still be in progress.
+    """A C-contiguous array in the memory of a CUDA device. The upload may still be in progress.
 
     PyTorch, JAX, CuPy and other libraries import the array without a copy, by DLPack or the CUDA array
     interface: `torch.from_dlpack(array)`, `jax.dlpack.from_dlpack(array)`, `cupy.asarray(array)`. The
     stream of the library waits for the upload; the host does not. Imported arrays keep the memory alive.
-    After the last reference is dropped, the memory is recycled once those streams have finished the work
-    that was queued before.
+    After the last reference is dropped, the memory is recycled once the streams that use it have finished
+    the work that was queued before.
 
     Instances are created by `ImageLoader(..., device="cuda")` and `spdl_rs.io.transfer_tensor`. The
     class has no public constructor.
@@ -183,12 +183,12 @@ class DeviceArray(_spdl_rs.PlacedArray):
         Args:
             stream: The stream that waits for the upload, numbered as in the array API standard: `None`
                 and 1 are the legacy default stream, 2 is the per-thread default stream, larger numbers
-                are stream handles. -1 means no synchronization. 0 is ambiguous and refused.
+                are stream handles. -1 means no synchronization. 0 is ambiguous and rejected.
             max_version: The latest DLPack version that the consumer supports. `None` or below 1.0: an
                 unversioned capsule.
-            dl_device: The device that the consumer requests: that of the array, or `(1, 0)`, which
+            dl_device: The device that the consumer requests: the device of the array, or `(1, 0)`, which
                 copies to the host.
-            copy: `False`: never copy. `True` is refused, because arrays are not copied on the device.
+            copy: `False`: never copy. `True` is rejected, because arrays are not copied on the device.
 
         Raises:
             BufferError: The request cannot be met.

@@ -85,7 +85,7 @@ def release() -> None:
     """Returns all recyclable device memory to the driver.
 
     Memory in use is returned when its arrays are dropped. The next use of a device opens it again, which
-    takes a moment.
+    is slow.
     """
     with _lock.held():
         ours = [key for key in _open if key[0] == os.getpid()]

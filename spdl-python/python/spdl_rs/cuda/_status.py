@@ -1,4 +1,4 @@
-"""Which parts of CUDA are available, and how to install the others."""
+"""Which parts of CUDA are available, and how to install the missing parts."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class Status(Sequence[PartStatus]):
 
 
 def status() -> Status:
-    """Reports which parts of CUDA are available, and how to install the others.
+    """Reports which parts of CUDA are available, and how to install the missing parts.
 
     Loads the libraries and queries the driver, but uses no device. Libraries are searched at the paths in
     `SPDL_CUDA_DRIVER`, `SPDL_NVJPEG`, `SPDL_NVRTC` and `SPDL_NVCUVID`, in NVIDIA's wheels, and in the

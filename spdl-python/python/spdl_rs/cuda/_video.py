@@ -16,7 +16,7 @@ class VideoStatistics(TypedDict):
     damaged_frames: int
     """Frames that the device reported as corrupt."""
     unsupported_videos: int
-    """How often a video was refused because the device cannot decode it."""
+    """Videos that were rejected because the device cannot decode them."""
     decoders_made: int
     """Decoders created."""
     decoders_reused: int

@@ -16,7 +16,7 @@ class CacheDataLoader(Generic[T]):
 
     If the training loop is faster once batches are repeated, data loading is its bottleneck. Each epoch
     starts with fresh batches of the loader; see `spdl_rs.pipeline.cache_iterator`. `len` and all other
-    attributes are those of the loader.
+    attributes are forwarded to the loader.
 
     Args:
         dl: The loader.

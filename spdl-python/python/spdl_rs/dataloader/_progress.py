@@ -87,7 +87,7 @@ class Progress:
                 self._states_after.pop(given, None)
 
     def end(self) -> None:
-        """Marks all items as delivered, except those left out at the end."""
+        """Marks all items as delivered, except items left out at the end of the epoch."""
         with self._lock:
             self.count()
             state, beyond = self._source.state_dict(), set[int]()

@@ -39,7 +39,7 @@ class NvDecDecoder:
     A corrupt frame raises `CorruptError` with its number in `error.key`; errors are not concealed. The other
     frames remain available, for example through `flush`. After any other error the decoder is unusable.
 
-    Each thread needs its own `NvDecDecoder`. Native decoders are shared between them.
+    Each thread needs a separate `NvDecDecoder`. All `NvDecDecoder`s share a pool of native decoders.
     """
 
     def __init__(
@@ -101,8 +101,9 @@ class NvDecDecoder:
     def streaming_decode_packets(self, packets: VideoData) -> Iterator[DeviceArray]:
         """Decodes a whole video. Yields arrays with the number of frames set by `init_buffer`.
 
-        The last array holds the rest. Packets are taken as arrays are requested, so that few frames are in
-        memory. If the consumer stops early, or `packets` raises, the other frames are discarded.
+        The last array holds the remaining frames. Packets are taken only when arrays are requested, so that
+        few frames are in memory. If the consumer stops early, or `packets` raises an exception, frames that
+        were not yielded are discarded.
 
         Raises:
             The exceptions of `decode_packets`, during iteration. After `CorruptError`, `flush` still
@@ -298,8 +299,8 @@ def nv12_to_rgb(
 
     Raises:
         CudaError: The device memory is full, or the device fails for another reason.
-        ValueError: `buf` has another shape or type, `coeff` is not supported, or `buf` is on another
-            device than that of `device_config`.
+        ValueError: `buf` has another shape or type, `coeff` is not supported, or `buf` and `device_config`
+            are for different devices.
         TypeError: `buf` is not a `DeviceArray`.
 
     >>> nv12 = transfer_tensor(numpy.zeros((48, 64), "u1"))  # doctest: +SKIP

@@ -110,13 +110,13 @@ class DecodeImage:
         filter: The interpolation: `"nearest"`, `"area"`, `"bilinear"`, `"bicubic"` or `"lanczos3"`.
         color: `"rgb"`, `"bgr"`, or `"grey"` with one channel.
         mean, std: Mean and standard deviation of red, green and blue, as fractions of 255, for normalised
-            layouts; for grey, the first value is used. Default: those of ImageNet.
+            layouts; for grey, the first value is used. Default: the values of ImageNet.
         exact: Whether to decode at full size and convert to RGB before resizing: slower, and within one
             level (of 255) of Pillow.
         on_truncated: What to do if a file is truncated. `"error"`: raise `TruncatedError`. `"partial"`:
             missing rows are filled with black.
-        augment: Augmentations of the resized image, such as `ColorJitter` or `RandAugment`: one, or a
-            list.
+        augment: One augmentation of the resized image, such as `ColorJitter` or `RandAugment`, or a list
+            of augmentations.
 
     Raises:
         ValueError: An argument is out of range (`InvalidArgumentError` is a subclass).
@@ -299,8 +299,8 @@ class BatchImages:
 
     A call with a list stacks that list. `ValueError` is raised if the list is empty, if shapes or types
     differ, or if only some images have labels. In a pipeline, images of a full batch that differ from the
-    majority are dropped, which counts as one failure; the others stay for the next batch. At the end of an
-    epoch such a difference ends the pipeline.
+    majority are dropped, which counts as one failure; the other images stay for the next batch. At the end
+    of an epoch such a difference ends the pipeline.
 
     >>> from spdl_rs.io import BatchImages, DecodeImage, Fetch
     >>> from spdl_rs.pipeline import PipelineBuilder

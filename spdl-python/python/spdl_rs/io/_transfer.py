@@ -68,7 +68,7 @@ def cuda_config(
     Raises:
         ImportError: `allocator` is `"torch"`, and PyTorch is not installed.
         TypeError: `allocator` is not an allocator.
-        ValueError: A number is out of range. Stream 0 is ambiguous and refused.
+        ValueError: A number is out of range. Stream 0 is ambiguous and rejected.
 
     >>> cuda_config(1).device_index
     1

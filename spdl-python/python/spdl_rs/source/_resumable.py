@@ -108,7 +108,7 @@ class Resumable(ABC, Generic[T]):
         return whole(name, number, 0, _MAX)
 
     def __getstate__(self) -> dict[str, Any]:
-        # A copy, usually for another process, starts its own epochs.
+        # A copy, usually for another process, has no iterator in progress.
         return {**self.__dict__, "_current": None}
 
 

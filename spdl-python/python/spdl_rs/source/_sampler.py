@@ -148,7 +148,7 @@ class DistributedDeterministicSampler(_Distributed):
     def set_epoch(self, epoch: SupportsIndex) -> None:
         """Sets the number of the next epoch. The order is the same in all epochs.
 
-        After `load_state_dict`, an epoch other than that of the state starts from its beginning.
+        After `load_state_dict`, an epoch other than the epoch of the state starts from its beginning.
         """
         self._set_number("epoch", epoch)
 
@@ -257,12 +257,12 @@ class DistributedRandomSampler(_Distributed):
     def shuffle(self, seed: SupportsIndex) -> None:
         """Sets the order of the next epochs. It does not depend on earlier calls.
 
-        After `load_state_dict`, a seed other than that of the state starts a complete epoch.
+        After `load_state_dict`, a seed other than the seed of the state starts a complete epoch.
         """
         self._set_number("seed", seed)
 
     def set_epoch(self, epoch: SupportsIndex) -> None:
-        """Sets the order of the next epochs to that of `shuffle(seed + epoch)`.
+        """Sets the order of the next epochs, as `shuffle(seed + epoch)` does.
 
         `seed` is the argument of the constructor.
 

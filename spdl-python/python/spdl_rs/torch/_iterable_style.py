@@ -165,7 +165,7 @@ class IterableEpoch(BatchIterator):
     Args:
         workers: The workers, each of which has a separate iterator.
         progress: The start position. Updated with each batch.
-        ahead: The number of batches that each worker prefetches; 0 for none.
+        ahead: The number of batches that each worker prefetches; 0: no prefetch.
         timeout: The maximum wait for a batch, in seconds.
     """
 

@@ -41,8 +41,8 @@ _FIXED = ("batch_size", "batch_sampler", "sampler", "drop_last", "dataset", "per
 class DataLoader(Resumable, Generic[T]):
     """`torch.utils.data.DataLoader` with threads instead of worker processes.
 
-    Arguments, defaults, the order of samples, batches and types of errors are those of PyTorch, so
-    that only the import changes. The differences:
+    Arguments, defaults, the order of samples, batches and types of errors are the same as in PyTorch,
+    so that only the import changes. The differences:
 
     - Workers are threads of this process. The data set and its samples are not pickled or copied.
       Several threads index the data set concurrently. With an iterable data set, each worker has
@@ -323,8 +323,8 @@ class DataLoader(Resumable, Generic[T]):
         The stage `fetch` is the work of the workers: samples, `collate_fn`, pinned memory. Its
         items are batches. With an iterable data set they include each worker's last attempt, which
         finds the end. Exceptions of the data set are raised in the loop, and count as failures only
-        without workers. If each worker has its own iterator, values that cannot be added are those
-        of the slowest worker.
+        without workers. If each worker has its own iterator, values that cannot be added are taken
+        from the slowest worker.
 
         >>> from spdl_rs.torch import DataLoader
         >>> loader = DataLoader(range(10), batch_size=4, num_workers=2, collate_fn=sum)

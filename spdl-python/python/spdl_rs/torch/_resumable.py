@@ -173,7 +173,7 @@ class Resumable:
         return _randomness.restored(saved, sampler, self.generator, default=default)
 
     def __getstate__(self) -> dict[str, Any]:
-        # A copy starts its own epochs.
+        # A copy has no epoch in progress.
         return {**vars(self), "_progress": None, "_seed": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

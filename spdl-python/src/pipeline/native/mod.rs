@@ -248,7 +248,7 @@ fn value_and_label<'py>(item: &Bound<'py, PyAny>) -> PyResult<(Bound<'py, PyAny>
     Ok((pair.get_item(0)?, Some(number)))
 }
 
-/// Checks that all items of a pipeline have labels, or none has.
+/// Checks that either all items of a pipeline have labels, or no item has a label.
 fn check_label(labels: &OnceLock<bool>, label: Option<i64>) -> PyResult<()> {
     let message = match (*labels.get_or_init(|| label.is_some()), label) {
         (true, Some(_)) | (false, None) => return Ok(()),

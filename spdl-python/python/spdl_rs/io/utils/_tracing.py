@@ -116,7 +116,7 @@ class trace_event(contextlib.ContextDecorator):
         if self._began is None:
             return
         entered = _entered()
-        # Events of other coroutines that were entered meanwhile are not nested in this one.
+        # Events that other coroutines have entered since then are not nested in this event.
         nested = bool(entered) and entered[-1] is self
         with contextlib.suppress(ValueError):
             entered.remove(self)

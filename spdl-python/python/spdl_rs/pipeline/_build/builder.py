@@ -51,7 +51,7 @@ class PipelineBuilder(Generic[T, U]):
     ) -> PipelineBuilder[T, U]:
         """Sets the source of items.
 
-        A dedicated thread iterates an iterable. Do not use the iterable elsewhere while the pipeline runs.
+        A dedicated thread iterates an iterable. Do not use the iterable in other code while the pipeline runs.
         The event loop of the pipeline iterates an async iterable. An exception of the source ends the
         pipeline, after earlier items are delivered.
 

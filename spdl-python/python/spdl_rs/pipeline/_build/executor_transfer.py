@@ -18,7 +18,7 @@ def transferable(config: PipelineConfig[T], *, processes: bool = True) -> Pipeli
 
     Args:
         config: The pipeline.
-        processes: If false, the other process may not start processes.
+        processes: If false, the other process is not allowed to start processes.
 
     Raises:
         ValueError: An executor was used before, or needs processes that are not allowed.

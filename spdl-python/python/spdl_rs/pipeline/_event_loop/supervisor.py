@@ -69,7 +69,7 @@ class Lifespan:
                 self._entered.set_result(None)
                 await ended.wait()
         except BaseException as raised:
-            # This task is never cancelled, so any exception is that of the user's code.
+            # This task is never cancelled, so the user's code has raised any exception.
             error = as_exception(raised)
             self.refuse(FatalStageError(self.name, error))
             if error is raised:
@@ -171,7 +171,7 @@ class LoopSupervisor:
 
         Args:
             make: Creates the coroutine.
-            refuse: Called on the event loop instead, if the pipeline ends meanwhile.
+            refuse: Called on the event loop instead of `make`, if the pipeline has ended by then.
             may_cancel: Returns whether the task may be cancelled at the end of the pipeline. If not, the
                 loop waits for it.
 

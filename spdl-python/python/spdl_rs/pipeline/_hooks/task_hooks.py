@@ -23,9 +23,9 @@ class TaskHook(ABC):
     """Base class of hooks that run around a stage and around each of its items, on the event loop.
 
     The `task_hook_factory` of `build_pipeline` creates hooks for one stage. The first hook of a list is the
-    outermost. If a stage yields several results per item, `task_hook` is entered for each of them, and once
-    more for the end, which raises `StopAsyncIteration`: let it propagate. For aggregators, `task_hook` is
-    entered for each input item.
+    outermost. If a stage yields several results per item, `task_hook` is entered for each result, and once
+    more for the end of the results. The end raises `StopAsyncIteration` in the context: do not suppress this
+    exception. For aggregators, `task_hook` is entered for each input item.
 
     A context that was entered is always exited: tasks are not cancelled in between.
 
@@ -146,7 +146,7 @@ class TaskStatsHook(TaskHook):
         self.record(time.monotonic() - began)
 
     def record(self, seconds: float | None) -> None:
-        """Records a call; `None` stands for a failed one. Thread-safe."""
+        """Records a call; `None` means a failed call. Thread-safe."""
         with self._lock:
             self.num_tasks += 1
             self._interval_tasks += 1

@@ -21,7 +21,7 @@ from .shared_memory import SharedMemory
 
 Send: TypeAlias = Callable[[Any], None]
 Wait: TypeAlias = Callable[[float], None]
-"""Waits for messages of the other process, for at most that many seconds."""
+"""Waits for messages of the other process. The argument is the maximum wait in seconds."""
 Ticket: TypeAlias = int | None
 """Identifies the memory of an item, to free it; `None` if the item uses no memory of the arena."""
 Places: TypeAlias = list[tuple[Description, int, int]]

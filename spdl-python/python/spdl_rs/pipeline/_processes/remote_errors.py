@@ -62,7 +62,7 @@ class ExceptionWrapper:
         shorten(error)
         text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
         if isinstance(error, PipelineFailure):
-            # Each exception is wrapped separately, so that one unpicklable exception affects no other.
+            # Each exception is wrapped separately, so that an unpicklable exception affects only itself.
             parts = zip(stages_of(error), error.exceptions, strict=True)
             self._parts = [(stage, ExceptionWrapper(part)) for stage, part in parts]
             self._pickled = b""

@@ -83,9 +83,9 @@ def profile_pipeline(
         num_inputs: The number of items to take of each source, at least 1. The items of merged
             sources are mixed at random; the `op` of the merge is not called. Default: 1000.
         callback: Called with the result of each stage, as soon as it is available. Default: the
-            callback set by `config.set_default_profile_callback`, or none.
+            callback set by `config.set_default_profile_callback`, if any.
         hook: Entered around the whole profile and around each run. Default: the hook set by
-            `config.set_default_profile_hook`, or none.
+            `config.set_default_profile_hook`, if any.
 
     Returns:
         A list with one result for each stage, in order. Its `str` names the slowest stage. The list

@@ -50,7 +50,7 @@ class SharedBudget:
     def count(self, pipeline: Pipeline[Any], config: PipelineConfig[Any]) -> None:
         """Counts failures of a part that runs in this process.
 
-        Items that the part drops are counted for the first part, which stands for the whole pipeline.
+        Dropped items of all parts are counted under the number of the first part.
         """
         self._parts.add(pipeline)
         number = number_of(pipeline)

@@ -130,7 +130,7 @@ def _default_queues(queue_class: type[Any], interval: float) -> QueueFactory | N
 @dataclass
 class _Defaults:
     hook_class: type[TaskHook] | None = TaskStatsHook
-    # `None` stands for `StatsQueue`, which is imported only if needed.
+    # `None` means `StatsQueue`, which is imported only if needed.
     queue_class: type[AsyncQueue] | None = None
     background_tasks: list[BackgroundTaskFactory] | None = None
     build_callback: Callable[[PipelineConfig[Any]], None] | None = None

@@ -44,7 +44,7 @@ class Pipeline(Generic[T]):
     ```
 
     Created by `PipelineBuilder.build` and `build_pipeline`. The pipeline starts when `start` is called or the
-    first item is requested. Iteration delivers all items; if the source is continuous, those of one epoch.
+    first item is requested. Iteration delivers all items; if the source is continuous, the items of one epoch.
     Any thread may request items, and each item is delivered to one thread. Leaving a loop does not stop the
     pipeline: the next loop resumes. Queues are bounded, so a slow consumer causes backpressure.
 
@@ -199,7 +199,7 @@ class Pipeline(Generic[T]):
             raise queue.Empty from None
 
     def get_iterator(self, *, timeout: float | None = None) -> Iterator[T]:
-        """Iterates all items, or those of one epoch of a continuous source.
+        """Iterates all items, or the items of one epoch if the source is continuous.
 
         Args:
             timeout: The longest wait for an item in seconds. Default: no limit.
@@ -352,7 +352,7 @@ def number_of(pipeline: Pipeline[Any]) -> int:
 
 
 def show_as(pipeline: Pipeline[Any], config: PipelineConfig[Any]) -> None:
-    """Makes a pipeline show another configuration than its own."""
+    """Makes the `repr` of a pipeline show `config` instead of its configuration."""
     pipeline._config = config
 
 

@@ -24,7 +24,7 @@ class ResultCheck:
     """Checks the results of the function of one stage.
 
     For wrapped functions and lambdas it is unknown before the call whether the result must be awaited or
-    iterated. Coroutines and async generators are refused. Generators are passed on as items, like other
+    iterated. Coroutines and async generators are rejected. Generators are forwarded as items, like other
     iterables; this is logged once, unless the next stage iterates them.
 
     Args:

@@ -1,4 +1,4 @@
-"""A run whose end includes that of its event loop."""
+"""A run that ends after its event loop has ended."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ def budget(value: Any, name: str = "max_failures") -> None:
     """Checks a failure budget: a number of items, or a fraction of them.
 
     Raises:
-        TypeError: `value` has another type. Floats are refused because 0.1 is not exact.
+        TypeError: `value` has another type. Floats are rejected, because 0.1 as a float is not exact.
         ValueError: A fraction is not in (0, 1].
     """
     if isinstance(value, bool) or not isinstance(value, (int, Fraction)):
