@@ -235,7 +235,7 @@ impl Recipe {
         Ok(Picture { bytes, width, height })
     }
 
-    /// Adds noise similar to that of a camera at high sensitivity: mostly luma, some chroma.
+    /// Adds noise similar to the noise of a camera at high sensitivity: mostly luma, some chroma.
     fn add_grain(&self, pixels: &mut [u8], width: u16, random: &mut Random) {
         let strength = random.between(GRAIN_STRENGTH.0, GRAIN_STRENGTH.1) as i32;
         let row_bytes = 3 * usize::from(width);
@@ -368,8 +368,8 @@ fn brightness_of(pixels: &[u8]) -> Vec<u8> {
 
 /// SplitMix64 generator (Steele, Lea and Flood, 2014), one stream per image.
 ///
-/// The generator of the workspace's libraries is not used, because this crate must compile if they
-/// do not.
+/// The generator of the workspace's libraries is not used, because this crate must compile even if
+/// the libraries do not.
 struct Random(u64);
 
 impl Random {

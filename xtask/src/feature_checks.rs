@@ -21,7 +21,7 @@ pub(crate) enum Selection {
 }
 
 /// These crates do not depend on each other, so one call of cargo can check a set of features of
-/// each.
+/// each crate.
 const INDEPENDENT: [&str; 2] = ["spdl-io", "spdl-media"];
 
 /// Compiles each crate with each set of features; warnings are errors.

@@ -500,8 +500,8 @@ fn format_of(file: &[u8]) -> Option<&'static str> {
     SIGNATURES.iter().find(|(_, starts)| is_it(starts)).map(|(format, _)| *format)
 }
 
-/// The seed folders of a target: those of the formats whose names are part of its name, or else
-/// all.
+/// The seed folders of a target: the folders of the formats whose names are part of the name of the
+/// target; if there are none, all folders.
 fn seeds_of(target: &str, seeds: &Path) -> Vec<PathBuf> {
     let all = || SIGNATURES.iter().map(|(format, _)| *format).chain([OTHER]);
     let own: Vec<_> =

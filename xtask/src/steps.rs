@@ -368,8 +368,8 @@ pub(crate) fn finish_tests(
 /// Runs the unit tests of `spdl-core` whose names start with the name of a model checker (loom or
 /// shuttle).
 ///
-/// They are built with `--cfg spdl_MODEL`, which replaces locks, atomics and threads by those of
-/// the model checker. Only `spdl-core` is compiled again; the dependencies are shared with all
+/// They are built with `--cfg spdl_MODEL`, which replaces locks, atomics and threads by the types
+/// of the model checker. Only `spdl-core` is compiled again; the dependencies are shared with all
 /// other tests.
 pub(crate) fn model_tests(
     workspace: &Workspace,

@@ -30,7 +30,7 @@ impl Venv {
         Venv::prepare_with(workspace, output, None, name, requirements)
     }
 
-    /// Like `prepare`, with this interpreter instead of the first one found.
+    /// Like `prepare`, with this interpreter instead of the first interpreter found.
     pub(crate) fn prepare_with(
         workspace: &Workspace,
         output: &mut Output,
@@ -176,8 +176,8 @@ fn find_python(output: &mut Output) -> Result<PathBuf> {
     }
 }
 
-/// The newest interpreter, from `PATH` or from pyenv, of another version than that of the
-/// environment `venv`.
+/// The newest interpreter, from `PATH` or from pyenv, of another version than the interpreter of
+/// the environment `venv`.
 pub(crate) fn other_python(venv: &Venv) -> Option<PathBuf> {
     let usual = version(&venv.python())?;
     let pyenv = env::var_os("PYENV_ROOT").map(PathBuf::from);

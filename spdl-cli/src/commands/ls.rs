@@ -131,7 +131,7 @@ impl Unreadable {
     }
 }
 
-/// Calls `print` for each sample record; if records are unreadable, fails after the last one.
+/// Calls `print` for each sample record; if records are unreadable, fails after the last record.
 fn each(
     arguments: &LsArguments,
     set: &Samples,

@@ -114,7 +114,7 @@ pub(crate) fn run(arguments: &VerifyOrderArguments) -> Result<(), Failure> {
     };
     match (audit.repeated_count(), audit.missing_count()) {
         (repeated @ 1.., _) => inconsistent("done more than once", repeated, &divisions.hint()),
-        // If all ranks are between two epochs, the audited epoch is the one that has not begun.
+        // If all ranks are between two epochs, the audited epoch has not begun yet.
         (0, missing @ 1..) if arguments.complete && !audit.is_between_epochs() => {
             inconsistent("missing", missing, &divisions.hint())
         }

@@ -4,7 +4,7 @@ use super::extensions::image_extensions;
 
 /// Splits a member name into key and field at the first dot of its last component.
 ///
-/// `None` if the component has no dot, or starts with one.
+/// `None` if the component has no dot, or starts with a dot.
 pub(crate) fn key_and_field(name: &[u8]) -> Option<(&[u8], &[u8])> {
     let file = name.iter().rposition(|&byte| byte == b'/').map_or(0, |at| at + 1);
     let dot = name[file..].iter().position(|&byte| byte == b'.').filter(|&dot| dot > 0)?;

@@ -3,7 +3,7 @@
 use spdl_core::Error;
 use spdl_io::records::Remedy;
 
-/// Appends the option that avoids `error` to its text, if there is one.
+/// If an option avoids `error`, appends the option to the text of the error.
 pub(crate) fn with_advice(text: String, error: &Error) -> String {
     match Remedy::of(error) {
         Some(Remedy::ImageField) => {

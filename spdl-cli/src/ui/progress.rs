@@ -20,7 +20,7 @@ impl Progress {
         Progress::drawn(images, template, |rate| format!("{} images/s", measured(rate)), wanted)
     }
 
-    /// A bar over `all` bytes; hidden as in [`new`](Self::new).
+    /// A bar over `all` bytes; hidden in the same cases as the bar of [`new`](Self::new).
     pub(crate) fn of_bytes(all: u64, wanted: bool) -> Self {
         let template = "{wide_bar} {decimal_bytes} / {decimal_total_bytes}  {rate}  {eta} left";
         Progress::drawn(all, template, |rate| format!("{}/s", bytes(rate as u64)), wanted)

@@ -20,8 +20,8 @@ use crate::kernels::ResizePlan;
 use crate::pixels::{DevicePlane, SourceImage};
 use crate::runtime::{CudaDevice, CudaMemory};
 
-/// By default, the pixels of a group take at most 1 / this number of the device memory. They remain
-/// there until the batch is launched, while further groups are decoded.
+/// By default, the pixels of a group take at most 1 / this number of the device memory. The pixels
+/// remain in device memory until the batch is launched, while the next groups are decoded.
 const MEMORY_FRACTION: u64 = 16;
 
 /// An image in device memory, or the error of the image.

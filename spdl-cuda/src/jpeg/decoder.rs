@@ -162,7 +162,7 @@ impl NvJpeg {
         let len = assign_offsets(&mut images);
         let slab = self.take_slab(len.max(1))?;
         if let Err(error) = self.wait_for(&slab) {
-            // If a wait fails now, it would fail for the next batch, too.
+            // If a wait fails now, the same wait would also fail for the next batch.
             self.device.slabs.withhold(slab);
             return Err(self.device.context.error(error, doing));
         }

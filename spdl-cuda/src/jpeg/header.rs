@@ -29,8 +29,8 @@ pub(crate) fn rgb_bytes(header: &JpegHeader) -> u64 {
     3 * header.size.pixels()
 }
 
-/// Whether the components are only luma, or luma and chroma. nvJPEG treats other components as luma
-/// and chroma, too.
+/// Whether the components are only luma, or luma and chroma. nvJPEG treats all other components as
+/// luma and chroma, which would give wrong colours.
 ///
 /// This check is stricter than [`JpegHeader::color`], which prefers a JFIF marker to contradicting
 /// information.

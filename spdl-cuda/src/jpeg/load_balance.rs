@@ -14,8 +14,8 @@ pub enum JpegBackend {
     Host,
 }
 
-/// At least one of this number of eligible images is assigned to each backend, to measure it:
-/// otherwise a change of its speed would not be detected.
+/// At least one of this number of eligible images is assigned to each backend, to measure the
+/// backend: without a measurement, a change of its speed would not be detected.
 const EXPLORE_EVERY: u32 = 50;
 /// Weight of a new measurement in the moving average.
 const NEW_WEIGHT: f64 = 0.25;
@@ -28,8 +28,8 @@ const BALANCED: [JpegBackend; 2] = [JpegBackend::Hardware, JpegBackend::Hybrid];
 /// Assigns images to backends by measured throughput, so that both backends finish at the same
 /// time.
 ///
-/// The model keeps the queued work of each backend from batch to batch, so that the shares are
-/// right for small batches, too.
+/// The model keeps the queued work of each backend from batch to batch, so that the shares are also
+/// right for small batches.
 #[derive(Clone, Debug)]
 pub(crate) struct LoadBalancer {
     /// Throughput in bytes of pixels per second.

@@ -27,7 +27,7 @@ impl ResizePlan {
     /// Resizes `source` to `size` with the bilinear filter, without transposition and flips.
     ///
     /// Both arguments are in the coordinates of the stored image. If the image is transposed, width
-    /// and height of the sample are those of `size` exchanged.
+    /// and height of `size` are exchanged in the sample.
     pub fn new(source: CropBox, size: Size) -> Self {
         ResizePlan {
             source,
@@ -90,7 +90,7 @@ impl ResizePlan {
     }
 
     /// The pixels that the filter may read. Default: only the pixels that the source touches, so
-    /// that the result equals that of cropping first.
+    /// that the result is the same as if the image were cropped first.
     #[must_use]
     pub fn bounds(mut self, bounds: Rect) -> Self {
         self.bounds = Some(bounds);
@@ -141,8 +141,8 @@ impl ResizePlan {
     }
 }
 
-/// Converts a rectangle of the upright image to one of the stored image. If the rectangle is not
-/// inside the image, the result is not inside either, and [`ResizePlan::spans`] rejects it.
+/// Converts a rectangle of the upright image to a rectangle of the stored image. If the rectangle
+/// is not inside the image, the result is not inside either, and [`ResizePlan::spans`] rejects it.
 fn stored_rect(upright: Rect, stored: Size, orientation: Orientation) -> Rect {
     // The computation is exact: `f64` represents all 32-bit integers and their differences.
     let CropBox { left, top, width, height } = orientation.box_to_stored(upright.into(), stored);

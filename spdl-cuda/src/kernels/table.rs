@@ -11,8 +11,8 @@ use crate::pixels::SourceImage;
 
 /// Size of an entry in bytes.
 pub(super) const ENTRY_BYTES: usize = 392;
-/// Columns and rows of the tile that a thread block computes, and its number of threads, as in
-/// `kernels/image.cu`.
+/// Columns and rows of the tile that a thread block computes, and the number of threads of the
+/// block. `kernels/image.cu` defines the same values.
 const TILE: [u32; 2] = [32, 16];
 const THREADS: u32 = 256;
 /// Maximum number of images of a launch: the limit of the grid dimension z.

@@ -57,7 +57,7 @@ pub struct LibraryNotFound {
     pub reason: String,
 }
 
-/// Places to search for libraries, in addition to those of the dynamic linker.
+/// Places to search for libraries, in addition to the search path of the dynamic linker.
 ///
 /// The order is: the path given to [`at`](Search::at), the environment variable, wheels, libraries that
 /// are already loaded, the dynamic linker. If a path is given, no other place is tried.

@@ -29,7 +29,7 @@ pub struct ChosenDevice {
 pub struct Fallback {
     /// The error that prevented the use of a CUDA device.
     pub reason: Error,
-    /// Whether this is the first fallback in this process. Log only the first one.
+    /// Whether this is the first fallback in this process. Log only the first fallback.
     pub is_first: bool,
 }
 

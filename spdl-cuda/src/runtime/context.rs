@@ -73,8 +73,8 @@ impl Context {
         error.into_error(&format!("{doing} (CUDA device {})", self.ordinal))
     }
 
-    /// Runs `work` with this context current, and restores the previous one. `doing` completes the
-    /// message "cannot …".
+    /// Runs `work` with this context current, and restores the previous context. `doing` completes
+    /// the message "cannot …".
     pub(crate) fn run<T>(
         &self,
         doing: &str,

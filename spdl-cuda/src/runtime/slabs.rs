@@ -179,8 +179,8 @@ impl SlabPool {
     }
 
     /// Recycles a slab after a failed call, if all its uses are known and can be waited for;
-    /// otherwise excludes it from reuse. If a wait fails now, as for the event of a stream under
-    /// capture, it would fail for the next batch, too.
+    /// otherwise excludes it from reuse. If a wait fails now (for example, for the event of a
+    /// stream under capture), the same wait would also fail for the next batch.
     pub(crate) fn recycle_after_failure(&self, slab: Slab, uses_are_known: bool) {
         if uses_are_known {
             self.recycle(slab);

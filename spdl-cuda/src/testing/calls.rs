@@ -166,7 +166,7 @@ impl Driver for FakeDriver {
     }
 
     fn pop_context(&self) -> DriverResult<()> {
-        // The error is that of earlier work; the context is popped nevertheless.
+        // The error was caused by earlier work; the context is popped nevertheless.
         let called = self.call("cuCtxPopCurrent_v2").map(|_| ());
         let mut state = self.state();
         if let Entry::Occupied(mut stack) = state.current.entry(thread::current().id()) {
@@ -505,7 +505,7 @@ impl Driver for FakeDriver {
     }
 }
 
-/// Whether this record or wait is the one that the test skips.
+/// Whether the test skips this record or wait.
 fn is_left_out(state: &mut FakeState) -> bool {
     let number = state.order_count;
     state.order_count += 1;

@@ -112,7 +112,7 @@ impl FakeDriver {
         while state.step() {}
     }
 
-    /// After `after` further calls, makes `count` calls fail with `code`.
+    /// After `after` more calls, makes `count` calls fail with `code`.
     pub fn fail_calls(&self, after: usize, count: usize, code: u32) {
         let mut state = self.state();
         let first = state.call_count.saturating_add(after);
@@ -126,8 +126,8 @@ impl FakeDriver {
         self.state().fault = Some(InjectedFault { calls: 0..usize::MAX, function, code });
     }
 
-    /// Skips one record or wait, after `after` further records and waits, as if the program had
-    /// omitted it.
+    /// Skips one record or wait, after `after` more records and waits, as if the program had
+    /// omitted this call.
     pub fn skip_order_call(&self, after: usize) {
         let mut state = self.state();
         state.skipped_call = Some(state.order_count + after);

@@ -139,7 +139,7 @@ struct Access {
 }
 
 /// The accesses to a memory range whose completion the host has not observed. Observed accesses
-/// precede all further accesses, so they need no entry.
+/// precede all later accesses, so they need no entry.
 #[derive(Debug, Default)]
 pub(super) struct AccessHistory(Vec<Access>);
 

@@ -37,7 +37,8 @@ pub(super) enum StreamOp {
 
 /// The source of a copy to the device.
 pub(super) enum CopySource {
-    /// A copy of the bytes that the driver made during the call, as for unregistered memory.
+    /// A copy of the bytes that the driver made during the call, because the memory is not
+    /// registered.
     Staged(Vec<u8>),
     /// Registered memory, which is read when the copy runs, and its content at the time of the
     /// call.
@@ -71,7 +72,7 @@ impl FakeState {
         self.streams.insert(handle, stream);
     }
 
-    /// Resolves a handle: the per-thread default stream is that of the calling thread.
+    /// Resolves a handle; `CU_STREAM_PER_THREAD` is resolved to the stream of the calling thread.
     pub(super) fn stream_of(&mut self, handle: usize) -> usize {
         let own = match handle {
             LEGACY => LEGACY,

@@ -159,7 +159,7 @@ unsafe fn guarded(
     let Some(callbacks) = (unsafe { user_data.cast::<Callbacks>().as_ref() }) else {
         return FAILED;
     };
-    // After a failure, the decoder may belong to another sequence, so further callbacks fail.
+    // After a failure, the decoder may belong to another sequence, so all later callbacks fail.
     if callbacks.failure().is_some() {
         return FAILED;
     }

@@ -52,9 +52,10 @@ impl VideoStream {
     /// chooses.
     ///
     /// # Errors
-    /// `InvalidArgument` for an empty packet, which changes nothing. Every other error ends the video, and
-    /// further calls return it again: `Unsupported` if the device does not decode the video, `Corrupt` if
-    /// its headers are inconsistent, `LimitExceeded`, and errors of the driver.
+    /// `InvalidArgument` for an empty packet, which changes nothing. Every other error ends the
+    /// video, and all later calls return the same error: `Unsupported` if the device does not
+    /// decode the video, `Corrupt` if its headers are inconsistent, `LimitExceeded`, and errors of
+    /// the driver.
     pub fn push(&mut self, packet: &[u8], timestamp: Option<i64>) -> Result<()> {
         self.check()?;
         if packet.is_empty() {

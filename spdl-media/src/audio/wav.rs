@@ -253,7 +253,7 @@ impl WavHeader {
         self.format.block_align
     }
 
-    /// Bits per sample. If fewer bits are valid, the valid bits are the upper ones.
+    /// Bits per sample. If fewer bits are valid, the valid bits are the most significant bits.
     pub fn bits_per_sample(&self) -> u16 {
         self.format.bits_per_sample
     }

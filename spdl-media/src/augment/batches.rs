@@ -102,8 +102,8 @@ impl Mixup {
     }
 }
 
-/// Replaces each row by `blend` of its elements and those of the previous row. The row before the
-/// first row is the last row.
+/// Replaces each row by `blend` of its elements and the elements of the previous row. The row
+/// before the first row is the last row.
 fn blend<T: Element + Copy + Default>(array: &mut Array, blend: impl Fn(T, T) -> T) -> Result<()> {
     /// The number of elements of each row that are blended in one step; it bounds the scratch
     /// memory.

@@ -165,9 +165,9 @@ impl RandomErasing {
 }
 
 impl RandomErasing {
-    /// Erases a rectangle in each image of a batch, with the probability of erasing. The field `images` is `[batch,
-    /// channels, height, width]` or `[batch, height, width, channels]`, with 3 channels or 1:
-    /// `f32`, `f16` or `bf16` after normalisation, or `u8` levels.
+    /// Erases a rectangle in each image of a batch with the configured probability. The field
+    /// `images` is `[batch, channels, height, width]` or `[batch, height, width, channels]`, with 3
+    /// channels or 1: `f32`, `f16` or `bf16` after normalisation, or `u8` levels.
     ///
     /// # Errors
     /// `InvalidArgument` if the batch has no such field, or a parameter is invalid.

@@ -52,7 +52,7 @@ use Operation::{
 };
 
 impl Operation {
-    /// Applies the operation; `fill` is as in [`functional::affine`].
+    /// Applies the operation. For `fill`, see [`functional::affine`].
     ///
     /// # Errors
     /// `InvalidArgument` for an invalid magnitude.
@@ -432,7 +432,7 @@ impl AutoAugment {
         AutoAugment { policies: policies.collect(), sampling: NEAREST }
     }
 
-    /// Replaces the policies; at least one.
+    /// Replaces the policies; the list must not be empty.
     #[must_use]
     pub fn policies(mut self, policies: impl Into<Vec<[PolicyStep; 2]>>) -> Self {
         self.policies = policies.into();

@@ -127,8 +127,8 @@ impl FillImage {
     }
 
     /// Sets augmentations that are applied after resize and flips, before normalisation and layout.
-    /// They change the whole sample, including the fill colour around the image. They draw random
-    /// numbers from the generator of the sample, after those of the crop.
+    /// They change the whole sample, including the fill colour around the image. The augmentations
+    /// draw random numbers from the generator of the sample, after the crop has drawn its numbers.
     ///
     /// ```
     /// use spdl_core::StageOptions;

@@ -164,7 +164,7 @@ impl<'a> GifFile<'a> {
             return Err(Error::new(ErrorKind::Corrupt, message).with_offset(at as u64));
         }
         let screen = Size::new(read_u16(encoded, 6)? as u32, read_u16(encoded, 8)? as u32);
-        // A frame larger than the screen enlarges the screen, as in browsers.
+        // If the frame is larger than the screen, the screen is enlarged, as in browsers.
         let size = Size::new(
             screen.width.max((frame.left + frame.width) as u32),
             screen.height.max((frame.top + frame.height) as u32),

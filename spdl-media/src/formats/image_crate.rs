@@ -185,8 +185,8 @@ mod more {
         const NESTS: bool = true;
 
         fn sniff(head: &[u8]) -> bool {
-            // Other files that start with the same bytes are excluded by the reserved byte of the
-            // first entry.
+            // The reserved byte of the first entry excludes other files that start with the same
+            // bytes.
             head.starts_with(&[0, 0, 1, 0]) && head.get(4..6) != Some(&[0, 0]) && head.len() >= 22
         }
     }

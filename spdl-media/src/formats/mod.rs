@@ -82,7 +82,8 @@ pub fn decode_rgb(encoded: &[u8]) -> Result<Image> {
     Decoder::new(&CodecRegistry::with_defaults(), &Limits::default()).decode_rgb(encoded)
 }
 
-/// All codecs of this build: the most common format first, the one without a file signature last.
+/// All codecs of this build: the most common format first, the format without a file signature
+/// last.
 fn all() -> Vec<Arc<dyn ImageCodec>> {
     vec![
         #[cfg(feature = "jpeg")]

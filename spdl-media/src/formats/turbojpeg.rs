@@ -144,8 +144,8 @@ impl TurboJpegDecoder {
         self.classify(encoded, markers, outcome)?;
         if is_cmyk(header) {
             for pixel in self.scratch.as_chunks_mut::<4>().0 {
-                // CMYK is stored inverted: Adobe's programs write it in this way, and all decoders
-                // expect it.
+                // CMYK is stored inverted: Adobe's programs write CMYK in this way, and all
+                // decoders expect it.
                 let [red, green, blue] = cmyk_to_rgb(pixel.map(|stored| 255 - stored));
                 *pixel = [red, green, blue, 0];
             }

@@ -93,7 +93,8 @@ impl From<Rect> for CropBox {
 
 /// The EXIF tag `Orientation`, 1 to 8: how the stored rows and columns become the upright image.
 ///
-/// "Stored" means as in the file, "upright" as a viewer displays it.
+/// "Stored" rows and columns are in the order of the file; "upright" is the image as a viewer
+/// displays it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Orientation {
     /// 1: stored upright.

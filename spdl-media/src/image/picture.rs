@@ -190,7 +190,7 @@ impl Picture {
         self.planes().iter().map(bytes).sum()
     }
 
-    /// The number of bytes allocated, for these planes and earlier ones.
+    /// The number of bytes allocated, for these planes and for earlier planes.
     pub(crate) fn held_bytes(&self) -> usize {
         self.planes.iter().map(|plane| plane.samples.capacity()).sum()
     }

@@ -3,7 +3,7 @@
 /// An error message for a file of a known format without a codec, by its signature.
 pub(super) fn unsupported_format(head: &[u8]) -> Option<&'static str> {
     // ISO/IEC 14496-12, 4.3: the file type box lists the major brand and the compatible brands. The
-    // major brand of some AVIF files is that of HEIF, their container.
+    // major brand of some AVIF files is the brand of HEIF, their container.
     if head.get(4..8) == Some(b"ftyp") {
         let length = head.first_chunk().map_or(0, |length| u32::from_be_bytes(*length) as usize);
         let brands = head.get(8..length.min(head.len())).unwrap_or_default().as_chunks().0;

@@ -170,7 +170,8 @@ impl ImageTransform {
     }
 
     /// Mean and standard deviation for red, green and blue, as fractions of 255; grey uses the
-    /// first of each. Default: those of ImageNet.
+    /// first mean and the first standard deviation. Default: mean and standard deviation of
+    /// ImageNet.
     ///
     /// A byte becomes `value · scale + offset`, computed in `f32` with one rounding after the
     /// multiplication and one after the addition. `scale` is 1 ÷ (255 · std) and `offset` is −mean

@@ -70,7 +70,8 @@ impl Peer {
         }
     }
 
-    /// Its environment below target/. Large peers have separate ones, because versions conflict.
+    /// Its environment below target/. Large peers have separate environments, because versions
+    /// conflict.
     fn environment(self) -> (&'static str, &'static [&'static str]) {
         match self {
             Peer::LibjpegTurbo | Peer::Pillow | Peer::Simplejpeg | Peer::SimplejpegScaled => {

@@ -65,7 +65,7 @@ const WORKERS: usize = 2;
 const OF_PROGRAM: f64 = 0.95;
 const OF_TORCHVISION: f64 = 1.5;
 const OF_UPSTREAM: f64 = 2.5;
-/// Maximum ratio of memory to that of torch's DataLoader.
+/// Maximum ratio of our memory to the memory of torch's DataLoader.
 const OF_TORCH_MEMORY: f64 = 0.2;
 /// Maximum time from the start of a program to the first batch, in milliseconds.
 const FIRST_BATCH_MS: f64 = 300.0;
@@ -178,8 +178,8 @@ struct Part<'a> {
     contestants: &'a [Contestant],
 }
 
-/// Promised and measured figures, and whether each promise holds. A promise that was not measured
-/// does not hold.
+/// Promised and measured figures, and whether each promise is kept. A promise that was not measured
+/// counts as missed.
 fn verdicts(
     images: &[Contestant],
     functions: &[Contestant],

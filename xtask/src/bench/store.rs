@@ -263,7 +263,7 @@ fn reads_table(contestants: &[Contestant]) -> String {
     text
 }
 
-/// Promised and measured figures, and whether each promise holds. The last two arguments are the
+/// Promised and measured figures, and whether each promise is kept. The last two arguments are the
 /// numbers of additional requests relative to the number of reads.
 fn verdicts(contestants: &[Contestant], clean_more: f64, lossy_more: f64) -> Vec<(bool, String)> {
     let [local, store, lossy] = contestants else { return Vec::new() };

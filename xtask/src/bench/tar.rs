@@ -205,8 +205,8 @@ fn contestants(
     all
 }
 
-/// Promised and measured figures, and whether each promise holds. A promise that was not measured
-/// does not hold.
+/// Promised and measured figures, and whether each promise is kept. A promise that was not measured
+/// counts as missed.
 fn verdicts(contestants: &[Contestant]) -> Vec<(bool, String)> {
     let named = |name: &str| contestants.iter().find(|contestant| contestant.name == name);
     let said = |kept: bool, line: String| {

@@ -283,8 +283,9 @@ impl Verdicts {
         let verdict = Verdict { decoder, outcome, request, message: message.to_owned() };
         match self.all.last_mut().filter(|last| last.decoder == verdict.decoder) {
             None => self.all.push(verdict),
-            // If requests fail, the most severe failure counts. Otherwise the request `decode`
-            // counts: a part of a file may decode although the whole file does not.
+            // If requests fail, the most severe failure counts. If no request fails, the request
+            // `decode` counts: decoding a part of a file may succeed although decoding the whole
+            // file does not.
             Some(last) if verdict.outcome.is_failure() && verdict.outcome > last.outcome => {
                 *last = verdict;
             }

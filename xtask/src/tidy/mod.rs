@@ -162,7 +162,7 @@ fn core_tree(dependencies: &[String]) -> Vec<String> {
         return vec!["cargo tree lists nothing for spdl-core".to_owned()];
     }
     let found = NOT_IN_CORE.iter().filter(|name| dependencies.iter().any(|found| found == *name));
-    found.map(|name| format!("spdl-core's default dependency tree holds {name}")).collect()
+    found.map(|name| format!("spdl-core's default dependency tree contains {name}")).collect()
 }
 
 fn unsafe_code(name: &str, root: &str) -> Option<String> {

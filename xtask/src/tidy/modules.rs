@@ -135,7 +135,7 @@ fn check(name: &str, order: &[&str], imports: &[Import]) -> Vec<String> {
             && other > own
         {
             findings.push(format!(
-                "{place}: module {from:?} of {name} imports {to:?}, which is above it"
+                "{place}: module {from:?} of {name} imports {to:?}, which is in a higher layer"
             ));
         }
     }
@@ -425,7 +425,7 @@ mod tests {
         let findings = check("a", &["error", "stage"], &imports);
         assert_eq!(findings.len(), 1);
         assert!(findings[0].starts_with("a/src/x.rs:3: "));
-        assert!(findings[0].contains("imports \"stage\", which is above it"));
+        assert!(findings[0].contains("imports \"stage\", which is in a higher layer"));
     }
 
     #[test]

@@ -26,7 +26,7 @@ pub(crate) struct Delivery {
     pub(crate) took: Duration,
     /// From the start to the first batch of each epoch, for the first [`EPOCHS_KEPT`] epochs.
     pub(crate) epochs: Vec<Duration>,
-    /// For each epoch: the number of images, and the time at which the last one arrived.
+    /// For each epoch: the number of images, and the time at which the last image arrived.
     pub(crate) epoch_ends: Vec<(u64, Duration)>,
     /// The checksum over this run and the runs that it resumes; `None` with `--no-checksum`.
     pub(crate) checksum: Option<u128>,

@@ -112,7 +112,7 @@ impl Images {
     }
 }
 
-/// Opens the cache; `None` if no option requires one.
+/// Opens the cache; `None` if no option requires a cache.
 fn cache(arguments: &BenchArguments, shown: &Path) -> std::result::Result<Option<Cache>, Failure> {
     let BenchArguments { cache, cache_size, cache_memory, cache_pixels, .. } = arguments;
     if cache_size.is_some() && cache.is_none() {

@@ -205,7 +205,7 @@ fn check_memory(arguments: &BenchArguments, images_found: u64) -> Result<(), Fai
     }
 }
 
-/// The layout of a batch. A batch holds at most as many images as the data set has.
+/// The layout of a batch. A batch has at most as many images as the data set.
 fn layout(arguments: &BenchArguments, images_found: u64) -> BatchLayout {
     let images = images_found.min(u64::from(arguments.batch)) as usize;
     BatchLayout::new(images, image_fields(&transform(arguments)))

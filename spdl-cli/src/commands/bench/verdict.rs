@@ -1,5 +1,5 @@
-//! The bottleneck of a run in one sentence: that of the pipeline, refined by the CPU time of the
-//! process.
+//! The bottleneck of a run in one sentence: the verdict of the pipeline, refined by the CPU time of
+//! the process.
 
 use std::time::Duration;
 

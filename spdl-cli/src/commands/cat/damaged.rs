@@ -21,8 +21,8 @@ pub(super) enum SearchResult {
     AfterDamage(Error),
 }
 
-/// Searches the part before the damage; then the part after it, by the index file and the checksums
-/// beside the archive.
+/// Searches the part before the damage; then searches the part after the damage, with the index
+/// file and the checksum file in the same folder.
 ///
 /// An index file that was written before the archive was damaged gives the position of the member;
 /// the checksum proves that the data are intact.

@@ -44,7 +44,7 @@ pub(super) fn command_line(arguments: &PackArguments) -> Result<(), Failure> {
             let reason = format!("the output folder \"{to}\" is inside the source \"{from}\"");
             return Err(Failure::usage(reason));
         }
-        // Otherwise, writing the shards might replace files of the source.
+        // Without this check, writing the shards might replace files of the source.
         let folder = source.parent().filter(|folder| !folder.as_os_str().is_empty());
         if !source.is_dir() && lies_in(folder.unwrap_or(Path::new(".")), destination) {
             let reason = format!("the source \"{from}\" is inside the output folder \"{to}\"");
@@ -54,7 +54,7 @@ pub(super) fn command_line(arguments: &PackArguments) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Fails if in no sample a field is recognized as an image.
+/// Fails if no sample has a field that is recognized as an image.
 pub(super) fn an_image_is_known(
     arguments: &PackArguments,
     set: &OpenedDataset,

@@ -111,7 +111,7 @@ fn mirror_edges(source: &[u8], padded: &mut [f32], margin: usize) {
     }
 }
 
-/// Convolves pixels. The length of `padded` is that of `out` plus the number of weights − 1.
+/// Convolves pixels. `padded` is longer than `out` by the number of weights − 1.
 #[inline(always)]
 fn convolve(padded: &[f32], weights: &[f32], out: &mut [f32]) {
     let mut start = 0;

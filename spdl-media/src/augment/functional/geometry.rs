@@ -93,7 +93,7 @@ pub fn affine(
 }
 
 /// Rotates counter-clockwise by `angle` degrees around `center` (`None`: the image centre); the
-/// size does not change. `fill` is as in [`affine`]. Rotations by 180 degrees, and by multiples of
+/// size does not change. For `fill`, see [`affine`]. Rotations by 180 degrees, and by multiples of
 /// 90 degrees for square images, are exact.
 ///
 /// # Errors
@@ -143,8 +143,8 @@ fn quarter_turns(image: &mut ImageMut<'_>, angle: f64, scratch: &mut Scratch) ->
 }
 
 /// Perspective transform: the result pixel at (x, y) is sampled at ((c₀x + c₁y + c₂) ÷ (c₆x + c₇y +
-/// 1), (c₃x + c₄y + c₅) ÷ (c₆x + c₇y + 1)). Coordinates start at the top left corner. `fill` is as
-/// in [`affine`].
+/// 1), (c₃x + c₄y + c₅) ÷ (c₆x + c₇y + 1)). Coordinates start at the top left corner. For `fill`,
+/// see [`affine`].
 ///
 /// # Errors
 /// `InvalidArgument` if a coefficient is not finite.
@@ -182,7 +182,7 @@ pub fn perspective_coefficients(start: &[[f64; 2]; 4], end: &[[f64; 2]; 4]) -> R
             let message = format!("no perspective transform maps {start:?} to {end:?}");
             check(false, || message).map(|()| [0.0; 8])
         },
-        // Rounded to `f32`, as in torchvision.
+        // The coefficients are rounded to `f32`, as in torchvision.
         |solution| Ok(solution.map(|value| f64::from(value as f32))),
     )
 }
@@ -361,7 +361,8 @@ impl<'a> PaddedImage<'a> {
         index(y + 1.0) * self.stride + index(x + 1.0)
     }
 
-    /// Returns the coordinates, or those of a border pixel if they are outside the image or NaN.
+    /// Returns the coordinates; if the coordinates are outside the image or NaN, returns the
+    /// coordinates of a border pixel.
     #[inline(always)]
     fn near(&self, x: f32, y: f32) -> (f32, f32) {
         (x.max(-1.0).min(self.size.width as f32), y.max(-1.0).min(self.size.height as f32))

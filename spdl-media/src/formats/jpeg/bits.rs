@@ -236,7 +236,7 @@ impl BitReader<'_> {
         *count |= 56;
     }
 
-    /// The next bits, the first one most significant.
+    /// The next bits; the first bit is the most significant.
     #[inline(always)]
     pub(super) fn peek(&self) -> u64 {
         self.position.bits

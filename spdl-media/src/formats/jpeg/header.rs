@@ -175,8 +175,8 @@ pub(super) struct Scan {
     /// Spectral selection: the first and the last coefficient, in zigzag order.
     pub(super) first: usize,
     pub(super) last: usize,
-    /// Successive approximation: the bit position of the previous scan (0 for the first scan), and
-    /// that of this scan.
+    /// Successive approximation: the bit positions of the previous scan (0 for the first scan) and
+    /// of this scan.
     pub(super) high: u32,
     pub(super) low: u32,
 }
@@ -187,7 +187,7 @@ pub(super) enum Color {
     Grey,
     Rgb,
     YCbCr,
-    /// CMYK, stored inverted: Adobe's programs write it in this way, and all decoders expect it.
+    /// CMYK, stored inverted: Adobe's programs write CMYK in this way, and all decoders expect it.
     Cmyk,
     /// CMYK, stored inverted, with the first three components as Y, Cb, Cr.
     Ycck,

@@ -19,7 +19,7 @@ const RING: usize = 2;
 pub(super) struct RowBuffer {
     /// One buffer per component; further elements are unused.
     planes: [ComponentRing; MAX_COMPONENTS],
-    /// The MCU rows of the region: the first, and the one after the last.
+    /// The MCU rows of the region: the first row, and the row after the last row.
     units: (usize, usize),
     /// The number of image rows converted so far.
     emitted: usize,

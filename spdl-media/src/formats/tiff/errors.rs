@@ -18,9 +18,9 @@ impl From<Error> for RowError {
     }
 }
 
-/// Converts an error of a complete chunk: data that end early in it are corrupt, not truncated.
-/// Otherwise a region without the chunk would have to report the same truncation, although it does
-/// not read the chunk.
+/// Converts an error of a complete chunk: data that end early in it are corrupt, not truncated. If
+/// such data counted as truncated, a region without the chunk would have to report the same
+/// truncation, although the region does not read the chunk.
 pub(super) fn classify(error: Error, is_there: bool) -> Error {
     match (error.kind(), error.offset()) {
         (ErrorKind::Truncated, offset) if is_there => {
