@@ -21,7 +21,7 @@ def cache_iterator(
     stop_after: SupportsIndex | None = None,
     delete_src: bool = True,
 ) -> Iterator[T]:
-    """Yields items of a source, caches the first ones, and then repeats the cached items.
+    """Yields items of a source, caches the first items, and then repeats the cached items.
 
     Wrap a loader with this function in a training loop. Once cached items are repeated, the loop runs as
     fast as with an infinitely fast loader. Items are not copied, so do not modify them.

@@ -30,7 +30,7 @@ class ImageBatches(_spdl_rs.BatchIterator, Iterator["tuple[Any, Any]"]):
     loader that resumes from the state delivers the batch. (Direct calls of `next` have no such guarantee:
     Python may handle a signal between the return of `next` and the assignment of its result.)
 
-    `close` stops the work, and so does dropping the iterator. The iterator is also a context manager:
+    Calling `close` or dropping the iterator stops the work. The iterator is also a context manager:
 
     >>> loader = ImageLoader("photos", batch_size=2, size=32)
     >>> with iter(loader) as batches:

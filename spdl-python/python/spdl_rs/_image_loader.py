@@ -266,7 +266,7 @@ class ImageLoader:
         # Protects the attributes below: threads may share the loader.
         self._lock = ForkSafeLock()
         self._epoch = 0
-        # The state from which the next epoch resumes, if it does not start from its beginning.
+        # The state from which the next epoch resumes; `None` if it starts from the beginning.
         self._resume: str | None = None
         # Whether `state_dict` describes the epoch that was started last.
         self._began = False
@@ -414,7 +414,7 @@ class ImageLoader:
         )
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Makes the next `iter(loader)` resume from a state, in this process or another one.
+        """Makes the next `iter(loader)` resume from a state, in this process or another process.
 
         The iterator delivers exactly the remaining batches of the epoch, byte for byte. If no batch
         remains, it is empty, and the following iterator starts the next epoch.

@@ -134,7 +134,7 @@ class Decoded(TypedDict):
     example CMYK), `refused` (by nvJPEG), `too-large` (not enough device memory) and `no-decoder` (nvJPEG is
     not available)."""
     missing: str | None
-    """Why nvJPEG is not available; `None` if it is."""
+    """Why nvJPEG is not available; `None` if nvJPEG is available."""
 
 
 class Dropped(TypedDict):
@@ -164,7 +164,8 @@ class Statistics(TypedDict):
     stages: list[StageStatistics]
     """The stages, from source to consumer."""
     queues: list[QueueStatistics]
-    """The queues between stages: `queues[i]` follows `stages[i]`. The last one feeds your loop."""
+    """The queues between stages: `queues[i]` follows `stages[i]`. Your loop takes batches from
+    the last queue."""
     consumer: ConsumerStatistics
     """Statistics of your loop."""
     buffers: BufferStatistics

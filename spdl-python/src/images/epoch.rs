@@ -107,7 +107,7 @@ impl Epoch {
         position.map_err(|error| to_exception(py, &error))
     }
 
-    /// Combines the states of all ranks, as JSON, into one from which any number of ranks resumes.
+    /// Combines the states of all ranks, as JSON, into one state, from which any number of ranks can resume.
     #[staticmethod]
     fn combined(py: Python<'_>, states: Vec<String>) -> PyResult<String> {
         py.detach(|| checkpoint::combine(&states)).map_err(|error| to_exception(py, &error))
@@ -233,7 +233,7 @@ fn build(
     let FetchStages { pipeline, kept } = images.read(settings)?;
     let mut common = SharedSettings { settings, epoch, stage_memory, memory_shares: 2, threads };
     if let (Some(device), Some(folders)) = (device, &settings.decode_with) {
-        // The group and batch stages hold images, too.
+        // The group and batch stages also hold images.
         common.memory_shares = 4;
         let search = folders.iter().fold(Search::default(), Search::wheels_in);
         let (pipeline, decoded) = device::attach(pipeline, settings, batch_size, device, search)?;

@@ -47,7 +47,7 @@ pub(crate) fn from_json(text: &str, settings: &Settings) -> Result<State> {
     }
 }
 
-/// Combines the states of all ranks into one that any number of ranks can resume from.
+/// Combines the states of all ranks into one state, from which any number of ranks can resume.
 ///
 /// # Errors
 /// `InvalidArgument` if a text is not a state, or if the states belong to different runs.

@@ -19,7 +19,7 @@ pub(crate) const SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(500);
 /// The thread that finalizes Python, once finalization has started.
 static FINALIZER: OnceLock<ThreadId> = OnceLock::new();
 
-/// How many forks lie between this process and the one that imported this module.
+/// The number of forks between the process that imported this module and this process.
 static FORKS: AtomicU32 = AtomicU32::new(0);
 
 /// The number of threads that hold or wait for the GIL, in the lower 32 bits.
@@ -98,7 +98,7 @@ impl Drop for GilGuard {
     }
 }
 
-/// Stops all other threads from requesting the GIL, and waits for those that hold or request it.
+/// Stops all other threads from requesting the GIL, and waits for threads that hold or request it.
 ///
 /// Returns whether some threads still hold or request the GIL after the timeout. With Python up to 3.13,
 /// the process crashes if such a thread continues during finalization. The threads are daemons, so Python
@@ -134,7 +134,7 @@ pub(crate) fn try_python<R>(work: impl FnOnce(Python<'_>) -> Result<R>) -> Resul
     with_python(work)?
 }
 
-/// Waits without the GIL. Does not return if another thread finalizes Python meanwhile.
+/// Waits without the GIL. Does not return if another thread starts to finalize Python.
 pub(crate) fn without_python<T: Send>(py: Python<'_>, wait: impl Send + FnOnce() -> T) -> T {
     let (result, _entered) = py.detach(|| {
         let result = wait();

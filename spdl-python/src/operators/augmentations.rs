@@ -59,7 +59,7 @@ impl Augment for Step {
     }
 }
 
-/// A sequence of augmentations, applied as one.
+/// A sequence of augmentations, applied as one augmentation.
 #[derive(Debug)]
 struct All(Vec<Step>);
 

@@ -97,7 +97,7 @@ impl Stage {
         Stage::new(name, py.None(), kind)
     }
 
-    /// A stage of custom aggregators: `make()` creates one for each epoch.
+    /// A stage of custom aggregators: `make()` creates an aggregator for each epoch.
     #[staticmethod]
     fn aggregate(name: String, make: Py<PyAny>, drop_last: bool) -> Self {
         Stage::new(name, make, Kind::Custom { drop_last })

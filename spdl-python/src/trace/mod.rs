@@ -6,7 +6,7 @@
 //! Trace: spans and counters of Python ─┘    (bounded in bytes)
 //! ```
 //!
-//! A process has at most one session. Without one, recording costs one atomic load.
+//! A process has at most one session. Without a session, recording costs one atomic load.
 
 mod event;
 mod hook;

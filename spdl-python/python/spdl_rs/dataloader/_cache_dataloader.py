@@ -47,7 +47,7 @@ class CacheDataLoader(Generic[T]):
         self.num_caches, self.return_caches_after, self.stop_after = numbers
 
     def __iter__(self) -> Iterator[T]:
-        """Starts an epoch: fresh batches first, then cached ones."""
+        """Starts an epoch: fresh batches first, then cached batches."""
         return cache_iterator(
             self.dl,
             self.num_caches,

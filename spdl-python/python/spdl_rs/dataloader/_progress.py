@@ -44,7 +44,7 @@ class Progress:
         self._skipped = frozenset(state["beyond"])
         self._after_end: bool = state["ended"]
         # Items are numbered from the start of this epoch. All items before `_given` are delivered or
-        # dropped, and so are those in `_beyond`. `_states_after` maps items to the source's state after them.
+        # dropped, as are the items in `_beyond`. `_states_after` maps an item to the source's state after it.
         self._given = 0
         self._beyond: set[int] = set(self._skipped)
         self._state = state["source"]

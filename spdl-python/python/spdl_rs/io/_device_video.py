@@ -171,8 +171,8 @@ def nvdec_decoder(
             environment variable `LOCAL_RANK`, or else device 0, and the per-thread default stream.
         codec: The codec of the video. Whether the device supports the video is known only after its headers
             are read.
-        use_cache: Whether to reuse native decoders of finished videos of similar size, and to keep this one
-            for reuse. Creating a decoder is slow.
+        use_cache: Whether to reuse native decoders of finished videos of similar size, and to keep this
+            decoder for reuse. Creating a decoder is slow.
         crop_left, crop_top, crop_right, crop_bottom: Columns and rows to cut off, before resizing.
         scale_width, scale_height: The size to resize to, for `"rgb"` and `"bgr"`. -1 for both: no resizing.
         pix_fmt: The pixel format of the result. `"nv12"`: as decoded, with even width and height. `"rgb"`

@@ -85,7 +85,7 @@ class NpzFile(Mapping[str, "numpy.typing.NDArray[Any]"]):
     """The arrays in a `.npz` file by name, as `numpy.savez` and `numpy.savez_compressed` write it.
 
     A mapping that reads each array on access. Names may omit the suffix `.npy`. An uncompressed array is a
-    view that keeps `data` alive; a compressed one is decompressed into new memory on each access. CRC-32
+    view that keeps `data` alive; a compressed array is decompressed into new memory on each access. CRC-32
     checksums are verified. Reads release the GIL and are thread-safe.
 
     Args:

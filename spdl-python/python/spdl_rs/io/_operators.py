@@ -111,8 +111,8 @@ class DecodeImage:
         color: `"rgb"`, `"bgr"`, or `"grey"` with one channel.
         mean, std: Mean and standard deviation of red, green and blue, as fractions of 255, for normalised
             layouts; for grey, the first value is used. Default: the values of ImageNet.
-        exact: Whether to decode at full size and convert to RGB before resizing: slower, and within one
-            level (of 255) of Pillow.
+        exact: Whether to decode at full size and convert to RGB before resizing. This is slower; pixel
+            values differ from those of Pillow by at most one level (of 255).
         on_truncated: What to do if a file is truncated. `"error"`: raise `TruncatedError`. `"partial"`:
             missing rows are filled with black.
         augment: One augmentation of the resized image, such as `ColorJitter` or `RandAugment`, or a list
@@ -286,11 +286,11 @@ class BatchImages:
     Pass it to `PipelineBuilder.aggregate`. Directly after `pipe(DecodeImage(...))` it runs without the GIL
     and without copies. Elsewhere it stacks arrays from Python functions. Items are images, or pairs of an
     image and a label; batches are then pairs of arrays. Either all items of a pipeline have a label, or
-    no item has one.
+    no item has a label.
 
     Args:
-        batch_size: Images per batch, at least 1. The next image takes the slot of a failed one, so only
-            the last batch of an epoch may be smaller.
+        batch_size: Images per batch, at least 1. The next image takes the slot of a failed image, so
+            only the last batch of an epoch may be smaller.
         drop_last: Whether to leave out an incomplete last batch.
 
     Raises:

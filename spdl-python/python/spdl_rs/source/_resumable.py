@@ -57,7 +57,7 @@ class Resumable(ABC, Generic[T]):
         return len(self)
 
     def __iter__(self) -> Iterator[T]:
-        """Starts an epoch, or resumes one if a state was loaded before."""
+        """Starts an epoch, or resumes the epoch of a state that was loaded before."""
         position, self._resume_at = self._resume_at, 0
         self._current = self._iterator_at(position)
         return iter(self._current)

@@ -203,7 +203,7 @@ class DataLoader(Resumable, Generic[T]):
         return describe_loader(self.dataset, self, self.batch_size, order, self.num_workers)
 
     def __iter__(self) -> Iterator[T]:
-        """Starts an epoch, or resumes one if a state was loaded before."""
+        """Starts an epoch, or resumes the epoch of a state that was loaded before."""
         with self._lock.held():
             return self._start()
 

@@ -160,7 +160,7 @@ class Resumable:
         return _randomness.snapshot(self._index_sampler, self.generator)
 
     def _state_after(self, state: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the state at the start of the epoch after a finished one."""
+        """Returns the state at the start of the epoch that follows a finished epoch."""
         with self._restored(state["_random_state"], default=False):
             pass
         sampler = {key: state.get(key) for key in ("_index_sampler_state", "_index_sampler_ended")}

@@ -56,7 +56,7 @@ pub(super) struct OperatorSettings {
     pub(super) on_error: Option<OnError>,
 }
 
-/// Chained operators: at least one, and batches only of images decoded here.
+/// Chained operators, at least one. Batches require `DecodeImage` in the same chain.
 pub(super) struct Native {
     fetch: Option<FetchPart>,
     decode: Option<DecodePart>,

@@ -97,7 +97,7 @@ def run_pipeline_in_subinterpreter(
 
 
 class PipelinePerIteration(Stoppable, Generic[T]):
-    """Runs a pipeline for each iteration, or one for all if its source is continuous."""
+    """Runs a pipeline for each iteration, or one pipeline for all if its source is continuous."""
 
     def __init__(self, config: PipelineConfig[T], options: dict[str, Any]) -> None:
         self._config = config
@@ -117,7 +117,7 @@ class PipelinePerIteration(Stoppable, Generic[T]):
             self.stop()
 
     def stop(self) -> None:
-        """Stops the pipeline. The next iteration builds a new one."""
+        """Stops the pipeline. The next iteration builds a new pipeline."""
         pipeline, self._pipeline = self._pipeline, None
         if pipeline is not None:
             pipeline.stop()

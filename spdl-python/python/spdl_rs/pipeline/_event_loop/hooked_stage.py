@@ -251,7 +251,7 @@ class _HookedCall:
             self._answer(None)
 
     def _answer(self, error: BaseException | None) -> None:
-        # If a hook failed and another one suppressed the exception, there is nothing to call.
+        # If a hook failed and another hook suppressed the exception, the function is not called.
         answer = self._left if self._entered.done() else self._entered
         if error is not None:
             answer.set_exception(error)

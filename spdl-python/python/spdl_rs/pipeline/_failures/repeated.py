@@ -1,4 +1,4 @@
-"""Copies of the failure of a pipeline, for callers after the first one."""
+"""Copies of the failure of a pipeline, for callers after the first caller."""
 
 from __future__ import annotations
 

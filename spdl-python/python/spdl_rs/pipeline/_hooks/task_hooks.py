@@ -59,7 +59,7 @@ class TaskHook(ABC):
         """Returns a context that is entered before an item and left after it.
 
         An exception is a failure of the item. Exceptions of the stage propagate through the context; if it
-        suppresses one, the item is dropped without a failure.
+        suppresses an exception, the item is dropped without a failure.
 
         Args:
             input_item: The input of the stage.

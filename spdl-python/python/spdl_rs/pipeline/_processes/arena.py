@@ -149,7 +149,7 @@ class SharedMemorySegmentPool(Arena):
     Args:
         segment_size: The size of a segment in bytes: enough for the large buffers of an item, each rounded up
             to 64 bytes.
-        count: The number of segments: `buffer_size + 2`, and one for each item that you keep.
+        count: The number of segments: `buffer_size + 2`, plus one segment for each item that you keep.
         acquire_timeout: How many seconds to wait for a free segment before an error; 0: no wait.
 
     Raises:

@@ -264,7 +264,7 @@ def _profiled_stages(pipes: Sequence[StageConfig | PlacementConfig]) -> list[lis
                 _LOGGER.warning("the stages of %r are profiled in threads of this process", config)
             continue
         if is_in_region and isinstance(config, PipeConfig) and config.executor is not None:
-            # A region ignores the executor, too.
+            # A region ignores the executor as well.
             config = dataclasses.replace(config, executor=None)
         if _is_fused(stages[-1][-1] if stages else None, config):
             stages[-1].append(config)

@@ -60,8 +60,8 @@ class Pipeline(Generic[T]):
     by stage, and the first failure, when it ends. A failure that ends the pipeline is raised as
     `PipelineFailure`, after the items that were finished before.
 
-    A pipeline has no checkpoint state; loaders and resumable sources have one. A pipeline cannot be pickled;
-    its configuration can, if its functions can.
+    A pipeline has no checkpoint state; loaders and resumable sources have a checkpoint state. A pipeline
+    cannot be pickled; its configuration can be pickled if its functions can be pickled.
 
     `print(pipeline)` shows the stages; `stats` and `diagnose` report statistics.
 
@@ -144,7 +144,7 @@ class Pipeline(Generic[T]):
     def auto_stop(self, *, timeout: float | None = None) -> Iterator[None]:
         """Starts the pipeline, and stops it when the `with` block is left.
 
-        If the block is left by Ctrl-C, it does not wait for running functions.
+        If Ctrl-C ends the block, this method does not wait for running functions.
 
         Args:
             timeout: See `stop`.

@@ -113,7 +113,7 @@ def queue_after(name: str, interval: Interval) -> QueueStatistics | None:
 
 
 def task_stats(stage: StageStatistics) -> TaskPerfStats:
-    """Converts native statistics of a stage. Times cover all calls, failed ones included."""
+    """Converts native statistics of a stage. Times cover all calls, including failed calls."""
     items = stage["items"]
     service = stage["service_ms"]
     mean = stage["busy_s"] / items if items else 0.0

@@ -242,7 +242,7 @@ class SharedLimits:
     """Limits that several runs share: concurrently running functions, and the failure budget.
 
     Args:
-        num_threads: The number of functions that may run at the same time, async ones excluded.
+        num_threads: The number of functions that may run at the same time; async functions are not counted.
         max_failures: The failure budget, in the engine's form.
     """
 

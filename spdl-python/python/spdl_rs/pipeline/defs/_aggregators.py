@@ -1,4 +1,4 @@
-"""Aggregators: several items to one."""
+"""Aggregators, which combine several items into one item."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ T = TypeVar("T")
 class Aggregator(ABC):
     """Base class of custom aggregators, which combine several items into one.
 
-    A pipeline works on copies (`copy.deepcopy`), a new one for each epoch. So state never leaks between
+    A pipeline uses a new copy (`copy.deepcopy`) of the aggregator for each epoch. So state never leaks between
     epochs or pipelines, and the object itself stays unchanged. Define `__deepcopy__` if the default does
     not work.
 

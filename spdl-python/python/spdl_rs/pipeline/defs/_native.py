@@ -90,7 +90,7 @@ def stage(configs: Sequence[Any], names: Sequence[str]) -> _spdl_rs.Stage:
 
 
 def described(pipes: Sequence[Any]) -> list[str]:
-    """Describes each stage in a line, and marks native ones."""
+    """Describes each stage in a line, and marks native stages."""
     lines: list[str] = []
     for _, configs in groups(pipes):
         mark = " [native]" if is_native(configs[0]) else ""
