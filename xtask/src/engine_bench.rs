@@ -69,9 +69,10 @@ pub(crate) struct Stragglers {
 
 /// Measure the cost of saving checkpoint states: time of the call, size, and throughput.
 ///
-/// A pipeline that takes 100 µs per sample saves its state after each batch of 32, in both orders:
-/// in memory, to a file in the background, or to a file while the consumer waits. Each run is
-/// compared with an interleaved run that saves no states.
+/// A pipeline that takes 100 µs per sample saves its state after each batch of 32 samples, in
+/// completion order and in input order. The state is saved in memory, to a file in the background,
+/// or to a file while the consumer waits. Each run is compared with an interleaved run that saves
+/// no states.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   cargo xtask bench saving

@@ -13,8 +13,8 @@ use crate::venv::Venv;
 
 /// Compile the CUDA kernels of spdl-cuda; report the registers and register spills of each.
 ///
-/// The compiler, NVRTC, is a Python wheel of 90 MB that is installed into target/venv-kernels. It
-/// needs neither a device nor a CUDA toolkit. The compiled kernels are committed in
+/// The compiler, NVRTC, is a Python wheel of 90 MB that is installed into target/venv-kernels.
+/// NVRTC needs neither a device nor a CUDA toolkit. The compiled kernels are committed in
 /// spdl-cuda/kernels/built, so that builds do not need NVRTC. The command fails if a kernel spills
 /// registers.
 #[derive(Debug, Args)]

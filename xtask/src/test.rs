@@ -178,7 +178,7 @@ pub(crate) fn test_default(workspace: &Workspace, output: &mut Output) -> Result
     Ok(counts)
 }
 
-/// Tests a crate outside of the workspace, as third parties write it.
+/// Tests a crate outside of the workspace, such as third parties write.
 const EXAMPLE: &str = "examples/acme-fetcher";
 
 fn example(workspace: &Workspace, output: &mut Output) -> Result<Counts> {
@@ -256,8 +256,8 @@ fn without_frameworks(pytest: &mut Command) -> &mut Command {
     pytest.args(["-m", "not frameworks"])
 }
 
-/// The data set of photographs that `.ci/run` also shows at its end. Sharing it avoids creating it
-/// twice.
+/// The data set that the demo at the end of `.ci/run` also uses, so that the data set is created
+/// only once.
 const EXAMPLE_IMAGES: dataset::Settings =
     dataset::Settings { shape: dataset::Shape::Imagenet, images: 200, classes: 10, seed: 0 };
 

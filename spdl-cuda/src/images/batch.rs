@@ -74,8 +74,7 @@ impl Aggregator<DecodedImage> for BatchAggregator {
         if launched.is_ok() {
             self.images.clear();
         } else {
-            // The failure counts for the last image only. The other images remain for the next
-            // batch.
+            // Only the last image fails. The other images remain for the next batch.
             self.images.pop();
         }
         launched.map(Some)

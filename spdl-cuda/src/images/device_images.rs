@@ -129,8 +129,8 @@ impl DeviceImages {
     /// Adds the stages to a pipeline.
     ///
     /// `options` apply to the first stage, which parses headers and draws crops on CPU threads, and
-    /// decodes images that the device does not decode. Crops equal those that a host stage of the
-    /// same name draws. The other stages are `group`, `nvjpeg` and `batch`; their failures are
+    /// decodes images that the device does not decode. The crops equal the crops of a host stage
+    /// with the same name. The other stages are `group`, `nvjpeg` and `batch`; their failures are
     /// handled by the [policy of the pipeline](PipelineBuilder::on_error).
     ///
     /// # Errors

@@ -65,7 +65,7 @@ impl PrepareStage {
 
     /// Checks that the kernels accept the plan.
     fn check(&self, plan: &ResizePlan, stored: Size) -> Result<()> {
-        // The checks do not depend on the address, so any address serves.
+        // The checks do not depend on the address, so any address can be used.
         let plane = DevicePlane { address: 256, pitch: 3 * u64::from(stored.width) };
         let image = SourceImage::rgb8(stored.width, stored.height, plane)?;
         BatchTable::new(self.transform.tensor())?.push(&image, plan, 256)

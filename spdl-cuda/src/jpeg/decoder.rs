@@ -332,7 +332,7 @@ impl NvJpeg {
                 Ok(started)
             })
             .and_then(|started| {
-                // Also after a failure, because the device may use the state.
+                // The event is recorded even after a failure, because the device may use the state.
                 let done = Event::new(context)?;
                 stream.record(&done)?;
                 Ok((started, Arc::new(done)))
@@ -401,7 +401,7 @@ impl NvJpeg {
                     stream.record(&done)?;
                     Ok((started, Arc::new(done)))
                 });
-            // Also after a failure, because the device may use the state.
+            // The state is kept even after a failure, because the device may use it.
             let done = attempt.as_ref().ok().map(|(_, done)| Arc::clone(done));
             states.push_back((state, done));
             let (started, _) = attempt.map_err(|error| context.error(error, doing))?;

@@ -42,7 +42,7 @@ pub(crate) enum NvJpegBackend {
 /// `NVJPEG_OUTPUT_RGBI`.
 const INTERLEAVED_RGB: c_int = 5;
 
-/// Declares the functions. They are all resolved when the library is opened.
+/// Declares the functions. All functions are resolved when the library is opened.
 macro_rules! functions {
     ($($field:ident = $name:literal: fn($($argument:ty),*);)*) => {
         #[derive(Clone, Copy)]

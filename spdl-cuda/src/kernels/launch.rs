@@ -57,7 +57,8 @@ pub struct ImageKernels {
     /// `None` only during drop.
     module: Option<ModuleHandle>,
     architecture: &'static str,
-    /// The stream of table copies and kernels. It holds the host memory of the tables.
+    /// The stream of table copies and kernels. The stream also keeps the host memory of the tables
+    /// that are in use.
     stream: CopyStream,
     device: Arc<DeviceInner>,
 }

@@ -130,7 +130,8 @@ impl ColorMatrix {
         ColorMatrix { matrix, zero: [0.0; 3], bits: 8 }
     }
 
-    /// This matrix followed by the conversion to BT.601 luma, in all three rows.
+    /// This matrix, followed by the conversion to BT.601 luma; all three rows of the result are
+    /// luma.
     pub(crate) fn grey(&self) -> Self {
         let ColorStandard { kr, kb } = ColorStandard::BT601;
         let [red, green, blue] = self.matrix;

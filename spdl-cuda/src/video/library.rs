@@ -19,7 +19,7 @@ pub(crate) type NvcuvidHandle = NonNull<c_void>;
 /// `CUDA_ERROR_UNKNOWN`: returned if a call succeeds but creates no object.
 const UNKNOWN: u32 = 999;
 
-/// Declares the functions. They are all resolved when the library is opened.
+/// Declares the functions. All functions are resolved when the library is opened.
 macro_rules! functions {
     ($($name:ident($($argument:ty),*);)*) => {
         #[allow(non_snake_case, reason = "the names of the functions")]

@@ -42,7 +42,7 @@ pub(crate) struct Parser {
     library: NvcuvidLibrary,
 }
 
-/// The parser. It is destroyed on drop, before its callbacks.
+/// The parser. On drop, the parser is destroyed before its callbacks.
 struct ParserHandle {
     handle: NvcuvidHandle,
     context: Arc<Context>,

@@ -19,8 +19,8 @@ const LABELS: &str = "labels";
 ///
 /// The ratio is drawn from Beta(alpha, alpha) once per batch. `images` are `f32`, `f16`, `bf16` or
 /// `u8`; types other than `f32` are computed in `f32` and rounded to nearest, ties to even.
-/// `labels` become `f32 [batch, classes]`, the weight of each class. They may have that form
-/// before, so that mixing stages can be chained.
+/// `labels` become `f32 [batch, classes]`, the weight of each class. `labels` may already have this
+/// form, so that mixing stages can be chained.
 ///
 /// ```
 /// # use spdl_core::{Batch, PipelineBuilder, Result, SampleRng, StageOptions};

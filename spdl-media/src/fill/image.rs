@@ -127,8 +127,9 @@ impl FillImage {
     }
 
     /// Sets augmentations that are applied after resize and flips, before normalisation and layout.
-    /// They change the whole sample, including the fill colour around the image. The augmentations
-    /// draw random numbers from the generator of the sample, after the crop has drawn its numbers.
+    /// The augmentations change the whole sample, including the fill colour around the image. The
+    /// augmentations draw random numbers from the generator of the sample, after the crop has drawn
+    /// its numbers.
     ///
     /// ```
     /// use spdl_core::StageOptions;

@@ -30,7 +30,7 @@ pub(super) struct Gif {
     table: LzwTable,
 }
 
-/// What was parsed up to the image data of the first frame.
+/// The header values up to the image data of the first frame.
 pub(super) struct GifFile<'a> {
     frame: FrameRect,
     /// The local or global colour table; empty if the file has none.

@@ -37,7 +37,7 @@ impl CodecRegistry {
         CodecRegistry { codecs }
     }
 
-    /// Adds a codec. It takes precedence over the codecs registered before.
+    /// Adds a codec. The codec takes precedence over the codecs that were registered before.
     pub fn register(&mut self, codec: impl ImageCodec) -> &mut Self {
         self.codecs.insert(0, Arc::new(codec));
         self

@@ -54,7 +54,7 @@ impl Peer {
         }
     }
 
-    /// Its script in `xtask/peers`, with additional arguments.
+    /// The script of the peer in `xtask/peers`, with additional arguments.
     fn script(self) -> (&'static str, &'static [&'static str]) {
         match self {
             Peer::LibjpegTurbo => ("simplejpeg_decode.py", &[]),
@@ -70,8 +70,8 @@ impl Peer {
         }
     }
 
-    /// Its environment below target/. Large peers have separate environments, because versions
-    /// conflict.
+    /// The environment of the peer below target/. Large peers have separate environments, because
+    /// versions conflict.
     fn environment(self) -> (&'static str, &'static [&'static str]) {
         match self {
             Peer::LibjpegTurbo | Peer::Pillow | Peer::Simplejpeg | Peer::SimplejpegScaled => {

@@ -20,7 +20,7 @@ struct Exception {
     format: String,
     ours: String,
     pillows: String,
-    /// Its class in [`EXCEPTIONS`].
+    /// The class of the file in [`EXCEPTIONS`].
     class: Option<String>,
 }
 

@@ -9,7 +9,7 @@ const LONGEST_SUBJECT: usize = 72;
 /// Time of the commit that introduced the rule, in seconds since 1970. Older commits are exempt.
 const SINCE: u64 = 1_795_404_986;
 
-/// How many commits are checked if the branch `origin/main` does not exist.
+/// The number of commits that are checked if the branch `origin/main` does not exist.
 const LAST: usize = 50;
 
 /// Commits whose subject is too long. Without git or a commit history, no commits are checked.

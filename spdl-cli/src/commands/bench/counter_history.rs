@@ -7,7 +7,7 @@ use crate::ui::html::svg::Series;
 
 /// Maximum number of values in a chart of about 400 pixels.
 const MAX_BINS: usize = 100;
-/// Minimum number of images per value; fewer would show mostly noise.
+/// Minimum number of images per value; with fewer images, the chart would show mostly noise.
 const IMAGES_PER_BIN: u64 = 40;
 
 /// The snapshots of a run of `length` seconds.

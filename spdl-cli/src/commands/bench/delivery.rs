@@ -20,11 +20,12 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 pub(crate) struct Delivery {
     pub(crate) images: u64,
     pub(crate) batches: u64,
-    /// From the start to the first batch.
+    /// The time from the start to the first batch.
     pub(crate) first: Option<Duration>,
-    /// From the start to the last batch, or to the end of the run if no batch arrived.
+    /// The time from the start to the last batch, or to the end of the run if no batch arrived.
     pub(crate) took: Duration,
-    /// From the start to the first batch of each epoch, for the first [`EPOCHS_KEPT`] epochs.
+    /// The time from the start to the first batch of each epoch, for the first [`EPOCHS_KEPT`]
+    /// epochs.
     pub(crate) epochs: Vec<Duration>,
     /// For each epoch: the number of images, and the time at which the last image arrived.
     pub(crate) epoch_ends: Vec<(u64, Duration)>,

@@ -378,7 +378,7 @@ impl<'a> DroppedImages<'a> {
         DroppedImages { total: statistics.dropped_total, files }
     }
 
-    /// `60 images dropped, from 20 files`.
+    /// The title of the list of dropped images, such as `60 images dropped, from 20 files`.
     pub(crate) fn title(&self) -> String {
         let names: HashSet<_> = self.files.iter().map(|(dropped, _)| &dropped.key).collect();
         let files = names.len() as u64;

@@ -9,7 +9,7 @@ use crate::ui::failure::Failure;
 
 const WHAT: &str = "cannot write the report";
 
-/// The output file of a report. It is written under a temporary name and then renamed.
+/// The output file of a report. The file is written under a temporary name and then renamed.
 ///
 /// A device or a pipe is opened and written directly, because renaming would replace it.
 #[derive(Debug)]

@@ -247,7 +247,7 @@ impl Linear {
 pub(crate) fn measured_tick(value: f64) -> String {
     match value {
         value if value >= 1000.0 => measured(value),
-        // Such multiples have few digits.
+        // Multiples of 1, 2 or 5 times a power of ten have few digits.
         value => format!("{}", (value * 1e6).round() / 1e6),
     }
 }

@@ -192,7 +192,7 @@ impl AcBlock<'_> {
         *self.nonzero |= u64::from(value != 0) << (at & 63);
     }
 
-    /// Sets all coefficients. From index `zero_from` in zigzag order on, they are zero.
+    /// Sets all coefficients. The coefficients from index `zero_from` in zigzag order on are zero.
     #[inline(always)]
     pub(super) fn replace(&mut self, block: &[i16], zero_from: usize) {
         *self.nonzero = if zero_from > 1 { band(1, zero_from.min(BLOCK_AREA) - 1) } else { 0 };

@@ -336,7 +336,7 @@ impl Header {
         }
     }
 
-    /// Checks that an EOI marker follows the last scan. This check is needed for decoders that
+    /// Checks that an EOI marker follows the last scan. The check is needed for decoders that
     /// invent missing data instead of reporting truncation.
     pub(in crate::formats) fn check_end(&self, encoded: &[u8]) -> Result<()> {
         let mut markers = Markers { encoded, at: self.data };

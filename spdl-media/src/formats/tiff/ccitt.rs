@@ -149,7 +149,7 @@ fn read_two_dimensional(
                 is_black = !is_black;
             }
             Mode::EOF => return Err(CcittError::EndOfData),
-            // This is uncompressed mode, which no known encoder writes.
+            // This code selects the uncompressed mode, which no known encoder writes.
             Mode::Extension => return Err(CcittError::InvalidCode),
         }
         is_start = false;

@@ -1,8 +1,8 @@
 //! The kernels of a resize: weighted sums of rows, and transposition.
 //!
 //! The kernels process *interleaved* rows: two neighbouring positions of the resized axis, with 16
-//! bits each, form a pair. One instruction multiplies both by their weights and adds the products.
-//! Transposition moves whole pairs, so that the result is interleaved for the other axis.
+//! bits each, form a pair. One instruction multiplies both values by their weights and adds the
+//! products. Transposition moves whole pairs, so that the result is interleaved for the other axis.
 
 use std::ops::Range;
 
