@@ -129,7 +129,7 @@ impl Indices {
                     return Ok(Some(item));
                 }
             }
-            // Not under the lock: a thread that waits for the lock may hold the GIL.
+            // The lock is not held here, because a thread that waits for the lock may hold the GIL.
             let (sampler, items, seed) = (Arc::clone(&self.sampler), self.items, self.seed);
             let make = move || sampler.epoch(items, seed);
             let order = if self.is_short { py.detach(make) } else { interruptible(py, make)? };

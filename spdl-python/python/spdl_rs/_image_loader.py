@@ -39,8 +39,8 @@ class ImageLoader:
     the arrays. Their memory is recycled after the last reference is dropped. Decoders write into the
     batch without copies.
 
-    The batches are a pure function of the data, `seed` and the number of the epoch. They do not depend on
-    `threads`, timing, or whether a run was interrupted and resumed. While the loader waits, it releases
+    The batches are a pure function of the data, `seed` and the number of the epoch. The batches do not
+    depend on `threads`, timing, or whether a run was interrupted and resumed. A waiting loader releases
     the GIL and handles Ctrl-C immediately. Leaving the loop by `break` or an exception stops the work.
     Threads may share a loader: each `iter` starts a separate epoch, and each batch of a shared iterator
     is delivered to one thread.
@@ -301,8 +301,8 @@ class ImageLoader:
         )
 
     def __iter__(self) -> ImageBatches:
-        """Starts the epoch `self.epoch`, or resumes it after `load_state_dict`. Then increments
-        `self.epoch`."""
+        """Starts the epoch `self.epoch`, or resumes this epoch after `load_state_dict`, and
+        increments `self.epoch`."""
         if self._device is not None and os.getpid() != self._home:
             raise CudaUnavailable(
                 "CUDA cannot be used in a forked child of a process that uses it: start the process "
@@ -311,7 +311,7 @@ class ImageLoader:
             )
         with self._lock.held():
             batches = ImageBatches(self._images, self._settings, self._epoch, self._resume)
-            # One statement, so that an interrupt leaves either the old state or the state of this epoch.
+            # Assigned in one statement, so that Ctrl-C leaves either the old state or the state of this epoch.
             self._monitor, self._resume, self._began = batches._monitor, None, True
             self._epoch = batches._number + 1
         return batches
@@ -393,10 +393,10 @@ class ImageLoader:
     def state_dict(self) -> dict[str, Any]:
         """Returns the checkpoint state of the epoch that was started last, after its delivered batches.
 
-        The state is a plain `dict` that can be pickled or written as JSON. It takes a few hundred bytes
-        and holds neither images nor names. It is available at any time: between batches, after `break`,
-        an exception or Ctrl-C, and between epochs. A batch counts as delivered once a `for` loop has
-        received it.
+        The state is a plain `dict` that can be pickled or written as JSON. The state takes a few hundred
+        bytes and contains neither images nor names. `state_dict` can be called at any time: between
+        batches, after `break`, an exception or Ctrl-C, and between epochs. A batch counts as delivered
+        once a `for` loop has received it.
 
         >>> loader = ImageLoader("photos", batch_size=1, size=32)
         >>> batches = iter(loader)
@@ -506,7 +506,7 @@ class ImageLoader:
 def _device(name: str, allocator: AllocatorLike | None) -> _spdl_rs.CudaDevice | None:
     if isinstance(name, str) and name == "cpu" and allocator is None:
         return None
-    # Imported lazily: loaders without a device do not need it.
+    # This module is imported lazily, because loaders without a device do not need it.
     from .cuda import _devices
 
     return _devices.chosen(name, allocator)

@@ -5,7 +5,7 @@ use pyo3::types::{PyString, PyTuple};
 
 use super::DeviceMemory;
 
-/// Device memory with the shape and data type of an array in it. Created without running Python code, so
+/// Device memory with the shape and data type of an array in it. Creation runs no Python code, so
 /// that no signal handler runs after a batch is counted as delivered and before it is returned.
 #[pyclass(frozen, subclass, module = "spdl_rs._spdl_rs")]
 pub(crate) struct PlacedArray {

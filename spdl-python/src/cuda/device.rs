@@ -16,7 +16,7 @@ use super::memory::wait_until;
 use crate::interop::array::Array;
 use crate::interop::error::to_exception;
 
-/// An opened CUDA device. It stays open while batches use it.
+/// An opened CUDA device. The device stays open while batches use it.
 #[pyclass(frozen, module = "spdl_rs._spdl_rs")]
 pub(crate) struct CudaDevice {
     device: DriverHandle<spdl_cuda::CudaDevice>,

@@ -61,7 +61,7 @@ struct OpenRequest {
 /// The first stages of a pipeline, up to the bytes of the images.
 pub(crate) struct FetchStages {
     pub(crate) pipeline: PipelineBuilder<Labeled<Bytes>>,
-    /// Objects that own threads. They are dropped after the pipeline.
+    /// Objects that own threads, dropped after the pipeline.
     pub(crate) kept: (Arc<dyn Fetcher>, Arc<Opened>),
 }
 

@@ -48,7 +48,8 @@ pub(crate) struct EpochRun {
     partial: Option<Counter>,
     /// Counts images by decoder, if a device decodes.
     decoded: Option<DeviceImages>,
-    /// Dropped after the pipeline, so that its threads do not join the threads of the fetcher.
+    /// The fetcher and the data set. Dropped after the pipeline, so that the pipeline's threads do not join
+    /// the threads of the fetcher.
     kept: (Arc<dyn Fetcher>, Arc<Opened>),
 }
 

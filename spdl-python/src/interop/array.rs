@@ -85,7 +85,8 @@ impl Array {
         Ok(interface)
     }
 
-    /// A DLPack capsule, exported by NumPy. It keeps a NumPy array, which keeps this array.
+    /// A DLPack capsule, exported by NumPy. The capsule keeps a NumPy array alive, which keeps this array
+    /// alive.
     #[pyo3(signature = (*, stream=None, max_version=None, dl_device=None, copy=None))]
     fn __dlpack__<'py>(
         slf: &Bound<'py, Self>,

@@ -18,7 +18,7 @@ use super::raised::to_failure;
 #[derive(Default)]
 pub(super) struct Failure {
     error: Mutex<FirstError>,
-    /// The failure as Python objects. Created while no lock is held, because the creation runs Python code.
+    /// The failure as Python objects, created while no lock is held, because the creation runs Python code.
     python: OnceLock<PythonFailure>,
     reported: AtomicBool,
 }

@@ -30,7 +30,7 @@ const BUFFERED_TIME: Duration = Duration::from_millis(1);
 /// How long the thread of the source holds the GIL if iteration does not release it.
 const MAX_GIL_HOLD: Duration = Duration::from_micros(50);
 
-/// A source. Also the target of the thread that iterates it: `threading.Thread(target=feed)`.
+/// A source, and the target of the thread that iterates the source: `threading.Thread(target=feed)`.
 ///
 /// The source may be a Python queue with the output of another pipeline. A [`TaskQueue`] needs no
 /// thread.

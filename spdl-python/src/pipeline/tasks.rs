@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use super::Item;
 use super::feed::FeedQueue;
 
-/// A source without a thread: callers put items into it. It ends with its pipeline.
+/// A source without a thread: callers put items into the source. The source ends with its pipeline.
 #[pyclass(frozen, module = "spdl_rs._spdl_rs")]
 #[derive(Default)]
 pub(crate) struct TaskQueue {

@@ -178,7 +178,8 @@ class DeviceArray(_spdl_rs.PlacedArray):
 
         With `stream=-1` no stream waits for the upload, and only the legacy default stream is known to
         use the memory. A consumer on another stream must call `record_stream` for it, so that the memory
-        is not recycled too early. It must not read before `is_ready` or `wait` reports completion.
+        is not recycled too early. The consumer must not read the array
+        before `is_ready` or `wait` reports completion.
 
         Args:
             stream: The stream that waits for the upload, numbered as in the array API standard: `None`

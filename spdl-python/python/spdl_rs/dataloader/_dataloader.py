@@ -152,7 +152,7 @@ class DataLoader(Generic[U]):
         with self._lock.held():
             progress = Progress(self._src, self._loaded)
             pipeline = self._build(progress)
-            # One statement, so that an interrupt leaves either the old state or the state of this epoch.
+            # Assigned in one statement, so that Ctrl-C leaves either the old state or the state of this epoch.
             self._progress, self._loaded = progress, None
         return pipeline, progress
 

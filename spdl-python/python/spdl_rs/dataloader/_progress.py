@@ -81,7 +81,7 @@ class Progress:
             self._beyond.update(number for number in numbers if number >= self._given)
             while (given := self._given) in self._beyond and given in self._states_after:
                 state = self._states_after[given]
-                # One statement, which no signal interrupts.
+                # Python handles no signal within a single assignment.
                 self._state, self._after_end, self._given = state, False, given + 1
                 self._beyond.discard(given)
                 self._states_after.pop(given, None)
@@ -91,7 +91,7 @@ class Progress:
         with self._lock:
             self.count()
             state, beyond = self._source.state_dict(), set[int]()
-            # One statement, which no signal interrupts.
+            # Python handles no signal within a single assignment.
             self._state, self._beyond, self._ended = state, beyond, True
 
     def state_dict(self) -> dict[str, Any]:

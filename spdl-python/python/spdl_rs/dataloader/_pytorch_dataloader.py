@@ -196,7 +196,7 @@ def get_pytorch_dataloader(
     }
     if multiprocessing_context is None:
         return PyTorchDataLoader(ThreadDataLoader(dataset, **options))
-    # Imported lazily: process pools are slow to import.
+    # This module is imported lazily, because importing process pools is slow.
     from ._process_pool import ProcessDataLoader
 
     context = multiprocessing_context

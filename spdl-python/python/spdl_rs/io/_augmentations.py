@@ -1,8 +1,8 @@
 """Random augmentations with the names, parameters, defaults and pixel values of torchvision.
 
-They are arguments of `DecodeImage(augment=...)` and `AugmentImage(...)`. Parameters have the same
-distributions as in torchvision, but the random numbers differ. They depend only on the seed, the epoch and
-the position of the item.
+Augmentations are arguments of `DecodeImage(augment=...)` and `AugmentImage(...)`. Parameters have the same
+distributions as in torchvision, but the random numbers differ. The random numbers depend only on the seed,
+the epoch and the position of the item.
 """
 
 from __future__ import annotations

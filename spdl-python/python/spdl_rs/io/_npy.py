@@ -101,8 +101,8 @@ class NpzFile(Mapping[str, "numpy.typing.NDArray[Any]"]):
         ValueError: `data` is not contiguous. All errors about data are subclasses of `ValueError`.
 
     Access raises `KeyError` if there is no array of that name, and `CorruptError` if the checksum does not
-    match. It raises `UnsupportedError` if the array is encrypted or not compressed with DEFLATE, and the
-    exceptions of `load_npy`.
+    match. Access also raises `UnsupportedError` if the array is encrypted or its compression method is not
+    DEFLATE, and the exceptions of `load_npy`.
 
     >>> import io, numpy
     >>> file = io.BytesIO()

@@ -52,9 +52,9 @@ class Fetch:
         TypeError: `max_bytes` is not an integer.
         ValueError: `max_bytes` is not in 1 to 2**64 - 1.
 
-    A call raises `NotFoundError`, `PermissionDeniedError` or `IoError` if the file cannot be read. It raises
-    `UnavailableError` or `TimedOutError` if a store does not respond in time, and `LimitExceededError` if
-    the file is too large. `error.key` is the path or address. Items of other types raise `TypeError`. In
+    A call raises `NotFoundError`, `PermissionDeniedError` or `IoError` if the file cannot be read. A call
+    raises `UnavailableError` or `TimedOutError` if a store does not respond in time, and
+    `LimitExceededError` if the file is too large. `error.key` is the path or address. Items of other types raise `TypeError`. In
     a pipeline, these exceptions are failures of the stage.
 
     >>> from spdl_rs.io import Fetch
@@ -95,8 +95,8 @@ class DecodeImage:
     `aggregate(BatchImages(...))` follows, images are written directly into their slots of the batch. A
     pair of bytes and a label becomes a pair of pixels and label.
 
-    Random numbers depend on `seed`, the epoch and the position of the item in the source. They are the
-    same as in `ImageLoader(..., shuffle=False, seed=seed)`.
+    Random numbers depend on `seed`, the epoch and the position of the item in the source. Random
+    numbers are the same as in `ImageLoader(..., shuffle=False, seed=seed)`.
 
     Args:
         size: Width and height of the result in pixels, 1 to 16,384; or (height, width).
@@ -111,8 +111,8 @@ class DecodeImage:
         color: `"rgb"`, `"bgr"`, or `"grey"` with one channel.
         mean, std: Mean and standard deviation of red, green and blue, as fractions of 255, for normalised
             layouts; for grey, the first value is used. Default: the values of ImageNet.
-        exact: Whether to decode at full size and convert to RGB before resizing. This is slower; pixel
-            values differ from those of Pillow by at most one level (of 255).
+        exact: Whether to decode at full size and convert to RGB before resizing. Exact decoding is slower;
+            pixel values differ from those of Pillow by at most one level (of 255).
         on_truncated: What to do if a file is truncated. `"error"`: raise `TruncatedError`. `"partial"`:
             missing rows are filled with black.
         augment: One augmentation of the resized image, such as `ColorJitter` or `RandAugment`, or a list
@@ -353,8 +353,8 @@ class BatchImages:
 
         Raises:
             TypeError: The item is a tuple, but not a pair of an image and a label.
-            ValueError: Some images of a complete batch differ from the majority. They are dropped; the
-                others stay for the next batch.
+            ValueError: Some images of a complete batch differ from the majority. These images are
+                dropped; the other images stay for the next batch.
         """
         _parts(item)
         self._items.append(item)

@@ -77,7 +77,7 @@ def cuda_config(
     number = check.whole("stream", stream, 1, 2**63 - 1)
     if allocator is None:
         return CUDAConfig(index, number)
-    # Imported lazily: users without CUDA do not need it.
+    # This module is imported lazily, because users without CUDA do not need it.
     from ..cuda._allocators import functions_of
 
     return CUDAConfig(index, number, functions_of(allocator))
@@ -193,7 +193,8 @@ def transfer_tensor_h2d(
         batch: See `transfer_tensor`.
         device: See `transfer_tensor`.
         stream: A stream that waits for the upload, in addition to streams that import the arrays later: a
-            number as for `cuda_config`, or a stream of PyTorch or CuPy. It must exist as long as the arrays.
+            number as for `cuda_config`, or a stream of PyTorch or CuPy. The stream must exist as
+            long as the arrays.
         producer_event: An event of PyTorch or CuPy, or its handle. The batch is read after the event
             completes, for example because a device still writes to its pinned memory. The call waits for
             the event without the GIL, and handles Ctrl-C.
@@ -274,7 +275,7 @@ def _device(index: int, allocator: Allocator | None = None) -> _spdl_rs.CudaDevi
 
 
 def _named(device: str, allocator: Allocator | None = None) -> _spdl_rs.CudaDevice:
-    # Imported lazily: users without CUDA do not need it.
+    # This module is imported lazily, because users without CUDA do not need it.
     from ..cuda import _devices
 
     return _devices.opened(device, allocator)

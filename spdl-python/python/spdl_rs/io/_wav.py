@@ -48,8 +48,8 @@ def load_wav(
     Samples keep their type. The array is a view that keeps `data` alive and is writable if `data` is:
 
     - PCM: `uint8` (silence is 128), `int16`, and `int32`;
-    - 24-bit PCM: `int32`, shifted to the upper bits, so that full scale is preserved. This is a copy, because
-      NumPy has no 24-bit integers;
+    - 24-bit PCM: `int32`, shifted to the upper bits, so that full scale is preserved. The samples are copied,
+      because NumPy has no 24-bit integers;
     - floating point: `float32` and `float64`.
 
     Supported containers are RIFF, RF64 and BW64, with plain or extensible format chunks. If the header does not

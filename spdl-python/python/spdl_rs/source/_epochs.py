@@ -148,7 +148,7 @@ def repeat_source(src: Iterable[T], /, epoch: SupportsIndex = 0) -> Iterator[T]:
     >>> list(islice(source, 10))
     [4, 2, 3, 0, 1, 3, 1, 2, 4, 0]
     """
-    # This is a class instead of a generator, because generators cannot be pickled.
+    # The result is an object of a class, because generators cannot be pickled.
     return _RepeatedSource(src, epoch)
 
 

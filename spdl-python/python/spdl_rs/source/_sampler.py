@@ -79,8 +79,8 @@ class DistributedDeterministicSampler(_Distributed):
     """Indices in ascending order, divided among ranks. Each epoch has the same order.
 
     Rank `r` of `w` gets the indices `r`, `r + w`, `r + 2 * w` and so on, as `int`. If `n` is not
-    a multiple of `w`, the last round is incomplete. Then the last round is left out, or the first
-    ranks get one more index than the others.
+    a multiple of `w`, the last round is incomplete. An incomplete last round is left out, or
+    the first ranks get one more index than the other ranks.
 
     ```text
     n = 11, world_size = 4
@@ -255,7 +255,7 @@ class DistributedRandomSampler(_Distributed):
         return {**super()._identity(), **draws}
 
     def shuffle(self, seed: SupportsIndex) -> None:
-        """Sets the order of the next epochs. It does not depend on earlier calls.
+        """Sets the order of the next epochs. The order does not depend on earlier calls.
 
         After `load_state_dict`, a seed other than the seed of the state starts a complete epoch.
         """

@@ -39,5 +39,5 @@ class SizedIterableWithShuffle(SizedIterable[T_co], Protocol[T_co]):
     """An iterable with a known length whose order can be changed between epochs."""
 
     def shuffle(self, seed: int) -> None:
-        """Sets the order of the next epoch. It may be computed when that epoch starts."""
+        """Sets the order of the next epoch. The order may be computed when that epoch starts."""
         ...

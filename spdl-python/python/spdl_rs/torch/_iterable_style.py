@@ -113,8 +113,8 @@ class IterableProgress:
         self.turn: int = state.get("_next_worker", 0)
         self.given: int = state.get("_num_yielded", 0)
         self.uncounted: dict[int, tuple[int, Any]] = {}
-        """By position: the worker of a delivered batch and its state after it, until `count`.
-        An insertion cannot be interrupted by a signal."""
+        """Maps the position of a delivered batch to its worker and the worker's state after the batch.
+        `count` empties this dict. A signal cannot interrupt an insertion."""
         self._counted = 0
         self._places: int | None = None
         self._lock = ForkSafeLock()

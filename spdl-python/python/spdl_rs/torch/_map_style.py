@@ -187,7 +187,7 @@ class MapStyleEpoch(BatchIterator):
                 f"the state has {position} delivered batches, but the sampler has only {skipped}"
             )
         if self._progress.drawn and self._stateful is None:
-            # Drawn now, while the generators have their state from the start of the epoch.
+            # The first index is drawn now, while the generators have their state from the start of the epoch.
             indices = chain(list(islice(indices, 1)), indices)
         return indices, position
 

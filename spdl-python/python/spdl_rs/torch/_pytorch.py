@@ -1,4 +1,4 @@
-"""All uses of PyTorch, which is optional."""
+"""All calls of PyTorch, which is an optional dependency."""
 
 from __future__ import annotations
 

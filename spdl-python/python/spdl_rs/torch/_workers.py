@@ -82,7 +82,7 @@ class CallerWorkers:
             result = Raised(error)
         self.is_running = False
         self._meter.record(time.monotonic() - began, isinstance(result, Raised))
-        # Removed last, so that Ctrl-C leaves the task in the queue.
+        # The task is removed last, so that Ctrl-C leaves the task in the queue.
         self._tasks.popleft()
         return number, result
 

@@ -36,8 +36,8 @@ def tracing(
     """Records a trace of this process while the `with` block runs.
 
     A trace contains each item of each stage of pipelines and loaders, and the events of `trace_event`,
-    `trace_counter` and `trace_gc`. It also contains the time that sources take per item, and the waits of
-    consumers. Pipelines that were started earlier are included. Without a recording, trace points cost
+    `trace_counter` and `trace_gc`. A trace also contains the time that sources take per item, and the waits
+    of consumers. Pipelines that were started earlier are included. Without a recording, trace points cost
     almost nothing.
 
     The file is JSON in the Trace Event Format, for [Perfetto](https://ui.perfetto.dev) and

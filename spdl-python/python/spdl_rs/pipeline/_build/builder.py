@@ -168,7 +168,7 @@ class PipelineBuilder(Generic[T, U]):
             paths: The stages of each path: `Pipe`, `Aggregate` and so on. Items pass a path without
                 stages unchanged.
             name: The name of the stage in statistics and messages.
-            batched: Whether items are lists whose elements are routed separately. Then `router` receives a
+            batched: Whether items are lists whose elements are routed separately. If so, `router` receives a
                 list and returns an index for each element. Each path receives the list of its elements
                 and must return as many elements; the results are merged in the original order.
 

@@ -1,4 +1,4 @@
-"""Executors of a pipeline that runs in another process. They are created there, on first use."""
+"""Executors of a pipeline that runs in another process, which creates them on first use."""
 
 from __future__ import annotations
 

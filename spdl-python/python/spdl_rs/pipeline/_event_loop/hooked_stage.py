@@ -207,7 +207,7 @@ class _HookedCall:
         self._item = item
         self._entered: concurrent.futures.Future[bool] = concurrent.futures.Future()
         self._left: concurrent.futures.Future[None] = concurrent.futures.Future()
-        # Set after the call, with the exception of the function, if any.
+        # The future is done after the call. Its result is the exception of the function, if any.
         self._called: concurrent.futures.Future[BaseException | None] = concurrent.futures.Future()
         stage.begin(self)
 

@@ -116,7 +116,7 @@ class LoopSupervisor:
         self._lifespans.append(lifespan)
 
     def add_coroutine(self, make: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Adds a coroutine that is cancelled at the end. It must handle its exceptions itself."""
+        """Adds a coroutine that is cancelled at the end. The coroutine must handle its exceptions."""
         self._coroutines.append(make)
 
     def wait_before_end(self, done: concurrent.futures.Future[None]) -> None:
@@ -158,7 +158,7 @@ class LoopSupervisor:
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
-        """The event loop. Waits for its start; not for the thread of the event loop."""
+        """The event loop. Waits for the start of the loop. The loop's own thread must not call this."""
         return self._loop.result()
 
     def submit(

@@ -84,7 +84,7 @@ PipelineFailure.__module__ = "spdl_rs.pipeline"
 
 
 def mark_as_reported(failure: PipelineFailure) -> None:
-    """Marks the failure of an internal part of a pipeline. It was logged where it occurred."""
+    """Marks a failure as logged, for example the failure of an internal part of a pipeline."""
     failure._is_reported = True
 
 
@@ -193,7 +193,7 @@ def report_item_failed(error: BaseException, stage: str, item: str) -> None:
 
 def _advice(error: BaseException) -> list[str]:
     """Returns advice for a broken process pool."""
-    # Not imported: such an exception exists only if the module is imported.
+    # The module is not imported here: this exception exists only if another module has imported it.
     pools = sys.modules.get("concurrent.futures.process")
     return [_BROKEN_POOL] if pools and isinstance(error, pools.BrokenProcessPool) else []
 

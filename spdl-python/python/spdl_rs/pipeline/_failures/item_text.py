@@ -42,7 +42,7 @@ class _ItemText(reprlib.Repr):
             return f"<{type(x).__name__}>"
 
     def _of_kind(self, x: Any, level: int) -> str:
-        # By type: `reprlib` dispatches on type names, which are not unique.
+        # Dispatch on types: `reprlib` dispatches on type names, which are not unique.
         if isinstance(x, str):
             return self.repr_str(x, level)
         if isinstance(x, (bytes, bytearray, memoryview, array.array)):

@@ -254,7 +254,7 @@ def _monitor(
             asyncio.run(_report(callback, reader.read()))
         except Exception as error:
             log_failure("the callback of ProcessGroupStatsMonitor", error)
-        # Readable once the parent, and processes that inherited the pipe, have ended.
+        # The pipe becomes readable once the parent, and processes that inherited the pipe, have ended.
         if alive.poll(interval) or os.getppid() != parent:
             return
 

@@ -47,7 +47,7 @@ class Arena(ABC):
 
     @property
     def name(self) -> str:
-        """The name of the memory in `/proc/<pid>/maps`. It is not the name of a file."""
+        """The name of the memory in `/proc/<pid>/maps`. No file has this name."""
         return self._memory.name
 
     @property

@@ -44,7 +44,8 @@ def iterate_in_subprocess(
 
     The process starts with the states of the random number generators of `random`, NumPy (legacy) and PyTorch
     (CPU, if imported) of this process. The worker process ends when this process ends, even by SIGKILL, when
-    the result is dropped, and after a failure. It ignores Ctrl-C, which this process handles.
+    the result is dropped, and after a failure. The worker process ignores Ctrl-C, which this process
+    handles.
 
     Args:
         fn: Returns an iterable.
@@ -70,9 +71,9 @@ def iterate_in_subprocess(
         Exception: What `fn`, an initializer or the iteration raised in the process, with the same type. Its
             `__cause__` shows the remote traceback. Exceptions that cannot be pickled become a
             `RuntimeError` with the same message.
-        WorkerTimeoutError: No item arrived in time. It is a `RuntimeError` and a `TimeoutError`.
-        WorkerError: The process ended unexpectedly, which is detected immediately, or it failed before. It is
-            a `RuntimeError`.
+        WorkerTimeoutError: No item arrived in time. This exception is a `RuntimeError` and a `TimeoutError`.
+        WorkerError: The process ended unexpectedly, which is detected immediately, or it failed before. This
+            exception is a `RuntimeError`.
 
     >>> import functools
     >>> from spdl_rs.pipeline import iterate_in_subprocess
@@ -130,7 +131,7 @@ class SubprocessIterable(Generic[T]):
         daemon: bool,
         arena: Arena | None,
     ) -> None:
-        # Imported lazily: multiprocessing is slow to import.
+        # These modules are imported lazily, because importing multiprocessing is slow.
         from .random_state import RandomState
         from .worker_process import WorkerProcess, start_method
 

@@ -41,7 +41,7 @@ class PriorityExecutor(ABC):
         self._token = uuid.uuid4().hex
         self._entry_points = itertools.count(1)
         self._order = itertools.count()
-        # Used instead of the `Condition`, which Ctrl-C may leave locked when it is entered.
+        # `with` uses this lock, not the `Condition`: Ctrl-C while entering a `Condition` may leave it locked.
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._waiting: list[tuple[int, int, _Call]] = []

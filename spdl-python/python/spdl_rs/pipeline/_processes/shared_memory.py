@@ -62,11 +62,11 @@ class SharedMemory:
             close(file_descriptor)
 
     def __del__(self, close: Callable[[int], None] = os.close) -> None:
-        # A default argument, because the module may be gone during finalization.
+        # `close` is a default argument, because the module `os` may be gone during finalization.
         self._close_file(close)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Imported lazily: only processes that start other processes need the module.
+        # This module is imported lazily, because only processes that start other processes need it.
         import multiprocessing.reduction
 
         handle = multiprocessing.reduction.DupFd(self._file_descriptor)

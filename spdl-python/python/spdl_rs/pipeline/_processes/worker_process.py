@@ -246,7 +246,7 @@ class Parent:
 
     def __init__(self, connection: Connection) -> None:
         self.at_end: Callable[[], None] | None = None
-        # Not `SimpleQueue`: on Python 3.10, its `get(timeout=0)` may block forever.
+        # `SimpleQueue` is not used, because `SimpleQueue.get(timeout=0)` may block forever on Python 3.10.
         self._received: queue.Queue[tuple[Any, ...]] = queue.Queue()
         self._connection = connection
         self._sending = threading.Lock()
@@ -392,8 +392,8 @@ class _ProcessHandle:
         return self._file_descriptor
 
     def __del__(self, close: Callable[[int], None] = os.close) -> None:
-        # Not closed earlier: another thread may be waiting for it, and the number would be reused.
-        # A default argument, because the module may be gone during finalization.
+        # A close before this point could break another thread's wait: the system reuses the number.
+        # `close` is a default argument, because the module `os` may be gone during finalization.
         close(self._file_descriptor)
 
 

@@ -166,7 +166,7 @@ class Region(Cancellable):
             )
         else:
             _check_picklable(self._task)
-        # Used instead of the `Condition`, which Ctrl-C may leave locked when it is entered.
+        # `with` uses this lock, not the `Condition`: Ctrl-C while entering a `Condition` may leave it locked.
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._workers: list[WorkerProcess] = []

@@ -90,7 +90,7 @@ class Assembly:
         max_failures = options.max_failures if self._limits is None else -1
         self.run = self._run(graph, self._jobs, config.sink.buffer_size, max_failures)
         if self._jobs is not None:
-            # Imported lazily: asyncio is slow to import.
+            # This module is imported lazily, because importing asyncio is slow.
             from .._event_loop.loop import EventLoop
 
             loop = EventLoop(self._jobs, self._supervisor)
@@ -331,7 +331,7 @@ class Assembly:
             self.cancellables.append(function)
             workers = self._own_threads(concurrency)
         elif kind == "iterate-async":
-            # They wait for the event loop, so they must not occupy the shared worker threads.
+            # Such stages wait for the event loop, so they must not occupy the shared worker threads.
             workers = self._own_threads(concurrency)
         results = ResultCheck(config.op, name, info.stage_id in self._iterated)
         hooks = self._instrumentation.hooks(name, info)

@@ -32,7 +32,7 @@ class Instrumentation:
         self.supervisor: LoopSupervisor | None = None
         """Runs hooks, queues and background tasks; `None` if there are none."""
         if merges or options.hook_factory or options.queue_factory or options.background_tasks:
-            # Imported lazily: asyncio is slow to import.
+            # This module is imported lazily, because importing asyncio is slow.
             from .._event_loop.supervisor import LoopSupervisor
 
             self.supervisor = LoopSupervisor(options.background_tasks)

@@ -51,9 +51,9 @@ class Pipeline(Generic[T]):
     A pipeline runs once. If the source is not continuous, a finished pipeline has no more items, and a loop
     over it issues a `UserWarning`: build another pipeline, or use `add_source(..., continuous=True)`.
 
-    A pipeline ends with its data, by `stop`, by Ctrl-C during a wait, and when the last reference is dropped.
-    At exit, the process waits at most 10 s for running functions. After 1 s it logs a warning that names
-    them, and functions that still run Python code at the end are interrupted by an exception.
+    A pipeline ends at the end of its data, by `stop`, by Ctrl-C during a wait, and when the last reference is
+    dropped. At exit, the process waits at most 10 s for running functions. After 1 s the process logs a
+    warning that names these functions. After 10 s an exception interrupts functions that run Python code.
 
     If a function raises, its item is dropped and logged. The number of failures is unlimited by default, and
     `max_failures` of `build` limits it. A pipeline that has dropped items logs one warning with their number

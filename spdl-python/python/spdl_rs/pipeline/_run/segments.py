@@ -57,7 +57,7 @@ class Pump:
         run: The run.
         queue: The queue.
         supervisor: Receives failures.
-        relay: The consumer of the queue. It is ended if the end-of-data marker cannot be put.
+        relay: The consumer of the queue. The pump ends the relay if the end-of-data marker cannot be put.
     """
 
     def __init__(
@@ -215,7 +215,7 @@ class MergeTask:
         self._supervisor = supervisor
 
     async def run(self) -> None:
-        """Runs the function. Then stops the producers and drops remaining input items."""
+        """Runs the function, then stops the producers and drops remaining input items."""
         try:
             await self._op(self._info, list(self._inputs), self._output)
         except BaseException as error:

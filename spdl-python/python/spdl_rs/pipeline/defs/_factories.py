@@ -86,8 +86,8 @@ def Merge(
 
     Args:
         pipeline_configs: The pipelines.
-        op: An async function `op(info, input_queues, output_queue)` that merges items. It runs on the
-            event loop of the pipeline, with one `AsyncQueue` per pipeline. It takes items from the
+        op: An async function `op(info, input_queues, output_queue)` that merges items. `op` runs on the
+            event loop of the pipeline, with one `AsyncQueue` per pipeline. `op` takes items from the
             inputs (`await queue.get()`) and puts results into the output. Each input ends with a marker
             (`is_eof`). In continuous pipelines each epoch ends with a marker (`is_epoch_end`); putting
             it into the output ends the epoch. When the function returns, the source ends, and pipelines

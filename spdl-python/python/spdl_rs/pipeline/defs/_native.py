@@ -20,7 +20,7 @@ _OPERATORS = (Fetch, DecodeImage, AugmentImage)
 # The default number of reader threads if `Fetch` is called as a function.
 _READERS = 8
 
-# Registered rather than derived, because `spdl_rs.io` does not depend on pipelines.
+# `BatchImages` is registered, not derived from `Aggregator`: `spdl_rs.io` does not depend on pipelines.
 Aggregator.register(BatchImages)
 
 
