@@ -70,7 +70,7 @@ impl Samples {
         name.unwrap_or(key)
     }
 
-    /// Reads a field of a sample, as one file or several.
+    /// Reads a field of a sample, as one or several files.
     pub(crate) fn field(&self, record: StoredRecord, field: &str) -> Result<Vec<SampleFile>> {
         let reader = SampleReader::new(&self.opened.set).with_only(field);
         let key = record.key.clone();

@@ -7,8 +7,8 @@
 //!        other formats are decoded here
 //! ```
 //!
-//! A failed image does not affect the others, as in batches on the host. The failure policy of the
-//! pipeline applies to it, and the next image is stored in its slot.
+//! A failed image does not affect the other images, as in batches on the host. The failure policy
+//! of the pipeline applies to the failed image, and the next image is stored in the free slot.
 //!
 //! | file | content |
 //! |---|---|

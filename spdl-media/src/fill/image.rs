@@ -418,7 +418,7 @@ impl Fill<Labeled<Bytes>> for FillImage {
         slot.set(LABELS, item.label)
     }
 
-    /// Checks that the first field holds the samples, and the second one an `i64` label.
+    /// Checks that the first field holds the samples, and the second field an `i64` label.
     fn check_fields(&self, fields: &[Field]) -> Result<()> {
         check_count(fields)?;
         self.check_field(&fields[IMAGES])?;

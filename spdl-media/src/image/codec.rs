@@ -219,7 +219,7 @@ impl DecodeRequest {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Decoded {
     /// The size of the result, at the top left of the output: the size of the region, or smaller by
-    /// 2, 4 or 8 with [`DecodeRequest::at_least`].
+    /// a factor of 2, 4 or 8 with [`DecodeRequest::at_least`].
     pub size: Size,
     /// The number of leading rows that were decoded. Less than the height only with
     /// [`OnTruncated::Partial`].

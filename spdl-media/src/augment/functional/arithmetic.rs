@@ -40,7 +40,8 @@ fn has_fused_multiply_add(level: Level) -> bool {
     }
 }
 
-/// Casts a whole number from 0 to 2²³ − 1, without the range checks of a normal cast.
+/// Casts an integral `f32` from 0 to 2²³ − 1 to an integer, without the range checks of a normal
+/// cast.
 #[inline(always)]
 pub(super) fn index(value: f32) -> usize {
     ((value + MAGIC).to_bits() - MAGIC.to_bits()) as usize

@@ -296,7 +296,7 @@ impl<S: Simd> ChangeBlock<S> for Stretch {
 /// Equalises the histogram of each channel.
 pub fn equalize(image: &mut ImageMut<'_>) {
     let pixels = image.size().pixels();
-    // Two histograms, so that equal neighbours do not stall on the same counter.
+    // Two histograms, so that two equal neighbouring levels do not wait for the same counter.
     let mut counts = [[[0_u32; LEVELS]; CHANNELS]; 2];
     let (pairs, rest) = image.pixels().as_chunks::<{ 2 * CHANNELS }>();
     for pair in pairs {

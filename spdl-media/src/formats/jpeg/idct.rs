@@ -13,7 +13,7 @@ use super::huffman::WorkBlock;
 use crate::image::simd::transpose_8x8;
 
 const FRACTION_BITS: u32 = 13;
-/// Additional fraction bits between the two passes.
+/// The number of additional fraction bits between the two passes.
 const PASS_BITS: u32 = 2;
 /// The number of coefficients of the first four diagonals, in four rows and four columns.
 pub(super) const LOW: usize = 10;

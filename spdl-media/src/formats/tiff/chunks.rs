@@ -8,7 +8,7 @@ use super::directory::Reader;
 use super::errors::{NAME, convert_error};
 use crate::image::{Rect, Size};
 
-/// The strips or tiles of a page; the last ones may extend beyond it.
+/// The strips or tiles of a page; the last strips or tiles may extend beyond the page.
 pub(super) struct ChunkGrid {
     pub(super) page: Size,
     pub(super) part: Size,

@@ -45,8 +45,8 @@ impl YCbCrCoefficients {
         }
     }
 
-    /// Whether the values are the values of JPEG. Stored fractions have few digits, so the
-    /// comparison has a tolerance.
+    /// Whether the coefficients and reference values are the values that JPEG uses. Stored
+    /// fractions have few digits, so the comparison has a tolerance.
     #[cfg(feature = "jpeg")]
     pub(super) fn is_jpeg(&self) -> bool {
         let near = |a: &f32, b: &f32, most: f32| (a - b).abs() < most;

@@ -73,7 +73,8 @@ pub(super) struct ResizePasses<'a> {
 
 /// The buffer sizes of the passes.
 struct BufferSizes {
-    /// The number of ring buffers of interleaved columns: one per component, or one shared.
+    /// The number of ring buffers of interleaved columns: one per component, or one for all
+    /// components.
     rings: usize,
     /// The number of values of such a ring buffer.
     interleaved_columns: usize,
