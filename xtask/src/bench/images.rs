@@ -199,38 +199,50 @@ impl Report<'_> {
         let Report { arguments, contestants, workers, cpus, plot } = self;
         let cpu = table::cpu_model();
         let what = match arguments.mode {
-            Mode::Eval => "Resize shorter side to 256, centre crop 224",
-            Mode::Train => "Random resized crop 224, horizontal flip",
+            Mode::Eval => {
+                "resizes the shorter side to 256 pixels, crops the centre to 224 x 224 pixels"
+            }
+            Mode::Train => {
+                "takes a random resized crop of 224 x 224 pixels, flips half of the images horizontally"
+            }
         };
         let files = match (&arguments.data, arguments.photos) {
-            (Some(_), _) => "A data set chosen by the user.",
+            (Some(_), _) => "The images are a data set chosen by the user.",
             (None, false) => {
-                "The demo data set: JPEGs of about 470 x 390 pixels and 100 KB (`cargo xtask demo`)."
+                "The images are those of the demo data set: JPEGs of about 470 x 390 pixels and 100 KB \
+                 (`cargo xtask demo`)."
             }
-            (None, true) => "JPEGs of 2 to 12 megapixels, made from the demo's photographs.",
+            (None, true) => {
+                "The images are JPEGs of 2 to 12 megapixels, made from the demo's photographs."
+            }
         };
         let versions = table::versions(contestants);
         let shares = match shares {
             Some(shares) => format!(
-                "\n## Time per step\n\nOne thread, files in memory, µs per image \
-                 (`cargo run --release -p spdl-media --example decode_speed -- FOLDER`).\n\n{shares}"
+                "\n## Time per step\n\nThe decoder runs on one thread, with the files in memory. Times \
+                 are in µs per image (`cargo run --release -p spdl-media --example decode_speed -- FOLDER`). \
+                 In the names, \"fill\" means that the image is decoded, cropped, resized \
+                 and written into a batch. \"whole\" means that the whole image is decoded, \
+                 and \"region\" that only the part for the crop is decoded. \"planes\" are colour \
+                 planes before upsampling, and \"1/2\" is the scale at which they are decoded.\n\n{shares}"
             ),
             None => String::new(),
         };
         format!(
             "# Images: JPEG files to batches\n\n\
-             {files} {what}, unsigned bytes, batches of 32 x 224 x 224 x 3; {images} images per run, files in \
-             the page cache.\n\n\
+             {files} Unless its name says otherwise, a loader {what}, and makes uint8 batches of \
+             32 x 224 x 224 x 3. A run loads {images} images, from files in the page cache.\n\n\
              ![Bar chart of the rates]({plot})\n\n\
              {table}\n\
-             {cpus} CPUs ({cpu}); {workers} workers for each of the other loaders. Runs of the loaders are \
-             interleaved: one warm-up and {repeats} measured runs each. Figures are medians; \
-             spread = (largest - smallest) / median. The time of another loader is measured from its \
+             The machine has {cpus} CPUs ({cpu}). Each of the other loaders has {workers} workers. Runs of the loaders are \
+             interleaved: one warm-up and {repeats} measured runs each. Figures are medians; \"spread\" \
+             is (largest - smallest) / median. The time of another loader is measured from its \
              construction to its last batch, without imports. Memory is the peak of the sum over all \
              processes of a loader, with shared pages counted once (PSS). \"others' CPU\" is the share of \
              all CPUs that other programs used. The last column is the rate of the first row divided by the \
              rate of this row: the median over pairs of consecutive runs. \
-             Differences below 10 % are noise. \"first ms\" is the time to the first batch.\n\n\
+             Differences below 10 % are noise. \"first ms\" is the time to the first batch in \
+             milliseconds. \"CPU s/1,000\" is the CPU time in seconds per 1,000 images.\n\n\
              \"{turbo}\" only decodes whole files from memory, with the same number of threads. It is the upper \
              bound for loaders that decode whole images with this library. \"{aliased}\" omits the antialiasing \
              filter: it does less work, and its images look different.\n\n\

@@ -147,7 +147,7 @@ pub(super) fn run(workspace: &Workspace, arguments: &Python) -> Result<()> {
         },
         Part {
             title: "A training loop that holds the GIL for half of its time",
-            note: "Each step computes in pure Python and then waits 5 ms. An `ImageLoader` with one thread \
+            note: "Each training step computes in pure Python and then waits 5 ms. An `ImageLoader` with one thread \
                    runs concurrently at full speed, in the same process. For comparison, `spdl bench` does the \
                    same work in another process, which uses the same CPU time but not the GIL of the loop.",
             unit: "steps/s",
@@ -244,9 +244,11 @@ fn write(
     let Python { repeats, epochs, .. } = arguments;
     let mut text = format!(
         "# Python\n\n\
-         {count} CPUs ({cpu}). Runs of the loaders are interleaved: one warm-up and {repeats} measured runs each. Figures are \
-         medians; spread = (largest - smallest) / median. Memory is the peak of the sum over all processes \
-         (PSS). The last column is the rate of the first row divided by the rate of this row: the median over \
+         The machine has {count} CPUs ({cpu}). Runs of the loaders are interleaved: one warm-up and {repeats} measured runs each. Figures are \
+         medians; \"spread\" is (largest - smallest) / median. Memory is the peak of the sum over all \
+         processes (PSS). \"first ms\" is the time to the first batch or item in milliseconds. \"CPU \
+         s/1,000\" is the CPU time in seconds per 1,000 images, items or steps. \"others' CPU\" is the \
+         share of all CPUs that other programs used. The last column is the rate of the first row divided by the rate of this row: the median over \
          pairs of consecutive runs.\n\n\
          Command: `cargo xtask bench python --repeats {repeats} --epochs {epochs}`.\n",
         cpu = table::cpu_model(),

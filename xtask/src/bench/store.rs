@@ -321,11 +321,14 @@ fn write(
         "# A store with latency\n\n\
          `spdl bench` loads 2,000 images of the sizes in ImageNet into uint8 batches of 32 x 224 x 224 x 3 \
          from three sources: a folder in the page cache; an S3 server on loopback that delays each response by \
-         {latency} ms; and the same server, which does not respond to 1 % of the requests. {count} CPUs ({cpu}). Decoding \
-         threads: {threads}. The remaining CPU runs the network thread and the server. Runs of the sources \
-         are interleaved: one warm-up and {repeats} runs of {epochs} epochs each. Figures are medians; spread = (largest - smallest) / \
-         median. The rate is the median of all epochs except the first, in which the in-flight window grows; \
-         \"first ms\", CPU and memory cover the whole run. All runs delivered the same bytes. The last column \
+         {latency} ms; and the same server, which does not respond to 1 % of the requests. The machine \
+         has {count} CPUs ({cpu}). The number of decoding threads is {threads}. The remaining CPU runs the network thread and the server. Runs of the sources \
+         are interleaved: one warm-up and {repeats} runs of {epochs} epochs each. Figures are medians; \
+         \"spread\" is (largest - smallest) / median. The rate is the median of all epochs except the first, in which the in-flight window grows; \
+         The other columns cover the whole run; \"first ms\" is the time to the first batch in \
+         milliseconds. \"CPU s/1,000\" is the CPU time in seconds \
+         per 1,000 images, and \"others' CPU\" is the share of all CPUs that other programs used. All \
+         runs delivered the same bytes. The last column \
          is the rate of the first row divided by the rate of this row: the median over pairs of consecutive \
          runs.\n\n\
          Command: `cargo xtask bench store --repeats {repeats} --epochs {epochs} --latency {latency}`.\n\n\

@@ -238,14 +238,17 @@ fn introduction(arguments: &Tar) -> String {
     format!(
         "# Tar shards to samples, not decoded\n\n\
          The samples have two members each (`jpg`, `cls`); the shards are in the page cache. Each reader is one \
-         process and receives the bytes of every member. {cpus} CPUs ({cpu}). Runs of the readers are interleaved: one \
-         warm-up and {repeats} measured runs each. Figures are medians; spread = (largest - smallest) / median. \
+         process and receives the bytes of every member. The machine has {cpus} CPUs ({cpu}). Runs of the readers are interleaved: one \
+         warm-up and {repeats} measured runs each. Figures are medians; \"spread\" is (largest - \
+         smallest) / median. \
          Time is measured from opening the shards, or constructing the loader, to the last sample, without \
-         imports; \"first ms\" is the time to the first sample. Memory is the peak of the sum over all \
+         imports; \"first ms\" is the time to the first sample in milliseconds. \"CPU s/1,000\" is the \
+         CPU time in seconds per 1,000 samples. \"others' CPU\" is the share of all CPUs that other \
+         programs used. Memory is the peak of the sum over all \
          processes (PSS), sampled every 100 ms. The last column is the rate of the first row divided by the rate of this row: \
          the median over pairs of consecutive runs.\n\n\
          - \"pipeline\": `WebDataset`, `FetchRecord` and `LocalFetcher` with all defaults. Each sample is a \
-         separate read, so any order is possible; `cls` is parsed as a number. The warm-up run wrote the \
+         separate read, so the samples can be read in any order; `cls` is parsed as a number. The warm-up run wrote the \
          index file of each shard.\n\
          - `TarStream` and `iter_tarfile` of files read each shard from start to end; a sample consists of \
          consecutive members with the same base name. `TarSlice` and `iter_tarfile` of bytes read shards that are \
