@@ -251,7 +251,8 @@ impl<'a> Trial<'a> {
         Ok(pixels)
     }
 
-    /// Compares the pixels of a region with the same region of the whole image, if that was decoded.
+    /// Compares the pixels of a region with the same region of the whole image, if the whole image
+    /// was decoded.
     fn compare(&self, pixels: Result<Vec<u8>>, part: Option<&[u8]>, truncated: bool) -> Result<()> {
         self.compare_planes(pixels.map(Some), part, truncated)
     }

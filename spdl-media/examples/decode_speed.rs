@@ -42,7 +42,7 @@ fill ..., whole   the same, but decode the whole image for any crop
 const SIDE: u32 = 224;
 const HEADERS: usize = 100;
 
-/// The name of a measured step, and its function of the number of an image and its bytes.
+/// The name of a measured step, and its function, which takes the index and the bytes of an image.
 type Step<'a> = (String, Box<dyn FnMut(u64, &[u8]) -> Result<()> + 'a>);
 
 fn main() -> Result<()> {

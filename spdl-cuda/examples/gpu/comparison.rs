@@ -1,4 +1,5 @@
-//! G5: the best rates of decoding JPEGs, compared with torchvision's from another process.
+//! G5: the best rates of decoding JPEGs, compared with the rates of torchvision, which another
+//! process measures.
 
 use serde_json::{Value, json};
 

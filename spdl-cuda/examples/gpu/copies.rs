@@ -66,7 +66,8 @@ pub(crate) fn measure(measurement: &Measurement) -> Outcome {
     Ok(())
 }
 
-/// Notes the PCI link and NUMA node of the device. On a host with several nodes, measures each.
+/// Prints the PCI link and the NUMA node of the device. On a host with several nodes, measures each
+/// node.
 fn bus(measurement: &Measurement, driver: &Driver) -> Outcome {
     let address = driver.pci_address()?;
     let of = |what| pci_attribute(&address, what).unwrap_or_else(|| "unknown".to_owned());
@@ -92,7 +93,7 @@ fn bus(measurement: &Measurement, driver: &Driver) -> Outcome {
     Ok(())
 }
 
-/// The NUMA nodes of the host, with the CPUs of each.
+/// The NUMA nodes of the host, each with its CPUs.
 fn nodes() -> Vec<(String, String)> {
     let folders = fs::read_dir("/sys/devices/system/node").into_iter().flatten().flatten();
     let mut nodes: Vec<(String, String)> = folders
@@ -193,7 +194,8 @@ fn raw_rates(
     size: Size,
 ) -> Raw<Rates> {
     let streams = (0..streams).map(|_| driver.stream()).collect::<Raw<Vec<_>>>()?;
-    // Two buffers per stream, so that no copy reads cached bytes of the last one. Large ones exceed caches.
+    // Two buffers per stream, so that no copy reads bytes that the last copy left in a cache. Large
+    // buffers exceed the CPU caches.
     let places = if bytes < 512 * MIB { 2 * streams.len() } else { streams.len() };
     let host = (0..places).map(|_| driver.host(bytes, kind)).collect::<Raw<Vec<Host>>>()?;
     let device = (0..places).map(|_| driver.memory(bytes)).collect::<Raw<Vec<_>>>()?;
@@ -240,7 +242,7 @@ fn crate_copies(
         calls.push(call);
         to_host.push(crate_downloads(&device, driver, bytes, measurement.size)?);
     }
-    // The first round allocates the buffers that the others reuse.
+    // The first round allocates the buffers that the later rounds reuse.
     let rest = |values: Vec<f64>| median(values[1..].to_vec());
     let own = CrateRates {
         rates: Rates { to_device: rest(to_device), to_host: rest(to_host) },

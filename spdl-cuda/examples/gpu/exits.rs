@@ -15,7 +15,7 @@ use crate::raw::{Driver, HostKind};
 pub(crate) const EXIT_MODES: [(&str, i32); 6] =
     [("normal", 0), ("failure", 1), ("held", 0), ("exit", 3), ("panic", 101), ("lost", 0)];
 
-/// Ends this process in the way `mode`.
+/// Ends this process in the way that `mode` names.
 pub(crate) fn run(mode: &str) -> ExitCode {
     match try_run(mode) {
         Ok(code) => code,
@@ -75,7 +75,7 @@ fn lost(device: &CudaDevice) -> Result<ExitCode, String> {
     }
 }
 
-/// Without a visible device, opening one must fail with `Unsupported`.
+/// Without a visible device, opening a device must fail with `Unsupported`.
 fn no_device() -> Result<ExitCode, String> {
     match CudaDevice::open(0) {
         Err(error) if error.kind() == spdl_core::ErrorKind::Unsupported => {
@@ -87,7 +87,7 @@ fn no_device() -> Result<ExitCode, String> {
     }
 }
 
-/// The command for a process that ends in the way `mode`.
+/// The command for a process that ends in the way that `mode` names.
 pub(crate) fn command(mode: &str) -> Result<Command, String> {
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
     let mut command = Command::new(program);

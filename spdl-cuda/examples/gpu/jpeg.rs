@@ -88,7 +88,7 @@ fn rate(
     let batch = |number: usize| -> Vec<Bytes> {
         (0..count).map(|at| images[(number * count + at) % images.len()].clone()).collect()
     };
-    // The first batches allocate the buffers that the others reuse.
+    // The first batches allocate the buffers that the later batches reuse.
     for number in 0..2 {
         decode(driver, decoder, &batch(number))?;
     }

@@ -56,7 +56,8 @@ fn upload(device: &CudaDevice, number: usize) -> Outcome {
     device.upload(buffer).map_err(message)?.ready.wait().map_err(message)
 }
 
-/// Repeats `work`, and compares the memory in use at the end with that after the first tenth.
+/// Repeats `work`, and compares the memory in use at the end with the memory in use after the first
+/// tenth.
 fn drift(
     measurement: &Measurement,
     driver: &Rc<Driver>,
@@ -150,7 +151,7 @@ fn sanitizer(measurement: &Measurement) -> Outcome {
                 return Ok(());
             }
         };
-        // The output is short enough for the pipe, so it is read at the end.
+        // The output fits the buffer of the pipe, so the output is read at the end.
         while child.try_wait().map_err(|error| error.to_string())?.is_none() {
             if measurement.is_over(1.0) {
                 let _ = child.kill();

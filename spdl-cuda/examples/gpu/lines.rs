@@ -67,7 +67,7 @@ impl Measurement {
         print_line(&json!({"kind": "unsupported", "case": case, "reason": reason}));
     }
 
-    /// Prints further information.
+    /// Prints a note.
     pub(crate) fn note(&self, text: &str) {
         print_line(&json!({"kind": "note", "text": text}));
     }

@@ -102,7 +102,7 @@ fn rate(
     let mut pipeline = pipeline.build().map_err(message)?;
 
     let stream = ConsumerStream::legacy_default();
-    // The first batches allocate the buffers that the others reuse.
+    // The first batches allocate the buffers that the later batches reuse.
     let (warm, least) = if measurement.size.is_tiny() { (1, 2) } else { (4, 3) };
     let mut batches = 0;
     let (mut start, mut cpu) = (Instant::now(), cpu_seconds());

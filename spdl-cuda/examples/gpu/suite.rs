@@ -18,7 +18,8 @@ use crate::{Arguments, comparison, lines, machine, table, tests_one_by_one};
 /// The measurements, in the order in which they run.
 pub(crate) const NAMES: [&str; 9] = ["tests", "g1", "g2", "g3", "g4", "g5", "g6", "g7", "g8"];
 
-/// The part of its share that a process receives as its time. The rest is for its start and end.
+/// The fraction of its share of the time that a process may use to measure. The rest is for its
+/// start and exit.
 const WORKING_SHARE: f64 = 0.85;
 
 /// A program of a measurement.
@@ -199,7 +200,7 @@ impl<'a> Suite<'a> {
         if nvjpeg.is_file() && env::var_os("SPDL_NVJPEG").is_none() {
             command.env("SPDL_NVJPEG", nvjpeg);
         }
-        // After the packed packages, so that packages of the machine are found, too.
+        // After the packed packages, so that packages of the machine are also found.
         let before = env::var_os("PYTHONPATH").filter(|paths| !paths.is_empty());
         let paths = before.iter().flat_map(env::split_paths);
         if let Ok(paths) = env::join_paths(std::iter::once(site).chain(paths)) {
@@ -279,7 +280,7 @@ pub(crate) fn is_failure(line: &Value) -> bool {
     }
 }
 
-/// The lines of the standard output of a process. The channel closes at its end.
+/// The lines of the standard output of a process. The channel closes at the end of the output.
 fn read_lines(child: &mut Child) -> Receiver<String> {
     let (sender, receiver) = mpsc::channel();
     if let Some(out) = child.stdout.take() {

@@ -9,7 +9,7 @@ use serde_json::json;
 
 use crate::suite::Suite;
 
-/// A test gets at most one part in this many of the remaining time.
+/// A test gets at most 1 / this number of the remaining time.
 const TIME_FRACTION: u32 = 3;
 
 /// Runs all tests. Returns the outcome and its reason.
@@ -32,7 +32,7 @@ pub(crate) fn run(
     let mut failed = 0;
     for test in &tests {
         let mut command = Command::new(&program);
-        // Without capture, the output of a killed test is in the log.
+        // The output is not captured, so that the output of a killed test is in the log.
         command.args([test, "--exact", "--nocapture"]);
         suite.prepare(&mut command);
         let mut log = suite.log.try_clone().map_err(|error| error.to_string())?;

@@ -64,7 +64,7 @@ pub(crate) fn measure(measurement: &Measurement) -> Outcome {
     outcome
 }
 
-/// Notes which codecs the device decodes.
+/// Prints which codecs the device decodes.
 fn note_capabilities(measurement: &Measurement, decoders: &NvDec) {
     for codec in VideoCodec::ALL {
         let formats =
@@ -287,7 +287,7 @@ impl Consumer {
     }
 }
 
-/// The colour matrix that the stream declares, else that of BT.709.
+/// The colour matrix that the stream declares, or else the matrix of BT.709.
 fn matrix_of(frame: &VideoFrame) -> Result<ColorMatrix> {
     let standard = ColorStandard::of_video(frame.color.matrix).unwrap_or(ColorStandard::BT709);
     let range = if frame.color.full_range { ColorRange::Full } else { ColorRange::Limited };

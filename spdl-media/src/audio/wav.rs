@@ -153,9 +153,9 @@ impl WavHeader {
     /// the end of the file.
     ///
     /// # Errors
-    /// `Truncated` if the file is truncated, even inside the sample data; `Corrupt` if it is not a
-    /// WAV file or inconsistent; `Unsupported` for big-endian files (RIFX); `LimitExceeded` for
-    /// more than 10,000 chunks before the sample data; the errors of `read`.
+    /// `Truncated` if the file is truncated, even inside the sample data; `Corrupt` if the file is
+    /// not a WAV file, or is inconsistent; `Unsupported` for big-endian files (RIFX);
+    /// `LimitExceeded` for more than 10,000 chunks before the sample data; the errors of `read`.
     pub fn read(len: u64, mut read: impl FnMut(Range<u64>) -> Result<Bytes>) -> Result<Self> {
         let start = read(0..len.min(START))?;
         let is_long = check_start(&start, len)?;

@@ -18,8 +18,8 @@ use crate::venv::Venv;
 /// `iter_tarfile`.
 ///
 /// All readers read the same shards from the page cache, each in one process. Each reader runs once
-/// to warm up; then the runs are interleaved (A B C A B C), and medians are shown. Ours are a
-/// pipeline over a `WebDataset`, which can read samples in any order and decodes fields; and
+/// to warm up; then the runs are interleaved (A B C A B C), and medians are shown. Our readers are:
+/// a pipeline over a `WebDataset`, which can read samples in any order and decodes fields; and
 /// `TarStream` and `TarSlice`, which read sequentially like `iter_tarfile`, on one thread and on
 /// all CPUs. The other readers (peers) are installed below target/; a peer that cannot be installed
 /// is listed with the reason.

@@ -210,9 +210,10 @@ impl Default for AcTable {
     }
 }
 
-/// The result of a lookup for two coefficients: run of zeros and value of the first; distance and
-/// size of the second, whose value bits may follow the lookup bits. If there is only one
-/// coefficient, it is stored as the second; the first is then a zero, which is overwritten later.
+/// The result of a lookup for two coefficients. The entry has the run of zeros and the value of the
+/// first coefficient, and the distance and the size of the second coefficient. The value bits of
+/// the second coefficient may follow the lookup bits. If there is only one coefficient, it is
+/// stored as the second; the first is then a zero, which is overwritten later.
 #[derive(Clone, Copy)]
 struct PairEntry(u32);
 

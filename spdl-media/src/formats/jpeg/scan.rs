@@ -349,7 +349,8 @@ impl From<InvalidCode> for ScanError {
 
 impl ScanError {
     /// Data that end before an EOI marker are corrupt, not truncated: decoding a region does not
-    /// read all data, so it could not report the same truncation as decoding the whole image.
+    /// read all data, and therefore could not report the same truncation as decoding the whole
+    /// image.
     fn into_error(self, reader: &EntropyReader<'_>, missing: usize) -> Error {
         let at = reader.offset();
         match self {
