@@ -23,10 +23,10 @@ def shorten(error: BaseException) -> None:
     """Removes frames of this package, and of its executors and event loops, from a traceback.
 
     The result starts in a function of the user. A traceback that contains only frames of this package is kept,
-    unless the exception has a cause with a traceback or the attribute `traceback_is_redundant`.
+    unless the exception has a cause with a traceback or the attribute `_traceback_is_redundant`.
     """
     first = _first_user_frame(error.__traceback__)
-    if first is not None or error.__cause__ is not None or getattr(error, "traceback_is_redundant", False):
+    if first is not None or error.__cause__ is not None or getattr(error, "_traceback_is_redundant", False):
         error.__traceback__ = first
 
 

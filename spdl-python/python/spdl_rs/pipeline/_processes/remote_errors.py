@@ -24,7 +24,7 @@ class RemoteTraceback(Exception):
 class WorkerError(RuntimeError):
     """A worker process has ended or cannot continue."""
 
-    traceback_is_redundant = True
+    _traceback_is_redundant = True
 
 
 class WorkerTimeoutError(WorkerError, TimeoutError):

@@ -17,7 +17,7 @@ _PLAIN = (type, types.BuiltinFunctionType, types.MethodDescriptorType)
 class UnusableResultError(TypeError):
     """A function returned a coroutine or an async generator instead of an item."""
 
-    traceback_is_redundant = True
+    _traceback_is_redundant = True
 
 
 class ResultCheck:
