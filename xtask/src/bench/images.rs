@@ -209,7 +209,7 @@ impl Report<'_> {
         let files = match (&arguments.data, arguments.photos) {
             (Some(_), _) => "The images are a data set chosen by the user.",
             (None, false) => {
-                "The images are those of the demo data set: JPEGs of about 470 x 390 pixels and 100 KB \
+                "The images are the demo data set: JPEGs of about 470 x 390 pixels and 100 KB \
                  (`cargo xtask demo`)."
             }
             (None, true) => {
@@ -230,7 +230,7 @@ impl Report<'_> {
         };
         format!(
             "# Images: JPEG files to batches\n\n\
-             {files} Unless its name says otherwise, a loader {what}, and makes uint8 batches of \
+             {files} Unless the name of a loader states otherwise, the loader {what}, and makes uint8 batches of \
              32 x 224 x 224 x 3. A run loads {images} images, from files in the page cache.\n\n\
              ![Bar chart of the rates]({plot})\n\n\
              {table}\n\
