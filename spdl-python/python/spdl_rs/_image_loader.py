@@ -89,9 +89,9 @@ class ImageLoader:
             `rank + world_size` and so on of the global order, which is the same for all ranks.
         world_size: The number of ranks. All other arguments must be the same on all ranks.
         remainder: What to do with the last images if the data set is not divisible by `world_size`.
-            `"drop"`: no rank delivers them. `"pad"`: images from the beginning of the epoch are repeated.
-            With `"drop"` and `"pad"`, all ranks deliver the same number of images. `"uneven"`: some ranks
-            deliver one more image than others.
+            `"drop"`: no rank delivers these images. `"pad"`: images from the beginning of the epoch are
+            repeated. With `"drop"` and `"pad"`, all ranks deliver the same number of images. `"uneven"`: some
+            ranks deliver one more image than others.
         image_field: The field of a sample that holds the image; for a list of files, the column of file
             names. `None`: the common names, such as `jpg`, `png`, `image`, `path`.
         label_field: The field of a sample that holds the label: an integer (`3.0` is accepted) or the
@@ -109,8 +109,8 @@ class ImageLoader:
             or names. If a column mixes both, `ValueError` is raised and names the row, except for Parquet
             with `classes`. For folders and lists of files, `classes` is an error, because they define
             their own classes.
-        cache: A local folder that caches files, so that each is read from its store only once. Several
-            runs and ranks may share it. If not all files fit, a fixed subset is cached.
+        cache: A local folder that caches files, so that each file is read from its store only once. Several
+            runs and ranks may share the folder. If not all files fit, a fixed subset is cached.
         cache_size: The size limit of the folder `cache` in bytes.
         cache_memory: The size limit of a cache in memory in bytes; works with and without `cache`.
         device: Where batches are delivered. `"cpu"`: NumPy arrays. `"cuda"`, `"cuda:1"` and so on:
@@ -417,7 +417,7 @@ class ImageLoader:
         """Makes the next `iter(loader)` resume from a state, in this process or another process.
 
         The iterator delivers exactly the remaining batches of the epoch, byte for byte. If no batch
-        remains, it is empty, and the following iterator starts the next epoch.
+        remains, the iterator is empty, and the following iterator starts the next epoch.
 
         The data and the arguments must be the same, except `threads`, `on_error`, `device`, `allocator`
         and the cache. Existing iterators are not affected.

@@ -9,11 +9,11 @@ class Quantiles(TypedDict):
     """Quantiles of durations, in milliseconds."""
 
     p50: float
-    """Half of the values are at or below this."""
+    """The median: half of the values are at most this value."""
     p90: float
-    """90 % of the values are at or below this."""
+    """The 90th percentile: 90 % of the values are at most this value."""
     p99: float
-    """99 % of the values are at or below this."""
+    """The 99th percentile: 99 % of the values are at most this value."""
     max: float
     """The largest value."""
 

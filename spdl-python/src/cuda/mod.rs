@@ -1,4 +1,4 @@
-//! CUDA devices, device memory, and decoding on devices. `spdl_rs.cuda` wraps them in arrays.
+//! CUDA devices, device memory, and decoding on devices. `spdl_rs.cuda` wraps device memory in arrays.
 //!
 //! | file | content |
 //! |---|---|

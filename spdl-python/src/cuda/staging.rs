@@ -14,7 +14,7 @@ use super::memory::DeviceMemory;
 use crate::interop::array::type_string;
 use crate::interop::error::to_exception;
 
-/// A pinned buffer that NumPy writes before its upload. No view of it may exist during the upload.
+/// A pinned buffer that NumPy writes before its upload. No view of the buffer may exist during the upload.
 #[pyclass(frozen, module = "spdl_rs._spdl_rs")]
 pub(crate) struct Staging {
     device: DriverHandle<spdl_cuda::CudaDevice>,

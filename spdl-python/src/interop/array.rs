@@ -16,8 +16,8 @@ const DTYPES: [DType; 5] = [DType::U8, DType::I64, DType::F16, DType::BF16, DTyp
 /// order and aligned to 64 bytes.
 ///
 /// `numpy.asarray`, DLPack consumers, and functions such as `spdl_rs.io.to_torch` share the memory
-/// without a copy, and keep it alive. After the last of them is dropped, the memory returns to its
-/// pool. Until then only Python reads and writes it.
+/// without a copy, and keep it alive. After the last user of the memory is dropped, the memory returns to
+/// its pool. Until then only Python reads and writes the memory.
 ///
 /// `memoryview(numpy.asarray(array))` shows the bytes. NumPy and its DLPack export have no
 /// `bfloat16`: convert such arrays with `spdl_rs.io.to_torch` or `to_jax`.

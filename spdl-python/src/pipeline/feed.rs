@@ -1,4 +1,4 @@
-//! Python iterables as sources of the engine. A Python thread iterates them.
+//! Python iterables as sources of the engine. A Python thread iterates each source.
 
 use std::collections::VecDeque;
 use std::fmt;

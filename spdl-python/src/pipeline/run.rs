@@ -171,7 +171,7 @@ impl PipelineRun {
         Ok(self.next(py, timeout)?.map(|item| (item,)))
     }
 
-    /// Starts the shutdown. Failures from now on are consequences of it, and are not reported.
+    /// Starts the shutdown. Later failures are consequences of the shutdown, and are not reported.
     fn halt(&self, py: Python<'_>) {
         if self.owner.is_forked_child() || self.ending.swap(true, Ordering::SeqCst) {
             return;
@@ -187,7 +187,7 @@ impl PipelineRun {
 
     /// Stops the run. Returns whether it ended within `timeout` seconds.
     ///
-    /// Otherwise it ends after the items in flight; call again to wait for that.
+    /// Otherwise the run ends after the items in flight; call `stop` again to wait for the end.
     #[pyo3(signature = (timeout=None))]
     fn stop(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
         if self.owner.is_forked_child() {

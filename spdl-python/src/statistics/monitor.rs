@@ -1,4 +1,4 @@
-//! Statistics of an epoch or pipeline that do not keep it running.
+//! Statistics of an epoch or pipeline, which do not keep the epoch or pipeline running.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 use std::time::Instant;

@@ -29,7 +29,7 @@ class PartStatus:
 
 
 class Status(Sequence[PartStatus]):
-    """The result of `status`: the parts by index or name. `str` formats them as a table."""
+    """The result of `status`: the parts by index or name. `str` formats the parts as a table."""
 
     def __init__(self, parts: Sequence[PartStatus]) -> None:
         self._parts = tuple(parts)

@@ -1,4 +1,4 @@
-"""The iterator over one epoch of a `DataLoader`. Threads may share it."""
+"""The iterator over one epoch of a `DataLoader`. Threads may share the iterator."""
 
 from __future__ import annotations
 

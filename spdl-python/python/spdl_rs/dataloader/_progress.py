@@ -33,7 +33,7 @@ class Progress:
 
     Args:
         source: The source, with `state_dict` and `load_state_dict`.
-        state: The state from which the epoch resumes. The source has already loaded it.
+        state: The state from which the epoch resumes. The source has already loaded this state.
     """
 
     def __init__(self, source: Any, state: Mapping[str, Any] | None = None) -> None:

@@ -12,7 +12,7 @@ class ThreadDataLoader(DataLoader[Any]):
     """`spdl_rs.torch.DataLoader` without PyTorch's base seed.
 
     At the start of each epoch PyTorch draws one number from the generator that random orders are drawn
-    from. SPDL does not, so its orders differ.
+    from. SPDL does not draw this number, so its orders differ.
     """
 
     def _draw_seed(self) -> int:

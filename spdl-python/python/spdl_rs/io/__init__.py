@@ -19,12 +19,12 @@
 >>> arrays["labels"]
 array([0, 1])
 
-Functions avoid copies: their results are views of the given memory, which they keep alive. A view is writable
-if the memory is. Corrupt data raise `DataError`, a subclass of `ValueError`; no function stops early without
+Functions avoid copies: their results are views that keep the given memory alive. A view is writable if the
+memory is writable. Corrupt data raise `DataError`, a subclass of `ValueError`; no function stops early without
 an exception.
 
-`Fetch`, `DecodeImage`, `AugmentImage` and `BatchImages` can be called with one item. As stages of a pipeline
-they run in Rust, without the GIL.
+`Fetch`, `DecodeImage`, `AugmentImage` and `BatchImages` can be called with one item. As stages of a pipeline,
+these operators run in Rust, without the GIL.
 
 Names that SPDL has and this package lacks, such as `load_video`, raise an error that names the alternative.
 """

@@ -286,9 +286,9 @@ def nv12_to_rgb(
             luma, followed by rows of interleaved Cb and Cr. Or `uint16`, for videos with more than 8 bits,
             aligned to the most significant bit. With `full_range`, 65,535 is white, whereas white in 10 bits
             is 65,472, so colours may be one level too dark. Without `full_range` any bit depth is exact.
-        device_config: The stream that waits for the result. Work queued on it so far, for example writing
-            `buf`, is completed first. `None`: the per-thread default stream. Its allocator is not used:
-            memory comes from the allocator of `buf`.
+        device_config: The stream that waits for the result. Work queued on the stream so far, for example
+            writing `buf`, is completed first. `None`: the per-thread default stream. Its allocator is not
+            used: memory comes from the allocator of `buf`.
         coeff: The matrix, as `matrix_coefficients` of ITU-T H.273: 1 BT.709; 5 and 6 BT.601; 4 FCC; 7 SMPTE
             240M; 9 BT.2020; 2 (unspecified) BT.709 for 720 rows or more, else BT.601.
         full_range: Whether samples use the full range, instead of 16 to 235 (luma) and 16 to 240 (chroma).

@@ -32,13 +32,13 @@ Labels: TypeAlias = "numpy.typing.NDArray[numpy.int64]"
 
 @dataclass(frozen=True)
 class Fetch:
-    """Reads the file or object at a path or address. Returns its bytes, `uint8 [size]`.
+    """Reads the file or object at a path or address. Returns the bytes, `uint8 [size]`.
 
     Strings that contain `://` are addresses: `https:`, `http:`, `s3:`, `gs:`, `az:` or `file:`. Transient
     failures are retried. Credentials come from the environment, as for the command-line tools of each
     store. Passwords and signatures in addresses are never printed.
 
-    As a stage (`PipelineBuilder.pipe`) it runs without the GIL. The number of concurrent reads adapts to
+    As a stage (`PipelineBuilder.pipe`), `Fetch` runs without the GIL. The number of concurrent reads adapts to
     the throughput, unless `concurrency` fixes it. Bytes go to a following `DecodeImage` without passing
     through Python. A pair of a path and an integer label becomes a pair of bytes and label.
 
@@ -54,8 +54,8 @@ class Fetch:
 
     A call raises `NotFoundError`, `PermissionDeniedError` or `IoError` if the file cannot be read. A call
     raises `UnavailableError` or `TimedOutError` if a store does not respond in time, and
-    `LimitExceededError` if the file is too large. `error.key` is the path or address. Items of other types raise `TypeError`. In
-    a pipeline, these exceptions are failures of the stage.
+    `LimitExceededError` if the file is too large. `error.key` is the path or address. Items of other types
+    raise `TypeError`. In a pipeline, these exceptions are failures of the stage.
 
     >>> from spdl_rs.io import Fetch
     >>> data = Fetch()("photos/cat/1.png")
@@ -74,7 +74,7 @@ class Fetch:
     @overload
     def __call__(self, item: tuple[Path, SupportsIndex], /) -> tuple[Bytes, int]: ...
     def __call__(self, item: Any, /) -> Any:
-        """Reads one file or object. Handles Ctrl-C while it waits."""
+        """Reads one file or object. Handles Ctrl-C during the wait."""
         path, *label = _parts(item)
         data = numpy.asarray(_reader(self.max_bytes).read(path))
         return (data, *label) if label else data
@@ -89,18 +89,18 @@ class DecodeImage:
 
     Steps: orientation from the metadata, crop and resize in one pass, flip, augmentations, normalisation.
 
-    As a stage (`PipelineBuilder.pipe`) it runs on native threads, without the GIL. `concurrency` is their
-    number; the default is the number of CPUs that this process may use. The input is the output of a
+    As a stage (`PipelineBuilder.pipe`), `DecodeImage` runs on native threads, without the GIL. `concurrency`
+    is their number; the default is the number of CPUs that this process may use. The input is the output of a
     preceding `Fetch`, or objects from Python: `bytes` are not copied, other buffers are copied once. If
-    `aggregate(BatchImages(...))` follows, images are written directly into their slots of the batch. A
-    pair of bytes and a label becomes a pair of pixels and label.
+    `aggregate(BatchImages(...))` follows, images are written directly into their slots of the batch. A pair
+    of bytes and a label becomes a pair of pixels and label.
 
     Random numbers depend on `seed`, the epoch and the position of the item in the source. Random
     numbers are the same as in `ImageLoader(..., shuffle=False, seed=seed)`.
 
     Args:
         size: Width and height of the result in pixels, 1 to 16,384; or (height, width).
-        train: Whether to augment: see `ImageLoader`. The arguments below override it.
+        train: Whether to augment: see `ImageLoader`. The arguments below override `train`.
         layout: See `ImageLoader`.
         seed: Determines all random numbers, 0 to 2**64 - 1.
         crop: The part of the image to use. `None`: `RandomResizedCrop()` with `train`, else the centre of
@@ -219,10 +219,10 @@ class AugmentImage:
 
     `DecodeImage(augment=...)` does the same in the decoding threads, and also supports normalised layouts.
     Prefer `DecodeImage(augment=...)` if `DecodeImage` produces all images. `AugmentImage` is for images from
-    other sources, and for augmentations that take longer than decoding. As a stage (`PipelineBuilder.pipe`)
-    it has separate native threads, without the GIL. Images of a preceding `DecodeImage` do not pass through
-    Python, and a following `aggregate(BatchImages(...))` runs in Rust as well. A pair of pixels and a label
-    becomes a pair of pixels and label.
+    other sources, and for augmentations that take longer than decoding. As a stage (`PipelineBuilder.pipe`),
+    `AugmentImage` has separate native threads, without the GIL. Images of a preceding `DecodeImage` do not
+    pass through Python, and a following `aggregate(BatchImages(...))` runs in Rust as well. A pair of pixels
+    and a label becomes a pair of pixels and label.
 
     Random numbers depend on `seed`, the epoch and the position of the item in the source.
 
@@ -283,10 +283,10 @@ class AugmentImage:
 class BatchImages:
     """Stacks `N` images of shape `[...]` into a batch `[N, ...]`. Labels become `int64 [N]`.
 
-    Pass it to `PipelineBuilder.aggregate`. Directly after `pipe(DecodeImage(...))` it runs without the GIL
-    and without copies. Elsewhere it stacks arrays from Python functions. Items are images, or pairs of an
-    image and a label; batches are then pairs of arrays. Either all items of a pipeline have a label, or
-    no item has a label.
+    Pass a `BatchImages` to `PipelineBuilder.aggregate`. Directly after `pipe(DecodeImage(...))`, the stage
+    runs without the GIL and without copies. After other stages, it stacks arrays from Python functions. Items
+    are images, or pairs of an image and a label; batches are then pairs of arrays. Either all items of a
+    pipeline have a label, or no item has a label.
 
     Args:
         batch_size: Images per batch, at least 1. The next image takes the slot of a failed image, so

@@ -34,8 +34,8 @@ def iter_tarfile(
 
     Args:
         src: The archive. For `bytes` and other objects with the buffer protocol (`bytearray`,
-            `memoryview`, `mmap`, NumPy arrays), contents are `memoryview`s that keep it alive, without
-            copies. For an object with a method `read`, contents are `bytes`; the object is read
+            `memoryview`, `mmap`, NumPy arrays), contents are `memoryview`s that keep the archive
+            alive, without copies. For an object with a method `read`, contents are `bytes`; the object is read
             sequentially to its end and need not support seeking.
         accept_missing_end: Whether the archive may lack the end-of-archive marker, which some programs do
             not write. If `False`, a missing marker raises `TruncatedError` after the last file, because

@@ -60,10 +60,10 @@ def cuda_config(
             - `allocate(size, device, stream)` returns the address of at least `size` bytes on the device
               with that number, a multiple of 256. `stream` is the handle of the stream that uses the memory
               first. If no memory is left, the function raises `MemoryError` or an exception class named
-              `OutOfMemoryError`; the pool then frees unused memory and calls it once more.
-            - `free(address)` frees the memory. All work on it is done by then.
+              `OutOfMemoryError`; the pool then frees unused memory and calls `allocate` once more.
+            - `free(address)` frees the memory. The device has completed all work on the memory by then.
 
-            Any thread may call them. Memory in use during interpreter finalization is not freed.
+            Any thread may call the two functions. Memory in use during interpreter finalization is not freed.
 
     Raises:
         ImportError: `allocator` is `"torch"`, and PyTorch is not installed.
@@ -221,7 +221,7 @@ def transfer_tensor_d2h(
 ) -> Any:
     """Copies a batch to the host: `DeviceArray`s become NumPy arrays. Blocks until all copies are complete.
 
-    PyTorch tensors are not copied; use PyTorch for them.
+    PyTorch tensors are not copied; use PyTorch to copy tensors.
 
     Args:
         batch: See `transfer_tensor`.

@@ -53,7 +53,7 @@ def load_wav(
     - floating point: `float32` and `float64`.
 
     Supported containers are RIFF, RF64 and BW64, with plain or extensible format chunks. If the header does not
-    give the size of the samples, they extend to the end of the file.
+    give the size of the samples, the samples extend to the end of the file.
 
     Args:
         data: The file: `bytes` or another object with the buffer protocol.

@@ -22,7 +22,7 @@ def iter_zipfile(
 
     Args:
         src: The archive: `bytes` or another object with the buffer protocol. Contents of uncompressed
-            members are views that keep it alive, without copies.
+            members are views that keep the archive alive, without copies.
         max_uncompressed_bytes: The limit of the total size of all compressed files after decompression,
             according to the archive. Default: 1 GiB.
 

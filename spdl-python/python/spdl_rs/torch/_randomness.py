@@ -25,7 +25,7 @@ def restored(
 ) -> Iterator[None]:
     """Restores generators. PyTorch's default generator is restored only in the `with` block.
 
-    Training code uses the default generator too, and restores it itself if needed.
+    Training code also uses the default generator, and must restore that generator itself if needed.
 
     Args:
         saved: The result of `snapshot`.

@@ -40,7 +40,7 @@ class Resumable:
 
     @property
     def _order(self) -> Any:
-        """The user's batch sampler, or else the sampler: it decides the order."""
+        """The sampler that decides the order: the user's batch sampler, or else the sampler."""
         return self._index_sampler if self.batch_size is None else self.sampler
 
     @property
@@ -51,9 +51,9 @@ class Resumable:
         """Returns the position in the latest epoch, as its consumer sees it.
 
         The state is small: a few numbers, PyTorch's generators if the order is random (5 kB
-        each), and the state of a sampler with `state_dict`. For an iterable data set, it has the
-        state of the data set or its iterator for each worker. Store it with `torch.save` or
-        `pickle`.
+        each), and the state of a sampler with `state_dict`. For an iterable data set, the
+        state contains the state of the data set or its iterator for each worker. Store the state
+        with `torch.save` or `pickle`.
 
         Random orders resume if PyTorch draws them at the start of the epoch, as PyTorch's own
         samplers do. Other samplers must repeat their order when iterated again, or have

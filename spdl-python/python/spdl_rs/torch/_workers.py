@@ -147,12 +147,12 @@ class ThreadWorkers:
     def close(self) -> None:
         if self._close_work is not None:
             self._close_work()
-        # A thread of the pipeline may call this. A thread cannot join itself, so do not wait.
+        # A thread of the pipeline may call `close`. A thread cannot join itself, so do not wait.
         with contextlib.suppress(TimeoutError, PipelineFailure, RuntimeError):
             self._pipeline.stop(timeout=0)
 
     def __del__(self) -> None:
-        # If Ctrl-C interrupts this, the pipeline ends when it is garbage-collected.
+        # If Ctrl-C interrupts this call, the pipeline ends when it is garbage-collected.
         if hasattr(self, "_close_work"):
             self.close()
 

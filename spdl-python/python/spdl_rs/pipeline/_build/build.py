@@ -37,15 +37,15 @@ def build_pipeline(
 
     Args:
         pipeline_cfg: The configuration.
-        num_threads: The number of worker threads, at least 1. All stages without an `executor` share them.
-            They run functions that are not async.
+        num_threads: The number of worker threads, at least 1. All stages without an `executor` share
+            these threads, which run functions that are not async.
         max_failures: How many items may fail, in all stages without a separate budget, before the pipeline
             ends with a `PipelineFailure`: a number, or a fraction (`fractions.Fraction`) of the processed
             items, which applies from the 100th item on. Negative: unlimited, the default, as in SPDL. Each
             failure is logged. When a pipeline that dropped items ends, one warning with their number is
             logged.
         report_stats_interval: The interval in seconds at which statistics of stages and queues are logged, at
-            level INFO under `spdl_rs.pipeline`. If not positive, they are logged at the end only. The
+            level INFO under `spdl_rs.pipeline`. If not positive, statistics are logged at the end only. The
             default hooks and queues of `spdl_rs.pipeline.config` receive the interval too.
         queue_class: Creates the queue after each stage: an `AsyncQueue`, for example a subclass of
             `StatsQueue`. Called with a `StageInfo` and `buffer_size=`. Default: the class set by

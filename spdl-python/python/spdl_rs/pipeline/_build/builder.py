@@ -192,7 +192,7 @@ class PipelineBuilder(Generic[T, U]):
     def to(self, target: Target, /, *, buffer_size: int = 1) -> PipelineBuilder[T, U]:
         """Runs the following stages in other processes, up to the next `to`.
 
-        These stages form a region. Each of several processes runs all of them as one pipeline: an item is
+        These stages form a region. Each of several processes runs all these stages as one pipeline: an item is
         sent to a process, and its result is sent back. So with n processes, a stage processes up to
         n × `concurrency` items at the same time. Results arrive in any order. Each process makes separate
         lists and aggregates. The `executor`s of the stages are not used. All parts of the stages must be

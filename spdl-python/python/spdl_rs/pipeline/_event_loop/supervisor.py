@@ -158,7 +158,7 @@ class LoopSupervisor:
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
-        """The event loop. Waits for the start of the loop. The loop's own thread must not call this."""
+        """The event loop. Waits for the start of the loop. The loop's own thread must not use this."""
         return self._loop.result()
 
     def submit(
@@ -173,7 +173,7 @@ class LoopSupervisor:
             make: Creates the coroutine.
             refuse: Called on the event loop instead of `make`, if the pipeline has ended by then.
             may_cancel: Returns whether the task may be cancelled at the end of the pipeline. If not, the
-                loop waits for it.
+                loop waits for the task.
 
         Raises:
             Cancelled: The pipeline has ended.

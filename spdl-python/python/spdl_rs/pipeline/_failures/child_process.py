@@ -13,7 +13,7 @@ START_UNDER_GUARD = 'scripts must start processes under `if __name__ == "__main_
 def check_can_be_imported(context: Any) -> None:
     """Checks that child processes of this context can start.
 
-    With all start methods except `fork`, they import the main module.
+    With all start methods except `fork`, child processes import the main module.
 
     Raises:
         RuntimeError: The main module was read from standard input, so it cannot be imported.

@@ -126,7 +126,7 @@ class Cancelled(StoppedError):
 class FatalStageError(Exception):
     """Raised in a stage instead of `error`, to end the pipeline regardless of its failure budget.
 
-    The code that raises it also logs `error`.
+    The code that raises this exception also logs `error`.
     """
 
     def __init__(self, stage: str, error: Exception) -> None:

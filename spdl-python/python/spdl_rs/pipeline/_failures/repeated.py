@@ -10,7 +10,7 @@ _REPEATED = "Reported before: the first caller received this exception with its 
 class RepeatedFailure:
     """Makes copies of an exception, without keeping the exception itself.
 
-    Tracebacks keep frames alive, and with them the pipeline. So only types and messages are stored.
+    Tracebacks keep frames alive, and frames keep the pipeline alive. So only types and messages are stored.
 
     Args:
         failure: A `PipelineFailure`, or an exception that is not an `Exception`.

@@ -99,8 +99,8 @@ class StatsQueue(AsyncQueue):
         info: The stage before the queue. For the last queue, a stage named `sink`.
         buffer_size: The capacity in items.
         interval: The interval in seconds between calls of `interval_stats_callback`; the last call is at the
-            end. If not positive, there is one call at the end, with the statistics of the whole run. Native
-            queues of a pipeline share the shortest interval.
+            end. If not positive, there is one call at the end, with the statistics of the whole run. All
+            native queues of a pipeline use the shortest interval.
 
     >>> from spdl_rs.pipeline import PipelineBuilder, StatsQueue
     >>> class Print(StatsQueue):
@@ -151,10 +151,9 @@ class StatsQueue(AsyncQueue):
             self._log(self._stats(self._began, self._puts, self._gets, self._empty_s))
 
     async def interval_stats_callback(self, stats: QueuePerfStats) -> None:
-        """Called with the statistics of an interval. The default logs them at level INFO.
+        """Called with the statistics of an interval. The default logs the statistics at level INFO.
 
-        Exceptions are logged, except in the last call: there they end the pipeline with a
-        `PipelineFailure`.
+        Exceptions are logged. An exception of the last call ends the pipeline with a `PipelineFailure`.
         """
         self._log(stats)
 

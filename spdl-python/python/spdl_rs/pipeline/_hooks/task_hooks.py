@@ -58,8 +58,8 @@ class TaskHook(ABC):
     def task_hook(self, input_item: Any = None) -> AbstractAsyncContextManager[None]:
         """Returns a context that is entered before an item and left after it.
 
-        An exception is a failure of the item. Exceptions of the stage propagate through the context; if it
-        suppresses an exception, the item is dropped without a failure.
+        An exception is a failure of the item. Exceptions of the stage propagate through the context; if the
+        context suppresses an exception, the item is dropped without a failure.
 
         Args:
             input_item: The input of the stage.
@@ -156,10 +156,9 @@ class TaskStatsHook(TaskHook):
                 self._interval_times.record(seconds)
 
     async def interval_stats_callback(self, stats: TaskPerfStats) -> None:
-        """Called with the statistics of an interval. The default logs them at level INFO.
+        """Called with the statistics of an interval. The default logs the statistics at level INFO.
 
-        Exceptions are logged, except in the last call: there they end the pipeline with a
-        `PipelineFailure`.
+        Exceptions are logged. An exception of the last call ends the pipeline with a `PipelineFailure`.
         """
         self._log(stats)
 

@@ -62,7 +62,7 @@ class Arena(ABC):
             self._send(("free", _SHUT_DOWN))
 
     def close(self) -> None:
-        """Releases the memory. Items that use it keep it alive."""
+        """Releases the memory. Items that use the memory keep it alive."""
         self._memory.close()
 
     def unlink(self) -> None:
@@ -88,12 +88,12 @@ class Arena(ABC):
 
 
 class SharedMemoryRingBuffer(Arena):
-    """A ring buffer. Large buffers of items are copied into it and out of it.
+    """A ring buffer. Large buffers of items are copied into and out of the ring buffer.
 
     Items are unchanged, and do not refer to the ring buffer.
 
     Args:
-        capacity: The size in bytes: enough for the waiting items, `buffer_size + 2` of them.
+        capacity: The size in bytes: enough for `buffer_size + 2` items.
         acquire_timeout: How many seconds the ring buffer may be full before an error; 0: no wait.
 
     Raises:
@@ -142,9 +142,9 @@ class SharedMemoryRingBuffer(Arena):
 class SharedMemorySegmentPool(Arena):
     """A pool of segments. Large buffers of items are copied into segments and used in place.
 
-    All large buffers of an item share one segment, which is free again once nothing refers to any of them.
-    Items that you keep occupy their segments, also across iterations. A forked child neither keeps nor frees
-    segments.
+    All large buffers of an item share one segment, which is free again once no reference to any of these
+    buffers exists. Items that you keep occupy their segments, also across iterations. A forked child neither
+    keeps nor frees segments.
 
     Args:
         segment_size: The size of a segment in bytes: enough for the large buffers of an item, each rounded up
@@ -208,7 +208,7 @@ class Writer(ABC):
 
         Args:
             item: The item.
-            wait: Waits for messages of the reader, and calls `free` for them.
+            wait: Waits for messages of the reader, and calls `free` for each message.
 
         Raises:
             BufferError: There is no room.

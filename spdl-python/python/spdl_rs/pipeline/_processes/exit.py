@@ -93,11 +93,11 @@ def _stop_all() -> None:
     _exiting.set()
     with _registry_lock.held():
         runs, threads, owners = list(_runs), dict(_threads), list(_owners)
-    # Ctrl-C only ends a wait: the interpreter finalizes anyway.
+    # Ctrl-C only ends this wait: the interpreter finalizes in any case.
     with contextlib.suppress(KeyboardInterrupt):
         for owner in owners:
             owner.close()
-    # All runs are stopped before any is waited for.
+    # All runs are stopped before the first wait.
     for run in runs:
         run.stop(0)
     with contextlib.suppress(KeyboardInterrupt):
@@ -116,7 +116,7 @@ def _wait_for(
     threads: Mapping[threading.Thread, Mapping[CodeType, Sequence[str]]],
     began: float,
 ) -> None:
-    """Waits for at most `TIMEOUT_S`, and logs a warning if it takes long."""
+    """Waits for at most `TIMEOUT_S`, and logs a warning after `_WARN_AFTER_S`."""
     if not _wait_until(runs, threads, began + _WARN_AFTER_S):
         functions = "; ".join(_running_functions(threads)) or "work of the native module"
         log_warning(
@@ -146,8 +146,8 @@ def _interrupt(threads: Iterable[threading.Thread]) -> None:
 
     Up to Python 3.13, the interpreter unwinds threads that run during finalization, which the native module
     cannot survive. Functions that wait for a lock or in a library receive the exception when they return to
-    Python code. If that happens during finalization, it is too late; only an immediate exit would help, but
-    the exit status is unknown here.
+    Python code. A return to Python code during finalization may crash; only an immediate exit would avoid
+    the crash, but the exit status is unknown here.
     """
     numbers = [thread.ident for thread in threads if thread.is_alive() and thread.ident is not None]
     if not numbers:
