@@ -13,8 +13,8 @@ class ForkSafeLock:
     """A reentrant lock that is free in a forked child process.
 
     Threads that held the lock do not exist in the child. The lock is reentrant because signal handlers
-    and finalizers may run while their own thread holds it. Copies, including unpickled ones, are separate
-    unlocked locks.
+    and finalizers may run while their own thread holds it. Copies, including unpickled copies, are
+    separate unlocked locks.
 
     >>> lock = ForkSafeLock()
     >>> with lock.held():

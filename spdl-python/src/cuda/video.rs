@@ -119,7 +119,7 @@ impl VideoDecoder {
         self.with_video(py, Video::finish)
     }
 
-    /// Ends the video and drops its remaining frames. Errors are ignored; they recur with the next packet.
+    /// Ends the video and drops its remaining frames. Errors are ignored; the next packet reports them again.
     fn forget(&self, py: Python<'_>) -> PyResult<()> {
         self.with_video(py, |video| {
             let _ = video.finish();

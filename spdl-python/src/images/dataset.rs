@@ -52,7 +52,7 @@ struct OpenRequest {
     shown: String,
     image_field: Option<String>,
     label_field: Option<String>,
-    /// Class names, if labels are names and the data set does not define all of them.
+    /// Class names, if labels are names and the data set does not define all class names.
     classes: Option<Vec<String>>,
     cache_folder: Option<(PathBuf, u64)>,
     cache_memory: u64,

@@ -7,7 +7,7 @@
 //! | `error` | errors as Python exceptions, and Python exceptions as causes of errors |
 //! | `array` | arrays that NumPy reads and writes in place |
 //!
-//! The lowest module of this crate. It may import only the other crates of the workspace.
+//! The lowest module of this crate. `interop` may import only the other crates of the workspace.
 
 pub(crate) mod array;
 pub(crate) mod error;

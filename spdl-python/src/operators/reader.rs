@@ -76,7 +76,7 @@ pub(crate) enum Location {
     Object(String),
 }
 
-/// Parses a path or an address. Also returns its text for messages, without credentials.
+/// Parses a path or an address. Also returns the text for messages, without credentials.
 ///
 /// # Errors
 /// `TypeError` for another type, `InvalidArgumentError` for an invalid address.

@@ -34,7 +34,7 @@ enum FirstError {
 }
 
 struct PythonFailure {
-    /// `None` after it was returned to a caller.
+    /// `None` after the failure was returned to a caller.
     exception: Mutex<Option<PyErr>>,
     /// A function that creates an equal exception, or the reason why this is impossible.
     again: PyResult<Py<PyAny>>,

@@ -44,7 +44,7 @@ pub(super) fn item_failure(
     stage: &str,
     item: Option<&Py<PyAny>>,
 ) -> Error {
-    // Includes the traceback: before Python 3.12, the exception value alone lacks it.
+    // Includes the traceback: before Python 3.12, the exception value alone has no traceback.
     let value = exception.clone_ref(py).into_value(py);
     let logged = call_logger(py, &ITEM_FAILED, "item_failed", (value, stage, item));
     let is_fatal = logged.is_some_and(|logged| logged.is_truthy().unwrap_or(false));

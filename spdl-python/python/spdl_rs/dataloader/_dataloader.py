@@ -60,7 +60,7 @@ class DataLoader(Generic[U]):
     >>> list(loader), len(loader)
     ([3, 7, 5], 3)
 
-    If the source has a state, the loader has one too, and resumes after the delivered batches:
+    If the source has a state, the loader also has a state, and resumes after the delivered batches:
 
     >>> from spdl_rs.source import DistributedRandomSampler
     >>> def make():

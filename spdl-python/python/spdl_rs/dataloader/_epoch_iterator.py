@@ -64,7 +64,7 @@ class EpochIterator(Generic[U]):
             progress.count()
             item = merged(next(self._items))
             place = next(progress.places)
-            # Python handles signals after calls. No call follows until the loop has the batch.
+            # Python handles signals after calls. There is no call from here until the loop has the batch.
             progress.delivered[place] = item.numbers
             return item.value
         except StopIteration:

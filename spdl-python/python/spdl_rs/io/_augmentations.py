@@ -179,7 +179,7 @@ class RandomRotation(Augmentation):
         interpolation: How values between pixels are computed.
         center: The centre of rotation in pixels from the upper left corner. `None`: the centre of the
             image.
-        fill: The colour outside the image. `None`: black, blended at edges, as in torchvision.
+        fill: The colour outside the image. `None`: black; edge pixels are blended with it, as in torchvision.
     """
 
     degrees: float | Interval
@@ -206,7 +206,7 @@ class RandomAffine(Augmentation):
         shear: The angle in degrees. A number `x`: drawn from `-x` to `x`, along the x axis. A pair: the
             minimum and maximum along x. Four numbers: the minimum and maximum along x, then along y.
         interpolation: How values between pixels are computed.
-        fill: The colour outside the image. `None`: black, blended at edges, as in torchvision.
+        fill: The colour outside the image. `None`: black; edge pixels are blended with it, as in torchvision.
         center: The centre of rotation, scaling and shear in pixels from the upper left corner. `None`: the
             centre of the image.
     """
@@ -248,7 +248,7 @@ class RandomPerspective(Augmentation):
         distortion_scale: How far a corner may move, as a fraction of half the width and height.
         p: The probability of the transform.
         interpolation: How values between pixels are computed.
-        fill: The colour outside the image. `None`: black, blended at edges, as in torchvision.
+        fill: The colour outside the image. `None`: black; edge pixels are blended with it, as in torchvision.
     """
 
     distortion_scale: float = 0.5
@@ -310,7 +310,7 @@ class RandAugment(Augmentation):
         magnitude: The index of the magnitude, from 0.
         num_magnitude_bins: The number of magnitudes.
         interpolation: How values between pixels are computed.
-        fill: The colour outside the image. `None`: black, blended at edges, as in torchvision.
+        fill: The colour outside the image. `None`: black; edge pixels are blended with it, as in torchvision.
 
     >>> from spdl_rs.io import DecodeImage, RandAugment
     >>> decode = DecodeImage(224, train=True, augment=[RandAugment(num_ops=2, magnitude=9)])
@@ -338,7 +338,7 @@ class TrivialAugmentWide(Augmentation):
     Args:
         num_magnitude_bins: The number of magnitudes.
         interpolation: How values between pixels are computed.
-        fill: The colour outside the image. `None`: black, blended at edges, as in torchvision.
+        fill: The colour outside the image. `None`: black; edge pixels are blended with it, as in torchvision.
     """
 
     num_magnitude_bins: int = 31
@@ -360,7 +360,7 @@ class AutoAugment(Augmentation):
 
     Args:
         interpolation: How values between pixels are computed.
-        fill: The colour outside the image. `None`: black, blended at edges, as in torchvision.
+        fill: The colour outside the image. `None`: black; edge pixels are blended with it, as in torchvision.
     """
 
     interpolation: Interpolation = "nearest"
@@ -384,7 +384,7 @@ class AugMix(Augmentation):
         alpha: The parameter of the distributions of weights, positive.
         all_ops: Whether to include brightness, colour, contrast and sharpness.
         interpolation: How values between pixels are computed.
-        fill: The colour outside the image. `None`: black, blended at edges, as in torchvision.
+        fill: The colour outside the image. `None`: black; edge pixels are blended with it, as in torchvision.
     """
 
     severity: int = 3

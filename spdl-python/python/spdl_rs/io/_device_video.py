@@ -126,7 +126,7 @@ class NvDecDecoder:
             raise
 
     def _pushed(self, packets: VideoData) -> Iterator[int]:
-        """Decodes packets. Yields the number of complete frames after each."""
+        """Decodes packets. Yields the number of complete frames after each packet."""
         if isinstance(packets, _BYTES):
             whole = memoryview(packets).cast("B")
             for start, end, timestamp in self._decoder.cut(packets):

@@ -27,7 +27,7 @@ _LOG = logging.getLogger("spdl_rs.source.utils")
 # The version of the state format.
 _VERSION = 1
 
-# A warning is logged if `shuffle` takes longer than this, in seconds.
+# A warning is logged if `shuffle` takes more than this number of seconds.
 _SLOW_SHUFFLE = 3.0
 
 
@@ -79,7 +79,7 @@ class _ShufflingSource(Generic[T]):
         self._shuffle_last = flag("shuffle_last", shuffle_last)
         # The seed of the next call of `shuffle`.
         self._epoch = whole("epoch", epoch, 0, 2**63 - 1)
-        # True from the start of an epoch to its end. An early exit leaves it true.
+        # True from the start of an epoch to its end. An early exit leaves the value true.
         self._within_pass = False
 
     def _shuffle(self) -> None:

@@ -18,7 +18,7 @@ T = TypeVar("T")
 class MergeIterator(Generic[T]):
     """Merges several iterables, round-robin or at random.
 
-    Without weights, the iterator takes one item of each iterable in turn. With weights, it draws
+    Without weights, the iterator takes one item of each iterable in turn. With weights, the iterator draws
     an iterable for each item, with a probability proportional to its weight. Draws have no
     rounding error: a weight is the exact value of its `float`. Iterables of weight 0 are ignored.
 

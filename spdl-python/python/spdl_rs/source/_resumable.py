@@ -38,7 +38,7 @@ class Resumable(ABC, Generic[T]):
     def __init__(self, number: int | None) -> None:
         self._number = number
         self._resume_at = 0
-        # The iterator that was created last. A new order resets it to `None`.
+        # The iterator that was created last. A new order resets this attribute to `None`.
         self._current: PositionedIterator[T] | None = None
 
     @abstractmethod

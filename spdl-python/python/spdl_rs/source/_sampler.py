@@ -173,7 +173,7 @@ class DistributedRandomSampler(_Distributed):
 
     Each epoch has the same order until `shuffle` or `set_epoch` is called. The order is computed
     without the GIL when the first index of an epoch is taken. The order takes 8 bytes per draw
-    until the last index is taken. Computing it takes 8 more bytes per item (24 with weights).
+    until the last index is taken. Computing the order takes 8 more bytes per item (24 with weights).
 
     The sampler works as `sampler=` of PyTorch's `DataLoader`. `state_dict` and `load_state_dict`
     resume within an epoch.

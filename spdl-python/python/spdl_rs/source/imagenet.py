@@ -1,7 +1,7 @@
 """ImageNet (ILSVRC 2012), as paths of images and class indices.
 
 WordNet IDs such as `n01440764` name the classes. The package contains no list of the classes:
-`get_mappings` reads it from the data set.
+`get_mappings` reads the list from the data set.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def get_mappings(source: str | os.PathLike[str] | None = None) -> dict[str, int]
     2. `LOC_synset_mapping.txt`, with a WordNet ID at the start of each line;
     3. folders in `train` and `val` whose names contain a WordNet ID.
 
-    The first file lists the indices. For the other two, the index of a class is its position in
+    The JSON file lists the indices. For the text file and for folders, the index of a class is its position in
     the sorted WordNet IDs, as most models expect. These indices are correct only if all 1,000
     classes are present: a `DatasetWarning` reports any other number of folders. `source` may also be
     the path of one of the two files.

@@ -28,7 +28,7 @@ class BatchIterator(ABC):
         self._workers = workers
         self._uncounted = uncounted
         self._lock = ForkSafeLock()
-        # By thread: true while a taken batch may not have been returned.
+        # Maps a thread to true while it may have taken a batch that `next` has not returned.
         self._in_transit: dict[int, bool] = {}
 
     @abstractmethod
@@ -50,7 +50,7 @@ class BatchIterator(ABC):
             self._in_transit[thread] = False
             self._uncounted[place] = known
             raise result.error
-        # Python handles signals after calls. No call follows before the return.
+        # Python handles signals after calls. There is no call from here to the return.
         self._in_transit[thread] = False
         self._uncounted[place] = known
         return result

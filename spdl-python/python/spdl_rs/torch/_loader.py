@@ -321,8 +321,8 @@ class DataLoader(Resumable, Generic[T]):
         Before the first epoch all values are 0 or empty.
 
         The stage `fetch` is the work of the workers: samples, `collate_fn`, pinned memory. Its
-        items are batches. With an iterable data set they include each worker's last attempt, which
-        finds the end. Exceptions of the data set are raised in the loop, and count as failures only
+        items are batches. With an iterable data set, the items include each worker's last
+        attempt, which finds the end. Exceptions of the data set are raised in the loop, and count as failures only
         without workers. If each worker has its own iterator, values that cannot be added are taken
         from the slowest worker.
 

@@ -250,7 +250,7 @@ class Writer(ABC):
 
     @abstractmethod
     def _room_for(self, size: int) -> tuple[int, int] | None:
-        """Allocates memory if there is room. Returns its start and the ticket."""
+        """Allocates memory if there is room. Returns the start of the memory and the ticket."""
 
     @abstractmethod
     def _release(self, ticket: int) -> None: ...
@@ -342,7 +342,7 @@ class PoolReader(Reader):
             return _payloads.join_buffers(pickled, [], copy=True)
         begin = ticket * self._distance
         segment = self._memory.bytes(begin, self._distance)
-        # All views refer to this array, so it is finalized after the last of them.
+        # All views refer to this array, so the array is finalized after the last view.
         weakref.finalize(segment, self._send, ("free", ticket)).atexit = False
         parts = [
             (what, segment[start - begin : start - begin + size]) for what, start, size in places

@@ -38,7 +38,7 @@ _runs: weakref.WeakSet[_spdl_rs.PipelineRun] = weakref.WeakSet()
 _threads: weakref.WeakKeyDictionary[threading.Thread, Mapping[CodeType, Sequence[str]]]
 _threads = weakref.WeakKeyDictionary()
 _owners: weakref.WeakSet[_Closes] = weakref.WeakSet()
-# Protects the registries above. Any thread may add to them.
+# Protects the registries above. Any thread may add to these registries.
 _registry_lock = ForkSafeLock()
 
 _exiting = threading.Event()

@@ -105,7 +105,7 @@ def iterate_in_subinterpreter(
     run on a `concurrent.futures.InterpreterPoolExecutor`: `PipelineBuilder.pipe(function, executor=...)`.
 
     Raises:
-        RuntimeError: Always; from Python 3.14 on it is a `NotImplementedError`.
+        RuntimeError: Always. From Python 3.14 on, the exception is a `NotImplementedError`.
     """
     del fn, buffer_size, initializer, timeout
     needs_interpreters("iterate_in_subinterpreter", "iterate_in_subprocess")
@@ -172,7 +172,7 @@ class SubprocessIterable(Generic[T]):
                 if taken * 2 >= self._buffer_size:
                     self._worker.send(("taken", mine, taken))
                     taken = 0
-                # No reference to the item is kept: the next item may need its memory.
+                # No reference to the item is kept, because the next item may need the memory of this item.
                 yield received.pop()
         finally:
             if self._failure is None:

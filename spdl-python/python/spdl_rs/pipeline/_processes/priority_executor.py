@@ -173,8 +173,8 @@ class PriorityThreadPoolExecutor(PriorityExecutor):
     Raises:
         ValueError: `max_workers` is not an integer, or less than 1.
 
-    The executor and its entry points can be pickled. In another process they refer to one executor, which is
-    created there with the same arguments.
+    The executor and its entry points can be pickled. In another process, the executor and its
+    entry points refer to one executor, which that process creates with the same arguments.
 
     >>> from spdl_rs.pipeline import PipelineBuilder, PriorityThreadPoolExecutor
     >>> with PriorityThreadPoolExecutor(2) as pool:
@@ -239,7 +239,7 @@ class PriorityProcessPoolExecutor(PriorityExecutor):
 class PriorityInterpreterPoolExecutor(PriorityExecutor):
     """Subinterpreters that several stages share. Requires Python 3.14.
 
-    Functions that run in them cannot import `spdl_rs` or NumPy, which require the main interpreter.
+    Functions that run in subinterpreters cannot import `spdl_rs` or NumPy, which require the main interpreter.
 
     Args:
         max_workers: The number of subinterpreters. Default: as for `InterpreterPoolExecutor`.

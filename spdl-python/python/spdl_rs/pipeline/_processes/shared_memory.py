@@ -1,6 +1,6 @@
 """Anonymous shared memory of two processes.
 
-The system frees the memory when both processes have released it, however they end.
+The operating system frees the memory when both processes have released it, even if they are killed.
 """
 
 from __future__ import annotations

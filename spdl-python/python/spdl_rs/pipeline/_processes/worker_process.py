@@ -133,7 +133,7 @@ class WorkerProcess:
         self.waitables: list[Any] = [self._connection, process.sentinel, *handles]
         """Objects for `multiprocessing.connection.wait`."""
         self._closed = self._has_sent = False
-        # At exit, `_end_workers` ends it, because finalizers do not run then.
+        # At exit, `_end_workers` ends the process, because finalizers do not run at exit.
         what = (process, self._connection, self._sending, self._owner)
         weakref.finalize(self, _end, *what).atexit = False
         with _registry_lock.held():
@@ -150,7 +150,7 @@ class WorkerProcess:
         return os.getpid() == self._owner
 
     def send(self, message: Any) -> None:
-        """Sends a message to the worker. Has no effect after its end, or in a forked child.
+        """Sends a message to the worker. Has no effect after the worker has ended, or in a forked child.
 
         Raises:
             TypeError: The message cannot be pickled.
@@ -172,7 +172,7 @@ class WorkerProcess:
         self._send_deferred()
 
     def _send_deferred(self) -> None:
-        # If another thread is sending, it sends these messages afterwards.
+        # If another thread is sending a message, that thread also sends the deferred messages.
         while self._deferred and self._sending.acquire(blocking=False):
             try:
                 while self._deferred:
@@ -392,7 +392,8 @@ class _ProcessHandle:
         return self._file_descriptor
 
     def __del__(self, close: Callable[[int], None] = os.close) -> None:
-        # A close before this point could break another thread's wait: the system reuses the number.
+        # The descriptor is not closed earlier: another thread may be waiting for it, and the system would
+        # reuse the number.
         # `close` is a default argument, because the module `os` may be gone during finalization.
         close(self._file_descriptor)
 
@@ -408,7 +409,7 @@ def _pidfds(pid: int | None) -> list[_ProcessHandle]:
 
 
 _live: weakref.WeakSet[WorkerProcess] = weakref.WeakSet()
-# Protects `_live`. Any thread may add to it.
+# Protects `_live`. Any thread may add to `_live`.
 _registry_lock = ForkSafeLock()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-# The kernel updates the idle time late: an interval shorter than this, in seconds, is inaccurate.
+# The kernel updates the idle time late: measurements over fewer seconds are inaccurate.
 _MIN_INTERVAL = 0.25
 # Columns of the first line of /proc/stat: user, nice, system, idle, iowait, irq, softirq, steal.
 _FIELDS, _IDLE = slice(1, 9), slice(4, 6)
@@ -20,7 +20,7 @@ class MachineLoad:
     def busy_share(self) -> float | None:
         """Returns the share of busy CPU time, 0 to 1.
 
-        Returns `None` if the system does not report it, or after less than 0.25 seconds.
+        Returns `None` if the system does not report CPU times, or after less than 0.25 seconds.
         """
         after = _ticks(_first_line())
         elapsed = time.monotonic() - self._began

@@ -69,8 +69,8 @@ def profile_pipeline(
     """Measures the throughput of each stage alone, at concurrency 32, 16, 8, 4 and 1.
 
     The items of the source are stored in a list, which the first stage processes at each
-    concurrency. The outputs of its last run are the list for the next stage, and so on. So no
-    stage waits for another. Stages that group or split items have concurrency 1 and run once.
+    concurrency. The outputs of a stage's last run are the input list of the next stage. So no stage
+    waits for another stage. Stages that group or split items have concurrency 1 and run once.
 
     Each stage runs as in the pipeline: in threads, on the event loop, on its `executor`, or in
     Rust. `DecodeImage` directly followed by `BatchImages` is one stage. Failures are logged
@@ -149,7 +149,7 @@ class _Profiler:
     def line(self, config: PipelineConfig[Any]) -> tuple[list[Any], int]:
         """Profiles the stages after a source.
 
-        Returns the outputs of the last stage, and the number of source items they were made of.
+        Returns the outputs of the last stage, and the number of source items that became these outputs.
         """
         if isinstance(config.src, MergeConfig):
             items, taken = self._merged(config.src)

@@ -14,7 +14,7 @@ Kind: TypeAlias = Literal["threads", "event loop", "executor", "native", "one at
 _ENOUGH = 0.9
 # A rate counts as slower if it is less than this share of the rate at concurrency 1.
 _SLOWER = 0.8
-# All CPUs count as busy from this share of the CPU time.
+# All CPUs count as busy if at least this share of the CPU time is used.
 ALL_CPUS = 0.85
 # The range of the average number of busy CPUs that counts as one busy CPU.
 _ONE_CPU = 0.7, 1.35
@@ -150,7 +150,7 @@ class ProfileResult:
         return min(self.stats, key=lambda stats: stats.concurrency)
 
     def _because(self, of: ProfileStats) -> str:
-        """Returns why more concurrency does not help, if the number of busy CPUs shows it."""
+        """Returns why more concurrency does not help, if the number of busy CPUs shows the reason."""
         if self.kind == "executor":
             return ": its executor has no more workers, or all CPUs are busy"
         one = self._with_least

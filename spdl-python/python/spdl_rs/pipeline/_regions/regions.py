@@ -201,7 +201,7 @@ class Region(Cancellable):
             self._iterating = False
 
     def cancel(self) -> None:
-        """Makes all work in progress end. Does not wait for it."""
+        """Makes all work in progress end. Does not wait for the end."""
         with self._lock:
             self._cancelled = True
             self._changed.notify_all()

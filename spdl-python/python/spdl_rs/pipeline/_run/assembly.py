@@ -268,7 +268,7 @@ class Assembly:
     def _is_called(self, config: StageConfig, place: str) -> bool:
         """Returns whether a native operator is called as a function.
 
-        This is the case if it has hooks, or if several runs share limits that Python counts.
+        An operator is called as a function if it has hooks, or if several runs share limits that Python counts.
         """
         return self._limits is not None or self._hooks(config, place) is not None
 

@@ -20,7 +20,7 @@ class Cancellable(ABC):
 
     @abstractmethod
     def cancel(self) -> None:
-        """Makes work in progress end soon. Does not wait for it."""
+        """Makes work in progress end soon. Does not wait for the end."""
 
 
 class ExecutorCall(Cancellable):
@@ -86,7 +86,7 @@ def _exhaust(function: Callable[[Any], Iterable[Any]], item: Any) -> list[Any]:
 
 
 def _executors_have_ended() -> bool:
-    """Returns whether Python has shut down all executors at exit. There is no public API for this."""
+    """Returns whether Python has shut down all executors at exit. Python has no public API for this query."""
     flags = (
         ("concurrent.futures.thread", "_shutdown"),
         ("concurrent.futures.process", "_global_shutdown"),

@@ -56,9 +56,9 @@ class Pipeline(Generic[T]):
     warning that names these functions. After 10 s an exception interrupts functions that run Python code.
 
     If a function raises, its item is dropped and logged. The number of failures is unlimited by default, and
-    `max_failures` of `build` limits it. A pipeline that has dropped items logs one warning with their number
-    by stage, and the first failure, when it ends. A failure that ends the pipeline is raised as
-    `PipelineFailure`, after the items that were finished before.
+    `max_failures` of `build` limits it. A pipeline that has dropped items logs one warning when
+    it ends, with the number of dropped items by stage and the first failure. A failure that ends the pipeline
+    is raised as `PipelineFailure`, after the items that were finished before.
 
     A pipeline has no checkpoint state; loaders and resumable sources have a checkpoint state. A pipeline
     cannot be pickled; its configuration can be pickled if its functions can be pickled.
@@ -120,7 +120,7 @@ class Pipeline(Generic[T]):
             timeout: The longest wait in seconds. Default: no limit.
 
         Raises:
-            TimeoutError: Functions are still running. Their threads end when they return.
+            TimeoutError: Functions are still running. Their threads end when the functions return.
             PipelineFailure: The pipeline has failed, and the failure was not raised yet.
         """
         timeout = checked_timeout(timeout)
@@ -285,7 +285,7 @@ class Pipeline(Generic[T]):
         self._raise_late_failure()
 
     def _then_warning(self, items: Iterator[T]) -> Iterator[T]:
-        # If it ended with a failure, the iteration raises that instead.
+        # If the pipeline ended with a failure, the iteration raises that failure instead.
         yield from items
         if is_continuous(self._config):
             why = ": it was stopped, or its source can be iterated only once, or is empty"

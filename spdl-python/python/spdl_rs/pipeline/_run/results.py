@@ -25,7 +25,7 @@ class ResultCheck:
 
     For wrapped functions and lambdas it is unknown before the call whether the result must be awaited or
     iterated. Coroutines and async generators are rejected. Generators are forwarded as items, like other
-    iterables; this is logged once, unless the next stage iterates them.
+    iterables; one warning is logged, unless the next stage iterates the generators.
 
     Args:
         op: The function of the user, for messages.

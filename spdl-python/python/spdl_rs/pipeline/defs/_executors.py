@@ -84,7 +84,7 @@ def needs_interpreters(what: str, instead: str) -> NoReturn:
 
     Raises:
         RuntimeError: This Python has no subinterpreters.
-        NotImplementedError: This Python has them, but `spdl_rs` does not support them.
+        NotImplementedError: This Python has subinterpreters, but `spdl_rs` does not support them.
     """
     if sys.version_info < (3, 14):
         version = ".".join(map(str, sys.version_info[:2]))

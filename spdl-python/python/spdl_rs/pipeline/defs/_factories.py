@@ -81,8 +81,8 @@ def Merge(
 ) -> MergeConfig:
     """Returns a source of the items of several pipelines, in order of arrival or merged by `op`.
 
-    The sinks of the pipelines are ignored. The source ends when all pipelines have ended. If they are
-    continuous, an epoch ends when it has ended in each pipeline; epochs are never mixed.
+    The sinks of the pipelines are ignored. The source ends when all pipelines have ended. If the
+    pipelines are continuous, an epoch ends when it has ended in each pipeline; epochs are never mixed.
 
     Args:
         pipeline_configs: The pipelines.
@@ -90,8 +90,8 @@ def Merge(
             event loop of the pipeline, with one `AsyncQueue` per pipeline. `op` takes items from the
             inputs (`await queue.get()`) and puts results into the output. Each input ends with a marker
             (`is_eof`). In continuous pipelines each epoch ends with a marker (`is_epoch_end`); putting
-            it into the output ends the epoch. When the function returns, the source ends, and pipelines
-            that have not ended are stopped. An exception ends the whole pipeline.
+            this marker into the output ends the epoch. When the function returns, the source ends, and
+            pipelines that have not ended are stopped. An exception ends the whole pipeline.
 
     Raises:
         TypeError: `op` is not callable.
