@@ -19,7 +19,7 @@ class Array:
     `dtype` is `"uint8"`, `"int64"`, `"float16"`, `"bfloat16"` or `"float32"`. The array is
     C-contiguous, writable and aligned to 64 bytes.
 
-    `numpy.asarray`, `spdl_rs.io.to_torch` and DLPack consumers use its memory without a copy, and
+    `numpy.asarray`, `spdl_rs.io.to_torch` and DLPack consumers use the memory without a copy, and
     keep the memory alive. After the last array that uses the memory is deleted, the memory returns to its
     pool.
     """
@@ -43,7 +43,7 @@ class Array:
 
 @final
 class CudaDevice:
-    """An open CUDA device. It is closed after the last object that uses it, batches included."""
+    """An open CUDA device, closed after the last object (for example a batch) that uses the device."""
 
     @staticmethod
     def choose(
@@ -67,7 +67,7 @@ class CudaDevice:
 
 @final
 class DeviceMemory:
-    """Bytes on a device. Their upload may be in progress."""
+    """Bytes on a device. The upload may be in progress."""
 
     @property
     def nbytes(self) -> int: ...
@@ -90,7 +90,7 @@ class DeviceMemory:
 
 @final
 class DeviceDecoders:
-    """The decoders of a device. They are kept as long as the device is open."""
+    """The decoders of a device, kept as long as the device is open."""
 
     def __new__(cls, device: CudaDevice, packages: list[str]) -> DeviceDecoders: ...
     def jpegs(
@@ -351,7 +351,7 @@ class BatchIterator:
 
 @final
 class Monitor:
-    """Statistics and position of an epoch or pipeline, also after its end. Does not keep it alive."""
+    """Statistics and position of an epoch or pipeline, even after its end. Does not keep the run alive."""
 
     def __new__(cls) -> Monitor: ...
     def statistics(self) -> Statistics: ...

@@ -322,9 +322,9 @@ class DataLoader(Resumable, Generic[T]):
 
         The stage `fetch` is the work of the workers: samples, `collate_fn`, pinned memory. Its
         items are batches. With an iterable data set, the items include each worker's last
-        attempt, which finds the end. Exceptions of the data set are raised in the loop, and count as failures only
-        without workers. If each worker has its own iterator, values that cannot be added are taken
-        from the slowest worker.
+        attempt, which finds the end. Exceptions of the data set are raised in the loop, and count as failures
+        only without workers. If each worker has its own iterator, values that cannot be added are taken from
+        the slowest worker.
 
         >>> from spdl_rs.torch import DataLoader
         >>> loader = DataLoader(range(10), batch_size=4, num_workers=2, collate_fn=sum)

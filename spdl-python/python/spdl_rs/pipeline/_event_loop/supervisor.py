@@ -41,7 +41,7 @@ class Lifespan:
         self._entered: concurrent.futures.Future[None] = concurrent.futures.Future()
 
     def wait(self) -> None:
-        """Blocks until all contexts are entered. Not for the thread of the event loop.
+        """Blocks until all contexts are entered. The thread of the event loop must not call this method.
 
         Raises:
             FatalStageError: A context failed.
@@ -158,7 +158,7 @@ class LoopSupervisor:
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
-        """The event loop. Waits for the start of the loop. The loop's own thread must not use this."""
+        """The event loop. Waits for the start of the loop. The loop's own thread must not read this property."""
         return self._loop.result()
 
     def submit(

@@ -93,7 +93,7 @@ async def call_periodically(
 ) -> AsyncIterator[None]:
     """Calls a function every `interval` seconds, if positive, and once when the block is left.
 
-    Exceptions are logged, except in the last call, which raises them.
+    Exceptions are logged. The last call raises its exceptions.
     """
     left = asyncio.Event()
 

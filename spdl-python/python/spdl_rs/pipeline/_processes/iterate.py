@@ -98,7 +98,7 @@ def iterate_in_subinterpreter(
     initializer: Callable[[], object] | Sequence[Callable[[], object]] | None = None,
     timeout: float | None = None,
 ) -> Iterable[T]:
-    """Not supported: raises an exception. In SPDL it iterates in a subinterpreter of this process.
+    """Not supported: raises an exception. In SPDL, this function iterates in a subinterpreter.
 
     Extension modules built with PyO3 can be loaded in the main interpreter only, so `spdl_rs` cannot be
     imported in a subinterpreter. Use `iterate_in_subprocess`. Stages whose functions do not import `spdl_rs` can
@@ -233,7 +233,7 @@ def _iterate(
 
 
 def _send_if_alive(worker: weakref.ref[WorkerProcess], message: Any) -> None:
-    """Sends a message to a worker process that may be gone."""
+    """Sends a message to a worker process that may have ended."""
     process = worker()
     if process is not None:
         process.send_soon(message)

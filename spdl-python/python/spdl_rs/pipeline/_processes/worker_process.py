@@ -83,7 +83,7 @@ class WorkerProcess:
     The process ends when this object is dropped, and at exit.
 
     Args:
-        body: A function of a module. Its first argument is a `Parent`.
+        body: A top-level function of a module. Its first argument is a `Parent`.
         arguments: Further arguments, pickled unless the start method is `fork`.
         name: The name of the process in messages.
         context: The result of `start_method`.

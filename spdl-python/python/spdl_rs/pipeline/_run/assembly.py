@@ -246,7 +246,7 @@ class Assembly:
         return StageInfo(self._number, place, config.name, concurrency)
 
     def _stages(self, pipes: Sequence[StageConfig], outer: str) -> list[_spdl_rs.Stage]:
-        # The stage after a path is unknown here, and may iterate the results.
+        # The stage that follows a path is unknown here, and may iterate the results.
         self._iterated.add(f"{outer}{len(pipes) - 1}")
         return [
             self._group(configs, [f"{outer}{at + more}" for more in range(len(configs))])

@@ -84,7 +84,7 @@ class Pipeline(Generic[T]):
         self._number = next(_numbers)
         self._instrumentation = Instrumentation(options, has_merge_op(config))
         self._assemble = functools.partial(Assembly, config, self._number, self._instrumentation)
-        # Reports invalid combinations now, not at the start.
+        # Invalid combinations of options raise exceptions here, not only when the pipeline starts.
         self._called = self._assemble().called
         self._starting = ForkSafeLock()
         self._run: _spdl_rs.PipelineRun | SupervisedRun | None = None
