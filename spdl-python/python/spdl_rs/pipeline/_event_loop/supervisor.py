@@ -158,7 +158,7 @@ class LoopSupervisor:
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
-        """The event loop. Waits for the start of the loop. The loop's own thread must not read this property."""
+        """The event loop. Waits for its start. The loop's own thread must not read this property."""
         return self._loop.result()
 
     def submit(
