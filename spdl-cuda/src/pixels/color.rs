@@ -34,6 +34,7 @@ impl ColorStandard {
 
     /// The standard of the `matrix_coefficients` of a video stream (ITU-T H.273).
     ///
+    /// # Errors
     /// `Unsupported` for codes without such a matrix (RGB, YCgCo, constant luminance and others),
     /// and for code 2, "unspecified". For code 2 the caller must choose; usual choices are BT.709
     /// from 720 rows on and BT.601 for fewer rows.
