@@ -1,4 +1,4 @@
-"""Checked parameters of crops and augmentations, in the form of the native module."""
+"""Checks the parameters of crops and augmentations, and converts them for the native module."""
 
 from __future__ import annotations
 

@@ -175,7 +175,7 @@ class MapStyleEpoch(BatchIterator):
             self._submit()
 
     def _remaining(self, index_sampler: Any, position: int) -> tuple[Iterator[Any], int]:
-        """Returns the remaining indices of the epoch, and the number of the first."""
+        """Returns an iterator over the remaining indices of the epoch, and the position of the first."""
         if self._stateful is not None and self._progress.sampler_state is not None:
             # The sampler's state was loaded: the sampler resumes by itself.
             ended = self._progress.sampler_ended
