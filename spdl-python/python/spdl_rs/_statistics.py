@@ -138,7 +138,7 @@ class Decoded(TypedDict):
 
 
 class Dropped(TypedDict):
-    """An image that `on_error="skip"` dropped."""
+    """An item or image that a failure dropped."""
 
     key: str | None
     """The path of the image."""
@@ -173,9 +173,9 @@ class Statistics(TypedDict):
     data_readiness: float
     """The share of time in which a batch was ready, 0 to 1. Near 1, your loop never waits."""
     dropped: list[Dropped]
-    """Dropped images, in the order of the epoch; at most 100,000 are listed."""
+    """Dropped items or images, in the order of the epoch; at most 100,000 are listed."""
     dropped_total: int
-    """The total number of dropped images."""
+    """The total number of dropped items or images."""
     left_out: int
     """Images left out because the last batch was incomplete (`drop_last=True`)."""
     partial: int | None
