@@ -16,7 +16,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 /// Seconds per target; the variable `SPDL_FUZZ_SECONDS` replaces this value.
-const SECONDS: u64 = 4;
+const SECONDS: u64 = 2;
 
 /// Time limit of one input.
 const TIMEOUT: Duration = Duration::from_secs(30);

@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 import struct
 import threading
 import zlib
@@ -11,6 +12,10 @@ import cuda_stub
 import numpy
 import pytest
 import spdl_rs
+
+# A shell starts background commands with SIGINT ignored, and Python then raises no KeyboardInterrupt.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)

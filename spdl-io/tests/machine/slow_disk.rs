@@ -25,7 +25,7 @@ fn slow_reads_delay_neither_other_reads_nor_the_drop() {
         }
         let key =
             |place: &std::path::Path, file: usize| Key::from_path(place.join(file.to_string()));
-        for count in 1..=20 {
+        for count in [1, 2, 3, 5, 8, 20] {
             let fetcher = LocalFetcher::with_threads(count + 1).without_inline_reads();
             let start = Instant::now();
             let slow_keys: Vec<Key> = (0..count).map(|file| key(&slow, file)).collect();
