@@ -32,8 +32,8 @@
 //!
 //! # Order of accesses
 //!
-//! A batch is uploaded while the previous training step runs. Streams wait for events on the device; the
-//! host never blocks.
+//! A batch is uploaded while the previous training step runs. Streams wait for events on the
+//! device; the host never blocks.
 //!
 //! ```text
 //!  pinned buffer ──copy stream──► slab ──event──► stream of the consumer ──event──► slab is reused

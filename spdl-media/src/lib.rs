@@ -1,4 +1,5 @@
-//! Image decoding, transforms and augmentations: from encoded bytes to a sample in a training batch.
+//! Image decoding, transforms and augmentations: from encoded bytes to a sample in a training
+//! batch.
 //!
 //! ```text
 //! bytes ──► header ──► crop ──────► decode ──────► resize ────► normalise ──► batch slot
@@ -68,8 +69,8 @@
 //!
 //! # Pixels
 //!
-//! The first image of a file is decoded to RGB with 8 bits per channel. Pixels equal those of Pillow's
-//! `convert("RGB")`:
+//! The first image of a file is decoded to RGB with 8 bits per channel. Pixels equal those of
+//! Pillow's `convert("RGB")`:
 //!
 //! - JPEG is bit-identical to libjpeg-turbo. Other formats differ by at most one level of 255.
 //! - Grey is repeated, palettes are applied, alpha is *dropped* (not composited).
@@ -81,9 +82,10 @@
 //! decode them: 16-bit values are scaled to 8 bits, and floats are clamped to 0 to 1.
 //!
 //! Samples differ from Pillow's `resize` of these pixels by at most one level, for all filters, if
-//! [`ImageTransform::exact`] is set or the format is not JPEG. By default, luma and chroma of a JPEG are
-//! resized separately, and images much larger than the sample are decoded at reduced size. The PSNR of
-//! such a sample against the exact one is at least 40 dB on photographs, or 38 dB with the area filter.
+//! [`ImageTransform::exact`] is set or the format is not JPEG. By default, luma and chroma of a
+//! JPEG are resized separately, and images much larger than the sample are decoded at reduced size.
+//! The PSNR of such a sample against the exact one is at least 40 dB on photographs, or 38 dB with
+//! the area filter.
 //!
 //! `Unsupported` is returned for:
 //!
@@ -95,15 +97,15 @@
 //!
 //! # Corrupt and truncated files
 //!
-//! A corrupt image is an error, never grey pixels. The kind is `Truncated`, `Corrupt`, `Unsupported` or
-//! `LimitExceeded`. [`Limits`] are checked before memory is allocated.
+//! A corrupt image is an error, never grey pixels. The kind is `Truncated`, `Corrupt`,
+//! `Unsupported` or `LimitExceeded`. [`Limits`] are checked before memory is allocated.
 //!
-//! [`OnTruncated::Partial`] accepts the decoded rows of a truncated file and fills the missing rows with
-//! black:
+//! [`OnTruncated::Partial`] accepts the decoded rows of a truncated file and fills the missing rows
+//! with black:
 //!
 //! - JPEG by the default codec, and CCITT fax and JPEG in TIFF: row by row,
 //! - PNG, GIF and BMP: if rows are stored from top to bottom. Interlaced files are excluded, and so are
-//!   bottom-up bitmaps, which are most bitmaps.
+//!   bottom-up BMP files, which are the most common ones,
 //! - other TIFF: whole strips and rows of tiles, unless components are stored in separate planes.
 //!
 //! All other formats and JPEG codecs return `Truncated`.

@@ -1,5 +1,5 @@
-//! Batches of image files on a CUDA device. nvJPEG decodes JPEGs, the host decodes other formats, and one
-//! kernel launch per batch crops, resizes, flips and normalises.
+//! Batches of image files on a CUDA device. nvJPEG decodes JPEGs, the host decodes other formats,
+//! and one kernel launch per batch crops, resizes, flips and normalises.
 //!
 //! ```sh
 //! cargo run --release -p spdl-cuda --features images --example device_images -- photos/*

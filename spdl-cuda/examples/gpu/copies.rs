@@ -112,7 +112,8 @@ fn nodes() -> Vec<(String, String)> {
 /// Set in processes that measure the memory of one NUMA node.
 const ON_NODE: &str = "SPDL_GPU_ON_NODE";
 
-/// Measures one size in a process that is bound to the CPUs of a node, and so allocates its memory there.
+/// Measures one size in a process that is bound to the CPUs of a node, and so allocates its memory
+/// there.
 fn on_node(measurement: &Measurement, node: &str, cpus: &str) {
     let case = format!("memory of NUMA {node}");
     let Ok(program) = env::current_exe() else { return };
@@ -164,7 +165,8 @@ struct Rates {
     to_host: f64,
 }
 
-/// Measures direct driver calls. Returns the best rates of pinned memory over kinds and stream counts.
+/// Measures direct driver calls. Returns the best rates of pinned memory over kinds and stream
+/// counts.
 fn raw_copies(measurement: &Measurement, driver: &Rc<Driver>, bytes: usize) -> Raw<Rates> {
     let mut best = Rates { to_device: 0.0, to_host: 0.0 };
     for (kind, name) in KINDS {

@@ -54,7 +54,8 @@ fn try_run(mode: &str) -> Result<ExitCode, String> {
     }
 }
 
-/// After an illegal access of another kernel, the context is unusable: each call must return a fatal error.
+/// After an illegal access of another kernel, the context is unusable: each call must return a
+/// fatal error.
 fn lost(device: &CudaDevice) -> Result<ExitCode, String> {
     let driver = Driver::open()?;
     let stream = driver.stream()?;

@@ -20,7 +20,8 @@ pub(crate) fn measure(measurement: &Measurement) -> Outcome {
     exits(measurement)
 }
 
-/// G11: an upload without free device memory fails with `LimitExceeded`, and the next upload succeeds.
+/// G11: an upload without free device memory fails with `LimitExceeded`, and the next upload
+/// succeeds.
 fn out_of_memory(measurement: &Measurement, driver: &std::rc::Rc<Driver>) -> Outcome {
     let device = CudaDevice::open(0).map_err(message)?;
     let bytes = 64 << 20;

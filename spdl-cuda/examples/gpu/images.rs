@@ -37,7 +37,8 @@ fn collect(folder: &Path, paths: &mut Vec<PathBuf>) -> Result<(), String> {
 /// The CPU time of all threads of this process in seconds.
 pub(crate) fn cpu_seconds() -> Option<f64> {
     let stat = fs::read_to_string("/proc/self/stat").ok()?;
-    // The fields `utime` and `stime`, 14 and 15, in clock ticks. The name before them is in parentheses.
+    // The fields `utime` and `stime`, 14 and 15, in clock ticks. The name before them is in
+    // parentheses.
     let (_, fields) = stat.rsplit_once(')')?;
     let fields: Vec<&str> = fields.split_whitespace().collect();
     let ticks: u64 = fields.get(11)?.parse::<u64>().ok()? + fields.get(12)?.parse::<u64>().ok()?;

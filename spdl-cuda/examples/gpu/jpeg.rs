@@ -19,8 +19,8 @@ const BATCHES: [usize; 6] = [1, 8, 32, 128, 512, 1024];
 /// The share of the time for decoding alone. The rest is for samples.
 const RATES_SHARE: f64 = 0.6;
 
-/// The maximum mean difference, in levels, between two decoders of one format. Their inverse DCTs and
-/// chroma upsampling differ; single pixels at edges of colours differ much more.
+/// The maximum mean difference, in levels, between two decoders of one format. Their inverse DCTs
+/// and chroma upsampling differ; single pixels at edges of colours differ much more.
 const MAX_MEAN_DIFFERENCE: f64 = 2.0;
 
 pub(crate) fn measure(measurement: &Measurement) -> Outcome {
@@ -76,7 +76,8 @@ fn rates(
     Ok(best)
 }
 
-/// Decodes batches of `count` images until a share of the time has passed. Returns images per second.
+/// Decodes batches of `count` images until a share of the time has passed. Returns images per
+/// second.
 fn rate(
     measurement: &Measurement,
     driver: &Driver,
@@ -138,8 +139,8 @@ fn decode(
     Ok(decoded)
 }
 
-/// Truncates or overwrites an image. Returns whether the header is affected, so that decoding must fail.
-/// Corruption after the header may go undetected.
+/// Truncates or overwrites an image. Returns whether the header is affected, so that decoding must
+/// fail. Corruption after the header may go undetected.
 fn corrupted(image: &Bytes, number: usize) -> (Bytes, bool) {
     let mut bytes = image.to_vec();
     let must_fail = match number % 4 {
@@ -167,8 +168,8 @@ fn corrupted(image: &Bytes, number: usize) -> (Bytes, bool) {
     (bytes.into(), must_fail)
 }
 
-/// The mean difference between two decoded images; `None` if one has failed. Infinite if images of the
-/// same backend differ at all.
+/// The mean difference between two decoded images; `None` if one has failed. Infinite if images of
+/// the same backend differ at all.
 fn mean_difference([one, other]: [&DecodedJpeg; 2], [pixels, others]: [&[u8]; 2]) -> Option<f64> {
     let (
         DecodedJpeg::Decoded { offset, header, backend },

@@ -1,7 +1,7 @@
-//! Tests and measurements on a device, for machines without cargo and network.
+//! Tests and measurements on a device, for machines without cargo or network.
 //!
-//! `cargo xtask gpu` builds this program, packs it with its data, and runs it. Each measurement is a
-//! separate process, which prints its results as JSON lines:
+//! `cargo xtask gpu` builds this program, packs it with its data, and runs it. Each measurement is
+//! a separate process, which prints its results as JSON lines:
 //!
 //! ```text
 //!  process of a measurement ──JSON lines──► suite ──validated──► results.jsonl ──► table

@@ -1,5 +1,5 @@
-//! Runs all measurements, each as a separate process with its share of the time. Results are written
-//! as they arrive.
+//! Runs all measurements, each as a separate process with its share of the time. Results are
+//! written as they arrive.
 
 use std::env;
 use std::fs::{self, File};

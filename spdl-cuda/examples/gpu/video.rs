@@ -89,8 +89,8 @@ struct Bench {
 }
 
 impl Bench {
-    /// Checks the frames of a file, then measures its rates. `share` converts a part of the time for this
-    /// file, 0 to 1, to a share of the whole time.
+    /// Checks the frames of a file, then measures its rates. `share` converts a part of the time
+    /// for this file, 0 to 1, to a share of the whole time.
     fn video(
         &self,
         measurement: &Measurement,

@@ -1,10 +1,11 @@
-//! The trait of the CUDA driver API, as far as this crate calls it, and the handles of its resources.
+//! The trait of the CUDA driver API, as far as this crate calls it, and the handles of its
+//! resources.
 //!
-//! All calls go through the trait, so that the same code runs on `libcuda` (`loaded.rs`) and on the fake
-//! driver for tests (`testing/`). Each method is one call of the driver.
+//! All calls go through the trait, so that the same code runs on `libcuda` (`loaded.rs`) and on the
+//! fake driver for tests (`testing/`). Each method is one call of the driver.
 //!
-//! Handles cannot be copied, and destroying a resource consumes its handle. A method that accesses memory
-//! by address is `unsafe`.
+//! Handles cannot be copied, and destroying a resource consumes its handle. A method that accesses
+//! memory by address is `unsafe`.
 
 use std::fmt::Debug;
 
@@ -239,8 +240,8 @@ pub(crate) trait Driver: Debug + Send + Sync + 'static {
     /// Queues a copy from the host to the device.
     ///
     /// # Safety
-    /// Until the copy completes, both ranges exist, are at least `bytes` long, and no thread writes to
-    /// the host range.
+    /// Until the copy completes, both ranges exist, are at least `bytes` long, and no thread writes
+    /// to the host range.
     unsafe fn copy_to_device(
         &self,
         to: DeviceAddress,
@@ -252,8 +253,8 @@ pub(crate) trait Driver: Debug + Send + Sync + 'static {
     /// Queues a copy from the device to the host.
     ///
     /// # Safety
-    /// Until the copy completes, both ranges exist, are at least `bytes` long, and no thread reads or
-    /// writes the host range.
+    /// Until the copy completes, both ranges exist, are at least `bytes` long, and no thread reads
+    /// or writes the host range.
     unsafe fn copy_to_host(
         &self,
         to: *mut u8,
@@ -283,12 +284,12 @@ pub(crate) trait Driver: Debug + Send + Sync + 'static {
     /// The kernel of this name.
     fn function(&self, module: &ModuleHandle, name: &str) -> DriverResult<FunctionHandle>;
 
-    /// Queues a kernel launch. `accesses` lists all device memory that the kernel uses, for drivers that
-    /// check the order of accesses.
+    /// Queues a kernel launch. `accesses` lists all device memory that the kernel uses, for drivers
+    /// that check the order of accesses.
     ///
     /// # Safety
-    /// The parameters match the declaration of the kernel in number and size. All memory that the kernel
-    /// accesses through them exists until the kernel has ended.
+    /// The parameters match the declaration of the kernel in number and size. All memory that the
+    /// kernel accesses through them exists until the kernel has ended.
     unsafe fn launch(
         &self,
         function: &FunctionHandle,

@@ -136,8 +136,9 @@ functions! {
 /// Calls a function of the table. An error carries the name of the function.
 macro_rules! call {
     ($driver:ident.$name:ident($($argument:expr),* $(,)?)) => {{
-        // SAFETY: pointers are to variables of the right type that live during the call, or the caller
-        // of the method upholds its contract; handles are valid, since destroying them consumes them.
+        // SAFETY: pointers are to variables of the right type that live during the call, or the
+        // caller of the method upholds its contract; handles are valid, since destroying them
+        // consumes them.
         let code = unsafe { ($driver.functions.$name)($($argument),*) };
         check(stringify!($name), code)
     }};
@@ -383,7 +384,8 @@ impl Driver for LoadedDriver {
         let call = "cuEventElapsedTime";
         let elapsed = self.elapsed.ok_or(DriverError { call, code: NOT_SUPPORTED })?;
         let mut milliseconds = 0.0;
-        // SAFETY: both events are alive, and the pointer is to a variable that lives during the call.
+        // SAFETY: both events are alive, and the pointer is to a variable that lives during the
+        // call.
         let code = unsafe { elapsed(&mut milliseconds, pointer(from.0), pointer(to.0)) };
         check(call, code)?;
         Ok(milliseconds)

@@ -88,8 +88,8 @@ impl DecodeStage {
         parts
     }
 
-    /// Starts nvJPEG for a part of a group. Returns `None` if device memory is exhausted and the part can
-    /// be split further.
+    /// Starts nvJPEG for a part of a group. Returns `None` if device memory is exhausted and the
+    /// part can be split further.
     fn decode_part(&mut self, part: &[PreparedImage]) -> Result<Option<Vec<NvJpegOutcome>>> {
         match self.decode_jpegs(part) {
             Ok(outcomes) => Ok(Some(outcomes)),

@@ -45,8 +45,9 @@ pub struct DeviceImages(ImageOptions);
 impl DeviceImages {
     /// Makes batches of `batch_size` samples, as `transform` defines them.
     ///
-    /// The device decodes JPEGs. The host decodes all other images, with the codecs of the enabled features
-    /// of `spdl-media` and its default limits; see [`host_decoder`](DeviceImages::host_decoder).
+    /// The device decodes JPEGs. The host decodes all other images, with the codecs of the enabled
+    /// features of `spdl-media` and its default limits; see
+    /// [`host_decoder`](DeviceImages::host_decoder).
     pub fn new(device: &CudaDevice, transform: ImageTransform, batch_size: usize) -> DeviceImages {
         DeviceImages(ImageOptions {
             device: device.clone(),

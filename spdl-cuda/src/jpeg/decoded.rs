@@ -19,7 +19,8 @@ pub struct DecodedJpegs {
 #[non_exhaustive]
 #[derive(Debug)]
 pub enum DecodedJpeg {
-    /// The pixels are interleaved RGB bytes in the memory of the batch, without padding between rows.
+    /// The pixels are interleaved RGB bytes in the memory of the batch, without padding between
+    /// rows.
     Decoded {
         /// The byte offset of the first pixel.
         offset: usize,

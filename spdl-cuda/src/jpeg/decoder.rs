@@ -321,9 +321,9 @@ impl NvJpeg {
                     }
                     prepared = chosen.len();
                 }
-                // SAFETY: the images and the slab exist until the event after this work completes. In the
-                // slab, each image has as much memory as its header requires, and nvJPEG has confirmed
-                // the size. The last batch of the state is done.
+                // SAFETY: the images and the slab exist until the event after this work completes.
+                // In the slab, each image has as much memory as its header requires, and nvJPEG has
+                // confirmed the size. The last batch of the state is done.
                 let started =
                     unsafe { codec.decode_batch(&mut state, &data, &mut planes, stream.handle()) };
                 if started.is_ok() {
@@ -378,9 +378,9 @@ impl NvJpeg {
                     if let Some(busy) = &busy {
                         busy.wait()?;
                     }
-                    // SAFETY: the image and the slab exist until the event after this work completes. In
-                    // the slab, the image has as much memory as its header requires. The last image of
-                    // the state is done.
+                    // SAFETY: the image and the slab exist until the event after this work
+                    // completes. In the slab, the image has as much memory as its header requires.
+                    // The last image of the state is done.
                     let started = unsafe {
                         codec.decode_image(
                             decoder,

@@ -91,7 +91,8 @@ pub(super) fn assigned_to(
     images.iter().enumerate().filter(move |(_, image)| is_wanted(image)).map(|(at, _)| at)
 }
 
-/// Sets the output offset of each image that the device decodes, and returns the total size in bytes.
+/// Sets the output offset of each image that the device decodes, and returns the total size in
+/// bytes.
 pub(super) fn assign_offsets(images: &mut [PendingImage]) -> usize {
     let mut end = 0_usize;
     for image in images {

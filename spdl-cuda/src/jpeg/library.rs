@@ -1,5 +1,5 @@
-//! `libnvjpeg`, opened at run time: the functions that this crate calls, as declared in `nvjpeg.h` 13.3,
-//! and owned objects of the library.
+//! `libnvjpeg`, opened at run time: the functions that this crate calls, as declared in `nvjpeg.h`
+//! 13.3, and owned objects of the library.
 
 use std::ffi::{c_int, c_uchar, c_uint, c_void};
 use std::fmt;
@@ -164,8 +164,9 @@ pub(crate) struct NvJpegObject {
     context: Arc<Context>,
 }
 
-// SAFETY: objects of the library are not bound to a thread. Calls on one object do not run concurrently:
-// they need exclusive access, or are documented as thread-safe (those with the library handle).
+// SAFETY: objects of the library are not bound to a thread. Calls on one object do not run
+// concurrently: they need exclusive access, or are documented as thread-safe (those with the
+// library handle).
 unsafe impl Send for NvJpegObject {}
 // SAFETY: as above.
 unsafe impl Sync for NvJpegObject {}
@@ -179,7 +180,8 @@ impl NvJpegObject {
 impl Drop for NvJpegObject {
     fn drop(&mut self) {
         self.context.release(|_| {
-            // SAFETY: the object exists and is not used again. A destructor cannot return a failure.
+            // SAFETY: the object exists and is not used again. A destructor cannot return a
+            // failure.
             let _ = unsafe { (self.destroy)(self.raw()) };
             Ok(())
         });
@@ -197,11 +199,12 @@ fn cuda_stream(stream: &StreamHandle) -> *mut c_void {
     ptr::without_provenance_mut(stream.0)
 }
 
-/// Calls a function of the library with a current context. An error carries the name of the function.
+/// Calls a function of the library with a current context. An error carries the name of the
+/// function.
 macro_rules! call {
     ($library:expr, $field:ident($($argument:expr),* $(,)?)) => {{
-        // SAFETY: objects exist and have the type that the function expects. Pointers are to variables
-        // that live during the call, or the caller of the method upholds its contract.
+        // SAFETY: objects exist and have the type that the function expects. Pointers are to
+        // variables that live during the call, or the caller of the method upholds its contract.
         let status = unsafe { ($library.functions.$field)($($argument),*) };
         check(name::$field, status)
     }};
@@ -355,12 +358,13 @@ impl Codec {
         )
     }
 
-    /// Queues the decoding of a batch of as many images as the state is [prepared](Codec::prepare) for.
+    /// Queues the decoding of a batch of as many images as the state is [prepared](Codec::prepare)
+    /// for.
     ///
     /// # Safety
-    /// Until that work completes, the encoded images and the planes exist, and `state` is not used for
-    /// other images. The planes have the size that the library [parsed](Codec::is_of_size). All earlier
-    /// work with `state` has completed.
+    /// Until that work completes, the encoded images and the planes exist, and `state` is not used
+    /// for other images. The planes have the size that the library [parsed](Codec::is_of_size). All
+    /// earlier work with `state` has completed.
     pub(crate) unsafe fn decode_batch(
         &self,
         state: &mut BatchState,
@@ -426,11 +430,12 @@ impl Codec {
 
     /// Decodes an image. The CPU part is complete on return; the other steps are queued.
     ///
-    /// Fails with `NVJPEG_STATUS_BAD_JPEG` if the library parses another width or height than `size`.
+    /// Fails with `NVJPEG_STATUS_BAD_JPEG` if the library parses another width or height than
+    /// `size`.
     ///
     /// # Safety
-    /// Until that work completes, the encoded image and a plane of `size` exist, and `state` is not used
-    /// for other images.
+    /// Until that work completes, the encoded image and a plane of `size` exist, and `state` is not
+    /// used for other images.
     pub(crate) unsafe fn decode_image(
         &self,
         decoder: &ImageDecoder,

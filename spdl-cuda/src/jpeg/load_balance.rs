@@ -14,8 +14,9 @@ pub enum JpegBackend {
     Host,
 }
 
-/// At least one of this number of eligible images is assigned to each backend, to measure the
-/// backend: without a measurement, a change of its speed would not be detected.
+/// If the other backend has received this many eligible images since the last image of a backend,
+/// one image of the next batch is assigned to that backend. Without such a measurement, a change of
+/// its speed would not be detected.
 const EXPLORE_EVERY: u32 = 50;
 /// Weight of a new measurement in the moving average.
 const NEW_WEIGHT: f64 = 0.25;

@@ -83,11 +83,12 @@ pub(crate) struct StartedBatch {
 }
 
 impl ImageKernels {
-    /// Loads the kernels for a device. The driver compiles the PTX if there is no cubin for the device.
+    /// Loads the kernels for a device. The driver compiles the PTX if there is no cubin for the
+    /// device.
     ///
     /// # Errors
-    /// `Unsupported` for a compute capability below 7.5, or if the driver cannot compile the PTX; errors
-    /// of the driver.
+    /// `Unsupported` for a compute capability below 7.5, or if the driver cannot compile the PTX;
+    /// errors of the driver.
     pub fn new(device: &CudaDevice) -> Result<ImageKernels> {
         let device = Arc::clone(device.inner());
         let context = &device.context;
@@ -115,17 +116,18 @@ impl ImageKernels {
         Ok(ImageKernels { functions, module, architecture, stream, device })
     }
 
-    /// The architecture of the kernels, for example `sm_90`; `compute_75` if the driver compiled the PTX.
+    /// The architecture of the kernels, for example `sm_90`; `compute_75` if the driver compiled
+    /// the PTX.
     pub fn architecture(&self) -> &'static str {
         self.architecture
     }
 
-    /// Creates an empty batch for up to `capacity` samples. [`launch`](ImageKernels::launch) computes
-    /// the added samples.
+    /// Creates an empty batch for up to `capacity` samples. [`launch`](ImageKernels::launch)
+    /// computes the added samples.
     ///
     /// # Errors
-    /// `InvalidArgument` for an invalid format or a capacity of 0; `LimitExceeded` if device memory is
-    /// exhausted.
+    /// `InvalidArgument` for an invalid format or a capacity of 0; `LimitExceeded` if device memory
+    /// is exhausted.
     pub fn batch(&self, format: &TensorSpec, capacity: usize) -> Result<SampleBatch> {
         let table = BatchTable::new(format)?;
         let bytes =
@@ -143,8 +145,8 @@ impl ImageKernels {
         Ok(SampleBatch { format: *format, table, capacity, output, sources, reads, device })
     }
 
-    /// Queues the kernels after the work that writes the images, and returns immediately. The memory of
-    /// the images is kept until the kernels complete.
+    /// Queues the kernels after the work that writes the images, and returns immediately. The
+    /// memory of the images is kept until the kernels complete.
     ///
     /// # Errors
     /// `InvalidArgument` for an empty batch, or a batch of another device; errors of the driver.
@@ -195,8 +197,8 @@ impl ImageKernels {
                 driver.wait_event(stream, event.handle())?;
             }
             let address = table.memory.address;
-            // SAFETY: both are long enough, and exist until `done` completes: the stream holds the host
-            // buffer, and the slab is written or freed only after that event.
+            // SAFETY: both are long enough, and exist until `done` completes: the stream holds the
+            // host buffer, and the slab is written or freed only after that event.
             unsafe { driver.copy_to_device(address, host.as_ptr(), entries.len(), stream)? };
             for launch in &launches {
                 // SAFETY: as above, for the images and the slab of the samples, too.
@@ -226,8 +228,8 @@ impl ImageKernels {
     /// Queues a kernel.
     ///
     /// # Safety
-    /// When the kernel runs, the table is at `table`. The images and outputs of its entries exist until
-    /// the kernel has ended.
+    /// When the kernel runs, the table is at `table`. The images and outputs of its entries exist
+    /// until the kernel has ended.
     unsafe fn launch_kernel(
         &self,
         driver: &dyn Driver,
@@ -244,8 +246,8 @@ impl ImageKernels {
         let argument = launch.argument(table).to_ne_bytes();
         let at = KERNELS.iter().position(|name| *name == launch.function()).unwrap_or(0);
         let stream: &StreamHandle = self.stream.handle();
-        // SAFETY: the only argument of the kernel is the address of its part of the table. The caller
-        // guarantees the rest.
+        // SAFETY: the only argument of the kernel is the address of its part of the table. The
+        // caller guarantees the rest.
         unsafe { driver.launch(&self.functions[at], dimensions, &[&argument], &accesses, stream) }
     }
 }
@@ -284,8 +286,8 @@ impl SampleBatch {
     /// Adds the sample of an image in `memory`.
     ///
     /// # Errors
-    /// `InvalidArgument` if the batch is full, the image is not inside `memory`, or `memory` is on another
-    /// device; otherwise the errors of [`BatchTable::push`].
+    /// `InvalidArgument` if the batch is full, the image is not inside `memory`, or `memory` is on
+    /// another device; otherwise the errors of [`BatchTable::push`].
     pub fn push(
         &mut self,
         memory: &Arc<CudaMemory>,
@@ -316,8 +318,8 @@ impl SampleBatch {
     /// The errors of [`push`](SampleBatch::push).
     ///
     /// # Safety
-    /// The image exists from the completion of the events of [`ImageKernels::launch_after`] until the
-    /// kernels are [done](StartedBatch::done).
+    /// The image exists from the completion of the events of [`ImageKernels::launch_after`] until
+    /// the kernels are [done](StartedBatch::done).
     pub(crate) unsafe fn push_foreign(
         &mut self,
         image: &SourceImage,

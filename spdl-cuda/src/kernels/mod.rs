@@ -55,9 +55,9 @@
 //! is resized directly from its own resolution, and colours are converted afterwards. Bytes are
 //! rounded only once, at the end; other types are only rounded to their own precision.
 //!
-//! Bytes differ by at most one level from PyTorch and from `spdl-media`, which also round between the two
-//! passes. Other types differ by at most 10⁻³ from PyTorch in floating point. Without resizing, bytes are
-//! the exact result of the colour matrix, rounded to nearest.
+//! Bytes differ by at most one level from PyTorch and from `spdl-media`, which also round between
+//! the two passes. Other types differ by at most 10⁻³ from PyTorch in floating point. Without
+//! resizing, bytes are the exact result of the colour matrix, rounded to nearest.
 
 mod launch;
 mod modules;

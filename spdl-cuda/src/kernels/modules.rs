@@ -40,7 +40,8 @@ const CUBINS: [(u32, u32, Module); 4] = [
 const PTX: (u32, u32, Module) = (7, 5, module!("compute_75", "ptx"));
 
 impl Module {
-    /// The architecture: for example `sm_90`, or `compute_75` for PTX, which the driver compiles on load.
+    /// The architecture: for example `sm_90`, or `compute_75` for PTX, which the driver compiles on
+    /// load.
     pub fn architecture(&self) -> &'static str {
         self.architecture
     }

@@ -58,7 +58,8 @@ impl ResizePlan {
     ) -> Result<Self> {
         if placement.target != Rect::full(sample) {
             let message = format!(
-                "the device cannot pad an image: it covers {:?} of a sample of {sample} pixels",
+                "the device cannot pad an image: the resized image covers only {:?} of a sample of \
+                 {sample} pixels",
                 placement.target
             );
             return Err(Error::new(ErrorKind::Unsupported, message));

@@ -53,10 +53,10 @@ impl BatchTable {
     /// Adds an image. Its sample of [`TensorSpec::bytes`] bytes begins at the address `output`.
     ///
     /// # Errors
-    /// `InvalidArgument` if the crop box is not finite or is empty, its bounds are not inside the image,
-    /// the target does not have the size of the sample, or `output` is 0, not aligned to the data type,
-    /// or too close to the end of the address space. `Unsupported` for filters other than bilinear and
-    /// bicubic.
+    /// `InvalidArgument` if the crop box is not finite or is empty, its bounds are not inside the
+    /// image, the target does not have the size of the sample, or `output` is 0, not aligned to the
+    /// data type, or too close to the end of the address space. `Unsupported` for filters other
+    /// than bilinear and bicubic.
     pub fn push(&mut self, image: &SourceImage, plan: &ResizePlan, output: u64) -> Result<()> {
         let dtype = self.format.format.dtype;
         let target = if plan.transpose { plan.size.transposed() } else { plan.size };
@@ -110,8 +110,8 @@ impl BatchTable {
     }
 }
 
-/// A kernel launch, without dynamic shared memory. Its only argument is the address of its part of the
-/// table.
+/// A kernel launch, without dynamic shared memory. Its only argument is the address of its part of
+/// the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Launch {
     function: &'static str,

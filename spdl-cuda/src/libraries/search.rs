@@ -18,8 +18,8 @@ pub enum Library {
     Driver,
     /// The JPEG decoder, `libnvjpeg`.
     NvJpeg,
-    /// The runtime compiler, `libnvrtc`. Optional: kernels are compiled ahead of time, and the driver
-    /// compiles their PTX for newer devices.
+    /// The runtime compiler, `libnvrtc`. Optional: kernels are compiled ahead of time, and the
+    /// driver compiles their PTX for newer devices.
     Nvrtc,
     /// The video decoder, `libnvcuvid`.
     Nvcuvid,
@@ -59,8 +59,8 @@ pub struct LibraryNotFound {
 
 /// Places to search for libraries, in addition to the search path of the dynamic linker.
 ///
-/// The order is: the path given to [`at`](Search::at), the environment variable, wheels, libraries that
-/// are already loaded, the dynamic linker. If a path is given, no other place is tried.
+/// The order is: the path given to [`at`](Search::at), the environment variable, wheels, libraries
+/// that are already loaded, the dynamic linker. If a path is given, no other place is tried.
 ///
 /// ```
 /// use spdl_cuda::libraries::Library;

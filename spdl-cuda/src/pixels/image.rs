@@ -10,8 +10,8 @@ pub(crate) const MAX_SIDE: u32 = 1 << 24;
 
 /// The pixel format of an image.
 ///
-/// Samples of more than 8 bits have 2 bytes, little-endian, with the value in the most significant bits, as
-/// NVDEC writes them.
+/// Samples of more than 8 bits have 2 bytes, little-endian, with the value in the most significant
+/// bits, as NVDEC writes them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PixelFormat {
     /// One plane of interleaved RGB, one byte per sample.
@@ -88,7 +88,8 @@ pub enum ChromaSiting {
     /// samples. This is the default of H.264, HEVC and VP9, and the default here for NV12 and P016.
     #[default]
     Left,
-    /// Type 1: in the centre of four luma samples, as in JPEG. The default for [`PixelFormat::Yuv420`].
+    /// Type 1: in the centre of four luma samples, as in JPEG. The default for
+    /// [`PixelFormat::Yuv420`].
     Center,
     /// Type 2: at every second luma sample on both axes, as in most HDR video.
     TopLeft,
@@ -121,8 +122,8 @@ impl SourceImage {
     /// An image of interleaved RGB bytes.
     ///
     /// # Errors
-    /// `InvalidArgument` if a side is not in 1 to 16,777,216, rows overlap, or the plane exceeds the address
-    /// space.
+    /// `InvalidArgument` if a side is not in 1 to 16,777,216, rows overlap, or the plane exceeds
+    /// the address space.
     pub fn rgb8(width: u32, height: u32, plane: DevicePlane) -> Result<Self> {
         SourceImage::new(PixelFormat::Rgb8, width, height, &[plane], None)
     }
@@ -131,9 +132,10 @@ impl SourceImage {
     /// value.
     ///
     /// # Errors
-    /// `InvalidArgument` if a side is not in 1 to 16,777,216, the format is RGB or has another number of
-    /// planes, rows overlap, a plane exceeds the address space, 2-byte samples are not aligned, or the bit
-    /// depth of the matrix does not fit: 8 for formats with 1 byte per sample, 9 to 16 for 2 bytes.
+    /// `InvalidArgument` if a side is not in 1 to 16,777,216, the format is RGB or has another
+    /// number of planes, rows overlap, a plane exceeds the address space, 2-byte samples are not
+    /// aligned, or the bit depth of the matrix does not fit: 8 for formats with 1 byte per sample,
+    /// 9 to 16 for 2 bytes.
     pub fn yuv(
         format: PixelFormat,
         width: u32,

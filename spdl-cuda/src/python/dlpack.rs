@@ -33,8 +33,8 @@ pub struct DlpackType {
 
 /// A dense array in uploaded memory, for another library.
 ///
-/// The tensor keeps the memory. Its consumer calls the `deleter`, from any thread and without the Python
-/// interpreter.
+/// The tensor keeps the memory. Its consumer calls the `deleter`, from any thread and without the
+/// Python interpreter.
 #[derive(Debug)]
 pub struct DlpackTensor {
     upload: Arc<Upload>,
@@ -76,8 +76,8 @@ struct DlManagedTensorVersioned {
     owner: TensorOwner,
 }
 
-/// Calls a function while the thread is detached from the Python interpreter. Attaches again afterwards,
-/// unless the interpreter is shutting down.
+/// Calls a function while the thread is detached from the Python interpreter. Attaches again
+/// afterwards, unless the interpreter is shutting down.
 pub type DetachFn = fn(Python<'_>, Box<dyn FnOnce() + Send>);
 
 /// The memory and metadata of a tensor.
@@ -141,9 +141,9 @@ impl DlpackTensor {
 
     /// Moves the tensor into a capsule, with a version if `versioned`.
     ///
-    /// No Python code runs between the creation of the tensor and of the capsule, so no exception can leak
-    /// the tensor. If no consumer takes the tensor, the capsule drops it through `detach`, so that other
-    /// Python threads can run at the same time.
+    /// No Python code runs between the creation of the tensor and of the capsule, so no exception
+    /// can leak the tensor. If no consumer takes the tensor, the capsule drops it through `detach`,
+    /// so that other Python threads can run at the same time.
     ///
     /// # Errors
     /// `MemoryError` if Python cannot allocate the capsule.
@@ -234,7 +234,8 @@ unsafe extern "C" fn delete_versioned(tensor: *mut DlManagedTensorVersioned) {
 /// Frees a tensor, and returns its resources.
 ///
 /// # Safety
-/// `into_versioned` (if `versioned`) or `into_unversioned` created the tensor, and it is not used again.
+/// `into_versioned` (if `versioned`) or `into_unversioned` created the tensor, and it is not used
+/// again.
 unsafe fn into_owner(tensor: *mut c_void, versioned: bool) -> TensorOwner {
     if versioned {
         // SAFETY: the caller guarantees it.
@@ -269,8 +270,8 @@ unsafe fn unconsumed(capsule: *mut ffi::PyObject) -> Option<TensorOwner> {
         }
         // SAFETY: as above.
         let tensor = unsafe { ffi::PyCapsule_GetPointer(capsule, name.as_ptr()) };
-        // SAFETY: capsules of this name and destructor hold such a tensor. A consumer renames the capsule
-        // when it takes the tensor.
+        // SAFETY: capsules of this name and destructor hold such a tensor. A consumer renames the
+        // capsule when it takes the tensor.
         return Some(unsafe { into_owner(tensor, versioned) });
     }
     None

@@ -1,4 +1,5 @@
-//! Support for Python bindings: DLPack capsules, streams and events as numbers, allocator functions.
+//! Support for Python bindings: DLPack capsules, streams and events as numbers, allocator
+//! functions.
 //!
 //! | file | content |
 //! |---|---|
@@ -35,7 +36,8 @@ pub fn device_of(memory: &CudaMemory) -> CudaDevice {
     CudaDevice::of_inner(memory.device())
 }
 
-/// Whether memory belongs to this [`CudaDevice`]. A second `open` of the same ordinal has separate memory.
+/// Whether memory belongs to this [`CudaDevice`]. A second `open` of the same ordinal has separate
+/// memory.
 pub fn is_memory_of(memory: &CudaMemory, device: &CudaDevice) -> bool {
     memory.is_of(device.inner())
 }

@@ -16,8 +16,8 @@ use crate::runtime::{ConsumerStream, CopyFence, CudaDevice, Event};
 /// This function returns immediately; then the upload may be dropped.
 ///
 /// # Errors
-/// `InvalidArgument` if the memory belongs to another device, an image exceeds the memory, or `after` is
-/// being captured into a graph; otherwise the errors of [`ImageKernels::launch`].
+/// `InvalidArgument` if the memory belongs to another device, an image exceeds the memory, or
+/// `after` is being captured into a graph; otherwise the errors of [`ImageKernels::launch`].
 pub fn samples_of(
     device: &CudaDevice,
     kernels: &ImageKernels,
@@ -43,8 +43,8 @@ pub fn samples_of(
             let message = format!("invalid image: it exceeds the {len} bytes of the upload");
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         }
-        // SAFETY: the image is inside the memory, which is written when `ready` completes, the first
-        // event below. `record_use` keeps the memory from reuse until the kernels complete.
+        // SAFETY: the image is inside the memory, which is written when `ready` completes, the
+        // first event below. `record_use` keeps the memory from reuse until the kernels complete.
         unsafe { batch.push_foreign(image, plan)? };
     }
     let mut after_events = vec![Arc::clone(memory.ready())];

@@ -50,12 +50,12 @@ impl ConsumerStream {
         ConsumerStream::borrowed(stream)
     }
 
-    /// The stream of an argument of `__dlpack__(stream=…)`, as the Python array API standard defines it
-    /// for CUDA.
+    /// The stream of an argument of `__dlpack__(stream=…)`, as the Python array API standard
+    /// defines it for CUDA.
     ///
-    /// `None` and 1 are the legacy default stream, 2 is the per-thread default stream, larger numbers
-    /// are raw streams. −1 means that the consumer synchronises the accesses itself; the result is
-    /// `None`.
+    /// `None` and 1 are the legacy default stream, 2 is the per-thread default stream, larger
+    /// numbers are raw streams. −1 means that the consumer synchronises the accesses itself; the
+    /// result is `None`.
     ///
     /// # Errors
     /// `InvalidArgument` for 0, which could mean either default stream, and for numbers below −1.

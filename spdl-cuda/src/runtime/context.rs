@@ -106,8 +106,8 @@ impl Context {
         Ok(current)
     }
 
-    /// Destroys a resource, even after a sticky error. A failure is only counted, because destructors
-    /// cannot return it.
+    /// Destroys a resource, even after a sticky error. A failure is only counted, because
+    /// destructors cannot return it.
     pub(crate) fn release(&self, work: impl FnOnce(&dyn Driver) -> DriverResult<()>) {
         // The first call may return the error of earlier asynchronous work, so it is repeated.
         let current = self.make_current().or_else(|_| self.make_current());

@@ -68,8 +68,8 @@ impl CudaDevice {
     /// Opens device `ordinal`, in the numbering of the CUDA driver, from 0.
     ///
     /// # Errors
-    /// `Unsupported` if the driver is missing or too old, with a remedy; `InvalidArgument` if the device
-    /// does not exist; errors of the driver.
+    /// `Unsupported` if the driver is missing or too old, with a remedy; `InvalidArgument` if the
+    /// device does not exist; errors of the driver.
     pub fn open(ordinal: u32) -> Result<CudaDevice> {
         CudaDevice::open_with(ordinal, &Search::default())
     }
@@ -190,8 +190,8 @@ impl Device for CudaDevice {
             has_waited = true;
             if !host.is_empty() {
                 let (to, from) = (slab.memory.address, host.as_ptr());
-                // SAFETY: both are at least this long, and exist until `copied` completes: the stream
-                // holds the buffer, and the slab is written or freed only after that event.
+                // SAFETY: both are at least this long, and exist until `copied` completes: the
+                // stream holds the buffer, and the slab is written or freed only after that event.
                 unsafe { driver.copy_to_device(to, from, host.len(), stream)? };
             }
             driver.record_event(copied.handle(), stream)

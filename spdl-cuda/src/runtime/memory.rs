@@ -82,12 +82,12 @@ impl CudaMemory {
         (array.memory() as &dyn Any).downcast_ref()
     }
 
-    /// Makes all further work of `stream` wait until the bytes are written, and records that `stream` uses
-    /// the memory.
+    /// Makes all further work of `stream` wait until the bytes are written, and records that
+    /// `stream` uses the memory.
     ///
     /// # Errors
-    /// `InvalidArgument` while `stream` is being captured into a graph; the capture stays valid. Errors
-    /// of the driver. After an error, `stream` must not use the memory.
+    /// `InvalidArgument` while `stream` is being captured into a graph; the capture stays valid.
+    /// Errors of the driver. After an error, `stream` must not use the memory.
     pub fn wait_on(&self, stream: &ConsumerStream) -> Result<()> {
         self.device.context.run("make a stream wait for a batch", |driver| {
             stream.check_not_captured(driver)?;
@@ -108,8 +108,8 @@ impl CudaMemory {
     /// Starts a copy to the host, after all work queued on `after`, and returns immediately.
     ///
     /// # Errors
-    /// `LimitExceeded` if host memory is exhausted; `InvalidArgument` while `after` is being captured into
-    /// a graph; the capture stays valid. Errors of the driver.
+    /// `LimitExceeded` if host memory is exhausted; `InvalidArgument` while `after` is being
+    /// captured into a graph; the capture stays valid. Errors of the driver.
     pub fn download(&self, after: Option<&ConsumerStream>) -> Result<Download> {
         self.download_part(0, self.len, after, None)
     }
@@ -161,8 +161,8 @@ impl CudaMemory {
             }
             if let Some(memory) = self.handle().filter(|_| bytes > 0) {
                 let from = DeviceAddress(memory.address.0 + offset as u64);
-                // SAFETY: both are at least this long, and exist until the copy completes: the download
-                // holds the buffer, and `done` among the uses protects the slab.
+                // SAFETY: both are at least this long, and exist until the copy completes: the
+                // download holds the buffer, and `done` among the uses protects the slab.
                 unsafe { driver.copy_to_host(to, from, bytes, stream)? };
             }
             driver.record_event(done.handle(), stream)

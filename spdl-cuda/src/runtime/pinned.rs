@@ -9,7 +9,8 @@ use crate::driver::RegistrationHandle;
 use spdl_core::Result;
 use spdl_core::memory::{BufferPool, Pin, PinMemory};
 
-/// Returns a pool of buffers that `cuMemHostRegister` pins, allocated on the NUMA node of `near_cpus`.
+/// Returns a pool of buffers that `cuMemHostRegister` pins, allocated on the NUMA node of
+/// `near_cpus`.
 ///
 /// Registered memory remains cacheable, so that the host reads it at full speed. Copies from it to
 /// the device are asynchronous.
@@ -33,7 +34,8 @@ impl PinMemory for HostRegistrar {
         // Registration is the first access to the pages, so it determines their NUMA node.
         let handle = on_cpus(&self.near_cpus, || {
             let address = memory.as_mut_ptr();
-            // SAFETY: the pool drops the pin, which unregisters the memory, before it frees the memory.
+            // SAFETY: the pool drops the pin, which unregisters the memory, before it frees the
+            // memory.
             self.context.run(&doing, |driver| unsafe { driver.register_host(address, bytes) })
         })?;
         Ok(Box::new(HostRegistration { handle, context: Arc::clone(&self.context) }))

@@ -2,8 +2,10 @@
 //!
 //! A slab (block of device memory) returns to the pool when its last owner drops it, even if
 //! kernels of a consumer still read it. The slab then holds events recorded after those kernels,
-//! and the next write waits for the events on the device. The host never waits. The pool never
-//! holds more slabs than the maximum number that was in use at the same time.
+//! and the next write waits for the events on the device. The host never waits.
+//!
+//! If all slabs have one size, the pool never holds more slabs than were in use at the same time.
+//! If sizes change, the pool frees idle slabs beyond 17/16 of the peak number of bytes in use.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -22,7 +24,7 @@ const GRANULE: usize = 512;
 /// Number of requests after which [`SizeEstimator`] may shrink.
 const ESTIMATION_WINDOW: u32 = 64;
 
-/// If sizes change, the pool may exceed its peak size by 1 / this number.
+/// If sizes change, the pool may exceed the peak number of bytes in use by 1 / this number.
 const SLACK: usize = 16;
 
 /// A block of device memory.
@@ -61,7 +63,8 @@ struct PoolState {
     allocator: Option<Arc<dyn DeviceAllocator>>,
 }
 
-/// A source of device memory that replaces the driver, such as the allocator of a training framework.
+/// A source of device memory that replaces the driver, such as the allocator of a training
+/// framework.
 ///
 /// The pool calls the allocator only if it has no free slab of the requested size, not for every
 /// batch. [`free`](DeviceAllocator::free) must not wait for a thread that uploads batches.

@@ -15,8 +15,8 @@ pub enum Part {
     Device,
     /// The JPEG decoder, `libnvjpeg`.
     NvJpeg,
-    /// The runtime compiler, `libnvrtc`. Optional: kernels are compiled ahead of time, and the driver
-    /// compiles their PTX for newer devices.
+    /// The runtime compiler, `libnvrtc`. Optional: kernels are compiled ahead of time, and the
+    /// driver compiles their PTX for newer devices.
     Nvrtc,
     /// The video decoder, `libnvcuvid`.
     Nvcuvid,

@@ -92,8 +92,8 @@ fn check_handles(
     Err(DriverError { call, code: 400 })
 }
 
-/// Reports calls on a stream under capture: a wait invalidates the capture, and a record becomes a node of the
-/// graph.
+/// Reports calls on a stream under capture: a wait invalidates the capture, and a record becomes a
+/// node of the graph.
 fn check_capture(state: &mut FakeState, call: &'static str, stream: &StreamHandle) {
     if state.is_capturing(stream.0) != Some(false) {
         state.violate(ViolationKind::InvalidatesCapture, call);

@@ -164,8 +164,8 @@ impl FakeDriver {
         }
     }
 
-    /// Whether this thread is in the global capture mode, the default, which forbids calls that invalidate
-    /// captures.
+    /// Whether this thread is in the global capture mode, the default, which forbids calls that
+    /// invalidate captures.
     pub fn is_strict(&self) -> bool {
         let thread = std::thread::current().id();
         self.state().capture_modes.get(&thread).is_none_or(|mode| *mode == 0)
@@ -282,7 +282,8 @@ impl FakeDriver {
         self.state().enqueue(stream.handle().0, &[(range, AccessKind::KernelWrites)], work);
     }
 
-    /// Records a write of the program to host memory. Copies also detect changed bytes without this call.
+    /// Records a write of the program to host memory. Copies also detect changed bytes without this
+    /// call.
     pub fn host_writes(&self, memory: &[u8]) {
         self.state().record_host_access(range_of(memory), AccessKind::HostWrites);
     }
@@ -319,7 +320,7 @@ pub(super) fn read_host(address: usize, bytes: usize) -> Vec<u8> {
 /// Writes host memory, as a device does.
 pub(super) fn write_host(address: usize, data: &[u8]) {
     let to = std::ptr::with_exposed_provenance_mut::<u8>(address);
-    // SAFETY: the caller of the copy guarantees that the memory exists and is not used by others until the
-    // copy completes.
+    // SAFETY: the caller of the copy guarantees that the memory exists and is not used by others
+    // until the copy completes.
     unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), to, data.len()) };
 }

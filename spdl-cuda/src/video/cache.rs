@@ -27,7 +27,8 @@ const EXTRA_SURFACES: u32 = 4;
 const MAX_SURFACES: u32 = 32;
 
 impl DecoderConfig {
-    /// The configuration for a video, within the maximum size and macroblocks (16x16 pixels) of the device.
+    /// The configuration for a video, within the maximum size and macroblocks (16x16 pixels) of the
+    /// device.
     pub(crate) fn of(
         format: &VideoFormat,
         device_max: (u32, u32),

@@ -119,8 +119,8 @@ impl Decoder {
         self.config
     }
 
-    /// Reconfigures the decoder for pictures of this size, within its configuration. Returns whether the
-    /// size changed.
+    /// Reconfigures the decoder for pictures of this size, within its configuration. Returns
+    /// whether the size changed.
     pub(crate) fn reconfigure(&mut self, coded_size: (u32, u32)) -> DriverResult<bool> {
         if coded_size == self.coded_size {
             return Ok(false);
@@ -135,7 +135,8 @@ impl Decoder {
             ..ReconfigureDecoderInfo::default()
         };
         self.context.attempt(|_| {
-            // SAFETY: the decoder exists, and no surface is mapped, because a surface borrows the decoder.
+            // SAFETY: the decoder exists, and no surface is mapped, because a surface borrows the
+            // decoder.
             unsafe { self.library.reconfigure_decoder(self.handle, &mut info) }
         })?;
         self.coded_size = coded_size;
@@ -200,7 +201,8 @@ impl Drop for Decoder {
             std::mem::forget(Arc::clone(&self.lock));
             return;
         }
-        // SAFETY: the decoder exists, is not used again, and all work on its surfaces has completed.
+        // SAFETY: the decoder exists, is not used again, and all work on its surfaces has
+        // completed.
         self.context.release(|_| unsafe { self.library.destroy_decoder(self.handle) });
     }
 }
@@ -212,8 +214,8 @@ impl fmt::Debug for Decoder {
     }
 }
 
-/// A mapped output surface. The library writes to it again only after all work that was queued on the
-/// stream before the unmapping.
+/// A mapped output surface. The library writes to it again only after all work that was queued on
+/// the stream before the unmapping.
 pub(crate) struct Surface<'a> {
     decoder: &'a mut Decoder,
     pub(crate) address: u64,

@@ -49,8 +49,8 @@ impl FrameCrop {
 impl NvDec {
     /// Queues copies of NV12 or P016 frames into one array, and returns immediately.
     ///
-    /// Each frame has the luma rows, then half as many rows of interleaved Cb and Cr, of the cropped width.
-    /// The memory of the frames is kept until the copies complete.
+    /// Each frame has the luma rows, then half as many rows of interleaved Cb and Cr, of the
+    /// cropped width. The memory of the frames is kept until the copies complete.
     ///
     /// # Errors
     /// `InvalidArgument` for an empty list, for frames of different formats or sizes, and for a
@@ -60,7 +60,7 @@ impl NvDec {
     pub fn gather(&self, frames: &[VideoFrame], crop: FrameCrop) -> Result<Upload> {
         let device = self.device();
         let Some(first) = frames.first() else {
-            return Err(invalid("expected at least one frame".to_owned()));
+            return Err(invalid("empty list of frames: expected at least one".to_owned()));
         };
         let (width, height) = checked_size(first, crop)?;
         let is_alike = |frame: &VideoFrame| {
@@ -80,7 +80,7 @@ impl NvDec {
             )));
         }
         if frames.iter().any(|frame| !frame.memory.is_of(device)) {
-            return Err(invalid("a frame is on another device".to_owned()));
+            return Err(invalid("a frame is not on the device of this `NvDec`".to_owned()));
         }
         let sample = first.format.sample_bytes() as usize;
         let (row, rows) = (width as usize * sample, height as usize / 2 * 3);
@@ -112,12 +112,14 @@ fn checked_size(frame: &VideoFrame, crop: FrameCrop) -> Result<(u32, u32)> {
     }
     if crop.left % 2 == 1 || crop.top % 2 == 1 {
         return Err(invalid(format!(
-            "invalid crop at column {} and row {}: NV12 needs even numbers, because chroma has half the resolution",
+            "invalid crop at column {} and row {}: expected even numbers, because chroma has half the resolution",
             crop.left, crop.top
         )));
     }
     if width % 2 == 1 || height % 2 == 1 {
-        let message = format!("unsupported size {width}x{height}: an NV12 array needs even sides");
+        let message = format!(
+            "unsupported size {width}x{height}: expected even sides, because chroma has half the resolution"
+        );
         return Err(Error::new(ErrorKind::Unsupported, message));
     }
     Ok((width, height))

@@ -67,8 +67,8 @@ pub(crate) struct NvcuvidLibrary {
 /// Calls a function of the library. An error carries the name of the function.
 macro_rules! call {
     ($library:ident.$name:ident($($argument:expr),* $(,)?)) => {{
-        // SAFETY: pointers are to variables of the right type that live during the call, or the caller
-        // of the method upholds its contract.
+        // SAFETY: pointers are to variables of the right type that live during the call, or the
+        // caller of the method upholds its contract.
         let code = unsafe { ($library.functions.$name)($($argument),*) };
         check(stringify!($name), code)
     }};
@@ -132,7 +132,8 @@ impl NvcuvidLibrary {
     }
 
     /// # Safety
-    /// The decoder exists, and the picture is the argument of a callback of a parser of the library.
+    /// The decoder exists, and the picture is the argument of a callback of a parser of the
+    /// library.
     pub(crate) unsafe fn decode_picture(
         &self,
         decoder: NvcuvidHandle,
@@ -159,7 +160,8 @@ impl NvcuvidLibrary {
         Ok(status.status)
     }
 
-    /// Waits until the picture is decoded, and maps it. Returns address and pitch of its first plane.
+    /// Waits until the picture is decoded, and maps it. Returns address and pitch of its first
+    /// plane.
     ///
     /// # Safety
     /// The decoder and the stream in `processing` exist.

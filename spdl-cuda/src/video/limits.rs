@@ -7,7 +7,7 @@ use super::format::VideoFormat;
 /// Limits of the resources of a video.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VideoLimits {
-    /// Maximum pixels of a coded frame.
+    /// Maximum number of pixels of a coded frame.
     max_pixels: u64,
     /// Maximum number of decoded frames that the caller has not taken yet.
     pub(super) max_waiting_frames: usize,

@@ -122,7 +122,8 @@ impl Parser {
             timestamp,
         };
         let parsed = self.context.attempt(|_| {
-            // SAFETY: the parser exists and is used exclusively, and the payload exists during the call.
+            // SAFETY: the parser exists and is used exclusively, and the payload exists during the
+            // call.
             unsafe { self.library.parse(self.handle.handle, &mut packet) }
         });
         // The failure of a callback is the cause of the error of the library.

@@ -212,8 +212,8 @@ impl ActiveSequence {
             return Ok(Err(corrupt_frame(defect)));
         }
         let memory = copy_out(device, &surface, &self.layout, doing)?;
-        // The copy may still be queued. nvcuvid orders the next write to the surface after all work that is
-        // queued on the output stream of the mapping.
+        // The copy may still be queued. nvcuvid orders the next write to the surface after all work
+        // that is queued on the output stream of the mapping.
         surface.unmap().map_err(device_error)?;
         Ok(Ok(VideoFrame {
             memory,
@@ -255,8 +255,9 @@ fn copy_out(
         }
         has_waited = true;
         for copy in &copies {
-            // SAFETY: the slab has the size of the layout, and is written or freed only after `copied`.
-            // The library writes to the surface only after this copy, which is on the output stream.
+            // SAFETY: the slab has the size of the layout, and is written or freed only after
+            // `copied`. The library writes to the surface only after this copy, which is on the
+            // output stream.
             unsafe { driver.copy_rows(copy, stream)? };
         }
         driver.record_event(copied.handle(), stream)

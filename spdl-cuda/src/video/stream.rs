@@ -14,11 +14,11 @@ use super::session::Session;
 
 /// A video that a device decodes, created by [`NvDec::open`](super::NvDec::open).
 ///
-/// [`push`](VideoStream::push) takes packets in decoding order, one picture each, from a container, from
-/// [`AccessUnits`](super::AccessUnits) or from [`IvfFile`](super::IvfFile). H.264 and HEVC need start codes
-/// (Annex B), with parameter sets before the first picture. [`next_frame`](VideoStream::next_frame)
-/// returns frames in display order, a few packets later. [`finish`](VideoStream::finish) outputs the last
-/// frames.
+/// [`push`](VideoStream::push) takes packets in decoding order, one picture each, from a container,
+/// from [`AccessUnits`](super::AccessUnits) or from [`IvfFile`](super::IvfFile). H.264 and HEVC
+/// need start codes (Annex B), with parameter sets before the first picture.
+/// [`next_frame`](VideoStream::next_frame) returns frames in display order, a few packets later.
+/// [`finish`](VideoStream::finish) outputs the last frames.
 ///
 /// Frames are neither rotated nor scaled, and interlaced fields are not separated. If the device
 /// reports a frame as corrupt, [`next_frame`](VideoStream::next_frame) returns an error for this

@@ -308,12 +308,12 @@ impl WavHeader {
     }
 
     /// The frames of a time interval, in seconds: from `offset` (default: the start) for `duration`
-    /// (default: to the end). Each boundary is rounded down to the start of a frame. The
+    /// (default: to the end). `offset` and `duration` are each rounded down to whole frames. The
     /// interval is clipped to the end of the file.
     ///
     /// # Errors
-    /// `InvalidArgument` if a value is negative or not finite, or the interval starts after the
-    /// last frame.
+    /// `InvalidArgument` if a value is negative or not finite, or if the interval starts at or
+    /// after the end of the file. A start at frame 0 is valid even if the file has no frames.
     pub fn frames_between(&self, offset: Option<f64>, duration: Option<f64>) -> Result<Range<u64>> {
         let frames = self.frames();
         let invalid = |message: String| Err(Error::new(ErrorKind::InvalidArgument, message));
@@ -328,8 +328,8 @@ impl WavHeader {
         if start > 0 && start >= frames {
             let seconds = offset.unwrap_or(0.0);
             return invalid(format!(
-                "offset {seconds} s is after the end of the file: it has {frames} frames at {} \
-                 frames per second",
+                "invalid offset {seconds} s: expected a time before the end of the file, which has \
+                 {frames} frames at {} frames per second",
                 self.sample_rate()
             ));
         }

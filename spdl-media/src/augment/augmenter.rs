@@ -88,8 +88,8 @@ impl Augmenter {
         Augmenter::default()
     }
 
-    /// Appends an augmentation. [`validate`](Augmenter::validate) checks its parameters;
-    /// [`FillImage::augment`](crate::FillImage::augment) calls it.
+    /// Appends an augmentation. Its parameters are checked by [`validate`](Augmenter::validate),
+    /// which [`FillImage::augment`](crate::FillImage::augment) calls.
     #[must_use]
     pub fn then(mut self, step: impl Augment) -> Self {
         self.steps.push(Arc::new(step));
@@ -109,8 +109,8 @@ impl Augmenter {
     /// [`StageOptions::parameters`](spdl_core::StageOptions::parameters) of the stage that applies
     /// them. A run that resumes with other augmentations reports the difference.
     ///
-    /// Names count from 1: `augmentation 1` is the name of the first augmentation, `augmentation 1
-    /// brightness` is one of its settings.
+    /// Augmentations are numbered from 1. The key `augmentation 1` has the name of the first
+    /// augmentation, and the key `augmentation 1 brightness` has one of its settings.
     ///
     /// ```
     /// use spdl_core::StageOptions;

@@ -45,7 +45,7 @@ pub struct Mixup {
 }
 
 impl Mixup {
-    /// For labels from 0 to `classes` − 1. torchvision's default alpha is 1.
+    /// Mixes samples with labels from 0 to `classes` − 1. torchvision's default alpha is 1.
     ///
     /// # Errors
     /// `InvalidArgument` if `classes` is 0, or alpha is not a positive number.
@@ -73,8 +73,8 @@ impl Mixup {
     /// Blends each sample, with weight `own`, and the previous sample, with weight 1 − `own`.
     ///
     /// # Errors
-    /// `InvalidArgument` if the batch has no `images` of these types, or no valid `labels`; the
-    /// message names the sample.
+    /// `InvalidArgument` if the batch has no `images` of a type that [`Mixup`] lists, or no valid
+    /// `labels`. If a label is out of range, the message names its sample.
     pub fn mix(&mut self, mut batch: Batch, own: f64) -> Result<Batch> {
         let soft = self.labels.mixed(&batch, own)?;
         let (own, other) = (own as f32, (1.0 - own) as f32);
@@ -145,7 +145,7 @@ pub struct CutMix {
 }
 
 impl CutMix {
-    /// For labels from 0 to `classes` − 1. torchvision's default alpha is 1.
+    /// Mixes samples with labels from 0 to `classes` − 1. torchvision's default alpha is 1.
     ///
     /// # Errors
     /// `InvalidArgument` if `classes` is 0, or alpha is not a positive number.
@@ -172,8 +172,9 @@ impl CutMix {
         self.mix(batch, CutMix::cut_box(own, (x, y), size))
     }
 
-    /// The rectangle to copy from the previous image. `own` is the area fraction that remains, 0 to
-    /// 1, before clipping; `center` is the column and row of the centre.
+    /// The rectangle to copy from the previous image, clipped to the image. Before clipping, the
+    /// rectangle covers a fraction of 1 − `own` of the image area; `own` is 0 to 1. `center` is the
+    /// column and row of its centre.
     pub fn cut_box(own: f64, center: (u32, u32), size: Size) -> Rect {
         let half = 0.5 * (1.0 - own).max(0.0).sqrt();
         let axis = |center: u32, side: u32| {
@@ -220,8 +221,9 @@ pub(super) struct BatchImageLayout {
 }
 
 impl BatchImageLayout {
-    /// The channel dimension has length 3, otherwise 1. If both dimensions match, `u8` counts as
-    /// interleaved and other types as planar, which is the usual convention.
+    /// The channel dimension is the dimension after `batch`, or the last one. It has length 3, or
+    /// length 1 if neither has length 3. If both dimensions match, `u8` counts as interleaved and
+    /// other types as planar, which is the usual convention.
     pub(super) fn of(images: &Array) -> Result<Self> {
         let invalid = || {
             invalid_images(&format!(

@@ -10,7 +10,7 @@ pub(super) fn check(is_valid: bool, message: impl FnOnce() -> String) -> Result<
 /// Checks a factor that must be finite and not negative.
 pub(super) fn check_factor(name: &str, factor: f64) -> Result<()> {
     check(factor.is_finite() && factor >= 0.0, || {
-        format!("invalid {name} factor {factor}: expected at least 0")
+        format!("invalid {name} factor {factor}: expected a finite number of at least 0")
     })
 }
 
@@ -26,7 +26,8 @@ pub(super) fn check_range(name: &str, range: (f64, f64), least: f64, most: f64) 
     let is_valid = least <= range.0 && range.0 <= range.1 && range.1 <= most;
     check(is_valid && range.0.is_finite() && range.1.is_finite(), || {
         format!(
-            "invalid range {range:?} of {name}: expected increasing values from {least} to {most}"
+            "invalid range {range:?} of {name}: expected finite bounds, the lower one first, from \
+             {least} to {most}"
         )
     })
 }

@@ -82,7 +82,8 @@ impl ColorJitter {
     }
 }
 
-/// 1 − `amount` to 1 + `amount`. A negative amount gives a reversed range, which the check rejects.
+/// Max(0, 1 − `amount`) to 1 + `amount`. A negative amount gives a reversed range, which the check
+/// rejects.
 fn around_one(amount: f64) -> (f64, f64) {
     if amount < 0.0 {
         (1.0 - amount, 1.0 + amount)
@@ -147,7 +148,7 @@ macro_rules! random_change {
         }
 
         impl $name {
-            #[doc = concat!("With probability ", $probability, ".")]
+            #[doc = concat!("An augmentation that is applied with probability ", $probability, ".")]
             #[allow(clippy::new_without_default, reason = "some types have parameters, and all have the same constructor")]
             pub fn new($($field: $type),*) -> Self {
                 $name { $($field,)* probability: $probability }
@@ -241,7 +242,8 @@ random_change!(
 );
 
 random_change!(
-    /// Inverts levels from `threshold`, at most 255; see [`functional::solarize`].
+    /// Inverts levels that are at least `threshold`, a number of at most 255; see
+    /// [`functional::solarize`].
     RandomSolarize(threshold: f64),
     probability 0.5,
     |this, image, _| functional::solarize(image, this.threshold),
@@ -267,7 +269,8 @@ pub struct GaussianBlur {
 }
 
 impl GaussianBlur {
-    /// A square kernel of `kernel` pixels, an odd number; a standard deviation of 0.1 to 2 pixels.
+    /// Blurs with a square kernel of side `kernel`, an odd number of pixels. The standard deviation
+    /// is 0.1 to 2 pixels.
     pub fn new(kernel: usize) -> Self {
         GaussianBlur { kernel: [kernel; 2], sigma: (0.1, 2.0) }
     }

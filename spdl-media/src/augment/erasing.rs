@@ -38,8 +38,8 @@ impl Setting for ErasingValue {
 
 /// Erases a random rectangle.
 ///
-/// torchvision users apply this augmentation after the normalisation, where 0 is the mean colour. To
-/// do the same, use this type as a stage on batches; the stage draws a rectangle per image.
+/// torchvision users apply this augmentation after the normalisation, where 0 is the mean colour.
+/// To do the same, use this type as a stage on batches; the stage draws a rectangle per image.
 /// [`erase_planes`](RandomErasing::erase_planes) erases in one normalised image, and
 /// [`draw`](RandomErasing::draw) only draws the rectangle. As an [`Augment`], it erases levels of
 /// an image, where 0 is black.
@@ -63,7 +63,8 @@ pub struct RandomErasing {
 }
 
 impl RandomErasing {
-    /// Probability ½, 2 % to 33 % of the area, height ÷ width from 0.3 to 3.3, zeros.
+    /// Erases with zeros, with probability ½: 2 % to 33 % of the area, height ÷ width from 0.3 to
+    /// 3.3.
     #[allow(clippy::new_without_default, reason = "consistent with the other augmentations")]
     pub fn new() -> Self {
         RandomErasing {
@@ -109,9 +110,9 @@ impl RandomErasing {
         stage_parameters(&Augment::fingerprint(self))
     }
 
-    /// Draws the rectangle to erase in an image of this size. Returns `None` with
-    /// probability 1 − [`probability`](Self::probability), or if none of ten drawn rectangles was
-    /// smaller than the image.
+    /// Draws the rectangle to erase in an image of this size. Returns `None` with probability
+    /// 1 − [`probability`](Self::probability), if none of ten drawn rectangles has both a smaller
+    /// height and a smaller width than the image, or if the rectangle rounds to an empty one.
     pub fn draw(&self, size: Size, rng: &mut SampleRng) -> Option<Rect> {
         if !rng.chance(self.probability) {
             return None;
@@ -133,10 +134,10 @@ impl RandomErasing {
     }
 
     /// Erases a rectangle in normalised planes of red, green and blue, `[3, height, width]`.
-    /// Returns the rectangle.
+    /// Returns the rectangle, or `None` if [`draw`](RandomErasing::draw) returns `None`.
     ///
     /// # Errors
-    /// `InvalidArgument` if `planes` has another length.
+    /// `InvalidArgument` if the length of `planes` is not 3 × height × width.
     pub fn erase_planes(
         &self,
         planes: &mut [f32],
@@ -144,7 +145,10 @@ impl RandomErasing {
         rng: &mut SampleRng,
     ) -> Result<Option<Rect>> {
         check(planes.len() as u64 == size.pixels().saturating_mul(CHANNELS as u64), || {
-            format!("buffer of {} numbers for three planes of {size} pixels", planes.len())
+            format!(
+                "buffer of {} numbers does not match three planes of {size} pixels",
+                planes.len()
+            )
         })?;
         let Some(rect) = self.draw(size, rng) else { return Ok(None) };
         let columns = rect.left as usize..(rect.left + rect.width) as usize;
@@ -165,9 +169,10 @@ impl RandomErasing {
 }
 
 impl RandomErasing {
-    /// Erases a rectangle in each image of a batch with the configured probability. The field
-    /// `images` is `[batch, channels, height, width]` or `[batch, height, width, channels]`, with 3
-    /// channels or 1: `f32`, `f16` or `bf16` after normalisation, or `u8` levels.
+    /// Erases a rectangle in some images of a batch: in each image with the configured probability.
+    /// The field `images` is `[batch, channels, height, width]` or
+    /// `[batch, height, width, channels]`, with 3 channels or 1: `f32`, `f16` or `bf16` after
+    /// normalisation, or `u8` levels.
     ///
     /// # Errors
     /// `InvalidArgument` if the batch has no such field, or a parameter is invalid.

@@ -276,8 +276,8 @@ fn check_bins(bins: usize) -> Result<()> {
     check(bins >= 2, || format!("invalid number of magnitudes {bins}: expected at least 2"))
 }
 
-/// Applies several operations in sequence, all of the same magnitude (Cubuk et al. 2020,
-/// arXiv:1909.13719).
+/// Applies several random operations in sequence, all with the same magnitude index (Cubuk et al.
+/// 2020, arXiv:1909.13719).
 #[derive(Clone, Debug, PartialEq)]
 pub struct RandAugment {
     operations: usize,
@@ -287,7 +287,7 @@ pub struct RandAugment {
 }
 
 impl RandAugment {
-    /// Two operations with magnitude 9 of 0 to 30, nearest neighbour, black outside.
+    /// Two operations with magnitude index 9 of 0 to 30, nearest neighbour, black outside.
     #[allow(clippy::new_without_default, reason = "consistent with the other augmentations")]
     pub fn new() -> Self {
         RandAugment { operations: 2, magnitude: 9, bins: 31, sampling: NEAREST }
@@ -349,7 +349,7 @@ impl Augment for RandAugment {
     }
 }
 
-/// Applies one operation of random magnitude (Müller and Hutter 2021, arXiv:2103.10158).
+/// Applies one random operation with a random magnitude (Müller and Hutter 2021, arXiv:2103.10158).
 #[derive(Clone, Debug, PartialEq)]
 pub struct TrivialAugmentWide {
     bins: usize,

@@ -12,8 +12,8 @@ const HEADERS: u32 = 14 + 40;
 /// Encodes BMP: 24 bits per pixel, top-down, uncompressed.
 ///
 /// BMP suits pixels that are read far more often than written, as in a cache: BMP decodes fastest,
-/// and other programs display it. A file has 54 bytes, and per row 3 bytes per pixel and up to 3
-/// bytes of padding.
+/// and other programs display it. A file has a header of 54 bytes. Each row has 3 bytes per pixel
+/// and up to 3 bytes of padding.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BmpEncoder(());
 

@@ -288,7 +288,8 @@ impl FillImage {
     }
 
     /// Transforms a decoded image into `sample`, with random numbers from `rng`. `picture` is not
-    /// yet upright: `orientation` is its orientation. Missing parts of the image have no influence.
+    /// yet upright: `orientation` is its orientation. If `picture` holds only a region of the
+    /// image, pixels outside the region have no influence.
     ///
     /// # Errors
     /// `InvalidArgument` if `sample` has another size or data type than the transform, or the
@@ -565,7 +566,8 @@ mod tests {
 
     #[test]
     fn only_the_needed_region_and_scale_are_requested() {
-        // The upright image has 300 x 400 pixels. It is resized to 75 x 100 and cropped to rows 12 to 87.
+        // The upright image has 300 x 400 pixels. It is resized to 75 x 100 and cropped to rows 12
+        // to 87.
         let stored = Size::new(400, 300);
         let info = ImageInfo::new(stored, Orientation::Rotated90);
         let transform = ImageTransform::with_size(Size::new(75, 75))

@@ -276,8 +276,8 @@ fn fields(bytes: usize, masks: [u32; CHANNELS]) -> Result<PixelEncoding> {
     }
 }
 
-/// Decodes run-length encoded indices of 4 or 8 bits into rows of `width` indices, which must be
-/// zero. An error includes the number of complete rows.
+/// Decodes run-length encoded palette indices of 4 or 8 bits into `indices`: rows of `width`
+/// indices, which the caller has set to zero. An error includes the number of complete rows.
 ///
 /// Indices beyond the end of a row are dropped, as in other decoders.
 fn read_runs(

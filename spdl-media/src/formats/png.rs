@@ -181,8 +181,8 @@ fn scan_chunks(encoded: &[u8], limits: &Limits) -> Result<Option<ImageInfo>> {
     Ok(None)
 }
 
-/// Whether the file ends with an IEND chunk, so that it is not truncated. A few bytes or any number
-/// of zeros may follow.
+/// Whether the file ends with an IEND chunk, so that it is not truncated. Up to 32 bytes, and then
+/// any number of zero bytes, may follow the chunk.
 fn has_end(encoded: &[u8]) -> bool {
     const MAX_TRAILING: usize = 32;
     const END: &[u8] = b"\0\0\0\0IEND\xAE\x42\x60\x82";

@@ -52,8 +52,7 @@ pub trait ImageDecoder: Send {
     ///
     /// # Errors
     /// The errors that the trait lists. `InvalidArgument` if the region is not inside the image, or
-    /// `out` has another
-    /// size than the region.
+    /// `out` has another size than the region.
     fn decode_into(
         &mut self,
         encoded: &[u8],

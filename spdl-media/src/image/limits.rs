@@ -198,7 +198,7 @@ impl Limits {
     /// `LimitExceeded` if the nesting is too deep.
     pub fn check_depth(&self, depth: u32) -> Result<()> {
         if depth > self.max_depth {
-            let message = format!("more than {} nested files", self.max_depth);
+            let message = format!("files are nested more than {} levels deep", self.max_depth);
             return Err(Error::new(ErrorKind::LimitExceeded, message));
         }
         Ok(())

@@ -44,10 +44,10 @@ pub fn codec_contract(codec: &dyn ImageCodec, files: &[&[u8]]) {
 /// Checks that a codec respects [`Limits::max_bytes`], which counts the pixels and all memory that
 /// the decoder allocates.
 ///
-/// The test searches for the smallest limit with which each file decodes. The actual memory must not
-/// exceed that limit by more than 5 % and 300 kB. `measure` runs a closure and returns the peak of
-/// allocated bytes, from a counting allocator. Use files of at least a megapixel, so that fixed costs
-/// are small.
+/// The test searches for the smallest limit with which each file decodes. The actual memory must
+/// not exceed that limit by more than 5 % and 300 kB. `measure` runs a closure and returns the peak
+/// of allocated bytes, from a counting allocator. Use files of at least a megapixel, so that fixed
+/// costs are small.
 ///
 /// # Panics
 /// If the codec violates the contract.

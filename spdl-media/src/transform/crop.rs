@@ -61,9 +61,9 @@ pub enum Crop {
     /// centre (`Resize`, `CenterCrop`). If the result is smaller than the sample, the rest is
     /// black.
     ResizedCenter {
-        /// The size to cover: one side of the resized image equals the side of this size, and the
-        /// other is equal or longer. If this size is a square, the shorter side of the image is
-        /// resized to the side of the square.
+        /// The size to cover: the width or the height of the resized image equals that of this
+        /// size, and the other side is equal or longer. If this size is a square, the shorter side
+        /// of the image is resized to the side of the square.
         covering: Size,
     },
     /// Crop a random rectangle and resize it (`RandomResizedCrop`). Area and aspect ratio are drawn

@@ -129,8 +129,8 @@ impl Normalization {
     /// [`IMAGENET_MEAN`] and [`IMAGENET_STD`].
     pub const IMAGENET: Normalization = Normalization { mean: IMAGENET_MEAN, std: IMAGENET_STD };
 
-    /// `scale` = 1 ÷ (255 · std) and `offset` = −mean ÷ std of a channel, each computed in `f64` and
-    /// rounded to `f32`.
+    /// `scale` = 1 ÷ (255 · std) and `offset` = −mean ÷ std of a channel, each computed in `f64`
+    /// and rounded to `f32`.
     ///
     /// # Panics
     /// If `channel` is greater than 2.

@@ -60,8 +60,9 @@ impl ImageTransform {
     /// another transform reports the difference.
     ///
     /// [`Augmenter::parameters`](crate::augment::Augmenter::parameters) lists the augmentations.
-    /// The registered codecs and the [`Limits`](crate::Limits) are not included: they decide which
-    /// images fail, not the pixels of a sample.
+    /// The [`Limits`](crate::Limits) are not included: they decide which images fail, not the
+    /// pixels of a sample. The registered codecs are not included either, although pixels may
+    /// differ between two codecs of one format.
     ///
     /// ```
     /// use spdl_core::StageOptions;
@@ -188,8 +189,9 @@ impl ImageTransform {
     /// By default, JPEG luma and chroma planes are resized separately, and large JPEGs are decoded
     /// at ½, ¼ or ⅛ size. Reduced decoding requires that the reduced image is still 1.5 times the
     /// target size for the bilinear filter, or 1.75 times for bicubic and Lanczos; with the other
-    /// filters, images are always decoded at full size. The result is much faster but not bit-identical: the PSNR on
-    /// photographs is at least 40 dB, with the area filter 38 dB.
+    /// filters, images are always decoded at full size. The default is much faster than exact
+    /// samples, but not bit-identical to them: the PSNR on photographs is at least 40 dB, or 38 dB
+    /// with the area filter.
     #[must_use]
     pub fn exact(mut self, exact: bool) -> Self {
         self.exact = exact;
@@ -273,8 +275,8 @@ impl ImageTransform {
     /// Checks that samples with these settings are possible.
     ///
     /// # Errors
-    /// `InvalidArgument` if the tensor is [invalid](TensorSpec::validate), a flip probability is not
-    /// in 0 to 1, or the crop is not possible for this sample size.
+    /// `InvalidArgument` if the tensor is [invalid](TensorSpec::validate), a flip probability is
+    /// not in 0 to 1, or the crop is not possible for this sample size.
     pub fn validate(&self) -> Result<()> {
         self.tensor.validate()?;
         let (horizontal, vertical) = self.flips;

@@ -1,8 +1,8 @@
 """g4: a training loop with synthetic batches, and with batches from files.
 
 The model is ViT-B/16 in bf16 from timm, torchvision or `vision_transformer.py`, whichever is found
-first. Each source of batches trains the same model. The cost of loading is the difference to the rate
-with synthetic batches, which are always on the device.
+first. Each source of batches trains the same model. The cost of loading is the decrease in rate
+relative to synthetic batches, which are always in device memory.
 """
 
 import contextlib

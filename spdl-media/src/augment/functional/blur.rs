@@ -18,8 +18,8 @@ const LANES: usize = 32;
 /// order of additions differs.
 ///
 /// # Errors
-/// `InvalidArgument` if a kernel size is even or its half is not less than the image side, or if a
-/// standard deviation is not positive and finite.
+/// `InvalidArgument` if a kernel size is even, or half of it (rounded down) is not less than the
+/// image side, or if a standard deviation is not positive and finite.
 pub fn gaussian_blur(
     image: &mut ImageMut<'_>,
     kernel: [usize; 2],

@@ -285,8 +285,8 @@ impl<'a> McuRows<'a> {
     }
 }
 
-/// Whether the file ends with an EOI marker, so that it is not truncated. A few bytes or any number
-/// of zeros may follow.
+/// Whether the file ends with an EOI marker, so that it is not truncated. Up to 30 bytes, and then
+/// any number of zero bytes, may follow the marker.
 fn has_end_marker(encoded: &[u8], data: usize) -> bool {
     const MAX_TRAILING: usize = 32;
     let end = encoded.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1);

@@ -229,7 +229,8 @@ pub(super) enum Next {
 }
 
 impl Header {
-    /// Parses up to the entropy-coded data of the first scan. The caller has checked the SOI marker.
+    /// Parses up to the entropy-coded data of the first scan. The caller has checked the SOI
+    /// marker.
     pub(in crate::formats) fn read(encoded: &[u8], on_table: OnTable<'_>) -> Result<Header> {
         Header::read_after_soi(encoded, &[8], on_table)
     }

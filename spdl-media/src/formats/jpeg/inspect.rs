@@ -87,10 +87,10 @@ impl JpegHeader {
     /// ```
     ///
     /// # Errors
-    /// `Truncated` if the file ends inside the header; `Corrupt` if the data do not start with an SOI
-    /// marker or the header is inconsistent; `Unsupported` for hierarchical processes, more than 4
-    /// components, samples of neither 8 nor 12 bits, or sampling factors that do not divide each
-    /// other. The error has the byte offset.
+    /// `Truncated` if the file ends inside the header; `Corrupt` if the data do not start with an
+    /// SOI marker or the header is inconsistent; `Unsupported` for hierarchical processes, more
+    /// than 4 components, samples of neither 8 nor 12 bits, or sampling factors that do not divide
+    /// each other. The error has the byte offset.
     pub fn parse(encoded: &[u8]) -> Result<JpegHeader> {
         let header = Header::read_with(encoded, &[8, 12], &mut |_, _, _| Ok(()))?;
         let frame = &header.frame;

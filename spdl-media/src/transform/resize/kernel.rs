@@ -72,8 +72,8 @@ pub(super) fn lines_to_columns<S: Simd>(simd: S, lines: [&[u8]; LANES], interlea
 
 /// Transposes columns back to rows, interleaved in pairs.
 ///
-/// `columns` has a multiple of 8 rows of bytes. The rows of `interleaved` start `stride` values apart,
-/// one per two rows.
+/// `columns` has a multiple of 8 rows of bytes. The rows of `interleaved` start `stride` values
+/// apart, one per two rows.
 #[inline(always)]
 pub(super) fn columns_to_lines<S: Simd>(
     simd: S,

@@ -134,8 +134,8 @@ impl Resizer {
     /// Resizes `picture` into `resized`.
     ///
     /// # Errors
-    /// `InvalidArgument` if the picture does not hold the bounds; `LimitExceeded` if scratch memory
-    /// exceeds the limits, or an allocation fails.
+    /// `InvalidArgument` if a plane of the picture has an invalid shape or holds nothing of the
+    /// bounds; `LimitExceeded` if scratch memory exceeds the limits, or an allocation fails.
     pub(crate) fn resize(
         &mut self,
         picture: &Picture,
