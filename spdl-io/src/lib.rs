@@ -46,7 +46,7 @@
 //! | read samples with several fields in a pipeline | [`FetchRecord`]; [`FetchLabeled`] for one field and a label |
 //! | open a store by its address: a path, `https:`, `s3:`, `gs:`, `az:` | [`StoreRegistry`] |
 //! | read local files, or objects in memory | `LocalFetcher` (feature `local`), [`MemoryFetcher`] |
-//! | read sizes and versions, streams, or several ranges | [`Fetcher`] |
+//! | read the size and version of an object, its bytes as a stream, or ranges | [`Fetcher`] |
 //! | add retries, hedged requests and stall timeouts | [`Resilient`] |
 //! | cache objects in memory or on disk | `CachedFetcher` (feature `cache`) |
 //! | read members of tar and zip archives, and NumPy arrays | [`archive`] |
@@ -68,7 +68,7 @@ pub mod stores;
 #[cfg(feature = "testing")]
 pub mod testing;
 
-/// Reference-counted bytes, of the crate `bytes`.
+/// Reference-counted bytes, from the crate `bytes`.
 pub use bytes::Bytes;
 pub use datasets::ImageFolder;
 pub use fetch::{Body, Capability, Fetch, Fetcher, Key, ObjectMeta, ReadRequest};

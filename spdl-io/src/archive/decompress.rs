@@ -13,9 +13,10 @@ const RATIO_FREE_BYTES: u64 = 64 << 20;
 
 /// A reader that decompresses gzip and Zstandard, and passes other data through.
 ///
-/// Use it as the reader of a [`TarStream`](super::TarStream), for `.tar`, `.tar.gz` and `.tar.zst` files.
-/// Consecutive gzip members or Zstandard frames are one stream. A truncated stream fails with `Truncated`, and
-/// a damaged stream with `Corrupt`. The source of the [`io::Error`] holds this error; `TarStream` unwraps it.
+/// Use it as the reader of a [`TarStream`](super::TarStream), for `.tar`, `.tar.gz` and `.tar.zst`
+/// files. Consecutive gzip members or Zstandard frames are one stream. A truncated stream fails
+/// with `Truncated`, and a damaged stream with `Corrupt`. [`Read::read`] returns an [`io::Error`]
+/// that wraps this [`Error`]; `TarStream` unwraps it.
 ///
 /// ```no_run
 /// use spdl_io::archive::{Decompress, DecompressLimits, TarStream};
@@ -91,7 +92,8 @@ impl<R: Read> Decompress<R> {
     /// Detects the format by the first bytes of the stream.
     ///
     /// # Errors
-    /// The errors of the reader; `Unsupported` if the feature `gzip` or `zstd` is missing.
+    /// The errors of the reader; `Unsupported` if the stream needs the feature `gzip` or `zstd`,
+    /// and this build lacks it.
     pub fn detect(reader: R, limits: DecompressLimits) -> Result<Self> {
         let mut start = [0; 4];
         let mut len = 0;

@@ -12,7 +12,7 @@ use super::npy::corrupt;
 const MAX_HEADER: u64 = 64 << 10;
 /// NumPy's maximum number of dimensions.
 const MAX_DIMENSIONS: usize = 64;
-/// The maximum length of magic string, version and header length, in bytes.
+/// The maximum total size of the magic string, the version and the header length field, in bytes.
 const PREFIX: u64 = 12;
 
 /// The header of a `.npy` file of version 1, 2 or 3. Only the start of the file is read.
@@ -187,7 +187,10 @@ impl<'a> HeaderParser<'a> {
             (Some(descr), Some(is_fortran_order), Some(shape)) => {
                 Ok(NpyFields { descr, is_fortran_order, shape })
             }
-            _ => Err(corrupt("the header has no descr, fortran_order or shape", self.start)),
+            _ => {
+                let message = "the header must have the keys `descr`, `fortran_order` and `shape`";
+                Err(corrupt(message, self.start))
+            }
         }
     }
 
@@ -275,7 +278,7 @@ impl<'a> HeaderParser<'a> {
             let value = std::str::from_utf8(digits).ok().and_then(|text| text.parse().ok());
             shape.push(value.ok_or_else(|| self.malformed())?);
             if shape.len() > MAX_DIMENSIONS {
-                let message = format!("more than {MAX_DIMENSIONS} dimensions");
+                let message = format!("the array has more than {MAX_DIMENSIONS} dimensions");
                 let error = Error::new(ErrorKind::LimitExceeded, message);
                 return Err(error.with_offset((self.start + self.at) as u64));
             }

@@ -19,9 +19,10 @@ use crate::files::os_error;
 
 /// The members of a tar archive by number, in archive order, and by name.
 ///
-/// The index is built by one pass over the headers, and saved next to the archive as `SHARD.tar.idx`. A
-/// saved index is rebuilt if it is damaged, has another version, or was built with other options. It is
-/// also rebuilt if the size, modification time or entity tag of the archive differ.
+/// The index is built by one pass over the headers, and saved next to the archive as
+/// `SHARD.tar.idx`. A saved index is rebuilt if it is damaged, has another version, or was built
+/// with other options. It is also rebuilt if the size, modification time or entity tag of the
+/// archive has changed.
 ///
 /// Memory use per member: 32 bytes and the name; the first lookup by name adds 8 to 16 bytes per member.
 ///
@@ -164,8 +165,9 @@ impl ArchiveStamp {
 }
 
 impl TarIndex {
-    /// Opens the index of a local archive. If the saved index is missing or stale, builds a new one and
-    /// saves it, if the folder is writable.
+    /// Opens the index of a local archive. If the saved index is missing, damaged or stale, builds
+    /// a new one and tries to save it. If saving fails, for example in a read-only folder, the
+    /// failure is ignored.
     ///
     /// # Errors
     /// The errors of [`build`](Self::build).
@@ -279,7 +281,8 @@ impl TarIndex {
     /// Builds an index from entries in archive order.
     ///
     /// # Errors
-    /// The first error of the entries; `InvalidArgument` if they overlap, or exceed the archive.
+    /// The first error of the entries; `InvalidArgument` if entries overlap, are not in archive
+    /// order, or exceed the archive.
     pub fn from_entries(
         entries: impl IntoIterator<Item = Result<TarEntry>>,
         stamp: ArchiveStamp,
@@ -599,7 +602,7 @@ impl TarIndex {
     /// # Errors
     /// - `Corrupt` or `Truncated` if the file is damaged.
     /// - `Unsupported` for another version.
-    /// - `InvalidArgument` if the state of the archive or the options differ.
+    /// - `InvalidArgument` if the index was built for another `stamp` or with other `options`.
     pub fn from_bytes(bytes: &[u8], stamp: &ArchiveStamp, options: TarOptions) -> Result<Self> {
         let mut fields = IndexReader { bytes, at: 0 };
         if fields.take(8)? != MAGIC {
@@ -768,7 +771,8 @@ impl TarIndex {
         // Each member takes less space in the index than in the archive, so a larger index is invalid.
         let max_len = stamp.size.saturating_add(1 << 16);
         if !metadata.is_file() || metadata.len() > max_len {
-            let error = damaged("the tar index is too large for its archive", 0);
+            let message = "the tar index is not a regular file, or is too large for its archive";
+            let error = damaged(message, 0);
             return Err(error.with_key(key.display_name()));
         }
         // Modification times are coarse: two writes in the same tick cannot be distinguished.

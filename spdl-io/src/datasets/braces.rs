@@ -68,7 +68,8 @@ struct BraceParser<'a> {
 }
 
 impl BraceParser<'_> {
-    /// The names up to the end, or to the comma or brace that ends this part of a list.
+    /// The names up to the end of the pattern, or to the comma or brace that ends this item of a
+    /// list.
     fn alternatives(&mut self) -> Result<Vec<String>> {
         let mut names = vec![String::new()];
         let mut literal = String::new();

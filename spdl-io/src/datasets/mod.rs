@@ -13,8 +13,10 @@
 //! - All but [`ImageFolder`] are a [`Dataset`](spdl_core::Dataset) of [`StoredRecord`](crate::StoredRecord)s.
 //!   Opening finds the location of each sample. The stages [`FetchRecord`](crate::FetchRecord) and
 //!   [`FetchLabeled`](crate::FetchLabeled) read the samples.
-//! - Pass `shard_lens` to a [`ShardWindow`](spdl_core::source::sampler::ShardWindow), so that a shuffled
-//!   epoch reads only a few shards or row groups at a time.
+//! - Pass `shard_lens` to a [`ShardWindow`](spdl_core::source::sampler::ShardWindow). A shuffled
+//!   epoch then reads from at most
+//!   [`open_shards`](spdl_core::source::sampler::ShardWindow::open_shards) shards or row groups at
+//!   a time.
 //! - No code from files is executed: reading a pickle fails with `Unsupported`.
 //!
 //! | file or folder | what it holds |

@@ -1,4 +1,4 @@
-//! [`PartCache`]: parts of files that many samples share, each read once.
+//! [`PartCache`]: a cache of decoded columns and decompressed shards, which many samples share.
 
 use std::collections::HashMap;
 use std::fmt;

@@ -93,7 +93,8 @@ impl<S: Shard> Shards<S> {
                 format!("index {index} is out of range: the data set has {} samples", self.total());
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         }
-        // The last shard that starts at or before it; preceding empty shards have the same start.
+        // The last shard that starts at or before `index`; preceding empty shards have the same
+        // start.
         let shard = self.offsets.partition_point(|first| *first <= index) - 1;
         Ok((&self.shards[shard], index - self.offsets[shard]))
     }
@@ -165,8 +166,9 @@ macro_rules! impl_openers {
             /// Opens the local files that `pattern` matches, with default options.
             ///
             /// - Braces are expanded by [`expand_braces`](crate::datasets::expand_braces).
-            /// - In the last part of the path, `*` matches any characters, and `?` matches one character.
-            ///   Hidden files and index files are not matched. The files are sorted by their bytes.
+            /// - In the last part of the path, `*` matches any characters, and `?` matches one
+            ///   character. Hidden files and index files are not matched. Matching files are sorted
+            ///   by the bytes of their names.
             #[doc = concat!("- A folder stands for its ", $folder, ".")]
             ///
             /// The call blocks. Asynchronous code calls [`fetch`](Self::fetch).

@@ -14,8 +14,8 @@ pub(crate) struct CoalescedRange {
 
 /// Coalesces ranges with gaps of at most `gap` bytes into ranges of at most `limit` bytes.
 ///
-/// A range longer than `limit` stays separate, except for ranges that lie within it. The end of
-/// each range must not be below its start.
+/// A range longer than `limit` is coalesced only with ranges that lie within it. The end of each
+/// range must not be below its start.
 pub(crate) fn coalesce(ranges: &[Range<u64>], gap: u64, limit: u64) -> Vec<CoalescedRange> {
     let mut indices: Vec<usize> = (0..ranges.len()).collect();
     indices.sort_by_key(|&index| (ranges[index].start, ranges[index].end));

@@ -98,8 +98,9 @@ pub trait Fetcher: Debug + Send + Sync + 'static {
     /// Reads several ranges of one object. The results are in the order of `ranges`, which may
     /// overlap.
     ///
-    /// The provided method reads the ranges one after the other. Fetchers with a high cost per read
-    /// should override it. [`Resilient`](crate::Resilient) coalesces nearby ranges for any fetcher.
+    /// The provided method reads the ranges one after the other. Fetchers with a high latency per
+    /// read should override it. [`Resilient`](crate::Resilient) coalesces nearby ranges for any
+    /// fetcher.
     ///
     /// # Errors
     /// As [`read`](Fetcher::read), for any of the ranges.
@@ -275,7 +276,7 @@ pub(crate) fn check_limit(key: &Key, len: u64, max_bytes: u64) -> Result<()> {
     if len <= max_bytes {
         return Ok(());
     }
-    let message = format!("holds {len} bytes, but at most {max_bytes} are allowed");
+    let message = format!("the object holds {len} bytes, but at most {max_bytes} are allowed");
     Err(Error::new(ErrorKind::LimitExceeded, message).with_key(key.display_name()))
 }
 

@@ -8,8 +8,8 @@ use spdl_core::{AsyncContext, AsyncStage, Labeled, Result};
 
 use crate::fetch::{Fetcher, Key};
 
-/// The pipeline stage that reads the object of each key with a [`Fetcher`]. Labels are passed on
-/// unchanged.
+/// The pipeline stage that reads the object of each key with a [`Fetcher`]. The stage forwards
+/// labels unchanged.
 #[derive(Clone, Debug)]
 pub struct Fetch {
     fetcher: Arc<dyn Fetcher>,
@@ -24,8 +24,8 @@ impl Fetch {
     /// [`StageOptions::queue`](spdl_core::StageOptions::queue).
     pub const READ_AHEAD: usize = 16;
 
-    /// Recommended limit of the bytes in the queue between reading and decoding images: 16 MiB, or
-    /// the size of all batches if the batches are larger.
+    /// Recommended limit of the bytes in the queue between reading and decoding images: 16 MiB. If
+    /// the total size of the live batches is larger, use that size instead.
     ///
     /// Large photographs are read ahead to hide the latency of a disk. Use it as
     /// [`PipelineBuilder::largest_item`](spdl_core::PipelineBuilder::largest_item) after

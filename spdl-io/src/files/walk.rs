@@ -62,13 +62,13 @@ pub(crate) struct FolderPath {
     link_folders: Arc<[PathBuf]>,
 }
 
-/// The entries of one folder, each list sorted by bytes.
+/// The entries of one folder. Each list is sorted by the bytes of the names.
 pub(crate) struct Listing {
     pub(crate) folders: Vec<FolderPath>,
     pub(crate) files: Names,
 }
 
-/// A folder and its selected files, sorted by bytes.
+/// A folder and its selected files, which are sorted by the bytes of their names.
 pub(crate) struct Folder {
     pub(crate) path: PathBuf,
     pub(crate) files: Names,
@@ -162,7 +162,7 @@ impl<'a> Walker<'a> {
             found[start].push(folder);
         }
         for folders in &mut found {
-            // Sorts by bytes including separators. `Path` compares by component.
+            // Compares the bytes of the paths, including separators. `Path` compares by component.
             folders
                 .sort_unstable_by(|a, b| bytes(a.path.as_os_str()).cmp(bytes(b.path.as_os_str())));
         }

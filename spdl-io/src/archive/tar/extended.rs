@@ -17,8 +17,8 @@ pub(super) struct PaxValues {
     pub(super) sparse_name: PaxValue<Vec<u8>>,
 }
 
-/// The value of a pax record. `Some(None)` is an empty record, which removes an earlier value, or an
-/// invalid time.
+/// The value of a pax record. `Some(None)` is an invalid time, or an empty record, which removes an
+/// earlier value.
 pub(super) type PaxValue<T> = Option<Option<T>>;
 
 /// How to handle two records with the same key.
@@ -42,7 +42,7 @@ impl PaxValues {
         duplicates: DuplicateRecords,
     ) -> Result<()> {
         let mut rest = data;
-        // Some programs pad with zero bytes.
+        // Some programs pad the records with zero bytes.
         while !rest.is_empty() && !rest.iter().all(|&byte| byte == 0) {
             let at = offset + (data.len() - rest.len()) as u64;
             let (key, value, len) = record(rest)

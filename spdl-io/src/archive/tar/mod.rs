@@ -55,8 +55,8 @@ impl TarEntry {
         self.data_offset..self.data_offset.saturating_add(self.size)
     }
 
-    /// Whether [`TarSlice::files`] skips the member: the member is not a file and has no data. A hard link
-    /// counts as a file.
+    /// Whether [`TarSlice::files`] skips the member: the member is not a file and has no data. Hard
+    /// links and sparse files count as files.
     pub fn is_not_a_file(&self) -> bool {
         match self.kind {
             TarKind::File | TarKind::HardLink | TarKind::Sparse => false,
@@ -198,8 +198,8 @@ impl TarOptions {
         self
     }
 
-    /// Sets the maximum size of a file that is read into memory, in bytes. A larger file is
-    /// `LimitExceeded`; the following files can still be read. Default: 1 GiB.
+    /// Sets the maximum size of a file that is read into memory, in bytes. Reading a larger file
+    /// fails with `LimitExceeded`; the following files can still be read. Default: 1 GiB.
     #[must_use]
     pub fn max_file_bytes(mut self, max_file_bytes: u64) -> Self {
         self.max_file_bytes = max_file_bytes;

@@ -63,8 +63,8 @@ impl TarSlice {
 
     /// The files with their data, and an error for each file that cannot be read.
     ///
-    /// Directories, symbolic links, devices, pipes and labels are skipped. Hard links and sparse files are
-    /// `Unsupported`. The iterator ends after an error of the archive.
+    /// Directories, symbolic links, devices, pipes and volume labels are skipped. A hard link or a
+    /// sparse file yields the error `Unsupported`. The iterator ends after an error of the archive.
     pub fn files(mut self) -> impl Iterator<Item = Result<TarFile>> + Send {
         std::iter::from_fn(move || {
             loop {

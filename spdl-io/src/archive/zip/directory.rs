@@ -18,8 +18,8 @@ const CENTRAL_SIGNATURE: u32 = 0x0201_4B50;
 
 /// The members of a zip archive. Only the central directory is read.
 ///
-/// Reading fails with `Corrupt` if members overlap, lie after the central directory, or if their number differs
-/// from the end-of-central-directory record.
+/// Reading fails with `Corrupt` if members overlap each other or the central directory. The same
+/// applies if the end-of-central-directory record states another number of members.
 ///
 /// ```
 /// use spdl_io::archive::{ZipDirectory, ZipOptions};
@@ -40,7 +40,8 @@ pub struct ZipDirectory {
 }
 
 impl ZipDirectory {
-    /// Reads the central directory of an archive of `len` bytes. `read` returns byte ranges of it.
+    /// Reads the central directory of an archive of `len` bytes. `read` returns byte ranges of the
+    /// archive.
     ///
     /// # Errors
     /// The errors of [`ZipSlice::new`](super::ZipSlice::new) and of `read`.
@@ -69,7 +70,8 @@ impl ZipDirectory {
         self.entries.get(*self.by_name.get(name)?)
     }
 
-    /// The byte range of the stored data of a member. `read` returns the local header. The checksum
+    /// The byte range of the data of a member as stored, which may be compressed. `read` returns
+    /// byte ranges of the archive, and is called for the local header only. The checksum
     /// [`ZipEntry::crc32`] is not verified.
     ///
     /// # Errors

@@ -20,8 +20,8 @@ const MAX_DEFLATE_RATIO: u64 = 1_032;
 #[non_exhaustive]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ZipEntry {
-    /// The name in UTF-8. Names of old archives are decoded from code page 437. It may be absolute, or
-    /// contain `..`. Never use it as a path.
+    /// The name in UTF-8. Names of old archives are decoded from code page 437. The name may be
+    /// absolute, or contain `..`. Never use it as a path.
     pub key: Key,
     /// The type.
     pub kind: ZipKind,

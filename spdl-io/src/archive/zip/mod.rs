@@ -75,7 +75,8 @@ impl ZipSlice {
         self.directory.find(name)
     }
 
-    /// The data of a member. Stored data are a view of the archive.
+    /// The uncompressed data of a member. Data stored without compression are returned as a view of
+    /// the archive.
     ///
     /// # Errors
     /// - `Corrupt` if the data contradict the checksum, the size or the central directory.

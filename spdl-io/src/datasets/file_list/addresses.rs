@@ -73,12 +73,15 @@ fn check(address: &Address, own: Option<&str>, stores: &StoreRegistry) -> Result
 }
 
 impl FileList {
-    /// Resolves rows that are addresses by `stores`. `own` is the address of the list's store; `None` for
-    /// a local list. The flag of the result is true if a row is in another store.
+    /// Resolves the rows that are addresses with `stores`. `own` is the address of the list's
+    /// store; `None` for a local list. The second value of the result is true if at least one row
+    /// is in another store.
     ///
     /// # Errors
     /// - `InvalidArgument` for the first row that is invalid, holds a password, or names a local file in
     ///   a list of a store.
+    /// - `InvalidArgument` if a row is in another store, and the folder of the list looks like an
+    ///   address.
     /// - `Unsupported` if the store of a row is not compiled in.
     pub(crate) fn in_stores(
         mut self,

@@ -49,8 +49,9 @@ impl FileListOptions {
         self
     }
 
-    /// Sets the path column by the name of the image field. Every path column becomes the field `file`, so for
-    /// the name `file`, the default path columns are tried after the column `file`.
+    /// Sets the path column to the column `name`. Every path column becomes the field `file`. If
+    /// `name` is `file`, the column `file` is therefore tried first, and then the default path
+    /// columns.
     pub(crate) fn image_field(mut self, name: &str) -> Self {
         match name {
             FILE_FIELD => self.first_path = Some(name.to_owned()),

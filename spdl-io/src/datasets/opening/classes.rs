@@ -25,7 +25,8 @@ impl OpenedDataset {
     /// samples, so the samples have no such field.
     pub fn is_own_label(&self, name: &str) -> bool {
         self.own_labels.contains(&name)
-            // In a row with an earlier label column, this column is a field.
+            // If a list has several label columns, the first one is the label, and the others are
+            // fields.
             && self.first_samples().next().is_none_or(|row| row.names().all(|field| field != name))
     }
 
@@ -72,9 +73,9 @@ impl OpenedDataset {
     /// names. Empty texts are not class names.
     ///
     /// Opening a data set already reads the class names of the default label field of
-    /// [`FetchLabeled`](crate::FetchLabeled). Call this method for another field. This method only applies to
-    /// Parquet files and file lists. With [`external_classes`](super::OpenOptions::external_classes), it only
-    /// applies to file lists.
+    /// [`FetchLabeled`](crate::FetchLabeled). Call this method for another field. The method changes
+    /// only the class names of Parquet files and file lists. With
+    /// [`external_classes`](super::OpenOptions::external_classes), only those of file lists change.
     ///
     /// # Errors
     /// - The errors of the fetcher.
@@ -93,7 +94,7 @@ impl OpenedDataset {
         let mut groups = Vec::new();
         let mut first = 0;
         for rows in self.shard_lens.iter().filter(|rows| **rows > 0) {
-            // A bad sample is treated like a sample outside of a group.
+            // If the first sample of a group is bad, the group is skipped.
             let row = self.samples.item(first).ok().and_then(|sample| sample.row);
             groups.extend(row.map(|row| (first, *rows, row)));
             first += rows;
@@ -202,7 +203,7 @@ impl OpenedDataset {
     }
 
     /// [`name_classes`](Self::name_classes) for the default label field. Damage to the column becomes a
-    /// warning, because a run may not need labels. A mixture of names and numbers is an error.
+    /// warning, because the caller may not need labels. A mixture of names and numbers is an error.
     #[cfg(feature = "parquet")]
     pub(super) async fn name_default_classes(mut self) -> Result<Self> {
         if self.options.has_external_classes && self.options.label_field.is_some() {

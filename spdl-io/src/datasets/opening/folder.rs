@@ -30,8 +30,8 @@ impl Opener<'_> {
             |name: &Key| Key::from_bytes(&[with_slash.as_bytes(), name.as_bytes()].concat());
         let holds = |wanted: &str| names.iter().any(|name| name.as_str() == Some(wanted));
         if holds(JOURNAL) {
-            let message =
-                "the packed set is incomplete; run the same `spdl pack` again to complete it";
+            let message = "the packed set is incomplete; run the same `spdl pack` command again to \
+                complete it";
             let error = Error::new(ErrorKind::InvalidArgument, message);
             return Err(error.with_key(folder.display_name()));
         }

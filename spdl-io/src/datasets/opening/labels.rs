@@ -69,13 +69,15 @@ impl OpenedDataset {
 
     /// A warning if samples have no label, and therefore get the label −1.
     ///
-    /// The warning states that no sample has a label, or how many samples have none. Callers that do not use
-    /// labels can ignore the warning. If a [label field](super::OpenOptions::label_field) is set, each sample
-    /// without it is an error instead.
+    /// The warning states that no sample has a label, or how many samples have none. Callers that
+    /// do not use labels can ignore the warning. If
+    /// [`label_field`](super::OpenOptions::label_field) is set to a field other than the label
+    /// column of a file list, each sample without this field is an error instead.
     ///
-    /// For kinds other than tar shards and file lists, the first 1,000 samples are examined. Returns `None` if
-    /// one of these samples has a label. Also returns `None` for data sets without labels: a folder of images,
-    /// and a list of paths.
+    /// In tar shards, file lists and the label column of Parquet files, all samples are counted.
+    /// Otherwise, the first 1,000 samples are examined, and the result is `None` if one of them has
+    /// a label. The result is also `None` for data sets without labels: a folder of images, and a
+    /// list of paths.
     pub fn unlabeled(&self) -> Option<Error> {
         let named = self.options.label_field.as_deref();
         if named.is_some_and(|name| !self.is_own_label(name)) {
@@ -89,11 +91,14 @@ impl OpenedDataset {
         }
     }
 
-    /// The warning if some samples have no label, or if all texts of a label column are empty.
+    /// The warning if some, but not all samples have no label, or if all texts of the label column
+    /// of Parquet files are empty.
     fn some_unlabeled(&self, unlabeled: &Unlabeled) -> Error {
         let Unlabeled { count, of, first } = unlabeled;
         let reason = match self.kind {
-            DatasetKind::FileList | DatasetKind::Parquet => "the label column is empty".to_owned(),
+            DatasetKind::FileList | DatasetKind::Parquet => {
+                "the label is empty or missing in these rows".to_owned()
+            }
             _ => format!("none of the fields {} exists", quoted(LABEL_FIELDS)),
         };
         let have = if *count == 1 { "has" } else { "have" };

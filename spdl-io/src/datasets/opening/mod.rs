@@ -140,7 +140,7 @@ pub struct OpenedDataset {
     /// list; its rows may be in other stores.
     pub store: Option<Arc<str>>,
     options: OpenOptions,
-    /// The path column of a file list, if it was given.
+    /// The path column of a file list, if [`OpenOptions::image_field`] names it.
     path_column: Option<String>,
     /// The default label columns from which this file list takes its labels.
     own_labels: Vec<&'static str>,

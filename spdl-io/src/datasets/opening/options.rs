@@ -31,7 +31,8 @@ pub struct OpenOptions {
 }
 
 impl Default for OpenOptions {
-    /// The default image extensions and field names; damaged sets are refused.
+    /// The default image extensions and field names. Damaged sets that `spdl pack` wrote are
+    /// refused.
     fn default() -> Self {
         OpenOptions {
             extensions: IMAGE_EXTENSIONS.map(Into::into).into(),
@@ -70,8 +71,9 @@ impl OpenOptions {
         self
     }
 
-    /// Sets the field, or the column of a list, that holds the label. Every sample must have it. Default:
-    /// the names of [`FetchLabeled::new`](crate::FetchLabeled::new).
+    /// Sets the field, or the column of a list, that holds the label. Every sample must have this
+    /// field, with one exception: an empty cell in a list's column `label`, `class` or `cls` is the
+    /// label −1. Default: the names of [`FetchLabeled::new`](crate::FetchLabeled::new).
     #[must_use]
     pub fn label_field(mut self, name: impl Into<String>) -> Self {
         self.label_field = Some(name.into());

@@ -109,7 +109,7 @@ impl ParquetOptions {
         self
     }
 
-    /// Sets how many files are opened concurrently, at least 1. Default: 8.
+    /// Sets how many files are opened concurrently; 0 means 1. Default: 8.
     #[must_use]
     pub fn concurrency(mut self, files: usize) -> Self {
         self.concurrency = files.max(1);

@@ -96,7 +96,7 @@ impl TfRecordOptions {
         self
     }
 
-    /// Sets how many files are opened concurrently, at least 1. Default: 8.
+    /// Sets how many files are opened concurrently; 0 means 1. Default: 8.
     #[must_use]
     pub fn concurrency(mut self, files: usize) -> Self {
         self.concurrency = files.max(1);
@@ -259,7 +259,7 @@ impl Sharded for TfRecordDataset {
 impl_dataset!(
     TfRecordDataset,
     "records of each file",
-    "the file names and of the ends of all records"
+    "the file names and the end offsets of all records"
 );
 
 impl fmt::Debug for TfRecordFile {

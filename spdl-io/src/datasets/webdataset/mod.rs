@@ -141,8 +141,9 @@ impl WebDatasetOptions {
         self
     }
 
-    /// Sets a local folder that caches the indexes of a store's shards, so that their headers are read
-    /// once. It requires a store with versions: an index is valid for one version. Default: none.
+    /// Sets a local folder that caches the indexes of a store's shards, so that their headers are
+    /// read once. A cached index is valid for one version of its shard. If the store reports no
+    /// versions, indexes are not cached. Default: none.
     #[must_use]
     pub fn index_folder(mut self, folder: impl Into<PathBuf>) -> Self {
         self.index_folder = Some(folder.into());

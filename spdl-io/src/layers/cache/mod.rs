@@ -1,6 +1,6 @@
 //! [`Cache`]: keeps bytes in memory, on disk, or both.
 //!
-//! | file | what |
+//! | file | what it holds |
 //! |---|---|
 //! | this file | [`Cache`], its builder and statistics |
 //! | `memory`, `disk` | the two tiers |
@@ -52,11 +52,11 @@ pub enum CachePolicy {
 
 /// A cache of bytes by name, in memory, in a folder, or both. Clones share one cache.
 ///
-/// Entries that do not fit into memory go to the folder. Entries that do not fit into the folder
-/// are dropped. All ranks of a host, and later runs, may share a folder. Each entry is a file with
-/// a checksum, written under a temporary name and then renamed. If a process is killed, no wrong
-/// bytes are returned later, its locks are released, and no files remain outside the folder.
-/// Corrupt files are deleted, and the next lookup is a miss.
+/// Entries that do not fit into memory are written to the folder. Entries that do not fit into the
+/// folder are dropped. All ranks of a host, and later runs, may share a folder. Each entry is a
+/// file with a checksum, written under a temporary name and then renamed. If a process is killed,
+/// the system releases its locks, no wrong bytes are returned later, and no files remain outside
+/// the folder. A lookup that finds a corrupt file deletes it and is a miss.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -129,8 +129,9 @@ impl CacheBuilder {
         self
     }
 
-    /// Sets a namespace, which separates entries with equal names. Use one namespace per
-    /// preprocessing, and per version of data whose store reports no versions. Default: empty.
+    /// Sets a namespace, which separates entries with equal names. Use a separate namespace for
+    /// each kind of preprocessing. If the store reports no versions, also use a separate namespace
+    /// for each version of the data. Default: empty.
     pub fn namespace(mut self, namespace: impl Into<String>) -> Self {
         self.namespace = namespace.into();
         self
@@ -139,9 +140,9 @@ impl CacheBuilder {
     /// Opens the cache and scans its folder.
     ///
     /// # Errors
-    /// `InvalidArgument` if neither memory nor folder is set, or the folder contains other files.
-    /// `Io` or `PermissionDenied` if the folder cannot be used. `Unsupported` if the folder has
-    /// another format version.
+    /// `InvalidArgument` if neither memory nor folder is set, or if the folder contains files that
+    /// do not belong to a cache. `Io` or `PermissionDenied` if the folder cannot be used.
+    /// `Unsupported` if the folder has another format version.
     pub fn open(self) -> Result<Cache> {
         let CacheBuilder { namespace, memory, folder, policy } = self;
         if memory == 0 && folder.is_none() {

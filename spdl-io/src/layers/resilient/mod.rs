@@ -1,6 +1,6 @@
 //! [`Resilient`]: retries, timeouts and hedged requests for any fetcher.
 //!
-//! | file | what |
+//! | file | what it holds |
 //! |---|---|
 //! | this file | the fetcher, and its statistics |
 //! | `options` | [`ResilientOptions`] |
@@ -58,11 +58,12 @@ use crate::fetch::{
 ///   responded before gets the full retry time, because it may be restarting.
 /// - **Resumes** an interrupted body at the last byte received, if the inner fetcher supports
 ///   ranges and versions. Otherwise the read restarts, and repeated bytes are dropped.
-/// - **Cancels stalled requests**, which receive fewer than 1024 bytes in 2 s. The duration of a
-///   read that makes progress is not limited.
-/// - **Hedges** requests whose first byte is later than the 95th percentile: a second request is
-///   sent and the first response is used. At most 5 % of all requests are hedged requests. No
-///   hedged requests are sent while many requests are late or fail.
+/// - **Cancels and retries stalled requests**, which by default receive fewer than 1024 bytes in
+///   2 s. The duration of a read that makes progress is not limited.
+/// - **Hedges** requests whose first byte is later than the 95th percentile of recent requests: a
+///   second request is sent, and the first response is used. By default, at most 5 % of all
+///   requests are hedged requests. No hedged requests are sent while many requests are late or
+///   fail.
 /// - **Coalesces** nearby ranges ([`read_ranges`](Fetcher::read_ranges)).
 /// - **Checks** that a body has the announced length, and that the object does not change between
 ///   attempts. A change fails with `Changed`, which is not retried.

@@ -139,8 +139,8 @@ impl ResilientOptions {
     }
 
     /// Sets the largest gap in bytes between ranges that
-    /// [`read_ranges`](crate::Fetcher::read_ranges) coalesces. Default: 256 KiB. A store transfers
-    /// that many bytes in about the time of one request.
+    /// [`read_ranges`](crate::Fetcher::read_ranges) coalesces. Default: 256 KiB, which a store
+    /// transfers in about the latency of one request.
     #[must_use]
     pub fn range_gap(mut self, bytes: u64) -> Self {
         self.range_gap = bytes;
@@ -171,7 +171,8 @@ impl ResilientOptions {
         self
     }
 
-    /// Checks the settings. [`Resilient::new`](crate::Resilient::new) calls it.
+    /// Checks the settings. [`Resilient::new`](crate::Resilient::new) and
+    /// [`Resilient::on`](crate::Resilient::on) call this method.
     ///
     /// # Errors
     /// `InvalidArgument` if a value is out of range or not finite.
@@ -182,7 +183,7 @@ impl ResilientOptions {
             let (first, most) = (self.first_delay, self.most_delay);
             format!("first_delay {first:?} exceeds most_delay {most:?}")
         } else if !(self.retry_tokens.is_finite() && self.retry_tokens >= 1.0) {
-            format!("retry_tokens is {}; the minimum is 1", self.retry_tokens)
+            format!("retry_tokens is {}; it must be finite and at least 1", self.retry_tokens)
         } else if !(self.tokens_per_success.is_finite() && self.tokens_per_success >= 0.0) {
             format!(
                 "tokens_per_success is {}; it must be finite and at least 0",
@@ -194,7 +195,8 @@ impl ResilientOptions {
                 self.tokens_per_second
             )
         } else if self.stall_timeout.is_zero() || self.min_bytes == 0 {
-            "stall_timeout and min_bytes must be above 0".to_owned()
+            let (timeout, bytes) = (self.stall_timeout, self.min_bytes);
+            format!("stall_timeout is {timeout:?} and min_bytes is {bytes}; both must be above 0")
         } else if !(0.0..=1.0).contains(&self.hedge_share) {
             format!("hedge_share is {}; it must be within 0..=1", self.hedge_share)
         } else if self.concurrent_ranges == 0 {

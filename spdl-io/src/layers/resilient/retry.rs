@@ -10,7 +10,7 @@ use super::ResilientState;
 use super::reachability::FIRST_CONTACT_TIMEOUT;
 use crate::fetch::Key;
 
-/// Maximum number of failures that are stored per call: the first ones.
+/// Maximum number of failures that are stored per call. Later failures are only counted.
 const MAX_LISTED: usize = 32;
 
 /// One failed attempt at a read.
