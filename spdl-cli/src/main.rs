@@ -3,9 +3,12 @@
 //! | module | content | may import |
 //! |---|---|---|
 //! | `ui` | formatted values, tables, HTML pages, messages, the error line | nothing |
-//! | `datasets` | data sets that the command line names, opened | `ui` |
+//! | `datasets` | opens the data sets that the command line names | `ui` |
 //! | `inspection` | archives, samples and members, for `ls`, `cat`, `verify`, `stat` | `ui`, `datasets` |
 //! | `commands` | one file or folder for each subcommand | all of these |
+//!
+//! Terms are defined in the
+//! [glossary](https://github.com/spdl-rs/spdl/blob/main/docs/glossary.md).
 #![forbid(unsafe_code)]
 
 mod commands;

@@ -42,7 +42,8 @@ pub(crate) struct Overhead {
   cargo xtask bench scaling
   cargo xtask bench scaling --sleep-ms 20")]
 pub(crate) struct Scaling {
-    /// How long each item sleeps in the first table, in milliseconds [default: 10]
+    /// How long a stage sleeps per item in the measurements of the first table, in milliseconds
+    /// [default: 10]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     sleep_ms: Option<u64>,
     /// Print a JSON object
@@ -67,7 +68,8 @@ pub(crate) struct Stragglers {
     json: bool,
 }
 
-/// Measure the cost of saving checkpoint states: time of the call, size, and throughput.
+/// Measure how saving checkpoint states affects a pipeline: time of the call, size of the state,
+/// and throughput.
 ///
 /// A pipeline that takes 100 µs per sample saves its state after each batch of 32 samples, in
 /// completion order and in input order. The state is saved in memory, to a file in the background,

@@ -38,7 +38,7 @@ pub(crate) struct FuzzArguments {
     /// Run only this target; may be repeated
     #[arg(long, value_name = "NAME")]
     target: Vec<String>,
-    /// Number of concurrent targets [default: CPUs]
+    /// Number of concurrent targets [default: number of CPUs]
     #[arg(long, value_name = "J")]
     jobs: Option<NonZeroUsize>,
     /// Memory checker

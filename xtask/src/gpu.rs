@@ -25,7 +25,7 @@ use crate::wheel;
 /// the end.
 ///
 /// With --pack, the command only writes the folder, which can be copied to another machine. That
-/// machine needs a driver, and PyTorch for comparisons, but neither cargo nor a network.
+/// machine needs a CUDA driver, and PyTorch for comparisons, but neither cargo nor a network.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   cargo xtask gpu
@@ -37,7 +37,7 @@ pub(crate) struct GpuArguments {
     /// Write the programs and files for another machine to this folder; run nothing
     #[arg(long, value_name = "FOLDER", conflicts_with_all = ["only", "minutes", "out", "python", "tiny"])]
     pack: Option<PathBuf>,
-    /// Run only these tests and measurements, separated by commas: tests, g1 to g8
+    /// Run only these parts, separated by commas: tests (all tests), or measurements g1 to g8
     #[arg(long, value_name = "NAMES")]
     only: Option<String>,
     /// Total time in minutes [default: 9]
@@ -49,7 +49,7 @@ pub(crate) struct GpuArguments {
     /// An interpreter with PyTorch [default: python3]
     #[arg(long, value_name = "PROGRAM")]
     python: Option<String>,
-    /// Use the smallest sizes, to check that everything works
+    /// Measure with the smallest sizes, to check that the programs work
     #[arg(long)]
     tiny: bool,
     /// Build without optimisation, to test this command

@@ -22,11 +22,12 @@ use crate::ui::stdout;
 
 /// Lists shards or samples
 ///
-/// Lists the files of a packed folder, of tar archives, or of other formats with many samples per
-/// file, with the number of samples and bytes of each. With --samples, lists their samples instead.
-/// For a single local archive, a folder of images or a list of files, samples are always listed. In
-/// tar archives, consecutive members with the same key are one sample; the key is the name of the
-/// member up to the first dot of its last path component.
+/// Lists the files that hold many samples: tar archives, with or without a manifest of `spdl pack`,
+/// and files of other formats. Each line gives the number of samples and bytes of a file. With
+/// --samples, lists the samples of these files instead. For a single local archive, a folder of
+/// images or a list of files, samples are always listed. In tar archives, consecutive members with
+/// the same key are one sample; the key is the name of the member up to the first dot of its last
+/// path component.
 ///
 /// Reads no sample data and writes no file.
 #[derive(Clone, Debug, Args)]
@@ -59,7 +60,7 @@ pub(crate) struct LsArguments {
     #[arg(long)]
     pub(crate) samples: bool,
 
-    /// Also list the checksums of shards, or the members of samples
+    /// Also list the checksum of each shard, or the members of each listed sample
     #[arg(long, short)]
     pub(crate) long: bool,
 
@@ -105,7 +106,7 @@ pub(crate) fn run(arguments: &LsArguments) -> Result<(), Failure> {
     }
 }
 
-/// Entries that could not be listed: the first failure, and their number.
+/// Entries that could not be listed: their number, and the failure of the first.
 #[derive(Default)]
 struct Unreadable {
     first: Option<Failure>,

@@ -1,13 +1,12 @@
-//! The subcommands of `spdl`. Each module has its options (`arguments`) and the function that runs
-//! the subcommand (`run`).
+//! The subcommands of `spdl`: the options of each subcommand, and the function that runs it.
 //!
 //! | file or folder | subcommand |
 //! |---|---|
 //! | `bench` | `spdl bench`: measures how fast a data set is loaded as training batches |
 //! | `pack` | `spdl pack`: writes a data set as tar shards |
 //! | `ls`, `cat`, `verify`, `stat` | list, read, check and summarise data sets |
-//! | `verify_order` | `spdl verify-order`: audits an epoch by checkpoint files |
-//! | `doctor` | `spdl doctor`: CUDA libraries and devices of this machine |
+//! | `verify_order` | `spdl verify-order`: finds missing and repeated samples by checkpoint files |
+//! | `doctor` | `spdl doctor`: reports the CUDA libraries and devices of this machine |
 //! | `command_line` | the parser of all subcommands |
 //! | `options`, `checkpoint_files` | options and checkpoint files that several subcommands use |
 //!

@@ -1,4 +1,5 @@
-//! `spdl verify-order`: audits an epoch by the checkpoints of all ranks.
+//! `spdl verify-order`: finds missing and repeated samples of an epoch in the checkpoints of all
+//! ranks.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -17,8 +18,8 @@ use crate::ui::stdout;
 
 /// Maximum number of entries for ranges in the JSON object.
 const MAX_ENTRIES: usize = 10_000;
-/// Maximum number of ranges that are read to make these entries: if ranks have progressed very
-/// differently, there are millions of ranges.
+/// Maximum number of ranges that are read to make these entries: if one rank is far ahead of
+/// another, there may be millions of ranges.
 const MAX_RANGES: usize = 1 << 20;
 /// Maximum number of ranks in a message.
 const MAX_RANKS_LISTED: usize = 8;
@@ -31,12 +32,12 @@ const MAX_RANKS_LISTED: usize = 8;
 ///
 /// During an epoch some positions are always missing: the positions that are not yet processed.
 /// If the ranks are in different epochs, the earliest epoch is audited; a rank in a later epoch has
-/// completed its part. If all ranks have completed an epoch and no rank has begun the next epoch,
-/// the completed epoch is reported as complete.
+/// processed all its positions of the audited epoch. If all ranks have completed an epoch and no
+/// rank has begun the next epoch, the completed epoch is reported as complete.
 ///
 /// It is an error if the checkpoints belong to different runs (different seed, data set or order).
 /// After a change of the world size, give only the checkpoints of the new ranks: they include the
-/// earlier work.
+/// positions that the old ranks processed.
 #[derive(Clone, Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -57,15 +58,17 @@ Keys of the JSON object:
   remainder  ranges of the last positions, which no rank processes, because they do not divide
              evenly among the ranks; they do not count as missing
   ahead      [{rank, epoch}], one entry for each rank in a later epoch
-  ended      true if all ranks have ended the previous epoch and no rank has begun this one
-  over       true if `ended` is true and a `spdl bench` run has no further epochs
+  ended      true if all ranks have completed epoch - 1 and no rank has begun `epoch`
+  over       true if `ended` is true and the checkpoints are of a `spdl bench` run that has no
+             further epochs
   absent_ranks
-             number of ranks without a checkpoint on the command line
+             number of ranks whose checkpoint is not on the command line
 
 Exit codes:
   0  no position was processed twice; with --complete, also no position and no rank is missing
-  1  the audit failed, a file is corrupt, or the checkpoints are of different runs; standard error
-     gives the reason in one line
+  1  a position was processed twice; with --complete, a position or a rank is missing; a file cannot
+     be read or is corrupt; or the checkpoints are of different runs; standard error gives the
+     reason in one line
   2  invalid command line")]
 pub(crate) struct VerifyOrderArguments {
     /// Checkpoint files of all ranks

@@ -10,7 +10,7 @@
 //! | file | content |
 //! |---|---|
 //! | `defect`, `defect_list` | one defect; all defects of a pass, as text and JSON |
-//! | `scan_item` | what a pass yields: samples, members, defects, ends of archives |
+//! | `scan_item` | the items of a pass: samples, members, defects, ends of archives |
 //! | `location` | where an archive is stored: its bytes and the files beside it |
 //! | `archive` | a tar archive, its index and its manifest record |
 //! | `samples` | samples of data sets that are not local tar archives |
@@ -19,7 +19,8 @@
 //! | `open` | opens a `DataSet` from addresses |
 //! | `scan` | the pass over all members |
 //!
-//! `ls` and `cat` read archives in a store sample by sample: this way, only the headers are read.
+//! `ls` and `cat` open archives in a store as samples, which reads only the tar headers or an index
+//! file.
 //!
 //! May import: `ui`, `datasets`.
 

@@ -53,7 +53,8 @@ pub(crate) struct Images {
     /// eval: resize and centre crop; train: random crop and flip
     #[arg(long, value_enum, default_value_t = Mode::Eval)]
     mode: Mode,
-    /// Threads or processes of each peer [default: CPUs + 1, the fastest in our measurements]
+    /// Threads or processes of each peer [default: number of CPUs + 1, the fastest in our
+    /// measurements]
     #[arg(long)]
     workers: Option<usize>,
     /// Other loaders to compare with [default: libjpeg-turbo,pillow,simplejpeg]

@@ -20,7 +20,7 @@ use crate::wheel;
 /// Compare `spdl_rs` with our program, torchvision in torch's DataLoader, and upstream (the
 /// original SPDL).
 ///
-/// There are three measurements: the rate of `ImageLoader`; the cost per item of a pipeline of
+/// There are three measurements: the rate of `ImageLoader`; the time per item of a pipeline of
 /// Python functions; and how much a loader slows down a training loop that holds the GIL. Each
 /// program runs once to warm up; then the runs are interleaved (A B C A B C).
 ///

@@ -31,7 +31,7 @@ use crate::tools::{Output, Workspace, cargo, command};
   cargo xtask bench store --check
   cargo xtask bench store --latency 100 --print-only")]
 pub(crate) struct Store {
-    /// Measured runs per source (local files, store, lossy store)
+    /// Measured runs per source (local files, store, store that never answers some requests)
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     repeats: u32,
     /// Epochs per run

@@ -28,8 +28,8 @@ use crate::tools::{Output, Workspace, cargo};
 /// Decode each file of a folder in child processes, with every decoder that recognizes the file.
 ///
 /// Each file is inspected and decoded: whole, in part, into planes, at reduced size, with missing
-/// rows filled if truncated, and as a training sample. A child process is limited to 1 GiB of
-/// address space, and to 10 s of CPU time per request; integer overflow checks and debug assertions
+/// rows filled if truncated, and as a training sample. By default, a child process may use 1 GiB
+/// of address space, and 10 s of CPU time per request. Integer overflow checks and debug assertions
 /// are enabled. With --mutants, damaged copies of each recognized file are decoded too; the damage
 /// depends only on the seed.
 ///
@@ -53,19 +53,19 @@ pub(crate) struct CorpusArguments {
     /// Seed of the random damage
     #[arg(long, value_name = "S", default_value_t = 0)]
     seed: u64,
-    /// Concurrent child processes [default: CPUs]
+    /// Concurrent child processes [default: number of CPUs]
     #[arg(long, value_name = "J")]
     jobs: Option<NonZeroUsize>,
     /// Use only this decoder, also for files that it does not recognize
     #[arg(long, value_name = "NAME")]
     decoder: Option<String>,
-    /// Compare with Pillow's results in DIR/ORACLE_pillow.tsv and DIR/MANIFEST.tsv
+    /// Compare the results with Pillow's, which DIR/ORACLE_pillow.tsv and DIR/MANIFEST.tsv list
     #[arg(long)]
     pillow: bool,
-    /// CPU time of one request, in seconds
+    /// Maximum CPU time of one decoding request, in seconds
     #[arg(long, value_name = "N", default_value_t = 10)]
     seconds: u64,
-    /// Address space of a child, in MiB
+    /// Maximum address space of a child process, in MiB
     #[arg(long, value_name = "N", default_value_t = 1024)]
     memory_mib: u64,
     /// Print a JSON object instead of tables

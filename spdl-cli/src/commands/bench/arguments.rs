@@ -44,7 +44,7 @@ Examples:
       rank 0 of 2, with a checkpoint file per rank
   spdl bench photos/ --rank 0 --world-size 3 --resume rank0.state rank1.state \\
       --save-state of3.rank0.state --auto-resume
-      resume with 3 ranks instead of 2: the 3 ranks share the rest of the epoch
+      resume with 3 ranks instead of 2: the 3 ranks share the remaining images of the epoch
 
   spdl bench photos/ --mode train --epochs 2 --batch 64 --step-ms 30
       measure whether training steps of 30 ms per batch have to wait for data
@@ -108,11 +108,11 @@ Keys of the JSON object:
   resumed           {epoch, step, steps, images, dropped}: where a resumed run started: `step`
                     counts batches of the epoch, `steps` batches of all epochs; `images` and
                     `dropped` count samples of the earlier runs; null for a new run
-  total             {images, dropped} of this run and the runs that it resumes; the part before the
-                    last change of the world size is counted for all ranks
+  total             {images, dropped} of this run and the runs that it resumes; images before the
+                    last change of the world size are counted for all ranks
   complete          true if the resumed run was already complete
   left_out          number of images of each epoch that no rank delivers (--remainder drop)
-  partial           number of delivered images whose truncated part is black;
+  partial           number of delivered images from truncated files, whose missing part is black;
                     null without --on-truncated partial
   stages            [{name, kind, concurrency, items, failures, busy_s, busy_share, fill_rate,
                       service_ms: {p50, p90, p99, max},
@@ -200,7 +200,7 @@ pub(crate) struct BenchArguments {
     #[arg(long)]
     pub(crate) json: bool,
 
-    /// Do not compute the checksum of the batches, which takes a few per cent of the time
+    /// Do not compute the checksum of the batches, to save its CPU time
     #[arg(long)]
     pub(crate) no_checksum: bool,
 
@@ -233,8 +233,8 @@ pub(crate) struct BenchArguments {
     /// Resume the run that saved these checkpoints
     ///
     /// All options that determine the batches must be unchanged. If the world size changes, give
-    /// the checkpoints of all ranks to each new rank: the new ranks share the rest of the epoch. If
-    /// a file is corrupt or missing, FILE.previous is used, with a warning.
+    /// the checkpoints of all old ranks to each new rank: the new ranks share the remaining images
+    /// of the epoch. If a file is corrupt or missing, FILE.previous is used, with a warning.
     #[arg(long, value_name = "FILE", num_args = 1..)]
     pub(crate) resume: Vec<PathBuf>,
 
@@ -250,9 +250,9 @@ pub(crate) struct BenchArguments {
     /// Cache images in this folder, so that the source of each image is read only once
     ///
     /// Several runs and all ranks of a host can share the folder. If the data set exceeds
-    /// --cache-size, a fixed part of the data set is cached. Local files that have changed are
-    /// read again. Changed images and tar shards in a store are read again if the store reports
-    /// versions of objects. Changes are not detected for lists of URLs, and for Parquet,
+    /// --cache-size, a fixed pseudo-random subset of the images is cached. Local files that have
+    /// changed are read again. Changed images and tar shards in a store are read again if the store
+    /// reports versions of objects. Changes are not detected for lists of URLs, and for Parquet,
     /// TFRecord and MDS files in stores: after such a change, use a new folder.
     #[arg(long, value_name = "FOLDER")]
     pub(crate) cache: Option<PathBuf>,
@@ -338,7 +338,7 @@ impl BenchArguments {
         self.world_size.unwrap_or(1).into()
     }
 
-    /// The part of each epoch that this rank delivers.
+    /// The positions of each epoch that this rank delivers.
     ///
     /// # Errors
     /// If only one of rank and world size is given, or the rank is not below the world size.

@@ -26,7 +26,7 @@ Examples:
 Exit codes:
   0  success
   1  the member does not exist or cannot be read; standard error gives the reason in one line
-  2  invalid command line, or binary data and standard output is a terminal"))]
+  2  invalid command line, or the field is binary data and standard output is a terminal"))]
 pub(crate) struct CatArguments {
     /// A folder, a file, or a URL
     #[arg(value_name = "DATA", value_parser = path_or_url())]

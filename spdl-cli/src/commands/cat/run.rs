@@ -89,8 +89,8 @@ fn may_be_after_damage(name: &Key, archive: &Archive, damage: &Error) -> Failure
 /// Finds a sample and the requested field.
 ///
 /// # Errors
-/// If the sample exists but not the field, the names of its fields; an empty list if the sample was
-/// not found.
+/// If the sample lacks the field, the error is the list of the sample's fields. If no sample has
+/// the key, the error is an empty list.
 fn find(
     set: &Samples,
     key: &Key,

@@ -64,9 +64,10 @@ Output files, all in DST:
   files, the command fails.
 
 Key of a sample:
-  For a folder or a list, the path of the image without its last extension; for tar archives, the
-  original key; for other files, FILE/ROW. Further dots in the last part become '_', because a key
-  ends at the first dot. If two samples have the same key, the second becomes KEY_2, and so on
+  For a folder or a list, the path of the image relative to the folder (of the list), without the
+  last extension; for tar archives, the original key; for other files, FILE/ROW. Further dots in
+  the last part become '_', because a key ends at the first dot. If two samples have the same key,
+  the second becomes KEY_2, and so on
 
 Fields of a sample:
   From tar archives, all members are copied under their names; an image that is encoded gets the
@@ -85,7 +86,7 @@ Keys of the JSON object:
   classes           number of classes
   resumed           number of samples written by earlier runs
   unchanged, encoded
-                    numbers of images that this run copied, and that it encoded
+                    number of images that this run copied, and number that it encoded
   seconds           duration of this run, without listing the source
   manifest          path of the manifest
 
@@ -107,10 +108,10 @@ pub(crate) struct PackArguments {
     #[arg(long, value_name = "NAME", default_value = "shard")]
     pub(crate) name: String,
 
-    /// Reduce images whose longer side exceeds this length, keeping the aspect ratio
+    /// Reduce images whose longer side exceeds this length in pixels, keeping the aspect ratio
     ///
     /// Reduced images are stored as JPEG, or in the format of --format. By default no image is
-    /// changed.
+    /// reduced.
     #[arg(long, value_name = "PIXELS", value_parser = count::<u32>(65_535))]
     pub(crate) max_side: Option<u32>,
 

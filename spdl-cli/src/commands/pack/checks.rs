@@ -1,4 +1,4 @@
-//! Checks that fail before anything is written.
+//! Checks of options, source and output folder, before any file is written.
 
 use std::collections::HashMap;
 use std::fs;

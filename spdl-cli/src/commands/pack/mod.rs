@@ -8,7 +8,7 @@
 //! |---|---|
 //! | `arguments` | the options |
 //! | `run` | builds the pipeline and writes the shards |
-//! | `checks` | rejects invalid options before anything is read |
+//! | `checks` | rejects invalid options and paths before any file is written |
 //! | `source` | the samples, with their keys in the shards |
 //! | `checksums` | checksums of the archives that are repacked |
 //! | `recode` | resizes and encodes images |
