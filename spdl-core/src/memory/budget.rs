@@ -72,8 +72,9 @@ pub struct MemoryStatistics {
     pub live_bytes: usize,
     /// Maximum of `live_bytes` so far.
     pub peak_bytes: usize,
-    /// Maximum number of bytes by which items that were larger than their reservations exceeded the
-    /// free memory. `peak_bytes` exceeds `limit_bytes` by at most this number.
+    /// Maximum of the total number of bytes by which reservations grew beyond the free memory. A
+    /// reservation grows if its item is larger than reserved. `peak_bytes` exceeds `limit_bytes` by
+    /// at most this number.
     pub overdrawn_bytes: usize,
     /// Time during which at least one stage waited for memory.
     #[cfg_attr(feature = "serde", serde(rename = "waited_s", with = "crate::seconds"))]

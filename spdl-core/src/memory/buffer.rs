@@ -16,16 +16,16 @@ pub const ALIGNMENT: usize = 64;
 /// A pool keeps at most this many free buffers.
 const MAX_FREE: usize = 64;
 
-/// A pool may hold 1 / `SLACK` more bytes than its peak, for buffers of changing sizes. Without
-/// this slack, a few extra small buffers would evict a large one.
+/// The free and used bytes of a pool may exceed the peak of its used bytes by 1 / `SLACK` of the
+/// peak. Without this slack, a few additional small buffers would evict a large one.
 const SLACK: usize = 16;
 
 /// A pool of reusable host buffers.
 ///
 /// A pipeline that needs buffers of constant size allocates none in its steady state. A dropped
 /// buffer returns to its pool. The pool keeps at most 64 free buffers, and at most as many free
-/// bytes as were in use at its peak. Free and used bytes together do not exceed the peak plus one
-/// sixteenth. If a limit is exceeded, the oldest free buffers are freed first.
+/// bytes as were in use at its peak. Free and used bytes together do not exceed 17/16 of the peak.
+/// If a limit is exceeded, the pool frees the oldest free buffers first.
 #[derive(Clone, Default)]
 pub struct BufferPool(Arc<PoolShared>);
 
@@ -100,8 +100,8 @@ impl BufferPool {
         BufferPool(Arc::new(PoolShared { pin: Some(pin), ..PoolShared::default() }))
     }
 
-    /// Returns a buffer of `len` bytes, from the pool if it has one of that size. New memory is
-    /// zeroed; a reused buffer has its old content.
+    /// Returns a buffer of `len` bytes: a free buffer of that size if the pool has one, otherwise
+    /// newly allocated memory. New memory is zeroed; a reused buffer has its old content.
     ///
     /// # Errors
     /// `LimitExceeded` if the system cannot allocate the memory; the errors of [`PinMemory::pin`].
@@ -159,7 +159,7 @@ impl PoolState {
         Some(self.free.remove(at))
     }
 
-    /// Counts a new buffer. Returns free buffers that exceed the limits.
+    /// Counts a new buffer. Returns the free buffers that exceed the limits of the pool.
     fn allocated(&mut self, len: usize) -> Vec<PinnedBytes> {
         self.allocations += 1;
         self.lend(len);

@@ -14,8 +14,7 @@ use crate::memory::buffer::HostBuffer;
 /// A pipeline with a memory budget calls [`footprint`](Footprint::footprint) once for each item
 /// after each stage that created or changed it, so the call should be cheap. For a `Vec` of
 /// numbers, the elements are not visited, because [`FIXED`](Footprint::FIXED) is the footprint of
-/// each element. Only the elements of collections such as `Vec<String>`, whose sizes differ, are
-/// visited.
+/// each element. Elements are visited only if their sizes can differ, as in `Vec<String>`.
 ///
 /// Shared memory ([`Arc`]) counts in full for each owner, so the sum over all items is an upper
 /// bound. Static data (`&'static str`) counts only the size of the reference.
@@ -40,7 +39,7 @@ use crate::memory::buffer::HostBuffer;
 /// ```
 pub trait Footprint {
     /// The footprint in bytes, if it is the same for all values of the type, for example for
-    /// numbers. Collections of such values are not visited. Default: `None`.
+    /// numbers. The elements of collections of such values are not visited. Default: `None`.
     const FIXED: Option<usize> = None;
 
     /// Returns the footprint in bytes, including the value's own size.

@@ -16,7 +16,7 @@ const NO_LIMIT: u64 = 1 << 62;
 ///
 /// The standard library reads the affinity of the calling thread and, on Linux, the CPU quotas of
 /// cgroup v1 and v2 over the whole hierarchy, rounded down. Call this from a thread that is not
-/// pinned.
+/// pinned to a subset of the CPUs.
 pub(crate) fn usable_cpus() -> usize {
     std::thread::available_parallelism().map_or(1, NonZero::get)
 }

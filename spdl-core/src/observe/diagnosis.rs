@@ -17,8 +17,7 @@ const MEMORY_SPENT: f64 = 0.95;
 /// Memory is the bottleneck only if a stage also waited for memory for more than this share of the
 /// time.
 const MEMORY_WAITED: f64 = 0.5;
-/// The last queue shows whether the consumer is the bottleneck only if at least this share of the
-/// time was after start-up.
+/// The consumer is the bottleneck only if at least this share of the time was after start-up.
 const SETTLED: f64 = 0.1;
 
 /// The bottleneck of a pipeline. `Display` writes it as a sentence with advice.
@@ -27,7 +26,7 @@ const SETTLED: f64 = 0.1;
 pub enum Limit {
     /// The pipeline has not run long enough.
     Unknown,
-    /// No item was delivered, because all items failed in a stage.
+    /// No item was delivered, because all items failed in one stage.
     AllFailed {
         /// The first stage in which all items failed.
         stage: Arc<str>,
@@ -39,7 +38,7 @@ pub enum Limit {
         /// The share of the time in which a batch was ready, in 0..=1.
         readiness: f64,
     },
-    /// The CPU: worker threads, at most one per CPU, are busy more than 85 % of the time.
+    /// The CPU: worker threads, counted up to one per CPU, are busy more than 85 % of the time.
     Cpu {
         /// The share of the time in which the threads are busy, in 0..=1.
         busy: f64,
@@ -71,7 +70,7 @@ pub enum Limit {
         concurrency: usize,
         /// The share of the concurrency in use, in 0..=1.
         busy: f64,
-        /// Whether the stage is async (it waits) and not a CPU stage (it computes).
+        /// True for an async stage, which mostly waits. False for a CPU stage, which computes.
         waits: bool,
     },
     /// No resource is saturated.
@@ -179,7 +178,7 @@ impl MeasuredPipeline<'_> {
         Some(Limit::AllFailed { stage: Arc::clone(&stage.name), items: stage.items })
     }
 
-    /// Whether enough time has passed since the start-up.
+    /// Whether at least [`SETTLED`] of the time was after start-up.
     fn is_settled(&self) -> bool {
         let first_wait = self.queues.last().map_or(Duration::ZERO, |queue| queue.first_wait);
         self.elapsed.saturating_sub(first_wait) >= self.elapsed.mul_f64(SETTLED)

@@ -25,8 +25,8 @@ use crate::source::sample::SampleId;
 /// 2. `before_item` and `after_item` in pairs; they are not called for sources
 /// 3. `stage_ended` once, after its last item, even if the pipeline is stopped, fails or is dropped
 ///
-/// Each `before_item` that returns `Ok` is followed by an `after_item`, even if the item fails,
-/// panics or is interrupted by the end of the pipeline.
+/// Each `before_item` that returns `Ok` is followed by an `after_item`, even if the stage fails,
+/// panics, or is interrupted by the end of the pipeline while it processes the item.
 ///
 /// # Threads
 /// For a stage that computes, the same thread makes both calls for an item. Between them, the
@@ -133,7 +133,7 @@ pub struct StageInfo {
 }
 
 impl StageInfo {
-    /// Creates the information for a direct call of a hook, for example in a test.
+    /// Creates the value to pass to a method of a hook, for example in a test.
     pub fn new(
         pipeline: u64,
         index: usize,
@@ -162,7 +162,7 @@ pub struct ItemInfo<'a> {
 }
 
 impl<'a> ItemInfo<'a> {
-    /// Creates the information for a direct call of a hook, for example in a test.
+    /// Creates the value to pass to a method of a hook, for example in a test.
     pub fn new(id: SampleId, key: Option<&'a str>) -> Self {
         ItemInfo { id, key }
     }
@@ -182,7 +182,7 @@ pub struct ItemOutcome<'a> {
 }
 
 impl<'a> ItemOutcome<'a> {
-    /// Creates the outcome of an item that ends now, for a direct call of a hook.
+    /// Creates the outcome of an item that ends now, to pass to a method of a hook.
     pub fn new(result: Result<(), &'a Error>, elapsed: Duration) -> Self {
         let now = Instant::now();
         ItemOutcome { result, began: now.checked_sub(elapsed).unwrap_or(now), elapsed }

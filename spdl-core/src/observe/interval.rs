@@ -11,8 +11,9 @@ use crate::observe::statistics::{
 
 /// Statistics of a pipeline in one interval of time.
 ///
-/// The fields are the same as in [`Statistics`](crate::Statistics). Counts and quantiles cover only
-/// this interval. `Display` writes one line for the pipeline and one for each stage, for a log.
+/// Fields have the same names and meanings as in [`Statistics`](crate::Statistics), but counts and
+/// quantiles cover only this interval. `Display` writes one line for the pipeline and one for each
+/// stage, for a log.
 #[non_exhaustive]
 #[derive(Clone, Debug, Default)]
 pub struct Interval {

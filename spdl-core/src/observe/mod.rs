@@ -2,10 +2,10 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `statistics` | [`Statistics`] and the counters behind them |
+//! | `statistics` | [`Statistics`], and the counters from which they are computed |
 //! | `histogram` | [`Quantiles`]: a log-linear histogram of durations |
 //! | `interval` | [`Interval`]: the difference between two snapshots of the counters |
-//! | `diagnosis` | [`Limit`]: which stage limits the throughput, and what to change |
+//! | `diagnosis` | [`Limit`]: which stage or resource limits the throughput, and what to change |
 //! | `hooks` | [`Hook`]: callbacks of stages and items |
 //! | `quarantine` | `Quarantine`: a file that lists failed samples, which later runs skip |
 //! | `exporters/` | [`Hook`]s and listeners for the crates `tracing` and `metrics` |

@@ -126,7 +126,7 @@ impl Quarantine {
     /// Reads a list from a file.
     ///
     /// A crash may truncate a line, and a later run appends lines after it. Truncated lines are
-    /// skipped and listed in [`damaged_lines`](QuarantineList::damaged_lines).
+    /// skipped; [`damaged_lines`](QuarantineList::damaged_lines) contains their numbers.
     ///
     /// # Errors
     /// Any I/O error of reading the file; `Corrupt` if a complete line is not an [`Entry`].

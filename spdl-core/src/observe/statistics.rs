@@ -16,8 +16,8 @@ use crate::stage::aggregate::FillRate;
 
 /// A snapshot of a pipeline's counters, while the pipeline runs or after its end.
 ///
-/// All times are wall-clock times since the start. Fields have the same names in logs, JSON and
-/// Python. In JSON, times are in seconds.
+/// Counts and durations cover the time since the start of the pipeline. Durations are wall-clock
+/// times. Fields have the same names in logs, JSON and Python. In JSON, times are in seconds.
 #[non_exhaustive]
 #[derive(Clone, Debug, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]

@@ -185,10 +185,10 @@ impl OrderAudit {
     }
 }
 
-/// The maximum number of runs that `Display` writes per category.
+/// The maximum number of [`RangeRun`]s that `Display` writes per category.
 const MOST_RUNS: usize = 20;
-/// The maximum number of ranges that `Display` reads. If ranks are at different steps, there are
-/// very many ranges.
+/// The maximum number of ranges that `Display` reads per category. If ranks are at different steps,
+/// there may be one range per position.
 const MOST_RANGES: usize = 1 << 20;
 
 /// Writes ranges of positions; `positions` is their total number.

@@ -24,7 +24,7 @@ use crate::source::ranges::Ranges;
 use crate::source::shard::{Division, Divisions};
 use crate::sync::Mutex;
 
-/// The maximum number of samples that an audit error lists per category.
+/// The maximum number of samples that the error of an audit lists per category.
 const MOST_NAMED: usize = 8;
 
 /// An item of which a part has an outcome while the splitting stage still holds the remainder.
@@ -53,7 +53,8 @@ struct EmissionSequence {
     waiting: BTreeMap<u64, (Arc<AggregateLineage>, Outcome)>,
     /// The item that was split at the end of the previous aggregate.
     split: Option<PartialItem>,
-    /// One past the position of the last sample that the stage had received by then.
+    /// One past the position of the last sample that the stage had received when it emitted the
+    /// previous aggregate.
     end: u64,
 }
 
@@ -85,7 +86,7 @@ pub(crate) struct DeliveredRange {
 pub(crate) enum LedgerEntry {
     /// A piece has ended.
     Ended(LineageNode, Outcome),
-    /// A piece is split, which adds this many pieces.
+    /// A piece is split. The number is the number of added pieces.
     Split(LineageNode, u64),
 }
 
@@ -467,7 +468,7 @@ impl Ledger {
         self.epoch_ledger(&mut self.epochs.lock(), member.id.epoch).end_member(member, outcome);
     }
 
-    /// Records that a piece is split, which adds `pieces` pieces.
+    /// Records that a piece is split. The split adds `pieces` pieces.
     pub(crate) fn record_split(&self, member: &LineageNode, pieces: u64) {
         self.epoch_ledger(&mut self.epochs.lock(), member.id.epoch).split(member, pieces);
     }

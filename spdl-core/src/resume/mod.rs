@@ -6,7 +6,7 @@
 //! | `delivery` | what the consumer received; makes the [`State`] |
 //! | `state` | [`State`]: checkpoint state as data, for one rank or for all |
 //! | `state_file` | `StateFile`, `StateSaver`: a state in a file, written atomically |
-//! | `audit` | [`OrderAudit`]: checks which positions a set of states covers |
+//! | `audit` | [`OrderAudit`]: lists the positions that a set of states has done or misses |
 //! | `replay` | [`OrderRecord`]: records the order of a run, to replay it |
 //!
 //! Imports: `error`, `sync`, `source`, `item`.

@@ -19,7 +19,7 @@ use crate::source::sample::SampleId;
 use crate::source::shard::Positions;
 
 /// The first line of the text format. Records of version 3 start at a step other than 0. Records of
-/// version 2 start at step 0. Records of version 1 have no steps.
+/// version 2 start at step 0. Records of version 1 do not contain the sizes of steps.
 const HEADER_RESUMED: &str = "spdl order 3";
 const HEADER: &str = "spdl order 2";
 const HEADER_WITHOUT_STEPS: &str = "spdl order 1";
@@ -35,16 +35,16 @@ struct IndexRun {
     len: u64,
 }
 
-/// The samples that a run delivered, in order and by step. A step is one item of the consumer,
-/// usually a batch.
+/// The samples that a run delivered, in order and by step. A step is one item that the consumer
+/// receives, usually a batch.
 ///
 /// Steps are numbered over all epochs, from 0, including the steps of earlier runs.
 /// [`State::steps`](crate::State::steps) and [`skip_steps`](crate::PipelineBuilder::skip_steps)
 /// count in the same way. A skipped step has no samples. [`append`](OrderRecord::append) joins the
 /// record of a run with the record of the run that resumed from it.
 ///
-/// A run of consecutive indices takes 24 bytes, and a run of steps with equal numbers of samples
-/// takes 16 bytes. Equal orders have equal records.
+/// A sequence of samples with consecutive indices takes 24 bytes. A sequence of steps with equal
+/// numbers of samples takes 16 bytes. Equal orders have equal records.
 ///
 /// ```
 /// use spdl_core::SampleId;
@@ -217,7 +217,7 @@ impl OrderRecord {
     /// The samples of step `step`, counted from 0 over all epochs and earlier runs.
     ///
     /// Empty for a skipped step. `None` if the record does not have the step, or steps were not
-    /// recorded. Takes time proportional to the number of runs of indices and steps.
+    /// recorded. Takes time proportional to the size of the record in memory.
     ///
     /// The index of a sample is a position in the order of its epoch.
     /// [`DatasetSource::item_at`](crate::DatasetSource::item_at) maps the position to an item of
@@ -293,17 +293,20 @@ impl OrderRecord {
     /// ```
     ///
     /// # Errors
-    /// `InvalidArgument` if `later` starts before this record or leaves a gap after it, or if
-    /// either record has no steps. The record is unchanged after an error.
+    /// `InvalidArgument` if `later` starts before this record or leaves a gap after it, or if the
+    /// steps of either run were not recorded. The record is unchanged after an error.
     pub fn append(&mut self, later: &OrderRecord) -> Result<()> {
         let invalid = |message: String| Error::new(ErrorKind::InvalidArgument, message);
         let (Some(steps), Steps::Known(more)) = (self.steps(), &later.steps) else {
-            return Err(invalid("cannot append: one of the records has no steps".into()));
+            return Err(invalid(
+                "cannot append: the steps of one of the two order records were not recorded".into(),
+            ));
         };
         let kept = later.first_step.checked_sub(self.first_step).filter(|kept| *kept <= steps);
         let Some(kept) = kept else {
             let message = format!(
-                "cannot append steps {} to {} to a record of steps {} to {}: steps are missing",
+                "cannot append steps {}..{} to a record of steps {}..{}: the appended steps must \
+                 start in the record or directly after it",
                 later.first_step,
                 later.first_step.saturating_add(later.steps().unwrap_or(0)),
                 self.first_step,
@@ -438,11 +441,11 @@ impl OrderRecord {
     fn push_run(&mut self, run: IndexRun) -> Result<()> {
         let IndexRun { epoch, start, len } = run;
         if len == 0 || start.checked_add(len).is_none() {
-            let message = format!("invalid run of {len} samples from index {start}");
+            let message = format!("invalid order record: {len} samples from index {start}");
             return Err(Error::new(ErrorKind::Corrupt, message));
         }
         let Some(total) = self.len.checked_add(len) else {
-            return Err(Error::new(ErrorKind::Corrupt, "more than 2^64 samples"));
+            return Err(Error::new(ErrorKind::Corrupt, "the order record has over 2^64 samples"));
         };
         match self.runs.last_mut() {
             Some(last) if last.epoch == epoch && last.start + last.len == start => last.len += len,
@@ -479,7 +482,7 @@ impl OrderRecord {
     /// 4. With recorded steps: lines with `steps` and up to 16 step sizes, as `samples` or
     ///    `samples*times`.
     /// 5. `samples` and the number of samples.
-    /// 6. `checksum` and the 64-bit FNV-1a hash of all lines before.
+    /// 6. `checksum` and the 64-bit FNV-1a hash of all previous lines.
     pub fn to_text(&self) -> String {
         use fmt::Write as _;
         let header = match self.steps {
@@ -524,8 +527,8 @@ impl OrderRecord {
     /// Parses the output of [`to_text`](OrderRecord::to_text).
     ///
     /// # Errors
-    /// `Unsupported` for another header, `Truncated` if the last line is missing, and `Corrupt` if
-    /// the checksum does not match or a line is invalid.
+    /// `Unsupported` if the first line is none of the three headers. `Truncated` if the last line
+    /// is missing. `Corrupt` if the checksum does not match or a line is invalid.
     pub fn parse(text: &str) -> Result<Self> {
         let corrupt = |message: String| Error::new(ErrorKind::Corrupt, message);
         let (has_steps, is_resumed) = match text.lines().next() {
@@ -533,7 +536,10 @@ impl OrderRecord {
             Some(HEADER) => (true, false),
             Some(HEADER_WITHOUT_STEPS) => (false, false),
             _ => {
-                let message = format!("not an order record: the first line is not {HEADER:?}");
+                let message = format!(
+                    "not an order record: the first line must be {HEADER_WITHOUT_STEPS:?}, \
+                     {HEADER:?} or {HEADER_RESUMED:?}"
+                );
                 return Err(Error::new(ErrorKind::Unsupported, message));
             }
         };
@@ -580,7 +586,10 @@ impl OrderRecord {
         }
         if samples != Some(record.len) {
             let message = match samples {
-                Some(count) => format!("the order record has {} samples, not {count}", record.len),
+                Some(count) => format!(
+                    "the order record has {} samples, but its line `samples` gives {count}",
+                    record.len
+                ),
                 None => "the order record has no line `samples`".into(),
             };
             return Err(corrupt(message));
@@ -637,8 +646,9 @@ impl OrderRecord {
 pub struct OrderDifference {
     /// The number of equal samples at the start.
     pub common: u64,
-    /// The first step that differs, numbered as in the first run; `None` if it has no steps. Steps
-    /// also differ if one run skipped a step, or grouped the same samples into other steps.
+    /// The first step that differs, numbered as in the first run; `None` if the steps of the first
+    /// run were not recorded. Steps also differ if one run skipped a step, or grouped the same
+    /// samples into other steps.
     pub step: Option<u64>,
     /// Samples of the first run that the other run lacks.
     pub missing: Vec<SampleId>,

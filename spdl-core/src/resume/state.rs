@@ -38,9 +38,9 @@ pub(crate) const MOST_RANKS: u64 = 1 << 20;
 /// # Size
 /// The state stores ranges of positions: one range per gap. A gap is a sample in flight that
 /// precedes finished samples. As JSON, a gap takes less than 50 bytes, and a partly delivered
-/// sample takes 50 bytes more. If pieces are split again, each split piece adds less than 30 bytes
-/// until its sample is done. A state that was [combined](State::combine) from ranks at different
-/// steps has the ranges of every rank.
+/// sample takes 50 bytes more. If stages split a part of a sample again, each split part adds less
+/// than 30 bytes until the sample is done. A state that was [combined](State::combine) from ranks
+/// at different steps has the ranges of every rank.
 ///
 /// With the feature `serde`, the state implements `Serialize` and `Deserialize`, for example for
 /// JSON.
@@ -265,15 +265,16 @@ impl State {
 
     /// The sample counts of the current epoch.
     ///
-    /// A sample is counted when all its pieces have an outcome. If a stage emits several items for
-    /// one sample or list, the sample is counted when that stage reports the end of the items. The
-    /// count may therefore lag behind deliveries until the epoch ends. Resuming is not affected,
-    /// because deliveries are recorded per piece.
+    /// A sample is counted when all items that stages made from it have an outcome. If a stage
+    /// emits several items for one sample or list, the sample is counted when that stage reports
+    /// the end of the items. The count may therefore lag behind deliveries until the epoch ends.
+    /// Resuming is not affected, because the delivery of each item is recorded.
     pub fn samples_in_epoch(&self) -> SampleCounts {
         self.in_epoch
     }
 
-    /// The settings of the source and of each stage that affect content and order, by part.
+    /// The settings of the source and of each stage that affect content and order. Each key names a
+    /// part of the pipeline, such as `source order` or `stage batch: size`.
     pub fn fingerprint(&self) -> &BTreeMap<String, String> {
         &self.fingerprint
     }
@@ -289,12 +290,11 @@ impl State {
         self
     }
 
-    /// Discards the record of which parts of partly delivered lists and of split items were
-    /// delivered.
+    /// Makes the resumed run deliver partly delivered lists and split items again as a whole.
     ///
-    /// The resumed run delivers these lists and items as a whole, so some of their parts are
-    /// delivered twice. Call `repeat_parts` if the lists cannot be grouped as before, because the
-    /// world size has changed or stages are unordered.
+    /// Discards the record of the delivered parts, so the resumed run delivers these parts twice.
+    /// Call `repeat_parts` if a resumed run cannot group the same lists again, because the world
+    /// size has changed or stages are unordered.
     #[must_use]
     pub fn repeat_parts(mut self) -> Self {
         self.pieces.retain(|depth, _| depth == 0);
@@ -342,8 +342,8 @@ impl State {
         };
         let Some(positions) = ended.own_positions() else {
             let message = format!(
-                "rank {} has ended epoch {} and other ranks have not, and the length of the epoch \
-                 is unknown",
+                "the positions of rank {} in epoch {} are unknown: the rank has ended the epoch, \
+                 other ranks have not, and the length of the epoch is unknown",
                 shard.rank, other.epoch
             );
             return Err(invalid(message));
@@ -657,9 +657,9 @@ impl State {
 
     /// Creates a combined state of all ranks from the state of one rank.
     ///
-    /// The result is correct only if all ranks have made the same number of steps of equal size, in
-    /// order, and no sample was dropped or filtered out. Otherwise [`combine`](State::combine) the
-    /// states of all ranks.
+    /// The result is correct only if all ranks have made the same number of steps of equal size,
+    /// every rank delivered its samples in order, and no sample was dropped or filtered out.
+    /// Otherwise [`combine`](State::combine) the states of all ranks.
     ///
     /// # Errors
     /// `InvalidArgument` if a sample was delivered in part. `LimitExceeded` for more than 2^20
@@ -688,8 +688,8 @@ impl State {
     ///
     /// A position is used if it is done, or if a partly delivered list or split item depends on it.
     /// The order may change from the frontier on: see
-    /// [`Mixture::taking_over`](crate::source::sampler::Mixture::taking_over). Positions before it
-    /// that are not done keep their order.
+    /// [`Mixture::taking_over`](crate::source::sampler::Mixture::taking_over). Positions before the
+    /// frontier that are not done keep their order.
     ///
     /// With several ranks, use the maximum over the ranks, or the frontier of the
     /// [combined](State::combine) state.

@@ -145,8 +145,8 @@ impl StateFile {
 
     /// Checks that the file can be written. Call it before a long run.
     ///
-    /// The existing file must be replaceable. The check creates a file in the same folder and
-    /// removes it again. The existing content is unchanged. On Linux, partial files of processes
+    /// An existing file must be empty or a state file; its content is unchanged. The check creates
+    /// another file in the same folder and removes it again. On Linux, partial files of processes
     /// that no longer exist are removed.
     ///
     /// # Errors
@@ -274,7 +274,7 @@ impl StateFile {
         let file = File::open(path).map_err(fault)?;
         file.take(MOST_BYTES + 1).read_to_end(&mut bytes).map_err(fault)?;
         if bytes.len() as u64 > MOST_BYTES {
-            let message = format!("more than {MOST_BYTES} bytes, the maximum for a state file");
+            let message = format!("the state file has more than {MOST_BYTES} bytes, the maximum");
             return Err(named(Error::new(ErrorKind::LimitExceeded, message)));
         }
         let text = String::from_utf8(bytes).map_err(|error| {
@@ -333,7 +333,7 @@ impl StateFile {
                 Err(_) => return Ok(path),
             }
         }
-        let message = format!("more than {MOST_LINKS} consecutive symbolic links");
+        let message = format!("the path has more than {MOST_LINKS} consecutive symbolic links");
         Err(self.named(Error::new(ErrorKind::InvalidArgument, message)))
     }
 

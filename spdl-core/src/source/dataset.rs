@@ -35,8 +35,8 @@ pub trait Dataset: Debug + Send + Sync + 'static {
     /// failure policy handles the error.
     fn item(&self, index: u64) -> Result<Self::Item>;
 
-    /// A hash of the names of the items, which is part of the fingerprint. A run resumes only with
-    /// an equal hash.
+    /// A hash of the names of all items. The fingerprint of the source contains the hash, and a run
+    /// resumes only with an equal hash.
     ///
     /// The hash should not depend on the location of the data, and must not depend on the compiler
     /// version. The default is `None`; the fingerprint then contains only the number of items.
@@ -161,9 +161,9 @@ impl<D: Dataset> DatasetSource<D> {
     /// of its epoch.
     ///
     /// Use `item_at` to find the item of a sample that an order record or an error message
-    /// contains. Each call computes the order of the epoch, which is cheap for most samplers. For
-    /// many samples of a sampler that stores a list, call [`Sampler::epoch`] once and
-    /// [`Dataset::item`] for each sample.
+    /// contains. Each call computes the order of the epoch. If the sampler computes a list for each
+    /// epoch and you need many items, call [`Sampler::epoch`] once and [`Dataset::item`] for each
+    /// sample.
     ///
     /// ```
     /// use spdl_core::{DatasetSource, PipelineBuilder};
@@ -181,9 +181,9 @@ impl<D: Dataset> DatasetSource<D> {
     /// ```
     ///
     /// # Errors
-    /// `InvalidArgument` if the position is beyond the end of the epoch. Samples that
-    /// [`Remainder::Pad`](crate::source::Remainder::Pad) repeats are beyond the end. Otherwise the
-    /// errors of [`Sampler::epoch`] and [`Dataset::item`].
+    /// `InvalidArgument` if the index of `id` is beyond the end of the epoch, as are the indices of
+    /// samples that [`Remainder::Pad`](crate::source::Remainder::Pad) repeats. Otherwise the errors
+    /// of [`Sampler::epoch`] and [`Dataset::item`].
     pub fn item_at(&self, id: SampleId) -> Result<D::Item> {
         let order = self.sampler.epoch(self.dataset.len(), id.epoch)?;
         if id.index >= order.len() {

@@ -9,13 +9,13 @@ use std::sync::Arc;
 use crate::error::{Error, ErrorKind, Result};
 use crate::source::ranges::{Complement, Ranges};
 
-/// A layer of ranks with different progress is converted to ranges if there are at most this many.
+/// A division is always stored as ranges if at most this many ranges are sufficient.
 const FEW_RANGES: u64 = 64;
 /// The maximum size of a table of rounds, in words of 64 bits.
 const MOST_WORDS: usize = 1 << 22;
 
-/// The rounds that each of several ranks has done. Rank `r` of `w` has the numbers `r`, `r + w`, `r
-/// + 2w` …; a round is one number of each rank.
+/// The rounds that each of several ranks has done. Round `k` of `w` ranks consists of the numbers
+/// `kw` to `kw + w - 1`, of which number `kw + r` belongs to rank `r`.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Rounds {
     /// The rounds that each rank has done.
@@ -299,8 +299,9 @@ impl Layers {
         self.0.push(Arc::new(Layer::Plain(Complement::of(plain))));
     }
 
-    /// Adds those of the remaining positions that ranks have done. `ranks[r]` has the local numbers
-    /// of rank `r` of `w`, for the places `r`, `r + w`, `r + 2w` …
+    /// Adds the positions that the ranks have done. `ranks[r]` contains the local numbers that rank
+    /// `r` of `w` has done. Local number `k` means place `r + kw` among the positions not in the
+    /// set.
     ///
     /// # Errors
     /// The errors of [`Rounds::new`].

@@ -81,8 +81,8 @@ pub trait Source: Debug + Send + Sync + 'static {
     /// Opens the source at `positions`, and yields each item with the [`id`](Position::id) of its
     /// position.
     ///
-    /// Called once per epoch. `positions` contains all positions, only the positions of one rank,
-    /// or only the positions that earlier runs have not done.
+    /// The pipeline calls this method once per epoch. `positions` contains all positions, only the
+    /// positions of one rank, or only the positions that earlier runs have not done.
     ///
     /// The default implementation [opens](Source::open) the source at the first position and
     /// discards items at other positions. Implement the method for a source with random access.
@@ -121,14 +121,14 @@ pub trait Source: Debug + Send + Sync + 'static {
 pub struct Fingerprint(BTreeMap<String, String>);
 
 impl Fingerprint {
-    /// Adds a part, or replaces the part of this name. Pass a hash instead of a long value.
+    /// Adds the setting named `part`, or replaces its value. Pass a hash instead of a long value.
     #[must_use]
     pub fn with(mut self, part: impl Into<String>, value: impl Into<String>) -> Self {
         self.0.insert(part.into(), value.into());
         self
     }
 
-    /// The parts by name.
+    /// The value of each setting, by the name of the setting.
     pub fn parts(&self) -> &BTreeMap<String, String> {
         &self.0
     }

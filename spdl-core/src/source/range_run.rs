@@ -3,9 +3,9 @@
 use std::fmt;
 use std::ops::Range;
 
-/// Ranges of equal length at equal distances. A single range is a run of length 1.
+/// A run: ranges of equal length at equal distances. A single range is a run of one range.
 ///
-/// For example, the remaining positions of one of several ranks.
+/// For example, the remaining positions of one of several ranks form a run.
 ///
 /// `Display` writes `7`, `3..9` (9 excluded), `every 2nd from 128 to 1998` or `2 of every 3 from 1
 /// to 98` (last number included).
@@ -31,8 +31,8 @@ const MIN_COUNT: u64 = 3;
 impl RangeRun {
     /// Joins three or more consecutive ranges of equal length and distance into runs.
     ///
-    /// `ranges` must be in ascending order and not empty. The iterator reads at most three ranges
-    /// beyond a run.
+    /// The ranges must be in ascending order, and no range may be empty. Before the iterator
+    /// returns a run, it reads at most three ranges beyond the run.
     pub fn of(ranges: impl Iterator<Item = Range<u64>>) -> impl Iterator<Item = RangeRun> {
         Runs { ranges, buffered: [None, None] }
     }

@@ -89,7 +89,7 @@ impl Ranges {
             }
             return Vec::new();
         }
-        // Joins ranges that touch, and also returns the overlap.
+        // Joins all ranges that overlap or touch the new range.
         let first = self.0.partition_point(|other| other.end < range.start);
         let end = self.0.partition_point(|other| other.start <= range.end);
         let mut joined = range.clone();

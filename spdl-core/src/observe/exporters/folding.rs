@@ -28,7 +28,8 @@ pub(crate) enum Fold {
 
 /// Decides which failures are logged, in constant memory.
 ///
-/// Failures with the same stage, kind and message form a group. Numbers in messages are ignored.
+/// Failures with the same stage, kind and message form a group. Messages that differ only in
+/// numbers count as the same message.
 #[derive(Debug, Default)]
 pub(crate) struct RepeatFolder {
     groups: HashMap<FailureGroup, u64>,

@@ -28,7 +28,7 @@ use crate::observe::statistics::{
 /// | `spdl_stage_failures_total` | counter | items that failed |
 /// | `spdl_stage_busy_nanoseconds_total` | counter | processing time, summed over concurrent items |
 /// | `spdl_stage_busy_ratio` | gauge | share of the concurrency in use, 0 to 1 |
-/// | `spdl_stage_fill_ratio` | gauge | share of outputs that is not padding, 0 to 1; only of stages that pack or bucket |
+/// | `spdl_stage_fill_ratio` | gauge | share of the capacity of outputs that is not padding, 0 to 1; only of stages that pack or bucket |
 /// | `spdl_stage_concurrency` | gauge | maximum number of concurrent items |
 /// | `spdl_stage_service_seconds` | gauge, quantiles | processing time per item |
 /// | `spdl_queue_items_total` | counter | items that passed through |
@@ -51,7 +51,7 @@ use crate::observe::statistics::{
 /// | `spdl_dropped_total` | counter | samples dropped by a failure policy |
 /// | `spdl_left_out_total` | counter | samples left out, for example with incomplete batches |
 ///
-/// For each pipeline, use only one of two methods. With
+/// For each pipeline, call only one of two methods. With
 /// [`publish_interval`](Self::publish_interval), gauges describe the last interval. With
 /// [`publish`](Self::publish), gauges describe the whole run. Counters are the same with both
 /// methods.

@@ -220,16 +220,17 @@ pub enum Until {
     /// After at least one complete pass over every part. Smaller parts are repeated and reshuffled.
     /// Every epoch starts new passes.
     AllExhausted,
-    /// After this many positions. Passes continue across the ends of epochs, without limit.
+    /// After this many positions. A pass that is incomplete at the end of an epoch continues in the
+    /// next epoch. Parts are repeated as often as necessary.
     Samples(u64),
 }
 
 /// Mixes several data sets in given proportions: a sampler over [`Concatenated`] items.
 ///
-/// Each part has a separate order, reshuffled for each pass. Proportions are exact: after any
-/// number of whole blocks of 1,024 positions, each part has exactly its share of the positions.
-/// Shares are rounded by Sainte-Laguë's divisor method, so the error does not grow. Within a block,
-/// the order of the parts is shuffled. A part of weight 0 is never used.
+/// Each part has a separate order, reshuffled for each pass. After any number of whole blocks of
+/// 1,024 positions, each part has its exact share of all positions so far, rounded to an integer by
+/// Sainte-Laguë's divisor method. Rounding errors therefore do not accumulate. Within a block, the
+/// order of the parts is shuffled. A part of weight 0 is never used.
 ///
 /// Each data set keeps its labels: see [`Concatenated`].
 ///
@@ -341,7 +342,7 @@ impl Mixture {
     /// Get the counts from [`consumed`](Mixture::consumed) of the earlier mixture. This mixture may
     /// have other weights, and additional parts at the end. With [`Until::Samples`], all later
     /// passes continue from the counts. Otherwise `epoch` is the remainder of the interrupted
-    /// epoch, and later epochs are unaffected. Epochs before `epoch` are errors.
+    /// epoch, and later epochs are unaffected. Opening an epoch before `epoch` is an error.
     ///
     /// Each part continues in the order of the earlier mixture if the seed and the orders of the
     /// parts are equal.
@@ -364,7 +365,9 @@ impl Mixture {
     pub fn starting_at(mut self, epoch: u64, consumed: &[u64]) -> Result<Self> {
         let (given, parts) = (consumed.len(), self.parts.len());
         if given > parts {
-            return Err(invalid(format!("{given} counts for {parts} parts; give one per part")));
+            return Err(invalid(format!(
+                "{given} counts for {parts} parts; give at most one per part"
+            )));
         }
         if consumed.iter().any(|count| *count > 1 << 61) {
             return Err(invalid("the count of a part exceeds 2^61 items"));
@@ -387,8 +390,9 @@ impl Mixture {
     /// equal.
     ///
     /// With [`Until::Samples`], the length of epochs is known. Otherwise the interrupted epoch ends
-    /// when the items used by both mixtures fulfil the condition. The length of epochs is then
-    /// [unknown](Sampler::epoch_len), so only a single rank can resume.
+    /// when the items that both mixtures together have used in that epoch fulfil the condition of
+    /// [`Until`]. The length of epochs is then [unknown](Sampler::epoch_len), so only a single rank
+    /// can resume.
     ///
     /// ```
     /// use spdl_core::source::sampler::{Concatenated, Mixture, Until};
@@ -589,7 +593,9 @@ impl Mixture {
         let start = self.start.as_ref();
         let begins = start.map_or(0, |start| start.epoch);
         let Some(number) = epoch.checked_sub(begins) else {
-            return Err(invalid(format!("the mixture starts at epoch {begins}, not {epoch}")));
+            return Err(invalid(format!(
+                "epoch {epoch} is before epoch {begins}, the first epoch of the mixture"
+            )));
         };
         let len = self.len_of(epoch)?;
         let continues = self.continues();
@@ -600,7 +606,7 @@ impl Mixture {
         let first = if continues { number.checked_mul(len) } else { Some(0) };
         let first = first.and_then(|first| first.checked_sub(ahead));
         let first = first.filter(|first| *first <= 1 << 62).ok_or_else(|| {
-            invalid(format!("epoch {epoch} of the mixture starts after 2^62 positions"))
+            invalid(format!("epoch {epoch} of the mixture starts after more than 2^62 positions"))
         })?;
         let consumed = start
             .filter(|_| continues || number == 0)

@@ -21,7 +21,7 @@
 //!
 //! ```
 //! use spdl_core::source::sampler::{Limited, Repeated, Sampler, Shuffled};
-//! // The first 90 items of a data set, shuffled three times anew, in each epoch.
+//! // In each epoch, three passes over the first 90 items of a data set, each newly shuffled.
 //! let training = Repeated::passes(Limited::items(Shuffled::new(7), 0..90)?, 3)?;
 //! let order = training.epoch(100, 0)?;
 //! assert_eq!(order.len(), 270);
@@ -100,12 +100,12 @@ pub trait Sampler: Debug + Send + Sync + 'static {
         None
     }
 
-    /// Describes the sampler in at most 100 characters; different orders have different
-    /// fingerprints.
+    /// Describes the sampler in at most 100 characters. Samplers with different orders must have
+    /// different fingerprints.
     ///
     /// A resumed run compares fingerprints to detect a different order. The default is the `Debug`
-    /// text, which must therefore contain everything that affects the order. A longer text is
-    /// truncated and a hash is appended.
+    /// text, which must therefore contain everything that affects the order. If the `Debug` text is
+    /// longer than 100 characters, the default truncates it and appends a hash.
     fn fingerprint(&self) -> String {
         shortened(format!("{self:?}"))
     }

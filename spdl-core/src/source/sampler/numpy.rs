@@ -74,8 +74,8 @@ impl NumpyRandom {
         self
     }
 
-    /// Rounds the number of draws down to a multiple of `world_size` before drawing. The number of
-    /// draws may change the order.
+    /// Rounds the number of draws down to a multiple of `world_size` before drawing. NumPy may draw
+    /// the items in another order if the number of draws differs.
     ///
     /// # Errors
     /// `InvalidArgument` if `world_size` is 0.
@@ -119,7 +119,7 @@ impl NumpyRandom {
         if let Some(at) = p.iter().position(|p| p.is_nan() || *p < 0.0) {
             let found = p[at];
             return Err(invalid(format!(
-                "invalid probability {found} of item {at}: probabilities must not be negative"
+                "invalid probability {found} of item {at}: expected a number of at least 0"
             )));
         }
         let (mut sum, mut lost) = (0.0, 0.0);
@@ -188,7 +188,7 @@ impl Sampler for NumpyRandom {
         let (size, mut generator) = (self.size(items), Pcg64::new(seed));
         if items == 0 || items > i64::MAX as u64 {
             return Err(invalid(format!(
-                "NumPy draws from 1 to 2^63 - 1 items, but there are {items}"
+                "cannot compute NumPy's order of {items} items: expected 1 to 2^63 - 1 items"
             )));
         }
         let replace = self.replace.unwrap_or(self.probabilities.is_some());
@@ -201,7 +201,7 @@ impl Sampler for NumpyRandom {
             Some(p) if p.len() as u64 != items => {
                 let given = p.len();
                 return Err(invalid(format!(
-                    "{given} weights for {items} items; give one per item"
+                    "{given} weights or probabilities for {items} items; give one per item"
                 )));
             }
             _ if self.permutation => {
@@ -476,8 +476,8 @@ fn shuffle(generator: &mut Pcg64, items: &mut [u64], first: usize) {
     }
 }
 
-/// Draws `size` of `items` items: by a partial shuffle of a list for more than 2 % of more than
-/// 10,000 items, otherwise by Floyd's algorithm.
+/// Draws `size` of `items` items without replacement. If `items` exceeds 10,000 and `size` exceeds
+/// 2 % of `items`, a list of all items is partially shuffled. Otherwise Floyd's algorithm draws.
 fn without_replacement(generator: &mut Pcg64, items: u64, size: u64) -> Result<Vec<u64>> {
     if items > 10_000 && size > items / 50 {
         let mut all = all_of(items)?;
@@ -521,7 +521,7 @@ fn weighted_without_replacement(generator: &mut Pcg64, p: &[f64], size: u64) -> 
     if positive < size {
         return Err(invalid(format!(
             "cannot draw {size} items without replacement: only {positive} items have a positive \
-             weight"
+             weight or probability"
         )));
     }
     let mut left = p.to_vec();

@@ -84,9 +84,10 @@ impl ShardWindow {
     /// position `p` belongs to partition `p` modulo `partitions`.
     ///
     /// Rank `r` of `w` reads positions `r`, `r + w` and so on. If `w` divides `partitions`, each
-    /// rank therefore reads `partitions` / `w` partitions, and only shards at boundaries are read
-    /// by two ranks. The order does not depend on `w`. Choose a number with many divisors, such as
-    /// 64 or 840, to change the world size without changing the order.
+    /// rank therefore reads `partitions` / `w` partitions. Several ranks then read the same shard
+    /// only if the shard crosses a boundary between partitions. The order does not depend on `w`.
+    /// To be able to change the world size, choose a number of partitions with many divisors, such
+    /// as 64 or 840.
     ///
     /// ```
     /// use spdl_core::source::sampler::ShardWindow;
@@ -116,8 +117,8 @@ impl ShardWindow {
     pub fn open_shards(&self) -> usize {
         let mut lens: Vec<u64> = self.lens.iter().copied().filter(|len| *len > 0).collect();
         lens.sort_unstable();
-        // The first and the last sample may each be in another shard; the smallest shards fit in
-        // between.
+        // The first and the last sample may be in two large shards, with the smallest shards
+        // between them.
         let mut left = self.window.min(self.items);
         if left < 2 || lens.len() < 2 {
             return lens.len().min(1);
@@ -131,7 +132,8 @@ impl ShardWindow {
         2 + inner.count()
     }
 
-    /// Returns the order of `epoch`, with access to shards and offsets.
+    /// Returns the order of `epoch`; [`shard_at`](ShardWindowOrder::shard_at) gives the shard and
+    /// offset of the sample at a position.
     ///
     /// # Errors
     /// Currently none.
